@@ -1,0 +1,23 @@
+// Units. Time is integer nanoseconds everywhere in the engine; a name says its unit by its suffix
+// (_ns, _bytes, _flops, _bytes_per_s).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+namespace moe {
+
+using Nanoseconds = int64_t;
+using Bytes = int64_t;
+
+constexpr double kNsPerSecond = 1e9;
+
+/// The time to do `amount` (flops, bytes) at `per_second`, rounded up to a whole nanosecond.
+/// Requires: per_second > 0.
+inline Nanoseconds duration_ns(double amount, double per_second) {
+  return static_cast<Nanoseconds>(std::ceil(amount * kNsPerSecond / per_second));
+}
+
+inline double to_ms(Nanoseconds ns) { return static_cast<double>(ns) / 1e6; }
+
+}  // namespace moe

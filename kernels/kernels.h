@@ -1,0 +1,155 @@
+// The one table of compute kernels: plain pointers and sizes, row-major, numerics only.
+//
+// KernelTable<double> is the plain reference; KernelTable<float> is the fast version for the widest
+// instruction set of this machine. Both have the same functions, so an op's glue is written once.
+// Invariants: no kernel allocates memory that outlives the call, starts threads, or uses atomics;
+// the sum for one element runs in a fixed order, whatever the other elements are; NaN and infinity
+// pass through (no -ffinite-math-only). `stream` is opaque; CPU kernels ignore it and are
+// synchronous. Index maps hold -1 for 'none'. An accumulator argument `acc` (may be null, may be the
+// output itself) is added to the result elementwise.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace moe::kernels {
+
+using Stream = void*;
+
+/// How a token's weights for its experts follow from the scores of the gate.
+enum class WeightRule : int32_t { kProb, kRenorm, kOne };
+/// scores: p = softmax(logits) over experts, or p = sigmoid(logits) elementwise.
+enum class ScoreRule : int32_t { kSoftmax, kSigmoid };
+
+/// Sizes of one attention call. qkv is [batch, seq, 3 * heads * head_dim] with q, k, v as column
+/// blocks and head j in columns j*head_dim of each block; the mask is causal; scale 1/sqrt(head_dim).
+struct AttentionShape {
+  int64_t batch, seq, heads, head_dim;
+};
+
+template <class T>
+struct KernelTable {
+  /// "cpu-v4", "cpu-v3", "cpu-v2", "reference".
+  const char* name;
+
+  /// c[m,n] = alpha * op(a) * op(b) + beta * c; op transposes where the flag says so.
+  void (*gemm)(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, T alpha,
+               const T* a, int64_t lda, const T* b, int64_t ldb, T beta, T* c, int64_t ldc,
+               Stream stream);
+
+  /// y[r,c] = bias[c] + residual[r,c]; either may be null (taken as 0).
+  void (*fill_bias)(T* y, const T* bias, const T* residual, int64_t rows, int64_t cols, Stream);
+  /// db[c] = acc[c] + sum over r of dy[r,c], r ascending.
+  void (*bias_grad)(T* db, const T* dy, const T* acc, int64_t rows, int64_t cols, Stream);
+
+  /// y[r,:] = (x[r,:] - mean) * rstd * gamma + beta; eps 1e-5, biased variance; mean, rstd [rows].
+  void (*layernorm)(T* y, T* mean, T* rstd, const T* x, const T* gamma, const T* beta, int64_t rows,
+                    int64_t cols, Stream);
+  /// dx [rows,cols] (+ acc).
+  void (*layernorm_dx)(T* dx, const T* dy, const T* x, const T* mean, const T* rstd, const T* gamma,
+                       const T* acc, int64_t rows, int64_t cols, Stream);
+  /// dgamma, dbeta [cols] (+ acc_gamma, acc_beta).
+  void (*layernorm_dw)(T* dgamma, T* dbeta, const T* dy, const T* x, const T* mean, const T* rstd,
+                       const T* acc_gamma, const T* acc_beta, int64_t rows, int64_t cols, Stream);
+
+  /// y = GELU(x + bias[c]), tanh form; bias may be null.
+  void (*gelu)(T* y, const T* x, const T* bias, int64_t rows, int64_t cols, Stream);
+  /// dx = dy * GELU'(x + bias[c]); dx may be dy.
+  void (*gelu_dx)(T* dx, const T* dy, const T* x, const T* bias, int64_t rows, int64_t cols, Stream);
+
+  /// x[t,:] = wte[ids[t],:] + wpe[t % seq,:].
+  void (*embedding)(T* x, const int32_t* ids, const T* wte, const T* wpe, int64_t tokens,
+                    int64_t seq, int64_t hidden, Stream);
+  /// dwte[v,:] = acc[v,:] + sum over t with ids[t] == v of dx[t,:], t ascending. dwte [vocab,hidden].
+  void (*embedding_dwte)(T* dwte, const int32_t* ids, const T* dx, const T* acc, int64_t tokens,
+                         int64_t vocab, int64_t hidden, Stream);
+  /// dwpe[p,:] = acc + sum over rows b of dx[b*seq+p,:], b ascending.
+  void (*embedding_dwpe)(T* dwpe, const T* dx, const T* acc, int64_t tokens, int64_t seq,
+                         int64_t hidden, Stream);
+
+  /// Fused causal attention: ctx [batch,seq,heads*head_dim], lse [batch,heads,seq] = log-sum-exp of
+  /// the scaled scores, kept for the backward. `work` as attention_work_bytes says.
+  void (*attention)(T* ctx, T* lse, const T* qkv, AttentionShape shape, void* work, Stream);
+  /// dqkv from dctx; recomputes the probabilities from qkv and lse.
+  void (*attention_dx)(T* dqkv, const T* dctx, const T* ctx, const T* qkv, const T* lse,
+                       AttentionShape shape, void* work, Stream);
+  int64_t (*attention_work_bytes)(AttentionShape shape);
+
+  /// The same in three ops that materialise [batch,heads,seq,seq].
+  void (*attn_score)(T* score, const T* qkv, AttentionShape shape, Stream);  // q k^T, unscaled
+  void (*attn_softmax)(T* prob, const T* score, AttentionShape shape, Stream);  // scale, mask; above the diagonal 0
+  void (*attn_context)(T* ctx, const T* prob, const T* qkv, AttentionShape shape, Stream);
+  /// dprob [b,h,s,s] and the v columns of dqkv; the q and k columns are left alone.
+  void (*attn_context_dx)(T* dprob, T* dqkv, const T* dctx, const T* prob, const T* qkv,
+                          AttentionShape shape, Stream);
+  void (*attn_softmax_dx)(T* dscore, const T* dprob, const T* prob, AttentionShape shape, Stream);
+  /// the q and k columns of dqkv; the v columns are left alone.
+  void (*attn_score_dx)(T* dqkv, const T* dscore, const T* qkv, AttentionShape shape, Stream);
+
+  /// logits[t,e] = sum over i of x[t,i] * w[e,i]. The bits of row t do not depend on `tokens`.
+  void (*gate_logits)(T* logits, const T* x, const T* w, int64_t tokens, int64_t experts,
+                      int64_t hidden, Stream);
+  /// p [tokens,experts]; row results do not depend on the number of rows.
+  void (*gate_scores)(T* p, const T* logits, ScoreRule rule, int64_t tokens, int64_t experts, Stream);
+  /// dlogits [tokens,experts] from dweight [tokens,k] by the weight rule; expert [tokens,k], -1 = no
+  /// choice there. A choice that was dropped still counts in kRenorm's sum; its dweight is 0.
+  void (*gate_dlogits)(T* dlogits, const T* dweight, const T* p, const int32_t* expert,
+                       WeightRule weight, ScoreRule score, int64_t tokens, int64_t experts, int64_t k,
+                       Stream);
+
+  /// Slot s of `slots` slots holds choice slot_choice[s] (= token * k + j) or -1.
+  /// out[s,:] = x[slot_choice[s] / k,:], or 0.
+  void (*dispatch)(T* out, const T* x, const int32_t* slot_choice, int64_t slots, int64_t k,
+                   int64_t hidden, Stream);
+  /// dx[t,:] = acc[t,:] + sum over j of dout[choice_slot[t*k+j],:], j ascending.
+  void (*dispatch_dx)(T* dx, const T* dout, const int32_t* choice_slot, const T* acc, int64_t tokens,
+                      int64_t k, int64_t hidden, Stream);
+  /// y[t,:] = residual[t,:] + sum over j of weight[t,j] * in[choice_slot[t*k+j],:]; residual may be null.
+  void (*combine)(T* y, const T* in, const T* weight, const int32_t* choice_slot, const T* residual,
+                  int64_t tokens, int64_t k, int64_t hidden, Stream);
+  /// din[s,:] = weight[choice] * dy[choice / k,:] for choice = slot_choice[s], or 0.
+  void (*combine_dx)(T* din, const T* dy, const T* weight, const int32_t* slot_choice, int64_t slots,
+                     int64_t k, int64_t hidden, Stream);
+  /// dweight[t,j] = dot(dy[t,:], in[choice_slot[t*k+j],:]), 0 where there is no slot.
+  void (*combine_dweight)(T* dweight, const T* dy, const T* in, const int32_t* choice_slot,
+                          int64_t tokens, int64_t k, int64_t hidden, Stream);
+
+  /// loss[0] (double) = scale * sum over t of -log softmax(logits[t,:])[target[t]];
+  /// logits is overwritten by its gradient, scale * (softmax - onehot), when `gradient` is set.
+  void (*cross_entropy)(double* loss, T* logits, const int32_t* target, double scale, bool gradient,
+                        int64_t tokens, int64_t vocab, Stream);
+
+  /// v = momentum * v + g; w = w - lr * v.
+  void (*sgd)(T* w, T* v, const T* g, T lr, T momentum, int64_t n, Stream);
+
+  /// y = a + b.
+  void (*add)(T* y, const T* a, const T* b, int64_t n, Stream);
+  /// y = ((in[0] + in[1]) + in[2]) + ... for every element, in this order.
+  void (*sum_n)(T* y, const T* const* in, int64_t count, int64_t n, Stream);
+  /// Rows of `width` bytes from a pitched source to a pitched destination.
+  void (*copy_2d)(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t width,
+                  int64_t rows, Stream);
+  /// The first index of a NaN or infinity in x, or -1.
+  int64_t (*first_nonfinite)(const T* x, int64_t n);
+};
+
+/// The plain double reference.
+const KernelTable<double>& reference_table();
+/// The fast table for this machine, or for the level that MOEBENCH_ISA names (v2, v3, v4).
+const KernelTable<float>& fast_table();
+/// Every fast table that this machine can run, narrowest first; for tests.
+std::vector<const KernelTable<float>*> runnable_tables();
+/// What decides the bits and the speed: "openblas 0.3.21 SkylakeX, cpu-v4".
+std::string kernel_set();
+/// One BLAS thread a calling thread; call once at start.
+void use_one_blas_thread();
+
+template <class T>
+const KernelTable<T>& table();
+template <>
+inline const KernelTable<float>& table<float>() { return fast_table(); }
+template <>
+inline const KernelTable<double>& table<double>() { return reference_table(); }
+
+}  // namespace moe::kernels
