@@ -1,0 +1,23 @@
+// Graphs as text, for tests, logs and diffs; parse(print(g)) is g.
+//
+//   graph gpt2_moe ranks=2
+//   %0 param f32 [512,128] wte
+//   %1 param f32 [4,512,128] b1.ex.fc1.w expert
+//   %7 = layernorm(%2, %3, %4) {eps=1e-05} b0.ln1 forward attn layer=0
+//   %9, %10 = linear_dw(%5, %6, _) {bias=1} b0.attn.qkv.dw backward attn layer=0 part=1 dw
+//
+// '_' is an absent optional input. Output shapes are not printed: the shape rule gives them.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "engine/graph/graph.h"
+
+namespace moe {
+
+std::string print(const Graph& graph);
+/// Throws UserError with the line number, the text and what was expected.
+Graph parse_graph(std::string_view text, const OpTable& table);
+
+}  // namespace moe

@@ -1,0 +1,46 @@
+// What an op's kernel glue sees when it runs: pointers in the order of the op's inputs and outputs
+// (null for an absent optional input), the kernel table, and the run's context.
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include "engine/graph/graph.h"
+#include "engine/routing/gate.h"
+#include "kernels/kernels.h"
+
+namespace moe {
+
+/// Per rank and step.
+struct RankContext {
+  int64_t rank = 0;
+  int64_t num_ranks = 1;
+  int64_t step = 0;
+  /// Global number of this rank's first token in the step.
+  int64_t first_token = 0;
+  /// The gate of a MoE layer (block index); the executor resolves built-in and Lua gates.
+  const Gate* gate = nullptr;
+};
+
+template <class T>
+struct KernelCall {
+  const Graph& graph;
+  const Op& op;
+  std::span<void* const> inputs;
+  std::span<void* const> outputs;
+  void* scratch;
+  const kernels::KernelTable<T>& k;
+  const RankContext& rank;
+  kernels::Stream stream = nullptr;
+
+  T* in(size_t i) const { return i < inputs.size() ? static_cast<T*>(inputs[i]) : nullptr; }
+  T* out(size_t i) const { return static_cast<T*>(outputs[i]); }
+  const int32_t* in_i32(size_t i) const {
+    return i < inputs.size() ? static_cast<const int32_t*>(inputs[i]) : nullptr;
+  }
+  int32_t* out_i32(size_t i) const { return static_cast<int32_t*>(outputs[i]); }
+  const Shape& in_shape(size_t i) const { return graph.tensor(op.inputs[i]).shape; }
+  const Shape& out_shape(size_t i) const { return graph.tensor(op.outputs[i]).shape; }
+};
+
+}  // namespace moe
