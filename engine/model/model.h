@@ -1,0 +1,92 @@
+// ModelSpec and Workload, and the builder of the training-step graph of a GPT-2 with MoE layers
+// (pre-LayerNorm, tied head, an MoE FFN in every odd block; Lancet's instruction list).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/graph/graph.h"
+
+namespace moe {
+
+struct ModelSpec {
+  std::string name = "gpt2_moe";
+  int64_t vocab = 50257;
+  int64_t layers = 12;
+  int64_t hidden = 768;
+  int64_t heads = 12;
+  int64_t seq = 512;
+  int64_t ffn = 0;              // 0: 4 * hidden
+  int64_t batch_per_device = 1; // rows of seq tokens a rank
+  int64_t experts = 4;          // in all; divides over the ranks
+  int64_t moe_every = 2;        // an MoE FFN in blocks b with b % moe_every == moe_every - 1
+  std::string gate = "switch";
+  int64_t k = 1;
+  double capacity_factor = 1.25;  // <= 0: "none", every token fits
+  bool fused_attention = true;    // one op, or score, softmax and context with [B,nh,S,S] in memory
+  DType dtype = DType::kF32;      // of activations, parameters and what goes over the wire
+
+  int64_t ffn_size() const { return ffn > 0 ? ffn : 4 * hidden; }
+  bool is_moe(int64_t block) const { return block % moe_every == moe_every - 1; }
+  int64_t num_moe_layers() const;
+};
+
+struct OptimizerSpec {
+  double lr = 0.1;
+  double momentum = 0.9;
+};
+
+/// How expert-gate details of a Lua gate reach the graph: what a Gate declares, as values.
+struct GateSpec {
+  std::string name;
+  int64_t k = 1;
+  int64_t columns = 1;
+  int64_t capacity = 0;
+  bool batch_scope = false;
+  std::string scores = "softmax";  // | "sigmoid"
+  std::string weight = "prob";     // | "renorm" | "one"
+};
+
+/// Throws UserError naming "model.<field>", the value and what is allowed: sizes from 1 to a sane
+/// bound, heads divide hidden, experts divide over num_ranks, factor finite.
+void check(const ModelSpec& model, int64_t num_ranks);
+
+/// From the built-in gates; a Lua gate's spec is made by its binding.
+GateSpec gate_spec(const ModelSpec& model);
+
+/// The forward: embedding ... cross_entropy. Tensors "ids", "targets" are inputs. Parameter names
+/// and order are the reference model's: wte, wpe, b<i>.ln1.w, b<i>.attn.qkv.w, ..., lnf.b; expert
+/// parameters hold this rank's experts [El, ...]. Loss scale = 1 / global tokens.
+Graph build_forward(const ModelSpec& model, const GateSpec& gate, int64_t num_ranks);
+
+/// The tensor of the loss in a graph of build_forward (also after passes).
+TensorId loss_of(const Graph& graph);
+
+struct GradientSync {
+  /// Gradients are packed into all-reduces of at least this many bytes, in the order in which they
+  /// become complete; 0: one all-reduce a gradient.
+  Bytes bucket_bytes = 0;
+  /// true: an all-reduce stands in program order where its last gradient is complete; false: all
+  /// stand after the backward.
+  bool when_ready = true;
+};
+
+/// autodiff, then the all-reduce of every non-expert gradient (when num_ranks > 1), then SGD with
+/// momentum for every parameter (states "<param>.v").
+void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer, const GradientSync& sync);
+
+/// Names and full shapes of all parameters in the reference's order (expert tensors with all experts,
+/// so [E, ...]); number t is the stream of the initialisation.
+struct ParamInfo {
+  std::string name;
+  Shape shape;
+  bool expert;
+  enum class Init { kUniform, kOne, kZero } init;
+};
+std::vector<ParamInfo> parameters(const ModelSpec& model);
+
+/// Element i of parameter t: (int(r24(i, t)) - 2^23) * 2^-28, uniform in [-2^-5, 2^-5).
+double reference_init(uint64_t element, uint64_t parameter);
+
+}  // namespace moe
