@@ -1,0 +1,70 @@
+// Communicator: the collectives of one rank on one comm lane. Calls of all members must come in the
+// same order; a call returns when this member's result is complete. A member that never comes is
+// named by the watchdog: RunError "rank 1: all_to_all b1.moe.a2a_1: rank 0 did not arrive in 30 s".
+// Sums run in rank order for each element.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/base/units.h"
+
+namespace moe {
+
+/// When a collective's parts happened, on the run's clock.
+struct CommTimes {
+  Nanoseconds post = 0;   // this member called
+  Nanoseconds begin = 0;  // the last member called
+  Nanoseconds end = 0;
+};
+
+/// One strided piece of an all-to-all: `rows` rows of row_bytes, from send + i * send_pitch to
+/// receive + i * receive_pitch.
+struct Pieces {
+  // For peer p and group g (a local expert): the send piece is at send_offset[p * groups + g] bytes
+  // with send_bytes[...] bytes; likewise for receive. Sizes of matching pieces agree between members,
+  // else RunError naming both ranks and both sizes.
+  int64_t groups = 1;
+  std::vector<Bytes> send_offset, send_bytes, receive_offset, receive_bytes;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int64_t rank() const = 0;
+  virtual int64_t size() const = 0;
+
+  /// `what` names the op in errors.
+  virtual CommTimes all_to_all(const std::string& what, const void* send, void* receive,
+                               const Pieces& pieces) = 0;
+  /// In place or not, element type float, double or int64 by T.
+  virtual CommTimes all_reduce(const std::string& what, const float* in, float* out, int64_t n) = 0;
+  virtual CommTimes all_reduce(const std::string& what, const double* in, double* out, int64_t n) = 0;
+  virtual CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) = 0;
+  virtual CommTimes barrier(const std::string& what) = 0;
+};
+
+/// N ranks as threads of one process: rank r's communicator of lane l. abort() wakes every waiting
+/// member with a RunError that carries the reason; it is called when a rank fails.
+class InProcessWorld {
+ public:
+  struct Options {
+    double timeout_s = 30;
+  };
+  InProcessWorld(int64_t num_ranks, int64_t num_lanes, Options options);
+  ~InProcessWorld();
+  Communicator& comm(int64_t rank, int64_t lane);
+  void abort(const std::string& reason);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The run's clock: steady, nanoseconds.
+Nanoseconds clock_ns();
+
+}  // namespace moe

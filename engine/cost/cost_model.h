@@ -1,0 +1,91 @@
+// CostModel: op on device -> ns, collective -> ns, each alone. Collectives go by closed form
+// (network/) or by an interpolated table (table.h).
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/base/units.h"
+#include "engine/cluster/cluster.h"
+#include "engine/graph/graph.h"
+#include "engine/graph/op_def.h"
+
+namespace moe {
+
+class CostModel {
+ public:
+  virtual ~CostModel() = default;
+  /// How long the op takes alone. Same answer for the same op signature, always.
+  virtual Nanoseconds op_ns(const Graph& graph, OpId op) const = 0;
+  /// One line for results: the model, its source, and its own fit error where it has one.
+  virtual std::string describe() const = 0;
+};
+
+/// What decides an op's time: kind, ranks, shapes, dtypes, attributes; not its name or place.
+std::string op_signature(const Graph& graph, OpId op);
+
+/// The collective on the cluster by closed form; bytes from OpDef::work over graph.num_ranks.
+/// An irregular all-to-all is charged a counts exchange of its own op, not here.
+Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
+                          const WorkContext& context);
+
+/// Piecewise linear through measured (bytes, ns) points, as Lancet's communication table (1 KiB,
+/// 2 KiB, 4 KiB, ...); beyond the ends the nearest segment goes on. Requires: at least two points,
+/// bytes strictly ascending (UserError otherwise, naming the row).
+class InterpolatedTable {
+ public:
+  explicit InterpolatedTable(std::vector<std::pair<double, double>> points);
+  Nanoseconds at(double bytes) const;
+
+ private:
+  std::vector<std::pair<double, double>> points_;
+};
+
+/// max(flops / rate, bytes / memory rate) + launch; collectives by closed form, or by table where one
+/// is given for the kind.
+class RooflineCost : public CostModel {
+ public:
+  RooflineCost(Cluster cluster, WorkContext context,
+               std::map<Collective, InterpolatedTable> tables = {});
+  Nanoseconds op_ns(const Graph& graph, OpId op) const override;
+  std::string describe() const override;
+
+ private:
+  Cluster cluster_;
+  WorkContext context_;
+  std::map<Collective, InterpolatedTable> tables_;
+};
+
+class ProfileCache;
+
+/// Compute ops as timed alone on this machine; collectives as max(closed form on `link`, the time the
+/// bytes take in memory as profiled). A signature that is not in the cache is timed by `measure` and
+/// stored; times already read are kept, so a plan sees one value an op throughout.
+class ProfileCost : public CostModel {
+ public:
+  using Measure = std::function<std::vector<Nanoseconds>(const Graph&, OpId)>;
+  /// key_prefix: what else decides a time: device, kernel set, threads, ranks beside, kernel build.
+  ProfileCost(std::shared_ptr<ProfileCache> cache, std::string key_prefix, Measure measure,
+              const Cluster* link, WorkContext context);
+  Nanoseconds op_ns(const Graph& graph, OpId op) const override;
+  std::string describe() const override;
+  /// Ops timed by this object (not found in the cache), and the time that took.
+  int64_t num_measured() const { return num_measured_; }
+  Nanoseconds measuring_ns() const { return measuring_ns_; }
+
+ private:
+  std::shared_ptr<ProfileCache> cache_;
+  std::string key_prefix_;
+  Measure measure_;
+  bool has_link_;
+  Cluster link_;
+  WorkContext context_;
+  mutable std::map<std::string, Nanoseconds> seen_;
+  mutable int64_t num_measured_ = 0;
+  mutable Nanoseconds measuring_ns_ = 0;
+};
+
+}  // namespace moe

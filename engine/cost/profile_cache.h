@@ -1,0 +1,37 @@
+// The profile cache: key -> samples in ns, in one SQLite file (WAL), safe under concurrent runs and
+// kills. A file that is not a readable cache of this schema is renamed to "<path>.corrupt-<n>", which
+// take_warning() names, and a new one begins; it is never silently used.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/base/units.h"
+
+namespace moe {
+
+class ProfileCache {
+ public:
+  /// Opens or creates. path "" or ":memory:": a cache of this process alone.
+  /// Throws UserError naming the path when the folder cannot be written.
+  explicit ProfileCache(const std::string& path);
+  ~ProfileCache();
+  ProfileCache(const ProfileCache&) = delete;
+  ProfileCache& operator=(const ProfileCache&) = delete;
+
+  std::optional<std::vector<Nanoseconds>> find(const std::string& key);
+  void store(const std::string& key, const std::vector<Nanoseconds>& samples);
+  /// What went wrong on opening, once; "" when nothing did.
+  std::string take_warning();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The middle sample (lower middle of an even number). Requires: not empty.
+Nanoseconds median(std::vector<Nanoseconds> samples);
+
+}  // namespace moe

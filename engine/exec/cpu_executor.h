@@ -1,0 +1,17 @@
+// Runs a plan on N CPU ranks as threads of this process: a compute thread and one thread a comm lane
+// for each rank, in the plan's lane orders and no other.
+#pragma once
+
+#include <memory>
+
+#include "engine/exec/executor.h"
+
+namespace moe {
+
+std::unique_ptr<Executor> make_cpu_executor();
+
+/// Asks every running executor of this process to stop after its present step (Ctrl-C). Async-signal
+/// safe.
+void request_stop();
+
+}  // namespace moe

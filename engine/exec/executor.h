@@ -1,0 +1,82 @@
+// Executor: the one virtual function that the simulator, the CPU ranks and GPUs share.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/plan.h"
+#include "engine/routing/gate.h"
+#include "engine/timeline/metrics.h"
+#include "engine/timeline/timeline.h"
+
+namespace moe {
+
+/// What one MoE layer did in one step, over all ranks.
+struct MoeStats {
+  int64_t layer = 0;      // block index
+  int64_t capacity = 0;   // places an expert and rank
+  int64_t dropped = 0;
+  uint64_t checksum = 0;
+  std::vector<int64_t> counts;      // [ranks * experts]: places used
+  double min_margin = 0;  // smallest gap between a token's best and next score
+};
+
+enum class Precision : uint8_t { kF32, kF64 };
+
+/// ids and targets of a rank for a step, [batch, seq] each; called once a rank and step.
+using DataSource = std::function<void(int64_t step, int64_t rank, int32_t* ids, int32_t* targets)>;
+/// Initial value of parameter t (index into parameters(model)), all elements of the full tensor from
+/// `first` on; a rank asks for its own experts only.
+using ParamInit = std::function<double(uint64_t element, uint64_t parameter)>;
+
+struct RunOptions {
+  int64_t steps = 1;
+  int64_t first_step = 0;
+  Precision precision = Precision::kF32;
+  bool emulate_link = false;    // the plan's cluster is the link
+  double timeout_s = 30;        // watchdog of collectives
+  DataSource data;
+  ParamInit init;
+  /// The gate as rank r sees it; called on r's compute thread. Null: the built-in one by name.
+  std::function<Gate(int64_t rank)> gate;
+  /// Runs only the forward of these many extra batches after training and reports their mean loss.
+  int64_t eval_batches = 0;
+  DataSource eval_data;
+  /// Parameters and states: start from / write to (atomically). "" = no.
+  std::string resume_from;
+  std::string checkpoint_to;
+  int64_t checkpoint_every = 0;  // steps; 0: only at the end
+  bool check_finite = true;      // stop at the op that made the first NaN or infinity
+  bool keep_grad_norms = false;  // grad_l2 and projections of the first step
+  /// Tests: delay (ns) before an op on a rank; poison freed buffers with NaN.
+  std::function<Nanoseconds(int64_t rank, OpId op, int64_t step)> delay_ns;
+  bool poison = false;
+  /// Called after every step on rank 0's thread; returning false stops the run (all ranks alike).
+  std::function<bool(int64_t step, double loss)> on_step;
+};
+
+struct RunResult {
+  Provenance provenance = Provenance::kSimulated;
+  std::vector<Timeline> timelines;   // a step; times relative to the step's common start
+  std::vector<Metrics> metrics;      // a step
+  std::vector<double> losses;        // mean over the global batch, before the step's update
+  std::vector<std::vector<MoeStats>> moe;  // [step][layer]
+  double eval_loss = 0;
+  std::map<std::string, double> grad_l2, grad_projection;    // first step, reduced over ranks
+  std::map<std::string, double> param_l2, param_projection;  // after the last step
+  uint64_t digest = 0;               // FNV-1a 64 over all parameters' bits in reference order
+  Bytes peak_bytes = 0;              // bytes that the executor allocated for a rank
+  std::vector<std::vector<std::vector<OpId>>> executed;  // [rank][lane]: order of the last step
+  bool stopped = false;              // on_step or an interrupt ended the run early
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  virtual RunResult run(const Plan& plan, const RunOptions& options) = 0;
+};
+
+}  // namespace moe

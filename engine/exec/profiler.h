@@ -1,0 +1,25 @@
+// Times one op of a graph alone on this machine, on as many threads side by side as there are ranks,
+// with inputs that look like training (routing maps filled, no zeros, no denormals).
+#pragma once
+
+#include <vector>
+
+#include "engine/base/units.h"
+#include "engine/graph/graph.h"
+#include "engine/model/model.h"
+
+namespace moe {
+
+struct ProfileOptions {
+  int64_t ranks_beside = 1;      // threads that run the same op at the same time
+  double min_time_s = 0.02;      // measure at least this long
+  int64_t min_samples = 7;
+};
+
+/// Samples in ns. For a collective: the in-process time without a link.
+std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOptions& options);
+
+/// "cpu-v4 openblas 0.3.21 SkylakeX threads=1 beside=2": what a profile's key begins with.
+std::string profile_key(const ProfileOptions& options);
+
+}  // namespace moe

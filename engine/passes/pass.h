@@ -1,0 +1,73 @@
+// Passes and schedulers. A pass is one documented function, value in, value out; the pipeline
+// verifies, times and logs. Order of stages: passes on the forward graph, autodiff, passes on the
+// whole step, schedulers; within a kind as the system lists them.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "engine/cluster/cluster.h"
+#include "engine/cost/cost_model.h"
+#include "engine/graph/graph.h"
+#include "engine/model/model.h"
+#include "engine/schedule/schedule.h"
+
+namespace moe {
+
+using OptionValue = std::variant<bool, double, std::string>;
+using Options = std::map<std::string, OptionValue>;
+
+/// forward: edits the forward graph. step: edits the whole step. schedule: makes order.
+enum class StageKind : uint8_t { kForward, kStep, kSchedule };
+
+struct PassContext {
+  const ModelSpec& model;
+  const Cluster& cluster;
+  const CostModel& cost;
+  Options options;
+  std::string stage;               // name of the stage, for order edges and the log
+  std::vector<Decision>* log;      // decisions with their reasons
+};
+
+/// Options of a pass as `list`, strict checking and type stubs read them.
+struct OptionSpec {
+  std::string name;
+  OptionValue otherwise;           // the default
+  std::string doc;                 // unit, range, source
+  double lo = 0, hi = 0;           // allowed numbers where lo < hi
+  std::vector<std::string> allowed = {};  // allowed strings
+};
+
+struct PassDef {
+  const char* name;
+  StageKind kind;
+  const char* doc;
+  std::vector<OptionSpec> options;
+  Graph (*transform)(Graph, const PassContext&) = nullptr;                       // forward, step
+  Schedule (*schedule)(const Graph&, Schedule, const PassContext&) = nullptr;    // schedule
+};
+
+/// One stage of a system: a built-in pass by name, or a function (a Lua policy).
+struct Stage {
+  std::string name;
+  StageKind kind = StageKind::kSchedule;
+  Options options;
+  std::function<Graph(Graph, const PassContext&)> transform;
+  std::function<Schedule(const Graph&, Schedule, const PassContext&)> schedule;
+};
+
+/// The one ordered table; pipeline.cpp says why each pass stands where it does.
+const std::vector<PassDef>& builtin_passes();
+/// Throws UserError with the nearest name.
+const PassDef& builtin_pass(std::string_view name);
+
+struct StageReport {
+  std::string name;
+  bool changed = false;
+  Nanoseconds took_ns = 0;
+};
+
+}  // namespace moe

@@ -1,0 +1,58 @@
+// Plan: the immutable bundle for one target (model, cluster or ranks, system), made once by
+// make_plan() and never rebuilt in the middle of a run.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/cost/cost_model.h"
+#include "engine/model/model.h"
+#include "engine/passes/pass.h"
+#include "engine/schedule/legality.h"
+#include "engine/schedule/memory.h"
+#include "engine/schedule/schedule.h"
+
+namespace moe {
+
+/// A mix of techniques under a name.
+struct SystemSpec {
+  std::string name;
+  std::vector<Stage> stages;
+  GradientSync sync;
+  /// Lane of the all-reduces: "comm" (with the all-to-alls) or a lane of their own, "comm_reduce".
+  bool reduce_on_own_lane = false;
+};
+
+struct PlanSpec {
+  ModelSpec model;
+  GateSpec gate;
+  OptimizerSpec optimizer;
+  Cluster cluster;              // the simulated cluster, or the link and node of a CPU target
+  int64_t num_ranks = 1;
+  SystemSpec system;
+  WorkContext work;
+  std::shared_ptr<const CostModel> cost;
+  Bytes element_bytes = 0;      // as plan_memory
+};
+
+struct Plan {
+  PlanSpec spec;
+  Graph graph;
+  Schedule schedule;
+  LaneOrders orders;
+  std::vector<std::vector<OpId>> waits;  // cross_lane_waits
+  MemoryPlan memory;
+  std::vector<StageReport> stages;
+  Nanoseconds plan_ns = 0;               // time that planning took
+  std::string hash;                      // of graph text, orders and buffers, 16 hex digits
+};
+
+/// Runs the stages in order, verifies after each, and passes the legality door.
+/// Throws UserError or RunError naming the stage.
+std::shared_ptr<const Plan> make_plan(PlanSpec spec);
+
+/// The same for a graph and a schedule given (tests, Lua scripts): order, waits, memory, legality.
+std::shared_ptr<const Plan> make_plan_of(PlanSpec spec, Graph graph, Schedule schedule);
+
+}  // namespace moe

@@ -1,0 +1,34 @@
+// Timeline: what ran where and when, simulated or executed alike, and its provenance.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/base/ids.h"
+#include "engine/base/units.h"
+#include "engine/graph/graph.h"
+
+namespace moe {
+
+/// simulated: a cost model. emulated: real compute and bytes, the wire's time from a link model.
+/// measured: nothing modelled.
+enum class Provenance : uint8_t { kSimulated, kEmulated, kMeasured };
+const char* provenance_name(Provenance provenance);
+
+struct Span {
+  OpId op;
+  int32_t rank = 0;
+  LaneId lane;
+  Nanoseconds post = 0;   // the rank was ready (a collective: had posted)
+  Nanoseconds begin = 0;  // work or transfer began; a collective's begins when its last member posted
+  Nanoseconds end = 0;
+  Bytes bytes = 0;        // sent by this rank over the wire
+};
+
+struct Timeline {
+  std::vector<Span> spans;  // ordered by (begin, rank, lane, op)
+  int32_t num_ranks = 1;
+  Provenance provenance = Provenance::kSimulated;
+};
+
+}  // namespace moe
