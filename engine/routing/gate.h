@@ -1,11 +1,13 @@
-// A gate decides which experts a token goes to and which tokens find a place. A gate's function sees
-// the scores of one rank's tokens and takes places through RoutingBuilder, which alone counts used
-// capacity and drops, so that a gate (built in or Lua's) cannot break the distributed algorithm.
-// The weights of the choices and their gradient follow from the declared rules, not from the gate.
+// A gate decides which experts a token goes to and which tokens find a place. A gate's function
+// sees the scores of one rank's tokens and takes places through RoutingBuilder, which alone counts
+// used capacity and drops, so that a gate (built in or Lua's) cannot break the distributed
+// algorithm. The weights of the choices and their gradient follow from the declared rules, not from
+// the gate.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,8 +19,8 @@ namespace moe {
 /// kToken: a token's choice depends on itself and the capacity used so far, so the batch may be cut
 /// and the used capacity handed on. kBatch: the gate needs the whole batch.
 enum class GateScope : uint8_t { kToken, kBatch };
-/// How an assignment is coded in checksums: a byte a choice (expert | dropped ? 0x80 : 0), or a byte
-/// an expert (1 where it took the token).
+/// How an assignment is coded in checksums: a byte a choice (expert | dropped ? 0x80 : 0), or a
+/// byte an expert (1 where it took the token).
 enum class AssignmentCode : uint8_t { kChoices, kTaken };
 
 /// What a gate sees: tokens of one rank in token order.
@@ -26,10 +28,10 @@ struct GateInput {
   int64_t tokens = 0;
   int64_t experts = 0;
   int64_t k = 1;
-  int64_t capacity = 0;          // places an expert on this rank
-  const float* scores = nullptr; // [tokens, experts], after the score rule
-  const int32_t* ids = nullptr;  // [tokens] input token ids
-  int64_t first_token = 0;       // global number of token 0, for counter-based randomness
+  int64_t capacity = 0;           // places an expert on this rank
+  const float* scores = nullptr;  // [tokens, experts], after the score rule
+  const int32_t* ids = nullptr;   // [tokens] input token ids
+  int64_t first_token = 0;        // global number of token 0, for counter-based randomness
   int64_t step = 0;
   int64_t layer = 0;
 };
@@ -43,27 +45,36 @@ struct RoutingMaps {
   int32_t* counts = nullptr;       // [experts]: places used, at most capacity
 };
 
-/// Fills RoutingMaps. A place is taken in call order: positions of an expert are 0, 1, 2, ...
+/// Fills RoutingMaps. A place is taken in call order: positions of an expert are 0, 1, 2, ...; a
+/// choice that is dropped reserves none. GShard lets dropped first choices count in the positions
+/// of second choices; the tokens kept are the same ones, since an expert that dropped a choice is
+/// full.
 class RoutingBuilder {
  public:
-  /// Clears the maps. Requires: maps' arrays have their full sizes.
-  explicit RoutingBuilder(const RoutingMaps& maps);
+  /// Clears the maps. `used_before` [experts] is what earlier parts of the batch took (empty:
+  /// nothing); it lessens the places left, while this part's positions start at 0 again. Requires:
+  /// maps' arrays have their full sizes, and every slot and choice has an int32 number.
+  explicit RoutingBuilder(const RoutingMaps& maps, std::span<const int32_t> used_before = {});
   /// Places left at expert e.
   int64_t left(int64_t e) const { return maps_.capacity - used_[static_cast<size_t>(e)]; }
   /// Token t asks for a place at expert e as its next choice. Returns whether it was kept; a choice
   /// beyond capacity is recorded as dropped. Throws UserError for a token, expert or number of
   /// choices out of range, or an expert that the token already chose.
   bool take(int64_t t, int64_t e);
-  /// As take, into a given column.
+  /// As take, into a given column, which must be free. take fills the columns that are left.
   bool take_at(int64_t t, int64_t column, int64_t e);
-  /// Like take with first choices counted even when over capacity is up to the gate: positions that
-  /// a dropped choice would have taken are not reserved.
+  /// GShard order: choice 0 of every token, then choice 1 of every token, and so on, tokens in the
+  /// given order (empty: 0, 1, 2, ...). choices [tokens, k], -1 for none; a token that `order`
+  /// leaves out is not routed. Throws as take does, and UserError when a length does not fit.
+  void fill(std::span<const int32_t> choices, int64_t k, std::span<const int32_t> order = {});
   const RoutingMaps& maps() const { return maps_; }
 
  private:
+  bool place(int64_t t, int64_t column, int64_t e);
+
   RoutingMaps maps_;
-  std::vector<int64_t> used_;
-  std::vector<int32_t> next_column_;
+  std::vector<int64_t> used_;         // [experts], with the earlier parts'
+  std::vector<int32_t> next_column_;  // [tokens], no free column lies before it
 };
 
 struct Gate {
@@ -80,20 +91,35 @@ struct Gate {
   /// Places an expert and rank, for buffers. factor <= 0: no capacity limit (every token fits).
   /// Throws UserError when tokens, experts or factor make no sense.
   std::function<int64_t(int64_t tokens, int64_t experts, int64_t k, double factor)> capacity;
+  /// Throws RunError when a score that the gate reads is NaN. Requires: scores, or ids for hash.
   std::function<void(const GateInput&, RoutingBuilder&)> route;
+  /// kBatch for the sake of capacity alone: where every token fits, the gate is kToken.
+  bool token_scope_without_capacity = false;
 };
 
-/// The built-in gates: switch, top_k, top2, top2_c1, bpr, expert_choice, hash, random.
+/// The scope of a gate under a capacity factor (<= 0: no limit).
+GateScope scope_of(const Gate& gate, double factor);
+
+/// The built-in gates; equal scores go to the lower expert. C = ceil(c * factor * tokens /
+/// experts), multiplied from left to right, with c as given here:
+///   switch         c 1  the best expert, places in token order (Fedus et al. 2021)
+///   top_k          c k  the k best, places in GShard order, weights renormalised (so 1 where k is
+///   1) top2           c 2  top_k with k = 2 (Lepikhin et al. 2020) top2_c1        c 1  top2 with
+///   half the places bpr            c 1  switch, places in order of the score, best first (Riquelme
+///   et al. 2021) expert_choice  c 1  every expert takes the C tokens that score best for it (Zhou
+///   et al. 2022) hash           c 1  token id modulo experts, weight 1 (Roller et al. 2021) random
+///   c k  k different experts by (global token, step, layer), weight 1, token order
 const std::vector<Gate>& builtin_gates();
 /// Throws UserError with the nearest name.
 const Gate& builtin_gate(std::string_view name);
 
 /// weight[t,j] by the rule from scores [tokens, experts]; 0 where the choice has no slot. kRenorm
-/// divides by the sum over the token's choices before dropping.
+/// divides by the sum over the token's choices before dropping. T is float or double.
 template <class T>
 void gate_weights(T* weight, const T* scores, const RoutingMaps& maps, kernels::WeightRule rule);
 
-/// One rank's part of the FNV-1a 64 checksum of assignments, chained over ranks in order.
+/// One rank's part of the FNV-1a 64 checksum of assignments, chained over ranks in order. A
+/// choice's byte holds the low 8 bits of the expert; 255 stands for no choice.
 constexpr uint64_t kChecksumStart = 14695981039346656037ull;
 uint64_t assignment_checksum(uint64_t so_far, const RoutingMaps& maps, AssignmentCode code);
 

@@ -1,0 +1,94 @@
+#include <algorithm>
+#include <limits>
+
+#include "engine/base/errors.h"
+#include "engine/routing/gate.h"
+
+namespace moe {
+
+RoutingBuilder::RoutingBuilder(const RoutingMaps& maps, std::span<const int32_t> used_before)
+    : maps_(maps),
+      used_(static_cast<size_t>(maps.experts)),
+      next_column_(static_cast<size_t>(maps.tokens)) {
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  MOE_CHECK(maps.tokens >= 0 && maps.experts >= 1 && maps.columns >= 1 && maps.capacity >= 0);
+  MOE_CHECK(maps.tokens * maps.columns <= kMax && maps.experts * maps.capacity <= kMax,
+            "{} tokens of {} choices, {} experts of {} places", maps.tokens, maps.columns,
+            maps.experts, maps.capacity);
+  MOE_CHECK(used_before.empty() || used_before.size() == used_.size());
+  for (size_t e = 0; e < used_before.size(); ++e) {
+    MOE_CHECK(used_before[e] >= 0 && used_before[e] <= maps.capacity);
+    used_[e] = used_before[e];
+  }
+  std::fill_n(maps_.expert, maps_.tokens * maps_.columns, -1);
+  std::fill_n(maps_.choice_slot, maps_.tokens * maps_.columns, -1);
+  std::fill_n(maps_.slot_choice, maps_.experts * maps_.capacity, -1);
+  std::fill_n(maps_.counts, maps_.experts, 0);
+}
+
+bool RoutingBuilder::take(int64_t t, int64_t e) {
+  if (t < 0 || t >= maps_.tokens) {
+    throw user_error("gate: there is no token {}, tokens = {}", t, maps_.tokens);
+  }
+  const int32_t* chosen = maps_.expert + t * maps_.columns;
+  int32_t& column = next_column_[static_cast<size_t>(t)];
+  while (column < maps_.columns && chosen[column] >= 0) ++column;
+  return place(t, column, e);
+}
+
+bool RoutingBuilder::take_at(int64_t t, int64_t column, int64_t e) {
+  if (t < 0 || t >= maps_.tokens) {
+    throw user_error("gate: there is no token {}, tokens = {}", t, maps_.tokens);
+  }
+  if (column < 0) throw user_error("gate: token {} has no choice number {}", t, column);
+  return place(t, column, e);
+}
+
+void RoutingBuilder::fill(std::span<const int32_t> choices, int64_t k,
+                          std::span<const int32_t> order) {
+  if (k < 1 || static_cast<int64_t>(choices.size()) != maps_.tokens * k) {
+    throw user_error("gate: {} choices given, tokens = {} times k = {} wanted", choices.size(),
+                     maps_.tokens, k);
+  }
+  if (static_cast<int64_t>(order.size()) > maps_.tokens) {
+    throw user_error("gate: the order names {} tokens, tokens = {}", order.size(), maps_.tokens);
+  }
+  const int64_t count = order.empty() ? maps_.tokens : static_cast<int64_t>(order.size());
+  for (int64_t j = 0; j < k; ++j) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t t = order.empty() ? i : order[static_cast<size_t>(i)];
+      if (t < 0 || t >= maps_.tokens) {
+        throw user_error("gate: there is no token {}, tokens = {}", t, maps_.tokens);
+      }
+      const int32_t e = choices[static_cast<size_t>(t * k + j)];
+      if (e != -1) place(t, j, e);
+    }
+  }
+}
+
+// Requires: t in range and column not negative.
+bool RoutingBuilder::place(int64_t t, int64_t column, int64_t e) {
+  if (e < 0 || e >= maps_.experts) {
+    throw user_error("gate: there is no expert {}, experts = {}", e, maps_.experts);
+  }
+  if (column >= maps_.columns) {
+    throw user_error("gate: token {} has more than {} choices", t, maps_.columns);
+  }
+  int32_t* chosen = maps_.expert + t * maps_.columns;
+  if (chosen[column] >= 0) {
+    throw user_error("gate: choice {} of token {} is expert {} already", column, t, chosen[column]);
+  }
+  if (std::find(chosen, chosen + maps_.columns, e) != chosen + maps_.columns) {
+    throw user_error("gate: token {} chose expert {} twice", t, e);
+  }
+  chosen[column] = static_cast<int32_t>(e);
+  if (left(e) <= 0) return false;
+  const int64_t choice = t * maps_.columns + column;
+  const int64_t slot = e * maps_.capacity + maps_.counts[e]++;
+  ++used_[static_cast<size_t>(e)];
+  maps_.choice_slot[choice] = static_cast<int32_t>(slot);
+  maps_.slot_choice[slot] = static_cast<int32_t>(choice);
+  return true;
+}
+
+}  // namespace moe

@@ -1,0 +1,121 @@
+#include <catch2/catch.hpp>
+
+#include "engine/base/errors.h"
+#include "tests/routing/fixture.h"
+
+using namespace moe;
+using Catch::Matchers::Contains;
+using moe::test::OwnedMaps;
+using Ints = std::vector<int32_t>;
+
+TEST_CASE("the builder clears what the maps held") {
+  OwnedMaps m(3, 2, 2, 4);
+  RoutingBuilder builder(m.maps);
+  CHECK(m.expert == Ints(6, -1));
+  CHECK(m.choice_slot == Ints(6, -1));
+  CHECK(m.slot_choice == Ints(8, -1));
+  CHECK(m.counts == Ints(2, 0));
+}
+
+TEST_CASE("places are given in the order of the calls, and a full expert drops") {
+  OwnedMaps m(3, 2, 2, 1);
+  RoutingBuilder builder(m.maps);
+  CHECK(builder.left(1) == 1);
+  CHECK(builder.take(2, 1));
+  CHECK(builder.left(1) == 0);
+  CHECK_FALSE(builder.take(0, 1));
+  CHECK(builder.left(1) == 0);
+  CHECK(builder.take(0, 0));
+  CHECK(m.expert == Ints{1, 0, -1, -1, 1, -1});
+  CHECK(m.choice_slot == Ints{-1, 0, -1, -1, 1, -1});
+  CHECK(m.slot_choice == Ints{1, 4});
+  CHECK(m.counts == Ints{1, 1});
+}
+
+TEST_CASE("take fills the columns that take_at left") {
+  OwnedMaps m(1, 4, 3, 2);
+  RoutingBuilder builder(m.maps);
+  CHECK(builder.take_at(0, 1, 3));
+  CHECK(builder.take(0, 0));
+  CHECK(builder.take(0, 2));
+  CHECK(m.expert == Ints{0, 3, 2});
+}
+
+TEST_CASE("fill goes through all first choices in the given order before the second ones") {
+  OwnedMaps m(3, 3, 2, 3);
+  RoutingBuilder builder(m.maps);
+  builder.fill(Ints{0, 1, 1, 0, 0, -1}, 2, Ints{2, 1, 0});
+  CHECK(m.tokens_of(0) == Ints{2, 0, 1});
+  CHECK(m.tokens_of(1) == Ints{1, 0});
+  CHECK(m.expert_of(2, 1) == -1);
+}
+
+TEST_CASE("fill leaves out the tokens that the order leaves out") {
+  OwnedMaps m(3, 1, 1, 3);
+  RoutingBuilder builder(m.maps);
+  builder.fill(Ints{0, 0, 0}, 1, Ints{1});
+  CHECK(m.expert == Ints{-1, 0, -1});
+}
+
+TEST_CASE("what earlier parts used lessens the places, not the positions") {
+  OwnedMaps m(4, 2, 1, 3);
+  RoutingBuilder builder(m.maps, Ints{2, 3});
+  CHECK(builder.left(0) == 1);
+  CHECK(builder.left(1) == 0);
+  CHECK(builder.take(0, 0));
+  CHECK_FALSE(builder.take(1, 0));
+  CHECK_FALSE(builder.take(2, 1));
+  CHECK(m.choice_slot == Ints{0, -1, -1, -1});
+  CHECK(m.counts == Ints{1, 0});
+}
+
+TEST_CASE("a token out of range is refused") {
+  OwnedMaps m(2, 2, 1, 1);
+  RoutingBuilder builder(m.maps);
+  CHECK_THROWS_WITH(builder.take(2, 0), Contains("no token 2"));
+  CHECK_THROWS_WITH(builder.take(-1, 0), Contains("no token -1"));
+  CHECK_THROWS_WITH(builder.take_at(2, 0, 0), Contains("no token 2"));
+  CHECK_THROWS_WITH(builder.fill(Ints{0, 0}, 1, Ints{0, 5}), Contains("no token 5"));
+  CHECK_THROWS_AS(builder.take(2, 0), UserError);
+}
+
+TEST_CASE("an expert out of range is refused") {
+  OwnedMaps m(2, 2, 1, 1);
+  RoutingBuilder builder(m.maps);
+  CHECK_THROWS_WITH(builder.take(0, 2), Contains("no expert 2"));
+  CHECK_THROWS_WITH(builder.take(0, -1), Contains("no expert -1"));
+  CHECK_THROWS_WITH(builder.fill(Ints{-2, 0}, 1), Contains("no expert -2"));
+}
+
+TEST_CASE("a choice too many is refused") {
+  OwnedMaps m(2, 3, 2, 1);
+  RoutingBuilder builder(m.maps);
+  builder.take(0, 0);
+  builder.take(0, 1);
+  CHECK_THROWS_WITH(builder.take(0, 2), Contains("token 0 has more than 2 choices"));
+  CHECK_THROWS_WITH(builder.take_at(1, 2, 0), Contains("token 1 has more than 2 choices"));
+  CHECK_THROWS_WITH(builder.take_at(1, -1, 0), Contains("no choice number -1"));
+}
+
+TEST_CASE("an expert that the token chose is refused the second time, dropped or not") {
+  OwnedMaps m(2, 2, 2, 1);
+  RoutingBuilder builder(m.maps);
+  builder.take(0, 1);
+  CHECK_THROWS_WITH(builder.take(0, 1), Contains("token 0 chose expert 1 twice"));
+  builder.take(1, 1);
+  CHECK_THROWS_WITH(builder.take(1, 1), Contains("token 1 chose expert 1 twice"));
+  CHECK_THROWS_WITH(builder.take_at(1, 0, 0), Contains("choice 0 of token 1 is expert 1 already"));
+}
+
+TEST_CASE("an order that names a token twice is refused") {
+  OwnedMaps m(3, 2, 1, 3);
+  RoutingBuilder builder(m.maps);
+  CHECK_THROWS_WITH(builder.fill(Ints{0, 1, 0}, 1, Ints{2, 2}), Contains("token 2"));
+}
+
+TEST_CASE("choices of the wrong length are refused") {
+  OwnedMaps m(3, 2, 1, 3);
+  RoutingBuilder builder(m.maps);
+  CHECK_THROWS_WITH(builder.fill(Ints{0, 1}, 1), Contains("2 choices given"));
+  CHECK_THROWS_WITH(builder.fill(Ints{0, 1, 0}, 1, Ints(4, 0)), Contains("names 4 tokens"));
+}
