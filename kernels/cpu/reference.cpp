@@ -15,7 +15,9 @@ constexpr double kEps = 1e-5;
 constexpr double kSqrt2OverPi = 0.79788456080286535588;
 constexpr double kCubic = 0.044715;
 
-double at_or_zero(const double* p, int64_t i) { return p ? p[i] : 0.0; }
+double at_or_zero(const double* p, int64_t i) {
+  return p ? p[i] : 0.0;
+}
 
 void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, double alpha,
           const double* a, int64_t lda, const double* b, int64_t ldb, double beta, double* c,
@@ -163,7 +165,9 @@ struct Heads {
   int64_t hidden;
 };
 
-double attention_scale(AttentionShape s) { return 1 / std::sqrt(static_cast<double>(s.head_dim)); }
+double attention_scale(AttentionShape s) {
+  return 1 / std::sqrt(static_cast<double>(s.head_dim));
+}
 
 void attn_score(double* score, const double* qkv, AttentionShape s, Stream) {
   const Heads at(s);
@@ -257,8 +261,8 @@ void attention(double* ctx, double* lse, const double* qkv, AttentionShape s, vo
   attn_context(ctx, prob.data(), qkv, s, nullptr);
 }
 
-void attention_dx(double* dqkv, const double* dctx, const double*, const double* qkv,
-                  const double*, AttentionShape s, void*, Stream) {
+void attention_dx(double* dqkv, const double* dctx, const double*, const double* qkv, const double*,
+                  AttentionShape s, void*, Stream) {
   std::vector<double> prob(static_cast<size_t>(Heads(s).num_scores())), dprob = prob;
   attn_score(prob.data(), qkv, s, nullptr);
   causal_softmax(prob.data(), nullptr, prob.data(), s);
@@ -267,7 +271,9 @@ void attention_dx(double* dqkv, const double* dctx, const double*, const double*
   attn_score_dx(dqkv, dprob.data(), qkv, s, nullptr);
 }
 
-int64_t attention_work_bytes(AttentionShape) { return 0; }
+int64_t attention_work_bytes(AttentionShape) {
+  return 0;
+}
 
 void gate_logits(double* logits, const double* x, const double* w, int64_t tokens, int64_t experts,
                  int64_t hidden, Stream) {
@@ -368,8 +374,8 @@ void combine_dweight(double* dweight, const double* dy, const double* in,
   }
 }
 
-void cross_entropy(double* loss, double* logits, const int32_t* target, double scale,
-                   bool gradient, int64_t tokens, int64_t vocab, Stream) {
+void cross_entropy(double* loss, double* logits, const int32_t* target, double scale, bool gradient,
+                   int64_t tokens, int64_t vocab, Stream) {
   *loss = 0;
   for (int64_t t = 0; t < tokens; ++t, logits += vocab) {
     const double top = *std::max_element(logits, logits + vocab);

@@ -1,0 +1,117 @@
+// Kernels that go once over their data: bias, GELU, sums, copies, the optimiser.
+#include "kernels/cpu/fast.h"
+#include "kernels/cpu/fast_simd.h"
+
+namespace moe::kernels::MOE_ISA {
+namespace {
+
+void fill_bias(float* y, const float* bias, const float* residual, int64_t rows, int64_t cols,
+               Stream) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* from = residual ? residual + r * cols : nullptr;
+    float* to = y + r * cols;
+    each_vec(cols, [&](int64_t i, auto lanes) {
+      store(to + i, load_or_zero(bias, i, lanes) + load_or_zero(from, i, lanes), lanes);
+    });
+  }
+}
+
+void bias_grad(float* db, const float* dy, const float* acc, int64_t rows, int64_t cols, Stream) {
+  sum_rows(db, acc, rows, cols,
+           [&](int64_t r, int64_t c, auto lanes) { return load(dy + r * cols + c, lanes); });
+}
+
+// With u = sqrt(2/pi) (z + 0.044715 z^3), (1 + tanh u) / 2 is the sigmoid of 2u: 1 / (1 + e) with
+// e = exp(-2u). The bounds keep e finite; at them GELU is z or 0 to the last bit.
+constexpr float kTwoSqrt2OverPi = 1.5957691216057308f;
+constexpr float kCubic = 0.044715f;
+
+MOE_INLINE Vec exp_of_minus_2u(Vec z, Vec z_squared) {
+  const Vec minus_2u = z * (-kTwoSqrt2OverPi - kTwoSqrt2OverPi * kCubic * z_squared);
+  return exp_bounded(at_most(at_least(minus_2u, splat(-80.0f)), splat(80.0f)));
+}
+
+MOE_INLINE Vec gelu_of(Vec z) {
+  return z / (1.0f + exp_of_minus_2u(z, z * z));
+}
+
+MOE_INLINE Vec gelu_slope(Vec z) {
+  const Vec squared = z * z;
+  const Vec e = exp_of_minus_2u(z, squared);
+  const Vec sigmoid = 1.0f / (1.0f + e);
+  const Vec slope = kTwoSqrt2OverPi + 3 * kTwoSqrt2OverPi * kCubic * squared;  // of 2u
+  return sigmoid + z * slope * (sigmoid * (e * sigmoid));
+}
+
+void gelu(float* y, const float* x, const float* bias, int64_t rows, int64_t cols, Stream) {
+  for (int64_t r = 0; r < rows; ++r, x += cols, y += cols)
+    each_vec(cols, [&](int64_t i, auto lanes) {
+      store(y + i, gelu_of(load(x + i, lanes) + load_or_zero(bias, i, lanes)), lanes);
+    });
+}
+
+void gelu_dx(float* dx, const float* dy, const float* x, const float* bias, int64_t rows,
+             int64_t cols, Stream) {
+  for (int64_t r = 0; r < rows; ++r, x += cols, dy += cols, dx += cols)
+    each_vec(cols, [&](int64_t i, auto lanes) {
+      const Vec slope = gelu_slope(load(x + i, lanes) + load_or_zero(bias, i, lanes));
+      store(dx + i, load(dy + i, lanes) * slope, lanes);
+    });
+}
+
+void sgd(float* w, float* v, const float* g, float lr, float momentum, int64_t n, Stream) {
+  each_vec(n, [&](int64_t i, auto lanes) {
+    const Vec velocity = momentum * load(v + i, lanes) + load(g + i, lanes);
+    store(v + i, velocity, lanes);
+    store(w + i, load(w + i, lanes) - lr * velocity, lanes);
+  });
+}
+
+void add(float* y, const float* a, const float* b, int64_t n, Stream) {
+  each_vec(n, [&](int64_t i, auto lanes) {
+    store(y + i, load(a + i, lanes) + load(b + i, lanes), lanes);
+  });
+}
+
+void sum_n(float* y, const float* const* in, int64_t count, int64_t n, Stream) {
+  sum_rows(y, nullptr, count, n,
+           [&](int64_t j, int64_t i, auto lanes) { return load(in[j] + i, lanes); });
+}
+
+void copy_2d(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t width,
+             int64_t rows, Stream) {
+  for (int64_t r = 0; r < rows; ++r)
+    __builtin_memcpy(static_cast<char*>(to) + r * to_pitch,
+                     static_cast<const char*>(from) + r * from_pitch, static_cast<size_t>(width));
+}
+
+int64_t first_nonfinite(const float* x, int64_t n) {
+  constexpr int64_t kBlock = 4096;
+  for (int64_t first = 0; first < n; first += kBlock) {
+    const int64_t count = n - first < kBlock ? n - first : kBlock;
+    const float difference = sum_of(count, [&](int64_t i, auto lanes) {
+      const Vec v = load(x + first + i, lanes);
+      return v - v;  // 0, or NaN for NaN and infinity
+    });
+    if (difference == 0) continue;
+    for (int64_t i = first; i < first + count; ++i)
+      if (!__builtin_isfinite(x[i])) return i;
+  }
+  return -1;
+}
+
+}  // namespace
+
+void set_elementwise(KernelTable<float>& table) {
+  table.fill_bias = fill_bias;
+  table.bias_grad = bias_grad;
+  table.gelu = gelu;
+  table.gelu_dx = gelu_dx;
+  table.sgd = sgd;
+  table.add = add;
+  table.sum_n = sum_n;
+  table.copy_2d = copy_2d;
+  table.first_nonfinite = first_nonfinite;
+}
+
+}  // namespace moe::kernels::MOE_ISA

@@ -1,0 +1,51 @@
+// Cross entropy: three passes over each row while it is in the cache; sums of sums in double.
+#include <cmath>
+
+#include "kernels/cpu/fast.h"
+#include "kernels/cpu/fast_simd.h"
+
+namespace moe::kernels::MOE_ISA {
+namespace {
+
+/// sum of exp(x - top), in blocks so that a large vocabulary does not lose bits; x becomes
+/// exp(x - top) when `keep_exp` is set.
+double sum_exp(float* x, float top, bool keep_exp, int64_t n) {
+  constexpr int64_t kBlock = 4096;
+  double sum = 0;
+  for (int64_t first = 0; first < n; first += kBlock, x += kBlock)
+    sum += sum_of(n - first < kBlock ? n - first : kBlock, [&](int64_t i, auto lanes) {
+      const Vec e = keep(exp(load(x + i, lanes) - top), lanes, 0.0f);
+      if (keep_exp) store(x + i, e, lanes);
+      return e;
+    });
+  return sum;
+}
+
+void cross_entropy(double* loss, float* logits, const int32_t* target, double scale, bool gradient,
+                   int64_t tokens, int64_t vocab, Stream) {
+  double total = 0;
+  for (int64_t t = 0; t < tokens; ++t, logits += vocab) {
+    const float top = max_of(vocab, [&](int64_t i, auto lanes) {
+      return keep(load(logits + i, lanes), lanes, -__builtin_inff());
+    });
+    const double picked = logits[target[t]];
+    const double sum = sum_exp(logits, top, gradient, vocab);
+    total += top + std::log(sum) - picked;
+    if (!gradient) continue;
+    const double at_target = scale * (logits[target[t]] / sum - 1);
+    const float factor = static_cast<float>(scale / sum);
+    each_vec(vocab, [&](int64_t i, auto lanes) {
+      store(logits + i, load(logits + i, lanes) * factor, lanes);
+    });
+    logits[target[t]] = static_cast<float>(at_target);
+  }
+  *loss = scale * total;
+}
+
+}  // namespace
+
+void set_loss(KernelTable<float>& table) {
+  table.cross_entropy = cross_entropy;
+}
+
+}  // namespace moe::kernels::MOE_ISA

@@ -1,0 +1,242 @@
+// The vectors that the fast kernels are written in: GCC vector types as wide as the instruction set
+// that the file is compiled for. Every sum's order is the source's order (no -fassociative-math),
+// so bits depend on neither alignment nor the optimiser's mood. Everything here has internal
+// linkage: a shared inline function compiled for AVX-512 must not become the linker's pick for
+// other code.
+#pragma once
+
+#include <cstdint>
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
+
+#define MOE_INLINE inline __attribute__((always_inline))
+
+namespace moe::kernels::MOE_ISA {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int64_t kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int64_t kLanes = 8;
+#else
+constexpr int64_t kLanes = 4;
+#endif
+
+using Vec = float __attribute__((vector_size(kLanes * sizeof(float))));
+using IntVec = int32_t __attribute__((vector_size(kLanes * sizeof(float))));
+
+/// Which lanes a load or store touches: all, or the first n (0 < n < kLanes).
+struct All {};
+struct First {
+  int64_t n;
+};
+
+MOE_INLINE Vec splat(float x) {
+  return x - Vec{};
+}  // x - 0 is x, also for -0
+
+MOE_INLINE IntVec iota() {
+  IntVec v;
+  for (int i = 0; i < kLanes; ++i) v[i] = i;
+  return v;
+}
+
+MOE_INLINE Vec load(const float* p, All = {}) {
+  Vec v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+
+MOE_INLINE void store(float* p, Vec v, All = {}) {
+  __builtin_memcpy(p, &v, sizeof v);
+}
+
+/// Lanes from `n` on read as 0.
+MOE_INLINE Vec load(const float* p, First some) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << some.n) - 1), p);
+#elif defined(__AVX2__)
+  return _mm256_maskload_ps(p, (__m256i)(iota() < static_cast<int32_t>(some.n)));
+#else
+  Vec v{};
+  for (int64_t i = 0; i < some.n; ++i) v[i] = p[i];
+  return v;
+#endif
+}
+
+MOE_INLINE void store(float* p, Vec v, First some) {
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << some.n) - 1), v);
+#elif defined(__AVX2__)
+  _mm256_maskstore_ps(p, (__m256i)(iota() < static_cast<int32_t>(some.n)), v);
+#else
+  for (int64_t i = 0; i < some.n; ++i) p[i] = v[i];
+#endif
+}
+
+/// `v` with the lanes that are not touched replaced by `fill`.
+MOE_INLINE Vec keep(Vec v, All, float) {
+  return v;
+}
+MOE_INLINE Vec keep(Vec v, First some, float fill) {
+  return iota() < static_cast<int32_t>(some.n) ? v : splat(fill);
+}
+
+/// p[i..] or 0 where p is null.
+template <class Lanes>
+MOE_INLINE Vec load_or_zero(const float* p, int64_t i, Lanes lanes) {
+  return p ? load(p + i, lanes) : Vec{};
+}
+
+/// f(i, All) for each whole vector of n elements, then f(i, First) for the rest.
+template <class F>
+MOE_INLINE void each_vec(int64_t n, F f) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) f(i, All{});
+  if (i < n) f(i, First{n - i});
+}
+
+/// a < b ? b : a, and NaN where a is NaN.
+MOE_INLINE Vec at_least(Vec a, Vec b) {
+  return a < b ? b : a;
+}
+MOE_INLINE Vec at_most(Vec a, Vec b) {
+  return a > b ? b : a;
+}
+
+/// Sum over lanes by halves, in every lane the same.
+MOE_INLINE float sum_lanes(Vec v) {
+  for (int step = kLanes / 2; step > 0; step /= 2) v += __builtin_shuffle(v, iota() ^ step);
+  return v[0];
+}
+
+MOE_INLINE float max_lanes(Vec v) {
+  for (int step = kLanes / 2; step > 0; step /= 2)
+    v = at_least(v, __builtin_shuffle(v, iota() ^ step));
+  return v[0];
+}
+
+/// Sum over n elements of the vectors f(i, lanes), whose untouched lanes must be 0: four running
+/// vectors, then a tree.
+template <class F>
+MOE_INLINE float sum_of(int64_t n, F f) {
+  Vec s0{}, s1{}, s2{}, s3{};
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    s0 += f(i, All{});
+    s1 += f(i + kLanes, All{});
+    s2 += f(i + 2 * kLanes, All{});
+    s3 += f(i + 3 * kLanes, All{});
+  }
+  for (; i + kLanes <= n; i += kLanes) s0 += f(i, All{});
+  if (i < n) s1 += f(i, First{n - i});
+  return sum_lanes((s0 + s1) + (s2 + s3));
+}
+
+/// Maximum over n elements of f(i, lanes), whose untouched lanes must be -infinity. A NaN may be
+/// passed over: what follows (x - max) brings it back.
+template <class F>
+MOE_INLINE float max_of(int64_t n, F f) {
+  Vec m0 = splat(-__builtin_inff()), m1 = m0;
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    m0 = at_least(m0, f(i, All{}));
+    m1 = at_least(m1, f(i + kLanes, All{}));
+  }
+  for (; i + kLanes <= n; i += kLanes) m0 = at_least(m0, f(i, All{}));
+  if (i < n) m1 = at_least(m1, f(i, First{n - i}));
+  return max_lanes(at_least(m0, m1));
+}
+
+/// out[c] = acc[c] + sum over r ascending of f(r, c, lanes), for c < cols; acc may be null or out.
+template <class F>
+MOE_INLINE void sum_rows(float* out, const float* acc, int64_t rows, int64_t cols, F f) {
+  constexpr int kBlock = 8;  // columns in registers: enough chains to hide the latency of an add
+  int64_t c = 0;
+  for (; c + kBlock * kLanes <= cols; c += kBlock * kLanes) {
+    Vec sum[kBlock] = {};
+    for (int64_t r = 0; r < rows; ++r)
+      for (int b = 0; b < kBlock; ++b) sum[b] += f(r, c + b * kLanes, All{});
+    for (int b = 0; b < kBlock; ++b)
+      store(out + c + b * kLanes, load_or_zero(acc, c + b * kLanes, All{}) + sum[b]);
+  }
+  each_vec(cols - c, [&](int64_t i, auto lanes) {
+    Vec sum{};
+    for (int64_t r = 0; r < rows; ++r) sum += f(r, c + i, lanes);
+    store(out + c + i, load_or_zero(acc, c + i, lanes) + sum, lanes);
+  });
+}
+
+/// Lane l of the result is the sum over the lanes of v[l]: pairs of vectors are merged, so that all
+/// sums together cost about what transposing half of them would. The tree is the same for every l.
+MOE_INLINE Vec sums_of_lanes(Vec (&v)[kLanes]) {
+  for (int step = 1; step < kLanes; step *= 2) {
+    const IntVec low = (iota() & step) == 0 ? iota() : iota() + static_cast<int32_t>(kLanes);
+    for (int i = 0; i < kLanes; i += 2 * step)
+      v[i] = __builtin_shuffle(v[i], v[i + step], low) +
+             __builtin_shuffle(v[i], v[i + step], low ^ step);
+  }
+  return v[0];
+}
+
+/// Transposes a kLanes x kLanes block in registers.
+MOE_INLINE void transpose(Vec (&v)[kLanes]) {
+  for (int step = 1; step < kLanes; step *= 2) {
+    const IntVec other = iota() + static_cast<int32_t>(kLanes);
+    const IntVec low = (iota() & step) == 0 ? iota() : other - step;
+    const IntVec high = (iota() & step) == 0 ? iota() + step : other;
+    for (int i = 0; i < kLanes; ++i) {
+      if (i & step) continue;
+      const Vec a = v[i], b = v[i + step];
+      v[i] = __builtin_shuffle(a, b, low);
+      v[i + step] = __builtin_shuffle(a, b, high);
+    }
+  }
+}
+
+/// e^x for -87 <= x <= 88 or NaN, within 1.5 ulp: x = n ln2 + r, Cephes' polynomial for e^r, and
+/// 2^n in two factors, so that n = 128 does not overflow before its time.
+MOE_INLINE Vec exp_bounded(Vec x) {
+  const Vec magic = splat(0x1.8p23f);  // adding it rounds to an integer in the low bits
+  const Vec shifted = x * 0x1.715476p0f + magic;
+  const IntVec n = (IntVec)shifted - (IntVec)magic;
+  const Vec nf = shifted - magic;
+  const Vec r = (x - nf * 0x1.62e4p-1f) - nf * 0x1.7f7d1cp-20f;
+  Vec p = splat(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  return (p + p) * (Vec)((n + 126) << 23);
+}
+
+/// e^x for any x; 0 below the normal numbers.
+MOE_INLINE Vec exp(Vec x) {
+  return exp_bounded(at_most(at_least(x, splat(-87.5f)), splat(89.5f)));
+}
+
+/// ln x for normal x > 0, within 2 ulp; NaN and infinity give NaN. Cephes' logf.
+MOE_INLINE Vec log(Vec x) {
+  const IntVec bits = (IntVec)x;
+  const IntVec half_up = bits - 0x3f3504f3;  // sqrt(1/2): the mantissa lands in [sqrt(1/2), sqrt 2)
+  const IntVec n = half_up >> 23;
+  const Vec m = (Vec)((half_up & 0x007fffff) + 0x3f3504f3) - 1.0f;
+  Vec p = splat(7.0376836292e-2f);
+  p = p * m - 1.1514610310e-1f;
+  p = p * m + 1.1676998740e-1f;
+  p = p * m - 1.2420140846e-1f;
+  p = p * m + 1.4249322787e-1f;
+  p = p * m - 1.6668057665e-1f;
+  p = p * m + 2.0000714765e-1f;
+  p = p * m - 2.4999993993e-1f;
+  p = p * m + 3.3333331174e-1f;
+  const Vec nf = __builtin_convertvector(n, Vec);
+  const Vec tail = m * (m * m) * p - nf * 2.12194440e-4f - 0.5f * (m * m);
+  return (m + tail) + nf * 0.693359375f + (x - x);
+}
+
+}  // namespace
+}  // namespace moe::kernels::MOE_ISA

@@ -1,0 +1,44 @@
+// Assembles the fast table of one instruction set; GEMM is OpenBLAS's, which looks at the machine
+// by itself.
+#include <cblas.h>
+
+#include "kernels/cpu/fast.h"
+
+#define MOE_TEXT_OF(x) #x
+#define MOE_TEXT(x) MOE_TEXT_OF(x)
+
+namespace moe::kernels::MOE_ISA {
+namespace {
+
+void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha,
+          const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c,
+          int64_t ldc, Stream) {
+  if (m == 0 || n == 0) return;  // BLAS would complain about leading dimensions of 0
+  const auto flag = [](bool t) { return t ? CblasTrans : CblasNoTrans; };
+  const auto i = [](int64_t v) { return static_cast<blasint>(v); };
+  cblas_sgemm(CblasRowMajor, flag(transpose_a), flag(transpose_b), i(m), i(n), i(k), alpha, a,
+              i(lda), b, i(ldb), beta, c, i(ldc));
+}
+
+KernelTable<float> make_table() {
+  KernelTable<float> table{};
+  table.name = "cpu-" MOE_TEXT(MOE_ISA);
+  table.gemm = gemm;
+  set_elementwise(table);
+  set_norm(table);
+  set_attention(table);
+  set_attention_steps(table);
+  set_gate(table);
+  set_rows(table);
+  set_loss(table);
+  return table;
+}
+
+}  // namespace
+
+const KernelTable<float>& fast_table() {
+  static const KernelTable<float> table = make_table();
+  return table;
+}
+
+}  // namespace moe::kernels::MOE_ISA

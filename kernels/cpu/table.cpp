@@ -1,0 +1,82 @@
+// Picks the fast table at run time. Compiled for the base instruction set, like everything but the
+// fast files.
+#include <cblas.h>
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels/kernels.h"
+
+namespace moe::kernels {
+
+namespace v2 {
+const KernelTable<float>& fast_table();
+}
+namespace v3 {
+const KernelTable<float>& fast_table();
+}
+namespace v4 {
+const KernelTable<float>& fast_table();
+}
+
+namespace {
+
+struct Level {
+  const char* name;
+  bool runnable;
+  const KernelTable<float>& (*table)();
+};
+
+/// Narrowest first.
+std::vector<Level> levels() {
+  return {{"v2", __builtin_cpu_supports("x86-64-v2") != 0, v2::fast_table},
+          {"v3", __builtin_cpu_supports("x86-64-v3") != 0, v3::fast_table},
+          {"v4", __builtin_cpu_supports("x86-64-v4") != 0, v4::fast_table}};
+}
+
+/// Throws: std::runtime_error when MOEBENCH_ISA names no level that this machine can run, or when
+/// there is none.
+const KernelTable<float>& choose() {
+  const char* wanted = std::getenv("MOEBENCH_ISA");
+  const Level* best = nullptr;
+  std::string allowed;
+  const std::vector<Level> all = levels();
+  for (const Level& level : all) {
+    if (!level.runnable) continue;
+    allowed += (allowed.empty() ? "" : ", ") + std::string(level.name);
+    if (!wanted || std::string(wanted) == level.name) best = &level;
+  }
+  if (best) return best->table();
+  if (allowed.empty()) throw std::runtime_error("this CPU lacks SSE4.2 (x86-64-v2)");
+  throw std::runtime_error("MOEBENCH_ISA=" + std::string(wanted) +
+                           ": unknown, or not for this CPU; allowed here: " + allowed);
+}
+
+}  // namespace
+
+const KernelTable<float>& fast_table() {
+  static const KernelTable<float>& table = choose();
+  return table;
+}
+
+std::vector<const KernelTable<float>*> runnable_tables() {
+  std::vector<const KernelTable<float>*> tables;
+  for (const Level& level : levels())
+    if (level.runnable) tables.push_back(&level.table());
+  return tables;
+}
+
+std::string kernel_set() {
+  std::string config = openblas_get_config();  // "OpenBLAS 0.3.21 NO_LAPACK DYNAMIC_ARCH ..."
+  std::string version = config.substr(config.find(' ') + 1);
+  version = version.substr(0, version.find(' '));
+  return "openblas " + version + " " + openblas_get_corename() + ", " + fast_table().name;
+}
+
+void use_one_blas_thread() {
+  openblas_set_num_threads(1);
+}
+
+}  // namespace moe::kernels
