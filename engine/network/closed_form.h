@@ -1,8 +1,10 @@
-// How long a collective takes alone on the wire. One law for the simulator and for the emulated link.
-// A link is one direction of a device port or of a NIC; a transfer ends at the largest load/bandwidth
-// over all links, plus two link latencies (out and in) - exact for ideal max-min sharing when
-// nothing else is on the links. Collectives that meet are a matter for the contention model, which
-// takes the same Cluster and stands beside this file.
+// How long a collective takes alone on the wire. One law for the simulator and for the emulated
+// link. A link is one direction of a device port or of a NIC; a transfer ends at the largest
+// load/bandwidth over all links, plus two link latencies (out and in) - exact for ideal max-min
+// sharing when nothing else is on the links. Collectives that meet are a matter for the contention
+// model, which takes the same Cluster and stands beside this file. Times are rounded to the nearest
+// nanosecond. An all-to-all adds the cluster's start-up. Byte counts that are negative or not
+// finite are a UserError that names them. All require a cluster that check() lets pass.
 #pragma once
 
 #include <span>
@@ -14,11 +16,15 @@ namespace moe {
 /// Every ordered pair of different devices exchanges `bytes_per_pair`.
 Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair);
 /// bytes[i * N + j] from device i to device j; the diagonal stays in memory and is free.
-/// Requires: N = cluster.num_devices(), no negative entry.
+/// N = cluster.num_devices(); another size or a negative entry is a UserError that names it. A NIC
+/// is shared by neighbours: with 4 NICs for 8 devices by the devices 2i and 2i+1 of the node.
 Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> bytes);
-/// Ring in rank order: 2 (N-1) dependent steps of bytes/N each.
-Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes);
-/// Binomial tree: ceil(log2 N) steps of `bytes`.
+/// Rings in rank order: 2 (N-1) dependent steps of floor(bytes / N / rings) each, a step as long as
+/// its slowest link. Ring c leaves its node by NIC c mod nics; rings: how many, 0 for one a NIC (as
+/// NCCL builds them).
+Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes, int64_t rings = 0);
+/// Binomial tree, first over the nodes, then inside each: ceil(log2) of either number of steps of
+/// `bytes`.
 Nanoseconds broadcast_ns(const Cluster& cluster, double bytes);
 
 }  // namespace moe

@@ -1,0 +1,65 @@
+#include "engine/cluster/cluster.h"
+
+#include <cmath>
+
+#include "engine/base/errors.h"
+
+namespace moe {
+namespace {
+
+/// Devices beyond this are a typing error; a matrix of them would not fit into memory.
+constexpr int64_t kMaxDevices = 1 << 20;
+
+void check_count(const char* field, int64_t value) {
+  if (value < 1 || value > kMaxDevices) {
+    throw user_error("cluster.{} = {}: must be from 1 to {}", field, value, kMaxDevices);
+  }
+}
+
+void check_rate(const std::string& field, double value, bool needed) {
+  if (!std::isfinite(value) || value < 0 || (needed && value == 0)) {
+    throw user_error("cluster.{} = {}: must be a finite number {} 0", field, value,
+                     needed ? "above" : "of at least");
+  }
+}
+
+void check_time(const std::string& field, Nanoseconds value) {
+  if (value < 0) throw user_error("cluster.{} = {} ns: must be at least 0", field, value);
+}
+
+void check_link(const std::string& field, const LinkSpec& link, bool needed) {
+  check_rate(field + ".bytes_per_s", link.bytes_per_s, needed);
+  check_time(field + ".latency_ns", link.latency_ns);
+}
+
+}  // namespace
+
+void check(const Cluster& cluster) {
+  check_count("nodes", cluster.nodes);
+  check_count("devices_per_node", cluster.devices_per_node);
+  check_count("nics_per_node", cluster.nics_per_node);
+  if (cluster.num_devices() > kMaxDevices) {
+    throw user_error("cluster.nodes = {} of {} devices each: at most {} devices in all",
+                     cluster.nodes, cluster.devices_per_node, kMaxDevices);
+  }
+  if (cluster.devices_per_node % cluster.nics_per_node != 0 &&
+      cluster.nics_per_node % cluster.devices_per_node != 0) {
+    throw user_error(
+        "cluster.nics_per_node = {}: must divide devices_per_node = {} or be a multiple of it",
+        cluster.nics_per_node, cluster.devices_per_node);
+  }
+  check_link("intra", cluster.intra, cluster.devices_per_node > 1);
+  check_link("nic", cluster.nic, cluster.nodes > 1);
+  check_time("a2a_base_ns", cluster.a2a_base_ns);
+  check_time("a2a_per_peer_ns", cluster.a2a_per_peer_ns);
+  const Device& device = cluster.device;
+  check_rate("device.gemm_flops_per_s", device.gemm_flops_per_s, false);
+  check_rate("device.vector_flops_per_s", device.vector_flops_per_s, false);
+  check_rate("device.memory_bytes_per_s", device.memory_bytes_per_s, false);
+  check_time("device.launch_ns", device.launch_ns);
+  if (device.memory_bytes < 0) {
+    throw user_error("cluster.device.memory_bytes = {}: must be at least 0", device.memory_bytes);
+  }
+}
+
+}  // namespace moe
