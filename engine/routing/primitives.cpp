@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <limits>
 
 #include "engine/base/errors.h"
@@ -9,49 +10,52 @@
 namespace moe {
 namespace {
 
-constexpr int kLanes = 8;
-
 [[noreturn]] void fail_nan(int64_t token) {
   throw run_error("gate: scores of token {} hold a NaN", token);
 }
 
-// Lanes of fixed width, which the compiler turns into vector instructions: column i belongs to lane
-// i % kLanes. A strict comparison keeps the first of equals within a lane.
+// A running argmax over a row: four vectors of four, to keep four comparisons in flight. The
+// compiler finds no vector code for the plain loop, hence the vector types.
 class LaneArgmax {
  public:
+  static constexpr int kLanes = 4;
+  static constexpr int kVectors = 4;
+  static constexpr int kBlock = kLanes * kVectors;
+
   LaneArgmax() {
-    for (int l = 0; l < kLanes; ++l) {
-      best_[l] = -std::numeric_limits<float>::infinity();
-      index_[l] = l;
-      nan_[l] = 0;
+    for (Floats& best : best_) best = Floats{} - std::numeric_limits<float>::infinity();
+  }
+  /// Columns first .. first + kBlock - 1. A strict comparison keeps the first of a lane's equals.
+  void add(const float* block, int32_t first) {
+    for (int v = 0; v < kVectors; ++v) {
+      Floats x;
+      std::memcpy(&x, block + v * kLanes, sizeof x);
+      const Ints better = x > best_[v];
+      best_[v] = better ? x : best_[v];
+      first_[v] = better ? Ints{} + first : first_[v];
+      nan_ |= x != x;
     }
   }
-  void add(const float* x, int32_t first, int lanes) {
-    for (int l = 0; l < lanes; ++l) {
-      const bool better = x[l] > best_[l];
-      best_[l] = better ? x[l] : best_[l];
-      index_[l] = better ? first + l : index_[l];
-      nan_[l] |= x[l] != x[l];
-    }
-  }
-  bool saw_nan() const {
-    int32_t any = 0;
-    for (int l = 0; l < kLanes; ++l) any |= nan_[l];
-    return any != 0;
-  }
+  bool saw_nan() const { return (nan_[0] | nan_[1] | nan_[2] | nan_[3]) != 0; }
   int32_t result() const {
-    int winner = 0;
-    for (int l = 1; l < kLanes; ++l) {
-      const bool tie = best_[l] == best_[winner] && index_[l] < index_[winner];
-      if (best_[l] > best_[winner] || tie) winner = l;
+    Floats best = best_[0];
+    for (int v = 1; v < kVectors; ++v) best = best_[v] > best ? best_[v] : best;
+    const float top = std::max(std::max(best[0], best[1]), std::max(best[2], best[3]));
+    Ints index = Ints{} + std::numeric_limits<int32_t>::max();
+    for (int v = 0; v < kVectors; ++v) {
+      const Ints here = first_[v] + Ints{0, 1, 2, 3} + v * kLanes;
+      index = best_[v] == top && here < index ? here : index;
     }
-    return index_[winner];
+    return std::min(std::min(index[0], index[1]), std::min(index[2], index[3]));
   }
 
  private:
-  float best_[kLanes];
-  int32_t index_[kLanes];
-  int32_t nan_[kLanes];
+  using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
+  using Ints = int32_t __attribute__((vector_size(kLanes * sizeof(int32_t))));
+
+  Floats best_[kVectors];
+  Ints first_[kVectors] = {};  // of the block that holds best_
+  Ints nan_ = {};
 };
 
 // Ascending order of keys is descending order of scores, then ascending order of tokens.
@@ -81,13 +85,19 @@ ScoreMatrix::ScoreMatrix(std::span<const float> all, int64_t num_experts)
 
 std::vector<int32_t> argmax_rows(const ScoreMatrix& s) {
   std::vector<int32_t> best(static_cast<size_t>(s.tokens));
-  const int64_t whole = s.experts - s.experts % kLanes;
+  constexpr int64_t kBlock = LaneArgmax::kBlock;
+  const int64_t rest = s.experts % kBlock;
+  float last[kBlock];  // the rest of a row, filled up with what never wins
+  std::fill_n(last, kBlock, -std::numeric_limits<float>::infinity());
   for (int64_t t = 0; t < s.tokens; ++t) {
     const float* row = s.scores.data() + t * s.experts;
     LaneArgmax argmax;
-    for (int64_t e = 0; e < whole; e += kLanes)
-      argmax.add(row + e, static_cast<int32_t>(e), kLanes);
-    argmax.add(row + whole, static_cast<int32_t>(whole), static_cast<int>(s.experts - whole));
+    int64_t e = 0;
+    for (; e + kBlock <= s.experts; e += kBlock) argmax.add(row + e, static_cast<int32_t>(e));
+    if (rest > 0) {
+      std::copy_n(row + e, rest, last);
+      argmax.add(last, static_cast<int32_t>(e));
+    }
     if (argmax.saw_nan()) fail_nan(t);
     best[static_cast<size_t>(t)] = argmax.result();
   }
@@ -103,13 +113,14 @@ std::vector<int32_t> topk_rows(const ScoreMatrix& s, int64_t k) {
   for (int64_t t = 0; t < s.tokens; ++t) {
     const float* row = s.scores.data() + t * s.experts;
     int32_t* top = best.data() + t * k;  // sorted; an equal newcomer goes behind
-    int64_t held = 0;
+    float worst = 0;                     // the lowest score in top
     for (int64_t e = 0; e < s.experts; ++e) {
+      if (e >= k && row[e] <= worst) continue;
       if (row[e] != row[e]) fail_nan(t);
-      if (held == k && row[e] <= row[top[k - 1]]) continue;
-      int64_t at = held < k ? held++ : k - 1;
+      int64_t at = std::min(e, k - 1);
       for (; at > 0 && row[top[at - 1]] < row[e]; --at) top[at] = top[at - 1];
       top[at] = static_cast<int32_t>(e);
+      worst = row[top[std::min(e, k - 1)]];
     }
   }
   return best;
