@@ -1,0 +1,29 @@
+-- AWS p3dn.24xlarge: 8 x V100 32GB a node. Rates are data-sheet peaks times an achieved fraction.
+return function(assumed)
+  return {
+    doc = "AWS p3dn.24xlarge: 8 V100 32GB a node, NVLink, 1 x 100 Gb/s NIC",
+    devices_per_node = 8,
+    device = {
+      name = "V100-32GB",
+      -- NVIDIA V100 data sheet (SXM2): 125 TFLOP/s fp16 tensor, 15.7 TFLOP/s fp32, 900 GB/s, 32 GB.
+      peak_gemm_flops_per_s = 125e12,
+      gemm_efficiency = assumed { value = 0.30, lo = 0.25, hi = 0.55,
+        why = "achieved share of the fp16 peak over a GPT-2 step's GEMMs; not in the paper" },
+      vector_flops_per_s = 15.7e12,
+      peak_memory_bytes_per_s = 900e9,
+      memory_efficiency = assumed { value = 0.8, lo = 0.7, hi = 0.9,
+        why = "achieved share of HBM peak for elementwise kernels" },
+      launch_us = assumed { value = 8, lo = 4, hi = 12, why = "kernel launch in a compiled graph" },
+      memory_bytes = 32e9,
+    },
+    -- NVLink 2: 300 GB/s a GPU both ways together (data sheet).
+    intra = { bytes_per_s = 150e9, latency_us = 1 },
+    -- 1 x 100 Gb/s a node (Lancet, section 7).
+    nics_per_node = 1,
+    nic = { peak_bytes_per_s = 12.5e9, latency_us = 2.5,
+      efficiency = assumed { value = 0.8, lo = 0.6, hi = 0.95,
+        why = "achieved share of a NIC's rate by an all-to-all" } },
+    a2a_base_us = assumed { value = 20, lo = 10, hi = 40, why = "start-up of a grouped send/recv" },
+    a2a_per_peer_us = assumed { value = 2, lo = 1, hi = 4, why = "start-up a peer" },
+  }
+end
