@@ -8,12 +8,12 @@ namespace moe::kernels::MOE_ISA {
 
 const KernelTable<float>& fast_table();
 
-void set_elementwise(KernelTable<float>& table);
-void set_norm(KernelTable<float>& table);
-void set_attention(KernelTable<float>& table);
-void set_attention_steps(KernelTable<float>& table);
-void set_gate(KernelTable<float>& table);
-void set_rows(KernelTable<float>& table);
-void set_loss(KernelTable<float>& table);
+void set_elementwise(KernelTable<float>& table) noexcept;
+void set_norm(KernelTable<float>& table) noexcept;
+void set_attention(KernelTable<float>& table) noexcept;
+void set_attention_steps(KernelTable<float>& table) noexcept;
+void set_gate(KernelTable<float>& table) noexcept;
+void set_rows(KernelTable<float>& table) noexcept;
+void set_loss(KernelTable<float>& table) noexcept;
 
 }  // namespace moe::kernels::MOE_ISA

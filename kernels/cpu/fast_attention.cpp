@@ -294,7 +294,7 @@ int64_t attention_work_bytes(AttentionShape s) {
 
 }  // namespace
 
-void set_attention(KernelTable<float>& table) {
+void set_attention(KernelTable<float>& table) noexcept {
   table.attention = attention;
   table.attention_dx = attention_dx;
   table.attention_work_bytes = attention_work_bytes;

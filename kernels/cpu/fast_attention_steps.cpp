@@ -116,7 +116,7 @@ void attn_score_dx(float* dqkv, const float* dscore, const float* qkv, Attention
 
 }  // namespace
 
-void set_attention_steps(KernelTable<float>& table) {
+void set_attention_steps(KernelTable<float>& table) noexcept {
   table.attn_score = attn_score;
   table.attn_softmax = attn_softmax;
   table.attn_context = attn_context;

@@ -102,7 +102,7 @@ int64_t first_nonfinite(const float* x, int64_t n) {
 
 }  // namespace
 
-void set_elementwise(KernelTable<float>& table) {
+void set_elementwise(KernelTable<float>& table) noexcept {
   table.fill_bias = fill_bias;
   table.bias_grad = bias_grad;
   table.gelu = gelu;

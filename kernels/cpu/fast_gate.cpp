@@ -115,7 +115,7 @@ void gate_dlogits(float* dlogits, const float* dweight, const float* p, const in
 
 }  // namespace
 
-void set_gate(KernelTable<float>& table) {
+void set_gate(KernelTable<float>& table) noexcept {
   table.gate_logits = gate_logits;
   table.gate_scores = gate_scores;
   table.gate_dlogits = gate_dlogits;

@@ -30,7 +30,7 @@ void cross_entropy(double* loss, float* logits, const int32_t* target, double sc
     });
     const double picked = logits[target[t]];
     const double sum = sum_exp(logits, top, gradient, vocab);
-    total += top + std::log(sum) - picked;
+    total += std::log(sum) + (top - picked);
     if (!gradient) continue;
     const double at_target = scale * (logits[target[t]] / sum - 1);
     const float factor = static_cast<float>(scale / sum);
@@ -44,7 +44,7 @@ void cross_entropy(double* loss, float* logits, const int32_t* target, double sc
 
 }  // namespace
 
-void set_loss(KernelTable<float>& table) {
+void set_loss(KernelTable<float>& table) noexcept {
   table.cross_entropy = cross_entropy;
 }
 

@@ -60,7 +60,7 @@ void layernorm_dw(float* dgamma, float* dbeta, const float* dy, const float* x, 
 
 }  // namespace
 
-void set_norm(KernelTable<float>& table) {
+void set_norm(KernelTable<float>& table) noexcept {
   table.layernorm = layernorm;
   table.layernorm_dx = layernorm_dx;
   table.layernorm_dw = layernorm_dw;

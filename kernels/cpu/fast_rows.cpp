@@ -118,7 +118,7 @@ void combine_dweight(float* dweight, const float* dy, const float* in, const int
 
 }  // namespace
 
-void set_rows(KernelTable<float>& table) {
+void set_rows(KernelTable<float>& table) noexcept {
   table.embedding = embedding;
   table.embedding_dwte = embedding_dwte;
   table.embedding_dwpe = embedding_dwpe;

@@ -20,7 +20,7 @@ void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, f
               i(lda), b, i(ldb), beta, c, i(ldc));
 }
 
-KernelTable<float> make_table() {
+KernelTable<float> make_table() noexcept {
   KernelTable<float> table{};
   table.name = "cpu-" MOE_TEXT(MOE_ISA);
   table.gemm = gemm;

@@ -381,7 +381,7 @@ void cross_entropy(double* loss, double* logits, const int32_t* target, double s
     const double top = *std::max_element(logits, logits + vocab);
     double sum = 0;
     for (int64_t v = 0; v < vocab; ++v) sum += std::exp(logits[v] - top);
-    *loss += scale * (top + std::log(sum) - logits[target[t]]);
+    *loss += scale * (std::log(sum) + (top - logits[target[t]]));
     for (int64_t v = 0; v < vocab && gradient; ++v)
       logits[v] = scale * (std::exp(logits[v] - top) / sum - (v == target[t] ? 1 : 0));
   }

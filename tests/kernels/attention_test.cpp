@@ -1,0 +1,141 @@
+#include "tests/kernels/compare.h"
+
+using namespace moe;
+using namespace moe::test;
+using kernels::AttentionShape;
+
+namespace {
+
+const std::vector<AttentionShape> kShapes = {{1, 1, 1, 1},    {2, 3, 2, 5},   {1, 16, 3, 8},
+                                             {2, 33, 1, 32},  {1, 64, 2, 32}, {1, 70, 2, 17},
+                                             {2, 100, 1, 64}, {1, 129, 1, 80}};
+
+int64_t tokens(AttentionShape s) {
+  return s.batch * s.seq;
+}
+int64_t hidden(AttentionShape s) {
+  return s.heads * s.head_dim;
+}
+int64_t scores(AttentionShape s) {
+  return s.batch * s.heads * s.seq * s.seq;
+}
+
+template <class T>
+struct Fused {
+  std::vector<T> ctx, lse, dqkv;
+};
+
+template <class T>
+Fused<T> run_fused(const kernels::KernelTable<T>& k, AttentionShape s, const std::vector<T>& qkv,
+                   const std::vector<T>& dctx) {
+  Fused<T> out;
+  auto work = work_for(k, s);
+  out.ctx.resize(dctx.size());
+  out.lse.resize(static_cast<size_t>(tokens(s) * s.heads));
+  out.dqkv.assign(qkv.size(), T(77));  // every element is to be overwritten
+  k.attention(out.ctx.data(), out.lse.data(), qkv.data(), s, work.data(), nullptr);
+  k.attention_dx(out.dqkv.data(), dctx.data(), out.ctx.data(), qkv.data(), out.lse.data(), s,
+                 work.data(), nullptr);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("fused attention and its gradient agree with the reference") {
+  for (const AttentionShape s : kShapes)
+    for (const double range : {1.0, 6.0})
+      agree(2e-4, [&](const auto& k, auto zero) {
+        using T = decltype(zero);
+        INFO("seq " << s.seq << " head_dim " << s.head_dim);
+        const auto qkv = random_values<T>(3 * tokens(s) * hidden(s), 1, range);
+        const auto out = run_fused<T>(k, s, qkv, random_values<T>(tokens(s) * hidden(s), 2));
+        return joined(joined(out.ctx, out.lse), out.dqkv);
+      });
+}
+
+TEST_CASE("the three ops of attention agree with the reference and leave other columns alone") {
+  for (const AttentionShape s : kShapes)
+    agree(2e-5, [&](const auto& k, auto zero) {
+      using T = decltype(zero);
+      const auto qkv = random_values<T>(3 * tokens(s) * hidden(s), 1);
+      const auto dctx = random_values<T>(tokens(s) * hidden(s), 2);
+      std::vector<T> score(scores(s)), prob(scores(s)), dprob(scores(s)), dscore(scores(s));
+      std::vector<T> ctx(dctx.size()), dv(qkv.size(), T(3)), dqk(qkv.size(), T(4));
+      k.attn_score(score.data(), qkv.data(), s, nullptr);
+      k.attn_softmax(prob.data(), score.data(), s, nullptr);
+      k.attn_context(ctx.data(), prob.data(), qkv.data(), s, nullptr);
+      k.attn_context_dx(dprob.data(), dv.data(), dctx.data(), prob.data(), qkv.data(), s, nullptr);
+      k.attn_softmax_dx(dscore.data(), dprob.data(), prob.data(), s, nullptr);
+      k.attn_score_dx(dqk.data(), dscore.data(), qkv.data(), s, nullptr);
+      return joined(joined(joined(prob, ctx), joined(dprob, dscore)), joined(dv, dqk));
+    });
+}
+
+TEST_CASE("fused attention and the three ops give the same context") {
+  const AttentionShape s = {2, 37, 3, 24};
+  for (const auto* k : kernels::runnable_tables()) {
+    const auto qkv = random_values<float>(3 * tokens(s) * hidden(s), 1);
+    const auto fused = run_fused(*k, s, qkv, random_values<float>(tokens(s) * hidden(s), 2));
+    std::vector<float> prob(scores(s)), ctx(fused.ctx.size());
+    k->attn_score(prob.data(), qkv.data(), s, nullptr);
+    k->attn_softmax(prob.data(), prob.data(), s, nullptr);
+    k->attn_context(ctx.data(), prob.data(), qkv.data(), s, nullptr);
+    CHECK(worst_error(ctx, {fused.ctx.begin(), fused.ctx.end()}) <= 1e-6);
+  }
+}
+
+TEST_CASE("a query's context does not depend on later tokens, bit for bit") {
+  const AttentionShape s = {1, 90, 2, 32};
+  for (const auto* k : kernels::runnable_tables()) {
+    auto qkv = random_values<float>(3 * tokens(s) * hidden(s), 1);
+    const std::vector<float> dctx(static_cast<size_t>(tokens(s) * hidden(s)));
+    const auto before = run_fused(*k, s, qkv, dctx).ctx;
+    const int64_t kept = 41;
+    for (size_t i = kept * 3 * hidden(s); i < qkv.size(); ++i) qkv[i] += 3;
+    const auto after = run_fused(*k, s, qkv, dctx).ctx;
+    CHECK(std::equal(before.begin(), before.begin() + kept * hidden(s), after.begin()));
+    CHECK(before != after);
+  }
+}
+
+TEST_CASE("a batch row's attention does not depend on the others, bit for bit") {
+  const AttentionShape two = {2, 50, 2, 16}, one = {1, 50, 2, 16};
+  for (const auto* k : kernels::runnable_tables()) {
+    const auto qkv = random_values<float>(3 * tokens(two) * hidden(two), 1);
+    const auto dctx = random_values<float>(tokens(two) * hidden(two), 2);
+    const auto both = run_fused(*k, two, qkv, dctx);
+    const auto second = run_fused<float>(*k, one, {qkv.begin() + qkv.size() / 2, qkv.end()},
+                                         {dctx.begin() + dctx.size() / 2, dctx.end()});
+    CHECK(std::equal(second.ctx.begin(), second.ctx.end(), both.ctx.begin() + dctx.size() / 2));
+    CHECK(std::equal(second.dqkv.begin(), second.dqkv.end(), both.dqkv.begin() + qkv.size() / 2));
+  }
+}
+
+TEST_CASE("attention with scores of hundreds stays finite and picks the largest") {
+  const AttentionShape s = {1, 40, 1, 16};
+  for (const auto* k : kernels::runnable_tables()) {
+    std::vector<float> qkv(static_cast<size_t>(3 * tokens(s) * hidden(s)));
+    for (int64_t t = 0; t < s.seq; ++t)
+      for (int64_t c = 0; c < s.head_dim; ++c) {
+        qkv[t * 48 + c] = 20;
+        qkv[t * 48 + 16 + c] = static_cast<float>(t);  // key t scores 80 t
+        qkv[t * 48 + 32 + c] = static_cast<float>(t);
+      }
+    const auto out = run_fused(*k, s, qkv, std::vector<float>(640, 1.0f));
+    for (int64_t t = 0; t < s.seq; ++t) CHECK(out.ctx[t * 16] == Approx(t));
+    CHECK(out.lse[39] == Approx(80 * 39));
+    CHECK(k->first_nonfinite(out.dqkv.data(), out.dqkv.size()) == -1);
+  }
+}
+
+TEST_CASE("a NaN in a key reaches the queries that see it") {
+  const AttentionShape s = {1, 70, 1, 8};
+  for (const auto* k : kernels::runnable_tables()) {
+    auto qkv = random_values<float>(3 * tokens(s) * hidden(s), 1);
+    qkv[50 * 24 + 8] = NAN;
+    const auto out = run_fused(*k, s, qkv, std::vector<float>(560, 1.0f));
+    CHECK(k->first_nonfinite(out.ctx.data(), out.ctx.size()) == 50 * 8);
+    CHECK(std::isnan(out.ctx[69 * 8]));
+    CHECK(std::isnan(out.lse[60]));
+  }
+}

@@ -1,0 +1,201 @@
+#include "tests/kernels/compare.h"
+
+using namespace moe;
+using namespace moe::test;
+
+TEST_CASE("gemm agrees with the reference for every transposition, alpha and beta") {
+  const int64_t m = 7, n = 19, k = 33;
+  for (const bool ta : {false, true})
+    for (const bool tb : {false, true})
+      for (const double beta : {0.0, 1.0, -0.5})
+        agree(1e-5, [&](const auto& table, auto zero) {
+          using T = decltype(zero);
+          const int64_t lda = (ta ? m : k) + 2, ldb = (tb ? k : n) + 1, ldc = n + 3;
+          const auto a = random_values<T>((ta ? k : m) * lda, 1);
+          const auto b = random_values<T>((tb ? n : k) * ldb, 2);
+          auto c = random_values<T>(m * ldc, 3);
+          table.gemm(ta, tb, m, n, k, T(1.5), a.data(), lda, b.data(), ldb, T(beta), c.data(), ldc,
+                     nullptr);
+          return c;
+        });
+}
+
+TEST_CASE("gemm without rows does nothing, without depth scales c") {
+  agree(0, [](const auto& table, auto zero) {
+    using T = decltype(zero);
+    auto c = random_values<T>(6, 3);
+    const T a = 7;
+    table.gemm(false, true, 0, 3, 4, 1, &a, 4, &a, 4, 0, c.data(), 3, nullptr);
+    table.gemm(true, false, 2, 3, 0, 1, &a, 2, &a, 3, 0.5, c.data(), 3, nullptr);
+    return c;
+  });
+}
+
+TEST_CASE("beta 0 overwrites a NaN in c") {
+  for (const auto* table : kernels::runnable_tables()) {
+    const float a = 2, b = 3;
+    float c = NAN;
+    table->gemm(false, false, 1, 1, 1, 1, &a, 1, &b, 1, 0, &c, 1, nullptr);
+    CHECK(c == 6);
+  }
+}
+
+TEST_CASE("fill_bias adds what is given and takes what is null as 0") {
+  for (const auto [rows, cols] : kMatrices)
+    for (const int given : {0, 1, 2, 3})
+      agree(1e-7, [&, rows = rows, cols = cols](const auto& k, auto zero) {
+        using T = decltype(zero);
+        const auto bias = random_values<T>(cols, 1), residual = random_values<T>(rows * cols, 2);
+        std::vector<T> y(rows * cols, T(9));
+        k.fill_bias(y.data(), given & 1 ? bias.data() : nullptr,
+                    given & 2 ? residual.data() : nullptr, rows, cols, nullptr);
+        return y;
+      });
+}
+
+TEST_CASE("bias_grad sums over rows and adds the accumulator, also in place") {
+  for (const auto [rows, cols] : kMatrices)
+    for (const bool in_place : {false, true})
+      agree(1e-5, [&, rows = rows, cols = cols](const auto& k, auto zero) {
+        using T = decltype(zero);
+        const auto dy = random_values<T>(rows * cols, 1);
+        std::vector<T> db = random_values<T>(cols, 2);
+        k.bias_grad(db.data(), dy.data(), in_place ? db.data() : nullptr, rows, cols, nullptr);
+        return db;
+      });
+}
+
+TEST_CASE("layernorm agrees, also for rows far from zero") {
+  for (const auto [rows, cols] : kMatrices)
+    for (const double offset : {0.0, 50.0})
+      agree(2e-4, [&, rows = rows, cols = cols](const auto& k, auto zero) {
+        using T = decltype(zero);
+        auto x = random_values<T>(rows * cols, 1);
+        for (T& v : x) v = static_cast<float>(v + offset);
+        const auto gamma = random_values<T>(cols, 2), beta = random_values<T>(cols, 3);
+        std::vector<T> y(rows * cols), mean(rows), rstd(rows);
+        k.layernorm(y.data(), mean.data(), rstd.data(), x.data(), gamma.data(), beta.data(), rows,
+                    cols, nullptr);
+        // A row of one column has rstd 1 / sqrt(eps), which says nothing about rounding.
+        return cols == 1 ? joined(y, mean) : joined(joined(y, mean), rstd);
+      });
+}
+
+TEST_CASE("the gradients of layernorm agree, with and without accumulators, also in place") {
+  for (const auto [rows, cols] : kMatrices)
+    for (const int mode : {0, 1, 2}) {  // no accumulator; one; dx is dy and the outputs accumulate
+      if (cols == 1) continue;
+      agree(1e-4, [&, rows = rows, cols = cols](const auto& k, auto zero) {
+        using T = decltype(zero);
+        const auto x = random_values<T>(rows * cols, 1), gamma = random_values<T>(cols, 2);
+        const auto acc = random_values<T>(rows * cols, 4);
+        auto dy = random_values<T>(rows * cols, 3);
+        std::vector<T> y(rows * cols), mean(rows), rstd(rows);
+        k.layernorm(y.data(), mean.data(), rstd.data(), x.data(), gamma.data(), gamma.data(), rows,
+                    cols, nullptr);
+        auto dw = random_values<T>(cols, 5), db = random_values<T>(cols, 6);
+        k.layernorm_dw(dw.data(), db.data(), dy.data(), x.data(), mean.data(), rstd.data(),
+                       mode == 2 ? dw.data() : nullptr, mode == 2 ? db.data() : nullptr, rows, cols,
+                       nullptr);
+        std::vector<T> other(rows * cols);
+        std::vector<T>& dx = mode == 2 ? dy : other;
+        k.layernorm_dx(dx.data(), dy.data(), x.data(), mean.data(), rstd.data(), gamma.data(),
+                       mode == 0 ? nullptr : acc.data(), rows, cols, nullptr);
+        return joined(joined(dx, dw), db);
+      });
+    }
+}
+
+TEST_CASE("layernorm_dx accumulates into its own output") {
+  agree(1e-5, [](const auto& k, auto zero) {
+    using T = decltype(zero);
+    const auto x = random_values<T>(40, 1), dy = random_values<T>(40, 3);
+    const std::vector<T> mean(2, T(0.25)), rstd(2, T(1.5)), gamma(20, T(2));
+    auto dx = random_values<T>(40, 4);
+    k.layernorm_dx(dx.data(), dy.data(), x.data(), mean.data(), rstd.data(), gamma.data(),
+                   dx.data(), 2, 20, nullptr);
+    return dx;
+  });
+}
+
+TEST_CASE("gelu and its gradient agree over small, large and extreme inputs") {
+  for (const auto [rows, cols] : kMatrices)
+    for (const double range : {1.0, 12.0, 1e4})
+      for (const bool biased : {false, true})
+        agree(2e-6, [&, rows = rows, cols = cols](const auto& k, auto zero) {
+          using T = decltype(zero);
+          const auto x = random_values<T>(rows * cols, 1, range), bias = random_values<T>(cols, 2);
+          auto dx = random_values<T>(rows * cols, 3);
+          std::vector<T> y(rows * cols);
+          const T* b = biased ? bias.data() : nullptr;
+          k.gelu(y.data(), x.data(), b, rows, cols, nullptr);
+          k.gelu_dx(dx.data(), dx.data(), x.data(), b, rows, cols, nullptr);  // in place
+          return joined(y, dx);
+        });
+}
+
+TEST_CASE("gelu is relatively accurate where it is tiny") {
+  for (const auto* table : kernels::runnable_tables()) {
+    INFO(table->name);
+    for (float x = -0x1p-20f; x > -5; x *= 1.37f) {
+      float y;
+      double want, wide = x;
+      table->gelu(&y, &x, nullptr, 1, 1, nullptr);
+      kernels::reference_table().gelu(&want, &wide, nullptr, 1, 1, nullptr);
+      CHECK(std::abs(y - want) <= 3e-6 * std::abs(want));
+    }
+  }
+}
+
+TEST_CASE("sgd with momentum agrees") {
+  for (const int64_t n : {1, 15, 16, 1000, 4097})
+    agree(1e-6, [&](const auto& k, auto zero) {
+      using T = decltype(zero);
+      auto w = random_values<T>(n, 1), v = random_values<T>(n, 2);
+      const auto g = random_values<T>(n, 3);
+      k.sgd(w.data(), v.data(), g.data(), T(0.1), T(0.9), n, nullptr);
+      return joined(w, v);
+    });
+}
+
+TEST_CASE("sum_n adds in the order of its inputs, bit for bit, also into its first input") {
+  const int64_t n = 1027;
+  for (const auto* table : kernels::runnable_tables()) {
+    auto a = random_values<float>(n, 1, 1e6), b = random_values<float>(n, 2, 1.0);
+    const auto c = random_values<float>(n, 3, 1e-6);
+    std::vector<float> want(n);
+    for (int64_t i = 0; i < n; ++i) {
+      const volatile float first = a[i] + b[i];
+      want[i] = first + c[i];
+    }
+    const float* in[] = {a.data(), b.data(), c.data()};
+    table->sum_n(a.data(), in, 3, n, nullptr);
+    CHECK(a == want);
+    table->sum_n(b.data(), in + 2, 1, n, nullptr);
+    CHECK(b == c);
+    table->add(b.data(), a.data(), c.data(), n, nullptr);
+    CHECK(b[n - 1] == a[n - 1] + c[n - 1]);
+  }
+}
+
+TEST_CASE("copy_2d copies the rows and nothing between them") {
+  for (const auto* table : kernels::runnable_tables()) {
+    const std::string from = "abcXdefXghiX";
+    std::string to = "..............";
+    table->copy_2d(to.data(), 5, from.data(), 4, 3, 3, nullptr);
+    CHECK(to == "abc..def..ghi.");
+  }
+}
+
+TEST_CASE("first_nonfinite finds the first NaN or infinity wherever it is") {
+  for (const auto* table : kernels::runnable_tables())
+    for (const int64_t n : {1, 17, 4096, 9001}) {
+      auto x = random_values<float>(n, 1, 3e38);
+      CHECK(table->first_nonfinite(x.data(), n) == -1);
+      x[n - 1] = -INFINITY;
+      CHECK(table->first_nonfinite(x.data(), n) == n - 1);
+      x[n / 2] = NAN;
+      CHECK(table->first_nonfinite(x.data(), n) == n / 2);
+    }
+  CHECK(kernels::runnable_tables()[0]->first_nonfinite(nullptr, 0) == -1);
+}

@@ -1,0 +1,114 @@
+#include "tests/kernels/compare.h"
+
+using namespace moe;
+using namespace moe::test;
+using kernels::ScoreRule;
+using kernels::WeightRule;
+
+namespace {
+
+struct GateShape {
+  int64_t tokens, experts, hidden;
+};
+const std::vector<GateShape> kGates = {{1, 2, 8},   {5, 3, 17},   {4, 4, 128}, {19, 5, 100},
+                                       {7, 64, 33}, {33, 16, 64}, {2, 256, 20}};
+
+}  // namespace
+
+TEST_CASE("gate logits agree with the reference") {
+  for (const GateShape g : kGates)
+    agree(1e-5, [&](const auto& k, auto zero) {
+      using T = decltype(zero);
+      const auto x = random_values<T>(g.tokens * g.hidden, 1);
+      const auto w = random_values<T>(g.experts * g.hidden, 2);
+      std::vector<T> logits(g.tokens * g.experts);
+      k.gate_logits(logits.data(), x.data(), w.data(), g.tokens, g.experts, g.hidden, nullptr);
+      return logits;
+    });
+}
+
+TEST_CASE("a row's logits and scores have the same bits alone and among others") {
+  for (const auto* k : kernels::runnable_tables())
+    for (const auto& [tokens, experts, hidden] : kGates) {
+      INFO(k->name << " " << tokens << " " << experts << " " << hidden);
+      const auto x = random_values<float>(tokens * hidden, 1);
+      const auto w = random_values<float>(experts * hidden, 2);
+      std::vector<float> all(tokens * experts), p(all.size());
+      k->gate_logits(all.data(), x.data(), w.data(), tokens, experts, hidden, nullptr);
+      for (const ScoreRule rule : {ScoreRule::kSoftmax, ScoreRule::kSigmoid}) {
+        k->gate_scores(p.data(), all.data(), rule, tokens, experts, nullptr);
+        for (int64_t first = 0; first < tokens; ++first)
+          for (int64_t count = 1; first + count <= tokens; count += 3) {
+            std::vector<float> some(count * experts), some_p(some.size());
+            k->gate_logits(some.data(), x.data() + first * hidden, w.data(), count, experts, hidden,
+                           nullptr);
+            k->gate_scores(some_p.data(), some.data(), rule, count, experts, nullptr);
+            REQUIRE(std::equal(some.begin(), some.end(), all.begin() + first * experts));
+            REQUIRE(std::equal(some_p.begin(), some_p.end(), p.begin() + first * experts));
+          }
+      }
+    }
+}
+
+TEST_CASE("gate logits do not depend on the alignment of their rows") {
+  for (const auto* k : kernels::runnable_tables()) {
+    const int64_t hidden = 61;
+    const auto x = random_values<float>(hidden, 1), w = random_values<float>(2 * hidden, 2);
+    float want[2];
+    k->gate_logits(want, x.data(), w.data(), 1, 2, hidden, nullptr);
+    for (int shift = 1; shift < 16; ++shift) {
+      std::vector<float> moved(shift);
+      moved.insert(moved.end(), x.begin(), x.end());
+      float got[2];
+      k->gate_logits(got, moved.data() + shift, w.data(), 1, 2, hidden, nullptr);
+      CHECK(got[0] == want[0]);
+      CHECK(got[1] == want[1]);
+    }
+  }
+}
+
+TEST_CASE("gate scores agree with the reference, also for extreme logits") {
+  for (const GateShape g : kGates)
+    for (const double range : {1.0, 300.0})
+      for (const ScoreRule rule : {ScoreRule::kSoftmax, ScoreRule::kSigmoid})
+        agree(5e-7, [&](const auto& k, auto zero) {
+          using T = decltype(zero);
+          const auto logits = random_values<T>(g.tokens * g.experts, 1, range);
+          std::vector<T> p(logits.size());
+          k.gate_scores(p.data(), logits.data(), rule, g.tokens, g.experts, nullptr);
+          return p;
+        });
+}
+
+TEST_CASE("gate dlogits agree with the reference for every rule, with missing choices") {
+  for (const GateShape g : kGates)
+    for (const WeightRule weight : {WeightRule::kProb, WeightRule::kRenorm, WeightRule::kOne})
+      for (const ScoreRule score : {ScoreRule::kSoftmax, ScoreRule::kSigmoid})
+        agree(1e-5, [&](const auto& table, auto zero) {
+          using T = decltype(zero);
+          const int64_t k = 2;
+          std::vector<int32_t> expert(g.tokens * k);
+          for (int64_t t = 0; t < g.tokens; ++t) {
+            expert[2 * t] = static_cast<int32_t>((t * 7) % g.experts);
+            expert[2 * t + 1] = t % 3 ? static_cast<int32_t>((t * 7 + 1) % g.experts) : -1;
+          }
+          const auto logits = random_values<T>(g.tokens * g.experts, 1, 3.0);
+          const auto dweight = random_values<T>(g.tokens * k, 2);
+          std::vector<T> p(logits.size()), dlogits(logits.size(), T(5));
+          table.gate_scores(p.data(), logits.data(), score, g.tokens, g.experts, nullptr);
+          table.gate_dlogits(dlogits.data(), dweight.data(), p.data(), expert.data(), weight, score,
+                             g.tokens, g.experts, k, nullptr);
+          return dlogits;
+        });
+}
+
+TEST_CASE("a NaN logit makes its own row's softmax NaN and no other") {
+  for (const auto* k : kernels::runnable_tables()) {
+    auto logits = random_values<float>(3 * 5, 1);
+    logits[7] = NAN;
+    std::vector<float> p(15);
+    k->gate_scores(p.data(), logits.data(), ScoreRule::kSoftmax, 3, 5, nullptr);
+    CHECK(k->first_nonfinite(p.data(), 15) == 5);
+    CHECK(k->first_nonfinite(p.data() + 10, 5) == -1);
+  }
+}
