@@ -47,13 +47,12 @@ struct RoutingMaps {
 
 /// Fills RoutingMaps. A place is taken in call order: positions of an expert are 0, 1, 2, ...; a
 /// choice that is dropped reserves none. GShard lets dropped first choices count in the positions
-/// of second choices; the tokens kept are the same ones, since an expert that dropped a choice is
-/// full.
+/// of second choices; the tokens kept are the same, since an expert that dropped a choice is full.
 class RoutingBuilder {
  public:
   /// Clears the maps. `used_before` [experts] is what earlier parts of the batch took (empty:
-  /// nothing); it lessens the places left, while this part's positions start at 0 again. Requires:
-  /// maps' arrays have their full sizes, and every slot and choice has an int32 number.
+  /// nothing); it lessens the places left, while this part's positions start at 0 again.
+  /// Requires: maps' arrays have their full sizes; every slot and choice has an int32 number.
   explicit RoutingBuilder(const RoutingMaps& maps, std::span<const int32_t> used_before = {});
   /// Places left at expert e.
   int64_t left(int64_t e) const { return maps_.capacity - used_[static_cast<size_t>(e)]; }
@@ -100,15 +99,16 @@ struct Gate {
 /// The scope of a gate under a capacity factor (<= 0: no limit).
 GateScope scope_of(const Gate& gate, double factor);
 
-/// The built-in gates; equal scores go to the lower expert. C = ceil(c * factor * tokens /
-/// experts), multiplied from left to right, with c as given here:
+/// The built-in gates; equal scores go to the lower expert. Capacity is c * factor * tokens / experts,
+/// multiplied from left to right and rounded up, with c as given here:
 ///   switch         c 1  the best expert, places in token order (Fedus et al. 2021)
-///   top_k          c k  the k best, places in GShard order, weights renormalised (so 1 where k is
-///   1) top2           c 2  top_k with k = 2 (Lepikhin et al. 2020) top2_c1        c 1  top2 with
-///   half the places bpr            c 1  switch, places in order of the score, best first (Riquelme
-///   et al. 2021) expert_choice  c 1  every expert takes the C tokens that score best for it (Zhou
-///   et al. 2022) hash           c 1  token id modulo experts, weight 1 (Roller et al. 2021) random
-///   c k  k different experts by (global token, step, layer), weight 1, token order
+///   top_k          c k  the k best, places in GShard order, weights renormalised (1 where k is 1)
+///   top2           c 2  top_k with k = 2 (Lepikhin et al. 2020)
+///   top2_c1        c 1  top2 with half the places
+///   bpr            c 1  switch, places in order of the score, best first (Riquelme et al. 2021)
+///   expert_choice  c 1  every expert takes the tokens that score best for it (Zhou et al. 2022)
+///   hash           c 1  token id modulo experts, weight 1 (Roller et al. 2021)
+///   random         c k  k different experts by (global token, step, layer), weight 1, token order
 const std::vector<Gate>& builtin_gates();
 /// Throws UserError with the nearest name.
 const Gate& builtin_gate(std::string_view name);

@@ -21,8 +21,8 @@ struct ScoreMatrix {
 /// [tokens]: the expert with the highest score.
 std::vector<int32_t> argmax_rows(const ScoreMatrix& s);
 
-/// [tokens, k]: the k best experts of every token, best first. Throws UserError unless 1 <= k <=
-/// experts.
+/// [tokens, k]: the k best experts of every token, best first. Throws UserError unless
+/// 1 <= k <= experts.
 std::vector<int32_t> topk_rows(const ScoreMatrix& s, int64_t k);
 
 /// [n]: the n tokens that score best for an expert, best first. Throws UserError unless
