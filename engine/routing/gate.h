@@ -99,8 +99,8 @@ struct Gate {
 /// The scope of a gate under a capacity factor (<= 0: no limit).
 GateScope scope_of(const Gate& gate, double factor);
 
-/// The built-in gates; equal scores go to the lower expert. The capacity is
-/// c * factor * tokens / experts, multiplied from left to right and rounded up, with c as given here:
+/// The built-in gates; equal scores go to the lower expert. Capacity is the ceiling of
+/// c * factor * tokens / experts, multiplied from left to right, with c as given here:
 ///   switch         c 1  the best expert, places in token order (Fedus et al. 2021)
 ///   top_k          c k  the k best, places in GShard order, weights renormalised (1 where k is 1)
 ///   top2           c 2  top_k with k = 2 (Lepikhin et al. 2020)
