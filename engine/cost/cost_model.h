@@ -27,14 +27,22 @@ class CostModel {
 /// What decides an op's time: kind, ranks, shapes, dtypes, attributes; not its name or place.
 std::string op_signature(const Graph& graph, OpId op);
 
-/// The collective on the cluster by closed form; bytes from OpDef::work over graph.num_ranks.
-/// An irregular all-to-all is charged a counts exchange of its own op, not here.
+/// What a rank brings to a collective, OpDef::work's bytes: of an all-to-all all that it holds, for
+/// itself too; of an all-reduce the tensor.
+double payload_bytes(const Graph& graph, OpId op, const WorkContext& context);
+/// What a rank puts on the wire: all but its own share of an all-to-all; 2 (N-1) chunks of an
+/// all-reduce; 0 for other ops.
+Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context);
+
+/// The collective on the cluster by closed form: an all-to-all of payload / num_ranks a pair, an
+/// all-reduce of the payload. An irregular all-to-all is charged a counts exchange of its own op, not
+/// here. Throws UserError when the cluster has another number of devices than the graph ranks.
 Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
                           const WorkContext& context);
 
 /// Piecewise linear through measured (bytes, ns) points, as Lancet's communication table (1 KiB,
-/// 2 KiB, 4 KiB, ...); beyond the ends the nearest segment goes on. Requires: at least two points,
-/// bytes strictly ascending (UserError otherwise, naming the row).
+/// 2 KiB, 4 KiB, ...); beyond the ends the nearest segment goes on, never below 0. Requires: at least
+/// two points, bytes strictly ascending (UserError otherwise, naming the row from 1).
 class InterpolatedTable {
  public:
   explicit InterpolatedTable(std::vector<std::pair<double, double>> points);
@@ -44,8 +52,9 @@ class InterpolatedTable {
   std::vector<std::pair<double, double>> points_;
 };
 
-/// max(flops / rate, bytes / memory rate) + launch; collectives by closed form, or by table where one
-/// is given for the kind.
+/// max(flops / rate, bytes / memory rate) + launch; collectives by closed form, or by table (of the
+/// payload a rank) where one is given for the kind. Throws UserError for a cluster that check()
+/// refuses or a device without rates.
 class RooflineCost : public CostModel {
  public:
   RooflineCost(Cluster cluster, WorkContext context,
@@ -63,7 +72,8 @@ class ProfileCache;
 
 /// Compute ops as timed alone on this machine; collectives as max(closed form on `link`, the time the
 /// bytes take in memory as profiled). A signature that is not in the cache is timed by `measure` and
-/// stored; times already read are kept, so a plan sees one value an op throughout.
+/// stored; times already read are kept, so a plan sees one value an op throughout. For one thread at a
+/// time.
 class ProfileCost : public CostModel {
  public:
   using Measure = std::function<std::vector<Nanoseconds>(const Graph&, OpId)>;
@@ -77,6 +87,9 @@ class ProfileCost : public CostModel {
   Nanoseconds measuring_ns() const { return measuring_ns_; }
 
  private:
+  /// The median of the op's samples: as seen before, from the cache, or measured now.
+  Nanoseconds alone_ns(const Graph& graph, OpId op) const;
+
   std::shared_ptr<ProfileCache> cache_;
   std::string key_prefix_;
   Measure measure_;

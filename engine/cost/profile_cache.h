@@ -14,14 +14,15 @@ namespace moe {
 
 class ProfileCache {
  public:
-  /// Opens or creates. path "" or ":memory:": a cache of this process alone.
-  /// Throws UserError naming the path when the folder cannot be written.
+  /// Opens or creates, folders included. path "" or ":memory:": a cache of this object alone.
+  /// Throws UserError naming the path when the file or its folder cannot be written.
   explicit ProfileCache(const std::string& path);
   ~ProfileCache();
   ProfileCache(const ProfileCache&) = delete;
   ProfileCache& operator=(const ProfileCache&) = delete;
 
   std::optional<std::vector<Nanoseconds>> find(const std::string& key);
+  /// Replaces what the key had. Requires: at least one sample. RunError when the disk refuses.
   void store(const std::string& key, const std::vector<Nanoseconds>& samples);
   /// What went wrong on opening, once; "" when nothing did.
   std::string take_warning();

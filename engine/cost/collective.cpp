@@ -1,0 +1,73 @@
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/errors.h"
+#include "engine/cost/cost_model.h"
+#include "engine/network/closed_form.h"
+
+namespace moe {
+
+double payload_bytes(const Graph& graph, OpId op, const WorkContext& context) {
+  return graph.def(op).work(graph, graph.op(op), context).bytes;
+}
+
+Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context) {
+  const double ranks = static_cast<double>(graph.num_ranks);
+  switch (graph.def(op).collective) {
+    case Collective::kNone:
+      return 0;
+    case Collective::kAllToAll:
+      return std::llround(payload_bytes(graph, op, context) * (ranks - 1) / ranks);
+    case Collective::kAllReduce:
+      return std::llround(2 * (ranks - 1) * std::floor(payload_bytes(graph, op, context) / ranks));
+  }
+  return 0;
+}
+
+Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
+                          const WorkContext& context) {
+  if (cluster.num_devices() != graph.num_ranks) {
+    throw user_error("cluster '{}' has {} devices, but '{}' runs on {} ranks", cluster.name,
+                     cluster.num_devices(), graph.name, graph.num_ranks);
+  }
+  const double payload = payload_bytes(graph, op, context);
+  switch (graph.def(op).collective) {
+    case Collective::kAllToAll:
+      return all_to_all_ns(cluster, payload / static_cast<double>(graph.num_ranks));
+    case Collective::kAllReduce:
+      return all_reduce_ns(cluster, payload);
+    case Collective::kNone:
+      break;
+  }
+  MOE_CHECK(false, "op '{}' is no collective", graph.op(op).name);
+}
+
+InterpolatedTable::InterpolatedTable(std::vector<std::pair<double, double>> points)
+    : points_(std::move(points)) {
+  if (points_.size() < 2) {
+    throw user_error("table: {} rows of (bytes, ns), must be at least 2", points_.size());
+  }
+  for (size_t row = 0; row < points_.size(); ++row) {
+    const auto [bytes, ns] = points_[row];
+    if (!std::isfinite(bytes) || bytes < 0 || !std::isfinite(ns) || ns < 0) {
+      throw user_error("table row {}: ({}, {}) must be finite numbers of at least 0", row + 1,
+                       bytes, ns);
+    }
+    if (row > 0 && bytes <= points_[row - 1].first) {
+      throw user_error("table row {}: bytes = {} must be above the row before, {}", row + 1, bytes,
+                       points_[row - 1].first);
+    }
+  }
+}
+
+Nanoseconds InterpolatedTable::at(double bytes) const {
+  const auto above = std::upper_bound(
+      points_.begin() + 1, points_.end() - 1, bytes,
+      [](double value, const std::pair<double, double>& point) { return value < point.first; });
+  const auto [x1, y1] = *above;
+  const auto [x0, y0] = *(above - 1);
+  const double ns = y0 + (y1 - y0) * (bytes - x0) / (x1 - x0);
+  return std::llround(std::max(ns, 0.0));
+}
+
+}  // namespace moe

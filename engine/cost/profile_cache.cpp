@@ -1,0 +1,237 @@
+#include "engine/cost/profile_cache.h"
+
+#include <fcntl.h>
+#include <fmt/ranges.h>
+#include <sqlite3.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <stdexcept>
+#include <utility>
+
+#include "engine/base/errors.h"
+
+namespace moe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kApplicationId = 0x6d6f6562;  // "moeb"
+constexpr int kSchema = 1;
+constexpr int kBusyTimeoutMs = 20'000;
+
+struct CloseDatabase {
+  void operator()(sqlite3* db) const { sqlite3_close_v2(db); }
+};
+struct FinalizeStatement {
+  void operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
+};
+using Database = std::unique_ptr<sqlite3, CloseDatabase>;
+using Statement = std::unique_ptr<sqlite3_stmt, FinalizeStatement>;
+
+/// What the file holds is no cache: the reason to set it aside.
+class Unreadable : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// One process at a time opens, creates or sets aside the file at `path`. A file of its own, for
+/// SQLite's locks on the database are lost when any descriptor of it is closed.
+class OpeningLock {
+ public:
+  explicit OpeningLock(const std::string& path)
+      : fd_(::open((path + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644)) {
+    if (fd_ < 0) {
+      throw user_error("profile cache '{}': cannot write in its folder: {}", path,
+                       std::strerror(errno));
+    }
+    while (::flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
+    }
+  }
+  ~OpeningLock() { ::close(fd_); }
+  OpeningLock(const OpeningLock&) = delete;
+  OpeningLock& operator=(const OpeningLock&) = delete;
+
+ private:
+  int fd_;
+};
+
+/// A failure while opening: Unreadable when the contents are at fault, else UserError.
+void expect_opening(int code, sqlite3* db, const std::string& path) {
+  const int primary = code & 0xff;
+  if (primary == SQLITE_OK || primary == SQLITE_ROW || primary == SQLITE_DONE) return;
+  const char* message = db != nullptr ? sqlite3_errmsg(db) : sqlite3_errstr(code);
+  if (primary == SQLITE_NOTADB || primary == SQLITE_CORRUPT) throw Unreadable(message);
+  throw user_error("profile cache '{}': {}", path, message);
+}
+
+Statement prepare(sqlite3* db, const std::string& path, const char* sql) {
+  sqlite3_stmt* statement = nullptr;
+  expect_opening(sqlite3_prepare_v2(db, sql, -1, &statement, nullptr), db, path);
+  return Statement(statement);
+}
+
+/// The first column of the first row, as text.
+std::string query(sqlite3* db, const std::string& path, const char* sql) {
+  const Statement statement = prepare(db, path, sql);
+  const int code = sqlite3_step(statement.get());
+  expect_opening(code, db, path);
+  if (code != SQLITE_ROW) return "";
+  const unsigned char* text = sqlite3_column_text(statement.get(), 0);
+  return text != nullptr ? reinterpret_cast<const char*>(text) : "";
+}
+
+void execute(sqlite3* db, const std::string& path, const std::string& sql) {
+  expect_opening(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr), db, path);
+}
+
+/// An open cache of this schema; an empty file becomes one. Throws Unreadable or UserError.
+Database open_database(const std::string& path) {
+  sqlite3* raw = nullptr;
+  const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
+  const int code = sqlite3_open_v2(path.c_str(), &raw, flags, nullptr);
+  Database db(raw);
+  expect_opening(code, raw, path);
+  sqlite3_busy_timeout(raw, kBusyTimeoutMs);
+  const bool empty = query(raw, path, "SELECT count(*) FROM sqlite_master") == "0";
+  if (sqlite3_db_readonly(raw, "main") == 1) {
+    throw user_error("profile cache '{}': the file is read-only", path);
+  }
+  const std::string id = query(raw, path, "PRAGMA application_id");
+  const std::string schema = query(raw, path, "PRAGMA user_version");
+  const bool fresh = empty && id == "0" && schema == "0";
+  if (!fresh && (id != std::to_string(kApplicationId) || schema != std::to_string(kSchema))) {
+    throw Unreadable(fmt::format("not a profile cache of schema {}", kSchema));
+  }
+  execute(raw, path, "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL");
+  if (fresh) {
+    execute(raw, path,
+            fmt::format("BEGIN IMMEDIATE; CREATE TABLE samples(key TEXT PRIMARY KEY, ns TEXT NOT "
+                        "NULL) WITHOUT ROWID; PRAGMA application_id={}; PRAGMA user_version={}; "
+                        "COMMIT",
+                        kApplicationId, kSchema));
+  }
+  const std::string health = query(raw, path, "PRAGMA quick_check(1)");
+  if (health != "ok") throw Unreadable(health);
+  return db;
+}
+
+/// Renames the file, and its log with it, to the first free "<path>.corrupt-<n>".
+std::string set_aside(const std::string& path) {
+  int n = 1;
+  while (fs::exists(fmt::format("{}.corrupt-{}", path, n))) ++n;
+  const std::string aside = fmt::format("{}.corrupt-{}", path, n);
+  std::error_code error;
+  fs::rename(path, aside, error);
+  if (error) {
+    throw user_error("profile cache '{}': cannot be set aside as '{}': {}", path, aside,
+                     error.message());
+  }
+  if (fs::exists(path + "-wal", error)) fs::rename(path + "-wal", aside + "-wal", error);
+  fs::remove(path + "-shm", error);
+  return aside;
+}
+
+std::string to_text(const std::vector<Nanoseconds>& samples) {
+  return fmt::format("{}", fmt::join(samples, ","));
+}
+
+/// Nothing when the text is not a list of whole numbers.
+std::optional<std::vector<Nanoseconds>> from_text(const char* text) {
+  std::vector<Nanoseconds> samples;
+  const char* const end = text + std::strlen(text);
+  for (const char* at = text;; ++at) {
+    Nanoseconds sample = 0;
+    const auto [next, error] = std::from_chars(at, end, sample);
+    if (error != std::errc()) return std::nullopt;
+    samples.push_back(sample);
+    if (next == end) return samples;
+    if (*next != ',') return std::nullopt;
+    at = next;
+  }
+}
+
+}  // namespace
+
+struct ProfileCache::Impl {
+  std::mutex mutex;
+  std::string path;
+  std::string warning;
+  Database db;
+  Statement find, store;
+
+  [[noreturn]] void fail() const {
+    throw run_error("profile cache '{}': {}", path, sqlite3_errmsg(db.get()));
+  }
+};
+
+ProfileCache::ProfileCache(const std::string& path) : impl_(std::make_unique<Impl>()) {
+  impl_->path = path.empty() ? ":memory:" : path;
+  std::optional<OpeningLock> lock;
+  if (impl_->path != ":memory:") {
+    std::error_code error;
+    const fs::path folder = fs::path(path).parent_path();
+    if (!folder.empty()) fs::create_directories(folder, error);
+    if (error) throw user_error("profile cache '{}': {}", path, error.message());
+    lock.emplace(path);
+  }
+  try {
+    impl_->db = open_database(impl_->path);
+  } catch (const Unreadable& unreadable) {
+    const std::string aside = set_aside(path);
+    impl_->warning = fmt::format("profile cache '{}' was set aside as '{}' and begun anew: {}",
+                                 path, aside, unreadable.what());
+    impl_->db = open_database(path);
+  }
+  impl_->find = prepare(impl_->db.get(), path, "SELECT ns FROM samples WHERE key = ?");
+  impl_->store =
+      prepare(impl_->db.get(), path, "INSERT OR REPLACE INTO samples(key, ns) VALUES(?, ?)");
+}
+
+ProfileCache::~ProfileCache() = default;
+
+std::optional<std::vector<Nanoseconds>> ProfileCache::find(const std::string& key) {
+  const std::lock_guard<std::mutex> hold(impl_->mutex);
+  sqlite3_stmt* const find = impl_->find.get();
+  sqlite3_reset(find);
+  sqlite3_bind_text(find, 1, key.data(), static_cast<int>(key.size()), SQLITE_TRANSIENT);
+  const int code = sqlite3_step(find);
+  std::optional<std::vector<Nanoseconds>> samples;
+  if (code == SQLITE_ROW) {
+    samples = from_text(reinterpret_cast<const char*>(sqlite3_column_text(find, 0)));
+  } else if (code != SQLITE_DONE) {
+    impl_->fail();
+  }
+  sqlite3_reset(find);  // ends the read transaction, so that the log can be checkpointed
+  return samples;
+}
+
+void ProfileCache::store(const std::string& key, const std::vector<Nanoseconds>& samples) {
+  MOE_CHECK(!samples.empty(), "key '{}'", key);
+  const std::string text = to_text(samples);
+  const std::lock_guard<std::mutex> hold(impl_->mutex);
+  sqlite3_stmt* const store = impl_->store.get();
+  sqlite3_reset(store);
+  sqlite3_bind_text(store, 1, key.data(), static_cast<int>(key.size()), SQLITE_TRANSIENT);
+  sqlite3_bind_text(store, 2, text.data(), static_cast<int>(text.size()), SQLITE_TRANSIENT);
+  if (sqlite3_step(store) != SQLITE_DONE) impl_->fail();
+  sqlite3_reset(store);
+}
+
+std::string ProfileCache::take_warning() {
+  return std::exchange(impl_->warning, "");
+}
+
+Nanoseconds median(std::vector<Nanoseconds> samples) {
+  MOE_CHECK(!samples.empty());
+  const auto middle = samples.begin() + static_cast<std::ptrdiff_t>((samples.size() - 1) / 2);
+  std::nth_element(samples.begin(), middle, samples.end());
+  return *middle;
+}
+
+}  // namespace moe

@@ -1,0 +1,53 @@
+#include <algorithm>
+#include <chrono>
+
+#include "engine/base/errors.h"
+#include "engine/cost/cost_model.h"
+#include "engine/cost/profile_cache.h"
+
+namespace moe {
+
+ProfileCost::ProfileCost(std::shared_ptr<ProfileCache> cache, std::string key_prefix,
+                         Measure measure, const Cluster* link, WorkContext context)
+    : cache_(std::move(cache)),
+      key_prefix_(std::move(key_prefix)),
+      measure_(std::move(measure)),
+      has_link_(link != nullptr),
+      link_(link != nullptr ? *link : Cluster()),
+      context_(context) {
+  if (has_link_) check(link_);
+}
+
+Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op) const {
+  std::string signature = op_signature(graph, op);
+  const auto known = seen_.find(signature);
+  if (known != seen_.end()) return known->second;
+  const std::string key = key_prefix_ + " | " + signature;
+  std::optional<std::vector<Nanoseconds>> samples = cache_->find(key);
+  if (!samples) {
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point begin = Clock::now();
+    samples = measure_(graph, op);
+    measuring_ns_ += std::chrono::nanoseconds(Clock::now() - begin).count();
+    ++num_measured_;
+    MOE_CHECK(!samples->empty(), "no samples of op '{}'", graph.op(op).name);
+    cache_->store(key, *samples);
+  }
+  const Nanoseconds middle = median(std::move(*samples));
+  seen_.emplace(std::move(signature), middle);
+  return middle;
+}
+
+Nanoseconds ProfileCost::op_ns(const Graph& graph, OpId op) const {
+  const Nanoseconds alone = alone_ns(graph, op);
+  if (!has_link_ || graph.def(op).collective == Collective::kNone) return alone;
+  return std::max(alone, collective_ns(link_, graph, op, context_));
+}
+
+std::string ProfileCost::describe() const {
+  return fmt::format(
+      "profile of {}; collectives {}", key_prefix_,
+      has_link_ ? "by closed form on " + link_.name + ", at least as profiled" : "as profiled");
+}
+
+}  // namespace moe

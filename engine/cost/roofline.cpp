@@ -1,0 +1,64 @@
+#include <algorithm>
+
+#include "engine/base/errors.h"
+#include "engine/cost/cost_model.h"
+
+namespace moe {
+namespace {
+
+const char* collective_name(Collective collective) {
+  switch (collective) {
+    case Collective::kNone:
+      return "none";
+    case Collective::kAllToAll:
+      return "all-to-all";
+    case Collective::kAllReduce:
+      return "all-reduce";
+  }
+  return "";
+}
+
+void require_rate(const char* field, double value) {
+  if (!(value > 0)) throw user_error("cluster.device.{} = {}: must be above 0", field, value);
+}
+
+}  // namespace
+
+RooflineCost::RooflineCost(Cluster cluster, WorkContext context,
+                           std::map<Collective, InterpolatedTable> tables)
+    : cluster_(std::move(cluster)), context_(context), tables_(std::move(tables)) {
+  check(cluster_);
+  require_rate("gemm_flops_per_s", cluster_.device.gemm_flops_per_s);
+  require_rate("vector_flops_per_s", cluster_.device.vector_flops_per_s);
+  require_rate("memory_bytes_per_s", cluster_.device.memory_bytes_per_s);
+}
+
+Nanoseconds RooflineCost::op_ns(const Graph& graph, OpId op) const {
+  const OpDef& def = graph.def(op);
+  if (def.collective != Collective::kNone) {
+    const auto table = tables_.find(def.collective);
+    return table == tables_.end() ? collective_ns(cluster_, graph, op, context_)
+                                  : table->second.at(payload_bytes(graph, op, context_));
+  }
+  const Device& device = cluster_.device;
+  const Work work = def.work(graph, graph.op(op), context_);
+  const double rate = work.gemm ? device.gemm_flops_per_s : device.vector_flops_per_s;
+  return std::max(duration_ns(work.flops, rate),
+                  duration_ns(work.bytes, device.memory_bytes_per_s)) +
+         device.launch_ns;
+}
+
+std::string RooflineCost::describe() const {
+  const Device& device = cluster_.device;
+  std::string text = fmt::format(
+      "roofline of {} on {}: GEMM {:g} TFLOP/s, vector {:g} TFLOP/s, memory {:g} GB/s, launch "
+      "{:g} us, fill {:g}; collectives by closed form",
+      device.name, cluster_.name, device.gemm_flops_per_s / 1e12, device.vector_flops_per_s / 1e12,
+      device.memory_bytes_per_s / 1e9, static_cast<double>(device.launch_ns) / 1e3, context_.fill);
+  for (const auto& [collective, table] : tables_) {
+    text += fmt::format(", {} by table", collective_name(collective));
+  }
+  return text;
+}
+
+}  // namespace moe

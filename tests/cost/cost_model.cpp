@@ -1,0 +1,221 @@
+#include "engine/cost/cost_model.h"
+
+#include <catch2/catch.hpp>
+#include <limits>
+#include <set>
+
+#include "engine/base/errors.h"
+#include "engine/cost/profile_cache.h"
+#include "engine/network/closed_form.h"
+#include "tests/cost/fake_ops.h"
+
+namespace moe {
+namespace {
+
+Cluster two_nodes() {
+  return {.name = "pair",
+          .nodes = 2,
+          .devices_per_node = 2,
+          .device = {.name = "gpu",
+                     .gemm_flops_per_s = 1e12,
+                     .vector_flops_per_s = 1e11,
+                     .memory_bytes_per_s = 1e9,
+                     .launch_ns = 8'000},
+          .intra = {100e9, 1'000},
+          .nic = {10e9, 2'500},
+          .a2a_base_ns = 20'000};
+}
+
+Graph four_ranks() {
+  Graph graph(fake::table());
+  graph.num_ranks = 4;
+  return graph;
+}
+
+TEST_CASE("a compute op takes the longer of its flops and its bytes, and a launch") {
+  Graph g = four_ranks();
+  const OpId gemm = g.add_op("compute", "a", {}, {{"flops", 2e9}, {"bytes", 1e3}, {"gemm", {1}}});
+  const OpId vector = g.add_op("compute", "b", {}, {{"flops", 2e9}, {"bytes", 1e3}});
+  const OpId memory = g.add_op("compute", "c", {}, {{"flops", 2e9}, {"bytes", 5e8}});
+  const OpId nothing = g.add_op("compute", "d", {});
+  const RooflineCost cost(two_nodes(), {});
+  CHECK(cost.op_ns(g, gemm) == 2'000'000 + 8'000);
+  CHECK(cost.op_ns(g, vector) == 20'000'000 + 8'000);
+  CHECK(cost.op_ns(g, memory) == 500'000'000 + 8'000);
+  CHECK(cost.op_ns(g, nothing) == 8'000);
+}
+
+TEST_CASE("collectives go by closed form and pay no launch") {
+  Graph g = four_ranks();
+  const OpId a2a = g.add_op("all_to_all", "a", {}, {{"bytes", 4e6}});
+  const OpId reduce = g.add_op("all_reduce", "r", {}, {{"bytes", 4e6}});
+  const Cluster cluster = two_nodes();
+  const RooflineCost cost(cluster, {});
+  CHECK(cost.op_ns(g, a2a) == all_to_all_ns(cluster, 1e6));
+  CHECK(cost.op_ns(g, reduce) == all_reduce_ns(cluster, 4e6));
+  // By hand: a NIC carries 2 devices' 2 pairs of 1e6 bytes at 10e9 bytes/s.
+  CHECK(cost.op_ns(g, a2a) == 400'000 + 5'000 + 20'000);
+  CHECK(wire_bytes(g, a2a, {}) == 3'000'000);
+  CHECK(wire_bytes(g, reduce, {}) == 6'000'000);
+}
+
+TEST_CASE("padding that is not sent costs nothing") {
+  Graph g = four_ranks();
+  const OpId padded = g.add_op("all_to_all", "a", {}, {{"bytes", 3.2e6}});
+  const OpId irregular = g.add_op("all_to_all", "b", {}, {{"bytes", 4e6}, {"irregular", {1}}});
+  const RooflineCost cost(two_nodes(), {.fill = 0.8});
+  CHECK(cost.op_ns(g, irregular) == cost.op_ns(g, padded));
+  CHECK(wire_bytes(g, irregular, {.fill = 0.8}) == 2'400'000);
+}
+
+TEST_CASE("a table takes the place of the closed form for its kind alone") {
+  Graph g = four_ranks();
+  const OpId a2a = g.add_op("all_to_all", "a", {}, {{"bytes", 1500.0}});
+  const OpId reduce = g.add_op("all_reduce", "r", {}, {{"bytes", 1500.0}});
+  const Cluster cluster = two_nodes();
+  const RooflineCost cost(cluster, {},
+                          {{Collective::kAllToAll, InterpolatedTable({{1000, 100}, {2000, 200}})}});
+  CHECK(cost.op_ns(g, a2a) == 150);
+  CHECK(cost.op_ns(g, reduce) == all_reduce_ns(cluster, 1500));
+  CHECK_THAT(cost.describe(),
+             Catch::Contains("all-to-all by table") && !Catch::Contains("all-reduce by table"));
+}
+
+TEST_CASE("a roofline names its device and rates") {
+  const std::string text = RooflineCost(two_nodes(), {.fill = 0.8}).describe();
+  for (const char* part : {"gpu", "pair", "1 TFLOP/s", "0.1 TFLOP/s", "1 GB/s", "8 us", "0.8"}) {
+    CHECK_THAT(text, Catch::Contains(part));
+  }
+}
+
+TEST_CASE("a cluster of another size than the graph is refused with both numbers") {
+  Graph g = four_ranks();
+  g.num_ranks = 8;
+  const OpId a2a = g.add_op("all_to_all", "a", {}, {{"bytes", 8.0}});
+  CHECK_THROWS_WITH(RooflineCost(two_nodes(), {}).op_ns(g, a2a),
+                    Catch::Contains("'pair' has 4 devices") && Catch::Contains("8 ranks"));
+}
+
+TEST_CASE("a roofline needs a device with rates") {
+  Cluster cluster = two_nodes();
+  cluster.device.memory_bytes_per_s = 0;
+  CHECK_THROWS_WITH(RooflineCost(cluster, {}),
+                    Catch::Contains("cluster.device.memory_bytes_per_s = 0"));
+}
+
+TEST_CASE("a table goes through its points, straight between them and beyond its ends") {
+  const InterpolatedTable table({{1024, 30}, {2048, 50}, {4096, 80}});
+  CHECK(table.at(1024) == 30);
+  CHECK(table.at(2048) == 50);
+  CHECK(table.at(4096) == 80);
+  CHECK(table.at(1536) == 40);
+  CHECK(table.at(3072) == 65);
+  CHECK(table.at(8192) == 140);
+  CHECK(table.at(512) == 20);
+  CHECK(InterpolatedTable({{100, 10}, {200, 110}}).at(0) == 0);  // the line is at -90 there
+}
+
+TEST_CASE("a table with a wrong row is refused with the row") {
+  using Points = std::vector<std::pair<double, double>>;
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  CHECK_THROWS_WITH(InterpolatedTable(Points{{1, 1}}), Catch::Contains("1 rows"));
+  CHECK_THROWS_WITH(InterpolatedTable(Points{{1, 1}, {2, 2}, {2, 3}}), Catch::Contains("row 3"));
+  CHECK_THROWS_WITH(InterpolatedTable(Points{{1, 1}, {2, nan}}), Catch::Contains("row 2"));
+  CHECK_THROWS_WITH(InterpolatedTable(Points{{-1, 1}, {2, 1}}), Catch::Contains("row 1"));
+}
+
+TEST_CASE("a signature tells apart what decides the time, and nothing else") {
+  Graph g = four_ranks();
+  const TensorId w = fake::param(g, "w", 8);
+  const TensorId v = fake::param(g, "v", 16);
+  const OpId base = g.add_op("compute", "base", {w}, {{"n", {4}}});
+  const OpId twin = g.add_op("compute", "another name", {w}, {{"n", {4}}}, Phase::kBackward);
+  g.op(twin).layer = 3;
+  g.op(twin).segment = Segment::kExpert;
+  g.op(twin).part = 1;
+  CHECK(op_signature(g, base) == op_signature(g, twin));
+
+  std::set<std::string> all{op_signature(g, base)};
+  const auto differs = [&](OpId op) { return all.insert(op_signature(g, op)).second; };
+  CHECK(differs(g.add_op("update", "kind", {w}, {{"n", {4}}})));
+  CHECK(differs(g.add_op("compute", "shape", {v}, {{"n", {4}}})));
+  CHECK(differs(g.add_op("compute", "output shape", {w}, {{"n", {5}}})));
+  CHECK(differs(g.add_op("compute", "two inputs", {w, v}, {{"n", {4}}})));
+  CHECK(differs(g.add_op("compute", "order", {v, w}, {{"n", {4}}})));
+  CHECK(differs(g.add_op("compute", "absent", {w, TensorId()}, {{"n", {4}}})));
+  CHECK(differs(g.add_op("compute", "attribute", {w}, {{"n", {4}}, {"flops", 2.5}})));
+  CHECK(differs(g.add_op("compute", "another value", {w}, {{"n", {4}}, {"flops", 2.75}})));
+  CHECK(differs(g.add_op("compute", "text", {w}, {{"n", {4}}, {"to", "expert"}})));
+  g.tensor(w).dtype = DType::kF16;
+  CHECK(differs(base));
+  g.num_ranks = 8;
+  CHECK(differs(base));
+}
+
+/// Counts its calls; an op takes its attribute "ns", plus and minus a spread.
+struct FakeClock {
+  int calls = 0;
+  ProfileCost::Measure measure() {
+    return [this](const Graph& graph, OpId op) {
+      ++calls;
+      const Nanoseconds ns = attr_int(graph.op(op), "ns");
+      return std::vector<Nanoseconds>{ns + 50, ns - 3, ns, ns - 9, ns + 7};
+    };
+  }
+};
+
+TEST_CASE("an op is timed once a signature, and not at all when the cache knows it") {
+  Graph g = four_ranks();
+  const OpId a = g.add_op("compute", "a", {}, {{"ns", {1000}}});
+  const OpId same = g.add_op("compute", "same", {}, {{"ns", {1000}}});
+  const OpId other = g.add_op("compute", "other", {}, {{"ns", {2000}}});
+  const auto cache = std::make_shared<ProfileCache>("");
+  FakeClock clock;
+  const ProfileCost first(cache, "cpu-v1", clock.measure(), nullptr, {});
+  CHECK(first.op_ns(g, a) == 1000);
+  CHECK(first.op_ns(g, same) == 1000);
+  CHECK(first.op_ns(g, other) == 2000);
+  CHECK(clock.calls == 2);
+  CHECK(first.num_measured() == 2);
+  CHECK(first.measuring_ns() > 0);
+
+  const ProfileCost second(cache, "cpu-v1", clock.measure(), nullptr, {});
+  CHECK(second.op_ns(g, a) == 1000);
+  CHECK(clock.calls == 2);
+  CHECK(second.num_measured() == 0);
+
+  const ProfileCost other_kernels(cache, "cpu-v2", clock.measure(), nullptr, {});
+  CHECK(other_kernels.op_ns(g, a) == 1000);
+  CHECK(clock.calls == 3);
+}
+
+TEST_CASE("a plan keeps the time it has seen although the cache has moved on") {
+  Graph g = four_ranks();
+  const OpId a = g.add_op("compute", "a", {}, {{"ns", {1000}}});
+  const auto cache = std::make_shared<ProfileCache>("");
+  FakeClock clock;
+  const ProfileCost cost(cache, "cpu", clock.measure(), nullptr, {});
+  CHECK(cost.op_ns(g, a) == 1000);
+  cache->store("cpu | " + op_signature(g, a), {5});
+  CHECK(cost.op_ns(g, a) == 1000);
+  CHECK(ProfileCost(cache, "cpu", clock.measure(), nullptr, {}).op_ns(g, a) == 5);
+}
+
+TEST_CASE("a profiled collective takes the longer of the link and the memory") {
+  Graph g = four_ranks();
+  const OpId wire_bound = g.add_op("all_to_all", "a", {}, {{"bytes", 4e6}, {"ns", {1000}}});
+  const OpId memory_bound = g.add_op("all_to_all", "b", {}, {{"bytes", 4.0}, {"ns", {70'000}}});
+  const OpId compute = g.add_op("compute", "c", {}, {{"ns", {10}}});
+  const Cluster link = two_nodes();
+  FakeClock clock;
+  const auto cache = std::make_shared<ProfileCache>("");
+  const ProfileCost cost(cache, "cpu", clock.measure(), &link, {});
+  CHECK(cost.op_ns(g, wire_bound) == all_to_all_ns(link, 1e6));
+  CHECK(cost.op_ns(g, memory_bound) == 70'000);
+  CHECK(cost.op_ns(g, compute) == 10);
+  CHECK(ProfileCost(cache, "cpu", clock.measure(), nullptr, {}).op_ns(g, wire_bound) == 1000);
+  CHECK_THAT(cost.describe(), Catch::Contains("cpu") && Catch::Contains("pair"));
+}
+
+}  // namespace
+}  // namespace moe

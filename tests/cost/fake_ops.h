@@ -1,0 +1,52 @@
+// Four kinds of op whose sizes and times are attributes, so that tests of costs, timelines and replay
+// need neither shapes nor kernels.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/graph/graph.h"
+#include "engine/graph/op_def.h"
+
+namespace moe::fake {
+
+inline std::vector<TensorSpec> infer(const Graph&, const Op& op) {
+  return {{{attr_int(op, "n", 1)}, DType::kF32}};
+}
+
+inline Work work(const Graph&, const Op& op, const WorkContext& context) {
+  const double share = attr_int(op, "irregular") != 0 ? context.fill : 1.0;
+  return {attr_double(op, "flops"), share * attr_double(op, "bytes"), attr_int(op, "gemm") != 0};
+}
+
+inline OpDef def(const char* name, LaneKind lane, Collective collective) {
+  OpDef def;
+  def.name = name;
+  def.doc = "fake";
+  def.lane = lane;
+  def.collective = collective;
+  def.max_inputs = 64;
+  def.infer = infer;
+  def.work = work;
+  return def;
+}
+
+/// compute, all_to_all, all_reduce; and update, which overwrites its first input.
+inline const OpTable& table() {
+  static const OpDef compute = def("compute", LaneKind::kCompute, Collective::kNone);
+  static const OpDef all_to_all = def("all_to_all", LaneKind::kComm, Collective::kAllToAll);
+  static const OpDef all_reduce = def("all_reduce", LaneKind::kComm, Collective::kAllReduce);
+  static const OpDef update = [] {
+    OpDef overwriting = def("update", LaneKind::kCompute, Collective::kNone);
+    overwriting.mutates = {0};
+    return overwriting;
+  }();
+  static const OpTable table({&compute, &all_to_all, &all_reduce, &update});
+  return table;
+}
+
+inline TensorId param(Graph& graph, const std::string& name, int64_t n = 1) {
+  return graph.add_tensor({.name = name, .shape = {n}, .kind = TensorKind::kParam});
+}
+
+}  // namespace moe::fake
