@@ -1,0 +1,87 @@
+# shellcheck shell=bash
+# Sourced by run.sh and test.sh: finds or installs what the build needs, and builds. All its messages
+# go to stderr, since stdout belongs to the program that is run.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=$root/build/release
+
+# Debian package, and how to see without dpkg that the thing is there ('-': nice to have).
+build_needs=(
+  "g++ command:g++" "cmake command:cmake" "ninja-build command:ninja" "ccache -"
+  "pkg-config command:pkg-config" "libluajit-5.1-dev module:luajit"
+  "libcli11-dev header:CLI/CLI.hpp" "catch2 header:catch2/catch.hpp"
+  "nlohmann-json3-dev header:nlohmann/json.hpp" "libfmt-dev header:fmt/format.h"
+  "libopenblas-dev module:openblas" "libsqlite3-dev header:sqlite3.h"
+)
+test_needs=("lua-check -" "clang-format -" "python3 command:python3")
+
+say() { printf '%s\n' "$*" >&2; }
+
+is_debian_12() {
+  [ -r /etc/os-release ] && (. /etc/os-release && [ "${ID:-}:${VERSION_ID:-}" = debian:12 ])
+}
+
+has_package() {
+  [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+# has_probe command:NAME | module:NAME | header:PATH | -
+has_probe() {
+  case $1 in
+    command:*) command -v "${1#*:}" >/dev/null ;;
+    module:*) pkg-config --exists "${1#*:}" 2>/dev/null ;;
+    header:*) printf '#include <%s>\n' "${1#*:}" | g++ -std=c++20 -E -x c++ - >/dev/null 2>&1 ;;
+    -) true ;;
+  esac
+}
+
+# install PACKAGE...: apt-get, and once more with fresh package lists where that fails.
+install() {
+  local apt=(env DEBIAN_FRONTEND=noninteractive apt-get)
+  if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null; then
+      say "cannot install without root or sudo: $*"
+      return 1
+    fi
+    apt=(sudo "${apt[@]}")
+  fi
+  say "installing: $*"
+  "${apt[@]}" install -y --no-install-recommends "$@" >&2 && return
+  say "refreshing the package lists and trying once more"
+  "${apt[@]}" update >&2 || say "some package lists could not be refreshed"
+  "${apt[@]}" install -y --no-install-recommends "$@" >&2
+}
+
+# ensure_needs NEED...: afterwards all of them are there, or the status is 1 and the reason printed.
+ensure_needs() {
+  local need missing=() all=()
+  local debian=false
+  if is_debian_12; then debian=true; fi
+  for need in "$@"; do
+    all+=("${need%% *}")
+    if $debian; then
+      has_package "${need%% *}" || missing+=("${need%% *}")
+    else
+      has_probe "${need#* }" || missing+=("${need%% *}")
+    fi
+  done
+  if [ ${#missing[@]} -eq 0 ]; then return 0; fi
+  if $debian; then
+    install "${missing[@]}" || return 1
+    return 0
+  fi
+  say "This is not Debian 12, so nothing is installed. Needed, by Debian's names:"
+  say "  ${all[*]}"
+  say "Not found here:"
+  say "  ${missing[*]}"
+  return 1
+}
+
+ensure_build_needs() { ensure_needs "${build_needs[@]}"; }
+ensure_test_needs() { ensure_needs "${build_needs[@]}" "${test_needs[@]}"; }
+
+# build_release TARGET: configures and builds in build/release.
+build_release() {
+  (cd "$root" && cmake --preset release) >&2
+  cmake --build "$build" --parallel "$(nproc)" --target "$1" >&2
+}
