@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced by run.sh and test.sh: finds or installs what the build needs, and builds. All its messages
-# go to stderr, since stdout belongs to the program that is run.
+# Sourced by run.sh and test.sh: finds or installs what the build needs, and builds. Its messages go
+# to stderr, since stdout belongs to the program that is run.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$root/build/release

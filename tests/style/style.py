@@ -130,7 +130,7 @@ def run_tool(command, files):
 
 
 def check_format(root):
-    """clang-format of Debian 12, whose version decides the format; and comments within the columns."""
+    """clang-format as Debian 12 has it (the version decides the format), and the columns."""
     tool = "clang-format-14" if shutil.which("clang-format-14") else "clang-format"
     if shutil.which(tool):
         version = subprocess.run([tool, "--version"], capture_output=True, text=True, check=True)
