@@ -1,0 +1,14 @@
+-- exit: 1
+-- line: 12
+-- says: model.experts: 3 experts do not divide over 2 ranks
+local moe = require "moe"
+local m = moe.model.gpt2_moe {
+  vocab = 256,
+  layers = 2,
+  hidden = 32,
+  heads = 4,
+  seq = 16,
+  batch_per_device = 2,
+  experts = 3,
+}
+moe.train { model = m, ranks = 2, steps = 1, tokens = "reference" }

@@ -1,0 +1,4 @@
+-- exit: 1
+-- says: os
+local moe = require "moe"
+os.execute("true")

@@ -1,0 +1,16 @@
+-- exit: 1
+-- line: 14
+-- says: unknown key 'capcity_factor'
+-- says: Did you mean 'capacity_factor'?
+local moe = require "moe"
+local m = moe.model.gpt2_moe {
+  vocab = 256,
+  layers = 2,
+  hidden = 32,
+  heads = 4,
+  seq = 16,
+  batch_per_device = 2,
+  experts = 4,
+  capcity_factor = 1.25,
+}
+moe.train { model = m, ranks = 2, steps = 1, tokens = "reference" }
