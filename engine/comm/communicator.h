@@ -21,8 +21,7 @@ struct CommTimes {
   Nanoseconds end = 0;
 };
 
-/// One strided piece of an all-to-all: `rows` rows of row_bytes, from send + i * send_pitch to
-/// receive + i * receive_pitch.
+/// What one member of an all-to-all sends and receives.
 struct Pieces {
   // For peer p and group g (a local expert): the send piece is at send_offset[p * groups + g] bytes
   // with send_bytes[...] bytes; likewise for receive. Sizes of matching pieces agree between members,
@@ -45,6 +44,17 @@ class Communicator {
   virtual CommTimes all_reduce(const std::string& what, const double* in, double* out, int64_t n) = 0;
   virtual CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) = 0;
   virtual CommTimes barrier(const std::string& what) = 0;
+
+  /// The next call counts as posted at `t` (no later than the call itself): the time when its inputs
+  /// were ready, for a lane's thread that the system woke late. 0: when it is made.
+  void posted_at(Nanoseconds t) { posted_at_ = t; }
+
+ protected:
+  /// The post time of the call that is being made.
+  Nanoseconds take_post();
+
+ private:
+  Nanoseconds posted_at_ = 0;
 };
 
 /// N ranks as threads of one process: rank r's communicator of lane l. abort() wakes every waiting
