@@ -1,4 +1,5 @@
--- A gate of one's own: Switch, except that a token whose best expert is full goes to its second best.
+-- A gate of one's own: Switch, except that a token goes to its second best expert when the best one
+-- is full.
 local moe = require "moe"
 
 local overflow_gate = moe.policy.gate {

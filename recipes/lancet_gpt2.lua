@@ -1,6 +1,6 @@
 -- Does moving weight gradients under the all-to-alls pay? GPT-2-MoE under plain expert parallelism
--- (raf), with irregular all-to-alls, DeepSpeed-MoE, Tutel and Lancet's dW pass: simulated on the two
--- clusters of the Lancet paper, and trained for real on two CPU ranks over an emulated link.
+-- (raf), with irregular all-to-alls, DeepSpeed-MoE, Tutel and Lancet's dW pass: simulated on the
+-- two clusters of the Lancet paper, and trained for real on two CPU ranks over an emulated link.
 local moe = require "moe"
 
 local SIZES = {

@@ -1,5 +1,5 @@
--- moe.cluster.<name>{ nodes = n } and moe.cluster.custom{...}: tables that the core understands, with
--- the assumed constants they rest on.
+-- moe.cluster.<name>{ nodes = n } and moe.cluster.custom{...}: tables that the core understands,
+-- with the assumed constants they rest on.
 local errors = require "moe.errors"
 local schema = require "moe.schema"
 
@@ -33,7 +33,8 @@ local device = {
   vector_flops_per_s = with(rate, { doc = "flops a second outside GEMMs" }),
   memory_bytes_per_s = with(rate, { doc = "achieved bytes a second" }),
   peak_memory_bytes_per_s = with(rate, { doc = "data-sheet bytes a second" }),
-  memory_efficiency = { type = "number", lo = POSITIVE, hi = 1, doc = "achieved share of the peak" },
+  memory_efficiency = { type = "number", lo = POSITIVE, hi = 1,
+    doc = "achieved share of the peak" },
   launch_us = with(time, { default = 0, doc = "added to every op, microseconds" }),
   memory_bytes = { type = "number", lo = 0, default = 0, doc = "0: unknown" },
 }

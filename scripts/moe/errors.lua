@@ -39,7 +39,8 @@ local function key_line(source, line, key)
   return line
 end
 
---- Raises a user error. `key` (optional) is the field at fault; its line is looked up in the recipe.
+--- Raises a user error. `key` (optional) is the field at fault; its line is looked up in the
+--- recipe.
 --- `at` (optional) is a place taken earlier by M.here().
 function M.user(message, key, at)
   local place = at or M.here()

@@ -1,4 +1,5 @@
--- moe.experiment{...}: points, systems and targets; run() makes results.json, traces and the tables.
+-- moe.experiment{...}: points, systems and targets; run() makes results.json, traces and
+-- the tables.
 local core = require "moe.core"
 local errors = require "moe.errors"
 local model_lib = require "moe.model"
@@ -135,7 +136,9 @@ local function resolve_case(e, point, params)
   local case = schema.check(CASE, c, "experiment.case", e.at)
   train.check_model(case.model, "experiment.model", e.at)
   if case.cluster then train.check_cluster(case.cluster, "experiment.cluster", e.at) end
-  if #case.systems == 0 then errors.user("experiment.systems: the list is empty", "systems", e.at) end
+  if #case.systems == 0 then
+    errors.user("experiment.systems: the list is empty", "systems", e.at)
+  end
   local seen = {}
   for i, s in ipairs(case.systems) do
     train.check_system(s, ("experiment.systems[%d]"):format(i), e.at)
@@ -240,7 +243,8 @@ local function execute_point(state, e, entry, point, case)
         run.prediction = { frozen = true, profile_ms = plan:info().profile_ms }
         for _, k in ipairs(TIMES) do run.prediction[k] = sim[k] end
         options.on_step = function(step, loss)
-          core.progress(("%s: step %d of %d, loss %.4f"):format(system.name, step, entry.steps, loss))
+          core.progress(("%s: step %d of %d, loss %.4f"):format(system.name, step, entry.steps,
+            loss))
         end
         local r = errors.call(system.at, nil, plan.run, plan, options)
         executed_record(run, r)
@@ -255,7 +259,8 @@ end
 
 local function document(e, state, over, params)
   return { schema = results.SCHEMA, experiment = e.name, title = e.title,
-    recipe = core.recipe, machine = core.machine(), version = core.version, seed = core.args.seed or 1,
+    recipe = core.recipe, machine = core.machine(), version = core.version,
+    seed = core.args.seed or 1,
     over = over, params = params, runs = core.array(state.runs), claims = core.array(state.claims) }
 end
 

@@ -29,7 +29,8 @@ local moe = {
 }
 
 setmetatable(moe.policy, { __index = function(_, name)
-  schema.unknown("moe.policy", "kind of policy", name, { "gate", "pass", "schedule" }, errors.here())
+  local kinds = { "gate", "pass", "schedule" }
+  schema.unknown("moe.policy", "kind of policy", name, kinds, errors.here())
 end })
 
 --- For rank threads: the definition of a policy in this state.
@@ -38,10 +39,14 @@ function moe._policy(kind, name) return policy.registry[kind][name] end
 local LISTS = {
   clusters = function()
     local out = { { name = "custom", doc = "every number given in the recipe" } }
-    for _, name in ipairs(cluster.files) do out[#out + 1] = { name = name, doc = cluster.doc(name) } end
+    for _, name in ipairs(cluster.files) do
+      out[#out + 1] = { name = name, doc = cluster.doc(name) }
+    end
     return out
   end,
-  models = function() return { { name = "gpt2_moe", doc = "GPT-2 with MoE FFNs in every other block" } } end,
+  models = function()
+    return { { name = "gpt2_moe", doc = "GPT-2 with MoE FFNs in every other block" } }
+  end,
   systems = function()
     local out = {}
     for _, name in ipairs(schema.keys_of(system.known)) do
@@ -52,7 +57,8 @@ local LISTS = {
   claims = function()
     local out = {}
     for id, c in pairs(require "moe.papers.lancet") do
-      out[#out + 1] = { name = id, doc = ("%s: %s %g %s"):format(c.figure, c.text, c.value, c.unit) }
+      local doc = ("%s: %s %g %s"):format(c.figure, c.text, c.value, c.unit)
+      out[#out + 1] = { name = id, doc = doc }
     end
     return out
   end,

@@ -24,7 +24,8 @@ M.fields = {
   moe_every = { type = "integer", lo = 1, hi = 1e4, default = 2,
     doc = "an MoE FFN in the last of every so many blocks" },
   gate = { type = "any", default = "switch", doc = "a gate's name or a policy" },
-  k = { type = "integer", lo = 1, hi = 1e6, doc = "choices a token, where the gate leaves it open" },
+  k = { type = "integer", lo = 1, hi = 1e6,
+    doc = "choices a token, where the gate leaves it open" },
   capacity_factor = { type = "number", lo = 1e-6, hi = 1e6 },
   capacity = { type = "string", enum = { "none" } },
   attention = { type = "string", enum = { "fused", "unfused" }, default = "fused",
@@ -75,7 +76,9 @@ end
 --- stands.
 function M.override(model, changes, path, at)
   if changes == nil then return model end
-  if type(changes) ~= "table" then errors.user(path .. ": give a table of what differs", nil, at) end
+  if type(changes) ~= "table" then
+    errors.user(path .. ": give a table of what differs", nil, at)
+  end
   local t = {}
   for k, v in pairs(model.given) do t[k] = v end
   local pairs_of = { batch = "batch_per_device", batch_per_device = "batch",

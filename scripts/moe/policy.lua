@@ -1,5 +1,5 @@
--- moe.policy.gate / pass / schedule: policies written in Lua. Each returns a constructor: calling it
--- with options makes an instance for a model or a system. Rank threads look gates up by name.
+-- moe.policy.gate / pass / schedule: policies written in Lua. Each returns a constructor: calling
+-- it with options makes an instance for a model or a system. Rank threads look gates up by name.
 local core = require "moe.core"
 local errors = require "moe.errors"
 local schema = require "moe.schema"
@@ -62,13 +62,15 @@ local function define(kind)
       end
     end
     if M.registry[kind][def.name] then
-      errors.user(("moe.policy.%s: the name '%s' is defined twice"):format(kind, def.name), "name", at)
+      errors.user(("moe.policy.%s: the name '%s' is defined twice"):format(kind, def.name), "name",
+        at)
     end
     def.at_place = at
     M.registry[kind][def.name] = def
     local constructor = {}
     return setmetatable(constructor, { __call = function(_, given)
-      local instance = { kind = kind, name = def.name, options = options_of(def, given, errors.here()) }
+      local options = options_of(def, given, errors.here())
+      local instance = { kind = kind, name = def.name, options = options }
       for _, key in ipairs { "scope", "scores", "weight", "k", "bound", "route", "apply", "at" } do
         instance[key] = def[key]
       end

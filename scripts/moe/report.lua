@@ -45,7 +45,8 @@ function M.executed(R)
       #samples > 0 and ("%s..%s"):format(ms(samples:min()), ms(samples:max())) or "-",
       ms(p.iteration_ms), ("%+.1f%%"):format(100 * p.error), ms(run.exposed_comm_ms),
       ms(run.hidden_comm_ms),
-      p.hidden_comm_ms > 0 and ("%.0f%%"):format(100 * run.hidden_comm_ms / p.hidden_comm_ms) or "-",
+      p.hidden_comm_ms > 0
+        and ("%.0f%%"):format(100 * run.hidden_comm_ms / p.hidden_comm_ms) or "-",
       ("%.3f -> %.3f"):format(run.losses[1], run.losses[#run.losses]),
       tostring(run.drops[#run.drops]), ("%.1f"):format(run.executed_peak_bytes / 2 ^ 20),
       run.digest }
@@ -118,8 +119,8 @@ function M.print(e, R, claims)
       :format(m.link.bytes_per_s / 1e6, m.link.latency_us) or "no link",
       m.parameters.layers, m.parameters.hidden, m.parameters.seq, m.parameters.batch_per_device,
       m.parameters.experts, m.parameters.gate))
-    core.say(("Provenance: %s. Medians over the steps after the first; predictions were frozen before "
-      .. "each run, from ops profiled alone."):format(m.provenance))
+    core.say(("Provenance: %s. Medians over the steps after the first; predictions were frozen "
+      .. "before each run, from ops profiled alone."):format(m.provenance))
     core.say(M.executed(g))
     core.say "Losses a step:"
     core.say(loss_lines(g))

@@ -1,5 +1,5 @@
--- moe.system "name" { passes... }: a mix of techniques. The known systems come with their passes and
--- their all-reduce policy; giving passes replaces the passes.
+-- moe.system "name" { passes... }: a mix of techniques. The known systems come with their passes
+-- and their all-reduce policy; giving passes replaces the passes.
 local errors = require "moe.errors"
 local policy = require "moe.policy"
 local schema = require "moe.schema"

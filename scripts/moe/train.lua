@@ -30,7 +30,8 @@ end
 
 --- Fields of a real run, in moe.train and in the executor entries of an experiment.
 M.RUN_FIELDS = {
-  ranks = { type = "integer", lo = 1, hi = 4096, default = 1, doc = "ranks; threads of this process" },
+  ranks = { type = "integer", lo = 1, hi = 4096, default = 1,
+    doc = "ranks; threads of this process" },
   steps = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "training steps" },
   precision = { type = "string", enum = { "f32", "f64" }, default = "f32" },
   init = { type = "string", enum = { "reference" }, default = "reference" },

@@ -65,7 +65,9 @@ struct Gemm {
   auto operator<=>(const Gemm&) const = default;
 };
 
-int64_t rows_of(const moe::Shape& s) { return moe::num_elements(s) / s.back(); }
+int64_t rows_of(const moe::Shape& s) {
+  return moe::num_elements(s) / s.back();
+}
 
 /// The GEMMs of an op (attention is taken by flops, see below); expert ops count used rows only.
 void gemms_of(const Graph& g, const Op& op, double fill, std::vector<Gemm>& out) {
@@ -93,11 +95,11 @@ void gemms_of(const Graph& g, const Op& op, double fill, std::vector<Gemm>& out)
 
 double gemm_seconds(const Gemm& s) {
   const auto& k = moe::kernels::fast_table();
-  std::vector<float> a(static_cast<size_t>(s.m * s.k), 0.5f), b(static_cast<size_t>(s.n * s.k), 0.25f),
-      c(static_cast<size_t>(s.m * s.n));
+  std::vector<float> a(static_cast<size_t>(s.m * s.k), 0.5f),
+      b(static_cast<size_t>(s.n * s.k), 0.25f), c(static_cast<size_t>(s.m * s.n));
   return time_of([&] {
-    k.gemm(s.ta, s.tb, s.m, s.n, s.k, 1.f, a.data(), s.ta ? s.m : s.k, b.data(), s.tb ? s.k : s.n, 0.f,
-           c.data(), s.n, nullptr);
+    k.gemm(s.ta, s.tb, s.m, s.n, s.k, 1.f, a.data(), s.ta ? s.m : s.k, b.data(), s.tb ? s.k : s.n,
+           0.f, c.data(), s.n, nullptr);
   });
 }
 
@@ -159,14 +161,16 @@ std::vector<double> our_steps(const moe::Plan& plan, int steps) {
                                plan.spec.model.seq);
   o.init = moe::reference_init;
   std::vector<double> ms;
-  for (const moe::Metrics& m : moe::run(plan, "cpu", o).metrics) ms.push_back(moe::to_ms(m.makespan_ns));
+  for (const moe::Metrics& m : moe::run(plan, "cpu", o).metrics)
+    ms.push_back(moe::to_ms(m.makespan_ns));
   return ms;
 }
 
 std::vector<double> peer_steps(const std::string& python, const moe::ModelSpec& m, int steps,
                                const char* experts_by, std::string* version) {
   const std::string command = fmt::format(
-      "OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 {} {}/tests/bench/torch_gpt2_moe.py --vocab {} --layers {} --hidden {} "
+      "OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 {} {}/tests/bench/torch_gpt2_moe.py --vocab {} "
+      "--layers {} --hidden {} "
       "--heads {} --seq {} --batch {} --experts {} --steps {} --experts-by {} 2>/dev/null",
       python, MOE_SOURCE_DIR, m.vocab, m.layers, m.hidden, m.heads, m.seq, m.batch_per_device,
       m.experts, steps, experts_by);
@@ -197,9 +201,11 @@ void run_case(const Case& c, const std::string& python, int runs) {
   for (const Op& op : plan->graph.ops()) {
     flops += plan->graph.def(op).work(plan->graph, op, plan->spec.work).flops;
   }
-  fmt::print("{}: vocab {}, {} layers, hidden {}, {} heads, seq {}, batch {}, {} experts; {:.2f} GFLOP a step\n",
-             c.name, c.model.vocab, c.model.layers, c.model.hidden, c.model.heads, c.model.seq,
-             c.model.batch_per_device, c.model.experts, flops * 1e-9);
+  fmt::print(
+      "{}: vocab {}, {} layers, hidden {}, {} heads, seq {}, batch {}, {} experts; {:.2f} GFLOP a "
+      "step\n",
+      c.name, c.model.vocab, c.model.layers, c.model.hidden, c.model.heads, c.model.seq,
+      c.model.batch_per_device, c.model.experts, flops * 1e-9);
   std::vector<double> ours, rows, padded;
   std::string version;
   // In turn, so that drift of the machine meets both sides alike.
@@ -214,8 +220,9 @@ void run_case(const Case& c, const std::string& python, int runs) {
   const Floor floor = floor_of(*plan);
   print_row("moebench", ours, tokens);
   const double floor_ms = 1e3 * (floor.gemm_s + floor.bytes_s);
-  fmt::print("  {:<22} {:9.2f} ms  (GEMMs alone {:.2f} + other bytes {:.2f}); floor / ours = {:.2f}\n",
-             "floor", floor_ms, 1e3 * floor.gemm_s, 1e3 * floor.bytes_s, floor_ms / median(ours));
+  fmt::print(
+      "  {:<22} {:9.2f} ms  (GEMMs alone {:.2f} + other bytes {:.2f}); floor / ours = {:.2f}\n",
+      "floor", floor_ms, 1e3 * floor.gemm_s, 1e3 * floor.bytes_s, floor_ms / median(ours));
   fmt::print("  peak {:.1f} MiB, liveness {:.1f} MiB + persistent {:.1f} MiB\n",
              static_cast<double>(plan->memory.peak_bytes()) / 1048576,
              static_cast<double>(plan->memory.liveness_bytes) / 1048576,
@@ -253,6 +260,7 @@ int main(int argc, char** argv) {
   const char* core = std::getenv("OPENBLAS_CORETYPE");
   fmt::print("{}; OPENBLAS_CORETYPE={}\n", moe::kernels::kernel_set(), core ? core : "(unset)");
   for (const Case& c : cases) {
-    if (wanted.empty() || std::count(wanted.begin(), wanted.end(), c.name)) run_case(c, python, runs);
+    if (wanted.empty() || std::count(wanted.begin(), wanted.end(), c.name))
+      run_case(c, python, runs);
   }
 }
