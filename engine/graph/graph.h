@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -36,6 +37,8 @@ const char* segment_name(Segment segment);  // embed attn gate dispatch expert c
 
 using Shape = std::vector<int64_t>;
 int64_t num_elements(const Shape& shape);
+/// "[4,128]".
+std::string shape_text(const Shape& shape);
 
 struct Tensor {
   std::string name;
@@ -95,6 +98,8 @@ class Graph {
   /// Fields that are not arguments are set on op(id) by the caller.
   OpId add_op(std::string_view kind, std::string name, std::vector<TensorId> inputs, Attrs attrs = {},
               Phase phase = Phase::kForward);
+  /// Appends an op as it is, its outputs (tensors of this graph) included.
+  OpId append(Op op);
   /// Marks the op as removed until compact().
   void remove(OpId id) { ops_[id.index()].kind = OpKind(); }
   bool removed(OpId id) const { return !ops_[id.index()].kind.valid(); }
@@ -125,11 +130,19 @@ struct Dependencies {
 };
 Dependencies dependencies(const Graph& graph);
 
-/// For every op the set of ops it can reach, as one bit row an op.
+using Edge = std::pair<OpId, OpId>;
+
+/// All ops that are not removed, before every op its predecessors; among the ops that could be next
+/// the one that stands first in the program. Throws UserError naming the ops of a cycle.
+std::vector<OpId> topological_order(const Graph& graph, const Dependencies& deps,
+                                    std::span<const Edge> more_edges = {});
+
+/// For every op the set of ops it can reach, as one bit row an op. Throws UserError naming the ops of
+/// a cycle.
 class Reachability {
  public:
   Reachability(const Graph& graph, const Dependencies& deps,
-               std::span<const std::pair<OpId, OpId>> more_edges = {});
+               std::span<const Edge> more_edges = {});
   bool reaches(OpId from, OpId to) const;
   /// No path in either direction.
   bool independent(OpId a, OpId b) const { return !reaches(a, b) && !reaches(b, a); }
@@ -143,5 +156,9 @@ class Reachability {
 /// keeps the present order where it can (smallest present index first). Throws UserError naming the
 /// ops of a cycle.
 Graph compact(const Graph& graph);
+
+/// The same program with its ops in this order, less the ops that `order` leaves out and the unused
+/// non-persistent tensors. Requires: no op twice.
+Graph with_order(const Graph& graph, std::span<const OpId> order);
 
 }  // namespace moe

@@ -51,9 +51,14 @@ struct OpDef {
   Work (*work)(const Graph&, const Op&, const WorkContext&) = nullptr;
   /// Emits the backward; null when no gradient flows through this op.
   void (*gradient)(GradContext&, OpId) = nullptr;
+  /// False when this very op (by its attributes) lets no gradient through; null: never.
+  bool (*differentiable)(const Op&) = nullptr;
 
   /// (output, input): the output may take the input's storage when the input dies here.
+  /// Pairs may name absent inputs and outputs; alias_pairs() gives those of one op.
   std::vector<std::pair<int, int>> may_alias = {};
+  /// Every output may take the input with its number.
+  bool alias_each = false;
   /// Inputs that are overwritten in place; they must be parameters or states.
   std::vector<int> mutates = {};
   /// Scratch bytes for one call, element size of T = elem_bytes; null: none.
@@ -76,5 +81,15 @@ class OpTable {
  private:
   std::vector<const OpDef*> defs_;
 };
+
+/// The (output, input) pairs of this op that exist and may share storage.
+std::vector<std::pair<int, int>> alias_pairs(const Graph& graph, const Op& op);
+
+/// "<op>", "<op>:1", ...: the name of an op's output.
+std::string output_name(const std::string& op, size_t i);
+
+/// Throws UserError when the op has too few or too many inputs for its kind, or one that is required
+/// is absent or not a tensor of the graph.
+void check_inputs(const Graph& graph, const Op& op);
 
 }  // namespace moe

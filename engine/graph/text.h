@@ -5,8 +5,12 @@
 //   %1 param f32 [4,512,128] b1.ex.fc1.w expert
 //   %7 = layernorm(%2, %3, %4) {eps=1e-05} b0.ln1 forward attn layer=0
 //   %9, %10 = linear_dw(%5, %6, _) {bias=1} b0.attn.qkv.dw backward attn layer=0 part=1 dw
+//   %11 expert = expert_linear_dw(%8, %3) {rows="used"} b1.moe.fc1.dw backward expert layer=1 dw
 //
-// '_' is an absent optional input. Output shapes are not printed: the shape rule gives them.
+// '_' is an absent optional input. Output shapes are not printed: the shape rule gives them. An
+// output may be followed by `expert`, by a tensor kind where it is not the usual one of the phase,
+// and by `as NAME` where its name is not made from the op's. '#' starts a line of comment.
+// The numbers are labels: tensors are numbered in their order.
 #pragma once
 
 #include <string>

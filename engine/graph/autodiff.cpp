@@ -1,0 +1,102 @@
+#include "engine/graph/autodiff.h"
+
+#include <algorithm>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+
+namespace moe {
+namespace {
+
+bool passes_gradient(const Graph& graph, const Op& op) {
+  const OpDef& def = graph.def(op);
+  return def.gradient != nullptr && (def.differentiable == nullptr || def.differentiable(op));
+}
+
+/// Tensors that some parameter lies upstream of, by paths that let gradients through.
+std::vector<bool> tensors_that_need_gradients(const Graph& graph) {
+  std::vector<bool> needs(graph.tensors().size());
+  for (size_t t = 0; t < needs.size(); ++t) {
+    needs[t] = graph.tensors()[t].kind == TensorKind::kParam;
+  }
+  for (const Op& op : graph.ops()) {
+    if (!op.kind.valid() || !passes_gradient(graph, op)) continue;
+    const bool any = std::any_of(op.inputs.begin(), op.inputs.end(),
+                                 [&needs](TensorId t) { return t.valid() && needs[t.index()]; });
+    for (const TensorId t : op.outputs) {
+      if (any && graph.tensor(t).dtype != DType::kI32) needs[t.index()] = true;
+    }
+  }
+  return needs;
+}
+
+}  // namespace
+
+bool GradContext::needs(TensorId tensor) const {
+  return tensor.valid() && needs_[tensor.index()];
+}
+
+TensorId GradContext::grad(TensorId tensor) const {
+  return grads_[tensor.index()];
+}
+
+OpId GradContext::emit(std::string_view kind, std::string_view suffix, std::vector<TensorId> inputs,
+                       Attrs attrs, bool is_dw) {
+  while (!inputs.empty() && !inputs.back().valid()) inputs.pop_back();
+  const OpId id = graph_.add_op(kind, fmt::format("{}.{}", op().name, suffix), std::move(inputs),
+                                std::move(attrs), Phase::kBackward);
+  const Op& forward = op();
+  Op& backward = graph_.op(id);
+  backward.segment = forward.segment;
+  backward.layer = forward.layer;
+  backward.part = forward.part;
+  backward.is_dw = is_dw;
+  return id;
+}
+
+void GradContext::add(TensorId tensor, TensorId partial) {
+  TensorId& grad = grads_[tensor.index()];
+  if (!grad.valid()) {
+    grad = partial;
+    return;
+  }
+  const std::string suffix = fmt::format("sum.{}", graph_.tensor(tensor).name);
+  grad = graph_.out(emit("add", suffix, {grad, partial}));
+}
+
+void GradContext::set(TensorId tensor, TensorId total) {
+  grads_[tensor.index()] = total;
+}
+
+std::vector<std::pair<TensorId, TensorId>> autodiff(Graph& graph, TensorId loss) {
+  const std::vector<bool> needs = tensors_that_need_gradients(graph);
+  const size_t num_forward = graph.num_ops(), num_tensors = graph.tensors().size();
+  const OpId loss_op = graph.producers()[loss.index()];
+  if (!loss_op.valid()) {
+    throw user_error("autodiff: nobody produces the loss '{}'", graph.tensor(loss).name);
+  }
+  std::vector<TensorId> grads(num_tensors);
+  for (size_t i = num_forward; i-- > 0;) {
+    const OpId id(static_cast<int64_t>(i));
+    if (graph.removed(id) || !passes_gradient(graph, graph.op(id))) continue;
+    const std::vector<TensorId>& outputs = graph.op(id).outputs;
+    const bool arrived = std::any_of(outputs.begin(), outputs.end(),
+                                     [&grads](TensorId t) { return grads[t.index()].valid(); });
+    if (!arrived && id != loss_op) continue;
+    GradContext context(graph, id, grads, needs);
+    graph.def(id).gradient(context, id);
+  }
+  std::vector<std::pair<TensorId, TensorId>> result;
+  for (size_t t = 0; t < num_tensors; ++t) {
+    if (graph.tensors()[t].kind != TensorKind::kParam || !grads[t].valid()) continue;
+    const TensorId param(static_cast<int64_t>(t));
+    graph.tensor(grads[t]).expert = graph.tensor(param).expert;
+    result.emplace_back(param, grads[t]);
+  }
+  // Backward ops were appended in order, and so were their outputs.
+  std::stable_sort(result.begin(), result.end(),
+                   [](const auto& a, const auto& b) { return a.second < b.second; });
+  return result;
+}
+
+}  // namespace moe

@@ -1,0 +1,178 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+#include <queue>
+
+#include "engine/base/errors.h"
+#include "engine/graph/graph.h"
+#include "engine/graph/op_def.h"
+
+namespace moe {
+namespace {
+
+OpId op_id(size_t i) {
+  return OpId(static_cast<int64_t>(i));
+}
+
+/// The op that overwrites each tensor in place, or invalid.
+std::vector<OpId> mutators(const Graph& graph) {
+  std::vector<OpId> mutator(graph.tensors().size());
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    if (graph.removed(op_id(i))) continue;
+    const Op& op = graph.ops()[i];
+    for (const int m : graph.def(op).mutates) {
+      mutator[op.inputs[static_cast<size_t>(m)].index()] = op_id(i);
+    }
+  }
+  return mutator;
+}
+
+/// "a -> b -> a": walks predecessors inside the ops that no order could place.
+std::string cycle_text(const Graph& graph, const std::vector<std::vector<OpId>>& preds,
+                       const std::vector<int32_t>& waiting, OpId start) {
+  std::vector<OpId> path;
+  OpId at = start;
+  while (std::find(path.begin(), path.end(), at) == path.end()) {
+    path.push_back(at);
+    const std::vector<OpId>& from = preds[at.index()];
+    at = *std::find_if(from.begin(), from.end(),
+                       [&waiting](OpId p) { return waiting[p.index()] > 0; });
+  }
+  std::vector<std::string> names{graph.op(at).name};
+  for (size_t i = path.size(); path[--i] != at;) names.push_back(graph.op(path[i]).name);
+  names.push_back(graph.op(at).name);
+  return fmt::format("{}", fmt::join(names, " -> "));
+}
+
+[[noreturn]] void fail_cycle(const Graph& graph, const Dependencies& deps,
+                             std::span<const Edge> more_edges,
+                             const std::vector<int32_t>& waiting) {
+  std::vector<std::vector<OpId>> preds = deps.preds;
+  for (const auto& [from, to] : more_edges) preds[to.index()].push_back(from);
+  const auto first = std::find_if(waiting.begin(), waiting.end(), [](int32_t n) { return n > 0; });
+  const OpId start = op_id(static_cast<size_t>(first - waiting.begin()));
+  throw user_error("graph '{}': ops form a cycle: {}", graph.name,
+                   cycle_text(graph, preds, waiting, start));
+}
+
+}  // namespace
+
+Dependencies dependencies(const Graph& graph) {
+  const size_t n = graph.num_ops();
+  Dependencies deps{std::vector<std::vector<OpId>>(n), std::vector<std::vector<OpId>>(n)};
+  const std::vector<OpId> producer = graph.producers();
+  const std::vector<OpId> mutator = mutators(graph);
+  for (size_t i = 0; i < n; ++i) {
+    if (graph.removed(op_id(i))) continue;
+    for (const TensorId t : graph.ops()[i].inputs) {
+      if (!t.valid()) continue;
+      if (producer[t.index()].valid()) deps.preds[i].push_back(producer[t.index()]);
+      const OpId overwriter = mutator[t.index()];
+      if (overwriter.valid() && overwriter.index() != i) {
+        deps.preds[overwriter.index()].push_back(op_id(i));
+      }
+    }
+  }
+  for (size_t i = 0; i < n; ++i) {
+    std::vector<OpId>& preds = deps.preds[i];
+    std::sort(preds.begin(), preds.end());
+    preds.erase(std::unique(preds.begin(), preds.end()), preds.end());
+    for (const OpId p : preds) deps.succs[p.index()].push_back(op_id(i));
+  }
+  return deps;
+}
+
+std::vector<OpId> topological_order(const Graph& graph, const Dependencies& deps,
+                                    std::span<const Edge> more_edges) {
+  const size_t n = graph.num_ops();
+  std::vector<int32_t> waiting(n);
+  std::vector<std::vector<OpId>> more(more_edges.empty() ? 0 : n);
+  for (size_t i = 0; i < n; ++i) waiting[i] = static_cast<int32_t>(deps.preds[i].size());
+  for (const auto& [from, to] : more_edges) {
+    more[from.index()].push_back(to);
+    ++waiting[to.index()];
+  }
+  std::priority_queue<OpId, std::vector<OpId>, std::greater<>> ready;
+  size_t live = 0;
+  for (size_t i = 0; i < n; ++i) {
+    if (graph.removed(op_id(i))) continue;
+    ++live;
+    if (waiting[i] == 0) ready.push(op_id(i));
+  }
+  std::vector<OpId> order;
+  order.reserve(live);
+  const auto release = [&](OpId to) {
+    if (--waiting[to.index()] == 0) ready.push(to);
+  };
+  while (!ready.empty()) {
+    const OpId next = ready.top();
+    ready.pop();
+    order.push_back(next);
+    for (const OpId s : deps.succs[next.index()]) release(s);
+    if (!more.empty()) {
+      for (const OpId s : more[next.index()]) release(s);
+    }
+  }
+  if (order.size() != live) fail_cycle(graph, deps, more_edges, waiting);
+  return order;
+}
+
+Reachability::Reachability(const Graph& graph, const Dependencies& deps,
+                           std::span<const Edge> more_edges)
+    : words_((graph.num_ops() + 63) / 64), bits_(graph.num_ops() * words_) {
+  std::vector<std::vector<OpId>> more(more_edges.empty() ? 0 : graph.num_ops());
+  for (const auto& [from, to] : more_edges) more[from.index()].push_back(to);
+  const std::vector<OpId> order = topological_order(graph, deps, more_edges);
+  const auto absorb = [this](OpId from, OpId to) {
+    uint64_t* row = &bits_[from.index() * words_];
+    const uint64_t* other = &bits_[to.index() * words_];
+    for (size_t w = 0; w < words_; ++w) row[w] |= other[w];
+    row[to.index() / 64] |= uint64_t{1} << (to.index() % 64);
+  };
+  for (auto it = order.rbegin(); it != order.rend(); ++it) {
+    for (const OpId s : deps.succs[it->index()]) absorb(*it, s);
+    if (!more.empty()) {
+      for (const OpId s : more[it->index()]) absorb(*it, s);
+    }
+  }
+}
+
+bool Reachability::reaches(OpId from, OpId to) const {
+  return (bits_[from.index() * words_ + to.index() / 64] >> (to.index() % 64)) & 1;
+}
+
+Graph compact(const Graph& graph) {
+  return with_order(graph, topological_order(graph, dependencies(graph)));
+}
+
+Graph with_order(const Graph& graph, std::span<const OpId> order) {
+  std::vector<bool> used(graph.tensors().size());
+  for (const OpId id : order) {
+    for (const TensorId t : graph.op(id).inputs) {
+      if (t.valid()) used[t.index()] = true;
+    }
+    for (const TensorId t : graph.op(id).outputs) used[t.index()] = true;
+  }
+  Graph result(graph.table());
+  result.name = graph.name;
+  result.num_ranks = graph.num_ranks;
+  std::vector<TensorId> renamed(used.size());
+  for (size_t t = 0; t < used.size(); ++t) {
+    const Tensor& tensor = graph.tensors()[t];
+    const bool persistent =
+        tensor.kind != TensorKind::kActivation && tensor.kind != TensorKind::kGradient;
+    if (used[t] || persistent) renamed[t] = result.add_tensor(tensor);
+  }
+  for (const OpId id : order) {
+    Op op = graph.op(id);
+    for (TensorId& t : op.inputs) {
+      if (t.valid()) t = renamed[t.index()];
+    }
+    for (TensorId& t : op.outputs) t = renamed[t.index()];
+    result.append(std::move(op));
+  }
+  return result;
+}
+
+}  // namespace moe

@@ -1,0 +1,200 @@
+#include "engine/graph/graph.h"
+
+#include <fmt/ranges.h>
+
+#include "engine/base/errors.h"
+#include "engine/base/names.h"
+#include "engine/graph/op_def.h"
+
+namespace moe {
+
+Bytes dtype_bytes(DType dtype) {
+  switch (dtype) {
+    case DType::kF16:
+      return 2;
+    case DType::kF32:
+      return 4;
+    case DType::kF64:
+      return 8;
+    case DType::kI32:
+      return 4;
+  }
+  return 0;
+}
+
+const char* dtype_name(DType dtype) {
+  switch (dtype) {
+    case DType::kF16:
+      return "f16";
+    case DType::kF32:
+      return "f32";
+    case DType::kF64:
+      return "f64";
+    case DType::kI32:
+      return "i32";
+  }
+  return "";
+}
+
+const char* tensor_kind_name(TensorKind kind) {
+  switch (kind) {
+    case TensorKind::kInput:
+      return "input";
+    case TensorKind::kParam:
+      return "param";
+    case TensorKind::kState:
+      return "state";
+    case TensorKind::kActivation:
+      return "activation";
+    case TensorKind::kGradient:
+      return "gradient";
+  }
+  return "";
+}
+
+const char* phase_name(Phase phase) {
+  switch (phase) {
+    case Phase::kForward:
+      return "forward";
+    case Phase::kBackward:
+      return "backward";
+    case Phase::kUpdate:
+      return "update";
+  }
+  return "";
+}
+
+const char* segment_name(Segment segment) {
+  switch (segment) {
+    case Segment::kEmbed:
+      return "embed";
+    case Segment::kAttn:
+      return "attn";
+    case Segment::kGate:
+      return "gate";
+    case Segment::kDispatch:
+      return "dispatch";
+    case Segment::kExpert:
+      return "expert";
+    case Segment::kCombine:
+      return "combine";
+    case Segment::kMlp:
+      return "mlp";
+    case Segment::kHead:
+      return "head";
+    case Segment::kUpdate:
+      return "update";
+  }
+  return "";
+}
+
+int64_t num_elements(const Shape& shape) {
+  int64_t n = 1;
+  for (const int64_t length : shape) n *= length;
+  return n;
+}
+
+std::string shape_text(const Shape& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ","));
+}
+
+const OpDef& Graph::def(OpId id) const {
+  return def(op(id));
+}
+const OpDef& Graph::def(const Op& op) const {
+  return table_->def(op.kind);
+}
+
+TensorId Graph::add_tensor(Tensor tensor) {
+  tensors_.push_back(std::move(tensor));
+  return TensorId(static_cast<int64_t>(tensors_.size()) - 1);
+}
+
+OpId Graph::append(Op op) {
+  ops_.push_back(std::move(op));
+  return OpId(static_cast<int64_t>(ops_.size()) - 1);
+}
+
+OpId Graph::add_op(std::string_view kind, std::string name, std::vector<TensorId> inputs,
+                   Attrs attrs, Phase phase) {
+  Op op;
+  op.name = std::move(name);
+  op.kind = table_->kind(kind);
+  op.inputs = std::move(inputs);
+  op.attrs = std::move(attrs);
+  op.phase = phase;
+  check_inputs(*this, op);
+  const TensorKind tensor_kind =
+      phase == Phase::kBackward ? TensorKind::kGradient : TensorKind::kActivation;
+  std::vector<TensorSpec> specs = def(op).infer(*this, op);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    op.outputs.push_back(add_tensor({.name = output_name(op.name, i),
+                                     .shape = std::move(specs[i].shape),
+                                     .dtype = specs[i].dtype,
+                                     .kind = tensor_kind}));
+  }
+  return append(std::move(op));
+}
+
+OpId Graph::find_op(std::string_view name) const {
+  for (size_t i = 0; i < ops_.size(); ++i) {
+    if (ops_[i].kind.valid() && ops_[i].name == name) return OpId(static_cast<int64_t>(i));
+  }
+  return {};
+}
+
+TensorId Graph::find_tensor(std::string_view name) const {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (tensors_[i].name == name) return TensorId(static_cast<int64_t>(i));
+  }
+  return {};
+}
+
+std::vector<OpId> Graph::producers() const {
+  std::vector<OpId> producers(tensors_.size());
+  for (size_t i = 0; i < ops_.size(); ++i) {
+    if (!ops_[i].kind.valid()) continue;
+    for (const TensorId t : ops_[i].outputs) producers[t.index()] = OpId(static_cast<int64_t>(i));
+  }
+  return producers;
+}
+
+Bytes Graph::bytes(TensorId id) const {
+  const Tensor& t = tensor(id);
+  return num_elements(t.shape) * dtype_bytes(t.dtype);
+}
+
+namespace {
+
+const AttrValue* find_attr(const Op& op, std::string_view key) {
+  for (const auto& [name, value] : op.attrs) {
+    if (name == key) return &value;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+int64_t attr_int(const Op& op, std::string_view key, int64_t otherwise) {
+  const AttrValue* value = find_attr(op, key);
+  if (value == nullptr) return otherwise;
+  if (const auto* number = std::get_if<int64_t>(value)) return *number;
+  throw user_error("op '{}': attribute '{}' must be an integer", op.name, key);
+}
+
+double attr_double(const Op& op, std::string_view key, double otherwise) {
+  const AttrValue* value = find_attr(op, key);
+  if (value == nullptr) return otherwise;
+  if (const auto* number = std::get_if<double>(value)) return *number;
+  if (const auto* number = std::get_if<int64_t>(value)) return static_cast<double>(*number);
+  throw user_error("op '{}': attribute '{}' must be a number", op.name, key);
+}
+
+std::string attr_string(const Op& op, std::string_view key, std::string otherwise) {
+  const AttrValue* value = find_attr(op, key);
+  if (value == nullptr) return otherwise;
+  if (const auto* text = std::get_if<std::string>(value)) return *text;
+  throw user_error("op '{}': attribute '{}' must be a string", op.name, key);
+}
+
+}  // namespace moe

@@ -1,0 +1,52 @@
+#include "engine/graph/op_def.h"
+
+#include "engine/base/errors.h"
+#include "engine/base/names.h"
+
+namespace moe {
+
+OpKind OpTable::kind(std::string_view name) const {
+  for (size_t i = 0; i < defs_.size(); ++i) {
+    if (name == defs_[i]->name) return OpKind(static_cast<int64_t>(i));
+  }
+  std::vector<std::string> names;
+  for (const OpDef* def : defs_) names.emplace_back(def->name);
+  throw UserError(unknown_name("op", name, std::move(names)));
+}
+
+std::vector<std::pair<int, int>> alias_pairs(const Graph& graph, const Op& op) {
+  const OpDef& def = graph.def(op);
+  std::vector<std::pair<int, int>> pairs = def.may_alias;
+  if (def.alias_each) {
+    for (size_t i = 0; i < op.outputs.size(); ++i) {
+      pairs.emplace_back(static_cast<int>(i), static_cast<int>(i));
+    }
+  }
+  std::erase_if(pairs, [&op](const std::pair<int, int>& pair) {
+    const auto out = static_cast<size_t>(pair.first), in = static_cast<size_t>(pair.second);
+    return out >= op.outputs.size() || in >= op.inputs.size() || !op.inputs[in].valid();
+  });
+  return pairs;
+}
+
+std::string output_name(const std::string& op, size_t i) {
+  return i == 0 ? op : fmt::format("{}:{}", op, i);
+}
+
+void check_inputs(const Graph& graph, const Op& op) {
+  const OpDef& def = graph.def(op);
+  const auto count = static_cast<int>(op.inputs.size());
+  if (count < def.min_inputs || count > def.max_inputs) {
+    throw user_error("op '{}': {} takes {} to {} inputs, not {}", op.name, def.name, def.min_inputs,
+                     def.max_inputs, count);
+  }
+  for (int i = 0; i < count; ++i) {
+    const TensorId t = op.inputs[static_cast<size_t>(i)];
+    if (t.valid() ? t.index() >= graph.tensors().size() : i < def.min_inputs) {
+      throw user_error("op '{}': input {} of {} is {}", op.name, i, def.name,
+                       t.valid() ? "not a tensor of this graph" : "required");
+    }
+  }
+}
+
+}  // namespace moe

@@ -1,0 +1,197 @@
+// The forward graph. Op names: b<i>.ln1, b<i>.attn.*, b<i>.ln2, b<i>.mlp.* or b<i>.moe.*, lnf, head,
+// loss; a backward op is named after its forward op.
+#include "engine/model/model.h"
+
+#include <unordered_map>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+#include "engine/ops/ops.h"
+#include "engine/routing/gate.h"
+
+namespace moe {
+namespace {
+
+class ForwardBuilder {
+ public:
+  ForwardBuilder(const ModelSpec& model, const GateSpec& gate, int64_t num_ranks)
+      : model_(model), gate_(gate), graph_(op_table()) {
+    graph_.name = model.name;
+    graph_.num_ranks = num_ranks;
+  }
+
+  Graph build() {
+    const Shape tokens = {model_.batch_per_device, model_.seq};
+    ids_ = graph_.add_tensor({"ids", tokens, DType::kI32, TensorKind::kInput});
+    const TensorId targets =
+        graph_.add_tensor({"targets", tokens, DType::kI32, TensorKind::kInput});
+    add_parameters();
+    segment_ = Segment::kEmbed;
+    TensorId x = op("embedding", "embed", {ids_, param("wte"), param("wpe")});
+    for (block_ = 0; block_ < model_.layers; ++block_) {
+      x = attention(x);
+      x = model_.is_moe(block_) ? moe_ffn(x) : dense_ffn(x);
+    }
+    block_ = -1;
+    segment_ = Segment::kHead;
+    x = op("layernorm", "lnf", {x, param("lnf.w"), param("lnf.b")});
+    const TensorId logits = op("linear", "head", {x, param("wte")});
+    const int64_t global_tokens = tokens[0] * tokens[1] * graph_.num_ranks;
+    op("cross_entropy", "loss", {logits, targets},
+       {{"scale", 1.0 / static_cast<double>(global_tokens)}});
+    return std::move(graph_);
+  }
+
+ private:
+  void add_parameters() {
+    for (const ParamInfo& info : parameters(model_)) {
+      Shape shape = info.shape;
+      if (info.expert) shape[0] /= graph_.num_ranks;
+      params_[info.name] =
+          graph_.add_tensor({info.name, shape, model_.dtype, TensorKind::kParam, info.expert});
+    }
+  }
+
+  TensorId param(const std::string& name) const { return params_.at(name); }
+  TensorId block_param(std::string_view name) const {
+    return params_.at(fmt::format("b{}.{}", block_, name));
+  }
+
+  OpId add(std::string_view kind, std::string_view name, std::vector<TensorId> inputs,
+           Attrs attrs = {}) {
+    const std::string full = block_ >= 0 ? fmt::format("b{}.{}", block_, name) : std::string(name);
+    const OpId id = graph_.add_op(kind, full, std::move(inputs), std::move(attrs));
+    graph_.op(id).segment = segment_;
+    graph_.op(id).layer = static_cast<int32_t>(block_);
+    return id;
+  }
+
+  /// The first output of a new op.
+  TensorId op(std::string_view kind, std::string_view name, std::vector<TensorId> inputs,
+              Attrs attrs = {}) {
+    return graph_.out(add(kind, name, std::move(inputs), std::move(attrs)));
+  }
+
+  TensorId layernorm(const std::string& name, TensorId x) {
+    return op("layernorm", name, {x, block_param(name + ".w"), block_param(name + ".b")});
+  }
+
+  /// x + attn(LN1(x))
+  TensorId attention(TensorId x) {
+    segment_ = Segment::kAttn;
+    const TensorId u = layernorm("ln1", x);
+    const TensorId qkv =
+        op("linear", "attn.qkv", {u, block_param("attn.qkv.w"), block_param("attn.qkv.b")});
+    const Attrs heads = {{"heads", model_.heads}};
+    TensorId context;
+    if (model_.fused_attention) {
+      context = op("attention", "attn.core", {qkv}, heads);
+    } else {
+      const Attrs head_dim = {{"head_dim", model_.hidden / model_.heads}};
+      const TensorId score = op("attn_score", "attn.score", {qkv}, heads);
+      const TensorId prob = op("attn_softmax", "attn.softmax", {score}, head_dim);
+      context = op("attn_context", "attn.context", {prob, qkv}, heads);
+    }
+    return op("linear", "attn.out",
+              {context, block_param("attn.out.w"), block_param("attn.out.b"), x});
+  }
+
+  /// x + fc2(GELU(fc1(LN2(x))))
+  TensorId dense_ffn(TensorId x) {
+    segment_ = Segment::kMlp;
+    TensorId u = layernorm("ln2", x);
+    u = op("linear", "mlp.fc1", {u, block_param("fc1.w")});
+    u = op("gelu", "mlp.gelu", {u, block_param("fc1.b")});
+    return op("linear", "mlp.fc2", {u, block_param("fc2.w"), block_param("fc2.b"), x});
+  }
+
+  TensorId moe_ffn(TensorId x) {
+    segment_ = Segment::kGate;
+    const TensorId u = layernorm("ln2", x);
+    const TensorId logits = op("gate_logits", "moe.logits", {u, block_param("gate.w")});
+    const OpId gate = add("gate", "moe.gate", {logits, ids_}, gate_attrs());
+    const auto routed = [this, gate](size_t i) { return graph_.out(gate, i); };
+    const TensorId weight = routed(1), choice_slot = routed(3), slot_choice = routed(4);
+    const TensorId counts = routed(5);
+    segment_ = Segment::kDispatch;
+    TensorId rows =
+        op("dispatch", "moe.dispatch", {u, slot_choice, choice_slot}, {{"k", gate_.columns}});
+    rows = exchange("moe.a2a_1", rows, counts, "expert");
+    segment_ = Segment::kExpert;
+    rows = op("expert_linear", "moe.fc1", {rows, block_param("ex.fc1.w")}, capacity_rows());
+    rows = op("gelu", "moe.gelu", {rows, block_param("ex.fc1.b")});
+    rows = op("expert_linear", "moe.fc2", {rows, block_param("ex.fc2.w"), block_param("ex.fc2.b")},
+              capacity_rows());
+    segment_ = Segment::kCombine;
+    rows = exchange("moe.a2a_2", rows, counts, "source");
+    return op("combine", "moe.combine", {rows, weight, choice_slot, x, slot_choice});
+  }
+
+  Attrs gate_attrs() const {
+    return {{"gate", gate_.name},         {"k", gate_.k},           {"columns", gate_.columns},
+            {"capacity", gate_.capacity}, {"scores", gate_.scores}, {"weight", gate_.weight}};
+  }
+
+  static Attrs capacity_rows() { return {{"rows", std::string("capacity")}}; }
+
+  /// One rank holds every expert: there is nothing to exchange, and rows stay [E,C,d].
+  TensorId exchange(std::string_view name, TensorId rows, TensorId counts, const char* to) {
+    if (graph_.num_ranks == 1) return rows;
+    return op("all_to_all", name, {rows, counts}, {{"to", std::string(to)}});
+  }
+
+  const ModelSpec& model_;
+  const GateSpec& gate_;
+  Graph graph_;
+  std::unordered_map<std::string, TensorId> params_;
+  TensorId ids_;
+  int64_t block_ = -1;
+  Segment segment_ = Segment::kEmbed;
+};
+
+}  // namespace
+
+GateSpec gate_spec(const ModelSpec& model) {
+  const Gate& gate = builtin_gate(model.gate);
+  GateSpec spec;
+  spec.name = gate.name;
+  spec.k = gate.fixed_k > 0 ? gate.fixed_k : model.k;
+  if (spec.k > model.experts) {
+    throw user_error("model.gate = '{}' takes {} experts a token, but model.experts = {}",
+                     gate.name, spec.k, model.experts);
+  }
+  spec.columns = gate.columns(spec.k, model.experts);
+  spec.capacity = gate.capacity(model.batch_per_device * model.seq, model.experts, spec.k,
+                                model.capacity_factor);
+  spec.batch_scope = scope_of(gate, model.capacity_factor) == GateScope::kBatch;
+  spec.scores = gate.scores == kernels::ScoreRule::kSoftmax ? "softmax" : "sigmoid";
+  switch (gate.weight) {
+    case kernels::WeightRule::kProb:
+      spec.weight = "prob";
+      break;
+    case kernels::WeightRule::kRenorm:
+      spec.weight = "renorm";
+      break;
+    case kernels::WeightRule::kOne:
+      spec.weight = "one";
+      break;
+  }
+  return spec;
+}
+
+Graph build_forward(const ModelSpec& model, const GateSpec& gate, int64_t num_ranks) {
+  check(model, num_ranks);
+  return ForwardBuilder(model, gate, num_ranks).build();
+}
+
+TensorId loss_of(const Graph& graph) {
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (!graph.removed(id) && graph.def(id).name == std::string_view("cross_entropy")) {
+      return graph.out(id);
+    }
+  }
+  throw user_error("graph '{}' has no cross_entropy op", graph.name);
+}
+
+}  // namespace moe

@@ -1,0 +1,92 @@
+// The rest of a training step: backward, all-reduces, update.
+#include "engine/base/errors.h"
+#include "engine/graph/autodiff.h"
+#include "engine/model/model.h"
+
+namespace moe {
+namespace {
+
+using Gradients = std::vector<std::pair<TensorId, TensorId>>;  // (parameter, its gradient)
+
+/// Gradients that travel together, in the order in which they become complete.
+std::vector<std::vector<size_t>> buckets_of(const Graph& graph, const Gradients& gradients,
+                                            Bytes bucket_bytes) {
+  std::vector<std::vector<size_t>> buckets;
+  Bytes filled = 0;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (graph.tensor(gradients[i].first).expert) continue;
+    if (buckets.empty() || filled >= bucket_bytes) {
+      buckets.emplace_back();
+      filled = 0;
+    }
+    buckets.back().push_back(i);
+    filled += graph.bytes(gradients[i].second);
+  }
+  return buckets;
+}
+
+/// Appends one all-reduce a bucket and replaces the gradients by their sums. Returns, an all-reduce,
+/// the op that completes its last gradient.
+std::vector<OpId> add_all_reduces(Graph& graph, Gradients& gradients, const GradientSync& sync) {
+  const std::vector<OpId> producers = graph.producers();
+  std::vector<OpId> ready;
+  for (const std::vector<size_t>& bucket : buckets_of(graph, gradients, sync.bucket_bytes)) {
+    std::vector<TensorId> inputs;
+    for (const size_t i : bucket) inputs.push_back(gradients[i].second);
+    const OpId last = producers[inputs.back().index()];
+    const OpId id = graph.add_op("all_reduce", fmt::format("all_reduce.{}", ready.size()),
+                                 std::move(inputs), {}, Phase::kBackward);
+    graph.op(id).segment = Segment::kUpdate;
+    graph.op(id).layer = graph.op(last).layer;
+    for (size_t j = 0; j < bucket.size(); ++j) gradients[bucket[j]].second = graph.out(id, j);
+    ready.push_back(last);
+  }
+  return ready;
+}
+
+void add_updates(Graph& graph, const Gradients& gradients, const OptimizerSpec& optimizer) {
+  for (const auto& [param, gradient] : gradients) {
+    Tensor velocity = graph.tensor(param);
+    velocity.name += ".v";
+    velocity.kind = TensorKind::kState;
+    const TensorId v = graph.add_tensor(std::move(velocity));
+    const OpId id =
+        graph.add_op("sgd", graph.tensor(param).name + ".sgd", {param, v, gradient},
+                     {{"lr", optimizer.lr}, {"momentum", optimizer.momentum}}, Phase::kUpdate);
+    graph.op(id).segment = Segment::kUpdate;
+  }
+}
+
+/// Program order with all-reduce i (op first + i) right after ready[i].
+std::vector<OpId> order_when_ready(const Graph& graph, size_t first,
+                                   const std::vector<OpId>& ready) {
+  std::vector<OpId> order;
+  order.reserve(graph.num_ops());
+  size_t next = 0;  // ready ascends, since gradients come in the order of completion
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    if (i >= first && i < first + ready.size()) continue;
+    const OpId id(static_cast<int64_t>(i));
+    if (graph.removed(id)) continue;
+    order.push_back(id);
+    for (; next < ready.size() && ready[next] == id; ++next) {
+      order.emplace_back(static_cast<int64_t>(first + next));
+    }
+  }
+  return order;
+}
+
+}  // namespace
+
+void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer,
+                             const GradientSync& sync) {
+  Gradients gradients = autodiff(graph, loss_of(graph));
+  const size_t first = graph.num_ops();
+  std::vector<OpId> ready;
+  if (graph.num_ranks > 1) ready = add_all_reduces(graph, gradients, sync);
+  add_updates(graph, gradients, optimizer);
+  if (sync.when_ready && !ready.empty()) {
+    graph = with_order(graph, order_when_ready(graph, first, ready));
+  }
+}
+
+}  // namespace moe

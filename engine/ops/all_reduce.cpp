@@ -1,0 +1,46 @@
+// The sum of gradients over all ranks; the executor runs it through its Communicator.
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+constexpr int kMaxTensors = 1 << 16;
+
+std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  std::vector<TensorSpec> specs;
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    if (!has(op, i)) throw user_error("op '{}': input {} is required", op.name, i);
+    specs.push_back({expect_matrix(g, op, i, 1), arg(g, op, i).dtype});
+  }
+  return specs;
+}
+
+Work work(const Graph& g, const Op& op, const WorkContext&) {
+  Bytes bytes = 0;
+  for (const TensorId t : op.inputs) bytes += g.bytes(t);
+  return {.bytes = static_cast<double>(bytes)};
+}
+
+/// Several tensors are packed into one message.
+Bytes scratch(const Graph& g, const Op& op, Bytes elem_bytes) {
+  if (op.inputs.size() < 2) return 0;
+  Bytes elements = 0;
+  for (const TensorId t : op.inputs) elements += num_elements(g.tensor(t).shape);
+  return elements * elem_bytes;
+}
+
+}  // namespace
+
+const OpDef kAllReduce = {.name = "all_reduce",
+                          .doc = "sums each tensor over the ranks, in rank order",
+                          .lane = LaneKind::kComm,
+                          .collective = Collective::kAllReduce,
+                          .min_inputs = 1,
+                          .max_inputs = kMaxTensors,
+                          .infer = infer,
+                          .work = work,
+                          .alias_each = true,
+                          .scratch_bytes = scratch};
+
+}  // namespace moe::ops

@@ -1,0 +1,97 @@
+// The exchange of slots between ranks, and of how many rows of them are real. The executor runs both
+// through its Communicator.
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+bool to_expert(const Op& op) {
+  const std::string to = attr_string(op, "to");
+  if (to != "expert" && to != "source") {
+    throw user_error("op '{}': attribute 'to' is '{}', allowed: expert, source", op.name, to);
+  }
+  return to == "expert";
+}
+
+int64_t local_experts(const Graph& g, const Op& op, int64_t experts) {
+  if (experts % g.num_ranks != 0) {
+    throw user_error("op '{}': {} experts do not divide over {} ranks", op.name, experts,
+                     g.num_ranks);
+  }
+  return experts / g.num_ranks;
+}
+
+std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  const int64_t ranks = g.num_ranks;
+  const DType dtype = arg(g, op, 0).dtype;
+  int64_t experts = 0;
+  Shape out;
+  if (to_expert(op)) {
+    expect_shape(g, op, 0, {kAny, kAny, kAny});
+    const Shape& in = shape(g, op, 0);
+    experts = in[0];
+    out = {local_experts(g, op, experts), ranks, in[1], in[2]};
+  } else {
+    expect_shape(g, op, 0, {kAny, ranks, kAny, kAny});
+    const Shape& in = shape(g, op, 0);
+    experts = in[0] * ranks;
+    out = {experts, in[2], in[3]};
+  }
+  expect_index(g, op, 1, {experts});
+  expect_index(g, op, 2, {experts / ranks, ranks});
+  if (attr_int(op, "irregular") != 0 && (!has(op, 1) || !has(op, 2))) {
+    throw user_error("op '{}': irregular needs inputs 1, counts, and 2, recv_counts", op.name);
+  }
+  return {{out, dtype}};
+}
+
+/// What this rank hands over in all, its own part included; cost models divide by ranks.
+Work work(const Graph& g, const Op& op, const WorkContext& context) {
+  const auto bytes = static_cast<double>(g.bytes(op.inputs[0]));
+  return {.bytes = attr_int(op, "irregular") != 0 ? bytes * context.fill : bytes};
+}
+
+void gradient(GradContext& c, OpId) {
+  const Op op = c.op();
+  if (!c.needs(op.inputs[0])) return;
+  Attrs attrs = op.attrs;
+  attrs["to"] = to_expert(op) ? "source" : "expert";
+  const OpId dx =
+      c.emit("all_to_all", "dx",
+             {c.grad(op.outputs[0]), input_or_none(op, 1), input_or_none(op, 2)}, attrs);
+  c.add(op.inputs[0], c.graph().out(dx));
+}
+
+std::vector<TensorSpec> infer_counts(const Graph& g, const Op& op) {
+  expect_index(g, op, 0, {kAny});
+  return {{{local_experts(g, op, shape(g, op, 0)[0]), g.num_ranks}, DType::kI32}};
+}
+
+Work work_counts(const Graph& g, const Op& op, const WorkContext&) {
+  return {.bytes = static_cast<double>(g.bytes(op.inputs[0]))};
+}
+
+}  // namespace
+
+const OpDef kAllToAll = {
+    .name = "all_to_all",
+    .doc = "slots to the ranks of their experts, or back; attrs to, irregular (only real rows)",
+    .lane = LaneKind::kComm,
+    .collective = Collective::kAllToAll,
+    .min_inputs = 1,
+    .max_inputs = 3,
+    .infer = infer,
+    .work = work,
+    .gradient = gradient};
+
+const OpDef kExchangeCounts = {.name = "exchange_counts",
+                               .doc = "rows that every source rank sends to each local expert",
+                               .lane = LaneKind::kComm,
+                               .collective = Collective::kAllToAll,
+                               .min_inputs = 1,
+                               .max_inputs = 1,
+                               .infer = infer_counts,
+                               .work = work_counts};
+
+}  // namespace moe::ops

@@ -1,0 +1,109 @@
+// Fused causal self-attention; the backward recomputes the probabilities.
+#include "engine/ops/attention_shape.h"
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  const kernels::AttentionShape s = attention_shape(g, op, 0);
+  const DType dtype = arg(g, op, 0).dtype;
+  return {{{s.batch, s.seq, s.heads * s.head_dim}, dtype},
+          {{s.batch, s.heads, s.seq}, stats_dtype(dtype)}};
+}
+
+/// Each of `products` matrix products visits the seq (seq + 1) / 2 pairs on and below the diagonal.
+Work causal_work(const Graph& g, const Op& op, size_t qkv, double products) {
+  const kernels::AttentionShape s = attention_shape(g, op, qkv);
+  const double pairs = 0.5 * static_cast<double>(s.seq) * static_cast<double>(s.seq + 1);
+  return {.flops = products * 2 * pairs * static_cast<double>(s.batch * s.heads * s.head_dim),
+          .bytes = io_bytes(g, op),
+          .gemm = true};
+}
+
+Work work(const Graph& g, const Op& op, const WorkContext&) {
+  return causal_work(g, op, 0, 2);
+}
+
+void gradient(GradContext& c, OpId) {
+  const Op op = c.op();
+  const TensorId qkv = op.inputs[0], ctx = op.outputs[0], lse = op.outputs[1];
+  if (!c.needs(qkv)) return;
+  const OpId dx = c.emit("attention_dx", "dx", {c.grad(ctx), ctx, qkv, lse}, op.attrs);
+  c.add(qkv, c.graph().out(dx));
+}
+
+template <class T>
+Bytes work_bytes(kernels::AttentionShape s) {
+  return kernels::table<T>().attention_work_bytes(s);
+}
+
+Bytes scratch(const Graph& g, const Op& op, size_t qkv, Bytes elem_bytes) {
+  const kernels::AttentionShape s = attention_shape(g, op, qkv);
+  return elem_bytes == 8 ? work_bytes<double>(s) : work_bytes<float>(s);
+}
+
+template <class T>
+void run(const KernelCall<T>& c) {
+  c.k.attention(c.out(0), c.out(1), c.in(0), attention_shape(c.graph, c.op, 0), c.scratch,
+                c.stream);
+}
+
+std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
+  const kernels::AttentionShape s = attention_shape(g, op, 2);
+  const Shape ctx = {s.batch, s.seq, s.heads * s.head_dim};
+  expect_shape(g, op, 0, ctx);
+  expect_shape(g, op, 1, ctx);
+  expect_shape(g, op, 3, {s.batch, s.heads, s.seq});
+  return {{shape(g, op, 2), arg(g, op, 2).dtype}};
+}
+
+/// Recomputed scores, dv, dprob, dq and dk.
+Work work_dx(const Graph& g, const Op& op, const WorkContext&) {
+  return causal_work(g, op, 2, 5);
+}
+
+template <class T>
+void run_dx(const KernelCall<T>& c) {
+  c.k.attention_dx(c.out(0), c.in(0), c.in(1), c.in(2), c.in(3), attention_shape(c.graph, c.op, 2),
+                   c.scratch, c.stream);
+}
+
+}  // namespace
+
+kernels::AttentionShape attention_shape(const Graph& g, const Op& op, size_t i) {
+  expect_shape(g, op, i, {kAny, kAny, kAny});
+  const Shape& qkv = shape(g, op, i);
+  const int64_t heads = expect_attr(op, "heads", 1);
+  if (qkv[2] % (3 * heads) != 0) {
+    throw user_error("op '{}': the last axis of '{}' {} is not 3 * heads * head size, heads = {}",
+                     op.name, arg(g, op, i).name, shape_text(qkv), heads);
+  }
+  return {qkv[0], qkv[1], heads, qkv[2] / (3 * heads)};
+}
+
+const OpDef kAttention = {
+    .name = "attention",
+    .doc = "fused causal attention over attr heads; also keeps the log-sum-exp of the scores",
+    .min_inputs = 1,
+    .max_inputs = 1,
+    .infer = infer,
+    .work = work,
+    .gradient = gradient,
+    .scratch_bytes = [](const Graph& g, const Op& op, Bytes b) { return scratch(g, op, 0, b); },
+    .run_f32 = run<float>,
+    .run_f64 = run<double>};
+
+const OpDef kAttentionDx = {
+    .name = "attention_dx",
+    .doc = "gradient of qkv through fused attention",
+    .min_inputs = 4,
+    .max_inputs = 4,
+    .infer = infer_dx,
+    .work = work_dx,
+    .scratch_bytes = [](const Graph& g, const Op& op, Bytes b) { return scratch(g, op, 2, b); },
+    .run_f32 = run_dx<float>,
+    .run_f64 = run_dx<double>};
+
+}  // namespace moe::ops

@@ -1,0 +1,201 @@
+// Causal attention in three ops that keep [B, heads, S, S] in memory, as compilers without a fused
+// kernel run it. attn_context_dx and attn_score_dx fill one gradient of qkv between them.
+#include "engine/ops/attention_shape.h"
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+Shape square(const kernels::AttentionShape& s) {
+  return {s.batch, s.heads, s.seq, s.seq};
+}
+Shape context(const kernels::AttentionShape& s) {
+  return {s.batch, s.seq, s.heads * s.head_dim};
+}
+
+/// Products over the full square, as plain batched GEMMs do them.
+Work square_work(const Graph& g, const Op& op, size_t qkv, double products) {
+  const kernels::AttentionShape s = attention_shape(g, op, qkv);
+  return {.flops = products * 2 * static_cast<double>(num_elements(square(s))) *
+                   static_cast<double>(s.head_dim),
+          .bytes = io_bytes(g, op),
+          .gemm = true};
+}
+
+/// The softmax ops see no qkv: sizes from the square, the head size from attr head_dim.
+kernels::AttentionShape softmax_shape(const Graph& g, const Op& op) {
+  expect_shape(g, op, 0, {kAny, kAny, kAny, kAny});
+  const Shape& score = shape(g, op, 0);
+  expect_shape(g, op, 0, {score[0], score[1], score[2], score[2]});
+  return {score[0], score[2], score[1], expect_attr(op, "head_dim", 1)};
+}
+
+std::vector<TensorSpec> infer_score(const Graph& g, const Op& op) {
+  return {{square(attention_shape(g, op, 0)), arg(g, op, 0).dtype}};
+}
+
+void gradient_score(GradContext& c, OpId) {
+  const Op op = c.op();
+  const TensorId qkv = op.inputs[0], dscore = c.grad(op.outputs[0]);
+  if (!c.needs(qkv)) return;
+  if (!c.grad(qkv).valid()) {
+    throw user_error("op '{}': attn_score needs an attn_context that reads the same qkv", op.name);
+  }
+  const OpId dx = c.emit("attn_score_dx", "dx", {dscore, qkv, c.grad(qkv)}, op.attrs);
+  c.set(qkv, c.graph().out(dx));
+}
+
+template <class T>
+void run_score(const KernelCall<T>& c) {
+  c.k.attn_score(c.out(0), c.in(0), attention_shape(c.graph, c.op, 0), c.stream);
+}
+
+std::vector<TensorSpec> infer_softmax(const Graph& g, const Op& op) {
+  return {{square(softmax_shape(g, op)), arg(g, op, 0).dtype}};
+}
+
+void gradient_softmax(GradContext& c, OpId) {
+  const Op op = c.op();
+  if (!c.needs(op.inputs[0])) return;
+  const TensorId prob = op.outputs[0];
+  const OpId dx = c.emit("attn_softmax_dx", "dx", {c.grad(prob), prob}, op.attrs);
+  c.add(op.inputs[0], c.graph().out(dx));
+}
+
+template <class T>
+void run_softmax(const KernelCall<T>& c) {
+  c.k.attn_softmax(c.out(0), c.in(0), softmax_shape(c.graph, c.op), c.stream);
+}
+
+std::vector<TensorSpec> infer_context(const Graph& g, const Op& op) {
+  const kernels::AttentionShape s = attention_shape(g, op, 1);
+  expect_shape(g, op, 0, square(s));
+  return {{context(s), arg(g, op, 1).dtype}};
+}
+
+void gradient_context(GradContext& c, OpId) {
+  const Op op = c.op();
+  const TensorId prob = op.inputs[0], qkv = op.inputs[1];
+  if (!c.needs(qkv)) return;
+  const OpId dx = c.emit("attn_context_dx", "dx", {c.grad(op.outputs[0]), prob, qkv}, op.attrs);
+  c.add(prob, c.graph().out(dx, 0));
+  c.add(qkv, c.graph().out(dx, 1));
+}
+
+template <class T>
+void run_context(const KernelCall<T>& c) {
+  c.k.attn_context(c.out(0), c.in(0), c.in(1), attention_shape(c.graph, c.op, 1), c.stream);
+}
+
+std::vector<TensorSpec> infer_context_dx(const Graph& g, const Op& op) {
+  const kernels::AttentionShape s = attention_shape(g, op, 2);
+  expect_shape(g, op, 0, context(s));
+  expect_shape(g, op, 1, square(s));
+  const DType dtype = arg(g, op, 2).dtype;
+  return {{square(s), dtype}, {shape(g, op, 2), dtype}};
+}
+
+template <class T>
+void run_context_dx(const KernelCall<T>& c) {
+  start_from<T>(c, c.out(1), nullptr, num_elements(c.out_shape(1)));
+  c.k.attn_context_dx(c.out(0), c.out(1), c.in(0), c.in(1), c.in(2),
+                      attention_shape(c.graph, c.op, 2), c.stream);
+}
+
+std::vector<TensorSpec> infer_softmax_dx(const Graph& g, const Op& op) {
+  const kernels::AttentionShape s = softmax_shape(g, op);
+  expect_shape(g, op, 1, square(s));
+  return {{square(s), arg(g, op, 0).dtype}};
+}
+
+template <class T>
+void run_softmax_dx(const KernelCall<T>& c) {
+  c.k.attn_softmax_dx(c.out(0), c.in(0), c.in(1), softmax_shape(c.graph, c.op), c.stream);
+}
+
+std::vector<TensorSpec> infer_score_dx(const Graph& g, const Op& op) {
+  const kernels::AttentionShape s = attention_shape(g, op, 1);
+  expect_shape(g, op, 0, square(s));
+  expect_shape(g, op, 2, shape(g, op, 1));
+  return {{shape(g, op, 1), arg(g, op, 1).dtype}};
+}
+
+template <class T>
+void run_score_dx(const KernelCall<T>& c) {
+  copy(c, c.out(0), c.in(2), num_elements(c.out_shape(0)));
+  c.k.attn_score_dx(c.out(0), c.in(0), c.in(1), attention_shape(c.graph, c.op, 1), c.stream);
+}
+
+template <int flops_an_element>
+Work work_softmax(const Graph& g, const Op& op, const WorkContext&) {
+  return elementwise_work(g, op,
+                          flops_an_element * static_cast<double>(num_elements(shape(g, op, 0))));
+}
+
+template <size_t qkv, int products>
+Work work_products(const Graph& g, const Op& op, const WorkContext&) {
+  return square_work(g, op, qkv, products);
+}
+
+}  // namespace
+
+const OpDef kAttnScore = {.name = "attn_score",
+                          .doc = "score = q k^T for each of attr heads, unscaled",
+                          .min_inputs = 1,
+                          .max_inputs = 1,
+                          .infer = infer_score,
+                          .work = work_products<0, 1>,
+                          .gradient = gradient_score,
+                          .run_f32 = run_score<float>,
+                          .run_f64 = run_score<double>};
+
+const OpDef kAttnSoftmax = {.name = "attn_softmax",
+                            .doc = "causal softmax of score / sqrt(attr head_dim)",
+                            .min_inputs = 1,
+                            .max_inputs = 1,
+                            .infer = infer_softmax,
+                            .work = work_softmax<5>,
+                            .gradient = gradient_softmax,
+                            .run_f32 = run_softmax<float>,
+                            .run_f64 = run_softmax<double>};
+
+const OpDef kAttnContext = {.name = "attn_context",
+                            .doc = "context = prob v",
+                            .min_inputs = 2,
+                            .max_inputs = 2,
+                            .infer = infer_context,
+                            .work = work_products<1, 1>,
+                            .gradient = gradient_context,
+                            .run_f32 = run_context<float>,
+                            .run_f64 = run_context<double>};
+
+const OpDef kAttnContextDx = {.name = "attn_context_dx",
+                              .doc = "dprob, and dqkv with the v columns filled and the others 0",
+                              .min_inputs = 3,
+                              .max_inputs = 3,
+                              .infer = infer_context_dx,
+                              .work = work_products<2, 2>,
+                              .run_f32 = run_context_dx<float>,
+                              .run_f64 = run_context_dx<double>};
+
+const OpDef kAttnSoftmaxDx = {.name = "attn_softmax_dx",
+                              .doc = "gradient of the unscaled scores",
+                              .min_inputs = 2,
+                              .max_inputs = 2,
+                              .infer = infer_softmax_dx,
+                              .work = work_softmax<5>,
+                              .run_f32 = run_softmax_dx<float>,
+                              .run_f64 = run_softmax_dx<double>};
+
+const OpDef kAttnScoreDx = {.name = "attn_score_dx",
+                            .doc = "dqkv with the q and k columns filled, the v columns taken over",
+                            .min_inputs = 3,
+                            .max_inputs = 3,
+                            .infer = infer_score_dx,
+                            .work = work_products<1, 2>,
+                            .may_alias = {{0, 2}},
+                            .run_f32 = run_score_dx<float>,
+                            .run_f64 = run_score_dx<double>};
+
+}  // namespace moe::ops

@@ -1,0 +1,131 @@
+// Sums the experts' results of each token with its weights.
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+constexpr size_t kSlots = 0, kWeight = 1, kChoiceSlot = 2, kResidual = 3, kSlotChoice = 4;
+
+std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  expect_shape(g, op, kSlots, {kAny, kAny, kAny});
+  expect_shape(g, op, kWeight, {kAny, kAny});
+  const Shape& slots = shape(g, op, kSlots);
+  const Shape& weight = shape(g, op, kWeight);
+  expect_index(g, op, kChoiceSlot, weight);
+  expect_index(g, op, kSlotChoice, {slots[0], slots[1]});
+  Shape y = token_shape(op, weight[0], slots[2]);
+  if (has(op, kResidual)) {
+    expect_rows(g, op, kResidual, weight[0], slots[2]);
+    y = shape(g, op, kResidual);
+  }
+  return {{y, arg(g, op, kSlots).dtype}};
+}
+
+Work work(const Graph& g, const Op& op, const WorkContext& context) {
+  const double unread = (1 - context.fill) * static_cast<double>(g.bytes(op.inputs[kSlots]));
+  const double backward_only =
+      has(op, kSlotChoice) ? static_cast<double>(g.bytes(op.inputs[kSlotChoice])) : 0;
+  return {.flops = 2 * context.fill * static_cast<double>(num_elements(shape(g, op, kSlots))),
+          .bytes = io_bytes(g, op) - unread - backward_only};
+}
+
+void gradient(GradContext& c, OpId) {
+  const Op op = c.op();
+  const TensorId dy = c.grad(op.outputs[0]), slots = op.inputs[kSlots];
+  const TensorId weight = op.inputs[kWeight], residual = input_or_none(op, kResidual);
+  if (c.needs(residual)) c.add(residual, dy);
+  if (c.needs(slots)) {
+    if (!has(op, kSlotChoice)) {
+      throw user_error("op '{}': the backward needs input {}, slot_choice", op.name, kSlotChoice);
+    }
+    const OpId dx = c.emit("combine_dx", "dx", {dy, weight, op.inputs[kSlotChoice]});
+    c.add(slots, c.graph().out(dx));
+  }
+  if (c.needs(weight)) {
+    const OpId dw = c.emit("combine_dweight", "dweight", {dy, slots, op.inputs[kChoiceSlot]});
+    c.add(weight, c.graph().out(dw));
+  }
+}
+
+template <class T>
+void run(const KernelCall<T>& c) {
+  const Shape& weight = c.in_shape(kWeight);
+  c.k.combine(c.out(0), c.in(kSlots), c.in(kWeight), c.in_i32(kChoiceSlot), c.in(kResidual),
+              weight[0], weight[1], cols_of(c.in_shape(kSlots)), c.stream);
+}
+
+std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
+  expect_shape(g, op, 1, {kAny, kAny});
+  const Shape& dy = expect_matrix(g, op, 0);
+  expect_rows(g, op, 0, shape(g, op, 1)[0], cols_of(dy));
+  expect_index(g, op, 2, {kAny, kAny});
+  const Shape& slots = shape(g, op, 2);
+  return {{{slots[0], slots[1], cols_of(dy)}, arg(g, op, 0).dtype}};
+}
+
+Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
+  const auto slots = static_cast<double>(g.bytes(op.outputs[0]));
+  return {.flops = context.fill * static_cast<double>(num_elements(g.tensor(op.outputs[0]).shape)),
+          .bytes = slots * (1 + context.fill) +
+                   static_cast<double>(g.bytes(op.inputs[1]) + g.bytes(op.inputs[2]))};
+}
+
+template <class T>
+void run_dx(const KernelCall<T>& c) {
+  const Shape& slots = c.out_shape(0);
+  c.k.combine_dx(c.out(0), c.in(0), c.in(1), c.in_i32(2), slots[0] * slots[1], c.in_shape(1)[1],
+                 slots[2], c.stream);
+}
+
+std::vector<TensorSpec> infer_dweight(const Graph& g, const Op& op) {
+  expect_shape(g, op, 1, {kAny, kAny, kAny});
+  expect_index(g, op, 2, {kAny, kAny});
+  expect_rows(g, op, 0, shape(g, op, 2)[0], shape(g, op, 1)[2]);
+  return {{shape(g, op, 2), arg(g, op, 0).dtype}};
+}
+
+Work work_dweight(const Graph& g, const Op& op, const WorkContext& context) {
+  const double unread = (1 - context.fill) * static_cast<double>(g.bytes(op.inputs[1]));
+  return {.flops = 2 * context.fill * static_cast<double>(num_elements(shape(g, op, 1))),
+          .bytes = io_bytes(g, op) - unread};
+}
+
+template <class T>
+void run_dweight(const KernelCall<T>& c) {
+  const Shape& choice = c.in_shape(2);
+  c.k.combine_dweight(c.out(0), c.in(0), c.in(1), c.in_i32(2), choice[0], choice[1],
+                      cols_of(c.in_shape(1)), c.stream);
+}
+
+}  // namespace
+
+const OpDef kCombine = {.name = "combine",
+                        .doc = "y[t] = [residual +] sum over its choices of weight * slot",
+                        .min_inputs = 3,
+                        .max_inputs = 5,
+                        .infer = infer,
+                        .work = work,
+                        .gradient = gradient,
+                        .run_f32 = run<float>,
+                        .run_f64 = run<double>};
+
+const OpDef kCombineDx = {.name = "combine_dx",
+                          .doc = "gradient of the slots: weight * dy of the slot's token, or 0",
+                          .min_inputs = 3,
+                          .max_inputs = 3,
+                          .infer = infer_dx,
+                          .work = work_dx,
+                          .run_f32 = run_dx<float>,
+                          .run_f64 = run_dx<double>};
+
+const OpDef kCombineDweight = {.name = "combine_dweight",
+                               .doc = "gradient of the weights: dy . slot, 0 for dropped choices",
+                               .min_inputs = 3,
+                               .max_inputs = 3,
+                               .infer = infer_dweight,
+                               .work = work_dweight,
+                               .run_f32 = run_dweight<float>,
+                               .run_f64 = run_dweight<double>};
+
+}  // namespace moe::ops

@@ -1,0 +1,51 @@
+// The loss and, in one go, the gradient of the logits, so the logits need not be kept.
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  const Shape& logits = expect_matrix(g, op, 0);
+  const Tensor& targets = arg(g, op, 1);
+  if (targets.dtype != DType::kI32 || num_elements(targets.shape) != rows_of(logits)) {
+    throw user_error(
+        "op '{}' (cross_entropy): input 1 '{}' is {} {}, expected i32 targets of {} rows", op.name,
+        targets.name, dtype_name(targets.dtype), shape_text(targets.shape), rows_of(logits));
+  }
+  return {{{1}, DType::kF64}, {logits, arg(g, op, 0).dtype}};
+}
+
+Work work(const Graph& g, const Op& op, const WorkContext&) {
+  return elementwise_work(g, op, 6.0 * static_cast<double>(num_elements(shape(g, op, 0))));
+}
+
+void gradient(GradContext& c, OpId) {
+  const Op op = c.op();
+  if (c.needs(op.inputs[0])) c.add(op.inputs[0], op.outputs[1]);
+}
+
+template <class T>
+void run(const KernelCall<T>& c) {
+  const Shape& logits = c.in_shape(0);
+  copy(c, c.out(1), c.in(0), num_elements(logits));
+  c.k.cross_entropy(reinterpret_cast<double*>(c.out(0)), c.out(1), c.in_i32(1),
+                    attr_double(c.op, "scale", 1.0), true, rows_of(logits), cols_of(logits),
+                    c.stream);
+}
+
+}  // namespace
+
+const OpDef kCrossEntropy = {
+    .name = "cross_entropy",
+    .doc = "loss = attr scale * sum of -log softmax(logits)[target]; dlogits",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .infer = infer,
+    .work = work,
+    .gradient = gradient,
+    .may_alias = {{1, 0}},
+    .run_f32 = run<float>,
+    .run_f64 = run<double>};
+
+}  // namespace moe::ops

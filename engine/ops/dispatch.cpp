@@ -1,0 +1,85 @@
+// Puts tokens into the slots of their experts, and back.
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  const Shape& x = expect_matrix(g, op, 0);
+  expect_index(g, op, 1, {kAny, kAny});
+  expect_index(g, op, 2, {rows_of(x), expect_attr(op, "k", 1)});
+  const Shape& slots = shape(g, op, 1);
+  return {{{slots[0], slots[1], cols_of(x)}, arg(g, op, 0).dtype}};
+}
+
+/// Rows are read for filled slots only; every slot is written.
+Work work(const Graph& g, const Op& op, const WorkContext& context) {
+  const auto slots = static_cast<double>(g.bytes(op.outputs[0]));
+  return {.bytes = slots * (1 + context.fill) + static_cast<double>(g.bytes(op.inputs[1]))};
+}
+
+void gradient(GradContext& c, OpId) {
+  const Op op = c.op();
+  const TensorId x = op.inputs[0];
+  if (!c.needs(x)) return;
+  if (!has(op, 2)) throw user_error("op '{}': the backward needs input 2, choice_slot", op.name);
+  const Attrs attrs = seq_attr(shape(c.graph(), op, 0));
+  const OpId dx =
+      c.emit("dispatch_dx", "dx", {c.grad(op.outputs[0]), op.inputs[2], c.grad(x)}, attrs);
+  c.set(x, c.graph().out(dx));
+}
+
+template <class T>
+void run(const KernelCall<T>& c) {
+  const Shape& out = c.out_shape(0);
+  c.k.dispatch(c.out(0), c.in(0), c.in_i32(1), out[0] * out[1], attr_int(c.op, "k", 1), out[2],
+               c.stream);
+}
+
+std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
+  expect_shape(g, op, 0, {kAny, kAny, kAny});
+  expect_index(g, op, 1, {kAny, kAny});
+  const Shape dx = token_shape(op, shape(g, op, 1)[0], shape(g, op, 0)[2]);
+  expect_shape(g, op, 2, dx);
+  return {{dx, arg(g, op, 0).dtype}};
+}
+
+Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
+  const double slots = context.fill * static_cast<double>(g.bytes(op.inputs[0]));
+  const double rows = static_cast<double>(g.bytes(op.outputs[0])) * (has(op, 2) ? 2 : 1);
+  return {.flops = context.fill * static_cast<double>(num_elements(shape(g, op, 0))),
+          .bytes = slots + rows + static_cast<double>(g.bytes(op.inputs[1]))};
+}
+
+template <class T>
+void run_dx(const KernelCall<T>& c) {
+  const Shape& choice = c.in_shape(1);
+  c.k.dispatch_dx(c.out(0), c.in(0), c.in_i32(1), c.in(2), choice[0], choice[1],
+                  cols_of(c.in_shape(0)), c.stream);
+}
+
+}  // namespace
+
+const OpDef kDispatch = {.name = "dispatch",
+                         .doc = "slots[e,c] = the token whose choice holds the slot, or 0; attr k",
+                         .min_inputs = 2,
+                         .max_inputs = 3,
+                         .infer = infer,
+                         .work = work,
+                         .gradient = gradient,
+                         .run_f32 = run<float>,
+                         .run_f64 = run<double>};
+
+const OpDef kDispatchDx = {
+    .name = "dispatch_dx",
+    .doc = "dx[t] = [acc +] sum of the gradients in the slots of its choices",
+    .min_inputs = 2,
+    .max_inputs = 3,
+    .infer = infer_dx,
+    .work = work_dx,
+    .may_alias = {{0, 2}},
+    .run_f32 = run_dx<float>,
+    .run_f64 = run_dx<double>};
+
+}  // namespace moe::ops

@@ -1,0 +1,42 @@
+// y = a + b.
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  const Shape& a = expect_matrix(g, op, 0, 1);
+  expect_shape(g, op, 1, a);
+  return {{a, arg(g, op, 0).dtype}};
+}
+
+Work work(const Graph& g, const Op& op, const WorkContext&) {
+  return elementwise_work(g, op, static_cast<double>(num_elements(shape(g, op, 0))));
+}
+
+void gradient(GradContext& c, OpId) {
+  const Op op = c.op();
+  for (const TensorId t : op.inputs) {
+    if (c.needs(t)) c.add(t, c.grad(op.outputs[0]));
+  }
+}
+
+template <class T>
+void run(const KernelCall<T>& c) {
+  c.k.add(c.out(0), c.in(0), c.in(1), num_elements(c.in_shape(0)), c.stream);
+}
+
+}  // namespace
+
+const OpDef kAdd = {.name = "add",
+                    .doc = "y = a + b",
+                    .min_inputs = 2,
+                    .max_inputs = 2,
+                    .infer = infer,
+                    .work = work,
+                    .gradient = gradient,
+                    .run_f32 = run<float>,
+                    .run_f64 = run<double>};
+
+}  // namespace moe::ops

@@ -1,0 +1,87 @@
+// Token plus position embedding, and its scatter-add backward.
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  expect_index(g, op, 0, {kAny, kAny});
+  expect_shape(g, op, 1, {kAny, kAny});
+  const Shape& ids = shape(g, op, 0);
+  const int64_t hidden = shape(g, op, 1)[1];
+  expect_shape(g, op, 2, {ids[1], hidden});
+  return {{{ids[0], ids[1], hidden}, arg(g, op, 1).dtype}};
+}
+
+/// Of the table only the rows of this batch are read.
+Work work(const Graph& g, const Op& op, const WorkContext&) {
+  const Bytes out = g.bytes(op.outputs[0]);
+  return {.flops = static_cast<double>(num_elements(g.tensor(op.outputs[0]).shape)),
+          .bytes = static_cast<double>(2 * out + g.bytes(op.inputs[0]) + g.bytes(op.inputs[2]))};
+}
+
+void gradient(GradContext& c, OpId) {
+  const Op op = c.op();
+  const TensorId wte = op.inputs[1], wpe = op.inputs[2];
+  if (!c.needs(wte) && !c.needs(wpe)) return;
+  const OpId dw =
+      c.emit("embedding_dw", "dw", {c.grad(op.outputs[0]), op.inputs[0], c.grad(wte), c.grad(wpe)},
+             {{"vocab", shape(c.graph(), op, 1)[0]}}, true);
+  c.set(wte, c.graph().out(dw, 0));
+  c.set(wpe, c.graph().out(dw, 1));
+}
+
+template <class T>
+void run(const KernelCall<T>& c) {
+  const Shape& out = c.out_shape(0);
+  c.k.embedding(c.out(0), c.in_i32(0), c.in(1), c.in(2), out[0] * out[1], out[1], out[2], c.stream);
+}
+
+std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
+  expect_index(g, op, 1, {kAny, kAny});
+  const Shape& ids = shape(g, op, 1);
+  expect_shape(g, op, 0, {ids[0], ids[1], kAny});
+  const int64_t hidden = shape(g, op, 0)[2], vocab = expect_attr(op, "vocab", 1);
+  expect_shape(g, op, 2, {vocab, hidden});
+  expect_shape(g, op, 3, {ids[1], hidden});
+  const DType dtype = arg(g, op, 0).dtype;
+  return {{{vocab, hidden}, dtype}, {{ids[1], hidden}, dtype}};
+}
+
+Work work_dw(const Graph& g, const Op& op, const WorkContext&) {
+  return elementwise_work(g, op, 2.0 * static_cast<double>(num_elements(shape(g, op, 0))));
+}
+
+template <class T>
+void run_dw(const KernelCall<T>& c) {
+  const Shape& dx = c.in_shape(0);
+  const int64_t tokens = dx[0] * dx[1];
+  c.k.embedding_dwte(c.out(0), c.in_i32(1), c.in(0), c.in(2), tokens, c.out_shape(0)[0], dx[2],
+                     c.stream);
+  c.k.embedding_dwpe(c.out(1), c.in(0), c.in(3), tokens, dx[1], dx[2], c.stream);
+}
+
+}  // namespace
+
+const OpDef kEmbedding = {.name = "embedding",
+                          .doc = "x[b,s] = wte[ids[b,s]] + wpe[s]",
+                          .min_inputs = 3,
+                          .max_inputs = 3,
+                          .infer = infer,
+                          .work = work,
+                          .gradient = gradient,
+                          .run_f32 = run<float>,
+                          .run_f64 = run<double>};
+
+const OpDef kEmbeddingDw = {.name = "embedding_dw",
+                            .doc = "scatter-add of dx into both tables; attr vocab",
+                            .min_inputs = 2,
+                            .max_inputs = 4,
+                            .infer = infer_dw,
+                            .work = work_dw,
+                            .may_alias = {{0, 2}, {1, 3}},
+                            .run_f32 = run_dw<float>,
+                            .run_f64 = run_dw<double>};
+
+}  // namespace moe::ops

@@ -1,0 +1,235 @@
+// The linear of this rank's experts: x [El,P,C,in] (or [El,C,in]), w [El,out,in]. With
+// rows = "used" only the rows that recv_counts [El,P] says are multiplied, and the others are zero.
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+bool only_used(const Op& op) {
+  const std::string rows = attr_string(op, "rows", "capacity");
+  if (rows != "capacity" && rows != "used") {
+    throw user_error("op '{}': attribute 'rows' is '{}', allowed: capacity, used", op.name, rows);
+  }
+  return rows == "used";
+}
+
+/// Rows of input i come in blocks, one an expert and source rank.
+struct Blocks {
+  int64_t experts, sources, capacity;
+  int64_t rows_an_expert() const { return sources * capacity; }
+};
+
+Blocks blocks_of(const Graph& g, const Op& op, size_t i) {
+  const Shape& x = shape(g, op, i);
+  return {x[0], x.size() == 4 ? x[1] : 1, x[x.size() - 2]};
+}
+
+/// Checks the rows (input i) and the counts of them (input `counts`).
+const Shape& expect_blocks(const Graph& g, const Op& op, size_t i, size_t counts) {
+  const Shape& x = expect_matrix(g, op, i, 3);
+  if (x.size() > 4) expect_shape(g, op, i, {kAny, kAny, kAny, kAny});
+  if (only_used(op) && !has(op, counts)) {
+    throw user_error("op '{}': rows=\"used\" needs input {}, recv_counts", op.name, counts);
+  }
+  const Blocks b = blocks_of(g, op, i);
+  if (has(op, counts) && (arg(g, op, counts).dtype != DType::kI32 ||
+                          num_elements(shape(g, op, counts)) != b.experts * b.sources)) {
+    expect_index(g, op, counts, {b.experts, b.sources});
+  }
+  return x;
+}
+
+double used_share(const Op& op, const WorkContext& context) {
+  return only_used(op) ? context.fill : 1.0;
+}
+
+/// Row tensors count by the rows in use; weights and biases in full. `rows` says which inputs are
+/// row tensors, `out` whether output 0 is.
+Work gemm_work(const Graph& g, const Op& op, const WorkContext& context, const Shape& w,
+               std::initializer_list<size_t> rows, bool out) {
+  const double share = used_share(op, context);
+  double unused = 0;
+  for (const size_t i : rows) {
+    if (has(op, i)) unused += (1 - share) * static_cast<double>(g.bytes(op.inputs[i]));
+  }
+  if (out) unused += (1 - share) * static_cast<double>(g.bytes(op.outputs[0]));
+  return {.flops = share * 2.0 * static_cast<double>(rows_of(shape(g, op, 0)) / w[0]) *
+                   static_cast<double>(num_elements(w)),
+          .bytes = io_bytes(g, op) - unused,
+          .gemm = true};
+}
+
+/// Calls f(expert, first row, rows) for the runs of rows to multiply, in row order.
+template <class F>
+void for_each_run(const Op& op, const Blocks& b, const int32_t* counts, F f) {
+  for (int64_t e = 0; e < b.experts; ++e) {
+    const int64_t first = e * b.rows_an_expert();
+    if (!only_used(op)) {
+      f(e, first, b.rows_an_expert());
+      continue;
+    }
+    for (int64_t s = 0; s < b.sources; ++s) {
+      const int64_t rows = counts[e * b.sources + s];
+      if (rows > 0) f(e, first + s * b.capacity, rows);
+    }
+  }
+}
+
+/// Zeroes the rows of y [rows of b, cols] that are not in use.
+template <class T>
+void zero_unused(const KernelCall<T>& c, T* y, const Blocks& b, const int32_t* counts,
+                 int64_t cols) {
+  if (!only_used(c.op)) return;
+  for (int64_t i = 0; i < b.experts * b.sources; ++i) {
+    const int64_t used = counts[i];
+    if (used == b.capacity) continue;
+    c.k.fill_bias(y + (i * b.capacity + used) * cols, nullptr, nullptr, b.capacity - used, cols,
+                  c.stream);
+  }
+}
+
+std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  const Shape& x = expect_blocks(g, op, 0, 3);
+  expect_shape(g, op, 1, {x[0], kAny, cols_of(x)});
+  Shape y = x;
+  y.back() = shape(g, op, 1)[1];
+  expect_shape(g, op, 2, {x[0], y.back()});
+  return {{y, arg(g, op, 0).dtype}};
+}
+
+Work work(const Graph& g, const Op& op, const WorkContext& context) {
+  return gemm_work(g, op, context, shape(g, op, 1), {0}, true);
+}
+
+void gradient(GradContext& c, OpId) {
+  const Op op = c.op();
+  const TensorId dy = c.grad(op.outputs[0]), x = op.inputs[0], w = op.inputs[1];
+  const TensorId bias = input_or_none(op, 2), counts = input_or_none(op, 3);
+  const Attrs attrs = {{"rows", attr_string(op, "rows", "capacity")}};
+  if (c.needs(x)) {
+    const OpId dx = c.emit("expert_linear_dx", "dx", {dy, w, c.grad(x), counts}, attrs);
+    c.set(x, c.graph().out(dx));
+  }
+  if (!c.needs(w) && !c.needs(bias)) return;
+  Attrs dw_attrs = attrs;
+  if (bias.valid()) dw_attrs["bias"] = int64_t{1};
+  const TensorId bias_acc = bias.valid() ? c.grad(bias) : TensorId();
+  const OpId dw =
+      c.emit("expert_linear_dw", "dw", {dy, x, c.grad(w), bias_acc, counts}, dw_attrs, true);
+  c.set(w, c.graph().out(dw, 0));
+  if (bias.valid()) c.set(bias, c.graph().out(dw, 1));
+}
+
+template <class T>
+void run(const KernelCall<T>& c) {
+  const Blocks b = blocks_of(c.graph, c.op, 0);
+  const int64_t out = c.in_shape(1)[1], in = c.in_shape(1)[2];
+  const T* bias = c.in(2);
+  for_each_run(c.op, b, c.in_i32(3), [&](int64_t e, int64_t first, int64_t rows) {
+    T* y = c.out(0) + first * out;
+    if (bias != nullptr) c.k.fill_bias(y, bias + e * out, nullptr, rows, out, c.stream);
+    c.k.gemm(false, true, rows, out, in, T{1}, c.in(0) + first * in, in, c.in(1) + e * out * in, in,
+             bias != nullptr ? T{1} : T{0}, y, out, c.stream);
+  });
+  zero_unused(c, c.out(0), b, c.in_i32(3), out);
+}
+
+std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
+  const Shape& dy = expect_blocks(g, op, 0, 3);
+  expect_shape(g, op, 1, {dy[0], cols_of(dy), kAny});
+  Shape dx = dy;
+  dx.back() = shape(g, op, 1)[2];
+  expect_shape(g, op, 2, dx);
+  return {{dx, arg(g, op, 0).dtype}};
+}
+
+Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
+  return gemm_work(g, op, context, shape(g, op, 1), {0, 2}, true);
+}
+
+template <class T>
+void run_dx(const KernelCall<T>& c) {
+  const Blocks b = blocks_of(c.graph, c.op, 0);
+  const int64_t out = c.in_shape(1)[1], in = c.in_shape(1)[2];
+  const T* acc = c.in(2);
+  if (acc != nullptr) copy(c, c.out(0), acc, b.experts * b.rows_an_expert() * in);
+  for_each_run(c.op, b, c.in_i32(3), [&](int64_t e, int64_t first, int64_t rows) {
+    c.k.gemm(false, false, rows, in, out, T{1}, c.in(0) + first * out, out, c.in(1) + e * out * in,
+             in, acc != nullptr ? T{1} : T{0}, c.out(0) + first * in, in, c.stream);
+  });
+  if (acc == nullptr) zero_unused(c, c.out(0), b, c.in_i32(3), in);
+}
+
+std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
+  const Shape& dy = expect_blocks(g, op, 0, 4);
+  Shape x = dy;
+  x.back() = kAny;
+  expect_shape(g, op, 1, x);
+  const Shape dw = {dy[0], cols_of(dy), cols_of(shape(g, op, 1))};
+  const Shape db = {dy[0], cols_of(dy)};
+  expect_shape(g, op, 2, dw);
+  expect_shape(g, op, 3, db);
+  const DType dtype = arg(g, op, 1).dtype;
+  std::vector<TensorSpec> specs = {{dw, dtype}};
+  if (attr_int(op, "bias") != 0) specs.push_back({db, dtype});
+  return specs;
+}
+
+Work work_dw(const Graph& g, const Op& op, const WorkContext& context) {
+  return gemm_work(g, op, context, g.tensor(op.outputs[0]).shape, {0, 1}, false);
+}
+
+template <class T>
+void run_dw(const KernelCall<T>& c) {
+  const Blocks b = blocks_of(c.graph, c.op, 0);
+  const int64_t out = c.out_shape(0)[1], in = c.out_shape(0)[2];
+  const bool with_bias = c.op.outputs.size() > 1;
+  start_from<T>(c, c.out(0), c.in(2), b.experts * out * in);
+  if (with_bias) start_from<T>(c, c.out(1), c.in(3), b.experts * out);
+  for_each_run(c.op, b, c.in_i32(4), [&](int64_t e, int64_t first, int64_t rows) {
+    const T* dy = c.in(0) + first * out;
+    c.k.gemm(true, false, out, in, rows, T{1}, dy, out, c.in(1) + first * in, in, T{1},
+             c.out(0) + e * out * in, in, c.stream);
+    if (with_bias) {
+      T* db = c.out(1) + e * out;
+      c.k.bias_grad(db, dy, db, rows, out, c.stream);
+    }
+  });
+}
+
+}  // namespace
+
+const OpDef kExpertLinear = {
+    .name = "expert_linear",
+    .doc = "y[e] = x[e] w[e]^T [+ bias[e]] for local experts; attr rows = capacity or used",
+    .min_inputs = 2,
+    .max_inputs = 4,
+    .infer = infer,
+    .work = work,
+    .gradient = gradient,
+    .run_f32 = run<float>,
+    .run_f64 = run<double>};
+
+const OpDef kExpertLinearDx = {.name = "expert_linear_dx",
+                               .doc = "dx[e] = dy[e] w[e] [+ acc]",
+                               .min_inputs = 2,
+                               .max_inputs = 4,
+                               .infer = infer_dx,
+                               .work = work_dx,
+                               .may_alias = {{0, 2}},
+                               .run_f32 = run_dx<float>,
+                               .run_f64 = run_dx<double>};
+
+const OpDef kExpertLinearDw = {
+    .name = "expert_linear_dw",
+    .doc = "dw[e] = dy[e]^T x[e] [+ acc]; with attr bias=1 also db[e] = column sums of dy[e]",
+    .min_inputs = 2,
+    .max_inputs = 5,
+    .infer = infer_dw,
+    .work = work_dw,
+    .may_alias = {{0, 2}, {1, 3}},
+    .run_f32 = run_dw<float>,
+    .run_f64 = run_dw<double>};
+
+}  // namespace moe::ops

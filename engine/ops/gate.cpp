@@ -1,0 +1,204 @@
+// The gate: logits by a kernel whose row result does not depend on the number of rows, then scores,
+// the routing of one rank's tokens, and the weights of the choices.
+#include "engine/routing/gate.h"
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+kernels::ScoreRule score_rule(const Op& op) {
+  const std::string scores = attr_string(op, "scores", "softmax");
+  if (scores == "softmax") return kernels::ScoreRule::kSoftmax;
+  if (scores == "sigmoid") return kernels::ScoreRule::kSigmoid;
+  throw user_error("op '{}': attribute 'scores' is '{}', allowed: softmax, sigmoid", op.name,
+                   scores);
+}
+
+kernels::WeightRule weight_rule(const Op& op) {
+  const std::string weight = attr_string(op, "weight", "prob");
+  if (weight == "prob") return kernels::WeightRule::kProb;
+  if (weight == "renorm") return kernels::WeightRule::kRenorm;
+  if (weight == "one") return kernels::WeightRule::kOne;
+  throw user_error("op '{}': attribute 'weight' is '{}', allowed: prob, renorm, one", op.name,
+                   weight);
+}
+
+std::vector<TensorSpec> infer_logits(const Graph& g, const Op& op) {
+  const Shape& x = expect_matrix(g, op, 0);
+  expect_shape(g, op, 1, {kAny, cols_of(x)});
+  return {{{rows_of(x), shape(g, op, 1)[0]}, arg(g, op, 0).dtype}};
+}
+
+Work work_logits(const Graph& g, const Op& op, const WorkContext&) {
+  return {.flops = 2.0 * static_cast<double>(rows_of(shape(g, op, 0))) *
+                   static_cast<double>(num_elements(shape(g, op, 1))),
+          .bytes = io_bytes(g, op),
+          .gemm = true};
+}
+
+void gradient_logits(GradContext& c, OpId) {
+  const Op op = c.op();
+  const TensorId dy = c.grad(op.outputs[0]), x = op.inputs[0], w = op.inputs[1];
+  if (c.needs(x)) {
+    const Attrs attrs = seq_attr(shape(c.graph(), op, 0));
+    c.set(x, c.graph().out(c.emit("linear_dx", "dx", {dy, w, c.grad(x)}, attrs)));
+  }
+  if (c.needs(w)) {
+    c.set(w, c.graph().out(c.emit("linear_dw", "dw", {dy, x, c.grad(w)}, {}, true)));
+  }
+}
+
+template <class T>
+void run_logits(const KernelCall<T>& c) {
+  const Shape& w = c.in_shape(1);
+  c.k.gate_logits(c.out(0), c.in(0), c.in(1), rows_of(c.in_shape(0)), w[0], w[1], c.stream);
+}
+
+/// Choices a token may have.
+int64_t columns_of(const Op& op) {
+  return attr_int(op, "columns", expect_attr(op, "k", 1));
+}
+
+std::vector<TensorSpec> infer_gate(const Graph& g, const Op& op) {
+  expect_shape(g, op, 0, {kAny, kAny});
+  const int64_t tokens = shape(g, op, 0)[0], experts = shape(g, op, 0)[1];
+  const Tensor& ids = arg(g, op, 1);
+  if (ids.dtype != DType::kI32 || num_elements(ids.shape) != tokens) {
+    throw user_error("op '{}' (gate): input 1 '{}' is {} {}, expected i32 ids of {} tokens",
+                     op.name, ids.name, dtype_name(ids.dtype), shape_text(ids.shape), tokens);
+  }
+  expect_index(g, op, 2, {experts});
+  score_rule(op);
+  weight_rule(op);
+  const int64_t columns = columns_of(op), capacity = expect_attr(op, "capacity", 1);
+  if (columns < 1 || columns > experts) {
+    throw user_error("op '{}' (gate): {} choices a token, allowed: 1 to {} experts", op.name,
+                     columns, experts);
+  }
+  const DType dtype = arg(g, op, 0).dtype;
+  std::vector<TensorSpec> specs = {
+      {{tokens, experts}, dtype},         {{tokens, columns}, dtype},
+      {{tokens, columns}, DType::kI32},   {{tokens, columns}, DType::kI32},
+      {{experts, capacity}, DType::kI32}, {{experts}, DType::kI32}};
+  if (has(op, 2)) specs.push_back({{experts}, DType::kI32});
+  return specs;
+}
+
+Work work_gate(const Graph& g, const Op& op, const WorkContext&) {
+  return elementwise_work(g, op, 5.0 * static_cast<double>(num_elements(shape(g, op, 0))));
+}
+
+void gradient_gate(GradContext& c, OpId) {
+  const Op op = c.op();
+  if (!c.needs(op.inputs[0]) || !c.grad(op.outputs[1]).valid()) return;
+  const Attrs attrs = {{"scores", attr_string(op, "scores", "softmax")},
+                       {"weight", attr_string(op, "weight", "prob")}};
+  const OpId dlogits =
+      c.emit("gate_dlogits", "dx", {c.grad(op.outputs[1]), op.outputs[0], op.outputs[2]}, attrs);
+  c.add(op.inputs[0], c.graph().out(dlogits));
+}
+
+/// Gates read float scores in both precisions.
+const float* float_scores(const KernelCall<float>& c) {
+  return c.out(0);
+}
+const float* float_scores(const KernelCall<double>& c) {
+  auto* scores = static_cast<float*>(c.scratch);
+  const int64_t n = num_elements(c.in_shape(0));
+  for (int64_t i = 0; i < n; ++i) scores[i] = static_cast<float>(c.out(0)[i]);
+  return scores;
+}
+
+template <class T>
+void run_gate(const KernelCall<T>& c) {
+  const Shape& logits = c.in_shape(0);
+  const int64_t tokens = logits[0], experts = logits[1];
+  MOE_CHECK(c.rank.gate != nullptr, "op {}: no gate", c.op.name);
+  c.k.gate_scores(c.out(0), c.in(0), score_rule(c.op), tokens, experts, c.stream);
+  const RoutingMaps maps = {.tokens = tokens,
+                            .experts = experts,
+                            .columns = c.out_shape(1)[1],
+                            .capacity = c.out_shape(4)[1],
+                            .expert = c.out_i32(2),
+                            .choice_slot = c.out_i32(3),
+                            .slot_choice = c.out_i32(4),
+                            .counts = c.out_i32(5)};
+  const GateInput input = {.tokens = tokens,
+                           .experts = experts,
+                           .k = attr_int(c.op, "k", 1),
+                           .capacity = maps.capacity,
+                           .scores = float_scores(c),
+                           .ids = c.in_i32(1),
+                           .first_token = c.rank.first_token + attr_int(c.op, "first_token", 0),
+                           .step = c.rank.step,
+                           .layer = c.op.layer};
+  std::span<const int32_t> used;
+  if (c.in_i32(2) != nullptr) used = {c.in_i32(2), static_cast<size_t>(experts)};
+  RoutingBuilder builder(maps, used);
+  c.rank.gate->route(input, builder);
+  gate_weights<T>(c.out(1), c.out(0), maps, weight_rule(c.op));
+  for (size_t e = 0; e < used.size(); ++e) c.out_i32(6)[e] = used[e] + maps.counts[e];
+}
+
+Bytes gate_scratch(const Graph& g, const Op& op, Bytes elem_bytes) {
+  if (elem_bytes != 8) return 0;
+  return num_elements(shape(g, op, 0)) * static_cast<Bytes>(sizeof(float));
+}
+
+std::vector<TensorSpec> infer_dlogits(const Graph& g, const Op& op) {
+  expect_shape(g, op, 0, {kAny, kAny});
+  const Shape& dweight = shape(g, op, 0);
+  expect_shape(g, op, 1, {dweight[0], kAny});
+  expect_index(g, op, 2, dweight);
+  score_rule(op);
+  weight_rule(op);
+  return {{shape(g, op, 1), arg(g, op, 1).dtype}};
+}
+
+Work work_dlogits(const Graph& g, const Op& op, const WorkContext&) {
+  return elementwise_work(g, op, 4.0 * static_cast<double>(num_elements(shape(g, op, 1))));
+}
+
+template <class T>
+void run_dlogits(const KernelCall<T>& c) {
+  const Shape& probs = c.in_shape(1);
+  c.k.gate_dlogits(c.out(0), c.in(0), c.in(1), c.in_i32(2), weight_rule(c.op), score_rule(c.op),
+                   probs[0], probs[1], c.in_shape(0)[1], c.stream);
+}
+
+}  // namespace
+
+const OpDef kGateLogits = {.name = "gate_logits",
+                           .doc = "logits = x wg^T; the bits of a row do not depend on the others",
+                           .min_inputs = 2,
+                           .max_inputs = 2,
+                           .infer = infer_logits,
+                           .work = work_logits,
+                           .gradient = gradient_logits,
+                           .run_f32 = run_logits<float>,
+                           .run_f64 = run_logits<double>};
+
+const OpDef kGate = {
+    .name = "gate",
+    .doc = "scores, routing and weights; with used_before also used_after, to chain batch parts",
+    .min_inputs = 2,
+    .max_inputs = 3,
+    .infer = infer_gate,
+    .work = work_gate,
+    .gradient = gradient_gate,
+    .differentiable = [](const Op& op) { return weight_rule(op) != kernels::WeightRule::kOne; },
+    .scratch_bytes = gate_scratch,
+    .run_f32 = run_gate<float>,
+    .run_f64 = run_gate<double>};
+
+const OpDef kGateDlogits = {.name = "gate_dlogits",
+                            .doc = "gradient of the gate's logits from that of the weights",
+                            .min_inputs = 3,
+                            .max_inputs = 3,
+                            .infer = infer_dlogits,
+                            .work = work_dlogits,
+                            .run_f32 = run_dlogits<float>,
+                            .run_f64 = run_dlogits<double>};
+
+}  // namespace moe::ops

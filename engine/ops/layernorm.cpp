@@ -1,0 +1,126 @@
+// LayerNorm over the last axis; eps 1e-5, biased variance.
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+double elements(const Graph& g, const Op& op) {
+  return static_cast<double>(num_elements(shape(g, op, 0)));
+}
+
+std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  const Shape& x = expect_matrix(g, op, 0);
+  expect_shape(g, op, 1, {cols_of(x)});
+  expect_shape(g, op, 2, {cols_of(x)});
+  const DType dtype = arg(g, op, 0).dtype, stats = stats_dtype(dtype);
+  return {{x, dtype}, {{rows_of(x)}, stats}, {{rows_of(x)}, stats}};
+}
+
+Work work(const Graph& g, const Op& op, const WorkContext&) {
+  return elementwise_work(g, op, 8 * elements(g, op));
+}
+
+void gradient(GradContext& c, OpId) {
+  const Op op = c.op();
+  const TensorId x = op.inputs[0], gamma = op.inputs[1], beta = op.inputs[2];
+  const TensorId dy = c.grad(op.outputs[0]), mean = op.outputs[1], rstd = op.outputs[2];
+  if (c.needs(x)) {
+    const OpId dx = c.emit("layernorm_dx", "dx", {dy, x, mean, rstd, gamma, c.grad(x)});
+    c.set(x, c.graph().out(dx));
+  }
+  if (c.needs(gamma) || c.needs(beta)) {
+    const OpId dw =
+        c.emit("layernorm_dw", "dw", {dy, x, mean, rstd, c.grad(gamma), c.grad(beta)}, {}, true);
+    c.set(gamma, c.graph().out(dw, 0));
+    c.set(beta, c.graph().out(dw, 1));
+  }
+}
+
+template <class T>
+void run(const KernelCall<T>& c) {
+  const Shape& x = c.in_shape(0);
+  c.k.layernorm(c.out(0), c.out(1), c.out(2), c.in(0), c.in(1), c.in(2), rows_of(x), cols_of(x),
+                c.stream);
+}
+
+/// dy, x, mean and rstd, which both backward ops begin with.
+void expect_saved(const Graph& g, const Op& op) {
+  const Shape& x = expect_matrix(g, op, 1);
+  expect_shape(g, op, 0, x);
+  expect_shape(g, op, 2, {rows_of(x)});
+  expect_shape(g, op, 3, {rows_of(x)});
+}
+
+std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
+  expect_saved(g, op);
+  const Shape& x = shape(g, op, 1);
+  expect_shape(g, op, 4, {cols_of(x)});
+  expect_shape(g, op, 5, x);
+  return {{x, arg(g, op, 1).dtype}};
+}
+
+Work work_dx(const Graph& g, const Op& op, const WorkContext&) {
+  return elementwise_work(g, op, (has(op, 5) ? 13 : 12) * elements(g, op));
+}
+
+template <class T>
+void run_dx(const KernelCall<T>& c) {
+  const Shape& x = c.in_shape(1);
+  c.k.layernorm_dx(c.out(0), c.in(0), c.in(1), c.in(2), c.in(3), c.in(4), c.in(5), rows_of(x),
+                   cols_of(x), c.stream);
+}
+
+std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
+  expect_saved(g, op);
+  const int64_t cols = cols_of(shape(g, op, 1));
+  const DType dtype = arg(g, op, 1).dtype;
+  expect_shape(g, op, 4, {cols});
+  expect_shape(g, op, 5, {cols});
+  return {{{cols}, dtype}, {{cols}, dtype}};
+}
+
+Work work_dw(const Graph& g, const Op& op, const WorkContext&) {
+  return elementwise_work(g, op, 5 * elements(g, op));
+}
+
+template <class T>
+void run_dw(const KernelCall<T>& c) {
+  const Shape& x = c.in_shape(1);
+  c.k.layernorm_dw(c.out(0), c.out(1), c.in(0), c.in(1), c.in(2), c.in(3), c.in(4), c.in(5),
+                   rows_of(x), cols_of(x), c.stream);
+}
+
+}  // namespace
+
+const OpDef kLayernorm = {.name = "layernorm",
+                          .doc = "y = (x - mean) * rstd * gamma + beta over the last axis",
+                          .min_inputs = 3,
+                          .max_inputs = 3,
+                          .infer = infer,
+                          .work = work,
+                          .gradient = gradient,
+                          .run_f32 = run<float>,
+                          .run_f64 = run<double>};
+
+const OpDef kLayernormDx = {.name = "layernorm_dx",
+                            .doc = "gradient of layernorm's input, plus acc",
+                            .min_inputs = 5,
+                            .max_inputs = 6,
+                            .infer = infer_dx,
+                            .work = work_dx,
+                            .may_alias = {{0, 5}},
+                            .run_f32 = run_dx<float>,
+                            .run_f64 = run_dx<double>};
+
+const OpDef kLayernormDw = {.name = "layernorm_dw",
+                            .doc = "gradients of gamma and beta, plus acc",
+                            .min_inputs = 4,
+                            .max_inputs = 6,
+                            .infer = infer_dw,
+                            .work = work_dw,
+                            .may_alias = {{0, 4}, {1, 5}},
+                            .run_f32 = run_dw<float>,
+                            .run_f64 = run_dw<double>};
+
+}  // namespace moe::ops

@@ -1,0 +1,172 @@
+// y = x w^T + bias + residual with w [out,in], its two gradients, and the bias gradient of ops that
+// add a bias without a GEMM.
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  const Shape& x = expect_matrix(g, op, 0);
+  expect_shape(g, op, 1, {kAny, cols_of(x)});
+  Shape y = x;
+  y.back() = shape(g, op, 1)[0];
+  expect_shape(g, op, 2, {y.back()});
+  expect_shape(g, op, 3, y);
+  return {{y, arg(g, op, 0).dtype}};
+}
+
+/// 2 rows in out flops for forward, dx and dw alike: w is [out,in], and input `i` has the rows.
+Work gemm_work(const Graph& g, const Op& op, size_t i, const Shape& w) {
+  return {.flops = 2.0 * static_cast<double>(rows_of(shape(g, op, i))) *
+                   static_cast<double>(num_elements(w)),
+          .bytes = io_bytes(g, op),
+          .gemm = true};
+}
+
+Work work(const Graph& g, const Op& op, const WorkContext&) {
+  return gemm_work(g, op, 0, shape(g, op, 1));
+}
+
+void gradient(GradContext& c, OpId) {
+  const Op op = c.op();
+  const TensorId dy = c.grad(op.outputs[0]), x = op.inputs[0], w = op.inputs[1];
+  const TensorId bias = input_or_none(op, 2), residual = input_or_none(op, 3);
+  if (c.needs(residual)) c.add(residual, dy);
+  if (c.needs(x)) c.set(x, c.graph().out(c.emit("linear_dx", "dx", {dy, w, c.grad(x)})));
+  if (!c.needs(w) && !c.needs(bias)) return;
+  Attrs attrs;
+  if (bias.valid()) attrs["bias"] = int64_t{1};
+  const TensorId bias_acc = bias.valid() ? c.grad(bias) : TensorId();
+  const OpId dw = c.emit("linear_dw", "dw", {dy, x, c.grad(w), bias_acc}, attrs, true);
+  c.set(w, c.graph().out(dw, 0));
+  if (bias.valid()) c.set(bias, c.graph().out(dw, 1));
+}
+
+template <class T>
+void run(const KernelCall<T>& c) {
+  const int64_t rows = rows_of(c.in_shape(0)), in = c.in_shape(1)[1], out = c.in_shape(1)[0];
+  const bool filled = c.in(2) != nullptr || c.in(3) != nullptr;
+  if (filled) c.k.fill_bias(c.out(0), c.in(2), c.in(3), rows, out, c.stream);
+  c.k.gemm(false, true, rows, out, in, T{1}, c.in(0), in, c.in(1), in, filled ? T{1} : T{0},
+           c.out(0), out, c.stream);
+}
+
+std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
+  const Shape& dy = expect_matrix(g, op, 0);
+  expect_shape(g, op, 1, {cols_of(dy), kAny});
+  Shape dx = dy;
+  dx.back() = shape(g, op, 1)[1];
+  if (op.attrs.contains("seq")) dx = token_shape(op, rows_of(dy), dx.back());
+  expect_shape(g, op, 2, dx);
+  return {{dx, arg(g, op, 0).dtype}};
+}
+
+template <class T>
+void run_dx(const KernelCall<T>& c) {
+  const int64_t rows = rows_of(c.in_shape(0)), out = c.in_shape(1)[0], in = c.in_shape(1)[1];
+  const bool add = c.in(2) != nullptr;
+  if (add) copy(c, c.out(0), c.in(2), rows * in);
+  c.k.gemm(false, false, rows, in, out, T{1}, c.in(0), out, c.in(1), in, add ? T{1} : T{0},
+           c.out(0), in, c.stream);
+}
+
+std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
+  const Shape& dy = expect_matrix(g, op, 0);
+  const Shape& x = expect_matrix(g, op, 1);
+  expect_rows(g, op, 1, rows_of(dy), cols_of(x));
+  const Shape dw = {cols_of(dy), cols_of(x)};
+  const DType dtype = arg(g, op, 1).dtype;
+  expect_shape(g, op, 2, dw);
+  expect_shape(g, op, 3, {cols_of(dy)});
+  std::vector<TensorSpec> specs = {{dw, dtype}};
+  if (attr_int(op, "bias") != 0) specs.push_back({{cols_of(dy)}, dtype});
+  return specs;
+}
+
+Work work_dw(const Graph& g, const Op& op, const WorkContext&) {
+  return gemm_work(g, op, 0, g.tensor(op.outputs[0]).shape);
+}
+
+template <class T>
+void run_dw(const KernelCall<T>& c) {
+  const int64_t rows = rows_of(c.in_shape(0)), out = c.out_shape(0)[0], in = c.out_shape(0)[1];
+  const bool add = c.in(2) != nullptr;
+  if (add) copy(c, c.out(0), c.in(2), out * in);
+  c.k.gemm(true, false, out, in, rows, T{1}, c.in(0), out, c.in(1), in, add ? T{1} : T{0}, c.out(0),
+           in, c.stream);
+  if (c.op.outputs.size() > 1) {
+    c.k.bias_grad(c.out(1), c.in(0), c.in(3), rows, out, c.stream);
+  }
+}
+
+std::vector<TensorSpec> infer_bias_grad(const Graph& g, const Op& op) {
+  const Shape& dy = expect_matrix(g, op, 0);
+  const int64_t groups = attr_int(op, "groups", 0);
+  if (groups > 0 && (dy.size() < 3 || dy[0] != groups)) {
+    throw user_error("op '{}' (bias_grad): input '{}' {} has no leading axis of groups = {}",
+                     op.name, arg(g, op, 0).name, shape_text(dy), groups);
+  }
+  const Shape db = groups > 0 ? Shape{groups, cols_of(dy)} : Shape{cols_of(dy)};
+  expect_shape(g, op, 1, db);
+  return {{db, arg(g, op, 0).dtype}};
+}
+
+Work work_bias_grad(const Graph& g, const Op& op, const WorkContext&) {
+  return elementwise_work(g, op, static_cast<double>(num_elements(shape(g, op, 0))));
+}
+
+template <class T>
+void run_bias_grad(const KernelCall<T>& c) {
+  const Shape& dy = c.in_shape(0);
+  const int64_t groups = std::max<int64_t>(attr_int(c.op, "groups", 0), 1);
+  const int64_t rows = rows_of(dy) / groups, cols = cols_of(dy);
+  for (int64_t e = 0; e < groups; ++e) {
+    const T* acc = c.in(1) == nullptr ? nullptr : c.in(1) + e * cols;
+    c.k.bias_grad(c.out(0) + e * cols, c.in(0) + e * rows * cols, acc, rows, cols, c.stream);
+  }
+}
+
+}  // namespace
+
+const OpDef kLinear = {.name = "linear",
+                       .doc = "y = x w^T [+ bias] [+ residual], w [out,in]",
+                       .min_inputs = 2,
+                       .max_inputs = 4,
+                       .infer = infer,
+                       .work = work,
+                       .gradient = gradient,
+                       .run_f32 = run<float>,
+                       .run_f64 = run<double>};
+
+const OpDef kLinearDx = {.name = "linear_dx",
+                         .doc = "dx = dy w [+ acc]; attr seq arranges the rows as [rows/seq, seq]",
+                         .min_inputs = 2,
+                         .max_inputs = 3,
+                         .infer = infer_dx,
+                         .work = work,
+                         .may_alias = {{0, 2}},
+                         .run_f32 = run_dx<float>,
+                         .run_f64 = run_dx<double>};
+
+const OpDef kLinearDw = {.name = "linear_dw",
+                         .doc = "dw = dy^T x [+ acc]; with attr bias=1 also db = column sums of dy",
+                         .min_inputs = 2,
+                         .max_inputs = 4,
+                         .infer = infer_dw,
+                         .work = work_dw,
+                         .may_alias = {{0, 2}, {1, 3}},
+                         .run_f32 = run_dw<float>,
+                         .run_f64 = run_dw<double>};
+
+const OpDef kBiasGrad = {.name = "bias_grad",
+                         .doc = "db = column sums of dy [+ acc], apart for each of attr groups",
+                         .min_inputs = 1,
+                         .max_inputs = 2,
+                         .infer = infer_bias_grad,
+                         .work = work_bias_grad,
+                         .may_alias = {{0, 1}},
+                         .run_f32 = run_bias_grad<float>,
+                         .run_f64 = run_bias_grad<double>};
+
+}  // namespace moe::ops

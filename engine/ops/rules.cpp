@@ -1,0 +1,94 @@
+#include "engine/ops/rules.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace moe::ops {
+namespace {
+
+bool fits(const Shape& shape, const Shape& allowed) {
+  return shape.size() == allowed.size() &&
+         std::equal(shape.begin(), shape.end(), allowed.begin(),
+                    [](int64_t n, int64_t want) { return want == kAny ? n > 0 : n == want; });
+}
+
+std::string allowed_text(const Shape& allowed) {
+  std::vector<std::string> lengths;
+  for (const int64_t n : allowed) lengths.push_back(n == kAny ? "*" : std::to_string(n));
+  return fmt::format("[{}]", fmt::join(lengths, ","));
+}
+
+void expect(const Graph& graph, const Op& op, size_t i, const Shape& allowed, bool index) {
+  if (!has(op, i)) return;
+  const Tensor& tensor = arg(graph, op, i);
+  if (!fits(tensor.shape, allowed) || (tensor.dtype == DType::kI32) != index) {
+    throw user_error("op '{}' ({}): input {} '{}' is {} {}, expected {} {}", op.name,
+                     graph.def(op).name, i, tensor.name, dtype_name(tensor.dtype),
+                     shape_text(tensor.shape), index ? "i32" : "floating point",
+                     allowed_text(allowed));
+  }
+}
+
+}  // namespace
+
+void expect_shape(const Graph& graph, const Op& op, size_t i, const Shape& allowed) {
+  expect(graph, op, i, allowed, false);
+}
+
+void expect_index(const Graph& graph, const Op& op, size_t i, const Shape& allowed) {
+  expect(graph, op, i, allowed, true);
+}
+
+void expect_rows(const Graph& graph, const Op& op, size_t i, int64_t rows, int64_t cols) {
+  if (!has(op, i)) return;
+  const Shape& have = expect_matrix(graph, op, i, 1);
+  if (rows_of(have) == rows && cols_of(have) == cols) return;
+  throw user_error("op '{}' ({}): input {} '{}' is {}, expected {} rows of {}", op.name,
+                   graph.def(op).name, i, arg(graph, op, i).name, shape_text(have), rows, cols);
+}
+
+const Shape& expect_matrix(const Graph& graph, const Op& op, size_t i, size_t min_rank) {
+  const Tensor& tensor = arg(graph, op, i);
+  const bool positive =
+      std::all_of(tensor.shape.begin(), tensor.shape.end(), [](int64_t n) { return n > 0; });
+  if (tensor.shape.size() < min_rank || !positive || tensor.dtype == DType::kI32) {
+    throw user_error(
+        "op '{}' ({}): input {} '{}' is {} {}, expected floating point, rank {} or more", op.name,
+        graph.def(op).name, i, tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape),
+        min_rank);
+  }
+  return tensor.shape;
+}
+
+int64_t expect_attr(const Op& op, std::string_view key, int64_t least) {
+  const int64_t value = attr_int(op, key, least - 1);
+  if (value < least)
+    throw user_error("op '{}': attribute '{}' must be at least {}", op.name, key, least);
+  return value;
+}
+
+Shape token_shape(const Op& op, int64_t rows, int64_t cols) {
+  const int64_t seq = attr_int(op, "seq", 0);
+  if (seq <= 0) return {rows, cols};
+  if (rows % seq != 0) {
+    throw user_error("op '{}': attribute 'seq' = {} does not divide {} rows", op.name, seq, rows);
+  }
+  return {rows / seq, seq, cols};
+}
+
+Attrs seq_attr(const Shape& shape) {
+  if (shape.size() < 3) return {};
+  return {{"seq", shape[shape.size() - 2]}};
+}
+
+double io_bytes(const Graph& graph, const Op& op) {
+  Bytes bytes = 0;
+  for (const TensorId t : op.inputs) {
+    if (t.valid()) bytes += graph.bytes(t);
+  }
+  for (const TensorId t : op.outputs) bytes += graph.bytes(t);
+  return static_cast<double>(bytes);
+}
+
+}  // namespace moe::ops

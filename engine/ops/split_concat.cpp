@@ -1,0 +1,180 @@
+// Cuts a tensor along an axis, and puts parts together.
+#include <charconv>
+#include <numeric>
+
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+size_t axis_of(const Graph& g, const Op& op) {
+  const auto axis = static_cast<size_t>(expect_attr(op, "axis", 0));
+  const Shape& x = shape(g, op, 0);
+  if (axis >= x.size()) {
+    throw user_error("op '{}': attribute 'axis' = {}, but '{}' is {}", op.name, axis,
+                     arg(g, op, 0).name, shape_text(x));
+  }
+  return axis;
+}
+
+/// "4,4" -> {4, 4}
+std::vector<int64_t> parse_sizes(const Op& op) {
+  const std::string text = attr_string(op, "sizes");
+  std::vector<int64_t> sizes;
+  const char* at = text.data();
+  const char* end = at + text.size();
+  while (at < end) {
+    int64_t size = 0;
+    const auto [next, error] = std::from_chars(at, end, size);
+    if (error != std::errc() || size < 1 || (next < end && *next != ',')) break;
+    sizes.push_back(size);
+    at = next < end ? next + 1 : end;
+    if (next + 1 == end) break;
+  }
+  if (at != end || sizes.empty()) {
+    throw user_error("op '{}': attribute 'sizes' is '{}', expected lengths such as \"4,4\"",
+                     op.name, text);
+  }
+  return sizes;
+}
+
+std::vector<TensorSpec> infer_split(const Graph& g, const Op& op) {
+  const size_t axis = axis_of(g, op);
+  const std::vector<int64_t> sizes = parse_sizes(op);
+  Shape part = shape(g, op, 0);
+  if (std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) != part[axis]) {
+    throw user_error("op '{}': sizes '{}' do not sum to axis {} of '{}' {}", op.name,
+                     attr_string(op, "sizes"), axis, arg(g, op, 0).name, shape_text(part));
+  }
+  std::vector<TensorSpec> specs;
+  for (const int64_t size : sizes) {
+    part[axis] = size;
+    specs.push_back({part, arg(g, op, 0).dtype});
+  }
+  return specs;
+}
+
+std::vector<TensorSpec> infer_concat(const Graph& g, const Op& op) {
+  const size_t axis = axis_of(g, op);
+  Shape whole = shape(g, op, 0);
+  whole[axis] = 0;
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    if (!has(op, i)) throw user_error("op '{}': input {} is required", op.name, i);
+    Shape part = shape(g, op, i);
+    if (part.size() != whole.size() || arg(g, op, i).dtype != arg(g, op, 0).dtype) {
+      throw user_error("op '{}' (concat): inputs '{}' and '{}' do not fit", op.name,
+                       arg(g, op, 0).name, arg(g, op, i).name);
+    }
+    const int64_t length = part[axis];
+    part[axis] = whole[axis];
+    if (part != whole) {
+      throw user_error("op '{}' (concat): input '{}' {} differs beyond axis {} from '{}' {}",
+                       op.name, arg(g, op, i).name, shape_text(shape(g, op, i)), axis,
+                       arg(g, op, 0).name, shape_text(shape(g, op, 0)));
+    }
+    whole[axis] += length;
+  }
+  return {{whole, arg(g, op, 0).dtype}};
+}
+
+Work work(const Graph& g, const Op& op, const WorkContext&) {
+  return {.bytes = io_bytes(g, op)};
+}
+
+void gradient_split(GradContext& c, OpId) {
+  const Op op = c.op();
+  if (!c.needs(op.inputs[0])) return;
+  std::vector<TensorId> parts;
+  for (const TensorId t : op.outputs) {
+    if (!c.grad(t).valid()) {
+      throw user_error("op '{}': no gradient arrives at part '{}'", op.name,
+                       c.graph().tensor(t).name);
+    }
+    parts.push_back(c.grad(t));
+  }
+  const OpId dx = c.emit("concat", "dx", parts, {{"axis", attr_int(op, "axis")}});
+  c.add(op.inputs[0], c.graph().out(dx));
+}
+
+void gradient_concat(GradContext& c, OpId) {
+  const Op op = c.op();
+  const auto axis = static_cast<size_t>(attr_int(op, "axis"));
+  std::string sizes;
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    sizes += fmt::format("{}{}", i > 0 ? "," : "", shape(c.graph(), op, i)[axis]);
+  }
+  const OpId dx = c.emit("split", "dx", {c.grad(op.outputs[0])},
+                         {{"axis", attr_int(op, "axis")}, {"sizes", sizes}});
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    if (c.needs(op.inputs[i])) c.add(op.inputs[i], c.graph().out(dx, i));
+  }
+}
+
+/// Bytes of one index along `axis`, and the number of blocks before it.
+struct Layout {
+  int64_t outer = 1, inner_bytes = 0;
+};
+
+Layout layout_of(const Tensor& tensor, size_t axis, int64_t float_bytes) {
+  Layout layout{1, tensor.dtype == DType::kI32 ? dtype_bytes(DType::kI32) : float_bytes};
+  for (size_t i = 0; i < axis; ++i) layout.outer *= tensor.shape[i];
+  for (size_t i = axis + 1; i < tensor.shape.size(); ++i) layout.inner_bytes *= tensor.shape[i];
+  return layout;
+}
+
+/// Moves between the whole and its parts, which are `ids` at `pointers`.
+template <bool kToParts, class T>
+void move_parts(const KernelCall<T>& c, TensorId whole_id, void* whole_data,
+                const std::vector<TensorId>& ids, std::span<void* const> pointers) {
+  const auto axis = static_cast<size_t>(attr_int(c.op, "axis"));
+  const Tensor& whole = c.graph.tensor(whole_id);
+  const Layout layout = layout_of(whole, axis, sizeof(T));
+  const int64_t whole_pitch = whole.shape[axis] * layout.inner_bytes;
+  auto* at = static_cast<char*>(whole_data);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const int64_t width = c.graph.tensor(ids[i]).shape[axis] * layout.inner_bytes;
+    if (kToParts) {
+      c.k.copy_2d(pointers[i], width, at, whole_pitch, width, layout.outer, c.stream);
+    } else {
+      c.k.copy_2d(at, whole_pitch, pointers[i], width, width, layout.outer, c.stream);
+    }
+    at += width;
+  }
+}
+
+template <class T>
+void run_split(const KernelCall<T>& c) {
+  move_parts<true>(c, c.op.inputs[0], c.inputs[0], c.op.outputs, c.outputs);
+}
+
+template <class T>
+void run_concat(const KernelCall<T>& c) {
+  move_parts<false>(c, c.op.outputs[0], c.outputs[0], c.op.inputs, c.inputs);
+}
+
+constexpr int kMaxParts = 1 << 16;
+
+}  // namespace
+
+const OpDef kSplit = {.name = "split",
+                      .doc = "cuts along attr axis into lengths attr sizes, as \"4,4\"",
+                      .min_inputs = 1,
+                      .max_inputs = 1,
+                      .infer = infer_split,
+                      .work = work,
+                      .gradient = gradient_split,
+                      .run_f32 = run_split<float>,
+                      .run_f64 = run_split<double>};
+
+const OpDef kConcat = {.name = "concat",
+                       .doc = "puts parts together along attr axis",
+                       .min_inputs = 1,
+                       .max_inputs = kMaxParts,
+                       .infer = infer_concat,
+                       .work = work,
+                       .gradient = gradient_concat,
+                       .run_f32 = run_concat<float>,
+                       .run_f64 = run_concat<double>};
+
+}  // namespace moe::ops

@@ -1,0 +1,23 @@
+#include "engine/ops/defs.h"
+#include "engine/ops/ops.h"
+
+namespace moe {
+
+const OpTable& op_table() {
+  using namespace ops;
+  static const OpTable table({
+      &kEmbedding,      &kEmbeddingDw,    &kLayernorm,     &kLayernormDx,
+      &kLayernormDw,    &kLinear,         &kLinearDx,      &kLinearDw,
+      &kBiasGrad,       &kAttention,      &kAttentionDx,   &kAttnScore,
+      &kAttnSoftmax,    &kAttnContext,    &kAttnContextDx, &kAttnSoftmaxDx,
+      &kAttnScoreDx,    &kGelu,           &kGeluDx,        &kGateLogits,
+      &kGate,           &kGateDlogits,    &kDispatch,      &kDispatchDx,
+      &kAllToAll,       &kExchangeCounts, &kExpertLinear,  &kExpertLinearDx,
+      &kExpertLinearDw, &kCombine,        &kCombineDx,     &kCombineDweight,
+      &kCrossEntropy,   &kAllReduce,      &kSgd,           &kAdd,
+      &kSplit,          &kConcat,
+  });
+  return table;
+}
+
+}  // namespace moe
