@@ -1,0 +1,182 @@
+#include "engine/exec/data.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <span>
+
+#include "engine/base/errors.h"
+#include "engine/base/rng.h"
+
+namespace moe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kSystemTexts[] = "/usr/share/common-licenses";
+constexpr uintmax_t kEnoughBytes = 100'000;
+constexpr uint64_t kReferenceStream = 1'000'003;
+
+/// The length of the UTF-8 sequence at the start of `text` (RFC 3629: no overlong forms, surrogates
+/// or numbers above U+10FFFF), 0 when there is none.
+size_t sequence_length(std::span<const uint8_t> text) {
+  const uint8_t first = text[0];
+  if (first < 0x80) return 1;
+  const size_t length = first < 0xC2   ? 0
+                        : first < 0xE0 ? 2
+                        : first < 0xF0 ? 3
+                        : first < 0xF5 ? 4
+                                       : 0;
+  if (length == 0 || text.size() < length) return 0;
+  const uint8_t lowest = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+  const uint8_t highest = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+  if (text[1] < lowest || text[1] > highest) return 0;
+  for (size_t i = 2; i < length; ++i) {
+    if (text[i] < 0x80 || text[i] > 0xBF) return 0;
+  }
+  return length;
+}
+
+std::optional<size_t> first_invalid_byte(std::span<const uint8_t> text) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = sequence_length(text.subspan(at));
+    if (length == 0) return at;
+    at += length;
+  }
+  return std::nullopt;
+}
+
+void append_file(const fs::path& path, std::vector<uint8_t>& text) {
+  std::ifstream file(path, std::ios::binary);
+  std::error_code error;
+  const uintmax_t bytes = fs::file_size(path, error);
+  if (!file || error) throw user_error("cannot read the text '{}'", path.string());
+  const size_t start = text.size();
+  text.resize(start + bytes);
+  file.read(reinterpret_cast<char*>(text.data() + start), static_cast<std::streamsize>(bytes));
+  if (!file) throw user_error("cannot read all of the text '{}'", path.string());
+  if (const auto at = first_invalid_byte(std::span(text).subspan(start))) {
+    throw user_error("the text '{}' is not UTF-8: byte 0x{:02x} at offset {}", path.string(),
+                     text[start + *at], *at);
+  }
+}
+
+/// Links are left out: in a folder they mostly stand for a file that is there already.
+std::vector<fs::path> files_of(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    if (fs::is_regular_file(entry.symlink_status(error))) files.push_back(entry.path());
+  }
+  if (error) throw user_error("cannot read the folder '{}': {}", folder.string(), error.message());
+  if (files.empty()) throw user_error("the folder '{}' holds no regular file", folder.string());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+double entropy(const std::vector<uint8_t>& text) {
+  std::array<int64_t, 256> counts{};
+  for (const uint8_t byte : text) ++counts[byte];
+  double sum = 0;
+  for (const int64_t count : counts) {
+    const double p = static_cast<double>(count) / static_cast<double>(text.size());
+    if (count > 0) sum -= p * std::log(p);
+  }
+  return sum;
+}
+
+/// 64 bits that depend on nothing else than these three.
+uint64_t random64(int64_t step, int64_t row, uint64_t seed) {
+  const uint64_t low = hash32(seed, 0), high = hash32(seed >> 32, 1);
+  const uint64_t a = hash32(static_cast<uint64_t>(step), low ^ (high << 1));
+  const uint64_t b = hash32(static_cast<uint64_t>(step), high ^ (low << 1) ^ 0x5bd1e995);
+  const uint64_t i = static_cast<uint64_t>(row);
+  return (static_cast<uint64_t>(hash32(i, a)) << 32) | hash32(i, b);
+}
+
+/// ids = row[0 .. seq), targets = row[1 .. seq] for one row of token(pos), pos = 0 .. seq.
+template <class Token>
+void fill_row(int32_t* ids, int32_t* targets, int64_t seq, const Token& token) {
+  for (int64_t pos = 0; pos < seq; ++pos) {
+    ids[pos] = token(pos);
+    targets[pos] = token(pos + 1);
+  }
+}
+
+}  // namespace
+
+TextCorpus read_text(const std::string& path, int64_t seq) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status)) throw user_error("there is no text '{}'", path);
+  std::vector<uint8_t> text;
+  if (fs::is_directory(status)) {
+    for (const fs::path& file : files_of(path)) append_file(file, text);
+  } else if (fs::is_regular_file(status)) {
+    append_file(path, text);
+  } else {
+    throw user_error("the text '{}' is neither a file nor a folder", path);
+  }
+  if (text.empty()) throw user_error("the text '{}' is empty", path);
+  const size_t held_out = text.size() / 10;
+  if (held_out < static_cast<size_t>(seq) + 1) {
+    throw user_error(
+        "the text '{}' is too short: its last tenth has {} bytes, and a row of seq = {} takes {}",
+        path, held_out, seq, seq + 1);
+  }
+  TextCorpus corpus;
+  corpus.source = path;
+  const auto cut = text.end() - static_cast<int64_t>(held_out);
+  corpus.held_out.assign(cut, text.end());
+  text.erase(cut, text.end());
+  corpus.train = std::move(text);
+  corpus.unigram_entropy = entropy(corpus.train);
+  return corpus;
+}
+
+std::string default_corpus_path(const std::string& fallback) {
+  std::error_code error;
+  uintmax_t bytes = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(kSystemTexts, error)) {
+    if (!fs::is_regular_file(entry.symlink_status(error))) continue;
+    const uintmax_t size = entry.file_size(error);
+    if (!error) bytes += size;
+  }
+  return bytes >= kEnoughBytes ? kSystemTexts : fallback;
+}
+
+DataSource text_data(std::shared_ptr<const TextCorpus> corpus, bool held_out,
+                     int64_t batch_per_rank, int64_t num_ranks, int64_t seq, uint64_t seed) {
+  const size_t bytes = (held_out ? corpus->held_out : corpus->train).size();
+  MOE_CHECK(static_cast<int64_t>(bytes) > seq && num_ranks > 0, "{} bytes, seq {}", bytes, seq);
+  return [=](int64_t step, int64_t rank, int32_t* ids, int32_t* targets) {
+    const std::vector<uint8_t>& text = held_out ? corpus->held_out : corpus->train;
+    const uint64_t places = text.size() - static_cast<uint64_t>(seq);
+    for (int64_t r = 0; r < batch_per_rank; ++r) {
+      const uint64_t h = random64(step, rank * batch_per_rank + r, seed);
+      // Scales 64 bits to [0, places) by the high half of a 128-bit product.
+      __extension__ using Wide = unsigned __int128;
+      const uint8_t* row = text.data() + static_cast<uint64_t>((Wide{h} * places) >> 64);
+      fill_row(ids + r * seq, targets + r * seq, seq, [&](int64_t pos) { return row[pos]; });
+    }
+  };
+}
+
+DataSource reference_data(int64_t vocab, int64_t batch_per_rank, int64_t num_ranks, int64_t seq) {
+  const int64_t batch = batch_per_rank * num_ranks;
+  return [=](int64_t step, int64_t rank, int32_t* ids, int32_t* targets) {
+    for (int64_t r = 0; r < batch_per_rank; ++r) {
+      const int64_t row = step * batch + rank * batch_per_rank + r;
+      fill_row(ids + r * seq, targets + r * seq, seq, [&](int64_t pos) {
+        const uint64_t u = random24(static_cast<uint64_t>(row * (seq + 1) + pos), kReferenceStream);
+        const uint64_t skewed = (u * u) >> 24;  // towards small ids
+        return static_cast<int32_t>((skewed * static_cast<uint64_t>(vocab)) >> 24);
+      });
+    }
+  };
+}
+
+}  // namespace moe
