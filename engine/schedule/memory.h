@@ -11,8 +11,8 @@
 namespace moe {
 
 struct Buffer {
-  Bytes offset = 0;   // in the arena; in persistent storage for parameters, states and inputs
-  Bytes bytes = 0;    // rounded up to kAlignment
+  Bytes offset = 0;  // in the arena; in persistent storage for parameters, states and inputs
+  Bytes bytes = 0;   // rounded up to kAlignment
   bool persistent = false;
   TensorId alias_of;  // the tensor whose storage this one took over, or invalid
 };
@@ -23,7 +23,7 @@ struct MemoryPlan {
   std::vector<Buffer> buffers;  // by tensor
   Bytes arena_bytes = 0;
   Bytes persistent_bytes = 0;
-  Bytes scratch_bytes = 0;      // the largest scratch of one op a lane
+  Bytes scratch_bytes = 0;  // the largest scratch of one op a lane
   /// The most bytes alive at once when ops run one by one in lane order: what must exist.
   Bytes liveness_bytes = 0;
   Bytes peak_bytes() const { return arena_bytes + persistent_bytes + scratch_bytes; }
@@ -36,6 +36,7 @@ MemoryPlan plan_memory(const Graph& graph, const Schedule& schedule, const LaneO
 
 /// The largest tensors alive at the peak, largest first, as "name 12.0 MiB" lines.
 std::vector<std::string> peak_holders(const Graph& graph, const Schedule& schedule,
-                                      const LaneOrders& orders, const MemoryPlan& plan, size_t count);
+                                      const LaneOrders& orders, const MemoryPlan& plan,
+                                      size_t count);
 
 }  // namespace moe

@@ -3,7 +3,9 @@
 // lane, the only order that simulator and executors follow.
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/base/ids.h"
@@ -32,7 +34,7 @@ struct Decision {
 
 struct Schedule {
   std::vector<Lane> lanes;
-  std::vector<LaneId> lane_of;         // by op
+  std::vector<LaneId> lane_of;  // by op
   std::vector<OrderEdge> order_edges;
   std::vector<Decision> log;
 
@@ -58,12 +60,27 @@ LaneOrders lane_orders(const Graph& graph, const Schedule& schedule);
 /// mutation predecessors and its order edges; vector clocks over lanes.
 class HappensBefore {
  public:
+  /// Requires: `orders` holds every op once. Throws RunError naming the cycle when there is one.
   HappensBefore(const Graph& graph, const Schedule& schedule, const LaneOrders& orders);
-  bool before(OpId a, OpId b) const;
+  /// a is over on every timing when b begins; false for a == b.
+  bool before(OpId a, OpId b) const { return index(a) < clock(b)[lane(a)]; }
+
+  size_t num_lanes() const { return num_lanes_; }
+  size_t lane(OpId op) const { return static_cast<size_t>(lane_[op.index()]); }
+  /// The op's place in its lane's order.
+  int32_t index(OpId op) const { return index_[op.index()]; }
+  /// By lane: how many ops of that lane are over when `op` begins. Never falls along a lane.
+  std::span<const int32_t> clock(OpId op) const {
+    return {&clock_[op.index() * num_lanes_], num_lanes_};
+  }
+  /// All ops one by one: each after its predecessors, in program order where there is a choice.
+  const std::vector<OpId>& serial() const { return serial_; }
 
  private:
-  std::vector<int32_t> lane_, index_;   // by op
-  std::vector<std::vector<int32_t>> clock_;  // by op, by lane: how many ops of that lane are over when it begins
+  size_t num_lanes_;
+  std::vector<int32_t> lane_, index_;  // by op
+  std::vector<int32_t> clock_;         // by op and lane
+  std::vector<OpId> serial_;
 };
 
 /// Ops of other lanes that each op must wait for (data, mutation, order), less those implied by

@@ -1,0 +1,377 @@
+#include "engine/schedule/legality.h"
+
+#include <algorithm>
+#include <map>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+#include "engine/schedule/lifetime.h"
+#include "engine/schedule/precedence.h"
+
+namespace moe {
+namespace {
+
+/// What the checks share: the wording of ops, lanes and stages.
+class Door {
+ public:
+  Door(const Graph& graph, const Schedule& schedule) : graph_(graph), schedule_(schedule) {}
+
+  void check_lanes() const;
+  void check_each_op_once(const LaneOrders& orders, size_t rank) const;
+  void check_edges_on_lanes(const LaneOrders& orders, size_t rank) const;
+  void check_same_collectives(std::span<const LaneOrders> ranks, size_t rank) const;
+  void check_counts() const;
+
+  std::string lane_name(OpId op) const {
+    return schedule_.lanes[schedule_.lane_of[op.index()].index()].name;
+  }
+
+ private:
+  /// Who had a hand in where this op stands.
+  std::string stages(OpId op) const;
+  OpId routing_of_rows(const std::vector<OpId>& producer, OpId op) const;
+  OpId routing_of(const std::vector<OpId>& producer, TensorId indices) const;
+
+  const Graph& graph_;
+  const Schedule& schedule_;
+};
+
+std::string Door::stages(OpId op) const {
+  std::vector<std::string> names;
+  const auto add = [&names](const std::string& name) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  };
+  for (const OrderEdge& edge : schedule_.order_edges) {
+    if (edge.from == op || edge.to == op) add(edge.stage);
+  }
+  for (const Decision& decision : schedule_.log) {
+    if (decision.op == graph_.op(op).name) add(decision.stage);
+  }
+  if (names.empty()) return "program order";
+  std::string text = "stage";
+  for (const std::string& name : names) text += fmt::format(" '{}'", name);
+  return text;
+}
+
+void Door::check_lanes() const {
+  if (schedule_.lane_of.size() != graph_.num_ops()) {
+    throw run_error("illegal schedule: it gives lanes to {} ops, the graph has {}",
+                    schedule_.lane_of.size(), graph_.num_ops());
+  }
+  for (size_t i = 0; i < graph_.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    const LaneId lane = schedule_.lane_of[i];
+    if (!lane.valid() || lane.index() >= schedule_.lanes.size()) {
+      throw run_error("illegal schedule: op '{}' is on lane {} of {} ({})", graph_.op(op).name,
+                      lane.value, schedule_.lanes.size(), stages(op));
+    }
+    if (schedule_.lanes[lane.index()].kind != graph_.def(op).lane) {
+      const bool comm = graph_.def(op).lane == LaneKind::kComm;
+      throw run_error("illegal schedule: op '{}' is on lane '{}', but {} runs on a {} lane ({})",
+                      graph_.op(op).name, lane_name(op), graph_.def(op).name,
+                      comm ? "comm" : "compute", stages(op));
+    }
+  }
+}
+
+void Door::check_each_op_once(const LaneOrders& orders, size_t rank) const {
+  if (orders.lanes.size() != schedule_.lanes.size()) {
+    throw run_error("illegal schedule: rank {} has {} lanes, the schedule {}", rank,
+                    orders.lanes.size(), schedule_.lanes.size());
+  }
+  std::vector<bool> seen(graph_.num_ops());
+  for (size_t l = 0; l < orders.lanes.size(); ++l) {
+    for (const OpId op : orders.lanes[l]) {
+      if (!op.valid() || op.index() >= graph_.num_ops()) {
+        throw run_error("illegal schedule: lane '{}' of rank {} has op {}, the graph has {}",
+                        schedule_.lanes[l].name, rank, op.value, graph_.num_ops());
+      }
+      const char* wrong = nullptr;
+      if (seen[op.index()]) wrong = "a second time";
+      if (schedule_.lane_of[op.index()].index() != l) wrong = "instead";
+      if (wrong != nullptr) {
+        throw run_error(
+            "illegal schedule: op '{}', which belongs once on lane '{}', stands on lane '{}' of "
+            "rank {} {} ({})",
+            graph_.op(op).name, lane_name(op), schedule_.lanes[l].name, rank, wrong, stages(op));
+      }
+      seen[op.index()] = true;
+    }
+  }
+  for (size_t i = 0; i < seen.size(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (!seen[i]) {
+      throw run_error("illegal schedule: op '{}' is missing from lane '{}' of rank {} ({})",
+                      graph_.op(op).name, lane_name(op), rank, stages(op));
+    }
+  }
+}
+
+void Door::check_edges_on_lanes(const LaneOrders& orders, size_t rank) const {
+  std::vector<size_t> place(graph_.num_ops());
+  for (const std::vector<OpId>& lane : orders.lanes) {
+    for (size_t i = 0; i < lane.size(); ++i) place[lane[i].index()] = i;
+  }
+  const Precedence edges(graph_, schedule_);
+  for (const std::vector<OpId>& lane : orders.lanes) {
+    for (const OpId op : lane) {
+      for (const OpId before : edges.deps.preds[op.index()]) {
+        if (schedule_.lane_of[before.index()] != schedule_.lane_of[op.index()] ||
+            place[before.index()] < place[op.index()]) {
+          continue;
+        }
+        throw run_error(
+            "illegal schedule: op '{}' stands before op '{}' on lane '{}' of rank {}, but must "
+            "wait for it ({}; {})",
+            graph_.op(op).name, graph_.op(before).name, lane_name(op), rank,
+            edge_text(graph_, schedule_, before, op), stages(op));
+      }
+    }
+  }
+}
+
+void Door::check_same_collectives(std::span<const LaneOrders> ranks, size_t rank) const {
+  for (size_t l = 0; l < schedule_.lanes.size(); ++l) {
+    if (schedule_.lanes[l].kind != LaneKind::kComm) continue;
+    const std::vector<OpId>&first = ranks[0].lanes[l], &mine = ranks[rank].lanes[l];
+    const auto [a, b] = std::mismatch(first.begin(), first.end(), mine.begin(), mine.end());
+    if (a == first.end()) continue;  // each op stands once, so the lanes are equally long
+    throw run_error(
+        "illegal schedule: members meet in different collectives on lane '{}': number {} is op "
+        "'{}' on rank 0 and op '{}' on rank {} ({}; {})",
+        schedule_.lanes[l].name, a - first.begin() + 1, graph_.op(*a).name, graph_.op(*b).name,
+        rank, stages(*a), stages(*b));
+  }
+}
+
+/// The op that made the routing which these indices belong to; ops from indices to indices (an
+/// exchange of counts) pass it on.
+OpId Door::routing_of(const std::vector<OpId>& producer, TensorId indices) const {
+  while (producer[indices.index()].valid()) {
+    const OpId made = producer[indices.index()];
+    const std::vector<TensorId>& inputs = graph_.op(made).inputs;
+    if (inputs.empty() || graph_.tensor(inputs[0]).dtype != DType::kI32) return made;
+    indices = inputs[0];
+  }
+  return {};
+}
+
+/// The op that made the routing by which the rows of an all-to-all were laid out: from the rows
+/// upwards, the first index map that an op reads.
+OpId Door::routing_of_rows(const std::vector<OpId>& producer, OpId op) const {
+  for (OpId at = producer[graph_.op(op).inputs[0].index()]; at.valid();) {
+    const std::vector<TensorId>& inputs = graph_.op(at).inputs;
+    for (const TensorId t : inputs) {
+      if (!t.valid() || graph_.tensor(t).dtype != DType::kI32) continue;
+      if (producer[t.index()].valid()) return routing_of(producer, t);
+    }
+    if (inputs.empty() || !inputs[0].valid()) return {};
+    at = producer[inputs[0].index()];
+  }
+  return {};
+}
+
+void Door::check_counts() const {
+  const std::vector<OpId> producer = graph_.producers();
+  for (size_t i = 0; i < graph_.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    const Op& op = graph_.op(id);
+    if (graph_.def(op).collective != Collective::kAllToAll || attr_int(op, "irregular") == 0) {
+      continue;
+    }
+    if (op.inputs.size() < 2 || !op.inputs[1].valid()) {
+      throw run_error("illegal schedule: op '{}' on lane '{}' is irregular but has no counts ({})",
+                      op.name, lane_name(id), stages(id));
+    }
+    const OpId counts = routing_of(producer, op.inputs[1]), rows = routing_of_rows(producer, id);
+    if (counts.valid() && counts == rows) continue;
+    const auto name = [&](OpId o) { return o.valid() ? graph_.op(o).name : "(none)"; };
+    throw run_error(
+        "illegal schedule: op '{}' on lane '{}' takes its counts from the routing of '{}', but "
+        "its rows from that of '{}' ({})",
+        op.name, lane_name(id), name(counts), name(rows), stages(id));
+  }
+}
+
+/// The whole run as one order: a collective is one event of all ranks. Each rank alone may be in
+/// order while two of them wait for each other across two comm lanes.
+void check_joint_order(const Graph& graph, const Schedule& schedule,
+                       std::span<const LaneOrders> ranks) {
+  const size_t n = graph.num_ops();
+  const auto node = [&](size_t rank, OpId op) {
+    const bool shared = graph.def(op).lane == LaneKind::kComm;
+    return (shared ? 0 : rank) * n + op.index();
+  };
+  std::vector<std::vector<size_t>> succs(ranks.size() * n);
+  std::vector<int32_t> waiting(succs.size());
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const Precedence edges(graph, schedule, &ranks[r]);
+    for (size_t i = 0; i < n; ++i) {
+      for (const OpId to : edges.deps.succs[i]) {
+        succs[node(r, OpId(static_cast<int64_t>(i)))].push_back(node(r, to));
+        ++waiting[node(r, to)];
+      }
+    }
+  }
+  std::vector<size_t> ready;
+  for (size_t i = 0; i < succs.size(); ++i) {
+    if (waiting[i] == 0) ready.push_back(i);
+  }
+  while (!ready.empty()) {
+    const size_t at = ready.back();
+    ready.pop_back();
+    for (const size_t to : succs[at]) {
+      if (--waiting[to] == 0) ready.push_back(to);
+    }
+  }
+  for (size_t i = 0; i < n; ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (waiting[i] == 0 || graph.def(op).lane != LaneKind::kComm) continue;
+    throw run_error(
+        "illegal schedule: ranks wait for each other: op '{}' on lane '{}' never has all members, "
+        "because their orders on the other lanes differ (stage 'lane orders')",
+        graph.op(op).name, schedule.lanes[schedule.lane_of[i].index()].name);
+  }
+}
+
+/// Walks the ops one by one and keeps who owns each byte of the arena. A new owner must come after
+/// every use of the last one; by transitivity it then comes after all earlier ones.
+class ArenaWalk {
+ public:
+  ArenaWalk(const Graph& graph, const Door& door, const HappensBefore& hb, const MemoryPlan& memory)
+      : graph_(graph), door_(door), hb_(hb), memory_(memory), uses_(graph) {}
+
+  void run() {
+    for (const OpId op : hb_.serial()) {
+      for (size_t i = 0; i < graph_.op(op).outputs.size(); ++i) write(op, i);
+    }
+  }
+
+ private:
+  struct Owned {
+    Bytes end;
+    TensorId by;
+  };
+
+  void write(OpId op, size_t output) {
+    const TensorId t = graph_.op(op).outputs[output];
+    const Buffer& buffer = memory_.buffers[t.index()];
+    if (buffer.persistent || buffer.bytes == 0) return;
+    const Bytes begin = buffer.offset, end = buffer.offset + buffer.bytes;
+    if (begin < 0 || end > memory_.arena_bytes) {
+      throw run_error(
+          "illegal schedule: tensor '{}' of op '{}' on lane '{}' lies at bytes {} to {} of an "
+          "arena "
+          "of {} (stage 'memory')",
+          graph_.tensor(t).name, graph_.op(op).name, door_.lane_name(op), begin, end,
+          memory_.arena_bytes);
+    }
+    auto it = owned_.upper_bound(begin);
+    if (it != owned_.begin() && std::prev(it)->second.end > begin) --it;
+    while (it != owned_.end() && it->first < end) {
+      const Bytes other_begin = it->first;
+      const Owned other = it->second;
+      check_over(other.by, op, output);
+      it = owned_.erase(it);
+      if (other_begin < begin) owned_[other_begin] = {begin, other.by};
+      if (other.end > end) it = owned_.emplace(end, other).first;
+    }
+    owned_[begin] = {end, t};
+  }
+
+  void check_over(TensorId old, OpId op, size_t output) const {
+    if (is_result(graph_, uses_, old)) fail(old, op, output, OpId());
+    const OpId maker = uses_.producer[old.index()];
+    if (!hb_.before(maker, op)) fail(old, op, output, maker);
+    for (const OpId reader : uses_.readers[old.index()]) {
+      if (hb_.before(reader, op) || (reader == op && in_place(old, op, output))) continue;
+      fail(old, op, output, reader);
+    }
+  }
+
+  bool in_place(TensorId old, OpId op, size_t output) const {
+    const std::vector<TensorId>& inputs = graph_.op(op).inputs;
+    const TensorId made = graph_.op(op).outputs[output];
+    if (std::count(inputs.begin(), inputs.end(), old) != 1 ||
+        memory_.buffers[made.index()].offset != memory_.buffers[old.index()].offset) {
+      return false;
+    }
+    const auto pairs = alias_pairs(graph_, graph_.op(op));
+    return std::any_of(pairs.begin(), pairs.end(), [&](const std::pair<int, int>& pair) {
+      return static_cast<size_t>(pair.first) == output &&
+             inputs[static_cast<size_t>(pair.second)] == old;
+    });
+  }
+
+  [[noreturn]] void fail(TensorId old, OpId op, size_t output, OpId user) const {
+    const std::string still =
+        !user.valid() ? "which the step returns"
+        : user == op
+            ? "which the op itself still reads"
+            : fmt::format("which op '{}' on lane '{}' may still use: no edge orders it first",
+                          graph_.op(user).name, door_.lane_name(user));
+    throw run_error(
+        "illegal schedule: op '{}' on lane '{}' writes tensor '{}' into the storage of tensor "
+        "'{}', {} (stage 'memory')",
+        graph_.op(op).name, door_.lane_name(op), graph_.tensor(graph_.op(op).outputs[output]).name,
+        graph_.tensor(old).name, still);
+  }
+
+  const Graph& graph_;
+  const Door& door_;
+  const HappensBefore& hb_;
+  const MemoryPlan& memory_;
+  TensorUses uses_;
+  std::map<Bytes, Owned> owned_;  // by first byte
+};
+
+void check_persistent(const Graph& graph, const MemoryPlan& memory) {
+  std::vector<TensorId> kept;
+  for (size_t i = 0; i < memory.buffers.size(); ++i) {
+    const TensorId t(static_cast<int64_t>(i));
+    if (is_persistent(graph, t) != memory.buffers[i].persistent) {
+      throw run_error("illegal schedule: tensor '{}' is {}in persistent storage (stage 'memory')",
+                      graph.tensor(t).name, memory.buffers[i].persistent ? "" : "not ");
+    }
+    if (memory.buffers[i].persistent) kept.push_back(t);
+  }
+  const auto buffer = [&memory](TensorId t) { return memory.buffers[t.index()]; };
+  std::sort(kept.begin(), kept.end(),
+            [&](TensorId a, TensorId b) { return buffer(a).offset < buffer(b).offset; });
+  Bytes end = 0;
+  for (const TensorId t : kept) {
+    if (buffer(t).offset < end || buffer(t).offset + buffer(t).bytes > memory.persistent_bytes) {
+      throw run_error(
+          "illegal schedule: persistent tensor '{}' overlaps another one or the end "
+          "(stage 'memory')",
+          graph.tensor(t).name);
+    }
+    end = buffer(t).offset + buffer(t).bytes;
+  }
+}
+
+}  // namespace
+
+void check_legal(const Graph& graph, const Schedule& schedule, std::span<const LaneOrders> ranks,
+                 const MemoryPlan& memory) {
+  MOE_CHECK(!ranks.empty() && memory.buffers.size() == graph.tensors().size(),
+            "{} ranks, {} buffers for {} tensors", ranks.size(), memory.buffers.size(),
+            graph.tensors().size());
+  const Door door(graph, schedule);
+  door.check_lanes();
+  door.check_counts();
+  check_persistent(graph, memory);
+  std::vector<LaneOrders> distinct;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const auto same = [&](const LaneOrders& other) { return other.lanes == ranks[r].lanes; };
+    if (std::any_of(distinct.begin(), distinct.end(), same)) continue;
+    door.check_each_op_once(ranks[r], r);
+    door.check_edges_on_lanes(ranks[r], r);
+    door.check_same_collectives(ranks, r);
+    ArenaWalk(graph, door, HappensBefore(graph, schedule, ranks[r]), memory).run();
+    distinct.push_back(ranks[r]);
+  }
+  if (distinct.size() > 1) check_joint_order(graph, schedule, distinct);
+}
+
+}  // namespace moe

@@ -1,0 +1,263 @@
+#include "engine/schedule/memory.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+#include "engine/schedule/interference.h"
+#include "engine/schedule/lifetime.h"
+
+namespace moe {
+namespace {
+
+Bytes round_up(Bytes bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+Bytes element_size(DType dtype, Bytes element_bytes) {
+  const bool sized = element_bytes > 0 && (dtype == DType::kF16 || dtype == DType::kF32);
+  return sized ? element_bytes : dtype_bytes(dtype);
+}
+
+/// One call's worth of facts about graph and orders.
+struct Facts {
+  const Graph& graph;
+  const HappensBefore& hb;
+  const TensorUses& uses;
+
+  /// By lane, how many of its ops must be over before the tensor is dead.
+  void add_uses(TensorId t, const LaneOrders& orders, std::vector<int32_t>& over) const {
+    if (is_result(graph, uses, t)) {  // never
+      for (size_t l = 0; l < over.size(); ++l) {
+        over[l] = static_cast<int32_t>(orders.lanes[l].size());
+      }
+      over[hb.lane(uses.producer[t.index()])] += 1;
+      return;
+    }
+    const auto use = [&](OpId op) {
+      over[hb.lane(op)] = std::max(over[hb.lane(op)], hb.index(op) + 1);
+    };
+    use(uses.producer[t.index()]);
+    for (const OpId reader : uses.readers[t.index()]) use(reader);
+  }
+
+  /// The op may write over its input t: it reads it once, and everybody else is done with it.
+  bool dies_at(TensorId t, OpId op) const {
+    if (is_persistent(graph, t) || !uses.producer[t.index()].valid()) return false;
+    const auto& inputs = graph.op(op).inputs;
+    if (std::count(inputs.begin(), inputs.end(), t) != 1) return false;
+    const std::vector<OpId>& readers = uses.readers[t.index()];
+    return std::all_of(readers.begin(), readers.end(),
+                       [&](OpId r) { return r == op || hb.before(r, op); });
+  }
+};
+
+/// Which tensor's storage each tensor takes over, decided op by op.
+void choose_aliases(const Facts& facts, std::vector<Buffer>& buffers) {
+  std::vector<bool> taken(buffers.size());
+  for (const OpId id : facts.hb.serial()) {
+    const Op& op = facts.graph.op(id);
+    for (const auto& [out, in] : alias_pairs(facts.graph, op)) {
+      const TensorId to = op.outputs[static_cast<size_t>(out)];
+      const TensorId from = op.inputs[static_cast<size_t>(in)];
+      Buffer& buffer = buffers[to.index()];
+      if (buffer.alias_of.valid() || taken[from.index()] ||
+          buffer.bytes != buffers[from.index()].bytes || !facts.dies_at(from, id)) {
+        continue;
+      }
+      buffer.alias_of = from;
+      taken[from.index()] = true;
+    }
+  }
+}
+
+/// Blocks of the arena, sorted by where they start, and which of them each tensor lives in.
+struct Blocks {
+  std::vector<Block> list;
+  std::vector<int32_t> of;  // by tensor, -1: not in the arena
+};
+
+Blocks make_blocks(const Facts& facts, const LaneOrders& orders,
+                   const std::vector<Buffer>& buffers) {
+  Blocks blocks{{}, std::vector<int32_t>(buffers.size(), -1)};
+  const auto add = [&](OpId op, TensorId t) {
+    const TensorId from = buffers[t.index()].alias_of;
+    if (from.valid()) {
+      blocks.of[t.index()] = blocks.of[from.index()];
+    } else {
+      blocks.of[t.index()] = static_cast<int32_t>(blocks.list.size());
+      blocks.list.push_back(
+          {op, std::vector<int32_t>(orders.lanes.size()), buffers[t.index()].bytes, 0});
+    }
+  };
+  for (const std::vector<OpId>& lane : orders.lanes) {  // first the blocks of roots, by start
+    for (const OpId op : lane) {
+      for (const TensorId t : facts.graph.op(op).outputs) {
+        if (!buffers[t.index()].alias_of.valid()) add(op, t);
+      }
+    }
+  }
+  for (const OpId op : facts.hb.serial()) {  // then the chains: an alias stands after its source
+    for (const TensorId t : facts.graph.op(op).outputs) {
+      if (buffers[t.index()].alias_of.valid()) add(op, t);
+      const auto block = static_cast<size_t>(blocks.of[t.index()]);
+      facts.add_uses(t, orders, blocks.list[block].over);
+    }
+  }
+  return blocks;
+}
+
+/// A block's life in places of the serial order, both ends inclusive.
+struct Life {
+  size_t from, to;
+};
+
+std::vector<Life> serial_lives(const Facts& facts, const LaneOrders& orders,
+                               const std::vector<Block>& blocks) {
+  const std::vector<OpId>& serial = facts.hb.serial();
+  std::vector<size_t> place(serial.size());
+  for (size_t i = 0; i < serial.size(); ++i) place[serial[i].index()] = i;
+  std::vector<Life> lives;
+  for (const Block& block : blocks) {
+    Life life{place[block.start.index()], place[block.start.index()]};
+    for (size_t l = 0; l < orders.lanes.size(); ++l) {
+      const auto count = static_cast<size_t>(block.over[l]);
+      if (count == 0) continue;
+      const bool forever = count > orders.lanes[l].size();
+      life.to = std::max(life.to,
+                         forever ? serial.size() - 1 : place[orders.lanes[l][count - 1].index()]);
+    }
+    lives.push_back(life);
+  }
+  return lives;
+}
+
+/// The bytes alive at each place of the serial order.
+std::vector<Bytes> alive_bytes(const std::vector<Block>& blocks, const std::vector<Life>& lives,
+                               size_t num_ops) {
+  std::vector<Bytes> alive(num_ops + 1);
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    alive[lives[b].from] += blocks[b].bytes;
+    alive[lives[b].to + 1] -= blocks[b].bytes;
+  }
+  std::partial_sum(alive.begin(), alive.end(), alive.begin());
+  return alive;
+}
+
+/// Offsets for all blocks: largest first, each at the lowest place that is free of the blocks that
+/// it may meet. Returns the arena's size.
+Bytes place_blocks(const Interference& interference, std::vector<Block>& blocks) {
+  std::vector<uint32_t> by_size(blocks.size());
+  std::iota(by_size.begin(), by_size.end(), 0);
+  std::stable_sort(by_size.begin(), by_size.end(),
+                   [&blocks](uint32_t a, uint32_t b) { return blocks[a].bytes > blocks[b].bytes; });
+  std::vector<uint32_t> placed;  // by offset
+  Bytes arena = 0;
+  for (const uint32_t b : by_size) {
+    Block& block = blocks[b];
+    Bytes offset = 0;
+    for (const uint32_t other : placed) {
+      if (blocks[other].offset >= offset + block.bytes) break;  // the gap before it is enough
+      if (interference.between(b, other)) {
+        offset = std::max(offset, blocks[other].offset + blocks[other].bytes);
+      }
+    }
+    block.offset = offset;
+    arena = std::max(arena, offset + block.bytes);
+    const auto at = std::upper_bound(
+        placed.begin(), placed.end(), offset,
+        [&blocks](Bytes value, uint32_t other) { return value < blocks[other].offset; });
+    placed.insert(at, b);
+  }
+  return arena;
+}
+
+Bytes scratch(const Graph& graph, const LaneOrders& orders, Bytes element_bytes) {
+  Bytes total = 0;
+  for (const std::vector<OpId>& lane : orders.lanes) {
+    Bytes largest = 0;
+    for (const OpId id : lane) {
+      const Op& op = graph.op(id);
+      const OpDef& def = graph.def(op);
+      if (def.scratch_bytes == nullptr || op.outputs.empty()) continue;
+      const Bytes size = element_size(graph.tensor(op.outputs[0]).dtype, element_bytes);
+      largest = std::max(largest, round_up(def.scratch_bytes(graph, op, size)));
+    }
+    total += largest;
+  }
+  return total;
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const Graph& graph, const Schedule& schedule, const LaneOrders& orders,
+                       Bytes element_bytes) {
+  const HappensBefore hb(graph, schedule, orders);
+  const TensorUses uses(graph);
+  const Facts facts{graph, hb, uses};
+  MemoryPlan plan;
+  plan.buffers.resize(graph.tensors().size());
+  for (size_t i = 0; i < plan.buffers.size(); ++i) {
+    const TensorId t(static_cast<int64_t>(i));
+    const Tensor& tensor = graph.tensor(t);
+    Buffer& buffer = plan.buffers[i];
+    buffer.bytes = round_up(num_elements(tensor.shape) * element_size(tensor.dtype, element_bytes));
+    buffer.persistent = is_persistent(graph, t);
+    if (!buffer.persistent) continue;
+    buffer.offset = plan.persistent_bytes;
+    plan.persistent_bytes += buffer.bytes;
+  }
+  choose_aliases(facts, plan.buffers);
+  Blocks blocks = make_blocks(facts, orders, plan.buffers);
+  plan.arena_bytes = place_blocks(Interference(hb, orders, blocks.list), blocks.list);
+  for (size_t i = 0; i < plan.buffers.size(); ++i) {
+    if (blocks.of[i] >= 0) {
+      plan.buffers[i].offset = blocks.list[static_cast<size_t>(blocks.of[i])].offset;
+    }
+  }
+  const std::vector<Bytes> alive =
+      alive_bytes(blocks.list, serial_lives(facts, orders, blocks.list), graph.num_ops());
+  plan.liveness_bytes = *std::max_element(alive.begin(), alive.end());
+  plan.scratch_bytes = scratch(graph, orders, element_bytes);
+  return plan;
+}
+
+std::vector<std::string> peak_holders(const Graph& graph, const Schedule& schedule,
+                                      const LaneOrders& orders, const MemoryPlan& plan,
+                                      size_t count) {
+  const HappensBefore hb(graph, schedule, orders);
+  const TensorUses uses(graph);
+  const Facts facts{graph, hb, uses};
+  const Blocks blocks = make_blocks(facts, orders, plan.buffers);
+  const std::vector<Life> lives = serial_lives(facts, orders, blocks.list);
+  const std::vector<Bytes> alive = alive_bytes(blocks.list, lives, graph.num_ops());
+  const auto peak =
+      static_cast<size_t>(std::max_element(alive.begin(), alive.end()) - alive.begin());
+  // A chain of aliases is held by the tensor that was written last.
+  std::vector<TensorId> holder(blocks.list.size());
+  for (size_t i = 0; i < std::min(peak + 1, graph.num_ops()); ++i) {
+    for (const TensorId t : graph.op(hb.serial()[i]).outputs) {
+      holder[static_cast<size_t>(blocks.of[t.index()])] = t;
+    }
+  }
+  std::vector<TensorId> held;
+  for (size_t b = 0; b < lives.size(); ++b) {
+    if (lives[b].from <= peak && peak <= lives[b].to) held.push_back(holder[b]);
+  }
+  for (size_t i = 0; i < plan.buffers.size(); ++i) {
+    if (plan.buffers[i].persistent) held.emplace_back(static_cast<int64_t>(i));
+  }
+  const auto bytes = [&plan](TensorId t) { return plan.buffers[t.index()].bytes; };
+  std::stable_sort(held.begin(), held.end(),
+                   [&](TensorId a, TensorId b) { return bytes(a) > bytes(b); });
+  held.resize(std::min(held.size(), count));
+  std::vector<std::string> lines;
+  for (const TensorId t : held) {
+    lines.push_back(fmt::format("{} {:.1f} MiB", graph.tensor(t).name,
+                                static_cast<double>(bytes(t)) / (1 << 20)));
+  }
+  return lines;
+}
+
+}  // namespace moe

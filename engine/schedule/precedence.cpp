@@ -1,0 +1,135 @@
+#include "engine/schedule/precedence.h"
+
+#include <algorithm>
+
+#include "engine/base/errors.h"
+
+namespace moe {
+namespace {
+
+void connect(Dependencies& deps, OpId from, OpId to) {
+  deps.succs[from.index()].push_back(to);
+  deps.preds[to.index()].push_back(from);
+}
+
+/// The shortest path from `start` back to it inside `open`; empty when there is none.
+std::vector<OpId> cycle_through(const Dependencies& deps, const std::vector<bool>& open,
+                                OpId start) {
+  std::vector<OpId> parent(open.size());
+  std::vector<OpId> queue{start};
+  for (size_t head = 0; head < queue.size(); ++head) {
+    const OpId at = queue[head];
+    for (const OpId next : deps.succs[at.index()]) {
+      if (!open[next.index()]) continue;
+      if (next == start) {
+        std::vector<OpId> path;
+        for (OpId op = at; op != start; op = parent[op.index()]) path.push_back(op);
+        path.push_back(start);
+        std::reverse(path.begin(), path.end());
+        return path;
+      }
+      if (parent[next.index()].valid()) continue;
+      parent[next.index()] = at;
+      queue.push_back(next);
+    }
+  }
+  return {};
+}
+
+/// The ops that no order can place: those on a cycle and those behind or between cycles.
+std::vector<bool> ops_left_over(const Graph& graph, const Dependencies& deps) {
+  const size_t n = graph.num_ops();
+  std::vector<size_t> waiting(n);
+  std::vector<bool> open(n, true);
+  std::vector<OpId> ready;
+  for (size_t i = 0; i < n; ++i) {
+    waiting[i] = deps.preds[i].size();
+    if (waiting[i] == 0) ready.emplace_back(static_cast<int64_t>(i));
+  }
+  while (!ready.empty()) {
+    const OpId op = ready.back();
+    ready.pop_back();
+    open[op.index()] = false;
+    for (const OpId s : deps.succs[op.index()]) {
+      if (--waiting[s.index()] == 0) ready.push_back(s);
+    }
+  }
+  return open;
+}
+
+/// A shortest cycle among the left-over ops, looked for from the first kSources of them on a cycle.
+std::vector<OpId> shortest_cycle(const Graph& graph, const Dependencies& deps) {
+  constexpr int kSources = 256;
+  const std::vector<bool> open = ops_left_over(graph, deps);
+  std::vector<OpId> best;
+  int tried = 0;
+  for (size_t i = 0; i < open.size() && tried < kSources; ++i) {
+    if (!open[i]) continue;
+    std::vector<OpId> found = cycle_through(deps, open, OpId(static_cast<int64_t>(i)));
+    if (found.empty()) continue;
+    ++tried;
+    if (best.empty() || found.size() < best.size()) best = std::move(found);
+  }
+  return best;
+}
+
+[[noreturn]] void fail_cycle(const Graph& graph, const Schedule& schedule,
+                             const Dependencies& deps) {
+  const std::vector<OpId> cycle = shortest_cycle(graph, deps);
+  MOE_CHECK(!cycle.empty(), "no order, and no cycle either");
+  std::string text;
+  for (size_t i = 0; i < cycle.size(); ++i) {
+    const OpId from = cycle[i], to = cycle[(i + 1) % cycle.size()];
+    text += fmt::format("\n  '{}' must wait for '{}' ({})", graph.op(to).name, graph.op(from).name,
+                        edge_text(graph, schedule, from, to));
+  }
+  throw run_error("illegal schedule: {} ops wait for each other in a cycle:{}", cycle.size(), text);
+}
+
+}  // namespace
+
+Precedence::Precedence(const Graph& graph, const Schedule& schedule, const LaneOrders* orders)
+    : deps(dependencies(graph)) {
+  const auto exists = [&graph](OpId op) { return op.valid() && op.index() < graph.num_ops(); };
+  for (const OrderEdge& edge : schedule.order_edges) {
+    if (!exists(edge.from) || !exists(edge.to)) {
+      throw run_error(
+          "illegal schedule: an order edge of stage '{}' ({}) joins ops {} and {}, "
+          "but the graph has ops 0 to {}",
+          edge.stage, edge.why, edge.from.value, edge.to.value, graph.num_ops() - 1);
+    }
+    connect(deps, edge.from, edge.to);
+  }
+  if (orders == nullptr) return;
+  for (const std::vector<OpId>& lane : orders->lanes) {
+    for (size_t i = 1; i < lane.size(); ++i) connect(deps, lane[i - 1], lane[i]);
+  }
+}
+
+std::vector<OpId> Precedence::order(const Graph& graph, const Schedule& schedule) const {
+  try {
+    return topological_order(graph, deps);
+  } catch (const UserError&) {  // a cycle; the graph cannot say which stages made it
+    fail_cycle(graph, schedule, deps);
+  }
+}
+
+std::string edge_text(const Graph& graph, const Schedule& schedule, OpId from, OpId to) {
+  const auto& inputs = graph.op(to).inputs;
+  for (const TensorId t : graph.op(from).outputs) {
+    if (std::find(inputs.begin(), inputs.end(), t) != inputs.end()) {
+      return fmt::format("data, tensor '{}'", graph.tensor(t).name);
+    }
+  }
+  for (const OrderEdge& edge : schedule.order_edges) {
+    if (edge.from == from && edge.to == to) {
+      return fmt::format("order edge of stage '{}': {}", edge.stage, edge.why);
+    }
+  }
+  const Dependencies graph_edges = dependencies(graph);
+  const std::vector<OpId>& preds = graph_edges.preds[to.index()];
+  if (std::binary_search(preds.begin(), preds.end(), from)) return "overwrites what it reads";
+  return fmt::format("lane '{}'", schedule.lanes[schedule.lane_of[to.index()].index()].name);
+}
+
+}  // namespace moe

@@ -1,0 +1,141 @@
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "engine/base/errors.h"
+#include "tests/schedule/fixture.h"
+
+namespace moe {
+namespace {
+
+using Catch::Contains;
+using fake::add;
+using fake::message_of;
+
+TEST_CASE("by default compute ops and collectives have a lane each and keep the program order") {
+  const Graph graph = fake::random_graph(1, 60);
+  const LaneOrders orders = lane_orders(graph, default_schedule(graph));
+  REQUIRE(orders.lanes.size() == 2);
+  for (size_t l = 0; l < 2; ++l) {
+    CHECK(std::is_sorted(orders.lanes[l].begin(), orders.lanes[l].end()));
+    CHECK(!orders.lanes[l].empty());
+    for (const OpId op : orders.lanes[l]) {
+      CHECK((graph.def(op).lane == LaneKind::kComm) == (l == 1));
+    }
+  }
+}
+
+TEST_CASE("lane orders hold every op once and no edge points backwards") {
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    const Graph graph = fake::random_graph(seed, 80);
+    const Schedule schedule = fake::random_schedule(graph, seed, 12);
+    const LaneOrders orders = lane_orders(graph, schedule);
+    std::vector<int> times(graph.num_ops());
+    for (size_t l = 0; l < orders.lanes.size(); ++l) {
+      for (const OpId op : orders.lanes[l]) {
+        ++times[op.index()];
+        CHECK(schedule.lane_of[op.index()].index() == l);
+      }
+    }
+    CHECK(times == std::vector<int>(graph.num_ops(), 1));
+    // An edge against the orders would make an op come after itself.
+    const auto after = fake::brute_force(graph, schedule, orders);
+    for (size_t i = 0; i < after.size(); ++i) CHECK(!after[i][i]);
+  }
+}
+
+TEST_CASE("where edges leave a choice the op that stands first in the program runs first") {
+  Graph graph(fake::table());
+  const OpId a = add(graph, "work", "a"), b = add(graph, "work", "b");
+  const OpId c = add(graph, "work", "c"), d = add(graph, "work", "d", {graph.out(a)});
+  Schedule schedule = default_schedule(graph);
+  schedule.before(c, a, "test", "c first");
+  CHECK(lane_orders(graph, schedule).lanes[0] == std::vector<OpId>{b, c, a, d});
+}
+
+TEST_CASE("a cycle error names the ops, the tensor, and the stage and reason of every order edge") {
+  Graph graph(fake::table());
+  const OpId a = add(graph, "work", "first"), b = add(graph, "map", "second", {graph.out(a)});
+  const OpId c = add(graph, "send", "third"), d = add(graph, "work", "bystander", {graph.out(b)});
+  Schedule schedule = default_schedule(graph);
+  schedule.before(b, c, "dw_schedule", "hides");
+  schedule.before(c, a, "my_policy", "wants it early");
+  schedule.before(c, d, "innocent", "is no part of it");
+  const std::string message = message_of<RunError>([&] { lane_orders(graph, schedule); });
+  for (const char* part : {"'first'", "'second'", "'third'", "stage 'dw_schedule': hides",
+                           "stage 'my_policy': wants it early", "data, tensor 'first'", "3 ops"}) {
+    CHECK_THAT(message, Contains(part));
+  }
+  CHECK_THAT(message, !Contains("innocent") && !Contains("bystander"));
+}
+
+TEST_CASE("an order edge to an op that does not exist is refused with its stage") {
+  Graph graph(fake::table());
+  const OpId a = add(graph, "work", "a");
+  Schedule schedule = default_schedule(graph);
+  schedule.before(a, OpId(7), "lost", "why");
+  CHECK_THAT(message_of<RunError>([&] { lane_orders(graph, schedule); }), Contains("'lost'"));
+}
+
+TEST_CASE("an unknown lane is an error that lists the lanes") {
+  Graph graph(fake::table());
+  CHECK_THAT(message_of<UserError>([&] { default_schedule(graph).lane("com"); }),
+             Contains("compute") && Contains("'comm'"));
+  CHECK(default_schedule(graph).lane("comm") == LaneId(1));
+}
+
+TEST_CASE("happens-before is the transitive closure of edges and lane orders") {
+  for (uint64_t seed = 100; seed < 120; ++seed) {
+    const Graph graph = fake::random_graph(seed, 70);
+    const Schedule schedule = fake::random_schedule(graph, seed, 8);
+    const LaneOrders orders = lane_orders(graph, schedule);
+    const HappensBefore hb(graph, schedule, orders);
+    const auto after = fake::brute_force(graph, schedule, orders);
+    int64_t different = 0;
+    for (size_t a = 0; a < graph.num_ops(); ++a) {
+      for (size_t b = 0; b < graph.num_ops(); ++b) {
+        different += hb.before(fake::id(a), fake::id(b)) != after[a][b];
+      }
+    }
+    CHECK(different == 0);
+  }
+}
+
+TEST_CASE("an op that overwrites a tensor happens after every reader of it") {
+  Graph graph(fake::table());
+  const TensorId w = graph.add_tensor({.name = "w", .shape = {4}, .kind = TensorKind::kParam});
+  const OpId update = add(graph, "update", "update", {w});
+  const OpId reader = add(graph, "send", "reader", {w});
+  const Schedule schedule = default_schedule(graph);
+  const HappensBefore hb(graph, schedule, lane_orders(graph, schedule));
+  CHECK(hb.before(reader, update));
+  CHECK(!hb.before(update, reader));
+}
+
+TEST_CASE("waits across lanes give the same happens-before, and none of them can be left out") {
+  for (uint64_t seed = 200; seed < 215; ++seed) {
+    const Graph graph = fake::random_graph(seed, 60);
+    const Schedule schedule = fake::random_schedule(graph, seed, 8);
+    const LaneOrders orders = lane_orders(graph, schedule);
+    const auto waits = cross_lane_waits(graph, schedule, orders);
+    // Waits alone, as order edges over ops that share no tensors.
+    Graph bare(fake::table());
+    for (const Op& op : graph.ops()) add(bare, "work", op.name);
+    Schedule only_waits{schedule.lanes, schedule.lane_of, {}, {}};
+    for (size_t op = 0; op < waits.size(); ++op) {
+      for (const OpId w : waits[op]) {
+        CHECK(schedule.lane_of[w.index()] != schedule.lane_of[op]);
+        only_waits.before(w, fake::id(op), "waits", "");
+      }
+    }
+    const auto expected = fake::brute_force(graph, schedule, orders);
+    CHECK(fake::brute_force(bare, only_waits, orders) == expected);
+    for (size_t e = 0; e < only_waits.order_edges.size(); ++e) {
+      Schedule fewer = only_waits;
+      fewer.order_edges.erase(fewer.order_edges.begin() + static_cast<std::ptrdiff_t>(e));
+      CHECK(fake::brute_force(bare, fewer, orders) != expected);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moe
