@@ -21,9 +21,11 @@ struct ReplayInput {
   int32_t num_ranks = 1;
   /// Duration of an op on a rank. For a collective the largest over ranks counts.
   std::function<Nanoseconds(OpId, int32_t rank)> duration_ns;
+  /// What a rank sends in an op, for the spans; null: nothing.
+  std::function<Bytes(OpId)> bytes = nullptr;
 };
 
-/// Requires: legal orders (check_legal).
+/// Requires: legal orders (check_legal); orders that deadlock are a RunError naming the cycle.
 Timeline replay(const ReplayInput& input);
 
 /// max(busiest lane, longest path of data and mutation edges): no schedule of these lanes is shorter.

@@ -1,4 +1,4 @@
-// Chrome / Perfetto trace export: one process a rank, one thread a lane, complete events in
+// Chrome / Perfetto trace export: one process a label and rank, one thread a lane, complete events in
 // microseconds with op, bytes, wait and stage as arguments.
 #pragma once
 
@@ -9,12 +9,16 @@
 
 namespace moe {
 
-/// JSON text of one or more timelines of one graph, each under its own label ("simulated",
-/// "executed step 3"), laid out one after the other on the time axis of its own processes.
+/// A timeline and the label of its processes: "simulated", "executed step 3". Timelines with the same
+/// label follow one another on one time axis; each label's axis begins at 0.
 struct LabelledTimeline {
   std::string label;
   const Timeline* timeline;
 };
+
+/// JSON text of timelines of one graph. A process is named "<label> (<provenance>) rank <r>", the
+/// provenance only where the label does not say it.
+/// lane_names: by LaneId.
 std::string trace_json(const Graph& graph, const std::vector<std::string>& lane_names,
                        const std::vector<LabelledTimeline>& timelines);
 

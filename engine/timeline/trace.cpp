@@ -1,0 +1,131 @@
+#include "engine/timeline/trace.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+
+namespace moe {
+namespace {
+
+using Json = nlohmann::json;
+
+double to_us(Nanoseconds ns) {
+  return static_cast<double>(ns) / 1e3;
+}
+
+/// The processes of one label: ids from first_pid, one a rank; `end` is where its next timeline
+/// begins.
+struct Track {
+  int64_t first_pid = 0;
+  int32_t num_ranks = 0;
+  Provenance provenance = Provenance::kSimulated;
+  Nanoseconds end = 0;
+};
+
+class Trace {
+ public:
+  Trace(const Graph& graph, const std::vector<std::string>& lane_names)
+      : graph_(graph), lane_names_(lane_names) {}
+
+  void add(const Timeline& timeline, Track& track) {
+    const Nanoseconds offset = track.end;
+    for (const Span& span : timeline.spans) {
+      track.end = std::max(track.end, offset + span.end);
+      events_.push_back(event(span, track.first_pid + span.rank, offset));
+    }
+  }
+
+  void name(const std::string& label, const Track& track) {
+    const std::string provenance = provenance_name(track.provenance);
+    const bool says_it = label.find(provenance) != std::string::npos;
+    const std::string title = says_it ? label : fmt::format("{} ({})", label, provenance);
+    for (int32_t rank = 0; rank < track.num_ranks; ++rank) {
+      const int64_t pid = track.first_pid + rank;
+      name("process", fmt::format("{} rank {}", title, rank), pid, 0, pid);
+      for (size_t lane = 0; lane < lane_names_.size(); ++lane) {
+        const int64_t tid = thread_id(pid, lane);
+        name("thread", lane_names_[lane], pid, tid, tid);
+      }
+    }
+  }
+
+  std::string text() const {
+    const Json trace = {{"displayTimeUnit", "ms"},
+                        {"otherData", {{"graph", graph_.name}}},
+                        {"traceEvents", events_}};
+    return trace.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+
+ private:
+  /// Thread ids are unique over all processes and above 0, which viewers take for an idle thread.
+  int64_t thread_id(int64_t pid, size_t lane) const {
+    return (pid - 1) * static_cast<int64_t>(lane_names_.size()) + static_cast<int64_t>(lane) + 1;
+  }
+
+  void name(const std::string& what, const std::string& text, int64_t pid, int64_t tid,
+            int64_t place) {
+    events_.push_back({{"ph", "M"},
+                       {"name", what + "_name"},
+                       {"pid", pid},
+                       {"tid", tid},
+                       {"args", {{"name", text}}}});
+    events_.push_back({{"ph", "M"},
+                       {"name", what + "_sort_index"},
+                       {"pid", pid},
+                       {"tid", tid},
+                       {"args", {{"sort_index", place}}}});
+  }
+
+  Json event(const Span& span, int64_t pid, Nanoseconds offset) const {
+    MOE_CHECK(span.lane.index() < lane_names_.size(), "lane {} has no name", span.lane.value);
+    const Op& op = graph_.op(span.op);
+    Json args = {{"op", graph_.def(op).name},
+                 {"phase", phase_name(op.phase)},
+                 {"stage", segment_name(op.segment)},
+                 {"wait_us", to_us(span.begin - span.post)}};
+    if (op.layer >= 0) args["layer"] = op.layer;
+    if (op.part >= 0) args["part"] = op.part;
+    if (span.bytes > 0) args["bytes"] = span.bytes;
+    return {{"ph", "X"},
+            {"name", op.name},
+            {"cat", segment_name(op.segment)},
+            {"ts", to_us(offset + span.begin)},
+            {"dur", to_us(span.end - span.begin)},
+            {"pid", pid},
+            {"tid", thread_id(pid, span.lane.index())},
+            {"args", std::move(args)}};
+  }
+
+  const Graph& graph_;
+  const std::vector<std::string>& lane_names_;
+  Json events_ = Json::array();
+};
+
+}  // namespace
+
+std::string trace_json(const Graph& graph, const std::vector<std::string>& lane_names,
+                       const std::vector<LabelledTimeline>& timelines) {
+  std::vector<std::string> labels;  // in the order in which they first appear
+  std::map<std::string, Track> tracks;
+  for (const auto& [label, timeline] : timelines) {
+    const auto [track, is_new] = tracks.try_emplace(label);
+    if (is_new) labels.push_back(label);
+    track->second.provenance = timeline->provenance;
+    track->second.num_ranks = std::max(track->second.num_ranks, timeline->num_ranks);
+  }
+  Trace trace(graph, lane_names);
+  int64_t next_pid = 1;
+  for (const std::string& label : labels) {
+    Track& track = tracks[label];
+    track.first_pid = next_pid;
+    next_pid += track.num_ranks;
+    trace.name(label, track);
+  }
+  for (const auto& [label, timeline] : timelines) trace.add(*timeline, tracks[label]);
+  return trace.text();
+}
+
+}  // namespace moe

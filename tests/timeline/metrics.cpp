@@ -1,0 +1,151 @@
+#include "engine/timeline/metrics.h"
+
+#include <catch2/catch.hpp>
+
+#include "engine/base/errors.h"
+#include "engine/base/rng.h"
+#include "tests/cost/fake_ops.h"
+
+namespace moe {
+namespace {
+
+constexpr int64_t kHorizon = 60;
+
+/// Two ops, so that a span is of computation or of communication.
+struct TwoOps {
+  Graph graph{fake::table()};
+  OpId compute = graph.add_op("compute", "compute", {});
+  OpId comm = graph.add_op("all_to_all", "comm", {});
+
+  Span computes(Nanoseconds begin, Nanoseconds end, int32_t rank = 0) const {
+    return {compute, rank, LaneId(0), begin, begin, end};
+  }
+  Span sends(Nanoseconds post, Nanoseconds begin, Nanoseconds end, int32_t rank = 0) const {
+    return {comm, rank, LaneId(1), post, begin, end};
+  }
+};
+
+/// Random spans; comm spans may overlap one another, as on several comm lanes.
+Timeline random_timeline(const TwoOps& ops, uint64_t seed, int32_t ranks, bool waits) {
+  Rng rng(seed);
+  Timeline timeline{.num_ranks = ranks};
+  for (int i = 0; i < 6 * ranks; ++i) {
+    const auto rank = static_cast<int32_t>(rng.below(ranks));
+    const int64_t begin = rng.below(kHorizon - 20);
+    const int64_t end = begin + rng.below(20);
+    const int64_t post = waits ? rng.below(begin + 1) : begin;
+    timeline.spans.push_back(rng.below(2) == 0 ? ops.computes(begin, end, rank)
+                                               : ops.sends(post, begin, end, rank));
+  }
+  return timeline;
+}
+
+/// The definitions, nanosecond by nanosecond.
+Metrics counted(const Graph& graph, const Timeline& timeline) {
+  Metrics sum;
+  int64_t hidden_by_count = 0;
+  for (int32_t rank = 0; rank < timeline.num_ranks; ++rank) {
+    for (int64_t t = 0; t < kHorizon; ++t) {
+      bool computing = false, transferring = false, posted = false;
+      for (const Span& s : timeline.spans) {
+        if (s.rank != rank || t >= s.end) continue;
+        const bool is_compute = graph.def(s.op).lane == LaneKind::kCompute;
+        computing |= is_compute && t >= s.begin;
+        transferring |= !is_compute && t >= s.begin;
+        posted |= !is_compute && t >= s.post;
+      }
+      sum.compute_ns += computing;
+      sum.comm_ns += transferring;
+      sum.exposed_comm_ns += posted && !computing;
+      hidden_by_count += transferring && computing;
+    }
+  }
+  for (const Span& s : timeline.spans) {
+    sum.makespan_ns = std::max(sum.makespan_ns, s.end);
+    if (graph.def(s.op).lane == LaneKind::kComm) sum.wait_ns += s.begin - s.post;
+  }
+  sum.hidden_comm_ns = hidden_by_count;
+  return sum;
+}
+
+void check_equal(const Metrics& a, const Metrics& b) {
+  CHECK(a.makespan_ns == b.makespan_ns);
+  CHECK(a.compute_ns == b.compute_ns);
+  CHECK(a.comm_ns == b.comm_ns);
+  CHECK(a.exposed_comm_ns == b.exposed_comm_ns);
+  CHECK(a.hidden_comm_ns == b.hidden_comm_ns);
+  CHECK(a.wait_ns == b.wait_ns);
+}
+
+TEST_CASE("metrics equal a count of every nanosecond") {
+  const TwoOps ops;
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    INFO("seed " << seed);
+    const Timeline timeline = random_timeline(ops, seed, 1, true);
+    check_equal(metrics(ops.graph, timeline), counted(ops.graph, timeline));
+  }
+}
+
+TEST_CASE("over ranks the metrics are the mean of every rank's count") {
+  const TwoOps ops;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    INFO("seed " << seed);
+    const Timeline timeline = random_timeline(ops, seed, 3, true);
+    const Metrics mean = metrics(ops.graph, timeline);
+    const Metrics sum = counted(ops.graph, timeline);
+    CHECK(mean.makespan_ns == sum.makespan_ns);
+    CHECK(mean.compute_ns == sum.compute_ns / 3);
+    CHECK(mean.comm_ns == sum.comm_ns / 3);
+    CHECK(mean.exposed_comm_ns == sum.exposed_comm_ns / 3);
+    CHECK(mean.wait_ns == sum.wait_ns / 3);
+    CHECK(std::abs(mean.hidden_comm_ns - sum.hidden_comm_ns / 3) <= 1);  // comm less exposed
+  }
+}
+
+TEST_CASE("without waiting, exposed and hidden communication make all of it") {
+  const TwoOps ops;
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    INFO("seed " << seed);
+    const Metrics m = metrics(ops.graph, random_timeline(ops, seed, 4, false));
+    CHECK(m.exposed_comm_ns + m.hidden_comm_ns == m.comm_ns);
+    CHECK(m.wait_ns == 0);
+  }
+}
+
+TEST_CASE("a transfer is hidden while its rank computes and exposed while another one does") {
+  const TwoOps ops;
+  const Timeline timeline{.spans = {ops.computes(0, 10, 0), ops.sends(4, 6, 16, 0),
+                                    ops.computes(12, 14, 0), ops.sends(6, 6, 16, 1)},
+                          .num_ranks = 2};
+  const Metrics m = metrics(ops.graph, timeline);
+  CHECK(m.makespan_ns == 16);
+  CHECK(m.compute_ns == (12 + 0) / 2);
+  CHECK(m.comm_ns == (10 + 10) / 2);
+  CHECK(m.exposed_comm_ns == (4 + 10) / 2);  // rank 0 waits behind its own computation
+  CHECK(m.hidden_comm_ns == (6 + 0) / 2);
+  CHECK(m.wait_ns == (2 + 0) / 2);
+}
+
+TEST_CASE("waiting for peers with nothing to compute is exposed, not transfer") {
+  const TwoOps ops;
+  const Metrics m =
+      metrics(ops.graph, {.spans = {ops.computes(0, 5), ops.sends(5, 25, 30)}, .num_ranks = 1});
+  CHECK(m.comm_ns == 5);
+  CHECK(m.exposed_comm_ns == 25);
+  CHECK(m.hidden_comm_ns == 0);
+  CHECK(m.wait_ns == 20);
+}
+
+TEST_CASE("an empty timeline has no time in it") {
+  const TwoOps ops;
+  check_equal(metrics(ops.graph, {}), Metrics());
+}
+
+TEST_CASE("a span of a rank that the timeline does not have is a bug") {
+  const TwoOps ops;
+  CHECK_THROWS_AS(metrics(ops.graph, {.spans = {ops.computes(0, 1, 2)}, .num_ranks = 2}),
+                  InternalError);
+}
+
+}  // namespace
+}  // namespace moe
