@@ -30,6 +30,18 @@ std::vector<bool> tensors_that_need_gradients(const Graph& graph) {
   return needs;
 }
 
+/// The walk backwards is right only when every op stands after the producers of its inputs.
+void check_program_order(const Graph& graph, const std::vector<OpId>& producers) {
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (graph.removed(id)) continue;
+    for (const TensorId t : graph.op(id).inputs) {
+      MOE_CHECK(!t.valid() || producers[t.index()] < id, "op '{}' reads '{}' before its producer",
+                graph.op(id).name, graph.tensor(t).name);
+    }
+  }
+}
+
 }  // namespace
 
 bool GradContext::needs(TensorId tensor) const {
@@ -71,7 +83,9 @@ void GradContext::set(TensorId tensor, TensorId total) {
 std::vector<std::pair<TensorId, TensorId>> autodiff(Graph& graph, TensorId loss) {
   const std::vector<bool> needs = tensors_that_need_gradients(graph);
   const size_t num_forward = graph.num_ops(), num_tensors = graph.tensors().size();
-  const OpId loss_op = graph.producers()[loss.index()];
+  const std::vector<OpId> producers = graph.producers();
+  check_program_order(graph, producers);
+  const OpId loss_op = producers[loss.index()];
   if (!loss_op.valid()) {
     throw user_error("autodiff: nobody produces the loss '{}'", graph.tensor(loss).name);
   }

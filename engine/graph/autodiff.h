@@ -41,7 +41,7 @@ class GradContext {
 
 /// Appends the backward of `loss` (a tensor whose producer's gradient rule starts from nothing).
 /// Returns (parameter, its gradient) for every parameter that the loss depends on, in the order in
-/// which the gradients become complete.
+/// which the gradients become complete. Requires: ops in program order (compact() after an edit).
 std::vector<std::pair<TensorId, TensorId>> autodiff(Graph& graph, TensorId loss);
 
 }  // namespace moe

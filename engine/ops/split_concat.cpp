@@ -24,15 +24,17 @@ std::vector<int64_t> parse_sizes(const Op& op) {
   std::vector<int64_t> sizes;
   const char* at = text.data();
   const char* end = at + text.size();
-  while (at < end) {
+  bool good = true;
+  while (good) {
     int64_t size = 0;
     const auto [next, error] = std::from_chars(at, end, size);
-    if (error != std::errc() || size < 1 || (next < end && *next != ',')) break;
+    good = error == std::errc() && size > 0;
     sizes.push_back(size);
-    at = next < end ? next + 1 : end;
-    if (next + 1 == end) break;
+    at = next;
+    if (at == end || *at != ',') break;
+    ++at;
   }
-  if (at != end || sizes.empty()) {
+  if (!good || at != end) {
     throw user_error("op '{}': attribute 'sizes' is '{}', expected lengths such as \"4,4\"",
                      op.name, text);
   }

@@ -1,0 +1,200 @@
+// Different programs for the same mathematics give the same numbers.
+#include <catch2/catch.hpp>
+
+#include "engine/graph/autodiff.h"
+#include "engine/graph/edit.h"
+#include "engine/graph/verify.h"
+#include "engine/model/model.h"
+#include "engine/routing/gate.h"
+#include "tests/ops/small_graphs.h"
+
+namespace moe::testing {
+namespace {
+
+/// Loss and parameter gradients of a forward graph.
+struct Result {
+  double loss = 0;
+  std::map<std::string, std::vector<double>> gradients;
+};
+
+Result train_once(Graph graph, const std::string& gate) {
+  const TensorId loss = loss_of(graph);
+  const std::string loss_name = graph.tensor(loss).name;
+  const auto gradients = autodiff(graph, loss);
+  std::map<std::string, std::string> names;
+  for (const auto& [param, gradient] : gradients) {
+    names[graph.tensor(param).name] = graph.tensor(gradient).name;
+  }
+  graph = compact(graph);
+  verify(graph, "test");
+  Interpreter<double> run(graph);
+  run.rank.gate = &builtin_gate(gate);
+  fill_inputs(graph, run, 4);
+  run.run();
+  Result result{run.scalar(run.find(loss_name)), {}};
+  for (const auto& [param, gradient] : names) {
+    result.gradients[param] = run.values(run.find(gradient));
+  }
+  return result;
+}
+
+void check_equal(const Result& a, const Result& b, double relative) {
+  CHECK(a.loss == Approx(b.loss).epsilon(relative));
+  REQUIRE(a.gradients.size() == b.gradients.size());
+  for (const auto& [name, values] : a.gradients) {
+    INFO(name);
+    const std::vector<double>& others = b.gradients.at(name);
+    REQUIRE(values.size() == others.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+      CHECK(values[i] == Approx(others[i]).epsilon(relative).margin(1e-14));
+    }
+  }
+}
+
+std::vector<OpId> ops_named(const Graph& graph, std::initializer_list<const char*> names) {
+  std::vector<OpId> ops;
+  for (const char* name : names) {
+    ops.push_back(graph.find_op(name));
+    REQUIRE(ops.back().valid());
+  }
+  return ops;
+}
+
+}  // namespace
+
+TEST_CASE("fused attention equals the three ops that keep the square in memory") {
+  const Graph fused = parse_graph(attention_graph(true).text, op_table());
+  const Graph unfused = parse_graph(attention_graph(false).text, op_table());
+  check_equal(train_once(fused, "switch"), train_once(unfused, "switch"), 1e-12);
+}
+
+TEST_CASE("experts on the used rows alone equal experts on all of the capacity") {
+  const std::string gate = GENERATE("switch", "top2", "expert_choice");
+  MoeOptions options{.gate = gate, .capacity = 5};
+  options.k = gate == "top2" ? 2 : 1;
+  options.columns = gate == "expert_choice" ? 4 : options.k;
+  const Graph whole = parse_graph(moe_graph(options).text, op_table());
+  options.rows = "used";
+  const Graph used = parse_graph(moe_graph(options).text, op_table());
+  check_equal(train_once(used, gate), train_once(whole, gate), 1e-12);
+}
+
+TEST_CASE("rows that are not used come out of expert_linear as zeros") {
+  const Graph graph = parse_graph(moe_graph({.capacity = 12, .rows = "used"}).text, op_table());
+  Interpreter<double> run(graph);
+  run.rank.gate = &builtin_gate("switch");
+  fill_inputs(graph, run, 4);
+  run.run();
+  const TensorId y = run.find("fc2");
+  const int32_t* counts = run.index("gate:5");
+  for (int64_t e = 0; e < 4; ++e) {
+    for (int64_t i = counts[e] * 5; i < 12 * 5; ++i) CHECK(run.real(y)[e * 60 + i] == 0);
+  }
+}
+
+TEST_CASE("experts split along the capacity equal the whole, forward and backward") {
+  const Graph whole = parse_graph(
+      moe_graph({.capacity = 4, .exchange = true, .irregular = false}).text, op_table());
+  Graph parts = whole;
+  const std::vector<OpId> chain = ops_named(parts, {"a2a_1", "fc1", "act", "fc2", "a2a_2"});
+  std::vector<CutAxis> cuts = {{parts.find_tensor("dispatch"), 1}, {parts.find_tensor("a2a_2"), 1}};
+  for (const char* inner : {"a2a_1", "fc1", "act", "fc2"}) {
+    cuts.push_back({parts.find_tensor(inner), 2});
+  }
+  split_ops(parts, chain, cuts, std::vector<int64_t>{1, 3});
+  check_equal(train_once(compact(parts), "switch"), train_once(whole, "switch"), 1e-12);
+}
+
+TEST_CASE("attention and feed-forward split along the batch equal the whole") {
+  const Graph whole = parse_graph(dense_graph().text, op_table());
+  Graph parts = whole;
+  const std::vector<OpId> chain = ops_named(parts, {"ln", "fc1", "act", "fc2"});
+  std::vector<CutAxis> cuts;
+  for (const char* name : {"embed", "ln", "fc1", "act", "fc2"}) {
+    cuts.push_back({parts.find_tensor(name), 0});
+  }
+  split_ops(parts, chain, cuts, std::vector<int64_t>{1, 1});
+  check_equal(train_once(compact(parts), "switch"), train_once(whole, "switch"), 1e-12);
+}
+
+TEST_CASE("a gate chained over the parts of a batch keeps and drops the same tokens") {
+  const Graph graph = parse_graph(R"(
+graph chained ranks=1
+%0 input i32 [12] ids
+%1 input i32 [5] ids1
+%2 input i32 [7] ids2
+%3 input i32 [4] none
+%4 param f64 [12,4] logits
+%5, %6, %7, %8, %9, %10 = gate(%4, %0) {gate="switch", k=1, capacity=3} whole forward gate
+%11, %12 = split(%4) {axis=0, sizes="5,7"} cut forward gate
+%13, %14, %15, %16, %17, %18, %19 = gate(%11, %1, %3) {gate="switch", k=1, capacity=3} p0 forward gate
+%20, %21, %22, %23, %24, %25, %26 = gate(%12, %2, %19) {gate="switch", k=1, capacity=3, first_token=5} p1 forward gate
+)",
+                                  op_table());
+  verify(graph, "test");
+  Interpreter<double> run(graph);
+  const std::string name = GENERATE("switch", "random");
+  run.rank.gate = &builtin_gate(name);
+  run.rank.first_token = 100;
+  fill_inputs(graph, run, 4);
+  std::fill_n(run.index("none"), 4, 0);
+  run.run();
+  int64_t dropped = 0;
+  for (int64_t t = 0; t < 12; ++t) {
+    const bool first = t < 5;
+    const int64_t at = first ? t : t - 5;
+    const char* part = first ? "p0" : "p1";
+    CHECK(run.index("whole:2")[t] == run.index(fmt::format("{}:2", part))[at]);
+    CHECK(run.real("whole:1")[t] == run.real(fmt::format("{}:1", part))[at]);
+    CHECK((run.index("whole:3")[t] < 0) == (run.index(fmt::format("{}:3", part))[at] < 0));
+    dropped += run.index("whole:3")[t] < 0;
+  }
+  CHECK(dropped > 0);
+  for (int64_t e = 0; e < 4; ++e) CHECK(run.index("p1:6")[e] == run.index("whole:5")[e]);
+}
+
+TEST_CASE("split and concat move rows of any axis, also of index tensors") {
+  const Graph graph = parse_graph(R"(
+graph g ranks=1
+%0 param f64 [2,5,3] x
+%1 input i32 [2,5] ids
+%2, %3 = split(%0) {axis=1, sizes="2,3"} cut forward mlp
+%4 = concat(%3, %2) {axis=1} swapped forward mlp
+%5, %6 = split(%1) {axis=1, sizes="1,4"} cut_ids forward mlp
+%7 = concat(%6, %5) {axis=1} swapped_ids forward mlp
+)",
+                                  op_table());
+  Interpreter<double> run(graph);
+  fill_inputs(graph, run, 1000);
+  run.run();
+  for (int64_t r = 0; r < 2; ++r) {
+    for (int64_t i = 0; i < 15; ++i) {
+      CHECK(run.real("swapped")[r * 15 + i] == run.real("x")[r * 15 + (i + 6) % 15]);
+    }
+    for (int64_t i = 0; i < 5; ++i) {
+      CHECK(run.index("swapped_ids")[r * 5 + i] == run.index("ids")[r * 5 + (i + 1) % 5]);
+    }
+  }
+}
+
+TEST_CASE("a step in float is close to the same step in double") {
+  const SmallGraph small = moe_graph({.gate = "top2", .k = 2, .columns = 2, .capacity = 5});
+  Graph graph = parse_graph(small.text, op_table());
+  const auto gradients = autodiff(graph, loss_of(graph));
+  Interpreter<double> exact(graph);
+  Interpreter<float> fast(graph);
+  exact.rank.gate = fast.rank.gate = &builtin_gate(small.gate);
+  fill_inputs(graph, exact, 4);
+  fill_inputs(graph, fast, 4);
+  exact.run();
+  fast.run();
+  CHECK(fast.scalar(loss_of(graph)) == Approx(exact.scalar(loss_of(graph))).epsilon(1e-5));
+  for (const auto& [param, gradient] : gradients) {
+    INFO(graph.tensor(param).name);
+    for (int64_t i = 0; i < exact.size(gradient); ++i) {
+      CHECK(fast.real(gradient)[i] == Approx(exact.real(gradient)[i]).epsilon(1e-3).margin(1e-5));
+    }
+  }
+}
+
+}  // namespace moe::testing

@@ -1,0 +1,107 @@
+// Ops that do not fit are refused with the op, the tensor and what is allowed.
+#include <catch2/catch.hpp>
+
+#include "engine/base/errors.h"
+#include "engine/graph/text.h"
+#include "engine/ops/ops.h"
+
+namespace moe::testing {
+namespace {
+
+using Catch::Contains;
+
+/// A graph of common tensors and one op.
+void parse_with(const std::string& op, int ranks = 1) {
+  parse_graph(fmt::format(R"(
+graph g ranks={}
+%0 input i32 [2,6] ids
+%1 param f32 [2,6,4] x
+%2 param f32 [3,4] w
+%3 param f32 [5] five
+%4 param f32 [12,3] logits
+%5 input i32 [3,4] slot_choice
+%6 input i32 [12,1] choice_slot
+%7 param f32 [3,4,4] slots
+%8 input i32 [3] counts
+%9 param f32 [3,6,4] we
+)",
+                          ranks) +
+                  op,
+              op_table());
+}
+
+}  // namespace
+
+TEST_CASE("misuse of an op names the op, the tensor and what is allowed") {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"%20 = linear(%1, %3) l forward mlp",
+       "op 'l' (linear): input 1 'five' is f32 [5], expected floating point [*,4]"},
+      {"%20 = linear(%1, %2, %3) l forward mlp",
+       "input 2 'five' is f32 [5], expected floating point [3]"},
+      {"%20 = linear(%0, %2) l forward mlp", "input 0 'ids' is i32 [2,6], expected floating point"},
+      {"%20 = linear(%1) l forward mlp", "linear takes 2 to 4 inputs, not 1"},
+      {"%20 = linear(%1, _) l forward mlp", "input 1 of linear is required"},
+      {"%20 = embedding(%1, %2, %2) e forward embed",
+       "input 0 'x' is f32 [2,6,4], expected i32 [*,*]"},
+      {"%20, %21, %22 = layernorm(%1, %3, %3) n forward mlp",
+       "input 1 'five' is f32 [5], expected floating point [4]"},
+      {"%20, %21 = attention(%1) {heads=2} a forward attn",
+       "is not 3 * heads * head size, heads = 2"},
+      {"%20, %21 = attention(%1) a forward attn", "attribute 'heads' must be at least 1"},
+      {"%20 = gelu(%1, %2) a forward mlp",
+       "input 1 'w' is f32 [3,4], expected floating point [2,4]"},
+      {"%20, %21, %22, %23, %24, %25 = gate(%4, %8) {k=1, capacity=4} r forward gate",
+       "expected i32 ids of 12 tokens"},
+      {"%20, %21, %22, %23, %24, %25 = gate(%4, %0) {k=4, capacity=4} r forward gate",
+       "4 choices a token, allowed: 1 to 3 experts"},
+      {"%20, %21, %22, %23, %24, %25 = gate(%4, %0) {k=1} r forward gate",
+       "attribute 'capacity' must be at least 1"},
+      {"%20, %21, %22, %23, %24, %25 = gate(%4, %0) {k=1, capacity=4, weight=\"probs\"} r forward "
+       "gate",
+       "attribute 'weight' is 'probs', allowed: prob, renorm, one"},
+      {"%20, %21, %22, %23, %24, %25 = gate(%4, %0) {k=1, capacity=4, scores=\"max\"} r forward "
+       "gate",
+       "attribute 'scores' is 'max', allowed: softmax, sigmoid"},
+      {"%20 = dispatch(%1, %5, %6) {k=2} d forward dispatch",
+       "input 2 'choice_slot' is i32 [12,1], expected i32 [12,2]"},
+      {"%20 = all_to_all(%7, %8) {to=\"owner\"} c forward dispatch",
+       "attribute 'to' is 'owner', allowed: expert, source"},
+      {"%20 = all_to_all(%7, %8) {to=\"expert\", irregular=1} c forward dispatch",
+       "irregular needs inputs 1, counts, and 2, recv_counts"},
+      {"%20 = expert_linear(%7, %9) {rows=\"used\"} l forward expert",
+       "rows=\"used\" needs input 3, recv_counts"},
+      {"%20 = expert_linear(%7, %9, _, %0) {rows=\"used\"} l forward expert",
+       "input 3 'ids' is i32 [2,6], expected i32 [3,1]"},
+      {"%20 = expert_linear(%7, %9) {rows=\"some\"} l forward expert",
+       "attribute 'rows' is 'some', allowed: capacity, used"},
+      {"%20 = combine(%7, %4, %6) c forward combine",
+       "input 2 'choice_slot' is i32 [12,1], expected i32 [12,3]"},
+      {"%20, %21 = cross_entropy(%1, %8) l forward head", "expected i32 targets of 12 rows"},
+      {"sgd(%1, %1, %2) s update update",
+       "input 2 'w' is f32 [3,4], expected floating point [2,6,4]"},
+      {"%20 = add(%1, %2) a forward mlp",
+       "input 1 'w' is f32 [3,4], expected floating point [2,6,4]"},
+      {"%20, %21 = split(%1) {axis=1, sizes=\"2,3\"} s forward mlp",
+       "sizes '2,3' do not sum to axis 1 of 'x' [2,6,4]"},
+      {"%20, %21 = split(%1) {axis=1, sizes=\"2,,4\"} s forward mlp",
+       "attribute 'sizes' is '2,,4'"},
+      {"%20, %21 = split(%1) {axis=1, sizes=\"2,4,\"} s forward mlp",
+       "attribute 'sizes' is '2,4,'"},
+      {"%20, %21 = split(%1) {axis=3, sizes=\"2,4\"} s forward mlp",
+       "attribute 'axis' = 3, but 'x' is [2,6,4]"},
+      {"%20 = concat(%1, %7) {axis=1} s forward mlp", "differs beyond axis 1"},
+      {"%20 = concat(%1, %2) {axis=1} s forward mlp", "inputs 'x' and 'w' do not fit"},
+      {"%20 = all_reduce(%0) r backward update", "input 0 'ids' is i32"},
+  };
+  for (const auto& [op, message] : cases) {
+    INFO(op);
+    CHECK_THROWS_WITH(parse_with(op), Contains(message));
+  }
+}
+
+TEST_CASE("experts that do not divide over the ranks are refused") {
+  CHECK_THROWS_WITH(parse_with("%20 = all_to_all(%7, %8) {to=\"expert\"} c forward dispatch", 2),
+                    Contains("op 'c': 3 experts do not divide over 2 ranks"));
+}
+
+}  // namespace moe::testing

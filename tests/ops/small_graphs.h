@@ -1,0 +1,164 @@
+// Small graphs as text, each ending in a cross entropy, that between them hold every op with a
+// gradient.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/base/rng.h"
+#include "engine/graph/text.h"
+#include "tests/ops/interpreter.h"
+
+namespace moe::testing {
+
+struct SmallGraph {
+  std::string name;
+  std::string text;
+  std::string gate = "switch";  // built-in gate of its gate ops
+};
+
+inline SmallGraph dense_graph() {
+  return {"embedding, layernorm, linear with bias and residual, gelu with bias, tied head", R"(
+graph dense ranks=1
+%0 input i32 [2,5] ids
+%1 input i32 [2,5] targets
+%2 param f64 [7,6] wte
+%3 param f64 [5,6] wpe
+%4 param f64 [6] ln.w
+%5 param f64 [6] ln.b
+%6 param f64 [9,6] w1
+%7 param f64 [9] b1
+%8 param f64 [6,9] w2
+%9 param f64 [6] b2
+%10 = embedding(%0, %2, %3) embed forward embed
+%11, %12, %13 = layernorm(%10, %4, %5) ln forward mlp
+%14 = linear(%11, %6) fc1 forward mlp
+%15 = gelu(%14, %7) act forward mlp
+%16 = linear(%15, %8, %9, %10) fc2 forward mlp
+%17 = linear(%16, %2) head forward head
+%18, %19 = cross_entropy(%17, %1) {scale=0.1} loss forward head
+)"};
+}
+
+inline SmallGraph reuse_graph() {
+  return {"weights and activations with several readers, split, add and concat", R"(
+graph reuse ranks=1
+%1 input i32 [2,4] targets
+%2 param f64 [2,4,6] x
+%3 param f64 [6,6] w
+%4 param f64 [6] b
+%5 param f64 [6] g
+%10 = linear(%2, %3, %4) l1 forward mlp
+%11 = linear(%10, %3, %4, %2) l2 forward mlp
+%12, %13, %14 = layernorm(%10, %5, %4) n1 forward mlp
+%15, %16, %17 = layernorm(%11, %5, %4) n2 forward mlp
+%18 = add(%12, %15) sum forward mlp
+%19, %20 = split(%18) {axis=1, sizes="1,3"} cut forward mlp
+%21 = gelu(%19) a1 forward mlp
+%22 = gelu(%20, %4) a2 forward mlp
+%23 = concat(%21, %22, %19) {axis=1} whole forward mlp
+%24, %25 = split(%23) {axis=1, sizes="4,1"} cut2 forward mlp
+%26 = gelu(%25, %4) a3 forward mlp
+%27 = concat(%24, %26) {axis=1} whole2 forward mlp
+%28, %29, %30 = split(%27) {axis=1, sizes="3,1,1"} cut3 forward mlp
+%31 = add(%29, %30) sum2 forward mlp
+%32 = concat(%28, %31) {axis=1} whole3 forward mlp
+%33, %34 = cross_entropy(%32, %1) {scale=0.125} loss forward head
+)"};
+}
+
+inline SmallGraph attention_graph(bool fused) {
+  const std::string core = fused ? R"(
+%10, %11 = attention(%9) {heads=2} core forward attn
+)"
+                                 : R"(
+%11 = attn_score(%9) {heads=2} score forward attn
+%12 = attn_softmax(%11) {head_dim=3} softmax forward attn
+%10 = attn_context(%12, %9) {heads=2} context forward attn
+)";
+  return {fused ? "fused attention" : "unfused attention", R"(
+graph attention ranks=1
+%1 input i32 [2,5] targets
+%2 param f64 [2,5,6] x
+%3 param f64 [18,6] w
+%4 param f64 [18] b
+%9 = linear(%2, %3, %4) qkv forward attn)" + core + R"(
+%20, %21 = cross_entropy(%10, %1) {scale=0.1} loss forward head
+)"};
+}
+
+struct MoeOptions {
+  std::string gate = "switch";
+  int64_t k = 1, columns = 1, capacity = 3;
+  std::string scores = "softmax", weight = "prob", rows = "capacity";
+  bool exchange = false;  // all_to_all and exchange_counts on one rank
+  bool irregular = true;  // of the exchange
+};
+
+/// One MoE layer of 12 tokens and 4 experts, with its residual.
+inline SmallGraph moe_graph(const MoeOptions& o) {
+  std::string a2a, back;
+  if (o.exchange) {
+    a2a = fmt::format(R"(
+%18 = exchange_counts(%15) exchange forward dispatch layer=1
+%19 = all_to_all(%17, %15, %18) {{irregular={}, to="expert"}} a2a_1 forward dispatch layer=1
+)",
+                      o.irregular ? 1 : 0);
+    back = fmt::format(R"(
+%24 = all_to_all(%23, %15, %18) {{irregular={}, to="source"}} a2a_2 forward combine layer=1
+)",
+                       o.irregular ? 1 : 0);
+  }
+  const char* rows_in = o.exchange ? "%19" : "%17";
+  const char* rows_out = o.exchange ? "%24" : "%23";
+  const char* counts = o.exchange ? "%18" : "%15";
+  return {fmt::format("MoE layer, gate {} scores {} weight {} rows {}{}", o.gate, o.scores,
+                      o.weight, o.rows, o.exchange ? ", exchanged" : ""),
+          fmt::format(R"(
+graph moe ranks=1
+%0 input i32 [2,6] ids
+%1 input i32 [2,6] targets
+%2 param f64 [2,6,5] x
+%3 param f64 [4,5] wg
+%4 param f64 [4,7,5] w1 expert
+%5 param f64 [4,7] b1 expert
+%6 param f64 [4,5,7] w2 expert
+%7 param f64 [4,5] b2 expert
+%8 param f64 [5] ln.w
+%9 param f64 [5] ln.b
+%40, %41, %42 = layernorm(%2, %8, %9) ln forward gate layer=1
+%10 = gate_logits(%40, %3) logits forward gate layer=1
+%11, %12, %13, %14, %16, %15 = gate(%10, %0) {{gate="{}", k={}, columns={}, capacity={}, scores="{}", weight="{}"}} gate forward gate layer=1
+%17 = dispatch(%40, %16, %14) {{k={}}} dispatch forward dispatch layer=1
+{}
+%20 = expert_linear({}, %4, _, {}) {{rows="{}"}} fc1 forward expert layer=1
+%21 = gelu(%20, %5) act forward expert layer=1
+%23 = expert_linear(%21, %6, %7, {}) {{rows="{}"}} fc2 forward expert layer=1
+{}
+%25 = combine({}, %12, %14, %2, %16) combine forward combine layer=1
+%30, %31 = cross_entropy(%25, %1) {{scale=0.1}} loss forward head
+)",
+                      o.gate, o.k, o.columns, o.capacity, o.scores, o.weight, o.columns, a2a,
+                      rows_in, counts, o.rows, counts, o.rows, back, rows_out),
+          o.gate};
+}
+
+/// Parameters uniform in [-1, 1), different for every tensor; index inputs below `bound`.
+template <class T>
+void fill_inputs(const Graph& graph, Interpreter<T>& run, int64_t bound, uint64_t seed = 7) {
+  for (size_t t = 0; t < graph.tensors().size(); ++t) {
+    const Tensor& tensor = graph.tensors()[t];
+    const TensorId id(static_cast<int64_t>(t));
+    if (tensor.kind != TensorKind::kParam && tensor.kind != TensorKind::kInput) continue;
+    Rng rng(seed + t);
+    for (int64_t i = 0; i < run.size(id); ++i) {
+      if (tensor.dtype == DType::kI32) {
+        run.index(id)[i] = static_cast<int32_t>(rng.below(bound));
+      } else {
+        run.real(id)[i] = static_cast<T>(2 * rng.uniform() - 1);
+      }
+    }
+  }
+}
+
+}  // namespace moe::testing
