@@ -1,0 +1,141 @@
+#include "engine/exec/buffers.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <set>
+
+#include "engine/base/errors.h"
+
+namespace moe {
+namespace {
+
+constexpr Bytes kHugePage = 2 << 20;
+
+Bytes round_up(Bytes bytes, Bytes to) {
+  return (bytes + to - 1) / to * to;
+}
+
+/// Where each lane's scratch begins, and at the end the sum.
+std::vector<Bytes> scratch_offsets(const Plan& plan, Bytes element_bytes) {
+  std::vector<Bytes> offsets = {0};
+  for (const auto& lane : plan.orders.lanes) {
+    Bytes largest = 0;
+    for (const OpId id : lane) {
+      const OpDef& def = plan.graph.def(id);
+      if (def.scratch_bytes == nullptr) continue;
+      largest = std::max(largest, def.scratch_bytes(plan.graph, plan.graph.op(id), element_bytes));
+    }
+    offsets.push_back(offsets.back() + round_up(largest, kAlignment));
+  }
+  return offsets;
+}
+
+std::set<TensorId> distinct_inputs(const Op& op) {
+  std::set<TensorId> inputs(op.inputs.begin(), op.inputs.end());
+  inputs.erase(TensorId());
+  return inputs;
+}
+
+}  // namespace
+
+Storage::Storage(Bytes bytes) : bytes_(bytes) {
+  if (bytes == 0) return;
+  const Bytes alignment = bytes >= kHugePage ? kHugePage : kAlignment;
+  const auto size = static_cast<size_t>(round_up(bytes, alignment));
+  void* p = std::aligned_alloc(static_cast<size_t>(alignment), size);
+  if (p == nullptr) throw run_error("no memory for {} bytes of tensors", bytes);
+  data_.reset(static_cast<std::byte*>(p));
+  // Fewer TLB misses; a kernel that refuses the advice costs speed only.
+  if (alignment == kHugePage) madvise(p, size, MADV_HUGEPAGE);
+}
+
+void Storage::Free::operator()(std::byte* p) const {
+  std::free(p);
+}
+
+Bytes tensor_bytes(const Tensor& tensor, Bytes element_bytes) {
+  const bool sized = tensor.dtype == DType::kF16 || tensor.dtype == DType::kF32;
+  return num_elements(tensor.shape) * (sized ? element_bytes : dtype_bytes(tensor.dtype));
+}
+
+RankBuffers::RankBuffers(const Plan& plan, Bytes element_bytes)
+    : plan_(plan),
+      scratch_offset_(scratch_offsets(plan, element_bytes)),
+      arena_(plan.memory.arena_bytes),
+      persistent_(plan.memory.persistent_bytes),
+      scratch_(scratch_offset_.back()) {
+  for (size_t t = 0; t < plan.graph.tensors().size(); ++t) {
+    const Tensor& tensor = plan.graph.tensors()[t];
+    const Buffer& buffer = plan.memory.buffers[t];
+    const Bytes needed = tensor_bytes(tensor, element_bytes);
+    if (buffer.bytes < needed) {
+      throw user_error(
+          "the plan keeps {} bytes for tensor {}, floats of {} bytes need {}: make the "
+          "plan with element_bytes = {}",
+          buffer.bytes, tensor.name, element_bytes, needed, element_bytes);
+    }
+    const Storage& in = buffer.persistent ? persistent_ : arena_;
+    MOE_CHECK(buffer.offset >= 0 && buffer.offset + needed <= in.size(), "tensor {} at {}",
+              tensor.name, buffer.offset);
+  }
+}
+
+void* RankBuffers::at(TensorId tensor) const {
+  if (!tensor.valid()) return nullptr;
+  const Buffer& buffer = plan_.memory.buffers[tensor.index()];
+  return (buffer.persistent ? persistent_ : arena_).data() + buffer.offset;
+}
+
+void RankBuffers::touch() {
+  if (arena_.size() > 0) std::memset(arena_.data(), 0, static_cast<size_t>(arena_.size()));
+  if (scratch_.size() > 0) std::memset(scratch_.data(), 0, static_cast<size_t>(scratch_.size()));
+}
+
+Poison::Poison(const Plan& plan, const RankBuffers& buffers, Bytes element_bytes)
+    : plan_(plan),
+      buffers_(buffers),
+      element_bytes_(element_bytes),
+      num_readers_(plan.graph.tensors().size(), 0),
+      readers_left_(plan.graph.tensors().size()) {
+  for (const Op& op : plan.graph.ops()) {
+    for (const TensorId t : distinct_inputs(op)) ++num_readers_[t.index()];
+  }
+  for (size_t t = 0; t < num_readers_.size(); ++t) {
+    const Buffer& buffer = plan.memory.buffers[t];
+    if (buffer.persistent) num_readers_[t] = -1;
+    if (buffer.alias_of.valid()) num_readers_[buffer.alias_of.index()] = -1;  // lives on in t
+  }
+}
+
+void Poison::start_step() {
+  for (size_t t = 0; t < num_readers_.size(); ++t) readers_left_[t] = num_readers_[t];
+}
+
+void Poison::before(OpId op) {
+  for (const TensorId t : plan_.graph.op(op).outputs) {
+    const Buffer& buffer = plan_.memory.buffers[t.index()];
+    if (!buffer.persistent && !buffer.alias_of.valid()) fill(t);
+  }
+}
+
+void Poison::after(OpId op) {
+  for (const TensorId t : distinct_inputs(plan_.graph.op(op))) {
+    if (num_readers_[t.index()] >= 0 && readers_left_[t.index()].fetch_sub(1) == 1) fill(t);
+  }
+  for (const TensorId t : plan_.graph.op(op).outputs) {
+    if (num_readers_[t.index()] == 0) fill(t);
+  }
+}
+
+void Poison::fill(TensorId t) {
+  // All ones is a NaN in float and in double; -1 would be a valid 'none' in an index tensor.
+  const Tensor& tensor = plan_.graph.tensor(t);
+  const int pattern = tensor.dtype == DType::kI32 ? 0x80 : 0xFF;
+  std::memset(buffers_.at(t), pattern, static_cast<size_t>(tensor_bytes(tensor, element_bytes_)));
+}
+
+}  // namespace moe

@@ -1,0 +1,215 @@
+#include "engine/exec/checkpoint.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "engine/base/errors.h"
+
+namespace moe {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "checkpoints are little-endian");
+
+constexpr char kMagic[8] = {'M', 'O', 'E', 'B', 'E', 'N', 'C', 'H'};
+constexpr uint32_t kVersion = 1;
+
+struct Header {
+  char magic[8];
+  uint32_t version;
+  uint32_t element_bytes;
+  int64_t next_step;
+  uint64_t text_bytes;
+};
+static_assert(sizeof(Header) == 32);
+
+/// The lines that say which model the tensors belong to.
+std::string text_of(const ModelSpec& m, const Persistents& all) {
+  std::string text;
+  const std::pair<const char*, int64_t> fields[] = {
+      {"vocab", m.vocab},     {"layers", m.layers},
+      {"hidden", m.hidden},   {"heads", m.heads},
+      {"seq", m.seq},         {"ffn", m.ffn_size()},
+      {"experts", m.experts}, {"moe_every", m.moe_every}};
+  for (const auto& [key, value] : fields) text += fmt::format("{}={}\n", key, value);
+  for (const auto* tensors : {&all.parameters, &all.states}) {
+    for (const Persistent& p : *tensors) text += fmt::format("tensor {} {}\n", p.name, p.size());
+  }
+  return text;
+}
+
+/// A file that becomes visible under its name when it is complete.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::string path) : path_(std::move(path)), temporary_(path_ + ".tmp") {
+    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd_ < 0) fail("open");
+  }
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  ~AtomicFile() {
+    if (fd_ < 0) return;
+    ::close(fd_);
+    ::unlink(temporary_.c_str());
+  }
+
+  void write(const void* data, size_t bytes) {
+    hash_ = fnv1a(hash_, data, bytes);
+    const char* p = static_cast<const char*>(data);
+    while (bytes > 0) {
+      const ssize_t n = ::write(fd_, p, bytes);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) fail("write");
+      p += n;
+      bytes -= static_cast<size_t>(n);
+    }
+  }
+  uint64_t hash() const { return hash_; }
+
+  void commit() {
+    if (::fsync(fd_) != 0) fail("sync");
+    ::close(std::exchange(fd_, -1));
+    if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename");
+    // The rename itself must be on disk too.
+    const std::string folder = std::filesystem::absolute(path_).parent_path();
+    const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return;
+    ::fsync(fd);
+    ::close(fd);
+  }
+
+ private:
+  [[noreturn]] void fail(const char* action) {
+    throw run_error("checkpoint {}: cannot {}: {}", path_, action, std::strerror(errno));
+  }
+
+  std::string path_, temporary_;
+  int fd_ = -1;
+  uint64_t hash_ = kFnvStart;
+};
+
+class Reader {
+ public:
+  explicit Reader(const std::string& path) : path_(path), in_(path, std::ios::binary) {
+    if (!in_) throw user_error("checkpoint {}: cannot open: {}", path, std::strerror(errno));
+  }
+  void read(void* to, size_t bytes) {
+    in_.read(static_cast<char*>(to), static_cast<std::streamsize>(bytes));
+    if (static_cast<size_t>(in_.gcount()) != bytes)
+      throw user_error("checkpoint {}: cut off", path_);
+    hash_ = fnv1a(hash_, to, bytes);
+  }
+  void expect_end() {
+    if (in_.peek() != std::ifstream::traits_type::eof()) {
+      throw user_error("checkpoint {}: damaged, longer than its tensors", path_);
+    }
+  }
+  uint64_t hash() const { return hash_; }
+
+ private:
+  std::string path_;
+  std::ifstream in_;
+  uint64_t hash_ = kFnvStart;
+};
+
+/// The first line in which the texts differ, as "hidden=128 in the file, hidden=64 in this run".
+std::string difference(const std::string& file, const std::string& run) {
+  std::istringstream a(file), b(run);
+  std::string x, y;
+  do {
+    if (!std::getline(a, x)) x = "nothing";
+    if (!std::getline(b, y)) y = "nothing";
+  } while (x == y);
+  return fmt::format("{} in the file, {} in this run", x, y);
+}
+
+void check_header(const std::string& path, const Header& header, Bytes element_bytes) {
+  if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) {
+    throw user_error("checkpoint {}: not a checkpoint of moebench", path);
+  }
+  if (header.version != kVersion) {
+    throw user_error("checkpoint {}: version {}, this program reads version {}", path,
+                     header.version, kVersion);
+  }
+  if (header.element_bytes != element_bytes) {
+    throw user_error("checkpoint {}: floats of {} bytes, this run has {}", path,
+                     header.element_bytes, element_bytes);
+  }
+}
+
+size_t storage_bytes(int64_t elements, Bytes element_bytes) {
+  return static_cast<size_t>(elements * element_bytes);
+}
+
+}  // namespace
+
+void write_checkpoint(const std::string& path, const Plan& plan, const Persistents& all,
+                      const AllBuffers& ranks, Bytes element_bytes, int64_t next_step) {
+  const std::string text = text_of(plan.spec.model, all);
+  Header header = {{}, kVersion, static_cast<uint32_t>(element_bytes), next_step, text.size()};
+  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  AtomicFile file(path);
+  file.write(&header, sizeof header);
+  file.write(text.data(), text.size());
+  for (const auto* tensors : {&all.parameters, &all.states}) {
+    for (const Persistent& p : *tensors) {
+      for (size_t r = 0; r < (p.expert ? ranks.size() : 1); ++r) {
+        file.write(ranks[r]->at(p.tensor), storage_bytes(p.local, element_bytes));
+      }
+    }
+  }
+  const uint64_t hash = file.hash();
+  file.write(&hash, sizeof hash);
+  file.commit();
+}
+
+int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persistents& all,
+                        const AllBuffers& ranks, Bytes element_bytes) {
+  Reader file(path);
+  Header header;
+  file.read(&header, sizeof header);
+  check_header(path, header, element_bytes);
+  const std::string expected = text_of(plan.spec.model, all);
+  constexpr uint64_t kLongestText = 64 << 20;  // a damaged length must not become an allocation
+  if (header.text_bytes > kLongestText) throw user_error("checkpoint {}: damaged header", path);
+  std::string text(header.text_bytes, '\0');
+  file.read(text.data(), text.size());
+  if (text != expected) {
+    throw user_error("checkpoint {}: another model: {}", path, difference(text, expected));
+  }
+
+  // All of it is read and checked before any rank is touched.
+  std::vector<std::vector<char>> contents;
+  for (const auto* tensors : {&all.parameters, &all.states}) {
+    for (const Persistent& p : *tensors) {
+      contents.emplace_back(storage_bytes(p.size(), element_bytes));
+      file.read(contents.back().data(), contents.back().size());
+    }
+  }
+  const uint64_t hash = file.hash();
+  uint64_t stored = 0;
+  file.read(&stored, sizeof stored);
+  if (stored != hash) throw user_error("checkpoint {}: damaged, its checksum does not fit", path);
+  file.expect_end();
+
+  auto content = contents.begin();
+  for (const auto* tensors : {&all.parameters, &all.states}) {
+    for (const Persistent& p : *tensors) {
+      const size_t bytes = storage_bytes(p.local, element_bytes);
+      for (size_t r = 0; r < ranks.size(); ++r) {
+        std::memcpy(ranks[r]->at(p.tensor), content->data() + (p.expert ? r * bytes : 0), bytes);
+      }
+      ++content;
+    }
+  }
+  return header.next_step;
+}
+
+}  // namespace moe

@@ -1,0 +1,155 @@
+#include "engine/exec/collectives.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+
+namespace moe {
+namespace {
+
+size_t index(int64_t i) {
+  return static_cast<size_t>(i);
+}
+
+}  // namespace
+
+template <class T>
+CollectiveOp<T>::CollectiveOp(const Graph& graph, OpId id, const RankBuffers& buffers,
+                              void* scratch)
+    : name_(graph.op(id).name), scratch_(scratch) {
+  const Op& op = graph.op(id);
+  const std::string_view kind = graph.def(id).name;
+  if (kind == "all_to_all") {
+    lay_out_all_to_all(graph, op, buffers);
+  } else if (kind == "exchange_counts") {
+    lay_out_exchange(graph, op, buffers);
+  } else {
+    MOE_CHECK(kind == "all_reduce", "op {} of kind {}", op.name, kind);
+    lay_out_all_reduce(graph, op, buffers);
+  }
+}
+
+template <class T>
+void CollectiveOp<T>::lay_out_all_to_all(const Graph& graph, const Op& op,
+                                         const RankBuffers& buffers) {
+  to_expert_ = attr_string(op, "to") == "expert";
+  // [El,P,C,d] on the experts' side.
+  const Shape& shape = graph.tensor(to_expert_ ? op.outputs[0] : op.inputs[0]).shape;
+  const int64_t groups = shape[0], ranks = shape[1];
+  capacity_ = shape[2];
+  row_bytes_ = shape[3] * static_cast<int64_t>(sizeof(T));
+  pieces_.groups = groups;
+  for (int64_t p = 0; p < ranks; ++p) {
+    for (int64_t e = 0; e < groups; ++e) {
+      const Bytes source = (p * groups + e) * capacity_ * row_bytes_;
+      const Bytes expert = (e * ranks + p) * capacity_ * row_bytes_;
+      pieces_.send_offset.push_back(to_expert_ ? source : expert);
+      pieces_.receive_offset.push_back(to_expert_ ? expert : source);
+    }
+  }
+  pieces_.send_bytes.assign(index(ranks * groups), capacity_ * row_bytes_);
+  pieces_.receive_bytes = pieces_.send_bytes;
+  send_ = static_cast<const std::byte*>(buffers.at(op.inputs[0]));
+  receive_ = static_cast<std::byte*>(buffers.at(op.outputs[0]));
+  if (attr_int(op, "irregular") == 0) return;
+  by_peer_ = static_cast<const int32_t*>(buffers.at(op.inputs[1]));
+  by_group_ = static_cast<const int32_t*>(buffers.at(op.inputs[2]));
+}
+
+template <class T>
+void CollectiveOp<T>::lay_out_exchange(const Graph& graph, const Op& op,
+                                       const RankBuffers& buffers) {
+  const Shape& shape = graph.tensor(op.outputs[0]).shape;  // [El,P]
+  const int64_t groups = shape[0], ranks = shape[1];
+  constexpr Bytes kCount = sizeof(int32_t);
+  pieces_.groups = groups;
+  for (int64_t p = 0; p < ranks; ++p) {
+    for (int64_t e = 0; e < groups; ++e) {
+      pieces_.send_offset.push_back((p * groups + e) * kCount);
+      pieces_.receive_offset.push_back((e * ranks + p) * kCount);
+    }
+  }
+  pieces_.send_bytes.assign(index(ranks * groups), kCount);
+  pieces_.receive_bytes = pieces_.send_bytes;
+  send_ = static_cast<const std::byte*>(buffers.at(op.inputs[0]));
+  receive_ = static_cast<std::byte*>(buffers.at(op.outputs[0]));
+}
+
+template <class T>
+void CollectiveOp<T>::lay_out_all_reduce(const Graph& graph, const Op& op,
+                                         const RankBuffers& buffers) {
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    const int64_t n = num_elements(graph.tensor(op.inputs[i]).shape);
+    parts_.push_back(
+        {static_cast<T*>(buffers.at(op.inputs[i])), static_cast<T*>(buffers.at(op.outputs[i])), n});
+    num_elements_ += n;
+  }
+}
+
+template <class T>
+CollectiveDone CollectiveOp<T>::call(Communicator& comm) {
+  if (!parts_.empty()) {
+    const int64_t bytes = num_elements_ * static_cast<int64_t>(sizeof(T));
+    // A ring sends 2 (N-1)/N of the message from every rank.
+    return {all_reduce(comm), 2 * bytes * (comm.size() - 1) / comm.size()};
+  }
+  if (by_peer_ != nullptr) set_sizes();
+  const CommTimes times = comm.all_to_all(name_, send_, receive_, pieces_);
+  if (by_peer_ != nullptr) clear_unused_rows();
+  return {times, bytes_to_others(comm.rank(), comm.size())};
+}
+
+template <class T>
+CommTimes CollectiveOp<T>::all_reduce(Communicator& comm) {
+  if (parts_.size() == 1) {
+    return comm.all_reduce(name_, parts_[0].in, parts_[0].out, parts_[0].n);
+  }
+  T* const packed = static_cast<T*>(scratch_);
+  T* to = packed;
+  for (const Part& part : parts_) to = std::copy_n(part.in, part.n, to);
+  const CommTimes times = comm.all_reduce(name_, packed, packed, num_elements_);
+  const T* from = packed;
+  for (const Part& part : parts_) {
+    std::copy_n(from, part.n, part.out);
+    from += part.n;
+  }
+  return times;
+}
+
+template <class T>
+void CollectiveOp<T>::set_sizes() {
+  const int64_t pieces = static_cast<int64_t>(pieces_.send_bytes.size());
+  const int64_t groups = pieces_.groups, ranks = pieces / groups;
+  for (int64_t i = 0; i < pieces; ++i) {
+    const int64_t p = i / groups, e = i % groups;
+    const Bytes peer_side = by_peer_[i] * row_bytes_;
+    const Bytes group_side = by_group_[e * ranks + p] * row_bytes_;
+    pieces_.send_bytes[index(i)] = to_expert_ ? peer_side : group_side;
+    pieces_.receive_bytes[index(i)] = to_expert_ ? group_side : peer_side;
+  }
+}
+
+template <class T>
+void CollectiveOp<T>::clear_unused_rows() {
+  for (size_t i = 0; i < pieces_.receive_bytes.size(); ++i) {
+    const Bytes used = pieces_.receive_bytes[i];
+    std::memset(receive_ + pieces_.receive_offset[i] + used, 0,
+                static_cast<size_t>(capacity_ * row_bytes_ - used));
+  }
+}
+
+template <class T>
+Bytes CollectiveOp<T>::bytes_to_others(int64_t rank, int64_t size) const {
+  Bytes bytes = 0;
+  for (int64_t i = 0; i < size * pieces_.groups; ++i) {
+    if (i / pieces_.groups != rank) bytes += pieces_.send_bytes[index(i)];
+  }
+  return bytes;
+}
+
+template class CollectiveOp<float>;
+template class CollectiveOp<double>;
+
+}  // namespace moe

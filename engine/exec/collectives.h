@@ -1,0 +1,60 @@
+// Glue between collective ops and a Communicator: which bytes of an op's tensors go where.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/comm/communicator.h"
+#include "engine/exec/buffers.h"
+
+namespace moe {
+
+struct CollectiveDone {
+  CommTimes times;
+  Bytes bytes = 0;  // sent by this rank to others
+};
+
+/// One collective op of one rank, laid out once and called every step. T is the float type of the run.
+///   all_to_all to="expert"  block (p, e) of [P,El,C,d] goes to [e][this rank] of rank p's [El,P,C,d]
+///   all_to_all to="source"  the reverse
+///   exchange_counts         the same for the numbers counts [P,El] -> [El,P]
+///   all_reduce              all tensors as one message, sums in rank order
+template <class T>
+class CollectiveOp {
+ public:
+  /// Requires: a legal plan.
+  CollectiveOp(const Graph& graph, OpId op, const RankBuffers& buffers, void* scratch);
+  /// Called by every rank's lane in the same order. Throws as the Communicator does.
+  CollectiveDone call(Communicator& comm);
+
+ private:
+  void lay_out_all_to_all(const Graph& graph, const Op& op, const RankBuffers& buffers);
+  void lay_out_exchange(const Graph& graph, const Op& op, const RankBuffers& buffers);
+  void lay_out_all_reduce(const Graph& graph, const Op& op, const RankBuffers& buffers);
+  void set_sizes();
+  void clear_unused_rows();
+  CommTimes all_reduce(Communicator& comm);
+  Bytes bytes_to_others(int64_t rank, int64_t size) const;
+
+  struct Part {
+    T* in;
+    T* out;
+    int64_t n;
+  };
+  std::string name_;
+  void* scratch_;
+  std::vector<Part> parts_;  // all_reduce
+  int64_t num_elements_ = 0;
+  // all_to_all and exchange_counts
+  const std::byte* send_ = nullptr;
+  std::byte* receive_ = nullptr;
+  Pieces pieces_;
+  int64_t row_bytes_ = 0, capacity_ = 0;
+  // Rows by piece, peer * groups + group for one side and group * ranks + peer for the other; null
+  // where every row counts.
+  const int32_t* by_peer_ = nullptr;
+  const int32_t* by_group_ = nullptr;
+  bool to_expert_ = true;
+};
+
+}  // namespace moe

@@ -1,0 +1,92 @@
+#include "engine/exec/gate_stats.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+namespace moe {
+namespace {
+
+// Outputs of a gate op.
+constexpr size_t kProbs = 0, kExpert = 2, kChoiceSlot = 3, kSlotChoice = 4, kCounts = 5;
+
+/// The smallest gap between the best and the next score of a row [experts].
+template <class T>
+double smallest_margin(const T* scores, int64_t tokens, int64_t experts) {
+  double smallest = std::numeric_limits<double>::infinity();
+  for (int64_t t = 0; t < tokens; ++t, scores += experts) {
+    T best = scores[0], next = -std::numeric_limits<T>::infinity();
+    for (int64_t e = 1; e < experts; ++e) {
+      next = std::max(next, std::min(best, scores[e]));
+      best = std::max(best, scores[e]);
+    }
+    smallest = std::min(smallest, static_cast<double>(best - next));
+  }
+  return smallest;
+}
+
+}  // namespace
+
+GateRecord::GateRecord(const Graph& graph, OpId id, AssignmentCode assignment_code)
+    : layer(graph.op(id).layer), part(graph.op(id).part), code(assignment_code) {
+  const auto shape = [&](size_t i) -> const Shape& { return graph.tensor(graph.out(id, i)).shape; };
+  maps.tokens = shape(kExpert)[0];
+  maps.columns = shape(kExpert)[1];
+  maps.experts = shape(kSlotChoice)[0];
+  maps.capacity = shape(kSlotChoice)[1];
+  expert.resize(static_cast<size_t>(maps.tokens * maps.columns));
+  choice_slot.resize(expert.size());
+  counts.resize(static_cast<size_t>(maps.experts));
+  maps.expert = expert.data();
+  maps.choice_slot = choice_slot.data();
+  maps.counts = counts.data();
+}
+
+template <class T>
+void GateRecord::capture(const Graph& graph, OpId op, const RankBuffers& buffers) {
+  const auto copy = [&](size_t output, std::vector<int32_t>& to) {
+    const auto* from = static_cast<const int32_t*>(buffers.at(graph.out(op, output)));
+    std::copy_n(from, to.size(), to.begin());
+  };
+  copy(kExpert, expert);
+  copy(kChoiceSlot, choice_slot);
+  copy(kCounts, counts);
+  margin = smallest_margin(static_cast<const T*>(buffers.at(graph.out(op, kProbs))), maps.tokens,
+                           maps.experts);
+}
+
+template void GateRecord::capture<float>(const Graph&, OpId, const RankBuffers&);
+template void GateRecord::capture<double>(const Graph&, OpId, const RankBuffers&);
+
+std::vector<MoeStats> moe_stats(const std::vector<std::vector<const GateRecord*>>& records) {
+  std::map<int64_t, MoeStats> layers;
+  for (size_t rank = 0; rank < records.size(); ++rank) {
+    std::vector<const GateRecord*> sorted = records[rank];
+    std::sort(sorted.begin(), sorted.end(), [](const GateRecord* a, const GateRecord* b) {
+      return std::pair(a->layer, a->part) < std::pair(b->layer, b->part);
+    });
+    for (const GateRecord* record : sorted) {
+      const RoutingMaps& maps = record->maps;
+      const auto [at, fresh] = layers.try_emplace(record->layer);
+      MoeStats& stats = at->second;
+      if (fresh) {
+        stats.layer = record->layer;
+        stats.capacity = maps.capacity;
+        stats.checksum = kChecksumStart;
+        stats.counts.resize(records.size() * static_cast<size_t>(maps.experts));
+        stats.min_margin = record->margin;
+      }
+      stats.dropped += dropped(maps, record->code);
+      stats.checksum = assignment_checksum(stats.checksum, maps, record->code);
+      stats.min_margin = std::min(stats.min_margin, record->margin);
+      for (size_t e = 0; e < record->counts.size(); ++e) {
+        stats.counts[rank * record->counts.size() + e] += record->counts[e];
+      }
+    }
+  }
+  std::vector<MoeStats> result;
+  for (auto& [layer, stats] : layers) result.push_back(std::move(stats));
+  return result;
+}
+
+}  // namespace moe

@@ -1,0 +1,34 @@
+// What the gates of one rank did in a step, kept until all ranks are done: assignments are chained
+// into one checksum over ranks in order, which no rank can do alone.
+#pragma once
+
+#include <vector>
+
+#include "engine/exec/buffers.h"
+#include "engine/exec/executor.h"
+
+namespace moe {
+
+/// A copy of one gate op's outputs. A gate that was cut into parts has one record a part.
+struct GateRecord {
+  int64_t layer = 0;
+  int64_t part = 0;
+  RoutingMaps maps;  // points into the vectors
+  AssignmentCode code = AssignmentCode::kChoices;
+  std::vector<int32_t> expert, choice_slot, counts;
+  double margin = 0;
+
+  GateRecord(const Graph& graph, OpId op, AssignmentCode code);
+  GateRecord(const GateRecord&) = delete;
+  GateRecord& operator=(const GateRecord&) = delete;
+
+  /// Reads the op's outputs; called after it and before its buffers may be taken over. T is the float
+  /// type of the run.
+  template <class T>
+  void capture(const Graph& graph, OpId op, const RankBuffers& buffers);
+};
+
+/// records[rank]: one rank's, in any order. Returns one entry a layer, ascending.
+std::vector<MoeStats> moe_stats(const std::vector<std::vector<const GateRecord*>>& records);
+
+}  // namespace moe

@@ -1,0 +1,115 @@
+#include "engine/exec/parameters.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/errors.h"
+
+namespace moe {
+namespace {
+
+Persistent place(const Graph& graph, TensorId id, Shape full, bool expert) {
+  const Tensor& tensor = graph.tensor(id);
+  const int64_t local = num_elements(tensor.shape);
+  const int64_t holders = expert ? graph.num_ranks : 1;
+  if (num_elements(full) != local * holders) {
+    throw user_error("tensor {} of the graph holds {} elements a rank, the model's holds {} in all",
+                     tensor.name, local, num_elements(full));
+  }
+  return {tensor.name, id, std::move(full), expert, local};
+}
+
+}  // namespace
+
+uint64_t fnv1a(uint64_t so_far, const void* data, size_t bytes) {
+  constexpr uint64_t kPrime = 1099511628211ull;
+  const auto* p = static_cast<const unsigned char*>(data);
+  for (size_t i = 0; i < bytes; ++i) so_far = (so_far ^ p[i]) * kPrime;
+  return so_far;
+}
+
+Persistents persistents(const Plan& plan) {
+  const Graph& graph = plan.graph;
+  Persistents all;
+  for (const ParamInfo& info : parameters(plan.spec.model)) {
+    const TensorId id = graph.find_tensor(info.name);
+    if (!id.valid()) throw user_error("the graph has no parameter {} of the model", info.name);
+    all.parameters.push_back(place(graph, id, info.shape, info.expert));
+    const TensorId state = graph.find_tensor(info.name + ".v");
+    if (state.valid()) all.states.push_back(place(graph, state, info.shape, info.expert));
+  }
+  for (const Tensor& tensor : graph.tensors()) {
+    const auto known = [&](const std::vector<Persistent>& in) {
+      return std::any_of(in.begin(), in.end(),
+                         [&](const Persistent& p) { return p.name == tensor.name; });
+    };
+    if ((tensor.kind == TensorKind::kParam && !known(all.parameters)) ||
+        (tensor.kind == TensorKind::kState && !known(all.states))) {
+      throw user_error("{} {} of the graph is not the model's", tensor_kind_name(tensor.kind),
+                       tensor.name);
+    }
+  }
+  return all;
+}
+
+template <class T>
+void initialise(const Plan& plan, const Persistents& all, const RankBuffers& buffers, int64_t rank,
+                const ParamInit& init) {
+  const std::vector<ParamInfo> infos = parameters(plan.spec.model);
+  for (size_t t = 0; t < infos.size(); ++t) {
+    const Persistent& p = all.parameters[t];
+    T* x = static_cast<T*>(buffers.at(p.tensor));
+    if (infos[t].init != ParamInfo::Init::kUniform) {
+      std::fill_n(x, p.local, T(infos[t].init == ParamInfo::Init::kOne ? 1 : 0));
+      continue;
+    }
+    const auto first = static_cast<uint64_t>(p.expert ? rank * p.local : 0);
+    for (int64_t i = 0; i < p.local; ++i) {
+      x[i] = static_cast<T>(init(first + static_cast<uint64_t>(i), t));
+    }
+  }
+  for (const Persistent& s : all.states) {
+    std::fill_n(static_cast<T*>(buffers.at(s.tensor)), s.local, T(0));
+  }
+}
+
+template <class T>
+Measure measure(const T* x, int64_t n, int64_t first) {
+  Measure sum;
+  int64_t weight = first % 13;
+  for (int64_t i = 0; i < n; ++i) {
+    const auto v = static_cast<double>(x[i]);
+    sum.sum_of_squares += v * v;
+    sum.projection += v * static_cast<double>(weight - 6);
+    weight = weight == 12 ? 0 : weight + 1;
+  }
+  return sum;
+}
+
+template <class T>
+void measure_parameters(const Persistents& all, const AllBuffers& ranks, RunResult& result) {
+  result.digest = kFnvStart;
+  for (const Persistent& p : all.parameters) {
+    Measure sum;
+    for (size_t r = 0; r < (p.expert ? ranks.size() : 1); ++r) {
+      const T* x = static_cast<const T*>(ranks[r]->at(p.tensor));
+      const Measure part = measure(x, p.local, static_cast<int64_t>(r) * p.local);
+      sum.sum_of_squares += part.sum_of_squares;
+      sum.projection += part.projection;
+      result.digest = fnv1a(result.digest, x, static_cast<size_t>(p.local) * sizeof(T));
+    }
+    result.param_l2[p.name] = std::sqrt(sum.sum_of_squares);
+    result.param_projection[p.name] = sum.projection;
+  }
+}
+
+template void initialise<float>(const Plan&, const Persistents&, const RankBuffers&, int64_t,
+                                const ParamInit&);
+template void initialise<double>(const Plan&, const Persistents&, const RankBuffers&, int64_t,
+                                 const ParamInit&);
+template Measure measure(const float*, int64_t, int64_t);
+template Measure measure(const double*, int64_t, int64_t);
+template void measure_parameters<float>(const Persistents&, const AllBuffers&, RunResult&);
+template void measure_parameters<double>(const Persistents&, const AllBuffers&, RunResult&);
+
+}  // namespace moe

@@ -1,0 +1,58 @@
+// The parameters and optimiser states of a plan in the reference model's order, and where each lies
+// in every rank's storage: an expert's tensor is cut along its first axis over the ranks, any other
+// is the same on all of them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/exec/buffers.h"
+#include "engine/exec/executor.h"
+
+namespace moe {
+
+/// FNV-1a 64 over bytes, chained.
+constexpr uint64_t kFnvStart = 14695981039346656037ull;
+uint64_t fnv1a(uint64_t so_far, const void* data, size_t bytes);
+
+/// A tensor that outlives the step.
+struct Persistent {
+  std::string name;
+  TensorId tensor;
+  Shape shape;  // of the full tensor, [E, ...] for an expert's
+  bool expert = false;
+  int64_t local = 0;  // elements a rank holds; an expert's element i is number rank * local + i
+  int64_t size() const { return num_elements(shape); }
+};
+
+struct Persistents {
+  std::vector<Persistent> parameters;  // in reference order
+  std::vector<Persistent> states;      // in the order of their parameters
+};
+/// Throws UserError when the graph holds other parameters than the plan's model, or of other sizes.
+Persistents persistents(const Plan& plan);
+
+/// Writes a rank's initial parameters and clears its states. T is the float type of the run.
+template <class T>
+void initialise(const Plan& plan, const Persistents& all, const RankBuffers& buffers, int64_t rank,
+                const ParamInit& init);
+
+/// Euclidean norm and a projection that sees signs and order: sum of x[i] * ((i mod 13) - 6).
+struct Measure {
+  double sum_of_squares = 0;
+  double projection = 0;
+};
+/// Elements of a flat tensor from number `first` on, summed in double in their order.
+template <class T>
+Measure measure(const T* x, int64_t n, int64_t first);
+
+/// One rank's storage after another: ranks[r]->at(tensor).
+using AllBuffers = std::vector<const RankBuffers*>;
+
+/// Fills param_l2, param_projection and digest.
+template <class T>
+void measure_parameters(const Persistents& all, const AllBuffers& ranks, RunResult& result);
+
+}  // namespace moe

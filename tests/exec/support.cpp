@@ -1,0 +1,116 @@
+#include "tests/exec/support.h"
+
+#include <string_view>
+
+#include "engine/exec/cpu_executor.h"
+#include "engine/exec/data.h"
+#include "engine/graph/op_def.h"
+
+namespace moe::testing {
+namespace {
+
+Cluster any_cluster(int64_t num_ranks) {
+  Cluster cluster;
+  cluster.devices_per_node = num_ranks;
+  cluster.device = {.name = "core",
+                    .gemm_flops_per_s = 1e11,
+                    .vector_flops_per_s = 1e10,
+                    .memory_bytes_per_s = 1e10,
+                    .launch_ns = 0,
+                    .memory_bytes = 0};
+  cluster.intra = {.bytes_per_s = 1e9, .latency_ns = 10'000};
+  cluster.nic = cluster.intra;
+  return cluster;
+}
+
+}  // namespace
+
+ModelSpec reference_model(const std::string& gate, int64_t num_ranks) {
+  ModelSpec m;
+  m.vocab = 512;
+  m.layers = 4;
+  m.hidden = 128;
+  m.heads = 4;
+  m.seq = 64;
+  m.batch_per_device = 8 / num_ranks;
+  m.experts = 4;
+  m.gate = gate;
+  m.capacity_factor = 1.25;
+  return m;
+}
+
+ModelSpec small_model(const std::string& gate, int64_t rows) {
+  ModelSpec m;
+  m.vocab = 32;
+  m.layers = 2;
+  m.hidden = 16;
+  m.heads = 2;
+  m.seq = 8;
+  m.batch_per_device = rows;
+  m.experts = 4;
+  m.gate = gate;
+  m.capacity_factor = 1.0;
+  return m;
+}
+
+PlanSpec spec_of(const ModelSpec& model, int64_t num_ranks, Precision precision) {
+  PlanSpec spec;
+  spec.model = model;
+  spec.gate = gate_spec(model);
+  spec.cluster = any_cluster(num_ranks);
+  spec.num_ranks = num_ranks;
+  spec.system.name = "plain";
+  spec.cost = std::make_shared<RooflineCost>(spec.cluster, spec.work);
+  spec.element_bytes = precision == Precision::kF64 ? 8 : 4;
+  return spec;
+}
+
+Graph step_graph(const PlanSpec& spec) {
+  Graph graph = build_forward(spec.model, spec.gate, spec.num_ranks);
+  add_backward_and_update(graph, spec.optimizer, spec.system.sync);
+  return graph;
+}
+
+Graph ragged_step_graph(const PlanSpec& spec) {
+  Graph graph = build_forward(spec.model, spec.gate, spec.num_ranks);
+  TensorId received;
+  for (size_t i = 0, n = graph.num_ops(); i < n; ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (graph.def(id).name != std::string_view("all_to_all")) continue;
+    if (attr_string(graph.op(id), "to") == "expert") {
+      const OpId exchange =
+          graph.add_op("exchange_counts", graph.op(id).name + ".counts", {graph.op(id).inputs[1]});
+      received = graph.out(exchange);
+    }
+    graph.op(id).inputs.resize(2);
+    graph.op(id).inputs.push_back(received);
+    graph.op(id).attrs["irregular"] = int64_t{1};
+  }
+  graph = compact(graph);
+  add_backward_and_update(graph, spec.optimizer, spec.system.sync);
+  return graph;
+}
+
+std::shared_ptr<const Plan> plan_of(const PlanSpec& spec, const Graph& graph) {
+  return make_plan_of(spec, graph, default_schedule(graph));
+}
+std::shared_ptr<const Plan> plan_of(const PlanSpec& spec) {
+  return plan_of(spec, step_graph(spec));
+}
+
+RunOptions options_of(const Plan& plan, int64_t steps) {
+  RunOptions options;
+  options.steps = steps;
+  options.precision = plan.spec.element_bytes == 8 ? Precision::kF64 : Precision::kF32;
+  const ModelSpec& m = plan.spec.model;
+  options.data = reference_data(m.vocab, m.batch_per_device, plan.graph.num_ranks, m.seq);
+  options.init = reference_init;
+  options.timeout_s = 5;
+  return options;
+}
+
+RunResult run_cpu(const Plan& plan, const RunOptions& options) {
+  return make_cpu_executor()->run(plan, options);
+}
+
+}  // namespace moe::testing

@@ -1,0 +1,30 @@
+// Plans and options that the executor's tests share.
+#pragma once
+
+#include <memory>
+
+#include "engine/exec/executor.h"
+#include "engine/plan.h"
+
+namespace moe::testing {
+
+/// The reference model at its reference sizes, the batch of 8 rows shared by the ranks.
+ModelSpec reference_model(const std::string& gate, int64_t num_ranks);
+/// A model whose step takes well under a millisecond: 2 blocks, one of them MoE, `rows` a rank.
+ModelSpec small_model(const std::string& gate = "switch", int64_t rows = 2);
+
+/// A spec with plain expert parallelism for these many ranks.
+PlanSpec spec_of(const ModelSpec& model, int64_t num_ranks, Precision precision = Precision::kF32);
+/// The training step of that spec with one all-reduce a gradient.
+Graph step_graph(const PlanSpec& spec);
+/// The same with all-to-alls that carry only the rows in use, after an exchange of counts.
+Graph ragged_step_graph(const PlanSpec& spec);
+/// The graph in program order on the lanes "compute" and "comm".
+std::shared_ptr<const Plan> plan_of(const PlanSpec& spec, const Graph& graph);
+std::shared_ptr<const Plan> plan_of(const PlanSpec& spec);
+
+/// Reference tokens and initial values for the plan's model.
+RunOptions options_of(const Plan& plan, int64_t steps);
+RunResult run_cpu(const Plan& plan, const RunOptions& options);
+
+}  // namespace moe::testing
