@@ -4,13 +4,13 @@
 // maxima and sums need no work across lanes, and in all five products the scalar operand is read
 // from consecutive addresses or constant strides. Keys above the strip's diagonal are skipped.
 #include "kernels/cpu/fast.h"
-#include "kernels/cpu/fast_simd.h"
+#include "kernels/cpu/fast_tile.h"
 
 namespace moe::kernels::MOE_ISA {
 namespace {
 
 constexpr int kTileRows = kLanes == 16 ? 8 : 4;  // x 2 vectors of sums: what the registers hold
-constexpr int64_t kStrip = 2 * kLanes;           // queries of a strip, and columns of a tile
+constexpr int64_t kStrip = kTileCols;            // queries of a strip
 
 int64_t round_up(int64_t n, int64_t unit) {
   return (n + unit - 1) / unit * unit;
@@ -19,40 +19,20 @@ int64_t smaller(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
-using Tile = Vec[kTileRows][2];
-
-/// tile[r][:] = sum over p < depth ascending of a[r, p] * b[p * ldb ..]. a[r, p] is a[r * lda + p],
-/// or a[p * lda + r] when kColumns is set.
-template <bool kColumns>
-MOE_INLINE void multiply(Tile& tile, int64_t depth, const float* a, int64_t lda, const float* b,
-                         int64_t ldb) {
-  Tile sum = {};
-  for (int64_t p = 0; p < depth; ++p) {
-    const Vec b0 = load(b + p * ldb), b1 = load(b + p * ldb + kLanes);
-    for (int r = 0; r < kTileRows; ++r) {
-      const Vec scalar = splat(kColumns ? a[p * lda + r] : a[r * lda + p]);
-      sum[r][0] += scalar * b0;
-      sum[r][1] += scalar * b1;
-    }
-  }
-  for (int r = 0; r < kTileRows; ++r) {
-    tile[r][0] = sum[r][0];
-    tile[r][1] = sum[r][1];
-  }
-}
+using Rows = Tile<kTileRows>;
 
 /// to[r, c] = tile (+ to) for r < rows, c < cols.
-MOE_INLINE void store_tile(const Tile& tile, float* to, int64_t ld, int64_t rows, int64_t cols,
+MOE_INLINE void store_tile(const Rows& tile, float* to, int64_t ld, int64_t rows, int64_t cols,
                            bool add) {
-  for (int r = 0; r < kTileRows; ++r, to += ld) {
+  MOE_UNROLL for (int r = 0; r < kTileRows; ++r, to += ld) {
     if (r >= rows) return;
     for (int half = 0; half < 2; ++half) {
       const int64_t left = cols - half * kLanes;
       float* p = to + half * kLanes;
       if (left >= kLanes)
-        store(p, add ? load(p) + tile[r][half] : tile[r][half]);
+        store(p, add ? load(p) + tile.at[r][half] : tile.at[r][half]);
       else if (left > 0)
-        store(p, add ? load(p, First{left}) + tile[r][half] : tile[r][half], First{left});
+        store(p, add ? load(p, First{left}) + tile.at[r][half] : tile.at[r][half], First{left});
     }
   }
 }
@@ -140,14 +120,13 @@ MOE_INLINE Vec mask_above(Vec score, int64_t key, int half) {
 Lanes strip_scores(const Work& work, const Layout& at, int64_t begin, int64_t end) {
   Lanes top = {{splat(-__builtin_inff()), splat(-__builtin_inff())}};
   for (int64_t j = 0; j < end; j += kTileRows) {
-    Tile tile;
-    multiply<false>(tile, at.dim, work.k + j * at.dim_padded, at.dim_padded, work.q_t, kStrip);
-    for (int r = 0; r < kTileRows; ++r)
-      for (int h = 0; h < 2; ++h) {
-        if (j >= begin) tile[r][h] = mask_above(tile[r][h], j + r - begin, h);
-        top.half[h] = at_least(top.half[h], tile[r][h]);
-        store(work.prob + (j + r) * kStrip + h * kLanes, tile[r][h]);
-      }
+    Rows tile = multiply<kTileRows, false>(at.dim, work.k + j * at.dim_padded, at.dim_padded,
+                                           work.q_t, kStrip);
+    MOE_UNROLL for (int r = 0; r < kTileRows; ++r) MOE_UNROLL for (int h = 0; h < 2; ++h) {
+      if (j >= begin) tile.at[r][h] = mask_above(tile.at[r][h], j + r - begin, h);
+      top.half[h] = at_least(top.half[h], tile.at[r][h]);
+      store(work.prob + (j + r) * kStrip + h * kLanes, tile.at[r][h]);
+    }
   }
   return top;
 }
@@ -155,8 +134,7 @@ Lanes strip_scores(const Work& work, const Layout& at, int64_t begin, int64_t en
 /// work.prob = exp(score - shift) for keys [0, end); returns each query's sum.
 Lanes strip_exp(float* prob, const Lanes& shift, int64_t end) {
   Lanes sum = {};
-  for (int64_t j = 0; j < end; ++j, prob += kStrip)
-    for (int h = 0; h < 2; ++h) {
+  for (int64_t j = 0; j < end; ++j, prob += kStrip) MOE_UNROLL for (int h = 0; h < 2; ++h) {
       const Vec x = at_least(load(prob + h * kLanes) - shift.half[h], splat(-87.5f));
       const Vec e = exp_bounded(x);
       store(prob + h * kLanes, e);
@@ -171,11 +149,10 @@ void strip_product(float* out, int64_t ldo, const float* scores, const float* ro
                    const float* factor, const Layout& at, int64_t begin, int64_t end) {
   for (int64_t i = 0; i < end - begin; i += kTileRows)
     for (int64_t c = 0; c < at.dim; c += kStrip) {
-      Tile tile;
-      multiply<true>(tile, smaller(begin + i + kTileRows, end), scores + i, kStrip, rows + c,
-                     at.dim_padded);
-      for (int r = 0; r < kTileRows; ++r)
-        for (int h = 0; h < 2; ++h) tile[r][h] *= factor[i + r];
+      Rows tile = multiply<kTileRows, true>(smaller(begin + i + kTileRows, end), scores + i, kStrip,
+                                            rows + c, at.dim_padded);
+      MOE_UNROLL for (int r = 0; r < kTileRows; ++r) MOE_UNROLL for (int h = 0; h < 2; ++h)
+          tile.at[r][h] *= factor[i + r];
       store_tile(tile, out + i * ldo + c, ldo, end - begin - i, at.dim - c, false);
     }
 }
@@ -186,8 +163,8 @@ void keys_product(float* out, int64_t ldo, const float* scores, const float* row
                   int64_t begin, int64_t end) {
   for (int64_t j = 0; j < end; j += kTileRows)
     for (int64_t c = 0; c < at.dim; c += kStrip) {
-      Tile tile;
-      multiply<false>(tile, end - begin, scores + j * kStrip, kStrip, rows + c, at.dim_padded);
+      Rows tile = multiply<kTileRows, false>(end - begin, scores + j * kStrip, kStrip, rows + c,
+                                             at.dim_padded);
       store_tile(tile, out + j * ldo + c, ldo, end - j, at.dim - c, j < begin);
     }
 }
@@ -245,13 +222,12 @@ Lanes strip_dots(const Work& work, const float* ctx, int64_t rows, const Layout&
 /// work.dprob = gradient of the unscaled scores, times scale, of keys [0, end), transposed.
 void strip_dscores(const Work& work, const Layout& at, const Lanes& dots, int64_t end) {
   for (int64_t j = 0; j < end; j += kTileRows) {
-    Tile tile;
-    multiply<false>(tile, at.dim, work.v + j * at.dim_padded, at.dim_padded, work.dctx_t, kStrip);
-    for (int r = 0; r < kTileRows; ++r)
-      for (int h = 0; h < 2; ++h) {
-        const int64_t to = (j + r) * kStrip + h * kLanes;
-        store(work.dprob + to, at.scale * load(work.prob + to) * (tile[r][h] - dots.half[h]));
-      }
+    Rows tile = multiply<kTileRows, false>(at.dim, work.v + j * at.dim_padded, at.dim_padded,
+                                           work.dctx_t, kStrip);
+    MOE_UNROLL for (int r = 0; r < kTileRows; ++r) MOE_UNROLL for (int h = 0; h < 2; ++h) {
+      const int64_t to = (j + r) * kStrip + h * kLanes;
+      store(work.dprob + to, at.scale * load(work.prob + to) * (tile.at[r][h] - dots.half[h]));
+    }
   }
 }
 

@@ -1,7 +1,5 @@
-// Attention as separate ops over [batch, heads, seq, seq]: BLAS on each head's strided block, and a
+// Attention as separate ops over [batch, heads, seq, seq]: a GEMM on each head's strided block, and a
 // row softmax.
-#include <cblas.h>
-
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/fast_simd.h"
 
@@ -26,10 +24,7 @@ MOE_INLINE void each_head(AttentionShape s, F f) {
 /// c [m,n] = op(a) op(b), of depth k.
 void product(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a,
              int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc) {
-  const auto flag = [](bool t) { return t ? CblasTrans : CblasNoTrans; };
-  const auto i = [](int64_t v) { return static_cast<blasint>(v); };
-  cblas_sgemm(CblasRowMajor, flag(transpose_a), flag(transpose_b), i(m), i(n), i(k), 1.0f, a,
-              i(lda), b, i(ldb), 0.0f, c, i(ldc));
+  gemm(transpose_a, transpose_b, m, n, k, 1.0f, a, lda, b, ldb, 0.0f, c, ldc, nullptr);
 }
 
 float attention_scale(AttentionShape s) {
