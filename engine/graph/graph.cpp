@@ -124,14 +124,12 @@ OpId Graph::add_op(std::string_view kind, std::string name, std::vector<TensorId
   op.attrs = std::move(attrs);
   op.phase = phase;
   check_inputs(*this, op);
-  const TensorKind tensor_kind =
-      phase == Phase::kBackward ? TensorKind::kGradient : TensorKind::kActivation;
   std::vector<TensorSpec> specs = def(op).infer(*this, op);
   for (size_t i = 0; i < specs.size(); ++i) {
     op.outputs.push_back(add_tensor({.name = output_name(op.name, i),
                                      .shape = std::move(specs[i].shape),
                                      .dtype = specs[i].dtype,
-                                     .kind = tensor_kind}));
+                                     .kind = usual_tensor_kind(phase)}));
   }
   return append(std::move(op));
 }

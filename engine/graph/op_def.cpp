@@ -33,6 +33,10 @@ std::string output_name(const std::string& op, size_t i) {
   return i == 0 ? op : fmt::format("{}:{}", op, i);
 }
 
+TensorKind usual_tensor_kind(Phase phase) {
+  return phase == Phase::kBackward ? TensorKind::kGradient : TensorKind::kActivation;
+}
+
 void check_inputs(const Graph& graph, const Op& op) {
   const OpDef& def = graph.def(op);
   const auto count = static_cast<int>(op.inputs.size());

@@ -87,6 +87,8 @@ std::vector<std::pair<int, int>> alias_pairs(const Graph& graph, const Op& op);
 
 /// "<op>", "<op>:1", ...: the name of an op's output.
 std::string output_name(const std::string& op, size_t i);
+/// What the outputs of an op are: gradients in the backward, activations otherwise.
+TensorKind usual_tensor_kind(Phase phase);
 
 /// Throws UserError when the op has too few or too many inputs for its kind, or one that is required
 /// is absent or not a tensor of the graph.
