@@ -61,12 +61,15 @@ class OpeningLock {
   int fd_;
 };
 
-/// A failure while opening: Unreadable when the contents are at fault, else UserError.
+/// A failure while opening: Unreadable when the contents are at fault (SQLITE_ERROR: a table or column
+/// is missing), else UserError.
 void expect_opening(int code, sqlite3* db, const std::string& path) {
   const int primary = code & 0xff;
   if (primary == SQLITE_OK || primary == SQLITE_ROW || primary == SQLITE_DONE) return;
   const char* message = db != nullptr ? sqlite3_errmsg(db) : sqlite3_errstr(code);
-  if (primary == SQLITE_NOTADB || primary == SQLITE_CORRUPT) throw Unreadable(message);
+  if (primary == SQLITE_NOTADB || primary == SQLITE_CORRUPT || primary == SQLITE_ERROR) {
+    throw Unreadable(message);
+  }
   throw user_error("profile cache '{}': {}", path, message);
 }
 
@@ -118,6 +121,7 @@ Database open_database(const std::string& path) {
   }
   const std::string health = query(raw, path, "PRAGMA quick_check(1)");
   if (health != "ok") throw Unreadable(health);
+  prepare(raw, path, "SELECT key, ns FROM samples");
   return db;
 }
 

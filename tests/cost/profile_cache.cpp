@@ -50,7 +50,9 @@ bool succeeded(pid_t child) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-std::string key_of(int writer, int i) { return fmt::format("w{}.{}", writer, i); }
+std::string key_of(int writer, int i) {
+  return fmt::format("w{}.{}", writer, i);
+}
 
 void write_text(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
@@ -180,6 +182,20 @@ TEST_CASE("a database of somebody else is set aside, not written to") {
   CHECK_THAT(cache.take_warning(), Catch::Contains("not a profile cache of schema 1"));
   std::ifstream after(path + ".corrupt-1", std::ios::binary);
   CHECK(std::string{std::istreambuf_iterator<char>(after), {}} == bytes);
+}
+
+TEST_CASE("a cache that has lost its table is set aside") {
+  const TempFolder folder;
+  const std::string path = folder.file("profile.db");
+  ProfileCache(path).store("a", {1});
+  sqlite3* db = nullptr;
+  REQUIRE(sqlite3_open(path.c_str(), &db) == SQLITE_OK);
+  REQUIRE(sqlite3_exec(db, "DROP TABLE samples", nullptr, nullptr, nullptr) == SQLITE_OK);
+  sqlite3_close(db);
+  ProfileCache cache(path);
+  CHECK_THAT(cache.take_warning(), Catch::Contains("no such table"));
+  cache.store("a", {2});
+  CHECK(cache.find("a") == Samples{2});
 }
 
 TEST_CASE("samples that do not parse are as good as none") {
