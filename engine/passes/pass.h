@@ -28,16 +28,16 @@ struct PassContext {
   const Cluster& cluster;
   const CostModel& cost;
   Options options;
-  std::string stage;               // name of the stage, for order edges and the log
-  std::vector<Decision>* log;      // decisions with their reasons
+  std::string stage;           // name of the stage, for order edges and the log
+  std::vector<Decision>* log;  // decisions with their reasons
 };
 
 /// Options of a pass as `list`, strict checking and type stubs read them.
 struct OptionSpec {
   std::string name;
-  OptionValue otherwise;           // the default
-  std::string doc;                 // unit, range, source
-  double lo = 0, hi = 0;           // allowed numbers where lo < hi
+  OptionValue otherwise;                  // the default
+  std::string doc;                        // unit, range, source
+  double lo = 0, hi = 0;                  // allowed numbers where lo < hi
   std::vector<std::string> allowed = {};  // allowed strings
 };
 
@@ -46,8 +46,8 @@ struct PassDef {
   StageKind kind;
   const char* doc;
   std::vector<OptionSpec> options;
-  Graph (*transform)(Graph, const PassContext&) = nullptr;                       // forward, step
-  Schedule (*schedule)(const Graph&, Schedule, const PassContext&) = nullptr;    // schedule
+  Graph (*transform)(Graph, const PassContext&) = nullptr;                     // forward, step
+  Schedule (*schedule)(const Graph&, Schedule, const PassContext&) = nullptr;  // schedule
 };
 
 /// One stage of a system: a built-in pass by name, or a function (a Lua policy).

@@ -1,0 +1,27 @@
+#include "engine/graph/op_def.h"
+#include "engine/passes/builtin.h"
+
+namespace moe {
+
+Schedule blocking_a2a(const Graph& graph, Schedule schedule, const PassContext& context) {
+  // Edges to the neighbours are enough: all edges point forward in the program, so lane_orders keeps
+  // each lane in program order, and what is further away follows along the lane.
+  OpId compute;                // the last compute op so far
+  std::vector<OpId> blocking;  // all-to-alls since then
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (graph.def(op).collective == Collective::kAllToAll) {
+      if (compute.valid()) schedule.before(compute, op, context.stage, "compute, then all-to-all");
+      blocking.push_back(op);
+    } else if (graph.def(op).lane == LaneKind::kCompute) {
+      for (const OpId a2a : blocking) {
+        schedule.before(a2a, op, context.stage, "all-to-all blocks compute");
+      }
+      blocking.clear();
+      compute = op;
+    }
+  }
+  return schedule;
+}
+
+}  // namespace moe

@@ -1,0 +1,35 @@
+// The built-in passes, one file each. What a pass does and which options it takes stands in its row
+// of the table in pipeline.cpp; sources and equations stand here.
+#pragma once
+
+#include "engine/passes/pass.h"
+
+namespace moe {
+
+/// All-to-alls carry real rows only (Lancet, section 5.3: counts first, then the rows). Each gets
+/// attr irregular=1 and the received counts of one exchange_counts op a gate; the backward reuses
+/// them. Nothing to do on one rank. Throws UserError for an all-to-all that is cut along the capacity.
+Graph irregular_a2a(Graph graph, const PassContext& context);
+
+/// Experts compute the rows in use only: attr rows="used" and the received counts as an input.
+/// Throws UserError for an expert that is cut along the capacity.
+Graph used_rows(Graph graph, const PassContext& context);
+
+/// Cuts all-to-all, experts, all-to-all of every MoE layer along the capacity axis into `degree`
+/// parts, so that part i's experts overlap part i+1's transfer (Tutel, Hwang et al. 2023; PipeMoE).
+/// Lengths differ by at most one. Works before autodiff, so the backward is cut alike. Throws
+/// UserError when the degree is above the capacity or when the rows of a part would have to be
+/// counted (after irregular_a2a or used_rows).
+Graph capacity_pipeline(Graph graph, const PassContext& context);
+
+/// Lancet's dW scheduling (MLSys 2024, algorithm 1); see dw_schedule.h.
+Schedule dw_schedule(const Graph& graph, Schedule schedule, const PassContext& context);
+
+/// Every op waits for the one before it in program order: no overlap at all.
+Schedule serial(const Graph& graph, Schedule schedule, const PassContext& context);
+
+/// An all-to-all blocks the compute lane: it waits for the compute op before it in program order, and
+/// the compute op after it waits for it. Other collectives stay free.
+Schedule blocking_a2a(const Graph& graph, Schedule schedule, const PassContext& context);
+
+}  // namespace moe

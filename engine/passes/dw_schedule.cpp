@@ -1,0 +1,116 @@
+#include "engine/passes/dw_schedule.h"
+
+#include "engine/base/errors.h"
+#include "engine/passes/builtin.h"
+
+namespace moe {
+namespace {
+
+std::vector<Edge> edges_of(const Schedule& schedule) {
+  std::vector<Edge> edges;
+  for (const OrderEdge& edge : schedule.order_edges) edges.emplace_back(edge.from, edge.to);
+  return edges;
+}
+
+/// Data, mutation and order edges to which order edges are added one by one.
+class GrowingOrder {
+ public:
+  GrowingOrder(const Graph& graph, const Schedule& schedule) : deps_(dependencies(graph)) {
+    for (const auto& [from, to] : edges_of(schedule)) deps_.succs[from.index()].push_back(to);
+  }
+
+  void add(OpId from, OpId to) { deps_.succs[from.index()].push_back(to); }
+
+  bool path(OpId from, OpId to) const {
+    std::vector<bool> seen(deps_.succs.size());
+    std::vector<OpId> stack{from};
+    while (!stack.empty()) {
+      const OpId at = stack.back();
+      stack.pop_back();
+      for (const OpId next : deps_.succs[at.index()]) {
+        if (next == to) return true;
+        if (seen[next.index()]) continue;
+        seen[next.index()] = true;
+        stack.push_back(next);
+      }
+    }
+    return false;
+  }
+
+ private:
+  Dependencies deps_;
+};
+
+/// Puts a dW between what its all-to-all waits for and what waits for the all-to-all.
+class Binder {
+ public:
+  Binder(const Graph& graph, Schedule& schedule, const PassContext& context)
+      : graph_(graph),
+        schedule_(schedule),
+        context_(context),
+        deps_(dependencies(graph)),
+        order_(graph, schedule) {}
+
+  /// False when by the order edges so far the two have become ordered.
+  bool bind(OpId a2a, OpId dw) {
+    if (order_.path(a2a, dw) || order_.path(dw, a2a)) return false;
+    const std::string why = "hides under " + graph_.op(a2a).name;
+    for (const OpId p : deps_.preds[a2a.index()]) before(p, dw, why);
+    for (const OpId s : deps_.succs[a2a.index()]) before(dw, s, why);
+    // A collective on the gradient must not come first on the all-to-all's lane and hold it up.
+    for (const OpId s : deps_.succs[dw.index()]) {
+      const LaneId lane = schedule_.lane_of[s.index()];
+      if (lane == schedule_.lane_of[a2a.index()]) before(a2a, s, "after what hides its gradient");
+    }
+    return true;
+  }
+
+ private:
+  void before(OpId from, OpId to, const std::string& why) {
+    schedule_.before(from, to, context_.stage, why);
+    order_.add(from, to);
+  }
+
+  const Graph& graph_;
+  Schedule& schedule_;
+  const PassContext& context_;
+  Dependencies deps_;
+  GrowingOrder order_;
+};
+
+}  // namespace
+
+DwCandidates dw_candidates(const Graph& graph, const Schedule& schedule, const CostModel& cost) {
+  DwCandidates found;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (graph.def(op).collective == Collective::kAllToAll) found.a2a.push_back(op);
+    if (graph.op(op).is_dw) found.dw.push_back(op);
+  }
+  for (const OpId op : found.a2a) found.problem.a2a_ns.push_back(cost.op_ns(graph, op));
+  for (const OpId op : found.dw) found.problem.dw_ns.push_back(cost.op_ns(graph, op));
+  const Reachability reach(graph, dependencies(graph), edges_of(schedule));
+  for (const OpId a : found.a2a) {
+    std::vector<bool>& allowed = found.problem.allowed.emplace_back();
+    for (const OpId dw : found.dw) allowed.push_back(reach.independent(a, dw));
+  }
+  return found;
+}
+
+Schedule dw_schedule(const Graph& graph, Schedule schedule, const PassContext& context) {
+  const DwCandidates found = dw_candidates(graph, schedule, context.cost);
+  const bool overshoot = std::get<std::string>(context.options.at("overshoot")) == "allow";
+  Binder binder(graph, schedule, context);
+  const OverlapAssignment chosen = assign_greedy(
+      found.problem, overshoot,
+      [&](const OverlapPick& pick) { return binder.bind(found.a2a[pick.a2a], found.dw[pick.dw]); });
+  for (const OverlapPick& pick : chosen.picks) {
+    context.log->push_back(
+        {graph.op(found.dw[pick.dw]).name, context.stage,
+         fmt::format("under {}: t_u {:.3f} ms, t_j {:.3f} ms", graph.op(found.a2a[pick.a2a]).name,
+                     to_ms(pick.uncovered_ns), to_ms(found.problem.dw_ns[pick.dw]))});
+  }
+  return schedule;
+}
+
+}  // namespace moe

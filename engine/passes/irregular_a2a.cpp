@@ -1,0 +1,29 @@
+#include "engine/base/errors.h"
+#include "engine/passes/builtin.h"
+#include "engine/passes/moe_layer.h"
+
+namespace moe {
+
+Graph irregular_a2a(Graph graph, const PassContext& context) {
+  const size_t num_ops = graph.num_ops();
+  for (size_t i = 0; i < num_ops; ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (!is_kind(graph, id, "all_to_all")) continue;
+    if (graph.op(id).part >= 0) {
+      throw user_error(
+          "stage '{}': op '{}' carries part {} of the capacity, whose rows nobody counts; "
+          "irregular transfers and a cut along the capacity exclude each other",
+          context.stage, graph.op(id).name, graph.op(id).part);
+    }
+    const TensorId counts = counts_of_rows(graph, graph.out(id), graph.op(id).name);
+    const TensorId received = received_counts(graph, counts);
+    Op& op = graph.op(id);
+    op.attrs["irregular"] = int64_t{1};
+    op.inputs.resize(3);
+    op.inputs[1] = counts;
+    op.inputs[2] = received;
+  }
+  return graph;
+}
+
+}  // namespace moe

@@ -1,0 +1,225 @@
+#include "engine/passes/pipeline.h"
+
+#include <chrono>
+#include <typeinfo>
+
+#include "engine/base/errors.h"
+#include "engine/base/names.h"
+#include "engine/graph/verify.h"
+#include "engine/passes/builtin.h"
+
+namespace moe {
+
+const std::vector<PassDef>& builtin_passes() {
+  static const std::vector<PassDef> passes = {
+      // Forward: what autodiff should see, so that the backward follows without a pass of its own.
+      // The cut comes first: it moves whole slots, and refuses rows that are counted already.
+      {.name = "capacity_pipeline",
+       .kind = StageKind::kForward,
+       .doc = "cuts all-to-all, experts, all-to-all into parts along the capacity (Tutel, PipeMoE)",
+       .options = {{"degree", 2.0, "parts; 1 leaves the graph as it is", 1, 64}},
+       .transform = capacity_pipeline},
+      // The transfers' counts come before the experts', which then find the exchange and share it.
+      {.name = "irregular_a2a",
+       .kind = StageKind::kForward,
+       .doc = "all-to-alls carry real rows only, after an exchange of counts (Lancet)",
+       .options = {},
+       .transform = irregular_a2a},
+      {.name = "used_rows",
+       .kind = StageKind::kForward,
+       .doc = "experts compute only the rows that hold a token",
+       .options = {},
+       .transform = used_rows},
+      // Schedulers: first what only adds freedom to overlap, then what takes overlap away, so that a
+      // mix of both is judged, and refused, by the one that takes away.
+      {.name = "dw_schedule",
+       .kind = StageKind::kSchedule,
+       .doc = "weight gradients run while an all-to-all is on the wire (Lancet, algorithm 1)",
+       .options = {{"overshoot",
+                    std::string("allow"),
+                    "whether the last dW may be longer than what it should hide (paper: allow)",
+                    0,
+                    0,
+                    {"allow", "never"}}},
+       .schedule = dw_schedule},
+      {.name = "blocking_a2a",
+       .kind = StageKind::kSchedule,
+       .doc = "compute stands still during an all-to-all; all-reduces stay free (DeepSpeed-MoE)",
+       .options = {},
+       .schedule = blocking_a2a},
+      {.name = "serial",
+       .kind = StageKind::kSchedule,
+       .doc = "one op after another in program order, no overlap (RAF)",
+       .options = {},
+       .schedule = serial},
+  };
+  return passes;
+}
+
+const PassDef& builtin_pass(std::string_view name) {
+  std::vector<std::string> names;
+  for (const PassDef& pass : builtin_passes()) {
+    if (pass.name == name) return pass;
+    names.emplace_back(pass.name);
+  }
+  throw UserError(unknown_name("pass", name, std::move(names)));
+}
+
+namespace {
+
+std::string option_text(const OptionValue& value) {
+  if (const bool* b = std::get_if<bool>(&value)) return *b ? "true" : "false";
+  if (const double* d = std::get_if<double>(&value)) return fmt::format("{}", *d);
+  return fmt::format("'{}'", std::get<std::string>(value));
+}
+
+const char* type_name(const OptionValue& value) {
+  constexpr const char* kNames[] = {"true or false", "a number", "a string"};
+  return kNames[value.index()];
+}
+
+void check_option(const PassDef& pass, const OptionSpec& spec, const OptionValue& value) {
+  if (value.index() != spec.otherwise.index()) {
+    throw user_error("{}.{} = {}: {} is expected", pass.name, spec.name, option_text(value),
+                     type_name(spec.otherwise));
+  }
+  const double* number = std::get_if<double>(&value);
+  const bool outside = number != nullptr && !(*number >= spec.lo && *number <= spec.hi);
+  if (spec.lo < spec.hi && outside) {
+    throw user_error("{}.{} = {}: {} to {} is allowed", pass.name, spec.name, *number, spec.lo,
+                     spec.hi);
+  }
+  const std::string* text = std::get_if<std::string>(&value);
+  if (text == nullptr || spec.allowed.empty()) return;
+  for (const std::string& allowed : spec.allowed) {
+    if (*text == allowed) return;
+  }
+  throw UserError(unknown_name(fmt::format("{}.{}", pass.name, spec.name), *text, spec.allowed));
+}
+
+/// The same program, op by op.
+bool same(const Graph& a, const Graph& b) {
+  if (a.num_ops() != b.num_ops() || a.tensors().size() != b.tensors().size()) return false;
+  for (size_t i = 0; i < a.num_ops(); ++i) {
+    const Op &x = a.ops()[i], &y = b.ops()[i];
+    if (x.name != y.name || x.kind != y.kind || x.inputs != y.inputs || x.outputs != y.outputs ||
+        x.attrs != y.attrs) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// What a scheduler can change; order edges are only ever added.
+bool same(const Schedule& a, const Schedule& b) {
+  return a.order_edges.size() == b.order_edges.size() && a.lane_of == b.lane_of &&
+         a.lanes.size() == b.lanes.size();
+}
+
+void check_lanes(const Graph& graph, const Schedule& schedule) {
+  if (schedule.lane_of.size() != graph.num_ops()) {
+    throw run_error("{} of {} ops have a lane", schedule.lane_of.size(), graph.num_ops());
+  }
+  for (size_t i = 0; i < schedule.lane_of.size(); ++i) {
+    const LaneId lane = schedule.lane_of[i];
+    if (lane.valid() && lane.index() < schedule.lanes.size()) continue;
+    throw run_error("op '{}' is on lane {}, but there are {} lanes", graph.ops()[i].name,
+                    lane.value, schedule.lanes.size());
+  }
+}
+
+/// Runs `call`; its errors name the stage. An error of a class of its own, as a policy may throw,
+/// says where it comes from and passes as it is.
+template <class Call>
+auto in_stage(const std::string& stage, const Call& call) {
+  const auto named = [&stage](const std::exception& error) {
+    return std::string_view(error.what()).find(stage) != std::string_view::npos;
+  };
+  try {
+    return call();
+  } catch (const UserError& error) {
+    if (typeid(error) != typeid(UserError) || named(error)) throw;
+    throw user_error("stage '{}': {}", stage, error.what());
+  } catch (const RunError& error) {
+    if (typeid(error) != typeid(RunError) || named(error)) throw;
+    throw run_error("stage '{}': {}", stage, error.what());
+  }
+}
+
+Nanoseconds since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+Options resolve_options(const PassDef& pass, const Options& given) {
+  Options resolved;
+  std::vector<std::string> names;
+  for (const OptionSpec& spec : pass.options) {
+    resolved[spec.name] = spec.otherwise;
+    names.push_back(spec.name);
+  }
+  for (const auto& [name, value] : given) {
+    if (!resolved.contains(name)) {
+      throw UserError(unknown_name(fmt::format("option of pass '{}'", pass.name), name, names));
+    }
+    resolved[name] = value;
+  }
+  for (const OptionSpec& spec : pass.options) check_option(pass, spec, resolved[spec.name]);
+  return resolved;
+}
+
+StageKind kind_of(const Stage& stage) {
+  return stage.transform || stage.schedule ? stage.kind : builtin_pass(stage.name).kind;
+}
+
+PassContext Pipeline::context(const Stage& stage, const PassDef* pass,
+                              std::vector<Decision>& log) const {
+  Options options = pass != nullptr ? resolve_options(*pass, stage.options) : stage.options;
+  return {model_, cluster_, cost_, std::move(options), stage.name, &log};
+}
+
+Graph Pipeline::apply(const Stage& stage, Graph graph) {
+  const PassDef* pass = stage.transform ? nullptr : &builtin_pass(stage.name);
+  const PassContext with = context(stage, pass, log_);
+  graph = pass != nullptr ? pass->transform(std::move(graph), with)
+                          : stage.transform(std::move(graph), with);
+  graph = compact(graph);
+  verify(graph, stage.name);
+  return graph;
+}
+
+Schedule Pipeline::apply(const Stage& stage, const Graph& graph, Schedule schedule) {
+  const PassDef* pass = stage.schedule ? nullptr : &builtin_pass(stage.name);
+  std::vector<Decision> log;
+  const PassContext with = context(stage, pass, log);
+  schedule = pass != nullptr ? pass->schedule(graph, std::move(schedule), with)
+                             : stage.schedule(graph, std::move(schedule), with);
+  schedule.log.insert(schedule.log.end(), log.begin(), log.end());
+  check_lanes(graph, schedule);
+  return schedule;
+}
+
+Graph Pipeline::transform(Graph graph, StageKind kind) {
+  for (const Stage& stage : stages_) {
+    if (kind_of(stage) != kind) continue;
+    const auto begin = std::chrono::steady_clock::now();
+    Graph after = in_stage(stage.name, [&] { return apply(stage, graph); });
+    reports_.push_back({stage.name, !same(graph, after), since(begin)});
+    graph = std::move(after);
+  }
+  return graph;
+}
+
+Schedule Pipeline::schedule(const Graph& graph, Schedule schedule) {
+  for (const Stage& stage : stages_) {
+    if (kind_of(stage) != StageKind::kSchedule) continue;
+    const auto begin = std::chrono::steady_clock::now();
+    Schedule after = in_stage(stage.name, [&] { return apply(stage, graph, schedule); });
+    reports_.push_back({stage.name, !same(schedule, after), since(begin)});
+    schedule = std::move(after);
+  }
+  return schedule;
+}
+
+}  // namespace moe

@@ -1,0 +1,13 @@
+#include "engine/passes/builtin.h"
+
+namespace moe {
+
+Schedule serial(const Graph& graph, Schedule schedule, const PassContext& context) {
+  for (size_t i = 1; i < graph.num_ops(); ++i) {
+    schedule.before(OpId(static_cast<int64_t>(i) - 1), OpId(static_cast<int64_t>(i)), context.stage,
+                    "one by one");
+  }
+  return schedule;
+}
+
+}  // namespace moe

@@ -1,0 +1,28 @@
+#include "engine/base/errors.h"
+#include "engine/passes/builtin.h"
+#include "engine/passes/moe_layer.h"
+
+namespace moe {
+
+Graph used_rows(Graph graph, const PassContext& context) {
+  const size_t num_ops = graph.num_ops();
+  for (size_t i = 0; i < num_ops; ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (!is_kind(graph, id, "expert_linear")) continue;
+    if (graph.op(id).part >= 0) {
+      throw user_error(
+          "stage '{}': op '{}' computes part {} of the capacity, whose rows nobody counts; used "
+          "rows and a cut along the capacity exclude each other",
+          context.stage, graph.op(id).name, graph.op(id).part);
+    }
+    const TensorId counts = counts_of_rows(graph, graph.op(id).inputs[0], graph.op(id).name);
+    const TensorId received = received_counts(graph, counts);
+    Op& op = graph.op(id);
+    op.attrs["rows"] = std::string("used");
+    op.inputs.resize(4);
+    op.inputs[3] = received;
+  }
+  return graph;
+}
+
+}  // namespace moe

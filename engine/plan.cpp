@@ -1,0 +1,98 @@
+#include "engine/plan.h"
+
+#include <chrono>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+#include "engine/graph/text.h"
+#include "engine/passes/pipeline.h"
+
+namespace moe {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// FNV-1a, 64 bits.
+class Hash {
+ public:
+  void add(std::string_view text) {
+    for (const char c : text) {
+      state_ = (state_ ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+    }
+  }
+  void add(int64_t value) { add({reinterpret_cast<const char*>(&value), sizeof(value)}); }
+  std::string text() const { return fmt::format("{:016x}", state_); }
+
+ private:
+  uint64_t state_ = 14695981039346656037ull;
+};
+
+std::string hash_of(const Plan& plan) {
+  Hash hash;
+  hash.add(print(plan.graph));
+  for (const std::vector<OpId>& lane : plan.orders.lanes) {
+    hash.add(static_cast<int64_t>(lane.size()));
+    for (const OpId op : lane) hash.add(op.value);
+  }
+  for (const OrderEdge& edge : plan.schedule.order_edges) {
+    hash.add(edge.from.value);
+    hash.add(edge.to.value);
+  }
+  for (const Buffer& buffer : plan.memory.buffers) {
+    hash.add(buffer.offset);
+    hash.add(buffer.bytes);
+  }
+  return hash.text();
+}
+
+/// Collectives on "comm", all-reduces on a lane of their own where the system has one.
+Schedule first_schedule(const Graph& graph, bool reduce_on_own_lane) {
+  Schedule schedule = default_schedule(graph);
+  if (!reduce_on_own_lane) return schedule;
+  const LaneId own(static_cast<int64_t>(schedule.lanes.size()));
+  schedule.lanes.push_back({"comm_reduce", LaneKind::kComm});
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (graph.def(op).collective == Collective::kAllReduce) schedule.lane_of[i] = own;
+  }
+  return schedule;
+}
+
+std::shared_ptr<const Plan> finish(Plan plan, Clock::time_point begin) {
+  plan.orders = lane_orders(plan.graph, plan.schedule);
+  plan.waits = cross_lane_waits(plan.graph, plan.schedule, plan.orders);
+  plan.memory = plan_memory(plan.graph, plan.schedule, plan.orders, plan.spec.element_bytes);
+  check_legal(plan.graph, plan.schedule, {&plan.orders, 1}, plan.memory);
+  plan.hash = hash_of(plan);
+  plan.plan_ns = std::chrono::nanoseconds(Clock::now() - begin).count();
+  return std::make_shared<const Plan>(std::move(plan));
+}
+
+}  // namespace
+
+std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
+  MOE_CHECK(spec.cost != nullptr, "a plan needs a cost model");
+  const Clock::time_point begin = Clock::now();
+  const SystemSpec& system = spec.system;
+  Pipeline pipeline(spec.model, spec.cluster, *spec.cost, system.stages);
+  Graph graph = build_forward(spec.model, spec.gate, spec.num_ranks);
+  graph = pipeline.transform(std::move(graph), StageKind::kForward);
+  add_backward_and_update(graph, spec.optimizer, system.sync);
+  graph = pipeline.transform(std::move(graph), StageKind::kStep);
+  Schedule schedule = first_schedule(graph, system.reduce_on_own_lane);
+  schedule.log = pipeline.log();
+  schedule = pipeline.schedule(graph, std::move(schedule));
+  std::vector<StageReport> reports = pipeline.reports();
+  Plan plan{.spec = std::move(spec),
+            .graph = std::move(graph),
+            .schedule = std::move(schedule),
+            .stages = std::move(reports)};
+  return finish(std::move(plan), begin);
+}
+
+std::shared_ptr<const Plan> make_plan_of(PlanSpec spec, Graph graph, Schedule schedule) {
+  Plan plan{.spec = std::move(spec), .graph = std::move(graph), .schedule = std::move(schedule)};
+  return finish(std::move(plan), Clock::now());
+}
+
+}  // namespace moe
