@@ -1,0 +1,115 @@
+#include <catch2/catch.hpp>
+
+#include <limits>
+
+#include "engine/base/errors.h"
+#include "engine/model/model.h"
+#include "tests/model/reference.h"
+
+namespace moe::testing {
+namespace {
+
+using Catch::Contains;
+
+std::string refusal(const std::function<void(ModelSpec&)>& edit, int64_t ranks = 2) {
+  ModelSpec model;
+  edit(model);
+  try {
+    check(model, ranks);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+}  // namespace
+
+TEST_CASE("parameters have the reference's numbers, sizes and first values") {
+  const nlohmann::json checks = golden()["checks"];
+  const std::vector<ParamInfo> params = parameters(reference_model("switch"));
+  REQUIRE(params.size() == checks["tensor_numbers"].size());
+  int64_t total = 0;
+  for (size_t p = 0; p < params.size(); ++p) {
+    const std::string& name = params[p].name;
+    INFO(name);
+    const int64_t n = num_elements(params[p].shape);
+    total += n;
+    CHECK(checks["tensor_numbers"][name] == p);
+    CHECK((params[p].init == ParamInfo::Init::kUniform) == checks["init_l2"].contains(name));
+    if (params[p].init != ParamInfo::Init::kUniform) continue;
+    std::vector<double> values;
+    for (int64_t i = 0; i < n; ++i) {
+      values.push_back(reference_init(static_cast<uint64_t>(i), p));
+    }
+    for (size_t i = 0; i < 4; ++i) CHECK(values[i] == checks["init_first4"][name][i].get<double>());
+    CHECK(l2(values.data(), n) == Approx(checks["init_l2"][name].get<double>()).epsilon(1e-12));
+  }
+  CHECK(total == checks["parameter_count"].get<int64_t>());
+}
+
+TEST_CASE("LayerNorm weights begin as one, biases as zero") {
+  for (const ParamInfo& param : parameters(reference_model("switch"))) {
+    const bool norm = param.name.find("ln") != std::string::npos;
+    const bool bias = param.name.ends_with(".b");
+    INFO(param.name);
+    CHECK((param.init == ParamInfo::Init::kOne) == (norm && !bias));
+    CHECK((param.init == ParamInfo::Init::kZero) == bias);
+  }
+}
+
+TEST_CASE("a model that makes no sense is refused with its field, value and what is allowed") {
+  CHECK(refusal([](ModelSpec&) {}) == "accepted");
+  CHECK_THAT(refusal([](ModelSpec& m) { m.vocab = 0; }),
+             Contains("model.vocab = 0, allowed: 1 to"));
+  CHECK_THAT(refusal([](ModelSpec& m) { m.layers = -1; }), Contains("model.layers = -1, allowed"));
+  CHECK_THAT(refusal([](ModelSpec& m) { m.hidden = 0; }), Contains("model.hidden = 0, allowed"));
+  CHECK_THAT(refusal([](ModelSpec& m) { m.heads = 7; }),
+             Contains("model.heads = 7 does not divide model.hidden = 768"));
+  CHECK_THAT(refusal([](ModelSpec& m) { m.heads = 0; }), Contains("model.heads = 0, allowed"));
+  CHECK_THAT(refusal([](ModelSpec& m) { m.seq = 0; }), Contains("model.seq = 0, allowed"));
+  CHECK_THAT(refusal([](ModelSpec& m) { m.ffn = -4; }), Contains("model.ffn = -4, allowed"));
+  CHECK_THAT(refusal([](ModelSpec& m) { m.batch_per_device = 0; }),
+             Contains("model.batch_per_device = 0, allowed"));
+  CHECK_THAT(refusal([](ModelSpec& m) { m.moe_every = 0; }), Contains("model.moe_every = 0"));
+  CHECK_THAT(refusal([](ModelSpec& m) { m.k = 5; }), Contains("model.k = 5, allowed: 1 to 4"));
+  CHECK_THAT(refusal([](ModelSpec&) {}, 3),
+             Contains("model.experts = 4 do not divide over 3 ranks"));
+  CHECK_THAT(
+      refusal([](ModelSpec& m) { m.capacity_factor = std::numeric_limits<double>::quiet_NaN(); }),
+      Contains("model.capacity_factor = nan, allowed: a finite number"));
+  CHECK_THAT(refusal([](ModelSpec& m) { m.dtype = DType::kI32; }),
+             Contains("model.dtype = i32, allowed: f16, f32, f64"));
+  CHECK_THAT(refusal([](ModelSpec& m) {
+               m.batch_per_device = 1 << 22;
+               m.seq = 1 << 22;
+             }),
+             Contains("tokens a rank is too many"));
+}
+
+TEST_CASE("a gate's spec follows from the gate, the model and its capacity factor") {
+  ModelSpec model = reference_model("switch");
+  const GateSpec one = gate_spec(model);
+  CHECK(one.k == 1);
+  CHECK(one.columns == 1);
+  CHECK(one.capacity == 160);
+  CHECK(one.weight == "prob");
+  CHECK_FALSE(one.batch_scope);
+  model.gate = "top2";
+  const GateSpec two = gate_spec(model);
+  CHECK(two.k == 2);
+  CHECK(two.columns == 2);
+  CHECK(two.capacity == 320);
+  CHECK(two.weight == "renorm");
+  model.gate = "expert_choice";
+  CHECK(gate_spec(model).columns == 4);
+  CHECK(gate_spec(model).batch_scope);
+  model.gate = "hash";
+  CHECK(gate_spec(model).weight == "one");
+  model.gate = "top2";
+  model.experts = 1;
+  CHECK_THROWS_WITH(gate_spec(model), Contains("model.gate = 'top2' takes 2 experts a token"));
+  model.gate = "swich";
+  CHECK_THROWS_WITH(gate_spec(model), Contains("Did you mean 'switch'?"));
+}
+
+}  // namespace moe::testing

@@ -1,0 +1,210 @@
+// The shape of the training step: what is in it, in which order, under which names.
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+#include "engine/graph/verify.h"
+#include "engine/model/model.h"
+#include "engine/ops/ops.h"
+#include "tests/model/reference.h"
+
+namespace moe::testing {
+namespace {
+
+ModelSpec gpt2(int64_t layers, int64_t hidden) {
+  ModelSpec model;
+  model.layers = layers;
+  model.hidden = hidden;
+  model.heads = hidden / 64;
+  model.experts = 8;
+  model.dtype = DType::kF16;
+  return model;
+}
+
+Graph step_of(const ModelSpec& model, int64_t ranks, const GradientSync& sync = {}) {
+  Graph graph = build_forward(model, gate_spec(model), ranks);
+  add_backward_and_update(graph, {.lr = 0.05, .momentum = 0.8}, sync);
+  verify(graph, "test");
+  return graph;
+}
+
+std::map<std::string, int> count_kinds(const Graph& graph) {
+  std::map<std::string, int> counts;
+  for (const Op& op : graph.ops()) ++counts[graph.def(op).name];
+  return counts;
+}
+
+size_t position(const Graph& graph, std::string_view name) {
+  const OpId id = graph.find_op(name);
+  INFO(name);
+  REQUIRE(id.valid());
+  return id.index();
+}
+
+const Op& op_named(const Graph& graph, std::string_view name) {
+  return graph.ops()[position(graph, name)];
+}
+
+}  // namespace
+
+TEST_CASE("a step of GPT2-S and GPT2-L with MoE has the paper's collectives and weight gradients") {
+  // Lancet (MLSys 2024): 6 and 12 MoE layers with 4 all-to-alls each; weight-gradient GEMMs: 2 a
+  // block for attention, 2 a dense FFN, 2 experts' and 1 gate's a MoE layer, 1 for the head.
+  const auto [layers, hidden, all_to_alls, dw_gemms] =
+      GENERATE(std::make_tuple(12, 768, 24, 55), std::make_tuple(24, 1024, 48, 109));
+  const ModelSpec model = gpt2(layers, hidden);
+  CHECK(model.num_moe_layers() == layers / 2);
+  std::map<std::string, int> counts = count_kinds(step_of(model, 4));
+  CHECK(counts["all_to_all"] == all_to_alls);
+  CHECK(counts["linear_dw"] + counts["expert_linear_dw"] == dw_gemms);
+  CHECK(counts["gate"] == layers / 2);
+  CHECK(counts["cross_entropy"] == 1);
+}
+
+TEST_CASE("one rank exchanges nothing") {
+  std::map<std::string, int> counts = count_kinds(step_of(gpt2(4, 128), 1));
+  CHECK(counts["all_to_all"] == 0);
+  CHECK(counts["all_reduce"] == 0);
+}
+
+TEST_CASE(
+    "parameters stand in the reference's order, hold this rank's experts, and are updated once") {
+  const ModelSpec model = gpt2(4, 128);
+  const Graph graph = step_of(model, 4);
+  std::vector<Tensor> params;
+  for (const Tensor& t : graph.tensors()) {
+    if (t.kind == TensorKind::kParam) params.push_back(t);
+  }
+  const std::vector<ParamInfo> infos = parameters(model);
+  REQUIRE(params.size() == infos.size());
+  for (size_t p = 0; p < params.size(); ++p) {
+    INFO(infos[p].name);
+    CHECK(params[p].name == infos[p].name);
+    CHECK(params[p].expert == infos[p].expert);
+    Shape local = infos[p].shape;
+    if (infos[p].expert) local[0] /= 4;
+    CHECK(params[p].shape == local);
+    const Op& update = op_named(graph, infos[p].name + ".sgd");
+    CHECK(graph.tensor(update.inputs[0]).name == infos[p].name);
+    CHECK(graph.tensor(update.inputs[1]).name == infos[p].name + ".v");
+    CHECK(graph.tensor(update.inputs[1]).expert == infos[p].expert);
+    CHECK(graph.tensor(update.inputs[2]).expert == infos[p].expert);
+    CHECK(attr_double(update, "lr") == 0.05);
+    CHECK(attr_double(update, "momentum") == 0.8);
+    const Op& producer = graph.op(graph.producers()[update.inputs[2].index()]);
+    CHECK((graph.def(producer).collective == Collective::kAllReduce) == !infos[p].expert);
+  }
+  CHECK(count_kinds(graph)["sgd"] == static_cast<int>(infos.size()));
+}
+
+TEST_CASE("a gate whose weights are one gives its matrix neither gradient nor update") {
+  ModelSpec model = gpt2(2, 128);
+  model.gate = "hash";
+  const Graph graph = step_of(model, 2);
+  CHECK(graph.find_tensor("b1.gate.w").valid());
+  CHECK_FALSE(graph.find_op("b1.gate.w.sgd").valid());
+  CHECK_FALSE(graph.find_op("b1.moe.combine.dweight").valid());
+  CHECK(graph.find_op("b1.ex.fc1.w.sgd").valid());
+}
+
+TEST_CASE("the tied embedding adds its two gradients before its one all-reduce") {
+  const Graph graph = step_of(gpt2(2, 128), 2);
+  const Op& lookup = op_named(graph, "embed.dw");
+  const Op& head = op_named(graph, "head.dw");
+  CHECK(lookup.inputs[2] == head.outputs[0]);
+  int reduced = 0;
+  for (const Op& op : graph.ops()) {
+    if (graph.def(op).collective != Collective::kAllReduce) continue;
+    reduced += static_cast<int>(std::count(op.inputs.begin(), op.inputs.end(), lookup.outputs[0]));
+    CHECK(std::count(op.inputs.begin(), op.inputs.end(), head.outputs[0]) == 0);
+  }
+  CHECK(reduced == 1);
+}
+
+TEST_CASE("every op has the segment, layer and phase of its place in the model") {
+  const Graph graph = step_of(gpt2(2, 128), 2);
+  const std::vector<std::tuple<const char*, Segment, int, Phase>> places = {
+      {"embed", Segment::kEmbed, -1, Phase::kForward},
+      {"b0.ln1", Segment::kAttn, 0, Phase::kForward},
+      {"b0.attn.core", Segment::kAttn, 0, Phase::kForward},
+      {"b0.ln2", Segment::kMlp, 0, Phase::kForward},
+      {"b0.mlp.gelu", Segment::kMlp, 0, Phase::kForward},
+      {"b1.ln2", Segment::kGate, 1, Phase::kForward},
+      {"b1.moe.gate", Segment::kGate, 1, Phase::kForward},
+      {"b1.moe.dispatch", Segment::kDispatch, 1, Phase::kForward},
+      {"b1.moe.a2a_1", Segment::kDispatch, 1, Phase::kForward},
+      {"b1.moe.fc1", Segment::kExpert, 1, Phase::kForward},
+      {"b1.moe.a2a_2", Segment::kCombine, 1, Phase::kForward},
+      {"b1.moe.combine", Segment::kCombine, 1, Phase::kForward},
+      {"head", Segment::kHead, -1, Phase::kForward},
+      {"b1.moe.fc1.dx", Segment::kExpert, 1, Phase::kBackward},
+      {"b1.moe.a2a_1.dx", Segment::kDispatch, 1, Phase::kBackward},
+      {"b0.mlp.gelu.dw", Segment::kMlp, 0, Phase::kBackward},
+      {"embed.dw", Segment::kEmbed, -1, Phase::kBackward},
+      {"wte.sgd", Segment::kUpdate, -1, Phase::kUpdate}};
+  for (const auto& [name, segment, layer, phase] : places) {
+    const Op& op = op_named(graph, name);
+    CHECK(op.segment == segment);
+    CHECK(op.layer == layer);
+    CHECK(op.phase == phase);
+    CHECK(op.part == -1);
+  }
+}
+
+TEST_CASE("an all-reduce stands where its last gradient is complete, or after the backward") {
+  const GradientSync sync = {.bucket_bytes = GENERATE(0, 1 << 18, 1 << 30),
+                             .when_ready = GENERATE(true, false)};
+  const Graph graph = step_of(gpt2(4, 128), 2, sync);
+  const std::vector<OpId> producers = graph.producers();
+  size_t last_backward = 0;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const Op& op = graph.ops()[i];
+    if (op.phase == Phase::kBackward && graph.def(op).collective != Collective::kAllReduce) {
+      last_backward = i;
+    }
+  }
+  Bytes open_bucket = 0;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const Op& op = graph.ops()[i];
+    if (graph.def(op).collective != Collective::kAllReduce) continue;
+    INFO(op.name);
+    size_t ready = 0;
+    Bytes bytes = 0;
+    for (const TensorId t : op.inputs) {
+      ready = std::max(ready, producers[t.index()].index());
+      bytes += graph.bytes(t);
+    }
+    CHECK(op.segment == Segment::kUpdate);
+    if (sync.when_ready) {
+      for (size_t between = ready + 1; between < i; ++between) {
+        CHECK(graph.def(graph.ops()[between]).collective == Collective::kAllReduce);
+      }
+    } else {
+      CHECK(i > last_backward);
+    }
+    CHECK(open_bucket == 0);  // only the last bucket may be short
+    if (bytes < sync.bucket_bytes) open_bucket = bytes;
+    if (sync.bucket_bytes == 0) CHECK(op.inputs.size() == 1);
+    if (sync.bucket_bytes == 1 << 30) CHECK(open_bucket > 0);
+  }
+}
+
+TEST_CASE("the loss is found by its op, also after an edit") {
+  Graph graph = build_forward(gpt2(2, 128), gate_spec(gpt2(2, 128)), 2);
+  CHECK(graph.tensor(loss_of(graph)).name == "loss");
+  graph.remove(graph.find_op("loss"));
+  CHECK_THROWS_WITH(loss_of(graph), Catch::Contains("has no cross_entropy"));
+}
+
+TEST_CASE("the local loss is divided by the tokens of all ranks") {
+  ModelSpec model = gpt2(2, 128);
+  model.batch_per_device = 3;
+  const Graph graph = build_forward(model, gate_spec(model), 4);
+  CHECK(attr_double(op_named(graph, "loss"), "scale") == 1.0 / (3 * 512 * 4));
+}
+
+}  // namespace moe::testing
