@@ -135,7 +135,7 @@ Lanes strip_scores(const Work& work, const Layout& at, int64_t begin, int64_t en
 Lanes strip_exp(float* prob, const Lanes& shift, int64_t end) {
   Lanes sum = {};
   for (int64_t j = 0; j < end; ++j, prob += kStrip) MOE_UNROLL for (int h = 0; h < 2; ++h) {
-      const Vec x = at_least(load(prob + h * kLanes) - shift.half[h], splat(-87.5f));
+      const Vec x = load(prob + h * kLanes) - shift.half[h];
       const Vec e = exp_bounded(x);
       store(prob + h * kLanes, e);
       sum.half[h] += e;

@@ -22,23 +22,25 @@ void bias_grad(float* db, const float* dy, const float* acc, int64_t rows, int64
 }
 
 // With u = sqrt(2/pi) (z + 0.044715 z^3), (1 + tanh u) / 2 is the sigmoid of 2u: 1 / (1 + e) with
-// e = exp(-2u). The bounds keep e finite; at them GELU is z or 0 to the last bit.
+// e = exp(-2u) = 2^(-2u / ln 2). The bound keeps e finite; there GELU is 0 to the last bit.
 constexpr float kTwoSqrt2OverPi = 1.5957691216057308f;
 constexpr float kCubic = 0.044715f;
+constexpr float kLog2E = 1.4426950408889634f;
 
 MOE_INLINE Vec exp_of_minus_2u(Vec z, Vec z_squared) {
-  const Vec minus_2u = z * (-kTwoSqrt2OverPi - kTwoSqrt2OverPi * kCubic * z_squared);
-  return exp_bounded(at_most(at_least(minus_2u, splat(-80.0f)), splat(80.0f)));
+  constexpr float kLinear = -kTwoSqrt2OverPi * kLog2E;
+  const Vec exponent = z * (kLinear + kLinear * kCubic * z_squared);
+  return exp2_bounded(at_most(exponent, splat(115.0f)));
 }
 
 MOE_INLINE Vec gelu_of(Vec z) {
-  return z / (1.0f + exp_of_minus_2u(z, z * z));
+  return z * reciprocal(1.0f + exp_of_minus_2u(z, z * z));
 }
 
 MOE_INLINE Vec gelu_slope(Vec z) {
   const Vec squared = z * z;
   const Vec e = exp_of_minus_2u(z, squared);
-  const Vec sigmoid = 1.0f / (1.0f + e);
+  const Vec sigmoid = reciprocal(1.0f + e);
   const Vec slope = kTwoSqrt2OverPi + 3 * kTwoSqrt2OverPi * kCubic * squared;  // of 2u
   return sigmoid + z * slope * (sigmoid * (e * sigmoid));
 }

@@ -5,10 +5,9 @@
 // other code.
 #pragma once
 
-#include <cstdint>
-#if defined(__AVX__)
 #include <immintrin.h>
-#endif
+
+#include <cstdint>
 
 #define MOE_INLINE inline __attribute__((always_inline))
 
@@ -97,13 +96,30 @@ MOE_INLINE void each_vec(int64_t n, F f) {
   if (i < n) f(i, First{n - i});
 }
 
-/// a < b ? b : a, and NaN where a is NaN.
+/// The larger or smaller of a and b; NaN where a is NaN (the instructions return their second
+/// operand when one is NaN).
+#if defined(__AVX512F__)
 MOE_INLINE Vec at_least(Vec a, Vec b) {
-  return a < b ? b : a;
+  return _mm512_max_ps(b, a);
 }
 MOE_INLINE Vec at_most(Vec a, Vec b) {
-  return a > b ? b : a;
+  return _mm512_min_ps(b, a);
 }
+#elif defined(__AVX2__)
+MOE_INLINE Vec at_least(Vec a, Vec b) {
+  return _mm256_max_ps(b, a);
+}
+MOE_INLINE Vec at_most(Vec a, Vec b) {
+  return _mm256_min_ps(b, a);
+}
+#else
+MOE_INLINE Vec at_least(Vec a, Vec b) {
+  return _mm_max_ps(b, a);
+}
+MOE_INLINE Vec at_most(Vec a, Vec b) {
+  return _mm_min_ps(b, a);
+}
+#endif
 
 /// Sum over lanes by halves, in every lane the same.
 MOE_INLINE float sum_lanes(Vec v) {
@@ -195,28 +211,85 @@ MOE_INLINE void transpose(Vec (&v)[kLanes]) {
   }
 }
 
-/// e^x for -87 <= x <= 88 or NaN, within 1.5 ulp: x = n ln2 + r, Cephes' polynomial for e^r, and
-/// 2^n in two factors, so that n = 128 does not overflow before its time.
-MOE_INLINE Vec exp_bounded(Vec x) {
-  const Vec magic = splat(0x1.8p23f);  // adding it rounds to an integer in the low bits
-  const Vec shifted = x * 0x1.715476p0f + magic;
-  const IntVec n = (IntVec)shifted - (IntVec)magic;
-  const Vec nf = shifted - magic;
-  const Vec r = (x - nf * 0x1.62e4p-1f) - nf * 0x1.7f7d1cp-20f;
-  Vec p = splat(1.9875691500e-4f);
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
-  return (p + p) * (Vec)((n + 126) << 23);
+/// 1 / x for 1 <= x < 2^120 or NaN, within 1.5 ulp.
+MOE_INLINE Vec reciprocal(Vec x) {
+#if defined(__AVX512F__)
+  const Vec r = _mm512_rcp14_ps(x);
+  return r + r * (1.0f - x * r);
+#else
+  return 1.0f / x;
+#endif
 }
 
-/// e^x for any x; 0 below the normal numbers.
-MOE_INLINE Vec exp(Vec x) {
-  return exp_bounded(at_most(at_least(x, splat(-87.5f)), splat(89.5f)));
+/// x rounded to an integer, for |x| < 2^22.
+MOE_INLINE Vec rounded(Vec x) {
+  const Vec magic = splat(0x1.8p23f);  // adding it leaves no bits for a fraction
+  return (x + magic) - magic;
 }
+
+/// e^x = p 2^n and 2^x = p 2^n with an integer n and 0.7 < p < 1.5.
+struct Power {
+  Vec p, n;
+};
+
+/// p 2^n, or 0 where x < lowest: no result is subnormal, which some machines are slow with. Without
+/// AVX-512, x has been raised to `lowest` before, which makes n = -126.
+MOE_INLINE Vec value_of(Power power, Vec x, float lowest) {
+#if defined(__AVX512F__)
+  const __mmask16 keep = _mm512_cmp_ps_mask(x, splat(lowest), _CMP_NLT_UQ);  // true for NaN
+  return _mm512_maskz_scalef_ps(keep, power.p, power.n);
+#else
+  (void)x, (void)lowest;
+  // In two factors, so that n = 128 does not overflow before its time.
+  return (power.p + power.p) * (Vec)((__builtin_convertvector(power.n, IntVec) + 126) << 23);
+#endif
+}
+
+MOE_INLINE Vec raised_to(Vec x, float lowest) {
+#if defined(__AVX512F__)
+  (void)lowest;
+  return x;
+#else
+  return at_least(x, splat(lowest));
+#endif
+}
+
+/// e^x for x <= 89.5 or NaN, within 1.5 ulp; 0 where it would be below about the smallest normal
+/// number. With x = n ln2 + r, |r| <= ln2 / 2, e^r is the polynomial of degree 6 with the least
+/// relative error (3e-9) among those that begin 1 + r.
+MOE_INLINE Vec exp_bounded(Vec x) {
+  constexpr float kLowest = -87.1f;
+  x = raised_to(x, -87.4f);
+  const Vec n = rounded(x * 0x1.715476p0f);
+  const Vec r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
+  Vec p = splat(0x1.6a2434p-10f);
+  p = p * r + 0x1.1239e2p-7f;
+  p = p * r + 0x1.5558f2p-5f;
+  p = p * r + 0x1.555492p-3f;
+  p = p * r + 0x1.fffffcp-2f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  return value_of({p, n}, x, kLowest);
+}
+
+/// 2^x for x <= 129 or NaN, as above; the polynomial's relative error is 2e-9.
+MOE_INLINE Vec exp2_bounded(Vec x) {
+  constexpr float kLowest = -125.5f;
+  x = raised_to(x, -126.0f);
+  const Vec n = rounded(x);
+  const Vec r = x - n;
+  Vec p = splat(0x1.41fbap-13f);
+  p = p * r + 0x1.5f3e8p-10f;
+  p = p * r + 0x1.3b2d4ep-7f;
+  p = p * r + 0x1.c6aee8p-5f;
+  p = p * r + 0x1.ebfbdcp-3f;
+  p = p * r + 0x1.62e43p-1f;
+  p = p * r + 1.0f;
+  return value_of({p, n}, x, kLowest);
+}
+
+/// e^x for any x; 0 below about the smallest normal number.
+MOE_INLINE Vec exp(Vec x) { return exp_bounded(at_most(x, splat(89.5f))); }
 
 /// ln x for normal x > 0, within 2 ulp; NaN and infinity give NaN. Cephes' logf.
 MOE_INLINE Vec log(Vec x) {
