@@ -1,119 +1,150 @@
--- moe.experiment{...}: points, systems and targets; run() makes results.json, traces and
--- the tables.
+-- moe.experiment{...}: points, systems and targets; run() makes results.json, traces and tables.
+local claims = require "moe.claims"
 local core = require "moe.core"
 local errors = require "moe.errors"
 local model_lib = require "moe.model"
 local report = require "moe.report"
 local results = require "moe.results"
 local schema = require "moe.schema"
+local system_lib = require "moe.system"
 local target = require "moe.target"
 local train = require "moe.train"
 
 local M = {}
 
-local mt = { __name = "experiment" }
-M.mt = mt
+local mt = schema.class("experiment", "an experiment, as moe.experiment {...}")
 
-local CASE = {
-  model = { type = "any", required = true, doc = "moe.model" },
-  cluster = { type = "any", doc = "moe.cluster; needed to simulate" },
-  systems = { type = "table", required = true, doc = "list of moe.system" },
-  optimizer = { type = "table" },
+local MAX_TRACES = 8  -- of simulated runs
+
+--- What a point is made of.
+M.CASE = {
+  model = { type = "model", required = true, doc = "moe.model" },
+  cluster = { type = "cluster", doc = "moe.cluster; needed to simulate" },
+  systems = { type = "list", of = { type = "system" }, required = true,
+    doc = "list of moe.system" },
+  optimizer = { type = target.OPTIMIZER, default = {} },
 }
 
-local FIELDS = train.merged({
-  name = { type = "string", required = true, doc = "names the output" },
+M.FIELDS = {
+  name = { type = "string", required = true, doc = "names it in results" },
   title = { type = "string", default = "" },
   over = { type = "table", default = {}, doc = "name -> list; the product makes the points" },
-  params = { type = "table", default = {}, doc = "name -> value, that --set may replace" },
+  params = { type = "table", default = {}, doc = "name -> value, which --set may replace" },
   case = { type = "function", doc = "function(point) returning model, cluster, systems" },
-  run = { type = "table", default = { "simulate" },
+  run = { type = "list", of = { type = "any" }, default = { "simulate" },
     doc = '"simulate", or { "cpu", ranks =, steps =, model = {...}, link = {...} }' },
-  claims = { type = "table", default = {}, doc = "list of moe.claim" },
-}, { model = { type = "any" }, cluster = { type = "any" }, systems = { type = "table" },
-  optimizer = { type = "table" } })
+  claims = { type = "list", of = { type = "claim" }, default = {}, doc = "list of moe.claim" },
+}
+for name in pairs(M.CASE) do
+  M.FIELDS[name] = { type = "any", doc = "instead of case, where there is one point" }
+end
 
-local CPU = train.merged(train.RUN_FIELDS, {
+--- The entry { "cpu", ... } of run.
+M.CPU = schema.merged(train.CPU_RUN, {
   model = { type = "table", doc = "what differs from the point's model on this target" },
-  systems = { type = "table", doc = "names of the systems to execute; all" },
+  systems = { type = "list", of = { type = "string" },
+    doc = "names of the systems to execute; all" },
 })
 
-local function check_targets(list, at)
-  local out = {}
-  for i, entry in ipairs(list) do
-    local path = ("experiment.run[%d]"):format(i)
-    local kind = type(entry) == "table" and entry[1] or entry
-    if kind == "simulate" and type(entry) == "string" then
-      out[i] = { kind = "simulate" }
-    elseif kind == "cpu" then
-      local fields = {}
-      for k, v in pairs(type(entry) == "table" and entry or {}) do
-        if k ~= 1 then fields[k] = v end
+local function check_entry(entry, path, at)
+  if entry == "simulate" then return { kind = "simulate" } end
+  local kind = type(entry) == "table" and entry[1] or entry
+  if kind ~= "cpu" then schema.unknown(path, "executor", kind, { "cpu", "simulate" }, at) end
+  local given = type(entry) == "table" and schema.merged(entry, {}) or {}
+  given[1] = nil
+  return schema.merged(schema.check(M.CPU, given, path, at), { kind = kind, path = path })
+end
+
+-- How a value of `over` is called in results and by --set; nil where it has no name.
+local function label_of(value)
+  if type(value) == "table" then return type(value.name) == "string" and value.name or nil end
+  return type(value) ~= "function" and value or nil
+end
+
+local function check_over(over, params, at)
+  for name, list in pairs(over) do
+    local path = "experiment.over." .. tostring(name)
+    schema.field({ type = "list", of = { type = "any" } }, list, path, at)
+    if #list == 0 then errors.user(path .. ": the list is empty", at) end
+    for i, value in ipairs(list) do
+      if label_of(value) == nil then
+        schema.refuse(("%s[%d]"):format(path, i), value, "a value or something with a name", at)
       end
-      local c = schema.check(CPU, fields, path, at)
-      if c.link then c.link = schema.check(target.LINK, c.link, path .. ".link", at) end
-      c.kind, c.path = "cpu", path
-      out[i] = c
-    else
-      schema.unknown(path, "executor", kind, { "cpu", "simulate" }, at)
+    end
+    if params[name] ~= nil then
+      errors.user(path .. ": also stands in experiment.params; give one of the two", at)
     end
   end
-  return out
 end
 
 function M.experiment(t)
   local at = errors.here()
-  local e = schema.check(FIELDS, t, "experiment", at)
-  if e.case and (e.model or e.cluster or e.systems) then
-    errors.user("experiment: give case, or model, cluster and systems, not both", "case", at)
+  local e = schema.check(M.FIELDS, t, "experiment", at)
+  check_over(e.over, e.params, at)
+  e.entries = {}
+  for i, entry in ipairs(e.run) do
+    e.entries[i] = check_entry(entry, ("experiment.run[%d]"):format(i), at)
   end
-  if not e.case then
-    if not e.model then errors.user("experiment: model is missing", nil, at) end
-    if next(e.over) then
-      errors.user("experiment.over: needs case = function(point) to make use of it", "over", at)
+  local direct = {}
+  for name in pairs(M.CASE) do
+    if e.case and e[name] ~= nil then
+      errors.user("experiment.case: give case, or model, cluster and systems, not both", at)
     end
-    local fixed = { model = e.model, cluster = e.cluster, systems = e.systems,
-      optimizer = e.optimizer }
-    e.case = function() return fixed end
+    direct[name] = e[name]
   end
-  for name, list in pairs(e.over) do
-    if type(list) ~= "table" or #list == 0 then
-      errors.user(("experiment.over.%s: give a list of values"):format(name), name, at)
-    end
+  if not e.case and next(e.over) then
+    errors.user("experiment.over: needs case = function(point) to make use of it", at)
   end
-  e.targets = check_targets(e.run, at)
+  e.case_path = e.case and "experiment.case" or "experiment"
+  e.case = e.case or function() return direct end
   e.at = at
   return setmetatable(e, mt)
 end
 
+local function same(value, text)
+  local label = label_of(value)
+  return tostring(label) == text or type(label) == "number" and label == tonumber(text)
+end
+
+local function narrowed(name, list, text, at)
+  local kept, have = {}, {}
+  for i, value in ipairs(list) do
+    if same(value, text) then kept[#kept + 1] = value end
+    have[i] = tostring(label_of(value))
+  end
+  if #kept == 0 then
+    errors.user(("--set %s=%s: not in experiment.over.%s, have: %s"):format(name, text, name,
+      table.concat(have, ", ")), at)
+  end
+  return kept
+end
+
+local READ = {
+  number = tonumber,
+  string = function(text) return text end,
+  boolean = function(text) return ({ ["true"] = true, ["false"] = false })[text] end,
+}
+
+local function replaced(name, old, text, at)
+  local read = READ[type(old)]
+  local value = read and read(text)
+  if value == nil then
+    errors.user(("--set %s=%s: give a %s, as in experiment.params.%s"):format(name, text,
+      type(old), name), at)
+  end
+  return value
+end
+
 -- --set narrows lists of over and replaces params; a name that is in neither is an error.
 local function apply_set(e)
-  local over, params = {}, {}
-  for k, v in pairs(e.over) do over[k] = v end
-  for k, v in pairs(e.params) do params[k] = v end
-  for key, text in pairs(core.args.set or {}) do
-    if over[key] then
-      local kept = {}
-      for _, v in ipairs(over[key]) do
-        if tostring(v) == text then kept[#kept + 1] = v end
-      end
-      if #kept == 0 then
-        local have = {}
-        for i, v in ipairs(over[key]) do have[i] = tostring(v) end
-        errors.user(("--set %s=%s: not in experiment.over.%s, have: %s"):format(key, text, key,
-          table.concat(have, ", ")), nil, e.at)
-      end
-      over[key] = kept
-    elseif params[key] ~= nil then
-      local value = type(params[key]) == "number" and tonumber(text)
-      if type(params[key]) == "number" and not value then
-        errors.user(("--set %s=%s: give a number"):format(key, text), nil, e.at)
-      end
-      if type(params[key]) == "boolean" then value = text == "true" end
-      params[key] = type(params[key]) == "string" and text or value
+  local over, params = schema.merged(e.over, {}), schema.merged(e.params, {})
+  for name, text in pairs(core.args.set or {}) do
+    if over[name] then
+      over[name] = narrowed(name, over[name], text, e.at)
+    elseif params[name] ~= nil then
+      params[name] = replaced(name, params[name], text, e.at)
     else
-      local names = schema.keys_of(train.merged(over, params))
-      schema.unknown("--set", "name", key, names, e.at)
+      schema.unknown("--set", "name", name, schema.keys_of(schema.merged(over, params)), e.at)
     end
   end
   return over, params
@@ -124,76 +155,182 @@ local function points_of(over)
   for _, name in ipairs(schema.keys_of(over)) do
     local more = {}
     for _, p in ipairs(points) do
-      for _, v in ipairs(over[name]) do more[#more + 1] = train.merged(p, { [name] = v }) end
+      for _, v in ipairs(over[name]) do more[#more + 1] = schema.merged(p, { [name] = v }) end
     end
     points = more
   end
   return points
 end
 
-local function resolve_case(e, point, params)
-  local c = e.case(train.merged(params, point))
-  local case = schema.check(CASE, c, "experiment.case", e.at)
-  train.check_model(case.model, "experiment.model", e.at)
-  if case.cluster then train.check_cluster(case.cluster, "experiment.cluster", e.at) end
-  if #case.systems == 0 then
-    errors.user("experiment.systems: the list is empty", "systems", e.at)
+local function labels(values)
+  local out = {}
+  for name, value in pairs(values) do
+    if type(value) ~= "table" or value.name then out[name] = label_of(value) end
   end
+  return out
+end
+
+local function resolve_case(e, point, params)
+  local given = schema.namespace("case", "coordinate", schema.merged(params, point))
+  local case = schema.check(M.CASE, e.case(given), e.case_path, e.at)
+  if #case.systems == 0 then errors.user(e.case_path .. ".systems: the list is empty", e.at) end
   local seen = {}
-  for i, s in ipairs(case.systems) do
-    train.check_system(s, ("experiment.systems[%d]"):format(i), e.at)
+  for _, s in ipairs(case.systems) do
     if seen[s.name] then
-      errors.user(("experiment.systems: '%s' stands there twice; names must differ"):format(s.name),
-        "systems", e.at)
+      errors.user(("%s.systems: '%s' stands there twice; names must differ"):format(e.case_path,
+        s.name), e.at)
     end
     seen[s.name] = true
   end
-  case.optimizer = target.optimizer(case.optimizer, "experiment.optimizer", e.at)
+  case.point = labels(point)
   return case
 end
 
-local function base_record(system, spec, plan, sim, choice, tried)
-  local info = plan:info()
-  return {
-    system = system.name, model = spec.model.name, cluster = spec.cluster.name,
-    devices = spec.ranks, parameters = spec.model, fill = spec.fill, choice = choice,
-    candidates = #tried > 1 and tried or nil, lower_bound_ms = sim.lower_bound_ms,
-    peak_bytes = info.peak_bytes, liveness_bytes = info.liveness_bytes, plan_ms = info.plan_ms,
-    plan_hash = info.hash, num_ops = info.num_ops, simulate_ms = sim.sim_ms,
-    all_reduce = system.all_reduce,
-  }
+local function simulate_jobs(e, case)
+  if not case.cluster then
+    errors.user(e.case_path .. ': cluster is missing; "simulate" needs it', e.at)
+  end
+  local jobs = {}
+  for i, system in ipairs(case.systems) do
+    jobs[i] = { system = system, case = case,
+      spec = target.cluster_spec(case.model, case.cluster, case.optimizer) }
+  end
+  return jobs
+end
+
+local function wanted(list, name)
+  for _, n in ipairs(list or { name }) do
+    if n == name then return true end
+  end
+  return false
+end
+
+local function cpu_jobs(e, entry, case)
+  local model = model_lib.override(case.model, entry.model, entry.path .. ".model", e.at)
+  local ranks = core.args.ranks or entry.ranks
+  local jobs, names = {}, {}
+  for i, system in ipairs(case.systems) do
+    names[i] = system.name
+    if wanted(entry.systems, system.name) then
+      local spec = target.cpu_spec(model, ranks, entry.link, case.optimizer, entry.precision)
+      jobs[#jobs + 1] = { system = system, case = case, entry = entry, spec = spec,
+        options = train.run_options(entry, spec.model, entry.path, e.at) }
+    end
+  end
+  for i, name in ipairs(entry.systems or {}) do
+    if not wanted(names, name) then
+      schema.unknown(("%s.systems[%d]"):format(entry.path, i), "system", name, names, e.at)
+    end
+  end
+  return jobs
+end
+
+-- What an executed run depends on.
+local function key_of(job)
+  local candidates = {}
+  for i, c in ipairs(system_lib.expand(job.system)) do candidates[i] = system_lib.describe(c) end
+  local gate = job.spec.gate
+  return core.json_encode { job.system.name, job.system.all_reduce, candidates, job.spec.model,
+    gate and gate.options or {}, job.spec.optimizer, job.entry.path }
+end
+
+-- The jobs of an entry over all cases. Points that make the same executed run share it.
+local function jobs_of(e, entry, cases)
+  local all, by_key = {}, {}
+  for _, case in ipairs(cases) do
+    local jobs = entry.kind == "cpu" and cpu_jobs(e, entry, case) or simulate_jobs(e, case)
+    for _, job in ipairs(jobs) do
+      local key = entry.kind == "cpu" and key_of(job) or #all
+      if not by_key[key] then
+        job.points = {}
+        by_key[key], all[#all + 1] = job, job
+      end
+      table.insert(by_key[key].points, case.point)
+    end
+  end
+  return all
+end
+
+-- The entries of run that --executor asks for.
+local function entries_of(e)
+  local only, kept, have = core.args.executor, {}, {}
+  for _, entry in ipairs(e.entries) do
+    if not only or only == entry.kind then kept[#kept + 1] = entry end
+    have[entry.kind] = true
+  end
+  if #kept == 0 then
+    schema.unknown("--executor", "executor for this recipe", only, schema.keys_of(have), e.at)
+  end
+  return kept
+end
+
+-- Calls do_job(job) for all jobs of an experiment; all are resolved before the first one is done.
+local function each_job(e, over, params, do_job)
+  local cases, all = {}, {}
+  for i, point in ipairs(points_of(over)) do cases[i] = resolve_case(e, point, params) end
+  for _, entry in ipairs(entries_of(e)) do
+    for _, job in ipairs(jobs_of(e, entry, cases)) do all[#all + 1] = job end
+  end
+  for _, job in ipairs(all) do do_job(job) end
+  return #all
+end
+
+-- All experiments of this process: results.json holds them together.
+local session = { runs = {}, claims = {}, experiments = {} }
+
+local function flush()
+  session.machine = session.machine or core.machine()
+  core.write_output("results.json", core.json_encode({ schema = results.SCHEMA,
+    recipe = core.recipe, machine = session.machine, version = core.version,
+    seed = core.args.seed or 1, experiments = core.array(session.experiments),
+    runs = core.array(session.runs), claims = core.array(session.claims) }, 1) .. "\n")
 end
 
 local TIMES = { "iteration_ms", "compute_ms", "comm_ms", "exposed_comm_ms", "hidden_comm_ms",
   "wait_ms" }
 
-local function simulate_point(state, e, point, case)
-  if not case.cluster then
-    errors.user("experiment.cluster: is missing; \"simulate\" needs it", nil, e.at)
-  end
-  for _, system in ipairs(case.systems) do
-    local spec = target.cluster_spec(case.model, case.cluster, system, case.optimizer)
-    local plan, sim, choice, tried = target.plan(spec, system)
-    local run = base_record(system, spec, plan, sim, choice, tried)
-    run.point, run.executor, run.provenance = point, "simulate", "simulated"
-    for _, k in ipairs(TIMES) do run[k] = sim[k] end
-    run.samples_ms = core.array { sim.iteration_ms }
-    local memory = spec.cluster.device.memory_bytes
-    run.out_of_memory = memory > 0 and run.peak_bytes > memory or nil
-    run.assumed = case.cluster.assumed
-    state.runs[#state.runs + 1] = run
-    if #state.runs <= state.max_traces then
-      core.write_output(("trace-%03d-%s-simulated.json"):format(#state.runs, system.name),
-        plan:trace {})
-    end
-    core.progress(("simulated %s on %d %s devices"):format(system.name, spec.ranks,
-      spec.cluster.name))
-  end
+local function base_record(e, job, made)
+  local info, spec = made.plan:info(), job.spec
+  return {
+    experiment = e.name, system = job.system.name, model = spec.model.name,
+    cluster = spec.cluster.name, devices = spec.ranks, parameters = spec.model,
+    gate_options = spec.gate and spec.gate.options, optimizer = spec.optimizer, fill = spec.fill,
+    stages = core.array(system_lib.describe(made.candidate)), all_reduce = job.system.all_reduce,
+    choice = made.candidate.choice, candidates = #made.tried > 1 and made.tried or nil,
+    lower_bound_ms = made.sim.lower_bound_ms, simulate_ms = made.sim.sim_ms,
+    peak_bytes = info.peak_bytes, liveness_bytes = info.liveness_bytes, plan_ms = info.plan_ms,
+    plan_hash = info.hash, num_ops = info.num_ops,
+  }
 end
 
+-- The run stands in results.json from here on; returns how its traces are called.
+local function add_run(run)
+  session.runs[#session.runs + 1] = run
+  return ("trace-%03d-%s-"):format(#session.runs, run.system)
+end
+
+local function simulate(e, job)
+  local cluster = job.case.cluster
+  local made = target.plan(job.spec, job.system)
+  local run = base_record(e, job, made)
+  run.point, run.executor, run.provenance = job.case.point, "simulate", "simulated"
+  for _, k in ipairs(TIMES) do run[k] = made.sim[k] end
+  run.samples_ms = core.array { made.sim.iteration_ms }
+  local memory = cluster.device.memory_bytes
+  run.out_of_memory = memory > 0 and run.peak_bytes > memory or nil
+  run.assumed = cluster.assumed
+  local trace = add_run(run)
+  if #session.runs <= MAX_TRACES then
+    core.write_output(trace .. "simulated.json", made.plan:trace {})
+  end
+  core.progress(("simulated %s on %d %s devices"):format(run.system, run.devices, run.cluster))
+  return run
+end
+
+-- Median over the steps after the first, which touches every page and fills the caches; it is kept
+-- as a sample.
 local function median_of(metrics, key)
   local list = results.values {}
-  -- The first step touches every page and fills the caches; it is kept as a sample, not in medians.
   for i, m in ipairs(metrics) do
     if i > 1 or #metrics == 1 then list[#list + 1] = m[key] end
   end
@@ -201,133 +338,91 @@ local function median_of(metrics, key)
 end
 
 local function executed_record(run, r)
-  run.provenance = r.provenance
+  for _, k in ipairs { "provenance", "samples_ms", "losses", "digest", "eval_loss",
+    "unigram_entropy", "metrics" } do
+    run[k] = r[k]
+  end
   for _, k in ipairs(TIMES) do run[k] = median_of(r.metrics, k) end
-  run.samples_ms, run.losses, run.digest = r.samples_ms, r.losses, r.digest
   run.executed_peak_bytes, run.stopped = r.peak_bytes, r.stopped or nil
-  run.eval_loss, run.unigram_entropy = r.eval_loss, r.unigram_entropy
   run.drops = core.array {}
-  run.metrics = r.metrics
-  for s, layers in ipairs(r.moe) do
-    local sum = 0
-    for _, l in ipairs(layers) do sum = sum + l.dropped end
-    run.drops[s] = sum
+  for step, layers in ipairs(r.moe) do
+    run.drops[step] = 0
+    for _, layer in ipairs(layers) do run.drops[step] = run.drops[step] + layer.dropped end
   end
-  local p = run.prediction
-  p.error = run.iteration_ms / p.iteration_ms - 1
+  run.prediction.error = run.iteration_ms / run.prediction.iteration_ms - 1
 end
 
-local function wanted(list, name)
-  if not list then return true end
-  for _, n in ipairs(list) do
-    if n == name then return true end
+local function execute(e, job)
+  local entry = job.entry
+  core.progress(("profiling and planning %s on %d ranks"):format(job.system.name, job.spec.ranks))
+  local made = target.plan(job.spec, job.system)
+  local run = base_record(e, job, made)
+  run.points, run.executor = core.array(job.points), "cpu"
+  run.link, run.precision = entry.link, entry.precision
+  run.prediction = { frozen = true, profile_ms = made.plan:info().profile_ms }
+  for _, k in ipairs(TIMES) do run.prediction[k] = made.sim[k] end
+  local trace = add_run(run)
+  flush()  -- the prediction is on disk before there is anything to know
+  job.options.on_step = function(step, loss)
+    core.progress(("%s: step %d of %d, loss %.4f"):format(run.system, step, entry.steps, loss))
   end
-  return false
+  local r = errors.call(job.system.at, made.plan.run, made.plan, job.options)
+  executed_record(run, r)
+  core.write_output(trace .. "executed.json", made.plan:trace { result = r, step = #r.losses })
+  flush()
+  return run
 end
 
-local function execute_point(state, e, entry, point, case)
-  local model = model_lib.override(case.model, entry.model, entry.path .. ".model", e.at)
-  local ranks = core.args.ranks or entry.ranks
-  for _, system in ipairs(case.systems) do
-    if wanted(entry.systems, system.name) then
-      local spec = target.cpu_spec(model, ranks, entry.link, case.optimizer, entry.precision)
-      local key = core.json_encode { spec.model, system.name, ranks, entry.link or {},
-        entry.path, system.all_reduce }
-      if not state.done[key] then
-        state.done[key] = true
-        core.progress(("profiling and planning %s on %d ranks"):format(system.name, ranks))
-        local options = train.run_options(entry, spec.model, e.at)
-        local plan, sim, choice, tried = target.plan(spec, system)
-        local run = base_record(system, spec, plan, sim, choice, tried)
-        run.point, run.executor, run.link = nil, "cpu", entry.link
-        run.prediction = { frozen = true, profile_ms = plan:info().profile_ms }
-        for _, k in ipairs(TIMES) do run.prediction[k] = sim[k] end
-        options.on_step = function(step, loss)
-          core.progress(("%s: step %d of %d, loss %.4f"):format(system.name, step, entry.steps,
-            loss))
-        end
-        local r = errors.call(system.at, nil, plan.run, plan, options)
-        executed_record(run, r)
-        state.runs[#state.runs + 1] = run
-        core.write_output(("trace-%03d-%s-executed.json"):format(#state.runs, system.name),
-          plan:trace { result = r, step = #r.losses })
-        state.flush()
-      end
-    end
+-- A Lua error keeps its traceback on its way through M.run.
+local function with_traceback(err)
+  if type(err) == "table" then return err end
+  return { kind = "lua", message = tostring(err), traceback = debug.traceback("", 2) }
+end
+
+-- What results.json says of an experiment.
+local function describe(e, over, params)
+  local out = { name = e.name, title = e.title, over = {}, params = labels(params) }
+  for name, list in pairs(over) do
+    out.over[name] = {}
+    for i, value in ipairs(list) do out.over[name][i] = label_of(value) end
   end
+  return out
 end
 
-local function document(e, state, over, params)
-  return { schema = results.SCHEMA, experiment = e.name, title = e.title,
-    recipe = core.recipe, machine = core.machine(), version = core.version,
-    seed = core.args.seed or 1,
-    over = over, params = params, runs = core.array(state.runs), claims = core.array(state.claims) }
-end
-
-local function run_all(e, state, over, params)
-  local points = points_of(over)
-  local cases = {}
-  for i, point in ipairs(points) do cases[i] = resolve_case(e, point, params) end
-  for _, entry in ipairs(e.targets) do
-    local only = core.args.executor
-    if not only or only == entry.kind then
-      for i, point in ipairs(points) do
-        if entry.kind == "simulate" then
-          simulate_point(state, e, point, cases[i])
-        else
-          execute_point(state, e, entry, point, cases[i])
-        end
-      end
-      state.flush()
-    end
-  end
-end
-
---- Runs an experiment; writes results.json and traces, prints the tables, returns the results.
+--- Runs an experiment; writes results.json and traces, prints the tables, returns the results. What
+--- is complete when a run fails is written and printed, then the error goes on.
 function M.run(e)
+  local at = errors.here()
   train.stop_in_policy_mode()
-  if getmetatable(e) ~= mt then
-    errors.user("moe.run: give an experiment, as moe.experiment {...}")
-  end
+  schema.field({ type = "experiment", required = true }, e, "moe.run", at)
   local over, params = apply_set(e)
-  local state = { runs = {}, claims = {}, done = {}, max_traces = 8 }
-  function state.flush()
-    core.write_output("results.json", core.json_encode(document(e, state, over, params), 1) .. "\n")
-  end
-  local ok, err = pcall(run_all, e, state, over, params)
-  if #state.runs > 0 or ok then
-    local R = results.new(state.runs)
-    if ok then
-      for i, claim in ipairs(e.claims) do state.claims[i] = claim(R) end
+  session.experiments[#session.experiments + 1] = describe(e, over, params)
+  local R, verdicts = results.new {}, {}
+  local ok, err = xpcall(function()
+    each_job(e, over, params, function(job)
+      R.runs[#R.runs + 1] = job.entry and execute(e, job) or simulate(e, job)
+    end)
+    for i, claim in ipairs(e.claims) do
+      verdicts[i] = claims.evaluate(claim, R)
+      session.claims[#session.claims + 1] = verdicts[i]
     end
-    state.flush()
-    report.print(e, R, state.claims)
-    if ok then return R end
+  end, with_traceback)
+  if ok or #R.runs > 0 then
+    flush()
+    report.print(e, R, verdicts)
   end
-  error(err, 0)
+  if not ok then error(err, 0) end
+  return R
 end
 
---- Everything but running: every point is resolved and every system planned for every target.
+--- Everything but running: every case is resolved and every system planned for every target.
+--- Returns the number of plans.
 function M.check(e)
   local over, params = apply_set(e)
-  local planned = 0
-  for _, point in ipairs(points_of(over)) do
-    local case = resolve_case(e, point, params)
-    for _, entry in ipairs(e.targets) do
-      for _, system in ipairs(case.systems) do
-        if entry.kind == "simulate" then
-          target.plan(target.cluster_spec(case.model, case.cluster, system, case.optimizer), system)
-        else
-          local model = model_lib.override(case.model, entry.model, entry.path .. ".model", e.at)
-          local spec = target.cpu_spec(model, entry.ranks, entry.link, case.optimizer, "f32")
-          spec.cost = { kind = "roofline" }
-          target.plan(spec, system)
-        end
-        planned = planned + 1
-      end
-    end
-  end
-  return planned
+  return each_job(e, over, params, function(job)
+    if job.entry then job.spec.cost = { kind = "roofline" } end
+    target.plan(job.spec, job.system)
+  end)
 end
 
 return M

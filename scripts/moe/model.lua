@@ -6,10 +6,9 @@ local schema = require "moe.schema"
 
 local M = {}
 
-local mt = { __name = "model" }
-M.mt = mt
+local mt = schema.class("model", "a model, as moe.model.gpt2_moe {...}")
 
-M.fields = {
+M.FIELDS = {
   name = { type = "string", default = "gpt2_moe" },
   vocab = { type = "integer", lo = 2, hi = 1e7, default = 50257, doc = "vocabulary" },
   layers = { type = "integer", lo = 1, hi = 10000, required = true, doc = "blocks" },
@@ -25,109 +24,119 @@ M.fields = {
     doc = "an MoE FFN in the last of every so many blocks" },
   gate = { type = "any", default = "switch", doc = "a gate's name or a policy" },
   k = { type = "integer", lo = 1, hi = 1e6,
-    doc = "choices a token, where the gate leaves it open" },
-  capacity_factor = { type = "number", lo = 1e-6, hi = 1e6 },
-  capacity = { type = "string", enum = { "none" } },
+    doc = "choices a token, where the gate leaves it open; 1" },
+  capacity_factor = { type = "number", lo = 1e-6, hi = 1e6,
+    doc = "an expert's places over a rank's tokens an expert; 1.25" },
+  capacity = { type = "string", enum = { "none" }, doc = "every token fits" },
   attention = { type = "string", enum = { "fused", "unfused" }, default = "fused",
     doc = "one kernel, or score, softmax and context through memory" },
-  dtype = { type = "string", enum = { "f16", "f32" }, doc = "element type; the target's default" },
+  dtype = { type = "string", enum = { "f16", "f32" },
+    doc = "element type; f16 on a cluster, f32 on CPU ranks" },
 }
 
+-- Of each pair one is given; where a model is changed, the new one stands.
+local PARTNER = { batch = "batch_per_device", batch_per_device = "batch",
+  experts = "experts_per_device", experts_per_device = "experts",
+  capacity = "capacity_factor", capacity_factor = "capacity" }
+
+-- Share of the slots that hold a token under balanced routing and a capacity factor of 1, where it
+-- is not 1: two choices for each place.
+local FILL_AT_ONE = { top2_c1 = 2 }
+
+-- The row of a built-in gate, or the policy.
 local function check_gate(gate, path, at)
   if type(gate) == "string" then
     local names = {}
-    for _, g in ipairs(core.table("gates")) do
-      if g.name == gate then return end
-      names[#names + 1] = g.name
+    for i, g in ipairs(core.table("gates")) do
+      if g.name == gate then return g end
+      names[i] = g.name
     end
     schema.unknown(path, "gate", gate, names, at)
   end
-  if type(gate) == "table" and gate.kind == "gate" then return end
-  errors.user(("%s: %s is not allowed; give a gate's name or a gate policy"):format(path,
-    schema.show(gate)), "gate", at)
+  if schema.is_a("gate", gate) then return gate end
+  schema.refuse(path, gate, type(gate) == "function"
+    and "what it returns: call the gate's constructor, as my_gate {}"
+    or "a gate's name or a gate policy", at)
 end
 
-local function exactly_one(m, a, b, path, at)
+local function exactly_one(m, a, path, at)
+  local b = PARTNER[a]
   if (m[a] == nil) == (m[b] == nil) then
     errors.user(("%s: give either %s or %s, %s"):format(path, a, b,
-      m[a] == nil and "neither is there" or "not both"), m[a] and a or nil, at)
+      m[a] == nil and "neither is there" or "not both"), at, path .. "." .. a)
   end
 end
 
-function M.gpt2_moe(t)
-  local at = errors.here()
-  local m = schema.check(M.fields, t, "model.gpt2_moe", at)
-  exactly_one(m, "batch", "batch_per_device", "model.gpt2_moe", at)
-  exactly_one(m, "experts", "experts_per_device", "model.gpt2_moe", at)
+local function make(t, path, at)
+  local m = schema.check(M.FIELDS, t, path, at)
+  exactly_one(m, "batch", path, at)
+  exactly_one(m, "experts", path, at)
   if m.capacity and m.capacity_factor then
-    errors.user("model.gpt2_moe: give either capacity or capacity_factor, not both", "capacity", at)
+    errors.user(path .. ": give either capacity or capacity_factor, not both", at,
+      path .. ".capacity")
   end
   if m.hidden % m.heads ~= 0 then
-    errors.user(("model.gpt2_moe.heads: %d does not divide hidden = %d"):format(m.heads, m.hidden),
-      "heads", at)
+    errors.user(("%s.heads: %d does not divide hidden = %d"):format(path, m.heads, m.hidden), at)
   end
-  check_gate(m.gate, "model.gpt2_moe.gate", at)
-  m.given = t
-  m.at = at
+  local gate = check_gate(m.gate, path .. ".gate", at)
+  local fixed = gate.k and gate.k > 0 and gate.k or nil
+  if fixed and m.k and m.k ~= fixed then
+    errors.user(("%s.k: %d, but the gate '%s' makes %d choices a token"):format(path, m.k,
+      gate.name, fixed), at)
+  end
+  m.k = fixed or m.k or 1
+  m.given, m.path, m.at = schema.merged(t, {}), path:gsub("%.gpt2_moe$", ""), at
   return setmetatable(m, mt)
 end
 
---- A copy of the model with some fields replaced; of a pair (batch, batch_per_device) the new one
---- stands.
-function M.override(model, changes, path, at)
-  if changes == nil then return model end
-  if type(changes) ~= "table" then
-    errors.user(path .. ": give a table of what differs", nil, at)
-  end
-  local t = {}
-  for k, v in pairs(model.given) do t[k] = v end
-  local pairs_of = { batch = "batch_per_device", batch_per_device = "batch",
-    experts = "experts_per_device", experts_per_device = "experts",
-    capacity = "capacity_factor", capacity_factor = "capacity" }
-  for k, v in pairs(changes) do
-    if M.fields[k] == nil then schema.unknown(path, "key", k, schema.keys_of(M.fields), at) end
-    if pairs_of[k] then t[pairs_of[k]] = nil end
-    t[k] = v
-  end
-  return M.gpt2_moe(t)
+function M.gpt2_moe(t)
+  return make(t, "model.gpt2_moe", errors.here())
 end
 
---- The plain table that the core takes, for `devices` devices.
-function M.resolve(model, devices, dtype, at)
-  at = at or model.at
-  local function split(total, per, what)
-    if model[per] then return model[per] end
-    if model[total] % devices ~= 0 then
-      errors.user(("model.%s: %d %s do not divide over %d ranks"):format(total, model[total], what,
-        devices), total, at)
-    end
-    return model[total] / devices
+--- A copy of the model with some fields replaced.
+function M.override(model, changes, path, at)
+  if changes == nil then return model end
+  if type(changes) ~= "table" then schema.refuse(path, changes, "a table of what differs", at) end
+  local t = schema.merged(model.given, {})
+  for key in pairs(changes) do
+    if PARTNER[key] then t[PARTNER[key]] = nil end
   end
-  local factor = model.capacity and 0 or model.capacity_factor or 1.25
-  local gate = model.gate
+  if changes.gate then t.k = nil end
+  return make(schema.merged(t, changes), path, at)
+end
+
+--- The plain table that the core takes, for `devices` devices, and the gate's policy or nil.
+function M.resolve(model, devices, dtype)
+  local function split(total, what)
+    local rows = model[total]
+    if not rows then return model[PARTNER[total]] end
+    if rows % devices ~= 0 then
+      errors.user(("%s.%s: %d %s do not divide over %d ranks"):format(model.path, total, rows,
+        what, devices), model.at)
+    end
+    return rows / devices
+  end
+  local policy = type(model.gate) == "table" and model.gate or nil
   local resolved = {
     name = model.name, vocab = model.vocab, layers = model.layers, hidden = model.hidden,
     heads = model.heads, seq = model.seq, ffn = model.ffn or 0, moe_every = model.moe_every,
-    batch_per_device = split("batch", "batch_per_device", "rows"),
-    experts = split("experts", "experts_per_device", "experts") * devices,
-    gate = type(gate) == "string" and gate or gate.name, k = model.k or 1,
-    capacity_factor = factor, fused_attention = model.attention == "fused",
-    dtype = model.dtype or dtype,
+    batch_per_device = split("batch", "rows"), experts = split("experts", "experts") * devices,
+    gate = policy and policy.name or model.gate, k = model.k,
+    capacity_factor = model.capacity and 0 or model.capacity_factor or 1.25,
+    fused_attention = model.attention == "fused", dtype = model.dtype or dtype,
   }
-  errors.call(at, nil, core.check_model, resolved, devices)
-  return resolved, type(gate) == "table" and gate or nil
+  errors.call(model.at, core.check_model, resolved, devices)
+  return resolved, policy
 end
 
---- Expected share of capacity slots that hold a token when routing is balanced.
+--- Expected share of capacity slots that hold a token when routing is balanced. Without a capacity
+--- an expert has a slot for every token of a rank. Experts that choose fill all their slots.
 function M.fill(resolved)
-  if resolved.capacity_factor <= 0 then return 1 / resolved.experts end
-  return math.min(1, 1 / resolved.capacity_factor)
+  if resolved.gate == "expert_choice" then return 1 end
+  if resolved.capacity_factor <= 0 then return resolved.k / resolved.experts end
+  return math.min(1, (FILL_AT_ONE[resolved.gate] or 1) / resolved.capacity_factor)
 end
 
-M.constructors = setmetatable({ gpt2_moe = M.gpt2_moe }, {
-  __index = function(_, name)
-    schema.unknown("moe.model", "model", name, { "gpt2_moe" }, errors.here())
-  end,
-})
+M.constructors = schema.namespace("moe.model", "model", { gpt2_moe = M.gpt2_moe })
 
 return M

@@ -1,5 +1,6 @@
--- moe.policy.gate / pass / schedule: policies written in Lua. Each returns a constructor: calling
--- it with options makes an instance for a model or a system. Rank threads look gates up by name.
+-- moe.policy.gate / pass / schedule: policies written in Lua, and moe.pass: the built-in passes.
+-- Each is a constructor: calling it with options makes an instance for a model or a system. Rank
+-- threads look gates up by name.
 local core = require "moe.core"
 local errors = require "moe.errors"
 local schema = require "moe.schema"
@@ -9,102 +10,108 @@ local M = {}
 --- kind -> name -> definition, in this Lua state.
 M.registry = { gate = {}, pass = {}, schedule = {} }
 
-local KINDS = {
-  gate = {
-    name = { type = "string", required = true }, doc = { type = "string", default = "" },
-    params = { type = "table", default = {} },
+local instance_mt = {
+  gate = schema.class("gate", "a gate"),
+  pass = schema.class("pass", "a pass; call its constructor, as moe.pass.dw_schedule {}"),
+}
+
+-- Fields of all policies, with those of one kind.
+local function fields(more)
+  return schema.merged({
+    name = { type = "string", required = true, doc = "names it in results and errors" },
+    doc = { type = "string", default = "" },
+    params = { type = "table", default = {}, doc = "option -> default" },
+  }, more)
+end
+
+M.KINDS = {
+  gate = fields {
     scope = { type = "string", enum = { "token", "batch" }, required = true,
-      doc = "what a token's choice depends on" },
+      doc = "what a token's choice depends on: 'token' or 'batch'" },
     scores = { type = "string", enum = { "softmax", "sigmoid" }, default = "softmax" },
     weight = { type = "string", enum = { "prob", "renorm", "one" }, default = "prob" },
     k = { type = "integer", lo = 1, hi = 1e6, doc = "choices a token; the model's k" },
     bound = { type = "function", doc = "function(C, o): the largest capacity, for buffers" },
     route = { type = "function", required = true, doc = "function(ctx, s, o)" },
   },
-  pass = {
-    name = { type = "string", required = true }, doc = { type = "string", default = "" },
-    params = { type = "table", default = {} },
-    at = { type = "string", enum = { "forward", "step" }, required = true },
+  pass = fields {
+    at = { type = "string", enum = { "forward", "step" }, required = true,
+      doc = "the graph it edits: 'forward' or the whole 'step'" },
     apply = { type = "function", required = true, doc = "function(g, ctx, o)" },
   },
-  schedule = {
-    name = { type = "string", required = true }, doc = { type = "string", default = "" },
-    params = { type = "table", default = {} },
+  schedule = fields {
     apply = { type = "function", required = true, doc = "function(s, g, ctx, o)" },
   },
 }
 
--- Options of an instance: defaults from params, unknown ones refused.
-local function options_of(def, given, at)
-  local o = {}
-  for k, v in pairs(def.params) do o[k] = v end
-  for k, v in pairs(given or {}) do
-    if def.params[k] == nil then
-      schema.unknown(def.name, "option", k, schema.keys_of(def.params), at)
+-- Options as a field list. Their types are those of the defaults.
+local function option_fields(params, path, at)
+  local out = {}
+  for name, default in pairs(params) do
+    local kind = type(default)
+    if kind ~= "number" and kind ~= "string" and kind ~= "boolean" then
+      schema.refuse(path .. "." .. tostring(name), default, "a number, a string or a boolean", at)
     end
-    if type(v) ~= type(def.params[k]) then
-      errors.user(("%s.%s: %s is not allowed; give a %s"):format(def.name, k, schema.show(v),
-        type(def.params[k])), k, at)
-    end
-    o[k] = v
+    out[name] = { type = kind, default = default }
   end
-  return o
+  return out
+end
+
+local function check_name(kind, def, at)
+  local path = ("moe.policy.%s.name: '%s' "):format(kind, def.name)
+  for _, known in ipairs(core.table(kind == "gate" and "gates" or "passes")) do
+    if known.name == def.name then errors.user(path .. "is the name of a built-in one", at) end
+  end
+  if M.registry[kind][def.name] then errors.user(path .. "is defined twice", at) end
 end
 
 local function define(kind)
   return function(t)
     local at = errors.here()
-    local def = schema.check(KINDS[kind], t, "moe.policy." .. kind, at)
-    for _, known in ipairs(core.table(kind == "gate" and "gates" or "passes")) do
-      if known.name == def.name then
-        errors.user(("moe.policy.%s: the name '%s' is taken by a built-in one"):format(kind,
-          def.name), "name", at)
-      end
-    end
-    if M.registry[kind][def.name] then
-      errors.user(("moe.policy.%s: the name '%s' is defined twice"):format(kind, def.name), "name",
-        at)
-    end
-    def.at_place = at
+    local path = "moe.policy." .. kind
+    local def = schema.check(M.KINDS[kind], t, path, at)
+    check_name(kind, def, at)
+    local options = option_fields(def.params, path .. ".params", at)
     M.registry[kind][def.name] = def
-    local constructor = {}
-    return setmetatable(constructor, { __call = function(_, given)
-      local options = options_of(def, given, errors.here())
-      local instance = { kind = kind, name = def.name, options = options }
-      for _, key in ipairs { "scope", "scores", "weight", "k", "bound", "route", "apply", "at" } do
+    return function(given)
+      local here = errors.here()
+      local instance = { kind = kind, name = def.name, stage = def.at or kind,
+        options = schema.check(options, given or {}, def.name, here) }
+      for _, key in ipairs { "scope", "scores", "weight", "k", "bound", "route", "apply" } do
         instance[key] = def[key]
       end
-      return instance
-    end })
+      return setmetatable(instance, instance_mt[kind == "gate" and "gate" or "pass"])
+    end
   end
 end
 
-M.gate, M.pass, M.schedule = define "gate", define "pass", define "schedule"
+M.constructors = schema.namespace("moe.policy", "kind of policy", { gate = define "gate",
+  pass = define "pass", schedule = define "schedule" }, { placement = true })
+
+--- The options of a row of core.table("passes") as a field list.
+function M.pass_options(row)
+  local out = {}
+  for _, o in ipairs(row.options) do
+    out[o.name] = { type = type(o.default), default = o.default, doc = o.doc, lo = o.lo, hi = o.hi,
+      enum = o.allowed }
+  end
+  return out
+end
+
+local function builtin(row)
+  local options = M.pass_options(row)
+  return function(given)
+    local at = errors.here()
+    return setmetatable({ name = row.name, stage = row.kind,
+      options = schema.check(options, given or {}, "moe.pass." .. row.name, at) },
+      instance_mt.pass)
+  end
+end
+
+local passes = {}
+for _, row in ipairs(core.table("passes")) do passes[row.name] = builtin(row) end
 
 --- Built-in passes: moe.pass.<name>{ options }.
-M.pass_constructors = setmetatable({}, {
-  __index = function(_, name)
-    local names, at = {}, errors.here()
-    for _, p in ipairs(core.table("passes")) do
-      if p.name == name then
-        return function(given)
-          local here = errors.here()
-          local fields = {}
-          for _, o in ipairs(p.options) do
-            local numeric = type(o.default) == "number"
-            fields[o.name] = { type = type(o.default), default = o.default, doc = o.doc,
-              lo = numeric and o.lo ~= o.hi and o.lo or nil,
-              hi = numeric and o.lo ~= o.hi and o.hi or nil,
-              enum = o.allowed and #o.allowed > 0 and o.allowed or nil }
-          end
-          return { kind = "builtin", stage = p.kind, name = name,
-            options = schema.check(fields, given or {}, "moe.pass." .. name, here) }
-        end
-      end
-      names[#names + 1] = p.name
-    end
-    schema.unknown("moe.pass", "pass", name, names, at)
-  end,
-})
+M.passes = schema.namespace("moe.pass", "pass", passes, { partition = true })
 
 return M

@@ -5,135 +5,175 @@ local schema = require "moe.schema"
 
 local M = {}
 
+local MAX_LOSSES = 8  -- columns of losses
+
 local function ms(v)
   if not v then return "-" end
-  return v >= 100 and ("%.0f"):format(v) or v >= 10 and ("%.1f"):format(v) or ("%.2f"):format(v)
+  return ("%." .. (v >= 100 and 0 or v >= 10 and 1 or 2) .. "f"):format(v)
 end
 
-local function point_text(run)
-  local parts = {}
-  for _, k in ipairs(schema.keys_of(run.point or {})) do
-    if k ~= "nodes" then parts[#parts + 1] = tostring(run.point[k]) end
+local function system_text(run)
+  return run.choice and ("%s (%s)"):format(run.system, run.choice) or run.system
+end
+
+-- Names of the coordinates of the points; nodes are seen in the number of devices.
+local function coordinates(R)
+  local names = {}
+  for run in R:each() do
+    for name in pairs(run.point) do names[name] = name ~= "nodes" or nil end
   end
-  return table.concat(parts, " ")
+  return schema.keys_of(names)
 end
 
--- One block a point: systems down, times across; the speed-up is against the first system.
-function M.simulated(R)
-  local rows = { { "point", "GPUs", "system", "iteration ms", "exposed comm ms", "hidden comm ms",
-    "speed-up", "bound ms", "peak GiB" } }
-  for _, group in ipairs(R:groups()) do
-    local base = group[1].iteration_ms
+-- First cells of a row about the point of a run; empty ones where it was said before.
+local function point_cells(run, names, said)
+  local cells = {}
+  for i, name in ipairs(names) do cells[i] = said and "" or tostring(run.point[name]) end
+  cells[#cells + 1] = said and "" or run.devices
+  return cells
+end
+
+local function append(row, cells)
+  for _, cell in ipairs(cells) do row[#row + 1] = cell end
+  return row
+end
+
+local function simulated_table(groups, names)
+  local rows = { append({ unpack(names) }, { "GPUs", "system", "iteration ms", "vs first",
+    "exposed comm ms", "hidden comm ms", "bound ms", "peak GiB", "" }) }
+  for g, group in ipairs(groups) do
+    if g > 1 then rows[#rows + 1] = {} end
     for i, run in ipairs(group) do
-      rows[#rows + 1] = { i == 1 and point_text(run) or "", i == 1 and run.devices or "",
-        run.choice and ("%s (%s)"):format(run.system, run.choice) or run.system,
-        ms(run.iteration_ms), ms(run.exposed_comm_ms), ms(run.hidden_comm_ms),
-        ("%.2fx"):format(base / run.iteration_ms), ms(run.lower_bound_ms),
-        ("%.1f%s"):format(run.peak_bytes / 2 ^ 30, run.out_of_memory and " OOM" or "") }
+      rows[#rows + 1] = append(point_cells(run, names, i > 1), { system_text(run),
+        ms(run.iteration_ms), ("%.2fx"):format(group[1].iteration_ms / run.iteration_ms),
+        ms(run.exposed_comm_ms), ms(run.hidden_comm_ms), ms(run.lower_bound_ms),
+        ("%.1f"):format(run.peak_bytes / 2 ^ 30), run.out_of_memory and "out of memory" or "" })
     end
   end
   return results.align(rows)
 end
 
-function M.executed(R)
-  local rows = { { "system", "iteration ms", "spread", "predicted ms", "error", "exposed ms",
-    "hidden ms", "of predicted", "loss", "dropped", "peak MiB", "digest" } }
+-- Points down, systems across.
+local function speedup_table(groups, names, R)
+  local systems = R:groups(function(run) return { run.system } end)
+  local rows = { append({ unpack(names) }, { "GPUs" }) }
+  for i = 2, #systems do table.insert(rows[1], systems[i][1].system) end
+  for _, group in ipairs(groups) do
+    local by_system, cells = {}, {}
+    for _, run in ipairs(group) do by_system[run.system] = run.iteration_ms end
+    local base = by_system[systems[1][1].system]
+    for i = 2, #systems do
+      local mine = by_system[systems[i][1].system]
+      cells[i - 1] = base and mine and ("%.2fx"):format(base / mine) or "-"
+    end
+    rows[#rows + 1] = append(point_cells(group[1], names), cells)
+  end
+  return results.align(rows), systems[1][1].system
+end
+
+local function print_simulated(R)
+  local groups, names = R:groups(results.case_of), coordinates(R)
+  local constants = {}
   for run in R:each() do
-    local p, samples = run.prediction, results.values { unpack(run.samples_ms, 2) }
-    rows[#rows + 1] = { run.choice and ("%s (%s)"):format(run.system, run.choice) or run.system,
-      ms(run.iteration_ms),
-      #samples > 0 and ("%s..%s"):format(ms(samples:min()), ms(samples:max())) or "-",
-      ms(p.iteration_ms), ("%+.1f%%"):format(100 * p.error), ms(run.exposed_comm_ms),
-      ms(run.hidden_comm_ms),
-      p.hidden_comm_ms > 0
-        and ("%.0f%%"):format(100 * run.hidden_comm_ms / p.hidden_comm_ms) or "-",
-      ("%.3f -> %.3f"):format(run.losses[1], run.losses[#run.losses]),
-      tostring(run.drops[#run.drops]), ("%.1f"):format(run.executed_peak_bytes / 2 ^ 20),
-      run.digest }
+    for path in pairs(run.assumed or {}) do constants[path] = true end
+  end
+  core.say(("\nSimulated by a cost model that rests on %d assumed constants (results.json has "
+    .. "their bands)"):format(#schema.keys_of(constants)))
+  core.say(simulated_table(groups, names))
+  if #groups > 1 and #groups[1] > 1 then
+    local text, base = speedup_table(groups, names, R)
+    core.say(("\nSpeed-up over %s, simulated"):format(base))
+    core.say(text)
+  end
+end
+
+local function spread(run)
+  local samples = results.values {}
+  for i = 2, #run.samples_ms do samples[i - 1] = run.samples_ms[i] end
+  return #samples > 0 and ms(samples:min()) .. ".." .. ms(samples:max()) or "-"
+end
+
+local function times_table(runs)
+  local rows = { { "system", "iteration ms", "spread", "predicted", "error", "exposed ms",
+    "predicted", "hidden ms", "predicted", "peak MiB" } }
+  for i, run in ipairs(runs) do
+    local p = run.prediction
+    rows[i + 1] = { system_text(run), ms(run.iteration_ms), spread(run), ms(p.iteration_ms),
+      ("%+.1f%%"):format(100 * p.error), ms(run.exposed_comm_ms), ms(p.exposed_comm_ms),
+      ms(run.hidden_comm_ms), ms(p.hidden_comm_ms),
+      ("%.1f"):format(run.executed_peak_bytes / 2 ^ 20) }
   end
   return results.align(rows)
 end
 
-local function loss_lines(R)
-  local lines = {}
-  for run in R:each() do
-    local list = {}
-    for i, loss in ipairs(run.losses) do list[i] = ("%.4f"):format(loss) end
-    lines[#lines + 1] = ("  %-14s %s"):format(run.system, table.concat(list, " "))
+-- About MAX_LOSSES steps, evenly spread, the first and the last among them.
+local function some_steps(count)
+  local steps, n = {}, math.min(count, MAX_LOSSES)
+  for i = 1, n do
+    steps[i] = n == 1 and 1 or math.floor(1 + (i - 1) * (count - 1) / (n - 1) + 0.5)
   end
-  return table.concat(lines, "\n")
+  return steps
 end
 
--- Which systems computed the same bits.
-local function identical(R)
-  local by_digest, order = {}, {}
-  for run in R:each() do
-    local key = run.digest .. core.json_encode(run.losses)
-    if not by_digest[key] then
-      by_digest[key] = {}
-      order[#order + 1] = by_digest[key]
+-- A line for all systems that computed the same bits.
+local function losses_table(runs)
+  local groups = results.new(runs):groups(function(run) return { run.digest, run.losses } end)
+  local steps = some_steps(#runs[1].losses)
+  local rows = { { "loss at step" } }
+  for i, step in ipairs(steps) do rows[1][i + 1] = step end
+  append(rows[1], { "dropped", "digest", "systems" })
+  for g, group in ipairs(groups) do
+    local names, cells = {}, { "" }
+    for i, run in ipairs(group) do names[i] = run.system end
+    for i, step in ipairs(steps) do
+      local loss = group[1].losses[step]
+      cells[i + 1] = loss and ("%.4f"):format(loss) or "-"
     end
-    table.insert(by_digest[key], run.system)
+    rows[g + 1] = append(cells, { group[1].drops[#group[1].drops], group[1].digest,
+      table.concat(names, " = ") })
   end
-  local lines = {}
-  for _, names in ipairs(order) do
-    lines[#lines + 1] = "  " .. table.concat(names, " = ")
+  return results.align(rows)
+end
+
+local function print_executed(runs)
+  local first = runs[1]
+  local p = first.parameters
+  core.say(("\nExecuted on %d CPU ranks, %s; provenance: %s"):format(first.devices,
+    first.link and ("emulated link of %g MB/s and %g us"):format(first.link.bytes_per_s / 1e6,
+      first.link.latency_us) or "no link", first.provenance))
+  core.say(("%d layers, hidden %d, seq %d, %d rows a rank, %d experts, %s gate"):format(p.layers,
+    p.hidden, p.seq, p.batch_per_device, p.experts, p.gate))
+  core.say "Medians over the steps after the first; predictions frozen before each run\n"
+  core.say(times_table(runs))
+  local off = results.values {}
+  for i, run in ipairs(runs) do off[i] = math.abs(run.prediction.error) end
+  core.say(("Median prediction error over %d runs: %.1f%%\n"):format(#off, 100 * off:median()))
+  core.say(losses_table(runs))
+  for _, run in ipairs(runs) do
+    if run.stopped then core.say(run.system .. " was interrupted") end
   end
-  return table.concat(lines, "\n")
+  if first.eval_loss and first.unigram_entropy then
+    core.say(("Held-out loss %.4f; unigram entropy of the text %.4f nats"):format(first.eval_loss,
+      first.unigram_entropy))
+  end
 end
 
 local function claims_table(claims)
   local rows = { { "claim", "figure", "paper", "ours", "verdict" } }
-  for _, c in ipairs(claims) do
-    rows[#rows + 1] = { c.text, c.figure, ("%g %s"):format(c.paper, c.unit),
+  for i, c in ipairs(claims) do
+    rows[i + 1] = { c.text, c.figure, ("%g %s"):format(c.paper, c.unit),
       c.ours and ("%.3g"):format(c.ours) or "-",
       c.reason and ("%s: %s"):format(c.verdict, c.reason) or c.verdict }
   end
   return results.align(rows)
 end
 
-local function executed_groups(R)
-  local order, by_key = {}, {}
-  for run in R:each() do
-    local key = core.json_encode { run.parameters, run.devices, run.link or {} }
-    if not by_key[key] then
-      by_key[key] = { runs = {}, first = run }
-      order[#order + 1] = by_key[key]
-    end
-    table.insert(by_key[key].runs, run)
-  end
-  return order
-end
-
 function M.print(e, R, claims)
   core.say(e.name .. (e.title ~= "" and ": " .. e.title or ""))
   local simulated = R:where { executor = "simulate" }
-  if #simulated.runs > 0 then
-    core.say "\nSimulated (a cost model; constants in the cluster files, assumed ones as bands)"
-    core.say(M.simulated(simulated))
-  end
-  for _, group in ipairs(executed_groups(R:where { executor = "cpu" })) do
-    local g, m = results.new(group.runs), group.first
-    core.say(("\nExecuted on %d CPU ranks, %s: %d layers, hidden %d, seq %d, %d rows a rank, "
-      .. "%d experts, %s gate"):format(m.devices, m.link and ("emulated link of %g MB/s and %g us")
-      :format(m.link.bytes_per_s / 1e6, m.link.latency_us) or "no link",
-      m.parameters.layers, m.parameters.hidden, m.parameters.seq, m.parameters.batch_per_device,
-      m.parameters.experts, m.parameters.gate))
-    core.say(("Provenance: %s. Medians over the steps after the first; predictions were frozen "
-      .. "before each run, from ops profiled alone."):format(m.provenance))
-    core.say(M.executed(g))
-    core.say "Losses a step:"
-    core.say(loss_lines(g))
-    core.say "Same bits (losses and all parameters):"
-    core.say(identical(g))
-    local errs = results.values {}
-    for run in g:each() do errs[#errs + 1] = math.abs(run.prediction.error) end
-    core.say(("Median prediction error over %d runs: %.1f%%"):format(#errs, 100 * errs:median()))
-    if m.eval_loss and m.unigram_entropy and m.eval_loss > 0 then
-      core.say(("Held-out loss %.4f, unigram entropy of the corpus %.4f nats"):format(m.eval_loss,
-        m.unigram_entropy))
-    end
-  end
+  if #simulated.runs > 0 then print_simulated(simulated) end
+  local executed = R:where { executor = "cpu" }
+  for _, runs in ipairs(executed:groups(results.case_of)) do print_executed(runs) end
   if #claims > 0 then
     core.say "\nClaims"
     core.say(claims_table(claims))

@@ -1,20 +1,49 @@
--- Results: a list of runs with selectors. A run is a plain table as in results.json.
---   R:where{ system = "lancet", gpu = "p4de" }   runs whose field, or field of the point, is equal
+-- Results: a list of runs with selectors. A run is a plain table, as in results.json.
+--   R:where{ system = "lancet", gpu = "p4de" }   runs whose field, or coordinate, is equal
 --   R:each()                                     iterator over runs
---   R:get("iteration_ms")                        list of values
+--   R:get "iteration_ms"                         list of values
 --   R:ratio{ "iteration_ms", of = "lancet", to = { "raf", "tutel" } }
---                                                a value a point: best of `to` divided by `of`
---   :mean() :max() :min() :median()              of such a list
+--                                                a value a point: least of `to` divided by `of`
+--   :mean() :max() :min() :median()              of such lists
 --   R:table{ rows = { "gpu", "nodes" }, cols = "system", cell = function(run) return text end }
 local core = require "moe.core"
 local errors = require "moe.errors"
+local schema = require "moe.schema"
 
 local M = {}
+
+M.SCHEMA = 1
+
+--- Fields of a run and what they hold.
+M.FIELDS = {
+  experiment = "its name", system = "its name", model = "its name", cluster = "its name",
+  devices = "how many", executor = "simulate or cpu",
+  provenance = "simulated, emulated or measured",
+  point = "coordinates of a simulated run", points = "all points that an executed run stands for",
+  parameters = "the model's, resolved", gate_options = "of a gate policy",
+  optimizer = "its parameters", stages = "passes with their options",
+  all_reduce = "the policy", choice = "what moe.best chose", candidates = "what it chose from",
+  fill = "expected share of capacity slots in use", assumed = "constants without a source, by path",
+  iteration_ms = "time of a step", compute_ms = "busy compute lane",
+  comm_ms = "busy communication lanes", exposed_comm_ms = "communication beside no compute",
+  hidden_comm_ms = "communication beside compute", wait_ms = "neither",
+  lower_bound_ms = "no schedule of the plan's ops is faster", samples_ms = "every step",
+  peak_bytes = "a device, planned", liveness_bytes = "a device, alive at the peak",
+  out_of_memory = "true where the peak is beyond the device", plan_ms = "time to plan",
+  plan_hash = "of graph, orders and buffers", num_ops = "of a rank",
+  simulate_ms = "time to simulate",
+  link = "the emulated link", precision = "f32 or f64", prediction = "frozen before the run",
+  metrics = "times of every step", losses = "every step", drops = "every step",
+  digest = "hash of all parameters' bits", executed_peak_bytes = "a rank, executed",
+  stopped = "true where the run was interrupted", eval_loss = "on held-out text",
+  unigram_entropy = "of the text, nats",
+}
 
 local Values = {}
 Values.__index = Values
 
-local function values(list) return setmetatable(list, Values) end
+--- A list of numbers with mean, max, min and median; nil of an empty one.
+function M.values(list) return setmetatable(list, Values) end
 
 function Values:mean()
   local sum = 0
@@ -22,28 +51,20 @@ function Values:mean()
   return #self > 0 and sum / #self or nil
 end
 
-function Values:max()
-  local m
-  for _, v in ipairs(self) do if not m or v > m then m = v end end
-  return m
+local function sorted(list)
+  local out = schema.merged(list, {})
+  table.sort(out)
+  return out
 end
 
-function Values:min()
-  local m
-  for _, v in ipairs(self) do if not m or v < m then m = v end end
-  return m
-end
+function Values:max() return sorted(self)[#self] end
+function Values:min() return sorted(self)[1] end
 
 function Values:median()
-  if #self == 0 then return nil end
-  local sorted = {}
-  for i, v in ipairs(self) do sorted[i] = v end
-  table.sort(sorted)
-  local h = math.floor((#sorted + 1) / 2)
-  return #sorted % 2 == 1 and sorted[h] or (sorted[h] + sorted[h + 1]) / 2
+  local s, n = sorted(self), #self
+  if n == 0 then return nil end
+  return (s[math.floor((n + 1) / 2)] + s[math.floor(n / 2) + 1]) / 2
 end
-
-M.values = values
 
 local Results = {}
 Results.__index = Results
@@ -55,14 +76,26 @@ local function field(run, key)
   return run.point and run.point[key]
 end
 
+-- A key must be a field of runs or a coordinate of these ones.
+local function check_key(R, key, path, at)
+  if #R.runs == 0 or M.FIELDS[key] then return key end
+  local names = schema.merged(M.FIELDS, {})
+  for _, run in ipairs(R.runs) do
+    for name in pairs(run.point or {}) do names[name] = true end
+  end
+  if not names[key] then schema.unknown(path, "field", key, schema.keys_of(names), at) end
+  return key
+end
+
 function Results:where(t)
+  local at = errors.here()
+  if type(t) ~= "table" then schema.refuse("where", t, 'a table, as { system = "raf" }', at) end
+  for key in pairs(t) do check_key(self, key, "where", at) end
   local out = {}
   for _, run in ipairs(self.runs) do
-    local ok = true
-    for k, v in pairs(t) do
-      if field(run, k) ~= v then ok = false end
-    end
-    if ok then out[#out + 1] = run end
+    local equal = true
+    for key, value in pairs(t) do equal = equal and field(run, key) == value end
+    if equal then out[#out + 1] = run end
   end
   return M.new(out)
 end
@@ -76,54 +109,81 @@ function Results:each()
 end
 
 function Results:get(key)
+  check_key(self, key, "get", errors.here())
   local out = {}
   for _, run in ipairs(self.runs) do out[#out + 1] = field(run, key) end
-  return values(out)
+  return M.values(out)
 end
 
--- Runs of one point, executor and target belong together.
-local function group_key(run)
-  return core.json_encode { run.executor, run.cluster or "", run.devices or 0, run.point or {} }
-end
-
-function Results:groups()
+--- Lists of the runs with equal key(run), in order of appearance.
+function Results:groups(key)
   local order, by_key = {}, {}
   for _, run in ipairs(self.runs) do
-    local key = group_key(run)
-    if not by_key[key] then
-      by_key[key] = {}
-      order[#order + 1] = by_key[key]
+    local k = core.json_encode(key(run))
+    if not by_key[k] then
+      by_key[k] = {}
+      order[#order + 1] = by_key[k]
     end
-    table.insert(by_key[key], run)
+    table.insert(by_key[k], run)
   end
   return order
 end
 
-function Results:ratio(t)
-  local key, of, to = t[1], t.of, type(t.to) == "table" and t.to or { t.to }
-  if not key or not of or #to == 0 then
-    errors.user('ratio: give { "field", of = "system", to = { "system", ... } }')
-  end
-  local out = {}
-  for _, group in ipairs(self:groups()) do
-    local mine, others
-    for _, run in ipairs(group) do
-      if run.system == of then mine = field(run, key) end
-      for _, name in ipairs(to) do
-        local v = run.system == name and field(run, key)
-        if v and (not others or v < others) then others = v end
-      end
-    end
-    if mine and others and mine > 0 then out[#out + 1] = others / mine end
-  end
-  return values(out)
+--- Runs that differ in the system only.
+function M.case_of(run)
+  return { run.experiment or "", run.executor, run.cluster, run.devices, run.point or {},
+    run.parameters, run.link or {} }
 end
 
---- Rows of text in aligned columns; numbers to the right.
+local function check_systems(R, names, at)
+  local have = {}
+  for _, run in ipairs(R.runs) do have[run.system] = true end
+  for _, name in ipairs(names) do
+    if next(have) and not have[name] then
+      schema.unknown("ratio", "system", name, schema.keys_of(have), at)
+    end
+  end
+end
+
+function Results:ratio(t)
+  local at = errors.here()
+  local ok = type(t) == "table" and type(t[1]) == "string" and type(t.of) == "string"
+  local to = ok and (type(t.to) == "table" and t.to or { t.to }) or {}
+  if not ok or #to == 0 then
+    errors.user('ratio: give { "field", of = "system", to = { "system", ... } }', at)
+  end
+  check_key(self, t[1], "ratio", at)
+  check_systems(self, { t.of, unpack(to) }, at)
+  local out, provenance = {}, nil
+  for _, group in ipairs(self:groups(M.case_of)) do
+    local R = M.new(group)
+    local mine, others = R:where { system = t.of }:get(t[1])[1], M.values {}
+    for _, name in ipairs(to) do others[#others + 1] = R:where { system = name }:get(t[1])[1] end
+    if mine and #others > 0 and mine ~= 0 then
+      out[#out + 1] = others:min() / mine
+      provenance = provenance or group[1].provenance
+      if provenance ~= group[1].provenance then
+        errors.user(("ratio: %s and %s runs do not mix; choose with where { executor = ... }")
+          :format(provenance, group[1].provenance), at)
+      end
+    end
+  end
+  return M.values(out)
+end
+
+local function is_numeric(cell)
+  return cell == "" or cell == "-" or cell:match("^[-+]?%d") ~= nil
+end
+
+--- Rows of cells as text in aligned columns, numbers to the right. The first row is the header; a
+--- row without cells is an empty line.
 function M.align(rows)
-  local widths = {}
-  for _, row in ipairs(rows) do
-    for i, cell in ipairs(row) do widths[i] = math.max(widths[i] or 0, #tostring(cell)) end
+  local widths, right = {}, {}
+  for r, row in ipairs(rows) do
+    for i, cell in ipairs(row) do
+      widths[i] = math.max(widths[i] or 0, #tostring(cell))
+      if r > 1 then right[i] = right[i] ~= false and is_numeric(tostring(cell)) end
+    end
   end
   local lines = {}
   for r, row in ipairs(rows) do
@@ -131,57 +191,58 @@ function M.align(rows)
     for i, cell in ipairs(row) do
       local text = tostring(cell)
       local pad = (" "):rep(widths[i] - #text)
-      local right = text:match("^[%d%.%-%+]") and r > 1 or (r == 1 and i > 1)
-      cells[i] = right and pad .. text or text .. pad
+      cells[i] = right[i] and pad .. text or text .. pad
     end
-    lines[r] = (table.concat(cells, "  "):gsub("%s+$", ""))
+    lines[r] = table.concat(cells, "  "):gsub("%s+$", "")
   end
   return table.concat(lines, "\n")
 end
 
+local TABLE = {
+  rows = { type = "any", required = true, doc = "a field or a list of fields" },
+  cols = { type = "string", required = true, doc = "a field" },
+  cell = { type = "function", required = true, doc = "function(run) returning a text" },
+}
+
 function Results:table(t)
-  local row_keys = type(t.rows) == "table" and t.rows or { t.rows }
-  local order, rows, cols, col_seen = {}, {}, {}, {}
-  for _, run in ipairs(self.runs) do
+  local at = errors.here()
+  t = schema.check(TABLE, t, "table", at)
+  local keys = type(t.rows) == "table" and t.rows or { t.rows }
+  for _, key in ipairs { t.cols, unpack(keys) } do check_key(self, key, "table", at) end
+  local function labels_of(run)
     local labels = {}
-    for i, key in ipairs(row_keys) do labels[i] = tostring(field(run, key)) end
-    local id = table.concat(labels, "\0")
-    if not rows[id] then
-      rows[id] = { labels = labels }
-      order[#order + 1] = rows[id]
-    end
-    local col = tostring(field(run, t.cols))
-    if not col_seen[col] then
-      col_seen[col] = true
-      cols[#cols + 1] = col
-    end
-    rows[id][col] = t.cell(run)
+    for i, key in ipairs(keys) do labels[i] = tostring(field(run, key)) end
+    return labels
   end
-  local header = {}
-  for i, key in ipairs(row_keys) do header[i] = key end
-  for _, col in ipairs(cols) do header[#header + 1] = col end
-  local out = { header }
-  for _, row in ipairs(order) do
-    local line = {}
-    for i, label in ipairs(row.labels) do line[i] = label end
-    for _, col in ipairs(cols) do line[#line + 1] = row[col] or "-" end
-    out[#out + 1] = line
+  local cols = self:groups(function(run) return { tostring(field(run, t.cols)) } end)
+  local lines = { { unpack(keys) } }
+  for _, col in ipairs(cols) do table.insert(lines[1], tostring(field(col[1], t.cols))) end
+  for _, row in ipairs(self:groups(labels_of)) do
+    local line = labels_of(row[1])
+    for _, col in ipairs(cols) do
+      local run = M.new(row):where { [t.cols] = field(col[1], t.cols) }.runs[1]
+      line[#line + 1] = run and t.cell(run) or "-"
+    end
+    lines[#lines + 1] = line
   end
-  return M.align(out)
+  return M.align(lines)
 end
 
---- Reads the results of an earlier run back.
+--- moe.results "dir": the results of an earlier run. Runs that did not end are left out.
 function M.read(dir)
   local at = errors.here()
-  local text = errors.call(at, nil, core.read_file, dir .. "/results.json")
-  local data = errors.call(at, nil, core.json_decode, text)
-  if data.schema ~= M.SCHEMA then
-    errors.user(("%s/results.json: schema %s, this program reads %d"):format(dir,
-      tostring(data.schema), M.SCHEMA), nil, at)
+  if type(dir) ~= "string" then schema.refuse("moe.results", dir, "a folder", at) end
+  local name = dir .. "/results.json"
+  local data = errors.call(at, core.json_decode, errors.call(at, core.read_file, name))
+  if type(data) ~= "table" or data.schema ~= M.SCHEMA then
+    errors.user(("moe.results: %s has schema %s, this program reads %d"):format(name,
+      tostring(type(data) == "table" and data.schema), M.SCHEMA), at)
   end
-  return M.new(data.runs)
+  local runs = {}
+  for _, run in ipairs(data.runs) do
+    if run.iteration_ms then runs[#runs + 1] = run end
+  end
+  return M.new(runs)
 end
-
-M.SCHEMA = 1
 
 return M

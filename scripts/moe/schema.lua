@@ -1,16 +1,29 @@
 -- Checks tables of the recipe against field lists: unknown keys, wrong types, numbers out of range,
--- at any depth. The same lists serve `moebench list` and the type stubs.
+-- at any depth. The same lists make the type stubs.
 --
--- A field: { type = "integer"|"number"|"string"|"boolean"|"table"|"function"|"any"|schema,
---            default =, required = true, lo =, hi =, enum = { ... }, doc = "what, unit, source" }
--- A number may also be moe.assumed{...}, whose value then stands.
+-- A field: { type =, default =, required =, lo =, hi =, enum = { ... }, doc = "what, unit" }
+-- type: "integer", "number", "string", "boolean", "table", "function", "any"; "list", with of = the
+-- field of an entry; a table of fields; or a class of objects that the library made (M.class). A
+-- number may be moe.assumed{...} where its use is recorded.
 local core = require "moe.core"
 local errors = require "moe.errors"
 
 local M = {}
 
---- A constant without a source: { value, lo, hi, why }.
-M.assumed_mt = { __tostring = function(a) return tostring(a.value) end }
+--- class -> { mt =, what = "a model, as moe.model.gpt2_moe {...}" }
+M.classes = {}
+
+--- Makes a class of objects; returns their metatable.
+function M.class(name, what)
+  local mt = { __name = name }
+  M.classes[name] = { mt = mt, what = what }
+  return mt
+end
+
+local function is_a(name, value)
+  return type(value) == "table" and getmetatable(value) == M.classes[name].mt
+end
+M.is_a = is_a
 
 local function keys_of(t)
   local keys = {}
@@ -20,24 +33,48 @@ local function keys_of(t)
 end
 M.keys_of = keys_of
 
+function M.merged(a, b)
+  local out = {}
+  for k, v in pairs(a) do out[k] = v end
+  for k, v in pairs(b) do out[k] = v end
+  return out
+end
+
 local function show(v)
   if type(v) == "string" then return ("'%s'"):format(v) end
   if type(v) == "table" then return "a table" end
   if type(v) == "function" then return "a function" end
   return tostring(v)
 end
-M.show = show
 
---- "unknown key 'capcity' ... Did you mean 'capacity'?"
+local function guess(name, names)
+  local near = core.nearest(tostring(name), names)
+  return near and near ~= "" and (". Did you mean '%s'?"):format(near)
+end
+
+--- Raises "path: value is not allowed; give ...".
+local function refuse(path, value, give, at)
+  errors.user(("%s: %s is not allowed; give %s"):format(path, show(value), give), at)
+end
+M.refuse = refuse
+
+--- Raises "path: unknown key 'capcity'. Did you mean 'capacity'?".
 function M.unknown(path, what, name, names, at)
   local text = ("%s: unknown %s '%s'"):format(path, what, tostring(name))
-  local near = core.nearest(tostring(name), names)
-  if near and near ~= "" then
-    text = text .. (". Did you mean '%s'?"):format(near)
-  else
-    text = text .. ", have: " .. table.concat(names, ", ")
-  end
-  errors.user(text, type(name) == "string" and name or nil, at)
+  errors.user(text .. (guess(name, names) or ", have: " .. table.concat(names, ", ")), at,
+    what == "key" and path .. "." .. tostring(name) or nil)
+end
+
+--- A table of the library's surface: reading another name is an error. `later` says what is asked
+--- for but not there in this version.
+function M.namespace(path, what, members, later)
+  return setmetatable(members, { __index = function(_, name)
+    local at = errors.here()
+    if later and later[name] then
+      errors.user(("%s.%s: is not in this version"):format(path, name), at)
+    end
+    M.unknown(path, what, name, keys_of(members), at)
+  end })
 end
 
 local function range_text(field)
@@ -46,88 +83,99 @@ local function range_text(field)
   return ""
 end
 
-local function number(field, value, path, key, at, assumed)
-  if type(value) == "table" and getmetatable(value) == M.assumed_mt then
-    assumed[path] = value
+local function check_number(field, value, path, at, assumed)
+  if assumed and is_a("assumed", value) then
+    assumed[path] = { value = value.value, lo = value.lo, hi = value.hi, why = value.why }
     value = value.value
   end
-  local kind = field.type == "integer" and "an integer" or "a number"
-  local wrong = type(value) ~= "number" or value ~= value
-    or (field.type == "integer" and value ~= math.floor(value))
-    or (field.lo and value < field.lo) or (field.hi and value > field.hi)
-    or value == math.huge or value == -math.huge
-  if wrong then
-    errors.user(("%s: %s is not allowed; give %s%s"):format(path, show(value), kind,
-      range_text(field)), key, at)
-  end
-  return value
+  local fits = type(value) == "number" and value == value and math.abs(value) ~= math.huge
+    and (field.type == "number" or value == math.floor(value))
+    and not (field.lo and value < field.lo) and not (field.hi and value > field.hi)
+  if fits then return value end
+  refuse(path, value, (field.type == "integer" and "an integer" or "a number")
+    .. range_text(field), at)
 end
 
-local check_field
-
---- Returns a new table with defaults filled in. `assumed` collects moe.assumed constants by path.
-function M.check(fields, value, path, at, assumed)
-  assumed = assumed or {}
-  at = at or errors.here()
-  if type(value) ~= "table" then
-    errors.user(("%s: %s is not allowed; give a table"):format(path, show(value)), nil, at)
+local function check_list(field, value, path, at, assumed)
+  if type(value) ~= "table" or getmetatable(value) then refuse(path, value, "a list", at) end
+  for key in pairs(value) do
+    if type(key) ~= "number" or key < 1 or key > #value or key ~= math.floor(key) then
+      errors.user(("%s: is a list; '%s' has no place in it"):format(path, tostring(key)), at,
+        path .. "." .. tostring(key))
+    end
   end
   local out = {}
-  for key in pairs(value) do
-    if fields[key] == nil then M.unknown(path, "key", key, keys_of(fields), at) end
-  end
-  for key, field in pairs(fields) do
-    out[key] = check_field(field, value[key], path .. "." .. key, key, at, assumed)
+  for i, entry in ipairs(value) do
+    out[i] = M.field(field.of, entry, ("%s[%d]"):format(path, i), at, assumed)
   end
   return out
 end
 
-function check_field(field, value, path, key, at, assumed)
+local function check_enum(field, value, path, at)
+  for _, allowed in ipairs(field.enum) do
+    if value == allowed then return value end
+  end
+  refuse(path, value, "one of: " .. table.concat(field.enum, ", ")
+    .. (guess(value, field.enum) or ""), at)
+end
+
+--- The checked value of one field: its default where it is nil.
+function M.field(field, value, path, at, assumed)
   if value == nil then
-    if field.required then errors.user(path .. ": is missing; " .. (field.doc or ""), nil, at) end
-    return field.default
+    if field.required then
+      errors.user(path .. ": is missing" .. (field.doc and "; " .. field.doc or ""), at,
+        path:match("^(.*)%."))
+    end
+    value = field.default
+    if value == nil then return nil end
   end
   local kind = field.type
   if type(kind) == "table" then return M.check(kind, value, path, at, assumed) end
+  if kind == "list" then return check_list(field, value, path, at, assumed) end
   if kind == "integer" or kind == "number" then
-    return number(field, value, path, key, at, assumed)
+    return check_number(field, value, path, at, assumed)
   end
-  if kind ~= "any" and type(value) ~= kind then
-    errors.user(("%s: %s is not allowed; give a %s%s"):format(path, show(value), kind,
-      field.enum and (": " .. table.concat(field.enum, ", ")) or ""), key, at)
+  if M.classes[kind] then
+    if not is_a(kind, value) then refuse(path, value, M.classes[kind].what, at) end
+  elseif kind ~= "any" and type(value) ~= kind then
+    refuse(path, value, field.enum and "one of: " .. table.concat(field.enum, ", ")
+      or "a " .. kind, at)
   end
-  if field.enum then
-    for _, allowed in ipairs(field.enum) do
-      if value == allowed then return value end
-    end
-    local near = core.nearest(tostring(value), field.enum)
-    errors.user(("%s: %s is not allowed; give one of: %s%s"):format(path, show(value),
-      table.concat(field.enum, ", "),
-      near and near ~= "" and (". Did you mean '%s'?"):format(near) or ""), key, at)
-  end
-  return value
+  return field.enum and check_enum(field, value, path, at) or value
 end
-M.check_field = check_field
 
+--- A new table with the checked values and defaults. `assumed` collects moe.assumed constants by
+--- path; without it they are refused.
+function M.check(fields, value, path, at, assumed)
+  if type(value) ~= "table" or getmetatable(value) then refuse(path, value, "a table", at) end
+  for key in pairs(value) do
+    if fields[key] == nil then M.unknown(path, "key", key, keys_of(fields), at) end
+  end
+  local out = {}
+  for key, field in pairs(fields) do
+    out[key] = M.field(field, value[key], path .. "." .. key, at, assumed)
+  end
+  return out
+end
+
+local assumed_mt = M.class("assumed", "moe.assumed {...}")
+
+M.ASSUMED = {
+  value = { type = "number", required = true, doc = "the value used" },
+  lo = { type = "number", required = true, doc = "lower end of the band" },
+  hi = { type = "number", required = true, doc = "upper end of the band" },
+  why = { type = "string", required = true, doc = "why this value" },
+}
+
+--- moe.assumed{ value =, lo =, hi =, why = }: a constant without a source.
 function M.assumed(t)
   local at = errors.here()
-  local a = M.check({
-    value = { type = "number", required = true, doc = "the value used" },
-    lo = { type = "number", required = true, doc = "lower end of the band" },
-    hi = { type = "number", required = true, doc = "upper end of the band" },
-    why = { type = "string", required = true, doc = "why this value" },
-  }, t, "moe.assumed", at)
+  local a = M.check(M.ASSUMED, t, "moe.assumed", at)
   if not (a.lo <= a.value and a.value <= a.hi) then
-    errors.user(("moe.assumed: value %s does not lie between lo = %s and hi = %s"):format(a.value,
-      a.lo, a.hi), "value", at)
+    errors.user(("moe.assumed.value: %s does not lie between lo = %s and hi = %s"):format(a.value,
+      a.lo, a.hi), at)
   end
-  return setmetatable(a, M.assumed_mt)
-end
-
---- value, or the value of an assumed constant.
-function M.value_of(v)
-  if type(v) == "table" and getmetatable(v) == M.assumed_mt then return v.value end
-  return v
+  return setmetatable(a, assumed_mt)
 end
 
 return M

@@ -1,58 +1,32 @@
--- Targets: what a plan is made for. A target turns (model, cluster, system) into the core's plan
--- specification, for simulation on a cluster or for execution on CPU ranks.
+-- Targets: what a plan is made for. A target turns (model, cluster or ranks, system) into the
+-- core's plan specification, for simulation on a cluster or for execution on CPU ranks.
+local cluster_lib = require "moe.cluster"
 local core = require "moe.core"
 local errors = require "moe.errors"
 local model_lib = require "moe.model"
-local schema = require "moe.schema"
 local system_lib = require "moe.system"
 
 local M = {}
 
-local LINK = {
-  bytes_per_s = { type = "number", lo = 1e3, hi = 1e13, required = true,
-    doc = "bytes a second, one way" },
-  latency_us = { type = "number", lo = 0, hi = 1e7, default = 0, doc = "one traversal" },
-}
-M.LINK = LINK
-
-local OPTIMIZER = {
+M.OPTIMIZER = {
   name = { type = "string", enum = { "sgd" }, default = "sgd" },
   lr = { type = "number", lo = 0, hi = 1e6, default = 0.1 },
   momentum = { type = "number", lo = 0, hi = 1, default = 0.9 },
 }
 
-function M.optimizer(t, path, at)
-  local o = schema.check(OPTIMIZER, t or {}, path, at)
-  return { lr = o.lr, momentum = o.momentum }
-end
-
--- What the core takes of a cluster.
-local function plain(cluster)
-  local out = {}
-  for _, k in ipairs { "name", "nodes", "devices_per_node", "device", "intra", "nic",
-    "nics_per_node", "a2a_base_us", "a2a_per_peer_us" } do
-    out[k] = cluster[k]
-  end
-  return out
-end
-
 --- Specification for simulation on a cluster.
-function M.cluster_spec(model, cluster, system, optimizer)
-  if not cluster.device then
-    errors.user("cluster: device is missing; a simulation needs its rates", nil, system.at)
-  end
-  local resolved, gate = model_lib.resolve(model, cluster.devices, "f16", model.at)
+function M.cluster_spec(model, cluster, optimizer)
+  local resolved, gate = model_lib.resolve(model, cluster.devices, "f16")
   return { model = resolved, gate = gate, optimizer = optimizer, ranks = cluster.devices,
-    cluster = plain(cluster), fill = model_lib.fill(resolved), cost = { kind = "roofline" },
-    element_bytes = 0 }
+    cluster = cluster_lib.plain(cluster), fill = model_lib.fill(resolved),
+    cost = { kind = "roofline" }, element_bytes = 0 }
 end
 
---- Specification for CPU ranks; link may be nil (the ranks' memory is the wire).
+--- Specification for CPU ranks; link may be nil (the ranks' memory is the wire). The rates stand
+--- for no machine: they matter only where no op is profiled, and there no time is reported.
 function M.cpu_spec(model, ranks, link, optimizer, precision)
-  local resolved, gate = model_lib.resolve(model, ranks, "f32", model.at)
-  local rate = link and link.bytes_per_s or 1e12
-  local latency = link and link.latency_us or 0
-  local wire = { bytes_per_s = rate, latency_us = latency }
+  local resolved, gate = model_lib.resolve(model, ranks, "f32")
+  local wire = link or { bytes_per_s = 1e12, latency_us = 0 }
   return { model = resolved, gate = gate, optimizer = optimizer, ranks = ranks,
     cluster = { name = "cpu", nodes = ranks, devices_per_node = 1, nics_per_node = 1,
       device = { name = "cpu", gemm_flops_per_s = 1e11, vector_flops_per_s = 1e10,
@@ -63,22 +37,34 @@ function M.cpu_spec(model, ranks, link, optimizer, precision)
     element_bytes = precision == "f64" and 8 or 4 }
 end
 
---- Plans every candidate of the system, simulates each, and returns the fastest:
---- plan, its simulation, the chosen label (nil without moe.best), and all candidates' times.
+--- Whether the plan depends on how long ops take: where it is chosen, or a stage reads costs.
+function M.reads_times(candidates)
+  for _, stage in ipairs(candidates[1].stages) do
+    if stage.apply or stage.name == "dw_schedule" then return true end
+  end
+  return #candidates > 1
+end
+
+--- One plan: of a system of system.expand(). Errors stand at the line of `at`.
+function M.plan_of(spec, candidate, at)
+  spec.system = candidate
+  return errors.call(at, core.plan, spec)
+end
+
+--- Plans every candidate of the system, simulates each and keeps the fastest:
+--- { plan, sim = its simulation, candidate, tried = { { choice, iteration_ms } } }.
 function M.plan(spec, system)
-  local best_plan, best_sim, choice
-  local tried = {}
-  for _, candidate in ipairs(system_lib.expand(system)) do
-    spec.system = candidate
-    local plan = errors.call(system.at, nil, core.plan, spec)
-    local sim = errors.call(system.at, nil, plan.simulate, plan)
-    tried[#tried + 1] = { choice = candidate.choice, iteration_ms = sim.iteration_ms }
-    if not best_sim or sim.iteration_ms < best_sim.iteration_ms then
-      best_plan, best_sim, choice = plan, sim, candidate.choice
+  local best
+  local tried = core.array {}
+  for i, candidate in ipairs(system_lib.expand(system)) do
+    local plan = M.plan_of(spec, candidate, system.at)
+    local sim = errors.call(system.at, plan.simulate, plan)
+    tried[i] = { choice = candidate.choice, iteration_ms = sim.iteration_ms }
+    if not best or sim.iteration_ms < best.sim.iteration_ms then
+      best = { plan = plan, sim = sim, candidate = candidate, tried = tried }
     end
   end
-  spec.system = nil
-  return best_plan, best_sim, choice, tried
+  return best
 end
 
 return M

@@ -1,0 +1,72 @@
+-- `moebench list [kind]`: what there is, read from the same tables as the checks.
+local cluster = require "moe.cluster"
+local core = require "moe.core"
+local papers = require "moe.papers.lancet"
+local results = require "moe.results"
+local schema = require "moe.schema"
+local stubs = require "moe.stubs"
+local system = require "moe.system"
+
+local M = {}
+
+local function clusters()
+  local out = { { name = "custom", doc = "every number given in the recipe" } }
+  for _, name in ipairs(cluster.files) do
+    out[#out + 1] = { name = name, doc = cluster.doc(name) }
+  end
+  return out
+end
+
+local function systems()
+  local out = {}
+  for i, name in ipairs(schema.keys_of(system.known)) do
+    out[i] = { name = name, doc = system.known[name].doc }
+  end
+  return out
+end
+
+local function claims()
+  local out = {}
+  for i, id in ipairs(schema.keys_of(papers)) do
+    local c = papers[id]
+    out[i] = { name = id, doc = ("%s: %s %g %s"):format(c.figure, c.text, c.value, c.unit) }
+  end
+  return out
+end
+
+local LISTS = { clusters = clusters, systems = systems, claims = claims,
+  models = function()
+    return { { name = "gpt2_moe", doc = "GPT-2 with MoE FFNs in every other block" } }
+  end }
+for _, kind in ipairs { "gates", "passes", "executors", "ops" } do
+  LISTS[kind] = function() return core.table(kind) end
+end
+
+local function say_list(kind)
+  local rows = { { kind } }
+  for _, item in ipairs(LISTS[kind]()) do
+    local options = {}
+    for i, o in ipairs(item.options or {}) do
+      options[i] = ("%s = %s"):format(o.name, tostring(o.default))
+    end
+    rows[#rows + 1] = { "  " .. item.name, item.doc
+      .. (#options > 0 and (" { %s }"):format(table.concat(options, ", ")) or "") }
+  end
+  core.say(results.align(rows))
+end
+
+--- Prints one kind, or all; "stubs" are type stubs for lua-language-server.
+function M.list(kind)
+  if kind == "stubs" then return core.say(stubs.text()) end
+  local kinds = schema.keys_of(LISTS)
+  if not kind then
+    for _, name in ipairs(kinds) do say_list(name) end
+  elseif LISTS[kind] then
+    say_list(kind)
+  else
+    kinds[#kinds + 1] = "stubs"
+    schema.unknown("list", "kind", kind, kinds)
+  end
+end
+
+return M

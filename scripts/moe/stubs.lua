@@ -1,0 +1,188 @@
+-- Type stubs for lua-language-server, from the same field lists as the checks: `moebench list stubs
+-- > moe.lua`, in a folder that the editor's workspace.library names.
+local claims = require "moe.claims"
+local cluster = require "moe.cluster"
+local core = require "moe.core"
+local experiment = require "moe.experiment"
+local model = require "moe.model"
+local policy = require "moe.policy"
+local results = require "moe.results"
+local schema = require "moe.schema"
+local system = require "moe.system"
+local target = require "moe.target"
+local train = require "moe.train"
+
+local M = {}
+
+-- Field lists that stand inside others.
+local NESTED = { [cluster.DEVICE] = "moe.Device", [cluster.LINK] = "moe.ClusterLink",
+  [train.LINK] = "moe.Link", [target.OPTIMIZER] = "moe.Optimizer",
+  [system.REDUCE] = "moe.AllReduce" }
+
+local function class_name(name) return "moe." .. name:sub(1, 1):upper() .. name:sub(2) end
+
+local function type_text(field)
+  local kind = field.type
+  if NESTED[kind] then return NESTED[kind] end
+  if kind == "list" then return ("(%s)[]"):format(type_text(field.of)) end
+  if schema.classes[kind] then return class_name(kind) end
+  if field.enum then return ('"%s"'):format(table.concat(field.enum, '"|"')) end
+  return kind
+end
+
+local function doc_text(field)
+  local parts = { field.doc }
+  if field.lo and field.hi then
+    parts[#parts + 1] = ("(%s to %s)"):format(field.lo, field.hi)
+  elseif field.lo then
+    parts[#parts + 1] = ("(at least %s)"):format(field.lo)
+  end
+  if field.default ~= nil and type(field.default) ~= "table" then
+    parts[#parts + 1] = ("[%s]"):format(tostring(field.default))
+  end
+  return table.concat(parts, " ")
+end
+
+-- A class whose fields are a field list's; assumed: numbers may be moe.assumed.
+local function class(out, name, fields, assumed)
+  out[#out + 1] = "---@class " .. name
+  for _, key in ipairs(schema.keys_of(fields)) do
+    local field = fields[key]
+    local text = type_text(field)
+    if assumed and text == "number" then text = "number|moe.Assumed" end
+    out[#out + 1] = ("---@field %s%s %s %s"):format(key, field.required and "" or "?", text,
+      doc_text(field)):gsub("%s+$", "")
+  end
+  out[#out + 1] = ""
+end
+
+local function constructor(out, name, fields, returned)
+  out[#out + 1] = ("---@param t %s"):format(fields)
+  out[#out + 1] = ("---@return %s"):format(returned)
+  out[#out + 1] = ("function moe.%s(t) end\n"):format(name)
+end
+
+-- What cannot be read from a field list.
+local FIXED = [[
+---@class moe.Values
+---@field mean fun(self): number?
+---@field max fun(self): number?
+---@field min fun(self): number?
+---@field median fun(self): number?
+
+---@class moe.Results
+---@field runs moe.Run[]
+---@field where fun(self, fields: table): moe.Results
+---@field each fun(self): fun(): moe.Run
+---@field get fun(self, field: string): moe.Values
+---@field ratio fun(self, t: table): moe.Values
+---@field table fun(self, t: table): string
+
+---@class moe.Plan
+---@field order fun(self, lane: string): string[]
+---@field text fun(self): string
+---@field explain fun(self): string
+---@field memory fun(self): table
+---@field info fun(self): table
+---@field simulate fun(self): table
+---@field run fun(self, executor: "cpu", t?: moe.RunFields): table
+
+---@class moe.TrainResult
+---@field losses number[]
+---@field moe table[][] [step][layer]: layer, capacity, dropped, checksum, min_margin, counts
+---@field grad_l2 table<string, number> of the first step
+---@field param_l2 table<string, number> after the last step
+---@field digest string
+---@field samples_ms number[]
+
+---@class moe
+---@field version string
+local moe = { model = {}, cluster = {}, pass = {}, policy = {} }
+
+---@param name string
+---@return fun(t: table): moe.System
+function moe.system(name) end
+
+---@param constructor fun(t?: table): moe.Pass
+---@param options table one option a list of values
+---@return moe.Best
+function moe.best(constructor, options) end
+
+---@param e moe.Experiment
+---@return moe.Results
+function moe.run(e) end
+
+---@param dir string
+---@return moe.Results
+function moe.results(dir) end
+]]
+
+local function field_classes(out)
+  class(out, "moe.AssumedFields", schema.ASSUMED)
+  class(out, "moe.ModelFields", model.FIELDS)
+  class(out, "moe.Device", cluster.DEVICE, true)
+  class(out, "moe.ClusterLink", cluster.LINK, true)
+  class(out, "moe.ClusterFields", cluster.FIELDS, true)
+  class(out, "moe.Link", train.LINK)
+  class(out, "moe.Optimizer", target.OPTIMIZER)
+  class(out, "moe.AllReduce", system.REDUCE)
+  class(out, "moe.RunFields", train.RUN)
+  class(out, "moe.CpuRunFields", experiment.CPU)
+  class(out, "moe.TrainFields", train.TRAIN)
+  class(out, "moe.PlanFields", train.PLAN)
+  class(out, "moe.Case", experiment.CASE)
+  class(out, "moe.ExperimentFields", experiment.FIELDS)
+  class(out, "moe.ClaimFields", claims.FIELDS)
+  for _, kind in ipairs(schema.keys_of(policy.KINDS)) do
+    class(out, ("moe.policy.%sFields"):format(kind), policy.KINDS[kind])
+  end
+  for _, row in ipairs(core.table "passes") do
+    class(out, "moe.pass." .. row.name .. "Options", policy.pass_options(row))
+  end
+end
+
+local function run_class(out)
+  out[#out + 1] = "---@class moe.Run"
+  for _, key in ipairs(schema.keys_of(results.FIELDS)) do
+    out[#out + 1] = ("---@field %s any %s"):format(key, results.FIELDS[key])
+  end
+  out[#out + 1] = ""
+end
+
+local function constructors(out)
+  constructor(out, "assumed", "moe.AssumedFields", "moe.Assumed")
+  constructor(out, "claim", "moe.ClaimFields", "moe.Claim")
+  constructor(out, "experiment", "moe.ExperimentFields", "moe.Experiment")
+  constructor(out, "model.gpt2_moe", "moe.ModelFields", "moe.Model")
+  constructor(out, "plan", "moe.PlanFields", "moe.Plan")
+  constructor(out, "train", "moe.TrainFields", "moe.TrainResult")
+  for _, name in ipairs(schema.keys_of(cluster.constructors)) do
+    constructor(out, "cluster." .. name,
+      name == "custom" and "moe.ClusterFields" or "{ nodes: integer }", "moe.Cluster")
+  end
+  for _, kind in ipairs(schema.keys_of(policy.KINDS)) do
+    constructor(out, "policy." .. kind, ("moe.policy.%sFields"):format(kind),
+      ("fun(options?: table): %s"):format(kind == "gate" and "moe.Gate" or "moe.Pass"))
+  end
+  for _, row in ipairs(core.table "passes") do
+    out[#out + 1] = "---" .. row.doc
+    constructor(out, "pass." .. row.name, ("moe.pass.%sOptions?"):format(row.name), "moe.Pass")
+  end
+end
+
+--- The text of the stub file.
+function M.text()
+  local out = { "---@meta moe", "-- Made by `moebench list stubs`.\n" }
+  for _, name in ipairs(schema.keys_of(schema.classes)) do
+    out[#out + 1] = "---@class " .. class_name(name)
+  end
+  out[#out + 1] = ""
+  field_classes(out)
+  run_class(out)
+  out[#out + 1] = FIXED
+  constructors(out)
+  out[#out + 1] = "return moe"
+  return table.concat(out, "\n")
+end
+
+return M

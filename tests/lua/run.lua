@@ -1,0 +1,31 @@
+-- luajit run.lua: tests of the Lua library, without the program. Status 1 when one fails.
+local here = arg[0]:match("^(.*)/[^/]*$") or "."
+local root = here .. "/../.."
+package.path = ("%s/?.lua;%s/scripts/?.lua;%s/scripts/?/init.lua"):format(here, root, root)
+
+local world = require "world"
+world.scripts_dir = root .. "/scripts"
+pairs = world.sorted_pairs  -- luacheck: ignore
+
+local failed, passed = 0, 0
+
+-- One test: a sentence and a function that raises an error when it is not true.
+function package.loaded.test(sentence, body)
+  local ok, why = xpcall(body, function(e)
+    return type(e) == "table" and (e.message or "a table") or debug.traceback(e, 2)
+  end)
+  if ok then
+    passed = passed + 1
+  else
+    failed = failed + 1
+    print(("FAILED: %s\n  %s"):format(sentence, why))
+  end
+end
+
+for _, name in ipairs { "places", "fields", "policies", "experiments", "results", "scripts",
+  "lists" } do
+  require("test_" .. name)
+end
+
+print(("%d passed, %d failed"):format(passed, failed))
+os.exit(failed == 0 and 0 or 1)

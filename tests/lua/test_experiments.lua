@@ -1,0 +1,243 @@
+-- Points, systems, targets, and what is on disk afterwards.
+local expect = require "expect"
+local world = require "world"
+local test = require "test"
+
+local function experiment(fields)
+  return expect.HEAD .. [[
+return moe.experiment { name = "x", over = { nodes = { 2, 4 }, gpu = { "p4de", "p3dn" } },
+  params = { factor = 1, word = "a", flag = false },
+  case = function(p) return { model = m, cluster = moe.cluster[p.gpu] { nodes = p.nodes },
+    systems = { moe.system "raf" {}, moe.system "tutel" {}, moe.system "lancet" {} } } end,
+]] .. fields .. "}"
+end
+
+local function points(w)
+  local out = {}
+  for _, run in ipairs(w.results.runs) do
+    if run.system == "raf" and run.point then
+      out[#out + 1] = ("%s %d"):format(run.point.gpu, run.point.nodes)
+    end
+  end
+  return out
+end
+
+test("the points are the product of all lists", function()
+  local w = expect.runs(experiment "")
+  expect.equal(points(w), { "p4de 2", "p4de 4", "p3dn 2", "p3dn 4" })
+  expect.equal(#w.results.runs, 12)
+  expect.equal(w.results.runs[1].provenance, "simulated")
+  expect.equal(w.results.runs[1].devices, 16)
+end)
+
+test("--set narrows a list and replaces a parameter", function()
+  expect.equal(points(expect.runs(experiment "", { set = { gpu = "p3dn" } })),
+    { "p3dn 2", "p3dn 4" })
+  local w = expect.runs(experiment "", { set = { nodes = "4.0", factor = "2", word = "b",
+    flag = "true" } })
+  expect.equal(points(w), { "p4de 4", "p3dn 4" })
+  expect.equal(w.results.experiments[1].params, { factor = 2, word = "b", flag = true })
+  expect.equal(w.results.experiments[1].over, { gpu = { "p4de", "p3dn" }, nodes = { 4 } })
+end)
+
+local function set(name, text) return world.run(experiment "", { set = { [name] = text } }) end
+
+test("--set of an unknown name, a value not in the list, or of another type is refused", function()
+  expect.failed(set("nodez", "2"), 2, "--set: unknown name 'nodez'. Did you mean 'nodes'?")
+  expect.failed(set("nodes", "3"), 2, "--set nodes=3", "have: 2, 4")
+  expect.failed(set("factor", "two"), 2, "--set factor=two: give a number")
+  expect.failed(set("flag", "yes"), 2, "--set flag=yes: give a boolean")
+end)
+
+test("a case that reads a name it does not have is an error", function()
+  expect.fails(expect.HEAD .. [[
+return moe.experiment { name = "x", over = { nodes = { 2 } }, case = function(p)
+  return { model = m, cluster = moe.cluster.p4de { nodes = p.nods }, systems = {} } end }
+]], 3, "case: unknown coordinate 'nods'. Did you mean 'nodes'?")
+end)
+
+test("moe.best takes the fastest by simulation and records what it chose from", function()
+  local run = expect.runs(experiment "").results.runs[2]
+  expect.equal(run.system, "tutel")
+  expect.equal(run.choice, "degree=4")
+  expect.equal(run.iteration_ms, 90)
+  expect.equal(#run.candidates, 4)
+  expect.equal(run.stages[1].options, { degree = 4 })
+end)
+
+test("two searches in one system are a product", function()
+  local w = expect.runs(expect.HEAD .. [[
+local c = moe.pass.capacity_pipeline
+return moe.experiment { name = "x", model = m, cluster = moe.cluster.p4de { nodes = 2 },
+  systems = { moe.system "s" { moe.best(c, { degree = { 1, 4 } }),
+    moe.best(moe.pass.dw_schedule, { order = { "fit", "size" } }) } } }
+]])
+  expect.equal(#w.plans, 4)
+  expect.equal(w.results.runs[1].choice, "degree=4 order=fit")
+end)
+
+test("assumed constants of the cluster stand with every simulated run", function()
+  local run = expect.runs(experiment "").results.runs[1]
+  expect.equal(run.assumed["cluster.p4de.device.gemm_efficiency"].value, 0.3)
+end)
+
+test("a system given twice, none, and an unknown one to execute are refused", function()
+  local head = expect.HEAD .. 'return moe.experiment { name = "x", model = m,\n'
+  expect.fails(head .. 'systems = { moe.system "raf" {}, moe.system "raf" {} } }', 3,
+    "experiment.systems: 'raf' stands there twice")
+  expect.fails(head .. "systems = {} }", 3, "systems: the list is empty")
+  expect.fails(head .. 'systems = { moe.system "raf" {} },\n'
+    .. 'run = { { "cpu", systems = { "rav" } } } }', 4, "run[1].systems[1]: unknown system 'rav'")
+end)
+
+test("case and model together, over without case, simulate without cluster are refused", function()
+  local head = expect.HEAD .. 'return moe.experiment { name = "x", '
+  expect.fails(head .. "model = m,\ncase = function() end }", 3, "give case, or model")
+  expect.fails(head .. 'model = m, systems = { moe.system "raf" {} },\nover = { a = { 1 } } }', 3,
+    "needs case")
+  expect.fails(head .. 'model = m, systems = { moe.system "raf" {} } }', 2, "cluster is missing")
+  expect.fails(head .. "case = function() end }", 2, "experiment.case: nil is not allowed")
+  expect.fails(head .. "case = function() return { model = m, sytems = {} } end }", 2,
+    "experiment.case: unknown key 'sytems'. Did you mean 'systems'?")
+  expect.fails(head .. 'over = {\n a = {} }, case = function() end }', 3,
+    "over.a: the list is empty")
+  expect.fails(head .. 'over = { a = { 1 } }, params = { a = 1 }, case = function() end }', 2,
+    "also stands in experiment.params")
+end)
+
+test("an options table beside the entries of run is not passed over", function()
+  expect.fails(expect.HEAD .. [[
+return moe.experiment { name = "x", model = m, systems = { moe.system "raf" {} },
+  run = { "cpu",
+    ranks = 2 } }
+]], 4, "experiment.run: is a list; 'ranks' has no place in it")
+  expect.fails(expect.HEAD .. 'return moe.experiment { name = "x", model = m,\n'
+    .. 'run = { "cuda" } }', 3, "unknown executor 'cuda'")
+end)
+
+local CPU = 'run = { "simulate", { "cpu", ranks = 2, steps = 3, link = { bytes_per_s = 1e8 } } }, '
+
+test("points that make the same executed run share it", function()
+  local w = expect.runs(experiment(CPU))
+  expect.equal(#w.executed, 3)
+  expect.equal(#w.results.runs, 15)
+  local run = w.results.runs[13]
+  expect.equal(run.executor, "cpu")
+  expect.equal(#run.points, 4)
+  expect.equal(run.provenance, "emulated")
+  expect.equal(run.drops, { 7, 7, 7 })
+end)
+
+test("executed runs that differ in a gate's options or a pass's are not shared", function()
+  local w = expect.runs([[
+local moe = require "moe"
+local g = moe.policy.gate { name = "mine", scope = "token", params = { n = 1 },
+  route = function() end }
+return moe.experiment { name = "x", over = { n = { 1, 2 }, degree = { 1, 2 } },
+  case = function(p) return { model = moe.model.gpt2_moe { layers = 2, hidden = 32, heads = 4,
+      vocab = 256, seq = 16, batch = 2, experts = 4, gate = g { n = p.n } },
+    systems = { moe.system "s" { moe.pass.capacity_pipeline { degree = p.degree } } } } end,
+  run = { { "cpu", ranks = 2 } } }
+]])
+  expect.equal(#w.executed, 4)
+end)
+
+test("what differs on a target replaces the model's fields, partners included", function()
+  local w = expect.runs(experiment [[
+    run = { { "cpu", ranks = 2, model = { layers = 4, batch = 8 } } }]])
+  local model = w.executed[1].spec.model
+  expect.equal({ model.layers, model.hidden, model.batch_per_device }, { 4, 32, 4 })
+  expect.fails(experiment 'run = { { "cpu",\n model = { layerz = 4 } } }', 7,
+    "experiment.run[1].model: unknown key 'layerz'")
+  expect.fails(experiment 'run = { { "cpu",\n model = { batch = 2, batch_per_device = 2 } } }', 7,
+    "not both")
+end)
+
+test("the first step is a sample but not in the medians; the error is of those", function()
+  local run = expect.runs(experiment(CPU)).results.runs[13]
+  expect.equal(#run.samples_ms, 3)
+  assert(run.samples_ms[1] > run.samples_ms[2])
+  expect.equal(run.iteration_ms, run.samples_ms[2])
+  assert(math.abs(run.prediction.error - 0.1) < 1e-9)
+end)
+
+test("a prediction is on disk before its run starts", function()
+  local seen
+  local text = experiment('run = { { "cpu", ranks = 2 } }')
+  local w = world.run(text, {}, "run", function(w, core)
+    local plan = core.plan
+    core.plan = function(spec)
+      local p = plan(spec)
+      local run = p.run
+      p.run = function(...)
+        seen = seen or world.decode(w.files["out/results.json"]).runs[1]
+        return run(...)
+      end
+      return p
+    end
+  end)
+  assert(not w.error, w.message)
+  assert(seen.prediction.frozen and seen.prediction.iteration_ms > 0)
+  expect.equal(seen.losses, nil)
+end)
+
+test("results complete before a failure are on disk and printed, the error once", function()
+  local w = world.run(experiment(CPU), {}, "run", function(w) w.fails_in = "tutel" end)
+  expect.equal(w.error.kind, "run")
+  expect.equal(w.message, "rank 1 is gone")
+  local complete = {}
+  for _, run in ipairs(w.results.runs) do
+    if run.executor == "cpu" and run.iteration_ms then complete[#complete + 1] = run.system end
+  end
+  expect.equal(complete, { "raf" })
+  assert(w.output:find("Executed on 2 CPU ranks", 1, true), w.output)
+  assert(w.files["out/trace-013-raf-executed.json"])
+end)
+
+test("--executor chooses targets, --ranks changes their ranks", function()
+  local w = expect.runs(experiment(CPU), { executor = "cpu", ranks = 4 })
+  expect.equal(#w.results.runs, 3)
+  expect.equal(w.executed[1].spec.ranks, 4)
+  expect.failed(world.run(experiment "", { executor = "cpu" }), 2,
+    "--executor: unknown executor for this recipe 'cpu', have: simulate")
+end)
+
+test("checking plans everything for every target and runs nothing", function()
+  local w = expect.runs(experiment(CPU), {}, "check")
+  expect.equal(#w.executed, 0)
+  expect.equal(w.output, "ok: x, 15 plans")
+  expect.equal(next(w.files), nil)
+  local last = w.plans[#w.plans]
+  expect.equal(last.cost.kind, "roofline")
+end)
+
+test("experiments of one recipe stand together in results.json", function()
+  local w = expect.runs(expect.HEAD .. [[
+local function one(name) return moe.experiment { name = name, model = m,
+  cluster = moe.cluster.p4de { nodes = 2 }, systems = { moe.system "raf" {} } } end
+return { one "a", one "b" }
+]])
+  expect.equal(#w.results.experiments, 2)
+  expect.equal({ w.results.runs[1].experiment, w.results.runs[2].experiment }, { "a", "b" })
+end)
+
+test("a recipe returns experiments or nothing", function()
+  for _, value in ipairs { "42", "{}", "{ 1 }", "'x'", "false" } do
+    expect.fails("local moe = require 'moe'\nreturn " .. value, 2,
+      "a recipe returns an experiment, a list of them, or nothing")
+  end
+  expect.equal(expect.runs("local x = 1", {}, "check").output,
+    "ok: the recipe returns no experiment; its calls were made")
+end)
+
+test("values of over may be things with a name", function()
+  local w = expect.runs(expect.HEAD .. [[
+local g = moe.policy.gate { name = "mine", scope = "token", route = function() end }
+return moe.experiment { name = "x", over = { gate = { "switch", g {} } },
+  case = function(p) return { model = moe.model.gpt2_moe { layers = 2, hidden = 32, heads = 4,
+      seq = 16, batch_per_device = 2, experts_per_device = 2, gate = p.gate },
+    cluster = moe.cluster.p4de { nodes = 2 }, systems = { moe.system "raf" {} } } end }
+]], { set = { gate = "mine" } })
+  expect.equal(w.results.runs[1].point, { gate = "mine" })
+  expect.equal(w.plans[1].gate.name, "mine")
+end)

@@ -1,0 +1,166 @@
+-- Models, clusters, systems and options: what is checked, and what the core gets.
+local expect = require "expect"
+local test = require "test"
+
+local function model(fields)
+  return 'local moe = require "moe"\nlocal m = moe.model.gpt2_moe { layers = 2, hidden = 32, '
+    .. "heads = 4, seq = 16, vocab = 256, " .. fields .. " }\n"
+end
+
+local function train(fields, more)
+  return model(fields) .. ("moe.train { model = m, ranks = 2, %s }"):format(more or "")
+end
+
+test("batch and batch_per_device: one of the two", function()
+  expect.fails(model "batch = 2, batch_per_device = 2, experts = 2", 2,
+    "give either batch or batch_per_device, not both")
+  expect.fails(model "experts = 2", 2, "batch or batch_per_device, neither is there")
+end)
+
+test("experts and experts_per_device: one of the two", function()
+  expect.fails(model "batch = 2, experts_per_device = 2, experts = 2", 2, "not both")
+  expect.fails(model "batch = 2", 2, "experts or experts_per_device, neither is there")
+end)
+
+test("capacity and capacity_factor: at most one", function()
+  expect.fails(model "batch = 2, experts = 2, capacity = 'none', capacity_factor = 1", 2,
+    "either capacity or capacity_factor")
+  expect.fails(model "batch = 2, experts = 2, capacity = 'non'", 2, "Did you mean 'none'?")
+end)
+
+test("numbers that are no numbers, fractions and texts are refused with what is allowed", function()
+  for _, bad in ipairs { "0/0", "1/0", "2.5", "'4'", "{}", "0", "1e9", "moe.assumed { value = 1, "
+    .. "lo = 1, hi = 1, why = 'x' }" } do
+    expect.fails(model("batch = 2, experts = 2, moe_every = " .. bad), 2,
+      "model.gpt2_moe.moe_every: ", "is not allowed; give an integer from 1 to 10000")
+  end
+end)
+
+test("the whole batch and all experts divide over the ranks", function()
+  expect.fails(train "batch = 3, experts = 2", 2, "model.batch: 3 rows do not divide over 2 ranks")
+  expect.fails(train "batch = 2, experts = 3", 2,
+    "model.experts: 3 experts do not divide over 2 ranks")
+  local w = expect.runs(train "batch = 6, experts_per_device = 3")
+  expect.equal(w.plans[1].model.batch_per_device, 3)
+  expect.equal(w.plans[1].model.experts, 6)
+end)
+
+test("the gate's own number of choices stands, and contradicting it is refused", function()
+  expect.equal(expect.runs(train "batch = 2, experts = 4, gate = 'top2'").plans[1].model.k, 2)
+  expect.equal(expect.runs(train "batch = 2, experts = 4, gate = 'top_k', k = 3").plans[1].model.k,
+    3)
+  expect.fails(train "batch = 2, experts = 4, gate = 'top2', k = 3", 2,
+    "model.gpt2_moe.k: 3, but the gate 'top2' makes 2 choices a token")
+end)
+
+test("slots in use follow capacity factor, choices and experts", function()
+  local function fill(fields) return expect.runs(train(fields)).plans[1].fill end
+  expect.equal(fill "batch = 2, experts = 4, capacity_factor = 1.25", 0.8)
+  expect.equal(fill "batch = 2, experts = 4, capacity_factor = 0.5", 1)
+  expect.equal(fill "batch = 2, experts = 4, gate = 'top2', capacity = 'none'", 0.5)
+  expect.equal(fill "batch = 2, experts = 4, gate = 'expert_choice'", 1)
+end)
+
+test("an unknown gate is named with the nearest one", function()
+  expect.fails(model "batch = 2, experts = 4, gate = 'swich'", 2, "unknown gate 'swich'",
+    "Did you mean 'switch'?")
+end)
+
+local function cluster(fields)
+  return [[
+local moe = require "moe"
+local m = moe.model.gpt2_moe { layers = 2, hidden = 32, heads = 4, seq = 16, batch_per_device = 2,
+  experts_per_device = 2 }
+local c = moe.cluster.custom { nodes = 2, devices_per_node = 2, ]] .. fields .. [[ }
+moe.plan { model = m, cluster = c, system = moe.system "raf" {} }
+]]
+end
+
+local DEVICE = "device = { gemm_flops_per_s = 5, memory_bytes_per_s = 7 }, "
+local LINKS = "intra = { bytes_per_s = 1 }, nic = { bytes_per_s = 1 }"
+
+test("a rate is given as achieved, or as a peak and the achieved share of it", function()
+  local w = expect.runs(cluster("device = { peak_gemm_flops_per_s = 100, gemm_efficiency = 0.5, "
+    .. "memory_bytes_per_s = 7 }, " .. LINKS))
+  local device = w.plans[1].cluster.device
+  expect.equal(device.gemm_flops_per_s, 50)
+  expect.equal(device.vector_flops_per_s, 50)
+  expect.equal(device.peak_gemm_flops_per_s, nil)
+  expect.fails(cluster("device = { memory_bytes_per_s = 7 }, " .. LINKS), 4,
+    "cluster.device: gemm_flops_per_s is missing (or peak_gemm_flops_per_s with gemm_efficiency)")
+  expect.fails(cluster("device = { gemm_flops_per_s = 1, gemm_efficiency = 0.5, "
+    .. "memory_bytes_per_s = 7 }, " .. LINKS), 4, "not both")
+  expect.fails(cluster("device = { peak_gemm_flops_per_s = 1, memory_bytes_per_s = 7 }, " .. LINKS),
+    4, "is missing")
+end)
+
+test("links that something crosses must be there", function()
+  expect.fails(cluster(DEVICE .. "nic = { bytes_per_s = 1 }"), 4, "intra is missing")
+  expect.fails(cluster(DEVICE .. "intra = { bytes_per_s = 1 }"), 4, "nic is missing")
+  expect.fails(cluster(DEVICE .. "intra = {}, nic = { bytes_per_s = 1 }"), 4,
+    "cluster.intra: bytes_per_s is missing")
+end)
+
+test("an assumed constant's value is used and the constant is recorded by its path", function()
+  local w = expect.runs([[
+local moe = require "moe"
+local c = moe.cluster.p4de { nodes = 2,
+  nic = { bytes_per_s = moe.assumed { value = 3, lo = 2, hi = 4, why = "a guess" } } }
+C = c
+]])
+  local c = w.globals.C
+  expect.equal(c.nic.bytes_per_s, 3)
+  expect.equal(c.assumed["cluster.p4de.nic.bytes_per_s"],
+    { value = 3, lo = 2, hi = 4, why = "a guess" })
+  assert(c.assumed["cluster.p4de.device.gemm_efficiency"])
+end)
+
+test("an assumed value lies in its band", function()
+  expect.fails('local moe = require "moe"\nmoe.assumed { lo = 1, hi = 2,\n value = 3, why = "x" }',
+    3, "value: 3 does not lie between lo = 1 and hi = 2")
+end)
+
+test("built-in clusters resolve, and what differs is replaced", function()
+  for _, name in ipairs { "p4de", "p3dn" } do
+    local w = expect.runs(expect.HEAD .. ("moe.plan { model = m, cluster = moe.cluster.%s { nodes "
+      .. "= 3, nics_per_node = 2 }, system = moe.system 'raf' {} }"):format(name))
+    local c = w.plans[1].cluster
+    expect.equal(c.name, name)
+    expect.equal(c.nics_per_node, 2)
+    expect.equal(w.plans[1].ranks, 24)
+    assert(c.device.gemm_flops_per_s < 312e12 and c.device.gemm_flops_per_s > 1e12)
+  end
+end)
+
+test("systems: unknown names and keys, entries that are no passes", function()
+  local head = 'local moe = require "moe"\n'
+  expect.fails(head .. 'local s = moe.system "lancett" {}', 2, "'lancett'",
+    "Did you mean 'lancet'?")
+  expect.fails(head .. 'local s = moe.system "raf" {\n all_reduced = {} }', 3,
+    "unknown key 'all_reduced'", "Did you mean 'all_reduce'?")
+  expect.fails(head .. 'local s = moe.system "raf" { all_reduce = { lane = "com" } }', 2,
+    "all_reduce.lane: 'com' is not allowed; give one of: comm, comm_reduce")
+  expect.fails(head .. 'local s = moe.system "x" { moe.pass.serial }', 2,
+    "[1]: a function is not allowed; give a pass; call its constructor")
+  expect.fails(head .. 'local s = moe.system "a/b" {}', 2, "a name of letters")
+  expect.fails(expect.HEAD .. 'local s = moe.system "raf"\nmoe.train { model = m, system = s }', 3,
+    "moe.train.system: a function is not allowed; give a system")
+end)
+
+test("options of passes are checked", function()
+  local head = 'local moe = require "moe"\nlocal p = moe.pass.'
+  expect.fails(head .. "capacity_pipeline {\n degre = 2 }", 3, "unknown key 'degre'")
+  expect.fails(head .. "capacity_pipeline { degree = 65 }", 2, "a number from 1 to 64")
+  expect.fails(head .. "capacity_pipeline { degree = true }", 2, "true is not allowed")
+  expect.fails(head .. "dw_schedule { order = 'siz' }", 2, "Did you mean 'size'?")
+end)
+
+test("moe.best wants one option with a list", function()
+  local head = 'local moe = require "moe"\nlocal b = moe.best('
+  expect.fails(head .. "moe.pass.capacity_pipeline, { degree = 2 })", 2, "give one option a list")
+  expect.fails(head .. "moe.pass.capacity_pipeline, { degree = {} })", 2, "give one option a list")
+  expect.fails(head .. "moe.pass.capacity_pipeline, { a = { 1 }, b = { 2 } })", 2, "not two")
+  expect.fails(head .. "moe.pass.capacity_pipeline {}, { degree = { 1 } })", 2,
+    "a pass's constructor")
+  expect.fails(head .. "moe.pass.capacity_pipeline, { degree = { 1, 99 } })", 2, "from 1 to 64")
+end)

@@ -1,0 +1,98 @@
+-- moe.train and moe.plan, called from scripts.
+local expect = require "expect"
+local world = require "world"
+local test = require "test"
+
+local function train(fields)
+  return expect.HEAD .. "T = moe.train { model = m, " .. fields .. " }"
+end
+
+local function options_of(fields, args)
+  return expect.runs(train(fields), args).executed[1].options
+end
+
+test("a run's options reach the executor, with their defaults", function()
+  local o = options_of("ranks = 2, steps = 4, tokens = 'reference', precision = 'f64', "
+    .. "link = { bytes_per_s = 1e8 }")
+  expect.equal(o.data, { kind = "reference" })
+  expect.equal({ o.executor, o.steps, o.precision, o.emulate_link, o.timeout_s },
+    { "cpu", 4, "f64", true, 60 })
+  expect.equal(options_of("").data, { kind = "text", path = "corpus.txt", seed = 1 })
+  expect.equal(options_of("text = '/any/where'").data.path, "/any/where")
+end)
+
+test("fields of moe.train are checked", function()
+  expect.fails(train "stepz = 3", 2, "moe.train: unknown key 'stepz'")
+  expect.fails(train "link = { latency_us = 3 }", 2, "moe.train.link.bytes_per_s: is missing")
+  expect.fails(train "optimizer = { name = 'adam' }", 2, "optimizer.name: 'adam' is not allowed")
+  expect.fails(train "text = 'a', tokens = 'reference'", 2, "reads no text")
+  expect.fails(train "executor = 'cuda'", 2, "moe.train.executor: 'cuda' is not allowed")
+  expect.fails('local moe = require "moe"\nmoe.train { model = { layers = 2 } }', 2,
+    "moe.train.model: a table is not allowed; give a model, as moe.model.gpt2_moe {...}")
+end)
+
+test("a vocabulary too small for bytes is refused where text is read", function()
+  local text = expect.HEAD:gsub("vocab = 256", "vocab = 100") .. "moe.train { model = m%s }"
+  expect.fails(text:format "", 2, "model.vocab: 100 is too small")
+  expect.runs(text:format ", tokens = 'reference'")
+end)
+
+test("checkpoints live in the output folder unless trusted", function()
+  local o = options_of "checkpoint_to = 'a.ckpt', resume_from = 'sub/b.ckpt'"
+  expect.equal({ o.checkpoint_to, o.resume_from }, { "a.ckpt", "out/sub/b.ckpt" })
+  for _, name in ipairs { "/tmp/a", "../a", "b/../../a", ".." } do
+    for _, field in ipairs { "checkpoint_to", "resume_from" } do
+      expect.fails(train(("steps = 1,\n%s = '%s'"):format(field, name)), 3,
+        ("moe.train.%s: '%s' leads out of the output folder"):format(field, name))
+    end
+  end
+  o = options_of("checkpoint_to = '/tmp/a', resume_from = '/tmp/b'", { trust = true })
+  expect.equal({ o.checkpoint_to, o.resume_from }, { "/tmp/a", "/tmp/b" })
+end)
+
+test("op times are measured only where the plan needs them", function()
+  local function cost(system)
+    return expect.runs(train("system = " .. system)).plans[1].cost.kind
+  end
+  expect.equal(cost "moe.system 'raf' {}", "roofline")
+  expect.equal(cost "moe.system 'lancet' {}", "profile")
+  expect.equal(cost "moe.system 'tutel' {}", "profile")
+  expect.equal(cost "moe.system 'x' { moe.policy.schedule { name = 'y', apply = print } {} }",
+    "profile")
+end)
+
+test("a plan answers what it is, and runs on CPU ranks", function()
+  local w = expect.runs(expect.HEAD .. [[
+local p = moe.plan { model = m, cluster = moe.cluster.p4de { nodes = 2 },
+  system = moe.system "tutel" {} }
+local r = p:run("cpu", { steps = 3, tokens = "reference" })
+S = { p.choice, p:order "compute", p:text(), p:explain(), p:memory().peak_bytes,
+  p:simulate().iteration_ms, #r.losses }
+]])
+  expect.equal(w.globals.S, { "degree=4", { "a", "b" }, "graph gpt2_moe", "a  [s]  because",
+    2 ^ 30, 90, 3 })
+  local spec = w.executed[1].spec
+  expect.equal({ spec.ranks, spec.model.dtype, spec.element_bytes }, { 16, "f32", 4 })
+  expect.equal(spec.system.stages[1].options, { degree = 4 })
+end)
+
+test("a plan runs on what there is, with options that there are", function()
+  local head = expect.HEAD .. [[
+local p = moe.plan { model = m, cluster = moe.cluster.p4de { nodes = 2 },
+  system = moe.system "raf" {} }
+]]
+  expect.fails(head .. 'p:run("cuda")', 4, "'cuda' is not allowed")
+  expect.fails(head .. 'p:run("cpu", { stepz = 1 })', 4, "moe.plan.run: unknown key 'stepz'")
+end)
+
+test("an error in the recipe's own code keeps its line and traceback", function()
+  local w = world.run(expect.HEAD .. [[
+return moe.experiment { name = "x", case = function()
+  local t = nil
+  return t.x
+end }
+]])
+  expect.equal(w.error.kind, "lua")
+  assert(w.message:find("recipe.lua:4: attempt to index", 1, true), w.message)
+  assert(w.error.traceback:find("recipe.lua:4", 1, true), w.error.traceback)
+end)

@@ -1,0 +1,238 @@
+-- A world to run recipes in without the program: the Lua library, freshly loaded, on a core whose
+-- numbers are made up but always the same.
+local M = {}
+
+local RECIPE = "recipe.lua"
+
+local raw_pairs = pairs
+
+--- pairs as the host has it: keys in order.
+function M.sorted_pairs(t)
+  local keys = {}
+  for k in raw_pairs(t) do keys[#keys + 1] = k end
+  table.sort(keys, function(a, b)
+    if type(a) == type(b) then return a < b end
+    return type(a) < type(b)
+  end)
+  local i = 0
+  return function()
+    i = i + 1
+    return keys[i], keys[i] and rawget(t, keys[i])
+  end
+end
+
+local array_mt = {}
+
+function M.encode(v)
+  local kind = type(v)
+  if kind == "string" then return (("%q"):format(v):gsub("\\\n", "\\n")) end
+  if kind == "number" then return ("%.17g"):format(v) end
+  if kind == "boolean" then return tostring(v) end
+  assert(kind == "table", "no place in JSON: " .. kind)
+  local parts = {}
+  if #v > 0 or getmetatable(v) == array_mt then
+    for i, x in ipairs(v) do parts[i] = M.encode(x) end
+    for k in raw_pairs(v) do assert(type(k) == "number", "a list with a key: " .. tostring(k)) end
+    return "[" .. table.concat(parts, ",") .. "]"
+  end
+  for k, x in M.sorted_pairs(v) do
+    assert(type(k) == "string", "a key that is no text")
+    parts[#parts + 1] = M.encode(k) .. ":" .. M.encode(x)
+  end
+  return "{" .. table.concat(parts, ",") .. "}"
+end
+
+--- Reads what encode() writes, by making it Lua.
+function M.decode(text)
+  local words = {}
+  local lua = text:gsub('\\.', function(c) return c == '\\"' and "\\034" or c end)
+  lua = lua:gsub('"([^"]*)"', function(word)
+    words[#words + 1] = word
+    return ("<%d>"):format(#words)
+  end)
+  lua = lua:gsub("%[", "{"):gsub("%]", "}"):gsub("<(%d+)>:", "[<%1>]=")
+  lua = lua:gsub("<(%d+)>", function(n) return '"' .. words[tonumber(n)] .. '"' end)
+  return assert(loadstring("return " .. lua))()
+end
+
+-- As engine/base/names: a swap of neighbours counts as one.
+local function distance(a, b)
+  local d = {}
+  for i = 0, #a do
+    d[i] = { [0] = i }
+    for j = 1, #b do
+      if i == 0 then
+        d[0][j] = j
+      else
+        local same = a:sub(i, i) == b:sub(j, j)
+        d[i][j] = math.min(d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (same and 0 or 1))
+        if i > 1 and j > 1 and a:sub(i, i) == b:sub(j - 1, j - 1)
+          and a:sub(i - 1, i - 1) == b:sub(j, j) then
+          d[i][j] = math.min(d[i][j], d[i - 2][j - 2] + 1)
+        end
+      end
+    end
+  end
+  return d[#a][#b]
+end
+
+local function nearest(name, names)
+  local best, least = "", math.max(1, math.floor(#name / 3)) + 1
+  for _, candidate in ipairs(names) do
+    local n = distance(name, candidate)
+    if n < least then best, least = candidate, n end
+  end
+  return best
+end
+
+local TABLES = {
+  gates = { { name = "switch", doc = "d", k = 1 }, { name = "top2", doc = "d", k = 2 },
+    { name = "top_k", doc = "d", k = 0 }, { name = "expert_choice", doc = "d", k = 1 } },
+  passes = {
+    { name = "serial", kind = "schedule", doc = "d", options = {} },
+    { name = "irregular_a2a", kind = "forward", doc = "d", options = {} },
+    { name = "blocking_a2a", kind = "schedule", doc = "d", options = {} },
+    { name = "dw_schedule", kind = "schedule", doc = "d", options = {
+      { name = "order", doc = "d", default = "fit", allowed = { "fit", "size" } } } },
+    { name = "capacity_pipeline", kind = "step", doc = "d", options = {
+      { name = "degree", doc = "d", default = 1, lo = 1, hi = 64 } } },
+  },
+  executors = { { name = "simulate", doc = "d" }, { name = "cpu", doc = "d" } },
+  ops = { { name = "linear", doc = "d" } },
+}
+
+-- Made-up times: a plain step takes 100, dW scheduling saves 20, a cut at capacity 10 at degree 4
+-- and less at the others.
+local function step_ms(spec)
+  local total = 100
+  for _, stage in ipairs(spec.system.stages) do
+    if stage.name == "dw_schedule" then total = total - 20 end
+    if stage.name == "capacity_pipeline" then
+      total = total - 10 + math.abs(4 - stage.options.degree)
+    end
+  end
+  return total * 16 / spec.ranks
+end
+
+local function times(total)
+  return { iteration_ms = total, compute_ms = 0.6 * total, comm_ms = 0.5 * total,
+    exposed_comm_ms = 0.4 * total, hidden_comm_ms = 0.1 * total, wait_ms = 0 }
+end
+
+local Plan = {}
+Plan.__index = Plan
+
+function Plan:simulate()
+  local out = times(step_ms(self.spec))
+  out.lower_bound_ms, out.sim_ms = 0.5 * out.iteration_ms, 1
+  return out
+end
+
+function Plan:info()
+  return { num_ops = 10, plan_ms = 1, hash = "00", peak_bytes = 2 ^ 30, liveness_bytes = 2 ^ 29,
+    arena_bytes = 1, persistent_bytes = 1, holders = {}, profile_ms = 5, stages = {},
+    log = { { op = "a", stage = "s", why = "because" } } }
+end
+
+function Plan:order(lane)
+  if lane ~= "compute" then error("unknown lane '" .. lane .. "'", 0) end
+  return { "a", "b" }
+end
+
+function Plan:text() return "graph " .. self.spec.model.name end
+function Plan:trace() return "{}" end
+
+function Plan:run(options)
+  local world, name = self.world, self.spec.system.name
+  world.executed[#world.executed + 1] = { spec = self.spec, options = options }
+  if world.fails_in == name then error({ kind = "run", message = "rank 1 is gone" }, 0) end
+  local out = { provenance = options.emulate_link and "emulated" or "measured", losses = {},
+    samples_ms = {}, metrics = {}, moe = {}, digest = "0011223344556677", peak_bytes = 2 ^ 20 }
+  for step = 1, options.steps do
+    out.losses[step] = 5 - 0.1 * step
+    out.metrics[step] = times(1.1 * step_ms(self.spec) + (step == 1 and 50 or 0))
+    out.samples_ms[step] = out.metrics[step].iteration_ms
+    out.moe[step] = { { dropped = 3 }, { dropped = 4 } }
+    if options.on_step then options.on_step(step, out.losses[step]) end
+  end
+  return out
+end
+
+-- The innermost frame of the recipe.
+local function caller()
+  for level = 2, 200 do
+    local info = debug.getinfo(level, "Sl")
+    if not info then return nil end
+    if info.source == "@" .. RECIPE and info.currentline > 0 then
+      return RECIPE, info.currentline
+    end
+  end
+end
+
+local function make_core(world, args)
+  return {
+    version = "0", scripts_dir = M.scripts_dir, out_dir = "out", mode = "run", null = {},
+    recipe = { name = RECIPE, hash = "00" },
+    args = { set = args.set or {}, executor = args.executor, ranks = args.ranks,
+      trust = args.trust or false, cache = "cache.sqlite" },
+    array = function(t) return setmetatable(t, array_mt) end,
+    caller = caller,
+    clock = os.clock,
+    default_corpus = function() return "corpus.txt" end,
+    display_name = function(source) return source end,
+    json_decode = M.decode, json_encode = M.encode,
+    machine = function() return { cpu = "none" } end,
+    nearest = nearest,
+    progress = function() end,
+    say = function(text) world.said[#world.said + 1] = text end,
+    table = function(kind) return TABLES[kind] end,
+    check_model = function(model)
+      if model.heads == 7 then error("model.heads: 7 is not liked", 0) end
+    end,
+    plan = function(spec)
+      world.plans[#world.plans + 1] = spec
+      local copy = {}
+      for k, v in raw_pairs(spec) do copy[k] = v end
+      return setmetatable({ spec = copy, world = world }, Plan)
+    end,
+    read_file = function(name)
+      if name == RECIPE then return world.text end
+      return world.files[name] or error("cannot read " .. name .. ": no such file", 0)
+    end,
+    write_output = function(name, text) world.files["out/" .. name] = text end,
+  }
+end
+
+local function fresh_library(core)
+  for name in raw_pairs(package.loaded) do
+    if name == "moe" or name:match("^moe%.") then package.loaded[name] = nil end
+  end
+  package.loaded["moe.core"] = core
+  return require "moe"
+end
+
+--- A world after the recipe `text` ran in it: what it said, planned, executed and wrote, its
+--- globals, and the error (its message, the error itself) if it raised one. args: those of the
+--- command line; mode: "run", "check" or "policies"; setup(world, core): before the library is
+--- loaded.
+function M.run(text, args, mode, setup)
+  local world = { text = text, said = {}, plans = {}, executed = {}, files = {} }
+  local core = make_core(world, args or {})
+  core.mode = mode or "run"
+  if setup then setup(world, core) end
+  world.moe = fresh_library(core)
+  world.globals = setmetatable({}, { __index = _G })
+  local chunk = setfenv(assert(loadstring(text, "@" .. RECIPE)), world.globals)
+  local ok, err = pcall(world.moe._main, core.mode, chunk)
+  if not ok then
+    world.error = err
+    world.message = type(err) == "table" and err.message or tostring(err)
+  end
+  world.output = table.concat(world.said, "\n")
+  if world.files["out/results.json"] then
+    world.results = M.decode(world.files["out/results.json"])
+  end
+  return world
+end
+
+return M
