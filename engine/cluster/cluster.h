@@ -12,16 +12,16 @@ namespace moe {
 /// Achieved rates (peak times the achieved fraction), not data-sheet peaks.
 struct Device {
   std::string name = "device";
-  double gemm_flops_per_s = 0;       // for the element type that the model runs in
-  double vector_flops_per_s = 0;     // everything that is not a GEMM
+  double gemm_flops_per_s = 0;    // for the element type that the model runs in
+  double vector_flops_per_s = 0;  // everything that is not a GEMM
   double memory_bytes_per_s = 0;
-  Nanoseconds launch_ns = 0;         // added to every op
-  Bytes memory_bytes = 0;            // 0: unknown, no out-of-memory verdict
+  Nanoseconds launch_ns = 0;  // added to every compute op
+  Bytes memory_bytes = 0;     // 0: unknown, no out-of-memory verdict
 };
 
 struct LinkSpec {
   double bytes_per_s = 0;
-  Nanoseconds latency_ns = 0;        // one traversal of the link
+  Nanoseconds latency_ns = 0;  // one traversal of the link
 };
 
 /// nodes x devices_per_node devices. Inside a node each device has one port each way (`intra`);

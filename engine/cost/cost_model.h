@@ -35,14 +35,14 @@ double payload_bytes(const Graph& graph, OpId op, const WorkContext& context);
 Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context);
 
 /// The collective on the cluster by closed form: an all-to-all of payload / num_ranks a pair, an
-/// all-reduce of the payload. An irregular all-to-all is charged a counts exchange of its own op, not
-/// here. Throws UserError when the cluster has another number of devices than the graph ranks.
+/// all-reduce of the payload. An irregular all-to-all is charged a counts exchange of its own op,
+/// not here. Throws UserError when the cluster has another number of devices than the graph ranks.
 Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
                           const WorkContext& context);
 
 /// Piecewise linear through measured (bytes, ns) points, as Lancet's communication table (1 KiB,
-/// 2 KiB, 4 KiB, ...); beyond the ends the nearest segment goes on, never below 0. Requires: at least
-/// two points, bytes strictly ascending (UserError otherwise, naming the row from 1).
+/// 2 KiB, 4 KiB, ...); beyond the ends the nearest segment goes on, never below 0. Requires: at
+/// least two points, bytes strictly ascending (UserError otherwise, naming the row from 1).
 class InterpolatedTable {
  public:
   explicit InterpolatedTable(std::vector<std::pair<double, double>> points);
@@ -70,10 +70,10 @@ class RooflineCost : public CostModel {
 
 class ProfileCache;
 
-/// Compute ops as timed alone on this machine; collectives as max(closed form on `link`, the time the
-/// bytes take in memory as profiled). A signature that is not in the cache is timed by `measure` and
-/// stored; times already read are kept, so a plan sees one value an op throughout. For one thread at a
-/// time.
+/// Compute ops as timed alone on this machine; collectives as max(closed form on `link`, the time
+/// the bytes take in memory as profiled). A signature that is not in the cache is timed by
+/// `measure` and stored; times already read are kept, so a plan sees one value an op throughout.
+/// For one thread at a time.
 class ProfileCost : public CostModel {
  public:
   using Measure = std::function<std::vector<Nanoseconds>(const Graph&, OpId)>;

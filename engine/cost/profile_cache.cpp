@@ -61,8 +61,8 @@ class OpeningLock {
   int fd_;
 };
 
-/// A failure while opening: Unreadable when the contents are at fault (SQLITE_ERROR: a table or column
-/// is missing), else UserError.
+/// A failure while opening: Unreadable when the contents are at fault (SQLITE_ERROR: a table or
+/// column is missing), else UserError.
 void expect_opening(int code, sqlite3* db, const std::string& path) {
   const int primary = code & 0xff;
   if (primary == SQLITE_OK || primary == SQLITE_ROW || primary == SQLITE_DONE) return;

@@ -1,6 +1,6 @@
 // The profile cache: key -> samples in ns, in one SQLite file (WAL), safe under concurrent runs and
-// kills. A file that is not a readable cache of this schema is renamed to "<path>.corrupt-<n>", which
-// take_warning() names, and a new one begins; it is never silently used.
+// kills. A file that is not a readable cache of this schema is renamed to "<path>.corrupt-<n>",
+// which take_warning() names, and a new one begins; it is never silently used.
 #pragma once
 
 #include <memory>

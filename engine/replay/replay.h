@@ -1,7 +1,7 @@
-// The event engine, the only one: graph + lane orders + durations -> timeline. A lane runs its ops in
-// order; an op begins at the latest end of its lane predecessor and its waits; a collective begins
-// when every member has posted it and ends for all alike. Integer time, ties by op id: the same
-// input gives the same bytes.
+// The event engine, the only one: graph + lane orders + durations -> timeline. A lane runs its ops
+// in order; an op begins at the latest end of its lane predecessor and its waits; a collective
+// begins when every member has posted it and ends for all alike. Integer time, ties by op id: the
+// same input gives the same bytes.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,8 @@ struct ReplayInput {
 /// Requires: legal orders (check_legal); orders that deadlock are a RunError naming the cycle.
 Timeline replay(const ReplayInput& input);
 
-/// max(busiest lane, longest path of data and mutation edges): no schedule of these lanes is shorter.
+/// max(busiest lane, longest path of data and mutation edges): no schedule of these lanes is
+/// shorter.
 struct LowerBound {
   Nanoseconds busiest_lane_ns = 0;
   Nanoseconds critical_path_ns = 0;

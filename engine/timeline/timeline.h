@@ -20,9 +20,9 @@ struct Span {
   int32_t rank = 0;
   LaneId lane;
   Nanoseconds post = 0;   // the rank was ready (a collective: had posted)
-  Nanoseconds begin = 0;  // work or transfer began; a collective's begins when its last member posted
+  Nanoseconds begin = 0;  // work or transfer began: a collective's when its last member posted
   Nanoseconds end = 0;
-  Bytes bytes = 0;        // sent by this rank over the wire
+  Bytes bytes = 0;  // sent by this rank over the wire
 };
 
 struct Timeline {

@@ -1,5 +1,5 @@
-// Chrome / Perfetto trace export: one process a label and rank, one thread a lane, complete events in
-// microseconds with op, bytes, wait and stage as arguments.
+// Chrome / Perfetto trace export: one process a label and rank, one thread a lane, complete events
+// in microseconds with op, bytes, wait and stage as arguments.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace moe {
 
-/// A timeline and the label of its processes: "simulated", "executed step 3". Timelines with the same
-/// label follow one another on one time axis; each label's axis begins at 0.
+/// A timeline and the label of its processes: "simulated", "executed step 3". Timelines with the
+/// same label follow one another on one time axis; each label's axis begins at 0.
 struct LabelledTimeline {
   std::string label;
   const Timeline* timeline;

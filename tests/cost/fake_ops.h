@@ -1,5 +1,5 @@
-// Four kinds of op whose sizes and times are attributes, so that tests of costs, timelines and replay
-// need neither shapes nor kernels.
+// Four kinds of op whose sizes and times are attributes, so that tests of costs, timelines and
+// replay need neither shapes nor kernels.
 #pragma once
 
 #include <string>
