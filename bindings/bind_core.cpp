@@ -1,0 +1,206 @@
+// core: constants, files, JSON, progress, the machine, and the engine's tables.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <thread>
+
+#include "bindings/convert.h"
+#include "bindings/core.h"
+#include "bindings/host.h"
+#include "bindings/machine.h"
+#include "bindings/tables.h"
+#include "engine/base/names.h"
+#include "engine/exec/data.h"
+
+namespace moe::lua {
+namespace {
+
+std::string text_argument(lua_State* L, int index) {
+  size_t size = 0;
+  const char* text = luaL_checklstring(L, index, &size);
+  return {text, size};
+}
+
+void push_text(lua_State* L, const std::string& text) {
+  lua_pushlstring(L, text.data(), text.size());
+}
+
+int json_encode(lua_State* L) {
+  push_text(L, json_text(to_json(L, 1), static_cast<int>(luaL_optinteger(L, 2, -1))));
+  return 1;
+}
+
+int json_decode(lua_State* L) {
+  push_json(L, parse_json(text_argument(L, 1)));
+  return 1;
+}
+
+int array(lua_State* L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  lua_settop(L, 1);
+  mark_array(L, 1);
+  return 1;
+}
+
+int write_output(lua_State* L) {
+  const auto path = Host::of(L).files().writable(text_argument(L, 1));
+  write_file(path, text_argument(L, 2));
+  push_text(L, path.string());
+  return 1;
+}
+
+int read_readable_file(lua_State* L) {
+  push_text(L, read_file(Host::of(L).files().readable(text_argument(L, 1))));
+  return 1;
+}
+
+int progress(lua_State* L) {
+  if (isatty(STDERR_FILENO) != 0) std::fprintf(stderr, "%s\n", text_argument(L, 1).c_str());
+  return 0;
+}
+
+int say(lua_State* L) {
+  const std::string text = text_argument(L, 1) + "\n";
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
+    throw run_error("cannot write to standard output");
+  }
+  return 0;
+}
+
+int clock(lua_State* L) {
+  lua_pushnumber(L, static_cast<double>(steady_ns()) * 1e-9);
+  return 1;
+}
+
+int machine(lua_State* L) {
+  push_json(L, machine_json(Host::of(L).options().scripts_dir));
+  return 1;
+}
+
+int default_corpus(lua_State* L) {
+  push_text(L, default_corpus_path(Host::of(L).options().scripts_dir));
+  return 1;
+}
+
+int table(lua_State* L) {
+  push_json(L, table_json(text_argument(L, 1)));
+  return 1;
+}
+
+int nearest(lua_State* L) {
+  std::vector<std::string> names;
+  for (size_t i = 1; i <= lua_objlen(L, 2); ++i) {
+    lua_rawgeti(L, 2, static_cast<int>(i));
+    names.push_back(text_argument(L, -1));
+    lua_pop(L, 1);
+  }
+  push_text(L, nearest_name(text_argument(L, 1), names));
+  return 1;
+}
+
+int caller(lua_State* L) {
+  const std::optional<Position> position = Host::of(L).recipe_position(L);
+  if (!position) return 0;
+  push_text(L, position->source);
+  lua_pushinteger(L, position->line);
+  return 2;
+}
+
+// Chunks are named by the paths that the user typed.
+int display_name(lua_State* L) {
+  luaL_checkstring(L, 1);
+  lua_settop(L, 1);
+  return 1;
+}
+
+void set_text(lua_State* L, const char* key, const std::string& text) {
+  push_text(L, text);
+  lua_setfield(L, -2, key);
+}
+
+void set_arguments(lua_State* L, const HostOptions& options) {
+  nlohmann::json args = {{"set", options.set}, {"trust", options.trust}, {"cache", options.cache}};
+  if (!options.executor.empty()) args["executor"] = options.executor;
+  if (options.ranks) args["ranks"] = *options.ranks;
+  if (options.seed) args["seed"] = *options.seed;
+  push_json(L, args);
+  lua_setfield(L, -2, "args");
+}
+
+// FNV-1a 64, as for checksums of routings.
+std::string text_hash(const std::string& text) {
+  uint64_t hash = 14695981039346656037ull;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  return fmt::format("{:016x}", hash);
+}
+
+void set_recipe(lua_State* L, const HostOptions& options) {
+  if (options.recipe.empty()) return;
+  const std::filesystem::path path = std::filesystem::absolute(options.recipe);
+  set_text(L, "recipe_dir", path.parent_path().string());
+  push_json(L, {{"name", options.recipe},
+                {"path", path.string()},
+                {"hash", text_hash(read_file(options.recipe))}});
+  lua_setfield(L, -2, "recipe");
+}
+
+}  // namespace
+
+int open_core(lua_State* L) {
+  static constexpr luaL_Reg kFunctions[] = {{"array", core_function<array>},
+                                            {"caller", core_function<caller>},
+                                            {"clock", core_function<clock>},
+                                            {"default_corpus", core_function<default_corpus>},
+                                            {"display_name", core_function<display_name>},
+                                            {"json_decode", core_function<json_decode>},
+                                            {"json_encode", core_function<json_encode>},
+                                            {"machine", core_function<machine>},
+                                            {"nearest", core_function<nearest>},
+                                            {"progress", core_function<progress>},
+                                            {"read_file", core_function<read_readable_file>},
+                                            {"say", core_function<say>},
+                                            {"table", core_function<table>},
+                                            {"write_output", core_function<write_output>},
+                                            {nullptr, nullptr}};
+  const HostOptions& options = Host::of(L).options();
+  lua_newtable(L);
+  luaL_setfuncs(L, kFunctions, 0);
+  set_text(L, "version", program_version());
+  set_text(L, "mode", options.mode);
+  set_text(L, "scripts_dir", options.scripts_dir);
+  if (!options.out_dir.empty()) set_text(L, "out_dir", options.out_dir);
+  push_null(L);
+  lua_setfield(L, -2, "null");
+  set_arguments(L, options);
+  set_recipe(L, options);
+  open_plan(L);
+  open_handles(L);
+  open_gate(L);
+  lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
+  lua_insert(L, -2);
+  lua_setfield(L, -2, "moe.core");
+  return 0;
+}
+
+int run_main(lua_State* L) {
+  Host& host = Host::of(L);
+  const bool has_recipe = host.options().mode != "list";
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "moe");
+  lua_call(L, 1, 1);
+  lua_getfield(L, -1, "_main");
+  push_text(L, host.options().mode);
+  if (has_recipe) {
+    host.push_recipe();
+  } else if (lua_objlen(L, 1) > 0) {
+    lua_pushvalue(L, 1);
+  } else {
+    lua_pushnil(L);
+  }
+  lua_call(L, 2, 0);
+  return 0;
+}
+
+}  // namespace moe::lua

@@ -1,0 +1,148 @@
+// core.plan and what a plan tells: simulate, info, order, text. Running it is in bind_run.cpp.
+#include "bindings/core.h"
+#include "bindings/host.h"
+#include "bindings/plan_spec.h"
+#include "bindings/run.h"
+#include "bindings/userdata.h"
+#include "engine/graph/text.h"
+#include "engine/replay/replay.h"
+#include "engine/run.h"
+
+namespace moe::lua {
+namespace {
+
+using nlohmann::json;
+
+int make(lua_State* L) {
+  Host& host = Host::of(L);
+  luaL_checktype(L, 1, LUA_TTABLE);
+  if (host.options().mode == "policies") throw LuaError({"stop", "a plan is made here", ""});
+  host.end_loading();
+  const Host::EngineCall call(host);
+  PlanBox box;
+  box.plan = make_plan(plan_spec_of(L, 1, box));
+  if (interrupted()) throw RunError("interrupted");
+  push_userdata<PlanBox>(L, kPlanType, std::move(box));
+  return 1;
+}
+
+int check_model(lua_State* L) {
+  const json model = to_json(L, 1, true);
+  check(model_of({model, "model"}), static_cast<int64_t>(luaL_checknumber(L, 2)));
+  return 0;
+}
+
+int check_cluster(lua_State* L) {
+  const json cluster = to_json(L, 1, true);
+  check(cluster_of({cluster, "cluster"}));
+  return 0;
+}
+
+int simulate(lua_State* L) {
+  const PlanBox& box = check_plan(L);
+  const Host::EngineCall call(Host::of(L));
+  const Plan& plan = *box.plan;
+  const int64_t begin = steady_ns();
+  const RunResult result = run(plan, "simulate", {});
+  const int64_t end = steady_ns();
+  const auto op_ns = [&](OpId op) { return plan.spec.cost->op_ns(plan.graph, op); };
+  const LowerBound bound = lower_bound(plan.graph, plan.schedule, op_ns);
+  json out = metrics_json(result.metrics.front());
+  out["lower_bound_ms"] = to_ms(bound.ns());
+  out["critical_path_ms"] = to_ms(bound.critical_path_ns);
+  out["busiest_lane_ms"] = to_ms(bound.busiest_lane_ns);
+  out["peak_bytes"] = plan.memory.peak_bytes();
+  out["liveness_bytes"] = plan.memory.liveness_bytes;
+  out["sim_ms"] = to_ms(end - begin);
+  push_json(L, out);
+  return 1;
+}
+
+json stages_json(const Plan& plan) {
+  json all = json::array();
+  for (const StageReport& s : plan.stages) {
+    all.push_back({{"name", s.name}, {"changed", s.changed}, {"ms", to_ms(s.took_ns)}});
+  }
+  return all;
+}
+
+json log_json(const Plan& plan) {
+  json all = json::array();
+  for (const Decision& d : plan.schedule.log) {
+    all.push_back({{"op", d.op}, {"stage", d.stage}, {"why", d.why}});
+  }
+  return all;
+}
+
+int info(lua_State* L) {
+  constexpr size_t kHolders = 10;
+  const PlanBox& box = check_plan(L);
+  const Plan& plan = *box.plan;
+  json lanes = json::array();
+  for (const Lane& lane : plan.schedule.lanes) lanes.push_back(lane.name);
+  push_json(
+      L, {{"num_ops", plan.graph.num_ops()},
+          {"plan_ms", to_ms(plan.plan_ns)},
+          {"hash", plan.hash},
+          {"stages", stages_json(plan)},
+          {"peak_bytes", plan.memory.peak_bytes()},
+          {"liveness_bytes", plan.memory.liveness_bytes},
+          {"arena_bytes", plan.memory.arena_bytes},
+          {"persistent_bytes", plan.memory.persistent_bytes},
+          {"holders", peak_holders(plan.graph, plan.schedule, plan.orders, plan.memory, kHolders)},
+          {"log", log_json(plan)},
+          {"lanes", lanes},
+          {"cost", plan.spec.cost->describe()},
+          {"profile_ms", box.profile ? to_ms(box.profile->measuring_ns()) : 0.0},
+          {"num_profiled", box.profile ? box.profile->num_measured() : 0}});
+  return 1;
+}
+
+int order(lua_State* L) {
+  const Plan& plan = *check_plan(L).plan;
+  const LaneId lane = plan.schedule.lane(luaL_checkstring(L, 2));
+  json names = json::array();
+  for (const OpId op : plan.orders.lanes[lane.index()]) names.push_back(plan.graph.op(op).name);
+  push_json(L, names);
+  return 1;
+}
+
+int text(lua_State* L) {
+  const std::string text = print(check_plan(L).plan->graph);
+  lua_pushlstring(L, text.data(), text.size());
+  return 1;
+}
+
+}  // namespace
+
+PlanBox& check_plan(lua_State* L) {
+  return check_userdata<PlanBox>(L, 1, kPlanType);
+}
+
+json metrics_json(const Metrics& m) {
+  return {{"iteration_ms", to_ms(m.makespan_ns)},
+          {"compute_ms", to_ms(m.compute_ns)},
+          {"comm_ms", to_ms(m.comm_ns)},
+          {"exposed_comm_ms", to_ms(m.exposed_comm_ns)},
+          {"hidden_comm_ms", to_ms(m.hidden_comm_ns)},
+          {"wait_ms", to_ms(m.wait_ns)}};
+}
+
+void open_plan(lua_State* L) {
+  static constexpr luaL_Reg kMethods[] = {{"info", core_function<info>},
+                                          {"order", core_function<order>},
+                                          {"run", core_function<run_plan>},
+                                          {"simulate", core_function<simulate>},
+                                          {"text", core_function<text>},
+                                          {"trace", core_function<trace_plan>},
+                                          {nullptr, nullptr}};
+  new_type<PlanBox>(L, kPlanType, kMethods);
+  open_run(L);
+  static constexpr luaL_Reg kFunctions[] = {{"plan", core_function<make>},
+                                            {"check_model", core_function<check_model>},
+                                            {"check_cluster", core_function<check_cluster>},
+                                            {nullptr, nullptr}};
+  luaL_setfuncs(L, kFunctions, 0);
+}
+
+}  // namespace moe::lua

@@ -1,0 +1,290 @@
+// plan:run and plan:trace.
+#include <condition_variable>
+#include <exception>
+#include <optional>
+#include <thread>
+
+#include "bindings/gate.h"
+#include "bindings/host.h"
+#include "bindings/run.h"
+#include "bindings/userdata.h"
+#include "engine/exec/data.h"
+#include "engine/run.h"
+#include "engine/timeline/trace.h"
+
+namespace moe::lua {
+namespace {
+
+using nlohmann::json;
+
+/// What a result's handle holds for plan:trace.
+struct Timelines {
+  std::shared_ptr<const Plan> plan;
+  std::vector<Timeline> steps;
+};
+
+// Brings on_step from rank 0's thread to the thread of the recipe's state, which waits in run_plan.
+class StepRelay {
+ public:
+  // Rank 0's thread: hands a step over and waits for the answer.
+  bool ask(int64_t step, double loss) {
+    std::unique_lock lock(mutex_);
+    step_ = {step, loss};
+    answer_.reset();
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return answer_.has_value(); });
+    return *answer_;
+  }
+  void finish() {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+    changed_.notify_all();
+  }
+  // The recipe's thread: answers until finish().
+  template <class F>
+  void serve(F&& on_step) {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return over_ || step_.has_value(); });
+      if (!step_) return;
+      const auto [step, loss] = *step_;
+      step_.reset();
+      lock.unlock();
+      const bool go_on = on_step(step, loss);
+      lock.lock();
+      answer_ = go_on;
+      changed_.notify_all();
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<std::pair<int64_t, double>> step_;
+  std::optional<bool> answer_;
+  bool over_ = false;
+};
+
+// The function at the top of the stack: called with (step, loss), steps from 1; false ends the run.
+bool call_on_step(lua_State* L, int function, int64_t step, double loss) {
+  lua_pushvalue(L, function);
+  lua_pushnumber(L, static_cast<double>(step + 1));
+  lua_pushnumber(L, loss);
+  call(L, 2, 1);
+  const bool go_on = lua_isnil(L, -1) || lua_toboolean(L, -1) != 0;
+  lua_pop(L, 1);
+  return go_on;
+}
+
+RunResult run_with_steps(lua_State* L, const Plan& plan, const std::string& executor,
+                         RunOptions options, int on_step) {
+  StepRelay relay;
+  RunResult result;
+  std::exception_ptr engine_error, lua_error;
+  options.on_step = [&relay](int64_t step, double loss) { return relay.ask(step, loss); };
+  std::thread engine([&] {
+    try {
+      result = run(plan, executor, options);
+    } catch (const std::exception&) {
+      engine_error = std::current_exception();
+    }
+    relay.finish();
+  });
+  relay.serve([&](int64_t step, double loss) {
+    if (lua_error) return false;
+    try {
+      return call_on_step(L, on_step, step, loss);
+    } catch (const std::exception&) {
+      lua_error = std::current_exception();
+      return false;
+    }
+  });
+  engine.join();
+  if (lua_error) std::rethrow_exception(lua_error);
+  if (engine_error) std::rethrow_exception(engine_error);
+  return result;
+}
+
+// Matrices uniform, LayerNorm weights 1, biases 0, as the reference model.
+ParamInit reference_values(const ModelSpec& model) {
+  return [infos = parameters(model)](uint64_t element, uint64_t parameter) {
+    switch (infos[parameter].init) {
+      case ParamInfo::Init::kOne:
+        return 1.0;
+      case ParamInfo::Init::kZero:
+        return 0.0;
+      default:
+        return reference_init(element, parameter);
+    }
+  };
+}
+
+void set_data(const Host& host, const Fields& data, const PlanSpec& spec, RunOptions& options,
+              json& out) {
+  const ModelSpec& m = spec.model;
+  const std::string kind = data.text("kind");
+  if (kind == "reference") {
+    options.data = reference_data(m.vocab, m.batch_per_device, spec.num_ranks, m.seq);
+    options.eval_data = options.data;
+    return;
+  }
+  if (kind != "text") throw user_error("data.kind: '{}'; give text or reference", kind);
+  if (m.vocab < 256) throw user_error("model.vocab: {} is too small for bytes of a text", m.vocab);
+  std::string path = data.text("path");
+  if (path != default_corpus_path(host.options().scripts_dir)) {
+    path = host.files().readable(path).string();
+  }
+  const auto corpus = std::make_shared<const TextCorpus>(read_text(path, m.seq));
+  const auto seed = static_cast<uint64_t>(data.integer("seed", 1));
+  const auto source = [&](bool held_out) {
+    return text_data(corpus, held_out, m.batch_per_device, spec.num_ranks, m.seq, seed);
+  };
+  options.data = source(false);
+  options.eval_data = source(true);
+  out["unigram_entropy"] = corpus->unigram_entropy;
+  out["corpus"] = corpus->source;
+}
+
+RunOptions options_of(Host& host, const Fields& f, const PlanBox& box, json& out) {
+  RunOptions options;
+  options.steps = f.integer("steps", 1);
+  options.first_step = f.integer("first_step", 0);
+  const std::string precision = f.text("precision", "f32");
+  if (precision != "f32" && precision != "f64") {
+    throw user_error("precision: '{}' is not allowed; give f32 or f64", precision);
+  }
+  options.precision = precision == "f64" ? Precision::kF64 : Precision::kF32;
+  options.emulate_link = f.flag("emulate_link", false);
+  options.timeout_s = f.number("timeout_s", options.timeout_s);
+  options.eval_batches = f.integer("eval_batches", 0);
+  options.keep_grad_norms = f.flag("keep_grad_norms", false);
+  options.checkpoint_every = f.integer("checkpoint_every", 0);
+  if (f.has("resume_from")) {
+    options.resume_from = host.files().readable(f.text("resume_from")).string();
+  }
+  if (f.has("checkpoint_to")) {
+    options.checkpoint_to = host.files().writable(f.text("checkpoint_to")).string();
+  }
+  if (f.text("init", "reference") != "reference") {
+    throw user_error("init: '{}' is not allowed; give reference", f.text("init"));
+  }
+  options.init = reference_values(box.plan->spec.model);
+  if (f.has("data")) set_data(host, f.at("data"), box.plan->spec, options, out);
+  if (box.gate) options.gate = rank_gates(host, box.gate);
+  return options;
+}
+
+std::string hex(uint64_t value) {
+  return fmt::format("{:016x}", value);
+}
+
+json moe_json(const RunResult& result) {
+  json steps = json::array();
+  for (const std::vector<MoeStats>& layers : result.moe) {
+    json list = json::array();
+    for (const MoeStats& s : layers) {
+      list.push_back({{"layer", s.layer + 1},
+                      {"capacity", s.capacity},
+                      {"dropped", s.dropped},
+                      {"checksum", hex(s.checksum)},
+                      {"min_margin", s.min_margin},
+                      {"counts", s.counts}});
+    }
+    steps.push_back(std::move(list));
+  }
+  return steps;
+}
+
+json executed_json(const RunResult& result, const Plan& plan) {
+  json ranks = json::array();
+  for (const auto& lanes : result.executed) {
+    json by_lane = json::object();
+    for (size_t lane = 0; lane < lanes.size(); ++lane) {
+      json names = json::array();
+      for (const OpId op : lanes[lane]) names.push_back(plan.graph.op(op).name);
+      by_lane[plan.schedule.lanes[lane].name] = std::move(names);
+    }
+    ranks.push_back(std::move(by_lane));
+  }
+  return ranks;
+}
+
+void fill_result(const RunResult& r, const Plan& plan, json& out) {
+  json samples = json::array(), metrics = json::array();
+  for (const Metrics& m : r.metrics) {
+    samples.push_back(to_ms(m.makespan_ns));
+    metrics.push_back(metrics_json(m));
+  }
+  out["provenance"] = provenance_name(r.provenance);
+  out["losses"] = r.losses;
+  out["samples_ms"] = samples;
+  out["metrics"] = metrics;
+  out["moe"] = moe_json(r);
+  out["grad_l2"] = r.grad_l2;
+  out["grad_projection"] = r.grad_projection;
+  out["param_l2"] = r.param_l2;
+  out["param_projection"] = r.param_projection;
+  out["digest"] = hex(r.digest);
+  out["peak_bytes"] = r.peak_bytes;
+  out["executed"] = executed_json(r, plan);
+  out["stopped"] = r.stopped;
+}
+
+}  // namespace
+
+int run_plan(lua_State* L) {
+  const PlanBox& box = check_plan(L);
+  Host& host = Host::of(L);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  lua_settop(L, 2);
+  host.end_loading();
+  const Host::EngineCall in_engine(host);
+  json out = json::object();
+  const json values = to_json(L, 2, true);
+  const Fields fields(values, "run");
+  RunOptions options = options_of(host, fields, box, out);
+  const std::string executor = fields.text("executor", "cpu");
+  lua_getfield(L, 2, "on_step");
+  RunResult result = lua_isfunction(L, 3)
+                         ? run_with_steps(L, *box.plan, executor, std::move(options), 3)
+                         : run(*box.plan, executor, options);
+  fill_result(result, *box.plan, out);
+  if (fields.integer("eval_batches", 0) > 0) out["eval_loss"] = result.eval_loss;
+  push_json(L, out);
+  push_userdata<Timelines>(L, kTimelinesType, box.plan, std::move(result.timelines));
+  lua_setfield(L, -2, "timelines");
+  return 1;
+}
+
+int trace_plan(lua_State* L) {
+  const PlanBox& box = check_plan(L);
+  const Plan& plan = *box.plan;
+  luaL_checktype(L, 2, LUA_TTABLE);
+  const Host::EngineCall in_engine(Host::of(L));
+  const RunResult simulated = run(plan, "simulate", {});
+  std::vector<LabelledTimeline> all = {{"simulated", &simulated.timelines.front()}};
+  lua_getfield(L, 2, "result");
+  if (lua_istable(L, -1)) {
+    lua_getfield(L, -1, "timelines");
+    const Timelines& executed = check_userdata<Timelines>(L, -1, kTimelinesType);
+    lua_getfield(L, 2, "step");
+    const auto step = static_cast<size_t>(luaL_optinteger(L, -1, 1));
+    if (executed.plan != box.plan) throw UserError("trace: the result is of another plan");
+    if (step < 1 || step > executed.steps.size()) {
+      throw user_error("trace: step {} of {}", step, executed.steps.size());
+    }
+    all.push_back({fmt::format("executed step {}", step), &executed.steps[step - 1]});
+  }
+  std::vector<std::string> lanes;
+  for (const Lane& lane : plan.schedule.lanes) lanes.push_back(lane.name);
+  const std::string text = trace_json(plan.graph, lanes, all);
+  lua_pushlstring(L, text.data(), text.size());
+  return 1;
+}
+
+void open_run(lua_State* L) {
+  static constexpr luaL_Reg kMethods[] = {{nullptr, nullptr}};
+  new_type<Timelines>(L, kTimelinesType, kMethods);
+}
+
+}  // namespace moe::lua

@@ -1,0 +1,22 @@
+// The functions that the Lua library sees as `core`, one opener a topic.
+#pragma once
+
+#include <lua.hpp>
+
+namespace moe::lua {
+
+/// Puts the table into package.loaded["moe.core"]: constants, files, JSON, progress, machine, tables
+/// (bind_core.cpp) and the functions below.
+int open_core(lua_State* L);
+/// (argument) -> loads the library and runs its _main in the host's mode.
+int run_main(lua_State* L);
+
+/// core.plan, core.check_model, core.check_cluster into the table on top; the plan's type
+/// (bind_plan.cpp, bind_run.cpp).
+void open_plan(lua_State* L);
+/// The types of graph, op, tensor and schedule handles (bind_graph.cpp, bind_schedule.cpp).
+void open_handles(lua_State* L);
+/// The types of a gate's views (bind_gate.cpp).
+void open_gate(lua_State* L);
+
+}  // namespace moe::lua

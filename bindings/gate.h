@@ -1,0 +1,48 @@
+// Gates written in Lua. A gate's bound() is called once, where the plan is made; its route() is called
+// on rank threads, each with a state of its own in which the recipe was evaluated again.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "bindings/host.h"
+#include "bindings/plan_spec.h"
+#include "engine/cost/cost_model.h"
+#include "engine/exec/profiler.h"
+#include "engine/routing/gate.h"
+
+namespace moe::lua {
+
+/// From the gate instance at `index` (its values in `gate`): calls bound() for the capacity. Throws
+/// UserError naming the gate when bound() gives something else than a whole number of at least 1.
+std::shared_ptr<const GatePolicy> gate_policy_of(lua_State* L, int index, const Fields& gate,
+                                                 const ModelSpec& model);
+
+/// For RunOptions::gate. What goes wrong in a call is a RunError that names gate, rank, step, layer
+/// and the recipe's line; a call that passes its deadline ends the process with status 3.
+std::function<Gate(int64_t rank)> rank_gates(const Host& host,
+                                             std::shared_ptr<const GatePolicy> policy);
+
+/// Times one op alone; a gate op of a Lua gate is timed by calling the gate. policy may be null.
+ProfileCost::Measure gate_measure(const Host& host, std::shared_ptr<const GatePolicy> policy,
+                                  const ProfileOptions& options);
+
+/// One call's view of a gate's input, which a handle in Lua points to until the call is over.
+struct GateCall {
+  const GateInput* in;
+  RoutingBuilder* out;
+};
+/// Pushes ctx and s for a call; revoke() takes their sight away.
+class GateViews {
+ public:
+  GateViews(lua_State* L, const GateInput& in, RoutingBuilder& out);
+  ~GateViews();
+  GateViews(const GateViews&) = delete;
+  GateViews& operator=(const GateViews&) = delete;
+
+ private:
+  GateCall call_;
+  GateCall** handles_[3];
+};
+
+}  // namespace moe::lua

@@ -1,0 +1,190 @@
+#include "bindings/host.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "bindings/core.h"
+#include "bindings/sandbox.h"
+#include "engine/exec/cpu_executor.h"
+
+namespace moe::lua {
+namespace {
+
+std::atomic<int> interrupts{0};
+
+void on_interrupt(int signal_number) {
+  request_stop();
+  if (interrupts.fetch_add(1) == 0) return;
+  signal(signal_number, SIG_DFL);
+  raise(signal_number);
+}
+
+void* allocate(void* host, void* block, size_t old_size, size_t new_size) {
+  return static_cast<Host*>(host)->limits().allocate(block, old_size, new_size);
+}
+
+Files::Options file_options(const HostOptions& options) {
+  Files::Options files;
+  if (!options.recipe.empty()) {
+    files.recipe_dir = std::filesystem::absolute(options.recipe).parent_path();
+  }
+  files.out_dir = options.out_dir;
+  files.roots = {options.scripts_dir, "out"};
+  for (const auto& [key, value] : options.set) {
+    if (value.find('/') != std::string::npos) files.named.emplace_back(value);
+  }
+  files.trust = options.trust;
+  return files;
+}
+
+}  // namespace
+
+void leave(const std::string& message, int status) {
+  const std::string line = "moebench: " + message + "\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+  std::_Exit(status);
+}
+
+void install_interrupt_handler() {
+  signal(SIGINT, on_interrupt);
+}
+
+bool interrupted() {
+  return interrupts.load() > 0;
+}
+
+Host::Host(HostOptions options) : Host(std::move(options), std::make_shared<Watchdog>()) {
+  limits_.start(state());
+  watchdog_->poll_with([this] { poll(); });
+}
+
+Host::~Host() {
+  loading_deadline_.reset();
+  // The watchdog may outlive this host by a moment: ranks' hosts that the state holds share it.
+  if (limits_.started()) watchdog_->poll_with(nullptr);
+}
+
+Host::Host(HostOptions options, std::shared_ptr<Watchdog> watchdog)
+    : options_(std::move(options)),
+      files_(file_options(options_)),
+      limits_(options_.trust ? 0 : options_.memory_cap),
+      state_(lua_newstate(allocate, this), Closer{&limits_}),
+      watchdog_(std::move(watchdog)) {
+  MOE_CHECK(state_ != nullptr);
+  open_library();
+}
+
+void Host::Closer::operator()(lua_State* L) const {
+  limits->finish();
+  lua_close(L);
+}
+
+Host::EngineCall::EngineCall(Host& host) : host_(host) {
+  if (interrupted()) throw RunError("interrupted");
+  host_.in_engine_ = true;
+}
+
+Host& Host::of(lua_State* L) {
+  void* host = nullptr;
+  lua_getallocf(L, &host);
+  return *static_cast<Host*>(host);
+}
+
+void Host::open_library() {
+  lua_State* L = state();
+  lua_pushcfunction(L, [](lua_State* L) {
+    open_libraries(L);
+    return 0;
+  });
+  call(L, 0, 0);
+  lua_pushcfunction(L, core_function<open_core>);
+  call(L, 0, 0);
+}
+
+void Host::begin_loading() {
+  if (options_.trust) return;
+  const double seconds = options_.load_deadline_s;
+  loading_deadline_ = std::make_unique<Deadline>(
+      watchdog_,
+      [this, seconds] {
+        limits_.stop(
+            "user",
+            fmt::format("still running after {} s while loading; an endless loop?", seconds), true);
+      },
+      [this, seconds] {
+        leave(
+            fmt::format("{} is stuck while loading, for more than {} s", options_.recipe, seconds),
+            1);
+      });
+  loading_deadline_->arm(seconds);
+}
+
+void Host::end_loading() {
+  loading_deadline_.reset();
+}
+
+// An interrupt that comes while the engine works is the engine's; it is not raised in Lua afterwards,
+// so that the library can write what is there.
+void Host::poll() {
+  if (!interrupted() || interrupt_seen_) return;
+  interrupt_seen_ = true;
+  if (!in_engine_) limits_.stop("run", "interrupted", false);
+}
+
+std::optional<Failure> Host::main(const std::string& argument) {
+  lua_State* L = state();
+  Failure failure;
+  begin_loading();
+  lua_pushcfunction(L, core_function<run_main>);
+  lua_pushlstring(L, argument.data(), argument.size());
+  const bool good = try_call(L, 1, 0, failure);
+  end_loading();
+  limits_.take_stop();
+  if (good) return std::nullopt;
+  return failure;
+}
+
+void Host::evaluate_policies() {
+  lua_State* L = state();
+  begin_loading();
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "moe");
+  call(L, 1, 0);
+  push_recipe();
+  Failure failure;
+  const bool good = try_call(L, 0, 0, failure);
+  end_loading();
+  if (!good && failure.kind != "stop") throw RunError(failure.message);
+}
+
+uint32_t Host::add_session(GraphSession* session) {
+  sessions_[++last_session_] = session;
+  return last_session_;
+}
+
+GraphSession* Host::session(uint32_t serial) const {
+  const auto found = sessions_.find(serial);
+  return found == sessions_.end() ? nullptr : found->second;
+}
+
+std::optional<Position> Host::recipe_position(lua_State* L) const {
+  lua_Debug frame;
+  for (int level = 0; lua_getstack(L, level, &frame) != 0; ++level) {
+    if (lua_getinfo(L, "Sl", &frame) == 0 || frame.currentline <= 0) continue;
+    const std::string_view source = frame.source;
+    if (source.empty() || source[0] != '@') continue;
+    if (source.substr(1).starts_with(options_.scripts_dir + "/")) continue;
+    return Position{std::string(source.substr(1)), frame.currentline};
+  }
+  return std::nullopt;
+}
+
+void Host::push_recipe() {
+  recipe_text_ = read_file(options_.recipe);
+  push_chunk(state(), recipe_text_, options_.recipe);
+}
+
+}  // namespace moe::lua

@@ -1,0 +1,123 @@
+// Host: one lua_State with its libraries, its limits and the `core` functions, and the recipe that it
+// evaluates. The first host of a process runs the recipe; ranks that need a Lua gate make hosts of
+// their own (mode "policies"), each used by one thread at a time.
+#pragma once
+
+#include <lua.hpp>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "bindings/files.h"
+#include "bindings/limits.h"
+#include "bindings/protected.h"
+#include "bindings/watchdog.h"
+
+namespace moe::lua {
+
+class GraphSession;
+
+struct HostOptions {
+  std::string scripts_dir;   // holds moe/init.lua
+  std::string mode = "run";  // | "check" | "list" | "policies"
+  std::string recipe;        // as the user typed it; "" for list
+  std::string out_dir;       // "": nothing is written
+  std::map<std::string, std::string> set;
+  std::string executor;  // "": as the recipe says
+  std::optional<int64_t> ranks, seed;
+  bool trust = false;
+  std::string cache;  // the profile cache
+  double load_deadline_s = 10;
+  double policy_deadline_s = 5;
+  size_t memory_cap = size_t{1} << 30;
+};
+
+/// A line of the recipe, the path as the user typed it.
+struct Position {
+  std::string source;
+  int line;
+};
+
+class Host {
+ public:
+  /// The host that runs a recipe. Requires: no other such host in this process at the time.
+  explicit Host(HostOptions options);
+  /// A rank's host for the policies of the same recipe, watched by the first one's watchdog.
+  Host(HostOptions options, std::shared_ptr<Watchdog> watchdog);
+  ~Host();
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+
+  static Host& of(lua_State* L);
+  lua_State* state() const { return state_.get(); }
+  const HostOptions& options() const { return options_; }
+  const Files& files() const { return files_; }
+  Limits& limits() { return limits_; }
+  const std::shared_ptr<Watchdog>& watchdog() const { return watchdog_; }
+
+  /// Runs the library's _main: the recipe in mode "run" and "check", or a list (`argument`: its kind,
+  /// or ""). Throws nothing; a failure's traceback is kept where it has no kind.
+  std::optional<Failure> main(const std::string& argument = "");
+  /// Evaluates the recipe as far as its first call that would run something.
+  /// Throws UserError or RunError when evaluation fails.
+  void evaluate_policies();
+  /// From here on the recipe may take its time (planning and runs have begun).
+  void end_loading();
+  /// Around long engine calls: Ctrl-C is then the engine's business, not that of the Lua code. Throws
+  /// RunError on entry when the user has interrupted already.
+  class EngineCall {
+   public:
+    explicit EngineCall(Host& host);
+    ~EngineCall() { host_.in_engine_ = false; }
+    EngineCall(const EngineCall&) = delete;
+    EngineCall& operator=(const EngineCall&) = delete;
+
+   private:
+    Host& host_;
+  };
+
+  /// Calls of graph policies that are under way, by the number that their handles carry.
+  uint32_t add_session(GraphSession* session);
+  void remove_session(uint32_t serial) { sessions_.erase(serial); }
+  GraphSession* session(uint32_t serial) const;
+
+  /// The innermost frame outside the library; none when only the library runs.
+  std::optional<Position> recipe_position(lua_State* L) const;
+  /// Pushes the recipe's chunk. Throws UserError for a file that cannot be read or parsed.
+  void push_recipe();
+  /// The recipe's text, once push_recipe has read it.
+  const std::string& recipe_text() const { return recipe_text_; }
+
+ private:
+  struct Closer {
+    Limits* limits;
+    void operator()(lua_State* L) const;
+  };
+  void open_library();
+  void begin_loading();
+  void poll();
+
+  HostOptions options_;
+  Files files_;
+  Limits limits_;
+  std::string recipe_text_;
+  std::map<uint32_t, GraphSession*> sessions_;
+  uint32_t last_session_ = 0;
+  std::atomic<bool> in_engine_{false};
+  bool interrupt_seen_ = false;  // the watchdog's thread only
+  std::unique_ptr<lua_State, Closer> state_;
+  std::shared_ptr<Watchdog> watchdog_;
+  std::unique_ptr<Deadline> loading_deadline_;
+};
+
+/// Prints the message and leaves at once: for a deadline that passed in code which cannot be stopped
+/// otherwise. Results that are complete are on disk by then.
+[[noreturn]] void leave(const std::string& message, int status);
+
+/// First Ctrl-C: the present run stops after its step, Lua code stops at its line. Second: the process
+/// ends at once.
+void install_interrupt_handler();
+bool interrupted();
+
+}  // namespace moe::lua

@@ -1,0 +1,109 @@
+#include "bindings/limits.h"
+
+#include <luajit.h>
+#include <signal.h>
+#include <sys/time.h>
+
+#include <atomic>
+#include <cstdlib>
+
+#include "bindings/host.h"
+
+namespace moe::lua {
+namespace {
+
+// LuaJIT keeps its profiler's state in one static variable; so does this.
+std::atomic<bool> profiler_taken{false};
+
+}  // namespace
+
+void* Limits::allocate(void* block, size_t old_size, size_t new_size) {
+  if (new_size == 0) {
+    used_ -= old_size;
+    std::free(block);
+    return nullptr;
+  }
+  const size_t after = used_ - old_size + new_size;
+  const bool over = memory_cap_ != 0 && after > memory_cap_ && new_size > old_size;
+  if (over && (state_ == nullptr || after > memory_cap_ + memory_cap_ / 2)) return nullptr;
+  void* result = std::realloc(block, new_size);
+  if (result == nullptr) return nullptr;
+  used_ = after;
+  if (over) stop("user", out_of_memory().message, true);
+  return result;
+}
+
+Failure Limits::out_of_memory() const {
+  return {"user",
+          fmt::format("more than {} MiB of memory are in use; a recipe may not take more",
+                      memory_cap_ >> 20),
+          ""};
+}
+
+void Limits::start(lua_State* L) {
+  MOE_CHECK(!profiler_taken.exchange(true), "LuaJIT's profiler serves one state at a time");
+  // A signal that comes late must not end the process by the default action.
+  signal(SIGPROF, SIG_IGN);
+  // The interval is never reached: the profiler's own timer is switched off again, and stop() sends
+  // its signal.
+  luaJIT_profile_start(L, "li100000000", &Limits::on_profile, this);
+  const itimerval never{};
+  setitimer(ITIMER_PROF, &never, nullptr);
+  thread_ = pthread_self();
+  state_ = L;
+}
+
+void Limits::finish() {
+  const std::lock_guard lock(mutex_);
+  if (state_ == nullptr) return;
+  luaJIT_profile_stop(state_);
+  state_ = nullptr;
+  profiler_taken = false;
+}
+
+void Limits::stop(const std::string& kind, const std::string& message, bool again) {
+  const std::lock_guard lock(mutex_);
+  if (state_ == nullptr) return;
+  if (request_.kind.empty()) {
+    request_ = {kind, message, ""};
+    again_ = again;
+    raised_ = false;
+  }
+  pthread_kill(thread_, SIGPROF);
+}
+
+bool Limits::take_stop() {
+  const std::lock_guard lock(mutex_);
+  const bool was = !request_.kind.empty();
+  request_ = {};
+  if (state_ != nullptr) lua_sethook(state_, nullptr, 0, 0);
+  return was;
+}
+
+void Limits::raise(lua_State* L) {
+  Failure failure;
+  bool again = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (request_.kind.empty()) return;
+    if (!raised_) request_.message = recipe_position(L) + request_.message;
+    raised_ = true;
+    again = again_;
+    failure = request_;
+    if (!again) request_ = {};
+  }
+  // With `again`, every instruction from here on fails likewise, wherever the error is caught.
+  if (again) lua_sethook(L, &Limits::on_instruction, LUA_MASKCOUNT, 1);
+  push_failure(L, failure);
+  lua_error(L);
+}
+
+void Limits::on_profile(void* self, lua_State* L, int, int) {
+  static_cast<Limits*>(self)->raise(L);
+}
+
+void Limits::on_instruction(lua_State* L, lua_Debug*) {
+  Host::of(L).limits().raise(L);
+}
+
+}  // namespace moe::lua

@@ -1,0 +1,60 @@
+// What one lua_State may use: memory, and time by a request to stop that also ends JIT-compiled
+// loops. LuaJIT's count hooks do not fire inside compiled traces, but its profiler's flag is tested
+// there at every line: stop() sends this thread SIGPROF, LuaJIT's handler raises the flag, and the
+// callback turns it into an error at the line that runs. The profiler serves one state of a process
+// at a time: that of the recipe. States of ranks have hard deadlines alone.
+#pragma once
+
+#include <pthread.h>
+
+#include <cstddef>
+#include <lua.hpp>
+#include <mutex>
+#include <string>
+
+#include "bindings/protected.h"
+
+namespace moe::lua {
+
+class Limits {
+ public:
+  /// memory_cap in bytes; 0: none.
+  explicit Limits(size_t memory_cap) : memory_cap_(memory_cap) {}
+  Limits(const Limits&) = delete;
+  Limits& operator=(const Limits&) = delete;
+
+  /// lua_Alloc. Over the cap an allocation of moderate size is still granted, so that the error can
+  /// name the line; beyond half as much again it fails ("not enough memory", without a line).
+  void* allocate(void* block, size_t old_size, size_t new_size);
+  size_t memory_cap() const { return memory_cap_; }
+
+  /// Makes stop() work for this state, whose Lua code runs on this thread.
+  /// Requires: no other state of this process is between start() and finish().
+  void start(lua_State* L);
+  void finish();
+  bool started() const { return state_ != nullptr; }
+
+  /// Asks the running Lua code to end with an error of this kind and message; the position of the
+  /// recipe's innermost frame stands before it. From any thread. `again`: stays in force until
+  /// take_stop(), so that no pcall of the recipe holds it up; otherwise it is raised once.
+  void stop(const std::string& kind, const std::string& message, bool again);
+  /// Ends the request to stop, and says whether there was one.
+  bool take_stop();
+  Failure out_of_memory() const;
+
+ private:
+  static void on_profile(void* self, lua_State* L, int samples, int vm_state);
+  static void on_instruction(lua_State* L, lua_Debug* where);
+  void raise(lua_State* L);
+
+  const size_t memory_cap_;
+  size_t used_ = 0;
+  lua_State* state_ = nullptr;  // set while start()ed
+  pthread_t thread_{};
+  std::mutex mutex_;  // guards what follows, and the end of state_
+  Failure request_;   // kind "": none
+  bool again_ = false;
+  bool raised_ = false;  // the position is in the message
+};
+
+}  // namespace moe::lua

@@ -1,0 +1,142 @@
+// The command line. Everything else is in the host and in the Lua library.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+
+#include "bindings/host.h"
+#include "bindings/machine.h"
+#include "kernels/kernels.h"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int kDone = 0, kWrongInput = 1, kWrongCommand = 2, kRunFailed = 3, kInternal = 4;
+
+std::string default_cache() {
+  const char* xdg = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  fs::path folder = xdg != nullptr && *xdg != '\0' ? fs::path(xdg)
+                    : home != nullptr              ? fs::path(home) / ".cache"
+                                                   : fs::temp_directory_path();
+  return (folder / "moebench" / "profile.sqlite").string();
+}
+
+int report(const moe::lua::Failure& failure) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "moebench: %s\n", failure.message.c_str());
+  if (!failure.traceback.empty()) std::fprintf(stderr, "%s\n", failure.traceback.c_str());
+  if (failure.kind == "run") return kRunFailed;
+  return failure.kind == "internal" ? kInternal : kWrongInput;
+}
+
+// What must hold before anything runs.
+void prepare(const moe::lua::HostOptions& options) {
+  moe::lua::read_file(options.recipe);
+  if (!options.out_dir.empty()) moe::lua::check_writable_folder(options.out_dir);
+  if (options.cache.empty() || options.cache == ":memory:") return;
+  std::error_code error;
+  fs::create_directories(fs::path(options.cache).parent_path(), error);
+}
+
+int run_host(const moe::lua::HostOptions& options, const std::string& argument) {
+  moe::lua::install_interrupt_handler();
+  moe::kernels::use_one_blas_thread();
+  moe::lua::Host host(options);
+  const std::optional<moe::lua::Failure> failure = host.main(argument);
+  if (failure) return report(*failure);
+  if (std::fflush(stdout) != 0) return report({"run", "cannot write to standard output", ""});
+  return kDone;
+}
+
+int run_recipe(moe::lua::HostOptions options, bool out_given) {
+  const bool writes = options.mode == "run";
+  if (!writes) options.out_dir.clear();
+  if (writes && !out_given) options.out_dir = "out/" + fs::path(options.recipe).stem().string();
+  prepare(options);
+  const int status = run_host(options, "");
+  // An output folder of our own choice that nothing was written to goes again.
+  std::error_code error;
+  if (writes && !out_given && fs::is_empty(options.out_dir, error)) fs::remove(options.out_dir);
+  return status;
+}
+
+std::map<std::string, std::string> parse_settings(const std::vector<std::string>& settings) {
+  std::map<std::string, std::string> values;
+  for (const std::string& setting : settings) {
+    const size_t equals = setting.find('=');
+    if (equals == 0 || equals == std::string::npos) {
+      throw CLI::ValidationError("--set", "'" + setting + "': give key=value");
+    }
+    values[setting.substr(0, equals)] = setting.substr(equals + 1);
+  }
+  return values;
+}
+
+void add_recipe_options(CLI::App& command, moe::lua::HostOptions& options,
+                        std::vector<std::string>& settings) {
+  command.add_option("recipe", options.recipe, "a Lua file")->required();
+  command.add_option("--set", settings, "key=value: narrows over, replaces params")
+      ->take_all()
+      ->expected(1);
+  command.add_option("--executor", options.executor, "only this executor")
+      ->check(CLI::IsMember({"simulate", "cpu"}));
+  command.add_option("--ranks", options.ranks, "ranks of real runs")->check(CLI::Range(1, 4096));
+  command.add_option("--seed", options.seed, "of data and policies, 1")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 53));
+  command.add_flag("--trust", options.trust, "no sandbox: the recipe may do what you may");
+  command.add_option("--cache", options.cache, "the file of measured times")
+      ->default_str(options.cache);
+}
+
+int dispatch(int argc, char** argv) {
+  moe::lua::HostOptions options;
+  options.scripts_dir = moe::lua::find_scripts();
+  options.cache = default_cache();
+  std::vector<std::string> settings;
+  std::string kind;
+  CLI::App app(
+      "A workbench for Mixture-of-Experts training systems: plans, simulates and executes.",
+      "moebench");
+  app.set_version_flag("--version", moe::lua::program_version());
+  app.require_subcommand(1);
+  CLI::App* run = app.add_subcommand("run", "run a recipe");
+  add_recipe_options(*run, options, settings);
+  CLI::Option* out = run->add_option("--out", options.out_dir, "output folder, out/<recipe>");
+  CLI::App* check = app.add_subcommand("check", "everything but running a recipe");
+  add_recipe_options(*check, options, settings);
+  CLI::App* list = app.add_subcommand("list", "what is built in");
+  list->add_option("kind", kind,
+                   "gates, passes, executors, clusters, models, ops, systems, claims");
+  app.add_subcommand("doctor", "what this machine can run, and what is missing");
+  try {
+    app.parse(argc, argv);
+    options.set = parse_settings(settings);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? kDone : kWrongCommand;
+  }
+  options.mode = app.get_subcommands().front()->get_name();
+  if (options.mode == "doctor") {
+    std::cout << moe::lua::doctor_text(options.scripts_dir, options.cache);
+    return kDone;
+  }
+  return list->parsed() ? run_host(options, kind) : run_recipe(options, out->count() > 0);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return dispatch(argc, argv);
+  } catch (const moe::lua::LuaError& e) {
+    return report(e.failure());
+  } catch (const moe::UserError& e) {
+    return report({"user", e.what(), ""});
+  } catch (const moe::RunError& e) {
+    return report({"run", e.what(), ""});
+  } catch (const std::exception& e) {
+    return report({"internal", e.what(), ""});
+  }
+}

@@ -1,0 +1,182 @@
+#include "bindings/plan_spec.h"
+
+#include <cmath>
+
+#include "bindings/gate.h"
+#include "bindings/graph_session.h"
+#include "bindings/host.h"
+#include "engine/base/names.h"
+#include "engine/cost/profile_cache.h"
+#include "engine/exec/profiler.h"
+
+namespace moe::lua {
+namespace {
+
+Nanoseconds from_us(double us) {
+  return static_cast<Nanoseconds>(std::llround(us * 1e3));
+}
+
+LinkSpec link_of(const Fields& link) {
+  return {link.number("bytes_per_s"), from_us(link.number("latency_us", 0))};
+}
+
+DType dtype_of(const std::string& name) {
+  if (name == "f16") return DType::kF16;
+  if (name == "f32") return DType::kF32;
+  throw user_error("model.dtype: '{}' is not allowed; give f16 or f32", name);
+}
+
+StageKind kind_of(const std::string& name) {
+  if (name == "forward") return StageKind::kForward;
+  if (name == "step") return StageKind::kStep;
+  if (name == "schedule") return StageKind::kSchedule;
+  throw UserError(unknown_name("kind of stage", name, {"forward", "step", "schedule"}));
+}
+
+// Options that a built-in pass reads; other values belong to policies and stay in Lua.
+Options options_of(const nlohmann::json& values) {
+  Options options;
+  for (const auto& [key, value] : values.items()) {
+    if (value.is_boolean()) options[key] = value.get<bool>();
+    if (value.is_number()) options[key] = value.get<double>();
+    if (value.is_string()) options[key] = value.get<std::string>();
+  }
+  return options;
+}
+
+// stage: its values; `index`: its table, for the functions.
+Stage stage_of(lua_State* L, int index, const Fields& stage, double fill) {
+  Stage result;
+  result.name = stage.text("name");
+  result.kind = kind_of(stage.text("kind"));
+  if (stage.has("options")) result.options = options_of(stage.at("options").value());
+  lua_getfield(L, index, "apply");
+  if (!lua_isfunction(L, -1)) {
+    lua_pop(L, 1);
+    return result;
+  }
+  const auto apply = std::make_shared<const Reference>(L);
+  lua_getfield(L, index, "options");
+  const auto options = std::make_shared<const Reference>(L);
+  if (result.kind == StageKind::kSchedule) {
+    result.schedule = schedule_policy(apply, options, fill);
+  } else {
+    result.transform = pass_policy(apply, options, fill);
+  }
+  return result;
+}
+
+SystemSpec system_of(lua_State* L, int index, const Fields& system, double fill) {
+  SystemSpec result;
+  result.name = system.text("name");
+  result.reduce_on_own_lane = system.flag("reduce_on_own_lane", false);
+  if (system.has("sync")) {
+    const Fields sync = system.at("sync");
+    result.sync.bucket_bytes = static_cast<Bytes>(sync.number("bucket_bytes", 0));
+    result.sync.when_ready = sync.flag("when_ready", true);
+  }
+  if (!system.has("stages")) return result;
+  const nlohmann::json& stages = *system.value().find("stages");
+  lua_getfield(L, index, "stages");
+  const int table = lua_gettop(L);
+  for (size_t i = 0; i < stages.size() && stages.is_array(); ++i) {
+    lua_rawgeti(L, table, static_cast<int>(i + 1));
+    const Fields stage(stages[i], fmt::format("system.stages[{}]", i + 1));
+    result.stages.push_back(stage_of(L, lua_gettop(L), stage, fill));
+    lua_settop(L, table);
+  }
+  lua_pop(L, 1);
+  return result;
+}
+
+std::shared_ptr<const ProfileCost> profile_of(lua_State* L, const Fields& cost,
+                                              const PlanSpec& spec, const PlanBox& box) {
+  const HostOptions& host = Host::of(L).options();
+  auto cache = std::make_shared<ProfileCache>(cost.text("cache", host.cache));
+  const std::string warning = cache->take_warning();
+  if (!warning.empty()) std::fprintf(stderr, "moebench: %s\n", warning.c_str());
+  ProfileOptions options;
+  options.ranks_beside = spec.num_ranks;
+  const Cluster* link = cost.flag("link", false) ? &spec.cluster : nullptr;
+  return std::make_shared<ProfileCost>(std::move(cache), profile_key(options),
+                                       gate_measure(Host::of(L), box.gate, options), link,
+                                       spec.work);
+}
+
+}  // namespace
+
+ModelSpec model_of(const Fields& model) {
+  ModelSpec m;
+  m.name = model.text("name", m.name);
+  m.vocab = model.integer("vocab");
+  m.layers = model.integer("layers");
+  m.hidden = model.integer("hidden");
+  m.heads = model.integer("heads");
+  m.seq = model.integer("seq");
+  m.ffn = model.integer("ffn", 0);
+  m.batch_per_device = model.integer("batch_per_device");
+  m.experts = model.integer("experts");
+  m.moe_every = model.integer("moe_every", m.moe_every);
+  m.gate = model.text("gate");
+  m.k = model.integer("k", 1);
+  m.capacity_factor = model.number("capacity_factor", 0);
+  m.fused_attention = model.flag("fused_attention", true);
+  m.dtype = dtype_of(model.text("dtype", "f32"));
+  return m;
+}
+
+Cluster cluster_of(const Fields& cluster) {
+  Cluster c;
+  c.name = cluster.text("name", c.name);
+  c.nodes = cluster.integer("nodes");
+  c.devices_per_node = cluster.integer("devices_per_node");
+  const Fields device = cluster.at("device");
+  c.device.name = device.text("name", c.device.name);
+  c.device.gemm_flops_per_s = device.number("gemm_flops_per_s");
+  c.device.vector_flops_per_s = device.number("vector_flops_per_s");
+  c.device.memory_bytes_per_s = device.number("memory_bytes_per_s");
+  c.device.launch_ns = from_us(device.number("launch_us", 0));
+  c.device.memory_bytes = static_cast<Bytes>(device.number("memory_bytes", 0));
+  c.intra = link_of(cluster.at("intra"));
+  c.nic = link_of(cluster.at("nic"));
+  c.nics_per_node = cluster.integer("nics_per_node", 1);
+  c.a2a_base_ns = from_us(cluster.number("a2a_base_us", 0));
+  c.a2a_per_peer_ns = from_us(cluster.number("a2a_per_peer_us", 0));
+  return c;
+}
+
+PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
+  const nlohmann::json values = to_json(L, index, true);
+  const Fields fields(values, "plan");
+  PlanSpec spec;
+  spec.model = model_of(fields.at("model"));
+  spec.num_ranks = fields.integer("ranks");
+  spec.cluster = cluster_of(fields.at("cluster"));
+  spec.work.fill = fields.number("fill", 1);
+  spec.element_bytes = fields.integer("element_bytes", 0);
+  if (fields.has("optimizer")) {
+    const Fields optimizer = fields.at("optimizer");
+    spec.optimizer = {optimizer.number("lr"), optimizer.number("momentum")};
+  }
+  if (fields.has("gate")) {
+    lua_getfield(L, index, "gate");
+    box.gate = gate_policy_of(L, lua_gettop(L), fields.at("gate"), spec.model);
+    lua_pop(L, 1);
+    spec.gate = box.gate->spec;
+  } else {
+    spec.gate = gate_spec(spec.model);
+  }
+  lua_getfield(L, index, "system");
+  spec.system = system_of(L, lua_gettop(L), fields.at("system"), spec.work.fill);
+  lua_pop(L, 1);
+  const Fields cost = fields.at("cost");
+  if (cost.text("kind") == "profile") {
+    box.profile = profile_of(L, cost, spec, box);
+    spec.cost = box.profile;
+  } else {
+    spec.cost = std::make_shared<RooflineCost>(spec.cluster, spec.work);
+  }
+  return spec;
+}
+
+}  // namespace moe::lua

@@ -1,0 +1,36 @@
+// From the library's plain tables to the engine's specifications.
+#pragma once
+
+#include <lua.hpp>
+#include <memory>
+#include <string>
+
+#include "bindings/convert.h"
+#include "bindings/reference.h"
+#include "engine/plan.h"
+
+namespace moe::lua {
+
+/// A gate that a recipe defines. Its functions live in a state of each thread that calls them and
+/// are found there by name; the options go along as values.
+struct GatePolicy {
+  std::string name;
+  nlohmann::json options;
+  GateSpec spec;
+};
+
+/// What core.plan makes: the plan, and what running and explaining it takes beside.
+struct PlanBox {
+  std::shared_ptr<const Plan> plan;
+  std::shared_ptr<const ProfileCost> profile;  // null: costs are not profiled
+  std::shared_ptr<const GatePolicy> gate;      // null: a built-in gate
+};
+
+ModelSpec model_of(const Fields& model);
+Cluster cluster_of(const Fields& cluster);
+
+/// The whole specification at `index` (a table as lua_core says). Functions of policies are kept by
+/// reference. Throws UserError naming the field.
+PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box);
+
+}  // namespace moe::lua

@@ -1,0 +1,142 @@
+#include "bindings/protected.h"
+
+#include <optional>
+
+#include "bindings/host.h"
+
+namespace moe::lua {
+namespace {
+
+constexpr const char* kErrorType = "moe.error";
+
+int error_to_string(lua_State* L) {
+  lua_getfield(L, 1, "message");
+  return 1;
+}
+
+void set_text(lua_State* L, const char* key, const std::string& text) {
+  lua_pushlstring(L, text.data(), text.size());
+  lua_setfield(L, -2, key);
+}
+
+std::string field_text(lua_State* L, int table, const char* key) {
+  lua_pushstring(L, key);
+  lua_rawget(L, table);
+  std::string text = lua_isstring(L, -1) ? lua_tostring(L, -1) : "";
+  lua_pop(L, 1);
+  return text;
+}
+
+// Message handler: a bare error gets its traceback while the stack still stands.
+int with_traceback(lua_State* L) {
+  if (lua_istable(L, 1)) return 1;
+  const char* message = lua_tostring(L, 1);
+  const std::string text =
+      message ? message : std::string("error value of type ") + luaL_typename(L, 1);
+  push_error(L, "lua", text);
+  luaL_traceback(L, L, nullptr, 1);
+  lua_setfield(L, -2, "traceback");
+  return 1;
+}
+
+// The results of the function, or -1 and what its exception becomes. Nothing of Lua happens in the
+// catch blocks: a Lua error (no memory) may not leave one.
+int results_of(lua_State* L, lua_CFunction function, bool position, Failure& failure) {
+  try {
+    return function(L);
+  } catch (const LuaError& e) {
+    failure = e.failure();
+  } catch (const UserError& e) {
+    failure = {position ? "user" : "", e.what(), ""};
+    if (position) failure.message = recipe_position(L) + failure.message;
+  } catch (const RunError& e) {
+    failure = {"run", e.what(), ""};
+  } catch (const std::exception& e) {
+    failure = {"internal", e.what(), ""};
+  }
+  return -1;
+}
+
+int run_protected(lua_State* L, lua_CFunction function, bool position) {
+  {
+    Failure failure;
+    const int results = results_of(L, function, position, failure);
+    if (results >= 0) return results;
+    if (failure.kind.empty()) {
+      lua_pushlstring(L, failure.message.data(), failure.message.size());
+    } else {
+      push_failure(L, failure);
+    }
+  }
+  return lua_error(L);
+}
+
+}  // namespace
+
+void push_error(lua_State* L, const std::string& kind, const std::string& message) {
+  push_failure(L, {kind, message, ""});
+}
+
+void push_failure(lua_State* L, const Failure& failure) {
+  lua_createtable(L, 0, 3);
+  set_text(L, "kind", failure.kind);
+  set_text(L, "message", failure.message);
+  if (!failure.traceback.empty()) set_text(L, "traceback", failure.traceback);
+  if (luaL_newmetatable(L, kErrorType) != 0) {
+    lua_pushcfunction(L, error_to_string);
+    lua_setfield(L, -2, "__tostring");
+  }
+  lua_setmetatable(L, -2);
+}
+
+Failure pop_failure(lua_State* L) {
+  Failure failure;
+  const int top = lua_gettop(L);
+  if (lua_istable(L, top)) {
+    failure = {field_text(L, top, "kind"), field_text(L, top, "message"),
+               field_text(L, top, "traceback")};
+    if (failure.kind.empty()) failure.kind = "lua";
+    if (failure.message.empty()) failure.message = "an error without a message";
+  } else {
+    const char* text = lua_tostring(L, top);
+    failure = {"lua", text ? text : "an error that is not a text", ""};
+  }
+  lua_settop(L, top - 1);
+  return failure;
+}
+
+bool try_call(lua_State* L, int num_args, int num_results, Failure& failure) {
+  const int handler = lua_gettop(L) - num_args;
+  lua_pushcfunction(L, with_traceback);
+  lua_insert(L, handler);
+  const int status = lua_pcall(L, num_args, num_results, handler);
+  if (status != 0) {
+    failure = pop_failure(L);
+    if (status == LUA_ERRMEM) failure = Host::of(L).limits().out_of_memory();
+  }
+  lua_remove(L, handler);
+  return status == 0;
+}
+
+void call(lua_State* L, int num_args, int num_results) {
+  Failure failure;
+  if (try_call(L, num_args, num_results, failure)) return;
+  if (failure.kind == "run") throw RunError(failure.message);
+  if (failure.kind == "internal") throw InternalError(failure.message);
+  throw LuaError(std::move(failure));
+}
+
+std::string recipe_position(lua_State* L) {
+  const std::optional<Position> position = Host::of(L).recipe_position(L);
+  return position ? fmt::format("{}:{}: ", position->source, position->line) : "";
+}
+
+int run_core_function(lua_State* L, lua_CFunction function) {
+  return run_protected(L, function, false);
+}
+
+int run_method(lua_State* L, lua_CFunction function) {
+  return run_protected(L, function, true);
+}
+
+}  // namespace moe::lua

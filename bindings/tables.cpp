@@ -1,0 +1,89 @@
+#include "bindings/tables.h"
+
+#include "engine/base/errors.h"
+#include "engine/base/names.h"
+#include "engine/ops/ops.h"
+#include "engine/passes/pass.h"
+#include "engine/routing/gate.h"
+
+namespace moe::lua {
+namespace {
+
+using nlohmann::json;
+
+json option_value(const OptionValue& value) {
+  return std::visit([](const auto& v) { return json(v); }, value);
+}
+
+json options_json(const std::vector<OptionSpec>& options) {
+  json all = json::array();
+  for (const OptionSpec& o : options) {
+    json option = {{"name", o.name}, {"default", option_value(o.otherwise)}, {"doc", o.doc}};
+    if (o.lo < o.hi) {
+      option["lo"] = o.lo;
+      option["hi"] = o.hi;
+    }
+    if (!o.allowed.empty()) option["allowed"] = o.allowed;
+    all.push_back(std::move(option));
+  }
+  return all;
+}
+
+json gates() {
+  static constexpr const char* kScores[] = {"softmax", "sigmoid"};
+  static constexpr const char* kWeights[] = {"prob", "renorm", "one"};
+  json all = json::array();
+  for (const Gate& gate : builtin_gates()) {
+    all.push_back({{"name", gate.name},
+                   {"doc", gate.doc},
+                   {"kind", "gate"},
+                   {"scope", gate.scope == GateScope::kToken ? "token" : "batch"},
+                   {"scores", kScores[static_cast<int>(gate.scores)]},
+                   {"weight", kWeights[static_cast<int>(gate.weight)]},
+                   {"k", gate.fixed_k}});
+  }
+  return all;
+}
+
+json passes() {
+  static constexpr const char* kKinds[] = {"forward", "step", "schedule"};
+  json all = json::array();
+  for (const PassDef& pass : builtin_passes()) {
+    all.push_back({{"name", pass.name},
+                   {"doc", pass.doc},
+                   {"kind", kKinds[static_cast<int>(pass.kind)]},
+                   {"options", options_json(pass.options)}});
+  }
+  return all;
+}
+
+json ops() {
+  json all = json::array();
+  for (const OpDef* def : op_table().defs()) {
+    all.push_back({{"name", def->name},
+                   {"doc", def->doc},
+                   {"kind", def->lane == LaneKind::kCompute ? "compute" : "comm"},
+                   {"executes", def->run_f32 != nullptr || def->collective != Collective::kNone}});
+  }
+  return all;
+}
+
+json executors() {
+  return json::array(
+      {{{"name", "simulate"}, {"kind", "executor"}, {"doc", "the cost model's timeline"}},
+       {{"name", "cpu"},
+        {"kind", "executor"},
+        {"doc", "real training on ranks that are threads of this process"}}});
+}
+
+}  // namespace
+
+json table_json(const std::string& kind) {
+  if (kind == "gates") return gates();
+  if (kind == "passes") return passes();
+  if (kind == "ops") return ops();
+  if (kind == "executors") return executors();
+  throw UserError(unknown_name("table", kind, {"gates", "passes", "ops", "executors"}));
+}
+
+}  // namespace moe::lua

@@ -1,0 +1,13 @@
+// The engine's tables as data, for the Lua library and `moebench list`.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace moe::lua {
+
+/// kind: "gates", "passes", "executors", "ops". An array of {name, doc, ...}. Throws UserError with
+/// the nearest kind.
+nlohmann::json table_json(const std::string& kind);
+
+}  // namespace moe::lua
