@@ -57,7 +57,8 @@ Schedule random_schedule(const Graph& graph, Rng& rng) {
 /// Half the ops of a rank are late by up to 50 us; which ones depends on everything.
 Nanoseconds random_delay(uint64_t seed, int64_t rank, OpId op, int64_t step) {
   const auto n = static_cast<uint64_t>((step * 4 + rank) * 4096 + op.value);
-  return std::max<Nanoseconds>(0, random24(n, seed) % 100'000 - 50'000);
+  const auto drawn = static_cast<Nanoseconds>(random24(n, seed) % 100'000);
+  return std::max<Nanoseconds>(0, drawn - 50'000);
 }
 
 struct Bits {

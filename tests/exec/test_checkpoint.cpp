@@ -1,0 +1,166 @@
+// Checkpoints: a run that is cut in two is the same run; a file that is not whole is never used.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "engine/base/errors.h"
+#include "tests/exec/support.h"
+
+namespace moe::testing {
+namespace {
+
+using Catch::Contains;
+namespace fs = std::filesystem;
+
+/// A folder of its own for each test case, removed at the end.
+class Folder {
+ public:
+  explicit Folder(const std::string& name)
+      : path_(fs::temp_directory_path() / ("moebench_test_" + name)) {
+    fs::remove_all(path_);
+    fs::create_directory(path_);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  std::string file(const std::string& name) const { return path_ / name; }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+std::shared_ptr<const Plan> small_plan(int64_t num_ranks, Precision precision = Precision::kF32) {
+  return plan_of(spec_of(small_model("switch", 4 / num_ranks), num_ranks, precision));
+}
+
+std::string written(const Folder& folder, const Plan& plan, int64_t steps) {
+  RunOptions options = options_of(plan, steps);
+  options.checkpoint_to = folder.file("run.ckpt");
+  run_cpu(plan, options);
+  return options.checkpoint_to;
+}
+
+RunResult resumed(const std::string& file, const Plan& plan, int64_t steps) {
+  RunOptions options = options_of(plan, steps);
+  options.resume_from = file;
+  return run_cpu(plan, options);
+}
+
+TEST_CASE("three steps and three resumed ones are the bits of six") {
+  for (const Precision precision : {Precision::kF32, Precision::kF64}) {
+    const Folder folder("halves");
+    const auto plan = small_plan(2, precision);
+    const RunResult whole = run_cpu(*plan, options_of(*plan, 6));
+    const RunResult rest = resumed(written(folder, *plan, 3), *plan, 3);
+    CHECK(rest.digest == whole.digest);
+    CHECK(rest.losses == std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
+    for (size_t s = 0; s < 3; ++s) CHECK(rest.moe[s][0].checksum == whole.moe[s + 3][0].checksum);
+  }
+}
+
+TEST_CASE("a checkpoint of two ranks goes on with four and with one") {
+  const Folder folder("ranks");
+  const auto two = small_plan(2, Precision::kF64);
+  const std::string file = written(folder, *two, 2);
+  const uint64_t digest = run_cpu(*two, options_of(*two, 2)).digest;
+  for (const int64_t ranks : {1, 4}) {
+    const auto plan = small_plan(ranks, Precision::kF64);
+    CHECK(resumed(file, *plan, 0).digest == digest);
+    CHECK(resumed(file, *plan, 1).losses.size() == 1);
+  }
+}
+
+TEST_CASE("checkpoint_every leaves the last complete multiple when a later step fails") {
+  const Folder folder("every");
+  const auto plan = small_plan(2);
+  RunOptions options = options_of(*plan, 9);
+  options.checkpoint_to = folder.file("run.ckpt");
+  options.checkpoint_every = 2;
+  options.on_step = [](int64_t step, double) {
+    if (step == 4) throw run_error("power cut");
+    return true;
+  };
+  CHECK_THROWS_WITH(run_cpu(*plan, options), Contains("power cut"));
+  CHECK(resumed(options.checkpoint_to, *plan, 0).digest ==
+        run_cpu(*plan, options_of(*plan, 4)).digest);
+}
+
+TEST_CASE("nothing but the checkpoint is left in its folder") {
+  const Folder folder("only");
+  written(folder, *small_plan(1), 1);
+  CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
+}
+
+void check_refused(const std::string& file, const std::string& why) {
+  const auto size = fs::file_size(file);
+  const auto plan = small_plan(2);
+  RunOptions options = options_of(*plan, 1);
+  options.resume_from = file;
+  CHECK_THROWS_AS(run_cpu(*plan, options), UserError);
+  CHECK_THROWS_WITH(run_cpu(*plan, options), Contains(file) && Contains(why));
+  CHECK(fs::file_size(file) == size);
+}
+
+void flip_byte(const std::string& file, std::streamoff at) {
+  std::fstream f(file, std::ios::in | std::ios::out | std::ios::binary);
+  f.seekg(at);
+  const char c = static_cast<char>(f.get() ^ 0x10);
+  f.seekp(at);
+  f.put(c);
+}
+
+TEST_CASE("a checkpoint with one changed byte is refused wherever the byte is") {
+  const Folder folder("flipped");
+  const std::string good = written(folder, *small_plan(2), 1);
+  const auto size = static_cast<std::streamoff>(fs::file_size(good));
+  const auto check = [&](std::streamoff at, const std::string& why) {
+    INFO("byte " << at << " of " << size);
+    const std::string file = folder.file("flipped.ckpt");
+    fs::copy_file(good, file, fs::copy_options::overwrite_existing);
+    flip_byte(file, at);
+    check_refused(file, why);
+  };
+  check(3, "not a checkpoint");
+  check(8, "version 17, this program reads version 1");
+  check(12, "floats of 20 bytes");
+  check(40, "another model");
+  check(size / 2, "its checksum does not fit");
+  check(size - 1, "its checksum does not fit");
+  check(16, "its checksum does not fit");  // the step's number
+}
+
+TEST_CASE("a checkpoint that is cut off or goes on too long is refused") {
+  const Folder folder("cut");
+  const std::string file = written(folder, *small_plan(2), 1);
+  std::ofstream(file, std::ios::app) << "more";
+  check_refused(file, "longer than its tensors");
+  fs::resize_file(file, fs::file_size(file) - 5);
+  check_refused(file, "cut off");
+  fs::resize_file(file, 10);
+  check_refused(file, "cut off");
+  fs::resize_file(file, 0);
+  check_refused(file, "cut off");
+}
+
+TEST_CASE("a checkpoint of another model or precision is refused and says what differs") {
+  const Folder folder("model");
+  ModelSpec other = small_model("switch", 2);
+  other.hidden = 32;
+  check_refused(written(folder, *plan_of(spec_of(other, 2)), 1),
+                "hidden=32 in the file, hidden=16 in this run");
+  check_refused(written(folder, *small_plan(2, Precision::kF64), 1),
+                "floats of 8 bytes, this run has 4");
+}
+
+TEST_CASE("a missing checkpoint, and a place that cannot be written, are told with the path") {
+  const auto plan = small_plan(1);
+  RunOptions options = options_of(*plan, 1);
+  options.resume_from = "/nowhere/run.ckpt";
+  CHECK_THROWS_WITH(run_cpu(*plan, options), Contains("/nowhere/run.ckpt: cannot open"));
+  options.resume_from.clear();
+  options.checkpoint_to = "/nowhere/run.ckpt";
+  CHECK_THROWS_AS(run_cpu(*plan, options), RunError);
+}
+
+}  // namespace
+}  // namespace moe::testing
