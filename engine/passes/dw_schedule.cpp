@@ -44,37 +44,54 @@ class GrowingOrder {
 /// Puts a dW between what its all-to-all waits for and what waits for the all-to-all.
 class Binder {
  public:
-  Binder(const Graph& graph, Schedule& schedule, const PassContext& context)
+  Binder(const Graph& graph, const std::vector<OpId>& all_to_alls, Schedule& schedule,
+         const PassContext& context)
       : graph_(graph),
+        all_to_alls_(all_to_alls),
         schedule_(schedule),
         context_(context),
         deps_(dependencies(graph)),
+        reach_(graph, deps_, edges_of(schedule)),
         order_(graph, schedule) {}
 
   /// False when by the order edges so far the two have become ordered.
-  bool bind(OpId a2a, OpId dw) {
+  bool bind(size_t number, OpId dw) {
+    const OpId a2a = all_to_alls_[number];
     if (order_.path(a2a, dw) || order_.path(dw, a2a)) return false;
     const std::string why = "hides under " + graph_.op(a2a).name;
     for (const OpId p : deps_.preds[a2a.index()]) before(p, dw, why);
     for (const OpId s : deps_.succs[a2a.index()]) before(dw, s, why);
-    // A collective on the gradient must not come first on the all-to-all's lane and hold it up.
-    for (const OpId s : deps_.succs[dw.index()]) {
-      const LaneId lane = schedule_.lane_of[s.index()];
-      if (lane == schedule_.lane_of[a2a.index()]) before(a2a, s, "after what hides its gradient");
-    }
+    for (const OpId s : deps_.succs[dw.index()]) hold_back(s, number);
     return true;
   }
 
  private:
+  /// A collective on the gradient must not come first on the lane and hold up the all-to-all, nor the
+  /// ones that follow without waiting for it (the other parts of a pipeline).
+  void hold_back(OpId collective, size_t number) {
+    for (size_t i = number; i < all_to_alls_.size(); ++i) {
+      const OpId a2a = all_to_alls_[i];
+      for (size_t n = number; n < i; ++n) {
+        if (reach_.reaches(all_to_alls_[n], a2a)) return;
+      }
+      const bool shared = schedule_.lane_of[a2a.index()] == schedule_.lane_of[collective.index()];
+      if (shared && !order_.path(collective, a2a)) {
+        before(a2a, collective, "after what hides its gradient");
+      }
+    }
+  }
+
   void before(OpId from, OpId to, const std::string& why) {
     schedule_.before(from, to, context_.stage, why);
     order_.add(from, to);
   }
 
   const Graph& graph_;
+  const std::vector<OpId>& all_to_alls_;
   Schedule& schedule_;
   const PassContext& context_;
   Dependencies deps_;
+  Reachability reach_;  // before this stage's edges
   GrowingOrder order_;
 };
 
@@ -100,10 +117,10 @@ DwCandidates dw_candidates(const Graph& graph, const Schedule& schedule, const C
 Schedule dw_schedule(const Graph& graph, Schedule schedule, const PassContext& context) {
   const DwCandidates found = dw_candidates(graph, schedule, context.cost);
   const bool overshoot = std::get<std::string>(context.options.at("overshoot")) == "allow";
-  Binder binder(graph, schedule, context);
+  Binder binder(graph, found.a2a, schedule, context);
   const OverlapAssignment chosen = assign_greedy(
       found.problem, overshoot,
-      [&](const OverlapPick& pick) { return binder.bind(found.a2a[pick.a2a], found.dw[pick.dw]); });
+      [&](const OverlapPick& pick) { return binder.bind(pick.a2a, found.dw[pick.dw]); });
   for (const OverlapPick& pick : chosen.picks) {
     context.log->push_back(
         {graph.op(found.dw[pick.dw]).name, context.stage,

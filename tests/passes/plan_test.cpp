@@ -1,0 +1,127 @@
+#include "engine/plan.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "engine/base/errors.h"
+#include "tests/passes/fixture.h"
+
+namespace moe {
+namespace {
+
+using Catch::Contains;
+using test::small_spec;
+using test::stage;
+
+/// Systems of all kinds, by name.
+std::vector<SystemSpec> systems() {
+  const auto cut = [](double degree) { return stage("capacity_pipeline", {{"degree", degree}}); };
+  std::vector<SystemSpec> made = {
+      {"plain", {}, {}, false},
+      {"raf", {stage("serial")}, {}, false},
+      {"deepspeed", {stage("blocking_a2a")}, {}, true},
+      {"tutel", {cut(4)}, {}, true},
+      {"lancet", {stage("irregular_a2a"), stage("used_rows"), stage("dw_schedule")}, {}, false},
+      {"mix", {cut(3), stage("dw_schedule")}, {}, true},
+      {"buckets", {stage("dw_schedule")}, {}, true},
+      {"late", {stage("dw_schedule")}, {}, false}};
+  made[6].sync.bucket_bytes = 4096;
+  made[7].sync.when_ready = false;
+  return made;
+}
+
+TEST_CASE("every system gives a legal plan on 1, 2 and 4 ranks, the same one each time") {
+  for (const int64_t ranks : {1, 2, 4}) {
+    for (const SystemSpec& system : systems()) {
+      INFO(system.name << " on " << ranks);
+      PlanSpec spec = small_spec({}, ranks);
+      spec.system = system;
+      const auto plan = make_plan(spec), again = make_plan(spec);
+      CHECK(plan->hash == again->hash);
+      CHECK(plan->hash.size() == 16);
+      CHECK(plan->plan_ns > 0);
+      CHECK(plan->waits.size() == plan->graph.num_ops());
+      CHECK(plan->memory.arena_bytes >= plan->memory.liveness_bytes);
+      CHECK(plan->memory.arena_bytes <= 1.2 * static_cast<double>(plan->memory.liveness_bytes));
+    }
+  }
+}
+
+TEST_CASE("different orders, graphs and element sizes have different hashes") {
+  std::vector<std::string> hashes;
+  for (const SystemSpec& system : systems()) {
+    PlanSpec spec = small_spec();
+    spec.system = system;
+    hashes.push_back(make_plan(spec)->hash);
+    spec.element_bytes = 8;
+    hashes.push_back(make_plan(spec)->hash);
+  }
+  std::sort(hashes.begin(), hashes.end());
+  CHECK(std::adjacent_find(hashes.begin(), hashes.end()) == hashes.end());
+}
+
+TEST_CASE("with a lane of their own all-reduces leave the lane of the all-to-alls") {
+  PlanSpec spec = small_spec();
+  spec.system.reduce_on_own_lane = true;
+  const auto plan = make_plan(spec);
+  const LaneId own = plan->schedule.lane("comm_reduce");
+  CHECK(own == LaneId(2));
+  CHECK(!plan->orders.lanes[2].empty());
+  for (size_t l = 1; l < 3; ++l) {
+    for (const OpId op : plan->orders.lanes[l]) {
+      CHECK((plan->graph.def(op).collective == Collective::kAllReduce) == (l == 2));
+    }
+  }
+}
+
+TEST_CASE("serial runs one op at a time") {
+  const auto plan = make_plan(small_spec({stage("serial")}));
+  CHECK(test::makespan(*plan) == static_cast<Nanoseconds>(10 * plan->graph.num_ops()));
+}
+
+TEST_CASE("under blocking all-to-alls compute stands still, and all-reduces do not block it") {
+  PlanSpec spec = small_spec({stage("blocking_a2a")});
+  spec.system.reduce_on_own_lane = true;
+  const auto plan = make_plan(spec);
+  int64_t beside_reduce = 0;
+  const Timeline timeline = test::simulate(*plan);
+  for (const Span& compute : timeline.spans) {
+    if (compute.lane != LaneId(0)) continue;
+    for (const Span& comm : timeline.spans) {
+      if (comm.lane == LaneId(0) || comm.begin >= compute.end || compute.begin >= comm.end)
+        continue;
+      CHECK(comm.lane == LaneId(2));
+      ++beside_reduce;
+    }
+  }
+  CHECK(beside_reduce > 0);
+  CHECK(std::is_sorted(plan->orders.lanes[0].begin(), plan->orders.lanes[0].end()));
+}
+
+TEST_CASE("a graph and a schedule given make the plan that the stages made") {
+  const auto plan = make_plan(small_spec({stage("dw_schedule")}));
+  const auto same = make_plan_of(plan->spec, plan->graph, plan->schedule);
+  CHECK(same->hash == plan->hash);
+  CHECK(same->orders.lanes == plan->orders.lanes);
+}
+
+TEST_CASE("a plan of a graph and an illegal schedule is refused") {
+  const auto plan = make_plan(small_spec());
+  Schedule schedule = plan->schedule;
+  const OpId a2a = plan->graph.find_op("b1.moe.a2a_1");
+  schedule.lane_of[a2a.index()] = LaneId(0);
+  CHECK_THAT(test::message_of<RunError>([&] { make_plan_of(plan->spec, plan->graph, schedule); }),
+             Contains("'b1.moe.a2a_1' is on lane 'compute'"));
+}
+
+TEST_CASE("irregular counts of another layer are refused at the door") {
+  const auto plan = make_plan(small_spec({stage("irregular_a2a")}));
+  Graph graph = plan->graph;
+  const Op& other = graph.op(graph.find_op("b1.moe.a2a_1"));
+  graph.op(graph.find_op("b3.moe.a2a_1")).inputs[1] = other.inputs[1];
+  CHECK_THAT(test::message_of<RunError>([&] { make_plan_of(plan->spec, graph, plan->schedule); }),
+             Contains("'b3.moe.a2a_1'") && Contains("'b1.moe.gate'") && Contains("'b3.moe.gate'"));
+}
+
+}  // namespace
+}  // namespace moe
