@@ -44,4 +44,16 @@ function M.call(at, f, ...)
   M.user(tostring(e), at)
 end
 
+--- A handler for xpcall: a Lua error keeps its traceback when it is raised again.
+function M.with_traceback(err)
+  if type(err) == "table" then return err end
+  return { kind = "lua", message = tostring(err), traceback = debug.traceback("", 2) }
+end
+
+--- In this mode the evaluation of the recipe ends here. "policies": a rank's state, which wants the
+--- policies that are defined before anything runs; "check": nothing is run.
+function M.stop_in(mode)
+  if core.mode == mode then error({ kind = "stop" }, 0) end
+end
+
 return M

@@ -3,6 +3,7 @@ local claims = require "moe.claims"
 local core = require "moe.core"
 local errors = require "moe.errors"
 local model_lib = require "moe.model"
+local points = require "moe.points"
 local report = require "moe.report"
 local results = require "moe.results"
 local schema = require "moe.schema"
@@ -55,32 +56,10 @@ local function check_entry(entry, path, at)
   return schema.merged(schema.check(M.CPU, given, path, at), { kind = kind, path = path })
 end
 
--- How a value of `over` is called in results and by --set; nil where it has no name.
-local function label_of(value)
-  if type(value) == "table" then return type(value.name) == "string" and value.name or nil end
-  return type(value) ~= "function" and value or nil
-end
-
-local function check_over(over, params, at)
-  for name, list in pairs(over) do
-    local path = "experiment.over." .. tostring(name)
-    schema.field({ type = "list", of = { type = "any" } }, list, path, at)
-    if #list == 0 then errors.user(path .. ": the list is empty", at) end
-    for i, value in ipairs(list) do
-      if label_of(value) == nil then
-        schema.refuse(("%s[%d]"):format(path, i), value, "a value or something with a name", at)
-      end
-    end
-    if params[name] ~= nil then
-      errors.user(path .. ": also stands in experiment.params; give one of the two", at)
-    end
-  end
-end
-
 function M.experiment(t)
   local at = errors.here()
   local e = schema.check(M.FIELDS, t, "experiment", at)
-  check_over(e.over, e.params, at)
+  points.check(e.over, e.params, at)
   e.entries = {}
   for i, entry in ipairs(e.run) do
     e.entries[i] = check_entry(entry, ("experiment.run[%d]"):format(i), at)
@@ -101,75 +80,6 @@ function M.experiment(t)
   return setmetatable(e, mt)
 end
 
-local function same(value, text)
-  local label = label_of(value)
-  return tostring(label) == text or type(label) == "number" and label == tonumber(text)
-end
-
-local function narrowed(name, list, text, at)
-  local kept, have = {}, {}
-  for i, value in ipairs(list) do
-    if same(value, text) then kept[#kept + 1] = value end
-    have[i] = tostring(label_of(value))
-  end
-  if #kept == 0 then
-    errors.user(("--set %s=%s: not in experiment.over.%s, have: %s"):format(name, text, name,
-      table.concat(have, ", ")), at)
-  end
-  return kept
-end
-
-local READ = {
-  number = tonumber,
-  string = function(text) return text end,
-  boolean = function(text) return ({ ["true"] = true, ["false"] = false })[text] end,
-}
-
-local function replaced(name, old, text, at)
-  local read = READ[type(old)]
-  local value = read and read(text)
-  if value == nil then
-    errors.user(("--set %s=%s: give a %s, as in experiment.params.%s"):format(name, text,
-      type(old), name), at)
-  end
-  return value
-end
-
--- --set narrows lists of over and replaces params; a name that is in neither is an error.
-local function apply_set(e)
-  local over, params = schema.merged(e.over, {}), schema.merged(e.params, {})
-  for name, text in pairs(core.args.set or {}) do
-    if over[name] then
-      over[name] = narrowed(name, over[name], text, e.at)
-    elseif params[name] ~= nil then
-      params[name] = replaced(name, params[name], text, e.at)
-    else
-      schema.unknown("--set", "name", name, schema.keys_of(schema.merged(over, params)), e.at)
-    end
-  end
-  return over, params
-end
-
-local function points_of(over)
-  local points = { {} }
-  for _, name in ipairs(schema.keys_of(over)) do
-    local more = {}
-    for _, p in ipairs(points) do
-      for _, v in ipairs(over[name]) do more[#more + 1] = schema.merged(p, { [name] = v }) end
-    end
-    points = more
-  end
-  return points
-end
-
-local function labels(values)
-  local out = {}
-  for name, value in pairs(values) do
-    if type(value) ~= "table" or value.name then out[name] = label_of(value) end
-  end
-  return out
-end
-
 local function resolve_case(e, point, params)
   local given = schema.namespace("case", "coordinate", schema.merged(params, point))
   local case = schema.check(M.CASE, e.case(given), e.case_path, e.at)
@@ -182,7 +92,7 @@ local function resolve_case(e, point, params)
     end
     seen[s.name] = true
   end
-  case.point = labels(point)
+  case.point = points.labels(point)
   return case
 end
 
@@ -267,7 +177,7 @@ end
 -- Calls do_job(job) for all jobs of an experiment; all are resolved before the first one is done.
 local function each_job(e, over, params, do_job)
   local cases, all = {}, {}
-  for i, point in ipairs(points_of(over)) do cases[i] = resolve_case(e, point, params) end
+  for i, point in ipairs(points.product(over)) do cases[i] = resolve_case(e, point, params) end
   for _, entry in ipairs(entries_of(e)) do
     for _, job in ipairs(jobs_of(e, entry, cases)) do all[#all + 1] = job end
   end
@@ -373,30 +283,27 @@ local function execute(e, job)
   return run
 end
 
--- A Lua error keeps its traceback on its way through M.run.
-local function with_traceback(err)
-  if type(err) == "table" then return err end
-  return { kind = "lua", message = tostring(err), traceback = debug.traceback("", 2) }
-end
-
--- What results.json says of an experiment.
-local function describe(e, over, params)
-  local out = { name = e.name, title = e.title, over = {}, params = labels(params) }
-  for name, list in pairs(over) do
-    out.over[name] = {}
-    for i, value in ipairs(list) do out.over[name][i] = label_of(value) end
-  end
-  return out
+--- Everything but running: every case is resolved and every system planned for every target.
+--- Returns the number of plans.
+function M.check(e)
+  local over, params = points.after_set(e)
+  return each_job(e, over, params, function(job)
+    if job.entry then job.spec.cost = { kind = "roofline" } end
+    target.plan(job.spec, job.system)
+  end)
 end
 
 --- Runs an experiment; writes results.json and traces, prints the tables, returns the results. What
 --- is complete when a run fails is written and printed, then the error goes on.
 function M.run(e)
   local at = errors.here()
-  train.stop_in_policy_mode()
+  errors.stop_in "policies"
   schema.field({ type = "experiment", required = true }, e, "moe.run", at)
-  local over, params = apply_set(e)
-  session.experiments[#session.experiments + 1] = describe(e, over, params)
+  if core.mode == "check" then M.check(e) end
+  errors.stop_in "check"
+  local over, params = points.after_set(e)
+  session.experiments[#session.experiments + 1] = { name = e.name, title = e.title,
+    over = points.list_labels(over), params = points.labels(params) }
   local R, verdicts = results.new {}, {}
   local ok, err = xpcall(function()
     each_job(e, over, params, function(job)
@@ -406,23 +313,13 @@ function M.run(e)
       verdicts[i] = claims.evaluate(claim, R)
       session.claims[#session.claims + 1] = verdicts[i]
     end
-  end, with_traceback)
+  end, errors.with_traceback)
   if ok or #R.runs > 0 then
     flush()
     report.print(e, R, verdicts)
   end
   if not ok then error(err, 0) end
   return R
-end
-
---- Everything but running: every case is resolved and every system planned for every target.
---- Returns the number of plans.
-function M.check(e)
-  local over, params = apply_set(e)
-  return each_job(e, over, params, function(job)
-    if job.entry then job.spec.cost = { kind = "roofline" } end
-    target.plan(job.spec, job.system)
-  end)
 end
 
 return M

@@ -43,21 +43,25 @@ local function experiments_of(value)
   return value
 end
 
+-- Everything but running: a script is checked as far as the first thing that it would run.
+local function check(chunk)
+  local ok, value = xpcall(chunk, errors.with_traceback)
+  if not ok then
+    if value.kind ~= "stop" then error(value, 0) end
+    return core.say "ok, as far as what the recipe runs first"
+  end
+  for _, e in ipairs(value ~= nil and experiments_of(value) or {}) do
+    core.say(("ok: %s, %d plans"):format(e.name, experiment.check(e)))
+  end
+  if value == nil then core.say "ok: the recipe runs nothing" end
+end
+
 --- The host's door. mode: "run" or "check" with the recipe's chunk, "list" with a kind or nil.
 function moe._main(mode, argument)
   if mode == "list" then return list.list(argument) end
+  if mode == "check" then return check(argument) end
   local value = argument()
-  if value == nil then
-    if mode == "check" then core.say "ok: the recipe returns no experiment; its calls were made" end
-    return
-  end
-  for _, e in ipairs(experiments_of(value)) do
-    if mode == "check" then
-      core.say(("ok: %s, %d plans"):format(e.name, experiment.check(e)))
-    else
-      experiment.run(e)
-    end
-  end
+  for _, e in ipairs(value ~= nil and experiments_of(value) or {}) do experiment.run(e) end
 end
 
 return schema.namespace("moe", "name", moe, { collectives = true, pipemoe = true,

@@ -119,15 +119,15 @@ end
 local function losses_table(runs)
   local groups = results.new(runs):groups(function(run) return { run.digest, run.losses } end)
   local steps = some_steps(#runs[1].losses)
-  local rows = { { "loss at step" } }
-  for i, step in ipairs(steps) do rows[1][i + 1] = step end
+  local rows = { {} }
+  for i, step in ipairs(steps) do rows[1][i] = (i == 1 and "loss at step " or "") .. step end
   append(rows[1], { "dropped", "digest", "systems" })
   for g, group in ipairs(groups) do
-    local names, cells = {}, { "" }
+    local names, cells = {}, {}
     for i, run in ipairs(group) do names[i] = run.system end
     for i, step in ipairs(steps) do
       local loss = group[1].losses[step]
-      cells[i + 1] = loss and ("%.4f"):format(loss) or "-"
+      cells[i] = loss and ("%.4f"):format(loss) or "-"
     end
     rows[g + 1] = append(cells, { group[1].drops[#group[1].drops], group[1].digest,
       table.concat(names, " = ") })

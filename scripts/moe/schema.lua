@@ -44,7 +44,8 @@ local function show(v)
   if type(v) == "string" then return ("'%s'"):format(v) end
   if type(v) == "table" then return "a table" end
   if type(v) == "function" then return "a function" end
-  return tostring(v)
+  local short = type(v) == "number" and ("%g"):format(v)
+  return short and tonumber(short) == v and short or tostring(v)
 end
 
 local function guess(name, names)
@@ -78,8 +79,8 @@ function M.namespace(path, what, members, later)
 end
 
 local function range_text(field)
-  if field.lo and field.hi then return (" from %s to %s"):format(field.lo, field.hi) end
-  if field.lo then return (" of at least %s"):format(field.lo) end
+  if field.lo and field.hi then return (" from %s to %s"):format(show(field.lo), show(field.hi)) end
+  if field.lo then return (" of at least %s"):format(show(field.lo)) end
   return ""
 end
 

@@ -10,7 +10,7 @@ local M = {}
 
 M.OPTIMIZER = {
   name = { type = "string", enum = { "sgd" }, default = "sgd" },
-  lr = { type = "number", lo = 0, hi = 1e6, default = 0.1 },
+  lr = { type = "number", lo = 0, hi = 1e38, default = 0.1 },
   momentum = { type = "number", lo = 0, hi = 1, default = 0.9 },
 }
 

@@ -70,11 +70,6 @@ function M.run_options(t, model, path, at)
   }
 end
 
---- Stops a rank's evaluation of the recipe before anything runs.
-function M.stop_in_policy_mode()
-  if core.mode == "policies" then error({ kind = "stop" }, 0) end
-end
-
 M.TRAIN = schema.merged(M.CPU_RUN, {
   model = { type = "model", required = true, doc = "moe.model.gpt2_moe {...}" },
   system = { type = "system", doc = "moe.system; raf" },
@@ -86,7 +81,7 @@ M.TRAIN = schema.merged(M.CPU_RUN, {
 function M.train(t)
   local at = errors.here()
   local c = schema.check(M.TRAIN, t, "moe.train", at)
-  M.stop_in_policy_mode()
+  errors.stop_in "policies"
   local system = c.system or system_lib.system "raf" {}
   local spec = target.cpu_spec(c.model, core.args.ranks or c.ranks, c.link, c.optimizer,
     c.precision)
@@ -100,6 +95,7 @@ function M.train(t)
     spec.cost = { kind = "roofline" }
     plan = target.plan_of(spec, candidates[1], at)
   end
+  errors.stop_in "check"
   return errors.call(at, plan.run, plan, options)
 end
 
@@ -147,13 +143,14 @@ function Plan:run(executor, t)
   local spec = schema.merged(self.spec, { element_bytes = c.precision == "f64" and 8 or 4,
     model = schema.merged(self.spec.model, { dtype = "f32" }) })
   local plan = target.plan_of(spec, self.candidate, at)
+  errors.stop_in "check"
   return errors.call(at, plan.run, plan, M.run_options(c, spec.model, "moe.plan.run", at))
 end
 
 function M.plan(t)
   local at = errors.here()
   local c = schema.check(M.PLAN, t, "moe.plan", at)
-  M.stop_in_policy_mode()
+  errors.stop_in "policies"
   local spec = target.cluster_spec(c.model, c.cluster, c.optimizer)
   local made = target.plan(spec, c.system)
   return setmetatable({ core = made.plan, sim = made.sim, candidate = made.candidate,

@@ -227,7 +227,19 @@ test("a recipe returns experiments or nothing", function()
       "a recipe returns an experiment, a list of them, or nothing")
   end
   expect.equal(expect.runs("local x = 1", {}, "check").output,
-    "ok: the recipe returns no experiment; its calls were made")
+    "ok: the recipe runs nothing")
+end)
+
+test("values of over may be booleans; the same one twice is refused", function()
+  local text = expect.HEAD .. [[
+return moe.experiment { name = "x", over = { wide = %s }, case = function(p)
+  return { model = m, cluster = moe.cluster.p4de { nodes = p.wide and 4 or 2 },
+    systems = { moe.system "raf" {} } } end }
+]]
+  local w = expect.runs(text:format "{ true, false }", { set = { wide = "false" } })
+  expect.equal({ #w.results.runs, w.results.runs[1].devices }, { 1, 16 })
+  expect.fails(text:format "{ true, true }", 2, "over.wide[2]: 'true' stands there twice")
+  expect.fails(text:format "{ {} }", 2, "over.wide[1]: a table is not allowed")
 end)
 
 test("values of over may be things with a name", function()

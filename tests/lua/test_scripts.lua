@@ -85,6 +85,17 @@ local p = moe.plan { model = m, cluster = moe.cluster.p4de { nodes = 2 },
   expect.fails(head .. 'p:run("cpu", { stepz = 1 })', 4, "moe.plan.run: unknown key 'stepz'")
 end)
 
+test("checking a script plans what it would run first, and stops there", function()
+  for _, call in ipairs { "moe.train { model = m, tokens = 'reference' }", [[
+moe.run(moe.experiment { name = "x", model = m, systems = { moe.system "raf" {} },
+  cluster = moe.cluster.p4de { nodes = 2 } })]] } do
+    local w = expect.runs(expect.HEAD .. call .. "\nAFTER = true", {}, "check")
+    expect.equal({ #w.plans, #w.executed, w.globals.AFTER or false }, { 1, 0, false })
+    expect.equal(w.output, "ok, as far as what the recipe runs first")
+  end
+  expect.failed(world.run(expect.HEAD .. "\nmoe.train { stepz = 1 }", {}, "check"), 3, "'stepz'")
+end)
+
 test("an error in the recipe's own code keeps its line and traceback", function()
   local w = world.run(expect.HEAD .. [[
 return moe.experiment { name = "x", case = function()
