@@ -2,15 +2,21 @@
 // recomputation without its online softmax: a strip's scores against all keys fit the second-level
 // cache). Scores are held transposed, [key][query of the strip]: a vector runs over queries, so
 // maxima and sums need no work across lanes, and in all five products the scalar operand is read
-// from consecutive addresses or constant strides. Keys above the strip's diagonal are skipped.
+// from consecutive addresses or constant strides. They are held as powers of 2: log2(e) is in the
+// scale of q. What lies above the diagonal is skipped as far as tiles allow, and masked within one.
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/fast_tile.h"
 
 namespace moe::kernels::MOE_ISA {
 namespace {
 
-constexpr int kTileRows = kLanes == 16 ? 8 : 4;  // x 2 vectors of sums: what the registers hold
-constexpr int64_t kStrip = kTileCols;            // queries of a strip
+// Each keeps its own loop in registers; inlined into one function they would spill.
+#define MOE_NOINLINE __attribute__((noinline))
+
+constexpr int kTileRows = kLanes == 16 ? 8 : 4;
+constexpr int64_t kStrip = kTileCols;  // queries of a strip: two vectors
+constexpr float kLn2 = 0.69314718f, kLog2E = 1.44269504f;
+constexpr int64_t kInPlaceFloats = 128 * 1024;  // rows this near together are read where they are
 
 int64_t round_up(int64_t n, int64_t unit) {
   return (n + unit - 1) / unit * unit;
@@ -19,44 +25,41 @@ int64_t smaller(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
-using Rows = Tile<kTileRows>;
+/// Rows of floats, `ld` apart.
+template <class T>
+struct Rows {
+  T* data;
+  int64_t ld;
+  T* row(int64_t r) const { return data + r * ld; }
+};
+using In = Rows<const float>;
+using Out = Rows<float>;
 
-/// to[r, c] = tile (+ to) for r < rows, c < cols.
-MOE_INLINE void store_tile(const Rows& tile, float* to, int64_t ld, int64_t rows, int64_t cols,
-                           bool add) {
-  MOE_UNROLL for (int r = 0; r < kTileRows; ++r, to += ld) {
-    if (r >= rows) return;
-    for (int half = 0; half < 2; ++half) {
-      const int64_t left = cols - half * kLanes;
-      float* p = to + half * kLanes;
-      if (left >= kLanes)
-        store(p, add ? load(p) + tile.at[r][half] : tile.at[r][half]);
-      else if (left > 0)
-        store(p, add ? load(p, First{left}) + tile.at[r][half] : tile.at[r][half], First{left});
-    }
-  }
-}
-
-/// Sizes of one call and the parts of its work area, all floats.
+/// Sizes of one call. The work area holds four arrays of a head's keys, two of a strip's scores,
+/// and four of a strip's rows.
 struct Layout {
   explicit Layout(AttentionShape s)
       : seq(s.seq),
         dim(s.head_dim),
         hidden(s.heads * s.head_dim),
-        dim_padded(round_up(s.head_dim, kStrip)),
+        pitch(3 * hidden),
+        dim_padded(round_up(s.head_dim, kTileCols)),
         keys_padded(round_up(s.seq, kStrip)),
         scale(1.0f / __builtin_sqrtf(static_cast<float>(s.head_dim))) {}
 
+  bool whole_tiles() const { return dim == dim_padded && seq == keys_padded; }
+  /// Whether tiles may read and write q, k, v and their gradients where they are.
+  bool in_place() const { return whole_tiles() && seq * pitch <= kInPlaceFloats; }
   int64_t head_floats() const { return keys_padded * dim_padded; }
   int64_t score_floats() const { return keys_padded * kStrip; }
   int64_t strip_floats() const { return kStrip * dim_padded; }
   int64_t work_bytes() const {
     return static_cast<int64_t>(sizeof(float)) *
-           (kAlign + 2 * head_floats() + 2 * score_floats() + 5 * strip_floats());
+           (kAlign + 4 * head_floats() + 2 * score_floats() + 4 * strip_floats());
   }
 
   static constexpr int64_t kAlign = 16;  // floats of a cache line
-  int64_t seq, dim, hidden, dim_padded, keys_padded;
+  int64_t seq, dim, hidden, pitch, dim_padded, keys_padded;
   float scale;
 };
 
@@ -64,202 +67,303 @@ struct Work {
   Work(void* work, const Layout& at) {
     const auto address = reinterpret_cast<uintptr_t>(work);
     auto* next = reinterpret_cast<float*>((address + 63) & ~uintptr_t{63});
-    k = next;
-    v = k + at.head_floats();
-    prob = v + at.head_floats();
-    dprob = prob + at.score_floats();
-    q = dprob + at.score_floats();
-    q_t = q + at.strip_floats();
-    dctx = q_t + at.strip_floats();
-    dctx_t = dctx + at.strip_floats();
-    product = dctx_t + at.strip_floats();
+    const auto take = [&](int64_t floats) {
+      float* array = next;
+      next += floats;
+      return array;
+    };
+    for (float** array : {&k, &v, &dk, &dv}) *array = take(at.head_floats());
+    for (float** array : {&prob, &dprob}) *array = take(at.score_floats());
+    for (float** array : {&q, &q_t, &dctx, &dctx_t}) *array = take(at.strip_floats());
   }
-  float *k, *v;               // [keys_padded, dim_padded]
-  float *prob, *dprob;        // [keys_padded, kStrip]: transposed
-  float *q, *dctx, *product;  // [kStrip, dim_padded]
-  float *q_t, *dctx_t;        // [dim_padded, kStrip]
+  float *k, *v, *dk, *dv;  // [keys_padded, dim_padded]
+  float *prob, *dprob;     // [keys_padded, kStrip]
+  float *q, *dctx;         // [kStrip, dim_padded]
+  float *q_t, *dctx_t;     // [dim_padded, kStrip]
 };
 
-/// Rows of one head, packed with zeros around them, times `scale`.
-void pack(float* to, const float* from, int64_t pitch, int64_t rows, int64_t rows_padded,
-          const Layout& at, float scale) {
-  for (int64_t r = 0; r < rows_padded; ++r, to += at.dim_padded) {
+/// `rows` rows of a head, packed in `to` with zeros around them.
+In packed(float* to, In from, int64_t rows, int64_t rows_padded, const Layout& at) {
+  for (int64_t r = 0; r < rows_padded; ++r)
     for (int64_t c = 0; c < at.dim_padded; c += kLanes) {
       const int64_t left = r < rows ? at.dim - c : 0;
-      const float* p = from + r * pitch + c;
-      store(to + c, left >= kLanes ? scale * load(p)
-                    : left > 0     ? scale * load(p, First{left})
-                                   : Vec{});
+      const float* p = from.row(r) + c;
+      store(to + r * at.dim_padded + c, left >= kLanes ? load(p)
+                                        : left > 0     ? load(p, First{left})
+                                                       : Vec{});
     }
+  return {to, at.dim_padded};
+}
+
+// Where a strip has fewer queries than lanes, the last one is repeated: what comes of the copies is
+// never stored.
+
+/// to [dim, kStrip] = transpose of `rows` rows, times `factor`.
+MOE_NOINLINE void transpose_strip(float* to, In from, int64_t rows, float factor,
+                                  const Layout& at) {
+  for (int64_t first = 0; first < kStrip; first += kLanes) {
+    const float* row[kLanes];
+    for (int i = 0; i < kLanes; ++i) row[i] = from.row(smaller(first + i, rows - 1));
+    each_vec(at.dim, [&](int64_t c, auto lanes) {
+      Vec block[kLanes];
+      MOE_UNROLL for (int i = 0; i < kLanes; ++i) block[i] = factor * load(row[i] + c, lanes);
+      transpose(block);
+      float* column = to + c * kStrip + first;
+      MOE_UNROLL for (int i = 0; i < kLanes; ++i) store(column + i * kStrip, block[i]);
+    });
   }
 }
 
-/// to [dim_padded, kStrip] = transpose of from [kStrip, dim_padded].
-void transpose_strip(float* to, const float* from, const Layout& at) {
-  for (int64_t c = 0; c < at.dim_padded; c += kLanes)
-    for (int64_t r = 0; r < kStrip; r += kLanes) {
-      Vec block[kLanes];
-      for (int i = 0; i < kLanes; ++i) block[i] = load(from + (r + i) * at.dim_padded + c);
-      transpose(block);
-      for (int i = 0; i < kLanes; ++i) store(to + (c + i) * kStrip + r, block[i]);
-    }
-}
-
-/// Per query of a strip.
-struct Lanes {
+/// One number a query of the strip.
+struct PerQuery {
   Vec half[2];
 };
 
-/// Sets lanes of a score above the diagonal to -infinity: queries before key `key` of the strip.
+/// The strip of queries [begin, end), which sees the keys [0, end).
+struct Strip {
+  int64_t begin, end;
+  int64_t rows() const { return end - begin; }
+  /// From this key on, only the second half of the queries sees anything.
+  int64_t half_from() const { return smaller(begin + kLanes, end); }
+};
+
+/// f(key, product of kTileRows keys with the strip's queries, its first half) for tiles of keys; the
+/// product has both halves, or from half_from() on only the second.
+template <class F>
+MOE_INLINE void each_score_tile(const Strip& strip, In keys, const float* queries_t,
+                                const Layout& at, F f) {
+  int64_t j = 0;
+  for (; j < strip.half_from(); j += kTileRows)
+    f(j, multiply<kTileRows, false>(at.dim, keys.row(j), keys.ld, queries_t, kStrip), 0);
+  for (; j < strip.end; j += kTileRows)
+    f(j, multiply<kTileRows, false, 1>(at.dim, keys.row(j), keys.ld, queries_t + kLanes, kStrip),
+      1);
+}
+
+/// -infinity for the queries that come before key `key`, counted from the strip's begin.
 MOE_INLINE Vec mask_above(Vec score, int64_t key, int half) {
   const IntVec query = iota() + static_cast<int32_t>(half * kLanes);
   return query < static_cast<int32_t>(key) ? splat(-__builtin_inff()) : score;
 }
 
-/// Transposed scores of keys [0, end) in work.prob, masked; returns each query's maximum.
-Lanes strip_scores(const Work& work, const Layout& at, int64_t begin, int64_t end) {
-  Lanes top = {{splat(-__builtin_inff()), splat(-__builtin_inff())}};
-  for (int64_t j = 0; j < end; j += kTileRows) {
-    Rows tile = multiply<kTileRows, false>(at.dim, work.k + j * at.dim_padded, at.dim_padded,
-                                           work.q_t, kStrip);
-    MOE_UNROLL for (int r = 0; r < kTileRows; ++r) MOE_UNROLL for (int h = 0; h < 2; ++h) {
-      if (j >= begin) tile.at[r][h] = mask_above(tile.at[r][h], j + r - begin, h);
-      top.half[h] = at_least(top.half[h], tile.at[r][h]);
-      store(work.prob + (j + r) * kStrip + h * kLanes, tile.at[r][h]);
+/// Transposed scores, masked; returns each query's maximum.
+MOE_NOINLINE PerQuery strip_scores(float* score, const Strip& strip, In keys, const float* q_t,
+                                   const Layout& at) {
+  PerQuery top = {{splat(-__builtin_inff()), splat(-__builtin_inff())}};
+  each_score_tile(strip, keys, q_t, at, [&](int64_t j, auto tile, int first) {
+    MOE_UNROLL for (int r = 0; r < kTileRows; ++r) {
+      MOE_UNROLL for (int h = first; h < 2; ++h) {
+        Vec& sum = tile.at[r][h - first];
+        if (j >= strip.begin) sum = mask_above(sum, j + r - strip.begin, h);
+        top.half[h] = at_least(top.half[h], sum);
+        store(score + (j + r) * kStrip + h * kLanes, sum);
+      }
     }
-  }
+  });
   return top;
 }
 
-/// work.prob = exp(score - shift) for keys [0, end); returns each query's sum.
-Lanes strip_exp(float* prob, const Lanes& shift, int64_t end) {
-  Lanes sum = {};
-  for (int64_t j = 0; j < end; ++j, prob += kStrip) MOE_UNROLL for (int h = 0; h < 2; ++h) {
-      const Vec x = load(prob + h * kLanes) - shift.half[h];
-      const Vec e = exp_bounded(x);
-      store(prob + h * kLanes, e);
-      sum.half[h] += e;
-    }
+/// Scores become 2^(score - shift); returns each query's sum.
+MOE_NOINLINE PerQuery strip_exp(float* score, const Strip& strip, const PerQuery& shift) {
+  PerQuery sum = {};
+  const auto step = [&](int64_t j, int h) {
+    float* at = score + j * kStrip + h * kLanes;
+    const Vec e = exp2_bounded(load(at) - shift.half[h]);
+    store(at, e);
+    sum.half[h] += e;
+  };
+  for (int64_t j = 0; j < strip.half_from(); ++j) step(j, 0), step(j, 1);
+  for (int64_t j = strip.half_from(); j < strip.end; ++j) step(j, 1);
   return sum;
 }
 
-/// out[i, :] = factor[i] * sum over keys j <= i of scores[j][i] * rows[j, :], for a strip's
-/// queries.
-void strip_product(float* out, int64_t ldo, const float* scores, const float* rows,
-                   const float* factor, const Layout& at, int64_t begin, int64_t end) {
-  for (int64_t i = 0; i < end - begin; i += kTileRows)
-    for (int64_t c = 0; c < at.dim; c += kStrip) {
-      Rows tile = multiply<kTileRows, true>(smaller(begin + i + kTileRows, end), scores + i, kStrip,
-                                            rows + c, at.dim_padded);
-      MOE_UNROLL for (int r = 0; r < kTileRows; ++r) MOE_UNROLL for (int h = 0; h < 2; ++h)
-          tile.at[r][h] *= factor[i + r];
-      store_tile(tile, out + i * ldo + c, ldo, end - begin - i, at.dim - c, false);
+/// to [rows, cols] = tile, or += where `add` is set, as far as the tile reaches.
+MOE_INLINE void store_tile(const Tile<kTileRows>& tile, Out to, int64_t rows, int64_t cols,
+                           bool add) {
+  MOE_UNROLL for (int r = 0; r < kTileRows; ++r) {
+    if (r >= rows) return;
+    MOE_UNROLL for (int h = 0; h < 2; ++h) {
+      const int64_t left = cols - h * kLanes;
+      float* p = to.row(r) + h * kLanes;
+      if (left >= kLanes)
+        store(p, add ? load(p) + tile.at[r][h] : tile.at[r][h]);
+      else if (left > 0)
+        store(p, add ? load(p, First{left}) + tile.at[r][h] : tile.at[r][h], First{left});
+    }
+  }
+}
+
+/// out[i, :] = factor[i] * sum over keys j <= i of scores[j][i] * rows[j, :], i in the strip.
+MOE_NOINLINE void queries_product(Out out, const float* scores, In rows, const float* factor,
+                                  const Strip& strip, const Layout& at) {
+  for (int64_t i = 0; i < strip.rows(); i += kTileRows)
+    for (int64_t c = 0; c < at.dim; c += kTileCols) {
+      const int64_t seen = smaller(strip.begin + i + kTileRows, strip.end);
+      auto tile = multiply<kTileRows, true>(seen, scores + i, kStrip, rows.data + c, rows.ld);
+      MOE_UNROLL for (int r = 0; r < kTileRows; ++r) {
+        MOE_UNROLL for (Vec& v : tile.at[r]) v *= factor[i + r];
+      }
+      store_tile(tile, {out.row(i) + c, out.ld}, strip.rows() - i, at.dim - c, false);
     }
 }
 
-/// out[j, :] (+)= sum over the strip's queries i of scores[j][i] * rows[i, :]. The strip that holds
-/// key j on its diagonal is the first to reach it and overwrites.
-void keys_product(float* out, int64_t ldo, const float* scores, const float* rows, const Layout& at,
-                  int64_t begin, int64_t end) {
-  for (int64_t j = 0; j < end; j += kTileRows)
-    for (int64_t c = 0; c < at.dim; c += kStrip) {
-      Rows tile = multiply<kTileRows, false>(end - begin, scores + j * kStrip, kStrip, rows + c,
-                                             at.dim_padded);
-      store_tile(tile, out + j * ldo + c, ldo, end - j, at.dim - c, j < begin);
+/// out[j, :] (+)= sum over the strip's queries i >= j of scores[j][i] * rows[i, :]. The strip that
+/// holds key j on its diagonal is the first to reach it and overwrites.
+MOE_NOINLINE void keys_product(Out out, const float* scores, In rows, const Strip& strip,
+                               const Layout& at) {
+  for (int64_t j = 0; j < strip.end; j += kTileRows) {
+    const int64_t first = j > strip.begin ? j - strip.begin : 0;
+    for (int64_t c = 0; c < at.dim; c += kTileCols) {
+      const auto tile = multiply<kTileRows, false>(
+          strip.rows() - first, scores + j * kStrip + first, kStrip, rows.row(first) + c, rows.ld);
+      store_tile(tile, {out.row(j) + c, out.ld}, strip.end - j, at.dim - c, j < strip.begin);
     }
+  }
 }
 
-/// f(batch row, head) for each head.
+/// f(head's q in qkv, head's first element of ctx, head's lse) as offsets.
 template <class F>
 MOE_INLINE void each_head(AttentionShape s, F f) {
+  const int64_t hidden = s.heads * s.head_dim;
   for (int64_t b = 0; b < s.batch; ++b)
-    for (int64_t h = 0; h < s.heads; ++h) f(b, h);
+    for (int64_t h = 0; h < s.heads; ++h) {
+      const int64_t ctx = b * s.seq * hidden + h * s.head_dim;
+      f(ctx + 2 * b * s.seq * hidden, ctx, (b * s.heads + h) * s.seq);
+    }
+}
+
+/// f(strip) for the strips of a sequence, ascending.
+template <class F>
+MOE_INLINE void each_strip(int64_t seq, F f) {
+  for (int64_t begin = 0; begin < seq; begin += kStrip)
+    f(Strip{begin, smaller(begin + kStrip, seq)});
 }
 
 void attention(float* ctx, float* lse, const float* qkv, AttentionShape s, void* area, Stream) {
   const Layout at(s);
   const Work work(area, at);
-  const int64_t pitch = 3 * at.hidden;
-  each_head(s, [&](int64_t b, int64_t h) {
-    const float* q = qkv + b * s.seq * pitch + h * s.head_dim;
-    pack(work.k, q + at.hidden, pitch, s.seq, at.keys_padded, at, 1.0f);
-    pack(work.v, q + 2 * at.hidden, pitch, s.seq, at.keys_padded, at, 1.0f);
-    for (int64_t begin = 0; begin < s.seq; begin += kStrip) {
-      const int64_t end = smaller(begin + kStrip, s.seq);
-      pack(work.q, q + begin * pitch, pitch, end - begin, kStrip, at, at.scale);
-      transpose_strip(work.q_t, work.q, at);
-      const Lanes top = strip_scores(work, at, begin, end);
-      const Lanes sum = strip_exp(work.prob, top, end);
-      float inverse[kStrip], strip_lse[kStrip];
-      for (int half = 0; half < 2; ++half) {
-        store(inverse + half * kLanes, 1.0f / sum.half[half]);
-        store(strip_lse + half * kLanes, top.half[half] + log(sum.half[half]));
-      }
-      __builtin_memcpy(lse + (b * s.heads + h) * s.seq + begin, strip_lse,
-                       static_cast<size_t>(end - begin) * sizeof(float));
-      strip_product(ctx + (b * s.seq + begin) * at.hidden + h * s.head_dim, at.hidden, work.prob,
-                    work.v, inverse, at, begin, end);
+  each_head(s, [&](int64_t qkv_at, int64_t ctx_at, int64_t lse_at) {
+    const In q = {qkv + qkv_at, at.pitch};
+    In k = {q.data + at.hidden, at.pitch}, v = {k.data + at.hidden, at.pitch};
+    if (!at.in_place()) {
+      k = packed(work.k, k, s.seq, at.keys_padded, at);
+      v = packed(work.v, v, s.seq, at.keys_padded, at);
     }
+    each_strip(s.seq, [&](Strip strip) {
+      const int64_t begin = strip.begin;
+      transpose_strip(work.q_t, {q.row(begin), q.ld}, strip.rows(), at.scale * kLog2E, at);
+      const PerQuery top = strip_scores(work.prob, strip, k, work.q_t, at);
+      const PerQuery sum = strip_exp(work.prob, strip, top);
+      float inverse[kStrip], strip_lse[kStrip];
+      for (int h = 0; h < 2; ++h) {
+        store(inverse + h * kLanes, 1.0f / sum.half[h]);
+        store(strip_lse + h * kLanes, kLn2 * top.half[h] + log(sum.half[h]));
+      }
+      __builtin_memcpy(lse + lse_at + begin, strip_lse,
+                       static_cast<size_t>(strip.rows()) * sizeof(float));
+      queries_product({ctx + ctx_at + begin * at.hidden, at.hidden}, work.prob, v, inverse, strip,
+                      at);
+    });
   });
 }
 
-/// For each query of the strip the sum over dim of dctx * ctx; `rows` real queries.
-Lanes strip_dots(const Work& work, const float* ctx, int64_t rows, const Layout& at) {
-  pack(work.product, ctx, at.hidden, rows, kStrip, at, 1.0f);
-  Lanes dots;
-  for (int half = 0; half < 2; ++half) {
-    Vec sum[kLanes] = {};
-    for (int i = 0; i < kLanes; ++i)
-      for (int64_t c = 0; c < at.dim_padded; c += kLanes) {
-        const int64_t from = (half * kLanes + i) * at.dim_padded + c;
-        sum[i] += load(work.product + from) * load(work.dctx + from);
+/// For each query of the strip the sum over dim of dctx * ctx.
+MOE_NOINLINE PerQuery strip_dots(In dctx, In ctx, const Strip& strip, const Layout& at) {
+  PerQuery dots;
+  for (int h = 0; h < 2; ++h) {
+    int64_t row[kLanes];
+    for (int i = 0; i < kLanes; ++i) row[i] = smaller(h * kLanes + i, strip.rows() - 1);
+    Vec sum[kLanes];
+    MOE_UNROLL for (Vec& v : sum) v = Vec{};
+    each_vec(at.dim, [&](int64_t c, auto lanes) {
+      MOE_UNROLL for (int i = 0; i < kLanes; ++i) {
+        sum[i] += load(dctx.row(row[i]) + c, lanes) * load(ctx.row(row[i]) + c, lanes);
       }
-    dots.half[half] = sums_of_lanes(sum);
+    });
+    dots.half[h] = sums_of_lanes(sum);
   }
   return dots;
 }
 
-/// work.dprob = gradient of the unscaled scores, times scale, of keys [0, end), transposed.
-void strip_dscores(const Work& work, const Layout& at, const Lanes& dots, int64_t end) {
-  for (int64_t j = 0; j < end; j += kTileRows) {
-    Rows tile = multiply<kTileRows, false>(at.dim, work.v + j * at.dim_padded, at.dim_padded,
-                                           work.dctx_t, kStrip);
-    MOE_UNROLL for (int r = 0; r < kTileRows; ++r) MOE_UNROLL for (int h = 0; h < 2; ++h) {
-      const int64_t to = (j + r) * kStrip + h * kLanes;
-      store(work.dprob + to, at.scale * load(work.prob + to) * (tile.at[r][h] - dots.half[h]));
+/// Transposed gradients of q k^T: scale * prob * (dctx v^T - dots).
+MOE_NOINLINE void strip_dscores(float* dscore, const float* prob, const Strip& strip, In values,
+                                const float* dctx_t, const PerQuery& dots, const Layout& at) {
+  each_score_tile(strip, values, dctx_t, at, [&](int64_t j, auto tile, int first) {
+    MOE_UNROLL for (int r = 0; r < kTileRows; ++r) {
+      MOE_UNROLL for (int h = first; h < 2; ++h) {
+        const int64_t to = (j + r) * kStrip + h * kLanes;
+        store(dscore + to, at.scale * load(prob + to) * (tile.at[r][h - first] - dots.half[h]));
+      }
     }
+  });
+}
+
+/// One head's gradients, strip by strip. q, dctx and ctx in place; k, v, dk, dv perhaps packed.
+struct HeadBackward {
+  const Layout& at;
+  const Work& work;
+  In q, k, v, dctx, ctx;
+  const float* lse;
+  Out dq, dk, dv;
+
+  void operator()(const Strip& strip) const {
+    const int64_t begin = strip.begin, rows = strip.rows();
+    In sq = {q.row(begin), q.ld}, sd = {dctx.row(begin), dctx.ld};
+    transpose_strip(work.q_t, sq, rows, at.scale * kLog2E, at);
+    transpose_strip(work.dctx_t, sd, rows, 1.0f, at);
+    const PerQuery dots = strip_dots(sd, {ctx.row(begin), ctx.ld}, strip, at);
+    if (at.dim != at.dim_padded) {  // a tile's columns would run into the next head
+      sq = packed(work.q, sq, rows, rows, at);
+      sd = packed(work.dctx, sd, rows, rows, at);
+    }
+    float shift[kStrip] = {}, ones[kStrip];
+    for (int64_t i = 0; i < rows; ++i) shift[i] = kLog2E * lse[begin + i];
+    for (float& one : ones) one = 1.0f;
+    strip_scores(work.prob, strip, k, work.q_t, at);
+    strip_exp(work.prob, strip, {{load(shift), load(shift + kLanes)}});
+    strip_dscores(work.dprob, work.prob, strip, v, work.dctx_t, dots, at);
+    queries_product({dq.row(begin), dq.ld}, work.dprob, k, ones, strip, at);
+    keys_product(dk, work.dprob, sq, strip, at);
+    keys_product(dv, work.prob, sd, strip, at);
   }
+};
+
+void copy_rows(float* to, int64_t ld, const float* from, const Layout& at) {
+  for (int64_t r = 0; r < at.seq; ++r)
+    each_vec(at.dim, [&](int64_t c, auto lanes) {
+      store(to + r * ld + c, load(from + r * at.dim_padded + c, lanes), lanes);
+    });
 }
 
 void attention_dx(float* dqkv, const float* dctx, const float* ctx, const float* qkv,
                   const float* lse, AttentionShape s, void* area, Stream) {
   const Layout at(s);
   const Work work(area, at);
-  const int64_t pitch = 3 * at.hidden;
-  float ones[kStrip];
-  for (float& one : ones) one = 1.0f;
-  each_head(s, [&](int64_t b, int64_t h) {
-    const float* q = qkv + b * s.seq * pitch + h * s.head_dim;
-    float* dq = dqkv + (q - qkv);
-    pack(work.k, q + at.hidden, pitch, s.seq, at.keys_padded, at, 1.0f);
-    pack(work.v, q + 2 * at.hidden, pitch, s.seq, at.keys_padded, at, 1.0f);
-    for (int64_t begin = 0; begin < s.seq; begin += kStrip) {
-      const int64_t end = smaller(begin + kStrip, s.seq), rows = end - begin;
-      const int64_t ctx_at = (b * s.seq + begin) * at.hidden + h * s.head_dim;
-      pack(work.q, q + begin * pitch, pitch, rows, kStrip, at, at.scale);
-      transpose_strip(work.q_t, work.q, at);
-      pack(work.q, q + begin * pitch, pitch, rows, kStrip, at, 1.0f);
-      pack(work.dctx, dctx + ctx_at, at.hidden, rows, kStrip, at, 1.0f);
-      transpose_strip(work.dctx_t, work.dctx, at);
-      float strip_lse[kStrip] = {};
-      __builtin_memcpy(strip_lse, lse + (b * s.heads + h) * s.seq + begin,
-                       static_cast<size_t>(rows) * sizeof(float));
-      strip_scores(work, at, begin, end);
-      strip_exp(work.prob, {{load(strip_lse), load(strip_lse + kLanes)}}, end);
-      strip_dscores(work, at, strip_dots(work, ctx + ctx_at, rows, at), end);
-      strip_product(dq + begin * pitch, pitch, work.dprob, work.k, ones, at, begin, end);
-      keys_product(dq + at.hidden, pitch, work.dprob, work.q, at, begin, end);
-      keys_product(dq + 2 * at.hidden, pitch, work.prob, work.dctx, at, begin, end);
+  each_head(s, [&](int64_t qkv_at, int64_t ctx_at, int64_t lse_at) {
+    const float* q = qkv + qkv_at;
+    float* dq = dqkv + qkv_at;
+    const auto in = [&](const float* data) { return In{data, at.pitch}; };
+    HeadBackward head = {at,
+                         work,
+                         in(q),
+                         in(q + at.hidden),
+                         in(q + 2 * at.hidden),
+                         {dctx + ctx_at, at.hidden},
+                         {ctx + ctx_at, at.hidden},
+                         lse + lse_at,
+                         {dq, at.pitch},
+                         {dq + at.hidden, at.pitch},
+                         {dq + 2 * at.hidden, at.pitch}};
+    if (!at.in_place()) {
+      head.k = packed(work.k, head.k, s.seq, at.keys_padded, at);
+      head.v = packed(work.v, head.v, s.seq, at.keys_padded, at);
+      head.dk = {work.dk, at.dim_padded};
+      head.dv = {work.dv, at.dim_padded};
+    }
+    each_strip(s.seq, head);
+    if (!at.in_place()) {
+      copy_rows(dq + at.hidden, at.pitch, work.dk, at);
+      copy_rows(dq + 2 * at.hidden, at.pitch, work.dv, at);
     }
   });
 }

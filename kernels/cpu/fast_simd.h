@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #define MOE_INLINE inline __attribute__((always_inline))
+#define MOE_UNROLL _Pragma("GCC unroll 16")
 
 namespace moe::kernels::MOE_ISA {
 namespace {
@@ -186,29 +187,30 @@ MOE_INLINE void sum_rows(float* out, const float* acc, int64_t rows, int64_t col
 
 /// Lane l of the result is the sum over the lanes of v[l]: pairs of vectors are merged, so that all
 /// sums together cost about what transposing half of them would. The tree is the same for every l.
+template <int kStep = 1>
 MOE_INLINE Vec sums_of_lanes(Vec (&v)[kLanes]) {
-  for (int step = 1; step < kLanes; step *= 2) {
-    const IntVec low = (iota() & step) == 0 ? iota() : iota() + static_cast<int32_t>(kLanes);
-    for (int i = 0; i < kLanes; i += 2 * step)
-      v[i] = __builtin_shuffle(v[i], v[i + step], low) +
-             __builtin_shuffle(v[i], v[i + step], low ^ step);
+  const IntVec low = (iota() & kStep) == 0 ? iota() : iota() + static_cast<int32_t>(kLanes);
+  MOE_UNROLL for (int i = 0; i < kLanes; i += 2 * kStep) {
+    v[i] = __builtin_shuffle(v[i], v[i + kStep], low) +
+           __builtin_shuffle(v[i], v[i + kStep], low ^ kStep);
   }
+  if constexpr (2 * kStep < kLanes) return sums_of_lanes<2 * kStep>(v);
   return v[0];
 }
 
 /// Transposes a kLanes x kLanes block in registers.
+template <int kStep = 1>
 MOE_INLINE void transpose(Vec (&v)[kLanes]) {
-  for (int step = 1; step < kLanes; step *= 2) {
-    const IntVec other = iota() + static_cast<int32_t>(kLanes);
-    const IntVec low = (iota() & step) == 0 ? iota() : other - step;
-    const IntVec high = (iota() & step) == 0 ? iota() + step : other;
-    for (int i = 0; i < kLanes; ++i) {
-      if (i & step) continue;
-      const Vec a = v[i], b = v[i + step];
-      v[i] = __builtin_shuffle(a, b, low);
-      v[i + step] = __builtin_shuffle(a, b, high);
-    }
+  const IntVec other = iota() + static_cast<int32_t>(kLanes);
+  const IntVec low = (iota() & kStep) == 0 ? iota() : other - kStep;
+  const IntVec high = (iota() & kStep) == 0 ? iota() + kStep : other;
+  MOE_UNROLL for (int i = 0; i < kLanes; ++i) {
+    if (i & kStep) continue;
+    const Vec a = v[i], b = v[i + kStep];
+    v[i] = __builtin_shuffle(a, b, low);
+    v[i + kStep] = __builtin_shuffle(a, b, high);
   }
+  if constexpr (2 * kStep < kLanes) transpose<2 * kStep>(v);
 }
 
 /// 1 / x for 1 <= x < 2^120 or NaN, within 1.5 ulp.
@@ -289,7 +291,9 @@ MOE_INLINE Vec exp2_bounded(Vec x) {
 }
 
 /// e^x for any x; 0 below about the smallest normal number.
-MOE_INLINE Vec exp(Vec x) { return exp_bounded(at_most(x, splat(89.5f))); }
+MOE_INLINE Vec exp(Vec x) {
+  return exp_bounded(at_most(x, splat(89.5f)));
+}
 
 /// ln x for normal x > 0, within 2 ulp; NaN and infinity give NaN. Cephes' logf.
 MOE_INLINE Vec log(Vec x) {

@@ -5,8 +5,6 @@
 
 #include "kernels/cpu/fast_simd.h"
 
-#define MOE_UNROLL _Pragma("GCC unroll 16")
-
 namespace moe::kernels::MOE_ISA {
 namespace {
 
@@ -18,24 +16,25 @@ struct Constant {
   static constexpr int value = n;
 };
 
-template <int kRows>
+/// kRows x kVecs vectors of sums.
+template <int kRows, int kVecs = 2>
 struct Tile {
-  Vec at[kRows][2];
+  Vec at[kRows][kVecs];
 };
 
 /// The sum over p < depth of a[r, p] * b[p * ldb + column]. a[r, p] is a[r * lda + p], or
 /// a[p * lda + r] when kColumns is set.
-template <int kRows, bool kColumns>
-MOE_INLINE Tile<kRows> multiply(int64_t depth, const float* a, int64_t lda, const float* b,
-                                int64_t ldb) {
-  Tile<kRows> sum;
-  MOE_UNROLL for (auto& row : sum.at) row[0] = row[1] = Vec{};
+template <int kRows, bool kColumns, int kVecs = 2>
+MOE_INLINE Tile<kRows, kVecs> multiply(int64_t depth, const float* a, int64_t lda, const float* b,
+                                       int64_t ldb) {
+  Tile<kRows, kVecs> sum;
+  MOE_UNROLL for (auto& row : sum.at) MOE_UNROLL for (Vec& v : row) v = Vec{};
   for (int64_t p = 0; p < depth; ++p) {
-    const Vec b0 = load(b), b1 = load(b + kLanes);
+    Vec bv[kVecs];
+    MOE_UNROLL for (int v = 0; v < kVecs; ++v) bv[v] = load(b + v * kLanes);
     MOE_UNROLL for (int r = 0; r < kRows; ++r) {
       const Vec scalar = splat(kColumns ? a[r] : a[r * lda]);
-      sum.at[r][0] += scalar * b0;
-      sum.at[r][1] += scalar * b1;
+      MOE_UNROLL for (int v = 0; v < kVecs; ++v) sum.at[r][v] += scalar * bv[v];
     }
     a += kColumns ? lda : 1;
     b += ldb;
