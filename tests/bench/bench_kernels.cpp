@@ -1,9 +1,8 @@
 // Times each kernel on one thread, in the thread's CPU time, at the sizes of three models. Bytes count each array once
 // per read and once per write; flops count a multiply and an add. The bound is the larger of bytes
-// over the bandwidth of a memcpy that moves as many bytes and flops over the rate of a large GEMM
-// (ours or OpenBLAS's, the faster), measured in this run: "of bound" is bound time / time, above 1 where data stays in a cache
+// over the bandwidth of a memcpy that moves as many bytes and flops over the rate of a large GEMM,
+// both measured in this run: "of bound" is bound time / time, above 1 where data stays in a cache
 // that memcpy's two buffers do not fit. usage: bench_kernels [part of a kernel's name]
-#include <cblas.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +10,6 @@
 #include <ctime>
 #include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "kernels/kernels.h"
@@ -54,16 +52,6 @@ Values values(int64_t n) {
 }
 
 using Gemm = decltype(KernelTable<float>::gemm);
-
-/// OpenBLAS, to compare with.
-void openblas_gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha,
-                   const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c,
-                   int64_t ldc, Stream) {
-  const auto flag = [](bool t) { return t ? CblasTrans : CblasNoTrans; };
-  const auto i = [](int64_t v) { return static_cast<blasint>(v); };
-  cblas_sgemm(CblasRowMajor, flag(transpose_a), flag(transpose_b), i(m), i(n), i(k), alpha, a,
-              i(lda), b, i(ldb), beta, c, i(ldc));
-}
 
 double gemm_flops_per_s(Gemm gemm) {
   const int64_t m = 512, n = 768, k = 3072;
@@ -224,15 +212,11 @@ void vocabulary_rows(const Bench& bench, const KernelTable<float>& k, const Mode
 }  // namespace
 
 int main(int argc, char** argv) {
-  openblas_set_num_threads(1);
   const KernelTable<float>& k = fast_table();
-  const double ours = gemm_flops_per_s(k.gemm), openblas = gemm_flops_per_s(openblas_gemm);
-  const Bench bench = {argc > 1 ? argv[1] : "", std::max(ours, openblas)};
-  fmt::print(
-      "{}: gemm {:.0f} GFLOP/s; OpenBLAS ({}) {:.0f}; memcpy of 1 MB {:.0f} GB/s, of 64 MB "
-      "{:.0f}\n",
-      kernel_set(), ours * 1e-9, openblas_get_corename(), openblas * 1e-9,
-      memcpy_bytes_per_s(2e6) * 1e-9, memcpy_bytes_per_s(128e6) * 1e-9);
+  const Bench bench = {argc > 1 ? argv[1] : "", gemm_flops_per_s(k.gemm)};
+  fmt::print("{}: gemm {:.0f} GFLOP/s; memcpy of 1 MB {:.0f} GB/s, of 64 MB {:.0f}\n", kernel_set(),
+             bench.gemm_rate * 1e-9, memcpy_bytes_per_s(2e6) * 1e-9,
+             memcpy_bytes_per_s(128e6) * 1e-9);
   const std::vector<Model> models = {{"tiny", 8, 64, 4, 32, 512, 4},
                                      {"small", 8, 128, 8, 32, 4096, 8},
                                      {"gpt2", 1, 512, 12, 64, 50257, 16}};
@@ -240,12 +224,9 @@ int main(int argc, char** argv) {
     const int64_t n = m.batch * m.seq, h = m.heads * m.head_dim;
     fmt::print("\n{}: {} x {} tokens, hidden {} ({} heads), vocabulary {}, {} experts\n", m.name,
                m.batch, m.seq, h, m.heads, m.vocab, m.experts);
-    for (const auto& [name, gemm] :
-         {std::pair{"", k.gemm}, std::pair{"openblas", &openblas_gemm}}) {
-      gemm_rows(bench, std::string("fc1 ") + name, gemm, n, h, 4 * h);
-      gemm_rows(bench, std::string("fc2 ") + name, gemm, n, 4 * h, h);
-      gemm_rows(bench, std::string("expert ") + name, gemm, n * 5 / 4 / m.experts, h, 4 * h);
-    }
+    gemm_rows(bench, "fc1", k.gemm, n, h, 4 * h);
+    gemm_rows(bench, "fc2", k.gemm, n, 4 * h, h);
+    gemm_rows(bench, "expert", k.gemm, n * 5 / 4 / m.experts, h, 4 * h);
     elementwise_rows(bench, k, n, h);
     attention_rows(bench, k, m);
     moe_rows(bench, k, m);
