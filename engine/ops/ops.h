@@ -25,6 +25,8 @@
 //                  attrs gate, k, columns (K; k unless given), capacity, scores, weight, first_token
 //                  (of a batch part); used_after = used_before + counts chains the parts of a batch
 //   gate_dlogits   dweight probs expert -> dlogits
+//   route_part     choice_slot[T,K] slot_choice[E,C] -> choice_slot'[n,K] slot_choice'[E,C] counts'[E]
+//                  the part of n = attr tokens tokens from attr first_token on; its weights are a split's
 //   dispatch       x slot_choice [choice_slot] -> slots[E,C,d]          attr k = K; the backward needs
 //                  choice_slot;  dispatch_dx  dslots choice_slot [acc] -> dx
 //   all_to_all     to="expert": slots[E,C,d] [counts[E]] [recv_counts[El,P]] -> recv[El,P,C,d]

@@ -6,16 +6,19 @@ namespace moe {
 const OpTable& op_table() {
   using namespace ops;
   static const OpTable table({
-      &kEmbedding,      &kEmbeddingDw,    &kLayernorm,     &kLayernormDx,
-      &kLayernormDw,    &kLinear,         &kLinearDx,      &kLinearDw,
-      &kBiasGrad,       &kAttention,      &kAttentionDx,   &kAttnScore,
-      &kAttnSoftmax,    &kAttnContext,    &kAttnContextDx, &kAttnSoftmaxDx,
-      &kAttnScoreDx,    &kGelu,           &kGeluDx,        &kGateLogits,
-      &kGate,           &kGateDlogits,    &kDispatch,      &kDispatchDx,
-      &kAllToAll,       &kExchangeCounts, &kExpertLinear,  &kExpertLinearDx,
-      &kExpertLinearDw, &kCombine,        &kCombineDx,     &kCombineDweight,
-      &kCrossEntropy,   &kAllReduce,      &kSgd,           &kAdd,
-      &kSplit,          &kConcat,
+      &kEmbedding,     &kEmbeddingDw,    &kLayernorm,
+      &kLayernormDx,   &kLayernormDw,    &kLinear,
+      &kLinearDx,      &kLinearDw,       &kBiasGrad,
+      &kAttention,     &kAttentionDx,    &kAttnScore,
+      &kAttnSoftmax,   &kAttnContext,    &kAttnContextDx,
+      &kAttnSoftmaxDx, &kAttnScoreDx,    &kGelu,
+      &kGeluDx,        &kGateLogits,     &kGate,
+      &kGateDlogits,   &kRoutePart,      &kDispatch,
+      &kDispatchDx,    &kAllToAll,       &kExchangeCounts,
+      &kExpertLinear,  &kExpertLinearDx, &kExpertLinearDw,
+      &kCombine,       &kCombineDx,      &kCombineDweight,
+      &kCrossEntropy,  &kAllReduce,      &kSgd,
+      &kAdd,           &kSplit,          &kConcat,
   });
   return table;
 }

@@ -153,6 +153,37 @@ graph chained ranks=1
   for (int64_t e = 0; e < 4; ++e) CHECK(run.index("p1:6")[e] == run.index("whole:5")[e]);
 }
 
+TEST_CASE("a layer in parts of the batch after a gate that saw all of it equals the whole") {
+  const std::string gate = GENERATE("bpr", "top2", "expert_choice");
+  MoeOptions options{.gate = gate, .capacity = 4};
+  options.k = gate == "top2" ? 2 : 1;
+  options.columns = gate == "expert_choice" ? 4 : options.k;
+  const std::string whole = moe_graph(options).text;
+  const size_t dispatch = whole.find("%17 ="), loss = whole.find("%30, %31");
+  // One row of the batch is 6 tokens.
+  std::string parts = whole.substr(0, dispatch) + R"(
+%50, %51 = split(%40) {axis=0, sizes="1,1"} cut_x forward dispatch
+%52, %53 = split(%12) {axis=0, sizes="6,6"} cut_weight forward combine
+%54, %55 = split(%2) {axis=0, sizes="1,1"} cut_residual forward combine
+)";
+  for (int p = 0; p < 2; ++p) {
+    const int at = 100 * (p + 1);  // tensors of a part
+    parts += fmt::format(R"(
+%{0}, %{1}, %{2} = route_part(%14, %16) {{first_token={8}, tokens=6}} route{9} forward gate
+%{3} = dispatch(%{10}, %{1}, %{0}) {{k={13}}} dispatch{9} forward dispatch layer=1
+%{4} = expert_linear(%{3}, %4, _, %{2}) {{rows="used"}} fc1{9} forward expert layer=1
+%{5} = gelu(%{4}, %5) act{9} forward expert layer=1
+%{6} = expert_linear(%{5}, %6, %7, %{2}) {{rows="used"}} fc2{9} forward expert layer=1
+%{7} = combine(%{6}, %{11}, %{0}, %{12}, %{1}) combine{9} forward combine layer=1
+)",
+                         at, at + 1, at + 2, at + 3, at + 4, at + 5, at + 6, at + 7, 6 * p, p,
+                         50 + p, 52 + p, 54 + p, options.columns);
+  }
+  parts += "%25 = concat(%107, %207) {axis=0} combine forward combine\n" + whole.substr(loss);
+  check_equal(train_once(parse_graph(parts, op_table()), gate),
+              train_once(parse_graph(whole, op_table()), gate), 1e-12);
+}
+
 TEST_CASE("split and concat move rows of any axis, also of index tensors") {
   const Graph graph = parse_graph(R"(
 graph g ranks=1
