@@ -47,7 +47,7 @@ end
 --- A handler for xpcall: a Lua error keeps its traceback when it is raised again.
 function M.with_traceback(err)
   if type(err) == "table" then return err end
-  return { kind = "lua", message = tostring(err), traceback = debug.traceback("", 2) }
+  return { kind = "lua", message = tostring(err), traceback = debug.traceback("", 2):sub(2) }
 end
 
 --- In this mode the evaluation of the recipe ends here. "policies": a rank's state, which wants the

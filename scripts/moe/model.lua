@@ -119,7 +119,8 @@ function M.resolve(model, devices, dtype)
   local policy = type(model.gate) == "table" and model.gate or nil
   local resolved = {
     name = model.name, vocab = model.vocab, layers = model.layers, hidden = model.hidden,
-    heads = model.heads, seq = model.seq, ffn = model.ffn or 0, moe_every = model.moe_every,
+    heads = model.heads, seq = model.seq, ffn = model.ffn or 4 * model.hidden,
+    moe_every = model.moe_every,
     batch_per_device = split("batch", "rows"), experts = split("experts", "experts") * devices,
     gate = policy and policy.name or model.gate, k = model.k,
     capacity_factor = model.capacity and 0 or model.capacity_factor or 1.25,

@@ -135,14 +135,44 @@ local function losses_table(runs)
   return results.align(rows)
 end
 
-local function print_executed(runs)
+-- The coordinates that all points of a run share.
+local function shared_point(run)
+  local out = {}
+  for name, value in pairs(run.points[1]) do
+    out[name] = value
+    for _, point in ipairs(run.points) do
+      if point[name] ~= value then out[name] = nil end
+    end
+  end
+  return out
+end
+
+-- "gate = top2": those in which the groups of runs differ, for each group.
+local function differences(groups)
+  local shared, texts = {}, {}
+  for g, runs in ipairs(groups) do shared[g] = shared_point(runs[1]) end
+  for g, point in ipairs(shared) do
+    local parts = {}
+    for name, value in pairs(point) do
+      local differs = false
+      for _, other in ipairs(shared) do differs = differs or other[name] ~= value end
+      if differs then parts[#parts + 1] = ("%s = %s"):format(name, tostring(value)) end
+    end
+    texts[g] = table.concat(parts, ", ")
+  end
+  return texts
+end
+
+local function print_executed(runs, point)
   local first = runs[1]
   local p = first.parameters
   core.say(("\nExecuted on %d CPU ranks, %s; provenance: %s"):format(first.devices,
     first.link and ("emulated link of %g MB/s and %g us"):format(first.link.bytes_per_s / 1e6,
       first.link.latency_us) or "no link", first.provenance))
-  core.say(("%d layers, hidden %d, seq %d, %d rows a rank, %d experts, %s gate"):format(p.layers,
-    p.hidden, p.seq, p.batch_per_device, p.experts, p.gate))
+  core.say(("%d layers, hidden %d, seq %d, %d rows a rank, %d experts, %s gate, capacity %s")
+    :format(p.layers, p.hidden, p.seq, p.batch_per_device, p.experts, p.gate,
+      p.capacity_factor > 0 and "factor " .. p.capacity_factor or "none"))
+  if point ~= "" then core.say("Points: " .. point) end
   core.say "Medians over the steps after the first; predictions frozen before each run\n"
   core.say(times_table(runs))
   local off = results.values {}
@@ -172,8 +202,9 @@ function M.print(e, R, claims)
   core.say(e.name .. (e.title ~= "" and ": " .. e.title or ""))
   local simulated = R:where { executor = "simulate" }
   if #simulated.runs > 0 then print_simulated(simulated) end
-  local executed = R:where { executor = "cpu" }
-  for _, runs in ipairs(executed:groups(results.case_of)) do print_executed(runs) end
+  local executed = R:where { executor = "cpu" }:groups(results.case_of)
+  local points = differences(executed)
+  for g, runs in ipairs(executed) do print_executed(runs, points[g]) end
   if #claims > 0 then
     core.say "\nClaims"
     core.say(claims_table(claims))

@@ -172,7 +172,7 @@ function Results:ratio(t)
 end
 
 local function is_numeric(cell)
-  return cell == "" or cell == "-" or cell:match("^[-+]?%d") ~= nil
+  return cell == "" or cell == "-" or cell:match("^[-+]?[%d.]+[x%%]?$") ~= nil
 end
 
 --- Rows of cells as text in aligned columns, numbers to the right. The first row is the header; a

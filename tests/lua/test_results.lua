@@ -113,6 +113,20 @@ test("a claim that fails leaves the results on disk", function()
   expect.equal(#w.results.runs, 9)
 end)
 
+test("executed runs are told apart by the coordinates in which they differ", function()
+  local w = expect.runs(expect.HEAD .. [[
+return moe.experiment { name = "x", over = { gate = { "switch", "top2" }, nodes = { 2, 4 } },
+  case = function(p) return { model = moe.model.gpt2_moe { layers = 2, hidden = 32, heads = 4,
+      vocab = 256, seq = 16, batch_per_device = 2, experts_per_device = 2, gate = p.gate },
+    systems = { moe.system "raf" {} } } end,
+  run = { { "cpu", ranks = 2 } } }
+]])
+  expect.equal(#w.executed, 2)
+  for _, part in ipairs { "Points: gate = switch\n", "Points: gate = top2\n" } do
+    assert(w.output:find(part, 1, true), part .. w.output)
+  end
+end)
+
 test("the printed tables say what is simulated and executed and fit a terminal", function()
   local _, w = results_of()
   for line in w.output:gmatch("[^\n]+") do assert(#line <= 120, line) end
