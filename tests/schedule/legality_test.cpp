@@ -207,6 +207,44 @@ TEST_CASE("storage of the loss, of two outputs of one op, or beyond the arena is
   CHECK_THAT(c.refusal(), Contains("of an arena of"));
 }
 
+TEST_CASE("an op may write over an input only where its kind allows it, and only in full") {
+  for (const char* kind : {"map", "work"}) {
+    Graph graph(fake::table());
+    const OpId a = add(graph, "work", "a"), b = add(graph, kind, "b", {graph.out(a)});
+    Case c(graph, default_schedule(graph));
+    c.memory.buffers[graph.out(b).index()].offset = c.memory.buffers[graph.out(a).index()].offset;
+    const bool allowed = std::string(kind) == "map";
+    CHECK((c.refusal() == "") == allowed);
+    if (!allowed) CHECK_THAT(c.refusal(), Contains("'b'") && Contains("itself still reads"));
+    c.memory.arena_bytes = 1024;
+    c.memory.buffers[graph.out(b).index()].offset += 32;
+    CHECK_THAT(c.refusal(), Contains("itself still reads"));
+  }
+}
+
+TEST_CASE("what is left of a tensor beside one that took a part of it is still its own") {
+  // y takes the middle of x once the reader is done with x; z, unordered, takes one end of it.
+  Graph graph(fake::table());
+  const OpId x = add(graph, "work", "x", {}, "48");
+  const OpId reader = add(graph, "send", "reader", {graph.out(x)});
+  const OpId y = add(graph, "work", "y"), z = add(graph, "reduce", "z");
+  Schedule schedule = default_schedule(graph);
+  schedule.lanes.push_back({"comm_reduce", LaneKind::kComm});
+  schedule.lane_of[z.index()] = LaneId(2);
+  schedule.before(reader, y, "test", "x is free");
+  Case c(graph, schedule);
+  const auto put = [&](OpId op, Bytes offset) {
+    c.memory.buffers[graph.out(op).index()].offset = offset;
+  };
+  c.memory.arena_bytes = 4096;
+  put(x, 0), put(y, 64), put(reader, 1024), put(z, 2048);
+  CHECK(c.refusal() == "");
+  for (const Bytes end : {0, 128}) {
+    put(z, end);
+    CHECK_THAT(c.refusal(), Contains("writes tensor 'z'") && Contains("'x'"));
+  }
+}
+
 TEST_CASE("persistent tensors that overlap are refused") {
   Graph graph(fake::table());
   const TensorId w = graph.add_tensor({.name = "w", .shape = {17}, .kind = TensorKind::kParam});

@@ -1,0 +1,119 @@
+// Planning and simulating a training step of GPT2-L-MoE on 64 GPUs: medians over repeated runs, the
+// parts of planning, and how close the arena comes to the bytes that must be alive.
+// Usage: bench_plan [RUNS]
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <vector>
+
+#include "engine/comm/communicator.h"
+#include "engine/graph/text.h"
+#include "engine/plan.h"
+#include "engine/replay/replay.h"
+
+namespace {
+
+using moe::Nanoseconds;
+
+/// 8 nodes of 8 GPUs at assumed rates; the times below are the planner's, so their values only have
+/// to be of the right size.
+moe::Cluster cluster() {
+  moe::Cluster c;
+  c.nodes = 8, c.devices_per_node = 8;
+  c.device = {.gemm_flops_per_s = 140e12,
+              .vector_flops_per_s = 15e12,
+              .memory_bytes_per_s = 1.6e12,
+              .launch_ns = 8000};
+  c.intra = {300e9, 1000};
+  c.nic = {12.5e9, 2500};
+  c.nics_per_node = 4;
+  c.a2a_base_ns = 20000, c.a2a_per_peer_ns = 2000;
+  return c;
+}
+
+moe::PlanSpec spec(const moe::SystemSpec& system) {
+  moe::PlanSpec s;
+  s.model.layers = 24, s.model.hidden = 1024, s.model.heads = 16, s.model.batch_per_device = 8;
+  s.model.experts = 128, s.model.fused_attention = false, s.model.dtype = moe::DType::kF16;
+  s.gate = moe::gate_spec(s.model);
+  s.num_ranks = 64;
+  s.cluster = cluster();
+  s.system = system;
+  s.work.fill = 0.8;
+  s.cost = std::make_shared<moe::RooflineCost>(s.cluster, s.work);
+  return s;
+}
+
+double median_ms(int runs, const std::function<void()>& body) {
+  std::vector<Nanoseconds> samples;
+  for (int i = 0; i < runs; ++i) {
+    const Nanoseconds begin = moe::clock_ns();
+    body();
+    samples.push_back(moe::clock_ns() - begin);
+  }
+  std::sort(samples.begin(), samples.end());
+  return moe::to_ms(samples[samples.size() / 2]);
+}
+
+void bench(const moe::SystemSpec& system, int runs) {
+  const moe::PlanSpec s = spec(system);
+  std::shared_ptr<const moe::Plan> plan;
+  const double plan_ms = median_ms(runs, [&] { plan = moe::make_plan(s); });
+  const moe::Plan& p = *plan;
+  Nanoseconds end = 0;
+  const double simulate_ms = median_ms(runs, [&] {
+    const moe::Timeline timeline = moe::replay(
+        {.graph = p.graph,
+         .schedule = p.schedule,
+         .orders = p.orders,
+         .duration_ns = [&](moe::OpId op, int32_t) { return s.cost->op_ns(p.graph, op); }});
+    for (const moe::Span& span : timeline.spans) end = std::max(end, span.end);
+  });
+  const double orders_ms = median_ms(runs, [&] { moe::lane_orders(p.graph, p.schedule); });
+  const double waits_ms =
+      median_ms(runs, [&] { moe::cross_lane_waits(p.graph, p.schedule, p.orders); });
+  const double memory_ms =
+      median_ms(runs, [&] { moe::plan_memory(p.graph, p.schedule, p.orders); });
+  const double legal_ms = median_ms(runs, [&] {
+    moe::check_legal(p.graph, p.schedule, {&p.orders, 1}, p.memory);
+  });
+  const double print_ms = median_ms(runs, [&] { moe::print(p.graph); });
+  Nanoseconds stages_ns = 0;
+  for (const moe::StageReport& stage : p.stages) stages_ns += stage.took_ns;
+  fmt::print(
+      "{:10} {:5} {:7} {:8.1f} {:8.2f} {:7.1f} {:7.2f} {:6.2f} {:7.2f} {:6.2f} {:6.2f} "
+      "{:8.1f} {:6.3f}\n",
+      system.name, p.graph.num_ops(), p.graph.tensors().size(), plan_ms, simulate_ms,
+      moe::to_ms(stages_ns), orders_ms, waits_ms, memory_ms, legal_ms, print_ms, moe::to_ms(end),
+      static_cast<double>(p.memory.arena_bytes) / static_cast<double>(p.memory.liveness_bytes));
+}
+
+moe::Stage stage(const char* name, moe::Options options = {}) {
+  moe::Stage made;
+  made.name = name;
+  made.options = std::move(options);
+  return made;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int runs = argc > 1 ? std::max(1, std::atoi(argv[1])) : 11;
+  fmt::print("GPT2-L-MoE, 24 blocks, 64 GPUs; median ms of {} runs\n", runs);
+  fmt::print("{:10} {:>5} {:>7} {:>8} {:>8} {:>7} {:>7} {:>6} {:>7} {:>6} {:>6} {:>8} {:>6}\n",
+             "system", "ops", "tensors", "plan", "simulate", "stages", "orders", "waits", "memory",
+             "legal", "text", "step", "arena");
+  const auto cut = [](double degree) { return stage("capacity_pipeline", {{"degree", degree}}); };
+  bench({"raf", {stage("serial")}, {}, false}, runs);
+  bench({"deepspeed", {stage("blocking_a2a")}, {}, true}, runs);
+  bench({"tutel-2", {cut(2)}, {}, true}, runs);
+  bench({"tutel-8", {cut(8)}, {}, true}, runs);
+  bench(
+      {"lancet-dw", {stage("irregular_a2a"), stage("used_rows"), stage("dw_schedule")}, {}, false},
+      runs);
+  bench({"mix-8", {cut(8), stage("dw_schedule")}, {}, true}, runs);
+  return 0;
+}
