@@ -142,8 +142,6 @@ const KernelTable<float>& fast_table();
 std::vector<const KernelTable<float>*> runnable_tables();
 /// What decides the bits and the speed: "openblas 0.3.21 SkylakeX, cpu-v4".
 std::string kernel_set();
-/// One BLAS thread a calling thread; call once at start.
-void use_one_blas_thread();
 
 template <class T>
 const KernelTable<T>& table();

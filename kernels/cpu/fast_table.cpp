@@ -1,10 +1,21 @@
 // Assembles the fast table of one instruction set.
+#include "kernels/cpu/blas.h"
 #include "kernels/cpu/fast.h"
 
 #define MOE_TEXT_OF(x) #x
 #define MOE_TEXT(x) MOE_TEXT_OF(x)
 
 namespace moe::kernels::MOE_ISA {
+void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha,
+          const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c,
+          int64_t ldc, Stream) noexcept {
+  if (m == 0 || n == 0) return;  // BLAS would complain about leading dimensions of 0
+  const auto flag = [](bool t) { return t ? CblasTrans : CblasNoTrans; };
+  const auto i = [](int64_t v) { return static_cast<blasint>(v); };
+  blas().sgemm(CblasRowMajor, flag(transpose_a), flag(transpose_b), i(m), i(n), i(k), alpha, a,
+               i(lda), b, i(ldb), beta, c, i(ldc));
+}
+
 namespace {
 
 KernelTable<float> make_table() noexcept {

@@ -1,12 +1,11 @@
 // Picks the fast table at run time. Compiled for the base instruction set, like everything but the
 // fast files.
-#include <cblas.h>
-
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/blas.h"
 #include "kernels/kernels.h"
 
 namespace moe::kernels {
@@ -39,6 +38,7 @@ std::vector<Level> levels() {
 /// Throws: std::runtime_error when MOEBENCH_ISA names no level that this machine can run, or when
 /// there is none.
 const KernelTable<float>& choose() {
+  blas();  // fails here rather than in the first GEMM
   const char* wanted = std::getenv("MOEBENCH_ISA");
   const Level* best = nullptr;
   std::string allowed;
@@ -69,14 +69,7 @@ std::vector<const KernelTable<float>*> runnable_tables() {
 }
 
 std::string kernel_set() {
-  std::string config = openblas_get_config();  // "OpenBLAS 0.3.21 NO_LAPACK DYNAMIC_ARCH ..."
-  std::string version = config.substr(config.find(' ') + 1);
-  version = version.substr(0, version.find(' '));
-  return "openblas " + version + " " + openblas_get_corename() + ", " + fast_table().name;
-}
-
-void use_one_blas_thread() {
-  openblas_set_num_threads(1);
+  return std::string("openblas ") + blas().version + " " + blas().core + ", " + fast_table().name;
 }
 
 }  // namespace moe::kernels

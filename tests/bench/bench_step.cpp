@@ -256,7 +256,6 @@ int main(int argc, char** argv) {
       wanted.push_back(a);
     }
   }
-  moe::kernels::use_one_blas_thread();
   const char* core = std::getenv("OPENBLAS_CORETYPE");
   fmt::print("{}; OPENBLAS_CORETYPE={}\n", moe::kernels::kernel_set(), core ? core : "(unset)");
   for (const Case& c : cases) {
