@@ -1,0 +1,151 @@
+#include "engine/exec/profile_indices.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "engine/base/rng.h"
+#include "engine/graph/op_def.h"
+#include "engine/routing/gate.h"
+
+namespace moe {
+namespace {
+
+constexpr uint64_t kIdStream = 0x1d5, kRotationStream = 0x707;
+
+enum class Role { kIds, kExpert, kChoiceSlot, kSlotChoice, kCounts, kRecvCounts };
+
+/// What an index input means; for maps also the inputs whose shapes begin with [T,K] and [E,C]
+/// (gate_dlogits: [T,E]).
+struct Rule {
+  std::string_view kind;
+  size_t input;
+  Role role;
+  size_t choices = 0, slots = 0;
+};
+
+// The inputs as ops/ops.h lists them.
+constexpr Rule kRules[] = {
+    {"embedding", 0, Role::kIds},
+    {"embedding_dw", 1, Role::kIds},
+    {"cross_entropy", 1, Role::kIds},
+    {"gate", 1, Role::kIds},
+    {"gate_dlogits", 2, Role::kExpert, 2, 1},
+    {"route_part", 0, Role::kChoiceSlot, 0, 1},
+    {"route_part", 1, Role::kSlotChoice, 0, 1},
+    {"dispatch", 1, Role::kSlotChoice, 2, 1},
+    {"dispatch", 2, Role::kChoiceSlot, 2, 1},
+    {"dispatch_dx", 1, Role::kChoiceSlot, 1, 0},
+    {"combine", 2, Role::kChoiceSlot, 2, 0},
+    {"combine", 4, Role::kSlotChoice, 2, 0},
+    {"combine_dx", 2, Role::kSlotChoice, 1, 2},
+    {"combine_dweight", 2, Role::kChoiceSlot, 2, 1},
+    {"expert_linear", 3, Role::kRecvCounts},
+    {"expert_linear_dx", 3, Role::kRecvCounts},
+    {"expert_linear_dw", 4, Role::kRecvCounts},
+    {"all_to_all", 1, Role::kCounts},
+    {"all_to_all", 2, Role::kRecvCounts},
+    {"exchange_counts", 0, Role::kCounts},
+};
+
+size_t index(int64_t i) {
+  return static_cast<size_t>(i);
+}
+
+bool present(const Op& op, size_t i) {
+  return i < op.inputs.size() && op.inputs[i].valid();
+}
+
+/// Ids at every use of which are rows of the smallest table around.
+int64_t vocabulary(const Graph& graph, const Op& op) {
+  const std::string_view kind = graph.def(op).name;
+  if (kind == "embedding") return graph.tensor(op.inputs[1]).shape[0];
+  if (kind == "embedding_dw") return graph.tensor(op.outputs[0]).shape[0];
+  if (kind == "cross_entropy") return graph.tensor(op.inputs[0]).shape.back();
+  return 1 << 15;
+}
+
+std::vector<int32_t> token_ids(size_t n, int64_t vocab) {
+  std::vector<int32_t> ids(n);
+  for (size_t i = 0; i < n; ++i) {
+    const uint64_t u = random24(i, kIdStream);
+    ids[i] = static_cast<int32_t>((((u * u) >> 24) * static_cast<uint64_t>(vocab)) >> 24);
+  }
+  return ids;
+}
+
+struct Maps {
+  std::vector<int32_t> expert, choice_slot, slot_choice, counts;
+};
+
+/// Every run of E tokens goes to E different experts, in an order that changes from run to run.
+Maps balanced_maps(int64_t tokens, int64_t columns, int64_t experts, int64_t capacity) {
+  Maps m;
+  m.expert.resize(index(tokens * columns));
+  m.choice_slot.resize(m.expert.size());
+  m.slot_choice.resize(index(experts * capacity));
+  m.counts.resize(index(experts));
+  RoutingBuilder builder({tokens, experts, columns, capacity, m.expert.data(), m.choice_slot.data(),
+                          m.slot_choice.data(), m.counts.data()});
+  for (int64_t t = 0; t < tokens; ++t) {
+    const int64_t turn = random24(static_cast<uint64_t>(t / experts), kRotationStream);
+    for (int64_t j = 0; j < columns; ++j) builder.take(t, (t + turn + j) % experts);
+  }
+  return m;
+}
+
+std::vector<int32_t> map_values(const Graph& graph, const Op& op, const Rule& rule) {
+  const auto shape = [&](size_t i) -> const Shape& { return graph.tensor(op.inputs[i]).shape; };
+  const Shape& rows = shape(0);
+  const bool known = present(op, rule.choices);
+  const int64_t columns = known ? shape(rule.choices)[1] : attr_int(op, "k", 1);
+  const int64_t tokens = known ? shape(rule.choices)[0] : num_elements(rows) / rows.back();
+  if (rule.role == Role::kExpert) {
+    return balanced_maps(tokens, columns, shape(rule.slots)[1], tokens).expert;
+  }
+  Maps m = balanced_maps(tokens, columns, shape(rule.slots)[0], shape(rule.slots)[1]);
+  return rule.role == Role::kChoiceSlot ? m.choice_slot : m.slot_choice;
+}
+
+/// Places an expert and source rank that the op's rows provide for.
+int64_t capacity_of(const Graph& graph, const Op& op) {
+  const Shape& rows = graph.tensor(op.inputs[0]).shape;
+  return rows.size() >= 2 ? rows[rows.size() - 2] : 1;
+}
+
+}  // namespace
+
+double balanced_fill(const Graph& graph, OpId id) {
+  const Op* gate = nullptr;
+  for (const Op& op : graph.ops()) {
+    if (!op.kind.valid() || graph.def(op).name != std::string_view("gate")) continue;
+    if (gate == nullptr || op.layer == graph.op(id).layer) gate = &op;
+    if (op.layer == graph.op(id).layer) break;
+  }
+  if (gate == nullptr) return 1;
+  const auto choices = static_cast<double>(num_elements(graph.tensor(gate->outputs[2]).shape));
+  const auto slots = static_cast<double>(num_elements(graph.tensor(gate->outputs[4]).shape));
+  return std::min(1.0, choices / slots);
+}
+
+std::vector<int32_t> index_values(const Graph& graph, OpId id, size_t input) {
+  const Op& op = graph.op(id);
+  const size_t n = index(num_elements(graph.tensor(op.inputs[input]).shape));
+  const auto rule = std::find_if(std::begin(kRules), std::end(kRules), [&](const Rule& r) {
+    return r.kind == graph.def(op).name && r.input == input;
+  });
+  if (rule == std::end(kRules)) return std::vector<int32_t>(n);
+  switch (rule->role) {
+    case Role::kIds:
+      return token_ids(n, vocabulary(graph, op));
+    case Role::kCounts:
+    case Role::kRecvCounts: {
+      const double rows = balanced_fill(graph, id) * static_cast<double>(capacity_of(graph, op));
+      return std::vector<int32_t>(n, static_cast<int32_t>(std::lround(rows)));
+    }
+    default:
+      return map_values(graph, op, *rule);
+  }
+}
+
+}  // namespace moe

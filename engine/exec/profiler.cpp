@@ -1,0 +1,265 @@
+#include "engine/exec/profiler.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <fstream>
+#include <limits>
+#include <thread>
+
+#include "engine/base/errors.h"
+#include "engine/comm/communicator.h"
+#include "engine/exec/profile_indices.h"
+#include "engine/exec/profile_operands.h"
+#include "engine/graph/op_def.h"
+#include "engine/ops/kernel_call.h"
+
+namespace moe {
+namespace {
+
+// Clocks and caches settle within this time.
+constexpr Nanoseconds kWarmUp = 4'000'000;
+constexpr int64_t kWarmUpCalls = 2;
+// Samples to keep of an op that is over in no time; they are spread over the whole measurement.
+constexpr int64_t kMostSamples = 400;
+
+/// The built-in gate that the op names; for another (Lua's) the one of its kind nearest in work.
+Gate gate_of(const Op& op) {
+  const std::string name = attr_string(op, "gate");
+  for (const Gate& gate : builtin_gates()) {
+    if (gate.name == name) return gate;
+  }
+  return builtin_gate("top_k");
+}
+
+/// A small GEMM before each call: in a step an op comes after others, at the clock rate that wide
+/// vector units leave behind, with caches and branch history that are not its own.
+class Primer {
+ public:
+  void run() {
+    kernels::fast_table().gemm(false, true, kSize, kSize, kSize, 1.0f, a_.data(), kSize, b_.data(),
+                               kSize, 0.0f, c_.data(), kSize, nullptr);
+  }
+
+ private:
+  static constexpr int64_t kSize = 128;
+  std::vector<float> a_ = std::vector<float>(kSize * kSize, 0.5f), b_ = a_, c_ = a_;
+};
+
+/// One thread's calls of one compute op.
+class KernelCalls {
+ public:
+  KernelCalls(const Graph& graph, OpId op)
+      : graph_(graph), op_(graph.op(op)), run_(graph.def(op).run_f32), operands_(graph, op) {
+    if (graph.def(op).name == std::string_view("gate")) gate_ = gate_of(op_);
+  }
+
+  Nanoseconds call() {
+    operands_.next();
+    const RankContext context = {.num_ranks = graph_.num_ranks, .gate = &gate_};
+    primer_.run();
+    const Nanoseconds begin = clock_ns();
+    run_({graph_, op_, operands_.inputs(), operands_.outputs(), operands_.scratch(),
+          kernels::fast_table(), context});
+    return clock_ns() - begin;
+  }
+
+ private:
+  const Graph& graph_;
+  const Op& op_;
+  void (*run_)(const KernelCall<float>&);
+  ProfileOperands operands_;
+  Primer primer_;
+  Gate gate_;
+};
+
+/// One rank's calls of one collective, without what it waits for the others.
+class CollectiveCalls {
+ public:
+  CollectiveCalls(const Graph& graph, OpId op, Communicator& comm)
+      : op_(graph.op(op)), comm_(comm), operands_(graph, op) {
+    for (const TensorId t : op_.inputs) {
+      elements_.push_back(t.valid() ? num_elements(graph.tensor(t).shape) : 0);
+    }
+    reduces_ = graph.def(op).collective == Collective::kAllReduce;
+    if (reduces_) return;
+    all_bytes_ = tensor_bytes(graph.tensor(op_.outputs[0]), sizeof(float));
+    const bool irregular = attr_int(op_, "irregular") != 0;
+    const double fill = irregular ? balanced_fill(graph, op) : 1.0;
+    const auto used = static_cast<Bytes>(fill * static_cast<double>(all_bytes_));
+    used_bytes_ = used / comm.size() * comm.size();
+    const size_t n = static_cast<size_t>(comm.size());
+    pieces_.send_bytes.assign(n, used_bytes_ / comm.size());
+    for (size_t p = 0; p < n; ++p) {
+      pieces_.send_offset.push_back(static_cast<Bytes>(p) * pieces_.send_bytes[0]);
+    }
+    pieces_.receive_bytes = pieces_.send_bytes;
+    pieces_.receive_offset = pieces_.send_offset;
+  }
+
+  Nanoseconds call() {
+    operands_.next();
+    const Nanoseconds begin = clock_ns();
+    const CommTimes times = reduces_ ? reduce() : exchange();
+    return (clock_ns() - begin) - (times.begin - times.post);
+  }
+
+ private:
+  CommTimes exchange() {
+    auto* receive = static_cast<std::byte*>(operands_.outputs()[0]);
+    const CommTimes times = comm_.all_to_all(op_.name, operands_.inputs()[0], receive, pieces_);
+    std::memset(receive + used_bytes_, 0, static_cast<size_t>(all_bytes_ - used_bytes_));
+    return times;
+  }
+
+  /// Several tensors go as one message, as the executor sends them.
+  CommTimes reduce() {
+    const auto in = [&](size_t i) { return static_cast<float*>(operands_.inputs()[i]); };
+    const auto out = [&](size_t i) { return static_cast<float*>(operands_.outputs()[i]); };
+    if (elements_.size() == 1) return comm_.all_reduce(op_.name, in(0), out(0), elements_[0]);
+    auto* const packed = static_cast<float*>(operands_.scratch());
+    float* to = packed;
+    for (size_t i = 0; i < elements_.size(); ++i) to = std::copy_n(in(i), elements_[i], to);
+    const CommTimes times = comm_.all_reduce(op_.name, packed, packed, to - packed);
+    const float* from = packed;
+    for (size_t i = 0; i < elements_.size(); from += elements_[i++]) {
+      std::copy_n(from, elements_[i], out(i));
+    }
+    return times;
+  }
+
+  const Op& op_;
+  Communicator& comm_;
+  ProfileOperands operands_;
+  bool reduces_ = false;
+  std::vector<int64_t> elements_;         // by input
+  Bytes all_bytes_ = 0, used_bytes_ = 0;  // of the output
+  Pieces pieces_;
+};
+
+/// When there are enough samples, and which calls to keep of very many.
+class Sampler {
+ public:
+  explicit Sampler(const ProfileOptions& options)
+      : options_(options), min_time_(static_cast<Nanoseconds>(options.min_time_s * 1e9)) {}
+
+  bool done() const {
+    return !samples_.empty() && static_cast<int64_t>(samples_.size()) >= options_.min_samples &&
+           clock_ns() - start_ >= min_time_;
+  }
+  void add(Nanoseconds ns) {
+    const Nanoseconds now = clock_ns();
+    if (warm_up_calls_ < kWarmUpCalls || now - created_ < kWarmUp) {
+      ++warm_up_calls_;
+      start_ = now;
+      every_ = std::max<int64_t>(1, min_time_ * warm_up_calls_ / (now - created_) / kMostSamples);
+    } else if (calls_++ % every_ == 0) {
+      samples_.push_back(ns);
+    }
+  }
+  std::vector<Nanoseconds> take() { return std::move(samples_); }
+
+ private:
+  const ProfileOptions& options_;
+  const Nanoseconds min_time_;
+  const Nanoseconds created_ = clock_ns();
+  Nanoseconds start_ = created_;  // the end of the warm-up
+  int64_t warm_up_calls_ = 0, calls_ = 0, every_ = 1;
+  std::vector<Nanoseconds> samples_;
+};
+
+/// Threads 1 .. n-1 beside the calling one; joined at the end of the scope.
+class Beside {
+ public:
+  template <class Body>
+  Beside(int64_t num_threads, const Body& body) {
+    for (int64_t t = 1; t < num_threads; ++t) threads_.emplace_back([&body, t] { body(t); });
+  }
+  ~Beside() {
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  std::vector<std::thread> threads_;
+};
+
+/// Sets a flag at the end of the scope, also when an error ends it.
+struct SetAtEnd {
+  std::atomic<bool>& flag;
+  ~SetAtEnd() { flag = true; }
+};
+
+std::vector<Nanoseconds> profile_kernel(const Graph& graph, OpId op,
+                                        const ProfileOptions& options) {
+  // Made here, so that whatever is wrong with the op is thrown here and not on a thread.
+  std::deque<KernelCalls> calls;
+  for (int64_t t = 0; t < options.ranks_beside; ++t) calls.emplace_back(graph, op).call();
+  std::atomic<bool> stop{false};
+  std::atomic<int64_t> running{1};
+  const auto keep_busy = [&](int64_t thread) {
+    ++running;
+    while (!stop) calls[static_cast<size_t>(thread)].call();
+  };
+  const Beside beside(options.ranks_beside, keep_busy);
+  const SetAtEnd stop_at_end{stop};
+  while (running < options.ranks_beside) std::this_thread::yield();
+  Sampler sampler(options);
+  while (!sampler.done()) sampler.add(calls[0].call());
+  return sampler.take();
+}
+
+std::vector<Nanoseconds> profile_collective(const Graph& graph, OpId op,
+                                            const ProfileOptions& options) {
+  InProcessWorld world(options.ranks_beside, 1, {});
+  std::deque<CollectiveCalls> calls;
+  for (int64_t r = 0; r < options.ranks_beside; ++r)
+    calls.emplace_back(graph, op, world.comm(r, 0));
+  // Rank 0 sets the number before it joins the last round; the others read it after each.
+  std::atomic<int64_t> last_round{std::numeric_limits<int64_t>::max()};
+  const auto take_part = [&](int64_t rank) {
+    try {
+      for (int64_t round = 0; round <= last_round; ++round) calls[static_cast<size_t>(rank)].call();
+    } catch (const RunError&) {
+      // The world failed; rank 0 throws the same.
+    }
+  };
+  const Beside beside(options.ranks_beside, take_part);
+  Sampler sampler(options);
+  for (int64_t round = 0; round <= last_round; ++round) {
+    if (sampler.done()) last_round = round;
+    sampler.add(calls[0].call());
+  }
+  return sampler.take();
+}
+
+std::string cpu_model() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const size_t colon = line.find(": ");
+    if (line.rfind("model name", 0) == 0 && colon != std::string::npos)
+      return line.substr(colon + 2);
+  }
+  return "unknown CPU";
+}
+
+}  // namespace
+
+std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOptions& options) {
+  const OpDef& def = graph.def(op);
+  MOE_CHECK(options.ranks_beside > 0 && options.min_samples > 0, "{} ranks beside, {} samples",
+            options.ranks_beside, options.min_samples);
+  if (def.collective != Collective::kNone) return profile_collective(graph, op, options);
+  if (def.run_f32 == nullptr) {
+    throw user_error("op '{}': a {} has no CPU kernel, so it cannot be timed", graph.op(op).name,
+                     def.name);
+  }
+  return profile_kernel(graph, op, options);
+}
+
+std::string profile_key(const ProfileOptions& options) {
+  return fmt::format("{}; {}; threads=1 beside={}", cpu_model(), kernels::kernel_set(),
+                     options.ranks_beside);
+}
+
+}  // namespace moe
