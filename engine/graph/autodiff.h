@@ -11,11 +11,12 @@
 
 namespace moe {
 
-/// What a gradient rule sees. Ops that it emits inherit segment, layer and part of the forward op and
-/// have phase backward.
+/// What a gradient rule sees. Ops that it emits inherit segment, layer and part of the forward op
+/// and have phase backward.
 class GradContext {
  public:
-  GradContext(Graph& graph, OpId current, std::vector<TensorId>& grads, const std::vector<bool>& needs)
+  GradContext(Graph& graph, OpId current, std::vector<TensorId>& grads,
+              const std::vector<bool>& needs)
       : graph_(graph), current_(current), grads_(grads), needs_(needs) {}
 
   Graph& graph() { return graph_; }

@@ -10,10 +10,10 @@ void redirect(Graph& graph, TensorId from, TensorId to, std::span<const OpId> bu
 
 /// Cuts a chain of ops into parts along one axis of their data tensors. For every op of `ops` (in
 /// program order) there are `parts` clones; an input that comes from outside the chain is cut by a
-/// `split` op where cut_axis gives its axis and shared by all parts where it gives -1; an output that
-/// is read outside is put together by a `concat` op. sizes: the length of each part along the axis
-/// (equal lengths of every cut tensor's axis are required). Clones have part = 0, 1, ... and the name
-/// "<op>.p<i>". Returns, a part, the clones in the order of `ops`.
+/// `split` op where cut_axis gives its axis and shared by all parts where it gives -1; an output
+/// that is read outside is put together by a `concat` op. sizes: the length of each part along the
+/// axis (equal lengths of every cut tensor's axis are required). Clones have part = 0, 1, ... and
+/// the name "<op>.p<i>". Returns, a part, the clones in the order of `ops`.
 /// Throws UserError when the sizes do not sum to the axis length.
 struct CutAxis {
   TensorId tensor;

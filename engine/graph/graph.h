@@ -1,6 +1,6 @@
-// Graph: one rank's SPMD program of one training step. Values only: ids into vectors, no pointers in
-// nodes. Data edges (who reads what) and mutation edges (an op that overwrites a tensor runs after
-// every other reader of it) are the only truth of the graph; order lives in the Schedule.
+// Graph: one rank's SPMD program of one training step. Values only: ids into vectors, no pointers
+// in nodes. Data edges (who reads what) and mutation edges (an op that overwrites a tensor runs
+// after every other reader of it) are the only truth of the graph; order lives in the Schedule.
 // Invariants, held by verify(): every tensor has at most one producer; ops stand in a topological
 // order (the program order); every op satisfies its OpDef's shape rule.
 // Not here: lanes, order, buffers, devices.
@@ -29,11 +29,20 @@ const char* dtype_name(DType dtype);
 enum class TensorKind : uint8_t { kInput, kParam, kState, kActivation, kGradient };
 enum class Phase : uint8_t { kForward, kBackward, kUpdate };
 enum class Segment : uint8_t {
-  kEmbed, kAttn, kGate, kDispatch, kExpert, kCombine, kMlp, kHead, kUpdate
+  kEmbed,
+  kAttn,
+  kGate,
+  kDispatch,
+  kExpert,
+  kCombine,
+  kMlp,
+  kHead,
+  kUpdate
 };
 const char* tensor_kind_name(TensorKind kind);
 const char* phase_name(Phase phase);
-const char* segment_name(Segment segment);  // embed attn gate dispatch expert combine mlp head update
+/// embed attn gate dispatch expert combine mlp head update
+const char* segment_name(Segment segment);
 
 using Shape = std::vector<int64_t>;
 int64_t num_elements(const Shape& shape);
@@ -60,16 +69,17 @@ struct OpDef;
 using OpKind = Id<struct OpKindTag>;
 
 struct Op {
-  std::string name;  // unique in the graph, as "b1.attn.qkv.dw"
-  OpKind kind;       // invalid: removed, dropped by compact()
+  std::string name;              // unique in the graph, as "b1.attn.qkv.dw"
+  OpKind kind;                   // invalid: removed, dropped by compact()
   std::vector<TensorId> inputs;  // an invalid id is an optional input that is absent
   std::vector<TensorId> outputs;
   Attrs attrs;
   Phase phase = Phase::kForward;
   Segment segment = Segment::kEmbed;
-  int32_t layer = -1;    // block index, -1 outside blocks
-  int32_t part = -1;     // which partition, -1 when the op was not split
-  bool is_dw = false;    // a weight's gradient (or bias, gamma, beta): only all-reduce and update need it
+  int32_t layer = -1;  // block index, -1 outside blocks
+  int32_t part = -1;   // which partition, -1 when the op was not split
+  /// A weight's gradient (or bias, gamma, beta): only all-reduce and update need it.
+  bool is_dw = false;
 };
 
 class Graph {
@@ -96,8 +106,8 @@ class Graph {
   /// Appends an op by kind name and makes its outputs by the shape rule; they are named
   /// "<op>", "<op>:1", ... and are gradients in the backward, activations otherwise.
   /// Fields that are not arguments are set on op(id) by the caller.
-  OpId add_op(std::string_view kind, std::string name, std::vector<TensorId> inputs, Attrs attrs = {},
-              Phase phase = Phase::kForward);
+  OpId add_op(std::string_view kind, std::string name, std::vector<TensorId> inputs,
+              Attrs attrs = {}, Phase phase = Phase::kForward);
   /// Appends an op as it is, its outputs (tensors of this graph) included.
   OpId append(Op op);
   /// Marks the op as removed until compact().
@@ -137,12 +147,11 @@ using Edge = std::pair<OpId, OpId>;
 std::vector<OpId> topological_order(const Graph& graph, const Dependencies& deps,
                                     std::span<const Edge> more_edges = {});
 
-/// For every op the set of ops it can reach, as one bit row an op. Throws UserError naming the ops of
-/// a cycle.
+/// For every op the set of ops it can reach, as one bit row an op. Throws UserError naming the ops
+/// of a cycle.
 class Reachability {
  public:
-  Reachability(const Graph& graph, const Dependencies& deps,
-               std::span<const Edge> more_edges = {});
+  Reachability(const Graph& graph, const Dependencies& deps, std::span<const Edge> more_edges = {});
   bool reaches(OpId from, OpId to) const;
   /// No path in either direction.
   bool independent(OpId a, OpId b) const { return !reaches(a, b) && !reaches(b, a); }

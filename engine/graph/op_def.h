@@ -25,7 +25,8 @@ struct Work {
 
 /// What the work of a data-dependent op is taken from when nothing has run yet.
 struct WorkContext {
-  /// Expected share of capacity slots that hold a token, 0..1 (balanced routing: 1/capacity_factor).
+  /// Expected share of capacity slots that hold a token, 0..1 (balanced routing:
+  /// 1/capacity_factor).
   double fill = 1.0;
 };
 
@@ -90,8 +91,8 @@ std::string output_name(const std::string& op, size_t i);
 /// What the outputs of an op are: gradients in the backward, activations otherwise.
 TensorKind usual_tensor_kind(Phase phase);
 
-/// Throws UserError when the op has too few or too many inputs for its kind, or one that is required
-/// is absent or not a tensor of the graph.
+/// Throws UserError when the op has too few or too many inputs for its kind, or one that is
+/// required is absent or not a tensor of the graph.
 void check_inputs(const Graph& graph, const Op& op);
 
 }  // namespace moe

@@ -1,5 +1,5 @@
-// The forward graph. Op names: b<i>.ln1, b<i>.attn.*, b<i>.ln2, b<i>.mlp.* or b<i>.moe.*, lnf, head,
-// loss; a backward op is named after its forward op.
+// The forward graph. Op names: b<i>.ln1, b<i>.attn.*, b<i>.ln2, b<i>.mlp.* or b<i>.moe.*, lnf,
+// head, loss; a backward op is named after its forward op.
 #include "engine/model/model.h"
 
 #include <unordered_map>

@@ -17,10 +17,10 @@ struct ModelSpec {
   int64_t hidden = 768;
   int64_t heads = 12;
   int64_t seq = 512;
-  int64_t ffn = 0;              // 0: 4 * hidden
-  int64_t batch_per_device = 1; // rows of seq tokens a rank
-  int64_t experts = 4;          // in all; divides over the ranks
-  int64_t moe_every = 2;        // an MoE FFN in blocks b with b % moe_every == moe_every - 1
+  int64_t ffn = 0;               // 0: 4 * hidden
+  int64_t batch_per_device = 1;  // rows of seq tokens a rank
+  int64_t experts = 4;           // in all; divides over the ranks
+  int64_t moe_every = 2;         // an MoE FFN in blocks b with b % moe_every == moe_every - 1
   std::string gate = "switch";
   int64_t k = 1;
   double capacity_factor = 1.25;  // <= 0: "none", every token fits
@@ -74,10 +74,11 @@ struct GradientSync {
 
 /// autodiff, then the all-reduce of every non-expert gradient (when num_ranks > 1), then SGD with
 /// momentum for every parameter (states "<param>.v").
-void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer, const GradientSync& sync);
+void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer,
+                             const GradientSync& sync);
 
-/// Names and full shapes of all parameters in the reference's order (expert tensors with all experts,
-/// so [E, ...]); number t is the stream of the initialisation.
+/// Names and full shapes of all parameters in the reference's order (expert tensors with all
+/// experts, so [E, ...]); number t is the stream of the initialisation.
 struct ParamInfo {
   std::string name;
   Shape shape;

@@ -25,8 +25,8 @@ std::vector<std::vector<size_t>> buckets_of(const Graph& graph, const Gradients&
   return buckets;
 }
 
-/// Appends one all-reduce a bucket and replaces the gradients by their sums. Returns, an all-reduce,
-/// the op that completes its last gradient.
+/// Appends one all-reduce a bucket and replaces the gradients by their sums. Returns, an
+/// all-reduce, the op that completes its last gradient.
 std::vector<OpId> add_all_reduces(Graph& graph, Gradients& gradients, const GradientSync& sync) {
   const std::vector<OpId> producers = graph.producers();
   std::vector<OpId> ready;

@@ -1,5 +1,5 @@
-// The exchange of slots between ranks, and of how many rows of them are real. The executor runs both
-// through its Communicator.
+// The exchange of slots between ranks, and of how many rows of them are real. The executor runs
+// both through its Communicator.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 

@@ -1,49 +1,61 @@
-// The table of all ops. One file an op (or an op with its backward); adding one is a file and a line
-// in table.cpp.
+// The table of all ops. One file an op (or an op with its backward); adding one is a file and a
+// line in table.cpp.
 //
 // Names, inputs -> outputs ([x] is optional), T = tokens of this rank, d hidden, E experts in all,
 // El experts of this rank, P ranks, C capacity an expert and rank, K choices a token:
-//   embedding      ids[B,S] wte[V,d] wpe[S,d] -> x[B,S,d]
-//   embedding_dw   dx ids [acc wte] [acc wpe] -> dwte dwpe
-//   layernorm      x gamma beta -> y mean[T] rstd[T]
-//   layernorm_dx   dy x mean rstd gamma [acc] -> dx
-//   layernorm_dw   dy x mean rstd [acc gamma] [acc beta] -> dgamma dbeta
-//   linear         x[..,in] w[out,in] [bias] [residual] -> y[..,out]
-//   linear_dx      dy w [acc] -> dx                attr seq arranges the rows as [rows/seq, seq]
-//   linear_dw      dy x [acc w] [acc b] -> dw [db where attr bias=1]
-//   bias_grad      dy [acc] -> db                (dy [El,..,n] with attr groups=El gives db [El,n])
-//   attention      qkv[B,S,3d] -> ctx[B,S,d] lse[B,nh,S]         attr heads; fused
-//   attention_dx   dctx ctx qkv lse -> dqkv
-//   attn_score     qkv -> score[B,nh,S,S];  attn_softmax  score -> prob;  attn_context  prob qkv -> ctx
-//   attn_context_dx dctx prob qkv -> dprob dqkv;  attn_softmax_dx dprob prob -> dscore
-//   attn_score_dx  dscore qkv dqkv -> dqkv'     (fills the q and k columns, takes the v columns over)
-//                  attr heads; the softmax ops: attr head_dim
-//   gelu           x [bias] -> y;  gelu_dx  dy x [bias] -> dx     (bias [n] or [El,n] with x [El,..,n])
-//   gate_logits    x[B,S,d] wg[E,d] -> logits[T,E]   (backward: linear_dx, linear_dw)
-//   gate           logits ids [used_before[E]] -> probs[T,E] weight[T,K] expert[T,K] choice_slot[T,K]
-//                  slot_choice[E,C] counts[E] [used_after[E]]
-//                  attrs gate, k, columns (K; k unless given), capacity, scores, weight, first_token
-//                  (of a batch part); used_after = used_before + counts chains the parts of a batch
-//   gate_dlogits   dweight probs expert -> dlogits
-//   route_part     choice_slot[T,K] slot_choice[E,C] -> choice_slot'[n,K] slot_choice'[E,C] counts'[E]
-//                  the part of n = attr tokens tokens from attr first_token on; its weights are a split's
-//   dispatch       x slot_choice [choice_slot] -> slots[E,C,d]          attr k = K; the backward needs
-//                  choice_slot;  dispatch_dx  dslots choice_slot [acc] -> dx
-//   all_to_all     to="expert": slots[E,C,d] [counts[E]] [recv_counts[El,P]] -> recv[El,P,C,d]
-//                  to="source": slots[El,P,C,d] [counts] [recv_counts] -> recv[E,C,d]
-//                  attr irregular=1: only the rows that the counts (both of them) say; the rest of
-//                  recv is zero
-//   exchange_counts counts[E] -> recv_counts[El,P]  a collective of its own; needed where irregular or rows="used"
-//   expert_linear  x[El,P,C,in] (or [El,C,in] where P = 1) w[El,out,in] [bias[El,out]] [recv_counts[El,P]] -> y[El,P,C,out]
-//                  attr rows = "capacity" | "used" (only rows below recv_counts; the others are zero)
-//   expert_linear_dx  dy w [acc] [recv_counts] -> dx;  expert_linear_dw  dy x [acc w] [acc b] [recv_counts] -> dw [db]
-//   combine        slots[E,C,d] weight choice_slot [residual] [slot_choice] -> y[B,S,d]; the backward
-//                  needs slot_choice
-//   combine_dx     dy weight slot_choice -> dslots;  combine_dweight  dy slots choice_slot -> dweight
-//   cross_entropy  logits[T,V] targets -> loss[1] dlogits        attr scale = 1 / global tokens (as double)
-//   all_reduce     g... -> g'...   (any number; sums over ranks, in place where it may)
-//   sgd            w v g           attrs lr, momentum; mutates w and v
-//   add            a b -> y;  split  x -> parts  attrs axis, sizes="4,4";  concat  parts... -> x  attr axis
+//   embedding         ids[B,S] wte[V,d] wpe[S,d] -> x[B,S,d]
+//   embedding_dw      dx ids [acc wte] [acc wpe] -> dwte dwpe; attr vocab
+//   layernorm         x gamma beta -> y mean[T] rstd[T]
+//   layernorm_dx      dy x mean rstd gamma [acc] -> dx
+//   layernorm_dw      dy x mean rstd [acc gamma] [acc beta] -> dgamma dbeta
+//   linear            x[..,in] w[out,in] [bias] [residual] -> y[..,out]
+//   linear_dx         dy w [acc] -> dx; attr seq arranges the rows as [rows/seq, seq]
+//   linear_dw         dy x [acc w] [acc b] -> dw [db where attr bias=1]
+//   bias_grad         dy [acc] -> db; dy [El,..,n] with attr groups=El gives db [El,n]
+//   attention         qkv[B,S,3d] -> ctx[B,S,d] lse[B,nh,S]; attr heads; fused
+//   attention_dx      dctx ctx qkv lse -> dqkv
+//   attn_score        qkv -> score[B,nh,S,S]; attr heads
+//   attn_softmax      score -> prob; attr head_dim
+//   attn_context      prob qkv -> ctx; attr heads
+//   attn_context_dx   dctx prob qkv -> dprob dqkv
+//   attn_softmax_dx   dprob prob -> dscore
+//   attn_score_dx     dscore qkv dqkv -> dqkv' (fills the q and k columns, takes v over)
+//   gelu              x [bias] -> y; bias [n], or [El,n] with x [El,..,n]
+//   gelu_dx           dy x [bias] -> dx
+//   gate_logits       x[B,S,d] wg[E,d] -> logits[T,E]; its backward is linear_dx and linear_dw
+//   gate              logits ids [used_before[E]] -> probs[T,E] weight[T,K] expert[T,K]
+//                     choice_slot[T,K] slot_choice[E,C] counts[E] [used_after[E]]
+//                     attrs gate, k, columns (K; k unless given), capacity, scores, weight,
+//                     first_token (of a batch part); used_after = used_before + counts chains parts
+//   gate_dlogits      dweight probs expert -> dlogits
+//   route_part        choice_slot[T,K] slot_choice[E,C] -> choice_slot'[n,K] slot_choice'[E,C]
+//                     counts'[E]; the routing of attr tokens = n tokens from attr first_token on;
+//                     their weights are a split's
+//   dispatch          x slot_choice [choice_slot] -> slots[E,C,d]; attr k = K; the backward needs
+//                     choice_slot
+//   dispatch_dx       dslots choice_slot [acc] -> dx; attr seq as linear_dx
+//   all_to_all        to="expert": slots[E,C,d] [counts[E]] [recv_counts[El,P]] -> recv[El,P,C,d]
+//                     to="source": slots[El,P,C,d] [counts] [recv_counts] -> recv[E,C,d]
+//                     attr irregular=1: only the rows that the counts (both of them) say; the rest
+//                     of recv is zero
+//   exchange_counts   counts[E] -> recv_counts[El,P]; a collective of its own, needed where a
+//                     transfer is irregular or rows="used"
+//   expert_linear     x[El,P,C,in] (or [El,C,in] where P = 1) w[El,out,in] [bias[El,out]]
+//                     [recv_counts[El,P]] -> y[El,P,C,out]
+//                     attr rows = "capacity" | "used" (only rows below recv_counts; the others are
+//                     zero)
+//   expert_linear_dx  dy w [acc] [recv_counts] -> dx
+//   expert_linear_dw  dy x [acc w] [acc b] [recv_counts] -> dw [db where attr bias=1]
+//   combine           slots[E,C,d] weight choice_slot [residual] [slot_choice] -> y[B,S,d]; the
+//                     backward needs slot_choice
+//   combine_dx        dy weight slot_choice -> dslots
+//   combine_dweight   dy slots choice_slot -> dweight
+//   cross_entropy     logits[T,V] targets -> loss[1] dlogits; attr scale = 1 / global tokens
+//   all_reduce        g... -> g'... (any number; sums over ranks, in place where it may)
+//   sgd               w v g; attrs lr, momentum; overwrites w and v
+//   add               a b -> y
+//   split             x -> parts...; attrs axis, sizes="4,4"
+//   concat            parts... -> x; attr axis
 #pragma once
 
 #include "engine/graph/op_def.h"

@@ -1,5 +1,5 @@
-// The maps of one part of a batch out of the routing of the whole batch, for gates that must see all
-// tokens at once: the part's rows of each expert close up, in the order of the whole's places.
+// The maps of one part of a batch out of the routing of the whole batch, for gates that must see
+// all tokens at once: the part's rows of each expert close up, in the order of the whole's places.
 #include <algorithm>
 
 #include "engine/ops/defs.h"

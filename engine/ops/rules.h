@@ -36,8 +36,8 @@ inline int64_t rows_of(const Shape& shape) {
   return rows;
 }
 
-/// Throws UserError naming op, tensor and what is allowed, unless input i is a floating-point tensor
-/// of this shape; absent inputs pass.
+/// Throws UserError naming op, tensor and what is allowed, unless input i is a floating-point
+/// tensor of this shape; absent inputs pass.
 void expect_shape(const Graph& graph, const Op& op, size_t i, const Shape& allowed);
 /// The same for an i32 tensor.
 void expect_index(const Graph& graph, const Op& op, size_t i, const Shape& allowed);

@@ -6,7 +6,8 @@
 
 namespace moe::testing {
 
-/// `num_ops` (3 or more) adds, gelus, splits, concats and updates of [2,3] tensors, wired at random.
+/// `num_ops` (3 or more) adds, gelus, splits, concats and updates of [2,3] tensors, wired at
+/// random.
 inline Graph random_graph(uint64_t seed, int64_t num_ops) {
   Rng rng(seed);
   Graph graph(op_table());

@@ -125,10 +125,10 @@ graph chained ranks=1
 %2 input i32 [7] ids2
 %3 input i32 [4] none
 %4 param f64 [12,4] logits
-%5, %6, %7, %8, %9, %10 = gate(%4, %0) {gate="switch", k=1, capacity=3} whole forward gate
+%5, %6, %7, %8, %9, %10 = gate(%4, %0) {k=1, capacity=3} whole forward gate
 %11, %12 = split(%4) {axis=0, sizes="5,7"} cut forward gate
-%13, %14, %15, %16, %17, %18, %19 = gate(%11, %1, %3) {gate="switch", k=1, capacity=3} p0 forward gate
-%20, %21, %22, %23, %24, %25, %26 = gate(%12, %2, %19) {gate="switch", k=1, capacity=3, first_token=5} p1 forward gate
+%13, %14, %15, %16, %17, %18, %19 = gate(%11, %1, %3) {k=1, capacity=3} p0 forward gate
+%20,%21,%22,%23,%24,%25,%26 = gate(%12, %2, %19) {k=1, capacity=3, first_token=5} p1 forward gate
 )",
                                   op_table());
   verify(graph, "test");

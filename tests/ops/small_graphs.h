@@ -112,6 +112,9 @@ inline SmallGraph moe_graph(const MoeOptions& o) {
   const char* rows_in = o.exchange ? "%19" : "%17";
   const char* rows_out = o.exchange ? "%24" : "%23";
   const char* counts = o.exchange ? "%18" : "%15";
+  const std::string gate_attrs =
+      fmt::format("gate=\"{}\", k={}, columns={}, capacity={}, scores=\"{}\", weight=\"{}\"",
+                  o.gate, o.k, o.columns, o.capacity, o.scores, o.weight);
   return {fmt::format("MoE layer, gate {} scores {} weight {} rows {}{}", o.gate, o.scores,
                       o.weight, o.rows, o.exchange ? ", exchanged" : ""),
           fmt::format(R"(
@@ -128,7 +131,7 @@ graph moe ranks=1
 %9 param f64 [5] ln.b
 %40, %41, %42 = layernorm(%2, %8, %9) ln forward gate layer=1
 %10 = gate_logits(%40, %3) logits forward gate layer=1
-%11, %12, %13, %14, %16, %15 = gate(%10, %0) {{gate="{}", k={}, columns={}, capacity={}, scores="{}", weight="{}"}} gate forward gate layer=1
+%11, %12, %13, %14, %16, %15 = gate(%10, %0) {{{}}} gate forward gate layer=1
 %17 = dispatch(%40, %16, %14) {{k={}}} dispatch forward dispatch layer=1
 {}
 %20 = expert_linear({}, %4, _, {}) {{rows="{}"}} fc1 forward expert layer=1
@@ -138,8 +141,8 @@ graph moe ranks=1
 %25 = combine({}, %12, %14, %2, %16) combine forward combine layer=1
 %30, %31 = cross_entropy(%25, %1) {{scale=0.1}} loss forward head
 )",
-                      o.gate, o.k, o.columns, o.capacity, o.scores, o.weight, o.columns, a2a,
-                      rows_in, counts, o.rows, counts, o.rows, back, rows_out),
+                      gate_attrs, o.columns, a2a, rows_in, counts, o.rows, counts, o.rows, back,
+                      rows_out),
           o.gate};
 }
 
