@@ -43,6 +43,7 @@ end
 --- The entry { "cpu", ... } of run.
 M.CPU = schema.merged(train.CPU_RUN, {
   model = { type = "table", doc = "what differs from the point's model on this target" },
+  optimizer = { type = target.OPTIMIZER, doc = "instead of the point's" },
   systems = { type = "list", of = { type = "string" },
     doc = "names of the systems to execute; all" },
 })
@@ -122,7 +123,8 @@ local function cpu_jobs(e, entry, case)
   for i, system in ipairs(case.systems) do
     names[i] = system.name
     if wanted(entry.systems, system.name) then
-      local spec = target.cpu_spec(model, ranks, entry.link, case.optimizer, entry.precision)
+      local spec = target.cpu_spec(model, ranks, entry.link, entry.optimizer or case.optimizer,
+        entry.precision)
       jobs[#jobs + 1] = { system = system, case = case, entry = entry, spec = spec,
         options = train.run_options(entry, spec.model, entry.path, e.at) }
     end

@@ -13,7 +13,7 @@ local MIB = 1024 * 1024
 
 -- All-reduce policies. place: "after" the backward or when "ready"; lane: with the all-to-alls
 -- ("comm") or of its own ("comm_reduce").
-local AFTER = { lane = "comm", place = "after", bucket_bytes = 0 }
+local AFTER = { lane = "comm", place = "after", bucket_bytes = 25 * MIB }
 -- PyTorch's DistributedDataParallel: buckets of 25 MiB, reduced beside the backward.
 local DDP = { lane = "comm_reduce", place = "ready", bucket_bytes = 25 * MIB }
 

@@ -146,11 +146,20 @@ test("what differs on a target replaces the model's fields, partners included", 
   local w = expect.runs(experiment [[
     run = { { "cpu", ranks = 2, model = { layers = 4, batch = 8 } } }]])
   local model = w.executed[1].spec.model
+  expect.equal(w.executed[1].spec.optimizer.lr, 0.1)
   expect.equal({ model.layers, model.hidden, model.batch_per_device }, { 4, 32, 4 })
   expect.fails(experiment 'run = { { "cpu",\n model = { layerz = 4 } } }', 7,
     "experiment.run[1].model: unknown key 'layerz'")
   expect.fails(experiment 'run = { { "cpu",\n model = { batch = 2, batch_per_device = 2 } } }', 7,
     "not both")
+end)
+
+test("an optimizer of the target stands instead of the point's", function()
+  local w = expect.runs(experiment [[
+    run = { { "cpu", ranks = 2, optimizer = { lr = 0.01 } } }, ]])
+  expect.equal(w.executed[1].spec.optimizer, { name = "sgd", lr = 0.01, momentum = 0.9 })
+  expect.fails(experiment 'run = { { "cpu",\n optimizer = { lrr = 1 } } }', 7,
+    "experiment.run[1].optimizer: unknown key 'lrr'")
 end)
 
 test("the first step is a sample but not in the medians; the error is of those", function()
