@@ -16,7 +16,8 @@ return moe.experiment {
   params = { all_reduce = "own" }, -- --set all_reduce=after: the same all-reduce policy for all
   case = function(p)
     local s = SIZES[p.size]
-    local reduce = p.all_reduce == "after" and { lane = "comm", place = "after" } or nil
+    local reduce = p.all_reduce == "after"
+      and { lane = "comm", place = "after", bucket_bytes = 25 * 2 ^ 20 } or nil
     local systems = {}
     for i, name in ipairs { "raf", "raf_irregular", "deepspeed", "tutel", "lancet" } do
       systems[i] = moe.system(name) { all_reduce = reduce }
@@ -27,6 +28,7 @@ return moe.experiment {
         experts_per_device = 2, gate = "switch", capacity_factor = 1.25, attention = "unfused" },
       cluster = moe.cluster[p.gpu] { nodes = p.nodes },
       systems = systems,
+      optimizer = { lr = 0.02, momentum = 0.9 },
     }
   end,
   run = {

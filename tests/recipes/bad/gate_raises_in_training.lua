@@ -1,4 +1,4 @@
--- exit: 3
+-- exit: 1
 -- line: 10
 -- says: gate 'broken'
 -- says: rank

@@ -1,4 +1,4 @@
--- exit: 3
+-- exit: 1
 -- line: 8
 -- says: gate 'broken'
 local moe = require "moe"

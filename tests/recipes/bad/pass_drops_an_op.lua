@@ -1,4 +1,4 @@
--- exit: 3
+-- exit: 1
 -- says: broken
 local moe = require "moe"
 local p = moe.policy.pass {

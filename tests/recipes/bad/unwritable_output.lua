@@ -1,6 +1,6 @@
 -- exit: 1
--- says: /proc/moebench
--- args: --out /proc/moebench
+-- says: /proc/nowhere
+-- args: --out /proc/nowhere
 local moe = require "moe"
 local m = moe.model.gpt2_moe {
   vocab = 256,
