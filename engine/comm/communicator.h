@@ -24,8 +24,8 @@ struct CommTimes {
 /// What one member of an all-to-all sends and receives.
 struct Pieces {
   // For peer p and group g (a local expert): the send piece is at send_offset[p * groups + g] bytes
-  // with send_bytes[...] bytes; likewise for receive. Sizes of matching pieces agree between members,
-  // else RunError naming both ranks and both sizes.
+  // with send_bytes[...] bytes; likewise for receive. Sizes of matching pieces agree between
+  // members, else RunError naming both ranks and both sizes.
   int64_t groups = 1;
   std::vector<Bytes> send_offset, send_bytes, receive_offset, receive_bytes;
 };
@@ -41,12 +41,13 @@ class Communicator {
                                const Pieces& pieces) = 0;
   /// In place or not, element type float, double or int64 by T.
   virtual CommTimes all_reduce(const std::string& what, const float* in, float* out, int64_t n) = 0;
-  virtual CommTimes all_reduce(const std::string& what, const double* in, double* out, int64_t n) = 0;
+  virtual CommTimes all_reduce(const std::string& what, const double* in, double* out,
+                               int64_t n) = 0;
   virtual CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) = 0;
   virtual CommTimes barrier(const std::string& what) = 0;
 
-  /// The next call counts as posted at `t` (no later than the call itself): the time when its inputs
-  /// were ready, for a lane's thread that the system woke late. 0: when it is made.
+  /// The next call counts as posted at `t` (no later than the call itself): the time when its
+  /// inputs were ready, for a lane's thread that the system woke late. 0: when it is made.
   void posted_at(Nanoseconds t) { posted_at_ = t; }
 
  protected:

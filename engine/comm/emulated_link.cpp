@@ -110,7 +110,8 @@ void wait_until_ns(Nanoseconds until) {
   if (clock_ns() < wake) {
     const timespec at{static_cast<time_t>(wake / 1'000'000'000),
                       static_cast<long>(wake % 1'000'000'000)};
-    // clock_ns is steady_clock, which is CLOCK_MONOTONIC. A signal only wakes it early: sleep again.
+    // clock_ns is steady_clock, which is CLOCK_MONOTONIC. A signal only wakes it early: sleep
+    // again.
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr) == EINTR) {
     }
   }

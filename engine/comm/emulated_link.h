@@ -1,7 +1,7 @@
-// The emulated link: wraps a Communicator. Bytes really move; a transfer also lasts at least as long
-// as the link's law says (network/closed_form.h), counted from the time when its last member posted,
-// not from when a thread wakes. The law's time is waited for by sleeping, then briefly spinning, so
-// that the core is left to compute.
+// The emulated link: wraps a Communicator. Bytes really move; a transfer also lasts at least as
+// long as the link's law says (network/closed_form.h), counted from the time when its last member
+// posted, not from when a thread wakes. The law's time is waited for by sleeping, then briefly
+// spinning, so that the core is left to compute.
 #pragma once
 
 #include <memory>

@@ -1,9 +1,9 @@
 // The meeting place of one lane: every member arrives with a request, the last one opens the
 // transfer, whoever is awake works on it, and all leave when it is done. Waits spin for a moment (a
-// peer that runs comes within microseconds) and then sleep on a condition variable, so that the core
-// is left to compute.
-// Once failed it stays so, and no transfer opens any more. A failure never interrupts a transfer that
-// is open: a member that left early would take away memory which its peers still copy.
+// peer that runs comes within microseconds) and then sleep on a condition variable, so that the
+// core is left to compute.
+// Once failed it stays so, and no transfer opens any more. A failure never interrupts a transfer
+// that is open: a member that left early would take away memory which its peers still copy.
 #pragma once
 
 #include <atomic>

@@ -43,7 +43,8 @@ bool lasting(TensorKind kind) {
 }
 
 /// What a step has in memory, and so touches before it comes back to the same place; at most
-/// kFarBytes. It follows from the forward: parameters, their momentum and gradients, and activations.
+/// kFarBytes. It follows from the forward: parameters, their momentum and gradients, and
+/// activations.
 Bytes step_bytes(const Graph& graph) {
   Bytes bytes = 0;
   for (const Tensor& t : graph.tensors()) {

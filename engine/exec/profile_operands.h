@@ -1,11 +1,11 @@
 // The operands of one op for timing it alone, call after call, as a training step would hand them
-// over: no zeros and no denormals, index maps of a balanced routing, and each operand as far away in
-// the caches as its last use lies back in a step.
+// over: no zeros and no denormals, index maps of a balanced routing, and each operand as far away
+// in the caches as its last use lies back in a step.
 //
-// Invariant: an operand that comes back in a step after D bytes of other traffic has D / F copies, taken
-// in turn, where F is what a call touches of operands that come back no sooner. What the op before has
-// just written has one copy, and so has a short-lived output, which takes a place just left; an output
-// that is kept lies where nothing was for a whole step.
+// Invariant: an operand that comes back in a step after D bytes of other traffic has D / F copies,
+// taken in turn, where F is what a call touches of operands that come back no sooner. What the op
+// before has just written has one copy, and so has a short-lived output, which takes a place just
+// left; an output that is kept lies where nothing was for a whole step.
 // Not here: threads and clocks (profiler.h).
 #pragma once
 
@@ -19,7 +19,8 @@ namespace moe {
 
 class ProfileOperands {
  public:
-  /// Requires: floats run in f32. Memory is at most a few times kFarBytes beside one set of operands.
+  /// Requires: floats run in f32. Memory is at most a few times kFarBytes beside one set of
+  /// operands.
   ProfileOperands(const Graph& graph, OpId op);
 
   /// The operands of the next call. What earlier calls wrote over is put back.
@@ -56,8 +57,8 @@ class ProfileOperands {
   int64_t call_ = 0;
 };
 
-/// (output, input) pairs of the op that the plan lets share storage: the input has a producer and no
-/// reader after the op.
+/// (output, input) pairs of the op that the plan lets share storage: the input has a producer and
+/// no reader after the op.
 std::vector<std::pair<int, int>> dying_aliases(const Graph& graph, OpId op);
 
 /// How many copies each input and each output has, in this order; 0 for an absent input.

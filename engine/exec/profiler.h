@@ -1,5 +1,5 @@
-// Times one op of a graph alone on this machine, on as many threads side by side as there are ranks,
-// with inputs that look like training (routing maps filled, no zeros, no denormals).
+// Times one op of a graph alone on this machine, on as many threads side by side as there are
+// ranks, with inputs that look like training (routing maps filled, no zeros, no denormals).
 #pragma once
 
 #include <vector>
@@ -16,14 +16,14 @@ struct ProfileOptions {
   int64_t min_samples = 7;
 };
 
-/// Samples in ns, each one call in the cache state of a training step, f32; at least min_samples. A gate
-/// that is not built in is timed as top_k. For a collective: the in-process time without a link and
-/// without waiting for the others, among ranks_beside ranks.
+/// Samples in ns, each one call in the cache state of a training step, f32; at least min_samples. A
+/// gate that is not built in is timed as top_k. For a collective: the in-process time without a
+/// link and without waiting for the others, among ranks_beside ranks.
 /// Throws UserError for an op without a CPU kernel. Holds a few times 64 MiB a thread meanwhile.
 std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOptions& options);
 
-/// "Intel(R) Xeon(R) Processor; openblas 0.3.21 SkylakeX, cpu-v4; threads=1 beside=2": what a profile's
-/// key begins with.
+/// "Intel(R) Xeon(R) Processor; openblas 0.3.21 SkylakeX, cpu-v4; threads=1 beside=2": what a
+/// profile's key begins with.
 std::string profile_key(const ProfileOptions& options);
 
 }  // namespace moe

@@ -1,5 +1,6 @@
 // Collectives of ranks in one process against what the memory can do, in one run: all_to_all beside
-// memcpy of the same bytes by as many threads, all_reduce in GB/s, the emulated link beside its law.
+// memcpy of the same bytes by as many threads, all_reduce in GB/s, the emulated link beside its
+// law.
 // Every row: median [lowest quarter, highest quarter] of the samples of rank 0.
 #include <fmt/format.h>
 

@@ -26,8 +26,8 @@ uint8_t content(int64_t from, int64_t to, int64_t g, Bytes at) {
       hash32(static_cast<uint64_t>(at), static_cast<uint64_t>((from * 64 + to) * 64 + g)));
 }
 
-/// Send pieces lie in the order of peer and group, received ones in the order of group and peer, with
-/// a gap of 3 bytes after each.
+/// Send pieces lie in the order of peer and group, received ones in the order of group and peer,
+/// with a gap of 3 bytes after each.
 Pieces pieces_of(int64_t rank, int64_t num_ranks, int64_t groups, uint64_t seed) {
   const size_t n = index(num_ranks * groups);
   Pieces p{groups, std::vector<Bytes>(n), std::vector<Bytes>(n), std::vector<Bytes>(n),
