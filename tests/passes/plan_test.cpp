@@ -80,22 +80,27 @@ TEST_CASE("serial runs one op at a time") {
 }
 
 TEST_CASE("under blocking all-to-alls compute stands still, and all-reduces do not block it") {
-  PlanSpec spec = small_spec({stage("blocking_a2a")});
-  spec.system.reduce_on_own_lane = true;
-  const auto plan = make_plan(spec);
-  int64_t beside_reduce = 0;
-  const Timeline timeline = test::simulate(*plan);
-  for (const Span& compute : timeline.spans) {
-    if (compute.lane != LaneId(0)) continue;
-    for (const Span& comm : timeline.spans) {
-      if (comm.lane == LaneId(0) || comm.begin >= compute.end || compute.begin >= comm.end)
-        continue;
-      CHECK(comm.lane == LaneId(2));
-      ++beside_reduce;
+  // Cut in two, the second part's all-to-all could run beside the first part's experts.
+  for (const double degree : {1, 2}) {
+    PlanSpec spec =
+        small_spec({stage("capacity_pipeline", {{"degree", degree}}), stage("blocking_a2a")});
+    spec.system.reduce_on_own_lane = true;
+    const auto plan = make_plan(spec);
+    int64_t beside_reduce = 0;
+    const Timeline timeline = test::simulate(*plan);
+    for (const Span& compute : timeline.spans) {
+      if (compute.lane != LaneId(0)) continue;
+      for (const Span& comm : timeline.spans) {
+        if (comm.lane == LaneId(0) || comm.begin >= compute.end || compute.begin >= comm.end) {
+          continue;
+        }
+        CHECK(comm.lane == LaneId(2));
+        ++beside_reduce;
+      }
     }
+    CHECK(beside_reduce > 0);
+    CHECK(std::is_sorted(plan->orders.lanes[0].begin(), plan->orders.lanes[0].end()));
   }
-  CHECK(beside_reduce > 0);
-  CHECK(std::is_sorted(plan->orders.lanes[0].begin(), plan->orders.lanes[0].end()));
 }
 
 TEST_CASE("a graph and a schedule given make the plan that the stages made") {
