@@ -28,12 +28,12 @@ struct PlanSpec {
   ModelSpec model;
   GateSpec gate;
   OptimizerSpec optimizer;
-  Cluster cluster;              // the simulated cluster, or the link and node of a CPU target
+  Cluster cluster;  // the simulated cluster, or the link and node of a CPU target
   int64_t num_ranks = 1;
   SystemSpec system;
   WorkContext work;
   std::shared_ptr<const CostModel> cost;
-  Bytes element_bytes = 0;      // as plan_memory
+  Bytes element_bytes = 0;  // as plan_memory
 };
 
 struct Plan {
@@ -44,8 +44,8 @@ struct Plan {
   std::vector<std::vector<OpId>> waits;  // cross_lane_waits
   MemoryPlan memory;
   std::vector<StageReport> stages;
-  Nanoseconds plan_ns = 0;               // time that planning took
-  std::string hash;                      // of graph text, orders and buffers, 16 hex digits
+  Nanoseconds plan_ns = 0;  // time that planning took
+  std::string hash;         // of graph text, orders and buffers, 16 hex digits
 };
 
 /// Runs the stages in order, verifies after each, and passes the legality door.

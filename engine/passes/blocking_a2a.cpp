@@ -4,8 +4,8 @@
 namespace moe {
 
 Schedule blocking_a2a(const Graph& graph, Schedule schedule, const PassContext& context) {
-  // Edges to the neighbours are enough: all edges point forward in the program, so lane_orders keeps
-  // each lane in program order, and what is further away follows along the lane.
+  // Edges to the neighbours are enough: all edges point forward in the program, so lane_orders
+  // keeps each lane in program order, and what is further away follows along the lane.
   OpId compute;                // the last compute op so far
   std::vector<OpId> blocking;  // all-to-alls since then
   for (size_t i = 0; i < graph.num_ops(); ++i) {

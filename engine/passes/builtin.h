@@ -8,7 +8,8 @@ namespace moe {
 
 /// All-to-alls carry real rows only (Lancet, section 5.3: counts first, then the rows). Each gets
 /// attr irregular=1 and the received counts of one exchange_counts op a gate; the backward reuses
-/// them. Nothing to do on one rank. Throws UserError for an all-to-all that is cut along the capacity.
+/// them. Nothing to do on one rank. Throws UserError for an all-to-all that is cut along the
+/// capacity.
 Graph irregular_a2a(Graph graph, const PassContext& context);
 
 /// Experts compute the rows in use only: attr rows="used" and the received counts as an input.
@@ -28,8 +29,8 @@ Schedule dw_schedule(const Graph& graph, Schedule schedule, const PassContext& c
 /// Every op waits for the one before it in program order: no overlap at all.
 Schedule serial(const Graph& graph, Schedule schedule, const PassContext& context);
 
-/// An all-to-all blocks the compute lane: it waits for the compute op before it in program order, and
-/// the compute op after it waits for it. Other collectives stay free.
+/// An all-to-all blocks the compute lane: it waits for the compute op before it in program order,
+/// and the compute op after it waits for it. Other collectives stay free.
 Schedule blocking_a2a(const Graph& graph, Schedule schedule, const PassContext& context);
 
 }  // namespace moe

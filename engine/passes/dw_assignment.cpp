@@ -71,8 +71,8 @@ class Flow {
  private:
   Nanoseconds& flow(size_t a, size_t dw) { return flow_[a * supply_.size() + dw]; }
 
-  /// Breadth-first from every dW with supply; a step goes from a dW to an all-to-all that it may hide
-  /// under, or from an all-to-all back to a dW that gives it some. Returns what was added.
+  /// Breadth-first from every dW with supply; a step goes from a dW to an all-to-all that it may
+  /// hide under, or from an all-to-all back to a dW that gives it some. Returns what was added.
   Nanoseconds augment() {
     constexpr int64_t kUnseen = -2, kSource = -1;
     std::vector<int64_t> from_a2a(supply_.size(), kUnseen), from_dw(num_a2a_, kUnseen);

@@ -66,8 +66,8 @@ class Binder {
   }
 
  private:
-  /// A collective on the gradient must not come first on the lane and hold up the all-to-all, nor the
-  /// ones that follow without waiting for it (the other parts of a pipeline).
+  /// A collective on the gradient must not come first on the lane and hold up the all-to-all, nor
+  /// the ones that follow without waiting for it (the other parts of a pipeline).
   void hold_back(OpId collective, size_t number) {
     for (size_t i = number; i < all_to_alls_.size(); ++i) {
       const OpId a2a = all_to_alls_[i];

@@ -1,7 +1,8 @@
-// Which weight gradients hide under which all-to-all: Lancet's greedy best fit (MLSys 2024, algorithm
-// 1), an exact solver for small cases, and an upper bound for all. The objective is the generalised
-// assignment problem: maximise sum over all-to-alls j of min(t_j, sum of t_i over the dW i assigned
-// to j), each dW assigned at most once, and only to an all-to-all that it is independent of.
+// Which weight gradients hide under which all-to-all: Lancet's greedy best fit (MLSys 2024,
+// algorithm 1), an exact solver for small cases, and an upper bound for all. The objective is the
+// generalised assignment problem: maximise sum over all-to-alls j of min(t_j, sum of t_i over the
+// dW i assigned to j), each dW assigned at most once, and only to an all-to-all that it is
+// independent of.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +34,10 @@ struct OverlapAssignment {
 /// What the assignment hides: sum over all-to-alls of min(t_j, sum of its dW).
 Nanoseconds hidden_ns(const OverlapProblem& problem, const std::vector<OverlapPick>& picks);
 
-/// All-to-alls in order; each takes, while some of it is uncovered, the free dW whose time is nearest
-/// to what is uncovered (the first of equals). overshoot: as printed, the last pick may be longer than
-/// what is uncovered, by any amount; false: only a dW with |t_u - t_j| < t_u is taken. `accept` may
-/// refuse a pick for this all-to-all; the dW stays free for the later ones.
+/// All-to-alls in order; each takes, while some of it is uncovered, the free dW whose time is
+/// nearest to what is uncovered (the first of equals). overshoot: as printed, the last pick may be
+/// longer than what is uncovered, by any amount; false: only a dW with |t_u - t_j| < t_u is taken.
+/// `accept` may refuse a pick for this all-to-all; the dW stays free for the later ones.
 OverlapAssignment assign_greedy(
     const OverlapProblem& problem, bool overshoot,
     const std::function<bool(const OverlapPick&)>& accept = [](const OverlapPick&) {

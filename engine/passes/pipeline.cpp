@@ -11,6 +11,7 @@
 namespace moe {
 
 const std::vector<PassDef>& builtin_passes() {
+  // Stages of one kind run as a system lists them; this is the order in which it should.
   static const std::vector<PassDef> passes = {
       // Forward: what autodiff should see, so that the backward follows without a pass of its own.
       // The cut comes first: it moves whole slots, and refuses rows that are counted already.
@@ -30,8 +31,8 @@ const std::vector<PassDef>& builtin_passes() {
        .doc = "experts compute only the rows that hold a token",
        .options = {},
        .transform = used_rows},
-      // Schedulers: first what only adds freedom to overlap, then what takes overlap away, so that a
-      // mix of both is judged, and refused, by the one that takes away.
+      // Schedulers: dW first, since it chooses among what is still free; those after it take freedom
+      // away, and a contradiction is a cycle of two named stages.
       {.name = "dw_schedule",
        .kind = StageKind::kSchedule,
        .doc = "weight gradients run while an all-to-all is on the wire (Lancet, algorithm 1)",

@@ -18,8 +18,8 @@ struct TensorUses {
 /// Parameters, states and inputs: storage of their own, across steps.
 bool is_persistent(const Graph& graph, TensorId tensor);
 
-/// What a step returns: one element that nobody reads (the loss). It stays until the step ends; every
-/// other tensor that nobody reads dies where it is made.
+/// What a step returns: one element that nobody reads (the loss). It stays until the step ends;
+/// every other tensor that nobody reads dies where it is made.
 bool is_result(const Graph& graph, const TensorUses& uses, TensorId tensor);
 
 }  // namespace moe

@@ -51,9 +51,9 @@ struct LaneOrders {
   std::vector<std::vector<OpId>> lanes;
 };
 
-/// The lanes' sequences: a topological order of data, mutation and order edges that takes the op that
-/// stands first in the program whenever there is a choice. Throws RunError for a cycle, naming the
-/// ops on it and the stages of its order edges.
+/// The lanes' sequences: a topological order of data, mutation and order edges that takes the op
+/// that stands first in the program whenever there is a choice. Throws RunError for a cycle, naming
+/// the ops on it and the stages of its order edges.
 LaneOrders lane_orders(const Graph& graph, const Schedule& schedule);
 
 /// Happens-before of an execution in which every op waits for its lane predecessor, its data and

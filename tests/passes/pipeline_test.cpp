@@ -121,6 +121,13 @@ TEST_CASE("a scheduler that puts an op on a lane that does not exist is refused 
              Contains("'my_lanes'") && Contains("lane 9"));
 }
 
+TEST_CASE("dW that should move and a program that should stay serial are refused with both names") {
+  CHECK_THAT(message_of<RunError>([] {
+               make_plan(small_spec({stage("dw_schedule"), stage("serial")}));
+             }),
+             Contains("stage 'dw_schedule': hides under") && Contains("stage 'serial'"));
+}
+
 TEST_CASE("two schedulers that contradict each other are refused with both names") {
   const auto order = [](const std::string& name, bool forwards) {
     Stage made = stage(name);

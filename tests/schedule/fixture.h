@@ -62,8 +62,8 @@ inline OpId id(size_t i) {
   return OpId(static_cast<int64_t>(i));
 }
 
-/// A random program: mostly recent inputs, now and then an old one, as activations are read again in
-/// the backward; one in `comm_every` ops is a collective; parameters that the last ops update.
+/// A random program: mostly recent inputs, now and then an old one, as activations are read again
+/// in the backward; one in `comm_every` ops is a collective; parameters that the last ops update.
 inline Graph random_graph(uint64_t seed, int64_t num_ops, int64_t comm_every = 4) {
   Rng rng(seed);
   Graph graph(table());
@@ -89,8 +89,8 @@ inline Graph random_graph(uint64_t seed, int64_t num_ops, int64_t comm_every = 4
   return graph;
 }
 
-/// Lanes compute, comm and comm_reduce, collectives on a random one of the two, and some order edges
-/// that agree with a random topological order.
+/// Lanes compute, comm and comm_reduce, collectives on a random one of the two, and some order
+/// edges that agree with a random topological order.
 inline Schedule random_schedule(const Graph& graph, uint64_t seed, int64_t num_edges) {
   Rng rng(seed);
   Schedule schedule = default_schedule(graph);
