@@ -140,7 +140,7 @@ const KernelTable<double>& reference_table();
 const KernelTable<float>& fast_table();
 /// Every fast table that this machine can run, narrowest first; for tests.
 std::vector<const KernelTable<float>*> runnable_tables();
-/// What decides the bits and the speed: "openblas 0.3.21 SkylakeX, cpu-v4".
+/// What decides the bits and the speed: "openblas 0.3.21 SkylakeX, cpu-v4, build 1f2e3d4c".
 std::string kernel_set();
 
 template <class T>

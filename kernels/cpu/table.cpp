@@ -69,7 +69,8 @@ std::vector<const KernelTable<float>*> runnable_tables() {
 }
 
 std::string kernel_set() {
-  return std::string("openblas ") + blas().version + " " + blas().core + ", " + fast_table().name;
+  return std::string("openblas ") + blas().version + " " + blas().core + ", " + fast_table().name +
+         ", build " + MOE_KERNEL_BUILD;
 }
 
 }  // namespace moe::kernels
