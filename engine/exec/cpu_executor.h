@@ -1,5 +1,6 @@
 // Runs a plan on N CPU ranks as threads of this process: a compute thread and one thread a comm lane
-// for each rank, in the plan's lane orders and no other.
+// for each rank, in the plan's lane orders and no other. Rank 0's compute lane runs on the caller's
+// thread. Denormal numbers are kept (no flush to zero), as in the double reference.
 #pragma once
 
 #include <memory>

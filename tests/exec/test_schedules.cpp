@@ -105,10 +105,43 @@ TEST_CASE("random schedules of other programs give the bits of their plain order
   bucketed.system.sync.bucket_bytes = 4096;
   check_random_schedules(ragged_step_graph(bucketed), bucketed, 2000, 10);
 
+  PlanSpec used = spec_of(small_model("switch"), 2);
+  used.system.stages = {{.name = "irregular_a2a"}, {.name = "used_rows"}};
+  check_random_schedules(make_plan(used)->graph, used, 4000, 10);
+
+  PlanSpec cut = spec_of(small_model("switch"), 2);
+  cut.system.stages = {{.name = "capacity_pipeline", .options = {{"degree", 2.0}}}};
+  check_random_schedules(make_plan(cut)->graph, cut, 5000, 10);
+
   ModelSpec unfused = small_model("bpr");
   unfused.fused_attention = false;
   const PlanSpec in_double = spec_of(unfused, 2, Precision::kF64);
   check_random_schedules(ragged_step_graph(in_double), in_double, 3000, 10);
+}
+
+TEST_CASE("systems with other transfers, rows and orders train the same model") {
+  const std::vector<std::vector<Stage>> systems = {
+      {{.name = "serial"}},
+      {{.name = "dw_schedule"}},
+      {{.name = "irregular_a2a"}},
+      {{.name = "irregular_a2a"}, {.name = "used_rows"}, {.name = "dw_schedule"}},
+      {{.name = "capacity_pipeline", .options = {{"degree", 2.0}}}, {.name = "blocking_a2a"}}};
+  PlanSpec spec = spec_of(small_model("top2"), 2, Precision::kF64);
+  const auto plain = plan_of(spec);
+  const RunResult expected = run_cpu(*plain, options_of(*plain, 3));
+  for (const std::vector<Stage>& stages : systems) {
+    spec.system.stages = stages;
+    const auto plan = make_plan(spec);
+    const RunResult result = run_cpu(*plan, options_of(*plan, 3));
+    INFO("system of " << stages.size() << " stages, the first " << stages[0].name);
+    for (size_t step = 0; step < 3; ++step) {
+      CHECK(result.losses[step] == Approx(expected.losses[step]).epsilon(1e-13));
+      CHECK(result.moe[step][0].checksum == expected.moe[step][0].checksum);
+    }
+    for (const auto& [name, norm] : expected.param_l2) {
+      CHECK(result.param_l2.at(name) == Approx(norm).epsilon(1e-12));
+    }
+  }
 }
 
 TEST_CASE("carrying only the rows in use changes no bit, and fewer bytes travel") {
