@@ -170,8 +170,36 @@ void write_checkpoint(const std::string& path, const Plan& plan, const Persisten
   file.commit();
 }
 
+/// Holds the whole file against the checksum at its end. One that is a checkpoint and does not fit is
+/// renamed to "<path>.corrupt", so that nothing picks it up again.
+void set_aside_if_corrupt(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw user_error("checkpoint {}: cannot open: {}", path, std::strerror(errno));
+  std::vector<char> block(1 << 20);
+  std::string tail;  // what may be the checksum
+  std::string magic;
+  uint64_t hash = kFnvStart;
+  while (in.read(block.data(), static_cast<std::streamsize>(block.size())), in.gcount() > 0) {
+    tail.append(block.data(), static_cast<size_t>(in.gcount()));
+    if (magic.empty()) magic = tail.substr(0, sizeof kMagic);
+    if (tail.size() <= sizeof hash) continue;
+    const size_t sure = tail.size() - sizeof hash;
+    hash = fnv1a(hash, tail.data(), sure);
+    tail.erase(0, sure);
+  }
+  if (magic != std::string_view(kMagic, sizeof kMagic)) {
+    throw user_error("checkpoint {}: not a checkpoint of moebench", path);
+  }
+  if (tail.size() == sizeof hash && std::memcmp(tail.data(), &hash, sizeof hash) == 0) return;
+  const std::string aside = path + ".corrupt";
+  const bool moved = std::rename(path.c_str(), aside.c_str()) == 0;
+  throw user_error("checkpoint {}: corrupt, its checksum does not fit; {}", path,
+                   moved ? "set aside as " + aside : "it could not be renamed");
+}
+
 int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persistents& all,
                         const AllBuffers& ranks, Bytes element_bytes) {
+  set_aside_if_corrupt(path);
   Reader file(path);
   Header header;
   file.read(&header, sizeof header);

@@ -170,6 +170,7 @@ TEST_CASE("training resumes from a checkpoint with the same bits, and refuses a 
     f.write("\xff\xff\xff\xff", 4);
   }
   check_error(s.train(base + "resume_from = 'end.ckpt'"), 1, {"end.ckpt", "corrupt"});
+  CHECK(fs::exists(s.path("out/end.ckpt.corrupt")));
   check_error(s.train(base + "resume_from = 'none.ckpt'"), 1, {"none.ckpt"});
 }
 

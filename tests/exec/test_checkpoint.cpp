@@ -96,9 +96,16 @@ void check_refused(const std::string& file, const std::string& why) {
   const auto plan = small_plan(2);
   RunOptions options = options_of(*plan, 1);
   options.resume_from = file;
-  CHECK_THROWS_AS(run_cpu(*plan, options), UserError);
-  CHECK_THROWS_WITH(run_cpu(*plan, options), Contains(file) && Contains(why));
-  CHECK(fs::file_size(file) == size);
+  try {
+    run_cpu(*plan, options);
+    FAIL("resumed from it");
+  } catch (const UserError& e) {
+    CHECK_THAT(e.what(), Contains(file) && Contains(why));
+    // A corrupt one is set aside; one that is only not ours to read stays where it is. Neither is lost.
+    const bool corrupt = std::string(e.what()).find("corrupt") != std::string::npos;
+    CHECK(fs::exists(file) == !corrupt);
+    CHECK(fs::file_size(corrupt ? file + ".corrupt" : file) == size);
+  }
 }
 
 void flip_byte(const std::string& file, std::streamoff at) {
@@ -121,25 +128,31 @@ TEST_CASE("a checkpoint with one changed byte is refused wherever the byte is") 
     check_refused(file, why);
   };
   check(3, "not a checkpoint");
-  check(8, "version 17, this program reads version 1");
-  check(12, "floats of 20 bytes");
-  check(40, "another model");
-  check(size / 2, "its checksum does not fit");
-  check(size - 1, "its checksum does not fit");
-  check(16, "its checksum does not fit");  // the step's number
+  for (const std::streamoff at : {std::streamoff{8}, std::streamoff{12}, std::streamoff{16},
+                                  std::streamoff{40}, size / 2, size - 1}) {
+    check(at, "corrupt, its checksum does not fit");
+  }
 }
 
 TEST_CASE("a checkpoint that is cut off or goes on too long is refused") {
   const Folder folder("cut");
-  const std::string file = written(folder, *small_plan(2), 1);
+  const std::string good = written(folder, *small_plan(2), 1);
+  const std::string file = folder.file("cut.ckpt");
+  const auto copy = [&] {
+    fs::copy_file(good, file, fs::copy_options::overwrite_existing);
+    return fs::file_size(file);
+  };
+  copy();
   std::ofstream(file, std::ios::app) << "more";
-  check_refused(file, "longer than its tensors");
-  fs::resize_file(file, fs::file_size(file) - 5);
-  check_refused(file, "cut off");
+  check_refused(file, "corrupt, its checksum does not fit");
+  fs::resize_file(file, copy() - 5);
+  check_refused(file, "corrupt, its checksum does not fit");
+  copy();
   fs::resize_file(file, 10);
-  check_refused(file, "cut off");
+  check_refused(file, "corrupt, its checksum does not fit");
+  copy();
   fs::resize_file(file, 0);
-  check_refused(file, "cut off");
+  check_refused(file, "not a checkpoint");
 }
 
 TEST_CASE("a checkpoint of another model or precision is refused and says what differs") {
