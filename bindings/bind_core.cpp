@@ -184,7 +184,7 @@ int open_core(lua_State* L) {
   return 0;
 }
 
-int run_main(lua_State* L) {
+int prepare_main(lua_State* L) {
   Host& host = Host::of(L);
   const bool has_recipe = host.options().mode != "list";
   lua_getglobal(L, "require");
@@ -199,8 +199,7 @@ int run_main(lua_State* L) {
   } else {
     lua_pushnil(L);
   }
-  lua_call(L, 2, 0);
-  return 0;
+  return 3;
 }
 
 }  // namespace moe::lua

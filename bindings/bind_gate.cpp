@@ -1,5 +1,6 @@
-// What a Lua gate sees: ctx, its token ids and scores s as views that are bounds-checked and revoked
-// when the call returns, and lists of choices, which Lua owns. Tokens and experts count from 1.
+// What a Lua gate sees: ctx, its token ids and scores s as views that are bounds-checked and
+// revoked when the call returns, and lists of choices, which Lua owns. Tokens and experts count
+// from 1.
 #include <cmath>
 
 #include "bindings/core.h"

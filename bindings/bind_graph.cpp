@@ -177,8 +177,8 @@ Attrs check_attrs(lua_State* L, int index) {
   return attrs;
 }
 
-// g:insert{ kind=, name=, inputs={op or tensor or false, ...}, attrs={}, phase=, seg=, layer=, part=,
-// dw= } -> op. It stands where its inputs and readers put it.
+// g:insert{ kind=, name=, inputs={op or tensor or false, ...}, attrs={}, phase=, seg=, layer=,
+// part=, dw= } -> op. It stands where its inputs and readers put it.
 int graph_insert(lua_State* L) {
   GraphSession& session = check_graph(L);
   luaL_checktype(L, 2, LUA_TTABLE);
@@ -259,8 +259,8 @@ std::vector<std::vector<OpId>> try_split(GraphSession& session, const std::vecto
   }
 }
 
-// g:split(ops, { axis =, parts = }) -> { part -> { op, ... } }, or nil and why not. Every tensor of the
-// chain but parameters is cut along the axis (from 1).
+// g:split(ops, { axis =, parts = }) -> { part -> { op, ... } }, or nil and why not. Every tensor of
+// the chain but parameters is cut along the axis (from 1).
 int graph_split(lua_State* L) {
   GraphSession& session = check_graph(L);
   const std::vector<OpId> ops = check_ops(L, 2, session);

@@ -23,17 +23,24 @@ int is_free(lua_State* L) {
   return 1;
 }
 
+// The reason of an order edge: what the recipe gives, or the line that makes it.
+std::string reason(lua_State* L, int index) {
+  if (!lua_isnoneornil(L, index)) return luaL_checkstring(L, index);
+  const std::optional<Position> position = Host::of(L).recipe_position(L);
+  return position ? fmt::format("{}:{}", position->source, position->line) : "policy";
+}
+
 int before(lua_State* L) {
   GraphSession& session = check_schedule(L);
   const OpId from = check_own_op(L, 2, session), to = check_own_op(L, 3, session);
-  session.before(from, to, luaL_optstring(L, 4, "the recipe says so"));
+  session.before(from, to, reason(L, 4));
   return 0;
 }
 
 int sequence(lua_State* L) {
   GraphSession& session = check_schedule(L);
   const std::vector<OpId> ops = check_ops(L, 2, session);
-  const std::string why = luaL_optstring(L, 3, "the recipe says so");
+  const std::string why = reason(L, 3);
   for (size_t i = 1; i < ops.size(); ++i) session.before(ops[i - 1], ops[i], why);
   return 0;
 }
@@ -42,7 +49,14 @@ int lane(lua_State* L) {
   GraphSession& session = check_schedule(L);
   const OpId op = check_own_op(L, 2, session);
   Schedule& schedule = session.schedule();
-  schedule.lane_of[op.index()] = schedule.lane(luaL_checkstring(L, 3));
+  const LaneId to = schedule.lane(luaL_checkstring(L, 3));
+  const OpDef& def = session.graph().def(op);
+  if (schedule.lanes[to.index()].kind != def.lane) {
+    throw RunError(fmt::format("{}illegal schedule: '{}' is a {}, which lane '{}' does not run",
+                               recipe_position(L), session.graph().op(op).name, def.name,
+                               schedule.lanes[to.index()].name));
+  }
+  schedule.lane_of[op.index()] = to;
   return 0;
 }
 

@@ -1,5 +1,5 @@
-// Lua values <-> JSON values. Numbers are doubles in Lua: a whole number below 2^53 is an integer in
-// JSON, NaN and infinities are null (JSON has neither). A table is an array when its keys are
+// Lua values <-> JSON values. Numbers are doubles in Lua: a whole number below 2^53 is an integer
+// in JSON, NaN and infinities are null (JSON has neither). A table is an array when its keys are
 // 1..n with n > 0 or when core.array() marked it, else an object with text keys.
 #pragma once
 
@@ -9,9 +9,9 @@
 
 namespace moe::lua {
 
-/// keep_functions: functions and userdata become null instead of a UserError (for specifications that
-/// carry policies beside plain values). Throws UserError naming the path of what JSON cannot hold:
-/// mixed or sparse tables, tables deeper than 64, keys or texts that are not UTF-8.
+/// keep_functions: functions and userdata become null instead of a UserError (for specifications
+/// that carry policies beside plain values). Throws UserError naming the path of what JSON cannot
+/// hold: mixed or sparse tables, tables deeper than 64, keys or texts that are not UTF-8.
 nlohmann::json to_json(lua_State* L, int index, bool keep_functions = false);
 /// null becomes core.null (a light userdata), arrays are marked as such.
 void push_json(lua_State* L, const nlohmann::json& value);
@@ -28,7 +28,8 @@ std::string json_text(const nlohmann::json& value, int indent);
 /// Throws UserError with the byte where the text is wrong.
 nlohmann::json parse_json(const std::string& text);
 
-/// Reads fields of a JSON object with errors that name them: "core.plan: model.layers: give a number".
+/// Reads fields of a JSON object with errors that name them: "core.plan: model.layers: give a
+/// number".
 class Fields {
  public:
   Fields(const nlohmann::json& value, std::string path);

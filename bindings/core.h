@@ -5,11 +5,12 @@
 
 namespace moe::lua {
 
-/// Puts the table into package.loaded["moe.core"]: constants, files, JSON, progress, machine, tables
-/// (bind_core.cpp) and the functions below.
+/// Puts the table into package.loaded["moe.core"]: constants, files, JSON, progress, machine,
+/// tables (bind_core.cpp) and the functions below.
 int open_core(lua_State* L);
-/// (argument) -> loads the library and runs its _main in the host's mode.
-int run_main(lua_State* L);
+/// (argument) -> loads the library and the recipe; returns its _main and the arguments for it: the
+/// host's mode, and the recipe's chunk or (mode list) the argument, nil for "".
+int prepare_main(lua_State* L);
 
 /// core.plan, core.check_model, core.check_cluster into the table on top; the plan's type
 /// (bind_plan.cpp, bind_run.cpp).

@@ -80,8 +80,8 @@ bool Files::inside(const fs::path& real) const {
 fs::path Files::readable(const std::string& path) const {
   std::error_code error;
   fs::path real = fs::canonical(path, error);
-  if (error && fs::path(path).is_relative()) {
-    real = fs::canonical(options_.recipe_dir / path, error);
+  for (const fs::path& folder : {options_.recipe_dir, options_.out_dir}) {
+    if (error && fs::path(path).is_relative()) real = fs::canonical(folder / path, error);
   }
   if (error) throw user_error("cannot read {}: {}", path, error.message());
   if (!inside(real)) {
@@ -98,7 +98,8 @@ fs::path Files::writable(const std::string& name) const {
   const fs::path path = options_.out_dir / name;
   std::error_code error;
   const fs::path real = fs::weakly_canonical(path, error);
-  if (name.empty() || error || !is_under(real, options_.out_dir) || !path.has_filename()) {
+  const fs::path root = fs::weakly_canonical(options_.out_dir);
+  if (name.empty() || error || !is_under(real, root) || real == root) {
     throw user_error("'{}' does not name a file in the output folder {}", name,
                      options_.out_dir.string());
   }

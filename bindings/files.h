@@ -19,11 +19,11 @@ class Files {
   explicit Files(Options options) : options_(std::move(options)) {}
 
   /// The real path of a file or folder that may be read. A relative path is looked up from the
-  /// working folder, then from the recipe's. Throws UserError when it does not exist or lies outside
-  /// (links are followed first).
+  /// working folder, then from the recipe's and the output folder. Throws UserError when it does
+  /// not exist or lies outside (links are followed first).
   std::filesystem::path readable(const std::string& path) const;
-  /// The path of an output file; its folders are made. Throws UserError for a name that leads out of
-  /// the output folder, or when there is none.
+  /// The path of an output file; its folders are made. Throws UserError for a name that leads out
+  /// of the output folder, or when there is none.
   std::filesystem::path writable(const std::string& name) const;
 
  private:
@@ -33,7 +33,8 @@ class Files {
 
 /// The whole file. Throws UserError naming the path and the reason.
 std::string read_file(const std::filesystem::path& path);
-/// Writes beside the target and renames. Throws RunError naming the path and the reason (disk full).
+/// Writes beside the target and renames. Throws RunError naming the path and the reason (disk
+/// full).
 void write_file(const std::filesystem::path& path, const std::string& text);
 /// Makes the folder and tries to write into it. Throws UserError naming it and the reason.
 void check_writable_folder(const std::filesystem::path& folder);

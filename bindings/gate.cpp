@@ -40,14 +40,17 @@ class RankGate {
     lua_State* L = host_.state();
     step_ = in.step;
     layer_ = in.layer;
-    route_->push();
+    route_->push(L);
     const GateViews views(L, in, out);
-    options_->push();
+    options_->push(L);
     Failure failure;
     deadline_.arm(host_.options().policy_deadline_s);
     const bool good = try_call(L, 3, 0, failure);
     deadline_.disarm();
-    if (!good) throw run_error("{}: {}", where(), failure.message);
+    if (good) return;
+    if (failure.kind == "run") throw run_error("{}: {}", where(), failure.message);
+    // What the recipe's own function did wrong is the recipe's error.
+    throw user_error("{}: {}", where(), failure.message);
   }
 
  private:
@@ -78,7 +81,7 @@ class RankGate {
                        layer_.load());
   }
 
-  // On the watchdog's thread, once the deadline and its grace are over.
+  // On the watchdog's thread.
   void too_late() const {
     leave(fmt::format("{}: its call passed the deadline of {} s", where(),
                       host_.options().policy_deadline_s),

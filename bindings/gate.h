@@ -1,5 +1,5 @@
-// Gates written in Lua. A gate's bound() is called once, where the plan is made; its route() is called
-// on rank threads, each with a state of its own in which the recipe was evaluated again.
+// Gates written in Lua. A gate's bound() is called once, where the plan is made; its route() is
+// called on rank threads, each with a state of its own in which the recipe was evaluated again.
 #pragma once
 
 #include <functional>

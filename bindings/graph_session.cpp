@@ -66,17 +66,18 @@ nlohmann::json cluster_table(const Cluster& c) {
 
 }  // namespace
 
-GraphSession::GraphSession(Host& host, Graph graph, Schedule* schedule, const PassContext& context,
-                           double fill)
-    : host_(host),
+GraphSession::GraphSession(lua_State* L, Graph graph, Schedule* schedule,
+                           const PassContext& context, double fill)
+    : L_(L),
+      host_(Host::of(L)),
       graph_(std::move(graph)),
       schedule_(schedule),
       context_(context),
       fill_(fill),
-      serial_(host.add_session(this)),
+      serial_(host_.add_session(this)),
       what_(fmt::format("{} '{}'", schedule ? "schedule" : "pass", context.stage)) {
-  lua_newtable(host.state());
-  handles_ = std::make_unique<Reference>(host.state());
+  lua_newtable(L);
+  handles_ = std::make_unique<Reference>(L);
 }
 
 GraphSession::~GraphSession() {
@@ -151,7 +152,7 @@ void GraphSession::log(OpId op, const std::string& why) {
 }
 
 bool GraphSession::push_known(lua_State* L, int64_t key) {
-  handles_->push();
+  handles_->push(L);
   lua_rawgeti(L, -1, static_cast<int>(key));
   lua_remove(L, -2);
   if (!lua_isnil(L, -1)) return true;
@@ -160,7 +161,7 @@ bool GraphSession::push_known(lua_State* L, int64_t key) {
 }
 
 void GraphSession::remember(lua_State* L, int64_t key) {
-  handles_->push();
+  handles_->push(L);
   lua_pushvalue(L, -2);
   lua_rawseti(L, -2, static_cast<int>(key));
   lua_pop(L, 1);
@@ -217,25 +218,25 @@ void GraphSession::push_context(lua_State* L) {
 }
 
 void GraphSession::call_policy(const Reference& apply, const Reference& options) {
-  lua_State* L = host_.state();
+  lua_State* L = L_;
   const double seconds = host_.options().policy_deadline_s;
-  const std::string late = fmt::format("{}: its call passed the deadline of {} s", what_, seconds);
+  const std::string late = fmt::format("a call passed the deadline of {} s", seconds);
   deadline_ = std::make_unique<Deadline>(
       host_.watchdog(), [this, late] { host_.limits().stop("run", late, true); },
-      [late] { leave(late, 3); });
-  apply.push();
+      [this, late] { leave(what_ + ": " + late, 3); });
+  apply.push(L);
   if (schedule_ != nullptr) push_schedule(L);
   push_graph(L);
   push_context(L);
-  options.push();
+  options.push(L);
   Failure failure;
   deadline_->arm(seconds);
   const bool good = try_call(L, schedule_ != nullptr ? 4 : 3, 0, failure);
   deadline_.reset();
   host_.limits().take_stop();
   if (good) return;
-  if (failure.kind == "run") throw RunError(failure.message);
   failure.message += fmt::format(" (in {})", what_);
+  if (failure.kind == "run") throw RunError(failure.message);
   throw LuaError(std::move(failure));
 }
 
@@ -261,19 +262,19 @@ std::vector<OpId> check_ops(lua_State* L, int index, const GraphSession& session
   return ops;
 }
 
-std::function<Graph(Graph, const PassContext&)> pass_policy(SharedReference apply,
+std::function<Graph(Graph, const PassContext&)> pass_policy(lua_State* L, SharedReference apply,
                                                             SharedReference options, double fill) {
   return [=](Graph graph, const PassContext& context) {
-    GraphSession session(Host::of(apply->state()), std::move(graph), nullptr, context, fill);
+    GraphSession session(L, std::move(graph), nullptr, context, fill);
     session.call_policy(*apply, *options);
     return session.take_graph();
   };
 }
 
 std::function<Schedule(const Graph&, Schedule, const PassContext&)> schedule_policy(
-    SharedReference apply, SharedReference options, double fill) {
+    lua_State* L, SharedReference apply, SharedReference options, double fill) {
   return [=](const Graph& graph, Schedule schedule, const PassContext& context) {
-    GraphSession session(Host::of(apply->state()), graph, &schedule, context, fill);
+    GraphSession session(L, graph, &schedule, context, fill);
     session.call_policy(*apply, *options);
     return schedule;
   };

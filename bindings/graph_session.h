@@ -1,5 +1,5 @@
-// One call of a Lua pass or schedule: the graph and the schedule that its handles stand for. Handles
-// are (session, id); they are refused once the call has returned.
+// One call of a Lua pass or schedule: the graph and the schedule that its handles stand for.
+// Handles are (session, id); they are refused once the call has returned.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,9 @@ namespace moe::lua {
 
 class GraphSession {
  public:
-  /// schedule: null for a pass, which may edit the graph; otherwise the graph is fixed.
-  GraphSession(Host& host, Graph graph, Schedule* schedule, const PassContext& context,
+  /// L: where the plan is being made. schedule: null for a pass, which may edit the graph;
+  /// otherwise the graph is fixed.
+  GraphSession(lua_State* L, Graph graph, Schedule* schedule, const PassContext& context,
                double fill);
   ~GraphSession();
   GraphSession(const GraphSession&) = delete;
@@ -60,6 +61,7 @@ class GraphSession {
   bool push_known(lua_State* L, int64_t key);
   void remember(lua_State* L, int64_t key);
 
+  lua_State* L_;
   Host& host_;
   Graph graph_;
   Schedule* schedule_;
@@ -101,11 +103,11 @@ std::pair<GraphSession*, OpId> check_op(lua_State* L, int index);
 /// A list of op handles, all of `session`.
 std::vector<OpId> check_ops(lua_State* L, int index, const GraphSession& session);
 
-/// Stage functions for make_plan.
-std::function<Graph(Graph, const PassContext&)> pass_policy(SharedReference apply,
+/// Stage functions for a make_plan that is called from L.
+std::function<Graph(Graph, const PassContext&)> pass_policy(lua_State* L, SharedReference apply,
                                                             SharedReference options, double fill);
 std::function<Schedule(const Graph&, Schedule, const PassContext&)> schedule_policy(
-    SharedReference apply, SharedReference options, double fill);
+    lua_State* L, SharedReference apply, SharedReference options, double fill);
 
 /// rng:uniform() in [0, 1), rng:below(n) in 1..n.
 void open_rng(lua_State* L);

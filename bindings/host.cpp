@@ -1,5 +1,6 @@
 #include "bindings/host.h"
 
+#include <luajit.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -104,8 +105,11 @@ void Host::open_library() {
   call(L, 0, 0);
 }
 
+// Without the compiler while loading: an error that compiled code raises (a stack overflow) skips
+// the message handler and so loses its line.
 void Host::begin_loading() {
   if (options_.trust) return;
+  luaJIT_setmode(state(), 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
   const double seconds = options_.load_deadline_s;
   loading_deadline_ = std::make_unique<Deadline>(
       watchdog_,
@@ -126,21 +130,30 @@ void Host::end_loading() {
   loading_deadline_.reset();
 }
 
-// An interrupt that comes while the engine works is the engine's; it is not raised in Lua afterwards,
-// so that the library can write what is there.
+// An interrupt that comes while the engine works is the engine's; it is not raised in Lua
+// afterwards, so that the library can write what is there.
 void Host::poll() {
   if (!interrupted() || interrupt_seen_) return;
   interrupt_seen_ = true;
   if (!in_engine_) limits_.stop("run", "interrupted", false);
 }
 
+// _main runs as a coroutine, because the stack of one that failed still stands: an error without a
+// position (no memory, stack overflow, which skip message handlers) gets one all the same.
 std::optional<Failure> Host::main(const std::string& argument) {
   lua_State* L = state();
   Failure failure;
   begin_loading();
-  lua_pushcfunction(L, core_function<run_main>);
+  lua_pushcfunction(L, core_function<prepare_main>);
   lua_pushlstring(L, argument.data(), argument.size());
-  const bool good = try_call(L, 1, 0, failure);
+  bool good = try_call(L, 1, 3, failure);
+  if (good) {
+    lua_State* coroutine = lua_newthread(L);
+    lua_insert(L, 1);
+    lua_xmove(L, coroutine, 3);
+    good = try_resume(coroutine, 2, failure);
+    lua_settop(L, 0);
+  }
   end_loading();
   limits_.take_stop();
   if (good) return std::nullopt;

@@ -1,6 +1,6 @@
-// Host: one lua_State with its libraries, its limits and the `core` functions, and the recipe that it
-// evaluates. The first host of a process runs the recipe; ranks that need a Lua gate make hosts of
-// their own (mode "policies"), each used by one thread at a time.
+// Host: one lua_State with its libraries, its limits and the `core` functions, and the recipe that
+// it evaluates. The first host of a process runs the recipe; ranks that need a Lua gate make hosts
+// of their own (mode "policies"), each used by one thread at a time.
 #pragma once
 
 #include <lua.hpp>
@@ -56,16 +56,16 @@ class Host {
   Limits& limits() { return limits_; }
   const std::shared_ptr<Watchdog>& watchdog() const { return watchdog_; }
 
-  /// Runs the library's _main: the recipe in mode "run" and "check", or a list (`argument`: its kind,
-  /// or ""). Throws nothing; a failure's traceback is kept where it has no kind.
+  /// Runs the library's _main: the recipe in mode "run" and "check", or a list (`argument`: its
+  /// kind, or ""). Throws nothing; a failure's traceback is kept where it has no kind.
   std::optional<Failure> main(const std::string& argument = "");
   /// Evaluates the recipe as far as its first call that would run something.
   /// Throws UserError or RunError when evaluation fails.
   void evaluate_policies();
   /// From here on the recipe may take its time (planning and runs have begun).
   void end_loading();
-  /// Around long engine calls: Ctrl-C is then the engine's business, not that of the Lua code. Throws
-  /// RunError on entry when the user has interrupted already.
+  /// Around long engine calls: Ctrl-C is then the engine's business, not that of the Lua code.
+  /// Throws RunError on entry when the user has interrupted already.
   class EngineCall {
    public:
     explicit EngineCall(Host& host);
@@ -111,12 +111,12 @@ class Host {
   std::unique_ptr<Deadline> loading_deadline_;
 };
 
-/// Prints the message and leaves at once: for a deadline that passed in code which cannot be stopped
-/// otherwise. Results that are complete are on disk by then.
+/// Prints the message and leaves at once: for a deadline that passed in code which cannot be
+/// stopped otherwise. Results that are complete are on disk by then.
 [[noreturn]] void leave(const std::string& message, int status);
 
-/// First Ctrl-C: the present run stops after its step, Lua code stops at its line. Second: the process
-/// ends at once.
+/// First Ctrl-C: the present run stops after its step, Lua code stops at its line. Second: the
+/// process ends at once.
 void install_interrupt_handler();
 bool interrupted();
 

@@ -24,19 +24,21 @@ void* Limits::allocate(void* block, size_t old_size, size_t new_size) {
     return nullptr;
   }
   const size_t after = used_ - old_size + new_size;
-  const bool over = memory_cap_ != 0 && after > memory_cap_ && new_size > old_size;
-  if (over && (state_ == nullptr || after > memory_cap_ + memory_cap_ / 2)) return nullptr;
+  const bool grows = new_size > old_size;
+  if (grows && memory_cap_ != 0 && after > memory_cap_) return nullptr;
   void* result = std::realloc(block, new_size);
   if (result == nullptr) return nullptr;
   used_ = after;
-  if (over) stop("user", out_of_memory().message, true);
+  if (grows && memory_cap_ != 0 && after > memory_cap_ / 2) {
+    stop("user", out_of_memory().message, true);
+  }
   return result;
 }
 
 Failure Limits::out_of_memory() const {
   return {"user",
           fmt::format("more than {} MiB of memory are in use; a recipe may not take more",
-                      memory_cap_ >> 20),
+                      memory_cap_ >> 21),
           ""};
 }
 

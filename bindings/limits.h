@@ -23,8 +23,8 @@ class Limits {
   Limits(const Limits&) = delete;
   Limits& operator=(const Limits&) = delete;
 
-  /// lua_Alloc. Over the cap an allocation of moderate size is still granted, so that the error can
-  /// name the line; beyond half as much again it fails ("not enough memory", without a line).
+  /// lua_Alloc. Beyond half the cap the running line is asked to stop, so that the error can name
+  /// it; beyond the cap an allocation fails ("not enough memory", without a line).
   void* allocate(void* block, size_t old_size, size_t new_size);
   size_t memory_cap() const { return memory_cap_; }
 

@@ -76,7 +76,9 @@ std::string corpus_line(const std::string& fallback) {
 
 }  // namespace
 
-const char* program_version() { return MOE_VERSION; }
+const char* program_version() {
+  return MOE_VERSION;
+}
 
 std::string find_scripts() {
   std::error_code error;

@@ -43,7 +43,6 @@ void prepare(const moe::lua::HostOptions& options) {
 
 int run_host(const moe::lua::HostOptions& options, const std::string& argument) {
   moe::lua::install_interrupt_handler();
-  moe::kernels::use_one_blas_thread();
   moe::lua::Host host(options);
   const std::optional<moe::lua::Failure> failure = host.main(argument);
   if (failure) return report(*failure);

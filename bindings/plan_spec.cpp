@@ -59,9 +59,9 @@ Stage stage_of(lua_State* L, int index, const Fields& stage, double fill) {
   lua_getfield(L, index, "options");
   const auto options = std::make_shared<const Reference>(L);
   if (result.kind == StageKind::kSchedule) {
-    result.schedule = schedule_policy(apply, options, fill);
+    result.schedule = schedule_policy(L, apply, options, fill);
   } else {
-    result.transform = pass_policy(apply, options, fill);
+    result.transform = pass_policy(L, apply, options, fill);
   }
   return result;
 }

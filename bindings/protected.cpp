@@ -1,6 +1,7 @@
 #include "bindings/protected.h"
 
 #include <optional>
+#include <sstream>
 
 #include "bindings/host.h"
 
@@ -27,15 +28,29 @@ std::string field_text(lua_State* L, int table, const char* key) {
   return text;
 }
 
+// The traceback without the library's frames and the host's.
+std::string recipe_traceback(lua_State* L, int level) {
+  luaL_traceback(L, L, nullptr, level);
+  std::istringstream all(lua_tostring(L, -1));
+  lua_pop(L, 1);
+  const std::string library = Host::of(L).options().scripts_dir + "/";
+  std::string kept;
+  for (std::string line; std::getline(all, line);) {
+    if (line.find(library) != std::string::npos || line.find("[C]: at 0x") != std::string::npos) {
+      continue;
+    }
+    kept += (kept.empty() ? "" : "\n") + line;
+  }
+  return kept;
+}
+
 // Message handler: a bare error gets its traceback while the stack still stands.
 int with_traceback(lua_State* L) {
   if (lua_istable(L, 1)) return 1;
   const char* message = lua_tostring(L, 1);
   const std::string text =
       message ? message : std::string("error value of type ") + luaL_typename(L, 1);
-  push_error(L, "lua", text);
-  luaL_traceback(L, L, nullptr, 1);
-  lua_setfield(L, -2, "traceback");
+  push_failure(L, {"lua", text, recipe_traceback(L, 1)});
   return 1;
 }
 
@@ -116,6 +131,28 @@ bool try_call(lua_State* L, int num_args, int num_results, Failure& failure) {
   }
   lua_remove(L, handler);
   return status == 0;
+}
+
+bool try_resume(lua_State* coroutine, int num_args, Failure& failure) {
+  const int status = lua_resume(coroutine, num_args);
+  if (status == 0) return true;
+  if (status == LUA_YIELD) {
+    failure = {"user", "coroutine.yield outside of a coroutine of the recipe's own", ""};
+    return false;
+  }
+  failure = pop_failure(coroutine);
+  if (status == LUA_ERRMEM) failure = Host::of(coroutine).limits().out_of_memory();
+  if (status == LUA_ERRMEM || failure.message == "stack overflow") {
+    failure.message = recipe_position(coroutine) + failure.message;
+  }
+  if (failure.kind == "lua") {
+    // The line of a Lua function on top is no longer known; the message has it.
+    lua_Debug top;
+    const bool has_line = lua_getstack(coroutine, 0, &top) == 0 ||
+                          lua_getinfo(coroutine, "l", &top) == 0 || top.currentline > 0;
+    failure.traceback = recipe_traceback(coroutine, has_line ? 0 : 1);
+  }
+  return false;
 }
 
 void call(lua_State* L, int num_args, int num_results) {

@@ -19,8 +19,8 @@ struct Failure {
   std::string traceback;  // only for "lua"
 };
 
-/// A Lua error on its way through C++ frames. A UserError, so that a caller that knows nothing of Lua
-/// treats it as the user's mistake; the border gives it back to Lua as it came.
+/// A Lua error on its way through C++ frames. A UserError, so that a caller that knows nothing of
+/// Lua treats it as the user's mistake; the border gives it back to Lua as it came.
 class LuaError : public UserError {
  public:
   explicit LuaError(Failure failure) : UserError(failure.message), failure_(std::move(failure)) {}
@@ -42,6 +42,10 @@ Failure pop_failure(lua_State* L);
 void call(lua_State* L, int num_args, int num_results);
 /// As call, but returns whether it went well instead of throwing; the error goes to `failure`.
 bool try_call(lua_State* L, int num_args, int num_results, Failure& failure);
+
+/// Resumes a new coroutine that has the function and its arguments; false when it failed. A yield
+/// is a failure.
+bool try_resume(lua_State* coroutine, int num_args, Failure& failure);
 
 /// "recipes/x.lua:5: " of the innermost frame outside the library, or "".
 std::string recipe_position(lua_State* L);

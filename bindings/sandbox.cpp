@@ -127,7 +127,7 @@ int load_text(lua_State* L) {
   return 1;
 }
 
-// The file of a module that stands beside the recipe.
+// The file of a module that stands beside the recipe. Under --trust "" when there is none.
 fs::path module_file(const Host& host, const std::string& name) {
   const auto allowed = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-' || c == '.';
@@ -140,6 +140,7 @@ fs::path module_file(const Host& host, const std::string& name) {
   const fs::path file = folder / (relative + ".lua");
   std::error_code error;
   if (!well_formed || !fs::is_regular_file(file, error)) {
+    if (host.options().trust) return {};
     throw user_error(
         "require '{}': there is none; a recipe may require \"moe\" and Lua files "
         "beside it",
@@ -152,11 +153,10 @@ fs::path module_file(const Host& host, const std::string& name) {
 int require_module(lua_State* L) {
   const std::string name = luaL_checkstring(L, 1);
   Host& host = Host::of(L);
-  if (name == "moe" || host.options().trust) {
+  if (name == "moe") {
     lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
-    lua_getfield(L, -1, name.c_str());
-    if (!lua_isnil(L, -1)) return 1;
-    if (name == "moe") throw InternalError("the library is not loaded");
+    lua_getfield(L, -1, "moe");
+    return 1;
   }
   lua_getfield(L, LUA_REGISTRYINDEX, kModules);
   const int modules = lua_gettop(L);
@@ -168,6 +168,12 @@ int require_module(lua_State* L) {
     return 1;
   }
   const fs::path file = module_file(host, name);
+  if (file.empty()) {
+    lua_getglobal(L, "require");
+    lua_pushvalue(L, 1);
+    lua_call(L, 1, 1);
+    return 1;
+  }
   lua_pushboolean(L, 0);  // being loaded
   lua_setfield(L, modules, name.c_str());
   push_chunk(L, read_file(file), file.string());
@@ -195,12 +201,15 @@ void remove_fields(lua_State* L, std::initializer_list<const char*> names) {
   }
 }
 
-// Changes that hold for the library as well: determinism, no bytecode, bounded texts.
-void tame_libraries(lua_State* L) {
+void sort_pairs(lua_State* L) {
   lua_getglobal(L, "pairs");
   lua_setglobal(L, "rawpairs");
   lua_pushcfunction(L, sorted_pairs);
   lua_setglobal(L, "pairs");
+}
+
+// Changes that hold for the library as well: no chance, no bytecode, bounded texts.
+void tame_libraries(lua_State* L) {
   lua_getglobal(L, "math");
   remove_fields(L, {"random", "randomseed"});
   lua_getglobal(L, "string");
@@ -285,6 +294,7 @@ void open_libraries(lua_State* L) {
     open(L, LUA_JITLIBNAME, luaopen_jit);  // also what switches the compiler on
     tame_libraries(L);
   }
+  sort_pairs(L);
   const std::string scripts = Host::of(L).options().scripts_dir;
   lua_getglobal(L, "package");
   lua_pushfstring(L, "%s/?.lua;%s/?/init.lua", scripts.c_str(), scripts.c_str());

@@ -1,6 +1,6 @@
-// What a recipe finds in its global table: Lua's own functions less those that reach the machine, the
-// clock, chance, bytecode or the library's insides; pairs in sorted order; strict globals; require
-// for "moe" and for files beside the recipe.
+// What a recipe finds in its global table: Lua's own functions less those that reach the machine,
+// the clock, chance, bytecode or the library's insides; pairs in sorted order; strict globals;
+// require for "moe" and for files beside the recipe.
 #pragma once
 
 #include <lua.hpp>

@@ -43,7 +43,8 @@ int destroy_userdata(lua_State* L) {
 }
 
 /// Makes the metatable of a type. Recipes cannot get at it (__metatable is false). Methods stand in
-/// __index unless `index` is given, which then is called as a function with the methods as upvalue 1.
+/// __index unless `index` is given, which then is called as a function with the methods as upvalue
+/// 1.
 template <class T>
 void new_type(lua_State* L, const char* type, const luaL_Reg* methods,
               lua_CFunction index = nullptr) {

@@ -38,10 +38,10 @@ Deadline::Pause::~Pause() {
 void Deadline::check(int64_t now_ns) {
   const int64_t due = due_ns_;
   if (due == 0 || now_ns < due) return;
-  if (due != told_ns_) {
+  if (overdue_ && due != told_ns_) {
     told_ns_ = due;
     overdue_();
-  } else if (now_ns >= due + kGraceNs) {
+  } else if (!overdue_ || now_ns >= due + kGraceNs) {
     ends_();
   }
 }

@@ -19,8 +19,9 @@ int64_t steady_ns();
 class Watchdog;
 
 /// What happens when a call takes too long: `overdue` is called once on the watchdog's thread, and
-/// where the call still has not returned kGraceNs later, `ends` (which does not return). Both must be
-/// safe to call from another thread. Watched from construction to destruction.
+/// where the call still has not returned kGraceNs later, `ends` (which does not return); at once
+/// where `overdue` is null. Both must be safe to call from another thread. Watched from
+/// construction to destruction.
 class Deadline {
  public:
   Deadline(std::shared_ptr<Watchdog> watchdog, std::function<void()> overdue,

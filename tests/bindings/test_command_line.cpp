@@ -1,0 +1,217 @@
+// The program itself: exit statuses, files, interrupts, ranks that evaluate the recipe again.
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tests/bindings/fixture.h"
+
+using namespace moe::lua;
+using Catch::Matchers::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Outcome {
+  int status;
+  std::string text;
+};
+
+Outcome run(const std::string& arguments) {
+  FILE* pipe = popen((std::string(MOEBENCH_BINARY) + " " + arguments + " 2>&1").c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  std::string text;
+  char buffer[4096];
+  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) text.append(buffer, n);
+  const int status = pclose(pipe);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), text};
+}
+
+Outcome run_text(const Folder& folder, const std::string& text, const std::string& more = "") {
+  const std::string recipe = folder.write("recipe.lua", text);
+  return run("run " + recipe + " --out " + folder.path("out") + " --cache :memory: " + more);
+}
+
+const std::string kTiny = R"(local moe = require "moe"
+local function model(gate)
+  return moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4, seq = 16,
+    batch_per_device = 2, experts = 4, gate = gate or "switch" }
+end
+local function train(gate, steps)
+  return moe.train { model = model(gate), ranks = 2, steps = steps or 3, tokens = "reference" }
+end
+)";
+
+/// Starts the program and sends SIGINT after a while.
+Outcome interrupt(const std::vector<std::string>& arguments, int after_ms, const Folder& folder) {
+  const std::string log = folder.path("log");
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    if (freopen(log.c_str(), "w", stderr) == nullptr) _exit(99);
+    std::vector<char*> argv = {const_cast<char*>(MOEBENCH_BINARY)};
+    for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
+    argv.push_back(nullptr);
+    execv(MOEBENCH_BINARY, argv.data());
+    _exit(99);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(after_ms));
+  kill(child, SIGINT);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(log)};
+}
+
+}  // namespace
+
+TEST_CASE("each kind of end has its exit status") {
+  const Folder folder;
+  CHECK(run_text(folder, "local x = 1").status == 0);
+  CHECK(run_text(folder, "error 'mine'").status == 1);
+  CHECK(run_text(folder, "local x = 1", "--set nonsense").status == 2);
+  CHECK(run_text(folder, "local x = 1", "--ranks 0").status == 2);
+  CHECK(run_text(folder, "local x = 1", "--executor gpu").status == 2);
+  CHECK(run("").status == 2);
+  CHECK(run("run").status == 2);
+  CHECK(run("list").status == 0);
+  CHECK(run("doctor").status == 0);
+  CHECK(run("--version").status == 0);
+  for (const char* command : {"", "run", "check", "list", "doctor"}) {
+    const Outcome help = run(std::string(command) + " --help");
+    CHECK(help.status == 0);
+    CHECK_THAT(help.text, Contains("Usage:"));
+  }
+}
+
+TEST_CASE("an error is printed once, with the recipe's name as it was typed") {
+  const Folder folder;
+  folder.write("recipe.lua", "\nerror 'mine'");
+  const Outcome o = run("run " + folder.path("recipe.lua") + " --out " + folder.path("out"));
+  CHECK_THAT(o.text, Contains("moebench: " + folder.path("recipe.lua") + ":2: mine"));
+  CHECK(o.text.find("mine") == o.text.rfind("mine"));
+}
+
+TEST_CASE("an output folder that cannot be written is refused before the recipe runs") {
+  const Folder folder;
+  const std::string recipe = folder.write("recipe.lua", "print 'it ran'");
+  const std::string file = folder.write("file", "");
+  const Outcome o = run("run " + recipe + " --out " + file);
+  CHECK(o.status == 1);
+  CHECK_THAT(o.text, Contains("--out") && Contains(file) && !Contains("it ran"));
+}
+
+TEST_CASE("an experiment leaves results and traces that are JSON") {
+  const Folder folder;
+  const Outcome o = run_text(folder, kTiny + R"(
+return moe.experiment { name = "tiny", model = model(), cluster = moe.cluster.custom {
+    nodes = 2, devices_per_node = 1,
+    device = { gemm_flops_per_s = 1e12, memory_bytes_per_s = 1e11 },
+    intra = { bytes_per_s = 1e10 }, nic = { bytes_per_s = 1e9 } },
+  systems = { moe.system "raf" {} },
+  run = { "simulate", { "cpu", ranks = 2, steps = 2, tokens = "reference" } } })");
+  INFO(o.text);
+  REQUIRE(o.status == 0);
+  const auto results = nlohmann::json::parse(read_file(folder.path("out/results.json")));
+  CHECK(results["runs"].size() == 2);
+  size_t traces = 0;
+  for (const auto& entry : fs::directory_iterator(folder.path("out"))) {
+    if (entry.path().filename().string().starts_with("trace-")) {
+      CHECK(nlohmann::json::parse(read_file(entry.path())).is_object());
+      ++traces;
+    }
+  }
+  CHECK(traces == 2);
+}
+
+TEST_CASE("a Lua gate that routes as a built-in one trains to the same bits on every rank count") {
+  const Folder folder;
+  const Outcome o = run_text(folder, kTiny + R"(
+local mine = moe.policy.gate { name = "mine", scope = "token", k = 1, params = { unused = 1 },
+  route = function(ctx, s, o) assert(o.unused == 5) ctx:fill(s:argmax_rows()) end }
+local a, b = train "switch", train(mine { unused = 5 })
+print(a.digest == b.digest and a.losses[3] == b.losses[3]
+  and a.moe[3][1].checksum == b.moe[3][1].checksum and "equal" or "different")
+)");
+  CHECK(o.status == 0);
+  CHECK(o.text == "equal\n");
+}
+
+TEST_CASE("bound gives a Lua gate's capacity") {
+  const Folder folder;
+  const auto with_bound = [](const std::string& bound) {
+    return kTiny + "local g = moe.policy.gate { name = 'mine', scope = 'token', k = 1,\n" +
+           "  bound = function(C, o) return " + bound + " end, route = function(ctx, s)\n" +
+           "  ctx:fill(s:argmax_rows()) end }\nprint(train(g {}).moe[1][1].capacity)\n";
+  };
+  CHECK(run_text(folder, with_bound("C + 7")).text == "17\n");
+  const Outcome o = run_text(folder, with_bound("0.5"));
+  CHECK(o.status == 1);
+  CHECK_THAT(o.text, Contains("gate 'mine': bound() gives 0.5"));
+}
+
+TEST_CASE("a gate that raises ends the run with its name, rank, step, layer and line") {
+  const Folder folder;
+  const Outcome o = run_text(folder, kTiny + R"(local g = moe.policy.gate { name = "mine", k = 1,
+  scope = "token", route = function(ctx, s) if ctx.step == 2 then s(0, 1) end
+    ctx:fill(s:argmax_rows()) end }
+train(g {}))");
+  CHECK(o.status == 3);
+  CHECK_THAT(o.text, Contains("gate 'mine', rank ") && Contains("step 1, layer 1: ") &&
+                         Contains("recipe.lua:10: token 0 is not allowed"));
+}
+
+TEST_CASE("a gate that is defined after the recipe has begun to run is named as such") {
+  const Folder folder;
+  const Outcome o = run_text(folder, kTiny + R"(train "switch"
+local g = moe.policy.gate { name = "late", k = 1, scope = "token", route = function() end }
+train(g {}))");
+  CHECK(o.status == 3);
+  CHECK_THAT(o.text, Contains("gate 'late'") && Contains("define it at the top"));
+}
+
+TEST_CASE("a gate that never returns ends the program, with its name, after the deadline") {
+  const Folder folder;
+  const Outcome o = run_text(folder, kTiny + R"(local g = moe.policy.gate { name = "mine", k = 1,
+  scope = "token", route = function(ctx, s) while true do end end }
+train(g {}))");
+  CHECK(o.status == 3);
+  CHECK_THAT(o.text, Contains("gate 'mine', rank ") && Contains("passed the deadline of 5 s"));
+}
+
+TEST_CASE("check plans everything and writes nothing") {
+  const Folder folder;
+  const std::string recipe = folder.write("recipe.lua", kTiny + R"(
+return moe.experiment { name = "tiny", model = model(), cluster = moe.cluster.p4de { nodes = 1,
+  devices_per_node = 2 }, systems = { moe.system "raf" {}, moe.system "lancet" {} } })");
+  const Outcome o = run("check " + recipe);
+  INFO(o.text);
+  CHECK(o.status == 0);
+  CHECK_THAT(o.text, Contains("2 plans"));
+  CHECK_FALSE(fs::exists(folder.path("out")));
+}
+
+TEST_CASE("Ctrl-C while loading ends at the recipe's line") {
+  const Folder folder;
+  const std::string recipe = folder.write("recipe.lua", "\nwhile true do end");
+  const Outcome o = interrupt({"run", recipe, "--out", folder.path("out")}, 500, folder);
+  CHECK(o.status == 3);
+  CHECK_THAT(o.text, Contains("recipe.lua:2: interrupted"));
+}
+
+TEST_CASE("Ctrl-C during training ends the run after its step and leaves what was done") {
+  const Folder folder;
+  const std::string recipe = folder.write("recipe.lua", kTiny + R"(
+return moe.experiment { name = "tiny", model = model(), systems = { moe.system "raf" {},
+    moe.system "deepspeed" {} },
+  run = { { "cpu", ranks = 2, steps = 100000000, tokens = "reference" } } })");
+  const int64_t begin = steady_ns();
+  const Outcome o =
+      interrupt({"run", recipe, "--out", folder.path("out"), "--cache", ":memory:"}, 4000, folder);
+  CHECK(static_cast<double>(steady_ns() - begin) < 30e9);
+  INFO(o.text);
+  CHECK(o.status == 3);
+  CHECK_THAT(o.text, Contains("interrupted"));
+  CHECK(fs::exists(folder.path("out/results.json")));
+}

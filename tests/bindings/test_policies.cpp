@@ -1,0 +1,188 @@
+// Passes and schedules in Lua, on the plan of a small model.
+#include <catch2/catch.hpp>
+
+#include "tests/bindings/fixture.h"
+
+using namespace moe::lua;
+using Catch::Matchers::Contains;
+
+namespace {
+
+const std::string kModel = R"(
+local moe = require "moe"
+local model = moe.model.gpt2_moe { vocab = 256, layers = 4, hidden = 64, heads = 4, seq = 32,
+  batch_per_device = 2, experts_per_device = 1 }
+local cluster = moe.cluster.p4de { nodes = 1 }
+local function plan(pass)
+  return moe.plan { model = model, cluster = cluster, system = moe.system "mine" { pass } }
+end
+local function schedule(apply)
+  return plan(moe.policy.schedule { name = "mine", apply = apply } {})
+end
+local function step_pass(apply)
+  return plan(moe.policy.pass { name = "mine", at = "step", apply = apply } {})
+end
+local function contains(list, name)
+  for i, n in ipairs(list) do if n == name then return i end end
+end
+)";
+
+void good(const std::string& text) {
+  const std::string message = message_of(kModel + text);
+  CHECK(message == "(no error)");
+}
+
+std::string bad(const std::string& text) {
+  return message_of(kModel + text);
+}
+
+}  // namespace
+
+TEST_CASE("ops are found by what they are") {
+  good(R"(schedule(function(s, g)
+    local all = g:ops()
+    local fwd = g:ops { kind = "all_to_all", phase = "forward" }
+    assert(#fwd == 4, #fwd)
+    assert(#g:ops { kind = "all_to_all", phase = "forward", layer = 2 } == 2)
+    assert(#g:ops { kind = "all_to_all", layer = 1 } == 0)
+    for _, op in ipairs(g:ops { dw = true }) do assert(op.dw and op.phase == "backward") end
+    local heavy = g:ops { where = function(op) return op.flops > 1e6 end }
+    assert(#heavy > 0 and #heavy < #all)
+    local a2a = fwd[1]
+    assert(a2a == g:op(a2a.name) and a2a == g:op { name = a2a.name })
+    assert(a2a.lane == "comm" and a2a.seg == "dispatch" and a2a.layer == 2 and a2a.part == nil)
+    assert(a2a.cost_ms > 0 and a2a.bytes > 0 and not a2a.dw and tostring(a2a) == a2a.name)
+    local p = a2a:producers()
+    assert(#p >= 1 and contains(p, p[1]))
+    for _, op in ipairs(p) do assert(contains(op:consumers(), a2a)) end
+    assert(#a2a.outputs[1].shape == 4 and a2a.outputs[1].bytes > 0)
+    assert(a2a:attr "to" == "expert" and a2a:attr "no" == nil)
+  end))");
+}
+
+TEST_CASE("wrong questions about ops are answered at their line") {
+  CHECK_THAT(bad("schedule(function(s, g)\n g:ops { knd = 'gate' } end)"),
+             Contains("recipe.lua:19: g:ops: unknown key 'knd'") && Contains("'kind'"));
+  CHECK_THAT(bad("schedule(function(s, g) g:ops { kind = 'gat' } end)"), Contains("'gate'"));
+  CHECK_THAT(bad("schedule(function(s, g) g:ops { seg = 'atn' } end)"), Contains("'attn'"));
+  CHECK_THAT(bad("schedule(function(s, g) g:ops { phase = 'back' } end)"), Contains("backward"));
+  CHECK_THAT(bad("schedule(function(s, g) g:op 'nothing' end)"), Contains("no op of the graph"));
+  CHECK_THAT(bad("schedule(function(s, g) return g:ops()[1].cost end)"),
+             Contains("unknown field of an op 'cost'"));
+  CHECK_THAT(bad("schedule(function(s, g) s:before(g:ops()[1]) end)"), Contains("argument 3"));
+  CHECK_THAT(bad("schedule(function(s, g) g:remove(g:ops()[1]) end)"),
+             Contains("a schedule may not edit the graph"));
+}
+
+TEST_CASE("handles are refused once the policy's call is over") {
+  CHECK_THAT(bad("local kept\nschedule(function(s, g) kept = g:ops()[1] end)\nprint(kept.name)"),
+             Contains("recipe.lua:20: this handle belongs to a policy's call that is over"));
+  CHECK_THAT(bad("local kept\nschedule(function(s, g) kept = g end)\nkept:ops()"),
+             Contains("is over"));
+  CHECK_THAT(bad("local kept\nschedule(function(s, g) kept = s end)\nkept:lane()"),
+             Contains("is over"));
+}
+
+TEST_CASE("before, sequence and under order the lanes; free sees data and order edges") {
+  good(R"(
+    local first, second, hidden, a2a
+    local p = schedule(function(s, g, ctx)
+      local back = g:ops { kind = "all_to_all", phase = "backward" }
+      a2a = back[1].name
+      local free = g:ops { dw = true, where = function(op) return s:free(op, back[1]) end }
+      assert(#free > 1)
+      for _, op in ipairs(back[1]:producers()) do assert(not s:free(op, back[1])) end
+      assert(not s:free(back[1], back[1]))
+      s:under(free[1], back[1])
+      assert(s:free(free[1], back[1]), "under leaves the two side by side")
+      hidden = free[1].name
+      local a, b = free[2], free[3]
+      if s:free(a, b) then
+        s:before(b, a)
+        assert(not s:free(a, b) and not s:free(b, a))
+        first, second = b.name, a.name
+      end
+      ctx.log(free[1], "longest")
+      ctx:log(free[2], "again")
+      assert(ctx.cost_ms(free[1]) == free[1].cost_ms and ctx:cost_ms(free[1]) > 0)
+      assert(ctx.model.layers == 4 and ctx.cluster.devices == 8)
+    end)
+    local order = p:order "compute"
+    if first then assert(contains(order, first) < contains(order, second)) end
+    assert(p:explain():find(hidden .. "  [mine]  longest", 1, true), p:explain())
+  )");
+}
+
+TEST_CASE("an op goes only onto a lane that runs its kind") {
+  CHECK_THAT(bad("schedule(function(s, g)\n s:lane(g:op { kind = 'gate' }, 'comm') end)"),
+             Contains("recipe.lua:19: illegal schedule") && Contains("lane 'comm'") &&
+                 Contains("(in schedule 'mine')"));
+  CHECK_THAT(bad("schedule(function(s, g) s:lane(g:op { kind = 'gate' }, 'com') end)"),
+             Contains("comm"));
+  CHECK_THAT(bad("schedule(function(s, g) s:under(g:ops()[1], g:ops()[2]) end)"),
+             Contains("is not a collective"));
+}
+
+TEST_CASE("a pass may insert, redirect and remove") {
+  good(R"(
+    local p = step_pass(function(g)
+      local op = g:op { kind = "gelu", phase = "forward", layer = 1 }
+      local again = g:insert { kind = "gelu", name = "mine.gelu", inputs = op.inputs,
+        phase = "forward", seg = op.seg, layer = op.layer }
+      assert(again.name == "mine.gelu" and again.layer == op.layer and again.seg == op.seg)
+      g:redirect(op, again)
+      g:remove(op)
+    end)
+    assert(contains(p:order "compute", "mine.gelu"))
+  )");
+  CHECK_THAT(bad("step_pass(function(g) local op = g:ops()[1] g:remove(op) print(op.name) end)"),
+             Contains("was removed"));
+  CHECK_THAT(bad("step_pass(function(g) g:insert { kind = 'ad', name = 'x', inputs = {} } end)"),
+             Contains("Did you mean 'add'?"));
+}
+
+TEST_CASE("a pass may split a chain into parts, or learn why not") {
+  good(R"(
+    local p = step_pass(function(g)
+      local op = g:op { kind = "gelu", phase = "forward", layer = 1 }
+      local parts = assert(g:split({ op }, { axis = 2, parts = 4 }))
+      assert(#parts == 4 and #parts[1] == 1 and parts[3][1].part == 3)
+      assert(parts[1][1].outputs[1].shape[2] == 8)
+      local none, why = g:split(parts[1], { axis = 2, parts = 2 })
+      assert(none == nil and type(why) == "string")
+    end)
+    local order = table.concat(p:order "compute", " ")
+    local _, n = order:gsub("gelu%.p%d", "")
+    assert(n == 4, n)
+  )");
+  CHECK_THAT(bad("step_pass(function(g) g:split(g:ops { kind = 'gate' }, { axis = 9, parts = 2 }) "
+                 "end)"),
+             Contains("axis = 9"));
+}
+
+TEST_CASE("a policy's error names its line and the policy") {
+  CHECK_THAT(bad("schedule(function(s, g)\n local x = nil; x() end)"),
+             Contains("recipe.lua:19: attempt to call") && Contains("(in schedule 'mine')"));
+}
+
+TEST_CASE("a policy that does not return is stopped at its line, and the run fails") {
+  const Folder folder;
+  const auto quick = [](HostOptions& o) { o.policy_deadline_s = 0.2; };
+  for (const char* wait : {"while true do end", "while true do pcall(error) end"}) {
+    const auto failure =
+        run_recipe(folder, kModel + "schedule(function(s, g)\n " + wait + " end)", quick);
+    REQUIRE(failure);
+    CHECK(failure->kind == "run");
+    CHECK_THAT(failure->message, Contains("recipe.lua:19: a call passed the deadline of 0.2 s") &&
+                                     Contains("(in schedule 'mine')"));
+  }
+}
+
+TEST_CASE("a policy's random numbers are the same on every run and follow the seed") {
+  const std::string draw = "schedule(function(s, g, ctx) error(ctx.rng:uniform() .. '', 0) end)";
+  const auto other = [](HostOptions& o) { o.seed = 2; };
+  const std::string once = bad(draw);
+  CHECK_THAT(once, Contains("0.") && Contains("(in schedule 'mine')"));
+  CHECK(bad(draw) == once);
+  CHECK(message_of(kModel + draw, other) != once);
+}
