@@ -33,7 +33,7 @@ return moe.experiment {
   end,
   run = {
     "simulate",
-    { "cpu", ranks = 2, steps = 12, link = { bytes_per_s = 2e8, latency_us = 20 },
+    { "cpu", ranks = 2, steps = 12, link = { bytes_per_s = 1e8, latency_us = 20 },
       model = { name = "small", vocab = 256, layers = 4, hidden = 256, heads = 8, seq = 128,
         batch_per_device = 8, attention = "fused" } },
   },

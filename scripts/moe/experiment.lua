@@ -233,7 +233,8 @@ local function simulate(e, job)
   run.assumed = cluster.assumed
   local trace = add_run(run)
   if #session.runs <= MAX_TRACES then
-    core.write_output(trace .. "simulated.json", made.plan:trace {})
+    run.trace = trace .. "simulated.json"
+    core.write_output(run.trace, made.plan:trace {})
   end
   core.progress(("simulated %s on %d %s devices"):format(run.system, run.devices, run.cluster))
   return run
@@ -280,7 +281,8 @@ local function execute(e, job)
   end
   local r = errors.call(job.system.at, made.plan.run, made.plan, job.options)
   executed_record(run, r)
-  core.write_output(trace .. "executed.json", made.plan:trace { result = r, step = #r.losses })
+  run.trace = trace .. "executed.json"
+  core.write_output(run.trace, made.plan:trace { result = r, step = #r.losses })
   flush()
   return run
 end
