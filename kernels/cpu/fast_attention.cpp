@@ -127,8 +127,8 @@ struct Strip {
   int64_t half_from() const { return smaller(begin + kLanes, end); }
 };
 
-/// f(key, product of kTileRows keys with the strip's queries, its first half) for tiles of keys; the
-/// product has both halves, or from half_from() on only the second.
+/// f(key, product of kTileRows keys with the strip's queries, its first half) for tiles of keys;
+/// the product has both halves, or from half_from() on only the second.
 template <class F>
 MOE_INLINE void each_score_tile(const Strip& strip, In keys, const float* queries_t,
                                 const Layout& at, F f) {

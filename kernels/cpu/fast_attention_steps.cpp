@@ -1,5 +1,5 @@
-// Attention as separate ops over [batch, heads, seq, seq]: a GEMM on each head's strided block, and a
-// row softmax.
+// Attention as separate ops over [batch, heads, seq, seq]: a GEMM on each head's strided block, and
+// a row softmax.
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/fast_simd.h"
 

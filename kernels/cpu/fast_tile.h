@@ -10,12 +10,6 @@ namespace {
 
 constexpr int64_t kTileCols = 2 * kLanes;
 
-/// A number as a type, for lambdas.
-template <int n>
-struct Constant {
-  static constexpr int value = n;
-};
-
 /// kRows x kVecs vectors of sums.
 template <int kRows, int kVecs = 2>
 struct Tile {

@@ -22,6 +22,7 @@ double at_or_zero(const double* p, int64_t i) {
 void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, double alpha,
           const double* a, int64_t lda, const double* b, int64_t ldb, double beta, double* c,
           int64_t ldc, Stream) {
+  if (m == 0) return;  // an expert without tokens: b is not read
   std::vector<double> op_b(static_cast<size_t>(k * n)), row(static_cast<size_t>(n));
   for (int64_t p = 0; p < k; ++p)
     for (int64_t j = 0; j < n; ++j) op_b[p * n + j] = transpose_b ? b[j * ldb + p] : b[p * ldb + j];

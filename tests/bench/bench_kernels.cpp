@@ -1,8 +1,9 @@
-// Times each kernel on one thread, in the thread's CPU time, at the sizes of three models. Bytes count each array once
-// per read and once per write; flops count a multiply and an add. The bound is the larger of bytes
-// over the bandwidth of a memcpy that moves as many bytes and flops over the rate of a large GEMM,
-// both measured in this run: "of bound" is bound time / time, above 1 where data stays in a cache
-// that memcpy's two buffers do not fit. usage: bench_kernels [part of a kernel's name]
+// Times each kernel on one thread, in the thread's CPU time, at the sizes of three models. Bytes
+// count each array once per read and once per write; flops count a multiply and an add. The bound
+// is the larger of bytes over the bandwidth of a memcpy that moves as many bytes and flops over the
+// rate of a large GEMM, both measured in this run. The last column is bound / time, above 1 where
+// data stays in a cache that memcpy's two buffers do not fit.
+// usage: bench_kernels [part of a kernel's name]
 #include <fmt/format.h>
 
 #include <algorithm>
