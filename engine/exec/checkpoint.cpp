@@ -102,21 +102,14 @@ class Reader {
   }
   void read(void* to, size_t bytes) {
     in_.read(static_cast<char*>(to), static_cast<std::streamsize>(bytes));
-    if (static_cast<size_t>(in_.gcount()) != bytes)
+    if (static_cast<size_t>(in_.gcount()) != bytes) {
       throw user_error("checkpoint {}: cut off", path_);
-    hash_ = fnv1a(hash_, to, bytes);
-  }
-  void expect_end() {
-    if (in_.peek() != std::ifstream::traits_type::eof()) {
-      throw user_error("checkpoint {}: damaged, longer than its tensors", path_);
     }
   }
-  uint64_t hash() const { return hash_; }
 
  private:
   std::string path_;
   std::ifstream in_;
-  uint64_t hash_ = kFnvStart;
 };
 
 /// The first line in which the texts differ, as "hidden=128 in the file, hidden=64 in this run".
@@ -148,30 +141,8 @@ size_t storage_bytes(int64_t elements, Bytes element_bytes) {
   return static_cast<size_t>(elements * element_bytes);
 }
 
-}  // namespace
-
-void write_checkpoint(const std::string& path, const Plan& plan, const Persistents& all,
-                      const AllBuffers& ranks, Bytes element_bytes, int64_t next_step) {
-  const std::string text = text_of(plan.spec.model, all);
-  Header header = {{}, kVersion, static_cast<uint32_t>(element_bytes), next_step, text.size()};
-  std::memcpy(header.magic, kMagic, sizeof kMagic);
-  AtomicFile file(path);
-  file.write(&header, sizeof header);
-  file.write(text.data(), text.size());
-  for (const auto* tensors : {&all.parameters, &all.states}) {
-    for (const Persistent& p : *tensors) {
-      for (size_t r = 0; r < (p.expert ? ranks.size() : 1); ++r) {
-        file.write(ranks[r]->at(p.tensor), storage_bytes(p.local, element_bytes));
-      }
-    }
-  }
-  const uint64_t hash = file.hash();
-  file.write(&hash, sizeof hash);
-  file.commit();
-}
-
-/// Holds the whole file against the checksum at its end. One that is a checkpoint and does not fit is
-/// renamed to "<path>.corrupt", so that nothing picks it up again.
+/// Holds the whole file against the checksum at its end. One that is a checkpoint and does not fit
+/// is renamed to "<path>.corrupt", so that nothing picks it up again.
 void set_aside_if_corrupt(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) throw user_error("checkpoint {}: cannot open: {}", path, std::strerror(errno));
@@ -195,6 +166,28 @@ void set_aside_if_corrupt(const std::string& path) {
   const bool moved = std::rename(path.c_str(), aside.c_str()) == 0;
   throw user_error("checkpoint {}: corrupt, its checksum does not fit; {}", path,
                    moved ? "set aside as " + aside : "it could not be renamed");
+}
+
+}  // namespace
+
+void write_checkpoint(const std::string& path, const Plan& plan, const Persistents& all,
+                      const AllBuffers& ranks, Bytes element_bytes, int64_t next_step) {
+  const std::string text = text_of(plan.spec.model, all);
+  Header header = {{}, kVersion, static_cast<uint32_t>(element_bytes), next_step, text.size()};
+  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  AtomicFile file(path);
+  file.write(&header, sizeof header);
+  file.write(text.data(), text.size());
+  for (const auto* tensors : {&all.parameters, &all.states}) {
+    for (const Persistent& p : *tensors) {
+      for (size_t r = 0; r < (p.expert ? ranks.size() : 1); ++r) {
+        file.write(ranks[r]->at(p.tensor), storage_bytes(p.local, element_bytes));
+      }
+    }
+  }
+  const uint64_t hash = file.hash();
+  file.write(&hash, sizeof hash);
+  file.commit();
 }
 
 int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persistents& all,
@@ -221,11 +214,6 @@ int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persist
       file.read(contents.back().data(), contents.back().size());
     }
   }
-  const uint64_t hash = file.hash();
-  uint64_t stored = 0;
-  file.read(&stored, sizeof stored);
-  if (stored != hash) throw user_error("checkpoint {}: damaged, its checksum does not fit", path);
-  file.expect_end();
 
   auto content = contents.begin();
   for (const auto* tensors : {&all.parameters, &all.states}) {

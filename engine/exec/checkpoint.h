@@ -1,7 +1,7 @@
-// Checkpoints: all parameters and optimiser states in one file, as full tensors, so that a run may go
-// on with another number of ranks. The file is written beside its place, synced and renamed: what
-// stands under the name is always complete. A file that is damaged or of another model is refused and
-// left as it is.
+// Checkpoints: all parameters and optimiser states in one file, as full tensors, so that a run may
+// go on with another number of ranks. The file is written beside its place, synced and renamed:
+// what stands under the name is always complete. A file of another model is refused and left as it
+// is; a damaged one is set aside as "<path>.corrupt", so that nothing picks it up again.
 //
 //   "MOEBENCH" | version u32 | bytes a float u32 | next step i64 | text length u64 | text |
 //   every tensor's floats in the order of the text | FNV-1a 64 of all before
@@ -16,14 +16,14 @@
 
 namespace moe {
 
-/// Everything stays as it is in `ranks`; they must not run meanwhile. Throws RunError naming the path
-/// and the system's reason.
+/// Everything stays as it is in `ranks`; they must not run meanwhile. Throws RunError naming the
+/// path and the system's reason.
 void write_checkpoint(const std::string& path, const Plan& plan, const Persistents& all,
                       const AllBuffers& ranks, Bytes element_bytes, int64_t next_step);
 
-/// Fills every rank's parameters and states; returns the step to go on with. Throws UserError naming
-/// the path and what is wrong: missing, cut off, damaged, another version, precision or model. The
-/// ranks are untouched then.
+/// Fills every rank's parameters and states; returns the step to go on with. Throws UserError
+/// naming the path and what is wrong: missing, corrupt (then set aside), another version,
+/// precision or model. The ranks are untouched then.
 int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persistents& all,
                         const AllBuffers& ranks, Bytes element_bytes);
 

@@ -14,8 +14,9 @@ struct CollectiveDone {
   Bytes bytes = 0;  // sent by this rank to others
 };
 
-/// One collective op of one rank, laid out once and called every step. T is the float type of the run.
-///   all_to_all to="expert"  block (p, e) of [P,El,C,d] goes to [e][this rank] of rank p's [El,P,C,d]
+/// One collective op of one rank, laid out once and called every step. T is the float type of the
+/// run.
+///   all_to_all to="expert"  block (p, e) of [P,El,C,d] goes to [e][this rank] of p's [El,P,C,d]
 ///   all_to_all to="source"  the reverse
 ///   exchange_counts         the same for the numbers counts [P,El] -> [El,P]
 ///   all_reduce              all tensors as one message, sums in rank order

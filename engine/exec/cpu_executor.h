@@ -1,6 +1,6 @@
-// Runs a plan on N CPU ranks as threads of this process: a compute thread and one thread a comm lane
-// for each rank, in the plan's lane orders and no other. Rank 0's compute lane runs on the caller's
-// thread. Denormal numbers are kept (no flush to zero), as in the double reference.
+// Runs a plan on N CPU ranks as threads of this process: a compute thread and one thread a comm
+// lane for each rank, in the plan's lane orders and no other. Rank 0's compute lane runs on the
+// caller's thread. Denormal numbers are kept (no flush to zero), as in the double reference.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@ namespace moe {
 
 std::unique_ptr<Executor> make_cpu_executor();
 
-/// Asks every running executor of this process to stop after its present step (Ctrl-C). Async-signal
-/// safe.
+/// Asks every running executor of this process to stop after its present step (Ctrl-C).
+/// Async-signal safe.
 void request_stop();
 
 }  // namespace moe

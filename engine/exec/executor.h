@@ -16,28 +16,29 @@ namespace moe {
 
 /// What one MoE layer did in one step, over all ranks.
 struct MoeStats {
-  int64_t layer = 0;      // block index
-  int64_t capacity = 0;   // places an expert and rank
+  int64_t layer = 0;     // block index
+  int64_t capacity = 0;  // places an expert and rank
   int64_t dropped = 0;
   uint64_t checksum = 0;
-  std::vector<int64_t> counts;      // [ranks * experts]: places used
-  double min_margin = 0;  // smallest gap between a token's best and next score
+  std::vector<int64_t> counts;  // [ranks * experts]: places used
+  double min_margin = 0;        // smallest gap between a token's best and next score
 };
 
 enum class Precision : uint8_t { kF32, kF64 };
 
-/// ids and targets of a rank for a step, [batch, seq] each; called once a rank and step.
+/// ids and targets of a rank for a step, [batch, seq] each; called once a rank and step, for all
+/// ranks from rank 0's thread.
 using DataSource = std::function<void(int64_t step, int64_t rank, int32_t* ids, int32_t* targets)>;
-/// Initial value of parameter t (index into parameters(model)), all elements of the full tensor from
-/// `first` on; a rank asks for its own experts only.
+/// Initial value of an element (of the full tensor) of parameter t (index into parameters(model));
+/// a rank asks for its own experts only. Called from the ranks' threads at the same time.
 using ParamInit = std::function<double(uint64_t element, uint64_t parameter)>;
 
 struct RunOptions {
   int64_t steps = 1;
   int64_t first_step = 0;
   Precision precision = Precision::kF32;
-  bool emulate_link = false;    // the plan's cluster is the link
-  double timeout_s = 30;        // watchdog of collectives
+  bool emulate_link = false;  // the plan's cluster is the link
+  double timeout_s = 30;      // watchdog of collectives
   DataSource data;
   ParamInit init;
   /// The gate as rank r sees it; called on r's compute thread. Null: the built-in one by name.
@@ -50,8 +51,8 @@ struct RunOptions {
   std::string resume_from;
   std::string checkpoint_to;
   int64_t checkpoint_every = 0;  // steps; 0: only at the end
-  /// Stop at the op that made the first NaN or infinity: every result is read once more, which costs
-  /// 2 to 3% of a step of the reference model on one core.
+  /// Stop at the op that made the first NaN or infinity: every result is read once more, which
+  /// costs 2 to 3% of a step of the reference model on one core.
   bool check_finite = true;
   bool keep_grad_norms = false;  // grad_l2 and projections of the first step
   /// Tests: delay (ns) before an op on a rank; poison freed buffers with NaN.
@@ -63,17 +64,17 @@ struct RunOptions {
 
 struct RunResult {
   Provenance provenance = Provenance::kSimulated;
-  std::vector<Timeline> timelines;   // a step; times relative to the step's common start
-  std::vector<Metrics> metrics;      // a step
-  std::vector<double> losses;        // mean over the global batch, before the step's update
+  std::vector<Timeline> timelines;         // a step; times relative to the step's common start
+  std::vector<Metrics> metrics;            // a step
+  std::vector<double> losses;              // mean over the global batch, before the step's update
   std::vector<std::vector<MoeStats>> moe;  // [step][layer]
   double eval_loss = 0;
   std::map<std::string, double> grad_l2, grad_projection;    // first step, reduced over ranks
   std::map<std::string, double> param_l2, param_projection;  // after the last step
-  uint64_t digest = 0;               // FNV-1a 64 over all parameters' bits in reference order
-  Bytes peak_bytes = 0;              // bytes that the executor allocated for a rank
+  uint64_t digest = 0;   // FNV-1a 64 over all parameters' bits in reference order
+  Bytes peak_bytes = 0;  // bytes that the executor allocated for a rank
   std::vector<std::vector<std::vector<OpId>>> executed;  // [rank][lane]: order of the last step
-  bool stopped = false;              // on_step or an interrupt ended the run early
+  bool stopped = false;  // on_step or an interrupt ended the run early
 };
 
 class Executor {

@@ -22,8 +22,8 @@ struct GateRecord {
   GateRecord(const GateRecord&) = delete;
   GateRecord& operator=(const GateRecord&) = delete;
 
-  /// Reads the op's outputs; called after it and before its buffers may be taken over. T is the float
-  /// type of the run.
+  /// Reads the op's outputs; called after it and before its buffers may be taken over. T is the
+  /// float type of the run.
   template <class T>
   void capture(const Graph& graph, OpId op, const RankBuffers& buffers);
 };

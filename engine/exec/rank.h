@@ -36,8 +36,8 @@ class Rank {
   /// Called between passes by one thread.
   void fill_inputs(const DataSource& data, int64_t step);
   void start_pass();
-  /// Runs the lane's ops in order, each after the ops of other lanes that it waits for. Called on the
-  /// lane's thread; comm is null for the compute lane. Throws Aborted, or what an op threw.
+  /// Runs the lane's ops in order, each after the ops of other lanes that it waits for. Called on
+  /// the lane's thread; comm is null for the compute lane. Throws Aborted, or what an op threw.
   void run_lane(LaneId lane, const Pass& pass, Communicator* comm);
   /// Ends all lanes at their next op.
   void abort();

@@ -1,6 +1,6 @@
-// How the threads of a run wait for each other: the ops of one rank across lanes, and all threads at
-// the ends of a step. Waits sleep (a waiting comm lane must leave its core to compute) and end with
-// Aborted when some thread fails.
+// How the threads of a run wait for each other: the ops of one rank across lanes, and all threads
+// at the ends of a step. Waits sleep (a waiting comm lane must leave its core to compute) and end
+// with Aborted when some thread fails.
 #pragma once
 
 #include <atomic>

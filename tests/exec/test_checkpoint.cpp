@@ -101,7 +101,7 @@ void check_refused(const std::string& file, const std::string& why) {
     FAIL("resumed from it");
   } catch (const UserError& e) {
     CHECK_THAT(e.what(), Contains(file) && Contains(why));
-    // A corrupt one is set aside; one that is only not ours to read stays where it is. Neither is lost.
+    // A corrupt one is set aside; one that is only not ours to read stays where it is.
     const bool corrupt = std::string(e.what()).find("corrupt") != std::string::npos;
     CHECK(fs::exists(file) == !corrupt);
     CHECK(fs::file_size(corrupt ? file + ".corrupt" : file) == size);
