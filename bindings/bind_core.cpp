@@ -129,20 +129,13 @@ void set_arguments(lua_State* L, const HostOptions& options) {
   lua_setfield(L, -2, "args");
 }
 
-// FNV-1a 64, as for checksums of routings.
-std::string text_hash(const std::string& text) {
-  uint64_t hash = 14695981039346656037ull;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  return fmt::format("{:016x}", hash);
-}
-
 void set_recipe(lua_State* L, const HostOptions& options) {
   if (options.recipe.empty()) return;
   const std::filesystem::path path = std::filesystem::absolute(options.recipe);
   set_text(L, "recipe_dir", path.parent_path().string());
   push_json(L, {{"name", options.recipe},
                 {"path", path.string()},
-                {"hash", text_hash(read_file(options.recipe))}});
+                {"hash", fmt::format("{:016x}", text_hash(read_file(options.recipe)))}});
   lua_setfield(L, -2, "recipe");
 }
 

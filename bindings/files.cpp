@@ -108,6 +108,11 @@ fs::path Files::writable(const std::string& name) const {
   return path;
 }
 
+uint64_t text_hash(std::string_view text, uint64_t so_far) {
+  for (const char c : text) so_far = (so_far ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  return so_far;
+}
+
 std::string read_file(const fs::path& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) throw user_error("cannot read {}: a folder", path.string());

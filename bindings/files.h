@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace moe::lua {
@@ -31,6 +32,8 @@ class Files {
   Options options_;
 };
 
+/// FNV-1a 64, continued from `so_far`.
+uint64_t text_hash(std::string_view text, uint64_t so_far = 14695981039346656037ull);
 /// The whole file. Throws UserError naming the path and the reason.
 std::string read_file(const std::filesystem::path& path);
 /// Writes beside the target and renames. Throws RunError naming the path and the reason (disk

@@ -18,12 +18,12 @@ namespace moe::lua {
 std::shared_ptr<const GatePolicy> gate_policy_of(lua_State* L, int index, const Fields& gate,
                                                  const ModelSpec& model);
 
-/// For RunOptions::gate. What goes wrong in a call is a RunError that names gate, rank, step, layer
-/// and the recipe's line; a call that passes its deadline ends the process with status 3.
+/// For RunOptions::gate. What goes wrong in a call is a UserError that names gate, rank, step,
+/// layer and the recipe's line; a call that passes its deadline ends the process with status 3.
 std::function<Gate(int64_t rank)> rank_gates(const Host& host,
                                              std::shared_ptr<const GatePolicy> policy);
 
-/// Times one op alone; a gate op of a Lua gate is timed by calling the gate. policy may be null.
+/// Times one op alone; the op of a Lua gate takes the time of its calls on top. policy may be null.
 ProfileCost::Measure gate_measure(const Host& host, std::shared_ptr<const GatePolicy> policy,
                                   const ProfileOptions& options);
 

@@ -170,7 +170,7 @@ void Host::evaluate_policies() {
   Failure failure;
   const bool good = try_call(L, 0, 0, failure);
   end_loading();
-  if (!good && failure.kind != "stop") throw RunError(failure.message);
+  if (!good && failure.kind != "stop") throw UserError(failure.message);
 }
 
 uint32_t Host::add_session(GraphSession* session) {
@@ -196,8 +196,7 @@ std::optional<Position> Host::recipe_position(lua_State* L) const {
 }
 
 void Host::push_recipe() {
-  recipe_text_ = read_file(options_.recipe);
-  push_chunk(state(), recipe_text_, options_.recipe);
+  push_chunk(state(), read_file(options_.recipe), options_.recipe);
 }
 
 }  // namespace moe::lua

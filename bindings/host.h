@@ -60,7 +60,7 @@ class Host {
   /// kind, or ""). Throws nothing; a failure's traceback is kept where it has no kind.
   std::optional<Failure> main(const std::string& argument = "");
   /// Evaluates the recipe as far as its first call that would run something.
-  /// Throws UserError or RunError when evaluation fails.
+  /// Throws UserError when evaluation fails.
   void evaluate_policies();
   /// From here on the recipe may take its time (planning and runs have begun).
   void end_loading();
@@ -86,8 +86,9 @@ class Host {
   std::optional<Position> recipe_position(lua_State* L) const;
   /// Pushes the recipe's chunk. Throws UserError for a file that cannot be read or parsed.
   void push_recipe();
-  /// The recipe's text, once push_recipe has read it.
-  const std::string& recipe_text() const { return recipe_text_; }
+  /// What the recipe's and its modules' texts loaded so far hash to: names a policy's code.
+  uint64_t code_hash() const { return code_hash_; }
+  void add_code(const std::string& text) { code_hash_ = text_hash(text, code_hash_); }
 
  private:
   struct Closer {
@@ -101,7 +102,7 @@ class Host {
   HostOptions options_;
   Files files_;
   Limits limits_;
-  std::string recipe_text_;
+  uint64_t code_hash_ = text_hash("");
   std::map<uint32_t, GraphSession*> sessions_;
   uint32_t last_session_ = 0;
   std::atomic<bool> in_engine_{false};

@@ -309,6 +309,7 @@ void push_chunk(lua_State* L, const std::string& text, const std::string& name) 
   if (luaL_loadbufferx(L, text.data(), text.size(), ("@" + name).c_str(), "t") != 0) {
     throw LuaError({"user", pop_failure(L).message, ""});
   }
+  Host::of(L).add_code(text);
   lua_getfield(L, LUA_REGISTRYINDEX, kGlobals);
   lua_setfenv(L, -2);
 }
