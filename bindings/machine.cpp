@@ -102,11 +102,11 @@ std::string doctor_text(const std::string& scripts_dir, const std::string& cache
   }
   std::string text;
   const auto line = [&](std::string_view what, std::string_view value) {
-    text += fmt::format("{:<16}{}\n", what, value);
+    text += fmt::format("{:<18}{}\n", what, value);
   };
   line("cpu", fmt::format("{}, {} threads", cpu_name(), std::thread::hardware_concurrency()));
   line("kernels", kernels::kernel_set());
-  line("instruction sets", " " + tables);
+  line("instruction sets", tables);
   line("executors", "simulate, cpu (ranks are threads of this process)");
   line("gpu", "this build has no CUDA executor; plans for GPU clusters are simulated");
   line("profile cache", cache);

@@ -58,7 +58,10 @@ int run_recipe(moe::lua::HostOptions options, bool out_given) {
   const int status = run_host(options, "");
   // An output folder of our own choice that nothing was written to goes again.
   std::error_code error;
-  if (writes && !out_given && fs::is_empty(options.out_dir, error)) fs::remove(options.out_dir);
+  if (writes && !out_given) {
+    fs::remove(options.out_dir, error);  // fails where something is in it
+    fs::remove("out", error);
+  }
   return status;
 }
 
