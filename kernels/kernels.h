@@ -5,7 +5,8 @@
 // Invariants: no kernel allocates memory that outlives the call, starts threads, or uses atomics;
 // the sum for one element runs in a fixed order, whatever the other elements are; NaN and infinity
 // pass through (no -ffinite-math-only). `stream` is opaque; CPU kernels ignore it and are
-// synchronous. Index maps hold -1 for 'none'. An accumulator argument `acc` (may be null, may be the
+// synchronous. Index maps hold -1 for 'none'. An accumulator argument `acc` (may be null, may be
+// the
 // output itself) is added to the result elementwise.
 #pragma once
 
@@ -23,7 +24,8 @@ enum class WeightRule : int32_t { kProb, kRenorm, kOne };
 enum class ScoreRule : int32_t { kSoftmax, kSigmoid };
 
 /// Sizes of one attention call. qkv is [batch, seq, 3 * heads * head_dim] with q, k, v as column
-/// blocks and head j in columns j*head_dim of each block; the mask is causal; scale 1/sqrt(head_dim).
+/// blocks and head j in columns j*head_dim of each block; the mask is causal; scale
+/// 1/sqrt(head_dim).
 struct AttentionShape {
   int64_t batch, seq, heads, head_dim;
 };
@@ -56,12 +58,14 @@ struct KernelTable {
   /// y = GELU(x + bias[c]), tanh form; bias may be null.
   void (*gelu)(T* y, const T* x, const T* bias, int64_t rows, int64_t cols, Stream);
   /// dx = dy * GELU'(x + bias[c]); dx may be dy.
-  void (*gelu_dx)(T* dx, const T* dy, const T* x, const T* bias, int64_t rows, int64_t cols, Stream);
+  void (*gelu_dx)(T* dx, const T* dy, const T* x, const T* bias, int64_t rows, int64_t cols,
+                  Stream);
 
   /// x[t,:] = wte[ids[t],:] + wpe[t % seq,:].
   void (*embedding)(T* x, const int32_t* ids, const T* wte, const T* wpe, int64_t tokens,
                     int64_t seq, int64_t hidden, Stream);
-  /// dwte[v,:] = acc[v,:] + sum over t with ids[t] == v of dx[t,:], t ascending. dwte [vocab,hidden].
+  /// dwte[v,:] = acc[v,:] + sum over t with ids[t] == v of dx[t,:], t ascending. dwte
+  /// [vocab,hidden].
   void (*embedding_dwte)(T* dwte, const int32_t* ids, const T* dx, const T* acc, int64_t tokens,
                          int64_t vocab, int64_t hidden, Stream);
   /// dwpe[p,:] = acc + sum over rows b of dx[b*seq+p,:], b ascending.
@@ -78,7 +82,8 @@ struct KernelTable {
 
   /// The same in three ops that materialise [batch,heads,seq,seq].
   void (*attn_score)(T* score, const T* qkv, AttentionShape shape, Stream);  // q k^T, unscaled
-  void (*attn_softmax)(T* prob, const T* score, AttentionShape shape, Stream);  // scale, mask; above the diagonal 0
+  void (*attn_softmax)(T* prob, const T* score, AttentionShape shape,
+                       Stream);  // scale, mask; above the diagonal 0
   void (*attn_context)(T* ctx, const T* prob, const T* qkv, AttentionShape shape, Stream);
   /// dprob [b,h,s,s] and the v columns of dqkv; the q and k columns are left alone.
   void (*attn_context_dx)(T* dprob, T* dqkv, const T* dctx, const T* prob, const T* qkv,
@@ -91,26 +96,29 @@ struct KernelTable {
   void (*gate_logits)(T* logits, const T* x, const T* w, int64_t tokens, int64_t experts,
                       int64_t hidden, Stream);
   /// p [tokens,experts]; row results do not depend on the number of rows.
-  void (*gate_scores)(T* p, const T* logits, ScoreRule rule, int64_t tokens, int64_t experts, Stream);
-  /// dlogits [tokens,experts] from dweight [tokens,k] by the weight rule; expert [tokens,k], -1 = no
+  void (*gate_scores)(T* p, const T* logits, ScoreRule rule, int64_t tokens, int64_t experts,
+                      Stream);
+  /// dlogits [tokens,experts] from dweight [tokens,k] by the weight rule; expert [tokens,k], -1 =
+  /// no
   /// choice there. A choice that was dropped still counts in kRenorm's sum; its dweight is 0.
   void (*gate_dlogits)(T* dlogits, const T* dweight, const T* p, const int32_t* expert,
-                       WeightRule weight, ScoreRule score, int64_t tokens, int64_t experts, int64_t k,
-                       Stream);
+                       WeightRule weight, ScoreRule score, int64_t tokens, int64_t experts,
+                       int64_t k, Stream);
 
   /// Slot s of `slots` slots holds choice slot_choice[s] (= token * k + j) or -1.
   /// out[s,:] = x[slot_choice[s] / k,:], or 0.
   void (*dispatch)(T* out, const T* x, const int32_t* slot_choice, int64_t slots, int64_t k,
                    int64_t hidden, Stream);
   /// dx[t,:] = acc[t,:] + sum over j of dout[choice_slot[t*k+j],:], j ascending.
-  void (*dispatch_dx)(T* dx, const T* dout, const int32_t* choice_slot, const T* acc, int64_t tokens,
-                      int64_t k, int64_t hidden, Stream);
-  /// y[t,:] = residual[t,:] + sum over j of weight[t,j] * in[choice_slot[t*k+j],:]; residual may be null.
+  void (*dispatch_dx)(T* dx, const T* dout, const int32_t* choice_slot, const T* acc,
+                      int64_t tokens, int64_t k, int64_t hidden, Stream);
+  /// y[t,:] = residual[t,:] + sum over j of weight[t,j] * in[choice_slot[t*k+j],:]; residual may
+  /// be null.
   void (*combine)(T* y, const T* in, const T* weight, const int32_t* choice_slot, const T* residual,
                   int64_t tokens, int64_t k, int64_t hidden, Stream);
   /// din[s,:] = weight[choice] * dy[choice / k,:] for choice = slot_choice[s], or 0.
-  void (*combine_dx)(T* din, const T* dy, const T* weight, const int32_t* slot_choice, int64_t slots,
-                     int64_t k, int64_t hidden, Stream);
+  void (*combine_dx)(T* din, const T* dy, const T* weight, const int32_t* slot_choice,
+                     int64_t slots, int64_t k, int64_t hidden, Stream);
   /// dweight[t,j] = dot(dy[t,:], in[choice_slot[t*k+j],:]), 0 where there is no slot.
   void (*combine_dweight)(T* dweight, const T* dy, const T* in, const int32_t* choice_slot,
                           int64_t tokens, int64_t k, int64_t hidden, Stream);
@@ -146,8 +154,12 @@ std::string kernel_set();
 template <class T>
 const KernelTable<T>& table();
 template <>
-inline const KernelTable<float>& table<float>() { return fast_table(); }
+inline const KernelTable<float>& table<float>() {
+  return fast_table();
+}
 template <>
-inline const KernelTable<double>& table<double>() { return reference_table(); }
+inline const KernelTable<double>& table<double>() {
+  return reference_table();
+}
 
 }  // namespace moe::kernels

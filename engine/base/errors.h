@@ -43,14 +43,16 @@ template <class... Args>
 }  // namespace moe
 
 /// A failure is our bug; no user input may reach it. MOE_CHECK(i < n, "op {} of {}", i, n)
-#define MOE_CHECK(condition, ...)                                                          \
-  do {                                                                                     \
-    if (!(condition))                                                                      \
-      ::moe::fail_check(__FILE__, __LINE__, #condition, ::moe::detail_of(__VA_ARGS__));    \
+#define MOE_CHECK(condition, ...)                                                       \
+  do {                                                                                  \
+    if (!(condition))                                                                   \
+      ::moe::fail_check(__FILE__, __LINE__, #condition, ::moe::detail_of(__VA_ARGS__)); \
   } while (0)
 
 namespace moe {
-inline std::string detail_of() { return {}; }
+inline std::string detail_of() {
+  return {};
+}
 template <class... Args>
 std::string detail_of(fmt::format_string<Args...> f, Args&&... args) {
   return fmt::format(f, std::forward<Args>(args)...);

@@ -1,5 +1,6 @@
 // Counter-based random numbers: a value depends on (index, stream) alone, so any rank or thread can
-// draw any element in any order. The generator is murmur3's 32-bit finalizer over two odd constants;
+// draw any element in any order. The generator is murmur3's 32-bit finalizer over two odd
+// constants;
 // the reference model is initialised from it, so its values are part of the tests' contract.
 #pragma once
 
@@ -23,7 +24,9 @@ constexpr uint32_t hash32(uint64_t index, uint64_t stream) {
 }
 
 /// An integer in [0, 2^24).
-constexpr uint32_t random24(uint64_t index, uint64_t stream) { return hash32(index, stream) >> 8; }
+constexpr uint32_t random24(uint64_t index, uint64_t stream) {
+  return hash32(index, stream) >> 8;
+}
 
 /// A sequential generator over one stream, for tests and seeded policies.
 class Rng {

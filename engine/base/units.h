@@ -18,6 +18,8 @@ inline Nanoseconds duration_ns(double amount, double per_second) {
   return static_cast<Nanoseconds>(std::ceil(amount * kNsPerSecond / per_second));
 }
 
-inline double to_ms(Nanoseconds ns) { return static_cast<double>(ns) / 1e6; }
+inline double to_ms(Nanoseconds ns) {
+  return static_cast<double>(ns) / 1e6;
+}
 
 }  // namespace moe

@@ -31,8 +31,7 @@ Blas open() {
   static std::string version = symbol<char* (*)()>(library, "openblas_get_config")();
   version.erase(0, version.find(' ') + 1);  // "OpenBLAS 0.3.21 NO_LAPACK DYNAMIC_ARCH ..."
   version.erase(version.find(' '));
-  return {symbol<decltype(Blas::sgemm)>(library, "cblas_sgemm"),
-          version.c_str(),
+  return {symbol<decltype(Blas::sgemm)>(library, "cblas_sgemm"), version.c_str(),
           symbol<char* (*)()>(library, "openblas_get_corename")()};
 }
 

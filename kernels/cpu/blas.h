@@ -12,7 +12,8 @@ struct Blas {
   const char* core;     // "SkylakeX"
 };
 
-/// Opened at the first call, for one thread a caller. OPENBLAS_CORETYPE is the user's where it is set;
+/// Opened at the first call, for one thread a caller. OPENBLAS_CORETYPE is the user's where it is
+/// set;
 /// otherwise SkylakeX with AVX-512, Haswell with AVX2, and OpenBLAS's own choice below that.
 /// Throws: std::runtime_error when there is no OpenBLAS.
 const Blas& blas();

@@ -35,7 +35,8 @@ M.FIELDS = {
   link = "the emulated link", precision = "f32 or f64", prediction = "frozen before the run",
   metrics = "times of every step", losses = "every step", drops = "every step",
   digest = "hash of all parameters' bits", executed_peak_bytes = "a rank, executed",
-  trace = "its file", stopped = "true where the run was interrupted", eval_loss = "on held-out text",
+  trace = "its file", stopped = "true where the run was interrupted",
+  eval_loss = "on held-out text",
   unigram_entropy = "of the text, nats",
 }
 

@@ -1,5 +1,6 @@
 // One rank, one thread: forward + backward + update of the reference GPT-2-MoE (Switch, capacity
-// factor 1.25), against the same model in PyTorch on one CPU thread, and against a floor taken in the
+// factor 1.25), against the same model in PyTorch on one CPU thread, and against a floor taken in
+// the
 // same run: the step's GEMMs timed alone, plus one pass over the bytes of all other ops.
 // Usage: bench_step [tiny|small|slice]... [--python /usr/bin/python3] [--runs N]
 #include <fmt/format.h>

@@ -68,7 +68,8 @@ TEST_CASE("twenty float32 steps stay within float32's spread of PyTorch's float6
   const auto plan = plan_of(tiny(), 1, Precision::kF32);
   const RunResult r = train(*plan, 1, 20, Precision::kF32);
   REQUIRE(r.losses.size() == expected.size());
-  // PyTorch's own float32 curve is up to 2e-6 away in the first 12 steps; rounding grows from there.
+  // PyTorch's own float32 curve is up to 2e-6 away in the first 12 steps; rounding grows from
+  // there.
   for (size_t i = 0; i < expected.size(); ++i) {
     INFO("step " << i);
     CHECK(std::abs(r.losses[i] - expected[i]) < (i < 12 ? 4e-6 : 4e-5));
