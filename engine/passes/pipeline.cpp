@@ -31,8 +31,8 @@ const std::vector<PassDef>& builtin_passes() {
        .doc = "experts compute only the rows that hold a token",
        .options = {},
        .transform = used_rows},
-      // Schedulers: dW first, since it chooses among what is still free; those after it take freedom
-      // away, and a contradiction is a cycle of two named stages.
+      // Schedulers: dW first, since it chooses among what is still free; those after it take
+      // freedom away, and a contradiction is a cycle of two named stages.
       {.name = "dw_schedule",
        .kind = StageKind::kSchedule,
        .doc = "weight gradients run while an all-to-all is on the wire (Lancet, algorithm 1)",
