@@ -10,6 +10,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/comm/communicator.h"
+#include "engine/exec/finite.h"
 #include "engine/exec/profile_indices.h"
 #include "engine/exec/profile_operands.h"
 #include "engine/graph/op_def.h"
@@ -53,6 +54,13 @@ class KernelCalls {
   KernelCalls(const Graph& graph, OpId op)
       : graph_(graph), op_(graph.op(op)), run_(graph.def(op).run_f32), operands_(graph, op) {
     if (graph.def(op).name == std::string_view("gate")) gate_ = gate_of(op_);
+    for (const TensorId t : finite_operands(graph, op_)) {
+      if (graph.tensor(t).dtype == DType::kF64) continue;  // the loss, one number
+      const bool is_output = std::count(op_.outputs.begin(), op_.outputs.end(), t) > 0;
+      const auto& list = is_output ? op_.outputs : op_.inputs;
+      const auto index = static_cast<size_t>(std::find(list.begin(), list.end(), t) - list.begin());
+      looks_.push_back({is_output, index, num_elements(graph.tensor(t).shape)});
+    }
   }
 
   Nanoseconds call() {
@@ -62,6 +70,11 @@ class KernelCalls {
     const Nanoseconds begin = clock_ns();
     run_({graph_, op_, operands_.inputs(), operands_.outputs(), operands_.scratch(),
           kernels::fast_table(), context});
+    for (const Look& look : looks_) {
+      const auto operands = look.is_output ? operands_.outputs() : operands_.inputs();
+      kernels::fast_table().first_nonfinite(static_cast<const float*>(operands[look.index]),
+                                            look.n);
+    }
     return clock_ns() - begin;
   }
 
@@ -69,6 +82,13 @@ class KernelCalls {
   const Graph& graph_;
   const Op& op_;
   void (*run_)(const KernelCall<float>&);
+  /// The executor's look for numbers that are not finite.
+  struct Look {
+    bool is_output;
+    size_t index;
+    int64_t n;
+  };
+  std::vector<Look> looks_;
   ProfileOperands operands_;
   Primer primer_;
   Gate gate_;
@@ -258,7 +278,7 @@ std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOp
 }
 
 std::string profile_key(const ProfileOptions& options) {
-  return fmt::format("{}; {}; threads=1 beside={}", cpu_model(), kernels::kernel_set(),
+  return fmt::format("{}; {}; threads=1 beside={} checked", cpu_model(), kernels::kernel_set(),
                      options.ranks_beside);
 }
 

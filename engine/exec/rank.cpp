@@ -7,6 +7,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/comm/emulated_link.h"
+#include "engine/exec/finite.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {
@@ -27,11 +28,6 @@ auto kernel_of(const OpDef& def, float) {
 }
 auto kernel_of(const OpDef& def, double) {
   return def.run_f64;
-}
-
-/// An output of which the op writes a part only, and another op the rest.
-bool partly_written(const OpDef& def, size_t output) {
-  return def.name == std::string_view("attn_context_dx") && output == 1;
 }
 
 bool contains(const std::vector<int>& list, size_t i) {
@@ -104,21 +100,12 @@ typename Rank<T>::Launch Rank<T>::make_launch(LaneId lane, OpId id) {
 template <class T>
 void Rank<T>::add_checks(Launch& launch) {
   const Graph& graph = plan_.graph;
-  const Op& op = graph.op(launch.op);
-  const OpDef& def = graph.def(launch.op);
-  if (def.collective == Collective::kAllToAll) return;  // moves what its senders have checked
-  const auto add = [&](TensorId t) {
+  for (const TensorId t : finite_operands(graph, graph.op(launch.op))) {
     const Tensor& tensor = graph.tensor(t);
-    if (tensor.dtype == DType::kI32) return;
     const int64_t n = num_elements(tensor.shape);
     launch.checks.push_back(
         {t, buffers_.at(t), n, tensor_bytes(tensor, kElementBytes<T>) == 8 * n});
-  };
-  for (size_t i = 0; i < op.outputs.size(); ++i) {
-    if (!partly_written(def, i)) add(op.outputs[i]);
   }
-  // The parameter; a momentum that is not finite makes it so too.
-  if (!def.mutates.empty()) add(op.inputs[static_cast<size_t>(def.mutates[0])]);
 }
 
 template <class T>
