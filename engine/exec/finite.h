@@ -8,8 +8,8 @@
 
 namespace moe {
 
-/// Float outputs that the op writes whole, and the parameter that it updates. Of an all-to-all none:
-/// its senders have been looked at.
+/// Float outputs that the op writes whole, and the parameter that it updates. Of an all-to-all
+/// none: its senders have been looked at.
 std::vector<TensorId> finite_operands(const Graph& graph, const Op& op);
 
 }  // namespace moe

@@ -5,7 +5,7 @@ local schema = require "moe.schema"
 
 local M = {}
 
-local MAX_LOSSES = 8  -- columns of losses
+local MAX_LOSSES = 12  -- columns of losses
 
 local function ms(v)
   if not v then return "-" end
