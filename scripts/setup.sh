@@ -13,7 +13,8 @@ build_needs=(
   "nlohmann-json3-dev header:nlohmann/json.hpp" "libfmt-dev header:fmt/format.h"
   "libopenblas-dev module:openblas" "libsqlite3-dev header:sqlite3.h"
 )
-test_needs=("lua-check -" "clang-format -" "python3 command:python3")
+test_needs=("lua-check -" "clang-format -" "shellcheck -" "python3 command:python3"
+  "luajit command:luajit")
 
 say() { printf '%s\n' "$*" >&2; }
 
