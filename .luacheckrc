@@ -2,4 +2,3 @@
 std = "luajit"
 unused_args = false
 max_line_length = 100
-exclude_files = { "**/tests/recipes/bad" } -- wrong on purpose
