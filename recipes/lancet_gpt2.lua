@@ -5,7 +5,7 @@ local moe = require "moe"
 
 local SIZES = {
   S = { layers = 12, hidden = 768, heads = 12, batch = { p4de = 24, p3dn = 16 } },
-  -- Batch 48 as printed would be { p4de = 48 }; the paper contradicts it elsewhere (README).
+  -- The paper prints 48 for p4de, and says elsewhere that L has the smaller batch: the V100 value.
   L = { layers = 24, hidden = 1024, heads = 16, batch = { p4de = 8, p3dn = 8 } },
 }
 
@@ -16,6 +16,9 @@ return moe.experiment {
   params = { all_reduce = "own" }, -- --set all_reduce=after: the same all-reduce policy for all
   case = function(p)
     local s = SIZES[p.size]
+    if p.all_reduce ~= "own" and p.all_reduce ~= "after" then
+      error("all_reduce = " .. p.all_reduce .. ": give own or after")
+    end
     local reduce = p.all_reduce == "after"
       and { lane = "comm", place = "after", bucket_bytes = 25 * 2 ^ 20 } or nil
     local systems = {}

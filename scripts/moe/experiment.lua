@@ -205,7 +205,8 @@ local function base_record(e, job, made)
   local info, spec = made.plan:info(), job.spec
   return {
     experiment = e.name, system = job.system.name, model = spec.model.name,
-    cluster = spec.cluster.name, devices = spec.ranks, parameters = spec.model,
+    cluster = spec.cluster.name, cluster_parameters = spec.cluster, devices = spec.ranks,
+    parameters = spec.model,
     gate_options = spec.gate and spec.gate.options, optimizer = spec.optimizer, fill = spec.fill,
     stages = core.array(system_lib.describe(made.candidate)), all_reduce = job.system.all_reduce,
     choice = made.candidate.choice, candidates = #made.tried > 1 and made.tried or nil,
@@ -265,13 +266,16 @@ local function executed_record(run, r)
   run.prediction.error = run.iteration_ms / run.prediction.iteration_ms - 1
 end
 
-local function execute(e, job)
+-- Appends to `done` what has run, also when it was interrupted.
+local function execute(e, job, done)
   local entry = job.entry
   core.progress(("profiling and planning %s on %d ranks"):format(job.system.name, job.spec.ranks))
   local made = target.plan(job.spec, job.system)
   local run = base_record(e, job, made)
   run.points, run.executor = core.array(job.points), "cpu"
   run.link, run.precision = entry.link, entry.precision
+  run.simulate_ms = nil  -- the first simulation waits for the profiler
+  for _, k in ipairs { "steps", "init", "tokens", "text" } do run[k] = entry[k] end
   run.prediction = { frozen = true, profile_ms = made.plan:info().profile_ms }
   for _, k in ipairs(TIMES) do run.prediction[k] = made.sim[k] end
   local trace = add_run(run)
@@ -280,11 +284,14 @@ local function execute(e, job)
     core.progress(("%s: step %d of %d, loss %.4f"):format(run.system, step, entry.steps, loss))
   end
   local r = errors.call(job.system.at, made.plan.run, made.plan, job.options)
-  executed_record(run, r)
-  run.trace = trace .. "executed.json"
-  core.write_output(run.trace, made.plan:trace { result = r, step = #r.losses })
-  flush()
-  return run
+  if #r.losses > 0 then
+    executed_record(run, r)
+    done[#done + 1] = run
+    flush()  -- before the trace, which an interrupt would keep from being written
+    core.write_output(trace .. "executed.json", made.plan:trace { result = r, step = #r.losses })
+    run.trace = trace .. "executed.json"
+    flush()
+  end
 end
 
 --- Everything but running: every case is resolved and every system planned for every target.
@@ -311,7 +318,11 @@ function M.run(e)
   local R, verdicts = results.new {}, {}
   local ok, err = xpcall(function()
     each_job(e, over, params, function(job)
-      R.runs[#R.runs + 1] = job.entry and execute(e, job) or simulate(e, job)
+      if job.entry then
+        execute(e, job, R.runs)
+      else
+        R.runs[#R.runs + 1] = simulate(e, job)
+      end
     end)
     for i, claim in ipairs(e.claims) do
       verdicts[i] = claims.evaluate(claim, R)

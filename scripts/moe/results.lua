@@ -17,7 +17,7 @@ M.SCHEMA = 1
 --- Fields of a run and what they hold.
 M.FIELDS = {
   experiment = "its name", system = "its name", model = "its name", cluster = "its name",
-  devices = "how many", executor = "simulate or cpu",
+  cluster_parameters = "its rates, resolved", devices = "how many", executor = "simulate or cpu",
   provenance = "simulated, emulated or measured",
   point = "coordinates of a simulated run", points = "all points that an executed run stands for",
   parameters = "the model's, resolved", gate_options = "of a gate policy",
@@ -32,6 +32,7 @@ M.FIELDS = {
   out_of_memory = "true where the peak is beyond the device", plan_ms = "time to plan",
   plan_hash = "of graph, orders and buffers", num_ops = "of a rank",
   simulate_ms = "time to simulate",
+  steps = "how many", init = "of the parameters", tokens = "text or reference", text = "its path",
   link = "the emulated link", precision = "f32 or f64", prediction = "frozen before the run",
   metrics = "times of every step", losses = "every step", drops = "every step",
   digest = "hash of all parameters' bits", executed_peak_bytes = "a rank, executed",

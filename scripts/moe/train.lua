@@ -109,15 +109,25 @@ M.PLAN = {
 local Plan = {}
 Plan.__index = Plan
 
+local function plan_self(self)
+  if getmetatable(self) ~= Plan then
+    errors.user "plan: is a ':' missing? write p:order, not p.order"
+  end
+  return self
+end
+
 --- Names of the ops of a lane, in order.
-function Plan:order(lane) return errors.call(errors.here(), self.core.order, self.core, lane) end
-function Plan:text() return self.core:text() end
-function Plan:info() return self.core:info() end
-function Plan:simulate() return self.sim end
+function Plan:order(lane)
+  local core_plan = plan_self(self).core
+  return errors.call(errors.here(), core_plan.order, core_plan, lane)
+end
+function Plan:text() return plan_self(self).core:text() end
+function Plan:info() return plan_self(self).core:info() end
+function Plan:simulate() return plan_self(self).sim end
 
 --- Bytes a device: { peak_bytes, liveness_bytes, arena_bytes, persistent_bytes, holders }.
 function Plan:memory()
-  local info, out = self.core:info(), {}
+  local info, out = plan_self(self).core:info(), {}
   for _, key in ipairs { "peak_bytes", "liveness_bytes", "arena_bytes", "persistent_bytes",
     "holders" } do
     out[key] = info[key]
@@ -128,7 +138,7 @@ end
 --- The decisions of the passes, a line each: op, stage, why.
 function Plan:explain()
   local lines = {}
-  for i, d in ipairs(self.core:info().log) do
+  for i, d in ipairs(plan_self(self).core:info().log) do
     lines[i] = ("%s  [%s]  %s"):format(d.op, d.stage, d.why)
   end
   return table.concat(lines, "\n")
@@ -137,6 +147,7 @@ end
 --- Runs the plan on CPU ranks, one a device, in the precision that `t` says.
 function Plan:run(executor, t)
   local at = errors.here()
+  plan_self(self)
   schema.field({ type = "string", enum = { "cpu" }, required = true }, executor,
     "moe.plan.run", at)
   local c = schema.check(M.RUN, t or {}, "moe.plan.run", at)

@@ -195,3 +195,23 @@ TEST_CASE("a disk that fills up is an error that names the file") {
                         " run " + recipe + " --out " + s.path("out"));
   check_error(o, 3, {"out/"});
 }
+
+TEST_CASE("Ctrl-C keeps the steps that are over") {
+  const Scratch s;
+  const std::string recipe = s.file(
+      "long.lua",
+      "local moe = require 'moe'\n"
+      "return moe.experiment { name = 'long', systems = { moe.system 'raf' {} },\n"
+      "  model = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4, seq = 32,\n"
+      "    batch_per_device = 2, experts = 4 },\n"
+      "  run = { { 'cpu', ranks = 2, steps = 1000000, tokens = 'reference' } } }\n");
+  const Outcome o =
+      run("timeout --preserve-status -s INT 5 " + std::string(MOEBENCH_BINARY) + " run " + recipe +
+          " --out " + s.path("out") + " --cache " + s.path("cache.sqlite"));
+  INFO(o.text);
+  CHECK(o.exit == 3);
+  std::ifstream in(s.path("out/results.json"));
+  const std::string results((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  CHECK(results.find("\"stopped\": true") != std::string::npos);
+  CHECK(results.find("\"losses\": [") != std::string::npos);
+}
