@@ -1,10 +1,8 @@
--- A schedule of one's own: each all-to-all of the backward hides the longest weight gradients that
--- are free to move, until its time is used up.
+-- Each all-to-all of the backward hides the longest weight gradients that are free to move.
 local moe = require "moe"
 
 local longest_first = moe.policy.schedule {
-  name = "longest_first",
-  apply = function(s, g, ctx)
+  name = "longest_first", apply = function(s, g, ctx)
     local used = {}
     for _, a2a in ipairs(g:ops { kind = "all_to_all", phase = "backward" }) do
       local free = g:ops { dw = true, where = function(op)

@@ -1,0 +1,77 @@
+// The Lua surface against the independent reference values, and the same bytes from two processes.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include <unistd.h>
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string folder(const std::string& name) {
+  return (fs::temp_directory_path() / ("moebench-" + name + "-" + std::to_string(getpid())))
+      .string();
+}
+
+int run(const std::string& recipe, const std::string& out, const std::string& to) {
+  const std::string command = std::string(MOEBENCH_BINARY) + " run " MOE_SOURCE_DIR "/" + recipe +
+                              " --executor simulate --out " + out + " > " + to + " 2>/dev/null";
+  return std::system(command.c_str());
+}
+
+std::string content(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  REQUIRE(in.good());
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+}  // namespace
+
+TEST_CASE("moe.train and a Switch gate in Lua give the reference's losses, drops and checksums") {
+  const std::string out = folder("golden"), text = out + ".txt";
+  const std::string command = std::string(MOEBENCH_BINARY) +
+                              " run " MOE_SOURCE_DIR "/tests/recipes/golden/switch.lua --out " +
+                              out + " > " + text;
+  REQUIRE(std::system(command.c_str()) == 0);
+  const auto golden =
+      nlohmann::json::parse(content(MOE_SOURCE_DIR "/tests/data/golden_tiny.json"))["gates"];
+  std::istringstream lines(content(text));
+  std::string label, checksum;
+  size_t step, layer, num_lines = 0;
+  int64_t capacity, dropped;
+  double loss;
+  while (lines >> label >> step >> layer >> loss >> capacity >> dropped >> checksum) {
+    ++num_lines;
+    INFO(label << " step " << step << " layer " << layer);
+    const auto& reference = golden[label]["fp64"];
+    const auto& moe = reference["moe"][step - 1][layer - 1];
+    CHECK(std::abs(loss - reference["losses"][step - 1].get<double>()) < 2e-6);
+    CHECK(capacity == moe["capacity"].get<int64_t>());
+    CHECK(dropped == moe["dropped_tokens"].get<int64_t>());
+    CHECK(checksum == moe["checksum"].get<std::string>());
+  }
+  CHECK(num_lines == 40);
+  fs::remove_all(out);
+  fs::remove(text);
+}
+
+TEST_CASE("two processes simulate the same bytes") {
+  const std::string a = folder("first"), b = folder("second");
+  REQUIRE(run("recipes/custom_schedule.lua", a, a + ".txt") == 0);
+  REQUIRE(run("recipes/custom_schedule.lua", b, b + ".txt") == 0);
+  size_t traces = 0;
+  for (const auto& entry : fs::directory_iterator(a)) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind("trace-", 0) != 0) continue;
+    ++traces;
+    CHECK(content(entry.path()) == content(fs::path(b) / name));
+  }
+  CHECK(traces == 3);
+  for (const std::string& path : {a, b, a + ".txt", b + ".txt"}) fs::remove_all(path);
+}
