@@ -1,5 +1,5 @@
--- The reference model through the Lua surface: what it prints is held against tests/data/golden_tiny.
--- my_switch is Switch written in Lua.
+-- The reference model through the Lua surface; test_golden.cpp holds what it prints against
+-- tests/data/golden_tiny.json. my_switch is Switch written in Lua.
 local moe = require "moe"
 
 local my_switch = moe.policy.gate {
