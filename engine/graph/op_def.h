@@ -35,6 +35,25 @@ struct TensorSpec {
   DType dtype;
 };
 
+/// How a tensor is cut when its op runs in parts: along an axis (0, 1, ...), or as one of these.
+/// Rows and tallies are Lancet's irregular axis A_irr (MLSys 2024, section 5.1): the parts of a rows
+/// tensor lie in one storage, part p in the rows from its begin tally up to its end tally.
+constexpr int kWhole = -1;  // not cut: all parts share it
+constexpr int kRows = -2;   // rows of slots, as many as the gate says
+constexpr int kTally = -3;  // counts: what this part and those before it use; the last part's is all
+
+/// One allowed way to cut an op: for each input and output an axis, kWhole, kRows or kTally. Absent
+/// inputs are kWhole.
+struct AxisTuple {
+  std::vector<int> inputs, outputs;
+};
+
+/// In the parts after the first, optional input `input` is the tally of the part before: what that
+/// part has as input `of_input`, or makes as output `of_output`.
+struct BeginInput {
+  int input, of_input = -1, of_output = -1;
+};
+
 template <class T>
 struct KernelCall;  // ops/kernel_call.h
 class GradContext;  // graph/autodiff.h
@@ -54,6 +73,12 @@ struct OpDef {
   void (*gradient)(GradContext&, OpId) = nullptr;
   /// False when this very op (by its attributes) lets no gradient through; null: never.
   bool (*differentiable)(const Op&) = nullptr;
+
+  /// All ways to cut the op, preferred first (Lancet, section 5.1, less "all whole"); null: none.
+  std::vector<AxisTuple> (*axes)(const Graph&, const Op&) = nullptr;
+  std::vector<BeginInput> begins = {};
+  /// The end tally of an output that is cut as kRows.
+  TensorId (*rows_end)(const Graph&, const Op&, size_t output) = nullptr;
 
   /// (output, input): the output may take the input's storage when the input dies here.
   /// Pairs may name absent inputs and outputs; alias_pairs() gives those of one op.
