@@ -54,6 +54,7 @@ std::string op_signature(const Graph& graph, OpId id) {
   text += " ->";
   for (const TensorId t : op.outputs) append_tensor(text, graph, t);
   for (const auto& [name, value] : op.attrs) {
+    if (name == "first_token") continue;  // where a part stands, not how long it takes
     text += ' ';
     text += name;
     text += '=';

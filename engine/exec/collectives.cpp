@@ -56,6 +56,10 @@ void CollectiveOp<T>::lay_out_all_to_all(const Graph& graph, const Op& op,
   if (attr_int(op, "irregular") == 0) return;
   by_peer_ = static_cast<const int32_t*>(buffers.at(op.inputs[1]));
   by_group_ = static_cast<const int32_t*>(buffers.at(op.inputs[2]));
+  part_ = op.attrs.contains("share");
+  if (op.inputs.size() < 5 || !op.inputs[3].valid()) return;
+  begin_by_peer_ = static_cast<const int32_t*>(buffers.at(op.inputs[3]));
+  begin_by_group_ = static_cast<const int32_t*>(buffers.at(op.inputs[4]));
 }
 
 template <class T>
@@ -97,7 +101,7 @@ CollectiveDone CollectiveOp<T>::call(Communicator& comm) {
   }
   if (by_peer_ != nullptr) set_sizes();
   const CommTimes times = comm.all_to_all(name_, send_, receive_, pieces_);
-  if (by_peer_ != nullptr) clear_unused_rows();
+  if (by_peer_ != nullptr && !part_) clear_unused_rows();
   return {times, bytes_to_others(comm.rank(), comm.size())};
 }
 
@@ -123,11 +127,17 @@ void CollectiveOp<T>::set_sizes() {
   const int64_t pieces = static_cast<int64_t>(pieces_.send_bytes.size());
   const int64_t groups = pieces_.groups, ranks = pieces / groups;
   for (int64_t i = 0; i < pieces; ++i) {
-    const int64_t p = i / groups, e = i % groups;
-    const Bytes peer_side = by_peer_[i] * row_bytes_;
-    const Bytes group_side = by_group_[e * ranks + p] * row_bytes_;
+    const int64_t p = i / groups, e = i % groups, at = e * ranks + p;
+    const int64_t peer_begin = begin_by_peer_ != nullptr ? begin_by_peer_[i] : 0;
+    const int64_t group_begin = begin_by_group_ != nullptr ? begin_by_group_[at] : 0;
+    const Bytes peer_side = (by_peer_[i] - peer_begin) * row_bytes_;
+    const Bytes group_side = (by_group_[at] - group_begin) * row_bytes_;
+    const Bytes peer_offset = (i * capacity_ + peer_begin) * row_bytes_;
+    const Bytes group_offset = (at * capacity_ + group_begin) * row_bytes_;
     pieces_.send_bytes[index(i)] = to_expert_ ? peer_side : group_side;
     pieces_.receive_bytes[index(i)] = to_expert_ ? group_side : peer_side;
+    pieces_.send_offset[index(i)] = to_expert_ ? peer_offset : group_offset;
+    pieces_.receive_offset[index(i)] = to_expert_ ? group_offset : peer_offset;
   }
 }
 

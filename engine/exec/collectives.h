@@ -55,7 +55,11 @@ class CollectiveOp {
   // where every row counts.
   const int32_t* by_peer_ = nullptr;
   const int32_t* by_group_ = nullptr;
+  // Where a part of the batch begins; null: at row 0.
+  const int32_t* begin_by_peer_ = nullptr;
+  const int32_t* begin_by_group_ = nullptr;
   bool to_expert_ = true;
+  bool part_ = false;  // rows of other parts are left as they are
 };
 
 }  // namespace moe

@@ -79,9 +79,9 @@ std::vector<MoeStats> moe_stats(const std::vector<std::vector<const GateRecord*>
       stats.dropped += dropped(maps, record->code);
       stats.checksum = assignment_checksum(stats.checksum, maps, record->code);
       stats.min_margin = std::min(stats.min_margin, record->margin);
-      for (size_t e = 0; e < record->counts.size(); ++e) {
-        stats.counts[rank * record->counts.size() + e] += record->counts[e];
-      }
+      // A part counts on from the parts before it: the last one's are the layer's.
+      std::copy(record->counts.begin(), record->counts.end(),
+                stats.counts.begin() + static_cast<std::ptrdiff_t>(rank * record->counts.size()));
     }
   }
   std::vector<MoeStats> result;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kIdStream = 0x1d5, kRotationStream = 0x707;
 
-enum class Role { kIds, kExpert, kChoiceSlot, kSlotChoice, kCounts, kRecvCounts };
+enum class Role { kIds, kExpert, kChoiceSlot, kSlotChoice, kCounts, kRecvCounts, kBegin };
 
 /// What an index input means; for maps also the inputs whose shapes begin with [T,K] and [E,C]
 /// (gate_dlogits: [T,E]).
@@ -31,10 +31,19 @@ constexpr Rule kRules[] = {
     {"cross_entropy", 1, Role::kIds},
     {"gate", 1, Role::kIds},
     {"gate_dlogits", 2, Role::kExpert, 2, 1},
-    {"route_part", 0, Role::kChoiceSlot, 0, 1},
-    {"route_part", 1, Role::kSlotChoice, 0, 1},
+    {"gate", 2, Role::kBegin},
+    {"count_part", 0, Role::kChoiceSlot, 0},
+    {"count_part", 1, Role::kBegin},
     {"dispatch", 1, Role::kSlotChoice, 2, 1},
     {"dispatch", 2, Role::kChoiceSlot, 2, 1},
+    {"dispatch", 3, Role::kCounts},
+    {"dispatch", 4, Role::kBegin},
+    {"gelu", 2, Role::kRecvCounts},
+    {"gelu", 3, Role::kBegin},
+    {"gelu_dx", 3, Role::kRecvCounts},
+    {"expert_linear", 4, Role::kBegin},
+    {"all_to_all", 3, Role::kBegin},
+    {"all_to_all", 4, Role::kBegin},
     {"dispatch_dx", 1, Role::kChoiceSlot, 1, 0},
     {"combine", 2, Role::kChoiceSlot, 2, 0},
     {"combine", 4, Role::kSlotChoice, 2, 0},
@@ -103,13 +112,20 @@ std::vector<int32_t> map_values(const Graph& graph, const Op& op, const Rule& ru
   if (rule.role == Role::kExpert) {
     return balanced_maps(tokens, columns, shape(rule.slots)[1], tokens).expert;
   }
-  Maps m = balanced_maps(tokens, columns, shape(rule.slots)[0], shape(rule.slots)[1]);
+  const Shape& slots = shape(rule.slots);
+  const int64_t experts = attr_int(op, "experts", slots[0]);
+  const int64_t capacity = attr_int(op, "capacity", slots[1]);
+  Maps m = balanced_maps(tokens, columns, experts, capacity);
+  for (int32_t& choice : m.slot_choice) {
+    if (choice >= 0) choice += static_cast<int32_t>(attr_int(op, "first_token") * columns);
+  }
   return rule.role == Role::kChoiceSlot ? m.choice_slot : m.slot_choice;
 }
 
 /// Places an expert and source rank that the op's rows provide for.
 int64_t capacity_of(const Graph& graph, const Op& op) {
-  const Shape& rows = graph.tensor(op.inputs[0]).shape;
+  const bool makes_rows = graph.def(op).name == std::string_view("dispatch");
+  const Shape& rows = graph.tensor(makes_rows ? op.outputs[0] : op.inputs[0]).shape;
   return rows.size() >= 2 ? rows[rows.size() - 2] : 1;
 }
 
@@ -138,9 +154,12 @@ std::vector<int32_t> index_values(const Graph& graph, OpId id, size_t input) {
   switch (rule->role) {
     case Role::kIds:
       return token_ids(n, vocabulary(graph, op));
+    case Role::kBegin:
+      return std::vector<int32_t>(n);
     case Role::kCounts:
     case Role::kRecvCounts: {
-      const double rows = balanced_fill(graph, id) * static_cast<double>(capacity_of(graph, op));
+      const double rows = attr_double(op, "share", 1) * balanced_fill(graph, id) *
+                          static_cast<double>(capacity_of(graph, op));
       return std::vector<int32_t>(n, static_cast<int32_t>(std::lround(rows)));
     }
     default:

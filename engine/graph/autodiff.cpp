@@ -97,6 +97,12 @@ std::vector<std::pair<TensorId, TensorId>> autodiff(Graph& graph, TensorId loss)
     const bool arrived = std::any_of(outputs.begin(), outputs.end(),
                                      [&grads](TensorId t) { return grads[t.index()].valid(); });
     if (!arrived && id != loss_op) continue;
+    if (graph.op(id).attrs.contains("share")) {
+      throw user_error(
+          "op '{}' is one part of a batch, which has no gradient of its own; cut the "
+          "batch after the backward is there",
+          graph.op(id).name);
+    }
     GradContext context(graph, id, grads, needs);
     graph.def(id).gradient(context, id);
   }

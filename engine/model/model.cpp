@@ -115,7 +115,7 @@ class ForwardBuilder {
     const TensorId counts = routed(5);
     segment_ = Segment::kDispatch;
     TensorId rows =
-        op("dispatch", "moe.dispatch", {u, slot_choice, choice_slot}, {{"k", gate_.columns}});
+        op("dispatch", "moe.dispatch", {u, slot_choice, choice_slot, counts}, {{"k", gate_.columns}});
     rows = exchange("moe.a2a_1", rows, counts, "expert");
     segment_ = Segment::kExpert;
     rows = op("expert_linear", "moe.fc1", {rows, block_param("ex.fc1.w")}, capacity_rows());
@@ -129,7 +129,8 @@ class ForwardBuilder {
 
   Attrs gate_attrs() const {
     return {{"gate", gate_.name},         {"k", gate_.k},           {"columns", gate_.columns},
-            {"capacity", gate_.capacity}, {"scores", gate_.scores}, {"weight", gate_.weight}};
+            {"capacity", gate_.capacity}, {"scores", gate_.scores}, {"weight", gate_.weight},
+            {"scope", std::string(gate_.batch_scope ? "batch" : "token")}};
   }
 
   static Attrs capacity_rows() { return {{"rows", std::string("capacity")}}; }

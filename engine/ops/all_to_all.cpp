@@ -40,6 +40,11 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   }
   expect_index(g, op, 1, {experts});
   expect_index(g, op, 2, {experts / ranks, ranks});
+  expect_index(g, op, 3, {experts});
+  expect_index(g, op, 4, {experts / ranks, ranks});
+  if (has(op, 3) != has(op, 4)) {
+    throw user_error("op '{}': a part needs both begins, inputs 3 and 4", op.name);
+  }
   if (attr_int(op, "irregular") != 0 && (!has(op, 1) || !has(op, 2))) {
     throw user_error("op '{}': irregular needs inputs 1, counts, and 2, recv_counts", op.name);
   }
@@ -49,7 +54,25 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 /// What this rank hands over in all, its own part included; cost models divide by ranks.
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
   const auto bytes = static_cast<double>(g.bytes(op.inputs[0]));
-  return {.bytes = attr_int(op, "irregular") != 0 ? bytes * context.fill : bytes};
+  return {.bytes = attr_int(op, "irregular") != 0 ? bytes * context.fill * share_of(op) : bytes};
+}
+
+/// Padded slots are cut along the capacity, counted rows as the gate says.
+std::vector<AxisTuple> axes(const Graph&, const Op& op) {
+  if (attr_int(op, "irregular") != 0) {
+    return {{{kRows, kTally, kTally, kWhole, kWhole}, {kRows}},
+            {{kWhole, kTally, kTally, kWhole, kWhole}, {kRows}}};
+  }
+  if (to_expert(op)) return {{{1, kWhole, kWhole, kWhole, kWhole}, {2}}};
+  return {{{2, kWhole, kWhole, kWhole, kWhole}, {1}}};
+}
+
+TensorId rows_end(const Graph&, const Op& op, size_t) {
+  return op.inputs[to_expert(op) ? 2 : 1];
+}
+
+std::vector<AxisTuple> axes_counts(const Graph&, const Op&) {
+  return {{{kTally}, {kTally}}};
 }
 
 void gradient(GradContext& c, OpId) {
@@ -80,10 +103,13 @@ const OpDef kAllToAll = {
     .lane = LaneKind::kComm,
     .collective = Collective::kAllToAll,
     .min_inputs = 1,
-    .max_inputs = 3,
+    .max_inputs = 5,
     .infer = infer,
     .work = work,
-    .gradient = gradient};
+    .gradient = gradient,
+    .axes = axes,
+    .begins = {{.input = 3, .of_input = 1}, {.input = 4, .of_input = 2}},
+    .rows_end = rows_end};
 
 const OpDef kExchangeCounts = {.name = "exchange_counts",
                                .doc = "rows that every source rank sends to each local expert",
@@ -92,6 +118,7 @@ const OpDef kExchangeCounts = {.name = "exchange_counts",
                                .min_inputs = 1,
                                .max_inputs = 1,
                                .infer = infer_counts,
-                               .work = work_counts};
+                               .work = work_counts,
+                               .axes = axes_counts};
 
 }  // namespace moe::ops

@@ -23,11 +23,22 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 }
 
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
-  const double unread = (1 - context.fill) * static_cast<double>(g.bytes(op.inputs[kSlots]));
+  const double read = share_of(op) * context.fill;
+  const double unread = (1 - read) * static_cast<double>(g.bytes(op.inputs[kSlots]));
   const double backward_only =
       has(op, kSlotChoice) ? static_cast<double>(g.bytes(op.inputs[kSlotChoice])) : 0;
-  return {.flops = 2 * context.fill * static_cast<double>(num_elements(shape(g, op, kSlots))),
+  return {.flops = 2 * read * static_cast<double>(num_elements(shape(g, op, kSlots))),
           .bytes = io_bytes(g, op) - unread - backward_only};
+}
+
+std::vector<AxisTuple> axes(const Graph&, const Op&) {
+  std::vector<AxisTuple> tuples;
+  for (const int slots : {kRows, kWhole}) {
+    for (const int slot_choice : {kRows, kWhole}) {
+      tuples.push_back({{slots, 0, 0, 0, slot_choice}, {0}});
+    }
+  }
+  return tuples;
 }
 
 void gradient(GradContext& c, OpId) {
@@ -107,6 +118,7 @@ const OpDef kCombine = {.name = "combine",
                         .infer = infer,
                         .work = work,
                         .gradient = gradient,
+                        .axes = axes,
                         .run_f32 = run<float>,
                         .run_f64 = run<double>};
 

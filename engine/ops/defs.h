@@ -12,7 +12,7 @@ extern const OpDef kAttention, kAttentionDx;
 extern const OpDef kAttnScore, kAttnSoftmax, kAttnContext;
 extern const OpDef kAttnContextDx, kAttnSoftmaxDx, kAttnScoreDx;
 extern const OpDef kGelu, kGeluDx;
-extern const OpDef kGateLogits, kGate, kGateDlogits, kRoutePart;
+extern const OpDef kGateLogits, kGate, kGateDlogits, kCountPart;
 extern const OpDef kDispatch, kDispatchDx;
 extern const OpDef kAllToAll, kExchangeCounts;
 extern const OpDef kExpertLinear, kExpertLinearDx, kExpertLinearDw;

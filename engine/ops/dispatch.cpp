@@ -10,13 +10,28 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   expect_index(g, op, 1, {kAny, kAny});
   expect_index(g, op, 2, {rows_of(x), expect_attr(op, "k", 1)});
   const Shape& slots = shape(g, op, 1);
+  expect_index(g, op, 3, {slots[0]});
+  expect_index(g, op, 4, {slots[0]});
+  if (is_part(op) && !has(op, 3)) {
+    throw user_error("op '{}': a part needs input 3, counts", op.name);
+  }
   return {{{slots[0], slots[1], cols_of(x)}, arg(g, op, 0).dtype}};
 }
 
-/// Rows are read for filled slots only; every slot is written.
+/// Rows are read for filled slots only; every slot is written, by a part its own.
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
   const auto slots = static_cast<double>(g.bytes(op.outputs[0]));
-  return {.bytes = slots * (1 + context.fill) + static_cast<double>(g.bytes(op.inputs[1]))};
+  const auto index = static_cast<double>(g.bytes(op.inputs[1]));
+  if (is_part(op)) return {.bytes = share_of(op) * context.fill * (2 * slots + index)};
+  return {.bytes = slots * (1 + context.fill) + index};
+}
+
+std::vector<AxisTuple> axes(const Graph&, const Op&) {
+  return {{{0, kRows, 0, kTally, kWhole}, {kRows}}, {{0, kWhole, 0, kTally, kWhole}, {kRows}}};
+}
+
+TensorId rows_end(const Graph&, const Op& op, size_t) {
+  return op.inputs[3];
 }
 
 void gradient(GradContext& c, OpId) {
@@ -33,8 +48,18 @@ void gradient(GradContext& c, OpId) {
 template <class T>
 void run(const KernelCall<T>& c) {
   const Shape& out = c.out_shape(0);
-  c.k.dispatch(c.out(0), c.in(0), c.in_i32(1), out[0] * out[1], attr_int(c.op, "k", 1), out[2],
-               c.stream);
+  const int64_t k = attr_int(c.op, "k", 1), hidden = out[2];
+  if (!is_part(c.op)) {
+    c.k.dispatch(c.out(0), c.in(0), c.in_i32(1), out[0] * out[1], k, hidden, c.stream);
+    return;
+  }
+  const T* const token_0 = c.in(0) - attr_int(c.op, "first_token") * hidden;
+  for (int64_t e = 0; e < out[0]; ++e) {
+    const int64_t begin = c.in_i32(4) == nullptr ? 0 : c.in_i32(4)[e], end = c.in_i32(3)[e];
+    const int64_t slot = e * out[1] + begin;
+    c.k.dispatch(c.out(0) + slot * hidden, token_0, c.in_i32(1) + slot, end - begin, k, hidden,
+                 c.stream);
+  }
 }
 
 std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
@@ -64,10 +89,13 @@ void run_dx(const KernelCall<T>& c) {
 const OpDef kDispatch = {.name = "dispatch",
                          .doc = "slots[e,c] = the token whose choice holds the slot, or 0; attr k",
                          .min_inputs = 2,
-                         .max_inputs = 3,
+                         .max_inputs = 5,
                          .infer = infer,
                          .work = work,
                          .gradient = gradient,
+                         .axes = axes,
+                         .begins = {{.input = 4, .of_input = 3}},
+                         .rows_end = rows_end,
                          .run_f32 = run<float>,
                          .run_f64 = run<double>};
 

@@ -1,29 +1,11 @@
 // The linear of this rank's experts: x [El,P,C,in] (or [El,C,in]), w [El,out,in]. With
 // rows = "used" only the rows that recv_counts [El,P] says are multiplied, and the others are zero.
 #include "engine/ops/defs.h"
+#include "engine/ops/expert_rows.h"
 #include "engine/ops/rules.h"
 
 namespace moe::ops {
 namespace {
-
-bool only_used(const Op& op) {
-  const std::string rows = attr_string(op, "rows", "capacity");
-  if (rows != "capacity" && rows != "used") {
-    throw user_error("op '{}': attribute 'rows' is '{}', allowed: capacity, used", op.name, rows);
-  }
-  return rows == "used";
-}
-
-/// Rows of input i come in blocks, one an expert and source rank.
-struct Blocks {
-  int64_t experts, sources, capacity;
-  int64_t rows_an_expert() const { return sources * capacity; }
-};
-
-Blocks blocks_of(const Graph& g, const Op& op, size_t i) {
-  const Shape& x = shape(g, op, i);
-  return {x[0], x.size() == 4 ? x[1] : 1, x[x.size() - 2]};
-}
 
 /// Checks the rows (input i) and the counts of them (input `counts`).
 const Shape& expect_blocks(const Graph& g, const Op& op, size_t i, size_t counts) {
@@ -38,10 +20,6 @@ const Shape& expect_blocks(const Graph& g, const Op& op, size_t i, size_t counts
     expect_index(g, op, counts, {b.experts, b.sources});
   }
   return x;
-}
-
-double used_share(const Op& op, const WorkContext& context) {
-  return only_used(op) ? context.fill : 1.0;
 }
 
 /// Row tensors count by the rows in use; weights and biases in full. `rows` says which inputs are
@@ -60,37 +38,24 @@ Work gemm_work(const Graph& g, const Op& op, const WorkContext& context, const S
           .gemm = true};
 }
 
-/// Calls f(expert, first row, rows) for the runs of rows to multiply, in row order.
-template <class F>
-void for_each_run(const Op& op, const Blocks& b, const int32_t* counts, F f) {
-  for (int64_t e = 0; e < b.experts; ++e) {
-    const int64_t first = e * b.rows_an_expert();
-    if (!only_used(op)) {
-      f(e, first, b.rows_an_expert());
-      continue;
-    }
-    for (int64_t s = 0; s < b.sources; ++s) {
-      const int64_t rows = counts[e * b.sources + s];
-      if (rows > 0) f(e, first + s * b.capacity, rows);
-    }
+/// Counted rows; or the capacity, the axis before the last; or the features that come out.
+std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
+  if (only_used(op)) {
+    return {{{kRows, kWhole, kWhole, kTally, kWhole}, {kRows}},
+            {{kWhole, kWhole, kWhole, kTally, kWhole}, {kRows}}};
   }
+  const int last = static_cast<int>(shape(g, op, 0).size()) - 1;
+  return {{{last - 1, kWhole, kWhole, kWhole, kWhole}, {last - 1}},
+          {{kWhole, 1, 1, kWhole, kWhole}, {last}}};
 }
 
-/// Zeroes the rows of y [rows of b, cols] that are not in use.
-template <class T>
-void zero_unused(const KernelCall<T>& c, T* y, const Blocks& b, const int32_t* counts,
-                 int64_t cols) {
-  if (!only_used(c.op)) return;
-  for (int64_t i = 0; i < b.experts * b.sources; ++i) {
-    const int64_t used = counts[i];
-    if (used == b.capacity) continue;
-    c.k.fill_bias(y + (i * b.capacity + used) * cols, nullptr, nullptr, b.capacity - used, cols,
-                  c.stream);
-  }
+TensorId rows_end(const Graph&, const Op& op, size_t) {
+  return op.inputs[3];
 }
 
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const Shape& x = expect_blocks(g, op, 0, 3);
+  if (has(op, 4)) expect_index(g, op, 4, shape(g, op, 3));
   expect_shape(g, op, 1, {x[0], kAny, cols_of(x)});
   Shape y = x;
   y.back() = shape(g, op, 1)[1];
@@ -126,7 +91,7 @@ void run(const KernelCall<T>& c) {
   const Blocks b = blocks_of(c.graph, c.op, 0);
   const int64_t out = c.in_shape(1)[1], in = c.in_shape(1)[2];
   const T* bias = c.in(2);
-  for_each_run(c.op, b, c.in_i32(3), [&](int64_t e, int64_t first, int64_t rows) {
+  for_each_run(c.op, b, c.in_i32(3), c.in_i32(4), [&](int64_t e, int64_t first, int64_t rows) {
     T* y = c.out(0) + first * out;
     if (bias != nullptr) c.k.fill_bias(y, bias + e * out, nullptr, rows, out, c.stream);
     c.k.gemm(false, true, rows, out, in, T{1}, c.in(0) + first * in, in, c.in(1) + e * out * in, in,
@@ -154,7 +119,7 @@ void run_dx(const KernelCall<T>& c) {
   const int64_t out = c.in_shape(1)[1], in = c.in_shape(1)[2];
   const T* acc = c.in(2);
   if (acc != nullptr) copy(c, c.out(0), acc, b.experts * b.rows_an_expert() * in);
-  for_each_run(c.op, b, c.in_i32(3), [&](int64_t e, int64_t first, int64_t rows) {
+  for_each_run(c.op, b, c.in_i32(3), nullptr, [&](int64_t e, int64_t first, int64_t rows) {
     c.k.gemm(false, false, rows, in, out, T{1}, c.in(0) + first * out, out, c.in(1) + e * out * in,
              in, acc != nullptr ? T{1} : T{0}, c.out(0) + first * in, in, c.stream);
   });
@@ -187,7 +152,7 @@ void run_dw(const KernelCall<T>& c) {
   const bool with_bias = c.op.outputs.size() > 1;
   start_from<T>(c, c.out(0), c.in(2), b.experts * out * in);
   if (with_bias) start_from<T>(c, c.out(1), c.in(3), b.experts * out);
-  for_each_run(c.op, b, c.in_i32(4), [&](int64_t e, int64_t first, int64_t rows) {
+  for_each_run(c.op, b, c.in_i32(4), nullptr, [&](int64_t e, int64_t first, int64_t rows) {
     const T* dy = c.in(0) + first * out;
     c.k.gemm(true, false, out, in, rows, T{1}, dy, out, c.in(1) + first * in, in, T{1},
              c.out(0) + e * out * in, in, c.stream);
@@ -204,10 +169,13 @@ const OpDef kExpertLinear = {
     .name = "expert_linear",
     .doc = "y[e] = x[e] w[e]^T [+ bias[e]] for local experts; attr rows = capacity or used",
     .min_inputs = 2,
-    .max_inputs = 4,
+    .max_inputs = 5,
     .infer = infer,
     .work = work,
     .gradient = gradient,
+    .axes = axes,
+    .begins = {{.input = 4, .of_input = 3}},
+    .rows_end = rows_end,
     .run_f32 = run<float>,
     .run_f64 = run<double>};
 

@@ -77,12 +77,19 @@ std::vector<TensorSpec> infer_gate(const Graph& g, const Op& op) {
                      columns, experts);
   }
   const DType dtype = arg(g, op, 0).dtype;
-  std::vector<TensorSpec> specs = {
-      {{tokens, experts}, dtype},         {{tokens, columns}, dtype},
-      {{tokens, columns}, DType::kI32},   {{tokens, columns}, DType::kI32},
-      {{experts, capacity}, DType::kI32}, {{experts}, DType::kI32}};
-  if (has(op, 2)) specs.push_back({{experts}, DType::kI32});
-  return specs;
+  return {{{tokens, experts}, dtype},         {{tokens, columns}, dtype},
+          {{tokens, columns}, DType::kI32},   {{tokens, columns}, DType::kI32},
+          {{experts, capacity}, DType::kI32}, {{experts}, DType::kI32}};
+}
+
+/// A gate of token scope runs in parts that hand on the places used; one of batch scope does not.
+std::vector<AxisTuple> axes_gate(const Graph&, const Op& op) {
+  if (attr_string(op, "scope", "token") != "token") return {};
+  return {{{0, 0, kWhole}, {0, 0, 0, 0, kRows, kTally}}};
+}
+
+TensorId gate_rows_end(const Graph&, const Op& op, size_t) {
+  return op.outputs[5];
 }
 
 Work work_gate(const Graph& g, const Op& op, const WorkContext&) {
@@ -123,22 +130,24 @@ void run_gate(const KernelCall<T>& c) {
                             .expert = c.out_i32(2),
                             .choice_slot = c.out_i32(3),
                             .slot_choice = c.out_i32(4),
-                            .counts = c.out_i32(5)};
+                            .counts = c.out_i32(5),
+                            .first_token = attr_int(c.op, "first_token", 0),
+                            .part = is_part(c.op)};
   const GateInput input = {.tokens = tokens,
                            .experts = experts,
                            .k = attr_int(c.op, "k", 1),
                            .capacity = maps.capacity,
                            .scores = float_scores(c),
                            .ids = c.in_i32(1),
-                           .first_token = c.rank.first_token + attr_int(c.op, "first_token", 0),
+                           .first_token = c.rank.first_token + maps.first_token,
                            .step = c.rank.step,
                            .layer = c.op.layer};
   std::span<const int32_t> used;
   if (c.in_i32(2) != nullptr) used = {c.in_i32(2), static_cast<size_t>(experts)};
   RoutingBuilder builder(maps, used);
   c.rank.gate->route(input, builder);
+  builder.order_by_token();
   gate_weights<T>(c.out(1), c.out(0), maps, weight_rule(c.op));
-  for (size_t e = 0; e < used.size(); ++e) c.out_i32(6)[e] = used[e] + maps.counts[e];
 }
 
 Bytes gate_scratch(const Graph& g, const Op& op, Bytes elem_bytes) {
@@ -181,13 +190,16 @@ const OpDef kGateLogits = {.name = "gate_logits",
 
 const OpDef kGate = {
     .name = "gate",
-    .doc = "scores, routing and weights; with used_before also used_after, to chain batch parts",
+    .doc = "scores, routing and weights; used_before chains the parts of a batch",
     .min_inputs = 2,
     .max_inputs = 3,
     .infer = infer_gate,
     .work = work_gate,
     .gradient = gradient_gate,
     .differentiable = [](const Op& op) { return weight_rule(op) != kernels::WeightRule::kOne; },
+    .axes = axes_gate,
+    .begins = {{.input = 2, .of_output = 5}},
+    .rows_end = gate_rows_end,
     .scratch_bytes = gate_scratch,
     .run_f32 = run_gate<float>,
     .run_f64 = run_gate<double>};

@@ -1,5 +1,6 @@
-// GELU in its tanh form, of x or x + bias.
+// GELU in its tanh form, of x or x + bias; of the rows in use only with attr rows = "used".
 #include "engine/ops/defs.h"
+#include "engine/ops/expert_rows.h"
 #include "engine/ops/rules.h"
 
 namespace moe::ops {
@@ -21,23 +22,81 @@ int64_t groups_of(const Graph& g, const Op& op, size_t bias) {
   return has(op, bias) && shape(g, op, bias).size() == 2 ? shape(g, op, bias)[0] : 1;
 }
 
+/// The counts (input `counts`) of the rows of input x.
+void expect_counts(const Graph& g, const Op& op, size_t x, size_t counts) {
+  if (!only_used(op)) return;
+  if (!has(op, counts)) {
+    throw user_error("op '{}': rows=\"used\" needs input {}, recv_counts", op.name, counts);
+  }
+  const Blocks b = blocks_of(g, op, x);
+  if (num_elements(shape(g, op, counts)) != b.experts * b.sources) {
+    expect_index(g, op, counts, {b.experts, b.sources});
+  }
+}
+
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const Shape& x = expect_matrix(g, op, 0);
   expect_bias(g, op, 0, 1);
+  expect_counts(g, op, 0, 2);
+  if (has(op, 3)) expect_index(g, op, 3, shape(g, op, 2));
   return {{x, arg(g, op, 0).dtype}};
 }
 
 template <int flops_an_element>
-Work work(const Graph& g, const Op& op, const WorkContext&) {
-  return elementwise_work(g, op,
-                          flops_an_element * static_cast<double>(num_elements(shape(g, op, 0))));
+Work work(const Graph& g, const Op& op, const WorkContext& context) {
+  const double share = used_share(op, context);
+  return {.flops = share * flops_an_element * static_cast<double>(num_elements(shape(g, op, 0))),
+          .bytes = share * io_bytes(g, op)};
+}
+
+/// Any axis; the bias goes along with the last one. Counted rows as the gate says.
+std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
+  if (only_used(op)) {
+    return {{{kRows, kWhole, kTally, kWhole}, {kRows}},
+            {{kWhole, kWhole, kTally, kWhole}, {kRows}}};
+  }
+  const int rank = static_cast<int>(shape(g, op, 0).size());
+  const int bias_rank = has(op, 1) ? static_cast<int>(shape(g, op, 1).size()) : 0;
+  std::vector<AxisTuple> tuples;
+  for (int a = 0; a < rank; ++a) {
+    int bias = kWhole;
+    if (a == rank - 1 && bias_rank > 0) bias = bias_rank - 1;
+    if (a == 0 && bias_rank == 2) bias = 0;
+    tuples.push_back({{a, bias, kWhole, kWhole}, {a}});
+  }
+  return tuples;
+}
+
+TensorId rows_end(const Graph&, const Op& op, size_t) {
+  return op.inputs[2];
+}
+
+/// Calls f(first row, rows, bias group) for the rows to work on.
+template <class T, class F>
+void for_each_block(const KernelCall<T>& c, size_t x, size_t bias, size_t counts, F f) {
+  const int64_t groups = groups_of(c.graph, c.op, bias);
+  const int64_t rows = rows_of(c.in_shape(x)) / groups;
+  if (!only_used(c.op)) {
+    for (int64_t e = 0; e < groups; ++e) f(e * rows, rows, e);
+    return;
+  }
+  const Blocks b = blocks_of(c.graph, c.op, x);
+  for_each_run(c.op, b, c.in_i32(counts), is_part(c.op) ? c.in_i32(counts + 1) : nullptr,
+               [&](int64_t e, int64_t first, int64_t n) { f(first, n, groups > 1 ? e : 0); });
+  zero_unused(c, c.out(0), b, c.in_i32(counts), cols_of(c.in_shape(x)));
 }
 
 void gradient(GradContext& c, OpId) {
   const Op op = c.op();
   const TensorId x = op.inputs[0], bias = input_or_none(op, 1);
   if (!c.needs(x) && !c.needs(bias)) return;
-  const TensorId dx = c.graph().out(c.emit("gelu_dx", "dx", {c.grad(op.outputs[0]), x, bias}));
+  Attrs rows;
+  std::vector<TensorId> inputs = {c.grad(op.outputs[0]), x, bias};
+  if (only_used(op)) {
+    rows["rows"] = std::string("used");
+    inputs.push_back(op.inputs[2]);
+  }
+  const TensorId dx = c.graph().out(c.emit("gelu_dx", "dx", inputs, rows));
   if (c.needs(x)) c.add(x, dx);
   if (!c.needs(bias)) return;
   Attrs attrs;
@@ -47,30 +106,29 @@ void gradient(GradContext& c, OpId) {
 
 template <class T>
 void run(const KernelCall<T>& c) {
-  const int64_t groups = groups_of(c.graph, c.op, 1), cols = cols_of(c.in_shape(0));
-  const int64_t rows = rows_of(c.in_shape(0)) / groups;
-  for (int64_t e = 0; e < groups; ++e) {
-    const T* bias = c.in(1) == nullptr ? nullptr : c.in(1) + e * cols;
-    c.k.gelu(c.out(0) + e * rows * cols, c.in(0) + e * rows * cols, bias, rows, cols, c.stream);
-  }
+  const int64_t cols = cols_of(c.in_shape(0));
+  for_each_block(c, 0, 1, 2, [&](int64_t first, int64_t rows, int64_t group) {
+    const T* bias = c.in(1) == nullptr ? nullptr : c.in(1) + group * cols;
+    c.k.gelu(c.out(0) + first * cols, c.in(0) + first * cols, bias, rows, cols, c.stream);
+  });
 }
 
 std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   const Shape& x = expect_matrix(g, op, 1);
   expect_shape(g, op, 0, x);
   expect_bias(g, op, 1, 2);
+  expect_counts(g, op, 1, 3);
   return {{x, arg(g, op, 1).dtype}};
 }
 
 template <class T>
 void run_dx(const KernelCall<T>& c) {
-  const int64_t groups = groups_of(c.graph, c.op, 2), cols = cols_of(c.in_shape(1));
-  const int64_t rows = rows_of(c.in_shape(1)) / groups;
-  for (int64_t e = 0; e < groups; ++e) {
-    const int64_t at = e * rows * cols;
-    const T* bias = c.in(2) == nullptr ? nullptr : c.in(2) + e * cols;
+  const int64_t cols = cols_of(c.in_shape(1));
+  for_each_block(c, 1, 2, 3, [&](int64_t first, int64_t rows, int64_t group) {
+    const int64_t at = first * cols;
+    const T* bias = c.in(2) == nullptr ? nullptr : c.in(2) + group * cols;
     c.k.gelu_dx(c.out(0) + at, c.in(0) + at, c.in(1) + at, bias, rows, cols, c.stream);
-  }
+  });
 }
 
 }  // namespace
@@ -78,17 +136,20 @@ void run_dx(const KernelCall<T>& c) {
 const OpDef kGelu = {.name = "gelu",
                      .doc = "y = GELU(x [+ bias]), tanh form; bias [n], or [El,n] with x [El,..,n]",
                      .min_inputs = 1,
-                     .max_inputs = 2,
+                     .max_inputs = 4,
                      .infer = infer,
                      .work = work<12>,
                      .gradient = gradient,
+                     .axes = axes,
+                     .begins = {{.input = 3, .of_input = 2}},
+                     .rows_end = rows_end,
                      .run_f32 = run<float>,
                      .run_f64 = run<double>};
 
 const OpDef kGeluDx = {.name = "gelu_dx",
                        .doc = "dx = dy GELU'(x [+ bias])",
                        .min_inputs = 2,
-                       .max_inputs = 3,
+                       .max_inputs = 4,
                        .infer = infer_dx,
                        .work = work<20>,
                        .may_alias = {{0, 0}},

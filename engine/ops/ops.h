@@ -20,28 +20,28 @@
 //   attn_context_dx   dctx prob qkv -> dprob dqkv
 //   attn_softmax_dx   dprob prob -> dscore
 //   attn_score_dx     dscore qkv dqkv -> dqkv' (fills the q and k columns, takes v over)
-//   gelu              x [bias] -> y; bias [n], or [El,n] with x [El,..,n]
-//   gelu_dx           dy x [bias] -> dx
+//   gelu              x [bias] [recv_counts] [recv_begin] -> y; bias [n], or [El,n] with
+//                     x [El,..,n]; attr rows as expert_linear
+//   gelu_dx           dy x [bias] [recv_counts] -> dx
 //   gate_logits       x[B,S,d] wg[E,d] -> logits[T,E]; its backward is linear_dx and linear_dw
 //   gate              logits ids [used_before[E]] -> probs[T,E] weight[T,K] expert[T,K]
-//                     choice_slot[T,K] slot_choice[E,C] counts[E] [used_after[E]]
-//                     attrs gate, k, columns (K; k unless given), capacity, scores, weight,
-//                     first_token (of a batch part); used_after = used_before + counts chains parts
+//                     choice_slot[T,K] slot_choice[E,C] counts[E]; attrs gate, k, columns (K; k
+//                     unless given), capacity, scores, weight, scope; counts go on from used_before
 //   gate_dlogits      dweight probs expert -> dlogits
-//   route_part        choice_slot[T,K] slot_choice[E,C] -> choice_slot'[n,K] slot_choice'[E,C]
-//                     counts'[E]; the routing of attr tokens = n tokens from attr first_token on;
-//                     their weights are a split's
-//   dispatch          x slot_choice [choice_slot] -> slots[E,C,d]; attr k = K; the backward needs
-//                     choice_slot
+//   count_part        choice_slot[n,K] [used_before[E]] -> used_after[E]: the places that these
+//                     tokens hold, on top of those before; attrs experts, capacity
+//   dispatch          x slot_choice [choice_slot] [counts[E]] [begin[E]] -> slots[E,C,d]; attr
+//                     k = K; the backward needs choice_slot, a part counts
 //   dispatch_dx       dslots choice_slot [acc] -> dx; attr seq as linear_dx
-//   all_to_all        to="expert": slots[E,C,d] [counts[E]] [recv_counts[El,P]] -> recv[El,P,C,d]
-//                     to="source": slots[El,P,C,d] [counts] [recv_counts] -> recv[E,C,d]
+//   all_to_all        to="expert": slots[E,C,d] [counts[E]] [recv_counts[El,P]] [begin[E]]
+//                     [recv_begin[El,P]] -> recv[El,P,C,d]
+//                     to="source": slots[El,P,C,d] [counts] [recv_counts] ... -> recv[E,C,d]
 //                     attr irregular=1: only the rows that the counts (both of them) say; the rest
 //                     of recv is zero
 //   exchange_counts   counts[E] -> recv_counts[El,P]; a collective of its own, needed where a
 //                     transfer is irregular or rows="used"
 //   expert_linear     x[El,P,C,in] (or [El,C,in] where P = 1) w[El,out,in] [bias[El,out]]
-//                     [recv_counts[El,P]] -> y[El,P,C,out]
+//                     [recv_counts[El,P]] [recv_begin[El,P]] -> y[El,P,C,out]
 //                     attr rows = "capacity" | "used" (only rows below recv_counts; the others are
 //                     zero)
 //   expert_linear_dx  dy w [acc] [recv_counts] -> dx
@@ -56,6 +56,11 @@
 //   add               a b -> y
 //   split             x -> parts...; attrs axis, sizes="4,4"
 //   concat            parts... -> x; attr axis
+//
+// Attr share (of the batch, in 0..1) makes gate, dispatch, all_to_all, expert_linear, gelu and
+// combine one part of a batch: slots and tokens are numbered through the whole batch, rows lie
+// where the whole's would, the part begins at token attr first_token and at the begin counts, ends
+// at the counts, and leaves all other rows as they are.
 #pragma once
 
 #include "engine/graph/op_def.h"

@@ -58,6 +58,15 @@ inline DType stats_dtype(DType dtype) {
   return dtype == DType::kF16 ? DType::kF32 : dtype;
 }
 
+/// The op is one part of a cut along rows: it touches the rows of its own part only, which are attr
+/// share of the whole batch's (expected).
+inline bool is_part(const Op& op) {
+  return op.attrs.contains("share");
+}
+inline double share_of(const Op& op) {
+  return attr_double(op, "share", 1.0);
+}
+
 /// Bytes of the op's inputs and outputs, each counted once.
 double io_bytes(const Graph& graph, const Op& op);
 inline Work elementwise_work(const Graph& graph, const Op& op, double flops) {

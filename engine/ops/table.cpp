@@ -13,7 +13,7 @@ const OpTable& op_table() {
       &kAttnSoftmax,   &kAttnContext,    &kAttnContextDx,
       &kAttnSoftmaxDx, &kAttnScoreDx,    &kGelu,
       &kGeluDx,        &kGateLogits,     &kGate,
-      &kGateDlogits,   &kRoutePart,      &kDispatch,
+      &kGateDlogits,   &kCountPart,      &kDispatch,
       &kDispatchDx,    &kAllToAll,       &kExchangeCounts,
       &kExpertLinear,  &kExpertLinearDx, &kExpertLinearDw,
       &kCombine,       &kCombineDx,      &kCombineDweight,

@@ -3,12 +3,21 @@
 #include "engine/passes/moe_layer.h"
 
 namespace moe {
+namespace {
+
+bool of_experts(const Graph& graph, OpId op) {
+  const OpId maker = graph.producers()[graph.op(op).inputs[0].index()];
+  return maker.valid() && is_kind(graph, maker, "expert_linear");
+}
+
+}  // namespace
 
 Graph used_rows(Graph graph, const PassContext& context) {
   const size_t num_ops = graph.num_ops();
   for (size_t i = 0; i < num_ops; ++i) {
     const OpId id(static_cast<int64_t>(i));
-    if (!is_kind(graph, id, "expert_linear")) continue;
+    const bool gelu = is_kind(graph, id, "gelu") && of_experts(graph, id);
+    if (!gelu && !is_kind(graph, id, "expert_linear")) continue;
     if (graph.op(id).part >= 0) {
       throw user_error(
           "stage '{}': op '{}' computes part {} of the capacity, whose rows nobody counts; used "
@@ -19,8 +28,9 @@ Graph used_rows(Graph graph, const PassContext& context) {
     const TensorId received = received_counts(graph, counts);
     Op& op = graph.op(id);
     op.attrs["rows"] = std::string("used");
-    op.inputs.resize(4);
-    op.inputs[3] = received;
+    const size_t at = gelu ? 2 : 3;
+    op.inputs.resize(at + 1);
+    op.inputs[at] = received;
   }
   return graph;
 }

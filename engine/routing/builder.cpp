@@ -7,23 +7,22 @@
 namespace moe {
 
 RoutingBuilder::RoutingBuilder(const RoutingMaps& maps, std::span<const int32_t> used_before)
-    : maps_(maps),
-      used_(static_cast<size_t>(maps.experts)),
-      next_column_(static_cast<size_t>(maps.tokens)) {
+    : maps_(maps), next_column_(static_cast<size_t>(maps.tokens)) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   MOE_CHECK(maps.tokens >= 0 && maps.experts >= 1 && maps.columns >= 1 && maps.capacity >= 0);
   MOE_CHECK(maps.tokens * maps.columns <= kMax && maps.experts * maps.capacity <= kMax,
             "{} tokens of {} choices, {} experts of {} places", maps.tokens, maps.columns,
             maps.experts, maps.capacity);
-  MOE_CHECK(used_before.empty() || used_before.size() == used_.size());
+  MOE_CHECK(used_before.empty() || static_cast<int64_t>(used_before.size()) == maps.experts);
+  std::fill_n(maps_.counts, maps_.experts, 0);
   for (size_t e = 0; e < used_before.size(); ++e) {
     MOE_CHECK(used_before[e] >= 0 && used_before[e] <= maps.capacity);
-    used_[e] = used_before[e];
+    maps_.counts[e] = used_before[e];
   }
+  before_.assign(maps_.counts, maps_.counts + maps_.experts);
   std::fill_n(maps_.expert, maps_.tokens * maps_.columns, -1);
   std::fill_n(maps_.choice_slot, maps_.tokens * maps_.columns, -1);
-  std::fill_n(maps_.slot_choice, maps_.experts * maps_.capacity, -1);
-  std::fill_n(maps_.counts, maps_.experts, 0);
+  if (!maps_.part) std::fill_n(maps_.slot_choice, maps_.experts * maps_.capacity, -1);
 }
 
 bool RoutingBuilder::take(int64_t t, int64_t e) {
@@ -85,10 +84,22 @@ bool RoutingBuilder::place(int64_t t, int64_t column, int64_t e) {
   if (left(e) <= 0) return false;
   const int64_t choice = t * maps_.columns + column;
   const int64_t slot = e * maps_.capacity + maps_.counts[e]++;
-  ++used_[static_cast<size_t>(e)];
   maps_.choice_slot[choice] = static_cast<int32_t>(slot);
-  maps_.slot_choice[slot] = static_cast<int32_t>(choice);
+  maps_.slot_choice[slot] = static_cast<int32_t>(maps_.first_token * maps_.columns + choice);
   return true;
+}
+
+void RoutingBuilder::order_by_token() {
+  for (int64_t e = 0; e < maps_.experts; ++e) {
+    int32_t* const first = maps_.slot_choice + e * maps_.capacity + before_[static_cast<size_t>(e)];
+    int32_t* const last = maps_.slot_choice + e * maps_.capacity + maps_.counts[e];
+    if (std::is_sorted(first, last)) continue;
+    std::sort(first, last);
+    for (const int32_t* at = first; at != last; ++at) {
+      maps_.choice_slot[*at - maps_.first_token * maps_.columns] =
+          static_cast<int32_t>(at - maps_.slot_choice);
+    }
+  }
 }
 
 }  // namespace moe

@@ -37,12 +37,16 @@ struct GateInput {
 };
 
 /// The index maps of one rank's routing, owned by the caller. K = columns = choices a token.
+/// The batch may be routed in parts: slots and choices are numbered through the whole batch, and
+/// all parts write one slot_choice, each the places that it takes.
 struct RoutingMaps {
   int64_t tokens = 0, experts = 0, columns = 0, capacity = 0;
   int32_t* expert = nullptr;       // [tokens, K]: the expert chosen (also when dropped), -1 none
   int32_t* choice_slot = nullptr;  // [tokens, K]: e * capacity + position, -1 dropped or none
   int32_t* slot_choice = nullptr;  // [experts, capacity]: token * K + column, -1 empty
-  int32_t* counts = nullptr;       // [experts]: places used, at most capacity
+  int32_t* counts = nullptr;       // [experts]: places used by this part and those before it
+  int64_t first_token = 0;         // of this part, in slot_choice
+  bool part = false;               // places that this part does not take are left as they are
 };
 
 /// Fills RoutingMaps. A place is taken in call order: positions of an expert are 0, 1, 2, ...; a
@@ -51,11 +55,11 @@ struct RoutingMaps {
 class RoutingBuilder {
  public:
   /// Clears the maps. `used_before` [experts] is what earlier parts of the batch took (empty:
-  /// nothing); it lessens the places left, while this part's positions start at 0 again.
+  /// nothing): this part's positions begin there.
   /// Requires: maps' arrays have their full sizes; every slot and choice has an int32 number.
   explicit RoutingBuilder(const RoutingMaps& maps, std::span<const int32_t> used_before = {});
   /// Places left at expert e.
-  int64_t left(int64_t e) const { return maps_.capacity - used_[static_cast<size_t>(e)]; }
+  int64_t left(int64_t e) const { return maps_.capacity - maps_.counts[e]; }
   /// Token t asks for a place at expert e as its next choice. Returns whether it was kept; a choice
   /// beyond capacity is recorded as dropped. Throws UserError for a token, expert or number of
   /// choices out of range, or an expert that the token already chose.
@@ -66,13 +70,16 @@ class RoutingBuilder {
   /// given order (empty: 0, 1, 2, ...). choices [tokens, k], -1 for none; a token that `order`
   /// leaves out is not routed. Throws as take does, and UserError when a length does not fit.
   void fill(std::span<const int32_t> choices, int64_t k, std::span<const int32_t> order = {});
+  /// Numbers the places of each expert by token, whoever took one first: the tokens of a part of the
+  /// batch then hold neighbouring rows, whatever the gate. Call when the routing is complete.
+  void order_by_token();
   const RoutingMaps& maps() const { return maps_; }
 
  private:
   bool place(int64_t t, int64_t column, int64_t e);
 
   RoutingMaps maps_;
-  std::vector<int64_t> used_;         // [experts], with the earlier parts'
+  std::vector<int32_t> before_;       // [experts], the earlier parts'
   std::vector<int32_t> next_column_;  // [tokens], no free column lies before it
 };
 

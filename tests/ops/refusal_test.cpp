@@ -62,8 +62,10 @@ TEST_CASE("misuse of an op names the op, the tensor and what is allowed") {
       {"%20, %21, %22, %23, %24, %25 = gate(%4, %0) {k=1, capacity=4, scores=\"max\"} r forward "
        "gate",
        "attribute 'scores' is 'max', allowed: softmax, sigmoid"},
-      {"%20, %21, %22 = route_part(%6, %5) {first_token=8, tokens=5} r forward gate",
-       "tokens 8 to 13 of 'choice_slot', which has 12"},
+      {"%20 = count_part(%6) {experts=3} r forward gate",
+       "attribute 'capacity' must be at least 1"},
+      {"%20 = dispatch(%1, %5, %6) {k=1, share=0.5} d forward dispatch",
+       "a part needs input 3, counts"},
       {"%20 = dispatch(%1, %5, %6) {k=2} d forward dispatch",
        "input 2 'choice_slot' is i32 [12,1], expected i32 [12,2]"},
       {"%20 = all_to_all(%7, %8) {to=\"owner\"} c forward dispatch",

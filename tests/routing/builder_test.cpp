@@ -57,7 +57,7 @@ TEST_CASE("fill leaves out the tokens that the order leaves out") {
   CHECK(m.expert == Ints{-1, 0, -1});
 }
 
-TEST_CASE("what earlier parts used lessens the places, not the positions") {
+TEST_CASE("positions begin after what earlier parts used") {
   OwnedMaps m(4, 2, 1, 3);
   RoutingBuilder builder(m.maps, Ints{2, 3});
   CHECK(builder.left(0) == 1);
@@ -65,8 +65,37 @@ TEST_CASE("what earlier parts used lessens the places, not the positions") {
   CHECK(builder.take(0, 0));
   CHECK_FALSE(builder.take(1, 0));
   CHECK_FALSE(builder.take(2, 1));
-  CHECK(m.choice_slot == Ints{0, -1, -1, -1});
-  CHECK(m.counts == Ints{1, 0});
+  CHECK(m.choice_slot == Ints{2, -1, -1, -1});
+  CHECK(m.counts == Ints{3, 3});
+}
+
+TEST_CASE("a part counts tokens and places through the whole batch and leaves other places alone") {
+  OwnedMaps m(2, 2, 1, 3);
+  m.maps.part = true;
+  m.maps.first_token = 4;
+  m.slot_choice = {7, 8, 9, 7, 8, 9};
+  m.maps.slot_choice = m.slot_choice.data();
+  RoutingBuilder builder(m.maps, Ints{1, 2});
+  CHECK(builder.take(1, 0));
+  CHECK(builder.take(0, 0));
+  builder.order_by_token();
+  CHECK(m.choice_slot == Ints{1, 2});
+  CHECK(m.slot_choice == Ints{7, 4, 5, 7, 8, 9});
+  CHECK(m.counts == Ints{3, 2});
+}
+
+TEST_CASE("order_by_token keeps who holds a place and numbers the places by token") {
+  OwnedMaps m(3, 3, 2, 3);
+  RoutingBuilder builder(m.maps);
+  builder.fill(Ints{0, 1, 1, 0, 0, -1}, 2, Ints{2, 1, 0});
+  builder.order_by_token();
+  CHECK(m.tokens_of(0) == Ints{0, 1, 2});
+  CHECK(m.tokens_of(1) == Ints{0, 1});
+  for (size_t i = 0; i < m.choice_slot.size(); ++i) {
+    if (m.choice_slot[i] >= 0) {
+      CHECK(m.slot_choice[static_cast<size_t>(m.choice_slot[i])] == static_cast<int32_t>(i));
+    }
+  }
 }
 
 TEST_CASE("a token out of range is refused") {

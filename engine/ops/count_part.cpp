@@ -1,0 +1,51 @@
+// How many places of each expert the tokens of one part of a batch hold, out of the routing of the
+// whole batch: what lets the rows after a gate that must see all tokens at once go in parts.
+#include <algorithm>
+
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  expect_index(g, op, 0, {kAny, kAny});
+  const int64_t experts = expect_attr(op, "experts", 1);
+  expect_attr(op, "capacity", 1);
+  expect_index(g, op, 1, {experts});
+  return {{{experts}, DType::kI32}};
+}
+
+Work work(const Graph& g, const Op& op, const WorkContext&) {
+  return {.bytes = io_bytes(g, op)};
+}
+
+template <class T>
+void run(const KernelCall<T>& c) {
+  const int64_t choices = num_elements(c.in_shape(0)), experts = c.out_shape(0)[0];
+  const auto capacity = static_cast<int32_t>(attr_int(c.op, "capacity"));
+  int32_t* const end = c.out_i32(0);
+  if (c.in_i32(1) != nullptr) {
+    std::copy_n(c.in_i32(1), experts, end);
+  } else {
+    std::fill_n(end, experts, 0);
+  }
+  for (int64_t i = 0; i < choices; ++i) {
+    const int32_t slot = c.in_i32(0)[i];
+    if (slot >= 0) ++end[slot / capacity];
+  }
+}
+
+}  // namespace
+
+const OpDef kCountPart = {
+    .name = "count_part",
+    .doc = "places that these choices hold at each expert, on top of used_before",
+    .min_inputs = 1,
+    .max_inputs = 2,
+    .infer = infer,
+    .work = work,
+    .run_f32 = run<float>,
+    .run_f64 = run<double>};
+
+}  // namespace moe::ops

@@ -1,0 +1,63 @@
+// Rows of slots on the experts' side, [El,P,C,n] (or [El,C,n]): with attr rows = "used" an op takes
+// only the rows that the counts say, a part (attr share) only those of its own.
+#pragma once
+
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+
+inline bool only_used(const Op& op) {
+  const std::string rows = attr_string(op, "rows", "capacity");
+  if (rows != "capacity" && rows != "used") {
+    throw user_error("op '{}': attribute 'rows' is '{}', allowed: capacity, used", op.name, rows);
+  }
+  return rows == "used";
+}
+
+/// Rows of input i come in blocks, one an expert and source rank.
+struct Blocks {
+  int64_t experts, sources, capacity;
+  int64_t rows_an_expert() const { return sources * capacity; }
+};
+
+inline Blocks blocks_of(const Graph& g, const Op& op, size_t i) {
+  const Shape& x = shape(g, op, i);
+  return {x[0], x.size() == 4 ? x[1] : 1, x[x.size() - 2]};
+}
+
+inline double used_share(const Op& op, const WorkContext& context) {
+  return only_used(op) ? context.fill * share_of(op) : 1.0;
+}
+
+/// Calls f(expert, first row, rows) for the runs of rows to multiply, in row order. begins null: 0.
+template <class F>
+void for_each_run(const Op& op, const Blocks& b, const int32_t* counts, const int32_t* begins,
+                  F f) {
+  for (int64_t e = 0; e < b.experts; ++e) {
+    const int64_t first = e * b.rows_an_expert();
+    if (!only_used(op)) {
+      f(e, first, b.rows_an_expert());
+      continue;
+    }
+    for (int64_t s = 0; s < b.sources; ++s) {
+      const int64_t begin = begins == nullptr ? 0 : begins[e * b.sources + s];
+      const int64_t rows = counts[e * b.sources + s] - begin;
+      if (rows > 0) f(e, first + s * b.capacity + begin, rows);
+    }
+  }
+}
+
+/// Zeroes the rows of y [rows of b, cols] that are not in use; a part leaves them as they are.
+template <class T>
+void zero_unused(const KernelCall<T>& c, T* y, const Blocks& b, const int32_t* counts,
+                 int64_t cols) {
+  if (!only_used(c.op) || is_part(c.op)) return;
+  for (int64_t i = 0; i < b.experts * b.sources; ++i) {
+    const int64_t used = counts[i];
+    if (used == b.capacity) continue;
+    c.k.fill_bias(y + (i * b.capacity + used) * cols, nullptr, nullptr, b.capacity - used, cols,
+                  c.stream);
+  }
+}
+
+}  // namespace moe::ops
