@@ -34,6 +34,12 @@ void gradient(GradContext& c, OpId) {
   c.add(qkv, c.graph().out(dx));
 }
 
+/// The batch only: keys of later parts are missing in a cut of S, and the last axis of qkv holds q, k
+/// and v of all heads, [3, heads, head size].
+std::vector<AxisTuple> axes(const Graph&, const Op&) {
+  return {{{0}, {0, 0}}};
+}
+
 template <class T>
 Bytes work_bytes(kernels::AttentionShape s) {
   return kernels::table<T>().attention_work_bytes(s);
@@ -91,6 +97,7 @@ const OpDef kAttention = {
     .infer = infer,
     .work = work,
     .gradient = gradient,
+    .axes = axes,
     .scratch_bytes = [](const Graph& g, const Op& op, Bytes b) { return scratch(g, op, 0, b); },
     .run_f32 = run<float>,
     .run_f64 = run<double>};

@@ -46,6 +46,11 @@ void gradient_score(GradContext& c, OpId) {
   c.set(qkv, c.graph().out(dx));
 }
 
+/// Between qkv, which holds q, k and v of all heads in its last axis, and a square: the batch only.
+std::vector<AxisTuple> axes_score(const Graph&, const Op&) {
+  return {{{0}, {0}}};
+}
+
 template <class T>
 void run_score(const KernelCall<T>& c) {
   c.k.attn_score(c.out(0), c.in(0), attention_shape(c.graph, c.op, 0), c.stream);
@@ -61,6 +66,11 @@ void gradient_softmax(GradContext& c, OpId) {
   const TensorId prob = op.outputs[0];
   const OpId dx = c.emit("attn_softmax_dx", "dx", {c.grad(prob), prob}, op.attrs);
   c.add(op.inputs[0], c.graph().out(dx));
+}
+
+/// The batch or heads. Rows, which need no other row, would need to be told where their diagonal is.
+std::vector<AxisTuple> axes_softmax(const Graph&, const Op&) {
+  return {{{0}, {0}}, {{1}, {1}}};
 }
 
 template <class T>
@@ -81,6 +91,10 @@ void gradient_context(GradContext& c, OpId) {
   const OpId dx = c.emit("attn_context_dx", "dx", {c.grad(op.outputs[0]), prob, qkv}, op.attrs);
   c.add(prob, c.graph().out(dx, 0));
   c.add(qkv, c.graph().out(dx, 1));
+}
+
+std::vector<AxisTuple> axes_context(const Graph&, const Op&) {
+  return {{{0, 0}, {0}}};
 }
 
 template <class T>
@@ -147,6 +161,7 @@ const OpDef kAttnScore = {.name = "attn_score",
                           .infer = infer_score,
                           .work = work_products<0, 1>,
                           .gradient = gradient_score,
+                          .axes = axes_score,
                           .run_f32 = run_score<float>,
                           .run_f64 = run_score<double>};
 
@@ -157,6 +172,7 @@ const OpDef kAttnSoftmax = {.name = "attn_softmax",
                             .infer = infer_softmax,
                             .work = work_softmax<5>,
                             .gradient = gradient_softmax,
+                            .axes = axes_softmax,
                             .run_f32 = run_softmax<float>,
                             .run_f64 = run_softmax<double>};
 
@@ -167,6 +183,7 @@ const OpDef kAttnContext = {.name = "attn_context",
                             .infer = infer_context,
                             .work = work_products<1, 1>,
                             .gradient = gradient_context,
+                            .axes = axes_context,
                             .run_f32 = run_context<float>,
                             .run_f64 = run_context<double>};
 

@@ -22,6 +22,13 @@ void gradient(GradContext& c, OpId) {
   }
 }
 
+std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
+  std::vector<AxisTuple> tuples;
+  const int rank = static_cast<int>(shape(g, op, 0).size());
+  for (int a = 0; a < rank; ++a) tuples.push_back({{a, a}, {a}});
+  return tuples;
+}
+
 template <class T>
 void run(const KernelCall<T>& c) {
   c.k.add(c.out(0), c.in(0), c.in(1), num_elements(c.in_shape(0)), c.stream);
@@ -36,6 +43,7 @@ const OpDef kAdd = {.name = "add",
                     .infer = infer,
                     .work = work,
                     .gradient = gradient,
+                    .axes = axes,
                     .run_f32 = run<float>,
                     .run_f64 = run<double>};
 

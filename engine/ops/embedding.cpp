@@ -32,6 +32,11 @@ void gradient(GradContext& c, OpId) {
   c.set(wpe, c.graph().out(dw, 1));
 }
 
+/// The batch; or positions, with theirs of wpe.
+std::vector<AxisTuple> axes(const Graph&, const Op&) {
+  return {{{0, kWhole, kWhole}, {0}}, {{1, kWhole, 0}, {1}}};
+}
+
 template <class T>
 void run(const KernelCall<T>& c) {
   const Shape& out = c.out_shape(0);
@@ -71,6 +76,7 @@ const OpDef kEmbedding = {.name = "embedding",
                           .infer = infer,
                           .work = work,
                           .gradient = gradient,
+                          .axes = axes,
                           .run_f32 = run<float>,
                           .run_f64 = run<double>};
 

@@ -49,6 +49,10 @@ void gradient_logits(GradContext& c, OpId) {
   }
 }
 
+std::vector<AxisTuple> axes_logits(const Graph&, const Op&) {
+  return {{{0, kWhole}, {0}}};
+}
+
 template <class T>
 void run_logits(const KernelCall<T>& c) {
   const Shape& w = c.in_shape(1);
@@ -185,6 +189,7 @@ const OpDef kGateLogits = {.name = "gate_logits",
                            .infer = infer_logits,
                            .work = work_logits,
                            .gradient = gradient_logits,
+                           .axes = axes_logits,
                            .run_f32 = run_logits<float>,
                            .run_f64 = run_logits<double>};
 

@@ -43,6 +43,20 @@ void gradient(GradContext& c, OpId) {
   if (bias.valid()) c.set(bias, c.graph().out(dw, 1));
 }
 
+/// Any axis of the rows; or columns of y, with their rows of w. A cut of `in` would leave sums.
+std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
+  const int columns = static_cast<int>(shape(g, op, 0).size()) - 1;
+  const auto tuple = [&op](int x, int w, int bias, int y) {
+    AxisTuple cut{{x, w, has(op, 2) ? bias : kWhole, has(op, 3) ? y : kWhole}, {y}};
+    cut.inputs.resize(op.inputs.size());
+    return cut;
+  };
+  std::vector<AxisTuple> tuples;
+  for (int a = 0; a < columns; ++a) tuples.push_back(tuple(a, kWhole, kWhole, a));
+  tuples.push_back(tuple(kWhole, 0, 0, columns));
+  return tuples;
+}
+
 template <class T>
 void run(const KernelCall<T>& c) {
   const int64_t rows = rows_of(c.in_shape(0)), in = c.in_shape(1)[1], out = c.in_shape(1)[0];
@@ -136,6 +150,7 @@ const OpDef kLinear = {.name = "linear",
                        .infer = infer,
                        .work = work,
                        .gradient = gradient,
+                       .axes = axes,
                        .run_f32 = run<float>,
                        .run_f64 = run<double>};
 
