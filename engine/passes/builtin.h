@@ -23,6 +23,12 @@ Graph used_rows(Graph graph, const PassContext& context);
 /// counted (after irregular_a2a or used_rows).
 Graph capacity_pipeline(Graph graph, const PassContext& context);
 
+/// Lancet's operator partition (MLSys 2024, section 5): ranges of the forward around the MoE layers
+/// in parts of the batch, pipelined; which ranges and how many parts by dynamic programming over
+/// groups of ops, or as given. The backward stays whole. Gates of batch scope are never cut. Throws
+/// UserError naming the op that refuses when a given range cannot be cut.
+Graph partition(Graph graph, const PassContext& context);
+
 /// Lancet's dW scheduling (MLSys 2024, algorithm 1); see dw_schedule.h.
 Schedule dw_schedule(const Graph& graph, Schedule schedule, const PassContext& context);
 

@@ -31,6 +31,24 @@ const std::vector<PassDef>& builtin_passes() {
        .doc = "experts compute only the rows that hold a token",
        .options = {},
        .transform = used_rows},
+      // Step: the backward is there and stays whole, reading what the parts make.
+      {.name = "partition",
+       .kind = StageKind::kStep,
+       .doc = "ranges of the forward around MoE layers in parts of the batch, pipelined (Lancet)",
+       .options = {{"max_parts", 8.0, "rho: the most parts of a range", 1, 64},
+                   {"groups", 5.0,
+                    "gamma: groups of ops between two MoE layers, at whose borders ranges begin and "
+                    "end; 0: every op",
+                    0, 1000},
+                   {"max_range", 1.0,
+                    "iota: the longest range, in times between two MoE layers, plus a group", 0,
+                    100},
+                   {"parts", 0.0, "parts of every range; 0: as is fastest, 1: none", 0, 64},
+                   {"before", -1.0,
+                    "ops before dispatch in a layer's range; -1: as is fastest", -1, 1e6},
+                   {"after", -1.0, "ops after combine in a layer's range; -1: as is fastest", -1,
+                    1e6}},
+       .transform = partition},
       // Schedulers: dW first, since it chooses among what is still free; those after it take
       // freedom away, and a contradiction is a cycle of two named stages.
       {.name = "dw_schedule",

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/base/errors.h"
+#include "engine/replay/events.h"
 #include "engine/schedule/precedence.h"
 
 namespace moe {
@@ -25,67 +26,33 @@ std::vector<LaneId> lanes_of(const ReplayInput& input) {
   return lanes;
 }
 
-/// When each rank is through with each op, filled in an order in which predecessors come first.
-class Clock {
- public:
-  Clock(const ReplayInput& input, const Dependencies& deps)
-      : input_(input),
-        deps_(deps),
-        ranks_(static_cast<size_t>(input.num_ranks)),
-        end_(input.graph.num_ops() * ranks_),
-        posts_(ranks_) {}
-
-  /// Runs the op on every rank and appends its spans.
-  void run(OpId op, LaneId lane, std::vector<Span>& spans) {
-    std::fill(posts_.begin(), posts_.end(), 0);
-    for (const OpId before : deps_.preds[op.index()]) {
-      const Nanoseconds* const ends = &end_[before.index() * ranks_];
-      for (size_t r = 0; r < ranks_; ++r) posts_[r] = std::max(posts_[r], ends[r]);
-    }
-    const bool together = input_.graph.def(op).collective != Collective::kNone;
-    const Nanoseconds last_post = *std::max_element(posts_.begin(), posts_.end());
-    const Nanoseconds slowest = together ? slowest_ns(op) : 0;
-    const Bytes bytes = input_.bytes ? input_.bytes(op) : 0;
-    for (size_t r = 0; r < ranks_; ++r) {
-      const Nanoseconds begin = together ? last_post : posts_[r];
-      const Nanoseconds end = begin + (together ? slowest : duration_ns(op, r));
-      end_[op.index() * ranks_ + r] = end;
-      spans.push_back({op, static_cast<int32_t>(r), lane, posts_[r], begin, end, bytes});
-    }
-  }
-
- private:
-  Nanoseconds duration_ns(OpId op, size_t rank) const {
-    const Nanoseconds ns = input_.duration_ns(op, static_cast<int32_t>(rank));
-    MOE_CHECK(ns >= 0, "op '{}' takes {} ns", input_.graph.op(op).name, ns);
-    return ns;
-  }
-
-  Nanoseconds slowest_ns(OpId op) const {
-    Nanoseconds slowest = 0;
-    for (size_t r = 0; r < ranks_; ++r) slowest = std::max(slowest, duration_ns(op, r));
-    return slowest;
-  }
-
-  const ReplayInput& input_;
-  const Dependencies& deps_;
-  size_t ranks_;
-  std::vector<Nanoseconds> end_;    // by op * ranks + rank
-  std::vector<Nanoseconds> posts_;  // of the op that runs, by rank
-};
-
 }  // namespace
 
 Timeline replay(const ReplayInput& input) {
   MOE_CHECK(input.num_ranks >= 1, "{} ranks", input.num_ranks);
   const std::vector<LaneId> lanes = lanes_of(input);
   const Precedence edges(input.graph, input.schedule, &input.orders);
-  Clock clock(input, edges.deps);
+  const auto ranks = static_cast<size_t>(input.num_ranks);
+  Events events(input.graph.num_ops(), ranks);
   Timeline timeline;
   timeline.num_ranks = input.num_ranks;
-  timeline.spans.reserve(lanes.size() * static_cast<size_t>(input.num_ranks));
+  timeline.spans.reserve(lanes.size() * ranks);
   for (const OpId op : edges.order(input.graph, input.schedule)) {
-    clock.run(op, lanes[op.index()], timeline.spans);
+    const Bytes bytes = input.bytes ? input.bytes(op) : 0;
+    const auto waits = [&](auto&& wait_for) {
+      for (const OpId before : edges.deps.preds[op.index()]) wait_for(before.index());
+    };
+    const auto duration = [&](size_t rank) {
+      const Nanoseconds ns = input.duration_ns(op, static_cast<int32_t>(rank));
+      MOE_CHECK(ns >= 0, "op '{}' takes {} ns", input.graph.op(op).name, ns);
+      return ns;
+    };
+    const auto done = [&](size_t rank, const Events::Times& t) {
+      timeline.spans.push_back(
+          {op, static_cast<int32_t>(rank), lanes[op.index()], t.post, t.begin, t.end, bytes});
+    };
+    const bool together = input.graph.def(op).collective != Collective::kNone;
+    events.run(op.index(), together, waits, duration, done);
   }
   const auto key = [](const Span& s) { return std::tie(s.begin, s.rank, s.lane, s.op); };
   std::sort(timeline.spans.begin(), timeline.spans.end(),

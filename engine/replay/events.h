@@ -1,0 +1,63 @@
+// The core of the event engine: an event begins when what it waits for is over and ends after its
+// duration; of events that all ranks do together, all begin with the last rank and end with the
+// slowest. What is over is asked of the events that ran before, so callers run events in an order in
+// which predecessors come first.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/base/errors.h"
+#include "engine/base/units.h"
+
+namespace moe {
+
+class Events {
+ public:
+  Events(size_t count, size_t ranks)
+      : ranks_(ranks), ends_(count * ranks), posts_(ranks), durations_(ranks) {}
+
+  /// When a rank was ready for an event, began it and ended it.
+  struct Times {
+    Nanoseconds post, begin, end;
+  };
+
+  /// Runs event number `event`: waits(f) calls f(number) for every event that it waits for,
+  /// duration(rank) is how long it takes. done(rank, times) is called for each rank.
+  template <class Waits, class Duration, class Done>
+  void run(size_t event, bool together, Waits&& waits, Duration&& duration, Done&& done) {
+    std::fill(posts_.begin(), posts_.end(), 0);
+    waits([&](size_t before) {
+      const Nanoseconds* const ends = &ends_[before * ranks_];
+      for (size_t r = 0; r < ranks_; ++r) posts_[r] = std::max(posts_[r], ends[r]);
+    });
+    for (size_t r = 0; r < ranks_; ++r) durations_[r] = duration(r);
+    if (together) {
+      const Nanoseconds slowest = *std::max_element(durations_.begin(), durations_.end());
+      const Nanoseconds last = *std::max_element(posts_.begin(), posts_.end());
+      for (size_t r = 0; r < ranks_; ++r) finish(event, r, last, last + slowest, done);
+    } else {
+      for (size_t r = 0; r < ranks_; ++r) {
+        finish(event, r, posts_[r], posts_[r] + durations_[r], done);
+      }
+    }
+  }
+
+  /// When `rank` was through with an event that has run.
+  Nanoseconds end(size_t event, size_t rank = 0) const { return ends_[event * ranks_ + rank]; }
+
+ private:
+  template <class Done>
+  void finish(size_t event, size_t rank, Nanoseconds begin, Nanoseconds end, Done& done) {
+    ends_[event * ranks_ + rank] = end;
+    done(rank, Times{posts_[rank], begin, end});
+  }
+
+  size_t ranks_;
+  std::vector<Nanoseconds> ends_;               // by event * ranks + rank
+  std::vector<Nanoseconds> posts_, durations_;  // of the event that runs, by rank
+};
+
+}  // namespace moe
