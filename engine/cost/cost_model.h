@@ -18,7 +18,7 @@ namespace moe {
 class CostModel {
  public:
   virtual ~CostModel() = default;
-  /// How long the op takes alone. Same answer for the same op signature, always.
+  /// How long the op takes alone; 0 for a view. Same answer for the same op signature, always.
   virtual Nanoseconds op_ns(const Graph& graph, OpId op) const = 0;
   /// One line for results: the model, its source, and its own fit error where it has one.
   virtual std::string describe() const = 0;

@@ -39,6 +39,7 @@ Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op) const {
 }
 
 Nanoseconds ProfileCost::op_ns(const Graph& graph, OpId op) const {
+  if (is_view(graph, graph.op(op))) return 0;
   const Nanoseconds alone = alone_ns(graph, op);
   if (!has_link_ || graph.def(op).collective == Collective::kNone) return alone;
   return std::max(alone, collective_ns(link_, graph, op, context_));

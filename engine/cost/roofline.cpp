@@ -35,6 +35,7 @@ RooflineCost::RooflineCost(Cluster cluster, WorkContext context,
 
 Nanoseconds RooflineCost::op_ns(const Graph& graph, OpId op) const {
   const OpDef& def = graph.def(op);
+  if (is_view(graph, graph.op(op))) return 0;
   if (def.collective != Collective::kNone) {
     const auto table = tables_.find(def.collective);
     return table == tables_.end() ? collective_ns(cluster_, graph, op, context_)

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <set>
 
 #include "engine/base/errors.h"
 
@@ -100,25 +99,46 @@ Poison::Poison(const Plan& plan, const RankBuffers& buffers, Bytes element_bytes
       buffers_(buffers),
       element_bytes_(element_bytes),
       num_readers_(plan.graph.tensors().size(), 0),
-      readers_left_(plan.graph.tensors().size()) {
+      readers_left_(plan.graph.tensors().size()),
+      num_users_(plan.memory.joined.size(), 0),
+      users_left_(plan.memory.joined.size()) {
   for (const Op& op : plan.graph.ops()) {
     for (const TensorId t : distinct_inputs(op)) ++num_readers_[t.index()];
+    for (const size_t block : joined_blocks(op)) ++num_users_[block];
   }
   for (size_t t = 0; t < num_readers_.size(); ++t) {
     const Buffer& buffer = plan.memory.buffers[t];
-    if (buffer.persistent) num_readers_[t] = -1;
+    if (buffer.persistent || buffer.joined >= 0) num_readers_[t] = -1;
     if (buffer.alias_of.valid()) num_readers_[buffer.alias_of.index()] = -1;  // lives on in t
   }
 }
 
+std::set<size_t> Poison::joined_blocks(const Op& op) const {
+  std::set<size_t> blocks;
+  for (const auto* list : {&op.inputs, &op.outputs}) {
+    for (const TensorId t : *list) {
+      if (!t.valid()) continue;
+      const Buffer& buffer = plan_.memory.buffers[t.index()];
+      if (buffer.joined >= 0 && !buffer.persistent) {
+        blocks.insert(static_cast<size_t>(buffer.joined));
+      }
+    }
+  }
+  return blocks;
+}
+
 void Poison::start_step() {
   for (size_t t = 0; t < num_readers_.size(); ++t) readers_left_[t] = num_readers_[t];
+  for (size_t b = 0; b < num_users_.size(); ++b) users_left_[b] = num_users_[b];
 }
 
 void Poison::before(OpId op) {
   for (const TensorId t : plan_.graph.op(op).outputs) {
     const Buffer& buffer = plan_.memory.buffers[t.index()];
-    if (!buffer.persistent && !buffer.alias_of.valid()) fill(t);
+    if (!buffer.persistent && !buffer.alias_of.valid() && buffer.joined < 0) fill(t);
+  }
+  for (size_t b = 0; b < num_users_.size(); ++b) {
+    if (plan_.memory.joined[b].start == op) fill_joined(b);
   }
 }
 
@@ -129,6 +149,9 @@ void Poison::after(OpId op) {
   for (const TensorId t : plan_.graph.op(op).outputs) {
     if (num_readers_[t.index()] == 0) fill(t);
   }
+  for (const size_t b : joined_blocks(plan_.graph.op(op))) {
+    if (users_left_[b].fetch_sub(1) == 1) fill_joined(b);
+  }
 }
 
 void Poison::fill(TensorId t) {
@@ -136,6 +159,10 @@ void Poison::fill(TensorId t) {
   const Tensor& tensor = plan_.graph.tensor(t);
   const int pattern = tensor.dtype == DType::kI32 ? 0x80 : 0xFF;
   std::memset(buffers_.at(t), pattern, static_cast<size_t>(tensor_bytes(tensor, element_bytes_)));
+}
+
+void Poison::fill_joined(size_t block) {
+  for (const TensorId t : plan_.memory.joined[block].members) fill(t);
 }
 
 }  // namespace moe

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "engine/plan.h"
@@ -51,7 +52,8 @@ class RankBuffers {
 
 /// For tests: makes a use of a buffer outside its tensor's life show. A tensor is filled with NaN
 /// (an index tensor with 0x80 bytes) before the op that writes it, unless it takes over a live
-/// input, and after its last reader on this timing. Calls of different lanes may overlap.
+/// input, and after its last reader on this timing; joined tensors together, before the op with which
+/// their block starts and after the last use of any. Calls of different lanes may overlap.
 class Poison {
  public:
   Poison(const Plan& plan, const RankBuffers& buffers, Bytes element_bytes);
@@ -62,12 +64,17 @@ class Poison {
 
  private:
   void fill(TensorId tensor);
+  void fill_joined(size_t block);
+  /// Blocks of the arena that hold joined tensors of the op.
+  std::set<size_t> joined_blocks(const Op& op) const;
 
   const Plan& plan_;
   const RankBuffers& buffers_;
   Bytes element_bytes_;
   std::vector<int32_t> num_readers_;  // by tensor; -1: never poisoned after use
   std::vector<std::atomic<int32_t>> readers_left_;
+  std::vector<int32_t> num_users_;  // by joined block: ops that read or write one of its tensors
+  std::vector<std::atomic<int32_t>> users_left_;
 };
 
 }  // namespace moe

@@ -9,7 +9,8 @@
 namespace moe {
 
 /// Float outputs that the op writes whole, and the parameter that it updates. Of an all-to-all
-/// none: its senders have been looked at.
+/// none: its senders have been looked at; nor of a view, nor of a part that holds some rows only
+/// (attr share): they are looked at where join_rows puts them together.
 std::vector<TensorId> finite_operands(const Graph& graph, const Op& op);
 
 }  // namespace moe

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string_view>
 
 #include "engine/base/rng.h"
@@ -122,6 +123,21 @@ std::vector<int32_t> map_values(const Graph& graph, const Op& op, const Rule& ru
   return rule.role == Role::kChoiceSlot ? m.choice_slot : m.slot_choice;
 }
 
+/// Each of the parts whose rows the op joins ends as far behind the one before, the last where the
+/// balanced routing's rows end. Nothing when the input is not an end tally.
+std::optional<int32_t> end_of_rows(const Graph& graph, OpId id, size_t input) {
+  const Op& op = graph.op(id);
+  const std::vector<Piece> joined = pieces(graph, op);
+  for (size_t p = 0; p < joined.size(); ++p) {
+    if (joined[p].end != op.inputs[input]) continue;
+    const Shape& blocks = graph.tensor(joined[p].end).shape;
+    const auto rows = static_cast<double>(graph.tensor(joined[p].whole).shape[blocks.size()]);
+    const double share = static_cast<double>(p + 1) / static_cast<double>(joined.size());
+    return static_cast<int32_t>(std::lround(share * balanced_fill(graph, id) * rows));
+  }
+  return std::nullopt;
+}
+
 /// Places an expert and source rank that the op's rows provide for.
 int64_t capacity_of(const Graph& graph, const Op& op) {
   const bool makes_rows = graph.def(op).name == std::string_view("dispatch");
@@ -147,6 +163,7 @@ double balanced_fill(const Graph& graph, OpId id) {
 std::vector<int32_t> index_values(const Graph& graph, OpId id, size_t input) {
   const Op& op = graph.op(id);
   const size_t n = index(num_elements(graph.tensor(op.inputs[input]).shape));
+  if (const auto end = end_of_rows(graph, id, input)) return std::vector<int32_t>(n, *end);
   const auto rule = std::find_if(std::begin(kRules), std::end(kRules), [&](const Rule& r) {
     return r.kind == graph.def(op).name && r.input == input;
   });

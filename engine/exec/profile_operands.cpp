@@ -154,13 +154,26 @@ ProfileOperands::ProfileOperands(const Graph& graph, OpId op)
   fill_inputs(graph, op);
 }
 
+void ProfileOperands::join(const Graph& graph, const Op& op) {
+  const auto place_of = [](const std::vector<TensorId>& list, TensorId t) {
+    return static_cast<size_t>(std::find(list.begin(), list.end(), t) - list.begin());
+  };
+  for (const Piece& p : pieces(graph, op)) {
+    const size_t input = place_of(op.inputs, p.piece), output = place_of(op.outputs, p.whole);
+    MOE_CHECK(input < op.inputs.size() && output < op.outputs.size(), "op '{}'", op.name);
+    joined_.push_back({input, output, p.offset * kElementBytes});
+  }
+}
+
 void ProfileOperands::lay_out(const Graph& graph, OpId id) {
   const Op& op = graph.op(id);
+  join(graph, op);
   taken_over_.assign(op.outputs.size(), -1);
   for (const auto& [out, in] : dying_aliases(graph, id)) {
     if (taken_over_[static_cast<size_t>(out)] < 0) taken_over_[static_cast<size_t>(out)] = in;
   }
-  const std::vector<int64_t> counts = operand_copies(graph, id);
+  std::vector<int64_t> counts = operand_copies(graph, id);
+  for (const Joined& joined : joined_) counts[joined.input] = 0;
   Bytes end = 0;
   std::vector<Bytes> offsets;
   const auto place = [&](TensorId t, int64_t count, std::vector<Copies>& copies) {
@@ -212,6 +225,9 @@ void ProfileOperands::next() {
   for (size_t i = 0; i < outputs_.size(); ++i) {
     outputs_[i] = taken_over_[i] >= 0 ? inputs_[static_cast<size_t>(taken_over_[i])]
                                       : output_copies_[i].at(call_);
+  }
+  for (const Joined& joined : joined_) {
+    inputs_[joined.input] = static_cast<std::byte*>(outputs_[joined.output]) + joined.offset;
   }
   for (const Overwritten& o : overwritten_) {
     std::memcpy(inputs_[o.input], o.pristine.data(), static_cast<size_t>(o.pristine.size()));

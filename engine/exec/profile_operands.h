@@ -46,11 +46,19 @@ class ProfileOperands {
     Storage pristine;
   };
 
+  /// An input that lies inside an output.
+  struct Joined {
+    size_t input, output;
+    Bytes offset;
+  };
+
+  void join(const Graph& graph, const Op& op);
   void lay_out(const Graph& graph, OpId op);
   void fill_inputs(const Graph& graph, OpId op);
 
   std::vector<Copies> input_copies_, output_copies_;  // first == null: absent
-  std::vector<int> taken_over_;                       // by output: the input it lies on, -1 none
+  std::vector<Joined> joined_;
+  std::vector<int> taken_over_;  // by output: the input it lies on, -1 none
   std::vector<Overwritten> overwritten_;
   std::vector<void*> inputs_, outputs_;
   Storage operands_{0}, scratch_{0};

@@ -269,6 +269,7 @@ std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOp
   const OpDef& def = graph.def(op);
   MOE_CHECK(options.ranks_beside > 0 && options.min_samples > 0, "{} ranks beside, {} samples",
             options.ranks_beside, options.min_samples);
+  MOE_CHECK(!is_view(graph, graph.op(op)), "op '{}' does nothing", graph.op(op).name);
   if (def.collective != Collective::kNone) return profile_collective(graph, op, options);
   if (def.run_f32 == nullptr) {
     throw user_error("op '{}': a {} has no CPU kernel, so it cannot be timed", graph.op(op).name,

@@ -29,6 +29,16 @@ std::vector<std::pair<int, int>> alias_pairs(const Graph& graph, const Op& op) {
   return pairs;
 }
 
+std::vector<Piece> pieces(const Graph& graph, const Op& op) {
+  const OpDef& def = graph.def(op);
+  return def.pieces == nullptr ? std::vector<Piece>() : def.pieces(graph, op);
+}
+
+bool is_view(const Graph& graph, const Op& op) {
+  const OpDef& def = graph.def(op);
+  return def.view != nullptr && def.view(op);
+}
+
 std::string output_name(const std::string& op, size_t i) {
   return i == 0 ? op : fmt::format("{}:{}", op, i);
 }

@@ -40,7 +40,8 @@ struct TensorSpec {
 /// tensor lie in one storage, part p in the rows from its begin tally up to its end tally.
 constexpr int kWhole = -1;  // not cut: all parts share it
 constexpr int kRows = -2;   // rows of slots, as many as the gate says
-constexpr int kTally = -3;  // counts: what this part and those before it use; the last part's is all
+constexpr int kTally =
+    -3;  // counts: what this part and those before it use; the last part's is all
 
 /// One allowed way to cut an op: for each input and output an axis, kWhole, kRows or kTally. Absent
 /// inputs are kWhole.
@@ -52,6 +53,13 @@ struct AxisTuple {
 /// part has as input `of_input`, or makes as output `of_output`.
 struct BeginInput {
   int input, of_input = -1, of_output = -1;
+};
+
+/// A tensor that lies inside another one's storage because an op joins them. Both have one dtype.
+struct Piece {
+  TensorId piece, whole;
+  int64_t offset = 0;  // in elements, from the whole's first to the piece's first
+  TensorId end = {};   // valid: the piece holds rows of the whole only, up to this end tally
 };
 
 template <class T>
@@ -87,6 +95,13 @@ struct OpDef {
   bool alias_each = false;
   /// Inputs that are overwritten in place; they must be parameters or states.
   std::vector<int> mutates = {};
+  /// What this very op joins in one storage; null: nothing. Where the pieces lie in their places
+  /// the kernel moves none of them.
+  std::vector<Piece> (*pieces)(const Graph&, const Op&) = nullptr;
+  /// This very op does nothing but join, so it writes nothing and costs nothing; null: never.
+  bool (*view)(const Op&) = nullptr;
+  /// Outputs of which the op writes a part only, and another op the rest.
+  std::vector<int> partly_written = {};
   /// Scratch bytes for one call, element size of T = elem_bytes; null: none.
   Bytes (*scratch_bytes)(const Graph&, const Op&, Bytes elem_bytes) = nullptr;
 
@@ -110,6 +125,11 @@ class OpTable {
 
 /// The (output, input) pairs of this op that exist and may share storage.
 std::vector<std::pair<int, int>> alias_pairs(const Graph& graph, const Op& op);
+
+/// What the op joins in one storage.
+std::vector<Piece> pieces(const Graph& graph, const Op& op);
+/// The op writes nothing: all of its outputs lie in the storage of its inputs, or the reverse.
+bool is_view(const Graph& graph, const Op& op);
 
 /// "<op>", "<op>:1", ...: the name of an op's output.
 std::string output_name(const std::string& op, size_t i);

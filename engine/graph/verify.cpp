@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "engine/base/errors.h"
+#include "engine/graph/joined.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {
@@ -119,6 +120,7 @@ class Verifier {
 void verify(const Graph& graph, std::string_view stage) {
   try {
     Verifier(graph).run();
+    check_joined(graph);
   } catch (const UserError& error) {
     throw user_error("{}: graph '{}': {}", stage, graph.name, error.what());
   }

@@ -193,6 +193,7 @@ const OpDef kAttnContextDx = {.name = "attn_context_dx",
                               .max_inputs = 3,
                               .infer = infer_context_dx,
                               .work = work_products<2, 2>,
+                              .partly_written = {1},
                               .run_f32 = run_context_dx<float>,
                               .run_f64 = run_context_dx<double>};
 

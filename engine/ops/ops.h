@@ -56,6 +56,12 @@
 //   add               a b -> y
 //   split             x -> parts...; attrs axis, sizes="4,4"
 //   concat            parts... -> x; attr axis
+//                     both: attr view=1 where only axes of length 1 stand before axis: the parts
+//                     lie in the whole's storage, and nothing moves
+//   join_rows         end[E]... part[E,C,..]... (or [El,P] and [El,P,C,..]) -> whole, as each part;
+//                     attr parts = k of each. All lie in one storage; part p holds the rows of a
+//                     block from end p-1 up to end p; those from the last end on become 0 (-1 in
+//                     index tensors)
 //
 // Attr share (of the batch, in 0..1) makes gate, dispatch, all_to_all, expert_linear, gelu and
 // combine one part of a batch: slots and tokens are numbered through the whole batch, rows lie

@@ -1,4 +1,6 @@
-// Cuts a tensor along an axis, and puts parts together.
+// Cuts a tensor along an axis, and puts parts together. With attr view=1 the parts lie inside the
+// whole's storage, and nothing moves.
+#include <algorithm>
 #include <charconv>
 #include <numeric>
 
@@ -16,6 +18,24 @@ size_t axis_of(const Graph& g, const Op& op) {
                      arg(g, op, 0).name, shape_text(x));
   }
   return axis;
+}
+
+bool view(const Op& op) {
+  return attr_int(op, "view") != 0;
+}
+
+/// The parts of a view are one stretch of memory each.
+void check_view(const Op& op, const Tensor& whole, size_t axis) {
+  const int64_t value = attr_int(op, "view");
+  if (value != 0 && value != 1) {
+    throw user_error("op '{}': attribute 'view' = {}, allowed: 0 or 1", op.name, value);
+  }
+  const auto end = whole.shape.begin() + static_cast<std::ptrdiff_t>(axis);
+  if (value == 0 || std::all_of(whole.shape.begin(), end, [](int64_t n) { return n == 1; })) return;
+  throw user_error(
+      "op '{}': attribute 'view' = 1 along axis {} of '{}' {}, allowed: axis 0, or only axes of "
+      "length 1 before it",
+      op.name, axis, whole.name, shape_text(whole.shape));
 }
 
 /// "4,4" -> {4, 4}
@@ -44,6 +64,7 @@ std::vector<int64_t> parse_sizes(const Op& op) {
 std::vector<TensorSpec> infer_split(const Graph& g, const Op& op) {
   const size_t axis = axis_of(g, op);
   const std::vector<int64_t> sizes = parse_sizes(op);
+  check_view(op, arg(g, op, 0), axis);
   Shape part = shape(g, op, 0);
   if (std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) != part[axis]) {
     throw user_error("op '{}': sizes '{}' do not sum to axis {} of '{}' {}", op.name,
@@ -59,6 +80,7 @@ std::vector<TensorSpec> infer_split(const Graph& g, const Op& op) {
 
 std::vector<TensorSpec> infer_concat(const Graph& g, const Op& op) {
   const size_t axis = axis_of(g, op);
+  check_view(op, arg(g, op, 0), axis);
   Shape whole = shape(g, op, 0);
   whole[axis] = 0;
   for (size_t i = 0; i < op.inputs.size(); ++i) {
@@ -81,7 +103,27 @@ std::vector<TensorSpec> infer_concat(const Graph& g, const Op& op) {
 }
 
 Work work(const Graph& g, const Op& op, const WorkContext&) {
-  return {.bytes = io_bytes(g, op)};
+  return {.bytes = view(op) ? 0 : io_bytes(g, op)};
+}
+
+/// Of a view: the parts one behind the other.
+std::vector<Piece> one_by_one(const Graph& g, const Op& op, const std::vector<TensorId>& parts,
+                              TensorId whole) {
+  std::vector<Piece> pieces;
+  int64_t offset = 0;
+  for (size_t i = 0; view(op) && i < parts.size(); ++i) {
+    pieces.push_back({parts[i], whole, offset});
+    offset += num_elements(g.tensor(parts[i]).shape);
+  }
+  return pieces;
+}
+
+std::vector<Piece> pieces_split(const Graph& g, const Op& op) {
+  return one_by_one(g, op, op.outputs, op.inputs[0]);
+}
+
+std::vector<Piece> pieces_concat(const Graph& g, const Op& op) {
+  return one_by_one(g, op, op.inputs, op.outputs[0]);
 }
 
 void gradient_split(GradContext& c, OpId) {
@@ -125,7 +167,8 @@ Layout layout_of(const Tensor& tensor, size_t axis, int64_t float_bytes) {
   return layout;
 }
 
-/// Moves between the whole and its parts, which are `ids` at `pointers`.
+/// Moves between the whole and its parts, which are `ids` at `pointers`; a part of a view stays
+/// where it lies in its place.
 template <bool kToParts, class T>
 void move_parts(const KernelCall<T>& c, TensorId whole_id, void* whole_data,
                 const std::vector<TensorId>& ids, std::span<void* const> pointers) {
@@ -136,6 +179,10 @@ void move_parts(const KernelCall<T>& c, TensorId whole_id, void* whole_data,
   auto* at = static_cast<char*>(whole_data);
   for (size_t i = 0; i < ids.size(); ++i) {
     const int64_t width = c.graph.tensor(ids[i]).shape[axis] * layout.inner_bytes;
+    if (pointers[i] == at && layout.outer == 1) {
+      at += width;
+      continue;
+    }
     if (kToParts) {
       c.k.copy_2d(pointers[i], width, at, whole_pitch, width, layout.outer, c.stream);
     } else {
@@ -159,23 +206,28 @@ constexpr int kMaxParts = 1 << 16;
 
 }  // namespace
 
-const OpDef kSplit = {.name = "split",
-                      .doc = "cuts along attr axis into lengths attr sizes, as \"4,4\"",
-                      .min_inputs = 1,
-                      .max_inputs = 1,
-                      .infer = infer_split,
-                      .work = work,
-                      .gradient = gradient_split,
-                      .run_f32 = run_split<float>,
-                      .run_f64 = run_split<double>};
+const OpDef kSplit = {
+    .name = "split",
+    .doc = "cuts along attr axis into lengths attr sizes, as \"4,4\"; attr view=1: in place",
+    .min_inputs = 1,
+    .max_inputs = 1,
+    .infer = infer_split,
+    .work = work,
+    .gradient = gradient_split,
+    .pieces = pieces_split,
+    .view = view,
+    .run_f32 = run_split<float>,
+    .run_f64 = run_split<double>};
 
 const OpDef kConcat = {.name = "concat",
-                       .doc = "puts parts together along attr axis",
+                       .doc = "puts parts together along attr axis; attr view=1: in place",
                        .min_inputs = 1,
                        .max_inputs = kMaxParts,
                        .infer = infer_concat,
                        .work = work,
                        .gradient = gradient_concat,
+                       .pieces = pieces_concat,
+                       .view = view,
                        .run_f32 = run_concat<float>,
                        .run_f64 = run_concat<double>};
 

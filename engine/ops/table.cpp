@@ -19,6 +19,7 @@ const OpTable& op_table() {
       &kCombine,       &kCombineDx,      &kCombineDweight,
       &kCrossEntropy,  &kAllReduce,      &kSgd,
       &kAdd,           &kSplit,          &kConcat,
+      &kJoinRows,
   });
   return table;
 }

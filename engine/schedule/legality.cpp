@@ -1,12 +1,12 @@
 #include "engine/schedule/legality.h"
 
 #include <algorithm>
-#include <map>
 
 #include "engine/base/errors.h"
+#include "engine/graph/joined.h"
 #include "engine/graph/op_def.h"
-#include "engine/schedule/lifetime.h"
 #include "engine/schedule/precedence.h"
+#include "engine/schedule/storage.h"
 
 namespace moe {
 namespace {
@@ -35,6 +35,12 @@ class Door {
   const Graph& graph_;
   const Schedule& schedule_;
 };
+
+/// The tally of all rows that the op joins: its last part's. Invalid where it joins none.
+TensorId end_of_rows(const Graph& graph, const Op& op) {
+  const std::vector<Piece> joined = pieces(graph, op);
+  return joined.empty() ? TensorId() : joined.back().end;
+}
 
 std::string Door::stages(OpId op) const {
   std::vector<std::string> names;
@@ -145,13 +151,22 @@ void Door::check_same_collectives(std::span<const LaneOrders> ranks, size_t rank
 }
 
 /// The op that made the routing which these indices belong to; ops from indices to indices (an
-/// exchange of counts) pass it on.
+/// exchange of counts) pass it on, and of a batch routed in parts it is the first one's.
 OpId Door::routing_of(const std::vector<OpId>& producer, TensorId indices) const {
   while (producer[indices.index()].valid()) {
     const OpId made = producer[indices.index()];
+    if (const TensorId end = end_of_rows(graph_, graph_.op(made)); end.valid()) {
+      indices = end;
+      continue;
+    }
     const std::vector<TensorId>& inputs = graph_.op(made).inputs;
-    if (inputs.empty() || graph_.tensor(inputs[0]).dtype != DType::kI32) return made;
-    indices = inputs[0];
+    TensorId from = inputs.empty() ? TensorId() : inputs[0];
+    for (const BeginInput& begin : graph_.def(made).begins) {
+      const auto at = static_cast<size_t>(begin.input);
+      if (begin.of_output >= 0 && at < inputs.size() && inputs[at].valid()) from = inputs[at];
+    }
+    if (!from.valid() || graph_.tensor(from).dtype != DType::kI32) return made;
+    indices = from;
   }
   return {};
 }
@@ -161,6 +176,8 @@ OpId Door::routing_of(const std::vector<OpId>& producer, TensorId indices) const
 OpId Door::routing_of_rows(const std::vector<OpId>& producer, OpId op) const {
   for (OpId at = producer[graph_.op(op).inputs[0].index()]; at.valid();) {
     const std::vector<TensorId>& inputs = graph_.op(at).inputs;
+    const TensorId end = end_of_rows(graph_, graph_.op(at));
+    if (end.valid()) return routing_of(producer, end);
     for (const TensorId t : inputs) {
       if (!t.valid() || graph_.tensor(t).dtype != DType::kI32) continue;
       if (producer[t.index()].valid()) return routing_of(producer, t);
@@ -234,122 +251,6 @@ void check_joint_order(const Graph& graph, const Schedule& schedule,
   }
 }
 
-/// Walks the ops one by one and keeps who owns each byte of the arena. A new owner must come after
-/// every use of the last one; by transitivity it then comes after all earlier ones.
-class ArenaWalk {
- public:
-  ArenaWalk(const Graph& graph, const Door& door, const HappensBefore& hb, const MemoryPlan& memory)
-      : graph_(graph), door_(door), hb_(hb), memory_(memory), uses_(graph) {}
-
-  void run() {
-    for (const OpId op : hb_.serial()) {
-      for (size_t i = 0; i < graph_.op(op).outputs.size(); ++i) write(op, i);
-    }
-  }
-
- private:
-  struct Owned {
-    Bytes end;
-    TensorId by;
-  };
-
-  void write(OpId op, size_t output) {
-    const TensorId t = graph_.op(op).outputs[output];
-    const Buffer& buffer = memory_.buffers[t.index()];
-    if (buffer.persistent || buffer.bytes == 0) return;
-    const Bytes begin = buffer.offset, end = buffer.offset + buffer.bytes;
-    if (begin < 0 || end > memory_.arena_bytes) {
-      throw run_error(
-          "illegal schedule: tensor '{}' of op '{}' on lane '{}' lies at bytes {} to {} of an "
-          "arena "
-          "of {} (stage 'memory')",
-          graph_.tensor(t).name, graph_.op(op).name, door_.lane_name(op), begin, end,
-          memory_.arena_bytes);
-    }
-    auto it = owned_.upper_bound(begin);
-    if (it != owned_.begin() && std::prev(it)->second.end > begin) --it;
-    while (it != owned_.end() && it->first < end) {
-      const Bytes other_begin = it->first;
-      const Owned other = it->second;
-      check_over(other.by, op, output);
-      it = owned_.erase(it);
-      if (other_begin < begin) owned_[other_begin] = {begin, other.by};
-      if (other.end > end) it = owned_.emplace(end, other).first;
-    }
-    owned_[begin] = {end, t};
-  }
-
-  void check_over(TensorId old, OpId op, size_t output) const {
-    if (is_result(graph_, uses_, old)) fail(old, op, output, OpId());
-    const OpId maker = uses_.producer[old.index()];
-    if (!hb_.before(maker, op)) fail(old, op, output, maker);
-    for (const OpId reader : uses_.readers[old.index()]) {
-      if (hb_.before(reader, op) || (reader == op && in_place(old, op, output))) continue;
-      fail(old, op, output, reader);
-    }
-  }
-
-  bool in_place(TensorId old, OpId op, size_t output) const {
-    const std::vector<TensorId>& inputs = graph_.op(op).inputs;
-    const TensorId made = graph_.op(op).outputs[output];
-    if (std::count(inputs.begin(), inputs.end(), old) != 1 ||
-        memory_.buffers[made.index()].offset != memory_.buffers[old.index()].offset) {
-      return false;
-    }
-    const auto pairs = alias_pairs(graph_, graph_.op(op));
-    return std::any_of(pairs.begin(), pairs.end(), [&](const std::pair<int, int>& pair) {
-      return static_cast<size_t>(pair.first) == output &&
-             inputs[static_cast<size_t>(pair.second)] == old;
-    });
-  }
-
-  [[noreturn]] void fail(TensorId old, OpId op, size_t output, OpId user) const {
-    const std::string still =
-        !user.valid() ? "which the step returns"
-        : user == op
-            ? "which the op itself still reads"
-            : fmt::format("which op '{}' on lane '{}' may still use: no edge orders it first",
-                          graph_.op(user).name, door_.lane_name(user));
-    throw run_error(
-        "illegal schedule: op '{}' on lane '{}' writes tensor '{}' into the storage of tensor "
-        "'{}', {} (stage 'memory')",
-        graph_.op(op).name, door_.lane_name(op), graph_.tensor(graph_.op(op).outputs[output]).name,
-        graph_.tensor(old).name, still);
-  }
-
-  const Graph& graph_;
-  const Door& door_;
-  const HappensBefore& hb_;
-  const MemoryPlan& memory_;
-  TensorUses uses_;
-  std::map<Bytes, Owned> owned_;  // by first byte
-};
-
-void check_persistent(const Graph& graph, const MemoryPlan& memory) {
-  std::vector<TensorId> kept;
-  for (size_t i = 0; i < memory.buffers.size(); ++i) {
-    const TensorId t(static_cast<int64_t>(i));
-    if (is_persistent(graph, t) != memory.buffers[i].persistent) {
-      throw run_error("illegal schedule: tensor '{}' is {}in persistent storage (stage 'memory')",
-                      graph.tensor(t).name, memory.buffers[i].persistent ? "" : "not ");
-    }
-    if (memory.buffers[i].persistent) kept.push_back(t);
-  }
-  const auto buffer = [&memory](TensorId t) { return memory.buffers[t.index()]; };
-  std::sort(kept.begin(), kept.end(),
-            [&](TensorId a, TensorId b) { return buffer(a).offset < buffer(b).offset; });
-  Bytes end = 0;
-  for (const TensorId t : kept) {
-    if (buffer(t).offset < end || buffer(t).offset + buffer(t).bytes > memory.persistent_bytes) {
-      throw run_error(
-          "illegal schedule: persistent tensor '{}' overlaps another one or the end "
-          "(stage 'memory')",
-          graph.tensor(t).name);
-    }
-    end = buffer(t).offset + buffer(t).bytes;
-  }
-}
-
 }  // namespace
 
 void check_legal(const Graph& graph, const Schedule& schedule, std::span<const LaneOrders> ranks,
@@ -360,7 +261,8 @@ void check_legal(const Graph& graph, const Schedule& schedule, std::span<const L
   const Door door(graph, schedule);
   door.check_lanes();
   door.check_counts();
-  check_persistent(graph, memory);
+  const JoinedTensors joined(graph);
+  check_places(graph, joined, memory);
   std::vector<LaneOrders> distinct;
   for (size_t r = 0; r < ranks.size(); ++r) {
     const auto same = [&](const LaneOrders& other) { return other.lanes == ranks[r].lanes; };
@@ -368,7 +270,7 @@ void check_legal(const Graph& graph, const Schedule& schedule, std::span<const L
     door.check_each_op_once(ranks[r], r);
     door.check_edges_on_lanes(ranks[r], r);
     door.check_same_collectives(ranks, r);
-    ArenaWalk(graph, door, HappensBefore(graph, schedule, ranks[r]), memory).run();
+    check_reuse(graph, schedule, joined, HappensBefore(graph, schedule, ranks[r]), memory);
     distinct.push_back(ranks[r]);
   }
   if (distinct.size() > 1) check_joint_order(graph, schedule, distinct);

@@ -1,9 +1,14 @@
 #include "engine/schedule/memory.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <numeric>
+#include <span>
+#include <utility>
 
 #include "engine/base/errors.h"
+#include "engine/graph/joined.h"
 #include "engine/graph/op_def.h"
 #include "engine/schedule/interference.h"
 #include "engine/schedule/lifetime.h"
@@ -62,12 +67,85 @@ void choose_aliases(const Facts& facts, std::vector<Buffer>& buffers) {
       const TensorId to = op.outputs[static_cast<size_t>(out)];
       const TensorId from = op.inputs[static_cast<size_t>(in)];
       Buffer& buffer = buffers[to.index()];
-      if (buffer.alias_of.valid() || taken[from.index()] ||
+      const bool joined = buffer.joined >= 0 || buffers[from.index()].joined >= 0;
+      if (joined || buffer.alias_of.valid() || taken[from.index()] ||
           buffer.bytes != buffers[from.index()].bytes || !facts.dies_at(from, id)) {
         continue;
       }
       buffer.alias_of = from;
       taken[from.index()] = true;
+    }
+  }
+}
+
+std::vector<size_t> places_of(const std::vector<OpId>& serial) {
+  std::vector<size_t> place(serial.size());
+  for (size_t i = 0; i < serial.size(); ++i) place[serial[i].index()] = i;
+  return place;
+}
+
+/// The last op of the serial order that on any timing is, or is over before, the first op that
+/// writes one of these.
+OpId start_of(const Facts& facts, const std::vector<size_t>& place,
+              const std::vector<TensorId>& members) {
+  std::vector<OpId> writers;
+  for (const TensorId t : members) {
+    const OpId maker = facts.uses.producer[t.index()];
+    if (maker.valid() && !is_view(facts.graph, facts.graph.op(maker))) writers.push_back(maker);
+  }
+  const std::vector<OpId>& serial = facts.hb.serial();
+  size_t at = serial.size();
+  for (const OpId writer : writers) at = std::min(at, place[writer.index()] + 1);
+  while (at-- > 0) {
+    const bool first = std::all_of(writers.begin(), writers.end(), [&](OpId writer) {
+      return serial[at] == writer || facts.hb.before(serial[at], writer);
+    });
+    if (first) return serial[at];
+  }
+  std::vector<std::string> names;
+  for (const TensorId t : members) names.push_back(facts.graph.tensor(t).name);
+  throw run_error(
+      "illegal schedule: tensors '{}' share one storage, but no op stands before all that write "
+      "them: order one of their ops first (stage 'memory')",
+      fmt::join(names, "', '"));
+}
+
+/// The groups of tensors that ops join; a member's offset is in its group's block for now.
+void add_joined(const Facts& facts, Bytes element_bytes, MemoryPlan& plan) {
+  const JoinedTensors joined(facts.graph);
+  const std::vector<size_t> place = places_of(facts.hb.serial());
+  for (const JoinedTensors::Group& group : joined.groups) {
+    const auto number = static_cast<int32_t>(plan.joined.size());
+    const Bytes size = element_size(facts.graph.tensor(group.members[0]).dtype, element_bytes);
+    JoinedBlock block{.members = group.members, .bytes = round_up(group.num_elements * size)};
+    for (const TensorId t : group.members) {
+      Buffer& buffer = plan.buffers[t.index()];
+      buffer.bytes = num_elements(facts.graph.tensor(t).shape) * size;
+      buffer.offset = joined.offset[t.index()] * size;
+      buffer.joined = number;
+      block.persistent |= is_persistent(facts.graph, t);
+    }
+    if (!block.persistent) block.start = start_of(facts, place, group.members);
+    plan.joined.push_back(std::move(block));
+  }
+}
+
+/// Offsets in persistent storage, in the order of tensors; a group stands where its first member
+/// would.
+void place_persistent(const Graph& graph, MemoryPlan& plan) {
+  const auto place = [&plan](Bytes bytes) {
+    return std::exchange(plan.persistent_bytes, plan.persistent_bytes + bytes);
+  };
+  for (size_t i = 0; i < plan.buffers.size(); ++i) {
+    const TensorId t(static_cast<int64_t>(i));
+    Buffer& buffer = plan.buffers[i];
+    if (buffer.joined < 0) {
+      buffer.persistent = is_persistent(graph, t);
+      if (buffer.persistent) buffer.offset = place(buffer.bytes);
+    } else {
+      JoinedBlock& block = plan.joined[static_cast<size_t>(buffer.joined)];
+      buffer.persistent = block.persistent;
+      if (block.persistent && t == block.members[0]) block.offset = place(block.bytes);
     }
   }
 }
@@ -78,31 +156,49 @@ struct Blocks {
   std::vector<int32_t> of;  // by tensor, -1: not in the arena
 };
 
-Blocks make_blocks(const Facts& facts, const LaneOrders& orders,
-                   const std::vector<Buffer>& buffers) {
-  Blocks blocks{{}, std::vector<int32_t>(buffers.size(), -1)};
-  const auto add = [&](OpId op, TensorId t) {
-    const TensorId from = buffers[t.index()].alias_of;
-    if (from.valid()) {
-      blocks.of[t.index()] = blocks.of[from.index()];
-    } else {
-      blocks.of[t.index()] = static_cast<int32_t>(blocks.list.size());
-      blocks.list.push_back(
-          {op, std::vector<int32_t>(orders.lanes.size()), buffers[t.index()].bytes, 0});
-    }
-  };
-  for (const std::vector<OpId>& lane : orders.lanes) {  // first the blocks of roots, by start
+/// Tensors that begin a block.
+struct Root {
+  OpId start;
+  Bytes bytes;
+  std::span<const TensorId> tensors;
+};
+
+std::vector<Root> roots_of(const Facts& facts, const LaneOrders& orders, const MemoryPlan& plan) {
+  std::vector<Root> roots;
+  for (const std::vector<OpId>& lane : orders.lanes) {
     for (const OpId op : lane) {
-      for (const TensorId t : facts.graph.op(op).outputs) {
-        if (!buffers[t.index()].alias_of.valid()) add(op, t);
+      for (const TensorId& t : facts.graph.op(op).outputs) {
+        const Buffer& buffer = plan.buffers[t.index()];
+        if (buffer.joined >= 0 || buffer.alias_of.valid()) continue;
+        roots.push_back({op, buffer.bytes, {&t, 1}});
       }
     }
   }
-  for (const OpId op : facts.hb.serial()) {  // then the chains: an alias stands after its source
+  for (const JoinedBlock& block : plan.joined) {
+    if (!block.persistent) roots.push_back({block.start, block.bytes, block.members});
+  }
+  const auto key = [&facts](const Root& root) {
+    return std::pair(facts.hb.lane(root.start), facts.hb.index(root.start));
+  };
+  std::stable_sort(roots.begin(), roots.end(),
+                   [&key](const Root& a, const Root& b) { return key(a) < key(b); });
+  return roots;
+}
+
+Blocks make_blocks(const Facts& facts, const LaneOrders& orders, const MemoryPlan& plan) {
+  Blocks blocks{{}, std::vector<int32_t>(plan.buffers.size(), -1)};
+  for (const Root& root : roots_of(facts, orders, plan)) {
+    for (const TensorId t : root.tensors) {
+      blocks.of[t.index()] = static_cast<int32_t>(blocks.list.size());
+    }
+    blocks.list.push_back({root.start, std::vector<int32_t>(orders.lanes.size()), root.bytes, 0});
+  }
+  for (const OpId op : facts.hb.serial()) {  // an alias stands after its source
     for (const TensorId t : facts.graph.op(op).outputs) {
-      if (buffers[t.index()].alias_of.valid()) add(op, t);
-      const auto block = static_cast<size_t>(blocks.of[t.index()]);
-      facts.add_uses(t, orders, blocks.list[block].over);
+      const TensorId from = plan.buffers[t.index()].alias_of;
+      if (from.valid()) blocks.of[t.index()] = blocks.of[from.index()];
+      const int32_t block = blocks.of[t.index()];
+      if (block >= 0) facts.add_uses(t, orders, blocks.list[static_cast<size_t>(block)].over);
     }
   }
   return blocks;
@@ -116,8 +212,7 @@ struct Life {
 std::vector<Life> serial_lives(const Facts& facts, const LaneOrders& orders,
                                const std::vector<Block>& blocks) {
   const std::vector<OpId>& serial = facts.hb.serial();
-  std::vector<size_t> place(serial.size());
-  for (size_t i = 0; i < serial.size(); ++i) place[serial[i].index()] = i;
+  const std::vector<size_t> place = places_of(serial);
   std::vector<Life> lives;
   for (const Block& block : blocks) {
     Life life{place[block.start.index()], place[block.start.index()]};
@@ -173,6 +268,23 @@ Bytes place_blocks(const Interference& interference, std::vector<Block>& blocks)
   return arena;
 }
 
+void set_offsets(const Blocks& blocks, MemoryPlan& plan) {
+  const auto offset_of = [&blocks](TensorId t) {
+    return blocks.list[static_cast<size_t>(blocks.of[t.index()])].offset;
+  };
+  for (JoinedBlock& joined : plan.joined) {
+    if (!joined.persistent) joined.offset = offset_of(joined.members[0]);
+  }
+  for (size_t i = 0; i < plan.buffers.size(); ++i) {
+    Buffer& buffer = plan.buffers[i];
+    if (buffer.joined >= 0) {
+      buffer.offset += plan.joined[static_cast<size_t>(buffer.joined)].offset;
+    } else if (blocks.of[i] >= 0) {
+      buffer.offset = offset_of(TensorId(static_cast<int64_t>(i)));
+    }
+  }
+}
+
 Bytes scratch(const Graph& graph, const LaneOrders& orders, Bytes element_bytes) {
   Bytes total = 0;
   for (const std::vector<OpId>& lane : orders.lanes) {
@@ -199,23 +311,16 @@ MemoryPlan plan_memory(const Graph& graph, const Schedule& schedule, const LaneO
   MemoryPlan plan;
   plan.buffers.resize(graph.tensors().size());
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
-    const TensorId t(static_cast<int64_t>(i));
-    const Tensor& tensor = graph.tensor(t);
-    Buffer& buffer = plan.buffers[i];
-    buffer.bytes = round_up(num_elements(tensor.shape) * element_size(tensor.dtype, element_bytes));
-    buffer.persistent = is_persistent(graph, t);
-    if (!buffer.persistent) continue;
-    buffer.offset = plan.persistent_bytes;
-    plan.persistent_bytes += buffer.bytes;
+    const Tensor& tensor = graph.tensors()[i];
+    plan.buffers[i].bytes =
+        round_up(num_elements(tensor.shape) * element_size(tensor.dtype, element_bytes));
   }
+  add_joined(facts, element_bytes, plan);
+  place_persistent(graph, plan);
   choose_aliases(facts, plan.buffers);
-  Blocks blocks = make_blocks(facts, orders, plan.buffers);
+  Blocks blocks = make_blocks(facts, orders, plan);
   plan.arena_bytes = place_blocks(Interference(hb, orders, blocks.list), blocks.list);
-  for (size_t i = 0; i < plan.buffers.size(); ++i) {
-    if (blocks.of[i] >= 0) {
-      plan.buffers[i].offset = blocks.list[static_cast<size_t>(blocks.of[i])].offset;
-    }
-  }
+  set_offsets(blocks, plan);
   const std::vector<Bytes> alive =
       alive_bytes(blocks.list, serial_lives(facts, orders, blocks.list), graph.num_ops());
   plan.liveness_bytes = *std::max_element(alive.begin(), alive.end());
@@ -229,15 +334,24 @@ std::vector<std::string> peak_holders(const Graph& graph, const Schedule& schedu
   const HappensBefore hb(graph, schedule, orders);
   const TensorUses uses(graph);
   const Facts facts{graph, hb, uses};
-  const Blocks blocks = make_blocks(facts, orders, plan.buffers);
+  const Blocks blocks = make_blocks(facts, orders, plan);
   const std::vector<Life> lives = serial_lives(facts, orders, blocks.list);
   const std::vector<Bytes> alive = alive_bytes(blocks.list, lives, graph.num_ops());
   const auto peak =
       static_cast<size_t>(std::max_element(alive.begin(), alive.end()) - alive.begin());
-  // A chain of aliases is held by the tensor that was written last.
+  const auto bytes = [&plan](TensorId t) { return plan.buffers[t.index()].bytes; };
+  const auto smaller = [&bytes](TensorId a, TensorId b) { return bytes(a) < bytes(b); };
+  // Joined tensors are held by the largest, a chain of aliases by the one that was written last.
   std::vector<TensorId> holder(blocks.list.size());
+  for (const JoinedBlock& block : plan.joined) {
+    if (block.persistent) continue;
+    const auto& members = block.members;
+    holder[static_cast<size_t>(blocks.of[members[0].index()])] =
+        *std::max_element(members.begin(), members.end(), smaller);
+  }
   for (size_t i = 0; i < std::min(peak + 1, graph.num_ops()); ++i) {
     for (const TensorId t : graph.op(hb.serial()[i]).outputs) {
+      if (plan.buffers[t.index()].joined >= 0) continue;
       holder[static_cast<size_t>(blocks.of[t.index()])] = t;
     }
   }
@@ -246,11 +360,11 @@ std::vector<std::string> peak_holders(const Graph& graph, const Schedule& schedu
     if (lives[b].from <= peak && peak <= lives[b].to) held.push_back(holder[b]);
   }
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
-    if (plan.buffers[i].persistent) held.emplace_back(static_cast<int64_t>(i));
+    const TensorId t(static_cast<int64_t>(i));
+    if (is_persistent(graph, t)) held.push_back(t);
   }
-  const auto bytes = [&plan](TensorId t) { return plan.buffers[t.index()].bytes; };
   std::stable_sort(held.begin(), held.end(),
-                   [&](TensorId a, TensorId b) { return bytes(a) > bytes(b); });
+                   [&smaller](TensorId a, TensorId b) { return smaller(b, a); });
   held.resize(std::min(held.size(), count));
   std::vector<std::string> lines;
   for (const TensorId t : held) {

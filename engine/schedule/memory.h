@@ -11,16 +11,30 @@
 namespace moe {
 
 struct Buffer {
-  Bytes offset = 0;  // in the arena; in persistent storage for parameters, states and inputs
-  Bytes bytes = 0;   // rounded up to kAlignment
-  bool persistent = false;
-  TensorId alias_of;  // the tensor whose storage this one took over, or invalid
+  Bytes offset = 0;         // in the arena, or in persistent storage
+  Bytes bytes = 0;          // rounded up to kAlignment; exact where ops join the tensor with others
+  bool persistent = false;  // parameters, states and inputs, and what is joined with one
+  TensorId alias_of;        // the tensor whose storage this one took over, or invalid
+  int32_t joined = -1;      // index into MemoryPlan::joined, -1: the tensor shares with nobody
 };
 
 constexpr Bytes kAlignment = 64;
 
+/// Storage of tensors that ops join (graph/joined.h), in use until the last use of any of them. None
+/// of them takes over other storage, or is taken over.
+struct JoinedBlock {
+  std::vector<TensorId> members;
+  Bytes offset = 0;
+  Bytes bytes = 0;
+  bool persistent = false;
+  /// The last op that on any timing is, or is over before, the first op that writes a member;
+  /// invalid where persistent.
+  OpId start;
+};
+
 struct MemoryPlan {
   std::vector<Buffer> buffers;  // by tensor
+  std::vector<JoinedBlock> joined;
   Bytes arena_bytes = 0;
   Bytes persistent_bytes = 0;
   Bytes scratch_bytes = 0;  // the largest scratch of one op a lane
@@ -30,7 +44,8 @@ struct MemoryPlan {
 };
 
 /// element_bytes: 0 takes each tensor's dtype; 4 or 8 sizes floating-point tensors for execution in
-/// float or double (index tensors stay i32, the loss is a double).
+/// float or double (index tensors stay i32, the loss is a double). Throws RunError naming the tensors
+/// when ops join tensors whose first writers no op precedes.
 MemoryPlan plan_memory(const Graph& graph, const Schedule& schedule, const LaneOrders& orders,
                        Bytes element_bytes = 0);
 

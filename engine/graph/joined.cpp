@@ -1,0 +1,183 @@
+#include "engine/graph/joined.h"
+
+#include <algorithm>
+#include <map>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+
+namespace moe {
+namespace {
+
+/// Union-find whose trees know how far each tensor lies behind its parent.
+class Places {
+ public:
+  explicit Places(size_t num_tensors) : parent_(num_tensors), behind_(num_tensors) {
+    for (size_t t = 0; t < num_tensors; ++t) parent_[t] = t;
+  }
+
+  struct Place {
+    size_t root;
+    int64_t offset;  // from the root's first element
+  };
+
+  Place find(size_t t) {
+    Place place{t, 0};
+    for (; parent_[place.root] != place.root; place.root = parent_[place.root]) {
+      place.offset += behind_[place.root];
+    }
+    int64_t left = place.offset;
+    for (size_t at = t; parent_[at] != at;) {  // hangs the path below the root
+      const size_t next = parent_[at];
+      const int64_t step = behind_[at];
+      parent_[at] = place.root;
+      behind_[at] = left;
+      left -= step;
+      at = next;
+    }
+    return place;
+  }
+
+  /// b lies `distance` behind a. Returns where b already lies from a when that is elsewhere.
+  int64_t join(size_t a, size_t b, int64_t distance) {
+    const Place x = find(a), y = find(b);
+    if (x.root == y.root) return y.offset - x.offset;
+    parent_[y.root] = x.root;
+    behind_[y.root] = x.offset + distance - y.offset;
+    return distance;
+  }
+
+ private:
+  std::vector<size_t> parent_;
+  std::vector<int64_t> behind_;
+};
+
+bool is_source(const Tensor& tensor) {
+  return tensor.kind == TensorKind::kInput || tensor.kind == TensorKind::kParam ||
+         tensor.kind == TensorKind::kState;
+}
+
+/// What may be wrong with groups as a whole.
+class Checker {
+ public:
+  explicit Checker(const Graph& graph)
+      : graph_(graph), producer_(graph.producers()), joined_(graph) {
+    for (size_t i = 0; i < graph.num_ops(); ++i) {
+      const OpId id(static_cast<int64_t>(i));
+      if (!graph.removed(id)) look_at(id);
+    }
+  }
+
+  void check_overlaps() const {
+    for (const JoinedTensors::Group& group : joined_.groups) {
+      std::vector<TensorId> written;
+      std::copy_if(group.members.begin(), group.members.end(), std::back_inserter(written),
+                   [this](TensorId t) { return has_values_of_its_own(t); });
+      std::stable_sort(written.begin(), written.end(),
+                       [this](TensorId a, TensorId b) { return begin(a) < begin(b); });
+      for (size_t i = 0; i < written.size(); ++i) {
+        for (size_t j = i + 1; j < written.size() && begin(written[j]) < end(written[i]); ++j) {
+          if (!rows_of_one_op(written[i], written[j])) fail(written[i], written[j]);
+        }
+      }
+    }
+  }
+
+ private:
+  void look_at(OpId id) {
+    const Op& op = graph_.op(id);
+    for (const Piece& piece : pieces(graph_, op)) {
+      joined_by_[piece.piece] = joined_by_[piece.whole] = id;
+      if (!piece.end.valid()) continue;
+      const Tensor& tensor = graph_.tensor(piece.piece);
+      if (is_source(tensor)) {
+        throw user_error("op '{}' joins rows of tensor '{}', which is a {}", op.name, tensor.name,
+                         tensor_kind_name(tensor.kind));
+      }
+      rows_[piece.piece].push_back(piece.whole);
+      if (rows_[piece.whole].empty()) rows_[piece.whole].push_back(piece.whole);
+    }
+    for (const int m : graph_.def(op).mutates) {
+      const TensorId t = op.inputs[static_cast<size_t>(m)];
+      if (joined_.group_of[t.index()] < 0) continue;
+      throw user_error("op '{}' overwrites tensor '{}', whose storage other tensors share", op.name,
+                       graph_.tensor(t).name);
+    }
+  }
+
+  /// Made by an op that writes, or there before the step.
+  bool has_values_of_its_own(TensorId t) const {
+    const OpId maker = producer_[t.index()];
+    return maker.valid() ? !is_view(graph_, graph_.op(maker)) : is_source(graph_.tensor(t));
+  }
+
+  int64_t begin(TensorId t) const { return joined_.offset[t.index()]; }
+  int64_t end(TensorId t) const { return begin(t) + num_elements(graph_.tensor(t).shape); }
+
+  bool rows_of_one_op(TensorId a, TensorId b) const {
+    const auto x = rows_.find(a), y = rows_.find(b);
+    if (x == rows_.end() || y == rows_.end()) return false;
+    return std::find_first_of(x->second.begin(), x->second.end(), y->second.begin(),
+                              y->second.end()) != x->second.end();
+  }
+
+  [[noreturn]] void fail(TensorId a, TensorId b) const {
+    throw user_error("op '{}' puts tensor '{}' where tensor '{}' has values of its own",
+                     graph_.op(joined_by_.at(b)).name, graph_.tensor(b).name,
+                     graph_.tensor(a).name);
+  }
+
+  const Graph& graph_;
+  std::vector<OpId> producer_;
+  JoinedTensors joined_;
+  std::map<TensorId, OpId> joined_by_;  // the last op that joins it to another
+  /// Of each tensor that is rows or made of rows, the wholes.
+  std::map<TensorId, std::vector<TensorId>> rows_;
+};
+
+}  // namespace
+
+JoinedTensors::JoinedTensors(const Graph& graph)
+    : group_of(graph.tensors().size(), -1), offset(graph.tensors().size()) {
+  Places places(graph.tensors().size());
+  std::vector<TensorId> joined;
+  for (const Op& op : graph.ops()) {
+    if (!op.kind.valid()) continue;
+    for (const Piece& p : pieces(graph, op)) {
+      const int64_t lies = places.join(p.whole.index(), p.piece.index(), p.offset);
+      if (lies != p.offset) {
+        throw user_error("op '{}' wants tensor '{}' at element {} of '{}', where it lies at {}",
+                         op.name, graph.tensor(p.piece).name, p.offset, graph.tensor(p.whole).name,
+                         lies);
+      }
+      joined.insert(joined.end(), {p.piece, p.whole});
+    }
+  }
+  std::sort(joined.begin(), joined.end());
+  joined.erase(std::unique(joined.begin(), joined.end()), joined.end());
+  std::map<size_t, int32_t> group_of_root;
+  for (const TensorId t : joined) {
+    const Places::Place place = places.find(t.index());
+    const auto next = static_cast<int32_t>(groups.size());
+    const auto [found, is_new] = group_of_root.try_emplace(place.root, next);
+    if (is_new) groups.emplace_back();
+    group_of[t.index()] = found->second;
+    offset[t.index()] = place.offset;
+    groups[static_cast<size_t>(found->second)].members.push_back(t);
+  }
+  for (Group& group : groups) {
+    int64_t begin = offset[group.members[0].index()], end = begin;
+    for (const TensorId t : group.members) {
+      begin = std::min(begin, offset[t.index()]);
+      end = std::max(end, offset[t.index()] + moe::num_elements(graph.tensor(t).shape));
+    }
+    for (const TensorId t : group.members) offset[t.index()] -= begin;
+    group.num_elements = end - begin;
+  }
+}
+
+void check_joined(const Graph& graph) {
+  Checker(graph).check_overlaps();
+}
+
+}  // namespace moe

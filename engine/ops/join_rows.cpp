@@ -1,0 +1,121 @@
+// Puts together parts that hold some rows each of one storage (OpDef's kRows): what no part holds is
+// filled, and nothing else moves.
+#include <algorithm>
+
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+constexpr int kMaxParts = 1 << 16;
+
+/// Inputs 0 .. k-1 are the end tallies, k .. 2k-1 the parts.
+size_t num_parts(const Op& op) {
+  return static_cast<size_t>(expect_attr(op, "parts", 1));
+}
+
+std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  const size_t k = num_parts(op);
+  if (op.inputs.size() != 2 * k) {
+    throw user_error("op '{}' (join_rows): {} inputs, expected {} end tallies and as many parts",
+                     op.name, op.inputs.size(), k);
+  }
+  for (size_t i = 0; i < 2 * k; ++i) {
+    if (!has(op, i)) throw user_error("op '{}': input {} is required", op.name, i);
+  }
+  const Tensor& part = arg(g, op, k);
+  const Shape& blocks = shape(g, op, 0);
+  const bool inside = blocks.size() < part.shape.size() &&
+                      std::equal(blocks.begin(), blocks.end(), part.shape.begin());
+  if (blocks.empty() || !inside) {
+    throw user_error("op '{}' (join_rows): tallies '{}' {} are not the first axes of part '{}' {}",
+                     op.name, arg(g, op, 0).name, shape_text(blocks), part.name,
+                     shape_text(part.shape));
+  }
+  for (size_t p = 0; p < k; ++p) {
+    expect_index(g, op, p, blocks);
+    const Tensor& other = arg(g, op, k + p);
+    if (other.shape != part.shape || other.dtype != part.dtype) {
+      throw user_error("op '{}' (join_rows): part '{}' is {} {}, but '{}' {} {}", op.name,
+                       other.name, dtype_name(other.dtype), shape_text(other.shape), part.name,
+                       dtype_name(part.dtype), shape_text(part.shape));
+    }
+  }
+  return {{part.shape, part.dtype}};
+}
+
+/// Only rows that no token uses are written.
+Work work(const Graph& g, const Op& op, const WorkContext& context) {
+  return {.bytes = (1 - context.fill) * static_cast<double>(g.bytes(op.outputs[0]))};
+}
+
+std::vector<Piece> pieces(const Graph&, const Op& op) {
+  const size_t k = num_parts(op);
+  std::vector<Piece> pieces;
+  for (size_t p = 0; p < k; ++p) {
+    pieces.push_back({op.inputs[k + p], op.outputs[0], 0, op.inputs[p]});
+  }
+  return pieces;
+}
+
+/// Rows [from, to) of one block, in elements: what a part of another storage holds is copied.
+template <class E, class T>
+void take_rows(const KernelCall<T>& c, E* whole, const void* part, int64_t from, int64_t to) {
+  if (part == whole || from == to) return;
+  const int64_t width = (to - from) * static_cast<int64_t>(sizeof(E));
+  c.k.copy_2d(whole + from, width, static_cast<const E*>(part) + from, width, width, 1, c.stream);
+}
+
+template <class T>
+void clear(const KernelCall<T>& c, T* to, int64_t n) {
+  if (n > 0) c.k.fill_bias(to, nullptr, nullptr, 1, n, c.stream);
+}
+template <class T>
+void clear(const KernelCall<T>&, int32_t* to, int64_t n) {
+  std::fill_n(to, n, -1);
+}
+
+template <class E, class T>
+void join(const KernelCall<T>& c) {
+  const size_t k = num_parts(c.op);
+  const Shape& shape = c.out_shape(0);
+  const int64_t blocks = num_elements(c.in_shape(0)), rows = shape[c.in_shape(0).size()];
+  const int64_t width = num_elements(shape) / (blocks * rows);
+  auto* const whole = static_cast<E*>(c.outputs[0]);
+  for (int64_t b = 0; b < blocks; ++b) {
+    int64_t done = 0;
+    for (size_t p = 0; p < k; ++p) {
+      const int64_t end = c.in_i32(p)[b];
+      MOE_CHECK(done <= end && end <= rows, "op '{}': part {} ends at row {} of {}, begins at {}",
+                c.op.name, p, end, rows, done);
+      take_rows(c, whole, c.inputs[k + p], (b * rows + done) * width, (b * rows + end) * width);
+      done = end;
+    }
+    clear(c, whole + (b * rows + done) * width, (rows - done) * width);
+  }
+}
+
+template <class T>
+void run(const KernelCall<T>& c) {
+  if (c.graph.tensor(c.op.outputs[0]).dtype == DType::kI32) {
+    join<int32_t>(c);
+  } else {
+    join<T>(c);
+  }
+}
+
+}  // namespace
+
+const OpDef kJoinRows = {
+    .name = "join_rows",
+    .doc = "parts of some rows each, up to their end tallies, as one; unused rows are cleared",
+    .min_inputs = 2,
+    .max_inputs = 2 * kMaxParts,
+    .infer = infer,
+    .work = work,
+    .pieces = pieces,
+    .run_f32 = run<float>,
+    .run_f64 = run<double>};
+
+}  // namespace moe::ops
