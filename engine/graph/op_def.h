@@ -43,8 +43,8 @@ constexpr int kRows = -2;   // rows of slots, as many as the gate says
 constexpr int kTally =
     -3;  // counts: what this part and those before it use; the last part's is all
 
-/// One allowed way to cut an op: for each input and output an axis, kWhole, kRows or kTally. Absent
-/// inputs are kWhole.
+/// One allowed way to cut an op: for each input that it may have and each output an axis, kWhole,
+/// kRows or kTally. What stands for an absent input does not matter.
 struct AxisTuple {
   std::vector<int> inputs, outputs;
 };

@@ -54,7 +54,7 @@ void for_each_place(const Op& op, const AxisTuple& tuple, const Visit& visit) {
 }
 
 void check_tuple(const Graph& graph, const Op& op, const AxisTuple& tuple) {
-  MOE_CHECK(tuple.inputs.size() == op.inputs.size() && tuple.outputs.size() == op.outputs.size(),
+  MOE_CHECK(tuple.inputs.size() >= op.inputs.size() && tuple.outputs.size() == op.outputs.size(),
             "op {}: a way to cut {} inputs and {} outputs", op.name, tuple.inputs.size(),
             tuple.outputs.size());
   for_each_place(op, tuple, [&](TensorId t, int axis) {
