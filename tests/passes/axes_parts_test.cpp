@@ -155,15 +155,17 @@ std::vector<Whole> real_graphs() {
   ModelSpec model;
   model.vocab = 11;
   model.layers = 2;
-  model.hidden = 6;
-  model.heads = 2;
   model.seq = 4;
   model.batch_per_device = 4;
   model.experts = 2;
   std::vector<Whole> graphs;
   for (const bool fused : {true, false}) {
     model.fused_attention = fused;
-    graphs.emplace_back(build_forward(model, gate_spec(model), 1), model.batch_per_device);
+    for (const int64_t heads : {2, 4}) {  // 4: every length is a multiple of the batch
+      model.heads = heads;
+      model.hidden = heads == 2 ? 6 : 8;
+      graphs.emplace_back(build_forward(model, gate_spec(model), 1), model.batch_per_device);
+    }
   }
   graphs.emplace_back(parse_graph(testing::reuse_graph().text, op_table()), 2);
   return graphs;
