@@ -34,8 +34,8 @@ void gradient(GradContext& c, OpId) {
   c.add(qkv, c.graph().out(dx));
 }
 
-/// The batch only: keys of later parts are missing in a cut of S, and the last axis of qkv holds q, k
-/// and v of all heads, [3, heads, head size].
+/// The batch only: a part of the positions would not see the keys before it, and the last axis of
+/// qkv holds q, k and v of all heads, [3, heads, head size].
 std::vector<AxisTuple> axes(const Graph&, const Op&) {
   return {{{0}, {0, 0}}};
 }

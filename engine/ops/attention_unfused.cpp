@@ -46,7 +46,7 @@ void gradient_score(GradContext& c, OpId) {
   c.set(qkv, c.graph().out(dx));
 }
 
-/// Between qkv, which holds q, k and v of all heads in its last axis, and a square: the batch only.
+/// The batch only: the last axis of qkv holds q, k and v of all heads.
 std::vector<AxisTuple> axes_score(const Graph&, const Op&) {
   return {{{0}, {0}}};
 }
@@ -68,7 +68,7 @@ void gradient_softmax(GradContext& c, OpId) {
   c.add(op.inputs[0], c.graph().out(dx));
 }
 
-/// The batch or heads. Rows, which need no other row, would need to be told where their diagonal is.
+/// The batch or heads. A part of the rows would have to be told where its diagonal is.
 std::vector<AxisTuple> axes_softmax(const Graph&, const Op&) {
   return {{{0}, {0}}, {{1}, {1}}};
 }

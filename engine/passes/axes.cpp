@@ -150,6 +150,7 @@ AxisSolver::Table AxisSolver::table_of(OpId id) const {
     for_each_place(op, tuples[i], [&](TensorId t, int axis) {
       const auto at = std::find(table.tensors.begin(), table.tensors.end(), t);
       const auto k = static_cast<size_t>(at - table.tensors.begin());
+      MOE_CHECK(value_of(axis) < kNumValues, "op {}: axis {}", op.name, axis);
       table.supporters[k * kNumValues + value_of(axis)] |= way;
     });
   }
@@ -167,16 +168,20 @@ class AxisSearch {
         left_(solver.made_.size()),
         counts_(counts) {}
 
-  /// Takes the next op of the program into the range. False: it leaves no way for some op.
-  bool grow() {
-    const AxisSolver::Table& table = solver_.tables_[end_];
-    for (const TensorId t : table.tensors) {
-      if (left_[t.index()] == 0) left_[t.index()] = limits(t);
+  /// Takes the ops up to `end` of the program into the range. Returns the first that leaves no way
+  /// for some op, or `end`.
+  size_t grow(size_t end) {
+    while (end_ < end) {
+      const AxisSolver::Table& table = solver_.tables_[end_];
+      for (const TensorId t : table.tensors) {
+        if (left_[t.index()] == 0) left_[t.index()] = limits(t);
+      }
+      ways_.push_back(table.ways);
+      queued_.push_back(false);
+      enqueue(end_++);
+      if (!propagate()) return end_ - 1;
     }
-    ways_.push_back(table.ways);
-    queued_.push_back(false);
-    enqueue(end_++);
-    return propagate();
+    return end;
   }
 
   /// The first solution of what is left, from op `at` of the program on; false when there is none.
@@ -293,14 +298,6 @@ class AxisSearch {
   AxisSolution& counts_;
 };
 
-bool AxisSolver::can_cut(size_t begin, size_t end, int64_t parts, AxisSolution& counts) const {
-  AxisSearch search(*this, begin, parts, counts);
-  for (size_t at = begin; at < end; ++at) {
-    if (!search.grow()) return false;
-  }
-  return search.dive(begin);
-}
-
 AxisSolution AxisSolver::solve(size_t begin, size_t end, int64_t parts) const {
   MOE_CHECK(begin <= end && end <= tables_.size() && parts > 0, "[{}, {}) of {} in {} parts", begin,
             end, tables_.size(), parts);
@@ -310,8 +307,7 @@ AxisSolution AxisSolver::solve(size_t begin, size_t end, int64_t parts) const {
     return solution;
   }
   AxisSearch search(*this, begin, parts, solution);
-  size_t grown = begin;
-  while (grown < end && search.grow()) ++grown;
+  const size_t grown = search.grow(end);
   if (grown == end && search.dive(begin)) {
     solution.found = true;
     solution.axis.assign(made_.size(), kWhole);
@@ -325,7 +321,8 @@ AxisSolution AxisSolver::solve(size_t begin, size_t end, int64_t parts) const {
   // [begin, sure) can be cut, [begin, refused + 1) cannot.
   size_t sure = begin, refused = std::min(grown, end - 1);
   for (size_t probe = refused; sure < refused; probe = sure + (refused - sure + 1) / 2) {
-    if (can_cut(begin, probe, parts, solution)) {
+    AxisSearch shorter(*this, begin, parts, solution);
+    if (shorter.grow(probe) == probe && shorter.dive(begin)) {
       sure = probe;
     } else {
       refused = probe - 1;
@@ -347,14 +344,14 @@ std::string AxisSolver::explain(size_t begin, size_t refused, int64_t parts) con
   }
   AxisSolution counts;
   AxisSearch before(*this, begin, parts, counts);
-  for (size_t at = begin; at < refused; ++at) before.grow();
+  before.grow(refused);
   std::string reasons;
   const uint64_t ways = ways_within(table, before, reasons);
   if (ways == 0) return fmt::format("{} cannot be cut into {} parts: {}", who, parts, reasons);
   return explain_conflict(begin, table, ways, before);
 }
 
-/// The ways of an op that its tensors allow, whatever other ops say, and the reasons against others.
+/// The ways of an op that its tensors allow, whatever other ops say; why it has not the others.
 uint64_t AxisSolver::ways_within(const Table& table, const AxisSearch& search,
                                  std::string& reasons) const {
   uint64_t ways = table.ways;

@@ -1,4 +1,4 @@
-// Along which axes a range of ops may be cut into parts: one value per tensor, equal at its producer
+// Along which axes a range of ops may be cut into parts: one value a tensor, equal at its producer
 // and at all readers within the range, so that every op is cut in one of the ways that its
 // OpDef::axes allows (Lancet, MLSys 2024, section 5.1). What comes from outside the range is cut at
 // its border, what leaves it is put together there. Not here: the cutting, and whether it pays.
@@ -52,8 +52,8 @@ class AxisSolver {
   /// Requires: `ops` in program order; the graph outlives the solver and does not change.
   AxisSolver(const Graph& graph, std::span<const OpId> ops, int64_t batch);
 
-  /// Cuts ops [begin, end) of the program. Of all solutions the first, comparing op by op in program
-  /// order which of its ways (OpDef::axes, preferred first) each takes.
+  /// Cuts ops [begin, end) of the program. Of all solutions the first, comparing op by op in
+  /// program order which of its ways (OpDef::axes, preferred first) each takes.
   AxisSolution solve(size_t begin, size_t end, int64_t parts) const;
 
  private:
@@ -77,7 +77,6 @@ class AxisSolver {
   };
 
   Table table_of(OpId id) const;
-  bool can_cut(size_t begin, size_t end, int64_t parts, AxisSolution& counts) const;
   std::string explain(size_t begin, size_t refused, int64_t parts) const;
   uint64_t ways_within(const Table& table, const AxisSearch& search, std::string& reasons) const;
   std::string explain_conflict(size_t begin, const Table& table, uint64_t ways,

@@ -154,6 +154,32 @@ TEST_CASE("at the border a tensor becomes rows if an op made it, a tally if a ga
   CHECK(p.solve(6, 7).axis[w.index()] == 1);
 }
 
+TEST_CASE("a way that each pair of ops allows, but not all of them, is given up") {
+  Program p;
+  const TensorId x = p.tensor("x", {4, 8, 8});
+  const TensorId y = p.op("cut", "y", {x}, "4 8 8", "1 > 1 | 2 > 2");
+  const TensorId u = p.op("cut", "u", {y}, "4 8 8", "1 > 2 | 2 > 1");
+  p.op("cut", "z", {y, u}, "4 8 8", "1 1 > 1 | 2 2 > 1 | 2 1 > 0");
+  const AxisSolution solution = p.solve();
+  REQUIRE(solution.found);
+  CHECK(solution.nodes == 2);
+  CHECK(solution.axis[y.index()] == 2);
+  CHECK(solution.axis[u.index()] == 1);
+}
+
+TEST_CASE("an op that only a search refuses is found before one that is refused at sight") {
+  Program p;
+  const TensorId x = p.tensor("x", {4, 8, 8});
+  const TensorId y = p.op("cut", "y", {x}, "4 8 8", "1 > 1 | 2 > 2");
+  const TensorId u = p.op("cut", "u", {y}, "4 8 8", "1 > 2 | 2 > 1");
+  TensorId z = p.op("cut", "z", {y, u}, "4 8 8", "1 1 > 1 | 2 2 > 1");
+  const OpId searched = p.ops.back();
+  for (const char* name : {"a", "b", "c"}) z = p.op("cut", name, {z}, "4 8 8", "1 > 1");
+  p.op("stuck", "end", {z}, "4", "");
+  CHECK(p.solve().refused == searched);
+  CHECK(p.solve(2, p.ops.size()).refused == p.ops.back());
+}
+
 TEST_CASE("an axis has at least as many entries as there are parts") {
   Program p;
   p.op("cut", "short", {p.tensor("x", {4, 3, 8})}, "4 3 8", "1 > 1 | w > 1");

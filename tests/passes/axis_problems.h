@@ -2,6 +2,9 @@
 // programs of them, and the plain definition of a solution, by which all can be enumerated.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -213,10 +216,10 @@ struct RandomProgram {
 inline AxisTuple random_way(Rng& rng, int theme, const std::vector<TensorId>& inputs,
                             size_t num_outputs) {
   const auto axis = [&rng, theme] {
-    const int64_t draw = rng.below(12);
-    if (draw < 7) return theme;
-    if (draw < 9) return kWhole;
-    return draw == 9 ? static_cast<int>(rng.below(3)) : draw == 10 ? kRows : kTally;
+    const int64_t draw = rng.below(20);
+    if (draw < 14) return theme;
+    if (draw < 17) return kWhole;
+    return draw == 17 ? static_cast<int>(rng.below(3)) : draw == 18 ? kRows : kTally;
   };
   AxisTuple way;
   for (const TensorId t : inputs) way.inputs.push_back(t.valid() ? axis() : kWhole);
@@ -226,9 +229,9 @@ inline AxisTuple random_way(Rng& rng, int theme, const std::vector<TensorId>& in
 }
 
 inline std::string random_shape(Rng& rng) {
-  constexpr int kLengths[] = {4, 4, 4, 8, 8, 8, 8, 8, 3, 6};
+  constexpr int kLengths[] = {4, 4, 4, 8, 8, 8, 8, 8, 8, 8, 8, 3, 6};
   std::string shape;
-  for (int i = 0; i < 3; ++i) shape += std::to_string(kLengths[rng.below(10)]) + " ";
+  for (int i = 0; i < 3; ++i) shape += std::to_string(kLengths[rng.below(13)]) + " ";
   return shape;
 }
 
@@ -241,6 +244,7 @@ inline RandomProgram random_program(uint64_t seed, int64_t num_ops) {
   for (const TensorKind kind : {TensorKind::kInput, TensorKind::kParam}) {
     values.push_back(graph.add_tensor({tensor_kind_name(kind), {4, 8, 8}, DType::kF32, kind}));
   }
+  const int64_t common = rng.below(3);
   for (int64_t i = 0; i < num_ops; ++i) {
     std::vector<TensorId> inputs;
     for (int64_t n = 1 + rng.below(3); n > 0; --n) {
@@ -252,8 +256,9 @@ inline RandomProgram random_program(uint64_t seed, int64_t num_ops) {
     std::string shapes = random_shape(rng);
     if (num_outputs == 2) shapes += "| " + random_shape(rng);
     std::vector<AxisTuple> ways;
-    for (int64_t n = 1 + rng.below(4); n > 0; --n) {
-      ways.push_back(random_way(rng, static_cast<int>(rng.below(3)), inputs, num_outputs));
+    for (int64_t n = 2 + rng.below(3); n > 0; --n) {
+      const auto theme = static_cast<int>(rng.below(2) == 0 ? common : rng.below(3));
+      ways.push_back(random_way(rng, theme, inputs, num_outputs));
     }
     const OpId id = graph.add_op(rng.below(4) == 0 ? "gate" : "cut", fmt::format("op{}", i), inputs,
                                  {{"ways", text_of(ways)}, {"shapes", shapes}});
