@@ -178,7 +178,7 @@ TEST_CASE("rows of one join share their storage, rows of different ones must not
 
 TEST_CASE("rows of an input are refused, for their end would be cleared") {
   refuses("%8 = join_rows(%3, %4, %5, %2) {parts=2} j forward mlp\n",
-          "op 'j' joins rows of tensor 'x', which is a input");
+          "op 'j' joins rows of tensor 'x' of kind input, and would clear the rest");
 }
 
 TEST_CASE("a parameter that an op overwrites is not joined") {
