@@ -91,8 +91,8 @@ class Checker {
       if (!piece.end.valid()) continue;
       const Tensor& tensor = graph_.tensor(piece.piece);
       if (is_source(tensor)) {
-        throw user_error("op '{}' joins rows of tensor '{}', which is a {}", op.name, tensor.name,
-                         tensor_kind_name(tensor.kind));
+        throw user_error("op '{}' joins rows of tensor '{}' of kind {}, and would clear the rest",
+                         op.name, tensor.name, tensor_kind_name(tensor.kind));
       }
       rows_[piece.piece].push_back(piece.whole);
       if (rows_[piece.whole].empty()) rows_[piece.whole].push_back(piece.whole);

@@ -4,6 +4,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/edit.h"
+#include "engine/passes/axes.h"
 #include "engine/passes/builtin.h"
 #include "engine/passes/moe_layer.h"
 
@@ -49,13 +50,6 @@ std::vector<OpId> experts_chain(const Graph& graph, OpId first, const PassContex
     refuse_counted_rows(graph, next[0], context);
   } while (!is_kind(graph, chain.back(), "all_to_all"));
   return chain;
-}
-
-/// `total` in `parts` lengths that differ by at most one, the longer ones first.
-std::vector<int64_t> even_sizes(int64_t total, int64_t parts) {
-  std::vector<int64_t> sizes(static_cast<size_t>(parts), total / parts);
-  for (int64_t i = 0; i < total % parts; ++i) ++sizes[static_cast<size_t>(i)];
-  return sizes;
 }
 
 int64_t degree_of(const PassContext& context) {

@@ -1,7 +1,10 @@
 #include "engine/passes/dw_schedule.h"
 
+#include <algorithm>
+
 #include "engine/base/errors.h"
 #include "engine/passes/builtin.h"
+#include "engine/replay/replay.h"
 
 namespace moe {
 namespace {
@@ -114,18 +117,55 @@ DwCandidates dw_candidates(const Graph& graph, const Schedule& schedule, const C
   return found;
 }
 
-Schedule dw_schedule(const Graph& graph, Schedule schedule, const PassContext& context) {
-  const DwCandidates found = dw_candidates(graph, schedule, context.cost);
-  const bool overshoot = std::get<std::string>(context.options.at("overshoot")) == "allow";
+namespace {
+
+Schedule assign(const Graph& graph, Schedule schedule, const PassContext& context,
+                const DwCandidates& found, bool overshoot, std::vector<Decision>& log) {
   Binder binder(graph, found.a2a, schedule, context);
   const OverlapAssignment chosen = assign_greedy(
       found.problem, overshoot,
       [&](const OverlapPick& pick) { return binder.bind(pick.a2a, found.dw[pick.dw]); });
   for (const OverlapPick& pick : chosen.picks) {
-    context.log->push_back(
+    log.push_back(
         {graph.op(found.dw[pick.dw]).name, context.stage,
          fmt::format("under {}: t_u {:.3f} ms, t_j {:.3f} ms", graph.op(found.a2a[pick.a2a]).name,
                      to_ms(pick.uncovered_ns), to_ms(found.problem.dw_ns[pick.dw]))});
+  }
+  return schedule;
+}
+
+Nanoseconds step_ns(const Graph& graph, const Schedule& schedule, const CostModel& cost) {
+  const LaneOrders orders = lane_orders(graph, schedule);
+  const Timeline timeline =
+      replay({.graph = graph,
+              .schedule = schedule,
+              .orders = orders,
+              .duration_ns = [&](OpId op, int32_t) { return cost.op_ns(graph, op); }});
+  Nanoseconds end = 0;
+  for (const Span& span : timeline.spans) end = std::max(end, span.end);
+  return end;
+}
+
+}  // namespace
+
+Schedule dw_schedule(const Graph& graph, Schedule schedule, const PassContext& context) {
+  const DwCandidates found = dw_candidates(graph, schedule, context.cost);
+  const bool undo = std::get<std::string>(context.options.at("if_slower")) == "undo";
+  const bool allow = std::get<std::string>(context.options.at("overshoot")) == "allow";
+  const Nanoseconds before = undo ? step_ns(graph, schedule, context.cost) : 0;
+  for (const bool overshoot : {true, false}) {
+    if (overshoot && !allow) continue;
+    std::vector<Decision> log;
+    Schedule made = assign(graph, schedule, context, found, overshoot, log);
+    const Nanoseconds after = undo ? step_ns(graph, made, context.cost) : 0;
+    if (after <= before) {
+      context.log->insert(context.log->end(), log.begin(), log.end());
+      return made;
+    }
+    context.log->push_back(
+        {context.stage, context.stage,
+         fmt::format("undone ({} overshoot): {:.3f} ms a step, {:.3f} without",
+                     overshoot ? "with" : "without", to_ms(after), to_ms(before))});
   }
   return schedule;
 }
