@@ -167,7 +167,12 @@ class Partition {
     const int64_t groups = whole_option(context_, "groups");
     const double gamma = groups == 0 ? 0 : interval / static_cast<double>(groups);
     const double iota = interval * std::get<double>(context_.options.at("max_range")) + gamma;
-    ends_ = group_ends(ns, static_cast<Nanoseconds>(gamma));
+    std::vector<bool> alone;
+    for (const OpId op : program_) {
+      const OpDef& def = graph_.def(op);
+      alone.push_back(def.axes == nullptr || def.axes(graph_, graph_.op(op)).empty());
+    }
+    ends_ = group_ends(ns, static_cast<Nanoseconds>(gamma), alone);
     classify();
     const auto furthest = [&](size_t begin) {
       size_t end = begin;

@@ -45,12 +45,14 @@ RangeResult choose_ranges(const RangeProblem& problem) {
   return result;
 }
 
-std::vector<size_t> group_ends(std::span<const Nanoseconds> ns, Nanoseconds least_ns) {
+std::vector<size_t> group_ends(std::span<const Nanoseconds> ns, Nanoseconds least_ns,
+                               const std::vector<bool>& alone) {
   std::vector<size_t> ends;
   Nanoseconds sum = 0;
   for (size_t i = 0; i < ns.size(); ++i) {
     sum += ns[i];
-    if (sum < least_ns && i + 1 < ns.size()) continue;
+    const bool last = i + 1 == ns.size() || alone[i] || alone[i + 1];
+    if (sum < least_ns && !last) continue;
     ends.push_back(i + 1);
     sum = 0;
   }

@@ -38,7 +38,9 @@ struct RangeResult {
 /// O(groups * iota * parts) questions.
 RangeResult choose_ranges(const RangeProblem& problem);
 
-/// Groups of neighbouring ops of at least `least_ns` each: their ends, the last being ns.size().
-std::vector<size_t> group_ends(std::span<const Nanoseconds> ns, Nanoseconds least_ns);
+/// Groups of neighbouring ops of at least `least_ns` each: their ends, the last being ns.size(). An
+/// op that is alone (one that cannot be cut) is a group of its own, and so is what is left before it.
+std::vector<size_t> group_ends(std::span<const Nanoseconds> ns, Nanoseconds least_ns,
+                               const std::vector<bool>& alone);
 
 }  // namespace moe

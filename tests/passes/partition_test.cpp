@@ -72,9 +72,16 @@ TEST_CASE("the dynamic programme finds the least of all covers") {
 }
 
 TEST_CASE("groups are runs of ops of at least the length asked for, the last one what is left") {
-  CHECK(group_ends(std::vector<Nanoseconds>{3, 3, 3, 10, 1}, 6) == std::vector<size_t>{2, 4, 5});
-  CHECK(group_ends(std::vector<Nanoseconds>{3, 1}, 0) == std::vector<size_t>{1, 2});
-  CHECK(group_ends(std::vector<Nanoseconds>{}, 5).empty());
+  const auto ends = [](std::vector<Nanoseconds> ns, Nanoseconds least, std::vector<size_t> alone) {
+    std::vector<bool> marked(ns.size());
+    for (const size_t i : alone) marked[i] = true;
+    return group_ends(ns, least, marked);
+  };
+  CHECK(ends({3, 3, 3, 10, 1}, 6, {}) == std::vector<size_t>{2, 4, 5});
+  CHECK(ends({3, 1}, 0, {}) == std::vector<size_t>{1, 2});
+  CHECK(ends({}, 5, {}).empty());
+  CHECK(ends({3, 3, 1, 3, 3}, 6, {2}) == std::vector<size_t>{2, 3, 5});
+  CHECK(ends({1, 1, 1, 1}, 6, {0, 2}) == std::vector<size_t>{1, 2, 3, 4});
 }
 
 /// Costs drawn from what an op is and how large it is: parts and wholes are unrelated, as the worst
@@ -99,7 +106,7 @@ std::shared_ptr<const CostModel> growing_cost(uint64_t seed, double comm, double
     for (const TensorId t : op.outputs) {
       elements += static_cast<double>(num_elements(graph.tensor(t).shape));
     }
-    elements *= attr_double(op, "share", 1.0);
+    elements *= pieces(graph, op).empty() ? attr_double(op, "share", 1.0) : 0;
     const double rate = (comm_op ? comm : compute) * static_cast<double>(drawn % 500 + 500) / 1000;
     return 2 + static_cast<Nanoseconds>(elements * rate);
   });
