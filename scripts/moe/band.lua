@@ -11,8 +11,8 @@ local schema = require "moe.schema"
 
 local M = {}
 
---- What the experiment's field `band` may be. "each": every constant alone at both its ends, and the
---- two corners that these point to, a claim's best and worst (2 n + 2 simulations of every run).
+--- What the experiment's field `band` may be. "each": every constant alone at both its ends, and
+--- the two corners that these point to, a claim's most and least (2 n + 2 simulations of every run).
 --- "corners": all 2^n corners as well. "none": the values alone.
 M.KINDS = { "each", "corners", "none" }
 
@@ -120,9 +120,10 @@ local function extremes_of(sensitivity)
   return { most, least }
 end
 
---- ours: value(results) at the values of all constants; lo and hi: its least and most over the band;
---- sensitivity: { constant, lo, hi, at_lo, at_hi, moves }, what moves it most first; a constant of
---- several clusters with the band that it has in the first. Where value gives nil there is none.
+--- ours: value(results) at the values of all constants; lo and hi: its least and most over the
+--- band; sensitivity: { constant, lo, hi, at_lo, at_hi, moves }, what moves it most first; a
+--- constant of several clusters with the band that it has in the first. Where value gives nil there
+--- is none.
 function Band:of(value)
   local ours = value(self.R)
   if ours == nil or #self.names == 0 then

@@ -2,17 +2,18 @@
 -- figures stand in papers/*.lua; the constants that ours rests on, in moe.band.
 --
 -- Verdicts. `paper` is the published number; `ours` our number at the values of all assumed
--- constants; the band [lo, hi] what ours is over their bands. A number is near the paper's when it
--- differs by no more than `within` times the paper's, and lies on the paper's side of `neutral`
--- where that is given. The first that holds:
+-- constants; the band [lo, hi] what ours is over their bands. `neutral` is the number that means no
+-- effect, the effect a number's distance from it (from 0 where it is not given: 1.05 is near 1.17,
+-- but a gain of 5% is not near one of 17%). A number is near the paper's when it is on the same side
+-- of neutral and differs by no more than `within` times the paper's effect. The first that holds:
 --   not comparable   the recipe says so, and why
 --   fitted           the recipe says which constant was chosen to meet it: nothing was predicted
 --   undetermined     there is no run to compute ours from
 --   reproduced       ours is near the paper's
 --   undetermined     the band decides: ours is not near, but some of the band is, or the band holds
 --                    the neutral value, so that even the direction depends on the constants
---   direction only   the whole band is on the paper's side of neutral, and the effect (the distance
---                    from neutral) comes within a factor of 3 of the paper's
+--   direction only   the whole band is on the paper's side of neutral, and the effect comes within
+--                    a factor of 3 of the paper's
 --   contradicted     all else: the whole band is on the other side of neutral or beyond that
 --                    factor; or, without a neutral value, none of it is near
 local errors = require "moe.errors"
@@ -30,7 +31,7 @@ M.FIELDS = {
   value = { type = "function", required = true,
     doc = "function(results) returning our number; called for every end of the band" },
   within = { type = "number", lo = 0, hi = 10, default = 0.1,
-    doc = "relative distance that still counts as reproduced" },
+    doc = "distance that still counts as reproduced, over the paper's effect" },
   neutral = { type = "number", doc = "the value that means no effect (1 for a speed-up)" },
   not_comparable = { type = "string", doc = "the reason, when the set-up is another" },
   fitted = { type = "string", doc = "the constant that was chosen to meet it" },
@@ -53,7 +54,8 @@ end
 -- Least and most of the numbers near the paper's.
 local function near_interval(c)
   local paper, n = c.paper.value, c.neutral
-  local lo, hi = paper - c.within * math.abs(paper), paper + c.within * math.abs(paper)
+  local far = c.within * math.abs(paper - (n or 0))
+  local lo, hi = paper - far, paper + far
   if n and paper > n then lo = math.max(lo, n) end
   if n and paper < n then hi = math.min(hi, n) end
   return lo, hi

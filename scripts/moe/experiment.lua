@@ -114,7 +114,7 @@ function M.run(e)
   local over, params = points.after_set(e)
   local jobs = jobs_lib.all(e, over, params)
   runs_lib.begin { name = e.name, title = e.title, over = points.list_labels(over),
-    params = points.labels(params) }
+    params = points.labels(params), set = core.args.set }
   local R, verdicts = results.new {}, {}
   local ok, err = xpcall(function() run_all(e, jobs, R, verdicts) end, errors.with_traceback)
   if ok or #R.runs > 0 then

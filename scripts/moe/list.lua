@@ -2,6 +2,7 @@
 local aligned = require "moe.aligned"
 local cluster = require "moe.cluster"
 local core = require "moe.core"
+local errors = require "moe.errors"
 local papers = require "moe.papers.lancet"
 local schema = require "moe.schema"
 local stubs = require "moe.stubs"
@@ -65,7 +66,7 @@ function M.list(kind)
     say_list(kind)
   else
     kinds[#kinds + 1] = "stubs"
-    schema.unknown("list", "kind", kind, kinds)
+    errors.command(schema.unknown_text("list", "kind", kind, kinds))
   end
 end
 

@@ -36,8 +36,9 @@ local function point_cells(run, names, said)
   return cells
 end
 
--- The time of a step; of a plan that no device can hold there is none.
+-- Times of a step; of a plan that no device can hold there are none.
 local function step_text(run) return run.oom and "OOM" or ms(run.iteration_ms) end
+local function part_text(run, key) return ms(not run.oom and run[key] or nil) end
 
 local function speedup_text(base, run)
   if not run then return "-" end
@@ -57,8 +58,8 @@ local function simulated_table(groups, names)
     if g > 1 then rows[#rows + 1] = {} end
     for i, run in ipairs(group) do
       rows[#rows + 1] = append(point_cells(run, names, i > 1), { system_text(run),
-        step_text(run), speedup_text(group[1], run), ms(run.exposed_comm_ms),
-        ms(run.hidden_comm_ms), ms(run.lower_bound_ms),
+        step_text(run), speedup_text(group[1], run), part_text(run, "exposed_comm_ms"),
+        part_text(run, "hidden_comm_ms"), part_text(run, "lower_bound_ms"),
         ("%.1f"):format(run.peak_bytes / 2 ^ 30) })
     end
   end
@@ -236,9 +237,13 @@ end
 local function print_claims(claims)
   core.say "\nClaims, ours over the bands of the assumed constants"
   core.say(claims_table(claims))
+  if next(core.args.set or {}) then
+    core.say "With --set: over what that leaves, which may not be what the claims are about"
+  end
   core.say ""
   for _, c in ipairs(claims) do
-    core.say(("%s: %s%s"):format(c.id, c.text, c.reason and "\n  " .. c.reason or ""))
+    core.say(("%s: %s"):format(c.id, c.text))
+    if c.reason then core.say("  " .. c.reason:gsub("; ", "\n  ")) end
   end
 end
 

@@ -1,7 +1,7 @@
 -- Results: a list of runs with selectors. A run is a plain table, as in results.json.
 --   R:where{ system = "lancet", gpu = { "p4de", "p3dn" }, nodes = function(n) return n > 2 end }
---                                            runs whose field, or coordinate, is equal, is in the
---                                            list, or pleases the function; false stands for none too
+--                                            runs whose field, or coordinate, is equal, is in
+--                                            the list or pleases the function; false: also none
 --   R:each()                                 iterator over runs
 --   R:by "gpu", R:by { "gpu", "nodes" }      iterator over value (or list of values), its results
 --   R:get "iteration_ms"                     values

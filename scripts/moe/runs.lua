@@ -52,8 +52,8 @@ local function base_record(name, job, spec, made)
   }
 end
 
---- Simulates a job of the experiment `name`; returns the record of the run and its plan. ends: as in
---- schema.collector; another `spec` comes of it.
+--- Simulates a job of the experiment `name`; returns the record of the run and its plan. ends: of
+--- assumed constants, as in schema.collector, or nil.
 function M.simulated(name, job, ends)
   local spec = ends and jobs_lib.simulated_spec(job.case, ends) or job.spec
   local made = target.plan(spec, job.system)

@@ -59,10 +59,15 @@ local function refuse(path, value, give, at)
 end
 M.refuse = refuse
 
---- Raises "path: unknown key 'capcity'. Did you mean 'capacity'?".
+--- "path: unknown key 'capcity'. Did you mean 'capacity'?", or what there is.
+function M.unknown_text(path, what, name, names)
+  return ("%s: unknown %s '%s'"):format(path, what, tostring(name))
+    .. (guess(name, names) or ", have: " .. table.concat(names, ", "))
+end
+
+--- Raises it.
 function M.unknown(path, what, name, names, at)
-  local text = ("%s: unknown %s '%s'"):format(path, what, tostring(name))
-  errors.user(text .. (guess(name, names) or ", have: " .. table.concat(names, ", ")), at,
+  errors.user(M.unknown_text(path, what, name, names), at,
     what == "key" and path .. "." .. tostring(name) or nil)
 end
 

@@ -73,7 +73,8 @@ local function members_of(of, path, at)
   for i, entry in ipairs(of) do
     local place = ("%s.of[%d]"):format(path, i)
     if type(entry) == "string" and not M.known[entry] then
-      schema.unknown(place, "system", entry, schema.keys_of(M.known), at)
+      errors.user(schema.unknown_text(place, "system", entry, schema.keys_of(M.known)), at,
+        ("system.of[%d]"):format(i))
     end
     local member = type(entry) == "string" and M.system(entry) {} or entry
     schema.field({ type = "system" }, member, place, at)
