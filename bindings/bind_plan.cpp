@@ -38,6 +38,21 @@ int check_cluster(lua_State* L) {
   return 0;
 }
 
+// Time of a rank's ops, each alone: collectives by kind, the rest by segment.
+json alone_json(const Plan& plan) {
+  std::map<std::string, Nanoseconds> sums;
+  for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    const OpDef& def = plan.graph.def(id);
+    const std::string key =
+        def.lane == LaneKind::kComm ? def.name : segment_name(plan.graph.op(id).segment);
+    sums[key] += plan.spec.cost->op_ns(plan.graph, id);
+  }
+  json all = json::object();
+  for (const auto& [key, ns] : sums) all[key] = to_ms(ns);
+  return all;
+}
+
 int simulate(lua_State* L) {
   const PlanBox& box = check_plan(L);
   const Host::EngineCall call(Host::of(L));
@@ -54,6 +69,7 @@ int simulate(lua_State* L) {
   out["peak_bytes"] = plan.memory.peak_bytes();
   out["liveness_bytes"] = plan.memory.liveness_bytes;
   out["sim_ms"] = to_ms(end - begin);
+  out["alone_ms"] = alone_json(plan);
   push_json(L, out);
   return 1;
 }

@@ -1,5 +1,6 @@
 // The command line. Everything else is in the host and in the Lua library.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -7,6 +8,7 @@
 
 #include "bindings/host.h"
 #include "bindings/machine.h"
+#include "engine/base/names.h"
 #include "kernels/kernels.h"
 
 namespace fs = std::filesystem;
@@ -29,6 +31,7 @@ int report(const moe::lua::Failure& failure) {
   std::fprintf(stderr, "moebench: %s\n", failure.message.c_str());
   if (!failure.traceback.empty()) std::fprintf(stderr, "%s\n", failure.traceback.c_str());
   if (failure.kind == "run") return kRunFailed;
+  if (failure.kind == "command") return kWrongCommand;
   return failure.kind == "internal" ? kInternal : kWrongInput;
 }
 
@@ -93,6 +96,16 @@ void add_recipe_options(CLI::App& command, moe::lua::HostOptions& options,
       ->default_str(options.cache);
 }
 
+// A first word that is no command, with the nearest one; CLI11 says only that one is missing.
+void check_command(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  if (std::find(names.begin(), names.end(), argv[1]) != names.end()) return;
+  throw CLI::ParseError(moe::unknown_name("command", argv[1], std::move(names)),
+                        CLI::ExitCodes::ExtrasError);
+}
+
 int dispatch(int argc, char** argv) {
   moe::lua::HostOptions options;
   options.scripts_dir = moe::lua::find_scripts();
@@ -114,6 +127,7 @@ int dispatch(int argc, char** argv) {
                    "gates, passes, executors, clusters, models, ops, systems, claims");
   app.add_subcommand("doctor", "what this machine can run, and what is missing");
   try {
+    check_command(app, argc, argv);
     app.parse(argc, argv);
     options.set = parse_settings(settings);
   } catch (const CLI::ParseError& e) {

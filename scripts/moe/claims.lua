@@ -1,5 +1,21 @@
 -- moe.claim{ id = "lancet-034", value = function(R) ... }: a published figure beside ours. The
--- figures stand in papers/*.lua.
+-- figures stand in papers/*.lua; the constants that ours rests on, in moe.band.
+--
+-- Verdicts. `paper` is the published number; `ours` our number at the values of all assumed
+-- constants; the band [lo, hi] what ours is over their bands. `neutral` is the number that means no
+-- effect, the effect a number's distance from it (from 0 where it is not given: 1.05 is near 1.17,
+-- but a gain of 5% is not near one of 17%). A number is near the paper's when it is on the same side
+-- of neutral and differs by no more than `within` times the paper's effect. The first that holds:
+--   not comparable   the recipe says so, and why
+--   fitted           the recipe says which constant was chosen to meet it: nothing was predicted
+--   undetermined     there is no run to compute ours from
+--   reproduced       ours is near the paper's
+--   undetermined     the band decides: ours is not near, but some of the band is, or the band holds
+--                    the neutral value, so that even the direction depends on the constants
+--   direction only   the whole band is on the paper's side of neutral, and the effect comes within
+--                    a factor of 3 of the paper's
+--   contradicted     all else: the whole band is on the other side of neutral or beyond that
+--                    factor; or, without a neutral value, none of it is near
 local errors = require "moe.errors"
 local papers = require "moe.papers.lancet"
 local schema = require "moe.schema"
@@ -8,11 +24,14 @@ local M = {}
 
 local mt = schema.class("claim", "a claim, as moe.claim {...}")
 
+local FACTOR = 3  -- of effects that still agree in direction
+
 M.FIELDS = {
   id = { type = "string", required = true, doc = "figure id, see `moebench list claims`" },
-  value = { type = "function", required = true, doc = "function(results) returning our number" },
+  value = { type = "function", required = true,
+    doc = "function(results) returning our number; called for every end of the band" },
   within = { type = "number", lo = 0, hi = 10, default = 0.1,
-    doc = "relative distance that still counts as reproduced" },
+    doc = "distance that still counts as reproduced, over the paper's effect" },
   neutral = { type = "number", doc = "the value that means no effect (1 for a speed-up)" },
   not_comparable = { type = "string", doc = "the reason, when the set-up is another" },
   fitted = { type = "string", doc = "the constant that was chosen to meet it" },
@@ -25,31 +44,85 @@ function M.claim(t)
   if not c.paper then
     schema.unknown("moe.claim.id", "figure", c.id, schema.keys_of(papers), at)
   end
+  if c.neutral == c.paper.value then
+    errors.user(("moe.claim.neutral: %g is the paper's number itself"):format(c.neutral), at)
+  end
   c.at = at
   return setmetatable(c, mt)
 end
 
--- The verdict and, where it needs one, the reason.
-local function verdict(c, ours)
-  local paper = c.paper.value
-  if c.not_comparable then return "not comparable", c.not_comparable end
-  if c.fitted then return "fitted", c.fitted end
-  if ours == nil then return "undetermined", "no run to compute it from" end
-  if math.abs(ours - paper) <= c.within * math.abs(paper) then return "reproduced" end
-  if c.neutral and (ours - c.neutral) * (paper - c.neutral) > 0 then return "direction only" end
-  return "contradicted"
+-- Least and most of the numbers near the paper's.
+local function near_interval(c)
+  local paper, n = c.paper.value, c.neutral
+  local far = c.within * math.abs(paper - (n or 0))
+  local lo, hi = paper - far, paper + far
+  if n and paper > n then lo = math.max(lo, n) end
+  if n and paper < n then hi = math.min(hi, n) end
+  return lo, hi
 end
 
---- The claim beside the results: { id, figure, text, unit, paper, ours, verdict, reason }.
-function M.evaluate(c, R)
-  local ours = c.value(R)
+-- Whether the band, on the paper's side of neutral, comes within FACTOR of the paper's effect.
+local function agrees_in_direction(c, b)
+  if not c.neutral then return false end
+  local effect = c.paper.value - c.neutral
+  local low, high = (b.lo - c.neutral) / effect, (b.hi - c.neutral) / effect
+  return math.min(low, high) > 0 and math.max(low, high) >= 1 / FACTOR
+    and math.min(low, high) <= FACTOR
+end
+
+--- The verdict on the band b = { ours, lo, hi } (moe.band), of those above; `why` is the recipe's
+--- own reason, where it gives one.
+function M.verdict(c, b)
+  if c.not_comparable then return "not comparable", c.not_comparable end
+  if c.fitted then return "fitted", c.fitted end
+  if b.ours == nil then return "undetermined", "no run to compute it from" end
+  local lo, hi = near_interval(c)
+  if b.ours >= lo and b.ours <= hi and b.ours ~= c.neutral then return "reproduced" end
+  local straddles = c.neutral and b.lo < b.hi and b.lo <= c.neutral and b.hi >= c.neutral
+  if b.lo <= hi and b.hi >= lo and b.lo < b.hi or straddles then return "undetermined" end
+  return agrees_in_direction(c, b) and "direction only" or "contradicted"
+end
+
+local function number(x) return ("%.3g"):format(x) end
+
+-- How far the paper's number lies outside the band, and what moves ours most.
+local function distance(c, b)
+  local paper, parts = c.paper.value, {}
+  if paper < b.lo then
+    parts[1] = ("the paper's lies %s below"):format(number(b.lo - paper))
+  elseif paper > b.hi then
+    parts[1] = ("the paper's lies %s above"):format(number(paper - b.hi))
+  end
+  if parts[1] then parts[1] = parts[1] .. (b.lo < b.hi and " the band" or " ours") end
+  local s = b.sensitivity[1]
+  if s then
+    parts[#parts + 1] = ("%s moves ours most, %s at %g and %s at %g"):format(s.constant,
+      s.at_lo and number(s.at_lo) or "none", s.lo, s.at_hi and number(s.at_hi) or "none", s.hi)
+  end
+  return table.concat(parts, "; ")
+end
+
+local function checked(c, ours)
   if ours ~= nil and (type(ours) ~= "number" or ours ~= ours) then
     errors.user(("moe.claim.value: returned %s; give a number, or nil without a run"):format(
       tostring(ours)), c.at)
   end
-  local word, reason = verdict(c, ours)
+  return ours
+end
+
+--- The claim beside the results, in the band: { id, figure, text, unit, paper, ours, lo, hi,
+--- verdict, reason, sensitivity }.
+function M.evaluate(c, band)
+  local b = band:of(function(R) return checked(c, c.value(R)) end)
+  local word, reason = M.verdict(c, b)
+  local outside = b.ours and (c.paper.value < b.lo or c.paper.value > b.hi)
+  if not reason and (word ~= "reproduced" or outside and b.lo < b.hi) then
+    reason = distance(c, b)
+  end
+  if word == "undetermined" and b.ours then reason = "the band decides; " .. reason end
   return { id = c.id, figure = c.paper.figure, text = c.paper.text, unit = c.paper.unit,
-    paper = c.paper.value, ours = ours, verdict = word, reason = reason }
+    paper = c.paper.value, ours = b.ours, lo = b.lo, hi = b.hi, verdict = word,
+    reason = reason, sensitivity = b.sensitivity }
 end
 
 return M

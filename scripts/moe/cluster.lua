@@ -62,8 +62,9 @@ local function achieve(t, name, peak, part, path, at)
   t[peak], t[part] = nil, nil
 end
 
-local function resolve(t, path, at)
-  local assumed = {}
+-- ends: as in schema.collector.
+local function resolve(t, path, at, ends)
+  local assumed = schema.collector(path, "cluster", ends)
   local c = schema.check(M.FIELDS, t, path, at, assumed)
   local d = path .. ".device"
   achieve(c.device, "gemm_flops_per_s", "peak_gemm_flops_per_s", "gemm_efficiency", d, at)
@@ -84,9 +85,12 @@ local function resolve(t, path, at)
   c.intra = c.intra or c.nic or { bytes_per_s = 1e12, latency_us = 0 }
   c.nic = c.nic or c.intra
   c.devices = c.nodes * c.devices_per_node
-  c.assumed, c.at = assumed, at
+  c.assumed, c.at, c.given, c.path = assumed.found, at, schema.merged(t, {}), path
   return setmetatable(c, mt)
 end
+
+--- The cluster with some assumed constants at an end of their band.
+function M.at_ends(cluster, ends) return resolve(cluster.given, cluster.path, cluster.at, ends) end
 
 local function load_file(name) return require("moe.clusters." .. name)(schema.assumed) end
 

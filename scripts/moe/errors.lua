@@ -1,4 +1,5 @@
--- Errors of the user's making: one table {kind="user", message=...}, at the recipe's own line.
+-- Errors of the user's making: one table {kind="user", message=...}, at the recipe's own line; or
+-- kind="command", where the command line is wrong.
 local core = require "moe.core"
 local locate = require "moe.locate"
 
@@ -33,6 +34,11 @@ function M.user(message, at, where)
     message = ("%s:%d: %s"):format(place.name, line, message)
   end
   error(setmetatable({ kind = "user", message = message }, mt), 0)
+end
+
+--- Raises an error of the command line.
+function M.command(message)
+  error(setmetatable({ kind = "command", message = message }, mt), 0)
 end
 
 --- Calls a function of the core and gives its UserError the recipe's line.

@@ -1,4 +1,5 @@
 -- moe: the library that recipes require. Names and shapes are described in the README.
+local choice = require "moe.choice"
 local claims = require "moe.claims"
 local cluster = require "moe.cluster"
 local core = require "moe.core"
@@ -15,10 +16,11 @@ local train = require "moe.train"
 local moe = {
   version = core.version,
   assumed = schema.assumed,
-  best = system.best,
+  best = choice.best,
   claim = claims.claim,
   cluster = cluster.constructors,
   experiment = experiment.experiment,
+  fallback = choice.fallback,
   model = model.constructors,
   pass = policy.passes,
   plan = train.plan,

@@ -1,8 +1,9 @@
 -- `moebench list [kind]`: what there is, read from the same tables as the checks.
+local aligned = require "moe.aligned"
 local cluster = require "moe.cluster"
 local core = require "moe.core"
+local errors = require "moe.errors"
 local papers = require "moe.papers.lancet"
-local results = require "moe.results"
 local schema = require "moe.schema"
 local stubs = require "moe.stubs"
 local system = require "moe.system"
@@ -52,7 +53,7 @@ local function say_list(kind)
     rows[#rows + 1] = { "  " .. item.name, item.doc
       .. (#options > 0 and (" { %s }"):format(table.concat(options, ", ")) or "") }
   end
-  core.say(results.align(rows))
+  core.say(aligned.text(rows))
 end
 
 --- Prints one kind, or all; "stubs" are type stubs for lua-language-server.
@@ -65,7 +66,7 @@ function M.list(kind)
     say_list(kind)
   else
     kinds[#kinds + 1] = "stubs"
-    schema.unknown("list", "kind", kind, kinds)
+    errors.command(schema.unknown_text("list", "kind", kind, kinds))
   end
 end
 

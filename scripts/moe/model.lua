@@ -28,6 +28,8 @@ M.FIELDS = {
   capacity_factor = { type = "number", lo = 1e-6, hi = 1e6,
     doc = "an expert's places over a rank's tokens an expert; 1.25" },
   capacity = { type = "string", enum = { "none" }, doc = "every token fits" },
+  fill = { type = "number", lo = 1e-6, hi = 1,
+    doc = "share of capacity slots that hold a token, as simulated; that of balanced routing" },
   attention = { type = "string", enum = { "fused", "unfused" }, default = "fused",
     doc = "one kernel, or score, softmax and context through memory" },
   dtype = { type = "string", enum = { "f16", "f32" },
@@ -67,8 +69,10 @@ local function exactly_one(m, a, path, at)
   end
 end
 
-local function make(t, path, at)
-  local m = schema.check(M.FIELDS, t, path, at)
+-- ends: as in schema.collector.
+local function make(t, path, at, ends)
+  local assumed = schema.collector(path, "model", ends)
+  local m = schema.check(M.FIELDS, t, path, at, assumed)
   exactly_one(m, "batch", path, at)
   exactly_one(m, "experts", path, at)
   if m.capacity and m.capacity_factor then
@@ -85,9 +89,13 @@ local function make(t, path, at)
       gate.name, fixed), at)
   end
   m.k = fixed or m.k or 1
-  m.given, m.path, m.at = schema.merged(t, {}), path:gsub("%.gpt2_moe$", ""), at
+  m.given, m.root, m.at, m.assumed = schema.merged(t, {}), path, at, assumed.found
+  m.path = path:gsub("%.gpt2_moe$", "")
   return setmetatable(m, mt)
 end
+
+--- The model with some assumed constants at an end of their band.
+function M.at_ends(model, ends) return make(model.given, model.root, model.at, ends) end
 
 function M.gpt2_moe(t)
   return make(t, "model.gpt2_moe", errors.here())
@@ -102,6 +110,9 @@ function M.override(model, changes, path, at)
     if PARTNER[key] then t[PARTNER[key]] = nil end
   end
   if changes.gate then t.k = nil end
+  for _, key in ipairs { "gate", "k", "capacity", "capacity_factor" } do
+    if changes[key] ~= nil then t.fill = nil end
+  end
   return make(schema.merged(t, changes), path, at)
 end
 
@@ -130,9 +141,11 @@ function M.resolve(model, devices, dtype)
   return resolved, policy
 end
 
---- Expected share of capacity slots that hold a token when routing is balanced. Without a capacity
---- an expert has a slot for every token of a rank. Experts that choose fill all their slots.
-function M.fill(resolved)
+--- Share of the capacity slots that hold a token, which says what the simulator sends and computes
+--- where padding is not: the model's `fill`, or that of balanced routing. Without a capacity an
+--- expert has a slot for every token of a rank. Experts that choose fill all their slots.
+function M.fill(model, resolved)
+  if model.fill then return model.fill end
   if resolved.gate == "expert_choice" then return 1 end
   if resolved.capacity_factor <= 0 then return resolved.k / resolved.experts end
   return math.min(1, (FILL_AT_ONE[resolved.gate] or 1) / resolved.capacity_factor)

@@ -65,10 +65,27 @@ local function check_name(kind, def, at)
   if M.registry[kind][def.name] then errors.user(path .. "is defined twice", at) end
 end
 
+-- Whether a case of an experiment is being made.
+local in_case = false
+
+--- Calls f, in which no policy may be defined: rank threads know those that are defined when the
+--- recipe is read, and a case is made once a point.
+function M.without_definitions(f)
+  in_case = true
+  local results = { xpcall(f, errors.with_traceback) }
+  in_case = false
+  if not results[1] then error(results[2], 0) end
+  return results[2]
+end
+
 local function define(kind)
   return function(t)
     local at = errors.here()
     local path = "moe.policy." .. kind
+    if in_case then
+      errors.user(path .. ": stands in a case, which is made once a point and not by the ranks; "
+        .. "define the policy before moe.experiment and use it in the case", at)
+    end
     local def = schema.check(M.KINDS[kind], t, path, at)
     check_name(kind, def, at)
     local options = option_fields(def.params, path .. ".params", at)
@@ -112,6 +129,6 @@ local passes = {}
 for _, row in ipairs(core.table("passes")) do passes[row.name] = builtin(row) end
 
 --- Built-in passes: moe.pass.<name>{ options }.
-M.passes = schema.namespace("moe.pass", "pass", passes, { partition = true })
+M.passes = schema.namespace("moe.pass", "pass", passes)
 
 return M

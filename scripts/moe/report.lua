@@ -1,11 +1,14 @@
 -- The tables on stdout.
+local aligned = require "moe.aligned"
 local core = require "moe.core"
 local results = require "moe.results"
 local schema = require "moe.schema"
+local values = require "moe.values"
 
 local M = {}
 
 local MAX_LOSSES = 12  -- columns of losses
+local WIDE = 0.1       -- spread of samples, of the median, that is marked
 
 local function ms(v)
   if not v then return "-" end
@@ -33,6 +36,16 @@ local function point_cells(run, names, said)
   return cells
 end
 
+-- Times of a step; of a plan that no device can hold there are none.
+local function step_text(run) return run.oom and "OOM" or ms(run.iteration_ms) end
+local function part_text(run, key) return ms(not run.oom and run[key] or nil) end
+
+local function speedup_text(base, run)
+  if not run then return "-" end
+  if run.oom then return "OOM" end
+  return base and not base.oom and ("%.2fx"):format(base.iteration_ms / run.iteration_ms) or "-"
+end
+
 local function append(row, cells)
   for _, cell in ipairs(cells) do row[#row + 1] = cell end
   return row
@@ -40,17 +53,17 @@ end
 
 local function simulated_table(groups, names)
   local rows = { append({ unpack(names) }, { "GPUs", "system", "iteration ms", "vs first",
-    "exposed comm ms", "hidden comm ms", "bound ms", "peak GiB", "" }) }
+    "exposed comm ms", "hidden comm ms", "bound ms", "peak GiB" }) }
   for g, group in ipairs(groups) do
     if g > 1 then rows[#rows + 1] = {} end
     for i, run in ipairs(group) do
       rows[#rows + 1] = append(point_cells(run, names, i > 1), { system_text(run),
-        ms(run.iteration_ms), ("%.2fx"):format(group[1].iteration_ms / run.iteration_ms),
-        ms(run.exposed_comm_ms), ms(run.hidden_comm_ms), ms(run.lower_bound_ms),
-        ("%.1f"):format(run.peak_bytes / 2 ^ 30), run.out_of_memory and "out of memory" or "" })
+        step_text(run), speedup_text(group[1], run), part_text(run, "exposed_comm_ms"),
+        part_text(run, "hidden_comm_ms"), part_text(run, "lower_bound_ms"),
+        ("%.1f"):format(run.peak_bytes / 2 ^ 30) })
     end
   end
-  return results.align(rows)
+  return aligned.text(rows)
 end
 
 -- Points down, systems across.
@@ -60,15 +73,28 @@ local function speedup_table(groups, names, R)
   for i = 2, #systems do table.insert(rows[1], systems[i][1].system) end
   for _, group in ipairs(groups) do
     local by_system, cells = {}, {}
-    for _, run in ipairs(group) do by_system[run.system] = run.iteration_ms end
+    for _, run in ipairs(group) do by_system[run.system] = run end
     local base = by_system[systems[1][1].system]
     for i = 2, #systems do
-      local mine = by_system[systems[i][1].system]
-      cells[i - 1] = base and mine and ("%.2fx"):format(base / mine) or "-"
+      cells[i - 1] = speedup_text(base, by_system[systems[i][1].system])
     end
     rows[#rows + 1] = append(point_cells(group[1], names), cells)
   end
-  return results.align(rows), systems[1][1].system
+  return aligned.text(rows), systems[1][1].system
+end
+
+-- Of every model and system that no device can hold, where it is worst: how much, and what.
+local function print_out_of_memory(R)
+  local function kind(run) return { run.model, run.cluster, run.system } end
+  for _, runs in ipairs(R:where { oom = true }:groups(kind)) do
+    local worst = runs[1]
+    for _, run in ipairs(runs) do
+      if run.peak_bytes > worst.peak_bytes then worst = run end
+    end
+    core.say(("OOM: %s, %s on %s: %.1f GiB do not fit in %.1f GiB; largest: %s"):format(
+      worst.model, worst.system, worst.cluster, worst.peak_bytes / 2 ^ 30,
+      worst.memory_bytes / 2 ^ 30, worst.holders[1] or "-"))
+  end
 end
 
 local function print_simulated(R)
@@ -80,6 +106,7 @@ local function print_simulated(R)
   core.say(("\nSimulated by a cost model that rests on %d assumed constants (results.json has "
     .. "their bands)"):format(#schema.keys_of(constants)))
   core.say(simulated_table(groups, names))
+  print_out_of_memory(R)
   if #groups > 1 and #groups[1] > 1 then
     local text, base = speedup_table(groups, names, R)
     core.say(("\nSpeed-up over %s, simulated"):format(base))
@@ -87,10 +114,14 @@ local function print_simulated(R)
   end
 end
 
+-- Least and most of the samples after the first, and whether that is wide.
 local function spread(run)
-  local samples = results.values {}
+  local samples = values.new {}
   for i = 2, #run.samples_ms do samples[i - 1] = run.samples_ms[i] end
-  return #samples > 0 and ms(samples:min()) .. ".." .. ms(samples:max()) or "-"
+  if #samples == 0 then return "-", false end
+  local lo, hi = samples:min(), samples:max()
+  local wide = hi - lo > WIDE * samples:median()
+  return ("%s..%s%s"):format(ms(lo), ms(hi), wide and " !" or ""), wide
 end
 
 local function times_table(runs)
@@ -98,12 +129,12 @@ local function times_table(runs)
     "predicted", "hidden ms", "predicted", "peak MiB" } }
   for i, run in ipairs(runs) do
     local p = run.prediction
-    rows[i + 1] = { system_text(run), ms(run.iteration_ms), spread(run), ms(p.iteration_ms),
+    rows[i + 1] = { system_text(run), ms(run.iteration_ms), (spread(run)), ms(p.iteration_ms),
       ("%+.1f%%"):format(100 * p.error), ms(run.exposed_comm_ms), ms(p.exposed_comm_ms),
       ms(run.hidden_comm_ms), ms(p.hidden_comm_ms),
       ("%.1f"):format(run.executed_peak_bytes / 2 ^ 20) }
   end
-  return results.align(rows)
+  return aligned.text(rows)
 end
 
 -- About MAX_LOSSES steps, evenly spread, the first and the last among them.
@@ -132,7 +163,7 @@ local function losses_table(runs)
     rows[g + 1] = append(cells, { group[1].drops[#group[1].drops], group[1].digest,
       table.concat(names, " = ") })
   end
-  return results.align(rows)
+  return aligned.text(rows)
 end
 
 -- The coordinates that all points of a run share.
@@ -175,8 +206,12 @@ local function print_executed(runs, point)
   if point ~= "" then core.say("Points: " .. point) end
   core.say "Medians over the steps after the first; predictions frozen before each run\n"
   core.say(times_table(runs))
-  local off = results.values {}
-  for i, run in ipairs(runs) do off[i] = math.abs(run.prediction.error) end
+  local off, wide = values.new {}, false
+  for i, run in ipairs(runs) do
+    off[i] = math.abs(run.prediction.error)
+    wide = wide or select(2, spread(run))
+  end
+  if wide then core.say(("! a spread above %g%% of the median"):format(100 * WIDE)) end
   core.say(("Median prediction error over %d runs: %.1f%%\n"):format(#off, 100 * off:median()))
   core.say(losses_table(runs))
   for _, run in ipairs(runs) do
@@ -189,13 +224,27 @@ local function print_executed(runs, point)
 end
 
 local function claims_table(claims)
-  local rows = { { "claim", "figure", "paper", "ours", "verdict" } }
+  local rows = { { "claim", "figure", "paper", "ours", "band", "verdict" } }
   for i, c in ipairs(claims) do
-    rows[i + 1] = { c.text, c.figure, ("%g %s"):format(c.paper, c.unit),
+    local banded = c.ours and c.lo < c.hi
+    rows[i + 1] = { c.id, c.figure, ("%g %s"):format(c.paper, c.unit),
       c.ours and ("%.3g"):format(c.ours) or "-",
-      c.reason and ("%s: %s"):format(c.verdict, c.reason) or c.verdict }
+      banded and ("%.3g..%.3g"):format(c.lo, c.hi) or "-", c.verdict }
   end
-  return results.align(rows)
+  return aligned.text(rows)
+end
+
+local function print_claims(claims)
+  core.say "\nClaims, ours over the bands of the assumed constants"
+  core.say(claims_table(claims))
+  if next(core.args.set or {}) then
+    core.say "With --set: over what that leaves, which may not be what the claims are about"
+  end
+  core.say ""
+  for _, c in ipairs(claims) do
+    core.say(("%s: %s"):format(c.id, c.text))
+    if c.reason then core.say("  " .. c.reason:gsub("; ", "\n  ")) end
+  end
 end
 
 function M.print(e, R, claims)
@@ -205,10 +254,7 @@ function M.print(e, R, claims)
   local executed = R:where { executor = "cpu" }:groups(results.case_of)
   local points = differences(executed)
   for g, runs in ipairs(executed) do print_executed(runs, points[g]) end
-  if #claims > 0 then
-    core.say "\nClaims"
-    core.say(claims_table(claims))
-  end
+  if #claims > 0 then print_claims(claims) end
   if core.out_dir then core.say(("\nResults and traces: %s"):format(core.out_dir)) end
 end
 

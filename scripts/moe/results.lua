@@ -1,14 +1,24 @@
 -- Results: a list of runs with selectors. A run is a plain table, as in results.json.
---   R:where{ system = "lancet", gpu = "p4de" }   runs whose field, or coordinate, is equal
---   R:each()                                     iterator over runs
---   R:get "iteration_ms"                         list of values
+--   R:where{ system = "lancet", gpu = { "p4de", "p3dn" }, nodes = function(n) return n > 2 end }
+--                                            runs whose field, or coordinate, is equal, is in
+--                                            the list or pleases the function; false: also none
+--   R:each()                                 iterator over runs
+--   R:by "gpu", R:by { "gpu", "nodes" }      iterator over value (or list of values), its results
+--   R:get "iteration_ms"                     values
+--   R:map(function(run) return x end)        values; runs that give nil are left out
+--   R:best{ "iteration_ms", among = { "raf", "tutel" } }
+--                                            results with the run of the least value a point
 --   R:ratio{ "iteration_ms", of = "lancet", to = { "raf", "tutel" } }
---                                                a value a point: least of `to` divided by `of`
---   :mean() :max() :min() :median()              of such lists
+--                                            a value a point: least of `to` divided by `of`
+--   :mean() :max() :min() :median() :each()  of values; each iterates over value, run
 --   R:table{ rows = { "gpu", "nodes" }, cols = "system", cell = function(run) return text end }
+-- best and ratio pass over runs that are out of memory (run.oom): their times are of plans that no
+-- device can hold. get, map and table show all; leave them out with where { oom = false }.
+local aligned = require "moe.aligned"
 local core = require "moe.core"
 local errors = require "moe.errors"
 local schema = require "moe.schema"
+local values = require "moe.values"
 
 local M = {}
 
@@ -22,14 +32,18 @@ M.FIELDS = {
   point = "coordinates of a simulated run", points = "all points that an executed run stands for",
   parameters = "the model's, resolved", gate_options = "of a gate policy",
   optimizer = "its parameters", stages = "passes with their options",
-  all_reduce = "the policy", choice = "what moe.best chose", candidates = "what it chose from",
+  all_reduce = "the policy", choice = "what moe.best, moe.fallback or a system of systems chose",
+  candidates = "what it chose from, and why",
   fill = "expected share of capacity slots in use", assumed = "constants without a source, by path",
   iteration_ms = "time of a step", compute_ms = "busy compute lane",
   comm_ms = "busy communication lanes", exposed_comm_ms = "communication beside no compute",
   hidden_comm_ms = "communication beside compute", wait_ms = "neither",
+  alone_ms = "a rank's ops, each alone: collectives by kind, the rest by segment",
   lower_bound_ms = "no schedule of the plan's ops is faster", samples_ms = "every step",
   peak_bytes = "a device, planned", liveness_bytes = "a device, alive at the peak",
-  out_of_memory = "true where the peak is beyond the device", plan_ms = "time to plan",
+  oom = "true where the peak is beyond the device: no such run can be",
+  holders = "what holds the peak, where it is beyond the device",
+  memory_bytes = "of a device, where it is known", plan_ms = "time to plan",
   plan_hash = "of graph, orders and buffers", num_ops = "of a rank",
   simulate_ms = "time to simulate",
   steps = "how many", init = "of the parameters", tokens = "text or reference", text = "its path",
@@ -40,33 +54,6 @@ M.FIELDS = {
   eval_loss = "on held-out text",
   unigram_entropy = "of the text, nats",
 }
-
-local Values = {}
-Values.__index = Values
-
---- A list of numbers with mean, max, min and median; nil of an empty one.
-function M.values(list) return setmetatable(list, Values) end
-
-function Values:mean()
-  local sum = 0
-  for _, v in ipairs(self) do sum = sum + v end
-  return #self > 0 and sum / #self or nil
-end
-
-local function sorted(list)
-  local out = schema.merged(list, {})
-  table.sort(out)
-  return out
-end
-
-function Values:max() return sorted(self)[#self] end
-function Values:min() return sorted(self)[1] end
-
-function Values:median()
-  local s, n = sorted(self), #self
-  if n == 0 then return nil end
-  return (s[math.floor((n + 1) / 2)] + s[math.floor(n / 2) + 1]) / 2
-end
 
 local Results = {}
 Results.__index = Results
@@ -89,15 +76,24 @@ local function check_key(R, key, path, at)
   return key
 end
 
+local function fits(value, wanted)
+  if type(wanted) == "function" then return wanted(value) end
+  if type(wanted) ~= "table" then return value == wanted or wanted == false and value == nil end
+  for _, one in ipairs(wanted) do
+    if value == one then return true end
+  end
+  return false
+end
+
 function Results:where(t)
   local at = errors.here()
   if type(t) ~= "table" then schema.refuse("where", t, 'a table, as { system = "raf" }', at) end
   for key in pairs(t) do check_key(self, key, "where", at) end
   local out = {}
   for _, run in ipairs(self.runs) do
-    local equal = true
-    for key, value in pairs(t) do equal = equal and field(run, key) == value end
-    if equal then out[#out + 1] = run end
+    local all = true
+    for key, wanted in pairs(t) do all = all and fits(field(run, key), wanted) end
+    if all then out[#out + 1] = run end
   end
   return M.new(out)
 end
@@ -110,11 +106,19 @@ function Results:each()
   end
 end
 
+function Results:map(f)
+  if type(f) ~= "function" then schema.refuse("map", f, "a function of a run", errors.here()) end
+  local out, runs = {}, {}
+  for _, run in ipairs(self.runs) do
+    local value = f(run)
+    if value ~= nil then out[#out + 1], runs[#runs + 1] = value, run end
+  end
+  return values.new(out, runs)
+end
+
 function Results:get(key)
   check_key(self, key, "get", errors.here())
-  local out = {}
-  for _, run in ipairs(self.runs) do out[#out + 1] = field(run, key) end
-  return M.values(out)
+  return self:map(function(run) return field(run, key) end)
 end
 
 --- Lists of the runs with equal key(run), in order of appearance.
@@ -137,14 +141,60 @@ function M.case_of(run)
     run.parameters, run.link or {} }
 end
 
-local function check_systems(R, names, at)
+function Results:by(keys)
+  local at = errors.here()
+  local names = type(keys) == "table" and keys or { keys }
+  for _, key in ipairs(names) do check_key(self, key, "by", at) end
+  local function values_of(run)
+    local out = {}
+    for i, key in ipairs(names) do
+      out[i] = field(run, key)
+      if out[i] == nil then out[i] = "-" end
+    end
+    return out
+  end
+  local groups, i = self:groups(values_of), 0
+  return function()
+    i = i + 1
+    if not groups[i] then return nil end
+    local key = values_of(groups[i][1])
+    return type(keys) == "table" and key or key[1], M.new(groups[i])
+  end
+end
+
+local function check_systems(R, what, names, at)
   local have = {}
   for _, run in ipairs(R.runs) do have[run.system] = true end
   for _, name in ipairs(names) do
     if next(have) and not have[name] then
-      schema.unknown("ratio", "system", name, schema.keys_of(have), at)
+      schema.unknown(what, "system", name, schema.keys_of(have), at)
     end
   end
+end
+
+-- The run of the least value among some systems (all, where nil) of a group.
+local function least(group, key, among)
+  local best
+  for _, run in ipairs(group) do
+    local value = field(run, key)
+    if value and not run.oom and (not among or fits(run.system, among))
+      and (not best or value < field(best, key)) then
+      best = run
+    end
+  end
+  return best
+end
+
+function Results:best(t)
+  local at = errors.here()
+  local ok = type(t) == "table" and type(t[1]) == "string"
+    and (t.among == nil or type(t.among) == "table")
+  if not ok then errors.user('best: give { "field", among = { "system", ... } }', at) end
+  check_key(self, t[1], "best", at)
+  check_systems(self, "best", t.among or {}, at)
+  local out = {}
+  for _, group in ipairs(self:groups(M.case_of)) do out[#out + 1] = least(group, t[1], t.among) end
+  return M.new(out)
 end
 
 function Results:ratio(t)
@@ -155,49 +205,19 @@ function Results:ratio(t)
     errors.user('ratio: give { "field", of = "system", to = { "system", ... } }', at)
   end
   check_key(self, t[1], "ratio", at)
-  check_systems(self, { t.of, unpack(to) }, at)
-  local out, provenance = {}, nil
+  check_systems(self, "ratio", { t.of, unpack(to) }, at)
+  local out, runs = {}, {}
   for _, group in ipairs(self:groups(M.case_of)) do
-    local R = M.new(group)
-    local mine, others = R:where { system = t.of }:get(t[1])[1], M.values {}
-    for _, name in ipairs(to) do others[#others + 1] = R:where { system = name }:get(t[1])[1] end
-    if mine and #others > 0 and mine ~= 0 then
-      out[#out + 1] = others:min() / mine
-      provenance = provenance or group[1].provenance
-      if provenance ~= group[1].provenance then
+    local mine, other = least(group, t[1], { t.of }), least(group, t[1], to)
+    if mine and other and field(mine, t[1]) ~= 0 then
+      out[#out + 1], runs[#runs + 1] = field(other, t[1]) / field(mine, t[1]), mine
+      if runs[1].provenance ~= mine.provenance then
         errors.user(("ratio: %s and %s runs do not mix; choose with where { executor = ... }")
-          :format(provenance, group[1].provenance), at)
+          :format(runs[1].provenance, mine.provenance), at)
       end
     end
   end
-  return M.values(out)
-end
-
-local function is_numeric(cell)
-  return cell == "" or cell == "-" or cell:match("^[-+]?[%d.]+[x%%]?$") ~= nil
-end
-
---- Rows of cells as text in aligned columns, numbers to the right. The first row is the header; a
---- row without cells is an empty line.
-function M.align(rows)
-  local widths, right = {}, {}
-  for r, row in ipairs(rows) do
-    for i, cell in ipairs(row) do
-      widths[i] = math.max(widths[i] or 0, #tostring(cell))
-      if r > 1 then right[i] = right[i] ~= false and is_numeric(tostring(cell)) end
-    end
-  end
-  local lines = {}
-  for r, row in ipairs(rows) do
-    local cells = {}
-    for i, cell in ipairs(row) do
-      local text = tostring(cell)
-      local pad = (" "):rep(widths[i] - #text)
-      cells[i] = right[i] and pad .. text or text .. pad
-    end
-    lines[r] = table.concat(cells, "  "):gsub("%s+$", "")
-  end
-  return table.concat(lines, "\n")
+  return values.new(out, runs)
 end
 
 local TABLE = {
@@ -227,7 +247,7 @@ function Results:table(t)
     end
     lines[#lines + 1] = line
   end
-  return M.align(lines)
+  return aligned.text(lines)
 end
 
 --- moe.results "dir": the results of an earlier run. Runs that did not end are left out.

@@ -4,7 +4,7 @@
 -- A field: { type =, default =, required =, lo =, hi =, enum = { ... }, doc = "what, unit" }
 -- type: "integer", "number", "string", "boolean", "table", "function", "any"; "list", with of = the
 -- field of an entry; a table of fields; or a class of objects that the library made (M.class). A
--- number may be moe.assumed{...} where its use is recorded.
+-- number may be moe.assumed{...} where a collector stands by (M.collector).
 local core = require "moe.core"
 local errors = require "moe.errors"
 
@@ -59,10 +59,15 @@ local function refuse(path, value, give, at)
 end
 M.refuse = refuse
 
---- Raises "path: unknown key 'capcity'. Did you mean 'capacity'?".
+--- "path: unknown key 'capcity'. Did you mean 'capacity'?", or what there is.
+function M.unknown_text(path, what, name, names)
+  return ("%s: unknown %s '%s'"):format(path, what, tostring(name))
+    .. (guess(name, names) or ", have: " .. table.concat(names, ", "))
+end
+
+--- Raises it.
 function M.unknown(path, what, name, names, at)
-  local text = ("%s: unknown %s '%s'"):format(path, what, tostring(name))
-  errors.user(text .. (guess(name, names) or ", have: " .. table.concat(names, ", ")), at,
+  errors.user(M.unknown_text(path, what, name, names), at,
     what == "key" and path .. "." .. tostring(name) or nil)
 end
 
@@ -84,10 +89,22 @@ local function range_text(field)
   return ""
 end
 
+--- Collects the moe.assumed constants of a table that is checked as `root`. .found: path -> what
+--- the constant is; its name is the path with `as` for the root, the same for all clusters. `ends`:
+--- name -> "lo" or "hi", for constants that stand at that end of their band.
+function M.collector(root, as, ends)
+  return { root = root, as = as, ends = ends or {}, found = {} }
+end
+
 local function check_number(field, value, path, at, assumed)
   if assumed and is_a("assumed", value) then
-    assumed[path] = { value = value.value, lo = value.lo, hi = value.hi, why = value.why }
-    value = value.value
+    local name = assumed.as .. path:sub(#assumed.root + 1)
+    assumed.found[path] = { name = name, value = value.value, lo = value.lo, hi = value.hi,
+      why = value.why }
+    for _, part in ipairs { "lo", "hi" } do
+      check_number(field, value[part], path .. "." .. part, at)
+    end
+    value = value[assumed.ends[name] or "value"]
   end
   local fits = type(value) == "number" and value == value and math.abs(value) ~= math.huge
     and (field.type == "number" or value == math.floor(value))
@@ -145,8 +162,8 @@ function M.field(field, value, path, at, assumed)
   return field.enum and check_enum(field, value, path, at) or value
 end
 
---- A new table with the checked values and defaults. `assumed` collects moe.assumed constants by
---- path; without it they are refused.
+--- A new table with the checked values and defaults. `assumed` is a collector of moe.assumed
+--- constants; without it they are refused.
 function M.check(fields, value, path, at, assumed)
   if type(value) ~= "table" or getmetatable(value) then refuse(path, value, "a table", at) end
   for key in pairs(value) do

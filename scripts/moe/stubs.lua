@@ -4,6 +4,7 @@ local claims = require "moe.claims"
 local cluster = require "moe.cluster"
 local core = require "moe.core"
 local experiment = require "moe.experiment"
+local jobs = require "moe.jobs"
 local model = require "moe.model"
 local policy = require "moe.policy"
 local results = require "moe.results"
@@ -49,7 +50,7 @@ local function class(out, name, fields, assumed)
   for _, key in ipairs(schema.keys_of(fields)) do
     local field = fields[key]
     local text = type_text(field)
-    if assumed and text == "number" then text = "number|moe.Assumed" end
+    if assumed and (text == "number" or text == "integer") then text = text .. "|moe.Assumed" end
     out[#out + 1] = ("---@field %s%s %s %s"):format(key, field.required and "" or "?", text,
       doc_text(field)):gsub("%s+$", "")
   end
@@ -69,12 +70,16 @@ local FIXED = [[
 ---@field max fun(self): number?
 ---@field min fun(self): number?
 ---@field median fun(self): number?
+---@field each fun(self): fun(): number, moe.Run?
 
 ---@class moe.Results
 ---@field runs moe.Run[]
 ---@field where fun(self, fields: table): moe.Results
 ---@field each fun(self): fun(): moe.Run
+---@field by fun(self, fields: string|string[]): fun(): any, moe.Results
 ---@field get fun(self, field: string): moe.Values
+---@field map fun(self, f: fun(run: moe.Run): number?): moe.Values
+---@field best fun(self, t: table): moe.Results
 ---@field ratio fun(self, t: table): moe.Values
 ---@field table fun(self, t: table): string
 
@@ -108,6 +113,11 @@ function moe.system(name) end
 ---@return moe.Best
 function moe.best(constructor, options) end
 
+---@param constructor fun(t?: table): moe.Pass
+---@param options table one option a list of values, the wanted one first
+---@return moe.Fallback
+function moe.fallback(constructor, options) end
+
 ---@param e moe.Experiment
 ---@return moe.Results
 function moe.run(e) end
@@ -119,7 +129,7 @@ function moe.results(dir) end
 
 local function field_classes(out)
   class(out, "moe.AssumedFields", schema.ASSUMED)
-  class(out, "moe.ModelFields", model.FIELDS)
+  class(out, "moe.ModelFields", model.FIELDS, true)
   class(out, "moe.Device", cluster.DEVICE, true)
   class(out, "moe.ClusterLink", cluster.LINK, true)
   class(out, "moe.ClusterFields", cluster.FIELDS, true)
@@ -130,7 +140,7 @@ local function field_classes(out)
   class(out, "moe.CpuRunFields", experiment.CPU)
   class(out, "moe.TrainFields", train.TRAIN)
   class(out, "moe.PlanFields", train.PLAN)
-  class(out, "moe.Case", experiment.CASE)
+  class(out, "moe.Case", jobs.CASE)
   class(out, "moe.ExperimentFields", experiment.FIELDS)
   class(out, "moe.ClaimFields", claims.FIELDS)
   for _, kind in ipairs(schema.keys_of(policy.KINDS)) do

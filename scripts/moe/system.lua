@@ -1,5 +1,7 @@
 -- moe.system "name" { passes... }: a mix of techniques. The known systems come with their passes
--- and their all-reduce policy; giving passes replaces the passes.
+-- and their all-reduce policy; giving passes replaces the passes. A system of other systems,
+-- { of = { ... } }, is the best of them.
+local choice = require "moe.choice"
 local errors = require "moe.errors"
 local policy = require "moe.policy"
 local schema = require "moe.schema"
@@ -7,7 +9,6 @@ local schema = require "moe.schema"
 local M = {}
 
 local mt = schema.class("system", 'a system, as moe.system "raf" {}')
-local best_mt = schema.class("best", "moe.best(...)")
 
 local MIB = 1024 * 1024
 
@@ -26,35 +27,9 @@ M.REDUCE = {
     doc = "bytes an all-reduce gathers; 0: one a gradient" },
 }
 
---- moe.best(constructor, { option = { values } }): the value with the fastest simulated step.
-function M.best(constructor, options)
-  local at = errors.here()
-  if type(constructor) ~= "function" then
-    schema.refuse("moe.best", constructor, "a pass's constructor, as moe.pass.capacity_pipeline",
-      at)
-  end
-  if type(options) ~= "table" then
-    schema.refuse("moe.best", options, "options, one of them a list", at)
-  end
-  local name
-  for k, v in pairs(options) do
-    if type(v) == "table" then
-      if name then errors.user("moe.best: give one option a list of values, not two", at) end
-      name = k
-    end
-  end
-  local values = schema.field({ type = "list", of = { type = "any" }, default = {} },
-    name and options[name], "moe.best." .. tostring(name), at)
-  if #values == 0 then
-    errors.user("moe.best: give one option a list of values, as { degree = { 1, 2, 4 } }", at)
-  end
-  local candidates = {}
-  for i, value in ipairs(values) do
-    local pass = constructor(schema.merged(options, { [name] = value }))
-    candidates[i] = { label = ("%s=%s"):format(name, tostring(value)),
-      pass = schema.field({ type = "pass" }, pass, "moe.best", at) }
-  end
-  return setmetatable({ candidates = candidates }, best_mt)
+-- Lancet's partition pass with at most 8 parts; 4, then 2, where the plan does not fit (section 7).
+local function lancet_partition(p)
+  return choice.fallback(p.partition, { max_parts = { 8, 4, 2 } })
 end
 
 M.known = {
@@ -62,47 +37,89 @@ M.known = {
     all_reduce = AFTER, passes = function(p) return { p.serial {} } end },
   raf_irregular = { doc = "raf with all-to-alls that send only real rows",
     all_reduce = AFTER, passes = function(p) return { p.irregular_a2a {}, p.serial {} } end },
+  raf_rows = { doc = "raf without padding: only real rows are sent and computed",
+    all_reduce = AFTER, passes = function(p)
+      return { p.irregular_a2a {}, p.used_rows {}, p.serial {} }
+    end },
   deepspeed = { doc = "padded, blocking all-to-all; all-reduce in buckets on its own lane",
     all_reduce = DDP, passes = function(p) return { p.blocking_a2a {} } end },
   tutel = { doc = "all-to-all and experts cut along capacity, the best degree of 1, 2, 4, 8",
     all_reduce = DDP, passes = function(p)
-      return { M.best(p.capacity_pipeline, { degree = { 1, 2, 4, 8 } }) }
+      return { choice.best(p.capacity_pipeline, { degree = { 1, 2, 4, 8 } }) }
     end },
-  lancet = { doc = "weight gradients under the backward's all-to-alls (greedy best fit); "
-      .. "the forward partition pass is not part of it yet",
-    all_reduce = AFTER, passes = function(p) return { p.dw_schedule {} } end },
+  lancet = { doc = "real rows only, the forward cut into pipelines, weight gradients under the "
+      .. "backward's all-to-alls",
+    all_reduce = AFTER, passes = function(p)
+      return { p.irregular_a2a {}, p.used_rows {}, lancet_partition(p), p.dw_schedule {} }
+    end },
+  lancet_dw = { doc = "lancet without its pipelines", all_reduce = AFTER, passes = function(p)
+    return { p.irregular_a2a {}, p.used_rows {}, p.dw_schedule {} }
+  end },
+  lancet_partition = { doc = "lancet without its weight-gradient schedule", all_reduce = AFTER,
+    passes = function(p) return { p.irregular_a2a {}, p.used_rows {}, lancet_partition(p) } end },
 }
+
+-- The fields of a system apart from its list of passes.
+M.FIELDS = {
+  all_reduce = { type = M.REDUCE, doc = "the policy, where it is not the known system's" },
+  of = { type = "list", of = { type = "any" },
+    doc = "systems or names of known ones; the fastest by simulation is taken" },
+}
+
+-- The systems of `of`; each brings its own passes and policy.
+local function members_of(of, path, at)
+  local members, seen = {}, {}
+  if #of == 0 then errors.user(path .. ".of: the list is empty", at) end
+  for i, entry in ipairs(of) do
+    local place = ("%s.of[%d]"):format(path, i)
+    if type(entry) == "string" and not M.known[entry] then
+      errors.user(schema.unknown_text(place, "system", entry, schema.keys_of(M.known)), at,
+        ("system.of[%d]"):format(i))
+    end
+    local member = type(entry) == "string" and M.system(entry) {} or entry
+    schema.field({ type = "system" }, member, place, at)
+    if seen[member.name] then
+      errors.user(("%s: '%s' stands there twice; names must differ"):format(place, member.name), at)
+    end
+    seen[member.name], members[i] = true, member
+  end
+  return members
+end
+
+local function passes_of(name, given, path, at)
+  local passes = schema.field({ type = "list", of = { type = "any" } }, given, path, at)
+  for i, pass in ipairs(passes) do
+    if not schema.is_a("best", pass) and not schema.is_a("fallback", pass) then
+      schema.field({ type = "pass" }, pass, ("%s[%d]"):format(path, i), at)
+    end
+  end
+  if #passes > 0 then return passes end
+  if not M.known[name] then
+    schema.unknown("moe.system", "system (and no passes are given)", name,
+      schema.keys_of(M.known), at)
+  end
+  return M.known[name].passes(policy.passes)
+end
 
 local function make(name, t, at)
   local path = ("system '%s'"):format(name)
   if type(t) ~= "table" then
     schema.refuse(path, t, "a table of passes, {} for a known system's own", at)
   end
-  local known, passes, reduce = M.known[name], {}, nil
+  local given, passes = {}, {}
   for key, value in pairs(t) do
-    if type(key) == "number" then
-      passes[key] = value
-    elseif key == "all_reduce" then
-      reduce = schema.check(M.REDUCE, value, path .. ".all_reduce", at)
-    else
-      schema.unknown(path, "key", key, { "all_reduce" }, at)
-    end
+    if type(key) == "number" then passes[key] = value else given[key] = value end
   end
-  passes = schema.field({ type = "list", of = { type = "any" } }, passes, path, at)
-  for i, pass in ipairs(passes) do
-    if not schema.is_a("best", pass) then
-      schema.field({ type = "pass" }, pass, ("%s[%d]"):format(path, i), at)
-    end
+  local fields = schema.check(M.FIELDS, given, path, at)
+  if fields.of and (next(passes) or fields.all_reduce) then
+    errors.user(path .. ".of: its systems have passes and an all_reduce of their own; give of "
+      .. "alone", at)
   end
-  if #passes == 0 then
-    if not known then
-      schema.unknown("moe.system", "system (and no passes are given)", name,
-        schema.keys_of(M.known), at)
-    end
-    passes = known.passes(policy.passes)
-  end
-  return setmetatable({ name = name, passes = passes, at = at,
-    all_reduce = reduce or known and known.all_reduce or AFTER }, mt)
+  local known = M.known[name]
+  return setmetatable({ name = name, at = at,
+    members = fields.of and members_of(fields.of, path, at),
+    passes = not fields.of and passes_of(name, passes, path, at) or nil,
+    all_reduce = fields.all_reduce or known and known.all_reduce or AFTER }, mt)
 end
 
 function M.system(name)
@@ -114,38 +131,35 @@ function M.system(name)
   return function(t) return make(name, t, errors.here()) end
 end
 
--- All lists of stages that the passes allow, with a label of the choices.
-local function choices_of(passes)
-  local lists = { { stages = {} } }
-  for _, pass in ipairs(passes) do
-    local longer = {}
-    for _, list in ipairs(lists) do
-      for _, c in ipairs(pass.candidates or { { pass = pass } }) do
-        local stages = schema.merged(list.stages, {})
-        stages[#stages + 1] = { name = c.pass.name, kind = c.pass.stage, options = c.pass.options,
-          apply = c.pass.apply }
-        longer[#longer + 1] = { stages = stages, label = list.label and c.label
-          and list.label .. " " .. c.label or list.label or c.label }
-      end
-    end
-    lists = longer
-  end
-  return lists
+local function candidate_of(system, list)
+  local reduce = system.all_reduce
+  return { name = system.name, stages = list.stages, choice = list.label, all_reduce = reduce,
+    sync = { bucket_bytes = reduce.bucket_bytes, when_ready = reduce.place == "ready" },
+    reduce_on_own_lane = reduce.lane == "comm_reduce" }
 end
 
---- The systems that the core takes: one, or one a candidate of moe.best. Each has .choice (a label
---- or nil).
+--- What the system may become: a list of alternatives, of which the best is taken, each a list of
+--- candidates, of which the first that fits in memory is taken. A candidate is a system that the
+--- core takes, with its .choice (a label or nil) and .all_reduce.
 function M.expand(system)
-  local out, reduce = {}, system.all_reduce
-  for i, list in ipairs(choices_of(system.passes)) do
-    out[i] = { name = system.name, stages = list.stages, choice = list.label,
-      sync = { bucket_bytes = reduce.bucket_bytes, when_ready = reduce.place == "ready" },
-      reduce_on_own_lane = reduce.lane == "comm_reduce" }
+  local alternatives = {}
+  for _, member in ipairs(system.members or {}) do
+    for _, alternative in ipairs(M.expand(member)) do
+      for _, c in ipairs(alternative) do
+        c.choice = c.choice and ("%s %s"):format(member.name, c.choice) or member.name
+      end
+      alternatives[#alternatives + 1] = alternative
+    end
   end
-  return out
+  if system.members then return alternatives end
+  for i, lists in ipairs(choice.alternatives(system.passes)) do
+    alternatives[i] = {}
+    for j, list in ipairs(lists) do alternatives[i][j] = candidate_of(system, list) end
+  end
+  return alternatives
 end
 
---- Names and options of a system's stages, for results.
+--- Names and options of a candidate's stages, for results.
 function M.describe(candidate)
   local out = {}
   for i, s in ipairs(candidate.stages) do

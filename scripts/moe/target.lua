@@ -14,11 +14,14 @@ M.OPTIMIZER = {
   momentum = { type = "number", lo = 0, hi = 1, default = 0.9 },
 }
 
---- Specification for simulation on a cluster.
-function M.cluster_spec(model, cluster, optimizer)
+--- Specification for simulation on a cluster. ends: as in schema.collector, or nil.
+function M.cluster_spec(model, cluster, optimizer, ends)
+  if ends then
+    model, cluster = model_lib.at_ends(model, ends), cluster_lib.at_ends(cluster, ends)
+  end
   local resolved, gate = model_lib.resolve(model, cluster.devices, "f16")
   return { model = resolved, gate = gate, optimizer = optimizer, ranks = cluster.devices,
-    cluster = cluster_lib.plain(cluster), fill = model_lib.fill(resolved),
+    cluster = cluster_lib.plain(cluster), fill = model_lib.fill(model, resolved),
     cost = { kind = "roofline" }, element_bytes = 0 }
 end
 
@@ -32,38 +35,69 @@ function M.cpu_spec(model, ranks, link, optimizer, precision)
       device = { name = "cpu", gemm_flops_per_s = 1e11, vector_flops_per_s = 1e10,
         memory_bytes_per_s = 1e10, launch_us = 0, memory_bytes = 0 },
       intra = wire, nic = wire, a2a_base_us = 0, a2a_per_peer_us = 0 },
-    fill = model_lib.fill(resolved),
+    fill = model_lib.fill(model, resolved),
     cost = { kind = "profile", cache = core.args.cache, link = link ~= nil },
     element_bytes = precision == "f64" and 8 or 4 }
 end
 
---- Whether the plan depends on how long ops take: where it is chosen, or a stage reads costs.
-function M.reads_times(candidates)
-  for _, stage in ipairs(candidates[1].stages) do
-    if stage.apply or stage.name == "dw_schedule" then return true end
+-- Built-in passes that read how long ops take.
+local READS_TIMES = { dw_schedule = true, partition = true }
+
+--- Whether the plan depends on how long ops take: where the best of some is taken, or a stage
+--- reads costs. alternatives: of system.expand().
+function M.reads_times(alternatives)
+  for _, stage in ipairs(alternatives[1][1].stages) do
+    if stage.apply or READS_TIMES[stage.name] then return true end
   end
-  return #candidates > 1
+  return #alternatives > 1
 end
 
---- One plan: of a system of system.expand(). Errors stand at the line of `at`.
+--- One plan: of a candidate of system.expand(). Errors stand at the line of `at`.
 function M.plan_of(spec, candidate, at)
   spec.system = candidate
   return errors.call(at, core.plan, spec)
 end
 
---- Plans every candidate of the system, simulates each and keeps the fastest:
---- { plan, sim = its simulation, candidate, tried = { { choice, iteration_ms } } }.
+local function gib(bytes) return ("%.1f GiB"):format(bytes / 2 ^ 30) end
+
+-- A candidate's plan, simulated: { plan, sim, candidate, oom }. What it took is noted in `tried`.
+local function try(spec, candidate, at, tried)
+  local plan = M.plan_of(spec, candidate, at)
+  local sim = errors.call(at, plan.simulate, plan)
+  local memory = spec.cluster.device.memory_bytes
+  local oom = memory > 0 and sim.peak_bytes > memory or nil
+  tried[#tried + 1] = { choice = candidate.choice, iteration_ms = sim.iteration_ms,
+    peak_bytes = sim.peak_bytes, oom = oom,
+    why = oom and ("%s do not fit in %s"):format(gib(sim.peak_bytes), gib(memory)) or nil }
+  return { plan = plan, sim = sim, candidate = candidate, oom = oom }
+end
+
+-- The first candidate that fits in memory; the last one where none does.
+local function first_that_fits(spec, candidates, at, tried)
+  local made
+  for _, candidate in ipairs(candidates) do
+    made = try(spec, candidate, at, tried)
+    if not made.oom then break end
+  end
+  return made
+end
+
+local function better(a, b)
+  if a.oom ~= b.oom then return b.oom end
+  return a.sim.iteration_ms < b.sim.iteration_ms
+end
+
+--- Plans and simulates what the system may become and keeps the best: of those that fit in memory
+--- the fastest, where none does the fastest of all. Returns { plan, sim = its simulation,
+--- candidate, oom = true or nil, tried = { { choice, iteration_ms, peak_bytes, oom, why } } }.
 function M.plan(spec, system)
   local best
   local tried = core.array {}
-  for i, candidate in ipairs(system_lib.expand(system)) do
-    local plan = M.plan_of(spec, candidate, system.at)
-    local sim = errors.call(system.at, plan.simulate, plan)
-    tried[i] = { choice = candidate.choice, iteration_ms = sim.iteration_ms }
-    if not best or sim.iteration_ms < best.sim.iteration_ms then
-      best = { plan = plan, sim = sim, candidate = candidate, tried = tried }
-    end
+  for _, candidates in ipairs(system_lib.expand(system)) do
+    local made = first_that_fits(spec, candidates, system.at, tried)
+    if not best or better(made, best) then best = made end
   end
+  best.tried = tried
   return best
 end
 

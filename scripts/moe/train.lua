@@ -87,13 +87,13 @@ function M.train(t)
     c.precision)
   local options = M.run_options(c, spec.model, "moe.train", at)
   options.keep_grad_norms = true
-  local candidates = system_lib.expand(system)
+  local alternatives = system_lib.expand(system)
   local plan
-  if target.reads_times(candidates) then
+  if target.reads_times(alternatives) then
     plan = target.plan(spec, system).plan
   else
     spec.cost = { kind = "roofline" }
-    plan = target.plan_of(spec, candidates[1], at)
+    plan = target.plan_of(spec, alternatives[1][1], at)
   end
   errors.stop_in "check"
   return errors.call(at, plan.run, plan, options)

@@ -88,12 +88,16 @@ TEST_CASE("every wrong recipe gets its status, its line and its message, once") 
 TEST_CASE("the command line has its own status") {
   const std::string program = MOEBENCH_BINARY;
   CHECK(run(program + " run").exit == 2);
-  CHECK(run(program + " fly away").exit == 2);
+  const Outcome rum = run(program + " rum x.lua");
+  CHECK(rum.exit == 2);
+  CHECK(rum.text.find("Did you mean 'run'?") != std::string::npos);
   CHECK(run(program + " run /nonexistent.lua").exit == 1);
   CHECK(run(program + " --help").exit == 0);
   CHECK(run(program + " run --help").exit == 0);
   CHECK(run(program + " list").exit == 0);
-  CHECK(run(program + " list gatez").exit == 1);
+  const Outcome gatez = run(program + " list gatez");
+  CHECK(gatez.exit == 2);
+  CHECK(gatez.text.find("Did you mean 'gates'?") != std::string::npos);
   CHECK(run(program + " doctor").exit == 0);
 }
 

@@ -22,8 +22,8 @@ function package.loaded.test(sentence, body)
   end
 end
 
-for _, name in ipairs { "places", "fields", "policies", "experiments", "results", "scripts",
-  "lists" } do
+for _, name in ipairs { "places", "fields", "policies", "experiments", "choices", "results",
+  "claims", "scripts", "lists" } do
   require("test_" .. name)
 end
 

@@ -8,7 +8,7 @@ local function experiment(fields)
 return moe.experiment { name = "x", over = { nodes = { 2, 4 }, gpu = { "p4de", "p3dn" } },
   params = { factor = 1, word = "a", flag = false },
   case = function(p) return { model = m, cluster = moe.cluster[p.gpu] { nodes = p.nodes },
-    systems = { moe.system "raf" {}, moe.system "tutel" {}, moe.system "lancet" {} } } end,
+    systems = { moe.system "raf" {}, moe.system "tutel" {}, moe.system "lancet_dw" {} } } end,
 ]] .. fields .. "}"
 end
 

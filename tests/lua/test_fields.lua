@@ -29,8 +29,7 @@ test("capacity and capacity_factor: at most one", function()
 end)
 
 test("numbers that are no numbers, fractions and texts are refused with what is allowed", function()
-  for _, bad in ipairs { "0/0", "1/0", "2.5", "'4'", "{}", "0", "1e9", "moe.assumed { value = 1, "
-    .. "lo = 1, hi = 1, why = 'x' }" } do
+  for _, bad in ipairs { "0/0", "1/0", "2.5", "'4'", "{}", "0", "1e9" } do
     expect.fails(model("batch = 2, experts = 2, moe_every = " .. bad), 2,
       "model.gpt2_moe.moe_every: ", "is not allowed; give an integer from 1 to 10000")
   end
@@ -59,6 +58,38 @@ test("slots in use follow capacity factor, choices and experts", function()
   expect.equal(fill "batch = 2, experts = 4, capacity_factor = 0.5", 1)
   expect.equal(fill "batch = 2, experts = 4, gate = 'top2', capacity = 'none'", 0.5)
   expect.equal(fill "batch = 2, experts = 4, gate = 'expert_choice'", 1)
+end)
+
+test("a model may say how full its slots are; what changes the slots takes that back", function()
+  local function fill(fields) return expect.runs(train(fields)).plans[1].fill end
+  expect.equal(fill "batch = 2, experts = 4, fill = 0.55", 0.55)
+  for _, bad in ipairs { "0", "1.01", "-1" } do
+    expect.fails(model("batch = 2, experts = 4, fill = " .. bad), 2,
+      "model.gpt2_moe.fill: " .. bad .. " is not allowed; give a number from 1e-06 to 1")
+  end
+  local function executed(change)
+    local w = expect.runs(model "batch = 2, experts = 4, fill = 0.55" .. [[
+return moe.experiment { name = "x", model = m, systems = { moe.system "raf" {} },
+  run = { { "cpu", ranks = 2, model = { ]] .. change .. " } } } }")
+    return w.executed[1].spec.fill
+  end
+  expect.equal(executed "layers = 4", 0.55)
+  expect.equal(executed "capacity_factor = 2", 0.5)
+  expect.equal(executed "gate = 'expert_choice'", 1)
+  expect.equal(executed "capacity = 'none', fill = 0.2", 0.2)
+end)
+
+test("numbers of a model may be assumed, and are recorded", function()
+  local w = expect.runs(train([[batch = 2, experts = 4,
+    capacity_factor = moe.assumed { value = 1.25, lo = 1, hi = 2, why = "not in the paper" },
+    k = moe.assumed { value = 1, lo = 1, hi = 2, why = "not in the paper" }, gate = "top_k"]]))
+  expect.equal({ w.plans[1].model.capacity_factor, w.plans[1].model.k }, { 1.25, 1 })
+  expect.fails(train("batch = 2, experts = 2", [[
+link = { bytes_per_s = moe.assumed { value = 1e8, lo = 1e8, hi = 1e9, why = "x" } }]]), 3,
+    "moe.train.link.bytes_per_s: a table is not allowed; give a number")
+  expect.fails(model [[batch = 2, experts = 4, capacity_factor =
+moe.assumed { value = 1, lo = 0, hi = 2, why = "x" }]], 3,
+    "model.gpt2_moe.capacity_factor.lo: 0 is not allowed; give a number from 1e-06")
 end)
 
 test("an unknown gate is named with the nearest one", function()
@@ -111,7 +142,7 @@ C = c
   local c = w.globals.C
   expect.equal(c.nic.bytes_per_s, 3)
   expect.equal(c.assumed["cluster.p4de.nic.bytes_per_s"],
-    { value = 3, lo = 2, hi = 4, why = "a guess" })
+    { name = "cluster.nic.bytes_per_s", value = 3, lo = 2, hi = 4, why = "a guess" })
   assert(c.assumed["cluster.p4de.device.gemm_efficiency"])
 end)
 

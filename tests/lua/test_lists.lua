@@ -39,7 +39,7 @@ test("the stubs are Lua, and know every field that is checked", function()
     expect.equal(type(stub[name]), "function", name)
   end
   expect.equal(type(stub.pass.capacity_pipeline), "function")
-  for _, part in ipairs { "---@meta", "---@field layers integer blocks (1 to 10000)",
+  for _, part in ipairs { "---@meta", "---@field layers integer|moe.Assumed blocks (1 to 10000)",
     '---@field scope "token"|"batch"', "---@field degree? number d (1 to 64) [1]",
     "---@field link? moe.Link", "---@field gemm_efficiency? number|moe.Assumed",
     "---@field systems (moe.System)[]", "---@field bytes_per_s number bytes a second" } do

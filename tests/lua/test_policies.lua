@@ -77,3 +77,15 @@ test("a rank's state stops before anything runs and knows the policies by name",
   expect.equal(w.moe._policy("gate", "mine").scope, "token")
   expect.equal(w.moe._policy("gate", "other"), nil)
 end)
+
+test("a policy in a case, which ranks do not make, is refused at its line", function()
+  for _, kind in ipairs { "gate", "pass", "schedule" } do
+    expect.fails([[
+local moe = require "moe"
+return moe.experiment { name = "x", case = function()
+  local p = moe.policy.]] .. kind .. [[ {
+    name = "mine" }
+end }
+]], 3, ("moe.policy.%s: stands in a case"):format(kind), "before moe.experiment")
+  end
+end)

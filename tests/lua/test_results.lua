@@ -7,7 +7,7 @@ local function recipe(more)
   return expect.HEAD .. [[
 local E = moe.experiment { name = "x", over = { nodes = { 2, 4 } },
   case = function(p) return { model = m, cluster = moe.cluster.p4de { nodes = p.nodes },
-    systems = { moe.system "raf" {}, moe.system "deepspeed" {}, moe.system "lancet" {} } } end,
+    systems = { moe.system "raf" {}, moe.system "deepspeed" {}, moe.system "lancet_dw" {} } } end,
   run = { "simulate", { "cpu", ranks = 2, steps = 3 } },
   ]] .. (more or "") .. [[ }
 R = moe.run(E)
@@ -29,6 +29,44 @@ test("where selects by fields and by coordinates", function()
   expect.equal(R:where { nodes = 8 }:get("iteration_ms"):mean(), nil)
 end)
 
+test("where takes a list, a function, and false for what is not there", function()
+  local R = results_of()
+  expect.equal(#R:where { system = { "raf", "lancet_dw" }, nodes = 4 }.runs, 2)
+  expect.equal(#R:where { system = {} }.runs, 0)
+  expect.equal(#R:where { nodes = function(n) return n and n > 2 end }.runs, 3)
+  expect.equal(#R:where { trace = false, executor = "cpu" }.runs, 0)
+  expect.equal(#R:where { oom = false }.runs, 9)
+end)
+
+test("by gives the results of each value, or of each list of values, in order", function()
+  local R, seen = results_of():where { executor = "simulate" }, {}
+  for nodes, some in R:by "nodes" do seen[#seen + 1] = { nodes, #some.runs } end
+  expect.equal(seen, { { 2, 3 }, { 4, 3 } })
+  seen = {}
+  for key, some in R:by { "system", "nodes" } do
+    seen[#seen + 1] = ("%s %d %d"):format(key[1], key[2], #some.runs)
+  end
+  expect.equal({ #seen, seen[1], seen[6] }, { 6, "raf 2 1", "lancet_dw 4 1" })
+end)
+
+test("map makes values of runs and leaves out those that give nil; each brings the run", function()
+  local v = results_of():map(function(run)
+    return run.executor == "simulate" and run.system == "raf" and run.iteration_ms / 2 or nil
+  end)
+  local seen = {}
+  for value, run in v:each() do seen[#seen + 1] = { value, run.devices } end
+  expect.equal(seen, { { 50, 16 }, { 25, 32 } })
+end)
+
+test("best is a run a point: of some systems or of all", function()
+  local R = results_of():where { executor = "simulate" }
+  local best = R:best { "iteration_ms" }
+  expect.equal({ #best.runs, best.runs[1].system, best.runs[2].point.nodes },
+    { 2, "lancet_dw", 4 })
+  best = R:best { "iteration_ms", among = { "raf", "deepspeed" } }
+  expect.equal({ best.runs[1].system, best:get "iteration_ms"[1] }, { "raf", 100 })
+end)
+
 test("get, mean, max, min and median", function()
   local v = results_of():where { nodes = 2 }:get "iteration_ms"
   expect.equal({ v[1], v[2], v[3] }, { 100, 100, 80 })
@@ -37,29 +75,36 @@ end)
 
 test("ratio is the best of the others over one, a value a point", function()
   local R = results_of():where { executor = "simulate" }
-  local v = R:ratio { "iteration_ms", of = "lancet", to = { "raf", "deepspeed" } }
+  local v = R:ratio { "iteration_ms", of = "lancet_dw", to = { "raf", "deepspeed" } }
   expect.equal({ v[1], v[2], v[3] }, { 1.25, 1.25 })
-  expect.equal(R:ratio({ "iteration_ms", of = "raf", to = "lancet" }):mean(), 0.8)
+  expect.equal(R:ratio({ "iteration_ms", of = "raf", to = "lancet_dw" }):mean(), 0.8)
+  for value, run in v:each() do expect.equal({ value, run.system }, { 1.25, "lancet_dw" }) end
 end)
 
 test("table puts systems across and points down", function()
   local text = results_of():where { executor = "simulate" }:table { rows = "nodes", cols = "system",
     cell = function(run) return ("%.1f"):format(run.iteration_ms) end }
-  expect.equal(text, "nodes    raf  deepspeed  lancet\n    2  100.0      100.0    80.0\n"
-    .. "    4   50.0       50.0    40.0")
+  expect.equal(text, "nodes    raf  deepspeed  lancet_dw\n    2  100.0      100.0       80.0\n"
+    .. "    4   50.0       50.0       40.0")
 end)
 
 test("fields and systems that no run has are errors, at the recipe's line", function()
   expect.fails(recipe() .. "R:where { nodez = 2 }", 8, "where: unknown field 'nodez'")
   expect.fails(recipe() .. 'R:get "iteration"', 8, "get: unknown field 'iteration'")
-  expect.fails(recipe() .. 'R:ratio { "iteration_ms", of = "lance", to = "raf" }', 8,
-    "ratio: unknown system 'lance'. Did you mean 'lancet'?")
-  expect.fails(recipe() .. 'R:ratio { "iteration_ms", of = "lancet" }', 8, "ratio: give")
+  expect.fails(recipe() .. 'R:ratio { "iteration_ms", of = "lancet_du", to = "raf" }', 8,
+    "ratio: unknown system 'lancet_du'. Did you mean 'lancet_dw'?")
+  expect.fails(recipe() .. 'R:ratio { "iteration_ms", of = "lancet_dw" }', 8, "ratio: give")
   expect.fails(recipe() .. 'R:table { rows = "nodes", cols = "system" }', 8, "cell: is missing")
+  expect.fails(recipe() .. 'R:by "nodez"', 8, "by: unknown field 'nodez'")
+  expect.fails(recipe() .. 'R:best { "iteration" }', 8, "best: unknown field 'iteration'")
+  expect.fails(recipe() .. 'R:best { "iteration_ms", among = { "rav" } }', 8,
+    "best: unknown system 'rav'. Did you mean 'raf'?")
+  expect.fails(recipe() .. 'R:best "iteration_ms"', 8, "best: give")
+  expect.fails(recipe() .. 'R:map "iteration_ms"', 8, "map: 'iteration_ms' is not allowed")
 end)
 
 test("a ratio does not mix simulated and executed runs", function()
-  expect.fails(recipe() .. 'R:ratio { "iteration_ms", of = "lancet", to = "raf" }', 8,
+  expect.fails(recipe() .. 'R:ratio { "iteration_ms", of = "lancet_dw", to = "raf" }', 8,
     "simulated and measured runs do not mix")
 end)
 
@@ -79,7 +124,7 @@ end)
 
 local function claim(fields)
   local R, w = results_of(([[claims = { moe.claim { id = "lancet-034", value = function(R)
-    return R:where { executor = "simulate" }:ratio({ "iteration_ms", of = "lancet",
+    return R:where { executor = "simulate" }:ratio({ "iteration_ms", of = "lancet_dw",
       to = "raf" }):mean() end, %s } }]]):format(fields))
   assert(R)
   return w.results.claims[1], w
@@ -94,7 +139,7 @@ test("a claim's verdict", function()
   expect.equal(claim("fitted = 'efficiency'").verdict, "fitted")
   local c, w = claim("not_comparable = 'other gate'")
   expect.equal(c.verdict, "not comparable")
-  assert(w.output:find("not comparable: other gate", 1, true), w.output)
+  assert(w.output:find("\n  other gate", 1, true), w.output)
 end)
 
 test("a claim without a run is undetermined, one that returns a text is an error", function()
@@ -132,7 +177,31 @@ test("the printed tables say what is simulated and executed and fit a terminal",
   for line in w.output:gmatch("[^\n]+") do assert(#line <= 120, line) end
   for _, part in ipairs { "Simulated by a cost model that rests on", "1.25x", "Speed-up over raf",
     "Executed on 2 CPU ranks, no link; provenance: measured", "+10.0%",
-    "Median prediction error over 3 runs: 10.0%", "raf = deepspeed = lancet" } do
+    "Median prediction error over 3 runs: 10.0%", "raf = deepspeed = lancet_dw" } do
     assert(w.output:find(part, 1, true), part .. "\n" .. w.output)
   end
+end)
+
+test("a spread of executed samples above a tenth of the median is marked", function()
+  local function output(jitter)
+    local n = 0
+    return expect.runs(recipe(), nil, "run", function(_, core)
+      local plan = core.plan
+      core.plan = function(spec)
+        local p = plan(spec)
+        local run = p.run
+        p.run = function(self, options)
+          local r = run(self, options)
+          n = n + 1
+          r.samples_ms[3] = r.samples_ms[3] * (n == 1 and jitter or 1)
+          return r
+        end
+        return p
+      end
+    end).output
+  end
+  local wide = output(1.12)
+  assert(wide:find("raf +880 +880..986 ! ") and wide:find("deepspeed +880 +880..880 "), wide)
+  assert(wide:find("\n! a spread above 10%% of the median"), wide)
+  assert(not output(1.08):find("!", 1, true))
 end)

@@ -91,6 +91,14 @@ local TABLES = {
   passes = {
     { name = "serial", kind = "schedule", doc = "d", options = {} },
     { name = "irregular_a2a", kind = "forward", doc = "d", options = {} },
+    { name = "used_rows", kind = "forward", doc = "d", options = {} },
+    { name = "partition", kind = "step", doc = "d", options = {
+      { name = "max_parts", doc = "d", default = 8, lo = 1, hi = 64 },
+      { name = "groups", doc = "d", default = 5, lo = 1, hi = 1000 },
+      { name = "max_range", doc = "d", default = 1, lo = 0, hi = 1000 },
+      { name = "parts", doc = "d", default = 0, lo = 0, hi = 64 },
+      { name = "before", doc = "d", default = -1, lo = -1, hi = 1000 },
+      { name = "after", doc = "d", default = -1, lo = -1, hi = 1000 } } },
     { name = "blocking_a2a", kind = "schedule", doc = "d", options = {} },
     { name = "dw_schedule", kind = "schedule", doc = "d", options = {
       { name = "order", doc = "d", default = "fit", allowed = { "fit", "size" } } } },
@@ -101,12 +109,14 @@ local TABLES = {
   ops = { { name = "linear", doc = "d" } },
 }
 
--- Made-up times: a plain step takes 100, dW scheduling saves 20, a cut at capacity 10 at degree 4
--- and less at the others.
+-- Made-up times: a plain step takes 100, dW scheduling saves 20, partition 5, a cut at capacity 10
+-- at degree 4 and less at the others. A test may change them and the bytes: world.step_ms(spec, ms)
+-- and world.peak_bytes(spec) of the plan's specification.
 local function step_ms(spec)
   local total = 100
   for _, stage in ipairs(spec.system.stages) do
     if stage.name == "dw_schedule" then total = total - 20 end
+    if stage.name == "partition" then total = total - 5 end
     if stage.name == "capacity_pipeline" then
       total = total - 10 + math.abs(4 - stage.options.degree)
     end
@@ -122,16 +132,22 @@ end
 local Plan = {}
 Plan.__index = Plan
 
+function Plan:peak_bytes()
+  return self.world.peak_bytes and self.world.peak_bytes(self.spec) or 2 ^ 30
+end
+
 function Plan:simulate()
-  local out = times(step_ms(self.spec))
-  out.lower_bound_ms, out.sim_ms = 0.5 * out.iteration_ms, 1
+  local total = step_ms(self.spec)
+  local out = times(self.world.step_ms and self.world.step_ms(self.spec, total) or total)
+  out.lower_bound_ms, out.sim_ms, out.peak_bytes = 0.5 * out.iteration_ms, 1, self:peak_bytes()
+  out.alone_ms = { all_to_all = 1 }
   return out
 end
 
 function Plan:info()
-  return { num_ops = 10, plan_ms = 1, hash = "00", peak_bytes = 2 ^ 30, liveness_bytes = 2 ^ 29,
-    arena_bytes = 1, persistent_bytes = 1, holders = {}, profile_ms = 5, stages = {},
-    log = { { op = "a", stage = "s", why = "because" } } }
+  return { num_ops = 10, plan_ms = 1, hash = "00", peak_bytes = self:peak_bytes(),
+    liveness_bytes = 2 ^ 29, arena_bytes = 1, persistent_bytes = 1, holders = { "big 1.0 GiB" },
+    profile_ms = 5, stages = {}, log = { { op = "a", stage = "s", why = "because" } } }
 end
 
 function Plan:order(lane)

@@ -1,0 +1,31 @@
+-- Rows of cells as text in aligned columns.
+local M = {}
+
+local function is_numeric(cell)
+  return cell == "" or cell == "-" or cell == "OOM" or cell:match("^[-+]?[%d.]+[x%%]?$") ~= nil
+end
+
+--- Columns of numbers stand to the right. The first row is the header; a row without cells is an
+--- empty line.
+function M.text(rows)
+  local widths, right = {}, {}
+  for r, row in ipairs(rows) do
+    for i, cell in ipairs(row) do
+      widths[i] = math.max(widths[i] or 0, #tostring(cell))
+      if r > 1 then right[i] = right[i] ~= false and is_numeric(tostring(cell)) end
+    end
+  end
+  local lines = {}
+  for r, row in ipairs(rows) do
+    local cells = {}
+    for i, cell in ipairs(row) do
+      local text = tostring(cell)
+      local pad = (" "):rep(widths[i] - #text)
+      cells[i] = right[i] and pad .. text or text .. pad
+    end
+    lines[r] = table.concat(cells, "  "):gsub("%s+$", "")
+  end
+  return table.concat(lines, "\n")
+end
+
+return M

@@ -1,0 +1,140 @@
+-- Jobs: what an experiment simulates and executes, a system at a point on a target each.
+local core = require "moe.core"
+local errors = require "moe.errors"
+local model_lib = require "moe.model"
+local points = require "moe.points"
+local policy = require "moe.policy"
+local schema = require "moe.schema"
+local system_lib = require "moe.system"
+local target = require "moe.target"
+local train = require "moe.train"
+
+local M = {}
+
+--- What a point is made of.
+M.CASE = {
+  model = { type = "model", required = true, doc = "moe.model" },
+  cluster = { type = "cluster", doc = "moe.cluster; needed to simulate" },
+  systems = { type = "list", of = { type = "system" }, required = true,
+    doc = "list of moe.system" },
+  optimizer = { type = target.OPTIMIZER, default = {} },
+}
+
+local function resolve_case(e, point, params)
+  local given = schema.namespace("case", "coordinate", schema.merged(params, point))
+  local made = policy.without_definitions(function() return e.case(given) end)
+  local case = schema.check(M.CASE, made, e.case_path, e.at)
+  if #case.systems == 0 then errors.user(e.case_path .. ".systems: the list is empty", e.at) end
+  local seen = {}
+  for _, s in ipairs(case.systems) do
+    if seen[s.name] then
+      errors.user(("%s.systems: '%s' stands there twice; names must differ"):format(e.case_path,
+        s.name), e.at)
+    end
+    seen[s.name] = true
+  end
+  case.point = points.labels(point)
+  return case
+end
+
+--- What the core plans for a job that is simulated. ends: as in schema.collector, or nil.
+function M.simulated_spec(case, ends)
+  return target.cluster_spec(case.model, case.cluster, case.optimizer, ends)
+end
+
+local function simulate_jobs(e, case)
+  if not case.cluster then
+    errors.user(e.case_path .. ': cluster is missing; "simulate" needs it', e.at)
+  end
+  local jobs = {}
+  for i, system in ipairs(case.systems) do
+    jobs[i] = { system = system, case = case, spec = M.simulated_spec(case),
+      assumed = schema.merged(case.model.assumed, case.cluster.assumed) }
+  end
+  return jobs
+end
+
+local function wanted(list, name)
+  for _, n in ipairs(list or { name }) do
+    if n == name then return true end
+  end
+  return false
+end
+
+local function cpu_jobs(e, entry, case)
+  local model = model_lib.override(case.model, entry.model, entry.path .. ".model", e.at)
+  local ranks = core.args.ranks or entry.ranks
+  local jobs, names = {}, {}
+  for i, system in ipairs(case.systems) do
+    names[i] = system.name
+    if wanted(entry.systems, system.name) then
+      local spec = target.cpu_spec(model, ranks, entry.link, entry.optimizer or case.optimizer,
+        entry.precision)
+      jobs[#jobs + 1] = { system = system, case = case, entry = entry, spec = spec,
+        options = train.run_options(entry, spec.model, entry.path, e.at) }
+    end
+  end
+  for i, name in ipairs(entry.systems or {}) do
+    if not wanted(names, name) then
+      schema.unknown(("%s.systems[%d]"):format(entry.path, i), "system", name, names, e.at)
+    end
+  end
+  return jobs
+end
+
+-- What an executed run depends on.
+local function key_of(job)
+  local alternatives = {}
+  for i, candidates in ipairs(system_lib.expand(job.system)) do
+    alternatives[i] = {}
+    for j, c in ipairs(candidates) do
+      alternatives[i][j] = { c.all_reduce, system_lib.describe(c) }
+    end
+  end
+  local gate = job.spec.gate
+  return core.json_encode { job.system.name, alternatives, job.spec.model,
+    gate and gate.options or {}, job.spec.fill, job.spec.optimizer, job.entry.path }
+end
+
+-- The jobs of an entry over all cases. Points that make the same executed run share it.
+local function jobs_of(e, entry, cases)
+  local all, by_key = {}, {}
+  for _, case in ipairs(cases) do
+    local jobs = entry.kind == "cpu" and cpu_jobs(e, entry, case) or simulate_jobs(e, case)
+    for _, job in ipairs(jobs) do
+      local key = entry.kind == "cpu" and key_of(job) or #all
+      if not by_key[key] then
+        job.points = {}
+        by_key[key], all[#all + 1] = job, job
+      end
+      table.insert(by_key[key].points, case.point)
+    end
+  end
+  return all
+end
+
+-- The entries of run that --executor asks for.
+local function entries_of(e)
+  local only, kept, have = core.args.executor, {}, {}
+  for _, entry in ipairs(e.entries) do
+    if not only or only == entry.kind then kept[#kept + 1] = entry end
+    have[entry.kind] = true
+  end
+  if #kept == 0 then
+    schema.unknown("--executor", "executor for this recipe", only, schema.keys_of(have), e.at)
+  end
+  return kept
+end
+
+--- All jobs of an experiment at the points of `over`, resolved. A job is { system, case, spec,
+--- points }, with `assumed` where it is simulated, `entry` and `options` where it is executed.
+function M.all(e, over, params)
+  local cases, all = {}, {}
+  for i, point in ipairs(points.product(over)) do cases[i] = resolve_case(e, point, params) end
+  for _, entry in ipairs(entries_of(e)) do
+    for _, job in ipairs(jobs_of(e, entry, cases)) do all[#all + 1] = job end
+  end
+  return all
+end
+
+return M

@@ -1,0 +1,140 @@
+-- A job done: its record, as it stands in results.json. All experiments of this process stand
+-- together in that file.
+local core = require "moe.core"
+local errors = require "moe.errors"
+local jobs_lib = require "moe.jobs"
+local results = require "moe.results"
+local schema = require "moe.schema"
+local system_lib = require "moe.system"
+local target = require "moe.target"
+local values = require "moe.values"
+
+local M = {}
+
+local MAX_TRACES = 8  -- of simulated runs
+
+local TIMES = { "iteration_ms", "compute_ms", "comm_ms", "exposed_comm_ms", "hidden_comm_ms",
+  "wait_ms" }
+
+local session = { runs = {}, claims = {}, experiments = {} }
+
+--- An experiment begins; `info` says what it is.
+function M.begin(info) session.experiments[#session.experiments + 1] = info end
+
+--- A claim's verdict stands in results.json from the next flush on.
+function M.add_claim(verdict) session.claims[#session.claims + 1] = verdict end
+
+--- Writes results.json.
+function M.flush()
+  session.machine = session.machine or core.machine()
+  core.write_output("results.json", core.json_encode({ schema = results.SCHEMA,
+    recipe = core.recipe, machine = session.machine, version = core.version,
+    seed = core.args.seed or 1, experiments = core.array(session.experiments),
+    runs = core.array(session.runs), claims = core.array(session.claims) }, 1) .. "\n")
+end
+
+local function base_record(name, job, spec, made)
+  local info, memory = made.plan:info(), spec.cluster.device.memory_bytes
+  return {
+    experiment = name, system = job.system.name, model = spec.model.name,
+    cluster = spec.cluster.name, cluster_parameters = spec.cluster, devices = spec.ranks,
+    parameters = spec.model,
+    gate_options = spec.gate and spec.gate.options, optimizer = spec.optimizer, fill = spec.fill,
+    stages = core.array(system_lib.describe(made.candidate)),
+    all_reduce = made.candidate.all_reduce,
+    choice = made.candidate.choice, candidates = #made.tried > 1 and made.tried or nil,
+    lower_bound_ms = made.sim.lower_bound_ms, simulate_ms = made.sim.sim_ms,
+    alone_ms = made.sim.alone_ms,
+    peak_bytes = info.peak_bytes, liveness_bytes = info.liveness_bytes, plan_ms = info.plan_ms,
+    memory_bytes = memory > 0 and memory or nil,
+    oom = made.oom, holders = made.oom and info.holders or nil,
+    plan_hash = info.hash, num_ops = info.num_ops,
+  }
+end
+
+--- Simulates a job of the experiment `name`; returns the record of the run and its plan. ends: of
+--- assumed constants, as in schema.collector, or nil.
+function M.simulated(name, job, ends)
+  local spec = ends and jobs_lib.simulated_spec(job.case, ends) or job.spec
+  local made = target.plan(spec, job.system)
+  local run = base_record(name, job, spec, made)
+  run.point, run.executor, run.provenance = job.case.point, "simulate", "simulated"
+  for _, k in ipairs(TIMES) do run[k] = made.sim[k] end
+  run.samples_ms = core.array { made.sim.iteration_ms }
+  run.assumed = job.assumed
+  return run, made.plan
+end
+
+-- The run stands in results.json from here on; returns how its traces are called.
+local function add_run(run)
+  session.runs[#session.runs + 1] = run
+  return ("trace-%03d-%s-"):format(#session.runs, run.system)
+end
+
+--- Simulates a job; its record goes to results.json and to `done`.
+function M.simulate(name, job, done)
+  local run, plan = M.simulated(name, job)
+  done[#done + 1] = run
+  local trace = add_run(run)
+  if #session.runs <= MAX_TRACES then
+    run.trace = trace .. "simulated.json"
+    core.write_output(run.trace, plan:trace {})
+  end
+  core.progress(("simulated %s on %d %s devices"):format(run.system, run.devices, run.cluster))
+end
+
+-- Median over the steps after the first, which touches every page and fills the caches; it is kept
+-- as a sample.
+local function median_of(metrics, key)
+  local list = values.new {}
+  for i, m in ipairs(metrics) do
+    if i > 1 or #metrics == 1 then list[#list + 1] = m[key] end
+  end
+  return list:median()
+end
+
+local function executed_record(run, r)
+  for _, k in ipairs { "provenance", "samples_ms", "losses", "digest", "eval_loss",
+    "unigram_entropy", "metrics" } do
+    run[k] = r[k]
+  end
+  for _, k in ipairs(TIMES) do run[k] = median_of(r.metrics, k) end
+  run.executed_peak_bytes, run.stopped = r.peak_bytes, r.stopped or nil
+  run.drops = core.array {}
+  for step, layers in ipairs(r.moe) do
+    run.drops[step] = 0
+    for _, layer in ipairs(layers) do run.drops[step] = run.drops[step] + layer.dropped end
+  end
+  run.prediction.error = run.iteration_ms / run.prediction.iteration_ms - 1
+end
+
+--- Executes a job. Its record goes to `done` where a step has run, also when it was interrupted.
+function M.execute(name, job, done)
+  local entry = job.entry
+  core.progress(("profiling and planning %s on %d ranks"):format(job.system.name, job.spec.ranks))
+  local made = target.plan(job.spec, job.system)
+  local run = base_record(name, job, job.spec, made)
+  run.points, run.executor = core.array(job.points), "cpu"
+  run.link, run.precision = entry.link, entry.precision
+  run.simulate_ms = nil  -- the first simulation waits for the profiler
+  for _, k in ipairs { "steps", "init", "tokens", "text" } do run[k] = entry[k] end
+  run.prediction = { frozen = true, profile_ms = made.plan:info().profile_ms }
+  for _, k in ipairs(TIMES) do run.prediction[k] = made.sim[k] end
+  local trace = add_run(run)
+  M.flush()  -- the prediction is on disk before there is anything to know
+  local options = schema.merged(job.options, {
+    on_step = function(step, loss)
+      core.progress(("%s: step %d of %d, loss %.4f"):format(run.system, step, entry.steps, loss))
+    end })
+  local r = errors.call(job.system.at, made.plan.run, made.plan, options)
+  if #r.losses > 0 then
+    executed_record(run, r)
+    done[#done + 1] = run
+    M.flush()  -- before the trace, which an interrupt would keep from being written
+    core.write_output(trace .. "executed.json", made.plan:trace { result = r, step = #r.losses })
+    run.trace = trace .. "executed.json"
+    M.flush()
+  end
+end
+
+return M

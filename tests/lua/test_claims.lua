@@ -1,0 +1,220 @@
+-- Claims: what each verdict means, and the band that a claim's value has.
+local expect = require "expect"
+local world = require "world"
+local test = require "test"
+
+-- The verdict on ours in [lo, hi], of a claim whose paper says `paper`.
+local function verdict(paper, fields, ours, lo, hi)
+  local claims = world.run("").moe and require "moe.claims"
+  local c = { paper = { value = paper }, within = 0.1 }
+  for k, v in pairs(fields) do c[k] = v end
+  return (claims.verdict(c, { ours = ours, lo = lo or ours, hi = hi or ours }))
+end
+
+test("reproduced: ours is near the paper's, as a share of the effect", function()
+  expect.equal(verdict(1.2, { neutral = 1 }, 1.21), "reproduced")
+  expect.equal(verdict(1.2, { neutral = 1 }, 1.19, 0.9, 3), "reproduced")
+  expect.equal(verdict(1.2, { neutral = 1 }, 1.1), "direction only")
+  expect.equal(verdict(1.2, { neutral = 1, within = 0.5 }, 1.1), "reproduced")
+  expect.equal(verdict(1.2, {}, 1.1), "reproduced")
+  expect.equal(verdict(40, { neutral = 0 }, 37), "reproduced")
+end)
+
+test("a number on the other side of neutral, or on it, is never reproduced", function()
+  expect.equal(verdict(1.2, { neutral = 1, within = 2 }, 0.9), "contradicted")
+  expect.equal(verdict(1.2, { neutral = 1, within = 2 }, 1), "contradicted")
+  expect.equal(verdict(0.8, { neutral = 1, within = 2 }, 1.1), "contradicted")
+end)
+
+test("undetermined: the nominal misses but some of the band is near", function()
+  expect.equal(verdict(1.2, { neutral = 1 }, 1.1, 1.05, 1.3), "undetermined")
+  expect.equal(verdict(1.2, { neutral = 1 }, 1.1, 1.05, 1.185), "undetermined")
+  expect.equal(verdict(1.2, { neutral = 1 }, 1.1, 1.05, 1.17), "direction only")
+  expect.equal(verdict(1.2, {}, 2, 1.3, 3), "undetermined")
+end)
+
+test("undetermined: the band holds the neutral value", function()
+  expect.equal(verdict(1.2, { neutral = 1 }, 1.1, 0.95, 1.12), "undetermined")
+  expect.equal(verdict(1.2, { neutral = 1 }, 0.97, 0.95, 1), "undetermined")
+end)
+
+test("direction only: the whole band on the paper's side, its effect within a factor of 3", function()
+  expect.equal(verdict(1.3, { neutral = 1 }, 1.15, 1.12, 1.2), "direction only")
+  expect.equal(verdict(1.3, { neutral = 1 }, 1.06, 1.05, 1.11), "direction only")
+  expect.equal(verdict(1.3, { neutral = 1 }, 1.06, 1.05, 1.09), "contradicted")
+  expect.equal(verdict(1.3, { neutral = 1 }, 2, 1.85, 2.1), "direction only")
+  expect.equal(verdict(1.3, { neutral = 1 }, 2, 1.95, 2.1), "contradicted")
+  expect.equal(verdict(0.5, { neutral = 1 }, 0.7, 0.65, 0.75), "direction only")
+end)
+
+test("contradicted: the whole band on the other side, or far without a neutral value", function()
+  expect.equal(verdict(1.2, { neutral = 1 }, 0.9, 0.85, 0.97), "contradicted")
+  expect.equal(verdict(1.2, {}, 1.5, 1.4, 1.6), "contradicted")
+end)
+
+test("fitted, not comparable and no run stand before all numbers", function()
+  expect.equal(verdict(1.2, { fitted = "fill" }, 1.2), "fitted")
+  expect.equal(verdict(1.2, { not_comparable = "x", fitted = "y" }, 1.2), "not comparable")
+  expect.equal(verdict(1.2, {}, nil), "undetermined")
+end)
+
+-- Two clusters, one constant of one name in both, one in the second alone, one in the model; the
+-- made-up step takes 100, for raf plus the start-up and 1000 times the fill less 500.
+local function recipe(claims, more)
+  return [[
+local moe = require "moe"
+local function assumed(value, lo, hi)
+  return moe.assumed { value = value, lo = lo, hi = hi, why = "a guess" }
+end
+local function cluster(name, base, peer)
+  return moe.cluster.custom { name = name, nodes = 2, devices_per_node = 8, a2a_base_us = base,
+    a2a_per_peer_us = peer, device = { gemm_flops_per_s = 1, memory_bytes_per_s = 1 },
+    intra = { bytes_per_s = 1 }, nic = { bytes_per_s = 1 } }
+end
+E = moe.experiment { name = "x", over = { gpu = { "a", "b" } },
+  case = function(p) return {
+    model = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4, seq = 16,
+      batch_per_device = 2, experts_per_device = 2, fill = assumed(0.5, 0.49, 0.52) },
+    cluster = p.gpu == "a" and cluster("a", assumed(17, 10, 30), 0)
+      or cluster("b", assumed(17, 7, 17), assumed(2, 1, 4)),
+    systems = { moe.system "raf" {}, moe.system "deepspeed" {} } } end,
+  run = { "simulate", { "cpu", ranks = 2, steps = 2 } },
+  claims = { ]] .. claims .. "}," .. (more or "") .. [[ }
+R = moe.run(E)
+]]
+end
+
+local SPEEDUP = [[moe.claim { id = "lancet-034", neutral = 1, value = function(R)
+  return R:where { executor = "simulate", gpu = %s }:ratio { "iteration_ms", of = "deepspeed",
+    to = "raf" }:mean() end }, ]]
+
+local function made_up(w)
+  w.step_ms = function(spec)
+    local c = spec.cluster
+    return spec.system.name ~= "raf" and 100
+      or 100 + c.a2a_base_us + c.a2a_per_peer_us + 1000 * spec.fill - 500
+  end
+end
+
+local function run(claims, more, args)
+  return expect.runs(recipe(claims, more), args, "run", made_up)
+end
+
+local function near(got, expected)
+  assert(math.abs(got - expected) < 1e-9, ("expected %.17g, got %.17g"):format(expected, got))
+end
+
+test("a claim has a band over the ends and the two corners, and what moves it most", function()
+  local c = run(SPEEDUP:format "'a'").results.claims[1]
+  near(c.ours, 1.17)
+  near(c.lo, 1.00)
+  near(c.hi, 1.50)
+  expect.equal(#c.sensitivity, 2)
+  local s = c.sensitivity[1]
+  expect.equal({ s.constant, s.lo, s.hi }, { "model.fill", 0.49, 0.52 })
+  near(s.at_lo, 1.07)
+  near(s.at_hi, 1.37)
+  near(s.moves, 0.30)
+  expect.equal(c.sensitivity[2].constant, "cluster.a2a_base_us")
+  near(c.sensitivity[2].at_hi, 1.30)
+end)
+
+test("constants of one name move together, each to the end of its own band", function()
+  local c = run(SPEEDUP:format "{ 'a', 'b' }").results.claims[1]
+  local base
+  for _, s in ipairs(c.sensitivity) do
+    if s.constant == "cluster.a2a_base_us" then base = s end
+  end
+  near(base.at_lo, (1.10 + 1.09) / 2)
+  near(base.at_hi, (1.30 + 1.19) / 2)
+end)
+
+test("only simulated runs that rest on a constant are done again, each once", function()
+  local w = run(SPEEDUP:format "'a'" .. SPEEDUP:format "'b'")
+  expect.equal(#w.executed, 2)
+  -- 4 simulated and 2 executed runs; base and fill touch all 4, per_peer two; then corners of a
+  -- over two constants and of b over three
+  expect.equal(#w.plans, 6 + 4 * 4 + 2 * 2 + 2 * 4 + 2 * 4)
+  expect.equal(#w.results.runs, 6)
+end)
+
+test("the results and the model that a recipe sees are those at the constants' values", function()
+  local w = run(SPEEDUP:format "'a'")
+  expect.equal(w.results.runs[1].fill, 0.5)
+  near(w.results.runs[1].iteration_ms, 117)
+  expect.equal(w.results.runs[1].assumed["model.gpt2_moe.fill"].hi, 0.52)
+end)
+
+test("band: none is the value alone, corners are all ends at once", function()
+  local w = run(SPEEDUP:format "'b'", "band = 'none'")
+  local c = w.results.claims[1]
+  expect.equal({ c.lo == c.ours, c.hi == c.ours, #c.sensitivity, #w.plans }, { true, true, 0, 6 })
+  w = run(SPEEDUP:format "'b'", "band = 'corners'")
+  local each = run(SPEEDUP:format "'b'").results.claims[1]
+  near(w.results.claims[1].lo, each.lo)
+  near(w.results.claims[1].hi, each.hi)
+  expect.equal(#w.plans, 6 + 4 * 4 + 2 * 2 + 8 * 4)
+  expect.failed(world.run(recipe("", "\nband = 'edges'")), nil,
+    "experiment.band: 'edges' is not allowed; give one of: each, corners, none")
+end)
+
+test("corners of many constants are refused before anything runs", function()
+  local many = {}
+  for i, name in ipairs { "vocab", "layers", "seq", "ffn", "batch_per_device", "k", "moe_every",
+    "experts_per_device", "fill" } do
+    many[i] = name .. " = a"
+  end
+  local w = world.run([[
+local moe = require "moe"
+local a = moe.assumed { value = 1, lo = 1, hi = 2, why = "x" }
+moe.run(moe.experiment { name = "x", model = moe.model.gpt2_moe { hidden = 32, heads = 4,
+  gate = "top_k", vocab = moe.assumed { value = 2, lo = 2, hi = 3, why = "x" },
+  fill = moe.assumed { value = 0.5, lo = 0.4, hi = 0.6, why = "x" }, ]]
+    .. table.concat(many, ", ", 2, 8) .. [[ },
+  cluster = moe.cluster.p4de { nodes = 2 }, systems = { moe.system "raf" {} },
+  band = "corners", claims = { moe.claim { id = "lancet-034", value = print } } })
+]])
+  expect.failed(w, 7, "experiment.band: 'corners' of 15 assumed constants are 32768 simulations")
+  expect.equal(#w.plans, 0)
+end)
+
+test("a model that cannot be at an end of a band is an error before anything runs", function()
+  local function run_with(ends)
+    return world.run(expect.HEAD .. [[
+local n = moe.model.gpt2_moe { layers = 2, hidden = 32, seq = 16, batch_per_device = 2,
+  experts_per_device = 2, vocab = 256, heads = moe.assumed { value = 4, why = "x",
+  ]] .. ends .. [[ } }
+moe.run(moe.experiment { name = "x", model = n, cluster = moe.cluster.p4de { nodes = 2 },
+  systems = { moe.system "raf" {} },
+  claims = { moe.claim { id = "lancet-034", value = function() end } } })
+]])
+  end
+  local w = run_with "lo = 4, hi = 5"
+  expect.failed(w, 3, "model.gpt2_moe.heads: 5 does not divide hidden = 32")
+  expect.equal(#w.plans, 0)
+  expect.failed(run_with "lo = 3.5, hi = 4", 4, "heads.lo: 3.5 is not allowed; give an integer")
+end)
+
+test("an executed number and one without a run have no band", function()
+  local c = run([[moe.claim { id = "lancet-040", value = function(R)
+    return R:where { executor = "cpu" }:map(function(r) return r.prediction.error end):max() end },
+    moe.claim { id = "lancet-041", value = function() end } ]]).results.claims
+  expect.equal({ c[1].lo == c[1].ours, c[1].hi == c[1].ours, #c[1].sensitivity }, { true, true, 0 })
+  expect.equal({ c[2].verdict, c[2].reason, c[2].lo or "none" },
+    { "undetermined", "no run to compute it from", "none" })
+end)
+
+test("the table shows the band, and below it by how much the paper's lies outside", function()
+  local far = SPEEDUP:gsub("lancet%-034", "lancet-027"):format "'b'"
+  local w = run(far, nil, { executor = "simulate" })
+  for _, part in ipairs { "3.36 x  1.19  0.98..1.41  undetermined", "at most\n  the band decides\n"
+    .. "  the paper's lies 1.95 above the band\n"
+    .. "  model.fill moves ours most, 1.09 at 0.49 and 1.39 at 0.52" } do
+    assert(w.output:find(part, 1, true), part .. "\n" .. w.output)
+  end
+end)
+
+test("a claim's neutral value is not the paper's number", function()
+  expect.fails('local moe = require "moe"\nmoe.claim { id = "lancet-034", value = print,\n'
+    .. "neutral = 1.17 }", 3, "moe.claim.neutral: 1.17 is the paper's number itself")
+end)
