@@ -212,7 +212,8 @@ std::vector<Nanoseconds> profile_kernel(const Graph& graph, OpId op,
                                         const ProfileOptions& options) {
   // Made here, so that whatever is wrong with the op is thrown here and not on a thread.
   std::deque<KernelCalls> calls;
-  for (int64_t t = 0; t < options.ranks_beside; ++t) calls.emplace_back(graph, op, options.work).call();
+  for (int64_t t = 0; t < options.ranks_beside; ++t)
+    calls.emplace_back(graph, op, options.work).call();
   std::atomic<bool> stop{false};
   std::atomic<int64_t> running{1};
   const auto keep_busy = [&](int64_t thread) {

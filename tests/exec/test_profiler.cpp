@@ -91,8 +91,10 @@ TEST_CASE("the operands of a timed op follow the fill, and both maps tell the sa
   const std::vector<int32_t> slot_choice = index_values(graph, dispatch, 1, context);
   const int64_t used = slots[0] * std::llround(fill * static_cast<double>(slots[1]));
   REQUIRE(used > 0);
-  CHECK(std::count_if(choice_slot.begin(), choice_slot.end(), [](int s) { return s >= 0; }) == used);
-  CHECK(std::count_if(slot_choice.begin(), slot_choice.end(), [](int c) { return c >= 0; }) == used);
+  CHECK(std::count_if(choice_slot.begin(), choice_slot.end(), [](int s) { return s >= 0; }) ==
+        used);
+  CHECK(std::count_if(slot_choice.begin(), slot_choice.end(), [](int c) { return c >= 0; }) ==
+        used);
   for (size_t slot = 0; slot < slot_choice.size(); ++slot) {
     if (slot_choice[slot] < 0) continue;
     CHECK(choice_slot[index(slot_choice[slot])] == static_cast<int32_t>(slot));
