@@ -65,6 +65,15 @@ int run_recipe(moe::lua::HostOptions options, bool out_given) {
   return status;
 }
 
+int run_calibrate(moe::lua::HostOptions options, const fs::path& file) {
+  if (fs::is_directory(file) || file.filename().empty()) {
+    throw moe::user_error("--out {}: is a folder; give a file", file.string());
+  }
+  options.out_dir = file.has_parent_path() ? file.parent_path().string() : ".";
+  moe::lua::check_writable_folder(options.out_dir);
+  return run_host(options, file.filename().string());
+}
+
 std::map<std::string, std::string> parse_settings(const std::vector<std::string>& settings) {
   std::map<std::string, std::string> values;
   for (const std::string& setting : settings) {
@@ -112,6 +121,12 @@ int dispatch(int argc, char** argv) {
   CLI::App* list = app.add_subcommand("list", "what is built in");
   list->add_option("kind", kind,
                    "gates, passes, executors, clusters, models, ops, systems, claims");
+  std::string machine_file = "machine.lua";
+  CLI::App* calibrate = app.add_subcommand(
+      "calibrate", "measure this machine's rates and collectives, for moe.machine in recipes");
+  calibrate->add_option("--ranks", options.ranks, "ranks that run side by side, 2")
+      ->check(CLI::Range(1, 64));
+  calibrate->add_option("--out", machine_file, "the file to write")->default_str(machine_file);
   app.add_subcommand("doctor", "what this machine can run, and what is missing");
   try {
     app.parse(argc, argv);
@@ -124,6 +139,7 @@ int dispatch(int argc, char** argv) {
     std::cout << moe::lua::doctor_text(options.scripts_dir, options.cache);
     return kDone;
   }
+  if (calibrate->parsed()) return run_calibrate(options, machine_file);
   return list->parsed() ? run_host(options, kind) : run_recipe(options, out->count() > 0);
 }
 

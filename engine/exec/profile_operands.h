@@ -20,8 +20,8 @@ namespace moe {
 
 class ProfileOperands {
  public:
-  /// context: how many slots hold a token. Requires: floats run in f32. Memory is at most a few times kFarBytes beside one set of
-  /// operands.
+  /// context: how many slots hold a token. Requires: floats run in f32. Memory is at most a few
+  /// times kFarBytes beside one set of operands.
   ProfileOperands(const Graph& graph, OpId op, const WorkContext& context);
 
   /// The operands of the next call. What earlier calls wrote over is put back.
