@@ -102,6 +102,15 @@ void add_recipe_options(CLI::App& command, moe::lua::HostOptions& options,
       ->default_str(options.cache);
 }
 
+CLI::App* add_calibrate(CLI::App& app, moe::lua::HostOptions& options, std::string& file) {
+  CLI::App* command = app.add_subcommand(
+      "calibrate", "measure this machine's rates and collectives, for moe.machine in recipes");
+  command->add_option("--ranks", options.ranks, "ranks that run side by side, 2")
+      ->check(CLI::Range(1, 64));
+  command->add_option("--out", file, "the file to write")->default_str(file);
+  return command;
+}
+
 int dispatch(int argc, char** argv) {
   moe::lua::HostOptions options;
   options.scripts_dir = moe::lua::find_scripts();
@@ -122,11 +131,7 @@ int dispatch(int argc, char** argv) {
   list->add_option("kind", kind,
                    "gates, passes, executors, clusters, models, ops, systems, claims");
   std::string machine_file = "machine.lua";
-  CLI::App* calibrate = app.add_subcommand(
-      "calibrate", "measure this machine's rates and collectives, for moe.machine in recipes");
-  calibrate->add_option("--ranks", options.ranks, "ranks that run side by side, 2")
-      ->check(CLI::Range(1, 64));
-  calibrate->add_option("--out", machine_file, "the file to write")->default_str(machine_file);
+  const CLI::App* calibrate = add_calibrate(app, options, machine_file);
   app.add_subcommand("doctor", "what this machine can run, and what is missing");
   try {
     app.parse(argc, argv);

@@ -55,6 +55,7 @@ struct CalibrateOptions {
   std::function<void(const std::string& what)> progress = [](const std::string&) {};
 };
 
+/// Times are alone and, of collectives, without the wait for other ranks (profile_op).
 /// Compute: every distinct shape of a GEMM and every size of a memory-bound op in the training
 /// steps of small GPT-2 models with MoE layers, f32, one thread a rank, on num_ranks ranks at the
 /// same time. Collectives: 1 KiB, 2 KiB, 4 KiB ... max_payload a rank (rounded down to whole
