@@ -171,6 +171,7 @@ int open_core(lua_State* L) {
   open_plan(L);
   open_handles(L);
   open_gate(L);
+  open_calibrate(L);
   lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
   lua_insert(L, -2);
   lua_setfield(L, -2, "moe.core");
@@ -179,7 +180,7 @@ int open_core(lua_State* L) {
 
 int prepare_main(lua_State* L) {
   Host& host = Host::of(L);
-  const bool has_recipe = host.options().mode != "list";
+  const bool has_recipe = !host.options().recipe.empty();
   lua_getglobal(L, "require");
   lua_pushliteral(L, "moe");
   lua_call(L, 1, 1);

@@ -9,7 +9,7 @@ namespace moe::lua {
 /// tables (bind_core.cpp) and the functions below.
 int open_core(lua_State* L);
 /// (argument) -> loads the library and the recipe; returns its _main and the arguments for it: the
-/// host's mode, and the recipe's chunk or (mode list) the argument, nil for "".
+/// host's mode, and the recipe's chunk or (no recipe) the argument, nil for "".
 int prepare_main(lua_State* L);
 
 /// core.plan, core.check_model, core.check_cluster into the table on top; the plan's type
@@ -17,6 +17,8 @@ int prepare_main(lua_State* L);
 void open_plan(lua_State* L);
 /// The types of graph, op, tensor and schedule handles (bind_graph.cpp, bind_schedule.cpp).
 void open_handles(lua_State* L);
+/// core.calibrate, core.nccl_log into the table on top (bind_calibrate.cpp).
+void open_calibrate(lua_State* L);
 /// The types of a gate's views (bind_gate.cpp).
 void open_gate(lua_State* L);
 

@@ -225,16 +225,18 @@ std::vector<Nanoseconds> time_gate(const Gate& gate, const Graph& graph, const O
 
 ProfileCost::Measure gate_measure(const Host& host, std::shared_ptr<const GatePolicy> policy,
                                   const ProfileOptions& options) {
-  const auto plain = [options](const Graph& graph, OpId op) {
-    return profile_op(graph, op, options);
+  const auto plain = [options](const Graph& graph, OpId op, const WorkContext& work) {
+    ProfileOptions filled = options;
+    filled.work = work;
+    return profile_op(graph, op, filled);
   };
   if (policy == nullptr) return plain;
   return [plain, options, gates = rank_gates(host, policy), name = policy->spec.name](
-             const Graph& graph, OpId op) {
+             const Graph& graph, OpId op, const WorkContext& work) {
     const bool is_gate = std::string_view(graph.def(op).name) == "gate";
-    if (!is_gate || attr_string(graph.op(op), "gate") != name) return plain(graph, op);
+    if (!is_gate || attr_string(graph.op(op), "gate") != name) return plain(graph, op, work);
     // profile_op times the op with a built-in gate, which is a small part of it.
-    return time_gate(gates(0), graph, graph.op(op), median(plain(graph, op)), options);
+    return time_gate(gates(0), graph, graph.op(op), median(plain(graph, op, work)), options);
   };
 }
 

@@ -20,8 +20,8 @@ class GraphSession;
 
 struct HostOptions {
   std::string scripts_dir;   // holds moe/init.lua
-  std::string mode = "run";  // | "check" | "list" | "policies"
-  std::string recipe;        // as the user typed it; "" for list
+  std::string mode = "run";  // | "check" | "list" | "calibrate" | "policies"
+  std::string recipe;        // as the user typed it; "" for list and calibrate
   std::string out_dir;       // "": nothing is written
   std::map<std::string, std::string> set;
   std::string executor;  // "": as the recipe says

@@ -111,6 +111,12 @@ std::string doctor_text(const std::string& scripts_dir, const std::string& cache
   line("gpu", "this build has no CUDA executor; plans for GPU clusters are simulated");
   line("profile cache", cache);
   line("", cache_line(cache));
+  const char* const machine_file = "machine.lua";
+  line("machine file", fs::exists(machine_file)
+                           ? fmt::format("{} in this folder, for moe.machine", machine_file)
+                           : fmt::format("no {} here; `moebench calibrate` measures this machine "
+                                         "and writes it",
+                                         machine_file));
   line("corpus", corpus_line(scripts_dir));
   line("scripts", scripts_dir);
   line("compilers", "none needed: recipes are Lua, kernels are built in");

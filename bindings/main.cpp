@@ -68,6 +68,15 @@ int run_recipe(moe::lua::HostOptions options, bool out_given) {
   return status;
 }
 
+int run_calibrate(moe::lua::HostOptions options, const fs::path& file) {
+  if (fs::is_directory(file) || file.filename().empty()) {
+    throw moe::user_error("--out {}: is a folder; give a file", file.string());
+  }
+  options.out_dir = file.has_parent_path() ? file.parent_path().string() : ".";
+  moe::lua::check_writable_folder(options.out_dir);
+  return run_host(options, file.filename().string());
+}
+
 std::map<std::string, std::string> parse_settings(const std::vector<std::string>& settings) {
   std::map<std::string, std::string> values;
   for (const std::string& setting : settings) {
@@ -106,6 +115,15 @@ void check_command(const CLI::App& app, int argc, char** argv) {
                         CLI::ExitCodes::ExtrasError);
 }
 
+CLI::App* add_calibrate(CLI::App& app, moe::lua::HostOptions& options, std::string& file) {
+  CLI::App* command = app.add_subcommand(
+      "calibrate", "measure this machine's rates and collectives, for moe.machine in recipes");
+  command->add_option("--ranks", options.ranks, "ranks that run side by side, 2")
+      ->check(CLI::Range(1, 64));
+  command->add_option("--out", file, "the file to write")->default_str(file);
+  return command;
+}
+
 int dispatch(int argc, char** argv) {
   moe::lua::HostOptions options;
   options.scripts_dir = moe::lua::find_scripts();
@@ -125,6 +143,8 @@ int dispatch(int argc, char** argv) {
   CLI::App* list = app.add_subcommand("list", "what is built in");
   list->add_option("kind", kind,
                    "gates, passes, executors, clusters, models, ops, systems, claims");
+  std::string machine_file = "machine.lua";
+  const CLI::App* calibrate = add_calibrate(app, options, machine_file);
   app.add_subcommand("doctor", "what this machine can run, and what is missing");
   try {
     check_command(app, argc, argv);
@@ -138,6 +158,7 @@ int dispatch(int argc, char** argv) {
     std::cout << moe::lua::doctor_text(options.scripts_dir, options.cache);
     return kDone;
   }
+  if (calibrate->parsed()) return run_calibrate(options, machine_file);
   return list->parsed() ? run_host(options, kind) : run_recipe(options, out->count() > 0);
 }
 

@@ -103,6 +103,26 @@ std::shared_ptr<const ProfileCost> profile_of(lua_State* L, const Fields& cost,
                                        spec.work);
 }
 
+// rows: { {bytes, us}, ... }
+InterpolatedTable table_of(const nlohmann::json& rows) {
+  std::vector<std::pair<double, double>> points;
+  for (const nlohmann::json& row : rows)
+    points.emplace_back(row.at(0), row.at(1).get<double>() * 1e3);
+  return InterpolatedTable(std::move(points));
+}
+
+// Times of collectives that take the place of the closed forms.
+std::map<Collective, InterpolatedTable> tables_of(const Fields& cluster) {
+  std::map<Collective, InterpolatedTable> tables;
+  if (!cluster.has("collectives")) return tables;
+  const Fields given = cluster.at("collectives");
+  for (const auto& [name, kind] : {std::pair("all_to_all", Collective::kAllToAll),
+                                   std::pair("all_reduce", Collective::kAllReduce)}) {
+    if (given.has(name)) tables.emplace(kind, table_of(given.at(name).value().at("rows")));
+  }
+  return tables;
+}
+
 }  // namespace
 
 ModelSpec model_of(const Fields& model) {
@@ -174,7 +194,8 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
     box.profile = profile_of(L, cost, spec, box);
     spec.cost = box.profile;
   } else {
-    spec.cost = std::make_shared<RooflineCost>(spec.cluster, spec.work);
+    spec.cost =
+        std::make_shared<RooflineCost>(spec.cluster, spec.work, tables_of(fields.at("cluster")));
   }
   return spec;
 }

@@ -26,6 +26,8 @@ class CostModel {
 
 /// What decides an op's time: kind, ranks, shapes, dtypes, attributes; not its name or place.
 std::string op_signature(const Graph& graph, OpId op);
+/// Whether the op's work follows the fill: it reads, writes or sends only slots that hold a token.
+bool work_follows_fill(const Graph& graph, OpId op);
 
 /// What a rank brings to a collective, OpDef::work's bytes: of an all-to-all all that it holds, for
 /// itself too; of an all-reduce the tensor.
@@ -73,10 +75,12 @@ class ProfileCache;
 /// Compute ops as timed alone on this machine; collectives as max(closed form on `link`, the time
 /// the bytes take in memory as profiled). A signature that is not in the cache is timed by
 /// `measure` and stored; times already read are kept, so a plan sees one value an op throughout.
-/// For one thread at a time.
+/// Where the op's work follows the fill, so does its key ("... fill=0.8", to three decimals), and
+/// it is measured with that fill; other ops are measured with full slots. For one thread at a time.
 class ProfileCost : public CostModel {
  public:
-  using Measure = std::function<std::vector<Nanoseconds>(const Graph&, OpId)>;
+  using Measure =
+      std::function<std::vector<Nanoseconds>(const Graph&, OpId, const WorkContext& context)>;
   /// key_prefix: what else decides a time: device, kernel set, threads, ranks beside, kernel build.
   ProfileCost(std::shared_ptr<ProfileCache> cache, std::string key_prefix, Measure measure,
               const Cluster* link, WorkContext context);
@@ -96,6 +100,7 @@ class ProfileCost : public CostModel {
   bool has_link_;
   Cluster link_;
   WorkContext context_;
+  WorkContext rounded_;  // context_ as keys have it
   mutable std::map<std::string, Nanoseconds> seen_;
   mutable int64_t num_measured_ = 0;
   mutable Nanoseconds measuring_ns_ = 0;

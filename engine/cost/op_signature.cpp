@@ -63,4 +63,12 @@ std::string op_signature(const Graph& graph, OpId id) {
   return text;
 }
 
+bool work_follows_fill(const Graph& graph, OpId id) {
+  const OpDef& def = graph.def(id);
+  if (def.work == nullptr) return false;
+  const Work sparse = def.work(graph, graph.op(id), {.fill = 0.25});
+  const Work full = def.work(graph, graph.op(id), {.fill = 1.0});
+  return sparse.flops != full.flops || sparse.bytes != full.bytes;
+}
+
 }  // namespace moe

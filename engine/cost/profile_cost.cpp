@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "engine/base/errors.h"
 #include "engine/cost/cost_model.h"
@@ -14,12 +15,15 @@ ProfileCost::ProfileCost(std::shared_ptr<ProfileCache> cache, std::string key_pr
       measure_(std::move(measure)),
       has_link_(link != nullptr),
       link_(link != nullptr ? *link : Cluster()),
-      context_(context) {
+      context_(context),
+      rounded_{.fill = std::round(context.fill * 1000) / 1000} {
   if (has_link_) check(link_);
 }
 
 Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op) const {
+  const bool follows = work_follows_fill(graph, op);
   std::string signature = op_signature(graph, op);
+  if (follows) signature += fmt::format(" fill={:g}", rounded_.fill);
   const auto known = seen_.find(signature);
   if (known != seen_.end()) return known->second;
   const std::string key = key_prefix_ + " | " + signature;
@@ -27,7 +31,7 @@ Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op) const {
   if (!samples) {
     using Clock = std::chrono::steady_clock;
     const Clock::time_point begin = Clock::now();
-    samples = measure_(graph, op);
+    samples = measure_(graph, op, follows ? rounded_ : WorkContext{});
     measuring_ns_ += std::chrono::nanoseconds(Clock::now() - begin).count();
     ++num_measured_;
     MOE_CHECK(!samples->empty(), "no samples of op '{}'", graph.op(op).name);

@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "engine/base/rng.h"
-#include "engine/graph/op_def.h"
 #include "engine/routing/gate.h"
 
 namespace moe {
@@ -88,8 +87,15 @@ struct Maps {
   std::vector<int32_t> expert, choice_slot, slot_choice, counts;
 };
 
-/// Every run of E tokens goes to E different experts, in an order that changes from run to run.
-Maps balanced_maps(int64_t tokens, int64_t columns, int64_t experts, int64_t capacity) {
+/// Places of an expert that hold a token, of this part of the batch.
+int64_t used_places(const Op& op, const WorkContext& context, int64_t capacity) {
+  return std::llround(attr_double(op, "share", 1) * context.fill * static_cast<double>(capacity));
+}
+
+/// Every run of E tokens goes to E different experts, in an order that changes from run to run, as
+/// long as fewer than `used` of an expert's places are taken.
+Maps balanced_maps(int64_t tokens, int64_t columns, int64_t experts, int64_t capacity,
+                   int64_t used) {
   Maps m;
   m.expert.resize(index(tokens * columns));
   m.choice_slot.resize(m.expert.size());
@@ -97,26 +103,31 @@ Maps balanced_maps(int64_t tokens, int64_t columns, int64_t experts, int64_t cap
   m.counts.resize(index(experts));
   RoutingBuilder builder({tokens, experts, columns, capacity, m.expert.data(), m.choice_slot.data(),
                           m.slot_choice.data(), m.counts.data()});
+  std::vector<int64_t> taken(index(experts));
   for (int64_t t = 0; t < tokens; ++t) {
     const int64_t turn = random24(static_cast<uint64_t>(t / experts), kRotationStream);
-    for (int64_t j = 0; j < columns; ++j) builder.take(t, (t + turn + j) % experts);
+    for (int64_t j = 0; j < columns; ++j) {
+      const int64_t e = (t + turn + j) % experts;
+      if (taken[index(e)]++ < used) builder.take(t, e);
+    }
   }
   return m;
 }
 
-std::vector<int32_t> map_values(const Graph& graph, const Op& op, const Rule& rule) {
+std::vector<int32_t> map_values(const Graph& graph, const Op& op, const Rule& rule,
+                                const WorkContext& context) {
   const auto shape = [&](size_t i) -> const Shape& { return graph.tensor(op.inputs[i]).shape; };
   const Shape& rows = shape(0);
   const bool known = present(op, rule.choices);
   const int64_t columns = known ? shape(rule.choices)[1] : attr_int(op, "k", 1);
   const int64_t tokens = known ? shape(rule.choices)[0] : num_elements(rows) / rows.back();
   if (rule.role == Role::kExpert) {
-    return balanced_maps(tokens, columns, shape(rule.slots)[1], tokens).expert;
+    return balanced_maps(tokens, columns, shape(rule.slots)[1], tokens, tokens).expert;
   }
   const Shape& slots = shape(rule.slots);
   const int64_t experts = attr_int(op, "experts", slots[0]);
   const int64_t capacity = attr_int(op, "capacity", slots[1]);
-  Maps m = balanced_maps(tokens, columns, experts, capacity);
+  Maps m = balanced_maps(tokens, columns, experts, capacity, used_places(op, context, capacity));
   for (int32_t& choice : m.slot_choice) {
     if (choice >= 0) choice += static_cast<int32_t>(attr_int(op, "first_token") * columns);
   }
@@ -125,7 +136,8 @@ std::vector<int32_t> map_values(const Graph& graph, const Op& op, const Rule& ru
 
 /// Each of the parts whose rows the op joins ends as far behind the one before, the last where the
 /// balanced routing's rows end. Nothing when the input is not an end tally.
-std::optional<int32_t> end_of_rows(const Graph& graph, OpId id, size_t input) {
+std::optional<int32_t> end_of_rows(const Graph& graph, OpId id, size_t input,
+                                   const WorkContext& context) {
   const Op& op = graph.op(id);
   const std::vector<Piece> joined = pieces(graph, op);
   for (size_t p = 0; p < joined.size(); ++p) {
@@ -133,7 +145,7 @@ std::optional<int32_t> end_of_rows(const Graph& graph, OpId id, size_t input) {
     const Shape& blocks = graph.tensor(joined[p].end).shape;
     const auto rows = static_cast<double>(graph.tensor(joined[p].whole).shape[blocks.size()]);
     const double share = static_cast<double>(p + 1) / static_cast<double>(joined.size());
-    return static_cast<int32_t>(std::lround(share * balanced_fill(graph, id) * rows));
+    return static_cast<int32_t>(std::lround(share * context.fill * rows));
   }
   return std::nullopt;
 }
@@ -147,23 +159,11 @@ int64_t capacity_of(const Graph& graph, const Op& op) {
 
 }  // namespace
 
-double balanced_fill(const Graph& graph, OpId id) {
-  const Op* gate = nullptr;
-  for (const Op& op : graph.ops()) {
-    if (!op.kind.valid() || graph.def(op).name != std::string_view("gate")) continue;
-    if (gate == nullptr || op.layer == graph.op(id).layer) gate = &op;
-    if (op.layer == graph.op(id).layer) break;
-  }
-  if (gate == nullptr) return 1;
-  const auto choices = static_cast<double>(num_elements(graph.tensor(gate->outputs[2]).shape));
-  const auto slots = static_cast<double>(num_elements(graph.tensor(gate->outputs[4]).shape));
-  return std::min(1.0, choices / slots);
-}
-
-std::vector<int32_t> index_values(const Graph& graph, OpId id, size_t input) {
+std::vector<int32_t> index_values(const Graph& graph, OpId id, size_t input,
+                                  const WorkContext& context) {
   const Op& op = graph.op(id);
   const size_t n = index(num_elements(graph.tensor(op.inputs[input]).shape));
-  if (const auto end = end_of_rows(graph, id, input)) return std::vector<int32_t>(n, *end);
+  if (const auto end = end_of_rows(graph, id, input, context)) return std::vector<int32_t>(n, *end);
   const auto rule = std::find_if(std::begin(kRules), std::end(kRules), [&](const Rule& r) {
     return r.kind == graph.def(op).name && r.input == input;
   });
@@ -175,12 +175,11 @@ std::vector<int32_t> index_values(const Graph& graph, OpId id, size_t input) {
       return std::vector<int32_t>(n);
     case Role::kCounts:
     case Role::kRecvCounts: {
-      const double rows = attr_double(op, "share", 1) * balanced_fill(graph, id) *
-                          static_cast<double>(capacity_of(graph, op));
-      return std::vector<int32_t>(n, static_cast<int32_t>(std::lround(rows)));
+      const int64_t rows = used_places(op, context, capacity_of(graph, op));
+      return std::vector<int32_t>(n, static_cast<int32_t>(rows));
     }
     default:
-      return map_values(graph, op, *rule);
+      return map_values(graph, op, *rule, context);
   }
 }
 

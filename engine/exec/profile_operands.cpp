@@ -7,7 +7,6 @@
 #include "engine/base/errors.h"
 #include "engine/base/rng.h"
 #include "engine/exec/profile_indices.h"
-#include "engine/graph/op_def.h"
 
 namespace moe {
 namespace {
@@ -86,10 +85,10 @@ const std::vector<float>& sane_values() {
 }
 
 /// The input as it is before a call.
-void fill(const Graph& graph, OpId id, size_t input, std::byte* to) {
+void fill(const Graph& graph, OpId id, size_t input, const WorkContext& context, std::byte* to) {
   const Tensor& tensor = graph.tensor(graph.op(id).inputs[input]);
   if (tensor.dtype == DType::kI32) {
-    const std::vector<int32_t> values = index_values(graph, id, input);
+    const std::vector<int32_t> values = index_values(graph, id, input, context);
     std::memcpy(to, values.data(), values.size() * sizeof(int32_t));
     return;
   }
@@ -144,14 +143,14 @@ std::vector<int64_t> operand_copies(const Graph& graph, OpId id) {
   return counts;
 }
 
-ProfileOperands::ProfileOperands(const Graph& graph, OpId op)
+ProfileOperands::ProfileOperands(const Graph& graph, OpId op, const WorkContext& context)
     : inputs_(graph.op(op).inputs.size()), outputs_(graph.op(op).outputs.size()) {
   const OpDef& def = graph.def(op);
   if (def.scratch_bytes != nullptr) {
     scratch_ = Storage(def.scratch_bytes(graph, graph.op(op), kElementBytes));
   }
   lay_out(graph, op);
-  fill_inputs(graph, op);
+  fill_inputs(graph, op, context);
 }
 
 void ProfileOperands::join(const Graph& graph, const Op& op) {
@@ -200,11 +199,11 @@ void ProfileOperands::lay_out(const Graph& graph, OpId id) {
   }
 }
 
-void ProfileOperands::fill_inputs(const Graph& graph, OpId id) {
+void ProfileOperands::fill_inputs(const Graph& graph, OpId id, const WorkContext& context) {
   for (size_t i = 0; i < input_copies_.size(); ++i) {
     const Copies& copies = input_copies_[i];
     if (copies.count == 0) continue;
-    fill(graph, id, i, copies.first);
+    fill(graph, id, i, context, copies.first);
     for (int64_t c = 1; c < copies.count; ++c) {
       std::memcpy(copies.at(c), copies.first, static_cast<size_t>(copies.pitch));
     }

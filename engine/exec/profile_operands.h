@@ -14,14 +14,15 @@
 
 #include "engine/exec/buffers.h"
 #include "engine/graph/graph.h"
+#include "engine/graph/op_def.h"
 
 namespace moe {
 
 class ProfileOperands {
  public:
-  /// Requires: floats run in f32. Memory is at most a few times kFarBytes beside one set of
-  /// operands.
-  ProfileOperands(const Graph& graph, OpId op);
+  /// context: how many slots hold a token. Requires: floats run in f32. Memory is at most a few
+  /// times kFarBytes beside one set of operands.
+  ProfileOperands(const Graph& graph, OpId op, const WorkContext& context);
 
   /// The operands of the next call. What earlier calls wrote over is put back.
   void next();
@@ -54,7 +55,7 @@ class ProfileOperands {
 
   void join(const Graph& graph, const Op& op);
   void lay_out(const Graph& graph, OpId op);
-  void fill_inputs(const Graph& graph, OpId op);
+  void fill_inputs(const Graph& graph, OpId op, const WorkContext& context);
 
   std::vector<Copies> input_copies_, output_copies_;  // first == null: absent
   std::vector<Joined> joined_;

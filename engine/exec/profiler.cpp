@@ -11,9 +11,7 @@
 #include "engine/base/errors.h"
 #include "engine/comm/communicator.h"
 #include "engine/exec/finite.h"
-#include "engine/exec/profile_indices.h"
 #include "engine/exec/profile_operands.h"
-#include "engine/graph/op_def.h"
 #include "engine/ops/kernel_call.h"
 
 namespace moe {
@@ -51,8 +49,8 @@ class Primer {
 /// One thread's calls of one compute op.
 class KernelCalls {
  public:
-  KernelCalls(const Graph& graph, OpId op)
-      : graph_(graph), op_(graph.op(op)), run_(graph.def(op).run_f32), operands_(graph, op) {
+  KernelCalls(const Graph& graph, OpId op, const WorkContext& work)
+      : graph_(graph), op_(graph.op(op)), run_(graph.def(op).run_f32), operands_(graph, op, work) {
     if (graph.def(op).name == std::string_view("gate")) gate_ = gate_of(op_);
     for (const TensorId t : finite_operands(graph, op_)) {
       if (graph.tensor(t).dtype == DType::kF64) continue;  // the loss, one number
@@ -97,8 +95,8 @@ class KernelCalls {
 /// One rank's calls of one collective, without what it waits for the others.
 class CollectiveCalls {
  public:
-  CollectiveCalls(const Graph& graph, OpId op, Communicator& comm)
-      : op_(graph.op(op)), comm_(comm), operands_(graph, op) {
+  CollectiveCalls(const Graph& graph, OpId op, const WorkContext& work, Communicator& comm)
+      : op_(graph.op(op)), comm_(comm), operands_(graph, op, work) {
     for (const TensorId t : op_.inputs) {
       elements_.push_back(t.valid() ? num_elements(graph.tensor(t).shape) : 0);
     }
@@ -106,7 +104,7 @@ class CollectiveCalls {
     if (reduces_) return;
     all_bytes_ = tensor_bytes(graph.tensor(op_.outputs[0]), sizeof(float));
     const bool irregular = attr_int(op_, "irregular") != 0;
-    const double fill = irregular ? balanced_fill(graph, op) : 1.0;
+    const double fill = irregular ? work.fill : 1.0;
     const auto used = static_cast<Bytes>(fill * static_cast<double>(all_bytes_));
     used_bytes_ = used / comm.size() * comm.size();
     const size_t n = static_cast<size_t>(comm.size());
@@ -214,7 +212,8 @@ std::vector<Nanoseconds> profile_kernel(const Graph& graph, OpId op,
                                         const ProfileOptions& options) {
   // Made here, so that whatever is wrong with the op is thrown here and not on a thread.
   std::deque<KernelCalls> calls;
-  for (int64_t t = 0; t < options.ranks_beside; ++t) calls.emplace_back(graph, op).call();
+  for (int64_t t = 0; t < options.ranks_beside; ++t)
+    calls.emplace_back(graph, op, options.work).call();
   std::atomic<bool> stop{false};
   std::atomic<int64_t> running{1};
   const auto keep_busy = [&](int64_t thread) {
@@ -234,7 +233,7 @@ std::vector<Nanoseconds> profile_collective(const Graph& graph, OpId op,
   InProcessWorld world(options.ranks_beside, 1, {});
   std::deque<CollectiveCalls> calls;
   for (int64_t r = 0; r < options.ranks_beside; ++r)
-    calls.emplace_back(graph, op, world.comm(r, 0));
+    calls.emplace_back(graph, op, options.work, world.comm(r, 0));
   // Rank 0 sets the number before it joins the last round; the others read it after each.
   std::atomic<int64_t> last_round{std::numeric_limits<int64_t>::max()};
   const auto take_part = [&](int64_t rank) {

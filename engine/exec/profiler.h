@@ -6,6 +6,7 @@
 
 #include "engine/base/units.h"
 #include "engine/graph/graph.h"
+#include "engine/graph/op_def.h"
 #include "engine/model/model.h"
 
 namespace moe {
@@ -14,6 +15,7 @@ struct ProfileOptions {
   int64_t ranks_beside = 1;  // threads that run the same op at the same time
   double min_time_s = 0.02;  // measure at least this long
   int64_t min_samples = 7;
+  WorkContext work = {};  // how many slots hold a token
 };
 
 /// Samples in ns, each one call in the cache state of a training step, f32, with the executor's
@@ -24,7 +26,8 @@ struct ProfileOptions {
 std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOptions& options);
 
 /// "<processor>; openblas 0.3.21 SkylakeX, cpu-v4, build 1f2e3d4c; threads=1 beside=2 checked":
-/// what a profile's key begins with.
+/// what a profile's key begins with;
+/// the fill is not part of it.
 std::string profile_key(const ProfileOptions& options);
 
 }  // namespace moe

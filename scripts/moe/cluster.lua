@@ -1,5 +1,6 @@
 -- moe.cluster.<name>{ nodes = n } and moe.cluster.custom{...}: tables that the core understands,
 -- with the assumed constants they rest on.
+local comm_tables = require "moe.comm_tables"
 local errors = require "moe.errors"
 local schema = require "moe.schema"
 
@@ -47,6 +48,8 @@ M.FIELDS = {
   nics_per_node = { type = "integer", lo = 1, hi = 1024, default = 1 },
   a2a_base_us = time "start-up of an all-to-all, microseconds",
   a2a_per_peer_us = time "start-up a peer, microseconds",
+  collectives = { type = comm_tables.FIELDS, default = {},
+    doc = "measured times, instead of closed forms" },
 }
 
 -- t[name] is given, or becomes the peak times the achieved share of it.
@@ -85,6 +88,7 @@ local function resolve(t, path, at, ends)
   c.intra = c.intra or c.nic or { bytes_per_s = 1e12, latency_us = 0 }
   c.nic = c.nic or c.intra
   c.devices = c.nodes * c.devices_per_node
+  c.collectives = comm_tables.resolve(c.collectives, c.devices, path .. ".collectives", at)
   c.assumed, c.at, c.given, c.path = assumed.found, at, schema.merged(t, {}), path
   return setmetatable(c, mt)
 end

@@ -1,11 +1,14 @@
 -- moe: the library that recipes require. Names and shapes are described in the README.
+local calibrate = require "moe.calibrate"
 local choice = require "moe.choice"
 local claims = require "moe.claims"
 local cluster = require "moe.cluster"
+local comm_tables = require "moe.comm_tables"
 local core = require "moe.core"
 local errors = require "moe.errors"
 local experiment = require "moe.experiment"
 local list = require "moe.list"
+local machine = require "moe.machine"
 local model = require "moe.model"
 local policy = require "moe.policy"
 local results = require "moe.results"
@@ -21,7 +24,9 @@ local moe = {
   cluster = cluster.constructors,
   experiment = experiment.experiment,
   fallback = choice.fallback,
+  machine = machine.machine,
   model = model.constructors,
+  nccl_tests = comm_tables.nccl_tests,
   pass = policy.passes,
   plan = train.plan,
   policy = policy.constructors,
@@ -58,9 +63,11 @@ local function check(chunk)
   if value == nil then core.say "ok: the recipe runs nothing" end
 end
 
---- The host's door. mode: "run" or "check" with the recipe's chunk, "list" with a kind or nil.
+--- The host's door. mode: "run" or "check" with the recipe's chunk, "list" with a kind or nil,
+--- "calibrate" with the name of the machine file.
 function moe._main(mode, argument)
   if mode == "list" then return list.list(argument) end
+  if mode == "calibrate" then return calibrate.calibrate(argument) end
   if mode == "check" then return check(argument) end
   local value = argument()
   for _, e in ipairs(value ~= nil and experiments_of(value) or {}) do experiment.run(e) end

@@ -11,7 +11,8 @@ local system = require "moe.system"
 local M = {}
 
 local function clusters()
-  local out = { { name = "custom", doc = "every number given in the recipe" } }
+  local out = { { name = "custom",
+    doc = "every number given in the recipe, or by moe.machine 'machine.lua'" } }
   for _, name in ipairs(cluster.files) do
     out[#out + 1] = { name = name, doc = cluster.doc(name) }
   end

@@ -2,6 +2,7 @@
 -- > moe.lua`, in a folder that the editor's workspace.library names.
 local claims = require "moe.claims"
 local cluster = require "moe.cluster"
+local comm_tables = require "moe.comm_tables"
 local core = require "moe.core"
 local experiment = require "moe.experiment"
 local jobs = require "moe.jobs"
@@ -18,7 +19,7 @@ local M = {}
 -- Field lists that stand inside others.
 local NESTED = { [cluster.DEVICE] = "moe.Device", [cluster.LINK] = "moe.ClusterLink",
   [train.LINK] = "moe.Link", [target.OPTIMIZER] = "moe.Optimizer",
-  [system.REDUCE] = "moe.AllReduce" }
+  [system.REDUCE] = "moe.AllReduce", [comm_tables.FIELDS] = "moe.Collectives" }
 
 local function class_name(name) return "moe." .. name:sub(1, 1):upper() .. name:sub(2) end
 
@@ -122,6 +123,14 @@ function moe.fallback(constructor, options) end
 ---@return moe.Results
 function moe.run(e) end
 
+---@param file string made by `moebench calibrate`
+---@return moe.ClusterFields
+function moe.machine(file) end
+
+---@param file string output of all_reduce_perf or alltoall_perf
+---@return moe.Times
+function moe.nccl_tests(file) end
+
 ---@param dir string
 ---@return moe.Results
 function moe.results(dir) end
@@ -136,6 +145,7 @@ local function field_classes(out)
   class(out, "moe.Link", train.LINK)
   class(out, "moe.Optimizer", target.OPTIMIZER)
   class(out, "moe.AllReduce", system.REDUCE)
+  class(out, "moe.Collectives", comm_tables.FIELDS)
   class(out, "moe.RunFields", train.RUN)
   class(out, "moe.CpuRunFields", experiment.CPU)
   class(out, "moe.TrainFields", train.TRAIN)

@@ -39,10 +39,14 @@ std::shared_ptr<const moe::Plan> plan_of(const moe::ModelSpec& model, int64_t ra
   spec.cluster.devices_per_node = ranks;
   spec.cluster.device = {"cpu", 1e11, 1e10, 1e10, 0, 0};
   spec.cluster.intra = spec.cluster.nic = {.bytes_per_s = 2e9, .latency_ns = 20'000};
-  const moe::ProfileOptions profile = {.ranks_beside = ranks};
+  moe::ProfileOptions profile = {.ranks_beside = ranks};
+  spec.work.fill = 1 / model.capacity_factor;
   spec.cost = std::make_shared<moe::ProfileCost>(
       std::make_shared<moe::ProfileCache>(""), moe::profile_key(profile),
-      [=](const Graph& graph, OpId op) { return moe::profile_op(graph, op, profile); },
+      [=](const Graph& graph, OpId op, const moe::WorkContext& work) mutable {
+        profile.work = work;
+        return moe::profile_op(graph, op, profile);
+      },
       &spec.cluster, spec.work);
   Graph graph = moe::build_forward(model, spec.gate, ranks);
   moe::add_backward_and_update(graph, spec.optimizer, {});

@@ -78,7 +78,7 @@ TEST_CASE("each kind of end has its exit status") {
   CHECK(run("list").status == 0);
   CHECK(run("doctor").status == 0);
   CHECK(run("--version").status == 0);
-  for (const char* command : {"", "run", "check", "list", "doctor"}) {
+  for (const char* command : {"", "run", "check", "calibrate", "list", "doctor"}) {
     const Outcome help = run(std::string(command) + " --help");
     CHECK(help.status == 0);
     CHECK_THAT(help.text, Contains("Usage:"));

@@ -155,9 +155,11 @@ TEST_CASE("a signature tells apart what decides the time, and nothing else") {
 /// Counts its calls; an op takes its attribute "ns", plus and minus a spread.
 struct FakeClock {
   int calls = 0;
+  std::vector<double> fills;  // that ops were measured with
   ProfileCost::Measure measure() {
-    return [this](const Graph& graph, OpId op) {
+    return [this](const Graph& graph, OpId op, const WorkContext& context) {
       ++calls;
+      fills.push_back(context.fill);
       const Nanoseconds ns = attr_int(graph.op(op), "ns");
       return std::vector<Nanoseconds>{ns + 50, ns - 3, ns, ns - 9, ns + 7};
     };
@@ -199,6 +201,30 @@ TEST_CASE("a plan keeps the time it has seen although the cache has moved on") {
   cache->store("cpu | " + op_signature(g, a), {5});
   CHECK(cost.op_ns(g, a) == 1000);
   CHECK(ProfileCost(cache, "cpu", clock.measure(), nullptr, {}).op_ns(g, a) == 5);
+}
+
+TEST_CASE("two fills share the profile of an op just when its work does not follow the fill") {
+  Graph g = four_ranks();
+  const OpId padded = g.add_op("all_to_all", "a", {}, {{"bytes", 4e6}, {"ns", {1000}}});
+  const OpId irregular =
+      g.add_op("all_to_all", "b", {}, {{"bytes", 4e6}, {"ns", {1000}}, {"irregular", {1}}});
+  CHECK_FALSE(work_follows_fill(g, padded));
+  CHECK(work_follows_fill(g, irregular));
+  const auto cache = std::make_shared<ProfileCache>("");
+  FakeClock clock;
+  const auto profile = [&](OpId op, double fill) {
+    const int before = clock.calls;
+    ProfileCost(cache, "cpu", clock.measure(), nullptr, {.fill = fill}).op_ns(g, op);
+    return clock.calls - before;
+  };
+  CHECK(profile(padded, 0.8) == 1);
+  CHECK(profile(padded, 0.5) == 0);
+  CHECK(profile(irregular, 0.8) == 1);
+  CHECK(profile(irregular, 0.5) == 1);
+  CHECK(profile(irregular, 0.80049) == 0);  // keys have three decimals
+  CHECK(profile(irregular, 0.8006) == 1);
+  CHECK(clock.fills == std::vector<double>{1.0, 0.8, 0.5, 0.801});
+  CHECK(cache->find("cpu | " + op_signature(g, irregular) + " fill=0.8").has_value());
 }
 
 TEST_CASE("a profiled collective takes the longer of the link and the memory") {

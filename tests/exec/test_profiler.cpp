@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "engine/base/errors.h"
+#include "engine/cost/cost_model.h"
 #include "engine/exec/profile_indices.h"
 #include "engine/exec/profile_operands.h"
 #include "engine/exec/profiler.h"
@@ -64,8 +65,8 @@ TEST_CASE(
   const Graph graph = step_graph("top2", 2);
   const OpId combine = op_of_kind(graph, "combine"), combine_dx = op_of_kind(graph, "combine_dx");
   const Shape slots = graph.tensor(graph.op(combine).inputs[0]).shape;  // [E,C,d]
-  const std::vector<int32_t> choice_slot = index_values(graph, combine, 2);
-  const std::vector<int32_t> slot_choice = index_values(graph, combine_dx, 2);
+  const std::vector<int32_t> choice_slot = index_values(graph, combine, 2, {});
+  const std::vector<int32_t> slot_choice = index_values(graph, combine_dx, 2, {});
   REQUIRE(choice_slot.size() == 4 * 8 * 2);
   REQUIRE(static_cast<int64_t>(slot_choice.size()) == slots[0] * slots[1]);
   std::vector<int64_t> used(index(slots[0]));
@@ -77,13 +78,52 @@ TEST_CASE(
   }
   CHECK(used == std::vector<int64_t>(4, 16));
   CHECK(std::count(slot_choice.begin(), slot_choice.end(), -1) == slots[0] * slots[1] - 64);
-  CHECK(balanced_fill(graph, combine) == Approx(64.0 / static_cast<double>(slots[0] * slots[1])));
+}
+
+TEST_CASE("the operands of a timed op follow the fill, and both maps tell the same") {
+  const Graph graph = step_graph("switch", 2);
+  const OpId combine = op_of_kind(graph, "combine"), dispatch = op_of_kind(graph, "dispatch");
+  const Shape slots = graph.tensor(graph.op(dispatch).outputs[0]).shape;  // [E,C,d]
+  const double fill = GENERATE(0.25, 0.5, 0.75);
+  INFO("fill " << fill << " of " << slots[1] << " places");
+  const WorkContext context = {.fill = fill};
+  const std::vector<int32_t> choice_slot = index_values(graph, combine, 2, context);
+  const std::vector<int32_t> slot_choice = index_values(graph, dispatch, 1, context);
+  const int64_t used = slots[0] * std::llround(fill * static_cast<double>(slots[1]));
+  REQUIRE(used > 0);
+  CHECK(std::count_if(choice_slot.begin(), choice_slot.end(), [](int s) { return s >= 0; }) ==
+        used);
+  CHECK(std::count_if(slot_choice.begin(), slot_choice.end(), [](int c) { return c >= 0; }) ==
+        used);
+  for (size_t slot = 0; slot < slot_choice.size(); ++slot) {
+    if (slot_choice[slot] < 0) continue;
+    CHECK(choice_slot[index(slot_choice[slot])] == static_cast<int32_t>(slot));
+  }
+  const OpId exchange = op_of_kind(graph, "all_to_all");
+  for (const int32_t rows : index_values(graph, exchange, 1, context)) {
+    CHECK(rows == std::llround(fill * static_cast<double>(slots[1])));
+  }
+}
+
+TEST_CASE("what a step's ops do with slots follows the fill, what they do with tokens does not") {
+  const Graph graph = step_graph("switch", 2);
+  for (const char* kind : {"dispatch", "combine", "dispatch_dx", "combine_dx", "combine_dweight"}) {
+    CHECK(work_follows_fill(graph, op_of_kind(graph, kind)));
+  }
+  for (const char* kind : {"all_to_all", "expert_linear", "linear", "gate", "sgd", "all_reduce"}) {
+    CHECK_FALSE(work_follows_fill(graph, op_of_kind(graph, kind)));
+  }
+  Graph irregular = graph;
+  irregular.op(op_of_kind(graph, "all_to_all")).attrs["irregular"] = int64_t{1};
+  irregular.op(op_of_kind(graph, "expert_linear")).attrs["rows"] = "used";
+  CHECK(work_follows_fill(irregular, op_of_kind(graph, "all_to_all")));
+  CHECK(work_follows_fill(irregular, op_of_kind(graph, "expert_linear")));
 }
 
 TEST_CASE("token ids are rows of the table that they index") {
   const Graph graph = step_graph("switch", 1);
   for (const auto& [kind, input] : {std::pair("embedding", 0), std::pair("cross_entropy", 1)}) {
-    const std::vector<int32_t> ids = index_values(graph, op_of_kind(graph, kind), index(input));
+    const std::vector<int32_t> ids = index_values(graph, op_of_kind(graph, kind), index(input), {});
     REQUIRE(ids.size() == 32);
     CHECK(*std::min_element(ids.begin(), ids.end()) >= 0);
     CHECK(*std::max_element(ids.begin(), ids.end()) < 64);
@@ -115,7 +155,7 @@ TEST_CASE("copies lie apart, are taken in turn, and hold neither zeros nor denor
   const OpId op = graph.find_op("b0.attn.qkv");
   REQUIRE(op.valid());
   const std::vector<int64_t> counts = operand_copies(graph, op);
-  ProfileOperands operands(graph, op);
+  ProfileOperands operands(graph, op, {});
   std::set<void*> weights, outputs;
   for (int64_t call = 0; call < 2 * counts[1]; ++call) {
     operands.next();
@@ -140,7 +180,7 @@ TEST_CASE("an op that may work in place does, and finds its input as it was befo
   const Graph graph = step_graph("switch", 1);
   const OpId op = op_of_kind(graph, "gelu_dx");
   REQUIRE(dying_aliases(graph, op) == std::vector<std::pair<int, int>>{{0, 0}});
-  ProfileOperands operands(graph, op);
+  ProfileOperands operands(graph, op, {});
   operands.next();
   REQUIRE(operands.outputs()[0] == operands.inputs()[0]);
   auto* const data = static_cast<float*>(operands.outputs()[0]);

@@ -215,7 +215,10 @@ local function make_core(world, args)
       if name == RECIPE then return world.text end
       return world.files[name] or error("cannot read " .. name .. ": no such file", 0)
     end,
-    write_output = function(name, text) world.files["out/" .. name] = text end,
+    write_output = function(name, text)
+      world.files["out/" .. name] = text
+      return "out/" .. name
+    end,
   }
 end
 

@@ -1,0 +1,126 @@
+// core.calibrate, core.nccl_log: what machines were measured to do.
+#include <unistd.h>
+
+#include <cstdio>
+#include <thread>
+
+#include "bindings/convert.h"
+#include "bindings/core.h"
+#include "bindings/host.h"
+#include "engine/cost/nccl_log.h"
+#include "engine/exec/calibrate.h"
+
+namespace moe::lua {
+namespace {
+
+using nlohmann::json;
+
+// Half of the samples of the median operation lie within this share of its time on a quiet machine.
+constexpr double kQuietSpread = 0.15;
+
+double to_us(double ns) {
+  return ns / 1e3;
+}
+
+json error_json(const FitError& error) {
+  return {{"median_error", error.median},
+          {"worst_error", error.worst},
+          {"worst_row", error.worst_row + 1},
+          {"r2", error.r2}};
+}
+
+json line_json(const CalibratedLine& line) {
+  json rows = json::array();
+  for (const Calibrated& row : line.rows) {
+    rows.push_back({{"what", row.what},
+                    {"x", row.x},
+                    {"us", to_us(static_cast<double>(row.ns))},
+                    {"spread", row.spread},
+                    {"n", row.num_samples}});
+  }
+  json all = error_json(line.fit.error);
+  all["rows"] = rows;
+  all["alpha_us"] = to_us(line.fit.alpha_ns);
+  all["per_s"] = kNsPerSecond / line.fit.beta_ns;
+  return all;
+}
+
+json table_json(const CalibratedTable& table) {
+  json all = line_json(table);
+  all["interpolation"] = error_json(table.interpolation);
+  return all;
+}
+
+json calibration_json(const Calibration& c, int64_t ranks) {
+  json all = {{"machine", c.machine},
+              {"ranks", ranks},
+              {"spread", c.spread},
+              {"device",
+               {{"name", c.device.name},
+                {"gemm_flops_per_s", c.device.gemm_flops_per_s},
+                {"vector_flops_per_s", c.device.vector_flops_per_s},
+                {"memory_bytes_per_s", c.device.memory_bytes_per_s},
+                {"launch_us", to_us(static_cast<double>(c.device.launch_ns))}}},
+              {"gemm", line_json(c.gemm)},
+              {"memory", line_json(c.memory)},
+              {"roofline", error_json(c.roofline)}};
+  if (ranks == 1) return all;
+  all["intra"] = {{"bytes_per_s", c.link.bytes_per_s},
+                  {"latency_us", to_us(static_cast<double>(c.link.latency_ns))}};
+  all["all_to_all"] = table_json(c.all_to_all);
+  all["all_reduce"] = table_json(c.all_reduce);
+  return all;
+}
+
+// (ranks) -> what was measured: { machine, ranks, device, intra, gemm, memory, all_to_all,
+// all_reduce, roofline, spread }, times in us.
+int calibrate(lua_State* L) {
+  Host& host = Host::of(L);
+  host.end_loading();
+  const Host::EngineCall call(host);
+  CalibrateOptions options;
+  options.num_ranks = static_cast<int64_t>(luaL_checknumber(L, 1));
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  options.progress = [terminal](const std::string& what) {
+    if (interrupted()) throw RunError("interrupted");
+    if (terminal) std::fprintf(stderr, "\r\033[K%s", what.c_str());
+  };
+  const int64_t cores = std::thread::hardware_concurrency();
+  if (options.num_ranks > cores) {
+    std::fprintf(stderr, "moebench: %ld ranks share %ld processors: times hold the waiting\n",
+                 static_cast<long>(options.num_ranks), static_cast<long>(cores));
+  }
+  const Calibration c = moe::calibrate(options);
+  if (terminal) std::fputs("\r\033[K", stderr);
+  if (c.spread > kQuietSpread) {
+    std::fprintf(stderr,
+                 "moebench: half of the samples spread over %.0f%% of their median: the machine "
+                 "is busy, and its rates are uncertain; calibrate again when it is quiet\n",
+                 100 * c.spread);
+  }
+  push_json(L, calibration_json(c, options.num_ranks));
+  return 1;
+}
+
+// (file) -> { kind = "all_to_all" | "all_reduce", ranks, rows = { { bytes, us }, ... } }
+int nccl_log(lua_State* L) {
+  const std::string path = luaL_checkstring(L, 1);
+  const NcclLog log = parse_nccl_log(read_file(Host::of(L).files().readable(path)), path);
+  json rows = json::array();
+  for (const auto& [bytes, ns] : log.rows) rows.push_back({bytes, to_us(ns)});
+  push_json(L, {{"kind", log.collective == Collective::kAllToAll ? "all_to_all" : "all_reduce"},
+                {"ranks", log.num_ranks},
+                {"rows", rows}});
+  return 1;
+}
+
+}  // namespace
+
+void open_calibrate(lua_State* L) {
+  static constexpr luaL_Reg kFunctions[] = {{"calibrate", core_function<calibrate>},
+                                            {"nccl_log", core_function<nccl_log>},
+                                            {nullptr, nullptr}};
+  luaL_setfuncs(L, kFunctions, 0);
+}
+
+}  // namespace moe::lua

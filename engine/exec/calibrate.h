@@ -1,0 +1,66 @@
+// What this machine takes for compute and for collectives between ranks of one process, measured
+// with the profiler and fitted: rates of a Device, and tables of collectives.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/cluster/cluster.h"
+#include "engine/cost/fit.h"
+#include "engine/exec/profiler.h"
+
+namespace moe {
+
+/// One operation of one size: the median of its samples.
+struct Calibrated {
+  std::string what;  // "linear_dx hidden=256", "all_to_all"
+  double x = 0;      // flops of a GEMM, bytes of memory traffic, or a rank's payload in bytes
+  Nanoseconds ns = 0;
+  double spread = 0;  // between the first and the third quartile, of the median
+  int64_t num_samples = 0;
+};
+
+/// Operations of one kind and the line t = alpha + beta x through them.
+struct CalibratedLine {
+  std::vector<Calibrated> rows;
+  LineFit fit;
+};
+/// Rows ascend in x and are interpolated between; the line is that of a link.
+struct CalibratedTable : CalibratedLine {
+  FitError interpolation;
+};
+
+struct Calibration {
+  std::string machine;  // profile_key: processor, kernels, build, ranks beside
+  CalibratedLine gemm;
+  CalibratedLine memory;
+  CalibratedTable all_to_all, all_reduce;  // no rows for one rank
+  /// GEMM and memory rates are the lines' slopes; launch is the smaller of the two lines' starts,
+  /// which every op pays; vector_flops_per_s the highest flops rate of an op that is no GEMM.
+  Device device;
+  LinkSpec link;      // the all-to-all's line as a port between devices; zeros for one rank
+  FitError roofline;  // RooflineCost on this device against every compute op measured
+  double spread = 0;  // the median of all rows'
+};
+
+struct CalibrateOptions {
+  int64_t num_ranks = 2;
+  /// Time and samples for each operation. ranks_beside is num_ranks.
+  ProfileOptions profile = {.min_time_s = 0.01};
+  /// Hidden sizes of the GPT-2 steps whose ops are measured, and the largest payload.
+  std::vector<int64_t> hidden = {128, 256, 768};
+  Bytes max_payload = 64 << 20;
+  /// Told before each operation; may throw to end the calibration.
+  std::function<void(const std::string& what)> progress = [](const std::string&) {};
+};
+
+/// Times are alone and, of collectives, without the wait for other ranks (profile_op).
+/// Compute: every distinct shape of a GEMM and every size of a memory-bound op in the training
+/// steps of small GPT-2 models with MoE layers, f32, one thread a rank, on num_ranks ranks at the
+/// same time. Collectives: 1 KiB, 2 KiB, 4 KiB ... max_payload a rank (rounded down to whole
+/// elements a peer; less where the ranks would hold more than 2 GiB), as Lancet's communication
+/// table. Throws UserError for less than one rank, RunError where times do not grow with sizes.
+Calibration calibrate(const CalibrateOptions& options);
+
+}  // namespace moe

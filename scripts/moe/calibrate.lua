@@ -1,0 +1,127 @@
+-- `moebench calibrate`: measures this machine, prints what it takes and how far the fits are off,
+-- and writes the machine file that moe.machine reads.
+local core = require "moe.core"
+local results = require "moe.results"
+local schema = require "moe.schema"
+
+local M = {}
+
+local DEFAULT_RANKS = 2
+local TABLES = { "all_to_all", "all_reduce" }
+
+local function percent(share) return ("%.1f%%"):format(100 * share) end
+local function us(value) return ("%.2f"):format(value) end
+
+-- What a row of a line is called.
+local function label(row)
+  return row.what:match "=" and row.what or ("%d bytes"):format(row.x)
+end
+
+local function errors_of(fit, worst)
+  return percent(fit.median_error), percent(fit.worst_error), worst, ("%.4f"):format(fit.r2)
+end
+
+local function fit_row(name, line, unit)
+  local spreads = results.values {}
+  for i, row in ipairs(line.rows) do spreads[i] = row.spread end
+  return { name, #line.rows, percent(spreads:median()), us(line.alpha_us),
+    ("%.2f %s"):format(line.per_s / 1e9, unit), errors_of(line, label(line.rows[line.worst_row])) }
+end
+
+local function fits_text(c)
+  local rows = { { "t = start + work / rate", "sizes", "spread", "start us", "rate",
+    "median error", "worst error", "of", "R2" }, fit_row("GEMMs", c.gemm, "GFLOP/s"),
+    fit_row("memory-bound ops", c.memory, "GB/s") }
+  for _, kind in ipairs(TABLES) do
+    if c[kind] then rows[#rows + 1] = fit_row(kind, c[kind], "GB/s") end
+  end
+  rows[#rows + 1] = { "roofline of these", #c.gemm.rows + #c.memory.rows, "",
+    us(c.device.launch_us), "", errors_of(c.roofline, "") }
+  for _, kind in ipairs(TABLES) do
+    local table_of = c[kind]
+    if table_of then
+      local worst = table_of.rows[table_of.interpolation.worst_row]
+      rows[#rows + 1] = { kind .. ", interpolated", #table_of.rows - 2, "", "", "",
+        errors_of(table_of.interpolation, label(worst)) }
+    end
+  end
+  return results.align(rows)
+end
+
+local function tables_text(c)
+  local rows = { { "bytes a rank" } }
+  for _, kind in ipairs(TABLES) do
+    for _, cell in ipairs { kind .. " us", "spread", "n" } do table.insert(rows[1], cell) end
+    for i, row in ipairs(c[kind].rows) do
+      rows[i + 1] = rows[i + 1] or { ("%d"):format(row.x) }
+      for _, cell in ipairs { us(row.us), percent(row.spread), row.n } do
+        table.insert(rows[i + 1], cell)
+      end
+    end
+  end
+  return results.align(rows)
+end
+
+-- A value as Lua text. Tables of plain values stand on one line.
+local function lua_text(value, indent)
+  if type(value) == "string" then return ("%q"):format(value) end
+  if type(value) ~= "table" then
+    return type(value) == "number" and ("%.9g"):format(value) or tostring(value)
+  end
+  local parts, nested = {}, false
+  for _, v in pairs(value) do nested = nested or type(v) == "table" end
+  local inner = nested and indent .. "  " or indent
+  for i, v in ipairs(value) do parts[i] = lua_text(v, inner) end
+  for _, key in ipairs(#value == 0 and schema.keys_of(value) or {}) do
+    parts[#parts + 1] = key .. " = " .. lua_text(value[key], inner)
+  end
+  if not nested then return "{ " .. table.concat(parts, ", ") .. " }" end
+  return ("{\n%s%s,\n%s}"):format(inner, table.concat(parts, ",\n" .. inner), indent)
+end
+
+-- { work, us, spread, n } a row, and the name of a compute op.
+local function residuals_of(line)
+  local out = schema.merged(line, { rows = {} })
+  for i, row in ipairs(line.rows) do
+    out.rows[i] = { row.x, tonumber(us(row.us)), tonumber(("%.3f"):format(row.spread)), row.n,
+      row.what:match "=" and row.what }
+  end
+  return out
+end
+
+--- The machine file's table: what moe.machine reads, and under residuals how it was found.
+function M.file_of(c)
+  local out = { machine = c.machine, ranks = c.ranks, device = c.device, intra = c.intra,
+    residuals = { gemm = residuals_of(c.gemm), memory = residuals_of(c.memory),
+      roofline = c.roofline, spread = c.spread } }
+  for _, kind in ipairs(TABLES) do
+    if c[kind] then
+      out.collectives = out.collectives or {}
+      out.collectives[kind] = {}
+      for i, row in ipairs(c[kind].rows) do out.collectives[kind][i] = { row.x, row.us } end
+      out.residuals[kind] = residuals_of(c[kind])
+    end
+  end
+  return out
+end
+
+local HEAD = [[
+-- Measured by `moebench calibrate`; f32, one thread a rank. In a recipe beside this file:
+--   cluster = moe.cluster.custom(moe.machine "%s")
+-- collectives: { bytes a rank, us }. residuals: of the lines t = alpha_us + work / per_s; rows are
+-- { flops or bytes, us, spread between quartiles, samples, op }; worst_row counts from 1.
+return %s
+]]
+
+--- Measures, prints, and writes `file` in the output folder.
+function M.calibrate(file)
+  local c = core.calibrate(core.args.ranks or DEFAULT_RANKS)
+  core.say(("%s\n%d rank%s; spread: between the quartiles of an operation's samples, of their "
+    .. "median"):format(c.machine, c.ranks, c.ranks == 1 and "" or "s side by side"))
+  core.say("\n" .. fits_text(c))
+  if c.all_to_all then core.say("\n" .. tables_text(c)) end
+  core.say("\nwritten: "
+    .. core.write_output(file, HEAD:format(file, lua_text(M.file_of(c), ""))))
+end
+
+return M

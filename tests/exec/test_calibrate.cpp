@@ -1,0 +1,96 @@
+// What a calibration holds; what the numbers are is the machine's business.
+#include "engine/exec/calibrate.h"
+
+#include <catch2/catch.hpp>
+
+#include "engine/base/errors.h"
+#include "engine/network/closed_form.h"
+
+namespace moe {
+namespace {
+
+CalibrateOptions quick(int64_t ranks) {
+  CalibrateOptions options;
+  options.num_ranks = ranks;
+  options.profile = {.min_time_s = 0, .min_samples = 3};
+  options.hidden = {32, 256};
+  options.max_payload = 4 << 20;
+  return options;
+}
+
+void check_rows(const std::vector<Calibrated>& rows) {
+  for (const Calibrated& row : rows) {
+    INFO(row.what << " of " << row.x);
+    CHECK(row.x > 0);
+    CHECK(row.ns > 0);
+    CHECK(row.spread >= 0);
+    CHECK(row.num_samples >= 3);
+  }
+}
+
+void check_table(const CalibratedTable& table, double first, double last) {
+  check_rows(table.rows);
+  REQUIRE(table.rows.size() == 13);
+  CHECK(table.rows.front().x == first);
+  CHECK(table.rows.back().x == last);
+  for (size_t i = 1; i < table.rows.size(); ++i) CHECK(table.rows[i].x > table.rows[i - 1].x);
+  CHECK(table.fit.beta_ns > 0);
+  CHECK(table.interpolation.worst >= table.interpolation.median);
+}
+
+TEST_CASE("a calibration has every rate that a roofline wants, from the lines it fitted") {
+  const Calibration c = calibrate(quick(2));
+  check_rows(c.gemm.rows);
+  check_rows(c.memory.rows);
+  CHECK(c.gemm.rows.size() >= 20);
+  CHECK(c.memory.rows.size() >= 20);
+  CHECK(c.device.gemm_flops_per_s == Approx(1e9 / c.gemm.fit.beta_ns));
+  CHECK(c.device.memory_bytes_per_s == Approx(1e9 / c.memory.fit.beta_ns));
+  CHECK(c.device.vector_flops_per_s > 0);
+  CHECK(static_cast<double>(c.device.launch_ns) <= c.gemm.fit.alpha_ns + 1);
+  CHECK(static_cast<double>(c.device.launch_ns) <= c.memory.fit.alpha_ns + 1);
+  CHECK(c.roofline.worst >= c.roofline.median);
+  CHECK_THAT(c.machine, Catch::Contains("beside=2"));
+}
+
+TEST_CASE("tables go from 1 KiB a rank upwards, and their line is the link's closed form") {
+  const Calibration c = calibrate(quick(2));
+  check_table(c.all_to_all, 1 << 10, 4 << 20);
+  check_table(c.all_reduce, 1 << 10, 4 << 20);
+  Cluster cluster{.nodes = 1, .devices_per_node = 2, .device = c.device};
+  cluster.intra = cluster.nic = c.link;
+  for (const double payload : {1e4, 1e7}) {
+    const auto closed = static_cast<double>(all_to_all_ns(cluster, payload / 2));
+    CHECK(closed == Approx(c.all_to_all.fit.at(payload)).margin(3));
+  }
+}
+
+TEST_CASE("a payload holds as many elements for every rank") {
+  CalibrateOptions options = quick(3);
+  options.hidden = {32, 64};
+  const Calibration c = calibrate(options);
+  // 256 and 1,048,576 floats in three equal parts.
+  check_table(c.all_to_all, 3 * 85 * 4, 3 * 349525 * 4);
+}
+
+TEST_CASE("one rank has no collectives, and less than one is refused") {
+  const Calibration c = calibrate(quick(1));
+  CHECK(c.all_to_all.rows.empty());
+  CHECK(c.all_reduce.rows.empty());
+  CHECK(c.link.bytes_per_s == 0);
+  CHECK_THROWS_WITH(calibrate(quick(0)), Catch::Contains("ranks = 0"));
+}
+
+TEST_CASE("a calibration ends where its caller says so") {
+  CalibrateOptions options = quick(1);
+  int told = 0;
+  options.progress = [&](const std::string& what) {
+    CHECK_FALSE(what.empty());
+    if (++told == 3) throw RunError("interrupted");
+  };
+  CHECK_THROWS_WITH(calibrate(options), "interrupted");
+  CHECK(told == 3);
+}
+
+}  // namespace
+}  // namespace moe
