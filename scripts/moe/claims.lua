@@ -3,9 +3,10 @@
 --
 -- Verdicts. `paper` is the published number; `ours` our number at the values of all assumed
 -- constants; the band [lo, hi] what ours is over their bands. `neutral` is the number that means no
--- effect, the effect a number's distance from it (from 0 where it is not given: 1.05 is near 1.17,
--- but a gain of 5% is not near one of 17%). A number is near the paper's when it is on the same side
--- of neutral and differs by no more than `within` times the paper's effect. The first that holds:
+-- effect; the effect is a number's distance from it, from 0 where it is not given: 1.05 is near
+-- 1.17, but a gain of 5% is not near one of 17%. A number is near the paper's when it is on the
+-- same side of neutral and differs by no more than `within` times the paper's effect. The first
+-- that holds:
 --   not comparable   the recipe says so, and why
 --   fitted           the recipe says which constant was chosen to meet it: nothing was predicted
 --   undetermined     there is no run to compute ours from

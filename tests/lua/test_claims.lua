@@ -38,7 +38,7 @@ test("undetermined: the band holds the neutral value", function()
   expect.equal(verdict(1.2, { neutral = 1 }, 0.97, 0.95, 1), "undetermined")
 end)
 
-test("direction only: the whole band on the paper's side, its effect within a factor of 3", function()
+test("direction only: the band on the paper's side, its effect within a factor of 3", function()
   expect.equal(verdict(1.3, { neutral = 1 }, 1.15, 1.12, 1.2), "direction only")
   expect.equal(verdict(1.3, { neutral = 1 }, 1.06, 1.05, 1.11), "direction only")
   expect.equal(verdict(1.3, { neutral = 1 }, 1.06, 1.05, 1.09), "contradicted")
