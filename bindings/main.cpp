@@ -44,6 +44,16 @@ void prepare(const moe::lua::HostOptions& options) {
   fs::create_directories(fs::path(options.cache).parent_path(), error);
 }
 
+// A first word that is no command, with the nearest one; CLI11 says only that one is missing.
+void check_command(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  if (std::find(names.begin(), names.end(), argv[1]) != names.end()) return;
+  throw CLI::ParseError(moe::unknown_name("command", argv[1], std::move(names)),
+                        CLI::ExitCodes::ExtrasError);
+}
+
 int run_host(const moe::lua::HostOptions& options, const std::string& argument) {
   moe::lua::install_interrupt_handler();
   moe::lua::Host host(options);
@@ -103,16 +113,6 @@ void add_recipe_options(CLI::App& command, moe::lua::HostOptions& options,
   command.add_flag("--trust", options.trust, "no sandbox: the recipe may do what you may");
   command.add_option("--cache", options.cache, "the file of measured times")
       ->default_str(options.cache);
-}
-
-// A first word that is no command, with the nearest one; CLI11 says only that one is missing.
-void check_command(const CLI::App& app, int argc, char** argv) {
-  if (argc < 2 || argv[1][0] == '-') return;
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
-  if (std::find(names.begin(), names.end(), argv[1]) != names.end()) return;
-  throw CLI::ParseError(moe::unknown_name("command", argv[1], std::move(names)),
-                        CLI::ExitCodes::ExtrasError);
 }
 
 CLI::App* add_calibrate(CLI::App& app, moe::lua::HostOptions& options, std::string& file) {

@@ -12,8 +12,8 @@ local schema = require "moe.schema"
 local M = {}
 
 --- What the experiment's field `band` may be. "each": every constant alone at both its ends, and
---- the two corners that these point to, a claim's most and least (2 n + 2 simulations of every run).
---- "corners": all 2^n corners as well. "none": the values alone.
+--- the two corners that these point to, a claim's most and least (2 n + 2 simulations of every
+--- run). "corners": all 2^n corners as well. "none": the values alone.
 M.KINDS = { "each", "corners", "none" }
 
 local MAX_CORNERS = 8  -- constants; 256 simulations of every run

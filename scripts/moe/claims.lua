@@ -3,15 +3,17 @@
 --
 -- Verdicts. `paper` is the published number; `ours` our number at the values of all assumed
 -- constants; the band [lo, hi] what ours is over their bands. `neutral` is the number that means no
--- effect, the effect a number's distance from it (from 0 where it is not given: 1.05 is near 1.17,
--- but a gain of 5% is not near one of 17%). A number is near the paper's when it is on the same side
--- of neutral and differs by no more than `within` times the paper's effect. The first that holds:
+-- effect; the effect is a number's distance from it, from 0 where it is not given: 1.05 is near
+-- 1.17, but a gain of 5% is not near one of 17%. A number is near the paper's when it is on the
+-- same side of neutral and differs by no more than `within` times the paper's effect. The first
+-- that holds:
 --   not comparable   the recipe says so, and why
 --   fitted           the recipe says which constant was chosen to meet it: nothing was predicted
 --   undetermined     there is no run to compute ours from
+--   undetermined     the band decides: it holds the neutral value, so that even the direction
+--                    depends on the constants
 --   reproduced       ours is near the paper's
---   undetermined     the band decides: ours is not near, but some of the band is, or the band holds
---                    the neutral value, so that even the direction depends on the constants
+--   undetermined     the band decides: ours is not near the paper's, but some of the band is
 --   direction only   the whole band is on the paper's side of neutral, and the effect comes within
 --                    a factor of 3 of the paper's
 --   contradicted     all else: the whole band is on the other side of neutral or beyond that
@@ -61,6 +63,10 @@ local function near_interval(c)
   return lo, hi
 end
 
+local function holds_neutral(c, b)
+  return c.neutral and b.lo < b.hi and b.lo <= c.neutral and b.hi >= c.neutral
+end
+
 -- Whether the band, on the paper's side of neutral, comes within FACTOR of the paper's effect.
 local function agrees_in_direction(c, b)
   if not c.neutral then return false end
@@ -70,16 +76,16 @@ local function agrees_in_direction(c, b)
     and math.min(low, high) <= FACTOR
 end
 
---- The verdict on the band b = { ours, lo, hi } (moe.band), of those above; `why` is the recipe's
---- own reason, where it gives one.
+--- The verdict on the band b = { ours, lo, hi } (moe.band): a word of those above and, where the
+--- recipe or the lack of runs decides, the reason.
 function M.verdict(c, b)
   if c.not_comparable then return "not comparable", c.not_comparable end
   if c.fitted then return "fitted", c.fitted end
   if b.ours == nil then return "undetermined", "no run to compute it from" end
+  if holds_neutral(c, b) then return "undetermined" end
   local lo, hi = near_interval(c)
   if b.ours >= lo and b.ours <= hi and b.ours ~= c.neutral then return "reproduced" end
-  local straddles = c.neutral and b.lo < b.hi and b.lo <= c.neutral and b.hi >= c.neutral
-  if b.lo <= hi and b.hi >= lo and b.lo < b.hi or straddles then return "undetermined" end
+  if b.lo < b.hi and b.lo <= hi and b.hi >= lo then return "undetermined" end
   return agrees_in_direction(c, b) and "direction only" or "contradicted"
 end
 
@@ -119,7 +125,10 @@ function M.evaluate(c, band)
   if not reason and (word ~= "reproduced" or outside and b.lo < b.hi) then
     reason = distance(c, b)
   end
-  if word == "undetermined" and b.ours then reason = "the band decides; " .. reason end
+  if word == "undetermined" and b.ours then
+    local of_what = holds_neutral(c, b) and (", it holds %g, no effect"):format(c.neutral) or ""
+    reason = ("the band decides%s; %s"):format(of_what, reason)
+  end
   return { id = c.id, figure = c.paper.figure, text = c.paper.text, unit = c.paper.unit,
     paper = c.paper.value, ours = b.ours, lo = b.lo, hi = b.hi, verdict = word,
     reason = reason, sensitivity = b.sensitivity }

@@ -106,7 +106,7 @@ local FIXED = [[
 local moe = { model = {}, cluster = {}, pass = {}, policy = {} }
 
 ---@param name string
----@return fun(t: table): moe.System
+---@return fun(t: moe.SystemFields): moe.System
 function moe.system(name) end
 
 ---@param constructor fun(t?: table): moe.Pass
@@ -146,6 +146,7 @@ local function field_classes(out)
   class(out, "moe.Optimizer", target.OPTIMIZER)
   class(out, "moe.AllReduce", system.REDUCE)
   class(out, "moe.Collectives", comm_tables.FIELDS)
+  class(out, "moe.SystemFields", system.FIELDS)
   class(out, "moe.RunFields", train.RUN)
   class(out, "moe.CpuRunFields", experiment.CPU)
   class(out, "moe.TrainFields", train.TRAIN)

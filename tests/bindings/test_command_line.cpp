@@ -192,6 +192,35 @@ return moe.experiment { name = "tiny", model = model(), cluster = moe.cluster.p4
   CHECK_FALSE(fs::exists(folder.path("out")));
 }
 
+TEST_CASE("ops alone add up to the lanes of a step without overlap, collectives by kind") {
+  const Folder folder;
+  const Outcome o = run_text(folder, kTiny + R"(
+local s = moe.plan { model = model(), cluster = moe.cluster.p4de { nodes = 1,
+  devices_per_node = 2 }, system = moe.system "raf" {} }:simulate()
+local compute, comm = 0, 0
+for key, ms in pairs(s.alone_ms) do
+  if key:match "^all_" then comm = comm + ms else compute = compute + ms end
+end
+assert(s.alone_ms.all_to_all > 0 and s.alone_ms.expert > 0)
+assert(math.abs(compute - s.compute_ms) < 1e-9 and math.abs(comm - s.comm_ms) < 1e-9)
+print "adds up")");
+  INFO(o.text);
+  CHECK(o.status == 0);
+  CHECK_THAT(o.text, Contains("adds up"));
+}
+
+TEST_CASE("a claim has its band from simulations with constants at their ends") {
+  const Folder folder;
+  const Outcome o = run_text(folder, kTiny + R"(
+return moe.experiment { name = "tiny", model = model(), cluster = moe.cluster.p4de { nodes = 1,
+  devices_per_node = 2 }, systems = { moe.system "raf" {} }, claims = {
+  moe.claim { id = "lancet-026", neutral = 0, value = function(R)
+    return R:map(function(run) return 1e3 * run.iteration_ms end):max() end } } })");
+  INFO(o.text);
+  CHECK(o.status == 0);
+  CHECK_THAT(o.text, Contains("moves ours most") && Contains("cluster.device.launch_us"));
+}
+
 TEST_CASE("Ctrl-C while loading ends at the recipe's line") {
   const Folder folder;
   const std::string recipe = folder.write("recipe.lua", "\nwhile true do end");

@@ -1,6 +1,5 @@
 -- Systems that are chosen: moe.best, moe.fallback, a system of systems; and plans beyond memory.
 local expect = require "expect"
-local world = require "world"
 local test = require "test"
 
 local GIB = 2 ^ 30
@@ -118,9 +117,9 @@ test("moe.fallback wants one option with a list", function()
 end)
 
 test("Lancet's systems: what they hold, each falling back from 8 to 4 to 2 parts", function()
-  local function stages(run)
+  local function stages(of)
     local names = {}
-    for i, s in ipairs(run.stages) do names[i] = s.name end
+    for i, s in ipairs(of.stages) do names[i] = s.name end
     return names
   end
   local w = expect.runs(recipe [[moe.system "lancet" {}, moe.system "lancet_dw" {},
@@ -141,9 +140,10 @@ end)
 
 local OOM = 'moe.system "raf" {}, moe.system "s" { parts { 8 } }, moe.system "lancet_dw" {}'
 
-test("tables print OOM for the time of a plan that no device can hold, and what holds it", function()
+test("tables print OOM for the time of a plan beyond memory, and what holds it", function()
   local w = run(OOM)
-  for _, part in ipairs { "s %(max_parts=8%) +OOM +OOM +%- +%- +%- +8.0\n", "lancet_dw +80.0 +1.25x",
+  for _, part in ipairs { "s %(max_parts=8%) +OOM +OOM +%- +%- +%- +8.0\n",
+    "lancet_dw +80.0 +1.25x",
     "OOM: gpt2_moe, s on p4de: 8.0 GiB do not fit in 4.0 GiB; largest: big 1.0 GiB" } do
     assert(w.output:find(part), part .. "\n" .. w.output)
   end
