@@ -45,6 +45,23 @@ TEST_CASE("a compute op takes the longer of its flops and its bytes, and a launc
   CHECK(cost.op_ns(g, nothing) == 8'000);
 }
 
+TEST_CASE("a view takes no time and no launch, and is never timed") {
+  Graph g = four_ranks();
+  const OpId view = g.add_op("view", "v", {}, {{"bytes", 1e9}});
+  const OpId copy = g.add_op("view", "c", {}, {{"bytes", 1e9}, {"copies", {1}}});
+  const RooflineCost roofline(two_nodes(), {});
+  CHECK(roofline.op_ns(g, view) == 0);
+  CHECK(roofline.op_ns(g, copy) == 1'000'000'000 + 8'000);
+  const auto measure = [](const Graph& graph, OpId op) {
+    if (graph.op(op).name == "v") throw std::logic_error("a view was timed");
+    return std::vector<Nanoseconds>{17};
+  };
+  const ProfileCost profile(std::make_shared<ProfileCache>(""), "cpu", measure, nullptr, {});
+  CHECK(profile.op_ns(g, view) == 0);
+  CHECK(profile.op_ns(g, copy) == 17);
+  CHECK(profile.num_measured() == 1);
+}
+
 TEST_CASE("collectives go by closed form and pay no launch") {
   Graph g = four_ranks();
   const OpId a2a = g.add_op("all_to_all", "a", {}, {{"bytes", 4e6}});

@@ -31,7 +31,8 @@ inline OpDef def(const char* name, LaneKind lane, Collective collective) {
   return def;
 }
 
-/// compute, all_to_all, all_reduce; and update, which overwrites its first input.
+/// compute, all_to_all, all_reduce; update, which overwrites its first input; and view, which does
+/// nothing.
 inline const OpTable& table() {
   static const OpDef compute = def("compute", LaneKind::kCompute, Collective::kNone);
   static const OpDef all_to_all = def("all_to_all", LaneKind::kComm, Collective::kAllToAll);
@@ -41,7 +42,12 @@ inline const OpTable& table() {
     overwriting.mutates = {0};
     return overwriting;
   }();
-  static const OpTable table({&compute, &all_to_all, &all_reduce, &update});
+  static const OpDef view = [] {
+    OpDef still = def("view", LaneKind::kCompute, Collective::kNone);
+    still.view = [](const Op& op) { return attr_int(op, "copies") == 0; };
+    return still;
+  }();
+  static const OpTable table({&compute, &all_to_all, &all_reduce, &update, &view});
   return table;
 }
 
