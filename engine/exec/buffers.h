@@ -52,8 +52,8 @@ class RankBuffers {
 
 /// For tests: makes a use of a buffer outside its tensor's life show. A tensor is filled with NaN
 /// (an index tensor with 0x80 bytes) before the op that writes it, unless it takes over a live
-/// input, and after its last reader on this timing; joined tensors together, before the op with which
-/// their block starts and after the last use of any. Calls of different lanes may overlap.
+/// input, and after its last reader on this timing; joined tensors together, before the op with
+/// which their block starts and after the last use of any. Calls of different lanes may overlap.
 class Poison {
  public:
   Poison(const Plan& plan, const RankBuffers& buffers, Bytes element_bytes);

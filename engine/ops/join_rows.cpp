@@ -1,5 +1,5 @@
-// Puts together parts that hold some rows each of one storage (OpDef's kRows): what no part holds is
-// filled, and nothing else moves.
+// Puts together parts that hold some rows each of one storage (OpDef's kRows): what no part holds
+// is filled, and nothing else moves.
 #include <algorithm>
 
 #include "engine/ops/defs.h"

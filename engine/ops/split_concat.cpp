@@ -179,7 +179,7 @@ void move_parts(const KernelCall<T>& c, TensorId whole_id, void* whole_data,
   auto* at = static_cast<char*>(whole_data);
   for (size_t i = 0; i < ids.size(); ++i) {
     const int64_t width = c.graph.tensor(ids[i]).shape[axis] * layout.inner_bytes;
-    if (pointers[i] == at && layout.outer == 1) {
+    if (pointers[i] == at) {
       at += width;
       continue;
     }

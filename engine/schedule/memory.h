@@ -20,15 +20,15 @@ struct Buffer {
 
 constexpr Bytes kAlignment = 64;
 
-/// Storage of tensors that ops join (graph/joined.h), in use until the last use of any of them. None
-/// of them takes over other storage, or is taken over.
+/// Storage of tensors that ops join (graph/joined.h), in use until the last use of any of them.
+/// None of them takes over other storage, or is taken over.
 struct JoinedBlock {
   std::vector<TensorId> members;
   Bytes offset = 0;
   Bytes bytes = 0;
   bool persistent = false;
-  /// The last op that on any timing is, or is over before, the first op that writes a member;
-  /// invalid where persistent.
+  /// The last op that, on any timing, is the first to write a member or is over before that one
+  /// begins; invalid where persistent.
   OpId start;
 };
 
@@ -44,8 +44,8 @@ struct MemoryPlan {
 };
 
 /// element_bytes: 0 takes each tensor's dtype; 4 or 8 sizes floating-point tensors for execution in
-/// float or double (index tensors stay i32, the loss is a double). Throws RunError naming the tensors
-/// when ops join tensors whose first writers no op precedes.
+/// float or double (index tensors stay i32, the loss is a double). Throws RunError naming the
+/// tensors when ops join tensors and no op stands before all that write them.
 MemoryPlan plan_memory(const Graph& graph, const Schedule& schedule, const LaneOrders& orders,
                        Bytes element_bytes = 0);
 

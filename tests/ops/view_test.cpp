@@ -1,5 +1,5 @@
-// Parts inside the whole's storage: right values where they are not (an interpreter without a memory
-// plan), and nothing moved where they are.
+// Parts inside the whole's storage: right values where they are not (an interpreter without a
+// memory plan), and nothing moved where they are.
 #include <catch2/catch.hpp>
 #include <stdexcept>
 
@@ -173,17 +173,6 @@ TEST_CASE("a view whose parts lie in their places moves nothing, and one of anot
   CHECK_THROWS_AS(run_still(graph, "cut", {x.data()}, {x.data(), elsewhere.data()}), MovedError);
   CHECK_THROWS_AS(run_still(graph, "whole", {elsewhere.data(), x.data() + 15}, {x.data()}),
                   MovedError);
-}
-
-TEST_CASE("a copy is made although its first part lies where the whole begins") {
-  const Graph graph = parse_graph(R"(
-graph g ranks=1
-%0 param f64 [2,2] x
-%1, %2 = split(%0) {axis=1, sizes="1,1"} cut forward mlp
-)",
-                                  op_table());
-  std::vector<double> x(4), other(2);
-  CHECK_THROWS_AS(run_still(graph, "cut", {x.data()}, {x.data(), other.data()}), MovedError);
 }
 
 TEST_CASE("join_rows takes each row from its part and clears the rows of none") {
