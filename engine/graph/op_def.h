@@ -36,11 +36,11 @@ struct TensorSpec {
 };
 
 /// How a tensor is cut when its op runs in parts: along an axis (0, 1, ...), or as one of these.
-/// Rows and tallies are Lancet's irregular axis A_irr (MLSys 2024, section 5.1): the parts of a rows
-/// tensor lie in one storage, part p in the rows from its begin tally up to its end tally.
+/// Rows and tallies are Lancet's irregular axis A_irr (MLSys 2024, section 5.1): the parts of a
+/// rows tensor lie in one storage, part p in the rows from its begin tally up to its end tally.
 constexpr int kWhole = -1;  // not cut: all parts share it
 constexpr int kRows = -2;   // rows of slots, as many as the gate says
-constexpr int kTally = -3;  // counts: what this part and those before it use; the last part's is all
+constexpr int kTally = -3;  // what this part and those before it use; the last part's is all
 
 /// One allowed way to cut an op: for each input that it may have and each output an axis, kWhole,
 /// kRows or kTally. What stands for an absent input does not matter.

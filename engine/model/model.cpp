@@ -114,8 +114,8 @@ class ForwardBuilder {
     const TensorId weight = routed(1), choice_slot = routed(3), slot_choice = routed(4);
     const TensorId counts = routed(5);
     segment_ = Segment::kDispatch;
-    TensorId rows =
-        op("dispatch", "moe.dispatch", {u, slot_choice, choice_slot, counts}, {{"k", gate_.columns}});
+    TensorId rows = op("dispatch", "moe.dispatch", {u, slot_choice, choice_slot, counts},
+                       {{"k", gate_.columns}});
     rows = exchange("moe.a2a_1", rows, counts, "expert");
     segment_ = Segment::kExpert;
     rows = op("expert_linear", "moe.fc1", {rows, block_param("ex.fc1.w")}, capacity_rows());
@@ -128,8 +128,12 @@ class ForwardBuilder {
   }
 
   Attrs gate_attrs() const {
-    return {{"gate", gate_.name},         {"k", gate_.k},           {"columns", gate_.columns},
-            {"capacity", gate_.capacity}, {"scores", gate_.scores}, {"weight", gate_.weight},
+    return {{"gate", gate_.name},
+            {"k", gate_.k},
+            {"columns", gate_.columns},
+            {"capacity", gate_.capacity},
+            {"scores", gate_.scores},
+            {"weight", gate_.weight},
             {"scope", std::string(gate_.batch_scope ? "batch" : "token")}};
   }
 

@@ -1,8 +1,9 @@
 -- `moebench calibrate`: measures this machine, prints what it takes and how far the fits are off,
 -- and writes the machine file that moe.machine reads.
+local aligned = require "moe.aligned"
 local core = require "moe.core"
-local results = require "moe.results"
 local schema = require "moe.schema"
+local values = require "moe.values"
 
 local M = {}
 
@@ -22,7 +23,7 @@ local function errors_of(fit, worst)
 end
 
 local function fit_row(name, line, unit)
-  local spreads = results.values {}
+  local spreads = values.new {}
   for i, row in ipairs(line.rows) do spreads[i] = row.spread end
   return { name, #line.rows, percent(spreads:median()), us(line.alpha_us),
     ("%.2f %s"):format(line.per_s / 1e9, unit), errors_of(line, label(line.rows[line.worst_row])) }
@@ -45,7 +46,7 @@ local function fits_text(c)
         errors_of(table_of.interpolation, label(worst)) }
     end
   end
-  return results.align(rows)
+  return aligned.text(rows)
 end
 
 local function tables_text(c)
@@ -59,7 +60,7 @@ local function tables_text(c)
       end
     end
   end
-  return results.align(rows)
+  return aligned.text(rows)
 end
 
 -- A value as Lua text. Tables of plain values stand on one line.

@@ -52,7 +52,7 @@ TEST_CASE("a view takes no time and no launch, and is never timed") {
   const RooflineCost roofline(two_nodes(), {});
   CHECK(roofline.op_ns(g, view) == 0);
   CHECK(roofline.op_ns(g, copy) == 1'000'000'000 + 8'000);
-  const auto measure = [](const Graph& graph, OpId op) {
+  const auto measure = [](const Graph& graph, OpId op, const WorkContext&) {
     if (graph.op(op).name == "v") throw std::logic_error("a view was timed");
     return std::vector<Nanoseconds>{17};
   };
