@@ -1,5 +1,5 @@
-// Cuts ranges of a program into parts of the batch and pipelines them by stages (Lancet, MLSys 2024,
-// sections 5.2 and 5.3): clones of each op, a gate's parts chained by the places used, tensors cut
+// Cuts ranges of a program into parts of the batch and pipelines them by stages (Lancet, MLSys
+// 2024, sections 5.2 and 5.3): clones of each op, a gate's parts chained by the places used, tensors cut
 // at the range's start and put together at its end. Where it pays is range_search's business.
 #pragma once
 
@@ -25,8 +25,8 @@ class RangeCutter {
   /// Requires: graph and program outlive the cutter.
   RangeCutter(const Graph& graph, std::span<const OpId> program, int64_t batch, int64_t seq);
 
-  /// Adds the ops that take the range's place to graph() and returns them in their order: what cuts
-  /// at the border; then stage by stage (a stage is a run of ops of one lane kind), in a stage part
+  /// Adds the ops that take the range's place to graph() and returns them in their order: what
+  /// cuts at the border; then stage by stage (a stage is a run of ops of one lane kind), in a stage part
   /// by part, so that the next part's transfer does not wait for this part's compute; then what puts
   /// together. Ranges are cut in program order and do not overlap.
   std::vector<OpId> cut(const CutRange& range);
@@ -47,7 +47,7 @@ class RangeCutter {
   int64_t batch_, seq_;
   Graph graph_;
   std::vector<TensorId> replaced_;  // by tensor of the given graph: what stands for it now
-  // Of the given graph: who makes and who reads each tensor, and each op's place in the program (-1).
+  // Of the given graph: who makes and who reads each tensor, each op's place in the program or -1.
   std::vector<OpId> producer_;
   std::vector<std::vector<OpId>> readers_;
   std::vector<int64_t> place_;

@@ -39,7 +39,8 @@ struct RangeResult {
 RangeResult choose_ranges(const RangeProblem& problem);
 
 /// Groups of neighbouring ops of at least `least_ns` each: their ends, the last being ns.size(). An
-/// op that is alone (one that cannot be cut) is a group of its own, and so is what is left before it.
+/// op that is alone (one that cannot be cut) is a group of its own, and so is what stands before
+/// it.
 std::vector<size_t> group_ends(std::span<const Nanoseconds> ns, Nanoseconds least_ns,
                                const std::vector<bool>& alone);
 

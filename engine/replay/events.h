@@ -1,7 +1,6 @@
 // The core of the event engine: an event begins when what it waits for is over and ends after its
 // duration; of events that all ranks do together, all begin with the last rank and end with the
-// slowest. What is over is asked of the events that ran before, so callers run events in an order in
-// which predecessors come first.
+// slowest. Callers run events in an order in which predecessors come first.
 #pragma once
 
 #include <algorithm>

@@ -70,8 +70,8 @@ class RoutingBuilder {
   /// given order (empty: 0, 1, 2, ...). choices [tokens, k], -1 for none; a token that `order`
   /// leaves out is not routed. Throws as take does, and UserError when a length does not fit.
   void fill(std::span<const int32_t> choices, int64_t k, std::span<const int32_t> order = {});
-  /// Numbers the places of each expert by token, whoever took one first: the tokens of a part of the
-  /// batch then hold neighbouring rows, whatever the gate. Call when the routing is complete.
+  /// Numbers the places of each expert by token, whoever took one first: the tokens of a part of
+  /// the batch then hold neighbouring rows, whatever the gate. Call when the routing is complete.
   void order_by_token();
   const RoutingMaps& maps() const { return maps_; }
 

@@ -352,7 +352,7 @@ TEST_CASE("a join of rows is timed on parts that lie in the whole, and a view is
     if (is_view(graph, graph.op(id))) CHECK_THROWS_AS(profile_op(graph, id, quick), InternalError);
     if (graph.def(id).name != std::string_view("join_rows")) continue;
     ++joins;
-    ProfileOperands operands(graph, id);
+    ProfileOperands operands(graph, id, {});
     for (int call = 0; call < 3; ++call) {
       operands.next();
       CHECK(operands.inputs()[2] == operands.outputs()[0]);

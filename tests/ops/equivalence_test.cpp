@@ -127,7 +127,7 @@ graph chained ranks=1
 %5, %6, %7, %8, %9, %10 = gate(%4, %0) {k=1, capacity=3} whole forward gate
 %11, %12 = split(%4) {axis=0, sizes="5,7"} cut forward gate
 %13, %14, %15, %16, %17, %18 = gate(%11, %1) {k=1, capacity=3, share=0.4} p0 forward gate
-%20,%21,%22,%23,%24,%25 = gate(%12, %2, %18) {k=1,capacity=3,first_token=5,share=0.6} p1 forward gate
+%20,%21,%22,%23,%24,%25=gate(%12,%2,%18){k=1,capacity=3,first_token=5,share=0.6}p1 forward gate
 %30 = count_part(%8) {experts=4, capacity=3} counted forward gate
 %31, %32 = split(%8) {axis=0, sizes="5,7"} cut_choices forward gate
 %33 = count_part(%31) {experts=4, capacity=3} counted0 forward gate
