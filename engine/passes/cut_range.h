@@ -1,6 +1,7 @@
 // Cuts ranges of a program into parts of the batch and pipelines them by stages (Lancet, MLSys
-// 2024, sections 5.2 and 5.3): clones of each op, a gate's parts chained by the places used, tensors cut
-// at the range's start and put together at its end. Where it pays is range_search's business.
+// 2024, sections 5.2 and 5.3): clones of each op, a gate's parts chained by the places used,
+// tensors cut at the range's start and put together at its end. Where it pays is range_search's
+// business.
 #pragma once
 
 #include <span>
@@ -26,9 +27,9 @@ class RangeCutter {
   RangeCutter(const Graph& graph, std::span<const OpId> program, int64_t batch, int64_t seq);
 
   /// Adds the ops that take the range's place to graph() and returns them in their order: what
-  /// cuts at the border; then stage by stage (a stage is a run of ops of one lane kind), in a stage part
-  /// by part, so that the next part's transfer does not wait for this part's compute; then what puts
-  /// together. Ranges are cut in program order and do not overlap.
+  /// cuts at the border; then stage by stage (a stage is a run of ops of one lane kind), in a stage
+  /// part by part, so that the next part's transfer does not wait for this part's compute; then
+  /// what puts together. Ranges are cut in program order and do not overlap.
   std::vector<OpId> cut(const CutRange& range);
 
   /// The graph so far: the given ops, and those that cut() made.
