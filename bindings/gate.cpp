@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "bindings/reference.h"
 #include "engine/base/rng.h"
@@ -34,6 +35,18 @@ class RankGate {
       fetch();
     } catch (const UserError& e) {
       throw user_error("gate '{}', rank {}: {}", policy_->name, rank_, e.what());
+    }
+  }
+
+  /// On the first tokens that it sees, a gate of token scope shows that it is one.
+  void hold_to_scope(const GateInput& in, int64_t columns) {
+    if (std::exchange(scope_shown_, true) || policy_->spec.batch_scope) return;
+    try {
+      check_token_scope([this](const GateInput& part, RoutingBuilder& out) { route(part, out); },
+                        in, columns);
+    } catch (const UserError& e) {
+      if (std::string_view(e.what()).find("gate '") == 0) throw;
+      throw user_error("{}: {}", where(), e.what());
     }
   }
 
@@ -94,6 +107,7 @@ class RankGate {
   int64_t rank_;
   std::unique_ptr<Reference> route_, options_;
   std::atomic<int64_t> step_{0}, layer_{0};
+  bool scope_shown_ = false;
   Deadline deadline_;
 };
 
@@ -156,7 +170,10 @@ std::function<Gate(int64_t rank)> rank_gates(const Host& host,
     gate.fixed_k = spec.k;
     gate.columns = [n = spec.columns](int64_t, int64_t) { return n; };
     gate.capacity = [c = spec.capacity](int64_t, int64_t, int64_t, double) { return c; };
-    gate.route = [state](const GateInput& in, RoutingBuilder& out) { state->route(in, out); };
+    gate.route = [state](const GateInput& in, RoutingBuilder& out) {
+      state->hold_to_scope(in, out.maps().columns);
+      state->route(in, out);
+    };
     return gate;
   };
 }

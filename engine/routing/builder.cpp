@@ -102,4 +102,55 @@ void RoutingBuilder::order_by_token() {
   }
 }
 
+namespace {
+
+/// Maps that own their arrays.
+struct Routed {
+  Routed(const GateInput& in, int64_t columns)
+      : expert(size(in.tokens * columns)),
+        choice_slot(size(in.tokens * columns)),
+        slot_choice(size(in.experts * in.capacity)),
+        counts(size(in.experts)),
+        maps{in.tokens,          in.experts,         columns,      in.capacity, expert.data(),
+             choice_slot.data(), slot_choice.data(), counts.data()} {}
+  static size_t size(int64_t n) { return static_cast<size_t>(n); }
+
+  std::vector<int32_t> expert, choice_slot, slot_choice, counts;
+  RoutingMaps maps;
+};
+
+}  // namespace
+
+void check_token_scope(const std::function<void(const GateInput&, RoutingBuilder&)>& route,
+                       const GateInput& input, int64_t columns) {
+  Routed whole(input, columns);
+  RoutingBuilder all(whole.maps);
+  route(input, all);
+  std::vector<int32_t> used;
+  const int64_t half = input.tokens / 2;
+  for (const int64_t first : {int64_t{0}, half}) {
+    GateInput in = input;
+    in.tokens = first == 0 ? half : input.tokens - half;
+    in.scores += first * input.experts;
+    in.ids += first;
+    in.first_token += first;
+    if (in.tokens == 0) continue;
+    Routed part(in, columns);
+    RoutingBuilder builder(part.maps, used);
+    route(in, builder);
+    for (int64_t i = 0; i < in.tokens * columns; ++i) {
+      const int64_t at = first * columns + i;
+      if (part.maps.expert[i] == whole.maps.expert[at] &&
+          (part.maps.choice_slot[i] < 0) == (whole.maps.choice_slot[at] < 0)) {
+        continue;
+      }
+      throw user_error(
+          "scope = 'token' is declared, but token {} of {} is routed otherwise when the batch is "
+          "routed in two parts; a gate that looks at the whole batch declares scope = 'batch'",
+          at / columns, input.tokens);
+    }
+    used = part.counts;
+  }
+}
+
 }  // namespace moe

@@ -106,6 +106,11 @@ struct Gate {
 /// The scope of a gate under a capacity factor (<= 0: no limit).
 GateScope scope_of(const Gate& gate, double factor);
 
+/// Routes the tokens as a whole and in two parts that hand on the places used. Throws UserError
+/// naming the first token that is routed otherwise: the gate is not of token scope.
+void check_token_scope(const std::function<void(const GateInput&, RoutingBuilder&)>& route,
+                       const GateInput& input, int64_t columns);
+
 /// The built-in gates; equal scores go to the lower expert. Capacity is the ceiling of
 /// c * factor * tokens / experts, multiplied from left to right, with c as given here:
 ///   switch         c 1  the best expert, places in token order (Fedus et al. 2021)

@@ -324,6 +324,32 @@ TEST_CASE("a token-scope gate routes a batch in parts as it routes the whole") {
   CHECK(unlimited == 8);
 }
 
+TEST_CASE("a gate shows whether it is of token scope") {
+  int token = 0;
+  for (const Gate& gate : builtin_gates()) {
+    INFO(gate.name);
+    const int64_t tokens = 61, experts = 4, k = gate.fixed_k > 0 ? gate.fixed_k : 2;
+    const int64_t capacity = gate.capacity(tokens, experts, k, 0.7);
+    const std::vector<float> scores = tied_scores(tokens, experts, 40, 9);
+    const std::vector<int32_t> ids = ids_of(tokens);
+    const GateInput in = {.tokens = tokens,
+                          .experts = experts,
+                          .k = k,
+                          .capacity = capacity,
+                          .scores = scores.data(),
+                          .ids = ids.data(),
+                          .first_token = 7};
+    const auto check = [&] { check_token_scope(gate.route, in, gate.columns(k, experts)); };
+    if (scope_of(gate, 0.7) == GateScope::kToken) {
+      ++token;
+      CHECK_NOTHROW(check());
+    } else {
+      CHECK_THROWS_WITH(check(), Catch::Contains("is routed otherwise"));
+    }
+  }
+  CHECK(token == 3);
+}
+
 TEST_CASE("parts that hand on the places used drop nobody where micro-batches of C/2 drop C/4") {
   // Lancet's example: expert 0 is wanted by 3C/4 tokens of the first half and C/4 of the second.
   constexpr int64_t kCapacity = 16, kHalf = 24;
