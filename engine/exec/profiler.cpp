@@ -104,9 +104,11 @@ class CollectiveCalls {
     if (reduces_) return;
     all_bytes_ = tensor_bytes(graph.tensor(op_.outputs[0]), sizeof(float));
     const bool irregular = attr_int(op_, "irregular") != 0;
-    const double fill = irregular ? work.fill : 1.0;
+    const double share = attr_double(op_, "share", 1.0);
+    const double fill = irregular ? work.fill * share : 1.0;
     const auto used = static_cast<Bytes>(fill * static_cast<double>(all_bytes_));
     used_bytes_ = used / comm.size() * comm.size();
+    if (op_.attrs.contains("share")) all_bytes_ = used_bytes_;  // a part clears nothing
     const size_t n = static_cast<size_t>(comm.size());
     pieces_.send_bytes.assign(n, used_bytes_ / comm.size());
     for (size_t p = 0; p < n; ++p) {
