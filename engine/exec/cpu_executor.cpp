@@ -178,6 +178,7 @@ void CpuRun<T>::worker(int64_t rank, LaneId lane) {
   const std::string name =
       fmt::format("r{}.{}", rank, plan_.schedule.lanes[lane.index()].name).substr(0, 15);
   pthread_setname_np(pthread_self(), name.c_str());
+  if (lane.index() != 0) wake_promptly();
   guarded(rank, lane, [&] {
     Rank<T>& self = *ranks_[static_cast<size_t>(rank)];
     if (lane.index() == 0) self.prepare(options_.resume_from.empty());

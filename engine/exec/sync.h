@@ -22,6 +22,11 @@ class Aborted : public std::exception {
   const char* what() const noexcept override { return "another thread failed"; }
 };
 
+/// Asks the system to let the calling thread run soon after it wakes, also where all cores compute:
+/// a comm lane works for microseconds and then waits. Asks for no privilege; a system that refuses
+/// only wakes it later.
+void wake_promptly();
+
 /// Which ops of one rank are over. An epoch is a pass over the program, from 1 on.
 /// Invariant: what a thread wrote before finish(op) is seen after wait(op).
 class Progress {
