@@ -1,8 +1,10 @@
 // core: constants, files, JSON, progress, the machine, and the engine's tables.
+#include <fmt/chrono.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
 #include <thread>
 
@@ -74,6 +76,12 @@ int clock(lua_State* L) {
   return 1;
 }
 
+// In UTC, as 2025-01-31T12:00:00Z.
+int now(lua_State* L) {
+  push_text(L, fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))));
+  return 1;
+}
+
 int machine(lua_State* L) {
   push_json(L, machine_json(Host::of(L).options().scripts_dir));
   return 1;
@@ -121,7 +129,10 @@ void set_text(lua_State* L, const char* key, const std::string& text) {
 }
 
 void set_arguments(lua_State* L, const HostOptions& options) {
-  nlohmann::json args = {{"set", options.set}, {"trust", options.trust}, {"cache", options.cache}};
+  nlohmann::json args = {{"set", options.set},
+                         {"trust", options.trust},
+                         {"cache", options.cache},
+                         {"folders", options.folders}};
   if (!options.executor.empty()) args["executor"] = options.executor;
   if (options.ranks) args["ranks"] = *options.ranks;
   if (options.seed) args["seed"] = *options.seed;
@@ -151,6 +162,7 @@ int open_core(lua_State* L) {
                                             {"json_encode", core_function<json_encode>},
                                             {"machine", core_function<machine>},
                                             {"nearest", core_function<nearest>},
+                                            {"now", core_function<now>},
                                             {"progress", core_function<progress>},
                                             {"read_file", core_function<read_readable_file>},
                                             {"say", core_function<say>},

@@ -37,6 +37,7 @@ Files::Options file_options(const HostOptions& options) {
   for (const auto& [key, value] : options.set) {
     if (value.find('/') != std::string::npos) files.named.emplace_back(value);
   }
+  for (const std::string& folder : options.folders) files.named.emplace_back(folder);
   files.trust = options.trust;
   return files;
 }

@@ -16,6 +16,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int kDone = 0, kWrongInput = 1, kWrongCommand = 2, kRunFailed = 3, kInternal = 4;
+constexpr double kReportDeadlineS = 600;  // of reading results and making a page of them
 
 std::string default_cache() {
   const char* xdg = std::getenv("XDG_CACHE_HOME");
@@ -78,13 +79,29 @@ int run_recipe(moe::lua::HostOptions options, bool out_given) {
   return status;
 }
 
-int run_calibrate(moe::lua::HostOptions options, const fs::path& file) {
+// calibrate and report write one file.
+int run_to_file(moe::lua::HostOptions options, const fs::path& file) {
   if (fs::is_directory(file) || file.filename().empty()) {
     throw moe::user_error("--out {}: is a folder; give a file", file.string());
   }
   options.out_dir = file.has_parent_path() ? file.parent_path().string() : ".";
   moe::lua::check_writable_folder(options.out_dir);
   return run_host(options, file.filename().string());
+}
+
+int run_report(moe::lua::HostOptions options, fs::path page) {
+  for (const std::string& folder : options.folders) {
+    if (!fs::is_directory(folder)) throw moe::user_error("report: {}: no such folder", folder);
+  }
+  if (page.empty()) {
+    const bool one = options.folders.size() == 1;
+    page = (one ? fs::path(options.folders[0]) : fs::path(".")) / "report.html";
+  }
+  if (page.extension() != ".html") {
+    throw moe::user_error("--out {}: is a page; give a name that ends in .html", page.string());
+  }
+  options.load_deadline_s = kReportDeadlineS;
+  return run_to_file(std::move(options), page);
 }
 
 std::map<std::string, std::string> parse_settings(const std::vector<std::string>& settings) {
@@ -124,6 +141,14 @@ CLI::App* add_calibrate(CLI::App& app, moe::lua::HostOptions& options, std::stri
   return command;
 }
 
+CLI::App* add_report(CLI::App& app, moe::lua::HostOptions& options, std::string& page) {
+  CLI::App* command =
+      app.add_subcommand("report", "one HTML page of the results in one or several folders");
+  command->add_option("dir", options.folders, "folders that runs wrote")->required();
+  command->add_option("--out", page, "the file to write, DIR/report.html or ./report.html");
+  return command;
+}
+
 int dispatch(int argc, char** argv) {
   moe::lua::HostOptions options;
   options.scripts_dir = moe::lua::find_scripts();
@@ -145,6 +170,8 @@ int dispatch(int argc, char** argv) {
                    "gates, passes, executors, clusters, models, ops, systems, claims");
   std::string machine_file = "machine.lua";
   const CLI::App* calibrate = add_calibrate(app, options, machine_file);
+  std::string page;
+  const CLI::App* report = add_report(app, options, page);
   app.add_subcommand("doctor", "what this machine can run, and what is missing");
   try {
     check_command(app, argc, argv);
@@ -158,7 +185,8 @@ int dispatch(int argc, char** argv) {
     std::cout << moe::lua::doctor_text(options.scripts_dir, options.cache);
     return kDone;
   }
-  if (calibrate->parsed()) return run_calibrate(options, machine_file);
+  if (calibrate->parsed()) return run_to_file(options, machine_file);
+  if (report->parsed()) return run_report(options, page);
   return list->parsed() ? run_host(options, kind) : run_recipe(options, out->count() > 0);
 }
 

@@ -10,6 +10,7 @@ local experiment = require "moe.experiment"
 local list = require "moe.list"
 local machine = require "moe.machine"
 local model = require "moe.model"
+local page = require "moe.page"
 local policy = require "moe.policy"
 local results = require "moe.results"
 local schema = require "moe.schema"
@@ -64,10 +65,11 @@ local function check(chunk)
 end
 
 --- The host's door. mode: "run" or "check" with the recipe's chunk, "list" with a kind or nil,
---- "calibrate" with the name of the machine file.
+--- "calibrate" and "report" with the name of the file to write.
 function moe._main(mode, argument)
   if mode == "list" then return list.list(argument) end
   if mode == "calibrate" then return calibrate.calibrate(argument) end
+  if mode == "report" then return page.report(argument) end
   if mode == "check" then return check(argument) end
   local value = argument()
   for _, e in ipairs(value ~= nil and experiments_of(value) or {}) do experiment.run(e) end

@@ -1,4 +1,4 @@
--- The tables on stdout.
+-- The tables on stdout. Their rows, as aligned.text takes them, serve the page too.
 local aligned = require "moe.aligned"
 local core = require "moe.core"
 local results = require "moe.results"
@@ -51,7 +51,7 @@ local function append(row, cells)
   return row
 end
 
-local function simulated_table(groups, names)
+local function simulated_rows(groups, names)
   local rows = { append({ unpack(names) }, { "GPUs", "system", "iteration ms", "vs first",
     "exposed comm ms", "hidden comm ms", "bound ms", "peak GiB" }) }
   for g, group in ipairs(groups) do
@@ -63,11 +63,11 @@ local function simulated_table(groups, names)
         ("%.1f"):format(run.peak_bytes / 2 ^ 30) })
     end
   end
-  return aligned.text(rows)
+  return rows
 end
 
 -- Points down, systems across.
-local function speedup_table(groups, names, R)
+local function speedup_rows(groups, names, R)
   local systems = R:groups(function(run) return { run.system } end)
   local rows = { append({ unpack(names) }, { "GPUs" }) }
   for i = 2, #systems do table.insert(rows[1], systems[i][1].system) end
@@ -80,21 +80,23 @@ local function speedup_table(groups, names, R)
     end
     rows[#rows + 1] = append(point_cells(group[1], names), cells)
   end
-  return aligned.text(rows), systems[1][1].system
+  return rows, systems[1][1].system
 end
 
 -- Of every model and system that no device can hold, where it is worst: how much, and what.
-local function print_out_of_memory(R)
+local function out_of_memory_lines(R)
+  local lines = {}
   local function kind(run) return { run.model, run.cluster, run.system } end
   for _, runs in ipairs(R:where { oom = true }:groups(kind)) do
     local worst = runs[1]
     for _, run in ipairs(runs) do
       if run.peak_bytes > worst.peak_bytes then worst = run end
     end
-    core.say(("OOM: %s, %s on %s: %.1f GiB do not fit in %.1f GiB; largest: %s"):format(
+    lines[#lines + 1] = ("OOM: %s, %s on %s: %.1f GiB do not fit in %.1f GiB; largest: %s"):format(
       worst.model, worst.system, worst.cluster, worst.peak_bytes / 2 ^ 30,
-      worst.memory_bytes / 2 ^ 30, worst.holders[1] or "-"))
+      worst.memory_bytes / 2 ^ 30, worst.holders[1] or "-")
   end
+  return lines
 end
 
 local function print_simulated(R)
@@ -105,12 +107,12 @@ local function print_simulated(R)
   end
   core.say(("\nSimulated by a cost model that rests on %d assumed constants (results.json has "
     .. "their bands)"):format(#schema.keys_of(constants)))
-  core.say(simulated_table(groups, names))
-  print_out_of_memory(R)
+  core.say(aligned.text(simulated_rows(groups, names)))
+  for _, line in ipairs(out_of_memory_lines(R)) do core.say(line) end
   if #groups > 1 and #groups[1] > 1 then
-    local text, base = speedup_table(groups, names, R)
+    local rows, base = speedup_rows(groups, names, R)
     core.say(("\nSpeed-up over %s, simulated"):format(base))
-    core.say(text)
+    core.say(aligned.text(rows))
   end
 end
 
@@ -124,7 +126,7 @@ local function spread(run)
   return ("%s..%s%s"):format(ms(lo), ms(hi), wide and " !" or ""), wide
 end
 
-local function times_table(runs)
+local function times_rows(runs)
   local rows = { { "system", "iteration ms", "spread", "predicted", "error", "exposed ms",
     "predicted", "hidden ms", "predicted", "peak MiB" } }
   for i, run in ipairs(runs) do
@@ -134,7 +136,7 @@ local function times_table(runs)
       ms(run.hidden_comm_ms), ms(p.hidden_comm_ms),
       ("%.1f"):format(run.executed_peak_bytes / 2 ^ 20) }
   end
-  return aligned.text(rows)
+  return rows
 end
 
 -- About MAX_LOSSES steps, evenly spread, the first and the last among them.
@@ -147,7 +149,7 @@ local function some_steps(count)
 end
 
 -- A line for all systems that computed the same bits.
-local function losses_table(runs)
+local function losses_rows(runs)
   local groups = results.new(runs):groups(function(run) return { run.digest, run.losses } end)
   local steps = some_steps(#runs[1].losses)
   local rows = { {} }
@@ -163,7 +165,7 @@ local function losses_table(runs)
     rows[g + 1] = append(cells, { group[1].drops[#group[1].drops], group[1].digest,
       table.concat(names, " = ") })
   end
-  return aligned.text(rows)
+  return rows
 end
 
 -- The coordinates that all points of a run share.
@@ -194,36 +196,63 @@ local function differences(groups)
   return texts
 end
 
-local function print_executed(runs, point)
+-- What ran: machine and link, model, points.
+local function executed_lines(runs, point)
   local first = runs[1]
   local p = first.parameters
-  core.say(("\nExecuted on %d CPU ranks, %s; provenance: %s"):format(first.devices,
-    first.link and ("emulated link of %g MB/s and %g us"):format(first.link.bytes_per_s / 1e6,
-      first.link.latency_us) or "no link", first.provenance))
-  core.say(("%d layers, hidden %d, seq %d, %d rows a rank, %d experts, %s gate, capacity %s")
-    :format(p.layers, p.hidden, p.seq, p.batch_per_device, p.experts, p.gate,
-      p.capacity_factor > 0 and "factor " .. p.capacity_factor or "none"))
-  if point ~= "" then core.say("Points: " .. point) end
-  core.say "Medians over the steps after the first; predictions frozen before each run\n"
-  core.say(times_table(runs))
-  local off, wide = values.new {}, false
+  return { ("Executed on %d CPU ranks, %s; provenance: %s"):format(first.devices,
+      first.link and ("emulated link of %g MB/s and %g us"):format(first.link.bytes_per_s / 1e6,
+        first.link.latency_us) or "no link", first.provenance),
+    ("%d layers, hidden %d, seq %d, %d rows a rank, %d experts, %s gate, capacity %s"):format(
+      p.layers, p.hidden, p.seq, p.batch_per_device, p.experts, p.gate,
+      p.capacity_factor > 0 and "factor " .. p.capacity_factor or "none"),
+    point ~= "" and "Points: " .. point or nil }
+end
+
+-- How far off the predictions were, and which samples are wide.
+local function error_lines(runs)
+  local off, wide, lines = values.new {}, false, {}
   for i, run in ipairs(runs) do
     off[i] = math.abs(run.prediction.error)
     wide = wide or select(2, spread(run))
   end
-  if wide then core.say(("! a spread above %g%% of the median"):format(100 * WIDE)) end
-  core.say(("Median prediction error over %d runs: %.1f%%\n"):format(#off, 100 * off:median()))
-  core.say(losses_table(runs))
-  for _, run in ipairs(runs) do
-    if run.stopped then core.say(run.system .. " was interrupted") end
-  end
-  if first.eval_loss and first.unigram_entropy then
-    core.say(("Held-out loss %.4f; unigram entropy of the text %.4f nats"):format(first.eval_loss,
-      first.unigram_entropy))
-  end
+  if wide then lines[1] = ("! a spread above %g%% of the median"):format(100 * WIDE) end
+  lines[#lines + 1] = ("Median prediction error over %d runs: %.1f%%"):format(#off,
+    100 * off:median())
+  return lines
 end
 
-local function claims_table(claims)
+-- What else is to be said of executed runs.
+local function closing_lines(runs)
+  local first, lines = runs[1], {}
+  for _, run in ipairs(runs) do
+    if run.stopped then lines[#lines + 1] = run.system .. " was interrupted" end
+  end
+  if first.eval_loss and first.unigram_entropy then
+    lines[#lines + 1] = ("Held-out loss %.4f; unigram entropy of the text %.4f nats"):format(
+      first.eval_loss, first.unigram_entropy)
+  end
+  return lines
+end
+
+M.MEDIANS = "Medians over the steps after the first; predictions frozen before each run"
+
+local function say_all(lines)
+  for _, line in ipairs(lines) do core.say(line) end
+end
+
+local function print_executed(runs, point)
+  core.say ""
+  say_all(executed_lines(runs, point))
+  core.say(M.MEDIANS .. "\n")
+  core.say(aligned.text(times_rows(runs)))
+  say_all(error_lines(runs))
+  core.say ""
+  core.say(aligned.text(losses_rows(runs)))
+  say_all(closing_lines(runs))
+end
+
+local function claims_rows(claims)
   local rows = { { "claim", "figure", "paper", "ours", "band", "verdict" } }
   for i, c in ipairs(claims) do
     local banded = c.ours and c.lo < c.hi
@@ -231,12 +260,12 @@ local function claims_table(claims)
       c.ours and ("%.3g"):format(c.ours) or "-",
       banded and ("%.3g..%.3g"):format(c.lo, c.hi) or "-", c.verdict }
   end
-  return aligned.text(rows)
+  return rows
 end
 
 local function print_claims(claims)
   core.say "\nClaims, ours over the bands of the assumed constants"
-  core.say(claims_table(claims))
+  core.say(aligned.text(claims_rows(claims)))
   if next(core.args.set or {}) then
     core.say "With --set: over what that leaves, which may not be what the claims are about"
   end
@@ -246,6 +275,13 @@ local function print_claims(claims)
     if c.reason then core.say("  " .. c.reason:gsub("; ", "\n  ")) end
   end
 end
+
+--- What the page (moe.page) shares: rows of tables, with their header; lines of text.
+M.rows = { simulated = simulated_rows, speedup = speedup_rows, times = times_rows,
+  losses = losses_rows, claims = claims_rows }
+M.lines = { out_of_memory = out_of_memory_lines, executed = executed_lines, errors = error_lines,
+  closing = closing_lines }
+M.coordinates, M.differences, M.system_text, M.ms = coordinates, differences, system_text, ms
 
 function M.print(e, R, claims)
   core.say(e.name .. (e.title ~= "" and ": " .. e.title or ""))

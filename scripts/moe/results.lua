@@ -250,21 +250,40 @@ function Results:table(t)
   return aligned.text(lines)
 end
 
+--- The value in a JSON file; an error at `at`, which names the file, where there is none.
+function M.json(name, at)
+  local text = errors.call(at, core.read_file, name)
+  local ok, value = pcall(core.json_decode, text)
+  if ok then return value end
+  if type(value) == "table" then error(value, 0) end
+  errors.user(("%s: %s"):format(name, value), at)
+end
+
+--- What stands in results.json of a folder; an error at `at` where this program cannot read it.
+function M.load(dir, at)
+  local name = dir .. "/results.json"
+  local data = M.json(name, at)
+  if type(data) ~= "table" or data.schema ~= M.SCHEMA then
+    errors.user(("%s: has schema %s, this program reads %d"):format(name,
+      tostring(type(data) == "table" and data.schema), M.SCHEMA), at)
+  end
+  return data
+end
+
 --- moe.results "dir": the results of an earlier run. Runs that did not end are left out.
 function M.read(dir)
   local at = errors.here()
   if type(dir) ~= "string" then schema.refuse("moe.results", dir, "a folder", at) end
-  local name = dir .. "/results.json"
-  local data = errors.call(at, core.json_decode, errors.call(at, core.read_file, name))
-  if type(data) ~= "table" or data.schema ~= M.SCHEMA then
-    errors.user(("moe.results: %s has schema %s, this program reads %d"):format(name,
-      tostring(type(data) == "table" and data.schema), M.SCHEMA), at)
+  return M.ended(M.load(dir, at).runs)
+end
+
+--- Results of those of the runs that ended.
+function M.ended(runs)
+  local out = {}
+  for _, run in ipairs(runs) do
+    if run.iteration_ms then out[#out + 1] = run end
   end
-  local runs = {}
-  for _, run in ipairs(data.runs) do
-    if run.iteration_ms then runs[#runs + 1] = run end
-  end
-  return M.new(runs)
+  return M.new(out)
 end
 
 return M

@@ -26,9 +26,9 @@ function M.add_claim(verdict) session.claims[#session.claims + 1] = verdict end
 
 --- Writes results.json.
 function M.flush()
-  session.machine = session.machine or core.machine()
+  session.machine, session.date = session.machine or core.machine(), session.date or core.now()
   core.write_output("results.json", core.json_encode({ schema = results.SCHEMA,
-    recipe = core.recipe, machine = session.machine, version = core.version,
+    recipe = core.recipe, date = session.date, machine = session.machine, version = core.version,
     seed = core.args.seed or 1, experiments = core.array(session.experiments),
     runs = core.array(session.runs), claims = core.array(session.claims) }, 1) .. "\n")
 end

@@ -199,6 +199,7 @@ local function make_core(world, args)
     json_decode = M.decode, json_encode = M.encode,
     machine = function() return { cpu = "none" } end,
     nearest = nearest,
+    now = function() return "2025-01-31T12:00:00Z" end,
     progress = function() end,
     say = function(text) world.said[#world.said + 1] = text end,
     table = function(kind) return TABLES[kind] end,
