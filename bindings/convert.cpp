@@ -173,6 +173,8 @@ json parse_json(const std::string& text) {
     return json::parse(text);
   } catch (const json::parse_error& e) {
     throw user_error("json: not JSON at byte {}: {}", e.byte, e.what());
+  } catch (const json::out_of_range& e) {
+    throw user_error("json: a number that does not fit: {}", e.what());
   }
 }
 

@@ -101,6 +101,36 @@ TEST_CASE("the command line has its own status") {
   CHECK(run(program + " doctor").exit == 0);
 }
 
+TEST_CASE("a page is made of what a run wrote, and of nothing else") {
+  const std::string out = scratch() + "-page", program = MOEBENCH_BINARY;
+  REQUIRE(run(program + " run " MOE_SOURCE_DIR "/recipes/custom_schedule.lua --executor simulate " +
+              "--out " + out)
+              .exit == 0);
+  const Outcome made = run(program + " report " + out);
+  INFO(made.text);
+  CHECK(made.exit == 0);
+  CHECK(fs::file_size(out + "/report.html") > 10000);
+  CHECK(run(program + " report " + out + " " + out + " --out " + out + "/both.html").exit == 0);
+  CHECK(fs::file_size(out + "/both.html") > 2 * fs::file_size(out + "/report.html") - 20000);
+  CHECK(run(program + " report").exit == 2);
+  struct {
+    std::string arguments, says;
+  } const wrong[] = {{out + "/none", "no such folder"},
+                     {out + " --out " + out + "/results.json", ".html"},
+                     {MOE_SOURCE_DIR, "/results.json"}};
+  for (const auto& w : wrong) {
+    const Outcome o = run(program + " report " + w.arguments);
+    INFO(o.text);
+    CHECK(o.exit == 1);
+    CHECK(o.text.find(w.says) != std::string::npos);
+  }
+  std::ofstream(out + "/results.json") << "{\"schema\": 1e999}";
+  const Outcome huge = run(program + " report " + out);
+  CHECK(huge.exit == 1);
+  CHECK(huge.text.find(out + "/results.json") != std::string::npos);
+  fs::remove_all(out);
+}
+
 namespace {
 
 /// A folder of one test, removed at its end, with a recipe that trains a tiny model.

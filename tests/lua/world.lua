@@ -197,7 +197,7 @@ local function make_core(world, args)
     default_corpus = function() return "corpus.txt" end,
     display_name = function(source) return source end,
     json_decode = M.decode, json_encode = M.encode,
-    machine = function() return { cpu = "none" } end,
+    machine = function() return { cpu = "none", cores = 2, kernel_set = "made up" } end,
     nearest = nearest,
     now = function() return "2025-01-31T12:00:00Z" end,
     progress = function() end,

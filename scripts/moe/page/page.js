@@ -1,6 +1,6 @@
 // Zooms timelines: buttons, Ctrl + wheel, the keys + - 0. Says what the span under the pointer is.
 "use strict";
-const NEAREST = 128, SMALL_LABELS = 8;
+const NEAREST = 128, NEAR = 8, CLOSE = 32;  // from the last two on, smaller labels show
 
 function makeZoom(timeline) {
   const view = timeline.querySelector(".view"), svg = view.querySelector("svg");
@@ -11,7 +11,8 @@ function makeZoom(timeline) {
     const place = (view.scrollLeft + x) * next / zoom - x;
     zoom = next;
     svg.style.width = 100 * zoom + "%";
-    svg.classList.toggle("near", zoom >= SMALL_LABELS);
+    svg.classList.toggle("near", zoom >= NEAR);
+    svg.classList.toggle("close", zoom >= CLOSE);
     view.scrollLeft = place;
   };
   const steps = { "+": 2, "=": 2, "-": 0.5, "0": 1 / NEAREST };

@@ -10,7 +10,7 @@ local M = {}
 local MAX_ROWS, MAX_SPANS = 16, 8000   -- of a timeline that can be read
 local ROW, AXIS = 24, 22               -- heights
 local WIDTH, CHAR, THIN = 900, 6.2, 3  -- px of a view, a letter, a span without a border
-local NEAR = 8                         -- the zoom from which on small labels show
+local NEAR, CLOSE = 8, 32              -- zooms from which on small and tiny labels show (page.js)
 
 local SEGMENTS = { "embed", "attn", "gate", "dispatch", "expert", "combine", "mlp", "head",
   "update" }
@@ -94,20 +94,26 @@ local function span_text(e)
   return table.concat(parts, "; ")
 end
 
+-- Class of a label of so many px in a span: from which zoom on it fits; nil for none.
+local function label_class(px, width)
+  return px <= width and "label" or px <= NEAR * width and "small"
+    or px <= CLOSE * width and "tiny" or nil
+end
+
 local function draw_spans(out, row, y, total)
   for _, e in ipairs(row.spans) do
     local label = e.args and e.args.op or e.name
     local width = e.dur / total * WIDTH
-    local fits = CHAR * #label + 4
+    local class = label_class(CHAR * #label + 4, width)
     if e.dur > 0 then
       out[#out + 1] = html.rect { x = percent(e.ts, total), y = y + 2, height = ROW - 4,
         width = percent(e.dur, total), class = (width < THIN and "thin " or "") .. "s-"
           .. (is_segment[e.cat] and e.cat or "other"),
         html.title { span_text(e) } }
     end
-    if NEAR * width >= fits then
-      out[#out + 1] = html.text { x = percent(e.ts + e.dur / 2, total), y = y + 16,
-        class = width < fits and "small" or false, label }
+    if class then
+      out[#out + 1] = html.text { x = percent(e.ts + e.dur / 2, total), y = y + 16, class = class,
+        label }
     end
   end
 end
