@@ -190,10 +190,14 @@ local function curves(runs, key)
   return series
 end
 
--- Systems in front of their losses.
+-- Systems in front of their losses; their digests stand below the curves.
 local function losses_grid(runs)
   local rows = report.rows.losses(runs)
-  for _, row in ipairs(rows) do table.insert(row, 1, table.remove(row)) end
+  for _, row in ipairs(rows) do
+    local systems = table.remove(row)
+    row[#row] = nil
+    table.insert(row, 1, systems)
+  end
   return html.grid(rows)
 end
 
