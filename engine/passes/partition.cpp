@@ -30,11 +30,12 @@ class Partition {
         context_(context),
         program_(forward_ops(graph)),
         batch_(context.model.batch_per_device),
-        solver_(graph, program_, batch_),
-        trial_(graph, program_, batch_, context.model.seq) {
+        solver_(graph, program_, batch_) {
     for (size_t i = 0; i < program_.size(); ++i) {
       place_[program_[i]] = i;
       for (const TensorId t : graph.op(program_[i]).outputs) maker_[t] = i;
+      const bool comm = graph.def(program_[i]).lane == LaneKind::kComm;
+      transfers_.push_back(transfers_.back() + (comm ? 1 : 0));
     }
   }
 
@@ -183,10 +184,14 @@ class Partition {
       }
       return end;
     };
-    const RangeResult chosen = choose_ranges(
-        {ends_.size(), furthest, allowed_parts(), [this](size_t begin, size_t end, int64_t parts) {
-           return range_ns(first_op(begin), ends_[end - 1], parts);
-         }});
+    const auto has_transfer = [this](size_t begin, size_t end) {
+      return transfers_[ends_[end - 1]] > transfers_[first_op(begin)];
+    };
+    const auto ns_of = [this](size_t begin, size_t end, int64_t parts) {
+      return range_ns(first_op(begin), ends_[end - 1], parts);
+    };
+    const RangeResult chosen =
+        choose_ranges({ends_.size(), furthest, allowed_parts(), has_transfer, ns_of});
     num_asked_ = chosen.num_asked;
     for (const RangeChoice& c : chosen.ranges) {
       if (c.parts == 1) continue;
@@ -260,9 +265,13 @@ class Partition {
   }
 
   Nanoseconds evaluate(const CutRange& range) {
+    constexpr size_t kMostTrialOps = 100'000;  // some 50 MB
     ++num_evaluated_;
-    const std::vector<OpId> made = trial_.cut(range);
-    return pipeline_ns(trial_.graph(), made, context_.cost);
+    if (!trial_ || trial_->graph().num_ops() > kMostTrialOps) {
+      trial_.emplace(graph_, program_, batch_, context_.model.seq);
+    }
+    const std::vector<OpId> made = trial_->cut(range);
+    return pipeline_ns(trial_->graph(), made, context_.cost);
   }
 
   void take(CutRange range, Nanoseconds ns) {
@@ -280,7 +289,8 @@ class Partition {
   const std::vector<OpId> program_;  // forward ops
   const int64_t batch_;
   AxisSolver solver_;
-  RangeCutter trial_;  // what is evaluated grows here
+  std::optional<RangeCutter> trial_;  // what is evaluated grows here
+  std::vector<size_t> transfers_{0};  // comm ops before each op of the program, and in all
   std::map<OpId, size_t> place_;
   std::map<TensorId, size_t> maker_;
   std::vector<CutRange> ranges_;
