@@ -150,7 +150,7 @@ OverlapProblem without_idle(const OverlapProblem& all) {
 /// What weight gradients can hide of the all-to-alls, by the plan's graph alone: Lancet's greedy
 /// choice as printed, an upper bound, and the optimum where it is found soon.
 int overlap(lua_State* L) {
-  constexpr size_t kMostExact = 20;  // dW
+  constexpr size_t kMostExact = 24;  // dW
   const Plan& plan = *check_plan(L).plan;
   const Host::EngineCall call(Host::of(L));
   const OverlapProblem problem = without_idle(
