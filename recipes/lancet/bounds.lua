@@ -1,7 +1,7 @@
 -- How far from the best are Lancet's schedules? Its greedy choice of weight gradients against the
--- best one (found where there are at most 24) and a bound on all (weight gradients that could be cut
--- and shared out); its step against the larger of the busiest lane and the critical path, which no
--- order of the same ops beats.
+-- best one (found where there are at most 24) and a bound on all (weight gradients that could be
+-- cut and shared out); its step against the larger of the busiest lane and the critical path, which
+-- no order of the same ops beats.
 local moe = require "moe"
 
 local function ms(x) return x and ("%.2f"):format(x) or "-" end
@@ -37,7 +37,8 @@ end
 
 return moe.experiment {
   name = "lancet_bounds", title = "Lancet's schedules against bounds, Switch gate",
-  over = { gpu = { "p4de", "p3dn" }, size = { "S", "L" }, layers = { 2, 3, 4, 0 }, nodes = { 2, 8 } },
+  over = { gpu = { "p4de", "p3dn" }, size = { "S", "L" }, layers = { 2, 3, 4, 0 },
+    nodes = { 2, 8 } },
   case = function(p)
     return {
       -- 0: all of the model's.

@@ -21,8 +21,8 @@ local function share(run)
 end
 
 local function show(R)
-  local rows = { { "model", "GPUs", "system", "rest ms", "experts ms", "all-to-all ms", "a2a/experts",
-    "a2a share", "Orig ms", "Curr ms", "Opt ms" } }
+  local rows = { { "model", "GPUs", "system", "rest ms", "experts ms", "all-to-all ms",
+    "a2a/experts", "a2a share", "Orig ms", "Curr ms", "Opt ms" } }
   for run in R:each() do
     local a2a, expert, rest = parts_of(run)
     local cells = { rest, expert, a2a, ratio(run), share(run), a2a + expert + rest,
@@ -47,10 +47,10 @@ local function at_most(id, neutral, value, note)
   return unpack(claims)
 end
 
-local a, b = at_most("lancet-027", 1, ratio, "No constant is fitted to it. The figure's number of GPUs "
-  .. "is not in the paper: all-to-alls grow with it, the experts' time a GPU does not.")
-local c, d = at_most("lancet-026", 0, share, "Of all ops' time one after another, on V100s; the paper "
-  .. "does not say where its 40% were seen, and on A100s ours are lower.")
+local a, b = at_most("lancet-027", 1, ratio, "No constant is fitted to it. The figure's number "
+  .. "of GPUs is not in the paper: all-to-alls grow with it, the experts' time a GPU does not.")
+local c, d = at_most("lancet-026", 0, share, "Of all ops' time one after another, on V100s; the "
+  .. "paper does not say where its 40% were seen, and on A100s ours are lower.")
 
 return moe.experiment {
   name = "lancet_fig02", title = "where a step's time goes, V100, Switch gate",

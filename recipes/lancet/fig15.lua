@@ -1,6 +1,6 @@
--- Figure 15 of Lancet: how long does it take to find Lancet's schedule, against layers and GPUs? P is
--- the time of a range in parts, which the partition's dynamic programme asks for; an evaluation cuts
--- the range and replays it. And how many parts are best.
+-- Figure 15 of Lancet: how long does it take to find Lancet's schedule, against layers and GPUs? P
+-- is the time of a range in parts, which the partition's dynamic programme asks for; an evaluation
+-- cuts the range and replays it. And how many parts are best.
 local moe = require "moe"
 
 -- Of the partition's lines: P asked for, evaluated, and the most parts.
@@ -40,11 +40,11 @@ return moe.experiment {
   end,
   show = show,
   claims = {
-    moe.claim { id = "lancet-041", not_comparable = "the paper's minutes go into timing kernels on a "
-      .. "GPU; here a cost model answers, and the time is this machine's",
+    moe.claim { id = "lancet-041", not_comparable = "the paper's minutes go into timing kernels "
+      .. "on a GPU; here a cost model answers, and the time is this machine's",
       value = function(R) return R:get "plan_ms":max() / 60e3 end },
-    moe.claim { id = "lancet-023", note = "The roofline lets a cut GEMM reach the whole one's rate, "
-      .. "so that more parts pay.",
+    moe.claim { id = "lancet-023", note = "The roofline lets a cut GEMM reach the whole one's "
+      .. "rate, so that more parts pay.",
       value = function(R)
         local most = most_parts(R)
         return most and most <= 4

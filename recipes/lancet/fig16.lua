@@ -1,5 +1,5 @@
--- Figure 16 of Lancet: what does each pass gain alone on 32 GPUs, over RAF? raf_rows is what is left
--- of RAF without its padding, which all of Lancet's systems leave out.
+-- Figure 16 of Lancet: what does each pass gain alone on 32 GPUs, over RAF? raf_rows is what is
+-- left of RAF without its padding, which all of Lancet's systems leave out.
 local moe = require "moe"
 
 local SYSTEMS = { "raf_rows", "lancet_dw", "lancet_partition", "lancet" }
@@ -20,7 +20,9 @@ local function show(R)
 end
 
 -- By how much more weight gradients gain than the partition.
-local function lead_of_dw(group) return gain(group, "lancet_dw") - gain(group, "lancet_partition") end
+local function lead_of_dw(group)
+  return gain(group, "lancet_dw") - gain(group, "lancet_partition")
+end
 
 -- Statements about S and L on one cluster.
 local function together(S, L)

@@ -36,7 +36,9 @@ end
 -- What passes did; a scheduler's choices of single ops are in plan:explain().
 local function log_of(made, info)
   local scheduler, log = {}, core.array {}
-  for _, stage in ipairs(made.candidate.stages) do scheduler[stage.name] = stage.kind == "schedule" end
+  for _, stage in ipairs(made.candidate.stages) do
+    scheduler[stage.name] = stage.kind == "schedule"
+  end
   for _, d in ipairs(info.log) do
     if not scheduler[d.stage] or d.op == d.stage then
       log[#log + 1] = ("%s [%s] %s"):format(d.op, d.stage, d.why)

@@ -221,3 +221,30 @@ test("a claim's neutral value is not the paper's number", function()
   expect.fails('local moe = require "moe"\nmoe.claim { id = "lancet-034", value = print,\n'
     .. "neutral = 1.17 }", 3, "moe.claim.neutral: 1.17 is the paper's number itself")
 end)
+
+local function statement(value, more)
+  return ([[moe.claim { id = "lancet-042", %s value = function(R)
+    local v = R:where { executor = "simulate", gpu = "b" }:ratio { "iteration_ms",
+      of = "deepspeed", to = "raf" }[1]
+    return %s end }, ]]):format(more or "", value)
+end
+
+test("a statement holds or not; the band decides where it does at one end alone", function()
+  local w = run(statement "v > 0.9" .. statement "v > 3" .. statement "v > 1.2")
+  local c = w.results.claims
+  expect.equal({ c[1].verdict, c[2].verdict, c[3].verdict },
+    { "reproduced", "contradicted", "undetermined" })
+  expect.equal({ c[3].ours, c[3].lo, c[3].hi, c[3].paper }, { 0, 0, 1, 1 })
+  assert(w.output:find("lancet%-042 +figure 16 +yes +no +no..yes +undetermined"), w.output)
+  assert(not w.output:find("no effect", 1, true), w.output)
+end)
+
+test("a claim's label stands by its id, its note where ours differs from the paper's", function()
+  local more = [[label = "of b", note = "a reason",]]
+  local w = run(statement("v > 0.9", more) .. statement("v > 3", more))
+  expect.equal({ w.results.claims[1].note or "none", w.results.claims[2].note },
+    { "none", "a reason" })
+  expect.equal(w.results.claims[1].label, "of b")
+  assert(w.output:find("lancet-042 (of b)", 1, true), w.output)
+  assert(w.output:find("alone\n  a reason", 1, true), w.output)
+end)
