@@ -22,7 +22,7 @@ test("experts and experts_per_device: one of the two", function()
   expect.fails(model "batch = 2", 2, "experts or experts_per_device, neither is there")
 end)
 
-test("the Lancet paper's models come with its batches; false for one that it does not run", function()
+test("the Lancet paper's models come with its batches; false for one that it has not", function()
   local w = expect.runs [[
 local moe = require "moe"
 local function lancet(t) return moe.model.lancet(t) end

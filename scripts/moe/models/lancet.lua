@@ -8,7 +8,7 @@ return function(assumed)
       seq = 512, experts_per_device = 2,
       -- 2021's frameworks: score, softmax and context are kernels of their own.
       attention = "unfused",
-      -- 1.25 was taken with the paper's speed-ups in sight: at 1, without padding, they are smaller.
+      -- 1.25 was taken with the paper's speed-ups in sight: at 1, without padding, ours are less.
       capacity_factor = assumed { value = 1.25, lo = 1, hi = 2,
         why = "not in the paper; Switch Transformer compares 1, 1.25 and 2 (table 1)" },
     },
