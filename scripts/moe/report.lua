@@ -1,5 +1,6 @@
 -- The tables on stdout.
 local aligned = require "moe.aligned"
+local claims_lib = require "moe.claims"
 local core = require "moe.core"
 local results = require "moe.results"
 local schema = require "moe.schema"
@@ -97,21 +98,25 @@ local function print_out_of_memory(R)
   end
 end
 
-local function print_simulated(R)
+local function print_simulated_tables(R)
   local groups, names = R:groups(results.case_of), coordinates(R)
+  core.say(simulated_table(groups, names))
+  if #groups > 1 and #groups[1] > 1 then
+    local text, base = speedup_table(groups, names, R)
+    core.say(("\nSpeed-up over %s, simulated"):format(base))
+    core.say(text)
+  end
+end
+
+local function print_simulated(e, R)
   local constants = {}
   for run in R:each() do
     for path in pairs(run.assumed or {}) do constants[path] = true end
   end
   core.say(("\nSimulated by a cost model that rests on %d assumed constants (results.json has "
     .. "their bands)"):format(#schema.keys_of(constants)))
-  core.say(simulated_table(groups, names))
+  if e.show then e.show(R) else print_simulated_tables(R) end
   print_out_of_memory(R)
-  if #groups > 1 and #groups[1] > 1 then
-    local text, base = speedup_table(groups, names, R)
-    core.say(("\nSpeed-up over %s, simulated"):format(base))
-    core.say(text)
-  end
 end
 
 -- Least and most of the samples after the first, and whether that is wide.
@@ -223,13 +228,15 @@ local function print_executed(runs, point)
   end
 end
 
+local function name_of(c) return c.id .. (c.label and (" (%s)"):format(c.label) or "") end
+
 local function claims_table(claims)
   local rows = { { "claim", "figure", "paper", "ours", "band", "verdict" } }
   for i, c in ipairs(claims) do
-    local banded = c.ours and c.lo < c.hi
-    rows[i + 1] = { c.id, c.figure, ("%g %s"):format(c.paper, c.unit),
-      c.ours and ("%.3g"):format(c.ours) or "-",
-      banded and ("%.3g..%.3g"):format(c.lo, c.hi) or "-", c.verdict }
+    local function number(x) return claims_lib.number_text(c.unit, x) end
+    rows[i + 1] = { name_of(c), c.figure, claims_lib.number_text(c.unit, c.paper, "%g %s"),
+      c.ours and number(c.ours) or "-",
+      c.ours and c.lo < c.hi and number(c.lo) .. ".." .. number(c.hi) or "-", c.verdict }
   end
   return aligned.text(rows)
 end
@@ -242,15 +249,16 @@ local function print_claims(claims)
   end
   core.say ""
   for _, c in ipairs(claims) do
-    core.say(("%s: %s"):format(c.id, c.text))
+    core.say(("%s: %s"):format(name_of(c), c.text))
     if c.reason then core.say("  " .. c.reason:gsub("; ", "\n  ")) end
+    if c.note then core.say("  " .. c.note) end
   end
 end
 
 function M.print(e, R, claims)
   core.say(e.name .. (e.title ~= "" and ": " .. e.title or ""))
   local simulated = R:where { executor = "simulate" }
-  if #simulated.runs > 0 then print_simulated(simulated) end
+  if #simulated.runs > 0 then print_simulated(e, simulated) end
   local executed = R:where { executor = "cpu" }:groups(results.case_of)
   local points = differences(executed)
   for g, runs in ipairs(executed) do print_executed(runs, points[g]) end
