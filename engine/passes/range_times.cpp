@@ -68,8 +68,8 @@ RangeTimes::RangeTimes(const Graph& graph, std::span<const OpId> program, int64_
   }
 }
 
-/// The parts; for every op its class, whether others read what it makes, and what it reads: who made
-/// it within the range and which output, or the how-manieth tensor from outside it is.
+/// The parts; for every op its class, whether others read what it makes, and what it reads: who
+/// made it within the range and which output, or the how-manieth tensor from outside it is.
 RangeTimes::Key RangeTimes::key_of(size_t begin, size_t end, int64_t parts) const {
   Hash2 hash;
   hash.add(static_cast<uint64_t>(parts));

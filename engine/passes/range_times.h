@@ -1,6 +1,6 @@
-// P(i,n,k) of Lancet's dynamic programme: how long a range of the forward takes whole or in k parts.
-// A range is really cut and timed by the event engine; ranges that are alike (the same layer, again
-// and again) are timed once.
+// P(i,n,k) of Lancet's dynamic programme: how long a range of the forward takes whole or in k
+// parts. A range is really cut and timed by the event engine; ranges that are alike (the same
+// layer, again and again) are timed once.
 #pragma once
 
 #include <array>
