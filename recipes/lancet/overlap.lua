@@ -25,8 +25,8 @@ for _, name in ipairs(BASELINES) do
 end
 local lancet, ms = run_of.lancet, run_of.lancet.iteration_ms
 local simulated, bound = lancet.prediction.iteration_ms, lancet.lower_bound_ms
-print(("\nEmulated: lancet takes %.1f ms a step, %.2fx its simulated %.1f ms and %.2fx the bound of "
-  .. "%.1f ms"):format(ms, ms / simulated, simulated, ms / bound, bound))
+print(("\nEmulated: lancet takes %.1f ms a step, %.2fx its simulated %.1f ms and %.2fx the bound "
+  .. "of %.1f ms"):format(ms, ms / simulated, simulated, ms / bound, bound))
 print(("%s, the best baseline, takes %.2fx as long (simulated: %.2fx)"):format(best.system,
   best.iteration_ms / ms, best.prediction.iteration_ms / simulated))
 print(("Of that gain %.2fx is padding neither sent nor computed (raf over raf_rows)"):format(
