@@ -1,10 +1,14 @@
 // core.plan and what a plan tells: simulate, info, order, text. Running it is in bind_run.cpp.
+#include <algorithm>
+#include <numeric>
+
 #include "bindings/core.h"
 #include "bindings/host.h"
 #include "bindings/plan_spec.h"
 #include "bindings/run.h"
 #include "bindings/userdata.h"
 #include "engine/graph/text.h"
+#include "engine/passes/dw_schedule.h"
 #include "engine/replay/replay.h"
 #include "engine/run.h"
 
@@ -53,6 +57,14 @@ json alone_json(const Plan& plan) {
   return all;
 }
 
+Nanoseconds forward_end_ns(const Plan& plan, const Timeline& timeline) {
+  Nanoseconds end = 0;
+  for (const Span& span : timeline.spans) {
+    if (plan.graph.op(span.op).phase == Phase::kForward) end = std::max(end, span.end);
+  }
+  return end;
+}
+
 int simulate(lua_State* L) {
   const PlanBox& box = check_plan(L);
   const Host::EngineCall call(Host::of(L));
@@ -63,6 +75,7 @@ int simulate(lua_State* L) {
   const auto op_ns = [&](OpId op) { return plan.spec.cost->op_ns(plan.graph, op); };
   const LowerBound bound = lower_bound(plan.graph, plan.schedule, op_ns);
   json out = metrics_json(result.metrics.front());
+  out["forward_ms"] = to_ms(forward_end_ns(plan, result.timelines.front()));
   out["lower_bound_ms"] = to_ms(bound.ns());
   out["critical_path_ms"] = to_ms(bound.critical_path_ns);
   out["busiest_lane_ms"] = to_ms(bound.busiest_lane_ns);
@@ -114,6 +127,50 @@ int info(lua_State* L) {
   return 1;
 }
 
+/// Without the all-to-alls that no dW may hide under, and the dW that may hide under none.
+OverlapProblem without_idle(const OverlapProblem& all) {
+  OverlapProblem some;
+  std::vector<size_t> kept;
+  for (size_t dw = 0; dw < all.dw_ns.size(); ++dw) {
+    const auto may = [dw](const std::vector<bool>& row) { return row[dw]; };
+    if (!std::any_of(all.allowed.begin(), all.allowed.end(), may)) continue;
+    kept.push_back(dw);
+    some.dw_ns.push_back(all.dw_ns[dw]);
+  }
+  for (size_t a = 0; a < all.a2a_ns.size(); ++a) {
+    std::vector<bool> row;
+    for (const size_t dw : kept) row.push_back(all.allowed[a][dw]);
+    if (std::find(row.begin(), row.end(), true) == row.end()) continue;
+    some.a2a_ns.push_back(all.a2a_ns[a]);
+    some.allowed.push_back(std::move(row));
+  }
+  return some;
+}
+
+/// What weight gradients can hide of the all-to-alls, by the plan's graph alone: Lancet's greedy
+/// choice as printed, an upper bound, and the optimum where it is found soon.
+int overlap(lua_State* L) {
+  constexpr size_t kMostExact = 24;  // dW
+  const Plan& plan = *check_plan(L).plan;
+  const Host::EngineCall call(Host::of(L));
+  const OverlapProblem problem = without_idle(
+      dw_candidates(plan.graph, default_schedule(plan.graph), *plan.spec.cost).problem);
+  const auto sum = [](const std::vector<Nanoseconds>& ns) {
+    return to_ms(std::accumulate(ns.begin(), ns.end(), Nanoseconds{0}));
+  };
+  json out = {{"num_a2a", problem.a2a_ns.size()},
+              {"num_dw", problem.dw_ns.size()},
+              {"a2a_ms", sum(problem.a2a_ns)},
+              {"dw_ms", sum(problem.dw_ns)},
+              {"greedy_ms", to_ms(assign_greedy(problem, true).hidden_ns)},
+              {"bound_ms", to_ms(overlap_bound(problem))}};
+  if (problem.dw_ns.size() <= kMostExact) {
+    out["exact_ms"] = to_ms(assign_exact(problem).hidden_ns);
+  }
+  push_json(L, out);
+  return 1;
+}
+
 int order(lua_State* L) {
   const Plan& plan = *check_plan(L).plan;
   const LaneId lane = plan.schedule.lane(luaL_checkstring(L, 2));
@@ -145,13 +202,11 @@ json metrics_json(const Metrics& m) {
 }
 
 void open_plan(lua_State* L) {
-  static constexpr luaL_Reg kMethods[] = {{"info", core_function<info>},
-                                          {"order", core_function<order>},
-                                          {"run", core_function<run_plan>},
-                                          {"simulate", core_function<simulate>},
-                                          {"text", core_function<text>},
-                                          {"trace", core_function<trace_plan>},
-                                          {nullptr, nullptr}};
+  static constexpr luaL_Reg kMethods[] = {
+      {"info", core_function<info>},         {"order", core_function<order>},
+      {"overlap", core_function<overlap>},   {"run", core_function<run_plan>},
+      {"simulate", core_function<simulate>}, {"text", core_function<text>},
+      {"trace", core_function<trace_plan>},  {nullptr, nullptr}};
   new_type<PlanBox>(L, kPlanType, kMethods);
   open_run(L);
   static constexpr luaL_Reg kFunctions[] = {{"plan", core_function<make>},

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <utility>
+#include <set>
 
 #include "bindings/reference.h"
 #include "engine/base/rng.h"
@@ -38,9 +38,9 @@ class RankGate {
     }
   }
 
-  /// On the first tokens that it sees, a gate of token scope shows that it is one.
+  /// On the first tokens that it sees in each layer, a gate of token scope shows that it is one.
   void hold_to_scope(const GateInput& in, int64_t columns) {
-    if (std::exchange(scope_shown_, true) || policy_->spec.batch_scope) return;
+    if (policy_->spec.batch_scope || !scope_shown_.insert(in.layer).second) return;
     try {
       check_token_scope([this](const GateInput& part, RoutingBuilder& out) { route(part, out); },
                         in, columns);
@@ -107,7 +107,7 @@ class RankGate {
   int64_t rank_;
   std::unique_ptr<Reference> route_, options_;
   std::atomic<int64_t> step_{0}, layer_{0};
-  bool scope_shown_ = false;
+  std::set<int64_t> scope_shown_;  // layers
   Deadline deadline_;
 };
 

@@ -8,9 +8,9 @@
 namespace moe {
 
 void wake_promptly() {
-  // The short form of the kernel's struct sched_attr, which glibc does not declare. Since Linux 6.12
-  // the runtime of a normal thread is the length of its slice: a shorter one than that of the thread
-  // that computes lets it take the core on waking. Older kernels ignore it.
+  // The short form of the kernel's struct sched_attr, which glibc does not declare. Since Linux
+  // 6.12 the runtime of a normal thread is the length of its slice: a shorter one than that of the
+  // thread that computes lets it take the core on waking. Older kernels ignore it.
   struct {
     uint32_t size, policy;
     uint64_t flags;

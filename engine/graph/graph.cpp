@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
 #include "engine/graph/op_def.h"
@@ -108,6 +110,11 @@ const OpDef& Graph::def(const Op& op) const {
 TensorId Graph::add_tensor(Tensor tensor) {
   tensors_.push_back(std::move(tensor));
   return TensorId(static_cast<int64_t>(tensors_.size()) - 1);
+}
+
+void Graph::truncate(size_t num_ops, size_t num_tensors) {
+  ops_.resize(std::min(num_ops, ops_.size()));
+  tensors_.resize(std::min(num_tensors, tensors_.size()));
 }
 
 OpId Graph::append(Op op) {

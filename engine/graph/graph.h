@@ -110,6 +110,9 @@ class Graph {
               Attrs attrs = {}, Phase phase = Phase::kForward);
   /// Appends an op as it is, its outputs (tensors of this graph) included.
   OpId append(Op op);
+  /// Drops the ops and tensors appended last, so that these many stay. Requires: none that stays
+  /// names one that goes.
+  void truncate(size_t num_ops, size_t num_tensors);
   /// Marks the op as removed until compact().
   void remove(OpId id) { ops_[id.index()].kind = OpKind(); }
   bool removed(OpId id) const { return !ops_[id.index()].kind.valid(); }

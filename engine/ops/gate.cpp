@@ -92,12 +92,16 @@ std::vector<AxisTuple> axes_gate(const Graph&, const Op& op) {
   return {{{0, 0, kWhole}, {0, 0, 0, 0, kRows, kTally}}};
 }
 
-TensorId gate_rows_end(const Graph&, const Op& op, size_t) {
-  return op.outputs[5];
+TensorId gate_rows_end(const Graph&, const Op& op, size_t output) {
+  return output == 4 ? op.outputs[5] : TensorId();
 }
 
-Work work_gate(const Graph& g, const Op& op, const WorkContext&) {
-  return elementwise_work(g, op, 5.0 * static_cast<double>(num_elements(shape(g, op, 0))));
+/// A part writes its own places of slot_choice only.
+Work work_gate(const Graph& g, const Op& op, const WorkContext& context) {
+  Work work = elementwise_work(g, op, 5.0 * static_cast<double>(num_elements(shape(g, op, 0))));
+  const double written = is_part(op) ? share_of(op) * context.fill : 1.0;
+  work.bytes -= (1 - written) * static_cast<double>(g.bytes(op.outputs[4]));
+  return work;
 }
 
 void gradient_gate(GradContext& c, OpId) {

@@ -76,6 +76,10 @@ void clear(const KernelCall<T>&, int32_t* to, int64_t n) {
   std::fill_n(to, n, -1);
 }
 
+bool is_view(const Op& op) {
+  return attr_int(op, "view") != 0;
+}
+
 template <class E, class T>
 void join(const KernelCall<T>& c) {
   const size_t k = num_parts(c.op);
@@ -92,6 +96,7 @@ void join(const KernelCall<T>& c) {
       take_rows(c, whole, c.inputs[k + p], (b * rows + done) * width, (b * rows + end) * width);
       done = end;
     }
+    if (is_view(c.op)) continue;
     clear(c, whole + (b * rows + done) * width, (rows - done) * width);
   }
 }
@@ -109,12 +114,15 @@ void run(const KernelCall<T>& c) {
 
 const OpDef kJoinRows = {
     .name = "join_rows",
-    .doc = "parts of some rows each, up to their end tallies, as one; unused rows are cleared",
+    .doc =
+        "parts of some rows each, up to their end tallies, as one; unused rows are cleared, with "
+        "view=1 left as they are",
     .min_inputs = 2,
     .max_inputs = 2 * kMaxParts,
     .infer = infer,
     .work = work,
     .pieces = pieces,
+    .view = is_view,
     .run_f32 = run<float>,
     .run_f64 = run<double>};
 

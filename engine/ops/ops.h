@@ -61,7 +61,7 @@
 //   join_rows         end[E]... part[E,C,..]... (or [El,P] and [El,P,C,..]) -> whole, as each part;
 //                     attr parts = k of each. All lie in one storage; part p holds the rows of a
 //                     block from end p-1 up to end p; those from the last end on become 0 (-1 in
-//                     index tensors)
+//                     index tensors), with attr view=1 they stay as they are and nothing is done
 //
 // Attr share (of the batch, in 0..1) makes gate, dispatch, all_to_all, expert_linear, gelu and
 // combine one part of a batch: slots and tokens are numbered through the whole batch, rows lie

@@ -137,7 +137,7 @@ AxisSolver::Table AxisSolver::table_of(OpId id) const {
       }
     }
   }
-  if (graph_.def(op).axes == nullptr) return table;
+  if (graph_.def(op).axes == nullptr || op.part >= 0) return table;
   const std::vector<AxisTuple> tuples = graph_.def(op).axes(graph_, op);
   table.num_rules = tuples.size();
   MOE_CHECK(tuples.size() <= 64, "op {} has {} ways to be cut", op.name, tuples.size());
@@ -336,6 +336,7 @@ AxisSolution AxisSolver::solve(size_t begin, size_t end, int64_t parts) const {
 std::string AxisSolver::explain(size_t begin, size_t refused, int64_t parts) const {
   const Table& table = tables_[refused];
   const std::string who = op_text(graph_, table.op);
+  if (graph_.op(table.op).part >= 0) return who + " is one part of a cut already";
   if (graph_.def(table.op).axes == nullptr) return who + " cannot be cut";
   if (table.num_rules == 0) return who + " needs the whole batch";
   if (table.ways == 0) {

@@ -12,7 +12,8 @@ namespace moe {
 /// capacity.
 Graph irregular_a2a(Graph graph, const PassContext& context);
 
-/// Experts compute the rows in use only: attr rows="used" and the received counts as an input.
+/// Experts compute the rows in use only: attr rows="used" and the received counts as an input. The
+/// gradients of their weights then sum the rows source by source, so they may differ in rounding.
 /// Throws UserError for an expert that is cut along the capacity.
 Graph used_rows(Graph graph, const PassContext& context);
 

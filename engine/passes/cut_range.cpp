@@ -187,14 +187,16 @@ struct RangeCutter::Parts {
     return first;
   }
 
-  /// Puts together what others read.
+  /// Puts together what others read. Rows that nobody else reads are only joined in one storage.
   void leave() {
     for (size_t i = range.begin; i < range.end; ++i) {
       for (const TensorId t : given().op(op(i)).outputs) {
         const std::vector<OpId>& readers = cutter.readers_[t.index()];
         const auto outside = [this](OpId reader) { return !inside(reader); };
         if (std::any_of(readers.begin(), readers.end(), outside)) {
-          cutter.replaced_[t.index()] = put_together(t);
+          cutter.replaced_[t.index()] = put_together(t, true);
+        } else if (axis(t) == kRows && num() > 1) {
+          put_together(t, false);
         }
       }
     }
@@ -205,7 +207,7 @@ struct RangeCutter::Parts {
     return at >= static_cast<int64_t>(range.begin) && at < static_cast<int64_t>(range.end);
   }
 
-  TensorId put_together(TensorId t) {
+  TensorId put_together(TensorId t, bool read) {
     const std::vector<TensorId>& pieces = parts.at(t);
     const Op& op = given().op(made_by.at(t));
     if (axis(t) == kTally || pieces.size() == 1) return pieces.back();
@@ -216,8 +218,9 @@ struct RangeCutter::Parts {
         inputs.push_back(given().def(op).rows_end(graph(), graph().op(clone), output));
       }
       inputs.insert(inputs.end(), pieces.begin(), pieces.end());
-      made = graph().add_op("join_rows", given().tensor(t).name + ".join", inputs,
-                            {{"parts", static_cast<int64_t>(pieces.size())}}, op.phase);
+      Attrs attrs = {{"parts", static_cast<int64_t>(pieces.size())}};
+      if (!read) attrs["view"] = int64_t{1};
+      made = graph().add_op("join_rows", given().tensor(t).name + ".join", inputs, attrs, op.phase);
     } else {
       Attrs attrs = {{"axis", int64_t{axis(t)}}};
       if (axis(t) == 0) attrs["view"] = int64_t{1};
@@ -241,6 +244,11 @@ std::vector<OpId> RangeCutter::cut(const CutRange& range) {
   MOE_CHECK(range.axes.found && range.begin < range.end && range.end <= program_.size(),
             "range {} to {} of {}", range.begin, range.end, program_.size());
   return Parts(*this, range).run();
+}
+
+void RangeCutter::forget() {
+  graph_.truncate(given_.num_ops(), given_.tensors().size());
+  std::fill(replaced_.begin(), replaced_.end(), TensorId());
 }
 
 Graph RangeCutter::result(std::span<const CutRange> ranges,

@@ -32,6 +32,9 @@ class RangeCutter {
   /// what puts together. Ranges are cut in program order and do not overlap.
   std::vector<OpId> cut(const CutRange& range);
 
+  /// Drops all that cut() made.
+  void forget();
+
   /// The graph so far: the given ops, and those that cut() made.
   const Graph& graph() const { return graph_; }
 

@@ -42,10 +42,11 @@ const std::vector<PassDef>& builtin_passes() {
              "end; 0: every op",
              0, 1000},
             {"max_range", 1.0,
-             "iota: the longest range, in times between two MoE layers, plus a group", 0, 100},
+             "iota: the longest range, in times between two MoE layers, plus a group", 0, 4},
             {"parts", 0.0, "parts of every range; 0: as is fastest, 1: none", 0, 64},
             {"before", -1.0, "ops before dispatch in a layer's range; -1: as is fastest", -1, 1e6},
-            {"after", -1.0, "ops after combine in a layer's range; -1: as is fastest", -1, 1e6}},
+            {"after", -1.0,
+             "ops after combine in a layer's range, up to the loss; -1: as is fastest", -1, 1e6}},
        .transform = partition},
       // Schedulers: dW first, since it chooses among what is still free; those after it take
       // freedom away, and a contradiction is a cycle of two named stages.

@@ -28,6 +28,7 @@ RangeResult choose_ranges(const RangeProblem& problem) {
     bool can_cut = true;
     for (size_t end = begin + 1; end <= furthest; ++end) {
       offer(end, 1);
+      if (!problem.has_transfer(begin, end)) continue;
       // What cannot be cut cannot be cut when it is longer, nor into more parts.
       bool any = false;
       for (const int64_t parts : problem.parts) {

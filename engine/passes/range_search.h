@@ -24,6 +24,8 @@ struct RangeProblem {
   /// The largest end of a range that begins at this group, at least begin + 1 (iota).
   std::function<size_t(size_t begin)> furthest;
   std::vector<int64_t> parts;  // allowed numbers of parts, without 1 (rho)
+  /// Whether groups [begin, end) hold a transfer to hide; without one they are left whole.
+  std::function<bool(size_t begin, size_t end)> has_transfer;
   /// P of groups [begin, end); nothing when they cannot be cut so. Always there for 1 part.
   std::function<std::optional<Nanoseconds>(size_t begin, size_t end, int64_t parts)> range_ns;
 };

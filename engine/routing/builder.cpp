@@ -121,20 +121,20 @@ struct Routed {
 
 }  // namespace
 
-void check_token_scope(const std::function<void(const GateInput&, RoutingBuilder&)>& route,
-                       const GateInput& input, int64_t columns) {
-  Routed whole(input, columns);
-  RoutingBuilder all(whole.maps);
-  route(input, all);
+namespace {
+
+using Route = std::function<void(const GateInput&, RoutingBuilder&)>;
+
+/// Tokens [0, cut) and then the rest.
+void check_parts(const Route& route, const GateInput& input, const Routed& whole, int64_t cut) {
   std::vector<int32_t> used;
-  const int64_t half = input.tokens / 2;
-  for (const int64_t first : {int64_t{0}, half}) {
+  for (const int64_t first : {int64_t{0}, cut}) {
     GateInput in = input;
-    in.tokens = first == 0 ? half : input.tokens - half;
+    in.tokens = first == 0 ? cut : input.tokens - cut;
     in.scores += first * input.experts;
     in.ids += first;
     in.first_token += first;
-    if (in.tokens == 0) continue;
+    const int64_t columns = whole.maps.columns;
     Routed part(in, columns);
     RoutingBuilder builder(part.maps, used);
     route(in, builder);
@@ -150,6 +150,22 @@ void check_token_scope(const std::function<void(const GateInput&, RoutingBuilder
           at / columns, input.tokens);
     }
     used = part.counts;
+  }
+}
+
+}  // namespace
+
+void check_token_scope(const Route& route, const GateInput& input, int64_t columns) {
+  const int64_t binding = std::max<int64_t>(1, input.tokens * input.k / input.experts / 2);
+  for (const int64_t capacity : {input.capacity, std::min(binding, input.capacity)}) {
+    GateInput in = input;
+    in.capacity = capacity;
+    Routed whole(in, columns);
+    RoutingBuilder all(whole.maps);
+    route(in, all);
+    for (const int64_t cut : {int64_t{1}, in.tokens / 3, in.tokens / 2, in.tokens - 1}) {
+      if (cut > 0 && cut < in.tokens) check_parts(route, in, whole, cut);
+    }
   }
 }
 

@@ -106,8 +106,9 @@ struct Gate {
 /// The scope of a gate under a capacity factor (<= 0: no limit).
 GateScope scope_of(const Gate& gate, double factor);
 
-/// Routes the tokens as a whole and in two parts that hand on the places used. Throws UserError
-/// naming the first token that is routed otherwise: the gate is not of token scope.
+/// Routes the tokens as a whole and in two parts that hand on the places used, cut at several
+/// tokens, with the given capacity and with one that binds. Throws UserError naming the first token
+/// that is routed otherwise: the gate is not of token scope.
 void check_token_scope(const std::function<void(const GateInput&, RoutingBuilder&)>& route,
                        const GateInput& input, int64_t columns);
 

@@ -13,12 +13,16 @@ local M = {}
 
 --- What the experiment's field `band` may be. "each": every constant alone at both its ends, and
 --- the two corners that these point to, a claim's most and least (2 n + 2 simulations of every
---- run). "corners": all 2^n corners as well. "none": the values alone.
+--- run that a claim reads). "corners": all 2^n corners as well. "none": the values alone.
 M.KINDS = { "each", "corners", "none" }
 
 local MAX_CORNERS = 8  -- constants; 256 simulations of every run
 
 local ENDS = { "lo", "hi" }
+
+-- Fields of a simulated run that no constant moves, whether it has them or not.
+local UNMOVED = { "experiment", "system", "model", "cluster", "devices", "executor", "provenance",
+  "point", "points", "link", "optimizer", "gate_options" }
 
 -- name -> the constant where it stands first, over all jobs that are simulated.
 local function constants_of(jobs)
@@ -64,15 +68,30 @@ end
 --- The results that bands start from; job_of: run -> its job, for runs that were simulated.
 function Band:start(R, job_of) self.R, self.job_of = R, job_of end
 
+-- The run with constants at those ends. It is simulated when something is read that they may move,
+-- so that claims pay for what they look at.
+local function run_at(e, job, run, ends)
+  local spec = jobs_lib.simulated_spec(job.case, ends)
+  local lazy = { parameters = spec.model, cluster_parameters = spec.cluster, fill = spec.fill }
+  local known = {}
+  for _, key in ipairs(UNMOVED) do lazy[key], known[key] = run[key], true end
+  return setmetatable(lazy, { __index = function(t, key)
+    if known[key] or not results.FIELDS[key] then return nil end
+    setmetatable(t, nil)
+    core.progress(("band: %s, %s"):format(table.concat(schema.keys_of(ends), ", "), run.system))
+    for k, v in pairs(runs_lib.simulated(e.name, job, ends)) do t[k] = v end
+    return t[key]
+  end })
+end
+
 -- The results with some constants at an end of their bands.
 function Band:results(ends)
   local key = core.json_encode(ends)
   if self.by_ends[key] then return self.by_ends[key] end
-  core.progress("band: " .. table.concat(schema.keys_of(ends), ", "))
   local runs = {}
   for i, run in ipairs(self.R.runs) do
     local job = self.job_of[run]
-    runs[i] = job and touches(job, ends) and runs_lib.simulated(self.e.name, job, ends) or run
+    runs[i] = job and touches(job, ends) and run_at(self.e, job, run, ends) or run
   end
   self.by_ends[key] = results.new(runs)
   return self.by_ends[key]

@@ -37,7 +37,18 @@ M.FIELDS = {
   neutral = { type = "number", doc = "the value that means no effect (1 for a speed-up)" },
   not_comparable = { type = "string", doc = "the reason, when the set-up is another" },
   fitted = { type = "string", doc = "the constant that was chosen to meet it" },
+  label = { type = "string", doc = "of which results, where a figure is evaluated on several" },
+  note = { type = "string", doc = "what would explain a difference; shown where there is one" },
 }
+
+-- A figure that is a statement: 1 where it holds, 0 where it does not.
+local YES_NO = "yes/no"
+
+--- A number of a claim as text, by default with three digits; that of a statement is yes or no.
+function M.number_text(unit, x, format)
+  if unit == YES_NO and (x == 0 or x == 1) then return x == 1 and "yes" or "no" end
+  return (format or "%.3g"):format(x, unit)
+end
 
 function M.claim(t)
   local at = errors.here()
@@ -46,6 +57,7 @@ function M.claim(t)
   if not c.paper then
     schema.unknown("moe.claim.id", "figure", c.id, schema.keys_of(papers), at)
   end
+  if c.paper.unit == YES_NO then c.neutral = 0 end
   if c.neutral == c.paper.value then
     errors.user(("moe.claim.neutral: %g is the paper's number itself"):format(c.neutral), at)
   end
@@ -89,26 +101,29 @@ function M.verdict(c, b)
   return agrees_in_direction(c, b) and "direction only" or "contradicted"
 end
 
-local function number(x) return ("%.3g"):format(x) end
+local function is_statement(c) return c.paper.unit == YES_NO end
 
--- How far the paper's number lies outside the band, and what moves ours most.
+-- How far the paper's number lies outside the band; nil within it, and of a statement.
 local function distance(c, b)
-  local paper, parts = c.paper.value, {}
-  if paper < b.lo then
-    parts[1] = ("the paper's lies %s below"):format(number(b.lo - paper))
-  elseif paper > b.hi then
-    parts[1] = ("the paper's lies %s above"):format(number(paper - b.hi))
-  end
-  if parts[1] then parts[1] = parts[1] .. (b.lo < b.hi and " the band" or " ours") end
-  local s = b.sensitivity[1]
+  local below, above = b.lo - c.paper.value, c.paper.value - b.hi
+  if is_statement(c) or math.max(below, above) <= 0 then return nil end
+  return ("the paper's lies %.3g %s %s"):format(math.max(below, above),
+    below > 0 and "below" or "above", b.lo < b.hi and "the band" or "ours")
+end
+
+-- That, and what moves ours most; nil where there is neither.
+local function difference(c, b)
+  local parts, s = { distance(c, b) }, b.sensitivity[1]
+  local function number(x) return x and M.number_text(c.paper.unit, x) or "none" end
   if s then
     parts[#parts + 1] = ("%s moves ours most, %s at %g and %s at %g"):format(s.constant,
-      s.at_lo and number(s.at_lo) or "none", s.lo, s.at_hi and number(s.at_hi) or "none", s.hi)
+      number(s.at_lo), s.lo, number(s.at_hi), s.hi)
   end
-  return table.concat(parts, "; ")
+  return parts[1] and table.concat(parts, "; ")
 end
 
 local function checked(c, ours)
+  if is_statement(c) and type(ours) == "boolean" then return ours and 1 or 0 end
   if ours ~= nil and (type(ours) ~= "number" or ours ~= ours) then
     errors.user(("moe.claim.value: returned %s; give a number, or nil without a run"):format(
       tostring(ours)), c.at)
@@ -116,22 +131,22 @@ local function checked(c, ours)
   return ours
 end
 
---- The claim beside the results, in the band: { id, figure, text, unit, paper, ours, lo, hi,
---- verdict, reason, sensitivity }.
+--- The claim beside the results, in the band: { id, label, figure, text, unit, paper, ours, lo, hi,
+--- verdict, reason, note, sensitivity }.
 function M.evaluate(c, band)
   local b = band:of(function(R) return checked(c, c.value(R)) end)
   local word, reason = M.verdict(c, b)
   local outside = b.ours and (c.paper.value < b.lo or c.paper.value > b.hi)
-  if not reason and (word ~= "reproduced" or outside and b.lo < b.hi) then
-    reason = distance(c, b)
-  end
+  local differs = word ~= "reproduced" or outside and b.lo < b.hi
+  if not reason and differs then reason = difference(c, b) end
   if word == "undetermined" and b.ours then
-    local of_what = holds_neutral(c, b) and (", it holds %g, no effect"):format(c.neutral) or ""
+    local of_what = holds_neutral(c, b) and not is_statement(c)
+      and (", it holds %g, no effect"):format(c.neutral) or ""
     reason = ("the band decides%s; %s"):format(of_what, reason)
   end
-  return { id = c.id, figure = c.paper.figure, text = c.paper.text, unit = c.paper.unit,
-    paper = c.paper.value, ours = b.ours, lo = b.lo, hi = b.hi, verdict = word,
-    reason = reason, sensitivity = b.sensitivity }
+  return { id = c.id, label = c.label, figure = c.paper.figure, text = c.paper.text,
+    unit = c.paper.unit, paper = c.paper.value, ours = b.ours, lo = b.lo, hi = b.hi, verdict = word,
+    reason = reason, note = differs and c.note or nil, sensitivity = b.sensitivity }
 end
 
 return M

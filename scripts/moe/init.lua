@@ -1,4 +1,5 @@
 -- moe: the library that recipes require. Names and shapes are described in the README.
+local aligned = require "moe.aligned"
 local calibrate = require "moe.calibrate"
 local choice = require "moe.choice"
 local claims = require "moe.claims"
@@ -34,6 +35,7 @@ local moe = {
   results = results.read,
   run = experiment.run,
   system = system.system,
+  table = aligned.text,
   train = train.train,
 }
 

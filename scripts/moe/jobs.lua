@@ -20,9 +20,11 @@ M.CASE = {
   optimizer = { type = target.OPTIMIZER, default = {} },
 }
 
+-- nil where the recipe returns false: there is no such point.
 local function resolve_case(e, point, params)
   local given = schema.namespace("case", "coordinate", schema.merged(params, point))
   local made = policy.without_definitions(function() return e.case(given) end)
+  if made == false then return nil end
   local case = schema.check(M.CASE, made, e.case_path, e.at)
   if #case.systems == 0 then errors.user(e.case_path .. ".systems: the list is empty", e.at) end
   local seen = {}
@@ -130,7 +132,10 @@ end
 --- points }, with `assumed` where it is simulated, `entry` and `options` where it is executed.
 function M.all(e, over, params)
   local cases, all = {}, {}
-  for i, point in ipairs(points.product(over)) do cases[i] = resolve_case(e, point, params) end
+  for _, point in ipairs(points.product(over)) do
+    cases[#cases + 1] = resolve_case(e, point, params)
+  end
+  if #cases == 0 then errors.user(e.case_path .. ": false for all points, there is none", e.at) end
   for _, entry in ipairs(entries_of(e)) do
     for _, job in ipairs(jobs_of(e, entry, cases)) do all[#all + 1] = job end
   end

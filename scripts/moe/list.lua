@@ -1,8 +1,10 @@
 -- `moebench list [kind]`: what there is, read from the same tables as the checks.
 local aligned = require "moe.aligned"
+local claims_lib = require "moe.claims"
 local cluster = require "moe.cluster"
 local core = require "moe.core"
 local errors = require "moe.errors"
+local model = require "moe.model"
 local papers = require "moe.papers.lancet"
 local schema = require "moe.schema"
 local stubs = require "moe.stubs"
@@ -31,15 +33,14 @@ local function claims()
   local out = {}
   for i, id in ipairs(schema.keys_of(papers)) do
     local c = papers[id]
-    out[i] = { name = id, doc = ("%s: %s %g %s"):format(c.figure, c.text, c.value, c.unit) }
+    out[i] = { name = id, doc = ("%s: %s: %s"):format(c.figure, c.text,
+      claims_lib.number_text(c.unit, c.value, "%g %s")) }
   end
   return out
 end
 
 local LISTS = { clusters = clusters, systems = systems, claims = claims,
-  models = function()
-    return { { name = "gpt2_moe", doc = "GPT-2 with MoE FFNs in every other block" } }
-  end }
+  models = function() return model.docs end }
 for _, kind in ipairs { "gates", "passes", "executors", "ops" } do
   LISTS[kind] = function() return core.table(kind) end
 end

@@ -90,7 +90,7 @@ local function make(t, path, at, ends)
   end
   m.k = fixed or m.k or 1
   m.given, m.root, m.at, m.assumed = schema.merged(t, {}), path, at, assumed.found
-  m.path = path:gsub("%.gpt2_moe$", "")
+  m.path = path:match "^model%." and "model" or path
   return setmetatable(m, mt)
 end
 
@@ -151,6 +151,38 @@ function M.fill(model, resolved)
   return math.min(1, (FILL_AT_ONE[resolved.gate] or 1) / resolved.capacity_factor)
 end
 
-M.constructors = schema.namespace("moe.model", "model", { gpt2_moe = M.gpt2_moe })
+local lancet = require "moe.models.lancet"(schema.assumed)
+
+--- Fields of moe.model.lancet beside those of gpt2_moe, which it may change.
+M.LANCET = {
+  size = { type = "string", enum = schema.keys_of(lancet.sizes), required = true },
+  gpu = { type = "string", enum = schema.keys_of(lancet.batches), required = true,
+    doc = "cluster, which decides the batch" },
+  batch_per_device = { type = "integer", doc = "one of the paper's; the first of them" },
+}
+
+-- A model of the Lancet paper; false where its batch is not one of the paper's for that cluster, so
+-- that a case which gets it can say that there is no such point.
+local function lancet_model(t)
+  local at, own, changes = errors.here(), {}, {}
+  if type(t) ~= "table" then schema.refuse("model.lancet", t, "a table", at) end
+  for key, value in pairs(t) do (M.LANCET[key] and own or changes)[key] = value end
+  own = schema.check(M.LANCET, own, "model.lancet", at)
+  local batch
+  for _, one in ipairs(lancet.batches[own.gpu][own.size]) do
+    if one == (own.batch_per_device or one) then batch = batch or one end
+  end
+  if not batch then return false end
+  local base = schema.merged(lancet.common, { batch_per_device = batch })
+  base = make(schema.merged(base, lancet.sizes[own.size]), "model.lancet", at)
+  return M.override(base, changes, "model.lancet", at)
+end
+
+--- Lines of `moebench list models`.
+M.docs = { { name = "gpt2_moe", doc = "GPT-2 with MoE FFNs in every other block" },
+  { name = "lancet", doc = lancet.doc } }
+
+M.constructors = schema.namespace("moe.model", "model", { gpt2_moe = M.gpt2_moe,
+  lancet = lancet_model })
 
 return M

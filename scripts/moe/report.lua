@@ -1,5 +1,6 @@
 -- The tables on stdout. Their rows, as aligned.text takes them, serve the page too.
 local aligned = require "moe.aligned"
+local claims_lib = require "moe.claims"
 local core = require "moe.core"
 local results = require "moe.results"
 local schema = require "moe.schema"
@@ -99,21 +100,29 @@ local function out_of_memory_lines(R)
   return lines
 end
 
-local function print_simulated(R)
+local function say_all(lines)
+  for _, line in ipairs(lines) do core.say(line) end
+end
+
+local function print_simulated_tables(R)
   local groups, names = R:groups(results.case_of), coordinates(R)
+  core.say(aligned.text(simulated_rows(groups, names)))
+  if #groups > 1 and #groups[1] > 1 then
+    local rows, base = speedup_rows(groups, names, R)
+    core.say(("\nSpeed-up over %s, simulated"):format(base))
+    core.say(aligned.text(rows))
+  end
+end
+
+local function print_simulated(e, R)
   local constants = {}
   for run in R:each() do
     for path in pairs(run.assumed or {}) do constants[path] = true end
   end
   core.say(("\nSimulated by a cost model that rests on %d assumed constants (results.json has "
     .. "their bands)"):format(#schema.keys_of(constants)))
-  core.say(aligned.text(simulated_rows(groups, names)))
-  for _, line in ipairs(out_of_memory_lines(R)) do core.say(line) end
-  if #groups > 1 and #groups[1] > 1 then
-    local rows, base = speedup_rows(groups, names, R)
-    core.say(("\nSpeed-up over %s, simulated"):format(base))
-    core.say(aligned.text(rows))
-  end
+  if e.show then e.show(R) else print_simulated_tables(R) end
+  say_all(out_of_memory_lines(R))
 end
 
 -- Least and most of the samples after the first, and whether that is wide.
@@ -237,10 +246,6 @@ end
 
 M.MEDIANS = "Medians over the steps after the first; predictions frozen before each run"
 
-local function say_all(lines)
-  for _, line in ipairs(lines) do core.say(line) end
-end
-
 local function print_executed(runs, point)
   core.say ""
   say_all(executed_lines(runs, point))
@@ -252,13 +257,15 @@ local function print_executed(runs, point)
   say_all(closing_lines(runs))
 end
 
+local function name_of(c) return c.id .. (c.label and (" (%s)"):format(c.label) or "") end
+
 local function claims_rows(claims)
   local rows = { { "claim", "figure", "paper", "ours", "band", "verdict" } }
   for i, c in ipairs(claims) do
-    local banded = c.ours and c.lo < c.hi
-    rows[i + 1] = { c.id, c.figure, ("%g %s"):format(c.paper, c.unit),
-      c.ours and ("%.3g"):format(c.ours) or "-",
-      banded and ("%.3g..%.3g"):format(c.lo, c.hi) or "-", c.verdict }
+    local function number(x) return claims_lib.number_text(c.unit, x) end
+    rows[i + 1] = { name_of(c), c.figure, claims_lib.number_text(c.unit, c.paper, "%g %s"),
+      c.ours and number(c.ours) or "-",
+      c.ours and c.lo < c.hi and number(c.lo) .. ".." .. number(c.hi) or "-", c.verdict }
   end
   return rows
 end
@@ -271,8 +278,9 @@ local function print_claims(claims)
   end
   core.say ""
   for _, c in ipairs(claims) do
-    core.say(("%s: %s"):format(c.id, c.text))
+    core.say(("%s: %s"):format(name_of(c), c.text))
     if c.reason then core.say("  " .. c.reason:gsub("; ", "\n  ")) end
+    if c.note then core.say("  " .. c.note) end
   end
 end
 
@@ -286,7 +294,7 @@ M.coordinates, M.differences, M.system_text, M.ms = coordinates, differences, sy
 function M.print(e, R, claims)
   core.say(e.name .. (e.title ~= "" and ": " .. e.title or ""))
   local simulated = R:where { executor = "simulate" }
-  if #simulated.runs > 0 then print_simulated(simulated) end
+  if #simulated.runs > 0 then print_simulated(e, simulated) end
   local executed = R:where { executor = "cpu" }:groups(results.case_of)
   local points = differences(executed)
   for g, runs in ipairs(executed) do print_executed(runs, points[g]) end

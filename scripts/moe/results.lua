@@ -35,11 +35,16 @@ M.FIELDS = {
   all_reduce = "the policy", choice = "what moe.best, moe.fallback or a system of systems chose",
   candidates = "what it chose from, and why",
   fill = "expected share of capacity slots in use", assumed = "constants without a source, by path",
-  iteration_ms = "time of a step", compute_ms = "busy compute lane",
+  iteration_ms = "time of a step", forward_ms = "until the forward's last op ends",
+  compute_ms = "busy compute lane",
   comm_ms = "busy communication lanes", exposed_comm_ms = "communication beside no compute",
   hidden_comm_ms = "communication beside compute", wait_ms = "neither",
   alone_ms = "a rank's ops, each alone: collectives by kind, the rest by segment",
-  lower_bound_ms = "no schedule of the plan's ops is faster", samples_ms = "every step",
+  lower_bound_ms = "no schedule of the plan's ops is faster: the larger of the next two",
+  busiest_lane_ms = "sum of a lane's ops", critical_path_ms = "longest path of dependencies",
+  overlap = "what weight gradients can hide of the all-to-alls: greedy_ms, exact_ms, bound_ms",
+  log = "what the passes did; of schedulers what concerns the whole step",
+  samples_ms = "every step",
   peak_bytes = "a device, planned", liveness_bytes = "a device, alive at the peak",
   oom = "true where the peak is beyond the device: no such run can be",
   holders = "what holds the peak, where it is beyond the device",
@@ -176,11 +181,8 @@ end
 local function least(group, key, among)
   local best
   for _, run in ipairs(group) do
-    local value = field(run, key)
-    if value and not run.oom and (not among or fits(run.system, among))
-      and (not best or value < field(best, key)) then
-      best = run
-    end
+    local value = (not among or fits(run.system, among)) and field(run, key)
+    if value and not run.oom and (not best or value < field(best, key)) then best = run end
   end
   return best
 end

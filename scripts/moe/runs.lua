@@ -33,6 +33,20 @@ function M.flush()
     runs = core.array(session.runs), claims = core.array(session.claims) }, 1) .. "\n")
 end
 
+-- What passes did; a scheduler's choices of single ops are in plan:explain().
+local function log_of(made, info)
+  local scheduler, log = {}, core.array {}
+  for _, stage in ipairs(made.candidate.stages) do
+    scheduler[stage.name] = stage.kind == "schedule"
+  end
+  for _, d in ipairs(info.log) do
+    if not scheduler[d.stage] or d.op == d.stage then
+      log[#log + 1] = ("%s [%s] %s"):format(d.op, d.stage, d.why)
+    end
+  end
+  return log
+end
+
 local function base_record(name, job, spec, made)
   local info, memory = made.plan:info(), spec.cluster.device.memory_bytes
   return {
@@ -43,12 +57,13 @@ local function base_record(name, job, spec, made)
     stages = core.array(system_lib.describe(made.candidate)),
     all_reduce = made.candidate.all_reduce,
     choice = made.candidate.choice, candidates = #made.tried > 1 and made.tried or nil,
-    lower_bound_ms = made.sim.lower_bound_ms, simulate_ms = made.sim.sim_ms,
+    lower_bound_ms = made.sim.lower_bound_ms, busiest_lane_ms = made.sim.busiest_lane_ms,
+    critical_path_ms = made.sim.critical_path_ms, simulate_ms = made.sim.sim_ms,
     alone_ms = made.sim.alone_ms,
     peak_bytes = info.peak_bytes, liveness_bytes = info.liveness_bytes, plan_ms = info.plan_ms,
     memory_bytes = memory > 0 and memory or nil,
     oom = made.oom, holders = made.oom and info.holders or nil,
-    plan_hash = info.hash, num_ops = info.num_ops,
+    plan_hash = info.hash, num_ops = info.num_ops, log = log_of(made, info),
   }
 end
 
@@ -60,6 +75,8 @@ function M.simulated(name, job, ends)
   local run = base_record(name, job, spec, made)
   run.point, run.executor, run.provenance = job.case.point, "simulate", "simulated"
   for _, k in ipairs(TIMES) do run[k] = made.sim[k] end
+  run.forward_ms = made.sim.forward_ms
+  if not ends then run.overlap = made.plan:overlap() end
   run.samples_ms = core.array { made.sim.iteration_ms }
   run.assumed = job.assumed
   return run, made.plan

@@ -91,6 +91,7 @@ local FIXED = [[
 ---@field memory fun(self): table
 ---@field info fun(self): table
 ---@field simulate fun(self): table
+---@field overlap fun(self): table
 ---@field run fun(self, executor: "cpu", t?: moe.RunFields): table
 
 ---@class moe.TrainResult
@@ -131,6 +132,10 @@ function moe.machine(file) end
 ---@return moe.Times
 function moe.nccl_tests(file) end
 
+---@param rows (string|number)[][] the first is the header; one without cells is an empty line
+---@return string aligned columns
+function moe.table(rows) end
+
 ---@param dir string
 ---@return moe.Results
 function moe.results(dir) end
@@ -139,6 +144,7 @@ function moe.results(dir) end
 local function field_classes(out)
   class(out, "moe.AssumedFields", schema.ASSUMED)
   class(out, "moe.ModelFields", model.FIELDS, true)
+  class(out, "moe.LancetFields", schema.merged(model.FIELDS, model.LANCET), true)
   class(out, "moe.Device", cluster.DEVICE, true)
   class(out, "moe.ClusterLink", cluster.LINK, true)
   class(out, "moe.ClusterFields", cluster.FIELDS, true)
@@ -175,6 +181,7 @@ local function constructors(out)
   constructor(out, "claim", "moe.ClaimFields", "moe.Claim")
   constructor(out, "experiment", "moe.ExperimentFields", "moe.Experiment")
   constructor(out, "model.gpt2_moe", "moe.ModelFields", "moe.Model")
+  constructor(out, "model.lancet", "moe.LancetFields", "moe.Model|false")
   constructor(out, "plan", "moe.PlanFields", "moe.Plan")
   constructor(out, "train", "moe.TrainFields", "moe.TrainResult")
   for _, name in ipairs(schema.keys_of(cluster.constructors)) do

@@ -124,6 +124,10 @@ end
 function Plan:text() return plan_self(self).core:text() end
 function Plan:info() return plan_self(self).core:info() end
 function Plan:simulate() return plan_self(self).sim end
+--- What weight gradients can hide of the all-to-alls, by the graph alone: { num_a2a, num_dw,
+--- a2a_ms, dw_ms: sums; greedy_ms: Lancet's choice, bound_ms: no choice hides more, exact_ms: the
+--- best one, where there are at most 24 }.
+function Plan:overlap() return plan_self(self).core:overlap() end
 
 --- Bytes a device: { peak_bytes, liveness_bytes, arena_bytes, persistent_bytes, holders }.
 function Plan:memory()

@@ -209,6 +209,29 @@ print "adds up")");
   CHECK_THAT(o.text, Contains("adds up"));
 }
 
+TEST_CASE("a simulated plan says when its forward ends and what weight gradients can hide") {
+  const Folder folder;
+  const Outcome o = run_text(folder, kTiny + R"(
+local function plan(system)
+  return moe.plan { model = model(), cluster = moe.cluster.p4de { nodes = 1,
+    devices_per_node = 2 }, system = moe.system(system) {} }
+end
+local raf = plan "raf"
+local s, o = raf:simulate(), raf:overlap()
+assert(s.forward_ms > 0.2 * s.iteration_ms and s.forward_ms < 0.5 * s.iteration_ms)
+-- The backward's two all-to-alls, of four that are alike.
+assert(o.num_a2a == 2 and math.abs(o.a2a_ms - s.alone_ms.all_to_all / 2) < 1e-6)
+assert(o.greedy_ms > 0 and o.greedy_ms <= o.exact_ms and o.exact_ms <= o.bound_ms)
+assert(o.bound_ms <= o.a2a_ms and o.bound_ms <= o.dw_ms)
+-- Order that a schedule adds moves neither.
+local of_lancet = plan "lancet_dw":overlap()
+assert(of_lancet.num_a2a == 2 and of_lancet.num_dw == o.num_dw)
+print "adds up")");
+  INFO(o.text);
+  CHECK(o.status == 0);
+  CHECK_THAT(o.text, Contains("adds up"));
+}
+
 TEST_CASE("a claim has its band from simulations with constants at their ends") {
   const Folder folder;
   const Outcome o = run_text(folder, kTiny + R"(

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -57,6 +58,39 @@ TEST_CASE("moe.train and a Switch gate in Lua give the reference's losses, drops
     CHECK(checksum == moe["checksum"].get<std::string>());
   }
   CHECK(num_lines == 40);
+  fs::remove_all(out);
+  fs::remove(text);
+}
+
+TEST_CASE("every recipe of the project is right as far as it can be without running") {
+  // Of recipes with hundreds of plans a few are made.
+  const std::map<std::string, std::string> narrowed = {
+      {"fig11_12.lua", "--set nodes=4 --set gpu=p3dn"},
+      {"regret.lua", "--set rows=8 --set nodes=2 --set gpu=p4de"}};
+  size_t num_recipes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(MOE_SOURCE_DIR "/recipes")) {
+    if (entry.path().extension() != ".lua") continue;
+    ++num_recipes;
+    const std::string text = folder("check") + ".txt";
+    const auto found = narrowed.find(entry.path().filename().string());
+    const std::string command = std::string(MOEBENCH_BINARY) + " check " + entry.path().string() +
+                                " " + (found == narrowed.end() ? "" : found->second) + " > " +
+                                text + " 2>&1";
+    const int status = std::system(command.c_str());
+    INFO(entry.path().string() << "\n" << content(text));
+    CHECK(status == 0);
+    fs::remove(text);
+  }
+  CHECK(num_recipes >= 3);
+}
+
+TEST_CASE("a recipe's own tables and its claims are printed") {
+  const std::string out = folder("fig"), text = out + ".txt";
+  REQUIRE(run("recipes/lancet/fig13.lua --set gpu=p3dn --set size=S", out, text) == 0);
+  const std::string said = content(text);
+  CHECK(said.find("compute alone ms") != std::string::npos);
+  CHECK(said.find("lancet-038-V100 ") != std::string::npos);
+  CHECK(said.find("lancet-038-A100 (L at 8)   figure 13  69 %      -") != std::string::npos);
   fs::remove_all(out);
   fs::remove(text);
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "engine/exec/finite.h"
 #include "tests/exec/support.h"
 
 namespace moe::testing {
@@ -98,6 +99,25 @@ TEST_CASE("token-scope gates: a batch in parts routes and trains as the whole, b
 
 TEST_CASE("batch-scope gates: the rows after the gate go in parts, bit by bit") {
   check_parts(GENERATE("bpr", "top2", "expert_choice"), {{0, 0}, {0, 1}});
+}
+
+TEST_CASE("the parts of a gate are looked at for numbers that are not finite as the gate is") {
+  const PlanSpec spec = spec_of(small_model("switch", 4), 2);
+  const auto floats_of = [&](std::vector<Stage> stages, const char* name) {
+    const auto plan = plan_with(spec, std::move(stages));
+    const OpId op = plan->graph.find_op(name);
+    REQUIRE(op.valid());
+    std::vector<size_t> outputs;
+    const std::vector<TensorId> looked_at = finite_operands(plan->graph, plan->graph.op(op));
+    for (size_t i = 0; i < plan->graph.op(op).outputs.size(); ++i) {
+      const TensorId t = plan->graph.out(op, i);
+      if (std::count(looked_at.begin(), looked_at.end(), t) > 0) outputs.push_back(i);
+    }
+    return outputs;
+  };
+  const std::vector<size_t> whole = floats_of({}, "b1.moe.gate");
+  CHECK(whole == std::vector<size_t>{0, 1});
+  CHECK(floats_of(parts_of_range(2, 1, 0), "b1.moe.gate.p1") == whole);
 }
 
 /// In float32 a GEMM may sum a row otherwise when fewer rows stand beside it. A token may then

@@ -131,12 +131,12 @@ test("constants of one name move together, each to the end of its own band", fun
   near(base.at_hi, (1.30 + 1.19) / 2)
 end)
 
-test("only simulated runs that rest on a constant are done again, each once", function()
+test("runs are done again where a claim reads them and a constant moves them, once", function()
   local w = run(SPEEDUP:format "'a'" .. SPEEDUP:format "'b'")
   expect.equal(#w.executed, 2)
-  -- 4 simulated and 2 executed runs; base and fill touch all 4, per_peer two; then corners of a
-  -- over two constants and of b over three
-  expect.equal(#w.plans, 6 + 4 * 4 + 2 * 2 + 2 * 4 + 2 * 4)
+  -- 4 simulated and 2 executed runs; of a two runs at the ends of base and fill and at two corners,
+  -- of b two at the ends of per_peer too
+  expect.equal(#w.plans, 6 + (2 * 4 + 2 * 2) + (2 * 6 + 2 * 2))
   expect.equal(#w.results.runs, 6)
 end)
 
@@ -155,7 +155,7 @@ test("band: none is the value alone, corners are all ends at once", function()
   local each = run(SPEEDUP:format "'b'").results.claims[1]
   near(w.results.claims[1].lo, each.lo)
   near(w.results.claims[1].hi, each.hi)
-  expect.equal(#w.plans, 6 + 4 * 4 + 2 * 2 + 8 * 4)
+  expect.equal(#w.plans, 6 + 2 * 6 + 2 * 8)
   expect.failed(world.run(recipe("", "\nband = 'edges'")), nil,
     "experiment.band: 'edges' is not allowed; give one of: each, corners, none")
 end)
@@ -220,4 +220,31 @@ end)
 test("a claim's neutral value is not the paper's number", function()
   expect.fails('local moe = require "moe"\nmoe.claim { id = "lancet-034", value = print,\n'
     .. "neutral = 1.17 }", 3, "moe.claim.neutral: 1.17 is the paper's number itself")
+end)
+
+local function statement(value, more)
+  return ([[moe.claim { id = "lancet-042", %s value = function(R)
+    local v = R:where { executor = "simulate", gpu = "b" }:ratio { "iteration_ms",
+      of = "deepspeed", to = "raf" }[1]
+    return %s end }, ]]):format(more or "", value)
+end
+
+test("a statement holds or not; the band decides where it does at one end alone", function()
+  local w = run(statement "v > 0.9" .. statement "v > 3" .. statement "v > 1.2")
+  local c = w.results.claims
+  expect.equal({ c[1].verdict, c[2].verdict, c[3].verdict },
+    { "reproduced", "contradicted", "undetermined" })
+  expect.equal({ c[3].ours, c[3].lo, c[3].hi, c[3].paper }, { 0, 0, 1, 1 })
+  assert(w.output:find("lancet%-042 +figure 16 +yes +no +no..yes +undetermined"), w.output)
+  assert(not w.output:find("no effect", 1, true), w.output)
+end)
+
+test("a claim's label stands by its id, its note where ours differs from the paper's", function()
+  local more = [[label = "of b", note = "a reason",]]
+  local w = run(statement("v > 0.9", more) .. statement("v > 3", more))
+  expect.equal({ w.results.claims[1].note or "none", w.results.claims[2].note },
+    { "none", "a reason" })
+  expect.equal(w.results.claims[1].label, "of b")
+  assert(w.output:find("lancet-042 (of b)", 1, true), w.output)
+  assert(w.output:find("alone\n  a reason", 1, true), w.output)
 end)

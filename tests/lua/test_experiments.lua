@@ -56,6 +56,19 @@ return moe.experiment { name = "x", over = { nodes = { 2 } }, case = function(p)
 ]], 3, "case: unknown coordinate 'nods'. Did you mean 'nodes'?")
 end)
 
+test("a case that returns false has no point there; nothing but false is an error", function()
+  local function over_nodes(returned)
+    return expect.HEAD .. [[
+return moe.experiment { name = "x", over = { nodes = { 2, 4, 8 } }, case = function(p)
+  return ]] .. returned .. [[ and { model = m, cluster = moe.cluster.p4de { nodes = p.nodes },
+    systems = { moe.system "raf" {} } } end }
+]]
+  end
+  local runs = expect.runs(over_nodes "p.nodes ~= 4").results.runs
+  expect.equal({ #runs, runs[1].devices, runs[2].devices }, { 2, 16, 64 })
+  expect.fails(over_nodes "false", 2, "experiment.case: false for all points")
+end)
+
 test("moe.best takes the fastest by simulation and records what it chose from", function()
   local run = expect.runs(experiment "").results.runs[2]
   expect.equal(run.system, "tutel")

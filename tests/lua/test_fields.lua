@@ -22,6 +22,24 @@ test("experts and experts_per_device: one of the two", function()
   expect.fails(model "batch = 2", 2, "experts or experts_per_device, neither is there")
 end)
 
+test("the Lancet paper's models come with its batches; false for one that it has not", function()
+  local w = expect.runs [[
+local moe = require "moe"
+local function lancet(t) return moe.model.lancet(t) end
+S, L = lancet { size = "S", gpu = "p3dn" }, lancet { size = "L", gpu = "p4de" }
+SMALL = lancet { size = "L", gpu = "p4de", batch_per_device = 8, gate = "top2", capacity = "none" }
+NONE = lancet { size = "L", gpu = "p3dn", batch_per_device = 48 } ]]
+  local g = w.globals
+  expect.equal({ g.S.layers, g.S.batch_per_device, g.L.hidden, g.L.batch_per_device },
+    { 12, 16, 1024, 48 })
+  expect.equal({ g.SMALL.batch_per_device, g.SMALL.gate, g.SMALL.capacity }, { 8, "top2", "none" })
+  expect.equal({ g.NONE, g.L.assumed["model.lancet.capacity_factor"].hi }, { false, 2 })
+  expect.fails('local moe = require "moe"\nmoe.model.lancet { size = "M", gpu = "p4de" }', 2,
+    "model.lancet.size: 'M' is not allowed; give one of: L, S")
+  expect.fails('local moe = require "moe"\nmoe.model.lancet { size = "S", gpu = "p4de", '
+    .. "layrs = 2 }", 2, "unknown key 'layrs'. Did you mean 'layers'?")
+end)
+
 test("capacity and capacity_factor: at most one", function()
   expect.fails(model "batch = 2, experts = 2, capacity = 'none', capacity_factor = 1", 2,
     "either capacity or capacity_factor")

@@ -67,6 +67,20 @@ test("best is a run a point: of some systems or of all", function()
   expect.equal({ best.runs[1].system, best:get "iteration_ms"[1] }, { "raf", 100 })
 end)
 
+test("show prints instead of the simulated tables, before the claims", function()
+  local _, w = results_of('show = function(R) SHOWN = #R.runs end, ')
+  expect.equal(w.globals.SHOWN, 6)
+  assert(not w.output:find("vs first", 1, true), w.output)
+  assert(w.output:find("Executed on", 1, true), w.output)
+  _, w = results_of()
+  assert(w.output:find("vs first", 1, true), w.output)
+end)
+
+test("moe.table aligns cells, numbers to the right", function()
+  local w = expect.runs 'T = require "moe".table { { "a", "b" }, { "x", 10 }, {}, { "yy", 5 } }'
+  expect.equal(w.globals.T, "a    b\nx   10\n\nyy   5")
+end)
+
 test("get, mean, max, min and median", function()
   local v = results_of():where { nodes = 2 }:get "iteration_ms"
   expect.equal({ v[1], v[2], v[3] }, { 100, 100, 80 })

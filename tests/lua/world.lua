@@ -150,6 +150,8 @@ function Plan:info()
     profile_ms = 5, stages = {}, log = { { op = "a", stage = "s", why = "because" } } }
 end
 
+function Plan:overlap() return { num_a2a = 2, num_dw = 1, greedy_ms = 1, bound_ms = 2 } end
+
 function Plan:order(lane)
   if lane ~= "compute" then error("unknown lane '" .. lane .. "'", 0) end
   return { "a", "b" }

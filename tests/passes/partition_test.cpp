@@ -28,6 +28,7 @@ Nanoseconds least_of_all_covers(const RangeProblem& problem, size_t at) {
     std::vector<int64_t> parts = problem.parts;
     parts.push_back(1);
     for (const int64_t k : parts) {
+      if (k > 1 && !problem.has_transfer(at, end)) continue;
       const auto ns = problem.range_ns(at, end, k);
       if (ns && rest != kNever) least = std::min(least, *ns + rest);
     }
@@ -50,6 +51,7 @@ TEST_CASE("the dynamic programme finds the least of all covers") {
         groups,
         [&](size_t begin) { return begin + iota; },
         {2, 3, 4},
+        [trial](size_t begin, size_t end) { return trial % 2 == 0 || (begin + end) % 3 != 0; },
         [&](size_t begin, size_t end, int64_t parts) -> std::optional<Nanoseconds> {
           const auto k = static_cast<size_t>(parts);
           if (parts > 1 && end + k > begin + reach[begin]) return std::nullopt;
@@ -197,14 +199,18 @@ TEST_CASE("the forward is as short as the best of all covers cut for real") {
     least[program.size()] = 0;
     for (size_t begin = program.size(); begin-- > 0;) {
       for (size_t end = begin + 1; end <= program.size(); ++end) {
+        const auto comm = [&](OpId op) { return whole->graph.def(op).lane == LaneKind::kComm; };
+        const auto range = ops.subspan(begin, end - begin);
+        const bool transfer = std::any_of(range.begin(), range.end(), comm);
         for (const int64_t k : {1, 2, 3}) {
+          if (k > 1 && !transfer) continue;
           const auto ns = range_ns(begin, end, k);
           if (ns) least[begin] = std::min(least[begin], *ns + least[end]);
         }
       }
     }
     const auto plan = make_plan(counted_spec(
-        {stage("partition", {{"groups", 0.0}, {"max_range", 100.0}, {"max_parts", 3.0}})}, cost));
+        {stage("partition", {{"groups", 0.0}, {"max_range", 4.0}, {"max_parts", 3.0}})}, cost));
     // A transfer may begin before the range that it belongs to: the step is never slower.
     CHECK(forward_end(*plan) <= least[0]);
     CHECK(forward_end(*plan) >= least[0] - 60);
@@ -259,6 +265,39 @@ TEST_CASE("the same gates without a limit of places may be cut") {
   CHECK(make_plan(spec)->graph.find_op("b1.moe.gate.p1").valid());
 }
 
+TEST_CASE("a given range after the last layer ends before the loss") {
+  const auto plan = make_plan(
+      counted_spec({stage("partition", {{"parts", 2.0}, {"before", 1.0}, {"after", 12.0}})},
+                   growing_cost(3, 1.0, 1.0), 4));
+  CHECK(plan->graph.find_op("head.p1").valid());
+  CHECK(plan->graph.find_op("loss").valid());
+  CHECK(plan->graph.find_op("b2.mlp.fc2.p1").valid());
+}
+
+TEST_CASE("what is one part of a cut is not cut again") {
+  const auto once = stage("partition", {{"parts", 2.0}, {"before", 1.0}, {"after", 0.0}});
+  const auto cost = growing_cost(3, 1.0, 1.0);
+  const std::string why = message_of<UserError>([&] {
+    make_plan(counted_spec({once, once}, cost));
+  });
+  CHECK_THAT(why, Contains("moe.gate.p") && Contains("is one part of a cut already"));
+}
+
+TEST_CASE("parts share one storage, also where only the range itself reads them") {
+  const auto plan = make_plan(
+      counted_spec({stage("partition", {{"parts", 4.0}, {"before", 1.0}, {"after", 0.0}})},
+                   growing_cost(3, 1.0, 1.0)));
+  for (const char* name : {"dispatch", "a2a_1", "fc1", "gelu", "fc2", "a2a_2"}) {
+    CAPTURE(name);
+    const auto buffer = [&](int p) {
+      const OpId op = plan->graph.find_op(fmt::format("b1.moe.{}.p{}", name, p));
+      REQUIRE(op.valid());
+      return plan->memory.buffers[plan->graph.out(op).index()];
+    };
+    for (int p = 1; p < 4; ++p) CHECK(buffer(p).offset == buffer(0).offset);
+  }
+}
+
 TEST_CASE("padded slots cannot be cut along the batch, and the refusal says so") {
   PlanSpec spec =
       small_spec({stage("partition", {{"parts", 2.0}, {"before", 1.0}, {"after", 0.0}})});
@@ -272,12 +311,13 @@ TEST_CASE("ranges that cannot be are refused with the option, the value and what
       make_plan(counted_spec({stage("partition", std::move(options))}, random_cost(1, 10, 10), 4));
     });
   };
-  CHECK_THAT(refused({{"before", 1.0}}),
-             Contains("partition.after is chosen") && Contains("give both or neither"));
+  CHECK_THAT(refused({{"before", 1.0}}), Contains("partition.before = 1, after = -1: give both"));
   CHECK_THAT(refused({{"before", 1000.0}, {"after", 0.0}}), Contains("ops before"));
   CHECK_THAT(refused({{"before", 14.0}, {"after", 3.0}, {"parts", 2.0}}),
              Contains("two MoE layers meet"));
-  CHECK_THAT(refused({{"parts", 5.0}, {"before", 1.0}, {"after", 0.0}}), Contains("4"));
+  const std::string too_many = "partition.parts = 5: 0 to 4, the rows of a device's batch";
+  CHECK_THAT(refused({{"parts", 5.0}, {"before", 1.0}, {"after", 0.0}}), Contains(too_many));
+  CHECK_THAT(refused({{"parts", 5.0}}), Contains(too_many));
   CHECK_THAT(refused({{"parts", 2.5}}), Contains("whole number"));
 }
 

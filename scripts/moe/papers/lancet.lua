@@ -36,6 +36,17 @@ for _, row in ipairs {
     ("less communication that nothing hides than %s, %s, at most"):format(baseline, gpu))
 end
 
+-- Statements: 1 where they hold.
+for _, row in ipairs {
+  { "023", "section 5.1", "the best number of parts of a range is at most 4" },
+  { "028", "figure 6", "the best range is neither all-to-alls and experts alone nor the longest" },
+  { "042", "figure 16", "both passes gain more together than either alone" },
+  { "042-L", "figure 16", "GPT2-L gains more from weight gradients than from the partition" },
+  { "042-S", "figure 16", "the two passes' gains differ less on GPT2-S than on GPT2-L" },
+} do
+  add("lancet-" .. row[1], row[2], 1, "yes/no", row[3])
+end
+
 add("lancet-040", "figure 14", 3.83, "%", "error of the predicted time of a step, mean")
 add("lancet-041", "figure 15", 20, "min", "time to optimise most of the models, at most")
 

@@ -1,0 +1,51 @@
+-- How far from the best are Lancet's schedules? Its greedy choice of weight gradients against the
+-- best one (found where there are at most 24) and a bound on all (weight gradients that could be
+-- cut and shared out); its step against the larger of the busiest lane and the critical path, which
+-- no order of the same ops beats.
+local moe = require "moe"
+
+local function ms(x) return x and ("%.2f"):format(x) or "-" end
+local function percent(a, b) return b > 0 and ("%.1f%%"):format(100 * a / b) or "-" end
+
+local function show(R)
+  local dw = { { "cluster", "model", "layers", "GPUs", "all-to-alls", "their ms", "dW", "their ms",
+    "greedy hides ms", "best ms", "bound ms", "greedy/bound" } }
+  local step = { { "cluster", "model", "layers", "GPUs", "system", "step ms", "lane ms", "path ms",
+    "bound ms", "bound/step" } }
+  for run in R:each() do
+    local where = { run.cluster, run.model, run.parameters.layers, run.devices }
+    if run.system == "lancet" then
+      local o, row = run.overlap, { unpack(where) }
+      for _, cell in ipairs { o.num_a2a, ms(o.a2a_ms), o.num_dw, ms(o.dw_ms), ms(o.greedy_ms),
+        ms(o.exact_ms), ms(o.bound_ms), percent(o.greedy_ms, o.bound_ms) } do
+        row[#row + 1] = cell
+      end
+      dw[#dw + 1] = row
+    end
+    for _, cell in ipairs { run.system, ms(run.iteration_ms), ms(run.busiest_lane_ms),
+      ms(run.critical_path_ms), ms(run.lower_bound_ms),
+      percent(run.lower_bound_ms, run.iteration_ms) } do
+      where[#where + 1] = cell
+    end
+    step[#step + 1] = where
+  end
+  print "\nWeight gradients under the backward's all-to-alls"
+  print(moe.table(dw))
+  print "\nSteps"
+  print(moe.table(step))
+end
+
+return moe.experiment {
+  name = "lancet_bounds", title = "Lancet's schedules against bounds, Switch gate",
+  over = { gpu = { "p4de", "p3dn" }, size = { "S", "L" }, layers = { 2, 3, 4, 0 },
+    nodes = { 2, 8 } },
+  case = function(p)
+    return {
+      -- 0: all of the model's.
+      model = moe.model.lancet { size = p.size, gpu = p.gpu,
+        layers = p.layers > 0 and p.layers or nil },
+      cluster = moe.cluster[p.gpu] { nodes = p.nodes },
+      systems = { moe.system "lancet" {}, moe.system "tutel" {} } }
+  end,
+  show = show,
+}

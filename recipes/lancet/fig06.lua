@@ -1,0 +1,79 @@
+-- Figure 6 of Lancet: how far should a pipeline reach beyond the MoE layer? Forward time on 16
+-- A100s against the ops before each MoE layer that its range takes in, from none (all-to-alls and
+-- experts alone) to all back to the layer before. (a) fewer layers, larger batch; (b) more layers,
+-- smaller batch. Ranges reach forward no further than the last MoE layer lets them, the head, so
+-- the sweep is backward.
+local moe = require "moe"
+
+local BEFORE = { 0, 2, 4, 6, 8, 9, 10, 11, 12, 13, 14, 16, 18, 19 }
+
+local function name_of(before) return "before_" .. before end
+
+local systems = { moe.system "raf_rows" {}, moe.system "lancet_partition" {} }
+for _, before in ipairs(BEFORE) do
+  systems[#systems + 1] = moe.system(name_of(before)) { moe.pass.irregular_a2a {},
+    moe.pass.used_rows {}, moe.pass.partition { before = before, after = 0 } }
+end
+
+-- Of the second MoE layer's range: parts, and how long its ops take unpartitioned.
+local function range_of(run)
+  for _, line in ipairs(run.log) do
+    local parts, was = line:match "to 'b3%.moe%.combine' in (%d+) parts: .* ms, was ([%d.]+) ms"
+    if parts then return parts, tonumber(was) end
+  end
+end
+
+local function show(R)
+  for size, some in R:by "size" do
+    local model = some.runs[1].parameters
+    print(("\nGPT2-%s-MoE, %d layers, %d rows a GPU"):format(size, model.layers,
+      model.batch_per_device))
+    local orig = some:where { system = "raf_rows" }.runs[1]
+    local _, alone = range_of(some:where { system = name_of(0) }.runs[1])
+    local rows = { { "range", "ops before", "their ms", "parts", "forward ms", "of Orig" } }
+    for run in some:each() do
+      local before, parts, was = run.system:match "^before_(%d+)$", range_of(run)
+      local label = before and "" or run == orig and "Orig" or "as the pass chooses"
+      rows[#rows + 1] = { label, before or "-", before and ("%.2f"):format(was - alone) or "-",
+        before and parts or "-", ("%.2f"):format(run.forward_ms),
+        ("%.1f%%"):format(100 * run.forward_ms / orig.forward_ms) }
+    end
+    print(moe.table(rows))
+    local best = some:where { system = function(s) return s:match "^before" end }
+      :best { "forward_ms" }.runs[1]
+    local function rise(before)
+      local run = some:where { system = name_of(before) }.runs[1]
+      return 100 * (run.forward_ms / best.forward_ms - 1)
+    end
+    print(("Best: %s ops before; %.1f%% longer with none, %.1f%% longer with all."):format(
+      best.system:match "%d+", rise(0), rise(BEFORE[#BEFORE])))
+  end
+end
+
+-- Whether the best range is neither the least nor the longest, for every model.
+local function inner(R)
+  local function forward(size, before)
+    return R:where { size = size, system = name_of(before) }:get "forward_ms"[1]
+  end
+  for size in R:by "size" do
+    local least = math.huge
+    for i = 2, #BEFORE - 1 do least = math.min(least, forward(size, BEFORE[i])) end
+    if least >= forward(size, 0) or least >= forward(size, BEFORE[#BEFORE]) then return false end
+  end
+  return true
+end
+
+return moe.experiment {
+  name = "lancet_fig06", title = "forward time against the range, 2 p4de nodes, 32 experts",
+  over = { size = { "S", "L" } },
+  case = function(p)
+    return {
+      model = moe.model.lancet { size = p.size, gpu = "p4de",
+        batch_per_device = p.size == "S" and 24 or 8 },
+      cluster = moe.cluster.p4de { nodes = 2 }, systems = systems }
+  end,
+  show = show,
+  claims = { moe.claim { id = "lancet-028", value = inner,
+    note = "The rise at the long end is kernel launches alone: the roofline does not know that "
+      .. "small GEMMs reach less of the peak." } },
+}

@@ -1,0 +1,53 @@
+-- Figure 15 of Lancet: how long does it take to find Lancet's schedule, against layers and GPUs? P
+-- is the time of a range in parts, which the partition's dynamic programme asks for; an evaluation
+-- cuts the range and replays it. And how many parts are best.
+local moe = require "moe"
+
+-- Of the partition's lines: P asked for, evaluated, and the most parts.
+local function search_of(run)
+  local asked, evaluated, most = 0, 0, 1
+  for _, line in ipairs(run.log) do
+    local a, e = line:match "(%d+) P asked, (%d+) evaluated"
+    if a then asked, evaluated = tonumber(a), tonumber(e) end
+    most = math.max(most, tonumber(line:match "' in (%d+) parts") or 1)
+  end
+  return asked, evaluated, most
+end
+
+local function show(R)
+  local rows = { { "cluster", "model", "layers", "batch", "GPUs", "plan ms", "P asked",
+    "P evaluated", "most parts", "ops" } }
+  for run in R:each() do
+    local asked, evaluated, most = search_of(run)
+    rows[#rows + 1] = { run.cluster, run.model, run.parameters.layers, run.point.batch, run.devices,
+      ("%.0f"):format(run.plan_ms), asked, evaluated, most, run.num_ops }
+  end
+  print(moe.table(rows))
+end
+
+local function most_parts(R)
+  return R:map(function(run) return (select(3, search_of(run))) end):max()
+end
+
+return moe.experiment {
+  name = "lancet_fig15", title = "time to optimise, lancet, Switch gate",
+  over = { gpu = { "p4de", "p3dn" }, size = { "S", "L" }, batch = { 24, 16, 48, 8 },
+    nodes = { 2, 4, 8 } },
+  case = function(p)
+    local model = moe.model.lancet { size = p.size, gpu = p.gpu, batch_per_device = p.batch }
+    return model and { model = model, cluster = moe.cluster[p.gpu] { nodes = p.nodes },
+      systems = { moe.system "lancet" {} } }
+  end,
+  show = show,
+  claims = {
+    moe.claim { id = "lancet-041", not_comparable = "the paper's minutes go into timing kernels "
+      .. "on a GPU; here a cost model answers, and the time is this machine's",
+      value = function(R) return R:get "plan_ms":max() / 60e3 end },
+    moe.claim { id = "lancet-023", note = "The roofline lets a cut GEMM reach the whole one's "
+      .. "rate, so that more parts pay.",
+      value = function(R)
+        local most = most_parts(R)
+        return most and most <= 4
+      end },
+  },
+}

@@ -1,0 +1,71 @@
+-- Figure 16 of Lancet: what does each pass gain alone on 32 GPUs, over RAF? raf_rows is what is
+-- left of RAF without its padding, which all of Lancet's systems leave out.
+local moe = require "moe"
+
+local SYSTEMS = { "raf_rows", "lancet_dw", "lancet_partition", "lancet" }
+
+local function gain(R, system)
+  return R:ratio { "iteration_ms", of = system, to = "raf" }[1]
+end
+
+local function show(R)
+  local rows = { { "cluster", "model", "batch", "raf ms", unpack(SYSTEMS) } }
+  for _, group in R:by { "gpu", "size", "batch" } do
+    local raf = group:where { system = "raf" }.runs[1]
+    local row = { raf.cluster, raf.model, raf.point.batch, ("%.0f"):format(raf.iteration_ms) }
+    for _, system in ipairs(SYSTEMS) do row[#row + 1] = ("%.3fx"):format(gain(group, system)) end
+    rows[#rows + 1] = row
+  end
+  print(moe.table(rows))
+end
+
+-- By how much more weight gradients gain than the partition.
+local function lead_of_dw(group)
+  return gain(group, "lancet_dw") - gain(group, "lancet_partition")
+end
+
+-- Statements about S and L on one cluster.
+local function together(S, L)
+  for _, group in ipairs { S, L } do
+    local alone = math.max(gain(group, "lancet_dw"), gain(group, "lancet_partition"))
+    if gain(group, "lancet") <= alone then return false end
+  end
+  return true
+end
+local function dw_leads_on_l(_, L) return lead_of_dw(L) > 0 end
+local function closer_on_s(S, L) return math.abs(lead_of_dw(S)) < math.abs(lead_of_dw(L)) end
+
+-- A claim on both clusters for each batch of L on p4de: 48 as printed, 8 as section 7.4 has it.
+local function claims_of(id, holds, note)
+  local claims = {}
+  for i, batch in ipairs { 48, 8 } do
+    claims[i] = moe.claim { id = id, label = "L at " .. batch, note = note, value = function(R)
+      local L = R:where { size = "L" }
+      local a100, v100 = L:where { gpu = "p4de", batch = batch }, L:where { gpu = "p3dn" }
+      if #a100.runs == 0 or #v100.runs == 0 then return nil end
+      local S = R:where { size = "S" }
+      return holds(S:where { gpu = "p4de" }, a100) and holds(S:where { gpu = "p3dn" }, v100)
+    end }
+  end
+  return unpack(claims)
+end
+
+local NOTE = "Here a cut kernel costs its launch alone. The paper explains L's lead of weight "
+  .. "gradients by its small kernels, which lose more when they are cut."
+
+local a, b = claims_of("lancet-042", together)
+local c, d = claims_of("lancet-042-L", dw_leads_on_l, NOTE)
+local e, f = claims_of("lancet-042-S", closer_on_s, NOTE)
+
+return moe.experiment {
+  name = "lancet_fig16", title = "each pass alone on 4 nodes, speed-up over RAF, Switch gate",
+  over = { gpu = { "p4de", "p3dn" }, size = { "S", "L" }, batch = { 24, 16, 48, 8 } },
+  case = function(p)
+    local model = moe.model.lancet { size = p.size, gpu = p.gpu, batch_per_device = p.batch }
+    local systems = { moe.system "raf" {} }
+    for i, name in ipairs(SYSTEMS) do systems[i + 1] = moe.system(name) {} end
+    return model and { model = model, cluster = moe.cluster[p.gpu] { nodes = 4 },
+      systems = systems }
+  end,
+  show = show, claims = { a, b, c, d, e, f },
+}
