@@ -12,6 +12,7 @@ local timeline = require "moe.page.timeline"
 local M = {}
 
 local MAX_TIMELINES = 6  -- of a folder
+local MAX_OPEN = 40      -- runs whose tables and charts stand open
 
 local PROVENANCE = {
   { "simulated", "the event engine with a cost model; nothing ran" },
@@ -131,6 +132,12 @@ local function assumed_table(R)
     html.grid(rows) }
 end
 
+-- What is long is there on a click; printing opens it (page.js).
+local function folded(what, R, content)
+  if #R.runs <= MAX_OPEN then return content end
+  return html.details { html.summary { ("%s, %d runs"):format(what, #R.runs) }, content }
+end
+
 local function simulated_section(R)
   local groups, names, figures = R:groups(results.case_of), report.coordinates(R), {}
   for _, group in ipairs(groups) do
@@ -148,12 +155,13 @@ local function simulated_section(R)
   local speedups = ""
   if #groups > 1 and #groups[1] > 1 then
     local rows, base = report.rows.speedup(groups, names, R)
-    speedups = html.grid(rows, "Speed-up over " .. base .. ", simulated")
+    local what = "Speed-up over " .. base .. ", simulated"
+    speedups = folded(what, R, html.grid(rows, what))
   end
   return { html.h4 { "Simulated ", badge "simulated" },
-    html.grid(report.rows.simulated(groups, names)),
-    paragraphs(report.lines.out_of_memory(R)), speedups, assumed_table(R),
-    charts.BAR_LEGEND, html.div { class = "charts", figures } }
+    folded("Steps", R, html.grid(report.rows.simulated(groups, names))),
+    paragraphs(report.lines.out_of_memory(R)), speedups, assumed_table(R), charts.BAR_LEGEND,
+    folded("Charts", R, html.div { class = "charts", figures, "" }) }
 end
 
 -- Samples after the first, as the medians have them.

@@ -38,8 +38,8 @@ end
 
 -- The files of a folder "old" as a run with the recipe leaves it; step_ms and the like of its world
 -- in `setup`.
-local function folder(setup)
-  local text = RECIPE:gsub("TITLE", ("%q"):format(TITLE))
+local function folder(setup, recipe)
+  local text = (recipe or RECIPE):gsub("TITLE", ("%q"):format(TITLE))
   local files = {}
   for name, content in pairs(world.run(text, {}, "run", setup).files) do
     files[name:gsub("^out/", "old/")] = name:find "trace%-" and TRACE or content
@@ -119,6 +119,16 @@ test("elements are closed in order, also of several folders", function()
   check_elements(both)
   expect.equal(count(both, "<section>"), 2)
   has(both, 'href="#folder2-1"', 'id="folder2-1"')
+end)
+
+test("what is long is folded", function()
+  local function folds(nodes)
+    local page = assert(page_of(folder(nil, RECIPE:gsub("{ 2, 4 }", nodes))))
+    check_elements(page)
+    return count(page, "<summary>Steps, ") .. count(page, "<summary>Charts, ")
+  end
+  expect.equal(folds "{ 2, 4 }", "00")
+  expect.equal(folds "{ 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 }", "11")
 end)
 
 test("a timeline has a row a lane, and every span says op, time and bytes", function()

@@ -1,4 +1,5 @@
 // Zooms timelines: buttons, Ctrl + wheel, the keys + - 0. Says what the span under the pointer is.
+// Opens what is folded when the page is printed.
 "use strict";
 const NEAREST = 128, NEAR = 8, CLOSE = 32;  // from the last two on, smaller labels show
 
@@ -35,6 +36,9 @@ function makeZoom(timeline) {
   timeline.querySelector("figcaption").append(tools);
 }
 
+addEventListener("beforeprint", () => {
+  for (const details of document.querySelectorAll("details")) details.open = true;
+});
 for (const timeline of document.querySelectorAll(".timeline")) {
   makeZoom(timeline);
   const output = timeline.querySelector("output");
