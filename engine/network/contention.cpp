@@ -100,6 +100,7 @@ class Meeting {
       ended.clear();
       if (next_begin <= next_end) take_begin();
     }
+    if (in_flight_ > 0) nearest(kInfinity);  // more bytes than a double can time
     return result();
   }
 
