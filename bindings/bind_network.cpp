@@ -51,12 +51,12 @@ NetworkOp op_of(lua_State* L, const Fields& op, int i) {
   result.start_ns = from_ms(op.number("start_ms", 0));
   result.priority = op.integer("priority", 0);
   if (op.has("after")) {
-    for (const json& before : op.at("after").value()) {
+    for (const json& before : op.value().at("after")) {
       result.after.push_back(before.get<size_t>() - 1);
     }
   }
   if (op.has("rank_start_ms")) {
-    for (const json& ms : op.at("rank_start_ms").value()) {
+    for (const json& ms : op.value().at("rank_start_ms")) {
       result.rank_start_ns.push_back(from_ms(ms.get<double>()));
     }
   }
@@ -110,7 +110,7 @@ int collectives(lua_State* L) {
   options.efficiency = spec.number("efficiency");
   options.keep_use = spec.flag("link_use", false);
   std::vector<NetworkOp> ops;
-  for (const json& op : spec.at("ops").value()) {
+  for (const json& op : values.at("ops")) {
     const int i = static_cast<int>(ops.size()) + 1;
     ops.push_back(op_of(L, Fields(op, fmt::format("ops[{}]", i)), i));
   }

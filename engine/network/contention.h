@@ -1,8 +1,11 @@
-// How long collectives take that meet on the links of a cluster. Values in, values out: ideal
-// fluid sharing (weighted max-min) of the same links and latencies as the closed forms, to which a
-// collective alone on the wire comes back within a nanosecond. A transfer first waits the latency of its
-// two links, then moves its bytes. What is not modelled: queues in a switch, congestion control, the
-// memory's and the copy engines' share of a device.
+// How long collectives take that meet on the links of a cluster. Values in, values out: ideal fluid
+// sharing (weighted max-min) of the same links and latencies as the closed forms, to which a
+// collective alone on the wire comes back within a nanosecond. A transfer first waits the latency
+// of its two links, then moves its bytes. What is not modelled: queues in a switch, congestion
+// control, a device's memory and copy engines.
+//
+// A direct all-to-all alone on the wire shares links by bytes, one beside others by the rule: with
+// pairs of different sizes, equal rates may leave the fullest link idle near the end.
 #pragma once
 
 #include <string>

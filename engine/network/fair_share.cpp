@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <numeric>
 
 namespace moe {
 namespace {
@@ -65,18 +66,24 @@ void FairShare::freeze(FlowGroup& group, double per_weight) {
 
 void FairShare::fill_level(std::vector<FlowGroup>& groups, int64_t level, const double* capacity) {
   start_level(groups, level);
+  open_.resize(links_.size());
+  std::iota(open_.begin(), open_.end(), 0);
   // Rounding must not let a later link be full before an earlier one.
   for (double reached = 0;;) {
     double least = kInfinity;
-    for (size_t l = 0; l < links_.size(); ++l) {
+    size_t num_open = 0;
+    for (const uint32_t l : open_) {
       const Link& link = links_[l];
+      if (link.waiting == 0) continue;
+      open_[num_open++] = l;
       const double rate = link.owners > 1 ? capacity[l] * efficiency_ : capacity[l];
-      per_weight_[l] = link.waiting > 0 ? (rate - link.used) / link.weight : kInfinity;
+      per_weight_[l] = (rate - link.used) / link.weight;
       least = std::min(least, per_weight_[l]);
     }
-    if (least == kInfinity) return;
+    open_.resize(num_open);
+    if (num_open == 0) return;
     reached = std::max(reached, least);
-    for (size_t l = 0; l < links_.size(); ++l) {
+    for (const uint32_t l : open_) {
       if (per_weight_[l] > reached * kTie) continue;
       for (uint32_t k = first_[l]; k < first_[l + 1]; ++k) {
         FlowGroup& group = groups[on_link_[k]];

@@ -47,6 +47,7 @@ class FairShare {
   double efficiency_;
   std::vector<Link> links_;
   std::vector<double> per_weight_;  // of a link: what is left by weight of who waits
+  std::vector<uint32_t> open_;      // links on which groups wait
   std::vector<int64_t> levels_;     // descending
   std::vector<uint32_t> first_;     // of a link in on_link_
   std::vector<uint32_t> on_link_;   // groups

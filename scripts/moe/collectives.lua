@@ -105,9 +105,9 @@ local function check_op(t, index, c, at)
   return op, matrix
 end
 
---- A list of { begin_ms, end_ms, rank_end_ms }, one an op. With link_use it has .link_use, a list of
---- { link = "nic_out", node, index, begin_ms, end_ms, bytes_per_s }; and .nodes_alike: node 1 then
---- stands for every node.
+--- A list of { begin_ms, end_ms, rank_end_ms }, one an op. With link_use it has .link_use, a list
+--- of { link = "nic_out", node, index, begin_ms, end_ms, bytes_per_s }; and .nodes_alike: node 1
+--- then stands for every node.
 function M.collectives(t)
   local at = errors.here()
   local c = schema.check(M.FIELDS, t, "moe.collectives", at)

@@ -29,7 +29,8 @@ NetworkOp pairwise(double bytes) {
 
 using Times = std::vector<Nanoseconds>;
 
-// The numbers of the next cases come from a flow simulator (ideal max-min sharing of the same links).
+// The numbers of the next cases come from a flow simulator (ideal max-min sharing of the same
+// links).
 
 TEST_CASE("collectives alone end as in the flow simulator") {
   CHECK(ends(run_collectives(eight_a_node(64), {all_to_all(kMiB)})) == Times{9'400'241});
