@@ -77,7 +77,8 @@ struct NetworkRun {
 /// Throws UserError naming the field ("ops[2].bytes[3][7]", from 0), the value and what is allowed:
 /// a matrix that is not N x N, bytes that are negative or not finite, counts below their least
 /// value, an efficiency outside (0, 1], a cluster that check() refuses.
-/// Memory grows with the square of the ranks only for a matrix whose pairs differ.
+/// Memory grows with the square of the ranks only where a matrix has pairs that differ, or ranks
+/// start apart.
 NetworkRun run_collectives(const Cluster& cluster, const std::vector<NetworkOp>& ops,
                            const NetworkOptions& options = {});
 

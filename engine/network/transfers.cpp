@@ -64,40 +64,40 @@ double Collective::delay_of(int64_t i, int64_t j) const {
       std::max(starts[static_cast<size_t>(i)], starts[static_cast<size_t>(j)]));
 }
 
-void Collective::add_pair(std::vector<Transfer>& all, int64_t i, int64_t j, int64_t count,
-                          double weight) const {
+void Collective::add_pair(std::vector<Transfer>& all, int64_t i, int64_t j, int64_t count) const {
   const double bytes = pair_bytes(i, j);
   if (bytes == 0) return;
   const Fabric::Path path = fabric_.path(i, j);
-  all.push_back({fabric_.latency_ns(path.far),
+  const double wait_ns = is_direct() ? delay_of(i, j) : 0;
+  all.push_back({wait_ns + fabric_.latency_ns(path.far),
                  path.out,
                  path.in,
-                 weight,
+                 1,
                  {bytes, static_cast<double>(count), static_cast<int32_t>(fabric_.seen(i)),
                   static_cast<int32_t>(fabric_.seen(j))}});
 }
 
-// As flows of their own; weights by channel where that is the rule.
+void Collective::add_sends(std::vector<Transfer>& all, int64_t i) const {
+  if (!fabric_.nodes_alike()) {
+    for (int64_t j = 0; j < fabric_.num_devices(); ++j) {
+      if (j != i) add_pair(all, i, j, 1);
+    }
+    return;
+  }
+  const int64_t per_node = fabric_.devices_per_node();
+  for (int64_t j = 0; j < per_node; ++j) {
+    if (j != i) add_pair(all, i, j, 1);
+    if (fabric_.nodes() > 1) add_pair(all, i, per_node + j, fabric_.nodes() - 1);
+  }
+}
+
 std::vector<Collective::Transfer> Collective::direct() const {
-  const int64_t n = fabric_.num_devices(), per_node = fabric_.devices_per_node();
   std::vector<Transfer> all;
   for (int64_t i = 0; i < fabric_.devices_seen(); ++i) {
     const size_t first = all.size();
-    double sends = 0;
-    if (fabric_.nodes_alike()) {
-      for (int64_t j = 0; j < per_node; ++j) {
-        if (j != i) add_pair(all, i, j, 1, 1);
-        if (fabric_.nodes() > 1) add_pair(all, i, per_node + j, fabric_.nodes() - 1, 1);
-      }
-    } else {
-      for (int64_t j = 0; j < n; ++j) {
-        if (j == i) continue;
-        const size_t before = all.size();
-        add_pair(all, i, j, 1, 1);
-        if (all.size() > before) all.back().delay_ns += delay_of(i, j);
-      }
-    }
+    add_sends(all, i);
     if (!by_channel_) continue;
+    double sends = 0;
     for (size_t t = first; t < all.size(); ++t) sends += all[t].flow.count;
     for (size_t t = first; t < all.size(); ++t) {
       all[t].weight = static_cast<double>(a2a_->channels) / sends;
@@ -107,10 +107,12 @@ std::vector<Collective::Transfer> Collective::direct() const {
 }
 
 std::vector<Collective::Transfer> Collective::round(int64_t k) const {
-  const double weight = by_channel_ ? static_cast<double>(a2a_->channels) : 1;
   std::vector<Transfer> all;
   for (int64_t i = 0; i < fabric_.devices_seen(); ++i) {
-    add_pair(all, i, (i + k) % fabric_.num_devices(), 1, weight);
+    add_pair(all, i, (i + k) % fabric_.num_devices(), 1);
+  }
+  for (Transfer& t : all) {
+    if (by_channel_) t.weight = static_cast<double>(a2a_->channels);
   }
   return all;
 }

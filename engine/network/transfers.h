@@ -59,8 +59,9 @@ class Collective {
   std::vector<Transfer> direct() const;
   std::vector<Transfer> round(int64_t k) const;
   std::vector<Transfer> ring_step() const;
-  void add_pair(std::vector<Transfer>& all, int64_t i, int64_t j, int64_t count,
-                double weight) const;
+  /// To rank j, and all that rank i sends; nothing where there are no bytes.
+  void add_pair(std::vector<Transfer>& all, int64_t i, int64_t j, int64_t count) const;
+  void add_sends(std::vector<Transfer>& all, int64_t i) const;
   void add_to_other_nodes(std::vector<Transfer>& all, int64_t node, double chunk) const;
   double delay_of(int64_t i, int64_t j) const;
   static void sort_into(std::vector<Transfer> all, Step& step);
