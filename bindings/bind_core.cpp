@@ -184,6 +184,7 @@ int open_core(lua_State* L) {
   open_handles(L);
   open_gate(L);
   open_calibrate(L);
+  open_network(L);
   lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
   lua_insert(L, -2);
   lua_setfield(L, -2, "moe.core");

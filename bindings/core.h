@@ -19,6 +19,8 @@ void open_plan(lua_State* L);
 void open_handles(lua_State* L);
 /// core.calibrate, core.nccl_log into the table on top (bind_calibrate.cpp).
 void open_calibrate(lua_State* L);
+/// core.collectives into the table on top (bind_network.cpp).
+void open_network(lua_State* L);
 /// The types of a gate's views (bind_gate.cpp).
 void open_gate(lua_State* L);
 

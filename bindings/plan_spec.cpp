@@ -98,9 +98,9 @@ std::shared_ptr<const ProfileCost> profile_of(lua_State* L, const Fields& cost,
   ProfileOptions options;
   options.ranks_beside = spec.num_ranks;
   const Cluster* link = cost.flag("link", false) ? &spec.cluster : nullptr;
-  return std::make_shared<ProfileCost>(std::move(cache), profile_key(options),
-                                       gate_measure(Host::of(L), box.gate, options), link,
-                                       spec.work);
+  return std::make_shared<ProfileCost>(
+      std::move(cache), profile_key(options), gate_measure(Host::of(L), box.gate, options), link,
+      spec.work, [n = spec.num_ranks] { return profile_handoff(n); });
 }
 
 // rows: { {bytes, us}, ... }

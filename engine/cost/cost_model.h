@@ -20,6 +20,9 @@ class CostModel {
   virtual ~CostModel() = default;
   /// How long the op takes alone; 0 for a view. Same answer for the same op signature, always.
   virtual Nanoseconds op_ns(const Graph& graph, OpId op) const = 0;
+  /// From the end of an op to the begin of an op on another lane that was waiting for it: what
+  /// waking that lane takes.
+  virtual Nanoseconds handoff_ns() const { return 0; }
   /// One line for results: the model, its source, and its own fit error where it has one.
   virtual std::string describe() const = 0;
 };
@@ -81,10 +84,13 @@ class ProfileCost : public CostModel {
  public:
   using Measure =
       std::function<std::vector<Nanoseconds>(const Graph&, OpId, const WorkContext& context)>;
+  using MeasureHandoff = std::function<std::vector<Nanoseconds>()>;
   /// key_prefix: what else decides a time: device, kernel set, threads, ranks beside, kernel build.
+  /// measure_handoff null: lanes wake each other in no time.
   ProfileCost(std::shared_ptr<ProfileCache> cache, std::string key_prefix, Measure measure,
-              const Cluster* link, WorkContext context);
+              const Cluster* link, WorkContext context, MeasureHandoff measure_handoff = nullptr);
   Nanoseconds op_ns(const Graph& graph, OpId op) const override;
+  Nanoseconds handoff_ns() const override;
   std::string describe() const override;
   /// Ops timed by this object (not found in the cache), and the time that took.
   int64_t num_measured() const { return num_measured_; }
@@ -93,6 +99,8 @@ class ProfileCost : public CostModel {
  private:
   /// The median of the op's samples: as seen before, from the cache, or measured now.
   Nanoseconds alone_ns(const Graph& graph, OpId op) const;
+  template <class F>
+  Nanoseconds median_of(const std::string& signature, const F& measure) const;
 
   std::shared_ptr<ProfileCache> cache_;
   std::string key_prefix_;
@@ -101,6 +109,7 @@ class ProfileCost : public CostModel {
   Cluster link_;
   WorkContext context_;
   WorkContext rounded_;  // context_ as keys have it
+  MeasureHandoff measure_handoff_;
   mutable std::map<std::string, Nanoseconds> seen_;
   mutable int64_t num_measured_ = 0;
   mutable Nanoseconds measuring_ns_ = 0;

@@ -9,21 +9,21 @@
 namespace moe {
 
 ProfileCost::ProfileCost(std::shared_ptr<ProfileCache> cache, std::string key_prefix,
-                         Measure measure, const Cluster* link, WorkContext context)
+                         Measure measure, const Cluster* link, WorkContext context,
+                         MeasureHandoff measure_handoff)
     : cache_(std::move(cache)),
       key_prefix_(std::move(key_prefix)),
       measure_(std::move(measure)),
       has_link_(link != nullptr),
       link_(link != nullptr ? *link : Cluster()),
       context_(context),
-      rounded_{.fill = std::round(context.fill * 1000) / 1000} {
+      rounded_{.fill = std::round(context.fill * 1000) / 1000},
+      measure_handoff_(std::move(measure_handoff)) {
   if (has_link_) check(link_);
 }
 
-Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op) const {
-  const bool follows = work_follows_fill(graph, op);
-  std::string signature = op_signature(graph, op);
-  if (follows) signature += fmt::format(" fill={:g}", rounded_.fill);
+template <class F>
+Nanoseconds ProfileCost::median_of(const std::string& signature, const F& measure) const {
   const auto known = seen_.find(signature);
   if (known != seen_.end()) return known->second;
   const std::string key = key_prefix_ + " | " + signature;
@@ -31,15 +31,25 @@ Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op) const {
   if (!samples) {
     using Clock = std::chrono::steady_clock;
     const Clock::time_point begin = Clock::now();
-    samples = measure_(graph, op, follows ? rounded_ : WorkContext{});
+    samples = measure();
     measuring_ns_ += std::chrono::nanoseconds(Clock::now() - begin).count();
     ++num_measured_;
-    MOE_CHECK(!samples->empty(), "no samples of op '{}'", graph.op(op).name);
+    MOE_CHECK(!samples->empty(), "no samples of '{}'", signature);
     cache_->store(key, *samples);
   }
-  const Nanoseconds middle = median(std::move(*samples));
-  seen_.emplace(std::move(signature), middle);
-  return middle;
+  return seen_.emplace(signature, median(std::move(*samples))).first->second;
+}
+
+Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op) const {
+  const bool follows = work_follows_fill(graph, op);
+  std::string signature = op_signature(graph, op);
+  if (follows) signature += fmt::format(" fill={:g}", rounded_.fill);
+  return median_of(signature,
+                   [&] { return measure_(graph, op, follows ? rounded_ : WorkContext{}); });
+}
+
+Nanoseconds ProfileCost::handoff_ns() const {
+  return measure_handoff_ ? median_of("handoff", measure_handoff_) : 0;
 }
 
 Nanoseconds ProfileCost::op_ns(const Graph& graph, OpId op) const {

@@ -32,7 +32,7 @@ class ProfileOperands {
   void* scratch() const { return scratch_.data(); }
 
   /// So much traffic pushes a line out of what one core gets of the caches.
-  static constexpr Bytes kFarBytes = 64 << 20;
+  static constexpr Bytes kFarBytes = 160 << 20;
 
  private:
   struct Copies {

@@ -10,8 +10,10 @@
 
 #include "engine/base/errors.h"
 #include "engine/comm/communicator.h"
+#include "engine/comm/emulated_link.h"
 #include "engine/exec/finite.h"
 #include "engine/exec/profile_operands.h"
+#include "engine/exec/sync.h"
 #include "engine/ops/kernel_call.h"
 
 namespace moe {
@@ -277,6 +279,51 @@ std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOp
                      def.name);
   }
   return profile_kernel(graph, op, options);
+}
+
+std::vector<Nanoseconds> profile_handoff(int64_t ranks_beside) {
+  constexpr uint32_t kRounds = 100, kWarmUpRounds = 10;
+  constexpr Nanoseconds kCompute = 200'000, kTransfer = 500'000;
+  const OpId computed(0), moved(1);
+  std::deque<Progress> progress;
+  for (int64_t r = 0; r < ranks_beside; ++r) progress.emplace_back(2);
+  std::vector<Nanoseconds> samples[2];  // of rank 0: compute to comm, comm to compute
+  const auto add = [&](size_t direction, int64_t rank, uint32_t round, Nanoseconds end) {
+    if (rank == 0 && round > kWarmUpRounds) samples[direction].push_back(clock_ns() - end);
+  };
+  const auto compute = [] {
+    const Nanoseconds until = clock_ns() + kCompute;
+    while (clock_ns() < until) {
+    }
+  };
+  const auto compute_lane = [&](int64_t rank) {
+    Progress& own = progress[static_cast<size_t>(rank)];
+    for (uint32_t round = 1; round <= kRounds; ++round) {
+      compute();
+      own.finish(computed, round, clock_ns(), true);
+      compute();
+      const Nanoseconds end = own.wait(moved, round);
+      add(1, rank, round, end);
+    }
+  };
+  const auto comm_lane = [&](int64_t rank) {
+    wake_promptly();
+    Progress& own = progress[static_cast<size_t>(rank)];
+    for (uint32_t round = 1; round <= kRounds; ++round) {
+      const Nanoseconds end = own.wait(computed, round);
+      add(0, rank, round, end);
+      wait_until_ns(clock_ns() + kTransfer);
+      own.finish(moved, round, clock_ns(), true);
+    }
+  };
+  {
+    const Beside lanes(2 * ranks_beside + 1, [&](int64_t thread) {
+      const int64_t rank = (thread - 1) / 2;
+      thread % 2 == 1 ? compute_lane(rank) : comm_lane(rank);
+    });
+  }
+  samples[0].insert(samples[0].end(), samples[1].begin(), samples[1].end());
+  return samples[0];
 }
 
 std::string profile_key(const ProfileOptions& options) {

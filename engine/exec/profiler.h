@@ -22,8 +22,13 @@ struct ProfileOptions {
 /// look for numbers that are not finite after it; at least min_samples. A gate that is not built in
 /// is timed as top_k. For a collective: the in-process time without a link and without waiting for
 /// the others, among ranks_beside ranks.
-/// Throws UserError for an op without a CPU kernel. Holds a few times 64 MiB a thread meanwhile.
+/// Throws UserError for an op without a CPU kernel. Holds a few times 160 MiB a thread meanwhile.
 std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOptions& options);
+
+/// Samples in ns of how long a lane that waits for another lane of its rank takes to wake, while
+/// ranks_beside ranks compute: half of them a comm lane woken beside compute, half a compute lane
+/// woken by its comm lane.
+std::vector<Nanoseconds> profile_handoff(int64_t ranks_beside);
 
 /// "<processor>; openblas 0.3.21 SkylakeX, cpu-v4, build 1f2e3d4c; threads=1 beside=2 checked":
 /// what a profile's key begins with;

@@ -6,23 +6,10 @@
 #include <vector>
 
 #include "engine/base/errors.h"
+#include "engine/network/fabric.h"
 
 namespace moe {
 namespace {
-
-/// The devices of a node fall into groups; a group's traffic to other nodes shares one port of
-/// bytes_per_s. With fewer NICs than devices a group shares a NIC; with more, a device has several.
-struct NodePorts {
-  int64_t groups;
-  int64_t devices_per_group;
-  double bytes_per_s;
-};
-
-NodePorts node_ports(const Cluster& cluster) {
-  const int64_t groups = std::min(cluster.nics_per_node, cluster.devices_per_node);
-  const double nics_per_group = static_cast<double>(cluster.nics_per_node / groups);
-  return {groups, cluster.devices_per_node / groups, cluster.nic.bytes_per_s * nics_per_group};
-}
 
 /// `load` bytes over one link and the link's traversal out and in. Requires: bytes_per_s > 0.
 double step_ns(double load, double bytes_per_s, Nanoseconds latency_ns) {

@@ -275,15 +275,16 @@ Graph RangeCutter::result(std::span<const CutRange> ranges,
 Nanoseconds pipeline_ns(const Graph& graph, std::span<const OpId> ops, const CostModel& cost) {
   std::map<TensorId, size_t> maker;
   std::map<LaneKind, size_t> last;  // event of each lane kind
-  Events events(ops.size(), 1);
+  Events events(ops.size(), 1, cost.handoff_ns());
   Nanoseconds end = 0;
   for (size_t i = 0; i < ops.size(); ++i) {
     const Op& op = graph.op(ops[i]);
     const LaneKind lane = graph.def(op).lane;
     const auto waits = [&](auto&& wait_for) {
-      if (const auto at = last.find(lane); at != last.end()) wait_for(at->second);
+      if (const auto at = last.find(lane); at != last.end()) wait_for(at->second, true);
       for (const TensorId t : op.inputs) {
-        if (const auto at = maker.find(t); at != maker.end()) wait_for(at->second);
+        const auto at = maker.find(t);
+        if (at != maker.end()) wait_for(at->second, graph.def(ops[at->second]).lane == lane);
       }
     };
     events.run(

@@ -140,7 +140,8 @@ Nanoseconds step_ns(const Graph& graph, const Schedule& schedule, const CostMode
       replay({.graph = graph,
               .schedule = schedule,
               .orders = orders,
-              .duration_ns = [&](OpId op, int32_t) { return cost.op_ns(graph, op); }});
+              .duration_ns = [&](OpId op, int32_t) { return cost.op_ns(graph, op); },
+              .handoff_ns = cost.handoff_ns()});
   Nanoseconds end = 0;
   for (const Span& span : timeline.spans) end = std::max(end, span.end);
   return end;

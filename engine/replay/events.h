@@ -15,24 +15,35 @@ namespace moe {
 
 class Events {
  public:
-  Events(size_t count, size_t ranks)
-      : ranks_(ranks), ends_(count * ranks), posts_(ranks), durations_(ranks) {}
+  /// handoff_ns: how long a lane that waits for an event of another lane takes to wake.
+  Events(size_t count, size_t ranks, Nanoseconds handoff_ns = 0)
+      : ranks_(ranks),
+        handoff_ns_(handoff_ns),
+        ends_(count * ranks),
+        posts_(ranks),
+        others_(ranks),
+        durations_(ranks) {}
 
   /// When a rank was ready for an event, began it and ended it.
   struct Times {
     Nanoseconds post, begin, end;
   };
 
-  /// Runs event number `event`: waits(f) calls f(number) for every event that it waits for,
-  /// duration(rank) is how long it takes. done(rank, times) is called for each rank.
+  /// Runs event number `event`: waits(f) calls f(number, same_lane) for every event that it waits
+  /// for, duration(rank) is how long it takes. done(rank, times) is called for each rank.
   template <class Waits, class Duration, class Done>
   void run(size_t event, bool together, Waits&& waits, Duration&& duration, Done&& done) {
     std::fill(posts_.begin(), posts_.end(), 0);
-    waits([&](size_t before) {
+    std::fill(others_.begin(), others_.end(), 0);
+    waits([&](size_t before, bool same_lane) {
+      std::vector<Nanoseconds>& latest = same_lane ? posts_ : others_;
       const Nanoseconds* const ends = &ends_[before * ranks_];
-      for (size_t r = 0; r < ranks_; ++r) posts_[r] = std::max(posts_[r], ends[r]);
+      for (size_t r = 0; r < ranks_; ++r) latest[r] = std::max(latest[r], ends[r]);
     });
-    for (size_t r = 0; r < ranks_; ++r) durations_[r] = duration(r);
+    for (size_t r = 0; r < ranks_; ++r) {
+      if (others_[r] > posts_[r]) posts_[r] = others_[r] + handoff_ns_;
+      durations_[r] = duration(r);
+    }
     if (together) {
       const Nanoseconds slowest = *std::max_element(durations_.begin(), durations_.end());
       const Nanoseconds last = *std::max_element(posts_.begin(), posts_.end());
@@ -55,8 +66,10 @@ class Events {
   }
 
   size_t ranks_;
-  std::vector<Nanoseconds> ends_;               // by event * ranks + rank
-  std::vector<Nanoseconds> posts_, durations_;  // of the event that runs, by rank
+  Nanoseconds handoff_ns_;
+  std::vector<Nanoseconds> ends_;  // by event * ranks + rank
+  // Of the event that runs, by rank: when its own lane is free, when what it waits for on others is.
+  std::vector<Nanoseconds> posts_, others_, durations_;
 };
 
 }  // namespace moe

@@ -33,14 +33,16 @@ Timeline replay(const ReplayInput& input) {
   const std::vector<LaneId> lanes = lanes_of(input);
   const Precedence edges(input.graph, input.schedule, &input.orders);
   const auto ranks = static_cast<size_t>(input.num_ranks);
-  Events events(input.graph.num_ops(), ranks);
+  Events events(input.graph.num_ops(), ranks, input.handoff_ns);
   Timeline timeline;
   timeline.num_ranks = input.num_ranks;
   timeline.spans.reserve(lanes.size() * ranks);
   for (const OpId op : edges.order(input.graph, input.schedule)) {
     const Bytes bytes = input.bytes ? input.bytes(op) : 0;
     const auto waits = [&](auto&& wait_for) {
-      for (const OpId before : edges.deps.preds[op.index()]) wait_for(before.index());
+      for (const OpId before : edges.deps.preds[op.index()]) {
+        wait_for(before.index(), lanes[before.index()] == lanes[op.index()]);
+      }
     };
     const auto duration = [&](size_t rank) {
       const Nanoseconds ns = input.duration_ns(op, static_cast<int32_t>(rank));

@@ -23,6 +23,8 @@ struct ReplayInput {
   std::function<Nanoseconds(OpId, int32_t rank)> duration_ns;
   /// What a rank sends in an op, for the spans; null: nothing.
   std::function<Bytes(OpId)> bytes = nullptr;
+  /// CostModel::handoff_ns.
+  Nanoseconds handoff_ns = 0;
 };
 
 /// Requires: legal orders (check_legal); orders that deadlock are a RunError naming the cycle.

@@ -16,7 +16,8 @@ class Simulator : public Executor {
                 .schedule = plan.schedule,
                 .orders = plan.orders,
                 .duration_ns = [&](OpId op, int32_t) { return cost.op_ns(plan.graph, op); },
-                .bytes = [&](OpId op) { return wire_bytes(plan.graph, op, plan.spec.work); }}));
+                .bytes = [&](OpId op) { return wire_bytes(plan.graph, op, plan.spec.work); },
+                .handoff_ns = cost.handoff_ns()}));
     result.metrics.push_back(metrics(plan.graph, result.timelines.front()));
     result.peak_bytes = plan.memory.peak_bytes();
     result.executed = {plan.orders.lanes};

@@ -18,27 +18,32 @@ local CASES = {
   { "long", "random", 2, 5e7 }, { "long", "switch", 2, 1e8 }, { "deep", "random", 2, 2e8 },
   { "deep", "random", 2, 1e8 }, { "deep", "random", 2, 5e7 }, { "deep", "bpr", 2, 1e8 },
 }
-local STEPS = 12
+local STEPS, EXPERTS = 12, 4
 
 local function model_of(name, gate, fill)
-  local m = { name = name, vocab = 256, experts = 4, gate = gate, fill = fill }
+  local m = { name = name, vocab = 256, experts = EXPERTS, gate = gate, fill = fill }
   for key, value in pairs(MODELS[name]) do m[key] = value end
   return moe.model.gpt2_moe(m)
 end
 
--- Share of the slots that held a token in the steps of a recorded run.
+-- Share of the slots that held a token at the experts of the busiest rank, for whom all wait, over
+-- the steps of a recorded run.
 local function recorded_fill(name, gate, ranks)
   local r = moe.train { model = model_of(name, gate), ranks = ranks, steps = STEPS,
     system = moe.system "raf" {}, optimizer = { lr = 0.02 } }
-  local tokens = MODELS[name].seq * MODELS[name].batch_per_device
-  local kept, slots = 0, 0
+  local sum, n = 0, 0
   for _, layers in ipairs(r.moe) do
     for _, layer in ipairs(layers) do
-      kept = kept + ranks * tokens - layer.dropped
-      slots = slots + ranks * 4 * layer.capacity
+      local rows, busiest = {}, 0
+      for i, count in ipairs(layer.counts) do
+        local owner = math.floor((i - 1) % EXPERTS * ranks / EXPERTS)
+        rows[owner] = (rows[owner] or 0) + count
+        busiest = math.max(busiest, rows[owner])
+      end
+      sum, n = sum + busiest / (EXPERTS * layer.capacity), n + 1
     end
   end
-  return kept / slots
+  return sum / n
 end
 
 local function median(list)

@@ -42,7 +42,7 @@ M.FIELDS = {
   nodes = { type = "integer", lo = 1, hi = 65536, required = true, doc = "number of nodes" },
   devices_per_node = { type = "integer", lo = 1, hi = 1024, required = true,
     doc = "devices of a node" },
-  device = { type = M.DEVICE, required = true, doc = "rates of a device" },
+  device = { type = M.DEVICE, doc = "rates of a device; moe.collectives needs none" },
   intra = { type = M.LINK, doc = "between devices of a node" },
   nic = { type = M.LINK, doc = "between nodes" },
   nics_per_node = { type = "integer", lo = 1, hi = 1024, default = 1 },
@@ -69,10 +69,12 @@ end
 local function resolve(t, path, at, ends)
   local assumed = schema.collector(path, "cluster", ends)
   local c = schema.check(M.FIELDS, t, path, at, assumed)
-  local d = path .. ".device"
-  achieve(c.device, "gemm_flops_per_s", "peak_gemm_flops_per_s", "gemm_efficiency", d, at)
-  achieve(c.device, "memory_bytes_per_s", "peak_memory_bytes_per_s", "memory_efficiency", d, at)
-  c.device.vector_flops_per_s = c.device.vector_flops_per_s or c.device.gemm_flops_per_s
+  if c.device then
+    local d = path .. ".device"
+    achieve(c.device, "gemm_flops_per_s", "peak_gemm_flops_per_s", "gemm_efficiency", d, at)
+    achieve(c.device, "memory_bytes_per_s", "peak_memory_bytes_per_s", "memory_efficiency", d, at)
+    c.device.vector_flops_per_s = c.device.vector_flops_per_s or c.device.gemm_flops_per_s
+  end
   for _, name in ipairs { "intra", "nic" } do
     if c[name] then
       achieve(c[name], "bytes_per_s", "peak_bytes_per_s", "efficiency", path .. "." .. name, at)
@@ -118,11 +120,25 @@ for _, name in ipairs(M.files) do constructors[name] = named(name) end
 --- moe.cluster.<name>: functions of { nodes = n, and what is to differ }; custom takes all fields.
 M.constructors = schema.namespace("moe.cluster", "cluster", constructors)
 
---- What the core takes of a cluster.
-function M.plain(cluster)
+local function fields_of(cluster)
   local out = {}
   for key in pairs(M.FIELDS) do out[key] = cluster[key] end
   return out
+end
+
+--- What the core takes of a cluster.
+function M.plain(cluster)
+  if not cluster.device then
+    errors.user(cluster.path .. ".device: is missing; a plan needs the rates of a device",
+      cluster.at)
+  end
+  return fields_of(cluster)
+end
+
+--- What the core takes of a cluster where only its links matter.
+function M.links(cluster)
+  return schema.merged(fields_of(cluster), { device = { gemm_flops_per_s = 0,
+    vector_flops_per_s = 0, memory_bytes_per_s = 0 } })
 end
 
 return M

@@ -4,6 +4,7 @@ local calibrate = require "moe.calibrate"
 local choice = require "moe.choice"
 local claims = require "moe.claims"
 local cluster = require "moe.cluster"
+local collectives = require "moe.collectives"
 local comm_tables = require "moe.comm_tables"
 local core = require "moe.core"
 local errors = require "moe.errors"
@@ -24,6 +25,7 @@ local moe = {
   best = choice.best,
   claim = claims.claim,
   cluster = cluster.constructors,
+  collectives = collectives.collectives,
   experiment = experiment.experiment,
   fallback = choice.fallback,
   machine = machine.machine,
@@ -77,5 +79,4 @@ function moe._main(mode, argument)
   for _, e in ipairs(value ~= nil and experiments_of(value) or {}) do experiment.run(e) end
 end
 
-return schema.namespace("moe", "name", moe, { collectives = true, pipemoe = true,
-  prophet = true })
+return schema.namespace("moe", "name", moe, { pipemoe = true, prophet = true })

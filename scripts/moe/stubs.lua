@@ -2,6 +2,7 @@
 -- > moe.lua`, in a folder that the editor's workspace.library names.
 local claims = require "moe.claims"
 local cluster = require "moe.cluster"
+local collectives = require "moe.collectives"
 local comm_tables = require "moe.comm_tables"
 local core = require "moe.core"
 local experiment = require "moe.experiment"
@@ -152,6 +153,9 @@ local function field_classes(out)
   class(out, "moe.Optimizer", target.OPTIMIZER)
   class(out, "moe.AllReduce", system.REDUCE)
   class(out, "moe.Collectives", comm_tables.FIELDS)
+  class(out, "moe.AllToAllOp", collectives.OPS.all_to_all)
+  class(out, "moe.AllReduceOp", collectives.OPS.all_reduce)
+  class(out, "moe.CollectivesFields", collectives.FIELDS)
   class(out, "moe.SystemFields", system.FIELDS)
   class(out, "moe.RunFields", train.RUN)
   class(out, "moe.CpuRunFields", experiment.CPU)
@@ -179,6 +183,8 @@ end
 local function constructors(out)
   constructor(out, "assumed", "moe.AssumedFields", "moe.Assumed")
   constructor(out, "claim", "moe.ClaimFields", "moe.Claim")
+  constructor(out, "collectives", "moe.CollectivesFields",
+    "{ begin_ms: number, end_ms: number, rank_end_ms: number[] }[]")
   constructor(out, "experiment", "moe.ExperimentFields", "moe.Experiment")
   constructor(out, "model.gpt2_moe", "moe.ModelFields", "moe.Model")
   constructor(out, "model.lancet", "moe.LancetFields", "moe.Model|false")

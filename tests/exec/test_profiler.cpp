@@ -253,5 +253,13 @@ TEST_CASE("a profile's key tells the kernels and the company apart") {
   CHECK(profile_key({.ranks_beside = 2}) != profile_key({.ranks_beside = 1}));
 }
 
+TEST_CASE("waking a lane is sampled in both directions and takes some time") {
+  std::vector<Nanoseconds> samples = profile_handoff(2);
+  CHECK(samples.size() == 180);
+  std::sort(samples.begin(), samples.end());
+  CHECK(samples.front() >= 0);
+  CHECK(samples[90] > 100);  // a look at a variable costs as much
+}
+
 }  // namespace
 }  // namespace moe

@@ -358,5 +358,49 @@ TEST_CASE("an op that stands in no lane, or in two, is a bug") {
   CHECK_THROWS_AS(p.run(), InternalError);
 }
 
+TEST_CASE("a lane that waits for another one pays for waking, one that is busy does not") {
+  Program p;
+  const auto add = [&](const char* kind, const char* name, std::vector<TensorId> inputs,
+                       Nanoseconds ns) {
+    const OpId op = p.graph.add_op(kind, name, std::move(inputs));
+    p.durations.push_back(ns);
+    return p.graph.out(op);
+  };
+  const TensorId a = add("compute", "a", {}, 10);
+  const TensorId sent = add("all_to_all", "sent", {a}, 20);  // waits: begins at 10 + 3
+  add("compute", "short", {}, 5);
+  const TensorId b = add("compute", "b", {sent}, 10);  // waits: begins at 33 + 3
+  add("all_to_all", "next", {a}, 7);                   // its lane was busy until 33
+  add("compute", "c", {b}, 1);                         // the same lane, no waking
+  p.schedule = default_schedule(p.graph);
+  p.orders = lane_orders(p.graph, p.schedule);
+  ReplayInput input = p.input();
+  input.handoff_ns = 3;
+  std::map<std::string, Span> spans;
+  for (const Span& span : replay(input).spans) spans[p.graph.op(span.op).name] = span;
+  CHECK(spans["sent"].begin == 13);
+  CHECK(spans["short"].begin == 10);
+  CHECK(spans["b"].begin == 36);
+  CHECK(spans["next"].begin == 33);
+  CHECK(spans["c"].begin == 46);
+}
+
+TEST_CASE("waking lanes never makes a step shorter, and no more longer than once an op") {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    const Program p = random_program(seed, 30, 2);
+    ReplayInput input = p.input();
+    const auto end_of = [](const Timeline& timeline) {
+      Nanoseconds end = 0;
+      for (const Span& span : timeline.spans) end = std::max(end, span.end);
+      return end;
+    };
+    const Nanoseconds without = end_of(replay(input));
+    input.handoff_ns = 4;
+    const Nanoseconds with = end_of(replay(input));
+    CHECK(with >= without);
+    CHECK(with <= without + 30 * 4);
+  }
+}
+
 }  // namespace
 }  // namespace moe

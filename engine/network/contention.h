@@ -1,0 +1,85 @@
+// How long collectives take that meet on the links of a cluster. Values in, values out: ideal fluid
+// sharing (weighted max-min) of the same links and latencies as the closed forms, to which a
+// collective alone on the wire comes back within a nanosecond. A transfer first waits the latency
+// of its two links, then moves its bytes. What is not modelled: queues in a switch, congestion
+// control, a device's memory and copy engines.
+//
+// A direct all-to-all alone on the wire shares links by bytes, one beside others by the rule: with
+// pairs of different sizes, equal rates may leave the fullest link idle near the end.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "engine/network/link_clock.h"
+
+namespace moe {
+
+/// direct: all pairs at once. pairwise: N-1 rounds, in round k device i sends to i+k; a round ends
+/// with its slowest pair.
+enum class AllToAllAlgorithm { kDirect, kPairwise };
+
+/// Starts up (Cluster::a2a_base_ns, a2a_per_peer_ns), then moves.
+struct AllToAll {
+  double bytes_per_pair = 0;
+  /// N rows of N, from i to j at [i * N + j], instead of bytes_per_pair; empty: not given. The
+  /// diagonal is free.
+  std::vector<double> bytes;
+  AllToAllAlgorithm algorithm = AllToAllAlgorithm::kDirect;
+  /// For Share::kPerChannel: of each device, shared by its sends.
+  int64_t channels = 1;
+};
+
+/// Rings in rank order as all_reduce_ns() has them: 2 (N-1) dependent steps; a step ends with its
+/// slowest link. rings: 0 for one a NIC.
+struct AllReduce {
+  double bytes = 0;
+  int64_t rings = 0;
+};
+
+struct NetworkOp {
+  std::variant<AllToAll, AllReduce> what;
+  /// Earlier ops, by index; it starts when the last of them ended and start_ns have passed.
+  std::vector<size_t> after;
+  Nanoseconds start_ns = 0;
+  /// Later by this much, by rank; empty: none. A pair moves when both ranks are there; algorithms
+  /// in rounds or steps wait for all.
+  std::vector<Nanoseconds> rank_start_ns;
+  int64_t priority = 0;  // higher first; for Share::kStrictPriority
+};
+
+struct NetworkOptions {
+  Share share = Share::kPerFlow;
+  /// The part of a link's rate that is left while flows of two or more collectives move on it. An
+  /// assumption: 1 is ideal sharing; Lina (ATC 2023, section 2) sees all-to-alls beside all-reduces
+  /// slowed by more (x1.83 at the median, x4.14 at worst) than even sharing explains (x2 at most).
+  double efficiency = 1;
+  bool keep_use = false;
+};
+
+struct NetworkTimes {
+  Nanoseconds begin_ns = 0;
+  Nanoseconds end_ns = 0;
+  /// When the last transfer from or to the rank ended.
+  std::vector<Nanoseconds> rank_end_ns;
+};
+
+struct NetworkRun {
+  std::vector<NetworkTimes> ops;
+  int64_t num_events = 0;
+  /// Where all nodes do the same one node's links stand for all; then links and use are of node 0.
+  bool nodes_alike = false;
+  std::vector<LinkName> links;
+  std::vector<LinkUse> use;  // with keep_use
+};
+
+/// Throws UserError naming the field ("ops[2].bytes[3][7]", from 0), the value and what is allowed:
+/// a matrix that is not N x N, bytes that are negative or not finite, counts below their least
+/// value, an efficiency outside (0, 1], a cluster that check() refuses.
+/// Memory grows with the square of the ranks only where a matrix has pairs that differ, or ranks
+/// start apart.
+NetworkRun run_collectives(const Cluster& cluster, const std::vector<NetworkOp>& ops,
+                           const NetworkOptions& options = {});
+
+}  // namespace moe

@@ -1,0 +1,116 @@
+// Flows in progress on links, and when the next one ends: a fluid model. Between two events (flows
+// begin, a flow ends) all rates are constant; at an event only the part of the links that it
+// touches is shared anew. Flows that cross the same links with the same weight are one stream, so
+// an event costs streams and links, not pairs of ranks.
+//
+// Invariants: a flow ends when exactly its bytes have moved; no link carries more than its rate.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/network/fabric.h"
+#include "engine/network/fair_share.h"
+
+namespace moe {
+
+/// How links are shared where collectives meet. A flow's weight:
+///   kPerFlow         1: whoever has more flows gets more
+///   kPerChannel      its collective's: a ring is a channel; a sender's channels serve its flows
+///   kPerCollective   1 / the unfinished flows of its collective on the fuller one of its links, so
+///                    that collectives share a link evenly however they are cut
+///   kStrictPriority  1 within a priority; lower priorities get what higher ones leave
+enum class Share { kPerFlow, kPerChannel, kPerCollective, kStrictPriority };
+/// Throws UserError with the nearest name.
+Share share_named(const std::string& name);
+
+/// `count` flows of as many bytes each, which nothing distinguishes.
+struct Flow {
+  double bytes = 0;
+  double count = 1;
+  int32_t source = 0;  // devices, for the caller
+  int32_t destination = 0;
+};
+
+/// Flows that cross the same links with the same weight, in ascending order of bytes.
+struct Stream {
+  uint32_t out = 0;
+  uint32_t in = 0;
+  double weight = 1;
+  std::span<const Flow> flows;
+  /// Links are shared by bytes: a flow counts as so many flows of one byte. Such streams all begin
+  /// at once and have their links for themselves until the last one ends. All that would end
+  /// together then ends together, and what is left keeps its rate.
+  bool by_bytes = false;
+};
+
+struct Ended {
+  uint32_t owner;
+  const Flow* flow;
+};
+
+/// A link carries so much from begin to end.
+struct LinkUse {
+  uint32_t link = 0;
+  double begin_ns = 0;
+  double end_ns = 0;
+  double bytes_per_s = 0;
+};
+
+class LinkClock {
+ public:
+  /// keep_use: use() is recorded. The fabric outlives the clock.
+  LinkClock(const Fabric& fabric, Share share, double efficiency, bool keep_use);
+
+  /// The flows of the streams begin to move now; they outlive their end.
+  void add(uint32_t owner, int64_t priority, std::span<const Stream> streams);
+  /// When the next flow ends; infinity without flows.
+  double next_end_ns();
+  /// Moves to `ns`, not before now_ns() and not beyond next_end_ns(). Appends what ends.
+  void advance(double ns, std::vector<Ended>& ended);
+  double now_ns() const { return now_ns_; }
+
+  /// Ascending by begin for each link; idle times are left out.
+  const std::vector<LinkUse>& use() const { return use_; }
+
+ private:
+  struct Moving {
+    const Flow* next;
+    const Flow* last;
+    double moved = 0;  // bytes of each unfinished flow
+    double next_end_ns = 0;
+  };
+  struct Part {
+    LinkPart links;
+    std::vector<Moving> moving;
+    std::vector<FlowGroup> groups;  // of the same index
+    FairShare sharing;
+    double since_ns = 0;
+    double next_end_ns = 0;
+    bool by_bytes = false;
+    bool changed = false;  // has to be shared anew
+    bool regroup = false;  // groups came or went
+  };
+
+  void settle(Part& part);
+  void look_ahead(Part& part);
+  void weigh_per_collective(Part& part);
+  void progress(Part& part);
+  void take_ended(Part& part, double limit_ns, std::vector<Ended>& ended);
+  void record(const Part& part);
+
+  const Fabric& fabric_;
+  Share share_;
+  bool keep_use_;
+  double now_ns_ = 0;
+  std::vector<Part> parts_;
+  std::vector<uint32_t> part_of_;  // link
+  std::vector<double> crowd_;      // scratch, by link of a part
+  std::vector<double> load_;       // scratch, by link of a part
+  std::vector<LinkUse> open_;      // by link
+  std::vector<LinkUse> use_;
+};
+
+}  // namespace moe

@@ -1,0 +1,80 @@
+// A collective as steps of transfers on a fabric: the next step begins when every transfer of the
+// last one has ended.
+#pragma once
+
+#include <tuple>
+#include <vector>
+
+#include "engine/network/contention.h"
+
+namespace moe {
+
+/// Streams [first, last) of a step, which begin to move `delay_ns` after the step.
+struct Wave {
+  double delay_ns = 0;
+  size_t first = 0;
+  size_t last = 0;
+};
+
+struct Step {
+  std::vector<Flow> flows;  // devices as the fabric sees them
+  std::vector<Stream> streams;
+  std::vector<Wave> waves;
+};
+
+/// Every pair of different devices exchanges the same number of bytes.
+bool is_even(const AllToAll& a2a, int64_t num_devices);
+/// Transfers of an op are the same seen from every node.
+bool is_alike(const NetworkOp& op, int64_t num_devices);
+
+class Collective {
+ public:
+  /// The cluster's start-up and NICs, the fabric and the op outlive it.
+  Collective(const Cluster& cluster, const Fabric& fabric, const NetworkOp& op, Share share);
+
+  int64_t num_steps() const { return num_steps_; }
+  /// From the op's begin to its first step.
+  double start_up_ns() const { return start_up_ns_; }
+  /// Makes step k in `step`, which is that of k-1 (k > 0) or new. alone: nothing else moves until
+  /// it ends; then a direct all-to-all shares links by bytes, which keeps the fullest link busy to
+  /// the end, as the closed form has it, and costs an event a link, not a pair.
+  void make_step(int64_t k, bool alone, Step& step) const;
+  /// An upper bound of what a direct all-to-all of ranks that start together takes alone; infinity
+  /// for all else.
+  double alone_ns() const;
+
+ private:
+  /// A transfer before transfers are sorted into streams.
+  struct Transfer {
+    double delay_ns;
+    uint32_t out, in;
+    double weight;
+    Flow flow;
+    /// What makes a stream, and its bytes.
+    auto key() const { return std::tie(delay_ns, out, in, weight, flow.bytes); }
+  };
+
+  bool is_direct() const;
+  double pair_bytes(int64_t i, int64_t j) const;
+  std::vector<Transfer> direct() const;
+  std::vector<Transfer> round(int64_t k) const;
+  std::vector<Transfer> ring_step() const;
+  /// To rank j, and all that rank i sends; nothing where there are no bytes.
+  void add_pair(std::vector<Transfer>& all, int64_t i, int64_t j, int64_t count) const;
+  void add_sends(std::vector<Transfer>& all, int64_t i) const;
+  void add_to_other_nodes(std::vector<Transfer>& all, int64_t node, double chunk) const;
+  double delay_of(int64_t i, int64_t j) const;
+  static void sort_into(std::vector<Transfer> all, Step& step);
+
+  const Fabric& fabric_;
+  const NetworkOp& op_;
+  const AllToAll* a2a_;
+  bool even_ = false;
+  bool by_channel_;
+  int64_t num_steps_ = 0;
+  double latest_ns_ = 0;  // of the ranks' starts
+  int64_t num_rings_ = 0, ring_groups_ = 0;
+  double start_up_ns_ = 0;
+};
+
+}  // namespace moe
