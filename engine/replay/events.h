@@ -68,7 +68,7 @@ class Events {
   size_t ranks_;
   Nanoseconds handoff_ns_;
   std::vector<Nanoseconds> ends_;  // by event * ranks + rank
-  // Of the event that runs, by rank: when its own lane is free, when what it waits for on others is.
+  // Of the event that runs, by rank: when its lane is free, and when what it waits for on others.
   std::vector<Nanoseconds> posts_, others_, durations_;
 };
 
