@@ -1,6 +1,7 @@
 #include "engine/exec/profile_operands.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -151,6 +152,27 @@ ProfileOperands::ProfileOperands(const Graph& graph, OpId op, const WorkContext&
   }
   lay_out(graph, op);
   fill_inputs(graph, op, context);
+  take_turns(graph, graph.op(op));
+}
+
+void ProfileOperands::take_turns(const Graph& graph, const Op& op) {
+  const OpDef& def = graph.def(op);
+  if (!op.attrs.contains("share") || def.axes == nullptr || def.begins.size() != 1) return;
+  const BeginInput& begin = def.begins[0];
+  const auto b = static_cast<size_t>(begin.input), e = static_cast<size_t>(begin.of_input);
+  const std::vector<AxisTuple> ways = def.axes(graph, op);
+  const bool rows_in = !ways.empty() && ways[0].inputs[0] == kRows;
+  if (!rows_in || b >= op.inputs.size() || !op.inputs[b].valid()) return;
+  const Shape& x = graph.tensor(op.inputs[0]).shape;
+  const int64_t rows = *static_cast<const int32_t*>(static_cast<void*>(input_copies_[e].first));
+  const auto parts = std::llround(1 / attr_double(op, "share", 1));
+  if (rows == 0) return;
+  turns_ = Turns{b,
+                 e,
+                 num_elements(graph.tensor(op.inputs[e]).shape),
+                 rows,
+                 std::max<int64_t>(1, std::min<int64_t>(parts, x[x.size() - 2] / rows)),
+                 std::max<int64_t>(1, output_copies_[0].count)};
 }
 
 void ProfileOperands::join(const Graph& graph, const Op& op) {
@@ -227,6 +249,13 @@ void ProfileOperands::next() {
   }
   for (const Joined& joined : joined_) {
     inputs_[joined.input] = static_cast<std::byte*>(outputs_[joined.output]) + joined.offset;
+  }
+  if (turns_) {
+    const int64_t part = call_ / turns_->calls_a_part % turns_->num_parts;
+    std::fill_n(static_cast<int32_t*>(inputs_[turns_->begin]), turns_->num_tallies,
+                static_cast<int32_t>(part * turns_->rows));
+    std::fill_n(static_cast<int32_t*>(inputs_[turns_->end]), turns_->num_tallies,
+                static_cast<int32_t>((part + 1) * turns_->rows));
   }
   for (const Overwritten& o : overwritten_) {
     std::memcpy(inputs_[o.input], o.pristine.data(), static_cast<size_t>(o.pristine.size()));

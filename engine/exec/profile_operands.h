@@ -9,6 +9,7 @@
 // Not here: threads and clocks (profiler.h).
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -53,7 +54,15 @@ class ProfileOperands {
     Bytes offset;
   };
 
+  /// Of one part of a cut along rows: calls take turns at the parts' rows, which all lie in one
+  /// tensor, so that a call's rows are as cold as in a step.
+  struct Turns {
+    size_t begin, end;  // inputs
+    int64_t num_tallies, rows, num_parts, calls_a_part;
+  };
+
   void join(const Graph& graph, const Op& op);
+  void take_turns(const Graph& graph, const Op& op);
   void lay_out(const Graph& graph, OpId op);
   void fill_inputs(const Graph& graph, OpId op, const WorkContext& context);
 
@@ -61,6 +70,7 @@ class ProfileOperands {
   std::vector<Joined> joined_;
   std::vector<int> taken_over_;  // by output: the input it lies on, -1 none
   std::vector<Overwritten> overwritten_;
+  std::optional<Turns> turns_;
   std::vector<void*> inputs_, outputs_;
   Storage operands_{0}, scratch_{0};
   int64_t call_ = 0;

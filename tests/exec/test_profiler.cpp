@@ -253,6 +253,33 @@ TEST_CASE("a profile's key tells the kernels and the company apart") {
   CHECK(profile_key({.ranks_beside = 2}) != profile_key({.ranks_beside = 1}));
 }
 
+TEST_CASE("calls of a part take turns at the rows of all parts, which never leave the capacity") {
+  Graph graph(op_table());
+  const auto rows = [&](const char* name, Shape shape, DType dtype, TensorKind kind) {
+    return graph.add_tensor({name, std::move(shape), dtype, kind});
+  };
+  const TensorId x = rows("x", {2, 2, 40, 8}, DType::kF32, TensorKind::kInput);
+  const TensorId w = rows("w", {2, 16, 8}, DType::kF32, TensorKind::kParam);
+  const TensorId end = rows("end", {2, 2}, DType::kI32, TensorKind::kInput);
+  const TensorId begin = rows("begin", {2, 2}, DType::kI32, TensorKind::kInput);
+  const OpId part = graph.add_op("expert_linear", "part", {x, w, TensorId(), end, begin},
+                                 {{"rows", std::string("used")}, {"share", 0.25}});
+  ProfileOperands operands(graph, part, {.fill = 0.8});
+  std::set<std::pair<int32_t, int32_t>> seen;
+  for (int call = 0; call < 1000; ++call) {
+    operands.next();
+    const auto* from = static_cast<const int32_t*>(operands.inputs()[4]);
+    const auto* to = static_cast<const int32_t*>(operands.inputs()[3]);
+    for (int i = 1; i < 4; ++i) {
+      REQUIRE(from[i] == from[0]);
+      REQUIRE(to[i] == to[0]);
+    }
+    seen.insert({from[0], to[0]});
+  }
+  using Rows = std::set<std::pair<int32_t, int32_t>>;
+  CHECK(seen == Rows{{0, 8}, {8, 16}, {16, 24}, {24, 32}});
+}
+
 TEST_CASE("waking a lane is sampled in both directions and takes some time") {
   std::vector<Nanoseconds> samples = profile_handoff(2);
   CHECK(samples.size() == 180);
