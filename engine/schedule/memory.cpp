@@ -110,7 +110,8 @@ OpId start_of(const Facts& facts, const std::vector<size_t>& place,
       fmt::join(names, "', '"));
 }
 
-/// The groups of tensors that ops join; a member's offset is in its group's block for now.
+/// The groups of tensors that ops join. Leaves a member's offset relative to its group's block;
+/// set_offsets() adds the block's.
 void add_joined(const Facts& facts, Bytes element_bytes, MemoryPlan& plan) {
   const JoinedTensors joined(facts.graph);
   const std::vector<size_t> place = places_of(facts.hb.serial());
