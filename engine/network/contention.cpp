@@ -47,6 +47,7 @@ void check_op(const Cluster& cluster, const NetworkOp& op, size_t index) {
     check_bytes(field + ".bytes", reduce.bytes);
     check_count(field + ".rings", reduce.rings, 0);
   }
+  resolve(op.group, cluster.num_devices(), field);
   check_count(field + ".start_ns", op.start_ns, 0);
   for (const size_t before : op.after) {
     if (before >= index) {
@@ -222,9 +223,8 @@ NetworkRun run_collectives(const Cluster& cluster, const std::vector<NetworkOp>&
     throw user_error("efficiency = {}: must be above 0 and at most 1", options.efficiency);
   }
   for (size_t i = 0; i < ops.size(); ++i) check_op(cluster, ops[i], i);
-  const bool alike = std::all_of(ops.begin(), ops.end(), [&](const NetworkOp& op) {
-    return is_alike(op, cluster.num_devices());
-  });
+  const bool alike = std::all_of(ops.begin(), ops.end(),
+                                 [&](const NetworkOp& op) { return is_alike(op, cluster); });
   return Meeting(cluster, ops, options, alike).run();
 }
 

@@ -12,11 +12,12 @@
 #include <variant>
 #include <vector>
 
+#include "engine/base/group.h"
 #include "engine/network/link_clock.h"
 
 namespace moe {
 
-/// direct: all pairs at once. pairwise: N-1 rounds, in round k device i sends to i+k; a round ends
+/// direct: all pairs at once. pairwise: n-1 rounds, in round k member i sends to i+k; a round ends
 /// with its slowest pair.
 enum class AllToAllAlgorithm { kDirect, kPairwise };
 
@@ -31,7 +32,7 @@ struct AllToAll {
   int64_t channels = 1;
 };
 
-/// Rings in rank order as all_reduce_ns() has them: 2 (N-1) dependent steps; a step ends with its
+/// Rings in rank order as all_reduce_ns() has them: 2 (n-1) dependent steps; a step ends with its
 /// slowest link. rings: 0 for one a NIC.
 struct AllReduce {
   double bytes = 0;
@@ -47,6 +48,9 @@ struct NetworkOp {
   /// in rounds or steps wait for all.
   std::vector<Nanoseconds> rank_start_ns;
   int64_t priority = 0;  // higher first; for Share::kStrictPriority
+  /// All groups do the same at once, each within itself; of a matrix, what it holds between members
+  /// of a group moves.
+  Group group;
 };
 
 struct NetworkOptions {
