@@ -1,6 +1,6 @@
 // Group: which ranks meet in a collective. The groups of one call have one size and one stride and
-// hold every rank once: of 8 ranks on 2 nodes, {4, 1} are the ranks of a node, {2, 4} those with the
-// same place in their nodes, {2, 1} pairs of neighbours, {8, 1} all.
+// hold every rank once: of 8 ranks on 2 nodes, {4, 1} are the ranks of a node, {2, 4} those with
+// the same place in their nodes, {2, 1} pairs of neighbours, {8, 1} all.
 #pragma once
 
 #include <cstdint>

@@ -17,8 +17,12 @@ constexpr Nanoseconds kSpin = 40'000;
 
 class EmulatedLink final : public Communicator {
  public:
-  EmulatedLink(Communicator& inner, const Cluster& link)
-      : inner_(inner), link_(link), bytes_(static_cast<size_t>(inner.size() * inner.size())) {
+  /// inner: of a group of the link's devices, resolved.
+  EmulatedLink(Communicator& inner, const Cluster& link, const Group& group)
+      : inner_(inner),
+        link_(link),
+        group_(group),
+        bytes_(static_cast<size_t>(link.num_devices() * link.num_devices())) {
     const size_t n = static_cast<size_t>(inner.size());
     row_.resize(n);
     matrix_.resize(n * n);
@@ -39,7 +43,7 @@ class EmulatedLink final : public Communicator {
     inner_.posted_at(take_post());
     const CommTimes moved = inner_.all_to_all(what, send, receive, pieces);
     exchange_sizes(what, pieces);
-    return hold(moved, all_to_all_v_ns(link_, bytes_));
+    return hold(moved, all_to_all_v_ns(link_, bytes_, group_));
   }
   CommTimes all_reduce(const std::string& what, const float* in, float* out, int64_t n) override {
     return reduce(what, in, out, n);
@@ -48,6 +52,7 @@ class EmulatedLink final : public Communicator {
     return reduce(what, in, out, n);
   }
   CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) override {
+    MOE_CHECK(size() == link_.num_devices(), "a broadcast in a group of {}", size());
     inner_.posted_at(take_post());
     return hold(inner_.broadcast(what, data, bytes, root),
                 broadcast_ns(link_, static_cast<double>(bytes)));
@@ -63,10 +68,18 @@ class EmulatedLink final : public Communicator {
   CommTimes reduce(const std::string& what, const T* in, T* out, int64_t n) {
     inner_.posted_at(take_post());
     return hold(inner_.all_reduce(what, in, out, n),
-                all_reduce_ns(link_, static_cast<double>(n) * sizeof(T)));
+                all_reduce_ns(link_, static_cast<double>(n) * sizeof(T), 0, group_));
   }
 
-  /// bytes_: what every rank sends to every other.
+  Communicator& subgroup(const Group& group) override {
+    for (const auto& made : subgroups_) {
+      if (made->group_ == group) return *made;
+    }
+    subgroups_.push_back(std::make_unique<EmulatedLink>(inner_.group(group), link_, group));
+    return *subgroups_.back();
+  }
+
+  /// bytes_: what every rank sends to every other, where all groups send what this one does.
   void exchange_sizes(const std::string& what, const Pieces& pieces) {
     for (size_t peer = 0; peer < row_.size(); ++peer) {
       const auto first = pieces.send_bytes.begin() + static_cast<int64_t>(peer) * pieces.groups;
@@ -74,7 +87,13 @@ class EmulatedLink final : public Communicator {
       std::for_each(first, first + pieces.groups, [&](Bytes b) { row_[peer] += b; });
     }
     inner_.all_to_all(what + " (sizes)", row_.data(), matrix_.data(), exchange_);
-    std::copy(matrix_.begin(), matrix_.end(), bytes_.begin());
+    const int64_t ranks = link_.num_devices();
+    for (int64_t i = 0; i < ranks; ++i) {
+      for (int64_t place = 0; place < group_.size; ++place) {
+        bytes_[static_cast<size_t>(i * ranks + group_.member(i, place))] = static_cast<double>(
+            matrix_[static_cast<size_t>(group_.place(i) * group_.size + place)]);
+      }
+    }
   }
 
   /// The one place that says when a transfer is over: the wire takes it up when its last member has
@@ -89,11 +108,13 @@ class EmulatedLink final : public Communicator {
 
   Communicator& inner_;
   const Cluster link_;
+  const Group group_;
   Nanoseconds wire_free_ = 0;
   Pieces exchange_;            // every rank's row to every rank
-  std::vector<Bytes> row_;     // [N] from this rank
-  std::vector<Bytes> matrix_;  // [N, N]
-  std::vector<double> bytes_;  // matrix_
+  std::vector<Bytes> row_;     // [n] from this rank
+  std::vector<Bytes> matrix_;  // [n, n] of the group
+  std::vector<double> bytes_;  // [N, N]
+  std::vector<std::unique_ptr<EmulatedLink>> subgroups_;
 };
 
 }  // namespace
@@ -101,7 +122,7 @@ class EmulatedLink final : public Communicator {
 std::unique_ptr<Communicator> emulate_link(Communicator& inner, const Cluster& link) {
   MOE_CHECK(link.num_devices() == inner.size(), "a link of {} devices for {} ranks",
             link.num_devices(), inner.size());
-  return std::make_unique<EmulatedLink>(inner, link);
+  return std::make_unique<EmulatedLink>(inner, link, Group{inner.size()});
 }
 
 void wait_until_ns(Nanoseconds until) {

@@ -14,7 +14,8 @@ namespace moe {
 /// Requires: link.num_devices() == inner.size(). Keeps a reference to inner.
 /// An all-to-all whose sizes differ by rank takes the time of its byte matrix; the members exchange
 /// their sizes as part of the call. Transfers of one world that overlap on different lanes are each
-/// charged alone; the contention law takes their place later.
+/// charged alone; the contention law takes their place later. A group's transfer is charged as if
+/// all groups did the same at once.
 std::unique_ptr<Communicator> emulate_link(Communicator& inner, const Cluster& link);
 
 /// Sleeps until clock_ns() >= until; the last part is spun. Never returns early.

@@ -12,7 +12,8 @@ double payload_bytes(const Graph& graph, OpId op, const WorkContext& context) {
 }
 
 Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context) {
-  const double ranks = static_cast<double>(graph.num_ranks);
+  if (graph.def(op).collective == Collective::kNone) return 0;
+  const double ranks = static_cast<double>(group_of(graph, graph.op(op)).size);
   switch (graph.def(op).collective) {
     case Collective::kNone:
       return 0;
@@ -31,11 +32,12 @@ Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
                      cluster.num_devices(), graph.name, graph.num_ranks);
   }
   const double payload = payload_bytes(graph, op, context);
+  const Group group = group_of(graph, graph.op(op));
   switch (graph.def(op).collective) {
     case Collective::kAllToAll:
-      return all_to_all_ns(cluster, payload / static_cast<double>(graph.num_ranks));
+      return all_to_all_ns(cluster, payload / static_cast<double>(group.size), group);
     case Collective::kAllReduce:
-      return all_reduce_ns(cluster, payload);
+      return all_reduce_ns(cluster, payload, 0, group);
     case Collective::kNone:
       break;
   }

@@ -18,7 +18,7 @@ size_t index(int64_t i) {
 template <class T>
 CollectiveOp<T>::CollectiveOp(const Graph& graph, OpId id, const RankBuffers& buffers,
                               void* scratch)
-    : name_(graph.op(id).name), scratch_(scratch) {
+    : name_(graph.op(id).name), group_(group_of(graph, graph.op(id))), scratch_(scratch) {
   const Op& op = graph.op(id);
   const std::string_view kind = graph.def(id).name;
   if (kind == "all_to_all") {
@@ -93,7 +93,8 @@ void CollectiveOp<T>::lay_out_all_reduce(const Graph& graph, const Op& op,
 }
 
 template <class T>
-CollectiveDone CollectiveOp<T>::call(Communicator& comm) {
+CollectiveDone CollectiveOp<T>::call(Communicator& all) {
+  Communicator& comm = all.group(group_);
   if (!parts_.empty()) {
     const int64_t bytes = num_elements_ * static_cast<int64_t>(sizeof(T));
     // A ring sends 2 (N-1)/N of the message from every rank.

@@ -29,7 +29,7 @@ Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> byte
 Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes, int64_t rings = 0,
                           Group group = {});
 /// Binomial tree, first over the nodes, then inside each: ceil(log2) of either number of steps of
-/// `bytes`.
+/// `bytes`, from one device to all.
 Nanoseconds broadcast_ns(const Cluster& cluster, double bytes);
 
 }  // namespace moe
