@@ -40,8 +40,9 @@ double payload_bytes(const Graph& graph, OpId op, const WorkContext& context);
 Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context);
 
 /// The collective on the cluster by closed form, all groups at once: an all-to-all of payload /
-/// members a pair, an all-reduce of the payload. An irregular all-to-all is charged a counts exchange of its own op,
-/// not here. Throws UserError when the cluster has another number of devices than the graph ranks.
+/// members a pair, an all-reduce of the payload. An irregular all-to-all is charged a counts
+/// exchange of its own op, not here. Throws UserError when the cluster has another number of
+/// devices than the graph ranks.
 Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
                           const WorkContext& context);
 
