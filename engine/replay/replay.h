@@ -1,8 +1,8 @@
 // The event engine, the only one: graph + schedule + durations -> timeline. An op begins when all
 // that it waits for is over: data, order edges and, on a lane that runs in order, the op before it.
 // A collective begins when every member has posted it and ends for all alike; on lanes with an
-// arbiter it is posted, and begins when the arbiter chooses it (schedule/arbiter.h), chunk by chunk.
-// Integer time, ties by op id: the same input gives the same bytes.
+// arbiter it begins when the arbiter chooses it (schedule/arbiter.h), chunk by chunk. Integer time,
+// ties by op id: the same input gives the same bytes.
 #pragma once
 
 #include <algorithm>
