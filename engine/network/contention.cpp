@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "engine/base/errors.h"
+#include "engine/network/closed_form.h"
 #include "engine/network/transfers.h"
 
 namespace moe {
@@ -226,6 +227,29 @@ NetworkRun run_collectives(const Cluster& cluster, const std::vector<NetworkOp>&
     return is_alike(op, cluster.num_devices());
   });
   return Meeting(cluster, ops, options, alike).run();
+}
+
+NetworkOptions network_options(const Cluster& cluster, bool keep_use) {
+  return {cluster.share, cluster.sharing_efficiency, keep_use};
+}
+
+std::optional<Nanoseconds> closed_form_ns(const Cluster& cluster, const NetworkOp& op) {
+  if (!op.rank_start_ns.empty()) return std::nullopt;
+  if (const auto* reduce = std::get_if<AllReduce>(&op.what)) {
+    return all_reduce_ns(cluster, reduce->bytes, reduce->rings);
+  }
+  const AllToAll& a2a = std::get<AllToAll>(op.what);
+  if (a2a.algorithm != AllToAllAlgorithm::kDirect) return std::nullopt;
+  if (a2a.bytes.empty()) return all_to_all_ns(cluster, a2a.bytes_per_pair);
+  return all_to_all_v_ns(cluster, a2a.bytes);
+}
+
+Nanoseconds alone_ns(const Cluster& cluster, const NetworkOp& op) {
+  if (const auto closed = closed_form_ns(cluster, op)) return *closed;
+  NetworkOp alone = op;
+  alone.after.clear();
+  alone.start_ns = 0;
+  return run_collectives(cluster, {alone}).ops[0].end_ns;
 }
 
 }  // namespace moe

@@ -8,23 +8,12 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "engine/network/fabric.h"
 #include "engine/network/fair_share.h"
 
 namespace moe {
-
-/// How links are shared where collectives meet. A flow's weight:
-///   kPerFlow         1: whoever has more flows gets more
-///   kPerChannel      its collective's: a ring is a channel; a sender's channels serve its flows
-///   kPerCollective   1 / the unfinished flows of its collective on the fuller one of its links, so
-///                    that collectives share a link evenly however they are cut
-///   kStrictPriority  1 within a priority; lower priorities get what higher ones leave
-enum class Share { kPerFlow, kPerChannel, kPerCollective, kStrictPriority };
-/// Throws UserError with the nearest name.
-Share share_named(const std::string& name);
 
 /// `count` flows of as many bytes each, which nothing distinguishes.
 struct Flow {
