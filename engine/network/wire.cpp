@@ -36,7 +36,7 @@ void append(std::vector<LinkUse>& all, const std::vector<LinkUse>& more) {
 }  // namespace
 
 struct Wire::Impl {
-  /// The one op on its way, as long as nothing has joined it. How it goes alone is found out on
+  /// The one op on its way or next on its way, as long as nothing has joined it. How it goes alone is found out on
   /// links of its own, and only when something asks; joined, it goes to `traffic` from its begin.
   struct Alone {
     size_t op;
@@ -51,9 +51,7 @@ struct Wire::Impl {
   struct Begin {
     double at_ns;
     size_t op;
-    bool operator>(const Begin& o) const {
-      return std::tie(at_ns, op) > std::tie(o.at_ns, o.op);
-    }
+    bool operator>(const Begin& o) const { return std::tie(at_ns, op) > std::tie(o.at_ns, o.op); }
   };
 
   Impl(const Cluster& given, const NetworkOptions& given_options, bool nodes_alike)
@@ -62,6 +60,7 @@ struct Wire::Impl {
         fabric(cluster, nodes_alike),
         traffic(fabric, options) {}
 
+  size_t pop_begin();
   void settle();
   bool must_join(double at_ns);
   void go_alone();
@@ -118,8 +117,24 @@ bool Wire::Impl::must_join(double at_ns) {
   return at_ns < alone->until_ns();
 }
 
-/// Afterwards the lone op, if there is one, ends before anything else takes a first step.
+/// The op to take the first step next.
+size_t Wire::Impl::pop_begin() {
+  const size_t op = begins.top().op;
+  begins.pop();
+  return op;
+}
+
+/// Afterwards the lone op, if there is one, ends before anything else takes a first step; without
+/// one, nothing is about to begin but what joins the traffic.
 void Wire::Impl::settle() {
+  if (alone && !begins.empty()) {
+    const double first_step_ns = orders.at(alone->op).first_step_ns;
+    if (begins.top().at_ns < first_step_ns) {  // told later, but sooner on the links
+      begins.push({first_step_ns, alone->op});
+      alone.reset();
+    }
+  }
+  if (!alone && traffic.empty() && !begins.empty()) alone = Alone{pop_begin()};
   if (!alone) return;
   if (begins.empty()) {
     if (!alone->known) go_alone();
@@ -180,13 +195,8 @@ bool Wire::Impl::step(std::vector<Done>& ended) {
     }
     return true;
   }
-  const size_t op = begins.top().op;
-  begins.pop();
-  if (traffic.empty()) {
-    alone = Alone{op};
-  } else {
-    traffic.begin(op, orders.at(op), false);
-  }
+  const size_t op = pop_begin();
+  traffic.begin(op, orders.at(op), false);
   return true;
 }
 
@@ -202,10 +212,10 @@ size_t Wire::begin(NetworkOp op, double at_ns, double scale) {
   MOE_CHECK(!w.fabric.nodes_alike() || is_alike(op, w.cluster.num_devices()),
             "an op that differs by node where all nodes are alike");
   const size_t number = w.num_ops++;
-  const Order& order = w.orders
-                           .try_emplace(number, w.cluster, w.fabric, std::move(op),
-                                        w.options.share, at_ns, scale)
-                           .first->second;
+  const Order& order =
+      w.orders
+          .try_emplace(number, w.cluster, w.fabric, std::move(op), w.options.share, at_ns, scale)
+          .first->second;
   w.begins.push({order.first_step_ns, number});
   return number;
 }
