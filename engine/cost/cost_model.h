@@ -23,6 +23,9 @@ class CostModel {
   /// From the end of an op to the begin of an op on another lane that was waiting for it: what
   /// waking that lane takes.
   virtual Nanoseconds handoff_ns() const { return 0; }
+  /// From the choice of a transfer by an arbiter to its begin: what agreeing on it takes, and waking
+  /// its lanes.
+  virtual Nanoseconds pick_ns() const { return handoff_ns(); }
   /// One line for results: the model, its source, and its own fit error where it has one.
   virtual std::string describe() const = 0;
 };

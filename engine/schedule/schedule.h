@@ -31,7 +31,7 @@ struct OrderEdge {
 /// the one with the highest priority, then the lowest op id. policy: as `choose` says.
 enum class Pick : uint8_t { kOrder, kPriority, kPolicy };
 
-/// Takes the ops that may begin, in ascending order of ids and never empty, and returns one of them.
+/// Takes the ops that may begin, ascending by id and never empty, and returns one of them.
 using Choose = std::function<OpId(std::span<const OpId>)>;
 
 /// A lane runs one op at a time. Lane 0 is the compute lane; the others are comm lanes.
