@@ -194,11 +194,12 @@ Nanoseconds Rank<T>::run(Launch& launch, LaneId lane, const Pass& pass, Nanoseco
     span.begin = clock_ns();
     call_kernel(launch, pass);
   }
-  span.end = clock_ns();
+  after(launch, pass);
+  const Nanoseconds end = clock_ns();
+  span.end = end;
   for (Nanoseconds* t : {&span.post, &span.begin, &span.end}) *t -= pass.start;
   lanes_[lane.index()].spans.push_back(span);
-  after(launch, pass);
-  return clock_ns();
+  return end;
 }
 
 template <class T>
