@@ -123,6 +123,8 @@ int info(lua_State* L) {
           {"lanes", lanes},
           {"cost", plan.spec.cost->describe()},
           {"profile_ms", box.profile ? to_ms(box.profile->measuring_ns()) : 0.0},
+          {"rehearsal_ms",
+           box.profile && box.profile->in_step() ? to_ms(box.profile->in_step()->took_ns) : 0.0},
           {"num_profiled", box.profile ? box.profile->num_measured() : 0}});
   return 1;
 }

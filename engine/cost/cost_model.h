@@ -5,11 +5,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/base/units.h"
 #include "engine/cluster/cluster.h"
+#include "engine/cost/in_step.h"
 #include "engine/graph/graph.h"
 #include "engine/graph/op_def.h"
 
@@ -92,6 +94,9 @@ class ProfileCost : public CostModel {
   Nanoseconds op_ns(const Graph& graph, OpId op) const override;
   Nanoseconds handoff_ns() const override;
   std::string describe() const override;
+  /// From now on ops take what they take in a step. Without: alone.
+  void set_in_step(InStep in_step) { in_step_ = std::move(in_step); }
+  const std::optional<InStep>& in_step() const { return in_step_; }
   /// Ops timed by this object (not found in the cache), and the time that took.
   int64_t num_measured() const { return num_measured_; }
   Nanoseconds measuring_ns() const { return measuring_ns_; }
@@ -110,6 +115,7 @@ class ProfileCost : public CostModel {
   WorkContext context_;
   WorkContext rounded_;  // context_ as keys have it
   MeasureHandoff measure_handoff_;
+  std::optional<InStep> in_step_;
   mutable std::map<std::string, Nanoseconds> seen_;
   mutable int64_t num_measured_ = 0;
   mutable Nanoseconds measuring_ns_ = 0;

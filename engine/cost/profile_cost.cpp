@@ -54,15 +54,19 @@ Nanoseconds ProfileCost::handoff_ns() const {
 
 Nanoseconds ProfileCost::op_ns(const Graph& graph, OpId op) const {
   if (is_view(graph, graph.op(op))) return 0;
-  const Nanoseconds alone = alone_ns(graph, op);
-  if (!has_link_ || graph.def(op).collective == Collective::kNone) return alone;
-  return std::max(alone, collective_ns(link_, graph, op, context_));
+  Nanoseconds ns = alone_ns(graph, op);
+  const bool collective = graph.def(op).collective != Collective::kNone;
+  if (collective && has_link_) ns = std::max(ns, collective_ns(link_, graph, op, context_));
+  if (!in_step_) return ns;
+  const std::string group = step_group(graph, op);
+  return collective ? in_step_->of_collective(group, ns) : in_step_->of_compute(group, ns);
 }
 
 std::string ProfileCost::describe() const {
   return fmt::format(
-      "profile of {}; collectives {}", key_prefix_,
-      has_link_ ? "by closed form on " + link_.name + ", at least as profiled" : "as profiled");
+      "profile of {}; collectives {}{}", key_prefix_,
+      has_link_ ? "by closed form on " + link_.name + ", at least as profiled" : "as profiled",
+      in_step_ ? "; " + in_step_->describe() : "");
 }
 
 }  // namespace moe

@@ -1,0 +1,159 @@
+#include "engine/exec/rehearsal.h"
+
+#include <algorithm>
+#include <set>
+
+#include "engine/base/errors.h"
+#include "engine/comm/communicator.h"
+#include "engine/exec/cpu_executor.h"
+#include "engine/exec/data.h"
+#include "engine/graph/op_def.h"
+
+namespace moe {
+namespace {
+
+// Slow enough that bytes move in memory within a transfer's time, fast enough to be over soon.
+constexpr LinkSpec kRehearsalLink = {.bytes_per_s = 5e8, .latency_ns = 20'000};
+constexpr Bytes kBucketBytes = 25 << 20;  // as raf's all-reduces
+constexpr const char* kPeers = "peers";
+
+std::set<std::string> groups_of(const Graph& graph) {
+  std::set<std::string> groups;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (!is_view(graph, graph.op(op))) groups.insert(step_group(graph, op));
+  }
+  return groups;
+}
+
+/// The plan with a learning rate of 0: no rate of the target's makes made-up tokens diverge.
+Plan standing_still(const Plan& plan) {
+  Plan still = plan;
+  for (size_t i = 0; i < still.graph.num_ops(); ++i) {
+    Attrs& attrs = still.graph.op(OpId(static_cast<int64_t>(i))).attrs;
+    if (attrs.contains("lr")) attrs["lr"] = 0.0;
+  }
+  return still;
+}
+
+/// Sums of one step by group.
+std::map<std::string, Nanoseconds> sums_of(const Graph& graph, const Timeline& timeline) {
+  std::vector<Nanoseconds> posted(graph.num_ops());
+  for (const Span& span : timeline.spans) {
+    Nanoseconds& last = posted[span.op.index()];
+    last = std::max(last, span.post);
+  }
+  std::map<std::string, Nanoseconds> sums;
+  for (const Span& span : timeline.spans) {
+    const bool collective = graph.def(span.op).collective != Collective::kNone;
+    const Nanoseconds begin = collective ? posted[span.op.index()] : span.begin;
+    sums[step_group(graph, span.op)] += span.end - begin;
+  }
+  for (auto& [group, ns] : sums) ns /= timeline.num_ranks;
+  return sums;
+}
+
+std::string link_text(const Plan& plan, bool emulated) {
+  if (!emulated) return "memory as the link";
+  const LinkSpec& link = plan.spec.cluster.nic;
+  return fmt::format("link of {:g} GB/s, {:g} us", link.bytes_per_s / 1e9,
+                     static_cast<double>(link.latency_ns) / 1e3);
+}
+
+double ratio(Nanoseconds a, Nanoseconds b) {
+  return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 1;
+}
+
+}  // namespace
+
+PlanSpec rehearsal_spec(const PlanSpec& target, bool emulated) {
+  PlanSpec spec = target;
+  spec.system = {.name = "rehearsal", .sync = {.bucket_bytes = kBucketBytes, .when_ready = false}};
+  spec.work = {};
+  spec.element_bytes = sizeof(float);
+  if (emulated) spec.cluster.intra = spec.cluster.nic = kRehearsalLink;
+  return spec;
+}
+
+StepSamples rehearse(const Plan& plan, const RehearsalOptions& options) {
+  MOE_CHECK(options.steps >= 1, "{} steps", options.steps);
+  const ModelSpec& model = plan.spec.model;
+  RunOptions run;
+  run.steps = options.steps + 1;
+  run.emulate_link = options.emulated;
+  run.gate = options.gate;
+  run.data = reference_data(model.vocab, model.batch_per_device, plan.graph.num_ranks, model.seq);
+  const Plan still = standing_still(plan);
+  const RunResult result = make_cpu_executor()->run(still, run);
+  if (result.stopped) throw RunError("interrupted");
+  StepSamples samples;
+  for (size_t step = 1; step < result.timelines.size(); ++step) {
+    for (const auto& [group, ns] : sums_of(plan.graph, result.timelines[step])) {
+      samples[group].push_back(ns);
+    }
+    samples[kPeers].push_back(result.metrics[step].wait_ns);
+  }
+  return samples;
+}
+
+std::optional<InStep> in_step(const Plan& plan, const StepSamples& samples) {
+  std::map<std::string, Nanoseconds> alone, count;
+  std::set<std::string> collectives;
+  for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (is_view(plan.graph, plan.graph.op(op))) continue;
+    const std::string group = step_group(plan.graph, op);
+    alone[group] += plan.spec.cost->op_ns(plan.graph, op);
+    ++count[group];
+    if (plan.graph.def(op).collective != Collective::kNone) collectives.insert(group);
+  }
+  InStep result;
+  Nanoseconds all_alone = 0, all_in_step = 0;
+  for (const auto& [group, ns] : alone) {
+    const auto known = samples.find(group);
+    if (known == samples.end()) return std::nullopt;
+    const Nanoseconds taken = median(known->second);
+    if (collectives.contains(group)) {
+      result.late[group] = (taken - ns) / count[group];
+    } else {
+      result.factors[group] = ratio(taken, ns);
+      all_alone += ns;
+      all_in_step += taken;
+    }
+  }
+  const auto waits = samples.find(kPeers);
+  if (waits == samples.end()) return std::nullopt;
+  result.overall = ratio(all_in_step, all_alone);
+  result.peers = 1 + ratio(median(waits->second), std::max<Nanoseconds>(1, all_in_step));
+  return result;
+}
+
+InStep rehearsed(const PlanSpec& spec, const RehearsalOptions& options, ProfileCache& cache,
+                 const std::string& key_prefix) {
+  const std::shared_ptr<const Plan> plan = make_plan(spec);
+  const std::string link = link_text(*plan, options.emulated);
+  const std::string prefix = fmt::format("{} | in step, plan {}, {}, {} steps | ", key_prefix,
+                                         plan->hash, link, options.steps);
+  StepSamples samples;
+  std::set<std::string> groups = groups_of(plan->graph);
+  groups.insert(kPeers);
+  for (const std::string& group : groups) {
+    if (const auto known = cache.find(prefix + group)) samples[group] = *known;
+  }
+  std::optional<InStep> result = in_step(*plan, samples);  // measures ops alone: before the steps
+  Nanoseconds took = 0;
+  if (!result) {
+    const Nanoseconds begin = clock_ns();
+    samples = rehearse(*plan, options);
+    took = clock_ns() - begin;
+    for (const auto& [group, ns] : samples) cache.store(prefix + group, ns);
+    result = in_step(*plan, samples);
+  }
+  MOE_CHECK(result.has_value(), "a rehearsal without samples of some group");
+  result->source =
+      fmt::format("{} rehearsed steps of plain expert parallelism, {}", options.steps, link);
+  result->took_ns = took;
+  return *std::move(result);
+}
+
+}  // namespace moe
