@@ -62,6 +62,11 @@ Nanoseconds ProfileCost::op_ns(const Graph& graph, OpId op) const {
   return collective ? in_step_->of_collective(group, ns) : in_step_->of_compute(group, ns);
 }
 
+std::optional<NetworkOp> ProfileCost::transfer(const Graph& graph, OpId op) const {
+  if (!has_link_) return std::nullopt;
+  return transfer_on(link_, graph, op, context_);
+}
+
 std::string ProfileCost::describe() const {
   return fmt::format(
       "profile of {}; collectives {}{}", key_prefix_,

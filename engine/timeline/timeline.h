@@ -22,7 +22,8 @@ struct Span {
   Nanoseconds post = 0;   // the rank was ready (a collective: had posted)
   Nanoseconds begin = 0;  // work or transfer began: a collective's when its last member posted
   Nanoseconds end = 0;
-  Bytes bytes = 0;  // sent by this rank over the wire
+  Bytes bytes = 0;    // sent by this rank over the wire
+  int32_t chunk = 0;  // of an op that is cut into chunks; a span each
 };
 
 struct Timeline {
