@@ -116,8 +116,8 @@ class ProfileCost : public CostModel {
   const Cluster* network() const override { return has_link_ ? &link_ : nullptr; }
   std::optional<NetworkOp> transfer(const Graph& graph, OpId op) const override;
   std::string describe() const override;
-  /// From now on ops take what they take in a step. Without: alone.
-  void set_in_step(InStep in_step) { in_step_ = std::move(in_step); }
+  /// From now on ops take what they take in a step; with nullopt, as before: alone.
+  void set_in_step(std::optional<InStep> in_step) { in_step_ = std::move(in_step); }
   const std::optional<InStep>& in_step() const { return in_step_; }
   /// Ops timed by this object (not found in the cache), and the time that took.
   int64_t num_measured() const { return num_measured_; }
