@@ -36,6 +36,8 @@ class CostModel {
   /// collective that takes no time there. On a Wire it takes op_ns() alone when it is scaled by
   /// op_ns() / alone_ns(*network(), transfer).
   virtual std::optional<NetworkOp> transfer(const Graph&, OpId) const { return std::nullopt; }
+  /// What a collective takes from its rank's compute while both run, where they share a core.
+  virtual Nanoseconds core_ns(const Graph&, OpId) const { return 0; }
   /// One line for results: the model, its source, and its own fit error where it has one.
   virtual std::string describe() const = 0;
 };
@@ -113,6 +115,8 @@ class ProfileCost : public CostModel {
               const Cluster* link, WorkContext context, MeasureHandoff measure_handoff = nullptr);
   Nanoseconds op_ns(const Graph& graph, OpId op) const override;
   Nanoseconds handoff_ns() const override;
+  /// With in-step factors: moving the bytes in memory, and InStep::core_ns.
+  Nanoseconds core_ns(const Graph& graph, OpId op) const override;
   const Cluster* network() const override { return has_link_ ? &link_ : nullptr; }
   std::optional<NetworkOp> transfer(const Graph& graph, OpId op) const override;
   std::string describe() const override;

@@ -43,6 +43,10 @@ std::string InStep::describe() const {
   for (const auto& [group, ns] : late) {
     text += fmt::format(", {} {:+.0f} us", group, static_cast<double>(ns) / 1e3);
   }
+  if (core_ns > 0) {
+    text += fmt::format("; a collective takes {:.0f} us and its copying from compute beside it",
+                        static_cast<double>(core_ns) / 1e3);
+  }
   return text;
 }
 

@@ -28,6 +28,9 @@ struct InStep {
   /// results are unpacked and checked and a sleeping lane wakes late. Groups that were not seen
   /// take the least of them.
   std::map<std::string, Nanoseconds> late;
+  /// What a collective takes from the core that computes beside it, on top of moving its bytes:
+  /// waking, meeting, spinning before the end.
+  Nanoseconds core_ns = 0;
   /// Time that the steps took; 0 where they were known.
   Nanoseconds took_ns = 0;
 

@@ -1,12 +1,18 @@
 #include "engine/exec/rehearsal.h"
 
+#include <time.h>
+
 #include <algorithm>
+#include <atomic>
 #include <set>
+#include <thread>
 
 #include "engine/base/errors.h"
 #include "engine/comm/communicator.h"
+#include "engine/comm/emulated_link.h"
 #include "engine/exec/cpu_executor.h"
 #include "engine/exec/data.h"
+#include "engine/exec/sync.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {
@@ -16,6 +22,12 @@ namespace {
 constexpr LinkSpec kRehearsalLink = {.bytes_per_s = 5e8, .latency_ns = 20'000};
 constexpr Bytes kBucketBytes = 25 << 20;  // as raf's all-reduces
 constexpr const char* kPeers = "peers";
+constexpr const char* kCore = "core";
+
+/// Comm lanes wake, copy and spin beside compute.
+bool shares_cores(const Plan& plan, const RehearsalOptions& options) {
+  return options.emulated && plan.graph.num_ranks > 1;
+}
 
 std::set<std::string> groups_of(const Graph& graph) {
   std::set<std::string> groups;
@@ -51,6 +63,53 @@ std::map<std::string, Nanoseconds> sums_of(const Graph& graph, const Timeline& t
   }
   for (auto& [group, ns] : sums) ns /= timeline.num_ranks;
   return sums;
+}
+
+Nanoseconds thread_cpu_ns() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return t.tv_sec * 1'000'000'000 + t.tv_nsec;
+}
+
+/// What a transfer of next to nothing takes of a core whose compute it interrupts, on the
+/// communicators and threads of a run: samples of rank 0's comm lane.
+std::vector<Nanoseconds> core_samples(int64_t n) {
+  constexpr int kRounds = 100, kWarmUpRounds = 10;
+  constexpr Bytes kBytes = 256;  // to each rank
+  constexpr Nanoseconds kPause = 300'000;
+  // Slow, so that lanes sleep through a transfer as they do through a large one.
+  constexpr LinkSpec kSlow = {.bytes_per_s = 5e5, .latency_ns = 20'000};
+  const Cluster link = {.nodes = n, .devices_per_node = 1, .intra = kSlow, .nic = kSlow};
+  InProcessWorld world(n, 1, {});
+  std::atomic<int64_t> running{n};
+  std::vector<Nanoseconds> samples;
+  const auto comm_lane = [&](int64_t rank) {
+    wake_promptly();
+    const std::unique_ptr<Communicator> comm = emulate_link(world.comm(rank, 0), link);
+    std::vector<std::byte> send(static_cast<size_t>(n * kBytes)), receive(send.size());
+    Pieces pieces;
+    pieces.send_bytes.assign(static_cast<size_t>(n), kBytes);
+    pieces.receive_bytes = pieces.send_bytes;
+    for (int64_t p = 0; p < n; ++p) pieces.send_offset.push_back(p * kBytes);
+    pieces.receive_offset = pieces.send_offset;
+    for (int round = 0; round < kRounds; ++round) {
+      wait_until_ns(clock_ns() + kPause);
+      const Nanoseconds begin = thread_cpu_ns();
+      comm->all_to_all("rehearsal", send.data(), receive.data(), pieces);
+      if (rank == 0 && round >= kWarmUpRounds) samples.push_back(thread_cpu_ns() - begin);
+    }
+    --running;
+  };
+  std::vector<std::jthread> threads;
+  for (int64_t rank = 0; rank < n; ++rank) {
+    threads.emplace_back(comm_lane, rank);
+    threads.emplace_back([&running] {
+      while (running > 0) {  // computes
+      }
+    });
+  }
+  threads.clear();  // joins
+  return samples;
 }
 
 std::string link_text(const Plan& plan, bool emulated) {
@@ -93,10 +152,16 @@ StepSamples rehearse(const Plan& plan, const RehearsalOptions& options) {
     }
     samples[kPeers].push_back(result.metrics[step].wait_ns);
   }
+  if (shares_cores(plan, options)) samples[kCore] = core_samples(plan.graph.num_ranks);
   return samples;
 }
 
-std::optional<InStep> in_step(const Plan& plan, const StepSamples& samples) {
+InStep in_step(const Plan& plan, const StepSamples& samples) {
+  const auto median_of = [&](const std::string& group) {
+    const auto known = samples.find(group);
+    MOE_CHECK(known != samples.end(), "no samples of '{}'", group);
+    return median(known->second);
+  };
   std::map<std::string, Nanoseconds> alone, count;
   std::set<std::string> collectives;
   for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
@@ -110,9 +175,7 @@ std::optional<InStep> in_step(const Plan& plan, const StepSamples& samples) {
   InStep result;
   Nanoseconds all_alone = 0, all_in_step = 0;
   for (const auto& [group, ns] : alone) {
-    const auto known = samples.find(group);
-    if (known == samples.end()) return std::nullopt;
-    const Nanoseconds taken = median(known->second);
+    const Nanoseconds taken = median_of(group);
     if (collectives.contains(group)) {
       result.late[group] = (taken - ns) / count[group];
     } else {
@@ -121,10 +184,9 @@ std::optional<InStep> in_step(const Plan& plan, const StepSamples& samples) {
       all_in_step += taken;
     }
   }
-  const auto waits = samples.find(kPeers);
-  if (waits == samples.end()) return std::nullopt;
   result.overall = ratio(all_in_step, all_alone);
-  result.peers = 1 + ratio(median(waits->second), std::max<Nanoseconds>(1, all_in_step));
+  result.peers = 1 + ratio(median_of(kPeers), std::max<Nanoseconds>(1, all_in_step));
+  if (samples.contains(kCore)) result.core_ns = median_of(kCore);
   return result;
 }
 
@@ -134,26 +196,25 @@ InStep rehearsed(const PlanSpec& spec, const RehearsalOptions& options, ProfileC
   const std::string link = link_text(*plan, options.emulated);
   const std::string prefix = fmt::format("{} | in step, plan {}, {}, {} steps | ", key_prefix,
                                          plan->hash, link, options.steps);
-  StepSamples samples;
   std::set<std::string> groups = groups_of(plan->graph);
   groups.insert(kPeers);
+  if (shares_cores(*plan, options)) groups.insert(kCore);
+  StepSamples samples;
   for (const std::string& group : groups) {
     if (const auto known = cache.find(prefix + group)) samples[group] = *known;
   }
-  std::optional<InStep> result = in_step(*plan, samples);  // measures ops alone: before the steps
   Nanoseconds took = 0;
-  if (!result) {
+  if (samples.size() < groups.size()) {
     const Nanoseconds begin = clock_ns();
     samples = rehearse(*plan, options);
     took = clock_ns() - begin;
     for (const auto& [group, ns] : samples) cache.store(prefix + group, ns);
-    result = in_step(*plan, samples);
   }
-  MOE_CHECK(result.has_value(), "a rehearsal without samples of some group");
-  result->source =
+  InStep result = in_step(*plan, samples);
+  result.source =
       fmt::format("{} rehearsed steps of plain expert parallelism, {}", options.steps, link);
-  result->took_ns = took;
-  return *std::move(result);
+  result.took_ns = took;
+  return result;
 }
 
 }  // namespace moe

@@ -7,7 +7,6 @@
 
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,15 +30,16 @@ struct RehearsalOptions {
 };
 
 /// Samples in ns, one a step. By step_group(): the sum over its ops of the mean rank's duration, of
-/// a collective from when its last member posted. Under "peers": Metrics::wait_ns.
+/// a collective from when its last member posted. Under "peers": Metrics::wait_ns. Under "core",
+/// over a link and where ranks meet: samples of InStep::core_ns.
 using StepSamples = std::map<std::string, std::vector<Nanoseconds>>;
 
 /// Executes the steps. Throws what a run throws, RunError when it is interrupted.
 StepSamples rehearse(const Plan& plan, const RehearsalOptions& options);
 
-/// Medians of the samples over what plan.spec.cost says of the same ops alone. Nothing where a
-/// group of the plan has no samples.
-std::optional<InStep> in_step(const Plan& plan, const StepSamples& samples);
+/// Medians of the samples over what plan.spec.cost says of the same ops alone. Requires: samples of
+/// every group of the plan.
+InStep in_step(const Plan& plan, const StepSamples& samples);
 
 /// The same with samples from the cache; where it lacks some the steps are executed and stored.
 /// They stand under the key prefix, the plan's hash (model, ranks, gate, optimizer), the link and

@@ -57,6 +57,23 @@ TEST_CASE("the simulator runs a plan in its cost model's time") {
   CHECK(m.wait_ns == 0);
 }
 
+TEST_CASE("where a collective takes time of the core, compute beside it is longer by its share") {
+  /// Roofline times; the all-to-all's 405 us take 40.5 us of its rank's core.
+  class Sharing : public RooflineCost {
+   public:
+    using RooflineCost::RooflineCost;
+    Nanoseconds core_ns(const Graph& graph, OpId op) const override {
+      return graph.def(op).collective == Collective::kNone ? 0 : 40'500;
+    }
+  };
+  Plan plan = small_plan();
+  plan.spec.cost = std::make_shared<Sharing>(plan.spec.cluster, plan.spec.work);
+  const Metrics m = make_simulator()->run(plan, {}).metrics[0];
+  CHECK(m.makespan_ns == 555'000);  // 200 us of dw take 20 more, under the exchange
+  CHECK(m.compute_ns == 370'000);   // attention and experts have the core for themselves
+  CHECK(m.exposed_comm_ns == 185'000);
+}
+
 TEST_CASE("a simulation reports the plan's memory and order, and no losses") {
   const Plan plan = small_plan();
   const RunResult result = make_simulator()->run(plan, {});
