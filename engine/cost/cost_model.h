@@ -18,6 +18,12 @@
 
 namespace moe {
 
+/// A collective whose copies and wake-ups use the core that its rank computes on.
+struct CoreSharing {
+  Nanoseconds taken = 0;  // from compute, where all of the collective runs beside it
+  Nanoseconds late = 0;   // that the collective ends later where it ends while the core computes
+};
+
 class CostModel {
  public:
   virtual ~CostModel() = default;
@@ -36,8 +42,8 @@ class CostModel {
   /// collective that takes no time there. On a Wire it takes op_ns() alone when it is scaled by
   /// op_ns() / alone_ns(*network(), transfer).
   virtual std::optional<NetworkOp> transfer(const Graph&, OpId) const { return std::nullopt; }
-  /// What a collective takes from its rank's compute while both run, where they share a core.
-  virtual Nanoseconds core_ns(const Graph&, OpId) const { return 0; }
+  /// What a collective and its rank's compute do to each other while both run.
+  virtual CoreSharing sharing(const Graph&, OpId) const { return {}; }
   /// One line for results: the model, its source, and its own fit error where it has one.
   virtual std::string describe() const = 0;
 };
@@ -115,8 +121,8 @@ class ProfileCost : public CostModel {
               const Cluster* link, WorkContext context, MeasureHandoff measure_handoff = nullptr);
   Nanoseconds op_ns(const Graph& graph, OpId op) const override;
   Nanoseconds handoff_ns() const override;
-  /// With in-step factors: moving the bytes in memory, and InStep::core_ns.
-  Nanoseconds core_ns(const Graph& graph, OpId op) const override;
+  /// With in-step factors: moving the bytes in memory and InStep::core_ns; InStep::core_late_ns.
+  CoreSharing sharing(const Graph& graph, OpId op) const override;
   const Cluster* network() const override { return has_link_ ? &link_ : nullptr; }
   std::optional<NetworkOp> transfer(const Graph& graph, OpId op) const override;
   std::string describe() const override;

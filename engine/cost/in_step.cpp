@@ -29,12 +29,15 @@ Nanoseconds InStep::of_compute(const std::string& group, Nanoseconds alone) cons
   return std::llround(static_cast<double>(alone) * factor * peers);
 }
 
-Nanoseconds InStep::of_collective(const std::string& group, Nanoseconds alone) const {
-  if (late.empty()) return alone;
+Nanoseconds InStep::late_of(const std::string& group) const {
+  if (late.empty()) return 0;
   const auto known = late.find(group);
   const auto less = [](const auto& a, const auto& b) { return a.second < b.second; };
-  const auto least = std::min_element(late.begin(), late.end(), less);
-  return std::max<Nanoseconds>(0, alone + (known != late.end() ? known : least)->second);
+  return (known != late.end() ? known : std::min_element(late.begin(), late.end(), less))->second;
+}
+
+Nanoseconds InStep::of_collective(const std::string& group, Nanoseconds alone) const {
+  return std::max<Nanoseconds>(0, alone + late_of(group));
 }
 
 std::string InStep::describe() const {
@@ -44,8 +47,9 @@ std::string InStep::describe() const {
     text += fmt::format(", {} {:+.0f} us", group, static_cast<double>(ns) / 1e3);
   }
   if (core_ns > 0) {
-    text += fmt::format("; a collective takes {:.0f} us and its copying from compute beside it",
-                        static_cast<double>(core_ns) / 1e3);
+    text +=
+        fmt::format(", beside compute {:+.0f} us more and {:.0f} us and its copying from it",
+                    static_cast<double>(core_late_ns) / 1e3, static_cast<double>(core_ns) / 1e3);
   }
   return text;
 }

@@ -31,9 +31,13 @@ struct InStep {
   /// What a collective takes from the core that computes beside it, on top of moving its bytes:
   /// waking, meeting, spinning before the end.
   Nanoseconds core_ns = 0;
+  /// How much later than `late` a collective ends under compute: its lane waits for the core.
+  Nanoseconds core_late_ns = 0;
   /// Time that the steps took; 0 where they were known.
   Nanoseconds took_ns = 0;
 
+  /// Of a collective of the group; 0 where none was seen.
+  Nanoseconds late_of(const std::string& group) const;
   /// Duration in a step of an op that takes `alone`; not below 0.
   Nanoseconds of_compute(const std::string& group, Nanoseconds alone) const;
   Nanoseconds of_collective(const std::string& group, Nanoseconds alone) const;

@@ -62,10 +62,10 @@ Nanoseconds ProfileCost::op_ns(const Graph& graph, OpId op) const {
   return collective ? in_step_->of_collective(group, ns) : in_step_->of_compute(group, ns);
 }
 
-Nanoseconds ProfileCost::core_ns(const Graph& graph, OpId op) const {
+CoreSharing ProfileCost::sharing(const Graph& graph, OpId op) const {
   const bool collective = graph.def(op).collective != Collective::kNone;
-  if (!in_step_ || in_step_->core_ns == 0 || !collective) return 0;
-  return alone_ns(graph, op) + in_step_->core_ns;
+  if (!in_step_ || in_step_->core_ns == 0 || !collective) return {};
+  return {alone_ns(graph, op) + in_step_->core_ns, in_step_->core_late_ns};
 }
 
 std::optional<NetworkOp> ProfileCost::transfer(const Graph& graph, OpId op) const {

@@ -14,6 +14,7 @@
 #include "engine/exec/data.h"
 #include "engine/exec/sync.h"
 #include "engine/graph/op_def.h"
+#include "engine/network/closed_form.h"
 
 namespace moe {
 namespace {
@@ -23,6 +24,7 @@ constexpr LinkSpec kRehearsalLink = {.bytes_per_s = 5e8, .latency_ns = 20'000};
 constexpr Bytes kBucketBytes = 25 << 20;  // as raf's all-reduces
 constexpr const char* kPeers = "peers";
 constexpr const char* kCore = "core";
+constexpr const char* kCoreLate = "core late";
 
 /// Comm lanes wake, copy and spin beside compute.
 bool shares_cores(const Plan& plan, const RehearsalOptions& options) {
@@ -72,8 +74,8 @@ Nanoseconds thread_cpu_ns() {
 }
 
 /// What a transfer of next to nothing takes of a core whose compute it interrupts, on the
-/// communicators and threads of a run: samples of rank 0's comm lane.
-std::vector<Nanoseconds> core_samples(int64_t n) {
+/// communicators and threads of a run, and how late it ends: samples of rank 0's comm lane.
+void probe_core(int64_t n, StepSamples& samples) {
   constexpr int kRounds = 100, kWarmUpRounds = 10;
   constexpr Bytes kBytes = 256;  // to each rank
   constexpr Nanoseconds kPause = 300'000;
@@ -82,7 +84,7 @@ std::vector<Nanoseconds> core_samples(int64_t n) {
   const Cluster link = {.nodes = n, .devices_per_node = 1, .intra = kSlow, .nic = kSlow};
   InProcessWorld world(n, 1, {});
   std::atomic<int64_t> running{n};
-  std::vector<Nanoseconds> samples;
+  const Nanoseconds law = all_to_all_ns(link, kBytes);
   const auto comm_lane = [&](int64_t rank) {
     wake_promptly();
     const std::unique_ptr<Communicator> comm = emulate_link(world.comm(rank, 0), link);
@@ -95,8 +97,10 @@ std::vector<Nanoseconds> core_samples(int64_t n) {
     for (int round = 0; round < kRounds; ++round) {
       wait_until_ns(clock_ns() + kPause);
       const Nanoseconds begin = thread_cpu_ns();
-      comm->all_to_all("rehearsal", send.data(), receive.data(), pieces);
-      if (rank == 0 && round >= kWarmUpRounds) samples.push_back(thread_cpu_ns() - begin);
+      const CommTimes times = comm->all_to_all("rehearsal", send.data(), receive.data(), pieces);
+      if (rank != 0 || round < kWarmUpRounds) continue;
+      samples[kCore].push_back(thread_cpu_ns() - begin);
+      samples[kCoreLate].push_back(times.end - times.begin - law);
     }
     --running;
   };
@@ -109,7 +113,6 @@ std::vector<Nanoseconds> core_samples(int64_t n) {
     });
   }
   threads.clear();  // joins
-  return samples;
 }
 
 std::string link_text(const Plan& plan, bool emulated) {
@@ -152,7 +155,7 @@ StepSamples rehearse(const Plan& plan, const RehearsalOptions& options) {
     }
     samples[kPeers].push_back(result.metrics[step].wait_ns);
   }
-  if (shares_cores(plan, options)) samples[kCore] = core_samples(plan.graph.num_ranks);
+  if (shares_cores(plan, options)) probe_core(plan.graph.num_ranks, samples);
   return samples;
 }
 
@@ -186,7 +189,11 @@ InStep in_step(const Plan& plan, const StepSamples& samples) {
   }
   result.overall = ratio(all_in_step, all_alone);
   result.peers = 1 + ratio(median_of(kPeers), std::max<Nanoseconds>(1, all_in_step));
-  if (samples.contains(kCore)) result.core_ns = median_of(kCore);
+  if (samples.contains(kCore)) {
+    result.core_ns = median_of(kCore);
+    result.core_late_ns =
+        std::max<Nanoseconds>(0, median_of(kCoreLate) - result.late_of("all_to_all"));
+  }
   return result;
 }
 
@@ -198,7 +205,7 @@ InStep rehearsed(const PlanSpec& spec, const RehearsalOptions& options, ProfileC
                                          plan->hash, link, options.steps);
   std::set<std::string> groups = groups_of(plan->graph);
   groups.insert(kPeers);
-  if (shares_cores(*plan, options)) groups.insert(kCore);
+  if (shares_cores(*plan, options)) groups.insert({kCore, kCoreLate});
   StepSamples samples;
   for (const std::string& group : groups) {
     if (const auto known = cache.find(prefix + group)) samples[group] = *known;

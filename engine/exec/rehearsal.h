@@ -31,7 +31,8 @@ struct RehearsalOptions {
 
 /// Samples in ns, one a step. By step_group(): the sum over its ops of the mean rank's duration, of
 /// a collective from when its last member posted. Under "peers": Metrics::wait_ns. Under "core",
-/// over a link and where ranks meet: samples of InStep::core_ns.
+/// over a link and where ranks meet: samples of InStep::core_ns; under "core late": of how late
+/// such transfers end.
 using StepSamples = std::map<std::string, std::vector<Nanoseconds>>;
 
 /// Executes the steps. Throws what a run throws, RunError when it is interrupted.

@@ -9,34 +9,29 @@
 namespace moe {
 namespace {
 
-/// What collectives take from each op that computes beside them, by op; nothing where they share no
-/// core. A collective takes evenly over its time.
-std::vector<Nanoseconds> taken_from_compute(const Plan& plan, const Timeline& timeline) {
-  struct Transfer {
-    Nanoseconds begin, end;
-    double share;  // of the core
-  };
-  std::vector<Transfer> transfers;
-  const auto is_transfer = [&](const Span& span) {
-    return plan.graph.def(span.op).collective != Collective::kNone;
-  };
-  for (const Span& span : timeline.spans) {
-    const Nanoseconds core = is_transfer(span) ? plan.spec.cost->core_ns(plan.graph, span.op) : 0;
-    if (core == 0 || span.end == span.begin) continue;
-    const double share = static_cast<double>(core) / static_cast<double>(span.end - span.begin);
-    transfers.push_back({span.begin, span.end, std::min(1.0, share)});
-  }
-  std::vector<Nanoseconds> taken;
-  if (transfers.empty()) return taken;
-  taken.resize(plan.graph.num_ops());
-  for (const Span& span : timeline.spans) {
-    if (is_transfer(span)) continue;
-    for (const Transfer& t : transfers) {
+bool is_transfer(const Graph& graph, const Span& span) {
+  return graph.def(span.op).collective != Collective::kNone;
+}
+
+/// What collectives and compute that run beside each other on a core add to each other, by op;
+/// nothing where none share a core. A collective takes its share evenly over its time.
+std::vector<Nanoseconds> added_beside(const Plan& plan, const Timeline& timeline) {
+  std::vector<Nanoseconds> added;
+  for (const Span& t : timeline.spans) {
+    if (!is_transfer(plan.graph, t) || t.end == t.begin) continue;
+    const CoreSharing sharing = plan.spec.cost->sharing(plan.graph, t.op);
+    if (sharing.taken == 0 && sharing.late == 0) continue;
+    added.resize(plan.graph.num_ops());
+    const double length = static_cast<double>(t.end - t.begin);
+    const double share = std::min(1.0, static_cast<double>(sharing.taken) / length);
+    for (const Span& span : timeline.spans) {
       const Nanoseconds both = std::min(span.end, t.end) - std::max(span.begin, t.begin);
-      if (both > 0) taken[span.op.index()] += std::llround(t.share * static_cast<double>(both));
+      if (both <= 0 || is_transfer(plan.graph, span)) continue;
+      added[span.op.index()] += std::llround(share * static_cast<double>(both));
+      if (span.begin < t.end && t.end < span.end) added[t.op.index()] = sharing.late;
     }
   }
-  return taken;
+  return added;
 }
 
 class Simulator : public Executor {
@@ -47,9 +42,9 @@ class Simulator : public Executor {
     RunResult result;
     result.provenance = Provenance::kSimulated;
     Timeline timeline = replay(input);
-    if (const auto taken = taken_from_compute(plan, timeline); !taken.empty()) {
+    if (const auto added = added_beside(plan, timeline); !added.empty()) {
       input.duration_ns = [=, alone = input.duration_ns](OpId op, int32_t rank) {
-        return alone(op, rank) + taken[op.index()];
+        return alone(op, rank) + added[op.index()];
       };
       timeline = replay(input);
     }

@@ -318,11 +318,13 @@ TEST_CASE("in a step a collective ends its kind's lateness after the link or the
   cost.set_in_step(in_step);
   CHECK(cost.op_ns(g, wire_bound) == all_to_all_ns(link, 1e6) + 300);
   CHECK(cost.op_ns(g, memory_bound) == 70'000 + 700);
-  CHECK(cost.core_ns(g, wire_bound) == 0);
+  CHECK(cost.sharing(g, wire_bound).taken == 0);
   in_step.core_ns = 60;
+  in_step.core_late_ns = 20;
   cost.set_in_step(in_step);
-  CHECK(cost.core_ns(g, wire_bound) == 1000 + 60);  // its bytes in memory, and waking
-  CHECK(cost.core_ns(g, g.add_op("compute", "c", {}, {{"ns", {10}}})) == 0);
+  CHECK(cost.sharing(g, wire_bound).taken == 1000 + 60);  // its bytes in memory, and waking
+  CHECK(cost.sharing(g, wire_bound).late == 20);
+  CHECK(cost.sharing(g, g.add_op("compute", "c", {}, {{"ns", {10}}})).taken == 0);
   in_step.late.erase("all_to_all");
   cost.set_in_step(in_step);
   CHECK(cost.op_ns(g, wire_bound) == all_to_all_ns(link, 1e6) + 700);  // the least of those seen
