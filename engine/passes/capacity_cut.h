@@ -21,8 +21,8 @@ struct CapacityChain {
 std::vector<CapacityChain> capacity_chains(const Graph& graph, const std::string& stage);
 
 /// Cuts the chain into `degree` parts whose lengths differ by at most one; transfers stand in the
-/// program as D_1..D_r, C_1..C_r. Returns the lengths. Requires: 1 < degree <= capacity, no op of the
-/// chain cut before (UserError).
+/// program as D_1..D_r, C_1..C_r. Returns the lengths. Requires: 1 < degree <= capacity. Throws
+/// UserError where an op of the chain was cut before.
 std::vector<int64_t> cut_capacity(Graph& graph, const CapacityChain& chain, int64_t degree);
 
 }  // namespace moe

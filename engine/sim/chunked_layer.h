@@ -31,8 +31,8 @@ struct ChunkedLayer {
 LayerModel model_of(const ChunkedLayer& layer);
 
 /// The plan of the layer's forward in `degree` parts. Throws UserError naming "layer.<field>" for
-/// sizes below 1, rows that do not divide over the experts, a degree outside 1 to the capacity (rows
-/// an expert and source), lines that check() refuses.
+/// sizes below 1, rows that do not divide over the experts, a degree outside 1 to the capacity
+/// (rows an expert and source), lines that check() refuses.
 std::shared_ptr<const Plan> plan_layer(const ChunkedLayer& layer, int64_t degree);
 
 /// When the last transfer of the plan ends, by simulation.
