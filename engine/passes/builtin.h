@@ -24,6 +24,12 @@ Graph used_rows(Graph graph, const PassContext& context);
 /// counted (after irregular_a2a or used_rows).
 Graph capacity_pipeline(Graph graph, const PassContext& context);
 
+/// PipeMoE (INFOCOM 2023): as capacity_pipeline, each MoE layer at the degree that is best by its
+/// two straight lines (pipemoe_degree.h), which are given or fitted from the cost model
+/// (pipemoe_fit.h). Throws UserError naming the option for lines given in part or negative, and for
+/// degrees that are none or above the capacity of a layer.
+Graph pipemoe(Graph graph, const PassContext& context);
+
 /// Lancet's operator partition (MLSys 2024, section 5): ranges of the forward around the MoE layers
 /// in parts of the batch, pipelined; which ranges and how many parts by dynamic programming over
 /// groups of ops, or as given. The backward stays whole. Gates of batch scope are never cut. Throws
