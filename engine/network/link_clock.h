@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/network/fabric.h"
@@ -50,7 +51,7 @@ struct LinkUse {
 
 class LinkClock {
  public:
-  /// keep_use: use() is recorded. The fabric outlives the clock.
+  /// keep_use: for take_use(). The fabric outlives the clock.
   LinkClock(const Fabric& fabric, Share share, double efficiency, bool keep_use);
 
   /// The flows of the streams begin to move now; they outlive their end.
@@ -61,8 +62,9 @@ class LinkClock {
   void advance(double ns, std::vector<Ended>& ended);
   double now_ns() const { return now_ns_; }
 
-  /// Ascending by begin for each link; idle times are left out.
-  const std::vector<LinkUse>& use() const { return use_; }
+  /// What was recorded since the last call: ascending by begin for each link; idle times are left
+  /// out.
+  std::vector<LinkUse> take_use() { return std::exchange(use_, {}); }
 
  private:
   struct Moving {
