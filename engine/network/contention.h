@@ -85,6 +85,8 @@ NetworkRun run_collectives(const Cluster& cluster, const std::vector<NetworkOp>&
 /// How long the op takes with nothing else on the links, counted from its begin (without `after`
 /// and start_ns): by closed form where there is one, else as run_collectives() has it.
 Nanoseconds alone_ns(const Cluster& cluster, const NetworkOp& op);
+/// Transfers of an op are the same seen from every node.
+bool is_alike(const NetworkOp& op, int64_t num_devices);
 /// The closed form: of an all-reduce and of a direct all-to-all whose ranks all start together;
 /// null for other ops.
 std::optional<Nanoseconds> closed_form_ns(const Cluster& cluster, const NetworkOp& op);

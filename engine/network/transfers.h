@@ -27,8 +27,6 @@ void stretch(Step& step, double factor);
 
 /// Every pair of different devices exchanges the same number of bytes.
 bool is_even(const AllToAll& a2a, int64_t num_devices);
-/// Transfers of an op are the same seen from every node.
-bool is_alike(const NetworkOp& op, int64_t num_devices);
 
 class Collective {
  public:
