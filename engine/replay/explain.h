@@ -65,7 +65,6 @@ struct Explanation {
   std::vector<Nanoseconds> exposed_ns;       // by rank: exactly the sum of its exposures
   Nanoseconds makespan_ns = 0;
   LowerBound bound;
-  LaneId busiest_lane;
 };
 
 /// Requires: the timeline has a span of every op on every rank, as replay and executors make it.
