@@ -44,6 +44,12 @@ void Schedule::set_chunk(const Graph& graph, OpId op, Bytes bytes) {
   chunk_bytes[op.index()] = bytes;
 }
 
+std::string set_by(const Schedule& schedule, OpId op, Setting::What what) {
+  const auto set = std::find_if(schedule.settings.rbegin(), schedule.settings.rend(),
+                                [&](const Setting& s) { return s.op == op && s.what == what; });
+  return set == schedule.settings.rend() ? "" : set->stage;
+}
+
 Bytes message_bytes(const Graph& graph, OpId id) {
   const std::vector<TensorId>& inputs = graph.op(id).inputs;
   const Collective collective = graph.def(id).collective;
