@@ -20,6 +20,12 @@ const std::vector<PassDef>& builtin_passes() {
        .doc = "cuts all-to-all, experts, all-to-all into parts along the capacity (Tutel, PipeMoE)",
        .options = {{"degree", 2.0, "parts; 1 leaves the graph as it is", 1, 64}},
        .transform = capacity_pipeline},
+      {.name = "micro_ops",
+       .kind = StageKind::kForward,
+       .doc = "capacity_pipeline in parts of so many bytes, layer by layer (Lina)",
+       .options = {{"bytes", 30e6, "rows that a rank exchanges in a part, at most (paper: 30 MB)",
+                    1, 1e12}},
+       .transform = micro_ops},
       // The transfers' counts come before the experts', which then find the exchange and share it.
       {.name = "irregular_a2a",
        .kind = StageKind::kForward,
@@ -72,6 +78,30 @@ const std::vector<PassDef>& builtin_passes() {
        .doc = "compute stands still during an all-to-all; all-reduces stay free (DeepSpeed-MoE)",
        .options = {},
        .schedule = blocking_a2a},
+      {.name = "fixed",
+       .kind = StageKind::kSchedule,
+       .doc =
+           "all-reduces between the backward's pairs of all-to-alls only (Lina's baseline Fixed)",
+       .options = {},
+       .schedule = fixed},
+      {.name = "priority",
+       .kind = StageKind::kSchedule,
+       .doc = "one transfer at a time, all-to-alls before all-reduces (Lina)",
+       .options = {{"hold", true,
+                    "whether the backward's combine holds all-reduces back until its all-to-all is "
+                    "posted"}},
+       .schedule = priority},
+      {.name = "chunked",
+       .kind = StageKind::kSchedule,
+       .doc = "transfers cut into chunks, between which others may run (Lina's micro-ops)",
+       .options = {{"bytes", 30e6, "of a chunk (paper: 30 MB)", 1, 1e12},
+                   {"which",
+                    std::string("all_reduce"),
+                    "the transfers that are cut",
+                    0,
+                    0,
+                    {"all_reduce", "all_to_all", "both"}}},
+       .schedule = chunked},
       {.name = "serial",
        .kind = StageKind::kSchedule,
        .doc = "one op after another in program order, no overlap (RAF)",
@@ -135,10 +165,13 @@ bool same(const Graph& a, const Graph& b) {
   return true;
 }
 
-/// What a scheduler can change; order edges are only ever added.
+/// What a scheduler can change; order edges, holds and sets of exclusive lanes are only ever added.
 bool same(const Schedule& a, const Schedule& b) {
   return a.order_edges.size() == b.order_edges.size() && a.lane_of == b.lane_of &&
-         a.lanes.size() == b.lanes.size();
+         a.priority == b.priority && a.chunk_bytes == b.chunk_bytes &&
+         a.holds.size() == b.holds.size() && a.exclusive.size() == b.exclusive.size() &&
+         std::equal(a.lanes.begin(), a.lanes.end(), b.lanes.begin(), b.lanes.end(),
+                    [](const Lane& x, const Lane& y) { return x.pick == y.pick; });
 }
 
 void check_lanes(const Graph& graph, const Schedule& schedule) {
