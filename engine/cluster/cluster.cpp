@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "engine/base/errors.h"
+#include "engine/base/names.h"
 
 namespace moe {
 namespace {
@@ -34,6 +35,15 @@ void check_link(const std::string& field, const LinkSpec& link, bool needed) {
 
 }  // namespace
 
+Share share_named(const std::string& name) {
+  if (name == "per_flow") return Share::kPerFlow;
+  if (name == "per_channel") return Share::kPerChannel;
+  if (name == "per_collective") return Share::kPerCollective;
+  if (name == "strict_priority") return Share::kStrictPriority;
+  throw UserError(unknown_name("sharing rule", name,
+                               {"per_flow", "per_channel", "per_collective", "strict_priority"}));
+}
+
 void check(const Cluster& cluster) {
   check_count("nodes", cluster.nodes);
   check_count("devices_per_node", cluster.devices_per_node);
@@ -52,6 +62,10 @@ void check(const Cluster& cluster) {
   check_link("nic", cluster.nic, cluster.nodes > 1);
   check_time("a2a_base_ns", cluster.a2a_base_ns);
   check_time("a2a_per_peer_ns", cluster.a2a_per_peer_ns);
+  if (!(cluster.sharing_efficiency > 0 && cluster.sharing_efficiency <= 1)) {
+    throw user_error("cluster.sharing_efficiency = {}: must be above 0 and at most 1",
+                     cluster.sharing_efficiency);
+  }
   const Device& device = cluster.device;
   check_rate("device.gemm_flops_per_s", device.gemm_flops_per_s, false);
   check_rate("device.vector_flops_per_s", device.vector_flops_per_s, false);

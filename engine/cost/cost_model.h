@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "engine/cluster/cluster.h"
 #include "engine/graph/graph.h"
 #include "engine/graph/op_def.h"
+#include "engine/network/contention.h"
 
 namespace moe {
 
@@ -23,9 +25,16 @@ class CostModel {
   /// From the end of an op to the begin of an op on another lane that was waiting for it: what
   /// waking that lane takes.
   virtual Nanoseconds handoff_ns() const { return 0; }
-  /// From the choice of a transfer by an arbiter to its begin: what agreeing on it takes, and waking
-  /// its lanes.
+  /// From the choice of a transfer by an arbiter to its begin: what agreeing on it takes, and
+  /// waking its lanes.
   virtual Nanoseconds pick_ns() const { return handoff_ns(); }
+  /// The cluster whose links its collectives cross; null: nothing is known of links, a collective
+  /// takes op_ns() whatever else is on its way. It lives as long as the model.
+  virtual const Cluster* network() const { return nullptr; }
+  /// What a collective puts on the links of network(); null without links, for other ops, and for a
+  /// collective that takes no time there. On a Wire it takes op_ns() alone when it is scaled by
+  /// op_ns() / alone_ns(*network(), transfer).
+  virtual std::optional<NetworkOp> transfer(const Graph&, OpId) const { return std::nullopt; }
   /// One line for results: the model, its source, and its own fit error where it has one.
   virtual std::string describe() const = 0;
 };
@@ -42,11 +51,18 @@ double payload_bytes(const Graph& graph, OpId op, const WorkContext& context);
 /// all-reduce; 0 for other ops.
 Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context);
 
-/// The collective on the cluster by closed form: an all-to-all of payload / num_ranks a pair, an
+/// The collective as a transfer on the cluster: an all-to-all of payload / num_ranks a pair, an
 /// all-reduce of the payload. An irregular all-to-all is charged a counts exchange of its own op,
 /// not here. Throws UserError when the cluster has another number of devices than the graph ranks.
+NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
+                     const WorkContext& context);
+/// The closed form of that transfer.
 Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
                           const WorkContext& context);
+
+/// CostModel::transfer of a model whose collectives cross the links of `cluster`.
+std::optional<NetworkOp> transfer_on(const Cluster& cluster, const Graph& graph, OpId op,
+                                     const WorkContext& context);
 
 /// Piecewise linear through measured (bytes, ns) points, as Lancet's communication table (1 KiB,
 /// 2 KiB, 4 KiB, ...); beyond the ends the nearest segment goes on, never below 0. Requires: at
@@ -68,6 +84,8 @@ class RooflineCost : public CostModel {
   RooflineCost(Cluster cluster, WorkContext context,
                std::map<Collective, InterpolatedTable> tables = {});
   Nanoseconds op_ns(const Graph& graph, OpId op) const override;
+  const Cluster* network() const override { return &cluster_; }
+  std::optional<NetworkOp> transfer(const Graph& graph, OpId op) const override;
   std::string describe() const override;
 
  private:
@@ -94,6 +112,8 @@ class ProfileCost : public CostModel {
               const Cluster* link, WorkContext context, MeasureHandoff measure_handoff = nullptr);
   Nanoseconds op_ns(const Graph& graph, OpId op) const override;
   Nanoseconds handoff_ns() const override;
+  const Cluster* network() const override { return has_link_ ? &link_ : nullptr; }
+  std::optional<NetworkOp> transfer(const Graph& graph, OpId op) const override;
   std::string describe() const override;
   /// Ops timed by this object (not found in the cache), and the time that took.
   int64_t num_measured() const { return num_measured_; }

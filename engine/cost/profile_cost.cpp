@@ -59,6 +59,11 @@ Nanoseconds ProfileCost::op_ns(const Graph& graph, OpId op) const {
   return std::max(alone, collective_ns(link_, graph, op, context_));
 }
 
+std::optional<NetworkOp> ProfileCost::transfer(const Graph& graph, OpId op) const {
+  if (!has_link_) return std::nullopt;
+  return transfer_on(link_, graph, op, context_);
+}
+
 std::string ProfileCost::describe() const {
   return fmt::format(
       "profile of {}; collectives {}", key_prefix_,

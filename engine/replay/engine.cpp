@@ -24,6 +24,34 @@ std::vector<LaneId> lanes_of(const ReplayInput& input) {
   return lanes;
 }
 
+/// Two transfers may be on their way at once: two comm lanes carry some, and no arbiter has both.
+bool may_meet(const ReplayInput& input) {
+  std::vector<size_t> owner(input.orders.lanes.size());
+  for (size_t l = 0; l < owner.size(); ++l) owner[l] = l;
+  for (const Arbiter& arbiter : arbiters(input.schedule)) {
+    for (const LaneId lane : arbiter) owner[lane.index()] = arbiter[0].index();
+  }
+  std::vector<size_t> used;
+  for (size_t l = 0; l < owner.size(); ++l) {
+    const bool carries =
+        std::any_of(input.orders.lanes[l].begin(), input.orders.lanes[l].end(),
+                    [&](OpId op) { return input.graph.def(op).collective != Collective::kNone; });
+    if (carries) used.push_back(owner[l]);
+  }
+  return std::any_of(used.begin(), used.end(), [&](size_t o) { return o != used[0]; });
+}
+
+bool all_alike(const ReplayInput& input) {
+  const int64_t devices = input.network->num_devices();
+  for (size_t i = 0; i < input.graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (input.graph.def(op).collective == Collective::kNone) continue;
+    const std::optional<LinkTransfer> transfer = input.transfer(op, 1);
+    if (transfer && !is_alike(transfer->op, devices)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Engine::Engine(const ReplayInput& input)
@@ -51,6 +79,12 @@ Engine::Engine(const ReplayInput& input)
     states_[i].num_chunks = num_chunks(input.graph, input.schedule, op);
     for (size_t r = 0; r < ranks_; ++r) post(op, r).waits = edges_.deps.preds[i].size();
   }
+  if (input.network != nullptr && may_meet(input)) {
+    const NetworkOptions sharing{.share = input.network->share,
+                                 .efficiency = input.network->sharing_efficiency,
+                                 .keep_use = input.keep_links};
+    wire_ = std::make_unique<Wire>(*input.network, sharing, all_alike(input));
+  }
   timeline_.num_ranks = input.num_ranks;
   timeline_.spans.reserve(states_.size() * ranks_);
 }
@@ -60,7 +94,17 @@ Timeline Engine::run() {
     const OpId op(static_cast<int64_t>(i));
     for (size_t r = 0; r < ranks_ && edges_.deps.preds[i].empty(); ++r) ready(op, r);
   }
-  while (!events_.empty()) {
+  std::vector<Done> ended;
+  for (;;) {
+    const Nanoseconds wire = wire_ ? wire_->next_ns() : kNever;
+    if (events_.empty() && wire == kNever) break;
+    if (events_.empty() || wire <= events_.top().at) {
+      now_ = wire;
+      wire_->advance(wire, ended);
+      for (const Done& done : ended) end_transfer(sent_[done.op]);
+      ended.clear();
+      continue;
+    }
     const Event event = events_.top();
     events_.pop();
     now_ = event.at;
@@ -81,6 +125,8 @@ void Engine::take(const Event& event) {
     case Kind::kBegin:
       for (ArbiterState& arbiter : arbiters_) arbiter.begun(op);
       return;
+    case Kind::kSend:
+      return send(op);
     case Kind::kChoose:
       return choose(static_cast<size_t>(event.which));
   }
@@ -125,15 +171,29 @@ void Engine::choose(size_t number) {
 void Engine::begin_transfer(OpId op, Nanoseconds at) {
   State& state = states_[op.index()];
   state.begin = at;
+  if (wire_) return push(at, Kind::kSend, op.value);
+  push(at + alone_ns(op), Kind::kEnd, op.value);
+}
+
+/// The next chunk takes to the links.
+void Engine::send(OpId op) {
+  std::optional<LinkTransfer> transfer = input_.transfer(op, states_[op.index()].num_chunks);
+  if (!transfer) return push(now_ + alone_ns(op), Kind::kEnd, op.value);
+  wire_->begin(std::move(transfer->op), static_cast<double>(now_), transfer->scale);
+  sent_.push_back(op);
+}
+
+/// A chunk of the op with nothing beside it.
+Nanoseconds Engine::alone_ns(OpId op) const {
   Nanoseconds ns = 0;
   for (size_t r = 0; r < ranks_; ++r) {
     const Nanoseconds own = input_.duration_ns(op, static_cast<int32_t>(r));
     MOE_CHECK(own >= 0, "op '{}' takes {} ns", input_.graph.op(op).name, own);
     ns = std::max(ns, own);
   }
-  const int64_t n = state.num_chunks;
-  if (n > 1) ns = input_.chunk_ns ? input_.chunk_ns(op, n) : (ns + n - 1) / n;
-  push(at + ns, Kind::kEnd, op.value);
+  const int64_t n = states_[op.index()].num_chunks;
+  if (n == 1) return ns;
+  return input_.chunk_ns ? input_.chunk_ns(op, n) : (ns + n - 1) / n;
 }
 
 /// A chunk is over on all ranks.

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <deque>
+#include <memory>
 #include <queue>
 #include <tuple>
 #include <vector>
 
+#include "engine/network/wire.h"
 #include "engine/replay/replay.h"
 #include "engine/schedule/arbiter.h"
 #include "engine/schedule/precedence.h"
@@ -33,8 +35,9 @@ class Engine {
     Nanoseconds others_over = 0;  // and of the others
     Nanoseconds at = 0;           // when the rank posted it
   };
-  /// What happens at one time: first ends, in order of op and rank, then begins, then choices.
-  enum class Kind : uint8_t { kEnd, kBegin, kChoose };
+  /// What happens at one time: first ends, in order of op and rank, then begins of compute ops that
+  /// announce others and of transfers that share links, then choices.
+  enum class Kind : uint8_t { kEnd, kBegin, kSend, kChoose };
   struct Event {
     Nanoseconds at;
     Kind kind;
@@ -56,6 +59,8 @@ class Engine {
   void begin_compute(OpId op, size_t rank);
   void all_posted(OpId op);
   void begin_transfer(OpId op, Nanoseconds at);
+  void send(OpId op);
+  Nanoseconds alone_ns(OpId op) const;
   void end_transfer(OpId op);
   void over(OpId op, size_t rank);
   void choose(size_t arbiter);
@@ -69,6 +74,8 @@ class Engine {
   std::vector<char> announces_;      // by op: a hold begins with it
   std::vector<int32_t> arbiter_of_;  // by lane, -1: none
   std::deque<ArbiterState> arbiters_;
+  std::unique_ptr<Wire> wire_;  // null where no transfers meet
+  std::vector<OpId> sent_;      // by number on the wire
   std::vector<State> states_;
   std::vector<Post> posts_;  // by op and rank
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;

@@ -1,5 +1,6 @@
 #include "engine/replay/replay.h"
 
+#include <cmath>
 #include <vector>
 
 #include "engine/base/errors.h"
@@ -12,14 +13,53 @@ Timeline replay(const ReplayInput& input) {
   return Engine(input).run();
 }
 
+namespace {
+
+/// One of so many equal chunks.
+NetworkOp chunk_of(NetworkOp op, int64_t chunks) {
+  const auto cut = [chunks](double& bytes) { bytes /= static_cast<double>(chunks); };
+  if (auto* a2a = std::get_if<AllToAll>(&op.what)) {
+    cut(a2a->bytes_per_pair);
+    for (double& bytes : a2a->bytes) cut(bytes);
+  } else {
+    cut(std::get<AllReduce>(op.what).bytes);
+  }
+  return op;
+}
+
+/// The model's time of the whole says how its closed form is to be stretched.
+std::optional<LinkTransfer> link_transfer(const Graph& graph, const Schedule& schedule,
+                                          const CostModel& cost, OpId op, int64_t chunks) {
+  std::optional<NetworkOp> whole = cost.transfer(graph, op);
+  if (!whole) return std::nullopt;
+  const auto closed = static_cast<double>(alone_ns(*cost.network(), *whole));
+  const double scale = static_cast<double>(cost.op_ns(graph, op)) / closed;
+  if (!(scale > 0)) return std::nullopt;
+  whole->priority = schedule.priority_of(op);
+  return LinkTransfer{chunk_of(std::move(*whole), chunks), scale};
+}
+
+}  // namespace
+
 ReplayInput replay_input(const Graph& graph, const Schedule& schedule, const LaneOrders& orders,
                          const CostModel& cost) {
-  return {.graph = graph,
-          .schedule = schedule,
-          .orders = orders,
-          .duration_ns = [&](OpId op, int32_t) { return cost.op_ns(graph, op); },
-          .handoff_ns = cost.handoff_ns(),
-          .pick_ns = cost.pick_ns()};
+  return {
+      .graph = graph,
+      .schedule = schedule,
+      .orders = orders,
+      .duration_ns = [&](OpId op, int32_t) { return cost.op_ns(graph, op); },
+      .handoff_ns = cost.handoff_ns(),
+      .chunk_ns =
+          [&](OpId op, int64_t chunks) {
+            const auto chunk = link_transfer(graph, schedule, cost, op, chunks);
+            if (!chunk) return (cost.op_ns(graph, op) + chunks - 1) / chunks;
+            const auto closed = static_cast<double>(alone_ns(*cost.network(), chunk->op));
+            return static_cast<Nanoseconds>(std::llround(chunk->scale * closed));
+          },
+      .network = cost.network(),
+      .transfer = [&](OpId op,
+                      int64_t chunks) { return link_transfer(graph, schedule, cost, op, chunks); },
+      .pick_ns = cost.pick_ns()};
 }
 
 LowerBound lower_bound(const Graph& graph, const Schedule& schedule,

@@ -24,13 +24,13 @@ class ArbiterState {
 
   /// A compute op begins, on the first rank that gets there or on any: holds that it announces.
   void begun(OpId op);
-  /// Every member has posted the op: all that it waits for is over on every rank and, on a lane that
-  /// runs in order, the op before it.
+  /// Every member has posted the op: all that it waits for is over on every rank and, on a lane
+  /// that runs in order, the op before it.
   void posted(OpId op);
-  /// Takes up the next transfer: the highest priority, then the lowest op id, of what is posted, not
-  /// over and not held back; nothing while one is in flight or where none may begin. A lane that
-  /// picks by policy enters the one op that its policy names; RunError with lane and stage when that
-  /// op is not among those given.
+  /// Takes up the next transfer: the highest priority, then the lowest op id, of what is posted,
+  /// not over and not held back; nothing while one is in flight or where none may begin. A lane
+  /// that picks by policy enters the one op that its policy names; RunError with lane and stage
+  /// when that op is not among those given.
   std::optional<Transfer> next();
   /// The transfer in flight is over on every member. Returns whether the op is.
   bool done();

@@ -19,6 +19,7 @@ class Door {
 
   void check_lanes() const;
   void check_disciplines() const;
+  void check_holds(const LaneOrders& orders) const;
   void check_each_op_once(const LaneOrders& orders, size_t rank) const;
   void check_edges_on_lanes(const LaneOrders& orders, size_t rank) const;
   void check_same_collectives(std::span<const LaneOrders> ranks, size_t rank) const;
@@ -29,7 +30,8 @@ class Door {
   }
 
  private:
-  void check_hold(const Hold& hold, int64_t highest, const std::vector<bool>& arbitrated) const;
+  void check_hold(const Precedence& edges, const Hold& hold, int64_t highest,
+                  const std::vector<bool>& arbitrated) const;
   /// Who had a hand in where this op stands.
   std::string stages(OpId op) const;
   OpId routing_of_rows(const std::vector<OpId>& producer, OpId op) const;
@@ -83,7 +85,7 @@ void Door::check_lanes() const {
   }
 }
 
-/// Lanes that pick are comm lanes; a lane has one arbiter; what holds others back can come.
+/// Lanes that pick are comm lanes, and a lane has one arbiter.
 void Door::check_disciplines() const {
   std::vector<bool> arbitrated(schedule_.lanes.size());
   for (const Arbiter& arbiter : arbiters(schedule_)) {
@@ -105,16 +107,25 @@ void Door::check_disciplines() const {
   }
   MOE_CHECK(schedule_.priority.empty() || schedule_.priority.size() == graph_.num_ops(),
             "{} priorities for {} ops", schedule_.priority.size(), graph_.num_ops());
+}
+
+void Door::check_holds(const LaneOrders& orders) const {
+  if (schedule_.holds.empty()) return;
+  std::vector<bool> arbitrated(schedule_.lanes.size());
+  for (const Arbiter& arbiter : arbiters(schedule_)) {
+    for (const LaneId lane : arbiter) arbitrated[lane.index()] = true;
+  }
   int64_t highest = std::numeric_limits<int64_t>::min();
   for (const Hold& hold : schedule_.holds) {
     highest = std::max(highest, schedule_.priority_of(hold.until));
   }
-  for (const Hold& hold : schedule_.holds) check_hold(hold, highest, arbitrated);
+  const Precedence edges(graph_, schedule_, &orders);
+  for (const Hold& hold : schedule_.holds) check_hold(edges, hold, highest, arbitrated);
 }
 
 /// What `until` waits for must not be held back by any hold: all of it that an arbiter may still
 /// have before it when `from` begins has the highest priority of those who hold.
-void Door::check_hold(const Hold& hold, int64_t highest,
+void Door::check_hold(const Precedence& edges, const Hold& hold, int64_t highest,
                       const std::vector<bool>& arbitrated) const {
   const auto lane = [&](OpId op) { return schedule_.lane_of[op.index()].index(); };
   const std::string names = fmt::format("'{}' to '{}' (stage '{}')", graph_.op(hold.from).name,
@@ -125,7 +136,6 @@ void Door::check_hold(const Hold& hold, int64_t highest,
         "exclusive is allowed",
         names);
   }
-  const Precedence edges(graph_, schedule_);
   std::vector<bool> seen(graph_.num_ops());
   std::vector<OpId> open{hold.until};
   bool announced = false;
@@ -341,6 +351,7 @@ void check_legal(const Graph& graph, const Schedule& schedule, std::span<const L
     if (std::any_of(distinct.begin(), distinct.end(), same)) continue;
     door.check_each_op_once(ranks[r], r);
     door.check_edges_on_lanes(ranks[r], r);
+    door.check_holds(ranks[r]);
     door.check_same_collectives(ranks, r);
     check_reuse(graph, schedule, joined, HappensBefore(graph, schedule, ranks[r]), memory);
     distinct.push_back(ranks[r]);

@@ -84,17 +84,12 @@ void Schedule::share_exclusively(std::vector<LaneId> shared, std::string stage) 
 }
 
 Bytes message_bytes(const Graph& graph, OpId id) {
-  const Op& op = graph.op(id);
-  switch (graph.def(id).collective) {
-    case Collective::kNone:
-      return 0;
-    case Collective::kAllToAll:
-      return graph.bytes(op.inputs[0]);
-    case Collective::kAllReduce:
-      break;
-  }
+  const std::vector<TensorId>& inputs = graph.op(id).inputs;
+  const Collective collective = graph.def(id).collective;
+  if (collective == Collective::kNone || inputs.empty()) return 0;
+  if (collective == Collective::kAllToAll) return graph.bytes(inputs[0]);  // the others are counts
   Bytes bytes = 0;
-  for (const TensorId t : op.inputs) bytes += graph.bytes(t);
+  for (const TensorId t : inputs) bytes += graph.bytes(t);
   return bytes;
 }
 

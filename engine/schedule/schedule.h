@@ -2,8 +2,8 @@
 // order edge says which stage added it and why. lane_orders() turns the wish into one sequence a
 // lane, which simulator and executors follow on lanes that run in order.
 //
-// A comm lane may instead pick its next op while the step runs (Pick), and several lanes may share a
-// network exclusively, one transfer at a time. Such lanes belong to an arbiter, which chooses for
+// A comm lane may instead pick its next op while the step runs (Pick), and several lanes may share
+// a network exclusively, one transfer at a time. Such lanes belong to an arbiter, which chooses for
 // all members of the collectives at once, among the ops that every member has posted: local choices
 // would differ and wait for each other. A transfer that has begun is never interrupted, but an op
 // cut into chunks may have others between them.
@@ -79,8 +79,8 @@ struct Schedule {
   void before(OpId from, OpId to, std::string stage, std::string why);
   int64_t priority_of(OpId op) const { return priority.empty() ? 0 : priority[op.index()]; }
   void set_priority(OpId op, int64_t value);
-  /// Cuts the transfer of a collective. Throws UserError naming op and value unless 0 < bytes <= the
-  /// bytes that a rank holds of it, or, with both stages, where it is cut already.
+  /// Cuts the transfer of a collective. Throws UserError naming op and value unless 0 < bytes <=
+  /// message_bytes(), or, with both stages, where it is cut already.
   void set_chunk(const Graph& graph, OpId op, Bytes bytes, std::string stage = {});
   /// Gives the lane a discipline other than its order; `choose` with Pick::kPolicy. Throws UserError
   /// naming the lane and both stages where it has one, or for a compute lane.

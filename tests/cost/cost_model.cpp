@@ -76,6 +76,34 @@ TEST_CASE("collectives go by closed form and pay no launch") {
   CHECK(wire_bytes(g, reduce, {}) == 6'000'000);
 }
 
+TEST_CASE(
+    "what a collective puts on the links takes there what the cost model says, or scales to it") {
+  Graph g = four_ranks();
+  const OpId a2a = g.add_op("all_to_all", "a", {}, {{"bytes", 4e6}});
+  const OpId reduce = g.add_op("all_reduce", "r", {}, {{"bytes", 4e6}});
+  const OpId nothing = g.add_op("all_reduce", "n", {}, {{"bytes", 0.0}});
+  const OpId compute = g.add_op("compute", "c", {}, {{"bytes", 4e6}});
+  const RooflineCost cost(two_nodes(), {});
+  REQUIRE(cost.network() != nullptr);
+  CHECK(cost.network()->name == "pair");
+  for (const OpId op : {a2a, reduce}) {
+    CHECK(alone_ns(*cost.network(), cost.transfer(g, op).value()) == cost.op_ns(g, op));
+  }
+  CHECK(!cost.transfer(g, nothing));
+  CHECK(!cost.transfer(g, compute));
+  const auto measure = [](const Graph&, OpId, const WorkContext&) {
+    return std::vector<Nanoseconds>{1'000'000};
+  };
+  const auto cache = std::make_shared<ProfileCache>("");
+  const Cluster link = two_nodes();
+  const ProfileCost slower(cache, "cpu", measure, &link, {}),
+      alone(cache, "cpu", measure, nullptr, {});
+  REQUIRE(slower.network() != nullptr);
+  CHECK(std::get<AllToAll>(slower.transfer(g, a2a)->what).bytes_per_pair == 1e6);
+  CHECK(alone.network() == nullptr);
+  CHECK(!alone.transfer(g, a2a));
+}
+
 TEST_CASE("padding that is not sent costs nothing") {
   Graph g = four_ranks();
   const OpId padded = g.add_op("all_to_all", "a", {}, {{"bytes", 3.2e6}});

@@ -124,8 +124,8 @@ inline Schedule random_schedule(const Graph& graph, uint64_t seed, int64_t num_e
   return schedule;
 }
 
-/// Happens-before by definition: succession on lanes in order, data, mutation and order edges, closed
-/// transitively. after[a][b]: b happens after a.
+/// Happens-before by definition: succession on lanes in order, data, mutation and order edges,
+/// closed transitively. after[a][b]: b happens after a.
 inline std::vector<std::vector<bool>> brute_force(const Graph& graph, const Schedule& schedule,
                                                   const LaneOrders& orders) {
   const size_t n = graph.num_ops();
