@@ -60,17 +60,16 @@ int64_t degree_of(const PassContext& context) {
   return static_cast<int64_t>(degree);
 }
 
-/// Cuts every MoE layer into degree(its all-to-all) parts.
-template <class Degree>
-Graph cut_layers(Graph graph, const PassContext& context, const Degree& degree_of_layer) {
+}  // namespace
+
+Graph capacity_pipeline(Graph graph, const PassContext& context) {
+  const int64_t degree = degree_of(context);
   const size_t num_ops = graph.num_ops();
-  for (size_t i = 0; i < num_ops; ++i) {
+  for (size_t i = 0; i < num_ops && degree > 1; ++i) {
     const OpId first(static_cast<int64_t>(i));
     if (!is_kind(graph, first, "all_to_all") || attr_string(graph.op(first), "to") != "expert") {
       continue;
     }
-    const int64_t degree = degree_of_layer(graph, first);
-    if (degree <= 1) continue;
     const std::vector<OpId> chain = experts_chain(graph, first, context);
     const TensorId slots = graph.op(first).inputs[0];  // [E, C, d]
     const int64_t capacity = graph.tensor(slots).shape[1];
@@ -88,25 +87,6 @@ Graph cut_layers(Graph graph, const PassContext& context, const Degree& degree_o
          fmt::format("capacity {} cut into parts of {}", capacity, fmt::join(sizes, ", "))});
   }
   return graph;
-}
-
-}  // namespace
-
-Graph capacity_pipeline(Graph graph, const PassContext& context) {
-  return cut_layers(std::move(graph), context,
-                    [degree = degree_of(context)](const Graph&, OpId) { return degree; });
-}
-
-Graph micro_ops(Graph graph, const PassContext& context) {
-  const double bytes = std::get<double>(context.options.at("bytes"));
-  return cut_layers(std::move(graph), context, [bytes](const Graph& before, OpId first) {
-    const TensorId slots = before.op(first).inputs[0];  // [E, C, d]
-    const double rows = static_cast<double>(before.tensor(slots).shape[1]);
-    const double slot_bytes = static_cast<double>(before.bytes(slots)) / rows;
-    // Parts of whole slots: as many slots as fit, at least one.
-    const double of_a_part = std::max(1.0, std::floor(bytes / slot_bytes));
-    return static_cast<int64_t>(std::ceil(rows / of_a_part));
-  });
 }
 
 }  // namespace moe
