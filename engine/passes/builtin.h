@@ -24,9 +24,15 @@ Graph used_rows(Graph graph, const PassContext& context);
 /// counted (after irregular_a2a or used_rows).
 Graph capacity_pipeline(Graph graph, const PassContext& context);
 
-/// capacity_pipeline with as many parts a layer as make the rows that a rank exchanges in a part at
-/// most `bytes` (Lina, ATC 2023, section 4.3: an expert computes a micro-op's tokens as soon as its
-/// first all-to-all is over). At most as many as there are slots. Throws as capacity_pipeline.
+/// PipeMoE (INFOCOM 2023): as capacity_pipeline, each MoE layer at the degree that is best by its
+/// two straight lines (pipemoe_degree.h), which are given or fitted from the cost model
+/// (pipemoe_fit.h). Throws UserError naming the option for lines given in part or negative, and for
+/// degrees that are none or above the capacity of a layer.
+Graph pipemoe(Graph graph, const PassContext& context);
+
+/// As capacity_pipeline, each MoE layer in as few parts as make the rows that a rank exchanges in a
+/// part at most `bytes`, or one slot an expert (Lina, ATC 2023, section 4.3: an expert computes a
+/// micro-op's tokens as soon as its first all-to-all is over).
 Graph micro_ops(Graph graph, const PassContext& context);
 
 /// Lancet's operator partition (MLSys 2024, section 5): ranges of the forward around the MoE layers

@@ -59,6 +59,11 @@ M.known = {
     all_reduce = DDP, passes = function(p)
       return { choice.best(p.capacity_pipeline, { degree = { 1, 2, 4, 8 } }) }
     end },
+  pipemoe = { doc = "all-to-all and experts cut along capacity, each layer at the best degree by the "
+      .. "time of its forward",
+    all_reduce = DDP, passes = function(p) return { p.pipemoe {} } end },
+  pipemoe_step = { doc = "pipemoe with the backward counted", all_reduce = DDP,
+    passes = function(p) return { p.pipemoe { objective = "step" } } end },
   lancet = { doc = "real rows only, the forward cut into pipelines, weight gradients under the "
       .. "backward's all-to-alls",
     all_reduce = AFTER, passes = function(p)
