@@ -211,7 +211,16 @@ json metrics_json(const Metrics& m) {
           {"comm_ms", to_ms(m.comm_ns)},
           {"exposed_comm_ms", to_ms(m.exposed_comm_ns)},
           {"hidden_comm_ms", to_ms(m.hidden_comm_ns)},
-          {"wait_ms", to_ms(m.wait_ns)}};
+          {"wait_ms", to_ms(m.wait_ns)},
+          {"a2a_wait_ms", to_ms(m.all_to_all.wait_ns)},
+          {"a2a_transfer_ms", to_ms(m.all_to_all.transfer_ns)},
+          {"all_reduce_wait_ms", to_ms(m.all_reduce.wait_ns)},
+          {"all_reduce_transfer_ms", to_ms(m.all_reduce.transfer_ns)},
+          {"moe_forward_ms", to_ms(m.forward.layer_ns)},
+          {"moe_backward_ms", to_ms(m.backward.layer_ns)},
+          {"a2a_forward_ms", to_ms(m.forward.a2a_ns)},
+          {"a2a_backward_ms", to_ms(m.backward.a2a_ns)},
+          {"pipelining_efficiency", m.pipelining_efficiency()}};
 }
 
 void open_plan(lua_State* L) {

@@ -46,7 +46,8 @@ Options options_of(const nlohmann::json& values) {
 }
 
 // stage: its values; `index`: its table, for the functions.
-Stage stage_of(lua_State* L, int index, const Fields& stage, double fill) {
+Stage stage_of(lua_State* L, int index, const Fields& stage,
+               const std::shared_ptr<PickPolicies>& picks) {
   Stage result;
   result.name = stage.text("name");
   result.kind = kind_of(stage.text("kind"));
@@ -60,14 +61,15 @@ Stage stage_of(lua_State* L, int index, const Fields& stage, double fill) {
   lua_getfield(L, index, "options");
   const auto options = std::make_shared<const Reference>(L);
   if (result.kind == StageKind::kSchedule) {
-    result.schedule = schedule_policy(L, apply, options, fill);
+    result.schedule = schedule_policy(L, apply, options, picks->fill, picks);
   } else {
-    result.transform = pass_policy(L, apply, options, fill);
+    result.transform = pass_policy(L, apply, options, picks->fill);
   }
   return result;
 }
 
-SystemSpec system_of(lua_State* L, int index, const Fields& system, double fill) {
+SystemSpec system_of(lua_State* L, int index, const Fields& system,
+                     const std::shared_ptr<PickPolicies>& picks) {
   SystemSpec result;
   result.name = system.text("name");
   result.reduce_on_own_lane = system.flag("reduce_on_own_lane", false);
@@ -83,7 +85,7 @@ SystemSpec system_of(lua_State* L, int index, const Fields& system, double fill)
   for (size_t i = 0; i < stages.size() && stages.is_array(); ++i) {
     lua_rawgeti(L, table, static_cast<int>(i + 1));
     const Fields stage(stages[i], fmt::format("system.stages[{}]", i + 1));
-    result.stages.push_back(stage_of(L, lua_gettop(L), stage, fill));
+    result.stages.push_back(stage_of(L, lua_gettop(L), stage, picks));
     lua_settop(L, table);
   }
   lua_pop(L, 1);
@@ -201,7 +203,9 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
     spec.gate = gate_spec(spec.model);
   }
   lua_getfield(L, index, "system");
-  spec.system = system_of(L, lua_gettop(L), fields.at("system"), spec.work.fill);
+  const auto picks = std::make_shared<PickPolicies>(PickPolicies{.fill = spec.work.fill});
+  box.picks = picks;
+  spec.system = system_of(L, lua_gettop(L), fields.at("system"), picks);
   lua_pop(L, 1);
   const Fields cost = fields.at("cost");
   if (cost.text("kind") == "profile") {

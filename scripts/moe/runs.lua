@@ -14,7 +14,9 @@ local M = {}
 local MAX_TRACES = 8  -- of simulated runs
 
 local TIMES = { "iteration_ms", "compute_ms", "comm_ms", "exposed_comm_ms", "hidden_comm_ms",
-  "wait_ms" }
+  "wait_ms", "a2a_wait_ms", "a2a_transfer_ms", "all_reduce_wait_ms", "all_reduce_transfer_ms",
+  "moe_forward_ms", "moe_backward_ms", "a2a_forward_ms", "a2a_backward_ms",
+  "pipelining_efficiency" }
 
 local session = { runs = {}, claims = {}, experiments = {} }
 
