@@ -184,12 +184,12 @@ class Account {
 };
 
 /// Of all ranks, by op.
-std::vector<CollectiveTimes> times_of(const Record& record) {
-  std::vector<CollectiveTimes> times(record.graph.num_ops());
+std::vector<CollectiveShare> times_of(const Record& record) {
+  std::vector<CollectiveShare> times(record.graph.num_ops());
   for (size_t r = 0; r < record.num_ranks; ++r) {
     const std::vector<const Span*>& compute = record.compute[r];
     for (const Span* s : record.comm[r]) {
-      CollectiveTimes& mine = times[s->op.index()];
+      CollectiveShare& mine = times[s->op.index()];
       mine.op = s->op;
       mine.bytes += s->bytes;
       mine.waited_ns += s->begin - s->post;
@@ -201,8 +201,8 @@ std::vector<CollectiveTimes> times_of(const Record& record) {
         if (ns <= 0) continue;
         mine.hidden_ns += ns;
         auto& by = mine.hidden_by;
-        const auto known = std::find_if(by.begin(), by.end(),
-                                        [&](const auto& pair) { return pair.first == (*over)->op; });
+        const auto known = std::find_if(
+            by.begin(), by.end(), [&](const auto& pair) { return pair.first == (*over)->op; });
         if (known == by.end()) {
           by.emplace_back((*over)->op, ns);
         } else {
@@ -215,21 +215,22 @@ std::vector<CollectiveTimes> times_of(const Record& record) {
 }
 
 /// In the order in which they first began.
-std::vector<CollectiveTimes> collectives_of(const Record& record,
+std::vector<CollectiveShare> collectives_of(const Record& record,
                                             const std::vector<Exposure>& exposures) {
-  std::vector<CollectiveTimes> times = times_of(record);
+  std::vector<CollectiveShare> times = times_of(record);
   for (const Exposure& e : exposures) times[e.op.index()].exposed_ns += e.ns;
-  std::erase_if(times, [](const CollectiveTimes& t) { return !t.op.valid(); });
+  std::erase_if(times, [](const CollectiveShare& t) { return !t.op.valid(); });
   std::vector<std::pair<Nanoseconds, size_t>> order;
   for (size_t i = 0; i < times.size(); ++i) {
     times[i].alone_ns = record.alone_ns(times[i].op);
-    std::sort(times[i].hidden_by.begin(), times[i].hidden_by.end(), [](const auto& a, const auto& b) {
-      return std::tie(b.second, a.first) < std::tie(a.second, b.first);
-    });
+    std::sort(times[i].hidden_by.begin(), times[i].hidden_by.end(),
+              [](const auto& a, const auto& b) {
+                return std::tie(b.second, a.first) < std::tie(a.second, b.first);
+              });
     order.emplace_back(record.begin(times[i].op, 0), i);
   }
   std::sort(order.begin(), order.end());
-  std::vector<CollectiveTimes> sorted;
+  std::vector<CollectiveShare> sorted;
   for (const auto& [begin, i] : order) sorted.push_back(std::move(times[i]));
   return sorted;
 }
@@ -237,10 +238,9 @@ std::vector<CollectiveTimes> collectives_of(const Record& record,
 }  // namespace
 
 const char* cause_name(Cause cause) {
-  constexpr const char* kNames[] = {"data edge",    "order edge", "lane order",
-                                    "lane busy",    "members",    "hold",
-                                    "coordination", "start-up",   "contention",
-                                    "slower"};
+  constexpr const char* kNames[] = {"data edge",  "order edge", "lane order",   "lane busy",
+                                    "members",    "hold",       "coordination", "start-up",
+                                    "contention", "slower"};
   return kNames[static_cast<size_t>(cause)];
 }
 
@@ -260,7 +260,8 @@ Explanation explain(const ReplayInput& input, const Timeline& timeline) {
                    [](const Exposure& a, const Exposure& b) { return a.ns > b.ns; });
   all.collectives = collectives_of(record, all.exposures);
   for (const Span& span : timeline.spans) all.makespan_ns = std::max(all.makespan_ns, span.end);
-  all.bound = lower_bound(input.graph, input.schedule, [&](OpId op) { return record.alone_ns(op); });
+  all.bound =
+      lower_bound(input.graph, input.schedule, [&](OpId op) { return record.alone_ns(op); });
   return all;
 }
 
