@@ -69,9 +69,12 @@ class Account {
     const Nanoseconds ready = std::clamp(record_.data_ready(op, rank_), lo, hi);
     const Nanoseconds ordered = std::clamp(record_.edges_ready(op, rank_), ready, hi);
     hand_over(ordered, hi);
-    if (ordered > ready) {
-      const OrderEdge& edge = *record_.last_ordered(op, rank_);
+    if (ordered == ready) return ready;
+    const OrderEdge& edge = *record_.last_ordered(op, rank_);
+    if (record_.is_comm(edge.from)) {
       charge({edge.from, Cause::kOrderEdge, edge.from, op, -1, edge.stage}, ready, ordered);
+    } else {  // compute stood still, so a clock is wrong
+      hand_over(ready, ordered);
     }
     return ready;
   }
@@ -201,8 +204,8 @@ std::vector<CollectiveTimes> times_of(const Record& record) {
         if (ns <= 0) continue;
         mine.hidden_ns += ns;
         auto& by = mine.hidden_by;
-        const auto known = std::find_if(by.begin(), by.end(),
-                                        [&](const auto& pair) { return pair.first == (*over)->op; });
+        const auto known = std::find_if(
+            by.begin(), by.end(), [&](const auto& pair) { return pair.first == (*over)->op; });
         if (known == by.end()) {
           by.emplace_back((*over)->op, ns);
         } else {
@@ -223,9 +226,10 @@ std::vector<CollectiveTimes> collectives_of(const Record& record,
   std::vector<std::pair<Nanoseconds, size_t>> order;
   for (size_t i = 0; i < times.size(); ++i) {
     times[i].alone_ns = record.alone_ns(times[i].op);
-    std::sort(times[i].hidden_by.begin(), times[i].hidden_by.end(), [](const auto& a, const auto& b) {
-      return std::tie(b.second, a.first) < std::tie(a.second, b.first);
-    });
+    std::sort(times[i].hidden_by.begin(), times[i].hidden_by.end(),
+              [](const auto& a, const auto& b) {
+                return std::tie(b.second, a.first) < std::tie(a.second, b.first);
+              });
     order.emplace_back(record.begin(times[i].op, 0), i);
   }
   std::sort(order.begin(), order.end());
@@ -237,10 +241,9 @@ std::vector<CollectiveTimes> collectives_of(const Record& record,
 }  // namespace
 
 const char* cause_name(Cause cause) {
-  constexpr const char* kNames[] = {"data edge",    "order edge", "lane order",
-                                    "lane busy",    "members",    "hold",
-                                    "coordination", "start-up",   "contention",
-                                    "slower"};
+  constexpr const char* kNames[] = {"data edge",  "order edge", "lane order",   "lane busy",
+                                    "members",    "hold",       "coordination", "start-up",
+                                    "contention", "slower"};
   return kNames[static_cast<size_t>(cause)];
 }
 
@@ -260,7 +263,8 @@ Explanation explain(const ReplayInput& input, const Timeline& timeline) {
                    [](const Exposure& a, const Exposure& b) { return a.ns > b.ns; });
   all.collectives = collectives_of(record, all.exposures);
   for (const Span& span : timeline.spans) all.makespan_ns = std::max(all.makespan_ns, span.end);
-  all.bound = lower_bound(input.graph, input.schedule, [&](OpId op) { return record.alone_ns(op); });
+  all.bound =
+      lower_bound(input.graph, input.schedule, [&](OpId op) { return record.alone_ns(op); });
   return all;
 }
 
