@@ -65,6 +65,16 @@ Nanoseconds forward_end_ns(const Plan& plan, const Timeline& timeline) {
   return end;
 }
 
+// What the plan would take if its ops took in a step what they take alone: the prediction before
+// anything was rehearsed.
+json ops_alone_json(const PlanBox& box) {
+  const auto alone = std::make_shared<ProfileCost>(*box.profile);
+  alone->set_in_step(std::nullopt);
+  Plan plan = *box.plan;
+  plan.spec.cost = alone;
+  return metrics_json(run(plan, "simulate", {}).metrics.front());
+}
+
 int simulate(lua_State* L) {
   const PlanBox& box = check_plan(L);
   const Host::EngineCall call(Host::of(L));
@@ -83,6 +93,7 @@ int simulate(lua_State* L) {
   out["liveness_bytes"] = plan.memory.liveness_bytes;
   out["sim_ms"] = to_ms(end - begin);
   out["alone_ms"] = alone_json(plan);
+  if (box.profile && box.profile->in_step()) out["ops_alone"] = ops_alone_json(box);
   push_json(L, out);
   return 1;
 }
@@ -123,6 +134,8 @@ int info(lua_State* L) {
           {"lanes", lanes},
           {"cost", plan.spec.cost->describe()},
           {"profile_ms", box.profile ? to_ms(box.profile->measuring_ns()) : 0.0},
+          {"rehearsal_ms",
+           box.profile && box.profile->in_step() ? to_ms(box.profile->in_step()->took_ns) : 0.0},
           {"num_profiled", box.profile ? box.profile->num_measured() : 0}});
   return 1;
 }
@@ -198,7 +211,16 @@ json metrics_json(const Metrics& m) {
           {"comm_ms", to_ms(m.comm_ns)},
           {"exposed_comm_ms", to_ms(m.exposed_comm_ns)},
           {"hidden_comm_ms", to_ms(m.hidden_comm_ns)},
-          {"wait_ms", to_ms(m.wait_ns)}};
+          {"wait_ms", to_ms(m.wait_ns)},
+          {"a2a_wait_ms", to_ms(m.all_to_all.wait_ns)},
+          {"a2a_transfer_ms", to_ms(m.all_to_all.transfer_ns)},
+          {"all_reduce_wait_ms", to_ms(m.all_reduce.wait_ns)},
+          {"all_reduce_transfer_ms", to_ms(m.all_reduce.transfer_ns)},
+          {"moe_forward_ms", to_ms(m.forward.layer_ns)},
+          {"moe_backward_ms", to_ms(m.backward.layer_ns)},
+          {"a2a_forward_ms", to_ms(m.forward.a2a_ns)},
+          {"a2a_backward_ms", to_ms(m.backward.a2a_ns)},
+          {"pipelining_efficiency", m.pipelining_efficiency()}};
 }
 
 void open_plan(lua_State* L) {

@@ -84,7 +84,7 @@ class EmulatedLink final : public Communicator {
     const Nanoseconds begin = std::max(moved.begin, wire_free_);
     wire_free_ = begin + alone_ns;
     wait_until_ns(wire_free_);
-    return {moved.post, begin, clock_ns()};
+    return {moved.post, begin, wire_free_};
   }
 
   Communicator& inner_;

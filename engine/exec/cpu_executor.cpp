@@ -85,6 +85,7 @@ class CpuRun {
  private:
   static constexpr Bytes kElementBytes = static_cast<Bytes>(sizeof(T));
 
+  void add_arbitrations();
   void spawn();
   void worker(int64_t rank, LaneId lane);
   void conduct();
@@ -109,6 +110,8 @@ class CpuRun {
   const int64_t num_lanes_;
   const uint64_t stop_requests_before_ = stop_requests;
   Persistents persistents_;
+  std::vector<std::unique_ptr<Arbitration>> arbitrations_;
+  std::vector<Arbitration*> arbiter_of_;  // by lane
   std::vector<std::unique_ptr<Rank<T>>> ranks_;
   AllBuffers buffers_;
   InProcessWorld world_;
@@ -131,13 +134,15 @@ CpuRun<T>::CpuRun(const Plan& plan, const RunOptions& options)
       num_ranks_(plan.graph.num_ranks),
       num_lanes_(static_cast<int64_t>(plan.orders.lanes.size())),
       persistents_(persistents(plan)),
+      arbiter_of_(plan.orders.lanes.size()),
       world_(num_ranks_, std::max<int64_t>(1, num_lanes_ - 1), {options.timeout_s}),
       start_(num_ranks_ * num_lanes_,
              [this] { pass_.start = clock_ns() + (num_ranks_ > 1 ? kWakeUp : 0); }),
       end_(num_ranks_ * num_lanes_),
       first_step_(options.first_step) {
+  add_arbitrations();
   for (int64_t r = 0; r < num_ranks_; ++r) {
-    ranks_.push_back(std::make_unique<Rank<T>>(plan, options, persistents_, r));
+    ranks_.push_back(std::make_unique<Rank<T>>(plan, options, persistents_, arbiter_of_, r));
     buffers_.push_back(&ranks_.back()->buffers());
     for (int64_t l = 0; l < num_lanes_; ++l) {
       Communicator* comm = l == 0 ? nullptr : &world_.comm(r, l - 1);
@@ -150,6 +155,19 @@ CpuRun<T>::CpuRun(const Plan& plan, const RunOptions& options)
   }
   result_.provenance = options.emulate_link ? Provenance::kEmulated : Provenance::kMeasured;
   result_.peak_bytes = ranks_[0]->buffers().allocated();
+}
+
+template <class T>
+void CpuRun<T>::add_arbitrations() {
+  const auto waits_for = [this](int64_t rank, OpId op) {
+    return ranks_[static_cast<size_t>(rank)]->waits_for(op, pass_);
+  };
+  for (const Arbiter& lanes : arbiters(plan_.schedule)) {
+    arbitrations_.push_back(std::make_unique<Arbitration>(
+        plan_.graph, plan_.schedule, lanes,
+        Arbitration::Options{num_ranks_, options_.timeout_s, options_.choose, waits_for}));
+    for (const LaneId lane : lanes) arbiter_of_[lane.index()] = arbitrations_.back().get();
+  }
 }
 
 template <class T>
@@ -221,6 +239,7 @@ void CpuRun<T>::run_pass(const DataSource& data, Pass pass) {
     rank->fill_inputs(data, pass.step);
     rank->start_pass();
   }
+  for (auto& arbitration : arbitrations_) arbitration->start_pass();
   start_.arrive();
   ranks_[0]->run_lane(LaneId(0), pass_, nullptr);
   end_.arrive();
@@ -252,12 +271,15 @@ void CpuRun<T>::collect(int64_t step) {
       const std::vector<Span>& spans = rank->spans(LaneId(l));
       timeline.spans.insert(timeline.spans.end(), spans.begin(), spans.end());
       result_.executed.back().emplace_back();
-      for (const Span& span : spans) result_.executed.back().back().push_back(span.op);
+      for (const Span& span : spans) {
+        if (span.chunk == 0) result_.executed.back().back().push_back(span.op);
+      }
     }
     records.push_back(rank->gate_records());
   }
   std::sort(timeline.spans.begin(), timeline.spans.end(), [](const Span& a, const Span& b) {
-    return std::tie(a.begin, a.rank, a.lane, a.op) < std::tie(b.begin, b.rank, b.lane, b.op);
+    return std::tie(a.begin, a.rank, a.lane, a.op, a.chunk) <
+           std::tie(b.begin, b.rank, b.lane, b.op, b.chunk);
   });
   result_.metrics.push_back(metrics(plan_.graph, timeline));
   result_.timelines.push_back(std::move(timeline));
@@ -330,6 +352,7 @@ void CpuRun<T>::fail(int64_t rank, LaneId lane, std::exception_ptr error) {
     if (first || (!follows && lower)) failure_ = {error, op.value, rank};
   }
   for (auto& r : ranks_) r->abort();
+  for (auto& arbitration : arbitrations_) arbitration->abort();
   start_.abort();
   end_.abort();
   world_.abort(message(error));

@@ -8,6 +8,7 @@
 #include "engine/base/names.h"
 #include "engine/graph/verify.h"
 #include "engine/passes/builtin.h"
+#include "engine/passes/pipemoe_degree.h"
 
 namespace moe {
 
@@ -21,6 +22,32 @@ const std::vector<PassDef>& builtin_passes() {
        .doc = "cuts all-to-all, experts, all-to-all into parts along the capacity (Tutel, PipeMoE)",
        .options = {{"degree", 2.0, "parts; 1 leaves the graph as it is", 1, 64}},
        .transform = capacity_pipeline},
+      {.name = "pipemoe",
+       .kind = StageKind::kForward,
+       .doc = "capacity_pipeline with each MoE layer at the degree that is best by the time of "
+              "transfers and experts in chunks (PipeMoE)",
+       .options = {{"alpha_a", -1.0, "start-up of a transfer, s; -1: all four are fitted", -1, 1e9},
+                   {"beta_a", -1.0, "s a byte of a rank's all-to-all", -1, 1e9},
+                   {"alpha_e", -1.0, "start-up of a chunk's experts, both GEMMs, s", -1, 1e9},
+                   {"beta_e", -1.0, "s a row, input and inner feature of the experts", -1, 1e9},
+                   {"max_degree", 64.0, "the most parts; at most the capacity is", 1, 65536},
+                   {"degrees", std::string(), "those allowed, as '1,2,4,8'; all"},
+                   {"objective",
+                    std::string("forward"),
+                    "what is to be short: the forward (paper) or the step, backward included",
+                    0,
+                    0,
+                    {"forward", "step"}},
+                   {"method", std::string("exact"),
+                    "exact, brute, or Algorithm 1: paper (as printed), paper_fixed", 0, 0,
+                    degree_methods()}},
+       .transform = pipemoe},
+      {.name = "micro_ops",
+       .kind = StageKind::kForward,
+       .doc = "capacity_pipeline in parts of so many bytes, layer by layer (Lina)",
+       .options = {{"bytes", 30e6, "rows that a rank exchanges in a part, at most (paper: 30 MB)",
+                    1, 1e12}},
+       .transform = micro_ops},
       // The transfers' counts come before the experts', which then find the exchange and share it.
       {.name = "irregular_a2a",
        .kind = StageKind::kForward,
@@ -73,6 +100,30 @@ const std::vector<PassDef>& builtin_passes() {
        .doc = "compute stands still during an all-to-all; all-reduces stay free (DeepSpeed-MoE)",
        .options = {},
        .schedule = blocking_a2a},
+      {.name = "fixed",
+       .kind = StageKind::kSchedule,
+       .doc =
+           "all-reduces between the backward's pairs of all-to-alls only (Lina's baseline Fixed)",
+       .options = {},
+       .schedule = fixed},
+      {.name = "priority",
+       .kind = StageKind::kSchedule,
+       .doc = "one transfer at a time, all-to-alls before all-reduces (Lina)",
+       .options = {{"hold", true,
+                    "whether the backward's combine holds all-reduces back until its all-to-all is "
+                    "posted"}},
+       .schedule = priority},
+      {.name = "chunked",
+       .kind = StageKind::kSchedule,
+       .doc = "transfers cut into chunks, between which others may run (Lina's micro-ops)",
+       .options = {{"bytes", 30e6, "of a chunk (paper: 30 MB)", 1, 1e12},
+                   {"which",
+                    std::string("all_reduce"),
+                    "the transfers that are cut",
+                    0,
+                    0,
+                    {"all_reduce", "all_to_all", "both"}}},
+       .schedule = chunked},
       {.name = "serial",
        .kind = StageKind::kSchedule,
        .doc = "one op after another in program order, no overlap (RAF)",

@@ -187,12 +187,12 @@ class Account {
 };
 
 /// Of all ranks, by op.
-std::vector<CollectiveTimes> times_of(const Record& record) {
-  std::vector<CollectiveTimes> times(record.graph.num_ops());
+std::vector<CollectiveShare> times_of(const Record& record) {
+  std::vector<CollectiveShare> times(record.graph.num_ops());
   for (size_t r = 0; r < record.num_ranks; ++r) {
     const std::vector<const Span*>& compute = record.compute[r];
     for (const Span* s : record.comm[r]) {
-      CollectiveTimes& mine = times[s->op.index()];
+      CollectiveShare& mine = times[s->op.index()];
       mine.op = s->op;
       mine.bytes += s->bytes;
       mine.waited_ns += s->begin - s->post;
@@ -218,11 +218,11 @@ std::vector<CollectiveTimes> times_of(const Record& record) {
 }
 
 /// In the order in which they first began.
-std::vector<CollectiveTimes> collectives_of(const Record& record,
+std::vector<CollectiveShare> collectives_of(const Record& record,
                                             const std::vector<Exposure>& exposures) {
-  std::vector<CollectiveTimes> times = times_of(record);
+  std::vector<CollectiveShare> times = times_of(record);
   for (const Exposure& e : exposures) times[e.op.index()].exposed_ns += e.ns;
-  std::erase_if(times, [](const CollectiveTimes& t) { return !t.op.valid(); });
+  std::erase_if(times, [](const CollectiveShare& t) { return !t.op.valid(); });
   std::vector<std::pair<Nanoseconds, size_t>> order;
   for (size_t i = 0; i < times.size(); ++i) {
     times[i].alone_ns = record.alone_ns(times[i].op);
@@ -233,7 +233,7 @@ std::vector<CollectiveTimes> collectives_of(const Record& record,
     order.emplace_back(record.begin(times[i].op, 0), i);
   }
   std::sort(order.begin(), order.end());
-  std::vector<CollectiveTimes> sorted;
+  std::vector<CollectiveShare> sorted;
   for (const auto& [begin, i] : order) sorted.push_back(std::move(times[i]));
   return sorted;
 }

@@ -48,7 +48,7 @@ struct Exposure {
 };
 
 /// One collective, summed over ranks except for alone_ns.
-struct CollectiveTimes {
+struct CollectiveShare {
   OpId op;
   Bytes bytes = 0;
   Nanoseconds alone_ns = 0;     // what the cost model says for the whole of it
@@ -60,7 +60,7 @@ struct CollectiveTimes {
 };
 
 struct Explanation {
-  std::vector<CollectiveTimes> collectives;  // by first begin
+  std::vector<CollectiveShare> collectives;  // by first begin
   std::vector<Exposure> exposures;           // the longest first
   std::vector<Nanoseconds> exposed_ns;       // by rank: exactly the sum of its exposures
   Nanoseconds makespan_ns = 0;

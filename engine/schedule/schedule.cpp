@@ -26,7 +26,7 @@ void Schedule::set_priority(OpId op, int64_t value) {
   priority[op.index()] = value;
 }
 
-void Schedule::set_chunk(const Graph& graph, OpId op, Bytes bytes) {
+void Schedule::set_chunk(const Graph& graph, OpId op, Bytes bytes, std::string stage) {
   const Bytes message = message_bytes(graph, op);
   if (graph.def(op).collective == Collective::kNone) {
     throw user_error("op '{}' is a {}; only transfers are cut into chunks", graph.op(op).name,
@@ -37,11 +37,50 @@ void Schedule::set_chunk(const Graph& graph, OpId op, Bytes bytes) {
                      graph.op(op).name, bytes, message);
   }
   chunk_bytes.resize(lane_of.size());
+  chunk_stage.resize(lane_of.size());
   if (chunk_bytes[op.index()] != 0) {
-    throw user_error("op '{}' is cut already, into chunks of {} bytes", graph.op(op).name,
-                     chunk_bytes[op.index()]);
+    throw user_error("op '{}' is cut already, into chunks of {} bytes (stages '{}' and '{}')",
+                     graph.op(op).name, chunk_bytes[op.index()], chunk_stage[op.index()], stage);
   }
   chunk_bytes[op.index()] = bytes;
+  chunk_stage[op.index()] = std::move(stage);
+}
+
+namespace {
+
+void refuse_compute(const Lane& lane) {
+  if (lane.kind == LaneKind::kComm) return;
+  throw user_error("lane '{}' computes; only comm lanes pick or share a network", lane.name);
+}
+
+}  // namespace
+
+void Schedule::set_pick(LaneId id, Pick pick, std::string stage, Choose choose) {
+  Lane& lane = lanes[id.index()];
+  refuse_compute(lane);
+  if (!lane.stage.empty()) {
+    throw user_error("lane '{}' has a discipline already; one a lane (stages '{}' and '{}')",
+                     lane.name, lane.stage, stage);
+  }
+  lane.pick = pick;
+  lane.choose = std::move(choose);
+  lane.stage = std::move(stage);
+}
+
+void Schedule::share_exclusively(std::vector<LaneId> shared, std::string stage) {
+  for (size_t i = 0; i < shared.size(); ++i) {
+    const Lane& lane = lanes[shared[i].index()];
+    refuse_compute(lane);
+    if (std::count(shared.begin(), shared.end(), shared[i]) > 1) {
+      throw user_error("exclusive: lane '{}' stands there twice", lane.name);
+    }
+    for (const Exclusive& other : exclusive) {
+      if (std::count(other.lanes.begin(), other.lanes.end(), shared[i]) == 0) continue;
+      throw user_error("exclusive: lane '{}' shares a network already (stages '{}' and '{}')",
+                       lane.name, other.stage, stage);
+    }
+  }
+  exclusive.push_back({std::move(shared), std::move(stage)});
 }
 
 std::string set_by(const Schedule& schedule, OpId op, Setting::What what) {

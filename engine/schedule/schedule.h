@@ -75,8 +75,9 @@ struct Schedule {
   std::vector<Lane> lanes;
   std::vector<LaneId> lane_of;  // by op
   std::vector<OrderEdge> order_edges;
-  std::vector<int64_t> priority;   // by op, higher first; empty: all 0
-  std::vector<Bytes> chunk_bytes;  // by op, 0: whole; empty: all whole
+  std::vector<int64_t> priority;         // by op, higher first; empty: all 0
+  std::vector<Bytes> chunk_bytes;        // by op, 0: whole; empty: all whole
+  std::vector<std::string> chunk_stage;  // by op, that cut it
   std::vector<Hold> holds;
   std::vector<Exclusive> exclusive;  // a lane stands in one at most
   std::vector<Decision> log;
@@ -88,8 +89,14 @@ struct Schedule {
   int64_t priority_of(OpId op) const { return priority.empty() ? 0 : priority[op.index()]; }
   void set_priority(OpId op, int64_t value);
   /// Cuts the transfer of a collective. Throws UserError naming op and value unless 0 < bytes <=
-  /// message_bytes(), or where it is cut already.
-  void set_chunk(const Graph& graph, OpId op, Bytes bytes);
+  /// message_bytes(), or, with both stages, where it is cut already.
+  void set_chunk(const Graph& graph, OpId op, Bytes bytes, std::string stage = {});
+  /// Gives the lane a discipline other than its order; `choose` with Pick::kPolicy. Throws UserError
+  /// naming the lane and both stages where it has one, or for a compute lane.
+  void set_pick(LaneId lane, Pick pick, std::string stage, Choose choose = nullptr);
+  /// Lets the lanes share a network exclusively. Throws UserError naming the lane (and both stages)
+  /// for a compute lane, one that stands there twice or that shares with others already.
+  void share_exclusively(std::vector<LaneId> shared, std::string stage);
   /// The ops of the lane run in another order than lane_orders() says.
   bool picks(LaneId lane) const { return lanes[lane.index()].pick != Pick::kOrder; }
 };

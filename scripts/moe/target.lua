@@ -41,7 +41,7 @@ function M.cpu_spec(model, ranks, link, optimizer, precision)
 end
 
 -- Built-in passes that read how long ops take.
-local READS_TIMES = { dw_schedule = true, partition = true }
+local READS_TIMES = { dw_schedule = true, partition = true, pipemoe = true }
 
 --- Whether the plan depends on how long ops take: where the best of some is taken, or a stage
 --- reads costs. alternatives: of system.expand().

@@ -168,7 +168,7 @@ void check_exact(const ReplayInput& input, const Timeline& timeline,
     causes += x.ns;
     seen[x.cause] += x.ns;
   }
-  for (const CollectiveTimes& c : e.collectives) {
+  for (const CollectiveShare& c : e.collectives) {
     collectives += c.exposed_ns;
     Nanoseconds by_ops = 0;
     for (const auto& [op, ns] : c.hidden_by) by_ops += ns;

@@ -155,7 +155,7 @@ TEST_CASE("a chunk is at least a byte and at most the message, and an op is cut 
   CHECK(refusal(reduce, 128).empty());
   CHECK(num_chunks(graph, schedule, send) == 3);
   CHECK(num_chunks(graph, schedule, reduce) == 1);
-  CHECK_THAT(refusal(send, 24), Contains("cut already, into chunks of 24"));
+  CHECK_THAT(refusal(send, 24), Contains("cut already, into chunks of 24 bytes"));
 }
 
 TEST_CASE(
