@@ -304,7 +304,7 @@ void CpuRun<T>::collect_gradients() {
   for (size_t p = 0; p < persistents_.parameters.size(); ++p) {
     const Persistent& parameter = persistents_.parameters[p];
     Measure sum;
-    for (size_t r = 0; r < (parameter.expert ? ranks_.size() : 1); ++r) {
+    for (size_t r = 0; r < static_cast<size_t>(parameter.holders); ++r) {
       sum.sum_of_squares += ranks_[r]->gradients()[p].sum_of_squares;
       sum.projection += ranks_[r]->gradients()[p].projection;
     }

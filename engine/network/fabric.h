@@ -66,8 +66,9 @@ class Fabric {
   int64_t seen(int64_t device) const { return alike_ ? device % devices_per_node_ : device; }
 
   Path path(int64_t source, int64_t destination) const;
-  /// From `group` of `node` to the same group of another node.
-  Path nic_path(int64_t node, int64_t group, int64_t to_node) const;
+  /// From NIC `nic` of `node` to `to_nic` of another node.
+  Path nic_path(int64_t node, int64_t nic, int64_t to_node, int64_t to_nic) const;
+  int64_t devices_per_nic() const { return devices_per_group_; }
   /// Two traversals, out and in.
   double latency_ns(bool far) const { return far ? nic_latency_ns_ : port_latency_ns_; }
 

@@ -209,7 +209,7 @@ size_t Wire::begin(NetworkOp op, double at_ns, double scale) {
   Impl& w = *impl_;
   MOE_CHECK(at_ns >= static_cast<double>(w.now) - 1, "a begin at {} before {}", at_ns, w.now);
   MOE_CHECK(scale > 0 && (scale == 1 || op.rank_start_ns.empty()), "scale {}", scale);
-  MOE_CHECK(!w.fabric.nodes_alike() || is_alike(op, w.cluster.num_devices()),
+  MOE_CHECK(!w.fabric.nodes_alike() || is_alike(op, w.cluster),
             "an op that differs by node where all nodes are alike");
   const size_t number = w.num_ops++;
   const Order& order =
