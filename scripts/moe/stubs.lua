@@ -95,6 +95,37 @@ local FIXED = [[
 ---@field overlap fun(self): table
 ---@field run fun(self, executor: "cpu", t?: moe.RunFields): table
 
+---@class moe.Op read only, in the calls of a pass or a schedule
+---@field name string
+---@field kind string
+---@field lane string
+---@field seg string
+---@field phase string
+---@field layer integer?
+---@field part integer?
+---@field dw boolean
+---@field flops number
+---@field bytes number
+---@field cost_ms number
+---@field priority integer
+---@field producers fun(self): moe.Op[]
+---@field consumers fun(self): moe.Op[]
+
+---@class moe.Discipline
+---@field pick? "order"|"priority"|fun(ready: moe.Op[]): moe.Op who is next, of those that may begin
+---@field exclusive? string[] lanes with which it shares the network, one transfer at a time
+---@field hold? fun(op: moe.Op, g: table): moe.Op? the compute op that announces op; planned once
+
+---@class moe.Schedule
+---@field free fun(self, a: moe.Op, b: moe.Op): boolean
+---@field before fun(self, a: moe.Op, b: moe.Op, why?: string)
+---@field sequence fun(self, ops: moe.Op[], why?: string)
+---@field lane fun(self, op: moe.Op, lane: string)
+---@field under fun(self, op: moe.Op, comm: moe.Op, why?: string)
+---@field chunk fun(self, op: moe.Op, bytes: integer)
+---@field priority fun(self, op: moe.Op, n: integer) higher first; 0 where none is given
+---@field discipline fun(self, lane: string, t: moe.Discipline) one a lane
+
 ---@class moe.TrainResult
 ---@field losses number[]
 ---@field moe table[][] [step][layer]: layer, capacity, dropped, checksum, min_margin, counts
@@ -146,6 +177,7 @@ local function field_classes(out)
   class(out, "moe.AssumedFields", schema.ASSUMED)
   class(out, "moe.ModelFields", model.FIELDS, true)
   class(out, "moe.LancetFields", schema.merged(model.FIELDS, model.LANCET), true)
+  class(out, "moe.LinaFields", schema.merged(model.FIELDS, model.LINA), true)
   class(out, "moe.Device", cluster.DEVICE, true)
   class(out, "moe.ClusterLink", cluster.LINK, true)
   class(out, "moe.ClusterFields", cluster.FIELDS, true)
@@ -188,6 +220,7 @@ local function constructors(out)
   constructor(out, "experiment", "moe.ExperimentFields", "moe.Experiment")
   constructor(out, "model.gpt2_moe", "moe.ModelFields", "moe.Model")
   constructor(out, "model.lancet", "moe.LancetFields", "moe.Model|false")
+  constructor(out, "model.lina", "moe.LinaFields", "moe.Model")
   constructor(out, "plan", "moe.PlanFields", "moe.Plan")
   constructor(out, "train", "moe.TrainFields", "moe.TrainResult")
   for _, name in ipairs(schema.keys_of(cluster.constructors)) do
