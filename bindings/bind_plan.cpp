@@ -66,6 +66,16 @@ Nanoseconds forward_end_ns(const Plan& plan, const Timeline& timeline) {
   return end;
 }
 
+// What the plan would take if its ops took in a step what they take alone: the prediction before
+// anything was rehearsed.
+json ops_alone_json(const PlanBox& box) {
+  const auto alone = std::make_shared<ProfileCost>(*box.profile);
+  alone->set_in_step(std::nullopt);
+  Plan plan = *box.plan;
+  plan.spec.cost = alone;
+  return metrics_json(run(plan, "simulate", {}).metrics.front());
+}
+
 int simulate(lua_State* L) {
   const PlanBox& box = check_plan(L);
   const Host::EngineCall call(Host::of(L));
@@ -84,6 +94,7 @@ int simulate(lua_State* L) {
   out["liveness_bytes"] = plan.memory.liveness_bytes;
   out["sim_ms"] = to_ms(end - begin);
   out["alone_ms"] = alone_json(plan);
+  if (box.profile && box.profile->in_step()) out["ops_alone"] = ops_alone_json(box);
   push_json(L, out);
   return 1;
 }
@@ -124,6 +135,8 @@ int info(lua_State* L) {
           {"lanes", lanes},
           {"cost", plan.spec.cost->describe()},
           {"profile_ms", box.profile ? to_ms(box.profile->measuring_ns()) : 0.0},
+          {"rehearsal_ms",
+           box.profile && box.profile->in_step() ? to_ms(box.profile->in_step()->took_ns) : 0.0},
           {"num_profiled", box.profile ? box.profile->num_measured() : 0}});
   return 1;
 }

@@ -8,6 +8,7 @@
 #include "engine/base/names.h"
 #include "engine/cost/profile_cache.h"
 #include "engine/exec/profiler.h"
+#include "engine/exec/rehearsal.h"
 
 namespace moe::lua {
 namespace {
@@ -91,18 +92,31 @@ SystemSpec system_of(lua_State* L, int index, const Fields& system,
   return result;
 }
 
+// Ops profiled on this machine. cost.rehearse: steps that are executed first, 0 for none.
 std::shared_ptr<const ProfileCost> profile_of(lua_State* L, const Fields& cost,
                                               const PlanSpec& spec, const PlanBox& box) {
   const HostOptions& host = Host::of(L).options();
-  auto cache = std::make_shared<ProfileCache>(cost.text("cache", host.cache));
+  const auto cache = std::make_shared<ProfileCache>(cost.text("cache", host.cache));
   const std::string warning = cache->take_warning();
   if (!warning.empty()) std::fprintf(stderr, "moebench: %s\n", warning.c_str());
   ProfileOptions options;
   options.ranks_beside = spec.num_ranks;
-  const Cluster* link = cost.flag("link", false) ? &spec.cluster : nullptr;
-  return std::make_shared<ProfileCost>(
-      std::move(cache), profile_key(options), gate_measure(Host::of(L), box.gate, options), link,
-      spec.work, [n = spec.num_ranks] { return profile_handoff(n); });
+  const auto cost_on = [&](const Cluster* link, const WorkContext& work) {
+    return std::make_shared<ProfileCost>(cache, profile_key(options),
+                                         gate_measure(Host::of(L), box.gate, options), link, work,
+                                         [n = spec.num_ranks] { return profile_handoff(n); });
+  };
+  const bool emulated = cost.flag("link", false);
+  const auto profile = cost_on(emulated ? &spec.cluster : nullptr, spec.work);
+  const int64_t steps = cost.integer("rehearse", 0);
+  if (steps > 0) {
+    PlanSpec plain = rehearsal_spec(spec, emulated);
+    plain.cost = cost_on(emulated ? &plain.cluster : nullptr, plain.work);
+    RehearsalOptions rehearsal = {.steps = steps, .emulated = emulated};
+    if (box.gate) rehearsal.gate = rank_gates(Host::of(L), box.gate);
+    profile->set_in_step(rehearsed(plain, rehearsal, *cache, profile_key(options)));
+  }
+  return profile;
 }
 
 // rows: { {bytes, us}, ... }

@@ -11,11 +11,18 @@
 
 #include "engine/base/units.h"
 #include "engine/cluster/cluster.h"
+#include "engine/cost/in_step.h"
 #include "engine/graph/graph.h"
 #include "engine/graph/op_def.h"
 #include "engine/network/contention.h"
 
 namespace moe {
+
+/// A collective whose copies and wake-ups use the core that its rank computes on.
+struct CoreSharing {
+  Nanoseconds taken = 0;  // from compute, where all of the collective runs beside it
+  Nanoseconds late = 0;   // that the collective ends later where it ends while the core computes
+};
 
 class CostModel {
  public:
@@ -35,6 +42,8 @@ class CostModel {
   /// collective that takes no time there. On a Wire it takes op_ns() alone when it is scaled by
   /// op_ns() / alone_ns(*network(), transfer).
   virtual std::optional<NetworkOp> transfer(const Graph&, OpId) const { return std::nullopt; }
+  /// What a collective and its rank's compute do to each other while both run.
+  virtual CoreSharing sharing(const Graph&, OpId) const { return {}; }
   /// One line for results: the model, its source, and its own fit error where it has one.
   virtual std::string describe() const = 0;
 };
@@ -112,9 +121,14 @@ class ProfileCost : public CostModel {
               const Cluster* link, WorkContext context, MeasureHandoff measure_handoff = nullptr);
   Nanoseconds op_ns(const Graph& graph, OpId op) const override;
   Nanoseconds handoff_ns() const override;
+  /// With in-step factors: moving the bytes in memory and InStep::core_ns; InStep::core_late_ns.
+  CoreSharing sharing(const Graph& graph, OpId op) const override;
   const Cluster* network() const override { return has_link_ ? &link_ : nullptr; }
   std::optional<NetworkOp> transfer(const Graph& graph, OpId op) const override;
   std::string describe() const override;
+  /// From now on ops take what they take in a step; with nullopt, as before: alone.
+  void set_in_step(std::optional<InStep> in_step) { in_step_ = std::move(in_step); }
+  const std::optional<InStep>& in_step() const { return in_step_; }
   /// Ops timed by this object (not found in the cache), and the time that took.
   int64_t num_measured() const { return num_measured_; }
   Nanoseconds measuring_ns() const { return measuring_ns_; }
@@ -133,6 +147,7 @@ class ProfileCost : public CostModel {
   WorkContext context_;
   WorkContext rounded_;  // context_ as keys have it
   MeasureHandoff measure_handoff_;
+  std::optional<InStep> in_step_;
   mutable std::map<std::string, Nanoseconds> seen_;
   mutable int64_t num_measured_ = 0;
   mutable Nanoseconds measuring_ns_ = 0;

@@ -54,9 +54,18 @@ Nanoseconds ProfileCost::handoff_ns() const {
 
 Nanoseconds ProfileCost::op_ns(const Graph& graph, OpId op) const {
   if (is_view(graph, graph.op(op))) return 0;
-  const Nanoseconds alone = alone_ns(graph, op);
-  if (!has_link_ || graph.def(op).collective == Collective::kNone) return alone;
-  return std::max(alone, collective_ns(link_, graph, op, context_));
+  Nanoseconds ns = alone_ns(graph, op);
+  const bool collective = graph.def(op).collective != Collective::kNone;
+  if (collective && has_link_) ns = std::max(ns, collective_ns(link_, graph, op, context_));
+  if (!in_step_) return ns;
+  const std::string group = step_group(graph, op);
+  return collective ? in_step_->of_collective(group, ns) : in_step_->of_compute(group, ns);
+}
+
+CoreSharing ProfileCost::sharing(const Graph& graph, OpId op) const {
+  const bool collective = graph.def(op).collective != Collective::kNone;
+  if (!in_step_ || in_step_->core_ns == 0 || !collective) return {};
+  return {alone_ns(graph, op) + in_step_->core_ns, in_step_->core_late_ns};
 }
 
 std::optional<NetworkOp> ProfileCost::transfer(const Graph& graph, OpId op) const {
@@ -66,8 +75,9 @@ std::optional<NetworkOp> ProfileCost::transfer(const Graph& graph, OpId op) cons
 
 std::string ProfileCost::describe() const {
   return fmt::format(
-      "profile of {}; collectives {}", key_prefix_,
-      has_link_ ? "by closed form on " + link_.name + ", at least as profiled" : "as profiled");
+      "profile of {}; collectives {}{}", key_prefix_,
+      has_link_ ? "by closed form on " + link_.name + ", at least as profiled" : "as profiled",
+      in_step_ ? "; " + in_step_->describe() : "");
 }
 
 }  // namespace moe

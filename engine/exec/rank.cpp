@@ -218,10 +218,10 @@ void Rank<T>::walk(LaneId id, const Pass& pass, Communicator* comm) {
         for (int64_t c = 0; c < launch.num_chunks; ++c) {
           ready = transfer(launch, c, id, pass, ready, *comm);
         }
+        ready = after(launch, pass);
       } else {
-        compute(launch, id, pass, ready);
+        ready = compute(launch, id, pass, ready);
       }
-      ready = after(launch, pass);
     }
     finish(launch, pass, ready);
   }
@@ -309,13 +309,15 @@ Nanoseconds Rank<T>::before(const Launch& launch, const Pass& pass, Nanoseconds 
   return ready;
 }
 
+/// Returns when the op is over, the look at its numbers with it.
 template <class T>
-void Rank<T>::compute(Launch& launch, LaneId lane, const Pass& pass, Nanoseconds ready) {
+Nanoseconds Rank<T>::compute(Launch& launch, LaneId lane, const Pass& pass, Nanoseconds ready) {
   const Nanoseconds begin = clock_ns();
   call_kernel(launch, pass);
+  const Nanoseconds end = after(launch, pass);
   lanes_[lane.index()].spans.push_back({launch.op, static_cast<int32_t>(rank_), lane,
-                                        ready - pass.start, begin - pass.start,
-                                        clock_ns() - pass.start});
+                                        ready - pass.start, begin - pass.start, end - pass.start});
+  return end;
 }
 
 /// One chunk. Returns when it ended: the next one may be posted.

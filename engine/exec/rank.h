@@ -109,7 +109,7 @@ class Rank {
                         Communicator& comm);
   void post(OpId op, const Pass& pass);
   Nanoseconds before(const Launch& launch, const Pass& pass, Nanoseconds ready);
-  void compute(Launch& launch, LaneId lane, const Pass& pass, Nanoseconds ready);
+  Nanoseconds compute(Launch& launch, LaneId lane, const Pass& pass, Nanoseconds ready);
   Nanoseconds transfer(Launch& launch, int64_t chunk, LaneId lane, const Pass& pass,
                        Nanoseconds posted, Communicator& comm);
   void call_kernel(Launch& launch, const Pass& pass);

@@ -1,5 +1,6 @@
 #include "engine/passes/pipeline.h"
 
+#include <algorithm>
 #include <chrono>
 #include <typeinfo>
 
@@ -186,13 +187,30 @@ bool same(const Graph& a, const Graph& b) {
   return true;
 }
 
-/// What a scheduler can change; order edges, holds and sets of exclusive lanes are only ever added.
+/// What a scheduler can change besides settings; order edges are only ever added.
 bool same(const Schedule& a, const Schedule& b) {
-  return a.order_edges.size() == b.order_edges.size() && a.lane_of == b.lane_of &&
-         a.priority == b.priority && a.chunk_bytes == b.chunk_bytes &&
-         a.holds.size() == b.holds.size() && a.exclusive.size() == b.exclusive.size() &&
-         std::equal(a.lanes.begin(), a.lanes.end(), b.lanes.begin(), b.lanes.end(),
-                    [](const Lane& x, const Lane& y) { return x.pick == y.pick; });
+  const auto same_pick = [](const Lane& x, const Lane& y) { return x.pick == y.pick; };
+  return a.order_edges.size() == b.order_edges.size() && a.holds.size() == b.holds.size() &&
+         a.exclusive.size() == b.exclusive.size() &&
+         std::equal(a.lanes.begin(), a.lanes.end(), b.lanes.begin(), b.lanes.end(), same_pick);
+}
+
+/// Writes down what the stage set; returns whether it set anything.
+bool note_settings(const Schedule& before, Schedule& after, const std::string& stage) {
+  const size_t noted = after.settings.size();
+  const auto chunk = [](const Schedule& s, size_t op) {
+    return s.chunk_bytes.empty() ? 0 : s.chunk_bytes[op];
+  };
+  for (size_t i = 0; i < after.lane_of.size(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    const auto note = [&](bool changed, Setting::What what) {
+      if (changed) after.settings.push_back({op, what, stage});
+    };
+    note(before.lane_of[i] != after.lane_of[i], Setting::kLane);
+    note(before.priority_of(op) != after.priority_of(op), Setting::kPriority);
+    note(chunk(before, i) != chunk(after, i), Setting::kChunk);
+  }
+  return after.settings.size() > noted;
 }
 
 void check_lanes(const Graph& graph, const Schedule& schedule) {
@@ -295,7 +313,8 @@ Schedule Pipeline::schedule(const Graph& graph, Schedule schedule) {
     if (kind_of(stage) != StageKind::kSchedule) continue;
     const auto begin = std::chrono::steady_clock::now();
     Schedule after = in_stage(stage.name, [&] { return apply(stage, graph, schedule); });
-    reports_.push_back({stage.name, !same(schedule, after), since(begin)});
+    const bool set = note_settings(schedule, after, stage.name);
+    reports_.push_back({stage.name, set || !same(schedule, after), since(begin)});
     schedule = std::move(after);
   }
   return schedule;

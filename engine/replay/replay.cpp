@@ -73,10 +73,13 @@ LowerBound lower_bound(const Graph& graph, const Schedule& schedule,
     Nanoseconds begin = 0;
     for (const OpId before : deps.preds[op.index()]) begin = std::max(begin, end[before.index()]);
     end[op.index()] = begin + ns;
-    Nanoseconds& lane = busy[schedule.lane_of[op.index()].index()];
-    lane += ns;
+    const LaneId lane = schedule.lane_of[op.index()];
+    busy[lane.index()] += ns;
     bound.critical_path_ns = std::max(bound.critical_path_ns, end[op.index()]);
-    bound.busiest_lane_ns = std::max(bound.busiest_lane_ns, lane);
+    if (!bound.busiest_lane.valid() || busy[lane.index()] > bound.busiest_lane_ns) {
+      bound.busiest_lane = lane;
+      bound.busiest_lane_ns = busy[lane.index()];
+    }
   }
   return bound;
 }

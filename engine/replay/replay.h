@@ -60,6 +60,7 @@ ReplayInput replay_input(const Graph& graph, const Schedule& schedule, const Lan
 /// shorter.
 struct LowerBound {
   Nanoseconds busiest_lane_ns = 0;
+  LaneId busiest_lane;
   Nanoseconds critical_path_ns = 0;
   Nanoseconds ns() const { return std::max(busiest_lane_ns, critical_path_ns); }
 };

@@ -83,6 +83,12 @@ void Schedule::share_exclusively(std::vector<LaneId> shared, std::string stage) 
   exclusive.push_back({std::move(shared), std::move(stage)});
 }
 
+std::string set_by(const Schedule& schedule, OpId op, Setting::What what) {
+  const auto set = std::find_if(schedule.settings.rbegin(), schedule.settings.rend(),
+                                [&](const Setting& s) { return s.op == op && s.what == what; });
+  return set == schedule.settings.rend() ? "" : set->stage;
+}
+
 Bytes message_bytes(const Graph& graph, OpId id) {
   const std::vector<TensorId>& inputs = graph.op(id).inputs;
   const Collective collective = graph.def(id).collective;

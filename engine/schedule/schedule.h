@@ -63,6 +63,14 @@ struct Decision {
   std::string why;
 };
 
+/// Which stage gave an op its lane, priority or chunks; the pipeline writes it down.
+struct Setting {
+  enum What : uint8_t { kLane, kPriority, kChunk };
+  OpId op;
+  What what = kLane;
+  std::string stage;
+};
+
 struct Schedule {
   std::vector<Lane> lanes;
   std::vector<LaneId> lane_of;  // by op
@@ -73,6 +81,7 @@ struct Schedule {
   std::vector<Hold> holds;
   std::vector<Exclusive> exclusive;  // a lane stands in one at most
   std::vector<Decision> log;
+  std::vector<Setting> settings;
 
   /// The lane of that name; throws UserError listing the lanes.
   LaneId lane(std::string_view name) const;
@@ -91,6 +100,9 @@ struct Schedule {
   /// The ops of the lane run in another order than lane_orders() says.
   bool picks(LaneId lane) const { return lanes[lane.index()].pick != Pick::kOrder; }
 };
+
+/// The last stage that set it for the op; "" where none did.
+std::string set_by(const Schedule& schedule, OpId op, Setting::What what);
 
 /// What a rank holds of a collective's message: the input of an all-to-all, all tensors of an
 /// all-reduce.

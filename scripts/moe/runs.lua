@@ -137,7 +137,9 @@ function M.execute(name, job, done)
   run.link, run.precision = entry.link, entry.precision
   run.simulate_ms = nil  -- the first simulation waits for the profiler
   for _, k in ipairs { "steps", "init", "tokens", "text" } do run[k] = entry[k] end
-  run.prediction = { frozen = true, profile_ms = made.plan:info().profile_ms }
+  local info = made.plan:info()
+  run.prediction = { frozen = true, profile_ms = info.profile_ms, rehearsal_ms = info.rehearsal_ms,
+    basis = info.cost, ops_alone = made.sim.ops_alone }
   for _, k in ipairs(TIMES) do run.prediction[k] = made.sim[k] end
   local trace = add_run(run)
   M.flush()  -- the prediction is on disk before there is anything to know

@@ -272,6 +272,70 @@ TEST_CASE("two fills share the profile of an op just when its work does not foll
   CHECK(cache->find("cpu | " + op_signature(g, irregular) + " fill=0.8").has_value());
 }
 
+InStep made_up_in_step() {
+  return {.source = "3 steps",
+          .factors = {{"compute forward", 1.5}, {"compute backward", 0.5}},
+          .overall = 2,
+          .peers = 1.1,
+          .late = {{"all_to_all", 300}, {"all_reduce", 700}}};
+}
+
+TEST_CASE("in a step an op takes its time alone times its kind's factor and the peers'") {
+  Graph g = four_ranks();
+  const TensorId w = fake::param(g, "w", 8);
+  const auto alone = [&](Phase phase) {
+    return g.add_op("compute", "op", {}, {{"ns", {1000}}}, phase);
+  };
+  const OpId forward = alone(Phase::kForward), backward = alone(Phase::kBackward);
+  const OpId unseen = g.add_op("update", "u", {w}, {{"ns", {1000}}}, Phase::kUpdate);
+  const OpId view = g.add_op("view", "v", {w}, {{"ns", {1000}}});
+  const auto cache = std::make_shared<ProfileCache>("");
+  FakeClock clock;
+  ProfileCost cost(cache, "cpu", clock.measure(), nullptr, {});
+  CHECK(cost.op_ns(g, forward) == 1000);
+  cost.set_in_step(made_up_in_step());
+  CHECK(cost.op_ns(g, forward) == 1650);
+  CHECK(cost.op_ns(g, backward) == 550);
+  CHECK(cost.op_ns(g, unseen) == 2200);  // of a kind that was not seen: all ops together
+  CHECK(cost.op_ns(g, view) == 0);
+  CHECK_THAT(cost.describe(),
+             Catch::Contains("from 3 steps: compute x2.000 by kind, peers x1.100"));
+  // The cache keeps times alone, so that who does not rehearse is not touched by who does.
+  const ProfileCost plain(cache, "cpu", clock.measure(), nullptr, {});
+  CHECK(plain.op_ns(g, forward) == 1000);
+  CHECK(plain.num_measured() == 0);
+  CHECK_THAT(plain.describe(), !Catch::Contains("in-step"));
+}
+
+TEST_CASE("in a step a collective ends its kind's lateness after the link or the memory says") {
+  Graph g = four_ranks();
+  const OpId wire_bound = g.add_op("all_to_all", "a", {}, {{"bytes", 4e6}, {"ns", {1000}}});
+  const OpId memory_bound = g.add_op("all_reduce", "b", {}, {{"bytes", 4.0}, {"ns", {70'000}}});
+  const Cluster link = two_nodes();
+  FakeClock clock;
+  ProfileCost cost(std::make_shared<ProfileCache>(""), "cpu", clock.measure(), &link, {});
+  InStep in_step = made_up_in_step();
+  cost.set_in_step(in_step);
+  CHECK(cost.op_ns(g, wire_bound) == all_to_all_ns(link, 1e6) + 300);
+  CHECK(cost.op_ns(g, memory_bound) == 70'000 + 700);
+  CHECK(cost.sharing(g, wire_bound).taken == 0);
+  in_step.core_ns = 60;
+  in_step.core_late_ns = 20;
+  cost.set_in_step(in_step);
+  CHECK(cost.sharing(g, wire_bound).taken == 1000 + 60);  // its bytes in memory, and waking
+  CHECK(cost.sharing(g, wire_bound).late == 20);
+  CHECK(cost.sharing(g, g.add_op("compute", "c", {}, {{"ns", {10}}})).taken == 0);
+  in_step.late.erase("all_to_all");
+  cost.set_in_step(in_step);
+  CHECK(cost.op_ns(g, wire_bound) == all_to_all_ns(link, 1e6) + 700);  // the least of those seen
+  in_step.late["all_to_all"] = -10'000'000;
+  cost.set_in_step(in_step);
+  CHECK(cost.op_ns(g, wire_bound) == 0);
+  in_step.late.clear();
+  cost.set_in_step(in_step);
+  CHECK(cost.op_ns(g, wire_bound) == all_to_all_ns(link, 1e6));
+}
+
 TEST_CASE("a profiled collective takes the longer of the link and the memory") {
   Graph g = four_ranks();
   const OpId wire_bound = g.add_op("all_to_all", "a", {}, {{"bytes", 4e6}, {"ns", {1000}}});
