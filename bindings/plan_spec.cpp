@@ -178,6 +178,8 @@ Cluster cluster_of(const Fields& cluster) {
   c.nics_per_node = cluster.integer("nics_per_node", 1);
   c.a2a_base_ns = from_us(cluster.number("a2a_base_us", 0));
   c.a2a_per_peer_ns = from_us(cluster.number("a2a_per_peer_us", 0));
+  if (cluster.has("share")) c.share = share_named(cluster.text("share"));
+  c.sharing_efficiency = cluster.number("sharing_efficiency", c.sharing_efficiency);
   return c;
 }
 

@@ -115,6 +115,7 @@ class CpuRun {
   std::vector<std::unique_ptr<Rank<T>>> ranks_;
   AllBuffers buffers_;
   InProcessWorld world_;
+  std::unique_ptr<EmulatedWire> wire_;                // null: the ranks' memory
   std::vector<std::unique_ptr<Communicator>> links_;  // emulated, by rank and comm lane
   std::vector<Communicator*> comms_;                  // by rank and lane; null for compute lanes
   Rendezvous start_, end_;
@@ -141,13 +142,14 @@ CpuRun<T>::CpuRun(const Plan& plan, const RunOptions& options)
       end_(num_ranks_ * num_lanes_),
       first_step_(options.first_step) {
   add_arbitrations();
+  if (options.emulate_link) wire_ = std::make_unique<EmulatedWire>(plan.spec.cluster, true);
   for (int64_t r = 0; r < num_ranks_; ++r) {
     ranks_.push_back(std::make_unique<Rank<T>>(plan, options, persistents_, arbiter_of_, r));
     buffers_.push_back(&ranks_.back()->buffers());
     for (int64_t l = 0; l < num_lanes_; ++l) {
       Communicator* comm = l == 0 ? nullptr : &world_.comm(r, l - 1);
-      if (comm != nullptr && options.emulate_link) {
-        links_.push_back(emulate_link(*comm, plan.spec.cluster));
+      if (comm != nullptr && wire_) {
+        links_.push_back(emulate_link(*comm, *wire_, l - 1));
         comm = links_.back().get();
       }
       comms_.push_back(comm);
@@ -356,6 +358,7 @@ void CpuRun<T>::fail(int64_t rank, LaneId lane, std::exception_ptr error) {
   start_.abort();
   end_.abort();
   world_.abort(message(error));
+  if (wire_) wire_->abort(message(error));
 }
 
 class CpuExecutor : public Executor {

@@ -13,7 +13,7 @@
 #include <variant>
 #include <vector>
 
-#include "engine/network/link_clock.h"
+#include "engine/network/fabric.h"
 
 namespace moe {
 

@@ -29,6 +29,14 @@ struct LinkName {
   int64_t index = 0;
 };
 
+/// A link carries so much from begin to end.
+struct LinkUse {
+  uint32_t link = 0;
+  double begin_ns = 0;
+  double end_ns = 0;
+  double bytes_per_s = 0;
+};
+
 /// Links [first, last) of which no transfer leaves: the ports of a node, or all NICs.
 struct LinkPart {
   uint32_t first = 0;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/network/contention.h"
+#include "engine/network/link_clock.h"
 
 namespace moe {
 

@@ -238,6 +238,11 @@ Nanoseconds Wire::now() const {
   return impl_->now;
 }
 
+bool Wire::may_end_next(size_t op) {
+  impl_->settle();
+  return impl_->alone ? impl_->alone->op == op : impl_->traffic.is_at_last_step(op);
+}
+
 std::vector<LinkUse> Wire::take_use() {
   append(impl_->use, impl_->traffic.take_use());
   return std::exchange(impl_->use, {});

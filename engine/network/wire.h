@@ -50,6 +50,8 @@ class Wire {
   /// happens, if anything does.
   bool step(std::vector<Done>& ended);
   Nanoseconds now() const;
+  /// Whether the op, which has not ended, takes no more steps: what happens next may be its end.
+  bool may_end_next(size_t op);
 
   /// What the links carried since the last call (with keep_use), ascending by begin for each link;
   /// the rate that a link has now is told when it changes.

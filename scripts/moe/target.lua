@@ -34,7 +34,8 @@ function M.cpu_spec(model, ranks, link, optimizer, precision)
     cluster = { name = "cpu", nodes = ranks, devices_per_node = 1, nics_per_node = 1,
       device = { name = "cpu", gemm_flops_per_s = 1e11, vector_flops_per_s = 1e10,
         memory_bytes_per_s = 1e10, launch_us = 0, memory_bytes = 0 },
-      intra = wire, nic = wire, a2a_base_us = 0, a2a_per_peer_us = 0 },
+      intra = wire, nic = wire, a2a_base_us = 0, a2a_per_peer_us = 0, share = wire.share,
+      sharing_efficiency = wire.sharing_efficiency },
     fill = model_lib.fill(model, resolved),
     cost = { kind = "profile", cache = core.args.cache, link = link ~= nil },
     element_bytes = precision == "f64" and 8 or 4 }

@@ -1,4 +1,5 @@
 -- moe.train{...} and moe.plan{...}: one run or one plan from a script.
+local cluster = require "moe.cluster"
 local core = require "moe.core"
 local errors = require "moe.errors"
 local schema = require "moe.schema"
@@ -11,6 +12,8 @@ M.LINK = {
   bytes_per_s = { type = "number", lo = 1e3, hi = 1e13, required = true,
     doc = "bytes a second, one way" },
   latency_us = { type = "number", lo = 0, hi = 1e7, default = 0, doc = "one traversal" },
+  share = cluster.SHARE,
+  sharing_efficiency = cluster.SHARING_EFFICIENCY,
 }
 
 --- Fields of a real run, in moe.train, plan:run and the executor entries of an experiment.
