@@ -99,6 +99,27 @@ int simulate(lua_State* L) {
   return 1;
 }
 
+/// The simulated timeline of a rank, which stands for all: { op, kind, lane, chunk (from 1), post_ms,
+/// begin_ms, end_ms } each, by begin.
+int spans(lua_State* L) {
+  const Plan& plan = *check_plan(L).plan;
+  const Host::EngineCall call(Host::of(L));
+  const RunResult result = run(plan, "simulate", {});
+  json all = json::array();
+  for (const Span& span : result.timelines.front().spans) {
+    if (span.rank != 0) continue;
+    all.push_back({{"op", plan.graph.op(span.op).name},
+                   {"kind", plan.graph.def(span.op).name},
+                   {"lane", plan.schedule.lanes[span.lane.index()].name},
+                   {"chunk", span.chunk + 1},
+                   {"post_ms", to_ms(span.post)},
+                   {"begin_ms", to_ms(span.begin)},
+                   {"end_ms", to_ms(span.end)}});
+  }
+  push_json(L, all);
+  return 1;
+}
+
 json stages_json(const Plan& plan) {
   json all = json::array();
   for (const StageReport& s : plan.stages) {
@@ -252,15 +273,12 @@ json metrics_json(const Metrics& m) {
 }
 
 void open_plan(lua_State* L) {
-  static constexpr luaL_Reg kMethods[] = {{"info", core_function<info>},
-                                          {"order", core_function<order>},
-                                          {"micro_ops", core_function<micro_ops>},
-                                          {"overlap", core_function<overlap>},
-                                          {"run", core_function<run_plan>},
-                                          {"simulate", core_function<simulate>},
-                                          {"text", core_function<text>},
-                                          {"trace", core_function<trace_plan>},
-                                          {nullptr, nullptr}};
+  static constexpr luaL_Reg kMethods[] = {
+      {"info", core_function<info>},           {"order", core_function<order>},
+      {"micro_ops", core_function<micro_ops>}, {"overlap", core_function<overlap>},
+      {"run", core_function<run_plan>},        {"simulate", core_function<simulate>},
+      {"spans", core_function<spans>},         {"text", core_function<text>},
+      {"trace", core_function<trace_plan>},    {nullptr, nullptr}};
   new_type<PlanBox>(L, kPlanType, kMethods);
   open_run(L);
   static constexpr luaL_Reg kFunctions[] = {{"plan", core_function<make>},

@@ -7,7 +7,9 @@ local comm_tables = require "moe.comm_tables"
 local core = require "moe.core"
 local experiment = require "moe.experiment"
 local jobs = require "moe.jobs"
+local lina = require "moe.lina"
 local model = require "moe.model"
+local packing = require "moe.packing"
 local policy = require "moe.policy"
 local results = require "moe.results"
 local schema = require "moe.schema"
@@ -20,7 +22,8 @@ local M = {}
 -- Field lists that stand inside others.
 local NESTED = { [cluster.DEVICE] = "moe.Device", [cluster.LINK] = "moe.ClusterLink",
   [train.LINK] = "moe.Link", [target.OPTIMIZER] = "moe.Optimizer",
-  [system.REDUCE] = "moe.AllReduce", [comm_tables.FIELDS] = "moe.Collectives" }
+  [system.REDUCE] = "moe.AllReduce", [comm_tables.FIELDS] = "moe.Collectives",
+  [packing.FIELDS] = "moe.SystemPacking" }
 
 local function class_name(name) return "moe." .. name:sub(1, 1):upper() .. name:sub(2) end
 
@@ -93,6 +96,8 @@ local FIXED = [[
 ---@field info fun(self): table
 ---@field simulate fun(self): table
 ---@field overlap fun(self): table
+---@field spans fun(self): table[] op, kind, lane, chunk, post_ms, begin_ms, end_ms
+---@field micro_ops fun(self): table a2a_ms, ffn_ms, num
 ---@field run fun(self, executor: "cpu", t?: moe.RunFields): table
 
 ---@class moe.Op read only, in the calls of a pass or a schedule
@@ -136,7 +141,7 @@ local FIXED = [[
 
 ---@class moe
 ---@field version string
-local moe = { model = {}, cluster = {}, pass = {}, policy = {} }
+local moe = { lina = {}, model = {}, cluster = {}, pass = {}, policy = {} }
 
 ---@param name string
 ---@return fun(t: moe.SystemFields): moe.System
@@ -188,6 +193,8 @@ local function field_classes(out)
   class(out, "moe.AllToAllOp", collectives.OPS.all_to_all)
   class(out, "moe.AllReduceOp", collectives.OPS.all_reduce)
   class(out, "moe.CollectivesFields", collectives.FIELDS)
+  class(out, "moe.SystemPacking", packing.FIELDS)
+  class(out, "moe.LinaPackingFields", lina.PACKING)
   class(out, "moe.SystemFields", system.FIELDS)
   class(out, "moe.RunFields", train.RUN)
   class(out, "moe.CpuRunFields", experiment.CPU)
@@ -218,6 +225,7 @@ local function constructors(out)
   constructor(out, "collectives", "moe.CollectivesFields",
     "{ begin_ms: number, end_ms: number, rank_end_ms: number[] }[]")
   constructor(out, "experiment", "moe.ExperimentFields", "moe.Experiment")
+  constructor(out, "lina.packing", "moe.LinaPackingFields", "table")
   constructor(out, "model.gpt2_moe", "moe.ModelFields", "moe.Model")
   constructor(out, "model.lancet", "moe.LancetFields", "moe.Model|false")
   constructor(out, "model.lina", "moe.LinaFields", "moe.Model")
