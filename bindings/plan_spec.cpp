@@ -111,8 +111,10 @@ std::shared_ptr<const ProfileCost> profile_of(lua_State* L, const Fields& cost,
   const int64_t steps = cost.integer("rehearse", 0);
   if (steps > 0) {
     PlanSpec plain = rehearsal_spec(spec, emulated);
-    plain.cost = cost_on(emulated ? &plain.cluster : nullptr, plain.work);
+    const auto alone = cost_on(emulated ? &plain.cluster : nullptr, plain.work);
+    plain.cost = alone;
     RehearsalOptions rehearsal = {.steps = steps, .emulated = emulated};
+    rehearsal.time_again = [&](const Graph& graph, OpId op) { alone->time_again(graph, op); };
     if (box.gate) rehearsal.gate = rank_gates(Host::of(L), box.gate);
     profile->set_in_step(rehearsed(plain, rehearsal, *cache, profile_key(options)));
   }

@@ -92,8 +92,8 @@ class EmulatedLink final : public Communicator {
   template <class T>
   CommTimes hold(const std::string& what, const CommTimes& moved, const T& transfer) {
     try {
-      const Nanoseconds begin = wire_.carry(channel_, ++turn_, transfer, moved.begin);
-      return {moved.post, begin, clock_ns()};
+      const EmulatedWire::Times times = wire_.carry(channel_, ++turn_, transfer, moved.begin);
+      return {moved.post, times.begin, times.end};
     } catch (const EmulatedWire::Stopped& stopped) {
       throw run_error("rank {}: {}: stopped: {}", rank(), what, stopped.reason);
     }
@@ -184,30 +184,30 @@ void EmulatedWire::wait(Lock& lock, Nanoseconds until, bool spin) {
   lock.lock();
 }
 
-Nanoseconds EmulatedWire::carry(Channel& channel, uint64_t turn, const NetworkOp& op,
-                                Nanoseconds post) {
+EmulatedWire::Times EmulatedWire::carry(Channel& channel, uint64_t turn, const NetworkOp& op,
+                                        Nanoseconds post) {
   sleep_precisely();
   Lock lock(mutex_);
   if (channel.turn < turn && !stopped_) enter(channel, turn, op, post);
   const Nanoseconds begin = channel.begin;
   while (!stopped_) {
     if (clock() >= channel.end) go_on(channel);
-    if (channel.over) return origin_ + begin;
+    if (channel.over) return {origin_ + begin, origin_ + channel.end};
     // Nothing on the wire makes it end sooner than alone.
     wait(lock, std::max(wire_.next_ns(), channel.end), wire_.may_end_next(channel.op));
   }
   throw Stopped{reason_};
 }
 
-Nanoseconds EmulatedWire::carry(Channel& channel, uint64_t turn, Nanoseconds length,
-                                Nanoseconds post) {
+EmulatedWire::Times EmulatedWire::carry(Channel& channel, uint64_t turn, Nanoseconds length,
+                                        Nanoseconds post) {
   sleep_precisely();
   Lock lock(mutex_);
   if (channel.turn < turn) begin(channel, turn, length, post - origin_);
   const Nanoseconds begin = channel.begin;
   while (!stopped_ && clock() < channel.end) wait(lock, channel.end, true);
   if (stopped_) throw Stopped{reason_};
-  return origin_ + begin;
+  return {origin_ + begin, origin_ + channel.end};
 }
 
 std::unique_ptr<Communicator> emulate_link(Communicator& inner, EmulatedWire& wire, int64_t lane) {

@@ -35,13 +35,16 @@ class EmulatedWire {
   /// Returns when transfer `turn` (from 1) of the channel is over. Called by each of its members
   /// with the same op; `post` is when the last of them posted. The first to call has it begin: at
   /// its post, or when the channel's last transfer ended, or when any other did of which the wire
-  /// knows. Returns that begin. Throws Stopped after abort().
+  /// knows. Returns when it began and ended. Throws Stopped after abort().
   struct Stopped {
     std::string reason;
   };
-  Nanoseconds carry(Channel& channel, uint64_t turn, const NetworkOp& op, Nanoseconds post);
+  struct Times {
+    Nanoseconds begin, end;
+  };
+  Times carry(Channel& channel, uint64_t turn, const NetworkOp& op, Nanoseconds post);
   /// The same for a transfer that shares with nobody and lasts so long.
-  Nanoseconds carry(Channel& channel, uint64_t turn, Nanoseconds length, Nanoseconds post);
+  Times carry(Channel& channel, uint64_t turn, Nanoseconds length, Nanoseconds post);
   /// Wakes all who wait, and lets nobody wait any more.
   void abort(const std::string& reason);
 

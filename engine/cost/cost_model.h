@@ -126,6 +126,9 @@ class ProfileCost : public CostModel {
   const Cluster* network() const override { return has_link_ ? &link_ : nullptr; }
   std::optional<NetworkOp> transfer(const Graph& graph, OpId op) const override;
   std::string describe() const override;
+  /// Times the op alone once more and keeps the samples with the lower median, here and in the
+  /// cache: of an op whose first samples something disturbed.
+  void time_again(const Graph& graph, OpId op) const;
   /// From now on ops take what they take in a step; with nullopt, as before: alone.
   void set_in_step(std::optional<InStep> in_step) { in_step_ = std::move(in_step); }
   const std::optional<InStep>& in_step() const { return in_step_; }
@@ -134,6 +137,8 @@ class ProfileCost : public CostModel {
   Nanoseconds measuring_ns() const { return measuring_ns_; }
 
  private:
+  /// What the op's samples are kept under, after the prefix, and what it is measured with.
+  std::pair<std::string, WorkContext> signature_of(const Graph& graph, OpId op) const;
   /// The median of the op's samples: as seen before, from the cache, or measured now.
   Nanoseconds alone_ns(const Graph& graph, OpId op) const;
   template <class F>

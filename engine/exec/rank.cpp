@@ -218,7 +218,7 @@ void Rank<T>::walk(LaneId id, const Pass& pass, Communicator* comm) {
         for (int64_t c = 0; c < launch.num_chunks; ++c) {
           ready = transfer(launch, c, id, pass, ready, *comm);
         }
-        ready = after(launch, pass);
+        ready = end_transfers(launch, id, pass);
       } else {
         ready = compute(launch, id, pass, ready);
       }
@@ -258,7 +258,7 @@ Nanoseconds Rank<T>::take_turn(Launch& launch, LaneId id, const Pass& pass, cons
   if (runs && turn.chunk == 0) end = before(launch, pass, end);
   if (runs) end = transfer(launch, turn.chunk, id, pass, end, comm);
   if (turn.chunk + 1 == launch.num_chunks) {
-    finish(launch, pass, runs ? after(launch, pass) : end);
+    finish(launch, pass, runs ? end_transfers(launch, id, pass) : end);
   }
   return end;
 }
@@ -332,6 +332,14 @@ Nanoseconds Rank<T>::transfer(Launch& launch, int64_t chunk, LaneId lane, const 
                                         done.times.begin - pass.start, end - pass.start, done.bytes,
                                         static_cast<int32_t>(chunk)});
   launch.chunk_post = end;
+  return end;
+}
+
+/// Returns when the op is over: its last span lasts until then.
+template <class T>
+Nanoseconds Rank<T>::end_transfers(Launch& launch, LaneId lane, const Pass& pass) {
+  const Nanoseconds end = after(launch, pass);
+  lanes_[lane.index()].spans.back().end = end - pass.start;
   return end;
 }
 

@@ -72,7 +72,7 @@ class Rank {
     std::unique_ptr<CollectiveOp<T>> collective;
     std::vector<void*> inputs, outputs;
     void* scratch = nullptr;
-    std::vector<OpId> waits;  // on other lanes
+    std::vector<OpId> waits;  // on other lanes; with an arbiter, on all
     bool awaited = false;     // by another lane
     bool forward = false;
     std::vector<OpId> posts;              // ops on lanes with an arbiter that wait for it
@@ -112,6 +112,7 @@ class Rank {
   Nanoseconds compute(Launch& launch, LaneId lane, const Pass& pass, Nanoseconds ready);
   Nanoseconds transfer(Launch& launch, int64_t chunk, LaneId lane, const Pass& pass,
                        Nanoseconds posted, Communicator& comm);
+  Nanoseconds end_transfers(Launch& launch, LaneId lane, const Pass& pass);
   void call_kernel(Launch& launch, const Pass& pass);
   Nanoseconds after(Launch& launch, const Pass& pass);
   void finish(const Launch& launch, const Pass& pass, Nanoseconds end);

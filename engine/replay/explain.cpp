@@ -69,9 +69,12 @@ class Account {
     const Nanoseconds ready = std::clamp(record_.data_ready(op, rank_), lo, hi);
     const Nanoseconds ordered = std::clamp(record_.edges_ready(op, rank_), ready, hi);
     hand_over(ordered, hi);
-    if (ordered > ready) {
-      const OrderEdge& edge = *record_.last_ordered(op, rank_);
+    if (ordered == ready) return ready;
+    const OrderEdge& edge = *record_.last_ordered(op, rank_);
+    if (record_.is_comm(edge.from)) {
       charge({edge.from, Cause::kOrderEdge, edge.from, op, -1, edge.stage}, ready, ordered);
+    } else {  // compute stood still, so a clock is wrong
+      hand_over(ready, ordered);
     }
     return ready;
   }

@@ -27,7 +27,7 @@ std::vector<Trial> trials_of(const FindingsInput& in, const Remedies& remedies) 
         same->finding.exposed_ns += e.ns;
         continue;
       }
-      Finding finding{.exposure = e, .exposed_ns = e.ns, .advice = remedy.advice};
+      Finding finding{e, e.ns, std::nullopt, 0, remedy.advice};
       trials.push_back({std::move(remedy), std::move(finding)});
     }
   }
@@ -87,7 +87,8 @@ bool covers(const Trial& a, const Trial& b) {
 }  // namespace
 
 std::vector<Finding> findings(const FindingsInput& input) {
-  std::vector<Trial> trials = trials_of(input, Remedies(input));
+  const Remedies remedies(input);
+  std::vector<Trial> trials = trials_of(input, remedies);
   try_out(input, trials);
   std::stable_sort(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) {
     return a.finding.worth_ns > b.finding.worth_ns;

@@ -12,12 +12,12 @@
 namespace moe {
 
 struct Finding {
-  Exposure exposure;            // the longest of those that the remedy is for
-  Nanoseconds exposed_ns = 0;   // all of them, summed over ranks
+  Exposure exposure;           // the longest of those that the remedy is for
+  Nanoseconds exposed_ns = 0;  // all of them, summed over ranks
   /// What a step gets shorter by when replayed with the remedy; nullopt: it takes another plan.
   std::optional<Nanoseconds> gain_ns;
-  Nanoseconds worth_ns = 0;     // gain_ns, or an estimate of it: the order of the list
-  std::string advice;           // the remedy, with ops, lanes and stages
+  Nanoseconds worth_ns = 0;  // gain_ns, or an estimate of it: the order of the list
+  std::string advice;        // the remedy, with ops, lanes and stages
 };
 
 /// A stage of the plan that changed nothing.

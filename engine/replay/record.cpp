@@ -192,12 +192,13 @@ void Record::add_transfers(std::vector<Exposure>& parts, OpId op, size_t rank,
     const Nanoseconds share = priced ? whole * (c + 1) / n - whole * c / n : chunk;
     const Nanoseconds took = span.end - span.begin;
     parts[0].ns += std::min(took, share);
-    start_up.ns += std::clamp<Nanoseconds>(took - share, 0, std::max<Nanoseconds>(chunk - share, 0));
+    start_up.ns +=
+        std::clamp<Nanoseconds>(took - share, 0, std::max<Nanoseconds>(chunk - share, 0));
     const Nanoseconds longer = took - std::max(share, chunk);
     if (longer <= 0) continue;
     const OpId other = met(span);
-    parts.push_back({op, other.valid() ? Cause::kContention : Cause::kSlower, other, op, -1, "",
-                     longer});
+    parts.push_back(
+        {op, other.valid() ? Cause::kContention : Cause::kSlower, other, op, -1, "", longer});
   }
   if (start_up.ns > 0) parts.push_back(std::move(start_up));
 }
@@ -210,8 +211,8 @@ void Record::add_wait(std::vector<Exposure>& parts, OpId op, size_t rank, Nanose
   Spans busy;
   for (const LaneId lane : lanes) {
     const Spans& all = on_lane(rank, lane);
-    auto span = std::partition_point(all.begin(), all.end(),
-                                     [lo](const Span* s) { return s->end <= lo; });
+    auto span =
+        std::partition_point(all.begin(), all.end(), [lo](const Span* s) { return s->end <= lo; });
     for (; span != all.end() && (*span)->post < hi; ++span) {
       if ((*span)->op != op) busy.push_back(*span);
     }

@@ -52,7 +52,7 @@ class Record {
   const Graph& graph;
   const Schedule& schedule;
   const size_t num_ranks;
-  const Dependencies deps;  // data and mutation edges
+  const Dependencies deps;                                           // data and mutation edges
   std::vector<std::vector<const OrderEdge*>> edges_into, edges_out;  // by op
   std::vector<std::vector<const Span*>> compute, comm;               // by rank, by begin
   std::vector<std::vector<const Span*>> chunks;                      // by op and rank
@@ -73,9 +73,9 @@ class Record {
   std::string stage_of_busy(OpId op, OpId carried) const;
 
   const ReplayInput& input_;
-  std::vector<Spans> by_lane_;                    // by rank and lane: comm spans by begin
-  std::vector<std::vector<LaneId>> arbitrated_;   // by lane: the lanes of its arbiter
-  std::vector<Nanoseconds> ends_;                 // by op and rank
+  std::vector<Spans> by_lane_;                        // by rank and lane: comm spans by begin
+  std::vector<std::vector<LaneId>> arbitrated_;       // by lane: the lanes of its arbiter
+  std::vector<Nanoseconds> ends_;                     // by op and rank
   std::vector<Nanoseconds> last_post_, first_begin_;  // by op, over ranks
 };
 

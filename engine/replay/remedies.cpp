@@ -79,14 +79,13 @@ std::vector<Remedy> Remedies::of(const Exposure& e) const {
 std::vector<Remedy> Remedies::of_order_edge(const Exposure& e) const {
   const std::string group = "order " + e.stage;
   std::vector<Remedy> remedies;
-  remedies.push_back({fmt::format("no order edge '{}' -> '{}' of stage '{}'", name(e.from),
-                                  name(e.to), e.stage),
-                      group, false, [e](Schedule& s) { erase_edges(s, e.from, e.to); }});
-  remedies.push_back({fmt::format("no order edges of stage '{}'", e.stage), group, true,
-                      [e](Schedule& s) {
-                        std::erase_if(s.order_edges,
-                                      [&](const OrderEdge& o) { return o.stage == e.stage; });
-                      }});
+  remedies.push_back(
+      {fmt::format("no order edge '{}' -> '{}' of stage '{}'", name(e.from), name(e.to), e.stage),
+       group, false, [e](Schedule& s) { erase_edges(s, e.from, e.to); }});
+  remedies.push_back(
+      {fmt::format("no order edges of stage '{}'", e.stage), group, true, [e](Schedule& s) {
+         std::erase_if(s.order_edges, [&](const OrderEdge& o) { return o.stage == e.stage; });
+       }});
   const OpId op = movable(e);
   if (!op.valid()) return remedies;
   remedies.push_back(
@@ -306,7 +305,8 @@ std::string cause_text(const Graph& graph, const Schedule& schedule, const Expos
   switch (e.cause) {
     case Cause::kData:
       if (!e.to.valid()) return "the step ends with it";
-      return fmt::format("'{}' needs it ({})", name(e.to), edge_text(graph, schedule, e.from, e.to));
+      return fmt::format("'{}' needs it ({})", name(e.to),
+                         edge_text(graph, schedule, e.from, e.to));
     case Cause::kOrderEdge:
       return fmt::format("'{}' waits for '{}' ({})", name(e.to), name(e.from),
                          edge_text(graph, schedule, e.from, e.to));

@@ -6,16 +6,16 @@
 namespace moe {
 
 struct Remedy {
-  std::string advice;  // says all: equal advice is one remedy
-  std::string group;   // remedies of one stage or lane
-  bool wide = false;   // it is for all of the group
-  std::function<void(Schedule&)> change;                       // null: it takes another plan
+  std::string advice;                     // says all: equal advice is one remedy
+  std::string group;                      // remedies of one stage or lane
+  bool wide = false;                      // it is for all of the group
+  std::function<void(Schedule&)> change;  // null: it takes another plan
   std::function<Nanoseconds(const Finding&)> estimate_ns = nullptr;  // then
 };
 
 class Remedies {
  public:
-  /// Keeps a reference.
+  /// Keeps a reference. What it returns must not outlive it.
   explicit Remedies(const FindingsInput& input);
 
   std::vector<Remedy> of(const Exposure& exposure) const;

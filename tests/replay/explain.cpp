@@ -89,12 +89,11 @@ struct Program {
   }
   std::vector<Finding> found() {
     const Explanation e = explained();
-    return findings({.graph = graph,
-                     .schedule = schedule,
-                     .explanation = e,
-                     .remake = [this](const Schedule& s, const LaneOrders& o) {
-                       return input_of(s, o);
-                     }});
+    return findings(
+        {.graph = graph,
+         .schedule = schedule,
+         .explanation = e,
+         .remake = [this](const Schedule& s, const LaneOrders& o) { return input_of(s, o); }});
   }
 };
 
@@ -134,8 +133,7 @@ Program random_program(uint64_t seed) {
   for (int n = 0; n < 12; ++n) {
     p.schedule.holds.push_back({OpId(rng.below(40)), OpId(rng.below(40)), "holds"});
     try {
-      check_legal(p.graph, p.schedule, {&p.orders, 1},
-                  plan_memory(p.graph, p.schedule, p.orders));
+      check_legal(p.graph, p.schedule, {&p.orders, 1}, plan_memory(p.graph, p.schedule, p.orders));
     } catch (const RunError&) {
       p.schedule.holds.pop_back();
     }
@@ -188,9 +186,8 @@ TEST_CASE("the causes add up to the exposed time of every rank, to the nanosecon
     const Program p = random_program(seed);
     check_exact(p.input(), replay(p.input()), seen);
   }
-  for (const Cause cause :
-       {Cause::kData, Cause::kOrderEdge, Cause::kLaneOrder, Cause::kLaneBusy, Cause::kMembers,
-        Cause::kHold, Cause::kCoordination, Cause::kStartUp}) {
+  for (const Cause cause : {Cause::kData, Cause::kOrderEdge, Cause::kLaneOrder, Cause::kLaneBusy,
+                            Cause::kMembers, Cause::kHold, Cause::kCoordination, Cause::kStartUp}) {
     INFO(cause_name(cause));
     CHECK(seen[cause] > 0);
   }
@@ -334,8 +331,8 @@ TEST_CASE("a busy lane, chunks, a hold and late members are told apart") {
   q.add("compute", "b", {sent}, 5);
   q.durations[1] = 17;
   q.two_lanes();
-  CHECK(causes(q, q.explained(), sent) == Causes{{"'b' needs it (data, tensor 'sent')", 40},
-                                                 {"rank 1 came last, from 'work'", 7}});
+  CHECK(causes(q, q.explained(), sent) ==
+        Causes{{"'b' needs it (data, tensor 'sent')", 40}, {"rank 1 came last, from 'work'", 7}});
 }
 
 TEST_CASE("a hold that begins long before what it waits for is found") {
