@@ -23,7 +23,8 @@ function package.loaded.test(sentence, body)
 end
 
 for _, name in ipairs { "places", "fields", "policies", "experiments", "choices", "results",
-  "claims", "scripts", "lists", "machine", "collectives", "page" } do
+  "claims", "scripts", "lists", "machine", "collectives", "page",
+  "lina" } do
   require("test_" .. name)
 end
 
