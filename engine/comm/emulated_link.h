@@ -1,6 +1,6 @@
-// The emulated link: wraps the Communicators of a world. Bytes really move; a transfer also lasts at
-// least as long as the link's law says, counted from the time when its last member posted, not from
-// when a thread wakes. Transfers that overlap on different lanes share the links by the law of
+// The emulated link: wraps the Communicators of a world. Bytes really move; a transfer also lasts
+// at least as long as the link's law says, counted from the time when its last member posted, not
+// from when a thread wakes. Transfers that overlap on different lanes share the links by the law of
 // network/, on one wire. Its times are waited for by sleeping, then briefly spinning, so that the
 // core is left to compute.
 #pragma once
@@ -77,8 +77,8 @@ class EmulatedWire {
   std::vector<Done> ended_;             // scratch
 };
 
-/// Requires: wire.link().num_devices() == inner.size(). Keeps references to both. All ranks of a lane
-/// give the same number.
+/// Requires: wire.link().num_devices() == inner.size(). Keeps references to both. All ranks of a
+/// lane give the same number.
 /// An all-to-all whose sizes differ by rank takes the time of its byte matrix; the members exchange
 /// their sizes as part of the call. A group's all-to-all shares links as a collective of its own; its
 /// all-reduce takes what it does when all groups do the same at once, and shares with nobody. A

@@ -21,6 +21,7 @@ struct NodePorts {
 NodePorts node_ports(const Cluster& cluster);
 
 enum class LinkKind { kPortOut, kPortIn, kNicOut, kNicIn };
+const char* link_kind_name(LinkKind kind);  // "port_out"
 
 /// `index`: the device (ports) or the group (NICs) within its node.
 struct LinkName {
