@@ -88,6 +88,8 @@ const std::map<std::string_view, OpField>& op_fields() {
        [](lua_State* L, GraphSession& s, OpId op) { lua_pushnumber(L, s.work(op).bytes); }},
       {"cost_ms", [](lua_State* L, GraphSession& s, OpId op) { lua_pushnumber(L, s.cost_ms(op)); }},
       {"lane", [](lua_State* L, GraphSession& s, OpId op) { push_text(L, s.lane_name(op)); }},
+      {"priority", [](lua_State* L, GraphSession& s,
+                      OpId op) { lua_pushnumber(L, static_cast<double>(s.priority(op))); }},
       {"seg", [](lua_State* L, GraphSession& s,
                  OpId op) { push_text(L, segment_name(s.graph().op(op).segment)); }},
       {"phase", [](lua_State* L, GraphSession& s,

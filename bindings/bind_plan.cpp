@@ -1,5 +1,6 @@
 // core.plan and what a plan tells: simulate, info, order, text. Running it is in bind_run.cpp.
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "bindings/core.h"
@@ -65,6 +66,16 @@ Nanoseconds forward_end_ns(const Plan& plan, const Timeline& timeline) {
   return end;
 }
 
+// What the plan would take if its ops took in a step what they take alone: the prediction before
+// anything was rehearsed.
+json ops_alone_json(const PlanBox& box) {
+  const auto alone = std::make_shared<ProfileCost>(*box.profile);
+  alone->set_in_step(std::nullopt);
+  Plan plan = *box.plan;
+  plan.spec.cost = alone;
+  return metrics_json(run(plan, "simulate", {}).metrics.front());
+}
+
 int simulate(lua_State* L) {
   const PlanBox& box = check_plan(L);
   const Host::EngineCall call(Host::of(L));
@@ -83,7 +94,29 @@ int simulate(lua_State* L) {
   out["liveness_bytes"] = plan.memory.liveness_bytes;
   out["sim_ms"] = to_ms(end - begin);
   out["alone_ms"] = alone_json(plan);
+  if (box.profile && box.profile->in_step()) out["ops_alone"] = ops_alone_json(box);
   push_json(L, out);
+  return 1;
+}
+
+/// The simulated timeline of a rank, which stands for all: { op, kind, lane, chunk (from 1), post_ms,
+/// begin_ms, end_ms } each, by begin.
+int spans(lua_State* L) {
+  const Plan& plan = *check_plan(L).plan;
+  const Host::EngineCall call(Host::of(L));
+  const RunResult result = run(plan, "simulate", {});
+  json all = json::array();
+  for (const Span& span : result.timelines.front().spans) {
+    if (span.rank != 0) continue;
+    all.push_back({{"op", plan.graph.op(span.op).name},
+                   {"kind", plan.graph.def(span.op).name},
+                   {"lane", plan.schedule.lanes[span.lane.index()].name},
+                   {"chunk", span.chunk + 1},
+                   {"post_ms", to_ms(span.post)},
+                   {"begin_ms", to_ms(span.begin)},
+                   {"end_ms", to_ms(span.end)}});
+  }
+  push_json(L, all);
   return 1;
 }
 
@@ -123,6 +156,8 @@ int info(lua_State* L) {
           {"lanes", lanes},
           {"cost", plan.spec.cost->describe()},
           {"profile_ms", box.profile ? to_ms(box.profile->measuring_ns()) : 0.0},
+          {"rehearsal_ms",
+           box.profile && box.profile->in_step() ? to_ms(box.profile->in_step()->took_ns) : 0.0},
           {"num_profiled", box.profile ? box.profile->num_measured() : 0}});
   return 1;
 }
@@ -171,6 +206,33 @@ int overlap(lua_State* L) {
   return 1;
 }
 
+/// What Lina's packing compares in the forward: by MoE layer and part, the all-to-all to the experts
+/// and the experts, each alone; the means.
+int micro_ops(lua_State* L) {
+  const Plan& plan = *check_plan(L).plan;
+  const Host::EngineCall call(Host::of(L));
+  std::map<std::pair<int32_t, int32_t>, Nanoseconds> a2a, ffn;  // by layer and part
+  for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    const Op& op = plan.graph.op(id);
+    if (op.phase != Phase::kForward) continue;
+    const bool sends = plan.graph.def(id).collective == Collective::kAllToAll;
+    if (sends && op.segment == Segment::kDispatch) {
+      a2a[{op.layer, op.part}] += plan.spec.cost->op_ns(plan.graph, id);
+    }
+    if (op.segment == Segment::kExpert) {
+      ffn[{op.layer, op.part}] += plan.spec.cost->op_ns(plan.graph, id);
+    }
+  }
+  const auto mean_ms = [](const auto& times) {
+    Nanoseconds sum = 0;
+    for (const auto& [key, ns] : times) sum += ns;
+    return times.empty() ? 0.0 : to_ms(sum) / static_cast<double>(times.size());
+  };
+  push_json(L, {{"a2a_ms", mean_ms(a2a)}, {"ffn_ms", mean_ms(ffn)}, {"num", ffn.size()}});
+  return 1;
+}
+
 int order(lua_State* L) {
   const Plan& plan = *check_plan(L).plan;
   const LaneId lane = plan.schedule.lane(luaL_checkstring(L, 2));
@@ -198,15 +260,25 @@ json metrics_json(const Metrics& m) {
           {"comm_ms", to_ms(m.comm_ns)},
           {"exposed_comm_ms", to_ms(m.exposed_comm_ns)},
           {"hidden_comm_ms", to_ms(m.hidden_comm_ns)},
-          {"wait_ms", to_ms(m.wait_ns)}};
+          {"wait_ms", to_ms(m.wait_ns)},
+          {"a2a_wait_ms", to_ms(m.all_to_all.wait_ns)},
+          {"a2a_transfer_ms", to_ms(m.all_to_all.transfer_ns)},
+          {"all_reduce_wait_ms", to_ms(m.all_reduce.wait_ns)},
+          {"all_reduce_transfer_ms", to_ms(m.all_reduce.transfer_ns)},
+          {"moe_forward_ms", to_ms(m.forward.layer_ns)},
+          {"moe_backward_ms", to_ms(m.backward.layer_ns)},
+          {"a2a_forward_ms", to_ms(m.forward.a2a_ns)},
+          {"a2a_backward_ms", to_ms(m.backward.a2a_ns)},
+          {"pipelining_efficiency", m.pipelining_efficiency()}};
 }
 
 void open_plan(lua_State* L) {
   static constexpr luaL_Reg kMethods[] = {
-      {"info", core_function<info>},         {"order", core_function<order>},
-      {"overlap", core_function<overlap>},   {"run", core_function<run_plan>},
-      {"simulate", core_function<simulate>}, {"text", core_function<text>},
-      {"trace", core_function<trace_plan>},  {nullptr, nullptr}};
+      {"info", core_function<info>},           {"order", core_function<order>},
+      {"micro_ops", core_function<micro_ops>}, {"overlap", core_function<overlap>},
+      {"run", core_function<run_plan>},        {"simulate", core_function<simulate>},
+      {"spans", core_function<spans>},         {"text", core_function<text>},
+      {"trace", core_function<trace_plan>},    {nullptr, nullptr}};
   new_type<PlanBox>(L, kPlanType, kMethods);
   open_run(L);
   static constexpr luaL_Reg kFunctions[] = {{"plan", core_function<make>},

@@ -6,6 +6,7 @@
 
 #include "bindings/gate.h"
 #include "bindings/host.h"
+#include "bindings/pick.h"
 #include "bindings/run.h"
 #include "bindings/userdata.h"
 #include "engine/exec/data.h"
@@ -171,6 +172,9 @@ RunOptions options_of(Host& host, const Fields& f, const PlanBox& box, json& out
   options.init = reference_values(box.plan->spec.model);
   if (f.has("data")) set_data(host, f.at("data"), box.plan->spec, options, out);
   if (box.gate) options.gate = rank_gates(host, box.gate);
+  if (box.picks && !box.picks->list.empty()) {
+    options.choose = executor_choose(host, *box.plan, *box.picks);
+  }
   return options;
 }
 

@@ -1,5 +1,7 @@
 #include "bindings/graph_session.h"
 
+#include <algorithm>
+
 #include "bindings/convert.h"
 #include "bindings/names.h"
 #include "bindings/userdata.h"
@@ -60,6 +62,8 @@ nlohmann::json cluster_table(const Cluster& c) {
           {"devices_per_node", c.devices_per_node},
           {"devices", c.num_devices()},
           {"nics_per_node", c.nics_per_node},
+          {"share", share_name(c.share)},
+          {"sharing_efficiency", c.sharing_efficiency},
           {"intra", link_table(c.intra)},
           {"nic", link_table(c.nic)}};
 }
@@ -86,7 +90,7 @@ GraphSession::~GraphSession() {
 
 GraphSession& GraphSession::of(lua_State* L, uint32_t serial) {
   GraphSession* session = Host::of(L).session(serial);
-  if (session == nullptr) {
+  if (session == nullptr || !session->open_) {
     throw UserError("this handle belongs to a policy's call that is over; keep names instead");
   }
   return *session;
@@ -102,7 +106,18 @@ Graph& GraphSession::edit() {
 
 Schedule& GraphSession::schedule() {
   if (schedule_ == nullptr) throw UserError("a pass has no schedule");
+  if (closed_) throw UserError("the schedule is made; a pick may read it only");
   return *schedule_;
+}
+
+void GraphSession::close() {
+  if (schedule_ != nullptr) kept_ = *schedule_;
+  if (schedule_ != nullptr) schedule_ = &kept_;
+  // A kept schedule's picks would keep this session.
+  for (Lane& lane : kept_.lanes) lane.choose = nullptr;
+  context_.log = nullptr;
+  open_ = false;
+  closed_ = true;
 }
 
 double GraphSession::cost_ms(OpId op) {
@@ -217,27 +232,30 @@ void GraphSession::push_context(lua_State* L) {
   lua_setfield(L, -2, "log");
 }
 
-void GraphSession::call_policy(const Reference& apply, const Reference& options) {
-  lua_State* L = L_;
+void GraphSession::call(lua_State* L, int num_args, int num_results, const std::string& what) {
   const double seconds = host_.options().policy_deadline_s;
   const std::string late = fmt::format("a call passed the deadline of {} s", seconds);
   deadline_ = std::make_unique<Deadline>(
       host_.watchdog(), [this, late] { host_.limits().stop("run", late, true); },
-      [this, late] { leave(what_ + ": " + late, 3); });
-  apply.push(L);
-  if (schedule_ != nullptr) push_schedule(L);
-  push_graph(L);
-  push_context(L);
-  options.push(L);
+      [what, late] { leave(what + ": " + late, 3); });
   Failure failure;
   deadline_->arm(seconds);
-  const bool good = try_call(L, schedule_ != nullptr ? 4 : 3, 0, failure);
+  const bool good = try_call(L, num_args, num_results, failure);
   deadline_.reset();
   host_.limits().take_stop();
   if (good) return;
-  failure.message += fmt::format(" (in {})", what_);
+  failure.message += fmt::format(" (in {})", what);
   if (failure.kind == "run") throw RunError(failure.message);
   throw LuaError(std::move(failure));
+}
+
+void GraphSession::call_policy(const Reference& apply, const Reference& options) {
+  apply.push(L_);
+  if (schedule_ != nullptr) push_schedule(L_);
+  push_graph(L_);
+  push_context(L_);
+  options.push(L_);
+  call(L_, schedule_ != nullptr ? 4 : 3, 0, what_);
 }
 
 std::pair<GraphSession*, OpId> check_op(lua_State* L, int index) {
@@ -272,10 +290,22 @@ std::function<Graph(Graph, const PassContext&)> pass_policy(lua_State* L, Shared
 }
 
 std::function<Schedule(const Graph&, Schedule, const PassContext&)> schedule_policy(
-    lua_State* L, SharedReference apply, SharedReference options, double fill) {
+    lua_State* L, SharedReference apply, SharedReference options, double fill,
+    std::shared_ptr<PickPolicies> picks) {
   return [=](const Graph& graph, Schedule schedule, const PassContext& context) {
-    GraphSession session(L, graph, &schedule, context, fill);
-    session.call_policy(*apply, *options);
+    Schedule before = schedule;
+    const auto session = std::make_shared<GraphSession>(L, graph, &schedule, context, fill);
+    session->call_policy(*apply, *options);
+    session->close();
+    const auto is_new = [&](const Lane& lane) {
+      return lane.pick == Pick::kPolicy && lane.stage == context.stage;
+    };
+    if (picks && std::any_of(schedule.lanes.begin(), schedule.lanes.end(), is_new)) {
+      for (Lane& lane : before.lanes) lane.choose = nullptr;  // they belong to this state
+      options->push(L);
+      picks->list.push_back({context.stage, to_json(L, -1, true), std::move(before)});
+      lua_pop(L, 1);
+    }
     return schedule;
   };
 }

@@ -1,5 +1,6 @@
 // One call of a Lua pass or schedule: the graph and the schedule that its handles stand for.
-// Handles are (session, id); they are refused once the call has returned.
+// Handles are (session, id); they are refused once the call has returned, except while a pick that
+// the schedule has left behind is called, which may read them.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +9,14 @@
 #include <string>
 
 #include "bindings/host.h"
+#include "bindings/plan_spec.h"
 #include "bindings/reference.h"
 #include "engine/base/rng.h"
 #include "engine/passes/pass.h"
 
 namespace moe::lua {
 
-class GraphSession {
+class GraphSession : public std::enable_shared_from_this<GraphSession> {
  public:
   /// L: where the plan is being made. schedule: null for a pass, which may edit the graph;
   /// otherwise the graph is fixed.
@@ -32,13 +34,14 @@ class GraphSession {
   /// For edits. Throws UserError in a schedule.
   Graph& edit();
   Graph take_graph() { return std::move(graph_); }
-  /// Throws UserError in a pass.
+  /// For changes. Throws UserError in a pass, and once the policy's call is over.
   Schedule& schedule();
   const PassContext& context() const { return context_; }
 
   double cost_ms(OpId op);
   Work work(OpId op) const;
   std::string lane_name(OpId op) const;
+  int64_t priority(OpId op) const { return schedule_ ? schedule_->priority_of(op) : 0; }
   const Dependencies& deps();
   const std::vector<OpId>& producers();
   /// Paths by data, mutation and order edges as they now stand.
@@ -56,6 +59,24 @@ class GraphSession {
 
   /// Calls the policy's function: apply([s,] g, ctx, o) under the deadline.
   void call_policy(const Reference& apply, const Reference& options);
+  /// Calls the function under `num_args` arguments, under the deadline; errors end in "(in <what>)".
+  void call(lua_State* L, int num_args, int num_results, const std::string& what);
+  /// "schedule 'longest_first'"
+  const std::string& what() const { return what_; }
+
+  /// The call is over: its handles are refused, and the schedule is kept as it now stands.
+  void close();
+  /// Handles may be read in between.
+  class Visit {
+   public:
+    explicit Visit(GraphSession& session) : session_(session) { session_.open_ = true; }
+    ~Visit() { session_.open_ = false; }
+    Visit(const Visit&) = delete;
+    Visit& operator=(const Visit&) = delete;
+
+   private:
+    GraphSession& session_;
+  };
 
  private:
   bool push_known(lua_State* L, int64_t key);
@@ -65,7 +86,9 @@ class GraphSession {
   Host& host_;
   Graph graph_;
   Schedule* schedule_;
-  const PassContext& context_;
+  Schedule kept_;  // once closed
+  bool open_ = true, closed_ = false;
+  PassContext context_;
   double fill_;
   uint32_t serial_;
   std::string what_;  // "schedule 'longest_first'"
@@ -106,8 +129,10 @@ std::vector<OpId> check_ops(lua_State* L, int index, const GraphSession& session
 /// Stage functions for a make_plan that is called from L.
 std::function<Graph(Graph, const PassContext&)> pass_policy(lua_State* L, SharedReference apply,
                                                             SharedReference options, double fill);
+/// picks: gets what it takes to call the policy's picks elsewhere; may be null.
 std::function<Schedule(const Graph&, Schedule, const PassContext&)> schedule_policy(
-    lua_State* L, SharedReference apply, SharedReference options, double fill);
+    lua_State* L, SharedReference apply, SharedReference options, double fill,
+    std::shared_ptr<PickPolicies> picks);
 
 /// rng:uniform() in [0, 1), rng:below(n) in 1..n.
 void open_rng(lua_State* L);

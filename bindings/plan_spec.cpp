@@ -8,6 +8,7 @@
 #include "engine/base/names.h"
 #include "engine/cost/profile_cache.h"
 #include "engine/exec/profiler.h"
+#include "engine/exec/rehearsal.h"
 
 namespace moe::lua {
 namespace {
@@ -45,7 +46,8 @@ Options options_of(const nlohmann::json& values) {
 }
 
 // stage: its values; `index`: its table, for the functions.
-Stage stage_of(lua_State* L, int index, const Fields& stage, double fill) {
+Stage stage_of(lua_State* L, int index, const Fields& stage,
+               const std::shared_ptr<PickPolicies>& picks) {
   Stage result;
   result.name = stage.text("name");
   result.kind = kind_of(stage.text("kind"));
@@ -59,14 +61,15 @@ Stage stage_of(lua_State* L, int index, const Fields& stage, double fill) {
   lua_getfield(L, index, "options");
   const auto options = std::make_shared<const Reference>(L);
   if (result.kind == StageKind::kSchedule) {
-    result.schedule = schedule_policy(L, apply, options, fill);
+    result.schedule = schedule_policy(L, apply, options, picks->fill, picks);
   } else {
-    result.transform = pass_policy(L, apply, options, fill);
+    result.transform = pass_policy(L, apply, options, picks->fill);
   }
   return result;
 }
 
-SystemSpec system_of(lua_State* L, int index, const Fields& system, double fill) {
+SystemSpec system_of(lua_State* L, int index, const Fields& system,
+                     const std::shared_ptr<PickPolicies>& picks) {
   SystemSpec result;
   result.name = system.text("name");
   result.reduce_on_own_lane = system.flag("reduce_on_own_lane", false);
@@ -82,25 +85,40 @@ SystemSpec system_of(lua_State* L, int index, const Fields& system, double fill)
   for (size_t i = 0; i < stages.size() && stages.is_array(); ++i) {
     lua_rawgeti(L, table, static_cast<int>(i + 1));
     const Fields stage(stages[i], fmt::format("system.stages[{}]", i + 1));
-    result.stages.push_back(stage_of(L, lua_gettop(L), stage, fill));
+    result.stages.push_back(stage_of(L, lua_gettop(L), stage, picks));
     lua_settop(L, table);
   }
   lua_pop(L, 1);
   return result;
 }
 
+// Ops profiled on this machine. cost.rehearse: steps that are executed first, 0 for none.
 std::shared_ptr<const ProfileCost> profile_of(lua_State* L, const Fields& cost,
                                               const PlanSpec& spec, const PlanBox& box) {
   const HostOptions& host = Host::of(L).options();
-  auto cache = std::make_shared<ProfileCache>(cost.text("cache", host.cache));
+  const auto cache = std::make_shared<ProfileCache>(cost.text("cache", host.cache));
   const std::string warning = cache->take_warning();
   if (!warning.empty()) std::fprintf(stderr, "moebench: %s\n", warning.c_str());
   ProfileOptions options;
   options.ranks_beside = spec.num_ranks;
-  const Cluster* link = cost.flag("link", false) ? &spec.cluster : nullptr;
-  return std::make_shared<ProfileCost>(
-      std::move(cache), profile_key(options), gate_measure(Host::of(L), box.gate, options), link,
-      spec.work, [n = spec.num_ranks] { return profile_handoff(n); });
+  const auto cost_on = [&](const Cluster* link, const WorkContext& work) {
+    return std::make_shared<ProfileCost>(cache, profile_key(options),
+                                         gate_measure(Host::of(L), box.gate, options), link, work,
+                                         [n = spec.num_ranks] { return profile_handoff(n); });
+  };
+  const bool emulated = cost.flag("link", false);
+  const auto profile = cost_on(emulated ? &spec.cluster : nullptr, spec.work);
+  const int64_t steps = cost.integer("rehearse", 0);
+  if (steps > 0) {
+    PlanSpec plain = rehearsal_spec(spec, emulated);
+    const auto alone = cost_on(emulated ? &plain.cluster : nullptr, plain.work);
+    plain.cost = alone;
+    RehearsalOptions rehearsal = {.steps = steps, .emulated = emulated};
+    rehearsal.time_again = [&](const Graph& graph, OpId op) { alone->time_again(graph, op); };
+    if (box.gate) rehearsal.gate = rank_gates(Host::of(L), box.gate);
+    profile->set_in_step(rehearsed(plain, rehearsal, *cache, profile_key(options)));
+  }
+  return profile;
 }
 
 // rows: { {bytes, us}, ... }
@@ -163,6 +181,8 @@ Cluster cluster_of(const Fields& cluster) {
   c.nics_per_node = cluster.integer("nics_per_node", 1);
   c.a2a_base_ns = from_us(cluster.number("a2a_base_us", 0));
   c.a2a_per_peer_ns = from_us(cluster.number("a2a_per_peer_us", 0));
+  if (cluster.has("share")) c.share = share_named(cluster.text("share"));
+  c.sharing_efficiency = cluster.number("sharing_efficiency", c.sharing_efficiency);
   return c;
 }
 
@@ -188,7 +208,9 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
     spec.gate = gate_spec(spec.model);
   }
   lua_getfield(L, index, "system");
-  spec.system = system_of(L, lua_gettop(L), fields.at("system"), spec.work.fill);
+  const auto picks = std::make_shared<PickPolicies>(PickPolicies{.fill = spec.work.fill});
+  box.picks = picks;
+  spec.system = system_of(L, lua_gettop(L), fields.at("system"), picks);
   lua_pop(L, 1);
   const Fields cost = fields.at("cost");
   if (cost.text("kind") == "profile") {

@@ -19,11 +19,24 @@ struct GatePolicy {
   GateSpec spec;
 };
 
+/// A schedule of the recipe that has left a pick behind. The executor calls it in a state of its own,
+/// where the schedule is applied again, to what it found when the plan was made.
+struct PickPolicy {
+  std::string name;
+  nlohmann::json options;
+  Schedule before;
+};
+struct PickPolicies {
+  double fill = 1;
+  std::vector<PickPolicy> list;
+};
+
 /// What core.plan makes: the plan, and what running and explaining it takes beside.
 struct PlanBox {
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<const ProfileCost> profile;  // null: costs are not profiled
   std::shared_ptr<const GatePolicy> gate;      // null: a built-in gate
+  std::shared_ptr<const PickPolicies> picks;   // empty: no lane picks by a function
 };
 
 ModelSpec model_of(const Fields& model);

@@ -38,6 +38,16 @@ std::string hash_of(const Plan& plan) {
     hash.add(edge.from.value);
     hash.add(edge.to.value);
   }
+  for (const Lane& lane : plan.schedule.lanes) hash.add(static_cast<int64_t>(lane.pick));
+  for (const int64_t priority : plan.schedule.priority) hash.add(priority);
+  for (const Bytes chunk : plan.schedule.chunk_bytes) hash.add(chunk);
+  for (const Hold& hold : plan.schedule.holds) {
+    hash.add(hold.from.value);
+    hash.add(hold.until.value);
+  }
+  for (const Exclusive& group : plan.schedule.exclusive) {
+    for (const LaneId lane : group.lanes) hash.add(lane.value);
+  }
   for (const Buffer& buffer : plan.memory.buffers) {
     hash.add(buffer.offset);
     hash.add(buffer.bytes);

@@ -1,14 +1,24 @@
 #include "engine/cluster/cluster.h"
 
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "engine/base/errors.h"
+#include "engine/base/names.h"
 
 namespace moe {
 namespace {
 
 /// Devices beyond this are a typing error; a matrix of them would not fit into memory.
 constexpr int64_t kMaxDevices = 1 << 20;
+
+constexpr std::pair<Share, const char*> kShares[] = {
+    {Share::kPerFlow, "per_flow"},
+    {Share::kPerChannel, "per_channel"},
+    {Share::kPerCollective, "per_collective"},
+    {Share::kStrictPriority, "strict_priority"},
+};
 
 void check_count(const char* field, int64_t value) {
   if (value < 1 || value > kMaxDevices) {
@@ -34,6 +44,22 @@ void check_link(const std::string& field, const LinkSpec& link, bool needed) {
 
 }  // namespace
 
+const char* share_name(Share share) {
+  for (const auto& [known, name] : kShares) {
+    if (known == share) return name;
+  }
+  return "";
+}
+
+Share share_named(const std::string& name) {
+  for (const auto& [share, share_name] : kShares) {
+    if (name == share_name) return share;
+  }
+  std::vector<std::string> names;
+  for (const auto& [share, share_name] : kShares) names.push_back(share_name);
+  throw UserError(unknown_name("sharing rule", name, names));
+}
+
 void check(const Cluster& cluster) {
   check_count("nodes", cluster.nodes);
   check_count("devices_per_node", cluster.devices_per_node);
@@ -52,6 +78,10 @@ void check(const Cluster& cluster) {
   check_link("nic", cluster.nic, cluster.nodes > 1);
   check_time("a2a_base_ns", cluster.a2a_base_ns);
   check_time("a2a_per_peer_ns", cluster.a2a_per_peer_ns);
+  if (!(cluster.sharing_efficiency > 0 && cluster.sharing_efficiency <= 1)) {
+    throw user_error("cluster.sharing_efficiency = {}: must be above 0 and at most 1",
+                     cluster.sharing_efficiency);
+  }
   const Device& device = cluster.device;
   check_rate("device.gemm_flops_per_s", device.gemm_flops_per_s, false);
   check_rate("device.vector_flops_per_s", device.vector_flops_per_s, false);

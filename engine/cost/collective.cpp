@@ -3,7 +3,6 @@
 
 #include "engine/base/errors.h"
 #include "engine/cost/cost_model.h"
-#include "engine/network/closed_form.h"
 
 namespace moe {
 
@@ -25,8 +24,8 @@ Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context) {
   return 0;
 }
 
-Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
-                          const WorkContext& context) {
+NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
+                     const WorkContext& context) {
   if (cluster.num_devices() != graph.num_ranks) {
     throw user_error("cluster '{}' has {} devices, but '{}' runs on {} ranks", cluster.name,
                      cluster.num_devices(), graph.name, graph.num_ranks);
@@ -35,13 +34,26 @@ Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
   const Group group = group_of(graph, graph.op(op));
   switch (graph.def(op).collective) {
     case Collective::kAllToAll:
-      return all_to_all_ns(cluster, payload / static_cast<double>(group.size), group);
+      return {AllToAll{.bytes_per_pair = payload / static_cast<double>(group.size)}, group};
     case Collective::kAllReduce:
-      return all_reduce_ns(cluster, payload, 0, group);
+      return {AllReduce{.bytes = payload}, group};
     case Collective::kNone:
       break;
   }
   MOE_CHECK(false, "op '{}' is no collective", graph.op(op).name);
+}
+
+Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
+                          const WorkContext& context) {
+  return alone_ns(cluster, network_op(cluster, graph, op, context));
+}
+
+std::optional<NetworkOp> transfer_on(const Cluster& cluster, const Graph& graph, OpId op,
+                                     const WorkContext& context) {
+  if (graph.def(op).collective == Collective::kNone || is_view(graph, graph.op(op))) return {};
+  NetworkOp transfer = network_op(cluster, graph, op, context);
+  if (alone_ns(cluster, transfer) == 0) return {};
+  return transfer;
 }
 
 InterpolatedTable::InterpolatedTable(std::vector<std::pair<double, double>> points)

@@ -5,15 +5,24 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/base/units.h"
 #include "engine/cluster/cluster.h"
+#include "engine/cost/in_step.h"
 #include "engine/graph/graph.h"
 #include "engine/graph/op_def.h"
+#include "engine/network/contention.h"
 
 namespace moe {
+
+/// A collective whose copies and wake-ups use the core that its rank computes on.
+struct CoreSharing {
+  Nanoseconds taken = 0;  // from compute, where all of the collective runs beside it
+  Nanoseconds late = 0;   // that the collective ends later where it ends while the core computes
+};
 
 class CostModel {
  public:
@@ -23,6 +32,18 @@ class CostModel {
   /// From the end of an op to the begin of an op on another lane that was waiting for it: what
   /// waking that lane takes.
   virtual Nanoseconds handoff_ns() const { return 0; }
+  /// From the choice of a transfer by an arbiter to its begin: what agreeing on it takes, and
+  /// waking its lanes.
+  virtual Nanoseconds pick_ns() const { return handoff_ns(); }
+  /// The cluster whose links its collectives cross; null: nothing is known of links, a collective
+  /// takes op_ns() whatever else is on its way. It lives as long as the model.
+  virtual const Cluster* network() const { return nullptr; }
+  /// What a collective puts on the links of network(); null without links, for other ops, and for a
+  /// collective that takes no time there. On a Wire it takes op_ns() alone when it is scaled by
+  /// op_ns() / alone_ns(*network(), transfer).
+  virtual std::optional<NetworkOp> transfer(const Graph&, OpId) const { return std::nullopt; }
+  /// What a collective and its rank's compute do to each other while both run.
+  virtual CoreSharing sharing(const Graph&, OpId) const { return {}; }
   /// One line for results: the model, its source, and its own fit error where it has one.
   virtual std::string describe() const = 0;
 };
@@ -39,12 +60,19 @@ double payload_bytes(const Graph& graph, OpId op, const WorkContext& context);
 /// all-reduce of n members; 0 for other ops.
 Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context);
 
-/// The collective on the cluster by closed form, all groups at once: an all-to-all of payload /
+/// The collective as a transfer on the cluster, all groups at once: an all-to-all of payload /
 /// members a pair, an all-reduce of the payload. An irregular all-to-all is charged a counts
 /// exchange of its own op, not here. Throws UserError when the cluster has another number of
 /// devices than the graph ranks.
+NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
+                     const WorkContext& context);
+/// The closed form of that transfer.
 Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
                           const WorkContext& context);
+
+/// CostModel::transfer of a model whose collectives cross the links of `cluster`.
+std::optional<NetworkOp> transfer_on(const Cluster& cluster, const Graph& graph, OpId op,
+                                     const WorkContext& context);
 
 /// Piecewise linear through measured (bytes, ns) points, as Lancet's communication table (1 KiB,
 /// 2 KiB, 4 KiB, ...); beyond the ends the nearest segment goes on, never below 0. Requires: at
@@ -67,6 +95,8 @@ class RooflineCost : public CostModel {
   RooflineCost(Cluster cluster, WorkContext context,
                std::map<Collective, InterpolatedTable> tables = {});
   Nanoseconds op_ns(const Graph& graph, OpId op) const override;
+  const Cluster* network() const override { return &cluster_; }
+  std::optional<NetworkOp> transfer(const Graph& graph, OpId op) const override;
   std::string describe() const override;
 
  private:
@@ -93,12 +123,24 @@ class ProfileCost : public CostModel {
               const Cluster* link, WorkContext context, MeasureHandoff measure_handoff = nullptr);
   Nanoseconds op_ns(const Graph& graph, OpId op) const override;
   Nanoseconds handoff_ns() const override;
+  /// With in-step factors: moving the bytes in memory and InStep::core_ns; InStep::core_late_ns.
+  CoreSharing sharing(const Graph& graph, OpId op) const override;
+  const Cluster* network() const override { return has_link_ ? &link_ : nullptr; }
+  std::optional<NetworkOp> transfer(const Graph& graph, OpId op) const override;
   std::string describe() const override;
+  /// Times the op alone once more and keeps the samples with the lower median, here and in the
+  /// cache: of an op whose first samples something disturbed.
+  void time_again(const Graph& graph, OpId op) const;
+  /// From now on ops take what they take in a step; with nullopt, as before: alone.
+  void set_in_step(std::optional<InStep> in_step) { in_step_ = std::move(in_step); }
+  const std::optional<InStep>& in_step() const { return in_step_; }
   /// Ops timed by this object (not found in the cache), and the time that took.
   int64_t num_measured() const { return num_measured_; }
   Nanoseconds measuring_ns() const { return measuring_ns_; }
 
  private:
+  /// What the op's samples are kept under, after the prefix, and what it is measured with.
+  std::pair<std::string, WorkContext> signature_of(const Graph& graph, OpId op) const;
   /// The median of the op's samples: as seen before, from the cache, or measured now.
   Nanoseconds alone_ns(const Graph& graph, OpId op) const;
   template <class F>
@@ -112,6 +154,7 @@ class ProfileCost : public CostModel {
   WorkContext context_;
   WorkContext rounded_;  // context_ as keys have it
   MeasureHandoff measure_handoff_;
+  std::optional<InStep> in_step_;
   mutable std::map<std::string, Nanoseconds> seen_;
   mutable int64_t num_measured_ = 0;
   mutable Nanoseconds measuring_ns_ = 0;

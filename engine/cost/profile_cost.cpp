@@ -40,12 +40,25 @@ Nanoseconds ProfileCost::median_of(const std::string& signature, const F& measur
   return seen_.emplace(signature, median(std::move(*samples))).first->second;
 }
 
-Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op) const {
-  const bool follows = work_follows_fill(graph, op);
+std::pair<std::string, WorkContext> ProfileCost::signature_of(const Graph& graph, OpId op) const {
   std::string signature = op_signature(graph, op);
-  if (follows) signature += fmt::format(" fill={:g}", rounded_.fill);
-  return median_of(signature,
-                   [&] { return measure_(graph, op, follows ? rounded_ : WorkContext{}); });
+  if (!work_follows_fill(graph, op)) return {std::move(signature), {}};
+  return {signature + fmt::format(" fill={:g}", rounded_.fill), rounded_};
+}
+
+Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op) const {
+  const auto [signature, context] = signature_of(graph, op);
+  return median_of(signature, [&, &with = context] { return measure_(graph, op, with); });
+}
+
+void ProfileCost::time_again(const Graph& graph, OpId op) const {
+  const Nanoseconds before = alone_ns(graph, op);
+  const auto [signature, context] = signature_of(graph, op);
+  const std::vector<Nanoseconds> samples = measure_(graph, op, context);
+  ++num_measured_;
+  if (median(samples) >= before) return;
+  cache_->store(key_prefix_ + " | " + signature, samples);
+  seen_[signature] = median(samples);
 }
 
 Nanoseconds ProfileCost::handoff_ns() const {
@@ -54,15 +67,30 @@ Nanoseconds ProfileCost::handoff_ns() const {
 
 Nanoseconds ProfileCost::op_ns(const Graph& graph, OpId op) const {
   if (is_view(graph, graph.op(op))) return 0;
-  const Nanoseconds alone = alone_ns(graph, op);
-  if (!has_link_ || graph.def(op).collective == Collective::kNone) return alone;
-  return std::max(alone, collective_ns(link_, graph, op, context_));
+  Nanoseconds ns = alone_ns(graph, op);
+  const bool collective = graph.def(op).collective != Collective::kNone;
+  if (collective && has_link_) ns = std::max(ns, collective_ns(link_, graph, op, context_));
+  if (!in_step_) return ns;
+  const std::string group = step_group(graph, op);
+  return collective ? in_step_->of_collective(group, ns) : in_step_->of_compute(group, ns);
+}
+
+CoreSharing ProfileCost::sharing(const Graph& graph, OpId op) const {
+  const bool collective = graph.def(op).collective != Collective::kNone;
+  if (!in_step_ || in_step_->core_ns == 0 || !collective) return {};
+  return {alone_ns(graph, op) + in_step_->core_ns, in_step_->core_late_ns};
+}
+
+std::optional<NetworkOp> ProfileCost::transfer(const Graph& graph, OpId op) const {
+  if (!has_link_) return std::nullopt;
+  return transfer_on(link_, graph, op, context_);
 }
 
 std::string ProfileCost::describe() const {
   return fmt::format(
-      "profile of {}; collectives {}", key_prefix_,
-      has_link_ ? "by closed form on " + link_.name + ", at least as profiled" : "as profiled");
+      "profile of {}; collectives {}{}", key_prefix_,
+      has_link_ ? "by closed form on " + link_.name + ", at least as profiled" : "as profiled",
+      in_step_ ? "; " + in_step_->describe() : "");
 }
 
 }  // namespace moe

@@ -50,6 +50,10 @@ Nanoseconds RooflineCost::op_ns(const Graph& graph, OpId op) const {
          device.launch_ns;
 }
 
+std::optional<NetworkOp> RooflineCost::transfer(const Graph& graph, OpId op) const {
+  return transfer_on(cluster_, graph, op, context_);
+}
+
 std::string RooflineCost::describe() const {
   const Device& device = cluster_.device;
   std::string text = fmt::format(

@@ -13,6 +13,19 @@ size_t index(int64_t i) {
   return static_cast<size_t>(i);
 }
 
+/// Where chunk c of num_chunks begins in n elements.
+int64_t chunk_begin(int64_t n, int64_t chunk, int64_t num_chunks) {
+  return n * chunk / num_chunks;
+}
+
+Bytes bytes_to_others(const Pieces& pieces, int64_t rank, int64_t size) {
+  Bytes bytes = 0;
+  for (int64_t i = 0; i < size * pieces.groups; ++i) {
+    if (i / pieces.groups != rank) bytes += pieces.send_bytes[index(i)];
+  }
+  return bytes;
+}
+
 }  // namespace
 
 template <class T>
@@ -77,7 +90,8 @@ void CollectiveOp<T>::lay_out_all_to_all(const Graph& graph, const Op& op,
 template <class T>
 void CollectiveOp<T>::lay_out_exchange(const Graph& graph, const Op& op,
                                        const RankBuffers& buffers) {
-  lay_out_pieces(graph.tensor(op.outputs[0]).shape, sizeof(int32_t));
+  row_bytes_ = sizeof(int32_t);
+  lay_out_pieces(graph.tensor(op.outputs[0]).shape, row_bytes_);
   send_ = static_cast<const std::byte*>(buffers.at(op.inputs[0]));
   receive_ = static_cast<std::byte*>(buffers.at(op.outputs[0]));
 }
@@ -94,34 +108,65 @@ void CollectiveOp<T>::lay_out_all_reduce(const Graph& graph, const Op& op,
 }
 
 template <class T>
-CollectiveDone CollectiveOp<T>::call(Communicator& all) {
+CollectiveDone CollectiveOp<T>::call(Communicator& all, int64_t chunk, int64_t num_chunks) {
   Communicator& comm = all.group(group_);
+  std::string what = name_;
+  if (num_chunks > 1) what += fmt::format(" (chunk {} of {})", chunk + 1, num_chunks);
   if (!parts_.empty()) {
-    const int64_t bytes = num_elements_ * static_cast<int64_t>(sizeof(T));
+    const int64_t first = chunk_begin(num_elements_, chunk, num_chunks);
+    const int64_t last = chunk_begin(num_elements_, chunk + 1, num_chunks);
     // A ring sends 2 (N-1)/N of the message from every rank.
-    return {all_reduce(comm), 2 * bytes * (comm.size() - 1) / comm.size()};
+    const auto sent = [&](int64_t n) {
+      return 2 * n * static_cast<int64_t>(sizeof(T)) * (comm.size() - 1) / comm.size();
+    };
+    return {all_reduce(comm, what, first, last), sent(last) - sent(first)};
   }
-  if (by_peer_ != nullptr) set_sizes();
-  const CommTimes times = comm.all_to_all(name_, send_, receive_, pieces_);
-  if (by_peer_ != nullptr && !part_) clear_unused_rows();
-  return {times, bytes_to_others(comm.rank(), comm.size())};
+  if (by_peer_ != nullptr && chunk == 0) set_sizes();
+  const Pieces& pieces = num_chunks == 1 ? pieces_ : pieces_of(chunk, num_chunks);
+  const CommTimes times = comm.all_to_all(what, send_, receive_, pieces);
+  if (by_peer_ != nullptr && !part_ && chunk + 1 == num_chunks) clear_unused_rows();
+  return {times, bytes_to_others(pieces, comm.rank(), comm.size())};
+}
+
+/// Elements [first, last) of the message. Scratch is used only during the call, so that ops whose
+/// chunks alternate may share it.
+template <class T>
+CommTimes CollectiveOp<T>::all_reduce(Communicator& comm, const std::string& what, int64_t first,
+                                      int64_t last) {
+  if (parts_.size() == 1) {
+    return comm.all_reduce(what, parts_[0].in + first, parts_[0].out + first, last - first);
+  }
+  T* const packed = static_cast<T*>(scratch_);
+  // body(part, its first element that the chunk has, how many, where they lie in `packed`)
+  const auto each = [&](auto body) {
+    int64_t begin = 0;
+    for (const Part& part : parts_) {
+      const int64_t from = std::max(first, begin), to = std::min(last, begin + part.n);
+      if (from < to) body(part, from - begin, to - from, packed + (from - first));
+      begin += part.n;
+    }
+  };
+  each([](const Part& p, int64_t at, int64_t n, T* to) { std::copy_n(p.in + at, n, to); });
+  const CommTimes times = comm.all_reduce(what, packed, packed, last - first);
+  each([](const Part& p, int64_t at, int64_t n, const T* from) {
+    std::copy_n(from, n, p.out + at);
+  });
+  return times;
 }
 
 template <class T>
-CommTimes CollectiveOp<T>::all_reduce(Communicator& comm) {
-  if (parts_.size() == 1) {
-    return comm.all_reduce(name_, parts_[0].in, parts_[0].out, parts_[0].n);
-  }
-  T* const packed = static_cast<T*>(scratch_);
-  T* to = packed;
-  for (const Part& part : parts_) to = std::copy_n(part.in, part.n, to);
-  const CommTimes times = comm.all_reduce(name_, packed, packed, num_elements_);
-  const T* from = packed;
-  for (const Part& part : parts_) {
-    std::copy_n(from, part.n, part.out);
-    from += part.n;
-  }
-  return times;
+const Pieces& CollectiveOp<T>::pieces_of(int64_t chunk, int64_t num_chunks) {
+  chunk_ = pieces_;
+  const auto cut = [&](std::vector<Bytes>& offset, std::vector<Bytes>& bytes) {
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      const int64_t rows = bytes[i] / row_bytes_, first = chunk_begin(rows, chunk, num_chunks);
+      offset[i] += first * row_bytes_;
+      bytes[i] = (chunk_begin(rows, chunk + 1, num_chunks) - first) * row_bytes_;
+    }
+  };
+  cut(chunk_.send_offset, chunk_.send_bytes);
+  cut(chunk_.receive_offset, chunk_.receive_bytes);
+  return chunk_;
 }
 
 template <class T>
@@ -149,15 +194,6 @@ void CollectiveOp<T>::clear_unused_rows() {
     std::memset(receive_ + pieces_.receive_offset[i] + used, 0,
                 static_cast<size_t>(capacity_ * row_bytes_ - used));
   }
-}
-
-template <class T>
-Bytes CollectiveOp<T>::bytes_to_others(int64_t rank, int64_t size) const {
-  Bytes bytes = 0;
-  for (int64_t i = 0; i < size * pieces_.groups; ++i) {
-    if (i / pieces_.groups != rank) bytes += pieces_.send_bytes[index(i)];
-  }
-  return bytes;
 }
 
 template class CollectiveOp<float>;

@@ -22,14 +22,17 @@ struct CollectiveDone {
 ///   all_to_all to="source"  the reverse
 ///   exchange_counts         the same for the numbers counts [P,El,S] -> [El,P,S]
 ///   all_reduce              all tensors as one message, sums in rank order
+/// Cut into n chunks, chunk c carries the rows [rows*c/n, rows*(c+1)/n) of every piece, or the
+/// elements [n_el*c/n, n_el*(c+1)/n) of the message.
 template <class T>
 class CollectiveOp {
  public:
   /// Requires: a legal plan.
   CollectiveOp(const Graph& graph, OpId op, const RankBuffers& buffers, void* scratch);
-  /// Called by every rank's lane in the same order with the lane's communicator of all ranks.
-  /// Throws as the Communicator does.
-  CollectiveDone call(Communicator& all);
+  /// One chunk; called by every rank's lane in the same order with the lane's communicator of all
+  /// ranks, an op's chunks in ascending order, others' between them. Throws as the Communicator
+  /// does.
+  CollectiveDone call(Communicator& all, int64_t chunk = 0, int64_t num_chunks = 1);
 
  private:
   void lay_out_all_to_all(const Graph& graph, const Op& op, const RankBuffers& buffers);
@@ -39,8 +42,8 @@ class CollectiveOp {
   void lay_out_all_reduce(const Graph& graph, const Op& op, const RankBuffers& buffers);
   void set_sizes();
   void clear_unused_rows();
-  CommTimes all_reduce(Communicator& comm);
-  Bytes bytes_to_others(int64_t rank, int64_t size) const;
+  const Pieces& pieces_of(int64_t chunk, int64_t num_chunks);
+  CommTimes all_reduce(Communicator& comm, const std::string& what, int64_t first, int64_t last);
 
   struct Part {
     T* in;
@@ -55,7 +58,7 @@ class CollectiveOp {
   // all_to_all and exchange_counts
   const std::byte* send_ = nullptr;
   std::byte* receive_ = nullptr;
-  Pieces pieces_;
+  Pieces pieces_, chunk_;  // of the whole, of a chunk
   int64_t row_bytes_ = 0, capacity_ = 0, sources_ = 1;
   // Rows by piece, as blocks lie on the sources' side and as they lie on the experts'
   // (received_at); null where every row counts.

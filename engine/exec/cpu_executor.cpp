@@ -16,6 +16,7 @@
 #include "engine/exec/rank.h"
 #include "engine/exec/sync.h"
 #include "engine/graph/op_def.h"
+#include "engine/replay/link_loads.h"
 
 namespace moe {
 namespace {
@@ -85,6 +86,7 @@ class CpuRun {
  private:
   static constexpr Bytes kElementBytes = static_cast<Bytes>(sizeof(T));
 
+  void add_arbitrations();
   void spawn();
   void worker(int64_t rank, LaneId lane);
   void conduct();
@@ -109,9 +111,12 @@ class CpuRun {
   const int64_t num_lanes_;
   const uint64_t stop_requests_before_ = stop_requests;
   Persistents persistents_;
+  std::vector<std::unique_ptr<Arbitration>> arbitrations_;
+  std::vector<Arbitration*> arbiter_of_;  // by lane
   std::vector<std::unique_ptr<Rank<T>>> ranks_;
   AllBuffers buffers_;
   InProcessWorld world_;
+  std::unique_ptr<EmulatedWire> wire_;                // null: the ranks' memory
   std::vector<std::unique_ptr<Communicator>> links_;  // emulated, by rank and comm lane
   std::vector<Communicator*> comms_;                  // by rank and lane; null for compute lanes
   Rendezvous start_, end_;
@@ -131,18 +136,21 @@ CpuRun<T>::CpuRun(const Plan& plan, const RunOptions& options)
       num_ranks_(plan.graph.num_ranks),
       num_lanes_(static_cast<int64_t>(plan.orders.lanes.size())),
       persistents_(persistents(plan)),
+      arbiter_of_(plan.orders.lanes.size()),
       world_(num_ranks_, std::max<int64_t>(1, num_lanes_ - 1), {options.timeout_s}),
       start_(num_ranks_ * num_lanes_,
              [this] { pass_.start = clock_ns() + (num_ranks_ > 1 ? kWakeUp : 0); }),
       end_(num_ranks_ * num_lanes_),
       first_step_(options.first_step) {
+  add_arbitrations();
+  if (options.emulate_link) wire_ = std::make_unique<EmulatedWire>(plan.spec.cluster, true);
   for (int64_t r = 0; r < num_ranks_; ++r) {
-    ranks_.push_back(std::make_unique<Rank<T>>(plan, options, persistents_, r));
+    ranks_.push_back(std::make_unique<Rank<T>>(plan, options, persistents_, arbiter_of_, r));
     buffers_.push_back(&ranks_.back()->buffers());
     for (int64_t l = 0; l < num_lanes_; ++l) {
       Communicator* comm = l == 0 ? nullptr : &world_.comm(r, l - 1);
-      if (comm != nullptr && options.emulate_link) {
-        links_.push_back(emulate_link(*comm, plan.spec.cluster));
+      if (comm != nullptr && wire_) {
+        links_.push_back(emulate_link(*comm, *wire_, l - 1));
         comm = links_.back().get();
       }
       comms_.push_back(comm);
@@ -150,6 +158,19 @@ CpuRun<T>::CpuRun(const Plan& plan, const RunOptions& options)
   }
   result_.provenance = options.emulate_link ? Provenance::kEmulated : Provenance::kMeasured;
   result_.peak_bytes = ranks_[0]->buffers().allocated();
+}
+
+template <class T>
+void CpuRun<T>::add_arbitrations() {
+  const auto waits_for = [this](int64_t rank, OpId op) {
+    return ranks_[static_cast<size_t>(rank)]->waits_for(op, pass_);
+  };
+  for (const Arbiter& lanes : arbiters(plan_.schedule)) {
+    arbitrations_.push_back(std::make_unique<Arbitration>(
+        plan_.graph, plan_.schedule, lanes,
+        Arbitration::Options{num_ranks_, options_.timeout_s, options_.choose, waits_for}));
+    for (const LaneId lane : lanes) arbiter_of_[lane.index()] = arbitrations_.back().get();
+  }
 }
 
 template <class T>
@@ -221,6 +242,7 @@ void CpuRun<T>::run_pass(const DataSource& data, Pass pass) {
     rank->fill_inputs(data, pass.step);
     rank->start_pass();
   }
+  for (auto& arbitration : arbitrations_) arbitration->start_pass();
   start_.arrive();
   ranks_[0]->run_lane(LaneId(0), pass_, nullptr);
   end_.arrive();
@@ -244,6 +266,7 @@ void CpuRun<T>::collect(int64_t step) {
   Timeline timeline;
   timeline.num_ranks = static_cast<int32_t>(num_ranks_);
   timeline.provenance = result_.provenance;
+  if (wire_) timeline.links = link_loads(wire_->wire(), wire_->take_use(pass_.start));
   std::vector<std::vector<const GateRecord*>> records;
   result_.executed.clear();
   for (const auto& rank : ranks_) {
@@ -252,12 +275,15 @@ void CpuRun<T>::collect(int64_t step) {
       const std::vector<Span>& spans = rank->spans(LaneId(l));
       timeline.spans.insert(timeline.spans.end(), spans.begin(), spans.end());
       result_.executed.back().emplace_back();
-      for (const Span& span : spans) result_.executed.back().back().push_back(span.op);
+      for (const Span& span : spans) {
+        if (span.chunk == 0) result_.executed.back().back().push_back(span.op);
+      }
     }
     records.push_back(rank->gate_records());
   }
   std::sort(timeline.spans.begin(), timeline.spans.end(), [](const Span& a, const Span& b) {
-    return std::tie(a.begin, a.rank, a.lane, a.op) < std::tie(b.begin, b.rank, b.lane, b.op);
+    return std::tie(a.begin, a.rank, a.lane, a.op, a.chunk) <
+           std::tie(b.begin, b.rank, b.lane, b.op, b.chunk);
   });
   result_.metrics.push_back(metrics(plan_.graph, timeline));
   result_.timelines.push_back(std::move(timeline));
@@ -330,9 +356,11 @@ void CpuRun<T>::fail(int64_t rank, LaneId lane, std::exception_ptr error) {
     if (first || (!follows && lower)) failure_ = {error, op.value, rank};
   }
   for (auto& r : ranks_) r->abort();
+  for (auto& arbitration : arbitrations_) arbitration->abort();
   start_.abort();
   end_.abort();
   world_.abort(message(error));
+  if (wire_) wire_->abort(message(error));
 }
 
 class CpuExecutor : public Executor {

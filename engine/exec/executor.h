@@ -43,6 +43,10 @@ struct RunOptions {
   ParamInit init;
   /// The gate as rank r sees it; called on r's compute thread. Null: the built-in one by name.
   std::function<Gate(int64_t rank)> gate;
+  /// Called once for each lane that picks by policy, before the run; what it returns is used in
+  /// place of Lane::choose: by any thread, one call at a time for the lanes of one arbiter (under
+  /// its lock), for all ranks together. What it throws ends the run. Null: Lane::choose.
+  std::function<Choose(LaneId)> choose;
   /// Runs only the forward of these many extra batches after training and reports their mean loss.
   int64_t eval_batches = 0;
   DataSource eval_data;
@@ -73,7 +77,7 @@ struct RunResult {
   std::map<std::string, double> param_l2, param_projection;  // after the last step
   uint64_t digest = 0;   // FNV-1a 64 over all parameters' bits in reference order
   Bytes peak_bytes = 0;  // bytes that the executor allocated for a rank
-  std::vector<std::vector<std::vector<OpId>>> executed;  // [rank][lane]: order of the last step
+  std::vector<std::vector<std::vector<OpId>>> executed;  // [rank][lane]: as begun, last step
   bool stopped = false;  // on_step or an interrupt ended the run early
 };
 

@@ -38,10 +38,11 @@ bool contains(const std::vector<int>& list, size_t i) {
 
 template <class T>
 Rank<T>::Rank(const Plan& plan, const RunOptions& options, const Persistents& persistents,
-              int64_t rank)
+              const std::vector<Arbitration*>& arbiters, int64_t rank)
     : plan_(plan),
       options_(options),
       persistents_(persistents),
+      arbiters_(arbiters),
       rank_(rank),
       table_(table_of(T())),
       buffers_(plan, kElementBytes<T>),
@@ -60,12 +61,48 @@ Rank<T>::Rank(const Plan& plan, const RunOptions& options, const Persistents& pe
     }
     lanes_[l].spans.reserve(lanes_[l].launches.size());
   }
+  add_postings();
   std::vector<bool> awaited(plan.graph.num_ops());
-  for (const auto& waits : plan.waits) {
-    for (const OpId op : waits) awaited[op.index()] = true;
+  for (const Lane& lane : lanes_) {
+    for (const Launch& launch : lane.launches) {
+      for (const OpId op : launch.waits) awaited[op.index()] = true;
+    }
   }
   for (Lane& lane : lanes_) {
     for (Launch& launch : lane.launches) launch.awaited = awaited[launch.op.index()];
+  }
+}
+
+/// Ops on lanes with an arbiter wait by counting down; on one that runs in order also for the op
+/// before.
+template <class T>
+void Rank<T>::add_postings() {
+  const auto arbitrated = [](const Arbitration* a) { return a != nullptr; };
+  if (std::none_of(arbiters_.begin(), arbiters_.end(), arbitrated)) return;
+  postings_ = std::vector<Posting>(plan_.graph.num_ops());
+  std::vector<std::vector<OpId>> posts(plan_.graph.num_ops());
+  std::vector<std::vector<Arbitration*>> announces(plan_.graph.num_ops());
+  for (size_t l = 0; l < lanes_.size(); ++l) {
+    if (arbiters_[l] == nullptr) continue;
+    const bool picks = plan_.schedule.picks(LaneId(static_cast<int64_t>(l)));
+    std::vector<Launch>& launches = lanes_[l].launches;
+    for (size_t i = 0; i < launches.size(); ++i) {
+      if (i > 0 && !picks) launches[i].waits.push_back(launches[i - 1].op);
+      Posting& posting = postings_[launches[i].op.index()];
+      posting.launch = i;
+      posting.waits = launches[i].waits;
+      for (const OpId op : posting.waits) posts[op.index()].push_back(launches[i].op);
+    }
+  }
+  for (const Hold& hold : plan_.schedule.holds) {
+    const LaneId lane = plan_.schedule.lane_of[hold.until.index()];
+    announces[hold.from.index()].push_back(arbiters_[lane.index()]);
+  }
+  for (Lane& lane : lanes_) {
+    for (Launch& launch : lane.launches) {
+      launch.posts = std::move(posts[launch.op.index()]);
+      launch.announces = std::move(announces[launch.op.index()]);
+    }
   }
 }
 
@@ -79,6 +116,7 @@ typename Rank<T>::Launch Rank<T>::make_launch(LaneId lane, OpId id) {
   launch.scratch = buffers_.scratch(lane);
   launch.waits = plan_.waits[id.index()];
   launch.forward = op.phase == Phase::kForward;
+  launch.num_chunks = num_chunks(graph, plan_.schedule, id);
   for (const TensorId t : op.inputs) launch.inputs.push_back(buffers_.at(t));
   for (const TensorId t : op.outputs) launch.outputs.push_back(buffers_.at(t));
   if (def.collective != Collective::kNone) {
@@ -149,10 +187,21 @@ void Rank<T>::start_pass() {
   if (poison_) poison_->start_step();
   std::fill(gradients_.begin(), gradients_.end(), Measure());
   for (Lane& lane : lanes_) lane.spans.clear();
+  for (Posting& posting : postings_) posting.left = posting.waits.size();
 }
 
 template <class T>
 void Rank<T>::run_lane(LaneId id, const Pass& pass, Communicator* comm) {
+  if (arbiters_[id.index()] != nullptr) {
+    take_turns(id, pass, *comm);
+  } else {
+    walk(id, pass, comm);
+  }
+  lanes_[id.index()].current = OpId();
+}
+
+template <class T>
+void Rank<T>::walk(LaneId id, const Pass& pass, Communicator* comm) {
   Lane& lane = lanes_[id.index()];
   if (id.index() == 0) wait_until_ns(pass.start);
   Nanoseconds ready =
@@ -162,10 +211,84 @@ void Rank<T>::run_lane(LaneId id, const Pass& pass, Communicator* comm) {
     for (const OpId op : launch.waits) ready = std::max(ready, progress_.wait(op, pass.epoch));
     if (aborted_.load(std::memory_order_relaxed)) throw Aborted();
     // A forward-only pass walks the whole program, so that its order is the proven one.
-    if (pass.train || launch.forward) ready = run(launch, id, pass, ready, comm);
-    progress_.finish(launch.op, pass.epoch, ready, launch.awaited);
+    if (pass.train || launch.forward) {
+      ready = before(launch, pass, ready);
+      if (launch.collective) {
+        launch.chunk_post = ready;
+        for (int64_t c = 0; c < launch.num_chunks; ++c) {
+          ready = transfer(launch, c, id, pass, ready, *comm);
+        }
+        ready = after(launch, pass);
+        lane.spans.back().end = ready - pass.start;  // until the op is over
+      } else {
+        ready = compute(launch, id, pass, ready);
+      }
+    }
+    finish(launch, pass, ready);
   }
-  lane.current = OpId();
+}
+
+template <class T>
+void Rank<T>::take_turns(LaneId id, const Pass& pass, Communicator& comm) {
+  Lane& lane = lanes_[id.index()];
+  Arbitration& arbiter = *arbiters_[id.index()];
+  for (const Launch& launch : lane.launches) {
+    if (!launch.waits.empty()) continue;
+    wait_until_ns(pass.start);
+    post(launch.op, pass);
+  }
+  for (size_t left = lane.launches.size(); left > 0;) {
+    const Turn turn = arbiter.next(rank_, id);
+    lane.current = turn.op;
+    if (turn.error) std::rethrow_exception(turn.error);
+    Launch& launch = lane.launches[postings_[turn.op.index()].launch];
+    const Nanoseconds end = take_turn(launch, id, pass, turn, comm);
+    if (turn.chunk + 1 == launch.num_chunks) --left;
+    lane.current = OpId();
+    arbiter.done(rank_, end);
+  }
+}
+
+/// Returns when the transfer ended.
+template <class T>
+Nanoseconds Rank<T>::take_turn(Launch& launch, LaneId id, const Pass& pass, const Turn& turn,
+                               Communicator& comm) {
+  const bool runs = pass.train || launch.forward;
+  Nanoseconds end = turn.since;
+  if (turn.chunk == 0) launch.chunk_post = postings_[turn.op.index()].ready;
+  if (runs && turn.chunk == 0) end = before(launch, pass, end);
+  if (runs) end = transfer(launch, turn.chunk, id, pass, end, comm);
+  if (turn.chunk + 1 == launch.num_chunks) {
+    finish(launch, pass, runs ? after(launch, pass) : end);
+  }
+  return end;
+}
+
+template <class T>
+void Rank<T>::post(OpId op, const Pass& pass) {
+  Posting& posting = postings_[op.index()];
+  posting.ready = pass.start;
+  for (const OpId before : posting.waits) {
+    posting.ready = std::max(posting.ready, progress_.wait(before, pass.epoch));
+  }
+  arbiters_[plan_.schedule.lane_of[op.index()].index()]->post(rank_, op, posting.ready);
+}
+
+template <class T>
+void Rank<T>::finish(const Launch& launch, const Pass& pass, Nanoseconds end) {
+  progress_.finish(launch.op, pass.epoch, end, launch.awaited);
+  for (const OpId next : launch.posts) {
+    if (postings_[next.index()].left.fetch_sub(1, std::memory_order_acq_rel) == 1) post(next, pass);
+  }
+}
+
+template <class T>
+std::string Rank<T>::waits_for(OpId op, const Pass& pass) const {
+  std::vector<std::string> names;
+  for (const OpId before : postings_[op.index()].waits) {
+    if (!progress_.over(before, pass.epoch)) names.push_back(plan_.graph.op(before).name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 template <class T>
@@ -174,31 +297,43 @@ void Rank<T>::abort() {
   progress_.abort();
 }
 
+/// Returns when the op is ready.
 template <class T>
-Nanoseconds Rank<T>::run(Launch& launch, LaneId lane, const Pass& pass, Nanoseconds ready,
-                         Communicator* comm) {
+Nanoseconds Rank<T>::before(const Launch& launch, const Pass& pass, Nanoseconds ready) {
   if (options_.delay_ns) {
     std::this_thread::sleep_for(
         std::chrono::nanoseconds(options_.delay_ns(rank_, launch.op, pass.step)));
     ready = clock_ns();
   }
+  for (Arbitration* arbiter : launch.announces) arbiter->begun(launch.op);
   if (poison_) poison_->before(launch.op);
-  Span span = {launch.op, static_cast<int32_t>(rank_), lane, ready, 0, 0, 0};
-  if (launch.collective) {
-    comm->posted_at(ready);
-    const CollectiveDone done = launch.collective->call(*comm);
-    span.post = done.times.post;
-    span.begin = done.times.begin;
-    span.bytes = done.bytes;
-  } else {
-    span.begin = clock_ns();
-    call_kernel(launch, pass);
-  }
-  span.end = clock_ns();
-  for (Nanoseconds* t : {&span.post, &span.begin, &span.end}) *t -= pass.start;
-  lanes_[lane.index()].spans.push_back(span);
-  after(launch, pass);
-  return clock_ns();
+  return ready;
+}
+
+/// Returns when the op is over, the look at its numbers with it.
+template <class T>
+Nanoseconds Rank<T>::compute(Launch& launch, LaneId lane, const Pass& pass, Nanoseconds ready) {
+  const Nanoseconds begin = clock_ns();
+  call_kernel(launch, pass);
+  const Nanoseconds end = after(launch, pass);
+  lanes_[lane.index()].spans.push_back({launch.op, static_cast<int32_t>(rank_), lane,
+                                        ready - pass.start, begin - pass.start, end - pass.start});
+  return end;
+}
+
+/// One chunk. Returns when it ended: the next one may be posted.
+template <class T>
+Nanoseconds Rank<T>::transfer(Launch& launch, int64_t chunk, LaneId lane, const Pass& pass,
+                              Nanoseconds posted, Communicator& comm) {
+  comm.posted_at(posted);
+  const CollectiveDone done = launch.collective->call(comm, chunk, launch.num_chunks);
+  const Nanoseconds end = options_.emulate_link ? done.times.end : clock_ns();
+  lanes_[lane.index()].spans.push_back({launch.op, static_cast<int32_t>(rank_), lane,
+                                        std::min(launch.chunk_post, done.times.post) - pass.start,
+                                        done.times.begin - pass.start, end - pass.start, done.bytes,
+                                        static_cast<int32_t>(chunk)});
+  launch.chunk_post = end;
+  return end;
 }
 
 template <class T>
@@ -220,14 +355,16 @@ void Rank<T>::call_kernel(Launch& launch, const Pass& pass) {
                  launch.scratch, table_, context});
 }
 
+/// Returns when the op is over.
 template <class T>
-void Rank<T>::after(Launch& launch, const Pass& pass) {
+Nanoseconds Rank<T>::after(Launch& launch, const Pass& pass) {
   if (launch.loss != nullptr) loss_ = *launch.loss;
   if (launch.record && pass.train) {
     launch.record->template capture<T>(plan_.graph, launch.op, buffers_);
   }
   if (options_.check_finite) check(launch);
   if (poison_) poison_->after(launch.op);
+  return clock_ns();
 }
 
 template <class T>

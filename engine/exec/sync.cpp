@@ -40,10 +40,9 @@ void Progress::finish(OpId op, uint32_t epoch, Nanoseconds now, bool awaited) {
 
 Nanoseconds Progress::wait(OpId op, uint32_t epoch) {
   State& state = ops_[op.index()];
-  if (state.epoch.load(std::memory_order_acquire) != epoch) {
+  if (!over(op, epoch)) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock,
-                  [&] { return aborted_ || state.epoch.load(std::memory_order_acquire) == epoch; });
+    changed_.wait(lock, [&] { return aborted_ || over(op, epoch); });
     if (aborted_) throw Aborted();
   }
   return state.end;

@@ -37,6 +37,9 @@ class Progress {
   void finish(OpId op, uint32_t epoch, Nanoseconds now, bool awaited);
   /// Sleeps until the op is over; returns when it ended. Throws Aborted.
   Nanoseconds wait(OpId op, uint32_t epoch);
+  bool over(OpId op, uint32_t epoch) const {
+    return ops_[op.index()].epoch.load(std::memory_order_acquire) == epoch;
+  }
   void abort();
 
  private:

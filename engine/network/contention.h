@@ -8,12 +8,13 @@
 // pairs of different sizes, equal rates may leave the fullest link idle near the end.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "engine/base/group.h"
-#include "engine/network/link_clock.h"
+#include "engine/network/fabric.h"
 
 namespace moe {
 
@@ -41,6 +42,9 @@ struct AllReduce {
 
 struct NetworkOp {
   std::variant<AllToAll, AllReduce> what;
+  /// All groups do the same at once, each within itself; of a matrix, what it holds between members
+  /// of a group moves.
+  Group group = {};
   /// Earlier ops, by index; it starts when the last of them ended and start_ns have passed.
   std::vector<size_t> after;
   Nanoseconds start_ns = 0;
@@ -48,19 +52,15 @@ struct NetworkOp {
   /// in rounds or steps wait for all.
   std::vector<Nanoseconds> rank_start_ns;
   int64_t priority = 0;  // higher first; for Share::kStrictPriority
-  /// All groups do the same at once, each within itself; of a matrix, what it holds between members
-  /// of a group moves.
-  Group group;
 };
 
 struct NetworkOptions {
   Share share = Share::kPerFlow;
-  /// The part of a link's rate that is left while flows of two or more collectives move on it. An
-  /// assumption: 1 is ideal sharing; Lina (ATC 2023, section 2) sees all-to-alls beside all-reduces
-  /// slowed by more (x1.83 at the median, x4.14 at worst) than even sharing explains (x2 at most).
-  double efficiency = 1;
+  double efficiency = 1;  // as Cluster::sharing_efficiency
   bool keep_use = false;
 };
+/// The rule that the cluster names.
+NetworkOptions network_options(const Cluster& cluster, bool keep_use = false);
 
 struct NetworkTimes {
   Nanoseconds begin_ns = 0;
@@ -85,5 +85,14 @@ struct NetworkRun {
 /// start apart.
 NetworkRun run_collectives(const Cluster& cluster, const std::vector<NetworkOp>& ops,
                            const NetworkOptions& options = {});
+
+/// How long the op takes with nothing else on the links, counted from its begin (without `after`
+/// and start_ns): by closed form where there is one, else as run_collectives() has it.
+Nanoseconds alone_ns(const Cluster& cluster, const NetworkOp& op);
+/// Transfers of an op are the same seen from every node.
+bool is_alike(const NetworkOp& op, const Cluster& cluster);
+/// The closed form: of an all-reduce and of a direct all-to-all whose ranks all start together;
+/// null for other ops.
+std::optional<Nanoseconds> closed_form_ns(const Cluster& cluster, const NetworkOp& op);
 
 }  // namespace moe

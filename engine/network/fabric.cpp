@@ -10,6 +10,20 @@ NodePorts node_ports(const Cluster& cluster) {
   return {groups, cluster.devices_per_node / groups, cluster.nic.bytes_per_s * nics_per_group};
 }
 
+const char* link_kind_name(LinkKind kind) {
+  switch (kind) {
+    case LinkKind::kPortOut:
+      return "port_out";
+    case LinkKind::kPortIn:
+      return "port_in";
+    case LinkKind::kNicOut:
+      return "nic_out";
+    case LinkKind::kNicIn:
+      return "nic_in";
+  }
+  return "";
+}
+
 // Links: for each node its ports out, its ports in; then for each node its NICs out, its NICs in.
 Fabric::Fabric(const Cluster& cluster, bool nodes_alike)
     : nodes_(cluster.nodes),

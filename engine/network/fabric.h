@@ -21,12 +21,21 @@ struct NodePorts {
 NodePorts node_ports(const Cluster& cluster);
 
 enum class LinkKind { kPortOut, kPortIn, kNicOut, kNicIn };
+const char* link_kind_name(LinkKind kind);  // "port_out"
 
 /// `index`: the device (ports) or the group (NICs) within its node.
 struct LinkName {
   LinkKind kind = LinkKind::kPortOut;
   int64_t node = 0;
   int64_t index = 0;
+};
+
+/// A link carries so much from begin to end.
+struct LinkUse {
+  uint32_t link = 0;
+  double begin_ns = 0;
+  double end_ns = 0;
+  double bytes_per_s = 0;
 };
 
 /// Links [first, last) of which no transfer leaves: the ports of a node, or all NICs.

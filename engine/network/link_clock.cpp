@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "engine/base/errors.h"
-#include "engine/base/names.h"
 
 namespace moe {
 namespace {
@@ -17,15 +16,6 @@ double same_moment(double ns) {
 }
 
 }  // namespace
-
-Share share_named(const std::string& name) {
-  if (name == "per_flow") return Share::kPerFlow;
-  if (name == "per_channel") return Share::kPerChannel;
-  if (name == "per_collective") return Share::kPerCollective;
-  if (name == "strict_priority") return Share::kStrictPriority;
-  throw UserError(unknown_name("sharing rule", name,
-                               {"per_flow", "per_channel", "per_collective", "strict_priority"}));
-}
 
 LinkClock::LinkClock(const Fabric& fabric, Share share, double efficiency, bool keep_use)
     : fabric_(fabric), share_(share), keep_use_(keep_use) {

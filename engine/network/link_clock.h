@@ -8,23 +8,13 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/network/fabric.h"
 #include "engine/network/fair_share.h"
 
 namespace moe {
-
-/// How links are shared where collectives meet. A flow's weight:
-///   kPerFlow         1: whoever has more flows gets more
-///   kPerChannel      its collective's: a ring is a channel; a sender's channels serve its flows
-///   kPerCollective   1 / the unfinished flows of its collective on the fuller one of its links, so
-///                    that collectives share a link evenly however they are cut
-///   kStrictPriority  1 within a priority; lower priorities get what higher ones leave
-enum class Share { kPerFlow, kPerChannel, kPerCollective, kStrictPriority };
-/// Throws UserError with the nearest name.
-Share share_named(const std::string& name);
 
 /// `count` flows of as many bytes each, which nothing distinguishes.
 struct Flow {
@@ -51,17 +41,9 @@ struct Ended {
   const Flow* flow;
 };
 
-/// A link carries so much from begin to end.
-struct LinkUse {
-  uint32_t link = 0;
-  double begin_ns = 0;
-  double end_ns = 0;
-  double bytes_per_s = 0;
-};
-
 class LinkClock {
  public:
-  /// keep_use: use() is recorded. The fabric outlives the clock.
+  /// keep_use: for take_use(). The fabric outlives the clock.
   LinkClock(const Fabric& fabric, Share share, double efficiency, bool keep_use);
 
   /// The flows of the streams begin to move now; they outlive their end.
@@ -72,8 +54,9 @@ class LinkClock {
   void advance(double ns, std::vector<Ended>& ended);
   double now_ns() const { return now_ns_; }
 
-  /// Ascending by begin for each link; idle times are left out.
-  const std::vector<LinkUse>& use() const { return use_; }
+  /// What was recorded since the last call: ascending by begin for each link; idle times are left
+  /// out.
+  std::vector<LinkUse> take_use() { return std::exchange(use_, {}); }
 
  private:
   struct Moving {

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace moe {
+
+void stretch(Step& step, double factor) {
+  for (Flow& flow : step.flows) flow.bytes *= factor;
+  for (Wave& wave : step.waves) wave.delay_ns *= factor;
+}
 
 bool is_even(const AllToAll& a2a, const Group& group, int64_t num_devices) {
   if (a2a.bytes.empty() || group.size == 1) return true;
@@ -165,34 +169,22 @@ void Collective::sort_into(std::vector<Transfer> all, Step& step) {
   }
 }
 
-double Collective::alone_ns() const {
-  if (!is_direct() || !op_.rank_start_ns.empty()) return std::numeric_limits<double>::infinity();
-  const std::vector<double>& rates = fabric_.bytes_per_s();
-  std::vector<double> load(rates.size());
-  double latency = 0, busy = 0;
-  for (const Transfer& t : direct()) {
-    const double bytes = t.flow.bytes * t.flow.count;
-    busy = std::max(busy, (load[t.out] += bytes) / rates[t.out]);
-    busy = std::max(busy, (load[t.in] += bytes) / rates[t.in]);
-    latency = std::max(latency, t.delay_ns);
-  }
-  return latency + busy * kNsPerSecond;
-}
-
-void Collective::make_step(int64_t k, bool alone, Step& step) const {
+bool Collective::make_step(int64_t k, bool alone, Step& step) const {
   if (a2a_ == nullptr) {
     if (k == 0) sort_into(ring_step(), step);
-    return;
+    return k == 0;
   }
   std::vector<Transfer> all = is_direct() ? direct() : round(k + 1);
+  const bool by_bytes = alone && is_direct() && op_.rank_start_ns.empty();
   for (Transfer& t : all) {
-    if (!alone) break;
+    if (!by_bytes) break;
     t.weight = 1;
     t.flow.count *= t.flow.bytes;
     t.flow.bytes = 1;
   }
   sort_into(std::move(all), step);
-  for (Stream& stream : step.streams) stream.by_bytes = alone;
+  for (Stream& stream : step.streams) stream.by_bytes = by_bytes;
+  return true;
 }
 
 }  // namespace moe

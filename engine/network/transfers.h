@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/network/contention.h"
+#include "engine/network/link_clock.h"
 #include "engine/network/rings.h"
 
 namespace moe {
@@ -23,11 +24,12 @@ struct Step {
   std::vector<Wave> waves;
 };
 
+/// The same transfers with all times longer by the factor.
+void stretch(Step& step, double factor);
+
 /// Every pair of different devices of a group exchanges the same number of bytes. Requires: a
 /// resolved group.
 bool is_even(const AllToAll& a2a, const Group& group, int64_t num_devices);
-/// Transfers of an op are the same seen from every node.
-bool is_alike(const NetworkOp& op, const Cluster& cluster);
 
 class Collective {
  public:
@@ -37,13 +39,11 @@ class Collective {
   int64_t num_steps() const { return num_steps_; }
   /// From the op's begin to its first step.
   double start_up_ns() const { return start_up_ns_; }
-  /// Makes step k in `step`, which is that of k-1 (k > 0) or new. alone: nothing else moves until
+  /// Makes step k in `step`, which is that of k-1 (k > 0) or new; false where it stays as it is.
+  /// alone: nothing else moves until
   /// it ends; then a direct all-to-all shares links by bytes, which keeps the fullest link busy to
   /// the end, as the closed form has it, and costs an event a link, not a pair.
-  void make_step(int64_t k, bool alone, Step& step) const;
-  /// An upper bound of what a direct all-to-all of ranks that start together takes alone; infinity
-  /// for all else.
-  double alone_ns() const;
+  bool make_step(int64_t k, bool alone, Step& step) const;
 
  private:
   /// A transfer before transfers are sorted into streams.

@@ -24,6 +24,17 @@ Graph used_rows(Graph graph, const PassContext& context);
 /// counted (after irregular_a2a or used_rows).
 Graph capacity_pipeline(Graph graph, const PassContext& context);
 
+/// PipeMoE (INFOCOM 2023): as capacity_pipeline, each MoE layer at the degree that is best by its
+/// two straight lines (pipemoe_degree.h), which are given or fitted from the cost model
+/// (pipemoe_fit.h). Throws UserError naming the option for lines given in part or negative, and for
+/// degrees that are none or above the capacity of a layer.
+Graph pipemoe(Graph graph, const PassContext& context);
+
+/// As capacity_pipeline, each MoE layer in as few parts as make the rows that a rank exchanges in a
+/// part at most `bytes`, or one slot an expert (Lina, ATC 2023, section 4.3: an expert computes a
+/// micro-op's tokens as soon as its first all-to-all is over).
+Graph micro_ops(Graph graph, const PassContext& context);
+
 /// Every all-to-all in two steps: blocks of rows re-ordered in memory by place and node, exchanged
 /// inside each node, then exchanged between the devices at the same place of all nodes; the way
 /// back is the reverse. Fewer and larger messages: n + m - 2 peers instead of n m - 1 on n nodes of
@@ -50,5 +61,23 @@ Schedule serial(const Graph& graph, Schedule schedule, const PassContext& contex
 /// An all-to-all blocks the compute lane: it waits for the compute op before it in program order,
 /// and the compute op after it waits for it. Other collectives stay free.
 Schedule blocking_a2a(const Graph& graph, Schedule schedule, const PassContext& context);
+
+/// Cuts the transfers of `which` ("all_reduce", "all_to_all" or "both") whose message is longer than
+/// `bytes` into chunks of that size, the last one shorter (Lina, section 4.1: micro-ops of 30 MB).
+/// Ops stay apart, so a chunk never holds parts of two; what one op holds is the system's
+/// bucket_bytes. Throws UserError where an op is cut already.
+Schedule chunked(const Graph& graph, Schedule schedule, const PassContext& context);
+
+/// All-to-alls before all-reduces, one transfer at a time, never interrupted (Lina, section 4.2).
+/// Where each has a lane of its own, the lanes become exclusive and run in program order each, two
+/// queues; a single comm lane picks by priority. hold: the begin of the gradient of a layer's
+/// combine announces the all-to-all that follows it, and no all-reduce begins until that is posted.
+/// Throws UserError for a lane that has a discipline already.
+Schedule priority(const Graph& graph, Schedule schedule, const PassContext& context);
+
+/// All-reduces run between the backward's pairs of all-to-alls only: each after the pair that began
+/// before its gradients were complete, and before the next pair, which waits for it (Lina, figure 7c
+/// and the ablation's "Fixed" of figure 14). Those of the last pair and after it are free.
+Schedule fixed(const Graph& graph, Schedule schedule, const PassContext& context);
 
 }  // namespace moe

@@ -53,9 +53,9 @@ class BranchAndBound {
 };
 
 /// Maximum flow source -> dW -> all-to-all -> sink by augmenting paths of fewest edges.
-class Flow {
+class MinCostFlow {
  public:
-  explicit Flow(const OverlapProblem& problem)
+  explicit MinCostFlow(const OverlapProblem& problem)
       : problem_(problem),
         num_a2a_(problem.a2a_ns.size()),
         supply_(problem.dw_ns),
@@ -177,7 +177,7 @@ OverlapAssignment assign_exact(const OverlapProblem& problem) {
 }
 
 Nanoseconds overlap_bound(const OverlapProblem& problem) {
-  return Flow(problem).run();
+  return MinCostFlow(problem).run();
 }
 
 }  // namespace moe

@@ -136,12 +136,7 @@ Schedule assign(const Graph& graph, Schedule schedule, const PassContext& contex
 
 Nanoseconds step_ns(const Graph& graph, const Schedule& schedule, const CostModel& cost) {
   const LaneOrders orders = lane_orders(graph, schedule);
-  const Timeline timeline =
-      replay({.graph = graph,
-              .schedule = schedule,
-              .orders = orders,
-              .duration_ns = [&](OpId op, int32_t) { return cost.op_ns(graph, op); },
-              .handoff_ns = cost.handoff_ns()});
+  const Timeline timeline = replay(replay_input(graph, schedule, orders, cost));
   Nanoseconds end = 0;
   for (const Span& span : timeline.spans) end = std::max(end, span.end);
   return end;

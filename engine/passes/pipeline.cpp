@@ -1,5 +1,8 @@
 #include "engine/passes/pipeline.h"
 
+#include <fmt/ranges.h>
+#include <algorithm>
+
 #include <chrono>
 #include <typeinfo>
 
@@ -7,6 +10,7 @@
 #include "engine/base/names.h"
 #include "engine/graph/verify.h"
 #include "engine/passes/builtin.h"
+#include "engine/passes/pipemoe_degree.h"
 
 namespace moe {
 
@@ -20,6 +24,32 @@ const std::vector<PassDef>& builtin_passes() {
        .doc = "cuts all-to-all, experts, all-to-all into parts along the capacity (Tutel, PipeMoE)",
        .options = {{"degree", 2.0, "parts; 1 leaves the graph as it is", 1, 64}},
        .transform = capacity_pipeline},
+      {.name = "pipemoe",
+       .kind = StageKind::kForward,
+       .doc = "capacity_pipeline with each MoE layer at the degree that is best by the time of "
+              "transfers and experts in chunks (PipeMoE)",
+       .options = {{"alpha_a", -1.0, "start-up of a transfer, s; -1: all four are fitted", -1, 1e9},
+                   {"beta_a", -1.0, "s a byte of a rank's all-to-all", -1, 1e9},
+                   {"alpha_e", -1.0, "start-up of a chunk's experts, both GEMMs, s", -1, 1e9},
+                   {"beta_e", -1.0, "s a row, input and inner feature of the experts", -1, 1e9},
+                   {"max_degree", 64.0, "the most parts; at most the capacity is", 1, 65536},
+                   {"degrees", std::string(), "those allowed, as '1,2,4,8'; all"},
+                   {"objective",
+                    std::string("forward"),
+                    "what is to be short: the forward (paper) or the step, backward included",
+                    0,
+                    0,
+                    {"forward", "step"}},
+                   {"method", std::string("exact"),
+                    "exact, brute, or Algorithm 1: paper (as printed), paper_fixed", 0, 0,
+                    degree_methods()}},
+       .transform = pipemoe},
+      {.name = "micro_ops",
+       .kind = StageKind::kForward,
+       .doc = "capacity_pipeline in parts of so many bytes, layer by layer (Lina)",
+       .options = {{"bytes", 30e6, "rows that a rank exchanges in a part, at most (paper: 30 MB)",
+                    1, 1e12}},
+       .transform = micro_ops},
       // The transfers' counts come before the experts', which then find the exchange and share it.
       {.name = "irregular_a2a",
        .kind = StageKind::kForward,
@@ -79,6 +109,30 @@ const std::vector<PassDef>& builtin_passes() {
        .doc = "compute stands still during an all-to-all; all-reduces stay free (DeepSpeed-MoE)",
        .options = {},
        .schedule = blocking_a2a},
+      {.name = "fixed",
+       .kind = StageKind::kSchedule,
+       .doc =
+           "all-reduces between the backward's pairs of all-to-alls only (Lina's baseline Fixed)",
+       .options = {},
+       .schedule = fixed},
+      {.name = "priority",
+       .kind = StageKind::kSchedule,
+       .doc = "one transfer at a time, all-to-alls before all-reduces (Lina)",
+       .options = {{"hold", true,
+                    "whether the backward's combine holds all-reduces back until its all-to-all is "
+                    "posted"}},
+       .schedule = priority},
+      {.name = "chunked",
+       .kind = StageKind::kSchedule,
+       .doc = "transfers cut into chunks, between which others may run (Lina's micro-ops)",
+       .options = {{"bytes", 30e6, "of a chunk (paper: 30 MB)", 1, 1e12},
+                   {"which",
+                    std::string("all_reduce"),
+                    "the transfers that are cut",
+                    0,
+                    0,
+                    {"all_reduce", "all_to_all", "both"}}},
+       .schedule = chunked},
       {.name = "serial",
        .kind = StageKind::kSchedule,
        .doc = "one op after another in program order, no overlap (RAF)",
@@ -142,10 +196,30 @@ bool same(const Graph& a, const Graph& b) {
   return true;
 }
 
-/// What a scheduler can change; order edges are only ever added.
+/// What a scheduler can change besides settings; order edges are only ever added.
 bool same(const Schedule& a, const Schedule& b) {
-  return a.order_edges.size() == b.order_edges.size() && a.lane_of == b.lane_of &&
-         a.lanes.size() == b.lanes.size();
+  const auto same_pick = [](const Lane& x, const Lane& y) { return x.pick == y.pick; };
+  return a.order_edges.size() == b.order_edges.size() && a.holds.size() == b.holds.size() &&
+         a.exclusive.size() == b.exclusive.size() &&
+         std::equal(a.lanes.begin(), a.lanes.end(), b.lanes.begin(), b.lanes.end(), same_pick);
+}
+
+/// Writes down what the stage set; returns whether it set anything.
+bool note_settings(const Schedule& before, Schedule& after, const std::string& stage) {
+  const size_t noted = after.settings.size();
+  const auto chunk = [](const Schedule& s, size_t op) {
+    return s.chunk_bytes.empty() ? 0 : s.chunk_bytes[op];
+  };
+  for (size_t i = 0; i < after.lane_of.size(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    const auto note = [&](bool changed, Setting::What what) {
+      if (changed) after.settings.push_back({op, what, stage});
+    };
+    note(before.lane_of[i] != after.lane_of[i], Setting::kLane);
+    note(before.priority_of(op) != after.priority_of(op), Setting::kPriority);
+    note(chunk(before, i) != chunk(after, i), Setting::kChunk);
+  }
+  return after.settings.size() > noted;
 }
 
 void check_lanes(const Graph& graph, const Schedule& schedule) {
@@ -160,21 +234,30 @@ void check_lanes(const Graph& graph, const Schedule& schedule) {
   }
 }
 
-/// Runs `call`; its errors name the stage. An error of a class of its own, as a policy may throw,
-/// says where it comes from and passes as it is.
+/// Runs `call`; its errors name the stage and those before it that changed what it found. An error
+/// of a class of its own, as a policy may throw, says where it comes from and passes as it is.
 template <class Call>
-auto in_stage(const std::string& stage, const Call& call) {
-  const auto named = [&stage](const std::exception& error) {
-    return std::string_view(error.what()).find(stage) != std::string_view::npos;
+auto in_stage(const std::string& stage, const std::vector<StageReport>& before, const Call& call) {
+  const auto text = [&](const std::exception& error) {
+    std::string message = error.what();
+    if (message.find(stage) == std::string::npos) {
+      message = fmt::format("stage '{}': {}", stage, message);
+    }
+    std::vector<std::string> names;
+    for (const StageReport& report : before) {
+      if (report.changed) names.push_back(fmt::format("'{}'", report.name));
+    }
+    if (!names.empty()) message += fmt::format(" (after stage {})", fmt::join(names, ", "));
+    return message;
   };
   try {
     return call();
   } catch (const UserError& error) {
-    if (typeid(error) != typeid(UserError) || named(error)) throw;
-    throw user_error("stage '{}': {}", stage, error.what());
+    if (typeid(error) != typeid(UserError)) throw;
+    throw UserError(text(error));
   } catch (const RunError& error) {
-    if (typeid(error) != typeid(RunError) || named(error)) throw;
-    throw run_error("stage '{}': {}", stage, error.what());
+    if (typeid(error) != typeid(RunError)) throw;
+    throw RunError(text(error));
   }
 }
 
@@ -236,7 +319,7 @@ Graph Pipeline::transform(Graph graph, StageKind kind) {
   for (const Stage& stage : stages_) {
     if (kind_of(stage) != kind) continue;
     const auto begin = std::chrono::steady_clock::now();
-    Graph after = in_stage(stage.name, [&] { return apply(stage, graph); });
+    Graph after = in_stage(stage.name, reports_, [&] { return apply(stage, graph); });
     reports_.push_back({stage.name, !same(graph, after), since(begin)});
     graph = std::move(after);
   }
@@ -247,8 +330,9 @@ Schedule Pipeline::schedule(const Graph& graph, Schedule schedule) {
   for (const Stage& stage : stages_) {
     if (kind_of(stage) != StageKind::kSchedule) continue;
     const auto begin = std::chrono::steady_clock::now();
-    Schedule after = in_stage(stage.name, [&] { return apply(stage, graph, schedule); });
-    reports_.push_back({stage.name, !same(schedule, after), since(begin)});
+    Schedule after = in_stage(stage.name, reports_, [&] { return apply(stage, graph, schedule); });
+    const bool set = note_settings(schedule, after, stage.name);
+    reports_.push_back({stage.name, set || !same(schedule, after), since(begin)});
     schedule = std::move(after);
   }
   return schedule;

@@ -1,65 +1,65 @@
 #include "engine/replay/replay.h"
 
-#include <tuple>
+#include <cmath>
 #include <vector>
 
 #include "engine/base/errors.h"
-#include "engine/replay/events.h"
-#include "engine/schedule/precedence.h"
+#include "engine/replay/engine.h"
 
 namespace moe {
+
+Timeline replay(const ReplayInput& input) {
+  MOE_CHECK(input.num_ranks >= 1, "{} ranks", input.num_ranks);
+  return Engine(input).run();
+}
+
 namespace {
 
-/// The lane of every op, from the orders. Every op stands in them once.
-std::vector<LaneId> lanes_of(const ReplayInput& input) {
-  std::vector<LaneId> lanes(input.graph.num_ops());
-  size_t placed = 0;
-  for (size_t lane = 0; lane < input.orders.lanes.size(); ++lane) {
-    for (const OpId op : input.orders.lanes[lane]) {
-      MOE_CHECK(!lanes[op.index()].valid(), "op '{}' twice in the lane orders",
-                input.graph.op(op).name);
-      lanes[op.index()] = LaneId(static_cast<int64_t>(lane));
-      ++placed;
-    }
+/// One of so many equal chunks.
+NetworkOp chunk_of(NetworkOp op, int64_t chunks) {
+  const auto cut = [chunks](double& bytes) { bytes /= static_cast<double>(chunks); };
+  if (auto* a2a = std::get_if<AllToAll>(&op.what)) {
+    cut(a2a->bytes_per_pair);
+    for (double& bytes : a2a->bytes) cut(bytes);
+  } else {
+    cut(std::get<AllReduce>(op.what).bytes);
   }
-  MOE_CHECK(placed == lanes.size(), "{} of {} ops have a lane", placed, lanes.size());
-  return lanes;
+  return op;
+}
+
+/// The model's time of the whole says how its closed form is to be stretched.
+std::optional<LinkTransfer> link_transfer(const Graph& graph, const Schedule& schedule,
+                                          const CostModel& cost, OpId op, int64_t chunks) {
+  std::optional<NetworkOp> whole = cost.transfer(graph, op);
+  if (!whole) return std::nullopt;
+  const auto closed = static_cast<double>(alone_ns(*cost.network(), *whole));
+  const double scale = static_cast<double>(cost.op_ns(graph, op)) / closed;
+  if (!(scale > 0)) return std::nullopt;
+  whole->priority = schedule.priority_of(op);
+  return LinkTransfer{chunk_of(std::move(*whole), chunks), scale};
 }
 
 }  // namespace
 
-Timeline replay(const ReplayInput& input) {
-  MOE_CHECK(input.num_ranks >= 1, "{} ranks", input.num_ranks);
-  const std::vector<LaneId> lanes = lanes_of(input);
-  const Precedence edges(input.graph, input.schedule, &input.orders);
-  const auto ranks = static_cast<size_t>(input.num_ranks);
-  Events events(input.graph.num_ops(), ranks, input.handoff_ns);
-  Timeline timeline;
-  timeline.num_ranks = input.num_ranks;
-  timeline.spans.reserve(lanes.size() * ranks);
-  for (const OpId op : edges.order(input.graph, input.schedule)) {
-    const Bytes bytes = input.bytes ? input.bytes(op) : 0;
-    const auto waits = [&](auto&& wait_for) {
-      for (const OpId before : edges.deps.preds[op.index()]) {
-        wait_for(before.index(), lanes[before.index()] == lanes[op.index()]);
-      }
-    };
-    const auto duration = [&](size_t rank) {
-      const Nanoseconds ns = input.duration_ns(op, static_cast<int32_t>(rank));
-      MOE_CHECK(ns >= 0, "op '{}' takes {} ns", input.graph.op(op).name, ns);
-      return ns;
-    };
-    const auto done = [&](size_t rank, const Events::Times& t) {
-      timeline.spans.push_back(
-          {op, static_cast<int32_t>(rank), lanes[op.index()], t.post, t.begin, t.end, bytes});
-    };
-    const bool together = input.graph.def(op).collective != Collective::kNone;
-    events.run(op.index(), together, waits, duration, done);
-  }
-  const auto key = [](const Span& s) { return std::tie(s.begin, s.rank, s.lane, s.op); };
-  std::sort(timeline.spans.begin(), timeline.spans.end(),
-            [&key](const Span& a, const Span& b) { return key(a) < key(b); });
-  return timeline;
+ReplayInput replay_input(const Graph& graph, const Schedule& schedule, const LaneOrders& orders,
+                         const CostModel& cost) {
+  return {
+      .graph = graph,
+      .schedule = schedule,
+      .orders = orders,
+      .duration_ns = [&](OpId op, int32_t) { return cost.op_ns(graph, op); },
+      .handoff_ns = cost.handoff_ns(),
+      .chunk_ns =
+          [&](OpId op, int64_t chunks) {
+            const auto chunk = link_transfer(graph, schedule, cost, op, chunks);
+            if (!chunk) return (cost.op_ns(graph, op) + chunks - 1) / chunks;
+            const auto closed = static_cast<double>(alone_ns(*cost.network(), chunk->op));
+            return static_cast<Nanoseconds>(std::llround(chunk->scale * closed));
+          },
+      .network = cost.network(),
+      .transfer = [&](OpId op,
+                      int64_t chunks) { return link_transfer(graph, schedule, cost, op, chunks); },
+      .pick_ns = cost.pick_ns()};
 }
 
 LowerBound lower_bound(const Graph& graph, const Schedule& schedule,
@@ -73,10 +73,13 @@ LowerBound lower_bound(const Graph& graph, const Schedule& schedule,
     Nanoseconds begin = 0;
     for (const OpId before : deps.preds[op.index()]) begin = std::max(begin, end[before.index()]);
     end[op.index()] = begin + ns;
-    Nanoseconds& lane = busy[schedule.lane_of[op.index()].index()];
-    lane += ns;
+    const LaneId lane = schedule.lane_of[op.index()];
+    busy[lane.index()] += ns;
     bound.critical_path_ns = std::max(bound.critical_path_ns, end[op.index()]);
-    bound.busiest_lane_ns = std::max(bound.busiest_lane_ns, lane);
+    if (!bound.busiest_lane.valid() || busy[lane.index()] > bound.busiest_lane_ns) {
+      bound.busiest_lane = lane;
+      bound.busiest_lane_ns = busy[lane.index()];
+    }
   }
   return bound;
 }

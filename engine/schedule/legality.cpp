@@ -1,6 +1,7 @@
 #include "engine/schedule/legality.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "engine/base/errors.h"
 #include "engine/graph/joined.h"
@@ -17,6 +18,8 @@ class Door {
   Door(const Graph& graph, const Schedule& schedule) : graph_(graph), schedule_(schedule) {}
 
   void check_lanes() const;
+  void check_disciplines() const;
+  void check_holds(const LaneOrders& orders) const;
   void check_each_op_once(const LaneOrders& orders, size_t rank) const;
   void check_edges_on_lanes(const LaneOrders& orders, size_t rank) const;
   void check_same_collectives(std::span<const LaneOrders> ranks, size_t rank) const;
@@ -27,6 +30,8 @@ class Door {
   }
 
  private:
+  void check_hold(const Precedence& edges, const Hold& hold, int64_t highest,
+                  const std::vector<bool>& arbitrated) const;
   /// Who had a hand in where this op stands.
   std::string stages(OpId op) const;
   OpId routing_of_rows(const std::vector<OpId>& producer, OpId op) const;
@@ -77,6 +82,81 @@ void Door::check_lanes() const {
                       graph_.op(op).name, lane_name(op), graph_.def(op).name,
                       comm ? "comm" : "compute", stages(op));
     }
+  }
+}
+
+/// Lanes that pick are comm lanes, and a lane has one arbiter.
+void Door::check_disciplines() const {
+  std::vector<bool> arbitrated(schedule_.lanes.size());
+  for (const Arbiter& arbiter : arbiters(schedule_)) {
+    for (const LaneId id : arbiter) {
+      MOE_CHECK(id.valid() && id.index() < schedule_.lanes.size(), "lane {}", id.value);
+      const Lane& lane = schedule_.lanes[id.index()];
+      if (lane.kind != LaneKind::kComm) {
+        throw run_error(
+            "illegal schedule: lane '{}' computes; only comm lanes pick or share a "
+            "network (stage '{}')",
+            lane.name, lane.stage);
+      }
+      if (arbitrated[id.index()]) {
+        throw run_error("illegal schedule: lane '{}' shares a network in two ways (stage '{}')",
+                        lane.name, lane.stage);
+      }
+      arbitrated[id.index()] = true;
+    }
+  }
+  MOE_CHECK(schedule_.priority.empty() || schedule_.priority.size() == graph_.num_ops(),
+            "{} priorities for {} ops", schedule_.priority.size(), graph_.num_ops());
+}
+
+void Door::check_holds(const LaneOrders& orders) const {
+  if (schedule_.holds.empty()) return;
+  std::vector<bool> arbitrated(schedule_.lanes.size());
+  for (const Arbiter& arbiter : arbiters(schedule_)) {
+    for (const LaneId lane : arbiter) arbitrated[lane.index()] = true;
+  }
+  int64_t highest = std::numeric_limits<int64_t>::min();
+  for (const Hold& hold : schedule_.holds) {
+    highest = std::max(highest, schedule_.priority_of(hold.until));
+  }
+  const Precedence edges(graph_, schedule_, &orders);
+  for (const Hold& hold : schedule_.holds) check_hold(edges, hold, highest, arbitrated);
+}
+
+/// What `until` waits for must not be held back by any hold: all of it that an arbiter may still
+/// have before it when `from` begins has the highest priority of those who hold.
+void Door::check_hold(const Precedence& edges, const Hold& hold, int64_t highest,
+                      const std::vector<bool>& arbitrated) const {
+  const auto lane = [&](OpId op) { return schedule_.lane_of[op.index()].index(); };
+  const std::string names = fmt::format("'{}' to '{}' (stage '{}')", graph_.op(hold.from).name,
+                                        graph_.op(hold.until).name, hold.stage);
+  if (!arbitrated[lane(hold.until)] || graph_.def(hold.from).lane != LaneKind::kCompute) {
+    throw run_error(
+        "illegal schedule: hold {}: from a compute op to an op of a lane that picks or is "
+        "exclusive is allowed",
+        names);
+  }
+  std::vector<bool> seen(graph_.num_ops());
+  std::vector<OpId> open{hold.until};
+  bool announced = false;
+  while (!open.empty()) {
+    const OpId op = open.back();
+    open.pop_back();
+    announced |= op == hold.from;
+    if (op != hold.until && arbitrated[lane(op)] && schedule_.priority_of(op) < highest) {
+      throw run_error(
+          "illegal schedule: hold {}: it would hold back op '{}' of priority {}, for "
+          "which '{}' waits",
+          names, graph_.op(op).name, schedule_.priority_of(op), graph_.op(hold.until).name);
+    }
+    if (op == hold.from) continue;  // over, or what it waits for is
+    for (const OpId before : edges.deps.preds[op.index()]) {
+      if (!seen[before.index()]) open.push_back(before);
+      seen[before.index()] = true;
+    }
+  }
+  if (!announced) {
+    throw run_error("illegal schedule: hold {}: the first must come before the second", names);
   }
 }
 
@@ -139,6 +219,7 @@ void Door::check_edges_on_lanes(const LaneOrders& orders, size_t rank) const {
 void Door::check_same_collectives(std::span<const LaneOrders> ranks, size_t rank) const {
   for (size_t l = 0; l < schedule_.lanes.size(); ++l) {
     if (schedule_.lanes[l].kind != LaneKind::kComm) continue;
+    if (schedule_.picks(LaneId(static_cast<int64_t>(l)))) continue;  // one choice for all
     const std::vector<OpId>&first = ranks[0].lanes[l], &mine = ranks[rank].lanes[l];
     const auto [a, b] = std::mismatch(first.begin(), first.end(), mine.begin(), mine.end());
     if (a == first.end()) continue;  // each op stands once, so the lanes are equally long
@@ -260,6 +341,7 @@ void check_legal(const Graph& graph, const Schedule& schedule, std::span<const L
             graph.tensors().size());
   const Door door(graph, schedule);
   door.check_lanes();
+  door.check_disciplines();
   door.check_counts();
   const JoinedTensors joined(graph);
   check_places(graph, joined, memory);
@@ -269,6 +351,7 @@ void check_legal(const Graph& graph, const Schedule& schedule, std::span<const L
     if (std::any_of(distinct.begin(), distinct.end(), same)) continue;
     door.check_each_op_once(ranks[r], r);
     door.check_edges_on_lanes(ranks[r], r);
+    door.check_holds(ranks[r]);
     door.check_same_collectives(ranks, r);
     check_reuse(graph, schedule, joined, HappensBefore(graph, schedule, ranks[r]), memory);
     distinct.push_back(ranks[r]);

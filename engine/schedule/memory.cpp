@@ -31,17 +31,17 @@ struct Facts {
   const HappensBefore& hb;
   const TensorUses& uses;
 
-  /// By lane, how many of its ops must be over before the tensor is dead.
-  void add_uses(TensorId t, const LaneOrders& orders, std::vector<int32_t>& over) const {
+  /// By chain, how many of its ops must be over before the tensor is dead.
+  void add_uses(TensorId t, std::vector<int32_t>& over) const {
     if (is_result(graph, uses, t)) {  // never
-      for (size_t l = 0; l < over.size(); ++l) {
-        over[l] = static_cast<int32_t>(orders.lanes[l].size());
+      for (size_t c = 0; c < over.size(); ++c) {
+        over[c] = static_cast<int32_t>(hb.chains().lanes[c].size());
       }
-      over[hb.lane(uses.producer[t.index()])] += 1;
+      over[hb.chain(uses.producer[t.index()])] += 1;
       return;
     }
     const auto use = [&](OpId op) {
-      over[hb.lane(op)] = std::max(over[hb.lane(op)], hb.index(op) + 1);
+      over[hb.chain(op)] = std::max(over[hb.chain(op)], hb.index(op) + 1);
     };
     use(uses.producer[t.index()]);
     for (const OpId reader : uses.readers[t.index()]) use(reader);
@@ -164,10 +164,10 @@ struct Root {
   std::span<const TensorId> tensors;
 };
 
-std::vector<Root> roots_of(const Facts& facts, const LaneOrders& orders, const MemoryPlan& plan) {
+std::vector<Root> roots_of(const Facts& facts, const MemoryPlan& plan) {
   std::vector<Root> roots;
-  for (const std::vector<OpId>& lane : orders.lanes) {
-    for (const OpId op : lane) {
+  for (const std::vector<OpId>& chain : facts.hb.chains().lanes) {
+    for (const OpId op : chain) {
       for (const TensorId& t : facts.graph.op(op).outputs) {
         const Buffer& buffer = plan.buffers[t.index()];
         if (buffer.joined >= 0 || buffer.alias_of.valid()) continue;
@@ -179,27 +179,27 @@ std::vector<Root> roots_of(const Facts& facts, const LaneOrders& orders, const M
     if (!block.persistent) roots.push_back({block.start, block.bytes, block.members});
   }
   const auto key = [&facts](const Root& root) {
-    return std::pair(facts.hb.lane(root.start), facts.hb.index(root.start));
+    return std::pair(facts.hb.chain(root.start), facts.hb.index(root.start));
   };
   std::stable_sort(roots.begin(), roots.end(),
                    [&key](const Root& a, const Root& b) { return key(a) < key(b); });
   return roots;
 }
 
-Blocks make_blocks(const Facts& facts, const LaneOrders& orders, const MemoryPlan& plan) {
+Blocks make_blocks(const Facts& facts, const MemoryPlan& plan) {
   Blocks blocks{{}, std::vector<int32_t>(plan.buffers.size(), -1)};
-  for (const Root& root : roots_of(facts, orders, plan)) {
+  for (const Root& root : roots_of(facts, plan)) {
     for (const TensorId t : root.tensors) {
       blocks.of[t.index()] = static_cast<int32_t>(blocks.list.size());
     }
-    blocks.list.push_back({root.start, std::vector<int32_t>(orders.lanes.size()), root.bytes, 0});
+    blocks.list.push_back({root.start, std::vector<int32_t>(facts.hb.num_chains()), root.bytes, 0});
   }
   for (const OpId op : facts.hb.serial()) {  // an alias stands after its source
     for (const TensorId t : facts.graph.op(op).outputs) {
       const TensorId from = plan.buffers[t.index()].alias_of;
       if (from.valid()) blocks.of[t.index()] = blocks.of[from.index()];
       const int32_t block = blocks.of[t.index()];
-      if (block >= 0) facts.add_uses(t, orders, blocks.list[static_cast<size_t>(block)].over);
+      if (block >= 0) facts.add_uses(t, blocks.list[static_cast<size_t>(block)].over);
     }
   }
   return blocks;
@@ -210,19 +210,18 @@ struct Life {
   size_t from, to;
 };
 
-std::vector<Life> serial_lives(const Facts& facts, const LaneOrders& orders,
-                               const std::vector<Block>& blocks) {
+std::vector<Life> serial_lives(const Facts& facts, const std::vector<Block>& blocks) {
   const std::vector<OpId>& serial = facts.hb.serial();
   const std::vector<size_t> place = places_of(serial);
   std::vector<Life> lives;
   for (const Block& block : blocks) {
     Life life{place[block.start.index()], place[block.start.index()]};
-    for (size_t l = 0; l < orders.lanes.size(); ++l) {
-      const auto count = static_cast<size_t>(block.over[l]);
+    for (size_t c = 0; c < facts.hb.num_chains(); ++c) {
+      const std::vector<OpId>& chain = facts.hb.chains().lanes[c];
+      const auto count = static_cast<size_t>(block.over[c]);
       if (count == 0) continue;
-      const bool forever = count > orders.lanes[l].size();
-      life.to = std::max(life.to,
-                         forever ? serial.size() - 1 : place[orders.lanes[l][count - 1].index()]);
+      const bool forever = count > chain.size();
+      life.to = std::max(life.to, forever ? serial.size() - 1 : place[chain[count - 1].index()]);
     }
     lives.push_back(life);
   }
@@ -319,11 +318,11 @@ MemoryPlan plan_memory(const Graph& graph, const Schedule& schedule, const LaneO
   add_joined(facts, element_bytes, plan);
   place_persistent(graph, plan);
   choose_aliases(facts, plan.buffers);
-  Blocks blocks = make_blocks(facts, orders, plan);
-  plan.arena_bytes = place_blocks(Interference(hb, orders, blocks.list), blocks.list);
+  Blocks blocks = make_blocks(facts, plan);
+  plan.arena_bytes = place_blocks(Interference(hb, blocks.list), blocks.list);
   set_offsets(blocks, plan);
   const std::vector<Bytes> alive =
-      alive_bytes(blocks.list, serial_lives(facts, orders, blocks.list), graph.num_ops());
+      alive_bytes(blocks.list, serial_lives(facts, blocks.list), graph.num_ops());
   plan.liveness_bytes = *std::max_element(alive.begin(), alive.end());
   plan.scratch_bytes = scratch(graph, orders, element_bytes);
   return plan;
@@ -335,8 +334,8 @@ std::vector<std::string> peak_holders(const Graph& graph, const Schedule& schedu
   const HappensBefore hb(graph, schedule, orders);
   const TensorUses uses(graph);
   const Facts facts{graph, hb, uses};
-  const Blocks blocks = make_blocks(facts, orders, plan);
-  const std::vector<Life> lives = serial_lives(facts, orders, blocks.list);
+  const Blocks blocks = make_blocks(facts, plan);
+  const std::vector<Life> lives = serial_lives(facts, blocks.list);
   const std::vector<Bytes> alive = alive_bytes(blocks.list, lives, graph.num_ops());
   const auto peak =
       static_cast<size_t>(std::max_element(alive.begin(), alive.end()) - alive.begin());

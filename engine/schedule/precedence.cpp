@@ -101,7 +101,9 @@ Precedence::Precedence(const Graph& graph, const Schedule& schedule, const LaneO
     connect(deps, edge.from, edge.to);
   }
   if (orders == nullptr) return;
-  for (const std::vector<OpId>& lane : orders->lanes) {
+  for (size_t l = 0; l < orders->lanes.size(); ++l) {
+    if (schedule.picks(LaneId(static_cast<int64_t>(l)))) continue;
+    const std::vector<OpId>& lane = orders->lanes[l];
     for (size_t i = 1; i < lane.size(); ++i) connect(deps, lane[i - 1], lane[i]);
   }
 }

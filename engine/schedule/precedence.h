@@ -9,8 +9,8 @@
 
 namespace moe {
 
-/// Data, mutation and order edges; with `orders` also each lane's succession. An edge may stand in
-/// the lists more than once.
+/// Data, mutation and order edges; with `orders` also the succession of each lane that runs in
+/// order. An edge may stand in the lists more than once.
 struct Precedence {
   /// Throws RunError when an order edge names an op that the graph does not have.
   Precedence(const Graph& graph, const Schedule& schedule, const LaneOrders* orders = nullptr);

@@ -21,6 +21,104 @@ void Schedule::before(OpId from, OpId to, std::string stage, std::string why) {
   order_edges.push_back({from, to, std::move(stage), std::move(why)});
 }
 
+void Schedule::set_priority(OpId op, int64_t value) {
+  priority.resize(lane_of.size());
+  priority[op.index()] = value;
+}
+
+void Schedule::set_chunk(const Graph& graph, OpId op, Bytes bytes, std::string stage) {
+  const Bytes message = message_bytes(graph, op);
+  if (graph.def(op).collective == Collective::kNone) {
+    throw user_error("op '{}' is a {}; only transfers are cut into chunks", graph.op(op).name,
+                     graph.def(op).name);
+  }
+  if (bytes <= 0 || bytes > message) {
+    throw user_error("op '{}': a chunk of {} bytes, 1 to {} (its message) is allowed",
+                     graph.op(op).name, bytes, message);
+  }
+  chunk_bytes.resize(lane_of.size());
+  chunk_stage.resize(lane_of.size());
+  if (chunk_bytes[op.index()] != 0) {
+    throw user_error("op '{}' is cut already, into chunks of {} bytes (stages '{}' and '{}')",
+                     graph.op(op).name, chunk_bytes[op.index()], chunk_stage[op.index()], stage);
+  }
+  chunk_bytes[op.index()] = bytes;
+  chunk_stage[op.index()] = std::move(stage);
+}
+
+namespace {
+
+void refuse_compute(const Lane& lane) {
+  if (lane.kind == LaneKind::kComm) return;
+  throw user_error("lane '{}' computes; only comm lanes pick or share a network", lane.name);
+}
+
+}  // namespace
+
+void Schedule::set_pick(LaneId id, Pick pick, std::string stage, Choose choose) {
+  Lane& lane = lanes[id.index()];
+  refuse_compute(lane);
+  if (!lane.stage.empty()) {
+    throw user_error("lane '{}' has a discipline already; one a lane (stages '{}' and '{}')",
+                     lane.name, lane.stage, stage);
+  }
+  lane.pick = pick;
+  lane.choose = std::move(choose);
+  lane.stage = std::move(stage);
+}
+
+void Schedule::share_exclusively(std::vector<LaneId> shared, std::string stage) {
+  for (size_t i = 0; i < shared.size(); ++i) {
+    const Lane& lane = lanes[shared[i].index()];
+    refuse_compute(lane);
+    if (std::count(shared.begin(), shared.end(), shared[i]) > 1) {
+      throw user_error("exclusive: lane '{}' stands there twice", lane.name);
+    }
+    for (const Exclusive& other : exclusive) {
+      if (std::count(other.lanes.begin(), other.lanes.end(), shared[i]) == 0) continue;
+      throw user_error("exclusive: lane '{}' shares a network already (stages '{}' and '{}')",
+                       lane.name, other.stage, stage);
+    }
+  }
+  exclusive.push_back({std::move(shared), std::move(stage)});
+}
+
+std::string set_by(const Schedule& schedule, OpId op, Setting::What what) {
+  const auto set = std::find_if(schedule.settings.rbegin(), schedule.settings.rend(),
+                                [&](const Setting& s) { return s.op == op && s.what == what; });
+  return set == schedule.settings.rend() ? "" : set->stage;
+}
+
+Bytes message_bytes(const Graph& graph, OpId id) {
+  const std::vector<TensorId>& inputs = graph.op(id).inputs;
+  const Collective collective = graph.def(id).collective;
+  if (collective == Collective::kNone || inputs.empty()) return 0;
+  if (collective == Collective::kAllToAll) return graph.bytes(inputs[0]);  // the others are counts
+  Bytes bytes = 0;
+  for (const TensorId t : inputs) bytes += graph.bytes(t);
+  return bytes;
+}
+
+int64_t num_chunks(const Graph& graph, const Schedule& schedule, OpId op) {
+  const Bytes chunk = schedule.chunk_bytes.empty() ? 0 : schedule.chunk_bytes[op.index()];
+  return chunk == 0 ? 1 : (message_bytes(graph, op) + chunk - 1) / chunk;
+}
+
+std::vector<Arbiter> arbiters(const Schedule& schedule) {
+  std::vector<Arbiter> all;
+  std::vector<bool> shared(schedule.lanes.size());
+  for (const Exclusive& group : schedule.exclusive) {
+    all.push_back(group.lanes);
+    std::sort(all.back().begin(), all.back().end());
+    for (const LaneId lane : group.lanes) shared[lane.index()] = true;
+  }
+  for (size_t l = 0; l < shared.size(); ++l) {
+    const LaneId lane(static_cast<int64_t>(l));
+    if (!shared[l] && schedule.picks(lane)) all.push_back({lane});
+  }
+  return all;
+}
+
 Schedule default_schedule(const Graph& graph) {
   Schedule schedule;
   schedule.lanes = {{"compute", LaneKind::kCompute}, {"comm", LaneKind::kComm}};
@@ -40,29 +138,74 @@ LaneOrders lane_orders(const Graph& graph, const Schedule& schedule) {
   return orders;
 }
 
+namespace {
+
+/// The lanes that run in order, then the ops of the others in as few chains as a first fit finds:
+/// each op stands behind one that every execution has over when it begins.
+LaneOrders chains_of(const Schedule& schedule, const LaneOrders& orders, const Precedence& edges,
+                     const std::vector<OpId>& serial) {
+  LaneOrders chains = orders;
+  const size_t num_ops = schedule.lane_of.size();
+  std::vector<int32_t> number(num_ops, -1);  // of ops on lanes that pick
+  int32_t count = 0;
+  for (const OpId op : serial) {
+    if (schedule.picks(schedule.lane_of[op.index()])) number[op.index()] = count++;
+  }
+  if (count == 0) return chains;
+  for (size_t l = 0; l < chains.lanes.size(); ++l) {
+    if (schedule.picks(LaneId(static_cast<int64_t>(l)))) chains.lanes[l].clear();
+  }
+  std::vector<std::vector<bool>> over(num_ops);  // by op: numbered ops that are over when it begins
+  std::vector<std::vector<OpId>> picked;
+  for (const OpId op : serial) {
+    std::vector<bool>& mine = over[op.index()];
+    mine.resize(static_cast<size_t>(count));
+    for (const OpId before : edges.deps.preds[op.index()]) {
+      const std::vector<bool>& theirs = over[before.index()];
+      for (size_t i = 0; i < theirs.size(); ++i) {
+        if (theirs[i]) mine[i] = true;
+      }
+      if (number[before.index()] >= 0) mine[static_cast<size_t>(number[before.index()])] = true;
+    }
+    if (number[op.index()] < 0) continue;
+    const auto fits = [&](const std::vector<OpId>& chain) {
+      return mine[static_cast<size_t>(number[chain.back().index()])];
+    };
+    const auto chain = std::find_if(picked.begin(), picked.end(), fits);
+    if (chain != picked.end()) {
+      chain->push_back(op);
+    } else {
+      picked.push_back({op});
+    }
+  }
+  chains.lanes.insert(chains.lanes.end(), picked.begin(), picked.end());
+  return chains;
+}
+
+}  // namespace
+
 HappensBefore::HappensBefore(const Graph& graph, const Schedule& schedule, const LaneOrders& orders)
-    : num_lanes_(orders.lanes.size()),
-      lane_(graph.num_ops(), -1),
-      index_(graph.num_ops()),
-      clock_(graph.num_ops() * num_lanes_) {
+    : chain_(graph.num_ops(), -1), index_(graph.num_ops()) {
+  const Precedence edges(graph, schedule, &orders);
+  serial_ = edges.order(graph, schedule);
+  chains_ = chains_of(schedule, orders, edges, serial_);
+  clock_.resize(graph.num_ops() * num_chains());
   size_t placed = 0;
-  for (size_t l = 0; l < num_lanes_; ++l) {
-    for (size_t i = 0; i < orders.lanes[l].size(); ++i, ++placed) {
-      const size_t op = orders.lanes[l][i].index();
-      MOE_CHECK(lane_[op] < 0, "op '{}' twice in the lane orders", graph.ops()[op].name);
-      lane_[op] = static_cast<int32_t>(l);
+  for (size_t c = 0; c < num_chains(); ++c) {
+    for (size_t i = 0; i < chains_.lanes[c].size(); ++i, ++placed) {
+      const size_t op = chains_.lanes[c][i].index();
+      MOE_CHECK(chain_[op] < 0, "op '{}' twice in the lane orders", graph.ops()[op].name);
+      chain_[op] = static_cast<int32_t>(c);
       index_[op] = static_cast<int32_t>(i);
     }
   }
   MOE_CHECK(placed == graph.num_ops(), "{} of {} ops have a lane", placed, graph.num_ops());
-  const Precedence edges(graph, schedule, &orders);
-  serial_ = edges.order(graph, schedule);
   for (const OpId op : serial_) {
-    int32_t* mine = &clock_[op.index() * num_lanes_];
+    int32_t* mine = &clock_[op.index() * num_chains()];
     for (const OpId p : edges.deps.preds[op.index()]) {
       const std::span<const int32_t> theirs = clock(p);
-      for (size_t l = 0; l < num_lanes_; ++l) mine[l] = std::max(mine[l], theirs[l]);
-      mine[lane(p)] = std::max(mine[lane(p)], index(p) + 1);
+      for (size_t c = 0; c < num_chains(); ++c) mine[c] = std::max(mine[c], theirs[c]);
+      mine[chain(p)] = std::max(mine[chain(p)], index(p) + 1);
     }
   }
 }
@@ -72,14 +215,16 @@ std::vector<std::vector<OpId>> cross_lane_waits(const Graph& graph, const Schedu
   const HappensBefore hb(graph, schedule, orders);
   const Precedence edges(graph, schedule);
   std::vector<std::vector<OpId>> waits(graph.num_ops());
-  std::vector<OpId> latest(hb.num_lanes());
-  for (size_t l = 0; l < hb.num_lanes(); ++l) {
+  std::vector<OpId> latest(hb.num_chains());
+  for (size_t c = 0; c < hb.num_chains(); ++c) {
     OpId before;  // the op before on this lane: what it waited for is over
-    for (const OpId op : orders.lanes[l]) {
+    for (const OpId op : hb.chains().lanes[c]) {
+      const bool in_order = !schedule.picks(schedule.lane_of[op.index()]);
       std::fill(latest.begin(), latest.end(), OpId());
       for (const OpId p : edges.deps.preds[op.index()]) {
-        OpId& last = latest[hb.lane(p)];
-        if (hb.lane(p) != l && (!last.valid() || hb.index(last) < hb.index(p))) last = p;
+        OpId& last = latest[hb.chain(p)];
+        if (in_order && hb.chain(p) == c) continue;
+        if (!last.valid() || hb.index(last) < hb.index(p)) last = p;
       }
       std::vector<OpId>& mine = waits[op.index()];
       for (const OpId p : latest) {
@@ -90,7 +235,7 @@ std::vector<std::vector<OpId>> cross_lane_waits(const Graph& graph, const Schedu
         if (!implied) mine.push_back(p);
       }
       std::sort(mine.begin(), mine.end());
-      before = op;
+      if (in_order) before = op;
     }
   }
   return waits;

@@ -19,7 +19,7 @@
 --   contradicted     all else: the whole band is on the other side of neutral or beyond that
 --                    factor; or, without a neutral value, none of it is near
 local errors = require "moe.errors"
-local papers = require "moe.papers.lancet"
+local papers = require "moe.papers"
 local schema = require "moe.schema"
 
 local M = {}

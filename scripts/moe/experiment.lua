@@ -41,6 +41,8 @@ M.CPU = schema.merged(train.CPU_RUN, {
   optimizer = { type = target.OPTIMIZER, doc = "instead of the point's" },
   systems = { type = "list", of = { type = "string" },
     doc = "names of the systems to execute; all" },
+  rehearse = { type = "integer", lo = 0, hi = 1000, default = 8,
+    doc = "steps of the plain program that predictions learn from; 0: ops alone" },
 })
 
 local function check_entry(entry, path, at)

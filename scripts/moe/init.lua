@@ -9,10 +9,13 @@ local comm_tables = require "moe.comm_tables"
 local core = require "moe.core"
 local errors = require "moe.errors"
 local experiment = require "moe.experiment"
+local judge = require "moe.judge"
+local lina = require "moe.lina"
 local list = require "moe.list"
 local machine = require "moe.machine"
 local model = require "moe.model"
 local page = require "moe.page"
+local pipemoe = require "moe.pipemoe"
 local policy = require "moe.policy"
 local results = require "moe.results"
 local schema = require "moe.schema"
@@ -28,10 +31,13 @@ local moe = {
   collectives = collectives.collectives,
   experiment = experiment.experiment,
   fallback = choice.fallback,
+  judge = judge.judge,
+  lina = lina.functions,
   machine = machine.machine,
   model = model.constructors,
   nccl_tests = comm_tables.nccl_tests,
   pass = policy.passes,
+  pipemoe = pipemoe.functions,
   plan = train.plan,
   policy = policy.constructors,
   results = results.read,
@@ -79,4 +85,4 @@ function moe._main(mode, argument)
   for _, e in ipairs(value ~= nil and experiments_of(value) or {}) do experiment.run(e) end
 end
 
-return schema.namespace("moe", "name", moe, { pipemoe = true, prophet = true })
+return schema.namespace("moe", "name", moe, { prophet = true })

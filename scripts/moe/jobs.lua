@@ -72,6 +72,7 @@ local function cpu_jobs(e, entry, case)
     if wanted(entry.systems, system.name) then
       local spec = target.cpu_spec(model, ranks, entry.link, entry.optimizer or case.optimizer,
         entry.precision)
+      spec.cost.rehearse = entry.rehearse
       jobs[#jobs + 1] = { system = system, case = case, entry = entry, spec = spec,
         options = train.run_options(entry, spec.model, entry.path, e.at) }
     end

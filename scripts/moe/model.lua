@@ -185,11 +185,29 @@ local function lancet_model(t)
   return M.override(base, changes, "model.lancet", at)
 end
 
+local lina = require "moe.models.lina"(schema.assumed)
+
+--- Fields of moe.model.lina beside those of gpt2_moe, which it may change.
+M.LINA = {
+  size = { type = "string", enum = schema.keys_of(lina.sizes), required = true },
+}
+
+-- A model of the Lina paper.
+local function lina_model(t)
+  local at = errors.here()
+  if type(t) ~= "table" then schema.refuse("model.lina", t, "a table", at) end
+  local changes = schema.merged(t, {})
+  changes.size = nil
+  local own = schema.check(M.LINA, { size = t.size }, "model.lina", at)
+  local base = make(schema.merged(lina.common, lina.sizes[own.size]), "model.lina", at)
+  return M.override(base, changes, "model.lina", at)
+end
+
 --- Lines of `moebench list models`.
 M.docs = { { name = "gpt2_moe", doc = "GPT-2 with MoE FFNs in every other block" },
-  { name = "lancet", doc = lancet.doc } }
+  { name = "lancet", doc = lancet.doc }, { name = "lina", doc = lina.doc } }
 
 M.constructors = schema.namespace("moe.model", "model", { gpt2_moe = M.gpt2_moe,
-  lancet = lancet_model })
+  lancet = lancet_model, lina = lina_model })
 
 return M

@@ -284,6 +284,8 @@ local function print_claims(claims)
   end
 end
 
+M.print_claims = print_claims
+
 --- What the page (moe.page) shares: rows of tables, with their header; lines of text.
 M.rows = { simulated = simulated_rows, speedup = speedup_rows, times = times_rows,
   losses = losses_rows, claims = claims_rows }

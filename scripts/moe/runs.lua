@@ -14,7 +14,9 @@ local M = {}
 local MAX_TRACES = 8  -- of simulated runs
 
 local TIMES = { "iteration_ms", "compute_ms", "comm_ms", "exposed_comm_ms", "hidden_comm_ms",
-  "wait_ms" }
+  "wait_ms", "a2a_wait_ms", "a2a_transfer_ms", "all_reduce_wait_ms", "all_reduce_transfer_ms",
+  "moe_forward_ms", "moe_backward_ms", "a2a_forward_ms", "a2a_backward_ms",
+  "pipelining_efficiency" }
 
 local session = { runs = {}, claims = {}, experiments = {} }
 
@@ -56,7 +58,7 @@ local function base_record(name, job, spec, made)
     gate_options = spec.gate and spec.gate.options, optimizer = spec.optimizer, fill = spec.fill,
     stages = core.array(system_lib.describe(made.candidate)),
     all_reduce = made.candidate.all_reduce,
-    choice = made.candidate.choice, candidates = #made.tried > 1 and made.tried or nil,
+    packing = made.packing, choice = made.candidate.choice, candidates = #made.tried > 1 and made.tried or nil,
     lower_bound_ms = made.sim.lower_bound_ms, busiest_lane_ms = made.sim.busiest_lane_ms,
     critical_path_ms = made.sim.critical_path_ms, simulate_ms = made.sim.sim_ms,
     alone_ms = made.sim.alone_ms,
@@ -135,7 +137,9 @@ function M.execute(name, job, done)
   run.link, run.precision = entry.link, entry.precision
   run.simulate_ms = nil  -- the first simulation waits for the profiler
   for _, k in ipairs { "steps", "init", "tokens", "text" } do run[k] = entry[k] end
-  run.prediction = { frozen = true, profile_ms = made.plan:info().profile_ms }
+  local info = made.plan:info()
+  run.prediction = { frozen = true, profile_ms = info.profile_ms, rehearsal_ms = info.rehearsal_ms,
+    basis = info.cost, ops_alone = made.sim.ops_alone }
   for _, k in ipairs(TIMES) do run.prediction[k] = made.sim[k] end
   local trace = add_run(run)
   M.flush()  -- the prediction is on disk before there is anything to know

@@ -3,6 +3,7 @@
 -- { of = { ... } }, is the best of them.
 local choice = require "moe.choice"
 local errors = require "moe.errors"
+local packing = require "moe.packing"
 local policy = require "moe.policy"
 local schema = require "moe.schema"
 
@@ -18,6 +19,10 @@ local AFTER = { lane = "comm", place = "after", bucket_bytes = 25 * MIB }
 -- PyTorch's DistributedDataParallel: buckets of 25 MiB, reduced beside the backward.
 local DDP = { lane = "comm_reduce", place = "ready", bucket_bytes = 25 * MIB }
 
+-- Lina (ATC 2023): micro-ops of different gradients never mix, so every gradient is an all-reduce of
+-- its own, a bucket of one, on a queue beside the all-to-alls'.
+local LINA = { lane = "comm_reduce", place = "ready", bucket_bytes = 0 }
+
 M.REDUCE = {
   lane = { type = "string", enum = { "comm", "comm_reduce" }, default = AFTER.lane,
     doc = "the all-to-alls' lane or one of its own" },
@@ -30,6 +35,14 @@ M.REDUCE = {
 -- Lancet's partition pass with at most 8 parts; 4, then 2, where the plan does not fit (section 7).
 local function lancet_partition(p)
   return choice.fallback(p.partition, { max_parts = { 8, 4, 2 } })
+end
+
+-- Lina's scheduler as far as the ablation of its figure 14 goes: priority, + micro-ops of all-reduces,
+-- + micro-ops of all-to-alls, whose experts begin with the first of them.
+local function lina(p, steps)
+  local passes = { p.priority {}, p.chunked { which = "all_reduce" }, p.micro_ops {} }
+  for i = steps + 1, 3 do passes[i] = nil end
+  return passes
 end
 
 M.known = {
@@ -47,6 +60,11 @@ M.known = {
     all_reduce = DDP, passes = function(p)
       return { choice.best(p.capacity_pipeline, { degree = { 1, 2, 4, 8 } }) }
     end },
+  pipemoe = { doc = "all-to-all and experts cut along capacity, each layer at the degree that is "
+      .. "best for its forward",
+    all_reduce = DDP, passes = function(p) return { p.pipemoe {} } end },
+  pipemoe_step = { doc = "pipemoe with the backward counted", all_reduce = DDP,
+    passes = function(p) return { p.pipemoe { objective = "step" } } end },
   lancet = { doc = "real rows only, the forward cut into pipelines, weight gradients under the "
       .. "backward's all-to-alls",
     all_reduce = AFTER, passes = function(p)
@@ -57,11 +75,26 @@ M.known = {
   end },
   lancet_partition = { doc = "lancet without its weight-gradient schedule", all_reduce = AFTER,
     passes = function(p) return { p.irregular_a2a {}, p.used_rows {}, lancet_partition(p) } end },
+  -- Where lanes share the wire, the baseline's transfers share it fairly.
+  lina_baseline = { doc = "two streams: all-to-alls, and all-reduces in DDP's buckets beside them",
+    all_reduce = DDP, passes = function() return {} end },
+  lina_fixed = { doc = "all-reduces whole, only between the backward's pairs of all-to-alls",
+    all_reduce = LINA, passes = function(p) return { p.fixed {} } end },
+  lina_priority = { doc = "one transfer at a time, all-to-alls before whole all-reduces",
+    all_reduce = LINA, passes = function(p) return lina(p, 1) end },
+  lina_partition = { doc = "lina_priority with all-reduces in micro-ops of 30 MB",
+    all_reduce = LINA, passes = function(p) return lina(p, 2) end },
+  lina = { doc = "lina_pipelining with the experts a device that its packing chooses",
+    all_reduce = LINA, passes = function(p) return lina(p, 3) end, packing = {} },
+  lina_pipelining = { doc = "lina_partition with all-to-alls in micro-ops, pipelined with experts",
+    all_reduce = LINA, passes = function(p) return lina(p, 3) end },
 }
 
 -- The fields of a system apart from its list of passes.
 M.FIELDS = {
   all_reduce = { type = M.REDUCE, doc = "the policy, where it is not the known system's" },
+  packing = { type = packing.FIELDS,
+    doc = "Lina's controller chooses how many times as many experts a device has" },
   of = { type = "list", of = { type = "any" },
     doc = "systems or names of known ones; the fastest by simulation is taken" },
 }
@@ -111,15 +144,17 @@ local function make(name, t, at)
     if type(key) == "number" then passes[key] = value else given[key] = value end
   end
   local fields = schema.check(M.FIELDS, given, path, at)
-  if fields.of and (next(passes) or fields.all_reduce) then
+  if fields.of and (next(passes) or fields.all_reduce or fields.packing) then
     errors.user(path .. ".of: its systems have passes and an all_reduce of their own; give of "
       .. "alone", at)
   end
   local known = M.known[name]
+  local own = not fields.packing and known and known.packing
   return setmetatable({ name = name, at = at,
     members = fields.of and members_of(fields.of, path, at),
     passes = not fields.of and passes_of(name, passes, path, at) or nil,
-    all_reduce = fields.all_reduce or known and known.all_reduce or AFTER }, mt)
+    all_reduce = fields.all_reduce or known and known.all_reduce or AFTER,
+    packing = own and schema.check(packing.FIELDS, own, path, at) or fields.packing }, mt)
 end
 
 function M.system(name)
@@ -134,6 +169,7 @@ end
 local function candidate_of(system, list)
   local reduce = system.all_reduce
   return { name = system.name, stages = list.stages, choice = list.label, all_reduce = reduce,
+    packing = system.packing,
     sync = { bucket_bytes = reduce.bucket_bytes, when_ready = reduce.place == "ready" },
     reduce_on_own_lane = reduce.lane == "comm_reduce" }
 end

@@ -76,6 +76,34 @@ TEST_CASE("collectives go by closed form and pay no launch") {
   CHECK(wire_bytes(g, reduce, {}) == 6'000'000);
 }
 
+TEST_CASE(
+    "what a collective puts on the links takes there what the cost model says, or scales to it") {
+  Graph g = four_ranks();
+  const OpId a2a = g.add_op("all_to_all", "a", {}, {{"bytes", 4e6}});
+  const OpId reduce = g.add_op("all_reduce", "r", {}, {{"bytes", 4e6}});
+  const OpId nothing = g.add_op("all_reduce", "n", {}, {{"bytes", 0.0}});
+  const OpId compute = g.add_op("compute", "c", {}, {{"bytes", 4e6}});
+  const RooflineCost cost(two_nodes(), {});
+  REQUIRE(cost.network() != nullptr);
+  CHECK(cost.network()->name == "pair");
+  for (const OpId op : {a2a, reduce}) {
+    CHECK(alone_ns(*cost.network(), cost.transfer(g, op).value()) == cost.op_ns(g, op));
+  }
+  CHECK(!cost.transfer(g, nothing));
+  CHECK(!cost.transfer(g, compute));
+  const auto measure = [](const Graph&, OpId, const WorkContext&) {
+    return std::vector<Nanoseconds>{1'000'000};
+  };
+  const auto cache = std::make_shared<ProfileCache>("");
+  const Cluster link = two_nodes();
+  const ProfileCost slower(cache, "cpu", measure, &link, {}),
+      alone(cache, "cpu", measure, nullptr, {});
+  REQUIRE(slower.network() != nullptr);
+  CHECK(std::get<AllToAll>(slower.transfer(g, a2a)->what).bytes_per_pair == 1e6);
+  CHECK(alone.network() == nullptr);
+  CHECK(!alone.transfer(g, a2a));
+}
+
 TEST_CASE("collectives in groups go by the closed form of all groups at once, tables or not") {
   Graph g = four_ranks();
   const Attrs across = {{"bytes", 4e6}, {"group", int64_t{2}}, {"stride", int64_t{2}}};
@@ -266,6 +294,90 @@ TEST_CASE("two fills share the profile of an op just when its work does not foll
   CHECK(profile(irregular, 0.8006) == 1);
   CHECK(clock.fills == std::vector<double>{1.0, 0.8, 0.5, 0.801});
   CHECK(cache->find("cpu | " + op_signature(g, irregular) + " fill=0.8").has_value());
+}
+
+TEST_CASE("an op that is timed again keeps the lower median, for all who read the cache") {
+  Graph g = four_ranks();
+  const OpId op = g.add_op("compute", "op", {});
+  Nanoseconds now = 900;
+  const auto measure = [&](const Graph&, OpId, const WorkContext&) {
+    return std::vector<Nanoseconds>{now, now, now};
+  };
+  const auto cache = std::make_shared<ProfileCache>("");
+  const ProfileCost cost(cache, "cpu", measure, nullptr, {});
+  CHECK(cost.op_ns(g, op) == 900);
+  now = 700;
+  CHECK(cost.op_ns(g, op) == 900);
+  cost.time_again(g, op);
+  CHECK(cost.op_ns(g, op) == 700);
+  now = 800;
+  cost.time_again(g, op);
+  CHECK(cost.op_ns(g, op) == 700);
+  CHECK(ProfileCost(cache, "cpu", measure, nullptr, {}).op_ns(g, op) == 700);
+}
+
+InStep made_up_in_step() {
+  return {.source = "3 steps",
+          .factors = {{"compute forward", 1.5}, {"compute backward", 0.5}},
+          .overall = 2,
+          .peers = 1.1,
+          .late = {{"all_to_all", 300}, {"all_reduce", 700}}};
+}
+
+TEST_CASE("in a step an op takes its time alone times its kind's factor and the peers'") {
+  Graph g = four_ranks();
+  const TensorId w = fake::param(g, "w", 8);
+  const auto alone = [&](Phase phase) {
+    return g.add_op("compute", "op", {}, {{"ns", {1000}}}, phase);
+  };
+  const OpId forward = alone(Phase::kForward), backward = alone(Phase::kBackward);
+  const OpId unseen = g.add_op("update", "u", {w}, {{"ns", {1000}}}, Phase::kUpdate);
+  const OpId view = g.add_op("view", "v", {w}, {{"ns", {1000}}});
+  const auto cache = std::make_shared<ProfileCache>("");
+  FakeClock clock;
+  ProfileCost cost(cache, "cpu", clock.measure(), nullptr, {});
+  CHECK(cost.op_ns(g, forward) == 1000);
+  cost.set_in_step(made_up_in_step());
+  CHECK(cost.op_ns(g, forward) == 1650);
+  CHECK(cost.op_ns(g, backward) == 550);
+  CHECK(cost.op_ns(g, unseen) == 2200);  // of a kind that was not seen: all ops together
+  CHECK(cost.op_ns(g, view) == 0);
+  CHECK_THAT(cost.describe(),
+             Catch::Contains("from 3 steps: compute x2.000 by kind, peers x1.100"));
+  // The cache keeps times alone, so that who does not rehearse is not touched by who does.
+  const ProfileCost plain(cache, "cpu", clock.measure(), nullptr, {});
+  CHECK(plain.op_ns(g, forward) == 1000);
+  CHECK(plain.num_measured() == 0);
+  CHECK_THAT(plain.describe(), !Catch::Contains("in-step"));
+}
+
+TEST_CASE("in a step a collective ends its kind's lateness after the link or the memory says") {
+  Graph g = four_ranks();
+  const OpId wire_bound = g.add_op("all_to_all", "a", {}, {{"bytes", 4e6}, {"ns", {1000}}});
+  const OpId memory_bound = g.add_op("all_reduce", "b", {}, {{"bytes", 4.0}, {"ns", {70'000}}});
+  const Cluster link = two_nodes();
+  FakeClock clock;
+  ProfileCost cost(std::make_shared<ProfileCache>(""), "cpu", clock.measure(), &link, {});
+  InStep in_step = made_up_in_step();
+  cost.set_in_step(in_step);
+  CHECK(cost.op_ns(g, wire_bound) == all_to_all_ns(link, 1e6) + 300);
+  CHECK(cost.op_ns(g, memory_bound) == 70'000 + 700);
+  CHECK(cost.sharing(g, wire_bound).taken == 0);
+  in_step.core_ns = 60;
+  in_step.core_late_ns = 20;
+  cost.set_in_step(in_step);
+  CHECK(cost.sharing(g, wire_bound).taken == 1000 + 60);  // its bytes in memory, and waking
+  CHECK(cost.sharing(g, wire_bound).late == 20);
+  CHECK(cost.sharing(g, g.add_op("compute", "c", {}, {{"ns", {10}}})).taken == 0);
+  in_step.late.erase("all_to_all");
+  cost.set_in_step(in_step);
+  CHECK(cost.op_ns(g, wire_bound) == all_to_all_ns(link, 1e6) + 700);  // the least of those seen
+  in_step.late["all_to_all"] = -10'000'000;
+  cost.set_in_step(in_step);
+  CHECK(cost.op_ns(g, wire_bound) == 0);
+  in_step.late.clear();
+  cost.set_in_step(in_step);
+  CHECK(cost.op_ns(g, wire_bound) == all_to_all_ns(link, 1e6));
 }
 
 TEST_CASE("a profiled collective takes the longer of the link and the memory") {

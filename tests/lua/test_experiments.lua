@@ -224,6 +224,15 @@ test("--executor chooses targets, --ranks changes their ranks", function()
     "--executor: unknown executor for this recipe 'cpu', have: simulate")
 end)
 
+test("real runs are rehearsed for their predictions unless the recipe says 0 steps", function()
+  local function rehearsed(entry)
+    local w = expect.runs(experiment(entry), { executor = "cpu" })
+    return w.executed[1].spec.cost.rehearse
+  end
+  expect.equal(rehearsed(CPU), 8)
+  expect.equal(rehearsed((CPU:gsub('"cpu",', '"cpu", rehearse = 0,'))), 0)
+end)
+
 test("checking plans everything for every target and runs nothing", function()
   local w = expect.runs(experiment(CPU), {}, "check")
   expect.equal(#w.executed, 0)

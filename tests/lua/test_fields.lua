@@ -181,6 +181,58 @@ test("built-in clusters resolve, and what differs is replaced", function()
   end
 end)
 
+test("a cluster and an emulated link say how links are shared", function()
+  local spec = "moe.plan { model = m, cluster = %s, system = moe.system 'raf' {} }"
+  local function cluster_of(text) return expect.runs(text).plans[1].cluster end
+  local c = cluster_of(expect.HEAD .. spec:format("moe.cluster.p4de { nodes = 2 }"))
+  expect.equal({ c.share, c.sharing_efficiency }, { "per_collective", 1 })
+  c = cluster_of(expect.HEAD .. spec:format [[moe.cluster.p4de { nodes = 2, share = "per_flow",
+    sharing_efficiency = moe.assumed { value = 0.7, lo = 0.5, hi = 1, why = "x" } }]])
+  expect.equal({ c.share, c.sharing_efficiency }, { "per_flow", 0.7 })
+  local function fails(fields, ...)
+    expect.fails('local moe = require "moe"\nmoe.cluster.p4de { nodes = 2,\n' .. fields .. " }", 3,
+      ...)
+  end
+  fails("share = 'per_flows'", "cluster.p4de.share: 'per_flows' is not allowed; give one of: ")
+  fails("sharing_efficiency = 0", "sharing_efficiency: 0 is not allowed; give a number from 1e-06")
+  fails("sharing_efficiency = 1.01", "sharing_efficiency: 1.01 is not allowed")
+  local link = "link = { bytes_per_s = 1e8, share = 'strict_priority', sharing_efficiency = 0.6 }"
+  c = cluster_of(train("batch = 2, experts = 2", link))
+  expect.equal({ c.share, c.sharing_efficiency }, { "strict_priority", 0.6 })
+end)
+
+test("the ranks of an emulated link may share nodes, with wires of their own inside", function()
+  local sizes = "batch = 8, experts = 8"
+  local function cluster_of(link)
+    return expect.runs(train(sizes, "ranks = 4, link = " .. link)).plans[1].cluster
+  end
+  local c = cluster_of "{ bytes_per_s = 1e8, latency_us = 3 }"
+  expect.equal({ c.nodes, c.devices_per_node, c.nic.bytes_per_s }, { 4, 1, 1e8 })
+  c = cluster_of "{ bytes_per_s = 1e8, devices_per_node = 2, intra = { bytes_per_s = 1e9 } }"
+  expect.equal({ c.nodes, c.devices_per_node, c.nics_per_node }, { 2, 2, 1 })
+  expect.equal({ c.nic.bytes_per_s, c.intra.bytes_per_s, c.intra.latency_us }, { 1e8, 1e9, 0 })
+  c = cluster_of "{ bytes_per_s = 1e8, latency_us = 3, devices_per_node = 4 }"
+  expect.equal({ c.nodes, c.intra.bytes_per_s, c.intra.latency_us }, { 1, 1e8, 3 })
+  expect.fails(train(sizes, "ranks = 4, link = { bytes_per_s = 1e8, devices_per_node = 3 }"), nil,
+    "link.devices_per_node: 3 does not divide 4 ranks")
+end)
+
+test("expert-parallel groups: experts a device are those of a group over its devices", function()
+  local function model_of(fields, ranks)
+    return expect.runs(train(fields, "ranks = " .. ranks)).plans[1].model
+  end
+  local m = model_of("batch = 8, experts = 8", 4)
+  expect.equal({ m.ep, m.experts }, { 4, 8 })
+  m = model_of("batch = 8, experts_per_device = 2, ep = 2", 4)
+  expect.equal({ m.ep, m.experts }, { 2, 4 })
+  m = model_of("batch = 8, experts = 2, ep = 2", 8)
+  expect.equal({ m.ep, m.experts, m.batch_per_device }, { 2, 2, 1 })
+  expect.fails(train("batch = 8, experts = 8, ep = 3", "ranks = 4"), nil,
+    "ep: 3 does not divide 4 ranks")
+  expect.fails(train("batch = 8, experts = 6, ep = 4", "ranks = 4"), nil,
+    "experts: 6 experts do not divide over 4 ranks")
+end)
+
 test("systems: unknown names and keys, entries that are no passes", function()
   local head = 'local moe = require "moe"\n'
   expect.fails(head .. 'local s = moe.system "lancett" {}', 2, "'lancett'",

@@ -95,6 +95,7 @@ inline Schedule random_schedule(const Graph& graph, uint64_t seed, int64_t num_e
   Rng rng(seed);
   Schedule schedule = default_schedule(graph);
   schedule.lanes.push_back({"comm_reduce", LaneKind::kComm});
+  if (seed % 3 != 0) schedule.lanes[seed % 3].pick = Pick::kPriority;
   for (LaneId& lane : schedule.lane_of) {
     if (lane.value == 1 && rng.below(2) == 0) lane = LaneId(2);
   }
@@ -123,8 +124,8 @@ inline Schedule random_schedule(const Graph& graph, uint64_t seed, int64_t num_e
   return schedule;
 }
 
-/// Happens-before by definition: lane succession, data, mutation and order edges, closed
-/// transitively. after[a][b]: b happens after a.
+/// Happens-before by definition: succession on lanes in order, data, mutation and order edges,
+/// closed transitively. after[a][b]: b happens after a.
 inline std::vector<std::vector<bool>> brute_force(const Graph& graph, const Schedule& schedule,
                                                   const LaneOrders& orders) {
   const size_t n = graph.num_ops();
@@ -134,7 +135,9 @@ inline std::vector<std::vector<bool>> brute_force(const Graph& graph, const Sche
     for (const OpId s : deps.succs[i]) after[i][s.index()] = true;
   }
   for (const OrderEdge& e : schedule.order_edges) after[e.from.index()][e.to.index()] = true;
-  for (const auto& lane : orders.lanes) {
+  for (size_t l = 0; l < orders.lanes.size(); ++l) {
+    if (schedule.lanes[l].pick != Pick::kOrder) continue;
+    const auto& lane = orders.lanes[l];
     for (size_t i = 1; i < lane.size(); ++i) after[lane[i - 1].index()][lane[i].index()] = true;
   }
   for (size_t k = 0; k < n; ++k) {

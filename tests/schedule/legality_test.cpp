@@ -285,5 +285,52 @@ TEST_CASE("an irregular collective needs counts, and those of the routing that l
              Contains("'a2a'") && Contains("'other_gate'") && Contains("'gate'"));
 }
 
+/// first -> low (reduce) -> second -> high (send); "late" computes beside them.
+struct HoldCase {
+  Graph graph{fake::table()};
+  OpId first = add(graph, "work", "first");
+  OpId low = add(graph, "reduce", "low", {graph.out(first)});
+  OpId second = add(graph, "work", "second", {graph.out(low)});
+  OpId high = add(graph, "send", "high", {graph.out(second)});
+  OpId late = add(graph, "work", "late");
+  Schedule schedule = default_schedule(graph);
+
+  std::string refusal(OpId from, OpId until) {
+    schedule.lanes[1].pick = Pick::kPriority;
+    schedule.set_priority(high, 1);
+    schedule.holds = {{from, until, "lina"}};
+    return Case(graph, schedule).refusal();
+  }
+};
+
+TEST_CASE("a hold that holds back what it waits for is refused with both ops and the stage") {
+  HoldCase c;
+  CHECK(c.refusal(c.second, c.high).empty());
+  const std::string text = c.refusal(c.first, c.high);
+  CHECK_THAT(text, Contains("'first' to 'high' (stage 'lina')"));
+  CHECK_THAT(text, Contains("hold back op 'low' of priority 0, for which 'high' waits"));
+  CHECK_THAT(c.refusal(c.late, c.high), Contains("hold back op 'low'"));
+}
+
+TEST_CASE("a hold leads from a compute op to a later op of a lane that picks") {
+  HoldCase c;
+  CHECK_THAT(c.refusal(c.low, c.high), Contains("from a compute op to an op of a lane that picks"));
+  CHECK_THAT(c.refusal(c.first, c.second), Contains("from a compute op"));
+  c.schedule.before(c.late, c.second, "test", "");
+  CHECK(c.refusal(c.second, c.high).empty());
+  HoldCase other;
+  other.schedule.set_priority(other.low, 1);
+  CHECK_THAT(other.refusal(other.late, other.high), Contains("the first must come before"));
+}
+
+TEST_CASE("compute lanes do not pick, and a lane has one arbiter") {
+  HoldCase c;
+  c.schedule.lanes[0].pick = Pick::kPriority;
+  CHECK_THAT(Case(c.graph, c.schedule).refusal(), Contains("lane 'compute' computes"));
+  HoldCase d;
+  d.schedule.exclusive = {{{LaneId(1)}, "one"}, {{LaneId(1)}, "two"}};
+  CHECK_THAT(Case(d.graph, d.schedule).refusal(), Contains("lane 'comm' shares a network in two"));
+}
+
 }  // namespace
 }  // namespace moe

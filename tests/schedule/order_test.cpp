@@ -120,10 +120,11 @@ TEST_CASE("waits across lanes give the same happens-before, and none of them can
     // Waits alone, as order edges over ops that share no tensors.
     Graph bare(fake::table());
     for (const Op& op : graph.ops()) add(bare, "work", op.name);
-    Schedule only_waits{schedule.lanes, schedule.lane_of, {}, {}};
+    Schedule only_waits{.lanes = schedule.lanes, .lane_of = schedule.lane_of};
     for (size_t op = 0; op < waits.size(); ++op) {
       for (const OpId w : waits[op]) {
-        CHECK(schedule.lane_of[w.index()] != schedule.lane_of[op]);
+        const LaneId lane = schedule.lane_of[op];
+        CHECK((schedule.lane_of[w.index()] != lane || schedule.picks(lane)));
         only_waits.before(w, fake::id(op), "waits", "");
       }
     }
@@ -135,6 +136,37 @@ TEST_CASE("waits across lanes give the same happens-before, and none of them can
       CHECK(fake::brute_force(bare, fewer, orders) != expected);
     }
   }
+}
+
+TEST_CASE("a chunk is at least a byte and at most the message, and an op is cut once") {
+  Graph graph(fake::table());
+  const OpId work = add(graph, "work", "work");
+  const OpId send = add(graph, "send", "send", {graph.out(work)});
+  const OpId reduce = add(graph, "reduce", "reduce", {graph.out(work), graph.out(send)}, "16,16");
+  Schedule schedule = default_schedule(graph);
+  const auto refusal = [&](OpId op, Bytes bytes) {
+    return message_of<UserError>([&] { schedule.set_chunk(graph, op, bytes); });
+  };
+  CHECK_THAT(refusal(send, 0), Contains("'send': a chunk of 0 bytes, 1 to 64"));
+  CHECK_THAT(refusal(send, 65), Contains("65 bytes"));
+  CHECK_THAT(refusal(work, 4), Contains("'work' is a work; only transfers"));
+  CHECK(num_chunks(graph, schedule, send) == 1);
+  CHECK(refusal(send, 24).empty());
+  CHECK(refusal(reduce, 128).empty());
+  CHECK(num_chunks(graph, schedule, send) == 3);
+  CHECK(num_chunks(graph, schedule, reduce) == 1);
+  CHECK_THAT(refusal(send, 24), Contains("cut already, into chunks of 24 bytes"));
+}
+
+TEST_CASE(
+    "exclusive lanes have one arbiter, a lane that picks has its own, one in order has none") {
+  const Graph graph = fake::random_graph(3, 20);
+  Schedule schedule = default_schedule(graph);
+  for (const char* name : {"a", "b", "c"}) schedule.lanes.push_back({name, LaneKind::kComm});
+  CHECK(arbiters(schedule).empty());
+  schedule.lanes[2].pick = Pick::kPriority;
+  schedule.exclusive.push_back({{LaneId(4), LaneId(1)}, "test"});
+  CHECK(arbiters(schedule) == std::vector<Arbiter>{{LaneId(1), LaneId(4)}, {LaneId(2)}});
 }
 
 }  // namespace

@@ -57,6 +57,34 @@ TEST_CASE("the simulator runs a plan in its cost model's time") {
   CHECK(m.wait_ns == 0);
 }
 
+/// Roofline times; the all-to-all takes 40.5 us of its rank's core and ends 7 us late beside it.
+class Sharing : public RooflineCost {
+ public:
+  using RooflineCost::RooflineCost;
+  CoreSharing sharing(const Graph& graph, OpId op) const override {
+    const bool shares = graph.def(op).collective != Collective::kNone;
+    return shares ? CoreSharing{40'500, 7'000} : CoreSharing{};
+  }
+};
+
+TEST_CASE("a collective that shares the core makes the compute beside it longer by its share") {
+  Plan plan = small_plan();
+  plan.spec.cost = std::make_shared<Sharing>(plan.spec.cluster, plan.spec.work);
+  const Metrics m = make_simulator()->run(plan, {}).metrics[0];
+  CHECK(m.makespan_ns == 555'000);  // 200 us of dw take 20 more, under the exchange
+  CHECK(m.compute_ns == 370'000);   // attention and experts have the core for themselves
+  CHECK(m.exposed_comm_ns == 185'000);
+}
+
+TEST_CASE("a collective that shares the core ends late where it ends under compute") {
+  Plan plan = small_plan();
+  plan.graph.op(OpId(2)).attrs["flops"] = 599e6;  // dw: 600 us, longer than the exchange
+  plan.spec.cost = std::make_shared<Sharing>(plan.spec.cluster, plan.spec.work);
+  const Metrics m = make_simulator()->run(plan, {}).metrics[0];
+  CHECK(m.comm_ns == 405'000 + 7'000);
+  CHECK(m.compute_ns == 750'000 + 40'500);
+}
+
 TEST_CASE("a simulation reports the plan's memory and order, and no losses") {
   const Plan plan = small_plan();
   const RunResult result = make_simulator()->run(plan, {});

@@ -147,5 +147,79 @@ TEST_CASE("a span of a rank that the timeline does not have is a bug") {
                   InternalError);
 }
 
+/// A layer of two all-to-alls around an expert, forward and backward, and an all-reduce.
+struct OneLayer {
+  Graph graph{fake::table()};
+  OpId add(const char* kind, const char* name, Segment segment, Phase phase) {
+    const OpId op = graph.add_op(kind, name, {});
+    graph.op(op).segment = segment;
+    graph.op(op).phase = phase;
+    graph.op(op).layer = 1;
+    return op;
+  }
+  OpId gate = add("compute", "gate", Segment::kGate, Phase::kForward);
+  OpId out = add("all_to_all", "out", Segment::kDispatch, Phase::kForward);
+  OpId expert = add("compute", "expert", Segment::kExpert, Phase::kForward);
+  OpId back = add("all_to_all", "back", Segment::kCombine, Phase::kForward);
+  OpId attention = add("compute", "attention", Segment::kAttn, Phase::kForward);
+  OpId dx = add("all_to_all", "dx", Segment::kCombine, Phase::kBackward);
+  OpId reduce = add("all_reduce", "reduce", Segment::kUpdate, Phase::kBackward);
+
+  /// post = begin unless given.
+  Span span(OpId op, Nanoseconds begin, Nanoseconds end, Nanoseconds post = -1) const {
+    const bool comm = graph.def(op).lane == LaneKind::kComm;
+    return {op, 0, LaneId(comm ? 1 : 0), post < 0 ? begin : post, begin, end};
+  }
+};
+
+TEST_CASE("pipelining efficiency is the busy share from a layer's first all-to-all to its last") {
+  const OneLayer l;
+  // Window 10..50; compute runs 20..30 (its expert) and 45..50 of another op's 45..60.
+  const Timeline timeline{.spans = {l.span(l.gate, 0, 8), l.span(l.out, 10, 20, 8),
+                                    l.span(l.expert, 20, 30), l.span(l.back, 30, 50),
+                                    l.span(l.attention, 45, 60)}};
+  const Metrics m = metrics(l.graph, timeline);
+  CHECK(m.forward.layer_ns == 50);  // gate to the last all-to-all
+  CHECK(m.forward.a2a_ns == 32);    // 8..20 and 30..50
+  CHECK(m.forward.window_ns == 40);
+  CHECK(m.forward.busy_ns == 15);
+  CHECK(m.pipelining_efficiency() == Approx(15.0 / 40));
+  CHECK(m.backward.layer_ns == 0);
+}
+
+TEST_CASE("overlapped parts count once, and forward and backward are weighed by their windows") {
+  const OneLayer l;
+  const Timeline timeline{.spans = {l.span(l.out, 0, 10), l.span(l.out, 10, 20),
+                                    l.span(l.expert, 10, 20), l.span(l.expert, 20, 30),
+                                    l.span(l.back, 20, 30), l.span(l.back, 30, 40),
+                                    l.span(l.dx, 50, 150)}};
+  const Metrics m = metrics(l.graph, timeline);
+  CHECK(m.forward.a2a_ns == 40);
+  CHECK(m.forward.busy_ns == 20);
+  CHECK(m.backward.window_ns == 100);
+  CHECK(m.pipelining_efficiency() == Approx(20.0 / 140));
+}
+
+TEST_CASE("waits and transfers are told apart, by kind of collective; chunks sum up") {
+  const OneLayer l;
+  // The all-reduce's second chunk is posted at 10 and lets the all-to-all pass.
+  const Timeline timeline{
+      .spans = {l.span(l.reduce, 3, 10, 1), l.span(l.dx, 10, 30, 5), l.span(l.reduce, 30, 37, 10)}};
+  const Metrics m = metrics(l.graph, timeline);
+  CHECK(m.all_to_all.wait_ns == 5);
+  CHECK(m.all_to_all.transfer_ns == 20);
+  CHECK(m.all_reduce.wait_ns == 2 + 20);
+  CHECK(m.all_reduce.transfer_ns == 14);
+  CHECK(m.wait_ns == m.all_to_all.wait_ns + m.all_reduce.wait_ns);
+}
+
+TEST_CASE("times of layers are means over ranks") {
+  const OneLayer l;
+  Span other = l.span(l.out, 0, 30);
+  other.rank = 1;
+  const Timeline timeline{.spans = {l.span(l.out, 0, 10), other}, .num_ranks = 2};
+  CHECK(metrics(l.graph, timeline).forward.window_ns == 20);
+}
+
 }  // namespace
 }  // namespace moe

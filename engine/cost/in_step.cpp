@@ -1,0 +1,57 @@
+#include "engine/cost/in_step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/graph/op_def.h"
+
+namespace moe {
+namespace {
+
+const char* phase_word(Phase phase) {
+  if (phase == Phase::kForward) return "forward";
+  return phase == Phase::kBackward ? "backward" : "update";
+}
+
+}  // namespace
+
+std::string step_group(const Graph& graph, OpId op) {
+  const OpDef& def = graph.def(op);
+  if (def.collective != Collective::kNone) return def.name;
+  return fmt::format("{} {}", def.name, phase_word(graph.op(op).phase));
+}
+
+Nanoseconds InStep::of_compute(const std::string& group, Nanoseconds alone) const {
+  const auto known = factors.find(group);
+  const double factor = known != factors.end() ? known->second : overall;
+  return std::llround(static_cast<double>(alone) * factor * peers);
+}
+
+Nanoseconds InStep::late_of(const std::string& group) const {
+  if (late.empty()) return 0;
+  const auto known = late.find(group);
+  const auto less = [](const auto& a, const auto& b) { return a.second < b.second; };
+  return (known != late.end() ? known : std::min_element(late.begin(), late.end(), less))->second;
+}
+
+Nanoseconds InStep::of_collective(const std::string& group, Nanoseconds alone) const {
+  return std::max<Nanoseconds>(0, alone + late_of(group));
+}
+
+std::string InStep::describe() const {
+  std::string text = fmt::format(
+      "x in-step factors from {}: compute x{:.3f} by kind, peers x{:.3f}", source, overall, peers);
+  for (const auto& [group, ns] : late) {
+    text += fmt::format(", {} {:+.0f} us", group, static_cast<double>(ns) / 1e3);
+  }
+  if (core_ns > 0) {
+    text +=
+        fmt::format(", beside compute {:+.0f} us more and {:.0f} us and its copying from it",
+                    static_cast<double>(core_late_ns) / 1e3, static_cast<double>(core_ns) / 1e3);
+  }
+  return text;
+}
+
+}  // namespace moe

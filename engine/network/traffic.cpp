@@ -1,0 +1,92 @@
+#include "engine/network/traffic.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "engine/base/errors.h"
+
+namespace moe {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+Order::Order(const Cluster& cluster, const Fabric& fabric, NetworkOp network_op, Share share,
+             double begin, double stretch)
+    : op(std::move(network_op)),
+      collective(cluster, fabric, op, share),
+      begin_ns(begin),
+      scale(stretch),
+      first_step_ns(begin + stretch * collective.start_up_ns()) {}
+
+Traffic::Traffic(const Fabric& fabric, const NetworkOptions& options)
+    : fabric_(fabric), clock_(fabric, options.share, options.efficiency, options.keep_use) {}
+
+void Traffic::begin(size_t op, const Order& order, bool alone) {
+  Running& r = running_.emplace(op, Running{&order, alone}).first->second;
+  r.rank_end_ns.resize(static_cast<size_t>(fabric_.devices_seen()), order.first_step_ns);
+  const std::vector<Nanoseconds>& starts = order.op.rank_start_ns;
+  for (size_t rank = 0; rank < starts.size(); ++rank) {
+    r.rank_end_ns[rank] =
+        std::max(order.first_step_ns, order.begin_ns + static_cast<double>(starts[rank]));
+  }
+  begins_.push({order.first_step_ns, op, kNextStep});
+}
+
+bool Traffic::is_at_last_step(size_t op) const {
+  const auto r = running_.find(op);
+  return r != running_.end() && r->second.next_step == r->second.order->collective.num_steps();
+}
+
+double Traffic::next_ns() {
+  const double begin_ns = begins_.empty() ? kInfinity : begins_.top().at_ns;
+  return std::min(clock_.next_end_ns(), begin_ns);
+}
+
+void Traffic::step(std::vector<Landed>& ended) {
+  const double next_end = clock_.next_end_ns();
+  const double next_begin = begins_.empty() ? kInfinity : begins_.top().at_ns;
+  flows_.clear();
+  clock_.advance(std::max(clock_.now_ns(), std::min(next_end, next_begin)), flows_);
+  for (const Ended& flow : flows_) take_end(flow, ended);
+  if (next_begin <= next_end) take_begin(ended);
+}
+
+void Traffic::take_begin(std::vector<Landed>& ended) {
+  const Begin b = begins_.top();
+  begins_.pop();
+  if (b.wave == kNextStep) return next_step(b.op, b.at_ns, ended);
+  const Running& r = running_.at(b.op);
+  const Wave& wave = r.step.waves[static_cast<size_t>(b.wave)];
+  const std::span<const Stream> streams = r.step.streams;
+  clock_.add(static_cast<uint32_t>(b.op), r.order->op.priority,
+             streams.subspan(wave.first, wave.last - wave.first));
+}
+
+void Traffic::next_step(size_t op, double at_ns, std::vector<Landed>& ended) {
+  Running& r = running_.at(op);
+  const Collective& collective = r.order->collective;
+  while (r.next_step < collective.num_steps()) {
+    if (collective.make_step(r.next_step++, r.alone, r.step)) stretch(r.step, r.order->scale);
+    r.unfinished = r.step.flows.size();
+    for (size_t w = 0; w < r.step.waves.size(); ++w) {
+      begins_.push({at_ns + r.step.waves[w].delay_ns, op, static_cast<int64_t>(w)});
+    }
+    if (r.unfinished > 0) return;
+  }
+  const double end_ns = *std::max_element(r.rank_end_ns.begin(), r.rank_end_ns.end());
+  ended.push_back({op, end_ns, std::move(r.rank_end_ns)});
+  running_.erase(op);
+}
+
+void Traffic::take_end(const Ended& flow, std::vector<Landed>& ended) {
+  Running& r = running_.at(flow.owner);
+  r.rank_end_ns[static_cast<size_t>(flow.flow->source)] = clock_.now_ns();
+  r.rank_end_ns[static_cast<size_t>(flow.flow->destination)] = clock_.now_ns();
+  if (--r.unfinished == 0) next_step(flow.owner, clock_.now_ns(), ended);
+}
+
+std::vector<LinkUse> Traffic::take_use() {
+  clock_.next_end_ns();  // what ended now stops to count
+  return clock_.take_use();
+}
+
+}  // namespace moe

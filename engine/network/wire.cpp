@@ -1,0 +1,274 @@
+#include "engine/network/wire.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <queue>
+#include <tuple>
+#include <unordered_map>
+
+#include "engine/base/errors.h"
+#include "engine/network/traffic.h"
+
+namespace moe {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+Nanoseconds nearest(double ns) {
+  if (!(ns < 0x1p62)) throw user_error("ops: they take {:g} s, beyond the clock", ns / 1e9);
+  return std::llround(ns);
+}
+
+/// Rejects what the wire cannot be built of before its members are.
+const Cluster& checked(const Cluster& cluster, const NetworkOptions& options) {
+  check(cluster);
+  if (!(options.efficiency > 0 && options.efficiency <= 1)) {
+    throw user_error("efficiency = {}: must be above 0 and at most 1", options.efficiency);
+  }
+  return cluster;
+}
+
+void append(std::vector<LinkUse>& all, const std::vector<LinkUse>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
+
+}  // namespace
+
+struct Wire::Impl {
+  /// The one op on its way, or the next one, as long as nothing has joined it. How it goes alone is
+  /// found out on links of its own, and only when something asks; joined, it goes to `traffic` from
+  /// its begin.
+  struct Alone {
+    size_t op;
+    bool known = false;  // what follows
+    Landed landed = {};
+    Nanoseconds end = 0;
+    std::vector<LinkUse> use = {};
+    int64_t num_events = 0;
+    /// Nothing that begins later joins it.
+    double until_ns() const { return std::min(landed.end_ns, static_cast<double>(end)); }
+  };
+  struct Begin {
+    double at_ns;
+    size_t op;
+    bool operator>(const Begin& o) const { return std::tie(at_ns, op) > std::tie(o.at_ns, o.op); }
+  };
+
+  Impl(const Cluster& given, const NetworkOptions& given_options, bool nodes_alike)
+      : cluster(checked(given, given_options)),
+        options(given_options),
+        fabric(cluster, nodes_alike),
+        traffic(fabric, options) {}
+
+  size_t pop_begin();
+  void settle();
+  bool is_joined();
+  void go_alone();
+  void end_alone(std::vector<Done>& ended);
+  bool step(std::vector<Done>& ended);
+  Nanoseconds next_ns();
+  NetworkTimes times(const Order& order, const Landed& landed, Nanoseconds end) const;
+
+  const Cluster cluster;
+  const NetworkOptions options;
+  const Fabric fabric;
+  Traffic traffic;
+  std::unordered_map<size_t, Order> orders;  // of ops that have not ended
+  std::priority_queue<Begin, std::vector<Begin>, std::greater<>> begins;  // first steps
+  std::optional<Alone> alone;
+  std::vector<LinkUse> use;
+  std::vector<Landed> landed;  // scratch
+  size_t num_ops = 0;
+  int64_t num_events = 0;
+  Nanoseconds now = 0;
+};
+
+/// Runs the lone op to its end.
+void Wire::Impl::go_alone() {
+  Alone& a = *alone;
+  const Order& order = orders.at(a.op);
+  Traffic links(fabric, options);
+  links.begin(a.op, order, true);
+  std::vector<Landed> ended;
+  for (; !links.empty(); ++a.num_events) {
+    if (links.next_ns() == kInfinity) nearest(kInfinity);  // more bytes than a double can time
+    links.step(ended);
+  }
+  a.landed = std::move(ended[0]);
+  a.use = links.take_use();
+  a.end = nearest(a.landed.end_ns);
+  // Sums of events round other than the closed form, and a scaled end other than a scaled sum.
+  const auto closed = closed_form_ns(cluster, order.op);
+  if (closed && order.begin_ns == std::floor(order.begin_ns)) {
+    a.end = nearest(order.begin_ns) + nearest(order.scale * static_cast<double>(*closed));
+  }
+  a.known = true;
+}
+
+/// Whether the lone op is on its way still when the next one takes its first step.
+bool Wire::Impl::is_joined() {
+  if (begins.empty()) return false;
+  const double at_ns = begins.top().at_ns;
+  if (!alone->known) {
+    const Order& order = orders.at(alone->op);
+    const auto closed = closed_form_ns(cluster, order.op);
+    const double length = closed ? order.scale * static_cast<double>(*closed - 1) : 0;
+    if (at_ns < order.begin_ns + length) return true;
+    go_alone();
+  }
+  return at_ns < alone->until_ns();
+}
+
+/// The op to take the first step next.
+size_t Wire::Impl::pop_begin() {
+  const size_t op = begins.top().op;
+  begins.pop();
+  return op;
+}
+
+/// Afterwards the first of the ops that are about to begin is the lone one, unless there is traffic
+/// for it to join.
+void Wire::Impl::settle() {
+  if (alone && !begins.empty()) {
+    const double first_step_ns = orders.at(alone->op).first_step_ns;
+    if (begins.top().at_ns < first_step_ns) {  // told later, but sooner on the links
+      begins.push({first_step_ns, alone->op});
+      alone.reset();
+    }
+  }
+  if (!alone && traffic.empty() && !begins.empty()) alone = Alone{pop_begin()};
+}
+
+Nanoseconds Wire::Impl::next_ns() {
+  settle();
+  if (alone) {
+    if (is_joined()) return std::max(now, nearest(orders.at(alone->op).first_step_ns));
+    if (!alone->known) go_alone();
+    return std::max(now, alone->end);
+  }
+  const double begin_ns = begins.empty() ? kInfinity : begins.top().at_ns;
+  const double next = std::min(traffic.next_ns(), begin_ns);
+  if (next == kInfinity && traffic.empty()) return kNever;
+  return std::max(now, nearest(next));
+}
+
+NetworkTimes Wire::Impl::times(const Order& order, const Landed& op, Nanoseconds end) const {
+  NetworkTimes times{nearest(order.begin_ns), end, {}};
+  times.rank_end_ns.reserve(static_cast<size_t>(fabric.num_devices()));
+  for (int64_t r = 0; r < fabric.num_devices(); ++r) {
+    const double ns = op.rank_end_ns[static_cast<size_t>(fabric.seen(r))];
+    times.rank_end_ns.push_back(ns == op.end_ns ? end : std::min(nearest(ns), end));
+  }
+  return times;
+}
+
+void Wire::Impl::end_alone(std::vector<Done>& ended) {
+  const Alone& a = *alone;
+  ended.push_back({a.op, times(orders.at(a.op), a.landed, a.end), a.landed.end_ns});
+  append(use, traffic.take_use());
+  append(use, a.use);
+  num_events += a.num_events;
+  orders.erase(a.op);
+  alone.reset();
+}
+
+bool Wire::Impl::step(std::vector<Done>& ended) {
+  settle();
+  if (alone) {
+    if (is_joined()) {
+      traffic.begin(alone->op, orders.at(alone->op), false);
+      alone.reset();
+    } else {
+      if (!alone->known) go_alone();
+      end_alone(ended);
+    }
+    return true;
+  }
+  const double begin_ns = begins.empty() ? kInfinity : begins.top().at_ns;
+  const double next = traffic.next_ns();
+  if (next == kInfinity && begin_ns == kInfinity) {
+    if (!traffic.empty()) nearest(kInfinity);
+    return false;
+  }
+  ++num_events;
+  if (next <= begin_ns) {
+    landed.clear();
+    traffic.step(landed);
+    for (const Landed& op : landed) {
+      ended.push_back({op.op, times(orders.at(op.op), op, nearest(op.end_ns)), op.end_ns});
+      orders.erase(op.op);
+    }
+    return true;
+  }
+  const size_t op = pop_begin();
+  traffic.begin(op, orders.at(op), false);
+  return true;
+}
+
+Wire::Wire(const Cluster& cluster, const NetworkOptions& options, bool nodes_alike)
+    : impl_(std::make_unique<Impl>(cluster, options, nodes_alike)) {}
+
+Wire::~Wire() = default;
+
+size_t Wire::begin(NetworkOp op, double at_ns, double scale) {
+  Impl& w = *impl_;
+  MOE_CHECK(at_ns >= static_cast<double>(w.now) - 1, "a begin at {} before {}", at_ns, w.now);
+  MOE_CHECK(scale > 0 && (scale == 1 || op.rank_start_ns.empty()), "scale {}", scale);
+  MOE_CHECK(!w.fabric.nodes_alike() || is_alike(op, w.cluster),
+            "an op that differs by node where all nodes are alike");
+  const size_t number = w.num_ops++;
+  const Order& order =
+      w.orders
+          .try_emplace(number, w.cluster, w.fabric, std::move(op), w.options.share, at_ns, scale)
+          .first->second;
+  w.begins.push({order.first_step_ns, number});
+  return number;
+}
+
+Nanoseconds Wire::next_ns() {
+  return impl_->next_ns();
+}
+
+void Wire::advance(Nanoseconds to, std::vector<Done>& ended) {
+  MOE_CHECK(to >= impl_->now && to < kNever, "from {} to {}", impl_->now, to);
+  while (impl_->next_ns() <= to) impl_->step(ended);
+  impl_->now = to;
+}
+
+bool Wire::step(std::vector<Done>& ended) {
+  return impl_->step(ended);
+}
+
+Nanoseconds Wire::now() const {
+  return impl_->now;
+}
+
+bool Wire::may_end_next(size_t op) {
+  impl_->settle();
+  if (!impl_->alone) return impl_->traffic.is_at_last_step(op);
+  return impl_->alone->op == op && !impl_->is_joined();
+}
+
+std::vector<LinkUse> Wire::take_use() {
+  append(impl_->use, impl_->traffic.take_use());
+  return std::exchange(impl_->use, {});
+}
+
+LinkName Wire::name(uint32_t link) const {
+  return impl_->fabric.name(link);
+}
+
+double Wire::bytes_per_s(uint32_t link) const {
+  return impl_->fabric.bytes_per_s()[link];
+}
+
+uint32_t Wire::num_links() const {
+  return static_cast<uint32_t>(impl_->fabric.bytes_per_s().size());
+}
+
+int64_t Wire::num_events() const {
+  return impl_->num_events;
+}
+
+}  // namespace moe

@@ -1,0 +1,26 @@
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+#include "engine/passes/builtin.h"
+
+namespace moe {
+
+Schedule chunked(const Graph& graph, Schedule schedule, const PassContext& context) {
+  const auto bytes = static_cast<Bytes>(std::get<double>(context.options.at("bytes")));
+  const std::string& which = std::get<std::string>(context.options.at("which"));
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    const Collective collective = graph.def(op).collective;
+    const bool reduces = collective == Collective::kAllReduce;
+    const bool exchanges = collective == Collective::kAllToAll;
+    const bool wanted = which == "both"         ? reduces || exchanges
+                        : which == "all_reduce" ? reduces
+                                                : exchanges;
+    if (!wanted || message_bytes(graph, op) <= bytes) continue;
+    schedule.set_chunk(graph, op, bytes, context.stage);
+    context.log->push_back({graph.op(op).name, context.stage,
+                            fmt::format("{} chunks", num_chunks(graph, schedule, op))});
+  }
+  return schedule;
+}
+
+}  // namespace moe

@@ -1,0 +1,44 @@
+#include "engine/graph/op_def.h"
+#include "engine/passes/builtin.h"
+
+namespace moe {
+namespace {
+
+/// The all-to-alls of one layer's backward: to the experts and back, all parts of them.
+struct Pair {
+  int32_t layer;
+  OpId first, last;  // in program order, which is that of their lane
+};
+
+std::vector<Pair> backward_pairs(const Graph& graph) {
+  std::vector<Pair> pairs;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (graph.def(op).collective != Collective::kAllToAll) continue;
+    if (graph.op(op).phase != Phase::kBackward) continue;
+    if (pairs.empty() || pairs.back().layer != graph.op(op).layer) {
+      pairs.push_back({graph.op(op).layer, op, op});
+    }
+    pairs.back().last = op;
+  }
+  return pairs;
+}
+
+}  // namespace
+
+Schedule fixed(const Graph& graph, Schedule schedule, const PassContext& context) {
+  const std::vector<Pair> pairs = backward_pairs(graph);
+  size_t next = 0;  // the first pair that begins after the all-reduce
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (graph.def(op).collective != Collective::kAllReduce) continue;
+    while (next < pairs.size() && pairs[next].first < op) ++next;
+    if (next > 0) schedule.before(pairs[next - 1].last, op, context.stage, "after the pair");
+    if (next < pairs.size()) {
+      schedule.before(op, pairs[next].first, context.stage, "before the next pair");
+    }
+  }
+  return schedule;
+}
+
+}  // namespace moe

@@ -1,0 +1,54 @@
+#include <algorithm>
+
+#include "engine/graph/op_def.h"
+#include "engine/passes/builtin.h"
+#include "engine/passes/moe_layer.h"
+
+namespace moe {
+namespace {
+
+/// The comm lanes that have ops.
+std::vector<LaneId> lanes_in_use(const Schedule& schedule) {
+  std::vector<LaneId> found;
+  for (size_t l = 0; l < schedule.lanes.size(); ++l) {
+    const LaneId lane(static_cast<int64_t>(l));
+    if (schedule.lanes[l].kind != LaneKind::kComm) continue;
+    const auto& lane_of = schedule.lane_of;
+    if (std::find(lane_of.begin(), lane_of.end(), lane) != lane_of.end()) found.push_back(lane);
+  }
+  return found;
+}
+
+/// The gradient of a combine that makes what the all-to-all sends, cut or put together on the way;
+/// invalid where something else does.
+OpId combine_before(const Graph& graph, const std::vector<OpId>& producers, OpId a2a) {
+  OpId op = a2a;
+  do {
+    op = producers[graph.op(op).inputs[0].index()];
+  } while (op.valid() && (is_kind(graph, op, "split") || is_kind(graph, op, "concat")));
+  return op.valid() && is_kind(graph, op, "combine_dx") ? op : OpId();
+}
+
+}  // namespace
+
+Schedule priority(const Graph& graph, Schedule schedule, const PassContext& context) {
+  const std::vector<LaneId> lanes = lanes_in_use(schedule);
+  if (lanes.empty()) return schedule;
+  const bool alone = lanes.size() == 1;
+  for (const LaneId lane : lanes) {
+    schedule.set_pick(lane, alone ? Pick::kPriority : Pick::kOrder, context.stage);
+  }
+  if (!alone) schedule.share_exclusively(lanes, context.stage);
+  const bool hold = std::get<bool>(context.options.at("hold"));
+  const std::vector<OpId> producers = graph.producers();
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (graph.def(op).collective != Collective::kAllToAll) continue;
+    schedule.set_priority(op, 1);
+    const OpId announces = hold ? combine_before(graph, producers, op) : OpId();
+    if (announces.valid()) schedule.holds.push_back({announces, op, context.stage});
+  }
+  return schedule;
+}
+
+}  // namespace moe

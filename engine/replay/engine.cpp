@@ -1,0 +1,242 @@
+#include "engine/replay/engine.h"
+
+#include <algorithm>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+
+namespace moe {
+namespace {
+
+/// The lane of every op, from the orders. Every op stands in them once.
+std::vector<LaneId> lanes_of(const ReplayInput& input) {
+  std::vector<LaneId> lanes(input.graph.num_ops());
+  size_t placed = 0;
+  for (size_t lane = 0; lane < input.orders.lanes.size(); ++lane) {
+    for (const OpId op : input.orders.lanes[lane]) {
+      MOE_CHECK(!lanes[op.index()].valid(), "op '{}' twice in the lane orders",
+                input.graph.op(op).name);
+      lanes[op.index()] = LaneId(static_cast<int64_t>(lane));
+      ++placed;
+    }
+  }
+  MOE_CHECK(placed == lanes.size(), "{} of {} ops have a lane", placed, lanes.size());
+  return lanes;
+}
+
+/// Two transfers may be on their way at once: two comm lanes carry some, and no arbiter has both.
+bool may_meet(const ReplayInput& input) {
+  std::vector<size_t> owner(input.orders.lanes.size());
+  for (size_t l = 0; l < owner.size(); ++l) owner[l] = l;
+  for (const Arbiter& arbiter : arbiters(input.schedule)) {
+    for (const LaneId lane : arbiter) owner[lane.index()] = arbiter[0].index();
+  }
+  std::vector<size_t> used;
+  for (size_t l = 0; l < owner.size(); ++l) {
+    const bool carries =
+        std::any_of(input.orders.lanes[l].begin(), input.orders.lanes[l].end(),
+                    [&](OpId op) { return input.graph.def(op).collective != Collective::kNone; });
+    if (carries) used.push_back(owner[l]);
+  }
+  return std::any_of(used.begin(), used.end(), [&](size_t o) { return o != used[0]; });
+}
+
+bool all_alike(const ReplayInput& input) {
+  for (size_t i = 0; i < input.graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (input.graph.def(op).collective == Collective::kNone) continue;
+    const std::optional<LinkTransfer> transfer = input.transfer(op, 1);
+    if (transfer && !is_alike(transfer->op, *input.network)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Engine::Engine(const ReplayInput& input)
+    : input_(input),
+      ranks_(static_cast<size_t>(input.num_ranks)),
+      edges_(input.graph, input.schedule, &input.orders),
+      lanes_(lanes_of(input)),
+      together_(input.graph.num_ops()),
+      announces_(input.graph.num_ops()),
+      arbiter_of_(input.orders.lanes.size(), -1),
+      states_(input.graph.num_ops()),
+      posts_(input.graph.num_ops() * ranks_) {
+  edges_.order(input.graph, input.schedule);  // names the cycle where there is one
+  for (const Arbiter& arbiter : arbiters(input.schedule)) {
+    for (const LaneId lane : arbiter) {
+      arbiter_of_[lane.index()] = static_cast<int32_t>(arbiters_.size());
+    }
+    arbiters_.emplace_back(input.graph, input.schedule, arbiter);
+  }
+  for (const Hold& hold : input.schedule.holds) announces_[hold.from.index()] = true;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    together_[i] = input.graph.def(op).collective != Collective::kNone;
+    states_[i].ranks_waiting = ranks_;
+    states_[i].num_chunks = num_chunks(input.graph, input.schedule, op);
+    for (size_t r = 0; r < ranks_; ++r) post(op, r).waits = edges_.deps.preds[i].size();
+  }
+  if (input.network != nullptr && may_meet(input)) {
+    const NetworkOptions sharing{.share = input.network->share,
+                                 .efficiency = input.network->sharing_efficiency,
+                                 .keep_use = input.keep_links};
+    wire_ = std::make_unique<Wire>(*input.network, sharing, all_alike(input));
+  }
+  timeline_.num_ranks = input.num_ranks;
+  timeline_.spans.reserve(states_.size() * ranks_);
+}
+
+Timeline Engine::run() {
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    for (size_t r = 0; r < ranks_ && edges_.deps.preds[i].empty(); ++r) ready(op, r);
+  }
+  std::vector<Done> ended;
+  for (;;) {
+    const Nanoseconds wire = wire_ ? wire_->next_ns() : kNever;
+    if (events_.empty() && wire == kNever) break;
+    if (events_.empty() || wire <= events_.top().at) {
+      now_ = wire;
+      wire_->advance(wire, ended);
+      for (const Done& done : ended) end_transfer(sent_[done.op]);
+      ended.clear();
+      continue;
+    }
+    const Event event = events_.top();
+    events_.pop();
+    now_ = event.at;
+    take(event);
+  }
+  if (num_over_ < posts_.size()) fail_stuck();
+  const auto key = [](const Span& s) { return std::tie(s.begin, s.rank, s.lane, s.op); };
+  std::sort(timeline_.spans.begin(), timeline_.spans.end(),
+            [&key](const Span& a, const Span& b) { return key(a) < key(b); });
+  return std::move(timeline_);
+}
+
+void Engine::take(const Event& event) {
+  const OpId op(event.which);
+  switch (event.kind) {
+    case Kind::kEnd:
+      return event.rank < 0 ? end_transfer(op) : over(op, static_cast<size_t>(event.rank));
+    case Kind::kBegin:
+      for (ArbiterState& arbiter : arbiters_) arbiter.begun(op);
+      return;
+    case Kind::kSend:
+      return send(op);
+    case Kind::kChoose:
+      return choose(static_cast<size_t>(event.which));
+  }
+}
+
+/// All that the op waits for is over on this rank.
+void Engine::ready(OpId op, size_t rank) {
+  Post& mine = post(op, rank);
+  // A lane of an arbiter is woken for what the arbiter chooses, not for what is ready.
+  const bool chosen = arbiter_of_[lanes_[op.index()].index()] >= 0;
+  mine.at = mine.lane_free;
+  if (mine.others_over > mine.at) mine.at = mine.others_over + (chosen ? 0 : input_.handoff_ns);
+  if (!together(op)) return begin_compute(op, rank);
+  State& state = states_[op.index()];
+  state.last_post = std::max(state.last_post, mine.at);
+  if (--state.ranks_waiting == 0) all_posted(op);
+}
+
+void Engine::begin_compute(OpId op, size_t rank) {
+  const Nanoseconds at = post(op, rank).at;
+  const Nanoseconds ns = input_.duration_ns(op, static_cast<int32_t>(rank));
+  MOE_CHECK(ns >= 0, "op '{}' takes {} ns", input_.graph.op(op).name, ns);
+  if (announces_[op.index()]) push(at, Kind::kBegin, op.value);
+  timeline_.spans.push_back({op, static_cast<int32_t>(rank), lanes_[op.index()], at, at, at + ns,
+                             input_.bytes ? input_.bytes(op) : 0});
+  push(at + ns, Kind::kEnd, op.value, static_cast<int32_t>(rank));
+}
+
+void Engine::all_posted(OpId op) {
+  const int32_t arbiter = arbiter_of_[lanes_[op.index()].index()];
+  if (arbiter < 0) return begin_transfer(op, states_[op.index()].last_post);
+  ArbiterState& state = arbiters_[static_cast<size_t>(arbiter)];
+  state.posted(op);
+  if (!state.busy()) push(now_, Kind::kChoose, arbiter);
+}
+
+void Engine::choose(size_t number) {
+  const auto transfer = arbiters_[number].next();
+  if (transfer) begin_transfer(transfer->op, now_ + input_.pick_ns);
+}
+
+void Engine::begin_transfer(OpId op, Nanoseconds at) {
+  State& state = states_[op.index()];
+  state.begin = at;
+  if (wire_) return push(at, Kind::kSend, op.value);
+  push(at + alone_ns(op), Kind::kEnd, op.value);
+}
+
+/// The next chunk takes to the links.
+void Engine::send(OpId op) {
+  std::optional<LinkTransfer> transfer = input_.transfer(op, states_[op.index()].num_chunks);
+  if (!transfer) return push(now_ + alone_ns(op), Kind::kEnd, op.value);
+  wire_->begin(std::move(transfer->op), static_cast<double>(now_), transfer->scale);
+  sent_.push_back(op);
+}
+
+/// A chunk of the op with nothing beside it.
+Nanoseconds Engine::alone_ns(OpId op) const {
+  Nanoseconds ns = 0;
+  for (size_t r = 0; r < ranks_; ++r) {
+    const Nanoseconds own = input_.duration_ns(op, static_cast<int32_t>(r));
+    MOE_CHECK(own >= 0, "op '{}' takes {} ns", input_.graph.op(op).name, own);
+    ns = std::max(ns, own);
+  }
+  const int64_t n = states_[op.index()].num_chunks;
+  if (n == 1) return ns;
+  return input_.chunk_ns ? input_.chunk_ns(op, n) : (ns + n - 1) / n;
+}
+
+/// A chunk is over on all ranks.
+void Engine::end_transfer(OpId op) {
+  State& state = states_[op.index()];
+  const Bytes bytes = input_.bytes ? input_.bytes(op) : 0;
+  const int64_t n = state.num_chunks, c = state.chunk++;
+  const Bytes share = bytes * (c + 1) / n - bytes * c / n;
+  for (size_t r = 0; r < ranks_; ++r) {
+    const Nanoseconds posted = c == 0 ? post(op, r).at : state.chunk_post;
+    timeline_.spans.push_back({op, static_cast<int32_t>(r), lanes_[op.index()], posted, state.begin,
+                               now_, share, static_cast<int32_t>(c)});
+  }
+  state.chunk_post = now_;
+  const int32_t arbiter = arbiter_of_[lanes_[op.index()].index()];
+  if (arbiter >= 0) {
+    arbiters_[static_cast<size_t>(arbiter)].done();
+    push(now_, Kind::kChoose, arbiter);
+  }
+  if (state.chunk == n) {
+    for (size_t r = 0; r < ranks_; ++r) over(op, r);
+  } else if (arbiter < 0) {
+    begin_transfer(op, now_);
+  }
+}
+
+void Engine::over(OpId op, size_t rank) {
+  ++num_over_;
+  for (const OpId next : edges_.deps.succs[op.index()]) {
+    Post& theirs = post(next, rank);
+    const bool same_lane = lanes_[next.index()] == lanes_[op.index()];
+    Nanoseconds& latest = same_lane ? theirs.lane_free : theirs.others_over;
+    latest = std::max(latest, now_);
+    if (--theirs.waits == 0) ready(next, rank);
+  }
+}
+
+void Engine::fail_stuck() const {
+  for (const ArbiterState& arbiter : arbiters_) {
+    if (arbiter.waiting().empty()) continue;
+    throw run_error("op '{}' is held back for ever: a hold waits for an op that never comes",
+                    input_.graph.op(arbiter.waiting()[0]).name);
+  }
+  MOE_CHECK(false, "{} of {} ops ran", num_over_, posts_.size());
+}
+
+}  // namespace moe

@@ -1,0 +1,108 @@
+#include "engine/replay/findings.h"
+
+#include <algorithm>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+#include "engine/replay/remedies.h"
+
+namespace moe {
+namespace {
+
+/// A remedy and what it is for.
+struct Trial {
+  Remedy remedy;
+  Finding finding;
+};
+
+/// Equal remedies once, with all that they are for.
+std::vector<Trial> trials_of(const FindingsInput& in, const Remedies& remedies) {
+  std::vector<Trial> trials;
+  for (const Exposure& e : in.explanation.exposures) {
+    for (Remedy& remedy : remedies.of(e)) {
+      const auto same = std::find_if(trials.begin(), trials.end(), [&](const Trial& t) {
+        return t.remedy.advice == remedy.advice;
+      });
+      if (same != trials.end()) {
+        same->finding.exposed_ns += e.ns;
+        continue;
+      }
+      Finding finding{e, e.ns, std::nullopt, 0, remedy.advice};
+      trials.push_back({std::move(remedy), std::move(finding)});
+    }
+  }
+  std::stable_sort(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) {
+    return a.finding.exposed_ns > b.finding.exposed_ns;
+  });
+  return trials;
+}
+
+/// How long a step takes; nullopt where the schedule cannot run.
+std::optional<Nanoseconds> step_ns(const Graph& graph, const Schedule& schedule,
+                                   const Remake& remake) {
+  try {
+    const LaneOrders orders = lane_orders(graph, schedule);
+    Nanoseconds end = 0;
+    for (const Span& s : replay(remake(schedule, orders)).spans) end = std::max(end, s.end);
+    return end;
+  } catch (const RunError&) {  // a cycle, or a hold for ever
+    return std::nullopt;
+  }
+}
+
+void try_out(const FindingsInput& in, std::vector<Trial>& trials) {
+  const std::optional<Nanoseconds> now = step_ns(in.graph, in.schedule, in.remake);
+  MOE_CHECK(now.has_value(), "the schedule itself cannot run");
+  int left = in.max_replays;
+  for (Trial& trial : trials) {
+    if (!trial.remedy.change) {
+      trial.finding.worth_ns = trial.remedy.estimate_ns(trial.finding);
+      continue;
+    }
+    if (left-- <= 0) continue;
+    Schedule changed = in.schedule;
+    trial.remedy.change(changed);
+    const std::optional<Nanoseconds> then = step_ns(in.graph, changed, in.remake);
+    if (!then || *then >= *now) continue;
+    trial.finding.gain_ns = trial.finding.worth_ns = *now - *then;
+  }
+  std::erase_if(trials, [](const Trial& t) { return t.finding.worth_ns <= 0; });
+}
+
+bool same_exposure(const Exposure& a, const Exposure& b) {
+  return a.op == b.op && a.cause == b.cause && a.from == b.from && a.to == b.to;
+}
+
+/// Whether b says what a says already: another remedy of the same exposure, or one of a group for
+/// all of which a has a remedy that is worth more by a tenth, or the remedy for all where one is
+/// nearly as good.
+bool covers(const Trial& a, const Trial& b) {
+  const Nanoseconds x = a.finding.worth_ns, y = b.finding.worth_ns;
+  if (a.remedy.group == b.remedy.group && a.remedy.wide != b.remedy.wide) {
+    return a.remedy.wide ? x > y + y / 10 : x + x / 10 >= y;
+  }
+  return same_exposure(a.finding.exposure, b.finding.exposure) && x >= y;
+}
+
+}  // namespace
+
+std::vector<Finding> findings(const FindingsInput& input) {
+  const Remedies remedies(input);
+  std::vector<Trial> trials = trials_of(input, remedies);
+  try_out(input, trials);
+  std::stable_sort(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) {
+    return a.finding.worth_ns > b.finding.worth_ns;
+  });
+  std::vector<Finding> found;
+  for (size_t i = 0; i < trials.size(); ++i) {
+    bool covered = false;
+    for (size_t j = 0; j < trials.size() && !covered; ++j) {
+      const bool both = covers(trials[i], trials[j]);  // then the first of them stays
+      covered = i != j && covers(trials[j], trials[i]) && (j < i || !both);
+    }
+    if (!covered) found.push_back(trials[i].finding);
+  }
+  return found;
+}
+
+}  // namespace moe

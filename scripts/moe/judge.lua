@@ -1,0 +1,52 @@
+-- moe.judge{...}: claims about numbers that a recipe computes itself, without an experiment's runs.
+local claims = require "moe.claims"
+local core = require "moe.core"
+local errors = require "moe.errors"
+local report = require "moe.report"
+local runs = require "moe.runs"
+local schema = require "moe.schema"
+
+local M = {}
+
+M.FIELDS = {
+  name = { type = "string", required = true, doc = "names it in results" },
+  title = { type = "string", default = "" },
+  claims = { type = "list", of = { type = "claim" }, required = true,
+    doc = "list of moe.claim, whose value is a function of a reading" },
+  readings = { type = "list", of = { type = "any" }, required = true,
+    doc = "what value gets: ours first, then others, which make the band" },
+}
+
+-- As moe.band: a value over all readings.
+local function band_over(readings)
+  return { of = function(_, value)
+    local ours = value(readings[1])
+    local lo, hi = ours, ours
+    for i = 2, #readings do
+      local other = value(readings[i])
+      lo, hi = math.min(lo, other), math.max(hi, other)
+    end
+    return { ours = ours, lo = lo, hi = hi, sensitivity = core.array {} }
+  end }
+end
+
+--- Evaluates and prints the claims; they stand in results.json. Returns the verdicts.
+function M.judge(t)
+  local at = errors.here()
+  local j = schema.check(M.FIELDS, t, "moe.judge", at)
+  if #j.readings == 0 then errors.user("moe.judge.readings: the list is empty", at) end
+  errors.stop_in "policies"
+  errors.stop_in "check"
+  runs.begin { name = j.name, title = j.title, over = core.array {}, params = {},
+    set = core.args.set }
+  local verdicts, band = {}, band_over(j.readings)
+  for i, claim in ipairs(j.claims) do
+    verdicts[i] = claims.evaluate(claim, band)
+    runs.add_claim(verdicts[i])
+  end
+  runs.flush()
+  report.print_claims(verdicts)
+  return verdicts
+end
+
+return M

@@ -1,0 +1,37 @@
+-- Published figures of PipeMoE (Shi et al., INFOCOM 2023), by id. Where a figure has a mean and a
+-- greatest value, the latter's id ends in -max.
+local figures = {}
+
+local function add(id, figure, value, unit, text)
+  figures[id] = { figure = figure, value = value, unit = unit, text = text }
+end
+
+add("pipemoe-006", "figure 4", 33.3, "%", "layers whose best degree of 1, 2, 4, 8 is not 2")
+add("pipemoe-007", "figure 4", 78, "%",
+  "the worst of degrees 1, 2, 4, 8 takes longer than the best, at most; cluster with the least")
+add("pipemoe-007-max", "figure 4", 102, "%",
+  "the worst of degrees 1, 2, 4, 8 takes longer than the best, at most; cluster with the most")
+
+-- Table VI: how much less time than Tutel at a fixed degree; degrees 1, 2, 4, 8.
+for _, row in ipairs {
+  { 32, 16, { 16.8, 11.5, 3.4, 8.6 }, { 43.1, 26.1, 26.0, 35.0 } },
+  { 36, 32, { 15.6, 3.5, 6.1, 12.9 }, { 33.8, 9.8, 33.9, 44.4 } },
+  { 40, 64, { 12.5, 5.3, 8.6, 17.2 }, { 34.9, 12.0, 42.5, 45.8 } },
+} do
+  local first, gpus, mean, most = unpack(row)
+  for i, degree in ipairs { 1, 2, 4, 8 } do
+    local id = ("pipemoe-%03d"):format(first + i - 1)
+    local text = ("less time of a layer than at degree %d, %d GPUs, "):format(degree, gpus)
+    add(id, "table VI", mean[i], "%", text .. "mean")
+    add(id .. "-max", "table VI", most[i], "%", text .. "at most")
+  end
+end
+
+add("pipemoe-044", "section V-C", 86.1, "%",
+  "layers whose chosen degree is at least as good as each of 1, 2, 4, 8")
+add("pipemoe-045", "section V-C", 8.3, "%", "less time of a layer than Tutel, mean")
+add("pipemoe-095", "section V-E", 289, "ms",
+  "time of a layer (2, 2048, 8192, 4096, 2) on 64 GPUs at degree 2")
+add("pipemoe-096", "section V-E", 1, "yes/no", "that layer is faster at degree 8 than at 2")
+
+return figures

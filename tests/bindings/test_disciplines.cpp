@@ -1,0 +1,217 @@
+// Lanes that pick, exclusive lanes, chunks, priorities and holds from Lua, on a small model's plan.
+#include <catch2/catch.hpp>
+
+#include "tests/bindings/fixture.h"
+
+using namespace moe::lua;
+using Catch::Matchers::Contains;
+
+namespace {
+
+const std::string kModel = R"(
+local moe = require "moe"
+local model = moe.model.gpt2_moe { vocab = 256, layers = 4, hidden = 64, heads = 4, seq = 32,
+  batch_per_device = 2, experts_per_device = 1 }
+local function plan_of(passes)
+  passes.all_reduce = { lane = "comm_reduce", place = "ready", bucket_bytes = 0 }
+  return moe.plan { model = model, cluster = moe.cluster.p4de { nodes = 1 },
+    system = moe.system "mine" (passes) }
+end
+local function schedule(apply, ...)
+  return plan_of { moe.policy.schedule { name = "mine", apply = apply } {}, ... }
+end
+)";  // 14 lines
+
+void good(const std::string& text) {
+  const std::string message = message_of(kModel + text);
+  CHECK(message == "(no error)");
+}
+
+std::string bad(const std::string& text) {
+  return message_of(kModel + text);
+}
+
+/// The message of an apply(s, g) on line 15.
+std::string bad_apply(const std::string& body) {
+  return bad("schedule(function(s, g) " + body + " end)");
+}
+
+}  // namespace
+
+TEST_CASE("a pick in Lua that follows the priorities plans and simulates as the built-in one") {
+  good(R"(
+    local function system(pick)
+      return schedule(function(s, g)
+        for _, op in ipairs(g:ops { kind = "all_to_all" }) do
+          s:priority(op, 1)
+          assert(op.priority == 1)
+        end
+        s:discipline("comm_reduce", { pick = pick })
+        s:discipline("comm", { pick = pick })
+      end)
+    end
+    local calls = 0
+    moe.policy.schedule { name = "other", apply = function() end }
+    local builtin = plan_of { moe.policy.schedule { name = "builtin", apply = function(s, g)
+      s:discipline("comm_reduce", { pick = "priority" })
+      s:discipline("comm", { pick = "priority" })
+    end } {} }
+    local own = system(function(ready)
+      calls = calls + 1
+      local best = ready[1]
+      for _, op in ipairs(ready) do
+        assert(op.name and op.bytes > 0 and (op.kind == "all_to_all" or op.kind == "all_reduce"))
+        if op.priority > best.priority then best = op end
+      end
+      return best
+    end)
+    assert(calls > 50, calls)
+    assert(own:simulate().iteration_ms == builtin:simulate().iteration_ms)
+  )");
+}
+
+TEST_CASE("a pick decides: the largest first ends the largest before the smallest") {
+  good(R"(
+    local first
+    local function by(better)
+      return plan_of { moe.policy.schedule { name = "by" .. tostring(better), apply = function(s, g)
+        s:discipline("comm_reduce", { pick = function(ready)
+          local best = ready[1]
+          for _, op in ipairs(ready) do if better(op, best) then best = op end end
+          if #ready > 5 and not first then first = best end
+          return best
+        end })
+      end } {} }
+    end
+    by(function(a, b) return a.bytes > b.bytes end)
+    local large = first
+    first = nil
+    by(function(a, b) return a.bytes < b.bytes end)
+    assert(large and first and large ~= first)
+  )");
+}
+
+TEST_CASE("handles that the schedule kept are the ones that a pick is given, readable there only") {
+  good(R"(
+    local seen, kept_s
+    local last
+    schedule(function(s, g)
+      local ops = g:ops { kind = "all_reduce" }
+      last = ops[#ops]
+      kept_s = s
+      s:discipline("comm_reduce", { pick = function(ready)
+        for _, op in ipairs(ready) do
+          if op == last then seen = last.name end
+        end
+        local ok, why = pcall(function() kept_s:priority(ready[1], 2) end)
+        assert(not ok and tostring(why):find("a pick may read it only", 1, true), tostring(why))
+        return ready[1]
+      end })
+    end)
+    assert(seen)
+    local ok, why = pcall(function() return last.name end)
+    assert(not ok and tostring(why):find("is over", 1, true))
+  )");
+}
+
+TEST_CASE("what a pick does wrong fails the run at its line, with lane and schedule") {
+  const auto message = [](const std::string& pick, const std::string& kind) {
+    const Folder folder;
+    const auto failure = run_recipe(
+        folder, kModel +
+                    "schedule(function(s, g)\n s:discipline('comm', { pick = function(ready)\n" +
+                    pick + " end }) end)");
+    REQUIRE(failure);
+    CHECK(failure->kind == kind);
+    CHECK_THAT(failure->message, Contains("lane 'comm'") && Contains("schedule 'mine'"));
+    return failure->message;
+  };
+  CHECK_THAT(message("return nil", "run"),
+             Contains("recipe.lua:16: ") && Contains("names no op, although '"));
+  CHECK_THAT(message("return g:op { kind = 'gelu' }", "run"), Contains("which is not ready"));
+  CHECK_THAT(message("return g:ops { kind = 'all_to_all' }[4]", "run"),
+             Contains("names op") && Contains("which is not ready"));
+  CHECK_THAT(message("return 1", "run"), Contains("returns a number; give one of the ready ops"));
+  CHECK_THAT(message("local x = nil; x()", "lua"), Contains("recipe.lua:17: attempt to call"));
+}
+
+TEST_CASE("a pick that does not return is stopped at its line, and the run fails") {
+  const Folder folder;
+  const auto failure =
+      run_recipe(folder,
+                 kModel +
+                     "schedule(function(s)\n s:discipline('comm', { pick = function()\n while true "
+                     "do end end }) end)",
+                 [](HostOptions& o) { o.policy_deadline_s = 0.2; });
+  REQUIRE(failure);
+  CHECK(failure->kind == "run");
+  CHECK_THAT(failure->message, Contains("recipe.lua:17: a call passed the deadline of 0.2 s") &&
+                                   Contains("pick of lane 'comm', schedule 'mine'"));
+}
+
+TEST_CASE("Lina's priority written in Lua makes the built-in's plan") {
+  good(R"(
+    local own = schedule(function(s, g)
+      for _, op in ipairs(g:ops { kind = "all_to_all" }) do s:priority(op, 1) end
+      for _, op in ipairs(g:ops { kind = "all_reduce", where = function(op)
+        return op.inputs[1].bytes > 1000 end }) do
+        s:chunk(op, 1000)
+      end
+      s:discipline("comm", { exclusive = { "comm_reduce" }, hold = function(op, g)
+        local from = op:producers()[1]
+        return from and from.kind == "combine_dx" and from or nil
+      end })
+    end)
+    local builtin = plan_of { moe.pass.priority {}, moe.pass.chunked { bytes = 1000 } }
+    assert(own:simulate().iteration_ms == builtin:simulate().iteration_ms)
+    local free = plan_of { moe.pass.priority { hold = false }, moe.pass.chunked { bytes = 1000 } }
+    assert(own:info().hash ~= free:info().hash)
+  )");
+}
+
+TEST_CASE("a discipline that is wrong is refused at its line") {
+  CHECK_THAT(bad_apply("s:discipline('com', { pick = 'priority' })"),
+             Contains("recipe.lua:15: ") && Contains("unknown lane 'com'. Did you mean 'comm'?"));
+  CHECK_THAT(bad_apply("s:discipline('comm', { pik = 'priority' })"),
+             Contains("recipe.lua:15: s:discipline: unknown key 'pik'. Did you mean 'pick'?"));
+  CHECK_THAT(bad_apply("s:discipline('comm', { pick = 'priorty' })"), Contains("'priority'?"));
+  CHECK_THAT(bad_apply("s:discipline('comm', { pick = 3 })"),
+             Contains("pick: a number is not allowed; give \"order\", \"priority\" or a function"));
+  CHECK_THAT(bad_apply("s:discipline('compute', { pick = 'priority' })"),
+             Contains("recipe.lua:15: lane 'compute' computes"));
+  CHECK_THAT(bad_apply("s:discipline('comm', { exclusive = { 'compute' } })"),
+             Contains("recipe.lua:15: lane 'compute' computes"));
+  CHECK_THAT(bad_apply("s:discipline('comm', { exclusive = { 'comm' } })"),
+             Contains("recipe.lua:15: exclusive: lane 'comm' stands there twice"));
+  CHECK_THAT(bad_apply("s:discipline('comm', {}) s:discipline('comm', { pick = 'priority' })"),
+             Contains("lane 'comm' has a discipline already") && Contains("'mine' and 'mine'"));
+  CHECK_THAT(bad_apply("s:discipline('comm', { hold = function() end })"),
+             Contains("lane 'comm' runs in order and alone; give pick or exclusive"));
+  CHECK_THAT(
+      bad_apply("s:discipline('comm', { pick = 'priority', hold = function(op) return op end "
+                "})"),
+      Contains("recipe.lua:15: s:discipline: hold of") && Contains("is not a compute op"));
+  CHECK_THAT(
+      bad_apply("s:discipline('comm', { pick = 'priority', hold = function(op, g) return "
+                "g:op { kind = 'sgd' } end })"),
+      Contains("illegal schedule: hold") && Contains("the first must come before the second"));
+  CHECK_THAT(bad("schedule(function(s) s:discipline('comm', {}) end, moe.pass.priority {})"),
+             Contains("lane 'comm' has a discipline already") && Contains("'mine' and 'priority'"));
+}
+
+TEST_CASE("a chunk or a priority that is wrong is refused at its line") {
+  const std::string op = "local op = g:op { kind = 'all_reduce' } ";
+  for (const char* bytes : {"0", "-1", "1e12", "0/0", "2.5"}) {
+    CHECK_THAT(bad_apply(op + "s:chunk(op, " + bytes + ")"),
+               Contains("recipe.lua:15: s:chunk: bytes of 'all_reduce.0': ") &&
+                   Contains("is not allowed; give a whole number from 1 to 128"));
+  }
+  CHECK_THAT(bad_apply(op + "s:chunk(op, 64) s:chunk(op, 32)"),
+             Contains("is cut already, into chunks of 64 bytes (stages 'mine' and 'mine')"));
+  CHECK_THAT(bad_apply("s:chunk(g:op { kind = 'gelu' }, 64)"),
+             Contains("is a gelu; only transfers are cut into chunks"));
+  CHECK_THAT(bad("schedule(function(s, g) " + op +
+                 "s:chunk(op, 64) end, moe.pass.chunked { bytes = 100 })"),
+             Contains("(stages 'mine' and 'chunked')"));
+  CHECK_THAT(bad_apply(op + "s:priority(op, 0.5)"), Contains("s:priority: 0.5 is not allowed"));
+}
