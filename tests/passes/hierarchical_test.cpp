@@ -148,11 +148,19 @@ TEST_CASE("without an all-to-all there is nothing to do") {
 }
 
 TEST_CASE("passes that count or cut rows stand before the steps, or say so") {
-  for (const std::string later : {"irregular_a2a", "used_rows", "capacity_pipeline"}) {
+  for (const std::string later : {"irregular_a2a", "used_rows", "capacity_pipeline", "micro_ops"}) {
     CHECK_THAT(refusal({stage(kPass), stage(later)}), Contains("stage '" + later + "'") &&
                                                           Contains("hierarchical_a2a") &&
                                                           Contains("b1.moe."));
   }
+}
+
+TEST_CASE("a batch is not cut in parts through a re-ordering, and the op is named") {
+  const std::vector<Stage> stages = {
+      stage("irregular_a2a"), stage("used_rows"), stage(kPass),
+      stage("partition", {{"parts", 2.0}, {"before", 0.0}, {"after", 0.0}})};
+  CHECK_THAT(refusal(stages), Contains("stage 'partition'") && Contains("cannot be cut") &&
+                                  Contains(".order") && Contains("'hierarchical_a2a'"));
 }
 
 }  // namespace
