@@ -154,6 +154,7 @@ ModelSpec model_of(const Fields& model) {
   m.ffn = model.integer("ffn", 0);
   m.batch_per_device = model.integer("batch_per_device");
   m.experts = model.integer("experts");
+  m.ep = model.integer("ep", 0);
   m.moe_every = model.integer("moe_every", m.moe_every);
   m.gate = model.text("gate");
   m.k = model.integer("k", 1);

@@ -27,8 +27,15 @@ constexpr Nanoseconds kSpin = 40'000;
 
 class EmulatedLink final : public Communicator {
  public:
-  EmulatedLink(Communicator& inner, EmulatedWire& wire, int64_t lane)
-      : inner_(inner), wire_(wire), channel_(wire.channel(lane)) {
+  /// inner: of a group of the link's devices, resolved; rank: this one's among all.
+  EmulatedLink(Communicator& inner, EmulatedWire& wire, int64_t lane, int64_t rank,
+               const Group& group)
+      : inner_(inner),
+        wire_(wire),
+        lane_(lane),
+        rank_(rank),
+        group_(group),
+        channel_(wire.channel(lane, group, group.member(rank, 0))) {
     const size_t n = static_cast<size_t>(inner.size());
     row_.resize(n);
     matrix_.resize(n * n);
@@ -49,8 +56,7 @@ class EmulatedLink final : public Communicator {
     inner_.posted_at(take_post());
     const CommTimes moved = inner_.all_to_all(what, send, receive, pieces);
     exchange_sizes(what, pieces);
-    return hold("all_to_all " + what, moved,
-                NetworkOp{AllToAll{.bytes = {matrix_.begin(), matrix_.end()}}});
+    return hold("all_to_all " + what, moved, NetworkOp{AllToAll{.bytes = bytes()}, group_});
   }
   CommTimes all_reduce(const std::string& what, const float* in, float* out, int64_t n) override {
     return reduce(what, in, out, n);
@@ -59,6 +65,7 @@ class EmulatedLink final : public Communicator {
     return reduce(what, in, out, n);
   }
   CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) override {
+    MOE_CHECK(size() == wire_.link().num_devices(), "a broadcast in a group of {}", size());
     inner_.posted_at(take_post());
     return hold("broadcast " + what, inner_.broadcast(what, data, bytes, root),
                 broadcast_ns(wire_.link(), static_cast<double>(bytes)));
@@ -73,11 +80,24 @@ class EmulatedLink final : public Communicator {
   template <class T>
   CommTimes reduce(const std::string& what, const T* in, T* out, int64_t n) {
     inner_.posted_at(take_post());
-    return hold("all_reduce " + what, inner_.all_reduce(what, in, out, n),
-                NetworkOp{AllReduce{.bytes = static_cast<double>(n) * sizeof(T)}});
+    const CommTimes moved = inner_.all_reduce(what, in, out, n);
+    const double bytes = static_cast<double>(n) * sizeof(T);
+    if (size() == wire_.link().num_devices()) {
+      return hold("all_reduce " + what, moved, NetworkOp{AllReduce{.bytes = bytes}});
+    }
+    return hold("all_reduce " + what, moved, all_reduce_ns(wire_.link(), bytes, 0, group_));
   }
 
-  /// matrix_: what every rank sends to every other.
+  Communicator& subgroup(const Group& group) override {
+    for (const auto& made : subgroups_) {
+      if (made->group_ == group) return *made;
+    }
+    subgroups_.push_back(
+        std::make_unique<EmulatedLink>(inner_.group(group), wire_, lane_, rank_, group));
+    return *subgroups_.back();
+  }
+
+  /// matrix_: what every member sends to every other.
   void exchange_sizes(const std::string& what, const Pieces& pieces) {
     for (size_t peer = 0; peer < row_.size(); ++peer) {
       const auto first = pieces.send_bytes.begin() + static_cast<int64_t>(peer) * pieces.groups;
@@ -85,6 +105,19 @@ class EmulatedLink final : public Communicator {
       std::for_each(first, first + pieces.groups, [&](Bytes b) { row_[peer] += b; });
     }
     inner_.all_to_all(what + " (sizes)", row_.data(), matrix_.data(), exchange_);
+  }
+
+  /// [N, N]: matrix_ among all devices of the link.
+  std::vector<double> bytes() const {
+    const int64_t all = wire_.link().num_devices(), n = size();
+    std::vector<double> bytes(static_cast<size_t>(all * all));
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        bytes[static_cast<size_t>(group_.member(rank_, i) * all + group_.member(rank_, j))] =
+            static_cast<double>(matrix_[static_cast<size_t>(i * n + j)]);
+      }
+    }
+    return bytes;
   }
 
   /// All members come to the same begin and end, whenever their threads woke.
@@ -95,17 +128,20 @@ class EmulatedLink final : public Communicator {
       const EmulatedWire::Times times = wire_.carry(channel_, ++turn_, transfer, moved.begin);
       return {moved.post, times.begin, times.end};
     } catch (const EmulatedWire::Stopped& stopped) {
-      throw run_error("rank {}: {}: stopped: {}", rank(), what, stopped.reason);
+      throw run_error("rank {}: {}: stopped: {}", rank_, what, stopped.reason);
     }
   }
 
   Communicator& inner_;
   EmulatedWire& wire_;
+  const int64_t lane_, rank_;
+  const Group group_;
   EmulatedWire::Channel& channel_;
   uint64_t turn_ = 0;          // transfers so far
-  Pieces exchange_;            // every rank's row to every rank
-  std::vector<Bytes> row_;     // [N] from this rank
-  std::vector<Bytes> matrix_;  // [N, N]
+  Pieces exchange_;            // every member's row to every member
+  std::vector<Bytes> row_;     // [n] from this rank
+  std::vector<Bytes> matrix_;  // [n, n] of the group
+  std::vector<std::unique_ptr<EmulatedLink>> subgroups_;
 };
 
 /// This thread's sleeps end on time; where the system refuses, they only end later.
@@ -121,9 +157,9 @@ EmulatedWire::EmulatedWire(const Cluster& link, bool keep_use)
 
 EmulatedWire::~EmulatedWire() = default;
 
-EmulatedWire::Channel& EmulatedWire::channel(int64_t lane) {
+EmulatedWire::Channel& EmulatedWire::channel(int64_t lane, const Group& group, int64_t first) {
   const Lock lock(mutex_);
-  std::unique_ptr<Channel>& channel = channels_[lane];
+  std::unique_ptr<Channel>& channel = channels_[{lane, group.size, group.stride, first}];
   if (!channel) channel = std::make_unique<Channel>();
   return *channel;
 }
@@ -213,7 +249,7 @@ EmulatedWire::Times EmulatedWire::carry(Channel& channel, uint64_t turn, Nanosec
 std::unique_ptr<Communicator> emulate_link(Communicator& inner, EmulatedWire& wire, int64_t lane) {
   MOE_CHECK(wire.link().num_devices() == inner.size(), "a link of {} devices for {} ranks",
             wire.link().num_devices(), inner.size());
-  return std::make_unique<EmulatedLink>(inner, wire, lane);
+  return std::make_unique<EmulatedLink>(inner, wire, lane, inner.rank(), Group{inner.size()});
 }
 
 void wait_until_ns(Nanoseconds until) {

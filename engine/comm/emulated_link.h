@@ -1,10 +1,11 @@
-// The emulated link: wraps the Communicators of a world. Bytes really move; a transfer also lasts at
-// least as long as the link's law says, counted from the time when its last member posted, not from
-// when a thread wakes. Transfers that overlap on different lanes share the links by the law of
+// The emulated link: wraps the Communicators of a world. Bytes really move; a transfer also lasts
+// at least as long as the link's law says, counted from the time when its last member posted, not
+// from when a thread wakes. Transfers that overlap on different lanes share the links by the law of
 // network/, on one wire. Its times are waited for by sleeping, then briefly spinning, so that the
 // core is left to compute.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -23,15 +24,15 @@ namespace moe {
 /// still begins when it was posted unless another has ended since. Safe for many threads.
 class EmulatedWire {
  public:
-  /// The transfers of one lane, one after the other.
-  class Channel;
+  /// The transfers of one lane in one group, one after the other.
+  struct Channel;
 
   /// keep_use: for take_use().
   explicit EmulatedWire(const Cluster& link, bool keep_use = false);
   ~EmulatedWire();
 
-  /// Lives as long as the wire.
-  Channel& channel(int64_t lane);
+  /// The group by its first rank. Lives as long as the wire.
+  Channel& channel(int64_t lane, const Group& group, int64_t first);
   /// Returns when transfer `turn` (from 1) of the channel is over. Called by each of its members
   /// with the same op; `post` is when the last of them posted. The first to call has it begin: at
   /// its post, or when the channel's last transfer ended, or when any other did of which the wire
@@ -70,16 +71,19 @@ class EmulatedWire {
   Wire wire_;
   bool stopped_ = false;
   std::string reason_;
-  std::map<int64_t, std::unique_ptr<Channel>> channels_;  // by lane
-  std::map<size_t, Channel*> on_wire_;                    // by the wire's number
-  std::vector<Done> ended_;                               // scratch
+  /// By lane, size and stride of the group, and its first rank.
+  std::map<std::array<int64_t, 4>, std::unique_ptr<Channel>> channels_;
+  std::map<size_t, Channel*> on_wire_;  // by the wire's number
+  std::vector<Done> ended_;             // scratch
 };
 
-/// Requires: wire.link().num_devices() == inner.size(). Keeps references to both. All ranks of a lane
-/// give the same number.
+/// Requires: wire.link().num_devices() == inner.size(). Keeps references to both. All ranks of a
+/// lane give the same number.
 /// An all-to-all whose sizes differ by rank takes the time of its byte matrix; the members exchange
-/// their sizes as part of the call. A broadcast is charged as if no other lane had traffic, a
-/// barrier nothing. After wire.abort() calls throw RunError with its reason.
+/// their sizes as part of the call. A group's all-to-all shares links as a collective of its own; its
+/// all-reduce takes what it does when all groups do the same at once, and shares with nobody. A
+/// broadcast is charged as if no other lane had traffic, a barrier nothing. After wire.abort() calls
+/// throw RunError with its reason.
 std::unique_ptr<Communicator> emulate_link(Communicator& inner, EmulatedWire& wire, int64_t lane);
 
 /// Sleeps until clock_ns() >= until; the last part is spun. Never returns early.

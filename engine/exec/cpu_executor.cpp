@@ -16,6 +16,7 @@
 #include "engine/exec/rank.h"
 #include "engine/exec/sync.h"
 #include "engine/graph/op_def.h"
+#include "engine/replay/link_loads.h"
 
 namespace moe {
 namespace {
@@ -265,6 +266,7 @@ void CpuRun<T>::collect(int64_t step) {
   Timeline timeline;
   timeline.num_ranks = static_cast<int32_t>(num_ranks_);
   timeline.provenance = result_.provenance;
+  if (wire_) timeline.links = link_loads(wire_->wire(), wire_->take_use(pass_.start));
   std::vector<std::vector<const GateRecord*>> records;
   result_.executed.clear();
   for (const auto& rank : ranks_) {
@@ -304,7 +306,7 @@ void CpuRun<T>::collect_gradients() {
   for (size_t p = 0; p < persistents_.parameters.size(); ++p) {
     const Persistent& parameter = persistents_.parameters[p];
     Measure sum;
-    for (size_t r = 0; r < (parameter.expert ? ranks_.size() : 1); ++r) {
+    for (size_t r = 0; r < static_cast<size_t>(parameter.holders); ++r) {
       sum.sum_of_squares += ranks_[r]->gradients()[p].sum_of_squares;
       sum.projection += ranks_[r]->gradients()[p].projection;
     }

@@ -218,7 +218,8 @@ void Rank<T>::walk(LaneId id, const Pass& pass, Communicator* comm) {
         for (int64_t c = 0; c < launch.num_chunks; ++c) {
           ready = transfer(launch, c, id, pass, ready, *comm);
         }
-        ready = end_transfers(launch, id, pass);
+        ready = after(launch, pass);
+        lane.spans.back().end = ready - pass.start;  // until the op is over
       } else {
         ready = compute(launch, id, pass, ready);
       }
@@ -258,7 +259,7 @@ Nanoseconds Rank<T>::take_turn(Launch& launch, LaneId id, const Pass& pass, cons
   if (runs && turn.chunk == 0) end = before(launch, pass, end);
   if (runs) end = transfer(launch, turn.chunk, id, pass, end, comm);
   if (turn.chunk + 1 == launch.num_chunks) {
-    finish(launch, pass, runs ? end_transfers(launch, id, pass) : end);
+    finish(launch, pass, runs ? after(launch, pass) : end);
   }
   return end;
 }
@@ -335,21 +336,13 @@ Nanoseconds Rank<T>::transfer(Launch& launch, int64_t chunk, LaneId lane, const 
   return end;
 }
 
-/// Returns when the op is over: its last span lasts until then.
-template <class T>
-Nanoseconds Rank<T>::end_transfers(Launch& launch, LaneId lane, const Pass& pass) {
-  const Nanoseconds end = after(launch, pass);
-  lanes_[lane.index()].spans.back().end = end - pass.start;
-  return end;
-}
-
 template <class T>
 void Rank<T>::call_kernel(Launch& launch, const Pass& pass) {
   const bool measured = pass.measure_gradients && launch.updates >= 0;
   if (measured) {
     const auto number = static_cast<size_t>(launch.updates);
     const Persistent& p = persistents_.parameters[number];
-    gradients_[number] = measure(launch.gradient, p.local, p.expert ? rank_ * p.local : 0);
+    gradients_[number] = measure(launch.gradient, p.local, p.first(rank_));
   }
   const RankContext context = {
       .rank = rank_,

@@ -112,7 +112,6 @@ class Rank {
   Nanoseconds compute(Launch& launch, LaneId lane, const Pass& pass, Nanoseconds ready);
   Nanoseconds transfer(Launch& launch, int64_t chunk, LaneId lane, const Pass& pass,
                        Nanoseconds posted, Communicator& comm);
-  Nanoseconds end_transfers(Launch& launch, LaneId lane, const Pass& pass);
   void call_kernel(Launch& launch, const Pass& pass);
   Nanoseconds after(Launch& launch, const Pass& pass);
   void finish(const Launch& launch, const Pass& pass, Nanoseconds end);

@@ -42,12 +42,11 @@ bool may_meet(const ReplayInput& input) {
 }
 
 bool all_alike(const ReplayInput& input) {
-  const int64_t devices = input.network->num_devices();
   for (size_t i = 0; i < input.graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     if (input.graph.def(op).collective == Collective::kNone) continue;
     const std::optional<LinkTransfer> transfer = input.transfer(op, 1);
-    if (transfer && !is_alike(transfer->op, devices)) return false;
+    if (transfer && !is_alike(transfer->op, *input.network)) return false;
   }
   return true;
 }

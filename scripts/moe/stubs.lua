@@ -7,9 +7,11 @@ local comm_tables = require "moe.comm_tables"
 local core = require "moe.core"
 local experiment = require "moe.experiment"
 local jobs = require "moe.jobs"
+local judge = require "moe.judge"
 local lina = require "moe.lina"
 local model = require "moe.model"
 local packing = require "moe.packing"
+local pipemoe = require "moe.pipemoe"
 local policy = require "moe.policy"
 local results = require "moe.results"
 local schema = require "moe.schema"
@@ -141,7 +143,7 @@ local FIXED = [[
 
 ---@class moe
 ---@field version string
-local moe = { lina = {}, model = {}, cluster = {}, pass = {}, policy = {} }
+local moe = { lina = {}, model = {}, cluster = {}, pass = {}, pipemoe = {}, policy = {} }
 
 ---@param name string
 ---@return fun(t: moe.SystemFields): moe.System
@@ -193,6 +195,12 @@ local function field_classes(out)
   class(out, "moe.AllToAllOp", collectives.OPS.all_to_all)
   class(out, "moe.AllReduceOp", collectives.OPS.all_reduce)
   class(out, "moe.CollectivesFields", collectives.FIELDS)
+  class(out, "moe.JudgeFields", judge.FIELDS)
+  class(out, "moe.pipemoe.DegreeFields", pipemoe.DEGREE)
+  class(out, "moe.pipemoe.TimeFields", pipemoe.TIME)
+  class(out, "moe.pipemoe.SimulateFields", pipemoe.SIMULATE)
+  class(out, "moe.pipemoe.LayersFields", pipemoe.LAYERS)
+  class(out, "moe.pipemoe.FitFields", pipemoe.FIT)
   class(out, "moe.SystemPacking", packing.FIELDS)
   class(out, "moe.LinaPackingFields", lina.PACKING)
   class(out, "moe.SystemFields", system.FIELDS)
@@ -225,6 +233,15 @@ local function constructors(out)
   constructor(out, "collectives", "moe.CollectivesFields",
     "{ begin_ms: number, end_ms: number, rank_end_ms: number[] }[]")
   constructor(out, "experiment", "moe.ExperimentFields", "moe.Experiment")
+  constructor(out, "judge", "moe.JudgeFields", "table[] verdicts")
+  constructor(out, "pipemoe.degree", "moe.pipemoe.DegreeFields",
+    "{ degree: integer, time_s: number }")
+  constructor(out, "pipemoe.time", "moe.pipemoe.TimeFields", "number seconds")
+  constructor(out, "pipemoe.simulate", "moe.pipemoe.SimulateFields",
+    "{ time_s: number, spans: table[]? }")
+  constructor(out, "pipemoe.layers", "moe.pipemoe.LayersFields", "table[]")
+  constructor(out, "pipemoe.fit", "moe.pipemoe.FitFields",
+    "{ lines: table, error: table, degrees: integer[], capacity: integer }")
   constructor(out, "lina.packing", "moe.LinaPackingFields", "table")
   constructor(out, "model.gpt2_moe", "moe.ModelFields", "moe.Model")
   constructor(out, "model.lancet", "moe.LancetFields", "moe.Model|false")

@@ -60,8 +60,8 @@ M.known = {
     all_reduce = DDP, passes = function(p)
       return { choice.best(p.capacity_pipeline, { degree = { 1, 2, 4, 8 } }) }
     end },
-  pipemoe = { doc = "all-to-all and experts cut along capacity, each layer at the best degree by the "
-      .. "time of its forward",
+  pipemoe = { doc = "all-to-all and experts cut along capacity, each layer at the degree that is "
+      .. "best for its forward",
     all_reduce = DDP, passes = function(p) return { p.pipemoe {} } end },
   pipemoe_step = { doc = "pipemoe with the backward counted", all_reduce = DDP,
     passes = function(p) return { p.pipemoe { objective = "step" } } end },
