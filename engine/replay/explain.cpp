@@ -217,6 +217,26 @@ std::vector<CollectiveShare> times_of(const Record& record) {
   return times;
 }
 
+/// What kept the op, hidden or not, over all ranks.
+std::vector<Exposure> delays_of(const Record& record, OpId op) {
+  std::vector<Exposure> all;
+  for (size_t r = 0; r < record.num_ranks; ++r) {
+    for (Exposure& part : record.made_of(op, r)) {
+      if (part.cause == Cause::kData) continue;
+      const auto same = std::find_if(all.begin(), all.end(), [&](const Exposure& e) {
+        return std::tie(e.cause, e.from, e.to, e.late_rank) ==
+               std::tie(part.cause, part.from, part.to, part.late_rank);
+      });
+      if (same == all.end()) {
+        all.push_back(std::move(part));
+      } else {
+        same->ns += part.ns;
+      }
+    }
+  }
+  return all;
+}
+
 /// In the order in which they first began.
 std::vector<CollectiveShare> collectives_of(const Record& record,
                                             const std::vector<Exposure>& exposures) {
@@ -226,6 +246,7 @@ std::vector<CollectiveShare> collectives_of(const Record& record,
   std::vector<std::pair<Nanoseconds, size_t>> order;
   for (size_t i = 0; i < times.size(); ++i) {
     times[i].alone_ns = record.alone_ns(times[i].op);
+    times[i].delays = delays_of(record, times[i].op);
     std::sort(times[i].hidden_by.begin(), times[i].hidden_by.end(),
               [](const auto& a, const auto& b) {
                 return std::tie(b.second, a.first) < std::tie(a.second, b.first);

@@ -23,11 +23,13 @@ std::vector<Trial> trials_of(const FindingsInput& in, const Remedies& remedies) 
       const auto same = std::find_if(trials.begin(), trials.end(), [&](const Trial& t) {
         return t.remedy.advice == remedy.advice;
       });
+      const Exposure cause = remedy.cause.op.valid() ? remedy.cause : e;
       if (same != trials.end()) {
-        same->finding.exposed_ns += e.ns;
+        same->finding.exposed_ns += cause.ns;
+        same->finding.worth_ns += remedy.estimate_ns;
         continue;
       }
-      Finding finding{e, e.ns, std::nullopt, 0, remedy.advice};
+      Finding finding{cause, cause.ns, std::nullopt, remedy.estimate_ns, remedy.advice};
       trials.push_back({std::move(remedy), std::move(finding)});
     }
   }
@@ -54,12 +56,9 @@ void try_out(const FindingsInput& in, std::vector<Trial>& trials) {
   const std::optional<Nanoseconds> now = step_ns(in.graph, in.schedule, in.remake);
   MOE_CHECK(now.has_value(), "the schedule itself cannot run");
   int left = in.max_replays;
+  std::fprintf(stderr, "trials %zu\n", trials.size());
   for (Trial& trial : trials) {
-    if (!trial.remedy.change) {
-      trial.finding.worth_ns = trial.remedy.estimate_ns(trial.finding);
-      continue;
-    }
-    if (left-- <= 0) continue;
+    if (!trial.remedy.change || left-- <= 0) continue;
     Schedule changed = in.schedule;
     trial.remedy.change(changed);
     const std::optional<Nanoseconds> then = step_ns(in.graph, changed, in.remake);

@@ -289,18 +289,16 @@ const Hold* Record::held(OpId op, Nanoseconds at) const {
 
 /// The stage that let `carried` go before op, if one did.
 std::string Record::stage_of_busy(OpId op, OpId carried) const {
-  const LaneId lane = schedule.lane_of[op.index()];
-  if (schedule.lane_of[carried.index()] != lane) {
-    for (const Exclusive& group : schedule.exclusive) {
-      if (std::find(group.lanes.begin(), group.lanes.end(), lane) != group.lanes.end()) {
-        return group.stage;
-      }
-    }
-  }
   const bool by_priority = schedule.priority_of(carried) > schedule.priority_of(op);
   const auto what = by_priority ? Setting::kPriority : Setting::kLane;
-  const std::string stage = set_by(schedule, carried, what);
-  return stage.empty() ? set_by(schedule, op, what) : stage;
+  for (const OpId set : {carried, op}) {
+    std::string stage = set_by(schedule, set, what);
+    if (!stage.empty()) return stage;
+  }
+  const LaneId lane = schedule.lane_of[op.index()];
+  if (schedule.lane_of[carried.index()] == lane) return {};
+  const Exclusive* group = exclusive_with(schedule, lane);
+  return group == nullptr ? "" : group->stage;
 }
 
 }  // namespace moe
