@@ -129,14 +129,16 @@ class Account {
     return spend(earlier, most, {comm, Cause::kLaneOrder, earlier, comm, -1, ""});
   }
 
-  /// Neither the collective nor anything that compute has begun needs what the op makes.
+  /// Neither the collective nor anything that compute has begun needs what the op makes, and what
+  /// comes next does not need it to be sent before.
   bool could_wait(OpId op, OpId comm) const {
     if (reach_.reaches(op, comm)) return false;
-    const Nanoseconds now =
-        next_ < compute_.size() ? compute_[next_]->begin : record_.end(comm, rank_);
+    const Span* next = next_ < compute_.size() ? compute_[next_] : nullptr;
+    const Nanoseconds now = next == nullptr ? record_.end(comm, rank_) : next->begin;
     const std::vector<OpId>& succs = record_.deps.succs[op.index()];
     return std::all_of(succs.begin(), succs.end(), [&](OpId s) {
-      return record_.is_comm(s) || record_.begin(s, rank_) >= now;
+      if (record_.is_comm(s)) return next == nullptr || !reach_.reaches(s, next->op);
+      return record_.begin(s, rank_) >= now;
     });
   }
 

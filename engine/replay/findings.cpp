@@ -56,7 +56,6 @@ void try_out(const FindingsInput& in, std::vector<Trial>& trials) {
   const std::optional<Nanoseconds> now = step_ns(in.graph, in.schedule, in.remake);
   MOE_CHECK(now.has_value(), "the schedule itself cannot run");
   int left = in.max_replays;
-  std::fprintf(stderr, "trials %zu\n", trials.size());
   for (Trial& trial : trials) {
     if (!trial.remedy.change || left-- <= 0) continue;
     Schedule changed = in.schedule;
@@ -72,12 +71,13 @@ bool same_exposure(const Exposure& a, const Exposure& b) {
   return a.op == b.op && a.cause == b.cause && a.from == b.from && a.to == b.to;
 }
 
-/// Whether b says what a says already: another remedy of the same exposure, or one of a group for
-/// all of which a has a remedy that is worth more by a tenth, or the remedy for all where one is
-/// nearly as good.
+/// Whether b says no more than a of its group: it is another remedy of the same exposure, or one for
+/// a part of the group where one for all of it is worth a tenth more, or one for all where one for a
+/// part is nearly as good.
 bool covers(const Trial& a, const Trial& b) {
+  if (a.remedy.group != b.remedy.group) return false;
   const Nanoseconds x = a.finding.worth_ns, y = b.finding.worth_ns;
-  if (a.remedy.group == b.remedy.group && a.remedy.wide != b.remedy.wide) {
+  if (a.remedy.wide != b.remedy.wide) {
     return a.remedy.wide ? x > y + y / 10 : x + x / 10 >= y;
   }
   return same_exposure(a.finding.exposure, b.finding.exposure) && x >= y;

@@ -241,10 +241,16 @@ void Record::add_wait(std::vector<Exposure>& parts, OpId op, size_t rank, Nanose
     const auto carrier = std::find_if(busy.begin(), busy.end(), [&](const Span* s) {
       return taken_from(*s) <= from && from < s->end;
     });
+    const auto ahead = std::find_if(busy.begin(), busy.end(), [&](const Span* s) {
+      return s->lane == own && !schedule.picks(own) && from < s->post;
+    });
     const Hold* hold = held(op, from);
     if (carrier != busy.end()) {
       const OpId carried = (*carrier)->op;
       parts.push_back({op, Cause::kLaneBusy, carried, op, -1, stage_of_busy(op, carried), ns});
+    } else if (ahead != busy.end()) {  // not even posted, but first by order
+      const OpId first = (*ahead)->op;
+      parts.push_back({op, Cause::kLaneOrder, first, op, -1, stage_of_busy(op, first), ns});
     } else if (hold != nullptr) {
       parts.push_back({op, Cause::kHold, hold->from, hold->until, -1, hold->stage, ns});
     } else {

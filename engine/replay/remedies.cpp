@@ -13,6 +13,8 @@ constexpr const char* kStage = "explain";  // of the edges that a remedy adds
 
 /// A transfer that holds up others is tried in so many chunks.
 constexpr Bytes kChunks = 8;
+/// So far back a lane's transfers are looked at, when one had to wait for it.
+constexpr size_t kCarriers = 64;
 
 void erase_edges(Schedule& schedule, OpId from, OpId to) {
   std::erase_if(schedule.order_edges,
@@ -43,19 +45,16 @@ Remedies::Remedies(const FindingsInput& input)
   }
 }
 
-std::vector<Remedy> Remedies::of(const Exposure& e, int carriers) const {
+std::vector<Remedy> Remedies::of(const Exposure& e) const {
   switch (e.cause) {
     case Cause::kData:
       return of_data(e);
     case Cause::kOrderEdge:
       return of_order_edge(e);
     case Cause::kLaneOrder:
-      return of_lane_order(e);
-    case Cause::kLaneBusy: {
-      std::vector<Remedy> remedies = of_busy_lane(e);
-      for (Remedy& r : of_carrier(e, carriers)) remedies.push_back(std::move(r));
-      return remedies;
-    }
+      return is_comm(e.from) ? of_comm_lane(e) : of_lane_order(e);
+    case Cause::kLaneBusy:
+      return of_comm_lane(e);
     case Cause::kHold:
       return {{fmt::format("no hold from '{}' until '{}' (stage '{}')", name(e.from), name(e.to),
                            e.stage),
@@ -194,15 +193,30 @@ std::vector<Remedy> Remedies::of_busy_lane(const Exposure& e) const {
   return remedies;
 }
 
-std::vector<Remedy> Remedies::of_carrier(const Exposure& e, int carriers) const {
-  std::vector<Remedy> remedies;
-  if (carriers == 0 || shares_[e.from.index()] == nullptr) return remedies;
-  for (Exposure delay : shares_[e.from.index()]->delays) {
-    delay.op = e.op;
-    delay.ns = std::min(delay.ns, e.ns);
-    for (Remedy& r : of(delay, carriers - 1)) {
-      if (!r.cause.op.valid()) r.cause = delay;
+/// Of the transfer that is in the way, and of those before it on the lane: what made them late, and
+/// what need not be there.
+std::vector<Remedy> Remedies::of_comm_lane(const Exposure& e) const {
+  std::vector<Remedy> remedies = of_busy_lane(e);
+  const auto add = [&](Exposure cause, std::vector<Remedy> more) {
+    for (Remedy& r : more) {
+      r.cause = cause;
       remedies.push_back(std::move(r));
+    }
+  };
+  std::vector<OpId> carried{e.from};
+  for (size_t i = 0; i < carried.size() && i < kCarriers; ++i) {
+    for (Exposure delay : shares_[carried[i].index()]->delays) {
+      delay.op = e.op;
+      delay.ns = std::min(delay.ns, e.ns);
+      if (delay.cause != Cause::kLaneBusy && delay.cause != Cause::kLaneOrder) {
+        add(delay, of(delay));
+        continue;
+      }
+      if (std::find(carried.begin(), carried.end(), delay.from) != carried.end()) continue;
+      carried.push_back(delay.from);
+      delay.to = e.op;
+      const bool other = graph_.def(delay.from).collective != graph_.def(e.op).collective;
+      if (other && delay.from != e.op) add(delay, of_busy_lane(delay));
     }
   }
   return remedies;
@@ -344,6 +358,11 @@ std::string cause_text(const Graph& graph, const Schedule& schedule, const Expos
       return fmt::format("'{}' waits for '{}' ({})", name(e.to), name(e.from),
                          edge_text(graph, schedule, e.from, e.to));
     case Cause::kLaneOrder:
+      if (graph.def(e.from).lane == LaneKind::kComm) {
+        return fmt::format("'{}', which it does not need, stands before it on lane '{}'{}",
+                           name(e.from),
+                           schedule.lanes[schedule.lane_of[e.from.index()].index()].name, by);
+      }
       return e.to == e.op
                  ? fmt::format("'{}', which it does not need, ran before it", name(e.from))
                  : fmt::format("'{}' was ready, but stands behind '{}'", name(e.to), name(e.from));

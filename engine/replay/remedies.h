@@ -19,15 +19,14 @@ class Remedies {
   /// Keeps a reference. What it returns must not outlive it.
   explicit Remedies(const FindingsInput& input);
 
-  /// For the exposure, and for what made late whatever kept a lane busy, that many carriers back.
-  std::vector<Remedy> of(const Exposure& exposure, int carriers = 3) const;
+  std::vector<Remedy> of(const Exposure& exposure) const;
 
  private:
   std::vector<Remedy> of_data(const Exposure& e) const;
   std::vector<Remedy> of_order_edge(const Exposure& e) const;
   std::vector<Remedy> of_lane_order(const Exposure& e) const;
   std::vector<Remedy> of_busy_lane(const Exposure& e) const;
-  std::vector<Remedy> of_carrier(const Exposure& e, int carriers) const;
+  std::vector<Remedy> of_comm_lane(const Exposure& e) const;
   std::vector<Remedy> of_contention(const Exposure& e) const;
   Remedy own_lane(const Exposure& e) const;
   Remedy not_exclusive(LaneId lane, LaneId other) const;
