@@ -1,6 +1,7 @@
 #include "engine/replay/findings.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
@@ -13,6 +14,7 @@ namespace {
 struct Trial {
   Remedy remedy;
   Finding finding;
+  const Exposure* last;  // that it is for
 };
 
 /// Equal remedies once, with all that they are for.
@@ -25,12 +27,13 @@ std::vector<Trial> trials_of(const FindingsInput& in, const Remedies& remedies) 
       });
       const Exposure cause = remedy.cause.op.valid() ? remedy.cause : e;
       if (same != trials.end()) {
+        if (std::exchange(same->last, &e) == &e) continue;
         same->finding.exposed_ns += cause.ns;
         same->finding.worth_ns += remedy.estimate_ns;
         continue;
       }
       Finding finding{cause, cause.ns, std::nullopt, remedy.estimate_ns, remedy.advice};
-      trials.push_back({std::move(remedy), std::move(finding)});
+      trials.push_back({std::move(remedy), std::move(finding), &e});
     }
   }
   std::stable_sort(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) {

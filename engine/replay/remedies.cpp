@@ -178,8 +178,7 @@ std::vector<Remedy> Remedies::of_busy_lane(const Exposure& e) const {
     const Bytes part = message_bytes(graph_, first) / kChunks;
     if (pressing && part > 0 && num_chunks(graph_, schedule_, first) < kChunks) {
       add(fmt::format("'{}' in chunks of {} bytes, between which others may go first{}",
-                      name(first), part,
-                      by_stage(set_by(schedule_, first, Setting::kChunk))),
+                      name(first), part, by_stage(set_by(schedule_, first, Setting::kChunk))),
           [first, second, above, part](Schedule& s) {
             s.chunk_bytes.resize(s.lane_of.size());
             s.chunk_bytes[first.index()] = part;
