@@ -70,25 +70,11 @@ json times_json(const NetworkTimes& times) {
       {"begin_ms", to_ms(times.begin_ns)}, {"end_ms", to_ms(times.end_ns)}, {"rank_end_ms", ranks}};
 }
 
-const char* kind_name(LinkKind kind) {
-  switch (kind) {
-    case LinkKind::kPortOut:
-      return "port_out";
-    case LinkKind::kPortIn:
-      return "port_in";
-    case LinkKind::kNicOut:
-      return "nic_out";
-    case LinkKind::kNicIn:
-      return "nic_in";
-  }
-  return "";
-}
-
 json use_json(const NetworkRun& run) {
   json all = json::array();
   for (const LinkUse& use : run.use) {
     const LinkName& link = run.links[use.link];
-    all.push_back({{"link", kind_name(link.kind)},
+    all.push_back({{"link", link_kind_name(link.kind)},
                    {"node", link.node + 1},
                    {"index", link.index + 1},
                    {"begin_ms", use.begin_ns / 1e6},

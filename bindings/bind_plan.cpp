@@ -1,5 +1,6 @@
 // core.plan and what a plan tells: simulate, info, order, text. Running it is in bind_run.cpp.
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "bindings/core.h"
@@ -98,6 +99,27 @@ int simulate(lua_State* L) {
   return 1;
 }
 
+/// The simulated timeline of a rank, which stands for all: { op, kind, lane, chunk (from 1), post_ms,
+/// begin_ms, end_ms } each, by begin.
+int spans(lua_State* L) {
+  const Plan& plan = *check_plan(L).plan;
+  const Host::EngineCall call(Host::of(L));
+  const RunResult result = run(plan, "simulate", {});
+  json all = json::array();
+  for (const Span& span : result.timelines.front().spans) {
+    if (span.rank != 0) continue;
+    all.push_back({{"op", plan.graph.op(span.op).name},
+                   {"kind", plan.graph.def(span.op).name},
+                   {"lane", plan.schedule.lanes[span.lane.index()].name},
+                   {"chunk", span.chunk + 1},
+                   {"post_ms", to_ms(span.post)},
+                   {"begin_ms", to_ms(span.begin)},
+                   {"end_ms", to_ms(span.end)}});
+  }
+  push_json(L, all);
+  return 1;
+}
+
 json stages_json(const Plan& plan) {
   json all = json::array();
   for (const StageReport& s : plan.stages) {
@@ -184,6 +206,33 @@ int overlap(lua_State* L) {
   return 1;
 }
 
+/// What Lina's packing compares in the forward: by MoE layer and part, the all-to-all to the experts
+/// and the experts, each alone; the means.
+int micro_ops(lua_State* L) {
+  const Plan& plan = *check_plan(L).plan;
+  const Host::EngineCall call(Host::of(L));
+  std::map<std::pair<int32_t, int32_t>, Nanoseconds> a2a, ffn;  // by layer and part
+  for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    const Op& op = plan.graph.op(id);
+    if (op.phase != Phase::kForward) continue;
+    const bool sends = plan.graph.def(id).collective == Collective::kAllToAll;
+    if (sends && op.segment == Segment::kDispatch) {
+      a2a[{op.layer, op.part}] += plan.spec.cost->op_ns(plan.graph, id);
+    }
+    if (op.segment == Segment::kExpert) {
+      ffn[{op.layer, op.part}] += plan.spec.cost->op_ns(plan.graph, id);
+    }
+  }
+  const auto mean_ms = [](const auto& times) {
+    Nanoseconds sum = 0;
+    for (const auto& [key, ns] : times) sum += ns;
+    return times.empty() ? 0.0 : to_ms(sum) / static_cast<double>(times.size());
+  };
+  push_json(L, {{"a2a_ms", mean_ms(a2a)}, {"ffn_ms", mean_ms(ffn)}, {"num", ffn.size()}});
+  return 1;
+}
+
 int order(lua_State* L) {
   const Plan& plan = *check_plan(L).plan;
   const LaneId lane = plan.schedule.lane(luaL_checkstring(L, 2));
@@ -225,10 +274,11 @@ json metrics_json(const Metrics& m) {
 
 void open_plan(lua_State* L) {
   static constexpr luaL_Reg kMethods[] = {
-      {"info", core_function<info>},         {"order", core_function<order>},
-      {"overlap", core_function<overlap>},   {"run", core_function<run_plan>},
-      {"simulate", core_function<simulate>}, {"text", core_function<text>},
-      {"trace", core_function<trace_plan>},  {nullptr, nullptr}};
+      {"info", core_function<info>},           {"order", core_function<order>},
+      {"micro_ops", core_function<micro_ops>}, {"overlap", core_function<overlap>},
+      {"run", core_function<run_plan>},        {"simulate", core_function<simulate>},
+      {"spans", core_function<spans>},         {"text", core_function<text>},
+      {"trace", core_function<trace_plan>},    {nullptr, nullptr}};
   new_type<PlanBox>(L, kPlanType, kMethods);
   open_run(L);
   static constexpr luaL_Reg kFunctions[] = {{"plan", core_function<make>},

@@ -265,7 +265,7 @@ int trace_plan(lua_State* L) {
   const Plan& plan = *box.plan;
   luaL_checktype(L, 2, LUA_TTABLE);
   const Host::EngineCall in_engine(Host::of(L));
-  const RunResult simulated = run(plan, "simulate", {});
+  const RunResult simulated = run(plan, "simulate", {.keep_links = true});
   std::vector<LabelledTimeline> all = {{"simulated", &simulated.timelines.front()}};
   lua_getfield(L, 2, "result");
   if (lua_istable(L, -1)) {

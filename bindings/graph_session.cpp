@@ -62,6 +62,8 @@ nlohmann::json cluster_table(const Cluster& c) {
           {"devices_per_node", c.devices_per_node},
           {"devices", c.num_devices()},
           {"nics_per_node", c.nics_per_node},
+          {"share", share_name(c.share)},
+          {"sharing_efficiency", c.sharing_efficiency},
           {"intra", link_table(c.intra)},
           {"nic", link_table(c.nic)}};
 }

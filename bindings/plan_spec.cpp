@@ -111,8 +111,10 @@ std::shared_ptr<const ProfileCost> profile_of(lua_State* L, const Fields& cost,
   const int64_t steps = cost.integer("rehearse", 0);
   if (steps > 0) {
     PlanSpec plain = rehearsal_spec(spec, emulated);
-    plain.cost = cost_on(emulated ? &plain.cluster : nullptr, plain.work);
+    const auto alone = cost_on(emulated ? &plain.cluster : nullptr, plain.work);
+    plain.cost = alone;
     RehearsalOptions rehearsal = {.steps = steps, .emulated = emulated};
+    rehearsal.time_again = [&](const Graph& graph, OpId op) { alone->time_again(graph, op); };
     if (box.gate) rehearsal.gate = rank_gates(Host::of(L), box.gate);
     profile->set_in_step(rehearsed(plain, rehearsal, *cache, profile_key(options)));
   }
@@ -152,6 +154,7 @@ ModelSpec model_of(const Fields& model) {
   m.ffn = model.integer("ffn", 0);
   m.batch_per_device = model.integer("batch_per_device");
   m.experts = model.integer("experts");
+  m.ep = model.integer("ep", 0);
   m.moe_every = model.integer("moe_every", m.moe_every);
   m.gate = model.text("gate");
   m.k = model.integer("k", 1);
@@ -178,6 +181,8 @@ Cluster cluster_of(const Fields& cluster) {
   c.nics_per_node = cluster.integer("nics_per_node", 1);
   c.a2a_base_ns = from_us(cluster.number("a2a_base_us", 0));
   c.a2a_per_peer_ns = from_us(cluster.number("a2a_per_peer_us", 0));
+  if (cluster.has("share")) c.share = share_named(cluster.text("share"));
+  c.sharing_efficiency = cluster.number("sharing_efficiency", c.sharing_efficiency);
   return c;
 }
 

@@ -87,7 +87,8 @@ std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
   Pipeline pipeline(spec.model, spec.cluster, *spec.cost, system.stages);
   Graph graph = build_forward(spec.model, spec.gate, spec.num_ranks);
   graph = pipeline.transform(std::move(graph), StageKind::kForward);
-  add_backward_and_update(graph, spec.optimizer, system.sync);
+  add_backward_and_update(graph, spec.optimizer, system.sync,
+                          spec.model.resident_group(spec.num_ranks));
   graph = pipeline.transform(std::move(graph), StageKind::kStep);
   Schedule schedule = first_schedule(graph, system.reduce_on_own_lane);
   schedule.log = pipeline.log();

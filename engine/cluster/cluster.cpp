@@ -1,6 +1,8 @@
 #include "engine/cluster/cluster.h"
 
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
@@ -10,6 +12,13 @@ namespace {
 
 /// Devices beyond this are a typing error; a matrix of them would not fit into memory.
 constexpr int64_t kMaxDevices = 1 << 20;
+
+constexpr std::pair<Share, const char*> kShares[] = {
+    {Share::kPerFlow, "per_flow"},
+    {Share::kPerChannel, "per_channel"},
+    {Share::kPerCollective, "per_collective"},
+    {Share::kStrictPriority, "strict_priority"},
+};
 
 void check_count(const char* field, int64_t value) {
   if (value < 1 || value > kMaxDevices) {
@@ -35,13 +44,20 @@ void check_link(const std::string& field, const LinkSpec& link, bool needed) {
 
 }  // namespace
 
+const char* share_name(Share share) {
+  for (const auto& [known, name] : kShares) {
+    if (known == share) return name;
+  }
+  return "";
+}
+
 Share share_named(const std::string& name) {
-  if (name == "per_flow") return Share::kPerFlow;
-  if (name == "per_channel") return Share::kPerChannel;
-  if (name == "per_collective") return Share::kPerCollective;
-  if (name == "strict_priority") return Share::kStrictPriority;
-  throw UserError(unknown_name("sharing rule", name,
-                               {"per_flow", "per_channel", "per_collective", "strict_priority"}));
+  for (const auto& [share, share_name] : kShares) {
+    if (name == share_name) return share;
+  }
+  std::vector<std::string> names;
+  for (const auto& [share, share_name] : kShares) names.push_back(share_name);
+  throw UserError(unknown_name("sharing rule", name, names));
 }
 
 void check(const Cluster& cluster) {

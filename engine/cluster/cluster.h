@@ -31,6 +31,7 @@ struct LinkSpec {
 ///                    that collectives share a link evenly however they are cut
 ///   kStrictPriority  1 within a priority; lower priorities get what higher ones leave
 enum class Share { kPerFlow, kPerChannel, kPerCollective, kStrictPriority };
+const char* share_name(Share share);
 /// Throws UserError with the nearest name.
 Share share_named(const std::string& name);
 

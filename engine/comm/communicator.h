@@ -1,6 +1,7 @@
-// Communicator: the collectives of one rank on one comm lane. Calls of all members must come in the
-// same order; a call returns when this member's result is complete. A member that never comes is
-// named by the watchdog: RunError "rank 1: all_to_all b1.moe.a2a_1: rank 0 did not arrive in 30 s".
+// Communicator: the collectives of one rank on one comm lane, among all ranks or those of a group.
+// Calls of all members must come in the same order; a call returns when this member's result is
+// complete. A member that never comes is named by the watchdog: RunError "rank 1: all_to_all
+// b1.moe.a2a_1: rank 0 did not arrive in 30 s"; ranks in errors are always those of the world.
 // Sums run in rank order for each element.
 #pragma once
 
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/group.h"
 #include "engine/base/units.h"
 
 namespace moe {
@@ -33,8 +35,14 @@ struct Pieces {
 class Communicator {
  public:
   virtual ~Communicator() = default;
+  /// This rank's number among the members, 0 to size() - 1.
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
+
+  /// The communicator of the group that this rank is in, on the same lane; *this where all ranks
+  /// are one group. It lives as long as this one and takes over posted_at(). Called by the lane's
+  /// thread; needs nobody else. Requires: this is the communicator of all ranks.
+  Communicator& group(const Group& group);
 
   /// `what` names the op in errors.
   virtual CommTimes all_to_all(const std::string& what, const void* send, void* receive,
@@ -55,6 +63,9 @@ class Communicator {
   Nanoseconds take_post();
 
  private:
+  /// A resolved group of fewer than all.
+  virtual Communicator& subgroup(const Group& group) = 0;
+
   Nanoseconds posted_at_ = 0;
 };
 

@@ -4,11 +4,21 @@
 #include <time.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "engine/base/errors.h"
 #include "engine/network/closed_form.h"
 
 namespace moe {
+
+struct EmulatedWire::Channel {
+  uint64_t turn = 0;
+  size_t op = 0;  // the wire's number
+  Nanoseconds begin = 0;
+  Nanoseconds end = 0;  // until it is over: with nothing beside it
+  bool over = true;
+};
+
 namespace {
 
 // clock_nanosleep with a timer slack of 1 ns wakes 20 to 45 us late. What is spun beyond that is
@@ -17,8 +27,15 @@ constexpr Nanoseconds kSpin = 40'000;
 
 class EmulatedLink final : public Communicator {
  public:
-  EmulatedLink(Communicator& inner, const Cluster& link)
-      : inner_(inner), link_(link), bytes_(static_cast<size_t>(inner.size() * inner.size())) {
+  /// inner: of a group of the link's devices, resolved; rank: this one's among all.
+  EmulatedLink(Communicator& inner, EmulatedWire& wire, int64_t lane, int64_t rank,
+               const Group& group)
+      : inner_(inner),
+        wire_(wire),
+        lane_(lane),
+        rank_(rank),
+        group_(group),
+        channel_(wire.channel(lane, group, group.member(rank, 0))) {
     const size_t n = static_cast<size_t>(inner.size());
     row_.resize(n);
     matrix_.resize(n * n);
@@ -39,7 +56,7 @@ class EmulatedLink final : public Communicator {
     inner_.posted_at(take_post());
     const CommTimes moved = inner_.all_to_all(what, send, receive, pieces);
     exchange_sizes(what, pieces);
-    return hold(moved, all_to_all_v_ns(link_, bytes_));
+    return hold("all_to_all " + what, moved, NetworkOp{AllToAll{.bytes = bytes()}, group_});
   }
   CommTimes all_reduce(const std::string& what, const float* in, float* out, int64_t n) override {
     return reduce(what, in, out, n);
@@ -48,9 +65,10 @@ class EmulatedLink final : public Communicator {
     return reduce(what, in, out, n);
   }
   CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) override {
+    MOE_CHECK(size() == wire_.link().num_devices(), "a broadcast in a group of {}", size());
     inner_.posted_at(take_post());
-    return hold(inner_.broadcast(what, data, bytes, root),
-                broadcast_ns(link_, static_cast<double>(bytes)));
+    return hold("broadcast " + what, inner_.broadcast(what, data, bytes, root),
+                broadcast_ns(wire_.link(), static_cast<double>(bytes)));
   }
   /// A barrier carries no bytes and holds no wire.
   CommTimes barrier(const std::string& what) override {
@@ -62,11 +80,24 @@ class EmulatedLink final : public Communicator {
   template <class T>
   CommTimes reduce(const std::string& what, const T* in, T* out, int64_t n) {
     inner_.posted_at(take_post());
-    return hold(inner_.all_reduce(what, in, out, n),
-                all_reduce_ns(link_, static_cast<double>(n) * sizeof(T)));
+    const CommTimes moved = inner_.all_reduce(what, in, out, n);
+    const double bytes = static_cast<double>(n) * sizeof(T);
+    if (size() == wire_.link().num_devices()) {
+      return hold("all_reduce " + what, moved, NetworkOp{AllReduce{.bytes = bytes}});
+    }
+    return hold("all_reduce " + what, moved, all_reduce_ns(wire_.link(), bytes, 0, group_));
   }
 
-  /// bytes_: what every rank sends to every other.
+  Communicator& subgroup(const Group& group) override {
+    for (const auto& made : subgroups_) {
+      if (made->group_ == group) return *made;
+    }
+    subgroups_.push_back(
+        std::make_unique<EmulatedLink>(inner_.group(group), wire_, lane_, rank_, group));
+    return *subgroups_.back();
+  }
+
+  /// matrix_: what every member sends to every other.
   void exchange_sizes(const std::string& what, const Pieces& pieces) {
     for (size_t peer = 0; peer < row_.size(); ++peer) {
       const auto first = pieces.send_bytes.begin() + static_cast<int64_t>(peer) * pieces.groups;
@@ -74,39 +105,155 @@ class EmulatedLink final : public Communicator {
       std::for_each(first, first + pieces.groups, [&](Bytes b) { row_[peer] += b; });
     }
     inner_.all_to_all(what + " (sizes)", row_.data(), matrix_.data(), exchange_);
-    std::copy(matrix_.begin(), matrix_.end(), bytes_.begin());
   }
 
-  /// The one place that says when a transfer is over: the wire takes it up when its last member has
-  /// posted and this lane's wire is free, and carries it as if no other lane had traffic. All
-  /// members come to the same begin and end, whenever their threads woke.
-  CommTimes hold(const CommTimes& moved, Nanoseconds alone_ns) {
-    const Nanoseconds begin = std::max(moved.begin, wire_free_);
-    wire_free_ = begin + alone_ns;
-    wait_until_ns(wire_free_);
-    return {moved.post, begin, wire_free_};
+  /// [N, N]: matrix_ among all devices of the link.
+  std::vector<double> bytes() const {
+    const int64_t all = wire_.link().num_devices(), n = size();
+    std::vector<double> bytes(static_cast<size_t>(all * all));
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        bytes[static_cast<size_t>(group_.member(rank_, i) * all + group_.member(rank_, j))] =
+            static_cast<double>(matrix_[static_cast<size_t>(i * n + j)]);
+      }
+    }
+    return bytes;
+  }
+
+  /// All members come to the same begin and end, whenever their threads woke.
+  /// transfer: a NetworkOp, or a length that nothing else on the wire changes.
+  template <class T>
+  CommTimes hold(const std::string& what, const CommTimes& moved, const T& transfer) {
+    try {
+      const EmulatedWire::Times times = wire_.carry(channel_, ++turn_, transfer, moved.begin);
+      return {moved.post, times.begin, times.end};
+    } catch (const EmulatedWire::Stopped& stopped) {
+      throw run_error("rank {}: {}: stopped: {}", rank_, what, stopped.reason);
+    }
   }
 
   Communicator& inner_;
-  const Cluster link_;
-  Nanoseconds wire_free_ = 0;
-  Pieces exchange_;            // every rank's row to every rank
-  std::vector<Bytes> row_;     // [N] from this rank
-  std::vector<Bytes> matrix_;  // [N, N]
-  std::vector<double> bytes_;  // matrix_
+  EmulatedWire& wire_;
+  const int64_t lane_, rank_;
+  const Group group_;
+  EmulatedWire::Channel& channel_;
+  uint64_t turn_ = 0;          // transfers so far
+  Pieces exchange_;            // every member's row to every member
+  std::vector<Bytes> row_;     // [n] from this rank
+  std::vector<Bytes> matrix_;  // [n, n] of the group
+  std::vector<std::unique_ptr<EmulatedLink>> subgroups_;
 };
+
+/// This thread's sleeps end on time; where the system refuses, they only end later.
+void sleep_precisely() {
+  thread_local const int slack_set = prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+  static_cast<void>(slack_set);
+}
 
 }  // namespace
 
-std::unique_ptr<Communicator> emulate_link(Communicator& inner, const Cluster& link) {
-  MOE_CHECK(link.num_devices() == inner.size(), "a link of {} devices for {} ranks",
-            link.num_devices(), inner.size());
-  return std::make_unique<EmulatedLink>(inner, link);
+EmulatedWire::EmulatedWire(const Cluster& link, bool keep_use)
+    : link_(link), wire_(link_, network_options(link_, keep_use), false) {}
+
+EmulatedWire::~EmulatedWire() = default;
+
+EmulatedWire::Channel& EmulatedWire::channel(int64_t lane, const Group& group, int64_t first) {
+  const Lock lock(mutex_);
+  std::unique_ptr<Channel>& channel = channels_[{lane, group.size, group.stride, first}];
+  if (!channel) channel = std::make_unique<Channel>();
+  return *channel;
+}
+
+void EmulatedWire::abort(const std::string& reason) {
+  const Lock lock(mutex_);
+  if (!stopped_) reason_ = reason;
+  stopped_ = true;
+  stop_.notify_all();
+}
+
+std::vector<LinkUse> EmulatedWire::take_use(Nanoseconds since) {
+  const Lock lock(mutex_);
+  std::vector<LinkUse> all = wire_.take_use();
+  const auto offset = static_cast<double>(origin_ - since);
+  for (LinkUse& use : all) {
+    use.begin_ns += offset;
+    use.end_ns += offset;
+  }
+  return all;
+}
+
+void EmulatedWire::begin(Channel& channel, uint64_t turn, Nanoseconds length,
+                         Nanoseconds earliest) {
+  MOE_CHECK(channel.over, "transfer {} of a lane while {} is on the wire", turn, channel.turn);
+  channel.turn = turn;
+  channel.begin = std::max(earliest, channel.end);
+  channel.end = channel.begin + length;
+}
+
+void EmulatedWire::enter(Channel& channel, uint64_t turn, const NetworkOp& op, Nanoseconds post) {
+  begin(channel, turn, alone_ns(link_, op), std::max(post - origin_, wire_.now()));
+  channel.op = wire_.begin(op, static_cast<double>(channel.begin));
+  channel.over = false;
+  on_wire_[channel.op] = &channel;
+}
+
+/// As far as the channel's transfer needs, and the clock allows.
+void EmulatedWire::go_on(const Channel& channel) {
+  while (!channel.over && wire_.next_ns() <= clock()) {
+    wire_.advance(wire_.next_ns(), ended_);
+    for (const Done& done : ended_) {
+      Channel& its = *on_wire_.at(done.op);
+      its.end = done.times.end_ns;
+      its.over = true;
+      on_wire_.erase(done.op);
+    }
+    ended_.clear();
+  }
+}
+
+void EmulatedWire::wait(Lock& lock, Nanoseconds until, bool spin) {
+  const std::chrono::steady_clock::time_point wake(
+      std::chrono::nanoseconds(origin_ + until - (spin ? kSpin : 0)));
+  if (stop_.wait_until(lock, wake, [&] { return stopped_; }) || !spin) return;
+  lock.unlock();
+  while (clock() < until) __builtin_ia32_pause();
+  lock.lock();
+}
+
+EmulatedWire::Times EmulatedWire::carry(Channel& channel, uint64_t turn, const NetworkOp& op,
+                                        Nanoseconds post) {
+  sleep_precisely();
+  Lock lock(mutex_);
+  if (channel.turn < turn && !stopped_) enter(channel, turn, op, post);
+  const Nanoseconds begin = channel.begin;
+  while (!stopped_) {
+    if (clock() >= channel.end) go_on(channel);
+    if (channel.over) return {origin_ + begin, origin_ + channel.end};
+    // Nothing on the wire makes it end sooner than alone.
+    wait(lock, std::max(wire_.next_ns(), channel.end), wire_.may_end_next(channel.op));
+  }
+  throw Stopped{reason_};
+}
+
+EmulatedWire::Times EmulatedWire::carry(Channel& channel, uint64_t turn, Nanoseconds length,
+                                        Nanoseconds post) {
+  sleep_precisely();
+  Lock lock(mutex_);
+  if (channel.turn < turn) begin(channel, turn, length, post - origin_);
+  const Nanoseconds begin = channel.begin;
+  while (!stopped_ && clock() < channel.end) wait(lock, channel.end, true);
+  if (stopped_) throw Stopped{reason_};
+  return {origin_ + begin, origin_ + channel.end};
+}
+
+std::unique_ptr<Communicator> emulate_link(Communicator& inner, EmulatedWire& wire, int64_t lane) {
+  MOE_CHECK(wire.link().num_devices() == inner.size(), "a link of {} devices for {} ranks",
+            wire.link().num_devices(), inner.size());
+  return std::make_unique<EmulatedLink>(inner, wire, lane, inner.rank(), Group{inner.size()});
 }
 
 void wait_until_ns(Nanoseconds until) {
-  thread_local const int slack_set = prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
-  static_cast<void>(slack_set);  // where the system refuses, sleeps only end later
+  sleep_precisely();
   const Nanoseconds wake = until - kSpin;
   if (clock_ns() < wake) {
     const timespec at{static_cast<time_t>(wake / 1'000'000'000),

@@ -1,21 +1,90 @@
-// The emulated link: wraps a Communicator. Bytes really move; a transfer also lasts at least as
-// long as the link's law says (network/closed_form.h), counted from the time when its last member
-// posted, not from when a thread wakes. The law's time is waited for by sleeping, then briefly
-// spinning, so that the core is left to compute.
+// The emulated link: wraps the Communicators of a world. Bytes really move; a transfer also lasts
+// at least as long as the link's law says, counted from the time when its last member posted, not
+// from when a thread wakes. Transfers that overlap on different lanes share the links by the law of
+// network/, on one wire. Its times are waited for by sleeping, then briefly spinning, so that the
+// core is left to compute.
 #pragma once
 
+#include <array>
+#include <condition_variable>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
 
 #include "engine/cluster/cluster.h"
 #include "engine/comm/communicator.h"
+#include "engine/network/wire.h"
 
 namespace moe {
 
-/// Requires: link.num_devices() == inner.size(). Keeps a reference to inner.
+/// The one wire that all ranks and lanes of a world share, by the cluster's rule. It moves on when
+/// somebody looks, and only as far as that one has to know, so that a transfer whose thread is late
+/// still begins when it was posted unless another has ended since. Safe for many threads.
+class EmulatedWire {
+ public:
+  /// The transfers of one lane in one group, one after the other.
+  struct Channel;
+
+  /// keep_use: for take_use().
+  explicit EmulatedWire(const Cluster& link, bool keep_use = false);
+  ~EmulatedWire();
+
+  /// The group by its first rank. Lives as long as the wire.
+  Channel& channel(int64_t lane, const Group& group, int64_t first);
+  /// Returns when transfer `turn` (from 1) of the channel is over. Called by each of its members
+  /// with the same op; `post` is when the last of them posted. The first to call has it begin: at
+  /// its post, or when the channel's last transfer ended, or when any other did of which the wire
+  /// knows. Returns when it began and ended. Throws Stopped after abort().
+  struct Stopped {
+    std::string reason;
+  };
+  struct Times {
+    Nanoseconds begin, end;
+  };
+  Times carry(Channel& channel, uint64_t turn, const NetworkOp& op, Nanoseconds post);
+  /// The same for a transfer that shares with nobody and lasts so long.
+  Times carry(Channel& channel, uint64_t turn, Nanoseconds length, Nanoseconds post);
+  /// Wakes all who wait, and lets nobody wait any more.
+  void abort(const std::string& reason);
+
+  const Cluster& link() const { return link_; }
+  /// Names and rates of links.
+  const Wire& wire() const { return wire_; }
+  /// Wire::take_use() with times from `since` on the run's clock.
+  std::vector<LinkUse> take_use(Nanoseconds since);
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  void begin(Channel& channel, uint64_t turn, Nanoseconds length, Nanoseconds earliest);
+  void enter(Channel& channel, uint64_t turn, const NetworkOp& op, Nanoseconds post);
+  void go_on(const Channel& channel);
+  void wait(Lock& lock, Nanoseconds until, bool spin);
+  /// The wire's clock.
+  Nanoseconds clock() const { return clock_ns() - origin_; }
+
+  const Cluster link_;
+  const Nanoseconds origin_ = clock_ns();
+  std::mutex mutex_;
+  std::condition_variable stop_;
+  Wire wire_;
+  bool stopped_ = false;
+  std::string reason_;
+  /// By lane, size and stride of the group, and its first rank.
+  std::map<std::array<int64_t, 4>, std::unique_ptr<Channel>> channels_;
+  std::map<size_t, Channel*> on_wire_;  // by the wire's number
+  std::vector<Done> ended_;             // scratch
+};
+
+/// Requires: wire.link().num_devices() == inner.size(). Keeps references to both. All ranks of a
+/// lane give the same number.
 /// An all-to-all whose sizes differ by rank takes the time of its byte matrix; the members exchange
-/// their sizes as part of the call. Transfers of one world that overlap on different lanes are each
-/// charged alone; the contention law takes their place later.
-std::unique_ptr<Communicator> emulate_link(Communicator& inner, const Cluster& link);
+/// their sizes as part of the call. A group's all-to-all shares links as a collective of its own; its
+/// all-reduce takes what it does when all groups do the same at once, and shares with nobody. A
+/// broadcast is charged as if no other lane had traffic, a barrier nothing. After wire.abort() calls
+/// throw RunError with its reason.
+std::unique_ptr<Communicator> emulate_link(Communicator& inner, EmulatedWire& wire, int64_t lane);
 
 /// Sleeps until clock_ns() >= until; the last part is spun. Never returns early.
 void wait_until_ns(Nanoseconds until);

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <optional>
+#include <utility>
 
 #include "engine/base/errors.h"
 #include "engine/comm/communicator.h"
@@ -20,6 +22,14 @@ Nanoseconds Communicator::take_post() {
   return at > 0 ? std::min(at, now) : now;
 }
 
+Communicator& Communicator::group(const Group& group) {
+  const Group resolved = resolve(group, size(), "communicator");
+  if (resolved.size == size()) return *this;
+  Communicator& members = subgroup(resolved);
+  members.posted_at_ = std::exchange(posted_at_, 0);
+  return members;
+}
+
 namespace {
 
 void check_pieces(const Pieces& pieces, int64_t num_ranks) {
@@ -33,28 +43,40 @@ void check_pieces(const Pieces& pieces, int64_t num_ranks) {
 
 struct InProcessWorld::Impl {
   class Member;
+  /// Where a group meets on a lane.
+  struct Room {
+    Room(int64_t lane, const Members& members, double timeout_s)
+        : lane(lane), meeting(members, timeout_s) {}
+    const int64_t lane;
+    Meeting meeting;
+  };
 
   Impl(int64_t num_ranks, int64_t num_lanes, double timeout_s);
-  CommTimes call(int64_t rank, int64_t lane, const Request& request);
+  /// The room of these members on the lane, made where there is none yet.
+  Room& room(int64_t lane, const Members& members);
+  CommTimes call(Room& room, int64_t number, const Request& request);
   void abort(const std::string& reason);
   std::string whereabouts(int64_t rank);
 
   const int64_t num_ranks;
-  std::deque<Meeting> lanes;
+  const double timeout_s;
   std::vector<std::unique_ptr<Member>> members;  // [lane * num_ranks + rank]
+  std::mutex mutex;                              // of what follows
+  std::deque<Room> rooms;
+  std::optional<std::string> aborted;  // the first reason; a new room is then failed too
 };
 
-/// The view of one rank on one lane.
+/// The view of one rank on one lane, as member `number` of a room.
 class InProcessWorld::Impl::Member final : public Communicator {
  public:
-  Member(Impl& world, int64_t rank, int64_t lane) : world_(world), rank_(rank), lane_(lane) {}
+  Member(Impl& world, Room& room, int64_t number) : world_(world), room_(room), number_(number) {}
 
-  int64_t rank() const override { return rank_; }
-  int64_t size() const override { return world_.num_ranks; }
+  int64_t rank() const override { return number_; }
+  int64_t size() const override { return room_.meeting.members().size; }
 
   CommTimes all_to_all(const std::string& what, const void* send, void* receive,
                        const Pieces& pieces) override {
-    check_pieces(pieces, world_.num_ranks);
+    check_pieces(pieces, size());
     return call({CallKind::kAllToAll, what, send, receive, 0, 0, &pieces});
   }
   CommTimes all_reduce(const std::string& what, const float* in, float* out, int64_t n) override {
@@ -64,37 +86,61 @@ class InProcessWorld::Impl::Member final : public Communicator {
     return call({CallKind::kAllReduceF64, what, in, out, n});
   }
   CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) override {
-    MOE_CHECK(root >= 0 && root < world_.num_ranks, "root {}", root);
+    MOE_CHECK(root >= 0 && root < size(), "root {}", root);
     return call({CallKind::kBroadcast, what, data, data, bytes, root});
   }
   CommTimes barrier(const std::string& what) override { return call({CallKind::kBarrier, what}); }
 
  private:
+  Communicator& subgroup(const Group& group) override {
+    MOE_CHECK(size() == world_.num_ranks, "a group of a group of {}", size());
+    const Members who = {group.size, group.member(number_, 0), group.stride};
+    for (const auto& made : subgroups_) {
+      if (made->room_.meeting.members() == who) return *made;
+    }
+    subgroups_.push_back(
+        std::make_unique<Member>(world_, world_.room(room_.lane, who), group.place(number_)));
+    return *subgroups_.back();
+  }
+
   CommTimes call(Request request) {
     request.post = take_post();
-    return world_.call(rank_, lane_, request);
+    return world_.call(room_, number_, request);
   }
 
   Impl& world_;
-  const int64_t rank_, lane_;
+  Room& room_;
+  const int64_t number_;
+  std::vector<std::unique_ptr<Member>> subgroups_;
 };
 
 InProcessWorld::Impl::Impl(int64_t num_ranks, int64_t num_lanes, double timeout_s)
-    : num_ranks(num_ranks) {
+    : num_ranks(num_ranks), timeout_s(timeout_s) {
   for (int64_t lane = 0; lane < num_lanes; ++lane) {
-    lanes.emplace_back(num_ranks, timeout_s);
+    Room& all = room(lane, {num_ranks});
     for (int64_t r = 0; r < num_ranks; ++r) {
-      members.push_back(std::make_unique<Member>(*this, r, lane));
+      members.push_back(std::make_unique<Member>(*this, all, r));
     }
   }
 }
 
-CommTimes InProcessWorld::Impl::call(int64_t rank, int64_t lane, const Request& request) {
+InProcessWorld::Impl::Room& InProcessWorld::Impl::room(int64_t lane, const Members& who) {
+  const std::lock_guard lock(mutex);
+  for (Room& room : rooms) {
+    if (room.lane == lane && room.meeting.members() == who) return room;
+  }
+  Room& made = rooms.emplace_back(lane, who, timeout_s);
+  if (aborted) made.meeting.fail(*aborted);
+  return made;
+}
+
+CommTimes InProcessWorld::Impl::call(Room& room, int64_t number, const Request& request) {
   try {
-    return lanes[static_cast<size_t>(lane)].join(rank, request);
+    return room.meeting.join(number, request);
   } catch (const Meeting::Failure& failure) {
     if (!failure.found_here) {
-      throw run_error("rank {}: {}: stopped: {}", rank, describe(request), failure.reason);
+      throw run_error("rank {}: {}: stopped: {}", room.meeting.members().rank(number),
+                      describe(request), failure.reason);
     }
     std::string reason = failure.reason;
     for (const int64_t r : failure.missing) reason += fmt::format("; {}", whereabouts(r));
@@ -104,7 +150,9 @@ CommTimes InProcessWorld::Impl::call(int64_t rank, int64_t lane, const Request& 
 }
 
 void InProcessWorld::Impl::abort(const std::string& reason) {
-  for (Meeting& lane : lanes) lane.fail(reason);
+  const std::lock_guard lock(mutex);
+  if (!aborted) aborted = reason;
+  for (Room& room : rooms) room.meeting.fail(reason);
 }
 
 std::string InProcessWorld::Impl::whereabouts(int64_t rank) {
@@ -113,14 +161,18 @@ std::string InProcessWorld::Impl::whereabouts(int64_t rank) {
   std::string waits;
   Meeting::Presence last;
   int64_t last_lane = 0;
-  for (size_t lane = 0; lane < lanes.size(); ++lane) {
-    const Meeting::Presence p = lanes[lane].presence(rank);
+  const std::lock_guard lock(mutex);
+  for (Room& room : rooms) {
+    const Members& who = room.meeting.members();
+    const int64_t number = (rank - who.first) / who.stride;
+    if (rank < who.first || number >= who.size || who.rank(number) != rank) continue;
+    const Meeting::Presence p = room.meeting.presence(number);
     if (p.inside) {
       waits += fmt::format("{}in {} on lane {} for {:.3g} s", waits.empty() ? "" : " and ", p.what,
-                           lane, seconds(p.since));
+                           room.lane, seconds(p.since));
     } else if (p.since > last.since) {
       last = p;
-      last_lane = static_cast<int64_t>(lane);
+      last_lane = room.lane;
     }
   }
   if (!waits.empty()) return fmt::format("rank {} is {}", rank, waits);

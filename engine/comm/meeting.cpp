@@ -33,24 +33,25 @@ bool spin_until(const std::atomic<uint64_t>& turns, uint64_t turn, Nanoseconds l
 
 }  // namespace
 
-Meeting::Meeting(int64_t num_ranks, double timeout_s)
-    : timeout_s_(std::min(timeout_s, kLongestTimeout)),
-      requests_(index(num_ranks)),
-      members_(index(num_ranks)),
-      transfer_(num_ranks) {}
+Meeting::Meeting(const Members& members, double timeout_s)
+    : who_(members),
+      timeout_s_(std::min(timeout_s, kLongestTimeout)),
+      requests_(index(members.size)),
+      members_(index(members.size)),
+      transfer_(members) {}
 
-CommTimes Meeting::join(int64_t rank, const Request& request) {
+CommTimes Meeting::join(int64_t member, const Request& request) {
   Lock lock(mutex_);
   const uint64_t turn = opened_.load(std::memory_order_relaxed) + 1;
-  enter(rank, request);
+  enter(member, request);
   if (num_arrived_ == members_.size()) {
     open();
     lock.unlock();
     if (transfer_.empty() || transfer_.bytes() > kAloneBytes) changed_.notify_all();
   } else {
-    await_open(lock, rank, turn);
+    await_open(lock, member, turn);
   }
-  if (transfer_.work(rank)) {
+  if (transfer_.work(member)) {
     lock.lock();
     done_.store(turn, std::memory_order_release);
     lock.unlock();
@@ -58,20 +59,21 @@ CommTimes Meeting::join(int64_t rank, const Request& request) {
   }
   await_done(turn);
   const Nanoseconds end = clock_ns();
-  members_[index(rank)].left.store(end, std::memory_order_relaxed);
+  members_[index(member)].left.store(end, std::memory_order_relaxed);
   return {request.post, begin_, end};
 }
 
-void Meeting::enter(int64_t rank, const Request& request) {
+void Meeting::enter(int64_t member, const Request& request) {
   if (failed_) throw Failure{reason_, false, {}};
   for (size_t other = 0; other < members_.size(); ++other) {
     if (!members_[other].arrived) continue;
-    const std::string why = mismatch(rank, request, static_cast<int64_t>(other), requests_[other]);
+    const std::string why = mismatch(who_.rank(member), request,
+                                     who_.rank(static_cast<int64_t>(other)), requests_[other]);
     if (!why.empty()) fail_here(why);
     break;  // those who are here agree with each other
   }
-  Member& me = members_[index(rank)];
-  requests_[index(rank)] = request;
+  Member& me = members_[index(member)];
+  requests_[index(member)] = request;
   me.arrived = true;
   me.came = clock_ns();
   me.left.store(0, std::memory_order_relaxed);
@@ -93,7 +95,7 @@ void Meeting::open() {
   opened_.store(turn, std::memory_order_release);
 }
 
-void Meeting::await_open(Lock& lock, int64_t rank, uint64_t turn) {
+void Meeting::await_open(Lock& lock, int64_t member, uint64_t turn) {
   lock.unlock();
   if (spin_until(opened_, turn, kArrivalSpin)) return;
   lock.lock();
@@ -102,7 +104,7 @@ void Meeting::await_open(Lock& lock, int64_t rank, uint64_t turn) {
   const auto is_open = [&] { return opened_.load(std::memory_order_acquire) >= turn; };
   const bool in_time = changed_.wait_until(lock, deadline, [&] { return is_open() || failed_; });
   if (!is_open()) {
-    if (!in_time) time_out(rank);
+    if (!in_time) time_out(member);
     throw Failure{reason_, false, {}};
   }
   lock.unlock();
@@ -121,13 +123,13 @@ void Meeting::fail_here(const std::string& reason, std::vector<int64_t> missing)
   throw Failure{reason, true, std::move(missing)};
 }
 
-void Meeting::time_out(int64_t rank) {
+void Meeting::time_out(int64_t member) {
   std::vector<int64_t> missing;
   for (size_t r = 0; r < members_.size(); ++r) {
-    if (!members_[r].arrived) missing.push_back(static_cast<int64_t>(r));
+    if (!members_[r].arrived) missing.push_back(who_.rank(static_cast<int64_t>(r)));
   }
-  fail_here(fmt::format("rank {}: {}: rank{} {} did not arrive in {} s", rank,
-                        describe(requests_[index(rank)]), missing.size() == 1 ? "" : "s",
+  fail_here(fmt::format("rank {}: {}: rank{} {} did not arrive in {} s", who_.rank(member),
+                        describe(requests_[index(member)]), missing.size() == 1 ? "" : "s",
                         fmt::join(missing, ", "), timeout_s_),
             missing);
 }
@@ -141,12 +143,12 @@ void Meeting::fail(const std::string& reason) {
   changed_.notify_all();
 }
 
-Meeting::Presence Meeting::presence(int64_t rank) {
+Meeting::Presence Meeting::presence(int64_t member) {
   const Lock lock(mutex_);
-  const Member& m = members_[index(rank)];
+  const Member& m = members_[index(member)];
   if (m.came == 0) return {};
   const Nanoseconds left = m.left.load(std::memory_order_relaxed);
-  return {describe(requests_[index(rank)]), left == 0, left == 0 ? m.came : left};
+  return {describe(requests_[index(member)]), left == 0, left == 0 ? m.came : left};
 }
 
 }  // namespace moe

@@ -1,4 +1,4 @@
-// The meeting place of one lane: every member arrives with a request, the last one opens the
+// The meeting place of a group on one lane: every member arrives with a request, the last one opens the
 // transfer, whoever is awake works on it, and all leave when it is done. Waits spin for a moment (a
 // peer that runs comes within microseconds) and then sleep on a condition variable, so that the
 // core is left to compute.
@@ -22,21 +22,22 @@ class Meeting {
   struct Failure {
     std::string reason;
     bool found_here;               // false: fail() or another member ended the wait
-    std::vector<int64_t> missing;  // found here by the watchdog: who did not arrive
+    std::vector<int64_t> missing;  // found here by the watchdog: the ranks that did not arrive
   };
-  /// What a rank does on this lane, or did last.
+  /// What a member does here, or did last.
   struct Presence {
     std::string what;  // "" when it never called
     bool inside = false;
     Nanoseconds since = 0;  // when it arrived or left
   };
 
-  Meeting(int64_t num_ranks, double timeout_s);
+  Meeting(const Members& members, double timeout_s);
 
-  /// Throws Failure. Requires: one call at a time for each rank; request.pieces fits num_ranks.
-  CommTimes join(int64_t rank, const Request& request);
+  const Members& members() const { return who_; }
+  /// Throws Failure. Requires: one call at a time for each member; request.pieces fits their number.
+  CommTimes join(int64_t member, const Request& request);
   void fail(const std::string& reason);
-  Presence presence(int64_t rank);
+  Presence presence(int64_t member);
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -46,13 +47,14 @@ class Meeting {
     std::atomic<Nanoseconds> left{0};  // 0 while inside
   };
 
-  void enter(int64_t rank, const Request& request);
+  void enter(int64_t member, const Request& request);
   void open();
-  void await_open(Lock& lock, int64_t rank, uint64_t turn);
+  void await_open(Lock& lock, int64_t member, uint64_t turn);
   void await_done(uint64_t turn);
   [[noreturn]] void fail_here(const std::string& reason, std::vector<int64_t> missing = {});
-  [[noreturn]] void time_out(int64_t rank);
+  [[noreturn]] void time_out(int64_t member);
 
+  const Members who_;
   const double timeout_s_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -86,8 +86,7 @@ void Transfer::prepare(std::span<const Request> requests) {
   jobs_.clear();
   bytes_ = 0;
   const Request& first = requests[0];
-  const int64_t num_ranks = static_cast<int64_t>(requests.size());
-  for (int64_t r = 0; r < num_ranks; ++r) {
+  for (int64_t r = 0; r < members_.size; ++r) {
     Queue& queue = queues_[index(r)];
     queue.next.store(jobs_.size(), std::memory_order_relaxed);
     if (first.kind == CallKind::kAllToAll) {
@@ -111,18 +110,18 @@ void Transfer::add_copy(void* to, const void* from, Bytes bytes) {
   bytes_ += bytes;
 }
 
-void Transfer::add_all_to_all(int64_t rank) {
-  const Request& mine = requests_[index(rank)];
-  const int64_t num_ranks = static_cast<int64_t>(requests_.size()), groups = mine.pieces->groups;
-  for (int64_t i = 0; i < num_ranks; ++i) {
-    const int64_t peer = (rank + i) % num_ranks;
+void Transfer::add_all_to_all(int64_t member) {
+  const Request& mine = requests_[index(member)];
+  const int64_t groups = mine.pieces->groups;
+  for (int64_t i = 0; i < members_.size; ++i) {
+    const int64_t peer = (member + i) % members_.size;
     const Request& theirs = requests_[index(peer)];
     for (int64_t g = 0; g < groups; ++g) {
-      const size_t to = index(peer * groups + g), from = index(rank * groups + g);
+      const size_t to = index(peer * groups + g), from = index(member * groups + g);
       const Bytes bytes = mine.pieces->receive_bytes[to], sent = theirs.pieces->send_bytes[from];
       if (sent != bytes) {
         throw run_error("{}: rank {} sends {} bytes to rank {}, which expects {} (group {})",
-                        describe(mine), peer, sent, rank, bytes, g);
+                        describe(mine), members_.rank(peer), sent, members_.rank(member), bytes, g);
       }
       add_copy(static_cast<char*>(mine.out) + mine.pieces->receive_offset[to],
                static_cast<const char*>(theirs.in) + theirs.pieces->send_offset[from], bytes);
@@ -130,13 +129,13 @@ void Transfer::add_all_to_all(int64_t rank) {
   }
 }
 
-void Transfer::add_sums(int64_t rank) {
-  const int64_t num_ranks = static_cast<int64_t>(requests_.size()), n = requests_[0].size;
+void Transfer::add_sums(int64_t member) {
+  const int64_t size = members_.size, n = requests_[0].size;
   const int64_t jobs = (n + kSumElements - 1) / kSumElements;
-  for (int64_t j = jobs * rank / num_ranks; j < jobs * (rank + 1) / num_ranks; ++j) {
+  for (int64_t j = jobs * member / size; j < jobs * (member + 1) / size; ++j) {
     const int64_t first = j * kSumElements, count = std::min(kSumElements, n - first);
     jobs_.push_back({nullptr, nullptr, first, count});
-    bytes_ += count * element_bytes(requests_[0].kind) * num_ranks;
+    bytes_ += count * element_bytes(requests_[0].kind) * size;
   }
 }
 
@@ -150,11 +149,10 @@ void Transfer::run(const Job& job) const {
   }
 }
 
-bool Transfer::work(int64_t rank) {
+bool Transfer::work(int64_t member) {
   bool finished_last = false;
-  const int64_t num_ranks = static_cast<int64_t>(queues_.size());
-  for (int64_t i = 0; i < num_ranks; ++i) {
-    Queue& queue = queues_[index((rank + i) % num_ranks)];
+  for (int64_t i = 0; i < members_.size; ++i) {
+    Queue& queue = queues_[index((member + i) % members_.size)];
     for (;;) {
       const size_t job = queue.next.fetch_add(1, std::memory_order_relaxed);
       if (job >= queue.end) break;

@@ -16,6 +16,15 @@ namespace moe {
 
 enum class CallKind : uint8_t { kAllToAll, kAllReduceF32, kAllReduceF64, kBroadcast, kBarrier };
 
+/// Who takes part, by number 0 to size - 1, and which ranks they are.
+struct Members {
+  int64_t size = 0;
+  int64_t first = 0;
+  int64_t stride = 1;
+  int64_t rank(int64_t number) const { return first + number * stride; }
+  bool operator==(const Members&) const = default;
+};
+
 /// What one member asks for.
 struct Request {
   CallKind kind = CallKind::kBarrier;
@@ -37,7 +46,8 @@ std::string mismatch(int64_t rank, const Request& mine, int64_t other_rank, cons
 
 class Transfer {
  public:
-  explicit Transfer(int64_t num_ranks) : queues_(static_cast<size_t>(num_ranks)) {}
+  explicit Transfer(const Members& members)
+      : members_(members), queues_(static_cast<size_t>(members.size)) {}
 
   /// Cuts the members' requests into jobs. They stay referenced until the next prepare. Throws
   /// RunError naming both ranks and both sizes where the pieces of an all-to-all differ. Requires:
@@ -45,7 +55,7 @@ class Transfer {
   void prepare(std::span<const Request> requests);
   /// Runs jobs until none is left to take. Returns whether this call finished the last one; a
   /// transfer without jobs has nobody who does.
-  bool work(int64_t rank);
+  bool work(int64_t member);
   bool empty() const { return jobs_.empty(); }
   /// Bytes to be written.
   Bytes bytes() const { return bytes_; }
@@ -57,16 +67,17 @@ class Transfer {
     int64_t first;     // sums: the first element
     int64_t count;     // copies: bytes; sums: elements
   };
-  struct alignas(64) Queue {  // jobs of one rank; a cache line each
+  struct alignas(64) Queue {  // jobs of one member; a cache line each
     std::atomic<size_t> next{0};
     size_t end = 0;
   };
 
   void add_copy(void* to, const void* from, Bytes bytes);
-  void add_all_to_all(int64_t rank);
-  void add_sums(int64_t rank);
+  void add_all_to_all(int64_t member);
+  void add_sums(int64_t member);
   void run(const Job& job) const;
 
+  const Members members_;
   std::span<const Request> requests_;
   std::vector<Job> jobs_;
   std::vector<Queue> queues_;

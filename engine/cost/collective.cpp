@@ -11,7 +11,8 @@ double payload_bytes(const Graph& graph, OpId op, const WorkContext& context) {
 }
 
 Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context) {
-  const double ranks = static_cast<double>(graph.num_ranks);
+  if (graph.def(op).collective == Collective::kNone) return 0;
+  const double ranks = static_cast<double>(group_of(graph, graph.op(op)).size);
   switch (graph.def(op).collective) {
     case Collective::kNone:
       return 0;
@@ -30,11 +31,12 @@ NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
                      cluster.num_devices(), graph.name, graph.num_ranks);
   }
   const double payload = payload_bytes(graph, op, context);
+  const Group group = group_of(graph, graph.op(op));
   switch (graph.def(op).collective) {
     case Collective::kAllToAll:
-      return {AllToAll{.bytes_per_pair = payload / static_cast<double>(graph.num_ranks)}};
+      return {AllToAll{.bytes_per_pair = payload / static_cast<double>(group.size)}, group};
     case Collective::kAllReduce:
-      return {AllReduce{.bytes = payload}};
+      return {AllReduce{.bytes = payload}, group};
     case Collective::kNone:
       break;
   }

@@ -56,12 +56,12 @@ bool work_follows_fill(const Graph& graph, OpId op);
 /// What a rank brings to a collective, OpDef::work's bytes: of an all-to-all all that it holds, for
 /// itself too; of an all-reduce the tensor.
 double payload_bytes(const Graph& graph, OpId op, const WorkContext& context);
-/// What a rank puts on the wire: all but its own share of an all-to-all; 2 (N-1) chunks of an
-/// all-reduce; 0 for other ops.
+/// What a rank puts on the wire: all but its own share of an all-to-all; 2 (n-1) chunks of an
+/// all-reduce of n members; 0 for other ops.
 Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context);
 
-/// The collective as a transfer on the cluster: an all-to-all of payload / num_ranks a pair, an
-/// all-reduce of the payload. An irregular all-to-all is charged a counts exchange of its own op,
+/// The collective as a transfer on the cluster, all groups at once: an all-to-all of payload /
+/// members a pair, an all-reduce of the payload. An irregular all-to-all is charged a counts exchange of its own op,
 /// not here. Throws UserError when the cluster has another number of devices than the graph ranks.
 NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
                      const WorkContext& context);
@@ -86,7 +86,8 @@ class InterpolatedTable {
 };
 
 /// max(flops / rate, bytes / memory rate) + launch; collectives by closed form, or by table (of the
-/// payload a rank) where one is given for the kind. Throws UserError for a cluster that check()
+/// payload a rank) where one is given for the kind: measured among all ranks, it says nothing of
+/// smaller groups. Throws UserError for a cluster that check()
 /// refuses or a device without rates.
 class RooflineCost : public CostModel {
  public:
@@ -126,6 +127,9 @@ class ProfileCost : public CostModel {
   const Cluster* network() const override { return has_link_ ? &link_ : nullptr; }
   std::optional<NetworkOp> transfer(const Graph& graph, OpId op) const override;
   std::string describe() const override;
+  /// Times the op alone once more and keeps the samples with the lower median, here and in the
+  /// cache: of an op whose first samples something disturbed.
+  void time_again(const Graph& graph, OpId op) const;
   /// From now on ops take what they take in a step; with nullopt, as before: alone.
   void set_in_step(std::optional<InStep> in_step) { in_step_ = std::move(in_step); }
   const std::optional<InStep>& in_step() const { return in_step_; }
@@ -134,6 +138,8 @@ class ProfileCost : public CostModel {
   Nanoseconds measuring_ns() const { return measuring_ns_; }
 
  private:
+  /// What the op's samples are kept under, after the prefix, and what it is measured with.
+  std::pair<std::string, WorkContext> signature_of(const Graph& graph, OpId op) const;
   /// The median of the op's samples: as seen before, from the cache, or measured now.
   Nanoseconds alone_ns(const Graph& graph, OpId op) const;
   template <class F>

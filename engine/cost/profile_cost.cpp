@@ -40,12 +40,25 @@ Nanoseconds ProfileCost::median_of(const std::string& signature, const F& measur
   return seen_.emplace(signature, median(std::move(*samples))).first->second;
 }
 
-Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op) const {
-  const bool follows = work_follows_fill(graph, op);
+std::pair<std::string, WorkContext> ProfileCost::signature_of(const Graph& graph, OpId op) const {
   std::string signature = op_signature(graph, op);
-  if (follows) signature += fmt::format(" fill={:g}", rounded_.fill);
-  return median_of(signature,
-                   [&] { return measure_(graph, op, follows ? rounded_ : WorkContext{}); });
+  if (!work_follows_fill(graph, op)) return {std::move(signature), {}};
+  return {signature + fmt::format(" fill={:g}", rounded_.fill), rounded_};
+}
+
+Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op) const {
+  const auto [signature, context] = signature_of(graph, op);
+  return median_of(signature, [&, &with = context] { return measure_(graph, op, with); });
+}
+
+void ProfileCost::time_again(const Graph& graph, OpId op) const {
+  const Nanoseconds before = alone_ns(graph, op);
+  const auto [signature, context] = signature_of(graph, op);
+  const std::vector<Nanoseconds> samples = measure_(graph, op, context);
+  ++num_measured_;
+  if (median(samples) >= before) return;
+  cache_->store(key_prefix_ + " | " + signature, samples);
+  seen_[signature] = median(samples);
 }
 
 Nanoseconds ProfileCost::handoff_ns() const {

@@ -38,8 +38,9 @@ Nanoseconds RooflineCost::op_ns(const Graph& graph, OpId op) const {
   if (is_view(graph, graph.op(op))) return 0;
   if (def.collective != Collective::kNone) {
     const auto table = tables_.find(def.collective);
-    return table == tables_.end() ? collective_ns(cluster_, graph, op, context_)
-                                  : table->second.at(payload_bytes(graph, op, context_));
+    const bool all = group_of(graph, graph.op(op)).size == graph.num_ranks;
+    return table == tables_.end() || !all ? collective_ns(cluster_, graph, op, context_)
+                                          : table->second.at(payload_bytes(graph, op, context_));
   }
   const Device& device = cluster_.device;
   const Work work = def.work(graph, graph.op(op), context_);

@@ -180,7 +180,7 @@ void write_checkpoint(const std::string& path, const Plan& plan, const Persisten
   file.write(text.data(), text.size());
   for (const auto* tensors : {&all.parameters, &all.states}) {
     for (const Persistent& p : *tensors) {
-      for (size_t r = 0; r < (p.expert ? ranks.size() : 1); ++r) {
+      for (size_t r = 0; r < static_cast<size_t>(p.holders); ++r) {
         file.write(ranks[r]->at(p.tensor), storage_bytes(p.local, element_bytes));
       }
     }
@@ -220,7 +220,8 @@ int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persist
     for (const Persistent& p : *tensors) {
       const size_t bytes = storage_bytes(p.local, element_bytes);
       for (size_t r = 0; r < ranks.size(); ++r) {
-        std::memcpy(ranks[r]->at(p.tensor), content->data() + (p.expert ? r * bytes : 0), bytes);
+        const Bytes first = p.first(static_cast<int64_t>(r)) * element_bytes;
+        std::memcpy(ranks[r]->at(p.tensor), content->data() + first, bytes);
       }
       ++content;
     }

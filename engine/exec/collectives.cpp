@@ -31,7 +31,7 @@ Bytes bytes_to_others(const Pieces& pieces, int64_t rank, int64_t size) {
 template <class T>
 CollectiveOp<T>::CollectiveOp(const Graph& graph, OpId id, const RankBuffers& buffers,
                               void* scratch)
-    : name_(graph.op(id).name), scratch_(scratch) {
+    : name_(graph.op(id).name), group_(group_of(graph, graph.op(id))), scratch_(scratch) {
   const Op& op = graph.op(id);
   const std::string_view kind = graph.def(id).name;
   if (kind == "all_to_all") {
@@ -107,7 +107,8 @@ void CollectiveOp<T>::lay_out_all_reduce(const Graph& graph, const Op& op,
 }
 
 template <class T>
-CollectiveDone CollectiveOp<T>::call(Communicator& comm, int64_t chunk, int64_t num_chunks) {
+CollectiveDone CollectiveOp<T>::call(Communicator& all, int64_t chunk, int64_t num_chunks) {
+  Communicator& comm = all.group(group_);
   std::string what = name_;
   if (num_chunks > 1) what += fmt::format(" (chunk {} of {})", chunk + 1, num_chunks);
   if (!parts_.empty()) {

@@ -15,7 +15,7 @@ struct CollectiveDone {
 };
 
 /// One collective op of one rank, laid out once and called every step. T is the float type of the
-/// run.
+/// run; P ranks and their numbers are those of the op's group.
 ///   all_to_all to="expert"  block (p, e) of [P,El,C,d] goes to [e][this rank] of p's [El,P,C,d]
 ///   all_to_all to="source"  the reverse
 ///   exchange_counts         the same for the numbers counts [P,El] -> [El,P]
@@ -27,9 +27,9 @@ class CollectiveOp {
  public:
   /// Requires: a legal plan.
   CollectiveOp(const Graph& graph, OpId op, const RankBuffers& buffers, void* scratch);
-  /// One chunk; called by every rank's lane in the same order, an op's chunks in ascending order,
-  /// others' between them. Throws as the Communicator does.
-  CollectiveDone call(Communicator& comm, int64_t chunk = 0, int64_t num_chunks = 1);
+  /// One chunk; called by every rank's lane in the same order with the lane's communicator of all
+  /// ranks, an op's chunks in ascending order, others' between them. Throws as the Communicator does.
+  CollectiveDone call(Communicator& all, int64_t chunk = 0, int64_t num_chunks = 1);
 
  private:
   void lay_out_all_to_all(const Graph& graph, const Op& op, const RankBuffers& buffers);
@@ -46,6 +46,7 @@ class CollectiveOp {
     int64_t n;
   };
   std::string name_;
+  Group group_;
   void* scratch_;
   std::vector<Part> parts_;  // all_reduce
   int64_t num_elements_ = 0;

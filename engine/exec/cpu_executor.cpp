@@ -16,6 +16,7 @@
 #include "engine/exec/rank.h"
 #include "engine/exec/sync.h"
 #include "engine/graph/op_def.h"
+#include "engine/replay/link_loads.h"
 
 namespace moe {
 namespace {
@@ -115,6 +116,7 @@ class CpuRun {
   std::vector<std::unique_ptr<Rank<T>>> ranks_;
   AllBuffers buffers_;
   InProcessWorld world_;
+  std::unique_ptr<EmulatedWire> wire_;                // null: the ranks' memory
   std::vector<std::unique_ptr<Communicator>> links_;  // emulated, by rank and comm lane
   std::vector<Communicator*> comms_;                  // by rank and lane; null for compute lanes
   Rendezvous start_, end_;
@@ -141,13 +143,14 @@ CpuRun<T>::CpuRun(const Plan& plan, const RunOptions& options)
       end_(num_ranks_ * num_lanes_),
       first_step_(options.first_step) {
   add_arbitrations();
+  if (options.emulate_link) wire_ = std::make_unique<EmulatedWire>(plan.spec.cluster, true);
   for (int64_t r = 0; r < num_ranks_; ++r) {
     ranks_.push_back(std::make_unique<Rank<T>>(plan, options, persistents_, arbiter_of_, r));
     buffers_.push_back(&ranks_.back()->buffers());
     for (int64_t l = 0; l < num_lanes_; ++l) {
       Communicator* comm = l == 0 ? nullptr : &world_.comm(r, l - 1);
-      if (comm != nullptr && options.emulate_link) {
-        links_.push_back(emulate_link(*comm, plan.spec.cluster));
+      if (comm != nullptr && wire_) {
+        links_.push_back(emulate_link(*comm, *wire_, l - 1));
         comm = links_.back().get();
       }
       comms_.push_back(comm);
@@ -263,6 +266,7 @@ void CpuRun<T>::collect(int64_t step) {
   Timeline timeline;
   timeline.num_ranks = static_cast<int32_t>(num_ranks_);
   timeline.provenance = result_.provenance;
+  if (wire_) timeline.links = link_loads(wire_->wire(), wire_->take_use(pass_.start));
   std::vector<std::vector<const GateRecord*>> records;
   result_.executed.clear();
   for (const auto& rank : ranks_) {
@@ -302,7 +306,7 @@ void CpuRun<T>::collect_gradients() {
   for (size_t p = 0; p < persistents_.parameters.size(); ++p) {
     const Persistent& parameter = persistents_.parameters[p];
     Measure sum;
-    for (size_t r = 0; r < (parameter.expert ? ranks_.size() : 1); ++r) {
+    for (size_t r = 0; r < static_cast<size_t>(parameter.holders); ++r) {
       sum.sum_of_squares += ranks_[r]->gradients()[p].sum_of_squares;
       sum.projection += ranks_[r]->gradients()[p].projection;
     }
@@ -356,6 +360,7 @@ void CpuRun<T>::fail(int64_t rank, LaneId lane, std::exception_ptr error) {
   start_.abort();
   end_.abort();
   world_.abort(message(error));
+  if (wire_) wire_->abort(message(error));
 }
 
 class CpuExecutor : public Executor {

@@ -2,21 +2,30 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "engine/base/errors.h"
 
 namespace moe {
 namespace {
 
-Persistent place(const Graph& graph, TensorId id, Shape full, bool expert) {
+Persistent place(const Graph& graph, TensorId id, Shape full, int64_t holders) {
   const Tensor& tensor = graph.tensor(id);
   const int64_t local = num_elements(tensor.shape);
-  const int64_t holders = expert ? graph.num_ranks : 1;
   if (num_elements(full) != local * holders) {
     throw user_error("tensor {} of the graph holds {} elements a rank, the model's holds {} in all",
                      tensor.name, local, num_elements(full));
   }
-  return {tensor.name, id, std::move(full), expert, local};
+  return {tensor.name, id, std::move(full), holders, local};
+}
+
+/// Every rank after the first holders has the bits of the holder before it.
+void check_copies(const Persistent& p, const AllBuffers& ranks, size_t bytes) {
+  const auto holders = static_cast<size_t>(p.holders);
+  for (size_t r = holders; r < ranks.size(); ++r) {
+    if (std::memcmp(ranks[r]->at(p.tensor), ranks[r - holders]->at(p.tensor), bytes) == 0) continue;
+    throw run_error("the copies of {} on ranks {} and {} differ", p.name, r - holders, r);
+  }
 }
 
 }  // namespace
@@ -34,9 +43,11 @@ Persistents persistents(const Plan& plan) {
   for (const ParamInfo& info : parameters(plan.spec.model)) {
     const TensorId id = graph.find_tensor(info.name);
     if (!id.valid()) throw user_error("the graph has no parameter {} of the model", info.name);
-    all.parameters.push_back(place(graph, id, info.shape, info.expert));
+    const int64_t holders =
+        info.expert ? plan.spec.model.expert_group(graph.num_ranks).size : int64_t{1};
+    all.parameters.push_back(place(graph, id, info.shape, holders));
     const TensorId state = graph.find_tensor(info.name + ".v");
-    if (state.valid()) all.states.push_back(place(graph, state, info.shape, info.expert));
+    if (state.valid()) all.states.push_back(place(graph, state, info.shape, holders));
   }
   for (const Tensor& tensor : graph.tensors()) {
     const auto known = [&](const std::vector<Persistent>& in) {
@@ -63,7 +74,7 @@ void initialise(const Plan& plan, const Persistents& all, const RankBuffers& buf
       std::fill_n(x, p.local, T(infos[t].init == ParamInfo::Init::kOne ? 1 : 0));
       continue;
     }
-    const auto first = static_cast<uint64_t>(p.expert ? rank * p.local : 0);
+    const auto first = static_cast<uint64_t>(p.first(rank));
     for (int64_t i = 0; i < p.local; ++i) {
       x[i] = static_cast<T>(init(first + static_cast<uint64_t>(i), t));
     }
@@ -91,9 +102,10 @@ void measure_parameters(const Persistents& all, const AllBuffers& ranks, RunResu
   result.digest = kFnvStart;
   for (const Persistent& p : all.parameters) {
     Measure sum;
-    for (size_t r = 0; r < (p.expert ? ranks.size() : 1); ++r) {
-      const T* x = static_cast<const T*>(ranks[r]->at(p.tensor));
-      const Measure part = measure(x, p.local, static_cast<int64_t>(r) * p.local);
+    check_copies(p, ranks, static_cast<size_t>(p.local) * sizeof(T));
+    for (int64_t r = 0; r < p.holders; ++r) {
+      const T* x = static_cast<const T*>(ranks[static_cast<size_t>(r)]->at(p.tensor));
+      const Measure part = measure(x, p.local, p.first(r));
       sum.sum_of_squares += part.sum_of_squares;
       sum.projection += part.projection;
       result.digest = fnv1a(result.digest, x, static_cast<size_t>(p.local) * sizeof(T));

@@ -1,6 +1,6 @@
 // The parameters and optimiser states of a plan in the reference model's order, and where each lies
-// in every rank's storage: an expert's tensor is cut along its first axis over the ranks, any other
-// is the same on all of them.
+// in every rank's storage: an expert's tensor is cut along its first axis over the ranks of an
+// expert-parallel group, and groups hold copies; any other is the same on all ranks.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,11 @@ uint64_t fnv1a(uint64_t so_far, const void* data, size_t bytes);
 struct Persistent {
   std::string name;
   TensorId tensor;
-  Shape shape;  // of the full tensor, [E, ...] for an expert's
-  bool expert = false;
-  int64_t local = 0;  // elements a rank holds; an expert's element i is number rank * local + i
+  Shape shape;          // of the full tensor, [E, ...] for an expert's
+  int64_t holders = 1;  // consecutive ranks that hold it together; the next ones hold copies
+  int64_t local = 0;    // elements a rank holds
+  /// The number of a rank's first element in the full tensor.
+  int64_t first(int64_t rank) const { return rank % holders * local; }
   int64_t size() const { return num_elements(shape); }
 };
 
@@ -51,7 +53,8 @@ Measure measure(const T* x, int64_t n, int64_t first);
 /// One rank's storage after another: ranks[r]->at(tensor).
 using AllBuffers = std::vector<const RankBuffers*>;
 
-/// Fills param_l2, param_projection and digest.
+/// Fills param_l2, param_projection and digest, each parameter once. Throws RunError naming the
+/// parameter and two ranks whose copies of it differ.
 template <class T>
 void measure_parameters(const Persistents& all, const AllBuffers& ranks, RunResult& result);
 

@@ -97,8 +97,11 @@ class KernelCalls {
 /// One rank's calls of one collective, without what it waits for the others.
 class CollectiveCalls {
  public:
-  CollectiveCalls(const Graph& graph, OpId op, const WorkContext& work, Communicator& comm)
-      : op_(graph.op(op)), comm_(comm), operands_(graph, op, work) {
+  CollectiveCalls(const Graph& graph, OpId op, const WorkContext& work, Communicator& all)
+      : op_(graph.op(op)),
+        all_(all),
+        comm_(group_of(graph, op_).size == graph.num_ranks ? all : all.group(group_of(graph, op_))),
+        operands_(graph, op, work) {
     for (const TensorId t : op_.inputs) {
       elements_.push_back(t.valid() ? num_elements(graph.tensor(t).shape) : 0);
     }
@@ -109,10 +112,10 @@ class CollectiveCalls {
     const double share = attr_double(op_, "share", 1.0);
     const double fill = irregular ? work.fill * share : 1.0;
     const auto used = static_cast<Bytes>(fill * static_cast<double>(all_bytes_));
-    used_bytes_ = used / comm.size() * comm.size();
+    used_bytes_ = used / comm_.size() * comm_.size();
     if (op_.attrs.contains("share")) all_bytes_ = used_bytes_;  // a part clears nothing
-    const size_t n = static_cast<size_t>(comm.size());
-    pieces_.send_bytes.assign(n, used_bytes_ / comm.size());
+    const size_t n = static_cast<size_t>(comm_.size());
+    pieces_.send_bytes.assign(n, used_bytes_ / comm_.size());
     for (size_t p = 0; p < n; ++p) {
       pieces_.send_offset.push_back(static_cast<Bytes>(p) * pieces_.send_bytes[0]);
     }
@@ -122,6 +125,7 @@ class CollectiveCalls {
 
   Nanoseconds call() {
     operands_.next();
+    if (&comm_ != &all_) all_.barrier(op_.name);  // groups begin together, and make as many calls
     const Nanoseconds begin = clock_ns();
     const CommTimes times = reduces_ ? reduce() : exchange();
     return (clock_ns() - begin) - (times.begin - times.post);
@@ -152,7 +156,7 @@ class CollectiveCalls {
   }
 
   const Op& op_;
-  Communicator& comm_;
+  Communicator &all_, &comm_;
   ProfileOperands operands_;
   bool reduces_ = false;
   std::vector<int64_t> elements_;         // by input

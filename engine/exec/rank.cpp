@@ -219,6 +219,7 @@ void Rank<T>::walk(LaneId id, const Pass& pass, Communicator* comm) {
           ready = transfer(launch, c, id, pass, ready, *comm);
         }
         ready = after(launch, pass);
+        lane.spans.back().end = ready - pass.start;  // until the op is over
       } else {
         ready = compute(launch, id, pass, ready);
       }
@@ -341,7 +342,7 @@ void Rank<T>::call_kernel(Launch& launch, const Pass& pass) {
   if (measured) {
     const auto number = static_cast<size_t>(launch.updates);
     const Persistent& p = persistents_.parameters[number];
-    gradients_[number] = measure(launch.gradient, p.local, p.expert ? rank_ * p.local : 0);
+    gradients_[number] = measure(launch.gradient, p.local, p.first(rank_));
   }
   const RankContext context = {
       .rank = rank_,

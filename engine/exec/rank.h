@@ -72,7 +72,7 @@ class Rank {
     std::unique_ptr<CollectiveOp<T>> collective;
     std::vector<void*> inputs, outputs;
     void* scratch = nullptr;
-    std::vector<OpId> waits;  // on other lanes
+    std::vector<OpId> waits;  // on other lanes; with an arbiter, on all
     bool awaited = false;     // by another lane
     bool forward = false;
     std::vector<OpId> posts;              // ops on lanes with an arbiter that wait for it

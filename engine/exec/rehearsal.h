@@ -27,7 +27,12 @@ struct RehearsalOptions {
   bool emulated = false;
   /// As RunOptions::gate.
   std::function<Gate(int64_t rank)> gate;
+  /// Asked to time an op alone once more, once a signature, where steps take less than kLeastFactor
+  /// of the time alone: an op is hardly faster between others, its profile was disturbed. May be
+  /// null.
+  std::function<void(const Graph&, OpId)> time_again;
 };
+constexpr double kLeastFactor = 0.95;
 
 /// Samples in ns, one a step. By step_group(): the sum over its ops of the mean rank's duration, of
 /// a collective from when its last member posted. Under "peers": Metrics::wait_ns. Under "core",

@@ -54,8 +54,8 @@ struct Tensor {
   Shape shape;
   DType dtype = DType::kF32;
   TensorKind kind = TensorKind::kActivation;
-  /// A parameter that differs between ranks (an expert's), so its gradient is not all-reduced; and
-  /// the gradient and state tensors that belong to one.
+  /// An expert's parameter: ranks hold different experts, so its gradient is summed over those that
+  /// hold the same ones only; and the gradient and state tensors that belong to one.
   bool expert = false;
 };
 
@@ -88,7 +88,7 @@ class Graph {
   explicit Graph(const OpTable& table) : table_(&table) {}
 
   std::string name;
-  /// Ranks that run this program together (data parallel; experts are spread over all of them).
+  /// Ranks that run this program together (data parallel; experts are spread over groups of them).
   int64_t num_ranks = 1;
 
   const std::vector<Op>& ops() const { return ops_; }

@@ -47,6 +47,18 @@ TensorKind usual_tensor_kind(Phase phase) {
   return phase == Phase::kBackward ? TensorKind::kGradient : TensorKind::kActivation;
 }
 
+Group group_of(const Graph& graph, const Op& op) {
+  const Group given = {attr_int(op, "group", 0), attr_int(op, "stride", 1)};
+  return resolve(given, graph.num_ranks, fmt::format("op '{}'", op.name));
+}
+
+Attrs group_attrs(const Group& group, int64_t num_ranks) {
+  Attrs attrs;
+  if (group.size != num_ranks) attrs["group"] = group.size;
+  if (group.stride != 1) attrs["stride"] = group.stride;
+  return attrs;
+}
+
 void check_inputs(const Graph& graph, const Op& op) {
   const OpDef& def = graph.def(op);
   const auto count = static_cast<int>(op.inputs.size());

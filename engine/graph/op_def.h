@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/group.h"
 #include "engine/graph/graph.h"
 
 namespace moe {
@@ -134,6 +135,12 @@ bool is_view(const Graph& graph, const Op& op);
 std::string output_name(const std::string& op, size_t i);
 /// What the outputs of an op are: gradients in the backward, activations otherwise.
 TensorKind usual_tensor_kind(Phase phase);
+
+/// Who meets in a collective op: attrs group (members; all ranks unless given) and stride (1).
+/// Throws UserError naming op and attributes unless their product divides the ranks.
+Group group_of(const Graph& graph, const Op& op);
+/// The attributes that say so; none where the group is all ranks.
+Attrs group_attrs(const Group& group, int64_t num_ranks);
 
 /// Throws UserError when the op has too few or too many inputs for its kind, or one that is
 /// required is absent or not a tensor of the graph.

@@ -18,6 +18,7 @@ class ForwardBuilder {
       : model_(model), gate_(gate), graph_(op_table()) {
     graph_.name = model.name;
     graph_.num_ranks = num_ranks;
+    holders_ = model.expert_group(num_ranks);
   }
 
   Graph build() {
@@ -46,7 +47,7 @@ class ForwardBuilder {
   void add_parameters() {
     for (const ParamInfo& info : parameters(model_)) {
       Shape shape = info.shape;
-      if (info.expert) shape[0] /= graph_.num_ranks;
+      if (info.expert) shape[0] /= holders_.size;
       params_[info.name] =
           graph_.add_tensor({info.name, shape, model_.dtype, TensorKind::kParam, info.expert});
     }
@@ -141,13 +142,16 @@ class ForwardBuilder {
 
   /// One rank holds every expert: there is nothing to exchange, and rows stay [E,C,d].
   TensorId exchange(std::string_view name, TensorId rows, TensorId counts, const char* to) {
-    if (graph_.num_ranks == 1) return rows;
-    return op("all_to_all", name, {rows, counts}, {{"to", std::string(to)}});
+    if (holders_.size == 1) return rows;
+    Attrs attrs = group_attrs(holders_, graph_.num_ranks);
+    attrs["to"] = std::string(to);
+    return op("all_to_all", name, {rows, counts}, attrs);
   }
 
   const ModelSpec& model_;
   const GateSpec& gate_;
   Graph graph_;
+  Group holders_;  // ranks that hold all experts together
   std::unordered_map<std::string, TensorId> params_;
   TensorId ids_;
   int64_t block_ = -1;

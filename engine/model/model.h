@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/group.h"
 #include "engine/graph/graph.h"
 
 namespace moe {
@@ -19,7 +20,8 @@ struct ModelSpec {
   int64_t seq = 512;
   int64_t ffn = 0;               // 0: 4 * hidden
   int64_t batch_per_device = 1;  // rows of seq tokens a rank
-  int64_t experts = 4;           // in all; divides over the ranks
+  int64_t experts = 4;           // in all; divide over the ranks of an expert-parallel group
+  int64_t ep = 0;                // ranks of an expert-parallel group; 0: all
   int64_t moe_every = 2;         // an MoE FFN in blocks b with b % moe_every == moe_every - 1
   std::string gate = "switch";
   int64_t k = 1;
@@ -30,6 +32,14 @@ struct ModelSpec {
   int64_t ffn_size() const { return ffn > 0 ? ffn : 4 * hidden; }
   bool is_moe(int64_t block) const { return block % moe_every == moe_every - 1; }
   int64_t num_moe_layers() const;
+  /// Expert-parallel groups are consecutive ranks; each holds all experts, so every expert has one
+  /// resident a group.
+  Group expert_group(int64_t num_ranks) const { return {ep > 0 ? ep : num_ranks, 1}; }
+  /// The residents of one rank's experts, whose gradients are summed: {1, ...} where there is one.
+  Group resident_group(int64_t num_ranks) const {
+    const int64_t size = expert_group(num_ranks).size;
+    return {num_ranks / size, size};
+  }
 };
 
 struct OptimizerSpec {
@@ -49,7 +59,7 @@ struct GateSpec {
 };
 
 /// Throws UserError naming "model.<field>", the value and what is allowed: sizes from 1 to a sane
-/// bound, heads divide hidden, experts divide over num_ranks, factor finite.
+/// bound, heads divide hidden, ep divides num_ranks and experts, factor finite.
 void check(const ModelSpec& model, int64_t num_ranks);
 
 /// From the built-in gates; a Lua gate's spec is made by its binding.
@@ -57,7 +67,8 @@ GateSpec gate_spec(const ModelSpec& model);
 
 /// The forward: embedding ... cross_entropy. Tensors "ids", "targets" are inputs. Parameter names
 /// and order are the reference model's: wte, wpe, b<i>.ln1.w, b<i>.attn.qkv.w, ..., lnf.b; expert
-/// parameters hold this rank's experts [El, ...]. Loss scale = 1 / global tokens.
+/// parameters hold this rank's experts [El, ...]. Loss scale = 1 / global tokens. Where a rank holds
+/// every expert (one rank, or ep = 1) nothing is exchanged, and rows stay [E,C,d].
 Graph build_forward(const ModelSpec& model, const GateSpec& gate, int64_t num_ranks);
 
 /// The tensor of the loss in a graph of build_forward (also after passes).
@@ -65,17 +76,19 @@ TensorId loss_of(const Graph& graph);
 
 struct GradientSync {
   /// Gradients are packed into all-reduces of at least this many bytes, in the order in which they
-  /// become complete; 0: one all-reduce a gradient.
+  /// become complete, those of experts apart where they are summed over other ranks; 0: one
+  /// all-reduce a gradient.
   Bytes bucket_bytes = 0;
   /// true: an all-reduce stands in program order where its last gradient is complete; false: all
   /// stand after the backward.
   bool when_ready = true;
 };
 
-/// autodiff, then the all-reduce of every non-expert gradient (when num_ranks > 1), then SGD with
-/// momentum for every parameter (states "<param>.v").
-void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer,
-                             const GradientSync& sync);
+/// autodiff, then the all-reduce of every gradient over the ranks that hold its parameter (of an
+/// expert's over `residents`, ModelSpec::resident_group; nothing where that is one rank), then SGD
+/// with momentum for every parameter (states "<param>.v").
+void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer, const GradientSync& sync,
+                             const Group& residents = {1, 1});
 
 /// Names and full shapes of all parameters in the reference's order (expert tensors with all
 /// experts, so [E, ...]); number t is the stream of the initialisation.

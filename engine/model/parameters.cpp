@@ -39,8 +39,15 @@ void check(const ModelSpec& model, int64_t num_ranks) {
     throw user_error("model.heads = {} does not divide model.hidden = {}", model.heads,
                      model.hidden);
   }
-  if (num_ranks < 1 || model.experts % num_ranks != 0) {
-    throw user_error("model.experts = {} do not divide over {} ranks", model.experts, num_ranks);
+  check_range("ep", model.ep, 0, num_ranks);
+  const int64_t ep = model.expert_group(num_ranks).size;
+  if (num_ranks < 1 || num_ranks % ep != 0) {
+    throw user_error("model.ep = {}, allowed: a divisor of the {} ranks, or 0 for all of them", ep,
+                     num_ranks);
+  }
+  if (model.experts % ep != 0) {
+    throw user_error("model.experts = {} do not divide over {} ranks{}", model.experts, ep,
+                     model.ep > 0 ? " of an expert-parallel group, model.ep" : "");
   }
   if (!std::isfinite(model.capacity_factor)) {
     throw user_error(

@@ -1,6 +1,9 @@
 // The rest of a training step: backward, all-reduces, update.
+#include <algorithm>
+
 #include "engine/base/errors.h"
 #include "engine/graph/autodiff.h"
+#include "engine/graph/op_def.h"
 #include "engine/model/model.h"
 
 namespace moe {
@@ -9,36 +12,53 @@ namespace {
 using Gradients = std::vector<std::pair<TensorId, TensorId>>;  // (parameter, its gradient)
 
 /// Gradients that travel together, in the order in which they become complete.
-std::vector<std::vector<size_t>> buckets_of(const Graph& graph, const Gradients& gradients,
-                                            Bytes bucket_bytes) {
-  std::vector<std::vector<size_t>> buckets;
-  Bytes filled = 0;
+struct Bucket {
+  Group group;
+  std::vector<size_t> gradients;
+  Bytes bytes = 0;
+};
+
+/// In the order of their last gradients.
+std::vector<Bucket> buckets_of(const Graph& graph, const Gradients& gradients, Bytes bucket_bytes,
+                               const Group& residents) {
+  std::vector<Bucket> buckets;
   for (size_t i = 0; i < gradients.size(); ++i) {
-    if (graph.tensor(gradients[i].first).expert) continue;
-    if (buckets.empty() || filled >= bucket_bytes) {
-      buckets.emplace_back();
-      filled = 0;
+    const Group group =
+        graph.tensor(gradients[i].first).expert ? residents : Group{graph.num_ranks, 1};
+    if (group.size == 1) continue;
+    const auto same = [&group](const Bucket& bucket) { return bucket.group == group; };
+    auto open = std::find_if(buckets.rbegin(), buckets.rend(), same);
+    if (open == buckets.rend() || open->bytes >= bucket_bytes) {
+      buckets.push_back({group, {}});
+      open = buckets.rbegin();
     }
-    buckets.back().push_back(i);
-    filled += graph.bytes(gradients[i].second);
+    open->gradients.push_back(i);
+    open->bytes += graph.bytes(gradients[i].second);
   }
+  std::sort(buckets.begin(), buckets.end(), [](const Bucket& a, const Bucket& b) {
+    return a.gradients.back() < b.gradients.back();
+  });
   return buckets;
 }
 
 /// Appends one all-reduce a bucket and replaces the gradients by their sums. Returns, an
 /// all-reduce, the op that completes its last gradient.
-std::vector<OpId> add_all_reduces(Graph& graph, Gradients& gradients, const GradientSync& sync) {
+std::vector<OpId> add_all_reduces(Graph& graph, Gradients& gradients, const GradientSync& sync,
+                                  const Group& residents) {
   const std::vector<OpId> producers = graph.producers();
   std::vector<OpId> ready;
-  for (const std::vector<size_t>& bucket : buckets_of(graph, gradients, sync.bucket_bytes)) {
+  for (const Bucket& bucket : buckets_of(graph, gradients, sync.bucket_bytes, residents)) {
     std::vector<TensorId> inputs;
-    for (const size_t i : bucket) inputs.push_back(gradients[i].second);
+    for (const size_t i : bucket.gradients) inputs.push_back(gradients[i].second);
     const OpId last = producers[inputs.back().index()];
-    const OpId id = graph.add_op("all_reduce", fmt::format("all_reduce.{}", ready.size()),
-                                 std::move(inputs), {}, Phase::kBackward);
+    const OpId id = graph.add_op("all_reduce", fmt::format("all_reduce.{}", ready.size()), inputs,
+                                 group_attrs(bucket.group, graph.num_ranks), Phase::kBackward);
     graph.op(id).segment = Segment::kUpdate;
     graph.op(id).layer = graph.op(last).layer;
-    for (size_t j = 0; j < bucket.size(); ++j) gradients[bucket[j]].second = graph.out(id, j);
+    for (size_t j = 0; j < inputs.size(); ++j) {
+      graph.tensor(graph.out(id, j)).expert = graph.tensor(inputs[j]).expert;
+      gradients[bucket.gradients[j]].second = graph.out(id, j);
+    }
     ready.push_back(last);
   }
   return ready;
@@ -77,12 +97,11 @@ std::vector<OpId> order_when_ready(const Graph& graph, size_t first,
 
 }  // namespace
 
-void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer,
-                             const GradientSync& sync) {
+void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer, const GradientSync& sync,
+                             const Group& residents) {
   Gradients gradients = autodiff(graph, loss_of(graph));
   const size_t first = graph.num_ops();
-  std::vector<OpId> ready;
-  if (graph.num_ranks > 1) ready = add_all_reduces(graph, gradients, sync);
+  const std::vector<OpId> ready = add_all_reduces(graph, gradients, sync, residents);
   add_updates(graph, gradients, optimizer);
   if (sync.when_ready && !ready.empty()) {
     graph = with_order(graph, order_when_ready(graph, first, ready));

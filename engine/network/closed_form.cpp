@@ -7,6 +7,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/network/fabric.h"
+#include "engine/network/rings.h"
 
 namespace moe {
 namespace {
@@ -37,8 +38,8 @@ Nanoseconds nearest(double ns) {
   return std::llround(ns);
 }
 
-Nanoseconds a2a_start_up(const Cluster& cluster) {
-  const int64_t peers = cluster.num_devices() - 1;
+Nanoseconds a2a_start_up(const Cluster& cluster, const Group& group) {
+  const int64_t peers = group.size - 1;
   return peers == 0 ? 0 : cluster.a2a_base_ns + cluster.a2a_per_peer_ns * peers;
 }
 
@@ -80,51 +81,86 @@ Loads link_loads(const Cluster& cluster, const NodePorts& ports, std::span<const
   return loads;
 }
 
+Ground ground_of(const Cluster& cluster, const NodePorts& ports) {
+  return {cluster.num_devices(), cluster.devices_per_node, ports.devices_per_group};
+}
+
+/// Devices whose transfers stand for all: one node's where every node has the same.
+int64_t devices_seen(const Ground& ground, const Group& group) {
+  return nodes_alike(group, ground.devices_per_node) ? ground.devices_per_node : ground.num_devices;
+}
+
+int64_t nics_seen(const Ground& ground, const Group& group) {
+  return devices_seen(ground, group) / ground.devices_per_nic;
+}
+
 double largest(const std::vector<double>& a, const std::vector<double>& b) {
   return std::max(*std::max_element(a.begin(), a.end()), *std::max_element(b.begin(), b.end()));
 }
 
 }  // namespace
 
-Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair) {
+Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group group) {
   check_bytes("bytes_per_pair", bytes_per_pair);
+  group = resolve(group, cluster.num_devices(), "all_to_all");
   const NodePorts ports = node_ports(cluster);
-  const double in_node = static_cast<double>(cluster.devices_per_node - 1) * bytes_per_pair;
-  const int64_t far = cluster.num_devices() - cluster.devices_per_node;
-  const double between = static_cast<double>(ports.devices_per_group * far) * bytes_per_pair;
-  return nearest(slowest_ns(cluster, ports, in_node, between)) + a2a_start_up(cluster);
+  const Ground ground = ground_of(cluster, ports);
+  int64_t near = 0;                                                         // peers of a device
+  std::vector<int64_t> far(static_cast<size_t>(nics_seen(ground, group)));  // pairs, by NIC
+  for (int64_t d = 0; d < devices_seen(ground, group); ++d) {
+    const int64_t in_node = members_in_node(ground, group, d);
+    near = std::max(near, in_node - 1);
+    far[static_cast<size_t>(d / ports.devices_per_group)] += group.size - in_node;
+  }
+  const double between = static_cast<double>(*std::max_element(far.begin(), far.end()));
+  return nearest(slowest_ns(cluster, ports, static_cast<double>(near) * bytes_per_pair,
+                            between * bytes_per_pair)) +
+         a2a_start_up(cluster, group);
 }
 
-Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> bytes) {
+Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> bytes, Group group) {
   const size_t n = static_cast<size_t>(cluster.num_devices());
   if (bytes.size() != n * n) {
     throw user_error("bytes: {} entries, must be {} rows of {} (one a device of the cluster)",
                      bytes.size(), n, n);
   }
+  group = resolve(group, cluster.num_devices(), "all_to_all");
   const NodePorts ports = node_ports(cluster);
   const Loads loads = link_loads(cluster, ports, bytes);
   const double wire = slowest_ns(cluster, ports, largest(loads.port_out, loads.port_in),
                                  largest(loads.nic_out, loads.nic_in));
-  return nearest(wire) + a2a_start_up(cluster);
+  return nearest(wire) + a2a_start_up(cluster, group);
 }
 
-Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes, int64_t rings) {
+Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes, int64_t rings, Group group) {
   check_bytes("bytes", bytes);
-  const NodePorts ports = node_ports(cluster);
   if (rings < 0) throw user_error("rings = {}: must be at least 0 (0: one a NIC)", rings);
-  const int64_t num_rings = rings > 0 ? rings : cluster.nodes > 1 ? ports.groups : 1;
-  const int64_t n = cluster.num_devices();
-  if (n == 1 || bytes == 0) return 0;
-  const double chunk = std::floor(bytes / static_cast<double>(n * num_rings));
-  const double rings_a_nic = static_cast<double>((num_rings + ports.groups - 1) / ports.groups);
+  group = resolve(group, cluster.num_devices(), "all_reduce");
+  if (group.size == 1 || bytes == 0) return 0;
+  const NodePorts ports = node_ports(cluster);
+  const Ground ground = ground_of(cluster, ports);
+  const Rings made = make_rings(ground, group, rings, devices_seen(ground, group));
+  const double chunk = std::floor(bytes / static_cast<double>(group.size * made.count));
+  int64_t near = 0;  // rings on a port
+  std::vector<int64_t> out(static_cast<size_t>(nics_seen(ground, group))), in(out.size());
+  for (const RingHop& hop : made.hops) {
+    if (hop.nic_out < 0) {
+      near = made.count;
+      continue;
+    }
+    const auto nic = [&](int64_t device, int64_t number) {
+      const int64_t node = device / ground.devices_per_node;
+      return static_cast<size_t>(node * ports.groups + number) % out.size();
+    };
+    out[nic(hop.from, hop.nic_out)] += hop.rings;
+    in[nic(hop.to, hop.nic_in)] += hop.rings;
+  }
+  const int64_t far =
+      std::max(*std::max_element(out.begin(), out.end()), *std::max_element(in.begin(), in.end()));
   double step = 0;
-  if (cluster.devices_per_node > 1) {
-    step = port_step_ns(cluster, static_cast<double>(num_rings) * chunk);
-  }
-  if (cluster.nodes > 1) {
-    step = std::max(step, nic_step_ns(cluster, ports, rings_a_nic * chunk));
-  }
-  return nearest(2.0 * static_cast<double>(n - 1) * step);
+  if (near > 0) step = port_step_ns(cluster, static_cast<double>(near) * chunk);
+  if (far > 0) step = std::max(step, nic_step_ns(cluster, ports, static_cast<double>(far) * chunk));
+  return nearest(2.0 * static_cast<double>(group.size - 1) * step);
 }
 
 Nanoseconds broadcast_ns(const Cluster& cluster, double bytes) {

@@ -5,26 +5,31 @@
 // model, which takes the same Cluster and stands beside this file. Times are rounded to the nearest
 // nanosecond. An all-to-all adds the cluster's start-up. Byte counts that are negative or not
 // finite are a UserError that names them. All require a cluster that check() lets pass.
+// `group` (base/group.h): all groups of the cluster do the same at once, each within itself, and
+// share its links; all devices are one group unless said otherwise.
 #pragma once
 
 #include <span>
 
+#include "engine/base/group.h"
 #include "engine/cluster/cluster.h"
 
 namespace moe {
 
-/// Every ordered pair of different devices exchanges `bytes_per_pair`.
-Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair);
+/// Every ordered pair of different devices of a group exchanges `bytes_per_pair`.
+Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group group = {});
 /// bytes[i * N + j] from device i to device j; the diagonal stays in memory and is free.
 /// N = cluster.num_devices(); another size or a negative entry is a UserError that names it. A NIC
 /// is shared by neighbours: with 4 NICs for 8 devices by the devices 2i and 2i+1 of the node.
-Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> bytes);
-/// Rings in rank order: 2 (N-1) dependent steps of floor(bytes / N / rings) each, a step as long as
-/// its slowest link. Ring c leaves its node by NIC c mod nics; rings: how many, 0 for one a NIC (as
-/// NCCL builds them).
-Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes, int64_t rings = 0);
+/// `group` says with how many peers a device starts up; what the matrix holds is what moves.
+Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> bytes,
+                            Group group = {});
+/// Rings in rank order (rings.h): 2 (n-1) dependent steps of floor(bytes / n / rings) each for n
+/// members, a step as long as its slowest link. rings: how many, 0 for one a NIC.
+Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes, int64_t rings = 0,
+                          Group group = {});
 /// Binomial tree, first over the nodes, then inside each: ceil(log2) of either number of steps of
-/// `bytes`.
+/// `bytes`, from one device to all.
 Nanoseconds broadcast_ns(const Cluster& cluster, double bytes);
 
 }  // namespace moe

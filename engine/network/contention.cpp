@@ -44,6 +44,7 @@ void check_op(const Cluster& cluster, const NetworkOp& op, size_t index) {
     check_bytes(field + ".bytes", reduce.bytes);
     check_count(field + ".rings", reduce.rings, 0);
   }
+  resolve(op.group, cluster.num_devices(), field);
   check_count(field + ".start_ns", op.start_ns, 0);
   for (const size_t before : op.after) {
     if (before >= index) {
@@ -126,9 +127,8 @@ NetworkRun run_collectives(const Cluster& cluster, const std::vector<NetworkOp>&
                            const NetworkOptions& options) {
   check(cluster);
   for (size_t i = 0; i < ops.size(); ++i) check_op(cluster, ops[i], i);
-  const bool alike = std::all_of(ops.begin(), ops.end(), [&](const NetworkOp& op) {
-    return is_alike(op, cluster.num_devices());
-  });
+  const bool alike = std::all_of(ops.begin(), ops.end(),
+                                 [&](const NetworkOp& op) { return is_alike(op, cluster); });
   return Batch(cluster, ops, options, alike).run();
 }
 
@@ -139,12 +139,12 @@ NetworkOptions network_options(const Cluster& cluster, bool keep_use) {
 std::optional<Nanoseconds> closed_form_ns(const Cluster& cluster, const NetworkOp& op) {
   if (!op.rank_start_ns.empty()) return std::nullopt;
   if (const auto* reduce = std::get_if<AllReduce>(&op.what)) {
-    return all_reduce_ns(cluster, reduce->bytes, reduce->rings);
+    return all_reduce_ns(cluster, reduce->bytes, reduce->rings, op.group);
   }
   const AllToAll& a2a = std::get<AllToAll>(op.what);
   if (a2a.algorithm != AllToAllAlgorithm::kDirect) return std::nullopt;
-  if (a2a.bytes.empty()) return all_to_all_ns(cluster, a2a.bytes_per_pair);
-  return all_to_all_v_ns(cluster, a2a.bytes);
+  if (a2a.bytes.empty()) return all_to_all_ns(cluster, a2a.bytes_per_pair, op.group);
+  return all_to_all_v_ns(cluster, a2a.bytes, op.group);
 }
 
 Nanoseconds alone_ns(const Cluster& cluster, const NetworkOp& op) {

@@ -13,11 +13,12 @@
 #include <variant>
 #include <vector>
 
-#include "engine/network/link_clock.h"
+#include "engine/base/group.h"
+#include "engine/network/fabric.h"
 
 namespace moe {
 
-/// direct: all pairs at once. pairwise: N-1 rounds, in round k device i sends to i+k; a round ends
+/// direct: all pairs at once. pairwise: n-1 rounds, in round k member i sends to i+k; a round ends
 /// with its slowest pair.
 enum class AllToAllAlgorithm { kDirect, kPairwise };
 
@@ -32,7 +33,7 @@ struct AllToAll {
   int64_t channels = 1;
 };
 
-/// Rings in rank order as all_reduce_ns() has them: 2 (N-1) dependent steps; a step ends with its
+/// Rings in rank order as all_reduce_ns() has them: 2 (n-1) dependent steps; a step ends with its
 /// slowest link. rings: 0 for one a NIC.
 struct AllReduce {
   double bytes = 0;
@@ -41,6 +42,9 @@ struct AllReduce {
 
 struct NetworkOp {
   std::variant<AllToAll, AllReduce> what;
+  /// All groups do the same at once, each within itself; of a matrix, what it holds between members
+  /// of a group moves.
+  Group group = {};
   /// Earlier ops, by index; it starts when the last of them ended and start_ns have passed.
   std::vector<size_t> after;
   Nanoseconds start_ns = 0;
@@ -86,7 +90,7 @@ NetworkRun run_collectives(const Cluster& cluster, const std::vector<NetworkOp>&
 /// and start_ns): by closed form where there is one, else as run_collectives() has it.
 Nanoseconds alone_ns(const Cluster& cluster, const NetworkOp& op);
 /// Transfers of an op are the same seen from every node.
-bool is_alike(const NetworkOp& op, int64_t num_devices);
+bool is_alike(const NetworkOp& op, const Cluster& cluster);
 /// The closed form: of an all-reduce and of a direct all-to-all whose ranks all start together;
 /// null for other ops.
 std::optional<Nanoseconds> closed_form_ns(const Cluster& cluster, const NetworkOp& op);

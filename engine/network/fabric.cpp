@@ -10,6 +10,20 @@ NodePorts node_ports(const Cluster& cluster) {
   return {groups, cluster.devices_per_node / groups, cluster.nic.bytes_per_s * nics_per_group};
 }
 
+const char* link_kind_name(LinkKind kind) {
+  switch (kind) {
+    case LinkKind::kPortOut:
+      return "port_out";
+    case LinkKind::kPortIn:
+      return "port_in";
+    case LinkKind::kNicOut:
+      return "nic_out";
+    case LinkKind::kNicIn:
+      return "nic_in";
+  }
+  return "";
+}
+
 // Links: for each node its ports out, its ports in; then for each node its NICs out, its NICs in.
 Fabric::Fabric(const Cluster& cluster, bool nodes_alike)
     : nodes_(cluster.nodes),
@@ -40,16 +54,15 @@ uint32_t Fabric::nic_link(int64_t node, int64_t group) const {
   return parts_.back().first + static_cast<uint32_t>((alike_ ? 0 : node) * 2 * groups_ + group);
 }
 
-Fabric::Path Fabric::nic_path(int64_t node, int64_t group, int64_t to_node) const {
-  return {nic_link(node, group), nic_link(to_node, group) + static_cast<uint32_t>(groups_), true};
+Fabric::Path Fabric::nic_path(int64_t node, int64_t nic, int64_t to_node, int64_t to_nic) const {
+  return {nic_link(node, nic), nic_link(to_node, to_nic) + static_cast<uint32_t>(groups_), true};
 }
 
 Fabric::Path Fabric::path(int64_t source, int64_t destination) const {
   const int64_t node = source / devices_per_node_, to_node = destination / devices_per_node_;
   const int64_t i = source % devices_per_node_, j = destination % devices_per_node_;
   if (node != to_node) {
-    return {nic_link(node, i / devices_per_group_),
-            nic_link(to_node, j / devices_per_group_) + static_cast<uint32_t>(groups_), true};
+    return nic_path(node, i / devices_per_group_, to_node, j / devices_per_group_);
   }
   const uint32_t first = parts_[static_cast<size_t>(alike_ ? 0 : node)].first;
   return {first + static_cast<uint32_t>(i), first + static_cast<uint32_t>(devices_per_node_ + j),

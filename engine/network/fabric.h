@@ -21,12 +21,21 @@ struct NodePorts {
 NodePorts node_ports(const Cluster& cluster);
 
 enum class LinkKind { kPortOut, kPortIn, kNicOut, kNicIn };
+const char* link_kind_name(LinkKind kind);  // "port_out"
 
 /// `index`: the device (ports) or the group (NICs) within its node.
 struct LinkName {
   LinkKind kind = LinkKind::kPortOut;
   int64_t node = 0;
   int64_t index = 0;
+};
+
+/// A link carries so much from begin to end.
+struct LinkUse {
+  uint32_t link = 0;
+  double begin_ns = 0;
+  double end_ns = 0;
+  double bytes_per_s = 0;
 };
 
 /// Links [first, last) of which no transfer leaves: the ports of a node, or all NICs.
@@ -58,8 +67,9 @@ class Fabric {
   int64_t seen(int64_t device) const { return alike_ ? device % devices_per_node_ : device; }
 
   Path path(int64_t source, int64_t destination) const;
-  /// From `group` of `node` to the same group of another node.
-  Path nic_path(int64_t node, int64_t group, int64_t to_node) const;
+  /// From NIC `nic` of `node` to `to_nic` of another node.
+  Path nic_path(int64_t node, int64_t nic, int64_t to_node, int64_t to_nic) const;
+  int64_t devices_per_nic() const { return devices_per_group_; }
   /// Two traversals, out and in.
   double latency_ns(bool far) const { return far ? nic_latency_ns_ : port_latency_ns_; }
 

@@ -41,14 +41,6 @@ struct Ended {
   const Flow* flow;
 };
 
-/// A link carries so much from begin to end.
-struct LinkUse {
-  uint32_t link = 0;
-  double begin_ns = 0;
-  double end_ns = 0;
-  double bytes_per_s = 0;
-};
-
 class LinkClock {
  public:
   /// keep_use: for take_use(). The fabric outlives the clock.

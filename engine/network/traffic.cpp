@@ -31,6 +31,11 @@ void Traffic::begin(size_t op, const Order& order, bool alone) {
   begins_.push({order.first_step_ns, op, kNextStep});
 }
 
+bool Traffic::is_at_last_step(size_t op) const {
+  const auto r = running_.find(op);
+  return r != running_.end() && r->second.next_step == r->second.order->collective.num_steps();
+}
+
 double Traffic::next_ns() {
   const double begin_ns = begins_.empty() ? kInfinity : begins_.top().at_ns;
   return std::min(clock_.next_end_ns(), begin_ns);

@@ -43,6 +43,8 @@ class Traffic {
   bool empty() const { return running_.empty(); }
   /// When something next happens; infinity when nothing does.
   double next_ns();
+  /// False for an op that is not here.
+  bool is_at_last_step(size_t op) const;
   /// On to next_ns(), which is finite. Appends what ended.
   void step(std::vector<Landed>& ended);
   /// As LinkClock has it.

@@ -10,21 +10,23 @@ void stretch(Step& step, double factor) {
   for (Wave& wave : step.waves) wave.delay_ns *= factor;
 }
 
-bool is_even(const AllToAll& a2a, int64_t num_devices) {
-  if (a2a.bytes.empty() || num_devices == 1) return true;
-  const auto n = static_cast<size_t>(num_devices);
-  for (size_t i = 0; i < n; ++i) {
-    for (size_t j = 0; j < n; ++j) {
-      if (i != j && a2a.bytes[i * n + j] != a2a.bytes[1]) return false;
+bool is_even(const AllToAll& a2a, const Group& group, int64_t num_devices) {
+  if (a2a.bytes.empty() || group.size == 1) return true;
+  for (int64_t i = 0; i < num_devices; ++i) {
+    for (int64_t place = 0; place < group.size; ++place) {
+      const int64_t j = group.member(i, place);
+      const double bytes = a2a.bytes[static_cast<size_t>(i * num_devices + j)];
+      if (i != j && bytes != a2a.bytes[static_cast<size_t>(group.stride)]) return false;
     }
   }
   return true;
 }
 
-bool is_alike(const NetworkOp& op, int64_t num_devices) {
-  if (!op.rank_start_ns.empty()) return false;
+bool is_alike(const NetworkOp& op, const Cluster& cluster) {
+  const Group group = resolve(op.group, cluster.num_devices(), "group");
+  if (!op.rank_start_ns.empty() || !nodes_alike(group, cluster.devices_per_node)) return false;
   const auto* a2a = std::get_if<AllToAll>(&op.what);
-  return a2a == nullptr || is_even(*a2a, num_devices);
+  return a2a == nullptr || is_even(*a2a, group, cluster.num_devices());
 }
 
 Collective::Collective(const Cluster& cluster, const Fabric& fabric, const NetworkOp& op,
@@ -32,14 +34,15 @@ Collective::Collective(const Cluster& cluster, const Fabric& fabric, const Netwo
     : fabric_(fabric),
       op_(op),
       a2a_(std::get_if<AllToAll>(&op.what)),
+      group_(resolve(op.group, fabric.num_devices(), "group")),
       by_channel_(share == Share::kPerChannel) {
-  const int64_t n = fabric.num_devices();
+  const int64_t n = group_.size;
   const auto latest = std::max_element(op.rank_start_ns.begin(), op.rank_start_ns.end());
   if (latest != op.rank_start_ns.end()) latest_ns_ = static_cast<double>(*latest);
   // Rounds and steps wait for all ranks.
   if (!is_direct()) start_up_ns_ = latest_ns_;
   if (a2a_ != nullptr) {
-    even_ = is_even(*a2a_, n);
+    even_ = is_even(*a2a_, group_, fabric.num_devices());
     num_steps_ = n == 1 ? 0 : is_direct() ? 1 : n - 1;
     if (n > 1) {
       start_up_ns_ += static_cast<double>(cluster.a2a_base_ns + cluster.a2a_per_peer_ns * (n - 1));
@@ -48,8 +51,8 @@ Collective::Collective(const Cluster& cluster, const Fabric& fabric, const Netwo
   }
   const AllReduce& reduce = std::get<AllReduce>(op.what);
   num_steps_ = reduce.bytes > 0 ? 2 * (n - 1) : 0;
-  ring_groups_ = cluster.nodes > 1 ? node_ports(cluster).groups : 1;
-  num_rings_ = reduce.rings > 0 ? reduce.rings : ring_groups_;
+  rings_ = make_rings({fabric.num_devices(), fabric.devices_per_node(), fabric.devices_per_nic()},
+                      group_, reduce.rings, fabric.devices_seen());
 }
 
 bool Collective::is_direct() const {
@@ -58,7 +61,8 @@ bool Collective::is_direct() const {
 
 double Collective::pair_bytes(int64_t i, int64_t j) const {
   if (a2a_->bytes.empty()) return a2a_->bytes_per_pair;
-  return even_ ? a2a_->bytes[1] : a2a_->bytes[static_cast<size_t>(i * fabric_.num_devices() + j)];
+  return even_ ? a2a_->bytes[static_cast<size_t>(group_.stride)]
+               : a2a_->bytes[static_cast<size_t>(i * fabric_.num_devices() + j)];
 }
 
 double Collective::delay_of(int64_t i, int64_t j) const {
@@ -82,16 +86,21 @@ void Collective::add_pair(std::vector<Transfer>& all, int64_t i, int64_t j, int6
 }
 
 void Collective::add_sends(std::vector<Transfer>& all, int64_t i) const {
-  if (!fabric_.nodes_alike()) {
-    for (int64_t j = 0; j < fabric_.num_devices(); ++j) {
-      if (j != i) add_pair(all, i, j, 1);
+  const int64_t per_node = fabric_.devices_per_node(), node = i / per_node;
+  // Where nodes are alike, sends to the same place of other nodes take the same links.
+  std::vector<int64_t> far(fabric_.nodes_alike() ? static_cast<size_t>(per_node) : 0);
+  for (int64_t place = 0; place < group_.size; ++place) {
+    const int64_t j = group_.member(i, place);
+    if (j == i) continue;
+    if (j / per_node == node || far.empty()) {
+      add_pair(all, i, j, 1);
+    } else {
+      ++far[static_cast<size_t>(j % per_node)];
     }
-    return;
   }
-  const int64_t per_node = fabric_.devices_per_node();
-  for (int64_t j = 0; j < per_node; ++j) {
-    if (j != i) add_pair(all, i, j, 1);
-    if (fabric_.nodes() > 1) add_pair(all, i, per_node + j, fabric_.nodes() - 1);
+  const int64_t other_node = (node + 1) % fabric_.nodes() * per_node;
+  for (size_t j = 0; j < far.size(); ++j) {
+    if (far[j] > 0) add_pair(all, i, other_node + static_cast<int64_t>(j), far[j]);
   }
 }
 
@@ -113,7 +122,7 @@ std::vector<Collective::Transfer> Collective::direct() const {
 std::vector<Collective::Transfer> Collective::round(int64_t k) const {
   std::vector<Transfer> all;
   for (int64_t i = 0; i < fabric_.devices_seen(); ++i) {
-    add_pair(all, i, (i + k) % fabric_.num_devices(), 1);
+    add_pair(all, i, group_.member(i, (group_.place(i) + k) % group_.size), 1);
   }
   for (Transfer& t : all) {
     if (by_channel_) t.weight = static_cast<double>(a2a_->channels);
@@ -121,41 +130,22 @@ std::vector<Collective::Transfer> Collective::round(int64_t k) const {
   return all;
 }
 
-void Collective::add_to_other_nodes(std::vector<Transfer>& all, int64_t node, double chunk) const {
-  const int64_t per_node = fabric_.devices_per_node();
-  const int64_t to_node = (node + 1) % fabric_.nodes();
-  for (int64_t g = 0; g < std::min(ring_groups_, num_rings_); ++g) {
-    const int64_t rings = num_rings_ / ring_groups_ + (g < num_rings_ % ring_groups_ ? 1 : 0);
-    const Fabric::Path path = fabric_.nic_path(node, g, to_node);
-    all.push_back({fabric_.latency_ns(true),
-                   path.out,
-                   path.in,
-                   1,
-                   {chunk, static_cast<double>(rings),
-                    static_cast<int32_t>(fabric_.seen((node + 1) * per_node - 1)),
-                    static_cast<int32_t>(fabric_.seen(to_node * per_node))}});
-  }
-}
-
 std::vector<Collective::Transfer> Collective::ring_step() const {
-  const int64_t per_node = fabric_.devices_per_node();
-  const double cuts = static_cast<double>(fabric_.num_devices() * num_rings_);
+  const double cuts = static_cast<double>(group_.size * rings_.count);
   const double chunk = std::floor(std::get<AllReduce>(op_.what).bytes / cuts);
+  const int64_t per_node = fabric_.devices_per_node();
   std::vector<Transfer> all;
-  for (int64_t node = 0; node < fabric_.nodes_seen(); ++node) {
-    const int64_t first = node * per_node;
-    for (int64_t i = 0; i < per_node; ++i) {
-      if (i + 1 == per_node && fabric_.nodes() > 1) continue;
-      const int64_t from = first + i, to = first + (i + 1) % per_node;
-      const Fabric::Path path = fabric_.path(from, to);
-      all.push_back({fabric_.latency_ns(false),
-                     path.out,
-                     path.in,
-                     1,
-                     {chunk, static_cast<double>(num_rings_), static_cast<int32_t>(from),
-                      static_cast<int32_t>(to)}});
-    }
-    if (fabric_.nodes() > 1) add_to_other_nodes(all, node, chunk);
+  for (const RingHop& hop : rings_.hops) {
+    const Fabric::Path path = hop.nic_out < 0 ? fabric_.path(hop.from, hop.to)
+                                              : fabric_.nic_path(hop.from / per_node, hop.nic_out,
+                                                                 hop.to / per_node, hop.nic_in);
+    all.push_back(
+        {fabric_.latency_ns(path.far),
+         path.out,
+         path.in,
+         1,
+         {chunk, static_cast<double>(hop.rings), static_cast<int32_t>(fabric_.seen(hop.from)),
+          static_cast<int32_t>(fabric_.seen(hop.to))}});
   }
   return all;
 }

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "engine/network/contention.h"
+#include "engine/network/link_clock.h"
+#include "engine/network/rings.h"
 
 namespace moe {
 
@@ -25,8 +27,9 @@ struct Step {
 /// The same transfers with all times longer by the factor.
 void stretch(Step& step, double factor);
 
-/// Every pair of different devices exchanges the same number of bytes.
-bool is_even(const AllToAll& a2a, int64_t num_devices);
+/// Every pair of different devices of a group exchanges the same number of bytes. Requires: a
+/// resolved group.
+bool is_even(const AllToAll& a2a, const Group& group, int64_t num_devices);
 
 class Collective {
  public:
@@ -61,18 +64,18 @@ class Collective {
   /// To rank j, and all that rank i sends; nothing where there are no bytes.
   void add_pair(std::vector<Transfer>& all, int64_t i, int64_t j, int64_t count) const;
   void add_sends(std::vector<Transfer>& all, int64_t i) const;
-  void add_to_other_nodes(std::vector<Transfer>& all, int64_t node, double chunk) const;
   double delay_of(int64_t i, int64_t j) const;
   static void sort_into(std::vector<Transfer> all, Step& step);
 
   const Fabric& fabric_;
   const NetworkOp& op_;
   const AllToAll* a2a_;
+  Group group_;
   bool even_ = false;
   bool by_channel_;
   int64_t num_steps_ = 0;
   double latest_ns_ = 0;  // of the ranks' starts
-  int64_t num_rings_ = 0, ring_groups_ = 0;
+  Rings rings_;
   double start_up_ns_ = 0;
 };
 

@@ -36,8 +36,9 @@ void append(std::vector<LinkUse>& all, const std::vector<LinkUse>& more) {
 }  // namespace
 
 struct Wire::Impl {
-  /// The one op on its way or next on its way, as long as nothing has joined it. How it goes alone is found out on
-  /// links of its own, and only when something asks; joined, it goes to `traffic` from its begin.
+  /// The one op on its way, or the next one, as long as nothing has joined it. How it goes alone is
+  /// found out on links of its own, and only when something asks; joined, it goes to `traffic` from
+  /// its begin.
   struct Alone {
     size_t op;
     bool known = false;  // what follows
@@ -62,7 +63,7 @@ struct Wire::Impl {
 
   size_t pop_begin();
   void settle();
-  bool must_join(double at_ns);
+  bool is_joined();
   void go_alone();
   void end_alone(std::vector<Done>& ended);
   bool step(std::vector<Done>& ended);
@@ -105,8 +106,10 @@ void Wire::Impl::go_alone() {
   a.known = true;
 }
 
-/// Whether the lone op is on its way still when another takes its first step at at_ns.
-bool Wire::Impl::must_join(double at_ns) {
+/// Whether the lone op is on its way still when the next one takes its first step.
+bool Wire::Impl::is_joined() {
+  if (begins.empty()) return false;
+  const double at_ns = begins.top().at_ns;
   if (!alone->known) {
     const Order& order = orders.at(alone->op);
     const auto closed = closed_form_ns(cluster, order.op);
@@ -124,8 +127,8 @@ size_t Wire::Impl::pop_begin() {
   return op;
 }
 
-/// Afterwards the lone op, if there is one, ends before anything else takes a first step; without
-/// one, nothing is about to begin but what joins the traffic.
+/// Afterwards the first of the ops that are about to begin is the lone one, unless there is traffic
+/// for it to join.
 void Wire::Impl::settle() {
   if (alone && !begins.empty()) {
     const double first_step_ns = orders.at(alone->op).first_step_ns;
@@ -135,18 +138,15 @@ void Wire::Impl::settle() {
     }
   }
   if (!alone && traffic.empty() && !begins.empty()) alone = Alone{pop_begin()};
-  if (!alone) return;
-  if (begins.empty()) {
-    if (!alone->known) go_alone();
-  } else if (must_join(begins.top().at_ns)) {
-    traffic.begin(alone->op, orders.at(alone->op), false);
-    alone.reset();
-  }
 }
 
 Nanoseconds Wire::Impl::next_ns() {
   settle();
-  if (alone) return std::max(now, alone->end);
+  if (alone) {
+    if (is_joined()) return std::max(now, nearest(orders.at(alone->op).first_step_ns));
+    if (!alone->known) go_alone();
+    return std::max(now, alone->end);
+  }
   const double begin_ns = begins.empty() ? kInfinity : begins.top().at_ns;
   const double next = std::min(traffic.next_ns(), begin_ns);
   if (next == kInfinity && traffic.empty()) return kNever;
@@ -176,7 +176,13 @@ void Wire::Impl::end_alone(std::vector<Done>& ended) {
 bool Wire::Impl::step(std::vector<Done>& ended) {
   settle();
   if (alone) {
-    end_alone(ended);
+    if (is_joined()) {
+      traffic.begin(alone->op, orders.at(alone->op), false);
+      alone.reset();
+    } else {
+      if (!alone->known) go_alone();
+      end_alone(ended);
+    }
     return true;
   }
   const double begin_ns = begins.empty() ? kInfinity : begins.top().at_ns;
@@ -209,7 +215,7 @@ size_t Wire::begin(NetworkOp op, double at_ns, double scale) {
   Impl& w = *impl_;
   MOE_CHECK(at_ns >= static_cast<double>(w.now) - 1, "a begin at {} before {}", at_ns, w.now);
   MOE_CHECK(scale > 0 && (scale == 1 || op.rank_start_ns.empty()), "scale {}", scale);
-  MOE_CHECK(!w.fabric.nodes_alike() || is_alike(op, w.cluster.num_devices()),
+  MOE_CHECK(!w.fabric.nodes_alike() || is_alike(op, w.cluster),
             "an op that differs by node where all nodes are alike");
   const size_t number = w.num_ops++;
   const Order& order =
@@ -236,6 +242,12 @@ bool Wire::step(std::vector<Done>& ended) {
 
 Nanoseconds Wire::now() const {
   return impl_->now;
+}
+
+bool Wire::may_end_next(size_t op) {
+  impl_->settle();
+  if (!impl_->alone) return impl_->traffic.is_at_last_step(op);
+  return impl_->alone->op == op && !impl_->is_joined();
 }
 
 std::vector<LinkUse> Wire::take_use() {

@@ -1,4 +1,4 @@
-// The sum of gradients over all ranks; the executor runs it through its Communicator.
+// The sum of gradients over the ranks of a group; the executor runs it through its Communicator.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
@@ -8,6 +8,7 @@ namespace {
 constexpr int kMaxTensors = 1 << 16;
 
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  group_of(g, op);  // throws where it is none
   std::vector<TensorSpec> specs;
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     if (!has(op, i)) throw user_error("op '{}': input {} is required", op.name, i);
@@ -33,7 +34,7 @@ Bytes scratch(const Graph& g, const Op& op, Bytes elem_bytes) {
 }  // namespace
 
 const OpDef kAllReduce = {.name = "all_reduce",
-                          .doc = "sums each tensor over the ranks, in rank order",
+                          .doc = "sums each tensor over ranks, in rank order; attrs group, stride",
                           .lane = LaneKind::kComm,
                           .collective = Collective::kAllReduce,
                           .min_inputs = 1,

@@ -1,5 +1,5 @@
-// The exchange of slots between ranks, and of how many rows of them are real. The executor runs
-// both through its Communicator.
+// The exchange of slots between the ranks of a group, and of how many rows of them are real. The
+// executor runs both through its Communicator.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
@@ -14,16 +14,15 @@ bool to_expert(const Op& op) {
   return to == "expert";
 }
 
-int64_t local_experts(const Graph& g, const Op& op, int64_t experts) {
-  if (experts % g.num_ranks != 0) {
-    throw user_error("op '{}': {} experts do not divide over {} ranks", op.name, experts,
-                     g.num_ranks);
+int64_t local_experts(const Op& op, int64_t experts, int64_t ranks) {
+  if (experts % ranks != 0) {
+    throw user_error("op '{}': {} experts do not divide over {} ranks", op.name, experts, ranks);
   }
-  return experts / g.num_ranks;
+  return experts / ranks;
 }
 
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
-  const int64_t ranks = g.num_ranks;
+  const int64_t ranks = group_of(g, op).size;
   const DType dtype = arg(g, op, 0).dtype;
   int64_t experts = 0;
   Shape out;
@@ -31,7 +30,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
     expect_shape(g, op, 0, {kAny, kAny, kAny});
     const Shape& in = shape(g, op, 0);
     experts = in[0];
-    out = {local_experts(g, op, experts), ranks, in[1], in[2]};
+    out = {local_experts(op, experts, ranks), ranks, in[1], in[2]};
   } else {
     expect_shape(g, op, 0, {kAny, ranks, kAny, kAny});
     const Shape& in = shape(g, op, 0);
@@ -51,7 +50,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{out, dtype}};
 }
 
-/// What this rank hands over in all, its own part included; cost models divide by ranks.
+/// What this rank hands over in all, its own part included; cost models divide by members.
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
   const auto bytes = static_cast<double>(g.bytes(op.inputs[0]));
   return {.bytes = attr_int(op, "irregular") != 0 ? bytes * context.fill * share_of(op) : bytes};
@@ -88,7 +87,8 @@ void gradient(GradContext& c, OpId) {
 
 std::vector<TensorSpec> infer_counts(const Graph& g, const Op& op) {
   expect_index(g, op, 0, {kAny});
-  return {{{local_experts(g, op, shape(g, op, 0)[0]), g.num_ranks}, DType::kI32}};
+  const int64_t ranks = group_of(g, op).size;
+  return {{{local_experts(op, shape(g, op, 0)[0], ranks), ranks}, DType::kI32}};
 }
 
 Work work_counts(const Graph& g, const Op& op, const WorkContext&) {
@@ -99,7 +99,9 @@ Work work_counts(const Graph& g, const Op& op, const WorkContext&) {
 
 const OpDef kAllToAll = {
     .name = "all_to_all",
-    .doc = "slots to the ranks of their experts, or back; attrs to, irregular (only real rows)",
+    .doc =
+        "slots to the ranks of their experts, or back; attrs to, irregular (only real rows), "
+        "group, stride",
     .lane = LaneKind::kComm,
     .collective = Collective::kAllToAll,
     .min_inputs = 1,
@@ -111,14 +113,17 @@ const OpDef kAllToAll = {
     .begins = {{.input = 3, .of_input = 1}, {.input = 4, .of_input = 2}},
     .rows_end = rows_end};
 
-const OpDef kExchangeCounts = {.name = "exchange_counts",
-                               .doc = "rows that every source rank sends to each local expert",
-                               .lane = LaneKind::kComm,
-                               .collective = Collective::kAllToAll,
-                               .min_inputs = 1,
-                               .max_inputs = 1,
-                               .infer = infer_counts,
-                               .work = work_counts,
-                               .axes = axes_counts};
+const OpDef kExchangeCounts = {
+    .name = "exchange_counts",
+    .doc =
+        "rows that every source rank sends to each local expert; attrs group, "
+        "stride",
+    .lane = LaneKind::kComm,
+    .collective = Collective::kAllToAll,
+    .min_inputs = 1,
+    .max_inputs = 1,
+    .infer = infer_counts,
+    .work = work_counts,
+    .axes = axes_counts};
 
 }  // namespace moe::ops

@@ -2,7 +2,9 @@
 // line in table.cpp.
 //
 // Names, inputs -> outputs ([x] is optional), T = tokens of this rank, d hidden, E experts in all,
-// El experts of this rank, P ranks, C capacity an expert and rank, K choices a token:
+// El experts of this rank, P ranks of a group that holds all experts (attrs group, stride of the
+// collectives, base/group.h; all ranks unless given), C capacity an expert and rank, K choices a
+// token:
 //   embedding         ids[B,S] wte[V,d] wpe[S,d] -> x[B,S,d]
 //   embedding_dw      dx ids [acc wte] [acc wpe] -> dwte dwpe; attr vocab
 //   layernorm         x gamma beta -> y mean[T] rstd[T]
@@ -51,7 +53,7 @@
 //   combine_dx        dy weight slot_choice -> dslots
 //   combine_dweight   dy slots choice_slot -> dweight
 //   cross_entropy     logits[T,V] targets -> loss[1] dlogits; attr scale = 1 / global tokens
-//   all_reduce        g... -> g'... (any number; sums over ranks, in place where it may)
+//   all_reduce        g... -> g'... (any number; sums over the group, in place where it may)
 //   sgd               w v g; attrs lr, momentum; overwrites w and v
 //   add               a b -> y
 //   split             x -> parts...; attrs axis, sizes="4,4"

@@ -15,12 +15,12 @@ Graph irregular_a2a(Graph graph, const PassContext& context) {
           "irregular transfers and a cut along the capacity exclude each other",
           context.stage, graph.op(id).name, graph.op(id).part);
     }
-    const TensorId counts = counts_of_rows(graph, graph.out(id), graph.op(id).name);
-    const TensorId received = received_counts(graph, counts);
+    const RowsOrigin origin = origin_of_rows(graph, graph.out(id), graph.op(id).name);
+    const TensorId received = received_counts(graph, origin);
     Op& op = graph.op(id);
     op.attrs["irregular"] = int64_t{1};
     op.inputs.resize(3);
-    op.inputs[1] = counts;
+    op.inputs[1] = origin.counts;
     op.inputs[2] = received;
   }
   return graph;

@@ -9,15 +9,17 @@ bool is_kind(const Graph& graph, OpId op, std::string_view kind) {
   return !graph.removed(op) && kind == graph.def(op).name;
 }
 
-TensorId counts_of_rows(const Graph& graph, TensorId rows, std::string_view what) {
+RowsOrigin origin_of_rows(const Graph& graph, TensorId rows, std::string_view what) {
   constexpr size_t kCountsOfGate = 5;
   const std::vector<OpId> producer = graph.producers();
   for (OpId at = producer[rows.index()]; at.valid(); at = producer[rows.index()]) {
     const std::vector<TensorId>& inputs = graph.op(at).inputs;
-    if (is_kind(graph, at, "all_to_all") && inputs.size() > 1) return inputs[1];
+    if (is_kind(graph, at, "all_to_all") && inputs.size() > 1) return {inputs[1], at};
     if (is_kind(graph, at, "dispatch")) {
       const OpId gate = producer[inputs[1].index()];
-      if (gate.valid() && is_kind(graph, gate, "gate")) return graph.out(gate, kCountsOfGate);
+      if (gate.valid() && is_kind(graph, gate, "gate")) {
+        return {graph.out(gate, kCountsOfGate), OpId()};
+      }
       break;
     }
     rows = inputs[0];
@@ -25,8 +27,9 @@ TensorId counts_of_rows(const Graph& graph, TensorId rows, std::string_view what
   throw user_error("op '{}': no gate is found that counts its rows", what);
 }
 
-TensorId received_counts(Graph& graph, TensorId counts) {
-  if (graph.num_ranks == 1) return counts;
+TensorId received_counts(Graph& graph, const RowsOrigin& origin) {
+  const TensorId counts = origin.counts;
+  if (!origin.exchange.valid()) return counts;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     if (is_kind(graph, op, "exchange_counts") && graph.op(op).inputs[0] == counts) {
@@ -34,7 +37,9 @@ TensorId received_counts(Graph& graph, TensorId counts) {
     }
   }
   const Op gate = graph.op(graph.producers()[counts.index()]);
-  const OpId made = graph.add_op("exchange_counts", gate.name + ".exchange_counts", {counts});
+  const OpId made =
+      graph.add_op("exchange_counts", gate.name + ".exchange_counts", {counts},
+                   group_attrs(group_of(graph, graph.op(origin.exchange)), graph.num_ranks));
   graph.op(made).segment = Segment::kDispatch;
   graph.op(made).layer = gate.layer;
   graph.op(made).part = gate.part;

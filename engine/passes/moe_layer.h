@@ -9,12 +9,18 @@ namespace moe {
 
 bool is_kind(const Graph& graph, OpId op, std::string_view kind);
 
-/// The counts [E] of the gate that laid out these rows, found from the rows upwards through the
-/// layer's all-to-all or dispatch. Throws UserError naming `what` when there is none.
-TensorId counts_of_rows(const Graph& graph, TensorId rows, std::string_view what);
+/// Where rows of slots come from.
+struct RowsOrigin {
+  TensorId counts;  // [E] of the gate that laid them out
+  OpId exchange;    // the all-to-all that they came by; invalid: they are still at their source
+};
+/// Found from the rows upwards through the layer's all-to-all or dispatch. Throws UserError naming
+/// `what` when there is no gate.
+RowsOrigin origin_of_rows(const Graph& graph, TensorId rows, std::string_view what);
 
 /// The rows that each local expert holds from each source: the output of the exchange_counts op of
-/// these counts, added when there is none yet; on one rank the counts themselves.
-TensorId received_counts(Graph& graph, TensorId counts);
+/// these counts in the all-to-all's group, added when there is none yet; the counts themselves
+/// where no rows are exchanged.
+TensorId received_counts(Graph& graph, const RowsOrigin& origin);
 
 }  // namespace moe

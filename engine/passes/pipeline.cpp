@@ -1,6 +1,8 @@
 #include "engine/passes/pipeline.h"
 
+#include <fmt/ranges.h>
 #include <algorithm>
+
 #include <chrono>
 #include <typeinfo>
 
@@ -225,21 +227,30 @@ void check_lanes(const Graph& graph, const Schedule& schedule) {
   }
 }
 
-/// Runs `call`; its errors name the stage. An error of a class of its own, as a policy may throw,
-/// says where it comes from and passes as it is.
+/// Runs `call`; its errors name the stage and those before it that changed what it found. An error
+/// of a class of its own, as a policy may throw, says where it comes from and passes as it is.
 template <class Call>
-auto in_stage(const std::string& stage, const Call& call) {
-  const auto named = [&stage](const std::exception& error) {
-    return std::string_view(error.what()).find(stage) != std::string_view::npos;
+auto in_stage(const std::string& stage, const std::vector<StageReport>& before, const Call& call) {
+  const auto text = [&](const std::exception& error) {
+    std::string message = error.what();
+    if (message.find(stage) == std::string::npos) {
+      message = fmt::format("stage '{}': {}", stage, message);
+    }
+    std::vector<std::string> names;
+    for (const StageReport& report : before) {
+      if (report.changed) names.push_back(fmt::format("'{}'", report.name));
+    }
+    if (!names.empty()) message += fmt::format(" (after stage {})", fmt::join(names, ", "));
+    return message;
   };
   try {
     return call();
   } catch (const UserError& error) {
-    if (typeid(error) != typeid(UserError) || named(error)) throw;
-    throw user_error("stage '{}': {}", stage, error.what());
+    if (typeid(error) != typeid(UserError)) throw;
+    throw UserError(text(error));
   } catch (const RunError& error) {
-    if (typeid(error) != typeid(RunError) || named(error)) throw;
-    throw run_error("stage '{}': {}", stage, error.what());
+    if (typeid(error) != typeid(RunError)) throw;
+    throw RunError(text(error));
   }
 }
 
@@ -301,7 +312,7 @@ Graph Pipeline::transform(Graph graph, StageKind kind) {
   for (const Stage& stage : stages_) {
     if (kind_of(stage) != kind) continue;
     const auto begin = std::chrono::steady_clock::now();
-    Graph after = in_stage(stage.name, [&] { return apply(stage, graph); });
+    Graph after = in_stage(stage.name, reports_, [&] { return apply(stage, graph); });
     reports_.push_back({stage.name, !same(graph, after), since(begin)});
     for (const Op& op : after.ops()) {
       if (op.part >= 0) cut_by_.emplace(op.name, stage.name);  // the first stage that shows it
@@ -323,7 +334,7 @@ Schedule Pipeline::schedule(const Graph& graph, Schedule schedule) {
   for (const Stage& stage : stages_) {
     if (kind_of(stage) != StageKind::kSchedule) continue;
     const auto begin = std::chrono::steady_clock::now();
-    Schedule after = in_stage(stage.name, [&] { return apply(stage, graph, schedule); });
+    Schedule after = in_stage(stage.name, reports_, [&] { return apply(stage, graph, schedule); });
     const bool set = note_settings(schedule, after, stage.name);
     reports_.push_back({stage.name, set || !same(schedule, after), since(begin)});
     schedule = std::move(after);

@@ -24,8 +24,8 @@ Graph used_rows(Graph graph, const PassContext& context) {
           "rows and a cut along the capacity exclude each other",
           context.stage, graph.op(id).name, graph.op(id).part);
     }
-    const TensorId counts = counts_of_rows(graph, graph.op(id).inputs[0], graph.op(id).name);
-    const TensorId received = received_counts(graph, counts);
+    const RowsOrigin origin = origin_of_rows(graph, graph.op(id).inputs[0], graph.op(id).name);
+    const TensorId received = received_counts(graph, origin);
     Op& op = graph.op(id);
     op.attrs["rows"] = std::string("used");
     const size_t at = gelu ? 2 : 3;

@@ -26,8 +26,20 @@ struct Span {
   int32_t chunk = 0;  // of an op that is cut into chunks; a span each
 };
 
+/// A link carries so much from begin to end.
+struct LinkLoad {
+  std::string name;  // "nic_out 0.1": the node, and the NIC or device of it, from 0
+  Nanoseconds begin = 0;
+  Nanoseconds end = 0;
+  double bytes_per_s = 0;
+  double capacity = 0;  // bytes a second
+};
+
 struct Timeline {
   std::vector<Span> spans;  // ordered by (begin, rank, lane, op)
+  /// Where a network model knows them; ascending by begin for each link, idle times left out. Links
+  /// of node 0 stand for those of all nodes where all do the same.
+  std::vector<LinkLoad> links;
   int32_t num_ranks = 1;
   Provenance provenance = Provenance::kSimulated;
 };

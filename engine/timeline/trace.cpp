@@ -36,6 +36,7 @@ class Trace {
       track.end = std::max(track.end, offset + span.end);
       events_.push_back(event(span, track.first_pid + span.rank, offset));
     }
+    add_links(timeline.links, track.first_pid, offset);
   }
 
   void name(const std::string& label, const Track& track) {
@@ -77,6 +78,31 @@ class Trace {
                        {"pid", pid},
                        {"tid", tid},
                        {"args", {{"sort_index", place}}}});
+  }
+
+  /// A counter keeps its value until the next event; a link that falls idle says so.
+  void add_links(const std::vector<LinkLoad>& links, int64_t pid, Nanoseconds offset) {
+    std::map<std::string, Nanoseconds> busy_until;
+    for (const LinkLoad& load : links) {
+      const auto before = busy_until.find(load.name);
+      if (before != busy_until.end() && before->second < load.begin) {
+        events_.push_back(counter(load.name, pid, offset + before->second, 0));
+      }
+      const double percent = 100 * load.bytes_per_s / load.capacity;
+      events_.push_back(counter(load.name, pid, offset + load.begin, percent));
+      busy_until[load.name] = load.end;
+    }
+    for (const auto& [name, end] : busy_until) {
+      events_.push_back(counter(name, pid, offset + end, 0));
+    }
+  }
+
+  static Json counter(const std::string& link, int64_t pid, Nanoseconds at, double percent) {
+    return {{"ph", "C"},
+            {"name", link},
+            {"ts", to_us(at)},
+            {"pid", pid},
+            {"args", {{"percent", percent}}}};
   }
 
   Json event(const Span& span, int64_t pid, Nanoseconds offset) const {

@@ -30,14 +30,15 @@ end
 
 local function choice(layer, more) return moe.pipemoe.degree(with(layer.lines, more)) end
 
--- Per cluster: the layers, their times at 1, 2, 4, 8 and at the best degree, by `time`.
-local function measure(options, time, objective)
+-- Per cluster: the layers, their times at 1, 2, 4, 8 and at the degree that is best for `chosen_by`
+-- (as for `objective`), by `time`.
+local function measure(options, time, objective, chosen_by)
   local reading = {}
   for _, gpus in ipairs(GPUS) do
     local layers = moe.pipemoe.layers(with({ devices = gpus }, options))
     local rows = {}
     for i, layer in ipairs(layers) do
-      local best = choice(layer, { objective = objective }).degree
+      local best = choice(layer, { objective = chosen_by or objective }).degree
       local times = {}
       for j, degree in ipairs(DEGREES) do times[j] = time(layer, degree, objective) end
       rows[i] = { layer = layer, degree = best, times = times,
@@ -93,13 +94,14 @@ end
 
 local likely = measure({}, simulated)
 local printed = measure({ alpha_a_16 = "printed" }, simulated)
-local step = measure({}, closed, "step")
+local step = measure({}, closed, "step", "forward")
 
 print "Percent less time than Tutel at a fixed degree, means; GPUs: degree. Simulated unless said"
 local rows = { header "", paper_row(), table_row("864 layers, alpha_a(16) = 1.72e-4", likely),
   table_row("as printed, 1.72e-5", printed),
   table_row("closed form, 1.72e-4", measure({}, closed)),
-  table_row("closed form, with the backward", step),
+  table_row("closed form, with the backward, the forward's degree", step),
+  table_row("closed form, with the backward, the step's degree", measure({}, closed, "step")),
   table_row("rows times E/P", measure({ times_experts = true }, closed)),
   table_row("a second an element, k = 1, rows times E/P, printed", measure({ alpha_a_16 = "printed",
     times_experts = true, k = 1, element_bytes = 1 }, closed)),
@@ -173,8 +175,8 @@ local function layer_of_discussion()
 end
 local discussed = layer_of_discussion()
 local function discussed_ms(degree) return 1e3 * closed(discussed, degree, "step") end
-print(("\nThe layer of section V-E, ms at degrees 1, 2, 4, 8: forward %.0f %.0f %.0f %.0f; with the "
-  .. "backward %.0f %.0f %.0f %.0f"):format(1e3 * simulated(discussed, 1),
+print(("\nThe layer of section V-E, ms at degrees 1, 2, 4, 8: forward %.0f %.0f %.0f %.0f; with "
+  .. "the backward %.0f %.0f %.0f %.0f"):format(1e3 * simulated(discussed, 1),
   1e3 * simulated(discussed, 2), 1e3 * simulated(discussed, 4), 1e3 * simulated(discussed, 8),
   discussed_ms(1), discussed_ms(2), discussed_ms(4), discussed_ms(8)))
 
@@ -184,7 +186,8 @@ local function claim(id, value, more)
     more or {}))
 end
 
-local NOTE = "The published lines make degree 2 the best of nearly all layers; the hardware did not."
+local NOTE = "The published lines make degree 2 the best of nearly all layers; the hardware did "
+  .. "not."
 for g, gpus in ipairs(GPUS) do
   for j, degree in ipairs(DEGREES) do
     local id = ("pipemoe-%03d"):format(28 + 4 * g + j - 1)
@@ -193,8 +196,8 @@ for g, gpus in ipairs(GPUS) do
     claim(id .. "-max", function(reading) return (select(2, gain(reading[gpus], j))) end, note)
   end
 end
-claim("pipemoe-044", better_or_equal,
-  { note = "The degree is chosen by the forward's model and judged with the backward." })
+claim("pipemoe-044", better_or_equal, { within = 0.1,
+  note = "The degree is chosen by the forward's model and judged with the backward." })
 claim("pipemoe-045", mean_of_all)
 claim("pipemoe-095", function() return discussed_ms(2) end, { neutral = 0,
   not_comparable = "their time is measured beside an all-reduce, which the model has not" })

@@ -7,7 +7,7 @@ local schema = require "moe.schema"
 local M = {}
 
 --- The built-in clusters: files in clusters/.
-M.files = { "p3dn", "p4de" }
+M.files = { "lina", "p3dn", "p4de" }
 
 local mt = schema.class("cluster", "a cluster, as moe.cluster.p4de { nodes = 2 }")
 
@@ -23,6 +23,13 @@ M.LINK = {
   efficiency = share(),
   latency_us = time "one traversal, microseconds",
 }
+
+--- How links are shared where collectives meet.
+M.SHARE = { type = "string",
+  enum = { "per_flow", "per_channel", "per_collective", "strict_priority" },
+  doc = "who gets how much of a link where collectives meet" }
+M.SHARING_EFFICIENCY = { type = "number", lo = 1e-6, hi = 1,
+  doc = "assumed: what is left of a link's rate while two collectives use it" }
 
 M.DEVICE = {
   name = { type = "string", default = "device" },
@@ -48,6 +55,8 @@ M.FIELDS = {
   nics_per_node = { type = "integer", lo = 1, hi = 1024, default = 1 },
   a2a_base_us = time "start-up of an all-to-all, microseconds",
   a2a_per_peer_us = time "start-up a peer, microseconds",
+  share = schema.merged(M.SHARE, { default = "per_collective" }),
+  sharing_efficiency = schema.merged(M.SHARING_EFFICIENCY, { default = 1 }),
   collectives = { type = comm_tables.FIELDS, default = {},
     doc = "measured times, instead of closed forms" },
 }

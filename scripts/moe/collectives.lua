@@ -37,11 +37,8 @@ M.OPS = {
 M.FIELDS = {
   cluster = { type = "cluster", required = true, doc = "moe.cluster" },
   ops = { type = "list", of = { type = "table" }, required = true, doc = "the collectives" },
-  share = { type = "string", default = "per_flow",
-    enum = { "per_flow", "per_channel", "per_collective", "strict_priority" },
-    doc = "who gets how much of a link" },
-  efficiency = { type = "number", lo = 1e-6, hi = 1, default = 1,
-    doc = "assumed: of a link's rate while two collectives use it" },
+  share = schema.merged(cluster_lib.SHARE, { default = "per_flow" }),
+  efficiency = schema.merged(cluster_lib.SHARING_EFFICIENCY, { default = 1 }),
   link_use = { type = "boolean", default = false, doc = "say when each link carries how much" },
 }
 

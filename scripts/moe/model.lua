@@ -20,6 +20,8 @@ M.FIELDS = {
   batch_per_device = { type = "integer", lo = 1, hi = 1e7, doc = "rows a device" },
   experts = { type = "integer", lo = 1, hi = 1e6, doc = "experts in all" },
   experts_per_device = { type = "integer", lo = 1, hi = 1e5, doc = "experts a device" },
+  ep = { type = "integer", lo = 1, hi = 1e6,
+    doc = "devices of an expert-parallel group, which holds all experts; all devices" },
   moe_every = { type = "integer", lo = 1, hi = 1e4, default = 2,
     doc = "an MoE FFN in the last of every so many blocks" },
   gate = { type = "any", default = "switch", doc = "a gate's name or a policy" },
@@ -118,21 +120,26 @@ end
 
 --- The plain table that the core takes, for `devices` devices, and the gate's policy or nil.
 function M.resolve(model, devices, dtype)
-  local function split(total, what)
+  local function split(total, what, ranks)
     local rows = model[total]
     if not rows then return model[PARTNER[total]] end
-    if rows % devices ~= 0 then
+    if rows % ranks ~= 0 then
       errors.user(("%s.%s: %d %s do not divide over %d ranks"):format(model.path, total, rows,
-        what, devices), model.at)
+        what, ranks), model.at)
     end
-    return rows / devices
+    return rows / ranks
+  end
+  local ep = model.ep or devices
+  if devices % ep ~= 0 then
+    errors.user(("%s.ep: %d does not divide %d ranks"):format(model.path, ep, devices), model.at)
   end
   local policy = type(model.gate) == "table" and model.gate or nil
   local resolved = {
     name = model.name, vocab = model.vocab, layers = model.layers, hidden = model.hidden,
     heads = model.heads, seq = model.seq, ffn = model.ffn or 4 * model.hidden,
-    moe_every = model.moe_every,
-    batch_per_device = split("batch", "rows"), experts = split("experts", "experts") * devices,
+    moe_every = model.moe_every, ep = ep,
+    batch_per_device = split("batch", "rows", devices),
+    experts = split("experts", "experts", ep) * ep,
     gate = policy and policy.name or model.gate, k = model.k,
     capacity_factor = model.capacity and 0 or model.capacity_factor or 1.25,
     fused_attention = model.attention == "fused", dtype = model.dtype or dtype,
@@ -178,11 +185,29 @@ local function lancet_model(t)
   return M.override(base, changes, "model.lancet", at)
 end
 
+local lina = require "moe.models.lina"(schema.assumed)
+
+--- Fields of moe.model.lina beside those of gpt2_moe, which it may change.
+M.LINA = {
+  size = { type = "string", enum = schema.keys_of(lina.sizes), required = true },
+}
+
+-- A model of the Lina paper.
+local function lina_model(t)
+  local at = errors.here()
+  if type(t) ~= "table" then schema.refuse("model.lina", t, "a table", at) end
+  local changes = schema.merged(t, {})
+  changes.size = nil
+  local own = schema.check(M.LINA, { size = t.size }, "model.lina", at)
+  local base = make(schema.merged(lina.common, lina.sizes[own.size]), "model.lina", at)
+  return M.override(base, changes, "model.lina", at)
+end
+
 --- Lines of `moebench list models`.
 M.docs = { { name = "gpt2_moe", doc = "GPT-2 with MoE FFNs in every other block" },
-  { name = "lancet", doc = lancet.doc } }
+  { name = "lancet", doc = lancet.doc }, { name = "lina", doc = lina.doc } }
 
 M.constructors = schema.namespace("moe.model", "model", { gpt2_moe = M.gpt2_moe,
-  lancet = lancet_model })
+  lancet = lancet_model, lina = lina_model })
 
 return M

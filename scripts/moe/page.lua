@@ -43,7 +43,8 @@ local OUT_OF_MEMORY = { model = "string", memory_bytes = "number", holders = { "
 local EXECUTED = { points = { "table", least = 1 }, losses = { "number", least = 1 },
   drops = { "number", least = 1 }, digest = "string", executed_peak_bytes = "number",
   prediction = schema.merged(TIMES, { error = "number" }),
-  ["link?"] = { bytes_per_s = "number", latency_us = "number" }, ["eval_loss?"] = "number",
+  ["link?"] = { bytes_per_s = "number", latency_us = "number", ["share?"] = "string",
+    ["sharing_efficiency?"] = "number" }, ["eval_loss?"] = "number",
   ["unigram_entropy?"] = "number", ["stopped?"] = "boolean",
   parameters = { layers = "number", hidden = "number", seq = "number", experts = "number",
     batch_per_device = "number", gate = "string", capacity_factor = "number" } }

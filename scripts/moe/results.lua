@@ -34,6 +34,7 @@ M.FIELDS = {
   optimizer = "its parameters", stages = "passes with their options",
   all_reduce = "the policy", choice = "what moe.best, moe.fallback or a system of systems chose",
   candidates = "what it chose from, and why",
+  packing = "Lina's: experts a device over those without, what the controller saw, what it costs",
   fill = "expected share of capacity slots in use", assumed = "constants without a source, by path",
   iteration_ms = "time of a step", forward_ms = "until the forward's last op ends",
   compute_ms = "busy compute lane",

@@ -58,7 +58,7 @@ local function base_record(name, job, spec, made)
     gate_options = spec.gate and spec.gate.options, optimizer = spec.optimizer, fill = spec.fill,
     stages = core.array(system_lib.describe(made.candidate)),
     all_reduce = made.candidate.all_reduce,
-    choice = made.candidate.choice, candidates = #made.tried > 1 and made.tried or nil,
+    packing = made.packing, choice = made.candidate.choice, candidates = #made.tried > 1 and made.tried or nil,
     lower_bound_ms = made.sim.lower_bound_ms, busiest_lane_ms = made.sim.busiest_lane_ms,
     critical_path_ms = made.sim.critical_path_ms, simulate_ms = made.sim.sim_ms,
     alone_ms = made.sim.alone_ms,

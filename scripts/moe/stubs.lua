@@ -7,7 +7,11 @@ local comm_tables = require "moe.comm_tables"
 local core = require "moe.core"
 local experiment = require "moe.experiment"
 local jobs = require "moe.jobs"
+local judge = require "moe.judge"
+local lina = require "moe.lina"
 local model = require "moe.model"
+local packing = require "moe.packing"
+local pipemoe = require "moe.pipemoe"
 local policy = require "moe.policy"
 local results = require "moe.results"
 local schema = require "moe.schema"
@@ -20,7 +24,8 @@ local M = {}
 -- Field lists that stand inside others.
 local NESTED = { [cluster.DEVICE] = "moe.Device", [cluster.LINK] = "moe.ClusterLink",
   [train.LINK] = "moe.Link", [target.OPTIMIZER] = "moe.Optimizer",
-  [system.REDUCE] = "moe.AllReduce", [comm_tables.FIELDS] = "moe.Collectives" }
+  [system.REDUCE] = "moe.AllReduce", [comm_tables.FIELDS] = "moe.Collectives",
+  [packing.FIELDS] = "moe.SystemPacking" }
 
 local function class_name(name) return "moe." .. name:sub(1, 1):upper() .. name:sub(2) end
 
@@ -93,7 +98,40 @@ local FIXED = [[
 ---@field info fun(self): table
 ---@field simulate fun(self): table
 ---@field overlap fun(self): table
+---@field spans fun(self): table[] op, kind, lane, chunk, post_ms, begin_ms, end_ms
+---@field micro_ops fun(self): table a2a_ms, ffn_ms, num
 ---@field run fun(self, executor: "cpu", t?: moe.RunFields): table
+
+---@class moe.Op read only, in the calls of a pass or a schedule
+---@field name string
+---@field kind string
+---@field lane string
+---@field seg string
+---@field phase string
+---@field layer integer?
+---@field part integer?
+---@field dw boolean
+---@field flops number
+---@field bytes number
+---@field cost_ms number
+---@field priority integer
+---@field producers fun(self): moe.Op[]
+---@field consumers fun(self): moe.Op[]
+
+---@class moe.Discipline
+---@field pick? "order"|"priority"|fun(ready: moe.Op[]): moe.Op who is next, of those that may begin
+---@field exclusive? string[] lanes with which it shares the network, one transfer at a time
+---@field hold? fun(op: moe.Op, g: table): moe.Op? the compute op that announces op; planned once
+
+---@class moe.Schedule
+---@field free fun(self, a: moe.Op, b: moe.Op): boolean
+---@field before fun(self, a: moe.Op, b: moe.Op, why?: string)
+---@field sequence fun(self, ops: moe.Op[], why?: string)
+---@field lane fun(self, op: moe.Op, lane: string)
+---@field under fun(self, op: moe.Op, comm: moe.Op, why?: string)
+---@field chunk fun(self, op: moe.Op, bytes: integer)
+---@field priority fun(self, op: moe.Op, n: integer) higher first; 0 where none is given
+---@field discipline fun(self, lane: string, t: moe.Discipline) one a lane
 
 ---@class moe.TrainResult
 ---@field losses number[]
@@ -105,7 +143,7 @@ local FIXED = [[
 
 ---@class moe
 ---@field version string
-local moe = { model = {}, cluster = {}, pass = {}, policy = {} }
+local moe = { lina = {}, model = {}, cluster = {}, pass = {}, pipemoe = {}, policy = {} }
 
 ---@param name string
 ---@return fun(t: moe.SystemFields): moe.System
@@ -146,6 +184,7 @@ local function field_classes(out)
   class(out, "moe.AssumedFields", schema.ASSUMED)
   class(out, "moe.ModelFields", model.FIELDS, true)
   class(out, "moe.LancetFields", schema.merged(model.FIELDS, model.LANCET), true)
+  class(out, "moe.LinaFields", schema.merged(model.FIELDS, model.LINA), true)
   class(out, "moe.Device", cluster.DEVICE, true)
   class(out, "moe.ClusterLink", cluster.LINK, true)
   class(out, "moe.ClusterFields", cluster.FIELDS, true)
@@ -156,6 +195,14 @@ local function field_classes(out)
   class(out, "moe.AllToAllOp", collectives.OPS.all_to_all)
   class(out, "moe.AllReduceOp", collectives.OPS.all_reduce)
   class(out, "moe.CollectivesFields", collectives.FIELDS)
+  class(out, "moe.JudgeFields", judge.FIELDS)
+  class(out, "moe.pipemoe.DegreeFields", pipemoe.DEGREE)
+  class(out, "moe.pipemoe.TimeFields", pipemoe.TIME)
+  class(out, "moe.pipemoe.SimulateFields", pipemoe.SIMULATE)
+  class(out, "moe.pipemoe.LayersFields", pipemoe.LAYERS)
+  class(out, "moe.pipemoe.FitFields", pipemoe.FIT)
+  class(out, "moe.SystemPacking", packing.FIELDS)
+  class(out, "moe.LinaPackingFields", lina.PACKING)
   class(out, "moe.SystemFields", system.FIELDS)
   class(out, "moe.RunFields", train.RUN)
   class(out, "moe.CpuRunFields", experiment.CPU)
@@ -186,8 +233,19 @@ local function constructors(out)
   constructor(out, "collectives", "moe.CollectivesFields",
     "{ begin_ms: number, end_ms: number, rank_end_ms: number[] }[]")
   constructor(out, "experiment", "moe.ExperimentFields", "moe.Experiment")
+  constructor(out, "judge", "moe.JudgeFields", "table[] verdicts")
+  constructor(out, "pipemoe.degree", "moe.pipemoe.DegreeFields",
+    "{ degree: integer, time_s: number }")
+  constructor(out, "pipemoe.time", "moe.pipemoe.TimeFields", "number seconds")
+  constructor(out, "pipemoe.simulate", "moe.pipemoe.SimulateFields",
+    "{ time_s: number, spans: table[]? }")
+  constructor(out, "pipemoe.layers", "moe.pipemoe.LayersFields", "table[]")
+  constructor(out, "pipemoe.fit", "moe.pipemoe.FitFields",
+    "{ lines: table, error: table, degrees: integer[], capacity: integer }")
+  constructor(out, "lina.packing", "moe.LinaPackingFields", "table")
   constructor(out, "model.gpt2_moe", "moe.ModelFields", "moe.Model")
   constructor(out, "model.lancet", "moe.LancetFields", "moe.Model|false")
+  constructor(out, "model.lina", "moe.LinaFields", "moe.Model")
   constructor(out, "plan", "moe.PlanFields", "moe.Plan")
   constructor(out, "train", "moe.TrainFields", "moe.TrainResult")
   for _, name in ipairs(schema.keys_of(cluster.constructors)) do

@@ -3,6 +3,7 @@
 -- { of = { ... } }, is the best of them.
 local choice = require "moe.choice"
 local errors = require "moe.errors"
+local packing = require "moe.packing"
 local policy = require "moe.policy"
 local schema = require "moe.schema"
 
@@ -59,8 +60,8 @@ M.known = {
     all_reduce = DDP, passes = function(p)
       return { choice.best(p.capacity_pipeline, { degree = { 1, 2, 4, 8 } }) }
     end },
-  pipemoe = { doc = "all-to-all and experts cut along capacity, each layer at the best degree by the "
-      .. "time of its forward",
+  pipemoe = { doc = "all-to-all and experts cut along capacity, each layer at the degree that is "
+      .. "best for its forward",
     all_reduce = DDP, passes = function(p) return { p.pipemoe {} } end },
   pipemoe_step = { doc = "pipemoe with the backward counted", all_reduce = DDP,
     passes = function(p) return { p.pipemoe { objective = "step" } } end },
@@ -83,6 +84,8 @@ M.known = {
     all_reduce = LINA, passes = function(p) return lina(p, 1) end },
   lina_partition = { doc = "lina_priority with all-reduces in micro-ops of 30 MB",
     all_reduce = LINA, passes = function(p) return lina(p, 2) end },
+  lina = { doc = "lina_pipelining with the experts a device that its packing chooses",
+    all_reduce = LINA, passes = function(p) return lina(p, 3) end, packing = {} },
   lina_pipelining = { doc = "lina_partition with all-to-alls in micro-ops, pipelined with experts",
     all_reduce = LINA, passes = function(p) return lina(p, 3) end },
 }
@@ -90,6 +93,8 @@ M.known = {
 -- The fields of a system apart from its list of passes.
 M.FIELDS = {
   all_reduce = { type = M.REDUCE, doc = "the policy, where it is not the known system's" },
+  packing = { type = packing.FIELDS,
+    doc = "Lina's controller chooses how many times as many experts a device has" },
   of = { type = "list", of = { type = "any" },
     doc = "systems or names of known ones; the fastest by simulation is taken" },
 }
@@ -139,15 +144,17 @@ local function make(name, t, at)
     if type(key) == "number" then passes[key] = value else given[key] = value end
   end
   local fields = schema.check(M.FIELDS, given, path, at)
-  if fields.of and (next(passes) or fields.all_reduce) then
+  if fields.of and (next(passes) or fields.all_reduce or fields.packing) then
     errors.user(path .. ".of: its systems have passes and an all_reduce of their own; give of "
       .. "alone", at)
   end
   local known = M.known[name]
+  local own = not fields.packing and known and known.packing
   return setmetatable({ name = name, at = at,
     members = fields.of and members_of(fields.of, path, at),
     passes = not fields.of and passes_of(name, passes, path, at) or nil,
-    all_reduce = fields.all_reduce or known and known.all_reduce or AFTER }, mt)
+    all_reduce = fields.all_reduce or known and known.all_reduce or AFTER,
+    packing = own and schema.check(packing.FIELDS, own, path, at) or fields.packing }, mt)
 end
 
 function M.system(name)
@@ -162,6 +169,7 @@ end
 local function candidate_of(system, list)
   local reduce = system.all_reduce
   return { name = system.name, stages = list.stages, choice = list.label, all_reduce = reduce,
+    packing = system.packing,
     sync = { bucket_bytes = reduce.bucket_bytes, when_ready = reduce.place == "ready" },
     reduce_on_own_lane = reduce.lane == "comm_reduce" }
 end

@@ -4,6 +4,7 @@ local cluster_lib = require "moe.cluster"
 local core = require "moe.core"
 local errors = require "moe.errors"
 local model_lib = require "moe.model"
+local packing = require "moe.packing"
 local system_lib = require "moe.system"
 
 local M = {}
@@ -34,7 +35,8 @@ function M.cpu_spec(model, ranks, link, optimizer, precision)
     cluster = { name = "cpu", nodes = ranks, devices_per_node = 1, nics_per_node = 1,
       device = { name = "cpu", gemm_flops_per_s = 1e11, vector_flops_per_s = 1e10,
         memory_bytes_per_s = 1e10, launch_us = 0, memory_bytes = 0 },
-      intra = wire, nic = wire, a2a_base_us = 0, a2a_per_peer_us = 0 },
+      intra = wire, nic = wire, a2a_base_us = 0, a2a_per_peer_us = 0, share = wire.share,
+      sharing_efficiency = wire.sharing_efficiency },
     fill = model_lib.fill(model, resolved),
     cost = { kind = "profile", cache = core.args.cache, link = link ~= nil },
     element_bytes = precision == "f64" and 8 or 4 }
@@ -43,9 +45,10 @@ end
 -- Built-in passes that read how long ops take.
 local READS_TIMES = { dw_schedule = true, partition = true, pipemoe = true }
 
---- Whether the plan depends on how long ops take: where the best of some is taken, or a stage
---- reads costs. alternatives: of system.expand().
+--- Whether the plan depends on how long ops take: where the best of some is taken, a stage reads
+--- costs, or experts are packed. alternatives: of system.expand().
 function M.reads_times(alternatives)
+  if alternatives[1][1].packing then return true end
   for _, stage in ipairs(alternatives[1][1].stages) do
     if stage.apply or READS_TIMES[stage.name] then return true end
   end
@@ -60,8 +63,16 @@ end
 
 local function gib(bytes) return ("%.1f GiB"):format(bytes / 2 ^ 30) end
 
--- A candidate's plan, simulated: { plan, sim, candidate, oom }. What it took is noted in `tried`.
+-- A candidate's plan, simulated: { plan, sim, candidate, packing, oom }. What it took is noted in
+-- `tried`.
 local function try(spec, candidate, at, tried)
+  local seen
+  if candidate.packing then
+    local n
+    n, seen = packing.choose(spec, candidate.packing,
+      function(packed) return M.plan_of(packed, candidate, at) end)
+    spec = packing.packed(spec, n)
+  end
   local plan = M.plan_of(spec, candidate, at)
   local sim = errors.call(at, plan.simulate, plan)
   local memory = spec.cluster.device.memory_bytes
@@ -69,7 +80,7 @@ local function try(spec, candidate, at, tried)
   tried[#tried + 1] = { choice = candidate.choice, iteration_ms = sim.iteration_ms,
     peak_bytes = sim.peak_bytes, oom = oom,
     why = oom and ("%s do not fit in %s"):format(gib(sim.peak_bytes), gib(memory)) or nil }
-  return { plan = plan, sim = sim, candidate = candidate, oom = oom }
+  return { plan = plan, sim = sim, candidate = candidate, packing = seen, oom = oom }
 end
 
 -- The first candidate that fits in memory; the last one where none does.
@@ -89,7 +100,7 @@ end
 
 --- Plans and simulates what the system may become and keeps the best: of those that fit in memory
 --- the fastest, where none does the fastest of all. Returns { plan, sim = its simulation,
---- candidate, oom = true or nil, tried = { { choice, iteration_ms, peak_bytes, oom, why } } }.
+--- candidate, packing = what its controller saw or nil, oom = true or nil, tried = { { choice, iteration_ms, peak_bytes, oom, why } } }.
 function M.plan(spec, system)
   local best
   local tried = core.array {}

@@ -1,4 +1,5 @@
 -- moe.train{...} and moe.plan{...}: one run or one plan from a script.
+local cluster = require "moe.cluster"
 local core = require "moe.core"
 local errors = require "moe.errors"
 local schema = require "moe.schema"
@@ -11,6 +12,8 @@ M.LINK = {
   bytes_per_s = { type = "number", lo = 1e3, hi = 1e13, required = true,
     doc = "bytes a second, one way" },
   latency_us = { type = "number", lo = 0, hi = 1e7, default = 0, doc = "one traversal" },
+  share = cluster.SHARE,
+  sharing_efficiency = cluster.SHARING_EFFICIENCY,
 }
 
 --- Fields of a real run, in moe.train, plan:run and the executor entries of an experiment.
@@ -128,6 +131,14 @@ function Plan:simulate() return plan_self(self).sim end
 --- a2a_ms, dw_ms: sums; greedy_ms: Lancet's choice, bound_ms: no choice hides more, exact_ms: the
 --- best one, where there are at most 24 }.
 function Plan:overlap() return plan_self(self).core:overlap() end
+
+--- The simulated timeline of a device, which stands for all, by begin: { op, kind, lane, chunk (of a
+--- transfer, from 1), post_ms, begin_ms, end_ms } each.
+function Plan:spans() return plan_self(self).core:spans() end
+
+--- What Lina's packing compares in the forward, means over MoE layers and parts of them, each alone:
+--- { a2a_ms: the all-to-all to the experts, ffn_ms: the experts, num: parts }.
+function Plan:micro_ops() return plan_self(self).core:micro_ops() end
 
 --- Bytes a device: { peak_bytes, liveness_bytes, arena_bytes, persistent_bytes, holders }.
 function Plan:memory()

@@ -112,9 +112,10 @@ void bench_emulated_link() {
              "law", "achieved");
   for (Bytes bytes = 64 << 10; bytes <= 4 << 20; bytes *= 4) {
     moe::InProcessWorld world(kRanks, 1, {});
+    moe::EmulatedWire wire(link);
     std::vector<Nanoseconds> times;
     on_ranks([&](int64_t r) {
-      const auto comm = moe::emulate_link(world.comm(r, 0), link);
+      const auto comm = moe::emulate_link(world.comm(r, 0), wire, 0);
       std::vector<char> send(static_cast<size_t>(kRanks * bytes)), receive(send.size());
       for (int i = 0; i < kSamples / 5; ++i) {
         const moe::CommTimes t =

@@ -67,7 +67,8 @@ PlanSpec spec_of(const ModelSpec& model, int64_t num_ranks, Precision precision)
 
 Graph step_graph(const PlanSpec& spec) {
   Graph graph = build_forward(spec.model, spec.gate, spec.num_ranks);
-  add_backward_and_update(graph, spec.optimizer, spec.system.sync);
+  add_backward_and_update(graph, spec.optimizer, spec.system.sync,
+                          spec.model.resident_group(spec.num_ranks));
   return graph;
 }
 

@@ -277,8 +277,8 @@ TEST_CASE("abort ends every wait for a turn") {
   CHECK_THROWS_AS(waiting.get(), Aborted);
 }
 
-/// An all-reduce and an all-to-all that become ready nearly at the same time on 2 ranks, with 20% of
-/// jitter, on lanes that share a network: a rank transfers one at a time.
+/// An all-reduce and an all-to-all that become ready nearly at the same time on 2 ranks, with a
+/// jitter of 20%, on lanes that share a network: a rank transfers one at a time.
 struct TwoLanes {
   static constexpr int64_t kRanks = 2;
   static constexpr Nanoseconds kReady[2] = {200'000, 210'000};

@@ -153,6 +153,8 @@ TEST_CASE("random disciplines, chunks, priorities and holds give the bits of the
   check_random_disciplines(ragged_step_graph(spec), spec, 1, 15);
   spec.system.sync.bucket_bytes = 4096;  // all-reduces of several tensors
   check_random_disciplines(step_graph(spec), spec, 100, 15);
+  const PlanSpec alone = spec_of(small_model("switch"), 1);
+  check_random_disciplines(ragged_step_graph(alone), alone, 150, 3);
   const PlanSpec in_double = spec_of(small_model("bpr", 1), 4, Precision::kF64);
   check_random_disciplines(ragged_step_graph(in_double), in_double, 200, 5);
   PlanSpec used = spec_of(small_model("switch"), 2);

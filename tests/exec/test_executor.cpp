@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "engine/graph/op_def.h"
@@ -183,6 +184,21 @@ TEST_CASE("an emulated link slows the transfers, says so, and changes no number"
   for (const Span& span : emulated.timelines[1].spans) {
     if (plan->graph.def(span.op).lane == LaneKind::kCompute) continue;
     CHECK(span.end - span.begin >= 400'000);
+  }
+  // Each step has the links' own: both ports of either rank carry something while transfers run.
+  CHECK(direct.timelines[1].links.empty());
+  for (const Timeline& step : emulated.timelines) {
+    std::map<std::string, double> bytes;
+    Nanoseconds end = 0;
+    for (const Span& span : step.spans) end = std::max(end, span.end);
+    for (const LinkLoad& load : step.links) {
+      CHECK(load.begin >= 0);
+      CHECK(load.end <= end);
+      CHECK(load.bytes_per_s <= load.capacity * (1 + 1e-9));
+      bytes[load.name] += load.bytes_per_s * static_cast<double>(load.end - load.begin) / 1e9;
+    }
+    CHECK(bytes.size() == 4);
+    for (const auto& [name, carried] : bytes) CHECK(carried > 0);
   }
 }
 

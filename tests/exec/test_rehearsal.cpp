@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
+#include <set>
 
 #include "engine/base/errors.h"
 #include "engine/exec/rehearsal.h"
@@ -130,6 +131,31 @@ TEST_CASE("a rehearsal is executed once a cache, and anew for another target or 
   larger.model.hidden *= 2;
   CHECK(again(larger, {.steps = 2, .emulated = true}).took_ns > 0);
   CHECK(again(tiny_target(false, 1), {.steps = 2}).took_ns > 0);
+}
+
+TEST_CASE("ops that steps run faster than the profile says are timed again, once a signature") {
+  ProfileCache cache("");
+  std::set<std::string> kinds, signatures;
+  size_t calls = 0;
+  RehearsalOptions options = {.steps = 1};
+  options.time_again = [&](const Graph& graph, OpId op) {
+    kinds.insert(graph.def(op).name);
+    signatures.insert(op_signature(graph, op));
+    ++calls;
+  };
+  /// Linear ops take a second alone, others nothing.
+  class Disturbed : public EvenCost {
+    Nanoseconds op_ns(const Graph& graph, OpId op) const override {
+      return graph.def(op).name == std::string_view("linear") ? 1'000'000'000 : 0;
+    }
+  };
+  PlanSpec spec = tiny_target(false);
+  spec.cost = std::make_shared<Disturbed>();
+  rehearsed(spec, options, cache, "cpu");
+  CHECK(kinds == std::set<std::string>{"linear"});
+  CHECK(calls == signatures.size());
+  rehearsed(spec, options, cache, "cpu");  // known by now
+  CHECK(calls == signatures.size());
 }
 
 TEST_CASE("a rehearsal sees neither the target's link, nor its system, fill or learning rate") {

@@ -46,9 +46,11 @@ TEST_CASE("printing a built step and reading it back gives the same graph") {
   model.gate = GENERATE("switch", "top2", "expert_choice", "hash");
   model.dtype = GENERATE(DType::kF16, DType::kF32);
   model.fused_attention = model.dtype == DType::kF32;
-  const int64_t ranks = GENERATE(1, 2);
+  const int64_t ranks = GENERATE(1, 2, 4);
+  model.ep = std::min<int64_t>(ranks, 2);
   Graph graph = build_forward(model, gate_spec(model), ranks);
-  add_backward_and_update(graph, {.lr = 0.1, .momentum = 0.9}, {.bucket_bytes = 1 << 20});
+  add_backward_and_update(graph, {.lr = 0.1, .momentum = 0.9}, {.bucket_bytes = 1 << 20},
+                          model.resident_group(ranks));
   const std::string text = print(graph);
   const Graph again = parse_graph(text, op_table());
   check_same(graph, again);

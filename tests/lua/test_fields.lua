@@ -181,6 +181,26 @@ test("built-in clusters resolve, and what differs is replaced", function()
   end
 end)
 
+test("a cluster and an emulated link say how links are shared", function()
+  local spec = "moe.plan { model = m, cluster = %s, system = moe.system 'raf' {} }"
+  local function cluster_of(text) return expect.runs(text).plans[1].cluster end
+  local c = cluster_of(expect.HEAD .. spec:format("moe.cluster.p4de { nodes = 2 }"))
+  expect.equal({ c.share, c.sharing_efficiency }, { "per_collective", 1 })
+  c = cluster_of(expect.HEAD .. spec:format [[moe.cluster.p4de { nodes = 2, share = "per_flow",
+    sharing_efficiency = moe.assumed { value = 0.7, lo = 0.5, hi = 1, why = "x" } }]])
+  expect.equal({ c.share, c.sharing_efficiency }, { "per_flow", 0.7 })
+  local function fails(fields, ...)
+    expect.fails('local moe = require "moe"\nmoe.cluster.p4de { nodes = 2,\n' .. fields .. " }", 3,
+      ...)
+  end
+  fails("share = 'per_flows'", "cluster.p4de.share: 'per_flows' is not allowed; give one of: ")
+  fails("sharing_efficiency = 0", "sharing_efficiency: 0 is not allowed; give a number from 1e-06")
+  fails("sharing_efficiency = 1.01", "sharing_efficiency: 1.01 is not allowed")
+  local link = "link = { bytes_per_s = 1e8, share = 'strict_priority', sharing_efficiency = 0.6 }"
+  c = cluster_of(train("batch = 2, experts = 2", link))
+  expect.equal({ c.share, c.sharing_efficiency }, { "strict_priority", 0.6 })
+end)
+
 test("systems: unknown names and keys, entries that are no passes", function()
   local head = 'local moe = require "moe"\n'
   expect.fails(head .. 'local s = moe.system "lancett" {}', 2, "'lancett'",

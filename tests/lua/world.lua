@@ -102,6 +102,15 @@ local TABLES = {
     { name = "blocking_a2a", kind = "schedule", doc = "d", options = {} },
     { name = "dw_schedule", kind = "schedule", doc = "d", options = {
       { name = "order", doc = "d", default = "fit", allowed = { "fit", "size" } } } },
+    { name = "priority", kind = "schedule", doc = "d", options = {
+      { name = "hold", doc = "d", default = true } } },
+    { name = "fixed", kind = "schedule", doc = "d", options = {} },
+    { name = "chunked", kind = "schedule", doc = "d", options = {
+      { name = "bytes", doc = "d", default = 30e6, lo = 1, hi = 1e12 },
+      { name = "which", doc = "d", default = "all_reduce",
+        allowed = { "all_reduce", "all_to_all", "both" } } } },
+    { name = "micro_ops", kind = "forward", doc = "d", options = {
+      { name = "bytes", doc = "d", default = 30e6, lo = 1, hi = 1e12 } } },
     { name = "capacity_pipeline", kind = "step", doc = "d", options = {
       { name = "degree", doc = "d", default = 1, lo = 1, hi = 64 } } },
   },
@@ -149,6 +158,8 @@ function Plan:info()
     liveness_bytes = 2 ^ 29, arena_bytes = 1, persistent_bytes = 1, holders = { "big 1.0 GiB" },
     profile_ms = 5, stages = {}, log = { { op = "a", stage = "s", why = "because" } } }
 end
+
+function Plan:micro_ops() return self.world.micro_ops(self.spec) end
 
 function Plan:overlap() return { num_a2a = 2, num_dw = 1, greedy_ms = 1, bound_ms = 2 } end
 

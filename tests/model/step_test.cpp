@@ -193,6 +193,95 @@ TEST_CASE("an all-reduce stands where its last gradient is complete, or after th
   }
 }
 
+std::map<std::string, Group> reductions(const Graph& graph) {
+  std::map<std::string, Group> groups;  // by parameter
+  const std::vector<OpId> producers = graph.producers();
+  for (const Op& op : graph.ops()) {
+    if (graph.def(op).name != std::string_view("sgd")) continue;
+    const OpId made = producers[op.inputs[2].index()];
+    if (graph.def(made).collective != Collective::kAllReduce) continue;
+    groups[graph.tensor(op.inputs[0]).name] = group_of(graph, graph.op(made));
+    CHECK(graph.tensor(op.inputs[2]).expert == graph.tensor(op.inputs[0]).expert);
+  }
+  return groups;
+}
+
+TEST_CASE("expert-parallel groups hold all experts each, and residents sum their gradients") {
+  ModelSpec model = gpt2(4, 128);  // 8 experts
+  model.ep = GENERATE(1, 2, 4, 8, 0);
+  const int64_t ep = model.ep == 0 ? 8 : model.ep;
+  CAPTURE(model.ep);
+  const GradientSync sync = {.bucket_bytes = GENERATE(0, 1 << 18, 1 << 30),
+                             .when_ready = GENERATE(true, false)};
+  Graph graph = build_forward(model, gate_spec(model), 8);
+  add_backward_and_update(graph, {}, sync, model.resident_group(8));
+  verify(graph, "test");
+  int transfers = 0;
+  for (const Op& op : graph.ops()) {
+    if (graph.def(op).collective != Collective::kAllToAll) continue;
+    CHECK(group_of(graph, op) == Group{ep, 1});
+    ++transfers;
+  }
+  CHECK(transfers == (ep == 1 ? 0 : 8));
+  const std::map<std::string, Group> groups = reductions(graph);
+  for (const ParamInfo& info : parameters(model)) {
+    INFO(info.name);
+    const Tensor& tensor = graph.tensor(graph.find_tensor(info.name));
+    CHECK(tensor.shape[0] == info.shape[0] / (info.expert ? ep : 1));
+    const auto found = groups.find(info.name);
+    const Group expected = info.expert ? Group{8 / ep, ep} : Group{8, 1};
+    REQUIRE((found != groups.end()) == (expected.size > 1));
+    if (found != groups.end()) CHECK(found->second == expected);
+  }
+}
+
+TEST_CASE("buckets of one group are short only at their end, whatever other groups fill") {
+  ModelSpec model = gpt2(8, 128);
+  model.ep = 2;
+  constexpr Bytes kBucket = 1 << 20;
+  Graph graph = build_forward(model, gate_spec(model), 8);
+  add_backward_and_update(graph, {}, {.bucket_bytes = kBucket}, model.resident_group(8));
+  std::map<int64_t, std::vector<Bytes>> sizes;  // by members
+  const std::vector<OpId> producers = graph.producers();
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (graph.def(id).collective != Collective::kAllReduce) continue;
+    Bytes bytes = 0;
+    size_t ready = 0;
+    for (const TensorId t : graph.op(id).inputs) {
+      bytes += graph.bytes(t);
+      ready = std::max(ready, producers[t.index()].index());
+    }
+    sizes[group_of(graph, graph.op(id)).size].push_back(bytes);
+    for (size_t between = ready + 1; between < i; ++between) {
+      CHECK(graph.def(graph.ops()[between]).collective == Collective::kAllReduce);
+    }
+  }
+  REQUIRE(sizes.size() == 2);
+  for (const auto& [members, bytes] : sizes) {
+    CAPTURE(members);
+    CHECK(bytes.size() > 2);
+    for (size_t b = 0; b + 1 < bytes.size(); ++b) CHECK(bytes[b] >= kBucket);
+  }
+}
+
+TEST_CASE(
+    "an expert-parallel group that does not fit is refused with the field and what is allowed") {
+  const auto fails = [](int64_t ep, int64_t experts, int64_t ranks, const std::string& why) {
+    ModelSpec model = gpt2(2, 128);
+    model.ep = ep, model.experts = experts;
+    CHECK_THROWS_WITH(check(model, ranks), Catch::Contains(why));
+  };
+  fails(3, 12, 8, "model.ep = 3, allowed: a divisor of the 8 ranks");
+  fails(-1, 8, 8, "model.ep = -1, allowed: 0 to 8");
+  fails(16, 16, 8, "model.ep = 16, allowed: 0 to 8");
+  fails(4, 6, 8, "model.experts = 6 do not divide over 4 ranks of an expert-parallel group");
+  fails(0, 4, 8, "model.experts = 4 do not divide over 8 ranks");
+  ModelSpec fits = gpt2(2, 128);
+  fits.ep = 2, fits.experts = 2;  // fewer experts than ranks
+  check(fits, 8);
+}
+
 TEST_CASE("the loss is found by its op, also after an edit") {
   Graph graph = build_forward(gpt2(2, 128), gate_spec(gpt2(2, 128)), 2);
   CHECK(graph.tensor(loss_of(graph)).name == "loss");

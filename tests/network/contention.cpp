@@ -337,9 +337,9 @@ TEST_CASE("what is wrong with a collective is named with its field and value") {
   fails(all_reduce(std::numeric_limits<double>::infinity()), "ops[1].bytes = inf: must be");
   fails(all_reduce(1, -1), "ops[1].rings = -1: must be at least 0");
   fails({AllToAll{.channels = 0}}, "ops[1].channels = 0: must be at least 1");
-  fails({AllReduce{1, 1}, {1}}, "ops[1].after = 1: must be an earlier op");
-  fails({AllReduce{1, 1}, {}, -5}, "ops[1].start_ns = -5");
-  fails({AllReduce{1, 1}, {}, 0, {1, 2}}, "ops[1].rank_start_ns: 2 entries, must be 16");
+  fails({.what = AllReduce{1, 1}, .after = {1}}, "ops[1].after = 1: must be an earlier op");
+  fails({.what = AllReduce{1, 1}, .start_ns = -5}, "ops[1].start_ns = -5");
+  fails({.what = AllReduce{1, 1}, .rank_start_ns = {1, 2}}, "ops[1].rank_start_ns: 2 entries, must be 16");
   fails(all_to_all(1e300), "beyond the clock");
   CHECK_THROWS_WITH(run_collectives(cluster, {}, {.efficiency = 0}),
                     Catch::Contains("efficiency = 0: must be above 0"));

@@ -16,26 +16,29 @@ using test::all_to_all_v;
 using test::eight_a_node;
 using test::kMiB;
 
-/// Begins every op at its start_ns and no sooner, looks at the wire at random times in between, and
-/// moves only to times at which something may happen or at which it has to act.
+/// Tells every op at its start_ns, or some time before, looks at the wire at random times in
+/// between, and moves only to times at which something may happen or at which it has to act.
 std::vector<NetworkTimes> told_as_they_begin(const Cluster& cluster,
                                              const std::vector<NetworkOp>& ops,
                                              const NetworkOptions& options, bool alike, Rng& rng) {
   Wire wire(cluster, options, alike);
   std::vector<NetworkTimes> times(ops.size());
   std::vector<size_t> op_of, left(ops.size());
-  for (size_t i = 0; i < ops.size(); ++i) left[i] = i;
-  std::stable_sort(left.begin(), left.end(),
-                   [&](size_t a, size_t b) { return ops[a].start_ns < ops[b].start_ns; });
+  std::vector<Nanoseconds> told;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    left[i] = i;
+    told.push_back(ops[i].start_ns - (rng.below(2) == 0 ? rng.below(ops[i].start_ns + 1) : 0));
+  }
+  std::stable_sort(left.begin(), left.end(), [&](size_t a, size_t b) { return told[a] < told[b]; });
   std::vector<Done> ended;
   for (size_t next = 0;;) {
-    for (; next < left.size() && ops[left[next]].start_ns == wire.now(); ++next) {
-      wire.begin(ops[left[next]], static_cast<double>(wire.now()));
+    for (; next < left.size() && told[left[next]] == wire.now(); ++next) {
+      wire.begin(ops[left[next]], static_cast<double>(ops[left[next]].start_ns));
       op_of.push_back(left[next]);
     }
     Nanoseconds to = wire.next_ns();
     REQUIRE(to >= wire.now());
-    if (next < left.size()) to = std::min(to, ops[left[next]].start_ns);
+    if (next < left.size()) to = std::min(to, told[left[next]]);
     if (to == kNever) break;
     if (rng.below(2) == 0) to = wire.now() + rng.below(to - wire.now() + 1);
     const Nanoseconds expected = wire.next_ns();

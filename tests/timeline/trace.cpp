@@ -118,6 +118,28 @@ TEST_CASE("timelines with one label follow one another") {
   CHECK(begins.at(2) == std::vector<double>{3.0});
 }
 
+TEST_CASE("every link is a counter in percent of its rate, and 0 when nothing is on it") {
+  const TwoOps ops;
+  Timeline timeline = ops.timeline(Provenance::kSimulated, 2);
+  timeline.links = {{"nic_out 0.0", 1000, 2000, 50, 100},
+                    {"nic_out 0.0", 2000, 4000, 100, 100},
+                    {"nic_in 0.0", 2500, 3000, 20, 80},
+                    {"nic_out 0.0", 6000, 7000, 10, 100}};
+  const std::string text = trace_json(ops.graph, kLanes, {{"a", &timeline}, {"a", &timeline}});
+  std::map<std::string, std::vector<std::pair<double, double>>> counters;
+  for (const Json& event : events_of(text, "C")) {
+    CHECK(event.at("pid") == 1);
+    counters[event.at("name")].emplace_back(event.at("ts"), event.at("args").at("percent"));
+  }
+  using Values = std::vector<std::pair<double, double>>;
+  CHECK(counters.size() == 2);
+  CHECK(counters["nic_in 0.0"] == Values{{2.5, 25}, {3, 0}, {12.501, 25}, {13.001, 0}});
+  const Values& out = counters["nic_out 0.0"];
+  REQUIRE(out.size() == 10);
+  CHECK(Values(out.begin(), out.begin() + 5) == Values{{1, 50}, {2, 100}, {4, 0}, {6, 10}, {7, 0}});
+  CHECK(events_of(trace_json(ops.graph, kLanes, {{"a", &timeline}}), "X").size() == 4);
+}
+
 TEST_CASE("names that are not UTF-8 still make valid JSON") {
   TwoOps ops;
   ops.graph.op(ops.compute).name = "bad \xff \"name\"";

@@ -1,0 +1,81 @@
+#include "engine/network/rings.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace moe {
+namespace {
+
+/// Places [first, last] of a device's group that are in its node.
+struct Places {
+  int64_t first, last;
+};
+
+Places places_in_node(const Ground& ground, const Group& group, int64_t device) {
+  const int64_t node = device / ground.devices_per_node * ground.devices_per_node;
+  const int64_t before = (device - node) / group.stride;
+  const int64_t after = (node + ground.devices_per_node - 1 - device) / group.stride;
+  const int64_t place = group.place(device);
+  return {std::max<int64_t>(0, place - before), std::min(group.size - 1, place + after)};
+}
+
+std::vector<int64_t> nics_of(const Ground& ground, const Group& group, int64_t device) {
+  const Places in_node = places_in_node(ground, group, device);
+  std::vector<int64_t> nics;
+  for (int64_t place = in_node.first; place <= in_node.last; ++place) {
+    const int64_t local = group.member(device, place) % ground.devices_per_node;
+    const int64_t nic = local / ground.devices_per_nic;
+    if (nics.empty() || nics.back() != nic) nics.push_back(nic);
+  }
+  return nics;
+}
+
+}  // namespace
+
+bool nodes_alike(const Group& group, int64_t devices_per_node) {
+  // Shifts by a node, within a block of group.size * stride devices or from block to block, leave
+  // the groups as they are.
+  const int64_t block = group.size * group.stride;
+  return block % devices_per_node == 0 || devices_per_node % block == 0;
+}
+
+int64_t members_in_node(const Ground& ground, const Group& group, int64_t device) {
+  const Places in_node = places_in_node(ground, group, device);
+  return in_node.last - in_node.first + 1;
+}
+
+Rings make_rings(const Ground& ground, const Group& group, int64_t rings, int64_t devices_seen) {
+  struct Crossing {
+    int64_t from, to;
+    std::vector<int64_t> out, in;
+  };
+  Rings made;
+  std::vector<Crossing> crossings;
+  for (int64_t from = 0; from < devices_seen && group.size > 1; ++from) {
+    const int64_t to = group.member(from, (group.place(from) + 1) % group.size);
+    if (from / ground.devices_per_node == to / ground.devices_per_node) {
+      made.hops.push_back({from, to, -1, -1, 0});
+    } else {
+      crossings.push_back({from, to, nics_of(ground, group, from), nics_of(ground, group, to)});
+    }
+  }
+  made.count = rings;
+  for (size_t i = 0; i < crossings.size() && rings == 0; ++i) {
+    const auto nics =
+        static_cast<int64_t>(std::min(crossings[i].out.size(), crossings[i].in.size()));
+    made.count = i == 0 ? nics : std::min(made.count, nics);
+  }
+  made.count = std::max<int64_t>(1, made.count);
+  for (RingHop& hop : made.hops) hop.rings = made.count;
+  for (const Crossing& c : crossings) {
+    const auto ways = static_cast<int64_t>(std::lcm(c.out.size(), c.in.size()));
+    for (int64_t w = 0; w < std::min(ways, made.count); ++w) {
+      made.hops.push_back({c.from, c.to, c.out[static_cast<size_t>(w) % c.out.size()],
+                           c.in[static_cast<size_t>(w) % c.in.size()],
+                           made.count / ways + (w < made.count % ways ? 1 : 0)});
+    }
+  }
+  return made;
+}
+
+}  // namespace moe

@@ -1,0 +1,41 @@
+// Where the members of a collective's groups stand: how many share a node, and the ring of each.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/base/group.h"
+
+namespace moe {
+
+/// The devices that a collective runs on; devices_per_nic share a NIC.
+struct Ground {
+  int64_t num_devices;
+  int64_t devices_per_node;
+  int64_t devices_per_nic;
+};
+
+/// The groups look the same from every node: from its i-th device as many members in the node and
+/// outside, at the same places in their nodes. Then one node stands for all.
+bool nodes_alike(const Group& group, int64_t devices_per_node);
+/// Members of the device's group in its node, itself included.
+int64_t members_in_node(const Ground& ground, const Group& group, int64_t device);
+
+/// From a device to the next of its group. NICs by their number in the node, -1 inside a node.
+struct RingHop {
+  int64_t from, to;
+  int64_t nic_out, nic_in;
+  int64_t rings;  // that take this way
+};
+
+/// Rings in rank order in every group at once. A ring crosses to the next node by one of the NICs
+/// that serve the group's members in its node, ring c by number c modulo their count.
+struct Rings {
+  int64_t count = 1;          // a group
+  std::vector<RingHop> hops;  // from devices [0, devices_seen)
+};
+/// rings: 0 for as many as NICs serve a group in a node, which is what NCCL builds. Requires: a
+/// resolved group; devices_seen covers whole nodes.
+Rings make_rings(const Ground& ground, const Group& group, int64_t rings, int64_t devices_seen);
+
+}  // namespace moe

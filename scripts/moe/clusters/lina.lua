@@ -1,0 +1,33 @@
+-- Lina's testbed (Li et al., USENIX ATC 2023, section 7.1): 4 nodes of 4 A100 40GB, 100 Gb/s
+-- InfiniBand a node. Rates are data-sheet peaks times an achieved fraction; what a node's GPUs are
+-- connected by is not in the paper.
+return function(assumed)
+  return {
+    doc = "Lina's testbed: 4 A100 40GB a node, one 100 Gb/s InfiniBand NIC",
+    devices_per_node = 4,
+    device = {
+      name = "A100-40GB",
+      -- NVIDIA A100 data sheet: 156 TFLOP/s TF32 tensor, which PyTorch 1.10 uses for fp32 GEMMs;
+      -- 19.5 TFLOP/s fp32, 1555 GB/s, 40 GB.
+      peak_gemm_flops_per_s = 156e12,
+      gemm_efficiency = assumed { value = 0.35, lo = 0.2, hi = 0.6,
+        why = "achieved share of the TF32 peak over a step's GEMMs; not in the paper" },
+      vector_flops_per_s = 19.5e12,
+      peak_memory_bytes_per_s = 1555e9,
+      memory_efficiency = assumed { value = 0.8, lo = 0.7, hi = 0.9,
+        why = "achieved share of HBM peak for elementwise kernels" },
+      launch_us = assumed { value = 10, lo = 5, hi = 20, why = "kernel launch in eager PyTorch" },
+      memory_bytes = 40e9,
+    },
+    -- Table 1's all-to-alls are hardly faster on one node than on four (5.4 and 6.9 ms), so rather
+    -- PCIe 4.0 x16 (32 GB/s) than NVLink 3 (300 GB/s one way).
+    intra = { latency_us = 2, bytes_per_s = assumed { value = 20e9, lo = 10e9, hi = 250e9,
+      why = "PCIe or NVLink; not in the paper" } },
+    nics_per_node = 1,
+    nic = { peak_bytes_per_s = 12.5e9, latency_us = 2.5,
+      efficiency = assumed { value = 0.8, lo = 0.6, hi = 0.95,
+        why = "achieved share of a NIC's rate by a collective" } },
+    a2a_base_us = assumed { value = 20, lo = 10, hi = 40, why = "start-up of a grouped send/recv" },
+    a2a_per_peer_us = assumed { value = 2, lo = 1, hi = 4, why = "start-up a peer" },
+  }
+end

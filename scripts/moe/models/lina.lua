@@ -1,0 +1,28 @@
+-- The training models of Lina (Li et al., USENIX ATC 2023, section 7.1): every FFN is an MoE layer
+-- with as many experts as GPUs, two choices a token. The paper gives layers and numbers of experts;
+-- widths, batch, tokens a row, vocabulary and capacity it does not.
+return function(assumed)
+  return {
+    doc = "Transformer-XL, BERT2GPT2 and GPT-2 with MoE in every FFN, of the Lina paper",
+    common = {
+      moe_every = 1, gate = "top2", seq = 512, experts_per_device = 1,
+      -- Frameworks of 2021: no mixed precision by default; attention through memory.
+      dtype = "f32", attention = "unfused",
+      batch_per_device = assumed { value = 8, lo = 4, hi = 16,
+        why = "rows of 512 tokens a GPU; not in the paper" },
+      capacity_factor = assumed { value = 1, lo = 1, hi = 2,
+        why = "not in the paper; DeepSpeed-MoE's default is 1" },
+    },
+    sizes = {
+      -- Width and FFN from table 1: 5 d^2 + experts 2 d f parameters a layer make 117M to 1.2B with
+      -- d = 512, f = 2048. Vocabulary: enwik8's, the data set of its inference.
+      transformer_xl = { name = "Transformer-XL", layers = 24, hidden = 512, heads = 8, ffn = 2048,
+        vocab = 204 },
+      -- GPT-2 small.
+      gpt2 = { name = "GPT-2", layers = 12, hidden = 768, heads = 12, ffn = 3072, vocab = 50257 },
+      -- BERT base and GPT-2 small one behind the other: as many blocks, without cross-attention.
+      bert2gpt2 = { name = "BERT2GPT2", layers = 24, hidden = 768, heads = 12, ffn = 3072,
+        vocab = 50257 },
+    },
+  }
+end

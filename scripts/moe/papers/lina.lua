@@ -1,0 +1,84 @@
+-- Published figures of Lina's training scheduler (Li et al., USENIX ATC 2023), by id: what was
+-- measured, and where it stands. A figure with a number a count of experts (as many as GPUs) has ids
+-- that end in it.
+local figures = {}
+
+local function add(id, figure, value, unit, text)
+  figures["lina-" .. id] = { figure = figure, value = value, unit = unit, text = text }
+end
+
+-- ids: experts -> value
+local function by_experts(id, figure, values, unit, text)
+  for experts, value in pairs(values) do
+    add(("%s-%d"):format(id, experts), figure, value, unit,
+      ("%s, %d experts"):format(text, experts))
+  end
+end
+
+add("002", "figure 10", 1.57, "x", "speed-up of the step, mean over numbers of experts")
+add("005", "section 2.2", 34.1, "%", "all-to-all's share of the time, mean")
+
+-- Table 1, training: id of the milliseconds, layers, experts, all-to-all ms, its share of the step.
+for _, row in ipairs {
+  { 6, 12, 4, 259, 36.7 }, { 10, 24, 4, 589, 35.4 }, { 14, 36, 4, 979, 38.2 },
+  { 18, 12, 16, 333, 39.5 }, { 22, 24, 16, 715, 37.6 }, { 26, 36, 16, 1145, 36.8 },
+} do
+  local id, layers, experts, ms, percent = unpack(row)
+  local text = ("all-to-all of a training step, %d layers, %d experts"):format(layers, experts)
+  add(("%03d"):format(id), "table 1", ms, "ms", text)
+  add(("%03d"):format(id + 1), "table 1", percent, "%", text)
+end
+
+add("030", "figure 2", 74.9, "%", "all-to-all's share of one MoE layer's forward")
+by_experts("032", "figure 4", { [2] = 33.4, [16] = 44.5 }, "%", "all-to-all's share of the step")
+add("033", "figure 3", 1.83, "x", "all-to-alls beside an all-reduce take longer, median")
+add("033-max", "figure 3", 4.14, "x", "all-to-alls beside an all-reduce take longer, at most")
+
+-- One MoE layer's backward. Milliseconds are of a layer that nobody describes; who is faster is.
+add("036", "figure 7a", 29.0, "ms", "both all-to-alls of the layer are over: baseline")
+add("037", "figure 7b", 30.9, "ms", "the same, priority without micro-ops")
+add("038", "figure 7c", 24.6, "ms", "the same, all-reduces deferred")
+add("037-order", "figure 7", 1, "yes/no", "priority without micro-ops is slower than the baseline")
+add("038-order", "figure 7", 1, "yes/no", "deferring all-reduces makes all-to-alls faster")
+add("040", "figure 8a", 21.7, "%", "the all-reduce ends earlier with micro-ops than deferred")
+add("040-order", "figure 8a", 1, "yes/no", "micro-ops do not prolong the all-to-alls")
+
+add("060", "section 7.2", 2, "experts", "experts a device that packing chooses")
+add("060-xl", "section 7.2", 4, "experts",
+  "experts a device that packing chooses, Transformer-XL with 16 experts")
+
+by_experts("062", "figure 10", { [2] = 1.71, [4] = 1.37, [8] = 1.73, [16] = 1.47 }, "x",
+  "speed-up of the step")
+by_experts("064-fwd", "figure 11", { [2] = 1.84, [8] = 1.89 }, "x", "speed-up of an MoE layer's "
+  .. "forward")
+by_experts("064-bwd", "figure 12", { [2] = 2.41, [8] = 2.32 }, "x", "speed-up of an MoE layer's "
+  .. "backward")
+by_experts("075", "figure 13", { [4] = 2.21, [8] = 2.39, [16] = 2.31 }, "x",
+  "speed-up of the backward's all-to-alls")
+
+-- Tables 3 and 4, 16 experts.
+for _, row in ipairs {
+  { "xl", "Transformer-XL", 33, 86, 66.2, 83.4, 72.1, 100 },
+  { "gpt2", "GPT-2", 36, 85, 62.3, 78.2, 83.8, 100 },
+  { "bert2gpt2", "BERT2GPT2", 34, 79, 63.5, 82.5, 74.3, 94.2 },
+} do
+  local id, name, without, with, low, high, memory, packed = unpack(row)
+  local function named(text) return ("%s, %s"):format(text, name) end
+  add("076-" .. id, "table 3", without, "%", named "pipelining efficiency without packing")
+  add("077-" .. id, "table 3", with, "%", named "pipelining efficiency with packing")
+  add("067-" .. id, "table 4", high - low, "points", named "gain of GPU utilisation")
+  add("068-" .. id, "table 4", packed - memory, "points", named "growth of peak memory")
+end
+add("079", "table 3", 2.43, "x", "packing raises pipelining efficiency, mean")
+
+add("080", "figure 14", 1.24, "x", "speed-up of the step by priority alone, mean")
+by_experts("081", "figure 14", { [2] = 1.36, [4] = 1.36, [8] = 1.41, [16] = 1.42 }, "x",
+  "speed-up of the step by priority and micro-ops")
+add("080-fixed", "figure 14", 1, "yes/no", "fixed is the slowest of the four schedules")
+add("082", "figure 15", 30, "MB", "size of a micro-op with the fastest step")
+add("083", "figure 15", 1, "yes/no", "steps with micro-ops above 50 MB are slower than with 30 MB")
+add("083-small", "figure 15", 1, "yes/no",
+  "steps with micro-ops below 10 MB are slower than with 30 MB")
+add("085", "section 7.2.2", 1.7, "%", "all-reduces take longer in micro-ops of 30 MB")
+
+return figures

@@ -1,0 +1,118 @@
+-- Lina's systems, models and packing controller.
+local expect = require "expect"
+local test = require "test"
+local world = require "world"
+
+local HEAD = [[local moe = require "moe"
+local cluster = moe.cluster.lina { nodes = 4 }
+local function model(t) t.size = t.size or "transformer_xl" return moe.model.lina(t) end
+]]
+
+local function names(stages)
+  local out = {}
+  for i, s in ipairs(stages) do out[i] = s.name end
+  return out
+end
+
+test("Lina's systems: the ablation adds a stage at a time, each gradient an all-reduce of its own",
+  function()
+    local w = expect.runs(HEAD .. [[
+return moe.experiment { name = "x", model = model {}, cluster = cluster, systems = {
+  moe.system "lina_baseline" {}, moe.system "lina_fixed" {}, moe.system "lina_priority" {},
+  moe.system "lina_partition" {}, moe.system "lina_pipelining" {} } }]])
+    local r = w.results.runs
+    local expected = { {}, { "fixed" }, { "priority" }, { "priority", "chunked" },
+      { "priority", "chunked", "micro_ops" } }
+    for i, stages in ipairs(expected) do expect.equal(names(r[i].stages), stages) end
+    expect.equal(r[1].all_reduce.bucket_bytes, 25 * 2 ^ 20)
+    for i = 2, 5 do
+      expect.equal(r[i].all_reduce, { lane = "comm_reduce", place = "ready", bucket_bytes = 0 })
+    end
+    expect.equal(r[4].stages[2].options.which, "all_reduce")
+    expect.equal(r[5].stages[3].options.bytes, 30e6)
+  end)
+
+test("Lina's models have an expert a device in every FFN, and assumed sizes with bands", function()
+  local w = expect.runs(HEAD .. [[
+return moe.experiment { name = "x", model = model { size = "gpt2" }, cluster = cluster,
+  systems = { moe.system "raf" {} } }]])
+  local run = w.results.runs[1]
+  expect.equal(run.parameters.experts, 16)
+  expect.equal(run.parameters.moe_every, 1)
+  expect.equal(run.parameters.dtype, "f32")
+  local assumed = {}
+  for _, a in pairs(run.assumed) do assumed[a.name] = true end
+  for _, name in ipairs { "model.batch_per_device", "model.capacity_factor",
+    "cluster.intra.bytes_per_s" } do
+    assert(assumed[name], name .. " is not assumed")
+  end
+  expect.fails(HEAD .. "model { size = 'gpt3' }", 4, "model.lina.size", "gpt2")
+end)
+
+-- Experts of a micro-op take 2 ms; its all-to-all 8 ms over all 16 devices, less in a smaller group.
+local function made_up(w)
+  w.micro_ops = function(spec)
+    return { ffn_ms = 2, a2a_ms = 8 * (spec.model.ep or spec.ranks) / spec.ranks, num = 1 }
+  end
+end
+
+test("packing doubles the experts a device until they take as long as the all-to-all", function()
+  local w = expect.runs(HEAD .. [[P = moe.lina.packing { model = model {}, cluster = cluster }]],
+    nil, "run", made_up)
+  local p = w.globals.P
+  expect.equal({ p.n, p.ep, #p.trace, p.settled_step }, { 4, 4, 3, 18 })
+  for i, t in ipairs(p.trace) do
+    expect.equal({ t.n, t.a2a_ms, t.step }, { 2 ^ (i - 1), 8 / 2 ^ (i - 1), 6 + 4 * i })
+  end
+end)
+
+test("packing stays below its most and starts when it is told to", function()
+  local w = expect.runs(HEAD .. [[
+P = moe.lina.packing { model = model {}, cluster = cluster, most = 2, begin_step = 0, every = 1 }
+]], nil, "run", made_up)
+  expect.equal({ w.globals.P.n, w.globals.P.settled_step }, { 2, 1 })
+  expect.fails(HEAD .. "moe.lina.packing { model = model {}, cluster = cluster, most = 0 }", 4,
+    "most")
+end)
+
+test("the exchange takes what the busiest NIC receives; n = 1 exchanges nothing", function()
+  local packing_of = [[local spec = { ranks = 4, model = { hidden = 10, ffn = 20, dtype = "f32",
+    layers = 3, moe_every = 1, experts = 4 }, cluster = { devices_per_node = %d, nics_per_node = 1,
+    nic = { bytes_per_s = 1000 }, intra = { bytes_per_s = 1e9 } } }]]
+  world.run 'local moe = require "moe"'
+  local packing = require "moe.packing"
+  local function ms(devices_per_node, n)
+    local spec = loadstring(packing_of:format(devices_per_node) .. " return spec")()
+    return packing.exchange_ms(spec, n)
+  end
+  local expert = 2 * (2 * 10 * 20 + 10 + 20) * 4 * 3  -- bytes in all layers, with momentum
+  expect.equal(ms(1, 1), 0)
+  -- Groups {0,1} and {2,3}: device 0 fetches expert 1; 1 fetches 2, 3; 2 fetches 0, 1; 3 fetches 2.
+  expect.equal(ms(1, 2), 2 * expert)
+  -- Two devices a node: node 0 fetches experts 2 and 3 for device 1; device 0 has 1 beside it.
+  expect.equal(ms(2, 2), 2 * expert)
+  expect.equal(ms(4, 4), 1e3 * 3 * expert / 1e9)
+end)
+
+test("system lina plans with the experts that its packing chose, and says what it saw", function()
+  local w = expect.runs(HEAD .. [[
+return moe.experiment { name = "x", model = model {}, cluster = cluster, systems = {
+  moe.system "lina" {}, moe.system "lina_pipelining" {},
+  moe.system "mine" { moe.pass.serial {}, packing = { most = 2 } } } }]], nil, "run", made_up)
+  local r = w.results.runs
+  expect.equal({ r[1].packing.n, r[1].packing.ep, r[3].packing.n }, { 4, 4, 2 })
+  assert(r[2].packing == nil)
+  expect.equal(names(r[1].stages), names(r[2].stages))
+  local eps = {}
+  for i, spec in ipairs(w.plans) do eps[i] = spec.model.ep or 0 end
+  expect.equal({ eps[1], eps[2], eps[3], eps[4] }, { 16, 8, 4, 4 })
+end)
+
+test("what does not fit comes from the host, and goes there, once a step", function()
+  local w = expect.runs(HEAD .. [[P = moe.lina.packing { model = model {}, cluster = cluster,
+  host_bytes_per_s = 1e9 }]], nil, "run", function(w)
+    made_up(w)
+    w.peak_bytes = function() return 41e9 end
+  end)
+  expect.equal({ w.globals.P.offload_bytes, w.globals.P.offload_ms }, { 1e9, 2000 })
+end)

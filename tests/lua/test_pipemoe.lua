@@ -1,0 +1,84 @@
+-- moe.pipemoe and moe.judge: what is checked, and what the core gets.
+local expect = require "expect"
+local test = require "test"
+
+local LINES = "alpha_a = 1e-4, beta_a = 2e-10, n_d = 1e7, alpha_e = 1e-5, beta_e = 3e-14, "
+  .. "n_e = 1e10"
+
+local function setup(world, core)
+  for _, name in ipairs { "degree", "time", "simulate", "fit" } do
+    core["pipemoe_" .. name] = function(spec, more)
+      world.asked = { spec = spec, more = more }
+      return { degree = 1, time_s = 2 }
+    end
+  end
+end
+
+local function runs(call, fields)
+  return expect.runs(expect.HEAD .. ("R = moe.pipemoe.%s { %s }"):format(call, fields), nil, nil,
+    setup)
+end
+
+local function fails(call, fields, ...)
+  return expect.fails(expect.HEAD .. ("moe.pipemoe.%s { %s }"):format(call, fields), 2, ...)
+end
+
+test("a degree is asked for with defaults and an ascending set", function()
+  local w = runs("degree", LINES .. ", allowed = { 8, 1, 2 }")
+  local spec = w.asked.spec
+  expect.equal({ spec.method, spec.objective, spec.max_degree }, { "exact", "forward", 64 })
+  expect.equal(spec.allowed, { 1, 2, 8 })
+  expect.equal(w.globals.R.degree, 1)
+end)
+
+test("lines that are missing or negative are named, and so are degrees that cannot be", function()
+  fails("degree", "alpha_a = 1", "moe.pipemoe.degree.", ": is missing")
+  fails("degree", LINES:gsub("alpha_e = 1e%-5", "alpha_e = -1"),
+    "moe.pipemoe.degree.alpha_e: -1 is not allowed; give a number from 0")
+  fails("time", LINES .. ", degree = 0", "moe.pipemoe.time.degree: 0 is not allowed")
+  fails("degree", LINES .. ", allowed = { 2, 0 }", "allowed[2]: 0 is not allowed")
+  fails("degree", LINES .. ", method = 'exakt'", "Did you mean 'exact'?")
+  fails("degrees", LINES, "moe.pipemoe: unknown function 'degrees'. Did you mean 'degree'?")
+end)
+
+test("the paper's grid is 288 layers a cluster, in bytes and multiply-adds", function()
+  local w = expect.runs(expect.HEAD .. [[
+L = moe.pipemoe.layers { devices = 16 }
+P = moe.pipemoe.layers { devices = 16, alpha_a_16 = "printed", times_experts = true }]])
+  local layers, other = w.globals.L, w.globals.P
+  expect.equal(#layers, 288)
+  local l = layers[#layers]
+  expect.equal({ l.batch, l.seq, l.hidden, l.ffn, l.experts_per_device, l.rows },
+    { 8, 2048, 8192, 8192, 2, 32768 })
+  expect.equal({ l.lines.n_d, l.lines.n_e }, { 32768 * 8192 * 2, 32768 * 8192 * 8192 })
+  expect.equal({ l.alpha_a, other[1].alpha_a, other[2].rows }, { 1.72e-4, 1.72e-5, 4096 })
+  local kept = 0
+  for _, one in ipairs(layers) do kept = kept + (one.fits and 1 or 0) end
+  expect.equal(kept, 522 / 3)
+  fails("layers", "devices = 8", "moe.pipemoe.layers.devices: 8 is not allowed; give 16, 32 or 64")
+end)
+
+test("lines are fitted on a cluster or on ranks of this machine, not both", function()
+  local w = runs("fit", "model = m, ranks = 2, link = { bytes_per_s = 1e8 }")
+  expect.equal({ w.asked.spec.cost.kind, w.asked.spec.cost.link, w.asked.more },
+    { "profile", true, "forward" })
+  w = runs("fit", "model = m, cluster = moe.cluster.p4de { nodes = 2 }, objective = 'step'")
+  expect.equal({ w.asked.spec.cost.kind, w.asked.spec.ranks, w.asked.more },
+    { "roofline", 16, "step" })
+  fails("fit", "model = m", "give either cluster or ranks, neither is there")
+  fails("fit", "model = m, ranks = 2, cluster = moe.cluster.p4de { nodes = 2 }", "not both")
+  fails("fit", "model = m, link = { bytes_per_s = 1e8 }, cluster = moe.cluster.p4de { nodes = 2 }",
+    "moe.pipemoe.fit.link: only ranks have one")
+end)
+
+test("claims without runs are judged over their readings", function()
+  local w = expect.runs(expect.HEAD .. [[
+V = moe.judge { name = "t", readings = { 17, 12 }, claims = {
+  moe.claim { id = "pipemoe-032", neutral = 0, value = function(x) return x end },
+  moe.claim { id = "pipemoe-036", neutral = 0, value = function(x) return x / 10 end } } }]])
+  local v = w.globals.V
+  expect.equal({ v[1].ours, v[1].lo, v[1].hi, v[1].verdict }, { 17, 12, 17, "reproduced" })
+  expect.equal(v[2].verdict, "contradicted")
+  expect.fails(expect.HEAD .. "moe.judge { name = 't', claims = {}, readings = {} }", 2,
+    "moe.judge.readings: the list is empty")
+end)
