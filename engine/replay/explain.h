@@ -57,6 +57,7 @@ struct CollectiveShare {
   Nanoseconds hidden_ns = 0;    // the part of transfer_ns under compute
   Nanoseconds exposed_ns = 0;   // its share of the exposed time
   std::vector<std::pair<OpId, Nanoseconds>> hidden_by;  // the longest first
+  std::vector<Exposure> delays;  // from when its data was there on, hidden or not
 };
 
 struct Explanation {
