@@ -61,6 +61,13 @@ const std::vector<PassDef>& builtin_passes() {
        .doc = "experts compute only the rows that hold a token",
        .options = {},
        .transform = used_rows},
+      // Last: it takes all-to-alls as they are, cut or irregular, and what comes after it would
+      // find two in the place of one.
+      {.name = "hierarchical_a2a",
+       .kind = StageKind::kForward,
+       .doc = "all-to-alls in two steps, inside nodes and between them (Tutel, DeepSpeed-MoE)",
+       .options = {},
+       .transform = hierarchical_a2a},
       // Step: the backward is there and stays whole, reading what the parts make.
       {.name = "partition",
        .kind = StageKind::kStep,

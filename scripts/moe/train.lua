@@ -9,10 +9,19 @@ local target = require "moe.target"
 
 local M = {}
 
+M.INTRA = {
+  bytes_per_s = { type = "number", lo = 1e3, hi = 1e13, required = true,
+    doc = "bytes a second, one way" },
+  latency_us = { type = "number", lo = 0, hi = 1e7, default = 0, doc = "one traversal" },
+}
+
 M.LINK = {
   bytes_per_s = { type = "number", lo = 1e3, hi = 1e13, required = true,
     doc = "bytes a second, one way" },
   latency_us = { type = "number", lo = 0, hi = 1e7, default = 0, doc = "one traversal" },
+  devices_per_node = { type = "integer", lo = 1, hi = 1024, default = 1,
+    doc = "ranks of a node, which share one such link to other nodes" },
+  intra = { type = M.INTRA, doc = "of each rank inside its node; as between nodes" },
   share = cluster.SHARE,
   sharing_efficiency = cluster.SHARING_EFFICIENCY,
 }
