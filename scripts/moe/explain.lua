@@ -10,7 +10,8 @@ local function add(lines, text, ...) lines[#lines + 1] = text:format(...) end
 
 local function summary(lines, e)
   add(lines, "step %.3f ms, of it %.3f ms exposed communication; no schedule is below "
-    .. "%.3f ms (%s), %.3f ms away", e.iteration_ms, e.exposed_ms, e.bound.ms, e.bound.by, e.bound.distance_ms)
+    .. "%.3f ms (%s), %.3f ms away",
+    e.iteration_ms, e.exposed_ms, e.bound.ms, e.bound.by, e.bound.distance_ms)
   for _, c in ipairs(e.causes) do add(lines, "  %10.3f ms  %s", c.ms, c.cause) end
 end
 
