@@ -74,9 +74,9 @@ bool same_exposure(const Exposure& a, const Exposure& b) {
   return a.op == b.op && a.cause == b.cause && a.from == b.from && a.to == b.to;
 }
 
-/// Whether b says no more than a of its group: it is another remedy of the same exposure, or one for
-/// a part of the group where one for all of it is worth a tenth more, or one for all where one for a
-/// part is nearly as good.
+/// Whether b says no more than a of its group: it is another remedy of the same exposure, or one
+/// for a part of the group where one for all of it is worth a tenth more, or one for all where one
+/// for a part is nearly as good.
 bool covers(const Trial& a, const Trial& b) {
   if (a.remedy.group != b.remedy.group) return false;
   const Nanoseconds x = a.finding.worth_ns, y = b.finding.worth_ns;
