@@ -38,10 +38,11 @@ function M.cpu_spec(model, ranks, link, optimizer, precision)
   end
   return { model = resolved, gate = gate, optimizer = optimizer, ranks = ranks,
     cluster = { name = "cpu", nodes = ranks / per_node, devices_per_node = per_node,
-      nics_per_node = 1, device = { name = "cpu", gemm_flops_per_s = 1e11, vector_flops_per_s = 1e10,
+      nics_per_node = 1,
+      device = { name = "cpu", gemm_flops_per_s = 1e11, vector_flops_per_s = 1e10,
         memory_bytes_per_s = 1e10, launch_us = 0, memory_bytes = 0 },
-      intra = wire.intra or wire, nic = wire, a2a_base_us = 0, a2a_per_peer_us = 0, share = wire.share,
-      sharing_efficiency = wire.sharing_efficiency },
+      intra = wire.intra or wire, nic = wire, a2a_base_us = 0, a2a_per_peer_us = 0,
+      share = wire.share, sharing_efficiency = wire.sharing_efficiency },
     fill = model_lib.fill(model, resolved),
     cost = { kind = "profile", cache = core.args.cache, link = link ~= nil },
     element_bytes = precision == "f64" and 8 or 4 }
@@ -105,7 +106,8 @@ end
 
 --- Plans and simulates what the system may become and keeps the best: of those that fit in memory
 --- the fastest, where none does the fastest of all. Returns { plan, sim = its simulation,
---- candidate, packing = what its controller saw or nil, oom = true or nil, tried = { { choice, iteration_ms, peak_bytes, oom, why } } }.
+--- candidate, packing = what its controller saw or nil, oom = true or nil, tried = { { choice,
+--- iteration_ms, peak_bytes, oom, why } } }.
 function M.plan(spec, system)
   local best
   local tried = core.array {}

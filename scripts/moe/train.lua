@@ -142,12 +142,12 @@ function Plan:simulate() return plan_self(self).sim end
 --- best one, where there are at most 24 }.
 function Plan:overlap() return plan_self(self).core:overlap() end
 
---- The simulated timeline of a device, which stands for all, by begin: { op, kind, lane, chunk (of a
---- transfer, from 1), post_ms, begin_ms, end_ms } each.
+--- The simulated timeline of a device, which stands for all, by begin: { op, kind, lane, chunk (of
+--- a transfer, from 1), post_ms, begin_ms, end_ms } each.
 function Plan:spans() return plan_self(self).core:spans() end
 
---- What Lina's packing compares in the forward, means over MoE layers and parts of them, each alone:
---- { a2a_ms: the all-to-all to the experts, ffn_ms: the experts, num: parts }.
+--- What Lina's packing compares in the forward, means over MoE layers and parts of them, each
+--- alone: { a2a_ms: the all-to-all to the experts, ffn_ms: the experts, num: parts }.
 function Plan:micro_ops() return plan_self(self).core:micro_ops() end
 
 --- Bytes a device: { peak_bytes, liveness_bytes, arena_bytes, persistent_bytes, holders }.
@@ -161,11 +161,12 @@ function Plan:memory()
 end
 
 --- Why communication is exposed, and what would help. Times are ms, means over ranks:
---- { iteration_ms, exposed_ms, bound = { ms, by, distance_ms, ... }, causes: their sums; collectives:
---- { op, kind, bytes, alone_ms, waited_ms, transfer_ms, hidden_ms, exposed_ms, hidden_by, exposed_by,
---- delays } each; exposures: { op, cause, why, ms, from, to, stage } each, in all exposed_ms;
---- findings: the same with advice, gain_ms (by replay) or a guess at it in worth_ms, best first;
---- idle: stages that changed nothing, and why; decisions: of the passes; text }. tostring gives text.
+--- { iteration_ms, exposed_ms, bound = { ms, by, distance_ms, ... }, causes: their sums;
+--- collectives: { op, kind, bytes, alone_ms, waited_ms, transfer_ms, hidden_ms, exposed_ms,
+--- hidden_by, exposed_by, delays } each; exposures: { op, cause, why, ms, from, to, stage } each, in
+--- all exposed_ms; findings: the same with advice, gain_ms (by replay) or a guess at it in worth_ms,
+--- best first; idle: stages that changed nothing, and why; decisions: of the passes; text }.
+--- tostring gives text.
 --- A result of plan:run has the same as result:explain(step), of a step that ran.
 function Plan:explain() return explain.of(plan_self(self).core, errors.here()) end
 
@@ -181,7 +182,7 @@ function Plan:run(executor, t)
   local plan = target.plan_of(spec, self.candidate, at)
   errors.stop_in "check"
   local result = errors.call(at, plan.run, plan, M.run_options(c, spec.model, "moe.plan.run", at))
-  function result:explain(step) return explain.of(plan, errors.here(), self, step) end
+  function result.explain(of, step) return explain.of(plan, errors.here(), of, step) end
   return result
 end
 
