@@ -99,8 +99,8 @@ int simulate(lua_State* L) {
   return 1;
 }
 
-/// The simulated timeline of a rank, which stands for all: { op, kind, lane, chunk (from 1), post_ms,
-/// begin_ms, end_ms } each, by begin.
+/// The simulated timeline of a rank, which stands for all: { op, kind, lane, chunk (from 1),
+/// post_ms, begin_ms, end_ms } each, by begin.
 int spans(lua_State* L) {
   const Plan& plan = *check_plan(L).plan;
   const Host::EngineCall call(Host::of(L));
@@ -206,8 +206,8 @@ int overlap(lua_State* L) {
   return 1;
 }
 
-/// What Lina's packing compares in the forward: by MoE layer and part, the all-to-all to the experts
-/// and the experts, each alone; the means.
+/// What Lina's packing compares in the forward: by MoE layer and part, the all-to-all to the
+/// experts and the experts, each alone; the means.
 int micro_ops(lua_State* L) {
   const Plan& plan = *check_plan(L).plan;
   const Host::EngineCall call(Host::of(L));

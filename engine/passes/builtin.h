@@ -8,8 +8,8 @@ namespace moe {
 
 /// All-to-alls carry real rows only (Lancet, section 5.3: counts first, then the rows). Each gets
 /// attr irregular=1 and the received counts of one exchange_counts op a gate; the backward reuses
-/// them. Nothing to do where no rows are exchanged. Throws UserError for an all-to-all that is cut along the
-/// capacity.
+/// them. Nothing to do where no rows are exchanged. Throws UserError for an all-to-all that is cut
+/// along the capacity.
 Graph irregular_a2a(Graph graph, const PassContext& context);
 
 /// Experts compute the rows in use only: attr rows="used" and the received counts as an input. The
@@ -51,9 +51,9 @@ Schedule serial(const Graph& graph, Schedule schedule, const PassContext& contex
 /// and the compute op after it waits for it. Other collectives stay free.
 Schedule blocking_a2a(const Graph& graph, Schedule schedule, const PassContext& context);
 
-/// Cuts the transfers of `which` ("all_reduce", "all_to_all" or "both") whose message is longer than
-/// `bytes` into chunks of that size, the last one shorter (Lina, section 4.1: micro-ops of 30 MB).
-/// Ops stay apart, so a chunk never holds parts of two; what one op holds is the system's
+/// Cuts the transfers of `which` ("all_reduce", "all_to_all" or "both") whose message is longer
+/// than `bytes` into chunks of that size, the last one shorter (Lina, section 4.1: micro-ops of 30
+/// MB). Ops stay apart, so a chunk never holds parts of two; what one op holds is the system's
 /// bucket_bytes. Throws UserError where an op is cut already.
 Schedule chunked(const Graph& graph, Schedule schedule, const PassContext& context);
 
@@ -65,8 +65,8 @@ Schedule chunked(const Graph& graph, Schedule schedule, const PassContext& conte
 Schedule priority(const Graph& graph, Schedule schedule, const PassContext& context);
 
 /// All-reduces run between the backward's pairs of all-to-alls only: each after the pair that began
-/// before its gradients were complete, and before the next pair, which waits for it (Lina, figure 7c
-/// and the ablation's "Fixed" of figure 14). Those of the last pair and after it are free.
+/// before its gradients were complete, and before the next pair, which waits for it (Lina, "Fixed"
+/// of figure 14). Those that no pair comes before, or after, are free on that side.
 Schedule fixed(const Graph& graph, Schedule schedule, const PassContext& context);
 
 }  // namespace moe

@@ -91,8 +91,8 @@ struct Schedule {
   /// Cuts the transfer of a collective. Throws UserError naming op and value unless 0 < bytes <=
   /// message_bytes(), or, with both stages, where it is cut already.
   void set_chunk(const Graph& graph, OpId op, Bytes bytes, std::string stage = {});
-  /// Gives the lane a discipline other than its order; `choose` with Pick::kPolicy. Throws UserError
-  /// naming the lane and both stages where it has one, or for a compute lane.
+  /// Gives the lane a discipline other than its order; `choose` with Pick::kPolicy. Throws
+  /// UserError naming the lane and both stages where it has one, or for a compute lane.
   void set_pick(LaneId lane, Pick pick, std::string stage, Choose choose = nullptr);
   /// Lets the lanes share a network exclusively. Throws UserError naming the lane (and both stages)
   /// for a compute lane, one that stands there twice or that shares with others already.

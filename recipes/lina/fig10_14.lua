@@ -1,7 +1,7 @@
 -- Figures 10 to 14, tables 3 and 4: Lina's training scheduler against its baseline, whole and in
 -- parts, on three models with 2 to 16 experts, as many as GPUs. Simulated; no constant is fitted to
--- these figures. What two collectives cost each other is the cluster's sharing efficiency, fitted to
--- the worst slowdown of figure 3; the gain over all of its range is in gains.lua.
+-- these figures. What two collectives cost each other is the cluster's sharing efficiency, fitted
+-- to the worst slowdown of figure 3; the gain over all of its range is in gains.lua.
 local moe = require "moe"
 
 local SIZES, EXPERTS = { "transformer_xl", "gpt2", "bert2gpt2" }, { 2, 4, 8, 16 }

@@ -19,8 +19,8 @@ local AFTER = { lane = "comm", place = "after", bucket_bytes = 25 * MIB }
 -- PyTorch's DistributedDataParallel: buckets of 25 MiB, reduced beside the backward.
 local DDP = { lane = "comm_reduce", place = "ready", bucket_bytes = 25 * MIB }
 
--- Lina (ATC 2023): micro-ops of different gradients never mix, so every gradient is an all-reduce of
--- its own, a bucket of one, on a queue beside the all-to-alls'.
+-- Lina (ATC 2023): micro-ops of different gradients never mix, so every gradient is an all-reduce
+-- of its own, a bucket of one, on a queue beside the all-to-alls'.
 local LINA = { lane = "comm_reduce", place = "ready", bucket_bytes = 0 }
 
 M.REDUCE = {
@@ -37,8 +37,8 @@ local function lancet_partition(p)
   return choice.fallback(p.partition, { max_parts = { 8, 4, 2 } })
 end
 
--- Lina's scheduler as far as the ablation of its figure 14 goes: priority, + micro-ops of all-reduces,
--- + micro-ops of all-to-alls, whose experts begin with the first of them.
+-- Lina's scheduler as far as the ablation of its figure 14 goes: priority, + micro-ops of
+-- all-reduces, + micro-ops of all-to-alls, whose experts begin with the first of them.
 local function lina(p, steps)
   local passes = { p.priority {}, p.chunked { which = "all_reduce" }, p.micro_ops {} }
   for i = steps + 1, 3 do passes[i] = nil end

@@ -100,7 +100,8 @@ end
 
 --- Plans and simulates what the system may become and keeps the best: of those that fit in memory
 --- the fastest, where none does the fastest of all. Returns { plan, sim = its simulation,
---- candidate, packing = what its controller saw or nil, oom = true or nil, tried = { { choice, iteration_ms, peak_bytes, oom, why } } }.
+--- candidate, packing = what its controller saw or nil, oom = true or nil, tried = { { choice,
+--- iteration_ms, peak_bytes, oom, why } } }.
 function M.plan(spec, system)
   local best
   local tried = core.array {}

@@ -132,12 +132,12 @@ function Plan:simulate() return plan_self(self).sim end
 --- best one, where there are at most 24 }.
 function Plan:overlap() return plan_self(self).core:overlap() end
 
---- The simulated timeline of a device, which stands for all, by begin: { op, kind, lane, chunk (of a
---- transfer, from 1), post_ms, begin_ms, end_ms } each.
+--- The simulated timeline of a device, which stands for all, by begin: { op, kind, lane, chunk (of
+--- a transfer, from 1), post_ms, begin_ms, end_ms } each.
 function Plan:spans() return plan_self(self).core:spans() end
 
---- What Lina's packing compares in the forward, means over MoE layers and parts of them, each alone:
---- { a2a_ms: the all-to-all to the experts, ffn_ms: the experts, num: parts }.
+--- What Lina's packing compares in the forward, means over MoE layers and parts of them, each
+--- alone: { a2a_ms: the all-to-all to the experts, ffn_ms: the experts, num: parts }.
 function Plan:micro_ops() return plan_self(self).core:micro_ops() end
 
 --- Bytes a device: { peak_bytes, liveness_bytes, arena_bytes, persistent_bytes, holders }.
