@@ -76,8 +76,8 @@ Schedule chunked(const Graph& graph, Schedule schedule, const PassContext& conte
 Schedule priority(const Graph& graph, Schedule schedule, const PassContext& context);
 
 /// All-reduces run between the backward's pairs of all-to-alls only: each after the pair that began
-/// before its gradients were complete, and before the next pair, which waits for it (Lina, figure
-/// 7c and the ablation's "Fixed" of figure 14). Those of the last pair and after it are free.
+/// before its gradients were complete, and before the next pair, which waits for it (Lina, "Fixed"
+/// of figure 14). Those that no pair comes before, or after, are free on that side.
 Schedule fixed(const Graph& graph, Schedule schedule, const PassContext& context);
 
 }  // namespace moe

@@ -1,6 +1,6 @@
--- Figure 15: how large should a micro-op be? All-reduces and all-to-alls in micro-ops of 5 to 100 MB
--- on 16 GPUs, without packing. Simulated; what a micro-op costs beside its bytes is the start-up of a
--- collective.
+-- Figure 15: how large should a micro-op be? All-reduces and all-to-alls in micro-ops of 5 to 100
+-- MB on 16 GPUs, without packing. Simulated; what a micro-op costs beside its bytes is the start-up
+-- of a collective.
 local moe = require "moe"
 
 local SIZES, MB = { "transformer_xl", "gpt2", "bert2gpt2" }, { 1, 2, 5, 10, 20, 30, 50, 75, 100 }
@@ -9,8 +9,9 @@ local function name_of(mb) return ("micro_%d"):format(mb) end
 
 local systems = {}
 for i, mb in ipairs(MB) do
-  systems[i] = moe.system(name_of(mb)) { moe.pass.priority {}, moe.pass.chunked { bytes = mb * 1e6 },
-    moe.pass.micro_ops { bytes = mb * 1e6 },
+  local bytes = mb * 1e6
+  systems[i] = moe.system(name_of(mb)) { moe.pass.priority {}, moe.pass.chunked { bytes = bytes },
+    moe.pass.micro_ops { bytes = bytes },
     all_reduce = { lane = "comm_reduce", place = "ready", bucket_bytes = 0 } }
 end
 

@@ -1,7 +1,7 @@
--- How much of Lina's gain is contention? Step and slowdown over the sharing efficiency, what is left
--- of a link's rate while two collectives use it: at 1 they share ideally. Simulated on 16 GPUs. The
--- slowdown of figure 3 (median 1.83, at most 4.14) is what an efficiency must explain; it is no
--- factor here.
+-- How much of Lina's gain is contention? Step and slowdown over the sharing efficiency, what is
+-- left of a link's rate while two collectives use it: at 1 they share ideally. Simulated on 16
+-- GPUs. The slowdown of figure 3 (median 1.83, at most 4.14) is what an efficiency must explain; it
+-- is no factor here.
 local moe = require "moe"
 
 local EFFICIENCIES = { 1, 0.9, 0.8, 0.7, 0.6, 0.48, 0.4 }
@@ -57,7 +57,8 @@ moe.run(moe.experiment {
   end,
 })
 
-local rows = { { "model", "sharing efficiency", "meet an all-reduce", "median slowdown", "at most" } }
+local rows = { { "model", "sharing efficiency", "meet an all-reduce", "median slowdown",
+  "at most" } }
 local readings = {}
 for _, efficiency in ipairs { 0.48, 1 } do
   local all = {}

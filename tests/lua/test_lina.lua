@@ -49,7 +49,8 @@ return moe.experiment { name = "x", model = model { size = "gpt2" }, cluster = c
   expect.fails(HEAD .. "model { size = 'gpt3' }", 4, "model.lina.size", "gpt2")
 end)
 
--- Experts of a micro-op take 2 ms; its all-to-all 8 ms over all 16 devices, less in a smaller group.
+-- Experts of a micro-op take 2 ms; its all-to-all 8 ms over all 16 devices, less in a smaller
+-- group.
 local function made_up(w)
   w.micro_ops = function(spec)
     return { ffn_ms = 2, a2a_ms = 8 * (spec.model.ep or spec.ranks) / spec.ranks, num = 1 }
