@@ -29,15 +29,19 @@ Nanoseconds InStep::of_compute(const std::string& group, Nanoseconds alone) cons
   return std::llround(static_cast<double>(alone) * factor * peers);
 }
 
-Nanoseconds InStep::late_of(const std::string& group) const {
+Nanoseconds InStep::late_of(const std::string& group, double bytes) const {
   if (late.empty()) return 0;
-  const auto known = late.find(group);
   const auto less = [](const auto& a, const auto& b) { return a.second < b.second; };
-  return (known != late.end() ? known : std::min_element(late.begin(), late.end(), less))->second;
+  const Nanoseconds least = std::min_element(late.begin(), late.end(), less)->second;
+  const auto known = late.find(group);
+  if (known == late.end()) return least;
+  const auto seen = late_bytes.find(group);
+  const double share = seen != late_bytes.end() && seen->second > 0 ? bytes / seen->second : 1;
+  return least + std::llround(share * static_cast<double>(known->second - least));
 }
 
-Nanoseconds InStep::of_collective(const std::string& group, Nanoseconds alone) const {
-  return std::max<Nanoseconds>(0, alone + late_of(group));
+Nanoseconds InStep::of_collective(const std::string& group, double bytes, Nanoseconds alone) const {
+  return std::max<Nanoseconds>(0, alone + late_of(group, bytes));
 }
 
 std::string InStep::describe() const {

@@ -28,6 +28,10 @@ struct InStep {
   /// results are unpacked and checked and a sleeping lane wakes late. Groups that were not seen
   /// take the least of them.
   std::map<std::string, Nanoseconds> late;
+  /// Bytes of a message at which a group was late by that, means. What it exceeds the least lateness
+  /// by is in proportion to bytes, as unpacking and checking are; groups without bytes here are
+  /// late by the same whatever their size.
+  std::map<std::string, double> late_bytes;
   /// What a collective takes from the core that computes beside it, on top of moving its bytes:
   /// waking, meeting, spinning before the end.
   Nanoseconds core_ns = 0;
@@ -36,11 +40,11 @@ struct InStep {
   /// Time that the steps took; 0 where they were known.
   Nanoseconds took_ns = 0;
 
-  /// Of a collective of the group; 0 where none was seen.
-  Nanoseconds late_of(const std::string& group) const;
+  /// Of a collective of the group with a message of so many bytes; 0 where none was seen.
+  Nanoseconds late_of(const std::string& group, double bytes) const;
   /// Duration in a step of an op that takes `alone`; not below 0.
   Nanoseconds of_compute(const std::string& group, Nanoseconds alone) const;
-  Nanoseconds of_collective(const std::string& group, Nanoseconds alone) const;
+  Nanoseconds of_collective(const std::string& group, double bytes, Nanoseconds alone) const;
   std::string describe() const;
 };
 

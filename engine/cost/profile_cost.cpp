@@ -72,7 +72,8 @@ Nanoseconds ProfileCost::op_ns(const Graph& graph, OpId op) const {
   if (collective && has_link_) ns = std::max(ns, collective_ns(link_, graph, op, context_));
   if (!in_step_) return ns;
   const std::string group = step_group(graph, op);
-  return collective ? in_step_->of_collective(group, ns) : in_step_->of_compute(group, ns);
+  if (!collective) return in_step_->of_compute(group, ns);
+  return in_step_->of_collective(group, payload_bytes(graph, op, context_), ns);
 }
 
 CoreSharing ProfileCost::sharing(const Graph& graph, OpId op) const {

@@ -180,6 +180,7 @@ InStep in_step(const Plan& plan, const StepSamples& samples) {
     return median(known->second);
   };
   std::map<std::string, Nanoseconds> alone, count;
+  std::map<std::string, double> bytes;
   std::set<std::string> collectives;
   for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
@@ -187,7 +188,9 @@ InStep in_step(const Plan& plan, const StepSamples& samples) {
     const std::string group = step_group(plan.graph, op);
     alone[group] += plan.spec.cost->op_ns(plan.graph, op);
     ++count[group];
-    if (plan.graph.def(op).collective != Collective::kNone) collectives.insert(group);
+    if (plan.graph.def(op).collective == Collective::kNone) continue;
+    collectives.insert(group);
+    bytes[group] += payload_bytes(plan.graph, op, plan.spec.work);
   }
   InStep result;
   Nanoseconds all_alone = 0, all_in_step = 0;
@@ -195,6 +198,7 @@ InStep in_step(const Plan& plan, const StepSamples& samples) {
     const Nanoseconds taken = median_of(group);
     if (collectives.contains(group)) {
       result.late[group] = (taken - ns) / count[group];
+      result.late_bytes[group] = bytes[group] / static_cast<double>(count[group]);
     } else {
       result.factors[group] = ratio(taken, ns);
       all_alone += ns;
@@ -206,7 +210,7 @@ InStep in_step(const Plan& plan, const StepSamples& samples) {
   if (samples.contains(kCore)) {
     result.core_ns = median_of(kCore);
     result.core_late_ns =
-        std::max<Nanoseconds>(0, median_of(kCoreLate) - result.late_of("all_to_all"));
+        std::max<Nanoseconds>(0, median_of(kCoreLate) - result.late_of("all_to_all", 0));
   }
   return result;
 }

@@ -362,6 +362,9 @@ TEST_CASE("in a step a collective ends its kind's lateness after the link or the
   cost.set_in_step(in_step);
   CHECK(cost.op_ns(g, wire_bound) == all_to_all_ns(link, 1e6) + 300);
   CHECK(cost.op_ns(g, memory_bound) == 70'000 + 700);
+  in_step.late_bytes["all_reduce"] = 16;  // of 4 bytes here: 300 + (700 - 300) / 4
+  cost.set_in_step(in_step);
+  CHECK(cost.op_ns(g, memory_bound) == 70'000 + 400);
   CHECK(cost.sharing(g, wire_bound).taken == 0);
   in_step.core_ns = 60;
   in_step.core_late_ns = 20;
