@@ -18,6 +18,7 @@ struct CollectiveDone {
 /// run; P ranks and their numbers are those of the op's group.
 ///   all_to_all to="expert"  block (p, e) of [P,El,C,d] goes to [e][this rank] of p's [El,P,C,d]
 ///   all_to_all to="source"  the reverse
+///   all_to_all with rounds  the same with the blocks p of the round's peers alone
 ///   exchange_counts         the same for the numbers counts [P,El] -> [El,P]
 ///   all_reduce              all tensors as one message, sums in rank order
 /// Cut into n chunks, chunk c carries the rows [rows*c/n, rows*(c+1)/n) of every piece, or the
@@ -25,14 +26,16 @@ struct CollectiveDone {
 template <class T>
 class CollectiveOp {
  public:
-  /// Requires: a legal plan.
-  CollectiveOp(const Graph& graph, OpId op, const RankBuffers& buffers, void* scratch);
+  /// rank: this one's among all. Requires: a legal plan.
+  CollectiveOp(const Graph& graph, OpId op, const RankBuffers& buffers, void* scratch,
+               int64_t rank);
   /// One chunk; called by every rank's lane in the same order with the lane's communicator of all
   /// ranks, an op's chunks in ascending order, others' between them. Throws as the Communicator does.
   CollectiveDone call(Communicator& all, int64_t chunk = 0, int64_t num_chunks = 1);
 
  private:
   void lay_out_all_to_all(const Graph& graph, const Op& op, const RankBuffers& buffers);
+  void lay_out_round(const Shape& received, const Round& round);
   void lay_out_exchange(const Graph& graph, const Op& op, const RankBuffers& buffers);
   void lay_out_all_reduce(const Graph& graph, const Op& op, const RankBuffers& buffers);
   void set_sizes();
@@ -47,6 +50,7 @@ class CollectiveOp {
   };
   std::string name_;
   Group group_;
+  int64_t place_;  // of this rank in its group
   void* scratch_;
   std::vector<Part> parts_;  // all_reduce
   int64_t num_elements_ = 0;

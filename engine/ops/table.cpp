@@ -19,7 +19,7 @@ const OpTable& op_table() {
       &kCombine,       &kCombineDx,      &kCombineDweight,
       &kCrossEntropy,  &kAllReduce,      &kSgd,
       &kAdd,           &kSplit,          &kConcat,
-      &kJoinRows,
+      &kJoinRows,      &kSplitPeers,     &kJoinPeers,
   });
   return table;
 }
