@@ -99,8 +99,8 @@ int simulate(lua_State* L) {
   return 1;
 }
 
-/// The simulated timeline of a rank, which stands for all: { op, kind, lane, chunk (from 1), post_ms,
-/// begin_ms, end_ms } each, by begin.
+/// The simulated timeline of a rank, which stands for all: { op, kind, lane, chunk (from 1),
+/// post_ms, begin_ms, end_ms } each, by begin.
 int spans(lua_State* L) {
   const Plan& plan = *check_plan(L).plan;
   const Host::EngineCall call(Host::of(L));
@@ -206,8 +206,8 @@ int overlap(lua_State* L) {
   return 1;
 }
 
-/// What Lina's packing compares in the forward: by MoE layer and part, the all-to-all to the experts
-/// and the experts, each alone; the means.
+/// What Lina's packing compares in the forward: by MoE layer and part, the all-to-all to the
+/// experts and the experts, each alone; the means.
 int micro_ops(lua_State* L) {
   const Plan& plan = *check_plan(L).plan;
   const Host::EngineCall call(Host::of(L));
@@ -273,12 +273,17 @@ json metrics_json(const Metrics& m) {
 }
 
 void open_plan(lua_State* L) {
-  static constexpr luaL_Reg kMethods[] = {
-      {"info", core_function<info>},           {"order", core_function<order>},
-      {"micro_ops", core_function<micro_ops>}, {"overlap", core_function<overlap>},
-      {"run", core_function<run_plan>},        {"simulate", core_function<simulate>},
-      {"spans", core_function<spans>},         {"text", core_function<text>},
-      {"trace", core_function<trace_plan>},    {nullptr, nullptr}};
+  static constexpr luaL_Reg kMethods[] = {{"explain", core_function<explain_plan>},
+                                          {"info", core_function<info>},
+                                          {"order", core_function<order>},
+                                          {"micro_ops", core_function<micro_ops>},
+                                          {"overlap", core_function<overlap>},
+                                          {"run", core_function<run_plan>},
+                                          {"simulate", core_function<simulate>},
+                                          {"spans", core_function<spans>},
+                                          {"text", core_function<text>},
+                                          {"trace", core_function<trace_plan>},
+                                          {nullptr, nullptr}};
   new_type<PlanBox>(L, kPlanType, kMethods);
   open_run(L);
   static constexpr luaL_Reg kFunctions[] = {{"plan", core_function<make>},

@@ -18,8 +18,9 @@ const OpTable& op_table() {
       &kExpertLinear,  &kExpertLinearDx, &kExpertLinearDw,
       &kCombine,       &kCombineDx,      &kCombineDweight,
       &kCrossEntropy,  &kAllReduce,      &kSgd,
-      &kAdd,           &kSplit,          &kConcat,
-      &kJoinRows,      &kSplitPeers,     &kJoinPeers,
+      &kAdd,           &kSplit,          &kTransposeBlocks,
+      &kConcat,        &kJoinRows,       &kSplitPeers,
+      &kJoinPeers,
   });
   return table;
 }

@@ -8,13 +8,13 @@ namespace moe {
 
 /// All-to-alls carry real rows only (Lancet, section 5.3: counts first, then the rows). Each gets
 /// attr irregular=1 and the received counts of one exchange_counts op a gate; the backward reuses
-/// them. Nothing to do where no rows are exchanged. Throws UserError for an all-to-all that is cut along the
-/// capacity.
+/// them. Nothing to do where no rows are exchanged. Throws UserError for an all-to-all that is cut
+/// along the capacity or goes in steps.
 Graph irregular_a2a(Graph graph, const PassContext& context);
 
 /// Experts compute the rows in use only: attr rows="used" and the received counts as an input. The
 /// gradients of their weights then sum the rows source by source, so they may differ in rounding.
-/// Throws UserError for an expert that is cut along the capacity.
+/// Throws UserError for an expert that is cut along the capacity or whose rows come in steps.
 Graph used_rows(Graph graph, const PassContext& context);
 
 /// Cuts all-to-all, experts, all-to-all of every MoE layer along the capacity axis into `degree`
@@ -46,6 +46,17 @@ Graph micro_ops(Graph graph, const PassContext& context);
 /// all ranks.
 Graph fastermoe_pipeline(Graph graph, const PassContext& context);
 
+/// Every all-to-all in two steps: blocks of rows re-ordered in memory by place and node, exchanged
+/// inside each node, then exchanged between the devices at the same place of all nodes; the way
+/// back is the reverse. Fewer and larger messages: n + m - 2 peers instead of n m - 1 on n nodes of
+/// m devices, and as many bytes on the NICs (2DH all-to-all of Tutel, Hwang et al., MLSys 2023;
+/// hierarchical all-to-all of DeepSpeed-MoE, Rajbhandari et al., ICML 2022). Their second
+/// re-ordering, between the steps, is where the first step puts what it receives. Irregular
+/// all-to-alls stay so, their counts take the same steps. Works before autodiff, so the backward
+/// follows. Results are the same bits. Throws UserError with the reason where an all-to-all stays
+/// in one node, nodes have one device, or its group does not fill nodes.
+Graph hierarchical_a2a(Graph graph, const PassContext& context);
+
 /// Lancet's operator partition (MLSys 2024, section 5): ranges of the forward around the MoE layers
 /// in parts of the batch, pipelined; which ranges and how many parts by dynamic programming over
 /// groups of ops, or as given. The backward stays whole. Gates of batch scope are never cut. Throws
@@ -62,9 +73,9 @@ Schedule serial(const Graph& graph, Schedule schedule, const PassContext& contex
 /// and the compute op after it waits for it. Other collectives stay free.
 Schedule blocking_a2a(const Graph& graph, Schedule schedule, const PassContext& context);
 
-/// Cuts the transfers of `which` ("all_reduce", "all_to_all" or "both") whose message is longer than
-/// `bytes` into chunks of that size, the last one shorter (Lina, section 4.1: micro-ops of 30 MB).
-/// Ops stay apart, so a chunk never holds parts of two; what one op holds is the system's
+/// Cuts the transfers of `which` ("all_reduce", "all_to_all" or "both") whose message is longer
+/// than `bytes` into chunks of that size, the last one shorter (Lina, section 4.1: micro-ops of 30
+/// MB). Ops stay apart, so a chunk never holds parts of two; what one op holds is the system's
 /// bucket_bytes. Throws UserError where an op is cut already.
 Schedule chunked(const Graph& graph, Schedule schedule, const PassContext& context);
 
@@ -76,8 +87,8 @@ Schedule chunked(const Graph& graph, Schedule schedule, const PassContext& conte
 Schedule priority(const Graph& graph, Schedule schedule, const PassContext& context);
 
 /// All-reduces run between the backward's pairs of all-to-alls only: each after the pair that began
-/// before its gradients were complete, and before the next pair, which waits for it (Lina, figure 7c
-/// and the ablation's "Fixed" of figure 14). Those of the last pair and after it are free.
+/// before its gradients were complete, and before the next pair, which waits for it (Lina, figure
+/// 7c and the ablation's "Fixed" of figure 14). Those of the last pair and after it are free.
 Schedule fixed(const Graph& graph, Schedule schedule, const PassContext& context);
 
 }  // namespace moe

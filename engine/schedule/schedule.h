@@ -63,9 +63,10 @@ struct Decision {
   std::string why;
 };
 
-/// Which stage gave an op its lane, priority or chunks; the pipeline writes it down.
+/// Which stage gave an op its lane, priority or chunks, or made it as a part of another; the
+/// pipeline writes it down.
 struct Setting {
-  enum What : uint8_t { kLane, kPriority, kChunk };
+  enum What : uint8_t { kLane, kPriority, kChunk, kPart };
   OpId op;
   What what = kLane;
   std::string stage;
@@ -91,8 +92,8 @@ struct Schedule {
   /// Cuts the transfer of a collective. Throws UserError naming op and value unless 0 < bytes <=
   /// message_bytes(), or, with both stages, where it is cut already.
   void set_chunk(const Graph& graph, OpId op, Bytes bytes, std::string stage = {});
-  /// Gives the lane a discipline other than its order; `choose` with Pick::kPolicy. Throws UserError
-  /// naming the lane and both stages where it has one, or for a compute lane.
+  /// Gives the lane a discipline other than its order; `choose` with Pick::kPolicy. Throws
+  /// UserError naming the lane and both stages where it has one, or for a compute lane.
   void set_pick(LaneId lane, Pick pick, std::string stage, Choose choose = nullptr);
   /// Lets the lanes share a network exclusively. Throws UserError naming the lane (and both stages)
   /// for a compute lane, one that stands there twice or that shares with others already.
@@ -100,6 +101,9 @@ struct Schedule {
   /// The ops of the lane run in another order than lane_orders() says.
   bool picks(LaneId lane) const { return lanes[lane.index()].pick != Pick::kOrder; }
 };
+
+/// The exclusive lanes that this one is of; null: none.
+const Exclusive* exclusive_with(const Schedule& schedule, LaneId lane);
 
 /// The last stage that set it for the op; "" where none did.
 std::string set_by(const Schedule& schedule, OpId op, Setting::What what);

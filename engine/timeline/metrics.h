@@ -12,10 +12,10 @@
 //   wait_ns           sum of begin - post: for peers, and for what an arbiter lets pass
 //   transfer_ns       sum of end - begin
 //
-// By phase (forward, backward), mean over ranks and over the layers that have all-to-alls (Lina, ATC
-// 2023, sections 4.3 and 7.2, which defines no window; this one is ours):
-//   layer_ns          from the first begin to the last end of the layer's ops between gate and combine
-//   a2a_ns            union of [post, end] of its all-to-alls
+// By phase (forward, backward), mean over ranks and over the layers that have all-to-alls (Lina,
+// ATC 2023, sections 4.3 and 7.2, which defines no window; this one is ours):
+//   layer_ns          from the first begin to the last end of the layer's ops between gate and
+//   combine a2a_ns            union of [post, end] of its all-to-alls
 //   window_ns         from the first begin to the last end of its all-to-alls
 //   busy_ns           the part of that window in which a compute span runs, of any layer
 //   pipelining_efficiency = sum of busy_ns / sum of window_ns over both phases

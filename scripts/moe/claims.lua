@@ -142,7 +142,7 @@ function M.evaluate(c, band)
   if word == "undetermined" and b.ours then
     local of_what = holds_neutral(c, b) and not is_statement(c)
       and (", it holds %g, no effect"):format(c.neutral) or ""
-    reason = ("the band decides%s; %s"):format(of_what, reason)
+    reason = ("the band decides%s"):format(of_what) .. (reason and "; " .. reason or "")
   end
   return { id = c.id, label = c.label, figure = c.paper.figure, text = c.paper.text,
     unit = c.paper.unit, paper = c.paper.value, ours = b.ours, lo = b.lo, hi = b.hi, verdict = word,

@@ -61,7 +61,8 @@ end
 
 --- Runs the controller. plan(spec): a plan. Returns n and what it saw: { n, ep, settled_step,
 --- exchange_ms, offload_bytes, offload_ms (a step), trace = { { n, ffn_ms, a2a_ms, peak_bytes, step
---- } } }. What does not fit in the device's memory is in its host's, and comes and goes once a step.
+--- } } }. What does not fit in the device's memory is in its host's, and comes and goes once a
+--- step.
 function M.choose(spec, o, plan)
   local most = math.min(o.most or spec.ranks, spec.ranks)
   local trace, n = core.array {}, 1

@@ -27,6 +27,10 @@ return function(assumed)
     nic = { peak_bytes_per_s = 12.5e9, latency_us = 2.5,
       efficiency = assumed { value = 0.8, lo = 0.6, hi = 0.95,
         why = "achieved share of a NIC's rate by a collective" } },
+    -- Two collectives that share evenly take twice as long; the worst of figure 3, x4.14, is taken
+    -- to be an all-to-all that an all-reduce accompanied all the way: 2 / 4.14. Fitted to it.
+    sharing_efficiency = assumed { value = 0.48, lo = 0.48, hi = 1,
+      why = "of a link's rate while two collectives use it" },
     a2a_base_us = assumed { value = 20, lo = 10, hi = 40, why = "start-up of a grouped send/recv" },
     a2a_per_peer_us = assumed { value = 2, lo = 1, hi = 4, why = "start-up a peer" },
   }

@@ -1,6 +1,6 @@
 -- Published figures of Lina's training scheduler (Li et al., USENIX ATC 2023), by id: what was
--- measured, and where it stands. A figure with a number a count of experts (as many as GPUs) has ids
--- that end in it.
+-- measured, and where it stands. A figure with a number a count of experts (as many as GPUs) has
+-- ids that end in it.
 local figures = {}
 
 local function add(id, figure, value, unit, text)

@@ -1,6 +1,6 @@
 -- exit: 1
 -- line: 9
--- says: bytes of 'all_reduce.0': 1e+12
+-- says: bytes of 'all_reduce.0': 1000000000000
 -- says: give a whole number from 1 to
 local moe = require "moe"
 local p = moe.policy.schedule {

@@ -1,0 +1,139 @@
+-- Figures 7 and 8: what becomes of one MoE layer's backward when the gradients of the block above it
+-- are all-reduced meanwhile? Simulated on Lina's testbed, 16 GPUs. The paper describes neither its
+-- layer nor its model: ours is as wide as GPT-2 XL, with 5 rows a GPU, whose layer takes about the
+-- 24.6 ms of figure 7c (fitted), and with 2, whose all-to-alls are shorter than an all-reduce.
+local moe = require "moe"
+
+local ROWS, EFFICIENCIES, CELL_MS = { 5, 2 }, { 0.7, 1, 0.5 }, 1
+local WHOLE = { lane = "comm_reduce", place = "ready", bucket_bytes = 0 }
+
+-- Figure 7c, what an oracle would do: no all-reduce begins until the layer's all-to-alls are over.
+local deferred = moe.policy.schedule { name = "deferred", apply = function(s, g)
+  local pair = g:ops { kind = "all_to_all", phase = "backward" }
+  for _, op in ipairs(g:ops { kind = "all_reduce" }) do
+    if s:free(pair[#pair], op) then s:before(pair[#pair], op) end
+  end
+end }
+
+-- Name, figure, passes: the baseline's lanes share the wire, those of priority take turns.
+local VARIANTS = {
+  { "baseline", "7a" },
+  { "naive priority", "7b", moe.pass.priority { hold = false } },
+  { "deferred", "7c", deferred {} },
+  { "micro-ops", "8a", moe.pass.priority {}, moe.pass.chunked { bytes = 10e6 } },
+  { "+ pipelining", "8b", moe.pass.priority {}, moe.pass.chunked { bytes = 10e6 },
+    moe.pass.micro_ops { bytes = 10e6 } },
+}
+
+local function spans_of(variant, rows, efficiency)
+  local name = #variant > 2 and "variant" or "lina_baseline"
+  return moe.plan { system = moe.system(name) { all_reduce = WHOLE, unpack(variant, 3) },
+    cluster = moe.cluster.lina { nodes = 4, sharing_efficiency = efficiency },
+    model = moe.model.lina { size = "gpt2", layers = 3, hidden = 1600, heads = 25, ffn = 6400,
+      batch_per_device = rows, moe_every = 2 } }:spans()
+end
+
+-- Spans of the layer's backward, times from the begin of its combine's gradient on.
+local function layer_of(spans)
+  local layer = { a2a = {}, reduce = {}, expert = {}, over = 0 }
+  local begin
+  for _, span in ipairs(spans) do
+    if span.op == "b1.moe.combine.dx" then begin = span.begin_ms end
+    local backward = span.op:match "%.d[xw]$"
+    local list = span.kind == "all_reduce" and layer.reduce
+      or backward and span.kind == "all_to_all" and layer.a2a
+      or backward and span.op:match "^b1%.moe%.fc" and layer.expert
+    if list then list[#list + 1] = span end
+  end
+  for _, list in ipairs { layer.a2a, layer.reduce, layer.expert } do
+    for _, span in ipairs(list) do
+      span.from, span.to = span.begin_ms - begin, span.end_ms - begin
+      span.ready = span.post_ms - begin
+    end
+  end
+  for _, span in ipairs(layer.a2a) do layer.over = math.max(layer.over, span.to) end
+  return layer
+end
+
+-- When the all-reduces of these names are over.
+local function reduced(layer, names)
+  local over = 0
+  for _, span in ipairs(layer.reduce) do
+    if names[span.op] then over = math.max(over, span.to) end
+  end
+  return over
+end
+
+local function reading_of(rows, efficiency)
+  local by, pending = {}, {}
+  for _, variant in ipairs(VARIANTS) do
+    by[variant[1]] = layer_of(spans_of(variant, rows, efficiency))
+  end
+  -- Gradients complete before the layer begins and not yet reduced by the baseline.
+  for _, span in ipairs(by.baseline.reduce) do
+    if span.ready <= 0 and span.to > 0 then pending[span.op] = true end
+  end
+  for _, layer in pairs(by) do layer.reduced = reduced(layer, pending) end
+  return by
+end
+
+local function bar(list, most)
+  local cells = {}
+  for i = 1, most do
+    cells[i] = "."
+    for _, span in ipairs(list) do
+      local inside = math.min(span.to, i * CELL_MS) - math.max(span.from, (i - 1) * CELL_MS)
+      if inside >= CELL_MS / 2 then cells[i] = "#" end
+    end
+  end
+  return table.concat(cells)
+end
+
+local function draw(by)
+  for _, variant in ipairs(VARIANTS) do
+    local layer = by[variant[1]]
+    local most = math.ceil(math.max(layer.over, layer.reduced) / CELL_MS) + 1
+    for i, lane in ipairs { "a2a", "expert", "reduce" } do
+      print(("%-15s %-7s %s"):format(i == 1 and variant[1] or "", lane, bar(layer[lane], most)))
+    end
+  end
+end
+
+local readings = {}
+local cells = { { "rows", "sharing efficiency", "variant", "figure", "all-to-alls over, ms",
+  "pending all-reduces over, ms" } }
+for _, rows in ipairs(ROWS) do
+  for _, efficiency in ipairs(EFFICIENCIES) do
+    local by = reading_of(rows, efficiency)
+    readings[#readings + 1] = by
+    for _, variant in ipairs(VARIANTS) do
+      local layer = by[variant[1]]
+      cells[#cells + 1] = { rows, ("%.1f"):format(efficiency), variant[1], variant[2],
+        ("%.1f"):format(layer.over), ("%.1f"):format(layer.reduced) }
+    end
+    cells[#cells + 1] = {}
+  end
+end
+print(moe.table(cells))
+for i, rows in ipairs(ROWS) do
+  print(("From the gradient of the combine on, %g ms a cell, %d rows, sharing efficiency %.1f")
+    :format(CELL_MS, rows, EFFICIENCIES[1]))
+  draw(readings[1 + (i - 1) * #EFFICIENCIES])
+end
+
+local function over(name) return function(by) return by[name].over end end
+local fitted = "rows of the layer, to figure 7c"
+moe.judge { name = "lina_timelines", title = "one MoE layer's backward", readings = readings,
+  claims = {
+    moe.claim { id = "lina-036", value = over "baseline", fitted = fitted },
+    moe.claim { id = "lina-037", value = over "naive priority", fitted = fitted },
+    moe.claim { id = "lina-038", value = over "deferred", fitted = fitted },
+    moe.claim { id = "lina-037-order",
+      value = function(by) return by["naive priority"].over > by.baseline.over end },
+    moe.claim { id = "lina-038-order",
+      value = function(by) return by.deferred.over < by.baseline.over end },
+    moe.claim { id = "lina-040", neutral = 0,
+      value = function(by) return 100 * (1 - by["micro-ops"].reduced / by.deferred.reduced) end },
+    moe.claim { id = "lina-040-order",
+      value = function(by) return by["micro-ops"].over <= 1.1 * by.deferred.over end },
+  } }
