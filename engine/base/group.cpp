@@ -14,4 +14,14 @@ Group resolve(Group group, int64_t num_ranks, std::string_view what) {
   return group;
 }
 
+void check(const Round& round, const Group& group, std::string_view what) {
+  if (round.of < 1 || group.size % round.of != 0) {
+    throw user_error("{}: rounds = {}: must divide the {} ranks of the group", what, round.of,
+                     group.size);
+  }
+  if (round.number < 0 || round.number >= round.of) {
+    throw user_error("{}: round = {}: 0 to {} is allowed", what, round.number, round.of - 1);
+  }
+}
+
 }  // namespace moe

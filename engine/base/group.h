@@ -25,6 +25,32 @@ struct Group {
   }
 };
 
+/// An exchange of a group in rounds: its places fall into `of` blocks of neighbours, and in round
+/// `number` block b sends to block b + number and receives from b - number, modulo `of`. {0, 1}: all
+/// members meet at once. Of resolved groups and rounds that check() lets pass.
+struct Round {
+  int64_t number = 0;
+  int64_t of = 1;
+  bool operator==(const Round&) const = default;
+
+  /// Members of a block.
+  int64_t members(const Group& group) const { return group.size / of; }
+  /// Others whom a member sends to.
+  int64_t peers(const Group& group) const { return members(group) - (number == 0 ? 1 : 0); }
+  /// The first place of the block that the member at `place` sends to, or receives from.
+  int64_t sends_to(const Group& group, int64_t place) const {
+    return (place / members(group) + number) % of * members(group);
+  }
+  int64_t receives_from(const Group& group, int64_t place) const {
+    return (place / members(group) + of - number) % of * members(group);
+  }
+  /// The way back.
+  Round reversed() const { return {(of - number) % of, of}; }
+};
+
+/// Throws UserError naming `what` unless the rounds divide the group and number is one of them.
+void check(const Round& round, const Group& group, std::string_view what);
+
 /// The group with all ranks in the place of size 0. Throws UserError naming `what` and both numbers
 /// unless size * stride divides num_ranks.
 Group resolve(Group group, int64_t num_ranks, std::string_view what);

@@ -30,6 +30,8 @@ struct Pieces {
   // members, else RunError naming both ranks and both sizes.
   int64_t groups = 1;
   std::vector<Bytes> send_offset, send_bytes, receive_offset, receive_bytes;
+  /// Of an exchange in rounds; pieces of peers that do not meet in it are empty.
+  Round round = {};
 };
 
 class Communicator {

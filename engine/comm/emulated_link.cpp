@@ -56,7 +56,8 @@ class EmulatedLink final : public Communicator {
     inner_.posted_at(take_post());
     const CommTimes moved = inner_.all_to_all(what, send, receive, pieces);
     exchange_sizes(what, pieces);
-    return hold("all_to_all " + what, moved, NetworkOp{AllToAll{.bytes = bytes()}, group_});
+    return hold("all_to_all " + what, moved,
+                NetworkOp{AllToAll{.bytes = bytes(), .round = pieces.round}, group_});
   }
   CommTimes all_reduce(const std::string& what, const float* in, float* out, int64_t n) override {
     return reduce(what, in, out, n);

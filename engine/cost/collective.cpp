@@ -12,12 +12,16 @@ double payload_bytes(const Graph& graph, OpId op, const WorkContext& context) {
 
 Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context) {
   if (graph.def(op).collective == Collective::kNone) return 0;
-  const double ranks = static_cast<double>(group_of(graph, graph.op(op)).size);
+  const Group group = group_of(graph, graph.op(op));
+  const Round round = round_of(graph, graph.op(op));
+  const double ranks = static_cast<double>(group.size);
   switch (graph.def(op).collective) {
     case Collective::kNone:
       return 0;
     case Collective::kAllToAll:
-      return std::llround(payload_bytes(graph, op, context) * (ranks - 1) / ranks);
+      return std::llround(payload_bytes(graph, op, context) *
+                          static_cast<double>(round.peers(group)) /
+                          static_cast<double>(round.members(group)));
     case Collective::kAllReduce:
       return std::llround(2 * (ranks - 1) * std::floor(payload_bytes(graph, op, context) / ranks));
   }
@@ -33,8 +37,11 @@ NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
   const double payload = payload_bytes(graph, op, context);
   const Group group = group_of(graph, graph.op(op));
   switch (graph.def(op).collective) {
-    case Collective::kAllToAll:
-      return {AllToAll{.bytes_per_pair = payload / static_cast<double>(group.size)}, group};
+    case Collective::kAllToAll: {
+      const Round round = round_of(graph, graph.op(op));
+      const double pair = payload / static_cast<double>(round.members(group));
+      return {AllToAll{.bytes_per_pair = pair, .round = round}, group};
+    }
     case Collective::kAllReduce:
       return {AllReduce{.bytes = payload}, group};
     case Collective::kNone:

@@ -56,14 +56,15 @@ bool work_follows_fill(const Graph& graph, OpId op);
 /// What a rank brings to a collective, OpDef::work's bytes: of an all-to-all all that it holds, for
 /// itself too; of an all-reduce the tensor.
 double payload_bytes(const Graph& graph, OpId op, const WorkContext& context);
-/// What a rank puts on the wire: all but its own share of an all-to-all; 2 (n-1) chunks of an
+/// What a rank puts on the wire: all but its own share of an all-to-all, which of rounds only the
+/// first has; 2 (n-1) chunks of an
 /// all-reduce of n members; 0 for other ops.
 Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context);
 
 /// The collective as a transfer on the cluster, all groups at once: an all-to-all of payload /
-/// members a pair, an all-reduce of the payload. An irregular all-to-all is charged a counts
-/// exchange of its own op, not here. Throws UserError when the cluster has another number of
-/// devices than the graph ranks.
+/// members a pair (members of a block, in rounds), an all-reduce of the payload. An irregular
+/// all-to-all is charged a counts exchange of its own op, not here. Throws UserError when the
+/// cluster has another number of devices than the graph ranks.
 NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
                      const WorkContext& context);
 /// The closed form of that transfer.
@@ -88,7 +89,7 @@ class InterpolatedTable {
 
 /// max(flops / rate, bytes / memory rate) + launch; collectives by closed form, or by table (of the
 /// payload a rank) where one is given for the kind: measured among all ranks, it says nothing of
-/// smaller groups. Throws UserError for a cluster that check()
+/// smaller groups and rounds. Throws UserError for a cluster that check()
 /// refuses or a device without rates.
 class RooflineCost : public CostModel {
  public:

@@ -38,7 +38,8 @@ Nanoseconds RooflineCost::op_ns(const Graph& graph, OpId op) const {
   if (is_view(graph, graph.op(op))) return 0;
   if (def.collective != Collective::kNone) {
     const auto table = tables_.find(def.collective);
-    const bool all = group_of(graph, graph.op(op)).size == graph.num_ranks;
+    const bool all = group_of(graph, graph.op(op)).size == graph.num_ranks &&
+                     round_of(graph, graph.op(op)).of == 1;
     return table == tables_.end() || !all ? collective_ns(cluster_, graph, op, context_)
                                           : table->second.at(payload_bytes(graph, op, context_));
   }

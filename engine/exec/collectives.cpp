@@ -30,8 +30,11 @@ Bytes bytes_to_others(const Pieces& pieces, int64_t rank, int64_t size) {
 
 template <class T>
 CollectiveOp<T>::CollectiveOp(const Graph& graph, OpId id, const RankBuffers& buffers,
-                              void* scratch)
-    : name_(graph.op(id).name), group_(group_of(graph, graph.op(id))), scratch_(scratch) {
+                              void* scratch, int64_t rank)
+    : name_(graph.op(id).name),
+      group_(group_of(graph, graph.op(id))),
+      place_(group_.place(rank)),
+      scratch_(scratch) {
   const Op& op = graph.op(id);
   const std::string_view kind = graph.def(id).name;
   if (kind == "all_to_all") {
@@ -75,9 +78,10 @@ void CollectiveOp<T>::lay_out_all_to_all(const Graph& graph, const Op& op,
   const Shape& shape = graph.tensor(to_expert_ ? op.outputs[0] : op.inputs[0]).shape;
   capacity_ = shape[2];
   row_bytes_ = shape[3] * static_cast<int64_t>(sizeof(T));
-  lay_out_pieces(shape, capacity_ * row_bytes_);
   send_ = static_cast<const std::byte*>(buffers.at(op.inputs[0]));
   receive_ = static_cast<std::byte*>(buffers.at(op.outputs[0]));
+  if (op.attrs.contains("rounds")) return lay_out_round(shape, round_of(graph, op));
+  lay_out_pieces(shape, capacity_ * row_bytes_);
   if (attr_int(op, "irregular") == 0) return;
   by_peer_ = static_cast<const int32_t*>(buffers.at(op.inputs[1]));
   by_group_ = static_cast<const int32_t*>(buffers.at(op.inputs[2]));
@@ -85,6 +89,31 @@ void CollectiveOp<T>::lay_out_all_to_all(const Graph& graph, const Op& op,
   if (op.inputs.size() < 5 || !op.inputs[3].valid()) return;
   begin_by_peer_ = static_cast<const int32_t*>(buffers.at(op.inputs[3]));
   begin_by_group_ = static_cast<const int32_t*>(buffers.at(op.inputs[4]));
+}
+
+/// received: [El,P/n,C,d] of a round of n, whose pieces lie as those of a whole group would.
+template <class T>
+void CollectiveOp<T>::lay_out_round(const Shape& received, const Round& round) {
+  const int64_t experts = received[0], members = received[1];
+  const Bytes piece_bytes = capacity_ * row_bytes_;
+  const auto pieces = index(group_.size * experts);
+  pieces_.groups = experts;
+  pieces_.round = round;
+  for (auto* all : {&pieces_.send_offset, &pieces_.send_bytes, &pieces_.receive_offset,
+                    &pieces_.receive_bytes}) {
+    all->assign(pieces, 0);
+  }
+  for (int64_t p = 0; p < members; ++p) {
+    for (int64_t e = 0; e < experts; ++e) {
+      const size_t to = index((round.sends_to(group_, place_) + p) * experts + e);
+      const size_t from = index((round.receives_from(group_, place_) + p) * experts + e);
+      const Bytes source = (p * experts + e) * piece_bytes,
+                  expert = (e * members + p) * piece_bytes;
+      pieces_.send_offset[to] = to_expert_ ? source : expert;
+      pieces_.receive_offset[from] = to_expert_ ? expert : source;
+      pieces_.send_bytes[to] = pieces_.receive_bytes[from] = piece_bytes;
+    }
+  }
 }
 
 template <class T>

@@ -20,6 +20,7 @@ struct CollectiveDone {
 ///   all_to_all to="expert"  block (p, e) of [P,El,S,C,d] goes to [e][this rank] of p's
 ///                           [El,P,S,C,d]
 ///   all_to_all to="source"  the reverse
+///   all_to_all with rounds  the same with the blocks p of the round's peers alone
 ///   exchange_counts         the same for the numbers counts [P,El,S] -> [El,P,S]
 ///   all_reduce              all tensors as one message, sums in rank order
 /// Cut into n chunks, chunk c carries the rows [rows*c/n, rows*(c+1)/n) of every piece, or the
@@ -27,8 +28,9 @@ struct CollectiveDone {
 template <class T>
 class CollectiveOp {
  public:
-  /// Requires: a legal plan.
-  CollectiveOp(const Graph& graph, OpId op, const RankBuffers& buffers, void* scratch);
+  /// rank: this one's among all. Requires: a legal plan.
+  CollectiveOp(const Graph& graph, OpId op, const RankBuffers& buffers, void* scratch,
+               int64_t rank);
   /// One chunk; called by every rank's lane in the same order with the lane's communicator of all
   /// ranks, an op's chunks in ascending order, others' between them. Throws as the Communicator
   /// does.
@@ -36,6 +38,7 @@ class CollectiveOp {
 
  private:
   void lay_out_all_to_all(const Graph& graph, const Op& op, const RankBuffers& buffers);
+  void lay_out_round(const Shape& received, const Round& round);
   void lay_out_exchange(const Graph& graph, const Op& op, const RankBuffers& buffers);
   void lay_out_pieces(const Shape& received, Bytes piece_bytes);
   size_t received_at(int64_t sent_at) const;
@@ -52,6 +55,7 @@ class CollectiveOp {
   };
   std::string name_;
   Group group_;
+  int64_t place_;  // of this rank in its group
   void* scratch_;
   std::vector<Part> parts_;  // all_reduce
   int64_t num_elements_ = 0;

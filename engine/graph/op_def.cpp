@@ -52,6 +52,12 @@ Group group_of(const Graph& graph, const Op& op) {
   return resolve(given, graph.num_ranks, fmt::format("op '{}'", op.name));
 }
 
+Round round_of(const Graph& graph, const Op& op) {
+  const Round round = {attr_int(op, "round", 0), attr_int(op, "rounds", 1)};
+  check(round, group_of(graph, op), fmt::format("op '{}'", op.name));
+  return attr_string(op, "to") == "source" ? round.reversed() : round;
+}
+
 Attrs group_attrs(const Group& group, int64_t num_ranks) {
   Attrs attrs;
   if (group.size != num_ranks) attrs["group"] = group.size;

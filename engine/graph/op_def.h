@@ -139,6 +139,9 @@ TensorKind usual_tensor_kind(Phase phase);
 /// Who meets in a collective op: attrs group (members; all ranks unless given) and stride (1).
 /// Throws UserError naming op and attributes unless their product divides the ranks.
 Group group_of(const Graph& graph, const Op& op);
+/// Which of them: attrs round (0) and rounds (1), as Round has them; to="source" is the way back of
+/// the same round. Throws UserError naming op and attributes where they do not fit the group.
+Round round_of(const Graph& graph, const Op& op);
 /// The attributes that say so; none where the group is all ranks.
 Attrs group_attrs(const Group& group, int64_t num_ranks);
 

@@ -38,8 +38,7 @@ Nanoseconds nearest(double ns) {
   return std::llround(ns);
 }
 
-Nanoseconds a2a_start_up(const Cluster& cluster, const Group& group) {
-  const int64_t peers = group.size - 1;
+Nanoseconds a2a_start_up(const Cluster& cluster, int64_t peers) {
   return peers == 0 ? 0 : cluster.a2a_base_ns + cluster.a2a_per_peer_ns * peers;
 }
 
@@ -86,12 +85,13 @@ Ground ground_of(const Cluster& cluster, const NodePorts& ports) {
 }
 
 /// Devices whose transfers stand for all: one node's where every node has the same.
-int64_t devices_seen(const Ground& ground, const Group& group) {
-  return nodes_alike(group, ground.devices_per_node) ? ground.devices_per_node : ground.num_devices;
+int64_t devices_seen(const Ground& ground, const Group& group, const Round& round = {}) {
+  const bool alike = nodes_alike(group, ground.devices_per_node, round);
+  return alike ? ground.devices_per_node : ground.num_devices;
 }
 
-int64_t nics_seen(const Ground& ground, const Group& group) {
-  return devices_seen(ground, group) / ground.devices_per_nic;
+int64_t nics_seen(const Ground& ground, const Group& group, const Round& round = {}) {
+  return devices_seen(ground, group, round) / ground.devices_per_nic;
 }
 
 double largest(const std::vector<double>& a, const std::vector<double>& b) {
@@ -100,36 +100,41 @@ double largest(const std::vector<double>& a, const std::vector<double>& b) {
 
 }  // namespace
 
-Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group group) {
+// What comes in is what goes out of the devices counted from the other end, so it loads as much.
+Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group group,
+                          const Round& round) {
   check_bytes("bytes_per_pair", bytes_per_pair);
   group = resolve(group, cluster.num_devices(), "all_to_all");
+  check(round, group, "all_to_all");
   const NodePorts ports = node_ports(cluster);
   const Ground ground = ground_of(cluster, ports);
-  int64_t near = 0;                                                         // peers of a device
-  std::vector<int64_t> far(static_cast<size_t>(nics_seen(ground, group)));  // pairs, by NIC
-  for (int64_t d = 0; d < devices_seen(ground, group); ++d) {
-    const int64_t in_node = members_in_node(ground, group, d);
-    near = std::max(near, in_node - 1);
-    far[static_cast<size_t>(d / ports.devices_per_group)] += group.size - in_node;
+  int64_t near = 0;  // peers of a device
+  std::vector<int64_t> far(static_cast<size_t>(nics_seen(ground, group, round)));  // pairs, by NIC
+  for (int64_t d = 0; d < devices_seen(ground, group, round); ++d) {
+    const int64_t in_node = members_in_node(ground, group, d, round);
+    near = std::max(near, in_node - (round.number == 0 ? 1 : 0));
+    far[static_cast<size_t>(d / ports.devices_per_group)] += round.members(group) - in_node;
   }
   const double between = static_cast<double>(*std::max_element(far.begin(), far.end()));
   return nearest(slowest_ns(cluster, ports, static_cast<double>(near) * bytes_per_pair,
                             between * bytes_per_pair)) +
-         a2a_start_up(cluster, group);
+         a2a_start_up(cluster, round.peers(group));
 }
 
-Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> bytes, Group group) {
+Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> bytes, Group group,
+                            const Round& round) {
   const size_t n = static_cast<size_t>(cluster.num_devices());
   if (bytes.size() != n * n) {
     throw user_error("bytes: {} entries, must be {} rows of {} (one a device of the cluster)",
                      bytes.size(), n, n);
   }
   group = resolve(group, cluster.num_devices(), "all_to_all");
+  check(round, group, "all_to_all");
   const NodePorts ports = node_ports(cluster);
   const Loads loads = link_loads(cluster, ports, bytes);
   const double wire = slowest_ns(cluster, ports, largest(loads.port_out, loads.port_in),
                                  largest(loads.nic_out, loads.nic_in));
-  return nearest(wire) + a2a_start_up(cluster, group);
+  return nearest(wire) + a2a_start_up(cluster, round.peers(group));
 }
 
 Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes, int64_t rings, Group group) {

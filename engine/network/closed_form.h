@@ -16,14 +16,17 @@
 
 namespace moe {
 
-/// Every ordered pair of different devices of a group exchanges `bytes_per_pair`.
-Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group group = {});
+/// Every ordered pair of different devices of a group that meet in `round` exchanges
+/// `bytes_per_pair`.
+Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group group = {},
+                          const Round& round = {});
 /// bytes[i * N + j] from device i to device j; the diagonal stays in memory and is free.
 /// N = cluster.num_devices(); another size or a negative entry is a UserError that names it. A NIC
 /// is shared by neighbours: with 4 NICs for 8 devices by the devices 2i and 2i+1 of the node.
-/// `group` says with how many peers a device starts up; what the matrix holds is what moves.
+/// `group` and `round` say with how many peers a device starts up; what the matrix holds is what
+/// moves.
 Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> bytes,
-                            Group group = {});
+                            Group group = {}, const Round& round = {});
 /// Rings in rank order (rings.h): 2 (n-1) dependent steps of floor(bytes / n / rings) each for n
 /// members, a step as long as its slowest link. rings: how many, 0 for one a NIC.
 Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes, int64_t rings = 0,

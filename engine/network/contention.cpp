@@ -44,7 +44,8 @@ void check_op(const Cluster& cluster, const NetworkOp& op, size_t index) {
     check_bytes(field + ".bytes", reduce.bytes);
     check_count(field + ".rings", reduce.rings, 0);
   }
-  resolve(op.group, cluster.num_devices(), field);
+  const Group group = resolve(op.group, cluster.num_devices(), field);
+  if (const auto* a2a = std::get_if<AllToAll>(&op.what)) check(a2a->round, group, field);
   check_count(field + ".start_ns", op.start_ns, 0);
   for (const size_t before : op.after) {
     if (before >= index) {
@@ -143,8 +144,10 @@ std::optional<Nanoseconds> closed_form_ns(const Cluster& cluster, const NetworkO
   }
   const AllToAll& a2a = std::get<AllToAll>(op.what);
   if (a2a.algorithm != AllToAllAlgorithm::kDirect) return std::nullopt;
-  if (a2a.bytes.empty()) return all_to_all_ns(cluster, a2a.bytes_per_pair, op.group);
-  return all_to_all_v_ns(cluster, a2a.bytes, op.group);
+  if (a2a.bytes.empty()) {
+    return all_to_all_ns(cluster, a2a.bytes_per_pair, op.group, a2a.round);
+  }
+  return all_to_all_v_ns(cluster, a2a.bytes, op.group, a2a.round);
 }
 
 Nanoseconds alone_ns(const Cluster& cluster, const NetworkOp& op) {

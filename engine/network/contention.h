@@ -31,6 +31,8 @@ struct AllToAll {
   AllToAllAlgorithm algorithm = AllToAllAlgorithm::kDirect;
   /// For Share::kPerChannel: of each device, shared by its sends.
   int64_t channels = 1;
+  /// Of the group's exchange in rounds: only its pairs move, at once; the start-up counts them.
+  Round round = {};
 };
 
 /// Rings in rank order as all_reduce_ns() has them: 2 (n-1) dependent steps; a step ends with its

@@ -32,16 +32,23 @@ std::vector<int64_t> nics_of(const Ground& ground, const Group& group, int64_t d
 
 }  // namespace
 
-bool nodes_alike(const Group& group, int64_t devices_per_node) {
+bool nodes_alike(const Group& group, int64_t devices_per_node, const Round& round) {
   // Shifts by a node, within a block of group.size * stride devices or from block to block, leave
   // the groups as they are.
   const int64_t block = group.size * group.stride;
-  return block % devices_per_node == 0 || devices_per_node % block == 0;
+  if (devices_per_node % block == 0) return true;
+  if (block % devices_per_node != 0 || round.of == 1) return block % devices_per_node == 0;
+  // They take the blocks of a round, too, to blocks; or every node sends to whole nodes.
+  const int64_t members = round.members(group);
+  return group.stride == 1 && (devices_per_node % members == 0 || members % devices_per_node == 0);
 }
 
-int64_t members_in_node(const Ground& ground, const Group& group, int64_t device) {
+int64_t members_in_node(const Ground& ground, const Group& group, int64_t device,
+                        const Round& round) {
   const Places in_node = places_in_node(ground, group, device);
-  return in_node.last - in_node.first + 1;
+  const int64_t first = round.sends_to(group, group.place(device));
+  const int64_t last = first + round.members(group) - 1;
+  return std::max<int64_t>(0, std::min(last, in_node.last) - std::max(first, in_node.first) + 1);
 }
 
 Rings make_rings(const Ground& ground, const Group& group, int64_t rings, int64_t devices_seen) {

@@ -16,10 +16,12 @@ struct Ground {
 };
 
 /// The groups look the same from every node: from its i-th device as many members in the node and
-/// outside, at the same places in their nodes. Then one node stands for all.
-bool nodes_alike(const Group& group, int64_t devices_per_node);
-/// Members of the device's group in its node, itself included.
-int64_t members_in_node(const Ground& ground, const Group& group, int64_t device);
+/// outside, at the same places in their nodes; of a round, as many whom it sends to. Then one node
+/// stands for all.
+bool nodes_alike(const Group& group, int64_t devices_per_node, const Round& round = {});
+/// Members of the device's group in its node, itself included; of those it sends to in `round`.
+int64_t members_in_node(const Ground& ground, const Group& group, int64_t device,
+                        const Round& round = {});
 
 /// From a device to the next of its group. NICs by their number in the node, -1 inside a node.
 struct RingHop {

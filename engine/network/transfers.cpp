@@ -24,8 +24,11 @@ bool is_even(const AllToAll& a2a, const Group& group, int64_t num_devices) {
 
 bool is_alike(const NetworkOp& op, const Cluster& cluster) {
   const Group group = resolve(op.group, cluster.num_devices(), "group");
-  if (!op.rank_start_ns.empty() || !nodes_alike(group, cluster.devices_per_node)) return false;
   const auto* a2a = std::get_if<AllToAll>(&op.what);
+  const Round round = a2a == nullptr ? Round() : a2a->round;
+  if (!op.rank_start_ns.empty() || !nodes_alike(group, cluster.devices_per_node, round)) {
+    return false;
+  }
   return a2a == nullptr || is_even(*a2a, group, cluster.num_devices());
 }
 
@@ -43,9 +46,10 @@ Collective::Collective(const Cluster& cluster, const Fabric& fabric, const Netwo
   if (!is_direct()) start_up_ns_ = latest_ns_;
   if (a2a_ != nullptr) {
     even_ = is_even(*a2a_, group_, fabric.num_devices());
-    num_steps_ = n == 1 ? 0 : is_direct() ? 1 : n - 1;
-    if (n > 1) {
-      start_up_ns_ += static_cast<double>(cluster.a2a_base_ns + cluster.a2a_per_peer_ns * (n - 1));
+    const int64_t peers = a2a_->round.peers(group_);
+    num_steps_ = peers == 0 ? 0 : is_direct() ? 1 : n - 1;
+    if (peers > 0) {
+      start_up_ns_ += static_cast<double>(cluster.a2a_base_ns + cluster.a2a_per_peer_ns * peers);
     }
     return;
   }
@@ -89,7 +93,8 @@ void Collective::add_sends(std::vector<Transfer>& all, int64_t i) const {
   const int64_t per_node = fabric_.devices_per_node(), node = i / per_node;
   // Where nodes are alike, sends to the same place of other nodes take the same links.
   std::vector<int64_t> far(fabric_.nodes_alike() ? static_cast<size_t>(per_node) : 0);
-  for (int64_t place = 0; place < group_.size; ++place) {
+  const int64_t first = a2a_->round.sends_to(group_, group_.place(i));
+  for (int64_t place = first; place < first + a2a_->round.members(group_); ++place) {
     const int64_t j = group_.member(i, place);
     if (j == i) continue;
     if (j / per_node == node || far.empty()) {
@@ -122,7 +127,10 @@ std::vector<Collective::Transfer> Collective::direct() const {
 std::vector<Collective::Transfer> Collective::round(int64_t k) const {
   std::vector<Transfer> all;
   for (int64_t i = 0; i < fabric_.devices_seen(); ++i) {
-    add_pair(all, i, group_.member(i, (group_.place(i) + k) % group_.size), 1);
+    const int64_t place = (group_.place(i) + k) % group_.size;
+    const int64_t first = a2a_->round.sends_to(group_, group_.place(i));
+    if (place < first || place >= first + a2a_->round.members(group_)) continue;
+    add_pair(all, i, group_.member(i, place), 1);
   }
   for (Transfer& t : all) {
     if (by_channel_) t.weight = static_cast<double>(a2a_->channels);

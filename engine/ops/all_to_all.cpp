@@ -26,7 +26,25 @@ Shape tally_shape(int64_t experts, const Shape& slots) {
   return slots.size() == 4 ? Shape{experts, slots[1]} : Shape{experts};
 }
 
+/// One of n rounds: [E/n,C,d] -> [El,P/n,C,d], or the reverse, of whole slots.
+std::vector<TensorSpec> infer_round(const Graph& g, const Op& op) {
+  const Group group = group_of(g, op);
+  const int64_t members = round_of(g, op).members(group);
+  if (attr_int(op, "irregular") != 0 || has(op, 2) || has(op, 3) || has(op, 4)) {
+    throw user_error("op '{}': a round carries whole slots, not counted rows", op.name);
+  }
+  expect_shape(g, op, 0,
+               to_expert(op) ? Shape{kAny, kAny, kAny} : Shape{kAny, members, kAny, kAny});
+  const Shape& in = shape(g, op, 0);
+  const int64_t local = to_expert(op) ? local_experts(op, in[0], members) : in[0];
+  expect_index(g, op, 1, {local * group.size});
+  const Shape out =
+      to_expert(op) ? Shape{local, members, in[1], in[2]} : Shape{local * members, in[2], in[3]};
+  return {{out, arg(g, op, 0).dtype}};
+}
+
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  if (op.attrs.contains("rounds")) return infer_round(g, op);
   const int64_t ranks = group_of(g, op).size;
   const DType dtype = arg(g, op, 0).dtype;
   const Shape& in = shape(g, op, 0);
@@ -114,7 +132,7 @@ const OpDef kAllToAll = {
     .name = "all_to_all",
     .doc =
         "slots to the ranks of their experts, or back; attrs to, irregular (only real rows), "
-        "group, stride, sources",
+        "group, stride, sources, round, rounds",
     .lane = LaneKind::kComm,
     .collective = Collective::kAllToAll,
     .min_inputs = 1,

@@ -15,6 +15,7 @@ extern const OpDef kGelu, kGeluDx;
 extern const OpDef kGateLogits, kGate, kGateDlogits, kCountPart;
 extern const OpDef kDispatch, kDispatchDx;
 extern const OpDef kAllToAll, kExchangeCounts;
+extern const OpDef kSplitPeers, kJoinPeers;
 extern const OpDef kExpertLinear, kExpertLinearDx, kExpertLinearDw;
 extern const OpDef kCombine, kCombineDx, kCombineDweight;
 extern const OpDef kCrossEntropy;

@@ -43,6 +43,11 @@
 //                     rows of S sources that have met already travel together: to="expert"
 //                     slots[E,S,C,d] -> recv[El,P*S,C,d]; to="source" with attr sources=S gives
 //                     recv[E,S,C,d]; counts[E,S], recv_counts[El,P*S], alike their begins
+//                     attrs rounds = n, round = j: block g of P/n neighbours sends to block g+j
+//                     alone (to="source": back from there), slots[E/n,C,d] -> recv[El,P/n,C,d]
+//   split_peers       slots[E,C,d] -> n of [E/n,C,d], attr rounds = n; part j are the slots that
+//                     this rank sends in round j, so its place in its group decides which
+//   join_peers        n of [E/n,C,d] -> slots[E,C,d], the inverse
 //   exchange_counts   counts[E] -> recv_counts[El,P], or [E,S] -> [El,P*S]; a collective of its
 //                     own, needed where a transfer is irregular or rows="used"
 //   expert_linear     x[El,P,C,in] (or [El,C,in] where P = 1) w[El,out,in] [bias[El,out]]

@@ -19,7 +19,8 @@ const OpTable& op_table() {
       &kCombine,       &kCombineDx,      &kCombineDweight,
       &kCrossEntropy,  &kAllReduce,      &kSgd,
       &kAdd,           &kSplit,          &kTransposeBlocks,
-      &kConcat,        &kJoinRows,
+      &kConcat,        &kJoinRows,       &kSplitPeers,
+      &kJoinPeers,
   });
   return table;
 }

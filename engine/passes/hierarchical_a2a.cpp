@@ -55,6 +55,9 @@ class Hierarchy {
                          context_.cluster.num_devices()));
     }
     const OpId maker = producer_[given_.op(id).inputs[0].index()];
+    if (op.attrs.contains("rounds")) {
+      refuse("goes in rounds between groups of workers (fastermoe_pipeline)");
+    }
     if (group.stride != 1 || (maker.valid() && is_kind(given_, maker, "transpose_blocks"))) {
       refuse("goes in steps already");
     }

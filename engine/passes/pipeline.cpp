@@ -50,6 +50,14 @@ const std::vector<PassDef>& builtin_passes() {
        .options = {{"bytes", 30e6, "rows that a rank exchanges in a part, at most (paper: 30 MB)",
                     1, 1e12}},
        .transform = micro_ops},
+      {.name = "fastermoe_pipeline",
+       .kind = StageKind::kForward,
+       .doc = "all-to-alls in rounds between groups of workers, experts round by round (FasterMoE)",
+       .options = {{"groups", 0.0,
+                    "n, with as many rounds; 0: the nodes, or the ranks where there is one node "
+                    "(FastMoE's default: ranks / 4)",
+                    0, 65536}},
+       .transform = fastermoe_pipeline},
       // The transfers' counts come before the experts', which then find the exchange and share it.
       {.name = "irregular_a2a",
        .kind = StageKind::kForward,

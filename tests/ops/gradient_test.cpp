@@ -14,7 +14,7 @@ namespace {
 
 std::vector<SmallGraph> all_small_graphs() {
   std::vector<SmallGraph> graphs = {dense_graph(), reuse_graph(), attention_graph(true),
-                                    attention_graph(false)};
+                                    attention_graph(false), rounds_graph()};
   for (const char* scores : {"softmax", "sigmoid"}) {
     for (const char* weight : {"prob", "renorm", "one"}) {
       graphs.push_back(moe_graph({.gate = "top_k",

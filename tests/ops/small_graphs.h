@@ -87,6 +87,21 @@ graph attention ranks=1
 )"};
 }
 
+inline SmallGraph rounds_graph() {
+  return {"experts behind an exchange in rounds", R"(
+graph rounds ranks=1
+%1 input i32 [2,6] targets
+%2 param f64 [4,3,5] x
+%3 param f64 [4,7,5] w expert
+%10 = split_peers(%2) {rounds=1} split forward dispatch
+%11 = all_to_all(%10) {round=0, rounds=1, to="expert"} s0 forward dispatch
+%12 = expert_linear(%11, %3) {rows="capacity"} fc forward expert
+%13 = all_to_all(%12) {round=0, rounds=1, to="source"} r0 forward combine
+%14 = join_peers(%13) {rounds=1} join forward combine
+%15, %16 = cross_entropy(%14, %1) {scale=0.1} loss forward head
+)"};
+}
+
 struct MoeOptions {
   std::string gate = "switch";
   int64_t k = 1, columns = 1, capacity = 3;

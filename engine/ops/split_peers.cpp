@@ -1,0 +1,125 @@
+// The slots that a rank sends in each round of an exchange (base/group.h, Round), and back. Which
+// block of experts is part j depends on the rank's place in its group: a rotation by blocks.
+// Every part is a copy: a view cannot lie elsewhere on another rank. The cost is the tensor read and
+// written once.
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+/// [E,C,d] of whole blocks; the shape of one is [E/n,C,d].
+Shape block_of(const Graph& g, const Op& op, Shape slots) {
+  const Group group = group_of(g, op);
+  const int64_t rounds = round_of(g, op).of;
+  if (slots[0] % group.size != 0) {
+    throw user_error("op '{}': {} experts do not divide over {} ranks", op.name, slots[0],
+                     group.size);
+  }
+  slots[0] /= rounds;
+  return slots;
+}
+
+std::vector<TensorSpec> infer_split(const Graph& g, const Op& op) {
+  expect_shape(g, op, 0, {kAny, kAny, kAny});
+  const Tensor& slots = arg(g, op, 0);
+  const TensorSpec part{block_of(g, op, slots.shape), slots.dtype};
+  return std::vector<TensorSpec>(static_cast<size_t>(round_of(g, op).of), part);
+}
+
+std::vector<TensorSpec> infer_join(const Graph& g, const Op& op) {
+  const int64_t rounds = round_of(g, op).of;
+  if (op.inputs.size() != static_cast<size_t>(rounds)) {
+    throw user_error("op '{}': {} parts of rounds = {}", op.name, op.inputs.size(), rounds);
+  }
+  expect_shape(g, op, 0, {kAny, kAny, kAny});
+  Shape slots = shape(g, op, 0);
+  for (size_t j = 0; j < op.inputs.size(); ++j) {
+    if (!has(op, j)) throw user_error("op '{}': input {} is required", op.name, j);
+    expect_shape(g, op, j, shape(g, op, 0));
+  }
+  slots[0] *= rounds;
+  block_of(g, op, slots);
+  return {{slots, arg(g, op, 0).dtype}};
+}
+
+Work work(const Graph& g, const Op& op, const WorkContext&) {
+  return {.bytes = io_bytes(g, op)};
+}
+
+void gradient_split(GradContext& c, OpId) {
+  const Op op = c.op();
+  if (!c.needs(op.inputs[0])) return;
+  std::vector<TensorId> parts;
+  for (const TensorId t : op.outputs) {
+    if (!c.grad(t).valid()) {
+      throw user_error("op '{}': no gradient arrives at part '{}'", op.name,
+                       c.graph().tensor(t).name);
+    }
+    parts.push_back(c.grad(t));
+  }
+  c.add(op.inputs[0], c.graph().out(c.emit("join_peers", "dx", parts, op.attrs)));
+}
+
+void gradient_join(GradContext& c, OpId) {
+  const Op op = c.op();
+  const OpId dx = c.emit("split_peers", "dx", {c.grad(op.outputs[0])}, op.attrs);
+  for (size_t j = 0; j < op.inputs.size(); ++j) {
+    if (c.needs(op.inputs[j])) c.add(op.inputs[j], c.graph().out(dx, j));
+  }
+}
+
+/// f(part j, its block in the whole, elements)
+template <class T, class F>
+void for_each_block(const KernelCall<T>& c, T* whole, std::span<void* const> parts, const F& f) {
+  const Group group = group_of(c.graph, c.op);
+  const auto rounds = static_cast<int64_t>(parts.size());
+  const Shape& shape = c.op.outputs.size() > 1 ? c.in_shape(0) : c.out_shape(0);
+  const int64_t place = group.place(c.rank.rank), rank_elements = num_elements(shape) / group.size;
+  for (int64_t j = 0; j < rounds; ++j) {
+    const Round round = {j, rounds};
+    f(static_cast<T*>(parts[static_cast<size_t>(j)]),
+      whole + round.sends_to(group, place) * rank_elements, round.members(group) * rank_elements);
+  }
+}
+
+template <class T>
+void run_split(const KernelCall<T>& c) {
+  for_each_block(c, c.in(0), c.outputs,
+                 [&](T* part, T* block, int64_t n) { copy(c, part, block, n); });
+}
+
+template <class T>
+void run_join(const KernelCall<T>& c) {
+  for_each_block(c, c.out(0), c.inputs,
+                 [&](T* part, T* block, int64_t n) { copy(c, block, part, n); });
+}
+
+constexpr int kMaxRounds = 1 << 16;
+
+}  // namespace
+
+const OpDef kSplitPeers = {.name = "split_peers",
+                           .doc =
+                               "slots by the round in which they are sent; attrs rounds, group, "
+                               "stride",
+                           .min_inputs = 1,
+                           .max_inputs = 1,
+                           .infer = infer_split,
+                           .work = work,
+                           .gradient = gradient_split,
+                           .run_f32 = run_split<float>,
+                           .run_f64 = run_split<double>};
+
+const OpDef kJoinPeers = {
+    .name = "join_peers",
+    .doc = "puts the slots of all rounds together; attrs rounds, group, stride",
+    .min_inputs = 1,
+    .max_inputs = kMaxRounds,
+    .infer = infer_join,
+    .work = work,
+    .gradient = gradient_join,
+    .run_f32 = run_join<float>,
+    .run_f64 = run_join<double>};
+
+}  // namespace moe::ops
