@@ -273,12 +273,17 @@ json metrics_json(const Metrics& m) {
 }
 
 void open_plan(lua_State* L) {
-  static constexpr luaL_Reg kMethods[] = {
-      {"info", core_function<info>},           {"order", core_function<order>},
-      {"micro_ops", core_function<micro_ops>}, {"overlap", core_function<overlap>},
-      {"run", core_function<run_plan>},        {"simulate", core_function<simulate>},
-      {"spans", core_function<spans>},         {"text", core_function<text>},
-      {"trace", core_function<trace_plan>},    {nullptr, nullptr}};
+  static constexpr luaL_Reg kMethods[] = {{"explain", core_function<explain_plan>},
+                                          {"info", core_function<info>},
+                                          {"order", core_function<order>},
+                                          {"micro_ops", core_function<micro_ops>},
+                                          {"overlap", core_function<overlap>},
+                                          {"run", core_function<run_plan>},
+                                          {"simulate", core_function<simulate>},
+                                          {"spans", core_function<spans>},
+                                          {"text", core_function<text>},
+                                          {"trace", core_function<trace_plan>},
+                                          {nullptr, nullptr}};
   new_type<PlanBox>(L, kPlanType, kMethods);
   open_run(L);
   static constexpr luaL_Reg kFunctions[] = {{"plan", core_function<make>},

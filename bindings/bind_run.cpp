@@ -18,12 +18,6 @@ namespace {
 
 using nlohmann::json;
 
-/// What a result's handle holds for plan:trace.
-struct Timelines {
-  std::shared_ptr<const Plan> plan;
-  std::vector<Timeline> steps;
-};
-
 // Brings on_step from rank 0's thread to the thread of the recipe's state, which waits in run_plan.
 class StepRelay {
  public:
@@ -260,24 +254,30 @@ int run_plan(lua_State* L) {
   return 1;
 }
 
+const Timeline* executed_step(lua_State* L, int index, const PlanBox& box, const char* call) {
+  lua_getfield(L, index, "result");
+  if (!lua_istable(L, -1)) return nullptr;
+  lua_getfield(L, -1, "timelines");
+  const Timelines& executed = check_userdata<Timelines>(L, -1, kTimelinesType);
+  lua_getfield(L, index, "step");
+  const auto step = static_cast<size_t>(luaL_optinteger(L, -1, 1));
+  if (executed.plan != box.plan) throw user_error("{}: the result is of another plan", call);
+  if (step < 1 || step > executed.steps.size()) {
+    throw user_error("{}: step {} of {}", call, step, executed.steps.size());
+  }
+  return &executed.steps[step - 1];
+}
+
 int trace_plan(lua_State* L) {
   const PlanBox& box = check_plan(L);
   const Plan& plan = *box.plan;
   luaL_checktype(L, 2, LUA_TTABLE);
   const Host::EngineCall in_engine(Host::of(L));
-  const RunResult simulated = run(plan, "simulate", {});
+  const RunResult simulated = run(plan, "simulate", {.keep_links = true});
   std::vector<LabelledTimeline> all = {{"simulated", &simulated.timelines.front()}};
-  lua_getfield(L, 2, "result");
-  if (lua_istable(L, -1)) {
-    lua_getfield(L, -1, "timelines");
-    const Timelines& executed = check_userdata<Timelines>(L, -1, kTimelinesType);
+  if (const Timeline* step = executed_step(L, 2, box, "trace")) {
     lua_getfield(L, 2, "step");
-    const auto step = static_cast<size_t>(luaL_optinteger(L, -1, 1));
-    if (executed.plan != box.plan) throw UserError("trace: the result is of another plan");
-    if (step < 1 || step > executed.steps.size()) {
-      throw user_error("trace: step {} of {}", step, executed.steps.size());
-    }
-    all.push_back({fmt::format("executed step {}", step), &executed.steps[step - 1]});
+    all.push_back({fmt::format("executed step {}", luaL_optinteger(L, -1, 1)), step});
   }
   std::vector<std::string> lanes;
   for (const Lane& lane : plan.schedule.lanes) lanes.push_back(lane.name);

@@ -59,7 +59,8 @@ class GraphSession : public std::enable_shared_from_this<GraphSession> {
 
   /// Calls the policy's function: apply([s,] g, ctx, o) under the deadline.
   void call_policy(const Reference& apply, const Reference& options);
-  /// Calls the function under `num_args` arguments, under the deadline; errors end in "(in <what>)".
+  /// Calls the function under `num_args` arguments, under the deadline; errors end in "(in
+  /// <what>)".
   void call(lua_State* L, int num_args, int num_results, const std::string& what);
   /// "schedule 'longest_first'"
   const std::string& what() const { return what_; }

@@ -10,8 +10,8 @@
 namespace moe::lua {
 
 /// The function on top of the stack, taken, as the lane's choice: f(ready) -> op under the deadline
-/// of a policy's call. RunError with the recipe's line, lane and schedule when f names an op that is
-/// not ready, something else, or nothing.
+/// of a policy's call. RunError with the recipe's line, lane and schedule when f names an op that
+/// is not ready, something else, or nothing.
 Choose lua_choose(lua_State* L, GraphSession& session, LaneId lane);
 
 /// For RunOptions::choose. Throws UserError when the recipe defines no such schedule by the time

@@ -19,8 +19,8 @@ struct GatePolicy {
   GateSpec spec;
 };
 
-/// A schedule of the recipe that has left a pick behind. The executor calls it in a state of its own,
-/// where the schedule is applied again, to what it found when the plan was made.
+/// A schedule of the recipe that has left a pick behind. The executor calls it in a state of its
+/// own, where the schedule is applied again, to what it found when the plan was made.
 struct PickPolicy {
   std::string name;
   nlohmann::json options;

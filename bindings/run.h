@@ -12,6 +12,12 @@ namespace moe::lua {
 constexpr const char* kPlanType = "plan";
 constexpr const char* kTimelinesType = "timelines";
 
+/// What a result's handle holds for plan:trace and plan:explain.
+struct Timelines {
+  std::shared_ptr<const Plan> plan;
+  std::vector<Timeline> steps;
+};
+
 /// The plan that is argument 1.
 PlanBox& check_plan(lua_State* L);
 /// Milliseconds, as results name them.
@@ -21,6 +27,12 @@ nlohmann::json metrics_json(const Metrics& metrics);
 int run_plan(lua_State* L);
 /// plan:trace{result =, step =} -> JSON text.
 int trace_plan(lua_State* L);
+/// plan:explain{result =, step =} -> table.
+int explain_plan(lua_State* L);
+/// The timeline of a step of a result of this plan, which the options at `index` name as result and
+/// step (from 1, the first unless given); null where they name none. The stack keeps it alive.
+/// Throws UserError for a result of another plan and a step that it has not.
+const Timeline* executed_step(lua_State* L, int index, const PlanBox& box, const char* call);
 /// The type of a result's timelines.
 void open_run(lua_State* L);
 

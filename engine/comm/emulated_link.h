@@ -80,10 +80,10 @@ class EmulatedWire {
 /// Requires: wire.link().num_devices() == inner.size(). Keeps references to both. All ranks of a
 /// lane give the same number.
 /// An all-to-all whose sizes differ by rank takes the time of its byte matrix; the members exchange
-/// their sizes as part of the call. A group's all-to-all shares links as a collective of its own; its
-/// all-reduce takes what it does when all groups do the same at once, and shares with nobody. A
-/// broadcast is charged as if no other lane had traffic, a barrier nothing. After wire.abort() calls
-/// throw RunError with its reason.
+/// their sizes as part of the call. A group's all-to-all shares links as a collective of its own;
+/// its all-reduce takes what it does when all groups do the same at once, and shares with nobody. A
+/// broadcast is charged as if no other lane had traffic, a barrier nothing. After wire.abort()
+/// calls throw RunError with its reason.
 std::unique_ptr<Communicator> emulate_link(Communicator& inner, EmulatedWire& wire, int64_t lane);
 
 /// Sleeps until clock_ns() >= until; the last part is spun. Never returns early.

@@ -1,7 +1,7 @@
-// The meeting place of a group on one lane: every member arrives with a request, the last one opens the
-// transfer, whoever is awake works on it, and all leave when it is done. Waits spin for a moment (a
-// peer that runs comes within microseconds) and then sleep on a condition variable, so that the
-// core is left to compute.
+// The meeting place of a group on one lane: every member arrives with a request, the last one opens
+// the transfer, whoever is awake works on it, and all leave when it is done. Waits spin for a
+// moment (a peer that runs comes within microseconds) and then sleep on a condition variable, so
+// that the core is left to compute.
 // Once failed it stays so, and no transfer opens any more. A failure never interrupts a transfer
 // that is open: a member that left early would take away memory which its peers still copy.
 #pragma once
@@ -34,7 +34,7 @@ class Meeting {
   Meeting(const Members& members, double timeout_s);
 
   const Members& members() const { return who_; }
-  /// Throws Failure. Requires: one call at a time for each member; request.pieces fits their number.
+  /// Throws Failure. Requires: one call at a time for each member; request.pieces fits all of them.
   CommTimes join(int64_t member, const Request& request);
   void fail(const std::string& reason);
   Presence presence(int64_t member);

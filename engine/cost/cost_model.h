@@ -61,8 +61,9 @@ double payload_bytes(const Graph& graph, OpId op, const WorkContext& context);
 Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context);
 
 /// The collective as a transfer on the cluster, all groups at once: an all-to-all of payload /
-/// members a pair, an all-reduce of the payload. An irregular all-to-all is charged a counts exchange of its own op,
-/// not here. Throws UserError when the cluster has another number of devices than the graph ranks.
+/// members a pair, an all-reduce of the payload. An irregular all-to-all is charged a counts
+/// exchange of its own op, not here. Throws UserError when the cluster has another number of
+/// devices than the graph ranks.
 NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
                      const WorkContext& context);
 /// The closed form of that transfer.

@@ -1,5 +1,5 @@
-// Arbitration: the choices of one arbiter (schedule/arbiter.h) made for threads. Ranks post ops when
-// they become ready; whichever thread makes a choice possible makes it, under a lock, and all
+// Arbitration: the choices of one arbiter (schedule/arbiter.h) made for threads. Ranks post ops
+// when they become ready; whichever thread makes a choice possible makes it, under a lock, and all
 // members get the same turns one after another. Were each rank to choose alone, members would wait
 // for each other in different transfers. Knows no tensors, and no communicator.
 #pragma once
@@ -45,9 +45,9 @@ class Arbitration {
   void post(int64_t rank, OpId op, Nanoseconds ready);
   /// A compute op begins on some rank: holds.
   void begun(OpId op);
-  /// Sleeps until the arbiter has chosen an op of this lane and returns it; every member's thread of
-  /// the lane gets each such turn once. A failed choice, or the watchdog's finding that another rank
-  /// has not posted in time what this one has, comes as Turn::error. Throws Aborted.
+  /// Sleeps until the arbiter has chosen an op of this lane and returns it; every member's thread
+  /// of the lane gets each such turn once. A failed choice, or the watchdog's finding that another
+  /// rank has not posted in time what this one has, comes as Turn::error. Throws Aborted.
   Turn next(int64_t rank, LaneId lane);
   /// This member is through with the turn that it was given; the transfer ended at `end`. After an
   /// op's last chunk it is called when all that became ready on this rank is posted.

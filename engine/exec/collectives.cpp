@@ -44,26 +44,38 @@ CollectiveOp<T>::CollectiveOp(const Graph& graph, OpId id, const RankBuffers& bu
   }
 }
 
+/// One piece a peer, local expert and source, as the blocks (p, e, s) of the sources' side lie.
+template <class T>
+void CollectiveOp<T>::lay_out_pieces(const Shape& received, Bytes piece_bytes) {
+  sources_ = received[1] / group_.size;
+  pieces_.groups = received[0] * sources_;
+  const int64_t pieces = group_.size * pieces_.groups;
+  for (int64_t i = 0; i < pieces; ++i) {
+    const Bytes source = i * piece_bytes;
+    const Bytes expert = static_cast<Bytes>(received_at(i)) * piece_bytes;
+    pieces_.send_offset.push_back(to_expert_ ? source : expert);
+    pieces_.receive_offset.push_back(to_expert_ ? expert : source);
+  }
+  pieces_.send_bytes.assign(index(pieces), piece_bytes);
+  pieces_.receive_bytes = pieces_.send_bytes;
+}
+
+/// Where piece (p, e, s) lies on the experts' side: (e, p, s).
+template <class T>
+size_t CollectiveOp<T>::received_at(int64_t sent_at) const {
+  const int64_t p = sent_at / pieces_.groups, e = sent_at % pieces_.groups / sources_;
+  return index((e * group_.size + p) * sources_ + sent_at % sources_);
+}
+
 template <class T>
 void CollectiveOp<T>::lay_out_all_to_all(const Graph& graph, const Op& op,
                                          const RankBuffers& buffers) {
   to_expert_ = attr_string(op, "to") == "expert";
-  // [El,P,C,d] on the experts' side.
+  // [El,P*S,C,d] on the experts' side.
   const Shape& shape = graph.tensor(to_expert_ ? op.outputs[0] : op.inputs[0]).shape;
-  const int64_t groups = shape[0], ranks = shape[1];
   capacity_ = shape[2];
   row_bytes_ = shape[3] * static_cast<int64_t>(sizeof(T));
-  pieces_.groups = groups;
-  for (int64_t p = 0; p < ranks; ++p) {
-    for (int64_t e = 0; e < groups; ++e) {
-      const Bytes source = (p * groups + e) * capacity_ * row_bytes_;
-      const Bytes expert = (e * ranks + p) * capacity_ * row_bytes_;
-      pieces_.send_offset.push_back(to_expert_ ? source : expert);
-      pieces_.receive_offset.push_back(to_expert_ ? expert : source);
-    }
-  }
-  pieces_.send_bytes.assign(index(ranks * groups), capacity_ * row_bytes_);
-  pieces_.receive_bytes = pieces_.send_bytes;
+  lay_out_pieces(shape, capacity_ * row_bytes_);
   send_ = static_cast<const std::byte*>(buffers.at(op.inputs[0]));
   receive_ = static_cast<std::byte*>(buffers.at(op.outputs[0]));
   if (attr_int(op, "irregular") == 0) return;
@@ -78,19 +90,8 @@ void CollectiveOp<T>::lay_out_all_to_all(const Graph& graph, const Op& op,
 template <class T>
 void CollectiveOp<T>::lay_out_exchange(const Graph& graph, const Op& op,
                                        const RankBuffers& buffers) {
-  const Shape& shape = graph.tensor(op.outputs[0]).shape;  // [El,P]
-  const int64_t groups = shape[0], ranks = shape[1];
-  constexpr Bytes kCount = sizeof(int32_t);
-  row_bytes_ = kCount;
-  pieces_.groups = groups;
-  for (int64_t p = 0; p < ranks; ++p) {
-    for (int64_t e = 0; e < groups; ++e) {
-      pieces_.send_offset.push_back((p * groups + e) * kCount);
-      pieces_.receive_offset.push_back((e * ranks + p) * kCount);
-    }
-  }
-  pieces_.send_bytes.assign(index(ranks * groups), kCount);
-  pieces_.receive_bytes = pieces_.send_bytes;
+  row_bytes_ = sizeof(int32_t);
+  lay_out_pieces(graph.tensor(op.outputs[0]).shape, row_bytes_);
   send_ = static_cast<const std::byte*>(buffers.at(op.inputs[0]));
   receive_ = static_cast<std::byte*>(buffers.at(op.outputs[0]));
 }
@@ -171,9 +172,8 @@ const Pieces& CollectiveOp<T>::pieces_of(int64_t chunk, int64_t num_chunks) {
 template <class T>
 void CollectiveOp<T>::set_sizes() {
   const int64_t pieces = static_cast<int64_t>(pieces_.send_bytes.size());
-  const int64_t groups = pieces_.groups, ranks = pieces / groups;
   for (int64_t i = 0; i < pieces; ++i) {
-    const int64_t p = i / groups, e = i % groups, at = e * ranks + p;
+    const auto at = static_cast<int64_t>(received_at(i));
     const int64_t peer_begin = begin_by_peer_ != nullptr ? begin_by_peer_[i] : 0;
     const int64_t group_begin = begin_by_group_ != nullptr ? begin_by_group_[at] : 0;
     const Bytes peer_side = (by_peer_[i] - peer_begin) * row_bytes_;

@@ -15,10 +15,12 @@ struct CollectiveDone {
 };
 
 /// One collective op of one rank, laid out once and called every step. T is the float type of the
-/// run; P ranks and their numbers are those of the op's group.
-///   all_to_all to="expert"  block (p, e) of [P,El,C,d] goes to [e][this rank] of p's [El,P,C,d]
+/// run; P ranks and their numbers are those of the op's group, S is 1 or the sources that share a
+/// slot already.
+///   all_to_all to="expert"  block (p, e) of [P,El,S,C,d] goes to [e][this rank] of p's
+///                           [El,P,S,C,d]
 ///   all_to_all to="source"  the reverse
-///   exchange_counts         the same for the numbers counts [P,El] -> [El,P]
+///   exchange_counts         the same for the numbers counts [P,El,S] -> [El,P,S]
 ///   all_reduce              all tensors as one message, sums in rank order
 /// Cut into n chunks, chunk c carries the rows [rows*c/n, rows*(c+1)/n) of every piece, or the
 /// elements [n_el*c/n, n_el*(c+1)/n) of the message.
@@ -28,12 +30,15 @@ class CollectiveOp {
   /// Requires: a legal plan.
   CollectiveOp(const Graph& graph, OpId op, const RankBuffers& buffers, void* scratch);
   /// One chunk; called by every rank's lane in the same order with the lane's communicator of all
-  /// ranks, an op's chunks in ascending order, others' between them. Throws as the Communicator does.
+  /// ranks, an op's chunks in ascending order, others' between them. Throws as the Communicator
+  /// does.
   CollectiveDone call(Communicator& all, int64_t chunk = 0, int64_t num_chunks = 1);
 
  private:
   void lay_out_all_to_all(const Graph& graph, const Op& op, const RankBuffers& buffers);
   void lay_out_exchange(const Graph& graph, const Op& op, const RankBuffers& buffers);
+  void lay_out_pieces(const Shape& received, Bytes piece_bytes);
+  size_t received_at(int64_t sent_at) const;
   void lay_out_all_reduce(const Graph& graph, const Op& op, const RankBuffers& buffers);
   void set_sizes();
   void clear_unused_rows();
@@ -54,9 +59,9 @@ class CollectiveOp {
   const std::byte* send_ = nullptr;
   std::byte* receive_ = nullptr;
   Pieces pieces_, chunk_;  // of the whole, of a chunk
-  int64_t row_bytes_ = 0, capacity_ = 0;
-  // Rows by piece, peer * groups + group for one side and group * ranks + peer for the other; null
-  // where every row counts.
+  int64_t row_bytes_ = 0, capacity_ = 0, sources_ = 1;
+  // Rows by piece, as blocks lie on the sources' side and as they lie on the experts'
+  // (received_at); null where every row counts.
   const int32_t* by_peer_ = nullptr;
   const int32_t* by_group_ = nullptr;
   // Where a part of the batch begins; null: at row 0.

@@ -62,6 +62,7 @@ struct RunOptions {
   /// Tests: delay (ns) before an op on a rank; poison freed buffers with NaN.
   std::function<Nanoseconds(int64_t rank, OpId op, int64_t step)> delay_ns;
   bool poison = false;
+  bool keep_links = false;  // simulated timelines say what links carry; executed ones always do
   /// Called after every step on rank 0's thread; returning false stops the run (all ranks alike).
   std::function<bool(int64_t step, double loss)> on_step;
 };

@@ -67,7 +67,7 @@ GateSpec gate_spec(const ModelSpec& model);
 
 /// The forward: embedding ... cross_entropy. Tensors "ids", "targets" are inputs. Parameter names
 /// and order are the reference model's: wte, wpe, b<i>.ln1.w, b<i>.attn.qkv.w, ..., lnf.b; expert
-/// parameters hold this rank's experts [El, ...]. Loss scale = 1 / global tokens. Where a rank holds
+/// parameters hold this rank's experts [El, ...]. Loss scale = 1 / global tokens. Where a rank has
 /// every expert (one rank, or ep = 1) nothing is exchanged, and rows stay [E,C,d].
 Graph build_forward(const ModelSpec& model, const GateSpec& gate, int64_t num_ranks);
 

@@ -38,7 +38,7 @@ class Wire {
   /// now(). Its bytes, start-up and latencies are stretched by `scale`, above 0: for a cost model
   /// that knows better how long it takes alone; other than 1 only for ranks that start together.
   /// With nothing else on the links it ends at at_ns + round(scale * its closed form). Requires: an
-  /// op that check_op() lets pass. Returns its number, counted from 0.
+  /// op that run_collectives() accepts. Returns its number, counted from 0.
   size_t begin(NetworkOp op, double at_ns, double scale = 1);
 
   /// When something next happens, not before now(); kNever when nothing is on its way. No

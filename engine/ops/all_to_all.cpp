@@ -21,26 +21,33 @@ int64_t local_experts(const Op& op, int64_t experts, int64_t ranks) {
   return experts / ranks;
 }
 
+/// A tally of slots: [experts], or [experts, sources] where rows of several sources lie in each.
+Shape tally_shape(int64_t experts, const Shape& slots) {
+  return slots.size() == 4 ? Shape{experts, slots[1]} : Shape{experts};
+}
+
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const int64_t ranks = group_of(g, op).size;
   const DType dtype = arg(g, op, 0).dtype;
-  int64_t experts = 0;
-  Shape out;
+  const Shape& in = shape(g, op, 0);
+  Shape out, slots = in;  // on the side of the sources
   if (to_expert(op)) {
-    expect_shape(g, op, 0, {kAny, kAny, kAny});
-    const Shape& in = shape(g, op, 0);
-    experts = in[0];
-    out = {local_experts(op, experts, ranks), ranks, in[1], in[2]};
+    expect_shape(g, op, 0, Shape(in.size() == 4 ? 4 : 3, kAny));
+    const int64_t sources = in.size() == 4 ? in[1] : 1;
+    out = {local_experts(op, in[0], ranks), ranks * sources, in[in.size() - 2], in.back()};
   } else {
-    expect_shape(g, op, 0, {kAny, ranks, kAny, kAny});
-    const Shape& in = shape(g, op, 0);
-    experts = in[0] * ranks;
-    out = {experts, in[2], in[3]};
+    const int64_t sources = attr_int(op, "sources", 1);
+    expect_shape(g, op, 0, {kAny, ranks * sources, kAny, kAny});
+    slots = {in[0] * ranks, in[2], in[3]};
+    if (op.attrs.contains("sources")) slots.insert(slots.begin() + 1, sources);
+    out = slots;
   }
-  expect_index(g, op, 1, {experts});
-  expect_index(g, op, 2, {experts / ranks, ranks});
-  expect_index(g, op, 3, {experts});
-  expect_index(g, op, 4, {experts / ranks, ranks});
+  const Shape tally = tally_shape(slots[0], slots);
+  const Shape received = to_expert(op) ? Shape{out[0], out[1]} : Shape{in[0], in[1]};
+  expect_index(g, op, 1, tally);
+  expect_index(g, op, 2, received);
+  expect_index(g, op, 3, tally);
+  expect_index(g, op, 4, received);
   if (has(op, 3) != has(op, 4)) {
     throw user_error("op '{}': a part needs both begins, inputs 3 and 4", op.name);
   }
@@ -57,13 +64,14 @@ Work work(const Graph& g, const Op& op, const WorkContext& context) {
 }
 
 /// Padded slots are cut along the capacity, counted rows as the gate says.
-std::vector<AxisTuple> axes(const Graph&, const Op& op) {
+std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   if (attr_int(op, "irregular") != 0) {
     return {{{kRows, kTally, kTally, kWhole, kWhole}, {kRows}},
             {{kWhole, kTally, kTally, kWhole, kWhole}, {kRows}}};
   }
-  if (to_expert(op)) return {{{1, kWhole, kWhole, kWhole, kWhole}, {2}}};
-  return {{{2, kWhole, kWhole, kWhole, kWhole}, {1}}};
+  const int in = static_cast<int>(shape(g, op, 0).size()) - 2;
+  const int out = to_expert(op) || op.attrs.contains("sources") ? 2 : 1;
+  return {{{in, kWhole, kWhole, kWhole, kWhole}, {out}}};
 }
 
 TensorId rows_end(const Graph&, const Op& op, size_t) {
@@ -79,6 +87,9 @@ void gradient(GradContext& c, OpId) {
   if (!c.needs(op.inputs[0])) return;
   Attrs attrs = op.attrs;
   attrs["to"] = to_expert(op) ? "source" : "expert";
+  attrs.erase("sources");
+  const Shape& slots = shape(c.graph(), op, 0);
+  if (to_expert(op) && slots.size() == 4) attrs["sources"] = slots[1];
   const OpId dx =
       c.emit("all_to_all", "dx",
              {c.grad(op.outputs[0]), input_or_none(op, 1), input_or_none(op, 2)}, attrs);
@@ -86,9 +97,11 @@ void gradient(GradContext& c, OpId) {
 }
 
 std::vector<TensorSpec> infer_counts(const Graph& g, const Op& op) {
-  expect_index(g, op, 0, {kAny});
   const int64_t ranks = group_of(g, op).size;
-  return {{{local_experts(op, shape(g, op, 0)[0], ranks), ranks}, DType::kI32}};
+  const Shape& counts = shape(g, op, 0);
+  expect_index(g, op, 0, counts.size() == 2 ? Shape{kAny, kAny} : Shape{kAny});
+  const int64_t sources = counts.size() == 2 ? counts[1] : 1;
+  return {{{local_experts(op, counts[0], ranks), ranks * sources}, DType::kI32}};
 }
 
 Work work_counts(const Graph& g, const Op& op, const WorkContext&) {
@@ -101,7 +114,7 @@ const OpDef kAllToAll = {
     .name = "all_to_all",
     .doc =
         "slots to the ranks of their experts, or back; attrs to, irregular (only real rows), "
-        "group, stride",
+        "group, stride, sources",
     .lane = LaneKind::kComm,
     .collective = Collective::kAllToAll,
     .min_inputs = 1,

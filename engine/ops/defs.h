@@ -20,6 +20,6 @@ extern const OpDef kCombine, kCombineDx, kCombineDweight;
 extern const OpDef kCrossEntropy;
 extern const OpDef kAllReduce;
 extern const OpDef kSgd;
-extern const OpDef kAdd, kSplit, kConcat, kJoinRows;
+extern const OpDef kAdd, kSplit, kConcat, kJoinRows, kTransposeBlocks;
 
 }  // namespace moe::ops

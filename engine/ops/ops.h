@@ -40,8 +40,11 @@
 //                     to="source": slots[El,P,C,d] [counts] [recv_counts] ... -> recv[E,C,d]
 //                     attr irregular=1: only the rows that the counts (both of them) say; the rest
 //                     of recv is zero
-//   exchange_counts   counts[E] -> recv_counts[El,P]; a collective of its own, needed where a
-//                     transfer is irregular or rows="used"
+//                     rows of S sources that have met already travel together: to="expert"
+//                     slots[E,S,C,d] -> recv[El,P*S,C,d]; to="source" with attr sources=S gives
+//                     recv[E,S,C,d]; counts[E,S], recv_counts[El,P*S], alike their begins
+//   exchange_counts   counts[E] -> recv_counts[El,P], or [E,S] -> [El,P*S]; a collective of its
+//                     own, needed where a transfer is irregular or rows="used"
 //   expert_linear     x[El,P,C,in] (or [El,C,in] where P = 1) w[El,out,in] [bias[El,out]]
 //                     [recv_counts[El,P]] [recv_begin[El,P]] -> y[El,P,C,out]
 //                     attr rows = "capacity" | "used" (only rows below recv_counts; the others are
@@ -64,6 +67,8 @@
 //                     attr parts = k of each. All lie in one storage; part p holds the rows of a
 //                     block from end p-1 up to end p; those from the last end on become 0 (-1 in
 //                     index tensors), with attr view=1 they stay as they are and nothing is done
+//   transpose_blocks  x -> y, as x; attrs rows=R, cols=C: block (i, j) of x [R,C,..] is block
+//                     (j, i) of y [C,R,..], where R*C divides the first axis
 //
 // Attr share (of the batch, in 0..1) makes gate, dispatch, all_to_all, expert_linear, gelu and
 // combine one part of a batch: slots and tokens are numbered through the whole batch, rows lie

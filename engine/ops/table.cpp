@@ -18,8 +18,8 @@ const OpTable& op_table() {
       &kExpertLinear,  &kExpertLinearDx, &kExpertLinearDw,
       &kCombine,       &kCombineDx,      &kCombineDweight,
       &kCrossEntropy,  &kAllReduce,      &kSgd,
-      &kAdd,           &kSplit,          &kConcat,
-      &kJoinRows,
+      &kAdd,           &kSplit,          &kTransposeBlocks,
+      &kConcat,        &kJoinRows,
   });
   return table;
 }

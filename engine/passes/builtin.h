@@ -9,12 +9,12 @@ namespace moe {
 /// All-to-alls carry real rows only (Lancet, section 5.3: counts first, then the rows). Each gets
 /// attr irregular=1 and the received counts of one exchange_counts op a gate; the backward reuses
 /// them. Nothing to do where no rows are exchanged. Throws UserError for an all-to-all that is cut
-/// along the capacity.
+/// along the capacity or goes in steps.
 Graph irregular_a2a(Graph graph, const PassContext& context);
 
 /// Experts compute the rows in use only: attr rows="used" and the received counts as an input. The
 /// gradients of their weights then sum the rows source by source, so they may differ in rounding.
-/// Throws UserError for an expert that is cut along the capacity.
+/// Throws UserError for an expert that is cut along the capacity or whose rows come in steps.
 Graph used_rows(Graph graph, const PassContext& context);
 
 /// Cuts all-to-all, experts, all-to-all of every MoE layer along the capacity axis into `degree`
@@ -34,6 +34,17 @@ Graph pipemoe(Graph graph, const PassContext& context);
 /// part at most `bytes`, or one slot an expert (Lina, ATC 2023, section 4.3: an expert computes a
 /// micro-op's tokens as soon as its first all-to-all is over).
 Graph micro_ops(Graph graph, const PassContext& context);
+
+/// Every all-to-all in two steps: blocks of rows re-ordered in memory by place and node, exchanged
+/// inside each node, then exchanged between the devices at the same place of all nodes; the way
+/// back is the reverse. Fewer and larger messages: n + m - 2 peers instead of n m - 1 on n nodes of
+/// m devices, and as many bytes on the NICs (2DH all-to-all of Tutel, Hwang et al., MLSys 2023;
+/// hierarchical all-to-all of DeepSpeed-MoE, Rajbhandari et al., ICML 2022). Their second
+/// re-ordering, between the steps, is where the first step puts what it receives. Irregular
+/// all-to-alls stay so, their counts take the same steps. Works before autodiff, so the backward
+/// follows. Results are the same bits. Throws UserError with the reason where an all-to-all stays
+/// in one node, nodes have one device, or its group does not fill nodes.
+Graph hierarchical_a2a(Graph graph, const PassContext& context);
 
 /// Lancet's operator partition (MLSys 2024, section 5): ranges of the forward around the MoE layers
 /// in parts of the batch, pipelined; which ranges and how many parts by dynamic programming over

@@ -43,6 +43,12 @@ std::vector<OpId> chain_from(const Graph& graph, OpId first,
       throw user_error("stage '{}': the rows of op '{}' have {} readers, not one that leads back",
                        stage, graph.op(chain.back()).name, next.size());
     }
+    if (is_kind(graph, next[0], "all_to_all") && attr_string(graph.op(next[0]), "to") == "expert") {
+      throw user_error(
+          "stage '{}': op '{}' is followed by '{}', a second step to the experts; the cut stands "
+          "before the stage that makes steps (hierarchical_a2a)",
+          stage, graph.op(chain.back()).name, graph.op(next[0]).name);
+    }
     chain.push_back(next[0]);
     refuse_counted_rows(graph, next[0], stage);
   } while (!is_kind(graph, chain.back(), "all_to_all"));

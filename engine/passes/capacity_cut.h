@@ -15,9 +15,10 @@ struct CapacityChain {
   int64_t capacity = 0;  // slots an expert and source: [E, C, d]
 };
 
-/// The chains of all MoE layers, in program order; none on one rank, where nothing is sent. Throws
-/// UserError naming the stage when the rows of a part would have to be counted (after irregular_a2a
-/// or used_rows), or do not lead from reader to reader back to their source.
+/// The chains of all MoE layers, in program order; none where nothing is sent. Throws UserError
+/// naming the stage when the rows of a part would have to be counted (after irregular_a2a or
+/// used_rows), go in steps (after hierarchical_a2a), or do not lead from reader to reader back to
+/// their source.
 std::vector<CapacityChain> capacity_chains(const Graph& graph, const std::string& stage);
 
 /// Cuts the chain into `degree` parts whose lengths differ by at most one; transfers stand in the

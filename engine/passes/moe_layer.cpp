@@ -14,7 +14,13 @@ RowsOrigin origin_of_rows(const Graph& graph, TensorId rows, std::string_view wh
   const std::vector<OpId> producer = graph.producers();
   for (OpId at = producer[rows.index()]; at.valid(); at = producer[rows.index()]) {
     const std::vector<TensorId>& inputs = graph.op(at).inputs;
-    if (is_kind(graph, at, "all_to_all") && inputs.size() > 1) return {inputs[1], at};
+    if (is_kind(graph, at, "all_to_all")) {
+      if (inputs.size() > 1 && attr_int(graph.op(at), "sources", 1) == 1) return {inputs[1], at};
+      throw user_error(
+          "op '{}': its rows come by '{}', one step of an all-to-all; stages that count rows stand "
+          "before the one that makes steps (hierarchical_a2a)",
+          what, graph.op(at).name);
+    }
     if (is_kind(graph, at, "dispatch")) {
       const OpId gate = producer[inputs[1].index()];
       if (gate.valid() && is_kind(graph, gate, "gate")) {

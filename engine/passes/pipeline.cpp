@@ -61,6 +61,13 @@ const std::vector<PassDef>& builtin_passes() {
        .doc = "experts compute only the rows that hold a token",
        .options = {},
        .transform = used_rows},
+      // Last: it takes all-to-alls as they are, cut or irregular, and what comes after it would
+      // find two in the place of one.
+      {.name = "hierarchical_a2a",
+       .kind = StageKind::kForward,
+       .doc = "all-to-alls in two steps, inside nodes and between them (Tutel, DeepSpeed-MoE)",
+       .options = {},
+       .transform = hierarchical_a2a},
       // Step: the backward is there and stays whole, reading what the parts make.
       {.name = "partition",
        .kind = StageKind::kStep,
@@ -314,12 +321,23 @@ Graph Pipeline::transform(Graph graph, StageKind kind) {
     const auto begin = std::chrono::steady_clock::now();
     Graph after = in_stage(stage.name, reports_, [&] { return apply(stage, graph); });
     reports_.push_back({stage.name, !same(graph, after), since(begin)});
+    for (const Op& op : after.ops()) {
+      if (op.part >= 0) cut_by_.emplace(op.name, stage.name);  // the first stage that shows it
+    }
     graph = std::move(after);
   }
   return graph;
 }
 
 Schedule Pipeline::schedule(const Graph& graph, Schedule schedule) {
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const Op& op = graph.ops()[i];
+    if (op.part < 0) continue;
+    const std::string forward = op.name.substr(0, op.name.rfind(".d"));  // .dx, .dw, .dweight
+    const auto cut = cut_by_.find(cut_by_.contains(op.name) ? op.name : forward);
+    if (cut == cut_by_.end()) continue;
+    schedule.settings.push_back({OpId(static_cast<int64_t>(i)), Setting::kPart, cut->second});
+  }
   for (const Stage& stage : stages_) {
     if (kind_of(stage) != StageKind::kSchedule) continue;
     const auto begin = std::chrono::steady_clock::now();

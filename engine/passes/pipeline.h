@@ -1,6 +1,8 @@
 // Runs a system's stages: verifies after each, times it, and says whether it changed anything.
 #pragma once
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "engine/passes/pass.h"
@@ -41,6 +43,7 @@ class Pipeline {
   const Cluster& cluster_;
   const CostModel& cost_;
   const std::vector<Stage>& stages_;
+  std::map<std::string, std::string> cut_by_;  // stages, by the name of the part
   std::vector<StageReport> reports_;
   std::vector<Decision> log_;
 };

@@ -4,6 +4,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
+#include "engine/replay/link_loads.h"
 
 namespace moe {
 namespace {
@@ -45,8 +46,8 @@ bool all_alike(const ReplayInput& input) {
   for (size_t i = 0; i < input.graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     if (input.graph.def(op).collective == Collective::kNone) continue;
-    const std::optional<LinkTransfer> transfer = input.transfer(op, 1);
-    if (transfer && !is_alike(transfer->op, *input.network)) return false;
+    const std::optional<NetworkOp> transfer = input.transfer(op, 1);
+    if (transfer && !is_alike(*transfer, *input.network)) return false;
   }
   return true;
 }
@@ -78,7 +79,7 @@ Engine::Engine(const ReplayInput& input)
     states_[i].num_chunks = num_chunks(input.graph, input.schedule, op);
     for (size_t r = 0; r < ranks_; ++r) post(op, r).waits = edges_.deps.preds[i].size();
   }
-  if (input.network != nullptr && may_meet(input)) {
+  if (input.network != nullptr && (input.keep_links || may_meet(input))) {
     const NetworkOptions sharing{.share = input.network->share,
                                  .efficiency = input.network->sharing_efficiency,
                                  .keep_use = input.keep_links};
@@ -110,6 +111,7 @@ Timeline Engine::run() {
     take(event);
   }
   if (num_over_ < posts_.size()) fail_stuck();
+  if (wire_ && input_.keep_links) timeline_.links = link_loads(*wire_, wire_->take_use());
   const auto key = [](const Span& s) { return std::tie(s.begin, s.rank, s.lane, s.op); };
   std::sort(timeline_.spans.begin(), timeline_.spans.end(),
             [&key](const Span& a, const Span& b) { return key(a) < key(b); });
@@ -176,9 +178,11 @@ void Engine::begin_transfer(OpId op, Nanoseconds at) {
 
 /// The next chunk takes to the links.
 void Engine::send(OpId op) {
-  std::optional<LinkTransfer> transfer = input_.transfer(op, states_[op.index()].num_chunks);
-  if (!transfer) return push(now_ + alone_ns(op), Kind::kEnd, op.value);
-  wire_->begin(std::move(transfer->op), static_cast<double>(now_), transfer->scale);
+  const Nanoseconds ns = alone_ns(op);
+  std::optional<NetworkOp> transfer = input_.transfer(op, states_[op.index()].num_chunks);
+  if (!transfer || ns == 0) return push(now_ + ns, Kind::kEnd, op.value);
+  const auto closed = static_cast<double>(moe::alone_ns(*input_.network, *transfer));
+  wire_->begin(std::move(*transfer), static_cast<double>(now_), static_cast<double>(ns) / closed);
   sent_.push_back(op);
 }
 

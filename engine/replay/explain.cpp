@@ -129,14 +129,16 @@ class Account {
     return spend(earlier, most, {comm, Cause::kLaneOrder, earlier, comm, -1, ""});
   }
 
-  /// Neither the collective nor anything that compute has begun needs what the op makes.
+  /// Neither the collective nor anything that compute has begun needs what the op makes, and what
+  /// comes next does not need it to be sent before.
   bool could_wait(OpId op, OpId comm) const {
     if (reach_.reaches(op, comm)) return false;
-    const Nanoseconds now =
-        next_ < compute_.size() ? compute_[next_]->begin : record_.end(comm, rank_);
+    const Span* next = next_ < compute_.size() ? compute_[next_] : nullptr;
+    const Nanoseconds now = next == nullptr ? record_.end(comm, rank_) : next->begin;
     const std::vector<OpId>& succs = record_.deps.succs[op.index()];
     return std::all_of(succs.begin(), succs.end(), [&](OpId s) {
-      return record_.is_comm(s) || record_.begin(s, rank_) >= now;
+      if (record_.is_comm(s)) return next == nullptr || !reach_.reaches(s, next->op);
+      return record_.begin(s, rank_) >= now;
     });
   }
 
@@ -217,6 +219,26 @@ std::vector<CollectiveShare> times_of(const Record& record) {
   return times;
 }
 
+/// What kept the op, hidden or not, over all ranks.
+std::vector<Exposure> delays_of(const Record& record, OpId op) {
+  std::vector<Exposure> all;
+  for (size_t r = 0; r < record.num_ranks; ++r) {
+    for (Exposure& part : record.made_of(op, r)) {
+      if (part.cause == Cause::kData) continue;
+      const auto same = std::find_if(all.begin(), all.end(), [&](const Exposure& e) {
+        return std::tie(e.cause, e.from, e.to, e.late_rank) ==
+               std::tie(part.cause, part.from, part.to, part.late_rank);
+      });
+      if (same == all.end()) {
+        all.push_back(std::move(part));
+      } else {
+        same->ns += part.ns;
+      }
+    }
+  }
+  return all;
+}
+
 /// In the order in which they first began.
 std::vector<CollectiveShare> collectives_of(const Record& record,
                                             const std::vector<Exposure>& exposures) {
@@ -226,6 +248,7 @@ std::vector<CollectiveShare> collectives_of(const Record& record,
   std::vector<std::pair<Nanoseconds, size_t>> order;
   for (size_t i = 0; i < times.size(); ++i) {
     times[i].alone_ns = record.alone_ns(times[i].op);
+    times[i].delays = delays_of(record, times[i].op);
     std::sort(times[i].hidden_by.begin(), times[i].hidden_by.end(),
               [](const auto& a, const auto& b) {
                 return std::tie(b.second, a.first) < std::tie(a.second, b.first);

@@ -2,15 +2,15 @@
 // rank belongs to one collective and one cause, for simulated and executed timelines alike.
 //
 // The account. Where compute stands still until an op X begins, X waits for the last of its
-// predecessors to end, that one, P, for the last of its own, and so on back to where compute stopped.
-// A stretch belongs to the collective that is waited for in it. P lasts from the end of the last op
-// whose data it needs to its own end, and is made of its transfer, alone on the wire, and of delays
-// (an order edge, a lane, late members, a hold, a hand-over, chunks, contention). Without the delays
-// the transfer alone would have come first; what compute hid of P is therefore taken off the
-// transfer, then off the delays in the order in which they came. What is left of the transfer is
-// inherent (data), unless a compute op could have run meanwhile and did so at another time, in which
-// it hid nothing: then the cause is what kept that op, an order edge or the lane's order. An op
-// accounts for no more than the time that it takes.
+// predecessors to end, that one, P, for the last of its own, and so on back to where compute
+// stopped. A stretch belongs to the collective that is waited for in it. P lasts from the end of
+// the last op whose data it needs to its own end, and is made of its transfer, alone on the wire,
+// and of delays (an order edge, a lane, late members, a hold, a hand-over, chunks, contention).
+// Without the delays the transfer alone would have come first; what compute hid of P is therefore
+// taken off the transfer, then off the delays in the order in which they came. What is left of the
+// transfer is inherent (data), unless a compute op could have run meanwhile and did so at another
+// time, in which it hid nothing: then the cause is what kept that op, an order edge or the lane's
+// order. An op accounts for no more than the time that it takes.
 #pragma once
 
 #include <string>
@@ -25,7 +25,7 @@ namespace moe {
 enum class Cause : uint8_t {
   kData,          // `to` needs what `from`, the collective, brings (no `to`: the step's end)
   kOrderEdge,     // `to` waits for `from` by an order edge alone
-  kLaneOrder,     // `from` ran before `to`, which did not need it
+  kLaneOrder,     // `from` stands on a lane before `to`, which does not need it
   kLaneBusy,      // `to`, the collective, waits while its lane or arbiter carries `from`
   kMembers,       // posted, but not yet on `late_rank`, which `from` kept
   kHold,          // held back from `from` until `to` is posted
@@ -57,6 +57,7 @@ struct CollectiveShare {
   Nanoseconds hidden_ns = 0;    // the part of transfer_ns under compute
   Nanoseconds exposed_ns = 0;   // its share of the exposed time
   std::vector<std::pair<OpId, Nanoseconds>> hidden_by;  // the longest first
+  std::vector<Exposure> delays;  // from when its data was there on, hidden or not
 };
 
 struct Explanation {

@@ -1,6 +1,7 @@
 #include "engine/replay/findings.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
@@ -13,6 +14,7 @@ namespace {
 struct Trial {
   Remedy remedy;
   Finding finding;
+  const Exposure* last;  // that it is for
 };
 
 /// Equal remedies once, with all that they are for.
@@ -23,12 +25,15 @@ std::vector<Trial> trials_of(const FindingsInput& in, const Remedies& remedies) 
       const auto same = std::find_if(trials.begin(), trials.end(), [&](const Trial& t) {
         return t.remedy.advice == remedy.advice;
       });
+      const Exposure cause = remedy.cause.op.valid() ? remedy.cause : e;
       if (same != trials.end()) {
-        same->finding.exposed_ns += e.ns;
+        if (std::exchange(same->last, &e) == &e) continue;
+        same->finding.exposed_ns += cause.ns;
+        same->finding.worth_ns += remedy.estimate_ns;
         continue;
       }
-      Finding finding{e, e.ns, std::nullopt, 0, remedy.advice};
-      trials.push_back({std::move(remedy), std::move(finding)});
+      Finding finding{cause, cause.ns, std::nullopt, remedy.estimate_ns, remedy.advice};
+      trials.push_back({std::move(remedy), std::move(finding), &e});
     }
   }
   std::stable_sort(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) {
@@ -55,11 +60,7 @@ void try_out(const FindingsInput& in, std::vector<Trial>& trials) {
   MOE_CHECK(now.has_value(), "the schedule itself cannot run");
   int left = in.max_replays;
   for (Trial& trial : trials) {
-    if (!trial.remedy.change) {
-      trial.finding.worth_ns = trial.remedy.estimate_ns(trial.finding);
-      continue;
-    }
-    if (left-- <= 0) continue;
+    if (!trial.remedy.change || left-- <= 0) continue;
     Schedule changed = in.schedule;
     trial.remedy.change(changed);
     const std::optional<Nanoseconds> then = step_ns(in.graph, changed, in.remake);
@@ -73,12 +74,13 @@ bool same_exposure(const Exposure& a, const Exposure& b) {
   return a.op == b.op && a.cause == b.cause && a.from == b.from && a.to == b.to;
 }
 
-/// Whether b says what a says already: another remedy of the same exposure, or one of a group for
-/// all of which a has a remedy that is worth more by a tenth, or the remedy for all where one is
-/// nearly as good.
+/// Whether b says no more than a of its group: it is another remedy of the same exposure, or one
+/// for a part of the group where one for all of it is worth a tenth more, or one for all where one
+/// for a part is nearly as good.
 bool covers(const Trial& a, const Trial& b) {
+  if (a.remedy.group != b.remedy.group) return false;
   const Nanoseconds x = a.finding.worth_ns, y = b.finding.worth_ns;
-  if (a.remedy.group == b.remedy.group && a.remedy.wide != b.remedy.wide) {
+  if (a.remedy.wide != b.remedy.wide) {
     return a.remedy.wide ? x > y + y / 10 : x + x / 10 >= y;
   }
   return same_exposure(a.finding.exposure, b.finding.exposure) && x >= y;

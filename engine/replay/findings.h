@@ -36,7 +36,7 @@ struct FindingsInput {
   const Explanation& explanation;
   Remake remake;
   std::vector<IdleStage> idle = {};
-  int max_replays = 64;
+  int max_replays = 128;
 };
 
 /// Those with a gain, or with an estimate of one, the largest first; equals as the exposures stand.

@@ -8,7 +8,10 @@
 
 namespace moe {
 
-/// use: of the wire's links (Wire::take_use), its times those of the timeline.
-std::vector<LinkLoad> link_loads(const Wire& wire, const std::vector<LinkUse>& use);
+/// use: of the wire's links (Wire::take_use), its times those of the timeline. A ring changes the
+/// rates at each of its steps: a link with more changes than `most` is averaged over so many equal
+/// intervals, in each of which it carries the same bytes.
+std::vector<LinkLoad> link_loads(const Wire& wire, const std::vector<LinkUse>& use,
+                                 size_t most = 500);
 
 }  // namespace moe

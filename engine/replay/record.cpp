@@ -241,10 +241,16 @@ void Record::add_wait(std::vector<Exposure>& parts, OpId op, size_t rank, Nanose
     const auto carrier = std::find_if(busy.begin(), busy.end(), [&](const Span* s) {
       return taken_from(*s) <= from && from < s->end;
     });
+    const auto ahead = std::find_if(busy.begin(), busy.end(), [&](const Span* s) {
+      return s->lane == own && !schedule.picks(own) && from < s->post;
+    });
     const Hold* hold = held(op, from);
     if (carrier != busy.end()) {
       const OpId carried = (*carrier)->op;
       parts.push_back({op, Cause::kLaneBusy, carried, op, -1, stage_of_busy(op, carried), ns});
+    } else if (ahead != busy.end()) {  // not even posted, but first by order
+      const OpId first = (*ahead)->op;
+      parts.push_back({op, Cause::kLaneOrder, first, op, -1, stage_of_busy(op, first), ns});
     } else if (hold != nullptr) {
       parts.push_back({op, Cause::kHold, hold->from, hold->until, -1, hold->stage, ns});
     } else {
@@ -289,18 +295,16 @@ const Hold* Record::held(OpId op, Nanoseconds at) const {
 
 /// The stage that let `carried` go before op, if one did.
 std::string Record::stage_of_busy(OpId op, OpId carried) const {
-  const LaneId lane = schedule.lane_of[op.index()];
-  if (schedule.lane_of[carried.index()] != lane) {
-    for (const Exclusive& group : schedule.exclusive) {
-      if (std::find(group.lanes.begin(), group.lanes.end(), lane) != group.lanes.end()) {
-        return group.stage;
-      }
-    }
-  }
   const bool by_priority = schedule.priority_of(carried) > schedule.priority_of(op);
   const auto what = by_priority ? Setting::kPriority : Setting::kLane;
-  const std::string stage = set_by(schedule, carried, what);
-  return stage.empty() ? set_by(schedule, op, what) : stage;
+  for (const OpId set : {carried, op}) {
+    std::string stage = set_by(schedule, set, what);
+    if (!stage.empty()) return stage;
+  }
+  const LaneId lane = schedule.lane_of[op.index()];
+  if (schedule.lane_of[carried.index()] == lane) return {};
+  const Exclusive* group = exclusive_with(schedule, lane);
+  return group == nullptr ? "" : group->stage;
 }
 
 }  // namespace moe

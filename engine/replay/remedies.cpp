@@ -13,6 +13,8 @@ constexpr const char* kStage = "explain";  // of the edges that a remedy adds
 
 /// A transfer that holds up others is tried in so many chunks.
 constexpr Bytes kChunks = 8;
+/// So far back a lane's transfers are looked at, when one had to wait for it.
+constexpr size_t kCarriers = 64;
 
 void erase_edges(Schedule& schedule, OpId from, OpId to) {
   std::erase_if(schedule.order_edges,
@@ -31,7 +33,9 @@ Remedies::Remedies(const FindingsInput& input)
       schedule_(input.schedule),
       deps_(dependencies(graph_)),
       reach_(graph_, deps_),
-      alone_(graph_.num_ops()) {
+      alone_(graph_.num_ops()),
+      shares_(graph_.num_ops()) {
+  for (const CollectiveShare& t : input.explanation.collectives) shares_[t.op.index()] = &t;
   const LaneOrders orders = lane_orders(graph_, schedule_);
   const ReplayInput now = input.remake(schedule_, orders);
   for (size_t i = 0; i < alone_.size(); ++i) {
@@ -48,9 +52,9 @@ std::vector<Remedy> Remedies::of(const Exposure& e) const {
     case Cause::kOrderEdge:
       return of_order_edge(e);
     case Cause::kLaneOrder:
-      return of_lane_order(e);
+      return is_comm(e.from) ? of_comm_lane(e) : of_lane_order(e);
     case Cause::kLaneBusy:
-      return of_busy_lane(e);
+      return of_comm_lane(e);
     case Cause::kHold:
       return {{fmt::format("no hold from '{}' until '{}' (stage '{}')", name(e.from), name(e.to),
                            e.stage),
@@ -142,28 +146,21 @@ std::vector<Remedy> Remedies::of_busy_lane(const Exposure& e) const {
   const OpId first = e.from, second = e.op;
   const LaneId lane = schedule_.lane_of[second.index()], other = schedule_.lane_of[first.index()];
   const std::string& on = schedule_.lanes[other.index()].name;
-  const std::string group = "lane " + on;
   const std::string by = by_stage(e.stage);
   std::vector<Remedy> remedies;
-  const auto add = [&](std::string advice, bool wide, std::function<void(Schedule&)> change) {
-    remedies.push_back({std::move(advice), group, wide, std::move(change)});
+  const auto add = [&](std::string advice, std::function<void(Schedule&)> change) {
+    remedies.push_back({std::move(advice), "lane " + on + by, false, std::move(change)});
   };
   const auto kind = [this](OpId op) { return graph_.def(op).collective; };
   if (lane != other) {
-    add(fmt::format("lanes '{}' and '{}' not exclusive{}", schedule_.lanes[lane.index()].name, on,
-                    by),
-        true, [lane](Schedule& s) {
-          std::erase_if(s.exclusive, [lane](const Exclusive& group) {
-            return std::find(group.lanes.begin(), group.lanes.end(), lane) != group.lanes.end();
-          });
-        });
+    remedies.push_back(not_exclusive(lane, other));
   } else if (kind(first) != kind(second)) {
     for (const OpId op : {first, second}) {
       const LaneId usual = lane_for(kind(op));
       if (usual == lane) continue;
       add(fmt::format("'{}' on lane '{}' instead of '{}'{}", name(op),
                       schedule_.lanes[usual.index()].name, on, by),
-          false, [op, usual](Schedule& s) { s.lane_of[op.index()] = usual; });
+          [op, usual](Schedule& s) { s.lane_of[op.index()] = usual; });
     }
     remedies.push_back(own_lane(e));
   }
@@ -173,26 +170,68 @@ std::vector<Remedy> Remedies::of_busy_lane(const Exposure& e) const {
   });
   if (chosen) {
     const int64_t above = schedule_.priority_of(first) + 1;
-    if (schedule_.priority_of(second) < above) {
+    const bool pressing = kind(second) == Collective::kAllToAll;
+    if (pressing && schedule_.priority_of(second) < above) {
       add(fmt::format("a priority of '{}' above that of '{}'{}", name(second), name(first), by),
-          false, [second, above](Schedule& s) { s.set_priority(second, above); });
+          [second, above](Schedule& s) { s.set_priority(second, above); });
     }
     const Bytes part = message_bytes(graph_, first) / kChunks;
-    if (part > 0 && num_chunks(graph_, schedule_, first) < kChunks) {
-      add(fmt::format("'{}' in chunks of {} bytes, so that '{}' need not wait for all of it{}",
-                      name(first), part, name(second),
-                      by_stage(set_by(schedule_, first, Setting::kChunk))),
-          false, [first, second, above, part](Schedule& s) {
+    if (pressing && part > 0 && num_chunks(graph_, schedule_, first) < kChunks) {
+      add(fmt::format("'{}' in chunks of {} bytes, between which others may go first{}",
+                      name(first), part, by_stage(set_by(schedule_, first, Setting::kChunk))),
+          [first, second, above, part](Schedule& s) {
             s.chunk_bytes.resize(s.lane_of.size());
             s.chunk_bytes[first.index()] = part;
             s.set_priority(second, std::max(s.priority_of(second), above));
           });
     }
-  } else if (reach_.independent(first, second)) {
-    add(fmt::format("'{}' before '{}' on lane '{}'", name(second), name(first), on), false,
+  } else if (kind(second) == Collective::kAllToAll && reach_.independent(first, second)) {
+    add(fmt::format("'{}' before '{}' on lane '{}'", name(second), name(first), on),
         [first, second](Schedule& s) { s.before(second, first, kStage, "first on its lane"); });
   }
   return remedies;
+}
+
+/// Of the transfer that is in the way, and of those before it on the lane: what made them late, and
+/// what need not be there.
+std::vector<Remedy> Remedies::of_comm_lane(const Exposure& e) const {
+  std::vector<Remedy> remedies = of_busy_lane(e);
+  const auto add = [&](Exposure cause, std::vector<Remedy> more) {
+    for (Remedy& r : more) {
+      r.cause = cause;
+      remedies.push_back(std::move(r));
+    }
+  };
+  std::vector<OpId> carried{e.from};
+  for (size_t i = 0; i < carried.size() && i < kCarriers; ++i) {
+    for (Exposure delay : shares_[carried[i].index()]->delays) {
+      delay.op = e.op;
+      delay.ns = std::min(delay.ns, e.ns);
+      if (delay.cause != Cause::kLaneBusy && delay.cause != Cause::kLaneOrder) {
+        add(delay, of(delay));
+        continue;
+      }
+      if (std::find(carried.begin(), carried.end(), delay.from) != carried.end()) continue;
+      carried.push_back(delay.from);
+      delay.to = e.op;
+      const bool other = graph_.def(delay.from).collective != graph_.def(e.op).collective;
+      if (other && delay.from != e.op) add(delay, of_busy_lane(delay));
+    }
+  }
+  return remedies;
+}
+
+Remedy Remedies::not_exclusive(LaneId lane, LaneId other) const {
+  const Exclusive* both = exclusive_with(schedule_, lane);
+  const std::string by = by_stage(both == nullptr ? "" : both->stage);
+  const std::string& on = schedule_.lanes[other.index()].name;
+  return {fmt::format("lanes '{}' and '{}' not exclusive{}", schedule_.lanes[lane.index()].name, on,
+                      by),
+          "lane " + on + by, true, [lane](Schedule& s) {
+            std::erase_if(s.exclusive, [lane](const Exclusive& group) {
+              return std::find(group.lanes.begin(), group.lanes.end(), lane) != group.lanes.end();
+            });
+          }};
 }
 
 /// All collectives of the kind that is in the way, on a lane that they do not share.
@@ -210,7 +249,7 @@ Remedy Remedies::own_lane(const Exposure& e) const {
   };
   return {fmt::format("each {} of lane '{}' on a lane of their own{}", graph_.def(e.from).name, on,
                       by_stage(e.stage)),
-          "lane " + on, true, change};
+          "lane " + on + by_stage(e.stage), true, change};
 }
 
 /// The lane of most collectives of the kind.
@@ -257,46 +296,53 @@ Nanoseconds Remedies::work_behind(OpId comm) const {
   return sum;
 }
 
-/// What would take another graph: parts, more even parts, smaller buckets.
+/// The shortest part of what the collective is a part of.
+Nanoseconds Remedies::shortest_part(OpId comm) const {
+  const Op& op = graph_.op(comm);
+  Nanoseconds least = alone_ns(comm);
+  for (size_t i = 0; op.part >= 0 && i < graph_.num_ops(); ++i) {
+    const Op& o = graph_.ops()[i];
+    const bool sibling = o.kind == op.kind && o.part >= 0 && o.layer == op.layer &&
+                         o.phase == op.phase && o.segment == op.segment;
+    if (sibling) least = std::min(least, alone_[i]);
+  }
+  return least;
+}
+
+/// What would take another graph: parts, more even parts, smaller buckets. What it is worth is a
+/// guess: that half of what could be hidden will be.
 std::vector<Remedy> Remedies::of_data(const Exposure& e) const {
   const Op& op = graph_.op(e.op);
   const auto ranks = static_cast<Nanoseconds>(input_.explanation.exposed_ns.size());
-  const auto up_to = [ranks](Nanoseconds most) {
-    return [ranks, most](const Finding& f) { return std::min(f.exposed_ns / ranks, most); };
+  const Nanoseconds exposed = e.ns / ranks;
+  const auto advise = [&](std::string advice, Nanoseconds worth) -> std::vector<Remedy> {
+    return {{std::move(advice), "another plan", false, nullptr, worth}};
   };
-  const OpDef& def = graph_.def(e.op);
-  if (def.collective == Collective::kAllReduce) {
+  if (graph_.def(e.op).collective == Collective::kAllReduce) {
     if (op.inputs.size() < 2) return {};
-    // Half of what travels with the last gradient could have gone before.
-    const auto half = [ranks](const Finding& f) { return f.exposed_ns / ranks / 2; };
-    return {{fmt::format("smaller buckets: '{}' waits for {} gradients, the last of '{}' (stage "
-                         "'gradient sync')",
-                         op.name, op.inputs.size(), graph_.tensor(op.inputs.back()).name),
-             "gradient sync", false, nullptr, half}};
+    return advise(fmt::format("smaller buckets: '{}' waits for {} gradients, the last of '{}' "
+                              "(stage 'gradient sync')",
+                              op.name, op.inputs.size(), graph_.tensor(op.inputs.back()).name),
+                  exposed / 2);
   }
-  Nanoseconds least = alone_ns(e.op);
-  for (size_t i = 0; op.part >= 0 && i < graph_.num_ops(); ++i) {
-    const Op& o = graph_.ops()[i];
-    if (o.kind == op.kind && o.layer == op.layer && o.phase == op.phase && o.part >= 0 &&
-        o.segment == op.segment) {
-      least = std::min(least, alone_[i]);
-    }
-  }
-  if (alone_ns(e.op) > 2 * least) {
-    return {{fmt::format("even parts: '{}' (part {}) takes {:.1f} times as long as the shortest",
-                         op.name, op.part,
-                         static_cast<double>(alone_ns(e.op)) / static_cast<double>(least)),
-             "parts", false, nullptr, up_to((alone_ns(e.op) - least) / 2)}};
+  const Nanoseconds whole = alone_ns(e.op), least = shortest_part(e.op);
+  if (whole > 2 * least) {
+    return advise(
+        fmt::format("even parts: '{}' (part {}) takes {:.1f} times as long as the shortest{}",
+                    op.name, op.part, static_cast<double>(whole) / static_cast<double>(least),
+                    by_stage(set_by(schedule_, e.op, Setting::kPart))),
+        std::min(exposed, (whole - least) / 2));
   }
   if (op.part >= 0) return {};
   const auto cuts = std::find_if(input_.idle.begin(), input_.idle.end(),
                                  [](const IdleStage& s) { return s.cuts; });
   const std::string stage =
       cuts == input_.idle.end()
-          ? "no stage cuts it"
+          ? "no stage cuts them"
           : fmt::format("stage '{}' changed nothing: {}", cuts->name, cuts->why);
-  return {{fmt::format("'{}' in parts: nothing else is ready while it runs ({})", op.name, stage),
-           "cut " + op.name, false, nullptr, up_to(work_behind(e.op) / 2)}};
+  return advise(
+      fmt::format("transfers in parts, since nothing else is ready while they run ({})", stage),
+      std::min(exposed, work_behind(e.op) / 2));
 }
 
 std::string cause_text(const Graph& graph, const Schedule& schedule, const Exposure& e) {
@@ -311,6 +357,11 @@ std::string cause_text(const Graph& graph, const Schedule& schedule, const Expos
       return fmt::format("'{}' waits for '{}' ({})", name(e.to), name(e.from),
                          edge_text(graph, schedule, e.from, e.to));
     case Cause::kLaneOrder:
+      if (graph.def(e.from).lane == LaneKind::kComm) {
+        return fmt::format("'{}', which it does not need, stands before it on lane '{}'{}",
+                           name(e.from),
+                           schedule.lanes[schedule.lane_of[e.from.index()].index()].name, by);
+      }
       return e.to == e.op
                  ? fmt::format("'{}', which it does not need, ran before it", name(e.from))
                  : fmt::format("'{}' was ready, but stands behind '{}'", name(e.to), name(e.from));

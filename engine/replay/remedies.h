@@ -10,7 +10,8 @@ struct Remedy {
   std::string group;                      // remedies of one stage or lane
   bool wide = false;                      // it is for all of the group
   std::function<void(Schedule&)> change;  // null: it takes another plan
-  std::function<Nanoseconds(const Finding&)> estimate_ns = nullptr;  // then
+  Nanoseconds estimate_ns = 0;            // then: what this exposure adds to its worth
+  Exposure cause = {};  // that it is for, where that is not the exposure asked about but behind it
 };
 
 class Remedies {
@@ -25,12 +26,15 @@ class Remedies {
   std::vector<Remedy> of_order_edge(const Exposure& e) const;
   std::vector<Remedy> of_lane_order(const Exposure& e) const;
   std::vector<Remedy> of_busy_lane(const Exposure& e) const;
+  std::vector<Remedy> of_comm_lane(const Exposure& e) const;
   std::vector<Remedy> of_contention(const Exposure& e) const;
   Remedy own_lane(const Exposure& e) const;
+  Remedy not_exclusive(LaneId lane, LaneId other) const;
   void run_under(Schedule& schedule, OpId op, OpId comm) const;
   OpId movable(const Exposure& e) const;
   /// Compute that only waits for this collective: what a part of it could hide the rest under.
   Nanoseconds work_behind(OpId comm) const;
+  Nanoseconds shortest_part(OpId comm) const;
   LaneId lane_for(Collective kind) const;
   Nanoseconds alone_ns(OpId op) const { return alone_[op.index()]; }
   const std::string& name(OpId op) const { return graph_.op(op).name; }
@@ -42,6 +46,7 @@ class Remedies {
   const Dependencies deps_;
   const Reachability reach_;  // by data
   std::vector<Nanoseconds> alone_;
+  std::vector<const CollectiveShare*> shares_;  // by op, null: no collective
 };
 
 }  // namespace moe

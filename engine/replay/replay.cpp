@@ -27,39 +27,43 @@ NetworkOp chunk_of(NetworkOp op, int64_t chunks) {
   return op;
 }
 
-/// The model's time of the whole says how its closed form is to be stretched.
-std::optional<LinkTransfer> link_transfer(const Graph& graph, const Schedule& schedule,
-                                          const CostModel& cost, OpId op, int64_t chunks) {
+std::optional<NetworkOp> chunk_of(const CostModel& cost, const Graph& graph, OpId op,
+                                  int64_t chunks) {
   std::optional<NetworkOp> whole = cost.transfer(graph, op);
-  if (!whole) return std::nullopt;
-  const auto closed = static_cast<double>(alone_ns(*cost.network(), *whole));
-  const double scale = static_cast<double>(cost.op_ns(graph, op)) / closed;
-  if (!(scale > 0)) return std::nullopt;
-  whole->priority = schedule.priority_of(op);
-  return LinkTransfer{chunk_of(std::move(*whole), chunks), scale};
+  if (whole) whole = chunk_of(std::move(*whole), chunks);
+  return whole;
+}
+
+/// Stretched as the model stretches the closed form of the whole.
+Nanoseconds chunk_ns(const CostModel& cost, const Graph& graph, OpId op, int64_t chunks) {
+  const Nanoseconds whole = cost.op_ns(graph, op);
+  const std::optional<NetworkOp> chunk = chunk_of(cost, graph, op, chunks);
+  if (!chunk) return (whole + chunks - 1) / chunks;
+  const auto closed = [&](const NetworkOp& transfer) {
+    return static_cast<double>(alone_ns(*cost.network(), transfer));
+  };
+  return std::llround(static_cast<double>(whole) * closed(*chunk) /
+                      closed(*cost.transfer(graph, op)));
 }
 
 }  // namespace
 
 ReplayInput replay_input(const Graph& graph, const Schedule& schedule, const LaneOrders& orders,
                          const CostModel& cost) {
-  return {
-      .graph = graph,
-      .schedule = schedule,
-      .orders = orders,
-      .duration_ns = [&](OpId op, int32_t) { return cost.op_ns(graph, op); },
-      .handoff_ns = cost.handoff_ns(),
-      .chunk_ns =
-          [&](OpId op, int64_t chunks) {
-            const auto chunk = link_transfer(graph, schedule, cost, op, chunks);
-            if (!chunk) return (cost.op_ns(graph, op) + chunks - 1) / chunks;
-            const auto closed = static_cast<double>(alone_ns(*cost.network(), chunk->op));
-            return static_cast<Nanoseconds>(std::llround(chunk->scale * closed));
-          },
-      .network = cost.network(),
-      .transfer = [&](OpId op,
-                      int64_t chunks) { return link_transfer(graph, schedule, cost, op, chunks); },
-      .pick_ns = cost.pick_ns()};
+  return {.graph = graph,
+          .schedule = schedule,
+          .orders = orders,
+          .duration_ns = [&](OpId op, int32_t) { return cost.op_ns(graph, op); },
+          .handoff_ns = cost.handoff_ns(),
+          .chunk_ns = [&](OpId op, int64_t chunks) { return chunk_ns(cost, graph, op, chunks); },
+          .network = cost.network(),
+          .transfer =
+              [&](OpId op, int64_t chunks) {
+                std::optional<NetworkOp> chunk = chunk_of(cost, graph, op, chunks);
+                if (chunk) chunk->priority = schedule.priority_of(op);
+                return chunk;
+              },
+          .pick_ns = cost.pick_ns()};
 }
 
 LowerBound lower_bound(const Graph& graph, const Schedule& schedule,

@@ -15,12 +15,6 @@
 
 namespace moe {
 
-/// A collective as it goes over links: alone it takes `scale` times its closed form.
-struct LinkTransfer {
-  NetworkOp op;
-  double scale = 1;
-};
-
 struct ReplayInput {
   const Graph& graph;
   const Schedule& schedule;
@@ -38,9 +32,9 @@ struct ReplayInput {
   /// The links on which transfers meet that no arbiter keeps apart. Null, or where none can meet:
   /// each takes its duration.
   const Cluster* network = nullptr;
-  /// One of so many equal chunks of a collective on these links, with network; nullopt: it takes
-  /// its duration whatever else is on its way.
-  std::function<std::optional<LinkTransfer>(OpId, int64_t chunks)> transfer = nullptr;
+  /// One of so many equal chunks of a collective on these links, with network; alone it is scaled
+  /// to its duration. nullopt: it takes that whatever else is on its way.
+  std::function<std::optional<NetworkOp>(OpId, int64_t chunks)> transfer = nullptr;
   /// Timeline::links are kept.
   bool keep_links = false;
   /// From an arbiter's choice to the begin of what it chose: agreeing on it, and waking the lane.

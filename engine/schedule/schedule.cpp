@@ -83,6 +83,13 @@ void Schedule::share_exclusively(std::vector<LaneId> shared, std::string stage) 
   exclusive.push_back({std::move(shared), std::move(stage)});
 }
 
+const Exclusive* exclusive_with(const Schedule& schedule, LaneId lane) {
+  for (const Exclusive& group : schedule.exclusive) {
+    if (std::find(group.lanes.begin(), group.lanes.end(), lane) != group.lanes.end()) return &group;
+  }
+  return nullptr;
+}
+
 std::string set_by(const Schedule& schedule, OpId op, Setting::What what) {
   const auto set = std::find_if(schedule.settings.rbegin(), schedule.settings.rend(),
                                 [&](const Setting& s) { return s.op == op && s.what == what; });

@@ -63,9 +63,10 @@ struct Decision {
   std::string why;
 };
 
-/// Which stage gave an op its lane, priority or chunks; the pipeline writes it down.
+/// Which stage gave an op its lane, priority or chunks, or made it as a part of another; the
+/// pipeline writes it down.
 struct Setting {
-  enum What : uint8_t { kLane, kPriority, kChunk };
+  enum What : uint8_t { kLane, kPriority, kChunk, kPart };
   OpId op;
   What what = kLane;
   std::string stage;
@@ -100,6 +101,9 @@ struct Schedule {
   /// The ops of the lane run in another order than lane_orders() says.
   bool picks(LaneId lane) const { return lanes[lane.index()].pick != Pick::kOrder; }
 };
+
+/// The exclusive lanes that this one is of; null: none.
+const Exclusive* exclusive_with(const Schedule& schedule, LaneId lane);
 
 /// The last stage that set it for the op; "" where none did.
 std::string set_by(const Schedule& schedule, OpId op, Setting::What what);

@@ -36,9 +36,10 @@ std::vector<Nanoseconds> added_beside(const Plan& plan, const Timeline& timeline
 
 class Simulator : public Executor {
  public:
-  RunResult run(const Plan& plan, const RunOptions&) override {
+  RunResult run(const Plan& plan, const RunOptions& options) override {
     ReplayInput input = replay_input(plan.graph, plan.schedule, plan.orders, *plan.spec.cost);
     input.bytes = [&](OpId op) { return wire_bytes(plan.graph, op, plan.spec.work); };
+    input.keep_links = options.keep_links;
     RunResult result;
     result.provenance = Provenance::kSimulated;
     Timeline timeline = replay(input);

@@ -93,7 +93,7 @@ local FIXED = [[
 ---@class moe.Plan
 ---@field order fun(self, lane: string): string[]
 ---@field text fun(self): string
----@field explain fun(self): string
+---@field explain fun(self): table exposures, findings, collectives, causes, bound, idle, text
 ---@field memory fun(self): table
 ---@field info fun(self): table
 ---@field simulate fun(self): table

@@ -31,12 +31,18 @@ end
 function M.cpu_spec(model, ranks, link, optimizer, precision)
   local resolved, gate = model_lib.resolve(model, ranks, "f32")
   local wire = link or { bytes_per_s = 1e12, latency_us = 0 }
+  local per_node = wire.devices_per_node or 1
+  if ranks % per_node ~= 0 then
+    errors.user(("link.devices_per_node: %d does not divide %d ranks"):format(per_node, ranks),
+      model.at)
+  end
   return { model = resolved, gate = gate, optimizer = optimizer, ranks = ranks,
-    cluster = { name = "cpu", nodes = ranks, devices_per_node = 1, nics_per_node = 1,
+    cluster = { name = "cpu", nodes = ranks / per_node, devices_per_node = per_node,
+      nics_per_node = 1,
       device = { name = "cpu", gemm_flops_per_s = 1e11, vector_flops_per_s = 1e10,
         memory_bytes_per_s = 1e10, launch_us = 0, memory_bytes = 0 },
-      intra = wire, nic = wire, a2a_base_us = 0, a2a_per_peer_us = 0, share = wire.share,
-      sharing_efficiency = wire.sharing_efficiency },
+      intra = wire.intra or wire, nic = wire, a2a_base_us = 0, a2a_per_peer_us = 0,
+      share = wire.share, sharing_efficiency = wire.sharing_efficiency },
     fill = model_lib.fill(model, resolved),
     cost = { kind = "profile", cache = core.args.cache, link = link ~= nil },
     element_bytes = precision == "f64" and 8 or 4 }

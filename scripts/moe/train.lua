@@ -2,16 +2,26 @@
 local cluster = require "moe.cluster"
 local core = require "moe.core"
 local errors = require "moe.errors"
+local explain = require "moe.explain"
 local schema = require "moe.schema"
 local system_lib = require "moe.system"
 local target = require "moe.target"
 
 local M = {}
 
+M.INTRA = {
+  bytes_per_s = { type = "number", lo = 1e3, hi = 1e13, required = true,
+    doc = "bytes a second, one way" },
+  latency_us = { type = "number", lo = 0, hi = 1e7, default = 0, doc = "one traversal" },
+}
+
 M.LINK = {
   bytes_per_s = { type = "number", lo = 1e3, hi = 1e13, required = true,
     doc = "bytes a second, one way" },
   latency_us = { type = "number", lo = 0, hi = 1e7, default = 0, doc = "one traversal" },
+  devices_per_node = { type = "integer", lo = 1, hi = 1024, default = 1,
+    doc = "ranks of a node, which share one such link to other nodes" },
+  intra = { type = M.INTRA, doc = "of each rank inside its node; as between nodes" },
   share = cluster.SHARE,
   sharing_efficiency = cluster.SHARING_EFFICIENCY,
 }
@@ -150,14 +160,15 @@ function Plan:memory()
   return out
 end
 
---- The decisions of the passes, a line each: op, stage, why.
-function Plan:explain()
-  local lines = {}
-  for i, d in ipairs(plan_self(self).core:info().log) do
-    lines[i] = ("%s  [%s]  %s"):format(d.op, d.stage, d.why)
-  end
-  return table.concat(lines, "\n")
-end
+--- Why communication is exposed, and what would help. Times are ms, means over ranks:
+--- { iteration_ms, exposed_ms, bound = { ms, by, distance_ms, ... }, causes: their sums;
+--- collectives: { op, kind, bytes, alone_ms, waited_ms, transfer_ms, hidden_ms, exposed_ms,
+--- hidden_by, exposed_by, delays } each; exposures: { op, cause, why, ms, from, to, stage } each, in
+--- all exposed_ms; findings: the same with advice, gain_ms (by replay) or a guess at it in worth_ms,
+--- best first; idle: stages that changed nothing, and why; decisions: of the passes; text }.
+--- tostring gives text.
+--- A result of plan:run has the same as result:explain(step), of a step that ran.
+function Plan:explain() return explain.of(plan_self(self).core, errors.here()) end
 
 --- Runs the plan on CPU ranks, one a device, in the precision that `t` says.
 function Plan:run(executor, t)
@@ -170,7 +181,9 @@ function Plan:run(executor, t)
     model = schema.merged(self.spec.model, { dtype = "f32" }) })
   local plan = target.plan_of(spec, self.candidate, at)
   errors.stop_in "check"
-  return errors.call(at, plan.run, plan, M.run_options(c, spec.model, "moe.plan.run", at))
+  local result = errors.call(at, plan.run, plan, M.run_options(c, spec.model, "moe.plan.run", at))
+  function result.explain(of, step) return explain.of(plan, errors.here(), of, step) end
+  return result
 end
 
 function M.plan(t)

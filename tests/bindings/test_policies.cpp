@@ -109,7 +109,7 @@ TEST_CASE("before, sequence and under order the lanes; free sees data and order 
     end)
     local order = p:order "compute"
     if first then assert(contains(order, first) < contains(order, second)) end
-    assert(p:explain():find(hidden .. "  [mine]  longest", 1, true), p:explain())
+    assert(p:explain().text:find(hidden .. "  [mine]  longest", 1, true), p:explain().text)
   )");
 }
 

@@ -239,6 +239,24 @@ TEST_CASE("a short op is sampled through the whole measurement without keeping e
   CHECK(samples.size() <= 4000);
 }
 
+TEST_CASE("collectives in groups are timed with all groups at once, and all ranks stop together") {
+  Graph graph(op_table());
+  graph.num_ranks = 4;
+  const TensorId x = graph.add_tensor({"x", {4, 8, 16}, DType::kF32, TensorKind::kInput});
+  const Attrs across = {{"group", int64_t{2}}, {"stride", int64_t{2}}};
+  Attrs to_expert = across;
+  to_expert["to"] = std::string("expert");
+  graph.add_op("all_reduce", "r", {x}, across);
+  graph.add_op("all_to_all", "a", {x}, to_expert);
+  for (const OpId op : {OpId(0), OpId(1)}) {
+    for (int run = 0; run < 5; ++run) {
+      const auto samples =
+          profile_op(graph, op, {.ranks_beside = 4, .min_time_s = 0.001, .min_samples = 5});
+      CHECK(samples.size() >= 5);
+    }
+  }
+}
+
 TEST_CASE("an op that is only simulated cannot be timed, and is named") {
   const OpTable table = own_table();
   Graph graph(table);

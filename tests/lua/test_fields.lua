@@ -201,6 +201,38 @@ test("a cluster and an emulated link say how links are shared", function()
   expect.equal({ c.share, c.sharing_efficiency }, { "strict_priority", 0.6 })
 end)
 
+test("the ranks of an emulated link may share nodes, with wires of their own inside", function()
+  local sizes = "batch = 8, experts = 8"
+  local function cluster_of(link)
+    return expect.runs(train(sizes, "ranks = 4, link = " .. link)).plans[1].cluster
+  end
+  local c = cluster_of "{ bytes_per_s = 1e8, latency_us = 3 }"
+  expect.equal({ c.nodes, c.devices_per_node, c.nic.bytes_per_s }, { 4, 1, 1e8 })
+  c = cluster_of "{ bytes_per_s = 1e8, devices_per_node = 2, intra = { bytes_per_s = 1e9 } }"
+  expect.equal({ c.nodes, c.devices_per_node, c.nics_per_node }, { 2, 2, 1 })
+  expect.equal({ c.nic.bytes_per_s, c.intra.bytes_per_s, c.intra.latency_us }, { 1e8, 1e9, 0 })
+  c = cluster_of "{ bytes_per_s = 1e8, latency_us = 3, devices_per_node = 4 }"
+  expect.equal({ c.nodes, c.intra.bytes_per_s, c.intra.latency_us }, { 1, 1e8, 3 })
+  expect.fails(train(sizes, "ranks = 4, link = { bytes_per_s = 1e8, devices_per_node = 3 }"), nil,
+    "link.devices_per_node: 3 does not divide 4 ranks")
+end)
+
+test("expert-parallel groups: experts a device are those of a group over its devices", function()
+  local function model_of(fields, ranks)
+    return expect.runs(train(fields, "ranks = " .. ranks)).plans[1].model
+  end
+  local m = model_of("batch = 8, experts = 8", 4)
+  expect.equal({ m.ep, m.experts }, { 4, 8 })
+  m = model_of("batch = 8, experts_per_device = 2, ep = 2", 4)
+  expect.equal({ m.ep, m.experts }, { 2, 4 })
+  m = model_of("batch = 8, experts = 2, ep = 2", 8)
+  expect.equal({ m.ep, m.experts, m.batch_per_device }, { 2, 2, 1 })
+  expect.fails(train("batch = 8, experts = 8, ep = 3", "ranks = 4"), nil,
+    "ep: 3 does not divide 4 ranks")
+  expect.fails(train("batch = 8, experts = 6, ep = 4", "ranks = 4"), nil,
+    "experts: 6 experts do not divide over 4 ranks")
+end)
+
 test("systems: unknown names and keys, entries that are no passes", function()
   local head = 'local moe = require "moe"\n'
   expect.fails(head .. 'local s = moe.system "lancett" {}', 2, "'lancett'",

@@ -66,7 +66,7 @@ test("a plan answers what it is, and runs on CPU ranks", function()
 local p = moe.plan { model = m, cluster = moe.cluster.p4de { nodes = 2 },
   system = moe.system "tutel" {} }
 local r = p:run("cpu", { steps = 3, tokens = "reference" })
-S = { p.choice, p:order "compute", p:text(), p:explain(), p:memory().peak_bytes,
+S = { p.choice, p:order "compute", p:text(), p:explain().text:match "a  %[s%].*", p:memory().peak_bytes,
   p:simulate().iteration_ms, #r.losses }
 ]])
   expect.equal(w.globals.S, { "degree=4", { "a", "b" }, "graph gpt2_moe", "a  [s]  because",
@@ -74,6 +74,19 @@ S = { p.choice, p:order "compute", p:text(), p:explain(), p:memory().peak_bytes,
   local spec = w.executed[1].spec
   expect.equal({ spec.ranks, spec.model.dtype, spec.element_bytes }, { 16, "f32", 4 })
   expect.equal(spec.system.stages[1].options, { degree = 4 })
+end)
+
+test("a plan tells what is exposed, why, and what would help", function()
+  local w = expect.runs(expect.HEAD .. [[
+local e = moe.plan { model = m, cluster = moe.cluster.p4de { nodes = 2 },
+  system = moe.system "tutel" {} }:explain()
+S = tostring(e)
+]])
+  for _, part in ipairs { "5.000 ms exposed", "below 80.000 ms (the critical path), 10.000 ms away",
+    "data edge", "1. 2.000 ms a step, by simulation: c. 'a' is exposed since 'b' needs it",
+    "t: no MoE layer" } do
+    assert(w.globals.S:find(part, 1, true), w.globals.S)
+  end
 end)
 
 test("a plan runs on what there is, with options that there are", function()

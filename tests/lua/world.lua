@@ -161,6 +161,12 @@ end
 
 function Plan:micro_ops() return self.world.micro_ops(self.spec) end
 
+function Plan:explain()
+  return { iteration_ms = 90, exposed_ms = 5, causes = { { cause = "data edge", ms = 5 } },
+    bound = { ms = 80, by = "the critical path", distance_ms = 10 }, collectives = {},
+    findings = { { op = "a", why = "'b' needs it", advice = "c", worth_ms = 2, gain_ms = 2 } },
+    idle = { { stage = "t", why = "no MoE layer" } }, exposures = {} }
+end
 function Plan:overlap() return { num_a2a = 2, num_dw = 1, greedy_ms = 1, bound_ms = 2 } end
 
 function Plan:order(lane)

@@ -339,7 +339,8 @@ TEST_CASE("what is wrong with a collective is named with its field and value") {
   fails({AllToAll{.channels = 0}}, "ops[1].channels = 0: must be at least 1");
   fails({.what = AllReduce{1, 1}, .after = {1}}, "ops[1].after = 1: must be an earlier op");
   fails({.what = AllReduce{1, 1}, .start_ns = -5}, "ops[1].start_ns = -5");
-  fails({.what = AllReduce{1, 1}, .rank_start_ns = {1, 2}}, "ops[1].rank_start_ns: 2 entries, must be 16");
+  fails({.what = AllReduce{1, 1}, .rank_start_ns = {1, 2}},
+        "ops[1].rank_start_ns: 2 entries, must be 16");
   fails(all_to_all(1e300), "beyond the clock");
   CHECK_THROWS_WITH(run_collectives(cluster, {}, {.efficiency = 0}),
                     Catch::Contains("efficiency = 0: must be above 0"));

@@ -188,6 +188,33 @@ graph g ranks=1
   }
 }
 
+TEST_CASE("blocks are transposed whole, in floats of either width and in index tensors") {
+  const std::string text = R"(
+graph g ranks=1
+%0 param f64 [12,5] x
+%1 input i32 [6] ids
+%2 = transpose_blocks(%0) {rows=2, cols=3} y forward dispatch
+%3 = transpose_blocks(%1) {rows=3, cols=2} order forward dispatch
+%4 = transpose_blocks(%2) {rows=3, cols=2} back forward dispatch
+)";
+  const Graph graph = parse_graph(text, op_table());
+  const auto check = [&](auto run) {
+    fill_inputs(graph, run, 1000);
+    run.run();
+    for (int64_t i = 0; i < 2; ++i) {
+      for (int64_t j = 0; j < 3; ++j) {
+        for (int64_t at = 0; at < 10; ++at) {  // a block is two rows of 5
+          CHECK(run.real("y")[(j * 2 + i) * 10 + at] == run.real("x")[(i * 3 + j) * 10 + at]);
+        }
+        CHECK(run.index("order")[i * 3 + j] == run.index("ids")[j * 2 + i]);
+      }
+    }
+    CHECK(run.values(run.find("back")) == run.values(run.find("x")));
+  };
+  check(Interpreter<double>(graph));
+  check(Interpreter<float>(graph));
+}
+
 TEST_CASE("a step in float is close to the same step in double") {
   const SmallGraph small = moe_graph({.gate = "top2", .k = 2, .columns = 2, .capacity = 5});
   Graph graph = parse_graph(small.text, op_table());

@@ -29,6 +29,7 @@ std::vector<SmallGraph> all_small_graphs() {
   graphs.push_back(moe_graph({.gate = "switch", .rows = "capacity"}));
   graphs.push_back(moe_graph({.gate = "expert_choice", .columns = 4}));
   graphs.push_back(moe_graph({.gate = "switch", .rows = "used", .exchange = true}));
+  graphs.push_back(moe_graph({.gate = "switch", .in_steps = true}));
   return graphs;
 }
 

@@ -114,6 +114,12 @@ TEST_CASE("misuse of an op names the op, the tensor and what is allowed") {
       {"%20 = join_rows(%8, %8, %7, %9) {parts=2} j forward mlp",
        "part 'we' is f32 [3,6,4], but 'slots' f32 [3,4,4]"},
       {"%20 = all_reduce(%0) r backward update", "input 0 'ids' is i32"},
+      {"%20 = transpose_blocks(%7) {rows=2, cols=2} t forward dispatch",
+       "op 't': input 0 'slots' is [3,4,4], its first axis is no multiple of 2 x 2 blocks"},
+      {"%20 = transpose_blocks(%7) {rows=3} t forward dispatch",
+       "attribute 'cols' must be at least 1"},
+      {"%20 = all_to_all(%7) {to=\"source\", sources=2} c forward combine",
+       "input 0 'slots' is f32 [3,4,4], expected floating point [*,2,*,*]"},
   };
   for (const auto& [op, message] : cases) {
     INFO(op);
@@ -124,6 +130,37 @@ TEST_CASE("misuse of an op names the op, the tensor and what is allowed") {
 TEST_CASE("experts that do not divide over the ranks are refused") {
   CHECK_THROWS_WITH(parse_with("%20 = all_to_all(%7, %8) {to=\"expert\"} c forward dispatch", 2),
                     Contains("op 'c': 3 experts do not divide over 2 ranks"));
+}
+
+TEST_CASE("a group that does not divide the ranks is refused with the op and both attributes") {
+  for (const std::string op : {"%20 = all_to_all(%7, %8) {to=\"expert\", group=3, stride=2} c "
+                               "forward dispatch",
+                               "%20 = exchange_counts(%8) {group=3, stride=2} c forward dispatch",
+                               "%20 = all_reduce(%2) {group=3, stride=2} c backward update"}) {
+    CHECK_THROWS_WITH(parse_with(op, 4),
+                      Contains("op 'c': group = 3, stride = 2") && Contains("divide the 4 ranks"));
+    parse_with(op, 12);
+  }
+}
+
+TEST_CASE("an all-to-all's shape follows its group, and the sources that share a slot already") {
+  const auto shape_of = [](const std::string& op) {
+    const Graph graph = parse_graph(
+        "graph g ranks=12\n%0 param f32 [6,2,4,5] many\n"
+        "%1 param f32 [6,4,5] one\n%2 param f32 [2,6,4,5] at_experts\n"
+        "%3 input i32 [6,2] counts\n" +
+            op + " forward dispatch\n",
+        op_table());
+    return graph.tensor(graph.out(OpId(0))).shape;
+  };
+  CHECK(shape_of("%9 = all_to_all(%1) {to=\"expert\", group=3} a") == Shape{2, 3, 4, 5});
+  CHECK(shape_of("%9 = all_to_all(%1) {to=\"expert\", group=1} a") == Shape{6, 1, 4, 5});
+  CHECK(shape_of("%9 = all_to_all(%0) {to=\"expert\", group=3, stride=2} a") == Shape{2, 6, 4, 5});
+  CHECK(shape_of("%9 = all_to_all(%2) {to=\"source\", group=6} a") == Shape{12, 4, 5});
+  CHECK(shape_of("%9 = all_to_all(%2) {to=\"source\", group=3, sources=2, stride=4} a") ==
+        Shape{6, 2, 4, 5});
+  CHECK(shape_of("%9 = exchange_counts(%3) {group=3} a") == Shape{2, 6});
+  CHECK(shape_of("%9 = all_to_all(%0, %3) {to=\"expert\", group=3} a") == Shape{2, 6, 4, 5});
 }
 
 }  // namespace moe::testing

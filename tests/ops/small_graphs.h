@@ -93,6 +93,7 @@ struct MoeOptions {
   std::string scores = "softmax", weight = "prob", rows = "capacity";
   bool exchange = false;  // all_to_all and exchange_counts on one rank
   bool irregular = true;  // of the exchange
+  bool in_steps = false;  // blocks of 2 x 2 experts re-ordered first, and put back at the end
 };
 
 /// One MoE layer of 12 tokens and 4 experts, with its residual.
@@ -111,12 +112,29 @@ inline SmallGraph moe_graph(const MoeOptions& o) {
   }
   const char* rows_in = o.exchange ? "%19" : "%17";
   const char* rows_out = o.exchange ? "%24" : "%23";
+  if (o.in_steps) {
+    a2a = R"(
+%50 = transpose_blocks(%17) {cols=2, rows=2} order_1 forward dispatch layer=1
+%51 = all_to_all(%50) {to="expert"} intra_1 forward dispatch layer=1
+%52 = all_to_all(%51) {to="expert"} inter_1 forward dispatch layer=1
+)";
+    back = R"(
+%53 = all_to_all(%23) {sources=1, to="source"} inter_2 forward combine layer=1
+%54 = all_to_all(%53) {to="source"} intra_2 forward combine layer=1
+%56 = transpose_blocks(%54) {cols=2, rows=2} order_2 forward combine layer=1
+)";
+    rows_in = "%52";
+    rows_out = "%56";
+  }
   const char* counts = o.exchange ? "%18" : "%15";
   const std::string gate_attrs =
       fmt::format("gate=\"{}\", k={}, columns={}, capacity={}, scores=\"{}\", weight=\"{}\"",
                   o.gate, o.k, o.columns, o.capacity, o.scores, o.weight);
   return {fmt::format("MoE layer, gate {} scores {} weight {} rows {}{}", o.gate, o.scores,
-                      o.weight, o.rows, o.exchange ? ", exchanged" : ""),
+                      o.weight, o.rows,
+                      o.exchange   ? ", exchanged"
+                      : o.in_steps ? ", in steps"
+                                   : ""),
           fmt::format(R"(
 graph moe ranks=1
 %0 input i32 [2,6] ids

@@ -17,11 +17,12 @@ local SEGMENTS = { "embed", "attn", "gate", "dispatch", "expert", "combine", "ml
 local is_segment = {}
 for _, name in ipairs(SEGMENTS) do is_segment[name] = true end
 
-local TRACE = { traceEvents = { { ph = "string", pid = "number", tid = "number" } } }
-local SPAN = { name = "string", ts = "number", dur = "number", ["cat?"] = "string",
+-- Counters of links ("C") have no row.
+local TRACE = { traceEvents = { { ph = "string", pid = "number" } } }
+local SPAN = { tid = "number", name = "string", ts = "number", dur = "number", ["cat?"] = "string",
   ["args?"] = { ["op?"] = "string", ["phase?"] = "string", ["wait_us?"] = "number",
     ["bytes?"] = "number", ["part?"] = "number" } }
-local NAME = { name = "string", args = { ["name?"] = "string" } }
+local NAME = { tid = "number", name = "string", args = { ["name?"] = "string" } }
 
 --- The legend of the spans' colours.
 function M.legend()
@@ -32,7 +33,7 @@ end
 
 -- Rows in order of process and lane: { process, lane, spans }; and the end of the last span, us.
 local function rows_of(events, file)
-  local rows, by_id, processes, finish = {}, {}, {}, 0
+  local rows, by_id, processes, finish, num_spans = {}, {}, {}, 0, 0
   local function row_of(e)
     local id = e.pid .. " " .. e.tid
     if not by_id[id] then
@@ -46,7 +47,7 @@ local function rows_of(events, file)
     if e.ph == "X" then
       shape.check(e, SPAN, file, path)
       table.insert(row_of(e).spans, e)
-      finish = math.max(finish, e.ts + e.dur)
+      finish, num_spans = math.max(finish, e.ts + e.dur), num_spans + 1
     elseif e.ph == "M" then
       shape.check(e, NAME, file, path)
       if e.name == "process_name" then processes[e.pid] = e.args.name end
@@ -58,7 +59,7 @@ local function rows_of(events, file)
     return a.tid < b.tid
   end)
   for _, row in ipairs(rows) do row.process = processes[row.pid] or "process " .. row.pid end
-  return rows, finish
+  return rows, finish, num_spans
 end
 
 --- Reads a run's trace: { file =, rows =, end_us =, num_spans = }. An error that names the file,
@@ -67,8 +68,8 @@ function M.read(dir, run)
   local file = dir .. "/" .. run.trace
   local trace = results.json(file)
   shape.check(trace, TRACE, file)
-  local rows, end_us = rows_of(trace.traceEvents, file)
-  return { file = file, rows = rows, end_us = end_us, num_spans = #trace.traceEvents }
+  local rows, end_us, num_spans = rows_of(trace.traceEvents, file)
+  return { file = file, rows = rows, end_us = end_us, num_spans = num_spans }
 end
 
 --- Why a trace is too much to be read as a picture, or nil.

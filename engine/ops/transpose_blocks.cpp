@@ -1,0 +1,68 @@
+// Puts blocks of rows into another order: the re-ordering in memory before the first or after the
+// last step of a hierarchical all-to-all.
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  const Tensor& x = arg(g, op, 0);
+  const int64_t rows = expect_attr(op, "rows", 1), cols = expect_attr(op, "cols", 1);
+  if (x.shape.empty() || x.shape[0] < 1 || x.shape[0] % (rows * cols) != 0) {
+    throw user_error("op '{}': input 0 '{}' is {}, its first axis is no multiple of {} x {} blocks",
+                     op.name, x.name, shape_text(x.shape), rows, cols);
+  }
+  return {{x.shape, x.dtype}};
+}
+
+Work work(const Graph& g, const Op& op, const WorkContext&) {
+  return {.bytes = io_bytes(g, op)};
+}
+
+/// Any axis but that of the blocks.
+std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
+  std::vector<AxisTuple> tuples;
+  for (size_t axis = 1; axis < shape(g, op, 0).size(); ++axis) {
+    tuples.push_back({{static_cast<int>(axis)}, {static_cast<int>(axis)}});
+  }
+  return tuples;
+}
+
+void gradient(GradContext& c, OpId) {
+  const Op op = c.op();
+  if (!c.needs(op.inputs[0])) return;
+  const OpId dx = c.emit("transpose_blocks", "dx", {c.grad(op.outputs[0])},
+                         {{"rows", op.attrs.at("cols")}, {"cols", op.attrs.at("rows")}});
+  c.add(op.inputs[0], c.graph().out(dx));
+}
+
+template <class T>
+void run(const KernelCall<T>& c) {
+  const int64_t rows = attr_int(c.op, "rows"), cols = attr_int(c.op, "cols");
+  const bool index = arg(c.graph, c.op, 0).dtype == DType::kI32;
+  const auto element = static_cast<int64_t>(index ? sizeof(int32_t) : sizeof(T));
+  const int64_t block = num_elements(c.in_shape(0)) / (rows * cols) * element;
+  const auto* from = static_cast<const std::byte*>(c.inputs[0]);
+  auto* to = static_cast<std::byte*>(c.outputs[0]);
+  for (int64_t r = 0; r < rows; ++r) {
+    c.k.copy_2d(to + r * block, rows * block, from + r * cols * block, block, block, cols,
+                c.stream);
+  }
+}
+
+}  // namespace
+
+const OpDef kTransposeBlocks = {
+    .name = "transpose_blocks",
+    .doc = "block (i, j) of x [rows, cols, ...] becomes block (j, i); attrs rows, cols",
+    .min_inputs = 1,
+    .max_inputs = 1,
+    .infer = infer,
+    .work = work,
+    .gradient = gradient,
+    .axes = axes,
+    .run_f32 = run<float>,
+    .run_f64 = run<double>};
+
+}  // namespace moe::ops
