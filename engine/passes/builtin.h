@@ -74,9 +74,9 @@ Schedule serial(const Graph& graph, Schedule schedule, const PassContext& contex
 Schedule blocking_a2a(const Graph& graph, Schedule schedule, const PassContext& context);
 
 /// Cuts the transfers of `which` ("all_reduce", "all_to_all" or "both") whose message is longer
-/// than `bytes` into chunks of that size, the last one shorter (Lina, section 4.1: micro-ops of 30
-/// MB). Ops stay apart, so a chunk never holds parts of two; what one op holds is the system's
-/// bucket_bytes. Throws UserError where an op is cut already.
+/// than `bytes` into as few equal chunks as are not (Lina, section 4.1: micro-ops of 30 MB). Ops
+/// stay apart, so a chunk never holds parts of two; what one op holds is the system's bucket_bytes.
+/// Throws UserError where an op is cut already.
 Schedule chunked(const Graph& graph, Schedule schedule, const PassContext& context);
 
 /// All-to-alls before all-reduces, one transfer at a time, never interrupted (Lina, section 4.2).
