@@ -26,8 +26,8 @@ struct Group {
 };
 
 /// An exchange of a group in rounds: its places fall into `of` blocks of neighbours, and in round
-/// `number` block b sends to block b + number and receives from b - number, modulo `of`. {0, 1}: all
-/// members meet at once. Of resolved groups and rounds that check() lets pass.
+/// `number` block b sends to block b + number and receives from b - number, modulo `of`. {0, 1}:
+/// all members meet at once. Of resolved groups and rounds that check() lets pass.
 struct Round {
   int64_t number = 0;
   int64_t of = 1;

@@ -28,9 +28,9 @@ struct InStep {
   /// results are unpacked and checked and a sleeping lane wakes late. Groups that were not seen
   /// take the least of them.
   std::map<std::string, Nanoseconds> late;
-  /// Bytes of a message at which a group was late by that, means. What it exceeds the least lateness
-  /// by is in proportion to bytes, as unpacking and checking are; groups without bytes here are
-  /// late by the same whatever their size.
+  /// Bytes of a message at which a group was late by that, means. What it exceeds the least
+  /// lateness by is in proportion to bytes, as unpacking and checking are; groups without bytes
+  /// here are late by the same whatever their size.
   std::map<std::string, double> late_bytes;
   /// What a collective takes from the core that computes beside it, on top of moving its bytes:
   /// waking, meeting, spinning before the end.

@@ -120,8 +120,8 @@ typename Rank<T>::Launch Rank<T>::make_launch(LaneId lane, OpId id) {
   for (const TensorId t : op.inputs) launch.inputs.push_back(buffers_.at(t));
   for (const TensorId t : op.outputs) launch.outputs.push_back(buffers_.at(t));
   if (def.collective != Collective::kNone) {
-    launch.collective = std::make_unique<CollectiveOp<T>>(graph, id, buffers_, launch.scratch,
-                                                          rank_);
+    launch.collective =
+        std::make_unique<CollectiveOp<T>>(graph, id, buffers_, launch.scratch, rank_);
   } else {
     launch.kernel = kernel_of(def, T());
     if (launch.kernel == nullptr)

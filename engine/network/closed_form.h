@@ -25,8 +25,8 @@ Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group g
 /// is shared by neighbours: with 4 NICs for 8 devices by the devices 2i and 2i+1 of the node.
 /// `group` and `round` say with how many peers a device starts up; what the matrix holds is what
 /// moves.
-Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> bytes,
-                            Group group = {}, const Round& round = {});
+Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> bytes, Group group = {},
+                            const Round& round = {});
 /// Rings in rank order (rings.h): 2 (n-1) dependent steps of floor(bytes / n / rings) each for n
 /// members, a step as long as its slowest link. rings: how many, 0 for one a NIC.
 Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes, int64_t rings = 0,

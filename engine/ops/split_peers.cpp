@@ -1,7 +1,7 @@
 // The slots that a rank sends in each round of an exchange (base/group.h, Round), and back. Which
 // block of experts is part j depends on the rank's place in its group: a rotation by blocks.
-// Every part is a copy: a view cannot lie elsewhere on another rank. The cost is the tensor read and
-// written once.
+// Every part is a copy: a view cannot lie elsewhere on another rank. The cost is the tensor read
+// and written once.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 

@@ -35,15 +35,15 @@ Graph pipemoe(Graph graph, const PassContext& context);
 /// micro-op's tokens as soon as its first all-to-all is over).
 Graph micro_ops(Graph graph, const PassContext& context);
 
-/// FasterMoE's smart scheduling (He et al., PPoPP 2022; FastMoE's smart_schedule.h): the all-to-alls
-/// are cut between groups of workers, not along the capacity. In S_j group g sends to group g + j,
-/// modulo `groups`, and receives from g - j; C_j are the experts on the rows of S_j, R_j the way
-/// back. On the wire S_0..S_n-1, then R_0..R_n-1. Works before autodiff, so that the backward is cut
-/// alike, but in the reverse order: round n-1 first, FastMoE's round 0. FastMoE's default is groups
-/// of 4 workers (FMOE_FASTER_GROUP_SIZE), and it needs no copies, where split_peers and join_peers
-/// make one each. Its shadowed experts are not here. Throws UserError where groups do not divide
-/// the ranks, for counted rows, for ops that are cut already and for transfers that are not among
-/// all ranks.
+/// FasterMoE's smart scheduling (He et al., PPoPP 2022; FastMoE's smart_schedule.h): the
+/// all-to-alls are cut between groups of workers, not along the capacity. In S_j group g sends to
+/// group g + j, modulo `groups`, and receives from g - j; C_j are the experts on the rows of S_j,
+/// R_j the way back. On the wire S_0..S_n-1, then R_0..R_n-1. Works before autodiff, so that the
+/// backward is cut alike, but in the reverse order: round n-1 first, FastMoE's round 0. FastMoE's
+/// default is groups of 4 workers (FMOE_FASTER_GROUP_SIZE), and it needs no copies, where
+/// split_peers and join_peers make one each. Its shadowed experts are not here. Throws UserError
+/// where groups do not divide the ranks, for counted rows, for ops that are cut already and for
+/// transfers that are not among all ranks.
 Graph fastermoe_pipeline(Graph graph, const PassContext& context);
 
 /// Every all-to-all in two steps: blocks of rows re-ordered in memory by place and node, exchanged

@@ -60,8 +60,8 @@ M.known = {
     all_reduce = DDP, passes = function(p)
       return { choice.best(p.capacity_pipeline, { degree = { 1, 2, 4, 8 } }) }
     end },
-  fastermoe = { doc = "all-to-all in rounds between groups of workers, a node each, experts round by "
-      .. "round; no shadowed experts",
+  fastermoe = { doc = "all-to-all in rounds between groups of workers, a node each; experts round "
+      .. "by round; no shadowed experts",
     all_reduce = DDP, passes = function(p) return { p.fastermoe_pipeline {} } end },
   pipemoe = { doc = "all-to-all and experts cut along capacity, each layer at the degree that is "
       .. "best for its forward",

@@ -66,7 +66,8 @@ test("a plan answers what it is, and runs on CPU ranks", function()
 local p = moe.plan { model = m, cluster = moe.cluster.p4de { nodes = 2 },
   system = moe.system "tutel" {} }
 local r = p:run("cpu", { steps = 3, tokens = "reference" })
-S = { p.choice, p:order "compute", p:text(), p:explain().text:match "a  %[s%].*", p:memory().peak_bytes,
+S = { p.choice, p:order "compute", p:text(), p:explain().text:match "a  %[s%].*",
+  p:memory().peak_bytes,
   p:simulate().iteration_ms, #r.losses }
 ]])
   expect.equal(w.globals.S, { "degree=4", { "a", "b" }, "graph gpt2_moe", "a  [s]  because",
