@@ -166,7 +166,8 @@ end
 --- hidden_by, exposed_by, delays } each; exposures: { op, cause, why, ms, from, to, stage } each,
 --- in all exposed_ms; findings: the same with advice, gain_ms (by replay) or a guess at it in
 --- worth_ms, best first; idle: stages that changed nothing, and why; decisions: of the passes;
---- text }. tostring gives text. A result of plan:run has the same as result:explain(step), of a step that ran.
+--- text }. tostring gives text. A result of plan:run has the same as result:explain(step), of a
+--- step that ran.
 function Plan:explain() return explain.of(plan_self(self).core, errors.here()) end
 
 --- Runs the plan on CPU ranks, one a device, in the precision that `t` says.

@@ -238,9 +238,9 @@ TEST_CASE("Ctrl-C keeps the steps that are over") {
       "return moe.experiment { name = 'long', systems = { moe.system 'raf' {} },\n"
       "  model = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4, seq = 32,\n"
       "    batch_per_device = 2, experts = 4 },\n"
-      "  run = { { 'cpu', ranks = 2, steps = 1000000, tokens = 'reference' } } }\n");
+      "  run = { { 'cpu', ranks = 2, steps = 1000000, tokens = 'reference', rehearse = 0 } } }\n");
   const Outcome o =
-      run("timeout --preserve-status -s INT 5 " + std::string(MOEBENCH_BINARY) + " run " + recipe +
+      run("timeout --preserve-status -s INT 8 " + std::string(MOEBENCH_BINARY) + " run " + recipe +
           " --out " + s.path("out") + " --cache " + s.path("cache.sqlite"));
   INFO(o.text);
   CHECK(o.exit == 3);
