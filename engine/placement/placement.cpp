@@ -1,0 +1,373 @@
+#include "engine/placement/placement.h"
+
+#include <algorithm>
+
+#include "engine/base/errors.h"
+
+namespace moe {
+namespace {
+
+constexpr int64_t kMaxWeight = int64_t{1} << 20;
+
+void check_range(const char* field, int64_t value, int64_t lo, int64_t hi) {
+  if (value < lo || value > hi) {
+    throw user_error("placement.{} = {}, allowed: {} to {}", field, value, lo, hi);
+  }
+}
+
+}  // namespace
+
+void check(const PlacementBounds& bounds) {
+  check_range("experts", bounds.experts, 1, int64_t{1} << 20);
+  check_range("devices", bounds.devices, 1, int64_t{1} << 20);
+  check_range("residents", bounds.residents, 1, bounds.experts);
+  check_range("shadows", bounds.shadows, 0, bounds.experts);
+  if (bounds.residents * bounds.devices < bounds.experts) {
+    throw user_error("placement.residents = {} a device: {} devices do not hold {} experts",
+                     bounds.residents, bounds.devices, bounds.experts);
+  }
+}
+
+Placement::Placement(const PlacementBounds& bounds) : bounds_(bounds) {
+  moe::check(bounds);
+  codes_.assign(index(code_size(bounds)), 0);
+  const auto slots = codes_.begin() + bounds.experts;
+  std::fill(slots, slots + bounds.devices * bounds.slots(), -1);
+  const int64_t each = bounds.experts / bounds.devices, more = bounds.experts % bounds.devices;
+  int64_t expert = 0;
+  for (int64_t d = 0; d < bounds.devices; ++d) {
+    for (int64_t s = 0; s < each + (d < more ? 1 : 0); ++s, ++expert) {
+      codes_[index(expert)] = static_cast<int32_t>(d);
+      codes_[slot_index(d, s)] = static_cast<int32_t>(expert);
+    }
+  }
+}
+
+int64_t Placement::code_size(const PlacementBounds& b) {
+  const int64_t weights = b.weighted ? b.devices * b.devices * b.slots() : 0;
+  return 2 * b.experts + b.devices * b.slots() + weights;
+}
+
+size_t Placement::slot_index(int64_t device, int64_t slot) const {
+  return index(bounds_.experts + device * bounds_.slots() + slot);
+}
+
+size_t Placement::sharing_index(int64_t expert) const {
+  return index(bounds_.experts + bounds_.devices * bounds_.slots() + expert);
+}
+
+size_t Placement::weight_index(int64_t source, int64_t device, int64_t slot) const {
+  return index(2 * bounds_.experts + bounds_.devices * bounds_.slots() +
+               (source * bounds_.devices + device) * bounds_.slots() + slot);
+}
+
+Sharing Placement::sharing(int64_t expert) const {
+  return static_cast<Sharing>(codes_[sharing_index(expert)]);
+}
+
+int64_t Placement::at(int64_t device, int64_t slot) const {
+  return codes_[slot_index(device, slot)];
+}
+
+int64_t Placement::slot_of(int64_t expert, int64_t device) const {
+  for (int64_t s = 0; s < bounds_.slots(); ++s) {
+    if (at(device, s) == expert) return s;
+  }
+  return -1;
+}
+
+bool Placement::is_resident(int64_t expert, int64_t device) const {
+  const int64_t slot = slot_of(expert, device);
+  return slot >= 0 && slot < bounds_.residents;
+}
+
+std::vector<int64_t> Placement::holders(int64_t expert) const {
+  std::vector<int64_t> devices;
+  for (int64_t d = 0; d < bounds_.devices; ++d) {
+    if (holds(d, expert)) devices.push_back(d);
+  }
+  return devices;
+}
+
+int64_t Placement::free_residents(int64_t device) const {
+  int64_t n = 0;
+  for (int64_t s = 0; s < bounds_.residents; ++s) n += at(device, s) < 0 ? 1 : 0;
+  return n;
+}
+
+int64_t Placement::free_shadows(int64_t device) const {
+  int64_t n = 0;
+  for (int64_t s = bounds_.residents; s < bounds_.slots(); ++s) n += at(device, s) < 0 ? 1 : 0;
+  return n;
+}
+
+int64_t Placement::weight(int64_t source, int64_t device, int64_t slot) const {
+  return codes_[weight_index(source, device, slot)];
+}
+
+int64_t Placement::find_free(int64_t device, int64_t first, int64_t last) const {
+  for (int64_t s = first; s < last; ++s) {
+    if (at(device, s) < 0) return s;
+  }
+  return -1;
+}
+
+void Placement::check_expert(int64_t expert) const {
+  if (expert < 0 || expert >= bounds_.experts) {
+    throw user_error("placement: expert {}, allowed: 0 to {}", expert, bounds_.experts - 1);
+  }
+}
+
+void Placement::check_device(int64_t device) const {
+  if (device < 0 || device >= bounds_.devices) {
+    throw user_error("placement: device {}, allowed: 0 to {}", device, bounds_.devices - 1);
+  }
+}
+
+void Placement::add_shadow(int64_t expert, int64_t device, int64_t shadow) {
+  check_expert(expert);
+  check_device(device);
+  if (holds(device, expert)) {
+    throw user_error("placement: device {} holds expert {} already", device, expert);
+  }
+  if (shadow < -1 || shadow >= bounds_.shadows) {
+    throw user_error("placement: shadow slot {}, allowed: 0 to {}", shadow, bounds_.shadows - 1);
+  }
+  const int64_t slot = shadow < 0 ? find_free(device, bounds_.residents, bounds_.slots())
+                                  : bounds_.residents + shadow;
+  if (slot < 0 || at(device, slot) >= 0) {
+    throw user_error(
+        "placement: no room for a shadow of expert {} on device {}: its {} shadow slots are in "
+        "use{}",
+        expert, device, bounds_.shadows, shadow < 0 ? "" : " there");
+  }
+  codes_[slot_index(device, slot)] = static_cast<int32_t>(expert);
+}
+
+void Placement::add_resident(int64_t expert, int64_t device) {
+  check_expert(expert);
+  check_device(device);
+  if (holds(device, expert)) {
+    throw user_error("placement: device {} holds expert {} already", device, expert);
+  }
+  const int64_t slot = find_free(device, 0, bounds_.residents);
+  if (slot < 0) {
+    throw user_error(
+        "placement: no room for expert {} on device {}: its {} resident slots are in "
+        "use",
+        expert, device, bounds_.residents);
+  }
+  codes_[slot_index(device, slot)] = static_cast<int32_t>(expert);
+}
+
+void Placement::move_owner(int64_t expert, int64_t device) {
+  check_expert(expert);
+  check_device(device);
+  const int64_t from = owner(expert);
+  if (from == device) return;
+  if (!is_resident(expert, device)) {
+    const int64_t shadow = slot_of(expert, device);
+    if (find_free(device, 0, bounds_.residents) < 0) {
+      throw user_error(
+          "placement: no room to move expert {} to device {}: its {} resident slots are in use",
+          expert, device, bounds_.residents);
+    }
+    if (shadow >= 0) codes_[slot_index(device, shadow)] = -1;
+    add_resident(expert, device);
+  }
+  codes_[index(expert)] = static_cast<int32_t>(device);
+  remove(expert, from);
+}
+
+void Placement::swap_owners(int64_t a, int64_t b) {
+  check_expert(a);
+  check_expert(b);
+  const int64_t of_a = owner(a), of_b = owner(b);
+  if (of_a == of_b) return;
+  if (holds(of_a, b) || holds(of_b, a)) {
+    throw user_error(
+        "placement: experts {} and {} cannot change places: the owner of one holds "
+        "the other already",
+        a, b);
+  }
+  std::swap(codes_[slot_index(of_a, slot_of(a, of_a))], codes_[slot_index(of_b, slot_of(b, of_b))]);
+  std::swap(codes_[index(a)], codes_[index(b)]);
+}
+
+void Placement::remove(int64_t expert, int64_t device) {
+  check_expert(expert);
+  check_device(device);
+  if (owner(expert) == device) {
+    throw user_error("placement: device {} owns expert {}; move the owner first", device, expert);
+  }
+  const int64_t slot = slot_of(expert, device);
+  if (slot < 0) throw user_error("placement: device {} does not hold expert {}", device, expert);
+  codes_[slot_index(device, slot)] = -1;
+}
+
+void Placement::clear_shadows() {
+  for (int64_t d = 0; d < bounds_.devices; ++d) {
+    for (int64_t s = bounds_.residents; s < bounds_.slots(); ++s) codes_[slot_index(d, s)] = -1;
+  }
+}
+
+void Placement::set_sharing(int64_t expert, Sharing sharing) {
+  check_expert(expert);
+  if (sharing == Sharing::kWeighted && !bounds_.weighted) {
+    throw user_error("placement: expert {} is shared by weights, which this plan has no room for",
+                     expert);
+  }
+  codes_[sharing_index(expert)] = static_cast<int32_t>(sharing);
+}
+
+void Placement::set_weight(int64_t source, int64_t device, int64_t slot, int64_t weight) {
+  check_device(source);
+  check_device(device);
+  if (!bounds_.weighted) throw user_error("placement: this plan has no room for weights");
+  if (slot < 0 || slot >= bounds_.slots() || weight < 0 || weight > kMaxWeight) {
+    throw user_error(
+        "placement: weight {} of slot {} on device {}, allowed: weights 0 to {}, slots "
+        "0 to {}",
+        weight, slot, device, kMaxWeight, bounds_.slots() - 1);
+  }
+  codes_[weight_index(source, device, slot)] = static_cast<int32_t>(weight);
+}
+
+void Placement::check() const {
+  std::vector<int64_t> seen(index(bounds_.experts), -1);
+  for (int64_t d = 0; d < bounds_.devices; ++d) {
+    for (int64_t s = 0; s < bounds_.slots(); ++s) {
+      const int64_t expert = at(d, s);
+      if (expert < 0) continue;
+      check_expert(expert);
+      if (seen[index(expert)] == d) {
+        throw user_error("placement: device {} holds expert {} twice", d, expert);
+      }
+      seen[index(expert)] = d;
+    }
+  }
+  for (int64_t e = 0; e < bounds_.experts; ++e) {
+    if (owner(e) < 0 || owner(e) >= bounds_.devices || !is_resident(e, owner(e))) {
+      throw user_error("placement: expert {} is lost: device {} owns it and does not hold it", e,
+                       owner(e));
+    }
+    const auto code = codes_[sharing_index(e)];
+    if (code < 0 || code > (bounds_.weighted ? 2 : 1)) {
+      throw user_error("placement: sharing {} of expert {}, allowed: 0 to {}", code, e,
+                       bounds_.weighted ? 2 : 1);
+    }
+    if (sharing(e) != Sharing::kWeighted) continue;
+    for (int64_t source = 0; source < bounds_.devices; ++source) {
+      int64_t sum = 0;
+      for (const int64_t d : holders(e)) sum += weight(source, d, slot_of(e, d));
+      if (sum == 0) {
+        throw user_error("placement: no holder of expert {} takes the tokens of device {}", e,
+                         source);
+      }
+    }
+  }
+}
+
+Placement Placement::decode(const PlacementBounds& bounds, std::span<const int32_t> codes) {
+  Placement placement(bounds);
+  if (static_cast<int64_t>(codes.size()) != code_size(bounds)) {
+    throw user_error("placement: {} codes, expected {}", codes.size(), code_size(bounds));
+  }
+  placement.codes_.assign(codes.begin(), codes.end());
+  placement.check();
+  return placement;
+}
+
+std::vector<RowRange> share_rows(const Placement& placement, int64_t expert, int64_t source,
+                                 int64_t rows) {
+  if (rows == 0) return {};
+  const Sharing sharing = placement.sharing(expert);
+  if (sharing == Sharing::kLocal) {
+    const int64_t own = placement.slot_of(expert, source);
+    const int64_t device = own >= 0 ? source : placement.owner(expert);
+    return {{device, own >= 0 ? own : placement.slot_of(expert, device), 0, rows}};
+  }
+  const std::vector<int64_t> holders = placement.holders(expert);
+  const auto n = static_cast<int64_t>(holders.size());
+  const int64_t first = sharing == Sharing::kEven ? source % n : 0;
+  const auto weight_of = [&](int64_t device, int64_t slot) {
+    return sharing == Sharing::kEven ? 1 : placement.weight(source, device, slot);
+  };
+  int64_t sum = 0, before = 0, begin = 0;
+  for (const int64_t d : holders) sum += weight_of(d, placement.slot_of(expert, d));
+  MOE_CHECK(sum > 0, "expert {} of source {}", expert, source);
+  std::vector<RowRange> ranges;
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t device = holders[static_cast<size_t>((first + i) % n)];
+    const int64_t slot = placement.slot_of(expert, device);
+    before += weight_of(device, slot);
+    // Rounded up, so that a source with fewer rows than holders gives them to its first ones.
+    const int64_t end = (rows * before + sum - 1) / sum;
+    if (end > begin) ranges.push_back({device, slot, begin, end});
+    begin = end;
+  }
+  return ranges;
+}
+
+std::vector<int64_t> rows_by_slot(const Placement& placement, const Loads& loads) {
+  const PlacementBounds& b = placement.bounds();
+  MOE_CHECK(loads.sources == b.devices && loads.experts == b.experts, "loads {} x {}",
+            loads.sources, loads.experts);
+  std::vector<int64_t> rows(static_cast<size_t>(b.devices * b.slots() * b.devices));
+  for (int64_t e = 0; e < b.experts; ++e) {
+    for (int64_t source = 0; source < b.devices; ++source) {
+      for (const RowRange& range : share_rows(placement, e, source, loads.at(source, e))) {
+        rows[static_cast<size_t>((range.device * b.slots() + range.slot) * b.devices + source)] +=
+            range.end - range.begin;
+      }
+    }
+  }
+  return rows;
+}
+
+DeviceLoads device_loads(const Placement& placement, const Loads& loads) {
+  const PlacementBounds& b = placement.bounds();
+  DeviceLoads result;
+  result.computed.resize(static_cast<size_t>(b.devices));
+  result.received = result.computed;
+  const std::vector<int64_t> rows = rows_by_slot(placement, loads);
+  size_t i = 0;
+  for (int64_t d = 0; d < b.devices; ++d) {
+    for (int64_t s = 0; s < b.slots(); ++s) {
+      for (int64_t source = 0; source < b.devices; ++source, ++i) {
+        result.computed[static_cast<size_t>(d)] += rows[i];
+        if (source != d) result.received[static_cast<size_t>(d)] += rows[i];
+      }
+    }
+  }
+  return result;
+}
+
+std::vector<Move> resident_moves(const Placement& now, const Placement& next) {
+  const PlacementBounds& b = next.bounds();
+  MOE_CHECK(now.bounds() == b, "placements of two plans");
+  std::vector<Move> moves;
+  for (int64_t d = 0; d < b.devices; ++d) {
+    for (int64_t s = 0; s < b.residents; ++s) {
+      const int64_t expert = next.at(d, s);
+      if (expert < 0 || now.at(d, s) == expert) continue;
+      const int64_t from = now.is_resident(expert, d) ? d : now.owner(expert);
+      moves.push_back({expert, from, d, s});
+    }
+  }
+  return moves;
+}
+
+std::vector<Move> shadow_moves(const Placement& placement) {
+  const PlacementBounds& b = placement.bounds();
+  std::vector<Move> moves;
+  for (int64_t s = b.residents; s < b.slots(); ++s) {
+    for (int64_t d = 0; d < b.devices; ++d) {
+      const int64_t expert = placement.at(d, s);
+      if (expert >= 0) moves.push_back({expert, placement.owner(expert), d, s});
+    }
+  }
+  return moves;
+}
+
+}  // namespace moe

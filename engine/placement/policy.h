@@ -1,0 +1,47 @@
+// Placement policies: pure functions from the loads of a layer (and the placement in force) to the
+// next placement. The table of the built-in ones; ops/place runs them by name.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/placement/placement.h"
+
+namespace moe {
+
+/// What planners count with: one device, one MoE layer. Fitted to the cost model in use when the
+/// plan is made (passes/), or given; never copied from a paper.
+struct PlaceRates {
+  double input_bytes = 0;         // of one input: hidden * element bytes
+  double expert_bytes = 0;        // parameters of an expert; its gradients alike
+  double state_bytes = 0;         // optimiser state of an expert
+  double a2a_bytes_per_s = 0;     // what a device receives in an all-to-all
+  double copy_bytes_per_s = 0;    // what a device receives while experts are copied
+  double inputs_per_s = 0;        // inputs through an expert's forward
+  double fnec_s = 0, bnec_s = 0;  // non-expert compute of a block, forward and backward
+};
+
+struct PlaceInput {
+  int64_t step = 0;
+  int64_t layer = 0;  // MoE layers from 0
+  const Loads& loads;
+  const Placement& now;
+  PlaceRates rates;
+};
+
+using PolicyOptions = std::map<std::string, double>;
+
+struct PlacementPolicy {
+  const char* name;
+  const char* doc;
+  /// Deterministic: every rank calls it with the same input and must get the same placement.
+  Placement (*place)(const PlaceInput& input, const PolicyOptions& options);
+};
+
+const std::vector<PlacementPolicy>& builtin_policies();
+/// Throws UserError with the nearest name.
+const PlacementPolicy& builtin_policy(std::string_view name);
+
+}  // namespace moe

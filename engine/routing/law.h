@@ -1,0 +1,35 @@
+// RoutingLaw: which experts the tokens of a step choose, without a model: a workload by name and
+// seed (workload.h) or a recorded trace (trace.h). A law is a function of what is asked alone, so
+// that the simulator, the executors' gates and every rank see the same routing.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "engine/routing/gate.h"
+#include "engine/routing/loads.h"
+
+namespace moe {
+
+/// One MoE layer of one step. layer counts MoE layers from 0, not blocks.
+struct RoutingQuery {
+  int64_t step = 0;
+  int64_t layer = 0;
+  int64_t ranks = 1;
+  int64_t tokens = 0;  // a rank
+  int64_t experts = 1;
+  int64_t k = 1;  // choices a token, all different
+};
+
+struct RoutingLaw {
+  std::string name;  // as results and the op's attributes show it, options and seed included
+  /// choices [tokens, k] of one rank, best first; -1: no choice (a rank without tokens).
+  /// Throws UserError where the law cannot answer: a trace of other sizes, fewer experts than k.
+  std::function<void(const RoutingQuery&, int64_t rank, std::span<int32_t> choices)> route;
+  /// How often each rank's tokens choose each expert: exactly the histogram of route().
+  std::function<Loads(const RoutingQuery&)> loads;
+};
+
+}  // namespace moe
