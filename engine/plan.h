@@ -9,6 +9,7 @@
 #include "engine/cost/cost_model.h"
 #include "engine/model/model.h"
 #include "engine/passes/pass.h"
+#include "engine/routing/law.h"
 #include "engine/schedule/legality.h"
 #include "engine/schedule/memory.h"
 #include "engine/schedule/schedule.h"
@@ -34,6 +35,8 @@ struct PlanSpec {
   WorkContext work;
   std::shared_ptr<const CostModel> cost;
   Bytes element_bytes = 0;  // as plan_memory
+  /// Which experts tokens choose, in place of the model's gate; null: the gate.
+  std::shared_ptr<const RoutingLaw> law;
 };
 
 struct Plan {
