@@ -19,6 +19,7 @@ Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context) {
     case Collective::kNone:
       return 0;
     case Collective::kAllToAll:
+    case Collective::kExperts:  // expected, spread over the devices
       return std::llround(payload_bytes(graph, op, context) *
                           static_cast<double>(round.peers(group)) /
                           static_cast<double>(round.members(group)));
@@ -37,7 +38,8 @@ NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
   const double payload = payload_bytes(graph, op, context);
   const Group group = group_of(graph, graph.op(op));
   switch (graph.def(op).collective) {
-    case Collective::kAllToAll: {
+    case Collective::kAllToAll:
+    case Collective::kExperts: {
       const Round round = round_of(graph, graph.op(op));
       const double pair = payload / static_cast<double>(round.members(group));
       return {AllToAll{.bytes_per_pair = pair, .round = round}, group};

@@ -14,6 +14,8 @@ const char* collective_name(Collective collective) {
       return "all-to-all";
     case Collective::kAllReduce:
       return "all-reduce";
+    case Collective::kExperts:
+      return "experts";
   }
   return "";
 }
