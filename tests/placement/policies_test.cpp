@@ -205,7 +205,8 @@ TEST_CASE("what a policy cannot work with is refused by name") {
   CHECK_THAT(message_of("prophet", bare, {}, rates), Contains("prophet: placement.shadows = 0"));
   CHECK_THAT(message_of("top_k", bare), Contains("top_k: placement.shadows = 0"));
   const Placement room({.experts = 4, .devices = 4, .residents = 2, .shadows = 2});
-  CHECK_THAT(message_of("prophet", room), Contains("prophet.a2a_bytes_per_s = 0, allowed: a number"));
+  CHECK_THAT(message_of("prophet", room),
+             Contains("prophet.a2a_bytes_per_s = 0, allowed: a number"));
   CHECK_THAT(message_of("top_k", room, {{"k", 3}}), Contains("top_k.k = 3, allowed: 1 to 2"));
   CHECK_THAT(message_of("top_k", room, {{"k", 1.5}}), Contains("a whole number from 1"));
   CHECK_THAT(message_of("prophet", room, {{"alpa", 1}}, rates), Contains("Did you mean 'alpha'?"));
