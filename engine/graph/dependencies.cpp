@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <queue>
 
 #include "engine/base/errors.h"
@@ -15,17 +16,42 @@ OpId op_id(size_t i) {
   return OpId(static_cast<int64_t>(i));
 }
 
-/// The op that overwrites each tensor in place, or invalid.
-std::vector<OpId> mutators(const Graph& graph) {
-  std::vector<OpId> mutator(graph.tensors().size());
+/// The ops that overwrite each tensor in place, in program order.
+std::vector<std::vector<OpId>> mutators(const Graph& graph) {
+  std::vector<std::vector<OpId>> mutator(graph.tensors().size());
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     if (graph.removed(op_id(i))) continue;
     const Op& op = graph.ops()[i];
-    for (const int m : graph.def(op).mutates) {
-      mutator[op.inputs[static_cast<size_t>(m)].index()] = op_id(i);
+    for (const int m : mutated_inputs(graph, op)) {
+      mutator[op.inputs[static_cast<size_t>(m)].index()].push_back(op_id(i));
     }
   }
   return mutator;
+}
+
+/// By whole: the tensors in its storage that ops overwrite. Who reads the whole reads them.
+std::map<TensorId, std::vector<TensorId>> overwritten_in(
+    const Graph& graph, const std::vector<std::vector<OpId>>& mutator) {
+  std::map<TensorId, std::vector<TensorId>> held;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    if (graph.removed(op_id(i))) continue;
+    const Op& op = graph.ops()[i];
+    const auto persists = [&](TensorId t) {
+      return t.valid() && (!mutator[t.index()].empty() || held.contains(t));
+    };
+    if (graph.def(op).pieces == nullptr ||
+        std::none_of(op.inputs.begin(), op.inputs.end(), persists)) {
+      continue;
+    }
+    for (const Piece& p : pieces(graph, op)) {
+      if (!mutator[p.piece.index()].empty()) held[p.whole].push_back(p.piece);
+      const auto inner = held.find(p.piece);
+      if (inner == held.end()) continue;
+      const std::vector<TensorId> tensors = inner->second;
+      held[p.whole].insert(held[p.whole].end(), tensors.begin(), tensors.end());
+    }
+  }
+  return held;
 }
 
 /// "a -> b -> a": walks predecessors inside the ops that no order could place.
@@ -62,15 +88,22 @@ Dependencies dependencies(const Graph& graph) {
   const size_t n = graph.num_ops();
   Dependencies deps{std::vector<std::vector<OpId>>(n), std::vector<std::vector<OpId>>(n)};
   const std::vector<OpId> producer = graph.producers();
-  const std::vector<OpId> mutator = mutators(graph);
+  const std::vector<std::vector<OpId>> mutator = mutators(graph);
+  const std::map<TensorId, std::vector<TensorId>> held = overwritten_in(graph, mutator);
   for (size_t i = 0; i < n; ++i) {
     if (graph.removed(op_id(i))) continue;
     for (const TensorId t : graph.ops()[i].inputs) {
       if (!t.valid()) continue;
       if (producer[t.index()].valid()) deps.preds[i].push_back(producer[t.index()]);
-      const OpId overwriter = mutator[t.index()];
-      if (overwriter.valid() && overwriter.index() != i) {
-        deps.preds[overwriter.index()].push_back(op_id(i));
+      const auto before_overwriting = [&](TensorId kept) {
+        const std::vector<OpId>& ops = mutator[kept.index()];
+        auto next = std::find(ops.begin(), ops.end(), op_id(i));
+        next = next == ops.end() ? ops.begin() : next + 1;
+        if (next != ops.end()) deps.preds[next->index()].push_back(op_id(i));
+      };
+      before_overwriting(t);
+      if (const auto parts = held.find(t); parts != held.end()) {
+        std::for_each(parts->second.begin(), parts->second.end(), before_overwriting);
       }
     }
   }

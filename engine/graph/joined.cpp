@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
@@ -68,6 +69,16 @@ class Checker {
     }
   }
 
+  /// A piece may be overwritten: dependencies() has those who read the whole go first. A whole may
+  /// not: nobody says so to those who read its pieces.
+  void check_overwritten() const {
+    for (const auto& [t, op] : overwritten_) {
+      if (!wholes_.contains(t)) continue;
+      throw user_error("op '{}' overwrites tensor '{}', in whose storage others lie",
+                       graph_.op(op).name, graph_.tensor(t).name);
+    }
+  }
+
   void check_overlaps() const {
     for (const JoinedTensors::Group& group : joined_.groups) {
       std::vector<TensorId> written;
@@ -88,6 +99,7 @@ class Checker {
     const Op& op = graph_.op(id);
     for (const Piece& piece : pieces(graph_, op)) {
       joined_by_[piece.piece] = joined_by_[piece.whole] = id;
+      wholes_.insert(piece.whole);
       if (!piece.end.valid()) continue;
       const Tensor& tensor = graph_.tensor(piece.piece);
       if (is_source(tensor)) {
@@ -97,11 +109,8 @@ class Checker {
       rows_[piece.piece].push_back(piece.whole);
       if (rows_[piece.whole].empty()) rows_[piece.whole].push_back(piece.whole);
     }
-    for (const int m : graph_.def(op).mutates) {
-      const TensorId t = op.inputs[static_cast<size_t>(m)];
-      if (joined_.group_of[t.index()] < 0) continue;
-      throw user_error("op '{}' overwrites tensor '{}', whose storage other tensors share", op.name,
-                       graph_.tensor(t).name);
+    for (const int m : mutated_inputs(graph_, op)) {
+      overwritten_[op.inputs[static_cast<size_t>(m)]] = id;
     }
   }
 
@@ -130,7 +139,9 @@ class Checker {
   const Graph& graph_;
   std::vector<OpId> producer_;
   JoinedTensors joined_;
-  std::map<TensorId, OpId> joined_by_;  // the last op that joins it to another
+  std::map<TensorId, OpId> joined_by_;    // the last op that joins it to another
+  std::map<TensorId, OpId> overwritten_;  // by whom
+  std::set<TensorId> wholes_;
   /// Of each tensor that is rows or made of rows, the wholes.
   std::map<TensorId, std::vector<TensorId>> rows_;
 };
@@ -177,7 +188,9 @@ JoinedTensors::JoinedTensors(const Graph& graph)
 }
 
 void check_joined(const Graph& graph) {
-  Checker(graph).check_overlaps();
+  const Checker checker(graph);
+  checker.check_overwritten();
+  checker.check_overlaps();
 }
 
 }  // namespace moe

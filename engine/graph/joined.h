@@ -25,8 +25,8 @@ struct JoinedTensors {
 
 /// Throws UserError naming op and tensor when a group could not be right on any schedule: a tensor
 /// at two places; two ops that write the same elements, unless one op joins both as rows; rows of
-/// a parameter, state or input, whose unused ones would be cleared; a tensor that an op
-/// overwrites in place.
+/// a parameter, state or input, whose unused ones would be cleared; a tensor with others in its
+/// storage that an op overwrites in place.
 void check_joined(const Graph& graph);
 
 }  // namespace moe

@@ -29,6 +29,19 @@ std::vector<std::pair<int, int>> alias_pairs(const Graph& graph, const Op& op) {
   return pairs;
 }
 
+std::vector<int> mutated_inputs(const Graph& graph, const Op& op) {
+  const OpDef& def = graph.def(op);
+  std::vector<int> inputs;
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    const int input = static_cast<int>(i);
+    const bool listed =
+        std::find(def.mutates.begin(), def.mutates.end(), input) != def.mutates.end();
+    const bool behind = def.mutates_from >= 0 && input >= def.mutates_from;
+    if (op.inputs[i].valid() && (listed || behind)) inputs.push_back(input);
+  }
+  return inputs;
+}
+
 std::vector<Piece> pieces(const Graph& graph, const Op& op) {
   const OpDef& def = graph.def(op);
   return def.pieces == nullptr ? std::vector<Piece>() : def.pieces(graph, op);

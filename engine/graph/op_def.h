@@ -14,7 +14,9 @@
 namespace moe {
 
 enum class LaneKind : uint8_t { kCompute, kComm };
-enum class Collective : uint8_t { kNone, kAllToAll, kAllReduce };
+/// kAllToAll: tokens. kAllReduce: gradients. kExperts: experts' parameters, gradients or state move
+/// from device to device, as a placement says.
+enum class Collective : uint8_t { kNone, kAllToAll, kAllReduce, kExperts };
 
 /// What a step must cost, for cost models. flops counts a multiply-add as two. bytes is memory
 /// traffic with every operand touched once.
@@ -93,8 +95,11 @@ struct OpDef {
   std::vector<std::pair<int, int>> may_alias = {};
   /// Every output may take the input with its number.
   bool alias_each = false;
-  /// Inputs that are overwritten in place; they must be parameters or states.
+  /// Inputs that are overwritten in place; they must be parameters or states. An op that overwrites
+  /// one runs after all others that read it and do not, those that do in program order: its update,
+  /// then what moves it to another device (Collective::kExperts).
   std::vector<int> mutates = {};
+  int mutates_from = -1;  // 0 or more: every input from this one on, too
   /// What this very op joins in one storage; null: nothing. Where the pieces lie in their places
   /// the kernel moves none of them.
   std::vector<Piece> (*pieces)(const Graph&, const Op&) = nullptr;
@@ -125,6 +130,9 @@ class OpTable {
 
 /// The (output, input) pairs of this op that exist and may share storage.
 std::vector<std::pair<int, int>> alias_pairs(const Graph& graph, const Op& op);
+
+/// Inputs that are there and that the op overwrites in place.
+std::vector<int> mutated_inputs(const Graph& graph, const Op& op);
 
 /// What the op joins in one storage.
 std::vector<Piece> pieces(const Graph& graph, const Op& op);

@@ -50,7 +50,8 @@ class Verifier {
     for (const TensorId t : op.inputs) {
       if (!t.valid()) continue;
       const Tensor& tensor = graph_.tensor(t);
-      if (overwritten_by_[t.index()].valid()) {
+      const bool moves = graph_.def(op).collective == Collective::kExperts;
+      if (overwritten_by_[t.index()].valid() && !moves) {
         throw user_error("op '{}' reads tensor '{}' after op '{}' has overwritten it", op.name,
                          tensor.name, graph_.op(overwritten_by_[t.index()]).name);
       }
@@ -93,7 +94,7 @@ class Verifier {
   }
 
   void check_mutations(OpId id, const Op& op) {
-    for (const int m : graph_.def(op).mutates) {
+    for (const int m : mutated_inputs(graph_, op)) {
       const TensorId t = op.inputs[static_cast<size_t>(m)];
       const Tensor& tensor = graph_.tensor(t);
       if (tensor.kind != TensorKind::kParam && tensor.kind != TensorKind::kState) {

@@ -1,7 +1,7 @@
 // The exchange of slots between the ranks of a group, and of how many rows of them are real. The
 // executor runs both through its Communicator.
 #include "engine/ops/defs.h"
-#include "engine/ops/rules.h"
+#include "engine/ops/placed.h"
 
 namespace moe::ops {
 namespace {
@@ -43,8 +43,34 @@ std::vector<TensorSpec> infer_round(const Graph& g, const Op& op) {
   return {{out, arg(g, op, 0).dtype}};
 }
 
+/// Rows go where a placement says: [E,C,d] -> [L,P,C,d], or the reverse.
+std::vector<TensorSpec> infer_placed(const Graph& g, const Op& op) {
+  const PlacementBounds bounds = bounds_of(op);
+  const int64_t ranks = group_of(g, op).size;
+  if (bounds.devices != ranks || attr_int(op, "irregular") == 0 || !has(op, 1) || !has(op, 2) ||
+      !has(op, 5)) {
+    throw user_error(
+        "op '{}': a placed exchange is irregular, of {} devices, with inputs 1, counts, 2, rows of "
+        "slots, and 5, placement",
+        op.name, ranks);
+  }
+  expect_shape(
+      g, op, 0,
+      to_expert(op) ? Shape{bounds.experts, kAny, kAny} : Shape{bounds.slots(), ranks, kAny, kAny});
+  for (const size_t counts : {size_t{1}, size_t{3}}) expect_index(g, op, counts, {bounds.experts});
+  for (const size_t rows : {size_t{2}, size_t{4}}) {
+    expect_index(g, op, rows, {bounds.slots(), ranks});
+  }
+  expect_placement(g, op, 5, bounds);
+  const Shape& in = shape(g, op, 0);
+  const Shape out = to_expert(op) ? Shape{bounds.slots(), ranks, in[1], in[2]}
+                                  : Shape{bounds.experts, in[2], in[3]};
+  return {{out, arg(g, op, 0).dtype}};
+}
+
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   if (op.attrs.contains("rounds")) return infer_round(g, op);
+  if (op.attrs.contains("residents")) return infer_placed(g, op);
   const int64_t ranks = group_of(g, op).size;
   const DType dtype = arg(g, op, 0).dtype;
   const Shape& in = shape(g, op, 0);
@@ -78,14 +104,15 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 /// What this rank hands over in all, its own part included; cost models divide by members.
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
   const auto bytes = static_cast<double>(g.bytes(op.inputs[0]));
-  return {.bytes = attr_int(op, "irregular") != 0 ? bytes * context.fill * share_of(op) : bytes};
+  if (attr_int(op, "irregular") == 0) return {.bytes = bytes};
+  return {.bytes = bytes * context.fill * share_of(op) * occupancy_of(op)};
 }
 
 /// Padded slots are cut along the capacity, counted rows as the gate says.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   if (attr_int(op, "irregular") != 0) {
-    return {{{kRows, kTally, kTally, kWhole, kWhole}, {kRows}},
-            {{kWhole, kTally, kTally, kWhole, kWhole}, {kRows}}};
+    return {{{kRows, kTally, kTally, kWhole, kWhole, kWhole}, {kRows}},
+            {{kWhole, kTally, kTally, kWhole, kWhole, kWhole}, {kRows}}};
   }
   const int in = static_cast<int>(shape(g, op, 0).size()) - 2;
   const int out = to_expert(op) || op.attrs.contains("sources") ? 2 : 1;
@@ -108,9 +135,16 @@ void gradient(GradContext& c, OpId) {
   attrs.erase("sources");
   const Shape& slots = shape(c.graph(), op, 0);
   if (to_expert(op) && slots.size() == 4) attrs["sources"] = slots[1];
-  const OpId dx =
-      c.emit("all_to_all", "dx",
-             {c.grad(op.outputs[0]), input_or_none(op, 1), input_or_none(op, 2)}, attrs);
+  std::vector<TensorId> inputs = {c.grad(op.outputs[0]), input_or_none(op, 1),
+                                  input_or_none(op, 2)};
+  if (has(op, 5)) {
+    const PlacementBounds bounds = bounds_of(op);
+    attrs.erase("occupancy");
+    if (to_expert(op)) attrs["occupancy"] = occupancy_of(bounds);
+    inputs.resize(6);
+    inputs[5] = op.inputs[5];
+  }
+  const OpId dx = c.emit("all_to_all", "dx", inputs, attrs);
   c.add(op.inputs[0], c.graph().out(dx));
 }
 
@@ -136,7 +170,7 @@ const OpDef kAllToAll = {
     .lane = LaneKind::kComm,
     .collective = Collective::kAllToAll,
     .min_inputs = 1,
-    .max_inputs = 5,
+    .max_inputs = 6,
     .infer = infer,
     .work = work,
     .gradient = gradient,

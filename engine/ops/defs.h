@@ -16,6 +16,8 @@ extern const OpDef kGateLogits, kGate, kGateDlogits, kCountPart;
 extern const OpDef kDispatch, kDispatchDx;
 extern const OpDef kAllToAll, kExchangeCounts;
 extern const OpDef kSplitPeers, kJoinPeers;
+extern const OpDef kGatherLoads, kSlotRows, kPlace, kCommit;
+extern const OpDef kCopyExperts, kReturnGradients, kSumResidents, kMigrate;
 extern const OpDef kExpertLinear, kExpertLinearDx, kExpertLinearDw;
 extern const OpDef kCombine, kCombineDx, kCombineDweight;
 extern const OpDef kCrossEntropy;

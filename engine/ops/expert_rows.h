@@ -26,7 +26,7 @@ inline Blocks blocks_of(const Graph& g, const Op& op, size_t i) {
 }
 
 inline double used_share(const Op& op, const WorkContext& context) {
-  return only_used(op) ? context.fill * share_of(op) : 1.0;
+  return only_used(op) ? context.fill * share_of(op) * occupancy_of(op) : 1.0;
 }
 
 /// Calls f(expert, first row, rows) for the runs of rows to multiply, in row order. begins null: 0.

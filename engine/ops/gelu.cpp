@@ -94,6 +94,7 @@ void gradient(GradContext& c, OpId) {
   std::vector<TensorId> inputs = {c.grad(op.outputs[0]), x, bias};
   if (only_used(op)) {
     rows["rows"] = std::string("used");
+    if (op.attrs.contains("occupancy")) rows["occupancy"] = occupancy_of(op);
     inputs.push_back(op.inputs[2]);
   }
   const TensorId dx = c.graph().out(c.emit("gelu_dx", "dx", inputs, rows));

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "engine/graph/graph.h"
+#include "engine/placement/policy.h"
 #include "engine/routing/gate.h"
 #include "kernels/kernels.h"
 
@@ -20,6 +21,8 @@ struct RankContext {
   int64_t first_token = 0;
   /// The gate of a MoE layer (block index); the executor resolves built-in and Lua gates.
   const Gate* gate = nullptr;
+  /// The policy of a `place` op; null: the built-in one that it names.
+  const PlacementFunction* place = nullptr;
 };
 
 template <class T>

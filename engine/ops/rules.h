@@ -67,6 +67,11 @@ inline double share_of(const Op& op) {
   return attr_double(op, "share", 1.0);
 }
 
+/// Of rows in the slots of a placed layer: the part of the slots that experts are expected in.
+inline double occupancy_of(const Op& op) {
+  return attr_double(op, "occupancy", 1.0);
+}
+
 /// Bytes of the op's inputs and outputs, each counted once.
 double io_bytes(const Graph& graph, const Op& op);
 inline Work elementwise_work(const Graph& graph, const Op& op, double flops) {

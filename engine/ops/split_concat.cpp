@@ -148,8 +148,9 @@ void gradient_concat(GradContext& c, OpId) {
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     sizes += fmt::format("{}{}", i > 0 ? "," : "", shape(c.graph(), op, i)[axis]);
   }
-  const OpId dx = c.emit("split", "dx", {c.grad(op.outputs[0])},
-                         {{"axis", attr_int(op, "axis")}, {"sizes", sizes}});
+  Attrs attrs = {{"axis", attr_int(op, "axis")}, {"sizes", sizes}};
+  if (view(op)) attrs["view"] = int64_t{1};
+  const OpId dx = c.emit("split", "dx", {c.grad(op.outputs[0])}, attrs);
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     if (c.needs(op.inputs[i])) c.add(op.inputs[i], c.graph().out(dx, i));
   }

@@ -2,6 +2,7 @@
 // next placement. The table of the built-in ones; ops/place runs them by name.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -31,6 +32,8 @@ struct PlaceInput {
   const Placement& now;
   PlaceRates rates;
 };
+
+using PlacementFunction = std::function<Placement(const PlaceInput&)>;
 
 using PolicyOptions = std::map<std::string, double>;
 

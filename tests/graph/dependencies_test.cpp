@@ -76,6 +76,39 @@ sgd(%0, %1, %2) s update update
   CHECK(deps.succs[2] == std::vector<OpId>{op_id(3)});
 }
 
+TEST_CASE("an op that overwrites a part of a whole waits for those who read the whole") {
+  const Graph graph = parse_graph(R"(
+graph g ranks=1
+%0 param f32 [2,3] w
+%1 state f32 [2,3] v
+%2 input f32 [2,3] x
+%3 = gelu(%2) copy forward mlp
+%4 = concat(%0, %3) {axis=0, view=1} whole forward mlp
+%5 = gelu(%4) reads forward mlp
+sgd(%0, %1, %2) s update update
+)",
+                                  op_table());
+  const Dependencies deps = dependencies(graph);
+  CHECK(deps.preds[3] == std::vector<OpId>{op_id(1), op_id(2)});
+  CHECK_NOTHROW(verify(graph, "test"));
+}
+
+TEST_CASE("ops that overwrite the same tensor go in program order, after all other readers") {
+  const Graph graph = parse_graph(R"(
+graph g ranks=1
+%0 param f32 [2,3] w
+%1 state f32 [2,3] v
+%2 input f32 [2,3] x
+sgd(%0, %1, %2) first update update
+sgd(%0, %1, %2) second update update
+%3 = gelu(%0) reads forward mlp
+)",
+                                  op_table());
+  const Dependencies deps = dependencies(graph);
+  CHECK(deps.preds[0] == std::vector<OpId>{op_id(2)});
+  CHECK(deps.preds[1] == std::vector<OpId>{op_id(0)});
+}
+
 TEST_CASE("removed ops have no edges") {
   Graph graph = random_graph(3, 30);
   graph.remove(op_id(7));

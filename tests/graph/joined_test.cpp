@@ -181,12 +181,12 @@ TEST_CASE("rows of an input are refused, for their end would be cleared") {
           "op 'j' joins rows of tensor 'x' of kind input, and would clear the rest");
 }
 
-TEST_CASE("a parameter that an op overwrites is not joined") {
+TEST_CASE("a parameter that an op overwrites is not cut in place") {
   refuses(R"(
 %8, %9 = split(%0) {axis=0, sizes="2,2", view=1} cut forward mlp
 sgd(%0, %1, %5) update update update
 )",
-          "op 'update' overwrites tensor 'w', whose storage other tensors share");
+          "op 'update' overwrites tensor 'w', in whose storage others lie");
 }
 
 }  // namespace

@@ -1,0 +1,119 @@
+// The next placement of a layer from what its experts were given, and its coming into force.
+#include <algorithm>
+
+#include "engine/ops/defs.h"
+#include "engine/ops/placed.h"
+#include "engine/placement/policy.h"
+
+namespace moe::ops {
+namespace {
+
+constexpr std::string_view kOption = "option_";
+
+std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  const PlacementBounds bounds = bounds_of(op);
+  expect_index(g, op, 0, {bounds.devices, bounds.experts});
+  expect_placement(g, op, 1, bounds);
+  expect_attr(op, "every", 1);
+  if (attr_string(op, "policy").empty()) {
+    throw user_error("op '{}': attribute 'policy' is required", op.name);
+  }
+  return {{{Placement::code_size(bounds)}, DType::kI32}};
+}
+
+Work work(const Graph& g, const Op& op, const WorkContext&) {
+  return {.bytes = io_bytes(g, op)};
+}
+
+template <class T>
+void run(const KernelCall<T>& c) {
+  const auto codes = static_cast<size_t>(num_elements(c.out_shape(0)));
+  const auto keep = [&] { std::copy_n(c.in_i32(1), codes, c.out_i32(0)); };
+  if (c.rank.step % attr_int(c.op, "every", 1) != 0) return keep();
+  const Placement now = placement_in(c, 1);
+  Loads loads(now.bounds().devices, now.bounds().experts);
+  std::copy_n(c.in_i32(0), loads.rows.size(), loads.rows.begin());
+  const PlaceInput input = {.step = c.rank.step,
+                            .layer = attr_int(c.op, "layer_number"),
+                            .loads = loads,
+                            .now = now,
+                            .rates = place_rates(c.op)};
+  const Placement next =
+      c.rank.place != nullptr
+          ? (*c.rank.place)(input)
+          : builtin_policy(attr_string(c.op, "policy")).place(input, place_options(c.op));
+  std::copy(next.codes().begin(), next.codes().end(), c.out_i32(0));
+}
+
+std::vector<TensorSpec> infer_commit(const Graph& g, const Op& op) {
+  expect_index(g, op, 0, {kAny});
+  expect_index(g, op, 1, shape(g, op, 0));
+  return {};
+}
+
+template <class T>
+void run_commit(const KernelCall<T>& c) {
+  std::copy_n(c.in_i32(0), num_elements(c.in_shape(0)), static_cast<int32_t*>(c.inputs[1]));
+}
+
+}  // namespace
+
+PlaceRates place_rates(const Op& op) {
+  return {.input_bytes = attr_double(op, "input_bytes"),
+          .expert_bytes = attr_double(op, "expert_bytes"),
+          .state_bytes = attr_double(op, "state_bytes"),
+          .a2a_bytes_per_s = attr_double(op, "a2a_bytes_per_s"),
+          .copy_bytes_per_s = attr_double(op, "copy_bytes_per_s"),
+          .inputs_per_s = attr_double(op, "inputs_per_s"),
+          .fnec_s = attr_double(op, "fnec_s"),
+          .bnec_s = attr_double(op, "bnec_s")};
+}
+
+Attrs rate_attrs(const PlaceRates& rates) {
+  return {{"input_bytes", rates.input_bytes},
+          {"expert_bytes", rates.expert_bytes},
+          {"state_bytes", rates.state_bytes},
+          {"a2a_bytes_per_s", rates.a2a_bytes_per_s},
+          {"copy_bytes_per_s", rates.copy_bytes_per_s},
+          {"inputs_per_s", rates.inputs_per_s},
+          {"fnec_s", rates.fnec_s},
+          {"bnec_s", rates.bnec_s}};
+}
+
+PolicyOptions place_options(const Op& op) {
+  PolicyOptions options;
+  for (const auto& [name, value] : op.attrs) {
+    const double* const number = std::get_if<double>(&value);
+    if (number != nullptr && name.starts_with(kOption)) {
+      options[name.substr(kOption.size())] = *number;
+    }
+  }
+  return options;
+}
+
+Attrs option_attrs(const PolicyOptions& options) {
+  Attrs attrs;
+  for (const auto& [name, value] : options) attrs[std::string(kOption) + name] = value;
+  return attrs;
+}
+
+const OpDef kPlace = {.name = "place",
+                      .doc = "the next placement by attr policy, every so many steps",
+                      .min_inputs = 2,
+                      .max_inputs = 2,
+                      .infer = infer,
+                      .work = work,
+                      .run_f32 = run<float>,
+                      .run_f64 = run<double>};
+
+const OpDef kCommit = {.name = "commit",
+                       .doc = "the next placement comes into force",
+                       .min_inputs = 2,
+                       .max_inputs = 2,
+                       .infer = infer_commit,
+                       .work = work,
+                       .mutates = {1},
+                       .run_f32 = run_commit<float>,
+                       .run_f64 = run_commit<double>};
+
+}  // namespace moe::ops
