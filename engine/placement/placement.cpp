@@ -211,6 +211,28 @@ void Placement::clear_shadows() {
   }
 }
 
+void Placement::set_residents(std::span<const int64_t> owners,
+                              const std::vector<std::vector<int64_t>>& held) {
+  MOE_CHECK(owners.size() == index(bounds_.experts) && held.size() == index(bounds_.devices),
+            "{} owners, {} devices", owners.size(), held.size());
+  Placement next = *this;
+  next.clear_shadows();
+  for (int64_t d = 0; d < bounds_.devices; ++d) {
+    const std::vector<int64_t>& experts = held[index(d)];
+    for (int64_t s = 0; s < bounds_.residents; ++s) {
+      if (std::find(experts.begin(), experts.end(), at(d, s)) == experts.end()) {
+        next.codes_[slot_index(d, s)] = -1;
+      }
+    }
+    for (const int64_t expert : experts) {
+      if (!next.holds(d, expert)) next.add_resident(expert, d);
+    }
+  }
+  std::copy(owners.begin(), owners.end(), next.codes_.begin());
+  next.check();
+  *this = std::move(next);
+}
+
 void Placement::set_sharing(int64_t expert, Sharing sharing) {
   check_expert(expert);
   if (sharing == Sharing::kWeighted && !bounds_.weighted) {
@@ -276,71 +298,6 @@ Placement Placement::decode(const PlacementBounds& bounds, std::span<const int32
   placement.codes_.assign(codes.begin(), codes.end());
   placement.check();
   return placement;
-}
-
-std::vector<RowRange> share_rows(const Placement& placement, int64_t expert, int64_t source,
-                                 int64_t rows) {
-  if (rows == 0) return {};
-  const Sharing sharing = placement.sharing(expert);
-  if (sharing == Sharing::kLocal) {
-    const int64_t own = placement.slot_of(expert, source);
-    const int64_t device = own >= 0 ? source : placement.owner(expert);
-    return {{device, own >= 0 ? own : placement.slot_of(expert, device), 0, rows}};
-  }
-  const std::vector<int64_t> holders = placement.holders(expert);
-  const auto n = static_cast<int64_t>(holders.size());
-  const int64_t first = sharing == Sharing::kEven ? source % n : 0;
-  const auto weight_of = [&](int64_t device, int64_t slot) {
-    return sharing == Sharing::kEven ? 1 : placement.weight(source, device, slot);
-  };
-  int64_t sum = 0, before = 0, begin = 0;
-  for (const int64_t d : holders) sum += weight_of(d, placement.slot_of(expert, d));
-  MOE_CHECK(sum > 0, "expert {} of source {}", expert, source);
-  std::vector<RowRange> ranges;
-  for (int64_t i = 0; i < n; ++i) {
-    const int64_t device = holders[static_cast<size_t>((first + i) % n)];
-    const int64_t slot = placement.slot_of(expert, device);
-    before += weight_of(device, slot);
-    // Rounded up, so that a source with fewer rows than holders gives them to its first ones.
-    const int64_t end = (rows * before + sum - 1) / sum;
-    if (end > begin) ranges.push_back({device, slot, begin, end});
-    begin = end;
-  }
-  return ranges;
-}
-
-std::vector<int64_t> rows_by_slot(const Placement& placement, const Loads& loads) {
-  const PlacementBounds& b = placement.bounds();
-  MOE_CHECK(loads.sources == b.devices && loads.experts == b.experts, "loads {} x {}",
-            loads.sources, loads.experts);
-  std::vector<int64_t> rows(static_cast<size_t>(b.devices * b.slots() * b.devices));
-  for (int64_t e = 0; e < b.experts; ++e) {
-    for (int64_t source = 0; source < b.devices; ++source) {
-      for (const RowRange& range : share_rows(placement, e, source, loads.at(source, e))) {
-        rows[static_cast<size_t>((range.device * b.slots() + range.slot) * b.devices + source)] +=
-            range.end - range.begin;
-      }
-    }
-  }
-  return rows;
-}
-
-DeviceLoads device_loads(const Placement& placement, const Loads& loads) {
-  const PlacementBounds& b = placement.bounds();
-  DeviceLoads result;
-  result.computed.resize(static_cast<size_t>(b.devices));
-  result.received = result.computed;
-  const std::vector<int64_t> rows = rows_by_slot(placement, loads);
-  size_t i = 0;
-  for (int64_t d = 0; d < b.devices; ++d) {
-    for (int64_t s = 0; s < b.slots(); ++s) {
-      for (int64_t source = 0; source < b.devices; ++source, ++i) {
-        result.computed[static_cast<size_t>(d)] += rows[i];
-        if (source != d) result.received[static_cast<size_t>(d)] += rows[i];
-      }
-    }
-  }
-  return result;
 }
 
 std::vector<Move> resident_moves(const Placement& now, const Placement& next) {

@@ -70,6 +70,10 @@ class Placement {
   /// Takes away a copy that is not the owner's.
   void remove(int64_t expert, int64_t device);
   void clear_shadows();
+  /// All residents at once: owners [experts], and the experts that each device holds, at most
+  /// `residents`; what stays on a device stays in its slot. Clears shadows.
+  void set_residents(std::span<const int64_t> owners,
+                     const std::vector<std::vector<int64_t>>& held);
   void set_sharing(int64_t expert, Sharing sharing);
   void set_weight(int64_t source, int64_t device, int64_t slot, int64_t weight);
 

@@ -1,7 +1,10 @@
 #include "engine/placement/policy.h"
 
+#include <cmath>
+
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
+#include "engine/placement/builtin.h"
 
 namespace moe {
 
@@ -9,6 +12,11 @@ const std::vector<PlacementPolicy>& builtin_policies() {
   static const std::vector<PlacementPolicy> policies = {
       {"fixed", "the placement in force stays",
        [](const PlaceInput& input, const PolicyOptions&) { return input.now; }},
+      prophet_policy(),
+      fastermoe_shadowing_policy(),
+      top_k_policy(),
+      eplb_policy(),
+      swap_policy(),
   };
   return policies;
 }
@@ -20,6 +28,40 @@ const PlacementPolicy& builtin_policy(std::string_view name) {
     names.emplace_back(policy.name);
   }
   throw UserError(unknown_name("placement policy", name, std::move(names)));
+}
+
+PolicyOptions resolved(const PlacementPolicy& policy, const PolicyOptions& given) {
+  PolicyOptions all;
+  std::vector<std::string> names;
+  for (const PolicyOption& o : policy.options) {
+    const auto found = given.find(o.name);
+    const double value = found == given.end() ? o.otherwise : found->second;
+    if (!(value >= o.lo && value <= o.hi) || (o.whole && value != std::floor(value))) {
+      throw user_error("{}.{} = {}, allowed: {} from {} to {}", policy.name, o.name, value,
+                       o.whole ? "a whole number" : "a number", o.lo, o.hi);
+    }
+    all[o.name] = value;
+    names.emplace_back(o.name);
+  }
+  for (const auto& [name, value] : given) {
+    if (!all.count(name)) {
+      throw UserError(unknown_name(fmt::format("option of {}", policy.name), name, names));
+    }
+  }
+  return all;
+}
+
+Loads predict_loads(std::span<const Loads> last) {
+  MOE_CHECK(!last.empty(), "no loads to predict from");
+  Loads mean(last[0].sources, last[0].experts);
+  for (const Loads& loads : last) {
+    MOE_CHECK(loads.sources == mean.sources && loads.experts == mean.experts, "loads {} x {}",
+              loads.sources, loads.experts);
+    for (size_t i = 0; i < mean.rows.size(); ++i) mean.rows[i] += loads.rows[i];
+  }
+  const auto n = static_cast<int64_t>(last.size());
+  for (int64_t& rows : mean.rows) rows = (2 * rows + n) / (2 * n);
+  return mean;
 }
 
 }  // namespace moe

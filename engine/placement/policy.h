@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,15 +37,34 @@ using PlacementFunction = std::function<Placement(const PlaceInput&)>;
 
 using PolicyOptions = std::map<std::string, double>;
 
+/// As strict checking, `list` and the type stubs read it.
+struct PolicyOption {
+  const char* name;
+  double otherwise;  // the default
+  double lo, hi;
+  bool whole;  // only whole numbers
+  const char* doc;
+};
+
 struct PlacementPolicy {
   const char* name;
   const char* doc;
   /// Deterministic: every rank calls it with the same input and must get the same placement.
+  /// Requires options as resolved() gives them. Throws UserError where the plan's bounds or the
+  /// placement in force are none that the policy can work with.
   Placement (*place)(const PlaceInput& input, const PolicyOptions& options);
+  std::vector<PolicyOption> options = {};
 };
 
 const std::vector<PlacementPolicy>& builtin_policies();
 /// Throws UserError with the nearest name.
 const PlacementPolicy& builtin_policy(std::string_view name);
+/// Every option of the policy, the given ones and the defaults of the others. Throws UserError
+/// "<policy>.<option> = ..., allowed ...", or with the nearest name for one that is unknown.
+PolicyOptions resolved(const PlacementPolicy& policy, const PolicyOptions& given);
+
+/// What a policy that looks back plans from: the mean of the loads of the last steps, rounded to
+/// the nearest (a half up). Requires at least one, all of the same sizes.
+Loads predict_loads(std::span<const Loads> last);
 
 }  // namespace moe

@@ -17,6 +17,7 @@ local model = require "moe.model"
 local page = require "moe.page"
 local pipemoe = require "moe.pipemoe"
 local policy = require "moe.policy"
+local prophet = require "moe.prophet"
 local results = require "moe.results"
 local schema = require "moe.schema"
 local system = require "moe.system"
@@ -40,6 +41,7 @@ local moe = {
   pipemoe = pipemoe.functions,
   plan = train.plan,
   policy = policy.constructors,
+  prophet = prophet.functions,
   results = results.read,
   run = experiment.run,
   system = system.system,
@@ -85,4 +87,4 @@ function moe._main(mode, argument)
   for _, e in ipairs(value ~= nil and experiments_of(value) or {}) do experiment.run(e) end
 end
 
-return schema.namespace("moe", "name", moe, { prophet = true })
+return schema.namespace("moe", "name", moe)

@@ -13,6 +13,7 @@ local model = require "moe.model"
 local packing = require "moe.packing"
 local pipemoe = require "moe.pipemoe"
 local policy = require "moe.policy"
+local prophet = require "moe.prophet"
 local results = require "moe.results"
 local schema = require "moe.schema"
 local system = require "moe.system"
@@ -143,7 +144,8 @@ local FIXED = [[
 
 ---@class moe
 ---@field version string
-local moe = { lina = {}, model = {}, cluster = {}, pass = {}, pipemoe = {}, policy = {} }
+local moe = { lina = {}, model = {}, cluster = {}, pass = {}, pipemoe = {}, policy = {},
+  prophet = {} }
 
 ---@param name string
 ---@return fun(t: moe.SystemFields): moe.System
@@ -201,6 +203,7 @@ local function field_classes(out)
   class(out, "moe.pipemoe.SimulateFields", pipemoe.SIMULATE)
   class(out, "moe.pipemoe.LayersFields", pipemoe.LAYERS)
   class(out, "moe.pipemoe.FitFields", pipemoe.FIT)
+  class(out, "moe.prophet.PlanFields", prophet.PLAN)
   class(out, "moe.SystemPacking", packing.FIELDS)
   class(out, "moe.LinaPackingFields", lina.PACKING)
   class(out, "moe.SystemFields", system.FIELDS)
@@ -242,6 +245,10 @@ local function constructors(out)
   constructor(out, "pipemoe.layers", "moe.pipemoe.LayersFields", "table[]")
   constructor(out, "pipemoe.fit", "moe.pipemoe.FitFields",
     "{ lines: table, error: table, degrees: integer[], capacity: integer }")
+  constructor(out, "prophet.plan", "moe.prophet.PlanFields", "{ selected: table[], "
+    .. "time_s: number, time_without_s: number, computed: integer[], received: integer[], "
+    .. "computed_without: integer[], received_without: integer[], balance: number, "
+    .. "balance_without: number, rb: number }")
   constructor(out, "lina.packing", "moe.LinaPackingFields", "table")
   constructor(out, "model.gpt2_moe", "moe.ModelFields", "moe.Model")
   constructor(out, "model.lancet", "moe.LancetFields", "moe.Model|false")

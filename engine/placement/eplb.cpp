@@ -1,0 +1,161 @@
+#include "engine/placement/eplb.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "engine/base/errors.h"
+#include "engine/placement/builtin.h"
+
+namespace moe {
+namespace {
+
+size_t at(int64_t i) {
+  return static_cast<size_t>(i);
+}
+
+struct InCommon {
+  int64_t experts = 0, group = 0, device = 0;
+};
+
+std::vector<InCommon> in_common(const Placement& now,
+                                const std::vector<std::vector<int64_t>>& groups) {
+  std::vector<std::vector<int64_t>> homes(at(now.bounds().experts));
+  for (int64_t d = 0; d < now.bounds().devices; ++d) {
+    for (int64_t s = 0; s < now.bounds().residents; ++s) {
+      if (now.at(d, s) >= 0) homes[at(now.at(d, s))].push_back(d);
+    }
+  }
+  std::vector<InCommon> all;
+  std::vector<int64_t> with(at(now.bounds().devices));
+  for (size_t g = 0; g < groups.size(); ++g) {
+    std::fill(with.begin(), with.end(), 0);
+    for (const int64_t expert : groups[g]) {
+      for (const int64_t d : homes[at(expert)]) ++with[at(d)];
+    }
+    for (size_t d = 0; d < with.size(); ++d) {
+      if (with[d] > 0) all.push_back({with[d], int64_t(g), int64_t(d)});
+    }
+  }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const InCommon& a, const InCommon& b) { return a.experts > b.experts; });
+  return all;
+}
+
+// [devices]: the experts of the group that each device gets.
+std::vector<std::vector<int64_t>> on_devices(const Placement& now,
+                                             const std::vector<std::vector<int64_t>>& groups) {
+  std::vector<std::vector<int64_t>> held(groups.size());
+  std::vector<bool> group_done(groups.size()), device_done(groups.size());
+  const auto put = [&](size_t group, size_t device) {
+    if (group_done[group] || device_done[device]) return;
+    held[device] = groups[group];
+    group_done[group] = device_done[device] = true;
+  };
+  for (const InCommon& c : in_common(now, groups)) put(at(c.group), at(c.device));
+  size_t device = 0;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    while (device < groups.size() && device_done[device]) ++device;
+    if (device < groups.size()) put(g, device);
+  }
+  return held;
+}
+
+Placement place_eplb(const PlaceInput& input, const PolicyOptions& options) {
+  const PlacementBounds& b = input.now.bounds();
+  const auto asked = static_cast<int64_t>(options.at("slots"));
+  const int64_t room = asked > 0 ? asked : b.residents;
+  if (room > b.residents || room * b.devices < b.experts) {
+    throw user_error("eplb.slots = {}, allowed: {} to {}, or 0 for all", room,
+                     (b.experts + b.devices - 1) / b.devices, b.residents);
+  }
+  const std::vector<int64_t> inputs = inputs_of_experts(input.loads);
+  const std::vector<int64_t> residents = replicate(inputs, room * b.devices, b.devices);
+  const Placement next = settle(input.now, pack(inputs, residents, b.devices, room));
+  if (pays(input, next, options, "eplb")) return next;
+  Placement same = input.now;
+  same.clear_shadows();
+  return same;
+}
+
+}  // namespace
+
+std::vector<int64_t> replicate(const std::vector<int64_t>& inputs, int64_t total, int64_t devices) {
+  std::vector<int64_t> residents(inputs.size(), 1);
+  for (int64_t left = total - static_cast<int64_t>(inputs.size()); left > 0; --left) {
+    size_t most = inputs.size();
+    for (size_t e = 0; e < inputs.size(); ++e) {
+      if (residents[e] == devices || inputs[e] == 0) continue;
+      // inputs / residents compared without rounding
+      if (most == inputs.size() || inputs[e] * residents[most] > inputs[most] * residents[e]) {
+        most = e;
+      }
+    }
+    if (most == inputs.size()) break;
+    ++residents[most];
+  }
+  return residents;
+}
+
+std::vector<std::vector<int64_t>> pack(const std::vector<int64_t>& inputs,
+                                       const std::vector<int64_t>& residents, int64_t groups,
+                                       int64_t room) {
+  std::vector<double> each(inputs.size()), sums(at(groups));
+  for (size_t e = 0; e < inputs.size(); ++e) {
+    each[e] = static_cast<double>(inputs[e]) / static_cast<double>(residents[e]);
+  }
+  std::vector<int64_t> order(inputs.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return each[at(a)] > each[at(b)]; });
+  std::vector<std::vector<int64_t>> packed(at(groups));
+  for (const int64_t expert : order) {
+    for (int64_t i = 0; i < residents[at(expert)]; ++i) {
+      size_t least = packed.size();
+      for (size_t g = 0; g < packed.size(); ++g) {
+        const std::vector<int64_t>& group = packed[g];
+        // A group's residents of the expert are its last, as these come one after the other.
+        const bool fits = group.size() < at(room) && (group.empty() || group.back() != expert);
+        if (fits && (least == packed.size() || sums[g] < sums[least])) least = g;
+      }
+      if (least == packed.size()) break;
+      packed[least].push_back(expert);
+      sums[least] += each[at(expert)];
+    }
+  }
+  return packed;
+}
+
+Placement settle(const Placement& now, const std::vector<std::vector<int64_t>>& groups) {
+  const std::vector<std::vector<int64_t>> held = on_devices(now, groups);
+  std::vector<std::vector<int64_t>> homes(at(now.bounds().experts));
+  for (size_t d = 0; d < held.size(); ++d) {
+    for (const int64_t expert : held[d]) homes[at(expert)].push_back(static_cast<int64_t>(d));
+  }
+  std::vector<int64_t> owners;
+  for (int64_t e = 0; e < now.bounds().experts; ++e) {
+    const std::vector<int64_t>& devices = homes[at(e)];
+    const auto holds_now = [&](int64_t d) { return now.is_resident(e, d); };
+    const bool stays = std::count(devices.begin(), devices.end(), now.owner(e)) > 0;
+    const auto found = std::find_if(devices.begin(), devices.end(), holds_now);
+    owners.push_back(stays ? now.owner(e) : found != devices.end() ? *found : devices.front());
+  }
+  Placement next = now;
+  next.set_residents(owners, held);
+  for (int64_t e = 0; e < now.bounds().experts; ++e) {
+    next.set_sharing(e, homes[at(e)].size() > 1 ? Sharing::kEven : Sharing::kLocal);
+  }
+  return next;
+}
+
+PlacementPolicy eplb_policy() {
+  std::vector<PolicyOption> options = paying_options();
+  options.push_back({"slots", 0, 0, 1e6, true,
+                     "residents a device, each with parameters, gradients and state; 0: all"});
+  return {
+      "eplb",
+      "EPLB: heavy experts get more residents, shared evenly and packed so that devices compute "
+      "as much; parameters and state move",
+      place_eplb, std::move(options)};
+}
+
+}  // namespace moe

@@ -1,0 +1,202 @@
+#include "engine/placement/prophet.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "engine/base/errors.h"
+#include "engine/placement/builtin.h"
+
+namespace moe {
+namespace {
+
+size_t at(int64_t i) {
+  return static_cast<size_t>(i);
+}
+
+/// H and R of the placement so far, and which experts of a device are still to be tried.
+class Search {
+ public:
+  Search(const Loads& loads, std::span<const int64_t> owners, const ProphetOptions& options)
+      : loads_(loads), owners_(owners), options_(options), column_(at(loads.sources)) {
+    count_inputs();
+    sort_experts();
+  }
+
+  const DeviceLoads& now() const { return now_; }
+  /// The heaviest expert left of the heaviest device, -1: none.
+  int64_t next_expert();
+  /// Devices other than the owner that are to get a copy.
+  std::vector<int64_t> devices_for(int64_t expert);
+  /// Moves the inputs that stay at home now; returns how many. Of the expert of devices_for().
+  int64_t copy(const Selected& selected);
+
+ private:
+  void count_inputs();
+  void sort_experts();
+
+  const Loads& loads_;
+  std::span<const int64_t> owners_;
+  const ProphetOptions& options_;
+  DeviceLoads now_;
+  std::vector<int64_t> of_expert_;    // [experts], inputs
+  std::vector<int64_t> order_;        // experts by owner, heaviest first
+  std::vector<size_t> cursor_, end_;  // [devices], into order_
+  std::vector<int64_t> column_;       // [devices], inputs for the expert of devices_for()
+};
+
+void Search::count_inputs() {
+  now_.computed.assign(at(loads_.sources), 0);
+  now_.received = now_.computed;
+  of_expert_.assign(at(loads_.experts), 0);
+  const int64_t* row = loads_.rows.data();
+  for (int64_t source = 0; source < loads_.sources; ++source, row += loads_.experts) {
+    for (int64_t e = 0; e < loads_.experts; ++e) {
+      of_expert_[at(e)] += row[e];
+      if (owners_[at(e)] != source) now_.received[at(owners_[at(e)])] += row[e];
+    }
+  }
+  for (int64_t e = 0; e < loads_.experts; ++e) {
+    now_.computed[at(owners_[at(e)])] += of_expert_[at(e)];
+  }
+}
+
+void Search::sort_experts() {
+  order_.resize(at(loads_.experts));
+  std::iota(order_.begin(), order_.end(), 0);
+  std::sort(order_.begin(), order_.end(), [&](int64_t a, int64_t b) {
+    if (owners_[at(a)] != owners_[at(b)]) return owners_[at(a)] < owners_[at(b)];
+    if (of_expert_[at(a)] != of_expert_[at(b)]) return of_expert_[at(a)] > of_expert_[at(b)];
+    return a < b;
+  });
+  cursor_.assign(at(loads_.sources), 0);
+  end_.assign(at(loads_.sources), 0);
+  size_t i = 0;
+  for (int64_t device = 0; device < loads_.sources; ++device) {
+    cursor_[at(device)] = i;
+    while (i < order_.size() && owners_[at(order_[i])] == device) ++i;
+    end_[at(device)] = i;
+  }
+}
+
+int64_t Search::next_expert() {
+  const auto heaviest = std::max_element(now_.computed.begin(), now_.computed.end());
+  const auto device = static_cast<size_t>(heaviest - now_.computed.begin());
+  if (cursor_[device] == end_[device]) return -1;
+  return order_[cursor_[device]++];
+}
+
+std::vector<int64_t> Search::devices_for(int64_t expert) {
+  std::vector<int64_t> devices;
+  for (int64_t d = 0; d < loads_.sources; ++d) {
+    column_[at(d)] = loads_.at(d, expert);
+    if (d == owners_[at(expert)]) continue;
+    if (options_.n != ProphetOptions::kAuto || column_[at(d)] > 0) devices.push_back(d);
+  }
+  if (options_.n <= 0) return devices;
+  // BottomK, and the rest back in order.
+  const auto rest = devices.begin() + options_.n;
+  std::nth_element(devices.begin(), rest - 1, devices.end(), [&](int64_t a, int64_t b) {
+    return std::pair(column_[at(a)], a) < std::pair(column_[at(b)], b);
+  });
+  devices.erase(devices.begin(), rest);
+  std::sort(devices.begin(), devices.end());
+  return devices;
+}
+
+int64_t Search::copy(const Selected& selected) {
+  const int64_t owner = owners_[at(selected.expert)];
+  int64_t moved = 0;
+  for (const int64_t device : selected.devices) {
+    const int64_t inputs = column_[at(device)];
+    now_.computed[at(device)] += inputs;
+    moved += inputs;
+  }
+  now_.computed[at(owner)] -= moved;
+  now_.received[at(owner)] -= moved;
+  return moved;
+}
+
+void check_input(const Loads& loads, std::span<const int64_t> owners,
+                 const ProphetOptions& options) {
+  MOE_CHECK(static_cast<int64_t>(owners.size()) == loads.experts && loads.sources > 0,
+            "{} owners of {} experts", owners.size(), loads.experts);
+  for (const int64_t owner : owners) {
+    if (owner < 0 || owner >= loads.sources) {
+      throw user_error("prophet: owner {}, allowed: 0 to {}", owner, loads.sources - 1);
+    }
+  }
+  if (options.n != ProphetOptions::kAuto && (options.n < 0 || options.n >= loads.sources)) {
+    throw user_error("prophet.n = {}, allowed: 0 to {}, or auto", options.n, loads.sources - 1);
+  }
+  if (!(options.alpha >= 0)) {
+    throw user_error("prophet.alpha = {}, allowed: a number of at least 0", options.alpha);
+  }
+}
+
+}  // namespace
+
+ProphetPlan plan_prophet(const Loads& loads, std::span<const int64_t> owners,
+                         const PlaceRates& rates, const ProphetOptions& options) {
+  check_input(loads, owners, options);
+  Search search(loads, owners, options);
+  ProphetPlan plan;
+  plan.loads = plan.loads_without = search.now();
+  plan.time_s = plan.time_without_s = layer_s(options.equation, search.now(), 0, rates);
+  size_t count = 0;  // of the prefix with the least time
+  int64_t copies = 0;
+  while (static_cast<int64_t>(plan.selected.size()) < options.most &&
+         !is_balanced(search.now().computed, options.alpha)) {
+    const int64_t expert = search.next_expert();
+    if (expert < 0) break;
+    Selected selected{expert, search.devices_for(expert)};
+    // Copies that would take no input change nothing and cost; the paper's search, with one expert
+    // a device, picks the same device again next and ends.
+    if (search.copy(selected) == 0) continue;
+    copies += static_cast<int64_t>(selected.devices.size()) + 1;
+    plan.selected.push_back(std::move(selected));
+    const double time_s = layer_s(options.equation, search.now(), copies, rates);
+    if (time_s < plan.time_s) {
+      plan.time_s = time_s;
+      plan.loads = search.now();
+      count = plan.selected.size();
+    }
+  }
+  plan.selected.resize(count);
+  return plan;
+}
+
+void add_copies(const std::vector<Selected>& selected, Placement& placement) {
+  for (size_t q = 0; q < selected.size(); ++q) {
+    for (const int64_t device : selected[q].devices) {
+      placement.add_shadow(selected[q].expert, device, static_cast<int64_t>(q));
+    }
+  }
+}
+
+PlacementPolicy prophet_policy() {
+  const auto place = [](const PlaceInput& input, const PolicyOptions& options) {
+    require_shadows(input.now, "prophet");
+    check(input.rates, "prophet");
+    Placement next = without_shadows(input.now);
+    const ProphetOptions how{
+        .alpha = options.at("alpha"),
+        .n = static_cast<int64_t>(options.at("n")),
+        .equation = options.at("hidden") != 0 ? TimeEquation::kHidden : TimeEquation::kBlocking,
+        .most = next.bounds().shadows};
+    const std::vector<int64_t> owners = single_owners(next, "prophet");
+    add_copies(plan_prophet(input.loads, owners, input.rates, how).selected, next);
+    return next;
+  };
+  return {"prophet",
+          "Pro-Prophet: few experts are copied, each to the devices that have inputs for it",
+          place,
+          {{"alpha", 1, 0, 1e6, false,
+            "balanced enough: most and fewest inputs of a device differ by less than this many "
+            "times their mean (the authors' code: 3)"},
+           {"n", ProphetOptions::kAuto, ProphetOptions::kAuto, 1e6, true,
+            "devices that go without a copy, fewest inputs first; -1: those without inputs"},
+           {"hidden", 1, 0, 1, true,
+            "1: copies are hidden behind compute (equation 8); 0: they block (6)"}}};
+}
+
+}  // namespace moe

@@ -1,0 +1,67 @@
+#include <algorithm>
+
+#include "engine/placement/builtin.h"
+
+namespace moe {
+namespace {
+
+struct Swap {
+  int64_t heavy = -1, light = -1;
+  int64_t heaviest = 0;  // inputs of the heavier of the two devices afterwards
+};
+
+// The best change of places with an expert of the heaviest device; ties to the lower numbers.
+Swap best_swap(const std::vector<int64_t>& owners, const std::vector<int64_t>& inputs,
+               const std::vector<int64_t>& computed) {
+  const auto most = std::max_element(computed.begin(), computed.end());
+  const int64_t device = most - computed.begin();
+  Swap best{.heaviest = *most};
+  for (size_t a = 0; a < owners.size(); ++a) {
+    if (owners[a] != device) continue;
+    for (size_t b = 0; b < owners.size(); ++b) {
+      const int64_t less = inputs[a] - inputs[b];
+      if (owners[b] == device || less <= 0) continue;
+      const int64_t heaviest =
+          std::max(*most - less, computed[static_cast<size_t>(owners[b])] + less);
+      if (heaviest < best.heaviest) best = {int64_t(a), int64_t(b), heaviest};
+    }
+  }
+  return best;
+}
+
+Placement place_swap(const PlaceInput& input, const PolicyOptions& options) {
+  std::vector<int64_t> owners = single_owners(input.now, "swap");
+  const std::vector<int64_t> inputs = inputs_of_experts(input.loads);
+  std::vector<int64_t> computed(static_cast<size_t>(input.now.bounds().devices));
+  for (size_t e = 0; e < owners.size(); ++e) computed[static_cast<size_t>(owners[e])] += inputs[e];
+  const Placement now = without_shadows(input.now);
+  Placement next = now;
+  const auto most = static_cast<int64_t>(options.at("swaps"));
+  // Ends: the heavier of two devices gets lighter with every swap, and no load comes back.
+  for (int64_t i = 0; most == 0 || i < most; ++i) {
+    const Swap swap = best_swap(owners, inputs, computed);
+    if (swap.heavy < 0) break;
+    auto& from = owners[static_cast<size_t>(swap.heavy)];
+    auto& to = owners[static_cast<size_t>(swap.light)];
+    const int64_t less =
+        inputs[static_cast<size_t>(swap.heavy)] - inputs[static_cast<size_t>(swap.light)];
+    computed[static_cast<size_t>(from)] -= less;
+    computed[static_cast<size_t>(to)] += less;
+    next.swap_owners(swap.heavy, swap.light);
+    std::swap(from, to);
+  }
+  return pays(input, next, options, "swap") ? next : now;
+}
+
+}  // namespace
+
+PlacementPolicy swap_policy() {
+  std::vector<PolicyOption> options = paying_options();
+  options.push_back(
+      {"swaps", 0, 0, 1e6, true, "the most changes of places at once; 0: any number"});
+  return {"swap",
+          "SmartMoE: owners change places, heaviest device first, until devices compute as much",
+          place_swap, std::move(options)};
+}
+
+}  // namespace moe

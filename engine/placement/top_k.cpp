@@ -1,0 +1,24 @@
+#include "engine/base/errors.h"
+#include "engine/placement/builtin.h"
+
+namespace moe {
+
+PlacementPolicy top_k_policy() {
+  const auto place = [](const PlaceInput& input, const PolicyOptions& options) {
+    require_shadows(input.now, "top_k");
+    const auto k = static_cast<int64_t>(options.at("k"));
+    if (k > input.now.bounds().shadows) {
+      throw user_error("top_k.k = {}, allowed: 1 to {}, as many as a device has room for copies", k,
+                       input.now.bounds().shadows);
+    }
+    std::vector<int64_t> experts = heaviest_first(inputs_of_experts(input.loads));
+    experts.resize(static_cast<size_t>(k));  // never more than there are: shadows <= experts
+    return with_copies_everywhere(input.now, experts);
+  };
+  return {"top_k",
+          "the heaviest experts are copied to all devices, whatever it costs",
+          place,
+          {{"k", 2, 1, 1e6, true, "experts that are copied"}}};
+}
+
+}  // namespace moe

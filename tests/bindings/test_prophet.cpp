@@ -1,0 +1,85 @@
+// moe.prophet from recipes, with the engine behind it.
+#include <catch2/catch.hpp>
+
+#include "tests/bindings/fixture.h"
+
+using namespace moe::lua;
+using Catch::Matchers::Contains;
+
+namespace {
+
+// Figure 6 of the paper in numbers: 5, 2 and 2 inputs.
+const std::string kHead = R"(
+local moe = require "moe"
+local G = { { 3, 2, 0 }, { 0, 1, 1 }, { 0, 0, 2 } }
+local function plan(more)
+  local t = { routed = G, input_bytes = 10, expert_bytes = 3, bytes_per_s = 20, inputs_per_s = 4,
+    alpha = 0.5 }
+  for k, v in pairs(more or {}) do t[k] = v end
+  return moe.prophet.plan(t)
+end
+local function same(a, b)
+  assert(#a == #b)
+  for i = 1, #b do assert(a[i] == b[i], table.concat(a, " ")) end
+end
+local function near(a, b) assert(math.abs(a - b) <= 1e-12 * b, a .. " " .. b) end
+)";
+
+std::string message(const std::string& text) {
+  return message_of(kHead + text);
+}
+
+}  // namespace
+
+TEST_CASE("a recipe plans figure 6: who is copied where, and what it takes by the model") {
+  CHECK(message(R"(
+local p = plan { n = 1 }
+assert(#p.selected == 2)
+assert(p.selected[1].expert == 1 and p.selected[2].expert == 2)
+same(p.selected[1].devices, { 2 })
+same(p.selected[2].devices, { 3 })
+same(p.computed, { 3, 3, 3 })
+same(p.received, { 0, 0, 0 })
+same(p.computed_without, { 5, 2, 2 })
+same(p.received_without, { 2, 1, 0 })
+near(p.time_without_s, 4 * 2 * 10 / 20 + 3 * 5 / 4)
+near(p.time_s, 3 * 3 / 4 + 2 * 2 * 2 * 3 / (3 * 20))
+near(p.balance_without, math.sqrt(2))
+assert(p.balance == 0 and p.rb == math.huge)
+near(plan { n = 1, copy_bytes_per_s = 40 }.time_s, 3 * 3 / 4 + 2 * 2 * 2 * 3 / (3 * 40))
+near(plan { n = 1, equation = 8 }.time_s, 3 * 3 / 4)
+assert(plan { n = 1, expert_bytes = 3e6, equation = 8, fnec_s = 1e6, bnec_s = 1e6 }.time_s < 3)
+assert(#plan { max_selected = 1 }.selected <= 1)
+)") == "(no error)");
+}
+
+TEST_CASE("devices may have several experts, and a plan that gains nothing is empty") {
+  CHECK(message(R"(
+local p = plan { routed = { { 0, 9 }, { 0, 1 }, { 0, 0 }, { 0, 0 } }, expert_bytes = 0 }
+assert(#p.selected == 1 and p.selected[1].expert == 1)
+same(p.selected[1].devices, { 2 })
+p = plan { expert_bytes = 1e9 }
+assert(#p.selected == 0 and p.time_s == p.time_without_s and p.rb == 1)
+p = plan { routed = { { 7 } } }
+assert(#p.selected == 0 and p.computed[1] == 7)
+)") == "(no error)");
+}
+
+TEST_CASE("what cannot be planned is refused at the recipe's line") {
+  CHECK_THAT(message("plan { routed = { { 1, 2 }, { 3 } } }"),
+             Contains("moe.prophet.plan.routed[2]: 1 numbers, where routed[1] has 2"));
+  CHECK_THAT(message("moe.prophet.plan { input_bytes = 1, expert_bytes = 1, bytes_per_s = 1,\n"
+                     "inputs_per_s = 1, routed = {\n  { 1, 0 / 0 } } }"),
+             Contains("recipe.lua:17: moe.prophet.plan.routed[1][2]: ") &&
+                 Contains("is not allowed; give an integer"));
+  CHECK_THAT(message("plan { routed = { { 1, -2 } } }"), Contains("routed[1][2]: -2"));
+  CHECK_THAT(message("plan { routed = {} }"), Contains("moe.prophet.plan.routed: no experts"));
+  CHECK_THAT(message("plan { n = 3 }"),
+             Contains("moe.prophet.plan.n: 3 is not allowed; give an integer from 0 to 2"));
+  CHECK_THAT(message("plan { n = 'all' }"), Contains("n: 'all' is not allowed"));
+  CHECK_THAT(message("plan { equation = 7 }"), Contains("equation: 7 is not allowed; give 6 or 8"));
+  CHECK_THAT(message("plan { bytes_per_s = 0 }"), Contains("moe.prophet.plan.bytes_per_s: 0"));
+  CHECK_THAT(message("plan { alpha = -1 }"), Contains("moe.prophet.plan.alpha: -1"));
+  CHECK_THAT(message("plan { expert_byte = 1 }"), Contains("Did you mean 'expert_bytes'?"));
+  CHECK_THAT(message("moe.prophet.plan { routed = G }"), Contains(": is missing"));
+}
