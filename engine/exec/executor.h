@@ -42,7 +42,8 @@ struct RunOptions {
   double timeout_s = 30;      // watchdog of collectives
   DataSource data;
   ParamInit init;
-  /// The gate as rank r sees it; called on r's compute thread. Null: the built-in one by name.
+  /// The gate as rank r sees it; called on r's compute thread. Null: the built-in one by name. A
+  /// plan with a routing law follows that instead.
   std::function<Gate(int64_t rank)> gate;
   /// The policy of a `place` op (its attr policy) as rank r sees it; called on r's compute thread,
   /// and so is what it returns. All ranks must get the same placements. Null: the built-in one.
