@@ -24,9 +24,8 @@ StepReplay::StepReplay(const Plan& plan, bool keep_links)
   if (plan.spec.law != nullptr) {
     routed_ = std::make_unique<RoutedStep>(graph, plan.spec.model.expert_group(graph.num_ranks));
     placements_ = routed_->first_placements();
-    for (const OpId op : routed_->ops()) {
-      loaded_[op.index()] = static_cast<int32_t>(&op - routed_->ops().data());
-    }
+    const std::vector<OpId>& ops = routed_->ops();
+    for (size_t i = 0; i < ops.size(); ++i) loaded_[ops[i].index()] = static_cast<int32_t>(i);
   }
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
