@@ -63,10 +63,8 @@ void StepReplay::take_loads(std::vector<Loads> kept) {
 
 void StepReplay::set_ranks(int32_t num_ranks) {
   engine_.reset();
-  LoadOf load;
-  if (routed_) load = [this](OpId op, int32_t rank) { return routed_->load(op, rank); };
-  input_ = std::make_unique<ReplayInput>(replay_input(
-      plan_.graph, plan_.schedule, plan_.orders, *plan_.spec.cost, std::move(load), num_ranks));
+  input_ = std::make_unique<ReplayInput>(
+      replay_input(plan_.graph, plan_.schedule, plan_.orders, *plan_.spec.cost, load(), num_ranks));
   input_->duration_ns = [this](OpId op, int32_t rank) { return duration_ns(op, rank); };
   input_->bytes = [this](OpId op, int32_t rank) {
     const bool sends = loaded_[op.index()] >= 0 && is_collective(plan_.graph, op);
@@ -74,6 +72,11 @@ void StepReplay::set_ranks(int32_t num_ranks) {
   };
   input_->keep_links = keep_links_;
   engine_ = std::make_unique<Engine>(*input_);
+}
+
+LoadOf StepReplay::load() const {
+  if (!routed_) return nullptr;
+  return [this](OpId op, int32_t rank) { return routed_->load(op, rank); };
 }
 
 /// Of every op with a load on every rank that is simulated.
@@ -93,7 +96,8 @@ void StepReplay::cost_loads() {
 }
 
 Nanoseconds StepReplay::duration_ns(OpId op, int32_t rank) const {
-  const auto ranks = static_cast<size_t>(input_->num_ranks), r = static_cast<size_t>(rank);
+  const auto ranks = static_cast<size_t>(input_->num_ranks);
+  const size_t r = ranks == 1 ? 0 : static_cast<size_t>(rank);  // one stands for all
   const int32_t at = loaded_[op.index()];
   const Nanoseconds ns =
       at < 0 ? plain_ns_[op.index()] : loaded_ns_[static_cast<size_t>(at) * ranks + r];

@@ -28,6 +28,8 @@ class StepReplay {
   /// The step as run() takes it, without what ops on one core add to each other; good until the
   /// next set_step().
   const ReplayInput& input() const { return *input_; }
+  /// For replay_input() of the same ranks under another schedule; null without a law.
+  LoadOf load() const;
 
  private:
   void take_loads(std::vector<Loads> kept);
