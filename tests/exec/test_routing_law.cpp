@@ -1,10 +1,12 @@
 // Plans with a routing law, executed: tokens go where the law says, whatever the system.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 
 #include "engine/base/errors.h"
 #include "engine/exec/rehearsal.h"
 #include "engine/routing/workload.h"
+#include "engine/run.h"
 #include "tests/exec/support.h"
 
 namespace moe::testing {
@@ -105,10 +107,37 @@ TEST_CASE("a law's batch in parts is routed and trained as the whole batch") {
   CHECK(a.digest == b.digest);
 }
 
-TEST_CASE("the graph's gates carry the law's name, and a rehearsal follows it") {
+TEST_CASE("the graph's gates carry the law's name, and a rehearsal is balanced") {
   const PlanSpec spec = spec_with(workload("hot_expert", {}, 3), model_of(1, 1.25), 2);
   CHECK(spec.gate.name == "hot_expert(share=0.5, seed=3)");
-  CHECK(rehearsal_spec(spec, false).law == spec.law);
+  CHECK(rehearsal_spec(spec, false).law->name == workload("balanced", {}, 1).name);
+  CHECK(rehearsal_spec(spec_of(model_of(1, 1.25), 2, Precision::kF32), false).law == nullptr);
+}
+
+TEST_CASE("simulated ranks send what executed ranks send, to the byte") {
+  PlanSpec spec = spec_with(workload("zipf", {{"s", 1.5}}, 3), model_of(1, 1.25), 2);
+  spec.system.stages.resize(2);
+  spec.system.stages[0].name = "irregular_a2a";
+  spec.system.stages[1].name = "used_rows";
+  const auto plan = make_plan(spec);
+  const RunResult executed = run_cpu(*plan, options_of(*plan, 3));
+  RunOptions options;
+  options.steps = 3;
+  const RunResult simulated = moe::run(*plan, "simulate", options);
+  REQUIRE(simulated.timelines.size() == 3);
+  int64_t checked = 0;
+  for (size_t step = 0; step < 3; ++step) {
+    std::map<std::pair<int32_t, int32_t>, Bytes> sent;  // by op and rank
+    for (const Span& span : executed.timelines[step].spans) {
+      sent[{span.op.value, span.rank}] += span.bytes;
+    }
+    for (const Span& span : simulated.timelines[step].spans) {
+      if (attr_int(plan->graph.op(span.op), "irregular") == 0) continue;
+      CHECK(sent.at({span.op.value, span.rank}) == span.bytes);
+      ++checked;
+    }
+  }
+  CHECK(checked == 3 * 2 * 2 * 4);  // steps, ranks, layers, transfers
 }
 
 TEST_CASE("what the law refuses is told with rank, step and op") {
