@@ -46,7 +46,9 @@ std::vector<TensorId> finite_operands(const Graph& graph, const Op& op) {
     operands.push_back(op.outputs[i]);
   }
   // The parameter; a momentum that is not finite makes it so too.
-  if (!def.mutates.empty()) operands.push_back(op.inputs[static_cast<size_t>(def.mutates[0])]);
+  if (def.mutates.empty()) return operands;
+  const TensorId mutated = op.inputs[static_cast<size_t>(def.mutates[0])];
+  if (graph.tensor(mutated).dtype != DType::kI32) operands.push_back(mutated);
   return operands;
 }
 

@@ -100,10 +100,10 @@ PlacementBounds Placer::bounds() const {
   const int64_t experts = context_.model.experts, devices = graph_.num_ranks;
   PlacementBounds bounds = {.experts = experts,
                             .devices = devices,
-                            .residents = stage_.residents,
+                            .residents = (experts + devices - 1) / devices,
                             .shadows = std::min(stage_.shadows, experts),
                             .weighted = stage_.weighted};
-  if (bounds.residents == 0) bounds.residents = (experts + devices - 1) / devices;
+  bounds.residents = std::min(experts, bounds.residents + stage_.extra_residents);
   check(bounds);
   return bounds;
 }
@@ -348,29 +348,31 @@ Graph add_placement_updates(Graph graph) {
   return compact(graph);
 }
 
-PlacementStage placement_stage(std::string_view policy, const Options& options) {
-  PlacementStage stage;
-  stage.policy = policy;
-  const auto number = [&](const char* name, double otherwise) {
-    const auto found = options.find(name);
-    return found == options.end() ? otherwise : std::get<double>(found->second);
+Graph place_by_policy(Graph graph, const PassContext& context) {
+  const auto number = [&](const char* name) {
+    return static_cast<int64_t>(std::get<double>(context.options.at(name)));
   };
-  stage.every = static_cast<int64_t>(number("every", 1));
-  stage.shadows = static_cast<int64_t>(number("shadows", 0));
-  stage.residents = static_cast<int64_t>(number("residents", 0));
-  stage.expected_copies = number("expected_copies", 1);
-  const auto use = options.find("use");
-  if (use != options.end() && std::get<std::string>(use->second) == "now") {
-    stage.use = PlacementUse::kNow;
+  PlacementStage stage;
+  stage.policy = context.stage == "placed" ? "fixed" : context.stage;
+  const bool now = std::get<std::string>(context.options.at("use")) == "now";
+  stage.use = now ? PlacementUse::kNow : PlacementUse::kNext;
+  stage.every = number("every");
+  stage.shadows = number("shadows");
+  stage.extra_residents = number("extra_residents");
+  stage.expected_copies = std::get<double>(context.options.at("expected_copies"));
+  const PlacementPolicy& policy = builtin_policy(stage.policy);
+  for (const PolicyOption& option : policy.options) {
+    stage.options[option.name] = std::get<double>(context.options.at(option.name));
   }
-  for (const auto& [name, value] : options) {
-    const bool common =
-        name == "every" || name == "shadows" || name == "residents" || name == "expected_copies";
-    if (common) continue;
-    if (const double* x = std::get_if<double>(&value)) stage.options[name] = *x;
-    if (const bool* x = std::get_if<bool>(&value)) stage.options[name] = *x ? 1 : 0;
+  stage.options = resolved(policy, stage.options);
+  stage.moves_residents = policy.moves_residents;
+  if (now && policy.moves_residents) {
+    throw user_error(
+        "{}.use = 'now': experts that move with their state come into force in the "
+        "next step; allowed: 'next'",
+        context.stage);
   }
-  return stage;
+  return place_experts(std::move(graph), stage, context);
 }
 
 }  // namespace moe

@@ -20,7 +20,7 @@ struct PlacementStage {
   PlacementUse use = PlacementUse::kNext;
   int64_t every = 1;             // steps from one placement to the next
   int64_t shadows = 0;           // slots a device
-  int64_t residents = 0;         // slots a device; 0: as many as experts / devices
+  int64_t extra_residents = 0;   // slots a device, beyond experts / devices rounded up
   bool moves_residents = false;  // owners may move, experts may have more residents than one
   bool weighted = false;
   double expected_copies = 1;  // that a device receives, for cost models before anything ran
@@ -41,8 +41,13 @@ Graph place_experts(Graph graph, const PlacementStage& stage, const PassContext&
 /// their states move to where the next placement has them, and that comes into force.
 Graph add_placement_updates(Graph graph);
 
-/// The pass of a built-in policy (policy and options as PassContext has them).
-PlacementStage placement_stage(std::string_view policy, const Options& options);
+/// Of a built-in policy's pass.
+struct PlacementDefaults {
+  bool now = false;
+  int64_t shadows = 0, extra_residents = 0;
+};
+/// place_experts by the built-in policy and the options that the stage names.
+Graph place_by_policy(Graph graph, const PassContext& context);
 
 /// What a layer's planner counts with, from the cost model: rates of the links (slopes of closed
 /// forms or of op_ns where no links are known), inputs through fc1, GELU and fc2 of `fc1`'s layer,
