@@ -283,18 +283,16 @@ void ExpertMover<T>::migrate(Communicator& comm, const Placement& now, const Pla
     pieces.push_back(
         {move.expert, move.from, now.slot_of(move.expert, move.from), move.to, move.slot});
   }
-  const size_t tensors = residents_.size();
+  // Packed slot by slot: an expert may leave for several devices.
+  std::vector<T*> packed;
   T* free = scratch_;
-  const Pointers packed = lay_out(
-      pieces, [&](const ExpertPiece& piece) { return piece.from == device_; }, free);
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    for (size_t t = 0; pieces[i].from == device_ && t < tensors; ++t) {
-      std::copy_n(at(residents_[t], pieces[i], pieces[i].from_slot),
-                  length(residents_[t], pieces[i]), packed[i * tensors + t]);
-    }
+  for (const Experts& tensor : residents_) {
+    packed.push_back(free);
+    free = std::copy_n(tensor.data, pieces.empty() ? 0 : bounds_.residents * tensor.each, free);
   }
   exchange(
-      comm, pieces, [&](size_t i, size_t t) { return packed[i * tensors + t]; },
+      comm, pieces,
+      [&](size_t i, size_t t) { return packed[t] + pieces[i].from_slot * residents_[t].each; },
       [&](size_t i, size_t t) { return at(residents_[t], pieces[i], pieces[i].to_slot); });
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdio>
+#include <map>
 
 #include "engine/base/errors.h"
 #include "engine/base/rng.h"
@@ -153,6 +154,165 @@ TEST_CASE("fifty steps with experts that move leave the optimiser where fifty wi
     CHECK(result.param_l2.at(name) == Approx(norm).epsilon(1e-9));
   }
   CHECK(result.losses.back() == Approx(expected.losses.back()).epsilon(1e-9));
+}
+
+TEST_CASE("placements are in force in the step that the stage says") {
+  const auto moving = [](const PlaceInput& input) {
+    Placement p = input.now;
+    if (input.step == 1) p.swap_owners(0, p.bounds().experts - 1);
+    return p;
+  };
+  const auto plan =
+      plan_with(spec_with("switch", 2), {placed_by({.shadows = 0, .moves_residents = true})});
+  const RunResult result = run_poisoned(*plan, 3, moving);
+  const auto owner = [&](size_t step) {
+    const PlacementRecord& record = result.placements[step][0];
+    return Placement::decode(record.bounds, record.in_force).owner(0);
+  };
+  CHECK(owner(0) == 0);
+  CHECK(owner(1) == 0);
+  CHECK(owner(2) == 1);
+  Bytes moved = 0;
+  for (const Timeline& timeline : result.timelines) {
+    for (const Span& span : timeline.spans) {
+      if (plan->graph.def(span.op).name == std::string_view("migrate")) moved += span.bytes;
+    }
+  }
+  Bytes expert = 0;  // parameters and momentum
+  for (const Tensor& tensor : plan->graph.tensors()) {
+    const bool lives = tensor.kind == TensorKind::kParam || tensor.kind == TensorKind::kState;
+    if (lives && tensor.expert) expert += num_elements(tensor.shape) / tensor.shape[0] * 8;
+  }
+  CHECK(moved == 2 * expert);
+}
+
+TEST_CASE("a copy travels once there and its gradient once back") {
+  const auto shadow = [](const PlaceInput& input) {
+    Placement p = input.now;
+    p.clear_shadows();
+    p.add_shadow(0, 1);
+    return p;
+  };
+  const auto plan = plan_with(spec_with("switch", 2), {placed_by({.shadows = 1})});
+  const RunResult result = run_poisoned(*plan, 2, shadow);
+  std::map<std::string, Bytes> bytes;
+  for (const Span& span : result.timelines[1].spans) {
+    bytes[std::string(plan->graph.def(span.op).name)] += span.bytes;
+  }
+  Bytes expert = 0;
+  for (const Tensor& tensor : plan->graph.tensors()) {
+    if (tensor.kind == TensorKind::kParam && tensor.expert) {
+      expert += num_elements(tensor.shape) / tensor.shape[0] * 8;
+    }
+  }
+  CHECK(bytes["copy_experts"] == expert);
+  CHECK(bytes["return_gradients"] == expert);
+}
+
+TEST_CASE("with a placement too a batch in parts trains as the whole") {
+  const PlanSpec spec = spec_with("switch", 4);
+  const Stage placed = placed_by({.shadows = 2, .moves_residents = true});
+  const auto whole = plan_with(spec, {placed});
+  const RunResult expected = run_poisoned(*whole, 3, random_policy(3, false));
+  const auto cut =
+      plan_with(spec, {placed, pass("partition", {{"parts", 2.0}, {"before", 6.0}, {"after", 1.0}}),
+                       pass("dw_schedule")});
+  REQUIRE(cut->graph.find_op("b1.moe.fc1.p1").valid());
+  check_same_model(expected, run_poisoned(*cut, 3, random_policy(3, false)));
+  CHECK_THROWS_WITH(run_poisoned(*cut, 3, random_policy(3, true)),
+                    Catch::Contains("allowed: sharing 'local'"));
+}
+
+TEST_CASE("a policy that fails leaves the old placement, and the steps so far") {
+  const auto failing = [](const PlaceInput& input) {
+    Placement p = input.now;
+    p.clear_shadows();
+    p.add_shadow(input.step == 2 ? 99 : 0, 1);
+    return p;
+  };
+  const auto plan = plan_with(spec_with("switch", 2), {placed_by({.shadows = 1})});
+  const RunResult result = run_poisoned(*plan, 10, failing);
+  CHECK(result.stopped);
+  CHECK(result.losses.size() == 3);
+  CHECK_THAT(result.stop_reason,
+             Catch::Contains("step 2, placement policy 'test', op b1.moe.place") &&
+                 Catch::Contains("expert 99, allowed: 0 to"));
+  CHECK(result.placements[2][0].next == result.placements[2][0].in_force);
+}
+
+TEST_CASE("ranks that place differently are told before they meet in other transfers") {
+  const auto plan = plan_with(spec_with("switch", 2), {placed_by({.shadows = 1})});
+  RunOptions options = options_of(*plan, 3);
+  options.place = [](int64_t rank, const std::string&) {
+    return [rank](const PlaceInput& input) {
+      Placement p = input.now;
+      p.clear_shadows();
+      if (rank == 1) p.add_shadow(0, 1);
+      return p;
+    };
+  };
+  CHECK_THROWS_WITH(run_cpu(*plan, options),
+                    Catch::Contains("ranks 0 and 1 have other placements of block 1's experts"));
+}
+
+TEST_CASE("a run with experts that moved goes on from its checkpoint") {
+  const std::string path = "placement_checkpoint_test";
+  const auto plan =
+      plan_with(spec_with("switch", 4),
+                {placed_by({.shadows = 1, .extra_residents = 1, .moves_residents = true})});
+  const auto options_for = [&](int64_t steps) {
+    RunOptions options = options_of(*plan, steps);
+    options.place = [](int64_t, const std::string&) { return random_policy(5, true); };
+    return options;
+  };
+  const RunResult straight = run_cpu(*plan, options_for(6));
+  RunOptions first = options_for(3);
+  first.checkpoint_to = path;
+  run_cpu(*plan, first);
+  RunOptions second = options_for(3);
+  second.resume_from = path;
+  const RunResult resumed = run_cpu(*plan, second);
+  CHECK(resumed.digest == straight.digest);
+  CHECK(resumed.losses.back() == straight.losses.back());
+  CHECK(resumed.placements.back()[0].next == straight.placements.back()[0].next);
+  std::remove(path.c_str());
+}
+
+TEST_CASE("placed transfers that end late give the same bits") {
+  const PlanSpec spec = spec_with("top2", 4, Precision::kF32);
+  const auto plan =
+      plan_with(spec, {placed_by({.shadows = 2, .extra_residents = 1, .moves_residents = true})});
+  const auto options_for = [&](int64_t seed) {
+    RunOptions options = options_of(*plan, 3);
+    options.poison = true;
+    options.place = [](int64_t, const std::string&) { return random_policy(2, true); };
+    if (seed > 0) {
+      options.delay_ns = [seed](int64_t rank, OpId op, int64_t) {
+        return (seed * 31 + rank * 17 + op.value) % 7 == 0 ? Nanoseconds{40'000} : Nanoseconds{0};
+      };
+    }
+    return options;
+  };
+  const RunResult expected = run_cpu(*plan, options_for(0));
+  for (int64_t seed = 1; seed < 6; ++seed) {
+    const RunResult result = run_cpu(*plan, options_for(seed));
+    CHECK(result.digest == expected.digest);
+    CHECK(result.losses == expected.losses);
+  }
+}
+
+TEST_CASE("two placements, and a placement of what is cut or grouped, are refused by name") {
+  const PlanSpec spec = spec_with("switch", 4);
+  CHECK_THROWS_WITH(plan_with(spec, {pass("placed"), pass("swap")}),
+                    Catch::Contains("stage 'swap': stage 'placed' has placed the experts already"));
+  PlanSpec grouped = spec;
+  grouped.model.ep = 2;
+  CHECK_THROWS_WITH(plan_with(grouped, {pass("placed")}),
+                    Catch::Contains("model.ep and a placement exclude each other"));
+  CHECK_THROWS_WITH(plan_with(spec, {pass("placed"), pass("capacity_pipeline")}),
+                    Catch::Contains("works on counted rows"));
+  CHECK_THROWS_WITH(plan_with(spec, {pass("swap", {{"use", std::string("now")}})}),
+                    Catch::Contains("allowed: 'next'"));
 }
 
 }  // namespace
