@@ -55,9 +55,10 @@ struct Wire::Impl {
     bool operator>(const Begin& o) const { return std::tie(at_ns, op) > std::tie(o.at_ns, o.op); }
   };
 
-  Impl(const Cluster& given, const NetworkOptions& given_options, bool nodes_alike)
+  Impl(const Cluster& given, const NetworkOptions& given_options, bool nodes_alike, bool ends)
       : cluster(checked(given, given_options)),
         options(given_options),
+        rank_ends(ends),
         fabric(cluster, nodes_alike),
         traffic(fabric, options) {}
 
@@ -72,6 +73,7 @@ struct Wire::Impl {
 
   const Cluster cluster;
   const NetworkOptions options;
+  const bool rank_ends;
   const Fabric fabric;
   Traffic traffic;
   std::unordered_map<size_t, Order> orders;  // of ops that have not ended
@@ -88,6 +90,19 @@ struct Wire::Impl {
 void Wire::Impl::go_alone() {
   Alone& a = *alone;
   const Order& order = orders.at(a.op);
+  // Sums of events round other than the closed form, and a scaled end other than a scaled sum.
+  std::optional<Nanoseconds> closed;
+  if (order.begin_ns == std::floor(order.begin_ns)) closed = closed_form_ns(cluster, order.op);
+  if (closed) {
+    a.end = nearest(order.begin_ns) + nearest(order.scale * static_cast<double>(*closed));
+    if (!rank_ends && !options.keep_use) {
+      const auto end_ns = static_cast<double>(a.end);
+      a.landed = {a.op, end_ns, {}};
+      a.landed.rank_end_ns.resize(static_cast<size_t>(fabric.devices_seen()), end_ns);
+      a.known = true;
+      return;
+    }
+  }
   Traffic links(fabric, options);
   links.begin(a.op, order, true);
   std::vector<Landed> ended;
@@ -97,12 +112,7 @@ void Wire::Impl::go_alone() {
   }
   a.landed = std::move(ended[0]);
   a.use = links.take_use();
-  a.end = nearest(a.landed.end_ns);
-  // Sums of events round other than the closed form, and a scaled end other than a scaled sum.
-  const auto closed = closed_form_ns(cluster, order.op);
-  if (closed && order.begin_ns == std::floor(order.begin_ns)) {
-    a.end = nearest(order.begin_ns) + nearest(order.scale * static_cast<double>(*closed));
-  }
+  if (!closed) a.end = nearest(a.landed.end_ns);
   a.known = true;
 }
 
@@ -206,8 +216,8 @@ bool Wire::Impl::step(std::vector<Done>& ended) {
   return true;
 }
 
-Wire::Wire(const Cluster& cluster, const NetworkOptions& options, bool nodes_alike)
-    : impl_(std::make_unique<Impl>(cluster, options, nodes_alike)) {}
+Wire::Wire(const Cluster& cluster, const NetworkOptions& options, bool nodes_alike, bool rank_ends)
+    : impl_(std::make_unique<Impl>(cluster, options, nodes_alike, rank_ends)) {}
 
 Wire::~Wire() = default;
 

@@ -30,8 +30,10 @@ class Wire {
  public:
   /// nodes_alike: every op that will come is the same seen from every node (is_alike), so that one
   /// node stands for all. Throws UserError for a cluster that check() refuses or an efficiency
-  /// outside (0, 1].
-  Wire(const Cluster& cluster, const NetworkOptions& options, bool nodes_alike);
+  /// outside (0, 1]. rank_ends: false where nobody asks when single ranks were through;
+  /// NetworkTimes::rank_end_ns may be the op's end then; what nothing joins goes by closed form.
+  Wire(const Cluster& cluster, const NetworkOptions& options, bool nodes_alike,
+       bool rank_ends = true);
   ~Wire();
 
   /// The op (not its `after` and start_ns, which say when to call this) begins at at_ns, not before

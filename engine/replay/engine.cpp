@@ -95,7 +95,7 @@ void Engine::reset() {
     const NetworkOptions sharing{.share = input_.network->share,
                                  .efficiency = input_.network->sharing_efficiency,
                                  .keep_use = input_.keep_links};
-    wire_ = std::make_unique<Wire>(*input_.network, sharing, all_alike(input_));
+    wire_ = std::make_unique<Wire>(*input_.network, sharing, all_alike(input_), false);
   }
   now_ = 0;
   num_over_ = 0;

@@ -48,9 +48,9 @@ Timeline replay(const ReplayInput& input);
 /// What a routing gives an op on a rank (of a collective: on any); null: what the model expects.
 using LoadOf = std::function<const OpLoad*(OpId, int32_t rank)>;
 
-/// The schedule on ranks that all do the same, with the durations and the links of a cost model; or,
-/// with `load`, on so many ranks that differ by it. Keeps references to the first four and to what
-/// `load` returns.
+/// The schedule on ranks that all do the same, with the durations and the links of a cost model;
+/// or, with `load`, on so many ranks that differ by it. Keeps references to the first four and to
+/// what `load` returns.
 ReplayInput replay_input(const Graph& graph, const Schedule& schedule, const LaneOrders& orders,
                          const CostModel& cost, LoadOf load = nullptr, int32_t num_ranks = 1);
 

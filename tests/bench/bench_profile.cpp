@@ -1,6 +1,7 @@
 // How far a step predicted from ops timed alone is from the step executed: by kind of op, and the
 // whole step through the simulator, on CPU ranks with an emulated link.
-// Usage: bench_profile [ranks] [hidden] [seq] [vocab] [layers] (defaults 2 128 64 512 4)
+// Usage: bench_profile [ranks] [hidden] [seq] [vocab] [layers] [workload] (defaults 2 128 64 512 4)
+// With a workload (routing/workload.h) ranks differ, as the counted rows and transfers say.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "engine/exec/data.h"
 #include "engine/exec/profiler.h"
 #include "engine/plan.h"
+#include "engine/routing/workload.h"
 #include "engine/run.h"
 
 namespace {
@@ -30,7 +32,8 @@ struct Sums {
   Nanoseconds predicted = 0, executed = 0;
 };
 
-std::shared_ptr<const moe::Plan> plan_of(const moe::ModelSpec& model, int64_t ranks) {
+std::shared_ptr<const moe::Plan> plan_of(const moe::ModelSpec& model, int64_t ranks,
+                                         const char* workload) {
   moe::PlanSpec spec;
   spec.model = model;
   spec.gate = moe::gate_spec(model);
@@ -48,6 +51,14 @@ std::shared_ptr<const moe::Plan> plan_of(const moe::ModelSpec& model, int64_t ra
         return moe::profile_op(graph, op, profile);
       },
       &spec.cluster, spec.work);
+  if (workload != nullptr) {
+    spec.law = std::make_shared<const moe::RoutingLaw>(moe::workload(workload, {}, 1));
+    spec.gate = moe::gate_spec(model, moe::law_gate(spec.law, model, ranks));
+    spec.system.stages.resize(2);
+    spec.system.stages[0].name = "irregular_a2a";
+    spec.system.stages[1].name = "used_rows";
+    return moe::make_plan(std::move(spec));
+  }
   Graph graph = moe::build_forward(model, spec.gate, ranks);
   moe::add_backward_and_update(graph, spec.optimizer, {});
   moe::Schedule schedule = moe::default_schedule(graph);
@@ -105,23 +116,34 @@ int main(int argc, char** argv) {
   model.vocab = argument(argc, argv, 4, 512);
   model.layers = argument(argc, argv, 5, 4);
   model.heads = 4, model.batch_per_device = 4, model.experts = 4;
-  const auto plan = plan_of(model, ranks);
+  const auto plan = plan_of(model, ranks, argc > 6 ? argv[6] : nullptr);
   // The prediction is made before anything is executed.
   const Nanoseconds start = moe::clock_ns();
-  const Nanoseconds predicted = moe::run(*plan, "simulate", {}).metrics[0].makespan_ns;
-  fmt::print("{}\n", plan->spec.cost->describe());
-  fmt::print("profiled in {:.1f} s\n\n", static_cast<double>(moe::clock_ns() - start) / 1e9);
   moe::RunOptions options;
   options.steps = kSteps;
+  const std::vector<moe::Metrics> predicted = moe::run(*plan, "simulate", options).metrics;
+  fmt::print("{}\n", plan->spec.cost->describe());
+  fmt::print("profiled in {:.1f} s\n\n", static_cast<double>(moe::clock_ns() - start) / 1e9);
   options.emulate_link = true;
   options.check_finite = false;
   options.data = moe::reference_data(model.vocab, model.batch_per_device, ranks, model.seq);
   const moe::RunResult run = moe::run(*plan, "cpu", options);
   print_kinds(*plan, run);
-  std::vector<Nanoseconds> steps;
-  for (size_t s = kWarmUpSteps; s < run.metrics.size(); ++s) {
-    steps.push_back(run.metrics[s].makespan_ns);
-  }
-  print_row("\nwhole step", {kSteps - kWarmUpSteps, predicted, moe::median(steps)});
+  const auto median_of = [&](const std::vector<moe::Metrics>& all,
+                             Nanoseconds moe::Metrics::*what) {
+    std::vector<Nanoseconds> samples;
+    const size_t first = all.size() == 1 ? 0 : kWarmUpSteps;  // one stands for all
+    for (size_t s = first; s < all.size(); ++s) samples.push_back(all[s].*what);
+    return moe::median(samples);
+  };
+  const auto print = [&](const char* name, Nanoseconds moe::Metrics::*what) {
+    print_row(name,
+              {kSteps - kWarmUpSteps, median_of(predicted, what), median_of(run.metrics, what)});
+  };
+  fmt::print("\n");
+  print("whole step", &moe::Metrics::makespan_ns);
+  print("compute", &moe::Metrics::compute_ns);
+  print("busiest rank", &moe::Metrics::busiest_compute_ns);
+  print("waiting", &moe::Metrics::wait_ns);
   return 0;
 }
