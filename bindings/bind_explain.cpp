@@ -7,6 +7,7 @@
 #include "engine/passes/idle_stages.h"
 #include "engine/replay/findings.h"
 #include "engine/run.h"
+#include "engine/sim/step_replay.h"
 
 namespace moe::lua {
 namespace {
@@ -16,8 +17,9 @@ using nlohmann::json;
 /// Means over ranks, in ms.
 class Explainer {
  public:
-  Explainer(const Plan& plan, Explanation explanation)
+  Explainer(const Plan& plan, const StepReplay& step, Explanation explanation)
       : plan_(plan),
+        step_(step),
         explanation_(std::move(explanation)),
         ranks_(static_cast<double>(explanation_.exposed_ns.size())) {}
 
@@ -117,7 +119,8 @@ class Explainer {
 
   json found(const std::vector<IdleStage>& idle) const {
     const Remake remake = [this](const Schedule& schedule, const LaneOrders& orders) {
-      return replay_input(plan_.graph, schedule, orders, *plan_.spec.cost);
+      return replay_input(plan_.graph, schedule, orders, *plan_.spec.cost, step_.load(),
+                          step_.input().num_ranks);
     };
     json list = json::array();
     for (const Finding& f : findings({.graph = plan_.graph,
@@ -136,6 +139,7 @@ class Explainer {
   }
 
   const Plan& plan_;
+  const StepReplay& step_;
   const Explanation explanation_;
   const double ranks_;
 };
@@ -153,8 +157,10 @@ int explain_plan(lua_State* L) {
     simulated = run(plan, "simulate", {});
     timeline = &simulated.timelines.front();
   }
-  const ReplayInput input = replay_input(plan.graph, plan.schedule, plan.orders, *plan.spec.cost);
-  push_json(L, Explainer(plan, explain(input, *timeline)).all());
+  StepReplay step(plan);
+  lua_getfield(L, 2, "step");
+  step.set_step(luaL_optinteger(L, -1, 1) - 1);
+  push_json(L, Explainer(plan, step, explain(step.input(), *timeline)).all());
   return 1;
 }
 

@@ -76,17 +76,38 @@ json ops_alone_json(const PlanBox& box) {
   return metrics_json(run(plan, "simulate", {}).metrics.front());
 }
 
+// The step of the median makespan; the lower one of two.
+size_t median_step(const std::vector<Metrics>& steps) {
+  std::vector<std::pair<Nanoseconds, size_t>> order;
+  for (size_t i = 0; i < steps.size(); ++i) order.emplace_back(steps[i].makespan_ns, i);
+  std::sort(order.begin(), order.end());
+  return order[(order.size() - 1) / 2].second;
+}
+
+/// plan:simulate { steps = 1, first_step = 0 }: figures are those of the median step; steps differ
+/// under a routing law only.
 int simulate(lua_State* L) {
   const PlanBox& box = check_plan(L);
   const Host::EngineCall call(Host::of(L));
   const Plan& plan = *box.plan;
+  RunOptions options;
+  if (lua_istable(L, 2)) {
+    const json values = to_json(L, 2, true);
+    const Fields fields(values, "simulate");
+    options.steps = std::max<int64_t>(1, fields.integer("steps", 1));
+    options.first_step = fields.integer("first_step", 0);
+  }
   const int64_t begin = steady_ns();
-  const RunResult result = run(plan, "simulate", {});
+  const RunResult result = run(plan, "simulate", options);
   const int64_t end = steady_ns();
+  const size_t middle = median_step(result.metrics);
   const auto op_ns = [&](OpId op) { return plan.spec.cost->op_ns(plan.graph, op); };
   const LowerBound bound = lower_bound(plan.graph, plan.schedule, op_ns);
-  json out = metrics_json(result.metrics.front());
-  out["forward_ms"] = to_ms(forward_end_ns(plan, result.timelines.front()));
+  json out = metrics_json(result.metrics[middle]);
+  json samples = json::array();
+  for (const Metrics& m : result.metrics) samples.push_back(to_ms(m.makespan_ns));
+  out["samples_ms"] = std::move(samples);
+  out["forward_ms"] = to_ms(forward_end_ns(plan, result.timelines[middle]));
   out["lower_bound_ms"] = to_ms(bound.ns());
   out["critical_path_ms"] = to_ms(bound.critical_path_ns);
   out["busiest_lane_ms"] = to_ms(bound.busiest_lane_ns);
@@ -261,6 +282,8 @@ json metrics_json(const Metrics& m) {
           {"exposed_comm_ms", to_ms(m.exposed_comm_ns)},
           {"hidden_comm_ms", to_ms(m.hidden_comm_ns)},
           {"wait_ms", to_ms(m.wait_ns)},
+          {"imbalance", m.imbalance()},
+          {"expert_imbalance", m.expert_imbalance()},
           {"a2a_wait_ms", to_ms(m.all_to_all.wait_ns)},
           {"a2a_transfer_ms", to_ms(m.all_to_all.transfer_ns)},
           {"all_reduce_wait_ms", to_ms(m.all_reduce.wait_ns)},

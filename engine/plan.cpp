@@ -6,6 +6,7 @@
 #include "engine/graph/op_def.h"
 #include "engine/graph/text.h"
 #include "engine/passes/pipeline.h"
+#include "engine/passes/place_experts.h"
 
 namespace moe {
 namespace {
@@ -86,9 +87,11 @@ std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
   const SystemSpec& system = spec.system;
   Pipeline pipeline(spec.model, spec.cluster, *spec.cost, system.stages);
   Graph graph = build_forward(spec.model, spec.gate, spec.num_ranks);
+  graph = pipeline.transform(std::move(graph), StageKind::kPlacement);
   graph = pipeline.transform(std::move(graph), StageKind::kForward);
   add_backward_and_update(graph, spec.optimizer, system.sync,
                           spec.model.resident_group(spec.num_ranks));
+  graph = add_placement_updates(std::move(graph));
   graph = pipeline.transform(std::move(graph), StageKind::kStep);
   Schedule schedule = first_schedule(graph, system.reduce_on_own_lane);
   schedule.log = pipeline.log();

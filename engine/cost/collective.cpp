@@ -19,6 +19,7 @@ Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context) {
     case Collective::kNone:
       return 0;
     case Collective::kAllToAll:
+    case Collective::kExperts:  // expected, spread over the devices
       return std::llround(payload_bytes(graph, op, context) *
                           static_cast<double>(round.peers(group)) /
                           static_cast<double>(round.members(group)));
@@ -28,17 +29,18 @@ Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context) {
   return 0;
 }
 
-NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
-                     const WorkContext& context) {
+NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op, const OpLoad& load) {
   if (cluster.num_devices() != graph.num_ranks) {
     throw user_error("cluster '{}' has {} devices, but '{}' runs on {} ranks", cluster.name,
                      cluster.num_devices(), graph.name, graph.num_ranks);
   }
-  const double payload = payload_bytes(graph, op, context);
+  const double payload = payload_bytes(graph, op, load.work);
   const Group group = group_of(graph, graph.op(op));
   switch (graph.def(op).collective) {
-    case Collective::kAllToAll: {
+    case Collective::kAllToAll:
+    case Collective::kExperts: {
       const Round round = round_of(graph, graph.op(op));
+      if (load.bytes != nullptr) return {AllToAll{.bytes = *load.bytes, .round = round}, group};
       const double pair = payload / static_cast<double>(round.members(group));
       return {AllToAll{.bytes_per_pair = pair, .round = round}, group};
     }
@@ -50,15 +52,14 @@ NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
   MOE_CHECK(false, "op '{}' is no collective", graph.op(op).name);
 }
 
-Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
-                          const WorkContext& context) {
-  return alone_ns(cluster, network_op(cluster, graph, op, context));
+Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op, const OpLoad& load) {
+  return alone_ns(cluster, network_op(cluster, graph, op, load));
 }
 
 std::optional<NetworkOp> transfer_on(const Cluster& cluster, const Graph& graph, OpId op,
-                                     const WorkContext& context) {
+                                     const OpLoad& load) {
   if (graph.def(op).collective == Collective::kNone || is_view(graph, graph.op(op))) return {};
-  NetworkOp transfer = network_op(cluster, graph, op, context);
+  NetworkOp transfer = network_op(cluster, graph, op, load);
   if (alone_ns(cluster, transfer) == 0) return {};
   return transfer;
 }

@@ -18,6 +18,14 @@
 
 namespace moe {
 
+/// What a routing gives an op whose work or bytes follow the fill.
+struct OpLoad {
+  /// Of a compute op on one rank; of an all-to-all on the rank that sends or receives most.
+  WorkContext work;
+  /// AllToAll::bytes of an irregular all-to-all; null: as many between every pair as work says.
+  const std::vector<double>* bytes = nullptr;
+};
+
 /// A collective whose copies and wake-ups use the core that its rank computes on.
 struct CoreSharing {
   Nanoseconds taken = 0;  // from compute, where all of the collective runs beside it
@@ -29,6 +37,11 @@ class CostModel {
   virtual ~CostModel() = default;
   /// How long the op takes alone; 0 for a view. Same answer for the same op signature, always.
   virtual Nanoseconds op_ns(const Graph& graph, OpId op) const = 0;
+  /// How long it takes alone with this load in place of the one that op_ns() expects; op_ns() of a
+  /// model that knows no other.
+  virtual Nanoseconds loaded_ns(const Graph& graph, OpId op, const OpLoad&) const {
+    return op_ns(graph, op);
+  }
   /// From the end of an op to the begin of an op on another lane that was waiting for it: what
   /// waking that lane takes.
   virtual Nanoseconds handoff_ns() const { return 0; }
@@ -62,18 +75,17 @@ double payload_bytes(const Graph& graph, OpId op, const WorkContext& context);
 Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context);
 
 /// The collective as a transfer on the cluster, all groups at once: an all-to-all of payload /
-/// members a pair (members of a block, in rounds), an all-reduce of the payload. An irregular
+/// members a pair (members of a block, in rounds) or of the load's bytes, an all-reduce of the
+/// payload. An irregular
 /// all-to-all is charged a counts exchange of its own op, not here. Throws UserError when the
 /// cluster has another number of devices than the graph ranks.
-NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
-                     const WorkContext& context);
+NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op, const OpLoad& load);
 /// The closed form of that transfer.
-Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
-                          const WorkContext& context);
+Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op, const OpLoad& load);
 
 /// CostModel::transfer of a model whose collectives cross the links of `cluster`.
 std::optional<NetworkOp> transfer_on(const Cluster& cluster, const Graph& graph, OpId op,
-                                     const WorkContext& context);
+                                     const OpLoad& load);
 
 /// Piecewise linear through measured (bytes, ns) points, as Lancet's communication table (1 KiB,
 /// 2 KiB, 4 KiB, ...); beyond the ends the nearest segment goes on, never below 0. Requires: at
@@ -95,7 +107,10 @@ class RooflineCost : public CostModel {
  public:
   RooflineCost(Cluster cluster, WorkContext context,
                std::map<Collective, InterpolatedTable> tables = {});
-  Nanoseconds op_ns(const Graph& graph, OpId op) const override;
+  Nanoseconds op_ns(const Graph& graph, OpId op) const override {
+    return loaded_ns(graph, op, {context_});
+  }
+  Nanoseconds loaded_ns(const Graph& graph, OpId op, const OpLoad& load) const override;
   const Cluster* network() const override { return &cluster_; }
   std::optional<NetworkOp> transfer(const Graph& graph, OpId op) const override;
   std::string describe() const override;
@@ -112,7 +127,9 @@ class ProfileCache;
 /// the bytes take in memory as profiled). A signature that is not in the cache is timed by
 /// `measure` and stored; times already read are kept, so a plan sees one value an op throughout.
 /// Where the op's work follows the fill, so does its key ("... fill=0.8", to three decimals), and
-/// it is measured with that fill; other ops are measured with full slots. For one thread at a time.
+/// it is measured with that fill; other ops are measured with full slots. A load of another fill is
+/// taken from the straight line between its neighbours among that fill and 0, 1/4, 1/2, 3/4, 1, so
+/// that a run of many loads measures few. For one thread at a time.
 class ProfileCost : public CostModel {
  public:
   using Measure =
@@ -122,7 +139,10 @@ class ProfileCost : public CostModel {
   /// measure_handoff null: lanes wake each other in no time.
   ProfileCost(std::shared_ptr<ProfileCache> cache, std::string key_prefix, Measure measure,
               const Cluster* link, WorkContext context, MeasureHandoff measure_handoff = nullptr);
-  Nanoseconds op_ns(const Graph& graph, OpId op) const override;
+  Nanoseconds op_ns(const Graph& graph, OpId op) const override {
+    return loaded_ns(graph, op, {context_});
+  }
+  Nanoseconds loaded_ns(const Graph& graph, OpId op, const OpLoad& load) const override;
   Nanoseconds handoff_ns() const override;
   /// With in-step factors: moving the bytes in memory and InStep::core_ns; InStep::core_late_ns.
   CoreSharing sharing(const Graph& graph, OpId op) const override;
@@ -141,9 +161,10 @@ class ProfileCost : public CostModel {
 
  private:
   /// What the op's samples are kept under, after the prefix, and what it is measured with.
-  std::pair<std::string, WorkContext> signature_of(const Graph& graph, OpId op) const;
+  std::pair<std::string, WorkContext> signature_of(const Graph& graph, OpId op, double fill) const;
   /// The median of the op's samples: as seen before, from the cache, or measured now.
-  Nanoseconds alone_ns(const Graph& graph, OpId op) const;
+  Nanoseconds measured_ns(const Graph& graph, OpId op, double fill) const;
+  Nanoseconds alone_ns(const Graph& graph, OpId op, double fill) const;
   template <class F>
   Nanoseconds median_of(const std::string& signature, const F& measure) const;
 
@@ -153,7 +174,8 @@ class ProfileCost : public CostModel {
   bool has_link_;
   Cluster link_;
   WorkContext context_;
-  WorkContext rounded_;  // context_ as keys have it
+  double fill_;                // context_'s as keys have it
+  std::vector<double> fills_;  // that are measured, ascending
   MeasureHandoff measure_handoff_;
   std::optional<InStep> in_step_;
   mutable std::map<std::string, Nanoseconds> seen_;

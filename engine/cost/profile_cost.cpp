@@ -7,6 +7,14 @@
 #include "engine/cost/profile_cache.h"
 
 namespace moe {
+namespace {
+
+/// As keys have it.
+double rounded(double fill) {
+  return std::round(fill * 1000) / 1000;
+}
+
+}  // namespace
 
 ProfileCost::ProfileCost(std::shared_ptr<ProfileCache> cache, std::string key_prefix,
                          Measure measure, const Cluster* link, WorkContext context,
@@ -17,8 +25,11 @@ ProfileCost::ProfileCost(std::shared_ptr<ProfileCache> cache, std::string key_pr
       has_link_(link != nullptr),
       link_(link != nullptr ? *link : Cluster()),
       context_(context),
-      rounded_{.fill = std::round(context.fill * 1000) / 1000},
+      fill_(rounded(context.fill)),
+      fills_{0, 0.25, 0.5, 0.75, 1},
       measure_handoff_(std::move(measure_handoff)) {
+  const auto at = std::lower_bound(fills_.begin(), fills_.end(), fill_);
+  if (at == fills_.end() || *at != fill_) fills_.insert(at, fill_);
   if (has_link_) check(link_);
 }
 
@@ -40,20 +51,33 @@ Nanoseconds ProfileCost::median_of(const std::string& signature, const F& measur
   return seen_.emplace(signature, median(std::move(*samples))).first->second;
 }
 
-std::pair<std::string, WorkContext> ProfileCost::signature_of(const Graph& graph, OpId op) const {
+std::pair<std::string, WorkContext> ProfileCost::signature_of(const Graph& graph, OpId op,
+                                                              double fill) const {
   std::string signature = op_signature(graph, op);
   if (!work_follows_fill(graph, op)) return {std::move(signature), {}};
-  return {signature + fmt::format(" fill={:g}", rounded_.fill), rounded_};
+  return {signature + fmt::format(" fill={:g}", fill), {.fill = fill}};
 }
 
-Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op) const {
-  const auto [signature, context] = signature_of(graph, op);
+Nanoseconds ProfileCost::measured_ns(const Graph& graph, OpId op, double fill) const {
+  const auto [signature, context] = signature_of(graph, op, fill);
   return median_of(signature, [&, &with = context] { return measure_(graph, op, with); });
 }
 
+Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op, double fill) const {
+  if (rounded(fill) == fill_ || !work_follows_fill(graph, op)) {
+    return measured_ns(graph, op, fill_);
+  }
+  MOE_CHECK(fill >= 0 && fill <= fills_.back() + 1e-9, "op '{}': fill {}", graph.op(op).name, fill);
+  const auto above = std::lower_bound(fills_.begin() + 1, fills_.end() - 1, fill);
+  const double hi = *above, lo = *(above - 1);
+  const auto at_hi = static_cast<double>(measured_ns(graph, op, hi));
+  const auto at_lo = static_cast<double>(measured_ns(graph, op, lo));
+  return std::llround(at_lo + (at_hi - at_lo) * (fill - lo) / (hi - lo));
+}
+
 void ProfileCost::time_again(const Graph& graph, OpId op) const {
-  const Nanoseconds before = alone_ns(graph, op);
-  const auto [signature, context] = signature_of(graph, op);
+  const Nanoseconds before = measured_ns(graph, op, fill_);
+  const auto [signature, context] = signature_of(graph, op, fill_);
   const std::vector<Nanoseconds> samples = measure_(graph, op, context);
   ++num_measured_;
   if (median(samples) >= before) return;
@@ -65,26 +89,26 @@ Nanoseconds ProfileCost::handoff_ns() const {
   return measure_handoff_ ? median_of("handoff", measure_handoff_) : 0;
 }
 
-Nanoseconds ProfileCost::op_ns(const Graph& graph, OpId op) const {
+Nanoseconds ProfileCost::loaded_ns(const Graph& graph, OpId op, const OpLoad& load) const {
   if (is_view(graph, graph.op(op))) return 0;
-  Nanoseconds ns = alone_ns(graph, op);
+  Nanoseconds ns = alone_ns(graph, op, load.work.fill);
   const bool collective = graph.def(op).collective != Collective::kNone;
-  if (collective && has_link_) ns = std::max(ns, collective_ns(link_, graph, op, context_));
+  if (collective && has_link_) ns = std::max(ns, collective_ns(link_, graph, op, load));
   if (!in_step_) return ns;
   const std::string group = step_group(graph, op);
   if (!collective) return in_step_->of_compute(group, ns);
-  return in_step_->of_collective(group, payload_bytes(graph, op, context_), ns);
+  return in_step_->of_collective(group, payload_bytes(graph, op, load.work), ns);
 }
 
 CoreSharing ProfileCost::sharing(const Graph& graph, OpId op) const {
   const bool collective = graph.def(op).collective != Collective::kNone;
   if (!in_step_ || in_step_->core_ns == 0 || !collective) return {};
-  return {alone_ns(graph, op) + in_step_->core_ns, in_step_->core_late_ns};
+  return {alone_ns(graph, op, fill_) + in_step_->core_ns, in_step_->core_late_ns};
 }
 
 std::optional<NetworkOp> ProfileCost::transfer(const Graph& graph, OpId op) const {
   if (!has_link_) return std::nullopt;
-  return transfer_on(link_, graph, op, context_);
+  return transfer_on(link_, graph, op, {context_});
 }
 
 std::string ProfileCost::describe() const {

@@ -14,6 +14,8 @@ const char* collective_name(Collective collective) {
       return "all-to-all";
     case Collective::kAllReduce:
       return "all-reduce";
+    case Collective::kExperts:
+      return "experts";
   }
   return "";
 }
@@ -33,18 +35,18 @@ RooflineCost::RooflineCost(Cluster cluster, WorkContext context,
   require_rate("memory_bytes_per_s", cluster_.device.memory_bytes_per_s);
 }
 
-Nanoseconds RooflineCost::op_ns(const Graph& graph, OpId op) const {
+Nanoseconds RooflineCost::loaded_ns(const Graph& graph, OpId op, const OpLoad& load) const {
   const OpDef& def = graph.def(op);
   if (is_view(graph, graph.op(op))) return 0;
   if (def.collective != Collective::kNone) {
     const auto table = tables_.find(def.collective);
     const bool all = group_of(graph, graph.op(op)).size == graph.num_ranks &&
                      round_of(graph, graph.op(op)).of == 1;
-    return table == tables_.end() || !all ? collective_ns(cluster_, graph, op, context_)
-                                          : table->second.at(payload_bytes(graph, op, context_));
+    return table == tables_.end() || !all ? collective_ns(cluster_, graph, op, load)
+                                          : table->second.at(payload_bytes(graph, op, load.work));
   }
   const Device& device = cluster_.device;
-  const Work work = def.work(graph, graph.op(op), context_);
+  const Work work = def.work(graph, graph.op(op), load.work);
   const double rate = work.gemm ? device.gemm_flops_per_s : device.vector_flops_per_s;
   return std::max(duration_ns(work.flops, rate),
                   duration_ns(work.bytes, device.memory_bytes_per_s)) +
@@ -52,7 +54,7 @@ Nanoseconds RooflineCost::op_ns(const Graph& graph, OpId op) const {
 }
 
 std::optional<NetworkOp> RooflineCost::transfer(const Graph& graph, OpId op) const {
-  return transfer_on(cluster_, graph, op, context_);
+  return transfer_on(cluster_, graph, op, {context_});
 }
 
 std::string RooflineCost::describe() const {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -39,6 +40,9 @@ std::string text_of(const ModelSpec& m, const Persistents& all) {
       {"seq", m.seq},         {"ffn", m.ffn_size()},
       {"experts", m.experts}, {"moe_every", m.moe_every}};
   for (const auto& [key, value] : fields) text += fmt::format("{}={}\n", key, value);
+  for (const PlacedLayer& layer : all.placed) {
+    text += fmt::format("placement {} {}\n", layer.layer, Placement::code_size(layer.bounds));
+  }
   for (const auto* tensors : {&all.parameters, &all.states}) {
     for (const Persistent& p : *tensors) text += fmt::format("tensor {} {}\n", p.name, p.size());
   }
@@ -178,10 +182,16 @@ void write_checkpoint(const std::string& path, const Plan& plan, const Persisten
   AtomicFile file(path);
   file.write(&header, sizeof header);
   file.write(text.data(), text.size());
+  for (const PlacedLayer& layer : all.placed) {
+    const Placement placement = placement_of(layer, *ranks[0]);
+    file.write(placement.codes().data(), placement.codes().size_bytes());
+  }
   for (const auto* tensors : {&all.parameters, &all.states}) {
     for (const Persistent& p : *tensors) {
-      for (size_t r = 0; r < static_cast<size_t>(p.holders); ++r) {
-        file.write(ranks[r]->at(p.tensor), storage_bytes(p.local, element_bytes));
+      for (const Stretch& s : stretches(all, p, *ranks[0])) {
+        const auto* const data =
+            static_cast<const std::byte*>(ranks[static_cast<size_t>(s.rank)]->at(p.tensor));
+        file.write(data + s.at * element_bytes, storage_bytes(s.n, element_bytes));
       }
     }
   }
@@ -207,6 +217,12 @@ int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persist
   }
 
   // All of it is read and checked before any rank is touched.
+  std::vector<std::vector<int32_t>> placements;
+  for (const PlacedLayer& layer : all.placed) {
+    placements.emplace_back(static_cast<size_t>(Placement::code_size(layer.bounds)));
+    file.read(placements.back().data(), placements.back().size() * sizeof(int32_t));
+    Placement::decode(layer.bounds, placements.back());
+  }
   std::vector<std::vector<char>> contents;
   for (const auto* tensors : {&all.parameters, &all.states}) {
     for (const Persistent& p : *tensors) {
@@ -215,13 +231,22 @@ int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persist
     }
   }
 
+  for (const RankBuffers* const rank : ranks) {
+    for (size_t i = 0; i < placements.size(); ++i) {
+      std::copy(placements[i].begin(), placements[i].end(),
+                static_cast<int32_t*>(rank->at(all.placed[i].state)));
+    }
+  }
   auto content = contents.begin();
   for (const auto* tensors : {&all.parameters, &all.states}) {
     for (const Persistent& p : *tensors) {
-      const size_t bytes = storage_bytes(p.local, element_bytes);
       for (size_t r = 0; r < ranks.size(); ++r) {
-        const Bytes first = p.first(static_cast<int64_t>(r)) * element_bytes;
-        std::memcpy(ranks[r]->at(p.tensor), content->data() + first, bytes);
+        auto* const data = static_cast<std::byte*>(ranks[r]->at(p.tensor));
+        std::memset(data, 0, storage_bytes(p.local, element_bytes));
+        for (const Stretch& s : stretches_on(all, p, *ranks[r], static_cast<int64_t>(r))) {
+          std::memcpy(data + s.at * element_bytes, content->data() + s.first * element_bytes,
+                      storage_bytes(s.n, element_bytes));
+        }
       }
       ++content;
     }

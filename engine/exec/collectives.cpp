@@ -5,6 +5,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
+#include "engine/ops/placed.h"
 
 namespace moe {
 namespace {
@@ -37,7 +38,11 @@ CollectiveOp<T>::CollectiveOp(const Graph& graph, OpId id, const RankBuffers& bu
       scratch_(scratch) {
   const Op& op = graph.op(id);
   const std::string_view kind = graph.def(id).name;
-  if (kind == "all_to_all") {
+  if (graph.def(id).collective == Collective::kExperts) {
+    mover_ = std::make_unique<ExpertMover<T>>(graph, id, buffers, scratch, rank);
+  } else if (kind == "gather_loads") {
+    lay_out_gather(graph, op, buffers);
+  } else if (kind == "all_to_all") {
     lay_out_all_to_all(graph, op, buffers);
   } else if (kind == "exchange_counts") {
     lay_out_exchange(graph, op, buffers);
@@ -80,7 +85,9 @@ void CollectiveOp<T>::lay_out_all_to_all(const Graph& graph, const Op& op,
   row_bytes_ = shape[3] * static_cast<int64_t>(sizeof(T));
   send_ = static_cast<const std::byte*>(buffers.at(op.inputs[0]));
   receive_ = static_cast<std::byte*>(buffers.at(op.outputs[0]));
+  loose_ = attr_int(op, "loose") != 0;
   if (op.attrs.contains("rounds")) return lay_out_round(shape, round_of(graph, op));
+  if (op.attrs.contains("residents")) return lay_out_placed(graph, op, buffers);
   lay_out_pieces(shape, capacity_ * row_bytes_);
   if (attr_int(op, "irregular") == 0) return;
   by_peer_ = static_cast<const int32_t*>(buffers.at(op.inputs[1]));
@@ -89,6 +96,61 @@ void CollectiveOp<T>::lay_out_all_to_all(const Graph& graph, const Op& op,
   if (op.inputs.size() < 5 || !op.inputs[3].valid()) return;
   begin_by_peer_ = static_cast<const int32_t*>(buffers.at(op.inputs[3]));
   begin_by_group_ = static_cast<const int32_t*>(buffers.at(op.inputs[4]));
+}
+
+/// One group a slot of the experts' side.
+template <class T>
+void CollectiveOp<T>::lay_out_placed(const Graph&, const Op& op, const RankBuffers& buffers) {
+  bounds_ = ops::bounds_of(op);
+  const auto i32 = [&](size_t i) {
+    return i < op.inputs.size() ? static_cast<const int32_t*>(buffers.at(op.inputs[i])) : nullptr;
+  };
+  by_peer_ = i32(1);
+  by_group_ = i32(2);
+  begin_by_peer_ = i32(3);
+  begin_by_group_ = i32(4);
+  placement_ = i32(5);
+  part_ = op.attrs.contains("share");
+  pieces_.groups = bounds_.slots();
+  const size_t n = index(group_.size * pieces_.groups);
+  for (auto* all : {&pieces_.send_offset, &pieces_.send_bytes, &pieces_.receive_offset,
+                    &pieces_.receive_bytes}) {
+    all->assign(n, 0);
+  }
+}
+
+/// Rows [begin, count) of an expert on the sources' side lie where the gate put them; on the
+/// experts' side each slot's rows begin at the block's first, those of a part where they lie at
+/// their source.
+template <class T>
+void CollectiveOp<T>::set_placed_sizes() {
+  const Placement placement =
+      Placement::decode(bounds_, {placement_, static_cast<size_t>(Placement::code_size(bounds_))});
+  const int64_t slots = bounds_.slots();
+  for (auto* all : {&pieces_.send_bytes, &pieces_.receive_bytes}) {
+    std::fill(all->begin(), all->end(), 0);
+  }
+  auto& source_offset = to_expert_ ? pieces_.send_offset : pieces_.receive_offset;
+  auto& source_bytes = to_expert_ ? pieces_.send_bytes : pieces_.receive_bytes;
+  auto& expert_offset = to_expert_ ? pieces_.receive_offset : pieces_.send_offset;
+  auto& expert_bytes = to_expert_ ? pieces_.receive_bytes : pieces_.send_bytes;
+  for (int64_t e = 0; e < bounds_.experts; ++e) {
+    const int64_t first = begin_by_peer_ != nullptr ? begin_by_peer_[e] : 0;
+    for (const RowRange& range : share_rows(placement, e, place_, by_peer_[e])) {
+      const int64_t begin = std::max(range.begin, first);
+      const size_t at = index(range.device * slots + range.slot);
+      source_offset[at] = (e * capacity_ + begin) * row_bytes_;
+      source_bytes[at] = std::max<int64_t>(0, range.end - begin) * row_bytes_;
+    }
+  }
+  for (int64_t p = 0; p < group_.size; ++p) {
+    for (int64_t s = 0; s < slots; ++s) {
+      const int64_t block = s * group_.size + p;
+      const int64_t begin = begin_by_group_ != nullptr ? begin_by_group_[block] : 0;
+      expert_offset[index(p * slots + s)] = (block * capacity_ + begin) * row_bytes_;
+      expert_bytes[index(p * slots + s)] = (by_group_[block] - begin) * row_bytes_;
+    }
+  }
 }
 
 /// received: [El,P/n,C,d] of a round of n, whose pieces lie as those of a whole group would.
@@ -125,6 +187,21 @@ void CollectiveOp<T>::lay_out_exchange(const Graph& graph, const Op& op,
   receive_ = static_cast<std::byte*>(buffers.at(op.outputs[0]));
 }
 
+/// The same numbers to every rank.
+template <class T>
+void CollectiveOp<T>::lay_out_gather(const Graph& graph, const Op& op, const RankBuffers& buffers) {
+  row_bytes_ = sizeof(int32_t);
+  const Bytes bytes = num_elements(graph.tensor(op.inputs[0]).shape) * row_bytes_;
+  for (int64_t p = 0; p < group_.size; ++p) {
+    pieces_.send_offset.push_back(0);
+    pieces_.receive_offset.push_back(p * bytes);
+  }
+  pieces_.send_bytes.assign(index(group_.size), bytes);
+  pieces_.receive_bytes = pieces_.send_bytes;
+  send_ = static_cast<const std::byte*>(buffers.at(op.inputs[0]));
+  receive_ = static_cast<std::byte*>(buffers.at(op.outputs[0]));
+}
+
 template <class T>
 void CollectiveOp<T>::lay_out_all_reduce(const Graph& graph, const Op& op,
                                          const RankBuffers& buffers) {
@@ -138,6 +215,10 @@ void CollectiveOp<T>::lay_out_all_reduce(const Graph& graph, const Op& op,
 
 template <class T>
 CollectiveDone CollectiveOp<T>::call(Communicator& all, int64_t chunk, int64_t num_chunks) {
+  if (mover_) {
+    const ExpertsMoved moved = mover_->call(all);
+    return {moved.times, moved.bytes};
+  }
   Communicator& comm = all.group(group_);
   std::string what = name_;
   if (num_chunks > 1) what += fmt::format(" (chunk {} of {})", chunk + 1, num_chunks);
@@ -150,10 +231,10 @@ CollectiveDone CollectiveOp<T>::call(Communicator& all, int64_t chunk, int64_t n
     };
     return {all_reduce(comm, what, first, last), sent(last) - sent(first)};
   }
-  if (by_peer_ != nullptr && chunk == 0) set_sizes();
+  if (by_peer_ != nullptr && chunk == 0) placement_ != nullptr ? set_placed_sizes() : set_sizes();
   const Pieces& pieces = num_chunks == 1 ? pieces_ : pieces_of(chunk, num_chunks);
   const CommTimes times = comm.all_to_all(what, send_, receive_, pieces);
-  if (by_peer_ != nullptr && !part_ && chunk + 1 == num_chunks) clear_unused_rows();
+  if (by_peer_ != nullptr && !part_ && !loose_ && chunk + 1 == num_chunks) clear_unused_rows();
   return {times, bytes_to_others(pieces, comm.rank(), comm.size())};
 }
 

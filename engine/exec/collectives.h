@@ -1,11 +1,13 @@
 // Glue between collective ops and a Communicator: which bytes of an op's tensors go where.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/comm/communicator.h"
 #include "engine/exec/buffers.h"
+#include "engine/exec/expert_mover.h"
 
 namespace moe {
 
@@ -20,8 +22,11 @@ struct CollectiveDone {
 ///   all_to_all to="expert"  block (p, e) of [P,El,S,C,d] goes to [e][this rank] of p's
 ///                           [El,P,S,C,d]
 ///   all_to_all to="source"  the reverse
+///   all_to_all placed       rows of expert e to the slots [L,P,C,d] that a placement shares them to
 ///   all_to_all with rounds  the same with the blocks p of the round's peers alone
 ///   exchange_counts         the same for the numbers counts [P,El,S] -> [El,P,S]
+///   gather_loads            counts [E] -> [P,E]
+///   experts' movements      ExpertMover
 ///   all_reduce              all tensors as one message, sums in rank order
 /// Cut into n chunks, chunk c carries the rows [rows*c/n, rows*(c+1)/n) of every piece, or the
 /// elements [n_el*c/n, n_el*(c+1)/n) of the message.
@@ -38,12 +43,15 @@ class CollectiveOp {
 
  private:
   void lay_out_all_to_all(const Graph& graph, const Op& op, const RankBuffers& buffers);
+  void lay_out_placed(const Graph& graph, const Op& op, const RankBuffers& buffers);
   void lay_out_round(const Shape& received, const Round& round);
   void lay_out_exchange(const Graph& graph, const Op& op, const RankBuffers& buffers);
+  void lay_out_gather(const Graph& graph, const Op& op, const RankBuffers& buffers);
   void lay_out_pieces(const Shape& received, Bytes piece_bytes);
   size_t received_at(int64_t sent_at) const;
   void lay_out_all_reduce(const Graph& graph, const Op& op, const RankBuffers& buffers);
   void set_sizes();
+  void set_placed_sizes();
   void clear_unused_rows();
   const Pieces& pieces_of(int64_t chunk, int64_t num_chunks);
   CommTimes all_reduce(Communicator& comm, const std::string& what, int64_t first, int64_t last);
@@ -72,7 +80,12 @@ class CollectiveOp {
   const int32_t* begin_by_peer_ = nullptr;
   const int32_t* begin_by_group_ = nullptr;
   bool to_expert_ = true;
-  bool part_ = false;  // rows of other parts are left as they are
+  bool part_ = false;   // rows of other parts are left as they are
+  bool loose_ = false;  // and so are unused ones
+  // Of a placed exchange.
+  const int32_t* placement_ = nullptr;
+  PlacementBounds bounds_;
+  std::unique_ptr<ExpertMover<T>> mover_;
 };
 
 }  // namespace moe

@@ -97,6 +97,7 @@ class CpuRun {
   bool train_step(int64_t step);
   void collect(int64_t step);
   void collect_gradients();
+  void collect_placements();
   void evaluate();
   void checkpoint(int64_t next_step);
   double sum_of_losses() const;
@@ -254,9 +255,11 @@ bool CpuRun<T>::train_step(int64_t step) {
   run_pass(options_.data, {.step = step, .train = true, .measure_gradients = measure});
   collect(step);
   if (measure) collect_gradients();
+  if (!persistents_.placed.empty()) collect_placements();
   // Rank 0 decides for all: the others wait for the next pass.
   const bool wanted = !options_.on_step || options_.on_step(step, result_.losses.back());
-  const bool go_on = wanted && stop_requests == stop_requests_before_;
+  const bool go_on =
+      wanted && stop_requests == stop_requests_before_ && result_.stop_reason.empty();
   if (!go_on) result_.stopped = true;
   return go_on;
 }
@@ -292,6 +295,25 @@ void CpuRun<T>::collect(int64_t step) {
   if (options_.check_finite && !std::isfinite(result_.losses.back())) {
     throw run_error("step {}: the loss is {}", step, result_.losses.back());
   }
+}
+
+/// All ranks must have the same placements in force, or they would meet in different transfers.
+template <class T>
+void CpuRun<T>::collect_placements() {
+  for (const auto& rank : ranks_) {
+    if (result_.stop_reason.empty()) result_.stop_reason = rank->policy_failure();
+  }
+  for (const PlacedLayer& layer : persistents_.placed) {
+    const Placement first = placement_of(layer, *buffers_[0]);
+    for (size_t r = 1; r < buffers_.size(); ++r) {
+      if (placement_of(layer, *buffers_[r]) == first) continue;
+      throw run_error(
+          "step {}: ranks 0 and {} have other placements of block {}'s experts: the policy does "
+          "not give the same on all ranks",
+          pass_.step, r, layer.layer);
+    }
+  }
+  result_.placements.push_back(ranks_[0]->placements());
 }
 
 template <class T>

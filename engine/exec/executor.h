@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/placement/policy.h"
 #include "engine/plan.h"
 #include "engine/routing/gate.h"
 #include "engine/timeline/metrics.h"
@@ -41,8 +42,14 @@ struct RunOptions {
   double timeout_s = 30;      // watchdog of collectives
   DataSource data;
   ParamInit init;
-  /// The gate as rank r sees it; called on r's compute thread. Null: the built-in one by name.
+  /// The gate as rank r sees it; called on r's compute thread. Null: the built-in one by name. A
+  /// plan with a routing law follows that instead.
   std::function<Gate(int64_t rank)> gate;
+  /// The policy of a `place` op (its attr policy) as rank r sees it; called on r's compute thread,
+  /// and so is what it returns. All ranks must get the same placements. Null: the built-in one.
+  /// Where a policy throws, the old placement stays and the run ends after the step
+  /// (RunResult::stop_reason).
+  std::function<PlacementFunction(int64_t rank, const std::string& policy)> place;
   /// Called once for each lane that picks by policy, before the run; what it returns is used in
   /// place of Lane::choose: by any thread, one call at a time for the lanes of one arbiter (under
   /// its lock), for all ranks together. What it throws ends the run. Null: Lane::choose.
@@ -67,6 +74,14 @@ struct RunOptions {
   std::function<bool(int64_t step, double loss)> on_step;
 };
 
+/// What the placement of one MoE layer was in a step, as Placement::codes.
+struct PlacementRecord {
+  int64_t layer = 0;  // block index
+  PlacementBounds bounds;
+  std::vector<int32_t> in_force;
+  std::vector<int32_t> next;  // of the next step
+};
+
 struct RunResult {
   Provenance provenance = Provenance::kSimulated;
   std::vector<Timeline> timelines;         // a step; times relative to the step's common start
@@ -79,7 +94,9 @@ struct RunResult {
   uint64_t digest = 0;   // FNV-1a 64 over all parameters' bits in reference order
   Bytes peak_bytes = 0;  // bytes that the executor allocated for a rank
   std::vector<std::vector<std::vector<OpId>>> executed;  // [rank][lane]: as begun, last step
-  bool stopped = false;  // on_step or an interrupt ended the run early
+  std::vector<std::vector<PlacementRecord>> placements;  // [step][layer], of layers with one
+  bool stopped = false;     // on_step, an interrupt or stop_reason ended the run early
+  std::string stop_reason;  // what failed, where the results so far are good; "" otherwise
 };
 
 class Executor {

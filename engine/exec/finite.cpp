@@ -19,6 +19,7 @@ bool joined_by_rows(const Graph& graph, TensorId t) {
 
 /// Of a part (attr share) that touches only its rows, the others hold anything.
 bool holds_rows_only(const Graph& graph, const Op& op, size_t output) {
+  if (attr_int(op, "loose") != 0 && graph.tensor(op.outputs[output]).shape.size() == 4) return true;
   if (!op.attrs.contains("share")) return false;
   const OpDef& def = graph.def(op);
   return (def.rows_end != nullptr && def.rows_end(graph, op, output).valid()) ||
@@ -30,7 +31,11 @@ bool holds_rows_only(const Graph& graph, const Op& op, size_t output) {
 std::vector<TensorId> finite_operands(const Graph& graph, const Op& op) {
   const OpDef& def = graph.def(op);
   std::vector<TensorId> operands;
-  if (def.collective == Collective::kAllToAll || is_view(graph, op)) return operands;
+  // Shadow slots that hold no expert, and rows that hold no token, are never read.
+  if (def.collective == Collective::kAllToAll || def.collective == Collective::kExperts ||
+      is_view(graph, op)) {
+    return operands;
+  }
   for (size_t i = 0; i < op.outputs.size(); ++i) {
     const auto& partly = def.partly_written;
     if (graph.tensor(op.outputs[i]).dtype == DType::kI32 ||
@@ -41,7 +46,9 @@ std::vector<TensorId> finite_operands(const Graph& graph, const Op& op) {
     operands.push_back(op.outputs[i]);
   }
   // The parameter; a momentum that is not finite makes it so too.
-  if (!def.mutates.empty()) operands.push_back(op.inputs[static_cast<size_t>(def.mutates[0])]);
+  if (def.mutates.empty()) return operands;
+  const TensorId mutated = op.inputs[static_cast<size_t>(def.mutates[0])];
+  if (graph.tensor(mutated).dtype != DType::kI32) operands.push_back(mutated);
   return operands;
 }
 

@@ -5,18 +5,59 @@
 #include <cstring>
 
 #include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+#include "engine/ops/placed.h"
 
 namespace moe {
 namespace {
 
-Persistent place(const Graph& graph, TensorId id, Shape full, int64_t holders) {
+Persistent place(const Graph& graph, TensorId id, Shape full, int64_t holders,
+                 const std::vector<PlacedLayer>& placed) {
   const Tensor& tensor = graph.tensor(id);
   const int64_t local = num_elements(tensor.shape);
+  for (size_t i = 0; tensor.expert && i < placed.size(); ++i) {
+    if (!tensor.name.starts_with(fmt::format("b{}.", placed[i].layer))) continue;
+    const PlacementBounds& b = placed[i].bounds;
+    if (num_elements(full) * b.residents == local * b.experts) {
+      return {tensor.name, id, std::move(full), b.devices, local, static_cast<int32_t>(i)};
+    }
+  }
   if (num_elements(full) != local * holders) {
     throw user_error("tensor {} of the graph holds {} elements a rank, the model's holds {} in all",
                      tensor.name, local, num_elements(full));
   }
   return {tensor.name, id, std::move(full), holders, local};
+}
+
+std::vector<PlacedLayer> placed_layers(const Graph& graph) {
+  std::vector<PlacedLayer> layers;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (graph.removed(op) || graph.def(op).name != std::string_view("place")) continue;
+    layers.push_back({graph.op(op).layer, graph.op(op).inputs[1], ops::bounds_of(graph.op(op))});
+  }
+  return layers;
+}
+
+/// Residents of an expert have the bits of its owner.
+void check_residents(const Persistents& all, const Persistent& p, const AllBuffers& ranks,
+                     size_t element_bytes) {
+  const Placement placement = placement_of(all.placed[static_cast<size_t>(p.layer)], *ranks[0]);
+  const size_t bytes = static_cast<size_t>(p.size() / placement.bounds().experts) * element_bytes;
+  const auto data = [&](int64_t device, int64_t expert) {
+    return static_cast<const std::byte*>(ranks[static_cast<size_t>(device)]->at(p.tensor)) +
+           static_cast<size_t>(placement.slot_of(expert, device)) * bytes;
+  };
+  for (int64_t e = 0; e < placement.bounds().experts; ++e) {
+    const int64_t owner = placement.owner(e);
+    for (const int64_t d : placement.holders(e)) {
+      if (!placement.is_resident(e, d) || std::memcmp(data(d, e), data(owner, e), bytes) == 0) {
+        continue;
+      }
+      throw run_error("the copies of expert {} in {} on ranks {} and {} differ", e, p.name, owner,
+                      d);
+    }
+  }
 }
 
 /// Every rank after the first holders has the bits of the holder before it.
@@ -40,16 +81,22 @@ uint64_t fnv1a(uint64_t so_far, const void* data, size_t bytes) {
 Persistents persistents(const Plan& plan) {
   const Graph& graph = plan.graph;
   Persistents all;
+  all.placed = placed_layers(graph);
   for (const ParamInfo& info : parameters(plan.spec.model)) {
     const TensorId id = graph.find_tensor(info.name);
     if (!id.valid()) throw user_error("the graph has no parameter {} of the model", info.name);
     const int64_t holders =
         info.expert ? plan.spec.model.expert_group(graph.num_ranks).size : int64_t{1};
-    all.parameters.push_back(place(graph, id, info.shape, holders));
+    all.parameters.push_back(place(graph, id, info.shape, holders, all.placed));
     const TensorId state = graph.find_tensor(info.name + ".v");
-    if (state.valid()) all.states.push_back(place(graph, state, info.shape, holders));
+    if (state.valid()) all.states.push_back(place(graph, state, info.shape, holders, all.placed));
   }
-  for (const Tensor& tensor : graph.tensors()) {
+  for (size_t t = 0; t < graph.tensors().size(); ++t) {
+    const Tensor& tensor = graph.tensors()[t];
+    if (std::any_of(all.placed.begin(), all.placed.end(),
+                    [&](const PlacedLayer& layer) { return layer.state.index() == t; })) {
+      continue;
+    }
     const auto known = [&](const std::vector<Persistent>& in) {
       return std::any_of(in.begin(), in.end(),
                          [&](const Persistent& p) { return p.name == tensor.name; });
@@ -63,10 +110,49 @@ Persistents persistents(const Plan& plan) {
   return all;
 }
 
+Placement placement_of(const PlacedLayer& layer, const RankBuffers& buffers) {
+  return Placement::decode(layer.bounds, {static_cast<const int32_t*>(buffers.at(layer.state)),
+                                          static_cast<size_t>(Placement::code_size(layer.bounds))});
+}
+
+std::vector<Stretch> stretches(const Persistents& all, const Persistent& p,
+                               const RankBuffers& buffers) {
+  std::vector<Stretch> result;
+  if (p.layer < 0) {
+    for (int64_t r = 0; r < p.holders; ++r) result.push_back({r, 0, p.first(r), p.local});
+    return result;
+  }
+  const Placement placement = placement_of(all.placed[static_cast<size_t>(p.layer)], buffers);
+  const int64_t each = p.size() / placement.bounds().experts;
+  for (int64_t e = 0; e < placement.bounds().experts; ++e) {
+    const int64_t owner = placement.owner(e);
+    result.push_back({owner, placement.slot_of(e, owner) * each, e * each, each});
+  }
+  return result;
+}
+
+std::vector<Stretch> stretches_on(const Persistents& all, const Persistent& p,
+                                  const RankBuffers& buffers, int64_t rank) {
+  if (p.layer < 0) return {{rank, 0, p.first(rank), p.local}};
+  const Placement placement = placement_of(all.placed[static_cast<size_t>(p.layer)], buffers);
+  const int64_t each = p.size() / placement.bounds().experts;
+  std::vector<Stretch> result;
+  for (int64_t s = 0; s < placement.bounds().residents; ++s) {
+    const int64_t expert = placement.at(rank, s);
+    if (expert >= 0) result.push_back({rank, s * each, expert * each, each});
+  }
+  return result;
+}
+
 template <class T>
 void initialise(const Plan& plan, const Persistents& all, const RankBuffers& buffers, int64_t rank,
                 const ParamInit& init) {
   const std::vector<ParamInfo> infos = parameters(plan.spec.model);
+  for (const PlacedLayer& layer : all.placed) {
+    const Placement first(layer.bounds);
+    std::copy(first.codes().begin(), first.codes().end(),
+              static_cast<int32_t*>(buffers.at(layer.state)));
+  }
   for (size_t t = 0; t < infos.size(); ++t) {
     const Persistent& p = all.parameters[t];
     T* x = static_cast<T*>(buffers.at(p.tensor));
@@ -74,9 +160,11 @@ void initialise(const Plan& plan, const Persistents& all, const RankBuffers& buf
       std::fill_n(x, p.local, T(infos[t].init == ParamInfo::Init::kOne ? 1 : 0));
       continue;
     }
-    const auto first = static_cast<uint64_t>(p.first(rank));
-    for (int64_t i = 0; i < p.local; ++i) {
-      x[i] = static_cast<T>(init(first + static_cast<uint64_t>(i), t));
+    std::fill_n(x, p.local, T(0));
+    for (const Stretch& s : stretches_on(all, p, buffers, rank)) {
+      for (int64_t i = 0; i < s.n; ++i) {
+        x[s.at + i] = static_cast<T>(init(static_cast<uint64_t>(s.first + i), t));
+      }
     }
   }
   for (const Persistent& s : all.states) {
@@ -103,12 +191,13 @@ void measure_parameters(const Persistents& all, const AllBuffers& ranks, RunResu
   for (const Persistent& p : all.parameters) {
     Measure sum;
     check_copies(p, ranks, static_cast<size_t>(p.local) * sizeof(T));
-    for (int64_t r = 0; r < p.holders; ++r) {
-      const T* x = static_cast<const T*>(ranks[static_cast<size_t>(r)]->at(p.tensor));
-      const Measure part = measure(x, p.local, p.first(r));
+    if (p.layer >= 0) check_residents(all, p, ranks, sizeof(T));
+    for (const Stretch& s : stretches(all, p, *ranks[0])) {
+      const T* x = static_cast<const T*>(ranks[static_cast<size_t>(s.rank)]->at(p.tensor)) + s.at;
+      const Measure part = measure(x, s.n, s.first);
       sum.sum_of_squares += part.sum_of_squares;
       sum.projection += part.projection;
-      result.digest = fnv1a(result.digest, x, static_cast<size_t>(p.local) * sizeof(T));
+      result.digest = fnv1a(result.digest, x, static_cast<size_t>(s.n) * sizeof(T));
     }
     result.param_l2[p.name] = std::sqrt(sum.sum_of_squares);
     result.param_projection[p.name] = sum.projection;

@@ -10,6 +10,7 @@
 
 #include "engine/exec/buffers.h"
 #include "engine/exec/executor.h"
+#include "engine/placement/placement.h"
 
 namespace moe {
 
@@ -24,17 +25,40 @@ struct Persistent {
   Shape shape;          // of the full tensor, [E, ...] for an expert's
   int64_t holders = 1;  // consecutive ranks that hold it together; the next ones hold copies
   int64_t local = 0;    // elements a rank holds
-  /// The number of a rank's first element in the full tensor.
+  int32_t layer = -1;   // valid: placed, an index into Persistents::placed; all ranks hold it
+  /// The number of a rank's first element in the full tensor. Requires: not placed.
   int64_t first(int64_t rank) const { return rank % holders * local; }
   int64_t size() const { return num_elements(shape); }
 };
 
+/// An MoE layer whose experts a placement puts on devices.
+struct PlacedLayer {
+  int64_t layer = 0;  // block index
+  TensorId state;     // the placement in force between steps
+  PlacementBounds bounds;
+};
+
 struct Persistents {
+  std::vector<PlacedLayer> placed;
   std::vector<Persistent> parameters;  // in reference order
   std::vector<Persistent> states;      // in the order of their parameters
 };
 /// Throws UserError when the graph holds other parameters than the plan's model, or of other sizes.
 Persistents persistents(const Plan& plan);
+
+/// The placement that a rank has in force.
+Placement placement_of(const PlacedLayer& layer, const RankBuffers& buffers);
+
+/// Neighbouring elements of a tensor on a rank: number `first` of the full tensor on lies at `at`.
+struct Stretch {
+  int64_t rank = 0, at = 0, first = 0, n = 0;
+};
+/// Stretches that make the full tensor, in its order: an expert's of its owner.
+std::vector<Stretch> stretches(const Persistents& all, const Persistent& p,
+                               const RankBuffers& buffers);
+/// All that one rank holds of it; of a placed tensor its residents only.
+std::vector<Stretch> stretches_on(const Persistents& all, const Persistent& p,
+                                  const RankBuffers& buffers, int64_t rank);
 
 /// Writes a rank's initial parameters and clears its states. T is the float type of the run.
 template <class T>

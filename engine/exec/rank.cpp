@@ -9,6 +9,7 @@
 #include "engine/comm/emulated_link.h"
 #include "engine/exec/finite.h"
 #include "engine/graph/op_def.h"
+#include "engine/ops/placed.h"
 
 namespace moe {
 namespace {
@@ -151,7 +152,7 @@ template <class T>
 void Rank<T>::add_update(Launch& launch) {
   const Op& op = plan_.graph.op(launch.op);
   const OpDef& def = plan_.graph.def(launch.op);
-  if (def.mutates.empty()) return;
+  if (def.mutates.empty() || plan_.graph.tensor(op.inputs[0]).kind != TensorKind::kParam) return;
   const TensorId parameter = op.inputs[static_cast<size_t>(def.mutates[0])];
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     if (!contains(def.mutates, i)) launch.gradient = static_cast<const T*>(launch.inputs[i]);
@@ -168,11 +169,16 @@ void Rank<T>::prepare(bool initialise_parameters) {
     initialise<T>(plan_, persistents_, buffers_, rank_,
                   options_.init ? options_.init : ParamInit(reference_init));
   }
-  const Gate own = options_.gate ? options_.gate(rank_) : Gate();
+  const PlanSpec& spec = plan_.spec;
+  const bool given = spec.law != nullptr || options_.gate;
+  const Gate own = spec.law != nullptr ? law_gate(spec.law, spec.model, plan_.graph.num_ranks)
+                   : given             ? options_.gate(rank_)
+                                       : Gate();
   for (Launch& launch : lanes_[0].launches) {
     const Op& op = plan_.graph.op(launch.op);
+    if (plan_.graph.def(op).name == std::string_view("place")) resolve_policy(launch);
     if (plan_.graph.def(op).name != std::string_view("gate")) continue;
-    launch.gate = options_.gate ? own : builtin_gate(attr_string(op, "gate"));
+    launch.gate = given ? own : builtin_gate(attr_string(op, "gate"));
     launch.record = std::make_unique<GateRecord>(plan_.graph, launch.op, launch.gate.code);
   }
 }
@@ -187,6 +193,7 @@ template <class T>
 void Rank<T>::start_pass() {
   if (poison_) poison_->start_step();
   std::fill(gradients_.begin(), gradients_.end(), Measure());
+  placements_.clear();
   for (Lane& lane : lanes_) lane.spans.clear();
   for (Posting& posting : postings_) posting.left = posting.waits.size();
 }
@@ -343,7 +350,12 @@ void Rank<T>::call_kernel(Launch& launch, const Pass& pass) {
   if (measured) {
     const auto number = static_cast<size_t>(launch.updates);
     const Persistent& p = persistents_.parameters[number];
-    gradients_[number] = measure(launch.gradient, p.local, p.first(rank_));
+    for (const Stretch& s : stretches(persistents_, p, buffers_)) {
+      if (p.layer >= 0 ? s.rank != rank_ : s.rank != rank_ % p.holders) continue;
+      const Measure part = measure(launch.gradient + s.at, s.n, s.first);
+      gradients_[number].sum_of_squares += part.sum_of_squares;
+      gradients_[number].projection += part.projection;
+    }
   }
   const RankContext context = {
       .rank = rank_,
@@ -351,6 +363,7 @@ void Rank<T>::call_kernel(Launch& launch, const Pass& pass) {
       .step = pass.step,
       .first_token = rank_ * num_elements(plan_.graph.tensor(ids_).shape),
       .gate = launch.record ? &launch.gate : nullptr,
+      .place = launch.place ? &launch.place : nullptr,
   };
   launch.kernel({plan_.graph, plan_.graph.op(launch.op), launch.inputs, launch.outputs,
                  launch.scratch, table_, context});
@@ -363,6 +376,7 @@ Nanoseconds Rank<T>::after(Launch& launch, const Pass& pass) {
   if (launch.record && pass.train) {
     launch.record->template capture<T>(plan_.graph, launch.op, buffers_);
   }
+  if (launch.place && pass.train) record_placement(launch);
   if (options_.check_finite) check(launch);
   if (poison_) poison_->after(launch.op);
   return clock_ns();
@@ -382,6 +396,47 @@ void Rank<T>::check(const Launch& launch) const {
     throw run_error("made the first number that is not finite: element {} of {} is {}", at,
                     plan_.graph.tensor(c.tensor).name, value);
   }
+}
+
+/// A policy that fails leaves the placement as it is; the run ends after the step.
+template <class T>
+void Rank<T>::resolve_policy(Launch& launch) {
+  const Op& op = plan_.graph.op(launch.op);
+  const std::string name = attr_string(op, "policy");
+  PlacementFunction policy;
+  if (options_.place) policy = options_.place(rank_, name);
+  if (!policy) {
+    policy = [&built_in = builtin_policy(name), given = ops::place_options(op)](
+                 const PlaceInput& input) { return built_in.place(input, given); };
+  }
+  const std::string where = fmt::format("placement policy '{}', op {}", name, op.name);
+  launch.place = [this, policy = std::move(policy), where](const PlaceInput& input) {
+    if (!policy_failure_.empty()) return input.now;
+    try {
+      Placement next = policy(input);
+      if (next.bounds() != input.now.bounds()) throw user_error("a placement of other bounds");
+      next.check();
+      return next;
+    } catch (const UserError& error) {
+      policy_failure_ = fmt::format("step {}, {}: {}", input.step, where, error.what());
+    } catch (const RunError& error) {
+      policy_failure_ = fmt::format("step {}, {}: {}", input.step, where, error.what());
+    }
+    return input.now;
+  };
+}
+
+template <class T>
+void Rank<T>::record_placement(const Launch& launch) {
+  const Op& op = plan_.graph.op(launch.op);
+  const PlacementBounds bounds = ops::bounds_of(op);
+  const auto codes = [&](TensorId t) {
+    const auto* const x = static_cast<const int32_t*>(buffers_.at(t));
+    return std::vector<int32_t>(x, x + Placement::code_size(bounds));
+  };
+  const std::vector<int32_t> next = codes(op.outputs[0]);
+  const bool now = attr_string(op, "use") == "now";
+  placements_.push_back({op.layer, bounds, now ? next : codes(op.inputs[1]), next});
 }
 
 template <class T>

@@ -55,6 +55,10 @@ class Rank {
   double loss() const { return loss_; }
   const std::vector<Span>& spans(LaneId lane) const { return lanes_[lane.index()].spans; }
   std::vector<const GateRecord*> gate_records() const;
+  /// By layer, of layers with a placement.
+  const std::vector<PlacementRecord>& placements() const { return placements_; }
+  /// What the first placement policy that failed said, "" where none did.
+  const std::string& policy_failure() const { return policy_failure_; }
   /// By parameter in reference order, of a pass with measure_gradients.
   const std::vector<Measure>& gradients() const { return gradients_; }
 
@@ -81,6 +85,7 @@ class Rank {
     Nanoseconds chunk_post = 0;  // of the chunk that comes next
     Gate gate;                   // of a gate op, with what it did
     std::unique_ptr<GateRecord> record;
+    PlacementFunction place;  // of a place op
     const double* loss = nullptr;
     int64_t updates = -1;  // number of the parameter, of an update op
     const T* gradient = nullptr;
@@ -113,6 +118,8 @@ class Rank {
   Nanoseconds transfer(Launch& launch, int64_t chunk, LaneId lane, const Pass& pass,
                        Nanoseconds posted, Communicator& comm);
   void call_kernel(Launch& launch, const Pass& pass);
+  void resolve_policy(Launch& launch);
+  void record_placement(const Launch& launch);
   Nanoseconds after(Launch& launch, const Pass& pass);
   void finish(const Launch& launch, const Pass& pass, Nanoseconds end);
   void check(const Launch& launch) const;
@@ -132,6 +139,8 @@ class Rank {
   std::vector<Posting> postings_;  // by op; empty where no lane has an arbiter
   double loss_ = 0;
   std::vector<Measure> gradients_;
+  std::vector<PlacementRecord> placements_;
+  std::string policy_failure_;
 };
 
 }  // namespace moe

@@ -15,6 +15,7 @@
 #include "engine/exec/sync.h"
 #include "engine/graph/op_def.h"
 #include "engine/network/closed_form.h"
+#include "engine/routing/workload.h"
 
 namespace moe {
 namespace {
@@ -146,6 +147,8 @@ PlanSpec rehearsal_spec(const PlanSpec& target, bool emulated) {
   PlanSpec spec = target;
   spec.system = {.name = "rehearsal", .sync = {.bucket_bytes = kBucketBytes, .when_ready = false}};
   spec.work = {};
+  // Ranks that differ by their routing would pass for jitter; the skew is the simulator's to say.
+  if (spec.law) spec.law = std::make_shared<const RoutingLaw>(workload("balanced", {}, 1));
   spec.element_bytes = sizeof(float);
   if (emulated) spec.cluster.intra = spec.cluster.nic = kRehearsalLink;
   return spec;

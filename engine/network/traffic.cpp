@@ -63,7 +63,7 @@ void Traffic::take_begin(std::vector<Landed>& ended) {
 
 void Traffic::next_step(size_t op, double at_ns, std::vector<Landed>& ended) {
   Running& r = running_.at(op);
-  const Collective& collective = r.order->collective;
+  const CollectiveSteps& collective = r.order->collective;
   while (r.next_step < collective.num_steps()) {
     if (collective.make_step(r.next_step++, r.alone, r.step)) stretch(r.step, r.order->scale);
     r.unfinished = r.step.flows.size();

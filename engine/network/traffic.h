@@ -19,7 +19,7 @@ struct Order {
   Order(const Order&) = delete;
 
   const NetworkOp op;
-  const Collective collective;
+  const CollectiveSteps collective;
   const double begin_ns;
   const double scale;
   const double first_step_ns;

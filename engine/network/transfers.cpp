@@ -32,8 +32,8 @@ bool is_alike(const NetworkOp& op, const Cluster& cluster) {
   return a2a == nullptr || is_even(*a2a, group, cluster.num_devices());
 }
 
-Collective::Collective(const Cluster& cluster, const Fabric& fabric, const NetworkOp& op,
-                       Share share)
+CollectiveSteps::CollectiveSteps(const Cluster& cluster, const Fabric& fabric, const NetworkOp& op,
+                                 Share share)
     : fabric_(fabric),
       op_(op),
       a2a_(std::get_if<AllToAll>(&op.what)),
@@ -59,24 +59,25 @@ Collective::Collective(const Cluster& cluster, const Fabric& fabric, const Netwo
                       group_, reduce.rings, fabric.devices_seen());
 }
 
-bool Collective::is_direct() const {
+bool CollectiveSteps::is_direct() const {
   return a2a_ != nullptr && a2a_->algorithm == AllToAllAlgorithm::kDirect;
 }
 
-double Collective::pair_bytes(int64_t i, int64_t j) const {
+double CollectiveSteps::pair_bytes(int64_t i, int64_t j) const {
   if (a2a_->bytes.empty()) return a2a_->bytes_per_pair;
   return even_ ? a2a_->bytes[static_cast<size_t>(group_.stride)]
                : a2a_->bytes[static_cast<size_t>(i * fabric_.num_devices() + j)];
 }
 
-double Collective::delay_of(int64_t i, int64_t j) const {
+double CollectiveSteps::delay_of(int64_t i, int64_t j) const {
   const auto& starts = op_.rank_start_ns;
   if (starts.empty()) return 0;
   return static_cast<double>(
       std::max(starts[static_cast<size_t>(i)], starts[static_cast<size_t>(j)]));
 }
 
-void Collective::add_pair(std::vector<Transfer>& all, int64_t i, int64_t j, int64_t count) const {
+void CollectiveSteps::add_pair(std::vector<Transfer>& all, int64_t i, int64_t j,
+                               int64_t count) const {
   const double bytes = pair_bytes(i, j);
   if (bytes == 0) return;
   const Fabric::Path path = fabric_.path(i, j);
@@ -89,7 +90,7 @@ void Collective::add_pair(std::vector<Transfer>& all, int64_t i, int64_t j, int6
                   static_cast<int32_t>(fabric_.seen(j))}});
 }
 
-void Collective::add_sends(std::vector<Transfer>& all, int64_t i) const {
+void CollectiveSteps::add_sends(std::vector<Transfer>& all, int64_t i) const {
   const int64_t per_node = fabric_.devices_per_node(), node = i / per_node;
   // Where nodes are alike, sends to the same place of other nodes take the same links.
   std::vector<int64_t> far(fabric_.nodes_alike() ? static_cast<size_t>(per_node) : 0);
@@ -109,7 +110,7 @@ void Collective::add_sends(std::vector<Transfer>& all, int64_t i) const {
   }
 }
 
-std::vector<Collective::Transfer> Collective::direct() const {
+std::vector<CollectiveSteps::Transfer> CollectiveSteps::direct() const {
   std::vector<Transfer> all;
   for (int64_t i = 0; i < fabric_.devices_seen(); ++i) {
     const size_t first = all.size();
@@ -124,7 +125,7 @@ std::vector<Collective::Transfer> Collective::direct() const {
   return all;
 }
 
-std::vector<Collective::Transfer> Collective::round(int64_t k) const {
+std::vector<CollectiveSteps::Transfer> CollectiveSteps::round(int64_t k) const {
   std::vector<Transfer> all;
   for (int64_t i = 0; i < fabric_.devices_seen(); ++i) {
     const int64_t place = (group_.place(i) + k) % group_.size;
@@ -138,7 +139,7 @@ std::vector<Collective::Transfer> Collective::round(int64_t k) const {
   return all;
 }
 
-std::vector<Collective::Transfer> Collective::ring_step() const {
+std::vector<CollectiveSteps::Transfer> CollectiveSteps::ring_step() const {
   const double cuts = static_cast<double>(group_.size * rings_.count);
   const double chunk = std::floor(std::get<AllReduce>(op_.what).bytes / cuts);
   const int64_t per_node = fabric_.devices_per_node();
@@ -158,7 +159,7 @@ std::vector<Collective::Transfer> Collective::ring_step() const {
   return all;
 }
 
-void Collective::sort_into(std::vector<Transfer> all, Step& step) {
+void CollectiveSteps::sort_into(std::vector<Transfer> all, Step& step) {
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.key() < b.key(); });
   step = {};
   step.flows.reserve(all.size());
@@ -177,7 +178,7 @@ void Collective::sort_into(std::vector<Transfer> all, Step& step) {
   }
 }
 
-bool Collective::make_step(int64_t k, bool alone, Step& step) const {
+bool CollectiveSteps::make_step(int64_t k, bool alone, Step& step) const {
   if (a2a_ == nullptr) {
     if (k == 0) sort_into(ring_step(), step);
     return k == 0;

@@ -31,10 +31,10 @@ void stretch(Step& step, double factor);
 /// resolved group.
 bool is_even(const AllToAll& a2a, const Group& group, int64_t num_devices);
 
-class Collective {
+class CollectiveSteps {
  public:
   /// The cluster's start-up and NICs, the fabric and the op outlive it.
-  Collective(const Cluster& cluster, const Fabric& fabric, const NetworkOp& op, Share share);
+  CollectiveSteps(const Cluster& cluster, const Fabric& fabric, const NetworkOp& op, Share share);
 
   int64_t num_steps() const { return num_steps_; }
   /// From the op's begin to its first step.

@@ -1,6 +1,8 @@
 // The parameters of experts into the shadow slots of a placement, and their gradients back; the sum
 // of gradients over residents; residents from one device to another. The executor runs all of them
 // through its Communicator; who sends what to whom is placement/transfers.h.
+#include <algorithm>
+
 #include "engine/ops/defs.h"
 #include "engine/ops/placed.h"
 
@@ -90,11 +92,15 @@ Work work_back(const Graph& g, const Op& op, const WorkContext&) {
   return {.bytes = expected_bytes(g, op, 1, op.inputs.size() / 2 + 1)};
 }
 
-/// One chunk of a sum at a time: what others send, an expert's size a slot.
+/// The parts that others send and the sums of one's own; then what an owner is sent.
 Bytes scratch_back(const Graph& g, const Op& op, Bytes elem_bytes) {
+  const size_t n = op.inputs.size() / 2;
   int64_t elements = 0;
-  for (size_t i = 1; i <= op.inputs.size() / 2; ++i) elements += num_elements(shape(g, op, i));
-  return 2 * elements * elem_bytes;
+  for (size_t i = 1; i <= n; ++i) {
+    const int64_t shadows = num_elements(shape(g, op, i));
+    elements += shadows + std::max(shadows, num_elements(shape(g, op, n + i)));
+  }
+  return elements * elem_bytes;
 }
 
 std::vector<TensorSpec> infer_sum(const Graph& g, const Op& op) {
@@ -112,7 +118,7 @@ std::vector<TensorSpec> infer_sum(const Graph& g, const Op& op) {
 Bytes scratch_sum(const Graph& g, const Op& op, Bytes elem_bytes) {
   int64_t elements = 0;
   for (size_t i = 1; i < op.inputs.size(); ++i) elements += num_elements(shape(g, op, i));
-  return 2 * elements * elem_bytes;
+  return elements * elem_bytes;
 }
 
 std::vector<TensorSpec> infer_migrate(const Graph& g, const Op& op) {

@@ -72,7 +72,9 @@ void gradient(GradContext& c, OpId) {
   const TensorId dy = c.grad(op.outputs[0]), x = op.inputs[0], w = op.inputs[1];
   const TensorId bias = input_or_none(op, 2), counts = input_or_none(op, 3);
   Attrs attrs = {{"rows", attr_string(op, "rows", "capacity")}};
-  if (op.attrs.contains("occupancy")) attrs["occupancy"] = occupancy_of(op);
+  for (const char* const name : {"occupancy", "loose"}) {
+    if (op.attrs.contains(name)) attrs[name] = op.attrs.at(name);
+  }
   if (c.needs(x)) {
     const OpId dx = c.emit("expert_linear_dx", "dx", {dy, w, c.grad(x), counts}, attrs);
     c.set(x, c.graph().out(dx));

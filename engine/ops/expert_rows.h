@@ -14,6 +14,11 @@ inline bool only_used(const Op& op) {
   return rows == "used";
 }
 
+/// Nobody reads rows that are not in use (attr loose=1): they hold anything.
+inline bool is_loose(const Op& op) {
+  return attr_int(op, "loose") != 0;
+}
+
 /// Rows of input i come in blocks, one an expert and source rank.
 struct Blocks {
   int64_t experts, sources, capacity;
@@ -23,6 +28,18 @@ struct Blocks {
 inline Blocks blocks_of(const Graph& g, const Op& op, size_t i) {
   const Shape& x = shape(g, op, i);
   return {x[0], x.size() == 4 ? x[1] : 1, x[x.size() - 2]};
+}
+
+/// The counts (input `counts`) of the rows of input x are there where they are needed.
+inline void expect_counts(const Graph& g, const Op& op, size_t x, size_t counts) {
+  if (!only_used(op)) return;
+  if (!has(op, counts)) {
+    throw user_error("op '{}': rows=\"used\" needs input {}, recv_counts", op.name, counts);
+  }
+  const Blocks b = blocks_of(g, op, x);
+  if (num_elements(shape(g, op, counts)) != b.experts * b.sources) {
+    expect_index(g, op, counts, {b.experts, b.sources});
+  }
 }
 
 inline double used_share(const Op& op, const WorkContext& context) {
@@ -47,11 +64,12 @@ void for_each_run(const Op& op, const Blocks& b, const int32_t* counts, const in
   }
 }
 
-/// Zeroes the rows of y [rows of b, cols] that are not in use; a part leaves them as they are.
+/// Zeroes the rows of y [rows of b, cols] that are not in use; a part leaves them as they are, and
+/// so does an op whose readers do not look at them.
 template <class T>
 void zero_unused(const KernelCall<T>& c, T* y, const Blocks& b, const int32_t* counts,
                  int64_t cols) {
-  if (!only_used(c.op) || is_part(c.op)) return;
+  if (!only_used(c.op) || is_part(c.op) || is_loose(c.op)) return;
   for (int64_t i = 0; i < b.experts * b.sources; ++i) {
     const int64_t used = counts[i];
     if (used == b.capacity) continue;

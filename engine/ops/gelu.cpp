@@ -22,18 +22,6 @@ int64_t groups_of(const Graph& g, const Op& op, size_t bias) {
   return has(op, bias) && shape(g, op, bias).size() == 2 ? shape(g, op, bias)[0] : 1;
 }
 
-/// The counts (input `counts`) of the rows of input x.
-void expect_counts(const Graph& g, const Op& op, size_t x, size_t counts) {
-  if (!only_used(op)) return;
-  if (!has(op, counts)) {
-    throw user_error("op '{}': rows=\"used\" needs input {}, recv_counts", op.name, counts);
-  }
-  const Blocks b = blocks_of(g, op, x);
-  if (num_elements(shape(g, op, counts)) != b.experts * b.sources) {
-    expect_index(g, op, counts, {b.experts, b.sources});
-  }
-}
-
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const Shape& x = expect_matrix(g, op, 0);
   expect_bias(g, op, 0, 1);
@@ -94,15 +82,22 @@ void gradient(GradContext& c, OpId) {
   std::vector<TensorId> inputs = {c.grad(op.outputs[0]), x, bias};
   if (only_used(op)) {
     rows["rows"] = std::string("used");
-    if (op.attrs.contains("occupancy")) rows["occupancy"] = occupancy_of(op);
+    for (const char* const name : {"occupancy", "loose"}) {
+      if (op.attrs.contains(name)) rows[name] = op.attrs.at(name);
+    }
     inputs.push_back(op.inputs[2]);
   }
   const TensorId dx = c.graph().out(c.emit("gelu_dx", "dx", inputs, rows));
   if (c.needs(x)) c.add(x, dx);
   if (!c.needs(bias)) return;
   Attrs attrs;
+  std::vector<TensorId> summed = {dx, c.grad(bias)};
+  if (is_loose(op)) {
+    attrs = rows;
+    summed.push_back(op.inputs[2]);
+  }
   if (shape(c.graph(), op, 1).size() == 2) attrs["groups"] = shape(c.graph(), op, 1)[0];
-  c.set(bias, c.graph().out(c.emit("bias_grad", "dw", {dx, c.grad(bias)}, attrs, true)));
+  c.set(bias, c.graph().out(c.emit("bias_grad", "dw", summed, attrs, true)));
 }
 
 template <class T>

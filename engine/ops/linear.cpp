@@ -1,6 +1,7 @@
 // y = x w^T + bias + residual with w [out,in], its two gradients, and the bias gradient of ops that
 // add a bias without a GEMM.
 #include "engine/ops/defs.h"
+#include "engine/ops/expert_rows.h"
 #include "engine/ops/rules.h"
 
 namespace moe::ops {
@@ -123,11 +124,14 @@ std::vector<TensorSpec> infer_bias_grad(const Graph& g, const Op& op) {
   }
   const Shape db = groups > 0 ? Shape{groups, cols_of(dy)} : Shape{cols_of(dy)};
   expect_shape(g, op, 1, db);
+  expect_counts(g, op, 0, 2);
   return {{db, arg(g, op, 0).dtype}};
 }
 
-Work work_bias_grad(const Graph& g, const Op& op, const WorkContext&) {
-  return elementwise_work(g, op, static_cast<double>(num_elements(shape(g, op, 0))));
+Work work_bias_grad(const Graph& g, const Op& op, const WorkContext& context) {
+  const double used = used_share(op, context);
+  return {.flops = used * static_cast<double>(num_elements(shape(g, op, 0))),
+          .bytes = io_bytes(g, op) - (1 - used) * static_cast<double>(g.bytes(op.inputs[0]))};
 }
 
 template <class T>
@@ -135,6 +139,15 @@ void run_bias_grad(const KernelCall<T>& c) {
   const Shape& dy = c.in_shape(0);
   const int64_t groups = std::max<int64_t>(attr_int(c.op, "groups", 0), 1);
   const int64_t rows = rows_of(dy) / groups, cols = cols_of(dy);
+  if (only_used(c.op)) {
+    start_from<T>(c, c.out(0), c.in(1), groups * cols);
+    for_each_run(c.op, blocks_of(c.graph, c.op, 0), c.in_i32(2), nullptr,
+                 [&](int64_t e, int64_t first, int64_t n) {
+                   T* const db = c.out(0) + e * cols;
+                   c.k.bias_grad(db, c.in(0) + first * cols, db, n, cols, c.stream);
+                 });
+    return;
+  }
   for (int64_t e = 0; e < groups; ++e) {
     const T* acc = c.in(1) == nullptr ? nullptr : c.in(1) + e * cols;
     c.k.bias_grad(c.out(0) + e * cols, c.in(0) + e * rows * cols, acc, rows, cols, c.stream);
@@ -175,9 +188,11 @@ const OpDef kLinearDw = {.name = "linear_dw",
                          .run_f64 = run_dw<double>};
 
 const OpDef kBiasGrad = {.name = "bias_grad",
-                         .doc = "db = column sums of dy [+ acc], apart for each of attr groups",
+                         .doc =
+                             "db = column sums of dy [+ acc], apart for each of attr groups; of "
+                             "used rows only with attr rows = \"used\"",
                          .min_inputs = 1,
-                         .max_inputs = 2,
+                         .max_inputs = 3,
                          .infer = infer_bias_grad,
                          .work = work_bias_grad,
                          .may_alias = {{0, 1}},

@@ -50,6 +50,21 @@
 //   join_peers        n of [E/n,C,d] -> slots[E,C,d], the inverse
 //   exchange_counts   counts[E] -> recv_counts[El,P], or [E,S] -> [El,P*S]; a collective of its
 //                     own, needed where a transfer is irregular or rows="used"
+//                     attrs experts, devices, residents, shadows, weighted and input 5, placement:
+//                     to="expert" slots[E,C,d] -> recv[L,P,C,d], the rows of each expert to the
+//                     slots that hold it (L slots a device, placement/placement.h); to="source" the
+//                     reverse; recv_counts is slot_rows' [L,P]; with attr loose=1 rows that are not
+//                     in use hold anything
+//   gather_loads      counts[E] -> loads[P,E]; a collective
+//   slot_rows         loads placement -> rows[L,P]
+//   copy_experts      placement w[R,..]... -> shadows[S,..]...; attrs first, last (S of the shadow
+//                     slots); expected: copies a device receives, for cost models; a collective
+//   return_gradients  placement dshadows[S,..]... dw[R,..]... -> dw...; a collective
+//   sum_residents     placement dw[R,..]... -> dw...; a collective
+//   place             loads placement -> next; attrs policy, every, layer_number, rates (PlaceRates)
+//                     and option_<name>
+//   migrate           placement next w[R,..] v[R,..]...; overwrites the tensors; a collective
+//   commit            next placement; overwrites the placement
 //   expert_linear     x[El,P,C,in] (or [El,C,in] where P = 1) w[El,out,in] [bias[El,out]]
 //                     [recv_counts[El,P]] [recv_begin[El,P]] -> y[El,P,C,out]
 //                     attr rows = "capacity" | "used" (only rows below recv_counts; the others are

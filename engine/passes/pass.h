@@ -1,6 +1,6 @@
 // Passes and schedulers. A pass is one documented function, value in, value out; the pipeline
-// verifies, times and logs. Order of stages: passes on the forward graph, autodiff, passes on the
-// whole step, schedulers; within a kind as the system lists them.
+// verifies, times and logs. Order of stages: placement, passes on the forward graph, autodiff,
+// passes on the whole step, schedulers; within a kind as the system lists them.
 #pragma once
 
 #include <functional>
@@ -20,8 +20,8 @@ namespace moe {
 using OptionValue = std::variant<bool, double, std::string>;
 using Options = std::map<std::string, OptionValue>;
 
-/// forward: edits the forward graph. step: edits the whole step. schedule: makes order.
-enum class StageKind : uint8_t { kForward, kStep, kSchedule };
+/// placement: lets a policy place the experts; one a system. forward: edits the forward graph. step: edits the whole step. schedule: makes order.
+enum class StageKind : uint8_t { kPlacement, kForward, kStep, kSchedule };
 
 struct PassContext {
   const ModelSpec& model;

@@ -11,12 +11,50 @@
 #include "engine/graph/verify.h"
 #include "engine/passes/builtin.h"
 #include "engine/passes/pipemoe_degree.h"
+#include "engine/passes/place_experts.h"
 
 namespace moe {
+
+namespace {
+
+/// The pass of a placement policy: the policy's own options behind those of all.
+PassDef placement_pass(const char* name, const char* policy, PlacementDefaults defaults) {
+  PassDef pass{.name = name, .kind = StageKind::kPlacement, .doc = builtin_policy(policy).doc};
+  pass.options = {
+      {"use",
+       std::string(defaults.now ? "now" : "next"),
+       "when a placement is in force: now, in the layer and step whose loads it is made from, or "
+       "next, from the next step on",
+       0,
+       0,
+       {"now", "next"}},
+      {"every", 1.0, "steps from one placement to the next", 1, 1e9},
+      {"shadows", static_cast<double>(defaults.shadows),
+       "slots a device for copies of a step; as many memory as that many experts", 0, 4096},
+      {"extra_residents", static_cast<double>(defaults.extra_residents),
+       "slots a device for experts that live there, beyond experts / devices", 0, 4096},
+      {"expected_copies", 1.0, "that a device receives a step, for plans made before anything ran",
+       0, 4096},
+  };
+  for (const PolicyOption& option : builtin_policy(policy).options) {
+    pass.options.push_back({option.name, option.otherwise, option.doc, option.lo, option.hi});
+  }
+  pass.transform = place_by_policy;
+  return pass;
+}
+
+}  // namespace
 
 const std::vector<PassDef>& builtin_passes() {
   // Stages of one kind run as a system lists them; this is the order in which it should.
   static const std::vector<PassDef> passes = {
+      // Placement: before anything cuts the exchange whose rows it counts by slot.
+      placement_pass("placed", "fixed", {}),
+      placement_pass("prophet", "prophet", {.shadows = 8}),
+      placement_pass("fastermoe_shadowing", "fastermoe_shadowing", {.now = true, .shadows = 8}),
+      placement_pass("top_k", "top_k", {.now = true, .shadows = 3}),
+      placement_pass("eplb", "eplb", {.extra_residents = 1}),
+      placement_pass("swap", "swap", {}),
       // Forward: what autodiff should see, so that the backward follows without a pass of its own.
       // The cut comes first: it moves whole slots, and refuses rows that are counted already.
       {.name = "capacity_pipeline",

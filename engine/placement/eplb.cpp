@@ -155,7 +155,7 @@ PlacementPolicy eplb_policy() {
       "eplb",
       "EPLB: heavy experts get more residents, shared evenly and packed so that devices compute "
       "as much; parameters and state move",
-      place_eplb, std::move(options)};
+      place_eplb, std::move(options), true};
 }
 
 }  // namespace moe

@@ -54,6 +54,8 @@ struct PlacementPolicy {
   /// placement in force are none that the policy can work with.
   Placement (*place)(const PlaceInput& input, const PolicyOptions& options);
   std::vector<PolicyOption> options = {};
+  /// Owners may move, and experts may have more residents than their owner.
+  bool moves_residents = false;
 };
 
 const std::vector<PlacementPolicy>& builtin_policies();

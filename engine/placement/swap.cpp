@@ -61,7 +61,7 @@ PlacementPolicy swap_policy() {
       {"swaps", 0, 0, 1e6, true, "the most changes of places at once; 0: any number"});
   return {"swap",
           "SmartMoE: owners change places, heaviest device first, until devices compute as much",
-          place_swap, std::move(options)};
+          place_swap, std::move(options), true};
 }
 
 }  // namespace moe

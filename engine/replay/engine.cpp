@@ -62,37 +62,52 @@ Engine::Engine(const ReplayInput& input)
       together_(input.graph.num_ops()),
       announces_(input.graph.num_ops()),
       arbiter_of_(input.orders.lanes.size(), -1),
+      may_meet_(may_meet(input)),
       states_(input.graph.num_ops()),
       posts_(input.graph.num_ops() * ranks_) {
   edges_.order(input.graph, input.schedule);  // names the cycle where there is one
+  int32_t number = 0;
   for (const Arbiter& arbiter : arbiters(input.schedule)) {
-    for (const LaneId lane : arbiter) {
-      arbiter_of_[lane.index()] = static_cast<int32_t>(arbiters_.size());
-    }
-    arbiters_.emplace_back(input.graph, input.schedule, arbiter);
+    for (const LaneId lane : arbiter) arbiter_of_[lane.index()] = number;
+    ++number;
   }
   for (const Hold& hold : input.schedule.holds) announces_[hold.from.index()] = true;
   for (size_t i = 0; i < states_.size(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     together_[i] = input.graph.def(op).collective != Collective::kNone;
-    states_[i].ranks_waiting = ranks_;
     states_[i].num_chunks = num_chunks(input.graph, input.schedule, op);
-    for (size_t r = 0; r < ranks_; ++r) post(op, r).waits = edges_.deps.preds[i].size();
+    if (edges_.deps.preds[i].empty()) first_.push_back(op);
   }
-  if (input.network != nullptr && (input.keep_links || may_meet(input))) {
-    const NetworkOptions sharing{.share = input.network->share,
-                                 .efficiency = input.network->sharing_efficiency,
-                                 .keep_use = input.keep_links};
-    wire_ = std::make_unique<Wire>(*input.network, sharing, all_alike(input));
+}
+
+void Engine::reset() {
+  arbiters_.clear();
+  for (const Arbiter& arbiter : arbiters(input_.schedule)) {
+    arbiters_.emplace_back(input_.graph, input_.schedule, arbiter);
   }
-  timeline_.num_ranks = input.num_ranks;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    states_[i] = {.ranks_waiting = ranks_, .num_chunks = states_[i].num_chunks};
+    const Post start = {.waits = edges_.deps.preds[i].size()};
+    std::fill_n(posts_.begin() + static_cast<std::ptrdiff_t>(i * ranks_), ranks_, start);
+  }
+  sent_.clear();
+  if (input_.network != nullptr && (input_.keep_links || may_meet_)) {
+    const NetworkOptions sharing{.share = input_.network->share,
+                                 .efficiency = input_.network->sharing_efficiency,
+                                 .keep_use = input_.keep_links};
+    wire_ = std::make_unique<Wire>(*input_.network, sharing, all_alike(input_));
+  }
+  now_ = 0;
+  num_over_ = 0;
+  timeline_ = {};
+  timeline_.num_ranks = input_.num_ranks;
   timeline_.spans.reserve(states_.size() * ranks_);
 }
 
 Timeline Engine::run() {
-  for (size_t i = 0; i < states_.size(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
-    for (size_t r = 0; r < ranks_ && edges_.deps.preds[i].empty(); ++r) ready(op, r);
+  reset();
+  for (const OpId op : first_) {
+    for (size_t r = 0; r < ranks_; ++r) ready(op, r);
   }
   std::vector<Done> ended;
   for (;;) {
@@ -152,7 +167,7 @@ void Engine::begin_compute(OpId op, size_t rank) {
   MOE_CHECK(ns >= 0, "op '{}' takes {} ns", input_.graph.op(op).name, ns);
   if (announces_[op.index()]) push(at, Kind::kBegin, op.value);
   timeline_.spans.push_back({op, static_cast<int32_t>(rank), lanes_[op.index()], at, at, at + ns,
-                             input_.bytes ? input_.bytes(op) : 0});
+                             input_.bytes ? input_.bytes(op, static_cast<int32_t>(rank)) : 0});
   push(at + ns, Kind::kEnd, op.value, static_cast<int32_t>(rank));
 }
 
@@ -202,10 +217,10 @@ Nanoseconds Engine::alone_ns(OpId op) const {
 /// A chunk is over on all ranks.
 void Engine::end_transfer(OpId op) {
   State& state = states_[op.index()];
-  const Bytes bytes = input_.bytes ? input_.bytes(op) : 0;
   const int64_t n = state.num_chunks, c = state.chunk++;
-  const Bytes share = bytes * (c + 1) / n - bytes * c / n;
   for (size_t r = 0; r < ranks_; ++r) {
+    const Bytes bytes = input_.bytes ? input_.bytes(op, static_cast<int32_t>(r)) : 0;
+    const Bytes share = bytes * (c + 1) / n - bytes * c / n;
     const Nanoseconds posted = c == 0 ? post(op, r).at : state.chunk_post;
     timeline_.spans.push_back({op, static_cast<int32_t>(r), lanes_[op.index()], posted, state.begin,
                                now_, share, static_cast<int32_t>(c)});

@@ -16,7 +16,9 @@ namespace moe {
 
 class Engine {
  public:
+  /// Keeps a reference to the input. What its functions say may change between runs.
   explicit Engine(const ReplayInput& input);
+  /// From time 0, as often as wanted.
   Timeline run();
 
  private:
@@ -54,6 +56,7 @@ class Engine {
     events_.push({at, kind, which, rank});
   }
 
+  void reset();
   void take(const Event& event);
   void ready(OpId op, size_t rank);
   void begin_compute(OpId op, size_t rank);
@@ -69,10 +72,12 @@ class Engine {
   const ReplayInput& input_;
   const size_t ranks_;
   const Precedence edges_;
+  std::vector<OpId> first_;          // ops that wait for nothing
   std::vector<LaneId> lanes_;        // by op
   std::vector<char> together_;       // by op: a collective
   std::vector<char> announces_;      // by op: a hold begins with it
   std::vector<int32_t> arbiter_of_;  // by lane, -1: none
+  const bool may_meet_;              // transfers
   std::deque<ArbiterState> arbiters_;
   std::unique_ptr<Wire> wire_;  // null where no transfers meet
   std::vector<OpId> sent_;      // by number on the wire

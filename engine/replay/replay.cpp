@@ -1,6 +1,7 @@
 #include "engine/replay/replay.h"
 
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "engine/base/errors.h"
@@ -27,39 +28,65 @@ NetworkOp chunk_of(NetworkOp op, int64_t chunks) {
   return op;
 }
 
-std::optional<NetworkOp> chunk_of(const CostModel& cost, const Graph& graph, OpId op,
-                                  int64_t chunks) {
-  std::optional<NetworkOp> whole = cost.transfer(graph, op);
-  if (whole) whole = chunk_of(std::move(*whole), chunks);
-  return whole;
-}
+/// The ops of a graph as a model and a routing have them.
+class Costs {
+ public:
+  Costs(const Graph& graph, const CostModel& cost, LoadOf load)
+      : graph_(graph), cost_(cost), load_(std::move(load)) {}
 
-/// Stretched as the model stretches the closed form of the whole.
-Nanoseconds chunk_ns(const CostModel& cost, const Graph& graph, OpId op, int64_t chunks) {
-  const Nanoseconds whole = cost.op_ns(graph, op);
-  const std::optional<NetworkOp> chunk = chunk_of(cost, graph, op, chunks);
-  if (!chunk) return (whole + chunks - 1) / chunks;
-  const auto closed = [&](const NetworkOp& transfer) {
-    return static_cast<double>(alone_ns(*cost.network(), transfer));
-  };
-  return std::llround(static_cast<double>(whole) * closed(*chunk) /
-                      closed(*cost.transfer(graph, op)));
-}
+  Nanoseconds op_ns(OpId op, int32_t rank) const {
+    const OpLoad* const load = load_of(op, rank);
+    return load == nullptr ? cost_.op_ns(graph_, op) : cost_.loaded_ns(graph_, op, *load);
+  }
+
+  std::optional<NetworkOp> chunk_of(OpId op, int64_t chunks) const {
+    std::optional<NetworkOp> whole = transfer(op);
+    if (whole && chunks > 1) whole = moe::chunk_of(std::move(*whole), chunks);
+    return whole;
+  }
+
+  /// Stretched as the model stretches the closed form of the whole.
+  Nanoseconds chunk_ns(OpId op, int64_t chunks) const {
+    const Nanoseconds whole = op_ns(op, 0);
+    const std::optional<NetworkOp> chunk = chunk_of(op, chunks);
+    if (!chunk) return (whole + chunks - 1) / chunks;
+    const auto closed = [&](const NetworkOp& transfer) {
+      return static_cast<double>(alone_ns(*cost_.network(), transfer));
+    };
+    return std::llround(static_cast<double>(whole) * closed(*chunk) / closed(*transfer(op)));
+  }
+
+ private:
+  const OpLoad* load_of(OpId op, int32_t rank) const { return load_ ? load_(op, rank) : nullptr; }
+
+  std::optional<NetworkOp> transfer(OpId op) const {
+    const OpLoad* const load = load_of(op, 0);
+    if (load == nullptr) return cost_.transfer(graph_, op);
+    if (cost_.network() == nullptr) return std::nullopt;
+    return transfer_on(*cost_.network(), graph_, op, *load);
+  }
+
+  const Graph& graph_;
+  const CostModel& cost_;
+  const LoadOf load_;
+};
 
 }  // namespace
 
 ReplayInput replay_input(const Graph& graph, const Schedule& schedule, const LaneOrders& orders,
-                         const CostModel& cost) {
+                         const CostModel& cost, LoadOf load, int32_t num_ranks) {
+  const auto costs = std::make_shared<const Costs>(graph, cost, std::move(load));
   return {.graph = graph,
           .schedule = schedule,
           .orders = orders,
-          .duration_ns = [&](OpId op, int32_t) { return cost.op_ns(graph, op); },
+          .num_ranks = num_ranks,
+          .duration_ns = [costs](OpId op, int32_t rank) { return costs->op_ns(op, rank); },
           .handoff_ns = cost.handoff_ns(),
-          .chunk_ns = [&](OpId op, int64_t chunks) { return chunk_ns(cost, graph, op, chunks); },
+          .chunk_ns = [costs](OpId op, int64_t chunks) { return costs->chunk_ns(op, chunks); },
           .network = cost.network(),
           .transfer =
-              [&](OpId op, int64_t chunks) {
-                std::optional<NetworkOp> chunk = chunk_of(cost, graph, op, chunks);
+              [costs, &schedule](OpId op, int64_t chunks) {
+                std::optional<NetworkOp> chunk = costs->chunk_of(op, chunks);
                 if (chunk) chunk->priority = schedule.priority_of(op);
                 return chunk;
               },

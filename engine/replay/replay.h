@@ -24,7 +24,7 @@ struct ReplayInput {
   /// Duration of an op on a rank. For a collective the largest over ranks counts.
   std::function<Nanoseconds(OpId, int32_t rank)> duration_ns;
   /// What a rank sends in an op, for the spans; null: nothing.
-  std::function<Bytes(OpId)> bytes = nullptr;
+  std::function<Bytes(OpId, int32_t rank)> bytes = nullptr;
   /// CostModel::handoff_ns.
   Nanoseconds handoff_ns = 0;
   /// Duration of one of so many equal chunks of a collective; null: an equal share of the whole's.
@@ -45,10 +45,14 @@ struct ReplayInput {
 /// a lane's policy that names no op that is ready one naming lane and stage.
 Timeline replay(const ReplayInput& input);
 
-/// The schedule on ranks that all do the same, with the durations and the links of a cost model.
-/// Keeps references to all arguments.
+/// What a routing gives an op on a rank (of a collective: on any); null: what the model expects.
+using LoadOf = std::function<const OpLoad*(OpId, int32_t rank)>;
+
+/// The schedule on ranks that all do the same, with the durations and the links of a cost model; or,
+/// with `load`, on so many ranks that differ by it. Keeps references to the first four and to what
+/// `load` returns.
 ReplayInput replay_input(const Graph& graph, const Schedule& schedule, const LaneOrders& orders,
-                         const CostModel& cost);
+                         const CostModel& cost, LoadOf load = nullptr, int32_t num_ranks = 1);
 
 /// max(busiest lane, longest path of data and mutation edges): no schedule of these lanes is
 /// shorter.

@@ -99,7 +99,10 @@ std::string set_by(const Schedule& schedule, OpId op, Setting::What what) {
 Bytes message_bytes(const Graph& graph, OpId id) {
   const std::vector<TensorId>& inputs = graph.op(id).inputs;
   const Collective collective = graph.def(id).collective;
-  if (collective == Collective::kNone || inputs.empty()) return 0;
+  // Experts travel whole: how many, a placement says.
+  if (collective == Collective::kNone || collective == Collective::kExperts || inputs.empty()) {
+    return 0;
+  }
   if (collective == Collective::kAllToAll) return graph.bytes(inputs[0]);  // the others are counts
   Bytes bytes = 0;
   for (const TensorId t : inputs) bytes += graph.bytes(t);

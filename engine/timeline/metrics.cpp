@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <string_view>
 #include <utility>
 
@@ -14,9 +13,14 @@ namespace {
 
 using Intervals = std::vector<std::pair<Nanoseconds, Nanoseconds>>;
 
-/// How much time at least one of the intervals covers.
-Nanoseconds covered(Intervals intervals) {
-  std::sort(intervals.begin(), intervals.end());
+void sort(Intervals& intervals) {
+  if (!std::is_sorted(intervals.begin(), intervals.end())) {
+    std::sort(intervals.begin(), intervals.end());
+  }
+}
+
+/// How much time at least one of the intervals covers. Requires: sorted.
+Nanoseconds covered(const Intervals& intervals) {
   Nanoseconds total = 0;
   Nanoseconds until = std::numeric_limits<Nanoseconds>::min();
   for (const auto& [begin, end] : intervals) {
@@ -26,18 +30,22 @@ Nanoseconds covered(Intervals intervals) {
   return total;
 }
 
-Intervals both(Intervals a, const Intervals& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
+/// Requires: both sorted.
+Intervals both(const Intervals& a, const Intervals& b) {
+  Intervals all(a.size() + b.size());
+  std::merge(a.begin(), a.end(), b.begin(), b.end(), all.begin());
+  return all;
 }
 
-/// How much of [from, to] at least one of the intervals covers.
+/// How much of [from, to] at least one of the intervals covers. Requires: sorted.
 Nanoseconds covered_within(const Intervals& intervals, Nanoseconds from, Nanoseconds to) {
   Intervals within;
   for (const auto& [begin, end] : intervals) {
-    if (begin < to && end > from) within.emplace_back(std::max(begin, from), std::min(end, to));
+    if (begin >= to) break;
+    if (end > from) within.emplace_back(std::max(begin, from), std::min(end, to));
   }
-  return covered(std::move(within));
+  sort(within);
+  return covered(within);
 }
 
 struct RankSpans {
@@ -58,14 +66,11 @@ struct Hull {
 
 /// One phase of an MoE layer on one rank.
 struct LayerSpans {
+  int32_t rank = 0;
+  bool backward = false;
   Hull layer, window;
-  Intervals a2a;  // post..end
-};
-
-struct LayerKey {
-  int32_t rank, layer;
-  bool backward;
-  auto operator<=>(const LayerKey&) const = default;
+  Intervals a2a;              // post..end
+  Nanoseconds expert_ns = 0;  // compute of its experts
 };
 
 bool of_moe_layer(const Op& op) {
@@ -74,38 +79,79 @@ bool of_moe_layer(const Op& op) {
           op.segment == Segment::kExpert || op.segment == Segment::kCombine);
 }
 
-std::map<LayerKey, LayerSpans> layers_of(const Graph& graph, const Timeline& timeline) {
-  std::map<LayerKey, LayerSpans> layers;
+/// Which of its rank's LayerSpans an op belongs to, by op; -1: none.
+std::vector<int32_t> layer_numbers(const Graph& graph, int32_t& count) {
+  int32_t blocks = 0;
+  for (const Op& op : graph.ops()) blocks = std::max(blocks, op.layer + 1);
+  count = 2 * blocks;
+  std::vector<int32_t> numbers;
+  for (const Op& op : graph.ops()) {
+    const bool backward = op.phase == Phase::kBackward;
+    numbers.push_back(of_moe_layer(op) ? 2 * op.layer + (backward ? 1 : 0) : -1);
+  }
+  return numbers;
+}
+
+/// By rank, then block, then phase.
+std::vector<LayerSpans> layers_of(const Graph& graph, const Timeline& timeline) {
+  int32_t count = 0;
+  const std::vector<int32_t> numbers = layer_numbers(graph, count);
+  std::vector<LayerSpans> layers(static_cast<size_t>(count * timeline.num_ranks));
   for (const Span& span : timeline.spans) {
-    const Op& op = graph.op(span.op);
-    if (!of_moe_layer(op)) continue;
-    LayerSpans& mine = layers[{span.rank, op.layer, op.phase == Phase::kBackward}];
+    const int32_t number = numbers[span.op.index()];
+    if (number < 0) continue;
+    LayerSpans& mine = layers[static_cast<size_t>(span.rank * count + number)];
+    mine.rank = span.rank;
+    mine.backward = number % 2 == 1;
     mine.layer.add(span);
+    const OpDef& def = graph.def(span.op);
+    const bool of_expert = graph.op(span.op).segment == Segment::kExpert;
+    if (of_expert && def.lane == LaneKind::kCompute) mine.expert_ns += span.end - span.begin;
     // Not the exchange of counts, which comes before the layer's pair.
-    if (std::string_view(graph.def(op).name) != "all_to_all") continue;
+    if (def.collective != Collective::kAllToAll || std::string_view(def.name) != "all_to_all") {
+      continue;
+    }
     mine.window.add(span);
     mine.a2a.emplace_back(span.post, span.end);
   }
-  std::erase_if(layers, [](const auto& entry) { return entry.second.a2a.empty(); });
   return layers;
 }
 
-MoeTimes moe_times(const std::map<LayerKey, LayerSpans>& layers, bool backward,
+MoeTimes moe_times(std::vector<LayerSpans>& layers, bool backward,
                    const std::vector<RankSpans>& ranks) {
   MoeTimes sum;
   Nanoseconds n = 0;
-  for (const auto& [key, spans] : layers) {
-    if (key.backward != backward) continue;
+  for (LayerSpans& spans : layers) {
+    if (spans.backward != backward || spans.a2a.empty()) continue;
     const Hull& window = spans.window;
+    sort(spans.a2a);
     sum.layer_ns += spans.layer.end - spans.layer.begin;
     sum.a2a_ns += covered(spans.a2a);
     sum.window_ns += window.end - window.begin;
     sum.busy_ns +=
-        covered_within(ranks[static_cast<size_t>(key.rank)].compute, window.begin, window.end);
+        covered_within(ranks[static_cast<size_t>(spans.rank)].compute, window.begin, window.end);
     ++n;
   }
   if (n == 0) return {};
   return {sum.layer_ns / n, sum.a2a_ns / n, sum.window_ns / n, sum.busy_ns / n};
+}
+
+/// Compute of experts, summed over layers and phases: the mean over ranks, and of each layer's and
+/// phase's busiest rank.
+std::pair<Nanoseconds, Nanoseconds> expert_times(const std::vector<LayerSpans>& layers,
+                                                 int32_t num_ranks) {
+  const auto ranks = static_cast<size_t>(num_ranks), count = layers.size() / ranks;
+  Nanoseconds sum = 0, busiest = 0;
+  for (size_t l = 0; l < count; ++l) {
+    Nanoseconds most = 0;
+    for (size_t r = 0; r < ranks; ++r) {
+      const Nanoseconds ns = layers[r * count + l].expert_ns;
+      sum += ns;
+      most = std::max(most, ns);
+    }
+    busiest += most;
+  }
+  return {sum / static_cast<Nanoseconds>(ranks), busiest};
 }
 
 void add(CollectiveTimes& times, const Span& span) {
@@ -135,18 +181,26 @@ Metrics metrics(const Graph& graph, const Timeline& timeline) {
     }
   }
   Nanoseconds exposed_transfer = 0;
-  for (const RankSpans& rank : ranks) {
+  for (RankSpans& rank : ranks) {
+    sort(rank.compute);
+    sort(rank.transfer);
+    sort(rank.posted);
     const Nanoseconds compute = covered(rank.compute);
     sum.compute_ns += compute;
+    sum.busiest_compute_ns = std::max(sum.busiest_compute_ns, compute);
     sum.comm_ns += covered(rank.transfer);
     sum.exposed_comm_ns += covered(both(rank.posted, rank.compute)) - compute;
     exposed_transfer += covered(both(rank.transfer, rank.compute)) - compute;
     sum.wait_ns += rank.wait;
   }
   const Nanoseconds n = std::max<Nanoseconds>(timeline.num_ranks, 1);
-  const std::map<LayerKey, LayerSpans> layers = layers_of(graph, timeline);
+  std::vector<LayerSpans> layers = layers_of(graph, timeline);
+  const auto [expert_ns, busiest_expert_ns] = expert_times(layers, std::max(timeline.num_ranks, 1));
   return {.makespan_ns = sum.makespan_ns,
           .compute_ns = sum.compute_ns / n,
+          .busiest_compute_ns = sum.busiest_compute_ns,
+          .expert_ns = expert_ns,
+          .busiest_expert_ns = busiest_expert_ns,
           .comm_ns = sum.comm_ns / n,
           .exposed_comm_ns = sum.exposed_comm_ns / n,
           .hidden_comm_ns = sum.comm_ns / n - exposed_transfer / n,
@@ -155,6 +209,22 @@ Metrics metrics(const Graph& graph, const Timeline& timeline) {
           .all_reduce = {sum.all_reduce.wait_ns / n, sum.all_reduce.transfer_ns / n},
           .forward = moe_times(layers, false, ranks),
           .backward = moe_times(layers, true, ranks)};
+}
+
+namespace {
+
+double over_mean(Nanoseconds busiest, Nanoseconds mean) {
+  return mean > 0 ? static_cast<double>(busiest) / static_cast<double>(mean) : 1;
+}
+
+}  // namespace
+
+double Metrics::imbalance() const {
+  return over_mean(busiest_compute_ns, compute_ns);
+}
+
+double Metrics::expert_imbalance() const {
+  return over_mean(busiest_expert_ns, expert_ns);
 }
 
 double Metrics::pipelining_efficiency() const {

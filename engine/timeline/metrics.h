@@ -5,6 +5,11 @@
 //   exposed_comm_ns   the part of [post, end] of comm spans during which no compute span runs, mean
 //   hidden_comm_ns    comm_ns less the part of it that is exposed
 //   wait_ns           sum of begin - post over comm spans (waiting for peers), mean over ranks
+// Imbalance, by which ranks wait (wait_ns) whatever the wire does:
+//   busiest_compute_ns   compute_ns of the rank that computes longest
+//   expert_ns            sum of the compute spans of experts, mean over ranks
+//   busiest_expert_ns    that sum with each layer's and phase's busiest rank in place of the mean
+//   imbalance(), expert_imbalance()   busiest over mean; 1 where nothing is computed
 // A chunk of a collective is a span, posted where the chunk before it ends, so that what others
 // transfer between two chunks is a wait.
 //
@@ -40,12 +45,17 @@ struct MoeTimes {
 struct Metrics {
   Nanoseconds makespan_ns = 0;
   Nanoseconds compute_ns = 0;
+  Nanoseconds busiest_compute_ns = 0;
+  Nanoseconds expert_ns = 0;
+  Nanoseconds busiest_expert_ns = 0;
   Nanoseconds comm_ns = 0;
   Nanoseconds exposed_comm_ns = 0;
   Nanoseconds hidden_comm_ns = 0;
   Nanoseconds wait_ns = 0;
   CollectiveTimes all_to_all, all_reduce;
   MoeTimes forward, backward;
+  double imbalance() const;
+  double expert_imbalance() const;
   /// 0 where there are no all-to-alls.
   double pipelining_efficiency() const;
 };

@@ -23,7 +23,7 @@ function package.loaded.test(sentence, body)
 end
 
 for _, name in ipairs { "places", "fields", "policies", "experiments", "choices", "results",
-  "claims", "scripts", "lists", "machine", "collectives", "lina", "pipemoe", "prophet",
+  "claims", "scripts", "lists", "machine", "collectives", "routing", "lina", "pipemoe", "prophet",
   "page" } do
   require("test_" .. name)
 end

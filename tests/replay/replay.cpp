@@ -331,7 +331,7 @@ TEST_CASE("a rerun gives the same timeline") {
 TEST_CASE("spans carry the bytes that a rank sends") {
   const Program p = random_program(3, 20, 2);
   ReplayInput input = p.input();
-  input.bytes = [](OpId op) { return 100 + op.value; };
+  input.bytes = [](OpId op, int32_t) { return 100 + op.value; };
   for (const Span& span : replay(input).spans) CHECK(span.bytes == 100 + span.op.value);
   for (const Span& span : p.run().spans) CHECK(span.bytes == 0);
 }

@@ -1,0 +1,70 @@
+// The collectives that move experts as a placement says: copies into shadow slots, gradients back
+// to owners, sums over residents, residents to other devices. Which pieces go where is
+// placement/transfers.h; here they get addresses. Where a placement asks for nothing, all ranks
+// know it and nobody calls the communicator.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/comm/communicator.h"
+#include "engine/exec/buffers.h"
+#include "engine/placement/transfers.h"
+
+namespace moe {
+
+/// What an op of Collective::kExperts did.
+struct ExpertsMoved {
+  CommTimes times;
+  Bytes bytes = 0;  // sent by this rank to others
+};
+
+/// One such op of one rank, laid out once and called every step. T is the float type of the run.
+template <class T>
+class ExpertMover {
+ public:
+  ExpertMover(const Graph& graph, OpId op, const RankBuffers& buffers, void* scratch, int64_t rank);
+  /// Called by every rank's lane in the same order. Throws as the Communicator does.
+  ExpertsMoved call(Communicator& all);
+
+ private:
+  /// A tensor [slots, ...] of experts; its first slot is number `first` of the placement's.
+  struct Experts {
+    T* data;
+    int64_t each;  // elements of an expert
+    int64_t first = 0;
+  };
+
+  Experts experts(const Graph& graph, TensorId t, const RankBuffers& buffers, int64_t first) const;
+  Placement placement(size_t input) const;
+  static T* at(const Experts& experts, const ExpertPiece& piece, int64_t slot);
+  static int64_t length(const Experts& experts, const ExpertPiece& piece);
+
+  void copy(Communicator& comm, const Placement& placement);
+  void give_back(Communicator& comm, const Placement& placement);
+  void sum(Communicator& comm, const Placement& placement);
+  void migrate(Communicator& comm, const Placement& now, const Placement& next);
+
+  using Pointers = std::vector<T*>;  // by piece and tensor; null where this rank has no part
+  /// Room in scratch for the pieces of which wanted(piece) is true.
+  template <class Wanted>
+  Pointers lay_out(const std::vector<ExpertPiece>& pieces, Wanted wanted, T*& free) const;
+  /// One exchange of pieces; send(i, tensor) and receive(i, tensor) give the addresses of piece i
+  /// where this rank has part in it. Nothing is called where there are no pieces.
+  template <class Send, class Receive>
+  void exchange(Communicator& comm, const std::vector<ExpertPiece>& pieces, Send send,
+                Receive receive);
+
+  std::string name_, kind_;
+  PlacementBounds bounds_;
+  Group group_;
+  int64_t device_;
+  int64_t first_ = 0, last_ = 0;  // of the shadow slots
+  std::vector<const int32_t*> placements_;
+  std::vector<Experts> residents_, shadows_, results_;  // by tensor
+  T* scratch_;
+  ExpertsMoved moved_;
+  bool called_ = false;
+};
+
+}  // namespace moe

@@ -1,0 +1,378 @@
+#include "engine/passes/place_experts.h"
+
+#include <algorithm>
+#include <map>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+#include "engine/ops/placed.h"
+#include "engine/passes/builtin.h"
+#include "engine/passes/moe_layer.h"
+
+namespace moe {
+namespace {
+
+/// The ops of one MoE layer whose rows are exchanged, in program order.
+struct Layer {
+  OpId gate, dispatch, there, back;
+  std::vector<OpId> experts;     // on rows at the experts' side
+  std::vector<OpId> parameters;  // of those, the ops that read parameters
+};
+
+class Placer {
+ public:
+  Placer(Graph graph, const PlacementStage& stage, const PassContext& context)
+      : graph_(std::move(graph)), stage_(stage), context_(context) {}
+
+  Graph run() {
+    const std::vector<Layer> layers = find_layers();
+    if (layers.empty()) return std::move(graph_);
+    int64_t number = 0;
+    for (const Layer& layer : layers) place(layer, number++);
+    infer_again();
+    return with_order(graph_, order());
+  }
+
+ private:
+  std::vector<Layer> find_layers() const;
+  void check_exchange(OpId op) const;
+  PlacementBounds bounds() const;
+  void place(const Layer& layer, int64_t number);
+  OpId add(std::string_view kind, const std::string& name, std::vector<TensorId> inputs,
+           Attrs attrs, OpId like, Segment segment);
+  void place_rows(const Layer& layer, TensorId placement, TensorId rows);
+  void widen_parameters(const Layer& layer, TensorId placement, const std::string& prefix);
+  void infer_again();
+  std::vector<OpId> order() const;
+
+  Graph graph_;
+  const PlacementStage& stage_;
+  const PassContext& context_;
+  PlacementBounds bounds_;
+  Attrs attrs_;                               // of bounds_
+  std::vector<OpId> first_, last_;            // at the begin and at the end of the program
+  std::map<OpId, std::vector<OpId>> before_;  // what goes before an op
+};
+
+std::vector<Layer> Placer::find_layers() const {
+  std::vector<Layer> layers;
+  Layer open;
+  for (size_t i = 0; i < graph_.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (is_kind(graph_, op, "gate")) open = {.gate = op};
+    if (is_kind(graph_, op, "dispatch")) open.dispatch = op;
+    if (is_kind(graph_, op, "place")) {
+      throw user_error(
+          "stage '{}': stage '{}' has placed the experts already; one placement a "
+          "system is allowed",
+          context_.stage, attr_string(graph_.op(op), "stage"));
+    }
+    if (is_kind(graph_, op, "all_to_all")) {
+      check_exchange(op);
+      if (!open.there.valid()) {
+        open.there = op;
+      } else {
+        open.back = op;
+        layers.push_back(open);
+        open = {};
+      }
+    } else if (open.there.valid()) {
+      open.experts.push_back(op);
+    }
+  }
+  return layers;
+}
+
+void Placer::check_exchange(OpId id) const {
+  const Op& op = graph_.op(id);
+  const char* why = nullptr;
+  if (op.part >= 0) why = "is a part of one that was cut";
+  if (op.attrs.contains("rounds")) why = "goes in rounds";
+  if (group_of(graph_, op).size != graph_.num_ranks) {
+    why = "is among fewer than all ranks; model.ep and a placement exclude each other";
+  }
+  if (why == nullptr) return;
+  throw user_error("stage '{}': all-to-all '{}' {}; a placement comes before what cuts it",
+                   context_.stage, op.name, why);
+}
+
+PlacementBounds Placer::bounds() const {
+  const int64_t experts = context_.model.experts, devices = graph_.num_ranks;
+  PlacementBounds bounds = {.experts = experts,
+                            .devices = devices,
+                            .residents = (experts + devices - 1) / devices,
+                            .shadows = std::min(stage_.shadows, experts),
+                            .weighted = stage_.weighted};
+  bounds.residents = std::min(experts, bounds.residents + stage_.extra_residents);
+  check(bounds);
+  return bounds;
+}
+
+OpId Placer::add(std::string_view kind, const std::string& name, std::vector<TensorId> inputs,
+                 Attrs attrs, OpId like, Segment segment) {
+  const OpId made = graph_.add_op(kind, name, std::move(inputs), std::move(attrs));
+  graph_.op(made).segment = segment;
+  graph_.op(made).layer = graph_.op(like).layer;
+  return made;
+}
+
+void Placer::place(const Layer& layer, int64_t number) {
+  bounds_ = bounds();
+  attrs_ = ops::bounds_attrs(bounds_);
+  const std::string prefix = fmt::format("b{}.moe.", graph_.op(layer.gate).layer);
+  const PlaceRates rates = fit_place_rates(graph_, layer.there, context_);
+  const TensorId state =
+      graph_.add_tensor({fmt::format("b{}.placement", graph_.op(layer.gate).layer),
+                         {Placement::code_size(bounds_)},
+                         DType::kI32,
+                         TensorKind::kState});
+  const RowsOrigin origin = origin_of_rows(graph_, graph_.out(layer.there), prefix);
+  const OpId gather =
+      add("gather_loads", prefix + "loads", {origin.counts}, {}, layer.gate, Segment::kDispatch);
+  before_[layer.dispatch].push_back(gather);
+  Attrs plan = attrs_;
+  plan.merge(ops::rate_attrs(rates));
+  plan.merge(ops::option_attrs(stage_.options));
+  plan["policy"] = stage_.policy;
+  plan["every"] = stage_.every;
+  plan["layer_number"] = number;
+  plan["stage"] = context_.stage;
+  plan["moves"] = int64_t{stage_.moves_residents};
+  const bool now = stage_.use == PlacementUse::kNow;
+  plan["use"] = std::string(now ? "now" : "next");
+  const OpId make = add("place", prefix + "place", {graph_.out(gather), state}, plan, layer.gate,
+                        now ? Segment::kDispatch : Segment::kUpdate);
+  const TensorId in_force = now ? graph_.out(make) : state;
+  if (now) {
+    before_[layer.dispatch].push_back(make);
+  } else {
+    graph_.op(make).phase = Phase::kUpdate;
+    last_.push_back(make);
+  }
+  const OpId rows = add("slot_rows", prefix + "slot_rows", {graph_.out(gather), in_force}, attrs_,
+                        layer.gate, Segment::kDispatch);
+  before_[layer.dispatch].push_back(rows);
+  place_rows(layer, in_force, graph_.out(rows));
+  widen_parameters(layer, in_force, prefix);
+}
+
+/// The exchange and the experts' ops count rows by slot.
+void Placer::place_rows(const Layer& layer, TensorId placement, TensorId rows) {
+  const RowsOrigin origin = origin_of_rows(graph_, graph_.out(layer.there), "placement");
+  for (const OpId id : {layer.there, layer.back}) {
+    Op& op = graph_.op(id);
+    op.attrs.insert(attrs_.begin(), attrs_.end());
+    op.attrs["irregular"] = op.attrs["loose"] = int64_t{1};
+    if (id == layer.back) op.attrs["occupancy"] = ops::occupancy_of(bounds_);
+    op.inputs = {op.inputs[0], origin.counts, rows, TensorId(), TensorId(), placement};
+  }
+  for (const OpId id : layer.experts) {
+    Op& op = graph_.op(id);
+    op.attrs["rows"] = std::string("used");
+    op.attrs["loose"] = int64_t{1};
+    op.attrs["occupancy"] = ops::occupancy_of(bounds_);
+    const size_t at = is_kind(graph_, id, "gelu") ? 2 : 3;
+    op.inputs.resize(at + 1);
+    op.inputs[at] = rows;
+  }
+}
+
+/// Resident slots as the bounds have them; behind them the shadows', in one storage.
+void Placer::widen_parameters(const Layer& layer, TensorId placement, const std::string& prefix) {
+  std::vector<TensorId> parameters;
+  std::vector<std::pair<OpId, size_t>> readers;
+  for (const OpId id : layer.experts) {
+    const Op& op = graph_.op(id);
+    for (size_t i = 0; i < op.inputs.size(); ++i) {
+      if (!op.inputs[i].valid() || graph_.tensor(op.inputs[i]).kind != TensorKind::kParam) continue;
+      parameters.push_back(op.inputs[i]);
+      readers.emplace_back(id, i);
+    }
+  }
+  for (const TensorId t : parameters) graph_.tensor(t).shape[0] = bounds_.residents;
+  if (bounds_.shadows == 0) return;
+  std::vector<TensorId> inputs = {placement};
+  inputs.insert(inputs.end(), parameters.begin(), parameters.end());
+  Attrs attrs = attrs_;
+  attrs["first"] = int64_t{0};
+  attrs["last"] = bounds_.shadows;
+  attrs["expected"] = stage_.expected_copies;
+  const OpId copy =
+      add("copy_experts", prefix + "copy", inputs, attrs, layer.gate, Segment::kExpert);
+  const bool now = stage_.use == PlacementUse::kNow;
+  std::vector<OpId>& where = now ? before_[layer.dispatch] : first_;
+  where.push_back(copy);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const TensorId shadows = graph_.out(copy, i);
+    graph_.tensor(shadows).expert = true;
+    const OpId whole =
+        add("concat", graph_.tensor(parameters[i]).name + ".slots", {parameters[i], shadows},
+            {{"axis", int64_t{0}}, {"view", int64_t{1}}}, layer.gate, Segment::kExpert);
+    graph_.tensor(graph_.out(whole)).expert = true;
+    where.push_back(whole);
+    graph_.op(readers[i].first).inputs[readers[i].second] = graph_.out(whole);
+  }
+}
+
+/// Shapes follow from the new ones of rows and parameters.
+void Placer::infer_again() {
+  for (const OpId id : order()) {
+    const Op& op = graph_.op(id);
+    const std::vector<TensorSpec> specs = graph_.def(op).infer(graph_, op);
+    for (size_t i = 0; i < specs.size(); ++i) graph_.tensor(op.outputs[i]).shape = specs[i].shape;
+  }
+}
+
+std::vector<OpId> Placer::order() const {
+  std::vector<OpId> order = first_;
+  std::vector<bool> placed(graph_.num_ops());
+  const auto mark = [&](const std::vector<OpId>& ops) {
+    for (const OpId op : ops) placed[op.index()] = true;
+  };
+  mark(first_);
+  mark(last_);
+  for (const auto& [op, ops] : before_) mark(ops);
+  for (size_t i = 0; i < graph_.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (graph_.removed(op) || placed[i]) continue;
+    if (const auto added = before_.find(op); added != before_.end()) {
+      order.insert(order.end(), added->second.begin(), added->second.end());
+    }
+    order.push_back(op);
+  }
+  order.insert(order.end(), last_.begin(), last_.end());
+  return order;
+}
+
+/// A layer's `place` op with the tensors that its experts live in.
+struct Placed {
+  OpId place;
+  TensorId state;
+  std::vector<TensorId> parameters;
+};
+
+std::vector<Placed> placed_layers(const Graph& graph) {
+  std::vector<Placed> layers;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (!is_kind(graph, op, "place")) continue;
+    layers.push_back({op, graph.op(op).inputs[1], {}});
+    const std::string prefix = fmt::format("b{}.ex.", graph.op(op).layer);
+    for (size_t t = 0; t < graph.tensors().size(); ++t) {
+      const Tensor& tensor = graph.tensors()[t];
+      if (tensor.kind == TensorKind::kParam && tensor.name.starts_with(prefix)) {
+        layers.back().parameters.emplace_back(static_cast<int64_t>(t));
+      }
+    }
+  }
+  return layers;
+}
+
+/// The update of a parameter: the op of the last phase that overwrites it.
+OpId update_of(const Graph& graph, TensorId parameter) {
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (graph.removed(op) || graph.op(op).phase != Phase::kUpdate) continue;
+    if (!mutated_inputs(graph, graph.op(op)).empty() && graph.op(op).inputs[0] == parameter) {
+      return op;
+    }
+  }
+  throw user_error("parameter '{}' has no update", graph.tensor(parameter).name);
+}
+
+/// Input of an update that is its gradient: the one that it does not overwrite.
+size_t gradient_input(const Graph& graph, OpId update) {
+  const std::vector<int> mutated = mutated_inputs(graph, graph.op(update));
+  for (size_t i = 0; i < graph.op(update).inputs.size(); ++i) {
+    const TensorId t = graph.op(update).inputs[i];
+    if (t.valid() && graph.tensor(t).kind == TensorKind::kGradient) return i;
+  }
+  throw user_error("update '{}' reads no gradient", graph.op(update).name);
+}
+
+void sum_over_residents(Graph& graph, const Placed& layer, const Attrs& bounds) {
+  std::vector<TensorId> inputs = {layer.state};
+  std::vector<OpId> updates;
+  for (const TensorId t : layer.parameters) {
+    updates.push_back(update_of(graph, t));
+    inputs.push_back(graph.op(updates.back()).inputs[gradient_input(graph, updates.back())]);
+  }
+  const std::string name = fmt::format("b{}.moe.sum_residents", graph.op(layer.place).layer);
+  const OpId sum = graph.add_op("sum_residents", name, inputs, bounds, Phase::kBackward);
+  graph.op(sum).segment = Segment::kUpdate;
+  graph.op(sum).layer = graph.op(layer.place).layer;
+  for (size_t i = 0; i < updates.size(); ++i) {
+    graph.tensor(graph.out(sum, i)).expert = true;
+    graph.op(updates[i]).inputs[gradient_input(graph, updates[i])] = graph.out(sum, i);
+  }
+}
+
+}  // namespace
+
+Graph place_experts(Graph graph, const PlacementStage& stage, const PassContext& context) {
+  return Placer(std::move(graph), stage, context).run();
+}
+
+Graph add_placement_updates(Graph graph) {
+  for (const Placed& layer : placed_layers(graph)) {
+    const Op make = graph.op(layer.place);
+    if (attr_string(make, "use") == "now") continue;
+    const PlacementBounds bounds = ops::bounds_of(make);
+    const TensorId next = graph.out(layer.place);
+    const std::string prefix = fmt::format("b{}.moe.", make.layer);
+    if (attr_int(make, "moves") != 0) {
+      if (bounds.residents * bounds.devices > bounds.experts) {
+        sum_over_residents(graph, layer, ops::bounds_attrs(bounds));
+      }
+      std::vector<TensorId> inputs = {layer.state, next};
+      double state_bytes = 0;
+      for (const TensorId t : layer.parameters) {
+        const OpId update = update_of(graph, t);
+        for (const int m : mutated_inputs(graph, graph.op(update))) {
+          const TensorId moved = graph.op(update).inputs[static_cast<size_t>(m)];
+          inputs.push_back(moved);
+          if (moved != t) state_bytes += static_cast<double>(graph.bytes(moved) / bounds.residents);
+        }
+      }
+      graph.op(layer.place).attrs["state_bytes"] = state_bytes;
+      const OpId move = graph.add_op("migrate", prefix + "migrate", inputs,
+                                     ops::bounds_attrs(bounds), Phase::kUpdate);
+      graph.op(move).segment = Segment::kUpdate;
+      graph.op(move).layer = make.layer;
+    }
+    const OpId commit =
+        graph.add_op("commit", prefix + "commit", {next, layer.state}, {}, Phase::kUpdate);
+    graph.op(commit).segment = Segment::kUpdate;
+    graph.op(commit).layer = make.layer;
+  }
+  return compact(graph);
+}
+
+Graph place_by_policy(Graph graph, const PassContext& context) {
+  const auto number = [&](const char* name) {
+    return static_cast<int64_t>(std::get<double>(context.options.at(name)));
+  };
+  PlacementStage stage;
+  stage.policy = context.stage == "placed" ? "fixed" : context.stage;
+  const bool now = std::get<std::string>(context.options.at("use")) == "now";
+  stage.use = now ? PlacementUse::kNow : PlacementUse::kNext;
+  stage.every = number("every");
+  stage.shadows = number("shadows");
+  stage.extra_residents = number("extra_residents");
+  stage.expected_copies = std::get<double>(context.options.at("expected_copies"));
+  const PlacementPolicy& policy = builtin_policy(stage.policy);
+  for (const PolicyOption& option : policy.options) {
+    stage.options[option.name] = std::get<double>(context.options.at(option.name));
+  }
+  stage.options = resolved(policy, stage.options);
+  stage.moves_residents = policy.moves_residents;
+  if (now && policy.moves_residents) {
+    throw user_error(
+        "{}.use = 'now': experts that move with their state come into force in the "
+        "next step; allowed: 'next'",
+        context.stage);
+  }
+  return place_experts(std::move(graph), stage, context);
+}
+
+}  // namespace moe

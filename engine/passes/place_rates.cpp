@@ -1,0 +1,91 @@
+// What a placement's planner counts with, fitted to the cost model of the plan.
+#include <algorithm>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+#include "engine/network/contention.h"
+#include "engine/passes/moe_layer.h"
+#include "engine/passes/place_experts.h"
+#include "engine/placement/transfers.h"
+
+namespace moe {
+namespace {
+
+double seconds(Nanoseconds ns) {
+  return static_cast<double>(ns) * 1e-9;
+}
+
+/// Bytes that a device receives a second in even all-to-alls of about `bytes` a device.
+double a2a_rate(const PassContext& context, const Graph& graph, OpId exchange, double bytes) {
+  const double others = static_cast<double>(graph.num_ranks - 1);
+  const Cluster* const cluster = context.cost.network();
+  if (cluster == nullptr) {
+    const double sent = bytes * others / static_cast<double>(graph.num_ranks);
+    return sent / std::max(seconds(context.cost.op_ns(graph, exchange)), 1e-9);
+  }
+  const double pair = bytes / static_cast<double>(graph.num_ranks);
+  const auto time = [&](double factor) {
+    return seconds(alone_ns(*cluster, {AllToAll{.bytes_per_pair = pair * factor}}));
+  };
+  return pair * others / std::max(time(2) - time(1), 1e-12);
+}
+
+/// Bytes a second at which one expert reaches all other devices, as copy_experts sends it.
+double copy_rate(const PassContext& context, int64_t devices, double expert_bytes, double a2a) {
+  const Cluster* const cluster = context.cost.network();
+  if (cluster == nullptr) return a2a / 2;  // sent once and passed on
+  Placement p({.experts = devices, .devices = devices, .residents = 1, .shadows = 1});
+  for (int64_t d = 1; d < devices; ++d) p.add_shadow(0, d, 0);
+  const ExpertSteps steps = copy_steps(p, 0, 1);
+  Nanoseconds total = 0;
+  for (const auto* pieces : {&steps.first, &steps.second}) {
+    if (pieces->empty()) continue;
+    AllToAll a2a_step;
+    a2a_step.bytes.assign(static_cast<size_t>(devices * devices), 0);
+    add_bytes(*pieces, expert_bytes, devices, a2a_step.bytes);
+    total += alone_ns(*cluster, {std::move(a2a_step)});
+  }
+  return expert_bytes / std::max(seconds(total), 1e-12);
+}
+
+}  // namespace
+
+PlaceRates fit_place_rates(const Graph& graph, OpId exchange, const PassContext& context) {
+  PlaceRates rates;
+  const Shape& rows = graph.tensor(graph.op(exchange).inputs[0]).shape;  // [E,C,d]
+  rates.input_bytes = static_cast<double>(rows.back() * dtype_bytes(context.model.dtype));
+  Nanoseconds experts = 0, between = 0;
+  bool inside = false, behind = false;
+  for (size_t i = exchange.index(); i < graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (graph.removed(op)) continue;
+    const bool exchanges = is_kind(graph, op, "all_to_all");
+    if (op == exchange) {
+      inside = true;
+    } else if (exchanges && inside) {
+      inside = false, behind = true;
+    } else if (is_kind(graph, op, "dispatch") || is_kind(graph, op, "cross_entropy")) {
+      break;
+    } else if (inside) {
+      experts += context.cost.op_ns(graph, op);
+      for (const TensorId t : graph.op(op).inputs) {
+        if (t.valid() && graph.tensor(t).kind == TensorKind::kParam) {
+          rates.expert_bytes += static_cast<double>(graph.bytes(t) / graph.tensor(t).shape[0]);
+        }
+      }
+    } else if (behind && graph.def(op).lane == LaneKind::kCompute) {
+      between += context.cost.op_ns(graph, op);
+    }
+  }
+  const double inputs = static_cast<double>(rows[0] * rows[1]);
+  rates.inputs_per_s = inputs / std::max(seconds(experts), 1e-12);
+  rates.state_bytes = rates.expert_bytes;  // of SGD with momentum; add_placement_updates knows
+  rates.fnec_s = seconds(between);
+  rates.bnec_s = 2 * rates.fnec_s;  // the backward of a GEMM is two of them
+  rates.a2a_bytes_per_s = a2a_rate(context, graph, exchange, inputs * rates.input_bytes);
+  rates.copy_bytes_per_s =
+      copy_rate(context, graph.num_ranks, rates.expert_bytes, rates.a2a_bytes_per_s);
+  return rates;
+}
+
+}  // namespace moe

@@ -1,0 +1,278 @@
+#include "engine/sim/routed_step.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+
+namespace moe {
+namespace {
+
+size_t index(int64_t i) {
+  return static_cast<size_t>(i);
+}
+
+bool is_kind(const Graph& graph, OpId op, std::string_view kind) {
+  return kind == graph.def(op).name;
+}
+
+bool is_irregular(const Graph& graph, OpId op) {
+  return is_kind(graph, op, "all_to_all") && attr_int(graph.op(op), "irregular") != 0;
+}
+
+/// Rows of so many columns lie behind one another in the tensor.
+int64_t rows_of(const Tensor& tensor) {
+  return num_elements(tensor.shape) / tensor.shape.back();
+}
+
+struct Hop {
+  int64_t from, to;
+};
+
+/// Where a row of `source` goes in an all-to-all of this group on its way to `device`. Steps of an
+/// exchange go from small strides to large ones: the parts of a rank's number that are smaller than
+/// the group's stride are the device's already, those that are larger the source's still.
+Hop to_expert(const Group& group, int64_t source, int64_t device) {
+  const int64_t at = source - source % group.stride + device % group.stride;
+  return {at, group.member(at, group.place(device))};
+}
+
+/// The way back is the same in reverse.
+Hop to_source(const Group& group, int64_t source, int64_t device) {
+  const Hop there = to_expert(group, source, device);
+  return {there.to, there.from};
+}
+
+/// "rows" tensors that a part of the batch left: [E, ...] lie at the source, [El, P, ...] beside
+/// their experts.
+bool joins_at_experts(const Graph& graph, const Op& op) {
+  return graph.tensor(op.inputs[0]).shape.size() == 2;
+}
+
+double ratio(int64_t rows, int64_t places) {
+  return static_cast<double>(rows) / static_cast<double>(places);
+}
+
+bool all_equal(const std::vector<OpLoad>& loads) {
+  return std::all_of(loads.begin(), loads.end(),
+                     [&](const OpLoad& l) { return l.work.fill == loads[0].work.fill; });
+}
+
+}  // namespace
+
+std::vector<MoeLayer> moe_layers(const Graph& graph) {
+  std::vector<MoeLayer> layers;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (graph.removed(id) || !is_kind(graph, id, "gate")) continue;
+    const Op& op = graph.op(id);
+    const Shape& logits = graph.tensor(op.inputs[0]).shape;
+    const auto same = [&](const MoeLayer& layer) { return layer.block == op.layer; };
+    const auto known = std::find_if(layers.begin(), layers.end(), same);
+    if (known != layers.end()) {
+      known->tokens += logits[0];  // a part of the batch
+      continue;
+    }
+    layers.push_back(
+        {op.layer, logits[0], logits[1], attr_int(op, "k", 1), attr_int(op, "capacity")});
+  }
+  std::sort(layers.begin(), layers.end(),
+            [](const MoeLayer& a, const MoeLayer& b) { return a.block < b.block; });
+  return layers;
+}
+
+Loads kept_rows(Loads choices, int64_t capacity) {
+  for (int64_t& rows : choices.rows) rows = std::min(rows, capacity);
+  return choices;
+}
+
+RoutedStep::RoutedStep(const Graph& graph, const Group& holders)
+    : graph_(graph),
+      ranks_(index(graph.num_ranks)),
+      holders_(resolve(holders, graph.num_ranks, "experts")),
+      layers_(moe_layers(graph)),
+      rows_(layers_.size()),
+      entries_(graph.num_ops()) {
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (!graph.removed(op) && !is_view(graph, graph.op(op))) add(op);
+  }
+}
+
+/// The one place that says which ops follow whose rows.
+void RoutedStep::add(OpId op) {
+  static constexpr std::pair<std::string_view, Side> kSides[] = {
+      {"gate", Side::kSource},
+      {"dispatch", Side::kSource},
+      {"dispatch_dx", Side::kSource},
+      {"combine", Side::kSource},
+      {"combine_dx", Side::kSource},
+      {"combine_dweight", Side::kSource},
+      {"expert_linear", Side::kExperts},
+      {"expert_linear_dx", Side::kExperts},
+      {"expert_linear_dw", Side::kExperts},
+      {"gelu", Side::kExperts},
+      {"gelu_dx", Side::kExperts},
+  };
+  if (layers_.empty() || !work_follows_fill(graph_, op)) return;
+  Entry entry;
+  entry.layer = layer_of(op);
+  const size_t layer = index(entry.layer);
+  if (is_irregular(graph_, op)) {
+    entry.exchange = exchange_of(op, layer);
+  } else if (is_kind(graph_, op, "join_rows")) {
+    entry.side = joins_at_experts(graph_, graph_.op(op)) ? Side::kExperts : Side::kSource;
+  } else {
+    const std::string_view kind = graph_.def(op).name;
+    const auto known = std::find_if(std::begin(kSides), std::end(kSides),
+                                    [&](const auto& side) { return side.first == kind; });
+    MOE_CHECK(known != std::end(kSides), "whose rows '{}' follows is not known", kind);
+    entry.side = known->second;
+  }
+  if (entry.exchange < 0) {
+    (entry.side == Side::kSource ? rows_[layer].source_used : rows_[layer].experts_used) = true;
+  }
+  entries_[op.index()] = entry;
+  ops_.push_back(op);
+}
+
+int32_t RoutedStep::layer_of(OpId op) const {
+  const auto same = [&](const MoeLayer& layer) { return layer.block == graph_.op(op).layer; };
+  const auto layer = std::find_if(layers_.begin(), layers_.end(), same);
+  MOE_CHECK(layer != layers_.end(), "op '{}' of block {} has no gate", graph_.op(op).name,
+            graph_.op(op).layer);
+  return static_cast<int32_t>(layer - layers_.begin());
+}
+
+int32_t RoutedStep::exchange_of(OpId id, size_t layer) {
+  const Op& op = graph_.op(id);
+  const Tensor& slots = graph_.tensor(op.inputs[0]);
+  Exchange made{.layer = layer,
+                .group = group_of(graph_, op),
+                .to_expert = attr_string(op, "to") == "expert",
+                .row_bytes = attr_double(op, "share", 1) *
+                             static_cast<double>(slots.shape.back() * dtype_bytes(slots.dtype)),
+                .places = rows_of(slots)};
+  const auto same = [&](const Exchange& e) {
+    return e.layer == layer && e.group == made.group && e.to_expert == made.to_expert &&
+           e.row_bytes == made.row_bytes && e.places == made.places;
+  };
+  const auto known = std::find_if(exchanges_.begin(), exchanges_.end(), same);
+  if (known != exchanges_.end()) return static_cast<int32_t>(known - exchanges_.begin());
+  exchanges_.push_back(std::move(made));
+  return static_cast<int32_t>(exchanges_.size() - 1);
+}
+
+std::vector<Placement> RoutedStep::first_placements() const {
+  std::vector<Placement> placements;
+  for (const MoeLayer& layer : layers_) {
+    const int64_t residents = (layer.experts + holders_.size - 1) / holders_.size;
+    placements.emplace_back(PlacementBounds{
+        .experts = layer.experts, .devices = holders_.size, .residents = residents});
+  }
+  return placements;
+}
+
+void RoutedStep::route(const std::vector<Loads>& kept, const std::vector<Placement>& placements) {
+  MOE_CHECK(kept.size() == layers_.size() && placements.size() == layers_.size(),
+            "{} loads and {} placements of {} layers", kept.size(), placements.size(),
+            layers_.size());
+  for (size_t l = 0; l < layers_.size(); ++l) route_layer(l, kept[l], placements[l]);
+  for (Exchange& exchange : exchanges_) fill_matrix(exchange);
+  alike_ = ranks_alike();
+}
+
+void RoutedStep::route_layer(size_t l, const Loads& kept, const Placement& placement) {
+  const MoeLayer& layer = layers_[l];
+  if (index(kept.sources) != ranks_ || kept.experts != layer.experts) {
+    throw user_error("routing of MoE layer {}: {} sources x {} experts, expected {} x {}", l,
+                     kept.sources, kept.experts, ranks_, layer.experts);
+  }
+  Rows& rows = rows_[l];
+  rows.sent.assign(ranks_ * ranks_, 0);
+  std::vector<int64_t> of_source(ranks_), of_device(ranks_);
+  const int64_t n = holders_.size, slots = placement.bounds().slots();
+  for (size_t r = 0; r < ranks_; ++r) {  // the first rank of each group stands for it
+    const auto rank = static_cast<int64_t>(r);
+    if (holders_.place(rank) != 0) continue;
+    Loads mine(n, layer.experts);
+    for (int64_t p = 0; p < n; ++p) {
+      for (int64_t e = 0; e < layer.experts; ++e) {
+        mine.at(p, e) = kept.at(holders_.member(rank, p), e);
+      }
+    }
+    const std::vector<int64_t> by_slot = rows_by_slot(placement, mine);
+    for (int64_t d = 0; d < n; ++d) {
+      const size_t device = index(holders_.member(rank, d));
+      for (int64_t s = 0; s < slots; ++s) {
+        for (int64_t p = 0; p < n; ++p) {
+          const size_t source = index(holders_.member(rank, p));
+          const int64_t count = by_slot[index((d * slots + s) * n + p)];
+          rows.sent[source * ranks_ + device] += count;
+          of_source[source] += count;
+          of_device[device] += count;
+        }
+      }
+    }
+  }
+  rows.source.resize(ranks_);
+  rows.experts.resize(ranks_);
+  for (size_t r = 0; r < ranks_; ++r) {
+    rows.source[r].work.fill = ratio(of_source[r], layer.experts * layer.capacity);
+    rows.experts[r].work.fill = ratio(of_device[r], slots * n * layer.capacity);
+  }
+}
+
+void RoutedStep::fill_matrix(Exchange& exchange) const {
+  exchange.matrix.assign(ranks_ * ranks_, 0);
+  const std::vector<int64_t>& sent = rows_[exchange.layer].sent;
+  std::vector<int64_t> out(ranks_), in(ranks_), own(ranks_);
+  for (size_t source = 0; source < ranks_; ++source) {
+    const auto from = static_cast<int64_t>(source);
+    for (int64_t place = 0; place < holders_.size; ++place) {
+      const int64_t device = holders_.member(from, place);
+      const int64_t count = sent[source * ranks_ + index(device)];
+      if (count == 0) continue;
+      const Hop hop = exchange.to_expert ? to_expert(exchange.group, from, device)
+                                         : to_source(exchange.group, from, device);
+      exchange.matrix[index(hop.from) * ranks_ + index(hop.to)] += static_cast<double>(count);
+      out[index(hop.from)] += count;
+      in[index(hop.to)] += count;
+      if (hop.from == hop.to) own[index(hop.from)] += count;
+    }
+  }
+  for (double& entry : exchange.matrix) entry *= exchange.row_bytes;
+  const int64_t fullest =
+      std::max(*std::max_element(out.begin(), out.end()), *std::max_element(in.begin(), in.end()));
+  exchange.load = {{.fill = ratio(fullest, exchange.places)}, &exchange.matrix};
+  exchange.sent.resize(ranks_);
+  for (size_t r = 0; r < ranks_; ++r) {
+    exchange.sent[r] = std::llround(exchange.row_bytes * static_cast<double>(out[r] - own[r]));
+  }
+}
+
+bool RoutedStep::ranks_alike() const {
+  for (const Rows& rows : rows_) {
+    if (rows.source_used && !all_equal(rows.source)) return false;
+    if (rows.experts_used && !all_equal(rows.experts)) return false;
+  }
+  return std::all_of(exchanges_.begin(), exchanges_.end(), [](const Exchange& e) {
+    return std::all_of(e.sent.begin(), e.sent.end(), [&](Bytes b) { return b == e.sent[0]; });
+  });
+}
+
+const OpLoad* RoutedStep::load(OpId op, int32_t rank) const {
+  const Entry& entry = entries_[op.index()];
+  if (entry.layer < 0) return nullptr;
+  if (entry.exchange >= 0) return &exchanges_[index(entry.exchange)].load;
+  const Rows& rows = rows_[index(entry.layer)];
+  return &(entry.side == Side::kSource ? rows.source : rows.experts)[index(rank)];
+}
+
+Bytes RoutedStep::sent_bytes(OpId op, int32_t rank) const {
+  return exchanges_[index(entries_[op.index()].exchange)].sent[index(rank)];
+}
+
+}  // namespace moe

@@ -1,0 +1,145 @@
+#include "engine/sim/step_replay.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/graph/op_def.h"
+
+namespace moe {
+namespace {
+
+bool is_collective(const Graph& graph, OpId op) {
+  return graph.def(op).collective != Collective::kNone;
+}
+
+}  // namespace
+
+StepReplay::StepReplay(const Plan& plan, bool keep_links)
+    : plan_(plan),
+      keep_links_(keep_links),
+      plain_ns_(plan.graph.num_ops()),
+      plain_bytes_(plan.graph.num_ops()),
+      loaded_(plan.graph.num_ops(), -1) {
+  const Graph& graph = plan.graph;
+  if (plan.spec.law != nullptr) {
+    routed_ = std::make_unique<RoutedStep>(graph, plan.spec.model.expert_group(graph.num_ranks));
+    placements_ = routed_->first_placements();
+    const std::vector<OpId>& ops = routed_->ops();
+    for (size_t i = 0; i < ops.size(); ++i) loaded_[ops[i].index()] = static_cast<int32_t>(i);
+  }
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (graph.removed(op) || loaded_[i] >= 0) continue;
+    plain_ns_[i] = plan.spec.cost->op_ns(graph, op);
+    plain_bytes_[i] = wire_bytes(graph, op, plan.spec.work);
+  }
+  if (!routed_) set_ranks(1);
+}
+
+void StepReplay::set_step(int64_t step) {
+  as_before_ = false;
+  if (!routed_) return;
+  std::vector<Loads> kept;
+  for (const MoeLayer& layer : routed_->layers()) {
+    const RoutingQuery query = {.step = step,
+                                .layer = static_cast<int64_t>(kept.size()),
+                                .ranks = plan_.graph.num_ranks,
+                                .tokens = layer.tokens,
+                                .experts = layer.experts,
+                                .k = layer.k};
+    kept.push_back(kept_rows(plan_.spec.law->loads(query), layer.capacity));
+  }
+  as_before_ = engine_ && kept == kept_;
+  if (!as_before_) take_loads(std::move(kept));
+}
+
+void StepReplay::take_loads(std::vector<Loads> kept) {
+  routed_->route(kept, placements_);
+  kept_ = std::move(kept);
+  const auto ranks = routed_->alike() ? 1 : static_cast<int32_t>(plan_.graph.num_ranks);
+  if (!engine_ || input_->num_ranks != ranks) set_ranks(ranks);
+  cost_loads();
+}
+
+void StepReplay::set_ranks(int32_t num_ranks) {
+  engine_.reset();
+  input_ = std::make_unique<ReplayInput>(
+      replay_input(plan_.graph, plan_.schedule, plan_.orders, *plan_.spec.cost, load(), num_ranks));
+  input_->duration_ns = [this](OpId op, int32_t rank) { return duration_ns(op, rank); };
+  input_->bytes = [this](OpId op, int32_t rank) {
+    const bool sends = loaded_[op.index()] >= 0 && is_collective(plan_.graph, op);
+    return sends ? routed_->sent_bytes(op, rank) : plain_bytes_[op.index()];
+  };
+  input_->keep_links = keep_links_;
+  engine_ = std::make_unique<Engine>(*input_);
+}
+
+LoadOf StepReplay::load() const {
+  if (!routed_) return nullptr;
+  return [this](OpId op, int32_t rank) { return routed_->load(op, rank); };
+}
+
+/// Of every op with a load on every rank that is simulated.
+void StepReplay::cost_loads() {
+  const auto ranks = static_cast<size_t>(input_->num_ranks);
+  const std::vector<OpId>& ops = routed_->ops();
+  loaded_ns_.resize(ops.size() * ranks);
+  for (size_t i = 0; i < ops.size(); ++i) {
+    const bool together = is_collective(plan_.graph, ops[i]);
+    for (size_t r = 0; r < ranks; ++r) {
+      Nanoseconds& ns = loaded_ns_[i * ranks + r];
+      const OpLoad& load = *routed_->load(ops[i], static_cast<int32_t>(r));
+      ns = together && r > 0 ? loaded_ns_[i * ranks]
+                             : plan_.spec.cost->loaded_ns(plan_.graph, ops[i], load);
+    }
+  }
+}
+
+Nanoseconds StepReplay::duration_ns(OpId op, int32_t rank) const {
+  const auto ranks = static_cast<size_t>(input_->num_ranks);
+  const size_t r = ranks == 1 ? 0 : static_cast<size_t>(rank);  // one stands for all
+  const int32_t at = loaded_[op.index()];
+  const Nanoseconds ns =
+      at < 0 ? plain_ns_[op.index()] : loaded_ns_[static_cast<size_t>(at) * ranks + r];
+  return added_ == nullptr ? ns : ns + (*added_)[op.index() * ranks + r];
+}
+
+Timeline StepReplay::run() {
+  Timeline timeline = engine_->run();
+  const std::vector<Nanoseconds> added = added_beside(timeline);
+  if (added.empty()) return timeline;
+  added_ = &added;
+  timeline = engine_->run();
+  added_ = nullptr;
+  return timeline;
+}
+
+/// What collectives and compute that run beside each other on a core add to each other, by op and
+/// rank; nothing where none share a core. A collective takes its share evenly over its time.
+std::vector<Nanoseconds> StepReplay::added_beside(const Timeline& timeline) const {
+  const auto ranks = static_cast<size_t>(timeline.num_ranks);
+  const CostModel& cost = *plan_.spec.cost;
+  std::vector<std::vector<const Span*>> compute(ranks);
+  std::vector<Nanoseconds> added;
+  for (const Span& t : timeline.spans) {
+    if (!is_collective(plan_.graph, t.op)) compute[static_cast<size_t>(t.rank)].push_back(&t);
+  }
+  for (const Span& t : timeline.spans) {
+    if (!is_collective(plan_.graph, t.op) || t.end == t.begin) continue;
+    const CoreSharing sharing = cost.sharing(plan_.graph, t.op);
+    if (sharing.taken == 0 && sharing.late == 0) continue;
+    added.resize(plan_.graph.num_ops() * ranks);
+    const double length = static_cast<double>(t.end - t.begin);
+    const double share = std::min(1.0, static_cast<double>(sharing.taken) / length);
+    const auto r = static_cast<size_t>(t.rank);
+    for (const Span* const span : compute[r]) {
+      const Nanoseconds both = std::min(span->end, t.end) - std::max(span->begin, t.begin);
+      if (both <= 0) continue;
+      added[span->op.index() * ranks + r] += std::llround(share * static_cast<double>(both));
+      if (span->begin < t.end && t.end < span->end) added[t.op.index() * ranks + r] = sharing.late;
+    }
+  }
+  return added;
+}
+
+}  // namespace moe

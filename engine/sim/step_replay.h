@@ -1,0 +1,56 @@
+// StepReplay: the steps of a plan on the event engine, one after the other. Under a routing law
+// every rank has its own compute and its own bytes; ranks that do the same are simulated once. What
+// does not change from step to step is found out once.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/plan.h"
+#include "engine/replay/engine.h"
+#include "engine/replay/replay.h"
+#include "engine/sim/routed_step.h"
+
+namespace moe {
+
+class StepReplay {
+ public:
+  /// Keeps a reference to the plan.
+  explicit StepReplay(const Plan& plan, bool keep_links = false);
+  StepReplay(const StepReplay&) = delete;
+
+  /// Asks the plan's law, where it has one, what the ranks choose in the step. Throws what the law
+  /// throws.
+  void set_step(int64_t step);
+  /// Whether the step that was set goes as the one before it.
+  bool as_before() const { return as_before_; }
+  Timeline run();
+  /// The step as run() takes it, without what ops on one core add to each other; good until the
+  /// next set_step().
+  const ReplayInput& input() const { return *input_; }
+  /// For replay_input() of the same ranks under another schedule; null without a law.
+  LoadOf load() const;
+
+ private:
+  void take_loads(std::vector<Loads> kept);
+  void set_ranks(int32_t num_ranks);
+  void cost_loads();
+  Nanoseconds duration_ns(OpId op, int32_t rank) const;
+  std::vector<Nanoseconds> added_beside(const Timeline& timeline) const;
+
+  const Plan& plan_;
+  const bool keep_links_;
+  std::unique_ptr<RoutedStep> routed_;  // null without a law
+  std::vector<Placement> placements_;   // by MoE layer
+  std::vector<Loads> kept_;             // by MoE layer
+  bool as_before_ = false;
+  std::vector<Nanoseconds> plain_ns_;                // by op, of those without a load
+  std::vector<Bytes> plain_bytes_;                   // by op
+  std::vector<int32_t> loaded_;                      // by op: its place in routed_->ops(), -1: none
+  std::vector<Nanoseconds> loaded_ns_;               // by that place and rank
+  const std::vector<Nanoseconds>* added_ = nullptr;  // by op and rank; null: nothing
+  std::unique_ptr<ReplayInput> input_;
+  std::unique_ptr<Engine> engine_;  // of input_
+};
+
+}  // namespace moe

@@ -1,0 +1,124 @@
+// Simulating imbalanced training: iterations of a 12-layer GPT-MoE on 32 devices whose ranks differ
+// by a routing law; medians over repeated runs, and the parts of it.
+// Usage: bench_sim [RUNS] [ITERATIONS] [SYSTEM]
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/plan.h"
+#include "engine/routing/workload.h"
+#include "engine/sim/simulator.h"
+#include "engine/sim/step_replay.h"
+
+namespace {
+
+using moe::Nanoseconds;
+
+/// 4 nodes of 8 GPUs at assumed rates; the figures below are the simulator's own times.
+moe::Cluster cluster() {
+  moe::Cluster c;
+  c.nodes = 4, c.devices_per_node = 8;
+  c.device = {.gemm_flops_per_s = 140e12,
+              .vector_flops_per_s = 15e12,
+              .memory_bytes_per_s = 1.6e12,
+              .launch_ns = 8000};
+  c.intra = {300e9, 1000};
+  c.nic = {12.5e9, 2500};
+  c.nics_per_node = 4;
+  c.a2a_base_ns = 20000, c.a2a_per_peer_ns = 2000;
+  return c;
+}
+
+moe::PlanSpec spec(int64_t moe_every, int64_t experts, const char* law) {
+  moe::PlanSpec s;
+  s.model.layers = 12, s.model.hidden = 1024, s.model.heads = 16, s.model.batch_per_device = 8;
+  s.model.experts = experts, s.model.dtype = moe::DType::kF16, s.model.moe_every = moe_every;
+  s.gate = moe::gate_spec(s.model);
+  s.num_ranks = 32;
+  s.cluster = cluster();
+  s.work.fill = 0.8;
+  s.cost = std::make_shared<moe::RooflineCost>(s.cluster, s.work);
+  if (law != nullptr) {
+    s.law = std::make_shared<const moe::RoutingLaw>(moe::workload(law, {{"drift", 0.2}}, 1));
+  }
+  return s;
+}
+
+double seconds(const std::function<void()>& body) {
+  const auto begin = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double median_s(int runs, const std::function<void()>& body) {
+  std::vector<double> samples;
+  for (int i = 0; i < runs; ++i) samples.push_back(seconds(body));
+  std::sort(samples.begin(), samples.end());
+  return samples[samples.size() / 2];
+}
+
+moe::Stage stage(const char* name, moe::Options options = {}) {
+  moe::Stage made;
+  made.name = name;
+  made.options = std::move(options);
+  return made;
+}
+
+const char* only = nullptr;
+
+void bench(const char* name, std::vector<moe::Stage> stages, bool own_lane, int64_t moe_every,
+           int runs, int64_t iterations) {
+  if (only != nullptr && std::string(only) != name) return;
+  moe::PlanSpec s = spec(moe_every, 32, "zipf");
+  s.system = {name, std::move(stages), {.bucket_bytes = 25 << 20}, own_lane};
+  const auto plan = moe::make_plan(s);
+  moe::RunOptions options;
+  options.steps = iterations;
+  moe::RunResult result;
+  const double all = median_s(runs, [&] { result = moe::make_simulator()->run(*plan, options); });
+  double law = 0, step = 0, replay = 0, sums = 0;
+  moe::StepReplay steps(*plan);
+  for (int64_t i = 0; i < iterations; ++i) {
+    for (size_t l = 0; l < 12 / static_cast<size_t>(moe_every); ++l) {
+      law += seconds([&] { s.law->loads({i, static_cast<int64_t>(l), 32, 8 * 512, 32, 1}); });
+    }
+    step += seconds([&] { steps.set_step(i); });
+    moe::Timeline timeline;
+    replay += seconds([&] { timeline = steps.run(); });
+    sums += seconds([&] { moe::metrics(plan->graph, timeline); });
+  }
+  std::vector<double> made;
+  for (const moe::Metrics& m : result.metrics) made.push_back(moe::to_ms(m.makespan_ns));
+  std::sort(made.begin(), made.end());
+  fmt::print("{:22} {:5} {:7} {:8.3f} {:8.3f} {:8.3f} {:8.3f} {:8.3f} {:9.1f} {:9.1f}\n", name,
+             plan->graph.num_ops(), result.timelines[0].spans.size(), all, law, step - law, replay,
+             sums, made[made.size() / 2], made.back());
+}
+
+}  // namespace
+
+static const char* kOnly = std::getenv("ONLY");
+int main(int argc, char** argv) {
+  const int runs = argc > 1 ? std::max(1, std::atoi(argv[1])) : 5;
+  const int64_t iterations = argc > 2 ? std::max(1, std::atoi(argv[2])) : 100;
+  if (argc > 3) only = argv[3];
+  fmt::print("{} iterations on 32 devices, 12 blocks; seconds, medians of {} runs\n", iterations,
+             runs);
+  fmt::print("{:22} {:>5} {:>7} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9}\n", "system", "ops",
+             "spans", "all", "law", "loads", "replay", "metrics", "median ms", "worst ms");
+  const std::vector<moe::Stage> counted = {stage("irregular_a2a"), stage("used_rows")};
+  bench("padded, every 2nd", {stage("serial")}, false, 2, runs, iterations);
+  bench("counted, every 2nd", counted, false, 2, runs, iterations);
+  bench("counted, every", counted, false, 1, runs, iterations);
+  std::vector<moe::Stage> lancet = counted;
+  lancet.push_back(stage("partition", {{"max_parts", 4.0}, {"groups", 5.0}}));
+  lancet.push_back(stage("dw_schedule"));
+  bench("lancet, every 2nd", lancet, false, 2, runs, iterations);
+  bench("counted, own lane", counted, true, 1, runs, iterations);
+  return 0;
+}

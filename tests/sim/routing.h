@@ -1,0 +1,72 @@
+// Small plans whose routing is given by hand.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/base/rng.h"
+#include "engine/sim/routed_step.h"
+#include "engine/sim/simulator.h"
+#include "tests/passes/fixture.h"
+
+namespace moe::test {
+
+using LoadsOf = std::function<Loads(const RoutingQuery&)>;
+
+inline std::shared_ptr<const RoutingLaw> law_of(LoadsOf loads) {
+  return std::make_shared<const RoutingLaw>(
+      RoutingLaw{.name = "given", .route = nullptr, .loads = std::move(loads)});
+}
+
+/// One device a node, all links alike.
+inline Cluster flat_cluster(int64_t ranks) {
+  return {.name = "flat",
+          .nodes = ranks,
+          .devices_per_node = 1,
+          .device = {.gemm_flops_per_s = 1e9,
+                     .vector_flops_per_s = 1e9,
+                     .memory_bytes_per_s = 1e9,
+                     .launch_ns = 100},
+          .intra = {1e9, 100},
+          .nic = {1e8, 500}};
+}
+
+inline std::vector<Stage> counted(std::vector<Stage> more = {}) {
+  std::vector<Stage> stages = {stage("irregular_a2a"), stage("used_rows")};
+  stages.insert(stages.end(), more.begin(), more.end());
+  return stages;
+}
+
+/// Four blocks, MoE in 1 and 3; 32 tokens a rank, 4 experts, 10 places an expert.
+inline PlanSpec routed_spec(std::vector<Stage> stages, int64_t ranks, const Cluster& cluster,
+                            double fill = 0.8) {
+  PlanSpec spec = small_spec(std::move(stages), ranks);
+  spec.cluster = cluster;
+  spec.work.fill = fill;
+  spec.cost = std::make_shared<RooflineCost>(cluster, spec.work);
+  return spec;
+}
+
+inline RunResult simulate_law(PlanSpec spec, LoadsOf loads, int64_t steps = 1,
+                              int64_t first_step = 0) {
+  spec.law = law_of(std::move(loads));
+  RunOptions options;
+  options.steps = steps;
+  options.first_step = first_step;
+  return make_simulator()->run(*make_plan(std::move(spec)), options);
+}
+
+inline Loads random_loads(const RoutingQuery& q, uint64_t seed) {
+  Loads loads(q.ranks, q.experts);
+  Rng rng(seed + static_cast<uint64_t>(q.step * 100 + q.layer));
+  for (int64_t s = 0; s < q.ranks; ++s) {
+    for (int64_t t = 0; t < q.tokens * q.k; ++t) {
+      ++loads.at(s, std::min(rng.below(q.experts), rng.below(q.experts)));
+    }
+  }
+  return loads;
+}
+
+}  // namespace moe::test
