@@ -23,7 +23,7 @@ void open_calibrate(lua_State* L);
 void open_network(lua_State* L);
 /// core.pipemoe_degree, _fit, _simulate, _time into the table on top (bind_pipemoe.cpp).
 void open_pipemoe(lua_State* L);
-/// core.prophet_plan into the table on top (bind_prophet.cpp).
+/// core.prophet_plan, core.prophet_place into the table on top (bind_prophet.cpp).
 void open_prophet(lua_State* L);
 /// core.workload, core.loads into the table on top; the law's type (bind_routing.cpp).
 void open_routing(lua_State* L);

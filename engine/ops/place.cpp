@@ -38,10 +38,11 @@ void run(const KernelCall<T>& c) {
                             .loads = loads,
                             .now = now,
                             .rates = place_rates(c.op)};
-  const Placement next =
-      c.rank.place != nullptr
-          ? (*c.rank.place)(input)
-          : builtin_policy(attr_string(c.op, "policy")).place(input, place_options(c.op));
+  const auto builtin = [&] {
+    const PlacementPolicy& policy = builtin_policy(attr_string(c.op, "policy"));
+    return policy.place(input, resolved(policy, place_options(c.op)));
+  };
+  const Placement next = c.rank.place != nullptr ? (*c.rank.place)(input) : builtin();
   std::copy(next.codes().begin(), next.codes().end(), c.out_i32(0));
 }
 

@@ -143,6 +143,25 @@ local FIXED = [[
 ---@field digest string
 ---@field samples_ms number[]
 
+---@class moe.prophet.Devices
+---@field time_s number
+---@field time_without_s number
+---@field computed integer[] inputs by device
+---@field received integer[]
+---@field computed_without integer[]
+---@field received_without integer[]
+---@field balance number standard deviation of computed
+---@field balance_without number
+---@field rb number balance_without / balance
+
+---@class moe.prophet.Plan: moe.prophet.Devices
+---@field selected table[] expert, devices
+
+---@class moe.prophet.Placed: moe.prophet.Devices
+---@field holders integer[][] by expert, the owner first
+---@field move_s number
+---@field break_even_steps number
+
 ---@class moe
 ---@field version string
 local moe = { lina = {}, model = {}, cluster = {}, pass = {}, pipemoe = {}, policy = {},
@@ -209,6 +228,7 @@ local function field_classes(out)
   class(out, "moe.pipemoe.SimulateFields", pipemoe.SIMULATE)
   class(out, "moe.pipemoe.LayersFields", pipemoe.LAYERS)
   class(out, "moe.pipemoe.FitFields", pipemoe.FIT)
+  class(out, "moe.prophet.PlaceFields", prophet.PLACE)
   class(out, "moe.prophet.PlanFields", prophet.PLAN)
   class(out, "moe.SystemPacking", packing.FIELDS)
   class(out, "moe.LinaPackingFields", lina.PACKING)
@@ -259,10 +279,8 @@ local function constructors(out)
   constructor(out, "pipemoe.layers", "moe.pipemoe.LayersFields", "table[]")
   constructor(out, "pipemoe.fit", "moe.pipemoe.FitFields",
     "{ lines: table, error: table, degrees: integer[], capacity: integer }")
-  constructor(out, "prophet.plan", "moe.prophet.PlanFields", "{ selected: table[], "
-    .. "time_s: number, time_without_s: number, computed: integer[], received: integer[], "
-    .. "computed_without: integer[], received_without: integer[], balance: number, "
-    .. "balance_without: number, rb: number }")
+  constructor(out, "prophet.place", "moe.prophet.PlaceFields", "moe.prophet.Placed")
+  constructor(out, "prophet.plan", "moe.prophet.PlanFields", "moe.prophet.Plan")
   constructor(out, "lina.packing", "moe.LinaPackingFields", "table")
   constructor(out, "loads", "moe.LoadsFields", "integer[][] by source and expert")
   constructor(out, "model.gpt2_moe", "moe.ModelFields", "moe.Model")

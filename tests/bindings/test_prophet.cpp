@@ -18,6 +18,12 @@ local function plan(more)
   for k, v in pairs(more or {}) do t[k] = v end
   return moe.prophet.plan(t)
 end
+local function place(policy, more)
+  local t = { policy = policy, routed = G, input_bytes = 10, expert_bytes = 3, bytes_per_s = 20,
+    inputs_per_s = 4 }
+  for k, v in pairs(more or {}) do t[k] = v end
+  return moe.prophet.place(t)
+end
 local function same(a, b)
   assert(#a == #b)
   for i = 1, #b do assert(a[i] == b[i], table.concat(a, " ")) end
@@ -65,12 +71,42 @@ assert(#p.selected == 0 and p.computed[1] == 7)
 )") == "(no error)");
 }
 
+TEST_CASE("any policy is asked on the same counts, and prophet's is what plan says") {
+  CHECK(message(R"(
+local planned, placed = plan(), place("prophet", { options = { alpha = 0.5, hidden = 0 } })
+near(placed.time_s, planned.time_s)
+near(placed.time_without_s, planned.time_without_s)
+same(placed.computed, planned.computed)
+same(placed.holders[1], { 1, 2 })
+same(placed.holders[2], { 2, 3 })
+same(placed.holders[3], { 3 })
+local top = place("top_k", { options = { k = 1 } })
+same(top.holders[1], { 1, 2, 3 })
+same(top.computed, { 3, 4, 2 })
+near(top.time_s, 4 * 1 * 10 / 20 + 3 * 4 / 4 + 2 * 3 * 3 / (3 * 20))
+assert(top.move_s == 0)
+local even = place("eplb", { residents = 2, state_bytes = 6 })
+assert(even.balance < even.balance_without and #even.holders[1] > 1)
+assert(even.move_s >= (3 + 6) / 20 and even.break_even_steps > 0)
+assert(place("fixed").rb == 1 and place("fixed").break_even_steps == 0)
+)") == "(no error)");
+  CHECK_THAT(message("place 'prophe'"), Contains("recipe.lua:23: ") &&
+                                            Contains("unknown placement policy 'prophe'") &&
+                                            Contains("Did you mean 'prophet'?"));
+  CHECK_THAT(message("place('top_k', { options = { k = 1, n = 2 } })"),
+             Contains("unknown option of top_k 'n', have: k"));
+  CHECK_THAT(message("place('top_k', { options = { k = 0 } })"), Contains("top_k.k = 0, allowed"));
+  CHECK_THAT(message("place('top_k', { shadows = 0 })"), Contains("top_k: placement.shadows = 0"));
+  CHECK_THAT(message("place('top_k', { options = { k = '2' } })"),
+             Contains("moe.prophet.place.options.k: '2' is not allowed; give a number"));
+}
+
 TEST_CASE("what cannot be planned is refused at the recipe's line") {
   CHECK_THAT(message("plan { routed = { { 1, 2 }, { 3 } } }"),
              Contains("moe.prophet.plan.routed[2]: 1 numbers, where routed[1] has 2"));
   CHECK_THAT(message("moe.prophet.plan { input_bytes = 1, expert_bytes = 1, bytes_per_s = 1,\n"
                      "inputs_per_s = 1, routed = {\n  { 1, 0 / 0 } } }"),
-             Contains("recipe.lua:17: moe.prophet.plan.routed[1][2]: ") &&
+             Contains("recipe.lua:23: moe.prophet.plan.routed[1][2]: ") &&
                  Contains("is not allowed; give an integer"));
   CHECK_THAT(message("plan { routed = { { 1, -2 } } }"), Contains("routed[1][2]: -2"));
   CHECK_THAT(message("plan { routed = {} }"), Contains("moe.prophet.plan.routed: no experts"));
