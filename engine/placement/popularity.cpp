@@ -107,21 +107,23 @@ std::vector<double> wanted_devices(const Estimate& estimate, int64_t devices, bo
   return wanted;
 }
 
-void PathProfile::Table::index() {
-  slots.assign(std::bit_ceil(2 * paths.size() + 1), {});
+void PathProfile::Table::index(int64_t keep) {
+  if (paths.empty()) return;
+  // A quarter full at most: a search that goes on to the next slot costs a mispredicted branch.
+  slots.assign(std::bit_ceil(4 * paths.size()), {});
   for (size_t row = 0; row < paths.size(); ++row) {
     size_t i = first_slot(paths[row], slots.size());
     while (slots[i].path != 0) i = (i + 1) & (slots.size() - 1);
-    slots[i] = {paths[row], static_cast<uint32_t>(row)};
+    slots[i] = {paths[row], kept[row * static_cast<size_t>(keep)], static_cast<uint32_t>(row)};
   }
 }
 
-const PathProfile::Kept* PathProfile::Table::find(uint64_t path, int64_t keep) const {
-  if (paths.empty()) return nullptr;
-  for (size_t i = first_slot(path, slots.size());; i = (i + 1) & (slots.size() - 1)) {
-    if (slots[i].path == path) return &kept[slots[i].row * static_cast<size_t>(keep)];
-    if (slots[i].path == 0) return nullptr;
-  }
+inline const PathProfile::Slot* PathProfile::Table::find(uint64_t path) const {
+  if (slots.empty()) return nullptr;
+  const size_t mask = slots.size() - 1;
+  size_t i = first_slot(path, slots.size());
+  while (slots[i].path != path && slots[i].path != 0) i = (i + 1) & mask;
+  return path != 0 && slots[i].path == path ? &slots[i] : nullptr;
 }
 
 PathProfile::PathProfile(const PathOptions& options) : options_(options) {
@@ -156,10 +158,12 @@ std::vector<PathProfile::Kept> PathProfile::at(int64_t layer, std::span<const in
   for (const int32_t expert : path) {
     code = (code << bits_of(options_)) | static_cast<uint64_t>(expert + 1);
   }
-  const Kept* kept = code == 0 ? nullptr : table(layer, length).find(code, options_.keep);
+  const Table& of_length = table(layer, length);
+  const Slot* found = of_length.find(code);
   std::vector<Kept> out;
-  for (int64_t i = 0; kept != nullptr && i < options_.keep && kept[i].mass > 0; ++i) {
-    out.push_back(kept[i]);
+  for (int64_t i = 0; found != nullptr && i < options_.keep; ++i) {
+    const Kept kept = of_length.kept[static_cast<size_t>(found->row * options_.keep + i)];
+    if (kept.mass > 0) out.push_back(kept);
   }
   return out;
 }
@@ -168,20 +172,27 @@ Estimate PathProfile::estimate(int64_t layer, const TokenPaths& paths) const {
   Estimate result;
   result.mass.resize(static_cast<size_t>(options_.experts));
   result.tokens = static_cast<int64_t>(paths.codes().size());
-  std::vector<std::pair<const Table*, uint64_t>> lengths;  // longest first
-  for (int64_t n = options_.path; n >= shortest(); --n) {
-    lengths.emplace_back(&table(layer, n), mask_of(options_, n));
-  }
-  for (const uint64_t code : paths.codes()) {
-    const Kept* kept = nullptr;
-    for (size_t i = 0; i < lengths.size() && kept == nullptr; ++i) {
-      const uint64_t end = code & lengths[i].second;
-      if (end != 0) kept = lengths[i].first->find(end, options_.keep);
-    }
-    if (kept == nullptr) continue;
+  const auto keep = static_cast<size_t>(options_.keep);
+  int64_t* mass = result.mass.data();
+  const auto take = [&](const Table& of_length, const Slot& found) {
     ++result.known;
-    for (int64_t i = 0; i < options_.keep && kept[i].mass > 0; ++i) {
-      result.mass[static_cast<size_t>(kept[i].expert)] += kept[i].mass;
+    mass[found.first.expert] += found.first.mass;
+    for (size_t i = 1; i < keep; ++i) {
+      const Kept& kept = of_length.kept[found.row * keep + i];
+      if (kept.mass > 0) mass[kept.expert] += kept.mass;
+    }
+  };
+  const Table& longest = table(layer, options_.path);
+  for (const uint64_t code : paths.codes()) {
+    const Slot* found = longest.find(code);
+    if (found != nullptr) {
+      take(longest, *found);
+      continue;
+    }
+    for (int64_t n = options_.path - 1; n >= shortest() && found == nullptr; --n) {
+      const Table& shorter = table(layer, n);
+      found = shorter.find(code & mask_of(options_, n));
+      if (found != nullptr) take(shorter, *found);
     }
   }
   return result;
@@ -259,7 +270,7 @@ void PathCounts::keep_most_probable(const Counts& counts, PathProfile::Table& ta
       table.kept.push_back(kept);
     }
   }
-  table.index();
+  table.index(options_.keep);
 }
 
 PathProfile PathCounts::profile() const {

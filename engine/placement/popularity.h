@@ -92,15 +92,17 @@ class PathProfile {
   friend class PathCounts;
   struct Slot {
     uint64_t path = 0;  // 0: empty
+    Kept first;         // of the row
     uint32_t row = 0;
   };
   /// Paths of one length that lead to one layer.
   struct Table {
     std::vector<uint64_t> paths;  // ascending
     std::vector<Kept> kept;       // [paths, keep]
-    std::vector<Slot> slots;      // open addressing over paths, a power of two
-    void index();
-    const Kept* find(uint64_t path, int64_t keep) const;
+    std::vector<Slot> slots;      // open addressing over paths, a power of two; empty: no path
+    void index(int64_t keep);
+    /// Null for a path that is not there, and for 0.
+    const Slot* find(uint64_t path) const;
   };
   explicit PathProfile(const PathOptions& options);
   Table& table(int64_t layer, int64_t length);

@@ -126,7 +126,7 @@ PathProfile PathProfile::parse(std::string_view text) {
       lines.number(line, "length", length, length);
       const int64_t paths = lines.number(line, "paths", 0, int64_t{1} << 31);
       for (int64_t row = 0; row < paths; ++row) parse_row(t, length);
-      t.index();
+      t.index(options.keep);
     }
   }
   if (lines.next() != "end" || !lines.at_end()) lines.fail("expected 'end' and nothing after it");
