@@ -41,7 +41,8 @@ struct RunOptions {
   double timeout_s = 30;      // watchdog of collectives
   DataSource data;
   ParamInit init;
-  /// The gate as rank r sees it; called on r's compute thread. Null: the built-in one by name.
+  /// The gate as rank r sees it; called on r's compute thread. Null: the built-in one by name. A
+  /// plan with a routing law follows that instead.
   std::function<Gate(int64_t rank)> gate;
   /// Called once for each lane that picks by policy, before the run; what it returns is used in
   /// place of Lane::choose: by any thread, one call at a time for the lanes of one arbiter (under

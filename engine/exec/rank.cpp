@@ -168,11 +168,15 @@ void Rank<T>::prepare(bool initialise_parameters) {
     initialise<T>(plan_, persistents_, buffers_, rank_,
                   options_.init ? options_.init : ParamInit(reference_init));
   }
-  const Gate own = options_.gate ? options_.gate(rank_) : Gate();
+  const PlanSpec& spec = plan_.spec;
+  const bool given = spec.law != nullptr || options_.gate;
+  const Gate own = spec.law != nullptr ? law_gate(spec.law, spec.model, plan_.graph.num_ranks)
+                   : given             ? options_.gate(rank_)
+                                       : Gate();
   for (Launch& launch : lanes_[0].launches) {
     const Op& op = plan_.graph.op(launch.op);
     if (plan_.graph.def(op).name != std::string_view("gate")) continue;
-    launch.gate = options_.gate ? own : builtin_gate(attr_string(op, "gate"));
+    launch.gate = given ? own : builtin_gate(attr_string(op, "gate"));
     launch.record = std::make_unique<GateRecord>(plan_.graph, launch.op, launch.gate.code);
   }
 }

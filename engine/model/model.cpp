@@ -161,7 +161,15 @@ class ForwardBuilder {
 }  // namespace
 
 GateSpec gate_spec(const ModelSpec& model) {
-  const Gate& gate = builtin_gate(model.gate);
+  return gate_spec(model, builtin_gate(model.gate));
+}
+
+Gate law_gate(std::shared_ptr<const RoutingLaw> law, const ModelSpec& model, int64_t num_ranks) {
+  return law_gate(std::move(law), num_ranks, model.tokens_per_rank(), model.k,
+                  [model](int64_t block) { return model.moe_layer(block); });
+}
+
+GateSpec gate_spec(const ModelSpec& model, const Gate& gate) {
   GateSpec spec;
   spec.name = gate.name;
   spec.k = gate.fixed_k > 0 ? gate.fixed_k : model.k;
@@ -170,8 +178,8 @@ GateSpec gate_spec(const ModelSpec& model) {
                      gate.name, spec.k, model.experts);
   }
   spec.columns = gate.columns(spec.k, model.experts);
-  spec.capacity = gate.capacity(model.batch_per_device * model.seq, model.experts, spec.k,
-                                model.capacity_factor);
+  spec.capacity =
+      gate.capacity(model.tokens_per_rank(), model.experts, spec.k, model.capacity_factor);
   spec.batch_scope = scope_of(gate, model.capacity_factor) == GateScope::kBatch;
   spec.scores = gate.scores == kernels::ScoreRule::kSoftmax ? "softmax" : "sigmoid";
   switch (gate.weight) {

@@ -8,6 +8,7 @@
 
 #include "engine/base/group.h"
 #include "engine/graph/graph.h"
+#include "engine/routing/law.h"
 
 namespace moe {
 
@@ -32,6 +33,9 @@ struct ModelSpec {
   int64_t ffn_size() const { return ffn > 0 ? ffn : 4 * hidden; }
   bool is_moe(int64_t block) const { return block % moe_every == moe_every - 1; }
   int64_t num_moe_layers() const;
+  /// Number of an MoE block among the MoE layers, from 0.
+  int64_t moe_layer(int64_t block) const { return block / moe_every; }
+  int64_t tokens_per_rank() const { return batch_per_device * seq; }
   /// Expert-parallel groups are consecutive ranks; each holds all experts, so every expert has one
   /// resident a group.
   Group expert_group(int64_t num_ranks) const { return {ep > 0 ? ep : num_ranks, 1}; }
@@ -64,6 +68,10 @@ void check(const ModelSpec& model, int64_t num_ranks);
 
 /// From the built-in gates; a Lua gate's spec is made by its binding.
 GateSpec gate_spec(const ModelSpec& model);
+GateSpec gate_spec(const ModelSpec& model, const Gate& gate);
+
+/// The gate that follows the law in place of the model's, with as many choices a token.
+Gate law_gate(std::shared_ptr<const RoutingLaw> law, const ModelSpec& model, int64_t num_ranks);
 
 /// The forward: embedding ... cross_entropy. Tensors "ids", "targets" are inputs. Parameter names
 /// and order are the reference model's: wte, wpe, b<i>.ln1.w, b<i>.attn.qkv.w, ..., lnf.b; expert

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -31,5 +32,12 @@ struct RoutingLaw {
   /// How often each rank's tokens choose each expert: exactly the histogram of route().
   std::function<Loads(const RoutingQuery&)> loads;
 };
+
+/// A gate of k choices that follows the law: rules of top_k (gate.h) but for its weights, which are
+/// the scores of the experts chosen, so that gradients stay real. It sees a part of one rank's
+/// tokens (GateInput::first_token counts tokens_per_rank a rank). moe_layer: block -> MoE layer
+/// from 0. route() throws what the law throws.
+Gate law_gate(std::shared_ptr<const RoutingLaw> law, int64_t ranks, int64_t tokens_per_rank,
+              int64_t k, std::function<int64_t(int64_t block)> moe_layer);
 
 }  // namespace moe

@@ -1,0 +1,301 @@
+#include "engine/routing/popularity.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <numeric>
+
+#include "engine/base/errors.h"
+
+namespace moe {
+namespace {
+
+/// One query under one setting.
+struct Ask {
+  const WorkloadSetting& setting;
+  const RoutingQuery& query;
+  int64_t rank;
+
+  double operator[](std::string_view option) const { return setting.value(option); }
+  int64_t whole(std::string_view option) const {
+    return static_cast<int64_t>(setting.value(option));
+  }
+  uint32_t key(Stream stream, std::initializer_list<int64_t> on) const {
+    return stream_key(setting.seed, stream, on);
+  }
+  /// The layer that what belongs to a class is drawn for.
+  int64_t class_layer() const { return setting.chained() ? 0 : query.layer; }
+};
+
+/// Weights of classes before drift; the first num_hot get `share` of all, where num_hot > 0.
+struct Shape {
+  std::vector<double> weight;
+  std::vector<int32_t> expert_of;
+  int64_t num_hot = 0;
+  double share = 0;
+};
+
+double uniform(uint64_t index, uint64_t stream) {
+  return (random24(index, stream) + 0.5) * 0x1p-24;
+}
+
+double normal(uint64_t index, uint64_t stream) {  // Box and Muller
+  return std::sqrt(-2 * std::log(uniform(2 * index, stream))) *
+         std::cos(2 * std::numbers::pi * uniform(2 * index + 1, stream));
+}
+
+Shape even_shape(const Ask& ask) {
+  return {std::vector<double>(static_cast<size_t>(ask.query.experts), 1.0),
+          permutation(ask.query.experts, ask.key(Stream::kOrder, {ask.query.layer}))};
+}
+
+Shape zipf_shape(const Ask& ask, double s) {
+  Shape shape = even_shape(ask);
+  for (size_t c = 0; c < shape.weight.size(); ++c) {
+    shape.weight[c] = std::pow(static_cast<double>(c + 1), -s);
+  }
+  return shape;
+}
+
+Shape zipf(const Ask& ask) {
+  return zipf_shape(ask, ask["s"]);
+}
+
+Shape markov(const Ask& ask) {
+  const auto n = static_cast<double>(ask.query.experts);
+  return zipf_shape(ask, n > 1 ? std::log(ask["ratio"]) / std::log(n) : 0);
+}
+
+Shape log_normal_shape(const Ask& ask, uint32_t key) {
+  Shape shape = even_shape(ask);
+  for (size_t c = 0; c < shape.weight.size(); ++c) {
+    shape.weight[c] = std::exp(ask["sigma"] * normal(c, key));
+  }
+  return shape;
+}
+
+Shape log_normal(const Ask& ask) {
+  return log_normal_shape(ask, ask.key(Stream::kShape, {ask.class_layer()}));
+}
+
+Shape source_ragged(const Ask& ask) {
+  return log_normal_shape(ask, ask.key(Stream::kShape, {ask.class_layer(), ask.rank + 1}));
+}
+
+/// Makes `hot` the experts of the first classes, which get `share`.
+Shape with_hot(const Ask& ask, const std::vector<int32_t>& hot) {
+  Shape shape = even_shape(ask);
+  for (size_t i = 0; i < hot.size(); ++i) {
+    const auto at = std::find(shape.expert_of.begin(), shape.expert_of.end(), hot[i]);
+    std::iter_swap(shape.expert_of.begin() + static_cast<std::ptrdiff_t>(i), at);
+  }
+  shape.num_hot = static_cast<int64_t>(hot.size());
+  shape.share = ask["share"];
+  return shape;
+}
+
+int64_t drawn_below(int64_t n, uint32_t key) {
+  return static_cast<int64_t>(uniform(0, key) * static_cast<double>(n));
+}
+
+Shape hot_expert(const Ask& ask) {
+  const uint32_t key = ask.key(Stream::kHot, {ask.query.layer});
+  return with_hot(ask, {static_cast<int32_t>(drawn_below(ask.query.experts, key))});
+}
+
+/// Ranks of a group that holds every expert.
+int64_t num_holders(const RoutingQuery& q) {
+  return std::min(q.ranks, q.experts);
+}
+
+std::vector<int32_t> experts_on(const RoutingQuery& q, int64_t rank) {
+  const int64_t n = num_holders(q);
+  const auto first = [&](int64_t r) { return (r * q.experts + n - 1) / n; };
+  std::vector<int32_t> experts(static_cast<size_t>(first(rank + 1) - first(rank)));
+  std::iota(experts.begin(), experts.end(), static_cast<int32_t>(first(rank)));
+  return experts;
+}
+
+Shape hot_rank(const Ask& ask) {
+  const uint32_t key = ask.key(Stream::kHot, {ask.query.layer});
+  return with_hot(ask, experts_on(ask.query, drawn_below(num_holders(ask.query), key)));
+}
+
+Shape spread_hot(const Ask& ask) {
+  const RoutingQuery& q = ask.query;
+  std::vector<std::vector<int32_t>> on;  // by holder in a random order, each list in a random order
+  for (const int32_t d : permutation(num_holders(q), ask.key(Stream::kHot, {q.layer}))) {
+    const std::vector<int32_t> held = experts_on(q, d);
+    on.emplace_back();
+    for (const int32_t i :
+         permutation(static_cast<int64_t>(held.size()), ask.key(Stream::kHot, {q.layer, d}))) {
+      on.back().push_back(held[static_cast<size_t>(i)]);
+    }
+  }
+  const auto wanted = static_cast<size_t>(std::min(ask.whole("hot"), q.experts));
+  std::vector<int32_t> hot;
+  for (size_t turn = 0; hot.size() < wanted; ++turn) {
+    for (const std::vector<int32_t>& held : on) {
+      if (turn < held.size() && hot.size() < wanted) hot.push_back(held[turn]);
+    }
+  }
+  return with_hot(ask, hot);
+}
+
+Shape rotating_hotspot(const Ask& ask) {
+  const RoutingQuery& q = ask.query;
+  const std::vector<int32_t> turns = permutation(q.experts, ask.key(Stream::kHot, {q.layer}));
+  return with_hot(ask, {turns[static_cast<size_t>(q.step / ask.whole("period") % q.experts)]});
+}
+
+Shape burst(const Ask& ask) {
+  const RoutingQuery& q = ask.query;
+  const int64_t stretch = q.step / ask.whole("length");
+  if (uniform(0, ask.key(Stream::kHot, {stretch})) >= ask["chance"]) return even_shape(ask);
+  const uint32_t key = ask.key(Stream::kHot, {stretch, q.layer});
+  return with_hot(ask, {static_cast<int32_t>(drawn_below(q.experts, key))});
+}
+
+/// Multiplies weights by exp(x), x an AR(1) over steps: the sum of the last 4 * memory innovations,
+/// each phi times what it was a step before. Innovations are uniform with variance 1.
+void add_drift(const Ask& ask, std::vector<double>& weight) {
+  const double drift = ask["drift"], memory = ask["memory"];
+  if (drift == 0) return;
+  const double phi = std::exp(-1 / memory);
+  const auto window = static_cast<int64_t>(std::ceil(4 * memory));
+  for (size_t c = 0; c < weight.size(); ++c) {
+    const uint32_t key = ask.key(Stream::kDrift, {ask.class_layer(), static_cast<int64_t>(c)});
+    double x = 0;
+    for (int64_t i = window; i >= 0; --i) {
+      x = phi * x + uniform(static_cast<uint64_t>(ask.query.step - i), key) - 0.5;
+    }
+    weight[c] *= std::exp(drift * std::sqrt(12.0) * x);
+  }
+}
+
+/// Scales weights [begin, end) so that they sum to `sum`; to even ones where they are all 0.
+void scale(std::vector<double>& weight, size_t begin, size_t end, double sum) {
+  double now = 0;
+  for (size_t c = begin; c < end; ++c) now += weight[c];
+  for (size_t c = begin; c < end; ++c) {
+    weight[c] = now > 0 ? weight[c] / now * sum : sum / static_cast<double>(end - begin);
+  }
+}
+
+using ShapeOf = Shape (*)(const Ask&);
+constexpr ShapeOf kShapes[] = {nullptr,          zipf,       log_normal,    hot_rank,
+                               hot_expert,       spread_hot, source_ragged, zipf,
+                               rotating_hotspot, burst,      markov};
+
+bool is(const WorkloadSetting& setting, std::string_view name) {
+  return workloads()[setting.row].name == name;
+}
+
+WorkloadOption share_option(const char* doc) {
+  return {"share", 0.5, 0, 1, false, doc};
+}
+
+/// The options of a row, with those that all have.
+std::vector<WorkloadOption> with_common(std::vector<WorkloadOption> own, double top1 = 0,
+                                        double top2 = 0) {
+  own.push_back({"drift", 0, 0, 10, false, "innovation of log popularity a step; 0: none"});
+  own.push_back({"memory", 50, 0.1, 1000, false, "steps over which drift is forgotten"});
+  own.push_back(
+      {"top1", top1, 0, 1, false, "mass of the likeliest next expert; 0: layers are independent"});
+  own.push_back({"top2", top2, 0, 1, false, "mass of the two likeliest; at least top1"});
+  own.push_back({"rise", 0, 0, 1, false, "part of the missing mass that a further layer adds"});
+  return own;
+}
+
+std::vector<WorkloadDef> make_rows() {
+  const WorkloadOption sigma = {"sigma", 1, 0, 10, false, "of log popularity"};
+  return {
+      {"balanced", "counts differ by at most one, of each rank and of all", {}},
+      {"zipf", "the i-th expert in proportion to i^-s",
+       with_common({{"s", 1.2, 0, 20, false, "exponent; 0: even"}})},
+      {"log_normal", "each expert's popularity is log-normal", with_common({sigma})},
+      {"hot_rank", "one rank's experts get a share of all choices",
+       with_common({share_option("of choices to the rank")})},
+      {"hot_expert", "one expert gets a share of all choices",
+       with_common({share_option("of choices to the expert")})},
+      {"spread_hot", "hot experts on different ranks",
+       with_common({{"hot", 4, 1, 65535, true, "hot experts"},
+                    share_option("of choices to the hot experts")})},
+      {"source_ragged", "ranks differ in what they choose and in how many tokens they have",
+       with_common({sigma, {"least", 0.25, 0, 1, false, "fewest tokens, over the rank's places"}})},
+      {"zero_token_rank", "one rank has no tokens, the others choose by zipf",
+       with_common({{"s", 0, 0, 20, false, "exponent; 0: even"}})},
+      {"rotating_hotspot", "a hot expert that moves on",
+       with_common({{"period", 10, 1, 1e9, true, "steps that it stays"},
+                    share_option("of choices to the expert")})},
+      {"burst", "a hot expert now and then",
+       with_common({{"chance", 0.2, 0, 1, false, "of a stretch to be a burst"},
+                    {"length", 5, 1, 1e9, true, "steps of a stretch"},
+                    share_option("of choices to the expert in a burst")})},
+      {"markov", "the expert in a layer depends on that in the layer before",
+       with_common({{"ratio", 5.56, 1, 1e6, false, "most over least popular expert"}}, 0.4194,
+                   0.5459)},
+  };
+}
+
+}  // namespace
+
+const std::vector<WorkloadDef>& workloads() {
+  static const std::vector<WorkloadDef> rows = make_rows();
+  return rows;
+}
+
+double WorkloadSetting::value(std::string_view option) const {
+  const std::vector<WorkloadOption>& options = workloads()[row].options;
+  size_t i = 0;
+  while (i < options.size() && options[i].name != option) ++i;
+  MOE_CHECK(i < options.size(), "workload {} has no option {}", workloads()[row].name, option);
+  return values[i];
+}
+
+double risen(double mass, double rise, int64_t layer) {
+  return 1 - (1 - mass) * std::pow(1 - rise, static_cast<double>(layer - 1));
+}
+
+std::vector<int32_t> permutation(int64_t n, uint32_t key) {
+  std::vector<int32_t> order(static_cast<size_t>(n));
+  std::iota(order.begin(), order.end(), 0);
+  for (size_t i = order.size(); i > 1; --i) {
+    std::swap(order[i - 1], order[(hash32(i, key) * uint64_t{i}) >> 32]);
+  }
+  return order;
+}
+
+Popularity popularity(const WorkloadSetting& setting, const RoutingQuery& query, int64_t rank) {
+  static_assert(std::size(kShapes) == 11);
+  const Ask ask = {setting, query, rank};
+  Shape shape = kShapes[setting.row](ask);
+  add_drift(ask, shape.weight);
+  const auto hot = static_cast<size_t>(shape.num_hot);
+  const size_t all = shape.weight.size();
+  if (hot > 0 && hot < all) {
+    scale(shape.weight, 0, hot, shape.share);
+    scale(shape.weight, hot, all, 1 - shape.share);
+  } else {
+    scale(shape.weight, 0, all, 1);
+  }
+  return {std::move(shape.weight), std::move(shape.expert_of)};
+}
+
+bool differs_by_source(const WorkloadSetting& setting) {
+  return is(setting, "source_ragged");
+}
+
+int64_t active_tokens(const WorkloadSetting& setting, const RoutingQuery& query, int64_t rank) {
+  if (is(setting, "zero_token_rank")) {
+    const uint32_t key = stream_key(setting.seed, Stream::kActive, {});
+    return rank == drawn_below(query.ranks, key) ? 0 : query.tokens;
+  }
+  if (!is(setting, "source_ragged")) return query.tokens;
+  const double least = setting.value("least");
+  const uint32_t key = stream_key(setting.seed, Stream::kActive, {query.step});
+  const double part = least + (1 - least) * uniform(static_cast<uint64_t>(rank), key);
+  return std::llround(part * static_cast<double>(query.tokens));
+}
+
+}  // namespace moe

@@ -1,0 +1,156 @@
+#include "engine/routing/workload.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "engine/base/errors.h"
+#include "engine/base/names.h"
+#include "engine/routing/popularity.h"
+#include "engine/routing/sampler.h"
+
+namespace moe {
+namespace {
+
+size_t row_of(std::string_view name) {
+  std::vector<std::string> names;
+  for (const WorkloadDef& def : workloads()) {
+    if (def.name == name) return names.size();
+    names.push_back(def.name);
+  }
+  throw UserError(unknown_name("workload", name, std::move(names)));
+}
+
+void check_option(const WorkloadDef& def, const WorkloadOption& option, double value) {
+  const bool fits = value >= option.lo && value <= option.hi &&  // NaN does not
+                    (!option.whole || value == std::floor(value));
+  if (fits) return;
+  throw user_error("workload {}: {} = {} is not allowed; give {} from {} to {}", def.name,
+                   option.name, value, option.whole ? "a whole number" : "a number", option.lo,
+                   option.hi);
+}
+
+WorkloadSetting setting_of(std::string_view name, const WorkloadOptions& options, uint64_t seed) {
+  WorkloadSetting setting;
+  setting.row = row_of(name);
+  setting.seed = seed;
+  const WorkloadDef& def = workloads()[setting.row];
+  std::vector<std::string> names;
+  for (const WorkloadOption& option : def.options) {
+    names.push_back(option.name);
+    const auto given = options.find(option.name);
+    setting.values.push_back(given == options.end() ? option.otherwise : given->second);
+    check_option(def, option, setting.values.back());
+  }
+  for (const auto& [key, value] : options) {
+    if (std::find(names.begin(), names.end(), key) != names.end()) continue;
+    const std::string what = fmt::format("option of workload {}", def.name);
+    throw UserError(names.empty() ? fmt::format("workload {}: '{}': it has no options", name, key)
+                                  : unknown_name(what, key, names));
+  }
+  return setting;
+}
+
+/// The first option, those that are not as by default, and the seed.
+std::string full_name(const WorkloadSetting& setting) {
+  const WorkloadDef& def = workloads()[setting.row];
+  std::string text = def.name + "(";
+  for (size_t i = 0; i < def.options.size(); ++i) {
+    if (setting.values[i] == def.options[i].otherwise && i > 0) continue;
+    text += fmt::format("{}={}, ", def.options[i].name, setting.values[i]);
+  }
+  return text + fmt::format("seed={})", setting.seed);
+}
+
+void check_query(const std::string& name, const RoutingQuery& q) {
+  MOE_CHECK(q.ranks >= 1 && q.tokens >= 0 && q.experts >= 1 && q.step >= 0 && q.layer >= 0);
+  if (q.k < 1 || q.k > q.experts) {
+    throw user_error("workload {}: k = {} choices a token, allowed: 1 to experts = {}", name, q.k,
+                     q.experts);
+  }
+  if (q.ranks == 1 && name.starts_with("zero_token_rank")) {
+    throw user_error("workload {}: with one rank no token would be left; give 2 ranks or more",
+                     name);
+  }
+}
+
+/// Choice j of token t of rank r is the expert at place (r tokens + t) k + j of an endless round
+/// over all experts, so that every run of places is even. A token's k experts are turned around
+/// once a round, so that each is its first choice as often as the others.
+class Balanced {
+ public:
+  Balanced(uint64_t seed, const RoutingQuery& q)
+      : q_(q),
+        round_(permutation(q.experts, stream_key(seed, Stream::kOrder, {q.step, q.layer}))) {}
+  void choose(int64_t rank, std::span<int32_t> choices) const {
+    for (int64_t t = 0; t < q_.tokens; ++t) {
+      const int64_t place = (rank * q_.tokens + t) * q_.k;
+      for (int64_t j = 0; j < q_.k; ++j) {
+        const int64_t turned = (j + place / q_.experts) % q_.k;
+        choices[static_cast<size_t>(t * q_.k + j)] = at(place + turned);
+      }
+    }
+  }
+  void count(int64_t rank, std::span<int64_t> counts) const {
+    const int64_t places = q_.tokens * q_.k;
+    std::fill(counts.begin(), counts.end(), places / q_.experts);
+    for (int64_t i = 0; i < places % q_.experts; ++i) {
+      ++counts[static_cast<size_t>(at(rank * places + i))];
+    }
+  }
+
+ private:
+  int32_t at(int64_t place) const { return round_[static_cast<size_t>(place % q_.experts)]; }
+  RoutingQuery q_;
+  std::vector<int32_t> round_;
+};
+
+std::span<int64_t> row(Loads& loads, int64_t rank) {
+  return std::span(loads.rows)
+      .subspan(static_cast<size_t>(rank * loads.experts), static_cast<size_t>(loads.experts));
+}
+
+void route(const std::string& name, const WorkloadSetting& setting, const RoutingQuery& q,
+           int64_t rank, std::span<int32_t> choices) {
+  check_query(name, q);
+  MOE_CHECK(rank >= 0 && rank < q.ranks, "rank {} of {}", rank, q.ranks);
+  MOE_CHECK(choices.size() == static_cast<size_t>(q.tokens * q.k));
+  if (setting.values.empty()) return Balanced(setting.seed, q).choose(rank, choices);
+  const int64_t active = active_tokens(setting, q, rank);
+  const Sampler sampler(setting, q, popularity(setting, q, rank));
+  const auto chosen = choices.first(static_cast<size_t>(active * q.k));
+  sampler.choose(rank, chosen);
+  std::fill(choices.begin() + static_cast<std::ptrdiff_t>(chosen.size()), choices.end(), -1);
+}
+
+Loads loads(const std::string& name, const WorkloadSetting& setting, const RoutingQuery& q) {
+  check_query(name, q);
+  Loads loads(q.ranks, q.experts);
+  if (setting.values.empty()) {
+    const Balanced balanced(setting.seed, q);
+    for (int64_t r = 0; r < q.ranks; ++r) balanced.count(r, row(loads, r));
+    return loads;
+  }
+  std::unique_ptr<const Sampler> sampler;
+  for (int64_t r = 0; r < q.ranks; ++r) {
+    if (sampler == nullptr || differs_by_source(setting)) {
+      sampler = std::make_unique<Sampler>(setting, q, popularity(setting, q, r));
+    }
+    sampler->count(r, active_tokens(setting, q, r), row(loads, r));
+  }
+  return loads;
+}
+
+}  // namespace
+
+RoutingLaw workload(std::string_view name, const WorkloadOptions& options, uint64_t seed) {
+  const auto setting = std::make_shared<const WorkloadSetting>(setting_of(name, options, seed));
+  const std::string full = full_name(*setting);
+  return {full,
+          [setting, full](const RoutingQuery& q, int64_t rank, std::span<int32_t> choices) {
+            route(full, *setting, q, rank, choices);
+          },
+          [setting, full](const RoutingQuery& q) { return loads(full, *setting, q); }};
+}
+
+}  // namespace moe

@@ -1,0 +1,124 @@
+// Plans with a routing law, executed: tokens go where the law says, whatever the system.
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "engine/base/errors.h"
+#include "engine/exec/rehearsal.h"
+#include "engine/routing/workload.h"
+#include "tests/exec/support.h"
+
+namespace moe::testing {
+namespace {
+
+using Catch::Matchers::Contains;
+
+PlanSpec spec_with(const RoutingLaw& law, ModelSpec model, int64_t ranks,
+                   Precision precision = Precision::kF32) {
+  PlanSpec spec = spec_of(model, ranks, precision);
+  spec.law = std::make_shared<const RoutingLaw>(law);
+  spec.gate = gate_spec(model, law_gate(spec.law, model, ranks));
+  return spec;
+}
+
+RoutingQuery query_of(const Plan& plan, int64_t step, int64_t block) {
+  const ModelSpec& m = plan.spec.model;
+  return {.step = step,
+          .layer = m.moe_layer(block),
+          .ranks = plan.spec.num_ranks,
+          .tokens = m.tokens_per_rank(),
+          .experts = m.experts,
+          .k = plan.spec.gate.k};
+}
+
+ModelSpec model_of(int64_t k, double capacity_factor) {
+  ModelSpec model = small_model("switch", 3);
+  model.layers = 4;
+  model.k = k;
+  model.capacity_factor = capacity_factor;
+  return model;
+}
+
+// Places used are the law's loads, as far as there are places.
+void check_counts(const Plan& plan, const RunResult& result) {
+  for (size_t step = 0; step < result.moe.size(); ++step) {
+    REQUIRE(result.moe[step].size() == 2);
+    for (const MoeStats& stats : result.moe[step]) {
+      const Loads loads =
+          plan.spec.law->loads(query_of(plan, static_cast<int64_t>(step), stats.layer));
+      int64_t dropped = 0;
+      for (size_t i = 0; i < loads.rows.size(); ++i) {
+        CHECK(stats.counts[i] == std::min(loads.rows[i], stats.capacity));
+        dropped += loads.rows[i] - stats.counts[i];
+      }
+      CHECK(stats.dropped == dropped);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("ranks send their tokens where the law says, each layer and step") {
+  for (const WorkloadDef& def : workloads()) {
+    for (const int64_t k : {1, 2}) {
+      for (const double factor : {0.0, 1.0}) {
+        CAPTURE(def.name, k, factor);
+        const auto plan = plan_of(spec_with(workload(def.name, {}, 3), model_of(k, factor), 2));
+        check_counts(*plan, run_cpu(*plan, options_of(*plan, 2)));
+      }
+    }
+  }
+}
+
+TEST_CASE("a rank without tokens takes part in all-to-alls that carry only rows in use") {
+  const PlanSpec spec = spec_with(workload("zero_token_rank", {}, 3), model_of(1, 0), 4);
+  const auto plan = plan_of(spec, ragged_step_graph(spec));
+  check_counts(*plan, run_cpu(*plan, options_of(*plan, 2)));
+}
+
+TEST_CASE("gradients reach the gate of a law with one choice") {
+  const auto plan = plan_of(spec_with(workload("balanced", {}, 3), model_of(1, 0), 2));
+  RunOptions options = options_of(*plan, 1);
+  options.keep_grad_norms = true;
+  const RunResult result = run_cpu(*plan, options);
+  CHECK(result.grad_l2.at("b1.gate.w") > 0);
+}
+
+TEST_CASE("a law's batch in parts is routed and trained as the whole batch") {
+  PlanSpec spec = spec_with(workload("zipf", {}, 3), model_of(1, 1.0), 2, Precision::kF64);
+  const auto stage = [](const std::string& name, Options options = {}) {
+    Stage s;
+    s.name = name;
+    s.options = std::move(options);
+    return s;
+  };
+  spec.system.stages = {stage("irregular_a2a"), stage("used_rows")};
+  const auto whole = make_plan(spec);
+  spec.system.stages.push_back(
+      stage("partition", {{"parts", 3.0}, {"before", 2.0}, {"after", 2.0}}));
+  const auto parts = make_plan(spec);
+  REQUIRE(parts->graph.num_ops() > whole->graph.num_ops());
+  const RunResult a = run_cpu(*whole, options_of(*whole, 2));
+  const RunResult b = run_cpu(*parts, options_of(*parts, 2));
+  check_counts(*whole, a);
+  check_counts(*parts, b);
+  CHECK(a.moe[1][1].checksum == b.moe[1][1].checksum);
+  CHECK(a.digest == b.digest);
+}
+
+TEST_CASE("the graph's gates carry the law's name, and a rehearsal follows it") {
+  const PlanSpec spec = spec_with(workload("hot_expert", {}, 3), model_of(1, 1.25), 2);
+  CHECK(spec.gate.name == "hot_expert(share=0.5, seed=3)");
+  CHECK(rehearsal_spec(spec, false).law == spec.law);
+}
+
+TEST_CASE("what the law refuses is told with rank, step and op") {
+  RoutingLaw law = workload("zipf", {}, 3);
+  law.route = [](const RoutingQuery& q, int64_t, std::span<int32_t>) {
+    throw UserError("the trace has 1 step, asked for step " + std::to_string(q.step + 1));
+  };
+  const auto plan = plan_of(spec_with(law, model_of(1, 0), 2));
+  CHECK_THROWS_WITH(run_cpu(*plan, options_of(*plan, 2)),
+                    Contains("step 0, op b1.moe.gate: the trace has 1 step, asked for step 1"));
+}
+
+}  // namespace moe::testing
