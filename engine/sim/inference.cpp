@@ -32,58 +32,6 @@ Loads balanced_loads(const RoutingQuery& query) {
   return loads;
 }
 
-/// All ranks' tokens in one step of a law, layer after layer.
-class Tokens {
- public:
-  Tokens(const RoutingLaw& law, const RoutingQuery& query, const PathOptions& options)
-      : law_(law),
-        query_(query),
-        paths_(static_cast<size_t>(query.ranks), TokenPaths(options, query.tokens)),
-        choices_(static_cast<size_t>(query.ranks)) {
-    for (auto& of_rank : choices_) of_rank.resize(static_cast<size_t>(query.tokens * query.k));
-  }
-
-  void begin(int64_t step) {
-    query_.step = step;
-    for (TokenPaths& of_rank : paths_) of_rank.clear();
-  }
-  /// Choices of the layer; how often each rank chooses each expert.
-  Loads route(int64_t layer) {
-    query_.layer = layer;
-    Loads loads(query_.ranks, query_.experts);
-    for (int64_t rank = 0; rank < query_.ranks; ++rank) {
-      law_.route(query_, rank, choices_[static_cast<size_t>(rank)]);
-      for (const int32_t e : choices_[static_cast<size_t>(rank)]) {
-        if (e >= 0) ++loads.at(rank, e);
-      }
-    }
-    return loads;
-  }
-  /// The layer's choices become part of the paths.
-  void go_on() {
-    for (size_t rank = 0; rank < paths_.size(); ++rank) paths_[rank].add(choices_[rank], query_.k);
-  }
-  void count(PathCounts& counts) const {
-    for (size_t rank = 0; rank < paths_.size(); ++rank) {
-      counts.add(query_.layer, paths_[rank], choices_[rank], query_.k);
-    }
-  }
-  /// Of `layer`, by what was chosen before; every rank's own part, added up.
-  Estimate estimate(const PathProfile& profile, int64_t layer) const {
-    Estimate sum = profile.estimate(layer, paths_[0]);
-    for (size_t rank = 1; rank < paths_.size(); ++rank) {
-      sum.add(profile.estimate(layer, paths_[rank]));
-    }
-    return sum;
-  }
-
- private:
-  const RoutingLaw& law_;
-  RoutingQuery query_;
-  std::vector<TokenPaths> paths_;              // [ranks]
-  std::vector<std::vector<int32_t>> choices_;  // [ranks][tokens, k]
-};
-
 /// A placement of one layer and when the devices have its weights.
 struct Mapping {
   Placement placement;
@@ -94,31 +42,20 @@ struct Mapping {
 
 class InferenceRun {
  public:
-  explicit InferenceRun(const InferenceSpec& spec)
-      : spec_(spec),
+  InferenceRun(const InferenceTrace& trace, const InferenceSpec& spec)
+      : trace_(trace),
+        spec_(spec),
+        query_(trace.spec.first),
         costs_(spec.model, spec.cluster),
-        query_({.ranks = spec.cluster.num_devices(),
-                .tokens = spec.model.batch_per_device * spec.model.seq,
-                .experts = spec.model.experts,
-                .k = gate_spec(spec.model).k}),
-        options_({.layers = num_layers(),
-                  .experts = query_.experts,
-                  .path = spec.path,
-                  .keep = spec.keep > 0 ? spec.keep : query_.k,
-                  .shorter = spec.shorter}),
-        tokens_(spec.law, query_, options_),
-        held_(static_cast<size_t>(num_layers()), fixed()),
-        counts_(options_),
-        profile_(counts_.profile()) {}
+        held_(static_cast<size_t>(num_layers()), fixed()) {
+    check_sizes();
+  }
 
   InferenceResult run() {
     InferenceResult result;
     result.num_layers = num_layers();
-    if (estimates()) learn();
-    for (int64_t m = 0; m < num_layers(); ++m) result.paths += profile_.num_paths(m);
-    const int64_t first = spec_.first_step + spec_.profile_batches;
-    for (int64_t batch = 0; batch < spec_.batches; ++batch) {
-      result.batch_ns.push_back(run_batch(first + batch, result.layers));
+    for (int64_t batch = 0; batch < trace_.spec.batches; ++batch) {
+      result.batch_ns.push_back(run_batch(batch, result.layers));
     }
     return result;
   }
@@ -130,24 +67,27 @@ class InferenceRun {
     return spec_.system == InferenceSystem::kLina || spec_.system == InferenceSystem::kNoFineTuning;
   }
 
-  void learn() {
-    for (int64_t batch = 0; batch < spec_.profile_batches; ++batch) {
-      tokens_.begin(spec_.first_step + batch);
-      for (int64_t m = 0; m < num_layers(); ++m) {
-        tokens_.route(m);
-        tokens_.count(counts_);
-        tokens_.go_on();
-      }
+  void check_sizes() const {
+    const struct {
+      const char* name;
+      int64_t of_trace, of_model;
+    } sizes[] = {{"ranks", query_.ranks, spec_.cluster.num_devices()},
+                 {"tokens", query_.tokens, spec_.model.batch_per_device * spec_.model.seq},
+                 {"experts", query_.experts, spec_.model.experts},
+                 {"k", query_.k, gate_spec(spec_.model).k},
+                 {"layers", trace_.spec.layers, num_layers()}};
+    for (const auto& size : sizes) {
+      if (size.of_trace == size.of_model) continue;
+      throw user_error("inference.trace.{} = {}, but the model on this cluster has {}", size.name,
+                       size.of_trace, size.of_model);
     }
-    profile_ = counts_.profile();
   }
 
-  Nanoseconds run_batch(int64_t step, std::vector<InferenceLayer>& layers) {
+  Nanoseconds run_batch(int64_t batch, std::vector<InferenceLayer>& layers) {
     Nanoseconds now = 0;
     next_.reset();
-    tokens_.begin(step);
-    query_.step = step;
     for (int64_t m = 0; m < num_layers(); ++m) {
+      at_ = static_cast<size_t>(batch * num_layers() + m);
       now += costs_.layers()[static_cast<size_t>(m)].before;
       layers.push_back(run_layer(m, now));
       now += layers.back().layer_ns;
@@ -155,16 +95,11 @@ class InferenceRun {
     return now + costs_.after_layers();
   }
 
-  Loads loads_of(int64_t m) {
-    query_.layer = m;
-    if (spec_.system == InferenceSystem::kIdeal) return balanced_loads(query_);
-    return estimates() ? tokens_.route(m) : spec_.law.loads(query_);
-  }
-
   InferenceLayer run_layer(int64_t m, Nanoseconds begin) {
     const InferenceCosts::MoeLayer& cost = costs_.layers()[static_cast<size_t>(m)];
     InferenceLayer layer;
-    const Loads loads = loads_of(m);
+    const Loads loads =
+        spec_.system == InferenceSystem::kIdeal ? balanced_loads(query_) : trace_.loads[at_];
     const Nanoseconds gated = begin + cost.gate;
     Mapping mapping = choose(m, gated, loads, layer);
     const PlacementBounds& bounds = mapping.placement.bounds();
@@ -181,7 +116,8 @@ class InferenceRun {
     layer.swap_wait_ns = computed - unhindered;
     layer.layer_ns = back + cost.combine - begin;
     held_[static_cast<size_t>(m)] = std::move(mapping.placement);
-    if (estimates()) expect(m + 1, arrived, computed, back);
+    next_.reset();
+    if (estimates() && m + 1 < num_layers()) expect(m + 1, arrived, computed, back);
     return layer;
   }
 
@@ -189,10 +125,8 @@ class InferenceRun {
   /// all-to-all, which brings it the estimates. The mapping goes with the second one, or by a
   /// broadcast of its own where it comes too late; then weights follow.
   void expect(int64_t m, Nanoseconds arrived, Nanoseconds computed, Nanoseconds back) {
-    next_.reset();
-    tokens_.go_on();
-    if (m >= num_layers() || !profile_.covers(m)) return;
-    const Estimate estimate = tokens_.estimate(profile_, m);
+    const Estimate& estimate = trace_.estimates[at_ + 1];
+    if (estimate.mass.empty()) return;
     std::vector<double> wanted = wanted_devices(estimate, query_.ranks, spec_.normalise);
     Placement placement = place_by_popularity(wanted, query_.ranks, spec_.place);
     const Nanoseconds placed = arrived + spec_.times.place_ns;
@@ -278,20 +212,22 @@ class InferenceRun {
     }
   }
 
+  const InferenceTrace& trace_;
   const InferenceSpec& spec_;
-  InferenceCosts costs_;
   RoutingQuery query_;
-  PathOptions options_;
-  Tokens tokens_;
+  InferenceCosts costs_;
   std::vector<Placement> held_;  // [layers], from the last batch
-  PathCounts counts_;
-  PathProfile profile_;
+  size_t at_ = 0;                // [batches, layers], the one that runs
   std::optional<Mapping> next_;  // of the layer to come
 };
 
-void check_field(const char* field, double value, double least) {
-  if (!(value >= least)) {
-    throw user_error("inference.{} = {}, allowed: at least {}", field, value, least);
+void check(const ScheduleTimes& times) {
+  for (const Nanoseconds ns : {times.place_ns, times.resume_ns, times.rerun_ns}) {
+    if (ns < 0) throw user_error("inference.times: {} ns, allowed: at least 0", ns);
+  }
+  if (!(times.host_bytes_per_s >= 1)) {
+    throw user_error("inference.host_bytes_per_s = {}, allowed: at least 1",
+                     times.host_bytes_per_s);
   }
 }
 
@@ -317,15 +253,9 @@ ScheduleTimes closed_form_times(const Cluster& cluster, int64_t experts, Nanosec
           .host_bytes_per_s = host_bytes_per_s};
 }
 
-InferenceResult simulate_inference(const InferenceSpec& spec) {
-  check_field("batches", static_cast<double>(spec.batches), 1);
-  check_field("profile_batches", static_cast<double>(spec.profile_batches), 0);
-  check_field("keep", static_cast<double>(spec.keep), 0);
-  for (const Nanoseconds ns : {spec.times.place_ns, spec.times.resume_ns, spec.times.rerun_ns}) {
-    check_field("times", static_cast<double>(ns), 0);
-  }
-  check_field("host_bytes_per_s", spec.times.host_bytes_per_s, 1);
-  return InferenceRun(spec).run();
+InferenceResult simulate_inference(const InferenceTrace& trace, const InferenceSpec& spec) {
+  check(spec.times);
+  return InferenceRun(trace, spec).run();
 }
 
 Nanoseconds percentile(std::vector<Nanoseconds> samples, double share) {
@@ -334,28 +264,6 @@ Nanoseconds percentile(std::vector<Nanoseconds> samples, double share) {
   const auto at = samples.begin() + static_cast<ptrdiff_t>(std::max(rank, 1.0)) - 1;
   std::nth_element(samples.begin(), at, samples.end());
   return *at;
-}
-
-std::vector<Loads> transitions(const RoutingLaw& law, const RoutingQuery& first, int64_t batches,
-                               int64_t layers) {
-  std::vector<Loads> all(static_cast<size_t>(std::max<int64_t>(0, layers - 1)),
-                         Loads(first.experts, first.experts));
-  const auto size = static_cast<size_t>(first.tokens * first.k), k = static_cast<size_t>(first.k);
-  std::vector<int32_t> choices(size), before, after(static_cast<size_t>(first.tokens));
-  RoutingQuery query = first;
-  for (int64_t batch = 0; batch < batches; ++batch) {
-    query.step = first.step + batch;
-    for (int64_t rank = 0; rank < first.ranks; ++rank) {
-      for (query.layer = 0; query.layer < layers; ++query.layer) {
-        law.route(query, rank, choices);
-        before = after;
-        for (size_t t = 0; t < after.size(); ++t) after[t] = choices[t * k];
-        if (query.layer == 0) continue;
-        add_transitions(before, after, all[static_cast<size_t>(query.layer - 1)]);
-      }
-    }
-  }
-  return all;
 }
 
 }  // namespace moe

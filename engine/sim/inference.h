@@ -1,4 +1,4 @@
-// Lina's inference (USENIX ATC 2023, section 5) over a routing law, batch after batch on a
+// Lina's inference (USENIX ATC 2023, section 5) over a trace, batch after batch on a
 // simulated cluster: experts' popularity estimated from token paths, devices allocated in two
 // phases, and what of that is not hidden. Devices go in step: compute before an exchange is the
 // same on all; the second all-to-all of a layer begins after the slowest device's experts. No link
@@ -7,10 +7,9 @@
 
 #include <vector>
 
-#include "engine/placement/popularity.h"
 #include "engine/placement/two_phase.h"
-#include "engine/routing/law.h"
 #include "engine/sim/inference_costs.h"
+#include "engine/sim/inference_trace.h"
 
 namespace moe {
 
@@ -36,14 +35,8 @@ ScheduleTimes closed_form_times(const Cluster& cluster, int64_t experts, Nanosec
 struct InferenceSpec {
   ModelSpec model;  // batch_per_device rows of seq tokens; capacity is not looked at
   Cluster cluster;
-  RoutingLaw law;
   InferenceSystem system = InferenceSystem::kLina;
-  int64_t first_step = 0;  // of the law: profile_batches from there on, then batches
-  int64_t profile_batches = 1;
-  int64_t batches = 1;
-  int64_t path = 3;
-  int64_t keep = 0;  // probabilities a path; 0: k of the gate
-  bool shorter = false, normalise = false;
+  bool normalise = false;  // n_e, to as many devices as there are
   Compare compare = Compare::kList;
   TwoPhaseOptions place;
   ScheduleTimes times;
@@ -67,16 +60,12 @@ struct InferenceResult {
   std::vector<Nanoseconds> batch_ns;
   std::vector<InferenceLayer> layers;  // [batches, MoE layers]
   int64_t num_layers = 0;
-  int64_t paths = 0;  // that the profile knows
 };
-/// Throws UserError naming "inference.<field>" and as InferenceCosts, the law, two_phase_bounds().
-InferenceResult simulate_inference(const InferenceSpec& spec);
+/// Throws UserError naming "inference.<field>" where a time or rate makes no sense or the trace has
+/// other sizes than the model and the cluster; and as InferenceCosts and two_phase_bounds().
+InferenceResult simulate_inference(const InferenceTrace& trace, const InferenceSpec& spec);
 
 /// The least sample that `share` of them do not exceed; share in (0, 1]. Requires: samples.
 Nanoseconds percentile(std::vector<Nanoseconds> samples, double share);
-
-/// Lina, figure 9, of a law: add_transitions over the batches, by layer from the second on.
-std::vector<Loads> transitions(const RoutingLaw& law, const RoutingQuery& first, int64_t batches,
-                               int64_t layers);
 
 }  // namespace moe
