@@ -44,6 +44,10 @@ InferenceCosts::InferenceCosts(const ModelSpec& model, const Cluster& cluster)
   if (model_.num_moe_layers() == 0) {
     throw user_error("inference: model '{}' has no MoE layer; at least one is allowed", model.name);
   }
+  if (model_.expert_group(cluster.num_devices()).size != cluster.num_devices()) {
+    throw user_error("inference: model.ep = {}, allowed: all {} devices", model_.ep,
+                     cluster.num_devices());
+  }
   const int64_t d = model_.hidden, f = model_.ffn_size();
   expert_bytes_ = (2 * d * f + d + f) * dtype_bytes(model_.dtype);
   read_graph();
