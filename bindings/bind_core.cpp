@@ -186,6 +186,7 @@ int open_core(lua_State* L) {
   open_calibrate(L);
   open_network(L);
   open_pipemoe(L);
+  open_routing(L);
   lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
   lua_insert(L, -2);
   lua_setfield(L, -2, "moe.core");

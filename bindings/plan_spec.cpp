@@ -5,6 +5,7 @@
 #include "bindings/gate.h"
 #include "bindings/graph_session.h"
 #include "bindings/host.h"
+#include "bindings/routing.h"
 #include "engine/base/names.h"
 #include "engine/cost/profile_cache.h"
 #include "engine/exec/profiler.h"
@@ -92,6 +93,26 @@ SystemSpec system_of(lua_State* L, int index, const Fields& system,
   return result;
 }
 
+// The gates of ranks where they are not built in; null: they are.
+std::function<Gate(int64_t rank)> own_gates(lua_State* L, const PlanSpec& spec,
+                                            const PlanBox& box) {
+  if (spec.law) {
+    return [spec](int64_t) { return law_gate(spec.law, spec.model, spec.num_ranks); };
+  }
+  if (box.gate) return rank_gates(Host::of(L), box.gate);
+  return nullptr;
+}
+
+// A law that cannot answer for the model is refused here, not in the middle of a run.
+void check_law(const PlanSpec& spec) {
+  if (spec.model.num_moe_layers() == 0) return;
+  spec.law->loads({.layer = spec.model.num_moe_layers() - 1,
+                   .ranks = spec.num_ranks,
+                   .tokens = spec.model.tokens_per_rank(),
+                   .experts = spec.model.experts,
+                   .k = spec.gate.k});
+}
+
 // Ops profiled on this machine. cost.rehearse: steps that are executed first, 0 for none.
 std::shared_ptr<const ProfileCost> profile_of(lua_State* L, const Fields& cost,
                                               const PlanSpec& spec, const PlanBox& box) {
@@ -102,9 +123,9 @@ std::shared_ptr<const ProfileCost> profile_of(lua_State* L, const Fields& cost,
   ProfileOptions options;
   options.ranks_beside = spec.num_ranks;
   const auto cost_on = [&](const Cluster* link, const WorkContext& work) {
-    return std::make_shared<ProfileCost>(cache, profile_key(options),
-                                         gate_measure(Host::of(L), box.gate, options), link, work,
-                                         [n = spec.num_ranks] { return profile_handoff(n); });
+    return std::make_shared<ProfileCost>(
+        cache, profile_key(options), gate_measure(own_gates(L, spec, box), spec.gate.name, options),
+        link, work, [n = spec.num_ranks] { return profile_handoff(n); });
   };
   const bool emulated = cost.flag("link", false);
   const auto profile = cost_on(emulated ? &spec.cluster : nullptr, spec.work);
@@ -199,7 +220,11 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
     const Fields optimizer = fields.at("optimizer");
     spec.optimizer = {optimizer.number("lr"), optimizer.number("momentum")};
   }
-  if (fields.has("gate")) {
+  spec.law = law_in(L, index);
+  if (spec.law) {
+    spec.gate = gate_spec(spec.model, law_gate(spec.law, spec.model, spec.num_ranks));
+    check_law(spec);
+  } else if (fields.has("gate")) {
     lua_getfield(L, index, "gate");
     box.gate = gate_policy_of(L, lua_gettop(L), fields.at("gate"), spec.model);
     lua_pop(L, 1);

@@ -5,6 +5,7 @@
 #include "engine/ops/ops.h"
 #include "engine/passes/pass.h"
 #include "engine/routing/gate.h"
+#include "engine/routing/workload.h"
 
 namespace moe::lua {
 namespace {
@@ -57,6 +58,24 @@ json passes() {
   return all;
 }
 
+json workload_rows() {
+  json all = json::array();
+  for (const WorkloadDef& def : workloads()) {
+    json options = json::array();
+    for (const WorkloadOption& o : def.options) {
+      options.push_back({{"name", o.name},
+                         {"default", o.otherwise},
+                         {"lo", o.lo},
+                         {"hi", o.hi},
+                         {"whole", o.whole},
+                         {"doc", o.doc}});
+    }
+    all.push_back(
+        {{"name", def.name}, {"doc", def.doc}, {"kind", "workload"}, {"options", options}});
+  }
+  return all;
+}
+
 json ops() {
   json all = json::array();
   for (const OpDef* def : op_table().defs()) {
@@ -83,7 +102,9 @@ json table_json(const std::string& kind) {
   if (kind == "passes") return passes();
   if (kind == "ops") return ops();
   if (kind == "executors") return executors();
-  throw UserError(unknown_name("table", kind, {"gates", "passes", "ops", "executors"}));
+  if (kind == "workloads") return workload_rows();
+  throw UserError(
+      unknown_name("table", kind, {"gates", "passes", "ops", "executors", "workloads"}));
 }
 
 }  // namespace moe::lua

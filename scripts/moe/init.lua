@@ -18,6 +18,7 @@ local page = require "moe.page"
 local pipemoe = require "moe.pipemoe"
 local policy = require "moe.policy"
 local results = require "moe.results"
+local routing = require "moe.routing"
 local schema = require "moe.schema"
 local system = require "moe.system"
 local train = require "moe.train"
@@ -33,6 +34,7 @@ local moe = {
   fallback = choice.fallback,
   judge = judge.judge,
   lina = lina.functions,
+  loads = routing.loads,
   machine = machine.machine,
   model = model.constructors,
   nccl_tests = comm_tables.nccl_tests,
@@ -45,6 +47,7 @@ local moe = {
   system = system.system,
   table = aligned.text,
   train = train.train,
+  workload = routing.workload,
 }
 
 --- For rank threads: the definition of a policy in this state.

@@ -94,9 +94,10 @@ local function key_of(job)
       alternatives[i][j] = { c.all_reduce, system_lib.describe(c) }
     end
   end
-  local gate = job.spec.gate
+  local gate, routing = job.spec.gate, job.spec.routing
   return core.json_encode { job.system.name, alternatives, job.spec.model,
-    gate and gate.options or {}, job.spec.fill, job.spec.optimizer, job.entry.path }
+    gate and gate.options or {}, routing and routing.name or {}, job.spec.fill,
+    job.spec.optimizer, job.entry.path }
 end
 
 -- The jobs of an entry over all cases. Points that make the same executed run share it.

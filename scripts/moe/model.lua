@@ -2,6 +2,7 @@
 -- batch_per_device, experts or experts_per_device) are resolved when the target is known.
 local core = require "moe.core"
 local errors = require "moe.errors"
+require "moe.routing"  -- the class of what `routing` takes
 local schema = require "moe.schema"
 
 local M = {}
@@ -25,6 +26,7 @@ M.FIELDS = {
   moe_every = { type = "integer", lo = 1, hi = 1e4, default = 2,
     doc = "an MoE FFN in the last of every so many blocks" },
   gate = { type = "any", default = "switch", doc = "a gate's name or a policy" },
+  routing = { type = "routing", doc = "which experts tokens choose, in place of the gate" },
   k = { type = "integer", lo = 1, hi = 1e6,
     doc = "choices a token, where the gate leaves it open; 1" },
   capacity_factor = { type = "number", lo = 1e-6, hi = 1e6,
@@ -63,6 +65,18 @@ local function check_gate(gate, path, at)
     or "a gate's name or a gate policy", at)
 end
 
+-- The gate that stands for a routing law: top_k, whose places it takes, with as many choices as the
+-- gate that it replaces, where one is given.
+local function routed(m, given, gate, path, at)
+  if type(m.gate) == "table" then
+    errors.user(("%s.routing: takes the gate's place, but gate is the policy '%s'; give one of "
+      .. "them"):format(path, gate.name), at)
+  end
+  m.gate = "top_k"
+  local stand_in = check_gate(m.gate, path .. ".gate", at)
+  return given and gate.k > 0 and schema.merged(stand_in, { k = gate.k }) or stand_in
+end
+
 local function exactly_one(m, a, path, at)
   local b = PARTNER[a]
   if (m[a] == nil) == (m[b] == nil) then
@@ -85,6 +99,7 @@ local function make(t, path, at, ends)
     errors.user(("%s.heads: %d does not divide hidden = %d"):format(path, m.heads, m.hidden), at)
   end
   local gate = check_gate(m.gate, path .. ".gate", at)
+  if m.routing then gate = routed(m, t.gate, gate, path, at) end
   local fixed = gate.k and gate.k > 0 and gate.k or nil
   if fixed and m.k and m.k ~= fixed then
     errors.user(("%s.k: %d, but the gate '%s' makes %d choices a token"):format(path, m.k,
@@ -112,7 +127,7 @@ function M.override(model, changes, path, at)
     if PARTNER[key] then t[PARTNER[key]] = nil end
   end
   if changes.gate then t.k = nil end
-  for _, key in ipairs { "gate", "k", "capacity", "capacity_factor" } do
+  for _, key in ipairs { "gate", "routing", "k", "capacity", "capacity_factor" } do
     if changes[key] ~= nil then t.fill = nil end
   end
   return make(schema.merged(t, changes), path, at)

@@ -212,8 +212,9 @@ local function executed_lines(runs, point)
   return { ("Executed on %d CPU ranks, %s; provenance: %s"):format(first.devices,
       first.link and ("emulated link of %g MB/s and %g us"):format(first.link.bytes_per_s / 1e6,
         first.link.latency_us) or "no link", first.provenance),
-    ("%d layers, hidden %d, seq %d, %d rows a rank, %d experts, %s gate, capacity %s"):format(
-      p.layers, p.hidden, p.seq, p.batch_per_device, p.experts, p.gate,
+    ("%d layers, hidden %d, seq %d, %d rows a rank, %d experts, %s, capacity %s"):format(
+      p.layers, p.hidden, p.seq, p.batch_per_device, p.experts,
+      first.routing and "routing " .. first.routing or p.gate .. " gate",
       p.capacity_factor > 0 and "factor " .. p.capacity_factor or "none"),
     point ~= "" and "Points: " .. point or nil }
 end

@@ -14,6 +14,7 @@ local packing = require "moe.packing"
 local pipemoe = require "moe.pipemoe"
 local policy = require "moe.policy"
 local results = require "moe.results"
+local routing = require "moe.routing"
 local schema = require "moe.schema"
 local system = require "moe.system"
 local target = require "moe.target"
@@ -149,6 +150,10 @@ local moe = { lina = {}, model = {}, cluster = {}, pass = {}, pipemoe = {}, poli
 ---@return fun(t: moe.SystemFields): moe.System
 function moe.system(name) end
 
+---@param name string as `moebench list workloads` names it
+---@return fun(t?: moe.WorkloadFields): moe.Routing
+function moe.workload(name) end
+
 ---@param constructor fun(t?: table): moe.Pass
 ---@param options table one option a list of values
 ---@return moe.Best
@@ -196,6 +201,7 @@ local function field_classes(out)
   class(out, "moe.AllReduceOp", collectives.OPS.all_reduce)
   class(out, "moe.CollectivesFields", collectives.FIELDS)
   class(out, "moe.JudgeFields", judge.FIELDS)
+  class(out, "moe.LoadsFields", routing.LOADS)
   class(out, "moe.pipemoe.DegreeFields", pipemoe.DEGREE)
   class(out, "moe.pipemoe.TimeFields", pipemoe.TIME)
   class(out, "moe.pipemoe.SimulateFields", pipemoe.SIMULATE)
@@ -217,6 +223,14 @@ local function field_classes(out)
   for _, row in ipairs(core.table "passes") do
     class(out, "moe.pass." .. row.name .. "Options", policy.pass_options(row))
   end
+  local options = {}
+  for _, row in ipairs(core.table "workloads") do
+    for name, field in pairs(routing.workload_fields(row)) do
+      options[name] = schema.merged(field, {})
+      options[name].default = nil  -- workloads differ in it
+    end
+  end
+  class(out, "moe.WorkloadFields", options)
 end
 
 local function run_class(out)
@@ -243,6 +257,7 @@ local function constructors(out)
   constructor(out, "pipemoe.fit", "moe.pipemoe.FitFields",
     "{ lines: table, error: table, degrees: integer[], capacity: integer }")
   constructor(out, "lina.packing", "moe.LinaPackingFields", "table")
+  constructor(out, "loads", "moe.LoadsFields", "integer[][] by source and expert")
   constructor(out, "model.gpt2_moe", "moe.ModelFields", "moe.Model")
   constructor(out, "model.lancet", "moe.LancetFields", "moe.Model|false")
   constructor(out, "model.lina", "moe.LinaFields", "moe.Model")

@@ -9,6 +9,11 @@ local system_lib = require "moe.system"
 
 local M = {}
 
+-- What the core and results take of a model's routing law.
+local function routing_of(model)
+  return model.routing and { law = model.routing.law, name = model.routing.name }
+end
+
 M.OPTIMIZER = {
   name = { type = "string", enum = { "sgd" }, default = "sgd" },
   lr = { type = "number", lo = 0, hi = 1e38, default = 0.1 },
@@ -21,7 +26,8 @@ function M.cluster_spec(model, cluster, optimizer, ends)
     model, cluster = model_lib.at_ends(model, ends), cluster_lib.at_ends(cluster, ends)
   end
   local resolved, gate = model_lib.resolve(model, cluster.devices, "f16")
-  return { model = resolved, gate = gate, optimizer = optimizer, ranks = cluster.devices,
+  return { model = resolved, gate = gate, routing = routing_of(model),
+    optimizer = optimizer, ranks = cluster.devices,
     cluster = cluster_lib.plain(cluster), fill = model_lib.fill(model, resolved),
     cost = { kind = "roofline" }, element_bytes = 0 }
 end
@@ -36,7 +42,8 @@ function M.cpu_spec(model, ranks, link, optimizer, precision)
     errors.user(("link.devices_per_node: %d does not divide %d ranks"):format(per_node, ranks),
       model.at)
   end
-  return { model = resolved, gate = gate, optimizer = optimizer, ranks = ranks,
+  return { model = resolved, gate = gate, routing = routing_of(model),
+    optimizer = optimizer, ranks = ranks,
     cluster = { name = "cpu", nodes = ranks / per_node, devices_per_node = per_node,
       nics_per_node = 1,
       device = { name = "cpu", gemm_flops_per_s = 1e11, vector_flops_per_s = 1e10,

@@ -114,6 +114,10 @@ local TABLES = {
     { name = "capacity_pipeline", kind = "step", doc = "d", options = {
       { name = "degree", doc = "d", default = 1, lo = 1, hi = 64 } } },
   },
+  workloads = { { name = "balanced", doc = "d", options = {} },
+    { name = "zipf", doc = "d", options = {
+      { name = "s", doc = "d", default = 1.2, lo = 0, hi = 20, whole = false },
+      { name = "period", doc = "d", default = 10, lo = 1, hi = 1e9, whole = true } } } },
   executors = { { name = "simulate", doc = "d" }, { name = "cpu", doc = "d" } },
   ops = { { name = "linear", doc = "d" } },
 }
@@ -224,6 +228,15 @@ local function make_core(world, args)
     table = function(kind) return TABLES[kind] end,
     check_model = function(model)
       if model.heads == 7 then error("model.heads: 7 is not liked", 0) end
+    end,
+    workload = function(name, options, seed)
+      world.workload = { name = name, options = options, seed = seed }
+      return "law", ("%s(seed=%d)"):format(name, seed)
+    end,
+    loads = function(law, query)
+      world.loads = { law = law, query = query }
+      if query.k > query.experts then error("k is too large", 0) end
+      return { { 1, 2 } }
     end,
     plan = function(spec)
       world.plans[#world.plans + 1] = spec

@@ -1,0 +1,21 @@
+// Routing laws in Lua: a handle that a model's specification carries.
+#pragma once
+
+#include <lua.hpp>
+#include <memory>
+
+#include "engine/routing/law.h"
+
+namespace moe::lua {
+
+constexpr const char* kLawType = "routing law";
+
+struct LawBox {
+  std::shared_ptr<const RoutingLaw> law;
+};
+
+/// The law of the specification's field `routing` ({ name =, law = }) at `index`; null where there
+/// is none.
+std::shared_ptr<const RoutingLaw> law_in(lua_State* L, int index);
+
+}  // namespace moe::lua

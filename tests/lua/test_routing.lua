@@ -1,0 +1,77 @@
+-- moe.workload, moe.loads and a model's routing: what is checked, and what the core gets.
+local expect = require "expect"
+local test = require "test"
+
+local function zipf(fields)
+  return expect.HEAD .. "L = moe.workload 'zipf' { " .. fields .. " }\n"
+end
+
+test("a workload is asked for with its defaults; its seed is --seed where none is given", function()
+  local asked = expect.runs(zipf "s = 2, seed = 7").workload
+  expect.equal(asked, { name = "zipf", options = { s = 2, period = 10 }, seed = 7 })
+  expect.equal(expect.runs(zipf "").workload.seed, 1)
+  local w = expect.runs(zipf "", {}, nil, function(_, core) core.args.seed = 5 end)
+  expect.equal(w.workload.seed, 5)
+  expect.runs(expect.HEAD .. "moe.workload 'balanced' ()")
+end)
+
+test("unknown workloads and options are named, and values out of range", function()
+  expect.fails(expect.HEAD .. "moe.workload 'zpif' {}", 2,
+    "moe.workload: unknown workload 'zpif'. Did you mean 'zipf'?")
+  expect.fails(zipf "sigma = 1", 2, "moe.workload.zipf: unknown key 'sigma', have: period, s, seed")
+  expect.fails(zipf "s = -1", 2, "moe.workload.zipf.s: -1 is not allowed; give a number from 0")
+  expect.fails(zipf "period = 1.5", 2, "period: 1.5 is not allowed; give an integer from 1")
+  expect.fails(zipf "seed = -1", 2, "seed: -1 is not allowed; give an integer from 0")
+end)
+
+test("loads are asked of a law, ids from 1", function()
+  local w = expect.runs(zipf "" .. [[
+R = moe.loads { routing = L, ranks = 2, tokens = 8, experts = 4, layer = 3 }]])
+  expect.equal(w.loads, { law = "law", query = { ranks = 2, tokens = 8, experts = 4, k = 1,
+    step = 1, layer = 3 } })
+  expect.equal(w.globals.R, { { 1, 2 } })
+  expect.fails(zipf "" .. "moe.loads { routing = L, ranks = 2, tokens = 8, experts = 4, k = 5 }", 3,
+    "k is too large")
+  expect.fails(zipf "" .. "moe.loads { routing = 'zipf', ranks = 2, tokens = 8, experts = 4 }", 3,
+    "moe.loads.routing: 'zipf' is not allowed; give a workload or a trace")
+end)
+
+local function model(fields)
+  return [[
+local moe = require "moe" local m = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32,
+  heads = 4, seq = 16, batch_per_device = 2, experts_per_device = 2, ]] .. fields .. " }\n"
+end
+
+test("a model's routing reaches the core in place of its gate, on ranks and on a cluster",
+  function()
+    local law = "routing = moe.workload 'zipf' { seed = 3 }"
+    local w = expect.runs(model(law) .. "moe.train { model = m, ranks = 2 }")
+    expect.equal(w.plans[1].routing, { law = "law", name = "zipf(seed=3)" })
+    expect.equal({ w.plans[1].model.gate, w.plans[1].model.k }, { "top_k", 1 })
+    for _, two in ipairs { ", k = 2", ", gate = 'top2'" } do
+      expect.equal(expect.runs(model(law .. two) .. "moe.train { model = m }").plans[1].model.k, 2)
+    end
+    w = expect.runs(model(law) .. [[
+return moe.experiment { name = "x", model = m, systems = { moe.system "raf" {} },
+  cluster = moe.cluster.p4de { nodes = 1 }, run = { "simulate", { "cpu", ranks = 2 } } }]])
+    expect.equal(#w.plans, 2)
+    for i, run in ipairs(w.results.runs) do
+      expect.equal(w.plans[i].routing.name, "zipf(seed=3)")
+      expect.equal(run.routing, "zipf(seed=3)")
+    end
+  end)
+
+test("a routing law may come with a target's model, and is no gate policy's companion", function()
+  local w = expect.runs(model "gate = 'top2'" .. [[
+return moe.experiment { name = "x", model = m, systems = { moe.system "raf" {} },
+  run = { { "cpu", ranks = 2, model = { routing = moe.workload "balanced" {} } } } }]])
+  expect.equal(w.plans[1].routing.name, "balanced(seed=1)")
+  expect.equal(w.plans[1].model.k, 2)
+  expect.fails([[
+local moe = require "moe"
+local g = moe.policy.gate { name = "g", scope = "token", route = function() end }
+local m = moe.model.gpt2_moe { layers = 2, hidden = 32, heads = 4, seq = 16, batch_per_device = 2,
+  experts_per_device = 2, gate = g {}, routing = moe.workload "zipf" {} }]], 4,
+    "routing: takes the gate's place, but gate is the policy 'g'")
+  expect.fails(model "routing = 'zipf'", 2, "model.gpt2_moe.routing: 'zipf' is not allowed")
+end)
