@@ -185,6 +185,7 @@ int open_core(lua_State* L) {
   open_gate(L);
   open_calibrate(L);
   open_network(L);
+  open_lina(L);
   open_pipemoe(L);
   open_prophet(L);
   open_routing(L);

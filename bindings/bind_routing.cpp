@@ -9,12 +9,6 @@
 namespace moe::lua {
 namespace {
 
-void push_law(lua_State* L, RoutingLaw law) {
-  const std::string name = law.name;
-  push_userdata<LawBox>(L, kLawType, std::make_shared<const RoutingLaw>(std::move(law)));
-  lua_pushlstring(L, name.data(), name.size());
-}
-
 // (name, options, seed) -> law, its full name
 int make_workload(lua_State* L) {
   const nlohmann::json options = to_json(L, 2);
@@ -62,6 +56,12 @@ std::shared_ptr<const RoutingLaw> law_in(lua_State* L, int index) {
   std::shared_ptr<const RoutingLaw> law = check_userdata<LawBox>(L, lua_gettop(L), kLawType).law;
   lua_pop(L, 2);
   return law;
+}
+
+void push_law(lua_State* L, RoutingLaw law) {
+  const std::string name = law.name;
+  push_userdata<LawBox>(L, kLawType, std::make_shared<const RoutingLaw>(std::move(law)));
+  lua_pushlstring(L, name.data(), name.size());
 }
 
 void open_routing(lua_State* L) {

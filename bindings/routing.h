@@ -18,4 +18,7 @@ struct LawBox {
 /// is none.
 std::shared_ptr<const RoutingLaw> law_in(lua_State* L, int index);
 
+/// Pushes a handle of the law and its name.
+void push_law(lua_State* L, RoutingLaw law);
+
 }  // namespace moe::lua

@@ -1,5 +1,6 @@
 -- moe.lina: what Lina's scheduler (ATC 2023) decides, as functions.
 local errors = require "moe.errors"
+local inference = require "moe.inference"
 local packing = require "moe.packing"
 local schema = require "moe.schema"
 local system_lib = require "moe.system"
@@ -27,6 +28,12 @@ function functions.packing(t)
   local _, seen = packing.choose(spec, c, function(s) return target.plan_of(s, candidate, at) end)
   return seen
 end
+
+functions.inference = inference.inference
+functions.locality = inference.locality
+functions.place = inference.place
+functions.token_classes = inference.token_classes
+functions.trace = inference.trace
 
 --- moe.lina
 M.functions = schema.namespace("moe.lina", "function", functions)

@@ -19,8 +19,9 @@ function M.workload_fields(row)
   return out
 end
 
--- law, name: as the core's functions return them.
+--- What `routing` takes. law, name: as the core's functions return them.
 local function object(law, name) return setmetatable({ law = law, name = name }, mt) end
+M.object = object
 
 local function workload_row(name, at)
   local names = {}

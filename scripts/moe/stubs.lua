@@ -6,6 +6,7 @@ local collectives = require "moe.collectives"
 local comm_tables = require "moe.comm_tables"
 local core = require "moe.core"
 local experiment = require "moe.experiment"
+local inference = require "moe.inference"
 local jobs = require "moe.jobs"
 local judge = require "moe.judge"
 local lina = require "moe.lina"
@@ -232,6 +233,11 @@ local function field_classes(out)
   class(out, "moe.prophet.PlanFields", prophet.PLAN)
   class(out, "moe.SystemPacking", packing.FIELDS)
   class(out, "moe.LinaPackingFields", lina.PACKING)
+  class(out, "moe.LinaTraceFields", inference.TRACE)
+  class(out, "moe.LinaInferenceFields", inference.INFERENCE)
+  class(out, "moe.LinaPlaceFields", inference.PLACE)
+  class(out, "moe.LinaLocalityFields", inference.LOCALITY)
+  class(out, "moe.LinaTokenClassesFields", inference.TOKEN_CLASSES)
   class(out, "moe.SystemFields", system.FIELDS)
   class(out, "moe.RunFields", train.RUN)
   class(out, "moe.CpuRunFields", experiment.CPU)
@@ -282,6 +288,13 @@ local function constructors(out)
   constructor(out, "prophet.place", "moe.prophet.PlaceFields", "moe.prophet.Placed")
   constructor(out, "prophet.plan", "moe.prophet.PlanFields", "moe.prophet.Plan")
   constructor(out, "lina.packing", "moe.LinaPackingFields", "table")
+  constructor(out, "lina.trace", "moe.LinaTraceFields", "moe.Inference_trace")
+  constructor(out, "lina.inference", "moe.LinaInferenceFields", "table")
+  constructor(out, "lina.place", "moe.LinaPlaceFields",
+    "{ holders: integer[][], experts: integer[][] }")
+  constructor(out, "lina.locality", "moe.LinaLocalityFields",
+    "{ share: number[], layers: table[], tokens: integer }")
+  constructor(out, "lina.token_classes", "moe.LinaTokenClassesFields", "moe.Routing")
   constructor(out, "loads", "moe.LoadsFields", "integer[][] by source and expert")
   constructor(out, "model.gpt2_moe", "moe.ModelFields", "moe.Model")
   constructor(out, "model.lancet", "moe.LancetFields", "moe.Model|false")

@@ -1,0 +1,259 @@
+// core.lina_trace, _inference, _place, _locality: Lina's inference scheduler as functions.
+#include <cmath>
+
+#include "bindings/convert.h"
+#include "bindings/core.h"
+#include "bindings/host.h"
+#include "bindings/plan_spec.h"
+#include "bindings/routing.h"
+#include "bindings/userdata.h"
+#include "engine/routing/token_classes.h"
+#include "engine/sim/inference.h"
+
+namespace moe::lua {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kTraceType = "inference trace";
+
+Nanoseconds from_ms(double ms) {
+  return static_cast<Nanoseconds>(std::llround(ms * 1e6));
+}
+
+RoutingQuery query_of(const Fields& fields) {
+  return {.step = fields.integer("step") - 1,
+          .ranks = fields.integer("ranks"),
+          .tokens = fields.integer("tokens"),
+          .experts = fields.integer("experts"),
+          .k = fields.integer("k")};
+}
+
+std::shared_ptr<const RoutingLaw> required_law(lua_State* L) {
+  auto law = law_in(L, 1);
+  MOE_CHECK(law != nullptr, "the library requires routing");
+  return law;
+}
+
+// ({ routing, step from 1, ranks, tokens, experts, k, layers, path, keep, shorter, profile_batches,
+// batches }) -> trace, { paths }
+int trace(lua_State* L) {
+  Host::of(L).end_loading();
+  const json values = to_json(L, 1, true);
+  const Fields fields(values, "moe.lina.trace");
+  const auto law = required_law(L);
+  const TraceSpec spec{.first = query_of(fields),
+                       .layers = fields.integer("layers"),
+                       .profile_batches = fields.integer("profile_batches"),
+                       .batches = fields.integer("batches"),
+                       .path = fields.integer("path"),
+                       .keep = fields.integer("keep", 0),
+                       .shorter = fields.flag("shorter", false)};
+  InferenceTrace made;
+  {
+    const Host::EngineCall call(Host::of(L));
+    made = trace_inference(*law, spec);
+  }
+  const int64_t paths = made.paths;
+  push_userdata<InferenceTrace>(L, kTraceType, std::move(made));
+  push_json(L, {{"paths", paths}});
+  return 2;
+}
+
+TwoPhaseOptions place_options(const Fields& fields) {
+  return {.cap = fields.integer("cap"), .seed = static_cast<uint64_t>(fields.integer("seed"))};
+}
+
+InferenceSpec inference_spec(const Fields& fields) {
+  InferenceSpec spec{.model = model_of(fields.at("model")),
+                     .cluster = cluster_of(fields.at("cluster")),
+                     .system = inference_system(fields.text("system")),
+                     .normalise = fields.flag("normalise", false),
+                     .compare = compare_named(fields.text("compare")),
+                     .place = place_options(fields)};
+  const Nanoseconds place_ns = from_ms(fields.number("place_ms"));
+  const double host = fields.number("host_bytes_per_s");
+  spec.times = closed_form_times(spec.cluster, spec.model.experts, place_ns, host, spec.place);
+  if (fields.has("resume_ms")) spec.times.resume_ns = from_ms(fields.number("resume_ms"));
+  if (fields.has("rerun_ms")) spec.times.rerun_ns = from_ms(fields.number("rerun_ms"));
+  return spec;
+}
+
+json accuracy_json(const InferenceResult& result) {
+  json layers = json::array();
+  for (int64_t m = 0; m < result.num_layers; ++m) {
+    int64_t estimated = 0, held = 0;
+    for (size_t i = static_cast<size_t>(m); i < result.layers.size();
+         i += static_cast<size_t>(result.num_layers)) {
+      estimated += result.layers[i].estimated ? 1 : 0;
+      held += result.layers[i].held ? 1 : 0;
+    }
+    if (estimated == 0) continue;
+    layers.push_back({{"layer", m + 1},
+                      {"accuracy", static_cast<double>(held) / static_cast<double>(estimated)}});
+  }
+  return layers;
+}
+
+double mean_ms(Nanoseconds sum, size_t batches) {
+  return to_ms(sum) / static_cast<double>(batches);
+}
+
+/// What happened to the layers, and over all batches alike.
+json layers_json(const InferenceResult& result) {
+  std::vector<Nanoseconds> layer, a2a, expert;
+  InferenceLayer sum;
+  int64_t estimated = 0, held = 0, rerun = 0;
+  for (const InferenceLayer& one : result.layers) {
+    layer.push_back(one.layer_ns);
+    a2a.push_back(one.a2a_ns);
+    expert.push_back(one.expert_ns);
+    estimated += one.estimated ? 1 : 0;
+    held += one.held ? 1 : 0;
+    rerun += one.rerun ? 1 : 0;
+    sum.phase2_ns += one.phase2_ns;
+    sum.mapping_wait_ns += one.mapping_wait_ns;
+    sum.swap_wait_ns += one.swap_wait_ns;
+    sum.swapped += one.swapped;
+  }
+  const size_t batches = result.batch_ns.size();
+  json out = {{"layer_median_ms", to_ms(percentile(layer, 0.5))},
+              {"layer_p95_ms", to_ms(percentile(layer, 0.95))},
+              {"a2a_median_ms", to_ms(percentile(a2a, 0.5))},
+              {"a2a_p95_ms", to_ms(percentile(a2a, 0.95))},
+              {"expert_p95_ms", to_ms(percentile(expert, 0.95))},
+              {"phase2_ms", mean_ms(sum.phase2_ns, batches)},
+              {"mapping_wait_ms", mean_ms(sum.mapping_wait_ns, batches)},
+              {"swap_wait_ms", mean_ms(sum.swap_wait_ns, batches)},
+              {"swapped", static_cast<double>(sum.swapped) / static_cast<double>(batches)}};
+  if (estimated > 0) {
+    out["accuracy"] = static_cast<double>(held) / static_cast<double>(estimated);
+    out["fine_tuning"] = static_cast<double>(rerun) / static_cast<double>(estimated);
+  }
+  return out;
+}
+
+// (trace, { model, cluster, system, normalise, compare, cap, seed, place_ms, host_bytes_per_s,
+// resume_ms and rerun_ms, else by closed form }) -> the result
+int inference(lua_State* L) {
+  Host::of(L).end_loading();
+  const InferenceTrace& made = check_userdata<InferenceTrace>(L, 1, kTraceType);
+  const json values = to_json(L, 2, true);
+  const InferenceSpec spec = inference_spec(Fields(values, "moe.lina.inference"));
+  InferenceResult result;
+  {
+    const Host::EngineCall call(Host::of(L));
+    result = simulate_inference(made, spec);
+  }
+  json out = layers_json(result);
+  out["median_ms"] = to_ms(percentile(result.batch_ns, 0.5));
+  out["p95_ms"] = to_ms(percentile(result.batch_ns, 0.95));
+  out["batch_ms"] = json::array();
+  for (const Nanoseconds ns : result.batch_ns) out["batch_ms"].push_back(to_ms(ns));
+  out["accuracy_by_layer"] = accuracy_json(result);
+  out["resume_ms"] = to_ms(spec.times.resume_ns);
+  out["rerun_ms"] = to_ms(spec.times.rerun_ns);
+  push_json(L, out);
+  return 1;
+}
+
+// ({ popularity, devices, cap, seed }) -> { holders, experts }, numbers from 1
+int place(lua_State* L) {
+  const json values = to_json(L, 1);
+  const Fields fields(values, "moe.lina.place");
+  const auto wanted = fields.value().at("popularity").get<std::vector<double>>();
+  const int64_t devices = fields.integer("devices");
+  const Placement placement = place_by_popularity(wanted, devices, place_options(fields));
+  json holders = json::array(), experts = json::array();
+  for (int64_t e = 0; e < placement.bounds().experts; ++e) {
+    holders.push_back(placement.holders(e));
+    for (json& device : holders.back()) device = device.get<int64_t>() + 1;
+  }
+  for (int64_t d = 0; d < devices; ++d) {
+    experts.push_back(json::array());
+    for (int64_t s = 0; s < placement.bounds().slots(); ++s) {
+      if (placement.at(d, s) >= 0) experts.back().push_back(placement.at(d, s) + 1);
+    }
+  }
+  push_json(L, {{"holders", holders}, {"experts", experts}});
+  return 1;
+}
+
+std::vector<Loads> transitions_of_choices(const json& choices, int64_t experts) {
+  std::vector<Loads> all;
+  std::vector<int32_t> before;
+  for (const json& layer : choices) {
+    std::vector<int32_t> chosen;
+    for (const json& e : layer) chosen.push_back(static_cast<int32_t>(e.get<int64_t>() - 1));
+    if (!before.empty()) {
+      all.emplace_back(experts, experts);
+      add_transitions(before, chosen, all.back());
+    }
+    before = std::move(chosen);
+  }
+  return all;
+}
+
+// ({ experts, top, and choices by layer and token, or routing, step, ranks, tokens, k, layers,
+// batches }) -> { layers = { { layer, share } }, share }
+int locality(lua_State* L) {
+  const json values = to_json(L, 1, true);
+  const Fields fields(values, "moe.lina.locality");
+  const int64_t experts = fields.integer("experts"), top = fields.integer("top");
+  std::vector<Loads> all;
+  if (fields.has("choices")) {
+    all = transitions_of_choices(fields.value().at("choices"), experts);
+  } else {
+    const auto law = required_law(L);
+    const Host::EngineCall call(Host::of(L));
+    all = transitions(*law, query_of(fields), fields.integer("batches"), fields.integer("layers"));
+  }
+  const auto shares = [&](const Loads& loads) {
+    json out = json::array();
+    for (int64_t n = 1; n <= top; ++n) out.push_back(moe::locality(loads, n));
+    return out;
+  };
+  json layers = json::array();
+  std::vector<double> sum(static_cast<size_t>(top));
+  int64_t layer = 2, tokens = 0;
+  for (const Loads& loads : all) {
+    layers.push_back({{"layer", layer++}, {"share", shares(loads)}});
+    tokens += loads.total();
+    for (size_t n = 0; n < sum.size(); ++n) {
+      sum[n] += layers.back()["share"][n].get<double>() * static_cast<double>(loads.total());
+    }
+  }
+  for (double& n : sum) n = tokens > 0 ? n / static_cast<double>(tokens) : 0;
+  push_json(L, {{"layers", layers}, {"share", sum}, {"tokens", tokens}});
+  return 1;
+}
+
+// ({ classes, skew, ratio, stray, drift, seed }) -> law, its full name
+int make_token_classes(lua_State* L) {
+  const json values = to_json(L, 1);
+  const Fields fields(values, "moe.lina.token_classes");
+  push_law(L, token_classes({.classes = fields.integer("classes"),
+                             .skew = fields.number("skew"),
+                             .ratio = fields.number("ratio"),
+                             .stray = fields.number("stray"),
+                             .drift = fields.number("drift"),
+                             .seed = static_cast<uint64_t>(fields.integer("seed"))}));
+  return 2;
+}
+
+}  // namespace
+
+void open_lina(lua_State* L) {
+  static constexpr luaL_Reg kFunctions[] = {
+      {"lina_inference", core_function<inference>},
+      {"lina_locality", core_function<locality>},
+      {"lina_place", core_function<place>},
+      {"lina_token_classes", core_function<make_token_classes>},
+      {"lina_trace", core_function<trace>},
+      {nullptr, nullptr}};
+  static constexpr luaL_Reg kMethods[] = {{nullptr, nullptr}};
+  luaL_setfuncs(L, kFunctions, 0);
+  new_type<InferenceTrace>(L, kTraceType, kMethods);
+}
+
+}  // namespace moe::lua
