@@ -1,0 +1,317 @@
+#include "engine/routing/trace.h"
+
+#include <algorithm>
+
+#include "engine/base/errors.h"
+#include "engine/routing/popularity.h"
+
+namespace moe {
+namespace {
+
+constexpr uint64_t kShuffleSeed = 1;  // of the tokens of a trace of counts
+
+size_t index(int64_t i) {
+  return static_cast<size_t>(i);
+}
+
+/// Where a rank stands in a trace, for errors.
+std::string place(const Trace& t, int64_t record, int64_t rank) {
+  return fmt::format("step {}, layer {}, rank {}", record / t.layers, record % t.layers, rank);
+}
+
+void check_sizes(const Trace& t, const std::string& source) {
+  const auto check = [&](const char* name, int64_t value, int64_t lo, int64_t hi) {
+    if (value >= lo && value <= hi) return;
+    throw user_error("{}: {} = {} is not allowed; {} to {}", source, name, value, lo, hi);
+  };
+  check("steps", t.steps, 1, 1'000'000'000);
+  check("layers", t.layers, 1, 1'000'000);
+  check("ranks", t.ranks, 1, 1'000'000);
+  check("tokens", t.tokens, 0, 1'000'000'000);
+  check("experts", t.experts, 1, kNoExpert);
+  check("k", t.k, 1, t.experts);
+}
+
+/// Counts the choices of one rank of a record.
+void count(const Trace& t, int64_t record, int64_t rank, std::span<uint32_t> counts,
+           const std::string& source) {
+  const int64_t first = (record * t.ranks + rank) * t.tokens * t.k;
+  for (int64_t i = 0; i < t.tokens * t.k; ++i) {
+    const uint16_t e = t.choices[index(first + i)];
+    if (e == kNoExpert) continue;
+    if (e >= t.experts) {
+      throw user_error("{}: {}, token {}, choice {}: expert {} is not allowed; 0 to {}", source,
+                       place(t, record, rank), i / t.k, i % t.k, e, t.experts - 1);
+    }
+    const auto begin = t.choices.begin() + first + i / t.k * t.k,
+               end = t.choices.begin() + first + i;
+    if (std::find(begin, end, e) != end) {
+      throw user_error("{}: {}, token {}: expert {} is chosen twice", source,
+                       place(t, record, rank), i / t.k, e);
+    }
+    ++counts[e];
+  }
+}
+
+/// Counts alone: tokens that choose are those that k choices each make.
+void check_counts(const Trace& t, int64_t record, int64_t rank, std::span<const uint32_t> counts,
+                  const std::string& source) {
+  int64_t sum = 0;
+  for (const uint32_t n : counts) sum += n;
+  if (sum % t.k != 0 || sum > t.tokens * t.k) {
+    throw user_error("{}: {}: {} choices are not {} of each of at most {} tokens", source,
+                     place(t, record, rank), sum, t.k, t.tokens);
+  }
+  for (size_t e = 0; e < counts.size(); ++e) {
+    if (counts[e] <= sum / t.k) continue;
+    throw user_error("{}: {}: expert {} is chosen {} times by {} tokens", source,
+                     place(t, record, rank), e, counts[e], sum / t.k);
+  }
+}
+
+std::span<uint32_t> counts_of(Trace& t, int64_t record, int64_t rank) {
+  return std::span(t.counts).subspan(index((record * t.ranks + rank) * t.experts),
+                                     index(t.experts));
+}
+std::span<const uint32_t> counts_of(const Trace& t, int64_t record, int64_t rank) {
+  return std::span(t.counts).subspan(index((record * t.ranks + rank) * t.experts),
+                                     index(t.experts));
+}
+
+uint64_t fnv(std::string_view bytes) {
+  uint64_t hash = kChecksumStart;
+  for (const char c : bytes) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211ull;
+  return hash;
+}
+
+constexpr std::string_view kMagic = "MOETRACE";
+constexpr uint32_t kVersion = 1;
+constexpr size_t kHeaderBytes = 8 + 4 + 4 + 6 * 8;
+
+void put(std::string& out, uint64_t value, int bytes) {
+  for (int b = 0; b < bytes; ++b) out += static_cast<char>(value >> (8 * b));
+}
+
+/// Reads little-endian numbers one after the other. Requires: they are there.
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+  uint64_t next(int bytes) {
+    uint64_t value = 0;
+    for (int b = 0; b < bytes; ++b, ++at_) {
+      value |= uint64_t{static_cast<uint8_t>(bytes_[at_])} << (8 * b);
+    }
+    return value;
+  }
+
+ private:
+  std::string_view bytes_;
+  size_t at_ = 0;
+};
+
+int choice_bytes(const Trace& t) {
+  if (t.choices.empty() && t.tokens > 0) return 0;
+  return t.experts <= 255 ? 1 : 2;
+}
+
+/// Bytes of the whole file, as a double: sizes of a damaged header may be large.
+double file_bytes(const Trace& t, int bytes_a_choice) {
+  const double records = static_cast<double>(t.steps) * static_cast<double>(t.layers);
+  const double per_rank = 4.0 * static_cast<double>(t.experts) +
+                          static_cast<double>(bytes_a_choice) * static_cast<double>(t.tokens) *
+                              static_cast<double>(t.k);
+  return static_cast<double>(kHeaderBytes) + 4.0 * static_cast<double>(t.layers) + 8 +
+         records * (4 + static_cast<double>(t.ranks) * per_rank);
+}
+
+void read_record(Trace& t, int64_t record, int bytes_a_choice, Reader& in,
+                 const std::string& source) {
+  const auto number = static_cast<int64_t>(in.next(4));
+  if (number != record) {
+    throw user_error("{}: record {} (step {}, layer {}) is numbered {}: the content is mixed up",
+                     source, record, record / t.layers, record % t.layers, number);
+  }
+  for (int64_t i = 0; i < t.ranks * t.experts; ++i) {
+    t.counts.push_back(static_cast<uint32_t>(in.next(4)));
+  }
+  if (bytes_a_choice == 0) return;
+  const uint64_t none = bytes_a_choice == 1 ? 0xFF : kNoExpert;
+  for (int64_t i = 0; i < t.ranks * t.tokens * t.k; ++i) {
+    const uint64_t e = in.next(bytes_a_choice);
+    t.choices.push_back(e == none ? kNoExpert : static_cast<uint16_t>(e));
+  }
+}
+
+void check_same_counts(const Trace& t, const std::vector<uint32_t>& read,
+                       const std::string& source) {
+  const auto at = std::mismatch(read.begin(), read.end(), t.counts.begin());
+  if (at.first == read.end()) return;
+  const int64_t i = at.first - read.begin();
+  throw user_error("{}: {}: expert {} counts {} choices, but {} are there: the content is mixed up",
+                   source, place(t, i / (t.ranks * t.experts), i / t.experts % t.ranks),
+                   i % t.experts, *at.first, *at.second);
+}
+
+/// Choices [ranks * tokens, k] of a record, of counts alone.
+std::vector<uint16_t> made_choices(const Trace& t, int64_t record) {
+  std::vector<uint16_t> choices(index(t.ranks * t.tokens * t.k), kNoExpert);
+  for (int64_t rank = 0; rank < t.ranks; ++rank) {
+    // Experts as often as they are chosen, in a row: places n apart, n the tokens, differ.
+    std::vector<uint16_t> row;
+    const std::span<const uint32_t> counts = counts_of(t, record, rank);
+    for (size_t e = 0; e < counts.size(); ++e) row.insert(row.end(), counts[e], uint16_t(e));
+    const int64_t n = static_cast<int64_t>(row.size()) / t.k;
+    const uint32_t key = stream_key(kShuffleSeed, Stream::kTokens, {record, rank});
+    const std::vector<int32_t> order = permutation(n, key);
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = 0; j < t.k; ++j) {
+        choices[index((rank * t.tokens + i) * t.k + j)] = row[index(j * n + order[index(i)])];
+      }
+    }
+  }
+  return choices;
+}
+
+/// The record that answers a query.
+int64_t record_of(const Trace& t, const std::string& name, bool cycle, const RoutingQuery& q) {
+  const auto refuse = [&](const char* what, int64_t has, int64_t asked) {
+    throw user_error("{}: has {} {}, asked for {}", name, has, what, asked);
+  };
+  if (q.experts != t.experts) refuse("experts", t.experts, q.experts);
+  if (q.k != t.k) refuse("choices a token (k)", t.k, q.k);
+  if (q.layer >= t.layers) refuse("MoE layers", t.layers, q.layer + 1);
+  if (q.ranks * q.tokens != t.ranks * t.tokens) {
+    throw user_error(
+        "{}: has {} ranks of {} tokens, asked for {} of {}; the product must be the "
+        "same",
+        name, t.ranks, t.tokens, q.ranks, q.tokens);
+  }
+  if (q.step >= t.steps && !cycle) {
+    throw user_error("{}: has {} steps, asked for step {}; cycle = true begins again", name,
+                     t.steps, q.step + 1);
+  }
+  return q.step % t.steps * t.layers + q.layer;
+}
+
+void replay(const Trace& t, int64_t record, const RoutingQuery& q, int64_t rank,
+            std::span<int32_t> choices) {
+  const auto copy = [&](const std::vector<uint16_t>& all, int64_t begin) {
+    const int64_t first = begin + rank * q.tokens * q.k;
+    for (size_t i = 0; i < choices.size(); ++i) {
+      const uint16_t e = all[index(first) + i];
+      choices[i] = e == kNoExpert ? -1 : e;
+    }
+  };
+  if (t.choices.empty()) return copy(made_choices(t, record), 0);
+  copy(t.choices, record * t.ranks * t.tokens * t.k);
+}
+
+Loads loads_of(const Trace& t, int64_t record, const RoutingQuery& q) {
+  Loads loads(q.ranks, q.experts);
+  std::vector<int32_t> choices(index(q.tokens * q.k));
+  for (int64_t r = 0; r < q.ranks; ++r) {
+    if (q.ranks == t.ranks) {
+      const std::span<const uint32_t> counts = counts_of(t, record, r);
+      std::copy(counts.begin(), counts.end(), &loads.at(r, 0));
+      continue;
+    }
+    replay(t, record, q, r, choices);
+    for (const int32_t e : choices) {
+      if (e >= 0) ++loads.at(r, e);
+    }
+  }
+  return loads;
+}
+
+}  // namespace
+
+void finish_trace(Trace& trace, const std::string& source) {
+  check_sizes(trace, source);
+  MOE_CHECK(trace.blocks.size() == index(trace.layers));
+  const bool counted = trace.choices.empty() && trace.tokens > 0;
+  if (!counted)
+    trace.counts.assign(index(trace.steps * trace.layers * trace.ranks * trace.experts), 0);
+  for (int64_t record = 0; record < trace.steps * trace.layers; ++record) {
+    for (int64_t rank = 0; rank < trace.ranks; ++rank) {
+      const std::span<uint32_t> counts = counts_of(trace, record, rank);
+      if (counted) {
+        check_counts(trace, record, rank, counts, source);
+      } else {
+        count(trace, record, rank, counts, source);
+      }
+    }
+  }
+}
+
+std::string trace_bytes(const Trace& t) {
+  const int bytes_a_choice = choice_bytes(t);
+  std::string out(kMagic);
+  out.reserve(static_cast<size_t>(file_bytes(t, bytes_a_choice)));
+  put(out, kVersion, 4);
+  put(out, static_cast<uint64_t>(bytes_a_choice), 4);
+  for (const int64_t size : {t.steps, t.layers, t.ranks, t.tokens, t.experts, t.k}) {
+    put(out, static_cast<uint64_t>(size), 8);
+  }
+  for (const int32_t block : t.blocks) put(out, static_cast<uint32_t>(block), 4);
+  const int64_t num_counts = t.ranks * t.experts;
+  const int64_t num_choices = bytes_a_choice == 0 ? 0 : t.ranks * t.tokens * t.k;
+  for (int64_t record = 0; record < t.steps * t.layers; ++record) {
+    put(out, static_cast<uint64_t>(record), 4);
+    for (int64_t i = 0; i < num_counts; ++i) put(out, t.counts[index(record * num_counts + i)], 4);
+    for (int64_t i = 0; i < num_choices; ++i) {
+      put(out, t.choices[index(record * num_choices + i)], bytes_a_choice);
+    }
+  }
+  put(out, fnv(out), 8);
+  return out;
+}
+
+Trace read_trace(std::string_view bytes, const std::string& source) {
+  if (bytes.substr(0, kMagic.size()) != kMagic || bytes.size() < kHeaderBytes + 8) {
+    throw user_error("{}: is no routing trace, or its header is truncated", source);
+  }
+  Reader in(bytes.substr(kMagic.size()));
+  const uint64_t version = in.next(4), bytes_a_choice = in.next(4);
+  if (version != kVersion) {
+    throw user_error("{}: has version {}, this program reads version {}", source, version,
+                     kVersion);
+  }
+  if (bytes_a_choice > 2) {
+    throw user_error("{}: has {} bytes a choice, allowed: 0, 1, 2", source, bytes_a_choice);
+  }
+  Trace t;
+  for (int64_t* size : {&t.steps, &t.layers, &t.ranks, &t.tokens, &t.experts, &t.k}) {
+    *size = static_cast<int64_t>(in.next(8));
+  }
+  check_sizes(t, source);
+  const double expected = file_bytes(t, static_cast<int>(bytes_a_choice));
+  if (expected != static_cast<double>(bytes.size())) {
+    throw user_error("{}: is {}: {} bytes, its header says {:.0f}", source,
+                     static_cast<double>(bytes.size()) < expected ? "truncated" : "too long",
+                     bytes.size(), expected);
+  }
+  for (int64_t l = 0; l < t.layers; ++l) t.blocks.push_back(static_cast<int32_t>(in.next(4)));
+  for (int64_t record = 0; record < t.steps * t.layers; ++record) {
+    read_record(t, record, static_cast<int>(bytes_a_choice), in, source);
+  }
+  const std::vector<uint32_t> read = t.counts;
+  finish_trace(t, source);
+  check_same_counts(t, read, source);
+  if (in.next(8) != fnv(bytes.substr(0, bytes.size() - 8))) {
+    throw user_error("{}: its checksum is that of other content", source);
+  }
+  return t;
+}
+
+RoutingLaw law_of(std::shared_ptr<const Trace> trace, const std::string& name, bool cycle) {
+  MOE_CHECK(trace != nullptr);
+  return {name,
+          [=](const RoutingQuery& q, int64_t rank, std::span<int32_t> choices) {
+            replay(*trace, record_of(*trace, name, cycle, q), q, rank, choices);
+          },
+          [=](const RoutingQuery& q) {
+            return loads_of(*trace, record_of(*trace, name, cycle, q), q);
+          }};
+}
+
+}  // namespace moe

@@ -1,0 +1,346 @@
+// Traces: bytes and back, damage of every kind, replay at any number of ranks, and the formats of
+// other tools.
+#include "engine/routing/trace.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "engine/base/errors.h"
+#include "engine/base/rng.h"
+#include "engine/routing/trace_formats.h"
+#include "engine/routing/workload.h"
+
+using namespace moe;
+using Catch::Matchers::Contains;
+
+namespace {
+
+// What a law says, as a trace of it.
+Trace traced(const RoutingLaw& law, int64_t steps, int64_t layers, RoutingQuery q) {
+  Trace t = {.steps = steps,
+             .layers = layers,
+             .ranks = q.ranks,
+             .tokens = q.tokens,
+             .experts = q.experts,
+             .k = q.k};
+  for (int64_t l = 0; l < layers; ++l) t.blocks.push_back(static_cast<int32_t>(2 * l + 1));
+  std::vector<int32_t> choices(static_cast<size_t>(q.tokens * q.k));
+  for (q.step = 0; q.step < steps; ++q.step) {
+    for (q.layer = 0; q.layer < layers; ++q.layer) {
+      for (int64_t r = 0; r < q.ranks; ++r) {
+        law.route(q, r, choices);
+        for (const int32_t e : choices) t.choices.push_back(static_cast<uint16_t>(e));
+      }
+    }
+  }
+  finish_trace(t, "made");
+  return t;
+}
+
+Trace some_trace(const std::string& name = "zipf", int64_t experts = 12, int64_t k = 2) {
+  return traced(workload(name, {}, 3), 3, 2,
+                {.ranks = 4, .tokens = 10, .experts = experts, .k = k});
+}
+
+RoutingLaw law_of_trace(Trace t, bool cycle = false) {
+  return law_of(std::make_shared<const Trace>(std::move(t)), "t", cycle);
+}
+
+std::string error_of(const std::string& bytes) {
+  try {
+    read_trace(bytes, "x.trace");
+  } catch (const UserError& e) {
+    return e.what();
+  }
+  return "(no error)";
+}
+
+std::string with_number(std::string bytes, size_t at, uint64_t value, int width) {
+  for (int b = 0; b < width; ++b) {
+    bytes[at + static_cast<size_t>(b)] = static_cast<char>(value >> (8 * b));
+  }
+  return bytes;
+}
+
+// Offsets of the format, as the header gives them, for some_trace().
+constexpr size_t kBlocks = 64, kRecord = kBlocks + 2 * 4, kCounts = kRecord + 4,
+                 kChoices = kCounts + 4 * 12 * 4, kRecordBytes = 4 + 4 * 12 * 4 + 4 * 10 * 2;
+
+}  // namespace
+
+TEST_CASE("a trace's bytes read back as the same trace") {
+  for (const int64_t experts : {1, 12, 255, 256, 1000}) {
+    for (const char* name : {"zipf", "source_ragged"}) {
+      const Trace t = some_trace(name, experts, std::min<int64_t>(experts, 2));
+      CHECK(read_trace(trace_bytes(t), "x") == t);
+    }
+  }
+  Trace counts = some_trace();
+  counts.choices.clear();
+  CHECK(read_trace(trace_bytes(counts), "x") == counts);
+}
+
+TEST_CASE("the bytes lie where the header says") {
+  const std::string bytes = trace_bytes(some_trace());
+  CHECK(bytes.substr(0, 8) == "MOETRACE");
+  CHECK(bytes.size() == kRecord + 6 * kRecordBytes + 8);
+  CHECK(bytes[kBlocks] == 1);
+  CHECK(bytes[kRecord + kRecordBytes] == 1);  // number of the second record
+  CHECK(static_cast<uint8_t>(bytes[kChoices]) == some_trace().choices[0]);
+}
+
+TEST_CASE("every change of a byte is found, and every truncation") {
+  const std::string bytes = trace_bytes(some_trace());
+  Rng rng(4);
+  for (int trial = 0; trial < 500; ++trial) {
+    std::string damaged = bytes;
+    const auto at = static_cast<size_t>(rng.below(static_cast<int64_t>(bytes.size())));
+    damaged[at] = static_cast<char>(damaged[at] ^ (1 + rng.below(255)));
+    INFO("byte " << at);
+    REQUIRE_THAT(error_of(damaged), Contains("x.trace: "));
+  }
+  for (size_t size = 0; size < bytes.size(); size += 7) {
+    REQUIRE_THAT(error_of(bytes.substr(0, size)), Contains("truncated"));
+  }
+  CHECK_THAT(error_of(bytes + "x"), Contains("is too long: 1737 bytes, its header says 1736"));
+}
+
+TEST_CASE("what is wrong in a trace is named") {
+  const std::string bytes = trace_bytes(some_trace());
+  CHECK_THAT(error_of("layer,expert\n1,2\n"), Contains("is no routing trace"));
+  CHECK_THAT(error_of(with_number(bytes, 8, 9, 4)),
+             Contains("has version 9, this program reads version 1"));
+  CHECK_THAT(error_of(with_number(bytes, 16, 0, 8)), Contains("steps = 0 is not allowed; 1 to"));
+  CHECK_THAT(error_of(with_number(bytes, 16, 1ull << 60, 8)), Contains("steps ="));
+  CHECK_THAT(error_of(with_number(bytes, 16, 999'999'999, 8)), Contains("truncated"));
+  CHECK_THAT(error_of(with_number(bytes, kRecord + kRecordBytes, 5, 4)),
+             Contains("record 1 (step 0, layer 1) is numbered 5: the content is mixed up"));
+  CHECK_THAT(error_of(with_number(bytes, kCounts + 4, 77, 4)),
+             Contains("step 0, layer 0, rank 0: expert 1 counts 77 choices, but"));
+  CHECK_THAT(error_of(with_number(bytes, kChoices + 2 * kRecordBytes + 20 + 3, 200, 1)),
+             Contains("step 1, layer 0, rank 1, token 1, choice 1: expert 200 is not allowed; "
+                      "0 to 11"));
+  CHECK_THAT(error_of(with_number(bytes, kChoices + 1, static_cast<uint8_t>(bytes[kChoices]), 1)),
+             Contains("token 0: expert") && Contains("is chosen twice"));
+  CHECK_THAT(error_of(with_number(bytes, kBlocks, 7, 4)), Contains("checksum"));
+}
+
+TEST_CASE("a replayed trace gives every rank its choices, and the same loads") {
+  for (const char* name : {"zipf", "source_ragged", "zero_token_rank"}) {
+    const RoutingLaw law = workload(name, {}, 3);
+    RoutingQuery q = {.ranks = 4, .tokens = 10, .experts = 12, .k = 2};
+    const RoutingLaw replayed = law_of_trace(traced(law, 3, 2, q));
+    for (q.step = 0; q.step < 3; ++q.step) {
+      for (q.layer = 0; q.layer < 2; ++q.layer) {
+        CHECK(replayed.loads(q) == law.loads(q));
+        std::vector<int32_t> theirs(20), mine(20);
+        for (int64_t r = 0; r < 4; ++r) {
+          law.route(q, r, theirs);
+          replayed.route(q, r, mine);
+          CHECK(mine == theirs);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("at another number of ranks the tokens are dealt out again in order") {
+  const RoutingLaw law = law_of_trace(some_trace());
+  const auto all = [&](int64_t ranks, int64_t tokens) {
+    const RoutingQuery q = {
+        .step = 1, .layer = 1, .ranks = ranks, .tokens = tokens, .experts = 12, .k = 2};
+    std::vector<int32_t> choices, one(static_cast<size_t>(tokens * 2));
+    const Loads loads = law.loads(q);
+    for (int64_t r = 0; r < ranks; ++r) {
+      law.route(q, r, one);
+      choices.insert(choices.end(), one.begin(), one.end());
+      for (int64_t e = 0; e < 12; ++e)
+        CHECK(loads.at(r, e) == std::count(one.begin(), one.end(), e));
+    }
+    return choices;
+  };
+  CHECK(all(1, 40) == all(4, 10));
+  CHECK(all(8, 5) == all(4, 10));
+}
+
+TEST_CASE("a trace of counts replays choices that make them, different ones of a token") {
+  for (const char* name : {"zipf", "source_ragged"}) {
+    Trace t = some_trace(name, 12, 3);
+    const RoutingLaw with_choices = law_of_trace(t);
+    t.choices.clear();
+    const RoutingLaw law = law_of_trace(t);
+    const RoutingQuery q = {.step = 2, .layer = 1, .ranks = 4, .tokens = 10, .experts = 12, .k = 3};
+    const Loads loads = law.loads(q);
+    CHECK(loads == with_choices.loads(q));
+    std::vector<int32_t> choices(30);
+    for (int64_t r = 0; r < 4; ++r) {
+      law.route(q, r, choices);
+      for (int64_t e = 0; e < 12; ++e) {
+        CHECK(loads.at(r, e) == std::count(choices.begin(), choices.end(), e));
+      }
+      for (size_t i = 0; i < 30; i += 3) {
+        CHECK((choices[i] < 0 || (choices[i] != choices[i + 1] && choices[i] != choices[i + 2] &&
+                                  choices[i + 1] != choices[i + 2])));
+      }
+    }
+  }
+}
+
+TEST_CASE("steps behind the last are refused, or begin again") {
+  const RoutingQuery q = {.step = 4, .ranks = 4, .tokens = 10, .experts = 12, .k = 2};
+  RoutingQuery first = q;
+  first.step = 1;
+  CHECK_THROWS_WITH(law_of_trace(some_trace()).loads(q),
+                    Contains("t: has 3 steps, asked for step 5; cycle = true begins again"));
+  const RoutingLaw cycled = law_of_trace(some_trace(), true);
+  CHECK(cycled.loads(q) == cycled.loads(first));
+}
+
+TEST_CASE("a trace of other sizes than the model's is refused with both") {
+  const RoutingLaw law = law_of_trace(some_trace());
+  const auto refused = [&](RoutingQuery q, const std::string& part) {
+    CHECK_THROWS_WITH(law.loads(q), Contains(part));
+  };
+  refused({.ranks = 4, .tokens = 10, .experts = 8, .k = 2}, "has 12 experts, asked for 8");
+  refused({.ranks = 4, .tokens = 10, .experts = 12, .k = 1},
+          "has 2 choices a token (k), asked for 1");
+  refused({.layer = 2, .ranks = 4, .tokens = 10, .experts = 12, .k = 2},
+          "has 2 MoE layers, asked for 3");
+  refused({.ranks = 3, .tokens = 10, .experts = 12, .k = 2},
+          "has 4 ranks of 10 tokens, asked for 3 of 10");
+}
+
+TEST_CASE("counts that no choices make are refused") {
+  Trace t = {.steps = 1, .layers = 1, .ranks = 1, .tokens = 4, .experts = 3, .k = 2};
+  t.blocks = {0};
+  t.counts = {5, 2, 1};
+  CHECK_THROWS_WITH(finish_trace(t, "x"), Contains("expert 0 is chosen 5 times by 4 tokens"));
+  t.counts = {3, 2, 2};
+  CHECK_THROWS_WITH(finish_trace(t, "x"), Contains("7 choices are not 2 of each"));
+}
+
+TEST_CASE("Megatron's lines are written and read back") {
+  for (const char* name : {"zipf", "source_ragged"}) {
+    Trace t = some_trace(name);
+    const std::vector<std::string> files = megatron_of_trace(t);
+    REQUIRE(files.size() == 4);
+    std::vector<NamedText> texts;
+    for (const std::string& file : files) texts.push_back({"rank.jsonl", file});
+    Trace back = trace_of_megatron(texts, 12);
+    if (back.tokens == t.tokens) CHECK(back == t);
+    CHECK(back.counts == t.counts);
+    CHECK(back.blocks == t.blocks);
+  }
+}
+
+namespace {
+
+std::string record_of(int64_t step, int64_t layer, const std::string& rest) {
+  return fmt::format(R"({{"step": {}, "stage": "pre_dispatch", "block": "decoder", "layer": {}, )"
+                     R"("rank": 0, {}}})"
+                     "\n",
+                     step, layer, rest);
+}
+const char* const kTwo = R"("num_tokens": 2, "topk": 1, "top_indices": [[3], [0]])";
+const char* const kThree = R"("num_tokens": 3, "topk": 1, "top_indices": [[3], [0], [1]])";
+
+Trace megatron(const std::string& text, int64_t experts = 0) {
+  return trace_of_megatron({{"r0.jsonl", text}}, experts);
+}
+
+}  // namespace
+
+TEST_CASE("a tracer's records are taken as they come: steps, layers by number, micro-batches") {
+  const Trace t = megatron(record_of(10, 3, kTwo) + record_of(10, 5, kTwo) +
+                           record_of(10, 3, kThree) + record_of(10, 5, kThree) +
+                           R"({"step": 10, "stage": "pre_dispatch", "block": "mtp", "mtp_idx": 0})"
+                           "\n\n" +
+                           record_of(12, 3, kTwo) + record_of(12, 5, kTwo));
+  CHECK(t.steps == 2);
+  CHECK(t.blocks == std::vector<int32_t>{3, 5});
+  CHECK(t.tokens == 5);
+  CHECK(t.experts == 4);
+  CHECK(std::vector<uint16_t>(t.choices.begin(), t.choices.begin() + 5) ==
+        std::vector<uint16_t>{3, 0, 3, 0, 1});
+  CHECK(t.choices.back() == kNoExpert);  // the second step has two tokens
+}
+
+TEST_CASE("bad Megatron records are named by file, line and field") {
+  CHECK_THROWS_WITH(megatron(record_of(0, 1, kTwo) + record_of(0, 3, kThree)),
+                    Contains("r0.jsonl:2: layer 3 has 3 tokens in step 0, rank 0, but layer 1 has "
+                             "2; allowed: the same in all layers"));
+  CHECK_THROWS_WITH(megatron(record_of(0, 1, kTwo), 3),
+                    Contains("r0.jsonl:1: expert 3 is not allowed; 0 to 2"));
+  CHECK_THROWS_WITH(megatron(record_of(0, 1, kTwo) + record_of(0, 3, kTwo) + record_of(1, 3, kTwo)),
+                    Contains("layer 1 of step 1, rank 0 is missing"));
+  CHECK_THROWS_WITH(megatron(record_of(0, 1, kTwo) + "{\"step\": 0, "),
+                    Contains("r0.jsonl:2: is no JSON object"));
+  CHECK_THROWS_WITH(megatron("{\"step\": 0}\n"), Contains("r0.jsonl:1: field 'topk' is missing"));
+  CHECK_THROWS_WITH(
+      megatron(record_of(0, 1, R"("num_tokens": 2, "topk": 1, "top_indices": [[1]])")),
+      Contains("field 'top_indices' is no list of num_tokens = 2 tokens"));
+  CHECK_THROWS_WITH(
+      megatron(record_of(0, 1, R"("num_tokens": 1, "topk": 2, "top_indices": [[1]])")),
+      Contains("has the row [1]; allowed: topk = 2 experts"));
+  CHECK_THROWS_WITH(
+      megatron(record_of(0, 1, kTwo) +
+               record_of(0, 3, R"("num_tokens": 1, "topk": 2, "top_indices": [[1, 2]])")),
+      Contains("r0.jsonl:2: field 'topk' is 2; allowed: 1"));
+  CHECK_THROWS_WITH(megatron(""), Contains("no routing is there"));
+}
+
+TEST_CASE("a TensorRT-LLM pattern has the trace's slots, and its sums when it is read back") {
+  const Trace t = some_trace();
+  const std::string text = tensorrt_of_trace(t, 1, 1);
+  const Trace back = trace_of_tensorrt({"p.json", text}, 2);
+  CHECK(back.experts == 12);
+  CHECK(tensorrt_of_trace(back, 0, 0) == text);
+  CHECK_THROWS_WITH(tensorrt_of_trace(t, 3, 0), Contains("the trace has 3 steps of 2 layers"));
+}
+
+TEST_CASE("a pattern without a histogram is even over a rank's experts; a wrong one is named") {
+  const auto read = [](const std::string& rest, int64_t k = 1) {
+    return trace_of_tensorrt({"p.json", "{\"ep_size\": 2, \"experts_per_rank\": 2, " + rest + "}"},
+                             k);
+  };
+  const Trace t = read("\"slot_dispatch_matrix\": [[4, 2], [0, 5]]");
+  CHECK(t.counts == std::vector<uint32_t>{2, 2, 1, 1, 0, 0, 3, 2});
+  CHECK_THROWS_WITH(read("\"slot_dispatch_matrix\": [[4, 2], [0, 5]], "
+                         "\"expert_histogram\": [[1, 3], [1, 1]]"),
+                    Contains("'expert_histogram', row 1: sums to 2, but column 1 of "
+                             "slot_dispatch_matrix to 7"));
+  CHECK_THROWS_WITH(read("\"slot_dispatch_matrix\": [[4, 2], [0]]"),
+                    Contains("row 1: allowed: 2 whole numbers"));
+  CHECK_THROWS_WITH(read("\"slot_dispatch_matrix\": [[4, 2], [0, 5]]", 2),
+                    Contains("row 1: k = 2 does not divide its 5 slots"));
+  CHECK_THROWS_WITH(read("\"x\": 1"), Contains("field 'slot_dispatch_matrix' is missing"));
+}
+
+TEST_CASE("a CSV of layers and experts is written and read back") {
+  const Trace t = traced(workload("zipf", {}, 3), 3, 2, {.tokens = 10, .experts = 12, .k = 2});
+  CHECK(trace_of_csv({"t.csv", csv_of_trace(t)}, 12, 2) == t);
+  const Trace plain = trace_of_csv({"t.csv", "0,1\r\n0,2\r\n4,0\r\n4,1\r\n0,3\r\n4,3\r\n"}, 0, 1);
+  CHECK(plain.steps == 2);
+  CHECK(plain.blocks == std::vector<int32_t>{0, 4});
+  CHECK(plain.choices == std::vector<uint16_t>{1, 2, 0, 1, 3, kNoExpert, 3, kNoExpert});
+}
+
+TEST_CASE("bad CSV lines are named") {
+  const auto read = [](const std::string& text, int64_t k = 1) {
+    return trace_of_csv({"t.csv", text}, 4, k);
+  };
+  CHECK_THROWS_WITH(read("layer,expert\n0,1\n0;2\n"), Contains("t.csv:3: '0;2' is not allowed"));
+  CHECK_THROWS_WITH(read("0,4\n"), Contains("t.csv:1: expert 4 is not allowed; 0 to 3"));
+  CHECK_THROWS_WITH(read("0,1\n0,2\n1,1\n"), Contains("t.csv:3: layer 1 has 1 tokens in step 0"));
+  CHECK_THROWS_WITH(read("0,1\n0,2\n0,3\n", 2), Contains("has 3 choices in step 0, which k = 2"));
+  CHECK_THROWS_WITH(read("0,1\n0,1\n", 2), Contains("token 0: expert 1 is chosen twice"));
+}
+
+TEST_CASE("what a format cannot say is refused") {
+  Trace counts = some_trace();
+  counts.choices.clear();
+  CHECK_THROWS_WITH(megatron_of_trace(counts), Contains("knows counts alone"));
+  Trace part = some_trace();
+  part.choices[1] = kNoExpert;
+  CHECK_THROWS_WITH(csv_of_trace(part), Contains("token 0: has 1 of 2 choices"));
+}
