@@ -29,6 +29,22 @@ Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context) {
   return 0;
 }
 
+namespace {
+
+std::vector<double> both_steps(const OpLoad& load) {
+  std::vector<double> bytes = *load.bytes;
+  for (size_t i = 0; load.then != nullptr && i < bytes.size(); ++i) bytes[i] += (*load.then)[i];
+  return bytes;
+}
+
+/// Nobody meets where no experts move.
+Nanoseconds step_ns(const Cluster& cluster, const std::vector<double>& bytes) {
+  if (std::all_of(bytes.begin(), bytes.end(), [](double b) { return b == 0; })) return 0;
+  return alone_ns(cluster, {AllToAll{.bytes = bytes}});
+}
+
+}  // namespace
+
 NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op, const OpLoad& load) {
   if (cluster.num_devices() != graph.num_ranks) {
     throw user_error("cluster '{}' has {} devices, but '{}' runs on {} ranks", cluster.name,
@@ -40,7 +56,8 @@ NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op, const 
     case Collective::kAllToAll:
     case Collective::kExperts: {
       const Round round = round_of(graph, graph.op(op));
-      if (load.bytes != nullptr) return {AllToAll{.bytes = *load.bytes, .round = round}, group};
+      if (load.bytes != nullptr)
+        return {AllToAll{.bytes = both_steps(load), .round = round}, group};
       const double pair = payload / static_cast<double>(round.members(group));
       return {AllToAll{.bytes_per_pair = pair, .round = round}, group};
     }
@@ -53,15 +70,18 @@ NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op, const 
 }
 
 Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op, const OpLoad& load) {
+  if (graph.def(op).collective == Collective::kExperts && load.bytes != nullptr) {
+    return step_ns(cluster, *load.bytes) +
+           (load.then != nullptr ? step_ns(cluster, *load.then) : 0);
+  }
   return alone_ns(cluster, network_op(cluster, graph, op, load));
 }
 
 std::optional<NetworkOp> transfer_on(const Cluster& cluster, const Graph& graph, OpId op,
                                      const OpLoad& load) {
   if (graph.def(op).collective == Collective::kNone || is_view(graph, graph.op(op))) return {};
-  NetworkOp transfer = network_op(cluster, graph, op, load);
-  if (alone_ns(cluster, transfer) == 0) return {};
-  return transfer;
+  if (collective_ns(cluster, graph, op, load) == 0) return {};
+  return network_op(cluster, graph, op, load);
 }
 
 InterpolatedTable::InterpolatedTable(std::vector<std::pair<double, double>> points)

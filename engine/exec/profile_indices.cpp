@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "engine/base/rng.h"
+#include "engine/ops/placed.h"
 #include "engine/routing/gate.h"
 
 namespace moe {
@@ -13,7 +14,16 @@ namespace {
 
 constexpr uint64_t kIdStream = 0x1d5, kRotationStream = 0x707;
 
-enum class Role { kIds, kExpert, kChoiceSlot, kSlotChoice, kCounts, kRecvCounts, kBegin };
+enum class Role {
+  kIds,
+  kExpert,
+  kChoiceSlot,
+  kSlotChoice,
+  kCounts,
+  kRecvCounts,
+  kBegin,
+  kPlacement,
+};
 
 /// What an index input means; for maps also the inputs whose shapes begin with [T,K] and [E,C]
 /// (gate_dlogits: [T,E]).
@@ -55,6 +65,20 @@ constexpr Rule kRules[] = {
     {"all_to_all", 1, Role::kCounts},
     {"all_to_all", 2, Role::kRecvCounts},
     {"exchange_counts", 0, Role::kCounts},
+    {"bias_grad", 2, Role::kRecvCounts},
+    {"all_to_all", 5, Role::kPlacement},
+    {"gather_loads", 0, Role::kCounts},
+    {"slot_rows", 0, Role::kCounts},
+    {"slot_rows", 1, Role::kPlacement},
+    {"place", 0, Role::kCounts},
+    {"place", 1, Role::kPlacement},
+    {"commit", 0, Role::kPlacement},
+    {"commit", 1, Role::kPlacement},
+    {"copy_experts", 0, Role::kPlacement},
+    {"return_gradients", 0, Role::kPlacement},
+    {"sum_residents", 0, Role::kPlacement},
+    {"migrate", 0, Role::kPlacement},
+    {"migrate", 1, Role::kPlacement},
 };
 
 size_t index(int64_t i) {
@@ -157,6 +181,32 @@ int64_t capacity_of(const Graph& graph, const Op& op) {
   return rows.size() >= 2 ? rows[rows.size() - 2] : 1;
 }
 
+/// Expert parallelism as it begins. Of n codes; `commit` does not look at them.
+std::vector<int32_t> placement_codes(const Op& op, size_t n) {
+  if (!op.attrs.contains("residents")) return std::vector<int32_t>(n);
+  const Placement placement(ops::bounds_of(op));
+  return {placement.codes().begin(), placement.codes().end()};
+}
+
+/// Counts [slots, sources] of the rows that a fill gives a device, in as few slots as hold them.
+std::vector<int32_t> rows_of_slots(const Graph& graph, const Op& op, size_t input,
+                                   const WorkContext& context) {
+  const Shape& blocks = graph.tensor(op.inputs[input]).shape;
+  const int64_t capacity = capacity_of(graph, op);
+  std::vector<int32_t> rows(index(blocks[0] * blocks[1]));
+  const double a_source = attr_double(op, "share", 1) * context.fill *
+                          attr_double(op, "occupancy") * static_cast<double>(blocks[0] * capacity);
+  int64_t left = std::llround(a_source);
+  for (int64_t s = 0; s < blocks[0]; ++s) {
+    const int64_t here = std::min(left, capacity);
+    for (int64_t p = 0; p < blocks[1]; ++p) {
+      rows[index(s * blocks[1] + p)] = static_cast<int32_t>(here);
+    }
+    left -= here;
+  }
+  return rows;
+}
+
 }  // namespace
 
 std::vector<int32_t> index_values(const Graph& graph, OpId id, size_t input,
@@ -173,8 +223,13 @@ std::vector<int32_t> index_values(const Graph& graph, OpId id, size_t input,
       return token_ids(n, vocabulary(graph, op));
     case Role::kBegin:
       return std::vector<int32_t>(n);
+    case Role::kPlacement:
+      return placement_codes(op, n);
     case Role::kCounts:
     case Role::kRecvCounts: {
+      if (op.attrs.contains("occupancy") && rule->role == Role::kRecvCounts) {
+        return rows_of_slots(graph, op, input, context);
+      }
       const int64_t rows = used_places(op, context, capacity_of(graph, op));
       return std::vector<int32_t>(n, static_cast<int32_t>(rows));
     }

@@ -6,6 +6,8 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
+#include "engine/ops/placed.h"
+#include "engine/placement/transfers.h"
 
 namespace moe {
 namespace {
@@ -115,10 +117,19 @@ void RoutedStep::add(OpId op) {
       {"expert_linear_dw", Side::kExperts},
       {"gelu", Side::kExperts},
       {"gelu_dx", Side::kExperts},
+      {"bias_grad", Side::kExperts},
   };
-  if (layers_.empty() || !work_follows_fill(graph_, op)) return;
+  if (layers_.empty()) return;
+  const bool moves = graph_.def(op).collective == Collective::kExperts;
+  if (!moves && !work_follows_fill(graph_, op)) return;
   Entry entry;
   entry.layer = layer_of(op);
+  if (moves) {
+    entry.movement = movement_of(op, index(entry.layer));
+    entries_[op.index()] = entry;
+    ops_.push_back(op);
+    return;
+  }
   const size_t layer = index(entry.layer);
   if (is_irregular(graph_, op)) {
     entry.exchange = exchange_of(op, layer);
@@ -154,7 +165,9 @@ int32_t RoutedStep::exchange_of(OpId id, size_t layer) {
                 .to_expert = attr_string(op, "to") == "expert",
                 .row_bytes = attr_double(op, "share", 1) *
                              static_cast<double>(slots.shape.back() * dtype_bytes(slots.dtype)),
-                .places = rows_of(slots)};
+                .places = op.attrs.contains("residents")
+                              ? layers_[layer].experts * layers_[layer].capacity
+                              : rows_of(slots)};
   const auto same = [&](const Exchange& e) {
     return e.layer == layer && e.group == made.group && e.to_expert == made.to_expert &&
            e.row_bytes == made.row_bytes && e.places == made.places;
@@ -165,22 +178,80 @@ int32_t RoutedStep::exchange_of(OpId id, size_t layer) {
   return static_cast<int32_t>(exchanges_.size() - 1);
 }
 
+int32_t RoutedStep::movement_of(OpId id, size_t layer) {
+  const Op& op = graph_.op(id);
+  Movement made{.op = id, .layer = layer, .expert_bytes = 0};
+  // Each tensor holds one expert a slot; the second half of return_gradients' are the sums.
+  const std::string_view kind = graph_.def(op).name;
+  const size_t first = kind == "migrate" ? 2 : 1;
+  const size_t last = kind == "return_gradients" ? op.inputs.size() / 2 + 1 : op.inputs.size();
+  for (size_t i = first; i < last; ++i) {
+    const Tensor& tensor = graph_.tensor(op.inputs[i]);
+    made.expert_bytes += static_cast<double>(graph_.bytes(op.inputs[i]) / tensor.shape[0]);
+  }
+  movements_.push_back(std::move(made));
+  return static_cast<int32_t>(movements_.size() - 1);
+}
+
+/// The one place that says which experts travel in which op.
+void RoutedStep::move(Movement& movement, const Placement& now, const Placement& next) const {
+  const Op& op = graph_.op(movement.op);
+  const std::string_view kind = graph_.def(op).name;
+  const int64_t first = attr_int(op, "first"), last = attr_int(op, "last");
+  ExpertSteps steps;
+  if (kind == "copy_experts") {
+    steps = copy_steps(now, first, last);
+  } else if (kind == "return_gradients") {
+    steps = return_steps(now, first, last);
+  } else if (kind == "sum_residents") {
+    steps = sum_steps(now);
+  } else {
+    for (const Move& m : resident_moves(now, next)) {
+      if (m.from != m.to) steps.first.push_back({.expert = m.expert, .from = m.from, .to = m.to});
+    }
+  }
+  const auto ranks = static_cast<int64_t>(ranks_);
+  for (auto* matrix : {&movement.first, &movement.second}) matrix->assign(ranks_ * ranks_, 0);
+  add_bytes(steps.first, movement.expert_bytes, ranks, movement.first);
+  add_bytes(steps.second, movement.expert_bytes, ranks, movement.second);
+  movement.load = {.bytes = &movement.first,
+                   .then = steps.second.empty() ? nullptr : &movement.second};
+  movement.sent.assign(ranks_, 0);
+  for (size_t r = 0; r < ranks_; ++r) {
+    double sent = 0;
+    for (size_t to = 0; to < ranks_; ++to) {
+      sent += movement.first[r * ranks_ + to] + movement.second[r * ranks_ + to];
+    }
+    movement.sent[r] = std::llround(sent);
+  }
+}
+
 std::vector<Placement> RoutedStep::first_placements() const {
   std::vector<Placement> placements;
   for (const MoeLayer& layer : layers_) {
     const int64_t residents = (layer.experts + holders_.size - 1) / holders_.size;
-    placements.emplace_back(PlacementBounds{
-        .experts = layer.experts, .devices = holders_.size, .residents = residents});
+    PlacementBounds bounds{
+        .experts = layer.experts, .devices = holders_.size, .residents = residents};
+    for (const Op& op : graph_.ops()) {
+      if (!op.kind.valid() || op.layer != layer.block) continue;
+      if (graph_.def(op).name == std::string_view("place")) bounds = ops::bounds_of(op);
+    }
+    placements.emplace_back(bounds);
   }
   return placements;
 }
 
-void RoutedStep::route(const std::vector<Loads>& kept, const std::vector<Placement>& placements) {
-  MOE_CHECK(kept.size() == layers_.size() && placements.size() == layers_.size(),
+void RoutedStep::route(const std::vector<Loads>& kept, const std::vector<Placement>& placements,
+                       const std::vector<Placement>& next) {
+  MOE_CHECK(kept.size() == layers_.size() && placements.size() == layers_.size() &&
+                next.size() == layers_.size(),
             "{} loads and {} placements of {} layers", kept.size(), placements.size(),
             layers_.size());
   for (size_t l = 0; l < layers_.size(); ++l) route_layer(l, kept[l], placements[l]);
   for (Exchange& exchange : exchanges_) fill_matrix(exchange);
+  for (Movement& movement : movements_) {
+    move(movement, placements[movement.layer], next[movement.layer]);
+  }
   alike_ = ranks_alike();
 }
 
@@ -221,7 +292,8 @@ void RoutedStep::route_layer(size_t l, const Loads& kept, const Placement& place
   rows.experts.resize(ranks_);
   for (size_t r = 0; r < ranks_; ++r) {
     rows.source[r].work.fill = ratio(of_source[r], layer.experts * layer.capacity);
-    rows.experts[r].work.fill = ratio(of_device[r], slots * n * layer.capacity);
+    // Of the rows that even routing fills a device with; slots for copies make no difference.
+    rows.experts[r].work.fill = ratio(of_device[r], layer.experts * layer.capacity);
   }
 }
 
@@ -258,6 +330,11 @@ bool RoutedStep::ranks_alike() const {
     if (rows.source_used && !all_equal(rows.source)) return false;
     if (rows.experts_used && !all_equal(rows.experts)) return false;
   }
+  for (const Movement& movement : movements_) {
+    if (std::any_of(movement.sent.begin(), movement.sent.end(), [](Bytes b) { return b > 0; })) {
+      return false;
+    }
+  }
   return std::all_of(exchanges_.begin(), exchanges_.end(), [](const Exchange& e) {
     return std::all_of(e.sent.begin(), e.sent.end(), [&](Bytes b) { return b == e.sent[0]; });
   });
@@ -267,12 +344,15 @@ const OpLoad* RoutedStep::load(OpId op, int32_t rank) const {
   const Entry& entry = entries_[op.index()];
   if (entry.layer < 0) return nullptr;
   if (entry.exchange >= 0) return &exchanges_[index(entry.exchange)].load;
+  if (entry.movement >= 0) return &movements_[index(entry.movement)].load;
   const Rows& rows = rows_[index(entry.layer)];
   return &(entry.side == Side::kSource ? rows.source : rows.experts)[index(rank)];
 }
 
 Bytes RoutedStep::sent_bytes(OpId op, int32_t rank) const {
-  return exchanges_[index(entries_[op.index()].exchange)].sent[index(rank)];
+  const Entry& entry = entries_[op.index()];
+  return entry.movement >= 0 ? movements_[index(entry.movement)].sent[index(rank)]
+                             : exchanges_[index(entry.exchange)].sent[index(rank)];
 }
 
 }  // namespace moe

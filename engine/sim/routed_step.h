@@ -1,7 +1,8 @@
 // RoutedStep: what a routing makes of the ops of one step, by rank: the share of its rows that hold
 // a token, and the bytes of every irregular all-to-all from rank to rank. The rows of a source are
 // those of its choices that find a place; the rows of a device those that a placement gives to its
-// slots. Parts of a batch take their share of the rows, spread evenly. Not here: time.
+// slots; and the experts that placements make travel. Parts of a batch take their share of the
+// rows, spread evenly. Not here: time.
 #pragma once
 
 #include <vector>
@@ -40,8 +41,9 @@ class RoutedStep {
   std::vector<Placement> first_placements() const;
 
   /// Takes a step's routing: kept rows of all ranks, and who holds what in each group of holders,
-  /// by layer. Throws UserError for loads of other sizes.
-  void route(const std::vector<Loads>& kept, const std::vector<Placement>& placements);
+  /// by layer, in this step and in the next one. Throws UserError for loads of other sizes.
+  void route(const std::vector<Loads>& kept, const std::vector<Placement>& placements,
+             const std::vector<Placement>& next);
 
   // Of the routing taken last.
 
@@ -49,7 +51,8 @@ class RoutedStep {
   bool alike() const { return alike_; }
   /// Null for an op that no routing changes. Stays where it is until route().
   const OpLoad* load(OpId op, int32_t rank) const;
-  /// What a rank sends to others in an irregular all-to-all. Requires: load(op) has bytes.
+  /// What a rank sends to others in an irregular all-to-all or a movement of experts. Requires:
+  /// load(op) has bytes.
   Bytes sent_bytes(OpId op, int32_t rank) const;
   /// Ops with a load, ascending.
   const std::vector<OpId>& ops() const { return ops_; }
@@ -73,15 +76,27 @@ class RoutedStep {
     OpLoad load;
     std::vector<Bytes> sent;  // by rank, to others
   };
+  /// An op that moves experts, in one step or two.
+  struct Movement {
+    OpId op;
+    size_t layer;
+    double expert_bytes;  // of all of the op's tensors
+    std::vector<double> first, second;
+    OpLoad load;
+    std::vector<Bytes> sent;  // by rank, to others
+  };
   struct Entry {
     int32_t layer = -1;
     int32_t exchange = -1;
+    int32_t movement = -1;
     Side side = Side::kSource;
   };
 
   void add(OpId op);
   int32_t layer_of(OpId op) const;
   int32_t exchange_of(OpId op, size_t layer);
+  int32_t movement_of(OpId op, size_t layer);
+  void move(Movement& movement, const Placement& now, const Placement& next) const;
   void route_layer(size_t layer, const Loads& kept, const Placement& placement);
   void fill_matrix(Exchange& exchange) const;
   bool ranks_alike() const;
@@ -92,6 +107,7 @@ class RoutedStep {
   std::vector<MoeLayer> layers_;
   std::vector<Rows> rows_;  // by layer
   std::vector<Exchange> exchanges_;
+  std::vector<Movement> movements_;
   std::vector<Entry> entries_;  // by op
   std::vector<OpId> ops_;
   bool alike_ = true;

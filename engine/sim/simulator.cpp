@@ -10,10 +10,11 @@ class Simulator : public Executor {
   RunResult run(const Plan& plan, const RunOptions& options) override {
     RunResult result;
     result.provenance = Provenance::kSimulated;
-    StepReplay replay(plan, options.keep_links);
+    StepReplay replay(plan, options.keep_links, options.place);
     const int64_t steps = plan.spec.law == nullptr ? 1 : options.steps;
     for (int64_t step = 0; step < steps; ++step) {
       replay.set_step(options.first_step + step);
+      if (!replay.placements().empty()) result.placements.push_back(replay.placements());
       if (replay.as_before()) {
         result.timelines.push_back(result.timelines.back());
         result.metrics.push_back(result.metrics.back());

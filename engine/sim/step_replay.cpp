@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
+#include "engine/ops/placed.h"
 
 namespace moe {
 namespace {
@@ -14,7 +16,7 @@ bool is_collective(const Graph& graph, OpId op) {
 
 }  // namespace
 
-StepReplay::StepReplay(const Plan& plan, bool keep_links)
+StepReplay::StepReplay(const Plan& plan, bool keep_links, const Policies& policies)
     : plan_(plan),
       keep_links_(keep_links),
       plain_ns_(plan.graph.num_ops()),
@@ -23,7 +25,8 @@ StepReplay::StepReplay(const Plan& plan, bool keep_links)
   const Graph& graph = plan.graph;
   if (plan.spec.law != nullptr) {
     routed_ = std::make_unique<RoutedStep>(graph, plan.spec.model.expert_group(graph.num_ranks));
-    placements_ = routed_->first_placements();
+    placements_ = next_ = state_ = routed_->first_placements();
+    add_policies(policies);
     const std::vector<OpId>& ops = routed_->ops();
     for (size_t i = 0; i < ops.size(); ++i) loaded_[ops[i].index()] = static_cast<int32_t>(i);
   }
@@ -36,9 +39,58 @@ StepReplay::StepReplay(const Plan& plan, bool keep_links)
   if (!routed_) set_ranks(1);
 }
 
+void StepReplay::add_policies(const Policies& policies) {
+  const Graph& graph = plan_.graph;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (graph.removed(id) || graph.def(id).name != std::string_view("place")) continue;
+    const Op& op = graph.op(id);
+    const std::string name = attr_string(op, "policy");
+    PlacementFunction policy;
+    if (policies) policy = policies(0, name);
+    if (!policy) {
+      policy = [&built_in = builtin_policy(name), options = ops::place_options(op)](
+                   const PlaceInput& input) { return built_in.place(input, options); };
+    }
+    placing_.push_back({id, std::move(policy)});
+  }
+  const auto block = [&](const Placing& p) { return graph.op(p.op).layer; };
+  std::sort(placing_.begin(), placing_.end(),
+            [&](const Placing& a, const Placing& b) { return block(a) < block(b); });
+  MOE_CHECK(placing_.empty() || placing_.size() == routed_->layers().size(),
+            "{} policies of {} layers", placing_.size(), routed_->layers().size());
+}
+
+/// As the place, commit and migrate ops do it.
+void StepReplay::place(int64_t step, const std::vector<Loads>& kept) {
+  if (placing_.empty()) return;
+  state_ = next_;
+  records_.clear();
+  for (size_t l = 0; l < placing_.size(); ++l) {
+    const Op& op = plan_.graph.op(placing_[l].op);
+    const bool now = attr_string(op, "use") == "now";
+    Placement made = state_[l];
+    if (step % attr_int(op, "every", 1) == 0) {
+      made = placing_[l].policy({.step = step,
+                                 .layer = static_cast<int64_t>(l),
+                                 .loads = kept[l],
+                                 .now = state_[l],
+                                 .rates = ops::place_rates(op)});
+      made.check();
+    }
+    placements_[l] = now ? made : state_[l];
+    next_[l] = now ? state_[l] : made;
+    const auto codes = [](const Placement& p) {
+      return std::vector<int32_t>(p.codes().begin(), p.codes().end());
+    };
+    records_.push_back({op.layer, made.bounds(), codes(placements_[l]), codes(made)});
+  }
+}
+
 void StepReplay::set_step(int64_t step) {
   as_before_ = false;
   if (!routed_) return;
+  const std::vector<Placement> in_force_before = placements_, next_before = next_;
   std::vector<Loads> kept;
   for (const MoeLayer& layer : routed_->layers()) {
     const RoutingQuery query = {.step = step,
@@ -49,12 +101,13 @@ void StepReplay::set_step(int64_t step) {
                                 .k = layer.k};
     kept.push_back(kept_rows(plan_.spec.law->loads(query), layer.capacity));
   }
-  as_before_ = engine_ && kept == kept_;
+  place(step, kept);
+  as_before_ = engine_ && kept == kept_ && placements_ == in_force_before && next_ == next_before;
   if (!as_before_) take_loads(std::move(kept));
 }
 
 void StepReplay::take_loads(std::vector<Loads> kept) {
-  routed_->route(kept, placements_);
+  routed_->route(kept, placements_, next_);
   kept_ = std::move(kept);
   const auto ranks = routed_->alike() ? 1 : static_cast<int32_t>(plan_.graph.num_ranks);
   if (!engine_ || input_->num_ranks != ranks) set_ranks(ranks);

@@ -3,9 +3,12 @@
 // does not change from step to step is found out once.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "engine/exec/executor.h"
 #include "engine/plan.h"
 #include "engine/replay/engine.h"
 #include "engine/replay/replay.h"
@@ -15,13 +18,18 @@ namespace moe {
 
 class StepReplay {
  public:
+  /// RunOptions::place of the run.
+  using Policies = std::function<PlacementFunction(int64_t rank, const std::string& policy)>;
   /// Keeps a reference to the plan.
-  explicit StepReplay(const Plan& plan, bool keep_links = false);
+  explicit StepReplay(const Plan& plan, bool keep_links = false, const Policies& policies = {});
   StepReplay(const StepReplay&) = delete;
 
-  /// Asks the plan's law, where it has one, what the ranks choose in the step. Throws what the law
-  /// throws.
+  /// Asks the plan's law, where it has one, what the ranks choose in the step, and the placement
+  /// policies, which see the steps in the order in which they are set, what they make of it. Throws
+  /// what the law or a policy throws.
   void set_step(int64_t step);
+  /// Of the step that was set, by layer with a placement.
+  const std::vector<PlacementRecord>& placements() const { return records_; }
   /// Whether the step that was set goes as the one before it.
   bool as_before() const { return as_before_; }
   Timeline run();
@@ -32,6 +40,13 @@ class StepReplay {
   LoadOf load() const;
 
  private:
+  /// The policy of a layer, from its place op.
+  struct Placing {
+    OpId op;
+    PlacementFunction policy;
+  };
+  void add_policies(const Policies& policies);
+  void place(int64_t step, const std::vector<Loads>& kept);
   void take_loads(std::vector<Loads> kept);
   void set_ranks(int32_t num_ranks);
   void cost_loads();
@@ -41,8 +56,12 @@ class StepReplay {
   const Plan& plan_;
   const bool keep_links_;
   std::unique_ptr<RoutedStep> routed_;  // null without a law
-  std::vector<Placement> placements_;   // by MoE layer
-  std::vector<Loads> kept_;             // by MoE layer
+  std::vector<Placing> placing_;        // by MoE layer, or empty
+  std::vector<Placement> state_;        // by MoE layer, as ops find it
+  std::vector<Placement> placements_;   // in force in the step
+  std::vector<Placement> next_;         // in force in the next one
+  std::vector<PlacementRecord> records_;
+  std::vector<Loads> kept_;  // by MoE layer
   bool as_before_ = false;
   std::vector<Nanoseconds> plain_ns_;                // by op, of those without a load
   std::vector<Bytes> plain_bytes_;                   // by op
