@@ -10,6 +10,8 @@
 #include "engine/exec/parameters.h"
 #include "engine/graph/op_def.h"
 #include "engine/passes/place_experts.h"
+#include "engine/routing/workload.h"
+#include "engine/sim/simulator.h"
 #include "tests/exec/support.h"
 
 namespace moe::testing {
@@ -313,6 +315,55 @@ TEST_CASE("two placements, and a placement of what is cut or grouped, are refuse
                     Catch::Contains("works on counted rows"));
   CHECK_THROWS_WITH(plan_with(spec, {pass("swap", {{"use", std::string("now")}})}),
                     Catch::Contains("allowed: 'next'"));
+}
+
+TEST_CASE("the simulator places and moves as the executor does") {
+  const std::vector<std::vector<Stage>> systems = {
+      {pass("prophet", {{"shadows", 2.0}})},
+      {pass("top_k", {{"shadows", 2.0}, {"k", 2.0}})},
+      {pass("eplb"), pass("dw_schedule")},
+      {placed_by({.shadows = 2, .extra_residents = 1, .moves_residents = true})}};
+  for (const std::vector<Stage>& stages : systems) {
+    CAPTURE(stages[0].name);
+    PlanSpec spec = spec_with("switch", 4);
+    spec.law = std::make_shared<RoutingLaw>(workload("zipf", {{"s", 1.5}, {"drift", 0.3}}, 3));
+    const auto plan = plan_with(spec, stages);
+    RunOptions options = options_of(*plan, 5);
+    if (stages[0].name == "test") {
+      options.place = [](int64_t, const std::string&) { return random_policy(11, true); };
+    }
+    const RunResult executed = run_cpu(*plan, options);
+    const RunResult simulated = make_simulator()->run(*plan, options);
+    REQUIRE(simulated.timelines.size() == executed.timelines.size());
+    int64_t moved = 0;
+    for (size_t step = 0; step < executed.timelines.size(); ++step) {
+      CAPTURE(step);
+      CHECK(simulated.placements[step][0].in_force == executed.placements[step][0].in_force);
+      CHECK(simulated.placements[step][0].next == executed.placements[step][0].next);
+      std::map<std::pair<OpId, int32_t>, Bytes> bytes[2];
+      const Timeline* const both[] = {&simulated.timelines[step], &executed.timelines[step]};
+      for (size_t i = 0; i < 2; ++i) {
+        for (const Span& span : both[i]->spans) {
+          const Collective kind = plan->graph.def(span.op).collective;
+          if (kind != Collective::kExperts && attr_int(plan->graph.op(span.op), "irregular") == 0) {
+            continue;
+          }
+          if (i == 1 && kind == Collective::kExperts) moved += span.bytes;
+          for (int32_t r = span.rank; r < (both[i]->num_ranks == 1 ? 4 : span.rank + 1); ++r) {
+            bytes[i][{span.op, r}] += i == 1 ? span.bytes / 2 : span.bytes;  // f64 of f32
+          }
+        }
+      }
+      REQUIRE(bytes[0].size() == bytes[1].size());
+      for (const auto& [at, sent] : bytes[1]) {
+        CAPTURE(plan->graph.op(at.first).name, at.second);
+        // A part of an expert is whole elements, less than one a tensor and piece off.
+        const bool parts = plan->graph.def(at.first).collective == Collective::kExperts;
+        CHECK(std::abs(bytes[0].at(at) - sent) < (parts ? 4 * 4 * 12 : 1));
+      }
+    }
+    if (stages[0].name != "prophet") CHECK(moved > 0);
+  }
 }
 
 }  // namespace
