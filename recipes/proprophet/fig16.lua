@@ -26,7 +26,7 @@ local function with(t, more)
 end
 
 -- routed[expert][device] of a layer
-local function routed(skew, k, layer)
+local function counts_of(skew, k, layer)
   local loads = moe.loads { routing = skew, ranks = DEVICES, tokens = TOKENS, experts = DEVICES,
     k = k, layer = layer }
   local out = {}
@@ -47,9 +47,15 @@ local function compare(counts, alpha, constants)
     selected = #planner.selected }
 end
 
-local function all_layers(skew, k, alpha, constants)
+local function layers_of(skew, k)
   local out = {}
-  for layer = 1, LAYERS do out[layer] = compare(routed(skew, k, layer), alpha, constants) end
+  for layer = 1, LAYERS do out[layer] = counts_of(skew, k, layer) end
+  return out
+end
+
+local function compare_all(layers, alpha, constants)
+  local out = {}
+  for i, counts in ipairs(layers) do out[i] = compare(counts, alpha, constants) end
   return out
 end
 
@@ -66,7 +72,8 @@ local SKEW = moe.workload "zipf" { s = 1.1, seed = 1 }
 
 local rows = { { "layer", "RB planner", "RB FasterMoE", "ratio", "k = 2: planner", "FasterMoE",
   "ratio" } }
-local one, two = all_layers(SKEW, 1, 1, FASTMOE), all_layers(SKEW, 2, 1, FASTMOE)
+local one = compare_all(layers_of(SKEW, 1), 1, FASTMOE)
+local two = compare_all(layers_of(SKEW, 2), 1, FASTMOE)
 for layer = 1, LAYERS do
   local row = { layer }
   for _, l in ipairs { one[layer], two[layer] } do
@@ -86,10 +93,11 @@ local readings = {}
 for _, law in ipairs { { "zipf", 1.1 }, { "zipf", 0.9 }, { "zipf", 1.3 }, { "source_ragged" } } do
   local name, s = unpack(law)
   local skew = moe.workload(name) { s = s, seed = 1 }
+  local layers = { layers_of(skew, 1), layers_of(skew, 2) }
   for _, alpha in ipairs { 1, 0.5, 3 } do
     for _, own in ipairs { true, false } do
       for k = 1, 2 do
-        local most, below = most_of(all_layers(skew, k, alpha, own and FASTMOE or {}))
+        local most, below = most_of(compare_all(layers[k], alpha, own and FASTMOE or {}))
         rows[#rows + 1] = { s and ("%s %g"):format(name, s) or name, alpha,
           own and "its defaults" or "the planner's", k,
           ("%.2f"):format(most), ("%d of %d"):format(below, LAYERS) }
