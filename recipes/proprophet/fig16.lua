@@ -1,0 +1,114 @@
+-- Figure 16 of Pro-Prophet: how much evener its planner leaves the devices than FasterMoE's
+-- shadowing does, layer by layer. Pure counting: both plan on the loads that they are counted on,
+-- and nothing is timed or simulated. The paper's routing is not published: loads are drawn with the
+-- skew of its figure 3 (3 of 16 experts get over half of the inputs, the lightest 3 under 5%).
+local moe = require "moe"
+
+local DEVICES, TOKENS, LAYERS = 16, 1024, 12
+local HIDDEN, FFN, SEQ = 1024, 2048, 256  -- MoE-GPT-M, in single precision
+
+-- Rates that a plan counts with; the paper prints none. Bytes: what a device receives.
+local FLOPS = 20e12
+local RATES = { input_bytes = 4 * HIDDEN, expert_bytes = 4 * 2 * HIDDEN * FFN,
+  bytes_per_s = 20e9 / 8, copy_bytes_per_s = 50e9 / 8,
+  inputs_per_s = FLOPS / (4 * HIDDEN * FFN) }
+-- Attention of a block in the authors' count, forward; twice that backward.
+local FNEC_S = 4 * TOKENS * (SEQ * HIDDEN + HIDDEN ^ 2) / FLOPS
+
+-- What the public fastmoe code takes for net (50 Gb/s) and GEMMs (11.5 TFLOP/s) unless told.
+local FASTMOE = { bytes_per_s = 50e9 / 8, inputs_per_s = 11.5e12 / (4 * HIDDEN * FFN) }
+
+local function with(t, more)
+  local out = {}
+  for key, value in pairs(t) do out[key] = value end
+  for key, value in pairs(more) do out[key] = value end
+  return out
+end
+
+-- routed[expert][device] of a layer
+local function counts_of(skew, k, layer)
+  local loads = moe.loads { routing = skew, ranks = DEVICES, tokens = TOKENS, experts = DEVICES,
+    k = k, layer = layer }
+  local out = {}
+  for expert = 1, DEVICES do
+    out[expert] = {}
+    for device = 1, DEVICES do out[expert][device] = loads[device][expert] end
+  end
+  return out
+end
+
+-- RB of both on one layer, and their ratio.
+local function compare(counts, alpha, constants)
+  local shadowing = moe.prophet.place(with(with(RATES, constants),
+    { policy = "fastermoe_shadowing", routed = counts }))
+  local planner = moe.prophet.plan(with(RATES, { routed = counts, alpha = alpha, equation = 8,
+    fnec_s = FNEC_S, bnec_s = 2 * FNEC_S }))
+  return { planner = planner.rb, shadowing = shadowing.rb, ratio = planner.rb / shadowing.rb,
+    selected = #planner.selected }
+end
+
+local function layers_of(skew, k)
+  local out = {}
+  for layer = 1, LAYERS do out[layer] = counts_of(skew, k, layer) end
+  return out
+end
+
+local function compare_all(layers, alpha, constants)
+  local out = {}
+  for i, counts in ipairs(layers) do out[i] = compare(counts, alpha, constants) end
+  return out
+end
+
+local function most_of(layers)
+  local most, below = 0, 0
+  for _, l in ipairs(layers) do
+    most = math.max(most, l.ratio)
+    if l.ratio < 1 then below = below + 1 end
+  end
+  return most, below
+end
+
+local SKEW = moe.workload "zipf" { s = 1.1, seed = 1 }
+
+local rows = { { "layer", "RB planner", "RB FasterMoE", "ratio", "k = 2: planner", "FasterMoE",
+  "ratio" } }
+local one = compare_all(layers_of(SKEW, 1), 1, FASTMOE)
+local two = compare_all(layers_of(SKEW, 2), 1, FASTMOE)
+for layer = 1, LAYERS do
+  local row = { layer }
+  for _, l in ipairs { one[layer], two[layer] } do
+    for _, value in ipairs { l.planner, l.shadowing, l.ratio } do
+      row[#row + 1] = ("%.2f"):format(value)
+    end
+  end
+  rows[#rows + 1] = row
+end
+print "RB: balance degree before over after; alpha = 1, k = 1 choice a token"
+print(moe.table(rows))
+
+-- What the outcome hangs on: the skew (source_ragged: every device has a popularity and a number of
+-- tokens of its own), where the search ends (alpha), and with which rates FasterMoE counts.
+rows = { { "loads", "alpha", "FasterMoE's rates", "k", "ratio, most", "layers below 1" } }
+local readings = {}
+for _, law in ipairs { { "zipf", 1.1 }, { "zipf", 0.9 }, { "zipf", 1.3 }, { "source_ragged" } } do
+  local name, s = unpack(law)
+  local skew = moe.workload(name) { s = s, seed = 1 }
+  local layers = { layers_of(skew, 1), layers_of(skew, 2) }
+  for _, alpha in ipairs { 1, 0.5, 3 } do
+    for _, own in ipairs { true, false } do
+      for k = 1, 2 do
+        local most, below = most_of(compare_all(layers[k], alpha, own and FASTMOE or {}))
+        rows[#rows + 1] = { s and ("%s %g"):format(name, s) or name, alpha,
+          own and "its defaults" or "the planner's", k,
+          ("%.2f"):format(most), ("%d of %d"):format(below, LAYERS) }
+        readings[#readings + 1] = most
+      end
+    end
+  end
+end
+print "\nBy skew and alpha; the paper has one layer below 1 at k = 1 and two at k = 2"
+print(moe.table(rows))
+
+moe.judge { name = "proprophet-fig16", readings = readings, claims = {
+  moe.claim { id = "proprophet-055", neutral = 1, value = function(most) return most end,
+    not_comparable = "a maximum over layers whose routing is not published" } } }
