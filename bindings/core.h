@@ -23,7 +23,8 @@ void open_calibrate(lua_State* L);
 void open_network(lua_State* L);
 /// core.pipemoe_degree, _fit, _simulate, _time into the table on top (bind_pipemoe.cpp).
 void open_pipemoe(lua_State* L);
-/// core.workload, core.loads into the table on top; the law's type (bind_routing.cpp).
+/// core.workload, core.loads, core.trace_law, _info, _import, _export into the table on top; the
+/// type of a law (bind_routing.cpp).
 void open_routing(lua_State* L);
 /// The types of a gate's views (bind_gate.cpp).
 void open_gate(lua_State* L);
