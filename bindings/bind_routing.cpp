@@ -1,9 +1,11 @@
-// core.workload and core.loads: routing laws by name, and what they say.
+// Routing laws by name and from traces, what they say, and traces of other tools.
 #include "bindings/convert.h"
 #include "bindings/core.h"
+#include "bindings/files.h"
 #include "bindings/host.h"
 #include "bindings/routing.h"
 #include "bindings/userdata.h"
+#include "engine/routing/trace_formats.h"
 #include "engine/routing/workload.h"
 
 namespace moe::lua {
@@ -44,6 +46,99 @@ int loads(lua_State* L) {
   return 1;
 }
 
+std::string file_name(const std::string& path) {
+  return std::filesystem::path(path).filename().string();
+}
+
+struct ReadTrace {
+  std::shared_ptr<const Trace> trace;
+  uint64_t hash;
+};
+
+ReadTrace trace_in(lua_State* L, const std::string& path) {
+  const std::string bytes = read_file(Host::of(L).files().readable(path));
+  return {std::make_shared<const Trace>(read_trace(bytes, file_name(path))), text_hash(bytes)};
+}
+
+// (file, cycle) -> law, its name
+int trace_law(lua_State* L) {
+  const std::string path = luaL_checkstring(L, 1);
+  const Host::EngineCall call(Host::of(L));
+  const ReadTrace read = trace_in(L, path);
+  const bool cycle = lua_toboolean(L, 2) != 0;
+  push_law(L, law_of(read.trace,
+                     fmt::format("trace({}, {:08x}{})", file_name(path), read.hash >> 32,
+                                 cycle ? ", cycle" : ""),
+                     cycle));
+  return 2;
+}
+
+// (file) -> its sizes
+int trace_info(lua_State* L) {
+  const Host::EngineCall call(Host::of(L));
+  const std::shared_ptr<const Trace> t = trace_in(L, luaL_checkstring(L, 1)).trace;
+  nlohmann::json blocks = nlohmann::json::array();
+  for (const int32_t block : t->blocks) blocks.push_back(block + 1);
+  push_json(L, {{"steps", t->steps},
+                {"layers", t->layers},
+                {"ranks", t->ranks},
+                {"tokens", t->tokens},
+                {"experts", t->experts},
+                {"k", t->k},
+                {"blocks", blocks},
+                {"choices", !t->choices.empty()}});
+  return 1;
+}
+
+// ({ format, files, experts or 0, k, to }) -> path of the trace
+int trace_import(lua_State* L) {
+  const nlohmann::json values = to_json(L, 1);
+  const Fields f(values, "trace.import");
+  const Files& files = Host::of(L).files();
+  const Host::EngineCall call(Host::of(L));
+  std::vector<std::string> texts;
+  std::vector<NamedText> named;
+  const auto& paths = values.at("files");
+  for (const auto& path : paths) texts.push_back(read_file(files.readable(path)));
+  for (size_t i = 0; i < texts.size(); ++i) named.push_back({file_name(paths[i]), texts[i]});
+  const std::string format = f.text("format");
+  const int64_t experts = f.integer("experts"), k = f.integer("k");
+  const Trace trace = format == "megatron"   ? trace_of_megatron(named, experts)
+                      : format == "tensorrt" ? trace_of_tensorrt(named.at(0), k)
+                                             : trace_of_csv(named.at(0), experts, k);
+  const std::filesystem::path to = files.writable(f.text("to"));
+  write_file(to, trace_bytes(trace));
+  lua_pushstring(L, to.c_str());
+  return 1;
+}
+
+// ({ format, trace, to, step, layer from 1 }) -> paths of the files
+int trace_export(lua_State* L) {
+  const nlohmann::json values = to_json(L, 1);
+  const Fields f(values, "trace.export");
+  const Host::EngineCall call(Host::of(L));
+  const Trace trace = *trace_in(L, f.text("trace")).trace;
+  const std::string format = f.text("format"), to = f.text("to");
+  std::vector<std::pair<std::string, std::string>> out;  // name, text
+  if (format == "megatron") {
+    for (const std::string& text : megatron_of_trace(trace)) {
+      out.emplace_back(fmt::format("{}_rank{}.jsonl", to, out.size()), text);
+    }
+  } else if (format == "tensorrt") {
+    out.emplace_back(to, tensorrt_of_trace(trace, f.integer("step") - 1, f.integer("layer") - 1));
+  } else {
+    out.emplace_back(to, csv_of_trace(trace));
+  }
+  nlohmann::json paths = nlohmann::json::array();
+  for (const auto& [name, text] : out) {
+    const std::filesystem::path path = Host::of(L).files().writable(name);
+    write_file(path, text);
+    paths.push_back(path.string());
+  }
+  push_json(L, paths);
+  return 1;
+}
+
 }  // namespace
 
 std::shared_ptr<const RoutingLaw> law_in(lua_State* L, int index) {
@@ -66,6 +161,10 @@ void push_law(lua_State* L, RoutingLaw law) {
 
 void open_routing(lua_State* L) {
   static constexpr luaL_Reg kFunctions[] = {{"loads", core_function<loads>},
+                                            {"trace_export", core_function<trace_export>},
+                                            {"trace_import", core_function<trace_import>},
+                                            {"trace_info", core_function<trace_info>},
+                                            {"trace_law", core_function<trace_law>},
                                             {"workload", core_function<make_workload>},
                                             {nullptr, nullptr}};
   static constexpr luaL_Reg kMethods[] = {{nullptr, nullptr}};

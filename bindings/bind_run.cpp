@@ -4,6 +4,7 @@
 #include <optional>
 #include <thread>
 
+#include "bindings/files.h"
 #include "bindings/gate.h"
 #include "bindings/host.h"
 #include "bindings/pick.h"
@@ -165,6 +166,10 @@ RunOptions options_of(Host& host, const Fields& f, const PlanBox& box, json& out
   }
   options.init = reference_values(box.plan->spec.model);
   if (f.has("data")) set_data(host, f.at("data"), box.plan->spec, options, out);
+  if (f.has("record")) {
+    host.files().writable(f.text("record"));  // refused before the run
+    options.record = std::make_shared<Trace>();
+  }
   if (box.gate) options.gate = rank_gates(host, box.gate);
   if (box.picks && !box.picks->list.empty()) {
     options.choose = executor_choose(host, *box.plan, *box.picks);
@@ -242,11 +247,17 @@ int run_plan(lua_State* L) {
   const Fields fields(values, "run");
   RunOptions options = options_of(host, fields, box, out);
   const std::string executor = fields.text("executor", "cpu");
+  const std::shared_ptr<const Trace> record = options.record;
   lua_getfield(L, 2, "on_step");
   RunResult result = lua_isfunction(L, 3)
                          ? run_with_steps(L, *box.plan, executor, std::move(options), 3)
                          : run(*box.plan, executor, options);
   fill_result(result, *box.plan, out);
+  if (record && record->steps > 0) {
+    const std::filesystem::path path = host.files().writable(fields.text("record"));
+    write_file(path, trace_bytes(*record));
+    out["record"] = path.string();
+  }
   if (fields.integer("eval_batches", 0) > 0) out["eval_loss"] = result.eval_loss;
   push_json(L, out);
   push_userdata<Timelines>(L, kTimelinesType, box.plan, std::move(result.timelines));

@@ -15,6 +15,7 @@
 #include "engine/exec/checkpoint.h"
 #include "engine/exec/rank.h"
 #include "engine/exec/sync.h"
+#include "engine/exec/trace_record.h"
 #include "engine/graph/op_def.h"
 #include "engine/replay/link_loads.h"
 
@@ -182,6 +183,7 @@ RunResult CpuRun<T>::run() {
   });
   threads_.clear();  // joins
   if (failure_.error) std::rethrow_exception(failure_.error);
+  if (options_.record && options_.record->steps > 0) finish_trace(*options_.record, "record");
   return std::move(result_);
 }
 
@@ -291,6 +293,7 @@ void CpuRun<T>::collect(int64_t step) {
   result_.metrics.push_back(metrics(plan_.graph, timeline));
   result_.timelines.push_back(std::move(timeline));
   result_.moe.push_back(moe_stats(records));
+  if (options_.record) record_step(*options_.record, std::move(records));
   result_.losses.push_back(sum_of_losses());
   if (options_.check_finite && !std::isfinite(result_.losses.back())) {
     throw run_error("step {}: the loss is {}", step, result_.losses.back());

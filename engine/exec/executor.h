@@ -10,6 +10,7 @@
 #include "engine/placement/policy.h"
 #include "engine/plan.h"
 #include "engine/routing/gate.h"
+#include "engine/routing/trace.h"
 #include "engine/timeline/metrics.h"
 #include "engine/timeline/timeline.h"
 
@@ -65,6 +66,9 @@ struct RunOptions {
   /// Stop at the op that made the first NaN or infinity: every result is read once more, which
   /// costs 2 to 3% of a step of the reference model on one core.
   bool check_finite = true;
+  /// An empty trace that takes the routing of the training steps; whole when the run is over,
+  /// without steps where no step or MoE layer ran. Null: nothing is recorded.
+  std::shared_ptr<Trace> record;
   bool keep_grad_norms = false;  // grad_l2 and projections of the first step
   /// Tests: delay (ns) before an op on a rank; poison freed buffers with NaN.
   std::function<Nanoseconds(int64_t rank, OpId op, int64_t step)> delay_ns;

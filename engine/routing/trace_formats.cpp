@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <tuple>
 
 #include "engine/base/errors.h"
+#include "engine/routing/json_fields.h"
 
 namespace moe {
 namespace {
@@ -102,22 +102,6 @@ void check_expert(int64_t e, int64_t limit, const std::string& where) {
   }
 }
 
-json parsed(std::string_view text, const std::string& where) {
-  json value = json::parse(text, nullptr, false);
-  if (!value.is_object()) throw user_error("{}: is no JSON object", where);
-  return value;
-}
-
-int64_t whole(const json& object, const char* field, const std::string& where) {
-  const auto at = object.find(field);
-  if (at == object.end()) throw user_error("{}: field '{}' is missing", where, field);
-  if (!at->is_number_integer() || at->get<int64_t>() < 0) {
-    throw user_error("{}: field '{}' is {}; allowed: a whole number from 0", where, field,
-                     at->dump());
-  }
-  return at->get<int64_t>();
-}
-
 /// Calls f(line, "file:3") for every line that is not empty.
 template <class F>
 void each_line(const NamedText& file, F f) {
@@ -134,7 +118,7 @@ void each_line(const NamedText& file, F f) {
 
 /// Appends top_indices to the record's batch.
 void add_indices(const json& record, int64_t k, int64_t experts, Batch& batch) {
-  const int64_t tokens = whole(record, "num_tokens", batch.where);
+  const int64_t tokens = whole_field(record, "num_tokens", batch.where);
   const auto at = record.find("top_indices");
   if (at == record.end() || !at->is_array() || static_cast<int64_t>(at->size()) != tokens) {
     throw user_error("{}: field 'top_indices' is no list of num_tokens = {} tokens", batch.where,
@@ -180,67 +164,6 @@ void each_token(const Trace& t, int64_t record, int64_t rank, F f) {
   }
 }
 
-std::vector<std::vector<int64_t>> matrix(const json& object, const char* field, int64_t rows,
-                                         int64_t columns, const std::string& source) {
-  const auto at = object.find(field);
-  const auto fits = [&](const json& list, int64_t n) {
-    return list.is_array() && static_cast<int64_t>(list.size()) == n;
-  };
-  if (at == object.end()) throw user_error("{}: field '{}' is missing", source, field);
-  bool good = fits(*at, rows);
-  for (size_t r = 0; good && r < at->size(); ++r) {
-    good = fits((*at)[r], columns);
-    for (size_t c = 0; good && c < (*at)[r].size(); ++c) {
-      good = (*at)[r][c].is_number_integer() && (*at)[r][c].get<int64_t>() >= 0 &&
-             (*at)[r][c].get<int64_t>() <= 1'000'000'000;
-    }
-    if (!good) {
-      throw user_error("{}: field '{}', row {}: allowed: {} whole numbers from 0", source, field, r,
-                       columns);
-    }
-  }
-  if (!good) throw user_error("{}: field '{}': allowed: {} rows", source, field, rows);
-  return at->get<std::vector<std::vector<int64_t>>>();
-}
-
-/// What each expert of a rank receives in all: its row of the histogram, or even.
-std::vector<int64_t> received(const json& object, int64_t rank, int64_t slots, int64_t ranks,
-                              int64_t experts, const std::string& source) {
-  if (!object.contains("expert_histogram")) {
-    std::vector<int64_t> even(index(experts), slots / experts);
-    for (int64_t e = 0; e < slots % experts; ++e) ++even[index(e)];
-    return even;
-  }
-  const auto histogram = matrix(object, "expert_histogram", ranks, experts, source);
-  int64_t sum = 0;
-  for (const int64_t n : histogram[index(rank)]) sum += n;
-  if (sum != slots) {
-    throw user_error(
-        "{}: field 'expert_histogram', row {}: sums to {}, but column {} of slot_dispatch_matrix "
-        "to {}",
-        source, rank, sum, rank, slots);
-  }
-  return histogram[index(rank)];
-}
-
-/// Takes n of `left` in proportion to what is left, the largest remainders up.
-std::vector<int64_t> take_in_proportion(int64_t n, std::vector<int64_t>& left) {
-  int64_t all = 0, given = 0;
-  for (const int64_t l : left) all += l;
-  std::vector<int64_t> taken;
-  std::vector<std::pair<int64_t, int64_t>> remainders;  // the largest first, then the first expert
-  for (size_t e = 0; e < left.size(); ++e) {
-    const int64_t product = all > 0 ? n * left[e] : 0;
-    taken.push_back(all > 0 ? product / all : 0);
-    remainders.emplace_back(all > 0 ? -(product % all) : 0, static_cast<int64_t>(e));
-    given += taken.back();
-  }
-  std::sort(remainders.begin(), remainders.end());
-  for (size_t i = 0; given < n; ++i, ++given) ++taken[index(remainders[i].second)];
-  for (size_t e = 0; e < left.size(); ++e) left[e] -= taken[e];
-  return taken;
-}
-
 /// The two numbers of a CSV line; false where there are no two.
 bool two_numbers(std::string_view line, int64_t& a, int64_t& b) {
   const char* end = line.data() + line.size();
@@ -258,17 +181,18 @@ Trace trace_of_megatron(const std::vector<NamedText>& files, int64_t experts) {
   int64_t k = 0;
   for (const NamedText& file : files) {
     each_line(file, [&](std::string_view line, const std::string& where) {
-      const json record = parsed(line, where);
+      const json record = json_object(line, where);
       if (!is_text(record, "stage", "pre_dispatch") || !is_text(record, "block", "decoder")) return;
-      const int64_t topk = whole(record, "topk", where);
+      const int64_t topk = whole_field(record, "topk", where);
       if (k == 0) k = topk;
       if (topk != k || k == 0) {
         throw user_error("{}: field 'topk' is {}; allowed: {}, as in the records before", where,
                          topk, std::max<int64_t>(k, 1));
       }
-      const int64_t layer = whole(record, "layer", where);
+      const int64_t layer = whole_field(record, "layer", where);
       if (layer > 1'000'000) throw user_error("{}: field 'layer' is {}", where, layer);
-      Batch& batch = batches[{whole(record, "step", where), layer, whole(record, "rank", where)}];
+      Batch& batch =
+          batches[{whole_field(record, "step", where), layer, whole_field(record, "rank", where)}];
       batch.where = where;
       add_indices(record, k, experts, batch);
     });
@@ -294,75 +218,6 @@ std::vector<std::string> megatron_of_trace(const Trace& t) {
     }
   }
   return files;
-}
-
-Trace trace_of_tensorrt(const NamedText& file, int64_t k) {
-  const std::string& source = file.name;
-  const json object = parsed(file.text, source);
-  const int64_t ranks = whole(object, "ep_size", source);
-  const int64_t experts = whole(object, "experts_per_rank", source);
-  if (ranks < 1 || experts < 1 || ranks > 65535 || experts > 65535 ||
-      ranks * experts >= kNoExpert) {
-    throw user_error("{}: ep_size = {} of experts_per_rank = {} are not allowed; 1 to 65534 in all",
-                     source, ranks, experts);
-  }
-  const auto slots = matrix(object, "slot_dispatch_matrix", ranks, ranks, source);
-  Trace t = {.steps = 1, .layers = 1, .ranks = ranks, .experts = ranks * experts, .k = k};
-  t.blocks = {0};
-  t.counts.resize(index(ranks * t.experts));
-  for (int64_t target = 0; target < ranks; ++target) {
-    int64_t column = 0;
-    for (int64_t s = 0; s < ranks; ++s) column += slots[index(s)][index(target)];
-    std::vector<int64_t> left = received(object, target, column, ranks, experts, source);
-    for (int64_t s = 0; s < ranks; ++s) {
-      const std::vector<int64_t> taken = take_in_proportion(slots[index(s)][index(target)], left);
-      for (int64_t e = 0; e < experts; ++e) {
-        t.counts[index(s * t.experts + target * experts + e)] =
-            static_cast<uint32_t>(taken[index(e)]);
-      }
-    }
-  }
-  for (int64_t s = 0; s < ranks; ++s) {
-    int64_t row = 0;
-    for (const int64_t n : slots[index(s)]) row += n;
-    if (k < 1 || row % k != 0) {
-      throw user_error(
-          "{}: field 'slot_dispatch_matrix', row {}: k = {} does not divide its {} "
-          "slots",
-          source, s, k, row);
-    }
-    t.tokens = std::max(t.tokens, row / k);
-  }
-  if (t.tokens == 0) throw user_error("{}: no routing is there", source);
-  finish_trace(t, source);
-  return t;
-}
-
-std::string tensorrt_of_trace(const Trace& t, int64_t step, int64_t layer) {
-  if (step < 0 || step >= t.steps || layer < 0 || layer >= t.layers) {
-    throw user_error("step {}, layer {}: the trace has {} steps of {} layers", step + 1, layer + 1,
-                     t.steps, t.layers);
-  }
-  if (t.experts % t.ranks != 0) {
-    throw user_error("{} experts do not divide over {} ranks, which this format takes", t.experts,
-                     t.ranks);
-  }
-  const int64_t held = t.experts / t.ranks;
-  std::vector<std::vector<int64_t>> slots(index(t.ranks), std::vector<int64_t>(index(t.ranks)));
-  std::vector<std::vector<int64_t>> histogram(index(t.ranks), std::vector<int64_t>(index(held)));
-  for (int64_t s = 0; s < t.ranks; ++s) {
-    for (int64_t e = 0; e < t.experts; ++e) {
-      const int64_t n = t.counts[index(((step * t.layers + layer) * t.ranks + s) * t.experts + e)];
-      slots[index(s)][index(e / held)] += n;
-      histogram[index(e / held)][index(e % held)] += n;
-    }
-  }
-  return json{{"ep_size", t.ranks},
-              {"experts_per_rank", held},
-              {"slot_dispatch_matrix", slots},
-              {"expert_histogram", histogram}}
-             .dump(1) +
-         "\n";
 }
 
 Trace trace_of_csv(const NamedText& file, int64_t experts, int64_t k) {

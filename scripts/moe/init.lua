@@ -48,6 +48,7 @@ local moe = {
   run = experiment.run,
   system = system.system,
   table = aligned.text,
+  trace = routing.trace,
   train = train.train,
   workload = routing.workload,
 }

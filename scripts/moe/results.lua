@@ -31,6 +31,7 @@ M.FIELDS = {
   provenance = "simulated, emulated or measured",
   point = "coordinates of a simulated run", points = "all points that an executed run stands for",
   parameters = "the model's, resolved", gate_options = "of a gate policy",
+  record = "the file of its routing",
   routing = "the workload or trace that tokens follow, with options and seed",
   optimizer = "its parameters", stages = "passes with their options",
   all_reduce = "the policy", choice = "what moe.best, moe.fallback or a system of systems chose",

@@ -1,4 +1,5 @@
--- Routing laws: moe.workload "name" {...}, and moe.loads{...}, what a law says.
+-- Routing laws: moe.workload "name" {...}, moe.trace "file" {...} and its functions, and
+-- moe.loads{...}, what a law says.
 local core = require "moe.core"
 local errors = require "moe.errors"
 local schema = require "moe.schema"
@@ -61,6 +62,87 @@ function M.loads(t)
   local law = c.routing.law
   c.routing = nil
   return errors.call(at, core.loads, law, c)
+end
+
+M.TRACE = {
+  cycle = { type = "boolean", default = false, doc = "begin again behind the last step" },
+}
+
+local FORMAT = { type = "string", enum = { "csv", "megatron", "tensorrt" }, required = true,
+  doc = "lines layer,expert; Megatron-LM's RouterTracer; TensorRT-LLM's slot_dispatch_matrix" }
+
+M.IMPORT = {
+  format = FORMAT,
+  files = { type = "list", of = { type = "string" }, required = true,
+    doc = "of megatron one a rank, else one" },
+  experts = { type = "integer", lo = 1, hi = 65535, doc = "in all; the highest that occurs" },
+  k = { type = "integer", lo = 1, hi = 65535,
+    doc = "choices a token, where the file does not say; 1" },
+  to = { type = "string", required = true, doc = "the trace, a file of the output folder" },
+}
+
+M.EXPORT = {
+  format = FORMAT,
+  trace = { type = "string", required = true, doc = "a recorded or imported trace" },
+  to = { type = "string", required = true,
+    doc = "a file of the output folder; of megatron what their names begin with" },
+  step = { type = "integer", lo = 1, hi = 1e9, doc = "of tensorrt; 1" },
+  layer = { type = "integer", lo = 1, hi = 1e6, doc = "MoE layer, of tensorrt; 1" },
+}
+
+local function text_of(value, path, at)
+  return schema.field({ type = "string", required = true }, value, path, at)
+end
+
+-- Fields of a table that only some formats take.
+local function only(c, fields, path, at)
+  for name, formats in pairs(fields) do
+    if c[name] and not formats[c.format] then
+      errors.user(("%s.%s: %s has no use for it"):format(path, name, c.format), at)
+    end
+  end
+end
+
+--- moe.trace.read "file": { steps, layers, ranks, tokens, experts, k, blocks, choices = false where
+--- counts alone are known }.
+local function read(file)
+  local at = errors.here()
+  return errors.call(at, core.trace_info, text_of(file, "moe.trace.read", at))
+end
+
+--- Makes a trace of another tool's files; returns its path.
+local function import(t)
+  local at, path = errors.here(), "moe.trace.import"
+  local c = schema.check(M.IMPORT, t, path, at)
+  only(c, { experts = { csv = true, megatron = true }, k = { csv = true, tensorrt = true } }, path,
+    at)
+  if #c.files == 0 or #c.files > 1 and c.format ~= "megatron" then
+    errors.user(("%s.files: %d files; %s takes %s"):format(path, #c.files, c.format,
+      c.format == "megatron" and "one a rank" or "one"), at)
+  end
+  c.experts, c.k = c.experts or 0, c.k or 1
+  return errors.call(at, core.trace_import, c)
+end
+
+--- Writes a trace as another tool's files; returns their paths.
+local function export(t)
+  local at, path = errors.here(), "moe.trace.export"
+  local c = schema.check(M.EXPORT, t, path, at)
+  only(c, { step = { tensorrt = true }, layer = { tensorrt = true } }, path, at)
+  c.step, c.layer = c.step or 1, c.layer or 1
+  return errors.call(at, core.trace_export, c)
+end
+
+--- moe.trace "file" { cycle = false }: the routing that was recorded.
+M.trace = schema.namespace("moe.trace", "function", { read = read, import = import,
+  export = export })
+getmetatable(M.trace).__call = function(_, file)
+  text_of(file, "moe.trace", errors.here())
+  return function(t)
+    local at = errors.here()
+    local c = schema.check(M.TRACE, t or {}, "moe.trace", at)
+    return object(errors.call(at, core.trace_law, file, c.cycle))
+  end
 end
 
 return M

@@ -145,13 +145,15 @@ function M.execute(name, job, done)
   for _, k in ipairs(TIMES) do run.prediction[k] = made.sim[k] end
   local trace = add_run(run)
   M.flush()  -- the prediction is on disk before there is anything to know
-  local options = schema.merged(job.options, {
+  local record = entry.record and trace .. entry.record
+  local options = schema.merged(job.options, { record = record,
     on_step = function(step, loss)
       core.progress(("%s: step %d of %d, loss %.4f"):format(run.system, step, entry.steps, loss))
     end })
   local r = errors.call(job.system.at, made.plan.run, made.plan, options)
   if #r.losses > 0 then
     executed_record(run, r)
+    run.record = record
     done[#done + 1] = run
     M.flush()  -- before the trace, which an interrupt would keep from being written
     core.write_output(trace .. "executed.json", made.plan:trace { result = r, step = #r.losses })

@@ -176,6 +176,13 @@ function moe.system(name) end
 ---@return fun(t?: moe.WorkloadFields): moe.Routing
 function moe.workload(name) end
 
+---@class moe.TraceFunctions
+---@field read fun(file: string): table steps, layers, ranks, tokens, experts, k, blocks, choices
+---@field import fun(t: moe.TraceImportFields): string path of the trace
+---@field export fun(t: moe.TraceExportFields): string[] paths
+---@overload fun(file: string): fun(t?: moe.TraceFields): moe.Routing
+moe.trace = {}
+
 ---@param constructor fun(t?: table): moe.Pass
 ---@param options table one option a list of values
 ---@return moe.Best
@@ -224,6 +231,9 @@ local function field_classes(out)
   class(out, "moe.CollectivesFields", collectives.FIELDS)
   class(out, "moe.JudgeFields", judge.FIELDS)
   class(out, "moe.LoadsFields", routing.LOADS)
+  class(out, "moe.TraceFields", routing.TRACE)
+  class(out, "moe.TraceImportFields", routing.IMPORT)
+  class(out, "moe.TraceExportFields", routing.EXPORT)
   class(out, "moe.pipemoe.DegreeFields", pipemoe.DEGREE)
   class(out, "moe.pipemoe.TimeFields", pipemoe.TIME)
   class(out, "moe.pipemoe.SimulateFields", pipemoe.SIMULATE)

@@ -41,6 +41,7 @@ M.RUN = {
   checkpoint_to = { type = "string", doc = "a file of the output folder" },
   checkpoint_every = { type = "integer", lo = 0, hi = 1e9, default = 0,
     doc = "steps; 0: at the end" },
+  record = { type = "string", doc = "a file of the output folder for the routing, as a trace" },
   timeout_s = { type = "number", lo = 0.01, hi = 1e6, default = 60,
     doc = "how long a collective waits for a peer" },
 }
@@ -80,6 +81,7 @@ function M.run_options(t, model, path, at)
     resume_from = checkpoint(t.resume_from, core.out_dir, field "resume_from", at),
     checkpoint_to = checkpoint(t.checkpoint_to, nil, field "checkpoint_to", at),
     checkpoint_every = t.checkpoint_every,
+    record = checkpoint(t.record, nil, field "record", at),
   }
 end
 

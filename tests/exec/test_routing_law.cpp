@@ -140,6 +140,58 @@ TEST_CASE("simulated ranks send what executed ranks send, to the byte") {
   CHECK(checked == 3 * 2 * 2 * 4);  // steps, ranks, layers, transfers
 }
 
+TEST_CASE("a recorded run replays: the same routing, losses and parameters") {
+  for (const char* gate : {"top2", "expert_choice"}) {
+    CAPTURE(gate);
+    ModelSpec model = model_of(2, 1.0);
+    model.gate = gate;
+    const auto plan = plan_of(spec_of(model, 2));
+    RunOptions options = options_of(*plan, 3);
+    options.record = std::make_shared<Trace>();
+    const RunResult recorded = run_cpu(*plan, options);
+    const Trace& trace = *options.record;
+    CHECK(read_trace(trace_bytes(trace), "x") == trace);
+    CHECK(trace.steps == 3);
+    CHECK(trace.blocks == std::vector<int32_t>{1, 3});
+    CHECK(trace.k == plan->spec.gate.columns);
+    if (gate == std::string("expert_choice")) continue;  // no law of k choices a token
+    const RoutingLaw law = law_of(options.record, "trace", false);
+    PlanSpec spec = spec_with(law, model, 2);
+    spec.gate.weight = plan->spec.gate.weight;
+    const auto replayed = plan_of(spec);
+    const RunResult again = run_cpu(*replayed, options_of(*replayed, 3));
+    CHECK(again.losses == recorded.losses);
+    CHECK(again.digest == recorded.digest);
+    for (size_t step = 0; step < 3; ++step) {
+      for (size_t layer = 0; layer < 2; ++layer) {
+        CHECK(again.moe[step][layer].checksum == recorded.moe[step][layer].checksum);
+      }
+    }
+  }
+}
+
+TEST_CASE("a gate in parts is recorded as the whole, and evaluation is not") {
+  PlanSpec spec = spec_with(workload("zipf", {}, 3), model_of(1, 1.0), 2);
+  Stage irregular, used, partition;
+  irregular.name = "irregular_a2a";
+  used.name = "used_rows";
+  partition.name = "partition";
+  partition.options = {{"parts", 3.0}, {"before", 2.0}, {"after", 2.0}};
+  spec.system.stages = {irregular, used, partition};
+  const auto plan = make_plan(spec);
+  RunOptions options = options_of(*plan, 2);
+  options.record = std::make_shared<Trace>();
+  options.eval_batches = 1;
+  options.eval_data = options.data;
+  run_cpu(*plan, options);
+  REQUIRE(options.record->steps == 2);
+  const RoutingLaw law = law_of(options.record, "trace", false);
+  for (int64_t step = 0; step < 2; ++step) {
+    const RoutingQuery q = query_of(*plan, step, 3);
+    CHECK(law.loads(q) == spec.law->loads(q));
+  }
+}
+
 TEST_CASE("what the law refuses is told with rank, step and op") {
   RoutingLaw law = workload("zipf", {}, 3);
   law.route = [](const RoutingQuery& q, int64_t, std::span<int32_t>) {

@@ -75,3 +75,41 @@ local m = moe.model.gpt2_moe { layers = 2, hidden = 32, heads = 4, seq = 16, bat
     "routing: takes the gate's place, but gate is the policy 'g'")
   expect.fails(model "routing = 'zipf'", 2, "model.gpt2_moe.routing: 'zipf' is not allowed")
 end)
+
+test("a trace is a model's routing, too", function()
+  local w = expect.runs(model "routing = moe.trace 'a.trace' { cycle = true }"
+    .. "moe.train { model = m, record = 'b.trace' }")
+  expect.equal(w.plans[1].routing, { law = "replay", name = "a.trace, cycle" })
+  expect.equal(w.executed[1].options.record, "b.trace")
+  expect.fails(expect.HEAD .. "moe.trace 'a' { cycles = true }", 2,
+    "moe.trace: unknown key 'cycles'. Did you mean 'cycle'?")
+  expect.fails(expect.HEAD .. "moe.trace {}", 2, "moe.trace: a table is not allowed")
+  expect.fails(model "" .. "moe.train { model = m, record = '../b.trace' }", 3,
+    "moe.train.record: '../b.trace' leads out of the output folder")
+end)
+
+test("other tools' traces are imported and exported with checked fields", function()
+  local w = expect.runs(expect.HEAD
+    .. "moe.trace.import { format = 'csv', files = { 'a.csv' }, to = 'a.trace' }\n"
+    .. "moe.trace.export { format = 'tensorrt', trace = 'a.trace', to = 'a.json', layer = 2 }")
+  expect.equal(w.imported, { format = "csv", files = { "a.csv" }, to = "a.trace", experts = 0,
+    k = 1 })
+  expect.equal(w.exported, { format = "tensorrt", trace = "a.trace", to = "a.json", step = 1,
+    layer = 2 })
+  local function fails(call, fields, ...)
+    expect.fails(expect.HEAD .. ("moe.trace.%s { to = 'x', %s }"):format(call, fields), 2, ...)
+  end
+  fails("import", "format = 'cvs', files = { 'a' }", "format: 'cvs' is not allowed")
+  fails("import", "format = 'csv', files = { 'a', 'b' }", "files: 2 files; csv takes one")
+  fails("import", "format = 'megatron', files = { 'a' }, k = 2", "k: megatron has no use for it")
+  fails("export", "format = 'csv', trace = 'a', step = 2", "step: csv has no use for it")
+  fails("exprot", "", "moe.trace: unknown function 'exprot'. Did you mean 'export'?")
+end)
+
+test("an executed run of an experiment records into a file of its own", function()
+  local w = expect.runs(model "" .. [[
+return moe.experiment { name = "x", model = m, systems = { moe.system "raf" {} },
+  run = { { "cpu", ranks = 2, record = "routing.trace" } } }]])
+  expect.equal(w.executed[1].options.record, "trace-001-raf-routing.trace")
+  expect.equal(w.results.runs[1].record, "trace-001-raf-routing.trace")
+end)
