@@ -29,6 +29,7 @@ DType dtype_of(const std::string& name) {
 }
 
 StageKind kind_of(const std::string& name) {
+  if (name == "placement") return StageKind::kPlacement;
   if (name == "forward") return StageKind::kForward;
   if (name == "step") return StageKind::kStep;
   if (name == "schedule") return StageKind::kSchedule;

@@ -4,18 +4,23 @@
 namespace moe {
 
 Schedule blocking_a2a(const Graph& graph, Schedule schedule, const PassContext& context) {
+  const bool experts = std::get<bool>(context.options.at("experts"));
+  const auto blocks = [&](OpId op) {
+    const Collective collective = graph.def(op).collective;
+    return collective == Collective::kAllToAll || (experts && collective == Collective::kExperts);
+  };
   // Edges to the neighbours are enough: all edges point forward in the program, so lane_orders
   // keeps each lane in program order, and what is further away follows along the lane.
   OpId compute;                // the last compute op so far
-  std::vector<OpId> blocking;  // all-to-alls since then
+  std::vector<OpId> blocking;  // transfers since then
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
-    if (graph.def(op).collective == Collective::kAllToAll) {
-      if (compute.valid()) schedule.before(compute, op, context.stage, "compute, then all-to-all");
+    if (blocks(op)) {
+      if (compute.valid()) schedule.before(compute, op, context.stage, "compute, then transfer");
       blocking.push_back(op);
     } else if (graph.def(op).lane == LaneKind::kCompute) {
-      for (const OpId a2a : blocking) {
-        schedule.before(a2a, op, context.stage, "all-to-all blocks compute");
+      for (const OpId transfer : blocking) {
+        schedule.before(transfer, op, context.stage, "transfer blocks compute");
       }
       blocking.clear();
       compute = op;

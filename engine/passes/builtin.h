@@ -70,7 +70,8 @@ Schedule dw_schedule(const Graph& graph, Schedule schedule, const PassContext& c
 Schedule serial(const Graph& graph, Schedule schedule, const PassContext& context);
 
 /// An all-to-all blocks the compute lane: it waits for the compute op before it in program order,
-/// and the compute op after it waits for it. Other collectives stay free.
+/// and the compute op after it waits for it. So do experts that travel, unless experts = false.
+/// All-reduces stay free.
 Schedule blocking_a2a(const Graph& graph, Schedule schedule, const PassContext& context);
 
 /// Cuts the transfers of `which` ("all_reduce", "all_to_all" or "both") whose message is longer

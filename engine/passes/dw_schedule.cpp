@@ -4,45 +4,11 @@
 
 #include "engine/base/errors.h"
 #include "engine/passes/builtin.h"
+#include "engine/passes/growing_order.h"
 #include "engine/replay/replay.h"
 
 namespace moe {
 namespace {
-
-std::vector<Edge> edges_of(const Schedule& schedule) {
-  std::vector<Edge> edges;
-  for (const OrderEdge& edge : schedule.order_edges) edges.emplace_back(edge.from, edge.to);
-  return edges;
-}
-
-/// Data, mutation and order edges to which order edges are added one by one.
-class GrowingOrder {
- public:
-  GrowingOrder(const Graph& graph, const Schedule& schedule) : deps_(dependencies(graph)) {
-    for (const auto& [from, to] : edges_of(schedule)) deps_.succs[from.index()].push_back(to);
-  }
-
-  void add(OpId from, OpId to) { deps_.succs[from.index()].push_back(to); }
-
-  bool path(OpId from, OpId to) const {
-    std::vector<bool> seen(deps_.succs.size());
-    std::vector<OpId> stack{from};
-    while (!stack.empty()) {
-      const OpId at = stack.back();
-      stack.pop_back();
-      for (const OpId next : deps_.succs[at.index()]) {
-        if (next == to) return true;
-        if (seen[next.index()]) continue;
-        seen[next.index()] = true;
-        stack.push_back(next);
-      }
-    }
-    return false;
-  }
-
- private:
-  Dependencies deps_;
-};
 
 /// Puts a dW between what its all-to-all waits for and what waits for the all-to-all.
 class Binder {

@@ -12,6 +12,7 @@
 #include "engine/passes/builtin.h"
 #include "engine/passes/pipemoe_degree.h"
 #include "engine/passes/place_experts.h"
+#include "engine/passes/prophet_schedule.h"
 
 namespace moe {
 
@@ -35,6 +36,9 @@ PassDef placement_pass(const char* name, const char* policy, PlacementDefaults d
        "slots a device for experts that live there, beyond experts / devices", 0, 4096},
       {"expected_copies", 1.0, "that a device receives a step, for plans made before anything ran",
        0, 4096},
+      {"split", false,
+       "copies go in two transfers: as many as the compute between MoE layers hides, and the rest "
+       "(Pro-Prophet's sub-operators)"},
   };
   for (const PolicyOption& option : builtin_policy(policy).options) {
     pass.options.push_back({option.name, option.otherwise, option.doc, option.lo, option.hi});
@@ -150,10 +154,18 @@ const std::vector<PassDef>& builtin_passes() {
                     0,
                     {"undo", "keep"}}},
        .schedule = dw_schedule},
+      // After dw_schedule: gradients of experts go back once their dW are over, wherever it put them.
+      {.name = "prophet_schedule",
+       .kind = StageKind::kSchedule,
+       .doc =
+           "planners under all-to-alls, experts' copies and their gradients beside the compute of "
+           "the neighbouring block (Pro-Prophet)",
+       .options = {},
+       .schedule = prophet_schedule},
       {.name = "blocking_a2a",
        .kind = StageKind::kSchedule,
        .doc = "compute stands still during an all-to-all; all-reduces stay free (DeepSpeed-MoE)",
-       .options = {},
+       .options = {{"experts", true, "whether also while experts or their gradients travel"}},
        .schedule = blocking_a2a},
       {.name = "fixed",
        .kind = StageKind::kSchedule,
@@ -198,36 +210,6 @@ const PassDef& builtin_pass(std::string_view name) {
 }
 
 namespace {
-
-std::string option_text(const OptionValue& value) {
-  if (const bool* b = std::get_if<bool>(&value)) return *b ? "true" : "false";
-  if (const double* d = std::get_if<double>(&value)) return fmt::format("{}", *d);
-  return fmt::format("'{}'", std::get<std::string>(value));
-}
-
-const char* type_name(const OptionValue& value) {
-  constexpr const char* kNames[] = {"true or false", "a number", "a string"};
-  return kNames[value.index()];
-}
-
-void check_option(const PassDef& pass, const OptionSpec& spec, const OptionValue& value) {
-  if (value.index() != spec.otherwise.index()) {
-    throw user_error("{}.{} = {}: {} is expected", pass.name, spec.name, option_text(value),
-                     type_name(spec.otherwise));
-  }
-  const double* number = std::get_if<double>(&value);
-  const bool outside = number != nullptr && !(*number >= spec.lo && *number <= spec.hi);
-  if (spec.lo < spec.hi && outside) {
-    throw user_error("{}.{} = {}: {} to {} is allowed", pass.name, spec.name, *number, spec.lo,
-                     spec.hi);
-  }
-  const std::string* text = std::get_if<std::string>(&value);
-  if (text == nullptr || spec.allowed.empty()) return;
-  for (const std::string& allowed : spec.allowed) {
-    if (*text == allowed) return;
-  }
-  throw UserError(unknown_name(fmt::format("{}.{}", pass.name, spec.name), *text, spec.allowed));
-}
 
 /// The same program, op by op.
 bool same(const Graph& a, const Graph& b) {
@@ -312,23 +294,6 @@ Nanoseconds since(std::chrono::steady_clock::time_point begin) {
 }
 
 }  // namespace
-
-Options resolve_options(const PassDef& pass, const Options& given) {
-  Options resolved;
-  std::vector<std::string> names;
-  for (const OptionSpec& spec : pass.options) {
-    resolved[spec.name] = spec.otherwise;
-    names.push_back(spec.name);
-  }
-  for (const auto& [name, value] : given) {
-    if (!resolved.contains(name)) {
-      throw UserError(unknown_name(fmt::format("option of pass '{}'", pass.name), name, names));
-    }
-    resolved[name] = value;
-  }
-  for (const OptionSpec& spec : pass.options) check_option(pass, spec, resolved[spec.name]);
-  return resolved;
-}
 
 StageKind kind_of(const Stage& stage) {
   return stage.transform || stage.schedule ? stage.kind : builtin_pass(stage.name).kind;

@@ -12,6 +12,12 @@
 namespace moe {
 namespace {
 
+/// Shadow slots that one op fills, and what may hide it; suffix: of the op's name.
+struct SlotRange {
+  int64_t first, last;
+  const char *beside, *suffix;
+};
+
 /// The ops of one MoE layer whose rows are exchanged, in program order.
 struct Layer {
   OpId gate, dispatch, there, back;
@@ -41,6 +47,7 @@ class Placer {
   OpId add(std::string_view kind, const std::string& name, std::vector<TensorId> inputs,
            Attrs attrs, OpId like, Segment segment);
   void place_rows(const Layer& layer, TensorId placement, TensorId rows);
+  std::vector<SlotRange> slot_ranges() const;
   void widen_parameters(const Layer& layer, TensorId placement, const std::string& prefix);
   void infer_again();
   std::vector<OpId> order() const;
@@ -50,6 +57,7 @@ class Placer {
   const PassContext& context_;
   PlacementBounds bounds_;
   Attrs attrs_;                               // of bounds_
+  int64_t cut_ = 0;                           // hidden_between() of the layer before
   std::vector<OpId> first_, last_;            // at the begin and at the end of the program
   std::map<OpId, std::vector<OpId>> before_;  // what goes before an op
 };
@@ -154,6 +162,7 @@ void Placer::place(const Layer& layer, int64_t number) {
   before_[layer.dispatch].push_back(rows);
   place_rows(layer, in_force, graph_.out(rows));
   widen_parameters(layer, in_force, prefix);
+  if (stage_.split) cut_ = hidden_between(rates, bounds_.shadows);
 }
 
 /// The exchange and the experts' ops count rows by slot.
@@ -193,25 +202,42 @@ void Placer::widen_parameters(const Layer& layer, TensorId placement, const std:
   if (bounds_.shadows == 0) return;
   std::vector<TensorId> inputs = {placement};
   inputs.insert(inputs.end(), parameters.begin(), parameters.end());
-  Attrs attrs = attrs_;
-  attrs["first"] = int64_t{0};
-  attrs["last"] = bounds_.shadows;
-  attrs["expected"] = stage_.expected_copies;
-  const OpId copy =
-      add("copy_experts", prefix + "copy", inputs, attrs, layer.gate, Segment::kExpert);
   const bool now = stage_.use == PlacementUse::kNow;
   std::vector<OpId>& where = now ? before_[layer.dispatch] : first_;
-  where.push_back(copy);
+  std::vector<OpId> copies;  // by slots
+  for (const SlotRange& range : slot_ranges()) {
+    Attrs attrs = attrs_;
+    attrs["first"] = range.first;
+    attrs["last"] = range.last;
+    const auto first = static_cast<double>(range.first), last = static_cast<double>(range.last);
+    attrs["expected"] = std::clamp(stage_.expected_copies, first, last) - first;
+    attrs["beside"] = std::string(range.beside);
+    where.push_back(add("copy_experts", prefix + "copy" + range.suffix, inputs, attrs, layer.gate,
+                        Segment::kExpert));
+    copies.insert(copies.begin(), where.back());
+  }
   for (size_t i = 0; i < parameters.size(); ++i) {
-    const TensorId shadows = graph_.out(copy, i);
-    graph_.tensor(shadows).expert = true;
+    std::vector<TensorId> parts = {parameters[i]};
+    for (const OpId copy : copies) {
+      parts.push_back(graph_.out(copy, i));
+      graph_.tensor(parts.back()).expert = true;
+    }
     const OpId whole =
-        add("concat", graph_.tensor(parameters[i]).name + ".slots", {parameters[i], shadows},
+        add("concat", graph_.tensor(parameters[i]).name + ".slots", parts,
             {{"axis", int64_t{0}}, {"view", int64_t{1}}}, layer.gate, Segment::kExpert);
     graph_.tensor(graph_.out(whole)).expert = true;
     where.push_back(whole);
     graph_.op(readers[i].first).inputs[readers[i].second] = graph_.out(whole);
   }
+}
+
+/// The last slots first: sub-Trans A travels before B, and autodiff, which walks backwards, makes
+/// the gradients of B return first.
+std::vector<SlotRange> Placer::slot_ranges() const {
+  const int64_t all = bounds_.shadows;
+  if (cut_ == 0) return {{0, all, "experts", ""}};
+  if (cut_ == all) return {{0, all, "between", ""}};
+  return {{cut_, all, "experts", "_a"}, {0, cut_, "between", "_b"}};
 }
 
 /// Shapes follow from the new ones of rows and parameters.
@@ -244,108 +270,10 @@ std::vector<OpId> Placer::order() const {
   return order;
 }
 
-/// A layer's `place` op with the tensors that its experts live in.
-struct Placed {
-  OpId place;
-  TensorId state;
-  std::vector<TensorId> parameters;
-};
-
-std::vector<Placed> placed_layers(const Graph& graph) {
-  std::vector<Placed> layers;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
-    if (!is_kind(graph, op, "place")) continue;
-    layers.push_back({op, graph.op(op).inputs[1], {}});
-    const std::string prefix = fmt::format("b{}.ex.", graph.op(op).layer);
-    for (size_t t = 0; t < graph.tensors().size(); ++t) {
-      const Tensor& tensor = graph.tensors()[t];
-      if (tensor.kind == TensorKind::kParam && tensor.name.starts_with(prefix)) {
-        layers.back().parameters.emplace_back(static_cast<int64_t>(t));
-      }
-    }
-  }
-  return layers;
-}
-
-/// The update of a parameter: the op of the last phase that overwrites it.
-OpId update_of(const Graph& graph, TensorId parameter) {
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
-    if (graph.removed(op) || graph.op(op).phase != Phase::kUpdate) continue;
-    if (!mutated_inputs(graph, graph.op(op)).empty() && graph.op(op).inputs[0] == parameter) {
-      return op;
-    }
-  }
-  throw user_error("parameter '{}' has no update", graph.tensor(parameter).name);
-}
-
-/// Input of an update that is its gradient: the one that it does not overwrite.
-size_t gradient_input(const Graph& graph, OpId update) {
-  const std::vector<int> mutated = mutated_inputs(graph, graph.op(update));
-  for (size_t i = 0; i < graph.op(update).inputs.size(); ++i) {
-    const TensorId t = graph.op(update).inputs[i];
-    if (t.valid() && graph.tensor(t).kind == TensorKind::kGradient) return i;
-  }
-  throw user_error("update '{}' reads no gradient", graph.op(update).name);
-}
-
-void sum_over_residents(Graph& graph, const Placed& layer, const Attrs& bounds) {
-  std::vector<TensorId> inputs = {layer.state};
-  std::vector<OpId> updates;
-  for (const TensorId t : layer.parameters) {
-    updates.push_back(update_of(graph, t));
-    inputs.push_back(graph.op(updates.back()).inputs[gradient_input(graph, updates.back())]);
-  }
-  const std::string name = fmt::format("b{}.moe.sum_residents", graph.op(layer.place).layer);
-  const OpId sum = graph.add_op("sum_residents", name, inputs, bounds, Phase::kBackward);
-  graph.op(sum).segment = Segment::kUpdate;
-  graph.op(sum).layer = graph.op(layer.place).layer;
-  for (size_t i = 0; i < updates.size(); ++i) {
-    graph.tensor(graph.out(sum, i)).expert = true;
-    graph.op(updates[i]).inputs[gradient_input(graph, updates[i])] = graph.out(sum, i);
-  }
-}
-
 }  // namespace
 
 Graph place_experts(Graph graph, const PlacementStage& stage, const PassContext& context) {
   return Placer(std::move(graph), stage, context).run();
-}
-
-Graph add_placement_updates(Graph graph) {
-  for (const Placed& layer : placed_layers(graph)) {
-    const Op make = graph.op(layer.place);
-    if (attr_string(make, "use") == "now") continue;
-    const PlacementBounds bounds = ops::bounds_of(make);
-    const TensorId next = graph.out(layer.place);
-    const std::string prefix = fmt::format("b{}.moe.", make.layer);
-    if (attr_int(make, "moves") != 0) {
-      if (bounds.residents * bounds.devices > bounds.experts) {
-        sum_over_residents(graph, layer, ops::bounds_attrs(bounds));
-      }
-      std::vector<TensorId> inputs = {layer.state, next};
-      double state_bytes = 0;
-      for (const TensorId t : layer.parameters) {
-        const OpId update = update_of(graph, t);
-        for (const int m : mutated_inputs(graph, graph.op(update))) {
-          const TensorId moved = graph.op(update).inputs[static_cast<size_t>(m)];
-          inputs.push_back(moved);
-          if (moved != t) state_bytes += static_cast<double>(graph.bytes(moved) / bounds.residents);
-        }
-      }
-      graph.op(layer.place).attrs["state_bytes"] = state_bytes;
-      const OpId move = graph.add_op("migrate", prefix + "migrate", inputs,
-                                     ops::bounds_attrs(bounds), Phase::kUpdate);
-      graph.op(move).segment = Segment::kUpdate;
-      graph.op(move).layer = make.layer;
-    }
-    const OpId commit =
-        graph.add_op("commit", prefix + "commit", {next, layer.state}, {}, Phase::kUpdate);
-    graph.op(commit).segment = Segment::kUpdate;
-    graph.op(commit).layer = make.layer;
-  }
-  return compact(graph);
 }
 
 Graph place_by_policy(Graph graph, const PassContext& context) {
@@ -360,6 +288,7 @@ Graph place_by_policy(Graph graph, const PassContext& context) {
   stage.shadows = number("shadows");
   stage.extra_residents = number("extra_residents");
   stage.expected_copies = std::get<double>(context.options.at("expected_copies"));
+  stage.split = std::get<bool>(context.options.at("split"));
   const PlacementPolicy& policy = builtin_policy(stage.policy);
   for (const PolicyOption& option : policy.options) {
     stage.options[option.name] = std::get<double>(context.options.at(option.name));

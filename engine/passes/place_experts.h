@@ -23,19 +23,30 @@ struct PlacementStage {
   int64_t extra_residents = 0;   // slots a device, beyond experts / devices rounded up
   bool moves_residents = false;  // owners may move, experts may have more residents than one
   bool weighted = false;
+  /// Copies go in two transfers, sub-Trans A and B of Pro-Prophet's scheduler (section V).
+  bool split = false;
   double expected_copies = 1;  // that a device receives, for cost models before anything ran
 };
 
 /// Every MoE layer with an exchange gets, in the forward:
 ///   gather_loads, slot_rows     after the gate: what every source has, what every slot gets
 ///   all_to_all with placement   irregular; rows of an expert to the slots that hold it
-///   copy_experts, concat        parameters into shadow slots, behind the residents'
+///   copy_experts, concat        parameters into shadow slots, behind the residents'; with attr
+///                               beside = "experts" or "between": the compute that may hide them
 ///   place                       the policy, on the loads: at the end of the step, or (kNow) first
 /// a state "b<i>.placement", and experts in `residents` slots a device. Autodiff turns copy_experts
 /// into return_gradients. Layers on one rank stay as they are. Throws UserError where a stage has
 /// placed the layers already, where all-to-alls are cut or among fewer than all ranks, and for
 /// bounds that make no sense.
 Graph place_experts(Graph graph, const PlacementStage& stage, const PassContext& context);
+
+/// Pro-Prophet's x, before it is held against the number of copies that a step needs (section V):
+/// experts that the compute between two MoE layers can hide, floor(T / tau), where tau is the time
+/// that one takes to all devices and T the shorter of T_FNEC and T_BNEC. One x for both directions:
+/// gradients go back by the slots that the parameters came by. From 0 to `shadows`. A planner fills
+/// shadow slots in the order of its selection, so slots 0..x-1, sub-Trans B, carry min(m, x) of m
+/// experts, and the others, sub-Trans A, the rest.
+int64_t hidden_between(const PlaceRates& rates, int64_t shadows);
 
 /// After the updates: gradients are summed over residents before they are applied, residents and
 /// their states move to where the next placement has them, and that comes into force.

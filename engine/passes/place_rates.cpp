@@ -1,5 +1,6 @@
 // What a placement's planner counts with, fitted to the cost model of the plan.
 #include <algorithm>
+#include <cmath>
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
@@ -49,6 +50,13 @@ double copy_rate(const PassContext& context, int64_t devices, double expert_byte
 }
 
 }  // namespace
+
+int64_t hidden_between(const PlaceRates& rates, int64_t shadows) {
+  if (rates.expert_bytes <= 0) return 0;
+  const double between_s = std::min(rates.fnec_s, rates.bnec_s);
+  const double experts = std::floor(between_s * rates.copy_bytes_per_s / rates.expert_bytes);
+  return static_cast<int64_t>(std::clamp(experts, 0.0, static_cast<double>(shadows)));
+}
 
 PlaceRates fit_place_rates(const Graph& graph, OpId exchange, const PassContext& context) {
   PlaceRates rates;

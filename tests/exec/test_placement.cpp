@@ -7,6 +7,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/rng.h"
+#include "engine/cost/cost_model.h"
 #include "engine/exec/parameters.h"
 #include "engine/graph/op_def.h"
 #include "engine/passes/place_experts.h"
@@ -301,6 +302,80 @@ TEST_CASE("placed transfers that end late give the same bits") {
     CHECK(result.digest == expected.digest);
     CHECK(result.losses == expected.losses);
   }
+}
+
+/// Policies by hand that use every shadow slot, so that both sub-operators carry something.
+PlacementFunction full_shadows() {
+  return [](const PlaceInput& input) {
+    Placement p = input.now;
+    p.clear_shadows();
+    const PlacementBounds& b = p.bounds();
+    for (int64_t q = 0; q < b.shadows; ++q) {
+      const int64_t e = (input.step + 2 * q) % b.experts;
+      for (int64_t d = 0; d < b.devices; ++d) {
+        if (!p.holds(d, e)) p.add_shadow(e, d, q);
+      }
+    }
+    return p;
+  };
+}
+
+/// Four blocks, MoE in 1 and 3, two shadows; at the first link rate at which the compute between the
+/// layers hides one of two copies, so that block 3's go in two transfers.
+std::shared_ptr<const Plan> plan_with_cut(PlanSpec spec, std::vector<Stage> more) {
+  more.insert(more.begin(), placed_by({.shadows = 2, .split = true}));
+  spec.model.layers = 4;
+  for (double rate = 1e6; rate < 1e13; rate *= 1.4) {
+    spec.cluster.intra = {.bytes_per_s = rate, .latency_ns = 0};
+    spec.cost = std::make_shared<RooflineCost>(spec.cluster, spec.work);
+    const auto probe = plan_with(spec, {more.front()});
+    if (probe->graph.find_op("b3.moe.copy_a").valid()) return plan_with(spec, std::move(more));
+  }
+  FAIL("no link rate cuts the copies");
+  return nullptr;
+}
+
+TEST_CASE("copies in two transfers train the same bits as in one") {
+  for (const int64_t ranks : {2, 4}) {
+    const PlanSpec spec = spec_with("top2", ranks);
+    PlanSpec deep = spec;
+    deep.model.layers = 4;
+    const auto whole = plan_with(deep, {placed_by({.shadows = 2})});
+    const RunResult expected = run_poisoned(*whole, 4, full_shadows());
+    const auto cut = plan_with_cut(spec, {});
+    const RunResult result = run_poisoned(*cut, 4, full_shadows());
+    check_same_model(expected, result);
+    CHECK(result.losses == expected.losses);
+    CHECK(result.digest == expected.digest);
+  }
+}
+
+TEST_CASE("Pro-Prophet's scheduler changes when, not what: the same bits") {
+  const Options keep = {{"if_slower", std::string("keep")}};
+  const std::vector<std::vector<Stage>> mixes = {
+      {pass("prophet_schedule")},
+      {pass("dw_schedule", keep), pass("prophet_schedule")},
+      {pass("prophet_schedule"), pass("priority"), pass("chunked", {{"bytes", 512.0}})},
+      {pass("blocking_a2a", {{"experts", false}}), pass("prophet_schedule")}};
+  for (const bool own_lane : {false, true}) {
+    PlanSpec spec = spec_with("top2", 4);
+    spec.system.reduce_on_own_lane = own_lane;
+    const RunResult expected = run_poisoned(*plan_with_cut(spec, {}), 4, full_shadows());
+    for (size_t m = 0; m < mixes.size(); ++m) {
+      CAPTURE(own_lane, m);
+      const RunResult result = run_poisoned(*plan_with_cut(spec, mixes[m]), 4, full_shadows());
+      CHECK(result.losses == expected.losses);
+      CHECK(result.digest == expected.digest);
+    }
+  }
+  PlanSpec deep = spec_with("switch", 4);
+  deep.model.layers = 4;
+  const RunResult plain = run_poisoned(*plan_with(deep, {}), 4);
+  const Options cut = {{"parts", 2.0}, {"before", 6.0}, {"after", 1.0}};
+  const auto parts =
+      plan_with_cut(spec_with("switch", 4),
+                    {pass("partition", cut), pass("dw_schedule", keep), pass("prophet_schedule")});
+  check_same_model(plain, run_poisoned(*parts, 4, full_shadows()));
 }
 
 TEST_CASE("two placements, and a placement of what is cut or grouped, are refused by name") {

@@ -1,0 +1,256 @@
+// Pro-Prophet's scheduler on plans of a small model: where planners and copies of experts stand.
+#include <catch2/catch.hpp>
+#include <map>
+
+#include "engine/base/errors.h"
+#include "engine/passes/place_experts.h"
+#include "tests/passes/fixture.h"
+
+namespace moe::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+Options split() {
+  return {{"split", true}, {"shadows", 3.0}, {"expected_copies", 2.0}};
+}
+
+/// Compute 100 ns, rows 50 and experts 60 ns on the wire; one link, so that a planner's rates
+/// follow: 50 ns are an even all-to-all.
+PlanSpec timed(std::vector<Stage> stages, Nanoseconds experts = 60, Nanoseconds compute = 100) {
+  PlanSpec spec = small_spec(std::move(stages));
+  spec.cost = std::make_shared<GivenCost>([=](const Graph& graph, OpId op) -> Nanoseconds {
+    const Collective collective = graph.def(op).collective;
+    if (collective == Collective::kExperts) return experts;
+    if (collective == Collective::kAllToAll) return 50;
+    if (is_view(graph, graph.op(op))) return 0;
+    return kind(graph, op) == "place" ? 30 : compute;
+  });
+  return spec;
+}
+
+std::vector<OpId> all_to_alls(const Graph& graph) {
+  return ops_of(graph, "all_to_all");
+}
+
+std::vector<OpId> movements(const Graph& graph) {
+  std::vector<OpId> ops = ops_of(graph, "copy_experts");
+  for (const OpId op : ops_of(graph, "return_gradients")) ops.push_back(op);
+  return ops;
+}
+
+OpId found(const Graph& graph, const std::string& name) {
+  const OpId op = graph.find_op(name);
+  INFO(name);
+  REQUIRE(op.valid());
+  return op;
+}
+
+std::map<OpId, Span> spans(const Plan& plan) {
+  std::map<OpId, Span> by_op;
+  for (const Span& span : simulate(plan).spans) by_op[span.op] = span;
+  return by_op;
+}
+
+TEST_CASE("of experts that the compute between layers hides there are floor(T / tau)") {
+  PlaceRates rates;
+  rates.expert_bytes = 100;
+  rates.copy_bytes_per_s = 1000;  // tau = 0.1 s
+  rates.bnec_s = 10;
+  for (const auto& [fnec_s, expected] :
+       std::map<double, int64_t>{{0, 0}, {0.09, 0}, {0.11, 1}, {0.35, 3}, {0.79, 7}, {100, 8}}) {
+    rates.fnec_s = fnec_s;
+    CHECK(hidden_between(rates, 8) == expected);
+  }
+  rates.bnec_s = 0.15;  // one cut for both directions: the shorter time
+  CHECK(hidden_between(rates, 8) == 1);
+}
+
+TEST_CASE("copies are cut in the slots that come first and the rest, gradients alike") {
+  PlanSpec spec = timed({stage("prophet", split())});
+  const auto plan = make_plan(spec);
+  const Graph& g = plan->graph;
+  const Op& make = g.op(found(g, "b1.moe.place"));
+  PlaceRates rates;
+  rates.expert_bytes = attr_double(make, "expert_bytes");
+  rates.copy_bytes_per_s = attr_double(make, "copy_bytes_per_s");
+  rates.fnec_s = attr_double(make, "fnec_s");
+  rates.bnec_s = attr_double(make, "bnec_s");
+  const int64_t cut = hidden_between(rates, 3);
+  REQUIRE(cut > 0);  // else another cost is to be chosen for this test
+  CHECK_FALSE(g.find_op("b1.moe.copy_a").valid());  // nothing comes before it to hide it
+  if (cut == 3) {
+    CHECK(attr_string(g.op(found(g, "b3.moe.copy")), "beside") == "between");
+  } else {
+    const Op& a = g.op(found(g, "b3.moe.copy_a"));
+    const Op& b = g.op(found(g, "b3.moe.copy_b"));
+    CHECK((attr_int(a, "first") == cut && attr_int(a, "last") == 3));
+    CHECK((attr_int(b, "first") == 0 && attr_int(b, "last") == cut));
+  }
+}
+
+/// Plans whose copies are cut: compute between layers hides one expert of three.
+PlanSpec cut_spec(std::vector<Stage> more, Nanoseconds compute = 0) {
+  std::vector<Stage> stages = {stage("prophet", split())};
+  for (Stage& s : more) stages.push_back(std::move(s));
+  // The compute between the MoE layers is 10 to 30 ops; find what makes it hide one or two.
+  for (Nanoseconds ns = compute > 0 ? compute : 1; ns < 1000; ++ns) {
+    PlanSpec spec = timed(stages, 60, ns);
+    PlanSpec probe = timed({stage("prophet", split())}, 60, ns);
+    if (make_plan(probe)->graph.find_op("b3.moe.copy_a").valid()) return spec;
+  }
+  FAIL("no compute cuts the copies");
+  return {};
+}
+
+TEST_CASE("Trans and Agg stand in the gaps that algorithm 2 gives them") {
+  const auto plan = make_plan(cut_spec({stage("prophet_schedule")}));
+  const Graph& g = plan->graph;
+  std::vector<std::string> comm;
+  for (const OpId op : plan->orders.lanes[1]) {
+    const std::string name = g.op(op).name;
+    if (kind(g, op) != "gather_loads" && kind(g, op) != "all_reduce") comm.push_back(name);
+  }
+  CHECK(comm == std::vector<std::string>{"b1.moe.copy", "b1.moe.a2a_1", "b3.moe.copy_a",
+                                         "b1.moe.a2a_2", "b3.moe.copy_b", "b3.moe.a2a_1",
+                                         "b3.moe.a2a_2", "b3.moe.a2a_2.dx", "b3.moe.a2a_1.dx",
+                                         "b3.moe.copy_b.dw", "b1.moe.a2a_2.dx", "b3.moe.copy_a.dw",
+                                         "b1.moe.a2a_1.dx", "b1.moe.copy.dw"});
+}
+
+TEST_CASE("no experts travel while rows do, on any lanes and costs") {
+  for (const bool own_lane : {false, true}) {
+    for (const Nanoseconds experts : {1, 60, 900}) {
+      PlanSpec spec = cut_spec({stage("prophet_schedule")});
+      spec.cost = timed({}, experts).cost;
+      if (own_lane) {
+        Stage move;
+        move.name = "experts on a lane of their own";
+        move.kind = StageKind::kSchedule;
+        move.schedule = [](const Graph& graph, Schedule s, const PassContext&) {
+          const LaneId own(static_cast<int64_t>(s.lanes.size()));
+          s.lanes.push_back({"comm_experts", LaneKind::kComm});
+          for (const OpId op : movements(graph)) s.lane_of[op.index()] = own;
+          return s;
+        };
+        spec.system.stages.insert(spec.system.stages.begin() + 1, move);
+      }
+      const auto plan = make_plan(std::move(spec));
+      const HappensBefore order(plan->graph, plan->schedule, plan->orders);
+      for (const OpId x : movements(plan->graph)) {
+        for (const OpId a : all_to_alls(plan->graph)) {
+          CHECK((order.before(x, a) || order.before(a, x)));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a planner runs under the first all-to-all of its layer") {
+  const auto plan = make_plan(timed({stage("prophet"), stage("prophet_schedule")}));
+  const auto at = spans(*plan);
+  for (const std::string block : {"b1", "b3"}) {
+    const Span& make = at.at(found(plan->graph, block + ".moe.place"));
+    const Span& rows = at.at(found(plan->graph, block + ".moe.a2a_1"));
+    CHECK(make.begin >= rows.begin);
+    CHECK(make.end <= rows.end);
+  }
+}
+
+TEST_CASE("copies travel while the block before computes, gradients while it goes back") {
+  const auto plan = make_plan(cut_spec({stage("prophet_schedule")}));
+  const auto at = spans(*plan);
+  const auto beside = [&](const std::string& transfer, const std::string& compute) {
+    CAPTURE(transfer, compute);
+    const Span& x = at.at(found(plan->graph, transfer));
+    const Span& c = at.at(found(plan->graph, compute));
+    CHECK(x.begin < c.end);
+    CHECK(c.begin < x.end);
+  };
+  beside("b3.moe.copy_a", "b1.moe.fc1");
+  beside("b3.moe.copy_b", "b1.moe.combine");
+  beside("b3.moe.copy_b.dw", "b3.moe.dispatch.dx");
+  beside("b3.moe.copy_a.dw", "b1.moe.fc2.dx");
+}
+
+TEST_CASE("what compute hides costs nothing, what it does not is exposed as in equation 8") {
+  // Whole Trans beside FEC: three ops of 100 ns, from the first all-to-all's end to the second's
+  // begin; backward six.
+  const auto step = [](Nanoseconds experts) {
+    PlanSpec spec = timed({stage("prophet"), stage("prophet_schedule")}, experts);
+    return makespan(*make_plan(std::move(spec)));
+  };
+  const Nanoseconds free = step(1);
+  // Block 3's hide in both directions; block 1's are at the start and at the end.
+  CHECK(step(60) <= free + 2 * 60);
+  CHECK(step(300) <= free + 2 * 300);
+  const auto plain = [](Nanoseconds experts) {
+    PlanSpec spec = timed({stage("prophet"), stage("blocking_a2a")}, experts);
+    return makespan(*make_plan(std::move(spec)));
+  };
+  CHECK(plain(300) - plain(1) == 4 * 299);
+  CHECK(step(300) < plain(300));
+}
+
+TEST_CASE("gradients that another stage computes later go back in a later gap") {
+  const Options keep = {{"if_slower", std::string("keep")}};
+  const auto plan = make_plan(cut_spec({stage("dw_schedule", keep), stage("prophet_schedule")}));
+  const HappensBefore order(plan->graph, plan->schedule, plan->orders);
+  for (const OpId x : movements(plan->graph)) {
+    for (const OpId a : all_to_alls(plan->graph)) {
+      CHECK((order.before(x, a) || order.before(a, x)));
+    }
+  }
+}
+
+TEST_CASE("the scheduler is legal beside the other papers' stages") {
+  const Options parts = {{"parts", 2.0}, {"before", 2.0}, {"after", 1.0}};
+  const std::vector<std::vector<Stage>> mixes = {
+      {stage("dw_schedule"), stage("prophet_schedule")},
+      {stage("partition", parts), stage("prophet_schedule")},
+      {stage("partition", parts), stage("dw_schedule"), stage("prophet_schedule")},
+      {stage("prophet_schedule"), stage("priority")},
+      {stage("priority"), stage("prophet_schedule"), stage("chunked", {{"bytes", 256.0}})},
+      {stage("prophet_schedule"), stage("fixed"), stage("chunked", {{"bytes", 256.0}})},
+      {stage("blocking_a2a", {{"experts", false}}), stage("prophet_schedule")},
+      {stage("partition", parts), stage("dw_schedule"), stage("prophet_schedule"),
+       stage("priority"), stage("chunked", {{"bytes", 256.0}, {"which", std::string("both")}})}};
+  for (const bool own_lane : {false, true}) {
+    for (size_t m = 0; m < mixes.size(); ++m) {
+      CAPTURE(own_lane, m);
+      PlanSpec spec = cut_spec(mixes[m]);
+      spec.system.reduce_on_own_lane = own_lane;
+      spec.system.sync.when_ready = own_lane;
+      const auto plan = make_plan(std::move(spec));  // through the legality door
+      CHECK(makespan(*plan) > 0);
+      for (const OpId op : movements(plan->graph)) CHECK(plan->schedule.priority_of(op) == 1);
+    }
+  }
+}
+
+TEST_CASE("without a placement, or with one made too late, the scheduler refuses by name") {
+  const auto message = [](std::vector<Stage> stages, int64_t ranks = 2) {
+    return message_of<UserError>([&] { make_plan(small_spec(std::move(stages), ranks)); });
+  };
+  CHECK_THAT(message({stage("prophet_schedule")}),
+             Contains("stage 'prophet_schedule': no placement") && Contains("'prophet'"));
+  CHECK_THAT(message({stage("top_k"), stage("prophet_schedule")}),
+             Contains("stage 'top_k' has use = 'now'") && Contains("allowed: 'next'"));
+  CHECK(message({stage("prophet"), stage("prophet_schedule")}, 1).empty());
+  CHECK_THAT(
+      message_of<RunError>([] {
+        make_plan(small_spec({stage("prophet"), stage("prophet_schedule"), stage("serial")}));
+      }),
+      Contains("prophet_schedule") && Contains("serial"));
+}
+
+TEST_CASE("experts that travel block compute only where they are asked to") {
+  const auto step = [](bool experts) {
+    return makespan(
+        *make_plan(timed({stage("prophet"), stage("blocking_a2a", {{"experts", experts}})}, 500)));
+  };
+  CHECK(step(true) > step(false));
+}
+
+}  // namespace
+}  // namespace moe::test
