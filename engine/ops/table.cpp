@@ -20,7 +20,8 @@ const OpTable& op_table() {
       &kCrossEntropy,  &kAllReduce,      &kSgd,
       &kAdd,           &kSplit,          &kTransposeBlocks,
       &kConcat,        &kJoinRows,       &kSplitPeers,
-      &kJoinPeers,
+      &kJoinPeers,     &kExpertLoad,     &kBalanceLoss,
+      &kZLoss,         &kBalanceBias,    &kAdamw,
   });
   return table;
 }
