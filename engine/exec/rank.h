@@ -55,6 +55,7 @@ class Rank {
   double loss() const { return loss_; }
   const std::vector<Span>& spans(LaneId lane) const { return lanes_[lane.index()].spans; }
   std::vector<const GateRecord*> gate_records() const;
+  const std::vector<RouterLoss>& router_losses() const { return router_losses_; }
   /// By parameter in reference order, of a pass with measure_gradients.
   const std::vector<Measure>& gradients() const { return gradients_; }
 
@@ -81,7 +82,8 @@ class Rank {
     Nanoseconds chunk_post = 0;  // of the chunk that comes next
     Gate gate;                   // of a gate op, with what it did
     std::unique_ptr<GateRecord> record;
-    const double* loss = nullptr;
+    const double* loss = nullptr;  // of an op that makes one, a router's or the model's
+    bool of_router = false;
     int64_t updates = -1;  // number of the parameter, of an update op
     const T* gradient = nullptr;
     std::vector<Check> checks;
@@ -131,6 +133,7 @@ class Rank {
   std::vector<Lane> lanes_;
   std::vector<Posting> postings_;  // by op; empty where no lane has an arbiter
   double loss_ = 0;
+  std::vector<RouterLoss> router_losses_;
   std::vector<Measure> gradients_;
 };
 
