@@ -161,6 +161,15 @@ TEST_CASE("they do so too where the gate's batch is cut in parts, and where only
   }
 }
 
+TEST_CASE("priorities do not hold back the sum of counts that the backward waits for") {
+  PlanSpec spec = golden_spec("balance_choices_all");
+  spec.system.reduce_on_own_lane = true;
+  Stage stage = pass("priority", {{"hold", true}});
+  stage.kind = StageKind::kSchedule;
+  const auto plan = plan_with(spec, {stage});
+  check_golden("balance_choices_all", run_cpu(*plan, options_of(*plan, 5)));
+}
+
 /// Of one step without drops, so that ranks route alike however many there are.
 MoeStats one_step(int64_t ranks, bool over_all, RunResult* whole = nullptr) {
   ModelSpec model = small_model("top_k", 4 / ranks);

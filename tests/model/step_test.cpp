@@ -325,6 +325,7 @@ TEST_CASE("losses of routers stand behind the model's loss, with one all-reduce 
   CHECK_FALSE(step_of(model, 4).find_op("moe.counts.all_reduce").valid());
   model.ep = 2;
   CHECK(step_of(model, 4).find_op("moe.load.all_reduce").valid());
+  model.ep = 0;
   CHECK_FALSE(step_of(model, 1).find_op("moe.load.all_reduce").valid());
 }
 
