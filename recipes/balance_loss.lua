@@ -4,17 +4,17 @@
 -- dropless. Loads and drops layer by layer, means over the last steps.
 local moe = require "moe"
 
-local STEPS, LAST, EXPERTS = 120, 40, 8
+local STEPS, LAST, EXPERTS = 150, 50, 8
 
 local function model_of(changes)
-  local m = { vocab = 256, layers = 4, hidden = 128, heads = 4, seq = 128, batch_per_device = 8,
+  local m = { vocab = 256, layers = 4, hidden = 64, heads = 4, seq = 64, batch_per_device = 8,
     experts = EXPERTS, gate = "top_k", k = 2 }
   for key, value in pairs(changes) do m[key] = value end
   return moe.model.gpt2_moe(m)
 end
 
 local function balance(over, count)
-  return { coefficient = 0.01, over = over, count = count }
+  return { coefficient = 0.03, over = over, count = count }
 end
 
 local VARIANTS = {
@@ -68,13 +68,13 @@ for _, variant in ipairs(VARIANTS) do
   local name, changes = variant[1], variant[2]
   local r = moe.train { model = model_of(changes), ranks = 2, steps = STEPS, eval_batches = 8,
     system = moe.system "raf_rows" {},
-    optimizer = { name = "adamw", lr = 0.002, beta2 = 0.99, weight_decay = 0.1 } }
+    optimizer = { name = "adamw", lr = 0.0005, beta2 = 0.99, weight_decay = 0.1 } }
   for i = 1, #r.moe[1] do
     local row = { i == 1 and name or "", layer_row(r, i) }
     if i == 1 then
       row[#row + 1] = ("%.3f"):format(late(function(step) return r.losses[step] end))
       row[#row + 1] = ("%.3f"):format(r.eval_loss)
-      row[#row + 1] = ("%.0f"):format(r.peak_bytes / 2 ^ 20)
+      row[#row + 1] = ("%.1f"):format(r.peak_bytes / 2 ^ 20)
     end
     rows[#rows + 1] = row
   end
