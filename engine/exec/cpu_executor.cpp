@@ -273,6 +273,7 @@ void CpuRun<T>::collect(int64_t step) {
   timeline.provenance = result_.provenance;
   if (wire_) timeline.links = link_loads(wire_->wire(), wire_->take_use(pass_.start));
   std::vector<std::vector<const GateRecord*>> records;
+  std::vector<std::vector<RouterLoss>> router_losses;
   result_.executed.clear();
   for (const auto& rank : ranks_) {
     result_.executed.emplace_back();
@@ -285,6 +286,7 @@ void CpuRun<T>::collect(int64_t step) {
       }
     }
     records.push_back(rank->gate_records());
+    router_losses.push_back(rank->router_losses());
   }
   std::sort(timeline.spans.begin(), timeline.spans.end(), [](const Span& a, const Span& b) {
     return std::tie(a.begin, a.rank, a.lane, a.op, a.chunk) <
@@ -292,7 +294,7 @@ void CpuRun<T>::collect(int64_t step) {
   });
   result_.metrics.push_back(metrics(plan_.graph, timeline));
   result_.timelines.push_back(std::move(timeline));
-  result_.moe.push_back(moe_stats(records));
+  result_.moe.push_back(moe_stats(records, router_losses));
   if (options_.record) record_step(*options_.record, std::move(records));
   result_.losses.push_back(sum_of_losses());
   if (options_.check_finite && !std::isfinite(result_.losses.back())) {

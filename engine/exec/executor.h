@@ -23,7 +23,10 @@ struct MoeStats {
   int64_t dropped = 0;
   uint64_t checksum = 0;
   std::vector<int64_t> counts;  // [ranks * experts]: places used
-  double min_margin = 0;        // smallest gap between a token's best and next score
+  std::vector<int64_t> load;    // [experts]: choices of all ranks, before drops
+  /// As they are added to the cross entropy, coefficient included; 0 without such a loss.
+  double balance_loss = 0, z_loss = 0;
+  double min_margin = 0;  // smallest gap between a token's best and next score
 };
 
 enum class Precision : uint8_t { kF32, kF64 };
@@ -88,9 +91,10 @@ struct PlacementRecord {
 
 struct RunResult {
   Provenance provenance = Provenance::kSimulated;
-  std::vector<Timeline> timelines;         // a step; times relative to the step's common start
-  std::vector<Metrics> metrics;            // a step
-  std::vector<double> losses;              // mean over the global batch, before the step's update
+  std::vector<Timeline> timelines;  // a step; times relative to the step's common start
+  std::vector<Metrics> metrics;     // a step
+  /// Cross entropy, mean over the global batch, before the step's update.
+  std::vector<double> losses;
   std::vector<std::vector<MoeStats>> moe;  // [step][layer]
   double eval_loss = 0;
   std::map<std::string, double> grad_l2, grad_projection;    // first step, reduced over ranks

@@ -59,6 +59,7 @@ class Rank {
   const std::vector<PlacementRecord>& placements() const { return placements_; }
   /// What the first placement policy that failed said, "" where none did.
   const std::string& policy_failure() const { return policy_failure_; }
+  const std::vector<RouterLoss>& router_losses() const { return router_losses_; }
   /// By parameter in reference order, of a pass with measure_gradients.
   const std::vector<Measure>& gradients() const { return gradients_; }
 
@@ -85,8 +86,9 @@ class Rank {
     Nanoseconds chunk_post = 0;  // of the chunk that comes next
     Gate gate;                   // of a gate op, with what it did
     std::unique_ptr<GateRecord> record;
-    PlacementFunction place;  // of a place op
-    const double* loss = nullptr;
+    PlacementFunction place;       // of a place op
+    const double* loss = nullptr;  // of an op that makes one, a router's or the model's
+    bool of_router = false;
     int64_t updates = -1;  // number of the parameter, of an update op
     const T* gradient = nullptr;
     std::vector<Check> checks;
@@ -138,6 +140,7 @@ class Rank {
   std::vector<Lane> lanes_;
   std::vector<Posting> postings_;  // by op; empty where no lane has an arbiter
   double loss_ = 0;
+  std::vector<RouterLoss> router_losses_;
   std::vector<Measure> gradients_;
   std::vector<PlacementRecord> placements_;
   std::string policy_failure_;

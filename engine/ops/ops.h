@@ -26,9 +26,10 @@
 //                     x [El,..,n]; attr rows as expert_linear
 //   gelu_dx           dy x [bias] [recv_counts] -> dx
 //   gate_logits       x[B,S,d] wg[E,d] -> logits[T,E]; its backward is linear_dx and linear_dw
-//   gate              logits ids [used_before[E]] -> probs[T,E] weight[T,K] expert[T,K]
+//   gate              logits ids [used_before[E]] [bias[E]] -> probs[T,E] weight[T,K] expert[T,K]
 //                     choice_slot[T,K] slot_choice[E,C] counts[E]; attrs gate, k, columns (K; k
-//                     unless given), capacity, scores, weight, scope; counts go on from used_before
+//                     unless given), capacity, scores, weight, scope; counts go on from
+//                     used_before; the bias counts for the choice, not for the weights
 //   gate_dlogits      dweight probs expert -> dlogits
 //   count_part        choice_slot[n,K] [used_before[E]] -> used_after[E]: the places that these
 //                     tokens hold, on top of those before; attrs experts, capacity
@@ -76,8 +77,15 @@
 //   combine_dx        dy weight slot_choice -> dslots
 //   combine_dweight   dy slots choice_slot -> dweight
 //   cross_entropy     logits[T,V] targets -> loss[1] dlogits; attr scale = 1 / global tokens
+//   expert_load       expert[T,K] -> load[E]: choices, before drops; choice_slot[T,K] with attr
+//                     capacity = C: kept ones; attrs experts, capacity (1), first=1: column 0 only
+//   balance_loss      logits[T,E] load[E] -> loss[1] dlogits; attrs scale, scores; no gradient
+//                     flows through the load
+//   z_loss            logits[T,E] -> loss[1] dlogits; attr scale
+//   balance_bias      bias load; attr rate; overwrites bias
 //   all_reduce        g... -> g'... (any number; sums over the group, in place where it may)
 //   sgd               w v g; attrs lr, momentum; overwrites w and v
+//   adamw             w m v g; attrs lr, beta1, beta2, eps, weight_decay; overwrites w, m and v
 //   add               a b -> y
 //   split             x -> parts...; attrs axis, sizes="4,4"
 //   concat            parts... -> x; attr axis

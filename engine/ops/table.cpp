@@ -57,6 +57,11 @@ const OpTable& op_table() {
       &kReturnGradients,
       &kSumResidents,
       &kMigrate,
+      &kExpertLoad,
+      &kBalanceLoss,
+      &kZLoss,
+      &kBalanceBias,
+      &kAdamw,
   });
   return table;
 }
