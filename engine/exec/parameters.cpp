@@ -18,6 +18,8 @@ Persistent place(const Graph& graph, TensorId id, Shape full, int64_t holders,
                  const std::vector<PlacedLayer>& placed) {
   const Tensor& tensor = graph.tensor(id);
   const int64_t local = num_elements(tensor.shape);
+  // All experts on every rank, as inference keeps them in host memory.
+  if (tensor.expert && num_elements(full) == local) holders = 1;
   for (size_t i = 0; tensor.expert && i < placed.size(); ++i) {
     if (!tensor.name.starts_with(fmt::format("b{}.", placed[i].layer))) continue;
     const PlacementBounds& b = placed[i].bounds;

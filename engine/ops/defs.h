@@ -17,6 +17,7 @@ extern const OpDef kDispatch, kDispatchDx;
 extern const OpDef kAllToAll, kExchangeCounts;
 extern const OpDef kSplitPeers, kJoinPeers;
 extern const OpDef kGatherLoads, kSlotRows, kPlace, kCommit;
+extern const OpDef kExpectExperts, kPlaceExpected, kFineTune, kSwapIn;
 extern const OpDef kCopyExperts, kReturnGradients, kSumResidents, kMigrate;
 extern const OpDef kExpertLinear, kExpertLinearDx, kExpertLinearDw;
 extern const OpDef kCombine, kCombineDx, kCombineDweight;

@@ -66,6 +66,12 @@
 //                     and option_<name>
 //   migrate           placement next w[R,..] v[R,..]...; overwrites the tensors; a collective
 //   commit            next placement; overwrites the placement
+//   expect_experts    expert[T,K]... (of the layers before) -> estimate[2(E+2)]; attrs experts,
+//                     layer_number
+//   place_expected    estimates[P,2(E+2)] -> placement; attr normalise
+//   fine_tune         loads[P,E] estimates placement -> placement'; attrs k, compare, normalise
+//   swap_in           placement w[E,..]... -> slots[L,..]...; with attr keep=1 also the placement
+//                     before, as input 1, and its slots, behind the weights
 //   expert_linear     x[El,P,C,in] (or [El,C,in] where P = 1) w[El,out,in] [bias[El,out]]
 //                     [recv_counts[El,P]] [recv_begin[El,P]] -> y[El,P,C,out]
 //                     attr rows = "capacity" | "used" (only rows below recv_counts; the others are
