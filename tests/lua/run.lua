@@ -23,7 +23,8 @@ function package.loaded.test(sentence, body)
 end
 
 for _, name in ipairs { "places", "fields", "policies", "experiments", "choices", "results",
-  "claims", "scripts", "lists", "machine", "collectives", "routing", "lina", "pipemoe", "page" } do
+  "claims", "scripts", "lists", "machine", "collectives", "routing", "lina", "inference", "pipemoe",
+  "page" } do
   require("test_" .. name)
 end
 
