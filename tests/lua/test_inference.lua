@@ -61,9 +61,9 @@ test("a cluster's assumed constants may stand at an end of their bands, by name"
   expect.equal(w.inference.spec.cluster.nic.bytes_per_s, 0.6 * 12.5e9)
   expect.equal(w.globals.R.assumed["cluster.nic.efficiency"].hi, 0.95)
   fails([[moe.lina.inference { trace = trace, cluster = cluster,
-    ends = { ["cluster.nic.eficiency"] = "lo" } }]], 1, "cluster.nic.efficiency")
+    ends = { ["cluster.nic.eficiency"] = "lo" } }]], 2, "cluster.nic.efficiency")
   fails([[moe.lina.inference { trace = trace, cluster = cluster,
-    ends = { ["cluster.nic.efficiency"] = "middle" } }]], 1, "'lo' or 'hi'")
+    ends = { ["cluster.nic.efficiency"] = "middle" } }]], 2, "'lo' or 'hi'")
 end)
 
 test("a trace of other devices and an unknown system are refused", function()
