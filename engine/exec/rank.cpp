@@ -132,6 +132,7 @@ typename Rank<T>::Launch Rank<T>::make_launch(LaneId lane, OpId id) {
     launch.loss = static_cast<const double*>(buffers_.at(op.outputs[0]));
     launch.of_router = op.outputs[0] != loss_of(graph);
   }
+  launch.predicts = options_.keep_predictions && def.name == std::string_view("cross_entropy");
   add_checks(launch);
   add_update(launch);
   return launch;
@@ -365,7 +366,9 @@ void Rank<T>::call_kernel(Launch& launch, const Pass& pass) {
       .first_token = rank_ * num_elements(plan_.graph.tensor(ids_).shape),
       .gate = launch.record ? &launch.gate : nullptr,
       .place = launch.place ? &launch.place : nullptr,
+      .popularity = options_.popularity.get(),
   };
+  if (launch.predicts) predict(launch);
   launch.kernel({plan_.graph, plan_.graph.op(launch.op), launch.inputs, launch.outputs,
                  launch.scratch, table_, context});
 }
@@ -402,6 +405,19 @@ void Rank<T>::check(const Launch& launch) const {
                                      : static_cast<double>(static_cast<const float*>(c.data)[at]);
     throw run_error("made the first number that is not finite: element {} of {} is {}", at,
                     plan_.graph.tensor(c.tensor).name, value);
+  }
+}
+
+/// The most probable next token of each, before the loss may take the logits' place.
+template <class T>
+void Rank<T>::predict(const Launch& launch) {
+  const Shape& logits = plan_.graph.tensor(plan_.graph.op(launch.op).inputs[0]).shape;
+  const int64_t vocab = logits.back(), tokens = num_elements(logits) / vocab;
+  const T* row = static_cast<const T*>(launch.inputs[0]);
+  predictions_.resize(static_cast<size_t>(tokens));
+  for (int32_t& token : predictions_) {
+    token = static_cast<int32_t>(std::max_element(row, row + vocab) - row);
+    row += vocab;
   }
 }
 

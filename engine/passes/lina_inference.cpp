@@ -65,9 +65,10 @@ class InferencePlacer {
       }
       if (is_kind(graph_, op, "all_to_all")) {
         if (group_of(graph_, graph_.op(op)).size != graph_.num_ranks) {
-          throw user_error("stage '{}': all-to-all '{}' is among fewer than all ranks; model.ep "
-                           "and a placement exclude each other",
-                           context_.stage, graph_.op(op).name);
+          throw user_error(
+              "stage '{}': all-to-all '{}' is among fewer than all ranks; model.ep "
+              "and a placement exclude each other",
+              context_.stage, graph_.op(op).name);
         }
         if (open.there.valid()) {
           open.back = op;
@@ -128,10 +129,9 @@ class InferencePlacer {
       Attrs tune = attrs_;
       tune["k"] = attr_int(graph_.op(layer.gate), "k", 1);
       tune["compare"] = std::get<std::string>(context_.options.at("compare"));
-      const OpId phase_2 =
-          add("fine_tune", prefix + "fine_tune",
-              {graph_.out(loads), graph_.out(gathered), graph_.out(phase_1)}, tune, layer,
-              layer.dispatch);
+      const OpId phase_2 = add("fine_tune", prefix + "fine_tune",
+                               {graph_.out(loads), graph_.out(gathered), graph_.out(phase_1)}, tune,
+                               layer, layer.dispatch);
       in_force = graph_.out(phase_2);
       Attrs keep = attrs_;
       keep["keep"] = int64_t{1};
