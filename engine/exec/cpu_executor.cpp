@@ -228,7 +228,6 @@ void CpuRun<T>::worker(int64_t rank, LaneId lane) {
 template <class T>
 void CpuRun<T>::conduct() {
   ranks_[0]->prepare(starts_afresh());
-  if (!options_.parameters_from.empty()) take_parameters();
   int64_t step = first_step_, saved = -1;
   for (bool go_on = true; go_on && step < first_step_ + options_.steps;) {
     go_on = train_step(step++);
