@@ -62,8 +62,8 @@
 //                     slots); expected: copies a device receives, for cost models; a collective
 //   return_gradients  placement dshadows[S,..]... dw[R,..]... -> dw...; a collective
 //   sum_residents     placement dw[R,..]... -> dw...; a collective
-//   place             loads placement -> next; attrs policy, every, layer_number, rates (PlaceRates)
-//                     and option_<name>
+//   place             loads placement -> next; attrs policy, every, layer_number, option_<name>
+//                     and the rates of PlaceRates
 //   migrate           placement next w[R,..] v[R,..]...; overwrites the tensors; a collective
 //   commit            next placement; overwrites the placement
 //   expect_experts    expert[T,K]... (of the layers before) -> estimate[2(E+2)]; attrs experts,
