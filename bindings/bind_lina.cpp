@@ -61,7 +61,9 @@ int trace(lua_State* L) {
 }
 
 TwoPhaseOptions place_options(const Fields& fields) {
-  return {.cap = fields.integer("cap"), .seed = static_cast<uint64_t>(fields.integer("seed"))};
+  return {.cap = fields.integer("cap"),
+          .seed = static_cast<uint64_t>(fields.integer("seed")),
+          .weighted = fields.text("share") == "weighted"};
 }
 
 InferenceSpec inference_spec(const Fields& fields) {

@@ -191,7 +191,10 @@ json moe_json(const RunResult& result) {
                       {"dropped", s.dropped},
                       {"checksum", hex(s.checksum)},
                       {"min_margin", s.min_margin},
-                      {"counts", s.counts}});
+                      {"counts", s.counts},
+                      {"load", s.load},
+                      {"balance_loss", s.balance_loss},
+                      {"z_loss", s.z_loss}});
     }
     steps.push_back(std::move(list));
   }

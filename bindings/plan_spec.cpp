@@ -181,6 +181,12 @@ ModelSpec model_of(const Fields& model) {
   m.gate = model.text("gate");
   m.k = model.integer("k", 1);
   m.capacity_factor = model.number("capacity_factor", 0);
+  if (model.has("balance_loss")) {
+    const Fields loss = model.at("balance_loss");
+    m.balance_loss = {loss.number("coefficient"), loss.text("count"), loss.text("over") == "all"};
+  }
+  m.z_loss = model.number("z_loss", 0);
+  if (model.has("bias_balance")) m.bias_rate = model.at("bias_balance").number("rate");
   m.fused_attention = model.flag("fused_attention", true);
   m.dtype = dtype_of(model.text("dtype", "f32"));
   return m;
@@ -219,7 +225,16 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
   spec.element_bytes = fields.integer("element_bytes", 0);
   if (fields.has("optimizer")) {
     const Fields optimizer = fields.at("optimizer");
-    spec.optimizer = {optimizer.number("lr"), optimizer.number("momentum")};
+    spec.optimizer.lr = optimizer.number("lr");
+    if (optimizer.text("name") == "adamw") {
+      spec.optimizer.kind = OptimizerKind::kAdamw;
+      spec.optimizer.beta1 = optimizer.number("beta1");
+      spec.optimizer.beta2 = optimizer.number("beta2");
+      spec.optimizer.eps = optimizer.number("eps");
+      spec.optimizer.weight_decay = optimizer.number("weight_decay");
+    } else {
+      spec.optimizer.momentum = optimizer.number("momentum");
+    }
   }
   spec.law = law_in(L, index);
   if (spec.law) {

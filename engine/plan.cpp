@@ -89,10 +89,12 @@ std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
   Graph graph = build_forward(spec.model, spec.gate, spec.num_ranks);
   graph = pipeline.transform(std::move(graph), StageKind::kPlacement);
   graph = pipeline.transform(std::move(graph), StageKind::kForward);
-  add_backward_and_update(graph, spec.optimizer, system.sync,
-                          spec.model.resident_group(spec.num_ranks));
-  graph = add_placement_updates(std::move(graph));
-  graph = pipeline.transform(std::move(graph), StageKind::kStep);
+  if (!spec.inference) {
+    add_backward_and_update(graph, spec.optimizer, system.sync,
+                            spec.model.resident_group(spec.num_ranks));
+    graph = add_placement_updates(std::move(graph));
+    graph = pipeline.transform(std::move(graph), StageKind::kStep);
+  }
   Schedule schedule = first_schedule(graph, system.reduce_on_own_lane);
   schedule.log = pipeline.log();
   schedule = pipeline.schedule(graph, std::move(schedule));

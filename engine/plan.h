@@ -35,6 +35,8 @@ struct PlanSpec {
   WorkContext work;
   std::shared_ptr<const CostModel> cost;
   Bytes element_bytes = 0;  // as plan_memory
+  /// The forward alone: no backward, no update, no optimiser state.
+  bool inference = false;
   /// Which experts tokens choose, in place of the model's gate; null: the gate.
   std::shared_ptr<const RoutingLaw> law;
 };

@@ -30,6 +30,14 @@ struct AttentionShape {
   int64_t batch, seq, heads, head_dim;
 };
 
+/// What one step of AdamW multiplies with, for step t = 1, 2, ...
+struct AdamwFactors {
+  double beta1, beta2, eps;
+  double keep;  // 1 - lr * weight decay
+  double rate;  // lr / (1 - beta1^t)
+  double root;  // 1 / sqrt(1 - beta2^t)
+};
+
 template <class T>
 struct KernelTable {
   /// "cpu-v4", "cpu-v3", "cpu-v2", "reference".
@@ -95,7 +103,7 @@ struct KernelTable {
   /// logits[t,e] = sum over i of x[t,i] * w[e,i]. The bits of row t do not depend on `tokens`.
   void (*gate_logits)(T* logits, const T* x, const T* w, int64_t tokens, int64_t experts,
                       int64_t hidden, Stream);
-  /// p [tokens,experts]; row results do not depend on the number of rows.
+  /// p [tokens,experts], which may be logits; row results do not depend on the number of rows.
   void (*gate_scores)(T* p, const T* logits, ScoreRule rule, int64_t tokens, int64_t experts,
                       Stream);
   /// dlogits [tokens,experts] from dweight [tokens,k] by the weight rule; expert [tokens,k], -1 =
@@ -128,8 +136,21 @@ struct KernelTable {
   void (*cross_entropy)(double* loss, T* logits, const int32_t* target, double scale, bool gradient,
                         int64_t tokens, int64_t vocab, Stream);
 
+  /// loss[0] (double) = scale * sum over t, e of load[e] * q[t,e], where q are the scores p
+  /// [tokens,experts] of the rule, those of a sigmoid divided by their sum over e; p is overwritten
+  /// by the gradient of the logits, load [experts] taken as constant. Row results do not depend on
+  /// the number of rows.
+  void (*balance_loss)(double* loss, T* p, const T* load, ScoreRule rule, double scale,
+                       int64_t tokens, int64_t experts, Stream);
+  /// loss[0] (double) = scale * sum over t of log(sum over e of exp(logits[t,e]))^2; logits
+  /// [tokens,experts] is overwritten by its gradient.
+  void (*z_loss)(double* loss, T* logits, double scale, int64_t tokens, int64_t experts, Stream);
+
   /// v = momentum * v + g; w = w - lr * v.
   void (*sgd)(T* w, T* v, const T* g, T lr, T momentum, int64_t n, Stream);
+  /// m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
+  /// w = keep w - rate m / (root sqrt(v) + eps).
+  void (*adamw)(T* w, T* m, T* v, const T* g, const AdamwFactors& factors, int64_t n, Stream);
 
   /// y = a + b.
   void (*add)(T* y, const T* a, const T* b, int64_t n, Stream);

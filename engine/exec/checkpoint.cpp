@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <utility>
 
@@ -145,6 +146,21 @@ size_t storage_bytes(int64_t elements, Bytes element_bytes) {
   return static_cast<size_t>(elements * element_bytes);
 }
 
+constexpr uint64_t kLongestText = 64 << 20;  // a damaged length must not become an allocation
+
+/// What each rank holds of a full tensor.
+void fill(const Persistents& all, const Persistent& p, const AllBuffers& ranks,
+          const std::vector<char>& content, Bytes element_bytes) {
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    auto* const data = static_cast<std::byte*>(ranks[r]->at(p.tensor));
+    std::memset(data, 0, storage_bytes(p.local, element_bytes));
+    for (const Stretch& s : stretches_on(all, p, *ranks[r], static_cast<int64_t>(r))) {
+      std::memcpy(data + s.at * element_bytes, content.data() + s.first * element_bytes,
+                  storage_bytes(s.n, element_bytes));
+    }
+  }
+}
+
 /// Holds the whole file against the checksum at its end. One that is a checkpoint and does not fit
 /// is renamed to "<path>.corrupt", so that nothing picks it up again.
 void set_aside_if_corrupt(const std::string& path) {
@@ -208,7 +224,6 @@ int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persist
   file.read(&header, sizeof header);
   check_header(path, header, element_bytes);
   const std::string expected = text_of(plan.spec.model, all);
-  constexpr uint64_t kLongestText = 64 << 20;  // a damaged length must not become an allocation
   if (header.text_bytes > kLongestText) throw user_error("checkpoint {}: damaged header", path);
   std::string text(header.text_bytes, '\0');
   file.read(text.data(), text.size());
@@ -239,19 +254,48 @@ int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persist
   }
   auto content = contents.begin();
   for (const auto* tensors : {&all.parameters, &all.states}) {
-    for (const Persistent& p : *tensors) {
-      for (size_t r = 0; r < ranks.size(); ++r) {
-        auto* const data = static_cast<std::byte*>(ranks[r]->at(p.tensor));
-        std::memset(data, 0, storage_bytes(p.local, element_bytes));
-        for (const Stretch& s : stretches_on(all, p, *ranks[r], static_cast<int64_t>(r))) {
-          std::memcpy(data + s.at * element_bytes, content->data() + s.first * element_bytes,
-                      storage_bytes(s.n, element_bytes));
-        }
-      }
-      ++content;
-    }
+    for (const Persistent& p : *tensors) fill(all, p, ranks, *content++, element_bytes);
   }
   return header.next_step;
+}
+
+void read_parameters(const std::string& path, const Plan& plan, const Persistents& all,
+                     const AllBuffers& ranks, Bytes element_bytes) {
+  set_aside_if_corrupt(path);
+  Reader file(path);
+  Header header;
+  file.read(&header, sizeof header);
+  check_header(path, header, element_bytes);
+  if (header.text_bytes > kLongestText) throw user_error("checkpoint {}: damaged header", path);
+  std::string text(header.text_bytes, '\0');
+  file.read(text.data(), text.size());
+  const std::string sizes = text.substr(0, text.find("moe_every="));
+  const std::string own = text_of(plan.spec.model, all);
+  if (sizes != own.substr(0, own.find("moe_every="))) {
+    throw user_error("checkpoint {}: another model: {}", path, difference(text, own));
+  }
+  std::map<std::string, std::vector<char>> contents;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string what, name;
+    int64_t size = 0;
+    words >> what >> name >> size;
+    if (what != "tensor" && what != "placement") continue;
+    const Bytes each = what == "tensor" ? element_bytes : static_cast<Bytes>(sizeof(int32_t));
+    std::vector<char> data(storage_bytes(size, each));
+    file.read(data.data(), data.size());
+    if (what == "tensor") contents[name] = std::move(data);
+  }
+  for (const Persistent& p : all.parameters) {
+    const auto found = contents.find(p.name);
+    if (found == contents.end() || found->second.size() != storage_bytes(p.size(), element_bytes)) {
+      throw user_error("checkpoint {}: it has no parameter {} of {} elements", path, p.name,
+                       p.size());
+    }
+  }
+  for (const Persistent& p : all.parameters)
+    fill(all, p, ranks, contents.at(p.name), element_bytes);
 }
 
 }  // namespace moe

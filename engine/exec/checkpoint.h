@@ -27,4 +27,9 @@ void write_checkpoint(const std::string& path, const Plan& plan, const Persisten
 int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persistents& all,
                         const AllBuffers& ranks, Bytes element_bytes);
 
+/// Fills every rank's parameters alone, from a checkpoint of the same model with any states and
+/// placements. Throws as read_checkpoint, and for a parameter that the file has not.
+void read_parameters(const std::string& path, const Plan& plan, const Persistents& all,
+                     const AllBuffers& ranks, Bytes element_bytes);
+
 }  // namespace moe

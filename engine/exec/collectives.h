@@ -22,7 +22,7 @@ struct CollectiveDone {
 ///   all_to_all to="expert"  block (p, e) of [P,El,S,C,d] goes to [e][this rank] of p's
 ///                           [El,P,S,C,d]
 ///   all_to_all to="source"  the reverse
-///   all_to_all placed       rows of expert e to the slots [L,P,C,d] that a placement shares them to
+///   all_to_all placed       rows of an expert to the slots [L,P,C,d] that share them
 ///   all_to_all with rounds  the same with the blocks p of the round's peers alone
 ///   exchange_counts         the same for the numbers counts [P,El,S] -> [El,P,S]
 ///   gather_loads            counts [E] -> [P,E]

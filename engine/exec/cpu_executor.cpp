@@ -102,6 +102,9 @@ class CpuRun {
   void evaluate();
   void checkpoint(int64_t next_step);
   double sum_of_losses() const;
+  bool starts_afresh() const {
+    return options_.resume_from.empty() && options_.parameters_from.empty();
+  }
 
   template <class Body>
   void guarded(int64_t rank, LaneId lane, Body body);
@@ -189,7 +192,14 @@ RunResult CpuRun<T>::run() {
 
 template <class T>
 void CpuRun<T>::spawn() {
-  if (!options_.resume_from.empty()) resume();
+  if (!options_.resume_from.empty()) {
+    resume();
+  } else if (!options_.parameters_from.empty()) {
+    for (int64_t r = 0; r < num_ranks_; ++r) {
+      initialise<T>(plan_, persistents_, *buffers_[static_cast<size_t>(r)], r, reference_init);
+    }
+    read_parameters(options_.parameters_from, plan_, persistents_, buffers_, kElementBytes);
+  }
   for (int64_t r = 0; r < num_ranks_; ++r) {
     for (int64_t l = r == 0 ? 1 : 0; l < num_lanes_; ++l) {
       threads_.emplace_back([this, r, l] { worker(r, LaneId(l)); });
@@ -205,7 +215,7 @@ void CpuRun<T>::worker(int64_t rank, LaneId lane) {
   if (lane.index() != 0) wake_promptly();
   guarded(rank, lane, [&] {
     Rank<T>& self = *ranks_[static_cast<size_t>(rank)];
-    if (lane.index() == 0) self.prepare(options_.resume_from.empty());
+    if (lane.index() == 0) self.prepare(starts_afresh());
     for (;;) {
       start_.arrive();
       if (over_) return;
@@ -217,7 +227,7 @@ void CpuRun<T>::worker(int64_t rank, LaneId lane) {
 
 template <class T>
 void CpuRun<T>::conduct() {
-  ranks_[0]->prepare(options_.resume_from.empty());
+  ranks_[0]->prepare(starts_afresh());
   int64_t step = first_step_, saved = -1;
   for (bool go_on = true; go_on && step < first_step_ + options_.steps;) {
     go_on = train_step(step++);
@@ -273,6 +283,7 @@ void CpuRun<T>::collect(int64_t step) {
   timeline.provenance = result_.provenance;
   if (wire_) timeline.links = link_loads(wire_->wire(), wire_->take_use(pass_.start));
   std::vector<std::vector<const GateRecord*>> records;
+  std::vector<std::vector<RouterLoss>> router_losses;
   result_.executed.clear();
   for (const auto& rank : ranks_) {
     result_.executed.emplace_back();
@@ -285,6 +296,7 @@ void CpuRun<T>::collect(int64_t step) {
       }
     }
     records.push_back(rank->gate_records());
+    router_losses.push_back(rank->router_losses());
   }
   std::sort(timeline.spans.begin(), timeline.spans.end(), [](const Span& a, const Span& b) {
     return std::tie(a.begin, a.rank, a.lane, a.op, a.chunk) <
@@ -292,8 +304,14 @@ void CpuRun<T>::collect(int64_t step) {
   });
   result_.metrics.push_back(metrics(plan_.graph, timeline));
   result_.timelines.push_back(std::move(timeline));
-  result_.moe.push_back(moe_stats(records));
+  result_.moe.push_back(moe_stats(records, router_losses));
   if (options_.record) record_step(*options_.record, std::move(records));
+  if (options_.keep_predictions) {
+    std::vector<int32_t>& all = result_.predictions.emplace_back();
+    for (const auto& rank : ranks_) {
+      all.insert(all.end(), rank->predictions().begin(), rank->predictions().end());
+    }
+  }
   result_.losses.push_back(sum_of_losses());
   if (options_.check_finite && !std::isfinite(result_.losses.back())) {
     throw run_error("step {}: the loss is {}", step, result_.losses.back());

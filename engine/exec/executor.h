@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/placement/policy.h"
+#include "engine/placement/popularity.h"
 #include "engine/plan.h"
 #include "engine/routing/gate.h"
 #include "engine/routing/trace.h"
@@ -23,7 +24,10 @@ struct MoeStats {
   int64_t dropped = 0;
   uint64_t checksum = 0;
   std::vector<int64_t> counts;  // [ranks * experts]: places used
-  double min_margin = 0;        // smallest gap between a token's best and next score
+  std::vector<int64_t> load;    // [experts]: choices of all ranks, before drops
+  /// As they are added to the cross entropy, coefficient included; 0 without such a loss.
+  double balance_loss = 0, z_loss = 0;
+  double min_margin = 0;  // smallest gap between a token's best and next score
 };
 
 enum class Precision : uint8_t { kF32, kF64 };
@@ -46,6 +50,12 @@ struct RunOptions {
   /// The gate as rank r sees it; called on r's compute thread. Null: the built-in one by name. A
   /// plan with a routing law follows that instead.
   std::function<Gate(int64_t rank)> gate;
+  /// What Lina's inference estimates popularity with; null: nothing is estimated.
+  std::shared_ptr<const PathProfile> popularity;
+  /// RunResult::predictions are kept.
+  bool keep_predictions = false;
+  /// Parameters alone from a checkpoint, whatever its states and placements; "" = no.
+  std::string parameters_from;
   /// The policy of a `place` op (its attr policy) as rank r sees it; called on r's compute thread,
   /// and so is what it returns. All ranks must get the same placements. Null: the built-in one.
   /// Where a policy throws, the old placement stays and the run ends after the step
@@ -88,11 +98,14 @@ struct PlacementRecord {
 
 struct RunResult {
   Provenance provenance = Provenance::kSimulated;
-  std::vector<Timeline> timelines;         // a step; times relative to the step's common start
-  std::vector<Metrics> metrics;            // a step
-  std::vector<double> losses;              // mean over the global batch, before the step's update
+  std::vector<Timeline> timelines;  // a step; times relative to the step's common start
+  std::vector<Metrics> metrics;     // a step
+  /// Cross entropy, mean over the global batch, before the step's update.
+  std::vector<double> losses;
   std::vector<std::vector<MoeStats>> moe;  // [step][layer]
   double eval_loss = 0;
+  /// [step][token of all ranks]: the most probable next token; of keep_predictions.
+  std::vector<std::vector<int32_t>> predictions;
   std::map<std::string, double> grad_l2, grad_projection;    // first step, reduced over ranks
   std::map<std::string, double> param_l2, param_projection;  // after the last step
   uint64_t digest = 0;   // FNV-1a 64 over all parameters' bits in reference order

@@ -31,9 +31,10 @@ bool holds_rows_only(const Graph& graph, const Op& op, size_t output) {
 std::vector<TensorId> finite_operands(const Graph& graph, const Op& op) {
   const OpDef& def = graph.def(op);
   std::vector<TensorId> operands;
-  // Shadow slots that hold no expert, and rows that hold no token, are never read.
-  if (def.collective == Collective::kAllToAll || def.collective == Collective::kExperts ||
-      is_view(graph, op)) {
+  // Slots that hold no expert, and rows that hold no token, are never read.
+  const bool fills_slots =
+      def.collective == Collective::kExperts || def.name == std::string_view("swap_in");
+  if (def.collective == Collective::kAllToAll || fills_slots || is_view(graph, op)) {
     return operands;
   }
   for (size_t i = 0; i < op.outputs.size(); ++i) {

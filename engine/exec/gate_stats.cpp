@@ -9,16 +9,19 @@ namespace {
 
 // Outputs of a gate op.
 constexpr size_t kProbs = 0, kExpert = 2, kChoiceSlot = 3, kSlotChoice = 4, kCounts = 5;
+constexpr size_t kBias = 3;  // an input
 
-/// The smallest gap between the best and the next score of a row [experts].
+/// The smallest gap between the best and the next score of a row [experts], biases (may be null)
+/// added.
 template <class T>
-double smallest_margin(const T* scores, int64_t tokens, int64_t experts) {
+double smallest_margin(const T* scores, const T* bias, int64_t tokens, int64_t experts) {
   double smallest = std::numeric_limits<double>::infinity();
+  const auto at = [&](int64_t e) { return bias == nullptr ? scores[e] : scores[e] + bias[e]; };
   for (int64_t t = 0; t < tokens; ++t, scores += experts) {
-    T best = scores[0], next = -std::numeric_limits<T>::infinity();
+    T best = at(0), next = -std::numeric_limits<T>::infinity();
     for (int64_t e = 1; e < experts; ++e) {
-      next = std::max(next, std::min(best, scores[e]));
-      best = std::max(best, scores[e]);
+      next = std::max(next, std::min(best, at(e)));
+      best = std::max(best, at(e));
     }
     smallest = std::min(smallest, static_cast<double>(best - next));
   }
@@ -51,14 +54,17 @@ void GateRecord::capture(const Graph& graph, OpId op, const RankBuffers& buffers
   copy(kExpert, expert);
   copy(kChoiceSlot, choice_slot);
   copy(kCounts, counts);
-  margin = smallest_margin(static_cast<const T*>(buffers.at(graph.out(op, kProbs))), maps.tokens,
-                           maps.experts);
+  const std::vector<TensorId>& inputs = graph.op(op).inputs;
+  const void* bias = inputs.size() > kBias ? buffers.at(inputs[kBias]) : nullptr;
+  margin = smallest_margin(static_cast<const T*>(buffers.at(graph.out(op, kProbs))),
+                           static_cast<const T*>(bias), maps.tokens, maps.experts);
 }
 
 template void GateRecord::capture<float>(const Graph&, OpId, const RankBuffers&);
 template void GateRecord::capture<double>(const Graph&, OpId, const RankBuffers&);
 
-std::vector<MoeStats> moe_stats(const std::vector<std::vector<const GateRecord*>>& records) {
+std::vector<MoeStats> moe_stats(const std::vector<std::vector<const GateRecord*>>& records,
+                                const std::vector<std::vector<RouterLoss>>& losses) {
   std::map<int64_t, MoeStats> layers;
   for (size_t rank = 0; rank < records.size(); ++rank) {
     std::vector<const GateRecord*> sorted = records[rank];
@@ -74,7 +80,11 @@ std::vector<MoeStats> moe_stats(const std::vector<std::vector<const GateRecord*>
         stats.capacity = maps.capacity;
         stats.checksum = kChecksumStart;
         stats.counts.resize(records.size() * static_cast<size_t>(maps.experts));
+        stats.load.resize(static_cast<size_t>(maps.experts));
         stats.min_margin = record->margin;
+      }
+      for (const int32_t e : record->expert) {
+        if (e >= 0) ++stats.load[static_cast<size_t>(e)];
       }
       stats.dropped += dropped(maps, record->code);
       stats.checksum = assignment_checksum(stats.checksum, maps, record->code);
@@ -82,6 +92,12 @@ std::vector<MoeStats> moe_stats(const std::vector<std::vector<const GateRecord*>
       // A part counts on from the parts before it: the last one's are the layer's.
       std::copy(record->counts.begin(), record->counts.end(),
                 stats.counts.begin() + static_cast<std::ptrdiff_t>(rank * record->counts.size()));
+    }
+  }
+  for (const std::vector<RouterLoss>& of_rank : losses) {
+    for (const RouterLoss& loss : of_rank) {
+      MoeStats& stats = layers[loss.layer];
+      (loss.is_z ? stats.z_loss : stats.balance_loss) += loss.value;
     }
   }
   std::vector<MoeStats> result;

@@ -28,7 +28,15 @@ struct GateRecord {
   void capture(const Graph& graph, OpId op, const RankBuffers& buffers);
 };
 
-/// records[rank]: one rank's, in any order. Returns one entry a layer, ascending.
-std::vector<MoeStats> moe_stats(const std::vector<std::vector<const GateRecord*>>& records);
+/// A rank's part of a router loss of the last pass.
+struct RouterLoss {
+  int64_t layer = 0;
+  bool is_z = false;
+  double value = 0;
+};
+
+/// records[rank], losses[rank]: one rank's, in any order. Returns one entry a layer, ascending.
+std::vector<MoeStats> moe_stats(const std::vector<std::vector<const GateRecord*>>& records,
+                                const std::vector<std::vector<RouterLoss>>& losses);
 
 }  // namespace moe

@@ -11,10 +11,15 @@
 namespace moe {
 namespace {
 
+/// Of an optimiser's states, behind the name of the parameter.
+constexpr const char* kStateSuffixes[] = {".m", ".v"};
+
 Persistent place(const Graph& graph, TensorId id, Shape full, int64_t holders,
                  const std::vector<PlacedLayer>& placed) {
   const Tensor& tensor = graph.tensor(id);
   const int64_t local = num_elements(tensor.shape);
+  // All experts on every rank, as inference keeps them in host memory.
+  if (tensor.expert && num_elements(full) == local) holders = 1;
   for (size_t i = 0; tensor.expert && i < placed.size(); ++i) {
     if (!tensor.name.starts_with(fmt::format("b{}.", placed[i].layer))) continue;
     const PlacementBounds& b = placed[i].bounds;
@@ -88,8 +93,15 @@ Persistents persistents(const Plan& plan) {
     const int64_t holders =
         info.expert ? plan.spec.model.expert_group(graph.num_ranks).size : int64_t{1};
     all.parameters.push_back(place(graph, id, info.shape, holders, all.placed));
-    const TensorId state = graph.find_tensor(info.name + ".v");
-    if (state.valid()) all.states.push_back(place(graph, state, info.shape, holders, all.placed));
+    for (const char* suffix : kStateSuffixes) {
+      const TensorId state = graph.find_tensor(info.name + suffix);
+      if (state.valid()) all.states.push_back(place(graph, state, info.shape, holders, all.placed));
+    }
+  }
+  for (const ParamInfo& info : states(plan.spec.model)) {
+    const TensorId id = graph.find_tensor(info.name);
+    if (!id.valid()) throw user_error("the graph has no state {} of the model", info.name);
+    all.states.push_back(place(graph, id, info.shape, 1, all.placed));
   }
   for (size_t t = 0; t < graph.tensors().size(); ++t) {
     const Tensor& tensor = graph.tensors()[t];
@@ -201,6 +213,9 @@ void measure_parameters(const Persistents& all, const AllBuffers& ranks, RunResu
     }
     result.param_l2[p.name] = std::sqrt(sum.sum_of_squares);
     result.param_projection[p.name] = sum.projection;
+  }
+  for (const Persistent& s : all.states) {
+    check_copies(s, ranks, static_cast<size_t>(s.local) * sizeof(T));
   }
 }
 

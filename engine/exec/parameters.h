@@ -41,7 +41,8 @@ struct PlacedLayer {
 struct Persistents {
   std::vector<PlacedLayer> placed;
   std::vector<Persistent> parameters;  // in reference order
-  std::vector<Persistent> states;      // in the order of their parameters
+  /// In the order of their parameters, then the model's own (states(model)).
+  std::vector<Persistent> states;
 };
 /// Throws UserError when the graph holds other parameters than the plan's model, or of other sizes.
 Persistents persistents(const Plan& plan);
@@ -78,7 +79,7 @@ Measure measure(const T* x, int64_t n, int64_t first);
 using AllBuffers = std::vector<const RankBuffers*>;
 
 /// Fills param_l2, param_projection and digest, each parameter once. Throws RunError naming the
-/// parameter and two ranks whose copies of it differ.
+/// parameter or state and two ranks whose copies of it differ.
 template <class T>
 void measure_parameters(const Persistents& all, const AllBuffers& ranks, RunResult& result);
 

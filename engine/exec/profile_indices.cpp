@@ -41,6 +41,7 @@ constexpr Rule kRules[] = {
     {"cross_entropy", 1, Role::kIds},
     {"gate", 1, Role::kIds},
     {"gate_dlogits", 2, Role::kExpert, 2, 1},
+    {"expert_load", 0, Role::kExpert, 0, 0},
     {"gate", 2, Role::kBegin},
     {"count_part", 0, Role::kChoiceSlot, 0},
     {"count_part", 1, Role::kBegin},
@@ -146,7 +147,8 @@ std::vector<int32_t> map_values(const Graph& graph, const Op& op, const Rule& ru
   const int64_t columns = known ? shape(rule.choices)[1] : attr_int(op, "k", 1);
   const int64_t tokens = known ? shape(rule.choices)[0] : num_elements(rows) / rows.back();
   if (rule.role == Role::kExpert) {
-    return balanced_maps(tokens, columns, shape(rule.slots)[1], tokens, tokens).expert;
+    const int64_t all = attr_int(op, "experts", shape(rule.slots)[1]);
+    return balanced_maps(tokens, columns, all, tokens, tokens).expert;
   }
   const Shape& slots = shape(rule.slots);
   const int64_t experts = attr_int(op, "experts", slots[0]);

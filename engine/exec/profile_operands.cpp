@@ -97,6 +97,10 @@ void fill(const Graph& graph, OpId id, size_t input, const WorkContext& context,
   for (size_t at = 0; at < bytes; at += kNumValues * sizeof(float)) {
     std::memcpy(to + at, sane_values().data(), std::min(bytes - at, kNumValues * sizeof(float)));
   }
+  if (tensor.kind != TensorKind::kState) return;
+  // A second moment has a root.
+  auto* const state = reinterpret_cast<float*>(to);
+  for (size_t i = 0; i < bytes / sizeof(float); ++i) state[i] = std::abs(state[i]);
 }
 
 /// A step that visits all of `count` places in an order that no prefetcher follows.

@@ -128,10 +128,11 @@ typename Rank<T>::Launch Rank<T>::make_launch(LaneId lane, OpId id) {
     if (launch.kernel == nullptr)
       throw user_error("op {}: a {} has no CPU kernel", op.name, def.name);
   }
-  const TensorId loss = loss_of(graph);
-  for (const TensorId t : op.outputs) {
-    if (t == loss) launch.loss = static_cast<const double*>(buffers_.at(t));
+  if (def.starts_gradient) {
+    launch.loss = static_cast<const double*>(buffers_.at(op.outputs[0]));
+    launch.of_router = op.outputs[0] != loss_of(graph);
   }
+  launch.predicts = options_.keep_predictions && def.name == std::string_view("cross_entropy");
   add_checks(launch);
   add_update(launch);
   return launch;
@@ -194,6 +195,7 @@ void Rank<T>::start_pass() {
   if (poison_) poison_->start_step();
   std::fill(gradients_.begin(), gradients_.end(), Measure());
   placements_.clear();
+  router_losses_.clear();
   for (Lane& lane : lanes_) lane.spans.clear();
   for (Posting& posting : postings_) posting.left = posting.waits.size();
 }
@@ -364,7 +366,9 @@ void Rank<T>::call_kernel(Launch& launch, const Pass& pass) {
       .first_token = rank_ * num_elements(plan_.graph.tensor(ids_).shape),
       .gate = launch.record ? &launch.gate : nullptr,
       .place = launch.place ? &launch.place : nullptr,
+      .popularity = options_.popularity.get(),
   };
+  if (launch.predicts) predict(launch);
   launch.kernel({plan_.graph, plan_.graph.op(launch.op), launch.inputs, launch.outputs,
                  launch.scratch, table_, context});
 }
@@ -372,7 +376,13 @@ void Rank<T>::call_kernel(Launch& launch, const Pass& pass) {
 /// Returns when the op is over.
 template <class T>
 Nanoseconds Rank<T>::after(Launch& launch, const Pass& pass) {
-  if (launch.loss != nullptr) loss_ = *launch.loss;
+  if (launch.of_router) {
+    const Op& op = plan_.graph.op(launch.op);
+    const bool is_z = plan_.graph.def(op).name == std::string_view("z_loss");
+    router_losses_.push_back({op.layer, is_z, *launch.loss});
+  } else if (launch.loss != nullptr) {
+    loss_ = *launch.loss;
+  }
   if (launch.record && pass.train) {
     launch.record->template capture<T>(plan_.graph, launch.op, buffers_);
   }
@@ -385,7 +395,7 @@ Nanoseconds Rank<T>::after(Launch& launch, const Pass& pass) {
 template <class T>
 void Rank<T>::check(const Launch& launch) const {
   for (const Check& c : launch.checks) {
-    // Only the loss may be of another float type than the run.
+    // Only losses may be of another float type than the run.
     const int64_t at =
         c.is_double
             ? kernels::reference_table().first_nonfinite(static_cast<const double*>(c.data), c.n)
@@ -395,6 +405,19 @@ void Rank<T>::check(const Launch& launch) const {
                                      : static_cast<double>(static_cast<const float*>(c.data)[at]);
     throw run_error("made the first number that is not finite: element {} of {} is {}", at,
                     plan_.graph.tensor(c.tensor).name, value);
+  }
+}
+
+/// The most probable next token of each, before the loss may take the logits' place.
+template <class T>
+void Rank<T>::predict(const Launch& launch) {
+  const Shape& logits = plan_.graph.tensor(plan_.graph.op(launch.op).inputs[0]).shape;
+  const int64_t vocab = logits.back(), tokens = num_elements(logits) / vocab;
+  const T* row = static_cast<const T*>(launch.inputs[0]);
+  predictions_.resize(static_cast<size_t>(tokens));
+  for (int32_t& token : predictions_) {
+    token = static_cast<int32_t>(std::max_element(row, row + vocab) - row);
+    row += vocab;
   }
 }
 

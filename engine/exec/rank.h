@@ -55,10 +55,13 @@ class Rank {
   double loss() const { return loss_; }
   const std::vector<Span>& spans(LaneId lane) const { return lanes_[lane.index()].spans; }
   std::vector<const GateRecord*> gate_records() const;
+  /// [tokens], with RunOptions::keep_predictions.
+  const std::vector<int32_t>& predictions() const { return predictions_; }
   /// By layer, of layers with a placement.
   const std::vector<PlacementRecord>& placements() const { return placements_; }
   /// What the first placement policy that failed said, "" where none did.
   const std::string& policy_failure() const { return policy_failure_; }
+  const std::vector<RouterLoss>& router_losses() const { return router_losses_; }
   /// By parameter in reference order, of a pass with measure_gradients.
   const std::vector<Measure>& gradients() const { return gradients_; }
 
@@ -85,8 +88,10 @@ class Rank {
     Nanoseconds chunk_post = 0;  // of the chunk that comes next
     Gate gate;                   // of a gate op, with what it did
     std::unique_ptr<GateRecord> record;
-    PlacementFunction place;  // of a place op
-    const double* loss = nullptr;
+    PlacementFunction place;       // of a place op
+    const double* loss = nullptr;  // of an op that makes one, a router's or the model's
+    bool of_router = false;
+    bool predicts = false;
     int64_t updates = -1;  // number of the parameter, of an update op
     const T* gradient = nullptr;
     std::vector<Check> checks;
@@ -119,6 +124,7 @@ class Rank {
                        Nanoseconds posted, Communicator& comm);
   void call_kernel(Launch& launch, const Pass& pass);
   void resolve_policy(Launch& launch);
+  void predict(const Launch& launch);
   void record_placement(const Launch& launch);
   Nanoseconds after(Launch& launch, const Pass& pass);
   void finish(const Launch& launch, const Pass& pass, Nanoseconds end);
@@ -138,7 +144,9 @@ class Rank {
   std::vector<Lane> lanes_;
   std::vector<Posting> postings_;  // by op; empty where no lane has an arbiter
   double loss_ = 0;
+  std::vector<RouterLoss> router_losses_;
   std::vector<Measure> gradients_;
+  std::vector<int32_t> predictions_;
   std::vector<PlacementRecord> placements_;
   std::string policy_failure_;
 };

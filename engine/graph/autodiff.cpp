@@ -96,7 +96,7 @@ std::vector<std::pair<TensorId, TensorId>> autodiff(Graph& graph, TensorId loss)
     const std::vector<TensorId>& outputs = graph.op(id).outputs;
     const bool arrived = std::any_of(outputs.begin(), outputs.end(),
                                      [&grads](TensorId t) { return grads[t.index()].valid(); });
-    if (!arrived && id != loss_op) continue;
+    if (!arrived && id != loss_op && !graph.def(id).starts_gradient) continue;
     if (graph.op(id).attrs.contains("share")) {
       throw user_error(
           "op '{}' is one part of a batch, which has no gradient of its own; cut the "

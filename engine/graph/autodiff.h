@@ -40,9 +40,10 @@ class GradContext {
   const std::vector<bool>& needs_;
 };
 
-/// Appends the backward of `loss` (a tensor whose producer's gradient rule starts from nothing).
-/// Returns (parameter, its gradient) for every parameter that the loss depends on, in the order in
-/// which the gradients become complete. Requires: ops in program order (compact() after an edit).
+/// Appends the backward of the sum of all losses: `loss` and the outputs of every other op whose
+/// gradient rule starts from nothing (OpDef::starts_gradient). Returns (parameter, its gradient)
+/// for every parameter that the losses depend on, in the order in which the gradients become
+/// complete. Requires: ops in program order (compact() after an edit).
 std::vector<std::pair<TensorId, TensorId>> autodiff(Graph& graph, TensorId loss);
 
 }  // namespace moe

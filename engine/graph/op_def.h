@@ -84,6 +84,9 @@ struct OpDef {
   /// False when this very op (by its attributes) lets no gradient through; null: never.
   bool (*differentiable)(const Op&) = nullptr;
 
+  /// The first output is a loss [1], whose gradient rule starts from nothing.
+  bool starts_gradient = false;
+
   /// All ways to cut the op, preferred first (Lancet, section 5.1, less "all whole"); null: none.
   std::vector<AxisTuple> (*axes)(const Graph&, const Op&) = nullptr;
   std::vector<BeginInput> begins = {};

@@ -6,8 +6,8 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
+#include "engine/model/routers.h"
 #include "engine/ops/ops.h"
-#include "engine/routing/gate.h"
 
 namespace moe {
 namespace {
@@ -40,6 +40,7 @@ class ForwardBuilder {
     const int64_t global_tokens = tokens[0] * tokens[1] * graph_.num_ranks;
     op("cross_entropy", "loss", {logits, targets},
        {{"scale", 1.0 / static_cast<double>(global_tokens)}});
+    add_router_losses(graph_, model_, gate_, routers_);
     return std::move(graph_);
   }
 
@@ -110,7 +111,14 @@ class ForwardBuilder {
     segment_ = Segment::kGate;
     const TensorId u = layernorm("ln2", x);
     const TensorId logits = op("gate_logits", "moe.logits", {u, block_param("gate.w")});
-    const OpId gate = add("gate", "moe.gate", {logits, ids_}, gate_attrs());
+    std::vector<TensorId> gate_inputs = {logits, ids_};
+    TensorId bias;
+    if (model_.bias_rate > 0) {
+      bias = add_bias();
+      gate_inputs = {logits, ids_, TensorId(), bias};
+    }
+    const OpId gate = add("gate", "moe.gate", gate_inputs, gate_attrs());
+    routers_.push_back({block_, gate, bias});
     const auto routed = [this, gate](size_t i) { return graph_.out(gate, i); };
     const TensorId weight = routed(1), choice_slot = routed(3), slot_choice = routed(4);
     const TensorId counts = routed(5);
@@ -126,6 +134,11 @@ class ForwardBuilder {
     segment_ = Segment::kCombine;
     rows = exchange("moe.a2a_2", rows, counts, "source");
     return op("combine", "moe.combine", {rows, weight, choice_slot, x, slot_choice});
+  }
+
+  TensorId add_bias() {
+    return graph_.add_tensor(
+        {fmt::format("b{}.gate.bias", block_), {model_.experts}, DType::kF32, TensorKind::kState});
   }
 
   Attrs gate_attrs() const {
@@ -153,6 +166,7 @@ class ForwardBuilder {
   Graph graph_;
   Group holders_;  // ranks that hold all experts together
   std::unordered_map<std::string, TensorId> params_;
+  std::vector<Router> routers_;
   TensorId ids_;
   int64_t block_ = -1;
   Segment segment_ = Segment::kEmbed;
@@ -181,6 +195,7 @@ GateSpec gate_spec(const ModelSpec& model, const Gate& gate) {
   spec.capacity =
       gate.capacity(model.tokens_per_rank(), model.experts, spec.k, model.capacity_factor);
   spec.batch_scope = scope_of(gate, model.capacity_factor) == GateScope::kBatch;
+  spec.chooser = gate.chooser;
   spec.scores = gate.scores == kernels::ScoreRule::kSoftmax ? "softmax" : "sigmoid";
   switch (gate.weight) {
     case kernels::WeightRule::kProb:
@@ -198,6 +213,7 @@ GateSpec gate_spec(const ModelSpec& model, const Gate& gate) {
 
 Graph build_forward(const ModelSpec& model, const GateSpec& gate, int64_t num_ranks) {
   check(model, num_ranks);
+  check_router_losses(model, gate);
   return ForwardBuilder(model, gate, num_ranks).build();
 }
 

@@ -8,9 +8,24 @@
 
 #include "engine/base/group.h"
 #include "engine/graph/graph.h"
+#include "engine/routing/gate.h"
 #include "engine/routing/law.h"
 
 namespace moe {
+
+/// The auxiliary loss of Switch (Fedus et al. 2021, equations 4 to 6) of each MoE layer:
+/// coefficient * E * sum over experts of f[e] * P[e], where P[e] is the mean over tokens of the
+/// router's scores (softmax; those of a sigmoid divided by their sum over experts) and f[e] the
+/// share of choices that fall on e. No gradient flows through f.
+struct BalanceLossSpec {
+  double coefficient = 0;  // 0: no such loss
+  /// "first": each token's first choice, before drops (GShard, DeepSpeed). "choices": all k of
+  /// them, before drops, over k (Megatron). "kept": those that found a place, over k.
+  std::string count = "choices";
+  /// false: f and P of each rank's own tokens, and the mean over ranks of the losses; it depends on
+  /// how tokens are spread. true: f and P of all ranks' tokens, f by an all-reduce of the counts.
+  bool over_all = false;
+};
 
 struct ModelSpec {
   std::string name = "gpt2_moe";
@@ -27,8 +42,16 @@ struct ModelSpec {
   std::string gate = "switch";
   int64_t k = 1;
   double capacity_factor = 1.25;  // <= 0: "none", every token fits
-  bool fused_attention = true;    // one op, or score, softmax and context with [B,nh,S,S] in memory
-  DType dtype = DType::kF32;      // of activations, parameters and what goes over the wire
+  BalanceLossSpec balance_loss;
+  /// Coefficient of the mean over all tokens of logsumexp(router logits)^2, a layer (ST-MoE, Zoph
+  /// et al. 2022, equation 5); 0: none.
+  double z_loss = 0;
+  /// Balancing without a loss (Wang et al. 2024): a bias an expert, added to its scores for the
+  /// choice and not for the weights, goes up by this much after each step where the expert got
+  /// fewer choices (of all ranks, before drops) than the mean, down where it got more; 0: none.
+  double bias_rate = 0;
+  bool fused_attention = true;  // one op, or score, softmax and context with [B,nh,S,S] in memory
+  DType dtype = DType::kF32;    // of activations, parameters and what goes over the wire
 
   int64_t ffn_size() const { return ffn > 0 ? ffn : 4 * hidden; }
   bool is_moe(int64_t block) const { return block % moe_every == moe_every - 1; }
@@ -46,9 +69,15 @@ struct ModelSpec {
   }
 };
 
+enum class OptimizerKind : uint8_t { kSgd, kAdamw };
+
 struct OptimizerSpec {
   double lr = 0.1;
-  double momentum = 0.9;
+  double momentum = 0.9;  // of SGD
+  OptimizerKind kind = OptimizerKind::kSgd;
+  // Of AdamW. The decay, scaled by lr, is that of matrices and tables: of tensors with two axes or
+  // more, a leading one over experts not counted; biases and LayerNorms have none.
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
 };
 
 /// How expert-gate details of a Lua gate reach the graph: what a Gate declares, as values.
@@ -60,6 +89,7 @@ struct GateSpec {
   bool batch_scope = false;
   std::string scores = "softmax";  // | "sigmoid"
   std::string weight = "prob";     // | "renorm" | "one"
+  Chooser chooser = Chooser::kToken;
 };
 
 /// Throws UserError naming "model.<field>", the value and what is allowed: sizes from 1 to a sane
@@ -73,13 +103,15 @@ GateSpec gate_spec(const ModelSpec& model, const Gate& gate);
 /// The gate that follows the law in place of the model's, with as many choices a token.
 Gate law_gate(std::shared_ptr<const RoutingLaw> law, const ModelSpec& model, int64_t num_ranks);
 
-/// The forward: embedding ... cross_entropy. Tensors "ids", "targets" are inputs. Parameter names
-/// and order are the reference model's: wte, wpe, b<i>.ln1.w, b<i>.attn.qkv.w, ..., lnf.b; expert
-/// parameters hold this rank's experts [El, ...]. Loss scale = 1 / global tokens. Where a rank has
-/// every expert (one rank, or ep = 1) nothing is exchanged, and rows stay [E,C,d].
+/// The forward: embedding ... cross_entropy, then what model/routers.h adds. Tensors "ids",
+/// "targets" are inputs. Parameter names and order are the reference model's: wte, wpe,
+/// b<i>.ln1.w, b<i>.attn.qkv.w, ..., lnf.b; expert parameters hold this rank's experts [El, ...].
+/// Loss scale = 1 / global tokens. Where a rank has every expert (one rank, or ep = 1) nothing is
+/// exchanged, and rows stay [E,C,d]. Throws UserError naming "model.balance_loss", "model.z_loss"
+/// or "model.bias_balance" and the gate where choices do not follow from a token's scores.
 Graph build_forward(const ModelSpec& model, const GateSpec& gate, int64_t num_ranks);
 
-/// The tensor of the loss in a graph of build_forward (also after passes).
+/// The tensor of the cross entropy in a graph of build_forward (also after passes).
 TensorId loss_of(const Graph& graph);
 
 struct GradientSync {
@@ -93,8 +125,8 @@ struct GradientSync {
 };
 
 /// autodiff, then the all-reduce of every gradient over the ranks that hold its parameter (of an
-/// expert's over `residents`, ModelSpec::resident_group; nothing where that is one rank), then SGD
-/// with momentum for every parameter (states "<param>.v").
+/// expert's over `residents`, ModelSpec::resident_group; nothing where that is one rank), then the
+/// update of every parameter: SGD with momentum (states "<param>.v") or AdamW ("<param>.m", ".v").
 void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer, const GradientSync& sync,
                              const Group& residents = {1, 1});
 
@@ -107,6 +139,8 @@ struct ParamInfo {
   enum class Init { kUniform, kOne, kZero } init;
 };
 std::vector<ParamInfo> parameters(const ModelSpec& model);
+/// States that belong to no parameter, which begin at 0: b<i>.gate.bias [E] under bias balancing.
+std::vector<ParamInfo> states(const ModelSpec& model);
 
 /// Element i of parameter t: (int(r24(i, t)) - 2^23) * 2^-28, uniform in [-2^-5, 2^-5).
 double reference_init(uint64_t element, uint64_t parameter);

@@ -16,6 +16,11 @@ void check_range(const char* field, int64_t value, int64_t lo, int64_t hi) {
   }
 }
 
+void check_rate(const char* field, double value) {
+  if (std::isfinite(value) && value >= 0) return;
+  throw user_error("model.{} = {}, allowed: 0 or a positive number", field, value);
+}
+
 }  // namespace
 
 int64_t ModelSpec::num_moe_layers() const {
@@ -53,6 +58,13 @@ void check(const ModelSpec& model, int64_t num_ranks) {
     throw user_error(
         "model.capacity_factor = {}, allowed: a finite number (0 or less: no capacity)",
         model.capacity_factor);
+  }
+  check_rate("balance_loss.coefficient", model.balance_loss.coefficient);
+  check_rate("z_loss", model.z_loss);
+  check_rate("bias_balance.rate", model.bias_rate);
+  const std::string& count = model.balance_loss.count;
+  if (count != "first" && count != "choices" && count != "kept") {
+    throw user_error("model.balance_loss.count = '{}', allowed: first, choices, kept", count);
   }
   if (model.dtype == DType::kI32) {
     throw user_error("model.dtype = {}, allowed: f16, f32, f64", dtype_name(model.dtype));
@@ -102,6 +114,16 @@ std::vector<ParamInfo> parameters(const ModelSpec& model) {
   }
   norm("lnf");
   return params;
+}
+
+std::vector<ParamInfo> states(const ModelSpec& model) {
+  std::vector<ParamInfo> all;
+  for (int64_t b = 0; b < model.layers; ++b) {
+    if (model.bias_rate == 0 || !model.is_moe(b)) continue;
+    all.push_back(
+        {fmt::format("b{}.gate.bias", b), {model.experts}, false, ParamInfo::Init::kZero});
+  }
+  return all;
 }
 
 double reference_init(uint64_t element, uint64_t parameter) {

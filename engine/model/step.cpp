@@ -64,15 +64,38 @@ std::vector<OpId> add_all_reduces(Graph& graph, Gradients& gradients, const Grad
   return ready;
 }
 
+/// A tensor like the parameter.
+TensorId add_state(Graph& graph, TensorId param, const char* suffix) {
+  Tensor state = graph.tensor(param);
+  state.name += suffix;
+  state.kind = TensorKind::kState;
+  return graph.add_tensor(std::move(state));
+}
+
+/// OptimizerSpec::weight_decay says of which.
+bool decays(const Tensor& param) {
+  return param.shape.size() >= (param.expert ? 3 : 2);
+}
+
+OpId add_update(Graph& graph, TensorId param, TensorId gradient, const OptimizerSpec& o) {
+  const std::string name = graph.tensor(param).name;
+  if (o.kind == OptimizerKind::kSgd) {
+    const TensorId v = add_state(graph, param, ".v");
+    return graph.add_op("sgd", name + ".sgd", {param, v, gradient},
+                        {{"lr", o.lr}, {"momentum", o.momentum}}, Phase::kUpdate);
+  }
+  const TensorId m = add_state(graph, param, ".m"), v = add_state(graph, param, ".v");
+  const Attrs attrs = {{"lr", o.lr},
+                       {"beta1", o.beta1},
+                       {"beta2", o.beta2},
+                       {"eps", o.eps},
+                       {"weight_decay", decays(graph.tensor(param)) ? o.weight_decay : 0.0}};
+  return graph.add_op("adamw", name + ".adamw", {param, m, v, gradient}, attrs, Phase::kUpdate);
+}
+
 void add_updates(Graph& graph, const Gradients& gradients, const OptimizerSpec& optimizer) {
   for (const auto& [param, gradient] : gradients) {
-    Tensor velocity = graph.tensor(param);
-    velocity.name += ".v";
-    velocity.kind = TensorKind::kState;
-    const TensorId v = graph.add_tensor(std::move(velocity));
-    const OpId id =
-        graph.add_op("sgd", graph.tensor(param).name + ".sgd", {param, v, gradient},
-                     {{"lr", optimizer.lr}, {"momentum", optimizer.momentum}}, Phase::kUpdate);
+    const OpId id = add_update(graph, param, gradient, optimizer);
     graph.op(id).segment = Segment::kUpdate;
   }
 }

@@ -45,6 +45,7 @@ const OpDef kCrossEntropy = {
     .infer = infer,
     .work = work,
     .gradient = gradient,
+    .starts_gradient = true,
     .may_alias = {{1, 0}},
     .run_f32 = run<float>,
     .run_f64 = run<double>};

@@ -17,12 +17,14 @@ extern const OpDef kDispatch, kDispatchDx;
 extern const OpDef kAllToAll, kExchangeCounts;
 extern const OpDef kSplitPeers, kJoinPeers;
 extern const OpDef kGatherLoads, kSlotRows, kPlace, kCommit;
+extern const OpDef kExpectExperts, kPlaceExpected, kFineTune, kSwapIn;
 extern const OpDef kCopyExperts, kReturnGradients, kSumResidents, kMigrate;
 extern const OpDef kExpertLinear, kExpertLinearDx, kExpertLinearDw;
 extern const OpDef kCombine, kCombineDx, kCombineDweight;
-extern const OpDef kCrossEntropy;
+extern const OpDef kCrossEntropy, kBalanceLoss, kZLoss;
+extern const OpDef kExpertLoad, kBalanceBias;
 extern const OpDef kAllReduce;
-extern const OpDef kSgd;
+extern const OpDef kSgd, kAdamw;
 extern const OpDef kAdd, kSplit, kConcat, kJoinRows, kTransposeBlocks;
 
 }  // namespace moe::ops

@@ -7,14 +7,6 @@
 namespace moe::ops {
 namespace {
 
-kernels::ScoreRule score_rule(const Op& op) {
-  const std::string scores = attr_string(op, "scores", "softmax");
-  if (scores == "softmax") return kernels::ScoreRule::kSoftmax;
-  if (scores == "sigmoid") return kernels::ScoreRule::kSigmoid;
-  throw user_error("op '{}': attribute 'scores' is '{}', allowed: softmax, sigmoid", op.name,
-                   scores);
-}
-
 kernels::WeightRule weight_rule(const Op& op) {
   const std::string weight = attr_string(op, "weight", "prob");
   if (weight == "prob") return kernels::WeightRule::kProb;
@@ -73,6 +65,7 @@ std::vector<TensorSpec> infer_gate(const Graph& g, const Op& op) {
                      op.name, ids.name, dtype_name(ids.dtype), shape_text(ids.shape), tokens);
   }
   expect_index(g, op, 2, {experts});
+  expect_shape(g, op, 3, {experts});
   score_rule(op);
   weight_rule(op);
   const int64_t columns = columns_of(op), capacity = expect_attr(op, "capacity", 1);
@@ -89,7 +82,7 @@ std::vector<TensorSpec> infer_gate(const Graph& g, const Op& op) {
 /// A gate of token scope runs in parts that hand on the places used; one of batch scope does not.
 std::vector<AxisTuple> axes_gate(const Graph&, const Op& op) {
   if (attr_string(op, "scope", "token") != "token") return {};
-  return {{{0, 0, kWhole}, {0, 0, 0, 0, kRows, kTally}}};
+  return {{{0, 0, kWhole, kWhole}, {0, 0, 0, 0, kRows, kTally}}};
 }
 
 TensorId gate_rows_end(const Graph&, const Op& op, size_t output) {
@@ -114,14 +107,20 @@ void gradient_gate(GradContext& c, OpId) {
   c.add(op.inputs[0], c.graph().out(dlogits));
 }
 
-/// Gates read float scores in both precisions.
-const float* float_scores(const KernelCall<float>& c) {
-  return c.out(0);
-}
-const float* float_scores(const KernelCall<double>& c) {
+/// What the gate chooses by: the scores plus the bias of each expert, where there is one, as float
+/// in both precisions.
+template <class T>
+const float* float_scores(const KernelCall<T>& c) {
+  const T* const bias = c.in(3);
+  if constexpr (std::is_same_v<T, float>) {
+    if (bias == nullptr) return c.out(0);
+  }
   auto* scores = static_cast<float*>(c.scratch);
-  const int64_t n = num_elements(c.in_shape(0));
-  for (int64_t i = 0; i < n; ++i) scores[i] = static_cast<float>(c.out(0)[i]);
+  const int64_t experts = c.in_shape(0)[1], n = num_elements(c.in_shape(0));
+  for (int64_t i = 0; i < n; ++i) {
+    const T score = bias == nullptr ? c.out(0)[i] : c.out(0)[i] + bias[i % experts];
+    scores[i] = static_cast<float>(score);
+  }
   return scores;
 }
 
@@ -159,7 +158,7 @@ void run_gate(const KernelCall<T>& c) {
 }
 
 Bytes gate_scratch(const Graph& g, const Op& op, Bytes elem_bytes) {
-  if (elem_bytes != 8) return 0;
+  if (elem_bytes != 8 && !has(op, 3)) return 0;
   return num_elements(shape(g, op, 0)) * static_cast<Bytes>(sizeof(float));
 }
 
@@ -199,9 +198,11 @@ const OpDef kGateLogits = {.name = "gate_logits",
 
 const OpDef kGate = {
     .name = "gate",
-    .doc = "scores, routing and weights; used_before chains the parts of a batch",
+    .doc =
+        "scores, routing and weights; used_before chains the parts of a batch; bias [E] is "
+        "added to the scores for the choice alone",
     .min_inputs = 2,
-    .max_inputs = 3,
+    .max_inputs = 4,
     .infer = infer_gate,
     .work = work_gate,
     .gradient = gradient_gate,

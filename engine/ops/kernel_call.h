@@ -7,6 +7,7 @@
 
 #include "engine/graph/graph.h"
 #include "engine/placement/policy.h"
+#include "engine/placement/popularity.h"
 #include "engine/routing/gate.h"
 #include "kernels/kernels.h"
 
@@ -23,6 +24,8 @@ struct RankContext {
   const Gate* gate = nullptr;
   /// The policy of a `place` op; null: the built-in one that it names.
   const PlacementFunction* place = nullptr;
+  /// What expect_experts counts with; null: nothing can be expected.
+  const PathProfile* popularity = nullptr;
 };
 
 template <class T>

@@ -26,9 +26,10 @@
 //                     x [El,..,n]; attr rows as expert_linear
 //   gelu_dx           dy x [bias] [recv_counts] -> dx
 //   gate_logits       x[B,S,d] wg[E,d] -> logits[T,E]; its backward is linear_dx and linear_dw
-//   gate              logits ids [used_before[E]] -> probs[T,E] weight[T,K] expert[T,K]
+//   gate              logits ids [used_before[E]] [bias[E]] -> probs[T,E] weight[T,K] expert[T,K]
 //                     choice_slot[T,K] slot_choice[E,C] counts[E]; attrs gate, k, columns (K; k
-//                     unless given), capacity, scores, weight, scope; counts go on from used_before
+//                     unless given), capacity, scores, weight, scope; counts go on from
+//                     used_before; the bias counts for the choice, not for the weights
 //   gate_dlogits      dweight probs expert -> dlogits
 //   count_part        choice_slot[n,K] [used_before[E]] -> used_after[E]: the places that these
 //                     tokens hold, on top of those before; attrs experts, capacity
@@ -61,10 +62,16 @@
 //                     slots); expected: copies a device receives, for cost models; a collective
 //   return_gradients  placement dshadows[S,..]... dw[R,..]... -> dw...; a collective
 //   sum_residents     placement dw[R,..]... -> dw...; a collective
-//   place             loads placement -> next; attrs policy, every, layer_number, rates (PlaceRates)
-//                     and option_<name>
+//   place             loads placement -> next; attrs policy, every, layer_number, option_<name>
+//                     and the rates of PlaceRates
 //   migrate           placement next w[R,..] v[R,..]...; overwrites the tensors; a collective
 //   commit            next placement; overwrites the placement
+//   expect_experts    expert[T,K]... (of the layers before) -> estimate[2(E+2)]; attrs experts,
+//                     layer_number
+//   place_expected    estimates[P,2(E+2)] -> placement; attr normalise
+//   fine_tune         loads[P,E] estimates placement -> placement'; attrs k, compare, normalise
+//   swap_in           placement w[E,..]... -> slots[L,..]...; with attr keep=1 also the placement
+//                     before, as input 1, and its slots, behind the weights
 //   expert_linear     x[El,P,C,in] (or [El,C,in] where P = 1) w[El,out,in] [bias[El,out]]
 //                     [recv_counts[El,P]] [recv_begin[El,P]] -> y[El,P,C,out]
 //                     attr rows = "capacity" | "used" (only rows below recv_counts; the others are
@@ -76,8 +83,15 @@
 //   combine_dx        dy weight slot_choice -> dslots
 //   combine_dweight   dy slots choice_slot -> dweight
 //   cross_entropy     logits[T,V] targets -> loss[1] dlogits; attr scale = 1 / global tokens
+//   expert_load       expert[T,K] -> load[E]: choices, before drops; choice_slot[T,K] with attr
+//                     capacity = C: kept ones; attrs experts, capacity (1), first=1: column 0 only
+//   balance_loss      logits[T,E] load[E] -> loss[1] dlogits; attrs scale, scores; no gradient
+//                     flows through the load
+//   z_loss            logits[T,E] -> loss[1] dlogits; attr scale
+//   balance_bias      bias load; attr rate; overwrites bias
 //   all_reduce        g... -> g'... (any number; sums over the group, in place where it may)
 //   sgd               w v g; attrs lr, momentum; overwrites w and v
+//   adamw             w m v g; attrs lr, beta1, beta2, eps, weight_decay; overwrites w, m and v
 //   add               a b -> y
 //   split             x -> parts...; attrs axis, sizes="4,4"
 //   concat            parts... -> x; attr axis

@@ -91,4 +91,12 @@ double io_bytes(const Graph& graph, const Op& op) {
   return static_cast<double>(bytes);
 }
 
+kernels::ScoreRule score_rule(const Op& op) {
+  const std::string scores = attr_string(op, "scores", "softmax");
+  if (scores == "softmax") return kernels::ScoreRule::kSoftmax;
+  if (scores == "sigmoid") return kernels::ScoreRule::kSigmoid;
+  throw user_error("op '{}': attribute 'scores' is '{}', allowed: softmax, sigmoid", op.name,
+                   scores);
+}
+
 }  // namespace moe::ops

@@ -48,6 +48,9 @@ const Shape& expect_matrix(const Graph& graph, const Op& op, size_t i, size_t mi
 /// The integer attribute, which must be at least `least`.
 int64_t expect_attr(const Op& op, std::string_view key, int64_t least);
 
+/// Attr scores, softmax unless given. Throws UserError for anything else.
+kernels::ScoreRule score_rule(const Op& op);
+
 /// [rows / seq, seq, cols] where attr seq says how rows are arranged, else [rows, cols].
 Shape token_shape(const Op& op, int64_t rows, int64_t cols);
 /// The attribute that gives a gradient of this shape its arrangement back.

@@ -57,6 +57,15 @@ const OpTable& op_table() {
       &kReturnGradients,
       &kSumResidents,
       &kMigrate,
+      &kExpectExperts,
+      &kPlaceExpected,
+      &kFineTune,
+      &kSwapIn,
+      &kExpertLoad,
+      &kBalanceLoss,
+      &kZLoss,
+      &kBalanceBias,
+      &kAdamw,
   });
   return table;
 }

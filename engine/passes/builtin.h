@@ -17,6 +17,17 @@ Graph irregular_a2a(Graph graph, const PassContext& context);
 /// Throws UserError for an expert that is cut along the capacity or whose rows come in steps.
 Graph used_rows(Graph graph, const PassContext& context);
 
+/// Lina's inference scheduler (USENIX ATC 2023, section 5) in a forward without a backward: the
+/// weights of all experts are on every device, in its host memory. From layer `path` on, the
+/// popularity of a layer's experts is estimated from the paths of the tokens behind the gate of the
+/// layer before, experts are placed by it and their weights copied to slots beside that layer's
+/// experts (phase 1); behind the gate, where its counts say otherwise, they are placed again and
+/// what is missing is copied (phase 2). Earlier layers stay as expert parallelism has them. Without
+/// estimation every layer is placed by its counts, without fine-tuning phase 1 stands. Weights are
+/// copied in every batch: slots keep nothing. Throws UserError for layers that are cut, placed or
+/// grouped.
+Graph lina_inference(Graph graph, const PassContext& context);
+
 /// Cuts all-to-all, experts, all-to-all of every MoE layer along the capacity axis into `degree`
 /// parts, so that part i's experts overlap part i+1's transfer (Tutel, Hwang et al. 2023; PipeMoE).
 /// Lengths differ by at most one. Works before autodiff, so the backward is cut alike. Throws

@@ -24,7 +24,7 @@ Graph irregular_a2a(Graph graph, const PassContext& context) {
     op.inputs[1] = origin.counts;
     op.inputs[2] = received;
   }
-  return graph;
+  return before_first_readers(graph, num_ops);
 }
 
 }  // namespace moe

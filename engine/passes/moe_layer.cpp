@@ -52,4 +52,22 @@ TensorId received_counts(Graph& graph, const RowsOrigin& origin) {
   return graph.out(made);
 }
 
+Graph before_first_readers(const Graph& graph, size_t num_given) {
+  const std::vector<OpId> producer = graph.producers();
+  std::vector<bool> placed(graph.num_ops());
+  std::vector<OpId> order;
+  for (size_t i = 0; i < num_given; ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (graph.removed(id)) continue;
+    for (const TensorId t : graph.op(id).inputs) {
+      const OpId made = t.valid() ? producer[t.index()] : OpId();
+      if (!made.valid() || made.index() < num_given || placed[made.index()]) continue;
+      placed[made.index()] = true;
+      order.push_back(made);
+    }
+    order.push_back(id);
+  }
+  return with_order(graph, order);
+}
+
 }  // namespace moe

@@ -23,4 +23,9 @@ RowsOrigin origin_of_rows(const Graph& graph, TensorId rows, std::string_view wh
 /// where no rows are exchanged.
 TensorId received_counts(Graph& graph, const RowsOrigin& origin);
 
+/// The program with each of the ops from number `num_given` on right before the first op that reads
+/// it, so that no op which waits for less comes between the ops of a layer. Requires: each is read
+/// by a given op.
+Graph before_first_readers(const Graph& graph, size_t num_given);
+
 }  // namespace moe

@@ -43,7 +43,12 @@ Schedule priority(const Graph& graph, Schedule schedule, const PassContext& cont
   const std::vector<OpId> producers = graph.producers();
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
-    if (graph.def(op).collective != Collective::kAllToAll) continue;
+    const Collective collective = graph.def(op).collective;
+    // A sum of the forward (of counts, for a loss) is no gradient that can wait: the backward's
+    // all-to-alls wait for it.
+    const bool sum = collective == Collective::kAllReduce && graph.op(op).phase == Phase::kForward;
+    if (sum) schedule.set_priority(op, 1);
+    if (collective != Collective::kAllToAll) continue;
     schedule.set_priority(op, 1);
     const OpId announces = hold ? combine_before(graph, producers, op) : OpId();
     if (announces.valid()) schedule.holds.push_back({announces, op, context.stage});

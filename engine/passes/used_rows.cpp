@@ -33,7 +33,7 @@ Graph used_rows(Graph graph, const PassContext& context) {
     op.inputs.resize(at + 1);
     op.inputs[at] = received;
   }
-  return graph;
+  return before_first_readers(graph, num_ops);
 }
 
 }  // namespace moe

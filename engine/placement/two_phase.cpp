@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 
 #include "engine/base/errors.h"
@@ -12,6 +13,7 @@ namespace {
 
 // Sums of shares that should be 1 may come out above it.
 constexpr double kRounding = 1e-9;
+constexpr double kWeightOne = 1 << 16;  // of Placement's weights, a whole device
 
 struct Item {
   int64_t expert;
@@ -87,16 +89,20 @@ class Allocation {
   Placement placement(const PlacementBounds& bounds) const {
     std::vector<int32_t> codes(static_cast<size_t>(Placement::code_size(bounds)), -1);
     const auto at = [](int64_t i) { return static_cast<size_t>(i); };
+    const int64_t sharings = bounds.experts + bounds.devices * bounds.slots();
+    std::fill(codes.begin() + sharings, codes.end(), 0);
     for (int64_t e = 0; e < bounds.experts; ++e) {
       const std::vector<int64_t>& devices_of = holders(e);
       codes[at(e)] = static_cast<int32_t>(*std::min_element(devices_of.begin(), devices_of.end()));
-      codes[codes.size() - at(bounds.experts) + at(e)] = static_cast<int32_t>(Sharing::kEven);
+      codes[at(sharings + e)] = static_cast<int32_t>(Sharing::kEven);
     }
     for (int64_t d = 0; d < bounds.devices; ++d) {
       int64_t slot = bounds.experts + d * bounds.slots();
       for (const int64_t expert : on(d)) codes[at(slot++)] = static_cast<int32_t>(expert);
     }
-    return Placement::decode(bounds, codes);
+    Placement placement = Placement::decode(bounds, codes);
+    if (options_.weighted) set_weights(placement);
+    return placement;
   }
 
  private:
@@ -114,6 +120,20 @@ class Allocation {
     load_[static_cast<size_t>(device)] += weight;
     on_[static_cast<size_t>(device)].push_back(expert);
     holders_[static_cast<size_t>(expert)].push_back(device);
+    given_[{expert, device}] = weight;
+  }
+
+  void set_weights(Placement& placement) const {
+    for (const auto& [at, weight] : given_) {
+      const auto [expert, device] = at;
+      const int64_t slot = placement.slot_of(expert, device);
+      if (slot < 0) continue;  // given up
+      const int64_t units = std::max<int64_t>(1, std::llround(weight * kWeightOne));
+      for (int64_t source = 0; source < devices(); ++source) {
+        placement.set_weight(source, device, slot, units);
+      }
+      placement.set_sharing(expert, Sharing::kWeighted);
+    }
   }
 
   /// With a free slot and without the expert; -1: none.
@@ -151,10 +171,11 @@ class Allocation {
   }
 
   TwoPhaseOptions options_;
-  int64_t whole_ = 0, opened_ = 0;             // devices [0, whole_) are whole ones
-  std::vector<double> load_;                   // [devices]
-  std::vector<std::vector<int64_t>> on_;       // [devices] experts
-  std::vector<std::vector<int64_t>> holders_;  // [experts] devices
+  int64_t whole_ = 0, opened_ = 0;                       // devices [0, whole_) are whole ones
+  std::vector<double> load_;                             // [devices]
+  std::vector<std::vector<int64_t>> on_;                 // [devices] experts
+  std::vector<std::vector<int64_t>> holders_;            // [experts] devices
+  std::map<std::pair<int64_t, int64_t>, double> given_;  // (expert, device), in devices
 };
 
 void check_wanted(std::span<const double> wanted, int64_t devices) {
@@ -196,7 +217,10 @@ PlacementBounds two_phase_bounds(int64_t experts, int64_t devices, const TwoPhas
     throw user_error("place.cap = {} experts a device: {} devices do not hold {} experts",
                      options.cap, devices, experts);
   }
-  return {.experts = experts, .devices = devices, .residents = std::min(options.cap, experts)};
+  return {.experts = experts,
+          .devices = devices,
+          .residents = std::min(options.cap, experts),
+          .weighted = options.weighted};
 }
 
 Placement place_by_popularity(std::span<const double> wanted, int64_t devices,

@@ -1,7 +1,7 @@
 // Lina's two-phase allocation of devices to the experts of one MoE layer in inference (USENIX ATC
 // 2023, section 5.2): phase 1 places by an estimate before the gate, phase 2 compares the estimate
 // with what the gate chose and places again where they differ. Pure functions; a mapping is a
-// Placement whose residents are the device's slots and whose replicas share tokens evenly. There is
+// Placement whose residents are the device's slots. There is
 // no owner's state in inference: the owner is the first holder.
 #pragma once
 
@@ -19,6 +19,10 @@ struct TwoPhaseOptions {
   int64_t cap = 4;
   /// Of the random devices for experts that nobody expects, when no device is free.
   uint64_t seed = 0;
+  /// How an expert's tokens fall to its replicas: false, evenly, as the paper says, so that the one
+  /// that takes a small rest gets as much as a whole device; true, in proportion to what phase 1
+  /// gave each of them (Sharing::kWeighted; not in the paper).
+  bool weighted = false;
 };
 
 /// Phase 1. wanted [experts]: n_e (Eq. 1), not negative and at most `devices` in all.

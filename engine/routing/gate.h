@@ -19,6 +19,9 @@ namespace moe {
 /// kToken: a token's choice depends on itself and the capacity used so far, so the batch may be cut
 /// and the used capacity handed on. kBatch: the gate needs the whole batch.
 enum class GateScope : uint8_t { kToken, kBatch };
+/// Who chooses: a token by its scores, an expert among the tokens by theirs, or a rule that scores
+/// play no part in.
+enum class Chooser : uint8_t { kToken, kExpert, kRule };
 /// How an assignment is coded in checksums: a byte a choice (expert | dropped ? 0x80 : 0), or a
 /// byte an expert (1 where it took the token).
 enum class AssignmentCode : uint8_t { kChoices, kTaken };
@@ -29,7 +32,7 @@ struct GateInput {
   int64_t experts = 0;
   int64_t k = 1;
   int64_t capacity = 0;           // places an expert on this rank
-  const float* scores = nullptr;  // [tokens, experts], after the score rule
+  const float* scores = nullptr;  // [tokens, experts], after the score rule, bias added
   const int32_t* ids = nullptr;   // [tokens] input token ids
   int64_t first_token = 0;        // global number of token 0, for counter-based randomness
   int64_t step = 0;
@@ -90,6 +93,7 @@ struct Gate {
   kernels::ScoreRule scores = kernels::ScoreRule::kSoftmax;
   kernels::WeightRule weight = kernels::WeightRule::kProb;
   AssignmentCode code = AssignmentCode::kChoices;
+  Chooser chooser = Chooser::kToken;
   /// 0: k is the model's; otherwise the gate fixes it (switch 1, top2 2).
   int64_t fixed_k = 0;
   /// Choices a token may have: k, or experts for expert choice.

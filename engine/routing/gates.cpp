@@ -136,11 +136,14 @@ std::vector<Gate> make_gates() {
                               "every expert takes the tokens that score best for it",
                               GateScope::kBatch, WeightRule::kProb, 1, route_expert_choice));
   gates.back().code = AssignmentCode::kTaken;
+  gates.back().chooser = Chooser::kExpert;
   gates.back().columns = [](int64_t, int64_t experts) { return experts; };
   gates.push_back(choice_gate("hash", "token id modulo experts, places in token order",
                               GateScope::kToken, WeightRule::kOne, 1, route_hash));
+  gates.back().chooser = Chooser::kRule;
   gates.push_back(choice_gate("random", "k different experts at random, places in token order",
                               GateScope::kToken, WeightRule::kOne, 0, route_random));
+  gates.back().chooser = Chooser::kRule;
   return gates;
 }
 

@@ -1,31 +1,15 @@
 // Fields of JSON texts that other tools wrote, with errors that name file, line and field.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
-
-#include "engine/base/errors.h"
 
 namespace moe {
 
 /// Throws UserError where the text is no JSON object.
-inline nlohmann::json json_object(std::string_view text, const std::string& where) {
-  nlohmann::json value = nlohmann::json::parse(text, nullptr, false);
-  if (!value.is_object()) throw user_error("{}: is no JSON object", where);
-  return value;
-}
-
+nlohmann::json json_object(std::string_view text, const std::string& where);
 /// A whole number from 0. Throws UserError where it is missing or something else.
-inline int64_t whole_field(const nlohmann::json& object, const char* field,
-                           const std::string& where) {
-  const auto at = object.find(field);
-  if (at == object.end()) throw user_error("{}: field '{}' is missing", where, field);
-  if (!at->is_number_integer() || at->get<int64_t>() < 0) {
-    throw user_error("{}: field '{}' is {}; allowed: a whole number from 0", where, field,
-                     at->dump());
-  }
-  return at->get<int64_t>();
-}
+int64_t whole_field(const nlohmann::json& object, const char* field, const std::string& where);
 
 }  // namespace moe

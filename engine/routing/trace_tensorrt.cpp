@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "engine/base/errors.h"
 #include "engine/routing/json_fields.h"

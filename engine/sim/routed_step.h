@@ -44,6 +44,10 @@ class RoutedStep {
   /// by layer, in this step and in the next one. Throws UserError for loads of other sizes.
   void route(const std::vector<Loads>& kept, const std::vector<Placement>& placements,
              const std::vector<Placement>& next);
+  /// Nothing moves to the next step.
+  void route(const std::vector<Loads>& kept, const std::vector<Placement>& placements) {
+    route(kept, placements, placements);
+  }
 
   // Of the routing taken last.
 

@@ -69,6 +69,21 @@ void sgd(float* w, float* v, const float* g, float lr, float momentum, int64_t n
   });
 }
 
+void adamw(float* w, float* m, float* v, const float* g, const AdamwFactors& f, int64_t n, Stream) {
+  const auto beta1 = static_cast<float>(f.beta1), rest1 = static_cast<float>(1 - f.beta1);
+  const auto beta2 = static_cast<float>(f.beta2), rest2 = static_cast<float>(1 - f.beta2);
+  const auto eps = static_cast<float>(f.eps), kept = static_cast<float>(f.keep);
+  const auto rate = static_cast<float>(f.rate), root = static_cast<float>(f.root);
+  each_vec(n, [&](int64_t i, auto lanes) {
+    const Vec gradient = load(g + i, lanes);
+    const Vec first = beta1 * load(m + i, lanes) + rest1 * gradient;
+    const Vec second = beta2 * load(v + i, lanes) + rest2 * gradient * gradient;
+    store(m + i, first, lanes);
+    store(v + i, second, lanes);
+    store(w + i, kept * load(w + i, lanes) - rate * first / (root * sqrt(second) + eps), lanes);
+  });
+}
+
 void add(float* y, const float* a, const float* b, int64_t n, Stream) {
   each_vec(n, [&](int64_t i, auto lanes) {
     store(y + i, load(a + i, lanes) + load(b + i, lanes), lanes);
@@ -110,6 +125,7 @@ void set_elementwise(KernelTable<float>& table) noexcept {
   table.gelu = gelu;
   table.gelu_dx = gelu_dx;
   table.sgd = sgd;
+  table.adamw = adamw;
   table.add = add;
   table.sum_n = sum_n;
   table.copy_2d = copy_2d;

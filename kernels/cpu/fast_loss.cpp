@@ -1,4 +1,5 @@
-// Cross entropy: three passes over each row while it is in the cache; sums of sums in double.
+// Losses, each with its gradient in place: cross entropy in three passes over each row while it is
+// in the cache, and those of the router; sums of sums in double.
 #include <cmath>
 
 #include "kernels/cpu/fast.h"
@@ -42,10 +43,50 @@ void cross_entropy(double* loss, float* logits, const int32_t* target, double sc
   *loss = scale * total;
 }
 
+void balance_loss(double* loss, float* p, const float* expert_load, ScoreRule rule, double scale,
+                  int64_t tokens, int64_t experts, Stream) {
+  double total = 0;
+  for (int64_t t = 0; t < tokens; ++t, p += experts) {
+    double sum = 1;
+    if (rule == ScoreRule::kSigmoid)
+      sum = sum_of(experts, [&](int64_t i, auto lanes) { return load(p + i, lanes); });
+    const double dot = sum_of(experts, [&](int64_t i, auto lanes) {
+      return load(expert_load + i, lanes) * load(p + i, lanes);
+    });
+    total += dot / sum;
+    const auto mean = static_cast<float>(dot / sum), factor = static_cast<float>(scale / sum);
+    each_vec(experts, [&](int64_t i, auto lanes) {
+      const Vec score = load(p + i, lanes);
+      const Vec slope = rule == ScoreRule::kSigmoid ? score * (1.0f - score) : score;
+      store(p + i, factor * (load(expert_load + i, lanes) - mean) * slope, lanes);
+    });
+  }
+  *loss = scale * total;
+}
+
+void z_loss(double* loss, float* logits, double scale, int64_t tokens, int64_t experts, Stream) {
+  double total = 0;
+  for (int64_t t = 0; t < tokens; ++t, logits += experts) {
+    const float top = max_of(experts, [&](int64_t i, auto lanes) {
+      return keep(load(logits + i, lanes), lanes, -__builtin_inff());
+    });
+    const double sum = sum_exp(logits, top, true, experts);
+    const double z = std::log(sum) + top;
+    total += z * z;
+    const auto factor = static_cast<float>(2 * scale * z / sum);
+    each_vec(experts, [&](int64_t i, auto lanes) {
+      store(logits + i, load(logits + i, lanes) * factor, lanes);
+    });
+  }
+  *loss = scale * total;
+}
+
 }  // namespace
 
 void set_loss(KernelTable<float>& table) noexcept {
   table.cross_entropy = cross_entropy;
+  table.balance_loss = balance_loss;
+  table.z_loss = z_loss;
 }
 
 }  // namespace moe::kernels::MOE_ISA

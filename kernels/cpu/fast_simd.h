@@ -122,6 +122,16 @@ MOE_INLINE Vec at_most(Vec a, Vec b) {
 }
 #endif
 
+MOE_INLINE Vec sqrt(Vec v) {
+#if defined(__AVX512F__)
+  return _mm512_sqrt_ps(v);
+#elif defined(__AVX2__)
+  return _mm256_sqrt_ps(v);
+#else
+  return _mm_sqrt_ps(v);
+#endif
+}
+
 /// Sum over lanes by halves, in every lane the same.
 MOE_INLINE float sum_lanes(Vec v) {
   for (int step = kLanes / 2; step > 0; step /= 2) v += __builtin_shuffle(v, iota() ^ step);

@@ -388,6 +388,43 @@ void cross_entropy(double* loss, double* logits, const int32_t* target, double s
   }
 }
 
+void balance_loss(double* loss, double* p, const double* load, ScoreRule rule, double scale,
+                  int64_t tokens, int64_t experts, Stream) {
+  *loss = 0;
+  for (int64_t t = 0; t < tokens; ++t, p += experts) {
+    double sum = 0, mean = 0;  // of the scores; of the loads, weighted by the scores
+    for (int64_t e = 0; e < experts; ++e) sum += p[e];
+    if (rule == ScoreRule::kSoftmax) sum = 1;
+    for (int64_t e = 0; e < experts; ++e) mean += load[e] * p[e] / sum;
+    *loss += scale * mean;
+    for (int64_t e = 0; e < experts; ++e)
+      p[e] =
+          scale * (load[e] - mean) * (rule == ScoreRule::kSoftmax ? p[e] : p[e] * (1 - p[e]) / sum);
+  }
+}
+
+void z_loss(double* loss, double* logits, double scale, int64_t tokens, int64_t experts, Stream) {
+  *loss = 0;
+  for (int64_t t = 0; t < tokens; ++t, logits += experts) {
+    const double top = *std::max_element(logits, logits + experts);
+    double sum = 0;
+    for (int64_t e = 0; e < experts; ++e) sum += std::exp(logits[e] - top);
+    const double z = top + std::log(sum);
+    *loss += scale * z * z;
+    for (int64_t e = 0; e < experts; ++e)
+      logits[e] = 2 * scale * z * std::exp(logits[e] - top) / sum;
+  }
+}
+
+void adamw(double* w, double* m, double* v, const double* g, const AdamwFactors& f, int64_t n,
+           Stream) {
+  for (int64_t i = 0; i < n; ++i) {
+    m[i] = f.beta1 * m[i] + (1 - f.beta1) * g[i];
+    v[i] = f.beta2 * v[i] + (1 - f.beta2) * g[i] * g[i];
+    w[i] = f.keep * w[i] - f.rate * m[i] / (f.root * std::sqrt(v[i]) + f.eps);
+  }
+}
+
 void sgd(double* w, double* v, const double* g, double lr, double momentum, int64_t n, Stream) {
   for (int64_t i = 0; i < n; ++i) {
     v[i] = momentum * v[i] + g[i];
@@ -454,7 +491,10 @@ const KernelTable<double>& reference_table() {
       .combine_dx = combine_dx,
       .combine_dweight = combine_dweight,
       .cross_entropy = cross_entropy,
+      .balance_loss = balance_loss,
+      .z_loss = z_loss,
       .sgd = sgd,
+      .adamw = adamw,
       .add = add,
       .sum_n = sum_n,
       .copy_2d = copy_2d,

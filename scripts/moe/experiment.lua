@@ -38,7 +38,7 @@ end
 --- The entry { "cpu", ... } of run.
 M.CPU = schema.merged(train.CPU_RUN, {
   model = { type = "table", doc = "what differs from the point's model on this target" },
-  optimizer = { type = target.OPTIMIZER, doc = "instead of the point's" },
+  optimizer = target.OTHER_OPTIMIZER,
   systems = { type = "list", of = { type = "string" },
     doc = "names of the systems to execute; all" },
   rehearse = { type = "integer", lo = 0, hi = 1000, default = 8,

@@ -33,6 +33,8 @@ local PLACE = {
   cap = { type = "integer", lo = 1, hi = 65536, default = 4, doc = "experts a device at most" },
   seed = { type = "integer", lo = 0, hi = 2 ^ 53, default = 0,
     doc = "of random devices for experts that nobody expects" },
+  share = { type = "string", enum = { "even", "weighted" }, default = "even",
+    doc = "an expert's tokens among its replicas: evenly (paper), or as phase 1 gave them room" },
 }
 
 local function ms(default, doc)
@@ -45,7 +47,7 @@ M.INFERENCE = schema.merged(PLACE, {
   system = { type = "string", default = "lina",
     enum = { "lina", "baseline", "ideal", "no_estimation", "no_fine_tuning" } },
   schedule = { type = "string", enum = { "paper", "closed_form" }, default = "paper",
-    doc = "what the phases take: 6.2 ms, 1.45 ms where an estimate holds; or place_ms and the links" },
+    doc = "what the phases take: 6.2 ms, 1.45 ms where estimates hold; or place_ms and the links" },
   place_ms = ms(nil, "phase 1 on one device; 6.2, by closed form 0.2"),
   resume_ms = ms(nil, "phase 2 where the estimate holds"),
   rerun_ms = ms(nil, "phase 2 where it does not"),
@@ -142,7 +144,8 @@ function M.inference(t)
   local spec = target.cluster_spec(c.trace.model, c.cluster, nil, c.ends)
   local constants = c.schedule == "paper" and PAPER_MS or { place_ms = PLACE_MS }
   local given = { model = spec.model, cluster = spec.cluster }
-  for _, name in ipairs { "system", "cap", "seed", "normalise", "compare", "host_bytes_per_s" } do
+  for _, name in ipairs { "system", "cap", "seed", "share", "normalise", "compare",
+    "host_bytes_per_s" } do
     given[name] = c[name]
   end
   for _, name in ipairs { "place_ms", "resume_ms", "rerun_ms" } do

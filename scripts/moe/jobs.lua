@@ -17,7 +17,7 @@ M.CASE = {
   cluster = { type = "cluster", doc = "moe.cluster; needed to simulate" },
   systems = { type = "list", of = { type = "system" }, required = true,
     doc = "list of moe.system" },
-  optimizer = { type = target.OPTIMIZER, default = {} },
+  optimizer = target.OPTIMIZER_FIELD,
 }
 
 -- nil where the recipe returns false: there is no such point.

@@ -9,6 +9,19 @@ local M = {}
 
 local mt = schema.class("model", "a model, as moe.model.gpt2_moe {...}")
 
+M.BALANCE_LOSS = {
+  coefficient = { type = "number", lo = 0, hi = 1e6, required = true,
+    doc = "of E * sum of f[e] * P[e], a layer" },
+  count = { type = "string", enum = { "first", "choices", "kept" }, default = "choices",
+    doc = "what f is the share of: first choices, all k before drops, all k that found a place" },
+  over = { type = "string", enum = { "rank", "all" }, default = "rank",
+    doc = "f and P of each rank's tokens, or of all ranks' (an all-reduce of counts)" },
+}
+
+M.BIAS_BALANCE = {
+  rate = { type = "number", lo = 0, hi = 1, default = 0.001, doc = "of an expert's bias, a step" },
+}
+
 M.FIELDS = {
   name = { type = "string", default = "gpt2_moe" },
   vocab = { type = "integer", lo = 2, hi = 1e7, default = 50257, doc = "vocabulary" },
@@ -32,6 +45,10 @@ M.FIELDS = {
   capacity_factor = { type = "number", lo = 1e-6, hi = 1e6,
     doc = "an expert's places over a rank's tokens an expert; 1.25" },
   capacity = { type = "string", enum = { "none" }, doc = "every token fits" },
+  balance_loss = { type = M.BALANCE_LOSS, doc = "auxiliary load-balance loss of the router" },
+  z_loss = { type = "number", lo = 0, hi = 1e6, default = 0,
+    doc = "coefficient of the mean of logsumexp(router logits)^2, a layer" },
+  bias_balance = { type = M.BIAS_BALANCE, doc = "balancing by a bias an expert, without a loss" },
   fill = { type = "number", lo = 1e-6, hi = 1,
     doc = "share of capacity slots that hold a token, as simulated; that of balanced routing" },
   attention = { type = "string", enum = { "fused", "unfused" }, default = "fused",
@@ -157,6 +174,7 @@ function M.resolve(model, devices, dtype)
     experts = split("experts", "experts", ep) * ep,
     gate = policy and policy.name or model.gate, k = model.k,
     capacity_factor = model.capacity and 0 or model.capacity_factor or 1.25,
+    balance_loss = model.balance_loss, z_loss = model.z_loss, bias_balance = model.bias_balance,
     fused_attention = model.attention == "fused", dtype = model.dtype or dtype,
   }
   errors.call(model.at, core.check_model, resolved, devices)

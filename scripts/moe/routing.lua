@@ -130,7 +130,7 @@ local function export(t)
   local c = schema.check(M.EXPORT, t, path, at)
   only(c, { step = { tensorrt = true }, layer = { tensorrt = true } }, path, at)
   c.step, c.layer = c.step or 1, c.layer or 1
-  return errors.call(at, core.trace_export, c)
+  return schema.merged(errors.call(at, core.trace_export, c), {})  -- a list that import takes
 end
 
 --- moe.trace "file" { cycle = false }: the routing that was recorded.

@@ -1,7 +1,8 @@
 -- Checks tables of the recipe against field lists: unknown keys, wrong types, numbers out of range,
 -- at any depth. The same lists make the type stubs.
 --
--- A field: { type =, default =, required =, lo =, hi =, enum = { ... }, doc = "what, unit" }
+-- A field: { type =, default =, required =, lo =, hi =, enum = { ... }, doc = "what, unit",
+--   complete = function(value, path, at): the checked value of a table, what hangs together in it }
 -- type: "integer", "number", "string", "boolean", "table", "function", "any"; "list", with of = the
 -- field of an entry; a table of fields; or a class of objects that the library made (M.class). A
 -- number may be moe.assumed{...} where a collector stands by (M.collector).
@@ -148,7 +149,10 @@ function M.field(field, value, path, at, assumed)
     if value == nil then return nil end
   end
   local kind = field.type
-  if type(kind) == "table" then return M.check(kind, value, path, at, assumed) end
+  if type(kind) == "table" then
+    local out = M.check(kind, value, path, at, assumed)
+    return field.complete and field.complete(out, path, at) or out
+  end
   if kind == "list" then return check_list(field, value, path, at, assumed) end
   if kind == "integer" or kind == "number" then
     return check_number(field, value, path, at, assumed)

@@ -26,6 +26,7 @@ local M = {}
 
 -- Field lists that stand inside others.
 local NESTED = { [cluster.DEVICE] = "moe.Device", [cluster.LINK] = "moe.ClusterLink",
+  [model.BALANCE_LOSS] = "moe.BalanceLoss", [model.BIAS_BALANCE] = "moe.BiasBalance",
   [train.LINK] = "moe.Link", [target.OPTIMIZER] = "moe.Optimizer",
   [system.REDUCE] = "moe.AllReduce", [comm_tables.FIELDS] = "moe.Collectives",
   [packing.FIELDS] = "moe.SystemPacking" }
@@ -224,6 +225,8 @@ local function field_classes(out)
   class(out, "moe.ClusterFields", cluster.FIELDS, true)
   class(out, "moe.Link", train.LINK)
   class(out, "moe.Optimizer", target.OPTIMIZER)
+  class(out, "moe.BalanceLoss", model.BALANCE_LOSS)
+  class(out, "moe.BiasBalance", model.BIAS_BALANCE)
   class(out, "moe.AllReduce", system.REDUCE)
   class(out, "moe.Collectives", comm_tables.FIELDS)
   class(out, "moe.AllToAllOp", collectives.OPS.all_to_all)

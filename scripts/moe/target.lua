@@ -5,6 +5,7 @@ local core = require "moe.core"
 local errors = require "moe.errors"
 local model_lib = require "moe.model"
 local packing = require "moe.packing"
+local schema = require "moe.schema"
 local system_lib = require "moe.system"
 
 local M = {}
@@ -14,11 +15,38 @@ local function routing_of(model)
   return model.routing and { law = model.routing.law, name = model.routing.name }
 end
 
-M.OPTIMIZER = {
-  name = { type = "string", enum = { "sgd" }, default = "sgd" },
-  lr = { type = "number", lo = 0, hi = 1e38, default = 0.1 },
-  momentum = { type = "number", lo = 0, hi = 1, default = 0.9 },
+-- What each optimizer takes, with its defaults.
+local OPTIMIZERS = {
+  sgd = { lr = 0.1, momentum = 0.9 },
+  adamw = { lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01 },
 }
+
+M.OPTIMIZER = {
+  name = { type = "string", enum = schema.keys_of(OPTIMIZERS), default = "sgd" },
+  lr = { type = "number", lo = 0, hi = 1e38, doc = "0.1 for sgd, 0.001 for adamw" },
+  momentum = { type = "number", lo = 0, hi = 1, doc = "sgd; 0.9" },
+  beta1 = { type = "number", lo = 0, hi = 1 - 2 ^ -24, doc = "adamw; 0.9" },
+  beta2 = { type = "number", lo = 0, hi = 1 - 2 ^ -24, doc = "adamw; 0.999" },
+  eps = { type = "number", lo = 1e-30, hi = 1, doc = "adamw; 1e-8" },
+  weight_decay = { type = "number", lo = 0, hi = 1e6,
+    doc = "adamw, of matrices and tables, times lr; 0.01" },
+}
+
+-- The fields of an optimizer with its defaults. One that another optimizer takes is an error.
+local function complete(o, path, at)
+  local fields = OPTIMIZERS[o.name]
+  for key in pairs(o) do
+    if key ~= "name" and fields[key] == nil then
+      errors.user(("%s.%s: is not a field of %s, which takes: %s"):format(path, key, o.name,
+        table.concat(schema.keys_of(fields), ", ")), at, path .. "." .. key)
+    end
+  end
+  return schema.merged(fields, o)
+end
+
+--- An optimizer where one may be given, and where one replaces another.
+M.OPTIMIZER_FIELD = { type = M.OPTIMIZER, default = {}, complete = complete }
+M.OTHER_OPTIMIZER = { type = M.OPTIMIZER, complete = complete, doc = "instead of the point's" }
 
 --- Specification for simulation on a cluster. ends: as in schema.collector, or nil.
 function M.cluster_spec(model, cluster, optimizer, ends)

@@ -88,7 +88,7 @@ end
 M.TRAIN = schema.merged(M.CPU_RUN, {
   model = { type = "model", required = true, doc = "moe.model.gpt2_moe {...}" },
   system = { type = "system", doc = "moe.system; raf" },
-  optimizer = { type = target.OPTIMIZER, default = {} },
+  optimizer = target.OPTIMIZER_FIELD,
   executor = { type = "string", enum = { "cpu" }, default = "cpu" },
 })
 
@@ -118,7 +118,7 @@ M.PLAN = {
   model = { type = "model", required = true, doc = "moe.model" },
   cluster = { type = "cluster", required = true, doc = "moe.cluster" },
   system = { type = "system", required = true, doc = "moe.system" },
-  optimizer = { type = target.OPTIMIZER, default = {} },
+  optimizer = target.OPTIMIZER_FIELD,
 }
 
 local Plan = {}

@@ -159,6 +159,22 @@ TEST_CASE("fifty steps with experts that move leave the optimiser where fifty wi
   CHECK(result.losses.back() == Approx(expected.losses.back()).epsilon(1e-9));
 }
 
+TEST_CASE("AdamW's states move with their experts, and router losses see the same routing") {
+  PlanSpec spec = spec_with("top2", 4);
+  spec.optimizer.kind = OptimizerKind::kAdamw;
+  spec.model.balance_loss.coefficient = 0.02;
+  spec.model.z_loss = 1e-3;
+  const RunResult expected = run_poisoned(*plan_with(spec, {}), 4);
+  const PlacementStage how = {.shadows = 2, .extra_residents = 1, .moves_residents = true};
+  const RunResult result =
+      run_poisoned(*plan_with(spec, {placed_by(how)}), 4, random_policy(9, true));
+  check_same_model(expected, result);
+  for (size_t step = 0; step < 4; ++step) {
+    CHECK(result.moe[step][0].balance_loss ==
+          Approx(expected.moe[step][0].balance_loss).epsilon(1e-9));
+  }
+}
+
 TEST_CASE("placements are in force in the step that the stage says") {
   const auto moving = [](const PlaceInput& input) {
     Placement p = input.now;

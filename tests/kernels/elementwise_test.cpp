@@ -158,6 +158,37 @@ TEST_CASE("sgd with momentum agrees") {
     });
 }
 
+TEST_CASE("adamw agrees over several steps, and a second moment is never negative") {
+  for (const int64_t n : {1, 15, 16, 1000, 4097})
+    agree(1e-5, [&](const auto& k, auto zero) {
+      using T = decltype(zero);
+      auto w = random_values<T>(n, 1);
+      std::vector<T> m(n), v(n);
+      for (int step = 1; step <= 3; ++step) {
+        const auto g = random_values<T>(n, 10 + step);
+        const kernels::AdamwFactors factors = {.beta1 = 0.9,
+                                               .beta2 = 0.95,
+                                               .eps = 1e-8,
+                                               .keep = 0.99,
+                                               .rate = 0.01 / (1 - std::pow(0.9, step)),
+                                               .root = 1 / std::sqrt(1 - std::pow(0.95, step))};
+        k.adamw(w.data(), m.data(), v.data(), g.data(), factors, n, nullptr);
+      }
+      for (const T x : v) CHECK(x >= 0);
+      return joined(joined(w, m), v);
+    });
+}
+
+TEST_CASE("adamw leaves a weight without gradient and decay as it is") {
+  for (const auto* k : kernels::runnable_tables()) {
+    auto w = random_values<float>(37, 1);
+    const auto before = w;
+    std::vector<float> m(37), v(37), g(37);
+    k->adamw(w.data(), m.data(), v.data(), g.data(), {0.9, 0.99, 1e-8, 1, 0.1, 10}, 37, nullptr);
+    CHECK(w == before);
+  }
+}
+
 TEST_CASE("sum_n adds in the order of its inputs, bit for bit, also into its first input") {
   const int64_t n = 1027;
   for (const auto* table : kernels::runnable_tables()) {

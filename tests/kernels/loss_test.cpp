@@ -19,6 +19,51 @@ TEST_CASE("cross entropy and its gradient agree with the reference, also for hug
         });
 }
 
+TEST_CASE("the losses of routers and their gradients agree with the reference") {
+  for (const auto [tokens, experts] : kMatrices)
+    for (const auto rule : {kernels::ScoreRule::kSoftmax, kernels::ScoreRule::kSigmoid})
+      agree(5e-6, [&, tokens = tokens, experts = experts](const auto& k, auto zero) {
+        using T = decltype(zero);
+        auto logits = random_values<T>(tokens * experts, 1, 4), p = logits;
+        auto load = random_values<T>(experts, 2, 50);
+        for (T& l : load) l = std::abs(l);
+        double balance = -1, z = -1;
+        k.gate_scores(p.data(), p.data(), rule, tokens, experts, nullptr);  // in place
+        k.balance_loss(&balance, p.data(), load.data(), rule, 0.01 / tokens, tokens, experts,
+                       nullptr);
+        k.z_loss(&z, logits.data(), 0.1 / tokens, tokens, experts, nullptr);
+        p.push_back(static_cast<T>(balance));
+        p.push_back(static_cast<T>(z));
+        return joined(p, logits);
+      });
+}
+
+TEST_CASE("a balance loss of equal loads is its scale times the load, and has no gradient") {
+  for (const auto* k : kernels::runnable_tables()) {
+    const int64_t tokens = 5, experts = 19;
+    auto p = random_values<float>(tokens * experts, 1);
+    const std::vector<float> load(experts, 8);
+    double loss = 0;
+    const auto rule = kernels::ScoreRule::kSoftmax;
+    k->gate_scores(p.data(), p.data(), rule, tokens, experts, nullptr);
+    k->balance_loss(&loss, p.data(), load.data(), rule, 0.5, tokens, experts, nullptr);
+    CHECK(loss == Approx(0.5 * 8 * tokens).epsilon(1e-6));
+    for (const float g : p) CHECK(std::abs(g) < 1e-6);
+  }
+}
+
+TEST_CASE("the z-loss of huge logits is finite, and of a NaN it is NaN") {
+  for (const auto* k : kernels::runnable_tables()) {
+    std::vector<float> logits(19, 1000);
+    double loss = 0;
+    k->z_loss(&loss, logits.data(), 1, 1, 19, nullptr);
+    CHECK(loss == Approx(std::pow(1000 + std::log(19.0), 2)).epsilon(1e-6));
+    logits[7] = NAN;
+    k->z_loss(&loss, logits.data(), 1, 1, 19, nullptr);
+    CHECK(std::isnan(loss));
+  }
+}
+
 TEST_CASE("cross entropy over a large vocabulary keeps its digits") {
   const int64_t vocab = 50257;
   for (const auto* k : kernels::runnable_tables()) {

@@ -70,6 +70,26 @@ test("the gate's own number of choices stands, and contradicting it is refused",
     "model.gpt2_moe.k: 3, but the gate 'top2' makes 2 choices a token")
 end)
 
+test("losses of the router and bias balancing reach the core, with their defaults", function()
+  local function plan(fields)
+    return expect.runs(train("batch = 2, experts = 4" .. fields)).plans[1].model
+  end
+  local plain = plan ""
+  expect.equal({ plain.balance_loss == nil, plain.z_loss, plain.bias_balance == nil },
+    { true, 0, true })
+  local m = plan ", balance_loss = { coefficient = 0.01 }, z_loss = 0.001, bias_balance = {}"
+  expect.equal(m.balance_loss, { coefficient = 0.01, count = "choices", over = "rank" })
+  expect.equal({ m.z_loss, m.bias_balance.rate }, { 0.001, 0.001 })
+  expect.fails(train "batch = 2, experts = 4, balance_loss = {}", 2,
+    "balance_loss.coefficient: is missing")
+  expect.fails(train "batch = 2, experts = 4, balance_loss = 0.01", 2,
+    "model.gpt2_moe.balance_loss: 0.01 is not allowed; give a table")
+  expect.fails(train "batch = 2, experts = 4, balance_loss = { coefficient = 1, over = 'node' }", 2,
+    "balance_loss.over: 'node' is not allowed; give one of: rank, all")
+  expect.fails(train "batch = 2, experts = 4, bias_balance = { speed = 1 }", 2,
+    "bias_balance: unknown key 'speed'")
+end)
+
 test("slots in use follow capacity factor, choices and experts", function()
   local function fill(fields) return expect.runs(train(fields)).plans[1].fill end
   expect.equal(fill "batch = 2, experts = 4, capacity_factor = 1.25", 0.8)

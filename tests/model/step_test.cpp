@@ -296,4 +296,63 @@ TEST_CASE("the local loss is divided by the tokens of all ranks") {
   CHECK(attr_double(op_named(graph, "loss"), "scale") == 1.0 / (3 * 512 * 4));
 }
 
+TEST_CASE("losses of routers stand behind the model's loss, with one all-reduce of counts") {
+  ModelSpec model = gpt2(4, 128);
+  model.balance_loss = {0.01, "choices", true};
+  model.z_loss = 0.001;
+  model.bias_rate = 0.001;
+  const Graph graph = step_of(model, 4);
+  for (const char* block : {"b1.moe.", "b3.moe."}) {
+    const auto place = [&](const char* op) { return position(graph, std::string(block) + op); };
+    CHECK(position(graph, "loss") < place("load"));
+    CHECK(place("load") < position(graph, "moe.load.all_reduce"));
+    CHECK(position(graph, "moe.load.all_reduce") < place("balance_loss"));
+    CHECK(place("z_loss") < place("gate.dx"));
+    CHECK(op_named(graph, std::string(block) + "balance_bias").phase == Phase::kUpdate);
+  }
+  const Op& reduce = op_named(graph, "moe.load.all_reduce");
+  CHECK(reduce.inputs.size() == 2);
+  CHECK(reduce.phase == Phase::kForward);  // a loss of the forward reads it
+  CHECK(graph.op(graph.find_op("b1.moe.gate")).inputs[3] == graph.find_tensor("b1.gate.bias"));
+  CHECK(states(model).size() == 2);
+
+  model.balance_loss = {0.01, "kept", true};
+  std::map<std::string, int> counts = count_kinds(step_of(model, 4));
+  CHECK(counts["expert_load"] == 4);
+  CHECK(counts["balance_loss"] == 2);
+  model.balance_loss.over_all = false;
+  CHECK(op_named(step_of(model, 4), "moe.load.all_reduce").phase == Phase::kUpdate);
+  CHECK_FALSE(step_of(model, 4).find_op("moe.counts.all_reduce").valid());
+  model.ep = 2;
+  CHECK(step_of(model, 4).find_op("moe.load.all_reduce").valid());
+  model.ep = 0;
+  CHECK_FALSE(step_of(model, 1).find_op("moe.load.all_reduce").valid());
+}
+
+TEST_CASE("without balancing and a z-loss the step is what it was") {
+  const Graph graph = step_of(gpt2(4, 128), 4);
+  std::map<std::string, int> counts = count_kinds(graph);
+  for (const char* kind : {"expert_load", "balance_loss", "z_loss", "balance_bias"}) {
+    CHECK(counts[kind] == 0);
+  }
+  CHECK(op_named(graph, "b1.moe.gate").inputs.size() == 2);
+  CHECK(states(gpt2(4, 128)).empty());
+}
+
+TEST_CASE("AdamW has two states a parameter, of its shape") {
+  Graph graph = build_forward(gpt2(2, 128), gate_spec(gpt2(2, 128)), 2);
+  add_backward_and_update(graph, {.lr = 0.05, .kind = OptimizerKind::kAdamw, .beta2 = 0.95}, {});
+  verify(graph, "test");
+  for (const ParamInfo& info : parameters(gpt2(2, 128))) {
+    const Op& update = op_named(graph, info.name + ".adamw");
+    for (size_t i = 0; i < 3; ++i) {
+      const Tensor& tensor = graph.tensor(update.inputs[i]);
+      CHECK(tensor.name == info.name + (i == 0 ? "" : i == 1 ? ".m" : ".v"));
+      CHECK(tensor.shape == graph.tensor(update.inputs[0]).shape);
+      CHECK(tensor.expert == info.expert);
+    }
+    CHECK(attr_double(update, "beta2") == 0.95);
+  }
+}
+
 }  // namespace moe::testing

@@ -106,9 +106,11 @@ struct MoeOptions {
   std::string gate = "switch";
   int64_t k = 1, columns = 1, capacity = 3;
   std::string scores = "softmax", weight = "prob", rows = "capacity";
-  bool exchange = false;  // all_to_all and exchange_counts on one rank
-  bool irregular = true;  // of the exchange
-  bool in_steps = false;  // blocks of 2 x 2 experts re-ordered first, and put back at the end
+  bool exchange = false;       // all_to_all and exchange_counts on one rank
+  bool irregular = true;       // of the exchange
+  bool router_losses = false;  // balance_loss of all choices, z_loss
+  bool bias = false;           // of experts 0 and 3, added for the choice
+  bool in_steps = false;       // blocks of 2 x 2 experts re-ordered first, and put back at the end
 };
 
 /// One MoE layer of 12 tokens and 4 experts, with its residual.
@@ -141,12 +143,22 @@ inline SmallGraph moe_graph(const MoeOptions& o) {
     rows_in = "%52";
     rows_out = "%56";
   }
+  std::string losses;
+  if (o.router_losses) {
+    losses = fmt::format(R"(
+%60 = expert_load({}) {{capacity={}, experts=4}} load forward gate layer=1
+%61, %62 = balance_loss(%10, %60) {{scale=0.02, scores="{}"}} balance forward gate layer=1
+%63, %64 = z_loss(%10) {{scale=0.03}} z forward gate layer=1
+)",
+                         o.bias ? "%14" : "%13", o.bias ? o.capacity : 1, o.scores);
+  }
   const char* counts = o.exchange ? "%18" : "%15";
   const std::string gate_attrs =
       fmt::format("gate=\"{}\", k={}, columns={}, capacity={}, scores=\"{}\", weight=\"{}\"",
                   o.gate, o.k, o.columns, o.capacity, o.scores, o.weight);
-  return {fmt::format("MoE layer, gate {} scores {} weight {} rows {}{}", o.gate, o.scores,
-                      o.weight, o.rows,
+  return {fmt::format("MoE layer, gate {} scores {} weight {} rows {}{}{}{}", o.gate, o.scores,
+                      o.weight, o.rows, o.router_losses ? ", router losses" : "",
+                      o.bias ? ", biased" : "",
                       o.exchange   ? ", exchanged"
                       : o.in_steps ? ", in steps"
                                    : ""),
@@ -164,7 +176,8 @@ graph moe ranks=1
 %9 param f64 [5] ln.b
 %40, %41, %42 = layernorm(%2, %8, %9) ln forward gate layer=1
 %10 = gate_logits(%40, %3) logits forward gate layer=1
-%11, %12, %13, %14, %16, %15 = gate(%10, %0) {{{}}} gate forward gate layer=1
+%70 input f64 [4] bias
+%11, %12, %13, %14, %16, %15 = gate(%10, %0{}) {{{}}} gate forward gate layer=1
 %17 = dispatch(%40, %16, %14) {{k={}}} dispatch forward dispatch layer=1
 {}
 %20 = expert_linear({}, %4, _, {}) {{rows="{}"}} fc1 forward expert layer=1
@@ -173,9 +186,9 @@ graph moe ranks=1
 {}
 %25 = combine({}, %12, %14, %2, %16) combine forward combine layer=1
 %30, %31 = cross_entropy(%25, %1) {{scale=0.1}} loss forward head
-)",
-                      gate_attrs, o.columns, a2a, rows_in, counts, o.rows, counts, o.rows, back,
-                      rows_out),
+{})",
+                      o.bias ? ", _, %70" : "", gate_attrs, o.columns, a2a, rows_in, counts, o.rows,
+                      counts, o.rows, back, rows_out, losses),
           o.gate};
 }
 

@@ -101,6 +101,24 @@ TEST_CASE("an all-reduce carries its gradients, an update touches five tensors")
   CHECK(work_of(graph, "wpe.sgd").bytes == 5 * 4 * (5 * 14));
 }
 
+TEST_CASE("AdamW touches seven tensors, a router loss its logits twice") {
+  ModelSpec model;
+  model.vocab = 31;
+  model.layers = 2;
+  model.hidden = 14;
+  model.heads = 2;
+  model.seq = 5;
+  model.batch_per_device = 3;
+  model.balance_loss.coefficient = model.z_loss = model.bias_rate = 0.1;
+  Graph graph = build_forward(model, gate_spec(model), 2);
+  add_backward_and_update(graph, {.kind = OptimizerKind::kAdamw}, {});
+  CHECK(work_of(graph, "wpe.adamw").bytes == 7 * 4 * (5 * 14));
+  CHECK(work_of(graph, "b1.moe.z_loss").bytes == 2 * 4 * (15 * 4) + 8);
+  CHECK(work_of(graph, "b1.moe.balance_loss").bytes == 2 * 4 * (15 * 4) + 8 + 4 * 4);
+  CHECK(work_of(graph, "b1.moe.load").bytes == 4 * 15 + 4 * 4);
+  CHECK(work_of(graph, "moe.load.all_reduce").bytes == 4 * 4);
+}
+
 TEST_CASE("a lookup and its gradient count the batch's rows, not the table, where they can") {
   const Graph graph = model_graph({}, 1);
   const double x = 15 * 14, wpe = 5 * 14, ids = 15, wte = 31 * 14;

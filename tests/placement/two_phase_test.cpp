@@ -188,6 +188,20 @@ TEST_CASE("no device expects more than rounding up to whole devices explains") {
   }
 }
 
+TEST_CASE("shared evenly a small rest fills a device; by weight every device gets its part") {
+  Loads loads(4, 4);
+  const std::vector<double> wanted = {2.25, 0.75, 0.5, 0.5};
+  for (int64_t e = 0; e < 4; ++e) {
+    for (int64_t s = 0; s < 4; ++s) loads.at(s, e) = int64_t(400 * wanted[size_t(e)]);
+  }
+  const Placement even = place_by_popularity(wanted, 4);
+  CHECK(even.holders(0) == Ids{0, 1, 2});
+  CHECK(device_loads(even, loads).computed == std::vector<int64_t>{1200, 1200, 2400, 1600});
+  const Placement weighted = place_by_popularity(wanted, 4, {.weighted = true});
+  weighted.check();
+  CHECK(device_loads(weighted, loads).computed == std::vector<int64_t>{1600, 1600, 1600, 1600});
+}
+
 TEST_CASE("phase 2 places by what the gate chose") {
   const std::vector<int64_t> counts = {3, 0, 0, 1};
   CHECK(wanted_devices(counts, 4) == std::vector<double>{3, 0, 0, 1});

@@ -1,4 +1,4 @@
--- The training models of Lina (Li et al., USENIX ATC 2023, section 7.1): every FFN is an MoE layer
+-- The models of Lina (Li et al., USENIX ATC 2023, section 7.1): every FFN is an MoE layer
 -- with as many experts as GPUs, two choices a token. The paper gives layers and numbers of experts;
 -- widths, batch, tokens a row, vocabulary and capacity it does not.
 return function(assumed)
@@ -23,6 +23,9 @@ return function(assumed)
       -- BERT base and GPT-2 small one behind the other: as many blocks, without cross-attention.
       bert2gpt2 = { name = "BERT2GPT2", layers = 24, hidden = 768, heads = 12, ffn = 3072,
         vocab = 50257 },
+      -- Of the inference experiments: width of the public BERT-Large, layers as the paper has them.
+      bert_large = { name = "BERT-Large", layers = 12, hidden = 1024, heads = 16, ffn = 4096,
+        vocab = 30522 },
     },
   }
 end

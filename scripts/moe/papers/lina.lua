@@ -1,6 +1,6 @@
--- Published figures of Lina's training scheduler (Li et al., USENIX ATC 2023), by id: what was
--- measured, and where it stands. A figure with a number a count of experts (as many as GPUs) has
--- ids that end in it.
+-- Published figures of Lina's schedulers of training and inference (Li et al., USENIX ATC 2023), by
+-- id: what was measured, and where it stands. A figure with a number a count of experts (as many as
+-- GPUs) has ids that end in it.
 local figures = {}
 
 local function add(id, figure, value, unit, text)
@@ -80,5 +80,42 @@ add("083", "figure 15", 1, "yes/no", "steps with micro-ops above 50 MB are slowe
 add("083-small", "figure 15", 1, "yes/no",
   "steps with micro-ops below 10 MB are slower than with 30 MB")
 add("085", "section 7.2.2", 1.7, "%", "all-reduces take longer in micro-ops of 30 MB")
+
+-- Inference. Speed-ups are over one expert a device; "of ideal" is over a balanced gate.
+local XL, BERT = "Transformer-XL", "BERT-Large"
+by_experts("087", "figure 16", { [4] = 1.54, [16] = 1.45 }, "x", XL .. ", median batch, speed-up")
+by_experts("088", "figure 16", { [4] = 1.36, [16] = 1.46 }, "x", BERT .. ", median batch, speed-up")
+add("089-xl", "figure 16", 1.82, "x", XL .. ", 16 experts, 95th percentile batch, speed-up")
+add("089-bert", "figure 16", 1.68, "x", BERT .. ", 16 experts, 95th percentile batch, speed-up")
+by_experts("090", "figure 17", { [8] = 1.87, [16] = 1.77 }, "x",
+  XL .. ", 95th percentile MoE layer, speed-up")
+by_experts("091", "figure 17", { [8] = 1.58, [16] = 1.81 }, "x",
+  BERT .. ", 95th percentile MoE layer, speed-up")
+add("092", "figure 18", 1.96, "x", "95th percentile all-to-alls of a layer, speed-up, mean")
+add("092-max", "figure 18", 2.5, "x", "the same, at most")
+for _, row in ipairs { { "xl", XL, 24.0, 26.7 }, { "bert", BERT, 18.6, 33.1 } } do
+  add("093-" .. row[1], "figure 16", row[3], "%",
+    row[2] .. ", 16 experts, median without estimation, longer by")
+  add("094-" .. row[1], "figure 16", row[4], "%",
+    row[2] .. ", 16 experts, 95th percentile without fine-tuning, longer by")
+end
+add("096", "section 7.3.1", 23, "%", "layers in which phase 2 places again")
+for _, row in ipairs {
+  { 98, XL, 1, 1.41, 1.32, 76.5, 31.6 }, { 99, XL, 3, 1.16, 1.04, 25.7, 60.4 },
+  { 100, XL, 6, 1.19, 1.11, 22.5, 71.4 }, { 101, BERT, 1, 1.34, 1.35, 71.3, 28.3 },
+  { 102, BERT, 3, 1.07, 1.04, 32.2, 63.5 }, { 103, BERT, 6, 1.09, 1.11, 27.1, 66.0 },
+} do
+  local id, model, path, median, tail, tuned, accuracy = unpack(row)
+  local function path_figure(what, value, unit, text)
+    add(("%03d-%s"):format(id, what), "table 5", value, unit,
+      ("%s, path length %d: %s"):format(model, path, text))
+  end
+  path_figure("median", median, "x", "median batch of ideal")
+  path_figure("tail", tail, "x", "95th percentile batch of ideal")
+  path_figure("tuned", tuned, "%", "layers in which phase 2 places again")
+  path_figure("accuracy", accuracy, "%", "estimates with the right most popular experts")
+end
+add("099-order", "table 5", 1, "yes/no", "paths of 3 layers estimate better than those of 1")
+add("100-order", "table 5", 1, "yes/no", "batches take longer with paths of 6 layers than of 3")
 
 return figures

@@ -1,0 +1,134 @@
+#include "engine/model/routers.h"
+
+#include <map>
+
+#include "engine/base/errors.h"
+
+namespace moe {
+namespace {
+
+// Outputs of a gate op.
+constexpr size_t kExpert = 2, kChoiceSlot = 3;
+
+class RouterBuilder {
+ public:
+  RouterBuilder(Graph& graph, const ModelSpec& model, const GateSpec& gate,
+                const std::vector<Router>& routers)
+      : graph_(graph), model_(model), gate_(gate), routers_(routers) {}
+
+  void run() {
+    const BalanceLossSpec& balance = model_.balance_loss;
+    const bool loss = balance.coefficient > 0, bias = model_.bias_rate > 0;
+    const bool over_all = loss && balance.over_all;
+    for (const Router& r : routers_) {
+      if (loss) add_load(r, balance.count);
+      if (bias) add_load(r, "choices");
+    }
+    if (graph_.num_ranks > 1 && bias) all_reduce("choices", over_all && balance.count == "choices");
+    if (graph_.num_ranks > 1 && over_all) all_reduce(balance.count, true);
+    for (const Router& r : routers_) {
+      if (loss) add_balance_loss(r);
+      if (model_.z_loss > 0) {
+        add(r, "z_loss", "z_loss", {logits(r)}, {{"scale", model_.z_loss / tokens(true)}});
+      }
+      if (bias) {
+        const TensorId load = sum_of({r.block, "choices"});
+        const OpId id =
+            add(r, "balance_bias", "balance_bias", {r.bias, load}, {{"rate", model_.bias_rate}});
+        graph_.op(id).phase = Phase::kUpdate;
+        graph_.op(id).segment = Segment::kUpdate;
+      }
+    }
+  }
+
+ private:
+  using Key = std::pair<int64_t, std::string>;  // block, what is counted
+
+  OpId add(const Router& r, const char* kind, const std::string& name, std::vector<TensorId> inputs,
+           Attrs attrs) {
+    const OpId id =
+        graph_.add_op(kind, fmt::format("b{}.moe.{}", r.block, name), std::move(inputs), attrs);
+    graph_.op(id).segment = Segment::kGate;
+    graph_.op(id).layer = static_cast<int32_t>(r.block);
+    return id;
+  }
+
+  TensorId logits(const Router& r) const { return graph_.op(r.gate).inputs[0]; }
+
+  /// Of a rank or of all ranks.
+  double tokens(bool all) const {
+    return static_cast<double>(model_.batch_per_device * model_.seq) *
+           (all ? static_cast<double>(graph_.num_ranks) : 1.0);
+  }
+
+  void add_load(const Router& r, const std::string& count) {
+    if (load_.contains({r.block, count})) return;
+    const bool kept = count == "kept";
+    Attrs attrs = {{"experts", model_.experts}, {"capacity", kept ? gate_.capacity : int64_t{1}}};
+    if (count == "first") attrs["first"] = int64_t{1};
+    const std::string name = count == "choices" ? "load" : "load_" + count;
+    const OpId id =
+        add(r, "expert_load", name, {graph_.out(r.gate, kept ? kChoiceSlot : kExpert)}, attrs);
+    load_[{r.block, count}] = graph_.out(id);
+  }
+
+  /// One message for all layers, behind the model's loss.
+  void all_reduce(const std::string& count, bool forward) {
+    if (sum_.contains({routers_[0].block, count})) return;
+    std::vector<TensorId> inputs;
+    for (const Router& r : routers_) inputs.push_back(load_.at({r.block, count}));
+    const char* name = count == "choices" ? "moe.load.all_reduce" : "moe.counts.all_reduce";
+    const OpId id =
+        graph_.add_op("all_reduce", name, inputs, {}, forward ? Phase::kForward : Phase::kUpdate);
+    graph_.op(id).segment = forward ? Segment::kGate : Segment::kUpdate;
+    for (size_t i = 0; i < routers_.size(); ++i) {
+      sum_[{routers_[i].block, count}] = graph_.out(id, i);
+    }
+  }
+
+  TensorId sum_of(const Key& key) const {
+    return sum_.contains(key) ? sum_.at(key) : load_.at(key);
+  }
+
+  /// The op multiplies the counts by the sum of scores: f is counts over choices, P the sum over
+  /// tokens. A rank's value is its part of the loss of all, so that the ranks' values sum to it.
+  void add_balance_loss(const Router& r) {
+    const BalanceLossSpec& balance = model_.balance_loss;
+    const double choices =
+        tokens(balance.over_all) * static_cast<double>(balance.count == "first" ? 1 : gate_.k);
+    const double scale =
+        balance.coefficient * static_cast<double>(model_.experts) / choices / tokens(true);
+    const Key key = {r.block, balance.count};
+    add(r, "balance_loss", "balance_loss",
+        {logits(r), balance.over_all ? sum_of(key) : load_.at(key)},
+        {{"scale", scale}, {"scores", gate_.scores}});
+  }
+
+  Graph& graph_;
+  const ModelSpec& model_;
+  const GateSpec& gate_;
+  const std::vector<Router>& routers_;
+  std::map<Key, TensorId> load_, sum_;  // of this rank, of all ranks
+};
+
+}  // namespace
+
+void check_router_losses(const ModelSpec& model, const GateSpec& gate) {
+  const auto refuse = [&gate](const char* field, const char* why) {
+    throw user_error("model.{}: the gate '{}' {}", field, gate.name, why);
+  };
+  const bool by_token = gate.chooser == Chooser::kToken;
+  const char* why = gate.chooser == Chooser::kExpert
+                        ? "lets experts choose, so that loads are equal as they are"
+                        : "does not choose by scores";
+  if (model.balance_loss.coefficient > 0 && !by_token) refuse("balance_loss", why);
+  if (model.bias_rate > 0 && !by_token) refuse("bias_balance", why);
+  if (model.z_loss > 0 && gate.chooser == Chooser::kRule) refuse("z_loss", why);
+}
+
+void add_router_losses(Graph& graph, const ModelSpec& model, const GateSpec& gate,
+                       const std::vector<Router>& routers) {
+  if (!routers.empty()) RouterBuilder(graph, model, gate, routers).run();
+}
+
+}  // namespace moe

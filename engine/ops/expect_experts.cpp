@@ -1,0 +1,232 @@
+// Inference with experts in host memory (Lina, USENIX ATC 2023, section 5): the popularity that
+// token paths let one expect, the placement that follows from it before the gate and from the
+// gate's counts after it, and the weights that are copied to the slots of a device.
+#include <algorithm>
+#include <cstring>
+
+#include "engine/ops/defs.h"
+#include "engine/ops/placed.h"
+#include "engine/placement/popularity.h"
+#include "engine/placement/two_phase.h"
+
+namespace moe::ops {
+namespace {
+
+/// An Estimate as i32: masses, tokens and known, two numbers each.
+int64_t estimate_codes(int64_t experts) {
+  return 2 * (experts + 2);
+}
+
+void write_estimate(const Estimate& estimate, int32_t* codes) {
+  std::memcpy(codes, estimate.mass.data(), estimate.mass.size() * sizeof(int64_t));
+  codes += 2 * estimate.mass.size();
+  std::memcpy(codes, &estimate.tokens, sizeof(int64_t));
+  std::memcpy(codes + 2, &estimate.known, sizeof(int64_t));
+}
+
+Estimate read_estimate(const int32_t* codes, int64_t experts) {
+  Estimate estimate;
+  estimate.mass.resize(static_cast<size_t>(experts));
+  std::memcpy(estimate.mass.data(), codes, estimate.mass.size() * sizeof(int64_t));
+  codes += 2 * experts;
+  std::memcpy(&estimate.tokens, codes, sizeof(int64_t));
+  std::memcpy(&estimate.known, codes + 2, sizeof(int64_t));
+  return estimate;
+}
+
+/// Of all ranks, from what every rank handed over.
+Estimate sum_of_estimates(const int32_t* gathered, int64_t devices, int64_t experts) {
+  Estimate all = read_estimate(gathered, experts);
+  for (int64_t d = 1; d < devices; ++d) {
+    all.add(read_estimate(gathered + d * estimate_codes(experts), experts));
+  }
+  return all;
+}
+
+TwoPhaseOptions two_phase_options(const Op& op) {
+  return {.cap = attr_int(op, "residents"), .seed = static_cast<uint64_t>(attr_int(op, "seed"))};
+}
+
+std::vector<TensorSpec> infer_expect(const Graph& g, const Op& op) {
+  for (size_t i = 0; i < op.inputs.size(); ++i) expect_index(g, op, i, {kAny, kAny});
+  return {{{estimate_codes(expect_attr(op, "experts", 1))}, DType::kI32}};
+}
+
+Work work(const Graph& g, const Op& op, const WorkContext&) {
+  return {.bytes = io_bytes(g, op)};
+}
+
+template <class T>
+void run_expect(const KernelCall<T>& c) {
+  const int64_t experts = attr_int(c.op, "experts"), layer = attr_int(c.op, "layer_number");
+  Estimate estimate;
+  estimate.mass.resize(static_cast<size_t>(experts));
+  estimate.tokens = c.in_shape(0)[0];
+  if (c.rank.popularity != nullptr) {
+    const PathProfile& profile = *c.rank.popularity;
+    TokenPaths paths(profile.options(), estimate.tokens);
+    for (size_t i = 0; i < c.op.inputs.size(); ++i) {
+      paths.add({c.in_i32(i), static_cast<size_t>(num_elements(c.in_shape(i)))}, c.in_shape(i)[1]);
+    }
+    if (profile.covers(layer)) estimate = profile.estimate(layer, paths);
+  }
+  write_estimate(estimate, c.out_i32(0));
+}
+
+std::vector<TensorSpec> infer_place(const Graph& g, const Op& op) {
+  const PlacementBounds bounds = bounds_of(op);
+  expect_index(g, op, 0, {bounds.devices, estimate_codes(bounds.experts)});
+  return {{{Placement::code_size(bounds)}, DType::kI32}};
+}
+
+void write_placement(const Placement& placement, int32_t* codes) {
+  std::copy(placement.codes().begin(), placement.codes().end(), codes);
+}
+
+/// Phase 1. Where nothing can be expected: one expert a device.
+template <class T>
+void run_place(const KernelCall<T>& c) {
+  const PlacementBounds b = bounds_of(c.op);
+  const Estimate all = sum_of_estimates(c.in_i32(0), b.devices, b.experts);
+  const bool blind =
+      std::all_of(all.mass.begin(), all.mass.end(), [](int64_t m) { return m == 0; });
+  write_placement(
+      blind ? fixed_mapping(b.experts, b.devices, two_phase_options(c.op))
+            : place_by_popularity(wanted_devices(all, b.devices, attr_int(c.op, "normalise") != 0),
+                                  b.devices, two_phase_options(c.op)),
+      c.out_i32(0));
+}
+
+std::vector<TensorSpec> infer_tune(const Graph& g, const Op& op) {
+  const PlacementBounds bounds = bounds_of(op);
+  expect_index(g, op, 0, {bounds.devices, bounds.experts});
+  expect_index(g, op, 1, {bounds.devices, estimate_codes(bounds.experts)});
+  expect_placement(g, op, 2, bounds);
+  compare_named(attr_string(op, "compare", "list"));
+  return {{{Placement::code_size(bounds)}, DType::kI32}};
+}
+
+/// Phase 2: the placement of phase 1 where the estimate holds, or one by the gate's counts.
+template <class T>
+void run_tune(const KernelCall<T>& c) {
+  const PlacementBounds b = bounds_of(c.op);
+  std::vector<int64_t> counts(static_cast<size_t>(b.experts));
+  for (int64_t d = 0; d < b.devices; ++d) {
+    for (int64_t e = 0; e < b.experts; ++e) {
+      counts[static_cast<size_t>(e)] += c.in_i32(0)[d * b.experts + e];
+    }
+  }
+  const Estimate all = sum_of_estimates(c.in_i32(1), b.devices, b.experts);
+  const std::vector<double> wanted =
+      wanted_devices(all, b.devices, attr_int(c.op, "normalise") != 0);
+  const bool none = std::all_of(counts.begin(), counts.end(), [](int64_t n) { return n == 0; });
+  if (none || estimate_holds(wanted, counts, attr_int(c.op, "k", 1),
+                             compare_named(attr_string(c.op, "compare", "list")))) {
+    const int32_t* const before = c.in_i32(2);
+    std::copy_n(before, num_elements(c.out_shape(0)), c.out_i32(0));
+    return;
+  }
+  write_placement(
+      place_by_popularity(wanted_devices(counts, b.devices), b.devices, two_phase_options(c.op)),
+      c.out_i32(0));
+}
+
+/// How many tensors of experts a swap_in copies: placement, [placement before], weights, [slots].
+size_t weights_of(const Op& op) {
+  return attr_int(op, "keep") != 0 ? (op.inputs.size() - 2) / 2 : op.inputs.size() - 1;
+}
+
+std::vector<TensorSpec> infer_swap(const Graph& g, const Op& op) {
+  const PlacementBounds bounds = bounds_of(op);
+  const bool keep = attr_int(op, "keep") != 0;
+  expect_placement(g, op, 0, bounds);
+  if (keep) expect_placement(g, op, 1, bounds);
+  const size_t n = weights_of(op), first = keep ? 2 : 1;
+  std::vector<TensorSpec> specs;
+  for (size_t i = 0; i < n; ++i) {
+    Shape slots = expect_matrix(g, op, first + i);
+    slots[0] = bounds.experts;
+    expect_shape(g, op, first + i, slots);
+    slots[0] = bounds.slots();
+    if (keep) expect_shape(g, op, first + n + i, slots);
+    specs.push_back({slots, arg(g, op, first + i).dtype});
+  }
+  return specs;
+}
+
+/// As many experts a device as there are, on average; with keep none, as long as estimates hold.
+Work work_swap(const Graph& g, const Op& op, const WorkContext&) {
+  double bytes = 0;
+  if (attr_int(op, "keep") == 0) {
+    const PlacementBounds bounds = bounds_of(op);
+    for (const TensorId t : op.outputs) {
+      bytes += 2 * static_cast<double>(g.bytes(t)) / static_cast<double>(bounds.slots());
+    }
+    bytes *= static_cast<double>(bounds.experts) / static_cast<double>(bounds.devices);
+  }
+  return {.bytes = bytes};
+}
+
+template <class T>
+void run_swap(const KernelCall<T>& c) {
+  const bool keep = attr_int(c.op, "keep") != 0;
+  const Placement placement = placement_in(c, 0);
+  const int64_t device = c.rank.rank;
+  const size_t n = weights_of(c.op), first = keep ? 2 : 1;
+  for (size_t i = 0; i < n; ++i) {
+    const int64_t each = num_elements(c.out_shape(i)) / c.out_shape(i)[0];
+    if (keep) copy(c, c.out(i), c.in(first + n + i), num_elements(c.out_shape(i)));
+    for (int64_t s = 0; s < placement.bounds().slots(); ++s) {
+      const int64_t expert = placement.at(device, s);
+      if (expert < 0 || (keep && placement_in(c, 1).at(device, s) == expert)) continue;
+      copy(c, c.out(i) + s * each, c.in(first + i) + expert * each, each);
+    }
+  }
+}
+
+constexpr int kMaxTensors = 64;
+
+}  // namespace
+
+const OpDef kExpectExperts = {
+    .name = "expect_experts",
+    .doc = "one rank's part of the popularity of a layer's experts, from its tokens' paths",
+    .min_inputs = 1,
+    .max_inputs = kMaxTensors,
+    .infer = infer_expect,
+    .work = work,
+    .run_f32 = run_expect<float>,
+    .run_f64 = run_expect<double>};
+
+const OpDef kPlaceExpected = {.name = "place_expected",
+                              .doc = "a placement by the popularity that all ranks expect (Lina)",
+                              .min_inputs = 1,
+                              .max_inputs = 1,
+                              .infer = infer_place,
+                              .work = work,
+                              .run_f32 = run_place<float>,
+                              .run_f64 = run_place<double>};
+
+const OpDef kFineTune = {
+    .name = "fine_tune",
+    .doc = "another placement by the gate's counts where they differ from what was expected (Lina)",
+    .min_inputs = 3,
+    .max_inputs = 3,
+    .infer = infer_tune,
+    .work = work,
+    .run_f32 = run_tune<float>,
+    .run_f64 = run_tune<double>};
+
+const OpDef kSwapIn = {
+    .name = "swap_in",
+    .doc =
+        "weights of the experts of this device's slots from host memory; attr keep: those that "
+        "are not there already",
+    .min_inputs = 2,
+    .max_inputs = 2 * kMaxTensors,
+    .infer = infer_swap,
+    .work = work_swap,
+    .run_f32 = run_swap<float>,
+    .run_f64 = run_swap<double>};
+
+}  // namespace moe::ops

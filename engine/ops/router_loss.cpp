@@ -1,0 +1,70 @@
+// The losses of a router beside the model's: each gives its value and, in one go, the gradient of
+// the logits, as cross_entropy does. They see a rank's whole batch and are not cut into parts: they
+// stand outside every range that is.
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  expect_shape(g, op, 0, {kAny, kAny});
+  const Shape& logits = shape(g, op, 0);
+  if (op.inputs.size() > 1) expect_shape(g, op, 1, {logits[1]});
+  score_rule(op);
+  return {{{1}, DType::kF64}, {logits, arg(g, op, 0).dtype}};
+}
+
+Work work(const Graph& g, const Op& op, const WorkContext&) {
+  return elementwise_work(g, op, 8.0 * static_cast<double>(num_elements(shape(g, op, 0))));
+}
+
+void gradient(GradContext& c, OpId) {
+  const Op op = c.op();
+  if (c.needs(op.inputs[0])) c.add(op.inputs[0], op.outputs[1]);
+}
+
+template <class T>
+void run_balance(const KernelCall<T>& c) {
+  const Shape& logits = c.in_shape(0);
+  c.k.gate_scores(c.out(1), c.in(0), score_rule(c.op), logits[0], logits[1], c.stream);
+  c.k.balance_loss(reinterpret_cast<double*>(c.out(0)), c.out(1), c.in(1), score_rule(c.op),
+                   attr_double(c.op, "scale", 1.0), logits[0], logits[1], c.stream);
+}
+
+template <class T>
+void run_z(const KernelCall<T>& c) {
+  const Shape& logits = c.in_shape(0);
+  copy(c, c.out(1), c.in(0), num_elements(logits));
+  c.k.z_loss(reinterpret_cast<double*>(c.out(0)), c.out(1), attr_double(c.op, "scale", 1.0),
+             logits[0], logits[1], c.stream);
+}
+
+}  // namespace
+
+const OpDef kBalanceLoss = {
+    .name = "balance_loss",
+    .doc = "loss = attr scale * sum of load[e] * score[t,e], load a constant; dlogits",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .infer = infer,
+    .work = work,
+    .gradient = gradient,
+    .starts_gradient = true,
+    .may_alias = {{1, 0}},
+    .run_f32 = run_balance<float>,
+    .run_f64 = run_balance<double>};
+
+const OpDef kZLoss = {.name = "z_loss",
+                      .doc = "loss = attr scale * sum of logsumexp(logits[t])^2; dlogits",
+                      .min_inputs = 1,
+                      .max_inputs = 1,
+                      .infer = infer,
+                      .work = work,
+                      .gradient = gradient,
+                      .starts_gradient = true,
+                      .may_alias = {{1, 0}},
+                      .run_f32 = run_z<float>,
+                      .run_f64 = run_z<double>};
+
+}  // namespace moe::ops

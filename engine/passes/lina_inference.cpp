@@ -1,0 +1,212 @@
+// Lina's inference scheduler in the forward graph: experts wait in host memory, and a device gets
+// those that its slots hold in this batch and layer.
+#include <algorithm>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+#include "engine/ops/placed.h"
+#include "engine/passes/builtin.h"
+#include "engine/passes/moe_layer.h"
+#include "engine/placement/two_phase.h"
+
+namespace moe {
+namespace {
+
+constexpr size_t kExpertOfGate = 2;
+
+/// One MoE layer's ops; `experts` work on its rows beside the weights.
+struct Layer {
+  OpId gate, dispatch, there, back;
+  std::vector<OpId> experts;
+};
+
+class InferencePlacer {
+ public:
+  InferencePlacer(Graph graph, const PassContext& context)
+      : graph_(std::move(graph)), context_(context), before_(graph_.num_ops()) {}
+
+  Graph run() {
+    find_layers();
+    if (layers_.empty()) return std::move(graph_);
+    const ModelSpec& model = context_.model;
+    bounds_ = two_phase_bounds(model.experts, graph_.num_ranks, {.cap = number("cap")});
+    attrs_ = ops::bounds_attrs(bounds_);
+    attrs_["seed"] = int64_t{0};
+    attrs_["normalise"] = int64_t{std::get<bool>(context_.options.at("normalise"))};
+    const bool estimates = std::get<bool>(context_.options.at("estimation"));
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      const bool expected = static_cast<int64_t>(i) >= number("path");
+      if (expected || !estimates) place(i, expected && estimates);
+    }
+    const std::vector<OpId> order = this->order();
+    for (const OpId id : order) {
+      const Op& op = graph_.op(id);
+      const std::vector<TensorSpec> specs = graph_.def(op).infer(graph_, op);
+      for (size_t k = 0; k < specs.size(); ++k) graph_.tensor(op.outputs[k]).shape = specs[k].shape;
+    }
+    return with_order(graph_, order);
+  }
+
+ private:
+  int64_t number(const char* name) const {
+    return static_cast<int64_t>(std::get<double>(context_.options.at(name)));
+  }
+
+  void find_layers() {
+    Layer open;
+    for (size_t i = 0; i < graph_.num_ops(); ++i) {
+      const OpId op(static_cast<int64_t>(i));
+      if (is_kind(graph_, op, "gate")) open = {.gate = op};
+      if (is_kind(graph_, op, "dispatch")) open.dispatch = op;
+      if (graph_.op(op).part >= 0 || is_kind(graph_, op, "place") ||
+          graph_.op(op).attrs.contains("residents")) {
+        throw user_error("stage '{}': op '{}' is cut or placed already; this stage stands alone",
+                         context_.stage, graph_.op(op).name);
+      }
+      if (is_kind(graph_, op, "all_to_all")) {
+        if (group_of(graph_, graph_.op(op)).size != graph_.num_ranks) {
+          throw user_error(
+              "stage '{}': all-to-all '{}' is among fewer than all ranks; model.ep "
+              "and a placement exclude each other",
+              context_.stage, graph_.op(op).name);
+        }
+        if (open.there.valid()) {
+          open.back = op;
+          layers_.push_back(std::move(open));
+          open = {};
+        } else {
+          open.there = op;
+        }
+      } else if (open.there.valid()) {
+        open.experts.push_back(op);
+      }
+    }
+  }
+
+  OpId add(std::string_view kind, const std::string& name, std::vector<TensorId> inputs,
+           Attrs attrs, const Layer& layer, OpId before) {
+    const OpId made = graph_.add_op(kind, name, std::move(inputs), std::move(attrs));
+    graph_.op(made).segment = Segment::kDispatch;
+    graph_.op(made).layer = graph_.op(layer.gate).layer;
+    before_[before.index()].push_back(made);
+    return made;
+  }
+
+  /// expected: by the paths that lead here, then fine-tuned; else by the gate's counts alone.
+  void place(size_t i, bool expected) {
+    const Layer& layer = layers_[i];
+    const std::string prefix = fmt::format("b{}.moe.", graph_.op(layer.gate).layer);
+    const std::vector<TensorId> weights = take_weights(layer);
+    const auto slots_of = [&](OpId swap) { return graph_.op(swap).outputs; };
+    // What the layers before chose is there before this layer's block begins; the copies run
+    // beside the experts of the layer before.
+    Attrs expect = attrs_;
+    expect["layer_number"] = static_cast<int64_t>(i);
+    std::vector<TensorId> choices;
+    const size_t first = expected ? i - static_cast<size_t>(number("path")) : i;
+    for (size_t j = first; j < i; ++j) {
+      choices.push_back(graph_.out(layers_[j].gate, kExpertOfGate));
+    }
+    const OpId early = expected ? layers_[i - 1].dispatch : layer.dispatch;
+    const OpId later = expected ? layers_[i - 1].experts.front() : layer.dispatch;
+    if (choices.empty()) choices.push_back(graph_.out(layer.gate, kExpertOfGate));
+    if (!expected) expect["layer_number"] = int64_t{0};  // no path leads to the first layer
+    const OpId part = add("expect_experts", prefix + "expect", choices, expect, layer, early);
+    const OpId gathered =
+        add("gather_loads", prefix + "expected", {graph_.out(part)}, {}, layer, early);
+    const OpId phase_1 = add("place_expected", prefix + "place_expected", {graph_.out(gathered)},
+                             attrs_, layer, later);
+    std::vector<TensorId> inputs = {graph_.out(phase_1)};
+    inputs.insert(inputs.end(), weights.begin(), weights.end());
+    const OpId swap = add("swap_in", prefix + "swap_in", inputs, attrs_, layer, later);
+
+    const TensorId counts =
+        origin_of_rows(graph_, graph_.out(layer.there), prefix + "inference").counts;
+    const OpId loads = add("gather_loads", prefix + "loads", {counts}, {}, layer, layer.dispatch);
+    TensorId in_force = graph_.out(phase_1);
+    std::vector<TensorId> slots = slots_of(swap);
+    if (!expected || std::get<bool>(context_.options.at("fine_tuning"))) {
+      Attrs tune = attrs_;
+      tune["k"] = attr_int(graph_.op(layer.gate), "k", 1);
+      tune["compare"] = std::get<std::string>(context_.options.at("compare"));
+      const OpId phase_2 = add("fine_tune", prefix + "fine_tune",
+                               {graph_.out(loads), graph_.out(gathered), graph_.out(phase_1)}, tune,
+                               layer, layer.dispatch);
+      in_force = graph_.out(phase_2);
+      Attrs keep = attrs_;
+      keep["keep"] = int64_t{1};
+      inputs = {in_force, graph_.out(phase_1)};
+      inputs.insert(inputs.end(), weights.begin(), weights.end());
+      inputs.insert(inputs.end(), slots.begin(), slots.end());
+      slots = slots_of(add("swap_in", prefix + "swap_again", inputs, keep, layer, layer.dispatch));
+    }
+    const OpId rows = add("slot_rows", prefix + "slot_rows", {graph_.out(loads), in_force}, attrs_,
+                          layer, layer.dispatch);
+    send_by_slot(layer, counts, in_force, graph_.out(rows), weights, slots);
+  }
+
+  /// The parameters of a layer's experts, all of them on every device.
+  std::vector<TensorId> take_weights(const Layer& layer) {
+    std::vector<TensorId> weights;
+    for (const OpId id : layer.experts) {
+      for (const TensorId t : graph_.op(id).inputs) {
+        if (!t.valid() || graph_.tensor(t).kind != TensorKind::kParam) continue;
+        graph_.tensor(t).shape[0] = bounds_.experts;
+        weights.push_back(t);
+      }
+    }
+    return weights;
+  }
+
+  void send_by_slot(const Layer& layer, TensorId counts, TensorId placement, TensorId rows,
+                    const std::vector<TensorId>& weights, const std::vector<TensorId>& slots) {
+    Attrs bounds = ops::bounds_attrs(bounds_);
+    for (const OpId id : {layer.there, layer.back}) {
+      Op& op = graph_.op(id);
+      op.attrs.insert(bounds.begin(), bounds.end());
+      op.attrs["irregular"] = op.attrs["loose"] = int64_t{1};
+      if (id == layer.back) op.attrs["occupancy"] = ops::occupancy_of(bounds_);
+      op.inputs = {op.inputs[0], counts, rows, TensorId(), TensorId(), placement};
+    }
+    for (const OpId id : layer.experts) {
+      Op& op = graph_.op(id);
+      op.attrs["rows"] = std::string("used");
+      op.attrs["loose"] = int64_t{1};
+      op.attrs["occupancy"] = ops::occupancy_of(bounds_);
+      for (TensorId& t : op.inputs) {
+        const auto found = std::find(weights.begin(), weights.end(), t);
+        if (t.valid() && found != weights.end()) {
+          t = slots[static_cast<size_t>(found - weights.begin())];
+        }
+      }
+      const size_t at = is_kind(graph_, id, "gelu") ? 2 : 3;
+      op.inputs.resize(at + 1);
+      op.inputs[at] = rows;
+    }
+  }
+
+  std::vector<OpId> order() const {
+    std::vector<OpId> order;
+    for (size_t i = 0; i < before_.size(); ++i) {
+      order.insert(order.end(), before_[i].begin(), before_[i].end());
+      const OpId op(static_cast<int64_t>(i));
+      if (!graph_.removed(op)) order.push_back(op);
+    }
+    return order;
+  }
+
+  Graph graph_;
+  const PassContext& context_;
+  std::vector<Layer> layers_;
+  PlacementBounds bounds_;
+  Attrs attrs_;
+  std::vector<std::vector<OpId>> before_;  // by op of the graph that was given
+};
+
+}  // namespace
+
+Graph lina_inference(Graph graph, const PassContext& context) {
+  return InferencePlacer(std::move(graph), context).run();
+}
+
+}  // namespace moe

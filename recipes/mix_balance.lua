@@ -1,0 +1,50 @@
+-- Do Lancet, Pro-Prophet and Lina's priorities go together when load is not balanced? Two CPU ranks
+-- over an emulated link, tokens routed by a skewed workload: real rows only, then Lancet's pipelines
+-- and weight-gradient schedule, Pro-Prophet's copies of heavy experts, and transfers by priority in
+-- chunks, one after another; executed and predicted, with equal routing.
+local moe = require "moe"
+local pass = moe.pass
+
+local DDP = { lane = "comm_reduce", place = "ready", bucket_bytes = 2 ^ 20 }
+local rows = { pass.irregular_a2a {}, pass.used_rows {} }
+local lancet = { pass.partition { max_parts = 4 }, pass.dw_schedule {} }
+local prophet = { pass.prophet { shadows = 2 } }
+local lina = { pass.priority { hold = false }, pass.chunked { bytes = 2 ^ 18 } }
+
+local function system(name, ...)
+  local t = { all_reduce = DDP }
+  for _, passes in ipairs { ... } do
+    for _, p in ipairs(passes) do t[#t + 1] = p end
+  end
+  return moe.system(name)(t)
+end
+
+local R = moe.run(moe.experiment {
+  name = "mix_balance",
+  model = moe.model.gpt2_moe { vocab = 256, layers = 4, hidden = 128, heads = 4, seq = 128,
+    batch_per_device = 16, experts = 4, gate = "switch", capacity_factor = "none",
+    routing = moe.workload "hot_rank" { seed = 3, drift = 0.1 } },
+  systems = { system("rows", rows), system("lancet", rows, lancet),
+    system("prophet", prophet, rows), system("lancet_prophet", prophet, rows, lancet),
+    system("all_three", prophet, rows, lancet, lina) },
+  optimizer = { lr = 0.02 },
+  run = { { "cpu", ranks = 2, steps = 10, link = { bytes_per_s = 1e8, latency_us = 20 } } },
+})
+
+local out, first = { { "system", "executed ms", "predicted ms", "of rows", "exposed ms",
+  "largest difference of a loss", "routing" } }, nil
+for run in R:each() do
+  first = first or run
+  local off, same = 0, true
+  for i, loss in ipairs(run.losses) do off = math.max(off, math.abs(loss - first.losses[i])) end
+  for step, layers in ipairs(run.moe) do
+    for layer, l in ipairs(layers) do
+      same = same and l.checksum == first.moe[step][layer].checksum
+    end
+  end
+  out[#out + 1] = { run.system, ("%.1f"):format(run.iteration_ms),
+    ("%.1f"):format(run.prediction.iteration_ms),
+    ("%.3fx"):format(first.iteration_ms / run.iteration_ms), ("%.1f"):format(run.exposed_comm_ms),
+    ("%.1e"):format(off), same and "equal" or "differs" }
+end
+print("\nEmulated: what each adds when load is not balanced\n" .. moe.table(out))
