@@ -7,6 +7,7 @@
 #include "bindings/files.h"
 #include "bindings/gate.h"
 #include "bindings/host.h"
+#include "bindings/infer.h"
 #include "bindings/pick.h"
 #include "bindings/run.h"
 #include "bindings/userdata.h"
@@ -135,7 +136,7 @@ void set_data(const Host& host, const Fields& data, const PlanSpec& spec, RunOpt
   const auto source = [&](bool held_out) {
     return text_data(corpus, held_out, m.batch_per_device, spec.num_ranks, m.seq, seed);
   };
-  options.data = source(false);
+  options.data = source(data.flag("held_out", false));
   options.eval_data = source(true);
   out["unigram_entropy"] = corpus->unigram_entropy;
   out["corpus"] = corpus->source;
@@ -249,6 +250,9 @@ int run_plan(lua_State* L) {
   const json values = to_json(L, 2, true);
   const Fields fields(values, "run");
   RunOptions options = options_of(host, fields, box, out);
+  const bool inference = box.plan->spec.inference;
+  if (inference) set_inference(L, 2, fields, host, options);
+  const DataSource data = options.data;
   const std::string executor = fields.text("executor", "cpu");
   const std::shared_ptr<const Trace> record = options.record;
   lua_getfield(L, 2, "on_step");
@@ -256,6 +260,9 @@ int run_plan(lua_State* L) {
                          ? run_with_steps(L, *box.plan, executor, std::move(options), 3)
                          : run(*box.plan, executor, options);
   fill_result(result, *box.plan, out);
+  if (inference) {
+    out["inference"] = inference_json(result, *box.plan, data, fields.integer("first_step", 0));
+  }
   if (record && record->steps > 0) {
     const std::filesystem::path path = host.files().writable(fields.text("record"));
     write_file(path, trace_bytes(*record));

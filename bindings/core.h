@@ -21,8 +21,8 @@ void open_handles(lua_State* L);
 void open_calibrate(lua_State* L);
 /// core.collectives into the table on top (bind_network.cpp).
 void open_network(lua_State* L);
-/// core.lina_inference, _locality, _place, _trace into the table on top; the type of a trace
-/// (bind_lina.cpp).
+/// core.lina_inference, _locality, _place, _popularity, _trace into the table on top; the types of
+/// a trace and of a profile (bind_lina.cpp).
 void open_lina(lua_State* L);
 /// core.pipemoe_degree, _fit, _simulate, _time into the table on top (bind_pipemoe.cpp).
 void open_pipemoe(lua_State* L);

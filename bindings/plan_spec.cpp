@@ -33,7 +33,8 @@ StageKind kind_of(const std::string& name) {
   if (name == "forward") return StageKind::kForward;
   if (name == "step") return StageKind::kStep;
   if (name == "schedule") return StageKind::kSchedule;
-  throw UserError(unknown_name("kind of stage", name, {"forward", "step", "schedule"}));
+  throw UserError(
+      unknown_name("kind of stage", name, {"placement", "forward", "step", "schedule"}));
 }
 
 // Options that a built-in pass reads; other values belong to policies and stay in Lua.
@@ -223,6 +224,7 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
   spec.cluster = cluster_of(fields.at("cluster"));
   spec.work.fill = fields.number("fill", 1);
   spec.element_bytes = fields.integer("element_bytes", 0);
+  spec.inference = fields.flag("inference", false);
   if (fields.has("optimizer")) {
     const Fields optimizer = fields.at("optimizer");
     spec.optimizer.lr = optimizer.number("lr");

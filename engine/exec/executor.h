@@ -96,6 +96,14 @@ struct PlacementRecord {
   std::vector<int32_t> next;  // of the next step
 };
 
+/// What Lina's inference did with the experts of one MoE layer in a batch.
+struct SwapRecord {
+  int64_t layer = 0;          // block index
+  bool fine_tunes = false;    // there is a phase 2
+  bool again = false;         // its placement is another than phase 1's
+  std::vector<int64_t> rows;  // [ranks]: of tokens that a rank's experts computed
+};
+
 struct RunResult {
   Provenance provenance = Provenance::kSimulated;
   std::vector<Timeline> timelines;  // a step; times relative to the step's common start
@@ -112,6 +120,8 @@ struct RunResult {
   Bytes peak_bytes = 0;  // bytes that the executor allocated for a rank
   std::vector<std::vector<std::vector<OpId>>> executed;  // [rank][lane]: as begun, last step
   std::vector<std::vector<PlacementRecord>> placements;  // [step][layer], of layers with one
+  std::vector<std::vector<SwapRecord>>
+      swaps;                // [batch][layer], of layers whose experts are swapped
   bool stopped = false;     // on_step, an interrupt or stop_reason ended the run early
   std::string stop_reason;  // what failed, where the results so far are good; "" otherwise
 };

@@ -8,6 +8,7 @@
 #include "engine/base/errors.h"
 #include "engine/comm/emulated_link.h"
 #include "engine/exec/finite.h"
+#include "engine/exec/swaps.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
 
@@ -133,6 +134,7 @@ typename Rank<T>::Launch Rank<T>::make_launch(LaneId lane, OpId id) {
     launch.of_router = op.outputs[0] != loss_of(graph);
   }
   launch.predicts = options_.keep_predictions && def.name == std::string_view("cross_entropy");
+  launch.swaps = tells_of_swap(plan_, id);
   add_checks(launch);
   add_update(launch);
   return launch;
@@ -195,6 +197,7 @@ void Rank<T>::start_pass() {
   if (poison_) poison_->start_step();
   std::fill(gradients_.begin(), gradients_.end(), Measure());
   placements_.clear();
+  swaps_.clear();
   router_losses_.clear();
   for (Lane& lane : lanes_) lane.spans.clear();
   for (Posting& posting : postings_) posting.left = posting.waits.size();
@@ -387,6 +390,7 @@ Nanoseconds Rank<T>::after(Launch& launch, const Pass& pass) {
     launch.record->template capture<T>(plan_.graph, launch.op, buffers_);
   }
   if (launch.place && pass.train) record_placement(launch);
+  if (launch.swaps) add_swap(plan_, launch.op, buffers_, swaps_);
   if (options_.check_finite) check(launch);
   if (poison_) poison_->after(launch.op);
   return clock_ns();

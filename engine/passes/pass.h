@@ -49,6 +49,7 @@ struct PassDef {
   std::vector<OptionSpec> options;
   Graph (*transform)(Graph, const PassContext&) = nullptr;                     // forward, step
   Schedule (*schedule)(const Graph&, Schedule, const PassContext&) = nullptr;  // schedule
+  bool inference_only = false;  // no backward goes through what it makes
 };
 
 /// One stage of a system: a built-in pass by name, or a function (a Lua policy).

@@ -73,7 +73,8 @@ const std::vector<PassDef>& builtin_passes() {
                     0,
                     0,
                     {"list", "set"}}},
-       .transform = lina_inference},
+       .transform = lina_inference,
+       .inference_only = true},
       // Forward: what autodiff should see, so that the backward follows without a pass of its own.
       // The cut comes first: it moves whole slots, and refuses rows that are counted already.
       {.name = "capacity_pipeline",

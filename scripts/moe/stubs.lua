@@ -6,6 +6,7 @@ local collectives = require "moe.collectives"
 local comm_tables = require "moe.comm_tables"
 local core = require "moe.core"
 local experiment = require "moe.experiment"
+local infer = require "moe.infer"
 local inference = require "moe.inference"
 local jobs = require "moe.jobs"
 local judge = require "moe.judge"
@@ -145,6 +146,18 @@ local FIXED = [[
 ---@field digest string
 ---@field samples_ms number[]
 
+---@class moe.InferResult
+---@field losses number[] by batch
+---@field accuracy number[] by batch, of next tokens
+---@field digest string of all predictions
+---@field parameters_digest string
+---@field samples_ms number[]
+---@field moe table[][] [batch][layer], as moe.TrainResult
+---@field rows integer[][][]? [batch][layer][rank] of tokens
+---@field phase_2 boolean[] by layer
+---@field placed_again boolean[][] [batch][layer]
+---@field record string? path of the trace
+
 ---@class moe.prophet.Devices
 ---@field time_s number
 ---@field time_without_s number
@@ -248,6 +261,7 @@ local function field_classes(out)
   class(out, "moe.LinaPackingFields", lina.PACKING)
   class(out, "moe.LinaTraceFields", inference.TRACE)
   class(out, "moe.LinaInferenceFields", inference.INFERENCE)
+  class(out, "moe.LinaPopularityFields", inference.POPULARITY)
   class(out, "moe.LinaPlaceFields", inference.PLACE)
   class(out, "moe.LinaLocalityFields", inference.LOCALITY)
   class(out, "moe.LinaTokenClassesFields", inference.TOKEN_CLASSES)
@@ -255,6 +269,7 @@ local function field_classes(out)
   class(out, "moe.RunFields", train.RUN)
   class(out, "moe.CpuRunFields", experiment.CPU)
   class(out, "moe.TrainFields", train.TRAIN)
+  class(out, "moe.InferFields", infer.INFER)
   class(out, "moe.PlanFields", train.PLAN)
   class(out, "moe.Case", jobs.CASE)
   class(out, "moe.ExperimentFields", experiment.FIELDS)
@@ -303,6 +318,7 @@ local function constructors(out)
   constructor(out, "lina.packing", "moe.LinaPackingFields", "table")
   constructor(out, "lina.trace", "moe.LinaTraceFields", "moe.Inference_trace")
   constructor(out, "lina.inference", "moe.LinaInferenceFields", "table")
+  constructor(out, "lina.popularity", "moe.LinaPopularityFields", "moe.Popularity")
   constructor(out, "lina.place", "moe.LinaPlaceFields",
     "{ holders: integer[][], experts: integer[][] }")
   constructor(out, "lina.locality", "moe.LinaLocalityFields",
@@ -314,6 +330,7 @@ local function constructors(out)
   constructor(out, "model.lina", "moe.LinaFields", "moe.Model")
   constructor(out, "plan", "moe.PlanFields", "moe.Plan")
   constructor(out, "train", "moe.TrainFields", "moe.TrainResult")
+  constructor(out, "infer", "moe.InferFields", "moe.InferResult")
   for _, name in ipairs(schema.keys_of(cluster.constructors)) do
     constructor(out, "cluster." .. name,
       name == "custom" and "moe.ClusterFields" or "{ nodes: integer }", "moe.Cluster")

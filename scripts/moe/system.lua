@@ -91,6 +91,18 @@ M.known = {
     all_reduce = LINA, passes = function(p) return lina(p, 3) end, packing = {} },
   lina_pipelining = { doc = "lina_partition with all-to-alls in micro-ops, pipelined with experts",
     all_reduce = LINA, passes = function(p) return lina(p, 3) end },
+  -- No backward goes through experts that are swapped.
+  lina_inference = { doc = "moe.infer: Lina's scheduler, experts from host memory to as many "
+      .. "devices as the paths of tokens let expect",
+    all_reduce = AFTER, passes = function(p) return { p.lina_inference {} } end },
+  lina_no_estimation = { doc = "moe.infer: lina_inference that places by the gate's counts alone",
+    all_reduce = AFTER, passes = function(p)
+      return { p.lina_inference { estimation = false } }
+    end },
+  lina_no_fine_tuning = { doc = "moe.infer: lina_inference whose estimates stand, right or not",
+    all_reduce = AFTER, passes = function(p)
+      return { p.lina_inference { fine_tuning = false } }
+    end },
 }
 
 -- The fields of a system apart from its list of passes.

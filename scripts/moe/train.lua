@@ -53,8 +53,8 @@ M.CPU_RUN = schema.merged(M.RUN, {
   link = { type = M.LINK, doc = "the emulated link; none: the ranks' memory" },
 })
 
--- The path of a checkpoint. Names live in the output folder.
-local function checkpoint(name, folder, path, at)
+--- The path of a checkpoint. Names live in the output folder.
+function M.checkpoint(name, folder, path, at)
   local outside = name and (name:match("^/") or ("/" .. name .. "/"):match("/%.%./"))
   if outside and not core.args.trust then
     errors.user(("%s: '%s' leads out of the output folder; give a name in it, or --trust"):format(
@@ -78,10 +78,10 @@ function M.run_options(t, model, path, at)
     timeout_s = t.timeout_s, init = t.init, eval_batches = t.eval_batches,
     data = t.tokens == "reference" and { kind = "reference" }
       or { kind = "text", path = t.text or core.default_corpus(), seed = core.args.seed or 1 },
-    resume_from = checkpoint(t.resume_from, core.out_dir, field "resume_from", at),
-    checkpoint_to = checkpoint(t.checkpoint_to, nil, field "checkpoint_to", at),
+    resume_from = M.checkpoint(t.resume_from, core.out_dir, field "resume_from", at),
+    checkpoint_to = M.checkpoint(t.checkpoint_to, nil, field "checkpoint_to", at),
     checkpoint_every = t.checkpoint_every,
-    record = checkpoint(t.record, nil, field "record", at),
+    record = M.checkpoint(t.record, nil, field "record", at),
   }
 end
 

@@ -89,6 +89,11 @@ local TABLES = {
   gates = { { name = "switch", doc = "d", k = 1 }, { name = "top2", doc = "d", k = 2 },
     { name = "top_k", doc = "d", k = 0 }, { name = "expert_choice", doc = "d", k = 1 } },
   passes = {
+    { name = "lina_inference", kind = "placement", doc = "d", options = {
+      { name = "path", doc = "d", default = 3, lo = 1, hi = 16 },
+      { name = "estimation", doc = "d", default = true },
+      { name = "fine_tuning", doc = "d", default = true } } },
+    { name = "swap", kind = "placement", doc = "d", options = {} },
     { name = "serial", kind = "schedule", doc = "d", options = {} },
     { name = "irregular_a2a", kind = "forward", doc = "d", options = {} },
     { name = "used_rows", kind = "forward", doc = "d", options = {} },
