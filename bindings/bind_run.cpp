@@ -142,7 +142,8 @@ void set_data(const Host& host, const Fields& data, const PlanSpec& spec, RunOpt
   out["corpus"] = corpus->source;
 }
 
-RunOptions options_of(Host& host, const Fields& f, const PlanBox& box, json& out) {
+RunOptions options_of(Host& host, const Fields& f, const PlanBox& box,
+                      const std::shared_ptr<PlacementLog>& log, json& out) {
   RunOptions options;
   options.steps = f.integer("steps", 1);
   options.first_step = f.integer("first_step", 0);
@@ -172,6 +173,7 @@ RunOptions options_of(Host& host, const Fields& f, const PlanBox& box, json& out
     options.record = std::make_shared<Trace>();
   }
   if (box.gate) options.gate = rank_gates(host, box.gate);
+  options.place = placements_of(host, box, log);
   if (box.picks && !box.picks->list.empty()) {
     options.choose = executor_choose(host, *box.plan, *box.picks);
   }
@@ -235,9 +237,16 @@ void fill_result(const RunResult& r, const Plan& plan, json& out) {
   out["peak_bytes"] = r.peak_bytes;
   out["executed"] = executed_json(r, plan);
   out["stopped"] = r.stopped;
+  if (!r.stop_reason.empty()) out["stop_reason"] = r.stop_reason;
 }
 
 }  // namespace
+
+std::function<PlacementFunction(int64_t rank, const std::string& policy)> placements_of(
+    const Host& host, const PlanBox& box, std::shared_ptr<PlacementLog> log) {
+  if (!box.placement) return nullptr;
+  return rank_placements(host, box.placement, box.plan->memory.peak_bytes(), std::move(log));
+}
 
 int run_plan(lua_State* L) {
   const PlanBox& box = check_plan(L);
@@ -249,7 +258,9 @@ int run_plan(lua_State* L) {
   json out = json::object();
   const json values = to_json(L, 2, true);
   const Fields fields(values, "run");
-  RunOptions options = options_of(host, fields, box, out);
+  const auto log = std::make_shared<PlacementLog>();
+  RunOptions options = options_of(host, fields, box, log, out);
+  const int64_t first_step = options.first_step;
   const bool inference = box.plan->spec.inference;
   if (inference) set_inference(L, 2, fields, host, options);
   const DataSource data = options.data;
@@ -260,6 +271,7 @@ int run_plan(lua_State* L) {
                          ? run_with_steps(L, *box.plan, executor, std::move(options), 3)
                          : run(*box.plan, executor, options);
   fill_result(result, *box.plan, out);
+  if (!result.placements.empty()) out["placements"] = placements_json(result, first_step, *log);
   if (inference) {
     out["inference"] = inference_json(result, *box.plan, data, fields.integer("first_step", 0));
   }
@@ -294,8 +306,13 @@ int trace_plan(lua_State* L) {
   const Plan& plan = *box.plan;
   luaL_checktype(L, 2, LUA_TTABLE);
   const Host::EngineCall in_engine(Host::of(L));
-  const RunResult simulated = run(plan, "simulate", {.keep_links = true});
-  std::vector<LabelledTimeline> all = {{"simulated", &simulated.timelines.front()}};
+  RunOptions options;
+  options.place = placements_of(Host::of(L), box);
+  options.keep_links = true;
+  lua_getfield(L, 2, "steps");
+  options.steps = luaL_optinteger(L, -1, 1);
+  const RunResult simulated = run(plan, "simulate", options);
+  std::vector<LabelledTimeline> all = {{"simulated", &simulated.timelines.back()}};
   if (const Timeline* step = executed_step(L, 2, box, "trace")) {
     lua_getfield(L, 2, "step");
     all.push_back({fmt::format("executed step {}", luaL_optinteger(L, -1, 1)), step});

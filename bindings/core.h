@@ -33,5 +33,7 @@ void open_prophet(lua_State* L);
 void open_routing(lua_State* L);
 /// The types of a gate's views (bind_gate.cpp).
 void open_gate(lua_State* L);
+/// The types of a placement policy's views (bind_placement.cpp, bind_placed.cpp).
+void open_placement(lua_State* L);
 
 }  // namespace moe::lua

@@ -339,7 +339,18 @@ void CpuRun<T>::collect_placements() {
           pass_.step, r, layer.layer);
     }
   }
-  result_.placements.push_back(ranks_[0]->placements());
+  std::vector<PlacementRecord> records = ranks_[0]->placements();
+  std::sort(records.begin(), records.end(),
+            [](const auto& a, const auto& b) { return a.layer < b.layer; });
+  for (PlacementRecord& record : records) {
+    for (const MoeStats& stats : result_.moe.back()) {
+      if (stats.layer != record.layer) continue;
+      Loads loads(num_ranks_, record.bounds.experts);
+      loads.rows.assign(stats.counts.begin(), stats.counts.end());
+      count_rows(record, loads);
+    }
+  }
+  result_.placements.push_back(std::move(records));
 }
 
 template <class T>

@@ -94,7 +94,16 @@ struct PlacementRecord {
   PlacementBounds bounds;
   std::vector<int32_t> in_force;
   std::vector<int32_t> next;  // of the next step
+  /// By device: the rows that it computed in the step, and those that it would have computed under
+  /// plain expert parallelism, as Placement(bounds) is.
+  std::vector<int64_t> computed, computed_plain;
 };
+/// Fills both from the rows that sources sent to experts.
+inline void count_rows(PlacementRecord& record, const Loads& loads) {
+  const Placement in_force = Placement::decode(record.bounds, record.in_force);
+  record.computed = device_loads(in_force, loads).computed;
+  record.computed_plain = device_loads(Placement(record.bounds), loads).computed;
+}
 
 /// What Lina's inference did with the experts of one MoE layer in a batch.
 struct SwapRecord {

@@ -436,18 +436,14 @@ void Rank<T>::resolve_policy(Launch& launch) {
     policy = [&built_in = builtin_policy(name), given = ops::place_options(op)](
                  const PlaceInput& input) { return built_in.place(input, given); };
   }
-  const std::string where = fmt::format("placement policy '{}', op {}", name, op.name);
-  launch.place = [this, policy = std::move(policy), where](const PlaceInput& input) {
+  launch.place = [this, policy = std::move(policy), name](const PlaceInput& input) {
     if (!policy_failure_.empty()) return input.now;
     try {
-      Placement next = policy(input);
-      if (next.bounds() != input.now.bounds()) throw user_error("a placement of other bounds");
-      next.check();
-      return next;
+      return ask_policy(policy, name, rank_, input);
     } catch (const UserError& error) {
-      policy_failure_ = fmt::format("step {}, {}: {}", input.step, where, error.what());
+      policy_failure_ = error.what();
     } catch (const RunError& error) {
-      policy_failure_ = fmt::format("step {}, {}: {}", input.step, where, error.what());
+      policy_failure_ = error.what();
     }
     return input.now;
   };
@@ -463,7 +459,7 @@ void Rank<T>::record_placement(const Launch& launch) {
   };
   const std::vector<int32_t> next = codes(op.outputs[0]);
   const bool now = attr_string(op, "use") == "now";
-  placements_.push_back({op.layer, bounds, now ? next : codes(op.inputs[1]), next});
+  placements_.push_back({op.layer, bounds, now ? next : codes(op.inputs[1]), next, {}, {}});
 }
 
 template <class T>

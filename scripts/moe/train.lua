@@ -92,6 +92,13 @@ M.TRAIN = schema.merged(M.CPU_RUN, {
   executor = { type = "string", enum = { "cpu" }, default = "cpu" },
 })
 
+-- The result of a run, unless a placement policy failed in it: then a run error, whose result is
+-- that of the steps before.
+local function good(result)
+  if not result.stop_reason then return result end
+  errors.run(result.stop_reason, result)
+end
+
 --- One training run on CPU ranks. The plan's op times are measured only where the plan needs them.
 function M.train(t)
   local at = errors.here()
@@ -107,11 +114,11 @@ function M.train(t)
   if target.reads_times(alternatives) then
     plan = target.plan(spec, system).plan
   else
-    spec.cost = { kind = "roofline" }
+    if not target.reads_rates(alternatives) then spec.cost = { kind = "roofline" } end
     plan = target.plan_of(spec, alternatives[1][1], at)
   end
   errors.stop_in "check"
-  return errors.call(at, plan.run, plan, options)
+  return good(errors.call(at, plan.run, plan, options))
 end
 
 M.PLAN = {
@@ -138,7 +145,23 @@ function Plan:order(lane)
 end
 function Plan:text() return plan_self(self).core:text() end
 function Plan:info() return plan_self(self).core:info() end
-function Plan:simulate() return plan_self(self).sim end
+
+M.SIMULATE = {
+  steps = { type = "integer", lo = 1, hi = 1e6, required = true,
+    doc = "that are simulated; they differ under a routing law" },
+  first_step = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "of the law, from 1" },
+}
+
+--- Times of the step of the median, samples_ms of all, and under a routing law the placements.
+--- Without `t` as the plan was simulated when it was made.
+function Plan:simulate(t)
+  local core_plan = plan_self(self).core
+  if t == nil then return self.sim end
+  local at = errors.here()
+  local c = schema.check(M.SIMULATE, t, "simulate", at)
+  return errors.call(at, core_plan.simulate, core_plan,
+    { steps = c.steps, first_step = c.first_step - 1 })
+end
 --- What weight gradients can hide of the all-to-alls, by the graph alone: { num_a2a, num_dw,
 --- a2a_ms, dw_ms: sums; greedy_ms: Lancet's choice, bound_ms: no choice hides more, exact_ms: the
 --- best one, where there are at most 24 }.
@@ -183,7 +206,8 @@ function Plan:run(executor, t)
     model = schema.merged(self.spec.model, { dtype = "f32" }) })
   local plan = target.plan_of(spec, self.candidate, at)
   errors.stop_in "check"
-  local result = errors.call(at, plan.run, plan, M.run_options(c, spec.model, "moe.plan.run", at))
+  local result = good(errors.call(at, plan.run, plan,
+    M.run_options(c, spec.model, "moe.plan.run", at)))
   function result.explain(of, step) return explain.of(plan, errors.here(), of, step) end
   return result
 end
@@ -193,6 +217,7 @@ function M.plan(t)
   local c = schema.check(M.PLAN, t, "moe.plan", at)
   errors.stop_in "policies"
   local spec = target.cluster_spec(c.model, c.cluster, c.optimizer)
+  if target.places(c.system) then spec.simulate = { steps = target.PLACED_STEPS } end
   local made = target.plan(spec, c.system)
   return setmetatable({ core = made.plan, sim = made.sim, candidate = made.candidate,
     choice = made.candidate.choice, spec = spec }, Plan)
