@@ -1,5 +1,5 @@
-// Lina's inference in a run: what a rank did with swapped experts, and whether a profile of paths is
-// one for the plan.
+// Lina's inference in a run: what a rank did with swapped experts, and whether a profile of
+// paths is one for the plan.
 #pragma once
 
 #include <vector>

@@ -47,7 +47,7 @@ local pass = moe.pass.lina_inference
 for i, options in ipairs { {}, { fine_tuning = false }, { compare = "set", normalise = true },
   { estimation = false } } do
   options.path = 1
-  local r = infer { parameters = "t.ckpt", system = moe.system "lina" { pass(options) },
+  local r = infer { parameters = "t.ckpt", system = moe.system "placed" { pass(options) },
     popularity = options.estimation ~= false and profile or nil }
   assert(r.digest == fixed.digest, "predictions differ: " .. i)
   for batch = 1, 4 do
