@@ -45,6 +45,14 @@ local function lina(p, steps)
   return passes
 end
 
+-- Pro-Prophet (arXiv 2411.10003): its planner with copies that block (equation 6), its scheduler
+-- beside it, and both as one (equation 8, copies in two transfers). All-to-alls block as they do in
+-- the systems that the paper compares with.
+local function prophet(p, options, scheduled)
+  if not scheduled then return { p.prophet(options), p.blocking_a2a {} } end
+  return { p.prophet(options), p.prophet_schedule {}, p.blocking_a2a { experts = false } }
+end
+
 M.known = {
   raf = { doc = "plain expert parallelism as in RAF: no overlap, padded all-to-all",
     all_reduce = AFTER, passes = function(p) return { p.serial {} } end },
@@ -89,6 +97,17 @@ M.known = {
     all_reduce = LINA, passes = function(p) return lina(p, 2) end },
   lina = { doc = "lina_pipelining with the experts a device that its packing chooses",
     all_reduce = LINA, passes = function(p) return lina(p, 3) end, packing = {} },
+  prophet = { doc = "few hot experts are copied to the devices with tokens for them, in two "
+      .. "transfers beside the compute of the neighbouring block; planned with that in mind",
+    all_reduce = DDP, passes = function(p)
+      return prophet(p, { hidden = 1, split = true }, true)
+    end },
+  prophet_blocking = { doc = "prophet's planner alone: copies and their gradients block compute",
+    all_reduce = DDP, passes = function(p) return prophet(p, { hidden = 0 }) end },
+  prophet_scheduler = { doc = "prophet_blocking's plans, the copies scheduled beside compute",
+    all_reduce = DDP, passes = function(p) return prophet(p, { hidden = 0 }, true) end },
+  prophet_whole = { doc = "prophet with every layer's copies in one transfer",
+    all_reduce = DDP, passes = function(p) return prophet(p, { hidden = 1 }, true) end },
   lina_pipelining = { doc = "lina_partition with all-to-alls in micro-ops, pipelined with experts",
     all_reduce = LINA, passes = function(p) return lina(p, 3) end },
 }

@@ -138,7 +138,24 @@ function Plan:order(lane)
 end
 function Plan:text() return plan_self(self).core:text() end
 function Plan:info() return plan_self(self).core:info() end
-function Plan:simulate() return plan_self(self).sim end
+
+M.SIMULATE = {
+  steps = { type = "integer", lo = 1, hi = 1e6, required = true,
+    doc = "that are simulated; they differ under a routing law" },
+  first_step = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "of the law, from 1" },
+}
+
+--- Times of the step of the median, samples_ms of all, and under a routing law the placements.
+--- Without `t` as the plan was simulated when it was made.
+function Plan:simulate(t)
+  local core_plan = plan_self(self).core
+  if t == nil then return self.sim end
+  local at = errors.here()
+  local c = schema.check(M.SIMULATE, t, "simulate", at)
+  return errors.call(at, core_plan.simulate, core_plan,
+    { steps = c.steps, first_step = c.first_step - 1 })
+end
+
 --- What weight gradients can hide of the all-to-alls, by the graph alone: { num_a2a, num_dw,
 --- a2a_ms, dw_ms: sums; greedy_ms: Lancet's choice, bound_ms: no choice hides more, exact_ms: the
 --- best one, where there are at most 24 }.
