@@ -236,11 +236,31 @@ local function lina_model(t)
   return M.override(base, changes, "model.lina", at)
 end
 
+local proprophet = require "moe.models.proprophet"(schema.assumed)
+
+--- Fields of moe.model.proprophet beside those of gpt2_moe, which it may change.
+M.PROPROPHET = {
+  size = { type = "string", enum = schema.keys_of(proprophet.sizes), required = true },
+}
+
+-- A model of the Pro-Prophet paper.
+local function proprophet_model(t)
+  local at = errors.here()
+  if type(t) ~= "table" then schema.refuse("model.proprophet", t, "a table", at) end
+  local changes = schema.merged(t, {})
+  changes.size = nil
+  local own = schema.check(M.PROPROPHET, { size = t.size }, "model.proprophet", at)
+  local base = make(schema.merged(proprophet.common, proprophet.sizes[own.size]),
+    "model.proprophet", at)
+  return M.override(base, changes, "model.proprophet", at)
+end
+
 --- Lines of `moebench list models`.
 M.docs = { { name = "gpt2_moe", doc = "GPT-2 with MoE FFNs in every other block" },
-  { name = "lancet", doc = lancet.doc }, { name = "lina", doc = lina.doc } }
+  { name = "lancet", doc = lancet.doc }, { name = "lina", doc = lina.doc },
+  { name = "proprophet", doc = proprophet.doc } }
 
 M.constructors = schema.namespace("moe.model", "model", { gpt2_moe = M.gpt2_moe,
-  lancet = lancet_model, lina = lina_model })
+  lancet = lancet_model, lina = lina_model, proprophet = proprophet_model })
 
 return M

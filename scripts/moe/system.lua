@@ -49,6 +49,12 @@ end
 local function placed(doc, passes)
   return { doc = doc, all_reduce = AFTER,
     passes = function(p) return { passes(p), p.serial {} } end }
+-- Pro-Prophet (arXiv 2411.10003): its planner with copies that block (equation 6), its scheduler
+-- beside it, and both as one (equation 8, copies in two transfers). All-to-alls block as they do in
+-- the systems that the paper compares with.
+local function prophet(p, options, scheduled)
+  if not scheduled then return { p.prophet(options), p.blocking_a2a {} } end
+  return { p.prophet(options), p.prophet_schedule {}, p.blocking_a2a { experts = false } }
 end
 
 M.known = {
@@ -108,6 +114,17 @@ M.known = {
     function(p) return p.top_k { k = 2, shadows = 2 } end),
   top3 = placed("the three heaviest experts of a layer are copied to all devices, every step",
     function(p) return p.top_k { k = 3, shadows = 3 } end),
+  prophet = { doc = "few hot experts are copied to the devices with tokens for them, in two "
+      .. "transfers beside the compute of the neighbouring block; planned with that in mind",
+    all_reduce = DDP, passes = function(p)
+      return prophet(p, { hidden = 1, split = true }, true)
+    end },
+  prophet_blocking = { doc = "prophet's planner alone: copies and their gradients block compute",
+    all_reduce = DDP, passes = function(p) return prophet(p, { hidden = 0 }) end },
+  prophet_scheduler = { doc = "prophet_blocking's plans, the copies scheduled beside compute",
+    all_reduce = DDP, passes = function(p) return prophet(p, { hidden = 0 }, true) end },
+  prophet_whole = { doc = "prophet with every layer's copies in one transfer",
+    all_reduce = DDP, passes = function(p) return prophet(p, { hidden = 1 }, true) end },
   lina_pipelining = { doc = "lina_partition with all-to-alls in micro-ops, pipelined with experts",
     all_reduce = LINA, passes = function(p) return lina(p, 3) end },
   -- No backward goes through experts that are swapped.

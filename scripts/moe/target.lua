@@ -84,7 +84,8 @@ function M.cpu_spec(model, ranks, link, optimizer, precision)
 end
 
 -- Built-in passes that read how long ops take.
-local READS_TIMES = { dw_schedule = true, partition = true, pipemoe = true }
+local READS_TIMES = { dw_schedule = true, fastermoe_shadowing = true, partition = true,
+  pipemoe = true, prophet = true }
 
 --- Whether the plan depends on how long ops take: where the best of some is taken, a stage reads
 --- costs, or experts are packed. alternatives: of system.expand().

@@ -162,6 +162,7 @@ function Plan:simulate(t)
   return errors.call(at, core_plan.simulate, core_plan,
     { steps = c.steps, first_step = c.first_step - 1 })
 end
+
 --- What weight gradients can hide of the all-to-alls, by the graph alone: { num_a2a, num_dw,
 --- a2a_ms, dw_ms: sums; greedy_ms: Lancet's choice, bound_ms: no choice hides more, exact_ms: the
 --- best one, where there are at most 24 }.
