@@ -49,6 +49,8 @@ end
 local function placed(doc, passes)
   return { doc = doc, all_reduce = AFTER,
     passes = function(p) return { passes(p), p.serial {} } end }
+end
+
 -- Pro-Prophet (arXiv 2411.10003): its planner with copies that block (equation 6), its scheduler
 -- beside it, and both as one (equation 8, copies in two transfers). All-to-alls block as they do in
 -- the systems that the paper compares with.
