@@ -47,7 +47,6 @@ json gates() {
 }
 
 json passes() {
-  static constexpr const char* kKinds[] = {"placement", "forward", "step", "schedule"};
   json all = json::array();
   for (const PassDef& pass : builtin_passes()) {
     all.push_back({{"name", pass.name},
