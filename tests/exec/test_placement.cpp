@@ -9,6 +9,7 @@
 #include "engine/base/rng.h"
 #include "engine/cost/cost_model.h"
 #include "engine/exec/parameters.h"
+#include "engine/exec/profiler.h"
 #include "engine/graph/op_def.h"
 #include "engine/passes/place_experts.h"
 #include "engine/routing/workload.h"
@@ -417,6 +418,27 @@ TEST_CASE("Pro-Prophet's scheduler changes when, not what: the same bits") {
       plan_with_cut(spec_with("switch", 4),
                     {pass("partition", cut), pass("dw_schedule", keep), pass("prophet_schedule")});
   check_same_model(plain, run_poisoned(*parts, 4, full_shadows()));
+}
+
+TEST_CASE("every op of a placed step, and of placed inference, can be timed") {
+  const ProfileOptions quick = {.ranks_beside = 2, .min_time_s = 0, .min_samples = 3};
+  PlanSpec inference = spec_with("switch", 2, Precision::kF32);
+  inference.inference = true;
+  inference.model.moe_every = 1;
+  const auto lina = pass("lina_inference", {{"path", 1.0}});
+  for (const auto& plan : {plan_with(spec_with("switch", 2, Precision::kF32), {pass("eplb")}),
+                           plan_with(spec_with("switch", 2, Precision::kF32), {pass("top_k")}),
+                           plan_with(inference, {lina})}) {
+    std::map<std::string_view, OpId> kinds;
+    for (size_t i = 0; i < plan->graph.num_ops(); ++i) {
+      const OpId op(static_cast<int64_t>(i));
+      if (!is_view(plan->graph, plan->graph.op(op))) kinds.emplace(plan->graph.def(op).name, op);
+    }
+    for (const auto& [kind, op] : kinds) {
+      INFO(kind);
+      CHECK(profile_op(plan->graph, op, quick).size() >= 3);
+    }
+  }
 }
 
 TEST_CASE("two placements, and a placement of what is cut or grouped, are refused by name") {

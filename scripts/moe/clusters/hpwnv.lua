@@ -1,4 +1,4 @@
--- HPWNV nodes of Pro-Prophet (arXiv 2411.10003, section VI). Rates: data-sheet peaks times an achieved
+-- HPWNV nodes of Pro-Prophet (arXiv 2411.10003, section VI). Rates: peaks times an achieved
 -- fraction; none is fitted to a figure.
 return function(assumed)
   return {
