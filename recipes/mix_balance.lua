@@ -1,7 +1,7 @@
 -- Do Lancet, Pro-Prophet and Lina's priorities go together when load is not balanced? Two CPU ranks
--- over an emulated link, tokens routed by a skewed workload: real rows only, then Lancet's pipelines
--- and weight-gradient schedule, Pro-Prophet's copies of heavy experts, and transfers by priority in
--- chunks, one after another; executed and predicted, with equal routing.
+-- over an emulated link, tokens routed by a skewed workload: real rows only, then Lancet's
+-- pipelines and weight-gradient schedule, Pro-Prophet's copies of heavy experts, and transfers by
+-- priority in chunks, one after another; executed and predicted, with equal routing.
 local moe = require "moe"
 local pass = moe.pass
 

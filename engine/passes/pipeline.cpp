@@ -170,7 +170,8 @@ const std::vector<PassDef>& builtin_passes() {
                     0,
                     {"undo", "keep"}}},
        .schedule = dw_schedule},
-      // After dw_schedule: gradients of experts go back once their dW are over, wherever it put them.
+      // After dw_schedule: gradients of experts go back once their dW are over, wherever it put
+      // them.
       {.name = "prophet_schedule",
        .kind = StageKind::kSchedule,
        .doc =

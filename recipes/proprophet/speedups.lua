@@ -1,7 +1,7 @@
--- Figure 10, tables IV and V of Pro-Prophet: speed-ups of the step over plain expert parallelism and
--- over FasterMoE's shadowing on three kinds of clusters. Simulated, every transfer on the cluster's
--- links; no constant is fitted. The paper's routing is not published: loads are drawn with the skew
--- of its figure 3 and drift from step to step.
+-- Figure 10, tables IV and V of Pro-Prophet: speed-ups of the step over plain expert parallelism
+-- and over FasterMoE's shadowing on three kinds of clusters. Simulated, every transfer on the
+-- cluster's links; no constant is fitted. The paper's routing is not published: loads are drawn
+-- with the skew of its figure 3 and drift from step to step.
 local moe = require "moe"
 
 local P = moe.pass
