@@ -336,8 +336,8 @@ PlacementFunction full_shadows() {
   };
 }
 
-/// Four blocks, MoE in 1 and 3, two shadows; at the first link rate at which the compute between the
-/// layers hides one of two copies, so that block 3's go in two transfers.
+/// Four blocks, MoE in 1 and 3, two shadows; at the first link rate at which the compute between
+/// the layers hides one of two copies, so that block 3's go in two transfers.
 std::shared_ptr<const Plan> plan_with_cut(PlanSpec spec, std::vector<Stage> more) {
   more.insert(more.begin(), placed_by({.shadows = 2, .split = true}));
   spec.model.layers = 4;
