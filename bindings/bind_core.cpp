@@ -183,6 +183,7 @@ int open_core(lua_State* L) {
   open_plan(L);
   open_handles(L);
   open_gate(L);
+  open_placement(L);
   open_calibrate(L);
   open_network(L);
   open_lina(L);

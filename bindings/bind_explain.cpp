@@ -154,12 +154,18 @@ int explain_plan(lua_State* L) {
   const Timeline* timeline = executed_step(L, 2, box, "explain");
   RunResult simulated;
   if (timeline == nullptr) {
-    simulated = run(plan, "simulate", {});
+    RunOptions options;
+    options.place = placements_of(Host::of(L), box);
+    simulated = run(plan, "simulate", options);
     timeline = &simulated.timelines.front();
   }
-  StepReplay step(plan);
+  StepReplay step(plan, false, placements_of(Host::of(L), box));
   lua_getfield(L, 2, "step");
-  step.set_step(luaL_optinteger(L, -1, 1) - 1);
+  const auto wanted = static_cast<int64_t>(luaL_optinteger(L, -1, 1)) - 1;
+  step.set_step(0);
+  // Placements are made one from the other.
+  for (int64_t s = 1; s < wanted && !step.placements().empty(); ++s) step.set_step(s);
+  if (wanted > 0) step.set_step(wanted);
   push_json(L, Explainer(plan, step, explain(step.input(), *timeline)).all());
   return 1;
 }

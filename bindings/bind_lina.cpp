@@ -1,9 +1,11 @@
-// core.lina_trace, _inference, _place, _locality: Lina's inference scheduler as functions.
+// core.lina_trace, _inference, _place, _locality, _popularity: Lina's inference scheduler as
+// functions.
 #include <cmath>
 
 #include "bindings/convert.h"
 #include "bindings/core.h"
 #include "bindings/host.h"
+#include "bindings/infer.h"
 #include "bindings/plan_spec.h"
 #include "bindings/routing.h"
 #include "bindings/userdata.h"
@@ -57,6 +59,44 @@ int trace(lua_State* L) {
   const int64_t paths = made.paths;
   push_userdata<InferenceTrace>(L, kTraceType, std::move(made));
   push_json(L, {{"paths", paths}});
+  return 2;
+}
+
+// ({ trace = file, path, keep or 0, shorter, step from 1, batches or 0 for all behind it }) -> the
+// profile, { paths, layers, experts, batches }
+int popularity(lua_State* L) {
+  Host::of(L).end_loading();
+  const json values = to_json(L, 1);
+  const Fields f(values, "moe.lina.popularity");
+  const Host::EngineCall call(Host::of(L));
+  const std::shared_ptr<const Trace> trace = trace_in(L, f.text("trace")).trace;
+  const int64_t first = f.integer("step") - 1, batches = f.integer("batches");
+  if (trace->choices.empty()) {
+    throw user_error("trace: {} has counts alone; paths need every token's choices",
+                     f.text("trace"));
+  }
+  if (first >= trace->steps) {
+    throw user_error("step: {} of a trace of {}", first + 1, trace->steps);
+  }
+  const TraceSpec spec{.first = {.step = first,
+                                 .ranks = trace->ranks,
+                                 .tokens = trace->tokens,
+                                 .experts = trace->experts,
+                                 .k = trace->k},
+                       .layers = trace->layers,
+                       .profile_batches = batches > 0 ? batches : trace->steps - first,
+                       .path = f.integer("path"),
+                       .keep = f.integer("keep"),
+                       .shorter = f.flag("shorter", false)};
+  const auto made =
+      std::make_shared<const PathProfile>(profile_paths(law_of(trace, "trace", false), spec));
+  int64_t paths = 0;
+  for (int64_t layer = 0; layer < spec.layers; ++layer) paths += made->num_paths(layer);
+  push_userdata<ProfileBox>(L, kProfileType, made);
+  push_json(L, {{"paths", paths},
+                {"layers", spec.layers},
+                {"experts", trace->experts},
+                {"batches", spec.profile_batches}});
   return 2;
 }
 
@@ -250,12 +290,14 @@ void open_lina(lua_State* L) {
       {"lina_inference", core_function<inference>},
       {"lina_locality", core_function<locality>},
       {"lina_place", core_function<place>},
+      {"lina_popularity", core_function<popularity>},
       {"lina_token_classes", core_function<make_token_classes>},
       {"lina_trace", core_function<trace>},
       {nullptr, nullptr}};
   static constexpr luaL_Reg kMethods[] = {{nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);
   new_type<InferenceTrace>(L, kTraceType, kMethods);
+  new_type<ProfileBox>(L, kProfileType, kMethods);
 }
 
 }  // namespace moe::lua

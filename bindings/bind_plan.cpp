@@ -66,16 +66,6 @@ Nanoseconds forward_end_ns(const Plan& plan, const Timeline& timeline) {
   return end;
 }
 
-// What the plan would take if its ops took in a step what they take alone: the prediction before
-// anything was rehearsed.
-json ops_alone_json(const PlanBox& box) {
-  const auto alone = std::make_shared<ProfileCost>(*box.profile);
-  alone->set_in_step(std::nullopt);
-  Plan plan = *box.plan;
-  plan.spec.cost = alone;
-  return metrics_json(run(plan, "simulate", {}).metrics.front());
-}
-
 // The step of the median makespan; the lower one of two.
 size_t median_step(const std::vector<Metrics>& steps) {
   std::vector<std::pair<Nanoseconds, size_t>> order;
@@ -84,13 +74,26 @@ size_t median_step(const std::vector<Metrics>& steps) {
   return order[(order.size() - 1) / 2].second;
 }
 
+// What the plan would take if its ops took in a step what they take alone: the prediction before
+// anything was rehearsed.
+json ops_alone_json(const PlanBox& box, RunOptions options) {
+  const auto alone = std::make_shared<ProfileCost>(*box.profile);
+  alone->set_in_step(std::nullopt);
+  Plan plan = *box.plan;
+  plan.spec.cost = alone;
+  const RunResult result = run(plan, "simulate", options);
+  return metrics_json(result.metrics[median_step(result.metrics)]);
+}
+
 /// plan:simulate { steps = 1, first_step = 0 }: figures are those of the median step; steps differ
 /// under a routing law only.
 int simulate(lua_State* L) {
   const PlanBox& box = check_plan(L);
   const Host::EngineCall call(Host::of(L));
   const Plan& plan = *box.plan;
+  const auto log = std::make_shared<PlacementLog>();
   RunOptions options;
+  options.place = placements_of(Host::of(L), box, log);
   if (lua_istable(L, 2)) {
     const json values = to_json(L, 2, true);
     const Fields fields(values, "simulate");
@@ -115,7 +118,13 @@ int simulate(lua_State* L) {
   out["liveness_bytes"] = plan.memory.liveness_bytes;
   out["sim_ms"] = to_ms(end - begin);
   out["alone_ms"] = alone_json(plan);
-  if (box.profile && box.profile->in_step()) out["ops_alone"] = ops_alone_json(box);
+  if (box.profile && box.profile->in_step()) {
+    options.place = placements_of(Host::of(L), box);  // from the beginning
+    out["ops_alone"] = ops_alone_json(box, options);
+  }
+  if (!result.placements.empty()) {
+    out["placements"] = placements_json(result, options.first_step, *log);
+  }
   push_json(L, out);
   return 1;
 }
@@ -125,7 +134,9 @@ int simulate(lua_State* L) {
 int spans(lua_State* L) {
   const Plan& plan = *check_plan(L).plan;
   const Host::EngineCall call(Host::of(L));
-  const RunResult result = run(plan, "simulate", {});
+  RunOptions options;
+  options.place = placements_of(Host::of(L), check_plan(L));
+  const RunResult result = run(plan, "simulate", options);
   json all = json::array();
   for (const Span& span : result.timelines.front().spans) {
     if (span.rank != 0) continue;

@@ -50,16 +50,6 @@ std::string file_name(const std::string& path) {
   return std::filesystem::path(path).filename().string();
 }
 
-struct ReadTrace {
-  std::shared_ptr<const Trace> trace;
-  uint64_t hash;
-};
-
-ReadTrace trace_in(lua_State* L, const std::string& path) {
-  const std::string bytes = read_file(Host::of(L).files().readable(path));
-  return {std::make_shared<const Trace>(read_trace(bytes, file_name(path))), text_hash(bytes)};
-}
-
 // (file, cycle) -> law, its name
 int trace_law(lua_State* L) {
   const std::string path = luaL_checkstring(L, 1);
@@ -151,6 +141,11 @@ std::shared_ptr<const RoutingLaw> law_in(lua_State* L, int index) {
   std::shared_ptr<const RoutingLaw> law = check_userdata<LawBox>(L, lua_gettop(L), kLawType).law;
   lua_pop(L, 2);
   return law;
+}
+
+ReadTrace trace_in(lua_State* L, const std::string& path) {
+  const std::string bytes = read_file(Host::of(L).files().readable(path));
+  return {std::make_shared<const Trace>(read_trace(bytes, file_name(path))), text_hash(bytes)};
 }
 
 void push_law(lua_State* L, RoutingLaw law) {

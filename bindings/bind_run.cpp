@@ -7,6 +7,7 @@
 #include "bindings/files.h"
 #include "bindings/gate.h"
 #include "bindings/host.h"
+#include "bindings/infer.h"
 #include "bindings/pick.h"
 #include "bindings/run.h"
 #include "bindings/userdata.h"
@@ -135,13 +136,14 @@ void set_data(const Host& host, const Fields& data, const PlanSpec& spec, RunOpt
   const auto source = [&](bool held_out) {
     return text_data(corpus, held_out, m.batch_per_device, spec.num_ranks, m.seq, seed);
   };
-  options.data = source(false);
+  options.data = source(data.flag("held_out", false));
   options.eval_data = source(true);
   out["unigram_entropy"] = corpus->unigram_entropy;
   out["corpus"] = corpus->source;
 }
 
-RunOptions options_of(Host& host, const Fields& f, const PlanBox& box, json& out) {
+RunOptions options_of(Host& host, const Fields& f, const PlanBox& box,
+                      const std::shared_ptr<PlacementLog>& log, json& out) {
   RunOptions options;
   options.steps = f.integer("steps", 1);
   options.first_step = f.integer("first_step", 0);
@@ -171,6 +173,7 @@ RunOptions options_of(Host& host, const Fields& f, const PlanBox& box, json& out
     options.record = std::make_shared<Trace>();
   }
   if (box.gate) options.gate = rank_gates(host, box.gate);
+  options.place = placements_of(host, box, log);
   if (box.picks && !box.picks->list.empty()) {
     options.choose = executor_choose(host, *box.plan, *box.picks);
   }
@@ -234,9 +237,16 @@ void fill_result(const RunResult& r, const Plan& plan, json& out) {
   out["peak_bytes"] = r.peak_bytes;
   out["executed"] = executed_json(r, plan);
   out["stopped"] = r.stopped;
+  if (!r.stop_reason.empty()) out["stop_reason"] = r.stop_reason;
 }
 
 }  // namespace
+
+std::function<PlacementFunction(int64_t rank, const std::string& policy)> placements_of(
+    const Host& host, const PlanBox& box, std::shared_ptr<PlacementLog> log) {
+  if (!box.placement) return nullptr;
+  return rank_placements(host, box.placement, box.plan->memory.peak_bytes(), std::move(log));
+}
 
 int run_plan(lua_State* L) {
   const PlanBox& box = check_plan(L);
@@ -248,7 +258,12 @@ int run_plan(lua_State* L) {
   json out = json::object();
   const json values = to_json(L, 2, true);
   const Fields fields(values, "run");
-  RunOptions options = options_of(host, fields, box, out);
+  const auto log = std::make_shared<PlacementLog>();
+  RunOptions options = options_of(host, fields, box, log, out);
+  const int64_t first_step = options.first_step;
+  const bool inference = box.plan->spec.inference;
+  if (inference) set_inference(L, 2, fields, host, options);
+  const DataSource data = options.data;
   const std::string executor = fields.text("executor", "cpu");
   const std::shared_ptr<const Trace> record = options.record;
   lua_getfield(L, 2, "on_step");
@@ -256,6 +271,10 @@ int run_plan(lua_State* L) {
                          ? run_with_steps(L, *box.plan, executor, std::move(options), 3)
                          : run(*box.plan, executor, options);
   fill_result(result, *box.plan, out);
+  if (!result.placements.empty()) out["placements"] = placements_json(result, first_step, *log);
+  if (inference) {
+    out["inference"] = inference_json(result, *box.plan, data, fields.integer("first_step", 0));
+  }
   if (record && record->steps > 0) {
     const std::filesystem::path path = host.files().writable(fields.text("record"));
     write_file(path, trace_bytes(*record));
@@ -287,8 +306,13 @@ int trace_plan(lua_State* L) {
   const Plan& plan = *box.plan;
   luaL_checktype(L, 2, LUA_TTABLE);
   const Host::EngineCall in_engine(Host::of(L));
-  const RunResult simulated = run(plan, "simulate", {.keep_links = true});
-  std::vector<LabelledTimeline> all = {{"simulated", &simulated.timelines.front()}};
+  RunOptions options;
+  options.place = placements_of(Host::of(L), box);
+  options.keep_links = true;
+  lua_getfield(L, 2, "steps");
+  options.steps = luaL_optinteger(L, -1, 1);
+  const RunResult simulated = run(plan, "simulate", options);
+  std::vector<LabelledTimeline> all = {{"simulated", &simulated.timelines.back()}};
   if (const Timeline* step = executed_step(L, 2, box, "trace")) {
     lua_getfield(L, 2, "step");
     all.push_back({fmt::format("executed step {}", luaL_optinteger(L, -1, 1)), step});

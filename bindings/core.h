@@ -21,8 +21,8 @@ void open_handles(lua_State* L);
 void open_calibrate(lua_State* L);
 /// core.collectives into the table on top (bind_network.cpp).
 void open_network(lua_State* L);
-/// core.lina_inference, _locality, _place, _trace into the table on top; the type of a trace
-/// (bind_lina.cpp).
+/// core.lina_inference, _locality, _place, _popularity, _trace into the table on top; the types of
+/// a trace and of a profile (bind_lina.cpp).
 void open_lina(lua_State* L);
 /// core.pipemoe_degree, _fit, _simulate, _time into the table on top (bind_pipemoe.cpp).
 void open_pipemoe(lua_State* L);
@@ -33,5 +33,7 @@ void open_prophet(lua_State* L);
 void open_routing(lua_State* L);
 /// The types of a gate's views (bind_gate.cpp).
 void open_gate(lua_State* L);
+/// The types of a placement policy's views (bind_placement.cpp, bind_placed.cpp).
+void open_placement(lua_State* L);
 
 }  // namespace moe::lua

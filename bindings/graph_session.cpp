@@ -35,6 +35,13 @@ int context_log(lua_State* L) {
   return 0;
 }
 
+nlohmann::json link_table(const LinkSpec& link) {
+  return {{"bytes_per_s", link.bytes_per_s},
+          {"latency_us", static_cast<double>(link.latency_ns) / 1e3}};
+}
+
+}  // namespace
+
 nlohmann::json model_table(const ModelSpec& m) {
   return {{"name", m.name},
           {"vocab", m.vocab},
@@ -51,11 +58,6 @@ nlohmann::json model_table(const ModelSpec& m) {
           {"capacity_factor", m.capacity_factor}};
 }
 
-nlohmann::json link_table(const LinkSpec& link) {
-  return {{"bytes_per_s", link.bytes_per_s},
-          {"latency_us", static_cast<double>(link.latency_ns) / 1e3}};
-}
-
 nlohmann::json cluster_table(const Cluster& c) {
   return {{"name", c.name},
           {"nodes", c.nodes},
@@ -67,8 +69,6 @@ nlohmann::json cluster_table(const Cluster& c) {
           {"intra", link_table(c.intra)},
           {"nic", link_table(c.nic)}};
 }
-
-}  // namespace
 
 GraphSession::GraphSession(lua_State* L, Graph graph, Schedule* schedule,
                            const PassContext& context, double fill)

@@ -101,6 +101,10 @@ class GraphSession : public std::enable_shared_from_this<GraphSession> {
   std::unique_ptr<Deadline> deadline_;
 };
 
+/// As ctx.model and ctx.cluster show them.
+nlohmann::json model_table(const ModelSpec& model);
+nlohmann::json cluster_table(const Cluster& cluster);
+
 struct OpHandle {
   uint32_t session;
   OpId op;

@@ -166,8 +166,10 @@ int dispatch(int argc, char** argv) {
   CLI::App* check = app.add_subcommand("check", "everything but running a recipe");
   add_recipe_options(*check, options, settings);
   CLI::App* list = app.add_subcommand("list", "what is built in");
-  list->add_option("kind", kind,
-                   "gates, passes, executors, clusters, models, ops, systems, claims");
+  list->add_option(
+      "kind", kind,
+      "gates, passes, placements, executors, clusters, models, ops, systems, workloads, "
+      "claims, stubs");
   std::string machine_file = "machine.lua";
   const CLI::App* calibrate = add_calibrate(app, options, machine_file);
   std::string page;

@@ -5,6 +5,8 @@
 #include "bindings/gate.h"
 #include "bindings/graph_session.h"
 #include "bindings/host.h"
+#include "bindings/names.h"
+#include "bindings/placement.h"
 #include "bindings/routing.h"
 #include "engine/base/names.h"
 #include "engine/cost/profile_cache.h"
@@ -29,11 +31,8 @@ DType dtype_of(const std::string& name) {
 }
 
 StageKind kind_of(const std::string& name) {
-  if (name == "placement") return StageKind::kPlacement;
-  if (name == "forward") return StageKind::kForward;
-  if (name == "step") return StageKind::kStep;
-  if (name == "schedule") return StageKind::kSchedule;
-  throw UserError(unknown_name("kind of stage", name, {"forward", "step", "schedule"}));
+  return parse_enum<StageKind>("kind of stage", name, static_cast<int>(StageKind::kSchedule) + 1,
+                               stage_kind_name);
 }
 
 // Options that a built-in pass reads; other values belong to policies and stay in Lua.
@@ -47,13 +46,28 @@ Options options_of(const nlohmann::json& values) {
   return options;
 }
 
+// What stages are made with: the plan as far as it is read.
+struct StageContext {
+  const PlanSpec& spec;
+  PlanBox& box;
+  std::shared_ptr<PickPolicies> picks;
+};
+
 // stage: its values; `index`: its table, for the functions.
-Stage stage_of(lua_State* L, int index, const Fields& stage,
-               const std::shared_ptr<PickPolicies>& picks) {
+Stage stage_of(lua_State* L, int index, const Fields& stage, const StageContext& context) {
+  const std::shared_ptr<PickPolicies>& picks = context.picks;
   Stage result;
   result.name = stage.text("name");
   result.kind = kind_of(stage.text("kind"));
   if (stage.has("options")) result.options = options_of(stage.at("options").value());
+  if (stage.has("placement")) {
+    const auto policy = placement_policy_of(L, stage, context.spec);
+    context.box.placement = policy;
+    result.transform = [policy](Graph graph, const PassContext& pass) {
+      return place_experts(std::move(graph), policy->stage, pass);
+    };
+    return result;
+  }
   lua_getfield(L, index, "apply");
   if (!lua_isfunction(L, -1)) {
     lua_pop(L, 1);
@@ -70,8 +84,7 @@ Stage stage_of(lua_State* L, int index, const Fields& stage,
   return result;
 }
 
-SystemSpec system_of(lua_State* L, int index, const Fields& system,
-                     const std::shared_ptr<PickPolicies>& picks) {
+SystemSpec system_of(lua_State* L, int index, const Fields& system, const StageContext& context) {
   SystemSpec result;
   result.name = system.text("name");
   result.reduce_on_own_lane = system.flag("reduce_on_own_lane", false);
@@ -87,7 +100,7 @@ SystemSpec system_of(lua_State* L, int index, const Fields& system,
   for (size_t i = 0; i < stages.size() && stages.is_array(); ++i) {
     lua_rawgeti(L, table, static_cast<int>(i + 1));
     const Fields stage(stages[i], fmt::format("system.stages[{}]", i + 1));
-    result.stages.push_back(stage_of(L, lua_gettop(L), stage, picks));
+    result.stages.push_back(stage_of(L, lua_gettop(L), stage, context));
     lua_settop(L, table);
   }
   lua_pop(L, 1);
@@ -124,9 +137,11 @@ std::shared_ptr<const ProfileCost> profile_of(lua_State* L, const Fields& cost,
   ProfileOptions options;
   options.ranks_beside = spec.num_ranks;
   const auto cost_on = [&](const Cluster* link, const WorkContext& work) {
-    return std::make_shared<ProfileCost>(
-        cache, profile_key(options), gate_measure(own_gates(L, spec, box), spec.gate.name, options),
-        link, work, [n = spec.num_ranks] { return profile_handoff(n); });
+    const auto measure =
+        placement_measure(gate_measure(own_gates(L, spec, box), spec.gate.name, options),
+                          Host::of(L), box.placement, options);
+    return std::make_shared<ProfileCost>(cache, profile_key(options), measure, link, work,
+                                         [n = spec.num_ranks] { return profile_handoff(n); });
   };
   const bool emulated = cost.flag("link", false);
   const auto profile = cost_on(emulated ? &spec.cluster : nullptr, spec.work);
@@ -223,6 +238,7 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
   spec.cluster = cluster_of(fields.at("cluster"));
   spec.work.fill = fields.number("fill", 1);
   spec.element_bytes = fields.integer("element_bytes", 0);
+  spec.inference = fields.flag("inference", false);
   if (fields.has("optimizer")) {
     const Fields optimizer = fields.at("optimizer");
     spec.optimizer.lr = optimizer.number("lr");
@@ -251,7 +267,7 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
   lua_getfield(L, index, "system");
   const auto picks = std::make_shared<PickPolicies>(PickPolicies{.fill = spec.work.fill});
   box.picks = picks;
-  spec.system = system_of(L, lua_gettop(L), fields.at("system"), picks);
+  spec.system = system_of(L, lua_gettop(L), fields.at("system"), {spec, box, picks});
   lua_pop(L, 1);
   const Fields cost = fields.at("cost");
   if (cost.text("kind") == "profile") {

@@ -7,6 +7,7 @@
 
 #include "bindings/convert.h"
 #include "bindings/reference.h"
+#include "engine/passes/place_experts.h"
 #include "engine/plan.h"
 
 namespace moe::lua {
@@ -17,6 +18,16 @@ struct GatePolicy {
   std::string name;
   nlohmann::json options;
   GateSpec spec;
+};
+
+/// A placement policy that a recipe defines; its functions are found as a gate's are.
+struct LuaPlacement {
+  std::string name;
+  nlohmann::json options;         // params and fields that an instance may change
+  PlacementStage stage;           // its policy: the name with a hash of the recipe's code
+  nlohmann::json model, cluster;  // as ctx shows them
+  std::string workload;           // of the routing law, "": none
+  Bytes device_bytes = 0;         // memory of a device, 0: unknown
 };
 
 /// A schedule of the recipe that has left a pick behind. The executor calls it in a state of its
@@ -34,9 +45,10 @@ struct PickPolicies {
 /// What core.plan makes: the plan, and what running and explaining it takes beside.
 struct PlanBox {
   std::shared_ptr<const Plan> plan;
-  std::shared_ptr<const ProfileCost> profile;  // null: costs are not profiled
-  std::shared_ptr<const GatePolicy> gate;      // null: a built-in gate
-  std::shared_ptr<const PickPolicies> picks;   // empty: no lane picks by a function
+  std::shared_ptr<const ProfileCost> profile;     // null: costs are not profiled
+  std::shared_ptr<const GatePolicy> gate;         // null: a built-in gate
+  std::shared_ptr<const PickPolicies> picks;      // empty: no lane picks by a function
+  std::shared_ptr<const LuaPlacement> placement;  // null: none, or a built-in one
 };
 
 ModelSpec model_of(const Fields& model);

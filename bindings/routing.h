@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "engine/routing/law.h"
+#include "engine/routing/trace.h"
 
 namespace moe::lua {
 
@@ -17,6 +18,13 @@ struct LawBox {
 /// The law of the specification's field `routing` ({ name =, law = }) at `index`; null where there
 /// is none.
 std::shared_ptr<const RoutingLaw> law_in(lua_State* L, int index);
+
+struct ReadTrace {
+  std::shared_ptr<const Trace> trace;
+  uint64_t hash;  // of the file
+};
+/// A trace that the recipe may read. Throws UserError as Files::readable and read_trace.
+ReadTrace trace_in(lua_State* L, const std::string& path);
 
 /// Pushes a handle of the law and its name.
 void push_law(lua_State* L, RoutingLaw law);

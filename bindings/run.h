@@ -4,6 +4,7 @@
 #include <lua.hpp>
 #include <nlohmann/json.hpp>
 
+#include "bindings/placement.h"
 #include "bindings/plan_spec.h"
 #include "engine/exec/executor.h"
 
@@ -23,9 +24,13 @@ PlanBox& check_plan(lua_State* L);
 /// Milliseconds, as results name them.
 nlohmann::json metrics_json(const Metrics& metrics);
 
+/// RunOptions::place of a plan; null: its policy, if it has one, is built in. log: may be null.
+std::function<PlacementFunction(int64_t rank, const std::string& policy)> placements_of(
+    const Host& host, const PlanBox& box, std::shared_ptr<PlacementLog> log = nullptr);
+
 /// plan:run{...} -> result table.
 int run_plan(lua_State* L);
-/// plan:trace{result =, step =} -> JSON text.
+/// plan:trace{result =, step =, steps = 1} -> JSON text; of a simulation the last of the steps.
 int trace_plan(lua_State* L);
 /// plan:explain{result =, step =} -> table.
 int explain_plan(lua_State* L);

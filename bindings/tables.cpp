@@ -47,13 +47,21 @@ json gates() {
 }
 
 json passes() {
-  static constexpr const char* kKinds[] = {"placement", "forward", "step", "schedule"};
   json all = json::array();
   for (const PassDef& pass : builtin_passes()) {
     all.push_back({{"name", pass.name},
                    {"doc", pass.doc},
-                   {"kind", kKinds[static_cast<int>(pass.kind)]},
+                   {"kind", stage_kind_name(pass.kind)},
                    {"options", options_json(pass.options)}});
+  }
+  return all;
+}
+
+/// The passes that place experts, with the options of their policies.
+json placements() {
+  json all = json::array();
+  for (json& pass : passes()) {
+    if (pass["kind"] == stage_kind_name(StageKind::kPlacement)) all.push_back(std::move(pass));
   }
   return all;
 }
@@ -100,11 +108,12 @@ json executors() {
 json table_json(const std::string& kind) {
   if (kind == "gates") return gates();
   if (kind == "passes") return passes();
+  if (kind == "placements") return placements();
   if (kind == "ops") return ops();
   if (kind == "executors") return executors();
   if (kind == "workloads") return workload_rows();
-  throw UserError(
-      unknown_name("table", kind, {"gates", "passes", "ops", "executors", "workloads"}));
+  throw UserError(unknown_name("table", kind,
+                               {"gates", "passes", "placements", "ops", "executors", "workloads"}));
 }
 
 }  // namespace moe::lua

@@ -69,6 +69,23 @@ Schedule first_schedule(const Graph& graph, bool reduce_on_own_lane) {
   return schedule;
 }
 
+/// A step of training and a forward alone do not take all the same stages.
+void check_stages(const PlanSpec& spec) {
+  for (const Stage& stage : spec.system.stages) {
+    const bool built_in = !stage.transform && !stage.schedule;
+    if (spec.inference && kind_of(stage) == StageKind::kStep) {
+      throw user_error("stage '{}': it edits a step of training; inference is the forward alone",
+                       stage.name);
+    }
+    if (!spec.inference && built_in && builtin_pass(stage.name).inference_only) {
+      throw user_error(
+          "stage '{}': no backward goes through experts that are swapped; it is for inference "
+          "alone (moe.infer), not for training",
+          stage.name);
+    }
+  }
+}
+
 std::shared_ptr<const Plan> finish(Plan plan, Clock::time_point begin) {
   plan.orders = lane_orders(plan.graph, plan.schedule);
   plan.waits = cross_lane_waits(plan.graph, plan.schedule, plan.orders);
@@ -85,6 +102,7 @@ std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
   MOE_CHECK(spec.cost != nullptr, "a plan needs a cost model");
   const Clock::time_point begin = Clock::now();
   const SystemSpec& system = spec.system;
+  check_stages(spec);
   Pipeline pipeline(spec.model, spec.cluster, *spec.cost, system.stages);
   Graph graph = build_forward(spec.model, spec.gate, spec.num_ranks);
   graph = pipeline.transform(std::move(graph), StageKind::kPlacement);

@@ -14,6 +14,7 @@
 #include "engine/comm/emulated_link.h"
 #include "engine/exec/checkpoint.h"
 #include "engine/exec/rank.h"
+#include "engine/exec/swaps.h"
 #include "engine/exec/sync.h"
 #include "engine/exec/trace_record.h"
 #include "engine/graph/op_def.h"
@@ -64,6 +65,7 @@ void check_options(const Plan& plan, const RunOptions& options) {
   if (options.eval_batches > 0 && !options.eval_data) {
     throw user_error("eval_batches = {} without data to evaluate on", options.eval_batches);
   }
+  check_popularity(plan, options);
   if (options.emulate_link && plan.spec.cluster.num_devices() != plan.graph.num_ranks) {
     throw user_error("the link's cluster has {} devices for {} ranks",
                      plan.spec.cluster.num_devices(), plan.graph.num_ranks);
@@ -284,6 +286,7 @@ void CpuRun<T>::collect(int64_t step) {
   if (wire_) timeline.links = link_loads(wire_->wire(), wire_->take_use(pass_.start));
   std::vector<std::vector<const GateRecord*>> records;
   std::vector<std::vector<RouterLoss>> router_losses;
+  std::vector<std::vector<SwapRecord>> swaps;
   result_.executed.clear();
   for (const auto& rank : ranks_) {
     result_.executed.emplace_back();
@@ -297,6 +300,7 @@ void CpuRun<T>::collect(int64_t step) {
     }
     records.push_back(rank->gate_records());
     router_losses.push_back(rank->router_losses());
+    swaps.push_back(rank->swaps());
   }
   std::sort(timeline.spans.begin(), timeline.spans.end(), [](const Span& a, const Span& b) {
     return std::tie(a.begin, a.rank, a.lane, a.op, a.chunk) <
@@ -305,6 +309,7 @@ void CpuRun<T>::collect(int64_t step) {
   result_.metrics.push_back(metrics(plan_.graph, timeline));
   result_.timelines.push_back(std::move(timeline));
   result_.moe.push_back(moe_stats(records, router_losses));
+  if (!swaps[0].empty()) result_.swaps.push_back(joined(swaps));
   if (options_.record) record_step(*options_.record, std::move(records));
   if (options_.keep_predictions) {
     std::vector<int32_t>& all = result_.predictions.emplace_back();
@@ -334,7 +339,18 @@ void CpuRun<T>::collect_placements() {
           pass_.step, r, layer.layer);
     }
   }
-  result_.placements.push_back(ranks_[0]->placements());
+  std::vector<PlacementRecord> records = ranks_[0]->placements();
+  std::sort(records.begin(), records.end(),
+            [](const auto& a, const auto& b) { return a.layer < b.layer; });
+  for (PlacementRecord& record : records) {
+    for (const MoeStats& stats : result_.moe.back()) {
+      if (stats.layer != record.layer) continue;
+      Loads loads(num_ranks_, record.bounds.experts);
+      loads.rows.assign(stats.counts.begin(), stats.counts.end());
+      count_rows(record, loads);
+    }
+  }
+  result_.placements.push_back(std::move(records));
 }
 
 template <class T>

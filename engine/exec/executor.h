@@ -94,6 +94,23 @@ struct PlacementRecord {
   PlacementBounds bounds;
   std::vector<int32_t> in_force;
   std::vector<int32_t> next;  // of the next step
+  /// By device: the rows that it computed in the step, and those that it would have computed under
+  /// plain expert parallelism, as Placement(bounds) is.
+  std::vector<int64_t> computed, computed_plain;
+};
+/// Fills both from the rows that sources sent to experts.
+inline void count_rows(PlacementRecord& record, const Loads& loads) {
+  const Placement in_force = Placement::decode(record.bounds, record.in_force);
+  record.computed = device_loads(in_force, loads).computed;
+  record.computed_plain = device_loads(Placement(record.bounds), loads).computed;
+}
+
+/// What Lina's inference did with the experts of one MoE layer in a batch.
+struct SwapRecord {
+  int64_t layer = 0;          // block index
+  bool fine_tunes = false;    // there is a phase 2
+  bool again = false;         // its placement is another than phase 1's
+  std::vector<int64_t> rows;  // [ranks]: of tokens that a rank's experts computed
 };
 
 struct RunResult {
@@ -112,6 +129,8 @@ struct RunResult {
   Bytes peak_bytes = 0;  // bytes that the executor allocated for a rank
   std::vector<std::vector<std::vector<OpId>>> executed;  // [rank][lane]: as begun, last step
   std::vector<std::vector<PlacementRecord>> placements;  // [step][layer], of layers with one
+  std::vector<std::vector<SwapRecord>>
+      swaps;                // [batch][layer], of layers whose experts are swapped
   bool stopped = false;     // on_step, an interrupt or stop_reason ended the run early
   std::string stop_reason;  // what failed, where the results so far are good; "" otherwise
 };

@@ -107,20 +107,26 @@ class CollectiveCalls {
     }
     reduces_ = graph.def(op).collective == Collective::kAllReduce;
     if (reduces_) return;
-    all_bytes_ = tensor_bytes(graph.tensor(op_.outputs[0]), sizeof(float));
+    const Bytes in = tensor_bytes(graph.tensor(op_.inputs[0]), sizeof(float));
+    const Bytes out = tensor_bytes(graph.tensor(op_.outputs[0]), sizeof(float));
+    // The side of the slots has room for more rows than there are; who gathers sends all to all.
+    const bool gathers = graph.def(op).name == std::string_view("gather_loads");
+    all_bytes_ = gathers ? out : std::min(in, out);
     const bool irregular = attr_int(op_, "irregular") != 0;
     const double share = attr_double(op_, "share", 1.0);
     const double fill = irregular ? work.fill * share : 1.0;
     const auto used = static_cast<Bytes>(fill * static_cast<double>(all_bytes_));
     used_bytes_ = used / comm_.size() * comm_.size();
-    if (op_.attrs.contains("share")) all_bytes_ = used_bytes_;  // a part clears nothing
+    if (op_.attrs.contains("share") || attr_int(op_, "loose") != 0) {
+      all_bytes_ = used_bytes_;  // nothing is cleared
+    }
     const size_t n = static_cast<size_t>(comm_.size());
     pieces_.send_bytes.assign(n, used_bytes_ / comm_.size());
     for (size_t p = 0; p < n; ++p) {
-      pieces_.send_offset.push_back(static_cast<Bytes>(p) * pieces_.send_bytes[0]);
+      pieces_.receive_offset.push_back(static_cast<Bytes>(p) * pieces_.send_bytes[0]);
     }
     pieces_.receive_bytes = pieces_.send_bytes;
-    pieces_.receive_offset = pieces_.send_offset;
+    pieces_.send_offset = gathers ? std::vector<Bytes>(n) : pieces_.receive_offset;
   }
 
   Nanoseconds call() {
@@ -277,6 +283,10 @@ std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOp
   MOE_CHECK(options.ranks_beside > 0 && options.min_samples > 0, "{} ranks beside, {} samples",
             options.ranks_beside, options.min_samples);
   MOE_CHECK(!is_view(graph, graph.op(op)), "op '{}' does nothing", graph.op(op).name);
+  // How many experts travel a placement says: the link's law has their time.
+  if (def.collective == Collective::kExperts) {
+    return std::vector<Nanoseconds>(static_cast<size_t>(options.min_samples));
+  }
   if (def.collective != Collective::kNone) return profile_collective(graph, op, options);
   if (def.run_f32 == nullptr) {
     throw user_error("op '{}': a {} has no CPU kernel, so it cannot be timed", graph.op(op).name,

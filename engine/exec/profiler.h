@@ -21,7 +21,7 @@ struct ProfileOptions {
 /// Samples in ns, each one call in the cache state of a training step, f32, with the executor's
 /// look for numbers that are not finite after it; at least min_samples. A gate that is not built in
 /// is timed as top_k. For a collective: the in-process time without a link and without waiting for
-/// the others, among ranks_beside ranks.
+/// the others, among ranks_beside ranks; 0 for experts that travel, of which a link alone knows.
 /// Throws UserError for an op without a CPU kernel. Holds a few times 160 MiB a thread meanwhile.
 std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOptions& options);
 

@@ -8,6 +8,7 @@
 #include "engine/base/errors.h"
 #include "engine/comm/emulated_link.h"
 #include "engine/exec/finite.h"
+#include "engine/exec/swaps.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
 
@@ -133,6 +134,7 @@ typename Rank<T>::Launch Rank<T>::make_launch(LaneId lane, OpId id) {
     launch.of_router = op.outputs[0] != loss_of(graph);
   }
   launch.predicts = options_.keep_predictions && def.name == std::string_view("cross_entropy");
+  launch.swaps = tells_of_swap(plan_, id);
   add_checks(launch);
   add_update(launch);
   return launch;
@@ -195,6 +197,7 @@ void Rank<T>::start_pass() {
   if (poison_) poison_->start_step();
   std::fill(gradients_.begin(), gradients_.end(), Measure());
   placements_.clear();
+  swaps_.clear();
   router_losses_.clear();
   for (Lane& lane : lanes_) lane.spans.clear();
   for (Posting& posting : postings_) posting.left = posting.waits.size();
@@ -387,6 +390,7 @@ Nanoseconds Rank<T>::after(Launch& launch, const Pass& pass) {
     launch.record->template capture<T>(plan_.graph, launch.op, buffers_);
   }
   if (launch.place && pass.train) record_placement(launch);
+  if (launch.swaps) add_swap(plan_, launch.op, buffers_, swaps_);
   if (options_.check_finite) check(launch);
   if (poison_) poison_->after(launch.op);
   return clock_ns();
@@ -432,18 +436,14 @@ void Rank<T>::resolve_policy(Launch& launch) {
     policy = [&built_in = builtin_policy(name), given = ops::place_options(op)](
                  const PlaceInput& input) { return built_in.place(input, given); };
   }
-  const std::string where = fmt::format("placement policy '{}', op {}", name, op.name);
-  launch.place = [this, policy = std::move(policy), where](const PlaceInput& input) {
+  launch.place = [this, policy = std::move(policy), name](const PlaceInput& input) {
     if (!policy_failure_.empty()) return input.now;
     try {
-      Placement next = policy(input);
-      if (next.bounds() != input.now.bounds()) throw user_error("a placement of other bounds");
-      next.check();
-      return next;
+      return ask_policy(policy, name, rank_, input);
     } catch (const UserError& error) {
-      policy_failure_ = fmt::format("step {}, {}: {}", input.step, where, error.what());
+      policy_failure_ = error.what();
     } catch (const RunError& error) {
-      policy_failure_ = fmt::format("step {}, {}: {}", input.step, where, error.what());
+      policy_failure_ = error.what();
     }
     return input.now;
   };
@@ -459,7 +459,7 @@ void Rank<T>::record_placement(const Launch& launch) {
   };
   const std::vector<int32_t> next = codes(op.outputs[0]);
   const bool now = attr_string(op, "use") == "now";
-  placements_.push_back({op.layer, bounds, now ? next : codes(op.inputs[1]), next});
+  placements_.push_back({op.layer, bounds, now ? next : codes(op.inputs[1]), next, {}, {}});
 }
 
 template <class T>

@@ -59,6 +59,8 @@ class Rank {
   const std::vector<int32_t>& predictions() const { return predictions_; }
   /// By layer, of layers with a placement.
   const std::vector<PlacementRecord>& placements() const { return placements_; }
+  /// By layer, of layers whose experts are swapped: what add_swap says.
+  const std::vector<SwapRecord>& swaps() const { return swaps_; }
   /// What the first placement policy that failed said, "" where none did.
   const std::string& policy_failure() const { return policy_failure_; }
   const std::vector<RouterLoss>& router_losses() const { return router_losses_; }
@@ -92,6 +94,7 @@ class Rank {
     const double* loss = nullptr;  // of an op that makes one, a router's or the model's
     bool of_router = false;
     bool predicts = false;
+    bool swaps = false;
     int64_t updates = -1;  // number of the parameter, of an update op
     const T* gradient = nullptr;
     std::vector<Check> checks;
@@ -148,6 +151,7 @@ class Rank {
   std::vector<Measure> gradients_;
   std::vector<int32_t> predictions_;
   std::vector<PlacementRecord> placements_;
+  std::vector<SwapRecord> swaps_;
   std::string policy_failure_;
 };
 

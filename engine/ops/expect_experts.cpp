@@ -117,8 +117,8 @@ void run_tune(const KernelCall<T>& c) {
     }
   }
   const Estimate all = sum_of_estimates(c.in_i32(1), b.devices, b.experts);
-  const std::vector<double> wanted =
-      wanted_devices(all, b.devices, attr_int(c.op, "normalise") != 0);
+  std::vector<double> wanted(counts.size());
+  if (all.tokens > 0) wanted = wanted_devices(all, b.devices, attr_int(c.op, "normalise") != 0);
   const bool none = std::all_of(counts.begin(), counts.end(), [](int64_t n) { return n == 0; });
   if (none || estimate_holds(wanted, counts, attr_int(c.op, "k", 1),
                              compare_named(attr_string(c.op, "compare", "list")))) {

@@ -1,6 +1,6 @@
-// The order between ops, by data, mutation and order edges, while a scheduler adds edges to it: what
-// it asks before each one, so that no edge closes a cycle. Not a transitive closure: a question is a
-// search, which is cheap while edges are few.
+// The order between ops, by data, mutation and order edges, while a scheduler adds edges to it:
+// what it asks before each one, so that no edge closes a cycle. Not a transitive closure: a question
+// is a search, which is cheap while edges are few.
 #pragma once
 
 #include <vector>

@@ -23,6 +23,8 @@ using Options = std::map<std::string, OptionValue>;
 /// placement: lets a policy place the experts; one a system. forward: edits the forward graph.
 /// step: edits the whole step. schedule: makes order.
 enum class StageKind : uint8_t { kPlacement, kForward, kStep, kSchedule };
+/// "placement", "forward", "step", "schedule": as recipes and results write it.
+const char* stage_kind_name(StageKind kind);
 
 struct PassContext {
   const ModelSpec& model;
@@ -49,6 +51,7 @@ struct PassDef {
   std::vector<OptionSpec> options;
   Graph (*transform)(Graph, const PassContext&) = nullptr;                     // forward, step
   Schedule (*schedule)(const Graph&, Schedule, const PassContext&) = nullptr;  // schedule
+  bool inference_only = false;  // no backward goes through what it makes
 };
 
 /// One stage of a system: a built-in pass by name, or a function (a Lua policy).

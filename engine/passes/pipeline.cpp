@@ -73,7 +73,8 @@ const std::vector<PassDef>& builtin_passes() {
                     0,
                     0,
                     {"list", "set"}}},
-       .transform = lina_inference},
+       .transform = lina_inference,
+       .inference_only = true},
       // Forward: what autodiff should see, so that the backward follows without a pass of its own.
       // The cut comes first: it moves whole slots, and refuses rows that are counted already.
       {.name = "capacity_pipeline",
@@ -213,6 +214,11 @@ const std::vector<PassDef>& builtin_passes() {
        .schedule = serial},
   };
   return passes;
+}
+
+const char* stage_kind_name(StageKind kind) {
+  static constexpr const char* kNames[] = {"placement", "forward", "step", "schedule"};
+  return kNames[static_cast<int>(kind)];
 }
 
 const PassDef& builtin_pass(std::string_view name) {

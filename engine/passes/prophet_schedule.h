@@ -10,8 +10,8 @@ namespace moe {
 /// With blocks i = 1..l, each an MoE layer and the compute up to the next one's all-to-all:
 ///   Plan (place)               of the next step, under the first all-to-all of its own layer;
 ///                              where that cannot be, under the second
-///   Trans (copy_experts)       of block i+1 while block i computes: sub-Trans A between the layer's
-///                              two all-to-alls (FEC), sub-Trans B between the second and the first
+///   Trans (copy_experts)       of block i+1 while block i computes: sub-Trans A between the two
+///                              all-to-alls (FEC), sub-Trans B between the second and the first
 ///                              of block i+1 (FNEC); of block 1 before its first all-to-all
 ///   Agg (return_gradients)     of block i+1 while block i goes back: sub-Agg B before block i's
 ///                              first all-to-all (BNEC), sub-Agg A between its two (BEC); of block

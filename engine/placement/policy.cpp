@@ -30,6 +30,24 @@ const PlacementPolicy& builtin_policy(std::string_view name) {
   throw UserError(unknown_name("placement policy", name, std::move(names)));
 }
 
+Placement ask_policy(const PlacementFunction& policy, const std::string& name, int64_t rank,
+                     const PlaceInput& input) {
+  const auto text = [&](const std::exception& error) {
+    return fmt::format("placement '{}', rank {}, step {}, layer {}: {}",
+                       name.substr(0, name.find('@')), rank, input.step, input.layer, error.what());
+  };
+  try {
+    Placement next = policy(input);
+    if (next.bounds() != input.now.bounds()) throw user_error("a placement of other bounds");
+    next.check();
+    return next;
+  } catch (const UserError& error) {
+    throw UserError(text(error));
+  } catch (const RunError& error) {
+    throw RunError(text(error));
+  }
+}
+
 PolicyOptions resolved(const PlacementPolicy& policy, const PolicyOptions& given) {
   PolicyOptions all;
   std::vector<std::string> names;

@@ -35,6 +35,12 @@ struct PlaceInput {
 
 using PlacementFunction = std::function<Placement(const PlaceInput&)>;
 
+/// One call of a policy as runs make it, checked. Requires: `name` is its name, perhaps with '@' and
+/// a hash of its code behind. Throws UserError or RunError, as the policy does, naming policy, rank,
+/// step and layer (from 0), and UserError for a placement of another plan or one that cannot be.
+Placement ask_policy(const PlacementFunction& policy, const std::string& name, int64_t rank,
+                     const PlaceInput& input);
+
 using PolicyOptions = std::map<std::string, double>;
 
 /// As strict checking, `list` and the type stubs read it.

@@ -85,14 +85,24 @@ void check_field(const char* field, int64_t value, int64_t least) {
     throw user_error("inference.{} = {}, allowed: at least {}", field, value, least);
 }
 
-}  // namespace
-
-InferenceTrace trace_inference(const RoutingLaw& law, const TraceSpec& spec) {
+void check_sizes(const TraceSpec& spec) {
   check_field("layers", spec.layers, 1);
-  check_field("batches", spec.batches, 1);
   check_field("profile_batches", spec.profile_batches, 0);
   check_field("keep", spec.keep, 0);
   check_field("ranks", spec.first.ranks, 1);
+}
+
+}  // namespace
+
+PathProfile profile_paths(const RoutingLaw& law, const TraceSpec& spec) {
+  check_sizes(spec);
+  Tokens tokens(law, spec.first, path_options(spec));
+  return learn(tokens, spec);
+}
+
+InferenceTrace trace_inference(const RoutingLaw& law, const TraceSpec& spec) {
+  check_sizes(spec);
+  check_field("batches", spec.batches, 1);
   Tokens tokens(law, spec.first, path_options(spec));
   const PathProfile profile = learn(tokens, spec);
   InferenceTrace trace{.spec = spec};

@@ -27,6 +27,8 @@ struct InferenceTrace {
   std::vector<Estimate> estimates;  // [batches, layers], made before the layer; no mass: none
   int64_t paths = 0;                // that the profile knows
 };
+/// The profile of spec.profile_batches alone. Throws as trace_inference.
+PathProfile profile_paths(const RoutingLaw& law, const TraceSpec& spec);
 /// Throws UserError naming "inference.<field>", and as the law and check(PathOptions).
 InferenceTrace trace_inference(const RoutingLaw& law, const TraceSpec& spec);
 

@@ -71,19 +71,20 @@ void StepReplay::place(int64_t step, const std::vector<Loads>& kept) {
     const bool now = attr_string(op, "use") == "now";
     Placement made = state_[l];
     if (step % attr_int(op, "every", 1) == 0) {
-      made = placing_[l].policy({.step = step,
-                                 .layer = static_cast<int64_t>(l),
-                                 .loads = kept[l],
-                                 .now = state_[l],
-                                 .rates = ops::place_rates(op)});
-      made.check();
+      made = ask_policy(placing_[l].policy, attr_string(op, "policy"), 0,
+                        {.step = step,
+                         .layer = static_cast<int64_t>(l),
+                         .loads = kept[l],
+                         .now = state_[l],
+                         .rates = ops::place_rates(op)});
     }
     placements_[l] = now ? made : state_[l];
     next_[l] = now ? state_[l] : made;
     const auto codes = [](const Placement& p) {
       return std::vector<int32_t>(p.codes().begin(), p.codes().end());
     };
-    records_.push_back({op.layer, made.bounds(), codes(placements_[l]), codes(made)});
+    records_.push_back({op.layer, made.bounds(), codes(placements_[l]), codes(made), {}, {}});
+    count_rows(records_.back(), kept[l]);
   }
 }
 

@@ -1,5 +1,5 @@
 -- Errors of the user's making: one table {kind="user", message=...}, at the recipe's own line; or
--- kind="command", where the command line is wrong.
+-- kind="command", where the command line is wrong. kind="run": a run failed.
 local core = require "moe.core"
 local locate = require "moe.locate"
 
@@ -39,6 +39,11 @@ end
 --- Raises an error of the command line.
 function M.command(message)
   error(setmetatable({ kind = "command", message = message }, mt), 0)
+end
+
+--- Raises the error of a run that failed; result: what was complete before, or nil.
+function M.run(message, result)
+  error(setmetatable({ kind = "run", message = message, result = result }, mt), 0)
 end
 
 --- Calls a function of the core and gives its UserError the recipe's line.

@@ -24,7 +24,8 @@ M.FIELDS = {
   case = { type = "function",
     doc = "function(point) returning model, cluster, systems; false where there is no such point" },
   run = { type = "list", of = { type = "any" }, default = { "simulate" },
-    doc = '"simulate", or { "cpu", ranks =, steps =, model = {...}, link = {...} }' },
+    doc = '"simulate" or { "simulate", steps = }, { "cpu", ranks =, steps =, model = {...}, link = '
+      .. "{...} }" },
   claims = { type = "list", of = { type = "claim" }, default = {}, doc = "list of moe.claim" },
   show = { type = "function",
     doc = "function(results) that prints tables of its own instead of the usual simulated ones" },
@@ -45,13 +46,21 @@ M.CPU = schema.merged(train.CPU_RUN, {
     doc = "steps of the plain program that predictions learn from; 0: ops alone" },
 })
 
+--- The entry { "simulate", ... } of run.
+M.SIMULATE = {
+  steps = { type = "integer", lo = 1, hi = 1e6,
+    doc = "that are simulated, of which the one of the median time is taken; they differ under a "
+      .. "routing law. 1, or 8 where a system places experts" },
+}
+
+local ENTRIES = { simulate = M.SIMULATE, cpu = M.CPU }
+
 local function check_entry(entry, path, at)
-  if entry == "simulate" then return { kind = "simulate" } end
   local kind = type(entry) == "table" and entry[1] or entry
-  if kind ~= "cpu" then schema.unknown(path, "executor", kind, { "cpu", "simulate" }, at) end
+  if not ENTRIES[kind] then schema.unknown(path, "executor", kind, { "cpu", "simulate" }, at) end
   local given = type(entry) == "table" and schema.merged(entry, {}) or {}
   given[1] = nil
-  return schema.merged(schema.check(M.CPU, given, path, at), { kind = kind, path = path })
+  return schema.merged(schema.check(ENTRIES[kind], given, path, at), { kind = kind, path = path })
 end
 
 function M.experiment(t)

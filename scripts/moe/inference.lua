@@ -10,6 +10,7 @@ local target = require "moe.target"
 local M = {}
 
 local mt = schema.class("inference_trace", "a trace, as moe.lina.trace {...}")
+local profile_mt = schema.class("popularity", "a profile, as moe.lina.popularity {...}")
 
 local function count(default, doc) return { type = "integer", lo = 1, hi = 1e6, default = default,
   doc = doc } end
@@ -27,6 +28,13 @@ M.TRACE = {
     doc = "most probable experts kept a path; as many as choices a token" },
   shorter = { type = "boolean", default = false,
     doc = "the known end of an unknown path stands for it, or nothing" },
+}
+
+M.POPULARITY = {
+  trace = { type = "any", required = true, doc = "a recorded trace: its file or moe.trace" },
+  step = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "the first batch's" },
+  batches = { type = "integer", lo = 1, hi = 1e9, doc = "of the trace; all behind the first" },
+  path = M.TRACE.path, keep = M.TRACE.keep, shorter = M.TRACE.shorter,
 }
 
 local PLACE = {
@@ -115,6 +123,23 @@ function M.trace(t)
   local handle, info = errors.call(at, core.lina_trace, query)
   return setmetatable({ handle = handle, model = c.model, devices = c.devices,
     paths = info.paths, path = c.path, routing = c.routing.name }, mt)
+end
+
+--- The profile that lina_inference estimates with in moe.infer: how often each expert follows each
+--- path of a recorded trace. { paths = how many it knows, layers, experts, batches, path }.
+function M.popularity(t)
+  local at = errors.here()
+  local c = schema.check(M.POPULARITY, t, "moe.lina.popularity", at)
+  local file = schema.is_a("routing", c.trace) and c.trace.file or c.trace
+  if type(file) ~= "string" then
+    schema.refuse("moe.lina.popularity.trace", c.trace, "the file of a trace, or moe.trace", at)
+  end
+  errors.stop_in "policies"
+  errors.stop_in "check"
+  local handle, info = errors.call(at, core.lina_popularity, { trace = file, step = c.step,
+    batches = c.batches or 0, path = c.path, keep = c.keep or 1, shorter = c.shorter })
+  return setmetatable({ handle = handle, path = c.path, paths = info.paths, layers = info.layers,
+    experts = info.experts, batches = info.batches }, profile_mt)
 end
 
 --- Batches of a trace on a cluster, simulated: { median_ms, p95_ms, batch_ms, of MoE layers

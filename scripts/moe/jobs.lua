@@ -44,7 +44,16 @@ function M.simulated_spec(case, ends)
   return target.cluster_spec(case.model, case.cluster, case.optimizer, ends)
 end
 
-local function simulate_jobs(e, case)
+-- Steps of a simulation; all systems of a case the same.
+local function steps_of(entry, case)
+  local steps = entry.kind == "simulate" and entry.steps
+  for _, system in ipairs(case.systems) do
+    steps = steps or target.places(system) and target.PLACED_STEPS
+  end
+  return steps and { steps = steps } or nil
+end
+
+local function simulate_jobs(e, entry, case)
   if not case.cluster then
     errors.user(e.case_path .. ': cluster is missing; "simulate" needs it', e.at)
   end
@@ -52,6 +61,7 @@ local function simulate_jobs(e, case)
   for i, system in ipairs(case.systems) do
     jobs[i] = { system = system, case = case, spec = M.simulated_spec(case),
       assumed = schema.merged(case.model.assumed, case.cluster.assumed) }
+    jobs[i].spec.simulate = steps_of(entry, case)
   end
   return jobs
 end
@@ -73,6 +83,7 @@ local function cpu_jobs(e, entry, case)
       local spec = target.cpu_spec(model, ranks, entry.link, entry.optimizer or case.optimizer,
         entry.precision)
       spec.cost.rehearse = entry.rehearse
+      spec.simulate = steps_of(entry, case)
       jobs[#jobs + 1] = { system = system, case = case, entry = entry, spec = spec,
         options = train.run_options(entry, spec.model, entry.path, e.at) }
     end
@@ -104,7 +115,7 @@ end
 local function jobs_of(e, entry, cases)
   local all, by_key = {}, {}
   for _, case in ipairs(cases) do
-    local jobs = entry.kind == "cpu" and cpu_jobs(e, entry, case) or simulate_jobs(e, case)
+    local jobs = entry.kind == "cpu" and cpu_jobs(e, entry, case) or simulate_jobs(e, entry, case)
     for _, job in ipairs(jobs) do
       local key = entry.kind == "cpu" and key_of(job) or #all
       if not by_key[key] then

@@ -32,6 +32,7 @@ end
 functions.inference = inference.inference
 functions.locality = inference.locality
 functions.place = inference.place
+functions.popularity = inference.popularity
 functions.token_classes = inference.token_classes
 functions.trace = inference.trace
 

@@ -41,7 +41,8 @@ end
 
 local LISTS = { clusters = clusters, systems = systems, claims = claims,
   models = function() return model.docs end }
-for _, kind in ipairs { "gates", "passes", "executors", "ops", "workloads" } do
+for _, kind in ipairs { "gates", "passes", "placements", "executors", "ops",
+  "workloads" } do
   LISTS[kind] = function() return core.table(kind) end
 end
 

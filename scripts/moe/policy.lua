@@ -1,6 +1,6 @@
--- moe.policy.gate / pass / schedule: policies written in Lua, and moe.pass: the built-in passes.
--- Each is a constructor: calling it with options makes an instance for a model or a system. Rank
--- threads look gates up by name.
+-- moe.policy.gate / pass / schedule / placement: policies written in Lua, and moe.pass: the
+-- built-in passes. Each is a constructor: calling it with options makes an instance for a model or
+-- a system. Rank threads look gates and placements up by name.
 local core = require "moe.core"
 local errors = require "moe.errors"
 local schema = require "moe.schema"
@@ -8,7 +8,7 @@ local schema = require "moe.schema"
 local M = {}
 
 --- kind -> name -> definition, in this Lua state.
-M.registry = { gate = {}, pass = {}, schedule = {} }
+M.registry = { gate = {}, pass = {}, schedule = {}, placement = {} }
 
 local instance_mt = {
   gate = schema.class("gate", "a gate"),
@@ -23,6 +23,18 @@ local function fields(more)
     params = { type = "table", default = {}, doc = "option -> default" },
   }, more)
 end
+
+-- Fields of a placement that an instance may change.
+local PLACED = {
+  every = { type = "integer", lo = 1, hi = 1e9, default = 1,
+    doc = "steps from one placement to the next" },
+  shadows = { type = "integer", lo = 0, hi = 4096, default = 1,
+    doc = "slots a device for copies of a step; as many memory as that many experts" },
+  extra_residents = { type = "integer", lo = 0, hi = 4096, default = 0,
+    doc = "slots a device for experts that live there, beyond experts / devices" },
+  expected_copies = { type = "number", lo = 0, hi = 4096, default = 1,
+    doc = "that a device receives a step, for plans made before anything ran" },
+}
 
 M.KINDS = {
   gate = fields {
@@ -42,6 +54,17 @@ M.KINDS = {
   schedule = fields {
     apply = { type = "function", required = true, doc = "function(s, g, ctx, o)" },
   },
+  placement = fields(schema.merged(PLACED, {
+    at = { type = "string", enum = { "step", "layer" }, default = "step",
+      doc = "'step': from a step's counts, in force from the next step on; 'layer': from the "
+        .. "gate's counts of the layer and step in which it is in force" },
+    moves = { type = "boolean",
+      doc = "whether experts may move or get residents beside their owner; at == 'step'" },
+    weighted = { type = "boolean", default = false,
+      doc = "whether p:share may take a function; memory of devices^2 * slots numbers a layer" },
+    place = { type = "function", required = true,
+      doc = "function(ctx, load, p, o) returning p; the same on all ranks" },
+  })),
 }
 
 -- Options as a field list. Their types are those of the defaults.
@@ -78,6 +101,22 @@ function M.without_definitions(f)
   return results[2]
 end
 
+-- The options of a placement's instances: its params, and what of its fields they may change.
+local function placement_options(def, options, path, at)
+  for name, field in pairs(PLACED) do
+    if options[name] then
+      errors.user(("%s.params.%s: is a field of every placement; give it another name"):format(path,
+        name), at)
+    end
+    options[name] = schema.merged(field, { default = def[name] })
+  end
+  if def.moves == nil then def.moves = def.at == "step" end
+  if def.moves and def.at == "layer" then
+    errors.user(path .. ".moves: experts that move with their state come into force in the next "
+      .. "step; give at = 'step', or moves = false", at)
+  end
+end
+
 local function define(kind)
   return function(t)
     local at = errors.here()
@@ -89,13 +128,17 @@ local function define(kind)
     local def = schema.check(M.KINDS[kind], t, path, at)
     check_name(kind, def, at)
     local options = option_fields(def.params, path .. ".params", at)
+    if kind == "placement" then placement_options(def, options, path, at) end
     M.registry[kind][def.name] = def
     return function(given)
       local here = errors.here()
-      local instance = { kind = kind, name = def.name, stage = def.at or kind,
+      local instance = { kind = kind, name = def.name, stage = kind == "pass" and def.at or kind,
         options = schema.check(options, given or {}, def.name, here) }
       for _, key in ipairs { "scope", "scores", "weight", "k", "bound", "route", "apply" } do
         instance[key] = def[key]
+      end
+      if kind == "placement" then
+        instance.placement = { at = def.at, moves = def.moves, weighted = def.weighted }
       end
       return setmetatable(instance, instance_mt[kind == "gate" and "gate" or "pass"])
     end
@@ -103,7 +146,7 @@ local function define(kind)
 end
 
 M.constructors = schema.namespace("moe.policy", "kind of policy", { gate = define "gate",
-  pass = define "pass", schedule = define "schedule" }, { placement = true })
+  pass = define "pass", schedule = define "schedule", placement = define "placement" })
 
 --- The options of a row of core.table("passes") as a field list.
 function M.pass_options(row)

@@ -66,7 +66,10 @@ M.FIELDS = {
   link = "the emulated link", precision = "f32 or f64", prediction = "frozen before the run",
   metrics = "times of every step", losses = "every step", drops = "every step",
   digest = "hash of all parameters' bits", executed_peak_bytes = "a rank, executed",
-  trace = "its file", stopped = "true where the run was interrupted",
+  trace = "its file", stopped = "true where the run was interrupted or a policy failed",
+  stop_reason = "what failed in the middle of the run; the steps before are good",
+  placements = "by step and layer: moves of residents since the step before, copies and replicas; "
+    .. "max_load, mean_load: rows of a device; max_load_plain: of plain expert parallelism",
   eval_loss = "on held-out text",
   unigram_entropy = "of the text, nats",
 }

@@ -141,7 +141,10 @@ getmetatable(M.trace).__call = function(_, file)
   return function(t)
     local at = errors.here()
     local c = schema.check(M.TRACE, t or {}, "moe.trace", at)
-    return object(errors.call(at, core.trace_law, file, c.cycle))
+    local law, name = errors.call(at, core.trace_law, file, c.cycle)
+    local routing = object(law, name)
+    routing.file = file
+    return routing
   end
 end
 

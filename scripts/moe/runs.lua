@@ -71,17 +71,36 @@ local function base_record(name, job, spec, made)
   }
 end
 
+-- Placements as results keep them: [step][layer], without who is where.
+local function placements_of(placements)
+  if not placements then return nil end
+  local out = {}
+  for step, layers in ipairs(placements) do
+    out[step] = core.array {}
+    for i, p in ipairs(layers) do
+      local replicas = 0
+      for _, r in ipairs(p.replicas) do replicas = replicas + #r.devices end
+      out[step][i] = { layer = p.layer, moves = p.moves, copies = p.copies, replicas = replicas,
+        max_load = p.max_load, mean_load = p.mean_load, max_load_plain = p.max_load_plain,
+        log = p.log }
+    end
+  end
+  return out
+end
+
 --- Simulates a job of the experiment `name`; returns the record of the run and its plan. ends: of
 --- assumed constants, as in schema.collector, or nil.
 function M.simulated(name, job, ends)
   local spec = ends and jobs_lib.simulated_spec(job.case, ends) or job.spec
+  spec.simulate = job.spec.simulate
   local made = target.plan(spec, job.system)
   local run = base_record(name, job, spec, made)
   run.point, run.executor, run.provenance = job.case.point, "simulate", "simulated"
   for _, k in ipairs(TIMES) do run[k] = made.sim[k] end
   run.forward_ms = made.sim.forward_ms
   if not ends then run.overlap = made.plan:overlap() end
-  run.samples_ms = core.array { made.sim.iteration_ms }
+  run.samples_ms = core.array(made.sim.samples_ms or { made.sim.iteration_ms })
+  run.placements = placements_of(made.sim.placements)
   run.assumed = job.assumed
   return run, made.plan
 end
@@ -99,7 +118,7 @@ function M.simulate(name, job, done)
   local trace = add_run(run)
   if #session.runs <= MAX_TRACES then
     run.trace = trace .. "simulated.json"
-    core.write_output(run.trace, plan:trace {})
+    core.write_output(run.trace, plan:trace(job.spec.simulate or {}))
   end
   core.progress(("simulated %s on %d %s devices"):format(run.system, run.devices, run.cluster))
 end
@@ -121,6 +140,7 @@ local function executed_record(run, r)
   end
   for _, k in ipairs(TIMES) do run[k] = median_of(r.metrics, k) end
   run.executed_peak_bytes, run.stopped = r.peak_bytes, r.stopped or nil
+  run.placements, run.stop_reason = placements_of(r.placements), r.stop_reason
   run.drops = core.array {}
   for step, layers in ipairs(r.moe) do
     run.drops[step] = 0
@@ -160,6 +180,7 @@ function M.execute(name, job, done)
     run.trace = trace .. "executed.json"
     M.flush()
   end
+  if r.stop_reason then errors.run(r.stop_reason) end
 end
 
 return M

@@ -72,15 +72,10 @@ function M.unknown(path, what, name, names, at)
     what == "key" and path .. "." .. tostring(name) or nil)
 end
 
---- A table of the library's surface: reading another name is an error. `later` says what is asked
---- for but not there in this version.
-function M.namespace(path, what, members, later)
+--- A table of the library's surface: reading another name is an error.
+function M.namespace(path, what, members)
   return setmetatable(members, { __index = function(_, name)
-    local at = errors.here()
-    if later and later[name] then
-      errors.user(("%s.%s: is not in this version"):format(path, name), at)
-    end
-    M.unknown(path, what, name, keys_of(members), at)
+    M.unknown(path, what, name, keys_of(members), errors.here())
   end })
 end
 

@@ -6,6 +6,7 @@ local collectives = require "moe.collectives"
 local comm_tables = require "moe.comm_tables"
 local core = require "moe.core"
 local experiment = require "moe.experiment"
+local infer = require "moe.infer"
 local inference = require "moe.inference"
 local jobs = require "moe.jobs"
 local judge = require "moe.judge"
@@ -100,7 +101,7 @@ local FIXED = [[
 ---@field explain fun(self): table exposures, findings, collectives, causes, bound, idle, text
 ---@field memory fun(self): table
 ---@field info fun(self): table
----@field simulate fun(self): table
+---@field simulate fun(self, t?: moe.SimulateFields): table
 ---@field overlap fun(self): table
 ---@field spans fun(self): table[] op, kind, lane, chunk, post_ms, begin_ms, end_ms
 ---@field micro_ops fun(self): table a2a_ms, ffn_ms, num
@@ -137,13 +138,67 @@ local FIXED = [[
 ---@field priority fun(self, op: moe.Op, n: integer) higher first; 0 where none is given
 ---@field discipline fun(self, lane: string, t: moe.Discipline) one a lane
 
+---@class moe.PlacementContext in the calls of a placement; all ranks see the same
+---@field step integer
+---@field layer integer MoE layer
+---@field experts integer
+---@field devices integer
+---@field model table
+---@field cluster table with :node_of(device) and :devices_of(node)
+---@field workload string? the routing law's name
+---@field placement moe.Placement in force, read only
+---@field rates table what p:time_ms() counts with: input_bytes, expert_bytes, inputs_per_s, ...
+---@field rng table :uniform(), :below(n); seeded by --seed, step and layer, alike on all ranks
+---@field state table lives over the calls of one rank and layer
+---@field log fun(self, why: string) stands with the step's placement in results
+
+---@class moe.Loads
+---@operator call(integer): integer tokens for an expert; of one source as the second argument
+---@field of_expert fun(self, e: integer): integer
+---@field of_device fun(self, d: integer): integer that it sends
+---@field by_expert fun(self): integer[]
+---@field by_device fun(self): integer[]
+---@field heaviest fun(self): integer[] experts, those with most tokens first
+---@field total fun(self): integer
+
+---@class moe.Placement edits return it
+---@field copy fun(self): moe.Placement
+---@field owner fun(self, e: integer): integer
+---@field holders fun(self, e: integer): integer[] the owner first
+---@field holds fun(self, e: integer, d: integer): boolean
+---@field shadow fun(self, e: integer, d: integer): moe.Placement a copy for one step
+---@field replicate fun(self, e: integer, d: integer): moe.Placement a second resident
+---@field migrate fun(self, e: integer, d: integer): moe.Placement the owner moves, with its state
+---@field swap fun(self, a: integer, b: integer): moe.Placement owners of two experts change places
+---@field drop fun(self, e: integer, d: integer): moe.Placement takes a copy away
+---@field clear_shadows fun(self): moe.Placement
+---@field share fun(self, e: integer, how: string|fun(src, d): number): moe.Placement
+---@field device_load fun(self, d: integer): integer rows that it computes under these loads
+---@field time_ms fun(self): number a layer's step by Pro-Prophet's model, copies included
+---@field move_ms fun(self): number until residents are there, from the placement in force
+---@field free_slots fun(self, d: integer): integer, integer of shadows, of residents
+---@field free_bytes fun(self, d: integer): number? memory left; nil where it is not known
+
 ---@class moe.TrainResult
+---@field placements table[][]? [step][layer]: layer, owners, replicas, shadows, moves, ...
 ---@field losses number[]
 ---@field moe table[][] [step][layer]: layer, capacity, dropped, checksum, min_margin, counts
 ---@field grad_l2 table<string, number> of the first step
 ---@field param_l2 table<string, number> after the last step
 ---@field digest string
 ---@field samples_ms number[]
+
+---@class moe.InferResult
+---@field losses number[] by batch
+---@field accuracy number[] by batch, of next tokens
+---@field digest string of all predictions
+---@field parameters_digest string
+---@field samples_ms number[]
+---@field moe table[][] [batch][layer], as moe.TrainResult
+---@field rows integer[][][]? [batch][layer][rank] of tokens
+---@field phase_2 boolean[] by layer
+---@field placed_again boolean[][] [batch][layer]
+---@field record string? path of the trace
 
 ---@class moe.prophet.Devices
 ---@field time_s number
@@ -249,13 +304,17 @@ local function field_classes(out)
   class(out, "moe.LinaPackingFields", lina.PACKING)
   class(out, "moe.LinaTraceFields", inference.TRACE)
   class(out, "moe.LinaInferenceFields", inference.INFERENCE)
+  class(out, "moe.LinaPopularityFields", inference.POPULARITY)
   class(out, "moe.LinaPlaceFields", inference.PLACE)
   class(out, "moe.LinaLocalityFields", inference.LOCALITY)
   class(out, "moe.LinaTokenClassesFields", inference.TOKEN_CLASSES)
   class(out, "moe.SystemFields", system.FIELDS)
   class(out, "moe.RunFields", train.RUN)
+  class(out, "moe.SimulateFields", train.SIMULATE)
+  class(out, "moe.SimulateEntryFields", experiment.SIMULATE)
   class(out, "moe.CpuRunFields", experiment.CPU)
   class(out, "moe.TrainFields", train.TRAIN)
+  class(out, "moe.InferFields", infer.INFER)
   class(out, "moe.PlanFields", train.PLAN)
   class(out, "moe.Case", jobs.CASE)
   class(out, "moe.ExperimentFields", experiment.FIELDS)
@@ -304,6 +363,7 @@ local function constructors(out)
   constructor(out, "lina.packing", "moe.LinaPackingFields", "table")
   constructor(out, "lina.trace", "moe.LinaTraceFields", "moe.Inference_trace")
   constructor(out, "lina.inference", "moe.LinaInferenceFields", "table")
+  constructor(out, "lina.popularity", "moe.LinaPopularityFields", "moe.Popularity")
   constructor(out, "lina.place", "moe.LinaPlaceFields",
     "{ holders: integer[][], experts: integer[][] }")
   constructor(out, "lina.locality", "moe.LinaLocalityFields",
@@ -316,6 +376,7 @@ local function constructors(out)
   constructor(out, "model.proprophet", "moe.ProprophetFields", "moe.Model")
   constructor(out, "plan", "moe.PlanFields", "moe.Plan")
   constructor(out, "train", "moe.TrainFields", "moe.TrainResult")
+  constructor(out, "infer", "moe.InferFields", "moe.InferResult")
   for _, name in ipairs(schema.keys_of(cluster.constructors)) do
     constructor(out, "cluster." .. name,
       name == "custom" and "moe.ClusterFields" or "{ nodes: integer }", "moe.Cluster")

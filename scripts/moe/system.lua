@@ -45,6 +45,12 @@ local function lina(p, steps)
   return passes
 end
 
+-- Experts placed by a policy under plain expert parallelism, every transfer blocking.
+local function placed(doc, passes)
+  return { doc = doc, all_reduce = AFTER,
+    passes = function(p) return { passes(p), p.serial {} } end }
+end
+
 -- Pro-Prophet (arXiv 2411.10003): its planner with copies that block (equation 6), its scheduler
 -- beside it, and both as one (equation 8, copies in two transfers). All-to-alls block as they do in
 -- the systems that the paper compares with.
@@ -97,6 +103,19 @@ M.known = {
     all_reduce = LINA, passes = function(p) return lina(p, 2) end },
   lina = { doc = "lina_pipelining with the experts a device that its packing chooses",
     all_reduce = LINA, passes = function(p) return lina(p, 3) end, packing = {} },
+  -- Placement. raf_rows is the same without it.
+  eplb = placed("EPLB: heavy experts live on several devices, which share their tokens",
+    function(p) return p.eplb {} end),
+  fastermoe_shadowing = placed("FasterMoE's shadowing: heavy experts are copied to all devices "
+    .. "while its model gains", function(p) return p.fastermoe_shadowing {} end),
+  prophet_planner = placed("Pro-Prophet's planner alone: few experts are copied, each to the "
+    .. "devices that have tokens for it", function(p) return p.prophet {} end),
+  swap = placed("SmartMoE: owners change places until devices compute as much",
+    function(p) return p.swap {} end),
+  top2 = placed("the two heaviest experts of a layer are copied to all devices, every step",
+    function(p) return p.top_k { k = 2, shadows = 2 } end),
+  top3 = placed("the three heaviest experts of a layer are copied to all devices, every step",
+    function(p) return p.top_k { k = 3, shadows = 3 } end),
   prophet = { doc = "few hot experts are copied to the devices with tokens for them, in two "
       .. "transfers beside the compute of the neighbouring block; planned with that in mind",
     all_reduce = DDP, passes = function(p)
@@ -110,6 +129,18 @@ M.known = {
     all_reduce = DDP, passes = function(p) return prophet(p, { hidden = 1 }, true) end },
   lina_pipelining = { doc = "lina_partition with all-to-alls in micro-ops, pipelined with experts",
     all_reduce = LINA, passes = function(p) return lina(p, 3) end },
+  -- No backward goes through experts that are swapped.
+  lina_inference = { doc = "moe.infer: Lina's scheduler, experts from host memory to as many "
+      .. "devices as the paths of tokens let expect",
+    all_reduce = AFTER, passes = function(p) return { p.lina_inference {} } end },
+  lina_no_estimation = { doc = "moe.infer: lina_inference that places by the gate's counts alone",
+    all_reduce = AFTER, passes = function(p)
+      return { p.lina_inference { estimation = false } }
+    end },
+  lina_no_fine_tuning = { doc = "moe.infer: lina_inference whose estimates stand, right or not",
+    all_reduce = AFTER, passes = function(p)
+      return { p.lina_inference { fine_tuning = false } }
+    end },
 }
 
 -- The fields of a system apart from its list of passes.

@@ -97,6 +97,29 @@ function M.reads_times(alternatives)
   return #alternatives > 1
 end
 
+-- Built-in placement policies that plan with rates.
+local READS_RATES = { prophet = true, fastermoe_shadowing = true }
+
+--- Whether a placement policy plans with rates, which are fitted to how long ops take.
+function M.reads_rates(alternatives)
+  for _, stage in ipairs(alternatives[1][1].stages) do
+    if stage.placement or READS_RATES[stage.name] then return true end
+  end
+  return false
+end
+
+--- Whether the system places experts.
+function M.places(system)
+  for _, stage in ipairs(system_lib.expand(system)[1][1].stages) do
+    if stage.kind == "placement" then return true end
+  end
+  return false
+end
+
+--- Steps that are simulated where experts are placed and nothing else is said: the first one is
+--- without a placement that is made from the step before.
+M.PLACED_STEPS = 8
+
 --- One plan: of a candidate of system.expand(). Errors stand at the line of `at`.
 function M.plan_of(spec, candidate, at)
   spec.system = candidate
@@ -116,7 +139,7 @@ local function try(spec, candidate, at, tried)
     spec = packing.packed(spec, n)
   end
   local plan = M.plan_of(spec, candidate, at)
-  local sim = errors.call(at, plan.simulate, plan)
+  local sim = errors.call(at, plan.simulate, plan, spec.simulate)
   local memory = spec.cluster.device.memory_bytes
   local oom = memory > 0 and sim.peak_bytes > memory or nil
   tried[#tried + 1] = { choice = candidate.choice, iteration_ms = sim.iteration_ms,
@@ -141,7 +164,8 @@ local function better(a, b)
 end
 
 --- Plans and simulates what the system may become and keeps the best: of those that fit in memory
---- the fastest, where none does the fastest of all. Returns { plan, sim = its simulation,
+--- the fastest, where none does the fastest of all. spec.simulate: what plan:simulate of the core
+--- takes, or nil. Returns { plan, sim = its simulation,
 --- candidate, packing = what its controller saw or nil, oom = true or nil, tried = { { choice,
 --- iteration_ms, peak_bytes, oom, why } } }.
 function M.plan(spec, system)

@@ -53,8 +53,8 @@ M.CPU_RUN = schema.merged(M.RUN, {
   link = { type = M.LINK, doc = "the emulated link; none: the ranks' memory" },
 })
 
--- The path of a checkpoint. Names live in the output folder.
-local function checkpoint(name, folder, path, at)
+--- The path of a checkpoint. Names live in the output folder.
+function M.checkpoint(name, folder, path, at)
   local outside = name and (name:match("^/") or ("/" .. name .. "/"):match("/%.%./"))
   if outside and not core.args.trust then
     errors.user(("%s: '%s' leads out of the output folder; give a name in it, or --trust"):format(
@@ -78,10 +78,10 @@ function M.run_options(t, model, path, at)
     timeout_s = t.timeout_s, init = t.init, eval_batches = t.eval_batches,
     data = t.tokens == "reference" and { kind = "reference" }
       or { kind = "text", path = t.text or core.default_corpus(), seed = core.args.seed or 1 },
-    resume_from = checkpoint(t.resume_from, core.out_dir, field "resume_from", at),
-    checkpoint_to = checkpoint(t.checkpoint_to, nil, field "checkpoint_to", at),
+    resume_from = M.checkpoint(t.resume_from, core.out_dir, field "resume_from", at),
+    checkpoint_to = M.checkpoint(t.checkpoint_to, nil, field "checkpoint_to", at),
     checkpoint_every = t.checkpoint_every,
-    record = checkpoint(t.record, nil, field "record", at),
+    record = M.checkpoint(t.record, nil, field "record", at),
   }
 end
 
@@ -91,6 +91,13 @@ M.TRAIN = schema.merged(M.CPU_RUN, {
   optimizer = target.OPTIMIZER_FIELD,
   executor = { type = "string", enum = { "cpu" }, default = "cpu" },
 })
+
+-- The result of a run, unless a placement policy failed in it: then a run error, whose result is
+-- that of the steps before.
+local function good(result)
+  if not result.stop_reason then return result end
+  errors.run(result.stop_reason, result)
+end
 
 --- One training run on CPU ranks. The plan's op times are measured only where the plan needs them.
 function M.train(t)
@@ -107,11 +114,11 @@ function M.train(t)
   if target.reads_times(alternatives) then
     plan = target.plan(spec, system).plan
   else
-    spec.cost = { kind = "roofline" }
+    if not target.reads_rates(alternatives) then spec.cost = { kind = "roofline" } end
     plan = target.plan_of(spec, alternatives[1][1], at)
   end
   errors.stop_in "check"
-  return errors.call(at, plan.run, plan, options)
+  return good(errors.call(at, plan.run, plan, options))
 end
 
 M.PLAN = {
@@ -200,7 +207,8 @@ function Plan:run(executor, t)
     model = schema.merged(self.spec.model, { dtype = "f32" }) })
   local plan = target.plan_of(spec, self.candidate, at)
   errors.stop_in "check"
-  local result = errors.call(at, plan.run, plan, M.run_options(c, spec.model, "moe.plan.run", at))
+  local result = good(errors.call(at, plan.run, plan,
+    M.run_options(c, spec.model, "moe.plan.run", at)))
   function result.explain(of, step) return explain.of(plan, errors.here(), of, step) end
   return result
 end
@@ -210,6 +218,7 @@ function M.plan(t)
   local c = schema.check(M.PLAN, t, "moe.plan", at)
   errors.stop_in "policies"
   local spec = target.cluster_spec(c.model, c.cluster, c.optimizer)
+  if target.places(c.system) then spec.simulate = { steps = target.PLACED_STEPS } end
   local made = target.plan(spec, c.system)
   return setmetatable({ core = made.plan, sim = made.sim, candidate = made.candidate,
     choice = made.candidate.choice, spec = spec }, Plan)

@@ -95,6 +95,33 @@ TEST_CASE("a recipe's own tables and its claims are printed") {
   fs::remove(text);
 }
 
+TEST_CASE("placements in Lua and built in shorten the steps of skewed routing") {
+  const std::string out = folder("placement");
+  REQUIRE(run("recipes/custom_placement.lua", out, out + ".txt") == 0);
+  const auto runs = nlohmann::json::parse(content(fs::path(out) / "results.json"))["runs"];
+  REQUIRE(runs.size() == 3);
+  for (size_t i = 1; i < 3; ++i) {
+    INFO(runs[i]["system"]);
+    CHECK(runs[i]["iteration_ms"] < 0.9 * runs[0]["iteration_ms"].get<double>());
+    REQUIRE(runs[i]["placements"].size() == 12);
+    for (const auto& layer : runs[i]["placements"][0]) {
+      CHECK(layer["copies"] == 0);
+      CHECK(layer["max_load"] == layer["max_load_plain"]);
+    }
+    for (size_t step = 1; step < 12; ++step) {
+      for (const auto& layer : runs[i]["placements"][step]) {
+        CHECK(layer["copies"] > 0);
+        CHECK(layer["max_load"] < 0.8 * layer["max_load_plain"].get<double>());
+        CHECK(layer["max_load"] >= layer["mean_load"]);
+      }
+    }
+  }
+  const std::string expected = content(MOE_SOURCE_DIR "/tests/recipes/golden/custom_placement.txt");
+  CHECK(content(out + ".txt").substr(0, expected.size()) == expected);
+  fs::remove_all(out);
+  fs::remove(out + ".txt");
+}
+
 TEST_CASE("two processes simulate the same bytes") {
   const std::string a = folder("first"), b = folder("second");
   REQUIRE(run("recipes/custom_schedule.lua", a, a + ".txt") == 0);

@@ -9,6 +9,7 @@
 #include "engine/base/rng.h"
 #include "engine/cost/cost_model.h"
 #include "engine/exec/parameters.h"
+#include "engine/exec/profiler.h"
 #include "engine/graph/op_def.h"
 #include "engine/passes/place_experts.h"
 #include "engine/routing/workload.h"
@@ -253,10 +254,35 @@ TEST_CASE("a policy that fails leaves the old placement, and the steps so far") 
   const RunResult result = run_poisoned(*plan, 10, failing);
   CHECK(result.stopped);
   CHECK(result.losses.size() == 3);
-  CHECK_THAT(result.stop_reason,
-             Catch::Contains("step 2, placement policy 'test', op b1.moe.place") &&
-                 Catch::Contains("expert 99, allowed: 0 to"));
+  CHECK_THAT(result.stop_reason, Catch::Contains("placement 'test', rank 0, step 2, layer 0: ") &&
+                                     Catch::Contains("expert 99, allowed: 0 to"));
   CHECK(result.placements[2][0].next == result.placements[2][0].in_force);
+}
+
+TEST_CASE("a record says what devices computed under the placement and would have without it") {
+  const auto swapped = [](const PlaceInput& input) {
+    Placement p = input.now;
+    if (input.step == 0) p.swap_owners(0, p.bounds().experts - 1);
+    return p;
+  };
+  const auto plan = plan_with(spec_with("switch", 2), {placed_by({.moves_residents = true})});
+  const RunResult result = run_poisoned(*plan, 2, swapped);
+  for (size_t step = 0; step < 2; ++step) {
+    const PlacementRecord& record = result.placements[step][0];
+    const std::vector<int64_t>& counts = result.moe[step][0].counts;
+    const int64_t experts = record.bounds.experts;
+    std::vector<int64_t> plain(2), computed(2);
+    for (int64_t i = 0; i < 2 * experts; ++i) {
+      const int64_t e = i % experts;
+      const auto home = static_cast<size_t>(e / (experts / 2));
+      const bool moved = step == 1 && (e == 0 || e == experts - 1);
+      plain[home] += counts[static_cast<size_t>(i)];
+      computed[moved ? 1 - home : home] += counts[static_cast<size_t>(i)];
+    }
+    CAPTURE(step);
+    CHECK(record.computed == computed);
+    CHECK(record.computed_plain == plain);
+  }
 }
 
 TEST_CASE("ranks that place differently are told before they meet in other transfers") {
@@ -392,6 +418,27 @@ TEST_CASE("Pro-Prophet's scheduler changes when, not what: the same bits") {
       plan_with_cut(spec_with("switch", 4),
                     {pass("partition", cut), pass("dw_schedule", keep), pass("prophet_schedule")});
   check_same_model(plain, run_poisoned(*parts, 4, full_shadows()));
+}
+
+TEST_CASE("every op of a placed step, and of placed inference, can be timed") {
+  const ProfileOptions quick = {.ranks_beside = 2, .min_time_s = 0, .min_samples = 3};
+  PlanSpec inference = spec_with("switch", 2, Precision::kF32);
+  inference.inference = true;
+  inference.model.moe_every = 1;
+  const auto lina = pass("lina_inference", {{"path", 1.0}});
+  for (const auto& plan : {plan_with(spec_with("switch", 2, Precision::kF32), {pass("eplb")}),
+                           plan_with(spec_with("switch", 2, Precision::kF32), {pass("top_k")}),
+                           plan_with(inference, {lina})}) {
+    std::map<std::string_view, OpId> kinds;
+    for (size_t i = 0; i < plan->graph.num_ops(); ++i) {
+      const OpId op(static_cast<int64_t>(i));
+      if (!is_view(plan->graph, plan->graph.op(op))) kinds.emplace(plan->graph.def(op).name, op);
+    }
+    for (const auto& [kind, op] : kinds) {
+      INFO(kind);
+      CHECK(profile_op(plan->graph, op, quick).size() >= 3);
+    }
+  }
 }
 
 TEST_CASE("two placements, and a placement of what is cut or grouped, are refused by name") {

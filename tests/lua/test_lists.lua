@@ -17,7 +17,7 @@ end
 test("every kind is listed, alone or with the others", function()
   local all = list(nil)
   for _, kind in ipairs { "claims", "clusters", "executors", "gates", "models", "ops", "passes",
-    "systems", "workloads" } do
+    "placements", "systems", "workloads" } do
     local one = list(kind)
     assert(#one > 0 and all:find(one, 1, true), kind)
   end

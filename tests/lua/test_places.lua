@@ -122,11 +122,6 @@ test("a name that the library does not have is an error with the nearest one", f
     "unknown pass 'dw_scheduel'", "Did you mean 'dw_schedule'?")
 end)
 
-test("what a later version will have is said to be not in this one", function()
-  expect.fails('local moe = require "moe"\nlocal x = moe.policy.placement', 2,
-    "moe.policy.placement: is not in this version")
-end)
-
 test("brackets and keys in texts and comments do not mislead", function()
   local text = [==[
 f {

@@ -79,7 +79,7 @@ test("a rank's state stops before anything runs and knows the policies by name",
 end)
 
 test("a policy in a case, which ranks do not make, is refused at its line", function()
-  for _, kind in ipairs { "gate", "pass", "schedule" } do
+  for _, kind in ipairs { "gate", "pass", "placement", "schedule" } do
     expect.fails([[
 local moe = require "moe"
 return moe.experiment { name = "x", case = function()
@@ -89,3 +89,85 @@ end }
 ]], 3, ("moe.policy.%s: stands in a case"):format(kind), "before moe.experiment")
   end
 end)
+
+local PLACEMENT = [[
+local p = moe.policy.placement { name = "mine", every = 4, shadows = 2, params = { n = 1 },
+  place = function() end }
+]]
+
+test("a placement reaches the core as a stage, with what an instance changed", function()
+  local w = expect.runs(expect.HEAD .. PLACEMENT .. [[
+moe.plan { model = m, cluster = moe.cluster.p4de { nodes = 2 },
+  system = moe.system "x" { p { n = 3, shadows = 1 }, moe.pass.serial {} } }
+]])
+  local stage = w.plans[1].system.stages[1]
+  expect.equal(stage.kind, "placement")
+  expect.equal(stage.options,
+    { n = 3, every = 4, shadows = 1, extra_residents = 0, expected_copies = 1 })
+  expect.equal(stage.placement, { at = "step", moves = true, weighted = false })
+  expect.equal(w.plans[1].simulate, { steps = 8 })
+end)
+
+test("a placement of the same step moves no experts unless it says so, which is refused", function()
+  local w = expect.runs(expect.HEAD .. [[
+local p = moe.policy.placement { name = "mine", at = "layer", place = function() end }
+moe.plan { model = m, cluster = moe.cluster.p4de { nodes = 2 }, system = moe.system "x" { p {} } }
+]])
+  expect.equal(w.plans[1].system.stages[1].placement.moves, false)
+  expect.fails(expect.HEAD .. [[
+local p = moe.policy.placement { name = "mine", at = "layer",
+  moves = true, place = function() end }
+]], 3, "moves: experts that move with their state come into force in the next step")
+end)
+
+test("a placement's definition and options are checked", function()
+  local head = 'local moe = require "moe"\nmoe.policy.placement { name = "x", place = print, '
+  expect.fails(head .. "every = 0 }", 2, "every: 0 is not allowed; give")
+  expect.fails(head .. "every = 1.5 }", 2, "every: 1.5 is not allowed")
+  expect.fails(head .. "evry = 2 }", 2, "unknown key 'evry'", "Did you mean 'every'?")
+  expect.fails(head .. "at = 'steps' }", 2, "Did you mean 'step'?")
+  expect.fails(head .. "params = { shadows = 2 } }", 2, "params.shadows: is a field of every")
+  expect.fails('local moe = require "moe"\nmoe.policy.placement { name = "x" }', 2,
+    "place: is missing")
+  expect.fails('local moe = require "moe"\nmoe.policy.placement { name = "prophet", '
+    .. "place = print }", 2, "'prophet' is the name of a built-in one")
+  local used = 'local moe = require "moe"\n' .. PLACEMENT
+  expect.fails(used .. "p { shadow = 1 }", 4, "unknown key 'shadow'", "Did you mean 'shadows'?")
+  expect.fails(used .. "p { every = 0 }", 4, "mine.every: 0 is not allowed")
+end)
+
+test("systems of a case are simulated for as many steps, more than one where experts are placed",
+  function()
+    local function steps(systems, entry)
+      local w = expect.runs(expect.HEAD .. PLACEMENT .. ([[
+return moe.experiment { name = "x", model = m, cluster = moe.cluster.p4de { nodes = 2 },
+  systems = { %s }, run = { %s } }]]):format(systems, entry or '"simulate"'))
+      local out = {}
+      for i, spec in ipairs(w.plans) do out[i] = spec.simulate and spec.simulate.steps or 0 end
+      return out
+    end
+    local placed = 'moe.system "raf" {}, moe.system "x" { p {} }'
+    expect.equal(steps 'moe.system "raf" {}', { 0 })
+    expect.equal(steps(placed), { 8, 8 })
+    expect.equal(steps(placed, '{ "simulate", steps = 3 }'), { 3, 3 })
+    expect.fails(expect.HEAD .. "local e = moe.experiment { name = 'x', model = m, systems = {},\n"
+      .. "run = { { 'simulate', stps = 3 } } }", 3, "Did you mean 'steps'?")
+  end)
+
+test("a policy that fails in the middle of a run fails it; the steps before stand in the results",
+  function()
+    local function stops(made)
+      made.stop_reason = "placement 'mine', rank 0, step 2, layer 0: recipe.lua:2: oh no"
+    end
+    local w = world.run(expect.HEAD .. PLACEMENT .. [[
+return moe.experiment { name = "x", model = m, systems = { moe.system "x" { p {} } },
+  run = { { "cpu", ranks = 2, steps = 3 } } }]], {}, "run", stops)
+    expect.equal(w.error.kind, "run")
+    assert(w.message:find("oh no", 1, true), w.message)
+    expect.equal(#w.results.runs[1].losses, 3)
+    assert(w.results.runs[1].stop_reason:find("oh no", 1, true))
+    w = world.run(expect.HEAD .. PLACEMENT
+      .. 'moe.train { model = m, ranks = 2, system = moe.system "x" { p {} } }', {}, "run", stops)
+    expect.equal(w.error.kind, "run")
+    expect.equal(#w.error.result.losses, 1)
+  end)

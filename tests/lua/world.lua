@@ -89,6 +89,13 @@ local TABLES = {
   gates = { { name = "switch", doc = "d", k = 1 }, { name = "top2", doc = "d", k = 2 },
     { name = "top_k", doc = "d", k = 0 }, { name = "expert_choice", doc = "d", k = 1 } },
   passes = {
+    { name = "lina_inference", kind = "placement", doc = "d", options = {
+      { name = "path", doc = "d", default = 3, lo = 1, hi = 16 },
+      { name = "estimation", doc = "d", default = true },
+      { name = "fine_tuning", doc = "d", default = true } } },
+    { name = "swap", kind = "placement", doc = "d", options = {} },
+    { name = "prophet", kind = "placement", doc = "d", options = {
+      { name = "shadows", doc = "d", default = 8, lo = 0, hi = 4096 } } },
     { name = "serial", kind = "schedule", doc = "d", options = {} },
     { name = "irregular_a2a", kind = "forward", doc = "d", options = {} },
     { name = "used_rows", kind = "forward", doc = "d", options = {} },
@@ -114,6 +121,7 @@ local TABLES = {
     { name = "capacity_pipeline", kind = "step", doc = "d", options = {
       { name = "degree", doc = "d", default = 1, lo = 1, hi = 64 } } },
   },
+  placements = { { name = "prophet", kind = "placement", doc = "d", options = {} } },
   workloads = { { name = "balanced", doc = "d", options = {} },
     { name = "zipf", doc = "d", options = {
       { name = "s", doc = "d", default = 1.2, lo = 0, hi = 20, whole = false },
@@ -186,7 +194,8 @@ function Plan:run(options)
   world.executed[#world.executed + 1] = { spec = self.spec, options = options }
   if world.fails_in == name then error({ kind = "run", message = "rank 1 is gone" }, 0) end
   local out = { provenance = options.emulate_link and "emulated" or "measured", losses = {},
-    samples_ms = {}, metrics = {}, moe = {}, digest = "0011223344556677", peak_bytes = 2 ^ 20 }
+    samples_ms = {}, metrics = {}, moe = {}, digest = "0011223344556677", peak_bytes = 2 ^ 20,
+    stop_reason = world.stop_reason }
   for step = 1, options.steps do
     out.losses[step] = 5 - 0.1 * step
     out.metrics[step] = times(1.1 * step_ms(self.spec) + (step == 1 and 50 or 0))

@@ -1,5 +1,5 @@
--- Pro-Prophet's HPNV nodes (arXiv 2411.10003, section VI). Rates are data-sheet peaks times an
--- achieved fraction; none is fitted to a figure.
+-- HPNV nodes of Pro-Prophet (arXiv 2411.10003, section VI). Rates: peaks times an achieved
+-- fraction; none is fitted to a figure.
 return function(assumed)
   return {
     doc = "Pro-Prophet's testbed: 4 RTX 3090 a node, NVLink in pairs, 100 Gb/s InfiniBand",

@@ -1,0 +1,78 @@
+#include "engine/exec/swaps.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+
+namespace moe {
+namespace {
+
+/// The record of a block; a new one where the last is of another.
+SwapRecord& record_of(int64_t layer, std::vector<SwapRecord>& records) {
+  if (records.empty() || records.back().layer != layer) records.push_back({.layer = layer});
+  return records.back();
+}
+
+/// Layers of a path that leads to an estimate; 0 where nothing is estimated.
+int64_t path_of(const Plan& plan) {
+  for (const Op& op : plan.graph.ops()) {
+    const bool expects = plan.graph.def(op).name == std::string_view("expect_experts");
+    if (expects && attr_int(op, "layer_number") > 0) return static_cast<int64_t>(op.inputs.size());
+  }
+  return 0;
+}
+
+void check_same(const char* what, int64_t profile, int64_t plan) {
+  if (profile == plan) return;
+  throw user_error("popularity.{}: the profile has {}, the plan {}", what, profile, plan);
+}
+
+}  // namespace
+
+bool tells_of_swap(const Plan& plan, OpId op) {
+  const std::string_view kind = plan.graph.def(op).name;
+  return plan.spec.inference && (kind == "fine_tune" || kind == "slot_rows");
+}
+
+void add_swap(const Plan& plan, OpId id, const RankBuffers& buffers,
+              std::vector<SwapRecord>& records) {
+  const Op& op = plan.graph.op(id);
+  const auto codes = [&](TensorId t) {
+    const auto* const x = static_cast<const int32_t*>(buffers.at(t));
+    return std::vector<int32_t>(x, x + num_elements(plan.graph.tensor(t).shape));
+  };
+  SwapRecord& record = record_of(op.layer, records);
+  const std::vector<int32_t> made = codes(op.outputs[0]);
+  if (plan.graph.def(id).name == std::string_view("fine_tune")) {
+    record.fine_tunes = true;
+    record.again = made != codes(op.inputs[2]);
+  } else {
+    record.rows = {std::accumulate(made.begin(), made.end(), int64_t{0})};
+  }
+}
+
+std::vector<SwapRecord> joined(const std::vector<std::vector<SwapRecord>>& ranks) {
+  std::vector<SwapRecord> all = ranks.at(0);
+  for (size_t layer = 0; layer < all.size(); ++layer) {
+    all[layer].rows.clear();
+    for (const std::vector<SwapRecord>& rank : ranks) {
+      const SwapRecord& own = rank.at(layer);
+      MOE_CHECK(own.again == all[layer].again, "block {}: ranks place apart", own.layer);
+      all[layer].rows.insert(all[layer].rows.end(), own.rows.begin(), own.rows.end());
+    }
+  }
+  return all;
+}
+
+void check_popularity(const Plan& plan, const RunOptions& options) {
+  const int64_t path = path_of(plan);
+  if (!options.popularity || path == 0) return;
+  const PathOptions& profile = options.popularity->options();
+  check_same("layers", profile.layers, plan.spec.model.num_moe_layers());
+  check_same("experts", profile.experts, plan.spec.model.experts);
+  check_same("path", profile.path, path);
+}
+
+}  // namespace moe

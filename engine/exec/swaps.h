@@ -1,0 +1,25 @@
+// Lina's inference in a run: what a rank did with swapped experts, and whether a profile of
+// paths is one for the plan.
+#pragma once
+
+#include <vector>
+
+#include "engine/exec/buffers.h"
+#include "engine/exec/executor.h"
+
+namespace moe {
+
+/// Whether the op tells something of a swap, in a plan for inference.
+bool tells_of_swap(const Plan& plan, OpId op);
+/// Adds what an op that tells of a swap has just written; called before its buffers may be taken
+/// over. Records have one row count, the rank's own.
+void add_swap(const Plan& plan, OpId op, const RankBuffers& buffers,
+              std::vector<SwapRecord>& records);
+/// All ranks' records [rank][layer] as one a layer: phase 2 decides alike on all of them.
+std::vector<SwapRecord> joined(const std::vector<std::vector<SwapRecord>>& ranks);
+
+/// Throws UserError where RunOptions::popularity has another number of layers, experts or layers of
+/// a path than the plan.
+void check_popularity(const Plan& plan, const RunOptions& options);
+
+}  // namespace moe

@@ -1,0 +1,138 @@
+-- Lina's inference scheduler, really run, on the routing of a model that we trained: a small
+-- GPT-2-MoE (six MoE layers of eight experts) learns from real text on two CPU ranks with a balance
+-- loss, then serves held-out batches on four. The first half of them is recorded for the profile of
+-- paths, the second half is served with one expert place each, with Lina's placements, without
+-- estimation and without fine-tuning. What is computed must not depend on where: the predictions of
+-- all systems are the same, or the recipe ends in an error. Four ranks on two cores say nothing
+-- about speed, so no time of theirs is shown; times are simulated, for layers of Transformer-XL's
+-- sizes on eight GPUs of the paper's cluster that route as our model does.
+local moe = require "moe"
+
+local STEPS, BATCHES, RANKS, LAYERS, EXPERTS, SEQ, ROWS = 250, 16, 4, 6, 8, 64, 16
+local LONGEST, DEVICES, XL_SEQ = 3, 8, 512  -- of paths; of the simulation
+
+local function model(rows, capacity_factor)
+  return moe.model.gpt2_moe { name = "served", vocab = 256, layers = LAYERS, moe_every = 1,
+    hidden = 64, heads = 4, seq = SEQ, batch_per_device = rows, experts = EXPERTS, gate = "switch",
+    capacity_factor = capacity_factor,
+    balance_loss = { coefficient = 0.01, over = "all", count = "choices" } }
+end
+local served = model(ROWS, 2)  -- as Switch evaluates
+
+local trained = moe.train { model = model(8, 1.25), system = moe.system "raf_rows" {}, ranks = 2,
+  steps = STEPS, checkpoint_to = "served.ckpt",
+  optimizer = { name = "adamw", lr = 0.001, beta2 = 0.99, weight_decay = 0.1 } }
+
+local function infer(t)
+  t.model, t.ranks, t.parameters = served, RANKS, "served.ckpt"
+  return moe.infer(t)
+end
+local recorded = infer { batches = 2 * BATCHES, record = "served.trace" }
+
+local function profile(path)
+  return moe.lina.popularity { trace = recorded.record, batches = BATCHES, path = path }
+end
+
+local function lina(name, options, path)
+  options.path = path or LONGEST
+  return { name = name, system = moe.system(name) { moe.pass.lina_inference(options) },
+    popularity = options.estimation ~= false and profile(options.path) or nil }
+end
+local SYSTEMS = {
+  { name = "fixed", system = moe.system "raf_rows" {} },
+  lina("lina_path_1", {}, 1),
+  lina("lina_path_2", {}, 2),
+  lina("lina_path_3", {}, 3),
+  lina("lina_normalised", { normalise = true }),
+  lina("lina_sets", { compare = "set" }),
+  lina("no_estimation", { estimation = false }),
+  lina("no_fine_tuning", { fine_tuning = false }),
+}
+
+local function mean(list)
+  local sum = 0
+  for _, x in ipairs(list) do sum = sum + x end
+  return sum / #list
+end
+
+-- The fullest rank's rows over the mean, by layer and batch, of layers that all paths lead to.
+local function imbalance(r)
+  local all = {}
+  for _, layers in ipairs(r.rows) do
+    for i = LONGEST + 1, #layers do
+      all[#all + 1] = math.max(unpack(layers[i])) / mean(layers[i])
+    end
+  end
+  return mean(all), math.max(unpack(all))
+end
+
+-- Of the layers and batches with a phase 2, how many it placed again.
+local function again(r)
+  local placed, of = 0, 0
+  for _, layers in ipairs(r.placed_again) do
+    for i, yes in ipairs(layers) do
+      if r.phase_2[i] then of = of + 1 end
+      if yes then placed = placed + 1 end
+    end
+  end
+  return of > 0 and ("%d of %d"):format(placed, of) or "no phase 2"
+end
+
+local rows = { { "system", "predictions", "cross entropy", "next byte right", "placed again",
+  "max/mean rows", "worst" } }
+local digest
+for _, s in ipairs(SYSTEMS) do
+  local r = infer { system = s.system, popularity = s.popularity, batches = BATCHES,
+    first_batch = BATCHES + 1 }
+  digest = digest or r.digest
+  if r.digest ~= digest then
+    error(("%s: predictions %s, those of fixed are %s"):format(s.name, r.digest, digest))
+  end
+  local average, worst = imbalance(r)
+  rows[#rows + 1] = { s.name, r.digest, ("%.6f"):format(mean(r.losses)),
+    ("%.2f%%"):format(100 * mean(r.accuracy)), again(r), ("%.2f"):format(average),
+    ("%.2f"):format(worst) }
+end
+print(("Executed on %d CPU ranks: %d batches of %d tokens; trained for %d steps to %.3f"):format(
+  RANKS, BATCHES, RANKS * ROWS * SEQ, STEPS, trained.losses[#trained.losses]))
+print(moe.table(rows))
+print(("The same predictions everywhere. Rows are those of layers %d to %d. No times: %d ranks "
+  .. "share this machine's cores"):format(LONGEST + 1, LAYERS, RANKS))
+
+-- Simulated on the same routing.
+local cluster = moe.cluster.lina { nodes = DEVICES / 4 }
+local xl = moe.model.lina { size = "transformer_xl", gate = "switch", layers = LAYERS,
+  batch_per_device = RANKS * ROWS * SEQ / DEVICES / XL_SEQ }
+
+local paths = { { "path", "known paths", "accuracy as lists", "as sets", "fine-tuned as lists",
+  "as sets" } }
+local traces = {}
+for path = 1, LONGEST do
+  local trace = moe.lina.trace { model = xl, devices = DEVICES, path = path, batches = BATCHES,
+    profile_batches = BATCHES, routing = moe.trace(recorded.record) {} }
+  traces[path] = trace
+  local list = moe.lina.inference { trace = trace, cluster = cluster }
+  local set = moe.lina.inference { trace = trace, cluster = cluster, compare = "set" }
+  paths[#paths + 1] = { path, trace.paths, ("%.0f%%"):format(100 * list.accuracy),
+    ("%.0f%%"):format(100 * set.accuracy), ("%.0f%%"):format(100 * list.fine_tuning),
+    ("%.0f%%"):format(100 * set.fine_tuning) }
+end
+print "\nEstimates of our model's routing (top 2k estimated = actual, Lina section 5.1)"
+print(moe.table(paths))
+
+for _, normalise in ipairs { false, true } do
+  local times = { { "system", "median ms", "of ideal", "95% ms", "of ideal" } }
+  local ideal
+  for _, system in ipairs { "ideal", "baseline", "lina", "no_estimation", "no_fine_tuning" } do
+    local r = moe.lina.inference { trace = traces[LONGEST], cluster = cluster, system = system,
+      schedule = "closed_form", normalise = normalise }
+    ideal = ideal or r
+    times[#times + 1] = { system, ("%.2f"):format(r.median_ms),
+      ("%.2fx"):format(r.median_ms / ideal.median_ms), ("%.2f"):format(r.p95_ms),
+      ("%.2fx"):format(r.p95_ms / ideal.p95_ms) }
+  end
+  print(("\nSimulated: %d layers of Transformer-XL's sizes, %d tokens a GPU, 8 GPUs of the paper's "
+    .. "cluster, our model's routing; phases by closed form, estimates %s"):format(LAYERS,
+    RANKS * ROWS * SEQ / DEVICES, normalise and "scaled to all devices" or "as printed"))
+  print(moe.table(times))
+end

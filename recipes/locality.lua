@@ -1,0 +1,94 @@
+-- Is what expert placement relies on there in a model of our own training? Two CPU ranks, real
+-- text, top-1 gates, with a balance loss and without. Layer by layer: how similar an expert's load
+-- is from one step to the next and to the tenth after it (Pro-Prophet, arXiv 2411.10003, plans for
+-- the next step by this one's loads; its figure 3: few experts get most of the tokens), and whether
+-- tokens with the same expert go on to the same one in the next layer (Lina, ATC 2023, figure 9).
+-- Their figures are of other models: beside ours, not comparable.
+local moe = require "moe"
+
+local STEPS, FIRST, FAR, RANKS, ROWS, SEQ, LAYERS, EXPERTS = 200, 51, 10, 2, 8, 64, 4, 16
+
+local function model_of(coefficient)
+  return moe.model.gpt2_moe { name = "local", vocab = 256, layers = LAYERS, moe_every = 1,
+    hidden = 64, heads = 4, seq = SEQ, batch_per_device = ROWS, experts = EXPERTS, gate = "switch",
+    capacity = "none", balance_loss = coefficient > 0
+      and { coefficient = coefficient, over = "all", count = "choices" } or nil }
+end
+
+local function median(list)
+  table.sort(list)
+  return (list[math.ceil(#list / 2)] + list[math.floor(#list / 2) + 1]) / 2
+end
+
+local function sum(list, first, last)
+  local s = 0
+  for i = first or 1, last or #list do s = s + list[i] end
+  return s
+end
+
+local function dot(a, b)
+  local s = 0
+  for i = 1, #a do s = s + a[i] * b[i] end
+  return s
+end
+
+local function cosine(a, b) return dot(a, b) / math.sqrt(dot(a, a) * dot(b, b)) end
+
+-- 1 - total variation: the share of choices that are at the same experts.
+local function overlap(a, b)
+  local s = 0
+  for i = 1, #a do s = s + math.min(a[i], b[i]) end
+  return s / sum(a)
+end
+
+-- Median over steps of f(a layer's loads, those so many steps later).
+local function similarity(r, layer, f, distance)
+  local all = {}
+  for step = FIRST, STEPS - distance do
+    all[#all + 1] = f(r.moe[step][layer].load, r.moe[step + distance][layer].load)
+  end
+  return median(all)
+end
+
+-- Medians of the share of choices that the three fullest and the three emptiest experts get.
+local function extremes(r, layer)
+  local top, bottom = {}, {}
+  for step = FIRST, STEPS do
+    local load = {}
+    for i, n in ipairs(r.moe[step][layer].load) do load[i] = n end
+    table.sort(load)
+    top[#top + 1] = sum(load, #load - 2) / sum(load)
+    bottom[#bottom + 1] = sum(load, 1, 3) / sum(load)
+  end
+  return median(top), median(bottom)
+end
+
+local function percent(x) return ("%.1f%%"):format(100 * x) end
+
+local rows = { { "balance loss", "layer", "cosine, next step", "10th", "overlap, next step", "10th",
+  "top 3 of 16", "bottom 3", "top-1 next expert", "top-2" } }
+for _, coefficient in ipairs { 0, 0.01 } do
+  local r = moe.train { model = model_of(coefficient), system = moe.system "raf_rows" {},
+    ranks = RANKS, steps = STEPS, record = ("locality_%g.trace"):format(coefficient),
+    optimizer = { name = "adamw", lr = 0.001, beta2 = 0.99, weight_decay = 0.1 } }
+  local next_expert = moe.lina.locality { routing = moe.trace(r.record) {}, experts = EXPERTS,
+    layers = LAYERS, ranks = RANKS, tokens = ROWS * SEQ, step = FIRST,
+    batches = STEPS - FIRST + 1 }
+  for layer = 1, LAYERS do
+    local top, bottom = extremes(r, layer)
+    local share = layer > 1 and next_expert.layers[layer - 1].share
+    rows[#rows + 1] = { layer == 1 and ("%g"):format(coefficient) or "", layer,
+      ("%.3f"):format(similarity(r, layer, cosine, 1)),
+      ("%.3f"):format(similarity(r, layer, cosine, FAR)),
+      percent(similarity(r, layer, overlap, 1)), percent(similarity(r, layer, overlap, FAR)),
+      percent(top), percent(bottom), share and percent(share[1]) or "",
+      share and percent(share[2]) or "" }
+  end
+  rows[#rows + 1] = { "", "all", "", "", "", "", "", "", percent(next_expert.share[1]),
+    percent(next_expert.share[2]) }
+  rows[#rows + 1] = {}
+end
+print(("%d experts, top-1, %d tokens a step; medians over steps %d to %d"):format(EXPERTS,
+  RANKS * ROWS * SEQ, FIRST, STEPS))
+print(moe.table(rows))
+print "Even loads: top 3 18.8%, bottom 3 18.8%. Lina's figure 9: 41.94%, 54.59% (another model)."

@@ -1,0 +1,102 @@
+// moe.infer from recipes, with the engine behind it.
+#include <catch2/catch.hpp>
+
+#include "tests/bindings/fixture.h"
+
+using namespace moe::lua;
+using Catch::Matchers::Contains;
+
+namespace {
+
+// Three MoE layers of four experts, trained for two steps.
+const std::string kHead = R"(
+local moe = require "moe"
+local function model(more)
+  local t = { vocab = 64, layers = 3, moe_every = 1, hidden = 16, heads = 2, seq = 8,
+    batch_per_device = 2, experts = 4, gate = "switch" }
+  for k, v in pairs(more or {}) do t[k] = v end
+  return moe.model.gpt2_moe(t)
+end
+local function infer(more)
+  local t = { model = model(), ranks = 2, batches = 4, tokens = "reference" }
+  for k, v in pairs(more or {}) do t[k] = v end
+  return moe.infer(t)
+end
+local function train(more)
+  local t = { model = model(), ranks = 2, steps = 2, tokens = "reference" }
+  for k, v in pairs(more or {}) do t[k] = v end
+  return moe.train(t)
+end
+)";
+
+std::string message(const std::string& text) {
+  return message_of(kHead + text);
+}
+
+}  // namespace
+
+TEST_CASE("Lina's inference in a recipe gives the predictions of one expert place each") {
+  CHECK(message(R"(
+local trained = train { checkpoint_to = "t.ckpt" }
+local fixed = infer { parameters = "t.ckpt", record = "t.trace" }
+assert(fixed.parameters_digest == trained.digest and fixed.digest ~= infer().digest)
+assert(#fixed.losses == 4 and #fixed.accuracy == 4 and fixed.accuracy[1] <= 1)
+local profile = moe.lina.popularity { trace = fixed.record, batches = 2, path = 1 }
+assert(profile.paths > 0 and profile.layers == 3 and profile.batches == 2)
+local pass = moe.pass.lina_inference
+for i, options in ipairs { {}, { fine_tuning = false }, { compare = "set", normalise = true },
+  { estimation = false } } do
+  options.path = 1
+  local r = infer { parameters = "t.ckpt", system = moe.system "placed" { pass(options) },
+    popularity = options.estimation ~= false and profile or nil }
+  assert(r.digest == fixed.digest, "predictions differ: " .. i)
+  for batch = 1, 4 do
+    assert(math.abs(r.losses[batch] - fixed.losses[batch]) < 1e-5)
+    for layer = 1, 3 do
+      local rows, of_fixed = r.rows[batch][layer], fixed.rows[batch][layer]
+      assert(rows[1] + rows[2] == of_fixed[1] + of_fixed[2])
+      assert(r.phase_2[layer] or not r.placed_again[batch][layer])
+    end
+  end
+  assert(r.phase_2[3] == (options.fine_tuning ~= false))
+  assert(r.phase_2[1] == (options.estimation == false))
+  assert(not fixed.phase_2[3])
+end
+)") == "(no error)");
+}
+
+TEST_CASE("the batches of a later run are those of one long run") {
+  CHECK(message(R"(
+local all, late = infer { batches = 4 }, infer { batches = 2, first_batch = 3 }
+assert(late.losses[1] == all.losses[3] and late.losses[2] == all.losses[4])
+assert(late.accuracy[2] == all.accuracy[4])
+)") == "(no error)");
+}
+
+TEST_CASE("training and inference refuse each other's systems at the recipe's line") {
+  CHECK_THAT(message("train {\n  system = moe.system 'lina_inference' {} }"),
+             Contains("recipe.lua:") && Contains("stage 'lina_inference'") &&
+                 Contains("for inference alone"));
+  CHECK_THAT(message("infer { system = moe.system 's' { moe.pass.partition {} } }"),
+             Contains("recipe.lua:") && Contains("'s'"));
+}
+
+TEST_CASE("a profile of another model or another path is refused") {
+  const std::string record = "local r = infer { record = 't.trace' }\n";
+  const std::string profile = "local p = moe.lina.popularity { trace = r.record, path = 1 }\n";
+  const std::string lina = "moe.system 'l' { moe.pass.lina_inference { path = 1 } }";
+  CHECK_THAT(message(record + profile +
+                     "infer { system = moe.system 'lina_inference' {}, popularity = p,\n"
+                     "  model = model { layers = 4 } }"),
+             Contains("popularity.layers: the profile has 3, the plan 4"));
+  CHECK_THAT(message(record + profile +
+                     "infer { system = moe.system 's' { moe.pass.lina_inference { path = 2 } }, "
+                     "popularity = p }"),
+             Contains("popularity.path: the profile has 1, the plan 2"));
+  CHECK_THAT(message(record + profile + "infer { system = " + lina +
+                     ", popularity = p, model = model { experts = 2 } }"),
+             Contains("popularity.experts: the profile has 4, the plan 2"));
+  CHECK_THAT(message(record + "moe.lina.popularity { trace = r.record, step = 9 }"),
+             Contains("step: 9 of a trace of 4"));
+  CHECK_THAT(message("moe.lina.popularity { trace = 'none.trace' }"), Contains("none.trace"));
+}

@@ -1,0 +1,83 @@
+-- moe.infer and moe.lina.popularity: what is checked, and what the core gets.
+local expect = require "expect"
+local test = require "test"
+local world = require "world"
+
+local function setup(w, core)
+  core.lina_popularity = function(spec)
+    w.popularity = spec
+    return "profile", { paths = 7, layers = 2, experts = 4, batches = 3 }
+  end
+  local plan = core.plan
+  core.plan = function(spec)
+    local made = plan(spec)
+    local inner = made.run
+    made.run = function(self, options)
+      local result = inner(self, options)
+      result.inference = { digest = "predictions", accuracy = { 0.5 }, placed_again = {} }
+      return result
+    end
+    return made
+  end
+end
+
+local HEAD = expect.HEAD .. [[
+local p = moe.lina.popularity { trace = "out/t.trace", path = 1 }
+]]
+
+local function runs(text) return expect.runs(HEAD .. text, nil, nil, setup) end
+local function fails(text, line, ...)
+  expect.failed(world.run(HEAD .. text, nil, nil, setup),
+    line + select(2, HEAD:gsub("\n", "")), ...)
+end
+
+test("a forward alone runs over batches that training does not see", function()
+  local w = runs [[R = moe.infer { model = m, batches = 3, first_batch = 5, ranks = 2,
+    parameters = "a.ckpt", record = "r.trace" }]]
+  local run = w.executed[1]
+  expect.equal({ run.spec.inference, run.spec.ranks, run.spec.system.name },
+    { true, 2, "raf_rows" })
+  local o = run.options
+  expect.equal({ o.steps, o.first_step, o.data.held_out, o.parameters_from, o.record },
+    { 3, 4, true, "out/a.ckpt", "r.trace" })
+  expect.equal(o.checkpoint_to, nil)
+  expect.equal({ w.globals.R.digest, w.globals.R.parameters_digest },
+    { "predictions", "0011223344556677" })
+  expect.equal(#w.globals.R.losses, 3)
+end)
+
+test("lina_inference takes a profile of a recorded trace, by its file or as a routing", function()
+  local w = runs [[moe.infer { popularity = p, model = m,
+    system = moe.system "lina_inference" {} }]]
+  expect.equal(w.executed[1].options.popularity, "profile")
+  expect.equal({ w.popularity.trace, w.popularity.path, w.popularity.keep, w.popularity.batches,
+    w.popularity.step }, { "out/t.trace", 1, 1, 0, 1 })
+  w = runs [[moe.lina.popularity { trace = moe.trace "other.trace" {}, batches = 4, step = 2 }]]
+  expect.equal({ w.popularity.trace, w.popularity.path, w.popularity.batches, w.popularity.step },
+    { "other.trace", 3, 4, 2 })
+  fails([[moe.lina.popularity { trace = moe.workload "zipf" {} }]], 1, "popularity.trace",
+    "the file of a trace, or moe.trace")
+end)
+
+test("a profile stands where something is estimated, and there alone", function()
+  fails([[moe.infer { model = m, system = moe.system "lina_inference" {} }]], 1,
+    "moe.infer.popularity: is missing; 'lina_inference'")
+  fails([[moe.infer { model = m, system = moe.system "lina_no_fine_tuning" {} }]], 1,
+    "moe.infer.popularity: is missing")
+  fails([[moe.infer { model = m, system = moe.system "lina_no_estimation" {},
+    popularity = p }]], 2, "'lina_no_estimation' estimates nothing")
+  fails([[moe.infer { model = m, popularity = "p" }]], 1, "moe.lina.popularity")
+  runs [[moe.infer { model = m, system = moe.system "lina_no_estimation" {} }]]
+end)
+
+test("systems of training are refused by name", function()
+  fails([[moe.infer { model = m, system = moe.system "lancet" {} }]], 1, "'lancet'", "times")
+  fails([[moe.infer { model = m, system = moe.system "s" { moe.pass.swap {} } }]], 1, "'swap'",
+    "one training step to the next")
+  fails([[moe.infer { model = m, steps = 3 }]], 1, "unknown key 'steps'")
+  fails([[moe.infer { model = m, first_batch = 0 }]], 1, "moe.infer.first_batch: 0")
+  fails([[moe.infer { model = m, parameters = "../a" }]], 1, "moe.infer.parameters")
+  fails([[moe.infer { model = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4,
+    seq = 16, batch_per_device = 2, experts = 2, gate = "top_k", k = 1,
+    bias_balance = { rate = 0.1 } } }]], 1, "bias_balance")
+end)
