@@ -16,8 +16,8 @@ double seconds(Nanoseconds ns) {
   return static_cast<double>(ns) * 1e-9;
 }
 
-/// Of all inputs to the device that receives most, where B of equation (1) is fitted: what
-/// Pro-Prophet has in its figure 3. Even all-to-alls would not do: where devices share a NIC, one
+/// Of all inputs to the device that receives most, where B of equation (1) is fitted: about the
+/// skew of Pro-Prophet's figure 3. Even all-to-alls would not do: where devices share a NIC, one
 /// that receives more than its neighbours has more of it than they.
 constexpr double kShareOfMost = 1.0 / 3;
 

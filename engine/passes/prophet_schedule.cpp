@@ -121,10 +121,23 @@ class Scheduler {
         used_after(transfer, gap, op);
         before(transfer, op, gap.beside);
       }
+      pass_all_reduces(transfer, gap);
       return log(transfer, gap.beside);
     }
     throw user_error("op '{}': the order so far leaves it no gap between the all-to-alls",
                      graph_.op(transfer).name);
+  }
+
+  /// All-reduces that the program has inside the gap would stand before the transfer on its lane.
+  void pass_all_reduces(OpId transfer, const Gap& gap) {
+    const OpId from = gap.open.empty() ? OpId(0) : gap.open.back();
+    const OpId to = gap.close.empty() ? OpId(static_cast<int64_t>(graph_.num_ops())) : gap.close[0];
+    for (int64_t i = from.value; i < to.value; ++i) {
+      const OpId op(i);
+      if (graph_.def(op).collective != Collective::kAllReduce) continue;
+      if (schedule_.lane_of[op.index()] != schedule_.lane_of[transfer.index()]) continue;
+      if (!order_.path(op, transfer)) before(transfer, op, "before all-reduces of " + gap.beside);
+    }
   }
 
   /// What the transfer reads is made before the compute that it is to run beside. (The views that

@@ -8,14 +8,14 @@
 namespace moe {
 
 /// With blocks i = 1..l, each an MoE layer and the compute up to the next one's all-to-all:
-///   Plan (place)              of the next step, under the first all-to-all of its own layer, or
-///                             the second where that cannot be
-///   Trans (copy_experts)      of block i+1 while block i computes: sub-Trans A between the two
-///                             all-to-alls of the layer (FEC), sub-Trans B between the second and
-///                             the first of block i+1 (FNEC); of block 1 before its first one
-///   Agg (return_gradients)    of block i+1 while block i goes back: sub-Agg B before block i's
-///                             first all-to-all (BNEC), sub-Agg A between its two (BEC); of block
-///                             1 behind the last all-to-all
+///   Plan (place)               of the next step, under the first all-to-all of its own layer;
+///                              where that cannot be, under the second
+///   Trans (copy_experts)       of block i+1 while block i computes: sub-Trans A between the two
+///                              all-to-alls (FEC), sub-Trans B between the second and the first
+///                              of block i+1 (FNEC); of block 1 before its first all-to-all
+///   Agg (return_gradients)     of block i+1 while block i goes back: sub-Agg B before block i's
+///                              first all-to-all (BNEC), sub-Agg A between its two (BEC); of block
+///                              1 behind the last all-to-all
 /// Attr beside of the ops says which is which; a placement without `split` has A only. A transfer
 /// that outlasts its compute holds up the all-to-all behind it: T_PTrans and T_PAgg of equation
 /// (8). Every transfer of experts is ordered against every all-to-all, so that no two use the

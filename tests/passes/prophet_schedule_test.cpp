@@ -3,6 +3,7 @@
 #include <map>
 
 #include "engine/base/errors.h"
+#include "engine/ops/placed.h"
 #include "engine/passes/place_experts.h"
 #include "tests/passes/fixture.h"
 
@@ -66,41 +67,36 @@ TEST_CASE("of experts that the compute between layers hides there are floor(T / 
   CHECK(hidden_between(rates, 8) == 1);
 }
 
-TEST_CASE("copies are cut in the slots that come first and the rest, gradients alike") {
-  PlanSpec spec = timed({stage("prophet", split())});
-  const auto plan = make_plan(spec);
-  const Graph& g = plan->graph;
-  const Op& make = g.op(found(g, "b1.moe.place"));
-  PlaceRates rates;
-  rates.expert_bytes = attr_double(make, "expert_bytes");
-  rates.copy_bytes_per_s = attr_double(make, "copy_bytes_per_s");
-  rates.fnec_s = attr_double(make, "fnec_s");
-  rates.bnec_s = attr_double(make, "bnec_s");
-  const int64_t cut = hidden_between(rates, 3);
-  REQUIRE(cut > 0);  // else another cost is to be chosen for this test
-  CHECK_FALSE(g.find_op("b1.moe.copy_a").valid());  // nothing comes before it to hide it
-  if (cut == 3) {
-    CHECK(attr_string(g.op(found(g, "b3.moe.copy")), "beside") == "between");
-  } else {
-    const Op& a = g.op(found(g, "b3.moe.copy_a"));
-    const Op& b = g.op(found(g, "b3.moe.copy_b"));
-    CHECK((attr_int(a, "first") == cut && attr_int(a, "last") == 3));
-    CHECK((attr_int(b, "first") == 0 && attr_int(b, "last") == cut));
-  }
-}
-
-/// Plans whose copies are cut: compute between layers hides one expert of three.
-PlanSpec cut_spec(std::vector<Stage> more, Nanoseconds compute = 0) {
+/// Copies in two transfers: at the first time of compute between the layers that hides some of
+/// three copies and not all.
+PlanSpec cut_spec(std::vector<Stage> more) {
   std::vector<Stage> stages = {stage("prophet", split())};
-  for (Stage& s : more) stages.push_back(std::move(s));
-  // The compute between the MoE layers is 10 to 30 ops; find what makes it hide one or two.
-  for (Nanoseconds ns = compute > 0 ? compute : 1; ns < 1000; ++ns) {
+  for (Nanoseconds ns = 1; ns < 1000; ++ns) {
     PlanSpec spec = timed(stages, 60, ns);
-    PlanSpec probe = timed({stage("prophet", split())}, 60, ns);
-    if (make_plan(probe)->graph.find_op("b3.moe.copy_a").valid()) return spec;
+    if (!make_plan(spec)->graph.find_op("b3.moe.copy_a").valid()) continue;
+    for (Stage& s : more) spec.system.stages.push_back(std::move(s));
+    return spec;
   }
   FAIL("no compute cuts the copies");
   return {};
+}
+
+TEST_CASE("copies are cut in the slots that come first and the rest, but the first layer's") {
+  const auto plan = make_plan(cut_spec({}));
+  const Graph& g = plan->graph;
+  const Op& make = g.op(found(g, "b1.moe.place"));
+  const int64_t cut = hidden_between(ops::place_rates(make), 3);
+  for (const std::string suffix : {"", ".dw"}) {
+    const Op& a = g.op(found(g, "b3.moe.copy_a" + suffix));
+    const Op& b = g.op(found(g, "b3.moe.copy_b" + suffix));
+    CHECK((attr_int(a, "first") == cut && attr_int(a, "last") == 3));
+    CHECK((attr_int(b, "first") == 0 && attr_int(b, "last") == cut));
+    CHECK((attr_string(a, "beside") == "experts" && attr_string(b, "beside") == "between"));
+    CHECK(attr_int(g.op(found(g, "b1.moe.copy" + suffix)), "last") == 3);
+  }
+  const Op& a = g.op(found(g, "b3.moe.copy_a"));
+  const Op& b = g.op(found(g, "b3.moe.copy_b"));
+  CHECK(attr_double(a, "expected") + attr_double(b, "expected") == 2);
 }
 
 TEST_CASE("Trans and Agg stand in the gaps that algorithm 2 gives them") {

@@ -123,9 +123,10 @@ TEST_CASE("the planner's model of a layer is near the simulated timeline, op by 
       auto errors = errors_of(prophet_spec(nodes, per_node));
       CAPTURE(nodes, per_node, errors["a2a"].mean(), errors["experts"].mean(),
               errors["trans"].mean(), errors["agg"].mean());
-      WARN(nodes << " x " << per_node << ": a2a " << errors["a2a"].mean() << ", experts "
-                 << errors["experts"].mean() << ", trans " << errors["trans"].mean() << ", agg "
-                 << errors["agg"].mean());
+      // Of figure 13, which has below 5%. Where devices share a NIC, equation (1) has no B for all
+      // shares of it.
+      CHECK(errors["a2a"].mean() < (per_node == 1 ? 0.05 : 0.3));
+      for (const char* kind : {"experts", "trans", "agg"}) CHECK(errors[kind].mean() < 0.05);
       CHECK(errors["a2a"].n > 0);
       CHECK(errors["trans"].n > 0);
     }
