@@ -22,7 +22,7 @@ end
 local R = moe.run(moe.experiment {
   name = "mix_balance",
   model = moe.model.gpt2_moe { vocab = 256, layers = 4, hidden = 128, heads = 4, seq = 128,
-    batch_per_device = 16, experts = 4, gate = "switch", capacity_factor = "none",
+    batch_per_device = 16, experts = 4, gate = "switch", capacity = "none",
     routing = moe.workload "hot_rank" { seed = 3, drift = 0.1 } },
   systems = { system("rows", rows), system("lancet", rows, lancet),
     system("prophet", prophet, rows), system("lancet_prophet", prophet, rows, lancet),

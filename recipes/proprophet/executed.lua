@@ -30,7 +30,7 @@ for round = 1, ROUNDS do
   local R = moe.run(moe.experiment {
     name = ("proprophet_executed_%d"):format(round),
     model = moe.model.gpt2_moe { vocab = 256, layers = 4, hidden = 128, heads = 4, seq = 128,
-      batch_per_device = 16, experts = 4, gate = "switch", capacity_factor = "none",
+      batch_per_device = 16, experts = 4, gate = "switch", capacity = "none",
       routing = moe.workload "hot_rank" { seed = 3, drift = 0.1 } },
     systems = systems, optimizer = { lr = 0.02 },
     run = { { "cpu", ranks = 2, steps = 9, link = { bytes_per_s = 1e8, latency_us = 20 } } },
