@@ -21,8 +21,7 @@ struct SlotRange {
 /// The ops of one MoE layer whose rows are exchanged, in program order.
 struct Layer {
   OpId gate, dispatch, there, back;
-  std::vector<OpId> experts;     // on rows at the experts' side
-  std::vector<OpId> parameters;  // of those, the ops that read parameters
+  std::vector<OpId> experts;  // on rows at the experts' side
 };
 
 class Placer {

@@ -45,9 +45,8 @@ OpId update_of(const Graph& graph, TensorId parameter) {
   throw user_error("parameter '{}' has no update", graph.tensor(parameter).name);
 }
 
-/// Input of an update that is its gradient: the one that it does not overwrite.
+/// Input of an update that is its gradient.
 size_t gradient_input(const Graph& graph, OpId update) {
-  const std::vector<int> mutated = mutated_inputs(graph, graph.op(update));
   for (size_t i = 0; i < graph.op(update).inputs.size(); ++i) {
     const TensorId t = graph.op(update).inputs[i];
     if (t.valid() && graph.tensor(t).kind == TensorKind::kGradient) return i;
