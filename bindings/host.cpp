@@ -2,6 +2,7 @@
 
 #include <luajit.h>
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -15,10 +16,23 @@ namespace moe::lua {
 namespace {
 
 std::atomic<int> interrupts{0};
+std::atomic<int64_t> first_interrupt_ms{0};
 
+// What is called once may arrive twice: timeout, mpirun and a terminal signal the process and its
+// group, each a moment after the other. Nobody types Ctrl-C twice in this time.
+constexpr int64_t kSameInterruptMs = 250;
+
+// Only what a signal handler may call.
 void on_interrupt(int signal_number) {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const int64_t now_ms = now.tv_sec * 1000 + now.tv_nsec / 1000000;
   request_stop();
-  if (interrupts.fetch_add(1) == 0) return;
+  if (interrupts.fetch_add(1) == 0) {
+    first_interrupt_ms.store(now_ms);
+    return;
+  }
+  if (now_ms - first_interrupt_ms.load() < kSameInterruptMs) return;
   signal(signal_number, SIG_DFL);
   raise(signal_number);
 }

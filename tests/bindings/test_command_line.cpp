@@ -44,8 +44,9 @@ local function train(gate, steps)
 end
 )";
 
-/// Starts the program and sends SIGINT after a while.
-Outcome interrupt(const std::vector<std::string>& arguments, int after_ms, const Folder& folder) {
+/// Starts the program and, `after_ms` after `file` is there, sends SIGINT as timeout does: twice.
+Outcome interrupt(const std::vector<std::string>& arguments, const std::string& file, int after_ms,
+                  const Folder& folder) {
   const std::string log = folder.path("log");
   const pid_t child = fork();
   REQUIRE(child >= 0);
@@ -57,7 +58,11 @@ Outcome interrupt(const std::vector<std::string>& arguments, int after_ms, const
     execv(MOEBENCH_BINARY, argv.data());
     _exit(99);
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(after_ms));
+  using std::chrono::milliseconds;
+  for (int i = 0; i < 6000 && !fs::exists(file); ++i) std::this_thread::sleep_for(milliseconds(10));
+  std::this_thread::sleep_for(milliseconds(after_ms));
+  kill(child, SIGINT);
+  std::this_thread::sleep_for(milliseconds(20));
   kill(child, SIGINT);
   int status = 0;
   waitpid(child, &status, 0);
@@ -247,7 +252,7 @@ return moe.experiment { name = "tiny", model = model(), cluster = moe.cluster.p4
 TEST_CASE("Ctrl-C while loading ends at the recipe's line") {
   const Folder folder;
   const std::string recipe = folder.write("recipe.lua", "\nwhile true do end");
-  const Outcome o = interrupt({"run", recipe, "--out", folder.path("out")}, 1500, folder);
+  const Outcome o = interrupt({"run", recipe, "--out", folder.path("out")}, recipe, 1500, folder);
   CHECK(o.status == 3);
   CHECK_THAT(o.text, Contains("recipe.lua:2: interrupted"));
 }
@@ -258,8 +263,8 @@ TEST_CASE("Ctrl-C during training ends the run after its step and leaves what wa
 return moe.experiment { name = "tiny", model = model(), systems = { moe.system "raf" {},
     moe.system "deepspeed" {} },
   run = { { "cpu", ranks = 2, steps = 100000000, tokens = "reference" } } })");
-  const Outcome o =
-      interrupt({"run", recipe, "--out", folder.path("out"), "--cache", ":memory:"}, 4000, folder);
+  const Outcome o = interrupt({"run", recipe, "--out", folder.path("out"), "--cache", ":memory:"},
+                              folder.path("out/results.json"), 1000, folder);
   INFO(o.text);
   CHECK(o.status == 3);
   CHECK_THAT(o.text, Contains("interrupted"));

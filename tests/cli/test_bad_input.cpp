@@ -44,7 +44,7 @@ struct Outcome {
 
 Outcome run(const std::string& command) {
   Outcome o{-1, ""};
-  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
+  FILE* pipe = popen(("exec 2>&1; " + command).c_str(), "r");
   REQUIRE(pipe != nullptr);
   std::array<char, 4096> buffer;
   while (size_t n = fread(buffer.data(), 1, buffer.size(), pipe)) o.text.append(buffer.data(), n);
@@ -240,8 +240,9 @@ TEST_CASE("Ctrl-C keeps the steps that are over") {
       "    batch_per_device = 2, experts = 4 },\n"
       "  run = { { 'cpu', ranks = 2, steps = 1000000, tokens = 'reference', rehearse = 0 } } }\n");
   const Outcome o =
-      run("timeout --preserve-status -s INT 8 " + std::string(MOEBENCH_BINARY) + " run " + recipe +
-          " --out " + s.path("out") + " --cache " + s.path("cache.sqlite"));
+      run(std::string(MOEBENCH_BINARY) + " run " + recipe + " --out " + s.path("out") +
+          " --cache " + s.path("cache.sqlite") + " & until test -e " + s.path("out/results.json") +
+          "; do kill -0 $! || break; sleep 0.1; done; sleep 2; kill -INT $!; wait $!");
   INFO(o.text);
   CHECK(o.exit == 3);
   std::ifstream in(s.path("out/results.json"));
