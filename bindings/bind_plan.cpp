@@ -129,16 +129,19 @@ int simulate(lua_State* L) {
   return 1;
 }
 
-/// The simulated timeline of a rank, which stands for all: { op, kind, lane, chunk (from 1),
-/// post_ms, begin_ms, end_ms } each, by begin.
+/// plan:spans { step = from 1 }: the first rank's simulated timeline of that step: { op, kind, lane,
+/// chunk (from 1), post_ms, begin_ms, end_ms } each, by begin.
 int spans(lua_State* L) {
   const Plan& plan = *check_plan(L).plan;
+  const json values = to_json(L, 2, true);
   const Host::EngineCall call(Host::of(L));
   RunOptions options;
   options.place = placements_of(Host::of(L), check_plan(L));
+  options.steps =
+      Fields(values, "spans").integer("step");  // placements are made one from the other
   const RunResult result = run(plan, "simulate", options);
   json all = json::array();
-  for (const Span& span : result.timelines.front().spans) {
+  for (const Span& span : result.timelines.back().spans) {
     if (span.rank != 0) continue;
     all.push_back({{"op", plan.graph.op(span.op).name},
                    {"kind", plan.graph.def(span.op).name},

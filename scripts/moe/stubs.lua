@@ -103,7 +103,7 @@ local FIXED = [[
 ---@field info fun(self): table
 ---@field simulate fun(self, t?: moe.SimulateFields): table
 ---@field overlap fun(self): table
----@field spans fun(self): table[] op, kind, lane, chunk, post_ms, begin_ms, end_ms
+---@field spans fun(self, t?: moe.SpansFields): table[] op, kind, lane, chunk, post_ms, begin_ms, end_ms
 ---@field micro_ops fun(self): table a2a_ms, ffn_ms, num
 ---@field run fun(self, executor: "cpu", t?: moe.RunFields): table
 
@@ -311,6 +311,7 @@ local function field_classes(out)
   class(out, "moe.SystemFields", system.FIELDS)
   class(out, "moe.RunFields", train.RUN)
   class(out, "moe.SimulateFields", train.SIMULATE)
+  class(out, "moe.SpansFields", train.SPANS)
   class(out, "moe.SimulateEntryFields", experiment.SIMULATE)
   class(out, "moe.CpuRunFields", experiment.CPU)
   class(out, "moe.TrainFields", train.TRAIN)

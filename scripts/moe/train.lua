@@ -168,9 +168,19 @@ end
 --- best one, where there are at most 24 }.
 function Plan:overlap() return plan_self(self).core:overlap() end
 
---- The simulated timeline of a device, which stands for all, by begin: { op, kind, lane, chunk (of
---- a transfer, from 1), post_ms, begin_ms, end_ms } each.
-function Plan:spans() return plan_self(self).core:spans() end
+M.SPANS = {
+  step = { type = "integer", lo = 1, hi = 1e6, default = 1,
+    doc = "simulated after those before it; they differ under a routing law" },
+}
+
+--- The simulated timeline of the first device, by begin: { op, kind, lane, chunk (of a transfer,
+--- from 1), post_ms, begin_ms, end_ms } each. Without a routing law it stands for all devices.
+function Plan:spans(t)
+  local core_plan = plan_self(self).core
+  local at = errors.here()
+  local c = schema.check(M.SPANS, t or {}, "spans", at)
+  return errors.call(at, core_plan.spans, core_plan, { step = c.step })
+end
 
 --- What Lina's packing compares in the forward, means over MoE layers and parts of them, each
 --- alone: { a2a_ms: the all-to-all to the experts, ffn_ms: the experts, num: parts }.

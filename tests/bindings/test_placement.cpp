@@ -285,6 +285,37 @@ for step = 1, 4 do assert(s.samples_ms[step] == t.samples_ms[step]) end
   CHECK(!failure);
 }
 
+TEST_CASE(
+    "plan:spans shows the step that is asked for, with the copies planned in the one before") {
+  const Folder folder;
+  const std::optional<Failure> failure = run_recipe(folder, kHead + R"(
+local heaviest = moe.policy.placement { name = 'heaviest', shadows = 1,
+  place = function(ctx, load, p)
+    p:clear_shadows()
+    local e = load:heaviest()[1]
+    for d = 1, ctx.devices do if not p:holds(e, d) then p:shadow(e, d) end end
+    return p
+  end }
+local plan = moe.plan { model = model { experts = 8 }, cluster = moe.cluster.p4de { nodes = 1 },
+  system = moe.system 'heaviest' { heaviest {}, moe.pass.serial {} } }
+local samples = plan:simulate { steps = 3 }.samples_ms
+assert(samples[1] ~= samples[3])
+for step = 1, 3 do
+  local last, copies_ms = 0, 0
+  for _, span in ipairs(plan:spans { step = step }) do
+    last = math.max(last, span.end_ms)
+    if span.kind == 'copy_experts' then copies_ms = copies_ms + span.end_ms - span.begin_ms end
+  end
+  assert(math.abs(last - samples[step]) < 1e-9, step)
+  assert((copies_ms > 0) == (step > 1), step)
+end
+assert(#plan:spans() == #plan:spans { step = 1 })
+plan:spans { step = 0 }
+)");
+  REQUIRE(failure);
+  CHECK_THAT(failure->message, Contains("spans.step: 0"));
+}
+
 TEST_CASE("a policy of the step moves owners every so many steps and shares by a function") {
   const Folder folder;
   const std::optional<Failure> failure = run_recipe(folder, kHead + R"(
