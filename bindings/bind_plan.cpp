@@ -129,22 +129,24 @@ int simulate(lua_State* L) {
   return 1;
 }
 
-/// plan:spans { step = from 1 }: the first rank's simulated timeline of that step: { op, kind, lane,
-/// chunk (from 1), post_ms, begin_ms, end_ms } each, by begin.
+/// plan:spans { step = from 1, all_ranks }: the simulated timeline of that step, of the first rank or
+/// of all: { op, kind, rank, lane, chunk (from 1), post_ms, begin_ms, end_ms } each, by begin.
 int spans(lua_State* L) {
   const Plan& plan = *check_plan(L).plan;
   const json values = to_json(L, 2, true);
+  const Fields fields(values, "spans");
+  const bool all_ranks = fields.flag("all_ranks", false);
   const Host::EngineCall call(Host::of(L));
   RunOptions options;
   options.place = placements_of(Host::of(L), check_plan(L));
-  options.steps =
-      Fields(values, "spans").integer("step");  // placements are made one from the other
+  options.steps = fields.integer("step");  // from the first one: each is placed by the one before
   const RunResult result = run(plan, "simulate", options);
   json all = json::array();
   for (const Span& span : result.timelines.back().spans) {
-    if (span.rank != 0) continue;
+    if (span.rank != 0 && !all_ranks) continue;
     all.push_back({{"op", plan.graph.op(span.op).name},
                    {"kind", plan.graph.def(span.op).name},
+                   {"rank", span.rank + 1},
                    {"lane", plan.schedule.lanes[span.lane.index()].name},
                    {"chunk", span.chunk + 1},
                    {"post_ms", to_ms(span.post)},

@@ -171,15 +171,17 @@ function Plan:overlap() return plan_self(self).core:overlap() end
 M.SPANS = {
   step = { type = "integer", lo = 1, hi = 1e6, default = 1,
     doc = "simulated after those before it; they differ under a routing law" },
+  all_ranks = { type = "boolean", default = false,
+    doc = "not the first alone; without a routing law it stands for all" },
 }
 
---- The simulated timeline of the first device, by begin: { op, kind, lane, chunk (of a transfer,
---- from 1), post_ms, begin_ms, end_ms } each. Without a routing law it stands for all devices.
+--- The simulated timeline, by begin: { op, kind, rank, lane, chunk (of a transfer, from 1), post_ms,
+--- begin_ms, end_ms } each.
 function Plan:spans(t)
   local core_plan = plan_self(self).core
   local at = errors.here()
   local c = schema.check(M.SPANS, t or {}, "spans", at)
-  return errors.call(at, core_plan.spans, core_plan, { step = c.step })
+  return errors.call(at, core_plan.spans, core_plan, c)
 end
 
 --- What Lina's packing compares in the forward, means over MoE layers and parts of them, each

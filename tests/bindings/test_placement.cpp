@@ -310,6 +310,9 @@ for step = 1, 3 do
   assert((copies_ms > 0) == (step > 1), step)
 end
 assert(#plan:spans() == #plan:spans { step = 1 })
+local of_first, all = 0, plan:spans { all_ranks = true }
+for _, span in ipairs(all) do of_first = of_first + (span.rank == 1 and 1 or 0) end
+assert(of_first == #plan:spans() and #all == 8 * of_first)
 plan:spans { step = 0 }
 )");
   REQUIRE(failure);
