@@ -1,0 +1,142 @@
+-- Figure 11 of Pro-Prophet: speed-ups of single MoE layers of MoE-GPT-M on 16 GPUs, whose loads are
+-- not equally skewed. Simulated; no constant is fitted. The paper shows layers of random choice and
+-- publishes no routing: in each layer each expert has a popularity of its own, exp(sigma z) with z
+-- normal; with sigma = 1.2 most layers have the skew of its figure 3 (over half of the inputs for 3
+-- of 16 experts, under 5% for the lightest 3).
+local moe = require "moe"
+
+local P = moe.pass
+local STEPS = { 2, 3, 4 }  -- the first one has no copies yet
+local DEVICES, TOKENS, LAYERS = 16, 1024, 12
+local DDP = { lane = "comm_reduce", place = "ready", bucket_bytes = 25 * 2 ^ 20 }
+local SYSTEMS = {
+  plain = moe.system "plain" { P.irregular_a2a {}, P.used_rows {}, P.blocking_a2a {},
+    all_reduce = DDP },
+  fm = moe.system "shadowing" { P.fastermoe_shadowing {}, P.blocking_a2a {}, all_reduce = DDP },
+  pp = moe.system "prophet" {},
+}
+
+-- What is not in the paper: first as assumed, then otherwise, one at a time. where_held: copies for
+-- one layer that hold up another one are the other one's time.
+local READINGS = { {}, { sigma = 1 }, { sigma = 1.4 }, { seed = 2 }, { k = 2 },
+  { where_held = true }, { nic = 0.95 }, { gemm = 0.25 } }
+
+local function routing(reading)
+  return moe.workload "log_normal" { sigma = reading.sigma or 1.2, drift = 0.05,
+    seed = reading.seed or 1 }
+end
+
+local function cluster(reading)
+  local t = { nodes = DEVICES / 4 }
+  if reading.nic then t.nic = { bytes_per_s = 12.5e9 * reading.nic, latency_us = 2.5 } end
+  if reading.gemm then
+    t.device = moe.cluster.hpwnv(t).device
+    t.device.gemm_flops_per_s = t.device.vector_flops_per_s * reading.gemm
+  end
+  return moe.cluster.hpwnv(t)
+end
+
+-- Of from .. to, how long no device computes; 0 where to is not behind from.
+local function idle(spans, from, to)
+  if from >= to then return 0 end
+  local sum, known = 0, from
+  for _, span in ipairs(spans) do  -- by begin
+    if span.lane == "compute" and span.end_ms > known then
+      sum = sum + math.max(0, math.min(span.begin_ms, to) - known)
+      known = span.end_ms
+    end
+  end
+  return sum + math.max(0, to - known)
+end
+
+-- Milliseconds by layer, from its gate to its combine and back, of the first device. Time in which
+-- experts or their gradients travel and no device computes belongs to the layer that they are for.
+local function layers_ms(spans, where_held)
+  local at, ms, copies = {}, {}, {}
+  for _, span in ipairs(spans) do
+    local copy = span.kind == "copy_experts" or span.kind == "return_gradients"
+    if span.rank == 1 then at[span.op] = span end
+    if span.rank == 1 and copy and not where_held then copies[#copies + 1] = span end
+  end
+  for layer = 1, LAYERS do
+    local prefix = ("b%d."):format(layer - 1)
+    local function of(op) return at[prefix .. op] end
+    ms[layer] = 0
+    for _, part in ipairs { { of("moe.logits").begin_ms, of("moe.combine").end_ms },
+      { of("moe.combine.dx").begin_ms, of("ln2.dx").begin_ms } } do
+      ms[layer] = ms[layer] + part[2] - part[1]
+      for _, c in ipairs(copies) do
+        ms[layer] = ms[layer] - idle(spans, math.max(c.begin_ms, part[1]),
+          math.min(c.end_ms, part[2]))
+      end
+    end
+    for _, c in ipairs(copies) do
+      local own = c.op:sub(1, #prefix) == prefix
+      ms[layer] = ms[layer] + (own and idle(spans, c.begin_ms, c.end_ms) or 0)
+    end
+  end
+  return ms
+end
+
+-- Means over steps.
+local function layers_of(system, reading)
+  local plan = moe.plan { cluster = cluster(reading), system = system,
+    model = moe.model.proprophet { size = "M", k = reading.k or 1, routing = routing(reading) } }
+  local ms = {}
+  for _, step in ipairs(STEPS) do
+    local spans = plan:spans { step = step, all_ranks = true }
+    for layer, one in ipairs(layers_ms(spans, reading.where_held)) do
+      ms[layer] = (ms[layer] or 0) + one / #STEPS
+    end
+  end
+  return ms
+end
+
+-- [layer] = { ms of plain, fm = speed-up over it, pp }
+local function measure(reading)
+  local ms, out = {}, {}
+  for name, system in pairs(SYSTEMS) do ms[name] = layers_of(system, reading) end
+  for layer, plain in ipairs(ms.plain) do
+    out[layer] = { ms = plain, fm = plain / ms.fm[layer], pp = plain / ms.pp[layer] }
+  end
+  return out
+end
+
+-- Share of the three heaviest experts in a layer's inputs.
+local function heaviest_3(layer)
+  local inputs = {}
+  for _, row in ipairs(moe.loads { routing = routing {}, ranks = DEVICES, tokens = TOKENS,
+    experts = DEVICES, layer = layer, step = STEPS[1] }) do
+    for expert, n in ipairs(row) do inputs[expert] = (inputs[expert] or 0) + n end
+  end
+  table.sort(inputs, function(x, y) return x > y end)
+  return (inputs[1] + inputs[2] + inputs[3]) / (DEVICES * TOKENS)
+end
+
+local readings = {}
+for i, reading in ipairs(READINGS) do readings[i] = measure(reading) end
+
+local rows = { { "layer", "heaviest 3", "plain, ms", "FasterMoE", "Pro-Prophet", "over it" } }
+for layer, m in ipairs(readings[1]) do
+  rows[#rows + 1] = { layer, ("%.0f%%"):format(100 * heaviest_3(layer)),
+    ("%.2f"):format(m.ms), ("%.2fx"):format(m.fm), ("%.2fx"):format(m.pp),
+    ("%.2fx"):format(m.pp / m.fm) }
+end
+print "MoE layers, forward and backward: speed-ups over plain expert parallelism, k = 1"
+print(moe.table(rows))
+
+local claims = {}
+local function claim(id, pick, value)
+  claims[#claims + 1] = moe.claim { id = "proprophet-046" .. id, neutral = 1, within = 0.25,
+    value = function(layers)
+      local all = {}
+      for i, m in ipairs(layers) do all[i] = value(m) end
+      return pick(unpack(all))
+    end }
+end
+for _, bound in ipairs { "min", "max" } do
+  claim("-" .. bound, math[bound], function(m) return m.pp end)
+  claim("-fm-" .. bound, math[bound], function(m) return m.pp / m.fm end)
+end
+
+moe.judge { name = "proprophet_fig11", title = "Figure 11", claims = claims, readings = readings }
