@@ -129,8 +129,8 @@ int simulate(lua_State* L) {
   return 1;
 }
 
-/// plan:spans { step = from 1, all_ranks }: the simulated timeline of that step, of the first rank or
-/// of all: { op, kind, rank, lane, chunk (from 1), post_ms, begin_ms, end_ms } each, by begin.
+/// plan:spans { step = from 1, all_ranks }: the simulated timeline of that step, of the first rank
+/// or of all: { op, kind, rank, lane, chunk (from 1), post_ms, begin_ms, end_ms } each, by begin.
 int spans(lua_State* L) {
   const Plan& plan = *check_plan(L).plan;
   const json values = to_json(L, 2, true);
