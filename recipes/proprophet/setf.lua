@@ -1,8 +1,8 @@
 -- What Pro-Prophet's performance model alone (equations 1 to 8) says of the speed-ups of its table
 -- IV and figure 14: one layer with what stands beside its experts, nothing simulated. The paper
 -- prints no rates. Those called set F were chosen with its speed-ups in sight: what is near them
--- here was fitted, not predicted. For comparison A and B, constants of the authors' code, and D, one
--- rate for all-to-alls and copies. FasterMoE searches with the same rates.
+-- here was fitted, not predicted. For comparison A and B, constants of the authors' code, and D,
+-- one rate for all-to-alls and copies. FasterMoE searches with the same rates.
 local moe = require "moe"
 
 local DEVICES, TOKENS, SEQ = 16, 1024, 256

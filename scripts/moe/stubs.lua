@@ -103,7 +103,7 @@ local FIXED = [[
 ---@field info fun(self): table
 ---@field simulate fun(self, t?: moe.SimulateFields): table
 ---@field overlap fun(self): table
----@field spans fun(self, t?: moe.SpansFields): table[] op, kind, rank, lane, chunk, post_ms, begin_ms, end_ms
+---@field spans fun(self, t?: moe.SpansFields): table[] op, kind, rank, lane, begin_ms, end_ms, ...
 ---@field micro_ops fun(self): table a2a_ms, ffn_ms, num
 ---@field run fun(self, executor: "cpu", t?: moe.RunFields): table
 

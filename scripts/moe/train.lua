@@ -175,8 +175,8 @@ M.SPANS = {
     doc = "not the first alone; without a routing law it stands for all" },
 }
 
---- The simulated timeline, by begin: { op, kind, rank, lane, chunk (of a transfer, from 1), post_ms,
---- begin_ms, end_ms } each.
+--- The simulated timeline, by begin: { op, kind, rank, lane, chunk (of a transfer, from 1),
+--- post_ms, begin_ms, end_ms } each.
 function Plan:spans(t)
   local core_plan = plan_self(self).core
   local at = errors.here()
