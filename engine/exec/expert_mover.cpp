@@ -20,6 +20,7 @@ ExpertMover<T>::ExpertMover(const Graph& graph, OpId id, const RankBuffers& buff
   const Op& op = graph.op(id);
   first_ = attr_int(op, "first");
   last_ = attr_int(op, "last");
+  per_node_ = attr_int(op, "devices_per_node", 1);
   const bool migrates = kind_ == "migrate";
   for (size_t i = 0; i < (migrates ? 2 : 1); ++i) {
     placements_.push_back(static_cast<const int32_t*>(buffers.at(op.inputs[i])));
@@ -157,123 +158,79 @@ void ExpertMover<T>::exchange(Communicator& comm, const std::vector<ExpertPiece>
 
 template <class T>
 void ExpertMover<T>::copy(Communicator& comm, const Placement& placement) {
-  const ExpertSteps steps = copy_steps(placement, first_, last_);
-  const auto into = [&](const std::vector<ExpertPiece>& pieces) {
-    return [&](size_t i, size_t t) { return at(shadows_[t], pieces[i], pieces[i].to_slot); };
-  };
-  exchange(
-      comm, steps.first,
-      [&](size_t i, size_t t) {
-        return at(residents_[t], steps.first[i], steps.first[i].from_slot);
-      },
-      into(steps.first));
-  exchange(
-      comm, steps.second,
-      [&](size_t i, size_t t) {
-        return at(shadows_[t], steps.second[i], steps.second[i].from_slot);
-      },
-      into(steps.second));
+  for (const auto& pieces : copy_steps(placement, first_, last_, per_node_)) {
+    const auto from = [&](size_t i, size_t t) {
+      const int64_t slot = pieces[i].from_slot;
+      return at(slot < bounds_.residents ? residents_[t] : shadows_[t], pieces[i], slot);
+    };
+    const auto to = [&](size_t i, size_t t) {
+      return at(shadows_[t], pieces[i], pieces[i].to_slot);
+    };
+    exchange(comm, pieces, from, to);
+  }
+}
+
+/// What arrives is added to what lies where it goes, sender by sender.
+template <class T>
+template <class From, class To>
+void ExpertMover<T>::exchange_and_add(Communicator& comm, const std::vector<ExpertPiece>& pieces,
+                                      From from, To to, T* free) {
+  const auto to_me = [&](const ExpertPiece& piece) { return piece.to == device_; };
+  const Pointers arrived = lay_out(pieces, to_me, free);
+  const size_t tensors = residents_.size();
+  exchange(comm, pieces, from, [&](size_t i, size_t t) { return arrived[i * tensors + t]; });
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (!to_me(pieces[i])) continue;
+    for (size_t t = 0; t < tensors; ++t) {
+      T* const sum = to(i, t);
+      const T* const x = arrived[i * tensors + t];
+      for (int64_t j = 0; j < length(residents_[t], pieces[i]); ++j) sum[j] += x[j];
+    }
+  }
 }
 
 template <class T>
 void ExpertMover<T>::give_back(Communicator& comm, const Placement& placement) {
+  std::vector<Experts> sums;  // of shadows
+  T* free = scratch_;
   for (size_t t = 0; t < results_.size(); ++t) {
     std::copy_n(residents_[t].data, bounds_.residents * residents_[t].each, results_[t].data);
-  }
-  const ExpertSteps steps = return_steps(placement, first_, last_);
-  const auto to_me = [&](const ExpertPiece& piece) { return piece.to == device_; };
-  const auto from_me = [&](const ExpertPiece& piece) { return piece.from == device_; };
-  const size_t tensors = residents_.size();
-  T* free = scratch_;
-  const Pointers sums = lay_out(steps.second, from_me, free);
-  T* const behind = free;
-  const Pointers parts = lay_out(steps.first, to_me, free);
-  exchange(
-      comm, steps.first,
-      [&](size_t i, size_t t) { return at(shadows_[t], steps.first[i], steps.first[i].from_slot); },
-      [&](size_t i, size_t t) { return parts[i * tensors + t]; });
-  // steps.first lists an expert's senders in the order of devices; this one's own comes between.
-  for (size_t k = 0; k < steps.second.size(); ++k) {
-    const ExpertPiece& sum = steps.second[k];
-    if (!from_me(sum)) continue;
-    for (size_t t = 0; t < tensors; ++t) {
-      const int64_t n = length(residents_[t], sum);
-      T* const into = sums[k * tensors + t];
-      const auto add = [&](const T* x) {
-        for (int64_t j = 0; j < n; ++j) into[j] += x[j];
-      };
-      std::fill_n(into, n, T{0});
-      for (int64_t d = 0; d < bounds_.devices; ++d) {
-        if (d == device_) add(at(shadows_[t], sum, sum.from_slot));
-        for (size_t i = 0; i < steps.first.size(); ++i) {
-          const ExpertPiece& piece = steps.first[i];
-          if (to_me(piece) && piece.from == d && piece.expert == sum.expert) {
-            add(parts[i * tensors + t]);
-          }
-        }
-      }
+    sums.push_back({free, shadows_[t].each, shadows_[t].first});
+    const int64_t each = shadows_[t].each;
+    for (int64_t s = 0; s < last_ - first_; ++s) {
+      const bool used = placement.at(device_, shadows_[t].first + s) >= 0;
+      if (used) std::copy_n(shadows_[t].data + s * each, each, free + s * each);
     }
+    free += (last_ - first_) * each;
   }
-  free = behind;  // the parts are summed
-  const Pointers arrived = lay_out(steps.second, to_me, free);
-  exchange(
-      comm, steps.second, [&](size_t i, size_t t) { return sums[i * tensors + t]; },
-      [&](size_t i, size_t t) { return arrived[i * tensors + t]; });
-  for (size_t i = 0; i < steps.second.size(); ++i) {
-    if (!to_me(steps.second[i])) continue;
-    for (size_t t = 0; t < tensors; ++t) {
-      T* const into = at(results_[t], steps.second[i], steps.second[i].to_slot);
-      const T* const x = arrived[i * tensors + t];
-      for (int64_t j = 0; j < length(residents_[t], steps.second[i]); ++j) into[j] += x[j];
-    }
+  for (const auto& pieces : return_steps(placement, first_, last_, per_node_)) {
+    const auto from = [&](size_t i, size_t t) {
+      return at(sums[t], pieces[i], pieces[i].from_slot);
+    };
+    const auto to = [&](size_t i, size_t t) {
+      const int64_t slot = pieces[i].to_slot;
+      return at(slot < bounds_.residents ? results_[t] : sums[t], pieces[i], slot);
+    };
+    exchange_and_add(comm, pieces, from, to, free);
   }
 }
 
 template <class T>
 void ExpertMover<T>::sum(Communicator& comm, const Placement& placement) {
-  const size_t tensors = residents_.size();
-  for (size_t t = 0; t < tensors; ++t) {
+  for (size_t t = 0; t < residents_.size(); ++t) {
     std::copy_n(residents_[t].data, bounds_.residents * residents_[t].each, results_[t].data);
   }
   const ExpertSteps steps = sum_steps(placement);
-  const auto to_me = [&](const ExpertPiece& piece) { return piece.to == device_; };
-  T* free = scratch_;
-  const Pointers parts = lay_out(steps.first, to_me, free);
-  exchange(
-      comm, steps.first,
-      [&](size_t i, size_t t) {
-        return at(residents_[t], steps.first[i], steps.first[i].from_slot);
-      },
-      [&](size_t i, size_t t) { return parts[i * tensors + t]; });
-  for (int64_t s = 0; s < bounds_.residents; ++s) {
-    const int64_t expert = placement.at(device_, s);
-    const ExpertPiece* mine = nullptr;
-    for (const ExpertPiece& piece : steps.first) {
-      if (to_me(piece) && piece.expert == expert) mine = &piece;
-    }
-    if (mine == nullptr) continue;
-    for (size_t t = 0; t < tensors; ++t) {
-      T* const into = at(results_[t], *mine, s);
-      const int64_t n = length(residents_[t], *mine);
-      std::fill_n(into, n, T{0});
-      for (int64_t d = 0; d < bounds_.devices; ++d) {
-        const T* x = d == device_ ? at(residents_[t], *mine, s) : nullptr;
-        for (size_t i = 0; i < steps.first.size(); ++i) {
-          const ExpertPiece& piece = steps.first[i];
-          if (to_me(piece) && piece.from == d && piece.expert == expert) x = parts[i * tensors + t];
-        }
-        for (int64_t j = 0; x != nullptr && j < n; ++j) into[j] += x[j];
-      }
-    }
-  }
-  exchange(
-      comm, steps.second,
-      [&](size_t i, size_t t) {
-        return at(results_[t], steps.second[i], steps.second[i].from_slot);
-      },
-      [&](size_t i, size_t t) {
-        return at(results_[t], steps.second[i], steps.second[i].to_slot);
-      });
+  const auto in = [](const std::vector<Experts>& tensors, const std::vector<ExpertPiece>& pieces,
+                     int64_t ExpertPiece::*slot) {
+    return [&tensors, &pieces, slot](size_t i, size_t t) {
+      return at(tensors[t], pieces[i], pieces[i].*slot);
+    };
+  };
+  exchange_and_add(comm, steps[0], in(residents_, steps[0], &ExpertPiece::from_slot),
+                   in(results_, steps[0], &ExpertPiece::to_slot), scratch_);
+  exchange(comm, steps[1], in(results_, steps[1], &ExpertPiece::from_slot),
+           in(results_, steps[1], &ExpertPiece::to_slot));
 }
 
 template <class T>

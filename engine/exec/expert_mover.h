@@ -54,12 +54,17 @@ class ExpertMover {
   template <class Send, class Receive>
   void exchange(Communicator& comm, const std::vector<ExpertPiece>& pieces, Send send,
                 Receive receive);
+  /// An exchange whose pieces are added to what lies at to(i, tensor). free: room for them.
+  template <class From, class To>
+  void exchange_and_add(Communicator& comm, const std::vector<ExpertPiece>& pieces, From from,
+                        To to, T* free);
 
   std::string name_, kind_;
   PlacementBounds bounds_;
   Group group_;
   int64_t device_;
   int64_t first_ = 0, last_ = 0;  // of the shadow slots
+  int64_t per_node_ = 1;          // devices
   std::vector<const int32_t*> placements_;
   std::vector<Experts> residents_, shadows_, results_;  // by tensor
   T* scratch_;

@@ -92,13 +92,17 @@ Work work_back(const Graph& g, const Op& op, const WorkContext&) {
   return {.bytes = expected_bytes(g, op, 1, op.inputs.size() / 2 + 1)};
 }
 
-/// The parts that others send and the sums of one's own; then what an owner is sent.
+/// The sums of one's own shadows, and what arrives in one step: at an owner the experts whole; at
+/// a shadow less than its expert once where every node has one device, less than twice otherwise,
+/// and what rounding parts up adds.
 Bytes scratch_back(const Graph& g, const Op& op, Bytes elem_bytes) {
   const size_t n = op.inputs.size() / 2;
+  const int64_t times = attr_int(op, "devices_per_node", 1) > 1 ? 2 : 1;
   int64_t elements = 0;
   for (size_t i = 1; i <= n; ++i) {
     const int64_t shadows = num_elements(shape(g, op, i));
-    elements += shadows + std::max(shadows, num_elements(shape(g, op, n + i)));
+    const int64_t rounding = shape(g, op, i)[0] * bounds_of(op).devices;
+    elements += shadows + std::max(times * shadows + rounding, num_elements(shape(g, op, n + i)));
   }
   return elements * elem_bytes;
 }
@@ -115,9 +119,12 @@ std::vector<TensorSpec> infer_sum(const Graph& g, const Op& op) {
   return specs;
 }
 
+/// What arrives: a part of each resident from each other one, rounded up.
 Bytes scratch_sum(const Graph& g, const Op& op, Bytes elem_bytes) {
   int64_t elements = 0;
-  for (size_t i = 1; i < op.inputs.size(); ++i) elements += num_elements(shape(g, op, i));
+  for (size_t i = 1; i < op.inputs.size(); ++i) {
+    elements += num_elements(shape(g, op, i)) + shape(g, op, i)[0] * bounds_of(op).devices;
+  }
   return elements * elem_bytes;
 }
 

@@ -211,6 +211,9 @@ void Placer::widen_parameters(const Layer& layer, TensorId placement, const std:
     const auto first = static_cast<double>(range.first), last = static_cast<double>(range.last);
     attrs["expected"] = std::clamp(stage_.expected_copies, first, last) - first;
     attrs["beside"] = std::string(range.beside);
+    if (context_.cost.network() != nullptr) {
+      attrs["devices_per_node"] = context_.cost.network()->devices_per_node;
+    }
     where.push_back(add("copy_experts", prefix + "copy" + range.suffix, inputs, attrs, layer.gate,
                         Segment::kExpert));
     copies.insert(copies.begin(), where.back());

@@ -48,14 +48,13 @@ double copy_rate(const PassContext& context, int64_t devices, double expert_byte
   if (cluster == nullptr) return a2a / 2;  // sent once and passed on
   Placement p({.experts = devices, .devices = devices, .residents = 1, .shadows = 1});
   for (int64_t d = 1; d < devices; ++d) p.add_shadow(0, d, 0);
-  const ExpertSteps steps = copy_steps(p, 0, 1);
   Nanoseconds total = 0;
-  for (const auto* pieces : {&steps.first, &steps.second}) {
-    if (pieces->empty()) continue;
-    AllToAll a2a_step;
-    a2a_step.bytes.assign(static_cast<size_t>(devices * devices), 0);
-    add_bytes(*pieces, expert_bytes, devices, a2a_step.bytes);
-    total += alone_ns(*cluster, {std::move(a2a_step)});
+  for (const auto& pieces : copy_steps(p, 0, 1, cluster->devices_per_node)) {
+    if (pieces.empty()) continue;
+    AllToAll step;
+    step.bytes.assign(static_cast<size_t>(devices * devices), 0);
+    add_bytes(pieces, expert_bytes, devices, step.bytes);
+    total += alone_ns(*cluster, {std::move(step)});
   }
   return expert_bytes / std::max(seconds(total), 1e-12);
 }

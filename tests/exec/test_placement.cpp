@@ -131,6 +131,28 @@ TEST_CASE("where experts lie is no part of the model") {
   }
 }
 
+TEST_CASE("copies that enter a node once leave the same model") {
+  const RunResult expected = run_poisoned(*plan_with(spec_with("top2", 4), {}), 4);
+  for (const int64_t devices : {2, 4}) {
+    PlanSpec spec = spec_with("top2", 4);
+    spec.cluster.nodes = 4 / devices;
+    spec.cluster.devices_per_node = devices;
+    spec.cost = std::make_shared<RooflineCost>(spec.cluster, spec.work);
+    for (uint64_t seed = 0; seed < 6; ++seed) {
+      CAPTURE(devices, seed);
+      const auto plan = plan_with(spec, {placed_by({.shadows = 1 + static_cast<int64_t>(seed % 3),
+                                                    .extra_residents = 1,
+                                                    .moves_residents = true})});
+      size_t ops = 0;
+      for (const Op& op : plan->graph.ops()) {
+        if (op.kind.valid() && attr_int(op, "devices_per_node", 1) == devices) ++ops;
+      }
+      CHECK(ops == 2 * plan->spec.model.layers / 2);  // copies and their gradients, by MoE layer
+      check_same_model(expected, run_poisoned(*plan, 4, random_policy(seed, seed % 2 == 0)));
+    }
+  }
+}
+
 TEST_CASE("built-in policies train the same model") {
   const std::vector<Stage> policies = {
       pass("placed", {{"shadows", 0.0}}),
