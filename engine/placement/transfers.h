@@ -28,8 +28,8 @@ using ExpertSteps = std::vector<std::vector<ExpertPiece>>;
 /// scatter, between nodes, inside nodes. So many consecutive devices share a node.
 ExpertSteps copy_steps(const Placement& placement, int64_t first, int64_t last,
                        int64_t devices_per_node = 1);
-/// Their gradients go back, the reverse of copy_steps: who had passed a part on adds to its own what
-/// comes back, the owner everything to its own.
+/// Their gradients go back, the reverse of copy_steps: who had passed a part on adds to its own
+/// what comes back, the owner everything to its own.
 ExpertSteps return_steps(const Placement& placement, int64_t first, int64_t last,
                          int64_t devices_per_node = 1);
 /// Gradients are summed over the residents of each expert that has more than one: each resident
