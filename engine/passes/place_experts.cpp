@@ -12,9 +12,9 @@
 namespace moe {
 namespace {
 
-/// Shadow slots that one op fills, and what may hide it; suffix: of the op's name.
-struct SlotRange {
-  int64_t first, last;
+/// Shadow slots that one op fills, in sixteenths of slots; what may hide it; suffix: of its name.
+struct Copies {
+  int64_t begin, end;
   const char *beside, *suffix;
 };
 
@@ -46,8 +46,9 @@ class Placer {
   OpId add(std::string_view kind, const std::string& name, std::vector<TensorId> inputs,
            Attrs attrs, OpId like, Segment segment);
   void place_rows(const Layer& layer, TensorId placement, TensorId rows);
-  std::vector<SlotRange> slot_ranges() const;
+  std::vector<Copies> cut_copies(const std::vector<TensorId>& parameters) const;
   void widen_parameters(const Layer& layer, TensorId placement, const std::string& prefix);
+  Attrs copy_attrs(const Copies& copies) const;
   void infer_again();
   std::vector<OpId> order() const;
 
@@ -56,7 +57,7 @@ class Placer {
   const PassContext& context_;
   PlacementBounds bounds_;
   Attrs attrs_;                               // of bounds_
-  int64_t cut_ = 0;                           // hidden_between() of the layer before
+  int64_t cut_ = 0;                           // sixteenths: hidden_between() of the layer before
   std::vector<OpId> first_, last_;            // at the begin and at the end of the program
   std::map<OpId, std::vector<OpId>> before_;  // what goes before an op
 };
@@ -203,43 +204,64 @@ void Placer::widen_parameters(const Layer& layer, TensorId placement, const std:
   inputs.insert(inputs.end(), parameters.begin(), parameters.end());
   const bool now = stage_.use == PlacementUse::kNow;
   std::vector<OpId>& where = now ? before_[layer.dispatch] : first_;
-  std::vector<OpId> copies;  // by slots
-  for (const SlotRange& range : slot_ranges()) {
-    Attrs attrs = attrs_;
-    attrs["first"] = range.first;
-    attrs["last"] = range.last;
-    const auto first = static_cast<double>(range.first), last = static_cast<double>(range.last);
-    attrs["expected"] = std::clamp(stage_.expected_copies, first, last) - first;
-    attrs["beside"] = std::string(range.beside);
-    if (context_.cost.network() != nullptr) {
-      attrs["devices_per_node"] = context_.cost.network()->devices_per_node;
-    }
-    where.push_back(add("copy_experts", prefix + "copy" + range.suffix, inputs, attrs, layer.gate,
-                        Segment::kExpert));
-    copies.insert(copies.begin(), where.back());
+  std::vector<OpId> copies;
+  for (const Copies& which : cut_copies(parameters)) {
+    where.push_back(add("copy_experts", prefix + "copy" + which.suffix, inputs, copy_attrs(which),
+                        layer.gate, Segment::kExpert));
+    copies.push_back(where.back());
   }
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    std::vector<TensorId> parts = {parameters[i]};
-    for (const OpId copy : copies) {
-      parts.push_back(graph_.out(copy, i));
-      graph_.tensor(parts.back()).expert = true;
-    }
-    const OpId whole =
-        add("concat", graph_.tensor(parameters[i]).name + ".slots", parts,
-            {{"axis", int64_t{0}}, {"view", int64_t{1}}}, layer.gate, Segment::kExpert);
+  const auto join = [&](const std::string& name, const std::vector<TensorId>& parts, int64_t axis) {
+    const OpId whole = add("concat", name, parts, {{"axis", axis}, {"view", int64_t{1}}},
+                           layer.gate, Segment::kExpert);
     graph_.tensor(graph_.out(whole)).expert = true;
     where.push_back(whole);
-    graph_.op(readers[i].first).inputs[readers[i].second] = graph_.out(whole);
+    return graph_.out(whole);
+  };
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const std::string name = graph_.tensor(parameters[i]).name;
+    std::vector<TensorId> parts = {parameters[i]};
+    for (size_t c = copies.size(); c-- > 0;) {  // by slots
+      const std::vector<ShadowRange> ranges = ops::shadow_ranges(graph_.op(copies[c]));
+      for (size_t r = 0; r < ranges.size(); ++r) {
+        const TensorId copy = graph_.out(copies[c], r * parameters.size() + i);
+        graph_.tensor(copy).expert = true;
+        if (ranges[r].share.begin > 0) {
+          parts.back() = join(name + ".slot", {parts.back(), copy}, 1);
+        } else {
+          parts.push_back(copy);
+        }
+      }
+    }
+    graph_.op(readers[i].first).inputs[readers[i].second] = join(name + ".slots", parts, 0);
   }
 }
 
 /// The last slots first: sub-Trans A travels before B, and autodiff, which walks backwards, makes
 /// the gradients of B return first.
-std::vector<SlotRange> Placer::slot_ranges() const {
-  const int64_t all = bounds_.shadows;
-  if (cut_ == 0) return {{0, all, "experts", ""}};
-  if (cut_ == all) return {{0, all, "between", ""}};
-  return {{cut_, all, "experts", "_a"}, {0, cut_, "between", "_b"}};
+std::vector<Copies> Placer::cut_copies(const std::vector<TensorId>& parameters) const {
+  constexpr int64_t kWhole = ExpertShare::kWhole;
+  const bool divisible = std::all_of(parameters.begin(), parameters.end(), [&](TensorId t) {
+    return graph_.tensor(t).shape[1] >= kWhole;
+  });
+  const int64_t all = kWhole * bounds_.shadows, cut = divisible ? cut_ : cut_ - cut_ % kWhole;
+  if (cut == 0) return {{0, all, "experts", ""}};
+  if (cut == all) return {{0, all, "between", ""}};
+  return {{cut, all, "experts", "_a"}, {0, cut, "between", "_b"}};
+}
+
+Attrs Placer::copy_attrs(const Copies& copies) const {
+  constexpr int64_t kWhole = ExpertShare::kWhole;
+  Attrs attrs = attrs_;
+  attrs["first"] = copies.begin / kWhole;
+  attrs["last"] = (copies.end + kWhole - 1) / kWhole;
+  if (copies.begin % kWhole > 0) attrs["begin"] = copies.begin % kWhole;
+  if (copies.end % kWhole > 0) attrs["end"] = copies.end % kWhole;
+  attrs["expected"] = stage_.expected_copies;
+  attrs["beside"] = std::string(copies.beside);
+  if (context_.cost.network() != nullptr) {
+    attrs["devices_per_node"] = context_.cost.network()->devices_per_node;
+  }
+  return attrs;
 }
 
 /// Shapes follow from the new ones of rows and parameters.

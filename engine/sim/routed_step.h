@@ -84,7 +84,7 @@ class RoutedStep {
   struct Movement {
     OpId op;
     size_t layer;
-    double expert_bytes;  // of all of the op's tensors
+    std::vector<double> expert_bytes;  // of all of the op's tensors, by range
     std::vector<std::vector<double>> steps;
     OpLoad load;
     std::vector<Bytes> sent;  // by rank, to others

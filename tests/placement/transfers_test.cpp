@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <map>
-#include <set>
+#include <utility>
 
 #include "engine/base/rng.h"
 
@@ -30,17 +30,27 @@ Placement with_shadows(uint64_t seed) {
 
 using Key = std::tuple<int64_t, int64_t, int64_t>;  // expert, device, part
 
+ExpertSteps copies(const Placement& p, int64_t per_node = 1) {
+  const ShadowRange all = {0, p.bounds().shadows};
+  return copy_steps(p, {&all, 1}, per_node);
+}
+
+void add(const std::vector<ExpertPiece>& pieces, double expert_bytes, int64_t devices,
+         std::vector<double>& matrix) {
+  add_bytes(pieces, {&expert_bytes, 1}, devices, matrix);
+}
+
 TEST_CASE("after its steps every shadow has every part of its expert, each received once") {
   for (uint64_t seed = 0; seed < 400; ++seed) {
     const Placement p = with_shadows(seed);
     const int64_t per_node = 1 + static_cast<int64_t>(seed % 3);
     std::map<Key, int> received;
-    std::map<int64_t, int64_t> copies;
-    for (const Move& move : shadow_moves(p)) ++copies[move.expert];
-    for (const auto& pieces : copy_steps(p, 0, p.bounds().shadows, per_node)) {
+    std::map<int64_t, int64_t> wanted;
+    for (const Move& move : shadow_moves(p)) ++wanted[move.expert];
+    for (const auto& pieces : copies(p, per_node)) {
       std::map<Key, int> now = received;
       for (const ExpertPiece& piece : pieces) {
-        CHECK(piece.parts == copies[piece.expert]);
+        CHECK(piece.parts == wanted[piece.expert]);
         CHECK(p.at(piece.from, piece.from_slot) == piece.expert);
         CHECK(p.at(piece.to, piece.to_slot) == piece.expert);
         const bool has = piece.from == p.owner(piece.expert) ||
@@ -51,7 +61,7 @@ TEST_CASE("after its steps every shadow has every part of its expert, each recei
       received = now;
     }
     size_t expected = 0;
-    for (const auto& [expert, n] : copies) expected += static_cast<size_t>(n * n);
+    for (const auto& [expert, n] : wanted) expected += static_cast<size_t>(n * n);
     CHECK(received.size() == expected);
     for (const auto& [key, times] : received) CHECK(times == 1);
   }
@@ -62,7 +72,7 @@ TEST_CASE("a node receives an expert once, that of its owner not at all") {
     const Placement p = with_shadows(seed);
     const int64_t per_node = 1 + static_cast<int64_t>(seed % 3);
     std::map<std::pair<int64_t, int64_t>, double> entered;  // expert, node
-    for (const auto& pieces : copy_steps(p, 0, p.bounds().shadows, per_node)) {
+    for (const auto& pieces : copies(p, per_node)) {
       for (const ExpertPiece& piece : pieces) {
         if (piece.from / per_node == piece.to / per_node) continue;
         entered[{piece.expert, piece.to / per_node}] += 1.0 / static_cast<double>(piece.parts);
@@ -81,12 +91,12 @@ TEST_CASE(
     "an owner sends an expert once however many copies it gets, and a copy is received once") {
   Placement p({.experts = 4, .devices = 4, .residents = 1, .shadows = 1});
   for (const int64_t d : {1, 2, 3}) p.add_shadow(0, d);
-  const ExpertSteps steps = copy_steps(p, 0, 1);
+  const ExpertSteps steps = copies(p);
   REQUIRE(steps.size() == 3);
   std::vector<double> matrix(16);
-  add_bytes(steps[0], 12, 4, matrix);
+  add(steps[0], 12, 4, matrix);
   CHECK(matrix == std::vector<double>{0, 4, 4, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
-  add_bytes(steps[1], 12, 4, matrix);
+  add(steps[1], 12, 4, matrix);
   for (size_t d = 1; d < 4; ++d) {
     CHECK(matrix[d] + matrix[4 + d] + matrix[8 + d] + matrix[12 + d] == 12);
   }
@@ -96,11 +106,11 @@ TEST_CASE(
 TEST_CASE("devices of a node share what enters it") {
   Placement p({.experts = 8, .devices = 8, .residents = 1, .shadows = 1});
   for (int64_t d = 1; d < 8; ++d) p.add_shadow(0, d);
-  const ExpertSteps steps = copy_steps(p, 0, 1, 4);
+  const ExpertSteps steps = copies(p, 4);
   std::vector<double> scattered(64), between(64), inside(64);
-  add_bytes(steps[0], 7, 8, scattered);
-  add_bytes(steps[1], 7, 8, between);
-  add_bytes(steps[2], 7, 8, inside);
+  add(steps[0], 7, 8, scattered);
+  add(steps[1], 7, 8, between);
+  add(steps[2], 7, 8, inside);
   for (size_t d = 1; d < 8; ++d) CHECK(scattered[d] == 1);
   // The owner's node has three of seven parts: its owner gives the others, over its own links. The
   // other node's three missing parts come from those who have them.
@@ -124,7 +134,9 @@ TEST_CASE("gradients of shadows go the way of the copies, backwards") {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     const Placement p = with_shadows(seed);
     const int64_t per_node = 1 + static_cast<int64_t>(seed % 3);
-    const ExpertSteps there = copy_steps(p, 0, 2, per_node), back = return_steps(p, 0, 2, per_node);
+    const ShadowRange some = {0, 2};
+    const ExpertSteps there = copy_steps(p, {&some, 1}, per_node);
+    const ExpertSteps back = return_steps(p, {&some, 1}, per_node);
     REQUIRE(back.size() == there.size());
     for (size_t s = 0; s < there.size(); ++s) {
       const std::vector<ExpertPiece>& way = there[there.size() - 1 - s];
@@ -135,6 +147,31 @@ TEST_CASE("gradients of shadows go the way of the copies, backwards") {
         CHECK(back[s][i].part == way[i].part);
       }
     }
+  }
+}
+
+TEST_CASE("shares of slots move together, each as if it moved alone") {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    const Placement p = with_shadows(seed);
+    const std::vector<ShadowRange> ranges = {{0, 1, {5, 16}}, {1, p.bounds().shadows}};
+    if (p.bounds().shadows < 2) continue;
+    const ExpertSteps together = copy_steps(p, ranges, 2);
+    for (int64_t r = 0; r < 2; ++r) {
+      const ExpertSteps alone = copy_steps(p, {&ranges[static_cast<size_t>(r)], 1}, 2);
+      for (size_t s = 0; s < alone.size(); ++s) {
+        std::vector<ExpertPiece> mine;
+        for (ExpertPiece piece : together[s]) {
+          if (std::exchange(piece.range, 0) == r) mine.push_back(piece);
+        }
+        CHECK(mine == alone[s]);
+      }
+    }
+  }
+  const ExpertShare head = {0, 5}, tail = {5, 16};
+  for (const int64_t rows : {16, 17, 30, 1024}) {
+    CHECK(head.rows_before(rows) == 0);
+    CHECK(tail.rows_before(rows) == head.rows(rows));
+    CHECK(head.rows(rows) + tail.rows(rows) == rows);
   }
 }
 
@@ -164,7 +201,8 @@ TEST_CASE("residents sum a part each and give it to the others") {
 
 TEST_CASE("where only owners hold experts nothing moves") {
   const Placement p({.experts = 4, .devices = 2, .residents = 2, .shadows = 1});
-  for (const ExpertSteps& steps : {copy_steps(p, 0, 1), return_steps(p, 0, 1), sum_steps(p)}) {
+  const ShadowRange all = {0, 1};
+  for (const ExpertSteps& steps : {copies(p), return_steps(p, {&all, 1}), sum_steps(p)}) {
     for (const auto& pieces : steps) CHECK(pieces.empty());
   }
 }
