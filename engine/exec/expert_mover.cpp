@@ -183,8 +183,8 @@ void ExpertMover<T>::copy(Communicator& comm, const Placement& placement) {
   }
 }
 
-/// Sums go by the order of devices, this one's own in its place: where every device is a node of its
-/// own, the bits do not depend on who sums which part.
+/// Sums go by the order of devices, this one's own in its place: where every device is a node of
+/// its own, the bits do not depend on who sums which part.
 template <class T>
 template <class From, class To>
 void ExpertMover<T>::exchange_and_add(Communicator& comm, const std::vector<ExpertPiece>& pieces,

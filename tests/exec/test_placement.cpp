@@ -143,7 +143,7 @@ TEST_CASE("copies that enter a node once leave the same model") {
       const auto plan = plan_with(spec, {placed_by({.shadows = 1 + static_cast<int64_t>(seed % 3),
                                                     .extra_residents = 1,
                                                     .moves_residents = true})});
-      size_t ops = 0;
+      int64_t ops = 0;
       for (const Op& op : plan->graph.ops()) {
         if (op.kind.valid() && attr_int(op, "devices_per_node", 1) == devices) ++ops;
       }
