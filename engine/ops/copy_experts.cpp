@@ -218,7 +218,8 @@ const OpDef kCopyExperts = {
     .max_inputs = kMaxTensors,
     .infer = infer,
     .work = work_shadows,
-    .gradient = gradient};
+    .gradient = gradient,
+    .loose_slots = true};
 
 const OpDef kReturnGradients = {
     .name = "return_gradients",
@@ -229,6 +230,7 @@ const OpDef kReturnGradients = {
     .max_inputs = 2 * kMaxTensors,
     .infer = infer_back,
     .work = work_shadows,
+    .loose_slots = true,
     .scratch_bytes = scratch_back};
 
 const OpDef kSumResidents = {
@@ -240,6 +242,7 @@ const OpDef kSumResidents = {
     .max_inputs = kMaxTensors,
     .infer = infer_sum,
     .work = work_residents,
+    .loose_slots = true,
     .scratch_bytes = scratch_sum};
 
 const OpDef kMigrate = {
@@ -252,6 +255,7 @@ const OpDef kMigrate = {
     .infer = infer_migrate,
     .work = work_residents,
     .mutates_from = 2,
+    .loose_slots = true,
     .scratch_bytes = scratch_migrate};
 
 }  // namespace moe::ops

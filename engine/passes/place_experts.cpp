@@ -18,38 +18,31 @@ struct Copies {
   const char *beside, *suffix;
 };
 
-/// The ops of one MoE layer whose rows are exchanged, in program order.
-struct Layer {
-  OpId gate, dispatch, there, back;
-  std::vector<OpId> experts;  // on rows at the experts' side
-};
-
 class Placer {
  public:
   Placer(Graph graph, const PlacementStage& stage, const PassContext& context)
       : graph_(std::move(graph)), stage_(stage), context_(context) {}
 
   Graph run() {
-    const std::vector<Layer> layers = find_layers();
+    for (size_t i = 0; i < graph_.num_ops(); ++i) check_free(OpId(static_cast<int64_t>(i)));
+    const std::vector<ExchangedLayer> layers = exchanged_layers(graph_);
     if (layers.empty()) return std::move(graph_);
     int64_t number = 0;
-    for (const Layer& layer : layers) place(layer, number++);
-    infer_again();
-    return with_order(graph_, order());
+    for (const ExchangedLayer& layer : layers) place(layer, number++);
+    const std::vector<OpId> order = this->order();
+    infer_shapes(graph_, order);
+    return with_order(graph_, order);
   }
 
  private:
-  std::vector<Layer> find_layers() const;
-  void check_exchange(OpId op) const;
+  void check_free(OpId op) const;
   PlacementBounds bounds() const;
-  void place(const Layer& layer, int64_t number);
+  void place(const ExchangedLayer& layer, int64_t number);
   OpId add(std::string_view kind, const std::string& name, std::vector<TensorId> inputs,
            Attrs attrs, OpId like, Segment segment);
-  void place_rows(const Layer& layer, TensorId placement, TensorId rows);
   std::vector<Copies> cut_copies(const std::vector<TensorId>& parameters) const;
-  void widen_parameters(const Layer& layer, TensorId placement, const std::string& prefix);
+  void widen_parameters(const ExchangedLayer& layer, TensorId placement, const std::string& prefix);
   Attrs copy_attrs(const Copies& copies) const;
-  void infer_again();
   std::vector<OpId> order() const;
 
   Graph graph_;
@@ -62,37 +55,17 @@ class Placer {
   std::map<OpId, std::vector<OpId>> before_;  // what goes before an op
 };
 
-std::vector<Layer> Placer::find_layers() const {
-  std::vector<Layer> layers;
-  Layer open;
-  for (size_t i = 0; i < graph_.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
-    if (is_kind(graph_, op, "gate")) open = {.gate = op};
-    if (is_kind(graph_, op, "dispatch")) open.dispatch = op;
-    if (is_kind(graph_, op, "place")) {
-      throw user_error(
-          "stage '{}': stage '{}' has placed the experts already; one placement a "
-          "system is allowed",
-          context_.stage, attr_string(graph_.op(op), "stage"));
-    }
-    if (is_kind(graph_, op, "all_to_all")) {
-      check_exchange(op);
-      if (!open.there.valid()) {
-        open.there = op;
-      } else {
-        open.back = op;
-        layers.push_back(open);
-        open = {};
-      }
-    } else if (open.there.valid()) {
-      open.experts.push_back(op);
-    }
-  }
-  return layers;
-}
-
-void Placer::check_exchange(OpId id) const {
+/// Nothing is placed yet, and exchanges are whole and among all ranks.
+void Placer::check_free(OpId id) const {
   const Op& op = graph_.op(id);
+  if (graph_.removed(id)) return;
+  if (is_kind(graph_, id, "place")) {
+    throw user_error(
+        "stage '{}': stage '{}' has placed the experts already; one placement a "
+        "system is allowed",
+        context_.stage, attr_string(op, "stage"));
+  }
+  if (!is_kind(graph_, id, "all_to_all")) return;
   const char* why = nullptr;
   if (op.part >= 0) why = "is a part of one that was cut";
   if (op.attrs.contains("rounds")) why = "goes in rounds";
@@ -124,7 +97,7 @@ OpId Placer::add(std::string_view kind, const std::string& name, std::vector<Ten
   return made;
 }
 
-void Placer::place(const Layer& layer, int64_t number) {
+void Placer::place(const ExchangedLayer& layer, int64_t number) {
   bounds_ = bounds();
   attrs_ = ops::bounds_attrs(bounds_);
   const std::string prefix = fmt::format("b{}.moe.", graph_.op(layer.gate).layer);
@@ -160,34 +133,14 @@ void Placer::place(const Layer& layer, int64_t number) {
   const OpId rows = add("slot_rows", prefix + "slot_rows", {graph_.out(gather), in_force}, attrs_,
                         layer.gate, Segment::kDispatch);
   before_[layer.dispatch].push_back(rows);
-  place_rows(layer, in_force, graph_.out(rows));
+  send_by_slot(graph_, layer, bounds_, origin.counts, in_force, graph_.out(rows));
   widen_parameters(layer, in_force, prefix);
   if (stage_.split) cut_ = hidden_between(rates, bounds_.shadows);
 }
 
-/// The exchange and the experts' ops count rows by slot.
-void Placer::place_rows(const Layer& layer, TensorId placement, TensorId rows) {
-  const RowsOrigin origin = origin_of_rows(graph_, graph_.out(layer.there), "placement");
-  for (const OpId id : {layer.there, layer.back}) {
-    Op& op = graph_.op(id);
-    op.attrs.insert(attrs_.begin(), attrs_.end());
-    op.attrs["irregular"] = op.attrs["loose"] = int64_t{1};
-    if (id == layer.back) op.attrs["occupancy"] = ops::occupancy_of(bounds_);
-    op.inputs = {op.inputs[0], origin.counts, rows, TensorId(), TensorId(), placement};
-  }
-  for (const OpId id : layer.experts) {
-    Op& op = graph_.op(id);
-    op.attrs["rows"] = std::string("used");
-    op.attrs["loose"] = int64_t{1};
-    op.attrs["occupancy"] = ops::occupancy_of(bounds_);
-    const size_t at = is_kind(graph_, id, "gelu") ? 2 : 3;
-    op.inputs.resize(at + 1);
-    op.inputs[at] = rows;
-  }
-}
-
 /// Resident slots as the bounds have them; behind them the shadows', in one storage.
-void Placer::widen_parameters(const Layer& layer, TensorId placement, const std::string& prefix) {
+void Placer::widen_parameters(const ExchangedLayer& layer, TensorId placement,
+                              const std::string& prefix) {
   std::vector<TensorId> parameters;
   std::vector<std::pair<OpId, size_t>> readers;
   for (const OpId id : layer.experts) {
@@ -262,15 +215,6 @@ Attrs Placer::copy_attrs(const Copies& copies) const {
     attrs["devices_per_node"] = context_.cost.network()->devices_per_node;
   }
   return attrs;
-}
-
-/// Shapes follow from the new ones of rows and parameters.
-void Placer::infer_again() {
-  for (const OpId id : order()) {
-    const Op& op = graph_.op(id);
-    const std::vector<TensorSpec> specs = graph_.def(op).infer(graph_, op);
-    for (size_t i = 0; i < specs.size(); ++i) graph_.tensor(op.outputs[i]).shape = specs[i].shape;
-  }
 }
 
 std::vector<OpId> Placer::order() const {
