@@ -31,9 +31,12 @@ Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context) {
 
 namespace {
 
-std::vector<double> both_steps(const OpLoad& load) {
-  std::vector<double> bytes = *load.bytes;
-  for (size_t i = 0; load.then != nullptr && i < bytes.size(); ++i) bytes[i] += (*load.then)[i];
+/// Of all steps together.
+std::vector<double> sum_of(const std::vector<std::vector<double>>& steps) {
+  std::vector<double> bytes = steps[0];
+  for (size_t s = 1; s < steps.size(); ++s) {
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] += steps[s][i];
+  }
   return bytes;
 }
 
@@ -56,8 +59,8 @@ NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op, const 
     case Collective::kAllToAll:
     case Collective::kExperts: {
       const Round round = round_of(graph, graph.op(op));
-      if (load.bytes != nullptr)
-        return {AllToAll{.bytes = both_steps(load), .round = round}, group};
+      if (load.steps != nullptr) return {AllToAll{.bytes = sum_of(*load.steps)}, group};
+      if (load.bytes != nullptr) return {AllToAll{.bytes = *load.bytes, .round = round}, group};
       const double pair = payload / static_cast<double>(round.members(group));
       return {AllToAll{.bytes_per_pair = pair, .round = round}, group};
     }
@@ -70,9 +73,10 @@ NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op, const 
 }
 
 Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op, const OpLoad& load) {
-  if (graph.def(op).collective == Collective::kExperts && load.bytes != nullptr) {
-    return step_ns(cluster, *load.bytes) +
-           (load.then != nullptr ? step_ns(cluster, *load.then) : 0);
+  if (load.steps != nullptr) {
+    Nanoseconds total = 0;
+    for (const std::vector<double>& bytes : *load.steps) total += step_ns(cluster, bytes);
+    return total;
   }
   return alone_ns(cluster, network_op(cluster, graph, op, load));
 }

@@ -24,8 +24,8 @@ struct OpLoad {
   WorkContext work;
   /// AllToAll::bytes of an irregular all-to-all; null: as many between every pair as work says.
   const std::vector<double>* bytes = nullptr;
-  /// Of Collective::kExperts: a second step, after the first one; null: there is none.
-  const std::vector<double>* then = nullptr;
+  /// Of Collective::kExperts: AllToAll::bytes of its steps, one after the other.
+  const std::vector<std::vector<double>>* steps = nullptr;
 };
 
 /// A collective whose copies and wake-ups use the core that its rank computes on.

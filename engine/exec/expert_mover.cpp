@@ -1,6 +1,9 @@
 #include "engine/exec/expert_mover.h"
 
 #include <algorithm>
+#include <map>
+#include <span>
+#include <tuple>
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
@@ -18,40 +21,41 @@ ExpertMover<T>::ExpertMover(const Graph& graph, OpId id, const RankBuffers& buff
       device_(group_.place(rank)),
       scratch_(static_cast<T*>(scratch)) {
   const Op& op = graph.op(id);
-  first_ = attr_int(op, "first");
-  last_ = attr_int(op, "last");
+  per_node_ = attr_int(op, "devices_per_node", 1);
+  const bool copies = kind_ == "copy_experts", returns = kind_ == "return_gradients";
   const bool migrates = kind_ == "migrate";
+  MOE_CHECK(copies || returns || migrates || kind_ == "sum_residents", "op {} of kind {}", op.name,
+            kind_);
   for (size_t i = 0; i < (migrates ? 2 : 1); ++i) {
     placements_.push_back(static_cast<const int32_t*>(buffers.at(op.inputs[i])));
   }
-  const auto add = [&](std::vector<Experts>& to, const std::vector<TensorId>& tensors, size_t begin,
-                       size_t end, int64_t first) {
-    for (size_t i = begin; i < end; ++i) to.push_back(experts(graph, tensors[i], buffers, first));
-  };
-  const int64_t shadow = bounds_.residents + first_;
-  const size_t n = op.inputs.size();
-  if (kind_ == "copy_experts") {
-    add(residents_, op.inputs, 1, n, 0);
-    add(shadows_, op.outputs, 0, op.outputs.size(), shadow);
-  } else if (kind_ == "return_gradients") {
-    add(shadows_, op.inputs, 1, n / 2 + 1, shadow);
-    add(residents_, op.inputs, n / 2 + 1, n, 0);
-    add(results_, op.outputs, 0, op.outputs.size(), 0);
-  } else if (kind_ == "sum_residents") {
-    add(residents_, op.inputs, 1, n, 0);
-    add(results_, op.outputs, 0, op.outputs.size(), 0);
-  } else {
-    MOE_CHECK(migrates, "op {} of kind {}", op.name, kind_);
-    add(residents_, op.inputs, 2, n, 0);
+  ranges_ = {{0, 0}};
+  if (copies || returns) ranges_ = ops::shadow_ranges(op);
+  const size_t all = op.inputs.size() - placements_.size();
+  tensors_ = returns ? all / (ranges_.size() + 1) : all;
+  const std::span<const TensorId> out = op.outputs, in = std::span(op.inputs).last(all);
+  for (size_t r = 0; r < ranges_.size(); ++r) {
+    const ShadowRange& range = ranges_[r];
+    const auto add = [&](std::vector<Experts>& to, std::span<const TensorId> tensors) {
+      for (const TensorId t : tensors) to.push_back(experts(graph, t, buffers, 0, range.share));
+    };
+    add(residents_, in.last(tensors_));
+    if (returns || kind_ == "sum_residents") add(results_, out);
+    if (!copies && !returns) continue;
+    for (const TensorId t : (copies ? out : in).subspan(r * tensors_, tensors_)) {
+      shadows_.push_back(experts(graph, t, buffers, bounds_.residents + range.first, {}));
+    }
   }
 }
 
 template <class T>
 typename ExpertMover<T>::Experts ExpertMover<T>::experts(const Graph& graph, TensorId t,
-                                                         const RankBuffers& buffers,
-                                                         int64_t first) const {
+                                                         const RankBuffers& buffers, int64_t first,
+                                                         const ExpertShare& share) const {
   const Shape& shape = graph.tensor(t).shape;
-  return {static_cast<T*>(buffers.at(t)), num_elements(shape) / shape[0], first};
+  const int64_t each = num_elements(shape) / shape[0], row = each / shape[1];
+  const int64_t begin = share.rows_before(shape[1]) * row;
+  return {static_cast<T*>(buffers.at(t)), each, first, begin, share.rows(shape[1]) * row};
 }
 
 template <class T>
@@ -60,16 +64,26 @@ Placement ExpertMover<T>::placement(size_t input) const {
       bounds_, {placements_[input], static_cast<size_t>(Placement::code_size(bounds_))});
 }
 
-/// The piece's part of the expert in a slot.
 template <class T>
-T* ExpertMover<T>::at(const Experts& experts, const ExpertPiece& piece, int64_t slot) {
-  return experts.data + (slot - experts.first) * experts.each +
-         experts.each * piece.part / piece.parts;
+const typename ExpertMover<T>::Experts& ExpertMover<T>::of(const std::vector<Experts>& all,
+                                                           const ExpertPiece& piece,
+                                                           size_t t) const {
+  return all[static_cast<size_t>(piece.range) * tensors_ + t];
+}
+
+/// The piece's part of what moves of the expert in a slot.
+template <class T>
+T* ExpertMover<T>::at(const std::vector<Experts>& all, const ExpertPiece& piece, size_t t,
+                      int64_t slot) const {
+  const Experts& experts = of(all, piece, t);
+  return experts.data + (slot - experts.first) * experts.each + experts.begin +
+         experts.length * piece.part / piece.parts;
 }
 
 template <class T>
-int64_t ExpertMover<T>::length(const Experts& experts, const ExpertPiece& piece) {
-  return experts.each * (piece.part + 1) / piece.parts - experts.each * piece.part / piece.parts;
+int64_t ExpertMover<T>::length(const ExpertPiece& piece, size_t t) const {
+  const int64_t n = of(residents_, piece, t).length;
+  return n * (piece.part + 1) / piece.parts - n * piece.part / piece.parts;
 }
 
 template <class T>
@@ -100,10 +114,10 @@ typename ExpertMover<T>::Pointers ExpertMover<T>::lay_out(const std::vector<Expe
                                                           Wanted wanted, T*& free) const {
   Pointers pointers;
   for (const ExpertPiece& piece : pieces) {
-    for (const Experts& tensor : residents_) {
-      const bool mine = wanted(piece);
+    const bool mine = wanted(piece);
+    for (size_t t = 0; t < tensors_; ++t) {
       pointers.push_back(mine ? free : nullptr);
-      if (mine) free += length(tensor, piece);
+      if (mine) free += length(piece, t);
     }
   }
   return pointers;
@@ -115,7 +129,7 @@ void ExpertMover<T>::exchange(Communicator& comm, const std::vector<ExpertPiece>
                               Receive receive) {
   if (pieces.empty()) return;
   const auto size = static_cast<size_t>(group_.size);
-  const size_t tensors = residents_.size();
+  const size_t tensors = tensors_;
   // The k-th piece from one rank to another is its k-th group, for both of them.
   std::vector<size_t> count(size * size), number;
   for (const ExpertPiece& piece : pieces) {
@@ -133,7 +147,7 @@ void ExpertMover<T>::exchange(Communicator& comm, const std::vector<ExpertPiece>
       reinterpret_cast<std::byte*>(scratch_ != nullptr ? scratch_ : residents_[0].data);
   for (size_t i = 0; i < pieces.size(); ++i) {
     for (size_t t = 0; t < tensors; ++t) {
-      const auto bytes = length(residents_[t], pieces[i]) * static_cast<Bytes>(sizeof(T));
+      const auto bytes = length(pieces[i], t) * static_cast<Bytes>(sizeof(T));
       const auto place = [&](int64_t peer) {
         return static_cast<size_t>(peer * layout.groups) + number[i] * tensors + t;
       };
@@ -157,123 +171,98 @@ void ExpertMover<T>::exchange(Communicator& comm, const std::vector<ExpertPiece>
 
 template <class T>
 void ExpertMover<T>::copy(Communicator& comm, const Placement& placement) {
-  const ExpertSteps steps = copy_steps(placement, first_, last_);
-  const auto into = [&](const std::vector<ExpertPiece>& pieces) {
-    return [&](size_t i, size_t t) { return at(shadows_[t], pieces[i], pieces[i].to_slot); };
+  for (const auto& pieces : copy_steps(placement, ranges_, per_node_)) {
+    const auto from = [&](size_t i, size_t t) {
+      const int64_t slot = pieces[i].from_slot;
+      return at(slot < bounds_.residents ? residents_ : shadows_, pieces[i], t, slot);
+    };
+    const auto to = [&](size_t i, size_t t) {
+      return at(shadows_, pieces[i], t, pieces[i].to_slot);
+    };
+    exchange(comm, pieces, from, to);
+  }
+}
+
+/// Sums go by the order of devices, this one's own in its place: where every device is a node of
+/// its own, the bits do not depend on who sums which part.
+template <class T>
+template <class From, class To>
+void ExpertMover<T>::exchange_and_add(Communicator& comm, const std::vector<ExpertPiece>& pieces,
+                                      From from, To to, T* free) {
+  const auto to_me = [&](const ExpertPiece& piece) { return piece.to == device_; };
+  const Pointers arrived = lay_out(pieces, to_me, free);
+  const auto arrival = [&](size_t i, size_t t) { return arrived[i * tensors_ + t]; };
+  exchange(comm, pieces, from, arrival);
+  const auto add = [&](size_t i, auto into) {
+    for (size_t t = 0; t < tensors_; ++t) {
+      T* const sum = into(t);
+      const T* const x = arrival(i, t);
+      for (int64_t j = 0; j < length(pieces[i], t); ++j) sum[j] += x[j];
+    }
   };
-  exchange(
-      comm, steps.first,
-      [&](size_t i, size_t t) {
-        return at(residents_[t], steps.first[i], steps.first[i].from_slot);
-      },
-      into(steps.first));
-  exchange(
-      comm, steps.second,
-      [&](size_t i, size_t t) {
-        return at(shadows_[t], steps.second[i], steps.second[i].from_slot);
-      },
-      into(steps.second));
+  // By range, slot and part: the piece in whose room the sum is.
+  std::map<std::tuple<int64_t, int64_t, int64_t>, size_t> before;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (!to_me(pieces[i]) || pieces[i].from > device_) continue;
+    const auto key = std::tuple(pieces[i].range, pieces[i].to_slot, pieces[i].part);
+    const size_t room = before.emplace(key, i).first->second;
+    if (room != i) add(i, [&](size_t t) { return arrival(room, t); });
+  }
+  for (const auto& [key, at] : before) {
+    const size_t i = at;
+    add(i, [&](size_t t) { return to(i, t); });
+  }
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (!to_me(pieces[i]) || pieces[i].from < device_) continue;
+    add(i, [&](size_t t) { return to(i, t); });
+  }
 }
 
 template <class T>
 void ExpertMover<T>::give_back(Communicator& comm, const Placement& placement) {
-  for (size_t t = 0; t < results_.size(); ++t) {
-    std::copy_n(residents_[t].data, bounds_.residents * residents_[t].each, results_[t].data);
-  }
-  const ExpertSteps steps = return_steps(placement, first_, last_);
-  const auto to_me = [&](const ExpertPiece& piece) { return piece.to == device_; };
-  const auto from_me = [&](const ExpertPiece& piece) { return piece.from == device_; };
-  const size_t tensors = residents_.size();
+  begin_results();
+  std::vector<Experts> sums = shadows_;
   T* free = scratch_;
-  const Pointers sums = lay_out(steps.second, from_me, free);
-  T* const behind = free;
-  const Pointers parts = lay_out(steps.first, to_me, free);
-  exchange(
-      comm, steps.first,
-      [&](size_t i, size_t t) { return at(shadows_[t], steps.first[i], steps.first[i].from_slot); },
-      [&](size_t i, size_t t) { return parts[i * tensors + t]; });
-  // steps.first lists an expert's senders in the order of devices; this one's own comes between.
-  for (size_t k = 0; k < steps.second.size(); ++k) {
-    const ExpertPiece& sum = steps.second[k];
-    if (!from_me(sum)) continue;
-    for (size_t t = 0; t < tensors; ++t) {
-      const int64_t n = length(residents_[t], sum);
-      T* const into = sums[k * tensors + t];
-      const auto add = [&](const T* x) {
-        for (int64_t j = 0; j < n; ++j) into[j] += x[j];
-      };
-      std::fill_n(into, n, T{0});
-      for (int64_t d = 0; d < bounds_.devices; ++d) {
-        if (d == device_) add(at(shadows_[t], sum, sum.from_slot));
-        for (size_t i = 0; i < steps.first.size(); ++i) {
-          const ExpertPiece& piece = steps.first[i];
-          if (to_me(piece) && piece.from == d && piece.expert == sum.expert) {
-            add(parts[i * tensors + t]);
-          }
-        }
-      }
+  for (size_t i = 0; i < shadows_.size(); ++i) {
+    const ShadowRange& range = ranges_[i / tensors_];
+    sums[i].data = free;
+    for (int64_t s = 0; s < range.last - range.first; ++s, free += shadows_[i].each) {
+      if (placement.at(device_, shadows_[i].first + s) < 0) continue;
+      std::copy_n(shadows_[i].data + s * shadows_[i].each, shadows_[i].each, free);
     }
   }
-  free = behind;  // the parts are summed
-  const Pointers arrived = lay_out(steps.second, to_me, free);
-  exchange(
-      comm, steps.second, [&](size_t i, size_t t) { return sums[i * tensors + t]; },
-      [&](size_t i, size_t t) { return arrived[i * tensors + t]; });
-  for (size_t i = 0; i < steps.second.size(); ++i) {
-    if (!to_me(steps.second[i])) continue;
-    for (size_t t = 0; t < tensors; ++t) {
-      T* const into = at(results_[t], steps.second[i], steps.second[i].to_slot);
-      const T* const x = arrived[i * tensors + t];
-      for (int64_t j = 0; j < length(residents_[t], steps.second[i]); ++j) into[j] += x[j];
-    }
+  for (const auto& pieces : return_steps(placement, ranges_, per_node_)) {
+    const auto from = [&](size_t i, size_t t) {
+      return at(sums, pieces[i], t, pieces[i].from_slot);
+    };
+    const auto to = [&](size_t i, size_t t) {
+      const int64_t slot = pieces[i].to_slot;
+      return at(slot < bounds_.residents ? results_ : sums, pieces[i], t, slot);
+    };
+    exchange_and_add(comm, pieces, from, to, free);
+  }
+}
+
+/// This device's own gradients.
+template <class T>
+void ExpertMover<T>::begin_results() {
+  for (size_t t = 0; t < tensors_; ++t) {
+    std::copy_n(residents_[t].data, bounds_.residents * residents_[t].each, results_[t].data);
   }
 }
 
 template <class T>
 void ExpertMover<T>::sum(Communicator& comm, const Placement& placement) {
-  const size_t tensors = residents_.size();
-  for (size_t t = 0; t < tensors; ++t) {
-    std::copy_n(residents_[t].data, bounds_.residents * residents_[t].each, results_[t].data);
-  }
+  begin_results();
   const ExpertSteps steps = sum_steps(placement);
-  const auto to_me = [&](const ExpertPiece& piece) { return piece.to == device_; };
-  T* free = scratch_;
-  const Pointers parts = lay_out(steps.first, to_me, free);
-  exchange(
-      comm, steps.first,
-      [&](size_t i, size_t t) {
-        return at(residents_[t], steps.first[i], steps.first[i].from_slot);
-      },
-      [&](size_t i, size_t t) { return parts[i * tensors + t]; });
-  for (int64_t s = 0; s < bounds_.residents; ++s) {
-    const int64_t expert = placement.at(device_, s);
-    const ExpertPiece* mine = nullptr;
-    for (const ExpertPiece& piece : steps.first) {
-      if (to_me(piece) && piece.expert == expert) mine = &piece;
-    }
-    if (mine == nullptr) continue;
-    for (size_t t = 0; t < tensors; ++t) {
-      T* const into = at(results_[t], *mine, s);
-      const int64_t n = length(residents_[t], *mine);
-      std::fill_n(into, n, T{0});
-      for (int64_t d = 0; d < bounds_.devices; ++d) {
-        const T* x = d == device_ ? at(residents_[t], *mine, s) : nullptr;
-        for (size_t i = 0; i < steps.first.size(); ++i) {
-          const ExpertPiece& piece = steps.first[i];
-          if (to_me(piece) && piece.from == d && piece.expert == expert) x = parts[i * tensors + t];
-        }
-        for (int64_t j = 0; x != nullptr && j < n; ++j) into[j] += x[j];
-      }
-    }
-  }
-  exchange(
-      comm, steps.second,
-      [&](size_t i, size_t t) {
-        return at(results_[t], steps.second[i], steps.second[i].from_slot);
-      },
-      [&](size_t i, size_t t) {
-        return at(results_[t], steps.second[i], steps.second[i].to_slot);
-      });
+  const auto in = [&](const std::vector<Experts>& tensors, const std::vector<ExpertPiece>& pieces,
+                      int64_t ExpertPiece::*slot) {
+    return [&, slot](size_t i, size_t t) { return at(tensors, pieces[i], t, pieces[i].*slot); };
+  };
+  exchange_and_add(comm, steps[0], in(residents_, steps[0], &ExpertPiece::from_slot),
+                   in(results_, steps[0], &ExpertPiece::to_slot), scratch_);
+  exchange(comm, steps[1], in(results_, steps[1], &ExpertPiece::from_slot),
+           in(results_, steps[1], &ExpertPiece::to_slot));
 }
 
 template <class T>
@@ -293,7 +282,7 @@ void ExpertMover<T>::migrate(Communicator& comm, const Placement& now, const Pla
   exchange(
       comm, pieces,
       [&](size_t i, size_t t) { return packed[t] + pieces[i].from_slot * residents_[t].each; },
-      [&](size_t i, size_t t) { return at(residents_[t], pieces[i], pieces[i].to_slot); });
+      [&](size_t i, size_t t) { return at(residents_, pieces[i], t, pieces[i].to_slot); });
 }
 
 template class ExpertMover<float>;

@@ -31,17 +31,21 @@ class ExpertMover {
   /// A tensor [slots, ...] of experts; its first slot is number `first` of the placement's.
   struct Experts {
     T* data;
-    int64_t each;  // elements of an expert
-    int64_t first = 0;
+    int64_t each;  // elements of a slot
+    int64_t first;
+    int64_t begin, length;  // of each slot's elements: those that move
   };
 
-  Experts experts(const Graph& graph, TensorId t, const RankBuffers& buffers, int64_t first) const;
+  Experts experts(const Graph& graph, TensorId t, const RankBuffers& buffers, int64_t first,
+                  const ExpertShare& share) const;
   Placement placement(size_t input) const;
-  static T* at(const Experts& experts, const ExpertPiece& piece, int64_t slot);
-  static int64_t length(const Experts& experts, const ExpertPiece& piece);
+  const Experts& of(const std::vector<Experts>& all, const ExpertPiece& piece, size_t t) const;
+  T* at(const std::vector<Experts>& all, const ExpertPiece& piece, size_t t, int64_t slot) const;
+  int64_t length(const ExpertPiece& piece, size_t t) const;
 
   void copy(Communicator& comm, const Placement& placement);
   void give_back(Communicator& comm, const Placement& placement);
+  void begin_results();
   void sum(Communicator& comm, const Placement& placement);
   void migrate(Communicator& comm, const Placement& now, const Placement& next);
 
@@ -54,14 +58,20 @@ class ExpertMover {
   template <class Send, class Receive>
   void exchange(Communicator& comm, const std::vector<ExpertPiece>& pieces, Send send,
                 Receive receive);
+  /// An exchange whose pieces are added to what lies at to(i, tensor). free: room for them.
+  template <class From, class To>
+  void exchange_and_add(Communicator& comm, const std::vector<ExpertPiece>& pieces, From from,
+                        To to, T* free);
 
   std::string name_, kind_;
   PlacementBounds bounds_;
   Group group_;
   int64_t device_;
-  int64_t first_ = 0, last_ = 0;  // of the shadow slots
+  int64_t per_node_ = 1;             // devices
+  size_t tensors_ = 0;               // of an expert
+  std::vector<ShadowRange> ranges_;  // one where no shadows move
   std::vector<const int32_t*> placements_;
-  std::vector<Experts> residents_, shadows_, results_;  // by tensor
+  std::vector<Experts> residents_, shadows_, results_;  // by range and tensor
   T* scratch_;
   ExpertsMoved moved_;
   bool called_ = false;

@@ -32,9 +32,7 @@ std::vector<TensorId> finite_operands(const Graph& graph, const Op& op) {
   const OpDef& def = graph.def(op);
   std::vector<TensorId> operands;
   // Slots that hold no expert, and rows that hold no token, are never read.
-  const bool fills_slots =
-      def.collective == Collective::kExperts || def.name == std::string_view("swap_in");
-  if (def.collective == Collective::kAllToAll || fills_slots || is_view(graph, op)) {
+  if (def.collective == Collective::kAllToAll || def.loose_slots || is_view(graph, op)) {
     return operands;
   }
   for (size_t i = 0; i < op.outputs.size(); ++i) {

@@ -108,6 +108,8 @@ struct OpDef {
   std::vector<Piece> (*pieces)(const Graph&, const Op&) = nullptr;
   /// This very op does nothing but join, so it writes nothing and costs nothing; null: never.
   bool (*view)(const Op&) = nullptr;
+  /// Its outputs, and what it overwrites, are slots, and those that hold no expert hold anything.
+  bool loose_slots = false;
   /// Outputs of which the op writes a part only, and another op the rest.
   std::vector<int> partly_written = {};
   /// Scratch bytes for one call, element size of T = elem_bytes; null: none.

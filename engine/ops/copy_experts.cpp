@@ -2,6 +2,7 @@
 // of gradients over residents; residents from one device to another. The executor runs all of them
 // through its Communicator; who sends what to whom is placement/transfers.h.
 #include <algorithm>
+#include <span>
 
 #include "engine/ops/defs.h"
 #include "engine/ops/placed.h"
@@ -9,50 +10,58 @@
 namespace moe::ops {
 namespace {
 
-/// Slots that this very op fills, of the placement's shadows.
-struct ShadowRange {
-  int64_t first, last;
-  int64_t size() const { return last - first; }
-};
-
-ShadowRange range_of(const Op& op, const PlacementBounds& bounds) {
-  const ShadowRange range = {expect_attr(op, "first", 0), expect_attr(op, "last", 1)};
-  if (range.first >= range.last || range.last > bounds.shadows) {
-    throw user_error("op '{}': shadow slots {} to {}, allowed: some of 0 to {}", op.name,
-                     range.first, range.last, bounds.shadows);
-  }
-  return range;
-}
-
 Shape with_slots(Shape shape, int64_t slots) {
   shape[0] = slots;
   return shape;
 }
 
+/// Of a parameter in the slots of a range.
+Shape shadow_shape(const Op& op, Shape parameter, const ShadowRange& range) {
+  parameter[0] = range.last - range.first;
+  parameter[1] = range.share.rows(parameter[1]);
+  if (parameter[1] > 0) return parameter;
+  throw user_error("op '{}': a tensor of so few rows has none in a share of an expert", op.name);
+}
+
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const PlacementBounds bounds = bounds_of(op);
   expect_placement(g, op, 0, bounds);
-  const ShadowRange range = range_of(op, bounds);
   std::vector<TensorSpec> specs;
-  for (size_t i = 1; i < op.inputs.size(); ++i) {
-    const Shape& parameter = expect_matrix(g, op, i);
-    expect_shape(g, op, i, with_slots(parameter, bounds.residents));
-    specs.push_back({with_slots(parameter, range.size()), arg(g, op, i).dtype});
+  for (const ShadowRange& range : shadow_ranges(op)) {
+    for (size_t i = 1; i < op.inputs.size(); ++i) {
+      const Shape& parameter = expect_matrix(g, op, i);
+      expect_shape(g, op, i, with_slots(parameter, bounds.residents));
+      specs.push_back({shadow_shape(op, parameter, range), arg(g, op, i).dtype});
+    }
   }
   return specs;
 }
 
-/// Expected: attr expected copies a device receive, of the experts in these tensors.
-double expected_bytes(const Graph& g, const Op& op, size_t first, size_t last) {
+double slot_bytes(const Graph& g, std::span<const TensorId> tensors) {
   double bytes = 0;
-  for (size_t i = first; i < last; ++i) {
-    bytes += static_cast<double>(g.bytes(op.inputs[i]) / shape(g, op, i)[0]);
+  for (const TensorId t : tensors) {
+    bytes += static_cast<double>(g.bytes(t) / g.tensor(t).shape[0]);
   }
-  return bytes * attr_double(op, "expected", 0);
+  return bytes;
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext&) {
-  return {.bytes = expected_bytes(g, op, 1, op.inputs.size())};
+/// Expected: a device receives the first `expected` shadows, and as many gradients leave it.
+Work work_shadows(const Graph& g, const Op& op, const WorkContext&) {
+  const std::vector<double> bytes = bytes_moved(g, op);
+  const std::vector<ShadowRange> ranges = shadow_ranges(op);
+  const double expected = attr_double(op, "expected", 0);
+  Work work;
+  for (size_t r = 0; r < ranges.size(); ++r) {
+    const auto first = static_cast<double>(ranges[r].first);
+    const auto last = static_cast<double>(ranges[r].last);
+    work.bytes += (std::clamp(expected, first, last) - first) * bytes[r];
+  }
+  return work;
+}
+
+/// Expected: nothing moves.
+Work work_residents(const Graph&, const Op&, const WorkContext&) {
+  return {};
 }
 
 void gradient(GradContext& c, OpId) {
@@ -70,37 +79,50 @@ void gradient(GradContext& c, OpId) {
   }
 }
 
+/// What return_gradients is given: of every range a tensor for each parameter, and those.
+size_t num_parameters(const Op& op) {
+  return (op.inputs.size() - 1) / (shadow_ranges(op).size() + 1);
+}
+
 std::vector<TensorSpec> infer_back(const Graph& g, const Op& op) {
   const PlacementBounds bounds = bounds_of(op);
   expect_placement(g, op, 0, bounds);
-  const ShadowRange range = range_of(op, bounds);
-  if (op.inputs.size() % 2 == 0) {
-    throw user_error("op '{}': as many shadows as parameters are expected", op.name);
+  const std::vector<ShadowRange> ranges = shadow_ranges(op);
+  const size_t n = num_parameters(op), first = 1 + n * ranges.size();
+  if (n == 0 || first + n != op.inputs.size()) {
+    throw user_error("op '{}': as many shadows of every range as parameters are expected", op.name);
   }
-  const size_t n = op.inputs.size() / 2;
   std::vector<TensorSpec> specs;
-  for (size_t i = 1; i <= n; ++i) {
-    const Shape& parameter = expect_matrix(g, op, n + i);
-    expect_shape(g, op, n + i, with_slots(parameter, bounds.residents));
-    expect_shape(g, op, i, with_slots(parameter, range.size()));
-    specs.push_back({parameter, arg(g, op, n + i).dtype});
+  for (size_t i = 0; i < n; ++i) {
+    const Shape& parameter = expect_matrix(g, op, first + i);
+    expect_shape(g, op, first + i, with_slots(parameter, bounds.residents));
+    for (size_t r = 0; r < ranges.size(); ++r) {
+      expect_shape(g, op, 1 + r * n + i, shadow_shape(op, parameter, ranges[r]));
+    }
+    specs.push_back({parameter, arg(g, op, first + i).dtype});
   }
   return specs;
 }
 
-Work work_back(const Graph& g, const Op& op, const WorkContext&) {
-  return {.bytes = expected_bytes(g, op, 1, op.inputs.size() / 2 + 1)};
-}
-
-/// The parts that others send and the sums of one's own; then what an owner is sent.
+/// The sums of one's own shadows, and what arrives in one step. At an owner: of every range its
+/// experts at most whole. At a shadow: less than its expert once where every node has one device,
+/// less than twice otherwise. And what rounding parts up adds.
 Bytes scratch_back(const Graph& g, const Op& op, Bytes elem_bytes) {
-  const size_t n = op.inputs.size() / 2;
-  int64_t elements = 0;
-  for (size_t i = 1; i <= n; ++i) {
-    const int64_t shadows = num_elements(shape(g, op, i));
-    elements += shadows + std::max(shadows, num_elements(shape(g, op, n + i)));
+  const auto ranges = static_cast<int64_t>(shadow_ranges(op).size());
+  const int64_t times = attr_int(op, "devices_per_node", 1) > 1 ? 2 : 1;
+  const int64_t devices = bounds_of(op).devices;
+  const size_t first = op.inputs.size() - num_parameters(op);
+  int64_t sums = 0, at_shadows = 0, at_owners = 0;
+  for (size_t i = 1; i < op.inputs.size(); ++i) {
+    const int64_t n = num_elements(shape(g, op, i)), rounding = shape(g, op, i)[0] * devices;
+    if (i < first) {
+      sums += n;
+      at_shadows += times * n + rounding;
+    } else {
+      at_owners += ranges * (n + rounding);
+    }
   }
-  return elements * elem_bytes;
+  return (sums + std::max(at_shadows, at_owners)) * elem_bytes;
 }
 
 std::vector<TensorSpec> infer_sum(const Graph& g, const Op& op) {
@@ -115,9 +137,12 @@ std::vector<TensorSpec> infer_sum(const Graph& g, const Op& op) {
   return specs;
 }
 
+/// What arrives: a part of each resident from each other one, rounded up.
 Bytes scratch_sum(const Graph& g, const Op& op, Bytes elem_bytes) {
   int64_t elements = 0;
-  for (size_t i = 1; i < op.inputs.size(); ++i) elements += num_elements(shape(g, op, i));
+  for (size_t i = 1; i < op.inputs.size(); ++i) {
+    elements += num_elements(shape(g, op, i)) + shape(g, op, i)[0] * bounds_of(op).devices;
+  }
   return elements * elem_bytes;
 }
 
@@ -131,10 +156,6 @@ std::vector<TensorSpec> infer_migrate(const Graph& g, const Op& op) {
   return {};
 }
 
-Work work_migrate(const Graph& g, const Op& op, const WorkContext&) {
-  return {.bytes = expected_bytes(g, op, 2, op.inputs.size())};
-}
-
 /// What leaves is packed before anything arrives.
 Bytes scratch_migrate(const Graph& g, const Op& op, Bytes elem_bytes) {
   int64_t elements = 0;
@@ -146,18 +167,59 @@ constexpr int kMaxTensors = 64;
 
 }  // namespace
 
+std::vector<ShadowRange> shadow_ranges(const Op& op) {
+  constexpr int64_t kWhole = ExpertShare::kWhole;
+  const int64_t shadows = bounds_of(op).shadows;
+  const int64_t first = expect_attr(op, "first", 0), last = expect_attr(op, "last", 1);
+  if (first >= last || last > shadows) {
+    throw user_error("op '{}': shadow slots {} to {}, allowed: some of 0 to {}", op.name, first,
+                     last, shadows);
+  }
+  const int64_t begin = attr_int(op, "begin", 0), end = attr_int(op, "end", kWhole);
+  const bool one = last - first == 1;
+  if (begin < 0 || begin >= kWhole || end < 1 || end > kWhole || (one && begin >= end) ||
+      (!one && begin > 0 && end < kWhole)) {
+    throw user_error(
+        "op '{}': begin = {}, end = {} of shadow slots {} to {}, allowed: 0 <= begin < 16, 1 <= "
+        "end <= 16, one of them inside a slot",
+        op.name, begin, end, first, last);
+  }
+  if (one) return {{first, last, {begin, end}}};
+  if (begin > 0) return {{first, first + 1, {begin, kWhole}}, {first + 1, last}};
+  if (end < kWhole) return {{first, last - 1}, {last - 1, last, {0, end}}};
+  return {{first, last}};
+}
+
+std::vector<double> bytes_moved(const Graph& g, const Op& op) {
+  const std::span<const TensorId> in = op.inputs, out = op.outputs;
+  const std::string_view kind = g.def(op).name;
+  if (kind == "sum_residents" || kind == "migrate") {
+    return {slot_bytes(g, in.subspan(kind == "migrate" ? 2 : 1))};
+  }
+  const bool copies = kind == "copy_experts";
+  const std::span<const TensorId> shadows = copies ? out : in.subspan(1);
+  const size_t n = copies ? in.size() - 1 : num_parameters(op);
+  std::vector<double> bytes;
+  for (size_t r = 0; r < shadow_ranges(op).size(); ++r) {
+    bytes.push_back(slot_bytes(g, shadows.subspan(r * n, n)));
+  }
+  return bytes;
+}
+
 const OpDef kCopyExperts = {
     .name = "copy_experts",
     .doc =
         "parameters of experts into shadow slots first..last-1 of the devices that a placement "
-        "names (Pro-Prophet's Trans)",
+        "names (Pro-Prophet's Trans); begin, end: sixteenths of the first slot's and the last "
+        "one's",
     .lane = LaneKind::kComm,
     .collective = Collective::kExperts,
     .min_inputs = 2,
     .max_inputs = kMaxTensors,
     .infer = infer,
-    .work = work,
-    .gradient = gradient};
+    .work = work_shadows,
+    .gradient = gradient,
+    .loose_slots = true};
 
 const OpDef kReturnGradients = {
     .name = "return_gradients",
@@ -167,7 +229,8 @@ const OpDef kReturnGradients = {
     .min_inputs = 3,
     .max_inputs = 2 * kMaxTensors,
     .infer = infer_back,
-    .work = work_back,
+    .work = work_shadows,
+    .loose_slots = true,
     .scratch_bytes = scratch_back};
 
 const OpDef kSumResidents = {
@@ -178,7 +241,8 @@ const OpDef kSumResidents = {
     .min_inputs = 2,
     .max_inputs = kMaxTensors,
     .infer = infer_sum,
-    .work = work,
+    .work = work_residents,
+    .loose_slots = true,
     .scratch_bytes = scratch_sum};
 
 const OpDef kMigrate = {
@@ -189,8 +253,9 @@ const OpDef kMigrate = {
     .min_inputs = 3,
     .max_inputs = kMaxTensors,
     .infer = infer_migrate,
-    .work = work_migrate,
+    .work = work_residents,
     .mutates_from = 2,
+    .loose_slots = true,
     .scratch_bytes = scratch_migrate};
 
 }  // namespace moe::ops

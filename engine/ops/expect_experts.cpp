@@ -226,6 +226,7 @@ const OpDef kSwapIn = {
     .max_inputs = 2 * kMaxTensors,
     .infer = infer_swap,
     .work = work_swap,
+    .loose_slots = true,
     .run_f32 = run_swap<float>,
     .run_f64 = run_swap<double>};
 

@@ -3,6 +3,7 @@
 
 #include "engine/ops/rules.h"
 #include "engine/placement/policy.h"
+#include "engine/placement/transfers.h"
 
 namespace moe::ops {
 
@@ -14,6 +15,13 @@ Attrs bounds_attrs(const PlacementBounds& bounds);
 inline double occupancy_of(const PlacementBounds& bounds) {
   return static_cast<double>(bounds.experts) / static_cast<double>(bounds.devices * bounds.slots());
 }
+
+/// The shadow slots that a copy_experts or return_gradients moves: first to last-1, of the first
+/// one from attr begin, of the last one to attr end (sixteenths; all where they are not given). One
+/// range or two, those of one share each. Throws UserError naming the op.
+std::vector<ShadowRange> shadow_ranges(const Op& op);
+/// Of one expert that an op of Collective::kExperts moves, in all of its tensors; by range.
+std::vector<double> bytes_moved(const Graph& graph, const Op& op);
 
 /// Input i is a placement within these bounds.
 void expect_placement(const Graph& graph, const Op& op, size_t i, const PlacementBounds& bounds);

@@ -14,19 +14,14 @@ namespace {
 
 constexpr size_t kExpertOfGate = 2;
 
-/// One MoE layer's ops; `experts` work on its rows beside the weights.
-struct Layer {
-  OpId gate, dispatch, there, back;
-  std::vector<OpId> experts;
-};
-
 class InferencePlacer {
  public:
   InferencePlacer(Graph graph, const PassContext& context)
       : graph_(std::move(graph)), context_(context), before_(graph_.num_ops()) {}
 
   Graph run() {
-    find_layers();
+    for (size_t i = 0; i < graph_.num_ops(); ++i) check_free(OpId(static_cast<int64_t>(i)));
+    layers_ = exchanged_layers(graph_);
     if (layers_.empty()) return std::move(graph_);
     const ModelSpec& model = context_.model;
     bounds_ = two_phase_bounds(model.experts, graph_.num_ranks, {.cap = number("cap")});
@@ -39,11 +34,7 @@ class InferencePlacer {
       if (expected || !estimates) place(i, expected && estimates);
     }
     const std::vector<OpId> order = this->order();
-    for (const OpId id : order) {
-      const Op& op = graph_.op(id);
-      const std::vector<TensorSpec> specs = graph_.def(op).infer(graph_, op);
-      for (size_t k = 0; k < specs.size(); ++k) graph_.tensor(op.outputs[k]).shape = specs[k].shape;
-    }
+    infer_shapes(graph_, order);
     return with_order(graph_, order);
   }
 
@@ -52,39 +43,24 @@ class InferencePlacer {
     return static_cast<int64_t>(std::get<double>(context_.options.at(name)));
   }
 
-  void find_layers() {
-    Layer open;
-    for (size_t i = 0; i < graph_.num_ops(); ++i) {
-      const OpId op(static_cast<int64_t>(i));
-      if (is_kind(graph_, op, "gate")) open = {.gate = op};
-      if (is_kind(graph_, op, "dispatch")) open.dispatch = op;
-      if (graph_.op(op).part >= 0 || is_kind(graph_, op, "place") ||
-          graph_.op(op).attrs.contains("residents")) {
-        throw user_error("stage '{}': op '{}' is cut or placed already; this stage stands alone",
-                         context_.stage, graph_.op(op).name);
-      }
-      if (is_kind(graph_, op, "all_to_all")) {
-        if (group_of(graph_, graph_.op(op)).size != graph_.num_ranks) {
-          throw user_error(
-              "stage '{}': all-to-all '{}' is among fewer than all ranks; model.ep "
-              "and a placement exclude each other",
-              context_.stage, graph_.op(op).name);
-        }
-        if (open.there.valid()) {
-          open.back = op;
-          layers_.push_back(std::move(open));
-          open = {};
-        } else {
-          open.there = op;
-        }
-      } else if (open.there.valid()) {
-        open.experts.push_back(op);
-      }
+  /// Nothing is placed or cut yet, and exchanges are among all ranks.
+  void check_free(OpId id) const {
+    const Op& op = graph_.op(id);
+    if (graph_.removed(id)) return;
+    if (op.part >= 0 || is_kind(graph_, id, "place") || op.attrs.contains("residents")) {
+      throw user_error("stage '{}': op '{}' is cut or placed already; this stage stands alone",
+                       context_.stage, op.name);
+    }
+    if (is_kind(graph_, id, "all_to_all") && group_of(graph_, op).size != graph_.num_ranks) {
+      throw user_error(
+          "stage '{}': all-to-all '{}' is among fewer than all ranks; model.ep "
+          "and a placement exclude each other",
+          context_.stage, op.name);
     }
   }
 
   OpId add(std::string_view kind, const std::string& name, std::vector<TensorId> inputs,
-           Attrs attrs, const Layer& layer, OpId before) {
+           Attrs attrs, const ExchangedLayer& layer, OpId before) {
     const OpId made = graph_.add_op(kind, name, std::move(inputs), std::move(attrs));
     graph_.op(made).segment = Segment::kDispatch;
     graph_.op(made).layer = graph_.op(layer.gate).layer;
@@ -94,7 +70,7 @@ class InferencePlacer {
 
   /// expected: by the paths that lead here, then fine-tuned; else by the gate's counts alone.
   void place(size_t i, bool expected) {
-    const Layer& layer = layers_[i];
+    const ExchangedLayer& layer = layers_[i];
     const std::string prefix = fmt::format("b{}.moe.", graph_.op(layer.gate).layer);
     const std::vector<TensorId> weights = take_weights(layer);
     const auto slots_of = [&](OpId swap) { return graph_.op(swap).outputs; };
@@ -142,11 +118,19 @@ class InferencePlacer {
     }
     const OpId rows = add("slot_rows", prefix + "slot_rows", {graph_.out(loads), in_force}, attrs_,
                           layer, layer.dispatch);
-    send_by_slot(layer, counts, in_force, graph_.out(rows), weights, slots);
+    for (const OpId id : layer.experts) {
+      for (TensorId& t : graph_.op(id).inputs) {
+        const auto found = std::find(weights.begin(), weights.end(), t);
+        if (t.valid() && found != weights.end()) {
+          t = slots[static_cast<size_t>(found - weights.begin())];
+        }
+      }
+    }
+    send_by_slot(graph_, layer, bounds_, counts, in_force, graph_.out(rows));
   }
 
   /// The parameters of a layer's experts, all of them on every device.
-  std::vector<TensorId> take_weights(const Layer& layer) {
+  std::vector<TensorId> take_weights(const ExchangedLayer& layer) {
     std::vector<TensorId> weights;
     for (const OpId id : layer.experts) {
       for (const TensorId t : graph_.op(id).inputs) {
@@ -156,33 +140,6 @@ class InferencePlacer {
       }
     }
     return weights;
-  }
-
-  void send_by_slot(const Layer& layer, TensorId counts, TensorId placement, TensorId rows,
-                    const std::vector<TensorId>& weights, const std::vector<TensorId>& slots) {
-    Attrs bounds = ops::bounds_attrs(bounds_);
-    for (const OpId id : {layer.there, layer.back}) {
-      Op& op = graph_.op(id);
-      op.attrs.insert(bounds.begin(), bounds.end());
-      op.attrs["irregular"] = op.attrs["loose"] = int64_t{1};
-      if (id == layer.back) op.attrs["occupancy"] = ops::occupancy_of(bounds_);
-      op.inputs = {op.inputs[0], counts, rows, TensorId(), TensorId(), placement};
-    }
-    for (const OpId id : layer.experts) {
-      Op& op = graph_.op(id);
-      op.attrs["rows"] = std::string("used");
-      op.attrs["loose"] = int64_t{1};
-      op.attrs["occupancy"] = ops::occupancy_of(bounds_);
-      for (TensorId& t : op.inputs) {
-        const auto found = std::find(weights.begin(), weights.end(), t);
-        if (t.valid() && found != weights.end()) {
-          t = slots[static_cast<size_t>(found - weights.begin())];
-        }
-      }
-      const size_t at = is_kind(graph_, id, "gelu") ? 2 : 3;
-      op.inputs.resize(at + 1);
-      op.inputs[at] = rows;
-    }
   }
 
   std::vector<OpId> order() const {
@@ -197,7 +154,7 @@ class InferencePlacer {
 
   Graph graph_;
   const PassContext& context_;
-  std::vector<Layer> layers_;
+  std::vector<ExchangedLayer> layers_;
   PlacementBounds bounds_;
   Attrs attrs_;
   std::vector<std::vector<OpId>> before_;  // by op of the graph that was given

@@ -2,6 +2,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
+#include "engine/ops/placed.h"
 
 namespace moe {
 
@@ -31,6 +32,56 @@ RowsOrigin origin_of_rows(const Graph& graph, TensorId rows, std::string_view wh
     rows = inputs[0];
   }
   throw user_error("op '{}': no gate is found that counts its rows", what);
+}
+
+std::vector<ExchangedLayer> exchanged_layers(const Graph& graph) {
+  std::vector<ExchangedLayer> layers;
+  ExchangedLayer open;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (is_kind(graph, op, "gate")) open = {.gate = op};
+    if (is_kind(graph, op, "dispatch")) open.dispatch = op;
+    if (!is_kind(graph, op, "all_to_all")) {
+      if (open.there.valid()) open.experts.push_back(op);
+    } else if (!open.there.valid()) {
+      open.there = op;
+    } else {
+      open.back = op;
+      layers.push_back(std::move(open));
+      open = {};
+    }
+  }
+  return layers;
+}
+
+void send_by_slot(Graph& graph, const ExchangedLayer& layer, const PlacementBounds& bounds,
+                  TensorId counts, TensorId placement, TensorId rows) {
+  const Attrs attrs = ops::bounds_attrs(bounds);
+  const double occupancy = ops::occupancy_of(bounds);
+  for (const OpId id : {layer.there, layer.back}) {
+    Op& op = graph.op(id);
+    op.attrs.insert(attrs.begin(), attrs.end());
+    op.attrs["irregular"] = op.attrs["loose"] = int64_t{1};
+    if (id == layer.back) op.attrs["occupancy"] = occupancy;
+    op.inputs = {op.inputs[0], counts, rows, TensorId(), TensorId(), placement};
+  }
+  for (const OpId id : layer.experts) {
+    Op& op = graph.op(id);
+    op.attrs["rows"] = std::string("used");
+    op.attrs["loose"] = int64_t{1};
+    op.attrs["occupancy"] = occupancy;
+    const size_t at = is_kind(graph, id, "gelu") ? 2 : 3;
+    op.inputs.resize(at + 1);
+    op.inputs[at] = rows;
+  }
+}
+
+void infer_shapes(Graph& graph, const std::vector<OpId>& order) {
+  for (const OpId id : order) {
+    const Op& op = graph.op(id);
+    const std::vector<TensorSpec> specs = graph.def(op).infer(graph, op);
+    for (size_t i = 0; i < specs.size(); ++i) graph.tensor(op.outputs[i]).shape = specs[i].shape;
+  }
 }
 
 TensorId received_counts(Graph& graph, const RowsOrigin& origin) {

@@ -2,12 +2,28 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "engine/graph/graph.h"
+#include "engine/placement/placement.h"
 
 namespace moe {
 
 bool is_kind(const Graph& graph, OpId op, std::string_view kind);
+
+/// The ops of one MoE layer whose rows are exchanged, in program order.
+struct ExchangedLayer {
+  OpId gate, dispatch, there, back;
+  std::vector<OpId> experts;  // on rows at the experts' side
+};
+/// Those of a forward graph whose all-to-alls are whole, in program order.
+std::vector<ExchangedLayer> exchanged_layers(const Graph& graph);
+/// Both exchanges move rows, and the experts' ops take them, by the slots of a placement. counts:
+/// of the gate; rows: [devices, slots, sources], slot_rows' output.
+void send_by_slot(Graph& graph, const ExchangedLayer& layer, const PlacementBounds& bounds,
+                  TensorId counts, TensorId placement, TensorId rows);
+/// Shapes follow from changed ones, op by op in this order.
+void infer_shapes(Graph& graph, const std::vector<OpId>& order);
 
 /// Where rows of slots come from.
 struct RowsOrigin {

@@ -12,16 +12,10 @@
 namespace moe {
 namespace {
 
-/// Shadow slots that one op fills, and what may hide it; suffix: of the op's name.
-struct SlotRange {
-  int64_t first, last;
+/// Shadow slots that one op fills, in sixteenths of slots; what may hide it; suffix: of its name.
+struct Copies {
+  int64_t begin, end;
   const char *beside, *suffix;
-};
-
-/// The ops of one MoE layer whose rows are exchanged, in program order.
-struct Layer {
-  OpId gate, dispatch, there, back;
-  std::vector<OpId> experts;  // on rows at the experts' side
 };
 
 class Placer {
@@ -30,25 +24,25 @@ class Placer {
       : graph_(std::move(graph)), stage_(stage), context_(context) {}
 
   Graph run() {
-    const std::vector<Layer> layers = find_layers();
+    for (size_t i = 0; i < graph_.num_ops(); ++i) check_free(OpId(static_cast<int64_t>(i)));
+    const std::vector<ExchangedLayer> layers = exchanged_layers(graph_);
     if (layers.empty()) return std::move(graph_);
     int64_t number = 0;
-    for (const Layer& layer : layers) place(layer, number++);
-    infer_again();
-    return with_order(graph_, order());
+    for (const ExchangedLayer& layer : layers) place(layer, number++);
+    const std::vector<OpId> order = this->order();
+    infer_shapes(graph_, order);
+    return with_order(graph_, order);
   }
 
  private:
-  std::vector<Layer> find_layers() const;
-  void check_exchange(OpId op) const;
+  void check_free(OpId op) const;
   PlacementBounds bounds() const;
-  void place(const Layer& layer, int64_t number);
+  void place(const ExchangedLayer& layer, int64_t number);
   OpId add(std::string_view kind, const std::string& name, std::vector<TensorId> inputs,
            Attrs attrs, OpId like, Segment segment);
-  void place_rows(const Layer& layer, TensorId placement, TensorId rows);
-  std::vector<SlotRange> slot_ranges() const;
-  void widen_parameters(const Layer& layer, TensorId placement, const std::string& prefix);
-  void infer_again();
+  std::vector<Copies> cut_copies(const std::vector<TensorId>& parameters) const;
+  void widen_parameters(const ExchangedLayer& layer, TensorId placement, const std::string& prefix);
+  Attrs copy_attrs(const Copies& copies) const;
   std::vector<OpId> order() const;
 
   Graph graph_;
@@ -56,42 +50,22 @@ class Placer {
   const PassContext& context_;
   PlacementBounds bounds_;
   Attrs attrs_;                               // of bounds_
-  int64_t cut_ = 0;                           // hidden_between() of the layer before
+  int64_t cut_ = 0;                           // sixteenths: hidden_between() of the layer before
   std::vector<OpId> first_, last_;            // at the begin and at the end of the program
   std::map<OpId, std::vector<OpId>> before_;  // what goes before an op
 };
 
-std::vector<Layer> Placer::find_layers() const {
-  std::vector<Layer> layers;
-  Layer open;
-  for (size_t i = 0; i < graph_.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
-    if (is_kind(graph_, op, "gate")) open = {.gate = op};
-    if (is_kind(graph_, op, "dispatch")) open.dispatch = op;
-    if (is_kind(graph_, op, "place")) {
-      throw user_error(
-          "stage '{}': stage '{}' has placed the experts already; one placement a "
-          "system is allowed",
-          context_.stage, attr_string(graph_.op(op), "stage"));
-    }
-    if (is_kind(graph_, op, "all_to_all")) {
-      check_exchange(op);
-      if (!open.there.valid()) {
-        open.there = op;
-      } else {
-        open.back = op;
-        layers.push_back(open);
-        open = {};
-      }
-    } else if (open.there.valid()) {
-      open.experts.push_back(op);
-    }
-  }
-  return layers;
-}
-
-void Placer::check_exchange(OpId id) const {
+/// Nothing is placed yet, and exchanges are whole and among all ranks.
+void Placer::check_free(OpId id) const {
   const Op& op = graph_.op(id);
+  if (graph_.removed(id)) return;
+  if (is_kind(graph_, id, "place")) {
+    throw user_error(
+        "stage '{}': stage '{}' has placed the experts already; one placement a "
+        "system is allowed",
+        context_.stage, attr_string(op, "stage"));
+  }
+  if (!is_kind(graph_, id, "all_to_all")) return;
   const char* why = nullptr;
   if (op.part >= 0) why = "is a part of one that was cut";
   if (op.attrs.contains("rounds")) why = "goes in rounds";
@@ -123,7 +97,7 @@ OpId Placer::add(std::string_view kind, const std::string& name, std::vector<Ten
   return made;
 }
 
-void Placer::place(const Layer& layer, int64_t number) {
+void Placer::place(const ExchangedLayer& layer, int64_t number) {
   bounds_ = bounds();
   attrs_ = ops::bounds_attrs(bounds_);
   const std::string prefix = fmt::format("b{}.moe.", graph_.op(layer.gate).layer);
@@ -159,34 +133,14 @@ void Placer::place(const Layer& layer, int64_t number) {
   const OpId rows = add("slot_rows", prefix + "slot_rows", {graph_.out(gather), in_force}, attrs_,
                         layer.gate, Segment::kDispatch);
   before_[layer.dispatch].push_back(rows);
-  place_rows(layer, in_force, graph_.out(rows));
+  send_by_slot(graph_, layer, bounds_, origin.counts, in_force, graph_.out(rows));
   widen_parameters(layer, in_force, prefix);
   if (stage_.split) cut_ = hidden_between(rates, bounds_.shadows);
 }
 
-/// The exchange and the experts' ops count rows by slot.
-void Placer::place_rows(const Layer& layer, TensorId placement, TensorId rows) {
-  const RowsOrigin origin = origin_of_rows(graph_, graph_.out(layer.there), "placement");
-  for (const OpId id : {layer.there, layer.back}) {
-    Op& op = graph_.op(id);
-    op.attrs.insert(attrs_.begin(), attrs_.end());
-    op.attrs["irregular"] = op.attrs["loose"] = int64_t{1};
-    if (id == layer.back) op.attrs["occupancy"] = ops::occupancy_of(bounds_);
-    op.inputs = {op.inputs[0], origin.counts, rows, TensorId(), TensorId(), placement};
-  }
-  for (const OpId id : layer.experts) {
-    Op& op = graph_.op(id);
-    op.attrs["rows"] = std::string("used");
-    op.attrs["loose"] = int64_t{1};
-    op.attrs["occupancy"] = ops::occupancy_of(bounds_);
-    const size_t at = is_kind(graph_, id, "gelu") ? 2 : 3;
-    op.inputs.resize(at + 1);
-    op.inputs[at] = rows;
-  }
-}
-
 /// Resident slots as the bounds have them; behind them the shadows', in one storage.
-void Placer::widen_parameters(const Layer& layer, TensorId placement, const std::string& prefix) {
+void Placer::widen_parameters(const ExchangedLayer& layer, TensorId placement,
+                              const std::string& prefix) {
   std::vector<TensorId> parameters;
   std::vector<std::pair<OpId, size_t>> readers;
   for (const OpId id : layer.experts) {
@@ -203,49 +157,64 @@ void Placer::widen_parameters(const Layer& layer, TensorId placement, const std:
   inputs.insert(inputs.end(), parameters.begin(), parameters.end());
   const bool now = stage_.use == PlacementUse::kNow;
   std::vector<OpId>& where = now ? before_[layer.dispatch] : first_;
-  std::vector<OpId> copies;  // by slots
-  for (const SlotRange& range : slot_ranges()) {
-    Attrs attrs = attrs_;
-    attrs["first"] = range.first;
-    attrs["last"] = range.last;
-    const auto first = static_cast<double>(range.first), last = static_cast<double>(range.last);
-    attrs["expected"] = std::clamp(stage_.expected_copies, first, last) - first;
-    attrs["beside"] = std::string(range.beside);
-    where.push_back(add("copy_experts", prefix + "copy" + range.suffix, inputs, attrs, layer.gate,
-                        Segment::kExpert));
-    copies.insert(copies.begin(), where.back());
+  std::vector<OpId> copies;
+  for (const Copies& which : cut_copies(parameters)) {
+    where.push_back(add("copy_experts", prefix + "copy" + which.suffix, inputs, copy_attrs(which),
+                        layer.gate, Segment::kExpert));
+    copies.push_back(where.back());
   }
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    std::vector<TensorId> parts = {parameters[i]};
-    for (const OpId copy : copies) {
-      parts.push_back(graph_.out(copy, i));
-      graph_.tensor(parts.back()).expert = true;
-    }
-    const OpId whole =
-        add("concat", graph_.tensor(parameters[i]).name + ".slots", parts,
-            {{"axis", int64_t{0}}, {"view", int64_t{1}}}, layer.gate, Segment::kExpert);
+  const auto join = [&](const std::string& name, const std::vector<TensorId>& parts, int64_t axis) {
+    const OpId whole = add("concat", name, parts, {{"axis", axis}, {"view", int64_t{1}}},
+                           layer.gate, Segment::kExpert);
     graph_.tensor(graph_.out(whole)).expert = true;
     where.push_back(whole);
-    graph_.op(readers[i].first).inputs[readers[i].second] = graph_.out(whole);
+    return graph_.out(whole);
+  };
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const std::string name = graph_.tensor(parameters[i]).name;
+    std::vector<TensorId> parts = {parameters[i]};
+    for (size_t c = copies.size(); c-- > 0;) {  // by slots
+      const std::vector<ShadowRange> ranges = ops::shadow_ranges(graph_.op(copies[c]));
+      for (size_t r = 0; r < ranges.size(); ++r) {
+        const TensorId copy = graph_.out(copies[c], r * parameters.size() + i);
+        graph_.tensor(copy).expert = true;
+        if (ranges[r].share.begin > 0) {
+          parts.back() = join(name + ".slot", {parts.back(), copy}, 1);
+        } else {
+          parts.push_back(copy);
+        }
+      }
+    }
+    graph_.op(readers[i].first).inputs[readers[i].second] = join(name + ".slots", parts, 0);
   }
 }
 
 /// The last slots first: sub-Trans A travels before B, and autodiff, which walks backwards, makes
 /// the gradients of B return first.
-std::vector<SlotRange> Placer::slot_ranges() const {
-  const int64_t all = bounds_.shadows;
-  if (cut_ == 0) return {{0, all, "experts", ""}};
-  if (cut_ == all) return {{0, all, "between", ""}};
-  return {{cut_, all, "experts", "_a"}, {0, cut_, "between", "_b"}};
+std::vector<Copies> Placer::cut_copies(const std::vector<TensorId>& parameters) const {
+  constexpr int64_t kWhole = ExpertShare::kWhole;
+  const bool divisible = std::all_of(parameters.begin(), parameters.end(), [&](TensorId t) {
+    return graph_.tensor(t).shape[1] >= kWhole;
+  });
+  const int64_t all = kWhole * bounds_.shadows, cut = divisible ? cut_ : cut_ - cut_ % kWhole;
+  if (cut == 0) return {{0, all, "experts", ""}};
+  if (cut == all) return {{0, all, "between", ""}};
+  return {{cut, all, "experts", "_a"}, {0, cut, "between", "_b"}};
 }
 
-/// Shapes follow from the new ones of rows and parameters.
-void Placer::infer_again() {
-  for (const OpId id : order()) {
-    const Op& op = graph_.op(id);
-    const std::vector<TensorSpec> specs = graph_.def(op).infer(graph_, op);
-    for (size_t i = 0; i < specs.size(); ++i) graph_.tensor(op.outputs[i]).shape = specs[i].shape;
+Attrs Placer::copy_attrs(const Copies& copies) const {
+  constexpr int64_t kWhole = ExpertShare::kWhole;
+  Attrs attrs = attrs_;
+  attrs["first"] = copies.begin / kWhole;
+  attrs["last"] = (copies.end + kWhole - 1) / kWhole;
+  if (copies.begin % kWhole > 0) attrs["begin"] = copies.begin % kWhole;
+  if (copies.end % kWhole > 0) attrs["end"] = copies.end % kWhole;
+  attrs["expected"] = stage_.expected_copies;
+  attrs["beside"] = std::string(copies.beside);
+  if (context_.cost.network() != nullptr) {
+    attrs["devices_per_node"] = context_.cost.network()->devices_per_node;
   }
+  return attrs;
 }
 
 std::vector<OpId> Placer::order() const {

@@ -40,12 +40,12 @@ struct PlacementStage {
 /// bounds that make no sense.
 Graph place_experts(Graph graph, const PlacementStage& stage, const PassContext& context);
 
-/// Pro-Prophet's x, before it is held against the number of copies that a step needs (section V):
-/// experts that the compute between two MoE layers can hide, floor(T / tau), where tau is the time
-/// that one takes to all devices and T the shorter of T_FNEC and T_BNEC. One x for both directions:
-/// gradients go back by the slots that the parameters came by. From 0 to `shadows`. A planner fills
-/// shadow slots in the order of its selection, so slots 0..x-1, sub-Trans B, carry min(m, x) of m
-/// experts, and the others, sub-Trans A, the rest.
+/// What the compute between two MoE layers can hide of copies (Pro-Prophet, section V), in
+/// sixteenths of experts, rounded down: T / tau, where tau is the time that an expert takes to all
+/// devices and T the shorter of T_FNEC and T_BNEC. One cut for both directions: gradients go back
+/// by the slots that the parameters came by. From 0 to 16 `shadows`. A planner fills shadow slots
+/// in the order of its selection, so the first slots and a part of the next one, sub-Trans B, carry
+/// what hides there of the experts that a step needs, and sub-Trans A the rest.
 int64_t hidden_between(const PlaceRates& rates, int64_t shadows);
 
 /// After the updates: gradients are summed over residents before they are applied, residents and

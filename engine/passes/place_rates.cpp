@@ -48,14 +48,14 @@ double copy_rate(const PassContext& context, int64_t devices, double expert_byte
   if (cluster == nullptr) return a2a / 2;  // sent once and passed on
   Placement p({.experts = devices, .devices = devices, .residents = 1, .shadows = 1});
   for (int64_t d = 1; d < devices; ++d) p.add_shadow(0, d, 0);
-  const ExpertSteps steps = copy_steps(p, 0, 1);
   Nanoseconds total = 0;
-  for (const auto* pieces : {&steps.first, &steps.second}) {
-    if (pieces->empty()) continue;
-    AllToAll a2a_step;
-    a2a_step.bytes.assign(static_cast<size_t>(devices * devices), 0);
-    add_bytes(*pieces, expert_bytes, devices, a2a_step.bytes);
-    total += alone_ns(*cluster, {std::move(a2a_step)});
+  const ShadowRange range = {0, 1};
+  for (const auto& pieces : copy_steps(p, {&range, 1}, cluster->devices_per_node)) {
+    if (pieces.empty()) continue;
+    AllToAll step;
+    step.bytes.assign(static_cast<size_t>(devices * devices), 0);
+    add_bytes(pieces, {&expert_bytes, 1}, devices, step.bytes);
+    total += alone_ns(*cluster, {std::move(step)});
   }
   return expert_bytes / std::max(seconds(total), 1e-12);
 }
@@ -64,9 +64,11 @@ double copy_rate(const PassContext& context, int64_t devices, double expert_byte
 
 int64_t hidden_between(const PlaceRates& rates, int64_t shadows) {
   if (rates.expert_bytes <= 0) return 0;
+  constexpr int64_t kWhole = ExpertShare::kWhole;
   const double between_s = std::min(rates.fnec_s, rates.bnec_s);
-  const double experts = std::floor(between_s * rates.copy_bytes_per_s / rates.expert_bytes);
-  return static_cast<int64_t>(std::clamp(experts, 0.0, static_cast<double>(shadows)));
+  const double experts = between_s * rates.copy_bytes_per_s / rates.expert_bytes;
+  const double all = static_cast<double>(kWhole * shadows);
+  return static_cast<int64_t>(std::clamp(std::floor(kWhole * experts), 0.0, all));
 }
 
 PlaceRates fit_place_rates(const Graph& graph, OpId exchange, const PassContext& context) {

@@ -178,18 +178,9 @@ int32_t RoutedStep::exchange_of(OpId id, size_t layer) {
   return static_cast<int32_t>(exchanges_.size() - 1);
 }
 
-int32_t RoutedStep::movement_of(OpId id, size_t layer) {
-  const Op& op = graph_.op(id);
-  Movement made{.op = id, .layer = layer, .expert_bytes = 0};
-  // Each tensor holds one expert a slot; the second half of return_gradients' are the sums.
-  const std::string_view kind = graph_.def(op).name;
-  const size_t first = kind == "migrate" ? 2 : 1;
-  const size_t last = kind == "return_gradients" ? op.inputs.size() / 2 + 1 : op.inputs.size();
-  for (size_t i = first; i < last; ++i) {
-    const Tensor& tensor = graph_.tensor(op.inputs[i]);
-    made.expert_bytes += static_cast<double>(graph_.bytes(op.inputs[i]) / tensor.shape[0]);
-  }
-  movements_.push_back(std::move(made));
+int32_t RoutedStep::movement_of(OpId op, size_t layer) {
+  movements_.push_back(
+      {.op = op, .layer = layer, .expert_bytes = ops::bytes_moved(graph_, graph_.op(op))});
   return static_cast<int32_t>(movements_.size() - 1);
 }
 
@@ -197,33 +188,32 @@ int32_t RoutedStep::movement_of(OpId id, size_t layer) {
 void RoutedStep::move(Movement& movement, const Placement& now, const Placement& next) const {
   const Op& op = graph_.op(movement.op);
   const std::string_view kind = graph_.def(op).name;
-  const int64_t first = attr_int(op, "first"), last = attr_int(op, "last");
+  const int64_t per_node = attr_int(op, "devices_per_node", 1);
   ExpertSteps steps;
   if (kind == "copy_experts") {
-    steps = copy_steps(now, first, last);
+    steps = copy_steps(now, ops::shadow_ranges(op), per_node);
   } else if (kind == "return_gradients") {
-    steps = return_steps(now, first, last);
+    steps = return_steps(now, ops::shadow_ranges(op), per_node);
   } else if (kind == "sum_residents") {
     steps = sum_steps(now);
   } else {
+    steps.emplace_back();
     for (const Move& m : resident_moves(now, next)) {
-      if (m.from != m.to) steps.first.push_back({.expert = m.expert, .from = m.from, .to = m.to});
+      if (m.from != m.to) steps[0].push_back({.expert = m.expert, .from = m.from, .to = m.to});
     }
   }
   const auto ranks = static_cast<int64_t>(ranks_);
-  for (auto* matrix : {&movement.first, &movement.second}) matrix->assign(ranks_ * ranks_, 0);
-  add_bytes(steps.first, movement.expert_bytes, ranks, movement.first);
-  add_bytes(steps.second, movement.expert_bytes, ranks, movement.second);
-  movement.load = {.bytes = &movement.first,
-                   .then = steps.second.empty() ? nullptr : &movement.second};
-  movement.sent.assign(ranks_, 0);
-  for (size_t r = 0; r < ranks_; ++r) {
-    double sent = 0;
-    for (size_t to = 0; to < ranks_; ++to) {
-      sent += movement.first[r * ranks_ + to] + movement.second[r * ranks_ + to];
+  movement.steps.assign(steps.size(), std::vector<double>(ranks_ * ranks_));
+  movement.load = {.steps = &movement.steps};
+  std::vector<double> sent(ranks_);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    add_bytes(steps[i], movement.expert_bytes, ranks, movement.steps[i]);
+    for (size_t pair = 0; pair < ranks_ * ranks_; ++pair) {
+      sent[pair / ranks_] += movement.steps[i][pair];
     }
-    movement.sent[r] = std::llround(sent);
   }
+  movement.sent.resize(ranks_);
+  for (size_t r = 0; r < ranks_; ++r) movement.sent[r] = std::llround(sent[r]);
 }
 
 std::vector<Placement> RoutedStep::first_placements() const {

@@ -56,7 +56,7 @@ class RoutedStep {
   /// Null for an op that no routing changes. Stays where it is until route().
   const OpLoad* load(OpId op, int32_t rank) const;
   /// What a rank sends to others in an irregular all-to-all or a movement of experts. Requires:
-  /// load(op) has bytes.
+  /// load(op) has bytes or steps.
   Bytes sent_bytes(OpId op, int32_t rank) const;
   /// Ops with a load, ascending.
   const std::vector<OpId>& ops() const { return ops_; }
@@ -80,12 +80,12 @@ class RoutedStep {
     OpLoad load;
     std::vector<Bytes> sent;  // by rank, to others
   };
-  /// An op that moves experts, in one step or two.
+  /// An op that moves experts, step by step.
   struct Movement {
     OpId op;
     size_t layer;
-    double expert_bytes;  // of all of the op's tensors
-    std::vector<double> first, second;
+    std::vector<double> expert_bytes;  // of all of the op's tensors, by range
+    std::vector<std::vector<double>> steps;
     OpLoad load;
     std::vector<Bytes> sent;  // by rank, to others
   };

@@ -4,6 +4,7 @@
 -- is no factor here.
 local moe = require "moe"
 
+local SIZES = { "transformer_xl", "gpt2", "bert2gpt2" }
 local EFFICIENCIES = { 1, 0.9, 0.8, 0.7, 0.6, 0.48, 0.4 }
 local NAMES = { "lina_fixed", "lina_priority", "lina_partition", "lina_pipelining", "lina" }
 local systems = { moe.system "lina_baseline" {} }
@@ -36,7 +37,7 @@ end
 
 moe.run(moe.experiment {
   name = "lina_gains", title = "gains over the sharing efficiency, 16 GPUs", band = "none",
-  over = { size = { "transformer_xl", "gpt2", "bert2gpt2" }, efficiency = EFFICIENCIES },
+  over = { size = SIZES, efficiency = EFFICIENCIES },
   case = function(p)
     return { model = moe.model.lina { size = p.size }, systems = systems,
       cluster = moe.cluster.lina { nodes = 4, sharing_efficiency = p.efficiency } }
@@ -57,24 +58,30 @@ moe.run(moe.experiment {
   end,
 })
 
-local rows = { { "model", "sharing efficiency", "meet an all-reduce", "median slowdown",
-  "at most" } }
-local readings = {}
-for _, efficiency in ipairs { 0.48, 1 } do
-  local all = {}
-  for _, size in ipairs { "transformer_xl", "gpt2", "bert2gpt2" } do
+local function measure(efficiency)
+  local all, by_size = {}, {}
+  for i, size in ipairs(SIZES) do
     local times = slowdowns(size, efficiency)
     for _, x in ipairs(times) do all[#all + 1] = x end
-    rows[#rows + 1] = { size, ("%.2f"):format(efficiency), #times,
+    by_size[i] = { size, ("%.2f"):format(efficiency), #times,
       ("%.2fx"):format(times[math.ceil(#times / 2)]), ("%.2fx"):format(times[#times]) }
   end
   table.sort(all)
-  readings[#readings + 1] = { median = all[math.ceil(#all / 2)], most = all[#all] }
+  return { median = all[math.ceil(#all / 2)], most = all[#all], by_size = by_size }
 end
-print "\nAll-to-alls of the baseline's step that meet an all-reduce"
-print(moe.table(rows))
+
+local function show(values)
+  local rows = { { "model", "sharing efficiency", "meet an all-reduce", "median slowdown",
+    "at most" } }
+  for _, value in ipairs(values) do
+    for _, row in ipairs(value.by_size) do rows[#rows + 1] = row end
+  end
+  print "\nAll-to-alls of the baseline's step that meet an all-reduce"
+  print(moe.table(rows))
+end
+
 moe.judge { name = "lina_slowdown", title = "what an all-reduce does to all-to-alls",
-  readings = readings, claims = {
+  readings = { 0.48, 1 }, measure = measure, show = show, claims = {
     moe.claim { id = "lina-033", neutral = 1, within = 0.25,
       value = function(r) return r.median end },
     moe.claim { id = "lina-033-max", neutral = 1, value = function(r) return r.most end,

@@ -23,8 +23,8 @@ local function routing_of(law)
 end
 
 -- Of a law and a way to count: model -> path -> result, with the medians and tails of ideal.
-local function reading_of(law, options)
-  local out = {}
+local function measure(reading)
+  local law, way, out = reading.law, reading.way, {}
   for _, model in ipairs(MODELS) do
     out[model.size] = {}
     for _, path in ipairs(PATHS) do
@@ -36,7 +36,7 @@ local function reading_of(law, options)
         devices = 16, batches = 30, profile_batches = 20, path = path, routing = routing_of(law) }
       local function run(system)
         return moe.lina.inference { trace = law.traces[key], cluster = cluster, system = system,
-          normalise = options.normalise, schedule = options.schedule }
+          normalise = way.normalise, schedule = way.schedule }
       end
       local r, ideal = run "lina", run "ideal"
       r.median, r.tail = r.median_ms / ideal.median_ms, r.p95_ms / ideal.p95_ms
@@ -49,30 +49,32 @@ end
 
 local WAYS = { {}, { normalise = true }, { schedule = "closed_form" },
   { normalise = true, schedule = "closed_form" } }
-local readings, names = {}, {}
+local readings = {}
 for _, law in ipairs(LAWS) do
   for i, way in ipairs(WAYS) do
     if law == LAWS[1] or i == 1 then
-      readings[#readings + 1] = reading_of(law, way)
-      names[#names + 1] = { ("%s, drift %g"):format(law.name, law.drift),
-        way.normalise and "scaled" or "as printed", way.schedule or "paper" }
+      readings[#readings + 1] = { law = law, way = way }
     end
   end
 end
 
-local rows = { { "routing", "estimates", "phases", "model", "path", "paths known",
-  "median of ideal", "95% of ideal", "fine-tuned", "accuracy" } }
-for i, r in ipairs(readings) do
-  for _, model in ipairs(MODELS) do
-    for _, path in ipairs(PATHS) do
-      local one = r[model.size][path]
-      rows[#rows + 1] = { names[i][1], names[i][2], names[i][3], model.name, path, one.paths,
-        ("%.2f"):format(one.median), ("%.2f"):format(one.tail),
-        ("%.1f%%"):format(100 * one.fine_tuning), ("%.1f%%"):format(100 * one.accuracy) }
+local function show(values)
+  local rows = { { "routing", "estimates", "phases", "model", "path", "paths known",
+    "median of ideal", "95% of ideal", "fine-tuned", "accuracy" } }
+  for i, reading in ipairs(readings) do
+    local law, way = reading.law, reading.way
+    for _, model in ipairs(MODELS) do
+      for _, path in ipairs(PATHS) do
+        local one = values[i][model.size][path]
+        rows[#rows + 1] = { ("%s, drift %g"):format(law.name, law.drift),
+          way.normalise and "scaled" or "as printed", way.schedule or "paper", model.name, path,
+          one.paths, ("%.2f"):format(one.median), ("%.2f"):format(one.tail),
+          ("%.1f%%"):format(100 * one.fine_tuning), ("%.1f%%"):format(100 * one.accuracy) }
+      end
     end
   end
+  print(moe.table(rows))
 end
-print(moe.table(rows))
 
 local claims = {}
 for _, model in ipairs(MODELS) do
@@ -103,4 +105,4 @@ claims[#claims + 1] = moe.claim { id = "lina-100-order", value = function(r)
 end }
 
 moe.judge { name = "lina_table5", title = "the length of sample paths, made-up routing",
-  readings = readings, claims = claims }
+  readings = readings, measure = measure, show = show, claims = claims }

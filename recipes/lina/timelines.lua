@@ -64,10 +64,10 @@ local function reduced(layer, names)
   return over
 end
 
-local function reading_of(rows, efficiency)
+local function measure(reading)
   local by, pending = {}, {}
   for _, variant in ipairs(VARIANTS) do
-    by[variant[1]] = layer_of(spans_of(variant, rows, efficiency))
+    by[variant[1]] = layer_of(spans_of(variant, reading.rows, reading.efficiency))
   end
   -- Gradients complete before the layer begins and not yet reduced by the baseline.
   for _, span in ipairs(by.baseline.reduce) do
@@ -100,31 +100,35 @@ local function draw(by)
 end
 
 local readings = {}
-local cells = { { "rows", "sharing efficiency", "variant", "figure", "all-to-alls over, ms",
-  "pending all-reduces over, ms" } }
 for _, rows in ipairs(ROWS) do
   for _, efficiency in ipairs(EFFICIENCIES) do
-    local by = reading_of(rows, efficiency)
-    readings[#readings + 1] = by
+    readings[#readings + 1] = { rows = rows, efficiency = efficiency }
+  end
+end
+
+local function show(values)
+  local cells = { { "rows", "sharing efficiency", "variant", "figure", "all-to-alls over, ms",
+    "pending all-reduces over, ms" } }
+  for i, reading in ipairs(readings) do
     for _, variant in ipairs(VARIANTS) do
-      local layer = by[variant[1]]
-      cells[#cells + 1] = { rows, ("%.1f"):format(efficiency), variant[1], variant[2],
-        ("%.1f"):format(layer.over), ("%.1f"):format(layer.reduced) }
+      local layer = values[i][variant[1]]
+      cells[#cells + 1] = { reading.rows, ("%.1f"):format(reading.efficiency), variant[1],
+        variant[2], ("%.1f"):format(layer.over), ("%.1f"):format(layer.reduced) }
     end
     cells[#cells + 1] = {}
   end
-end
-print(moe.table(cells))
-for i, rows in ipairs(ROWS) do
-  print(("From the gradient of the combine on, %g ms a cell, %d rows, sharing efficiency %.1f")
-    :format(CELL_MS, rows, EFFICIENCIES[1]))
-  draw(readings[1 + (i - 1) * #EFFICIENCIES])
+  print(moe.table(cells))
+  for i, rows in ipairs(ROWS) do
+    print(("From the gradient of the combine on, %g ms a cell, %d rows, sharing efficiency %.1f")
+      :format(CELL_MS, rows, EFFICIENCIES[1]))
+    draw(values[1 + (i - 1) * #EFFICIENCIES])
+  end
 end
 
 local function over(name) return function(by) return by[name].over end end
 local fitted = "rows of the layer, to figure 7c"
 moe.judge { name = "lina_timelines", title = "one MoE layer's backward", readings = readings,
-  claims = {
+  measure = measure, show = show, claims = {
     moe.claim { id = "lina-036", value = over "baseline", fitted = fitted },
     moe.claim { id = "lina-037", value = over "naive priority", fitted = fitted },
     moe.claim { id = "lina-038", value = over "deferred", fitted = fitted },

@@ -20,7 +20,7 @@ end
 
 -- Of a set of layers: how many are best at each degree, and by how much the worst is longer, at
 -- most, in percent.
-local function measure(layers, time)
+local function compare(layers, time)
   local best_at, most = { [1] = 0, [2] = 0, [4] = 0, [8] = 0 }, 0
   for _, layer in ipairs(layers) do
     local best, least, longest
@@ -35,19 +35,17 @@ local function measure(layers, time)
   return { best_at = best_at, most = most, n = #layers }
 end
 
-local function reading_of(alpha_a_16, time)
-  local reading = {}
+local function compare_all(alpha_a_16, time)
+  local value = {}
   for _, gpus in ipairs(GPUS) do
-    reading[gpus] = measure(moe.pipemoe.layers { devices = gpus, alpha_a_16 = alpha_a_16 }, time)
+    value[gpus] = compare(moe.pipemoe.layers { devices = gpus, alpha_a_16 = alpha_a_16 }, time)
   end
-  return reading
+  return value
 end
 
-local likely, printed = reading_of("likely", simulated), reading_of("printed", simulated)
-local step = reading_of("likely", closed_step)
+local step = compare_all("likely", closed_step)
 
-local rows = { { "", "GPUs", "1", "2", "4", "8", "worst over best, at most" } }
-local function add(label, reading)
+local function add(rows, label, reading)
   for _, gpus in ipairs(GPUS) do
     local r, cells = reading[gpus], { gpus == 16 and label or "", gpus }
     for _, degree in ipairs(DEGREES) do cells[#cells + 1] = r.best_at[degree] end
@@ -55,32 +53,36 @@ local function add(label, reading)
     rows[#rows + 1] = cells
   end
 end
-print "Layers, of 288, that are best at a degree"
-add("forward, simulated", likely)
-rows[#rows + 1] = { "alpha_a(16) as printed", 16, unpack {
-  printed[16].best_at[1], printed[16].best_at[2], printed[16].best_at[4], printed[16].best_at[8],
-  ("+%.0f%%"):format(printed[16].most) } }
-add("with the backward, closed form", step)
-print(moe.table(rows))
+local function show(values)
+  local likely, printed = unpack(values)
+  local rows = { { "", "GPUs", "1", "2", "4", "8", "worst over best, at most" } }
+  print "Layers, of 288, that are best at a degree"
+  add(rows, "forward, simulated", likely)
+  rows[#rows + 1] = { "alpha_a(16) as printed", 16, unpack {
+    printed[16].best_at[1], printed[16].best_at[2], printed[16].best_at[4],
+    printed[16].best_at[8], ("+%.0f%%"):format(printed[16].most) } }
+  add(rows, "with the backward, closed form", step)
+  print(moe.table(rows))
 
-print "\nThe best of all degrees to 64: degree x layers"
-local free = { { "", "GPUs", "" } }
-for _, objective in ipairs { "forward", "step" } do
-  for _, gpus in ipairs(GPUS) do
-    local count, parts = {}, {}
-    for _, layer in ipairs(moe.pipemoe.layers { devices = gpus }) do
-      local t = { objective = objective }
-      for key, value in pairs(layer.lines) do t[key] = value end
-      local degree = moe.pipemoe.degree(t).degree
-      count[degree] = (count[degree] or 0) + 1
+  print "\nThe best of all degrees to 64: degree x layers"
+  local free = { { "", "GPUs", "" } }
+  for _, objective in ipairs { "forward", "step" } do
+    for _, gpus in ipairs(GPUS) do
+      local count, parts = {}, {}
+      for _, layer in ipairs(moe.pipemoe.layers { devices = gpus }) do
+        local t = { objective = objective }
+        for key, value in pairs(layer.lines) do t[key] = value end
+        local degree = moe.pipemoe.degree(t).degree
+        count[degree] = (count[degree] or 0) + 1
+      end
+      for degree = 1, 64 do
+        if count[degree] then parts[#parts + 1] = ("%d x %d"):format(degree, count[degree]) end
+      end
+      free[#free + 1] = { gpus == 16 and objective or "", gpus, table.concat(parts, ", ") }
     end
-    for degree = 1, 64 do
-      if count[degree] then parts[#parts + 1] = ("%d x %d"):format(degree, count[degree]) end
-    end
-    free[#free + 1] = { gpus == 16 and objective or "", gpus, table.concat(parts, ", ") }
   end
+  print(moe.table(free))
 end
-print(moe.table(free))
 
 local function not_2(reading)
   local other, n = 0, 0
@@ -97,12 +99,14 @@ local function extreme(choose)
 end
 
 -- The paper does not say whether its times are of the forward or of a step.
-for _, set in ipairs { { "forward", { likely, printed } }, { "with the backward", { step } } } do
-  local label, readings = unpack(set)
+local function judge(t)
   local function claim(id, value)
-    return moe.claim { id = id, label = label, neutral = 0, within = 0.25, value = value }
+    return moe.claim { id = id, label = t.title, neutral = 0, within = 0.25, value = value }
   end
-  moe.judge { name = "pipemoe_fig04", title = label, readings = readings,
-    claims = { claim("pipemoe-006", not_2), claim("pipemoe-007", extreme(math.min)),
-      claim("pipemoe-007-max", extreme(math.max)) } }
+  t.name, t.claims = "pipemoe_fig04", { claim("pipemoe-006", not_2),
+    claim("pipemoe-007", extreme(math.min)), claim("pipemoe-007-max", extreme(math.max)) }
+  moe.judge(t)
 end
+judge { title = "forward", readings = { "likely", "printed" }, show = show,
+  measure = function(alpha_a_16) return compare_all(alpha_a_16, simulated) end }
+judge { title = "with the backward", readings = { step } }

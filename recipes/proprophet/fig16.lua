@@ -68,27 +68,8 @@ local function most_of(layers)
   return most, below
 end
 
-local SKEW = moe.workload "zipf" { s = 1.1, seed = 1 }
-
-local rows = { { "layer", "RB planner", "RB FasterMoE", "ratio", "k = 2: planner", "FasterMoE",
-  "ratio" } }
-local one = compare_all(layers_of(SKEW, 1), 1, FASTMOE)
-local two = compare_all(layers_of(SKEW, 2), 1, FASTMOE)
-for layer = 1, LAYERS do
-  local row = { layer }
-  for _, l in ipairs { one[layer], two[layer] } do
-    for _, value in ipairs { l.planner, l.shadowing, l.ratio } do
-      row[#row + 1] = ("%.2f"):format(value)
-    end
-  end
-  rows[#rows + 1] = row
-end
-print "RB: balance degree before over after; alpha = 1, k = 1 choice a token"
-print(moe.table(rows))
-
 -- What the outcome hangs on: the skew (source_ragged: every device has a popularity and a number of
 -- tokens of its own), where the search ends (alpha), and with which rates FasterMoE counts.
-rows = { { "loads", "alpha", "FasterMoE's rates", "k", "ratio, most", "layers below 1" } }
 local readings = {}
 for _, law in ipairs { { "zipf", 1.1 }, { "zipf", 0.9 }, { "zipf", 1.3 }, { "source_ragged" } } do
   local name, s = unpack(law)
@@ -97,18 +78,46 @@ for _, law in ipairs { { "zipf", 1.1 }, { "zipf", 0.9 }, { "zipf", 1.3 }, { "sou
   for _, alpha in ipairs { 1, 0.5, 3 } do
     for _, own in ipairs { true, false } do
       for k = 1, 2 do
-        local most, below = most_of(compare_all(layers[k], alpha, own and FASTMOE or {}))
-        rows[#rows + 1] = { s and ("%s %g"):format(name, s) or name, alpha,
-          own and "its defaults" or "the planner's", k,
-          ("%.2f"):format(most), ("%d of %d"):format(below, LAYERS) }
-        readings[#readings + 1] = most
+        readings[#readings + 1] = { law = s and ("%s %g"):format(name, s) or name, k = k,
+          layers = layers[k], alpha = alpha, constants = own and FASTMOE or {},
+          rates = own and "its defaults" or "the planner's" }
       end
     end
   end
 end
-print "\nBy skew and alpha; the paper has one layer below 1 at k = 1 and two at k = 2"
-print(moe.table(rows))
 
-moe.judge { name = "proprophet-fig16", readings = readings, claims = {
-  moe.claim { id = "proprophet-055", neutral = 1, value = function(most) return most end,
-    not_comparable = "a maximum over layers whose routing is not published" } } }
+local function measure(reading)
+  local layers = compare_all(reading.layers, reading.alpha, reading.constants)
+  local most, below = most_of(layers)
+  return { layers = layers, most = most, below = below }
+end
+
+local function show(values)
+  local rows = { { "layer", "RB planner", "RB FasterMoE", "ratio", "k = 2: planner", "FasterMoE",
+    "ratio" } }
+  for layer = 1, LAYERS do
+    local row = { layer }
+    for k = 1, 2 do  -- the first two readings
+      local l = values[k].layers[layer]
+      for _, value in ipairs { l.planner, l.shadowing, l.ratio } do
+        row[#row + 1] = ("%.2f"):format(value)
+      end
+    end
+    rows[#rows + 1] = row
+  end
+  print "RB: balance degree before over after; alpha = 1, k = 1 choice a token"
+  print(moe.table(rows))
+
+  rows = { { "loads", "alpha", "FasterMoE's rates", "k", "ratio, most", "layers below 1" } }
+  for i, r in ipairs(readings) do
+    rows[#rows + 1] = { r.law, r.alpha, r.rates, r.k, ("%.2f"):format(values[i].most),
+      ("%d of %d"):format(values[i].below, LAYERS) }
+  end
+  print "\nBy skew and alpha; the paper has one layer below 1 at k = 1 and two at k = 2"
+  print(moe.table(rows))
+end
+
+moe.judge { name = "proprophet-fig16", readings = readings, measure = measure, show = show,
+  claims = {
+    moe.claim { id = "proprophet-055", neutral = 1, value = function(r) return r.most end,
+      not_comparable = "a maximum over layers whose routing is not published" } } }

@@ -153,12 +153,13 @@ M.SIMULATE = {
 }
 
 --- Times of the step of the median, samples_ms of all, and under a routing law the placements.
---- Without `t` as the plan was simulated when it was made.
+--- Without `t` as the plan was simulated when it was made; with it `moebench check` ends here.
 function Plan:simulate(t)
   local core_plan = plan_self(self).core
   if t == nil then return self.sim end
   local at = errors.here()
   local c = schema.check(M.SIMULATE, t, "simulate", at)
+  errors.stop_in "check"
   return errors.call(at, core_plan.simulate, core_plan,
     { steps = c.steps, first_step = c.first_step - 1 })
 end

@@ -131,6 +131,28 @@ TEST_CASE("where experts lie is no part of the model") {
   }
 }
 
+TEST_CASE("copies that enter a node once leave the same model") {
+  const RunResult expected = run_poisoned(*plan_with(spec_with("top2", 4), {}), 4);
+  for (const int64_t devices : {2, 4}) {
+    PlanSpec spec = spec_with("top2", 4);
+    spec.cluster.nodes = 4 / devices;
+    spec.cluster.devices_per_node = devices;
+    spec.cost = std::make_shared<RooflineCost>(spec.cluster, spec.work);
+    for (uint64_t seed = 0; seed < 6; ++seed) {
+      CAPTURE(devices, seed);
+      const auto plan = plan_with(spec, {placed_by({.shadows = 1 + static_cast<int64_t>(seed % 3),
+                                                    .extra_residents = 1,
+                                                    .moves_residents = true})});
+      int64_t ops = 0;
+      for (const Op& op : plan->graph.ops()) {
+        if (op.kind.valid() && attr_int(op, "devices_per_node", 1) == devices) ++ops;
+      }
+      CHECK(ops == 2 * plan->spec.model.layers / 2);  // copies and their gradients, by MoE layer
+      check_same_model(expected, run_poisoned(*plan, 4, random_policy(seed, seed % 2 == 0)));
+    }
+  }
+}
+
 TEST_CASE("built-in policies train the same model") {
   const std::vector<Stage> policies = {
       pass("placed", {{"shadows", 0.0}}),
@@ -362,8 +384,25 @@ PlacementFunction full_shadows() {
   };
 }
 
+/// Any experts in any shadow slots.
+PlacementFunction random_shadows(uint64_t seed) {
+  return [seed](const PlaceInput& input) {
+    Rng rng(seed * 1000 + static_cast<uint64_t>(input.step * 10 + input.layer));
+    Placement p = input.now;
+    p.clear_shadows();
+    const PlacementBounds& b = p.bounds();
+    for (int64_t d = 0; d < b.devices; ++d) {
+      for (int64_t s = 0; s < b.shadows; ++s) {
+        const int64_t e = rng.below(b.experts);
+        if (!p.holds(d, e)) p.add_shadow(e, d, s);
+      }
+    }
+    return p;
+  };
+}
+
 /// Four blocks, MoE in 1 and 3, two shadows; at the first link rate at which the compute between
-/// the layers hides one of two copies, so that block 3's go in two transfers.
+/// the layers hides some of two copies, so that block 3's go in two transfers.
 std::shared_ptr<const Plan> plan_with_cut(PlanSpec spec, std::vector<Stage> more) {
   more.insert(more.begin(), placed_by({.shadows = 2, .split = true}));
   spec.model.layers = 4;
@@ -385,10 +424,16 @@ TEST_CASE("copies in two transfers train the same bits as in one") {
     const auto whole = plan_with(deep, {placed_by({.shadows = 2})});
     const RunResult expected = run_poisoned(*whole, 4, full_shadows());
     const auto cut = plan_with_cut(spec, {});
+    const Op& rest = cut->graph.op(cut->graph.find_op("b3.moe.copy_a"));
+    CHECK(rest.attrs.contains("begin"));  // inside a slot
     const RunResult result = run_poisoned(*cut, 4, full_shadows());
     check_same_model(expected, result);
     CHECK(result.losses == expected.losses);
     CHECK(result.digest == expected.digest);
+    // An expert in another slot on each device travels in shares that are not the same for all.
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      check_same_model(expected, run_poisoned(*cut, 4, random_shadows(seed)));
+    }
   }
 }
 

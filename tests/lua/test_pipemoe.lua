@@ -82,3 +82,31 @@ V = moe.judge { name = "t", readings = { 17, 12 }, claims = {
   expect.fails(expect.HEAD .. "moe.judge { name = 't', claims = {}, readings = {} }", 2,
     "moe.judge.readings: the list is empty")
 end)
+
+local MEASURED = [[
+DONE = {}
+local function note(what) DONE[#DONE + 1] = what end
+moe.judge { name = "t", readings = { 1, 2 }, measure = function(x) note("m" .. x) return 10 * x end,
+  show = function(values) note(("show %d %d"):format(unpack(values))) end,
+  claims = { moe.claim { id = "pipemoe-032", value = function(x) note("v" .. x) return x end } } }
+note "behind"]]
+
+test("readings are measured, shown and judged, in this order", function()
+  local w = expect.runs(expect.HEAD .. MEASURED)
+  expect.equal(w.globals.DONE, { "m1", "m2", "show 10 20", "v10", "v20", "behind" })
+end)
+
+test("a check measures ours alone, and shows and judges nothing", function()
+  local w = expect.runs(expect.HEAD .. MEASURED, nil, "check")
+  expect.equal(w.globals.DONE, { "m1" })
+end)
+
+test("a check ends at the first steps that a plan would simulate", function()
+  local w = expect.runs(expect.HEAD .. [[
+local p = moe.plan { model = m, cluster = moe.cluster.p4de { nodes = 2 },
+  system = moe.system "raf" {} }
+DONE = { p:simulate().iteration_ms }
+p:simulate { steps = 4 }
+DONE[2] = "behind"]], nil, "check")
+  expect.equal(w.globals.DONE, { 100 })
+end)

@@ -53,18 +53,18 @@ std::map<OpId, Span> spans(const Plan& plan) {
   return by_op;
 }
 
-TEST_CASE("of experts that the compute between layers hides there are floor(T / tau)") {
+TEST_CASE("the compute between layers hides T / tau of experts, in sixteenths") {
   PlaceRates rates;
   rates.expert_bytes = 100;
   rates.copy_bytes_per_s = 1000;  // tau = 0.1 s
   rates.bnec_s = 10;
-  for (const auto& [fnec_s, expected] :
-       std::map<double, int64_t>{{0, 0}, {0.09, 0}, {0.11, 1}, {0.35, 3}, {0.79, 7}, {100, 8}}) {
+  for (const auto& [fnec_s, expected] : std::map<double, int64_t>{
+           {0, 0}, {0.006, 0}, {0.0126, 2}, {0.09, 14}, {0.11, 17}, {0.35, 56}, {100, 128}}) {
     rates.fnec_s = fnec_s;
     CHECK(hidden_between(rates, 8) == expected);
   }
   rates.bnec_s = 0.15;  // one cut for both directions: the shorter time
-  CHECK(hidden_between(rates, 8) == 1);
+  CHECK(hidden_between(rates, 8) == 24);
 }
 
 /// Copies in two transfers: at the first time of compute between the layers that hides some of
@@ -85,18 +85,27 @@ TEST_CASE("copies are cut in the slots that come first and the rest, but the fir
   const auto plan = make_plan(cut_spec({}));
   const Graph& g = plan->graph;
   const Op& make = g.op(found(g, "b1.moe.place"));
+  constexpr int64_t kWhole = ExpertShare::kWhole;
   const int64_t cut = hidden_between(ops::place_rates(make), 3);
   for (const std::string suffix : {"", ".dw"}) {
     const Op& a = g.op(found(g, "b3.moe.copy_a" + suffix));
     const Op& b = g.op(found(g, "b3.moe.copy_b" + suffix));
-    CHECK((attr_int(a, "first") == cut && attr_int(a, "last") == 3));
-    CHECK((attr_int(b, "first") == 0 && attr_int(b, "last") == cut));
+    CHECK(kWhole * attr_int(a, "first") + attr_int(a, "begin") == cut);
+    CHECK((attr_int(a, "last") == 3 && !a.attrs.contains("end")));
+    CHECK((attr_int(b, "first") == 0 && !b.attrs.contains("begin")));
+    CHECK(kWhole * (attr_int(b, "last") - 1) + attr_int(b, "end", kWhole) == cut);
     CHECK((attr_string(a, "beside") == "experts" && attr_string(b, "beside") == "between"));
     CHECK(attr_int(g.op(found(g, "b1.moe.copy" + suffix)), "last") == 3);
   }
-  const Op& a = g.op(found(g, "b3.moe.copy_a"));
-  const Op& b = g.op(found(g, "b3.moe.copy_b"));
-  CHECK(attr_double(a, "expected") + attr_double(b, "expected") == 2);
+  // Both together carry what one op would.
+  const auto bytes = [&](const std::string& name) {
+    const OpId op = found(g, name);
+    return g.def(op).work(g, g.op(op), {}).bytes;
+  };
+  for (const std::string suffix : {"", ".dw"}) {
+    CHECK(bytes("b3.moe.copy_a" + suffix) + bytes("b3.moe.copy_b" + suffix) ==
+          Approx(bytes("b1.moe.copy" + suffix)));
+  }
 }
 
 TEST_CASE("Trans and Agg stand in the gaps that algorithm 2 gives them") {
