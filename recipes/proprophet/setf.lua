@@ -67,21 +67,22 @@ local function measure(reading)
 end
 
 local function text(x) return ("%.2fx"):format(x) end
-local rows = { { "k", "model", "FasterMoE", "planner", "+ scheduler", "full", "over FasterMoE" } }
-for k, by_size in ipairs(measure(READINGS[1])) do
-  for _, size in ipairs { "S", "M", "L" } do
-    local m = by_size[size]
-    rows[#rows + 1] = { k, size, text(m.fm), text(m.planner), text(m.scheduler), text(m.pp),
-      text(m.pp / m.fm) }
+local function show_models(by_k)
+  local rows = { { "k", "model", "FasterMoE", "planner", "+ scheduler", "full", "over FasterMoE" } }
+  for k, by_size in ipairs(by_k) do
+    for _, size in ipairs { "S", "M", "L" } do
+      local m = by_size[size]
+      rows[#rows + 1] = { k, size, text(m.fm), text(m.planner), text(m.scheduler), text(m.pp),
+        text(m.pp / m.fm) }
+    end
   end
+  print "Set F (fitted): one layer by equations 1 to 8, over plain expert parallelism"
+  print(moe.table(rows) .. "\nDS is S, and DM is M: the model knows one layer\n")
 end
-print "Set F (fitted): one layer by equations 1 to 8, over plain expert parallelism"
-print(moe.table(rows) .. "\nDS is S, and DM is M: the model knows one layer\n")
 
 -- Least and most over models, k and the skews.
-rows = { { "set", "FasterMoE", "planner", "+ scheduler", "full", "over FasterMoE" } }
-for _, name in ipairs { "F", "A", "B", "D" } do
-  local least, most = {}, {}
+local function range_row(name)
+  local least, most, row = {}, {}, { name == "F" and "F (fitted)" or name }
   for _, reading in ipairs(READINGS) do
     for _, by_size in ipairs(measure { set = name, s = reading.s }) do
       for _, m in pairs(by_size) do
@@ -91,13 +92,17 @@ for _, name in ipairs { "F", "A", "B", "D" } do
       end
     end
   end
-  local row = { name == "F" and "F (fitted)" or name }
   for i in ipairs(least) do row[i + 1] = ("%.2f .. %.2f"):format(least[i], most[i]) end
-  rows[#rows + 1] = row
+  return row
 end
-rows[#rows + 1] = { "paper, table IV", "1.34 .. 2.31", "", "", "1.70 .. 2.62", "1.10 .. 1.35" }
-print "Least and most over models, k and zipf with s = 0.9, 1.1, 1.3"
-print(moe.table(rows))
+
+local function show(values)
+  show_models(values[1])
+  print "Least and most over models, k and zipf with s = 0.9, 1.1, 1.3"
+  print(moe.table { { "set", "FasterMoE", "planner", "+ scheduler", "full", "over FasterMoE" },
+    range_row "F", range_row "A", range_row "B", range_row "D",
+    { "paper, table IV", "1.34 .. 2.31", "", "", "1.70 .. 2.62", "1.10 .. 1.35" } })
+end
 
 local claims = {}
 local function claim(id, value)
@@ -115,7 +120,5 @@ for k, first in ipairs { 26, 31 } do
   claim("054-" .. k, function(R) return R[k].M.pp / R[k].M.scheduler end)
 end
 
-local readings = {}
-for i, reading in ipairs(READINGS) do readings[i] = measure(reading) end
 moe.judge { name = "proprophet_setf", title = "Table IV and figure 14 with set F", claims = claims,
-  readings = readings }
+  readings = READINGS, measure = measure, show = show }
