@@ -219,22 +219,24 @@ json executed_json(const RunResult& result, const Plan& plan) {
   return ranks;
 }
 
-/// By op: { error, num, samples = { step, layer (lists, from 1), estimated_ms, real_ms } }.
+/// By op: { error, num, samples = { step, layer (lists, from 1), phase, estimated_ms, real_ms } }.
 json planner_error_json(const ModelErrors& errors) {
   json ops = json::object();
   for (int32_t i = 0; i < kNumModelOps; ++i) {
     const ModelError& error = errors[static_cast<size_t>(i)];
-    json step = json::array(), layer = json::array();
+    json step = json::array(), layer = json::array(), phase = json::array();
     json estimated = json::array(), real = json::array();
     for (const ModelSample& sample : error.samples) {
       step.push_back(sample.step + 1);
       layer.push_back(sample.layer + 1);
+      phase.push_back(phase_name(sample.phase));
       estimated.push_back(sample.estimated_s * 1e3);
       real.push_back(sample.real_s * 1e3);
     }
     json op = {{"samples",
                 {{"step", std::move(step)},
                  {"layer", std::move(layer)},
+                 {"phase", std::move(phase)},
                  {"estimated_ms", std::move(estimated)},
                  {"real_ms", std::move(real)}}},
                {"num", error.count}};

@@ -6,6 +6,7 @@
 #include <map>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
@@ -28,9 +29,16 @@ enum Part : int32_t {
   kGradients,
   kNumParts
 };
-constexpr std::array<ModelOp, kNumParts> kOpOf = {
-    ModelOp::kA2a,     ModelOp::kA2a,     ModelOp::kA2a,   ModelOp::kA2a,
-    ModelOp::kExperts, ModelOp::kExperts, ModelOp::kTrans, ModelOp::kAgg};
+constexpr std::array<std::pair<ModelOp, Phase>, kNumParts> kOpOf = {{
+    {ModelOp::kA2a, Phase::kForward},
+    {ModelOp::kA2a, Phase::kForward},
+    {ModelOp::kA2a, Phase::kBackward},
+    {ModelOp::kA2a, Phase::kBackward},
+    {ModelOp::kExperts, Phase::kForward},
+    {ModelOp::kExperts, Phase::kBackward},
+    {ModelOp::kTrans, Phase::kForward},
+    {ModelOp::kAgg, Phase::kBackward},
+}};
 
 using PartTimes = std::array<double, kNumParts>;  // seconds
 
@@ -148,8 +156,9 @@ ModelErrors planner_errors(const Plan& plan, const RunResult& result) {
       for (size_t part = 0; part < kNumParts; ++part) {
         const bool transfers = part == kCopies || part == kGradients;
         if (transfers && estimates[part] == 0) continue;
-        errors[static_cast<size_t>(kOpOf[part])].samples.push_back(
-            {step, record.layer, estimates[part], real.at(record.layer)[part]});
+        const auto& [op, phase] = kOpOf[part];
+        errors[static_cast<size_t>(op)].samples.push_back(
+            {step, record.layer, phase, estimates[part], real.at(record.layer)[part]});
       }
     }
   }

@@ -28,12 +28,13 @@ const char* model_op_name(ModelOp op);
 struct ModelSample {
   size_t step = 0;    // of the run, from 0
   int64_t layer = 0;  // block index
+  Phase phase = Phase::kForward;
   double estimated_s = 0;
   double real_s = 0;  // by the spans
 };
 
 struct ModelError {
-  std::vector<ModelSample> samples;  // by step, then layer
+  std::vector<ModelSample> samples;  // by step, then layer, forward first
   /// Mean of |estimated - real| / real over `count` samples: those of real_s above 0, and of a run
   /// of several steps not those of the first, as its other times are told. 0 where there are none.
   double mean = 0;

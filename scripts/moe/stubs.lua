@@ -183,7 +183,7 @@ local FIXED = [[
 ---@class moe.PlannerError
 ---@field error number? mean of |estimated - real| / real; nil without samples
 ---@field num integer samples in error: of all steps but the first
----@field samples table lists: step, layer, estimated_ms, real_ms; trans and agg: where copies are
+---@field samples table lists: step, layer, phase, estimated_ms, real_ms
 
 ---@class moe.TrainResult
 ---@field placements table[][]? [step][layer]: layer, owners, replicas, shadows, moves, ...

@@ -1,5 +1,5 @@
-// Pro-Prophet's performance model (equations 1 to 5) beside spans: made by hand, made from the model
-// itself, and simulated, where the error says how far its times of all-to-alls, experts, copies and
+// Pro-Prophet's performance model (equations 1 to 5) beside spans: by hand, from the model itself,
+// and simulated, where the error says how far its times of all-to-alls, experts, copies and
 // gradients are from what the event engine makes of them.
 #include <fmt/format.h>
 
@@ -225,8 +225,8 @@ TEST_CASE("spans that are made from the model leave no error") {
   }
 }
 
-// By hand. Device 0 owns experts 0 and 1, device 1 the others and a copy of 0. H = 45, 37, R = 5, 7:
-// 70 ns an all-to-all, 4,500 and 9,000 ns of experts, 2 copies among 2 devices 1,000 ns.
+// Device 0 owns experts 0 and 1, device 1 the others and a copy of 0. H = 45, 37, R = 5, 7: 70 ns an
+// all-to-all, 4,500 and 9,000 ns of experts, 2 copies among 2 devices 1,000 ns.
 TEST_CASE("a layer's errors are those counted by hand: late ranks and the first step are no part") {
   const Plan plan = plan_with_rates(2);
   Loads loads(2, 4);
