@@ -225,8 +225,8 @@ TEST_CASE("spans that are made from the model leave no error") {
   }
 }
 
-// Device 0 owns experts 0 and 1, device 1 the others and a copy of 0. H = 45, 37, R = 5, 7: 70 ns an
-// all-to-all, 4,500 and 9,000 ns of experts, 2 copies among 2 devices 1,000 ns.
+// Device 0 owns experts 0 and 1, device 1 the others and a copy of 0. H = 45, 37, R = 5, 7: 70 ns
+// an all-to-all, 4,500 and 9,000 ns of experts, 2 copies among 2 devices 1,000 ns.
 TEST_CASE("a layer's errors are those counted by hand: late ranks and the first step are no part") {
   const Plan plan = plan_with_rates(2);
   Loads loads(2, 4);
