@@ -12,6 +12,7 @@
 #include "bindings/run.h"
 #include "bindings/userdata.h"
 #include "engine/exec/data.h"
+#include "engine/exec/planner_error.h"
 #include "engine/run.h"
 #include "engine/timeline/trace.h"
 
@@ -218,6 +219,33 @@ json executed_json(const RunResult& result, const Plan& plan) {
   return ranks;
 }
 
+/// By op: { error, num, samples = { step, layer (lists, from 1), phase, estimated_ms, real_ms } }.
+json planner_error_json(const ModelErrors& errors) {
+  json ops = json::object();
+  for (int32_t i = 0; i < kNumModelOps; ++i) {
+    const ModelError& error = errors[static_cast<size_t>(i)];
+    json step = json::array(), layer = json::array(), phase = json::array();
+    json estimated = json::array(), real = json::array();
+    for (const ModelSample& sample : error.samples) {
+      step.push_back(sample.step + 1);
+      layer.push_back(sample.layer + 1);
+      phase.push_back(phase_name(sample.phase));
+      estimated.push_back(sample.estimated_s * 1e3);
+      real.push_back(sample.real_s * 1e3);
+    }
+    json op = {{"samples",
+                {{"step", std::move(step)},
+                 {"layer", std::move(layer)},
+                 {"phase", std::move(phase)},
+                 {"estimated_ms", std::move(estimated)},
+                 {"real_ms", std::move(real)}}},
+               {"num", error.count}};
+    if (error.count > 0) op["error"] = error.mean;
+    ops[model_op_name(static_cast<ModelOp>(i))] = std::move(op);
+  }
+  return ops;
+}
+
 void fill_result(const RunResult& r, const Plan& plan, json& out) {
   json samples = json::array(), metrics = json::array();
   for (const Metrics& m : r.metrics) {
@@ -271,7 +299,10 @@ int run_plan(lua_State* L) {
                          ? run_with_steps(L, *box.plan, executor, std::move(options), 3)
                          : run(*box.plan, executor, options);
   fill_result(result, *box.plan, out);
-  if (!result.placements.empty()) out["placements"] = placements_json(result, first_step, *log);
+  if (!result.placements.empty()) {
+    out["placements"] = placements_json(result, first_step, *log);
+    out["planner_error"] = planner_error_json(planner_errors(*box.plan, result));
+  }
   if (inference) {
     out["inference"] = inference_json(result, *box.plan, data, fields.integer("first_step", 0));
   }

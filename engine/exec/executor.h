@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/placement/policy.h"
@@ -94,14 +95,16 @@ struct PlacementRecord {
   PlacementBounds bounds;
   std::vector<int32_t> in_force;
   std::vector<int32_t> next;  // of the next step
-  /// By device: the rows that it computed in the step, and those that it would have computed under
-  /// plain expert parallelism, as Placement(bounds) is.
-  std::vector<int64_t> computed, computed_plain;
+  /// By device: the rows that it computed in the step and received from others, and those that it
+  /// would have computed under plain expert parallelism, as Placement(bounds) is.
+  std::vector<int64_t> computed, received, computed_plain;
 };
-/// Fills both from the rows that sources sent to experts.
+/// Fills them from the rows that sources sent to experts.
 inline void count_rows(PlacementRecord& record, const Loads& loads) {
   const Placement in_force = Placement::decode(record.bounds, record.in_force);
-  record.computed = device_loads(in_force, loads).computed;
+  DeviceLoads devices = device_loads(in_force, loads);
+  record.computed = std::move(devices.computed);
+  record.received = std::move(devices.received);
   record.computed_plain = device_loads(Placement(record.bounds), loads).computed;
 }
 

@@ -459,7 +459,7 @@ void Rank<T>::record_placement(const Launch& launch) {
   };
   const std::vector<int32_t> next = codes(op.outputs[0]);
   const bool now = attr_string(op, "use") == "now";
-  placements_.push_back({op.layer, bounds, now ? next : codes(op.inputs[1]), next, {}, {}});
+  placements_.push_back({op.layer, bounds, now ? next : codes(op.inputs[1]), next, {}, {}, {}});
 }
 
 template <class T>

@@ -26,17 +26,6 @@ double copies_s(int64_t copies, int64_t devices, const PlaceRates& rates) {
          (static_cast<double>(devices) * copy_rate(rates));
 }
 
-int64_t shadow_copies(const Placement& placement) {
-  const PlacementBounds& b = placement.bounds();
-  std::vector<bool> owner_counted(static_cast<size_t>(b.experts));
-  int64_t copies = 0;
-  for (const Move& move : shadow_moves(placement)) {
-    copies += owner_counted[static_cast<size_t>(move.expert)] ? 1 : 2;
-    owner_counted[static_cast<size_t>(move.expert)] = true;
-  }
-  return copies;
-}
-
 double resident_sum_s(const Placement& placement, const PlaceRates& rates) {
   const PlacementBounds& b = placement.bounds();
   std::vector<double> residents(static_cast<size_t>(b.experts));
@@ -71,6 +60,17 @@ void check(const PlaceRates& rates, const char* who) {
 
 double copy_rate(const PlaceRates& rates) {
   return rates.copy_bytes_per_s > 0 ? rates.copy_bytes_per_s : rates.a2a_bytes_per_s;
+}
+
+int64_t shadow_copies(const Placement& placement) {
+  const PlacementBounds& b = placement.bounds();
+  std::vector<bool> owner_counted(static_cast<size_t>(b.experts));
+  int64_t copies = 0;
+  for (const Move& move : shadow_moves(placement)) {
+    copies += owner_counted[static_cast<size_t>(move.expert)] ? 1 : 2;
+    owner_counted[static_cast<size_t>(move.expert)] = true;
+  }
+  return copies;
 }
 
 double a2a_s(const DeviceLoads& loads, const PlaceRates& rates) {

@@ -27,6 +27,9 @@ inline int64_t num_copies(int64_t experts, int64_t without, int64_t devices) {
   return experts * (devices - without);
 }
 
+/// The same for the copies of a placement: owners of experts that have any count with them.
+int64_t shadow_copies(const Placement& placement);
+
 // Requires: rates as check() wants them, at least one device.
 double a2a_s(const DeviceLoads& loads, const PlaceRates& rates);                      // (1)
 double fec_s(const DeviceLoads& loads, const PlaceRates& rates);                      // (2)

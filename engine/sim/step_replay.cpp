@@ -83,7 +83,7 @@ void StepReplay::place(int64_t step, const std::vector<Loads>& kept) {
     const auto codes = [](const Placement& p) {
       return std::vector<int32_t>(p.codes().begin(), p.codes().end());
     };
-    records_.push_back({op.layer, made.bounds(), codes(placements_[l]), codes(made), {}, {}});
+    records_.push_back({op.layer, made.bounds(), codes(placements_[l]), codes(made), {}, {}, {}});
     count_rows(records_.back(), kept[l]);
   }
 }

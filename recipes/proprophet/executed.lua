@@ -2,6 +2,8 @@
 -- link, tokens routed by a skewed workload that drifts: plain expert parallelism (real rows only),
 -- FasterMoE's shadowing, Pro-Prophet's planner with copies that block, with its scheduler, and all
 -- of it. Each system runs three times, in turn; medians over all steps but each run's first.
+-- And how far the planner's model of all-to-alls (A2A), experts' compute (EC), copies (Trans) and
+-- their gradients (Agg) is from what they took in those steps (figure 13).
 local moe = require "moe"
 
 local ROUNDS = 3
@@ -19,7 +21,31 @@ local function passes(name)
   return { planner, p.prophet_schedule {}, p.blocking_a2a { experts = false } }
 end
 
-local samples, predicted, digests = {}, {}, {}
+local OPS = { { "a2a", "A2A" }, { "experts", "EC" }, { "trans", "Trans" }, { "agg", "Agg" } }
+
+-- model[system][op]: by phase what was estimated and executed; and the errors' sum over both
+local samples, predicted, digests, model = {}, {}, {}, {}
+
+local function add_model_times(system, planner_error)
+  local mine = model[system] or {}
+  model[system] = mine
+  for op, e in pairs(planner_error) do
+    mine[op] = mine[op] or { sum = 0, num = 0, forward = { estimated = {}, real = {}, off = {} },
+      backward = { estimated = {}, real = {}, off = {} } }
+    local s = e.samples
+    for i, step in ipairs(s.step) do
+      local times = mine[op][s.phase[i]]
+      if step > 1 and s.real_ms[i] > 0 then
+        table.insert(times.estimated, s.estimated_ms[i])
+        table.insert(times.real, s.real_ms[i])
+        table.insert(times.off, 100 * (s.estimated_ms[i] / s.real_ms[i] - 1))
+      end
+    end
+    mine[op].sum = mine[op].sum + (e.error or 0) * e.num
+    mine[op].num = mine[op].num + e.num
+  end
+end
+
 for round = 1, ROUNDS do
   local systems = {}
   for i, name in ipairs(SYSTEMS) do
@@ -40,6 +66,7 @@ for round = 1, ROUNDS do
     for i = 2, #run.samples_ms do table.insert(samples[run.system], run.samples_ms[i]) end
     predicted[run.system] = run.prediction.iteration_ms
     digests[run.system] = run.digest
+    if run.planner_error then add_model_times(run.system, run.planner_error) end
   end
 end
 
@@ -62,3 +89,34 @@ for _, name in ipairs(SYSTEMS) do
     digests[name] }
 end
 print(("\nEmulated, %d samples a system\n"):format(#base) .. moe.table(rows))
+
+local errors = { { "system", "op", "phase", "estimated ms", "executed ms", "off by",
+  "10% .. 90%", "mean error", "n" } }
+for _, system in ipairs(SYSTEMS) do
+  for _, op in ipairs(model[system] and OPS or {}) do
+    local e = model[system][op[1]]
+    for _, phase in ipairs { "forward", "backward" } do
+      local times = e[phase]
+      if #times.off > 0 then
+        errors[#errors + 1] = { system, op[2], phase,
+          ("%.2f"):format(quantile(times.estimated, 0.5)),
+          ("%.2f"):format(quantile(times.real, 0.5)), ("%+.1f%%"):format(quantile(times.off, 0.5)),
+          ("%+.0f .. %+.0f"):format(quantile(times.off, 0.1), quantile(times.off, 0.9)),
+          ("%.1f%%"):format(100 * e.sum / e.num), #times.off }
+      end
+    end
+  end
+end
+print("\nThe planner's model beside executed steps: medians; mean error of an op in both phases\n"
+  .. moe.table(errors))
+
+local claims = {}
+for i, op in ipairs(OPS) do
+  claims[i] = moe.claim { id = "proprophet-051", label = op[2],
+    value = function(of)
+      local e = of[op[1]]
+      if e.num > 0 then return e.sum / e.num < 0.05 end
+    end }
+end
+moe.judge { name = "proprophet_fig13", title = "Figure 13, executed", claims = claims,
+  readings = { model.prophet } }

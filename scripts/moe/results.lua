@@ -70,6 +70,9 @@ M.FIELDS = {
   stop_reason = "what failed in the middle of the run; the steps before are good",
   placements = "by step and layer: moves of residents since the step before, copies and replicas; "
     .. "max_load, mean_load: rows of a device; max_load_plain: of plain expert parallelism",
+  planner_error = "Pro-Prophet's performance model beside the executed spans, by op (a2a, experts, "
+    .. "trans, agg): error, the mean of |estimated - real| / real over num samples, all but those "
+    .. "of the first step; every sample",
   eval_loss = "on held-out text",
   unigram_entropy = "of the text, nats",
 }

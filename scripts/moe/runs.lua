@@ -135,7 +135,7 @@ end
 
 local function executed_record(run, r)
   for _, k in ipairs { "provenance", "samples_ms", "losses", "digest", "eval_loss",
-    "unigram_entropy", "metrics" } do
+    "unigram_entropy", "metrics", "planner_error" } do
     run[k] = r[k]
   end
   for _, k in ipairs(TIMES) do run[k] = median_of(r.metrics, k) end

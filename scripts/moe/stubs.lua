@@ -179,8 +179,15 @@ local FIXED = [[
 ---@field free_slots fun(self, d: integer): integer, integer of shadows, of residents
 ---@field free_bytes fun(self, d: integer): number? memory left; nil where it is not known
 
+---Pro-Prophet's performance model beside a run's spans
+---@class moe.PlannerError
+---@field error number? mean of |estimated - real| / real; nil without samples
+---@field num integer samples in error: of all steps but the first
+---@field samples table lists: step, layer, phase, estimated_ms, real_ms
+
 ---@class moe.TrainResult
 ---@field placements table[][]? [step][layer]: layer, owners, replicas, shadows, moves, ...
+---@field planner_error table<string, moe.PlannerError>? of a2a, experts, trans, agg
 ---@field losses number[]
 ---@field moe table[][] [step][layer]: layer, capacity, dropped, checksum, min_margin, counts
 ---@field grad_l2 table<string, number> of the first step

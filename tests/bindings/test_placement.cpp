@@ -346,6 +346,31 @@ end
   CHECK(!failure);
 }
 
+TEST_CASE("a run says how far the planner's model is from its spans, with every sample") {
+  const Folder folder;
+  const std::optional<Failure> failure = run_recipe(folder, kHead + R"(
+local copies = moe.policy.placement { name = 'copies', shadows = 1, place = function(ctx, load, p)
+  return p:clear_shadows():shadow(2, 3 - p:owner(2))
+end }
+local r = train(moe.system 'copies' { copies {} })
+local expected = { a2a = 4, experts = 2, trans = 1, agg = 1 }  -- a step
+for op, each in pairs(expected) do
+  local e, sum, num = r.planner_error[op], 0, 0
+  for i, step in ipairs(e.samples.step) do
+    assert(e.samples.layer[i] == 2 and e.samples.phase[i]:match 'ward$')
+    local estimated, real = e.samples.estimated_ms[i], e.samples.real_ms[i]
+    if step > 1 then sum, num = sum + math.abs(estimated - real) / real, num + 1 end
+  end
+  assert(num == 3 * each and e.num == num and math.abs(e.error - sum / num) < 1e-9)
+  local first = each > 1 and 1 or 2  -- no copies yet
+  assert(e.samples.step[1] == first and #e.samples.step == (5 - first) * each)
+end
+assert(train(moe.system 'raf' {}).planner_error == nil)
+)");
+  INFO((failure ? failure->message + failure->traceback : ""));
+  CHECK(!failure);
+}
+
 TEST_CASE("a policy that fails in the middle of a run ends it with its line, after the step") {
   const std::string message = message_of(kHead + R"(
 local p = moe.policy.placement { name = 'tired', place = function(ctx, load, p)
