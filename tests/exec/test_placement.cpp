@@ -11,6 +11,7 @@
 #include "engine/exec/parameters.h"
 #include "engine/exec/profiler.h"
 #include "engine/graph/op_def.h"
+#include "engine/ops/placed.h"
 #include "engine/passes/place_experts.h"
 #include "engine/routing/workload.h"
 #include "engine/sim/simulator.h"
@@ -433,6 +434,54 @@ TEST_CASE("copies in two transfers train the same bits as in one") {
     // An expert in another slot on each device travels in shares that are not the same for all.
     for (uint64_t seed = 0; seed < 4; ++seed) {
       check_same_model(expected, run_poisoned(*cut, 4, random_shadows(seed)));
+    }
+  }
+}
+
+/// Elements of the tensors' shares that arrive at a device.
+int64_t arriving(const Graph& graph, const Op& op, const std::vector<ShadowRange>& ranges,
+                 const std::vector<ExpertPiece>& pieces, int64_t device) {
+  int64_t elements = 0;
+  for (const ExpertPiece& piece : pieces) {
+    if (piece.to != device) continue;
+    for (const TensorId t : op.outputs) {
+      const Shape& shape = graph.tensor(t).shape;
+      const int64_t rows = ranges[static_cast<size_t>(piece.range)].share.rows(shape[1]);
+      const int64_t n = rows * num_elements(shape) / (shape[0] * shape[1]);
+      elements += n * (piece.part + 1) / piece.parts - n * piece.part / piece.parts;
+    }
+  }
+  return elements;
+}
+
+TEST_CASE("the gradients that arrive in a step fit the room that their op asks for") {
+  for (const int64_t per_node : {1, 2, 4, 8}) {
+    PlanSpec spec = spec_with("top2", 8);
+    spec.model.experts = 8;
+    spec.cluster.nodes = 8 / per_node;
+    spec.cluster.devices_per_node = per_node;
+    spec.cost = std::make_shared<RooflineCost>(spec.cluster, spec.work);
+    const Graph graph =
+        plan_with(spec, {placed_by({.shadows = 3, .extra_residents = 1, .moves_residents = true})})
+            ->graph;
+    for (const Op& op : graph.ops()) {
+      if (!op.kind.valid() || graph.def(op).name != std::string_view("return_gradients")) continue;
+      const int64_t room = graph.def(op).scratch_bytes(graph, op, 1);
+      const std::vector<ShadowRange> ranges = ops::shadow_ranges(op);
+      int64_t sums = 0;
+      for (size_t i = 1; i < op.inputs.size() - op.outputs.size(); ++i) {
+        sums += num_elements(graph.tensor(op.inputs[i]).shape);
+      }
+      for (uint64_t seed = 0; seed < 100; ++seed) {
+        const Placement now = Placement(ops::bounds_of(op));
+        const Loads loads(8, 8);
+        const Placement placement = random_shadows(seed)({.loads = loads, .now = now, .rates = {}});
+        for (const auto& pieces : return_steps(placement, ranges, per_node)) {
+          for (int64_t d = 0; d < 8; ++d) {
+            CHECK(sums + arriving(graph, op, ranges, pieces, d) <= room);
+          }
+        }
+      }
     }
   }
 }
