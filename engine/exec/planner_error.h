@@ -18,8 +18,9 @@ namespace moe {
 ///             computes longest
 ///   kTrans    (4) beside the transfer of the copies of experts
 ///   kAgg      (5) beside that of their gradients
-/// A transfer lasts from its begin, when the last device has come, to its end on the last one: late
-/// devices count for nothing, others on the wire do.
+/// A transfer lasts from its begin, when the last device has come, until it is over on the last
+/// one: late devices count for nothing; others on the wire do and, executed, how late a device
+/// wakes at its end.
 enum class ModelOp : int32_t { kA2a, kExperts, kTrans, kAgg };
 constexpr int32_t kNumModelOps = 4;
 /// "a2a", "experts", "trans", "agg"

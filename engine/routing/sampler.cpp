@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "engine/base/errors.h"
+#include "engine/base/rng.h"
 
 namespace moe {
 namespace {
@@ -43,6 +44,23 @@ AliasTable::AliasTable(std::span<const double> share) : cells_(share.size()) {
   for (const auto* rest : {&small, &large}) {
     for (const size_t c : *rest) cells_[c] = {uint64_t{1} << 32, static_cast<int32_t>(c)};
   }
+}
+
+/// Counts the two sides of each cell, which are about as likely as those of any other, where a
+/// popular class would wait for its own last count.
+std::vector<int64_t> AliasTable::count(int64_t tokens, uint32_t key) const {
+  std::vector<int64_t> sides(2 * cells_.size());
+  for (int64_t t = 0; t < tokens; ++t) {
+    const uint64_t at = uint64_t{hash32(static_cast<uint64_t>(t), key)} * cells_.size();
+    const size_t own = at >> 32;
+    ++sides[2 * own + ((at & 0xFFFFFFFF) >= cells_[own].below ? 1 : 0)];
+  }
+  std::vector<int64_t> counts(cells_.size());
+  for (size_t c = 0; c < cells_.size(); ++c) {
+    counts[c] += sides[2 * c];
+    counts[static_cast<size_t>(cells_[c].otherwise)] += sides[2 * c + 1];
+  }
+  return counts;
 }
 
 /// With A the sum of share^2 and B that of share * share of the neighbour, `fresh` leaves
@@ -204,6 +222,13 @@ void Sampler::draw(int64_t rank, std::span<int32_t> classes) const {
 }
 
 void Sampler::count(int64_t rank, int64_t tokens, std::span<int64_t> counts) const {
+  if (query_.k == 1 && !setting_.chained()) {
+    const std::vector<int64_t> by_class = table_.count(tokens, keys_of(rank).first[0]);
+    for (size_t c = 0; c < by_class.size(); ++c) {
+      counts[static_cast<size_t>(popularity_.expert_of[c])] = by_class[c];
+    }
+    return;
+  }
   std::vector<int32_t> classes(static_cast<size_t>(tokens * query_.k));
   draw(rank, classes);
   // In turns, so that a popular class does not wait for its own last count.

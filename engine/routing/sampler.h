@@ -25,6 +25,8 @@ class AliasTable {
     const int32_t otherwise = -static_cast<int32_t>((at & 0xFFFFFFFF) >= cell.below);
     return own ^ ((own ^ cell.otherwise) & otherwise);
   }
+  /// [n]: how often each class is drawn from hash32(0, key) to hash32(tokens - 1, key).
+  std::vector<int64_t> count(int64_t tokens, uint32_t key) const;
 
  private:
   struct Cell {
