@@ -45,7 +45,10 @@ double a2a_rate(const PassContext& context, const Graph& graph, OpId exchange, d
 /// Bytes a second at which one expert reaches all other devices, as copy_experts sends it.
 double copy_rate(const PassContext& context, int64_t devices, double expert_bytes, double a2a) {
   const Cluster* const cluster = context.cost.network();
-  if (cluster == nullptr) return a2a / 2;  // sent once and passed on
+  if (cluster == nullptr) {  // scattered to h others, which pass on (h - 1) / h of it
+    const auto h = static_cast<double>(std::max<int64_t>(devices - 1, 1));
+    return a2a * h / (2 * h - 1);
+  }
   Placement p({.experts = devices, .devices = devices, .residents = 1, .shadows = 1});
   for (int64_t d = 1; d < devices; ++d) p.add_shadow(0, d, 0);
   Nanoseconds total = 0;
