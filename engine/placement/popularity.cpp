@@ -1,6 +1,7 @@
 #include "engine/placement/popularity.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "engine/base/errors.h"
@@ -44,6 +45,22 @@ void check_choices(std::span<const int32_t> choices, size_t tokens, int64_t k, i
     if (expert < -1 || expert >= experts) {
       throw user_error("popularity: expert {}, allowed: -1 to {}", expert, experts - 1);
     }
+  }
+}
+
+/// Ascending, by counting digits from the lowest up: paths are too mixed for comparisons, half of
+/// which would be mispredicted.
+void sort_keys(std::vector<uint64_t>& keys, int key_bits) {
+  constexpr int kDigit = 11;
+  constexpr size_t kDigits = size_t{1} << kDigit;
+  std::vector<uint64_t> other(keys.size());
+  for (int shift = 0; shift < key_bits; shift += kDigit) {
+    const auto digit = [&](uint64_t key) { return (key >> shift) & (kDigits - 1); };
+    std::array<size_t, kDigits + 1> begin{};
+    for (const uint64_t key : keys) ++begin[digit(key) + 1];
+    for (size_t d = 0; d < kDigits; ++d) begin[d + 1] += begin[d];
+    for (const uint64_t key : keys) other[begin[digit(key)]++] = key;
+    keys.swap(other);
   }
 }
 
@@ -210,13 +227,18 @@ PathCounts::PathCounts(const PathOptions& options) : options_(options) {
   counts_.resize(static_cast<size_t>(options.layers * options.path));
 }
 
-void PathCounts::Counts::flush() {
-  std::sort(pending.begin(), pending.end());
+bool PathCounts::Counts::is_full() const {
+  return pending.size() >= std::max(kPending, counted.size());
+}
+
+void PathCounts::Counts::flush(int key_bits) {
+  sort_keys(pending, key_bits);
   std::vector<std::pair<uint64_t, int64_t>> merged;
-  merged.reserve(counted.size() + kPending / 4);
+  merged.reserve(counted.size() + pending.size() / 4);
   auto old = counted.begin();
   for (auto it = pending.begin(); it != pending.end();) {
-    const auto end = std::upper_bound(it, pending.end(), *it);
+    auto end = it;
+    while (end != pending.end() && *end == *it) ++end;
     for (; old != counted.end() && old->first < *it; ++old) merged.push_back(*old);
     int64_t count = end - it;
     if (old != counted.end() && old->first == *it) count += (old++)->second;
@@ -241,7 +263,7 @@ void PathCounts::add(int64_t layer, const TokenPaths& before, std::span<const in
       const uint64_t path = before.codes()[i / static_cast<size_t>(k)] & mask;
       if (choices[i] < 0 || !is_complete(path, bits, length)) continue;
       counts.pending.push_back((path << bits) | static_cast<uint64_t>(choices[i]));
-      if (counts.pending.size() >= kPending) counts.flush();
+      if (counts.is_full()) counts.flush(bits * static_cast<int>(length + 1));
     }
   }
 }
@@ -277,7 +299,8 @@ PathProfile PathCounts::profile() const {
   PathProfile profile(options_);
   for (size_t i = 0; i < counts_.size(); ++i) {
     Counts counts = counts_[i];
-    counts.flush();
+    const auto length = static_cast<int>(i % static_cast<size_t>(options_.path)) + 1;
+    counts.flush(bits_of(options_) * (length + 1));
     keep_most_probable(counts, profile.tables_[i]);
   }
   return profile;

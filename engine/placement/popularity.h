@@ -129,7 +129,10 @@ class PathCounts {
   struct Counts {
     std::vector<std::pair<uint64_t, int64_t>> counted;  // ascending
     std::vector<uint64_t> pending;
-    void flush();
+    /// pending becomes part of counted. key_bits: what keys take.
+    void flush(int key_bits);
+    /// As many as are counted, so that all merging together moves each key a few times.
+    bool is_full() const;
   };
   void keep_most_probable(const Counts& counts, PathProfile::Table& table) const;
 

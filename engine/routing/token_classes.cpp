@@ -94,12 +94,14 @@ void route(const TokenClasses& spec, const RoutingQuery& q, int64_t rank,
   const auto experts = static_cast<uint64_t>(q.experts);
   const auto k = static_cast<uint64_t>(q.k), tokens = static_cast<uint64_t>(q.tokens);
   for (uint64_t t = 0; t < tokens; ++t) {
-    uint64_t e =
+    const auto own =
         static_cast<uint64_t>(expert_of[static_cast<size_t>(table.draw(hash32(t, classes)))]);
-    const uint32_t bits = hash32(t, strays);
-    if (bits < stray) e = hash32(t, ~strays) * experts >> 32;
+    const uint64_t other = hash32(t, ~strays) * experts >> 32;
+    // Without a branch, which could not be foreseen.
+    const uint64_t strayed = -static_cast<uint64_t>(hash32(t, strays) < stray);
+    const uint64_t e = own ^ ((own ^ other) & strayed);
     for (uint64_t j = 0; j < k; ++j) {
-      choices[t * k + j] = static_cast<int32_t>((e + j) % experts);
+      choices[t * k + j] = static_cast<int32_t>(e + j < experts ? e + j : e + j - experts);
     }
   }
 }

@@ -1,5 +1,6 @@
 // Placement policies: how long a plan takes, by the number of devices and experts, and how far the
-// greedy planner stays behind the best of all sets of copies where these can all be tried.
+// greedy planner stays behind the best of all sets of copies where these can all be tried; and how
+// long it takes until all layers of a model have a new placement in force.
 // Usage: bench_placement [RUNS]
 #include <fmt/format.h>
 
@@ -8,7 +9,12 @@
 #include <functional>
 
 #include "engine/comm/communicator.h"
+#include "engine/ops/kernel_call.h"
+#include "engine/ops/placed.h"
 #include "engine/placement/prophet.h"
+#include "engine/plan.h"
+#include "engine/routing/workload.h"
+#include "engine/sim/step_replay.h"
 #include "tests/placement/fixture.h"
 
 namespace {
@@ -88,6 +94,108 @@ void gap(int64_t devices, int64_t n, moe::TimeEquation equation) {
              percents.size());
 }
 
+constexpr int64_t kLayers = 24, kTokens = 4096;
+
+/// GPT with an MoE layer in each of 24 blocks, an expert a device, on nodes of 8 at assumed rates.
+moe::PlanSpec model_spec(int64_t devices, bool placed) {
+  moe::PlanSpec s;
+  s.model.layers = kLayers, s.model.moe_every = 1, s.model.experts = devices;
+  s.model.hidden = 1024, s.model.heads = 16;
+  s.model.batch_per_device = kTokens / s.model.seq, s.model.dtype = moe::DType::kF16;
+  s.gate = moe::gate_spec(s.model);
+  s.num_ranks = devices;
+  s.cluster.nodes = devices / 8, s.cluster.devices_per_node = 8, s.cluster.nics_per_node = 4;
+  s.cluster.device = {.gemm_flops_per_s = 140e12,
+                      .vector_flops_per_s = 15e12,
+                      .memory_bytes_per_s = 1.6e12,
+                      .launch_ns = 8000};
+  s.cluster.intra = {300e9, 1000}, s.cluster.nic = {12.5e9, 2500};
+  s.cost = std::make_shared<moe::RooflineCost>(s.cluster, s.work);
+  s.law = std::make_shared<const moe::RoutingLaw>(
+      moe::workload("zipf", {{"s", 1.1}, {"drift", 0.05}}, 1));
+  moe::Stage prophet, schedule;
+  prophet.name = "prophet", schedule.name = "prophet_schedule";
+  prophet.options = {{"hidden", 1.0}};
+  if (placed) s.system = {"placed", {prophet, schedule}, {.bucket_bytes = 25 << 20}};
+  return s;
+}
+
+std::vector<moe::Loads> loads_of(const moe::PlanSpec& s, int64_t step) {
+  std::vector<moe::Loads> out;
+  for (int64_t l = 0; l < kLayers; ++l) {
+    out.push_back(s.law->loads({step, l, s.num_ranks, kTokens, s.num_ranks, 1}));
+  }
+  return out;
+}
+
+/// What one rank runs in a step from gathered loads on: the place and commit ops of all layers, as
+/// their lane runs them, and a first reading of each placement.
+class RankStep {
+ public:
+  RankStep(const moe::Plan& plan, const std::vector<moe::Loads>& loads) : graph_(plan.graph) {
+    for (size_t i = 0; i < graph_.num_ops(); ++i) {
+      const moe::OpId id(static_cast<int64_t>(i));
+      if (graph_.removed(id) || graph_.def(id).name != std::string_view("place")) continue;
+      const auto layer = static_cast<size_t>(moe::attr_int(graph_.op(id), "layer_number"));
+      const moe::PlacementBounds bounds = moe::ops::bounds_of(graph_.op(id));
+      const moe::Placement first(bounds);
+      layers_.push_back({id, bounds, {}, {first.codes().begin(), first.codes().end()}, {}});
+      Layer& made = layers_.back();
+      made.loads.assign(loads[layer].rows.begin(), loads[layer].rows.end());
+      made.next = made.now;
+    }
+  }
+  void run() {
+    for (Layer& layer : layers_) {
+      void* const inputs[] = {layer.loads.data(), layer.now.data()};
+      void* const outputs[] = {layer.next.data()};
+      call(layer.op, inputs, outputs);
+      std::copy(layer.next.begin(), layer.next.end(), layer.now.begin());  // as commit does
+      moe::Placement::decode(layer.bounds, layer.now);
+    }
+  }
+  size_t num_layers() const { return layers_.size(); }
+
+ private:
+  struct Layer {
+    moe::OpId op;
+    moe::PlacementBounds bounds;
+    std::vector<int32_t> loads, now, next;
+  };
+  void call(moe::OpId op, std::span<void* const> inputs, std::span<void* const> outputs) const {
+    const moe::RankContext rank;
+    graph_.def(op).run_f32(
+        {graph_, graph_.op(op), inputs, outputs, nullptr, moe::kernels::fast_table(), rank});
+  }
+
+  const moe::Graph& graph_;
+  std::vector<Layer> layers_;
+};
+
+/// Of a step in the simulator without the law's own time, us.
+Spread simulated_us(int runs, const moe::Plan& plan) {
+  moe::StepReplay steps(plan);
+  std::vector<double> samples;
+  for (int i = 0; i <= runs; ++i) {
+    const moe::Nanoseconds begin = moe::clock_ns();
+    loads_of(plan.spec, i);
+    const moe::Nanoseconds law = moe::clock_ns();
+    steps.set_step(i);
+    if (i > 0) samples.push_back(static_cast<double>(moe::clock_ns() - law - (law - begin)) / 1e3);
+  }
+  return spread_of(samples);
+}
+
+void bench_model(int runs, int64_t devices) {
+  const auto placed = make_plan(model_spec(devices, true));
+  RankStep step(*placed, loads_of(placed->spec, 1));
+  const Spread rank = time_us(runs, [&] { step.run(); });
+  const Spread with = simulated_us(runs, *placed);
+  const Spread without = simulated_us(runs, *make_plan(model_spec(devices, false)));
+  fmt::print("{:8} {:8} {:10.1f} {:10.1f} {:10.1f} {:12.1f} {:12.1f}\n", step.num_layers(), devices,
+             rank.median, rank.lo, rank.hi, with.median, without.median);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -103,6 +211,12 @@ int main(int argc, char** argv) {
   for (const moe::PlacementPolicy& policy : moe::builtin_policies()) {
     for (const int64_t devices : {16, 64}) bench_policy(runs, policy, devices);
   }
+
+  fmt::print("\nprophet for a whole model, from gathered loads to placements in force, us of {}\n",
+             runs);
+  fmt::print("{:>8} {:>8} {:>10} {:>10} {:>10} {:>12} {:>12}\n", "layers", "experts", "a rank",
+             "10%", "90%", "simulator", "not placed");
+  for (const int64_t devices : {16, 64}) bench_model(runs, devices);
 
   fmt::print("\nGreedy over the best set of copies, % of the layer's time by the model\n");
   fmt::print("{:>8} {:>5} {:>9} {:>10} {:>10} {:>10} {:>9}\n", "devices", "n", "equation", "median",
