@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 
 #include "engine/base/errors.h"
 #include "engine/comm/message_comm.h"
@@ -175,7 +176,8 @@ void Processes::fail(const std::string& reason) {
   const std::lock_guard lock(mutex_);
   if (failed()) return;
   reason_ = reason;
-  letter_ = "!" + reason.substr(0, kLongestReason);
+  letter_.assign(1, '!');
+  letter_.append(reason, 0, kLongestReason);
   failed_.store(true, std::memory_order_release);
   for (int64_t r = 0; r < size(); ++r) {
     if (r != rank())
@@ -250,8 +252,9 @@ void Processes::finish() {
   mpi_.finish();
 }
 
-void Processes::leave(int status) {
+void Processes::leave(int status, const std::string& last_words) {
   if (!leads()) nap(static_cast<Nanoseconds>(kGrace_s * kNsPerSecond));
+  std::fputs(last_words.c_str(), stderr);
   mpi_.abort(status);
 }
 

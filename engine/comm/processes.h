@@ -68,8 +68,8 @@ class Processes {
   /// All processes are done and leave.
   void finish();
   /// Ends all processes with this exit status. Rank 0 does so at once; another one gives it
-  /// kGrace_s to save what there is.
-  [[noreturn]] void leave(int status);
+  /// kGrace_s to save and to tell what there is, then does so with last words on stderr.
+  [[noreturn]] void leave(int status, const std::string& last_words = "");
   static constexpr double kGrace_s = 3;
 
  private:

@@ -70,6 +70,7 @@ M.FIELDS = {
   stop_reason = "what failed in the middle of the run; the steps before are good",
   placements = "by step and layer: moves of residents since the step before, copies and replicas; "
     .. "max_load, mean_load: rows of a device; max_load_plain: of plain expert parallelism",
+  processes = "that MPI started for a rank each; none where ranks are threads",
   eval_loss = "on held-out text",
   unigram_entropy = "of the text, nats",
 }

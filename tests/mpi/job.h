@@ -41,4 +41,9 @@ inline JobEnd mpirun(int n, const std::string& command) {
   return end;
 }
 
+/// A case of mpi_ranks.
+inline JobEnd run_case(int n, const std::string& name) {
+  return mpirun(n, MOE_MPI_RANKS " " + name);
+}
+
 }  // namespace moe::testing

@@ -5,10 +5,6 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-JobEnd run_case(int n, const std::string& name) {
-  return mpirun(n, MOE_MPI_RANKS " " + name);
-}
-
 void ends_well(int n, const std::string& name) {
   const JobEnd end = run_case(n, name);
   INFO(end.text);
