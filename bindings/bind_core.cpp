@@ -11,6 +11,7 @@
 #include "bindings/convert.h"
 #include "bindings/core.h"
 #include "bindings/host.h"
+#include "bindings/job.h"
 #include "bindings/machine.h"
 #include "bindings/tables.h"
 #include "engine/base/names.h"
@@ -46,10 +47,16 @@ int array(lua_State* L) {
   return 1;
 }
 
+// It is there when this returns, in all processes.
 int write_output(lua_State* L) {
-  const auto path = Host::of(L).files().writable(text_argument(L, 1));
-  write_file(path, text_argument(L, 2));
-  push_text(L, path.string());
+  const Host& host = Host::of(L);
+  const std::string name = text_argument(L, 1);
+  const nlohmann::json written = told(host, "write " + name, [&] {
+    const auto path = host.files().writable(name);
+    write_file(path, text_argument(L, 2));
+    return path.string();
+  });
+  push_text(L, written);
   return 1;
 }
 
@@ -59,7 +66,8 @@ int read_readable_file(lua_State* L) {
 }
 
 int progress(lua_State* L) {
-  if (isatty(STDERR_FILENO) != 0) std::fprintf(stderr, "%s\n", text_argument(L, 1).c_str());
+  const bool shown = isatty(STDERR_FILENO) != 0 && speaks(Host::of(L));
+  if (shown) std::fprintf(stderr, "%s\n", text_argument(L, 1).c_str());
   return 0;
 }
 
@@ -176,6 +184,10 @@ int open_core(lua_State* L) {
   set_text(L, "mode", options.mode);
   set_text(L, "scripts_dir", options.scripts_dir);
   if (!options.out_dir.empty()) set_text(L, "out_dir", options.out_dir);
+  if (options.processes != nullptr) {
+    lua_pushinteger(L, options.processes->size());
+    lua_setfield(L, -2, "processes");
+  }
   push_null(L);
   lua_setfield(L, -2, "null");
   set_arguments(L, options);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "bindings/host.h"
+#include "bindings/job.h"
 #include "bindings/run.h"
 #include "bindings/userdata.h"
 #include "engine/passes/idle_stages.h"
@@ -144,13 +145,8 @@ class Explainer {
   const double ranks_;
 };
 
-}  // namespace
-
-int explain_plan(lua_State* L) {
-  const PlanBox& box = check_plan(L);
+json explanation_json(lua_State* L, const PlanBox& box) {
   const Plan& plan = *box.plan;
-  luaL_checktype(L, 2, LUA_TTABLE);
-  const Host::EngineCall in_engine(Host::of(L));
   const Timeline* timeline = executed_step(L, 2, box, "explain");
   RunResult simulated;
   if (timeline == nullptr) {
@@ -166,7 +162,16 @@ int explain_plan(lua_State* L) {
   // Placements are made one from the other.
   for (int64_t s = 1; s < wanted && !step.placements().empty(); ++s) step.set_step(s);
   if (wanted > 0) step.set_step(wanted);
-  push_json(L, Explainer(plan, step, explain(step.input(), *timeline)).all());
+  return Explainer(plan, step, explain(step.input(), *timeline)).all();
+}
+
+}  // namespace
+
+int explain_plan(lua_State* L) {
+  const PlanBox& box = check_plan(L);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  const Host::EngineCall in_engine(Host::of(L));
+  push_json(L, told(Host::of(L), "explain", [&] { return explanation_json(L, box); }));
   return 1;
 }
 

@@ -5,6 +5,7 @@
 
 #include "bindings/core.h"
 #include "bindings/host.h"
+#include "bindings/job.h"
 #include "bindings/plan_spec.h"
 #include "bindings/run.h"
 #include "bindings/userdata.h"
@@ -24,8 +25,7 @@ int make(lua_State* L) {
   if (host.options().mode == "policies") throw LuaError({"stop", "a plan is made here", ""});
   host.end_loading();
   const Host::EngineCall call(host);
-  PlanBox box;
-  box.plan = make_plan(plan_spec_of(L, 1, box));
+  PlanBox box = plan_for_all(L, 1);
   if (interrupted()) throw RunError("interrupted");
   push_userdata<PlanBox>(L, kPlanType, std::move(box));
   return 1;
@@ -85,21 +85,14 @@ json ops_alone_json(const PlanBox& box, RunOptions options) {
   return metrics_json(result.metrics[median_step(result.metrics)]);
 }
 
-/// plan:simulate { steps = 1, first_step = 0 }: figures are those of the median step; steps differ
-/// under a routing law only.
-int simulate(lua_State* L) {
-  const PlanBox& box = check_plan(L);
-  const Host::EngineCall call(Host::of(L));
+json simulated_json(const Host& host, const PlanBox& box, const json& values) {
   const Plan& plan = *box.plan;
   const auto log = std::make_shared<PlacementLog>();
+  const Fields fields(values, "simulate");
   RunOptions options;
-  options.place = placements_of(Host::of(L), box, log);
-  if (lua_istable(L, 2)) {
-    const json values = to_json(L, 2, true);
-    const Fields fields(values, "simulate");
-    options.steps = std::max<int64_t>(1, fields.integer("steps", 1));
-    options.first_step = fields.integer("first_step", 0);
-  }
+  options.place = placements_of(host, box, log);
+  options.steps = std::max<int64_t>(1, fields.integer("steps", 1));
+  options.first_step = fields.integer("first_step", 0);
   const int64_t begin = steady_ns();
   const RunResult result = run(plan, "simulate", options);
   const int64_t end = steady_ns();
@@ -119,26 +112,33 @@ int simulate(lua_State* L) {
   out["sim_ms"] = to_ms(end - begin);
   out["alone_ms"] = alone_json(plan);
   if (box.profile && box.profile->in_step()) {
-    options.place = placements_of(Host::of(L), box);  // from the beginning
+    options.place = placements_of(host, box);  // from the beginning
     out["ops_alone"] = ops_alone_json(box, options);
   }
   if (!result.placements.empty()) {
     out["placements"] = placements_json(result, options.first_step, *log);
   }
-  push_json(L, out);
+  return out;
+}
+
+/// plan:simulate { steps = 1, first_step = 0 }: figures are those of the median step; steps differ
+/// under a routing law only.
+int simulate(lua_State* L) {
+  const PlanBox& box = check_plan(L);
+  const Host& host = Host::of(L);
+  const Host::EngineCall call(Host::of(L));
+  const json values = lua_istable(L, 2) ? to_json(L, 2, true) : json::object();
+  push_json(L, told(host, "simulate", [&] { return simulated_json(host, box, values); }));
   return 1;
 }
 
-/// plan:spans { step = from 1, all_ranks }: the simulated timeline of that step, of the first rank
-/// or of all: { op, kind, rank, lane, chunk (from 1), post_ms, begin_ms, end_ms } each, by begin.
-int spans(lua_State* L) {
-  const Plan& plan = *check_plan(L).plan;
-  const json values = to_json(L, 2, true);
+/// The simulated timeline of a step, of the first rank or of all, by begin.
+json spans_json(const Host& host, const PlanBox& box, const json& values) {
+  const Plan& plan = *box.plan;
   const Fields fields(values, "spans");
   const bool all_ranks = fields.flag("all_ranks", false);
-  const Host::EngineCall call(Host::of(L));
   RunOptions options;
-  options.place = placements_of(Host::of(L), check_plan(L));
+  options.place = placements_of(host, box);
   options.steps = fields.integer("step");  // from the first one: each is placed by the one before
   const RunResult result = run(plan, "simulate", options);
   json all = json::array();
@@ -153,7 +153,17 @@ int spans(lua_State* L) {
                    {"begin_ms", to_ms(span.begin)},
                    {"end_ms", to_ms(span.end)}});
   }
-  push_json(L, all);
+  return all;
+}
+
+/// plan:spans { step = from 1, all_ranks }: { op, kind, rank, lane, chunk (from 1), post_ms,
+/// begin_ms, end_ms } each.
+int spans(lua_State* L) {
+  const PlanBox& box = check_plan(L);
+  const Host& host = Host::of(L);
+  const Host::EngineCall call(Host::of(L));
+  const json values = to_json(L, 2, true);
+  push_json(L, told(host, "spans", [&] { return spans_json(host, box, values); }));
   return 1;
 }
 
@@ -173,14 +183,12 @@ json log_json(const Plan& plan) {
   return all;
 }
 
-int info(lua_State* L) {
+json info_json(const Host&, const PlanBox& box) {
   constexpr size_t kHolders = 10;
-  const PlanBox& box = check_plan(L);
   const Plan& plan = *box.plan;
   json lanes = json::array();
   for (const Lane& lane : plan.schedule.lanes) lanes.push_back(lane.name);
-  push_json(
-      L, {{"num_ops", plan.graph.num_ops()},
+  return {{"num_ops", plan.graph.num_ops()},
           {"plan_ms", to_ms(plan.plan_ns)},
           {"hash", plan.hash},
           {"stages", stages_json(plan)},
@@ -195,8 +203,7 @@ int info(lua_State* L) {
           {"profile_ms", box.profile ? to_ms(box.profile->measuring_ns()) : 0.0},
           {"rehearsal_ms",
            box.profile && box.profile->in_step() ? to_ms(box.profile->in_step()->took_ns) : 0.0},
-          {"num_profiled", box.profile ? box.profile->num_measured() : 0}});
-  return 1;
+          {"num_profiled", box.profile ? box.profile->num_measured() : 0}};
 }
 
 /// Without the all-to-alls that no dW may hide under, and the dW that may hide under none.
@@ -221,10 +228,9 @@ OverlapProblem without_idle(const OverlapProblem& all) {
 
 /// What weight gradients can hide of the all-to-alls, by the plan's graph alone: Lancet's greedy
 /// choice as printed, an upper bound, and the optimum where it is found soon.
-int overlap(lua_State* L) {
+json overlap_json(const Host&, const PlanBox& box) {
   constexpr size_t kMostExact = 24;  // dW
-  const Plan& plan = *check_plan(L).plan;
-  const Host::EngineCall call(Host::of(L));
+  const Plan& plan = *box.plan;
   const OverlapProblem problem = without_idle(
       dw_candidates(plan.graph, default_schedule(plan.graph), *plan.spec.cost).problem);
   const auto sum = [](const std::vector<Nanoseconds>& ns) {
@@ -239,15 +245,13 @@ int overlap(lua_State* L) {
   if (problem.dw_ns.size() <= kMostExact) {
     out["exact_ms"] = to_ms(assign_exact(problem).hidden_ns);
   }
-  push_json(L, out);
-  return 1;
+  return out;
 }
 
 /// What Lina's packing compares in the forward: by MoE layer and part, the all-to-all to the
 /// experts and the experts, each alone; the means.
-int micro_ops(lua_State* L) {
-  const Plan& plan = *check_plan(L).plan;
-  const Host::EngineCall call(Host::of(L));
+json micro_ops_json(const Host&, const PlanBox& box) {
+  const Plan& plan = *box.plan;
   std::map<std::pair<int32_t, int32_t>, Nanoseconds> a2a, ffn;  // by layer and part
   for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
@@ -266,7 +270,16 @@ int micro_ops(lua_State* L) {
     for (const auto& [key, ns] : times) sum += ns;
     return times.empty() ? 0.0 : to_ms(sum) / static_cast<double>(times.size());
   };
-  push_json(L, {{"a2a_ms", mean_ms(a2a)}, {"ffn_ms", mean_ms(ffn)}, {"num", ffn.size()}});
+  return {{"a2a_ms", mean_ms(a2a)}, {"ffn_ms", mean_ms(ffn)}, {"num", ffn.size()}};
+}
+
+/// A method of a plan that gives what rank 0 finds.
+template <json (*kFind)(const Host&, const PlanBox&)>
+int tell(lua_State* L) {
+  const PlanBox& box = check_plan(L);
+  const Host& host = Host::of(L);
+  const Host::EngineCall call(Host::of(L));
+  push_json(L, told(host, "plan", [&] { return kFind(host, box); }));
   return 1;
 }
 
@@ -313,10 +326,10 @@ json metrics_json(const Metrics& m) {
 
 void open_plan(lua_State* L) {
   static constexpr luaL_Reg kMethods[] = {{"explain", core_function<explain_plan>},
-                                          {"info", core_function<info>},
+                                          {"info", core_function<tell<info_json>>},
                                           {"order", core_function<order>},
-                                          {"micro_ops", core_function<micro_ops>},
-                                          {"overlap", core_function<overlap>},
+                                          {"micro_ops", core_function<tell<micro_ops_json>>},
+                                          {"overlap", core_function<tell<overlap_json>>},
                                           {"run", core_function<run_plan>},
                                           {"simulate", core_function<simulate>},
                                           {"spans", core_function<spans>},

@@ -8,6 +8,7 @@
 #include "bindings/gate.h"
 #include "bindings/host.h"
 #include "bindings/infer.h"
+#include "bindings/job.h"
 #include "bindings/pick.h"
 #include "bindings/run.h"
 #include "bindings/userdata.h"
@@ -294,25 +295,27 @@ int run_plan(lua_State* L) {
   const DataSource data = options.data;
   const std::string executor = fields.text("executor", "cpu");
   const std::shared_ptr<const Trace> record = options.record;
+  options.processes = job_of(host);
   lua_getfield(L, 2, "on_step");
-  RunResult result = lua_isfunction(L, 3)
+  RunResult result = lua_isfunction(L, 3) && speaks(host)
                          ? run_with_steps(L, *box.plan, executor, std::move(options), 3)
                          : run(*box.plan, executor, options);
-  fill_result(result, *box.plan, out);
-  if (!result.placements.empty()) {
-    out["placements"] = placements_json(result, first_step, *log);
-    out["planner_error"] = planner_error_json(planner_errors(*box.plan, result));
-  }
-  if (inference) {
-    out["inference"] = inference_json(result, *box.plan, data, fields.integer("first_step", 0));
-  }
-  if (record && record->steps > 0) {
-    const std::filesystem::path path = host.files().writable(fields.text("record"));
-    write_file(path, trace_bytes(*record));
-    out["record"] = path.string();
-  }
-  if (fields.integer("eval_batches", 0) > 0) out["eval_loss"] = result.eval_loss;
-  push_json(L, out);
+  const auto find = [&] {
+    fill_result(result, *box.plan, out);
+    if (!result.placements.empty()) {
+      out["placements"] = placements_json(result, first_step, *log);
+      out["planner_error"] = planner_error_json(planner_errors(*box.plan, result));
+    }
+    if (inference) out["inference"] = inference_json(result, *box.plan, data, first_step);
+    if (record && record->steps > 0) {
+      const std::filesystem::path path = host.files().writable(fields.text("record"));
+      write_file(path, trace_bytes(*record));
+      out["record"] = path.string();
+    }
+    if (fields.integer("eval_batches", 0) > 0) out["eval_loss"] = result.eval_loss;
+    return out;
+  };
+  push_json(L, told(host, "result", find));
   push_userdata<Timelines>(L, kTimelinesType, box.plan, std::move(result.timelines));
   lua_setfield(L, -2, "timelines");
   return 1;
@@ -337,6 +340,10 @@ int trace_plan(lua_State* L) {
   const Plan& plan = *box.plan;
   luaL_checktype(L, 2, LUA_TTABLE);
   const Host::EngineCall in_engine(Host::of(L));
+  if (!speaks(Host::of(L))) {  // rank 0 writes traces
+    lua_pushliteral(L, "");
+    return 1;
+  }
   RunOptions options;
   options.place = placements_of(Host::of(L), box);
   options.keep_links = true;

@@ -14,6 +14,10 @@
 #include "bindings/protected.h"
 #include "bindings/watchdog.h"
 
+namespace moe {
+class Processes;
+}
+
 namespace moe::lua {
 
 class GraphSession;
@@ -28,7 +32,8 @@ struct HostOptions {
   std::string executor;  // "": as the recipe says
   std::optional<int64_t> ranks, seed;
   bool trust = false;
-  std::string cache;  // the profile cache
+  std::string cache;               // the profile cache
+  Processes* processes = nullptr;  // the job that this process takes part in; null: none
   double load_deadline_s = 10;
   double policy_deadline_s = 5;
   size_t memory_cap = size_t{1} << 30;

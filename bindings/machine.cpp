@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "engine/base/errors.h"
+#include "engine/comm/mpi.h"
 #include "engine/cost/profile_cache.h"
 #include "engine/exec/data.h"
 #include "kernels/kernels.h"
@@ -107,7 +108,10 @@ std::string doctor_text(const std::string& scripts_dir, const std::string& cache
   line("cpu", fmt::format("{}, {} threads", cpu_name(), std::thread::hardware_concurrency()));
   line("kernels", kernels::kernel_set());
   line("instruction sets", tables);
-  line("executors", "simulate, cpu (ranks are threads of this process)");
+  line("executors", "simulate, cpu (ranks are threads of this process, or one a process by MPI)");
+  line("MPI", mpi_library().empty() ? "none in this build; with libopenmpi-dev and openmpi-bin it "
+                                      "runs one rank a process under mpirun or srun"
+                                    : mpi_library());
   line("gpu", "this build has no CUDA executor; plans for GPU clusters are simulated");
   line("profile cache", cache);
   line("", cache_line(cache));

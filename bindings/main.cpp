@@ -5,10 +5,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <optional>
 
 #include "bindings/host.h"
 #include "bindings/machine.h"
 #include "engine/base/names.h"
+#include "engine/comm/processes.h"
 #include "kernels/kernels.h"
 
 namespace fs = std::filesystem;
@@ -27,13 +29,35 @@ std::string default_cache() {
   return (folder / "moebench" / "profile.sqlite").string();
 }
 
+int status_of(const moe::lua::Failure& failure) {
+  if (failure.kind == "run") return kRunFailed;
+  if (failure.kind == "command") return kWrongCommand;
+  return failure.kind == "internal" ? kInternal : kWrongInput;
+}
+
 int report(const moe::lua::Failure& failure) {
   std::fflush(stdout);
   std::fprintf(stderr, "moebench: %s\n", failure.message.c_str());
   if (!failure.traceback.empty()) std::fprintf(stderr, "%s\n", failure.traceback.c_str());
-  if (failure.kind == "run") return kRunFailed;
-  if (failure.kind == "command") return kWrongCommand;
-  return failure.kind == "internal" ? kInternal : kWrongInput;
+  return status_of(failure);
+}
+
+using Failed = std::optional<moe::lua::Failure>;
+
+// What `body` returned, or what it threw.
+template <class Body>
+Failed attempt(Body body) {
+  try {
+    return body();
+  } catch (const moe::lua::LuaError& e) {
+    return e.failure();
+  } catch (const moe::UserError& e) {
+    return moe::lua::Failure{"user", e.what(), ""};
+  } catch (const moe::RunError& e) {
+    return moe::lua::Failure{"run", e.what(), ""};
+  } catch (const std::exception& e) {
+    return moe::lua::Failure{"internal", e.what(), ""};
+  }
 }
 
 // What must hold before anything runs.
@@ -55,32 +79,55 @@ void check_command(const CLI::App& app, int argc, char** argv) {
                         CLI::ExitCodes::ExtrasError);
 }
 
-int run_host(const moe::lua::HostOptions& options, const std::string& argument) {
+Failed run_host(const moe::lua::HostOptions& options, const std::string& argument) {
   moe::lua::install_interrupt_handler();
   moe::lua::Host host(options);
-  const std::optional<moe::lua::Failure> failure = host.main(argument);
-  if (failure) return report(*failure);
-  if (std::fflush(stdout) != 0) return report({"run", "cannot write to standard output", ""});
-  return kDone;
+  Failed failure = host.main(argument);
+  if (!failure && std::fflush(stdout) != 0) {
+    failure = {"run", "cannot write to standard output", ""};
+  }
+  return failure;
 }
 
-int run_recipe(moe::lua::HostOptions options, bool out_given) {
+Failed run_recipe(moe::lua::HostOptions options, bool out_given) {
   const bool writes = options.mode == "run";
   if (!writes) options.out_dir.clear();
   if (writes && !out_given) options.out_dir = "out/" + fs::path(options.recipe).stem().string();
-  prepare(options);
-  const int status = run_host(options, "");
+  const bool leads = options.processes == nullptr || options.processes->leads();
+  if (leads) prepare(options);
+  Failed failure = run_host(options, "");
   // An output folder of our own choice that nothing was written to goes again.
   std::error_code error;
-  if (writes && !out_given) {
+  if (writes && !out_given && leads) {
     fs::remove(options.out_dir, error);  // fails where something is in it
     fs::remove("out", error);
   }
-  return status;
+  return failure;
+}
+
+// The recipe in one process of several. What fails in one ends all of them; rank 0 tells it.
+int run_in_job(moe::lua::HostOptions options, bool out_given) {
+  moe::Processes processes;
+  options.processes = &processes;
+  // Also what the script prints by itself.
+  if (!processes.leads()) std::freopen("/dev/null", "w", stdout);
+  const Failed failure = attempt([&] {
+    Failed failed = run_recipe(options, out_given);
+    if (!failed) processes.finish();
+    return failed;
+  });
+  if (!failure) return kDone;
+  processes.fail(fmt::format("rank {}: {}", processes.rank(), failure->message));
+  if (processes.leads()) {
+    report(*failure);
+    processes.leave(status_of(*failure), "");
+  }
+  processes.leave(status_of(*failure),
+                  fmt::format("moebench: rank {}: {}\n", processes.rank(), failure->message));
 }
 
 // calibrate and report write one file.
-int run_to_file(moe::lua::HostOptions options, const fs::path& file) {
+Failed run_to_file(moe::lua::HostOptions options, const fs::path& file) {
   if (fs::is_directory(file) || file.filename().empty()) {
     throw moe::user_error("--out {}: is a folder; give a file", file.string());
   }
@@ -89,7 +136,7 @@ int run_to_file(moe::lua::HostOptions options, const fs::path& file) {
   return run_host(options, file.filename().string());
 }
 
-int run_report(moe::lua::HostOptions options, fs::path page) {
+Failed run_report(moe::lua::HostOptions options, fs::path page) {
   for (const std::string& folder : options.folders) {
     if (!fs::is_directory(folder)) throw moe::user_error("report: {}: no such folder", folder);
   }
@@ -149,7 +196,8 @@ CLI::App* add_report(CLI::App& app, moe::lua::HostOptions& options, std::string&
   return command;
 }
 
-int dispatch(int argc, char** argv) {
+// What the command does; `status` where it does not fail.
+Failed dispatch(int argc, char** argv, int& status) {
   moe::lua::HostOptions options;
   options.scripts_dir = moe::lua::find_scripts();
   options.cache = default_cache();
@@ -180,12 +228,19 @@ int dispatch(int argc, char** argv) {
     app.parse(argc, argv);
     options.set = parse_settings(settings);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? kDone : kWrongCommand;
+    status = app.exit(e) == 0 ? kDone : kWrongCommand;
+    return std::nullopt;
   }
   options.mode = app.get_subcommands().front()->get_name();
+  const moe::MpiLaunch launch = moe::mpi_launch();
+  if (launch.by_mpi && run->parsed()) {
+    status = run_in_job(options, out->count() > 0);
+    return std::nullopt;
+  }
+  if (launch.by_mpi && launch.rank != 0) return std::nullopt;  // the others are for one process
   if (options.mode == "doctor") {
     std::cout << moe::lua::doctor_text(options.scripts_dir, options.cache);
-    return kDone;
+    return std::nullopt;
   }
   if (calibrate->parsed()) return run_to_file(options, machine_file);
   if (report->parsed()) return run_report(options, page);
@@ -195,15 +250,8 @@ int dispatch(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return dispatch(argc, argv);
-  } catch (const moe::lua::LuaError& e) {
-    return report(e.failure());
-  } catch (const moe::UserError& e) {
-    return report({"user", e.what(), ""});
-  } catch (const moe::RunError& e) {
-    return report({"run", e.what(), ""});
-  } catch (const std::exception& e) {
-    return report({"internal", e.what(), ""});
-  }
+  int status = kDone;
+  const Failed failure = attempt([&] { return dispatch(argc, argv, status); });
+  if (!failure) return status;
+  return moe::mpi_launch().rank == 0 ? report(*failure) : status_of(*failure);
 }

@@ -5,6 +5,7 @@
 #include "bindings/gate.h"
 #include "bindings/graph_session.h"
 #include "bindings/host.h"
+#include "bindings/job.h"
 #include "bindings/names.h"
 #include "bindings/placement.h"
 #include "bindings/routing.h"
@@ -270,7 +271,8 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
   spec.system = system_of(L, lua_gettop(L), fields.at("system"), {spec, box, picks});
   lua_pop(L, 1);
   const Fields cost = fields.at("cost");
-  if (cost.text("kind") == "profile") {
+  // Where others plan, nothing is measured here.
+  if (cost.text("kind") == "profile" && speaks(Host::of(L))) {
     box.profile = profile_of(L, cost, spec, box);
     spec.cost = box.profile;
   } else {

@@ -30,7 +30,8 @@ std::function<PlacementFunction(int64_t rank, const std::string& policy)> placem
 
 /// plan:run{...} -> result table.
 int run_plan(lua_State* L);
-/// plan:trace{result =, step =, steps = 1} -> JSON text; of a simulation the last of the steps.
+/// plan:trace{result =, step =, steps = 1} -> JSON text; of a simulation the last of the steps. ""
+/// in other processes than rank 0's.
 int trace_plan(lua_State* L);
 /// plan:explain{result =, step =} -> table.
 int explain_plan(lua_State* L);

@@ -3,10 +3,13 @@
 #include <chrono>
 
 #include "engine/base/errors.h"
+#include "engine/base/packing.h"
 #include "engine/graph/op_def.h"
 #include "engine/graph/text.h"
+#include "engine/ops/ops.h"
 #include "engine/passes/pipeline.h"
 #include "engine/passes/place_experts.h"
+#include "engine/schedule/packed.h"
 
 namespace moe {
 namespace {
@@ -127,6 +130,25 @@ std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
 std::shared_ptr<const Plan> make_plan_of(PlanSpec spec, Graph graph, Schedule schedule) {
   Plan plan{.spec = std::move(spec), .graph = std::move(graph), .schedule = std::move(schedule)};
   return finish(std::move(plan), Clock::now());
+}
+
+std::string packed_program(const Plan& plan) {
+  Packer packer;
+  packer.put(plan.hash);
+  packer.put(print(plan.graph));
+  put_schedule(plan.schedule, packer);
+  return packer.take();
+}
+
+std::shared_ptr<const Plan> plan_of_program(PlanSpec spec, std::string_view packed) {
+  Unpacker unpacker(packed);
+  std::string hash, text;
+  unpacker.get(hash);
+  unpacker.get(text);
+  Schedule schedule = get_schedule(unpacker);
+  auto plan = make_plan_of(std::move(spec), parse_graph(text, op_table()), std::move(schedule));
+  if (plan->hash == hash) return plan;
+  throw run_error("the plan that was told has hash {}, what comes of it here {}", hash, plan->hash);
 }
 
 }  // namespace moe

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/cost/cost_model.h"
@@ -59,5 +60,12 @@ std::shared_ptr<const Plan> make_plan(PlanSpec spec);
 
 /// The same for a graph and a schedule given (tests, Lua scripts): order, waits, memory, legality.
 std::shared_ptr<const Plan> make_plan_of(PlanSpec spec, Graph graph, Schedule schedule);
+
+/// The program of a plan as bytes for another process of the same program: graph, schedule, hash.
+/// Throws UserError naming a lane that picks by a function, which has no bytes.
+std::string packed_program(const Plan& plan);
+/// The plan with that program and this spec: order, waits, memory and legality are made anew.
+/// Throws RunError naming both hashes where the hash of what comes out is another.
+std::shared_ptr<const Plan> plan_of_program(PlanSpec spec, std::string_view packed);
 
 }  // namespace moe

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <memory>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "engine/plan.h"
@@ -39,6 +40,10 @@ class RankBuffers {
   /// Null for an invalid id.
   void* at(TensorId tensor) const;
   void* scratch(LaneId lane) const { return scratch_.data() + scratch_offset_[lane.index()]; }
+  /// All tensors that persist across steps.
+  std::span<std::byte> persistent() const {
+    return {persistent_.data(), static_cast<size_t>(persistent_.size())};
+  }
   /// Makes the arena's pages present; called on the thread that will use them.
   void touch();
   /// What this rank really holds.

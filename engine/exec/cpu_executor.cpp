@@ -1,22 +1,22 @@
 #include "engine/exec/cpu_executor.h"
 
 #include <pthread.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <optional>
 #include <thread>
 #include <tuple>
 
 #include "engine/base/errors.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/emulated_link.h"
+#include "engine/exec/check_options.h"
 #include "engine/exec/checkpoint.h"
-#include "engine/exec/rank.h"
-#include "engine/exec/swaps.h"
+#include "engine/exec/rank_report.h"
+#include "engine/exec/step_results.h"
 #include "engine/exec/sync.h"
-#include "engine/exec/trace_record.h"
 #include "engine/graph/op_def.h"
 #include "engine/replay/link_loads.h"
 
@@ -59,27 +59,6 @@ std::string message(const std::exception_ptr& error) {
   }
 }
 
-void check_options(const Plan& plan, const RunOptions& options) {
-  if (!options.data) throw user_error("a run on CPU ranks needs data");
-  if (options.steps < 0) throw user_error("steps: {} is negative", options.steps);
-  if (options.eval_batches > 0 && !options.eval_data) {
-    throw user_error("eval_batches = {} without data to evaluate on", options.eval_batches);
-  }
-  check_popularity(plan, options);
-  if (options.emulate_link && plan.spec.cluster.num_devices() != plan.graph.num_ranks) {
-    throw user_error("the link's cluster has {} devices for {} ranks",
-                     plan.spec.cluster.num_devices(), plan.graph.num_ranks);
-  }
-  const double needed =
-      static_cast<double>(plan.memory.peak_bytes()) * static_cast<double>(plan.graph.num_ranks);
-  const double present =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  if (needed > present) {
-    throw user_error("{} ranks need {:.1f} GiB, this machine has {:.1f} GiB", plan.graph.num_ranks,
-                     needed / 0x1p30, present / 0x1p30);
-  }
-}
-
 template <class T>
 class CpuRun {
  public:
@@ -90,20 +69,19 @@ class CpuRun {
   static constexpr Bytes kElementBytes = static_cast<Bytes>(sizeof(T));
 
   void add_arbitrations();
+  void add_lanes();
+  void set_start();
   void spawn();
   void worker(int64_t rank, LaneId lane);
   void conduct();
-  void resume();
+  void restore();
   /// Runs one pass on all threads; the conductor's own part is rank 0's compute lane.
   void run_pass(const DataSource& data, Pass pass);
   /// Returns whether to go on.
   bool train_step(int64_t step);
-  void collect(int64_t step);
-  void collect_gradients();
-  void collect_placements();
   void evaluate();
   void checkpoint(int64_t next_step);
-  double sum_of_losses() const;
+  bool leads() const { return first_ == 0; }
   bool starts_afresh() const {
     return options_.resume_from.empty() && options_.parameters_from.empty();
   }
@@ -114,21 +92,27 @@ class CpuRun {
 
   const Plan& plan_;
   const RunOptions& options_;
+  Processes* const processes_;  // null: all ranks are here
   const int64_t num_ranks_;
   const int64_t num_lanes_;
+  const int64_t first_;     // of the ranks that are here
+  const int64_t num_here_;  // ranks
   const uint64_t stop_requests_before_ = stop_requests;
   Persistents persistents_;
   std::vector<std::unique_ptr<Arbitration>> arbitrations_;
-  std::vector<Arbitration*> arbiter_of_;  // by lane
-  std::vector<std::unique_ptr<Rank<T>>> ranks_;
+  std::vector<Arbitration*> arbiter_of_;         // by lane
+  std::vector<std::unique_ptr<Rank<T>>> ranks_;  // those that are here
+  std::unique_ptr<Peers> peers_;                 // null: all ranks are here
   AllBuffers buffers_;
-  InProcessWorld world_;
+  std::optional<InProcessWorld> world_;
   std::unique_ptr<EmulatedWire> wire_;                // null: the ranks' memory
   std::vector<std::unique_ptr<Communicator>> links_;  // emulated, by rank and comm lane
-  std::vector<Communicator*> comms_;                  // by rank and lane; null for compute lanes
+  std::vector<Communicator*> comms_;  // by rank that is here and lane; null for compute lanes
   Rendezvous start_, end_;
+  Nanoseconds common_start_ = 0;  // of all processes
   Pass pass_;
-  bool over_ = false;  // written by the conductor before it arrives at start_
+  std::vector<RankReport> reports_;  // of the last pass, by rank
+  bool over_ = false;                // written by the conductor before it arrives at start_
   int64_t first_step_ = 0;
   std::mutex failure_mutex_;
   Failure failure_;
@@ -140,22 +124,43 @@ template <class T>
 CpuRun<T>::CpuRun(const Plan& plan, const RunOptions& options)
     : plan_(plan),
       options_(options),
+      processes_(options.processes),
       num_ranks_(plan.graph.num_ranks),
       num_lanes_(static_cast<int64_t>(plan.orders.lanes.size())),
+      first_(processes_ != nullptr ? processes_->rank() : 0),
+      num_here_(processes_ != nullptr ? 1 : num_ranks_),
       persistents_(persistents(plan)),
       arbiter_of_(plan.orders.lanes.size()),
-      world_(num_ranks_, std::max<int64_t>(1, num_lanes_ - 1), {options.timeout_s}),
-      start_(num_ranks_ * num_lanes_,
-             [this] { pass_.start = clock_ns() + (num_ranks_ > 1 ? kWakeUp : 0); }),
-      end_(num_ranks_ * num_lanes_),
+      start_(num_here_ * num_lanes_, [this] { set_start(); }),
+      end_(num_here_ * num_lanes_),
       first_step_(options.first_step) {
   add_arbitrations();
-  if (options.emulate_link) wire_ = std::make_unique<EmulatedWire>(plan.spec.cluster, true);
-  for (int64_t r = 0; r < num_ranks_; ++r) {
+  for (int64_t r = first_; r < first_ + num_here_; ++r) {
     ranks_.push_back(std::make_unique<Rank<T>>(plan, options, persistents_, arbiter_of_, r));
     buffers_.push_back(&ranks_.back()->buffers());
+  }
+  if (processes_ != nullptr) {
+    peers_ = std::make_unique<Peers>(*processes_, plan, persistents_, *buffers_[0], kElementBytes);
+    buffers_ = peers_->buffers();
+  }
+  add_lanes();
+  result_.provenance = options.emulate_link ? Provenance::kEmulated : Provenance::kMeasured;
+  result_.peak_bytes = ranks_[0]->buffers().allocated();
+}
+
+template <class T>
+void CpuRun<T>::add_lanes() {
+  const int64_t num_comm = std::max<int64_t>(1, num_lanes_ - 1);
+  if (processes_ != nullptr) {
+    comms_ = processes_->lanes(num_comm, options_.timeout_s);
+    comms_.insert(comms_.begin(), nullptr);
+    return;
+  }
+  world_.emplace(num_ranks_, num_comm, InProcessWorld::Options{options_.timeout_s});
+  if (options_.emulate_link) wire_ = std::make_unique<EmulatedWire>(plan_.spec.cluster, true);
+  for (int64_t r = 0; r < num_ranks_; ++r) {
     for (int64_t l = 0; l < num_lanes_; ++l) {
-      Communicator* comm = l == 0 ? nullptr : &world_.comm(r, l - 1);
+      Communicator* comm = l == 0 ? nullptr : &world_->comm(r, l - 1);
       if (comm != nullptr && wire_) {
         links_.push_back(emulate_link(*comm, *wire_, l - 1));
         comm = links_.back().get();
@@ -163,8 +168,12 @@ CpuRun<T>::CpuRun(const Plan& plan, const RunOptions& options)
       comms_.push_back(comm);
     }
   }
-  result_.provenance = options.emulate_link ? Provenance::kEmulated : Provenance::kMeasured;
-  result_.peak_bytes = ranks_[0]->buffers().allocated();
+}
+
+/// Run by the last thread to come, before anybody leaves.
+template <class T>
+void CpuRun<T>::set_start() {
+  pass_.start = processes_ != nullptr ? common_start_ : clock_ns() + (num_ranks_ > 1 ? kWakeUp : 0);
 }
 
 template <class T>
@@ -194,15 +203,8 @@ RunResult CpuRun<T>::run() {
 
 template <class T>
 void CpuRun<T>::spawn() {
-  if (!options_.resume_from.empty()) {
-    resume();
-  } else if (!options_.parameters_from.empty()) {
-    for (int64_t r = 0; r < num_ranks_; ++r) {
-      initialise<T>(plan_, persistents_, *buffers_[static_cast<size_t>(r)], r, reference_init);
-    }
-    read_parameters(options_.parameters_from, plan_, persistents_, buffers_, kElementBytes);
-  }
-  for (int64_t r = 0; r < num_ranks_; ++r) {
+  if (!starts_afresh()) restore();
+  for (int64_t r = 0; r < num_here_; ++r) {
     for (int64_t l = r == 0 ? 1 : 0; l < num_lanes_; ++l) {
       threads_.emplace_back([this, r, l] { worker(r, LaneId(l)); });
     }
@@ -212,7 +214,7 @@ void CpuRun<T>::spawn() {
 template <class T>
 void CpuRun<T>::worker(int64_t rank, LaneId lane) {
   const std::string name =
-      fmt::format("r{}.{}", rank, plan_.schedule.lanes[lane.index()].name).substr(0, 15);
+      fmt::format("r{}.{}", first_ + rank, plan_.schedule.lanes[lane.index()].name).substr(0, 15);
   pthread_setname_np(pthread_self(), name.c_str());
   if (lane.index() != 0) wake_promptly();
   guarded(rank, lane, [&] {
@@ -241,12 +243,26 @@ void CpuRun<T>::conduct() {
   if (options_.eval_batches > 0) evaluate();
   over_ = true;
   start_.arrive();
-  measure_parameters<T>(persistents_, buffers_, result_);
+  if (peers_) peers_->gather_persistent();
+  if (leads()) measure_parameters<T>(persistents_, buffers_, result_);
+  if (peers_) peers_->agree(true);  // copies that differ fail the run of all
 }
 
+/// All ranks' memory from a file.
 template <class T>
-void CpuRun<T>::resume() {
-  first_step_ = read_checkpoint(options_.resume_from, plan_, persistents_, buffers_, kElementBytes);
+void CpuRun<T>::restore() {
+  if (leads() && !options_.resume_from.empty()) {
+    first_step_ =
+        read_checkpoint(options_.resume_from, plan_, persistents_, buffers_, kElementBytes);
+  } else if (leads()) {
+    for (int64_t r = 0; r < num_ranks_; ++r) {
+      initialise<T>(plan_, persistents_, *buffers_[static_cast<size_t>(r)], r, reference_init);
+    }
+    read_parameters(options_.parameters_from, plan_, persistents_, buffers_, kElementBytes);
+  }
+  if (!peers_) return;
+  peers_->spread_persistent();
+  first_step_ = peers_->agree(first_step_);
 }
 
 template <class T>
@@ -258,133 +274,48 @@ void CpuRun<T>::run_pass(const DataSource& data, Pass pass) {
     rank->start_pass();
   }
   for (auto& arbitration : arbitrations_) arbitration->start_pass();
+  if (peers_) common_start_ = peers_->start();
   start_.arrive();
   ranks_[0]->run_lane(LaneId(0), pass_, nullptr);
   end_.arrive();
+  reports_.clear();
+  for (const auto& rank : ranks_) {
+    reports_.push_back(report_of(*rank, static_cast<size_t>(num_lanes_)));
+  }
+  if (peers_) reports_ = peers_->gather(std::move(reports_[0]));
 }
 
 template <class T>
 bool CpuRun<T>::train_step(int64_t step) {
   const bool measure = options_.keep_grad_norms && step == first_step_;
   run_pass(options_.data, {.step = step, .train = true, .measure_gradients = measure});
-  collect(step);
-  if (measure) collect_gradients();
-  if (!persistents_.placed.empty()) collect_placements();
-  // Rank 0 decides for all: the others wait for the next pass.
-  const bool wanted = !options_.on_step || options_.on_step(step, result_.losses.back());
-  const bool go_on =
-      wanted && stop_requests == stop_requests_before_ && result_.stop_reason.empty();
+  bool go_on = true;
+  if (leads()) {
+    std::vector<LinkLoad> links;
+    if (wire_) links = link_loads(wire_->wire(), wire_->take_use(pass_.start));
+    add_step({plan_, options_, persistents_, buffers_, reports_, pass_}, std::move(links), result_);
+    // Rank 0 decides for all: the others wait for the next pass.
+    const bool wanted = !options_.on_step || options_.on_step(step, result_.losses.back());
+    go_on = wanted && stop_requests == stop_requests_before_ && result_.stop_reason.empty();
+  }
+  if (peers_) go_on = peers_->agree(go_on);
   if (!go_on) result_.stopped = true;
   return go_on;
-}
-
-template <class T>
-void CpuRun<T>::collect(int64_t step) {
-  Timeline timeline;
-  timeline.num_ranks = static_cast<int32_t>(num_ranks_);
-  timeline.provenance = result_.provenance;
-  if (wire_) timeline.links = link_loads(wire_->wire(), wire_->take_use(pass_.start));
-  std::vector<std::vector<const GateRecord*>> records;
-  std::vector<std::vector<RouterLoss>> router_losses;
-  std::vector<std::vector<SwapRecord>> swaps;
-  result_.executed.clear();
-  for (const auto& rank : ranks_) {
-    result_.executed.emplace_back();
-    for (int64_t l = 0; l < num_lanes_; ++l) {
-      const std::vector<Span>& spans = rank->spans(LaneId(l));
-      timeline.spans.insert(timeline.spans.end(), spans.begin(), spans.end());
-      result_.executed.back().emplace_back();
-      for (const Span& span : spans) {
-        if (span.chunk == 0) result_.executed.back().back().push_back(span.op);
-      }
-    }
-    records.push_back(rank->gate_records());
-    router_losses.push_back(rank->router_losses());
-    swaps.push_back(rank->swaps());
-  }
-  std::sort(timeline.spans.begin(), timeline.spans.end(), [](const Span& a, const Span& b) {
-    return std::tie(a.begin, a.rank, a.lane, a.op, a.chunk) <
-           std::tie(b.begin, b.rank, b.lane, b.op, b.chunk);
-  });
-  result_.metrics.push_back(metrics(plan_.graph, timeline));
-  result_.timelines.push_back(std::move(timeline));
-  result_.moe.push_back(moe_stats(records, router_losses));
-  if (!swaps[0].empty()) result_.swaps.push_back(joined(swaps));
-  if (options_.record) record_step(*options_.record, std::move(records));
-  if (options_.keep_predictions) {
-    std::vector<int32_t>& all = result_.predictions.emplace_back();
-    for (const auto& rank : ranks_) {
-      all.insert(all.end(), rank->predictions().begin(), rank->predictions().end());
-    }
-  }
-  result_.losses.push_back(sum_of_losses());
-  if (options_.check_finite && !std::isfinite(result_.losses.back())) {
-    throw run_error("step {}: the loss is {}", step, result_.losses.back());
-  }
-}
-
-/// All ranks must have the same placements in force, or they would meet in different transfers.
-template <class T>
-void CpuRun<T>::collect_placements() {
-  for (const auto& rank : ranks_) {
-    if (result_.stop_reason.empty()) result_.stop_reason = rank->policy_failure();
-  }
-  for (const PlacedLayer& layer : persistents_.placed) {
-    const Placement first = placement_of(layer, *buffers_[0]);
-    for (size_t r = 1; r < buffers_.size(); ++r) {
-      if (placement_of(layer, *buffers_[r]) == first) continue;
-      throw run_error(
-          "step {}: ranks 0 and {} have other placements of block {}'s experts: the policy does "
-          "not give the same on all ranks",
-          pass_.step, r, layer.layer);
-    }
-  }
-  std::vector<PlacementRecord> records = ranks_[0]->placements();
-  std::sort(records.begin(), records.end(),
-            [](const auto& a, const auto& b) { return a.layer < b.layer; });
-  for (PlacementRecord& record : records) {
-    for (const MoeStats& stats : result_.moe.back()) {
-      if (stats.layer != record.layer) continue;
-      Loads loads(num_ranks_, record.bounds.experts);
-      loads.rows.assign(stats.counts.begin(), stats.counts.end());
-      count_rows(record, loads);
-    }
-  }
-  result_.placements.push_back(std::move(records));
-}
-
-template <class T>
-double CpuRun<T>::sum_of_losses() const {
-  double sum = 0;
-  for (const auto& rank : ranks_) sum += rank->loss();
-  return sum;
-}
-
-template <class T>
-void CpuRun<T>::collect_gradients() {
-  for (size_t p = 0; p < persistents_.parameters.size(); ++p) {
-    const Persistent& parameter = persistents_.parameters[p];
-    Measure sum;
-    for (size_t r = 0; r < static_cast<size_t>(parameter.holders); ++r) {
-      sum.sum_of_squares += ranks_[r]->gradients()[p].sum_of_squares;
-      sum.projection += ranks_[r]->gradients()[p].projection;
-    }
-    result_.grad_l2[parameter.name] = std::sqrt(sum.sum_of_squares);
-    result_.grad_projection[parameter.name] = sum.projection;
-  }
 }
 
 template <class T>
 void CpuRun<T>::evaluate() {
   for (int64_t b = 0; b < options_.eval_batches; ++b) {
     run_pass(options_.eval_data, {.step = b, .train = false});
-    result_.eval_loss += sum_of_losses() / static_cast<double>(options_.eval_batches);
+    result_.eval_loss += sum_of_losses(reports_) / static_cast<double>(options_.eval_batches);
   }
 }
 
 template <class T>
 void CpuRun<T>::checkpoint(int64_t next_step) {
   if (options_.checkpoint_to.empty()) return;
+  if (peers_) peers_->gather_persistent();
+  if (!leads()) return;
   write_checkpoint(options_.checkpoint_to, plan_, persistents_, buffers_, kElementBytes, next_step);
 }
 
@@ -403,8 +334,9 @@ template <class T>
 void CpuRun<T>::fail(int64_t rank, LaneId lane, std::exception_ptr error) {
   const OpId op = ranks_[static_cast<size_t>(rank)]->current(lane);
   if (op.valid()) {
-    error = with_prefix(
-        fmt::format("rank {}, step {}, op {}: ", rank, pass_.step, plan_.graph.op(op).name), error);
+    error = with_prefix(fmt::format("rank {}, step {}, op {}: ", first_ + rank, pass_.step,
+                                    plan_.graph.op(op).name),
+                        error);
   }
   {
     const std::lock_guard lock(failure_mutex_);
@@ -418,16 +350,23 @@ void CpuRun<T>::fail(int64_t rank, LaneId lane, std::exception_ptr error) {
   for (auto& arbitration : arbitrations_) arbitration->abort();
   start_.abort();
   end_.abort();
-  world_.abort(message(error));
+  if (world_) world_->abort(message(error));
+  if (processes_ != nullptr) processes_->fail(message(error));
   if (wire_) wire_->abort(message(error));
 }
 
 class CpuExecutor : public Executor {
  public:
   RunResult run(const Plan& plan, const RunOptions& options) override {
-    check_options(plan, options);
-    return options.precision == Precision::kF32 ? CpuRun<float>(plan, options).run()
-                                                : CpuRun<double>(plan, options).run();
+    try {
+      check_options(plan, options);
+      return options.precision == Precision::kF32 ? CpuRun<float>(plan, options).run()
+                                                  : CpuRun<double>(plan, options).run();
+    } catch (const std::exception& error) {
+      // What fails in one process ends the run of all.
+      if (options.processes != nullptr) options.processes->fail(error.what());
+      throw;
+    }
   }
 };
 

@@ -18,6 +18,8 @@
 
 namespace moe {
 
+class Processes;
+
 /// What one MoE layer did in one step, over all ranks.
 struct MoeStats {
   int64_t layer = 0;     // block index
@@ -34,7 +36,7 @@ struct MoeStats {
 enum class Precision : uint8_t { kF32, kF64 };
 
 /// ids and targets of a rank for a step, [batch, seq] each; called once a rank and step, for all
-/// ranks from rank 0's thread.
+/// ranks of a process from one thread.
 using DataSource = std::function<void(int64_t step, int64_t rank, int32_t* ids, int32_t* targets)>;
 /// Initial value of an element (of the full tensor) of parameter t (index into parameters(model));
 /// a rank asks for its own experts only. Called from the ranks' threads at the same time.
@@ -46,6 +48,9 @@ struct RunOptions {
   Precision precision = Precision::kF32;
   bool emulate_link = false;  // the plan's cluster is the link
   double timeout_s = 30;      // watchdog of collectives
+  /// One rank a process; null: all ranks are threads of this one. All processes run plans of the
+  /// same hash; those of other ranks than 0 get a RunResult that says no more than `stopped`.
+  Processes* processes = nullptr;
   DataSource data;
   ParamInit init;
   /// The gate as rank r sees it; called on r's compute thread. Null: the built-in one by name. A

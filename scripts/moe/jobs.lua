@@ -82,7 +82,8 @@ local function cpu_jobs(e, entry, case)
     if wanted(entry.systems, system.name) then
       local spec = target.cpu_spec(model, ranks, entry.link, entry.optimizer or case.optimizer,
         entry.precision)
-      spec.cost.rehearse = entry.rehearse
+      -- A rehearsal is one of threads: of processes it would tell wrongly.
+      spec.cost.rehearse = core.processes and 0 or entry.rehearse
       spec.simulate = steps_of(entry, case)
       jobs[#jobs + 1] = { system = system, case = case, entry = entry, spec = spec,
         options = train.run_options(entry, spec.model, entry.path, e.at) }

@@ -157,6 +157,7 @@ function M.execute(name, job, done)
   local run = base_record(name, job, job.spec, made)
   run.points, run.executor = core.array(job.points), "cpu"
   run.link, run.precision = entry.link, entry.precision
+  run.processes = core.processes
   run.simulate_ms = nil  -- the first simulation waits for the profiler
   for _, k in ipairs { "steps", "init", "tokens", "text" } do run[k] = entry[k] end
   local info = made.plan:info()

@@ -1,0 +1,77 @@
+// Values as bytes for another process of the same program on the same kind of machine: written and
+// read in one order. Not a file format.
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "engine/base/errors.h"
+
+namespace moe {
+
+class Packer {
+ public:
+  template <class T>
+  void put(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    put_bytes(&value, sizeof value);
+  }
+  template <class T>
+  void put(const std::vector<T>& values) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    put(values.size());
+    put_bytes(values.data(), values.size() * sizeof(T));
+  }
+  void put(const std::string& text) {
+    put(text.size());
+    put_bytes(text.data(), text.size());
+  }
+  void put_bytes(const void* data, size_t bytes) {
+    if (bytes > 0) bytes_.append(static_cast<const char*>(data), bytes);
+  }
+  std::string take() { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+};
+
+/// Reads what a Packer put, in its order. Keeps a view of its argument.
+class Unpacker {
+ public:
+  explicit Unpacker(std::string_view bytes) : left_(bytes) {}
+
+  template <class T>
+  void get(T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    std::memcpy(&value, next(sizeof value).data(), sizeof value);
+  }
+  template <class T>
+  void get(std::vector<T>& values) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    values.resize(next_size());
+    const std::string_view bytes = next(values.size() * sizeof(T));
+    if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+  }
+  void get(std::string& text) { text = next(next_size()); }
+  std::string_view next(size_t bytes) {
+    MOE_CHECK(bytes <= left_.size(), "{} bytes of {}", bytes, left_.size());
+    const std::string_view taken = left_.substr(0, bytes);
+    left_.remove_prefix(bytes);
+    return taken;
+  }
+
+ private:
+  size_t next_size() {
+    size_t size = 0;
+    get(size);
+    return size;
+  }
+
+  std::string_view left_;
+};
+
+}  // namespace moe

@@ -1,0 +1,104 @@
+// The processes of a job that MPI started, one rank each: the lanes' communicators, texts that go
+// from rank 0 to all and back, one clock, and who is alive. What fails in one process ends the
+// calls of all: they throw RunError with its reason, and no call succeeds any more.
+// Calls are collective: all processes make them in the same order, else they fail with both calls
+// named. A process that is silent (killed, stopped, its machine gone) is named within silence_s
+// plus half a second, also while nobody waits for it.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/comm/communicator.h"
+#include "engine/comm/mpi.h"
+
+namespace moe {
+
+class MessageComm;
+
+class Processes {
+ public:
+  struct Options {
+    double silence_s = 4;
+    /// Tests: finds the distance of clocks by messages where processes share one too.
+    bool measure_clock = false;
+  };
+  /// As the constructor of Mpi.
+  explicit Processes(Options options);
+  Processes() : Processes(Options()) {}
+  /// Not a way to end well: finish() or leave() are.
+  ~Processes();
+
+  int64_t rank() const { return mpi_.rank(); }
+  int64_t size() const { return mpi_.size(); }
+  /// Those on this machine.
+  int64_t size_here() const { return mpi_.size_here(); }
+  bool leads() const { return rank() == 0; }
+
+  /// This rank's communicators of the lanes 0 to n - 1 of a run; the same ones for the next run.
+  std::vector<Communicator*> lanes(int64_t n, double timeout_s);
+
+  // `what` names the call in errors. They wait as long as the others live.
+  /// Rank 0's text.
+  std::string broadcast(const std::string& what, std::string text);
+  /// On rank 0 everybody's text by rank, elsewhere nothing.
+  std::vector<std::string> gather(const std::string& what, const std::string& text);
+  /// The text of rank 0's list that is this rank's; the list is read on rank 0 only.
+  std::string scatter(const std::string& what, const std::vector<std::string>& texts);
+
+  /// Rank 0's clock_ns() at this process's `t`, and back. Exact on rank 0's machine; elsewhere off
+  /// by less than half the shortest round trip seen at the start.
+  Nanoseconds to_common(Nanoseconds t) const { return t + ahead_ns_; }
+  Nanoseconds from_common(Nanoseconds t) const { return t - ahead_ns_; }
+
+  /// The job has failed here: all calls of all processes end with the reason. Any thread.
+  void fail(const std::string& reason);
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  std::string reason() const;
+  /// Returns when they are over, the clock has passed `deadline` (0: none), or the job has failed,
+  /// and which of it.
+  enum class Wait : uint8_t { kOver, kLate, kFailed };
+  Wait await(Messages& messages, Nanoseconds deadline);
+
+  /// All processes are done and leave.
+  void finish();
+  /// Ends all processes with this exit status. Rank 0 does so at once; another one gives it
+  /// kGrace_s to save and to tell what there is, then does so with last words on stderr.
+  [[noreturn]] void leave(int status, const std::string& last_words = "");
+  static constexpr double kGrace_s = 3;
+
+ private:
+  friend class MessageComm;
+  void find_clock(bool measure);
+  Nanoseconds distance_to(int64_t peer);
+  void note_failure(const std::string& reason);
+  void watch();
+  void beat(Nanoseconds now);
+  void look_for_silent(Nanoseconds now);
+
+  const Options options_;
+  Mpi mpi_;
+  const int64_t alive_;  // the monitor's channel
+  std::unique_ptr<MessageComm> control_;
+  std::vector<std::unique_ptr<MessageComm>> lanes_;
+  Nanoseconds ahead_ns_ = 0;
+  std::atomic<bool> failed_{false};
+  mutable std::mutex mutex_;  // of what follows
+  std::condition_variable changed_;
+  std::string reason_, letter_;
+  bool over_ = false;
+  // The monitor's.
+  std::vector<int64_t> watched_;
+  std::vector<Nanoseconds> heard_;
+  std::vector<std::unique_ptr<Messages>> beats_;
+  std::unique_ptr<Messages> letters_;
+  Nanoseconds last_beat_ = 0;
+  std::thread monitor_;  // last: uses all of the above
+};
+
+}  // namespace moe

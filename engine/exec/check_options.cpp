@@ -1,0 +1,56 @@
+#include "engine/exec/check_options.h"
+
+#include <unistd.h>
+
+#include "engine/base/errors.h"
+#include "engine/comm/processes.h"
+#include "engine/exec/swaps.h"
+
+namespace moe {
+namespace {
+
+void check_processes(const Plan& plan, const RunOptions& options) {
+  if (options.processes->size() != plan.graph.num_ranks) {
+    throw user_error("ranks: the plan has {}, MPI started {} processes of one rank each",
+                     plan.graph.num_ranks, options.processes->size());
+  }
+  if (options.emulate_link) {
+    throw user_error(
+        "link: the emulated link is one wire in the memory of one process, and MPI started {} "
+        "processes; leave the link away, or start the program without MPI",
+        options.processes->size());
+  }
+  if (!arbiters(plan.schedule).empty()) {
+    throw user_error(
+        "lane {}: it chooses its next transfer while the step runs, for all ranks at once, which "
+        "ranks in {} processes cannot; start the program without MPI",
+        plan.schedule.lanes[arbiters(plan.schedule)[0][0].index()].name, options.processes->size());
+  }
+}
+
+}  // namespace
+
+void check_options(const Plan& plan, const RunOptions& options) {
+  if (!options.data) throw user_error("a run on CPU ranks needs data");
+  if (options.steps < 0) throw user_error("steps: {} is negative", options.steps);
+  if (options.eval_batches > 0 && !options.eval_data) {
+    throw user_error("eval_batches = {} without data to evaluate on", options.eval_batches);
+  }
+  check_popularity(plan, options);
+  if (options.emulate_link && plan.spec.cluster.num_devices() != plan.graph.num_ranks) {
+    throw user_error("the link's cluster has {} devices for {} ranks",
+                     plan.spec.cluster.num_devices(), plan.graph.num_ranks);
+  }
+  if (options.processes != nullptr) check_processes(plan, options);
+  const int64_t here =
+      options.processes != nullptr ? options.processes->size_here() : plan.graph.num_ranks;
+  const double needed = static_cast<double>(plan.memory.peak_bytes()) * static_cast<double>(here);
+  const double present =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  if (needed > present) {
+    throw user_error("{} ranks need {:.1f} GiB, this machine has {:.1f} GiB", here, needed / 0x1p30,
+                     present / 0x1p30);
+  }
+}
+
+}  // namespace moe

@@ -1,0 +1,205 @@
+#include "engine/exec/rank_report.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/errors.h"
+#include "engine/base/packing.h"
+
+namespace moe {
+namespace {
+
+// What the processes' own answers to "begin" may differ by, and their threads' waking.
+constexpr Nanoseconds kStartDelay = 300'000;
+
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::span<std::byte> placement_bytes(const PlacedLayer& layer, const RankBuffers& buffers) {
+  return {static_cast<std::byte*>(buffers.at(layer.state)),
+          static_cast<size_t>(Placement::code_size(layer.bounds)) * sizeof(int32_t)};
+}
+
+}  // namespace
+
+template <class T>
+RankReport report_of(const Rank<T>& rank, size_t num_lanes) {
+  RankReport report = {.loss = rank.loss(),
+                       .gates = rank.gate_records(),
+                       .router_losses = rank.router_losses(),
+                       .swaps = rank.swaps(),
+                       .predictions = rank.predictions(),
+                       .placements = rank.placements(),
+                       .policy_failure = rank.policy_failure(),
+                       .gradients = rank.gradients()};
+  for (size_t l = 0; l < num_lanes; ++l) {
+    report.spans.push_back(rank.spans(LaneId(static_cast<int64_t>(l))));
+  }
+  return report;
+}
+
+template RankReport report_of<float>(const Rank<float>&, size_t);
+template RankReport report_of<double>(const Rank<double>&, size_t);
+
+Peers::Peers(Processes& processes, const Plan& plan, const Persistents& persistents,
+             const RankBuffers& own, Bytes element_bytes)
+    : processes_(processes),
+      plan_(plan),
+      persistents_(persistents),
+      buffers_(static_cast<size_t>(processes.size())) {
+  const std::vector<std::string> hashes = processes.gather("plan's hash", plan.hash);
+  for (size_t r = 0; r < hashes.size(); ++r) {
+    if (hashes[r] == plan.hash) continue;
+    throw run_error("rank {} would run another plan than rank 0: {} where rank 0 has {}", r,
+                    hashes[r], plan.hash);
+  }
+  agree(true);  // nobody begins before the hashes are compared
+  for (int64_t r = 0; processes.leads() && r < processes.size(); ++r) {
+    // Only what persists is ever written, so the rest takes no memory.
+    copies_.push_back(r == 0 ? nullptr : std::make_unique<RankBuffers>(plan, element_bytes));
+    buffers_[static_cast<size_t>(r)] = copies_.back().get();
+  }
+  buffers_[static_cast<size_t>(processes.rank())] = &own;
+  records_.resize(copies_.size());
+}
+
+Nanoseconds Peers::start() {
+  processes_.gather("pass", "");
+  Packer packer;
+  packer.put(processes_.to_common(clock_ns()) + kStartDelay);
+  const std::string told = processes_.broadcast("pass", packer.take());
+  Nanoseconds start = 0;
+  Unpacker(told).get(start);
+  return processes_.from_common(start);
+}
+
+bool Peers::agree(bool go_on) {
+  return agree(static_cast<int64_t>(go_on)) != 0;
+}
+
+int64_t Peers::agree(int64_t value) {
+  Packer packer;
+  packer.put(value);
+  const std::string told = processes_.broadcast("rank 0's answer", packer.take());
+  Unpacker(told).get(value);
+  return value;
+}
+
+std::vector<RankReport> Peers::gather(RankReport own) {
+  const std::string mine = processes_.leads() ? std::string() : pack(own);
+  const std::vector<std::string> texts = processes_.gather("reports", mine);
+  add_records(own);
+  std::vector<RankReport> reports;
+  for (size_t r = 1; r < texts.size(); ++r) {
+    reports.push_back(unpack(texts[r], static_cast<int64_t>(r), own));
+  }
+  reports.insert(reports.begin(), std::move(own));
+  return reports;
+}
+
+/// Room for the other ranks' gates: the same ops in the same order as this one's.
+void Peers::add_records(const RankReport& own) {
+  std::vector<OpId> gates;
+  for (const OpId op : plan_.orders.lanes[0]) {
+    if (plan_.graph.def(op).name == std::string_view("gate")) gates.push_back(op);
+  }
+  MOE_CHECK(gates.size() == own.gates.size(), "{} gates, {} records", gates.size(),
+            own.gates.size());
+  for (size_t r = 1; r < records_.size(); ++r) {
+    for (size_t i = records_[r].size(); i < gates.size(); ++i) {
+      records_[r].push_back(
+          std::make_unique<GateRecord>(plan_.graph, gates[i], own.gates[i]->code));
+    }
+  }
+}
+
+std::string Peers::pack(const RankReport& report) const {
+  Packer packer;
+  packer.put(report.loss);
+  for (const std::vector<Span>& lane : report.spans) packer.put(lane);
+  for (const GateRecord* gate : report.gates) {
+    packer.put(gate->expert);
+    packer.put(gate->choice_slot);
+    packer.put(gate->counts);
+    packer.put(gate->margin);
+  }
+  packer.put(report.router_losses);
+  packer.put(report.swaps.size());
+  for (const SwapRecord& swap : report.swaps) {
+    packer.put(swap.layer);
+    packer.put(swap.fine_tunes);
+    packer.put(swap.again);
+    packer.put(swap.rows);
+  }
+  packer.put(report.predictions);
+  packer.put(report.policy_failure);
+  packer.put(report.gradients);
+  const RankBuffers& own = *buffers_[static_cast<size_t>(processes_.rank())];
+  for (const PlacedLayer& layer : persistents_.placed) {
+    const auto codes = placement_bytes(layer, own);
+    packer.put_bytes(codes.data(), codes.size());
+  }
+  return packer.take();
+}
+
+RankReport Peers::unpack(const std::string& bytes, int64_t rank, const RankReport& own) {
+  Unpacker unpacker(bytes);
+  RankReport report;
+  unpacker.get(report.loss);
+  report.spans.resize(own.spans.size());
+  for (std::vector<Span>& lane : report.spans) unpacker.get(lane);
+  for (const auto& gate : records_[static_cast<size_t>(rank)]) {
+    for (std::vector<int32_t>* list : {&gate->expert, &gate->choice_slot, &gate->counts}) {
+      const size_t size = list->size();
+      unpacker.get(*list);
+      MOE_CHECK(list->size() == size, "a record of {} from rank {}, here {}", list->size(), rank,
+                size);
+    }
+    unpacker.get(gate->margin);
+    report.gates.push_back(gate.get());
+  }
+  unpacker.get(report.router_losses);
+  size_t num_swaps = 0;
+  unpacker.get(num_swaps);
+  report.swaps.resize(num_swaps);
+  for (SwapRecord& swap : report.swaps) {
+    unpacker.get(swap.layer);
+    unpacker.get(swap.fine_tunes);
+    unpacker.get(swap.again);
+    unpacker.get(swap.rows);
+  }
+  unpacker.get(report.predictions);
+  unpacker.get(report.policy_failure);
+  unpacker.get(report.gradients);
+  for (const PlacedLayer& layer : persistents_.placed) {
+    const auto codes = placement_bytes(layer, *buffers_[static_cast<size_t>(rank)]);
+    std::memcpy(codes.data(), unpacker.next(codes.size()).data(), codes.size());
+  }
+  return report;
+}
+
+void Peers::gather_persistent() {
+  const RankBuffers& own = *buffers_[static_cast<size_t>(processes_.rank())];
+  const std::vector<std::string> all = processes_.gather(
+      "parameters", processes_.leads() ? std::string() : text_of(own.persistent()));
+  for (size_t r = 1; r < all.size(); ++r) {
+    const auto to = buffers_[r]->persistent();
+    MOE_CHECK(all[r].size() == to.size(), "{} bytes from rank {}", all[r].size(), r);
+    std::memcpy(to.data(), all[r].data(), to.size());
+  }
+}
+
+void Peers::spread_persistent() {
+  std::vector<std::string> all;
+  for (size_t r = 0; processes_.leads() && r < buffers_.size(); ++r) {
+    all.push_back(r == 0 ? std::string() : text_of(buffers_[r]->persistent()));
+  }
+  const std::string own = processes_.scatter("parameters", all);
+  if (processes_.leads()) return;
+  const auto to = buffers_[static_cast<size_t>(processes_.rank())]->persistent();
+  MOE_CHECK(own.size() == to.size(), "{} bytes from rank 0", own.size());
+  std::memcpy(to.data(), own.data(), own.size());
+}
+
+}  // namespace moe

@@ -1,0 +1,67 @@
+// What one rank did in a pass, for rank 0 to put together: of a rank of this process, or of another
+// process's, whose report comes as bytes.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/comm/processes.h"
+#include "engine/exec/rank.h"
+
+namespace moe {
+
+struct RankReport {
+  double loss = 0;
+  std::vector<std::vector<Span>> spans;  // by lane
+  std::vector<const GateRecord*> gates;  // what GateRecord::capture filled
+  std::vector<RouterLoss> router_losses;
+  std::vector<SwapRecord> swaps;
+  std::vector<int32_t> predictions;
+  std::vector<PlacementRecord> placements;  // of ranks that are here; those of others are the same
+  std::string policy_failure;
+  std::vector<Measure> gradients;
+};
+
+/// gates point into the rank, and hold until its next pass.
+template <class T>
+RankReport report_of(const Rank<T>& rank, size_t num_lanes);
+
+/// Ranks in other processes, as rank 0 sees them: their reports, and a copy of the memory that
+/// outlives a step where somebody asks for it. All functions are collective. They throw RunError as
+/// Processes does.
+class Peers {
+ public:
+  /// own: this rank's. Throws RunError naming a rank whose plan has another hash.
+  Peers(Processes& processes, const Plan& plan, const Persistents& persistents,
+        const RankBuffers& own, Bytes element_bytes);
+
+  /// By rank; on others than rank 0 null but for their own.
+  const AllBuffers& buffers() const { return buffers_; }
+  /// A common time to begin with, on this process's clock.
+  Nanoseconds start();
+  /// On rank 0 all reports by rank (gates hold until the next call) and in buffers() the
+  /// placements; elsewhere the own one.
+  std::vector<RankReport> gather(RankReport own);
+  /// Rank 0's answer.
+  bool agree(bool go_on);
+  int64_t agree(int64_t value);
+  /// buffers()' persistent tensors on rank 0 from all ranks.
+  void gather_persistent();
+  /// Every rank's persistent tensors from rank 0's buffers().
+  void spread_persistent();
+
+ private:
+  std::string pack(const RankReport& report) const;
+  RankReport unpack(const std::string& bytes, int64_t rank, const RankReport& own);
+  void add_records(const RankReport& own);
+
+  Processes& processes_;
+  const Plan& plan_;
+  const Persistents& persistents_;
+  std::vector<std::unique_ptr<RankBuffers>> copies_;  // by rank; on rank 0
+  AllBuffers buffers_;
+  std::vector<std::vector<std::unique_ptr<GateRecord>>> records_;  // by rank; on rank 0
+};
+
+}  // namespace moe

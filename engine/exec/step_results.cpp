@@ -1,0 +1,122 @@
+#include "engine/exec/step_results.h"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+#include "engine/base/errors.h"
+#include "engine/exec/swaps.h"
+#include "engine/exec/trace_record.h"
+
+namespace moe {
+namespace {
+
+void add_timeline(const PassOver& over, std::vector<LinkLoad> links, RunResult& result) {
+  Timeline timeline;
+  timeline.num_ranks = static_cast<int32_t>(over.reports.size());
+  timeline.provenance = result.provenance;
+  timeline.links = std::move(links);
+  result.executed.clear();
+  for (const RankReport& report : over.reports) {
+    result.executed.emplace_back();
+    for (const std::vector<Span>& spans : report.spans) {
+      timeline.spans.insert(timeline.spans.end(), spans.begin(), spans.end());
+      result.executed.back().emplace_back();
+      for (const Span& span : spans) {
+        if (span.chunk == 0) result.executed.back().back().push_back(span.op);
+      }
+    }
+  }
+  std::sort(timeline.spans.begin(), timeline.spans.end(), [](const Span& a, const Span& b) {
+    return std::tie(a.begin, a.rank, a.lane, a.op, a.chunk) <
+           std::tie(b.begin, b.rank, b.lane, b.op, b.chunk);
+  });
+  result.metrics.push_back(metrics(over.plan.graph, timeline));
+  result.timelines.push_back(std::move(timeline));
+}
+
+void add_routing(const PassOver& over, RunResult& result) {
+  std::vector<std::vector<const GateRecord*>> records;
+  std::vector<std::vector<RouterLoss>> router_losses;
+  std::vector<std::vector<SwapRecord>> swaps;
+  for (const RankReport& report : over.reports) {
+    records.push_back(report.gates);
+    router_losses.push_back(report.router_losses);
+    swaps.push_back(report.swaps);
+  }
+  result.moe.push_back(moe_stats(records, router_losses));
+  if (!swaps[0].empty()) result.swaps.push_back(joined(swaps));
+  if (over.options.record) record_step(*over.options.record, std::move(records));
+  if (!over.options.keep_predictions) return;
+  std::vector<int32_t>& all = result.predictions.emplace_back();
+  for (const RankReport& report : over.reports) {
+    all.insert(all.end(), report.predictions.begin(), report.predictions.end());
+  }
+}
+
+/// All ranks must have the same placements in force, or they would meet in different transfers.
+void check_placements(const PassOver& over) {
+  for (const PlacedLayer& layer : over.persistents.placed) {
+    const Placement first = placement_of(layer, *over.buffers[0]);
+    for (size_t r = 1; r < over.buffers.size(); ++r) {
+      if (placement_of(layer, *over.buffers[r]) == first) continue;
+      throw run_error(
+          "step {}: ranks 0 and {} have other placements of block {}'s experts: the policy does "
+          "not give the same on all ranks",
+          over.pass.step, r, layer.layer);
+    }
+  }
+}
+
+void add_placements(const PassOver& over, RunResult& result) {
+  for (const RankReport& report : over.reports) {
+    if (result.stop_reason.empty()) result.stop_reason = report.policy_failure;
+  }
+  check_placements(over);
+  std::vector<PlacementRecord> records = over.reports[0].placements;
+  std::sort(records.begin(), records.end(),
+            [](const auto& a, const auto& b) { return a.layer < b.layer; });
+  for (PlacementRecord& record : records) {
+    for (const MoeStats& stats : result.moe.back()) {
+      if (stats.layer != record.layer) continue;
+      Loads loads(static_cast<int64_t>(over.reports.size()), record.bounds.experts);
+      loads.rows.assign(stats.counts.begin(), stats.counts.end());
+      count_rows(record, loads);
+    }
+  }
+  result.placements.push_back(std::move(records));
+}
+
+void add_gradients(const PassOver& over, RunResult& result) {
+  for (size_t p = 0; p < over.persistents.parameters.size(); ++p) {
+    const Persistent& parameter = over.persistents.parameters[p];
+    Measure sum;
+    for (size_t r = 0; r < static_cast<size_t>(parameter.holders); ++r) {
+      sum.sum_of_squares += over.reports[r].gradients[p].sum_of_squares;
+      sum.projection += over.reports[r].gradients[p].projection;
+    }
+    result.grad_l2[parameter.name] = std::sqrt(sum.sum_of_squares);
+    result.grad_projection[parameter.name] = sum.projection;
+  }
+}
+
+}  // namespace
+
+double sum_of_losses(const std::vector<RankReport>& reports) {
+  double sum = 0;
+  for (const RankReport& report : reports) sum += report.loss;
+  return sum;
+}
+
+void add_step(const PassOver& over, std::vector<LinkLoad> links, RunResult& result) {
+  add_timeline(over, std::move(links), result);
+  add_routing(over, result);
+  result.losses.push_back(sum_of_losses(over.reports));
+  if (over.options.check_finite && !std::isfinite(result.losses.back())) {
+    throw run_error("step {}: the loss is {}", over.pass.step, result.losses.back());
+  }
+  if (over.pass.measure_gradients) add_gradients(over, result);
+  if (!over.persistents.placed.empty()) add_placements(over, result);
+}
+
+}  // namespace moe

@@ -1,0 +1,26 @@
+// A RunResult from what all ranks did in a step, wherever they are.
+#pragma once
+
+#include <vector>
+
+#include "engine/exec/rank_report.h"
+
+namespace moe {
+
+/// All ranks are through with a pass.
+struct PassOver {
+  const Plan& plan;
+  const RunOptions& options;
+  const Persistents& persistents;
+  const AllBuffers& buffers;
+  const std::vector<RankReport>& reports;  // by rank
+  const Pass& pass;
+};
+
+double sum_of_losses(const std::vector<RankReport>& reports);
+
+/// Adds a training step (or a batch of inference); links: what the emulated link carried. Throws
+/// RunError where the loss is not finite or ranks have other placements in force.
+void add_step(const PassOver& over, std::vector<LinkLoad> links, RunResult& result);
+
+}  // namespace moe

@@ -1,0 +1,62 @@
+// Whole runs of one rank a process: the same bits as ranks that are threads, or a clear end.
+#include "tests/mpi/job.h"
+
+namespace moe::testing {
+namespace {
+
+using Catch::Matchers::Contains;
+
+void ends_well(int n, const std::string& name) {
+  const JobEnd end = run_case(n, name);
+  INFO(end.text);
+  CHECK(end.status == 0);
+  CHECK_THAT(end.text, Contains("ok"));
+}
+
+void ends_badly(int n, const std::string& name, const std::string& why) {
+  const JobEnd end = run_case(n, name);
+  INFO(end.text);
+  CHECK(end.status == 3);
+  CHECK_THAT(end.text, Contains("0 threw: ") && Contains(why));
+  CHECK(end.seconds < 10);
+}
+
+TEST_CASE("the reference model in two and four processes has the bits of ranks in one") {
+  ends_well(2, "reference");
+  ends_well(4, "reference");
+}
+
+TEST_CASE("groups, placements, real rows, two comm lanes, inference and traces do so too") {
+  ends_well(4, "kinds");
+}
+
+TEST_CASE("checkpoints of several processes are those of one") {
+  ends_well(2, "checkpoints");
+}
+
+TEST_CASE("rank 0 stops all processes after the same step") {
+  ends_well(4, "stops_together");
+}
+
+TEST_CASE("a process with another plan is named before anything runs") {
+  ends_badly(4, "other_plan", "rank 1 would run another plan than rank 0: ");
+}
+
+TEST_CASE("another number of ranks than of processes is refused with both") {
+  ends_badly(2, "other_number", "ranks: the plan has 4, MPI started 2 processes");
+}
+
+TEST_CASE("the emulated link is refused among processes") {
+  ends_badly(2, "with_link", "one wire in the memory of one process, and MPI started 2 processes");
+}
+
+TEST_CASE("a number that is not finite on one rank ends all, with the rank and the op") {
+  ends_badly(2, "not_finite", "rank 1, step 0, op ");
+}
+
+TEST_CASE("a process that stands still in a step is named by the ranks that wait for it") {
+  ends_badly(4, "stopped_in_step", "rank 1 is silent since 4.");
+}
+
+}  // namespace
+}  // namespace moe::testing
