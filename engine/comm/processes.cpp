@@ -12,6 +12,7 @@ namespace {
 
 constexpr Nanoseconds kLookEvery = 10'000'000;
 constexpr Nanoseconds kBeatEvery = 500'000'000;
+constexpr Nanoseconds kAbsent = 200'000'000;
 constexpr Nanoseconds kLettersOut = 200'000'000;
 // A peer that is at work answers within microseconds; who waits for longer leaves its core to
 // compute, and looks less and less often.
@@ -54,7 +55,8 @@ Processes::Processes(Options options) : options_(options), alive_(mpi_.open_chan
     beats_.push_back(std::make_unique<Messages>(mpi_));
   }
   find_clock(options_.measure_clock || size_here() < size());
-  heard_.assign(index(size()), clock_ns());
+  last_look_ = clock_ns();
+  heard_.assign(index(size()), last_look_);
   monitor_ = std::thread([this] { watch(); });
 }
 
@@ -212,6 +214,8 @@ void Processes::watch() {
   while (!over_ && !failed()) {
     lock.unlock();
     const Nanoseconds now = clock_ns();
+    if (now - last_look_ > kAbsent) forgive(now - last_look_);
+    last_look_ = now;
     while (const auto letter = mpi_.read(alive_)) {
       heard_[index(letter->peer)] = now;
       if (letter->text == kBeat) continue;
@@ -223,6 +227,11 @@ void Processes::watch() {
     lock.lock();
     changed_.wait_for(lock, std::chrono::nanoseconds(kLookEvery), [&] { return over_; });
   }
+}
+
+/// While this process stood still, on a machine that did or has too much to do, it heard nobody.
+void Processes::forgive(Nanoseconds absent) {
+  for (Nanoseconds& heard : heard_) heard += absent;
 }
 
 void Processes::beat(Nanoseconds now) {

