@@ -66,6 +66,11 @@ __device__ inline int warp() {
   return static_cast<int>(threadIdx.x / kWarp);
 }
 
+/// Of the warps of a grid of blocks of kThreads threads.
+__device__ inline int64_t warp_number() {
+  return static_cast<int64_t>(blockIdx.x) * kWarps + warp();
+}
+
 /// Over the lanes of a warp, the same in every lane. All 32 lanes must call.
 template <class T>
 __device__ inline T warp_sum(T v) {
