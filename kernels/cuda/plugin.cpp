@@ -1,5 +1,7 @@
-// What the shared library shows: C names for dlsym. The program opens it only when a GPU is asked
-// for, so that it runs where there is neither driver nor CUDA library.
+// What the shared library shows: C names for dlsym. The program is to open it only when a GPU is
+// asked for, so that it runs where there is neither driver nor CUDA library.
+#include <cuda_runtime.h>
+
 #include "kernels/cuda/errors.h"
 #include "kernels/cuda/table.h"
 
@@ -14,5 +16,11 @@ const char* moe_cuda_take_error() {
   static thread_local std::string message;
   message = moe::kernels::cuda::take_error();
   return message.c_str();
+}
+
+/// GPUs that the driver shows; 0 where there is no driver.
+int moe_cuda_num_devices() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 }

@@ -7,6 +7,7 @@ namespace moe::kernels::cuda {
 const KernelTable<float>& table() {
   static constexpr KernelTable<float> table = {
       .name = "cuda",
+      .gemm = gemm,
       .fill_bias = fill_bias,
       .bias_grad = bias_grad,
       .layernorm = layernorm,

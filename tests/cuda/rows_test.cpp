@@ -87,6 +87,25 @@ TEST_CASE("emulated on the host: rows of a pitched copy arrive and nothing besid
   });
 }
 
+TEST_CASE("GEMM hands cuBLAS the arguments that give the reference's result") {
+  struct Case {
+    int64_t m, n, k;
+    double alpha, beta;
+  };
+  for (const Case s : {Case{3, 5, 7, 1, 0}, {8, 1, 4, 2, 1}, {0, 4, 3, 1, 0}, {4, 3, 0, 1, 0.5}})
+    for (const bool ta : {false, true})
+      for (const bool tb : {false, true})
+        agree_emulated(1e-6, [&, s = s](const auto& table, auto zero) {
+          using T = decltype(zero);
+          const int64_t lda = (ta ? s.m : s.k) + 2, ldb = (tb ? s.k : s.n) + 1, ldc = s.n + 3;
+          const auto a = random_values<T>(10 * lda, 1), b = random_values<T>(10 * ldb, 2);
+          auto c = random_values<T>(10 * ldc, 3);
+          table.gemm(ta, tb, s.m, s.n, s.k, T(s.alpha), a.data(), lda, b.data(), ldb, T(s.beta),
+                     c.data(), ldc, nullptr);
+          return c;
+        });
+}
+
 TEST_CASE("a sum of more tensors than a launch takes is refused by name") {
   kernels::cuda::table().sum_n(nullptr, nullptr, 257, 1, nullptr);
   CHECK(kernels::cuda::take_error().find("sum_n takes 1 to 256 summands, here are 257") !=

@@ -52,6 +52,10 @@ inline cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from
   return cudaSuccess;
 }
 constexpr int cudaMemcpyDeviceToDevice = 3;
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
 
 namespace emulation {
 
