@@ -1,7 +1,8 @@
 // A choice's place is the number of choices of the same expert before it. It is counted in three
-// launches: each block counts its chunk by expert; one block sums the chunks before each chunk; each
-// block adds the ranks inside its chunk, by matching lanes and by warps in order. That is done
-// twice: in GShard order to see which choices find a place, then in token order to number them.
+// launches: each block counts its chunk by expert; a thread an expert sums the chunks before each
+// chunk; each block adds the ranks inside its chunk, by matching lanes and by warps in order. That
+// is done twice: in GShard order to see which choices find a place, then in token order to number
+// them.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/routing.h"
 
