@@ -145,6 +145,7 @@ void Processes::find_clock(bool measure) {
         if (i > 0 && took >= shortest) continue;
         shortest = took;
         ahead_ns_ = theirs - (begin + took / 2);
+        clock_error_ns_ = (took + 1) / 2;
       }
     }
   }

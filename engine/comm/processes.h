@@ -55,6 +55,9 @@ class Processes {
   /// by less than half the shortest round trip seen at the start.
   Nanoseconds to_common(Nanoseconds t) const { return t + ahead_ns_; }
   Nanoseconds from_common(Nanoseconds t) const { return t - ahead_ns_; }
+  /// How far to_common() may be off: half of the fastest question and answer; 0 on rank 0, and
+  /// where nothing was asked.
+  Nanoseconds clock_error() const { return clock_error_ns_; }
 
   /// The job has failed here: all calls of all processes end with the reason. Any thread.
   void fail(const std::string& reason);
@@ -87,7 +90,7 @@ class Processes {
   const int64_t alive_;  // the monitor's channel
   std::unique_ptr<MessageComm> control_;
   std::vector<std::unique_ptr<MessageComm>> lanes_;
-  Nanoseconds ahead_ns_ = 0;
+  Nanoseconds ahead_ns_ = 0, clock_error_ns_ = 0;
   std::atomic<bool> failed_{false};
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable changed_;

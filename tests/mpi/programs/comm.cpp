@@ -135,7 +135,8 @@ void texts(Processes& processes) {
 void clock(Processes& processes) {
   // They share a machine, and so a clock, which messages find again.
   const Nanoseconds found = processes.to_common(0);
-  expect(processes, std::abs(found) < 1'000'000, "a distance of " + std::to_string(found) + " ns");
+  expect(processes, std::abs(found) <= processes.clock_error(),
+         "a distance of " + std::to_string(found) + " ns");
   expect(processes, processes.from_common(processes.to_common(5)) == 5, "there and back");
 }
 

@@ -1,0 +1,123 @@
+// What the kernels share: launches, sums over a warp and a block, and 16-byte vectors. Only the
+// .cu files of this folder include it. They hold no <<<>>> and no __CUDACC__, so that nvcc and,
+// with the runtime of tests/cuda/host, a plain C++ compiler take the same text.
+// Invariant: a sum has one fixed order whatever the grid; there are no atomics.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+#include "kernels/cuda/errors.h"
+#include "kernels/kernels.h"
+
+namespace moe::kernels::cuda {
+
+constexpr int kWarp = 32;
+constexpr int kThreads = 256;  // of a block, unless a kernel says otherwise
+constexpr int kWarps = kThreads / kWarp;
+constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr int64_t kMaxGrid = 0x7fffffff;
+// Where threads stride over elements: enough blocks to fill any device, few enough to start fast.
+constexpr int64_t kStrideGrid = 4096;
+
+/// Starts kernel on `blocks` blocks; none: nothing to do. A failure is kept in errors.h.
+template <class... P>
+void launch(void (*kernel)(P...), int64_t blocks, int threads, Stream stream,
+            std::type_identity_t<P>... args) {
+  if (blocks == 0) return;
+  if (blocks > kMaxGrid) return keep_error("cuda: a grid of more than 2^31 - 1 blocks");
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.stream = static_cast<cudaStream_t>(stream);
+  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, args...);
+  if (error != cudaSuccess) keep_error(std::string("cuda: launch: ") + cudaGetErrorString(error));
+}
+
+constexpr int64_t blocks_of(int64_t n, int64_t a_block) {
+  return (n + a_block - 1) / a_block;
+}
+/// Blocks for a kernel whose threads stride over n elements.
+constexpr int64_t stride_blocks(int64_t n) {
+  const int64_t blocks = blocks_of(n, kThreads);
+  return blocks < kStrideGrid ? blocks : kStrideGrid;
+}
+
+/// Whether float4 may be used on rows of `cols` floats that begin at these pointers (null: yes).
+template <class... P>
+bool vectorable(int64_t cols, const P*... pointers) {
+  return cols % 4 == 0 && ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
+}
+
+__device__ inline int64_t thread_number() {
+  return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+__device__ inline int64_t num_threads() {
+  return static_cast<int64_t>(gridDim.x) * blockDim.x;
+}
+__device__ inline int lane() {
+  return static_cast<int>(threadIdx.x % kWarp);
+}
+__device__ inline int warp() {
+  return static_cast<int>(threadIdx.x / kWarp);
+}
+
+/// Of the warps of a grid of blocks of kThreads threads.
+__device__ inline int64_t warp_number() {
+  return static_cast<int64_t>(blockIdx.x) * kWarps + warp();
+}
+
+/// Over the lanes of a warp, the same in every lane. All 32 lanes must call.
+template <class T>
+__device__ inline T warp_sum(T v) {
+  for (int step = kWarp / 2; step > 0; step /= 2) v += __shfl_xor_sync(kAllLanes, v, step);
+  return v;
+}
+/// The larger; NaN where either is NaN, so that a row with one cannot lose it.
+__device__ inline float max_or_nan(float a, float b) {
+  return a > b || isnan(a) ? a : b;
+}
+__device__ inline float warp_max(float v) {
+  for (int step = kWarp / 2; step > 0; step /= 2)
+    v = max_or_nan(v, __shfl_xor_sync(kAllLanes, v, step));
+  return v;
+}
+/// Over a block of kThreads threads; `shared` holds kWarps values and is free again afterwards.
+template <class T>
+__device__ inline T block_sum(T v, T* shared) {
+  v = warp_sum(v);
+  if (lane() == 0) shared[warp()] = v;
+  __syncthreads();
+  T sum = shared[0];
+  for (int w = 1; w < kWarps; ++w) sum += shared[w];
+  __syncthreads();
+  return sum;
+}
+__device__ inline float block_max(float v, float* shared) {
+  v = warp_max(v);
+  if (lane() == 0) shared[warp()] = v;
+  __syncthreads();
+  float top = shared[0];
+  for (int w = 1; w < kWarps; ++w) top = max_or_nan(top, shared[w]);
+  __syncthreads();
+  return top;
+}
+
+__device__ inline float plus(float a, float b) {
+  return a + b;
+}
+__device__ inline float4 plus(float4 a, float4 b) {
+  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+__device__ inline float times(float s, float a) {
+  return s * a;
+}
+__device__ inline float4 times(float s, float4 a) {
+  return make_float4(s * a.x, s * a.y, s * a.z, s * a.w);
+}
+
+}  // namespace moe::kernels::cuda

@@ -1,0 +1,104 @@
+// The gate's numerics: a warp a token, so that a row's bits do not depend on the other rows.
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/functions.h"
+
+namespace moe::kernels::cuda {
+namespace {
+
+constexpr int kLogits = 8;  // experts whose dot products a warp takes at once: x is read once
+
+__global__ void gate_logits_kernel(float* logits, const float* x, const float* w, int64_t tokens,
+                                   int64_t experts, int64_t hidden) {
+  const int64_t groups = (experts + kLogits - 1) / kLogits;
+  const int64_t t = warp_number() / groups, first = warp_number() % groups * kLogits;
+  if (t >= tokens) return;  // the whole warp
+  float sum[kLogits] = {};
+  for (int64_t i = lane(); i < hidden; i += kWarp) {
+    const float value = x[t * hidden + i];
+    for (int e = 0; e < kLogits; ++e)
+      if (first + e < experts) sum[e] += value * w[(first + e) * hidden + i];
+  }
+  for (int e = 0; e < kLogits; ++e) {
+    const float logit = warp_sum(sum[e]);
+    if (lane() == 0 && first + e < experts) logits[t * experts + first + e] = logit;
+  }
+}
+
+__global__ void gate_scores_kernel(float* p, const float* logits, ScoreRule rule, int64_t tokens,
+                                   int64_t experts) {
+  const int64_t t = warp_number();
+  if (t >= tokens) return;  // the whole warp
+  const float* from = logits + t * experts;
+  float* to = p + t * experts;
+  if (rule == ScoreRule::kSigmoid) {
+    for (int64_t e = lane(); e < experts; e += kWarp) to[e] = 1 / (1 + expf(-from[e]));
+    return;
+  }
+  float top = -INFINITY, sum = 0;
+  for (int64_t e = lane(); e < experts; e += kWarp) top = max_or_nan(top, from[e]);
+  top = warp_max(top);
+  for (int64_t e = lane(); e < experts; e += kWarp) sum += expf(from[e] - top);
+  sum = warp_sum(sum);
+  for (int64_t e = lane(); e < experts; e += kWarp) to[e] = expf(from[e] - top) / sum;
+}
+
+/// The gradient of the score of expert e: the choices that name it, in their order.
+__device__ float score_grad(int64_t e, const float* dweight, const int32_t* expert, int64_t k,
+                            WeightRule rule, float chosen, float dot) {
+  float sum = 0;
+  for (int64_t j = 0; j < k; ++j)
+    if (expert[j] == e) sum += rule == WeightRule::kProb ? dweight[j] : (dweight[j] - dot) / chosen;
+  return sum;
+}
+
+__global__ void gate_dlogits_kernel(float* dlogits, const float* dweight, const float* p,
+                                    const int32_t* expert, WeightRule weight, ScoreRule score,
+                                    int64_t tokens, int64_t experts, int64_t k) {
+  const int64_t t = warp_number();
+  if (t >= tokens) return;  // the whole warp
+  const float* row = p + t * experts;
+  const float* grad = dweight + t * k;
+  const int32_t* choice = expert + t * k;
+  if (weight == WeightRule::kOne) {
+    for (int64_t e = lane(); e < experts; e += kWarp) dlogits[t * experts + e] = 0;
+    return;
+  }
+  float chosen = 0, dot = 0;  // what kRenorm divides by; sum of dweight * weight
+  for (int64_t j = 0; j < k; ++j)
+    if (choice[j] >= 0) chosen += row[choice[j]];
+  for (int64_t j = 0; j < k; ++j)
+    if (choice[j] >= 0) dot += grad[j] * row[choice[j]] / chosen;
+  float mean = 0;  // sum of dp * p over the experts; only chosen ones have a dp
+  for (int64_t e = lane(); e < experts && score == ScoreRule::kSoftmax; e += kWarp)
+    mean += score_grad(e, grad, choice, k, weight, chosen, dot) * row[e];
+  mean = warp_sum(mean);
+  for (int64_t e = lane(); e < experts; e += kWarp) {
+    const float dp = score_grad(e, grad, choice, k, weight, chosen, dot);
+    dlogits[t * experts + e] =
+        score == ScoreRule::kSoftmax ? row[e] * (dp - mean) : dp * row[e] * (1 - row[e]);
+  }
+}
+
+}  // namespace
+
+void gate_logits(float* logits, const float* x, const float* w, int64_t tokens, int64_t experts,
+                 int64_t hidden, Stream stream) {
+  const int64_t warps = tokens * blocks_of(experts, kLogits);
+  launch(gate_logits_kernel, blocks_of(warps, kWarps), kThreads, stream, logits, x, w, tokens,
+         experts, hidden);
+}
+
+void gate_scores(float* p, const float* logits, ScoreRule rule, int64_t tokens, int64_t experts,
+                 Stream stream) {
+  launch(gate_scores_kernel, blocks_of(tokens, kWarps), kThreads, stream, p, logits, rule, tokens,
+         experts);
+}
+
+void gate_dlogits(float* dlogits, const float* dweight, const float* p, const int32_t* expert,
+                  WeightRule weight, ScoreRule score, int64_t tokens, int64_t experts, int64_t k,
+                  Stream stream) {
+  launch(gate_dlogits_kernel, blocks_of(tokens, kWarps), kThreads, stream, dlogits, dweight, p,
+         expert, weight, score, tokens, experts, k);
+}
+
+}  // namespace moe::kernels::cuda

@@ -1,0 +1,149 @@
+// Losses with their gradients in place. A block takes every gridDim-th row and adds its rows'
+// losses in double, in their order; one warp then adds the blocks' sums. The sums between the two
+// launches lie in a fixed piece of device memory, one a stream, because the table gives no work
+// area; so losses of different streams do not meet.
+#include <mutex>
+#include <vector>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/functions.h"
+
+namespace moe::kernels::cuda {
+namespace {
+
+constexpr int kPartials = 264;  // blocks of one loss, two for each SM of the largest device
+constexpr int kStreams = 64;
+
+__device__ double partial_loss[kStreams * kPartials];
+
+/// The piece of partial_loss that belongs to a stream, or -1 with an error kept. A handle keeps its
+/// piece, so a later stream with the same handle has it again.
+int piece_of(Stream stream) {
+  static std::mutex mutex;
+  static std::vector<Stream> streams;
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (size_t i = 0; i < streams.size(); ++i)
+    if (streams[i] == stream) return static_cast<int>(i);
+  if (streams.size() == kStreams) {
+    keep_error("cuda: losses on more than 64 streams");
+    return -1;
+  }
+  streams.push_back(stream);
+  return static_cast<int>(streams.size()) - 1;
+}
+
+int64_t loss_blocks(int64_t rows) {
+  return rows < kPartials ? rows : kPartials;
+}
+
+__global__ void total_kernel(double* loss, int piece, int count) {
+  double sum = 0;
+  for (int i = lane(); i < count; i += kWarp) sum += partial_loss[piece * kPartials + i];
+  sum = warp_sum(sum);
+  if (threadIdx.x == 0) *loss = sum;
+}
+
+/// top and sum of exp(x - top) of one row, for the whole block.
+struct SoftmaxSums {
+  float top, sum;
+};
+__device__ SoftmaxSums softmax_sums(const float* row, int64_t cols, float* shared) {
+  float top = -INFINITY, sum = 0;
+  for (int64_t c = threadIdx.x; c < cols; c += kThreads) top = max_or_nan(top, row[c]);
+  top = block_max(top, shared);
+  for (int64_t c = threadIdx.x; c < cols; c += kThreads) sum += expf(row[c] - top);
+  return {top, block_sum(sum, shared)};
+}
+
+__global__ void cross_entropy_kernel(float* logits, const int32_t* target, double scale,
+                                     bool gradient, int64_t tokens, int64_t vocab, int piece) {
+  __shared__ float shared[kWarps];
+  double loss = 0;
+  for (int64_t t = blockIdx.x; t < tokens; t += gridDim.x) {
+    float* row = logits + t * vocab;
+    const int32_t wanted = target[t];
+    const float at_target = row[wanted];  // all read it before the sums' barriers
+    const SoftmaxSums s = softmax_sums(row, vocab, shared);
+    loss += scale * (log(static_cast<double>(s.sum)) + (static_cast<double>(s.top) - at_target));
+    if (!gradient) continue;
+    const auto factor = static_cast<float>(scale);
+    for (int64_t v = threadIdx.x; v < vocab; v += kThreads)
+      row[v] = factor * (expf(row[v] - s.top) / s.sum - (v == wanted ? 1 : 0));
+  }
+  if (threadIdx.x == 0) partial_loss[piece * kPartials + blockIdx.x] = loss;
+}
+
+__global__ void balance_loss_kernel(float* p, const float* load, ScoreRule rule, double scale,
+                                    int64_t tokens, int64_t experts, int piece) {
+  __shared__ float shared[kWarps];
+  const auto factor = static_cast<float>(scale);
+  double loss = 0;
+  for (int64_t t = blockIdx.x; t < tokens; t += gridDim.x) {
+    float* row = p + t * experts;
+    float scores = 0, weighted = 0;
+    for (int64_t e = threadIdx.x; e < experts; e += kThreads) {
+      scores += row[e];
+      weighted += load[e] * row[e];
+    }
+    const float all = block_sum(scores, shared);
+    const float sum = rule == ScoreRule::kSoftmax ? 1 : all;
+    const float mean = block_sum(weighted, shared) / sum;
+    loss += scale * mean;
+    for (int64_t e = threadIdx.x; e < experts; e += kThreads) {
+      const float slope = rule == ScoreRule::kSoftmax ? row[e] : row[e] * (1 - row[e]) / sum;
+      row[e] = factor * (load[e] - mean) * slope;
+    }
+  }
+  if (threadIdx.x == 0) partial_loss[piece * kPartials + blockIdx.x] = loss;
+}
+
+__global__ void z_loss_kernel(float* logits, double scale, int64_t tokens, int64_t experts,
+                              int piece) {
+  __shared__ float shared[kWarps];
+  double loss = 0;
+  for (int64_t t = blockIdx.x; t < tokens; t += gridDim.x) {
+    float* row = logits + t * experts;
+    const SoftmaxSums s = softmax_sums(row, experts, shared);
+    const double z = s.top + log(static_cast<double>(s.sum));
+    loss += scale * z * z;
+    const auto factor = static_cast<float>(2 * scale * z);
+    for (int64_t e = threadIdx.x; e < experts; e += kThreads)
+      row[e] = factor * expf(row[e] - s.top) / s.sum;
+  }
+  if (threadIdx.x == 0) partial_loss[piece * kPartials + blockIdx.x] = loss;
+}
+
+void total(double* loss, int piece, int64_t rows, Stream stream) {
+  launch(total_kernel, 1, kWarp, stream, loss, piece, static_cast<int>(loss_blocks(rows)));
+}
+
+}  // namespace
+
+void cross_entropy(double* loss, float* logits, const int32_t* target, double scale, bool gradient,
+                   int64_t tokens, int64_t vocab, Stream stream) {
+  const int piece = piece_of(stream);
+  if (piece < 0) return;
+  launch(cross_entropy_kernel, loss_blocks(tokens), kThreads, stream, logits, target, scale,
+         gradient, tokens, vocab, piece);
+  total(loss, piece, tokens, stream);
+}
+
+void balance_loss(double* loss, float* p, const float* load, ScoreRule rule, double scale,
+                  int64_t tokens, int64_t experts, Stream stream) {
+  const int piece = piece_of(stream);
+  if (piece < 0) return;
+  launch(balance_loss_kernel, loss_blocks(tokens), kThreads, stream, p, load, rule, scale, tokens,
+         experts, piece);
+  total(loss, piece, tokens, stream);
+}
+
+void z_loss(double* loss, float* logits, double scale, int64_t tokens, int64_t experts,
+            Stream stream) {
+  const int piece = piece_of(stream);
+  if (piece < 0) return;
+  launch(z_loss_kernel, loss_blocks(tokens), kThreads, stream, logits, scale, tokens, experts,
+         piece);
+  total(loss, piece, tokens, stream);
+}
+
+}  // namespace moe::kernels::cuda

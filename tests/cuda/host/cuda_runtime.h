@@ -1,0 +1,131 @@
+// Stands in for the CUDA runtime where a test compiles kernels/cuda for the host. A launch runs its
+// blocks one after another, each thread of a block as a fiber of its own that runs until it must
+// wait; the order of blocks and threads follows a seed. Shared memory is filled with NaN before
+// each block. Strict: a barrier or a warp operation wants all threads at one place of the source.
+// It finds wrong indices, wrong sums and missing synchronisation between fibers. It is not a GPU:
+// no real concurrency, no limits of registers, no memory model, and says nothing about speed.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#define __device__
+#define __global__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+// A section of its own, so that the emulation finds it all; kernels have internal linkage.
+#define __shared__ static __attribute__((section("moe_shared_memory")))
+
+struct dim3 {
+  dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+  unsigned x, y, z;
+};
+struct float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+inline float4 make_float4(float x, float y, float z, float w) {
+  return {x, y, z, w};
+}
+
+using cudaStream_t = void*;
+using cudaError_t = int;
+constexpr cudaError_t cudaSuccess = 0;
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes;
+  cudaStream_t stream;
+};
+inline const char* cudaGetErrorString(cudaError_t) {
+  return "the host's emulation does not fail";
+}
+inline cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                                     size_t width, size_t rows, int, cudaStream_t) {
+  for (size_t r = 0; r < rows; ++r)
+    std::memcpy(static_cast<char*>(to) + r * to_pitch,
+                static_cast<const char*>(from) + r * from_pitch, width);
+  return cudaSuccess;
+}
+constexpr int cudaMemcpyDeviceToDevice = 3;
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+
+namespace emulation {
+
+/// The order in which blocks and threads run: 0 ascending, 1 descending, others shuffled.
+void set_order(uint64_t seed);
+/// Runs body once a thread. Throws std::runtime_error naming the place where threads wait for ones
+/// that come to another place or to none.
+void run(dim3 grid, dim3 block, const std::function<void()>& body);
+void meet_block(const char* file, int line);
+/// Waits for the other lanes; returns what each handed in.
+const uint64_t* meet_warp(uint64_t value, const char* file, int line);
+
+template <class T>
+uint64_t to_bits(T v) {
+  static_assert(sizeof v <= sizeof(uint64_t));
+  uint64_t bits = 0;
+  std::memcpy(&bits, &v, sizeof v);
+  return bits;
+}
+template <class T>
+T from_bits(uint64_t bits) {
+  T v;
+  std::memcpy(&v, &bits, sizeof v);
+  return v;
+}
+
+}  // namespace emulation
+
+inline dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+template <class... P, class... A>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A... args) {
+  emulation::run(config->gridDim, config->blockDim, [&] { kernel(args...); });
+  return cudaSuccess;
+}
+
+#define MOE_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+inline void __syncthreads(MOE_HERE) {
+  emulation::meet_block(file, line);
+}
+inline void __syncwarp(unsigned = ~0u, MOE_HERE) {
+  emulation::meet_warp(0, file, line);
+}
+template <class T>
+T __shfl_sync(unsigned, T v, int from, MOE_HERE) {
+  return emulation::from_bits<T>(emulation::meet_warp(emulation::to_bits(v), file, line)[from]);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T v, int flip, MOE_HERE) {
+  return __shfl_sync(mask, v, static_cast<int>(threadIdx.x % 32) ^ flip, file, line);
+}
+template <class T>
+unsigned __match_any_sync(unsigned, T v, MOE_HERE) {
+  const uint64_t* all = emulation::meet_warp(emulation::to_bits(v), file, line);
+  unsigned equal = 0;
+  for (int i = 0; i < 32; ++i) equal |= unsigned{all[i] == emulation::to_bits(v)} << i;
+  return equal;
+}
+inline unsigned __ballot_sync(unsigned, int v, MOE_HERE) {
+  const uint64_t* all = emulation::meet_warp(v != 0, file, line);
+  unsigned set = 0;
+  for (int i = 0; i < 32; ++i) set |= static_cast<unsigned>(all[i]) << i;
+  return set;
+}
+#undef MOE_HERE
+inline int __popc(unsigned v) {
+  return __builtin_popcount(v);
+}
+inline int __ffs(int v) {
+  return __builtin_ffs(v);
+}
+using std::isfinite;
+using std::isnan;
