@@ -143,7 +143,7 @@ void clock(Processes& processes) {
 void begins(Processes& processes) {
   Communicator& comm = *processes.lanes(1, 20)[0];
   comm.barrier("first");
-  if (processes.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  if (processes.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
   const Nanoseconds asked = clock_ns();
   const CommTimes times = comm.barrier("late");
   if (processes.rank() != 1) {
