@@ -60,7 +60,7 @@ __global__ void embedding_dwte_kernel(float* dwte, const int32_t* ids, const flo
     for (int i = 0; i < count; ++i)
       for (int64_t c = threadIdx.x; c < hidden; c += kThreads)
         dwte[row_at[i] * hidden + c] += dx[token_at[i] * hidden + c];
-    __syncthreads();
+    // The next chunk's ranking waits for all threads before the lists are written again.
   }
 }
 

@@ -65,7 +65,7 @@ __global__ void top_k_kernel(int32_t* expert, const float* scores, int64_t token
 __global__ void count_kernel(int32_t* counts, Sequence sequence, int64_t experts) {
   __shared__ int32_t in_warp[kWarps][kMaxRoutedExperts];
   for (int64_t e = lane(); e < experts; e += kWarp) in_warp[warp()][e] = 0;
-  __syncwarp();
+  __syncwarp();  // matching lanes orders no memory
   const int32_t expert = sequence.expert_of(thread_number());
   const unsigned same = __match_any_sync(kAllLanes, expert);
   if (expert >= 0 && __ffs(static_cast<int>(same)) - 1 == lane())
@@ -98,7 +98,7 @@ __global__ void place_kernel(int32_t* choice_slot, int32_t* slot_choice, const i
                              Sequence sequence, int64_t experts, int64_t capacity) {
   __shared__ int32_t in_warp[kWarps][kMaxRoutedExperts];
   for (int64_t e = lane(); e < experts; e += kWarp) in_warp[warp()][e] = 0;
-  __syncwarp();
+  __syncwarp();  // matching lanes orders no memory
   const int32_t expert = sequence.expert_of(thread_number());
   const unsigned same = __match_any_sync(kAllLanes, expert);
   if (expert >= 0 && __ffs(static_cast<int>(same)) - 1 == lane())
