@@ -69,17 +69,4 @@ PolicyOptions resolved(const PlacementPolicy& policy, const PolicyOptions& given
   return all;
 }
 
-Loads predict_loads(std::span<const Loads> last) {
-  MOE_CHECK(!last.empty(), "no loads to predict from");
-  Loads mean(last[0].sources, last[0].experts);
-  for (const Loads& loads : last) {
-    MOE_CHECK(loads.sources == mean.sources && loads.experts == mean.experts, "loads {} x {}",
-              loads.sources, loads.experts);
-    for (size_t i = 0; i < mean.rows.size(); ++i) mean.rows[i] += loads.rows[i];
-  }
-  const auto n = static_cast<int64_t>(last.size());
-  for (int64_t& rows : mean.rows) rows = (2 * rows + n) / (2 * n);
-  return mean;
-}
-
 }  // namespace moe

@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <map>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -71,9 +70,5 @@ const PlacementPolicy& builtin_policy(std::string_view name);
 /// Every option of the policy, the given ones and the defaults of the others. Throws UserError
 /// "<policy>.<option> = ..., allowed ...", or with the nearest name for one that is unknown.
 PolicyOptions resolved(const PlacementPolicy& policy, const PolicyOptions& given);
-
-/// What a policy that looks back plans from: the mean of the loads of the last steps, rounded to
-/// the nearest (a half up). Requires at least one, all of the same sizes.
-Loads predict_loads(std::span<const Loads> last);
 
 }  // namespace moe

@@ -219,13 +219,6 @@ TEST_CASE("what a policy cannot work with is refused by name") {
   CHECK_THROWS_WITH(builtin_policy("prophe"), Contains("Did you mean 'prophet'?"));
 }
 
-TEST_CASE("loads are predicted as the mean of the last steps, a half rounded up") {
-  Loads a(1, 3), b(1, 3);
-  a.rows = {4, 1, 0}, b.rows = {8, 2, 0};
-  CHECK(predict_loads(std::vector<Loads>{a, b}).rows == std::vector<int64_t>{6, 2, 0});
-  CHECK(predict_loads(std::vector<Loads>{b}) == b);
-}
-
 TEST_CASE("all residents set at once keep the slots of what stays, or nothing changes") {
   Placement p({.experts = 4, .devices = 2, .residents = 3});
   const Placement before = p;
