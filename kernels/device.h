@@ -1,0 +1,134 @@
+// What an executor needs of a GPU beside its kernels: memory, streams, events, recordings, and
+// collectives between processes, as one table of plain functions over opaque handles. The CUDA
+// plugin gives one; a test gives one that runs on the host, so that nothing that uses it needs a
+// GPU to be tested. A function that fails keeps the first message of its thread for take_error()
+// and returns null, 0 or false; it never throws.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kernels.h"
+
+namespace moe::kernels {
+
+using Event = void*;      // a point in a stream
+using Recording = void*;  // work of several streams, to be replayed
+using Clique = void*;     // ranks in several processes that meet in collectives
+
+struct DeviceInfo {
+  char name[128];
+  char versions[128];  // "driver 13.0, runtime 13.0, cuBLAS 13.1.0, NCCL 2.28.9"
+  int64_t memory_bytes, free_bytes;
+  int32_t multiprocessors, major, minor;
+};
+
+/// Bytes that go from one place to another.
+struct Copy {
+  void* to;
+  const void* from;
+  int64_t bytes;
+};
+
+/// A copy of a collective that has an end in another process.
+struct Message {
+  int32_t peer;  // its rank in the clique
+  void* data;
+  int64_t bytes;
+};
+
+/// What a gate of the k best scores makes of `tokens` tokens, as RoutingMaps of engine/routing/
+/// gate.h has it; all pointers are on the device.
+struct TopKRouting {
+  int64_t tokens, experts, k, capacity;
+  const float* scores;         // [tokens, experts], what is chosen by
+  const float* probabilities;  // [tokens, experts], what weights are taken from
+  const int32_t* used_before;  // [experts], null: nothing
+  int32_t* expert;             // [tokens, k]
+  int32_t* choice_slot;        // [tokens, k]
+  int32_t* slot_choice;        // [experts, capacity]
+  int32_t* counts;             // [experts]
+  float* weight;               // [tokens, k]
+  WeightRule rule;
+  int64_t first_token;  // of this part of a batch, in slot_choice
+  bool part;            // places that this part does not take are left as they are
+  void* work;           // top_k_work_bytes
+};
+
+/// Collectives of one rank a process. Calls of all members come in the same order; they are queued
+/// on the stream. A clique that is in trouble says so in trouble(), not by an error of the call.
+struct CliqueTable {
+  static constexpr int64_t kIdBytes = 128;
+  bool (*make_id)(void* id);
+  /// Returns when all `size` ranks have joined, or null after timeout_s.
+  Clique (*join)(const void* id, int64_t rank, int64_t size, double timeout_s);
+  /// Members of one color, numbered by their ranks. Collective over the clique.
+  Clique (*split)(Clique, int64_t color, double timeout_s);
+  /// Every message to a peer meets the message of the same size from this rank there, in order.
+  void (*exchange)(Clique, const Message* sends, int64_t num_sends, const Message* receives,
+                   int64_t num_receives, Stream);
+  /// The order of the sum is the library's.
+  void (*all_reduce)(Clique, const float* in, float* out, int64_t n, Stream);
+  /// "" while all is well; otherwise what the library says. Valid until the next call.
+  const char* (*trouble)(Clique);
+  /// Ends what is under way on this rank, and the clique.
+  void (*abort)(Clique);
+  void (*leave)(Clique);
+};
+
+struct DeviceTable {
+  const KernelTable<float>* kernels;
+  const CliqueTable* cliques;  // null: no library for it
+
+  /// 0 where there is no driver.
+  int32_t (*num_devices)();
+  /// The calling thread's device from now on.
+  void (*use_device)(int32_t device);
+  DeviceInfo (*info)();
+
+  void* (*allocate)(int64_t bytes);
+  void (*release)(void*);
+  /// Host memory that copies to and from the device without a stop.
+  void* (*allocate_host)(int64_t bytes);
+  void (*release_host)(void*);
+
+  /// urgent: its work goes before that of other streams where both wait for the device.
+  Stream (*make_stream)(bool urgent);
+  void (*end_stream)(Stream);
+  /// timed: for elapsed_ns only; others order streams.
+  Event (*make_event)(bool timed);
+  void (*end_event)(Event);
+  /// The event is what the stream has been given so far; a timed one also in a replay.
+  void (*record)(Event, Stream);
+  /// Work that the stream is given from now on begins after the event as it was last recorded.
+  void (*wait)(Stream, Event);
+  /// Everything before the event's last record is over. Never waits.
+  bool (*over)(Event);
+  /// Requires: both are over.
+  double (*elapsed_ns)(Event from, Event to);
+
+  /// Between any two of host and device memory.
+  void (*copy)(void* to, const void* from, int64_t bytes, Stream);
+  void (*fill)(void* to, int32_t byte, int64_t bytes, Stream);
+  /// *first = the lesser of *first and the index of the first NaN or infinity in x.
+  void (*note_nonfinite)(int64_t* first, const float* x, int64_t n, Stream);
+  void (*route_top_k)(const TopKRouting&, Stream);
+  int64_t (*top_k_work_bytes)(int64_t tokens, int64_t experts, int64_t k);
+  /// Keeps the stream busy, one thread of the device, for as long.
+  void (*sleep)(int64_t ns, Stream);
+  /// The copies by `blocks` blocks that share a multiprocessor with nobody, paced evenly, over no
+  /// earlier than duration_ns after they begin: a network's transfer as a kernel of the device.
+  void (*paced_copies)(const Copy* copies, int64_t count, int64_t duration_ns, int32_t blocks,
+                       Stream);
+
+  /// From now on what is given to the stream, and to others that wait for it, is not run but kept.
+  void (*begin_recording)(Stream);
+  /// Requires: the stream has waited for all others that joined.
+  Recording (*end_recording)(Stream);
+  void (*replay)(Recording, Stream);
+  void (*release_recording)(Recording);
+
+  /// The first failure of this thread since the last call, or "". Valid until the next call.
+  const char* (*take_error)();
+};
+
+}  // namespace moe::kernels
