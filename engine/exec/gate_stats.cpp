@@ -63,6 +63,16 @@ void GateRecord::capture(const Graph& graph, OpId op, const RankBuffers& buffers
 template void GateRecord::capture<float>(const Graph&, OpId, const RankBuffers&);
 template void GateRecord::capture<double>(const Graph&, OpId, const RankBuffers&);
 
+std::function<Gate(const Op&)> gates_of(const Plan& plan, const RunOptions& options, int64_t rank) {
+  const PlanSpec& spec = plan.spec;
+  if (spec.law == nullptr && !options.gate) {
+    return [](const Op& op) { return builtin_gate(attr_string(op, "gate")); };
+  }
+  Gate own = spec.law != nullptr ? law_gate(spec.law, spec.model, plan.graph.num_ranks)
+                                 : options.gate(rank);
+  return [own = std::move(own)](const Op&) { return own; };
+}
+
 std::vector<MoeStats> moe_stats(const std::vector<std::vector<const GateRecord*>>& records,
                                 const std::vector<std::vector<RouterLoss>>& losses) {
   std::map<int64_t, MoeStats> layers;

@@ -2,6 +2,7 @@
 // into one checksum over ranks in order, which no rank can do alone.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "engine/exec/buffers.h"
@@ -27,6 +28,10 @@ struct GateRecord {
   template <class T>
   void capture(const Graph& graph, OpId op, const RankBuffers& buffers);
 };
+
+/// The gate of each gate op as this rank has it: of the plan's routing law, of RunOptions::gate, or
+/// the built-in one that the op names. Called on the thread that will call the gates.
+std::function<Gate(const Op&)> gates_of(const Plan& plan, const RunOptions& options, int64_t rank);
 
 /// A rank's part of a router loss of the last pass.
 struct RouterLoss {
