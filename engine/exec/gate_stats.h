@@ -5,7 +5,6 @@
 #include <functional>
 #include <vector>
 
-#include "engine/exec/buffers.h"
 #include "engine/exec/executor.h"
 
 namespace moe {
@@ -23,10 +22,10 @@ struct GateRecord {
   GateRecord(const GateRecord&) = delete;
   GateRecord& operator=(const GateRecord&) = delete;
 
-  /// Reads the op's outputs; called after it and before its buffers may be taken over. T is the
-  /// float type of the run.
+  /// Reads the op's outputs, and its biases; called after it and before its buffers may be taken
+  /// over. at: where a tensor can be read on the host. T is the float type of the run.
   template <class T>
-  void capture(const Graph& graph, OpId op, const RankBuffers& buffers);
+  void capture(const Graph& graph, OpId op, const std::function<const void*(TensorId)>& at);
 };
 
 /// The gate of each gate op as this rank has it: of the plan's routing law, of RunOptions::gate, or

@@ -366,7 +366,8 @@ Nanoseconds Rank<T>::after(Launch& launch, const Pass& pass) {
     loss_ = *launch.loss;
   }
   if (launch.record && pass.train) {
-    launch.record->template capture<T>(plan_.graph, launch.op, buffers_);
+    launch.record->template capture<T>(plan_.graph, launch.op,
+                                       [this](TensorId t) { return buffers_.at(t); });
   }
   if (launch.place && pass.train) record_placement(launch);
   if (launch.swaps) add_swap(plan_, launch.op, buffers_, swaps_);
