@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "engine/base/errors.h"
+#include "engine/base/rethrow.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/emulated_link.h"
 #include "engine/exec/check_options.h"
@@ -28,27 +29,6 @@ struct Failure {
   int32_t op = 0;
   int64_t rank = 0;
 };
-
-/// `error` again with "rank 1, step 3, op b1.gate: " before its message; the kind of error stays.
-std::exception_ptr with_prefix(const std::string& prefix, std::exception_ptr error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const UserError& e) {
-    return std::make_exception_ptr(UserError(prefix + e.what()));
-  } catch (const InternalError& e) {
-    return std::make_exception_ptr(InternalError(prefix + e.what()));
-  } catch (const std::exception& e) {
-    return std::make_exception_ptr(RunError(prefix + e.what()));
-  }
-}
-
-std::string message(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-}
 
 template <class T>
 class CpuRun {
@@ -264,9 +244,9 @@ void CpuRun<T>::fail(int64_t rank, LaneId lane, std::exception_ptr error) {
   for (auto& arbitration : arbitrations_) arbitration->abort();
   start_.abort();
   end_.abort();
-  if (world_) world_->abort(message(error));
-  if (processes_ != nullptr) processes_->fail(message(error));
-  if (wire_) wire_->abort(message(error));
+  if (world_) world_->abort(message_of(error));
+  if (processes_ != nullptr) processes_->fail(message_of(error));
+  if (wire_) wire_->abort(message_of(error));
 }
 
 class CpuExecutor : public Executor {

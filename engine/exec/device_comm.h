@@ -18,10 +18,10 @@ namespace moe {
 
 /// A rank of this process in a collective.
 struct DeviceMember {
-  int64_t rank = 0;                            // among all
-  kernels::Stream stream = nullptr;            // of the lane
-  CollectiveLayout<float>* layout = nullptr;   // this step's counts are read
-  void* scratch = nullptr;                     // of the lane
+  int64_t rank = 0;                           // among all
+  kernels::Stream stream = nullptr;           // of the lane
+  CollectiveLayout<float>* layout = nullptr;  // this step's counts are read
+  void* scratch = nullptr;                    // of the lane
 };
 
 /// One chunk of one collective op.

@@ -35,13 +35,16 @@ class DeviceRank {
   void fill_inputs(const DataSource& data, int64_t step);
   /// Called before the host queues anything of a pass.
   void start_pass();
+  /// Instead of queueing: the pass is a replay of one whose ops all ran.
+  void replayed();
   /// Queues on the compute lane what a pass begins with: the inputs.
   void queue_inputs();
   /// The op's waits, on the host and on its stream.
   void wait_for(const DeviceStep& step);
-  /// Records that a chunk begins or is over.
+  /// Records that the op, or a chunk of it, begins.
   void begin(const DeviceStep& step, int64_t chunk = 0);
-  void end_chunk(const DeviceStep& step, int64_t chunk);
+  /// Of a collective: the chunk is queued.
+  void moved(const DeviceStep& step, int64_t chunk);
   /// A compute op, between begin() and end().
   void compute(const DeviceStep& step, const Pass& pass);
   /// This rank in a collective op.
@@ -76,11 +79,11 @@ class DeviceRank {
     Gate gate;
     std::unique_ptr<GateRecord> record;
     Update update;
-    std::vector<TensorId> checks;  // floats that must be finite
-    size_t first_check = 0;        // its place in nonfinite_
-    DeviceEvent done;              // where the program marks it
+    std::vector<TensorId> checks;           // floats that must be finite
+    size_t first_check = 0;                 // its place in nonfinite_
+    DeviceEvent done;                       // where the program marks it
     std::vector<DeviceEvent> begins, ends;  // by chunk
-    Bytes bytes = 0;                        // of the last pass, by chunk the same share
+    std::vector<Bytes> bytes;               // of a collective, by chunk: sent to others
     bool ran = false;                       // in the last pass
   };
 
@@ -94,7 +97,8 @@ class DeviceRank {
   void copy(void* to, const void* from, Bytes bytes, kernels::Stream stream);
   void add_spans(const Launch& launch, const DeviceStep& step, kernels::Event start,
                  std::vector<Nanoseconds>& ends, RankReport& report) const;
-  void check_finite() const;
+  void check_finite();
+  void capture_routing(OpId op, const Launch& launch);
   RankContext context(const Pass& pass, const Launch& launch) const;
 
   const Plan& plan_;

@@ -104,10 +104,9 @@ class DeviceRanks : public DeviceCommunicator {
         if (!bytes.empty() && peer != m.rank) {
           bytes[static_cast<size_t>(peer * num_ranks_ + m.rank)] += static_cast<double>(n);
         }
-        copies.push_back({m.layout->receive() + mine.receive_offset[to],
-                          t.members[static_cast<size_t>(peer)].layout->send() +
-                              theirs.send_offset[from],
-                          n});
+        copies.push_back(
+            {m.layout->receive() + mine.receive_offset[to],
+             t.members[static_cast<size_t>(peer)].layout->send() + theirs.send_offset[from], n});
       }
     }
     return copies;
