@@ -318,13 +318,9 @@ class DeviceExecutor : public Executor {
 
  private:
   static const kernels::DeviceTable& opened() {
-    const CudaPlugin& plugin = cuda_plugin();
-    if (plugin.table == nullptr) throw user_error("executor cuda: {}", plugin.missing);
-    if (plugin.table->num_devices() == 0) {
-      throw user_error("executor cuda: the plugin is there, but it sees no GPU: {}",
-                       plugin.table->take_error());
-    }
-    return *plugin.table;
+    const std::string missing = cuda_missing();
+    if (!missing.empty()) throw user_error("executor cuda: {}", missing);
+    return *cuda_plugin().table;
   }
 
   const kernels::DeviceTable* const table_;
@@ -341,13 +337,18 @@ std::unique_ptr<Executor> make_cuda_executor() {
   return std::make_unique<DeviceExecutor>(nullptr, 0);
 }
 
-std::string cuda_state() {
+std::string cuda_missing() {
   const CudaPlugin& plugin = cuda_plugin();
   if (plugin.table == nullptr) return plugin.missing;
-  const int32_t devices = plugin.table->num_devices();
-  if (devices == 0) return plugin.path + " opens, but sees no GPU";
-  const kernels::DeviceInfo info = plugin.table->info();
-  return fmt::format("{} x {}, {:.0f} GiB, {}", devices, info.name,
+  if (plugin.table->num_devices() > 0) return "";
+  const std::string why = plugin.table->take_error();
+  return fmt::format("the CUDA plugin sees no GPU{}{}", why.empty() ? "" : ": ", why);
+}
+
+std::string cuda_gpus() {
+  const kernels::DeviceTable& table = *cuda_plugin().table;
+  const kernels::DeviceInfo info = table.info();
+  return fmt::format("{} x {}, {:.0f} GiB, {}", table.num_devices(), info.name,
                      static_cast<double>(info.memory_bytes) / 0x1p30, info.versions);
 }
 

@@ -17,11 +17,12 @@ namespace moe {
 std::unique_ptr<Executor> make_device_executor(const kernels::DeviceTable& table,
                                                int32_t device = 0);
 
-/// With the table of the CUDA plugin, opened at the first run. run() throws UserError saying what
-/// is missing where there is no plugin, or no GPU.
+/// With the table of the CUDA plugin. run() throws UserError with cuda_missing().
 std::unique_ptr<Executor> make_cuda_executor();
 
-/// What the CUDA plugin says of this machine, or what is missing: for `moebench doctor`.
-std::string cuda_state();
+/// What keeps this machine from running it; "" where nothing does.
+std::string cuda_missing();
+/// "1 x NVIDIA H200, 140 GiB, driver ...". Requires: nothing is missing.
+std::string cuda_gpus();
 
 }  // namespace moe
