@@ -92,7 +92,7 @@ void* allocate(int64_t bytes) {
 }
 
 void release(void* memory) {
-  worked(cudaFree(memory), "release");
+  if (memory != nullptr) worked(cudaFree(memory), "release");
 }
 
 void* allocate_host(int64_t bytes) {
@@ -105,7 +105,7 @@ void* allocate_host(int64_t bytes) {
 }
 
 void release_host(void* memory) {
-  worked(cudaFreeHost(memory), "release_host");
+  if (memory != nullptr) worked(cudaFreeHost(memory), "release_host");
 }
 
 Stream make_stream(bool urgent) {
