@@ -438,6 +438,10 @@ void lazy_start(LazyOrder order, uint64_t seed) {
   lazy.clock_ns = 0;
 }
 
+void lazy_give(Stream stream, std::function<void()> work) {
+  give_work(stream, std::move(work));
+}
+
 LazyStats lazy_stats() {
   return lazy.stats;
 }
