@@ -1,6 +1,6 @@
--- Nodes of 8 NVIDIA H200 (HGX). The shares of the peaks of GEMMs and memory lie around what one such
--- card was measured at apart from this project: 4.3 of 4.8 TB/s by a copy, 770 to 800 of 989 TFLOP/s
--- by a bf16 GEMM of 8192^3. Everything about links is from data sheets; nothing is fitted.
+-- Nodes of 8 NVIDIA H200 (HGX). The shares of the peaks of GEMMs and memory lie around what one
+-- such card was measured at apart from this project: 4.3 of 4.8 TB/s by a copy, 770 to 800 of 989
+-- TFLOP/s by a bf16 GEMM of 8192^3. All about links is from data sheets; nothing is fitted.
 return function(assumed)
   return {
     doc = "8 H200 a node, NVLink 4, a 400 Gb/s InfiniBand NIC a GPU",
