@@ -1,8 +1,12 @@
 // Routing on the device against the CPU's gates, emulated on the host, never run on a GPU.
 #include "kernels/cuda/routing.h"
+
+#include <cuda_runtime.h>
+
 #include "engine/routing/gate.h"
 #include "engine/routing/primitives.h"
-#include "tests/cuda/emulated.h"
+#include "kernels/cuda/errors.h"
+#include "tests/cuda/on_device.h"
 
 using namespace moe;
 using namespace moe::test;
@@ -102,7 +106,7 @@ TEST_CASE("emulated on the host: infinite scores are ranked as the CPU ranks the
   const RouteShape s = {40, 9, 3, 6};
   auto scores = random_values<float>(s.tokens * s.experts, 3);
   for (size_t i = 0; i < scores.size(); i += 4) scores[i] = i % 8 ? INFINITY : -INFINITY;
-  for (uint64_t order = 0; order < kOrders; ++order)
+  for (uint64_t order = 0; order < kRuns; ++order)
     REQUIRE(on_device(s, scores, {}, WeightRule::kOne, order) ==
             on_cpu(s, scores, {}, WeightRule::kOne));
   const std::vector<float> lowest(scores.size(), -INFINITY);
