@@ -36,6 +36,10 @@ struct Message {
   int64_t bytes;
 };
 
+/// In `expert` for all choices of a token whose scores hold a NaN; it gets no place. A run on the
+/// CPU ends there ("gate: scores of token N hold a NaN"), so must one on the device.
+constexpr int32_t kNanScores = -2;
+
 /// What a gate of the k best scores makes of `tokens` tokens, as RoutingMaps of engine/routing/
 /// gate.h has it; all pointers are on the device.
 struct TopKRouting {
@@ -43,7 +47,7 @@ struct TopKRouting {
   const float* scores;         // [tokens, experts], what is chosen by
   const float* probabilities;  // [tokens, experts], what weights are taken from
   const int32_t* used_before;  // [experts], null: nothing
-  int32_t* expert;             // [tokens, k]
+  int32_t* expert;             // [tokens, k], kNanScores where a score is a NaN
   int32_t* choice_slot;        // [tokens, k]
   int32_t* slot_choice;        // [experts, capacity]
   int32_t* counts;             // [experts]
@@ -59,7 +63,8 @@ struct TopKRouting {
 struct CliqueTable {
   static constexpr int64_t kIdBytes = 128;
   bool (*make_id)(void* id);
-  /// Returns when all `size` ranks have joined, or null after timeout_s.
+  /// Returns when all `size` ranks have joined, or null after timeout_s, which is also how long a
+  /// later call may take until its work is queued before the clique is in trouble.
   Clique (*join)(const void* id, int64_t rank, int64_t size, double timeout_s);
   /// Members of one color, numbered by their ranks. Collective over the clique.
   Clique (*split)(Clique, int64_t color, double timeout_s);
@@ -109,7 +114,8 @@ struct DeviceTable {
   /// Between any two of host and device memory.
   void (*copy)(void* to, const void* from, int64_t bytes, Stream);
   void (*fill)(void* to, int32_t byte, int64_t bytes, Stream);
-  /// *first = the lesser of *first and the index of the first NaN or infinity in x.
+  /// *first = the lesser, as unsigned numbers, of *first and the index of the first NaN or infinity
+  /// in x. So -1, bytes of 0xff, is 'none yet'.
   void (*note_nonfinite)(int64_t* first, const float* x, int64_t n, Stream);
   void (*route_top_k)(const TopKRouting&, Stream);
   int64_t (*top_k_work_bytes)(int64_t tokens, int64_t experts, int64_t k);
@@ -122,7 +128,8 @@ struct DeviceTable {
 
   /// From now on what is given to the stream, and to others that wait for it, is not run but kept.
   void (*begin_recording)(Stream);
-  /// Requires: the stream has waited for all others that joined.
+  /// Requires: the stream has waited for all others that joined. The streams are to outlive the
+  /// recording, which uses what kernels keep for them.
   Recording (*end_recording)(Stream);
   void (*replay)(Recording, Stream);
   void (*release_recording)(Recording);

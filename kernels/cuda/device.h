@@ -1,17 +1,17 @@
 // What the kernels share: launches, sums over a warp and a block, and 16-byte vectors. Only the
 // .cu files of this folder include it. They hold no <<<>>> and no __CUDACC__, so that nvcc and,
 // with the runtime of tests/cuda/host, a plain C++ compiler take the same text.
-// Invariant: a sum has one fixed order whatever the grid; there are no atomics.
+// Invariant: a sum has one fixed order whatever the grid. There are no atomics but the minimum of
+// finite.cu, which is the same in any order.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cmath>
 #include <cstdint>
-#include <string>
 #include <type_traits>
 
-#include "kernels/cuda/errors.h"
+#include "kernels/cuda/check.h"
 #include "kernels/kernels.h"
 
 namespace moe::kernels::cuda {
@@ -24,18 +24,24 @@ constexpr int64_t kMaxGrid = 0x7fffffff;
 // Where threads stride over elements: enough blocks to fill any device, few enough to start fast.
 constexpr int64_t kStrideGrid = 4096;
 
-/// Starts kernel on `blocks` blocks; none: nothing to do. A failure is kept in errors.h.
+/// Starts kernel on `blocks` blocks; none: nothing to do. A failure is kept in errors.h. Each block
+/// gets shared_bytes of dynamic shared memory; beyond 48 KB the kernel must have been allowed them.
 template <class... P>
-void launch(void (*kernel)(P...), int64_t blocks, int threads, Stream stream,
-            std::type_identity_t<P>... args) {
+void launch_with_shared(int64_t shared_bytes, void (*kernel)(P...), int64_t blocks, int threads,
+                        Stream stream, std::type_identity_t<P>... args) {
   if (blocks == 0) return;
   if (blocks > kMaxGrid) return keep_error("cuda: a grid of more than 2^31 - 1 blocks");
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = static_cast<cudaStream_t>(stream);
-  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, args...);
-  if (error != cudaSuccess) keep_error(std::string("cuda: launch: ") + cudaGetErrorString(error));
+  worked(cudaLaunchKernelEx(&config, kernel, args...), "launch");
+}
+template <class... P>
+void launch(void (*kernel)(P...), int64_t blocks, int threads, Stream stream,
+            std::type_identity_t<P>... args) {
+  launch_with_shared(0, kernel, blocks, threads, stream, args...);
 }
 
 constexpr int64_t blocks_of(int64_t n, int64_t a_block) {

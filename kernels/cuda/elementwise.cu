@@ -110,11 +110,10 @@ void sum_n(float* y, const float* const* in, int64_t count, int64_t n, Stream st
 void copy_2d(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t width,
              int64_t rows, Stream stream) {
   if (width == 0 || rows == 0) return;
-  const cudaError_t error =
-      cudaMemcpy2DAsync(to, static_cast<size_t>(to_pitch), from, static_cast<size_t>(from_pitch),
-                        static_cast<size_t>(width), static_cast<size_t>(rows),
-                        cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(stream));
-  if (error != cudaSuccess) keep_error(std::string("cuda: copy_2d: ") + cudaGetErrorString(error));
+  worked(cudaMemcpy2DAsync(to, static_cast<size_t>(to_pitch), from, static_cast<size_t>(from_pitch),
+                           static_cast<size_t>(width), static_cast<size_t>(rows),
+                           cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(stream)),
+         "copy_2d");
 }
 
 }  // namespace moe::kernels::cuda

@@ -2,10 +2,13 @@
 // losses in double, in their order; one warp then adds the blocks' sums. The sums between the two
 // launches lie in a fixed piece of device memory, one a stream, because the table gives no work
 // area; so losses of different streams do not meet.
+#include <algorithm>
+#include <array>
 #include <mutex>
-#include <vector>
+#include <optional>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/device_functions.h"
 #include "kernels/cuda/functions.h"
 
 namespace moe::kernels::cuda {
@@ -16,20 +19,31 @@ constexpr int kStreams = 64;
 
 __device__ double partial_loss[kStreams * kPartials];
 
-/// The piece of partial_loss that belongs to a stream, or -1 with an error kept. A handle keeps its
-/// piece, so a later stream with the same handle has it again.
-int piece_of(Stream stream) {
-  static std::mutex mutex;
-  static std::vector<Stream> streams;
-  const std::lock_guard<std::mutex> lock(mutex);
-  for (size_t i = 0; i < streams.size(); ++i)
-    if (streams[i] == stream) return static_cast<int>(i);
-  if (streams.size() == kStreams) {
-    keep_error("cuda: losses on more than 64 streams");
-    return -1;
+/// Whose the pieces of partial_loss are; nobody's are free.
+struct Pieces {
+  std::mutex mutex;
+  std::array<std::optional<Stream>, kStreams> owner;
+
+  /// The first piece with this owner, or -1.
+  int find(std::optional<Stream> stream) const {
+    const auto at = std::find(owner.begin(), owner.end(), stream);
+    return at == owner.end() ? -1 : static_cast<int>(at - owner.begin());
   }
-  streams.push_back(stream);
-  return static_cast<int>(streams.size()) - 1;
+};
+Pieces pieces;
+
+/// The piece that belongs to a stream until it ends, or -1 with an error kept.
+int piece_of(Stream stream) {
+  const std::lock_guard<std::mutex> lock(pieces.mutex);
+  int piece = pieces.find(stream);
+  if (piece >= 0) return piece;
+  piece = pieces.find(std::nullopt);
+  if (piece < 0) {
+    keep_error("cuda: losses on more than 64 streams");
+  } else {
+    pieces.owner[static_cast<size_t>(piece)] = stream;
+  }
+  return piece;
 }
 
 int64_t loss_blocks(int64_t rows) {
@@ -118,6 +132,12 @@ void total(double* loss, int piece, int64_t rows, Stream stream) {
 }
 
 }  // namespace
+
+void forget_losses(Stream stream) {
+  const std::lock_guard<std::mutex> lock(pieces.mutex);
+  const int piece = pieces.find(stream);
+  if (piece >= 0) pieces.owner[static_cast<size_t>(piece)].reset();
+}
 
 void cross_entropy(double* loss, float* logits, const int32_t* target, double scale, bool gradient,
                    int64_t tokens, int64_t vocab, Stream stream) {

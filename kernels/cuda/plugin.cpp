@@ -1,26 +1,59 @@
-// What the shared library shows: C names for dlsym. The program is to open it only when a GPU is
+// What the shared library shows: one C name for dlsym. The program is to open it only when a GPU is
 // asked for, so that it runs where there is neither driver nor CUDA library.
-#include <cuda_runtime.h>
+#include <string>
 
+#include "kernels/cuda/cliques.h"
+#include "kernels/cuda/device_functions.h"
 #include "kernels/cuda/errors.h"
 #include "kernels/cuda/table.h"
 
-extern "C" {
+namespace moe::kernels::cuda {
+namespace {
 
-const moe::kernels::KernelTable<float>* moe_cuda_table() {
-  return &moe::kernels::cuda::table();
-}
-
-/// The first failed launch of this thread since the last call, or "". Valid until the next call.
-const char* moe_cuda_take_error() {
+const char* take_error_text() {
   static thread_local std::string message;
-  message = moe::kernels::cuda::take_error();
+  message = take_error();
   return message.c_str();
 }
 
-/// GPUs that the driver shows; 0 where there is no driver.
-int moe_cuda_num_devices() {
-  int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+const DeviceTable& device_table() {
+  static const DeviceTable table = {
+      .kernels = &cuda::table(),
+      .cliques = cuda::cliques(),
+      .num_devices = num_devices,
+      .use_device = use_device,
+      .info = info,
+      .allocate = allocate,
+      .release = release,
+      .allocate_host = allocate_host,
+      .release_host = release_host,
+      .make_stream = make_stream,
+      .end_stream = end_stream,
+      .make_event = make_event,
+      .end_event = end_event,
+      .record = record,
+      .wait = wait,
+      .over = over,
+      .elapsed_ns = elapsed_ns,
+      .copy = copy,
+      .fill = fill,
+      .note_nonfinite = note_nonfinite,
+      .route_top_k = route_top_k,
+      .top_k_work_bytes = top_k_work_bytes,
+      .sleep = sleep,
+      .paced_copies = paced_copies,
+      .begin_recording = begin_recording,
+      .end_recording = end_recording,
+      .replay = replay,
+      .release_recording = release_recording,
+      .take_error = take_error_text,
+  };
+  return table;
 }
+
+}  // namespace
+}  // namespace moe::kernels::cuda
+
+extern "C" const moe::kernels::DeviceTable* moe_cuda_device() {
+  return &moe::kernels::cuda::device_table();
 }

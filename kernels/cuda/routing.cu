@@ -4,6 +4,7 @@
 // is done twice: in GShard order to see which choices find a place, then in token order to number
 // them.
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/device_functions.h"
 #include "kernels/cuda/routing.h"
 
 namespace moe::kernels::cuda {
@@ -92,10 +93,12 @@ __global__ void scan_kernel(int32_t* counts, int32_t* total, const int32_t* used
   total[e] = static_cast<int32_t>(sum < capacity ? sum : capacity);
 }
 
-/// choice_slot of the sequence's choices from `before` [chunks, experts]. slot_choice is null in
-/// the first round, which only says which choices are dropped.
+/// choice_slot of the sequence's choices from `before` [chunks, experts]. slot_choice, where this
+/// part's choices count from first_choice on, is null in the first round, which only says which
+/// choices are dropped.
 __global__ void place_kernel(int32_t* choice_slot, int32_t* slot_choice, const int32_t* before,
-                             Sequence sequence, int64_t experts, int64_t capacity) {
+                             Sequence sequence, int64_t first_choice, int64_t experts,
+                             int64_t capacity) {
   __shared__ int32_t in_warp[kWarps][kMaxRoutedExperts];
   for (int64_t e = lane(); e < experts; e += kWarp) in_warp[warp()][e] = 0;
   __syncwarp();  // matching lanes orders no memory
@@ -115,7 +118,8 @@ __global__ void place_kernel(int32_t* choice_slot, int32_t* slot_choice, const i
   place += __popc(same & ((1u << lane()) - 1));
   const int64_t slot = expert * capacity + place;
   choice_slot[choice] = place < capacity ? static_cast<int32_t>(slot) : kDropped;
-  if (slot_choice && place < capacity) slot_choice[slot] = static_cast<int32_t>(choice);
+  if (slot_choice && place < capacity)
+    slot_choice[slot] = static_cast<int32_t>(first_choice + choice);
 }
 
 __global__ void clear_kernel(int32_t* slot_choice, int64_t slots) {
@@ -150,6 +154,9 @@ int64_t route_work_bytes(RouteShape shape) {
 }
 
 void top_k(int32_t* expert, const float* scores, RouteShape shape, Stream stream) {
+  if (shape.k > shape.experts)
+    return keep_error("cuda: top_k takes up to " + std::to_string(shape.experts) +
+                      " choices of as many experts, here are " + std::to_string(shape.k));
   launch(top_k_kernel, blocks_of(shape.tokens, kWarps), kThreads, stream, expert, scores,
          shape.tokens, shape.experts, shape.k);
 }
@@ -159,11 +166,12 @@ void route(DeviceMaps maps, const int32_t* used_before, RouteShape shape, void* 
   constexpr int64_t kMaxNumber = 0x7fffffff;
   const int64_t slots = shape.experts * shape.capacity;
   if (shape.experts > kMaxRoutedExperts || slots > kMaxNumber ||
-      shape.tokens * shape.k > kMaxNumber)
+      (maps.first_token + shape.tokens) * shape.k > kMaxNumber)
     return keep_error("cuda: route takes up to 1024 experts, and slots and choices below 2^31");
   const int64_t chunks = num_chunks(shape);
   auto* before = static_cast<int32_t*>(work);
-  launch(clear_kernel, stride_blocks(slots), kThreads, stream, maps.slot_choice, slots);
+  if (!maps.part)
+    launch(clear_kernel, stride_blocks(slots), kThreads, stream, maps.slot_choice, slots);
   // The second round reads the drops of its own choices before it overwrites them with places.
   for (const int32_t* kept :
        {static_cast<const int32_t*>(nullptr), static_cast<const int32_t*>(maps.choice_slot)}) {
@@ -172,7 +180,8 @@ void route(DeviceMaps maps, const int32_t* used_before, RouteShape shape, void* 
     launch(scan_kernel, blocks_of(shape.experts, kThreads), kThreads, stream, before, maps.counts,
            used_before, chunks, shape.experts, shape.capacity);
     launch(place_kernel, chunks, kThreads, stream, maps.choice_slot,
-           kept ? maps.slot_choice : nullptr, before, sequence, shape.experts, shape.capacity);
+           kept ? maps.slot_choice : nullptr, before, sequence, maps.first_token * shape.k,
+           shape.experts, shape.capacity);
   }
 }
 
@@ -180,6 +189,18 @@ void route_weights(float* weight, const float* scores, DeviceMaps maps, WeightRu
                    RouteShape shape, Stream stream) {
   launch(weights_kernel, blocks_of(shape.tokens, kThreads), kThreads, stream, weight, scores,
          maps.expert, maps.choice_slot, rule, shape);
+}
+
+int64_t top_k_work_bytes(int64_t tokens, int64_t experts, int64_t k) {
+  return route_work_bytes({tokens, experts, k, 0});
+}
+
+void route_top_k(const TopKRouting& r, Stream stream) {
+  const RouteShape shape = {r.tokens, r.experts, r.k, r.capacity};
+  const DeviceMaps maps = {r.expert, r.choice_slot, r.slot_choice, r.counts, r.first_token, r.part};
+  top_k(r.expert, r.scores, shape, stream);
+  route(maps, r.used_before, shape, r.work, stream);
+  route_weights(r.weight, r.probabilities, maps, r.rule, shape, stream);
 }
 
 }  // namespace moe::kernels::cuda

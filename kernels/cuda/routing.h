@@ -3,17 +3,16 @@
 // GShard order (the first choice of every token, then the second, ...), then numbered by token.
 // The same drops as the CPU's, bit for bit the same maps; integer sums in a fixed order, no
 // atomics. Compiled only: it has run on the host's emulation and never on a GPU.
+// route_top_k of the device table is these three functions in a row.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/kernels.h"
+#include "kernels/device.h"
 
 namespace moe::kernels::cuda {
 
 constexpr int64_t kMaxRoutedExperts = 1024;
-/// In `expert` for all choices of a token whose scores hold a NaN; it gets no place.
-constexpr int32_t kNanScores = -2;
 
 struct RouteShape {
   int64_t tokens, experts, k, capacity;
@@ -24,19 +23,23 @@ struct DeviceMaps {
   int32_t* expert;       // [tokens, k]
   int32_t* choice_slot;  // [tokens, k]
   int32_t* slot_choice;  // [experts, capacity], -1 where it stays empty
-  int32_t* counts;       // [experts]
+  int32_t* counts;       // [experts], used_before among them
+  int64_t first_token = 0;
+  bool part = false;
 };
 
 /// Bytes of `work` for route.
 int64_t route_work_bytes(RouteShape shape);
 
-/// expert [tokens,k] = the k best of scores [tokens,experts], best first.
+/// expert [tokens,k] = the k best of scores [tokens,experts], best first. The CPU refuses scores
+/// that hold a NaN; here all choices of such a token are kNanScores, for the caller to see.
+/// Keeps an error and does nothing unless k <= experts.
 void top_k(int32_t* expert, const float* scores, RouteShape shape, Stream stream);
 
 /// The other maps from maps.expert, where negative means no choice and a token's choices differ.
 /// used_before [experts] (null: nothing) is what earlier parts of the batch took.
-/// Keeps an error and does nothing unless experts <= kMaxRoutedExperts and every slot and choice
-/// has an int32 number.
+/// Keeps an error and does nothing unless experts <= kMaxRoutedExperts and every slot and choice,
+/// first_token's counted, has an int32 number.
 void route(DeviceMaps maps, const int32_t* used_before, RouteShape shape, void* work,
            Stream stream);
 

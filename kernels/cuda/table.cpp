@@ -1,8 +1,19 @@
 #include "kernels/cuda/table.h"
 
+#include <string>
+
+#include "kernels/cuda/errors.h"
 #include "kernels/cuda/functions.h"
 
 namespace moe::kernels::cuda {
+namespace {
+
+void no_kernel(const char* name) {
+  keep_error(std::string("cuda: ") + name +
+             " has no kernel: attention that materialises its scores runs on the CPU only");
+}
+
+}  // namespace
 
 const KernelTable<float>& table() {
   static constexpr KernelTable<float> table = {
@@ -21,6 +32,17 @@ const KernelTable<float>& table() {
       .attention = attention,
       .attention_dx = attention_dx,
       .attention_work_bytes = attention_work_bytes,
+      .attn_score = [](float*, const float*, AttentionShape, Stream) { no_kernel("attn_score"); },
+      .attn_softmax = [](float*, const float*, AttentionShape,
+                         Stream) { no_kernel("attn_softmax"); },
+      .attn_context = [](float*, const float*, const float*, AttentionShape,
+                         Stream) { no_kernel("attn_context"); },
+      .attn_context_dx = [](float*, float*, const float*, const float*, const float*,
+                            AttentionShape, Stream) { no_kernel("attn_context_dx"); },
+      .attn_softmax_dx = [](float*, const float*, const float*, AttentionShape,
+                            Stream) { no_kernel("attn_softmax_dx"); },
+      .attn_score_dx = [](float*, const float*, const float*, AttentionShape,
+                          Stream) { no_kernel("attn_score_dx"); },
       .gate_logits = gate_logits,
       .gate_scores = gate_scores,
       .gate_dlogits = gate_dlogits,
@@ -37,6 +59,9 @@ const KernelTable<float>& table() {
       .add = add,
       .sum_n = sum_n,
       .copy_2d = copy_2d,
+      // Its result would want a wait for the device: note_nonfinite of the device table leaves it
+      // there.
+      .first_nonfinite = nullptr,
   };
   return table;
 }

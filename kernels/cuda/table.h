@@ -1,8 +1,8 @@
 // KernelTable<float> on device pointers, for float32; `stream` is a cudaStream_t. Compiled for the
 // device and, by the tests, for the host's emulation; it has never run on a GPU.
-// Functions that return nothing keep a failed launch in errors.h. Not here, hence null:
-//   attn_score, attn_softmax, attn_context and their gradients: the unfused attention
-//   first_nonfinite: it has no stream to read a result on
+// Functions that return nothing keep a failed launch in errors.h. Without a kernel:
+//   attn_score, attn_softmax, attn_context and their gradients: they keep an error that says so
+//   first_nonfinite: null, it has no stream to read a result on
 #pragma once
 
 #include "kernels/kernels.h"

@@ -1,9 +1,5 @@
 // The cases of this folder on the host's emulation. Nothing here runs on a GPU.
-#include <cuda_runtime.h>
-
-#include "kernels/cuda/errors.h"
-#include "kernels/cuda/table.h"
-#include "tests/cuda/on_device.h"
+#include "tests/cuda/emulated.h"
 
 namespace moe::test {
 

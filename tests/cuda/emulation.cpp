@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <stdexcept>
@@ -21,6 +22,7 @@ namespace {
 
 constexpr size_t kStackBytes = 64 << 10;
 constexpr unsigned kLanes = 32, kMaxThreads = 1024;
+constexpr size_t kSharedUnasked = 48 << 10;
 
 /// Threads that have come to one meeting, and where it is.
 struct Meeting {
@@ -56,6 +58,9 @@ struct Block {
 Block block;
 uint64_t order_seed = 0;
 uint64_t launches = 0;
+uint64_t clock_ns = 0;
+std::function<void(uint64_t)> clock_watcher;
+std::map<const void*, size_t> allowed;
 
 void yield_as(State state) {
   Fiber& fiber = block.fibers[block.current];
@@ -179,6 +184,25 @@ const uint64_t* meet_warp(uint64_t value, const char* file, int line) {
   warp.value[generation][thread % kLanes] = value;
   arrive(warp.meeting[generation], thread / kLanes * kLanes, kLanes, file, line);
   return warp.value[generation].data();
+}
+
+uint64_t read_clock() {
+  clock_ns += kTickNs;
+  if (clock_watcher) clock_watcher(clock_ns);
+  return clock_ns;
+}
+
+void watch_clock(std::function<void(uint64_t)> watcher) {
+  clock_watcher = std::move(watcher);
+}
+
+void allow_shared(const void* kernel, size_t bytes) {
+  allowed[kernel] = bytes;
+}
+
+size_t allowed_shared(const void* kernel) {
+  const auto found = allowed.find(kernel);
+  return found == allowed.end() ? kSharedUnasked : found->second;
 }
 
 }  // namespace emulation

@@ -116,3 +116,15 @@ TEST_CASE("emulated on the host: barriers at two places of the source are no one
   CHECK_THROWS_WITH(launch(part_ways, 1, kThreads, nullptr, out.data()),
                     Contains("threads meet at"));
 }
+
+TEST_CASE("emulated on the host: dynamic shared memory beyond 48 KB wants to be allowed") {
+  std::vector<float> out(kThreads);
+  const std::vector<float> in = numbers();
+  const auto error = [&] {
+    launch_with_shared(49 << 10, shift, 1, kThreads, nullptr, out.data(), in.data(), true);
+    return take_error();
+  };
+  CHECK(error() == "cuda: launch: invalid argument");
+  cudaFuncSetAttribute(shift, cudaFuncAttributeMaxDynamicSharedMemorySize, 49 << 10);
+  CHECK(error() == "");
+}

@@ -1,12 +1,9 @@
 // Routing on the device against the CPU's gates, emulated on the host, never run on a GPU.
 #include "kernels/cuda/routing.h"
-
-#include <cuda_runtime.h>
-
 #include "engine/routing/gate.h"
 #include "engine/routing/primitives.h"
-#include "kernels/cuda/errors.h"
-#include "tests/cuda/on_device.h"
+#include "kernels/cuda/device_functions.h"
+#include "tests/cuda/emulated.h"
 
 using namespace moe;
 using namespace moe::test;
@@ -130,7 +127,7 @@ TEST_CASE("emulated on the host: a token whose scores hold a NaN is marked and g
   const Routed r = on_device(s, scores, {}, WeightRule::kProb, 0);
   for (int64_t choice = 0; choice < 100; ++choice) {
     const bool marked = choice / 2 == 17;
-    CHECK((r.expert[choice] == kernels::cuda::kNanScores) == marked);
+    CHECK((r.expert[choice] == kernels::kNanScores) == marked);
     CHECK((r.choice_slot[choice] == -1) == marked);
   }
 }
@@ -138,4 +135,120 @@ TEST_CASE("emulated on the host: a token whose scores hold a NaN is marked and g
 TEST_CASE("routing to more experts than it has room for is refused") {
   kernels::cuda::route({}, nullptr, {1, 1025, 1, 1}, nullptr, nullptr);
   CHECK(kernels::cuda::take_error().find("up to 1024 experts") != std::string::npos);
+}
+
+namespace {
+
+/// A batch that both sides route in parts, each part's maps into arrays of the whole batch.
+struct Batch {
+  Batch(RouteShape s, uint64_t seed)
+      : shape(s),
+        probabilities(random_values<float>(s.tokens * s.experts, seed)),
+        cpu(s),
+        device(s),
+        used_cpu(static_cast<size_t>(s.experts)),
+        used_device(used_cpu) {
+    // Coarse, so that scores tie; the bias changes who is chosen, not the weights.
+    for (float& p : probabilities) p = std::floor(std::abs(p) * 50) / 64;
+    scores = probabilities;
+    const auto bias = random_values<float>(s.experts, seed + 1, 0.5);
+    for (size_t i = 0; i < scores.size(); ++i)
+      scores[i] += bias[i % static_cast<size_t>(s.experts)];
+  }
+
+  void route_on_cpu(int64_t first, int64_t tokens, WeightRule rule) {
+    const int64_t at = first * shape.k;
+    Ints counts(used_cpu.size());
+    const RoutingMaps maps = {.tokens = tokens,
+                              .experts = shape.experts,
+                              .columns = shape.k,
+                              .capacity = shape.capacity,
+                              .expert = cpu.expert.data() + at,
+                              .choice_slot = cpu.choice_slot.data() + at,
+                              .slot_choice = cpu.slot_choice.data(),
+                              .counts = counts.data(),
+                              .first_token = first,
+                              .part = true};
+    RoutingBuilder builder(maps, used_cpu);
+    const std::span<const float> rows(scores.data() + first * shape.experts,
+                                      static_cast<size_t>(tokens * shape.experts));
+    builder.fill(topk_rows(ScoreMatrix(rows, shape.experts), shape.k), shape.k);
+    builder.order_by_token();
+    gate_weights<float>(cpu.weight.data() + at, probabilities.data() + first * shape.experts, maps,
+                        rule);
+    used_cpu = cpu.counts = counts;
+  }
+
+  void route_on_device(int64_t first, int64_t tokens, WeightRule rule) {
+    const int64_t at = first * shape.k;
+    Ints counts(used_device.size());
+    std::vector<char> work(
+        static_cast<size_t>(kernels::cuda::top_k_work_bytes(tokens, shape.experts, shape.k)));
+    const kernels::TopKRouting routing = {
+        .tokens = tokens,
+        .experts = shape.experts,
+        .k = shape.k,
+        .capacity = shape.capacity,
+        .scores = scores.data() + first * shape.experts,
+        .probabilities = probabilities.data() + first * shape.experts,
+        .used_before = first == 0 ? nullptr : used_device.data(),
+        .expert = device.expert.data() + at,
+        .choice_slot = device.choice_slot.data() + at,
+        .slot_choice = device.slot_choice.data(),
+        .counts = counts.data(),
+        .weight = device.weight.data() + at,
+        .rule = rule,
+        .first_token = first,
+        .part = true,
+        .work = work.data()};
+    kernels::cuda::route_top_k(routing, nullptr);
+    REQUIRE(kernels::cuda::take_error() == "");
+    used_device = device.counts = counts;
+  }
+
+  RouteShape shape;
+  std::vector<float> scores, probabilities;
+  Routed cpu, device;  // -7 where no part has written
+  Ints used_cpu, used_device;
+};
+
+}  // namespace
+
+TEST_CASE("emulated on the host: parts of a batch take the CPU's places and leave the others") {
+  Rng rng(3);
+  for (uint64_t round = 0; round < 60; ++round) {
+    emulation::set_order(round);
+    const int64_t k = 1 + static_cast<int64_t>(round % 2), experts = k + rng.below(12);
+    const int64_t tokens = 1 + rng.below(400);
+    // Capacity that binds, by a little or for most; none at all; and room for every token.
+    const std::vector<int64_t> capacities = {tokens * k / experts, 1 + tokens / 10, 0, tokens};
+    const RouteShape shape = {tokens, experts, k, capacities[round / 2 % 4]};
+    INFO(tokens << " tokens, " << experts << " experts, k " << k << ", capacity "
+                << shape.capacity);
+    Batch batch(shape, round);
+    const auto rule = static_cast<WeightRule>(round % 3);
+    for (int64_t first = 0; first < tokens;) {
+      const int64_t here = std::min(tokens - first, 1 + rng.below(150));
+      batch.route_on_cpu(first, here, rule);
+      batch.route_on_device(first, here, rule);
+      REQUIRE(batch.device == batch.cpu);
+      first += here;
+    }
+    if (k > 1) continue;
+    // First choices come in token order, so the parts make the whole batch's routing.
+    std::replace(batch.device.slot_choice.begin(), batch.device.slot_choice.end(), -7, -1);
+    const Routed whole = on_cpu(shape, batch.scores, {}, rule);
+    REQUIRE(batch.device.slot_choice == whole.slot_choice);
+    REQUIRE(batch.device.choice_slot == whole.choice_slot);
+    REQUIRE(batch.device.counts == whole.counts);
+  }
+}
+
+TEST_CASE("a part whose choices have no int32 number, and more choices than experts, are refused") {
+  kernels::cuda::route({.first_token = int64_t{1} << 30}, nullptr, {1, 2, 2, 1}, nullptr, nullptr);
+  CHECK(kernels::cuda::take_error().find("choices below 2^31") != std::string::npos);
+  kernels::cuda::top_k(nullptr, nullptr, {1, 2, 3, 1}, nullptr);
+  CHECK(kernels::cuda::take_error() ==
+        "cuda: top_k takes up to 2 choices of as many experts, here "
+        "are 3");
 }

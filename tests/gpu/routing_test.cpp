@@ -157,6 +157,18 @@ TEST_CASE("two parts of a batch on the GPU fill one map of places as the CPU fil
   REQUIRE(on_gpu(in, first.slot_choice) == on_cpu(in, first.slot_choice));
 }
 
+TEST_CASE("a token whose scores hold a NaN is marked on the GPU and gets no place") {
+  const Shape s = {50, 70, 2, 50};
+  Input in = {s, positive(50 * 70, 7), positive(50 * 70, 8), {}, WeightRule::kProb};
+  in.scores[17 * 70 + 64] = NAN;
+  const Routed r = on_gpu(in);
+  for (size_t choice = 0; choice < 100; ++choice) {
+    const bool marked = choice / 2 == 17;
+    CHECK((r.expert[choice] == kernels::kNanScores) == marked);
+    CHECK((r.choice_slot[choice] == -1) == marked);
+  }
+}
+
 TEST_CASE("routing on the GPU agrees at the size of a training step", "[large]") {
   same_as_cpu({16384, 64, 1, 320});
   same_as_cpu({16384, 64, 2, 640});

@@ -82,7 +82,7 @@ class Stage {
     return reinterpret_cast<T*>(array->device);
   }
 
-  /// One for all calls, never ended: the losses keep a place for each stream that they ever saw.
+  /// One for all calls, never ended: GEMMs make a handle of cuBLAS for each stream.
   static kernels::Stream the_stream() {
     static const kernels::Stream stream = gpu().make_stream(false);
     return stream;

@@ -1,7 +1,9 @@
 // Stands in for the CUDA runtime where a test compiles kernels/cuda for the host. A launch runs its
 // blocks one after another, each thread of a block as a fiber of its own that runs until it must
 // wait; the order of blocks and threads follows a seed. Shared memory is filled with NaN before
-// each block. Strict: a barrier or a warp operation wants all threads at one place of the source.
+// each block. Strict: a barrier or a warp operation wants all threads at one place of the source,
+// and dynamic shared memory beyond 48 KB wants to have been allowed. Streams are synchronous; the
+// device's clock moves on only when it is read.
 // It finds wrong indices, wrong sums and missing synchronisation between fibers. It is not a GPU:
 // no real concurrency, no limits of registers, no memory model, and says nothing about speed.
 #pragma once
@@ -29,20 +31,26 @@ struct float2 {
 struct alignas(16) float4 {
   float x, y, z, w;
 };
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
 inline float4 make_float4(float x, float y, float z, float w) {
   return {x, y, z, w};
 }
 
 using cudaStream_t = void*;
 using cudaError_t = int;
-constexpr cudaError_t cudaSuccess = 0;
+constexpr cudaError_t cudaSuccess = 0, cudaErrorInvalidValue = 1;
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
   size_t dynamicSmemBytes;
   cudaStream_t stream;
 };
-inline const char* cudaGetErrorString(cudaError_t) {
-  return "the host's emulation does not fail";
+inline const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaErrorInvalidValue ? "invalid argument" : "no error";
+}
+inline cudaError_t cudaGetLastError() {
+  return cudaSuccess;
 }
 inline cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                                      size_t width, size_t rows, int, cudaStream_t) {
@@ -57,6 +65,12 @@ inline cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 
+enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin };
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = 227 << 10;  // compute capability 9.0
+  return cudaSuccess;
+}
+
 namespace emulation {
 
 /// The order in which blocks and threads run: 0 ascending, 1 descending, others shuffled.
@@ -67,6 +81,14 @@ void run(dim3 grid, dim3 block, const std::function<void()>& body);
 void meet_block(const char* file, int line);
 /// Waits for the other lanes; returns what each handed in.
 const uint64_t* meet_warp(uint64_t value, const char* file, int line);
+/// Nanoseconds, more by kTickNs each time.
+uint64_t read_clock();
+constexpr uint64_t kTickNs = 100;
+/// Is told each time that is read, before the reader goes on; empty: nobody.
+void watch_clock(std::function<void(uint64_t)> watcher);
+/// Dynamic shared memory that a kernel may ask for.
+void allow_shared(const void* kernel, size_t bytes);
+size_t allowed_shared(const void* kernel);
 
 template <class T>
 uint64_t to_bits(T v) {
@@ -86,8 +108,16 @@ T from_bits(uint64_t bits) {
 
 inline dim3 threadIdx, blockIdx, blockDim, gridDim;
 
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+template <class... P>
+cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute, int bytes) {
+  emulation::allow_shared(reinterpret_cast<const void*>(kernel), static_cast<size_t>(bytes));
+  return cudaSuccess;
+}
 template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A... args) {
+  if (config->dynamicSmemBytes > emulation::allowed_shared(reinterpret_cast<const void*>(kernel)))
+    return cudaErrorInvalidValue;
   emulation::run(config->gridDim, config->blockDim, [&] { kernel(args...); });
   return cudaSuccess;
 }
@@ -121,6 +151,12 @@ inline unsigned __ballot_sync(unsigned, int v, MOE_HERE) {
   return set;
 }
 #undef MOE_HERE
+template <class T>
+T atomicMin(T* at, T value) {
+  const T before = *at;
+  if (value < before) *at = value;
+  return before;
+}
 inline int __popc(unsigned v) {
   return __builtin_popcount(v);
 }

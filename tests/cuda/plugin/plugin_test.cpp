@@ -1,37 +1,53 @@
-// Opens the compiled plugin. Launches are tried only where there is no GPU: the kernels have never
-// run on one, and what they compute is tested by the host's emulation alone.
+// Opens the compiled plugin. Calls that want a device are tried only where there is none: nothing
+// of it has run on a GPU, and what its kernels compute is tested by the host's emulation alone.
 #include <dlfcn.h>
 
 #include <catch2/catch.hpp>
-#include <set>
+#include <chrono>
+#include <cstring>
 #include <string>
 
-#include "kernels/kernels.h"
+#include "kernels/device.h"
 
-using Floats = moe::kernels::KernelTable<float>;
+using moe::kernels::CliqueTable;
+using moe::kernels::DeviceTable;
 
 namespace {
 
-struct Plugin {
-  Plugin() : library(dlopen(MOE_CUDA_PLUGIN, RTLD_NOW | RTLD_LOCAL)) {
-    INFO((library ? "" : dlerror()));
-    REQUIRE(library);
-    table = reinterpret_cast<const Floats* (*)()>(dlsym(library, "moe_cuda_table"))();
-    take_error = reinterpret_cast<const char* (*)()>(dlsym(library, "moe_cuda_take_error"));
-  }
-  void* library;
-  const Floats* table;
-  const char* (*take_error)();
-};
+const DeviceTable& plugin() {
+  static void* const library = dlopen(MOE_CUDA_PLUGIN, RTLD_NOW | RTLD_LOCAL);
+  INFO((library ? "" : dlerror()));
+  REQUIRE(library);
+  void* const table = dlsym(library, "moe_cuda_device");
+  REQUIRE(table);
+  return *reinterpret_cast<const DeviceTable* (*)()>(table)();
+}
+
+/// Where it is, what is tested here would run on it.
+bool has_gpu() {
+  if (plugin().num_devices() == 0) return false;
+  WARN("skipped: there is a GPU");
+  return true;
+}
+
+/// The first failure begins so, and is read once.
+void check_error(const std::string& begin) {
+  const std::string error = plugin().take_error();
+  INFO(error);
+  CHECK(error.find(begin) == 0);
+  CHECK(error.size() > begin.size());
+  CHECK(std::string(plugin().take_error()) == "");
+}
 
 }  // namespace
 
-TEST_CASE("the plugin opens without a driver and lacks only what its header names") {
-  const Plugin plugin;
-  const Floats& t = *plugin.table;
+TEST_CASE("the plugin opens without a driver and lacks no kernel but one") {
+  REQUIRE(plugin().kernels);
+  const auto& t = *plugin().kernels;
   CHECK(std::string(t.name) == "cuda");
-  CHECK((!t.attn_score && !t.attn_softmax && !t.attn_context && !t.attn_context_dx));
-  CHECK((!t.attn_softmax_dx && !t.attn_score_dx && !t.first_nonfinite));
+  CHECK(!t.first_nonfinite);
+  CHECK((t.attn_score && t.attn_softmax && t.attn_context && t.attn_context_dx));
+  CHECK((t.attn_softmax_dx && t.attn_score_dx));
   CHECK((t.gemm && t.fill_bias && t.bias_grad && t.layernorm && t.layernorm_dx));
   CHECK((t.layernorm_dw && t.gelu && t.gelu_dx && t.embedding && t.embedding_dwte));
   CHECK((t.embedding_dwpe && t.attention && t.attention_dx && t.attention_work_bytes));
@@ -40,16 +56,81 @@ TEST_CASE("the plugin opens without a driver and lacks only what its header name
   CHECK((t.z_loss && t.sgd && t.adamw && t.add && t.sum_n && t.copy_2d));
 }
 
+TEST_CASE("no entry of the device table is null, nor of its cliques where there is NCCL") {
+  // The tables are pointers and nothing else.
+  const auto full = [](const auto& table, size_t optional) {
+    void* entries[sizeof table / sizeof(void*)];
+    std::memcpy(entries, &table, sizeof table);
+    for (size_t i = 0; i < std::size(entries); ++i)
+      if (entries[i] == nullptr && i != optional) return false;
+    return true;
+  };
+  CHECK(full(plugin(), 1));
+  if (plugin().cliques) CHECK(full(*plugin().cliques, SIZE_MAX));
+}
+
 TEST_CASE("without a GPU a launch and a GEMM fail with a reason that is read once") {
-  const Plugin plugin;
-  const auto count = reinterpret_cast<int (*)()>(dlsym(plugin.library, "moe_cuda_num_devices"));
-  if (count() > 0) {
-    WARN("skipped: there is a GPU");
+  if (has_gpu()) return;
+  plugin().kernels->add(nullptr, nullptr, nullptr, 4, nullptr);
+  check_error("cuda: launch: ");
+  plugin().kernels->gemm(false, false, 1, 1, 1, 1, nullptr, 1, nullptr, 1, 0, nullptr, 1, nullptr);
+  check_error("cuda: gemm: ");
+}
+
+TEST_CASE("without a GPU memory, streams, events and recordings fail with a reason, and are null") {
+  if (has_gpu()) return;
+  CHECK(plugin().allocate(1000) == nullptr);
+  check_error("cuda: allocate 1000 bytes: ");
+  CHECK(plugin().allocate_host(1000) == nullptr);
+  check_error("cuda: allocate_host 1000 bytes: ");
+  CHECK(plugin().make_stream(true) == nullptr);
+  check_error("cuda: make_stream: ");
+  CHECK(plugin().make_event(true) == nullptr);
+  check_error("cuda: make_event: ");
+  CHECK(plugin().info().memory_bytes == 0);
+  check_error("cuda: info: ");
+  plugin().use_device(0);
+  check_error("cuda: use_device: ");
+  plugin().begin_recording(nullptr);
+  check_error("cuda: begin_recording: ");
+  CHECK(plugin().end_recording(nullptr) == nullptr);
+  check_error("cuda: end_recording: ");
+  plugin().fill(nullptr, 0, 1, nullptr);
+  check_error("cuda: fill: ");
+  plugin().paced_copies(nullptr, 0, 1000, 1, nullptr);
+  check_error("cuda: paced_copies: ");
+}
+
+TEST_CASE("of several failures the first is kept") {
+  if (has_gpu()) return;
+  plugin().allocate(1);
+  plugin().make_stream(false);
+  check_error("cuda: allocate 1 bytes: ");
+}
+
+TEST_CASE("what was never made may be given up") {
+  if (has_gpu()) return;
+  plugin().end_stream(nullptr);
+  plugin().end_event(nullptr);
+  plugin().release_recording(nullptr);
+  CHECK(std::string(plugin().take_error()) == "");
+}
+
+TEST_CASE("without a GPU a clique can be named but not joined, and that is said in time") {
+  const CliqueTable* const cliques = plugin().cliques;
+  if (cliques == nullptr) {
+    WARN("skipped: built without NCCL");
     return;
   }
-  plugin.table->add(nullptr, nullptr, nullptr, 4, nullptr);
-  CHECK(std::string(plugin.take_error()).find("cuda: launch: ") == 0);
-  CHECK(std::string(plugin.take_error()) == "");
-  plugin.table->gemm(false, false, 1, 1, 1, 1, nullptr, 1, nullptr, 1, 0, nullptr, 1, nullptr);
-  CHECK(std::string(plugin.take_error()).find("cuda: gemm: ") == 0);
+  char id[CliqueTable::kIdBytes] = {}, other[CliqueTable::kIdBytes] = {};
+  REQUIRE(cliques->make_id(id));
+  REQUIRE(cliques->make_id(other));
+  CHECK(std::memcmp(id, other, sizeof id) != 0);
+  CHECK(cliques->join(id, 2, 2, 1) == nullptr);
+  check_error("cuda: join as rank 2 of 2: ");
+  if (has_gpu()) return;
+  const auto began = std::chrono::steady_clock::now();
+  CHECK(cliques->join(id, 0, 2, 5) == nullptr);
+  CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(15));
+  check_error("cuda: join as rank 0 of 2: ");
 }

@@ -1,0 +1,52 @@
+// The functions of the device table, as plugin.cpp lists them; each is described in kernels/
+// device.h. The collectives are a table of their own (cliques.h), and take_error is plugin.cpp's.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/device.h"
+
+namespace moe::kernels::cuda {
+
+/// The type of a function of the device table, without the pointer.
+template <auto Member>
+using DeviceFunction =
+    std::remove_pointer_t<std::remove_reference_t<decltype(DeviceTable{}.*Member)>>;
+
+// runtime.cpp
+DeviceFunction<&DeviceTable::num_devices> num_devices;
+DeviceFunction<&DeviceTable::use_device> use_device;
+DeviceFunction<&DeviceTable::info> info;
+DeviceFunction<&DeviceTable::allocate> allocate;
+DeviceFunction<&DeviceTable::release> release;
+DeviceFunction<&DeviceTable::allocate_host> allocate_host;
+DeviceFunction<&DeviceTable::release_host> release_host;
+DeviceFunction<&DeviceTable::make_stream> make_stream;
+DeviceFunction<&DeviceTable::end_stream> end_stream;
+DeviceFunction<&DeviceTable::make_event> make_event;
+DeviceFunction<&DeviceTable::end_event> end_event;
+DeviceFunction<&DeviceTable::record> record;
+DeviceFunction<&DeviceTable::wait> wait;
+DeviceFunction<&DeviceTable::over> over;
+DeviceFunction<&DeviceTable::elapsed_ns> elapsed_ns;
+DeviceFunction<&DeviceTable::copy> copy;
+DeviceFunction<&DeviceTable::fill> fill;
+
+// finite.cu, routing.cu, link.cu
+DeviceFunction<&DeviceTable::note_nonfinite> note_nonfinite;
+DeviceFunction<&DeviceTable::route_top_k> route_top_k;
+DeviceFunction<&DeviceTable::top_k_work_bytes> top_k_work_bytes;
+DeviceFunction<&DeviceTable::sleep> sleep;
+DeviceFunction<&DeviceTable::paced_copies> paced_copies;
+
+// recording.cpp
+DeviceFunction<&DeviceTable::begin_recording> begin_recording;
+DeviceFunction<&DeviceTable::end_recording> end_recording;
+DeviceFunction<&DeviceTable::replay> replay;
+DeviceFunction<&DeviceTable::release_recording> release_recording;
+
+/// They give up what gemm and the losses keep for a stream that ends; another may get its address.
+void forget_gemm(Stream stream);
+void forget_losses(Stream stream);
+
+}  // namespace moe::kernels::cuda

@@ -1,0 +1,136 @@
+// A network's transfer as a kernel of the device: real bytes, by blocks that hold whole
+// multiprocessors as a collective library's do, over a time that is given. It reads the device's
+// nanosecond timer, which some devices advance only every microsecond. Emulated, never NCCL's time.
+#include <cuda/ptx>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/device_functions.h"
+
+namespace moe::kernels::cuda {
+namespace {
+
+constexpr int kLinkThreads = 512;
+constexpr int64_t kMaxPieces = 128;  // a launch's parameters are to stay below 4 KB
+// A block's share of a launch comes in about kTurns chunks: small ones keep the pace even, large
+// ones keep enough bytes under way. Multiples of a vector, so that aligned pieces stay aligned.
+constexpr int64_t kTurns = 16, kLeastChunk = 4 << 10, kLargestChunk = 64 << 10;
+
+struct Pieces {  // passed by value: the list lies in host memory
+  Copy copy[kMaxPieces];
+  int64_t count, bytes;
+};
+
+__device__ int64_t clock_ns() {
+  return static_cast<int64_t>(::cuda::ptx::get_sreg_globaltimer());
+}
+__device__ void wait_until(int64_t ns) {
+  while (clock_ns() < ns) {
+  }
+}
+
+__global__ void sleep_kernel(int64_t ns) {
+  if (threadIdx.x == 0) wait_until(clock_ns() + ns);
+}
+
+/// By the whole block; what is left over of vectors goes by bytes.
+template <class V>
+__device__ void copy_as(char* __restrict__ to, const char* __restrict__ from, int64_t bytes) {
+  const int64_t n = bytes / static_cast<int64_t>(sizeof(V));
+  auto* out = reinterpret_cast<V*>(to);
+  const auto* in = reinterpret_cast<const V*>(from);
+  for (int64_t i = threadIdx.x; i < n; i += kLinkThreads) out[i] = in[i];
+  for (int64_t i = n * static_cast<int64_t>(sizeof(V)) + threadIdx.x; i < bytes; i += kLinkThreads)
+    to[i] = from[i];
+}
+
+__device__ void copy_chunk(char* to, const char* from, int64_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from);
+  if (address % sizeof(uint4) == 0) {
+    copy_as<uint4>(to, from, bytes);
+  } else if (address % sizeof(float) == 0) {
+    copy_as<float>(to, from, bytes);
+  } else {
+    copy_as<char>(to, from, bytes);
+  }
+}
+
+/// The chunks of all pieces, one after another, go round the blocks. A block that has copied one
+/// waits until the time of all bytes up to its end, by the clock at its own start.
+__global__ void __launch_bounds__(kLinkThreads)
+    paced_copies_kernel(Pieces pieces, int64_t chunk, int64_t duration_ns) {
+  const int64_t blocks = gridDim.x, began = threadIdx.x == 0 ? clock_ns() : 0;
+  int64_t chunks_before = 0, bytes_before = 0;
+  for (int64_t p = 0; p < pieces.count; ++p) {
+    const Copy& piece = pieces.copy[p];
+    const int64_t chunks = (piece.bytes + chunk - 1) / chunk;
+    const int64_t own = (blockIdx.x + blocks - chunks_before % blocks) % blocks;
+    for (int64_t c = own; c < chunks; c += blocks) {
+      const int64_t at = c * chunk, left = piece.bytes - at, bytes = left < chunk ? left : chunk;
+      copy_chunk(static_cast<char*>(piece.to) + at, static_cast<const char*>(piece.from) + at,
+                 bytes);
+      const double share =
+          static_cast<double>(bytes_before + at + bytes) / static_cast<double>(pieces.bytes);
+      if (threadIdx.x == 0)
+        wait_until(began + static_cast<int64_t>(static_cast<double>(duration_ns) * share));
+      __syncthreads();
+    }
+    chunks_before += chunks;
+    bytes_before += piece.bytes;
+  }
+  if (threadIdx.x == 0) wait_until(began + duration_ns);
+}
+
+/// All shared memory that a block can have: then no other block fits beside it. 0: failed.
+int64_t whole_shared_memory() {
+  int device = 0, bytes = 0;
+  const bool all =
+      worked(cudaGetDevice(&device), "paced_copies") &&
+      worked(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+             "paced_copies") &&
+      worked(cudaFuncSetAttribute(paced_copies_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  bytes),
+             "paced_copies");
+  return all ? bytes : 0;
+}
+
+int64_t chunk_of(int64_t bytes, int64_t blocks) {
+  constexpr auto kVector = static_cast<int64_t>(sizeof(uint4));
+  const int64_t even = blocks_of(blocks_of(bytes, blocks * kTurns), kVector) * kVector;
+  return even < kLeastChunk ? kLeastChunk : even > kLargestChunk ? kLargestChunk : even;
+}
+
+}  // namespace
+
+void sleep(int64_t ns, Stream stream) {
+  launch(sleep_kernel, 1, kWarp, stream, ns);
+}
+
+/// More copies than a launch takes go in several, each over its bytes' part of the duration.
+void paced_copies(const Copy* copies, int64_t count, int64_t duration_ns, int32_t blocks,
+                  Stream stream) {
+  if (blocks < 1)
+    return keep_error("cuda: paced_copies takes 1 block or more, here are " +
+                      std::to_string(blocks));
+  const int64_t shared_bytes = whole_shared_memory();
+  if (shared_bytes == 0) return;
+  int64_t total = 0, sent = 0, spent_ns = 0, next = 0;
+  for (int64_t i = 0; i < count; ++i) total += copies[i].bytes;
+  do {
+    Pieces pieces{};
+    for (; next < count && pieces.count < kMaxPieces; ++next) {
+      if (copies[next].bytes == 0) continue;
+      pieces.copy[pieces.count++] = copies[next];
+      pieces.bytes += copies[next].bytes;
+    }
+    sent += pieces.bytes;
+    const double share = static_cast<double>(sent) / static_cast<double>(total);
+    const int64_t until_ns = next == count
+                                 ? duration_ns
+                                 : static_cast<int64_t>(static_cast<double>(duration_ns) * share);
+    launch_with_shared(shared_bytes, paced_copies_kernel, blocks, kLinkThreads, stream, pieces,
+                       chunk_of(pieces.bytes, blocks), until_ns - spent_ns);
+    spent_ns = until_ns;
+  } while (next < count);
+}
+
+}  // namespace moe::kernels::cuda

@@ -1,0 +1,182 @@
+// The runtime's part of the device table: devices, memory, streams, events, copies. Thin: what a
+// call means is the CUDA runtime's; here is what flags it takes and why.
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/cliques.h"
+#include "kernels/cuda/device_functions.h"
+
+namespace moe::kernels::cuda {
+namespace {
+
+/// The runtime does not tell of an event whether it is timed.
+struct OneEvent {
+  cudaEvent_t event;
+  bool timed;
+};
+
+cudaStream_t stream_of(Stream stream) {
+  return static_cast<cudaStream_t>(stream);
+}
+OneEvent& event_of(Event event) {
+  return *static_cast<OneEvent*>(event);
+}
+
+/// Null is then a failure alone.
+size_t at_least_one(int64_t bytes) {
+  return static_cast<size_t>(std::max<int64_t>(bytes, 1));
+}
+
+/// 13020 is 13.2.
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+std::string cublas_version() {
+  int major = 0, minor = 0, patch = 0;
+  cublasGetProperty(MAJOR_VERSION, &major);
+  cublasGetProperty(MINOR_VERSION, &minor);
+  cublasGetProperty(PATCH_LEVEL, &patch);
+  return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch);
+}
+
+template <size_t Size>
+void put(char (&to)[Size], const std::string& text) {
+  std::snprintf(to, Size, "%s", text.c_str());
+}
+
+}  // namespace
+
+int32_t num_devices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();
+  return 0;
+}
+
+void use_device(int32_t device) {
+  worked(cudaSetDevice(device), "use_device");
+}
+
+DeviceInfo info() {
+  DeviceInfo info{};
+  int device = 0, driver = 0, runtime = 0;
+  size_t free_bytes = 0, bytes = 0;
+  cudaDeviceProp properties{};
+  const bool all = worked(cudaGetDevice(&device), "info") &&
+                   worked(cudaGetDeviceProperties(&properties, device), "info") &&
+                   worked(cudaMemGetInfo(&free_bytes, &bytes), "info") &&
+                   worked(cudaDriverGetVersion(&driver), "info") &&
+                   worked(cudaRuntimeGetVersion(&runtime), "info");
+  if (!all) return info;
+  put(info.name, properties.name);
+  put(info.versions, "driver " + version_text(driver) + ", runtime " + version_text(runtime) +
+                         ", cuBLAS " + cublas_version() + ", " + clique_version());
+  info.memory_bytes = static_cast<int64_t>(bytes);
+  info.free_bytes = static_cast<int64_t>(free_bytes);
+  info.multiprocessors = properties.multiProcessorCount;
+  info.major = properties.major;
+  info.minor = properties.minor;
+  return info;
+}
+
+void* allocate(int64_t bytes) {
+  void* memory = nullptr;
+  const std::string what = "allocate " + std::to_string(bytes) + " bytes";
+  return worked(cudaMalloc(&memory, at_least_one(bytes)), what.c_str()) ? memory : nullptr;
+}
+
+void release(void* memory) {
+  worked(cudaFree(memory), "release");
+}
+
+void* allocate_host(int64_t bytes) {
+  void* memory = nullptr;
+  const std::string what = "allocate_host " + std::to_string(bytes) + " bytes";
+  // Portable: ranks in one process have a device each.
+  return worked(cudaHostAlloc(&memory, at_least_one(bytes), cudaHostAllocPortable), what.c_str())
+             ? memory
+             : nullptr;
+}
+
+void release_host(void* memory) {
+  worked(cudaFreeHost(memory), "release_host");
+}
+
+Stream make_stream(bool urgent) {
+  int least = 0, greatest = 0;
+  cudaStream_t stream = nullptr;
+  // Non-blocking: nothing waits for what someone else gives to the default stream.
+  const bool all = worked(cudaDeviceGetStreamPriorityRange(&least, &greatest), "make_stream") &&
+                   worked(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                                       urgent ? greatest : least),
+                          "make_stream");
+  return all ? stream : nullptr;
+}
+
+void end_stream(Stream stream) {
+  if (stream == nullptr) return;
+  forget_gemm(stream);
+  forget_losses(stream);
+  worked(cudaStreamDestroy(stream_of(stream)), "end_stream");
+}
+
+Event make_event(bool timed) {
+  cudaEvent_t event = nullptr;
+  const unsigned flags = timed ? cudaEventDefault : cudaEventDisableTiming;
+  if (!worked(cudaEventCreateWithFlags(&event, flags), "make_event")) return nullptr;
+  return new OneEvent{event, timed};
+}
+
+void end_event(Event event) {
+  if (event == nullptr) return;
+  worked(cudaEventDestroy(event_of(event).event), "end_event");
+  delete &event_of(event);
+}
+
+void record(Event event, Stream stream) {
+  const OneEvent& e = event_of(event);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (e.timed && !worked(cudaStreamIsCapturing(stream_of(stream), &status), "record")) return;
+  // Without the flag, an event in a recording only orders its streams and never gets a time.
+  const unsigned flags =
+      status == cudaStreamCaptureStatusActive ? cudaEventRecordExternal : cudaEventRecordDefault;
+  worked(cudaEventRecordWithFlags(e.event, stream_of(stream), flags), "record");
+}
+
+void wait(Stream stream, Event event) {
+  worked(cudaStreamWaitEvent(stream_of(stream), event_of(event).event, cudaEventWaitDefault),
+         "wait");
+}
+
+bool over(Event event) {
+  const cudaError_t error = cudaEventQuery(event_of(event).event);
+  if (error != cudaErrorNotReady) return worked(error, "over");
+  cudaGetLastError();  // the next launch would seem to have failed
+  return false;
+}
+
+double elapsed_ns(Event from, Event to) {
+  float ms = 0;
+  const cudaError_t error = cudaEventElapsedTime(&ms, event_of(from).event, event_of(to).event);
+  return worked(error, "elapsed_ns") ? 1e6 * static_cast<double>(ms) : 0;
+}
+
+void copy(void* to, const void* from, int64_t bytes, Stream stream) {
+  if (bytes == 0) return;
+  worked(
+      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_of(stream)),
+      "copy");
+}
+
+void fill(void* to, int32_t byte, int64_t bytes, Stream stream) {
+  if (bytes == 0) return;
+  worked(cudaMemsetAsync(to, byte, static_cast<size_t>(bytes), stream_of(stream)), "fill");
+}
+
+}  // namespace moe::kernels::cuda
