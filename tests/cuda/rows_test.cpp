@@ -87,7 +87,7 @@ TEST_CASE("rows of a pitched copy arrive and nothing beside them") {
   });
 }
 
-TEST_CASE("GEMM hands cuBLAS the arguments that give the reference's result") {
+TEST_CASE("GEMM hands cuBLAS the arguments that give the reference's result", "[gemm]") {
   struct Case {
     int64_t m, n, k;
     double alpha, beta;

@@ -45,7 +45,7 @@ TEST_CASE("paced copies bring all bytes of all copies and none beside them") {
       std::vector<int32_t> want(static_cast<size_t>(sizes[i] + 2), -1);
       const auto sent = from[i].read();
       std::memcpy(want.data() + 1, sent.data() + 1, static_cast<size_t>(4 * sizes[i] - 3));
-      CHECK(to[i].read() == want);
+      CHECK((to[i].read() == want));
     }
   }
 }

@@ -53,7 +53,7 @@ TEST_CASE("bytes come back from the device as they went, by every way") {
     gpu().copy(a.data(), pinned, n, stream);
     gpu().copy(received.data(), a.data(), n, stream);
     stream.finish();
-    CHECK(received == sent);
+    CHECK((received == sent));
     CHECK(std::memcmp(pinned, sent.data(), sent.size()) == 0);
     gpu().release_host(pinned);
   }
@@ -71,7 +71,7 @@ TEST_CASE("a copy and a fill touch their own bytes and none beside them") {
   stream.finish();
   std::copy_n(from.begin() + 7, count, want.begin() + at);
   std::fill_n(want.begin() + 700, 33, static_cast<char>(0xa5));
-  CHECK(to.read() == want);
+  CHECK((to.read() == want));
 }
 
 TEST_CASE("allocations do not overlap, and what is released can be had again") {
@@ -84,7 +84,8 @@ TEST_CASE("allocations do not overlap, and what is released can be had again") {
     }
     stream.finish();
     for (int i = 0; i < 20; ++i)
-      CHECK(arrays[static_cast<size_t>(i)].read() == Bytes(static_cast<size_t>(1000 + i), char(i)));
+      CHECK(
+          (arrays[static_cast<size_t>(i)].read() == Bytes(static_cast<size_t>(1000 + i), char(i))));
   }
 }
 

@@ -43,7 +43,7 @@ std::vector<float> read_beside_a_late_copy(bool wait) {
   second.finish();
   if (wait) CHECK(gpu().over(copied));
   first.finish();
-  CHECK(x.read() == after);
+  CHECK((x.read() == after));
   return seen.values();
 }
 
@@ -77,11 +77,11 @@ struct Step {
 }  // namespace
 
 TEST_CASE("a stream that waits for an event begins after it", "[time]") {
-  CHECK(read_beside_a_late_copy(true) == std::vector<float>(1000, 2));
+  CHECK((read_beside_a_late_copy(true) == std::vector<float>(1000, 2)));
 }
 
 TEST_CASE("a stream that does not wait is not held up by another", "[time]") {
-  CHECK(read_beside_a_late_copy(false) == std::vector<float>(1000, 1));
+  CHECK((read_beside_a_late_copy(false) == std::vector<float>(1000, 1)));
 }
 
 TEST_CASE("a stream waits for an event as it was last recorded before the wait", "[time]") {
@@ -124,7 +124,8 @@ TEST_CASE("sleeps on two streams run side by side", "[time]") {
   CHECK(took < 30e6);
 }
 
-TEST_CASE("a recording does nothing until it is replayed, then what was given to the streams") {
+TEST_CASE("a recording does nothing until it is replayed, then what was given to the streams",
+          "[gemm]") {
   const Step step;
   step.start();
   step.give();
@@ -133,7 +134,7 @@ TEST_CASE("a recording does nothing until it is replayed, then what was given to
   step.give();
   step.main.finish();
   const auto twice = step.y.read();
-  REQUIRE(once != twice);
+  REQUIRE((once != twice));
 
   step.start();
   gpu().begin_recording(step.main);
@@ -142,19 +143,19 @@ TEST_CASE("a recording does nothing until it is replayed, then what was given to
   INFO(gpu().take_error());
   REQUIRE(recording);
   step.main.finish();
-  CHECK(step.y.read() == std::vector<float>(Step::kN * Step::kN, 7));
+  CHECK((step.y.read() == std::vector<float>(Step::kN * Step::kN, 7)));
 
   gpu().replay(recording, step.main);
   step.main.finish();
-  CHECK(step.y.read() == once);
+  CHECK((step.y.read() == once));
   gpu().replay(recording, step.main);
   step.main.finish();
-  CHECK(step.y.read() == twice);
+  CHECK((step.y.read() == twice));
   step.start();
   gpu().replay(recording, step.side);  // on another stream, twice without a stop
   gpu().replay(recording, step.side);
   step.side.finish();
-  CHECK(step.y.read() == twice);
+  CHECK((step.y.read() == twice));
   gpu().release_recording(recording);
 }
 
@@ -177,7 +178,7 @@ TEST_CASE("timed events of a recording say how long the replay took", "[time]") 
   gpu().release_recording(recording);
 }
 
-TEST_CASE("results have the same bits whatever is delayed") {
+TEST_CASE("results have the same bits whatever is delayed", "[gemm]") {
   const Step step;
   std::vector<float> want;
   for (uint64_t seed = 0; seed < 8; ++seed) {
@@ -188,6 +189,6 @@ TEST_CASE("results have the same bits whatever is delayed") {
     for (int i = 0; i < 3; ++i) step.give();
     step.main.finish();
     if (seed == 0) want = step.y.read();
-    CHECK(step.y.read() == want);
+    CHECK((step.y.read() == want));
   }
 }
