@@ -16,6 +16,7 @@
 #include "bindings/tables.h"
 #include "engine/base/names.h"
 #include "engine/exec/data.h"
+#include "engine/exec/device_executor.h"
 
 namespace moe::lua {
 namespace {
@@ -95,6 +96,18 @@ int machine(lua_State* L) {
   return 1;
 }
 
+// (executor) -> why this machine cannot run it, or nil
+int executor_missing(lua_State* L) {
+  const std::string missing =
+      luaL_checkstring(L, 1) == std::string_view("cuda") ? cuda_missing() : "";
+  if (missing.empty()) {
+    lua_pushnil(L);
+  } else {
+    push_text(L, missing);
+  }
+  return 1;
+}
+
 int default_corpus(lua_State* L) {
   push_text(L, default_corpus_path(Host::of(L).options().scripts_dir));
   return 1;
@@ -165,6 +178,7 @@ int open_core(lua_State* L) {
                                             {"caller", core_function<caller>},
                                             {"clock", core_function<clock>},
                                             {"default_corpus", core_function<default_corpus>},
+                                            {"executor_missing", core_function<executor_missing>},
                                             {"display_name", core_function<display_name>},
                                             {"json_decode", core_function<json_decode>},
                                             {"json_encode", core_function<json_encode>},

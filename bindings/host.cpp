@@ -10,7 +10,7 @@
 
 #include "bindings/core.h"
 #include "bindings/sandbox.h"
-#include "engine/exec/cpu_executor.h"
+#include "engine/exec/conductor.h"
 
 namespace moe::lua {
 namespace {

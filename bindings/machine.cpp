@@ -10,6 +10,7 @@
 #include "engine/comm/mpi.h"
 #include "engine/cost/profile_cache.h"
 #include "engine/exec/data.h"
+#include "engine/exec/device_executor.h"
 #include "kernels/kernels.h"
 
 namespace moe::lua {
@@ -108,12 +109,15 @@ std::string doctor_text(const std::string& scripts_dir, const std::string& cache
   line("cpu", fmt::format("{}, {} threads", cpu_name(), std::thread::hardware_concurrency()));
   line("kernels", kernels::kernel_set());
   line("instruction sets", tables);
-  line("executors",
-       "simulate, cpu (ranks are threads of this process, or processes of an MPI job)");
+  const std::string no_gpu = cuda_missing();
+  line(
+      "executors",
+      fmt::format("simulate, cpu (ranks are threads of this process, or processes of an MPI job){}",
+                  no_gpu.empty() ? ", cuda" : ""));
   line("MPI", mpi_library().empty() ? "none in this build; with libopenmpi-dev and openmpi-bin it "
                                       "runs one rank a process under mpirun or srun"
                                     : mpi_library());
-  line("gpu", "this build has no CUDA executor; plans for GPU clusters are simulated");
+  line("gpu", no_gpu.empty() ? cuda_gpus() : no_gpu + "; plans for GPU clusters are simulated");
   line("profile cache", cache);
   line("", cache_line(cache));
   const char* const machine_file = "machine.lua";

@@ -170,7 +170,7 @@ void add_recipe_options(CLI::App& command, moe::lua::HostOptions& options,
       ->take_all()
       ->expected(1);
   command.add_option("--executor", options.executor, "only this executor")
-      ->check(CLI::IsMember({"simulate", "cpu"}));
+      ->check(CLI::IsMember({"simulate", "cpu", "cuda"}));
   command.add_option("--ranks", options.ranks, "ranks of real runs")->check(CLI::Range(1, 4096));
   command.add_option("--seed", options.seed, "of data and policies, 1")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 53));

@@ -100,7 +100,10 @@ json executors() {
       {{{"name", "simulate"}, {"kind", "executor"}, {"doc", "the cost model's timeline"}},
        {{"name", "cpu"},
         {"kind", "executor"},
-        {"doc", "real training on ranks that are threads of this process"}}});
+        {"doc", "real training on ranks that are threads of this process"}},
+       {{"name", "cuda"},
+        {"kind", "executor"},
+        {"doc", "real training on ranks whose memory is on one GPU"}}});
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
 #include "engine/exec/cpu_executor.h"
+#include "engine/exec/device_executor.h"
 #include "engine/sim/simulator.h"
 
 namespace moe {
@@ -20,6 +21,7 @@ struct Row {
 constexpr Row kExecutors[] = {
     {"simulate", make_simulator},
     {"cpu", make_cpu_executor},
+    {"cuda", make_cuda_executor},
 };
 
 }  // namespace

@@ -5,26 +5,13 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
-#include "engine/ops/placed.h"
 
 namespace moe {
 namespace {
 
-size_t index(int64_t i) {
-  return static_cast<size_t>(i);
-}
-
-/// Where chunk c of num_chunks begins in n elements.
-int64_t chunk_begin(int64_t n, int64_t chunk, int64_t num_chunks) {
-  return n * chunk / num_chunks;
-}
-
-Bytes bytes_to_others(const Pieces& pieces, int64_t rank, int64_t size) {
-  Bytes bytes = 0;
-  for (int64_t i = 0; i < size * pieces.groups; ++i) {
-    if (i / pieces.groups != rank) bytes += pieces.send_bytes[index(i)];
-  }
-  return bytes;
+CollectiveMemory memory_of(const RankBuffers& buffers) {
+  return {[&buffers](TensorId t) { return buffers.at(t); },
+          [&buffers](TensorId t) { return static_cast<const int32_t*>(buffers.at(t)); }};
 }
 
 }  // namespace
@@ -32,184 +19,11 @@ Bytes bytes_to_others(const Pieces& pieces, int64_t rank, int64_t size) {
 template <class T>
 CollectiveOp<T>::CollectiveOp(const Graph& graph, OpId id, const RankBuffers& buffers,
                               void* scratch, int64_t rank)
-    : name_(graph.op(id).name),
-      group_(group_of(graph, graph.op(id))),
-      place_(group_.place(rank)),
-      scratch_(scratch) {
-  const Op& op = graph.op(id);
-  const std::string_view kind = graph.def(id).name;
+    : name_(graph.op(id).name), scratch_(scratch) {
   if (graph.def(id).collective == Collective::kExperts) {
     mover_ = std::make_unique<ExpertMover<T>>(graph, id, buffers, scratch, rank);
-  } else if (kind == "gather_loads") {
-    lay_out_gather(graph, op, buffers);
-  } else if (kind == "all_to_all") {
-    lay_out_all_to_all(graph, op, buffers);
-  } else if (kind == "exchange_counts") {
-    lay_out_exchange(graph, op, buffers);
   } else {
-    MOE_CHECK(kind == "all_reduce", "op {} of kind {}", op.name, kind);
-    lay_out_all_reduce(graph, op, buffers);
-  }
-}
-
-/// One piece a peer, local expert and source, as the blocks (p, e, s) of the sources' side lie.
-template <class T>
-void CollectiveOp<T>::lay_out_pieces(const Shape& received, Bytes piece_bytes) {
-  sources_ = received[1] / group_.size;
-  pieces_.groups = received[0] * sources_;
-  const int64_t pieces = group_.size * pieces_.groups;
-  for (int64_t i = 0; i < pieces; ++i) {
-    const Bytes source = i * piece_bytes;
-    const Bytes expert = static_cast<Bytes>(received_at(i)) * piece_bytes;
-    pieces_.send_offset.push_back(to_expert_ ? source : expert);
-    pieces_.receive_offset.push_back(to_expert_ ? expert : source);
-  }
-  pieces_.send_bytes.assign(index(pieces), piece_bytes);
-  pieces_.receive_bytes = pieces_.send_bytes;
-}
-
-/// Where piece (p, e, s) lies on the experts' side: (e, p, s).
-template <class T>
-size_t CollectiveOp<T>::received_at(int64_t sent_at) const {
-  const int64_t p = sent_at / pieces_.groups, e = sent_at % pieces_.groups / sources_;
-  return index((e * group_.size + p) * sources_ + sent_at % sources_);
-}
-
-template <class T>
-void CollectiveOp<T>::lay_out_all_to_all(const Graph& graph, const Op& op,
-                                         const RankBuffers& buffers) {
-  to_expert_ = attr_string(op, "to") == "expert";
-  // [El,P*S,C,d] on the experts' side.
-  const Shape& shape = graph.tensor(to_expert_ ? op.outputs[0] : op.inputs[0]).shape;
-  capacity_ = shape[2];
-  row_bytes_ = shape[3] * static_cast<int64_t>(sizeof(T));
-  send_ = static_cast<const std::byte*>(buffers.at(op.inputs[0]));
-  receive_ = static_cast<std::byte*>(buffers.at(op.outputs[0]));
-  loose_ = attr_int(op, "loose") != 0;
-  if (op.attrs.contains("rounds")) return lay_out_round(shape, round_of(graph, op));
-  if (op.attrs.contains("residents")) return lay_out_placed(graph, op, buffers);
-  lay_out_pieces(shape, capacity_ * row_bytes_);
-  if (attr_int(op, "irregular") == 0) return;
-  by_peer_ = static_cast<const int32_t*>(buffers.at(op.inputs[1]));
-  by_group_ = static_cast<const int32_t*>(buffers.at(op.inputs[2]));
-  part_ = op.attrs.contains("share");
-  if (op.inputs.size() < 5 || !op.inputs[3].valid()) return;
-  begin_by_peer_ = static_cast<const int32_t*>(buffers.at(op.inputs[3]));
-  begin_by_group_ = static_cast<const int32_t*>(buffers.at(op.inputs[4]));
-}
-
-/// One group a slot of the experts' side.
-template <class T>
-void CollectiveOp<T>::lay_out_placed(const Graph&, const Op& op, const RankBuffers& buffers) {
-  bounds_ = ops::bounds_of(op);
-  const auto i32 = [&](size_t i) {
-    return i < op.inputs.size() ? static_cast<const int32_t*>(buffers.at(op.inputs[i])) : nullptr;
-  };
-  by_peer_ = i32(1);
-  by_group_ = i32(2);
-  begin_by_peer_ = i32(3);
-  begin_by_group_ = i32(4);
-  placement_ = i32(5);
-  part_ = op.attrs.contains("share");
-  pieces_.groups = bounds_.slots();
-  const size_t n = index(group_.size * pieces_.groups);
-  for (auto* all : {&pieces_.send_offset, &pieces_.send_bytes, &pieces_.receive_offset,
-                    &pieces_.receive_bytes}) {
-    all->assign(n, 0);
-  }
-}
-
-/// Rows [begin, count) of an expert on the sources' side lie where the gate put them; on the
-/// experts' side each slot's rows begin at the block's first, those of a part where they lie at
-/// their source.
-template <class T>
-void CollectiveOp<T>::set_placed_sizes() {
-  const Placement placement =
-      Placement::decode(bounds_, {placement_, static_cast<size_t>(Placement::code_size(bounds_))});
-  const int64_t slots = bounds_.slots();
-  for (auto* all : {&pieces_.send_bytes, &pieces_.receive_bytes}) {
-    std::fill(all->begin(), all->end(), 0);
-  }
-  auto& source_offset = to_expert_ ? pieces_.send_offset : pieces_.receive_offset;
-  auto& source_bytes = to_expert_ ? pieces_.send_bytes : pieces_.receive_bytes;
-  auto& expert_offset = to_expert_ ? pieces_.receive_offset : pieces_.send_offset;
-  auto& expert_bytes = to_expert_ ? pieces_.receive_bytes : pieces_.send_bytes;
-  for (int64_t e = 0; e < bounds_.experts; ++e) {
-    const int64_t first = begin_by_peer_ != nullptr ? begin_by_peer_[e] : 0;
-    for (const RowRange& range : share_rows(placement, e, place_, by_peer_[e])) {
-      const int64_t begin = std::max(range.begin, first);
-      const size_t at = index(range.device * slots + range.slot);
-      source_offset[at] = (e * capacity_ + begin) * row_bytes_;
-      source_bytes[at] = std::max<int64_t>(0, range.end - begin) * row_bytes_;
-    }
-  }
-  for (int64_t p = 0; p < group_.size; ++p) {
-    for (int64_t s = 0; s < slots; ++s) {
-      const int64_t block = s * group_.size + p;
-      const int64_t begin = begin_by_group_ != nullptr ? begin_by_group_[block] : 0;
-      expert_offset[index(p * slots + s)] = (block * capacity_ + begin) * row_bytes_;
-      expert_bytes[index(p * slots + s)] = (by_group_[block] - begin) * row_bytes_;
-    }
-  }
-}
-
-/// received: [El,P/n,C,d] of a round of n, whose pieces lie as those of a whole group would.
-template <class T>
-void CollectiveOp<T>::lay_out_round(const Shape& received, const Round& round) {
-  const int64_t experts = received[0], members = received[1];
-  const Bytes piece_bytes = capacity_ * row_bytes_;
-  const auto pieces = index(group_.size * experts);
-  pieces_.groups = experts;
-  pieces_.round = round;
-  for (auto* all : {&pieces_.send_offset, &pieces_.send_bytes, &pieces_.receive_offset,
-                    &pieces_.receive_bytes}) {
-    all->assign(pieces, 0);
-  }
-  for (int64_t p = 0; p < members; ++p) {
-    for (int64_t e = 0; e < experts; ++e) {
-      const size_t to = index((round.sends_to(group_, place_) + p) * experts + e);
-      const size_t from = index((round.receives_from(group_, place_) + p) * experts + e);
-      const Bytes source = (p * experts + e) * piece_bytes,
-                  expert = (e * members + p) * piece_bytes;
-      pieces_.send_offset[to] = to_expert_ ? source : expert;
-      pieces_.receive_offset[from] = to_expert_ ? expert : source;
-      pieces_.send_bytes[to] = pieces_.receive_bytes[from] = piece_bytes;
-    }
-  }
-}
-
-template <class T>
-void CollectiveOp<T>::lay_out_exchange(const Graph& graph, const Op& op,
-                                       const RankBuffers& buffers) {
-  row_bytes_ = sizeof(int32_t);
-  lay_out_pieces(graph.tensor(op.outputs[0]).shape, row_bytes_);
-  send_ = static_cast<const std::byte*>(buffers.at(op.inputs[0]));
-  receive_ = static_cast<std::byte*>(buffers.at(op.outputs[0]));
-}
-
-/// The same numbers to every rank.
-template <class T>
-void CollectiveOp<T>::lay_out_gather(const Graph& graph, const Op& op, const RankBuffers& buffers) {
-  row_bytes_ = sizeof(int32_t);
-  const Bytes bytes = num_elements(graph.tensor(op.inputs[0]).shape) * row_bytes_;
-  for (int64_t p = 0; p < group_.size; ++p) {
-    pieces_.send_offset.push_back(0);
-    pieces_.receive_offset.push_back(p * bytes);
-  }
-  pieces_.send_bytes.assign(index(group_.size), bytes);
-  pieces_.receive_bytes = pieces_.send_bytes;
-  send_ = static_cast<const std::byte*>(buffers.at(op.inputs[0]));
-  receive_ = static_cast<std::byte*>(buffers.at(op.outputs[0]));
-}
-
-template <class T>
-void CollectiveOp<T>::lay_out_all_reduce(const Graph& graph, const Op& op,
-                                         const RankBuffers& buffers) {
-  for (size_t i = 0; i < op.inputs.size(); ++i) {
-    const int64_t n = num_elements(graph.tensor(op.inputs[i]).shape);
-    parts_.push_back(
-        {static_cast<T*>(buffers.at(op.inputs[i])), static_cast<T*>(buffers.at(op.outputs[i])), n});
-    num_elements_ += n;
+    layout_ = std::make_unique<CollectiveLayout<T>>(graph, id, memory_of(buffers), rank);
   }
 }
 
@@ -219,91 +33,42 @@ CollectiveDone CollectiveOp<T>::call(Communicator& all, int64_t chunk, int64_t n
     const ExpertsMoved moved = mover_->call(all);
     return {moved.times, moved.bytes};
   }
-  Communicator& comm = all.group(group_);
+  Communicator& comm = all.group(layout_->group());
   std::string what = name_;
   if (num_chunks > 1) what += fmt::format(" (chunk {} of {})", chunk + 1, num_chunks);
-  if (!parts_.empty()) {
-    const int64_t first = chunk_begin(num_elements_, chunk, num_chunks);
-    const int64_t last = chunk_begin(num_elements_, chunk + 1, num_chunks);
-    // A ring sends 2 (N-1)/N of the message from every rank.
-    const auto sent = [&](int64_t n) {
-      return 2 * n * static_cast<int64_t>(sizeof(T)) * (comm.size() - 1) / comm.size();
-    };
-    return {all_reduce(comm, what, first, last), sent(last) - sent(first)};
+  if (layout_->sums()) {
+    const ElementRange range = layout_->elements(chunk, num_chunks);
+    return {all_reduce(comm, what, range), layout_->bytes_of_sum(range)};
   }
-  if (by_peer_ != nullptr && chunk == 0) placement_ != nullptr ? set_placed_sizes() : set_sizes();
-  const Pieces& pieces = num_chunks == 1 ? pieces_ : pieces_of(chunk, num_chunks);
-  const CommTimes times = comm.all_to_all(what, send_, receive_, pieces);
-  if (by_peer_ != nullptr && !part_ && !loose_ && chunk + 1 == num_chunks) clear_unused_rows();
-  return {times, bytes_to_others(pieces, comm.rank(), comm.size())};
+  if (chunk == 0) layout_->read_counts();
+  const Pieces& pieces = layout_->pieces(chunk, num_chunks);
+  const CommTimes times = comm.all_to_all(what, layout_->send(), layout_->receive(), pieces);
+  if (chunk + 1 == num_chunks) {
+    for (const UnusedRows& rows : layout_->unused_rows()) {
+      std::memset(rows.data, 0, static_cast<size_t>(rows.bytes));
+    }
+  }
+  return {times, layout_->bytes_to_others(pieces)};
 }
 
-/// Elements [first, last) of the message. Scratch is used only during the call, so that ops whose
-/// chunks alternate may share it.
+/// Scratch is used only during the call, so that ops whose chunks alternate may share it.
 template <class T>
-CommTimes CollectiveOp<T>::all_reduce(Communicator& comm, const std::string& what, int64_t first,
-                                      int64_t last) {
-  if (parts_.size() == 1) {
-    return comm.all_reduce(what, parts_[0].in + first, parts_[0].out + first, last - first);
+CommTimes CollectiveOp<T>::all_reduce(Communicator& comm, const std::string& what,
+                                      ElementRange range) {
+  const auto& parts = layout_->parts();
+  if (parts.size() == 1) {
+    return comm.all_reduce(what, parts[0].in + range.first, parts[0].out + range.first,
+                           range.last - range.first);
   }
   T* const packed = static_cast<T*>(scratch_);
-  // body(part, its first element that the chunk has, how many, where they lie in `packed`)
-  const auto each = [&](auto body) {
-    int64_t begin = 0;
-    for (const Part& part : parts_) {
-      const int64_t from = std::max(first, begin), to = std::min(last, begin + part.n);
-      if (from < to) body(part, from - begin, to - from, packed + (from - first));
-      begin += part.n;
-    }
-  };
-  each([](const Part& p, int64_t at, int64_t n, T* to) { std::copy_n(p.in + at, n, to); });
-  const CommTimes times = comm.all_reduce(what, packed, packed, last - first);
-  each([](const Part& p, int64_t at, int64_t n, const T* from) {
-    std::copy_n(from, n, p.out + at);
+  layout_->each_part(range, [&](const auto& p, int64_t at, int64_t n, int64_t to) {
+    std::copy_n(p.in + at, n, packed + to);
+  });
+  const CommTimes times = comm.all_reduce(what, packed, packed, range.last - range.first);
+  layout_->each_part(range, [&](const auto& p, int64_t at, int64_t n, int64_t from) {
+    std::copy_n(packed + from, n, p.out + at);
   });
   return times;
-}
-
-template <class T>
-const Pieces& CollectiveOp<T>::pieces_of(int64_t chunk, int64_t num_chunks) {
-  chunk_ = pieces_;
-  const auto cut = [&](std::vector<Bytes>& offset, std::vector<Bytes>& bytes) {
-    for (size_t i = 0; i < bytes.size(); ++i) {
-      const int64_t rows = bytes[i] / row_bytes_, first = chunk_begin(rows, chunk, num_chunks);
-      offset[i] += first * row_bytes_;
-      bytes[i] = (chunk_begin(rows, chunk + 1, num_chunks) - first) * row_bytes_;
-    }
-  };
-  cut(chunk_.send_offset, chunk_.send_bytes);
-  cut(chunk_.receive_offset, chunk_.receive_bytes);
-  return chunk_;
-}
-
-template <class T>
-void CollectiveOp<T>::set_sizes() {
-  const int64_t pieces = static_cast<int64_t>(pieces_.send_bytes.size());
-  for (int64_t i = 0; i < pieces; ++i) {
-    const auto at = static_cast<int64_t>(received_at(i));
-    const int64_t peer_begin = begin_by_peer_ != nullptr ? begin_by_peer_[i] : 0;
-    const int64_t group_begin = begin_by_group_ != nullptr ? begin_by_group_[at] : 0;
-    const Bytes peer_side = (by_peer_[i] - peer_begin) * row_bytes_;
-    const Bytes group_side = (by_group_[at] - group_begin) * row_bytes_;
-    const Bytes peer_offset = (i * capacity_ + peer_begin) * row_bytes_;
-    const Bytes group_offset = (at * capacity_ + group_begin) * row_bytes_;
-    pieces_.send_bytes[index(i)] = to_expert_ ? peer_side : group_side;
-    pieces_.receive_bytes[index(i)] = to_expert_ ? group_side : peer_side;
-    pieces_.send_offset[index(i)] = to_expert_ ? peer_offset : group_offset;
-    pieces_.receive_offset[index(i)] = to_expert_ ? group_offset : peer_offset;
-  }
-}
-
-template <class T>
-void CollectiveOp<T>::clear_unused_rows() {
-  for (size_t i = 0; i < pieces_.receive_bytes.size(); ++i) {
-    const Bytes used = pieces_.receive_bytes[i];
-    std::memset(receive_ + pieces_.receive_offset[i] + used, 0,
-                static_cast<size_t>(capacity_ * row_bytes_ - used));
-  }
 }
 
 template class CollectiveOp<float>;

@@ -3,29 +3,21 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cmath>
 #include <optional>
 #include <thread>
 #include <tuple>
 
 #include "engine/base/errors.h"
+#include "engine/base/rethrow.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/emulated_link.h"
 #include "engine/exec/check_options.h"
-#include "engine/exec/checkpoint.h"
-#include "engine/exec/rank_report.h"
-#include "engine/exec/step_results.h"
+#include "engine/exec/conductor.h"
 #include "engine/exec/sync.h"
-#include "engine/graph/op_def.h"
 #include "engine/replay/link_loads.h"
 
 namespace moe {
 namespace {
-
-std::atomic<uint64_t> stop_requests{0};
-static_assert(std::atomic<uint64_t>::is_always_lock_free,
-              "request_stop is called by signal handlers");
 
 // Threads that sleep at the start of a step need up to this long to wake.
 constexpr Nanoseconds kWakeUp = 60'000;
@@ -38,27 +30,6 @@ struct Failure {
   int64_t rank = 0;
 };
 
-/// `error` again with "rank 1, step 3, op b1.gate: " before its message; the kind of error stays.
-std::exception_ptr with_prefix(const std::string& prefix, std::exception_ptr error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const UserError& e) {
-    return std::make_exception_ptr(UserError(prefix + e.what()));
-  } catch (const InternalError& e) {
-    return std::make_exception_ptr(InternalError(prefix + e.what()));
-  } catch (const std::exception& e) {
-    return std::make_exception_ptr(RunError(prefix + e.what()));
-  }
-}
-
-std::string message(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-}
-
 template <class T>
 class CpuRun {
  public:
@@ -66,25 +37,14 @@ class CpuRun {
   RunResult run();
 
  private:
-  static constexpr Bytes kElementBytes = static_cast<Bytes>(sizeof(T));
-
   void add_arbitrations();
   void add_lanes();
+  Crew crew();
   void set_start();
   void spawn();
   void worker(int64_t rank, LaneId lane);
-  void conduct();
-  void restore();
-  /// Runs one pass on all threads; the conductor's own part is rank 0's compute lane.
-  void run_pass(const DataSource& data, Pass pass);
-  /// Returns whether to go on.
-  bool train_step(int64_t step);
-  void evaluate();
-  void checkpoint(int64_t next_step);
-  bool leads() const { return first_ == 0; }
-  bool starts_afresh() const {
-    return options_.resume_from.empty() && options_.parameters_from.empty();
-  }
+  /// Runs one pass on all threads; the caller's own part is the first rank's compute lane.
+  std::vector<RankReport> run_pass(const DataSource& data, const Pass& pass);
 
   template <class Body>
   void guarded(int64_t rank, LaneId lane, Body body);
@@ -97,13 +57,10 @@ class CpuRun {
   const int64_t num_lanes_;
   const int64_t first_;     // of the ranks that are here
   const int64_t num_here_;  // ranks
-  const uint64_t stop_requests_before_ = stop_requests;
-  Persistents persistents_;
+  Conductor<T> conductor_;
   std::vector<std::unique_ptr<Arbitration>> arbitrations_;
   std::vector<Arbitration*> arbiter_of_;         // by lane
   std::vector<std::unique_ptr<Rank<T>>> ranks_;  // those that are here
-  std::unique_ptr<Peers> peers_;                 // null: all ranks are here
-  AllBuffers buffers_;
   std::optional<InProcessWorld> world_;
   std::unique_ptr<EmulatedWire> wire_;                // null: the ranks' memory
   std::vector<std::unique_ptr<Communicator>> links_;  // emulated, by rank and comm lane
@@ -111,12 +68,9 @@ class CpuRun {
   Rendezvous start_, end_;
   Nanoseconds common_start_ = 0;  // of all processes
   Pass pass_;
-  std::vector<RankReport> reports_;  // of the last pass, by rank
-  bool over_ = false;                // written by the conductor before it arrives at start_
-  int64_t first_step_ = 0;
+  bool over_ = false;  // written before the conductor's thread arrives at start_
   std::mutex failure_mutex_;
   Failure failure_;
-  RunResult result_;
   std::vector<std::jthread> threads_;  // last: they use all of the above
 };
 
@@ -129,23 +83,29 @@ CpuRun<T>::CpuRun(const Plan& plan, const RunOptions& options)
       num_lanes_(static_cast<int64_t>(plan.orders.lanes.size())),
       first_(processes_ != nullptr ? processes_->rank() : 0),
       num_here_(processes_ != nullptr ? 1 : num_ranks_),
-      persistents_(persistents(plan)),
+      conductor_(plan, options),
       arbiter_of_(plan.orders.lanes.size()),
       start_(num_here_ * num_lanes_, [this] { set_start(); }),
-      end_(num_here_ * num_lanes_),
-      first_step_(options.first_step) {
+      end_(num_here_ * num_lanes_) {
   add_arbitrations();
+  AllBuffers here;
   for (int64_t r = first_; r < first_ + num_here_; ++r) {
-    ranks_.push_back(std::make_unique<Rank<T>>(plan, options, persistents_, arbiter_of_, r));
-    buffers_.push_back(&ranks_.back()->buffers());
+    ranks_.push_back(
+        std::make_unique<Rank<T>>(plan, options, conductor_.persistents(), arbiter_of_, r));
+    here.push_back(&ranks_.back()->buffers());
   }
-  if (processes_ != nullptr) {
-    peers_ = std::make_unique<Peers>(*processes_, plan, persistents_, *buffers_[0], kElementBytes);
-    buffers_ = peers_->buffers();
-  }
+  conductor_.meet(std::move(here), crew());
   add_lanes();
-  result_.provenance = options.emulate_link ? Provenance::kEmulated : Provenance::kMeasured;
-  result_.peak_bytes = ranks_[0]->buffers().allocated();
+}
+
+template <class T>
+Crew CpuRun<T>::crew() {
+  Crew crew;
+  crew.run_pass = [this](const DataSource& data, const Pass& pass) { return run_pass(data, pass); };
+  if (options_.emulate_link) {
+    crew.take_links = [this] { return link_loads(wire_->wire(), wire_->take_use(pass_.start)); };
+  }
+  return crew;
 }
 
 template <class T>
@@ -191,19 +151,24 @@ void CpuRun<T>::add_arbitrations() {
 
 template <class T>
 RunResult CpuRun<T>::run() {
-  guarded(0, LaneId(0), [this] {
+  RunResult result;
+  guarded(0, LaneId(0), [&] {
+    conductor_.restore();
     spawn();
-    conduct();
+    ranks_[0]->prepare(conductor_.starts_afresh());
+    conductor_.conduct();
+    over_ = true;
+    start_.arrive();
+    result = conductor_.finish();
   });
   threads_.clear();  // joins
   if (failure_.error) std::rethrow_exception(failure_.error);
-  if (options_.record && options_.record->steps > 0) finish_trace(*options_.record, "record");
-  return std::move(result_);
+  result.peak_bytes = ranks_[0]->buffers().allocated();
+  return result;
 }
 
 template <class T>
 void CpuRun<T>::spawn() {
-  if (!starts_afresh()) restore();
   for (int64_t r = 0; r < num_here_; ++r) {
     for (int64_t l = r == 0 ? 1 : 0; l < num_lanes_; ++l) {
       threads_.emplace_back([this, r, l] { worker(r, LaneId(l)); });
@@ -219,7 +184,7 @@ void CpuRun<T>::worker(int64_t rank, LaneId lane) {
   if (lane.index() != 0) wake_promptly();
   guarded(rank, lane, [&] {
     Rank<T>& self = *ranks_[static_cast<size_t>(rank)];
-    if (lane.index() == 0) self.prepare(starts_afresh());
+    if (lane.index() == 0) self.prepare(conductor_.starts_afresh());
     for (;;) {
       start_.arrive();
       if (over_) return;
@@ -230,93 +195,22 @@ void CpuRun<T>::worker(int64_t rank, LaneId lane) {
 }
 
 template <class T>
-void CpuRun<T>::conduct() {
-  ranks_[0]->prepare(starts_afresh());
-  int64_t step = first_step_, saved = -1;
-  for (bool go_on = true; go_on && step < first_step_ + options_.steps;) {
-    go_on = train_step(step++);
-    if (options_.checkpoint_every > 0 && (step - first_step_) % options_.checkpoint_every == 0) {
-      checkpoint(saved = step);
-    }
-  }
-  if (saved != step) checkpoint(step);
-  if (options_.eval_batches > 0) evaluate();
-  over_ = true;
-  start_.arrive();
-  if (peers_) peers_->gather_persistent();
-  if (leads()) measure_parameters<T>(persistents_, buffers_, result_);
-  if (peers_) peers_->agree(true);  // copies that differ fail the run of all
-}
-
-/// All ranks' memory from a file.
-template <class T>
-void CpuRun<T>::restore() {
-  if (leads() && !options_.resume_from.empty()) {
-    first_step_ =
-        read_checkpoint(options_.resume_from, plan_, persistents_, buffers_, kElementBytes);
-  } else if (leads()) {
-    for (int64_t r = 0; r < num_ranks_; ++r) {
-      initialise<T>(plan_, persistents_, *buffers_[static_cast<size_t>(r)], r, reference_init);
-    }
-    read_parameters(options_.parameters_from, plan_, persistents_, buffers_, kElementBytes);
-  }
-  if (!peers_) return;
-  peers_->spread_persistent();
-  first_step_ = peers_->agree(first_step_);
-}
-
-template <class T>
-void CpuRun<T>::run_pass(const DataSource& data, Pass pass) {
-  pass.epoch = pass_.epoch + 1;
+std::vector<RankReport> CpuRun<T>::run_pass(const DataSource& data, const Pass& pass) {
   pass_ = pass;
   for (auto& rank : ranks_) {
     rank->fill_inputs(data, pass.step);
     rank->start_pass();
   }
   for (auto& arbitration : arbitrations_) arbitration->start_pass();
-  if (peers_) common_start_ = peers_->start();
+  if (processes_ != nullptr) common_start_ = conductor_.common_start();
   start_.arrive();
   ranks_[0]->run_lane(LaneId(0), pass_, nullptr);
   end_.arrive();
-  reports_.clear();
+  std::vector<RankReport> reports;
   for (const auto& rank : ranks_) {
-    reports_.push_back(report_of(*rank, static_cast<size_t>(num_lanes_)));
+    reports.push_back(report_of(*rank, static_cast<size_t>(num_lanes_)));
   }
-  if (peers_) reports_ = peers_->gather(std::move(reports_[0]));
-}
-
-template <class T>
-bool CpuRun<T>::train_step(int64_t step) {
-  const bool measure = options_.keep_grad_norms && step == first_step_;
-  run_pass(options_.data, {.step = step, .train = true, .measure_gradients = measure});
-  bool go_on = true;
-  if (leads()) {
-    std::vector<LinkLoad> links;
-    if (wire_) links = link_loads(wire_->wire(), wire_->take_use(pass_.start));
-    add_step({plan_, options_, persistents_, buffers_, reports_, pass_}, std::move(links), result_);
-    // Rank 0 decides for all: the others wait for the next pass.
-    const bool wanted = !options_.on_step || options_.on_step(step, result_.losses.back());
-    go_on = wanted && stop_requests == stop_requests_before_ && result_.stop_reason.empty();
-  }
-  if (peers_) go_on = peers_->agree(go_on);
-  if (!go_on) result_.stopped = true;
-  return go_on;
-}
-
-template <class T>
-void CpuRun<T>::evaluate() {
-  for (int64_t b = 0; b < options_.eval_batches; ++b) {
-    run_pass(options_.eval_data, {.step = b, .train = false});
-    result_.eval_loss += sum_of_losses(reports_) / static_cast<double>(options_.eval_batches);
-  }
-}
-
-template <class T>
-void CpuRun<T>::checkpoint(int64_t next_step) {
-  if (options_.checkpoint_to.empty()) return;
-  if (peers_) peers_->gather_persistent();
-  if (!leads()) return;
-  write_checkpoint(options_.checkpoint_to, plan_, persistents_, buffers_, kElementBytes, next_step);
+  return reports;
 }
 
 template <class T>
@@ -350,9 +244,9 @@ void CpuRun<T>::fail(int64_t rank, LaneId lane, std::exception_ptr error) {
   for (auto& arbitration : arbitrations_) arbitration->abort();
   start_.abort();
   end_.abort();
-  if (world_) world_->abort(message(error));
-  if (processes_ != nullptr) processes_->fail(message(error));
-  if (wire_) wire_->abort(message(error));
+  if (world_) world_->abort(message_of(error));
+  if (processes_ != nullptr) processes_->fail(message_of(error));
+  if (wire_) wire_->abort(message_of(error));
 }
 
 class CpuExecutor : public Executor {
@@ -374,10 +268,6 @@ class CpuExecutor : public Executor {
 
 std::unique_ptr<Executor> make_cpu_executor() {
   return std::make_unique<CpuExecutor>();
-}
-
-void request_stop() {
-  stop_requests.fetch_add(1);
 }
 
 }  // namespace moe

@@ -12,8 +12,4 @@ namespace moe {
 
 std::unique_ptr<Executor> make_cpu_executor();
 
-/// Asks every running executor of this process to stop after its present step (Ctrl-C).
-/// Async-signal safe.
-void request_stop();
-
 }  // namespace moe

@@ -46,22 +46,35 @@ GateRecord::GateRecord(const Graph& graph, OpId id, AssignmentCode assignment_co
 }
 
 template <class T>
-void GateRecord::capture(const Graph& graph, OpId op, const RankBuffers& buffers) {
+void GateRecord::capture(const Graph& graph, OpId op,
+                         const std::function<const void*(TensorId)>& at) {
   const auto copy = [&](size_t output, std::vector<int32_t>& to) {
-    const auto* from = static_cast<const int32_t*>(buffers.at(graph.out(op, output)));
+    const auto* from = static_cast<const int32_t*>(at(graph.out(op, output)));
     std::copy_n(from, to.size(), to.begin());
   };
   copy(kExpert, expert);
   copy(kChoiceSlot, choice_slot);
   copy(kCounts, counts);
   const std::vector<TensorId>& inputs = graph.op(op).inputs;
-  const void* bias = inputs.size() > kBias ? buffers.at(inputs[kBias]) : nullptr;
-  margin = smallest_margin(static_cast<const T*>(buffers.at(graph.out(op, kProbs))),
+  const void* bias = inputs.size() > kBias ? at(inputs[kBias]) : nullptr;
+  margin = smallest_margin(static_cast<const T*>(at(graph.out(op, kProbs))),
                            static_cast<const T*>(bias), maps.tokens, maps.experts);
 }
 
-template void GateRecord::capture<float>(const Graph&, OpId, const RankBuffers&);
-template void GateRecord::capture<double>(const Graph&, OpId, const RankBuffers&);
+template void GateRecord::capture<float>(const Graph&, OpId,
+                                         const std::function<const void*(TensorId)>&);
+template void GateRecord::capture<double>(const Graph&, OpId,
+                                          const std::function<const void*(TensorId)>&);
+
+std::function<Gate(const Op&)> gates_of(const Plan& plan, const RunOptions& options, int64_t rank) {
+  const PlanSpec& spec = plan.spec;
+  if (spec.law == nullptr && !options.gate) {
+    return [](const Op& op) { return builtin_gate(attr_string(op, "gate")); };
+  }
+  Gate own = spec.law != nullptr ? law_gate(spec.law, spec.model, plan.graph.num_ranks)
+                                 : options.gate(rank);
+  return [own = std::move(own)](const Op&) { return own; };
+}
 
 std::vector<MoeStats> moe_stats(const std::vector<std::vector<const GateRecord*>>& records,
                                 const std::vector<std::vector<RouterLoss>>& losses) {

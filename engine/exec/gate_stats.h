@@ -2,9 +2,9 @@
 // into one checksum over ranks in order, which no rank can do alone.
 #pragma once
 
+#include <functional>
 #include <vector>
 
-#include "engine/exec/buffers.h"
 #include "engine/exec/executor.h"
 
 namespace moe {
@@ -22,11 +22,15 @@ struct GateRecord {
   GateRecord(const GateRecord&) = delete;
   GateRecord& operator=(const GateRecord&) = delete;
 
-  /// Reads the op's outputs; called after it and before its buffers may be taken over. T is the
-  /// float type of the run.
+  /// Reads the op's outputs, and its biases; called after it and before its buffers may be taken
+  /// over. at: where a tensor can be read on the host. T is the float type of the run.
   template <class T>
-  void capture(const Graph& graph, OpId op, const RankBuffers& buffers);
+  void capture(const Graph& graph, OpId op, const std::function<const void*(TensorId)>& at);
 };
+
+/// The gate of each gate op as this rank has it: of the plan's routing law, of RunOptions::gate, or
+/// the built-in one that the op names. Called on the thread that will call the gates.
+std::function<Gate(const Op&)> gates_of(const Plan& plan, const RunOptions& options, int64_t rank);
 
 /// A rank's part of a router loss of the last pass.
 struct RouterLoss {

@@ -197,6 +197,35 @@ Measure measure(const T* x, int64_t n, int64_t first) {
   return sum;
 }
 
+Update update_of(const Graph& graph, const Persistents& all, OpId id) {
+  const Op& op = graph.op(id);
+  const std::vector<int>& mutates = graph.def(id).mutates;
+  Update update;
+  if (mutates.empty() || graph.tensor(op.inputs[0]).kind != TensorKind::kParam) return update;
+  const TensorId parameter = op.inputs[static_cast<size_t>(mutates[0])];
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    const bool overwritten =
+        std::find(mutates.begin(), mutates.end(), static_cast<int>(i)) != mutates.end();
+    if (!overwritten) update.gradient = i;
+  }
+  for (size_t p = 0; p < all.parameters.size(); ++p) {
+    if (all.parameters[p].tensor == parameter) update.parameter = static_cast<int64_t>(p);
+  }
+  return update;
+}
+
+template <class T>
+void add_measure(const Persistents& all, size_t parameter, const RankBuffers& buffers, int64_t rank,
+                 const T* gradient, Measure& sum) {
+  const Persistent& p = all.parameters[parameter];
+  for (const Stretch& s : stretches(all, p, buffers)) {
+    if (p.layer >= 0 ? s.rank != rank : s.rank != rank % p.holders) continue;
+    const Measure part = measure(gradient + s.at, s.n, s.first);
+    sum.sum_of_squares += part.sum_of_squares;
+    sum.projection += part.projection;
+  }
+}
+
 template <class T>
 void measure_parameters(const Persistents& all, const AllBuffers& ranks, RunResult& result) {
   result.digest = kFnvStart;
@@ -225,6 +254,10 @@ template void initialise<double>(const Plan&, const Persistents&, const RankBuff
                                  const ParamInit&);
 template Measure measure(const float*, int64_t, int64_t);
 template Measure measure(const double*, int64_t, int64_t);
+template void add_measure(const Persistents&, size_t, const RankBuffers&, int64_t, const float*,
+                          Measure&);
+template void add_measure(const Persistents&, size_t, const RankBuffers&, int64_t, const double*,
+                          Measure&);
 template void measure_parameters<float>(const Persistents&, const AllBuffers&, RunResult&);
 template void measure_parameters<double>(const Persistents&, const AllBuffers&, RunResult&);
 

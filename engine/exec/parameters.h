@@ -75,6 +75,19 @@ struct Measure {
 template <class T>
 Measure measure(const T* x, int64_t n, int64_t first);
 
+/// What an op updates: a parameter by its number (-1: none), with which of its inputs.
+struct Update {
+  int64_t parameter = -1;
+  size_t gradient = 0;
+};
+Update update_of(const Graph& graph, const Persistents& all, OpId op);
+
+/// Adds a rank's part of the measure of a parameter's gradient, which lies as the parameter does:
+/// each element is some rank's once.
+template <class T>
+void add_measure(const Persistents& all, size_t parameter, const RankBuffers& buffers, int64_t rank,
+                 const T* gradient, Measure& sum);
+
 /// One rank's storage after another: ranks[r]->at(tensor).
 using AllBuffers = std::vector<const RankBuffers*>;
 

@@ -32,10 +32,6 @@ auto kernel_of(const OpDef& def, double) {
   return def.run_f64;
 }
 
-bool contains(const std::vector<int>& list, size_t i) {
-  return std::find(list.begin(), list.end(), static_cast<int>(i)) != list.end();
-}
-
 }  // namespace
 
 template <class T>
@@ -153,16 +149,10 @@ void Rank<T>::add_checks(Launch& launch) {
 
 template <class T>
 void Rank<T>::add_update(Launch& launch) {
-  const Op& op = plan_.graph.op(launch.op);
-  const OpDef& def = plan_.graph.def(launch.op);
-  if (def.mutates.empty() || plan_.graph.tensor(op.inputs[0]).kind != TensorKind::kParam) return;
-  const TensorId parameter = op.inputs[static_cast<size_t>(def.mutates[0])];
-  for (size_t i = 0; i < op.inputs.size(); ++i) {
-    if (!contains(def.mutates, i)) launch.gradient = static_cast<const T*>(launch.inputs[i]);
-  }
-  for (size_t p = 0; p < persistents_.parameters.size(); ++p) {
-    if (persistents_.parameters[p].tensor == parameter) launch.updates = static_cast<int64_t>(p);
-  }
+  const Update update = update_of(plan_.graph, persistents_, launch.op);
+  launch.updates = update.parameter;
+  if (update.parameter >= 0)
+    launch.gradient = static_cast<const T*>(launch.inputs[update.gradient]);
 }
 
 template <class T>
@@ -172,16 +162,12 @@ void Rank<T>::prepare(bool initialise_parameters) {
     initialise<T>(plan_, persistents_, buffers_, rank_,
                   options_.init ? options_.init : ParamInit(reference_init));
   }
-  const PlanSpec& spec = plan_.spec;
-  const bool given = spec.law != nullptr || options_.gate;
-  const Gate own = spec.law != nullptr ? law_gate(spec.law, spec.model, plan_.graph.num_ranks)
-                   : given             ? options_.gate(rank_)
-                                       : Gate();
+  const auto gate_of = gates_of(plan_, options_, rank_);
   for (Launch& launch : lanes_[0].launches) {
     const Op& op = plan_.graph.op(launch.op);
     if (plan_.graph.def(op).name == std::string_view("place")) resolve_policy(launch);
     if (plan_.graph.def(op).name != std::string_view("gate")) continue;
-    launch.gate = given ? own : builtin_gate(attr_string(op, "gate"));
+    launch.gate = gate_of(op);
     launch.record = std::make_unique<GateRecord>(plan_.graph, launch.op, launch.gate.code);
   }
 }
@@ -354,13 +340,7 @@ void Rank<T>::call_kernel(Launch& launch, const Pass& pass) {
   const bool measured = pass.measure_gradients && launch.updates >= 0;
   if (measured) {
     const auto number = static_cast<size_t>(launch.updates);
-    const Persistent& p = persistents_.parameters[number];
-    for (const Stretch& s : stretches(persistents_, p, buffers_)) {
-      if (p.layer >= 0 ? s.rank != rank_ : s.rank != rank_ % p.holders) continue;
-      const Measure part = measure(launch.gradient + s.at, s.n, s.first);
-      gradients_[number].sum_of_squares += part.sum_of_squares;
-      gradients_[number].projection += part.projection;
-    }
+    add_measure(persistents_, number, buffers_, rank_, launch.gradient, gradients_[number]);
   }
   const RankContext context = {
       .rank = rank_,
@@ -387,7 +367,8 @@ Nanoseconds Rank<T>::after(Launch& launch, const Pass& pass) {
     loss_ = *launch.loss;
   }
   if (launch.record && pass.train) {
-    launch.record->template capture<T>(plan_.graph, launch.op, buffers_);
+    launch.record->template capture<T>(plan_.graph, launch.op,
+                                       [this](TensorId t) { return buffers_.at(t); });
   }
   if (launch.place && pass.train) record_placement(launch);
   if (launch.swaps) add_swap(plan_, launch.op, buffers_, swaps_);

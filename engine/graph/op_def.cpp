@@ -42,6 +42,25 @@ std::vector<int> mutated_inputs(const Graph& graph, const Op& op) {
   return inputs;
 }
 
+bool runs_on_host(const Graph& graph, const Op& op) {
+  const OpDef& def = graph.def(op);
+  return def.on_host != nullptr && def.on_host(graph, op);
+}
+
+std::vector<TensorId> host_inputs(const Graph& graph, const Op& op) {
+  const OpDef& def = graph.def(op);
+  std::vector<TensorId> tensors;
+  if (runs_on_host(graph, op)) {
+    tensors = op.inputs;
+  } else if (def.host_inputs != nullptr) {
+    for (const size_t i : def.host_inputs(op)) {
+      if (i < op.inputs.size()) tensors.push_back(op.inputs[i]);
+    }
+  }
+  std::erase(tensors, TensorId());
+  return tensors;
+}
+
 std::vector<Piece> pieces(const Graph& graph, const Op& op) {
   const OpDef& def = graph.def(op);
   return def.pieces == nullptr ? std::vector<Piece>() : def.pieces(graph, op);

@@ -119,7 +119,25 @@ struct OpDef {
   /// ops that are only simulated.
   void (*run_f32)(const KernelCall<float>&) = nullptr;
   void (*run_f64)(const KernelCall<double>&) = nullptr;
+
+  // Where kernels run on a device and their operands lie there, the glue runs on the host.
+  /// Inputs that the glue itself reads, counts and tallies: they must be on the host; null: none.
+  std::vector<size_t> (*host_inputs)(const Op&) = nullptr;
+  /// The glue of this very op does the work itself: its inputs, outputs and scratch must all be on
+  /// the host; null: never.
+  bool (*on_host)(const Graph&, const Op&) = nullptr;
+  /// What it hands to its kernels depends on the number of the step.
+  bool by_step = false;
 };
+
+/// OpDef::on_host of an op that always is.
+inline bool always(const Graph&, const Op&) {
+  return true;
+}
+/// The op's work is done on the host, by its glue.
+bool runs_on_host(const Graph& graph, const Op& op);
+/// Inputs that are there and that the op's glue, or who runs the collective, reads on the host.
+std::vector<TensorId> host_inputs(const Graph& graph, const Op& op);
 
 class OpTable {
  public:

@@ -60,6 +60,7 @@ const OpDef kAdamw = {.name = "adamw",
                       .work = work,
                       .mutates = {0, 1, 2},
                       .run_f32 = run<float>,
-                      .run_f64 = run<double>};
+                      .run_f64 = run<double>,
+                      .by_step = true};
 
 }  // namespace moe::ops

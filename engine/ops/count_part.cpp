@@ -46,6 +46,7 @@ const OpDef kCountPart = {
     .infer = infer,
     .work = work,
     .run_f32 = run<float>,
-    .run_f64 = run<double>};
+    .run_f64 = run<double>,
+    .on_host = always};
 
 }  // namespace moe::ops

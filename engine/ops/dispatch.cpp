@@ -97,7 +97,10 @@ const OpDef kDispatch = {.name = "dispatch",
                          .begins = {{.input = 4, .of_input = 3}},
                          .rows_end = rows_end,
                          .run_f32 = run<float>,
-                         .run_f64 = run<double>};
+                         .run_f64 = run<double>,
+                         .host_inputs = [](const Op& op) {
+                           return is_part(op) ? std::vector<size_t>{3, 4} : std::vector<size_t>{};
+                         }};
 
 const OpDef kDispatchDx = {
     .name = "dispatch_dx",

@@ -196,7 +196,8 @@ const OpDef kExpectExperts = {
     .infer = infer_expect,
     .work = work,
     .run_f32 = run_expect<float>,
-    .run_f64 = run_expect<double>};
+    .run_f64 = run_expect<double>,
+    .on_host = always};
 
 const OpDef kPlaceExpected = {.name = "place_expected",
                               .doc = "a placement by the popularity that all ranks expect (Lina)",
@@ -205,7 +206,8 @@ const OpDef kPlaceExpected = {.name = "place_expected",
                               .infer = infer_place,
                               .work = work,
                               .run_f32 = run_place<float>,
-                              .run_f64 = run_place<double>};
+                              .run_f64 = run_place<double>,
+                              .on_host = always};
 
 const OpDef kFineTune = {
     .name = "fine_tune",
@@ -215,7 +217,8 @@ const OpDef kFineTune = {
     .infer = infer_tune,
     .work = work,
     .run_f32 = run_tune<float>,
-    .run_f64 = run_tune<double>};
+    .run_f64 = run_tune<double>,
+    .on_host = always};
 
 const OpDef kSwapIn = {
     .name = "swap_in",

@@ -180,7 +180,8 @@ const OpDef kExpertLinear = {
     .begins = {{.input = 4, .of_input = 3}},
     .rows_end = rows_end,
     .run_f32 = run<float>,
-    .run_f64 = run<double>};
+    .run_f64 = run<double>,
+    .host_inputs = counted<3, 4>};
 
 const OpDef kExpertLinearDx = {.name = "expert_linear_dx",
                                .doc = "dx[e] = dy[e] w[e] [+ acc]",
@@ -190,7 +191,8 @@ const OpDef kExpertLinearDx = {.name = "expert_linear_dx",
                                .work = work_dx,
                                .may_alias = {{0, 2}},
                                .run_f32 = run_dx<float>,
-                               .run_f64 = run_dx<double>};
+                               .run_f64 = run_dx<double>,
+                               .host_inputs = counted<3>};
 
 const OpDef kExpertLinearDw = {
     .name = "expert_linear_dw",
@@ -201,6 +203,7 @@ const OpDef kExpertLinearDw = {
     .work = work_dw,
     .may_alias = {{0, 2}, {1, 3}},
     .run_f32 = run_dw<float>,
-    .run_f64 = run_dw<double>};
+    .run_f64 = run_dw<double>,
+    .host_inputs = counted<4>};
 
 }  // namespace moe::ops

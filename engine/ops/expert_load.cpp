@@ -64,7 +64,8 @@ const OpDef kExpertLoad = {.name = "expert_load",
                            .infer = infer_load,
                            .work = work_load,
                            .run_f32 = run_load<float>,
-                           .run_f64 = run_load<double>};
+                           .run_f64 = run_load<double>,
+                           .on_host = always};
 
 const OpDef kBalanceBias = {.name = "balance_bias",
                             .doc = "bias = bias + rate * sign(mean load - load); attr rate",
@@ -74,6 +75,7 @@ const OpDef kBalanceBias = {.name = "balance_bias",
                             .work = work_bias,
                             .mutates = {0},
                             .run_f32 = run_bias<float>,
-                            .run_f64 = run_bias<double>};
+                            .run_f64 = run_bias<double>,
+                            .on_host = always};
 
 }  // namespace moe::ops

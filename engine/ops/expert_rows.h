@@ -42,6 +42,13 @@ inline void expect_counts(const Graph& g, const Op& op, size_t x, size_t counts)
   }
 }
 
+/// OpDef::host_inputs of an op whose glue reads these inputs, counts and begins, where only used
+/// rows count.
+template <size_t... kInputs>
+std::vector<size_t> counted(const Op& op) {
+  return only_used(op) ? std::vector<size_t>{kInputs...} : std::vector<size_t>{};
+}
+
 inline double used_share(const Op& op, const WorkContext& context) {
   return only_used(op) ? context.fill * share_of(op) * occupancy_of(op) : 1.0;
 }

@@ -7,15 +7,6 @@
 namespace moe::ops {
 namespace {
 
-kernels::WeightRule weight_rule(const Op& op) {
-  const std::string weight = attr_string(op, "weight", "prob");
-  if (weight == "prob") return kernels::WeightRule::kProb;
-  if (weight == "renorm") return kernels::WeightRule::kRenorm;
-  if (weight == "one") return kernels::WeightRule::kOne;
-  throw user_error("op '{}': attribute 'weight' is '{}', allowed: prob, renorm, one", op.name,
-                   weight);
-}
-
 std::vector<TensorSpec> infer_logits(const Graph& g, const Op& op) {
   const Shape& x = expect_matrix(g, op, 0);
   expect_shape(g, op, 1, {kAny, cols_of(x)});
@@ -212,7 +203,8 @@ const OpDef kGate = {
     .rows_end = gate_rows_end,
     .scratch_bytes = gate_scratch,
     .run_f32 = run_gate<float>,
-    .run_f64 = run_gate<double>};
+    .run_f64 = run_gate<double>,
+    .on_host = always};
 
 const OpDef kGateDlogits = {.name = "gate_dlogits",
                             .doc = "gradient of the gate's logits from that of the weights",

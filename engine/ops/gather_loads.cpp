@@ -117,6 +117,7 @@ const OpDef kSlotRows = {
     .work = work_rows,
     .axes = axes_rows,
     .run_f32 = run_rows<float>,
-    .run_f64 = run_rows<double>};
+    .run_f64 = run_rows<double>,
+    .on_host = always};
 
 }  // namespace moe::ops

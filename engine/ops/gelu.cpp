@@ -140,7 +140,8 @@ const OpDef kGelu = {.name = "gelu",
                      .begins = {{.input = 3, .of_input = 2}},
                      .rows_end = rows_end,
                      .run_f32 = run<float>,
-                     .run_f64 = run<double>};
+                     .run_f64 = run<double>,
+                     .host_inputs = counted<2, 3>};
 
 const OpDef kGeluDx = {.name = "gelu_dx",
                        .doc = "dx = dy GELU'(x [+ bias])",
@@ -150,6 +151,7 @@ const OpDef kGeluDx = {.name = "gelu_dx",
                        .work = work<20>,
                        .may_alias = {{0, 0}},
                        .run_f32 = run_dx<float>,
-                       .run_f64 = run_dx<double>};
+                       .run_f64 = run_dx<double>,
+                       .host_inputs = counted<3>};
 
 }  // namespace moe::ops

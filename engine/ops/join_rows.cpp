@@ -1,6 +1,7 @@
 // Puts together parts that hold some rows each of one storage (OpDef's kRows): what no part holds
 // is filled, and nothing else moves.
 #include <algorithm>
+#include <numeric>
 
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
@@ -110,6 +111,17 @@ void run(const KernelCall<T>& c) {
   }
 }
 
+std::vector<size_t> tallies(const Op& op) {
+  std::vector<size_t> inputs(num_parts(op));
+  std::iota(inputs.begin(), inputs.end(), 0);
+  return inputs;
+}
+
+/// No kernel clears index tensors.
+bool clears_on_host(const Graph& g, const Op& op) {
+  return g.tensor(op.outputs[0]).dtype == DType::kI32 && !is_view(op);
+}
+
 }  // namespace
 
 const OpDef kJoinRows = {
@@ -124,6 +136,8 @@ const OpDef kJoinRows = {
     .pieces = pieces,
     .view = is_view,
     .run_f32 = run<float>,
-    .run_f64 = run<double>};
+    .run_f64 = run<double>,
+    .host_inputs = tallies,
+    .on_host = clears_on_host};
 
 }  // namespace moe::ops

@@ -197,6 +197,7 @@ const OpDef kBiasGrad = {.name = "bias_grad",
                          .work = work_bias_grad,
                          .may_alias = {{0, 1}},
                          .run_f32 = run_bias_grad<float>,
-                         .run_f64 = run_bias_grad<double>};
+                         .run_f64 = run_bias_grad<double>,
+                         .host_inputs = counted<2>};
 
 }  // namespace moe::ops

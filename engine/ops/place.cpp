@@ -105,7 +105,8 @@ const OpDef kPlace = {.name = "place",
                       .infer = infer,
                       .work = work,
                       .run_f32 = run<float>,
-                      .run_f64 = run<double>};
+                      .run_f64 = run<double>,
+                      .on_host = always};
 
 const OpDef kCommit = {.name = "commit",
                        .doc = "the next placement comes into force",
@@ -115,6 +116,7 @@ const OpDef kCommit = {.name = "commit",
                        .work = work,
                        .mutates = {1},
                        .run_f32 = run_commit<float>,
-                       .run_f64 = run_commit<double>};
+                       .run_f64 = run_commit<double>,
+                       .on_host = always};
 
 }  // namespace moe::ops

@@ -99,4 +99,13 @@ kernels::ScoreRule score_rule(const Op& op) {
                    scores);
 }
 
+kernels::WeightRule weight_rule(const Op& op) {
+  const std::string weight = attr_string(op, "weight", "prob");
+  if (weight == "prob") return kernels::WeightRule::kProb;
+  if (weight == "renorm") return kernels::WeightRule::kRenorm;
+  if (weight == "one") return kernels::WeightRule::kOne;
+  throw user_error("op '{}': attribute 'weight' is '{}', allowed: prob, renorm, one", op.name,
+                   weight);
+}
+
 }  // namespace moe::ops

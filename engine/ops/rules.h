@@ -50,6 +50,8 @@ int64_t expect_attr(const Op& op, std::string_view key, int64_t least);
 
 /// Attr scores, softmax unless given. Throws UserError for anything else.
 kernels::ScoreRule score_rule(const Op& op);
+/// Attr weight, prob unless given. Throws UserError for anything else.
+kernels::WeightRule weight_rule(const Op& op);
 
 /// [rows / seq, seq, cols] where attr seq says how rows are arranged, else [rows, cols].
 Shape token_shape(const Op& op, int64_t rows, int64_t cols);

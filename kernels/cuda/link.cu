@@ -10,6 +10,7 @@ namespace moe::kernels::cuda {
 namespace {
 
 constexpr int kLinkThreads = 512;
+constexpr int kBatch = 8;  // vectors of a thread that are under way: with 512 threads, 64 KB
 constexpr int64_t kMaxPieces = 128;  // a launch's parameters are to stay below 4 KB
 // A block's share of a launch comes in about kTurns chunks: small ones keep the pace even, large
 // ones keep enough bytes under way. Multiples of a vector, so that aligned pieces stay aligned.
@@ -32,13 +33,20 @@ __global__ void sleep_kernel(int64_t ns) {
   if (threadIdx.x == 0) wait_until(clock_ns() + ns);
 }
 
-/// By the whole block; what is left over of vectors goes by bytes.
+/// By the whole block; what is left over of vectors goes by bytes. A thread reads a batch before it
+/// writes one: the compiler, which cannot know that they do not overlap, would wait for each.
 template <class V>
-__device__ void copy_as(char* __restrict__ to, const char* __restrict__ from, int64_t bytes) {
+__device__ void copy_as(char* to, const char* from, int64_t bytes) {
   const int64_t n = bytes / static_cast<int64_t>(sizeof(V));
   auto* out = reinterpret_cast<V*>(to);
   const auto* in = reinterpret_cast<const V*>(from);
-  for (int64_t i = threadIdx.x; i < n; i += kLinkThreads) out[i] = in[i];
+  for (int64_t first = threadIdx.x; first < n; first += kBatch * kLinkThreads) {
+    V batch[kBatch];
+    for (int j = 0; j < kBatch; ++j)
+      if (first + j * kLinkThreads < n) batch[j] = in[first + j * kLinkThreads];
+    for (int j = 0; j < kBatch; ++j)
+      if (first + j * kLinkThreads < n) out[first + j * kLinkThreads] = batch[j];
+  }
   for (int64_t i = n * static_cast<int64_t>(sizeof(V)) + threadIdx.x; i < bytes; i += kLinkThreads)
     to[i] = from[i];
 }

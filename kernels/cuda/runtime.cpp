@@ -3,7 +3,6 @@
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <string>
 
@@ -27,9 +26,9 @@ OneEvent& event_of(Event event) {
   return *static_cast<OneEvent*>(event);
 }
 
-/// Null is then a failure alone.
+/// Null is then a failure alone. Less than nothing is more than there is.
 size_t at_least_one(int64_t bytes) {
-  return static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  return bytes == 0 ? 1 : static_cast<size_t>(bytes);
 }
 
 /// 13020 is 13.2.
@@ -92,7 +91,7 @@ void* allocate(int64_t bytes) {
 }
 
 void release(void* memory) {
-  worked(cudaFree(memory), "release");
+  if (memory != nullptr) worked(cudaFree(memory), "release");
 }
 
 void* allocate_host(int64_t bytes) {
@@ -105,7 +104,7 @@ void* allocate_host(int64_t bytes) {
 }
 
 void release_host(void* memory) {
-  worked(cudaFreeHost(memory), "release_host");
+  if (memory != nullptr) worked(cudaFreeHost(memory), "release_host");
 }
 
 Stream make_stream(bool urgent) {

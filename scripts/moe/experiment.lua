@@ -25,7 +25,7 @@ M.FIELDS = {
     doc = "function(point) returning model, cluster, systems; false where there is no such point" },
   run = { type = "list", of = { type = "any" }, default = { "simulate" },
     doc = '"simulate" or { "simulate", steps = }, { "cpu", ranks =, steps =, model = {...}, link = '
-      .. "{...} }" },
+      .. '{...} }, { "cuda", the same }' },
   claims = { type = "list", of = { type = "claim" }, default = {}, doc = "list of moe.claim" },
   show = { type = "function",
     doc = "function(results) that prints tables of its own instead of the usual simulated ones" },
@@ -36,12 +36,16 @@ for name in pairs(jobs_lib.CASE) do
   M.FIELDS[name] = { type = "any", doc = "instead of case, where there is one point" }
 end
 
---- The entry { "cpu", ... } of run.
-M.CPU = schema.merged(train.CPU_RUN, {
+--- The entry { "cuda", ... } of run.
+M.CUDA = schema.merged(train.REAL_RUN, {
   model = { type = "table", doc = "what differs from the point's model on this target" },
   optimizer = target.OTHER_OPTIMIZER,
   systems = { type = "list", of = { type = "string" },
     doc = "names of the systems to execute; all" },
+})
+
+--- The entry { "cpu", ... } of run.
+M.CPU = schema.merged(M.CUDA, {
   rehearse = { type = "integer", lo = 0, hi = 1000, default = 8,
     doc = "steps of the plain program that predictions learn from; 0: ops alone" },
 })
@@ -53,11 +57,11 @@ M.SIMULATE = {
       .. "routing law. 1, or 8 where a system places experts" },
 }
 
-local ENTRIES = { simulate = M.SIMULATE, cpu = M.CPU }
+local ENTRIES = { simulate = M.SIMULATE, cpu = M.CPU, cuda = M.CUDA }
 
 local function check_entry(entry, path, at)
   local kind = type(entry) == "table" and entry[1] or entry
-  if not ENTRIES[kind] then schema.unknown(path, "executor", kind, { "cpu", "simulate" }, at) end
+  if not ENTRIES[kind] then schema.unknown(path, "executor", kind, schema.keys_of(ENTRIES), at) end
   local given = type(entry) == "table" and schema.merged(entry, {}) or {}
   given[1] = nil
   return schema.merged(schema.check(ENTRIES[kind], given, path, at), { kind = kind, path = path })

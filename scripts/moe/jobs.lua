@@ -73,20 +73,20 @@ local function wanted(list, name)
   return false
 end
 
-local function cpu_jobs(e, entry, case)
+local function real_jobs(e, entry, case)
   local model = model_lib.override(case.model, entry.model, entry.path .. ".model", e.at)
   local ranks = core.args.ranks or entry.ranks
   local jobs, names = {}, {}
   for i, system in ipairs(case.systems) do
     names[i] = system.name
     if wanted(entry.systems, system.name) then
-      local spec = target.cpu_spec(model, ranks, entry.link, entry.optimizer or case.optimizer,
-        entry.precision)
-      -- A rehearsal is one of threads: of processes it would tell wrongly.
-      spec.cost.rehearse = core.processes and 0 or entry.rehearse
+      local spec = target.real_spec(entry.kind, model, ranks, entry.link,
+        entry.optimizer or case.optimizer, entry.precision)
+      -- A rehearsal is one of threads: of processes, or of a GPU, it would tell wrongly.
+      spec.cost.rehearse = entry.kind == "cpu" and not core.processes and entry.rehearse or 0
       spec.simulate = steps_of(entry, case)
       jobs[#jobs + 1] = { system = system, case = case, entry = entry, spec = spec,
-        options = train.run_options(entry, spec.model, entry.path, e.at) }
+        options = train.run_options(entry.kind, entry, spec.model, entry.path, e.at) }
     end
   end
   for i, name in ipairs(entry.systems or {}) do
@@ -116,9 +116,10 @@ end
 local function jobs_of(e, entry, cases)
   local all, by_key = {}, {}
   for _, case in ipairs(cases) do
-    local jobs = entry.kind == "cpu" and cpu_jobs(e, entry, case) or simulate_jobs(e, entry, case)
+    local real = entry.kind ~= "simulate"
+    local jobs = real and real_jobs(e, entry, case) or simulate_jobs(e, entry, case)
     for _, job in ipairs(jobs) do
-      local key = entry.kind == "cpu" and key_of(job) or #all
+      local key = real and key_of(job) or #all
       if not by_key[key] then
         job.points = {}
         by_key[key], all[#all + 1] = job, job
@@ -129,12 +130,19 @@ local function jobs_of(e, entry, cases)
   return all
 end
 
--- The entries of run that --executor asks for.
+-- The entries of run that --executor asks for; what a recipe runs on CPU ranks may be asked for on
+-- a GPU.
 local function entries_of(e)
   local only, kept, have = core.args.executor, {}, {}
+  for _, entry in ipairs(e.entries) do have[entry.kind] = true end
   for _, entry in ipairs(e.entries) do
+    if only == "cuda" and not have.cuda and entry.kind == "cpu" then
+      entry = schema.merged(entry, { kind = "cuda" })
+    end
     if not only or only == entry.kind then kept[#kept + 1] = entry end
-    have[entry.kind] = true
+  end
+  for _, entry in ipairs(kept) do
+    train.check_executor(entry.kind, only and "--executor " .. only or entry.path, e.at)
   end
   if #kept == 0 then
     schema.unknown("--executor", "executor for this recipe", only, schema.keys_of(have), e.at)

@@ -53,7 +53,7 @@ local CONSTANT = { value = "number", lo = "number", hi = "number", why = "string
 local function check_run(run, file, path)
   if not run.iteration_ms then return end
   shape.check(run, ENDED, file, path)
-  shape.check(run, run.executor == "cpu" and EXECUTED or SIMULATED, file, path)
+  shape.check(run, run.executor ~= "simulate" and EXECUTED or SIMULATED, file, path)
   if run.oom then shape.check(run, OUT_OF_MEMORY, file, path) end
   for name, constant in pairs(run.assumed or {}) do
     shape.check(constant, CONSTANT, file, path .. ".assumed." .. name)
@@ -237,7 +237,7 @@ local function traced(R)
       local rank = (i == 1 or run == best) and 0 or 2
       if run.trace then
         list[#list + 1] = { run = run, group = g, place = #list,
-          rank = rank + (run.executor == "cpu" and 0 or 1) }
+          rank = rank + (run.executor == "simulate" and 1 or 0) }
       end
     end
   end
@@ -265,7 +265,7 @@ local function timelines_section(data, R)
   local figures = {}
   for i, item in ipairs(shown) do
     local run = item.run
-    local what = run.executor == "cpu" and ("predicted (simulated) and executed (%s)"):format(
+    local what = run.executor ~= "simulate" and ("predicted (simulated) and executed (%s)"):format(
       run.provenance) or point_text(run, schema.keys_of(run.point)) .. ", simulated"
     figures[i] = timeline.draw(("%s; %s"):format(report.system_text(run), what), item.trace,
       longest[item.group])
@@ -332,7 +332,7 @@ local function experiment_section(e, all, id)
   local R, out = results.ended(runs), {}
   local simulated = R:where { executor = "simulate" }
   if #simulated.runs > 0 then out[1] = simulated_section(simulated) end
-  local executed = R:where { executor = "cpu" }:groups(results.case_of)
+  local executed = R:where { executor = { "cpu", "cuda" } }:groups(results.case_of)
   local points = report.differences(executed)
   for g, group in ipairs(executed) do out[#out + 1] = executed_section(group, points[g]) end
   if #unfinished > 0 then

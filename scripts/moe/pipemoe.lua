@@ -160,7 +160,7 @@ local function spec_of(c, at)
   end
   local optimizer = schema.field(target.OPTIMIZER_FIELD, nil, "optimizer", at)
   local spec = c.cluster and target.cluster_spec(c.model, c.cluster, optimizer)
-    or target.cpu_spec(c.model, c.ranks, c.link, optimizer, "f32")
+    or target.real_spec("cpu", c.model, c.ranks, c.link, optimizer, "f32")
   spec.system = { name = "fit", stages = core.array {} }
   return spec
 end

@@ -209,7 +209,8 @@ end
 local function executed_lines(runs, point)
   local first = runs[1]
   local p = first.parameters
-  return { ("Executed on %d CPU ranks, %s; provenance: %s"):format(first.devices,
+  local ranks = first.executor == "cuda" and "%d ranks of a GPU" or "%d CPU ranks"
+  return { ("Executed on " .. ranks .. ", %s; provenance: %s"):format(first.devices,
       first.link and ("emulated link of %g MB/s and %g us"):format(first.link.bytes_per_s / 1e6,
         first.link.latency_us) or "no link", first.provenance),
     ("%d layers, hidden %d, seq %d, %d rows a rank, %d experts, %s, capacity %s"):format(
@@ -298,7 +299,7 @@ function M.print(e, R, claims)
   core.say(e.name .. (e.title ~= "" and ": " .. e.title or ""))
   local simulated = R:where { executor = "simulate" }
   if #simulated.runs > 0 then print_simulated(e, simulated) end
-  local executed = R:where { executor = "cpu" }:groups(results.case_of)
+  local executed = R:where { executor = { "cpu", "cuda" } }:groups(results.case_of)
   local points = differences(executed)
   for g, runs in ipairs(executed) do print_executed(runs, points[g]) end
   if #claims > 0 then print_claims(claims) end

@@ -155,7 +155,7 @@ function M.execute(name, job, done)
   core.progress(("profiling and planning %s on %d ranks"):format(job.system.name, job.spec.ranks))
   local made = target.plan(job.spec, job.system)
   local run = base_record(name, job, job.spec, made)
-  run.points, run.executor = core.array(job.points), "cpu"
+  run.points, run.executor = core.array(job.points), entry.kind
   run.link, run.precision = entry.link, entry.precision
   run.processes = core.processes
   run.simulate_ms = nil  -- the first simulation waits for the profiler

@@ -105,7 +105,7 @@ local FIXED = [[
 ---@field overlap fun(self): table
 ---@field spans fun(self, t?: moe.SpansFields): table[] op, kind, rank, lane, begin_ms, end_ms, ...
 ---@field micro_ops fun(self): table a2a_ms, ffn_ms, num
----@field run fun(self, executor: "cpu", t?: moe.RunFields): table
+---@field run fun(self, executor: "cpu"|"cuda", t?: moe.RunFields): table
 
 ---@class moe.Op read only, in the calls of a pass or a schedule
 ---@field name string

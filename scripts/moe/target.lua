@@ -1,5 +1,5 @@
 -- Targets: what a plan is made for. A target turns (model, cluster or ranks, system) into the
--- core's plan specification, for simulation on a cluster or for execution on CPU ranks.
+-- core's plan specification, for simulation on a cluster or for execution on real ranks.
 local cluster_lib = require "moe.cluster"
 local core = require "moe.core"
 local errors = require "moe.errors"
@@ -60,9 +60,10 @@ function M.cluster_spec(model, cluster, optimizer, ends)
     cost = { kind = "roofline" }, element_bytes = 0 }
 end
 
---- Specification for CPU ranks; link may be nil (the ranks' memory is the wire). The rates stand
---- for no machine: they matter only where no op is profiled, and there no time is reported.
-function M.cpu_spec(model, ranks, link, optimizer, precision)
+--- Specification for ranks of the executor "cpu" or "cuda"; link may be nil (the ranks' memory is
+--- the wire). The rates stand for no machine: they matter only where no op is profiled, and there
+--- no time is reported.
+function M.real_spec(executor, model, ranks, link, optimizer, precision)
   local resolved, gate = model_lib.resolve(model, ranks, "f32")
   local wire = link or { bytes_per_s = 1e12, latency_us = 0 }
   local per_node = wire.devices_per_node or 1
@@ -72,14 +73,14 @@ function M.cpu_spec(model, ranks, link, optimizer, precision)
   end
   return { model = resolved, gate = gate, routing = routing_of(model),
     optimizer = optimizer, ranks = ranks,
-    cluster = { name = "cpu", nodes = ranks / per_node, devices_per_node = per_node,
+    cluster = { name = executor, nodes = ranks / per_node, devices_per_node = per_node,
       nics_per_node = 1,
-      device = { name = "cpu", gemm_flops_per_s = 1e11, vector_flops_per_s = 1e10,
+      device = { name = executor, gemm_flops_per_s = 1e11, vector_flops_per_s = 1e10,
         memory_bytes_per_s = 1e10, launch_us = 0, memory_bytes = 0 },
       intra = wire.intra or wire, nic = wire, a2a_base_us = 0, a2a_per_peer_us = 0,
       share = wire.share, sharing_efficiency = wire.sharing_efficiency },
     fill = model_lib.fill(model, resolved),
-    cost = { kind = "profile", cache = core.args.cache, link = link ~= nil },
+    cost = { kind = "profile", device = executor, cache = core.args.cache, link = link ~= nil },
     element_bytes = precision == "f64" and 8 or 4 }
 end
 

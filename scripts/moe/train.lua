@@ -46,10 +46,19 @@ M.RUN = {
     doc = "how long a collective waits for a peer" },
 }
 
---- The same with what a run on CPU ranks is made for.
-M.CPU_RUN = schema.merged(M.RUN, {
+--- What a real run is executed on.
+M.EXECUTORS = { "cpu", "cuda" }
+
+--- Throws where this machine cannot run that executor; `path` names where it was asked for.
+function M.check_executor(executor, path, at)
+  local missing = executor ~= "simulate" and core.executor_missing(executor)
+  if missing then errors.user(("%s: %s"):format(path, missing), at) end
+end
+
+--- The same with what a run on real ranks is made for.
+M.REAL_RUN = schema.merged(M.RUN, {
   ranks = { type = "integer", lo = 1, hi = 4096, default = 1,
-    doc = "ranks; threads of this process, or one a process by MPI" },
+    doc = "ranks; of this process (cpu: threads, cuda: on one GPU), or one a process by MPI" },
   link = { type = M.LINK, doc = "the emulated link; none: the ranks' memory" },
 })
 
@@ -78,7 +87,7 @@ function M.check_processes(ranks, link, path, at)
 end
 
 --- The core's run options from checked fields; `path` names their table.
-function M.run_options(t, model, path, at)
+function M.run_options(executor, t, model, path, at)
   local function field(name) return path .. "." .. name end
   M.check_processes(core.args.ranks or t.ranks, t.link, path, at)
   if t.tokens == "reference" and t.text then
@@ -89,7 +98,7 @@ function M.run_options(t, model, path, at)
       .. "tokens = 'reference'"):format(model.vocab), at)
   end
   return {
-    executor = "cpu", steps = t.steps, precision = t.precision, emulate_link = t.link ~= nil,
+    executor = executor, steps = t.steps, precision = t.precision, emulate_link = t.link ~= nil,
     timeout_s = t.timeout_s, init = t.init, eval_batches = t.eval_batches,
     data = t.tokens == "reference" and { kind = "reference" }
       or { kind = "text", path = t.text or core.default_corpus(), seed = core.args.seed or 1 },
@@ -100,11 +109,11 @@ function M.run_options(t, model, path, at)
   }
 end
 
-M.TRAIN = schema.merged(M.CPU_RUN, {
+M.TRAIN = schema.merged(M.REAL_RUN, {
   model = { type = "model", required = true, doc = "moe.model.gpt2_moe {...}" },
   system = { type = "system", doc = "moe.system; raf" },
   optimizer = target.OPTIMIZER_FIELD,
-  executor = { type = "string", enum = { "cpu" }, default = "cpu" },
+  executor = { type = "string", enum = M.EXECUTORS, default = "cpu" },
 })
 
 -- The result of a run, unless a placement policy failed in it: then a run error, whose result is
@@ -114,15 +123,16 @@ local function good(result)
   errors.run(result.stop_reason, result)
 end
 
---- One training run on CPU ranks. The plan's op times are measured only where the plan needs them.
+--- One training run on real ranks. The plan's op times are measured only where the plan needs them.
 function M.train(t)
   local at = errors.here()
   local c = schema.check(M.TRAIN, t, "moe.train", at)
   errors.stop_in "policies"
   local system = c.system or system_lib.system "raf" {}
-  local spec = target.cpu_spec(c.model, core.args.ranks or c.ranks, c.link, c.optimizer,
-    c.precision)
-  local options = M.run_options(c, spec.model, "moe.train", at)
+  M.check_executor(c.executor, "moe.train.executor", at)
+  local spec = target.real_spec(c.executor, c.model, core.args.ranks or c.ranks, c.link,
+    c.optimizer, c.precision)
+  local options = M.run_options(c.executor, c, spec.model, "moe.train", at)
   options.keep_grad_norms = true
   local alternatives = system_lib.expand(system)
   local plan
@@ -224,19 +234,20 @@ end
 --- step that ran.
 function Plan:explain() return explain.of(plan_self(self).core, errors.here()) end
 
---- Runs the plan on CPU ranks, one a device, in the precision that `t` says.
+--- Runs the plan on real ranks, one a device of its cluster, in the precision that `t` says.
 function Plan:run(executor, t)
   local at = errors.here()
   plan_self(self)
-  schema.field({ type = "string", enum = { "cpu" }, required = true }, executor,
+  schema.field({ type = "string", enum = M.EXECUTORS, required = true }, executor,
     "moe.plan.run", at)
+  M.check_executor(executor, "moe.plan.run", at)
   local c = schema.check(M.RUN, t or {}, "moe.plan.run", at)
   local spec = schema.merged(self.spec, { element_bytes = c.precision == "f64" and 8 or 4,
     model = schema.merged(self.spec.model, { dtype = "f32" }) })
   local plan = target.plan_of(spec, self.candidate, at)
   errors.stop_in "check"
   local result = good(errors.call(at, plan.run, plan,
-    M.run_options(c, spec.model, "moe.plan.run", at)))
+    M.run_options(executor, c, spec.model, "moe.plan.run", at)))
   function result.explain(of, step) return explain.of(plan, errors.here(), of, step) end
   return result
 end

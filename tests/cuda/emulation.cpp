@@ -8,6 +8,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -163,6 +164,8 @@ void set_order(uint64_t seed) {
 void run(dim3 grid, dim3 threads, const std::function<void()>& body) {
   if (threads.x == 0 || threads.x > kMaxThreads || threads.x % kLanes != 0 || grid.x == 0)
     throw std::runtime_error("a launch wants whole warps, up to 1024 threads, and a block");
+  static std::mutex mutex;  // ranks may be threads
+  const std::lock_guard lock(mutex);
   gridDim = grid;
   blockDim = threads;
   block.error.clear();

@@ -104,6 +104,19 @@ TEST_CASE("emulated on the host: bytes never run ahead of the pace by more than 
   }
 }
 
+TEST_CASE("emulated on the host: small copies are shared by all blocks") {
+  emulation::set_order(0);  // one block after another
+  Transfer t(120, 400, 5);
+  std::vector<int64_t> after(4);
+  emulation::watch_clock([&](uint64_t) { after[blockIdx.x] = t.bytes_arrived(); });
+  send(t, 2000, 4);
+  emulation::watch_clock({});
+  for (size_t block = 0; block < 4; ++block) {
+    const double share = static_cast<double>(after[block]) / static_cast<double>(t.total);
+    CHECK(share == Approx(0.25 * static_cast<double>(block + 1)).margin(0.1));
+  }
+}
+
 TEST_CASE("emulated on the host: a transfer of nothing and a sleep last as long as they say") {
   for (const int64_t ns : {0, 150, 70000}) {
     Transfer nothing(0, 0, 1);

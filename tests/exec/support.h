@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "engine/base/rng.h"
 #include "engine/exec/executor.h"
 #include "engine/plan.h"
 
@@ -22,6 +23,9 @@ Graph ragged_step_graph(const PlanSpec& spec);
 /// The graph in program order on the lanes "compute" and "comm".
 std::shared_ptr<const Plan> plan_of(const PlanSpec& spec, const Graph& graph);
 std::shared_ptr<const Plan> plan_of(const PlanSpec& spec);
+
+/// Any lanes, 1 to 3 of them for collectives, and any order that the graph allows.
+Schedule random_schedule(const Graph& graph, Rng& rng);
 
 /// Reference tokens and initial values for the plan's model.
 RunOptions options_of(const Plan& plan, int64_t steps);

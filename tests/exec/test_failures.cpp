@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "engine/base/errors.h"
-#include "engine/exec/cpu_executor.h"
+#include "engine/exec/conductor.h"
 #include "engine/run.h"
 #include "tests/exec/support.h"
 

@@ -12,48 +12,6 @@
 namespace moe::testing {
 namespace {
 
-/// Every op in a random topological order; edges between neighbours of a lane make the lanes follow
-/// it.
-std::vector<OpId> random_order(const Graph& graph, Rng& rng) {
-  const Dependencies deps = dependencies(graph);
-  std::vector<size_t> waiting(graph.num_ops());
-  std::vector<OpId> ready, order;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    waiting[i] = deps.preds[i].size();
-    if (waiting[i] == 0) ready.emplace_back(static_cast<int64_t>(i));
-  }
-  while (!ready.empty()) {
-    std::swap(ready[static_cast<size_t>(rng.below(static_cast<int64_t>(ready.size())))],
-              ready.back());
-    order.push_back(ready.back());
-    ready.pop_back();
-    for (const OpId next : deps.succs[order.back().index()]) {
-      if (--waiting[next.index()] == 0) ready.push_back(next);
-    }
-  }
-  return order;
-}
-
-Schedule random_schedule(const Graph& graph, Rng& rng) {
-  Schedule schedule;
-  const int64_t num_comm = 1 + rng.below(3);
-  schedule.lanes.push_back({"compute", LaneKind::kCompute});
-  for (int64_t l = 0; l < num_comm; ++l) {
-    schedule.lanes.push_back({fmt::format("comm{}", l), LaneKind::kComm});
-  }
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const bool comm = graph.def(OpId(static_cast<int64_t>(i))).lane == LaneKind::kComm;
-    schedule.lane_of.emplace_back(comm ? 1 + rng.below(num_comm) : 0);
-  }
-  std::vector<OpId> last(schedule.lanes.size());
-  for (const OpId op : random_order(graph, rng)) {
-    OpId& before = last[schedule.lane_of[op.index()].index()];
-    if (before.valid()) schedule.before(before, op, "random", "a random order");
-    before = op;
-  }
-  return schedule;
-}
-
 /// Half the ops of a rank are late by up to 50 us; which ones depends on everything.
 Nanoseconds random_delay(uint64_t seed, int64_t rank, OpId op, int64_t step) {
   const auto n = static_cast<uint64_t>((step * 4 + rank) * 4096 + op.value);

@@ -20,6 +20,11 @@ inline int cublas_handles = 0;
 inline cublasContext cublas_used;
 }  // namespace emulation
 
+enum libraryPropertyType { MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL };
+inline cublasStatus_t cublasGetProperty(libraryPropertyType type, int* value) {
+  *value = 1 + type;
+  return CUBLAS_STATUS_SUCCESS;
+}
 inline const char* cublasGetStatusString(cublasStatus_t) {
   return "invalid value";
 }
@@ -51,14 +56,16 @@ inline cublasStatus_t cublasSgemm_64(cublasHandle_t handle, cublasOperation_t op
   const int64_t rows_a = op_a == CUBLAS_OP_N ? m : k, rows_b = op_b == CUBLAS_OP_N ? k : n;
   if (m < 0 || n < 0 || k < 0 || lda < rows_a || lda < 1 || ldb < rows_b || ldb < 1 || ldc < m)
     return CUBLAS_STATUS_INVALID_VALUE;
-  for (int64_t j = 0; j < n; ++j)
-    for (int64_t i = 0; i < m; ++i) {
-      double sum = 0;
-      for (int64_t p = 0; p < k; ++p)
-        sum += static_cast<double>(op_a == CUBLAS_OP_N ? a[p * lda + i] : a[i * lda + p]) *
-               (op_b == CUBLAS_OP_N ? b[j * ldb + p] : b[p * ldb + j]);
-      float& out = c[j * ldc + i];
-      out = static_cast<float>(*alpha * sum + (*beta == 0 ? 0.0 : *beta * out));
-    }
+  emulation::give(handle->stream, [=, alpha = *alpha, beta = *beta] {
+    for (int64_t j = 0; j < n; ++j)
+      for (int64_t i = 0; i < m; ++i) {
+        double sum = 0;
+        for (int64_t p = 0; p < k; ++p)
+          sum += static_cast<double>(op_a == CUBLAS_OP_N ? a[p * lda + i] : a[i * lda + p]) *
+                 (op_b == CUBLAS_OP_N ? b[j * ldb + p] : b[p * ldb + j]);
+        float& out = c[j * ldc + i];
+        out = static_cast<float>(alpha * sum + (beta == 0 ? 0.0 : beta * out));
+      }
+  });
   return CUBLAS_STATUS_SUCCESS;
 }

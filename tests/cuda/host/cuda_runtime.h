@@ -2,8 +2,8 @@
 // blocks one after another, each thread of a block as a fiber of its own that runs until it must
 // wait; the order of blocks and threads follows a seed. Shared memory is filled with NaN before
 // each block. Strict: a barrier or a warp operation wants all threads at one place of the source,
-// and dynamic shared memory beyond 48 KB wants to have been allowed. Streams are synchronous; the
-// device's clock moves on only when it is read.
+// and dynamic shared memory beyond 48 KB wants to have been allowed. The device's clock moves on
+// only when it is read. What the host calls is in tests/cuda/host_calls.h.
 // It finds wrong indices, wrong sums and missing synchronisation between fibers. It is not a GPU:
 // no real concurrency, no limits of registers, no memory model, and says nothing about speed.
 #pragma once
@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+
+#include "tests/cuda/host_calls.h"
 
 #define __device__
 #define __global__
@@ -38,38 +40,11 @@ inline float4 make_float4(float x, float y, float z, float w) {
   return {x, y, z, w};
 }
 
-using cudaStream_t = void*;
-using cudaError_t = int;
-constexpr cudaError_t cudaSuccess = 0, cudaErrorInvalidValue = 1;
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
   size_t dynamicSmemBytes;
   cudaStream_t stream;
 };
-inline const char* cudaGetErrorString(cudaError_t error) {
-  return error == cudaErrorInvalidValue ? "invalid argument" : "no error";
-}
-inline cudaError_t cudaGetLastError() {
-  return cudaSuccess;
-}
-inline cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
-                                     size_t width, size_t rows, int, cudaStream_t) {
-  for (size_t r = 0; r < rows; ++r)
-    std::memcpy(static_cast<char*>(to) + r * to_pitch,
-                static_cast<const char*>(from) + r * from_pitch, width);
-  return cudaSuccess;
-}
-constexpr int cudaMemcpyDeviceToDevice = 3;
-inline cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
-  return cudaSuccess;
-}
-
-enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin };
-inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = 227 << 10;  // compute capability 9.0
-  return cudaSuccess;
-}
 
 namespace emulation {
 
@@ -116,9 +91,12 @@ cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute, int by
 }
 template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A... args) {
+  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
   if (config->dynamicSmemBytes > emulation::allowed_shared(reinterpret_cast<const void*>(kernel)))
-    return cudaErrorInvalidValue;
-  emulation::run(config->gridDim, config->blockDim, [&] { kernel(args...); });
+    return emulation::fail(cudaErrorInvalidValue);
+  emulation::give(config->stream, [=, grid = config->gridDim, block = config->blockDim] {
+    emulation::run(grid, block, [&] { kernel(args...); });
+  });
   return cudaSuccess;
 }
 

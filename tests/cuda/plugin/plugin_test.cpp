@@ -110,6 +110,8 @@ TEST_CASE("of several failures the first is kept") {
 
 TEST_CASE("what was never made may be given up") {
   if (has_gpu()) return;
+  plugin().release(nullptr);
+  plugin().release_host(nullptr);
   plugin().end_stream(nullptr);
   plugin().end_event(nullptr);
   plugin().release_recording(nullptr);

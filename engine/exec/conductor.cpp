@@ -1,0 +1,147 @@
+#include "engine/exec/conductor.h"
+
+#include <atomic>
+
+#include "engine/exec/checkpoint.h"
+#include "engine/exec/step_results.h"
+
+namespace moe {
+namespace {
+
+std::atomic<uint64_t> stop_requests{0};
+static_assert(std::atomic<uint64_t>::is_always_lock_free,
+              "request_stop is called by signal handlers");
+
+template <class T>
+constexpr Bytes kElementBytes = static_cast<Bytes>(sizeof(T));
+
+}  // namespace
+
+void request_stop() {
+  stop_requests.fetch_add(1);
+}
+
+template <class T>
+Conductor<T>::Conductor(const Plan& plan, const RunOptions& options)
+    : plan_(plan),
+      options_(options),
+      stop_requests_before_(stop_requests),
+      persistents_(moe::persistents(plan)),
+      first_step_(options.first_step) {
+  result_.provenance = options.emulate_link ? Provenance::kEmulated : Provenance::kMeasured;
+}
+
+template <class T>
+bool Conductor<T>::starts_afresh() const {
+  return options_.resume_from.empty() && options_.parameters_from.empty();
+}
+
+template <class T>
+bool Conductor<T>::leads() const {
+  return options_.processes == nullptr || options_.processes->leads();
+}
+
+template <class T>
+void Conductor<T>::meet(AllBuffers here, Crew crew) {
+  crew_ = std::move(crew);
+  buffers_ = std::move(here);
+  if (options_.processes == nullptr) return;
+  peers_ = std::make_unique<Peers>(*options_.processes, plan_, persistents_, *buffers_[0],
+                                   kElementBytes<T>);
+  buffers_ = peers_->buffers();
+}
+
+template <class T>
+void Conductor<T>::restore() {
+  if (starts_afresh()) return;
+  if (leads() && !options_.resume_from.empty()) {
+    first_step_ =
+        read_checkpoint(options_.resume_from, plan_, persistents_, buffers_, kElementBytes<T>);
+  } else if (leads()) {
+    for (size_t r = 0; r < buffers_.size(); ++r) {
+      initialise<T>(plan_, persistents_, *buffers_[r], static_cast<int64_t>(r), reference_init);
+    }
+    read_parameters(options_.parameters_from, plan_, persistents_, buffers_, kElementBytes<T>);
+  }
+  if (peers_) {
+    peers_->spread_persistent();
+    first_step_ = peers_->agree(first_step_);
+  }
+  if (crew_.store) crew_.store();
+}
+
+template <class T>
+void Conductor<T>::conduct() {
+  int64_t step = first_step_, saved = -1;
+  for (bool go_on = true; go_on && step < first_step_ + options_.steps;) {
+    go_on = train_step(step++);
+    if (options_.checkpoint_every > 0 && (step - first_step_) % options_.checkpoint_every == 0) {
+      checkpoint(saved = step);
+    }
+  }
+  if (saved != step) checkpoint(step);
+  if (options_.eval_batches > 0) evaluate();
+}
+
+template <class T>
+RunResult Conductor<T>::finish() {
+  gather_persistent();
+  if (leads()) measure_parameters<T>(persistents_, buffers_, result_);
+  if (peers_) peers_->agree(true);  // copies that differ fail the run of all
+  if (options_.record && options_.record->steps > 0) finish_trace(*options_.record, "record");
+  return std::move(result_);
+}
+
+template <class T>
+void Conductor<T>::run_pass(const DataSource& data, Pass pass) {
+  pass.epoch = pass_.epoch + 1;
+  pass_ = pass;
+  reports_ = crew_.run_pass(data, pass_);
+  if (peers_) reports_ = peers_->gather(std::move(reports_[0]));
+}
+
+template <class T>
+bool Conductor<T>::train_step(int64_t step) {
+  const bool measure = options_.keep_grad_norms && step == first_step_;
+  run_pass(options_.data, {.step = step, .train = true, .measure_gradients = measure});
+  bool go_on = true;
+  if (leads()) {
+    std::vector<LinkLoad> links;
+    if (crew_.take_links) links = crew_.take_links();
+    add_step({plan_, options_, persistents_, buffers_, reports_, pass_}, std::move(links), result_);
+    // Rank 0 decides for all: the others wait for the next pass.
+    const bool wanted = !options_.on_step || options_.on_step(step, result_.losses.back());
+    go_on = wanted && stop_requests == stop_requests_before_ && result_.stop_reason.empty();
+  }
+  if (peers_) go_on = peers_->agree(go_on);
+  if (!go_on) result_.stopped = true;
+  return go_on;
+}
+
+template <class T>
+void Conductor<T>::evaluate() {
+  for (int64_t b = 0; b < options_.eval_batches; ++b) {
+    run_pass(options_.eval_data, {.step = b, .train = false});
+    result_.eval_loss += sum_of_losses(reports_) / static_cast<double>(options_.eval_batches);
+  }
+}
+
+template <class T>
+void Conductor<T>::checkpoint(int64_t next_step) {
+  if (options_.checkpoint_to.empty()) return;
+  gather_persistent();
+  if (!leads()) return;
+  write_checkpoint(options_.checkpoint_to, plan_, persistents_, buffers_, kElementBytes<T>,
+                   next_step);
+}
+
+template <class T>
+void Conductor<T>::gather_persistent() {
+  if (crew_.fetch) crew_.fetch();
+  if (peers_) peers_->gather_persistent();
+}
+
+template class Conductor<float>;
+template class Conductor<double>;
+
+}  // namespace moe

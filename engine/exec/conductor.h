@@ -1,0 +1,82 @@
+// Conducts a run, whoever executes it: which passes there are, and between them what is done with
+// all ranks' reports and parameters. An executor lends it the ranks that are here as a Crew. In an
+// MPI job every process has a conductor; all do the same at the same time, and rank 0's decides.
+// What a pass is made of (threads, devices, their failures) is the executor's.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "engine/exec/rank_report.h"
+
+namespace moe {
+
+/// The ranks that are here. Called on the conductor's thread, one function at a time.
+struct Crew {
+  /// Runs one pass, begun when the crew sees fit (Pass::start comes as 0), in a job at
+  /// common_start(); returns the reports in rank order. The host buffers then hold the placements
+  /// in force (Persistents::placed), which are compared after every step.
+  std::function<std::vector<RankReport>(const DataSource&, const Pass&)> run_pass;
+  /// What the emulated link carried since the last pass began; null: there is none.
+  std::function<std::vector<LinkLoad>()> take_links;
+  /// All persistent tensors into the host buffers, before these are read, and out of them, after
+  /// they were written. Null: the ranks work in the host buffers.
+  std::function<void()> fetch, store;
+};
+
+/// In this order: meet, restore, conduct, finish, each once. T is the float type of the run. In a
+/// job all four are collective, and throw RunError as Processes does.
+template <class T>
+class Conductor {
+ public:
+  /// Keeps references to its arguments. Requests to stop count from now on.
+  Conductor(const Plan& plan, const RunOptions& options);
+
+  const Persistents& persistents() const { return persistents_; }
+  /// Whether the ranks are to make their own initial values: no file gives them.
+  bool starts_afresh() const;
+
+  /// here: host buffers in rank order; in a job this process's one. Throws RunError naming a rank
+  /// of the job whose plan has another hash.
+  void meet(AllBuffers here, Crew crew);
+  /// Where a file gives initial values, they are all ranks' afterwards. Throws as read_checkpoint
+  /// and read_parameters.
+  void restore();
+  /// All steps with their checkpoints, then the evaluation.
+  void conduct();
+  /// Within run_pass, in a job: a time for all its ranks to begin with, soon, on this process's
+  /// clock. Collective.
+  Nanoseconds common_start() { return peers_->start(); }
+  /// Measures the parameters, compares ranks' copies and ends RunOptions::record; no pass follows.
+  /// Throws as measure_parameters. The result lacks peak_bytes.
+  RunResult finish();
+
+ private:
+  void run_pass(const DataSource& data, Pass pass);
+  /// Returns whether to go on.
+  bool train_step(int64_t step);
+  void evaluate();
+  void checkpoint(int64_t next_step);
+  /// All ranks' persistent tensors into buffers_, on rank 0.
+  void gather_persistent();
+  bool leads() const;
+
+  const Plan& plan_;
+  const RunOptions& options_;
+  const uint64_t stop_requests_before_;
+  const Persistents persistents_;
+  Crew crew_;
+  std::unique_ptr<Peers> peers_;  // null: all ranks are here
+  AllBuffers buffers_;            // by rank, as Peers has them
+  int64_t first_step_;
+  Pass pass_;                        // the last one; start is the crew's
+  std::vector<RankReport> reports_;  // of the last pass, by rank
+  RunResult result_;
+};
+
+/// Asks every running executor of this process to stop after its present step (Ctrl-C).
+/// Async-signal safe.
+void request_stop();
+
+}  // namespace moe

@@ -1,0 +1,62 @@
+// Collectives between ranks whose memory is on devices. A call queues work on the members' streams
+// and returns; nothing waits on the host. Two kinds: all ranks in this process on one device, whose
+// streams copy from each other, also at the pace of an emulated link; and one rank a process, by
+// the plugin's library (NCCL).
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/comm/processes.h"
+#include "engine/exec/collective_layout.h"
+#include "engine/exec/device_program.h"
+#include "kernels/device.h"
+
+namespace moe {
+
+/// A rank of this process in a collective.
+struct DeviceMember {
+  int64_t rank = 0;                           // among all
+  kernels::Stream stream = nullptr;           // of the lane
+  CollectiveLayout<float>* layout = nullptr;  // this step's counts are read
+  void* scratch = nullptr;                    // of the lane
+};
+
+/// One chunk of one collective op.
+struct DeviceTransfer {
+  std::string what;  // the op, in errors
+  LaneId lane;
+  int64_t chunk = 0, num_chunks = 1;
+  std::span<const DeviceMember> members;  // all ranks of this process, ascending
+};
+
+class DeviceCommunicator {
+ public:
+  virtual ~DeviceCommunicator() = default;
+  /// The members' streams go on when all of their group that are in this process have come.
+  virtual void meet(const DeviceTransfer& transfer) = 0;
+  /// After meet(). The members' streams go on when their results are there and nobody reads what
+  /// they sent. Throws RunError naming both ranks and sizes where pieces do not match.
+  virtual void move(const DeviceTransfer& transfer) = 0;
+  /// Throws RunError where the library reports trouble.
+  virtual void check() = 0;
+  /// Ends what is under way.
+  virtual void abort() noexcept = 0;
+};
+
+/// N ranks of this process. Sums run in rank order for each element: the bits of InProcessWorld.
+/// link: a transfer lasts as long as its closed form says (network/closed_form.h), alone on the
+/// wire; null: as fast as it goes. The table outlives it.
+std::unique_ptr<DeviceCommunicator> device_ranks(const kernels::DeviceTable& device,
+                                                 int64_t num_ranks, int64_t num_lanes,
+                                                 const Cluster* link);
+
+/// One rank a process; the order of sums is the library's. Collective. Throws RunError where the
+/// library cannot connect all ranks within the timeout.
+std::unique_ptr<DeviceCommunicator> device_clique(const kernels::DeviceTable& device,
+                                                  Processes& processes, const Plan& plan,
+                                                  double timeout_s);
+
+}  // namespace moe

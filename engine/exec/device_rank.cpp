@@ -1,0 +1,399 @@
+#include "engine/exec/device_rank.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "engine/base/errors.h"
+#include "engine/exec/data.h"
+#include "engine/exec/finite.h"
+#include "engine/graph/op_def.h"
+#include "engine/ops/attention_shape.h"
+#include "engine/ops/rules.h"
+
+namespace moe {
+namespace {
+
+// Outputs of a gate op, and its input of biases.
+constexpr size_t kProbs = 0, kWeight = 1, kExpert = 2, kChoiceSlot = 3, kSlotChoice = 4,
+                 kCounts = 5, kUsedBefore = 2, kBias = 3;
+// Fills the slots of nonfinite_: more than any index.
+constexpr int32_t kNothingByte = 0x7f;
+constexpr int64_t kMaxRoutedExperts = 1024;  // what the device's routing takes
+
+bool is_gate(const Graph& graph, OpId op) {
+  return graph.def(op).name == std::string_view("gate");
+}
+
+int64_t attention_scratch(const Graph& graph, const Op& op, const kernels::KernelTable<float>& k) {
+  const std::string_view kind = graph.def(op).name;
+  if (kind == "attention") return k.attention_work_bytes(ops::attention_shape(graph, op, 0));
+  if (kind == "attention_dx") return k.attention_work_bytes(ops::attention_shape(graph, op, 2));
+  return 0;
+}
+
+bool contains(const std::vector<TensorId>& list, TensorId t) {
+  return std::find(list.begin(), list.end(), t) != list.end();
+}
+
+}  // namespace
+
+bool routes_on_device(const Plan& plan, const RunOptions& options, OpId id) {
+  if (!is_gate(plan.graph, id) || options.gate || plan.spec.law != nullptr) return false;
+  const Op& op = plan.graph.op(id);
+  const std::string gate = attr_string(op, "gate");
+  const bool best = gate == "switch" || gate == "top_k" || gate == "top2" || gate == "top2_c1";
+  const int64_t experts = plan.graph.tensor(op.inputs[0]).shape[1];
+  return best && !ops::has(op, kBias) && experts <= kMaxRoutedExperts;
+}
+
+std::vector<TensorId> kept_tensors(const Plan& plan) {
+  std::vector<TensorId> kept;
+  for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    const Op& op = plan.graph.op(id);
+    if (plan.graph.def(id).starts_gradient) kept.push_back(op.outputs[0]);
+    if (!is_gate(plan.graph, id)) continue;
+    for (const size_t o : {kProbs, kExpert, kChoiceSlot, kCounts}) kept.push_back(op.outputs[o]);
+  }
+  return kept;
+}
+
+DeviceRank::DeviceRank(const Plan& plan, const RunOptions& options, const Persistents& persistents,
+                       const DeviceProgram& program, const kernels::DeviceTable& device,
+                       HostWait wait, int64_t rank)
+    : plan_(plan),
+      options_(options),
+      persistents_(persistents),
+      program_(program),
+      device_(device),
+      wait_(std::move(wait)),
+      rank_(rank),
+      host_(plan, sizeof(float)),
+      device_buffers_(plan, program, device, scratch_bytes()),
+      launches_(plan.graph.num_ops()),
+      ids_(plan.graph.find_tensor("ids")),
+      targets_(plan.graph.find_tensor("targets")),
+      nonfinite_(device, DeviceStorage::Where::kDevice, 0),
+      nonfinite_host_(device, DeviceStorage::Where::kHost, 0),
+      idle_(device, false),
+      gradients_(persistents.parameters.size()) {
+  if (!ids_.valid() || !targets_.valid()) {
+    throw user_error("the graph has no inputs 'ids' and 'targets' to train on");
+  }
+  for (size_t l = 0; l < plan.orders.lanes.size(); ++l) streams_.emplace_back(device, l > 0);
+  size_t checks = 0;
+  for (const DeviceStep& step : program.steps) {
+    Launch& launch = launches_[step.op.index()] = make_launch(step);
+    launch.first_check = checks;
+    checks += launch.checks.size();
+  }
+  const auto bytes = static_cast<Bytes>(checks * sizeof(int64_t));
+  nonfinite_ = DeviceStorage(device, DeviceStorage::Where::kDevice, bytes);
+  nonfinite_host_ = DeviceStorage(device, DeviceStorage::Where::kHost, bytes);
+  check_device(device, "streams and events");
+}
+
+std::vector<Bytes> DeviceRank::scratch_bytes() const {
+  std::vector<Bytes> lanes(plan_.orders.lanes.size(), 0);
+  for (const DeviceStep& step : program_.steps) {
+    if (program_.on_host[step.op.index()]) continue;
+    const Graph& graph = plan_.graph;
+    const Op& op = graph.op(step.op);
+    Bytes& bytes = lanes[step.lane.index()];
+    const auto scratch = graph.def(op).scratch_bytes;
+    if (scratch != nullptr) bytes = std::max(bytes, scratch(graph, op, sizeof(float)));
+    bytes = std::max(bytes, attention_scratch(graph, op, *device_.kernels));
+    if (is_gate(graph, step.op)) {
+      const Shape& choices = graph.tensor(op.outputs[kExpert]).shape;
+      const int64_t experts = graph.tensor(op.outputs[kCounts]).shape[0];
+      bytes = std::max(bytes, device_.top_k_work_bytes(choices[0], experts, choices[1]));
+    }
+  }
+  return lanes;
+}
+
+DeviceRank::Launch DeviceRank::make_launch(const DeviceStep& step) {
+  const Graph& graph = plan_.graph;
+  const Op& op = graph.op(step.op);
+  const OpDef& def = graph.def(step.op);
+  const bool on_host = program_.on_host[step.op.index()];
+  Launch launch;
+  launch.forward = op.phase == Phase::kForward;
+  launch.routed = is_gate(graph, step.op) && !on_host;
+  launch.num_chunks = moe::num_chunks(graph, plan_.schedule, step.op);
+  const auto place = [&](TensorId t) {
+    return on_host || contains(step.host_reads, t) ? device_buffers_.host(t)
+                                                   : device_buffers_.at(t);
+  };
+  for (const TensorId t : op.inputs) launch.inputs.push_back(place(t));
+  for (const TensorId t : op.outputs) launch.outputs.push_back(place(t));
+  if (def.collective != Collective::kNone) {
+    const CollectiveMemory memory = {
+        [this](TensorId t) { return device_buffers_.at(t); },
+        [this](TensorId t) { return static_cast<const int32_t*>(device_buffers_.host(t)); }};
+    launch.layout = std::make_unique<CollectiveLayout<float>>(graph, step.op, memory, rank_);
+  } else if (def.run_f32 == nullptr) {
+    throw user_error("op {}: a {} has no kernel", op.name, def.name);
+  }
+  launch.update = update_of(graph, persistents_, step.op);
+  add_checks(launch, step);
+  if (step.marked) launch.done = DeviceEvent(device_, false);
+  for (int64_t c = 0; c < launch.num_chunks; ++c) {
+    launch.begins.emplace_back(device_, true);
+    launch.ends.emplace_back(device_, true);
+  }
+  return launch;
+}
+
+void DeviceRank::add_checks(Launch& launch, const DeviceStep& step) {
+  if (!options_.check_finite) return;
+  for (const TensorId t : finite_operands(plan_.graph, plan_.graph.op(step.op))) {
+    const Tensor& tensor = plan_.graph.tensor(t);
+    const bool floats =
+        DeviceBuffers::bytes(tensor) == num_elements(tensor.shape) * Bytes{sizeof(float)};
+    if (floats) launch.checks.push_back(t);  // losses are doubles, and looked at by themselves
+  }
+}
+
+void DeviceRank::prepare(bool initialise_parameters) {
+  const auto gate_of = gates_of(plan_, options_, rank_);
+  for (const OpId op : plan_.orders.lanes[0]) {
+    if (!is_gate(plan_.graph, op)) continue;
+    Launch& launch = launches_[op.index()];
+    launch.gate = gate_of(plan_.graph.op(op));
+    launch.record = std::make_unique<GateRecord>(plan_.graph, op, launch.gate.code);
+  }
+  if (!initialise_parameters) return;
+  initialise<float>(plan_, persistents_, host_, rank_,
+                    options_.init ? options_.init : ParamInit(reference_init));
+  store();
+}
+
+void DeviceRank::fetch() {
+  const std::span<std::byte> device = device_buffers_.persistent(), host = host_.persistent();
+  copy(host.data(), device.data(), static_cast<Bytes>(host.size()), stream(LaneId(0)));
+  device_.record(idle_.get(), stream(LaneId(0)));
+  wait_(idle_.get());
+}
+
+void DeviceRank::store() {
+  const std::span<std::byte> device = device_buffers_.persistent(), host = host_.persistent();
+  copy(device.data(), host.data(), static_cast<Bytes>(host.size()), stream(LaneId(0)));
+  for (size_t i = 0; i < plan_.graph.tensors().size(); ++i) {
+    const TensorId t(static_cast<int64_t>(i));
+    void* const mirror = device_buffers_.host(t);
+    if (mirror == nullptr || !plan_.memory.buffers[i].persistent) continue;
+    std::memcpy(mirror, host_.at(t),
+                static_cast<size_t>(DeviceBuffers::bytes(plan_.graph.tensor(t))));
+  }
+  device_.record(idle_.get(), stream(LaneId(0)));
+  wait_(idle_.get());
+}
+
+void DeviceRank::fill_inputs(const DataSource& data, int64_t step) {
+  data(step, rank_, static_cast<int32_t*>(device_buffers_.host(ids_)),
+       static_cast<int32_t*>(device_buffers_.host(targets_)));
+}
+
+void DeviceRank::start_pass() {
+  current_ = OpId();
+  std::fill(gradients_.begin(), gradients_.end(), Measure());
+  for (Launch& launch : launches_) launch.ran = false;
+  if (!options_.poison) return;
+  // What the last pass left on the host is not this one's.
+  for (size_t i = 0; i < plan_.graph.tensors().size(); ++i) {
+    const TensorId t(static_cast<int64_t>(i));
+    void* const mirror = device_buffers_.host(t);
+    if (mirror == nullptr || plan_.memory.buffers[i].persistent) continue;
+    std::memset(mirror, 0xff, static_cast<size_t>(DeviceBuffers::bytes(plan_.graph.tensor(t))));
+  }
+}
+
+void DeviceRank::replayed() {
+  for (Launch& launch : launches_) launch.ran = true;
+}
+
+void DeviceRank::queue_inputs() {
+  const kernels::Stream first = stream(LaneId(0));
+  for (const TensorId t : {ids_, targets_}) {
+    copy(device_buffers_.at(t), device_buffers_.host(t),
+         DeviceBuffers::bytes(plan_.graph.tensor(t)), first);
+  }
+  if (nonfinite_.size() > 0) {
+    device_.fill(nonfinite_.data(), kNothingByte, nonfinite_.size(), first);
+  }
+}
+
+void DeviceRank::wait_for(const DeviceStep& step) {
+  current_ = step.op;
+  const kernels::Stream own = stream(step.lane);
+  for (const OpId op : step.stream_waits) device_.wait(own, launches_[op.index()].done.get());
+  for (const OpId op : step.host_waits) wait_(launches_[op.index()].done.get());
+  if (launches_[step.op.index()].layout) launches_[step.op.index()].layout->read_counts();
+}
+
+void DeviceRank::begin(const DeviceStep& step, int64_t chunk) {
+  device_.record(launches_[step.op.index()].begins[static_cast<size_t>(chunk)].get(),
+                 stream(step.lane));
+}
+
+void DeviceRank::moved(const DeviceStep& step, int64_t chunk) {
+  Launch& launch = launches_[step.op.index()];
+  CollectiveLayout<float>& layout = *launch.layout;
+  const auto c = static_cast<size_t>(chunk);
+  launch.bytes.resize(launch.ends.size());
+  launch.bytes[c] = layout.sums() ? layout.bytes_of_sum(layout.elements(chunk, launch.num_chunks))
+                                  : layout.bytes_to_others(layout.pieces(chunk, launch.num_chunks));
+  if (chunk + 1 < launch.num_chunks) {  // end() records the last one
+    device_.record(launch.ends[c].get(), stream(step.lane));
+    return;
+  }
+  for (const UnusedRows& rows : layout.unused_rows()) {
+    device_.fill(rows.data, 0, rows.bytes, stream(step.lane));
+  }
+}
+
+RankContext DeviceRank::context(const Pass& pass, const Launch& launch) const {
+  return {.rank = rank_,
+          .num_ranks = plan_.graph.num_ranks,
+          .step = pass.step,
+          .first_token = rank_ * num_elements(plan_.graph.tensor(ids_).shape),
+          .gate = launch.record ? &launch.gate : nullptr};
+}
+
+void DeviceRank::compute(const DeviceStep& step, const Pass& pass) {
+  Launch& launch = launches_[step.op.index()];
+  const kernels::Stream own = stream(step.lane);
+  if (options_.delay_ns) device_.sleep(options_.delay_ns(rank_, step.op, pass.step), own);
+  if (options_.poison) poison(step);
+  if (program_.on_host[step.op.index()]) return run_on_host(step, launch, pass);
+  if (pass.measure_gradients && launch.update.parameter >= 0) measure_gradient(step, launch);
+  if (launch.routed) return route(step, launch);
+  const Op& op = plan_.graph.op(step.op);
+  plan_.graph.def(op).run_f32({plan_.graph, op, launch.inputs, launch.outputs,
+                               device_buffers_.scratch(step.lane), *device_.kernels,
+                               context(pass, launch), own});
+}
+
+void DeviceRank::run_on_host(const DeviceStep& step, Launch& launch, const Pass& pass) {
+  const Op& op = plan_.graph.op(step.op);
+  const kernels::KernelTable<float>& k = kernels::fast_table();
+  plan_.graph.def(op).run_f32({plan_.graph, op, launch.inputs, launch.outputs,
+                               device_buffers_.host_scratch(), k, context(pass, launch)});
+  for (const TensorId t : launch.checks) {
+    const auto* const x = static_cast<const float*>(device_buffers_.host(t));
+    const int64_t at = k.first_nonfinite(x, num_elements(plan_.graph.tensor(t).shape));
+    if (at < 0) continue;
+    throw run_error("made the first number that is not finite: element {} of {} is {}", at,
+                    plan_.graph.tensor(t).name, x[at]);
+  }
+  if (launch.record && pass.train) {
+    launch.record->capture<float>(plan_.graph, step.op,
+                                  [this](TensorId t) { return device_buffers_.host(t); });
+  }
+  for (const TensorId t : step.push) {
+    copy(device_buffers_.at(t), device_buffers_.host(t),
+         DeviceBuffers::bytes(plan_.graph.tensor(t)), stream(step.lane));
+  }
+}
+
+void DeviceRank::route(const DeviceStep& step, const Launch& launch) {
+  const Op& op = plan_.graph.op(step.op);
+  const Shape& logits = plan_.graph.tensor(op.inputs[0]).shape;
+  const kernels::Stream own = stream(step.lane);
+  const auto floats = [&](size_t o) { return static_cast<float*>(launch.outputs[o]); };
+  const auto i32 = [&](size_t o) { return static_cast<int32_t*>(launch.outputs[o]); };
+  device_.kernels->gate_scores(floats(kProbs), static_cast<const float*>(launch.inputs[0]),
+                               ops::score_rule(op), logits[0], logits[1], own);
+  const void* const used = op.inputs.size() > kUsedBefore ? launch.inputs[kUsedBefore] : nullptr;
+  device_.route_top_k({.tokens = logits[0],
+                       .experts = logits[1],
+                       .k = plan_.graph.tensor(op.outputs[kExpert]).shape[1],
+                       .capacity = plan_.graph.tensor(op.outputs[kSlotChoice]).shape[1],
+                       .scores = floats(kProbs),
+                       .probabilities = floats(kProbs),
+                       .used_before = static_cast<const int32_t*>(used),
+                       .expert = i32(kExpert),
+                       .choice_slot = i32(kChoiceSlot),
+                       .slot_choice = i32(kSlotChoice),
+                       .counts = i32(kCounts),
+                       .weight = floats(kWeight),
+                       .rule = ops::weight_rule(op),
+                       .first_token = attr_int(op, "first_token", 0),
+                       .part = ops::is_part(op),
+                       .work = device_buffers_.scratch(step.lane)},
+                      own);
+}
+
+void DeviceRank::measure_gradient(const DeviceStep& step, const Launch& launch) {
+  const TensorId t = plan_.graph.op(step.op).inputs[launch.update.gradient];
+  std::vector<float> gradient(static_cast<size_t>(num_elements(plan_.graph.tensor(t).shape)));
+  copy(gradient.data(), device_buffers_.at(t), static_cast<Bytes>(gradient.size() * sizeof(float)),
+       stream(step.lane));
+  device_.record(idle_.get(), stream(step.lane));
+  wait_(idle_.get());
+  const auto number = static_cast<size_t>(launch.update.parameter);
+  add_measure(persistents_, number, host_, rank_, gradient.data(), gradients_[number]);
+}
+
+/// Storage that nobody else may use any more, before the op that writes it: a NaN, in an index
+/// tensor a number that is none.
+void DeviceRank::poison(const DeviceStep& step) {
+  const auto fill = [&](TensorId t) {
+    const Tensor& tensor = plan_.graph.tensor(t);
+    device_.fill(device_buffers_.at(t), tensor.dtype == DType::kI32 ? 0x80 : 0xff,
+                 DeviceBuffers::bytes(tensor), stream(step.lane));
+  };
+  for (const TensorId t : plan_.graph.op(step.op).outputs) {
+    const Buffer& buffer = plan_.memory.buffers[t.index()];
+    if (!buffer.persistent && !buffer.alias_of.valid() && buffer.joined < 0) fill(t);
+  }
+  for (const JoinedBlock& block : plan_.memory.joined) {
+    if (block.start != step.op) continue;
+    for (const TensorId t : block.members) fill(t);
+  }
+}
+
+DeviceMember DeviceRank::member(const DeviceStep& step) {
+  return {rank_, stream(step.lane), launches_[step.op.index()].layout.get(),
+          device_buffers_.scratch(step.lane)};
+}
+
+void DeviceRank::end(const DeviceStep& step) {
+  Launch& launch = launches_[step.op.index()];
+  const kernels::Stream own = stream(step.lane);
+  for (const TensorId t : step.fetch) {
+    copy(device_buffers_.host(t), device_buffers_.at(t),
+         DeviceBuffers::bytes(plan_.graph.tensor(t)), own);
+  }
+  auto* const first = reinterpret_cast<int64_t*>(nonfinite_.data()) + launch.first_check;
+  for (size_t i = 0; i < launch.checks.size() && !program_.on_host[step.op.index()]; ++i) {
+    const TensorId t = launch.checks[i];
+    device_.note_nonfinite(first + i, static_cast<const float*>(device_buffers_.at(t)),
+                           num_elements(plan_.graph.tensor(t).shape), own);
+  }
+  device_.record(launch.ends.back().get(), own);
+  if (step.marked) device_.record(launch.done.get(), own);
+  launch.ran = true;
+  check_device(device_, "the device");
+}
+
+void DeviceRank::queue_results() {
+  if (nonfinite_.size() == 0) return;
+  copy(nonfinite_host_.data(), nonfinite_.data(), nonfinite_.size(), stream(LaneId(0)));
+}
+
+void DeviceRank::copy(void* to, const void* from, Bytes bytes, kernels::Stream stream) {
+  if (bytes > 0) device_.copy(to, from, bytes, stream);
+}
+
+OpId DeviceRank::stuck() const {
+  for (const DeviceStep& step : program_.steps) {
+    const Launch& launch = launches_[step.op.index()];
+    if (launch.ran && !device_.over(launch.ends.back().get())) return step.op;
+  }
+  return OpId();
+}
+
+}  // namespace moe

@@ -1,0 +1,202 @@
+// The collectives of ranks that share this process and a device.
+#include <algorithm>
+
+#include "engine/base/errors.h"
+#include "engine/exec/device_buffers.h"
+#include "engine/exec/device_comm.h"
+#include "engine/exec/device_handles.h"
+#include "engine/network/closed_form.h"
+
+namespace moe {
+namespace {
+
+// Blocks of an emulated transfer: what NCCL takes for few channels (a power of two).
+constexpr int32_t kLinkBlocks = 8;
+
+class DeviceRanks : public DeviceCommunicator {
+ public:
+  DeviceRanks(const kernels::DeviceTable& device, int64_t num_ranks, int64_t num_lanes,
+              const Cluster* link)
+      : device_(device), num_ranks_(num_ranks), link_(link) {
+    for (int64_t i = 0; i < num_ranks * num_lanes; ++i) {
+      met_.emplace_back(device, false);
+      paced_.emplace_back(device, false);
+      pace_.emplace_back(device, true);
+    }
+    check_device(device, "streams of the link");
+  }
+
+  void meet(const DeviceTransfer& t) override {
+    for (const DeviceMember& m : t.members) device_.record(met(t, m.rank), m.stream);
+    for (const DeviceMember& m : t.members) {
+      const Group& group = m.layout->group();
+      for (int64_t p = 0; p < group.size; ++p) {
+        const int64_t other = group.member(m.rank, p);
+        if (other != m.rank) device_.wait(m.stream, met(t, other));
+      }
+    }
+  }
+
+  void move(const DeviceTransfer& t) override {
+    if (t.members[0].layout->sums()) {
+      sum(t);
+    } else {
+      exchange(t);
+    }
+    meet(t);
+  }
+
+  void check() override {}
+  void abort() noexcept override {}
+
+ private:
+  kernels::Event met(const DeviceTransfer& t, int64_t rank) const {
+    return met_[number(t, rank)].get();
+  }
+  size_t number(const DeviceTransfer& t, int64_t rank) const {
+    return t.lane.index() * static_cast<size_t>(num_ranks_) + static_cast<size_t>(rank);
+  }
+
+  void exchange(const DeviceTransfer& t) {
+    std::vector<const Pieces*> pieces;
+    for (const DeviceMember& m : t.members) {
+      pieces.push_back(&m.layout->pieces(t.chunk, t.num_chunks));
+    }
+    std::vector<std::vector<kernels::Copy>> copies;
+    std::vector<double> bytes(link_ == nullptr ? 0 : static_cast<size_t>(num_ranks_ * num_ranks_));
+    for (const DeviceMember& m : t.members) copies.push_back(copies_to(m, t, pieces, bytes));
+    if (link_ == nullptr) {
+      for (size_t r = 0; r < copies.size(); ++r) {
+        for (const kernels::Copy& c : copies[r]) {
+          device_.copy(c.to, c.from, c.bytes, t.members[r].stream);
+        }
+      }
+      return;
+    }
+    const Nanoseconds length =
+        all_to_all_v_ns(*link_, bytes, t.members[0].layout->group(), pieces[0]->round);
+    for (size_t r = 0; r < copies.size(); ++r) {
+      device_.paced_copies(copies[r].data(), static_cast<int64_t>(copies[r].size()), length,
+                           kLinkBlocks, t.members[r].stream);
+    }
+  }
+
+  /// What rank m.rank takes from others and itself. bytes: [N, N] from source to destination, or
+  /// empty.
+  std::vector<kernels::Copy> copies_to(const DeviceMember& m, const DeviceTransfer& t,
+                                       const std::vector<const Pieces*>& pieces,
+                                       std::vector<double>& bytes) const {
+    const Group& group = m.layout->group();
+    const Pieces& mine = *pieces[static_cast<size_t>(m.rank)];
+    std::vector<kernels::Copy> copies;
+    for (int64_t p = 0; p < group.size; ++p) {
+      const int64_t peer = group.member(m.rank, p);
+      const Pieces& theirs = *pieces[static_cast<size_t>(peer)];
+      for (int64_t g = 0; g < mine.groups; ++g) {
+        const auto to = static_cast<size_t>(p * mine.groups + g);
+        const auto from = static_cast<size_t>(group.place(m.rank) * mine.groups + g);
+        const Bytes n = mine.receive_bytes[to];
+        if (theirs.send_bytes[from] != n) {
+          throw run_error("{}: rank {} sends {} bytes to rank {}, which expects {}", t.what, peer,
+                          theirs.send_bytes[from], m.rank, n);
+        }
+        if (n == 0) continue;
+        if (!bytes.empty() && peer != m.rank) {
+          bytes[static_cast<size_t>(peer * num_ranks_ + m.rank)] += static_cast<double>(n);
+        }
+        copies.push_back(
+            {m.layout->receive() + mine.receive_offset[to],
+             t.members[static_cast<size_t>(peer)].layout->send() + theirs.send_offset[from], n});
+      }
+    }
+    return copies;
+  }
+
+  /// Each member sums a slice of the message and the others take it from there. In place: a slice
+  /// is only written where all have read it.
+  void sum(const DeviceTransfer& t) {
+    const ElementRange range = t.members[0].layout->elements(t.chunk, t.num_chunks);
+    start_pace(t, range);
+    for (const DeviceMember& m : t.members) sum_slice(m, t, range);
+    meet(t);
+    for (const DeviceMember& m : t.members) take_slices(m, t, range);
+    end_pace(t);
+  }
+
+  static ElementRange slice_of(ElementRange range, int64_t place, int64_t size) {
+    const int64_t n = range.last - range.first;
+    return {range.first + n * place / size, range.first + n * (place + 1) / size};
+  }
+
+  void sum_slice(const DeviceMember& m, const DeviceTransfer& t, ElementRange range) {
+    const Group& group = m.layout->group();
+    std::vector<const float*> in(static_cast<size_t>(group.size));
+    size_t part = 0;
+    const auto& parts = m.layout->parts();
+    m.layout->each_part(slice_of(range, group.place(m.rank), group.size),
+                        [&](const auto& p, int64_t at, int64_t n, int64_t) {
+                          while (&parts[part] != &p) ++part;
+                          for (int64_t i = 0; i < group.size; ++i) {
+                            in[static_cast<size_t>(i)] =
+                                layout_of(t, group.member(m.rank, i)).parts()[part].in + at;
+                          }
+                          device_.kernels->sum_n(p.out + at, in.data(), group.size, n, m.stream);
+                        });
+  }
+
+  void take_slices(const DeviceMember& m, const DeviceTransfer& t, ElementRange range) {
+    const Group& group = m.layout->group();
+    const auto& parts = m.layout->parts();
+    for (int64_t i = 0; i < group.size; ++i) {
+      const int64_t peer = group.member(m.rank, i);
+      if (peer == m.rank) continue;
+      size_t part = 0;
+      layout_of(t, peer).each_part(
+          slice_of(range, i, group.size), [&](const auto& p, int64_t at, int64_t n, int64_t) {
+            while (&layout_of(t, peer).parts()[part] != &p) ++part;
+            device_.copy(parts[part].out + at, p.out + at, n * Bytes{sizeof(float)}, m.stream);
+          });
+    }
+  }
+
+  const CollectiveLayout<float>& layout_of(const DeviceTransfer& t, int64_t rank) const {
+    return *t.members[static_cast<size_t>(rank)].layout;
+  }
+
+  /// A stream of its own counts the link's time from the meeting on.
+  void start_pace(const DeviceTransfer& t, ElementRange range) {
+    if (link_ == nullptr) return;
+    const auto bytes = static_cast<double>((range.last - range.first) * Bytes{sizeof(float)});
+    const Nanoseconds length = all_reduce_ns(*link_, bytes, 0, t.members[0].layout->group());
+    for (const DeviceMember& m : t.members) {
+      const size_t i = number(t, m.rank);
+      device_.record(paced_[i].get(), m.stream);
+      device_.wait(pace_[i].get(), paced_[i].get());
+      device_.sleep(length, pace_[i].get());
+      device_.record(paced_[i].get(), pace_[i].get());
+    }
+  }
+  void end_pace(const DeviceTransfer& t) {
+    if (link_ == nullptr) return;
+    for (const DeviceMember& m : t.members) {
+      device_.wait(m.stream, paced_[number(t, m.rank)].get());
+    }
+  }
+
+  const kernels::DeviceTable& device_;
+  const int64_t num_ranks_;
+  const Cluster* const link_;
+  // By lane and rank.
+  std::vector<DeviceEvent> met_, paced_;
+  std::vector<DeviceStream> pace_;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceCommunicator> device_ranks(const kernels::DeviceTable& device,
+                                                 int64_t num_ranks, int64_t num_lanes,
+                                                 const Cluster* link) {
+  return std::make_unique<DeviceRanks>(device, num_ranks, num_lanes, link);
+}
+
+}  // namespace moe

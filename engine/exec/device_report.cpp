@@ -1,0 +1,95 @@
+// What a rank on a device did in a pass, read when the device is through with it.
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/errors.h"
+#include "engine/exec/device_rank.h"
+#include "engine/graph/op_def.h"
+
+namespace moe {
+namespace {
+
+// What the fill of the slots leaves where all numbers are finite.
+constexpr int64_t kNothing = 0x7f7f7f7f7f7f7f7f;
+
+}  // namespace
+
+RankReport DeviceRank::report(const Pass& pass, kernels::Event start) {
+  current_ = OpId();
+  check_finite();
+  RankReport report;
+  report.spans.resize(streams_.size());
+  report.gradients = gradients_;
+  std::vector<Nanoseconds> ends(launches_.size(), 0);
+  for (const DeviceStep& step : program_.steps) {
+    const Launch& launch = launches_[step.op.index()];
+    if (!launch.ran) continue;
+    add_spans(launch, step, start, ends, report);
+    const OpDef& def = plan_.graph.def(step.op);
+    if (def.starts_gradient) {
+      const Op& op = plan_.graph.op(step.op);
+      const double loss = *static_cast<const double*>(device_buffers_.host(op.outputs[0]));
+      if (op.outputs[0] == loss_of(plan_.graph)) {
+        report.loss = loss;
+      } else {
+        report.router_losses.push_back({op.layer, def.name == std::string_view("z_loss"), loss});
+      }
+    }
+  }
+  for (const OpId op : plan_.orders.lanes[0]) {
+    const Launch& launch = launches_[op.index()];
+    if (!launch.record) continue;
+    if (launch.routed && pass.train) capture_routing(op, launch);
+    report.gates.push_back(launch.record.get());
+  }
+  check_device(device_, "times of the step");
+  return report;
+}
+
+/// What the device's routing made; its mark for scores that are not numbers is told here.
+void DeviceRank::capture_routing(OpId op, const Launch& launch) {
+  launch.record->capture<float>(plan_.graph, op,
+                                [this](TensorId t) { return device_buffers_.host(t); });
+  const std::vector<int32_t>& expert = launch.record->expert;
+  const auto bad = std::find_if(expert.begin(), expert.end(), [](int32_t e) { return e < -1; });
+  if (bad == expert.end()) return;
+  current_ = op;
+  throw run_error("the scores of token {} are not numbers",
+                  (bad - expert.begin()) / launch.record->maps.columns);
+}
+
+void DeviceRank::add_spans(const Launch& launch, const DeviceStep& step, kernels::Event start,
+                           std::vector<Nanoseconds>& ends, RankReport& report) const {
+  std::vector<Span>& lane = report.spans[step.lane.index()];
+  Nanoseconds post = lane.empty() ? 0 : lane.back().end;
+  for (const OpId op : step.stream_waits) post = std::max(post, ends[op.index()]);
+  for (size_t c = 0; c < launch.begins.size(); ++c) {
+    // Clocks of events have steps: what they round must not turn times around.
+    const auto at = [&](const DeviceEvent& event, Nanoseconds earliest) {
+      const double ns = device_.elapsed_ns(start, event.get());
+      return std::max(earliest, static_cast<Nanoseconds>(std::llround(ns)));
+    };
+    const Nanoseconds begin = at(launch.begins[c], post), end = at(launch.ends[c], begin);
+    lane.push_back({step.op, static_cast<int32_t>(rank_), step.lane, post, begin, end,
+                    launch.bytes.empty() ? 0 : launch.bytes[c], static_cast<int32_t>(c)});
+    post = end;
+  }
+  ends[step.op.index()] = post;
+}
+
+/// The first op, as they are issued, that made a number that is none.
+void DeviceRank::check_finite() {
+  const auto* const first = reinterpret_cast<const int64_t*>(nonfinite_host_.data());
+  for (const DeviceStep& step : program_.steps) {
+    const Launch& launch = launches_[step.op.index()];
+    for (size_t i = 0; i < launch.checks.size() && launch.ran; ++i) {
+      const int64_t at = first[launch.first_check + i];
+      if (program_.on_host[step.op.index()] || at == kNothing) continue;
+      current_ = step.op;
+      throw run_error("made the first number that is not finite: element {} of {}", at,
+                      plan_.graph.tensor(launch.checks[i]).name);
+    }
+  }
+}
+
+}  // namespace moe

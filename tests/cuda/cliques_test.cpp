@@ -1,0 +1,146 @@
+// How cliques deal with a library that is slow, late, or fails: nccl.cpp against the stand-in of
+// host/nccl.h. No bytes are moved and nothing runs on a GPU.
+#include <nccl.h>
+
+#include <catch2/catch.hpp>
+
+#include "kernels/cuda/cliques.h"
+#include "kernels/cuda/errors.h"
+
+using Catch::Matchers::Contains;
+using moe::kernels::Clique;
+using moe::kernels::Message;
+
+namespace {
+
+using Calls = std::vector<std::string>;
+constexpr char kId[128] = {};
+constexpr int kNever = -1;
+constexpr double kTimeoutS = 0.25;  // long for a busy machine, short for a test
+const moe::kernels::CliqueTable& table() {
+  return *moe::kernels::cuda::cliques();
+}
+
+/// A library whose calls end after so many polls; nothing is left of the last test's.
+void begin(int polls, ncclResult_t outcome = ncclSuccess) {
+  emulation::nccl = {};
+  emulation::nccl.polls = polls;
+  emulation::nccl.outcome = outcome;
+}
+/// What follows ends so.
+void from_now_on(int polls, ncclResult_t outcome = ncclSuccess) {
+  emulation::nccl.calls.clear();
+  emulation::nccl.polls = polls;
+  emulation::nccl.outcome = outcome;
+}
+void check_clean() {
+  CHECK(emulation::nccl.misuse == Calls{});
+  CHECK(emulation::nccl.alive.empty());
+  CHECK(moe::kernels::cuda::take_error() == "");
+}
+
+Clique joined() {
+  const Clique clique = table().join(kId, 1, 4, kTimeoutS);
+  REQUIRE(clique);
+  return clique;
+}
+
+}  // namespace
+
+TEST_CASE("a clique waits for each call to settle before the next, and leaves in order") {
+  for (const int polls : {0, 1, 5, 1010}) {  // the last: beyond what is polled eagerly
+    begin(polls);
+    const Clique clique = joined();
+    table().all_reduce(clique, nullptr, nullptr, 12, nullptr);
+    table().all_reduce(clique, nullptr, nullptr, 0, nullptr);
+    CHECK(std::string(table().trouble(clique)) == "");
+    table().leave(clique);
+    CHECK(emulation::nccl.calls == Calls{"all_reduce 12", "finalize", "destroy"});
+    check_clean();
+  }
+}
+
+TEST_CASE("an exchange is one group, without empty messages") {
+  begin(2);
+  const Clique clique = joined();
+  char byte = 0;
+  const std::vector<Message> sends = {{0, &byte, 5}, {2, &byte, 0}, {3, &byte, 6}, {3, &byte, 7}},
+                             receives = {{2, &byte, 0}, {1, &byte, 9}};
+  table().exchange(clique, sends.data(), 4, receives.data(), 2, nullptr);
+  CHECK(emulation::nccl.calls == Calls{"group", "send 5 to 0", "send 6 to 3", "send 7 to 3",
+                                       "receive 9 from 1", "end of group"});
+  table().leave(clique);
+  check_clean();
+}
+
+TEST_CASE("joining that never ends is given up in time, and aborted") {
+  begin(kNever);
+  CHECK(table().join(kId, 1, 4, 0.02) == nullptr);
+  CHECK_THAT(moe::kernels::cuda::take_error(),
+             Contains("cuda: join as rank 1 of 4: not done after 0.02"));
+  CHECK(emulation::nccl.calls == Calls{"abort"});
+  check_clean();
+}
+
+TEST_CASE("joining that fails later says what the library says") {
+  begin(3, ncclRemoteError);
+  CHECK(table().join(kId, 0, 2, 1) == nullptr);
+  CHECK(moe::kernels::cuda::take_error() ==
+        "cuda: join as rank 0 of 2: remote process exited (connection closed by peer)");
+  check_clean();
+}
+
+TEST_CASE("a call that is never queued puts the clique in trouble, which is asked no more") {
+  begin(1);
+  const Clique clique = joined();
+  from_now_on(kNever);
+  table().all_reduce(clique, nullptr, nullptr, 3, nullptr);
+  CHECK_THAT(table().trouble(clique), Contains("all_reduce: not done after 0.25"));
+  table().all_reduce(clique, nullptr, nullptr, 4, nullptr);
+  table().exchange(clique, nullptr, 0, nullptr, 0, nullptr);
+  CHECK(table().split(clique, 0, kTimeoutS) == nullptr);
+  CHECK_THAT(moe::kernels::cuda::take_error(), Contains("split with color 0: all_reduce: not"));
+  CHECK(emulation::nccl.calls == Calls{"all_reduce 3"});
+  table().leave(clique);
+  CHECK(emulation::nccl.calls == Calls{"all_reduce 3", "abort"});
+  check_clean();
+}
+
+TEST_CASE("a failure that comes after the call is seen by who asks for trouble") {
+  begin(0);
+  const Clique clique = joined();
+  CHECK(std::string(table().trouble(clique)) == "");
+  (*emulation::nccl.alive.begin())->outcome = ncclRemoteError;
+  CHECK(std::string(table().trouble(clique)) ==
+        "remote process exited (connection closed by peer)");
+  table().abort(clique);
+  check_clean();
+}
+
+TEST_CASE("a clique is split by color, and its parts are cliques of their own") {
+  begin(2);
+  const Clique clique = joined();
+  from_now_on(2);
+  const Clique part = table().split(clique, 7, kTimeoutS);
+  REQUIRE(part);
+  table().all_reduce(part, nullptr, nullptr, 1, nullptr);
+  CHECK(emulation::nccl.calls == Calls{"split 7", "all_reduce 1"});
+  CHECK(table().split(clique, -1, kTimeoutS) == nullptr);
+  CHECK_THAT(moe::kernels::cuda::take_error(), Contains("color -1: must be 0 to"));
+  table().leave(part);
+  table().leave(clique);
+  check_clean();
+}
+
+TEST_CASE("a part that comes too late is ended with the clique that it was split off") {
+  begin(1);
+  const Clique clique = joined();
+  from_now_on(kNever);
+  CHECK(table().split(clique, 0, kTimeoutS) == nullptr);
+  CHECK_THAT(moe::kernels::cuda::take_error(), Contains("split: not done after 0.25"));
+  CHECK_THAT(table().trouble(clique), Contains("split: not done after 0.25"));
+  from_now_on(0);
+  table().abort(clique);
+  CHECK(emulation::nccl.calls == Calls{"abort", "abort"});
+  check_clean();
+}

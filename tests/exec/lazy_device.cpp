@@ -1,0 +1,518 @@
+#include "tests/exec/lazy_device.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "engine/base/rng.h"
+#include "engine/routing/gate.h"
+
+namespace moe::testing {
+namespace {
+
+using kernels::KernelTable;
+using kernels::Stream;
+
+constexpr size_t kMemory = size_t{1} << 30;  // of addresses; pages come as they are touched
+constexpr double kTaskNs = 1000;
+
+struct EventState {
+  bool timed = false;
+  uint64_t given = 0, done = 0;  // records
+  double at_ns = 0;              // of the last record that is done
+  bool in_recording = false;     // the last record is part of one
+};
+
+enum class Kind : uint8_t { kWork, kRecord, kWait };
+
+struct Task {
+  Kind kind = Kind::kWork;
+  std::function<void()> work;
+  EventState* event = nullptr;
+  uint64_t version = 0;  // of the event
+  uint64_t number = 0;   // as given
+};
+
+struct StreamState {
+  std::deque<Task> tasks;
+  uint64_t number = 0;
+};
+
+struct Recorded {
+  StreamState* stream;
+  Task task;
+};
+struct RecordingState {
+  StreamState* origin = nullptr;
+  std::vector<Recorded> tasks;
+};
+/// A replay under way: streams and events of its own, in place of those that were recorded.
+struct Replay {
+  std::map<StreamState*, std::unique_ptr<StreamState>> streams;
+  std::map<EventState*, std::unique_ptr<EventState>> events;
+  EventState begin, end;
+};
+
+struct Lazy {
+  LazyOrder order = LazyOrder::kAsGiven;
+  Rng rng{1};
+  bool hangs = false, running = false;
+  std::string error, told;
+  LazyStats stats;
+  uint64_t given = 0;
+  double clock_ns = 0;
+  std::vector<StreamState*> streams;  // in the order in which they were made
+  std::byte* memory = nullptr;
+  size_t used = 0;
+  int64_t allocations = 0;
+  std::unique_ptr<RecordingState> recording;  // while one is being made
+  std::set<StreamState*> joined;              // the streams of it
+  std::vector<std::unique_ptr<Replay>> replays;
+} lazy;
+
+void keep_error(const std::string& message) {
+  if (lazy.error.empty()) lazy.error = message;
+}
+
+void protect(int how) {
+  if (lazy.used > 0) mprotect(lazy.memory, lazy.used, how);
+}
+
+bool on_device(const void* p) {
+  const auto* const at = static_cast<const std::byte*>(p);
+  return at >= lazy.memory && at < lazy.memory + lazy.used;
+}
+
+StreamState& state(Stream s) {
+  return *static_cast<StreamState*>(s);
+}
+EventState& state_of(kernels::Event e) {
+  return *static_cast<EventState*>(e);
+}
+
+void give(StreamState& stream, Task task) {
+  task.number = ++lazy.given;
+  if (lazy.recording == nullptr) return stream.tasks.push_back(std::move(task));
+  if (task.kind == Kind::kWait && task.event->in_recording) lazy.joined.insert(&stream);
+  if (!lazy.joined.contains(&stream)) keep_error("lazy: a stream has not joined the recording");
+  lazy.recording->tasks.push_back({&stream, std::move(task)});
+}
+
+void give_work(Stream stream, std::function<void()> work) {
+  give(state(stream), {.kind = Kind::kWork, .work = std::move(work)});
+}
+
+bool can_run(const StreamState& stream) {
+  if (stream.tasks.empty()) return false;
+  const Task& task = stream.tasks.front();
+  return task.kind != Kind::kWait || task.event->done >= task.version;
+}
+
+void run_next(StreamState& stream) {
+  const Task task = std::move(stream.tasks.front());
+  stream.tasks.pop_front();
+  ++lazy.stats.tasks;
+  if (task.kind == Kind::kWork) {
+    task.work();
+    lazy.clock_ns += kTaskNs;
+  } else if (task.kind == Kind::kRecord) {
+    task.event->done = std::max(task.event->done, task.version);
+    task.event->at_ns = lazy.clock_ns;
+  }
+}
+
+StreamState* choose() {
+  std::vector<StreamState*> can;
+  for (StreamState* s : lazy.streams) {
+    if (can_run(*s)) can.push_back(s);
+  }
+  if (can.empty()) return nullptr;
+  const auto earlier = [](StreamState* a, StreamState* b) {
+    return a->tasks.front().number < b->tasks.front().number;
+  };
+  if (lazy.order == LazyOrder::kAsGiven) return *std::min_element(can.begin(), can.end(), earlier);
+  if (lazy.order == LazyOrder::kFirstFirst) return can.front();
+  if (lazy.order == LazyOrder::kLastFirst) return can.back();
+  return can[static_cast<size_t>(lazy.rng.below(static_cast<int64_t>(can.size())))];
+}
+
+/// Some of what there is to do. A replay that is over goes away.
+void make_progress() {
+  if (lazy.hangs) return;
+  protect(PROT_READ | PROT_WRITE);
+  const int64_t tasks = lazy.order == LazyOrder::kRandom ? 1 + lazy.rng.below(20) : 20;
+  for (int64_t i = 0; i < tasks; ++i) {
+    StreamState* const stream = choose();
+    if (stream != nullptr) {
+      run_next(*stream);
+      continue;
+    }
+    const auto waits = [](StreamState* s) { return !s->tasks.empty(); };
+    if (i == 0 && std::any_of(lazy.streams.begin(), lazy.streams.end(), waits)) {
+      keep_error("lazy: streams wait for each other");
+    }
+    break;
+  }
+  protect(PROT_NONE);
+  std::erase_if(lazy.replays, [](const std::unique_ptr<Replay>& r) {
+    if (r->end.done == 0) return false;
+    std::erase_if(lazy.streams, [&](StreamState* s) {
+      return std::any_of(r->streams.begin(), r->streams.end(),
+                         [&](const auto& own) { return own.second.get() == s; });
+    });
+    return true;
+  });
+}
+
+// --- kernels
+
+template <class A>
+void check_argument(const A& argument) {
+  if constexpr (std::is_pointer_v<A>) {
+    if (argument != nullptr && !on_device(argument)) {
+      keep_error("lazy: a kernel was given memory that is not the device's");
+    }
+  }
+}
+
+template <auto kMember, class Function>
+struct Deferred;
+/// Does later what the CPU's function does.
+template <auto kMember, class... A>
+struct Deferred<kMember, void (*)(A...)> {
+  static void call(A... arguments) {
+    auto kept = std::make_tuple(arguments...);
+    constexpr size_t kLast = sizeof...(A) - 1;
+    [&]<size_t... i>(std::index_sequence<i...>) {
+      (check_argument(std::get<i>(kept)), ...);
+    }
+    (std::make_index_sequence<kLast>());
+    give_work(std::get<kLast>(kept), [kept] { std::apply(kernels::fast_table().*kMember, kept); });
+  }
+};
+
+template <auto kMember>
+constexpr auto deferred() {
+  using Function = std::remove_cvref_t<decltype(std::declval<KernelTable<float>>().*kMember)>;
+  return &Deferred<kMember, Function>::call;
+}
+
+void sum_n(float* y, const float* const* in, int64_t count, int64_t n, Stream stream) {
+  const std::vector<const float*> list(in, in + count);
+  for (const float* p : list) check_argument(p);
+  give_work(stream, [=] { kernels::fast_table().sum_n(y, list.data(), count, n, nullptr); });
+}
+
+const KernelTable<float>& table() {
+  using K = KernelTable<float>;
+  static const K table = [] {
+    K k = kernels::fast_table();
+    k.name = "lazy";
+    k.gemm = deferred<&K::gemm>();
+    k.fill_bias = deferred<&K::fill_bias>();
+    k.bias_grad = deferred<&K::bias_grad>();
+    k.layernorm = deferred<&K::layernorm>();
+    k.layernorm_dx = deferred<&K::layernorm_dx>();
+    k.layernorm_dw = deferred<&K::layernorm_dw>();
+    k.gelu = deferred<&K::gelu>();
+    k.gelu_dx = deferred<&K::gelu_dx>();
+    k.embedding = deferred<&K::embedding>();
+    k.embedding_dwte = deferred<&K::embedding_dwte>();
+    k.embedding_dwpe = deferred<&K::embedding_dwpe>();
+    k.attention = deferred<&K::attention>();
+    k.attention_dx = deferred<&K::attention_dx>();
+    k.attn_score = deferred<&K::attn_score>();
+    k.attn_softmax = deferred<&K::attn_softmax>();
+    k.attn_context = deferred<&K::attn_context>();
+    k.attn_context_dx = deferred<&K::attn_context_dx>();
+    k.attn_softmax_dx = deferred<&K::attn_softmax_dx>();
+    k.attn_score_dx = deferred<&K::attn_score_dx>();
+    k.gate_logits = deferred<&K::gate_logits>();
+    k.gate_scores = deferred<&K::gate_scores>();
+    k.gate_dlogits = deferred<&K::gate_dlogits>();
+    k.dispatch = deferred<&K::dispatch>();
+    k.dispatch_dx = deferred<&K::dispatch_dx>();
+    k.combine = deferred<&K::combine>();
+    k.combine_dx = deferred<&K::combine_dx>();
+    k.combine_dweight = deferred<&K::combine_dweight>();
+    k.cross_entropy = deferred<&K::cross_entropy>();
+    k.balance_loss = deferred<&K::balance_loss>();
+    k.z_loss = deferred<&K::z_loss>();
+    k.sgd = deferred<&K::sgd>();
+    k.adamw = deferred<&K::adamw>();
+    k.add = deferred<&K::add>();
+    k.sum_n = sum_n;
+    k.copy_2d = deferred<&K::copy_2d>();
+    k.first_nonfinite = nullptr;
+    return k;
+  }();
+  return table;
+}
+
+void route(const kernels::TopKRouting& r) {
+  const RoutingMaps maps = {.tokens = r.tokens,
+                            .experts = r.experts,
+                            .columns = r.k,
+                            .capacity = r.capacity,
+                            .expert = r.expert,
+                            .choice_slot = r.choice_slot,
+                            .slot_choice = r.slot_choice,
+                            .counts = r.counts,
+                            .first_token = r.first_token,
+                            .part = r.part};
+  std::span<const int32_t> used;
+  if (r.used_before != nullptr) used = {r.used_before, static_cast<size_t>(r.experts)};
+  RoutingBuilder builder(maps, used);
+  try {
+    builtin_gate("top_k").route({.tokens = r.tokens,
+                                 .experts = r.experts,
+                                 .k = r.k,
+                                 .capacity = r.capacity,
+                                 .scores = r.scores},
+                                builder);
+  } catch (const std::exception&) {  // scores that are not numbers
+    std::fill_n(r.expert, r.tokens * r.k, -2);
+  }
+  builder.order_by_token();
+  gate_weights<float>(r.weight, r.probabilities, maps, r.rule);
+}
+
+// --- streams and events
+
+Stream make_stream(bool) {
+  auto* const stream = new StreamState{.number = lazy.streams.size()};
+  lazy.streams.push_back(stream);
+  ++lazy.stats.handles;
+  return stream;
+}
+void end_stream(Stream s) {
+  std::erase(lazy.streams, &state(s));
+  delete &state(s);
+  --lazy.stats.handles;
+}
+kernels::Event make_event(bool timed) {
+  ++lazy.stats.handles;
+  return new EventState{.timed = timed};
+}
+void end_event(kernels::Event e) {
+  delete &state_of(e);
+  --lazy.stats.handles;
+}
+void record(kernels::Event e, Stream s) {
+  EventState& event = state_of(e);
+  ++event.given;
+  event.in_recording = lazy.recording != nullptr && !event.timed;
+  give(state(s), {.kind = Kind::kRecord, .event = &event, .version = event.given});
+}
+void wait(Stream s, kernels::Event e) {
+  EventState& event = state_of(e);
+  if (event.timed) keep_error("lazy: streams are ordered by events without times");
+  if (event.given == 0) keep_error("lazy: a stream waits for an event that was never recorded");
+  give(state(s), {.kind = Kind::kWait, .event = &event, .version = event.given});
+}
+bool over(kernels::Event e) {
+  const EventState& event = state_of(e);
+  if (event.in_recording) keep_error("lazy: an event of a recording is asked for");
+  make_progress();
+  return event.done >= event.given;
+}
+double elapsed_ns(kernels::Event from, kernels::Event to) {
+  const EventState &a = state_of(from), &b = state_of(to);
+  if (!a.timed || !b.timed) keep_error("lazy: these events have no times");
+  if (a.done < a.given || b.done < b.given) keep_error("lazy: an event is not over");
+  return b.at_ns - a.at_ns;
+}
+
+void begin_recording(Stream s) {
+  lazy.recording = std::make_unique<RecordingState>();
+  lazy.recording->origin = &state(s);
+  lazy.joined = {&state(s)};
+}
+
+kernels::Recording end_recording(Stream s) {
+  if (lazy.recording->origin != &state(s)) keep_error("lazy: another stream ends the recording");
+  ++lazy.stats.recordings;
+  ++lazy.stats.handles;
+  return lazy.recording.release();
+}
+
+/// The recorded tasks on streams of their own, between what `s` was given before and after.
+void replay(kernels::Recording r, Stream s) {
+  const auto& recording = *static_cast<RecordingState*>(r);
+  auto run = std::make_unique<Replay>();
+  run->begin.given = run->end.given = 1;
+  give(state(s), {.kind = Kind::kRecord, .event = &run->begin, .version = 1});
+  for (const Recorded& recorded : recording.tasks) {
+    auto& stream = run->streams[recorded.stream];
+    if (stream == nullptr) {
+      stream = std::make_unique<StreamState>();
+      lazy.streams.push_back(stream.get());
+      give(*stream, {.kind = Kind::kWait, .event = &run->begin, .version = 1});
+    }
+    Task task = recorded.task;
+    if (task.event != nullptr && task.event->timed) {
+      task.version = ++task.event->given;
+    } else if (task.event != nullptr) {
+      auto& event = run->events[task.event];
+      if (event == nullptr) event = std::make_unique<EventState>();
+      task.event = event.get();
+    }
+    give(*stream, std::move(task));
+  }
+  // The origin has waited for all others, or their work may be under way when the replay ends.
+  give(*run->streams[recording.origin], {.kind = Kind::kRecord, .event = &run->end, .version = 1});
+  give(state(s), {.kind = Kind::kWait, .event = &run->end, .version = 1});
+  lazy.replays.push_back(std::move(run));
+  ++lazy.stats.replays;
+}
+
+// --- memory
+
+void* allocate(int64_t bytes) {
+  if (lazy.memory == nullptr) {
+    void* const p =
+        mmap(nullptr, kMemory, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    lazy.memory = static_cast<std::byte*>(p);
+  }
+  constexpr size_t kPage = 4096;
+  const size_t size = (static_cast<size_t>(bytes) + kPage - 1) / kPage * kPage;
+  if (lazy.used + size > kMemory) {
+    keep_error("lazy: out of memory");
+    return nullptr;
+  }
+  std::byte* const at = lazy.memory + lazy.used;
+  lazy.used += size;
+  ++lazy.allocations;
+  ++lazy.stats.handles;
+  protect(PROT_READ | PROT_WRITE);
+  std::memset(at, 0xff, size);
+  protect(PROT_NONE);
+  return at;
+}
+void release(void*) {
+  --lazy.stats.handles;
+  if (--lazy.allocations == 0) lazy.used = 0;
+}
+void* allocate_host(int64_t bytes) {
+  ++lazy.stats.handles;
+  auto* const p = new std::byte[static_cast<size_t>(bytes)];
+  std::memset(p, 0xff, static_cast<size_t>(bytes));
+  return p;
+}
+void release_host(void* p) {
+  delete[] static_cast<std::byte*>(p);
+  --lazy.stats.handles;
+}
+
+kernels::DeviceInfo info() {
+  kernels::DeviceInfo info = {};
+  std::strcpy(info.name, "lazy");
+  info.memory_bytes = info.free_bytes = int64_t{kMemory};
+  return info;
+}
+
+const char* take_error() {
+  lazy.told = std::exchange(lazy.error, "");
+  return lazy.told.c_str();
+}
+
+}  // namespace
+
+void lazy_start(LazyOrder order, uint64_t seed) {
+  lazy.order = order;
+  lazy.rng = Rng(seed);
+  lazy.hangs = false;
+  lazy.error.clear();
+  lazy.streams.clear();
+  lazy.replays.clear();  // of a run that was given up
+  lazy.stats = {};
+  lazy.clock_ns = 0;
+}
+
+void lazy_give(Stream stream, std::function<void()> work) {
+  give_work(stream, std::move(work));
+}
+
+LazyStats lazy_stats() {
+  return lazy.stats;
+}
+
+void lazy_hang() {
+  lazy.hangs = true;
+}
+
+const kernels::DeviceTable& lazy_device() {
+  static const kernels::DeviceTable device = {
+      .kernels = &table(),
+      .cliques = nullptr,
+      .num_devices = [] { return int32_t{1}; },
+      .use_device = [](int32_t) {},
+      .info = info,
+      .allocate = allocate,
+      .release = release,
+      .allocate_host = allocate_host,
+      .release_host = release_host,
+      .make_stream = make_stream,
+      .end_stream = end_stream,
+      .make_event = make_event,
+      .end_event = end_event,
+      .record = record,
+      .wait = wait,
+      .over = over,
+      .elapsed_ns = elapsed_ns,
+      .copy =
+          [](void* to, const void* from, int64_t bytes, Stream s) {
+            give_work(s, [=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+          },
+      .fill =
+          [](void* to, int32_t byte, int64_t bytes, Stream s) {
+            check_argument(to);
+            give_work(s, [=] { std::memset(to, byte, static_cast<size_t>(bytes)); });
+          },
+      .note_nonfinite =
+          [](int64_t* first, const float* x, int64_t n, Stream s) {
+            check_argument(first);
+            check_argument(x);
+            give_work(s, [=] {
+              const int64_t at = kernels::fast_table().first_nonfinite(x, n);
+              if (at >= 0) *first = std::min(*first, at);
+            });
+          },
+      .route_top_k = [](const kernels::TopKRouting& r,
+                        Stream s) { give_work(s, [r] { route(r); }); },
+      .top_k_work_bytes = [](int64_t, int64_t, int64_t) { return int64_t{0}; },
+      .sleep = [](int64_t ns,
+                  Stream s) { give_work(s, [=] { lazy.clock_ns += static_cast<double>(ns); }); },
+      .paced_copies =
+          [](const kernels::Copy* copies, int64_t count, int64_t duration_ns, int32_t, Stream s) {
+            const std::vector<kernels::Copy> all(copies, copies + count);
+            give_work(s, [=] {
+              for (const kernels::Copy& c : all) {
+                std::memcpy(c.to, c.from, static_cast<size_t>(c.bytes));
+              }
+              lazy.clock_ns += static_cast<double>(duration_ns);
+            });
+          },
+      .begin_recording = begin_recording,
+      .end_recording = end_recording,
+      .replay = replay,
+      .release_recording =
+          [](kernels::Recording r) {
+            delete static_cast<RecordingState*>(r);
+            --lazy.stats.handles;
+          },
+      .take_error = take_error,
+  };
+  return device;
+}
+
+}  // namespace moe::testing

@@ -1,0 +1,41 @@
+// A device that is no device: what its streams are given is kept and runs later, on the host with
+// the CPU's kernels, in any order that streams and events allow and that a seed chooses. It runs
+// only while somebody asks whether an event is over. Strict: its memory can be touched by its own
+// tasks alone (the host's code ends with a fault), a kernel may be given no other memory, an event
+// is waited for only if it was recorded, streams join a recording by events. For one thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "kernels/device.h"
+
+namespace moe::testing {
+
+enum class LazyOrder : uint8_t {
+  kAsGiven,     // as a device with one queue would
+  kFirstFirst,  // the stream that was made first, as far as it can go
+  kLastFirst,   // the one that was made last
+  kRandom,
+};
+
+struct LazyStats {
+  int64_t tasks = 0;       // that ran
+  int64_t recordings = 0;  // that were made
+  int64_t replays = 0;
+  int64_t handles = 0;  // streams, events, recordings and allocations that are still there
+};
+
+/// Starts afresh; nothing of it may still be held.
+void lazy_start(LazyOrder order, uint64_t seed = 1);
+LazyStats lazy_stats();
+/// From now on the device does nothing any more, as one that hangs.
+void lazy_hang();
+
+/// Something else for the stream to do.
+void lazy_give(kernels::Stream stream, std::function<void()> work);
+
+const kernels::DeviceTable& lazy_device();
+
+}  // namespace moe::testing
