@@ -251,7 +251,7 @@ run_sanitizers() {
 # TO BE FILLED IN with the CUDA executor: losses of
 #   moebench run recipes/... --executor cuda      (as "${ours[@]}" "$(program moebench)" ...)
 # against those of the CPU's executor on the same recipe.
-run_executor() { skip executor 'the program has no CUDA executor yet'; }
+run_executor() { skip executor 'not in this script yet'; }
 
 run_bench() {
   local options=()
