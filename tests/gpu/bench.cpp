@@ -18,14 +18,14 @@ std::vector<float> random_block() {
   return v;
 }
 
-std::string number(double v) {
+std::string number(double v, int digits = 6) {
   char text[40];
-  std::snprintf(text, sizeof text, "%.6g", v);
+  std::snprintf(text, sizeof text, "%.*g", digits, v);
   return std::isfinite(v) ? text : "null";
 }
 
-std::string member(const char* key, double v) {
-  return ", \"" + std::string(key) + "\": " + number(v);
+std::string member(const char* key, double v, int digits = 6) {
+  return ", \"" + std::string(key) + "\": " + number(v, digits);
 }
 
 std::string target_member(const std::optional<Target>& target) {
@@ -139,10 +139,10 @@ void Bench::row(const std::string& name, const std::string& what,
   if (name == kBaseGemm) gemm_rate_ = flops_rate;
   std::string text = row_begin(name, what, samples_us);
   if (work.bytes > 0)
-    text += member("bytes", work.bytes) + member("TB/s", bytes_rate) +
+    text += member("bytes", work.bytes, 15) + member("TB/s", bytes_rate) +
             member("of_copy", bytes_rate / copy_rate_);
   if (work.flops > 0)
-    text += member("flops", work.flops) + member("TFLOP/s", flops_rate) +
+    text += member("flops", work.flops, 15) + member("TFLOP/s", flops_rate) +
             member("of_gemm", flops_rate / gemm_rate_);
   print(text + target_member(target));
 }

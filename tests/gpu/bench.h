@@ -1,6 +1,6 @@
-// Timing on a GPU for bench_gpu: samples between timed events after a warm-up, and one JSON object a
-// row. A sample lasts at least kSample_ns, so that what starts and ends it does not count; calls go
-// through copies of the data that together are larger than the L2 cache.
+// Timing on a GPU for bench_gpu: samples between timed events after a warm-up, and one JSON object
+// a row. A sample lasts at least kSample_ns, so that what starts and ends it does not count; calls
+// go through sets of data that together are larger than the L2 cache.
 #pragma once
 
 #include <functional>
@@ -48,8 +48,8 @@ class Bench {
   /// Sets of data that a row goes through, for a set of so many bytes.
   static int64_t sets(double bytes_a_set);
 
-  /// Microseconds a call, a sample each. `before`, outside the time, comes before each sample, which
-  /// is then one call.
+  /// Microseconds a call, a sample each. `before`, outside the time, comes before each sample,
+  /// which is then one call.
   std::vector<double> time(const Call& call, const std::function<void()>& before = {}) const;
   /// The same, `calls` calls a recording that is replayed.
   std::vector<double> time_recorded(int64_t calls, const Call& call) const;

@@ -1,5 +1,5 @@
-// The host's arrays of one kernel call in device memory, each in an allocation of its own that is no
-// larger than the kernel may touch, so that a memory checker sees each access beyond it. What a
+// The host's arrays of one kernel call in device memory, each in an allocation of its own that is
+// no larger than the kernel may touch, so that a memory checker sees each access beyond it. What a
 // kernel is to write whole is NaN before.
 #pragma once
 

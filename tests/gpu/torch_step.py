@@ -34,9 +34,8 @@ except ImportError:
     sys.exit(SKIPPED)
 
 
-def grouped_product():
-    """torch's grouped product under the name that this version has, or None."""
-    return getattr(F, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
+# Under the name that this version has, or None.
+GROUPED_PRODUCT = getattr(F, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
 
 
 class Attention(nn.Module):
@@ -70,7 +69,7 @@ class Experts(nn.Module):
     def __init__(self, hidden, experts, capacity, experts_by):
         super().__init__()
         self.experts, self.capacity = experts, capacity
-        self.run = {"index_add": self.padded, "grouped_mm": self.ragged}[experts_by]
+        self.experts_by = experts_by
         self.gate = nn.Linear(hidden, experts, bias=False)
         self.w1 = nn.Parameter(torch.empty(experts, 4 * hidden, hidden))
         self.b1 = nn.Parameter(torch.zeros(experts, 4 * hidden))
@@ -83,7 +82,8 @@ class Experts(nn.Module):
         chosen = F.one_hot(expert, self.experts)
         place = (chosen.cumsum(0) * chosen).sum(-1) - 1
         kept = place < self.capacity
-        y = self.run(rows.bfloat16(), weight.bfloat16(), expert, place, kept)
+        run = self.padded if self.experts_by == "index_add" else self.ragged
+        y = run(rows.bfloat16(), weight.bfloat16(), expert, place, kept)
         return y.view(x.shape), (~kept).sum()
 
     def padded(self, x, weight, expert, place, kept):
@@ -112,7 +112,7 @@ class Experts(nn.Module):
         of_row = torch.where(used, expert[order], 0)
 
         def multiply(rows, w):
-            product = grouped_product()(torch.where(used[:, None], rows, 0), w, offs=ends)
+            product = GROUPED_PRODUCT(torch.where(used[:, None], rows, 0), w, offs=ends)
             return torch.where(used[:, None], product, 0)
 
         h = multiply(x[order], self.w1.bfloat16().transpose(1, 2)) + self.b1.bfloat16()[of_row]
@@ -218,7 +218,7 @@ def main():
         line = dict(baseline="PyTorch", torch=torch.__version__, cuda=torch.version.cuda,
                     device=torch.cuda.get_device_name(), dtype="bfloat16", sizes=SIZES,
                     experts_by=experts_by, compiled=not options.no_compile)
-        if experts_by == "grouped_mm" and grouped_product() is None:
+        if experts_by == "grouped_mm" and GROUPED_PRODUCT is None:
             line["skipped"] = "this version has no grouped product"
         else:
             try:
