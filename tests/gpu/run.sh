@@ -134,6 +134,7 @@ pack_into() {
     cp -L "$library" "$1/"
   done < <(ldd "$1/test_gpu" "$1/moebench" | sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' |
     grep -Ev '/(libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+)\.so' | sort -u)
+  cp -r "$root/scripts" "$1/" # the program looks for them beside itself
   revision >"$1/revision"
   say "packed into $1"
 }
@@ -248,10 +249,16 @@ run_sanitizers() {
   done
 }
 
-# TO BE FILLED IN with the CUDA executor: losses of
-#   moebench run recipes/... --executor cuda      (as "${ours[@]}" "$(program moebench)" ...)
-# against those of the CPU's executor on the same recipe.
-run_executor() { skip executor 'not in this script yet'; }
+# The executor "cuda" against CPU ranks, then the main recipe's real runs on the GPU: their results
+# and traces stay beside the results' file.
+run_executor() {
+  local moebench folder=${out%.json}
+  moebench=$(program moebench)
+  run_check executor "${ours[@]}" "$moebench" run "$here/executor.lua" --out "$folder-executor"
+  if $quick; then return; fi
+  run_check lancet_gpt2 "${ours[@]}" "$moebench" run "$root/recipes/lancet_gpt2.lua" \
+    --executor cuda --out "$folder-lancet_gpt2"
+}
 
 run_bench() {
   local options=()
