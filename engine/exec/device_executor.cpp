@@ -10,7 +10,7 @@
 #include "engine/exec/check_options.h"
 #include "engine/exec/conductor.h"
 #include "engine/exec/cuda_plugin.h"
-#include "engine/exec/device_rank.h"
+#include "engine/exec/device_queue.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {
@@ -39,12 +39,6 @@ int64_t num_comm_lanes(const Plan& plan) {
 void check_supported(const Plan& plan, const RunOptions& options) {
   if (options.precision != Precision::kF32) {
     throw user_error("precision: the cuda executor computes in float32; float64 runs on cpu");
-  }
-  if (!arbiters(plan.schedule).empty()) {
-    throw user_error(
-        "lane {}: it chooses its next transfer while the step runs, which the cuda executor does "
-        "not do yet; run the system on cpu",
-        plan.schedule.lanes[arbiters(plan.schedule)[0][0].index()].name);
   }
   for (const Op& op : plan.graph.ops()) {
     const OpDef& def = plan.graph.def(op);
@@ -75,9 +69,7 @@ class DeviceRun {
         device_(device),
         conductor_(plan, options),
         program_(device_program(plan, choices(plan, options))),
-        go_(device, false),
-        finish_(device, false),
-        start_(device, true) {
+        finish_(device, false) {
     check_program(plan, program_);
     Processes* const processes = options.processes;
     const int64_t first = processes != nullptr ? processes->rank() : 0;
@@ -87,13 +79,13 @@ class DeviceRun {
       ranks_.push_back(std::make_unique<DeviceRank>(
           plan, options, conductor_.persistents(), program_, device,
           [this](kernels::Event e) { wait(e); }, r));
-      for (size_t l = 0; l < plan.orders.lanes.size(); ++l) over_.emplace_back(device, false);
-      ready_.emplace_back(device, false);
     }
     const auto lanes = static_cast<int64_t>(plan.orders.lanes.size());
     const Cluster* const link = options.emulate_link ? &plan.spec.cluster : nullptr;
     comm_ = processes != nullptr ? device_clique(device, *processes, plan, options.timeout_s)
                                  : device_ranks(device, here, lanes, link);
+    queue_.emplace(plan, options, program_, device, ranks_, *comm_,
+                   [this](const std::function<bool()>& holds) { wait_until(holds); });
     check_device(device, "the device");
   }
 
@@ -145,110 +137,55 @@ class DeviceRun {
     }
     if (options_.processes != nullptr) conductor_.common_start();
     give(pass);
-    device_.record(finish_.get(), first_stream());
+    device_.record(finish_.get(), queue_->first_stream());
     wait(finish_.get());
     std::vector<RankReport> reports;
     for (const auto& rank : ranks_) {
-      reports.push_back(guarded(*rank, [&] { return rank->report(pass, start_.get()); }));
+      try {
+        reports.push_back(rank->report(pass, queue_->start()));
+      } catch (const std::exception&) {
+        std::rethrow_exception(
+            with_prefix(rank->whereabouts(pass.step) + ": ", std::current_exception()));
+      }
     }
     return reports;
   }
 
-  /// The second training pass of a program that allows it is recorded, later ones replayed.
+  /// The second training pass of a program that allows it is recorded, later ones replayed. Among
+  /// processes none is: a library that connects while it is called must not be recorded.
   void give(const Pass& pass) {
     const bool alike = program_.recordable && pass.train && !pass.measure_gradients &&
-                       !options_.delay_ns && !options_.poison;
-    if (!alike) return queue(pass);
-    if (++alike_passes_ == 1) return queue(pass);  // what is made lazily is made outside
+                       !options_.delay_ns && !options_.poison && options_.processes == nullptr;
+    if (!alike) return queue_->give(pass);
+    if (++alike_passes_ == 1) return queue_->give(pass);  // what is made lazily is made outside
     if (recording_.get() == nullptr) {
-      device_.begin_recording(first_stream());
-      queue(pass);
-      recording_ = DeviceRecording(device_, device_.end_recording(first_stream()));
+      device_.begin_recording(queue_->first_stream());
+      queue_->give(pass);
+      recording_ = DeviceRecording(device_, device_.end_recording(queue_->first_stream()));
       check_device(device_, "recording a step");
     } else {
       for (const auto& rank : ranks_) rank->replayed();
     }
-    device_.replay(recording_.get(), first_stream());
+    device_.replay(recording_.get(), queue_->first_stream());
     check_device(device_, "replaying a step");
   }
 
-  void queue(const Pass& pass) {
-    device_.record(go_.get(), first_stream());
-    for (size_t r = 0; r < ranks_.size(); ++r) queue_begin(r);
-    for (const DeviceStep& step : program_.steps) {
-      const bool runs = pass.train || plan_.graph.op(step.op).phase == Phase::kForward;
-      if (!runs) continue;
-      if (plan_.graph.def(step.op).collective != Collective::kNone) {
-        queue_collective(step);
-      } else {
-        for (const auto& rank : ranks_) guarded(*rank, [&] { queue_compute(*rank, step, pass); });
-      }
-    }
-    for (size_t r = 0; r < ranks_.size(); ++r) queue_end(r);
-    for (size_t r = 1; r < ranks_.size(); ++r) device_.wait(first_stream(), ready_[r].get());
-  }
-
-  void queue_begin(size_t r) {
-    DeviceRank& rank = *ranks_[r];
-    const kernels::Stream first = rank.stream(LaneId(0));
-    if (r > 0) device_.wait(first, go_.get());
-    rank.queue_inputs();
-    if (r == 0) device_.record(start_.get(), first);
-    device_.record(ready_[r].get(), first);
-    for (size_t l = 1; l < plan_.orders.lanes.size(); ++l) {
-      device_.wait(rank.stream(LaneId(static_cast<int64_t>(l))), ready_[r].get());
-    }
-  }
-
-  void queue_end(size_t r) {
-    DeviceRank& rank = *ranks_[r];
-    const size_t lanes = plan_.orders.lanes.size();
-    const kernels::Stream first = rank.stream(LaneId(0));
-    for (size_t l = 1; l < lanes; ++l) {
-      const kernels::Event over = over_[r * lanes + l].get();
-      device_.record(over, rank.stream(LaneId(static_cast<int64_t>(l))));
-      device_.wait(first, over);
-    }
-    rank.queue_results();
-    device_.record(ready_[r].get(), first);
-  }
-
-  void queue_compute(DeviceRank& rank, const DeviceStep& step, const Pass& pass) {
-    rank.wait_for(step);
-    rank.begin(step);
-    rank.compute(step, pass);
-    rank.end(step);
-  }
-
-  void queue_collective(const DeviceStep& step) {
-    std::vector<DeviceMember> members;
-    for (const auto& rank : ranks_) {
-      guarded(*rank, [&] { rank->wait_for(step); });
-      members.push_back(rank->member(step));
-    }
-    guarded(*ranks_[0], [&] {
-      const int64_t chunks = ranks_[0]->num_chunks(step.op);
-      for (int64_t c = 0; c < chunks; ++c) {
-        const DeviceTransfer transfer = {plan_.graph.op(step.op).name, step.lane, c, chunks,
-                                         members};
-        comm_->meet(transfer);
-        for (const auto& rank : ranks_) rank->begin(step, c);
-        comm_->move(transfer);
-        for (const auto& rank : ranks_) rank->moved(step, c);
-      }
-      for (const auto& rank : ranks_) rank->end(step);
-    });
-  }
-
-  /// The host goes on when the device has come to the event; as long as it makes progress.
   void wait(kernels::Event event) {
+    wait_until([&] { return device_.over(event); });
+  }
+
+  /// The host goes on when the condition holds; it waits as long as the device makes progress.
+  void wait_until(const std::function<bool()>& holds) {
     const Nanoseconds begin = clock_ns();
     const auto limit = static_cast<Nanoseconds>(options_.timeout_s * 1e9);
     Nanoseconds deadline = begin + limit;
     OpId at;
-    while (!device_.over(event)) {
+    while (!holds()) {
       check_device(device_, "the device");
       comm_->check();
+      if (options_.processes != nullptr && options_.processes->failed()) {
+        throw RunError(options_.processes->reason());
+      }
       const Nanoseconds now = clock_ns();
       if (now > deadline) {
         if (stuck() == at) throw_stuck(at);
@@ -268,30 +205,15 @@ class DeviceRun {
                     options_.timeout_s);
   }
 
-  template <class Body>
-  std::invoke_result_t<Body> guarded(const DeviceRank& rank, Body body) {
-    try {
-      return body();
-    } catch (const std::exception&) {
-      const OpId op = rank.current();
-      std::string where = fmt::format("rank {}, step {}", rank.rank(), pass_.step);
-      if (op.valid()) where += fmt::format(", op {}", plan_.graph.op(op).name);
-      std::rethrow_exception(with_prefix(where + ": ", std::current_exception()));
-    }
-  }
-
-  kernels::Stream first_stream() const { return ranks_[0]->stream(LaneId(0)); }
-
   const Plan& plan_;
   const RunOptions& options_;
   const kernels::DeviceTable& device_;
   Conductor<float> conductor_;
   const DeviceProgram program_;
-  DeviceEvent go_, finish_, start_;
-  std::vector<DeviceEvent> over_;   // by rank and lane
-  std::vector<DeviceEvent> ready_;  // by rank: its inputs are there; at the end: its results
-  std::vector<std::unique_ptr<DeviceRank>> ranks_;
+  DeviceEvent finish_;
+  DeviceQueue::Ranks ranks_;
   std::unique_ptr<DeviceCommunicator> comm_;
+  std::optional<DeviceQueue> queue_;
   DeviceRecording recording_;
   int64_t alike_passes_ = 0;
   Pass pass_;

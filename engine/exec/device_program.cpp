@@ -47,6 +47,7 @@ class Builder {
       program_.steps.push_back(std::move(steps[op.index()]));
     }
     program_.recordable =
+        arbiters(plan_.schedule).empty() &&
         std::none_of(program_.steps.begin(), program_.steps.end(), [&](const DeviceStep& s) {
           return !s.host_waits.empty() || program_.on_host[s.op.index()] ||
                  plan_.graph.def(s.op).by_step;
@@ -129,7 +130,8 @@ class Builder {
   DeviceProgram program_;
 };
 
-/// How many ops of each lane are over.
+/// By chain, how many of its ops are over. A lane that runs in order is a chain; on one that
+/// chooses, whose order nobody knows, each op is.
 using Clock = std::vector<int32_t>;
 
 void join(Clock& clock, const Clock& with) {
@@ -143,10 +145,15 @@ class Checker {
         program_(program),
         uses_(plan.graph),
         edges_(plan.graph, plan.schedule, &plan.orders),
-        lanes_(plan.orders.lanes.size(), Clock(plan.orders.lanes.size())),
-        host_(plan.orders.lanes.size()),
         after_(plan.graph.num_ops()),
         marked_(plan.graph.num_ops()) {
+    size_t chains = plan.orders.lanes.size();
+    for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
+      const LaneId lane = plan.schedule.lane_of[i];
+      chain_.push_back(plan.schedule.picks(lane) ? chains++ : lane.index());
+    }
+    chains_.assign(chains, Clock(chains));
+    host_.resize(chains);
     for (const DeviceStep& step : program.steps) marked_[step.op.index()] = step.marked;
   }
 
@@ -177,7 +184,8 @@ class Checker {
   }
 
   void issue(const DeviceStep& step) {
-    Clock& clock = lanes_[step.lane.index()];
+    const size_t chain = chain_[step.op.index()];
+    Clock& clock = chains_[chain];
     for (const OpId op : step.stream_waits) join(clock, at_event(op, step.op));
     for (const OpId op : step.host_waits) join(host_, at_event(op, step.op));
     // What the host has seen is over for all that it issues from now on.
@@ -194,21 +202,22 @@ class Checker {
       throw run_error("op {}: the host may read {} before {} on lane {} is over", name(step.op),
                       plan_.graph.tensor(t).name, name(from), lane(from));
     }
-    ++clock[step.lane.index()];
+    ++clock[chain];
     after_[step.op.index()] = clock;
   }
 
   bool is_over(OpId op, const Clock& clock) const {
-    const size_t lane = plan_.schedule.lane_of[op.index()].index();
+    const size_t chain = chain_[op.index()];
     const Clock& at_end = after_[op.index()];
-    return !at_end.empty() && clock[lane] >= at_end[lane];
+    return !at_end.empty() && clock[chain] >= at_end[chain];
   }
 
   const Plan& plan_;
   const DeviceProgram& program_;
   const TensorUses uses_;
   const Precedence edges_;
-  std::vector<Clock> lanes_;
+  std::vector<size_t> chain_;  // by op
+  std::vector<Clock> chains_;
   Clock host_;
   std::vector<Clock> after_;  // by op: what is over when it is; empty before it is issued
   std::vector<bool> marked_;  // by op

@@ -388,6 +388,20 @@ void DeviceRank::copy(void* to, const void* from, Bytes bytes, kernels::Stream s
   if (bytes > 0) device_.copy(to, from, bytes, stream);
 }
 
+std::string DeviceRank::whereabouts(int64_t step) const {
+  std::string where = fmt::format("rank {}, step {}", rank_, step);
+  if (current_.valid()) where += fmt::format(", op {}", plan_.graph.op(current_).name);
+  return where;
+}
+
+bool DeviceRank::is_over(OpId op, int64_t chunk) const {
+  return device_.over(launches_[op.index()].ends[static_cast<size_t>(chunk)].get());
+}
+
+bool DeviceRank::has_begun(OpId op) const {
+  return device_.over(launches_[op.index()].begins[0].get());
+}
+
 OpId DeviceRank::stuck() const {
   for (const DeviceStep& step : program_.steps) {
     const Launch& launch = launches_[step.op.index()];

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "engine/exec/collective_layout.h"
@@ -64,8 +65,12 @@ class DeviceRank {
   const RankBuffers& buffers() const { return host_; }
   Bytes allocated() const { return device_buffers_.allocated(); }
   int64_t rank() const { return rank_; }
-  /// The op that the host is at; invalid outside a pass.
-  OpId current() const { return current_; }
+  /// "rank 1, step 3, op b1.gate": where the host is.
+  std::string whereabouts(int64_t step) const;
+  /// Of an op that was given in this pass: all of it, or a chunk, is over; some of it has begun.
+  bool is_over(OpId op) const { return is_over(op, num_chunks(op) - 1); }
+  bool is_over(OpId op, int64_t chunk) const;
+  bool has_begun(OpId op) const;
   /// The first op of the pass, as they are issued, that is not over.
   OpId stuck() const;
 

@@ -36,6 +36,10 @@ RankReport DeviceRank::report(const Pass& pass, kernels::Event start) {
       }
     }
   }
+  for (std::vector<Span>& lane : report.spans) {  // as begun
+    std::stable_sort(lane.begin(), lane.end(),
+                     [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  }
   for (const OpId op : plan_.orders.lanes[0]) {
     const Launch& launch = launches_[op.index()];
     if (!launch.record) continue;
@@ -61,7 +65,9 @@ void DeviceRank::capture_routing(OpId op, const Launch& launch) {
 void DeviceRank::add_spans(const Launch& launch, const DeviceStep& step, kernels::Event start,
                            std::vector<Nanoseconds>& ends, RankReport& report) const {
   std::vector<Span>& lane = report.spans[step.lane.index()];
-  Nanoseconds post = lane.empty() ? 0 : lane.back().end;
+  // Where the lane chooses, an op is posted while others are on their way.
+  const bool chosen = plan_.schedule.picks(step.lane);
+  Nanoseconds post = chosen || lane.empty() ? 0 : lane.back().end;
   for (const OpId op : step.stream_waits) post = std::max(post, ends[op.index()]);
   for (size_t c = 0; c < launch.begins.size(); ++c) {
     // Clocks of events have steps: what they round must not turn times around.

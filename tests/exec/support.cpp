@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "engine/base/errors.h"
 #include "engine/exec/cpu_executor.h"
 #include "engine/exec/data.h"
 #include "engine/graph/op_def.h"
@@ -46,6 +47,25 @@ std::vector<OpId> random_order(const Graph& graph, Rng& rng) {
     }
   }
   return order;
+}
+
+OpId op_id(size_t i) {
+  return OpId(static_cast<int64_t>(i));
+}
+
+bool is_transfer(const Graph& graph, OpId op) {
+  return graph.def(op).lane == LaneKind::kComm;
+}
+
+/// Keeps the hold where it is legal.
+void try_hold(const PlanSpec& spec, const Graph& graph, Schedule& schedule, Rng& rng) {
+  const auto n = static_cast<int64_t>(graph.num_ops());
+  schedule.holds.push_back({OpId(rng.below(n)), OpId(rng.below(n)), "test"});
+  try {
+    make_plan_of(spec, graph, schedule);
+  } catch (const RunError&) {
+    schedule.holds.pop_back();
+  }
 }
 
 }  // namespace
@@ -141,6 +161,32 @@ Schedule random_schedule(const Graph& graph, Rng& rng) {
     if (before.valid()) schedule.before(before, op, "random", "a random order");
     before = op;
   }
+  return schedule;
+}
+
+Schedule random_discipline(const PlanSpec& spec, const Graph& graph, Rng& rng) {
+  Schedule schedule = default_schedule(graph);
+  const int64_t num_comm = 1 + rng.below(3);
+  Exclusive shared{{}, "test"};
+  for (int64_t l = 1; l <= num_comm; ++l) {
+    if (l > 1) schedule.lanes.push_back({fmt::format("comm{}", l), LaneKind::kComm});
+    Lane& lane = schedule.lanes.back();
+    lane.pick = static_cast<Pick>(rng.below(3));
+    if (lane.pick == Pick::kPolicy) {
+      lane.choose = [](std::span<const OpId> ready) { return ready[ready.size() / 2]; };
+    }
+    if (rng.below(2) == 0) shared.lanes.emplace_back(l);
+  }
+  if (shared.lanes.size() > 1) schedule.exclusive = {shared};
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId op = op_id(i);
+    if (!is_transfer(graph, op)) continue;
+    schedule.lane_of[i] = LaneId(1 + rng.below(num_comm));
+    schedule.set_priority(op, rng.below(3));
+    const Bytes message = message_bytes(graph, op);
+    if (rng.below(2) == 0) schedule.set_chunk(graph, op, 1 + message / (1 + rng.below(5)) / 2);
+  }
+  for (int i = 0; i < 8; ++i) try_hold(spec, graph, schedule, rng);
   return schedule;
 }
 

@@ -27,6 +27,9 @@ std::shared_ptr<const Plan> plan_of(const PlanSpec& spec);
 /// Any lanes, 1 to 3 of them for collectives, and any order that the graph allows.
 Schedule random_schedule(const Graph& graph, Rng& rng);
 
+/// Comm lanes of any discipline; random priorities, chunks and holds.
+Schedule random_discipline(const PlanSpec& spec, const Graph& graph, Rng& rng);
+
 /// Reference tokens and initial values for the plan's model.
 RunOptions options_of(const Plan& plan, int64_t steps);
 RunResult run_cpu(const Plan& plan, const RunOptions& options);

@@ -164,6 +164,50 @@ TEST_CASE("the reference model on a device has the bits of CPU ranks") {
   check_same(run_lazy(*plan, options, LazyOrder::kRandom, 1), run_cpu(*plan, options));
 }
 
+/// Transfers of an arbiter follow each other, on all ranks in one order.
+void check_turns(const Plan& plan, const Timeline& timeline) {
+  for (const Arbiter& lanes : arbiters(plan.schedule)) {
+    std::vector<std::vector<Span>> by_rank(static_cast<size_t>(plan.graph.num_ranks));
+    for (const Span& s : timeline.spans) {
+      if (std::find(lanes.begin(), lanes.end(), s.lane) == lanes.end()) continue;
+      by_rank[static_cast<size_t>(s.rank)].push_back(s);
+    }
+    for (std::vector<Span>& mine : by_rank) {
+      // One without rows takes no time.
+      std::stable_sort(mine.begin(), mine.end(),
+                       [](const Span& a, const Span& b) { return a.end < b.end; });
+      REQUIRE(mine.size() == by_rank[0].size());
+      for (size_t i = 0; i < mine.size(); ++i) {
+        REQUIRE(mine[i].op == by_rank[0][i].op);
+        REQUIRE(mine[i].chunk == by_rank[0][i].chunk);
+        if (i > 0) REQUIRE(mine[i - 1].end <= mine[i].begin);
+      }
+    }
+  }
+}
+
+TEST_CASE("lanes that choose while the step runs do so alike on all ranks, with the same bits") {
+  const bool ragged = GENERATE(false, true);
+  const PlanSpec spec = spec_of(small_model(ragged ? "bpr" : "switch"), 2);
+  const Graph graph = ragged ? ragged_step_graph(spec) : step_graph(spec);
+  const auto plain = plan_of(spec, graph);
+  const RunResult expected = run_cpu(*plain, full_options(*plain, 2));
+  int chosen = 0;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    CAPTURE(seed);
+    Rng rng(seed);
+    const auto plan = make_plan_of(spec, graph, random_discipline(spec, graph, rng));
+    RunOptions options = full_options(*plan, 2);
+    options.poison = true;
+    const auto order = static_cast<LazyOrder>(seed % 4);
+    const RunResult result = run_lazy(*plan, options, order, seed);
+    check_same(result, expected);
+    chosen += !arbiters(plan->schedule).empty();
+    for (const Timeline& timeline : result.timelines) check_turns(*plan, timeline);
+  }
+  CHECK(chosen > 10);
+}
+
 TEST_CASE("an all-reduce in chunks, between other transfers, has the same bits on a device") {
   const PlanSpec spec = spec_of(small_model("switch"), 2);
   const Graph graph = step_graph(spec);

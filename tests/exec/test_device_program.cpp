@@ -260,14 +260,6 @@ TEST_CASE("what does not run on a device is refused by name before anything star
   in_double.precision = Precision::kF64;
   CHECK_THROWS_WITH(run_lazy(*plan, in_double), Contains("float32"));
 
-  PlanSpec priority = spec_of(small_model("switch", 4), 2);
-  priority.system.reduce_on_own_lane = true;
-  Stage stage = pass("priority", {{"hold", true}});
-  stage.kind = StageKind::kSchedule;
-  priority.system.stages = {stage};
-  const auto picks = make_plan(priority);
-  CHECK_THROWS_WITH(run_lazy(*picks, options_of(*picks, 1)), Contains("run the system on cpu"));
-
   PlanSpec two_lanes = spec_of(small_model("switch", 4), 2);
   two_lanes.system.reduce_on_own_lane = true;
   const auto lanes = make_plan(two_lanes);

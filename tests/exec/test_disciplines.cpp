@@ -18,52 +18,6 @@ namespace {
 
 using Catch::Contains;
 
-OpId op_id(size_t i) {
-  return OpId(static_cast<int64_t>(i));
-}
-
-bool is_transfer(const Graph& graph, OpId op) {
-  return graph.def(op).lane == LaneKind::kComm;
-}
-
-/// Keeps the hold where it is legal.
-void try_hold(const PlanSpec& spec, const Graph& graph, Schedule& schedule, Rng& rng) {
-  const auto n = static_cast<int64_t>(graph.num_ops());
-  schedule.holds.push_back({OpId(rng.below(n)), OpId(rng.below(n)), "test"});
-  try {
-    make_plan_of(spec, graph, schedule);
-  } catch (const RunError&) {
-    schedule.holds.pop_back();
-  }
-}
-
-/// Comm lanes of any discipline; random priorities, chunks and holds.
-Schedule random_discipline(const PlanSpec& spec, const Graph& graph, Rng& rng) {
-  Schedule schedule = default_schedule(graph);
-  const int64_t num_comm = 1 + rng.below(3);
-  Exclusive shared{{}, "test"};
-  for (int64_t l = 1; l <= num_comm; ++l) {
-    if (l > 1) schedule.lanes.push_back({fmt::format("comm{}", l), LaneKind::kComm});
-    Lane& lane = schedule.lanes.back();
-    lane.pick = static_cast<Pick>(rng.below(3));
-    if (lane.pick == Pick::kPolicy) {
-      lane.choose = [](std::span<const OpId> ready) { return ready[ready.size() / 2]; };
-    }
-    if (rng.below(2) == 0) shared.lanes.emplace_back(l);
-  }
-  if (shared.lanes.size() > 1) schedule.exclusive = {shared};
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op = op_id(i);
-    if (!is_transfer(graph, op)) continue;
-    schedule.lane_of[i] = LaneId(1 + rng.below(num_comm));
-    schedule.set_priority(op, rng.below(3));
-    const Bytes message = message_bytes(graph, op);
-    if (rng.below(2) == 0) schedule.set_chunk(graph, op, 1 + message / (1 + rng.below(5)) / 2);
-  }
-  for (int i = 0; i < 8; ++i) try_hold(spec, graph, schedule, rng);
-  return schedule;
-}
-
 /// Half the ops of a rank are late by up to 50 us; which ones depends on everything.
 Nanoseconds random_delay(uint64_t seed, int64_t rank, OpId op, int64_t step) {
   const auto n = static_cast<uint64_t>((step * 4 + rank) * 4096 + op.value);
@@ -168,7 +122,7 @@ Schedule a2a_first(const Graph& graph, Pick pick = Pick::kPriority) {
   schedule.lanes[1].pick = pick;
   schedule.lanes[1].stage = "mine";
   for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op = op_id(i);
+    const OpId op = OpId(static_cast<int64_t>(i));
     if (graph.def(op).collective == Collective::kAllToAll) schedule.set_priority(op, 1);
     if (graph.def(op).collective == Collective::kAllReduce) {
       schedule.set_chunk(graph, op, (message_bytes(graph, op) + 3) / 4);
