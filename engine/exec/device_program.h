@@ -35,8 +35,8 @@ struct DeviceProgram {
   bool recordable = false;
 };
 
-/// Ops that make the host wait are issued when nothing else can be, in program order otherwise; with
-/// lanes that choose while the step runs this is one order of many, and not recordable.
+/// Ops that make the host wait are issued when nothing else can be, in program order otherwise.
+/// With lanes that choose while the step runs this is one order of many, and not recordable.
 DeviceProgram device_program(const Plan& plan, const DeviceChoices& choices);
 
 /// Throws RunError naming two ops, their lanes and what orders them unless, by vector clocks over
