@@ -23,11 +23,14 @@ constexpr int64_t kWarmUpBatches = 2;
 // Long enough that starting a batch is little of its time.
 constexpr Nanoseconds kBatch = 2'000'000;
 constexpr int64_t kMostCalls = 32;
-// What the device sleeps while the host queues a batch. A device holds about a thousand launches:
-// who queues more waits for it, however long it sleeps.
+// What the device sleeps while the host queues a batch. A GPU takes about a thousand launches in
+// advance: a host that has more to queue waits for it, however long it sleeps.
 constexpr Nanoseconds kFirstAhead = 200'000, kMostAhead = 20'000'000;
 // Samples to keep of an op that is over in no time; they are spread over the whole measurement.
 constexpr size_t kMostSamples = 400;
+
+// Fills the slots of the look for numbers that are not finite: more than any index.
+constexpr int32_t kNothingByte = 0x7f;
 
 /// One op's calls by ranks side by side, in batches.
 class DeviceCalls {
@@ -57,6 +60,9 @@ class DeviceCalls {
     if (collective_) comm_ = device_ranks(device, options.ranks_beside, 1, nullptr);
     check_device(device, what_);
     operands_.fill(streams_[0].get());
+    for (const DeviceStorage& first : nonfinite_) {
+      device.fill(first.data(), kNothingByte, first.size(), streams_[0].get());
+    }
     wait_for(device, over_[0].get(), streams_[0].get(), what_);
   }
 
@@ -182,10 +188,10 @@ std::vector<Nanoseconds> sample(const ProfileOptions& options, Batch batch) {
     const std::vector<Nanoseconds> more = batch();
     samples.insert(samples.end(), more.begin(), more.end());
   }
-  const size_t every = (samples.size() + kMostSamples - 1) / kMostSamples;
+  const size_t most = std::max(kMostSamples, 2 * static_cast<size_t>(options.min_samples));
+  const size_t every = (samples.size() + most - 1) / most;
   std::vector<Nanoseconds> kept;
-  const bool few = samples.size() / every < static_cast<size_t>(options.min_samples);
-  for (size_t i = 0; i < samples.size(); i += few ? 1 : every) kept.push_back(samples[i]);
+  for (size_t i = 0; i < samples.size(); i += every) kept.push_back(samples[i]);
   return kept;
 }
 

@@ -104,7 +104,6 @@ TEST_CASE("every op of a step that sends and multiplies used rows alone can be t
 }
 
 // --- what a call finds, as the look after it sees it
-// --------------------------------------------------------------------------------------------------
 
 std::vector<std::vector<float>> looked_at;
 
@@ -188,7 +187,6 @@ TEST_CASE("a profile's key on a device names it, its host's kernels and its comp
 }
 
 // --- ops of the tests' own
-// --------------------------------------------------------------------------------------------------
 
 std::vector<TensorSpec> infer_same(const Graph& g, const Op& op) {
   return {{g.tensor(op.inputs[0]).shape, DType::kF32}};
