@@ -7,7 +7,8 @@
 
 namespace moe {
 
-/// executor: "simulate", "cpu" or "cuda". Throws UserError with the nearest name and what is available.
+/// executor: "simulate", "cpu" or "cuda". Throws UserError with the nearest name and what is
+/// available.
 RunResult run(const Plan& plan, std::string_view executor, const RunOptions& options);
 
 }  // namespace moe

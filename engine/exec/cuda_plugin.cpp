@@ -11,10 +11,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kVariable = "MOEBENCH_CUDA_PLUGIN";
 constexpr const char* kLibrary = "libmoe_cuda.so";
 
 std::vector<fs::path> places() {
-  if (const char* const given = std::getenv("MOEBENCH_CUDA_PLUGIN")) return {given};
+  if (const char* const given = std::getenv(kVariable)) return {given};
   std::error_code error;
   const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
   std::vector<fs::path> all = {folder / kLibrary, folder / "kernels" / "cuda" / kLibrary,
@@ -32,6 +33,10 @@ CudaPlugin open() {
     if (!fs::exists(place, error)) continue;
     plugin.path = place.string();
     break;
+  }
+  if (const char* const given = std::getenv(kVariable); plugin.path.empty() && given != nullptr) {
+    plugin.missing = std::string(kVariable) + " = " + given + ": there is no such file";
+    return plugin;
   }
   if (plugin.path.empty()) {
     plugin.missing = std::string("there is no ") + kLibrary +

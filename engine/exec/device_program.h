@@ -41,9 +41,9 @@ DeviceProgram device_program(const Plan& plan, const DeviceChoices& choices);
 
 /// Throws RunError naming two ops, their lanes and what orders them unless, by vector clocks over
 /// streams and events, every op begins after all that precede it in the plan (data, what is
-/// overwritten, order edges, its lane) on any timing, the host reads nothing before it is there, and
-/// no event is waited for before it is recorded. Reuse of memory is safe then: the plan proved it
-/// from the same edges.
+/// overwritten, order edges, its lane) on any timing, the host reads nothing before it is there,
+/// and no event is waited for before it is recorded. Reuse of memory is safe then: the plan proved
+/// it from the same edges.
 void check_program(const Plan& plan, const DeviceProgram& program);
 
 }  // namespace moe

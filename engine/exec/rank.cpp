@@ -151,7 +151,8 @@ template <class T>
 void Rank<T>::add_update(Launch& launch) {
   const Update update = update_of(plan_.graph, persistents_, launch.op);
   launch.updates = update.parameter;
-  if (update.parameter >= 0) launch.gradient = static_cast<const T*>(launch.inputs[update.gradient]);
+  if (update.parameter >= 0)
+    launch.gradient = static_cast<const T*>(launch.inputs[update.gradient]);
 }
 
 template <class T>

@@ -42,7 +42,8 @@ inline void expect_counts(const Graph& g, const Op& op, size_t x, size_t counts)
   }
 }
 
-/// OpDef::host_inputs of an op whose glue reads these inputs, counts and begins, for used rows only.
+/// OpDef::host_inputs of an op whose glue reads these inputs, counts and begins, where only used
+/// rows count.
 template <size_t... kInputs>
 std::vector<size_t> counted(const Op& op) {
   return only_used(op) ? std::vector<size_t>{kInputs...} : std::vector<size_t>{};

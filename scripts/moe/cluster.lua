@@ -7,7 +7,7 @@ local schema = require "moe.schema"
 local M = {}
 
 --- The built-in clusters: files in clusters/.
-M.files = { "hpnv", "hpwnv", "lina", "lpwnv", "p3dn", "p4de" }
+M.files = { "h200", "hpnv", "hpwnv", "lina", "lpwnv", "p3dn", "p4de" }
 
 local mt = schema.class("cluster", "a cluster, as moe.cluster.p4de { nodes = 2 }")
 

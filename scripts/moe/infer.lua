@@ -62,7 +62,7 @@ end
 
 local function options_of(c, model, at)
   -- What a run takes beside: none of it is asked for here.
-  local options = train.run_options(schema.merged(c, { steps = c.batches, init = "reference",
+  local options = train.run_options("cpu", schema.merged(c, { steps = c.batches, init = "reference",
     eval_batches = 0, checkpoint_every = 0 }), model, "moe.infer", at)
   options.first_step = c.first_batch - 1
   options.data.held_out = true
@@ -86,7 +86,8 @@ function M.infer(t)
   end
   local candidate = candidate_of(c.system, at)
   check_popularity(c, candidate, at)
-  local spec = target.real_spec("cpu", c.model, core.args.ranks or c.ranks, c.link, nil, c.precision)
+  local spec = target.real_spec("cpu", c.model, core.args.ranks or c.ranks, c.link, nil,
+    c.precision)
   spec.inference, spec.cost = true, { kind = "roofline" }
   local options = options_of(c, spec.model, at)
   local plan = target.plan_of(spec, candidate, at)

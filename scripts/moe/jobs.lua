@@ -141,7 +141,9 @@ local function entries_of(e)
     end
     if not only or only == entry.kind then kept[#kept + 1] = entry end
   end
-  for _, entry in ipairs(kept) do train.check_executor(entry.kind, entry.path, e.at) end
+  for _, entry in ipairs(kept) do
+    train.check_executor(entry.kind, only and "--executor " .. only or entry.path, e.at)
+  end
   if #kept == 0 then
     schema.unknown("--executor", "executor for this recipe", only, schema.keys_of(have), e.at)
   end

@@ -432,8 +432,14 @@ void lazy_start(LazyOrder order, uint64_t seed) {
   lazy.rng = Rng(seed);
   lazy.hangs = false;
   lazy.error.clear();
+  lazy.streams.clear();
+  lazy.replays.clear();  // of a run that was given up
   lazy.stats = {};
   lazy.clock_ns = 0;
+}
+
+void lazy_give(Stream stream, std::function<void()> work) {
+  give_work(stream, std::move(work));
 }
 
 LazyStats lazy_stats() {

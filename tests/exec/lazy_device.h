@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "kernels/device.h"
@@ -31,6 +32,9 @@ void lazy_start(LazyOrder order, uint64_t seed = 1);
 LazyStats lazy_stats();
 /// From now on the device does nothing any more, as one that hangs.
 void lazy_hang();
+
+/// Something else for the stream to do.
+void lazy_give(kernels::Stream stream, std::function<void()> work);
 
 const kernels::DeviceTable& lazy_device();
 

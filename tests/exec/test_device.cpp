@@ -120,5 +120,63 @@ TEST_CASE("random legal schedules give the bits of the plain order on a device")
   }
 }
 
+TEST_CASE("all that a model may have trains on a device: biases, router losses, AdamW, groups") {
+  ModelSpec model = small_model("top_k", 2);
+  model.k = 2;
+  model.balance_loss = {0.5, "choices", true};
+  model.z_loss = 0.25;
+  model.bias_rate = 0.01;
+  PlanSpec routed = spec_of(model, 2);
+  routed.optimizer.kind = OptimizerKind::kAdamw;
+  const auto plan = make_plan(routed);
+  check_on_device(*plan, full_options(*plan, 3), 2);
+
+  ModelSpec unfused = small_model("switch", 2);
+  unfused.fused_attention = false;
+  unfused.ep = 2;
+  PlanSpec groups = spec_of(unfused, 4);
+  groups.system.reduce_on_own_lane = true;
+  groups.system.sync.bucket_bytes = 4096;
+  const auto in_groups = make_plan(with(groups, {pass("irregular_a2a"), pass("used_rows")}));
+  check_on_device(*in_groups, full_options(*in_groups, 2), 2);
+}
+
+TEST_CASE("PipeMoE's, FasterMoE's and the hierarchical transfers run on a device") {
+  const Options lines = {
+      {"alpha_a", 1e-9}, {"beta_a", 1e-6}, {"alpha_e", 1e-9}, {"beta_e", 1e-6}, {"degrees", "3"}};
+  PlanSpec nodes = spec_of(small_model("switch"), 4);
+  nodes.cluster.nodes = 2;
+  nodes.cluster.devices_per_node = 2;
+  for (const auto& stages : std::vector<std::vector<Stage>>{
+           {pass("pipemoe", lines)},
+           {pass("fastermoe_pipeline", {{"groups", 2.0}})},
+           {pass("hierarchical_a2a")},
+           {pass("irregular_a2a"), pass("used_rows"), pass("hierarchical_a2a")}}) {
+    CAPTURE(stages[0].name);
+    const auto plan = make_plan(with(nodes, stages));
+    check_on_device(*plan, full_options(*plan, 2), 2);
+  }
+}
+
+TEST_CASE("the reference model on a device has the bits of CPU ranks") {
+  const auto plan = make_plan(spec_of(reference_model("switch", 2), 2));
+  const RunOptions options = options_of(*plan, 2);
+  check_same(run_lazy(*plan, options, LazyOrder::kRandom, 1), run_cpu(*plan, options));
+}
+
+TEST_CASE("an all-reduce in chunks, between other transfers, has the same bits on a device") {
+  const PlanSpec spec = spec_of(small_model("switch"), 2);
+  const Graph graph = step_graph(spec);
+  Schedule schedule = default_schedule(graph);
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (graph.def(op).collective != Collective::kNone) {
+      schedule.set_chunk(graph, op, std::max<Bytes>(1, message_bytes(graph, op) / 3));
+    }
+  }
+  const auto plan = make_plan_of(spec, graph, schedule);
+  check_on_device(*plan, full_options(*plan, 2));
+}
+
 }  // namespace
 }  // namespace moe::testing

@@ -125,7 +125,7 @@ return moe.experiment { name = "x", model = m, systems = { moe.system "raf" {} }
     ranks = 2 } }
 ]], 4, "experiment.run: is a list; 'ranks' has no place in it")
   expect.fails(expect.HEAD .. 'return moe.experiment { name = "x", model = m,\n'
-    .. 'run = { "cuda" } }', 3, "unknown executor 'cuda'")
+    .. 'run = { "cudo" } }', 3, "unknown executor 'cudo'", "'cuda'?")
 end)
 
 local CPU = 'run = { "simulate", { "cpu", ranks = 2, steps = 3, link = { bytes_per_s = 1e8 } } }, '
@@ -222,6 +222,32 @@ test("--executor chooses targets, --ranks changes their ranks", function()
   expect.equal(w.executed[1].spec.ranks, 4)
   expect.failed(world.run(experiment "", { executor = "cpu" }), 2,
     "--executor: unknown executor for this recipe 'cpu', have: simulate")
+end)
+
+test("what runs on CPU ranks runs on a GPU by --executor cuda, profiled there", function()
+  local w = expect.runs(experiment(CPU), { executor = "cuda" })
+  expect.equal(#w.executed, 3)
+  local spec = w.executed[1].spec
+  expect.equal({ spec.cost.device, spec.cost.rehearse, spec.ranks }, { "cuda", 0, 2 })
+  expect.equal(w.executed[1].options.executor, "cuda")
+  expect.equal(w.results.runs[1].executor, "cuda")
+  assert(w.output:find("Executed on 2 ranks of 1 x H200, emulated link", 1, true), w.output)
+  local own = expect.runs(experiment((CPU:gsub('"cpu",', '"cuda",'))))
+  expect.equal(own.executed[1].spec.cost.device, "cuda")
+  expect.equal(own.results.runs[13].executor, "cuda")
+end)
+
+test("where there is no GPU that is said before anything runs, at the recipe's line", function()
+  local function no_gpu(world) world.no_gpu = "the CUDA plugin sees no GPU" end
+  local w = world.run(experiment(CPU), { executor = "cuda" }, nil, no_gpu)
+  expect.failed(w, nil, "--executor cuda: the CUDA plugin sees no GPU")
+  expect.equal(#w.plans, 0)
+  local entry = CPU:gsub('"cpu",', '"cuda",')
+  expect.failed(world.run(experiment(entry), {}, nil, no_gpu), 6,
+    "experiment.run[2]: the CUDA")
+  expect.runs(experiment(entry), { executor = "simulate" }, nil, no_gpu)
+  expect.failed(world.run(expect.HEAD .. 'moe.train { model = m, executor = "cuda" }', {}, nil,
+    no_gpu), 2, "moe.train.executor: the CUDA plugin sees no GPU")
 end)
 
 test("real runs are rehearsed for their predictions unless the recipe says 0 steps", function()

@@ -26,7 +26,7 @@ test("fields of moe.train are checked", function()
   expect.fails(train "link = { latency_us = 3 }", 2, "moe.train.link.bytes_per_s: is missing")
   expect.fails(train "optimizer = { name = 'adam' }", 2, "optimizer.name: 'adam' is not allowed")
   expect.fails(train "text = 'a', tokens = 'reference'", 2, "reads no text")
-  expect.fails(train "executor = 'cuda'", 2, "moe.train.executor: 'cuda' is not allowed")
+  expect.fails(train "executor = 'gpu'", 2, "moe.train.executor: 'gpu' is not allowed")
   expect.fails('local moe = require "moe"\nmoe.train { model = { layers = 2 } }', 2,
     "moe.train.model: a table is not allowed; give a model, as moe.model.gpt2_moe {...}")
 end)
@@ -111,7 +111,7 @@ test("a plan runs on what there is, with options that there are", function()
 local p = moe.plan { model = m, cluster = moe.cluster.p4de { nodes = 2 },
   system = moe.system "raf" {} }
 ]]
-  expect.fails(head .. 'p:run("cuda")', 4, "'cuda' is not allowed")
+  expect.fails(head .. 'p:run("gpu")', 4, "'gpu' is not allowed")
   expect.fails(head .. 'p:run("cpu", { stepz = 1 })', 4, "moe.plan.run: unknown key 'stepz'")
 end)
 

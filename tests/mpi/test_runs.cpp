@@ -29,6 +29,11 @@ TEST_CASE("groups, placements, real rows, two comm lanes, inference and traces d
   ends_well(4, "kinds");
 }
 
+TEST_CASE("ranks on devices of several processes have the bits of CPU ranks in one") {
+  ends_well(2, "device");
+  ends_well(4, "device");
+}
+
 TEST_CASE("checkpoints of several processes are those of one") {
   ends_well(2, "checkpoints");
 }

@@ -16,6 +16,8 @@ using Cases = std::map<std::string, Case>;
 Cases comm_cases();
 /// Whole runs.
 Cases run_cases();
+/// Whole runs on devices.
+Cases device_cases();
 
 void expect(Processes& processes, bool holds, const std::string& what);
 

@@ -1,0 +1,147 @@
+// Ranks on a device, one a process: the cliques' side of the device table by the processes' own
+// communicators, on a device that runs late, on the host.
+#include <algorithm>
+#include <map>
+
+#include "engine/exec/device_executor.h"
+#include "tests/exec/lazy_device.h"
+#include "tests/exec/support.h"
+#include "tests/mpi/programs/ranks.h"
+
+namespace moe::testing {
+namespace {
+
+// Pieces for a peer that one exchange may have here, the same on all members.
+constexpr int64_t kMostPieces = 64;
+
+struct FakeClique {
+  Communicator* comm;
+  bool whole;
+};
+
+Processes* job = nullptr;
+int64_t lanes_used = 0;
+int64_t still_there = 0;
+
+FakeClique& state(kernels::Clique c) {
+  return *static_cast<FakeClique*>(c);
+}
+
+kernels::Clique made(Communicator* comm, bool whole) {
+  ++still_there;
+  return new FakeClique{comm, whole};
+}
+
+kernels::Clique join(const void*, int64_t, int64_t, double timeout_s) {
+  const int64_t lane = lanes_used++;
+  return made(job->lanes(lane + 1, timeout_s)[static_cast<size_t>(lane)], true);
+}
+
+/// Members of one color are a group of even strides.
+kernels::Clique split(kernels::Clique all, int64_t color, double) {
+  const auto colors = job->gather("colors", std::to_string(color));
+  std::string text;
+  for (const std::string& c : colors) text += c + " ";
+  text = job->broadcast("colors", text);
+  std::vector<int64_t> members;
+  size_t at = 0;
+  for (int64_t rank = 0; rank < job->size(); ++rank) {
+    const size_t end = text.find(' ', at);
+    if (std::stoll(text.substr(at, end - at)) == color) members.push_back(rank);
+    at = end + 1;
+  }
+  const Group group = {static_cast<int64_t>(members.size()),
+                       members.size() > 1 ? members[1] - members[0] : 1};
+  return made(&state(all).comm->group(group), false);
+}
+
+/// Offsets are addresses.
+void exchange(kernels::Clique clique, const kernels::Message* sends, int64_t num_sends,
+              const kernels::Message* receives, int64_t num_receives, kernels::Stream stream) {
+  Communicator* const comm = state(clique).comm;
+  Pieces pieces;
+  pieces.groups = kMostPieces;
+  const auto lay_out = [&](const kernels::Message* messages, int64_t n, std::vector<Bytes>& offset,
+                           std::vector<Bytes>& bytes) {
+    offset.assign(static_cast<size_t>(comm->size() * kMostPieces), 0);
+    bytes = offset;
+    std::map<int32_t, int64_t> of_peer;
+    for (int64_t i = 0; i < n; ++i) {
+      const auto piece =
+          static_cast<size_t>(messages[i].peer * kMostPieces + of_peer[messages[i].peer]++);
+      offset.at(piece) = reinterpret_cast<Bytes>(messages[i].data);
+      bytes.at(piece) = messages[i].bytes;
+    }
+  };
+  lay_out(sends, num_sends, pieces.send_offset, pieces.send_bytes);
+  lay_out(receives, num_receives, pieces.receive_offset, pieces.receive_bytes);
+  lazy_give(stream, [=] { comm->all_to_all("exchange", nullptr, nullptr, pieces); });
+}
+
+void all_reduce(kernels::Clique clique, const float* in, float* out, int64_t n,
+                kernels::Stream stream) {
+  Communicator* const comm = state(clique).comm;
+  lazy_give(stream, [=] { comm->all_reduce("sum", in, out, n); });
+}
+
+void leave(kernels::Clique clique) {
+  delete &state(clique);
+  --still_there;
+}
+
+const kernels::CliqueTable kCliques = {.make_id = [](void*) { return true; },
+                                       .join = join,
+                                       .split = split,
+                                       .exchange = exchange,
+                                       .all_reduce = all_reduce,
+                                       .trouble = [](kernels::Clique) { return ""; },
+                                       .abort = leave,
+                                       .leave = leave};
+
+void check_device(Processes& processes, PlanSpec spec, std::vector<Stage> stages) {
+  spec.system.stages = std::move(stages);
+  const auto plan = make_plan(spec);
+  RunOptions options = options_of(*plan, 4);
+  options.timeout_s = 20;
+  options.keep_grad_norms = true;
+  options.poison = true;
+  const RunResult expected = processes.leads() ? run_cpu(*plan, options) : RunResult();
+  kernels::DeviceTable device = lazy_device();
+  device.cliques = &kCliques;
+  // Blocking calls stand for what is queued on a GPU: all ranks must run them in one order.
+  lazy_start(LazyOrder::kAsGiven);
+  job = &processes;
+  lanes_used = 0;
+  options.processes = &processes;
+  const RunResult result = make_device_executor(device)->run(*plan, options);
+  expect(processes, lazy_stats().handles == 0 && still_there == 0, "nothing is left");
+  if (!processes.leads()) return;
+  expect(processes, result.losses == expected.losses && result.losses.size() == 4, "losses");
+  expect(processes, result.digest == expected.digest, "the same digest");
+  expect(processes, result.grad_projection == expected.grad_projection, "the same gradients");
+  for (size_t s = 0; s < expected.moe.size(); ++s) {
+    expect(processes, result.moe[s][0].checksum == expected.moe[s][0].checksum, "assignments");
+  }
+  expect(processes, result.executed == expected.executed, "the same ops on all lanes");
+}
+
+void device(Processes& processes) {
+  const int64_t n = processes.size();
+  const auto pass = [](const char* name) { return Stage{.name = name}; };
+  const PlanSpec plain = spec_of(small_model("switch", 2), n);
+  check_device(processes, plain, {});
+  check_device(processes, plain, {pass("irregular_a2a"), pass("used_rows"), pass("dw_schedule")});
+  ModelSpec grouped = small_model("top2", 2);
+  grouped.ep = n / 2;
+  PlanSpec two_lanes = spec_of(grouped, n);
+  two_lanes.system.reduce_on_own_lane = true;
+  check_device(processes, two_lanes, {});
+}
+
+}  // namespace
+
+Cases device_cases() {
+  return {{"device", device}};
+}
+
+}  // namespace moe::testing
