@@ -240,18 +240,19 @@ std::vector<Nanoseconds> time_gate(const Gate& gate, const Graph& graph, const O
 
 }  // namespace
 
-ProfileCost::Measure gate_measure(std::function<Gate(int64_t rank)> gates, const std::string& name,
-                                  const ProfileOptions& options) {
-  const auto plain = [options](const Graph& graph, OpId op, const WorkContext& work) {
+ProfileCost::Measure gate_measure(ProfileOp profile, std::function<Gate(int64_t rank)> gates,
+                                  const std::string& name, const ProfileOptions& options) {
+  const auto plain = [profile = std::move(profile), options](const Graph& graph, OpId op,
+                                                             const WorkContext& work) {
     ProfileOptions filled = options;
     filled.work = work;
-    return profile_op(graph, op, filled);
+    return profile(graph, op, filled);
   };
   if (!gates) return plain;
   return [plain, options, gates, name](const Graph& graph, OpId op, const WorkContext& work) {
     const bool is_gate = std::string_view(graph.def(op).name) == "gate";
     if (!is_gate || attr_string(graph.op(op), "gate") != name) return plain(graph, op, work);
-    // profile_op times the op with a built-in gate, which is a small part of it.
+    // It times the op with a built-in gate, which is a small part of it.
     return time_gate(gates(0), graph, graph.op(op), median(plain(graph, op, work)), options);
   };
 }

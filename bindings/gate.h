@@ -23,10 +23,14 @@ std::shared_ptr<const GatePolicy> gate_policy_of(lua_State* L, int index, const 
 std::function<Gate(int64_t rank)> rank_gates(const Host& host,
                                              std::shared_ptr<const GatePolicy> policy);
 
+/// profile_op, or one like it.
+using ProfileOp =
+    std::function<std::vector<Nanoseconds>(const Graph&, OpId, const ProfileOptions&)>;
+
 /// Times one op alone; a gate op that names `name` takes the time of its own gate's calls on top.
 /// gates: the ranks' where they are not built in, or null.
-ProfileCost::Measure gate_measure(std::function<Gate(int64_t rank)> gates, const std::string& name,
-                                  const ProfileOptions& options);
+ProfileCost::Measure gate_measure(ProfileOp profile, std::function<Gate(int64_t rank)> gates,
+                                  const std::string& name, const ProfileOptions& options);
 
 /// One call's view of a gate's input, which a handle in Lua points to until the call is over.
 struct GateCall {

@@ -11,6 +11,9 @@
 #include "bindings/routing.h"
 #include "engine/base/names.h"
 #include "engine/cost/profile_cache.h"
+#include "engine/exec/cuda_plugin.h"
+#include "engine/exec/device_executor.h"
+#include "engine/exec/device_profiler.h"
 #include "engine/exec/profiler.h"
 #include "engine/exec/rehearsal.h"
 
@@ -128,25 +131,54 @@ void check_law(const PlanSpec& spec) {
                    .k = spec.gate.k});
 }
 
+// Where ops are timed, and by what.
+struct Profiler {
+  ProfileOp profile;
+  std::string key;
+  ProfileCost::MeasureHandoff handoff;
+};
+
+// device: cost.device, "cpu" or "cuda".
+Profiler profiler_on(const std::string& device, const ProfileOptions& options) {
+  if (device == "cpu") {
+    return {profile_op, profile_key(options),
+            [n = options.ranks_beside] { return profile_handoff(n); }};
+  }
+  if (device != "cuda") throw user_error("cost.device: '{}' is not allowed; cpu or cuda", device);
+  const std::string missing = cuda_missing();
+  if (!missing.empty()) throw user_error("cost.device: cuda: {}", missing);
+  const kernels::DeviceTable& table = *cuda_plugin().table;
+  table.use_device(0);  // the executor's
+  const auto profile = [&table](const Graph& graph, OpId op, const ProfileOptions& filled) {
+    return profile_op_on_device(graph, op, filled, table);
+  };
+  return {profile, device_profile_key(options, table), nullptr};
+}
+
 // Ops profiled on this machine. cost.rehearse: steps that are executed first, 0 for none.
 std::shared_ptr<const ProfileCost> profile_of(lua_State* L, const Fields& cost,
                                               const PlanSpec& spec, const PlanBox& box) {
   const HostOptions& host = Host::of(L).options();
+  ProfileOptions options;
+  options.ranks_beside = spec.num_ranks;
+  const std::string device = cost.text("device", "cpu");
+  const Profiler profiler = profiler_on(device, options);
+  const int64_t steps = cost.integer("rehearse", 0);
+  if (steps > 0 && device != "cpu") {
+    throw user_error("cost.rehearse: {} on {}; steps are rehearsed on cpu only", steps, device);
+  }
   const auto cache = std::make_shared<ProfileCache>(cost.text("cache", host.cache));
   const std::string warning = cache->take_warning();
   if (!warning.empty()) std::fprintf(stderr, "moebench: %s\n", warning.c_str());
-  ProfileOptions options;
-  options.ranks_beside = spec.num_ranks;
   const auto cost_on = [&](const Cluster* link, const WorkContext& work) {
-    const auto measure =
-        placement_measure(gate_measure(own_gates(L, spec, box), spec.gate.name, options),
-                          Host::of(L), box.placement, options);
-    return std::make_shared<ProfileCost>(cache, profile_key(options), measure, link, work,
-                                         [n = spec.num_ranks] { return profile_handoff(n); });
+    const auto measure = placement_measure(
+        gate_measure(profiler.profile, own_gates(L, spec, box), spec.gate.name, options),
+        Host::of(L), box.placement, options);
+    return std::make_shared<ProfileCost>(cache, profiler.key, measure, link, work,
+                                         profiler.handoff);
   };
   const bool emulated = cost.flag("link", false);
   const auto profile = cost_on(emulated ? &spec.cluster : nullptr, spec.work);
-  const int64_t steps = cost.integer("rehearse", 0);
   if (steps > 0) {
     PlanSpec plain = rehearsal_spec(spec, emulated);
     const auto alone = cost_on(emulated ? &plain.cluster : nullptr, plain.work);
@@ -154,7 +186,7 @@ std::shared_ptr<const ProfileCost> profile_of(lua_State* L, const Fields& cost,
     RehearsalOptions rehearsal = {.steps = steps, .emulated = emulated};
     rehearsal.time_again = [&](const Graph& graph, OpId op) { alone->time_again(graph, op); };
     if (box.gate) rehearsal.gate = rank_gates(Host::of(L), box.gate);
-    profile->set_in_step(rehearsed(plain, rehearsal, *cache, profile_key(options)));
+    profile->set_in_step(rehearsed(plain, rehearsal, *cache, profiler.key));
   }
   return profile;
 }

@@ -17,7 +17,7 @@ using Clique = void*;     // ranks in several processes that meet in collectives
 
 struct DeviceInfo {
   char name[128];
-  char versions[128];  // "driver 13.0, runtime 13.0, cuBLAS 13.1.0, NCCL 2.28.9"
+  char versions[128];  // "driver 13.0, runtime 13.0, cuBLAS 13.1.0, NCCL 2.28.9, build 1f2e3d4c"
   int64_t memory_bytes, free_bytes;
   int32_t multiprocessors, major, minor;
 };

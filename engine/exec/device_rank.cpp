@@ -6,31 +6,16 @@
 
 #include "engine/base/errors.h"
 #include "engine/exec/data.h"
-#include "engine/exec/finite.h"
+#include "engine/exec/device_ops.h"
 #include "engine/graph/op_def.h"
-#include "engine/ops/attention_shape.h"
-#include "engine/ops/rules.h"
 
 namespace moe {
 namespace {
 
-// Outputs of a gate op, and its input of biases.
-constexpr size_t kProbs = 0, kWeight = 1, kExpert = 2, kChoiceSlot = 3, kSlotChoice = 4,
-                 kCounts = 5, kUsedBefore = 2, kBias = 3;
+// Outputs of a gate op.
+constexpr size_t kProbs = 0, kExpert = 2, kChoiceSlot = 3, kCounts = 5;
 // Fills the slots of nonfinite_: more than any index.
 constexpr int32_t kNothingByte = 0x7f;
-constexpr int64_t kMaxRoutedExperts = 1024;  // what the device's routing takes
-
-bool is_gate(const Graph& graph, OpId op) {
-  return graph.def(op).name == std::string_view("gate");
-}
-
-int64_t attention_scratch(const Graph& graph, const Op& op, const kernels::KernelTable<float>& k) {
-  const std::string_view kind = graph.def(op).name;
-  if (kind == "attention") return k.attention_work_bytes(ops::attention_shape(graph, op, 0));
-  if (kind == "attention_dx") return k.attention_work_bytes(ops::attention_shape(graph, op, 2));
-  return 0;
-}
 
 bool contains(const std::vector<TensorId>& list, TensorId t) {
   return std::find(list.begin(), list.end(), t) != list.end();
@@ -38,13 +23,8 @@ bool contains(const std::vector<TensorId>& list, TensorId t) {
 
 }  // namespace
 
-bool routes_on_device(const Plan& plan, const RunOptions& options, OpId id) {
-  if (!is_gate(plan.graph, id) || options.gate || plan.spec.law != nullptr) return false;
-  const Op& op = plan.graph.op(id);
-  const std::string gate = attr_string(op, "gate");
-  const bool best = gate == "switch" || gate == "top_k" || gate == "top2" || gate == "top2_c1";
-  const int64_t experts = plan.graph.tensor(op.inputs[0]).shape[1];
-  return best && !ops::has(op, kBias) && experts <= kMaxRoutedExperts;
+bool routes_on_device(const Plan& plan, const RunOptions& options, OpId op) {
+  return !options.gate && plan.spec.law == nullptr && routes_on_device(plan.graph, op);
 }
 
 std::vector<TensorId> kept_tensors(const Plan& plan) {
@@ -98,17 +78,8 @@ std::vector<Bytes> DeviceRank::scratch_bytes() const {
   std::vector<Bytes> lanes(plan_.orders.lanes.size(), 0);
   for (const DeviceStep& step : program_.steps) {
     if (program_.on_host[step.op.index()]) continue;
-    const Graph& graph = plan_.graph;
-    const Op& op = graph.op(step.op);
     Bytes& bytes = lanes[step.lane.index()];
-    const auto scratch = graph.def(op).scratch_bytes;
-    if (scratch != nullptr) bytes = std::max(bytes, scratch(graph, op, sizeof(float)));
-    bytes = std::max(bytes, attention_scratch(graph, op, *device_.kernels));
-    if (is_gate(graph, step.op)) {
-      const Shape& choices = graph.tensor(op.outputs[kExpert]).shape;
-      const int64_t experts = graph.tensor(op.outputs[kCounts]).shape[0];
-      bytes = std::max(bytes, device_.top_k_work_bytes(choices[0], experts, choices[1]));
-    }
+    bytes = std::max(bytes, device_scratch_bytes(plan_.graph, step.op, device_));
   }
   return lanes;
 }
@@ -137,23 +108,13 @@ DeviceRank::Launch DeviceRank::make_launch(const DeviceStep& step) {
     throw user_error("op {}: a {} has no kernel", op.name, def.name);
   }
   launch.update = update_of(graph, persistents_, step.op);
-  add_checks(launch, step);
+  if (options_.check_finite) launch.checks = checked_on_device(graph, op);
   if (step.marked) launch.done = DeviceEvent(device_, false);
   for (int64_t c = 0; c < launch.num_chunks; ++c) {
     launch.begins.emplace_back(device_, true);
     launch.ends.emplace_back(device_, true);
   }
   return launch;
-}
-
-void DeviceRank::add_checks(Launch& launch, const DeviceStep& step) {
-  if (!options_.check_finite) return;
-  for (const TensorId t : finite_operands(plan_.graph, plan_.graph.op(step.op))) {
-    const Tensor& tensor = plan_.graph.tensor(t);
-    const bool floats =
-        DeviceBuffers::bytes(tensor) == num_elements(tensor.shape) * Bytes{sizeof(float)};
-    if (floats) launch.checks.push_back(t);  // losses are doubles, and looked at by themselves
-  }
 }
 
 void DeviceRank::prepare(bool initialise_parameters) {
@@ -269,11 +230,9 @@ void DeviceRank::compute(const DeviceStep& step, const Pass& pass) {
   if (options_.poison) poison(step);
   if (program_.on_host[step.op.index()]) return run_on_host(step, launch, pass);
   if (pass.measure_gradients && launch.update.parameter >= 0) measure_gradient(step, launch);
-  if (launch.routed) return route(step, launch);
-  const Op& op = plan_.graph.op(step.op);
-  plan_.graph.def(op).run_f32({plan_.graph, op, launch.inputs, launch.outputs,
-                               device_buffers_.scratch(step.lane), *device_.kernels,
-                               context(pass, launch), own});
+  queue_op(plan_.graph, step.op,
+           {launch.inputs, launch.outputs, device_buffers_.scratch(step.lane)},
+           context(pass, launch), device_, own);
 }
 
 void DeviceRank::run_on_host(const DeviceStep& step, Launch& launch, const Pass& pass) {
@@ -296,34 +255,6 @@ void DeviceRank::run_on_host(const DeviceStep& step, Launch& launch, const Pass&
     copy(device_buffers_.at(t), device_buffers_.host(t),
          DeviceBuffers::bytes(plan_.graph.tensor(t)), stream(step.lane));
   }
-}
-
-void DeviceRank::route(const DeviceStep& step, const Launch& launch) {
-  const Op& op = plan_.graph.op(step.op);
-  const Shape& logits = plan_.graph.tensor(op.inputs[0]).shape;
-  const kernels::Stream own = stream(step.lane);
-  const auto floats = [&](size_t o) { return static_cast<float*>(launch.outputs[o]); };
-  const auto i32 = [&](size_t o) { return static_cast<int32_t*>(launch.outputs[o]); };
-  device_.kernels->gate_scores(floats(kProbs), static_cast<const float*>(launch.inputs[0]),
-                               ops::score_rule(op), logits[0], logits[1], own);
-  const void* const used = op.inputs.size() > kUsedBefore ? launch.inputs[kUsedBefore] : nullptr;
-  device_.route_top_k({.tokens = logits[0],
-                       .experts = logits[1],
-                       .k = plan_.graph.tensor(op.outputs[kExpert]).shape[1],
-                       .capacity = plan_.graph.tensor(op.outputs[kSlotChoice]).shape[1],
-                       .scores = floats(kProbs),
-                       .probabilities = floats(kProbs),
-                       .used_before = static_cast<const int32_t*>(used),
-                       .expert = i32(kExpert),
-                       .choice_slot = i32(kChoiceSlot),
-                       .slot_choice = i32(kSlotChoice),
-                       .counts = i32(kCounts),
-                       .weight = floats(kWeight),
-                       .rule = ops::weight_rule(op),
-                       .first_token = attr_int(op, "first_token", 0),
-                       .part = ops::is_part(op),
-                       .work = device_buffers_.scratch(step.lane)},
-                      own);
 }
 
 void DeviceRank::measure_gradient(const DeviceStep& step, const Launch& launch) {

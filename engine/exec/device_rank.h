@@ -93,10 +93,8 @@ class DeviceRank {
   };
 
   Launch make_launch(const DeviceStep& step);
-  void add_checks(Launch& launch, const DeviceStep& step);
   std::vector<Bytes> scratch_bytes() const;
   void run_on_host(const DeviceStep& step, Launch& launch, const Pass& pass);
-  void route(const DeviceStep& step, const Launch& launch);
   void measure_gradient(const DeviceStep& step, const Launch& launch);
   void poison(const DeviceStep& step);
   void copy(void* to, const void* from, Bytes bytes, kernels::Stream stream);
@@ -124,8 +122,8 @@ class DeviceRank {
   OpId current_;
 };
 
-/// Whether the plugin's kernels route this gate op: the built-in gates of the k best scores,
-/// without biases.
+/// Whether the plugin's kernels route this gate op in this run: none of the run's own takes its
+/// place.
 bool routes_on_device(const Plan& plan, const RunOptions& options, OpId op);
 
 /// What the executor reads of a step when it is over: losses, and what gates did.

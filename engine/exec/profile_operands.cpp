@@ -244,6 +244,13 @@ void ProfileOperands::fill_inputs(const Graph& graph, OpId id, const WorkContext
 }
 
 void ProfileOperands::next() {
+  advance();
+  for (const Overwritten& o : overwritten_) {
+    std::memcpy(inputs_[o.input], o.pristine.data(), static_cast<size_t>(o.pristine.size()));
+  }
+}
+
+void ProfileOperands::advance() {
   for (size_t i = 0; i < inputs_.size(); ++i) {
     inputs_[i] = input_copies_[i].count > 0 ? input_copies_[i].at(call_) : nullptr;
   }
@@ -260,9 +267,6 @@ void ProfileOperands::next() {
                 static_cast<int32_t>(part * turns_->rows));
     std::fill_n(static_cast<int32_t*>(inputs_[turns_->end]), turns_->num_tallies,
                 static_cast<int32_t>((part + 1) * turns_->rows));
-  }
-  for (const Overwritten& o : overwritten_) {
-    std::memcpy(inputs_[o.input], o.pristine.data(), static_cast<size_t>(o.pristine.size()));
   }
   ++call_;
 }

@@ -27,10 +27,17 @@ class ProfileOperands {
 
   /// The operands of the next call. What earlier calls wrote over is put back.
   void next();
+  /// The same without putting back: for calls on copies of storage() elsewhere. Tallies that follow
+  /// the parts of a cut are current here alone.
+  void advance();
   /// By input and output of the op; null for an absent input.
   std::span<void* const> inputs() const { return inputs_; }
   std::span<void* const> outputs() const { return outputs_; }
   void* scratch() const { return scratch_.data(); }
+  /// What inputs() and outputs() point into.
+  std::span<const std::byte> storage() const {
+    return {operands_.data(), static_cast<size_t>(operands_.size())};
+  }
 
   /// So much traffic pushes a line out of what one core gets of the caches.
   static constexpr Bytes kFarBytes = 160 << 20;

@@ -25,15 +25,6 @@ constexpr int64_t kWarmUpCalls = 2;
 // Samples to keep of an op that is over in no time; they are spread over the whole measurement.
 constexpr int64_t kMostSamples = 400;
 
-/// The built-in gate that the op names; for another (Lua's) the one of its kind nearest in work.
-Gate gate_of(const Op& op) {
-  const std::string name = attr_string(op, "gate");
-  for (const Gate& gate : builtin_gates()) {
-    if (gate.name == name) return gate;
-  }
-  return builtin_gate("top_k");
-}
-
 /// A small GEMM before each call: in a step an op comes after others, at the clock rate that wide
 /// vector units leave behind, with caches and branch history that are not its own.
 class Primer {
@@ -53,7 +44,7 @@ class KernelCalls {
  public:
   KernelCalls(const Graph& graph, OpId op, const WorkContext& work)
       : graph_(graph), op_(graph.op(op)), run_(graph.def(op).run_f32), operands_(graph, op, work) {
-    if (graph.def(op).name == std::string_view("gate")) gate_ = gate_of(op_);
+    if (graph.def(op).name == std::string_view("gate")) gate_ = timed_gate(op_);
     for (const TensorId t : finite_operands(graph, op_)) {
       if (graph.tensor(t).dtype == DType::kF64) continue;  // the loss, one number
       const bool is_output = std::count(op_.outputs.begin(), op_.outputs.end(), t) > 0;
@@ -338,6 +329,14 @@ std::vector<Nanoseconds> profile_handoff(int64_t ranks_beside) {
   }
   samples[0].insert(samples[0].end(), samples[1].begin(), samples[1].end());
   return samples[0];
+}
+
+Gate timed_gate(const Op& op) {
+  const std::string name = attr_string(op, "gate");
+  for (const Gate& gate : builtin_gates()) {
+    if (gate.name == name) return gate;
+  }
+  return builtin_gate("top_k");
 }
 
 std::string profile_key(const ProfileOptions& options) {

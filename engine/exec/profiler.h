@@ -8,6 +8,7 @@
 #include "engine/graph/graph.h"
 #include "engine/graph/op_def.h"
 #include "engine/model/model.h"
+#include "engine/routing/gate.h"
 
 namespace moe {
 
@@ -29,6 +30,9 @@ std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOp
 /// ranks_beside ranks compute: half of them a comm lane woken beside compute, half a compute lane
 /// woken by its comm lane.
 std::vector<Nanoseconds> profile_handoff(int64_t ranks_beside);
+
+/// The gate that a gate op is timed with: the built-in one that it names, top_k for any other.
+Gate timed_gate(const Op& op);
 
 /// "<processor>; openblas 0.3.21 SkylakeX, cpu-v4, build 1f2e3d4c; threads=1 beside=2 checked":
 /// what a profile's key begins with;

@@ -75,7 +75,8 @@ DeviceInfo info() {
   if (!all) return info;
   put(info.name, properties.name);
   put(info.versions, "driver " + version_text(driver) + ", runtime " + version_text(runtime) +
-                         ", cuBLAS " + cublas_version() + ", " + clique_version());
+                         ", cuBLAS " + cublas_version() + ", " + clique_version() + ", build " +
+                         MOE_CUDA_BUILD);
   info.memory_bytes = static_cast<int64_t>(bytes);
   info.free_bytes = static_cast<int64_t>(free_bytes);
   info.multiprocessors = properties.multiProcessorCount;

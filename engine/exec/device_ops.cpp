@@ -1,0 +1,98 @@
+#include "engine/exec/device_ops.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "engine/exec/buffers.h"
+#include "engine/exec/finite.h"
+#include "engine/graph/op_def.h"
+#include "engine/ops/attention_shape.h"
+#include "engine/ops/rules.h"
+
+namespace moe {
+namespace {
+
+// Outputs of a gate op, and its inputs of room taken before and of biases.
+constexpr size_t kProbs = 0, kWeight = 1, kExpert = 2, kChoiceSlot = 3, kSlotChoice = 4,
+                 kCounts = 5, kUsedBefore = 2, kBias = 3;
+constexpr int64_t kMaxRoutedExperts = 1024;  // what the device's routing takes
+
+int64_t attention_scratch(const Graph& graph, const Op& op, const kernels::KernelTable<float>& k) {
+  const std::string_view kind = graph.def(op).name;
+  if (kind == "attention") return k.attention_work_bytes(ops::attention_shape(graph, op, 0));
+  if (kind == "attention_dx") return k.attention_work_bytes(ops::attention_shape(graph, op, 2));
+  return 0;
+}
+
+void route(const Graph& graph, const Op& op, const DeviceOperands& operands,
+           const kernels::DeviceTable& device, kernels::Stream stream) {
+  const Shape& logits = graph.tensor(op.inputs[0]).shape;
+  const auto floats = [&](size_t o) { return static_cast<float*>(operands.outputs[o]); };
+  const auto i32 = [&](size_t o) { return static_cast<int32_t*>(operands.outputs[o]); };
+  device.kernels->gate_scores(floats(kProbs), static_cast<const float*>(operands.inputs[0]),
+                              ops::score_rule(op), logits[0], logits[1], stream);
+  const void* const used = op.inputs.size() > kUsedBefore ? operands.inputs[kUsedBefore] : nullptr;
+  device.route_top_k({.tokens = logits[0],
+                      .experts = logits[1],
+                      .k = graph.tensor(op.outputs[kExpert]).shape[1],
+                      .capacity = graph.tensor(op.outputs[kSlotChoice]).shape[1],
+                      .scores = floats(kProbs),
+                      .probabilities = floats(kProbs),
+                      .used_before = static_cast<const int32_t*>(used),
+                      .expert = i32(kExpert),
+                      .choice_slot = i32(kChoiceSlot),
+                      .slot_choice = i32(kSlotChoice),
+                      .counts = i32(kCounts),
+                      .weight = floats(kWeight),
+                      .rule = ops::weight_rule(op),
+                      .first_token = attr_int(op, "first_token", 0),
+                      .part = ops::is_part(op),
+                      .work = operands.scratch},
+                     stream);
+}
+
+}  // namespace
+
+bool is_gate(const Graph& graph, OpId op) {
+  return graph.def(op).name == std::string_view("gate");
+}
+
+bool routes_on_device(const Graph& graph, OpId id) {
+  if (!is_gate(graph, id)) return false;
+  const Op& op = graph.op(id);
+  const std::string gate = attr_string(op, "gate");
+  const bool best = gate == "switch" || gate == "top_k" || gate == "top2" || gate == "top2_c1";
+  const int64_t experts = graph.tensor(op.inputs[0]).shape[1];
+  return best && !ops::has(op, kBias) && experts <= kMaxRoutedExperts;
+}
+
+std::vector<TensorId> checked_on_device(const Graph& graph, const Op& op) {
+  std::vector<TensorId> tensors = finite_operands(graph, op);
+  std::erase_if(tensors, [&](TensorId t) {
+    const Tensor& tensor = graph.tensor(t);
+    return tensor_bytes(tensor, sizeof(float)) != num_elements(tensor.shape) * Bytes{sizeof(float)};
+  });
+  return tensors;
+}
+
+Bytes device_scratch_bytes(const Graph& graph, OpId id, const kernels::DeviceTable& device) {
+  const Op& op = graph.op(id);
+  const auto of_glue = graph.def(op).scratch_bytes;
+  Bytes bytes = of_glue == nullptr ? 0 : of_glue(graph, op, sizeof(float));
+  bytes = std::max(bytes, attention_scratch(graph, op, *device.kernels));
+  if (!is_gate(graph, id)) return bytes;
+  const Shape& choices = graph.tensor(op.outputs[kExpert]).shape;
+  const int64_t experts = graph.tensor(op.outputs[kCounts]).shape[0];
+  return std::max(bytes, device.top_k_work_bytes(choices[0], experts, choices[1]));
+}
+
+void queue_op(const Graph& graph, OpId id, const DeviceOperands& operands,
+              const RankContext& context, const kernels::DeviceTable& device,
+              kernels::Stream stream) {
+  const Op& op = graph.op(id);
+  if (is_gate(graph, id)) return route(graph, op, operands, device, stream);
+  graph.def(id).run_f32({graph, op, operands.inputs, operands.outputs, operands.scratch,
+                         *device.kernels, context, stream});
+}
+
+}  // namespace moe

@@ -1,0 +1,41 @@
+// What one compute op gives to a device's stream: its glue with the device's kernels, or for a gate
+// the device's routing. The ranks of the executor and the profiler queue ops by this, so that what
+// is timed alone is what runs in a step. Not here: ops that run on the host, and collectives.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "engine/base/units.h"
+#include "engine/graph/graph.h"
+#include "engine/ops/kernel_call.h"
+#include "kernels/device.h"
+
+namespace moe {
+
+bool is_gate(const Graph& graph, OpId op);
+
+/// Whether the plugin's kernels route this gate op: the built-in gates of the k best scores,
+/// without biases.
+bool routes_on_device(const Graph& graph, OpId op);
+
+/// Floats of 4 bytes that must be finite when the op is over, collectives too; losses are doubles,
+/// and looked at by themselves.
+std::vector<TensorId> checked_on_device(const Graph& graph, const Op& op);
+
+/// What DeviceOperands::scratch needs. Requires: the op does not run on the host.
+Bytes device_scratch_bytes(const Graph& graph, OpId op, const kernels::DeviceTable& device);
+
+/// By input and output of the op, null for an absent input: on the device, but on the host the
+/// inputs that host_inputs() names.
+struct DeviceOperands {
+  std::span<void*const> inputs, outputs;
+  void* scratch = nullptr;
+};
+
+/// Requires: the op has a kernel and does not run on the host.
+void queue_op(const Graph& graph, OpId op, const DeviceOperands& operands,
+              const RankContext& context, const kernels::DeviceTable& device,
+              kernels::Stream stream);
+
+}  // namespace moe

@@ -1,0 +1,234 @@
+#include "engine/exec/device_profiler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "engine/base/errors.h"
+#include "engine/comm/communicator.h"
+#include "engine/exec/device_comm.h"
+#include "engine/exec/device_handles.h"
+#include "engine/exec/device_ops.h"
+#include "engine/exec/device_trial.h"
+#include "engine/graph/op_def.h"
+
+namespace moe {
+namespace {
+
+using kernels::DeviceTable;
+
+// Clocks and caches settle within this time.
+constexpr Nanoseconds kWarmUp = 4'000'000;
+constexpr int64_t kWarmUpBatches = 2;
+// Long enough that starting a batch is little of its time.
+constexpr Nanoseconds kBatch = 2'000'000;
+constexpr int64_t kMostCalls = 32;
+// What the device sleeps while the host queues a batch. A GPU takes about a thousand launches in
+// advance: a host that has more to queue waits for it, however long it sleeps.
+constexpr Nanoseconds kFirstAhead = 200'000, kMostAhead = 20'000'000;
+// Samples to keep of an op that is over in no time; they are spread over the whole measurement.
+constexpr size_t kMostSamples = 400;
+
+// Fills the slots of the look for numbers that are not finite: more than any index.
+constexpr int32_t kNothingByte = 0x7f;
+
+/// One op's calls by ranks side by side, in batches.
+class DeviceCalls {
+ public:
+  DeviceCalls(const Graph& graph, OpId id, const ProfileOptions& options, const DeviceTable& device)
+      : graph_(graph),
+        id_(id),
+        op_(graph.op(id)),
+        what_("op " + op_.name),
+        device_(device),
+        collective_(graph.def(id).collective != Collective::kNone),
+        checks_(checked_on_device(graph, op_)),
+        operands_(graph, id, options.work, options.ranks_beside, device),
+        go_(device, false) {
+    const Bytes scratch = collective_ ? 0 : device_scratch_bytes(graph, id, device);
+    for (int64_t r = 0; r < options.ranks_beside; ++r) {
+      scratch_.emplace_back(device, DeviceStorage::Where::kDevice, scratch);
+      nonfinite_.emplace_back(device, DeviceStorage::Where::kDevice,
+                              static_cast<Bytes>(checks_.size() * sizeof(int64_t)));
+      streams_.emplace_back(device, collective_);  // as the executor's lanes
+      over_.emplace_back(device, false);
+    }
+    for (int64_t c = 0; c < kMostCalls; ++c) {
+      begins_.emplace_back(device, true);
+      ends_.emplace_back(device, true);
+    }
+    if (collective_) comm_ = device_ranks(device, options.ranks_beside, 1, nullptr);
+    check_device(device, what_);
+    operands_.fill(streams_[0].get());
+    for (const DeviceStorage& first : nonfinite_) {
+      device.fill(first.data(), kNothingByte, first.size(), streams_[0].get());
+    }
+    wait_for(device, over_[0].get(), streams_[0].get(), what_);
+  }
+
+  /// None where the host did not stay ahead of the device; the next batch is another one then.
+  std::vector<Nanoseconds> batch() {
+    const Nanoseconds queueing = queue_batch();
+    for (size_t r = 0; r < streams_.size(); ++r) {
+      wait_for(device_, over_[r].get(), streams_[r].get(), what_);
+    }
+    std::vector<Nanoseconds> samples;
+    for (size_t c = 0; c < static_cast<size_t>(num_calls_); ++c) {
+      samples.push_back(std::llround(device_.elapsed_ns(begins_[c].get(), ends_[c].get())));
+    }
+    check_device(device_, what_);
+    if (!stayed_ahead(queueing)) return {};
+    num_calls_ = std::clamp<int64_t>(kBatch / std::max<Nanoseconds>(samples[0], 1), 1, most_calls_);
+    return samples;
+  }
+
+ private:
+  /// What that took the host.
+  Nanoseconds queue_batch() {
+    device_.sleep(ahead_, streams_[0].get());
+    const Nanoseconds begin = clock_ns();
+    device_.record(go_.get(), streams_[0].get());
+    for (size_t r = 1; r < streams_.size(); ++r) device_.wait(streams_[r].get(), go_.get());
+    for (size_t c = 0; c < static_cast<size_t>(num_calls_); ++c) {
+      operands_.advance();
+      if (collective_) {
+        queue_collective(begins_[c].get(), ends_[c].get());
+      } else {
+        queue_compute(begins_[c].get(), ends_[c].get());
+      }
+    }
+    return clock_ns() - begin;
+  }
+
+  bool stayed_ahead(Nanoseconds queueing) {
+    if (queueing <= ahead_) return true;
+    if (ahead_ < kMostAhead) {
+      ahead_ = std::min(2 * queueing, kMostAhead);
+    } else if (num_calls_ > 1) {
+      num_calls_ = most_calls_ = num_calls_ / 2;
+    } else {
+      return true;  // one call alone is more than the device takes in advance
+    }
+    return false;
+  }
+
+  void queue_compute(kernels::Event begin, kernels::Event end) {
+    for (size_t r = 0; r < streams_.size(); ++r) {
+      const kernels::Stream stream = streams_[r].get();
+      if (r == 0) device_.record(begin, stream);
+      const RankContext context = {.rank = static_cast<int64_t>(r), .num_ranks = graph_.num_ranks};
+      queue_op(graph_, id_, {operands_.inputs(r), operands_.outputs(r), scratch_[r].data()},
+               context, device_, stream);
+      finish(r, end);
+    }
+  }
+
+  void queue_collective(kernels::Event begin, kernels::Event end) {
+    std::vector<CollectiveLayout<float>> layouts;
+    layouts.reserve(streams_.size());
+    std::vector<DeviceMember> members;
+    for (size_t r = 0; r < streams_.size(); ++r) {
+      const auto rank = static_cast<int64_t>(r);
+      const CollectiveMemory memory = {
+          [this, r](TensorId t) { return operands_.at(r, t); },
+          [this, r](TensorId t) { return static_cast<const int32_t*>(operands_.at(r, t)); }};
+      layouts.emplace_back(graph_, id_, memory, rank).read_counts();
+      members.push_back({rank, streams_[r].get(), &layouts[r], nullptr});
+    }
+    const DeviceTransfer transfer = {op_.name, LaneId(0), 0, 1, members};
+    comm_->meet(transfer);
+    device_.record(begin, streams_[0].get());
+    comm_->move(transfer);
+    for (size_t r = 0; r < streams_.size(); ++r) {
+      for (const UnusedRows& rows : layouts[r].unused_rows()) {
+        device_.fill(rows.data, 0, rows.bytes, streams_[r].get());
+      }
+      finish(r, end);
+    }
+  }
+
+  /// The look at what rank r's call made; after its sample what it wrote over is put back.
+  void finish(size_t r, kernels::Event end) {
+    const kernels::Stream stream = streams_[r].get();
+    auto* const first = reinterpret_cast<int64_t*>(nonfinite_[r].data());
+    for (size_t i = 0; i < checks_.size(); ++i) {
+      device_.note_nonfinite(first + i, static_cast<const float*>(operands_.at(r, checks_[i])),
+                             num_elements(graph_.tensor(checks_[i]).shape), stream);
+    }
+    if (r == 0) device_.record(end, stream);
+    operands_.put_back(r, stream);
+  }
+
+  const Graph& graph_;
+  const OpId id_;
+  const Op& op_;
+  const std::string what_;  // "op NAME", in errors
+  const DeviceTable& device_;
+  const bool collective_;
+  const std::vector<TensorId> checks_;
+  TrialOperands operands_;
+  std::vector<DeviceStorage> scratch_, nonfinite_;  // by rank
+  std::vector<DeviceStream> streams_;
+  std::vector<DeviceEvent> over_;
+  DeviceEvent go_;
+  std::vector<DeviceEvent> begins_, ends_;  // by call of a batch, of rank 0
+  std::unique_ptr<DeviceCommunicator> comm_;
+  int64_t num_calls_ = 1, most_calls_ = kMostCalls;
+  Nanoseconds ahead_ = kFirstAhead;
+};
+
+/// batch(): some samples, or none.
+template <class Batch>
+std::vector<Nanoseconds> sample(const ProfileOptions& options, Batch batch) {
+  const Nanoseconds created = clock_ns();
+  for (int64_t b = 0; b < kWarmUpBatches || clock_ns() - created < kWarmUp; ++b) batch();
+  const Nanoseconds until = clock_ns() + std::llround(options.min_time_s * 1e9);
+  std::vector<Nanoseconds> samples;
+  while (static_cast<int64_t>(samples.size()) < options.min_samples || clock_ns() < until) {
+    const std::vector<Nanoseconds> more = batch();
+    samples.insert(samples.end(), more.begin(), more.end());
+  }
+  const size_t most = std::max(kMostSamples, 2 * static_cast<size_t>(options.min_samples));
+  const size_t every = (samples.size() + most - 1) / most;
+  std::vector<Nanoseconds> kept;
+  for (size_t i = 0; i < samples.size(); i += every) kept.push_back(samples[i]);
+  return kept;
+}
+
+}  // namespace
+
+std::vector<Nanoseconds> profile_op_on_device(const Graph& graph, OpId id,
+                                              const ProfileOptions& options,
+                                              const DeviceTable& device) {
+  const Op& op = graph.op(id);
+  const OpDef& def = graph.def(id);
+  MOE_CHECK(options.ranks_beside > 0 && options.min_samples > 0, "{} ranks beside, {} samples",
+            options.ranks_beside, options.min_samples);
+  MOE_CHECK(!is_view(graph, op), "op '{}' does nothing", op.name);
+  if (def.collective == Collective::kExperts) {
+    return std::vector<Nanoseconds>(static_cast<size_t>(options.min_samples));
+  }
+  if (def.collective != Collective::kNone) {
+    MOE_CHECK(options.ranks_beside == graph.num_ranks, "op '{}': {} ranks of {}", op.name,
+              options.ranks_beside, graph.num_ranks);
+    if (op.attrs.contains("residents")) {
+      throw user_error("op '{}': an exchange with placed experts cannot be timed on a device yet",
+                       op.name);
+    }
+  } else if (def.run_f32 == nullptr) {
+    throw user_error("op '{}': a {} has no kernel, so it cannot be timed", op.name, def.name);
+  }
+  if (works_on_host(graph, id)) {
+    HostTrial trial(graph, id, options.work, device);
+    return sample(options, [&] { return std::vector<Nanoseconds>{trial.call()}; });
+  }
+  DeviceCalls calls(graph, id, options, device);
+  return sample(options, [&] { return calls.batch(); });
+}
+
+std::string device_profile_key(const ProfileOptions& options, const DeviceTable& device) {
+  const kernels::DeviceInfo info = device.info();
+  return fmt::format("{}; {}; host {}", info.name, info.versions, profile_key(options));
+}
+
+}  // namespace moe
