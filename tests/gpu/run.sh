@@ -7,6 +7,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/setup.sh"
 
 here=$root/tests/gpu
+build=$root/build/cuda
 parts=(tests sanitizers executor bench torch)
 targets=(test_gpu bench_gpu moebench)
 usage="usage: run.sh [--prebuilt DIR] [--out FILE.json] [--quick] [--only PART]... | --pack DIR
@@ -62,7 +63,6 @@ program() { # NAME: where test_gpu, bench_gpu, moebench and libmoe_cuda.so are
 }
 
 build_all() {
-  build=$root/build/cuda
   ensure_build_needs || return 1
   (cd "$root" && cmake --preset cuda) >&2 || return 1
   cmake --build "$build" --parallel "$(nproc)" --target "${targets[@]}" >&2
@@ -95,7 +95,7 @@ missing_libraries() { # FILE...
 
 # Puts into library_path the folders of libraries that the loader does not find, and only those.
 # PyTorch is not given it: it brings libraries of its own.
-library_path=${LD_LIBRARY_PATH:-}
+library_path=${LD_LIBRARY_PATH:-}${LD_LIBRARY_PATH:+${prebuilt:+:}}$prebuilt
 find_libraries() {
   local files=() name folder found
   for name in libmoe_cuda.so "${targets[@]}"; do
@@ -122,17 +122,20 @@ find_libraries() {
   done
 }
 
-# Programs and the libraries that a machine with a driver and CUDA may lack.
+# Programs and the libraries that a machine with a driver and CUDA may lack. OpenBLAS is opened at
+# run time, so no program names it.
 pack_into() {
-  local name library
+  local name library blas
   build_all
   mkdir -p "$1"
   for name in "${targets[@]}" libmoe_cuda.so; do
     cp "$(program "$name")" "$1/"
   done
+  blas=$(/sbin/ldconfig -p | sed -n '/x86-64/s/.*libopenblas\.so\.0 .* => //p' | head -n 1)
   while read -r library; do
     cp -L "$library" "$1/"
-  done < <(ldd "$1/test_gpu" "$1/moebench" | sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' |
+  done < <({ ldd "$1/test_gpu" "$1/moebench" ${blas:+"$blas"} |
+    sed -n 's/.* => \(\/[^ ]*\) .*/\1/p'; printf '%s\n' ${blas:+"$blas"}; } |
     grep -Ev '/(libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+)\.so' | sort -u)
   revision >"$1/revision"
   say "packed into $1"
@@ -248,10 +251,23 @@ run_sanitizers() {
   done
 }
 
-# TO BE FILLED IN with the CUDA executor: losses of
-#   moebench run recipes/... --executor cuda      (as "${ours[@]}" "$(program moebench)" ...)
-# against those of the CPU's executor on the same recipe.
-run_executor() { skip executor 'not in this script yet'; }
+# The CUDA executor's losses and routing against those of CPU ranks. The program finds its Lua
+# library by its own place or in the sources that it was built from.
+run_executor() {
+  local moebench
+  moebench=$(program moebench)
+  if [ ! -e "$moebench" ]; then
+    skip executor "there is no $moebench"
+    return
+  fi
+  if [ -n "$prebuilt" ]; then
+    mkdir -p "$work/bin" "$work/share/moebench"
+    cp "$moebench" "$work/bin/"
+    cp -r "$root/scripts/moe" "$work/share/moebench/"
+    moebench=$work/bin/moebench
+  fi
+  run_check executor "${ours[@]}" "$moebench" run "$here/executor.lua" --out "$work/out"
+}
 
 run_bench() {
   local options=()
@@ -274,7 +290,6 @@ run_torch() {
 # ----
 
 if [ -n "$pack" ]; then
-  build=$root/build/cuda
   pack_into "$pack"
   exit 0
 fi
@@ -290,8 +305,9 @@ if ! device=$("${ours[@]}" "$(program bench_gpu)" --device); then
   say "failed: there is a GPU, but the plugin cannot use it"
   exit 1
 fi
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+work=$(mktemp -d)
+log=$work/log
+trap 'rm -rf "$work"' EXIT
 out=${out:-$root/tests/bench/results/gpu-$(date +%F-%H%M).json}
 for part in "${parts[@]}"; do
   if ! wants "$part"; then continue; fi
