@@ -110,7 +110,7 @@ int executor_missing(lua_State* L) {
 
 // () -> the GPU of the executor cuda, which nothing keeps from running
 int gpu(lua_State* L) {
-  push_text(L, cuda_gpus());
+  push_text(L, cuda_gpu());
   return 1;
 }
 

@@ -209,7 +209,7 @@ end
 local function executed_lines(runs, point)
   local first = runs[1]
   local p = first.parameters
-  local ranks = first.gpu and ("%d ranks of %s"):format(first.devices, first.gpu)
+  local ranks = first.device_name and ("%d ranks of %s"):format(first.devices, first.device_name)
     or ("%d CPU ranks"):format(first.devices)
   return { ("Executed on %s, %s; provenance: %s"):format(ranks,
       first.link and ("emulated link of %g MB/s and %g us"):format(first.link.bytes_per_s / 1e6,

@@ -137,6 +137,7 @@ pack_into() {
   done < <({ ldd "$1/test_gpu" "$1/moebench" ${blas:+"$blas"} |
     sed -n 's/.* => \(\/[^ ]*\) .*/\1/p'; printf '%s\n' ${blas:+"$blas"}; } |
     grep -Ev '/(libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+)\.so' | sort -u)
+  cp -r "$root/scripts" "$1/" # the program looks for them beside itself
   revision >"$1/revision"
   say "packed into $1"
 }
@@ -251,22 +252,19 @@ run_sanitizers() {
   done
 }
 
-# The CUDA executor's losses and routing against those of CPU ranks. The program finds its Lua
-# library by its own place or in the sources that it was built from.
+# The executor "cuda" against CPU ranks, then the main recipe's real runs on the GPU: their results
+# and traces stay beside the results' file.
 run_executor() {
-  local moebench
+  local moebench folder=${out%.json}
   moebench=$(program moebench)
   if [ ! -e "$moebench" ]; then
     skip executor "there is no $moebench"
     return
   fi
-  if [ -n "$prebuilt" ]; then
-    mkdir -p "$work/bin" "$work/share/moebench"
-    cp "$moebench" "$work/bin/"
-    cp -r "$root/scripts/moe" "$work/share/moebench/"
-    moebench=$work/bin/moebench
-  fi
-  run_check executor "${ours[@]}" "$moebench" run "$here/executor.lua" --out "$work/out"
+  run_check executor "${ours[@]}" "$moebench" run "$here/executor.lua" --out "$folder-executor"
+  if $quick; then return; fi
+  run_check lancet_gpt2 "${ours[@]}" "$moebench" run "$root/recipes/lancet_gpt2.lua" \
+    --executor cuda --out "$folder-lancet_gpt2"
 }
 
 run_bench() {
