@@ -46,6 +46,8 @@ for part in "${only[@]}"; do
   fi
 done
 
+if [ -n "$prebuilt" ]; then prebuilt=$(realpath "$prebuilt"); fi
+
 wants() { [ ${#only[@]} -eq 0 ] || [[ " ${only[*]} " == *" $1 "* ]]; }
 
 # ---- what is run: programs, the plugin, the libraries that they need
@@ -200,7 +202,6 @@ write_results() { # FILE
   smi=$(nvidia-smi --format=csv 2>/dev/null \
     --query-gpu=name,driver_version,power.limit,clocks.max.sm,clocks.max.memory ||
     echo 'no nvidia-smi')
-  mkdir -p "$(dirname "$1")"
   {
     printf '{\n  "date": "%s",\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
     printf '  "revision": %s,\n' "$(json_string "$(revision)")"
@@ -307,6 +308,7 @@ work=$(mktemp -d)
 log=$work/log
 trap 'rm -rf "$work"' EXIT
 out=${out:-$root/tests/bench/results/gpu-$(date +%F-%H%M).json}
+mkdir -p "$(dirname "$out")"
 for part in "${parts[@]}"; do
   if ! wants "$part"; then continue; fi
   case $part in
