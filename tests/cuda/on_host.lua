@@ -1,5 +1,6 @@
 -- The program with the plugin that runs on the host: a small model trained by the executor "cuda"
--- has the losses and the routing of CPU ranks in float64. tests/gpu/executor.lua asks more, of a GPU.
+-- has the losses and the routing of CPU ranks in float64. tests/gpu/executor.lua asks more, of a
+-- GPU.
 local moe = require "moe"
 
 local function train(t)

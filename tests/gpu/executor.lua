@@ -45,8 +45,8 @@ local function check_gates()
   for _, gate in ipairs(GATES) do
     local reference = train { gate = gate, executor = "cpu", precision = "f64" }
     local worst, same = compare(train { gate = gate, executor = "cuda" }, reference)
-    report(worst < 1e-5 and same, "%s: losses within %.1e of float64 (limit 1e-5), routing %s", gate,
-      worst, same and "equal" or "differs")
+    report(worst < 1e-5 and same, "%s: losses within %.1e of float64 (limit 1e-5), routing %s",
+      gate, worst, same and "equal" or "differs")
   end
 end
 
