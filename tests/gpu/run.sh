@@ -7,6 +7,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/setup.sh"
 
 here=$root/tests/gpu
+build=$root/build/cuda
 parts=(tests sanitizers executor bench torch)
 targets=(test_gpu bench_gpu moebench)
 usage="usage: run.sh [--prebuilt DIR] [--out FILE.json] [--quick] [--only PART]... | --pack DIR
@@ -45,6 +46,8 @@ for part in "${only[@]}"; do
   fi
 done
 
+if [ -n "$prebuilt" ]; then prebuilt=$(realpath "$prebuilt"); fi
+
 wants() { [ ${#only[@]} -eq 0 ] || [[ " ${only[*]} " == *" $1 "* ]]; }
 
 # ---- what is run: programs, the plugin, the libraries that they need
@@ -62,7 +65,6 @@ program() { # NAME: where test_gpu, bench_gpu, moebench and libmoe_cuda.so are
 }
 
 build_all() {
-  build=$root/build/cuda
   ensure_build_needs || return 1
   (cd "$root" && cmake --preset cuda) >&2 || return 1
   cmake --build "$build" --parallel "$(nproc)" --target "${targets[@]}" >&2
@@ -95,7 +97,7 @@ missing_libraries() { # FILE...
 
 # Puts into library_path the folders of libraries that the loader does not find, and only those.
 # PyTorch is not given it: it brings libraries of its own.
-library_path=${LD_LIBRARY_PATH:-}
+library_path=${LD_LIBRARY_PATH:-}${LD_LIBRARY_PATH:+${prebuilt:+:}}$prebuilt
 find_libraries() {
   local files=() name folder found
   for name in libmoe_cuda.so "${targets[@]}"; do
@@ -122,17 +124,20 @@ find_libraries() {
   done
 }
 
-# Programs and the libraries that a machine with a driver and CUDA may lack.
+# Programs and the libraries that a machine with a driver and CUDA may lack. OpenBLAS is opened at
+# run time, so no program names it.
 pack_into() {
-  local name library
+  local name library blas
   build_all
   mkdir -p "$1"
   for name in "${targets[@]}" libmoe_cuda.so; do
     cp "$(program "$name")" "$1/"
   done
+  blas=$(/sbin/ldconfig -p | sed -n '/x86-64/s/.*libopenblas\.so\.0 .* => //p' | head -n 1)
   while read -r library; do
     cp -L "$library" "$1/"
-  done < <(ldd "$1/test_gpu" "$1/moebench" | sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' |
+  done < <({ ldd "$1/test_gpu" "$1/moebench" ${blas:+"$blas"} |
+    sed -n 's/.* => \(\/[^ ]*\) .*/\1/p'; printf '%s\n' ${blas:+"$blas"}; } |
     grep -Ev '/(libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+)\.so' | sort -u)
   cp -r "$root/scripts" "$1/" # the program looks for them beside itself
   revision >"$1/revision"
@@ -197,7 +202,6 @@ write_results() { # FILE
   smi=$(nvidia-smi --format=csv 2>/dev/null \
     --query-gpu=name,driver_version,power.limit,clocks.max.sm,clocks.max.memory ||
     echo 'no nvidia-smi')
-  mkdir -p "$(dirname "$1")"
   {
     printf '{\n  "date": "%s",\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
     printf '  "revision": %s,\n' "$(json_string "$(revision)")"
@@ -254,6 +258,10 @@ run_sanitizers() {
 run_executor() {
   local moebench folder=${out%.json}
   moebench=$(program moebench)
+  if [ ! -e "$moebench" ]; then
+    skip executor "there is no $moebench"
+    return
+  fi
   run_check executor "${ours[@]}" "$moebench" run "$here/executor.lua" --out "$folder-executor"
   if $quick; then return; fi
   run_check lancet_gpt2 "${ours[@]}" "$moebench" run "$root/recipes/lancet_gpt2.lua" \
@@ -281,7 +289,6 @@ run_torch() {
 # ----
 
 if [ -n "$pack" ]; then
-  build=$root/build/cuda
   pack_into "$pack"
   exit 0
 fi
@@ -297,9 +304,11 @@ if ! device=$("${ours[@]}" "$(program bench_gpu)" --device); then
   say "failed: there is a GPU, but the plugin cannot use it"
   exit 1
 fi
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+work=$(mktemp -d)
+log=$work/log
+trap 'rm -rf "$work"' EXIT
 out=${out:-$root/tests/bench/results/gpu-$(date +%F-%H%M).json}
+mkdir -p "$(dirname "$out")"
 for part in "${parts[@]}"; do
   if ! wants "$part"; then continue; fi
   case $part in
