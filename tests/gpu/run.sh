@@ -273,6 +273,10 @@ run_bench() {
   if $quick; then options=(--quick); fi
   run_check bench_gpu "${ours[@]}" "$(program bench_gpu)" "${options[@]}"
   benches=$(rows_of '{"bench"')
+  if $quick || [ ! -e "$(program moebench)" ]; then return; fi
+  run_check train_step "${ours[@]}" "$(program moebench)" run "$here/step.lua" \
+    --out "${out%.json}-step"
+  benches+=${benches:+,$'\n'}$(rows_of '{"bench"')
 }
 
 run_torch() {
