@@ -66,7 +66,7 @@ class DeviceCalls {
     wait_for(device, over_[0].get(), streams_[0].get(), what_);
   }
 
-  /// None where the host did not stay ahead of the device; the next batch is another one then.
+  /// None where the host did not stay ahead of the device.
   std::vector<Nanoseconds> batch() {
     const Nanoseconds queueing = queue_batch();
     for (size_t r = 0; r < streams_.size(); ++r) {
@@ -77,9 +77,9 @@ class DeviceCalls {
       samples.push_back(std::llround(device_.elapsed_ns(begins_[c].get(), ends_[c].get())));
     }
     check_device(device_, what_);
-    if (!stayed_ahead(queueing)) return {};
-    num_calls_ = std::clamp<int64_t>(kBatch / std::max<Nanoseconds>(samples[0], 1), 1, most_calls_);
-    return samples;
+    const bool ahead = stayed_ahead(queueing);
+    size_next(queueing, samples[0]);
+    return ahead ? samples : std::vector<Nanoseconds>{};
   }
 
  private:
@@ -102,14 +102,18 @@ class DeviceCalls {
 
   bool stayed_ahead(Nanoseconds queueing) {
     if (queueing <= ahead_) return true;
-    if (ahead_ < kMostAhead) {
-      ahead_ = std::min(2 * queueing, kMostAhead);
-    } else if (num_calls_ > 1) {
-      num_calls_ = most_calls_ = num_calls_ / 2;
-    } else {
-      return true;  // one call alone is more than the device takes in advance
-    }
+    if (ahead_ < kMostAhead) return false;
+    if (num_calls_ == 1) return true;  // nothing is left to make shorter
+    most_calls_ = num_calls_ / 2;
     return false;
+  }
+
+  /// call: what one takes the device.
+  void size_next(Nanoseconds queueing, Nanoseconds call) {
+    const Nanoseconds twice = 2 * (queueing / num_calls_) + 1;
+    const int64_t calls = std::min(kBatch / std::max<Nanoseconds>(call, 1), kMostAhead / twice);
+    num_calls_ = std::clamp<int64_t>(calls, 1, most_calls_);
+    ahead_ = std::clamp(num_calls_ * twice, kFirstAhead, kMostAhead);
   }
 
   void queue_compute(kernels::Event begin, kernels::Event end) {
