@@ -26,7 +26,7 @@ constexpr int64_t kRowNumbers = 8;  // rounded rows begin at 16 bytes, as tensor
 
 /// What one stream of one device keeps. A block of memory that has become too small stays until
 /// the stream ends: work under way and recordings, which streams outlive, may still use it. A new
-/// one has at least twice its bytes, so all that stay are no more than the last.
+/// one has at least twice its bytes, so those that stay have together no more than it has.
 struct Kept {
   cublasHandle_t exact = nullptr, tensor = nullptr;
   std::vector<void*> blocks;
@@ -51,7 +51,7 @@ bool accepted(cublasStatus_t status, const char* what) {
 }
 
 /// Of the calling thread's device; null with an error kept. It stays where it is until the stream
-/// ends, and is used by whoever gives work to the stream.
+/// ends; one thread at a time gives work to a stream.
 Kept* kept_of(Stream stream) {
   int device = 0;
   if (!worked(cudaGetDevice(&device), "gemm")) return nullptr;
@@ -85,7 +85,7 @@ void* room(Kept& kept, int64_t bytes) {
   return kept.blocks.back();
 }
 
-/// An operand in bfloat16: where its memory begins, and how far apart rows are.
+/// Sizes of an operand in bfloat16, and how many numbers apart its rows begin.
 struct Rounded {
   Rounded(int64_t rows_, int64_t cols_)
       : rows(rows_), cols(cols_), stride((cols_ + kRowNumbers - 1) / kRowNumbers * kRowNumbers) {}

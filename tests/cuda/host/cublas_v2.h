@@ -1,6 +1,6 @@
 // Stands in for cuBLAS where a test compiles kernels/cuda for the host: the definition of GEMM, of
-// floats and of bfloat16, in plain loops over column-major matrices. It checks the arguments that reach cuBLAS, not cuBLAS,
-// and counts the handles that there are.
+// floats and of bfloat16, in plain loops over column-major matrices. It checks the arguments that
+// reach cuBLAS, not cuBLAS, and counts the handles that there are.
 #pragma once
 
 #include <cuda_runtime.h>
