@@ -108,6 +108,12 @@ int executor_missing(lua_State* L) {
   return 1;
 }
 
+// () -> the GPU of the executor cuda, which nothing keeps from running
+int gpu(lua_State* L) {
+  push_text(L, cuda_gpu());
+  return 1;
+}
+
 int default_corpus(lua_State* L) {
   push_text(L, default_corpus_path(Host::of(L).options().scripts_dir));
   return 1;
@@ -179,6 +185,7 @@ int open_core(lua_State* L) {
                                             {"clock", core_function<clock>},
                                             {"default_corpus", core_function<default_corpus>},
                                             {"executor_missing", core_function<executor_missing>},
+                                            {"gpu", core_function<gpu>},
                                             {"display_name", core_function<display_name>},
                                             {"json_decode", core_function<json_decode>},
                                             {"json_encode", core_function<json_encode>},

@@ -85,8 +85,10 @@ const char* program_version() {
 std::string find_scripts() {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  const fs::path installed = program.parent_path().parent_path() / "share" / "moebench";
-  if (!error && fs::exists(installed / "moe" / "init.lua")) return installed.string();
+  const fs::path folder = program.parent_path();
+  for (const fs::path& place : {folder.parent_path() / "share" / "moebench", folder / "scripts"}) {
+    if (!error && fs::exists(place / "moe" / "init.lua")) return place.string();
+  }
   return MOE_SOURCE_SCRIPTS;
 }
 
@@ -117,7 +119,7 @@ std::string doctor_text(const std::string& scripts_dir, const std::string& cache
   line("MPI", mpi_library().empty() ? "none in this build; with libopenmpi-dev and openmpi-bin it "
                                       "runs one rank a process under mpirun or srun"
                                     : mpi_library());
-  line("gpu", no_gpu.empty() ? cuda_gpus() : no_gpu + "; plans for GPU clusters are simulated");
+  line("gpu", no_gpu.empty() ? cuda_gpu() : no_gpu + "; plans for GPU clusters are simulated");
   line("profile cache", cache);
   line("", cache_line(cache));
   const char* const machine_file = "machine.lua";

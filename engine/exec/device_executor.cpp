@@ -356,10 +356,10 @@ std::string cuda_missing() {
   return fmt::format("the CUDA plugin sees no GPU{}{}", why.empty() ? "" : ": ", why);
 }
 
-std::string cuda_gpus() {
+std::string cuda_gpu() {
   const kernels::DeviceTable& table = *cuda_plugin().table;
   const kernels::DeviceInfo info = table.info();
-  return fmt::format("{} x {}, {:.0f} GiB, {}", table.num_devices(), info.name,
+  return fmt::format("{}, {:.0f} GiB, {}", info.name,
                      static_cast<double>(info.memory_bytes) / 0x1p30, info.versions);
 }
 

@@ -23,7 +23,7 @@ std::unique_ptr<Executor> make_cuda_executor();
 
 /// What keeps this machine from running it; "" where nothing does.
 std::string cuda_missing();
-/// "1 x NVIDIA H200, 140 GiB, driver ...". Requires: nothing is missing.
-std::string cuda_gpus();
+/// The one that is used: "NVIDIA H200, 140 GiB, driver ...". Requires: nothing is missing.
+std::string cuda_gpu();
 
 }  // namespace moe

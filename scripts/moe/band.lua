@@ -22,7 +22,7 @@ local ENDS = { "lo", "hi" }
 
 -- Fields of a simulated run that no constant moves, whether it has them or not.
 local UNMOVED = { "experiment", "system", "model", "cluster", "devices", "executor", "provenance",
-  "point", "points", "link", "optimizer", "gate_options", "routing" }
+  "device_name", "point", "points", "link", "optimizer", "gate_options", "routing" }
 
 -- name -> the constant where it stands first, over all jobs that are simulated.
 local function constants_of(jobs)

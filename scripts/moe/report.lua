@@ -209,8 +209,9 @@ end
 local function executed_lines(runs, point)
   local first = runs[1]
   local p = first.parameters
-  local ranks = first.executor == "cuda" and "%d ranks of a GPU" or "%d CPU ranks"
-  return { ("Executed on " .. ranks .. ", %s; provenance: %s"):format(first.devices,
+  local ranks = first.device_name and ("%d ranks of %s"):format(first.devices, first.device_name)
+    or ("%d CPU ranks"):format(first.devices)
+  return { ("Executed on %s, %s; provenance: %s"):format(ranks,
       first.link and ("emulated link of %g MB/s and %g us"):format(first.link.bytes_per_s / 1e6,
         first.link.latency_us) or "no link", first.provenance),
     ("%d layers, hidden %d, seq %d, %d rows a rank, %d experts, %s, capacity %s"):format(

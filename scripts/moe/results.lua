@@ -28,7 +28,7 @@ M.SCHEMA = 1
 M.FIELDS = {
   experiment = "its name", system = "its name", model = "its name", cluster = "its name",
   cluster_parameters = "its rates, resolved", devices = "how many",
-  executor = "simulate, cpu or cuda",
+  executor = "simulate, cpu or cuda", device_name = "the GPU and its versions, of cuda",
   provenance = "simulated, emulated or measured",
   point = "coordinates of a simulated run", points = "all points that an executed run stands for",
   parameters = "the model's, resolved", gate_options = "of a gate policy",

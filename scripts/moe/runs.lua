@@ -156,6 +156,7 @@ function M.execute(name, job, done)
   local made = target.plan(job.spec, job.system)
   local run = base_record(name, job, job.spec, made)
   run.points, run.executor = core.array(job.points), entry.kind
+  run.device_name = entry.kind == "cuda" and core.gpu() or nil
   run.link, run.precision = entry.link, entry.precision
   run.processes = core.processes
   run.simulate_ms = nil  -- the first simulation waits for the profiler

@@ -101,6 +101,22 @@ TEST_CASE("the command line has its own status") {
   CHECK(run(program + " doctor").exit == 0);
 }
 
+TEST_CASE("where the cuda executor cannot run, that is said before anything runs") {
+  const std::string out = scratch() + "-cuda", recipe = MOE_SOURCE_DIR "/recipes/lancet_gpt2.lua";
+  const std::string program = "MOEBENCH_CUDA_PLUGIN=/nonexistent.so " MOEBENCH_BINARY;
+  const Outcome o = run(program + " run " + recipe + " --executor cuda --out " + out);
+  INFO(o.text);
+  CHECK(o.exit == 1);
+  CHECK(o.text.find("lancet_gpt2.lua:") != std::string::npos);
+  CHECK(o.text.find("--executor cuda: MOEBENCH_CUDA_PLUGIN = /nonexistent.so: there is no such "
+                    "file") != std::string::npos);
+  CHECK_FALSE(fs::exists(out + "/results.json"));
+  const Outcome doctor = run(program + " doctor");
+  CHECK(doctor.exit == 0);
+  CHECK(doctor.text.find("/nonexistent.so") != std::string::npos);
+  fs::remove_all(out);
+}
+
 TEST_CASE("a page is made of what a run wrote, and of nothing else") {
   const std::string out = scratch() + "-page", program = MOEBENCH_BINARY;
   REQUIRE(run(program + " run " MOE_SOURCE_DIR "/recipes/custom_schedule.lua --executor simulate " +

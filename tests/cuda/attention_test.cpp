@@ -1,5 +1,5 @@
-// Fused attention and its gradient, emulated on the host, never run on a GPU.
-#include "tests/cuda/emulated.h"
+// Fused attention and its gradient.
+#include "tests/cuda/on_device.h"
 
 using namespace moe;
 using namespace moe::test;
@@ -26,28 +26,27 @@ std::vector<T> run(const kernels::KernelTable<T>& k, AttentionShape s, const std
 
 }  // namespace
 
-TEST_CASE("emulated on the host: fused attention and its gradient agree with the reference") {
+TEST_CASE("fused attention and its gradient agree with the reference") {
   for (const AttentionShape s : kShapes)
     for (const double range : {1.0, 6.0})
-      agree_emulated(2e-4, [&](const auto& k, auto zero) {
+      agree_on_device(2e-4, [&](const auto& k, auto zero) {
         using T = decltype(zero);
         INFO("seq " << s.seq << " head_dim " << s.head_dim);
         return run<T>(k, s, random_values<T>(3 * s.batch * s.seq * s.heads * s.head_dim, 1, range));
       });
 }
 
-TEST_CASE("emulated on the host: attention does not look at later tokens, not even at a NaN") {
+TEST_CASE("attention does not look at later tokens, not even at a NaN") {
   const AttentionShape s = {1, 50, 1, 8};
   auto qkv = random_values<float>(3 * 50 * 8, 1);
-  const auto clean = run(kernels::cuda::table(), s, qkv);
+  const auto clean = run(device_table(), s, qkv);
   for (int64_t c = 0; c < 24; ++c) qkv[40 * 24 + c] = NAN;
-  const auto with_nan = run(kernels::cuda::table(), s, qkv);
+  const auto with_nan = run(device_table(), s, qkv);
   CHECK(std::equal(clean.begin(), clean.begin() + 40 * 8, with_nan.begin()));
   for (int64_t i = 40 * 8; i < 50 * 8; ++i) CHECK(std::isnan(with_nan[i]));
 }
 
 TEST_CASE("attention with heads that are too wide is refused with their size") {
-  kernels::cuda::table().attention(nullptr, nullptr, nullptr, {1, 4, 1, 129}, nullptr, nullptr);
-  CHECK(kernels::cuda::take_error() ==
-        "cuda: attention takes heads of up to 128 columns, here are 129");
+  device_table().attention(nullptr, nullptr, nullptr, {1, 4, 1, 129}, nullptr, nullptr);
+  CHECK(device_error() == "cuda: attention takes heads of up to 128 columns, here are 129");
 }

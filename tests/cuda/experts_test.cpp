@@ -1,5 +1,5 @@
-// Embedding, dispatch and combine, emulated on the host, never run on a GPU.
-#include "tests/cuda/emulated.h"
+// Embedding, dispatch and combine.
+#include "tests/cuda/on_device.h"
 
 using namespace moe;
 using namespace moe::test;
@@ -29,11 +29,11 @@ struct Maps {
 
 }  // namespace
 
-TEST_CASE("emulated on the host: the embedding and its gradients agree with the reference") {
+TEST_CASE("the embedding and its gradients agree with the reference") {
   for (const int64_t hidden : {1, 45, 128})
     for (const int64_t tokens : {3, 13, 300})  // cut short; more than a block lists at once
       for (const bool accumulate : {false, true})
-        agree_emulated(2e-5, [&](const auto& k, auto zero) {
+        agree_on_device(2e-5, [&](const auto& k, auto zero) {
           using T = decltype(zero);
           const int64_t seq = 6, vocab = 19;
           const auto ids = random_ints(tokens, 1, vocab - 1);  // one row has no token
@@ -50,25 +50,25 @@ TEST_CASE("emulated on the host: the embedding and its gradients agree with the 
         });
 }
 
-TEST_CASE("emulated on the host: all tokens with one id add up in their order") {
+TEST_CASE("all tokens with one id add up in their order") {
   const int64_t tokens = 700, hidden = 3;
   const std::vector<int32_t> ids(tokens, 9);
   const auto dx = random_values<float>(tokens * hidden, 1, 1e4);
   std::vector<float> dwte(12 * hidden, NAN), want(hidden);
   for (int64_t t = 0; t < tokens; ++t)
     for (int64_t c = 0; c < hidden; ++c) want[c] += dx[t * hidden + c];
-  kernels::cuda::table().embedding_dwte(dwte.data(), ids.data(), dx.data(), nullptr, tokens, 12,
-                                        hidden, nullptr);
+  device_table().embedding_dwte(dwte.data(), ids.data(), dx.data(), nullptr, tokens, 12, hidden,
+                                nullptr);
   CHECK(std::vector<float>(dwte.begin() + 9 * hidden, dwte.begin() + 10 * hidden) == want);
   CHECK(dwte[0] == 0);
 }
 
-TEST_CASE("emulated on the host: dispatch, combine and their gradients agree with the reference") {
+TEST_CASE("dispatch, combine and their gradients agree with the reference") {
   for (const int64_t k : {1, 2, 5})
     for (const int64_t hidden : {1, 45, 128})
       for (const int64_t shift : {0, 1})  // rows that are not aligned to a vector
         for (const Fill fill : {Fill::kScattered, Fill::kNone, Fill::kFirstTokensOnly})
-          agree_emulated(1e-5, [&](const auto& table, auto zero) {
+          agree_on_device(1e-5, [&](const auto& table, auto zero) {
             using T = decltype(zero);
             const bool base = fill != Fill::kNone;
             const int64_t tokens = 21, slots = 29, n = tokens * hidden + shift;
@@ -93,8 +93,8 @@ TEST_CASE("emulated on the host: dispatch, combine and their gradients agree wit
           });
 }
 
-TEST_CASE("emulated on the host: an expert without slots is no work") {
-  const auto& table = kernels::cuda::table();
+TEST_CASE("an expert without slots is no work") {
+  const auto& table = device_table();
   const float x = 1;
   table.dispatch(nullptr, &x, nullptr, 0, 1, 1, nullptr);
   table.combine_dx(nullptr, &x, &x, nullptr, 0, 1, 1, nullptr);
@@ -102,5 +102,5 @@ TEST_CASE("emulated on the host: an expert without slots is no work") {
   float db[3] = {1, 2, 3};
   table.bias_grad(db, nullptr, nullptr, 0, 3, nullptr);
   CHECK((db[0] == 0 && db[1] == 0 && db[2] == 0));
-  CHECK(kernels::cuda::take_error() == "");
+  CHECK(device_error() == "");
 }

@@ -1,6 +1,5 @@
-// The gate's numerics, losses and optimizers, emulated on the host, never run on a GPU.
-#include "kernels/cuda/device_functions.h"
-#include "tests/cuda/emulated.h"
+// The gate's numerics, losses and optimizers.
+#include "tests/cuda/on_device.h"
 
 using namespace moe;
 using namespace moe::test;
@@ -17,11 +16,11 @@ const std::vector<GateShape> kGates = {{1, 2, 8},   {5, 3, 17},   {19, 5, 100},
 
 }  // namespace
 
-TEST_CASE("emulated on the host: gate logits and scores agree with the reference") {
+TEST_CASE("gate logits and scores agree with the reference") {
   for (const GateShape g : kGates)
     for (const double range : {1.0, 30.0})
       for (const ScoreRule rule : {ScoreRule::kSoftmax, ScoreRule::kSigmoid})
-        agree_emulated(1e-4, [&](const auto& k, auto zero) {
+        agree_on_device(1e-4, [&](const auto& k, auto zero) {
           using T = decltype(zero);
           const auto x = random_values<T>(g.tokens * g.hidden, 1, range);
           const auto w = random_values<T>(g.experts * g.hidden, 2);
@@ -32,8 +31,8 @@ TEST_CASE("emulated on the host: gate logits and scores agree with the reference
         });
 }
 
-TEST_CASE("emulated on the host: a row's logits and scores have the same bits alone") {
-  const auto& k = kernels::cuda::table();
+TEST_CASE("a row's logits and scores have the same bits alone") {
+  const auto& k = device_table();
   for (const auto& [tokens, experts, hidden] : kGates) {
     const auto x = random_values<float>(tokens * hidden, 1);
     const auto w = random_values<float>(experts * hidden, 2);
@@ -49,20 +48,20 @@ TEST_CASE("emulated on the host: a row's logits and scores have the same bits al
   }
 }
 
-TEST_CASE("emulated on the host: a NaN logit makes its own row's softmax NaN and no other") {
+TEST_CASE("a NaN logit makes its own row's softmax NaN and no other") {
   for (int64_t at = 0; at < 70; ++at) {
     auto p = random_values<float>(3 * 70, 1);
     p[70 + at] = NAN;
-    kernels::cuda::table().gate_scores(p.data(), p.data(), ScoreRule::kSoftmax, 3, 70, nullptr);
+    device_table().gate_scores(p.data(), p.data(), ScoreRule::kSoftmax, 3, 70, nullptr);
     for (int64_t i = 0; i < 3 * 70; ++i) REQUIRE(std::isnan(p[i]) == (i / 70 == 1));
   }
 }
 
-TEST_CASE("emulated on the host: gate dlogits agree for every rule, with missing choices") {
+TEST_CASE("gate dlogits agree for every rule, with missing choices") {
   for (const GateShape g : kGates)
     for (const WeightRule weight : {WeightRule::kProb, WeightRule::kRenorm, WeightRule::kOne})
       for (const ScoreRule score : {ScoreRule::kSoftmax, ScoreRule::kSigmoid})
-        agree_emulated(1e-5, [&](const auto& table, auto zero) {
+        agree_on_device(1e-5, [&](const auto& table, auto zero) {
           using T = decltype(zero);
           const int64_t k = 2;
           std::vector<int32_t> expert(g.tokens * k);
@@ -77,16 +76,16 @@ TEST_CASE("emulated on the host: gate dlogits agree for every rule, with missing
           table.gate_scores(p.data(), logits.data(), score, g.tokens, g.experts, nullptr);
           table.gate_dlogits(dlogits.data(), dweight.data(), p.data(), expert.data(), weight, score,
                              g.tokens, g.experts, k, nullptr);
-          return dlogits;
+          return joined(p, dlogits);  // some dlogits cancel to 0: p gives the scale
         });
 }
 
-TEST_CASE("emulated on the host: cross entropy agrees with the reference, also for huge logits") {
+TEST_CASE("cross entropy agrees with the reference, also for huge logits") {
   for (const auto& [tokens, vocab] : joined(kMatrices, {{270, 3}}))  // more rows than blocks
     for (const double range : {1.0, 1000.0})
       for (const bool gradient : {false, true}) {
         if (tokens > 100 && !gradient) continue;
-        agree_emulated(2e-6, [&, tokens = tokens, vocab = vocab](const auto& k, auto zero) {
+        agree_on_device(2e-6, [&, tokens = tokens, vocab = vocab](const auto& k, auto zero) {
           using T = decltype(zero);
           auto logits = random_values<T>(tokens * vocab, 1, range);
           const auto target = random_ints(tokens, 2, vocab);
@@ -99,10 +98,10 @@ TEST_CASE("emulated on the host: cross entropy agrees with the reference, also f
       }
 }
 
-TEST_CASE("emulated on the host: the losses of routers agree with the reference") {
+TEST_CASE("the losses of routers agree with the reference") {
   for (const auto& [tokens, experts] : kMatrices)
     for (const auto rule : {ScoreRule::kSoftmax, ScoreRule::kSigmoid})
-      agree_emulated(5e-6, [&, tokens = tokens, experts = experts](const auto& k, auto zero) {
+      agree_on_device(5e-6, [&, tokens = tokens, experts = experts](const auto& k, auto zero) {
         using T = decltype(zero);
         auto logits = random_values<T>(tokens * experts, 1, 4), p = logits;
         auto load = random_values<T>(experts, 2, 50);
@@ -118,8 +117,8 @@ TEST_CASE("emulated on the host: the losses of routers agree with the reference"
       });
 }
 
-TEST_CASE("emulated on the host: a loss of no tokens is 0, and of a NaN it is NaN") {
-  const auto& k = kernels::cuda::table();
+TEST_CASE("a loss of no tokens is 0, and of a NaN it is NaN") {
+  const auto& k = device_table();
   double loss = -1;
   k.z_loss(&loss, nullptr, 1, 0, 4, nullptr);
   CHECK(loss == 0);
@@ -130,27 +129,9 @@ TEST_CASE("emulated on the host: a loss of no tokens is 0, and of a NaN it is Na
   for (const float g : logits) CHECK(std::isnan(g));
 }
 
-TEST_CASE(
-    "losses on more streams than there is room for are refused, those that ended not counted") {
-  std::vector<char> handles(65);
-  double loss = 0;
-  const auto z_loss = [&](char& handle) {
-    kernels::cuda::table().z_loss(&loss, nullptr, 1, 0, 4, &handle);
-    return kernels::cuda::take_error();
-  };
-  for (int round = 0; round < 3; ++round) {
-    std::string errors;
-    for (char& handle : handles) errors += z_loss(handle);
-    CHECK(errors.find("cuda: losses on more than 64 streams") == 0);
-    for (char& handle : handles) kernels::cuda::forget_losses(&handle);
-  }
-  CHECK(z_loss(handles[64]) == "");
-  kernels::cuda::forget_losses(&handles[64]);
-}
-
-TEST_CASE("emulated on the host: SGD and AdamW agree with the reference over several steps") {
+TEST_CASE("SGD and AdamW agree with the reference over several steps") {
   for (const int64_t n : {1, 15, 1000, 4097})
-    agree_emulated(1e-5, [&](const auto& k, auto zero) {
+    agree_on_device(1e-5, [&](const auto& k, auto zero) {
       using T = decltype(zero);
       auto w = random_values<T>(n, 1), sgd_w = w, sgd_v = random_values<T>(n, 2);
       std::vector<T> m(n), v(n);

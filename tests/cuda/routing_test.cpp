@@ -103,7 +103,7 @@ TEST_CASE("emulated on the host: infinite scores are ranked as the CPU ranks the
   const RouteShape s = {40, 9, 3, 6};
   auto scores = random_values<float>(s.tokens * s.experts, 3);
   for (size_t i = 0; i < scores.size(); i += 4) scores[i] = i % 8 ? INFINITY : -INFINITY;
-  for (uint64_t order = 0; order < kOrders; ++order)
+  for (uint64_t order = 0; order < kRuns; ++order)
     REQUIRE(on_device(s, scores, {}, WeightRule::kOne, order) ==
             on_cpu(s, scores, {}, WeightRule::kOne));
   const std::vector<float> lowest(scores.size(), -INFINITY);

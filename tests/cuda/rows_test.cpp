@@ -1,13 +1,13 @@
-// Elementwise ops and LayerNorm, emulated on the host, never run on a GPU.
-#include "tests/cuda/emulated.h"
+// Elementwise ops and LayerNorm.
+#include "tests/cuda/on_device.h"
 
 using namespace moe;
 using namespace moe::test;
 
-TEST_CASE("emulated on the host: LayerNorm and its gradients agree with the reference") {
+TEST_CASE("LayerNorm and its gradients agree with the reference") {
   for (const auto& [rows, cols] : kMatrices)
     for (const bool accumulate : {false, true})
-      agree_emulated(2e-5, [&](const auto& k, auto zero) {
+      agree_on_device(2e-5, [&](const auto& k, auto zero) {
         using T = decltype(zero);
         const auto x = random_values<T>(rows * cols, 1, 3), dy = random_values<T>(rows * cols, 2);
         const auto gamma = random_values<T>(cols, 3), beta = random_values<T>(cols, 4);
@@ -27,10 +27,10 @@ TEST_CASE("emulated on the host: LayerNorm and its gradients agree with the refe
       });
 }
 
-TEST_CASE("emulated on the host: bias and its gradient agree with the reference") {
+TEST_CASE("bias and its gradient agree with the reference") {
   for (const auto& [rows, cols] : kMatrices)
     for (const bool extra : {false, true})
-      agree_emulated(1e-5, [&](const auto& k, auto zero) {
+      agree_on_device(1e-5, [&](const auto& k, auto zero) {
         using T = decltype(zero);
         const auto bias = random_values<T>(cols, 1), residual = random_values<T>(rows * cols, 2);
         std::vector<T> y(rows * cols);
@@ -41,10 +41,10 @@ TEST_CASE("emulated on the host: bias and its gradient agree with the reference"
       });
 }
 
-TEST_CASE("emulated on the host: GELU and its gradient agree with the reference") {
+TEST_CASE("GELU and its gradient agree with the reference") {
   for (const auto& [rows, cols] : kMatrices)
     for (const bool biased : {false, true})
-      agree_emulated(1e-6, [&](const auto& k, auto zero) {
+      agree_on_device(1e-6, [&](const auto& k, auto zero) {
         using T = decltype(zero);
         auto x = random_values<T>(rows * cols, 1, 8), dy = random_values<T>(rows * cols, 2);
         x[0] = NAN;
@@ -57,10 +57,10 @@ TEST_CASE("emulated on the host: GELU and its gradient agree with the reference"
       });
 }
 
-TEST_CASE("emulated on the host: sums, with operands that are not aligned to a vector") {
+TEST_CASE("sums, with operands that are not aligned to a vector") {
   for (const int64_t n : {0, 1, 4, 255, 1028, 4099})
     for (const int64_t shift : {0, 1})
-      agree_emulated(0, [&](const auto& k, auto zero) {
+      agree_on_device(0, [&](const auto& k, auto zero) {
         using T = decltype(zero);
         std::vector<std::vector<T>> in;
         std::vector<const T*> at;
@@ -76,8 +76,8 @@ TEST_CASE("emulated on the host: sums, with operands that are not aligned to a v
       });
 }
 
-TEST_CASE("emulated on the host: rows of a pitched copy arrive and nothing beside them") {
-  agree_emulated(0, [&](const auto& k, auto zero) {
+TEST_CASE("rows of a pitched copy arrive and nothing beside them") {
+  agree_on_device(0, [&](const auto& k, auto zero) {
     using T = decltype(zero);
     const auto from = random_values<T>(5 * 7, 1);
     auto to = random_values<T>(5 * 9, 2);
@@ -87,7 +87,7 @@ TEST_CASE("emulated on the host: rows of a pitched copy arrive and nothing besid
   });
 }
 
-TEST_CASE("GEMM hands cuBLAS the arguments that give the reference's result") {
+TEST_CASE("GEMM hands cuBLAS the arguments that give the reference's result", "[gemm]") {
   struct Case {
     int64_t m, n, k;
     double alpha, beta;
@@ -95,7 +95,7 @@ TEST_CASE("GEMM hands cuBLAS the arguments that give the reference's result") {
   for (const Case s : {Case{3, 5, 7, 1, 0}, {8, 1, 4, 2, 1}, {0, 4, 3, 1, 0}, {4, 3, 0, 1, 0.5}})
     for (const bool ta : {false, true})
       for (const bool tb : {false, true})
-        agree_emulated(1e-6, [&, s = s](const auto& table, auto zero) {
+        agree_on_device(1e-6, [&, s = s](const auto& table, auto zero) {
           using T = decltype(zero);
           const int64_t lda = (ta ? s.m : s.k) + 2, ldb = (tb ? s.k : s.n) + 1, ldc = s.n + 3;
           const auto a = random_values<T>(10 * lda, 1), b = random_values<T>(10 * ldb, 2);
@@ -107,8 +107,7 @@ TEST_CASE("GEMM hands cuBLAS the arguments that give the reference's result") {
 }
 
 TEST_CASE("a sum of more tensors than a launch takes is refused by name") {
-  kernels::cuda::table().sum_n(nullptr, nullptr, 257, 1, nullptr);
-  CHECK(kernels::cuda::take_error().find("sum_n takes 1 to 256 summands, here are 257") !=
-        std::string::npos);
-  CHECK(kernels::cuda::take_error() == "");
+  device_table().sum_n(nullptr, nullptr, 257, 1, nullptr);
+  CHECK(device_error().find("sum_n takes 1 to 256 summands, here are 257") != std::string::npos);
+  CHECK(device_error() == "");
 }

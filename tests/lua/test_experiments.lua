@@ -231,7 +231,7 @@ test("what runs on CPU ranks runs on a GPU by --executor cuda, profiled there", 
   expect.equal({ spec.cost.device, spec.cost.rehearse, spec.ranks }, { "cuda", 0, 2 })
   expect.equal(w.executed[1].options.executor, "cuda")
   expect.equal(w.results.runs[1].executor, "cuda")
-  assert(w.output:find("Executed on 2 ranks of a GPU", 1, true), w.output)
+  assert(w.output:find("Executed on 2 ranks of 1 x H200, emulated link", 1, true), w.output)
   local own = expect.runs(experiment((CPU:gsub('"cpu",', '"cuda",'))))
   expect.equal(own.executed[1].spec.cost.device, "cuda")
   expect.equal(own.results.runs[13].executor, "cuda")

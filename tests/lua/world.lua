@@ -227,6 +227,7 @@ local function make_core(world, args)
     caller = caller,
     clock = os.clock,
     default_corpus = function() return "corpus.txt" end,
+    gpu = function() return "1 x H200" end,
     executor_missing = function(name) return name == "cuda" and world.no_gpu or nil end,
     display_name = function(source) return source end,
     json_decode = M.decode, json_encode = M.encode,

@@ -150,7 +150,7 @@ def check_lua(root):
 
 
 def check_shell(root):
-    files = list(sources(root, ("scripts",), {".sh"})) + [root / ".ci" / "run"]
+    files = list(sources(root, ("scripts", "tests"), {".sh"})) + [root / ".ci" / "run"]
     return run_tool(["shellcheck", "-x", "--source-path", str(root)], files)
 
 

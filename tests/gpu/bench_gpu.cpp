@@ -1,0 +1,397 @@
+// Times the plugin's kernels on the GPU at the sizes of a training step, one JSON object a line:
+// samples in microseconds a call, bytes or flops of a call, the rates, their ratios to this card's
+// own copy rate and large GEMM in the same run, and what is aimed at. The kernels are float32;
+// targets that were set for bfloat16 say so.
+// usage: bench_gpu [--quick] [--device] [part of a bench's name]
+//   --device: only one line with the device and its versions
+// Status: 0, 1 something failed, 77 there is no GPU.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+
+#include "engine/base/rng.h"
+#include "tests/gpu/bench.h"
+
+namespace {
+
+using namespace moe;
+using namespace moe::test;
+using Ints = std::vector<int32_t>;
+using Floats = DeviceArray<float>;
+
+constexpr int64_t kTokens = 16384, kHidden = 1024;
+
+/// One a set, all alike.
+template <class Make>
+auto each_set(int64_t sets, Make make) {
+  std::vector<decltype(make())> all;
+  for (int64_t i = 0; i < sets; ++i) all.push_back(make());
+  return all;
+}
+
+template <class Set>
+const Set& turn(const std::vector<Set>& sets, int64_t number) {
+  return sets[static_cast<size_t>(number) % sets.size()];
+}
+
+void copies(Bench& bench, const char* name) {
+  const int64_t bytes = 512 << 20;
+  const Floats from = bench.random(bytes / 4), to = bench.random(bytes / 4);
+  bench.row(name, "512 MiB on the device", bench.time([&](int64_t) {
+    bench.gpu().copy(to.data(), from.data(), bytes, bench.stream());
+  }),
+            {.bytes = 2.0 * bytes});
+}
+
+/// y[m,n] = x[m,k] w[n,k]^T, `experts` times one after the other.
+void gemm(Bench& bench, const std::string& name, int64_t experts, int64_t m, int64_t n, int64_t k,
+          std::optional<Target> target = {}) {
+  if (name != kBaseGemm && !bench.wants(name)) return;
+  struct Set {
+    Floats x, w, y;
+  };
+  const auto sets = each_set(experts, [&] {
+    return Set{bench.random(m * k), bench.random(n * k), bench.random(m * n)};
+  });
+  const Call call = [&](int64_t) {
+    for (const Set& s : sets)
+      bench.kernels().gemm(false, true, m, n, k, 1, s.x.data(), k, s.w.data(), k, 0, s.y.data(), n,
+                           bench.stream());
+  };
+  bench.row(name,
+            std::to_string(experts) + " times " + std::to_string(m) + " x " + std::to_string(n) +
+                " x " + std::to_string(k) + ", float32",
+            bench.time(call),
+            {.flops = 2.0 * static_cast<double>(experts) * static_cast<double>(m) *
+                      static_cast<double>(n) * static_cast<double>(k)},
+            target);
+}
+
+void gemms(Bench& bench) {
+  const char* note = "set for bfloat16 and a padded batch";
+  gemm(bench, "gemm expert 768", 8, 2048, 3072, 768, Target{540, "TFLOP/s", false, note});
+  gemm(bench, "gemm expert 2048", 8, 2048, 8192, 2048, Target{610, "TFLOP/s", false, note});
+  gemm(bench, "gemm expert 4096", 8, 2048, 14336, 4096, Target{640, "TFLOP/s", false, note});
+}
+
+/// Choices of all tokens in a random order over the slots of experts that are filled to 0.8: a
+/// capacity factor of 1.25.
+struct Maps {
+  Maps(const kernels::DeviceTable& gpu, int64_t tokens, int64_t k)
+      : Maps(gpu, made(tokens * k, tokens * k * 5 / 4)) {}
+  DeviceArray<int32_t> choice_slot, slot_choice;
+
+ private:
+  using Made = std::pair<Ints, Ints>;
+  Maps(const kernels::DeviceTable& gpu, const Made& made)
+      : choice_slot(gpu, made.first), slot_choice(gpu, made.second) {}
+  static Made made(int64_t choices, int64_t slots) {
+    Ints order(static_cast<size_t>(slots)), choice_slot(static_cast<size_t>(choices)),
+        slot_choice(static_cast<size_t>(slots), -1);
+    std::iota(order.begin(), order.end(), 0);
+    Rng rng(3);
+    for (size_t i = order.size() - 1; i > 0; --i)
+      std::swap(order[i], order[static_cast<size_t>(rng.below(static_cast<int64_t>(i) + 1))]);
+    for (size_t choice = 0; choice < choice_slot.size(); ++choice) {
+      choice_slot[choice] = order[choice];
+      slot_choice[static_cast<size_t>(order[choice])] = static_cast<int32_t>(choice);
+    }
+    return {choice_slot, slot_choice};
+  }
+};
+
+void expert_rows(Bench& bench, int64_t k) {
+  const int64_t slots = kTokens * k * 5 / 4;
+  const double row = 4.0 * kHidden, choices = static_cast<double>(kTokens * k);
+  const Maps maps(bench.gpu(), kTokens, k);
+  const Floats weight = bench.random(kTokens * k);
+  struct Set {
+    Floats tokens, rows, result;
+  };
+  const auto sets = each_set(2, [&] {
+    return Set{bench.random(kTokens * kHidden), bench.random(slots * kHidden),
+               bench.random(kTokens * kHidden)};
+  });
+  const std::string what = std::to_string(kTokens) + " tokens of 1024 floats, top " +
+                           std::to_string(k) + ", capacity factor 1.25";
+  const auto& kernels = bench.kernels();
+  const std::string top = " top" + std::to_string(k);
+  const auto show = [&](const std::string& name, double bytes, std::optional<Target> target,
+                        const Call& call) {
+    if (bench.wants(name + top))
+      bench.row(name + top, what, bench.time(call), {.bytes = bytes}, target);
+  };
+  const double all_slots = row * static_cast<double>(slots), all_tokens = row * kTokens;
+  show("dispatch", choices * row + all_slots, Target{3.0, "TB/s", false, "on an H200"},
+       [&](int64_t i) {
+         const Set& s = turn(sets, i);
+         kernels.dispatch(s.rows.data(), s.tokens.data(), maps.slot_choice.data(), slots, k,
+                          kHidden, bench.stream());
+       });
+  show("dispatch_dx", choices * row + all_tokens, {}, [&](int64_t i) {
+    const Set& s = turn(sets, i);
+    kernels.dispatch_dx(s.result.data(), s.rows.data(), maps.choice_slot.data(), nullptr, kTokens,
+                        k, kHidden, bench.stream());
+  });
+  show("combine", choices * row + 2 * all_tokens, Target{3.2, "TB/s", false, "on an H200"},
+       [&](int64_t i) {
+         const Set& s = turn(sets, i);
+         kernels.combine(s.result.data(), s.rows.data(), weight.data(), maps.choice_slot.data(),
+                         s.tokens.data(), kTokens, k, kHidden, bench.stream());
+       });
+  show("combine_dx", choices * row + all_slots, {}, [&](int64_t i) {
+    const Set& s = turn(sets, i);
+    kernels.combine_dx(s.rows.data(), s.tokens.data(), weight.data(), maps.slot_choice.data(),
+                       slots, k, kHidden, bench.stream());
+  });
+}
+
+void layernorm(Bench& bench) {
+  if (!bench.wants("layernorm forward") && !bench.wants("layernorm backward")) return;
+  struct Set {
+    Floats x, dy, y;
+  };
+  const int64_t n = kTokens * kHidden;
+  const auto sets = each_set(2, [&] {
+    return Set{bench.random(n), bench.random(n), bench.random(n)};
+  });
+  const Floats gamma = bench.random(kHidden), beta = bench.random(kHidden);
+  const Floats dgamma = bench.random(kHidden), dbeta = bench.random(kHidden);
+  const Floats mean = bench.random(kTokens), rstd = bench.random(kTokens);
+  const std::string what = "16384 rows of 1024 floats";
+  const auto& k = bench.kernels();
+  bench.row("layernorm forward", what, bench.time([&](int64_t i) {
+    const Set& s = turn(sets, i);
+    k.layernorm(s.y.data(), mean.data(), rstd.data(), s.x.data(), gamma.data(), beta.data(),
+                kTokens, kHidden, bench.stream());
+  }),
+            {.bytes = 8.0 * static_cast<double>(n)}, Target{3.4, "TB/s", false, "on an H200"});
+  bench.row("layernorm backward", what + "; gradients of x, gamma and beta",
+            bench.time([&](int64_t i) {
+              const Set& s = turn(sets, i);
+              k.layernorm_dx(s.y.data(), s.dy.data(), s.x.data(), mean.data(), rstd.data(),
+                             gamma.data(), nullptr, kTokens, kHidden, bench.stream());
+              k.layernorm_dw(dgamma.data(), dbeta.data(), s.dy.data(), s.x.data(), mean.data(),
+                             rstd.data(), nullptr, nullptr, kTokens, kHidden, bench.stream());
+            }),
+            {.bytes = 12.0 * static_cast<double>(n)}, Target{2.8, "TB/s", false, "on an H200"});
+}
+
+void cross_entropy(Bench& bench) {
+  if (!bench.wants("cross entropy")) return;
+  const int64_t tokens = 4096, vocab = 50257, n = tokens * vocab;
+  Ints ids(tokens);
+  for (int64_t t = 0; t < tokens; ++t)
+    ids[static_cast<size_t>(t)] = static_cast<int32_t>(t * 7919 % vocab);
+  const DeviceArray<int32_t> target(bench.gpu(), ids);
+  const Floats first = bench.random(n), logits = bench.random(n);
+  const DeviceArray<double> loss(bench.gpu(), 1);
+  // The gradient takes the logits' place, so they are put back before each sample.
+  const auto restore = [&] {
+    bench.gpu().copy(logits.data(), first.data(), logits.bytes(), bench.stream());
+  };
+  bench.row("cross entropy", "4096 tokens, vocabulary 50257, gradient in place",
+            bench.time(
+                [&](int64_t) {
+                  bench.kernels().cross_entropy(loss.data(), logits.data(), target.data(),
+                                                1.0 / tokens, true, tokens, vocab, bench.stream());
+                },
+                restore),
+            {.bytes = 8.0 * static_cast<double>(n)}, Target{3.6, "TB/s", false, "on an H200"});
+}
+
+void router(Bench& bench, int64_t k) {
+  const std::string name = "router top" + std::to_string(k);
+  if (!bench.wants(name)) return;
+  const int64_t experts = 64, n = kTokens * experts, capacity = kTokens * k * 5 / 4 / experts;
+  struct Set {
+    Floats logits, p, weight;
+    DeviceArray<int32_t> expert, choice_slot, slot_choice, counts;
+    DeviceArray<char> work;
+  };
+  const auto& gpu = bench.gpu();
+  const auto sets = each_set(Bench::sets(8.0 * static_cast<double>(n)), [&] {
+    return Set{bench.random(n),
+               bench.random(n),
+               bench.random(kTokens * k),
+               {gpu, kTokens * k},
+               {gpu, kTokens * k},
+               {gpu, experts * capacity},
+               {gpu, experts},
+               {gpu, gpu.top_k_work_bytes(kTokens, experts, k)}};
+  });
+  const Call call = [&](int64_t i) {
+    const Set& s = turn(sets, i);
+    bench.kernels().gate_scores(s.p.data(), s.logits.data(), kernels::ScoreRule::kSoftmax, kTokens,
+                                experts, bench.stream());
+    gpu.route_top_k({.tokens = kTokens,
+                     .experts = experts,
+                     .k = k,
+                     .capacity = capacity,
+                     .scores = s.p.data(),
+                     .probabilities = s.p.data(),
+                     .expert = s.expert.data(),
+                     .choice_slot = s.choice_slot.data(),
+                     .slot_choice = s.slot_choice.data(),
+                     .counts = s.counts.data(),
+                     .weight = s.weight.data(),
+                     .rule = kernels::WeightRule::kRenorm,
+                     .work = s.work.data()},
+                    bench.stream());
+  };
+  const std::string what = "16384 tokens, 64 experts: softmax, best experts, places, weights";
+  const Target target = {10, "median_us", true, "on an H200"};
+  bench.row(name, what, bench.time(call), {}, target);
+  bench.row(name + " recorded", what, bench.time_recorded(static_cast<int64_t>(sets.size()), call),
+            {}, target);
+}
+
+void attention(Bench& bench) {
+  if (!bench.wants("attention forward") && !bench.wants("attention backward")) return;
+  const kernels::AttentionShape s = {8, 1024, 12, 64};
+  const int64_t n = s.batch * s.seq * s.heads * s.head_dim;
+  const Floats qkv = bench.random(3 * n), dctx = bench.random(n), dqkv = bench.random(3 * n);
+  const Floats ctx = bench.random(n), lse = bench.random(s.batch * s.heads * s.seq);
+  const auto& k = bench.kernels();
+  const DeviceArray<char> work(bench.gpu(), k.attention_work_bytes(s));
+  // Flops of one product over the causal half.
+  const double product = static_cast<double>(n) * static_cast<double>(s.seq + 1);
+  const std::string what = "batch 8, 12 heads of 64, sequence 1024, causal, float32";
+  bench.row("attention forward", what, bench.time([&](int64_t) {
+    k.attention(ctx.data(), lse.data(), qkv.data(), s, work.data(), bench.stream());
+  }),
+            {.flops = 2 * product}, Target{250, "TFLOP/s", false, "set for bfloat16"});
+  bench.row("attention backward", what, bench.time([&](int64_t) {
+    k.attention_dx(dqkv.data(), dctx.data(), ctx.data(), qkv.data(), lse.data(), s, work.data(),
+                   bench.stream());
+  }),
+            {.flops = 5 * product}, Target{200, "TFLOP/s", false, "set for bfloat16"});
+}
+
+void launches(Bench& bench) {
+  if (!bench.wants("launch")) return;
+  const Floats x = bench.random(4);
+  const Call call = [&](int64_t) {
+    bench.kernels().add(x.data(), x.data(), x.data(), 4, bench.stream());
+  };
+  bench.row("launch", "an addition of 4 floats after another", bench.time(call), {});
+  bench.row("launch recorded", "the same, 100 in a recording", bench.time_recorded(100, call), {});
+  std::vector<double> host_us;
+  for (size_t sample = 0; sample < 21; ++sample) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int64_t i = 0; i < 100; ++i) call(i);
+    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
+    finish(bench.gpu(), bench.stream());
+    host_us.push_back(took.count() / 100);
+  }
+  bench.row("launch host", "what the host takes to give one", host_us, {});
+}
+
+struct Preset {
+  const char* name;
+  double bytes_per_us, start_us;
+  int32_t blocks;
+};
+
+void paced(Bench& bench) {
+  const int64_t bytes = 8 << 20;
+  const Floats from = bench.random(bytes / 4), to = bench.random(bytes / 4);
+  const kernels::Copy copy = {to.data(), from.data(), bytes};
+  for (const Preset& p :
+       {Preset{"paced NVLink", 370e3, 12, 32}, Preset{"paced InfiniBand 400G", 45e3, 25, 8},
+        Preset{"paced Ethernet 100G", 11e3, 25, 4}, Preset{"paced Ethernet 25G", 2.8e3, 50, 2}}) {
+    if (!bench.wants(p.name)) continue;
+    const double model_us = p.start_us + static_cast<double>(bytes) / p.bytes_per_us;
+    const auto ns = std::llround(1e3 * model_us);
+    bench.ratio_row(p.name,
+                    "8 MiB by " + std::to_string(p.blocks) + " blocks; model " +
+                        std::to_string(model_us) + " us",
+                    bench.time([&](int64_t) {
+                      bench.gpu().paced_copies(&copy, 1, ns, p.blocks, bench.stream());
+                    }),
+                    "of_model", model_us, Target{1.02, "of_model", true, "at least 1"});
+  }
+}
+
+/// How much slower GEMMs are beside a transfer: blocks that pace copies keep a multiprocessor each.
+void beside_paced(Bench& bench) {
+  if (!bench.wants("gemm beside")) return;
+  const auto& gpu = bench.gpu();
+  const int64_t m = 8192, n = 3072, k = 768, bytes = 64 << 20, calls = 8;
+  const Floats x = bench.random(m * k), w = bench.random(n * k), y = bench.random(m * n);
+  const Floats from = bench.random(bytes / 4), to = bench.random(bytes / 4);
+  const kernels::Copy copy = {to.data(), from.data(), bytes};
+  const Call gemms = [&](int64_t) {
+    for (int64_t i = 0; i < calls; ++i)
+      bench.kernels().gemm(false, true, m, n, k, 1, x.data(), k, w.data(), k, 0, y.data(), n,
+                           bench.stream());
+  };
+  const double alone_us = median(bench.time(gemms));
+  const kernels::Stream link = gpu.make_stream(true);
+  for (const int32_t blocks : {1, 4, 16, 32}) {
+    const auto start_transfer = [&] {
+      finish(gpu, link);
+      gpu.paced_copies(&copy, 1, std::llround(2e3 * alone_us) + 1'000'000, blocks, link);
+      gpu.sleep(200'000, bench.stream());  // the transfer has begun when the GEMMs begin
+    };
+    bench.ratio_row("gemm beside " + std::to_string(blocks) + " blocks",
+                    "8 times 8192 x 3072 x 768, float32, beside paced copies",
+                    bench.time(gemms, start_transfer), "of_alone", alone_us);
+  }
+  finish(gpu, link);
+  gpu.end_stream(link);
+}
+
+void run_all(Bench& bench) {
+  copies(bench, kBaseCopy);
+  gemm(bench, kBaseGemm, 1, 8192, 8192, 8192);
+  gemms(bench);
+  for (const int64_t k : {1, 2}) expert_rows(bench, k);
+  layernorm(bench);
+  cross_entropy(bench);
+  for (const int64_t k : {1, 2}) router(bench, k);
+  attention(bench);
+  launches(bench);
+  paced(bench);
+  beside_paced(bench);
+  copies(bench, "copy at the end");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int samples = 21;
+  bool only_device = false;
+  std::string filter;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--quick")
+      samples = 5;
+    else if (argument == "--device")
+      only_device = true;
+    else
+      filter = argument;
+  }
+  const OpenedPlugin plugin = open_plugin();
+  if (plugin.table == nullptr) {
+    std::fprintf(stderr, "%s: %s\n", plugin.skip ? "skipped" : "failed", plugin.reason.c_str());
+    return plugin.skip ? 77 : 1;
+  }
+  const kernels::DeviceInfo info = plugin.table->info();
+  std::printf(
+      "{\"device\": %s, \"versions\": %s, \"memory_bytes\": %lld, \"free_bytes\": %lld, "
+      "\"multiprocessors\": %d, \"compute\": \"%d.%d\"}\n",
+      quoted(info.name).c_str(), quoted(info.versions).c_str(),
+      static_cast<long long>(info.memory_bytes), static_cast<long long>(info.free_bytes),
+      info.multiprocessors, info.major, info.minor);
+  if (only_device) return 0;
+  try {
+    Bench bench(*plugin.table, samples, filter);
+    run_all(bench);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "failed: %s\n", error.what());
+    return 1;
+  }
+}
