@@ -240,7 +240,7 @@ test("what runs on CPU ranks runs on a GPU by --executor cuda, profiled there", 
 end)
 
 test("where there is no GPU that is said before anything runs, at the recipe's line", function()
-  local function no_gpu(of) of.no_gpu = "the CUDA plugin sees no GPU" end
+  local function no_gpu(w) w.no_gpu = "the CUDA plugin sees no GPU" end
   local w = world.run(experiment(CPU), { executor = "cuda" }, nil, no_gpu)
   expect.failed(w, nil, "--executor cuda: the CUDA plugin sees no GPU")
   expect.equal(#w.plans, 0)
