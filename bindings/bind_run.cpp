@@ -1,6 +1,7 @@
 // plan:run and plan:trace.
 #include <condition_variable>
 #include <exception>
+#include <map>
 #include <optional>
 #include <thread>
 
@@ -144,16 +145,20 @@ void set_data(const Host& host, const Fields& data, const PlanSpec& spec, RunOpt
   out["corpus"] = corpus->source;
 }
 
+Precision precision_of(const std::string& name) {
+  static const std::map<std::string, Precision> all = {
+      {"f32", Precision::kF32}, {"f64", Precision::kF64}, {"bf16", Precision::kBF16}};
+  const auto found = all.find(name);
+  if (found != all.end()) return found->second;
+  throw user_error("precision: '{}' is not allowed; give f32, f64 or bf16", name);
+}
+
 RunOptions options_of(Host& host, const Fields& f, const PlanBox& box,
                       const std::shared_ptr<PlacementLog>& log, json& out) {
   RunOptions options;
   options.steps = f.integer("steps", 1);
   options.first_step = f.integer("first_step", 0);
-  const std::string precision = f.text("precision", "f32");
-  if (precision != "f32" && precision != "f64") {
-    throw user_error("precision: '{}' is not allowed; give f32 or f64", precision);
-  }
-  options.precision = precision == "f64" ? Precision::kF64 : Precision::kF32;
+  options.precision = precision_of(f.text("precision", "f32"));
   options.emulate_link = f.flag("emulate_link", false);
   options.timeout_s = f.number("timeout_s", options.timeout_s);
   options.eval_batches = f.integer("eval_batches", 0);

@@ -82,6 +82,9 @@ struct CliqueTable {
 
 struct DeviceTable {
   const KernelTable<float>* kernels;
+  /// The same with matrix products of operands rounded to bfloat16, summed in float32; null: none.
+  /// Its gemm keeps room for rounded operands by stream, until the stream ends.
+  const KernelTable<float>* kernels_bf16;
   const CliqueTable* cliques;  // null: no library for it
 
   /// 0 where there is no driver.

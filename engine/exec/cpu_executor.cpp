@@ -254,6 +254,9 @@ class CpuExecutor : public Executor {
   RunResult run(const Plan& plan, const RunOptions& options) override {
     try {
       check_options(plan, options);
+      if (options.precision == Precision::kBF16) {
+        throw user_error("precision: bf16 is computed on cuda alone; f32 or f64 on cpu");
+      }
       return options.precision == Precision::kF32 ? CpuRun<float>(plan, options).run()
                                                   : CpuRun<double>(plan, options).run();
     } catch (const std::exception& error) {

@@ -37,8 +37,8 @@ int64_t num_comm_lanes(const Plan& plan) {
 }
 
 void check_supported(const Plan& plan, const RunOptions& options) {
-  if (options.precision != Precision::kF32) {
-    throw user_error("precision: the cuda executor computes in float32; float64 runs on cpu");
+  if (options.precision == Precision::kF64) {
+    throw user_error("precision: f64 is computed on cpu alone; f32 or bf16 on cuda");
   }
   for (const Op& op : plan.graph.ops()) {
     const OpDef& def = plan.graph.def(op);
@@ -59,6 +59,16 @@ void check_supported(const Plan& plan, const RunOptions& options) {
         "has {} comm lanes; give it one, or run it on cpu",
         num_comm_lanes(plan));
   }
+}
+
+/// The device with the kernels of the precision.
+kernels::DeviceTable computing_in(Precision precision, kernels::DeviceTable device) {
+  if (precision != Precision::kBF16) return device;
+  if (device.kernels_bf16 == nullptr) {
+    throw user_error("precision: bf16: this device has no kernels of bfloat16; give f32");
+  }
+  device.kernels = device.kernels_bf16;
+  return device;
 }
 
 class DeviceRun {
@@ -229,7 +239,8 @@ class DeviceExecutor : public Executor {
     try {
       check_options(plan, options);
       check_supported(plan, options);
-      const kernels::DeviceTable& table = table_ != nullptr ? *table_ : opened();
+      const kernels::DeviceTable table =
+          computing_in(options.precision, table_ != nullptr ? *table_ : opened());
       table.use_device(device_);
       return DeviceRun(plan, options, table).run();
     } catch (const std::exception& error) {

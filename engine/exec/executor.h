@@ -33,7 +33,9 @@ struct MoeStats {
   double min_margin = 0;  // smallest gap between a token's best and next score
 };
 
-enum class Precision : uint8_t { kF32, kF64 };
+/// kBF16: floats in memory and on the wire, matrix products of operands rounded to bfloat16 and
+/// summed in float; on cuda alone. kF64: on cpu alone.
+enum class Precision : uint8_t { kF32, kF64, kBF16 };
 
 /// ids and targets of a rank for a step, [batch, seq] each; called once a rank and step, for all
 /// ranks of a process from one thread.

@@ -14,6 +14,7 @@ template <auto Member>
 using Function = std::remove_pointer_t<std::remove_reference_t<decltype(Floats{}.*Member)>>;
 
 Function<&Floats::gemm> gemm;
+Function<&Floats::gemm> gemm_bf16;  // of table_bf16()
 
 Function<&Floats::fill_bias> fill_bias;
 Function<&Floats::gelu> gelu;

@@ -19,6 +19,7 @@ const char* take_error_text() {
 const DeviceTable& device_table() {
   static const DeviceTable table = {
       .kernels = &cuda::table(),
+      .kernels_bf16 = &cuda::table_bf16(),
       .cliques = cuda::cliques(),
       .num_devices = num_devices,
       .use_device = use_device,

@@ -66,4 +66,14 @@ const KernelTable<float>& table() {
   return table;
 }
 
+const KernelTable<float>& table_bf16() {
+  static const KernelTable<float> changed = [] {
+    KernelTable<float> all = table();
+    all.name = "cuda bf16";
+    all.gemm = gemm_bf16;
+    return all;
+  }();
+  return changed;
+}
+
 }  // namespace moe::kernels::cuda

@@ -11,4 +11,10 @@ namespace moe::kernels::cuda {
 
 const KernelTable<float>& table();
 
+/// The same with `gemm` alone in bfloat16: operands are rounded to it, products summed in float32;
+/// what lies in memory is float32 before and after. All else stays float32: attention, whose
+/// products are its own kernels', and gate_logits, so that tokens choose other experts only where
+/// what the products before made of their rows says so, never for the rounding of logits.
+const KernelTable<float>& table_bf16();
+
 }  // namespace moe::kernels::cuda

@@ -64,7 +64,7 @@ M.FIELDS = {
   plan_hash = "of graph, orders and buffers", num_ops = "of a rank",
   simulate_ms = "time to simulate",
   steps = "how many", init = "of the parameters", tokens = "text or reference", text = "its path",
-  link = "the emulated link", precision = "f32 or f64", prediction = "frozen before the run",
+  link = "the emulated link", precision = "f32, f64 or bf16", prediction = "frozen before the run",
   metrics = "times of every step", losses = "every step", drops = "every step",
   digest = "hash of all parameters' bits", executed_peak_bytes = "a rank, executed",
   trace = "its file", stopped = "true where the run was interrupted or a policy failed",

@@ -29,7 +29,8 @@ M.LINK = {
 --- Fields of a real run, in moe.train, plan:run and the executor entries of an experiment.
 M.RUN = {
   steps = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "training steps" },
-  precision = { type = "string", enum = { "f32", "f64" }, default = "f32" },
+  precision = { type = "string", enum = { "f32", "f64", "bf16" }, default = "f32",
+    doc = "f64: on cpu; bf16: on cuda, matrix products of bfloat16, all else and memory f32" },
   init = { type = "string", enum = { "reference" }, default = "reference",
     doc = "initial parameters" },
   tokens = { type = "string", enum = { "text", "reference" }, default = "text",
@@ -53,6 +54,19 @@ M.EXECUTORS = { "cpu", "cuda" }
 function M.check_executor(executor, path, at)
   local missing = executor ~= "simulate" and core.executor_missing(executor)
   if missing then errors.user(("%s: %s"):format(path, missing), at) end
+end
+
+-- What each computes in.
+local PRECISIONS = { cpu = { "f32", "f64" }, cuda = { "f32", "bf16" } }
+
+-- Throws where the executor does not compute in that precision.
+local function check_precision(executor, precision, path, at)
+  local own = PRECISIONS[executor]
+  for _, name in ipairs(own) do
+    if name == precision then return end
+  end
+  errors.user(("%s: %s is computed on %s alone; %s on %s"):format(path, precision,
+    executor == "cpu" and "cuda" or "cpu", table.concat(own, " or "), executor), at)
 end
 
 --- The same with what a run on real ranks is made for.
@@ -89,6 +103,7 @@ end
 --- The core's run options from checked fields; `path` names their table.
 function M.run_options(executor, t, model, path, at)
   local function field(name) return path .. "." .. name end
+  check_precision(executor, t.precision, field "precision", at)
   M.check_processes(core.args.ranks or t.ranks, t.link, path, at)
   if t.tokens == "reference" and t.text then
     errors.user(field "text" .. ": tokens = 'reference' reads no text; give one of the two", at)
@@ -244,10 +259,10 @@ function Plan:run(executor, t)
   local c = schema.check(M.RUN, t or {}, "moe.plan.run", at)
   local spec = schema.merged(self.spec, { element_bytes = c.precision == "f64" and 8 or 4,
     model = schema.merged(self.spec.model, { dtype = "f32" }) })
+  local options = M.run_options(executor, c, spec.model, "moe.plan.run", at)
   local plan = target.plan_of(spec, self.candidate, at)
   errors.stop_in "check"
-  local result = good(errors.call(at, plan.run, plan,
-    M.run_options(executor, c, spec.model, "moe.plan.run", at)))
+  local result = good(errors.call(at, plan.run, plan, options))
   function result.explain(of, step) return explain.of(plan, errors.here(), of, step) end
   return result
 end

@@ -87,6 +87,37 @@ TEST_CASE("all that a model may have trains with the CUDA kernels' sources") {
   check_emulated(spec, 3);
 }
 
+TEST_CASE("products of bfloat16 train a model near double, routed as it is at first") {
+  constexpr size_t kSteps = 3;  // the third is a replay
+  const int64_t ranks = GENERATE(1, 2);
+  CAPTURE(ranks);
+  PlanSpec spec = spec_of(small_model(ranks == 1 ? "switch" : "top2"), ranks);
+  const auto plan = make_plan(spec);
+  const auto executor = make_device_executor(*moe_cuda_device());
+  RunOptions options = options_of(*plan, kSteps);
+  const RunResult in_float = executor->run(*plan, options);
+  options.precision = Precision::kBF16;
+  const RunResult result = executor->run(*plan, options);
+  options.poison = true;  // also keeps steps from being recorded
+  const RunResult unrecorded = executor->run(*plan, options);
+  spec.element_bytes = 8;
+  const auto in_double = make_plan(spec);
+  const RunResult reference = run_cpu(*in_double, options_of(*in_double, kSteps));
+
+  REQUIRE(result.losses.size() == kSteps);
+  for (size_t step = 0; step < kSteps; ++step) {
+    CAPTURE(step);
+    CHECK(std::abs(result.losses[step] - reference.losses[step]) < 1e-2);
+    CHECK(result.losses[step] != in_float.losses[step]);
+  }
+  CHECK(result.digest != in_float.digest);
+  CHECK(result.digest == unrecorded.digest);
+  for (size_t layer = 0; layer < reference.moe[0].size(); ++layer) {
+    CHECK(result.moe[0][layer].checksum == reference.moe[0][layer].checksum);
+    CHECK(result.moe[0][layer].counts == reference.moe[0][layer].counts);
+  }
+}
+
 TEST_CASE("the reference model with the CUDA kernels' sources has the reference's losses") {
   check_emulated(spec_of(reference_model("switch", 2), 2), 1);
 }

@@ -23,4 +23,13 @@ for _, gate in ipairs { "switch", "top2", "expert_choice" } do
     end
   end
 end
+local cpu = train { gate = "switch", executor = "cpu", precision = "f64" }
+local bf16 = train { gate = "switch", executor = "cuda", precision = "bf16" }
+for step, loss in ipairs(cpu.losses) do
+  local off = math.abs(bf16.losses[step] - loss)
+  assert(off > 1e-7 and off < 1e-2, ("bf16: the loss is off by %g"):format(off))
+end
+for layer, stats in ipairs(cpu.moe[1]) do
+  assert(stats.checksum == bf16.moe[1][layer].checksum, "bf16: other experts")
+end
 print "the executor cuda on the host's emulation agrees with CPU ranks"

@@ -453,6 +453,7 @@ void lazy_hang() {
 const kernels::DeviceTable& lazy_device() {
   static const kernels::DeviceTable device = {
       .kernels = &table(),
+      .kernels_bf16 = nullptr,
       .cliques = nullptr,
       .num_devices = [] { return int32_t{1}; },
       .use_device = [](int32_t) {},

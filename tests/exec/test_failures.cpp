@@ -154,6 +154,13 @@ TEST_CASE("a plan for floats of another size is refused") {
   CHECK_THROWS_WITH(run_cpu(*plan, options), Contains("make the plan with element_bytes = 8"));
 }
 
+TEST_CASE("matrix products of bfloat16 are refused on CPU ranks") {
+  const auto plan = small_plan(1);
+  RunOptions options = options_of(*plan, 1);
+  options.precision = Precision::kBF16;
+  CHECK_THROWS_WITH(run_cpu(*plan, options), Contains("bf16 is computed on cuda alone"));
+}
+
 TEST_CASE("a run without data, or to evaluate without data, is refused") {
   const auto plan = small_plan(1);
   RunOptions options = options_of(*plan, 1);

@@ -69,6 +69,14 @@ local function check_systems()
   end
 end
 
+local function check_bf16()
+  local reference = train { gate = "switch", executor = "cpu", precision = "f64" }
+  local bf16 = train { gate = "switch", executor = "cuda", precision = "bf16" }
+  local worst = compare(bf16, reference)
+  report(worst > 1e-6 and worst < 1e-2, "bf16: losses within %.1e of float64 (limit 1e-2)", worst)
+end
+
 check_gates()
 check_systems()
+check_bf16()
 assert(failed == 0, failed .. " checks failed")

@@ -235,6 +235,8 @@ test("what runs on CPU ranks runs on a GPU by --executor cuda, profiled there", 
   local own = expect.runs(experiment((CPU:gsub('"cpu",', '"cuda",'))))
   expect.equal(own.executed[1].spec.cost.device, "cuda")
   expect.equal(own.results.runs[13].executor, "cuda")
+  local bf16 = CPU:gsub('"cpu",', '"cuda", precision = "bf16",')
+  expect.equal(expect.runs(experiment(bf16)).results.runs[13].precision, "bf16")
 end)
 
 test("where there is no GPU that is said before anything runs, at the recipe's line", function()

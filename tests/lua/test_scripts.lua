@@ -31,6 +31,33 @@ test("fields of moe.train are checked", function()
     "moe.train.model: a table is not allowed; give a model, as moe.model.gpt2_moe {...}")
 end)
 
+test("each executor computes in its own precisions, which is said before anything is planned",
+  function()
+    local runs = expect.runs(train "executor = 'cuda', precision = 'bf16'").executed[1]
+    expect.equal({ runs.options.precision, runs.spec.element_bytes, runs.spec.model.dtype },
+      { "bf16", 4, "f32" })
+    expect.fails(train "precision = 'f16'", 2, "moe.train.precision: 'f16' is not allowed")
+    local head = expect.HEAD .. [[
+local s = { moe.system "raf" {} }
+local c = moe.cluster.p4de { nodes = 2 }
+]]
+    local entry = 'return moe.experiment { name = "x", model = m, systems = s, run = { { "cpu", '
+      .. 'precision = "bf16" } } }'
+    for _, case in ipairs {
+      { train "precision = 'bf16'", 2, 0, "moe.train.precision: bf16 is computed on cuda alone; "
+        .. "f32 or f64 on cpu" },
+      { train "executor = 'cuda', precision = 'f64'", 2, 0,
+        "moe.train.precision: f64 is computed on cpu alone; f32 or bf16 on cuda" },
+      { expect.HEAD .. "moe.infer { model = m, precision = 'bf16' }", 2, 0,
+        "moe.infer.precision: bf16 is computed on cuda alone" },
+      { head .. entry, 4, 0, "experiment.run[1].precision: bf16 is computed on cuda alone" },
+      { head .. 'local p = moe.plan { model = m, cluster = c, system = s[1] }\n'
+        .. 'p:run("cpu", { precision = "bf16" })', 5, 1,
+        "moe.plan.run.precision: bf16 is computed on cuda alone" } } do
+      expect.equal(#expect.fails(case[1], case[2], case[4]).plans, case[3])
+    end
+  end)
+
 test("an optimizer takes its own fields, with its own defaults", function()
   local function optimizer(fields)
     return expect.runs(train(("optimizer = { %s }"):format(fields))).executed[1].spec.optimizer

@@ -1,11 +1,18 @@
-// Stands in for cuBLAS where a test compiles kernels/cuda for the host: the definition of SGEMM in
-// plain loops over column-major matrices. It checks the arguments that reach cuBLAS, not cuBLAS,
-// and counts the handles that there are.
+// Stands in for cuBLAS where a test compiles kernels/cuda for the host: the definition of GEMM, of
+// floats and of bfloat16, in plain loops over column-major matrices. It checks the arguments that
+// reach cuBLAS, not cuBLAS, and counts the handles that there are.
 #pragma once
 
 #include <cuda_runtime.h>
 
-enum cublasStatus_t { CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_INVALID_VALUE };
+enum cublasStatus_t {
+  CUBLAS_STATUS_SUCCESS,
+  CUBLAS_STATUS_INVALID_VALUE,
+  CUBLAS_STATUS_NOT_SUPPORTED
+};
+enum cudaDataType { CUDA_R_32F, CUDA_R_16BF };
+enum cublasComputeType_t { CUBLAS_COMPUTE_32F };
+enum cublasGemmAlgo_t { CUBLAS_GEMM_DEFAULT };
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
 enum cublasMath_t { CUBLAS_DEFAULT_MATH, CUBLAS_PEDANTIC_MATH };
 struct cublasContext {
@@ -47,25 +54,62 @@ inline cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t math
   return CUBLAS_STATUS_SUCCESS;
 }
 
-inline cublasStatus_t cublasSgemm_64(cublasHandle_t handle, cublasOperation_t op_a,
-                                     cublasOperation_t op_b, int64_t m, int64_t n, int64_t k,
-                                     const float* alpha, const float* a, int64_t lda,
-                                     const float* b, int64_t ldb, const float* beta, float* c,
-                                     int64_t ldc) {
-  emulation::cublas_used = *handle;
+namespace emulation {
+
+inline double number(float v) {
+  return v;
+}
+inline double number(uint16_t bf16) {
+  return from_bits<float>(uint64_t{bf16} << 16);
+}
+
+template <class T>
+cublasStatus_t gemm(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b,
+                    int64_t m, int64_t n, int64_t k, float alpha, const T* a, int64_t lda,
+                    const T* b, int64_t ldb, float beta, float* c, int64_t ldc) {
+  cublas_used = *handle;
   const int64_t rows_a = op_a == CUBLAS_OP_N ? m : k, rows_b = op_b == CUBLAS_OP_N ? k : n;
   if (m < 0 || n < 0 || k < 0 || lda < rows_a || lda < 1 || ldb < rows_b || ldb < 1 || ldc < m)
     return CUBLAS_STATUS_INVALID_VALUE;
-  emulation::give(handle->stream, [=, alpha = *alpha, beta = *beta] {
+  give(handle->stream, [=] {
     for (int64_t j = 0; j < n; ++j)
       for (int64_t i = 0; i < m; ++i) {
         double sum = 0;
         for (int64_t p = 0; p < k; ++p)
-          sum += static_cast<double>(op_a == CUBLAS_OP_N ? a[p * lda + i] : a[i * lda + p]) *
-                 (op_b == CUBLAS_OP_N ? b[j * ldb + p] : b[p * ldb + j]);
+          sum += number(op_a == CUBLAS_OP_N ? a[p * lda + i] : a[i * lda + p]) *
+                 number(op_b == CUBLAS_OP_N ? b[j * ldb + p] : b[p * ldb + j]);
         float& out = c[j * ldc + i];
         out = static_cast<float>(alpha * sum + (beta == 0 ? 0.0 : beta * out));
       }
   });
   return CUBLAS_STATUS_SUCCESS;
+}
+
+}  // namespace emulation
+
+inline cublasStatus_t cublasSgemm_64(cublasHandle_t handle, cublasOperation_t op_a,
+                                     cublasOperation_t op_b, int64_t m, int64_t n, int64_t k,
+                                     const float* alpha, const float* a, int64_t lda,
+                                     const float* b, int64_t ldb, const float* beta, float* c,
+                                     int64_t ldc) {
+  return emulation::gemm(handle, op_a, op_b, m, n, k, *alpha, a, lda, b, ldb, *beta, c, ldc);
+}
+
+/// Of bfloat16 into floats alone, and as tensor cores take them: rows at 16 bytes, math that is not
+/// pedantic.
+inline cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t op_a,
+                                      cublasOperation_t op_b, int64_t m, int64_t n, int64_t k,
+                                      const void* alpha, const void* a, cudaDataType type_a,
+                                      int64_t lda, const void* b, cudaDataType type_b, int64_t ldb,
+                                      const void* beta, void* c, cudaDataType type_c, int64_t ldc,
+                                      cublasComputeType_t, cublasGemmAlgo_t) {
+  const auto at_16_bytes = [](const void* at, int64_t stride) {
+    return reinterpret_cast<uintptr_t>(at) % 16 == 0 && stride % 8 == 0;
+  };
+  if (type_a != CUDA_R_16BF || type_b != CUDA_R_16BF || type_c != CUDA_R_32F ||
+      handle->math != CUBLAS_DEFAULT_MATH || !at_16_bytes(a, lda) || !at_16_bytes(b, ldb))
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  return emulation::gemm(handle, op_a, op_b, m, n, k, *static_cast<const float*>(alpha),
+                         static_cast<const uint16_t*>(a), lda, static_cast<const uint16_t*>(b), ldb,
+                         *static_cast<const float*>(beta), static_cast<float*>(c), ldc);
 }

@@ -33,6 +33,9 @@ struct float2 {
 struct alignas(16) float4 {
   float x, y, z, w;
 };
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
@@ -134,6 +137,9 @@ T atomicMin(T* at, T value) {
   const T before = *at;
   if (value < before) *at = value;
   return before;
+}
+inline unsigned __float_as_uint(float v) {
+  return static_cast<unsigned>(emulation::to_bits(v));
 }
 inline int __popc(unsigned v) {
   return __builtin_popcount(v);

@@ -56,6 +56,16 @@ TEST_CASE("the plugin opens without a driver and lacks no kernel but one") {
   CHECK((t.z_loss && t.sgd && t.adamw && t.add && t.sum_n && t.copy_2d));
 }
 
+TEST_CASE("the table of bfloat16 differs in the matrix products alone") {
+  REQUIRE(plugin().kernels_bf16);
+  auto same = *plugin().kernels_bf16;
+  CHECK(std::string(same.name) == "cuda bf16");
+  CHECK(same.gemm != plugin().kernels->gemm);
+  same.name = plugin().kernels->name;
+  same.gemm = plugin().kernels->gemm;
+  CHECK(std::memcmp(&same, plugin().kernels, sizeof same) == 0);
+}
+
 TEST_CASE("no entry of the device table is null, nor of its cliques where there is NCCL") {
   // The tables are pointers and nothing else.
   const auto full = [](const auto& table, size_t optional) {
@@ -65,7 +75,7 @@ TEST_CASE("no entry of the device table is null, nor of its cliques where there 
       if (entries[i] == nullptr && i != optional) return false;
     return true;
   };
-  CHECK(full(plugin(), 1));
+  CHECK(full(plugin(), 2));
   if (plugin().cliques) CHECK(full(*plugin().cliques, SIZE_MAX));
 }
 
@@ -74,6 +84,9 @@ TEST_CASE("without a GPU a launch and a GEMM fail with a reason that is read onc
   plugin().kernels->add(nullptr, nullptr, nullptr, 4, nullptr);
   check_error("cuda: launch: ");
   plugin().kernels->gemm(false, false, 1, 1, 1, 1, nullptr, 1, nullptr, 1, 0, nullptr, 1, nullptr);
+  check_error("cuda: gemm: ");
+  const auto gemm_bf16 = plugin().kernels_bf16->gemm;
+  gemm_bf16(false, false, 1, 1, 1, 1, nullptr, 1, nullptr, 1, 0, nullptr, 1, nullptr);
   check_error("cuda: gemm: ");
 }
 

@@ -1,0 +1,56 @@
+// Casts to bfloat16: a warp takes a piece of a row, so that rows of any length fill the device.
+#include "kernels/cuda/cast.h"
+
+#include "kernels/cuda/device.h"
+
+namespace moe::kernels::cuda {
+namespace {
+
+constexpr int64_t kPiece = 4 * kWarp;  // vectors of a row that a warp takes
+
+/// The upper half of a float is a bfloat16. Half a unit of it is added, less one bit where the
+/// upper half is even and a tie must stay; the carry may go into the exponent, as it should.
+__device__ unsigned rounded(float v) {
+  const unsigned bits = __float_as_uint(v);
+  if (isnan(v)) return bits >> 16 | 0x40u;  // a NaN whose bits are all in the lower half too
+  return (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+}
+__device__ void store(uint16_t* to, float v) {
+  *to = static_cast<uint16_t>(rounded(v));
+}
+__device__ void store(uint2* to, float4 v) {
+  to->x = rounded(v.x) | rounded(v.y) << 16;
+  to->y = rounded(v.z) | rounded(v.w) << 16;
+}
+
+/// Sizes in vectors; `pieces` a row.
+template <class To, class V>
+__global__ void cast_kernel(To* out, int64_t out_stride, const V* in, int64_t in_stride,
+                            int64_t rows, int64_t cols, int64_t pieces) {
+  const int64_t row = warp_number() / pieces, first = warp_number() % pieces * kPiece;
+  if (row >= rows) return;
+  for (int64_t c = first + lane(); c < first + kPiece && c < cols; c += kWarp)
+    store(out + row * out_stride + c, in[row * in_stride + c]);
+}
+
+template <class To, class V>
+void cast(To* out, int64_t out_stride, const V* in, int64_t in_stride, int64_t rows, int64_t cols,
+          Stream stream) {
+  const int64_t pieces = blocks_of(cols, kPiece);
+  launch(cast_kernel<To, V>, blocks_of(rows * pieces, kWarps), kThreads, stream, out, out_stride,
+         in, in_stride, rows, cols, pieces);
+}
+
+}  // namespace
+
+void cast_to_bf16(uint16_t* out, int64_t out_stride, const float* in, int64_t in_stride,
+                  int64_t rows, int64_t cols, Stream stream) {
+  if (vectorable(cols, in) && in_stride % 4 == 0) {
+    cast(reinterpret_cast<uint2*>(out), out_stride / 4, reinterpret_cast<const float4*>(in),
+         in_stride / 4, rows, cols / 4, stream);
+  } else {
+    cast(out, out_stride, in, in_stride, rows, cols, stream);
+  }
+}
+
+}  // namespace moe::kernels::cuda

@@ -1,0 +1,226 @@
+// Rounding to bfloat16 and products of rounded matrices, emulated on the host, never run on a GPU.
+// What is rounded is compared with a rounding that measures the distances to both neighbours.
+#include <cublas_v2.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "kernels/cuda/cast.h"
+#include "kernels/device.h"
+#include "tests/cuda/emulated.h"
+
+using namespace moe;
+using namespace moe::test;
+
+extern "C" const kernels::DeviceTable* moe_cuda_device();
+
+namespace {
+
+const kernels::DeviceTable& device() {
+  return *moe_cuda_device();
+}
+
+float float_of(uint32_t bits) {
+  return emulation::from_bits<float>(bits);
+}
+
+/// What a bfloat16 counts for as a neighbour: past the largest comes 2^128.
+double place_of(uint32_t bf16) {
+  const float v = float_of(bf16 << 16);
+  return std::isinf(v) ? std::copysign(0x1p128, v) : v;
+}
+
+uint16_t nearest(float v) {
+  const auto bits = static_cast<uint32_t>(emulation::to_bits(v));
+  const uint32_t down = bits >> 16, up = down + 1;  // towards zero and away from it
+  if (std::isinf(v)) return static_cast<uint16_t>(down);
+  const double to_down = std::abs(v - place_of(down)), to_up = std::abs(place_of(up) - v);
+  if (to_down == to_up) return static_cast<uint16_t>(down % 2 == 0 ? down : up);
+  return static_cast<uint16_t>(to_down < to_up ? down : up);
+}
+
+bool is_rounded(uint16_t got, float v) {
+  const float back = float_of(uint32_t{got} << 16);
+  if (!std::isnan(v)) return got == nearest(v);
+  return std::isnan(back) && std::signbit(back) == std::signbit(v);
+}
+
+std::vector<double> rounded(const std::vector<float>& values) {
+  std::vector<double> all;
+  for (const float v : values) all.push_back(float_of(uint32_t{nearest(v)} << 16));
+  return all;
+}
+
+/// Of m x n x k with gaps between the rows of all three.
+struct Product {
+  bool ta, tb;
+  int64_t m, n, k, gap;
+  int64_t lda() const { return (ta ? m : k) + gap; }
+  int64_t ldb() const { return (tb ? k : n) + gap; }
+  int64_t ldc() const { return n + gap; }
+  template <class T, class V>
+  void run(const kernels::KernelTable<T>& table, const V& a, const V& b, V& c, double beta) const {
+    table.gemm(ta, tb, m, n, k, T(0.5), a.data(), lda(), b.data(), ldb(), T(beta), c.data(), ldc(),
+               nullptr);
+  }
+  /// Of the numbers that are a product's, not of the gaps.
+  double relative_l2(const std::vector<float>& got, const std::vector<double>& want) const {
+    double error = 0, all = 0;
+    for (int64_t i = 0; i < m * n; ++i) {
+      const auto at = static_cast<size_t>(i / n * ldc() + i % n);
+      error += (got[at] - want[at]) * (got[at] - want[at]);
+      all += want[at] * want[at];
+    }
+    return std::sqrt(error / all);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("emulated on the host: every upper half of a float is rounded to the nearest bfloat16") {
+  // With it the ends of the lower half, ties and their neighbours; so also all infinities, the
+  // largest numbers, denormals, and NaNs whose bits are in the lower half alone.
+  std::vector<float> in;
+  for (uint32_t upper = 0; upper < 0x10000; ++upper)
+    for (const uint32_t lower : {0x0u, 0x1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu})
+      in.push_back(float_of(upper << 16 | lower));
+  const auto n = static_cast<int64_t>(in.size());
+  std::vector<uint64_t> out(in.size() / 4 + 1);
+  auto* const got = reinterpret_cast<uint16_t*>(out.data());
+  kernels::cuda::cast_to_bf16(got, n, in.data(), n, 1, n, nullptr);
+  REQUIRE(kernels::cuda::take_error() == "");
+  int64_t wrong = 0;
+  for (size_t i = 0; i < in.size(); ++i) wrong += is_rounded(got[i], in[i]) ? 0 : 1;
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("emulated on the host: rows of any length, distance and place are rounded, gaps stay") {
+  Rng rng(1);
+  for (int64_t round = 0; round < 100; ++round) {
+    emulation::set_order(static_cast<uint64_t>(round));
+    const int64_t rows = rng.below(5), cols = rng.below(round % 10 == 0 ? 2000 : 70);
+    const int64_t in_stride = cols + rng.below(9), out_stride = (cols + 4 + rng.below(9)) / 4 * 4;
+    const int64_t shift = round % 2 == 0 ? 0 : rng.below(4);
+    INFO(rows << " x " << cols << " at " << in_stride << " and " << out_stride << " + " << shift);
+    const auto all = random_values<float>(shift + rows * in_stride, static_cast<uint64_t>(round));
+    const float* const in = all.data() + shift;
+    std::vector<uint64_t> out(static_cast<size_t>(rows * out_stride / 4 + 1), ~uint64_t{0});
+    auto* const got = reinterpret_cast<uint16_t*>(out.data());
+    kernels::cuda::cast_to_bf16(got, out_stride, in, in_stride, rows, cols, nullptr);
+    REQUIRE(kernels::cuda::take_error() == "");
+    bool right = got[rows * out_stride] == 0xffff;
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < out_stride; ++c) {
+        const uint16_t here = got[r * out_stride + c];
+        right = right && (c < cols ? is_rounded(here, in[r * in_stride + c]) : here == 0xffff);
+      }
+    REQUIRE(right);
+  }
+}
+
+TEST_CASE("a GEMM in bfloat16 is that of the rounded operands, and near that of the operands") {
+  const kernels::KernelTable<double>& reference = kernels::reference_table();
+  for (const auto& [m, n, k] :
+       std::vector<std::array<int64_t, 3>>{{3, 5, 7}, {8, 1, 4}, {16, 24, 64}, {33, 40, 130}})
+    for (int variant = 0; variant < 16; ++variant) {
+      const double beta = variant & 4 ? 0.75 : 0;
+      const Product p = {(variant & 1) != 0, (variant & 2) != 0, m, n, k, variant & 8 ? 3 : 0};
+      const auto a = random_values<float>(p.lda() * (p.ta ? k : m), 1);
+      const auto b = random_values<float>(p.ldb() * (p.tb ? n : k), 2);
+      auto c = random_values<float>(p.ldc() * m, 3);
+      const std::vector<float> before = c;
+      std::vector<double> exact(c.begin(), c.end()), of_rounded = exact;
+      p.run(reference, std::vector<double>(a.begin(), a.end()),
+            std::vector<double>(b.begin(), b.end()), exact, beta);
+      p.run(reference, rounded(a), rounded(b), of_rounded, beta);
+      p.run(kernels::cuda::table_bf16(), a, b, c, beta);
+      INFO(m << " x " << n << " x " << k << ", variant " << variant);
+      REQUIRE(kernels::cuda::take_error() == "");
+      CHECK(p.relative_l2(c, of_rounded) < 1e-5);
+      CHECK(p.relative_l2(c, exact) < 1e-2);
+      for (size_t i = 0; i < c.size(); ++i)
+        if (static_cast<int64_t>(i) % p.ldc() >= n) REQUIRE(c[i] == before[i]);
+    }
+}
+
+TEST_CASE("a GEMM in bfloat16 passes NaN and infinity on, and of no columns scales c") {
+  const Product p = {false, false, 2, 3, 4, 1};
+  auto a = random_values<float>(p.lda() * p.m, 1);
+  const auto b = random_values<float>(p.ldb() * p.k, 2);
+  a[1] = NAN;
+  a[static_cast<size_t>(p.lda())] = INFINITY;
+  std::vector<float> c(static_cast<size_t>(p.ldc() * p.m));
+  p.run(kernels::cuda::table_bf16(), a, b, c, 0);
+  for (size_t col = 0; col < 3; ++col) {
+    CHECK(std::isnan(c[col]));
+    CHECK(std::isinf(c[4 + col]));
+  }
+  c.assign(c.size(), 8);
+  const Product of_none = {false, false, 2, 4, 0, 1};
+  c.resize(static_cast<size_t>(of_none.ldc() * 2), 8);
+  of_none.run(kernels::cuda::table_bf16(), a, b, c, 0.5);
+  CHECK(c == std::vector<float>{4, 4, 4, 4, 8, 4, 4, 4, 4, 8});
+  CHECK(kernels::cuda::take_error() == "");
+}
+
+TEST_CASE("both GEMMs of a stream have a handle of their own, which go with the stream") {
+  const int before = emulation::cublas_handles;
+  const size_t alive = emulation::things_alive();
+  const kernels::Stream stream = device().make_stream(false);
+  const float a = 3, b = 5;
+  float c = 0;
+  for (int round = 0; round < 2; ++round) {
+    device().kernels_bf16->gemm(false, false, 1, 1, 1, 1, &a, 1, &b, 1, 0, &c, 1, stream);
+    CHECK(c == 15);
+    CHECK(emulation::cublas_used.stream == stream);
+    CHECK(emulation::cublas_used.math == CUBLAS_DEFAULT_MATH);
+    device().kernels->gemm(false, false, 1, 1, 1, 1, &a, 1, &b, 1, 0, &c, 1, stream);
+    CHECK(emulation::cublas_used.math == CUBLAS_PEDANTIC_MATH);
+  }
+  CHECK(emulation::cublas_handles == before + 2);
+  CHECK(emulation::things_alive() == alive + 2);  // the stream, and room for a and b
+  device().end_stream(stream);
+  CHECK(emulation::cublas_handles == before);
+  CHECK(emulation::things_alive() == alive);
+  CHECK(kernels::cuda::take_error() == "");
+}
+
+TEST_CASE("a recording's room for rounded operands outlives a larger GEMM, until the stream ends") {
+  const size_t alive = emulation::things_alive();
+  const kernels::Stream stream = device().make_stream(false);
+  const auto multiply = [&](const std::vector<float>& x, std::vector<float>& y, int64_t n) {
+    device().kernels_bf16->gemm(false, false, n, n, n, 1, x.data(), n, x.data(), n, 0, y.data(), n,
+                                stream);
+  };
+  std::vector<float> small(4 * 4, 2), large(64 * 64, 1), small_out(small.size()),
+      large_out(large.size());
+  device().begin_recording(stream);
+  multiply(small, small_out, 4);
+  const kernels::Recording recording = device().end_recording(stream);
+  REQUIRE(recording);
+  const size_t recorded = emulation::things_alive();
+  multiply(large, large_out, 64);
+  multiply(small, small_out, 4);
+  CHECK(emulation::things_alive() == recorded + 1);  // one block more, none less
+  std::fill(small.begin(), small.end(), 3.0f);
+  device().replay(recording, stream);
+  CHECK(small_out == std::vector<float>(small.size(), 36));
+  CHECK(large_out == std::vector<float>(large.size(), 64));
+  device().release_recording(recording);
+  device().end_stream(stream);
+  CHECK(emulation::things_alive() == alive);
+  CHECK(kernels::cuda::take_error() == "");
+}
+
+TEST_CASE("a GEMM without room for its rounded operands says so and touches nothing") {
+  const kernels::Stream stream = device().make_stream(false);
+  const float a = 3;
+  float c = 7;
+  const int64_t n = int64_t{1} << 20;
+  device().kernels_bf16->gemm(false, false, n, n, n, 1, &a, n, &a, n, 0, &c, n, stream);
+  CHECK(kernels::cuda::take_error() == "cuda: gemm: allocate 4398046511104 bytes: out of memory");
+  CHECK(c == 7);
+  device().end_stream(stream);
+  CHECK(kernels::cuda::take_error() == "");
+}
