@@ -138,8 +138,8 @@ struct Profiler {
   ProfileCost::MeasureHandoff handoff;
 };
 
-// device: cost.device, "cpu" or "cuda".
-Profiler profiler_on(const std::string& device, const ProfileOptions& options) {
+// device: cost.device, "cpu" or "cuda". bf16: products as the executor's precision has them.
+Profiler profiler_on(const std::string& device, bool bf16, const ProfileOptions& options) {
   if (device == "cpu") {
     return {profile_op, profile_key(options),
             [n = options.ranks_beside] { return profile_handoff(n); }};
@@ -147,12 +147,13 @@ Profiler profiler_on(const std::string& device, const ProfileOptions& options) {
   if (device != "cuda") throw user_error("cost.device: '{}' is not allowed; cpu or cuda", device);
   const std::string missing = cuda_missing();
   if (!missing.empty()) throw user_error("cost.device: cuda: {}", missing);
-  const kernels::DeviceTable& table = *cuda_plugin().table;
+  kernels::DeviceTable table = *cuda_plugin().table;
   table.use_device(0);  // the executor's
-  const auto profile = [&table](const Graph& graph, OpId op, const ProfileOptions& filled) {
+  if (bf16 && table.kernels_bf16 != nullptr) table.kernels = table.kernels_bf16;
+  const auto profile = [table](const Graph& graph, OpId op, const ProfileOptions& filled) {
     return profile_op_on_device(graph, op, filled, table);
   };
-  return {profile, device_profile_key(options, table), nullptr};
+  return {profile, device_profile_key(options, table) + (bf16 ? "; bf16" : ""), nullptr};
 }
 
 // Ops profiled on this machine. cost.rehearse: steps that are executed first, 0 for none.
@@ -162,7 +163,7 @@ std::shared_ptr<const ProfileCost> profile_of(lua_State* L, const Fields& cost,
   ProfileOptions options;
   options.ranks_beside = spec.num_ranks;
   const std::string device = cost.text("device", "cpu");
-  const Profiler profiler = profiler_on(device, options);
+  const Profiler profiler = profiler_on(device, cost.text("precision", "f32") == "bf16", options);
   const int64_t steps = cost.integer("rehearse", 0);
   if (steps > 0 && device != "cpu") {
     throw user_error("cost.rehearse: {} on {}; steps are rehearsed on cpu only", steps, device);

@@ -80,7 +80,8 @@ function M.real_spec(executor, model, ranks, link, optimizer, precision)
       intra = wire.intra or wire, nic = wire, a2a_base_us = 0, a2a_per_peer_us = 0,
       share = wire.share, sharing_efficiency = wire.sharing_efficiency },
     fill = model_lib.fill(model, resolved),
-    cost = { kind = "profile", device = executor, cache = core.args.cache, link = link ~= nil },
+    cost = { kind = "profile", device = executor, precision = precision, cache = core.args.cache,
+      link = link ~= nil },
     element_bytes = precision == "f64" and 8 or 4 }
 end
 
