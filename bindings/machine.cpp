@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "engine/base/errors.h"
-#include "engine/comm/mpi.h"
+#include "engine/comm/transport.h"
 #include "engine/cost/profile_cache.h"
 #include "engine/exec/data.h"
 #include "kernels/kernels.h"

@@ -10,6 +10,7 @@
 #include "bindings/host.h"
 #include "bindings/machine.h"
 #include "engine/base/names.h"
+#include "engine/comm/launch.h"
 #include "engine/comm/processes.h"
 #include "kernels/kernels.h"
 
@@ -232,7 +233,7 @@ Failed dispatch(int argc, char** argv, int& status) {
     return std::nullopt;
   }
   options.mode = app.get_subcommands().front()->get_name();
-  const moe::MpiLaunch launch = moe::mpi_launch();
+  const moe::Launch launch = moe::launch();
   if (launch.by_mpi && run->parsed()) {
     status = run_in_job(options, out->count() > 0);
     return std::nullopt;
@@ -253,5 +254,5 @@ int main(int argc, char** argv) {
   int status = kDone;
   const Failed failure = attempt([&] { return dispatch(argc, argv, status); });
   if (!failure) return status;
-  return moe::mpi_launch().rank == 0 ? report(*failure) : status_of(*failure);
+  return moe::launch().rank == 0 ? report(*failure) : status_of(*failure);
 }

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "engine/comm/communicator.h"
-#include "engine/comm/mpi.h"
+#include "engine/comm/transport.h"
 
 namespace moe {
 
@@ -28,16 +28,16 @@ class Processes {
     /// Tests: finds the distance of clocks by messages where processes share one too.
     bool measure_clock = false;
   };
-  /// As the constructor of Mpi.
+  /// As open_mpi().
   explicit Processes(Options options);
   Processes() : Processes(Options()) {}
   /// Not a way to end well: finish() or leave() are.
   ~Processes();
 
-  int64_t rank() const { return mpi_.rank(); }
-  int64_t size() const { return mpi_.size(); }
+  int64_t rank() const { return transport_->rank(); }
+  int64_t size() const { return transport_->size(); }
   /// Those on this machine.
-  int64_t size_here() const { return mpi_.size_here(); }
+  int64_t size_here() const { return transport_->size_here(); }
   bool leads() const { return rank() == 0; }
 
   /// This rank's communicators of the lanes 0 to n - 1 of a run; the same ones for the next run.
@@ -86,7 +86,7 @@ class Processes {
   void look_for_silent(Nanoseconds now);
 
   const Options options_;
-  Mpi mpi_;
+  const std::unique_ptr<Transport> transport_;
   const int64_t alive_;  // the monitor's channel
   std::unique_ptr<MessageComm> control_;
   std::vector<std::unique_ptr<MessageComm>> lanes_;

@@ -1,6 +1,6 @@
-#include <cstdlib>
+#include "engine/comm/launch.h"
 
-#include "engine/comm/mpi.h"
+#include <cstdlib>
 
 namespace moe {
 namespace {
@@ -24,7 +24,7 @@ int64_t number(const char* variable) {
 
 }  // namespace
 
-MpiLaunch mpi_launch() {
+Launch launch() {
   for (const Variables& launcher : kLaunchers) {
     const int64_t rank = number(launcher.rank), size = number(launcher.size);
     if (rank < 0 || (launcher.size != nullptr && size < 0)) continue;
