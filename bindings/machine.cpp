@@ -108,10 +108,10 @@ std::string doctor_text(const std::string& scripts_dir, const std::string& cache
   line("cpu", fmt::format("{}, {} threads", cpu_name(), std::thread::hardware_concurrency()));
   line("kernels", kernels::kernel_set());
   line("instruction sets", tables);
-  line("executors",
-       "simulate, cpu (ranks are threads of this process, or processes of an MPI job)");
+  line("executors", "simulate, cpu (ranks are threads of this process, or processes of a job)");
   line("MPI", mpi_library().empty() ? "none in this build; with libopenmpi-dev and openmpi-bin it "
-                                      "runs one rank a process under mpirun or srun"
+                                      "runs one rank a process under mpirun or srun, without under "
+                                      "torchrun alone"
                                     : mpi_library());
   line("gpu", "this build has no CUDA executor; plans for GPU clusters are simulated");
   line("profile cache", cache);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 
 #include "engine/base/errors.h"
 #include "engine/comm/message_comm.h"
@@ -48,10 +49,10 @@ Pieces pieces_of(const std::vector<Bytes>& send, const std::vector<Bytes>& recei
 }  // namespace
 
 Processes::Processes(Options options)
-    : options_(options), transport_(open_mpi()), alive_(transport_->open_channel()) {
+    : options_(options), transport_(open_transport()), alive_(transport_->open_channel()) {
   control_ = std::make_unique<MessageComm>(*this, transport_->open_channel());
-  letters_ = transport_->messages();
   for (int64_t r = 0; r < size(); ++r) {
+    letters_.push_back(transport_->messages());
     if (r != rank() && (leads() || r == 0)) watched_.push_back(r);
     beats_.push_back(transport_->messages());
   }
@@ -184,12 +185,23 @@ void Processes::fail(const std::string& reason) {
   letter_.append(reason, 0, kLongestReason);
   failed_.store(true, std::memory_order_release);
   for (int64_t r = 0; r < size(); ++r) {
-    if (r != rank())
-      letters_->send(alive_, r, 0, letter_.data(), static_cast<Bytes>(letter_.size()));
+    if (r == rank()) continue;
+    letters_[index(r)]->send(alive_, r, 0, letter_.data(), static_cast<Bytes>(letter_.size()));
   }
   // From now on nobody here moves messages.
   const Nanoseconds until = clock_ns() + kLettersOut;
-  while (!letters_->over() && clock_ns() < until) nap(kShortestNap);
+  while (!letters_out() && clock_ns() < until) nap(kShortestNap);
+}
+
+bool Processes::letters_out() {
+  const auto out = [](const std::unique_ptr<Messages>& letter) {
+    try {
+      return letter->over();
+    } catch (const RunError&) {
+      return true;  // whom it was for is lost
+    }
+  };
+  return std::all_of(letters_.begin(), letters_.end(), out);
 }
 
 Processes::Wait Processes::await(Messages& messages, Nanoseconds deadline) {
@@ -218,16 +230,24 @@ void Processes::watch() {
     const Nanoseconds now = clock_ns();
     if (now - last_look_ > kAbsent) forgive(now - last_look_);
     last_look_ = now;
-    while (const auto letter = transport_->read(alive_)) {
-      heard_[index(letter->peer)] = now;
-      if (letter->text == kBeat) continue;
-      const std::lock_guard guard(mutex_);
-      note_failure(letter->text.substr(1));
+    try {
+      listen(now);
+      if (now - last_beat_ >= kBeatEvery) beat(now);
+    } catch (const RunError& error) {
+      fail(error.what());
     }
-    if (now - last_beat_ >= kBeatEvery) beat(now);
     look_for_silent(now);
     lock.lock();
     changed_.wait_for(lock, std::chrono::nanoseconds(kLookEvery), [&] { return over_; });
+  }
+}
+
+void Processes::listen(Nanoseconds now) {
+  while (const auto letter = transport_->read(alive_)) {
+    heard_[index(letter->peer)] = now;
+    if (letter->text == kBeat) continue;
+    const std::lock_guard guard(mutex_);
+    note_failure(letter->text.substr(1));
   }
 }
 
@@ -267,6 +287,7 @@ void Processes::leave(int status, const std::string& last_words) {
   if (!leads()) nap(static_cast<Nanoseconds>(kGrace_s * kNsPerSecond));
   std::fputs(last_words.c_str(), stderr);
   transport_->abort(status);
+  std::_Exit(status);
 }
 
 }  // namespace moe

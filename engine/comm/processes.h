@@ -1,9 +1,9 @@
-// The processes of a job that MPI started, one rank each: the lanes' communicators, texts that go
-// from rank 0 to all and back, one clock, and who is alive. What fails in one process ends the
-// calls of all: they throw RunError with its reason, and no call succeeds any more.
+// The processes of a job, one rank each: the lanes' communicators, texts that go from rank 0 to all
+// and back, one clock, and who is alive. What fails in one process ends the calls of all: they
+// throw RunError with its reason, and no call succeeds any more.
 // Calls are collective: all processes make them in the same order, else they fail with both calls
 // named. A process that is silent (killed, stopped, its machine gone) is named within silence_s
-// plus half a second, also while nobody waits for it.
+// plus half a second, also while nobody waits for it; at once where the transport loses it.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ class Processes {
     /// Tests: finds the distance of clocks by messages where processes share one too.
     bool measure_clock = false;
   };
-  /// As open_mpi().
+  /// As open_transport().
   explicit Processes(Options options);
   Processes() : Processes(Options()) {}
   /// Not a way to end well: finish() or leave() are.
@@ -80,7 +80,9 @@ class Processes {
   void find_clock(bool measure);
   Nanoseconds distance_to(int64_t peer);
   void note_failure(const std::string& reason);
+  bool letters_out();
   void watch();
+  void listen(Nanoseconds now);
   void forgive(Nanoseconds absent);
   void beat(Nanoseconds now);
   void look_for_silent(Nanoseconds now);
@@ -100,7 +102,7 @@ class Processes {
   std::vector<int64_t> watched_;
   std::vector<Nanoseconds> heard_;
   std::vector<std::unique_ptr<Messages>> beats_;
-  std::unique_ptr<Messages> letters_;
+  std::vector<std::unique_ptr<Messages>> letters_;  // by peer, as one of them may be lost
   Nanoseconds last_look_ = 0, last_beat_ = 0;
   std::thread monitor_;  // last: uses all of the above
 };

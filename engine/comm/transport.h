@@ -15,6 +15,8 @@
 
 namespace moe {
 
+struct TcpJob;
+
 /// Messages under way that are waited for together. Memory that is sent or received into stays
 /// with them until over() or give_up(). Messages of one channel, sender, receiver and tag keep
 /// their order. Used by one thread at a time.
@@ -51,18 +53,26 @@ class Transport {
     int64_t peer;
     std::string text;
   };
+  /// Throws RunError where there is none and a peer is lost, naming it.
   virtual std::optional<Letter> read(int64_t channel) = 0;
 
   /// Waits for all processes; nothing may be called afterwards.
   virtual void finish() = 0;
-  /// Ends all processes with this exit status.
-  [[noreturn]] virtual void abort(int status) = 0;
+  /// Ends all other processes with this exit status; this one exits next.
+  virtual void abort(int status) = 0;
 };
 
-/// By MPI; at most once in a process's life. Waits for all processes. Throws UserError in a build
-/// without MPI, RunError where the library does not let several threads call it at the same time.
+/// As this process was launched: over TCP where torchrun's variables say the job, else by MPI. At
+/// most once in a process's life. Waits for all processes.
+std::unique_ptr<Transport> open_transport();
+
+/// Throws UserError in a build without MPI, RunError where the library does not let several threads
+/// call it at the same time.
 std::unique_ptr<Transport> open_mpi();
 /// "Open MPI v4.1.4", "" in a build without MPI.
 std::string mpi_library();
+
+/// A connection between every two processes. Throws as connect_all().
+std::unique_ptr<Transport> open_tcp(const TcpJob& job);
 
 }  // namespace moe

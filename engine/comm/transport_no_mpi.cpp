@@ -11,7 +11,8 @@ std::string mpi_library() {
 std::unique_ptr<Transport> open_mpi() {
   throw user_error(
       "started by an MPI launcher, but this build has no MPI: install libopenmpi-dev and "
-      "openmpi-bin and build again, or start the program without a launcher");
+      "openmpi-bin and build again, start it by torchrun or its variables (RANK, WORLD_SIZE, "
+      "MASTER_ADDR, MASTER_PORT), or without a launcher");
 }
 
 }  // namespace moe
