@@ -1,6 +1,6 @@
 // A recipe that runs in several processes: what rank 0 alone finds out, and all are told. Scripts
 // run in every process and go the same way, since they see the same values; each function here is
-// collective. In a program that MPI did not start, `find` is called, and that is all.
+// collective. In a program that no launcher started, `find` is called, and that is all.
 #pragma once
 
 #include <functional>

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "engine/base/errors.h"
-#include "engine/comm/mpi.h"
+#include "engine/comm/transport.h"
 #include "engine/cost/profile_cache.h"
 #include "engine/exec/data.h"
 #include "engine/exec/device_executor.h"
@@ -114,10 +114,11 @@ std::string doctor_text(const std::string& scripts_dir, const std::string& cache
   const std::string no_gpu = cuda_missing();
   line(
       "executors",
-      fmt::format("simulate, cpu (ranks are threads of this process, or processes of an MPI job){}",
+      fmt::format("simulate, cpu (ranks are threads of this process, or processes of a job){}",
                   no_gpu.empty() ? ", cuda" : ""));
   line("MPI", mpi_library().empty() ? "none in this build; with libopenmpi-dev and openmpi-bin it "
-                                      "runs one rank a process under mpirun or srun"
+                                      "runs one rank a process under mpirun or srun, without under "
+                                      "torchrun alone"
                                     : mpi_library());
   line("gpu", no_gpu.empty() ? cuda_gpu() : no_gpu + "; plans for GPU clusters are simulated");
   line("profile cache", cache);

@@ -10,6 +10,7 @@
 #include "bindings/host.h"
 #include "bindings/machine.h"
 #include "engine/base/names.h"
+#include "engine/comm/launch.h"
 #include "engine/comm/processes.h"
 #include "kernels/kernels.h"
 
@@ -232,12 +233,13 @@ Failed dispatch(int argc, char** argv, int& status) {
     return std::nullopt;
   }
   options.mode = app.get_subcommands().front()->get_name();
-  const moe::MpiLaunch launch = moe::mpi_launch();
-  if (launch.by_mpi && run->parsed()) {
+  const moe::Launch launch = moe::launch();
+  const bool in_job = launch.by != moe::Launch::By::kAlone;
+  if (in_job && run->parsed()) {
     status = run_in_job(options, out->count() > 0);
     return std::nullopt;
   }
-  if (launch.by_mpi && launch.rank != 0) return std::nullopt;  // the others are for one process
+  if (in_job && launch.rank != 0) return std::nullopt;  // the others are for one process
   if (options.mode == "doctor") {
     std::cout << moe::lua::doctor_text(options.scripts_dir, options.cache);
     return std::nullopt;
@@ -251,7 +253,13 @@ Failed dispatch(int argc, char** argv, int& status) {
 
 int main(int argc, char** argv) {
   int status = kDone;
-  const Failed failure = attempt([&] { return dispatch(argc, argv, status); });
+  Failed failure = attempt([&] { return dispatch(argc, argv, status); });
   if (!failure) return status;
-  return moe::mpi_launch().rank == 0 ? report(*failure) : status_of(*failure);
+  const moe::Launch launch = moe::launch();
+  if (launch.rank == 0) return report(*failure);
+  // There is no job yet, and maybe no rank 0: each tells what it could not reach.
+  if (launch.by != moe::Launch::By::kVariables || failure->kind != "run")
+    return status_of(*failure);
+  failure->message = fmt::format("rank {}: {}", launch.rank, failure->message);
+  return report(*failure);
 }

@@ -80,7 +80,7 @@ MessageComm::MessageComm(Processes& processes, int64_t channel, const Members& w
       channel_(channel),
       who_(who),
       number_(number),
-      messages_(processes.mpi_),
+      messages_(processes.transport_->messages()),
       mine_(index(who.size)),
       theirs_(index(who.size)),
       sent_(index(who.size)),
@@ -118,14 +118,14 @@ CommTimes MessageComm::meet(const Request& request) {
       call.pieces = hash_of(sizes, call.groups);
     }
     if (m == number_) continue;
-    messages_.receive(channel_, who_.rank(m), kCall, &theirs_[index(m)], sizeof(Call));
-    messages_.send(channel_, who_.rank(m), kCall, &call, sizeof(Call));
+    messages_->receive(channel_, who_.rank(m), kCall, &theirs_[index(m)], sizeof(Call));
+    messages_->send(channel_, who_.rank(m), kCall, &call, sizeof(Call));
   }
   theirs_[index(number_)] = mine_[index(number_)];
   const Nanoseconds deadline =
       timeout_s_ > 0 ? clock_ns() + static_cast<Nanoseconds>(timeout_s_ * kNsPerSecond) : 0;
-  const Processes::Wait result = processes_.await(messages_, deadline);
-  if (result == Processes::Wait::kLate) time_out(request, messages_.missing());
+  const Processes::Wait result = processes_.await(*messages_, deadline);
+  if (result == Processes::Wait::kLate) time_out(request, messages_->missing());
   if (result == Processes::Wait::kFailed) complete(request);
   compare(request);
   Nanoseconds begin = 0;
@@ -134,8 +134,8 @@ CommTimes MessageComm::meet(const Request& request) {
 }
 
 void MessageComm::complete(const Request& request) {
-  if (!processes_.failed() && processes_.await(messages_, 0) == Processes::Wait::kOver) return;
-  messages_.give_up();
+  if (!processes_.failed() && processes_.await(*messages_, 0) == Processes::Wait::kOver) return;
+  messages_->give_up();
   throw run_error("rank {}: {}: stopped: {}", who_.rank(number_), describe(request),
                   processes_.reason());
 }
@@ -145,7 +145,7 @@ void MessageComm::time_out(const Request& request, const std::vector<int64_t>& m
       "rank {}: {}: rank{} {} did not arrive in {} s", who_.rank(number_), describe(request),
       missing.size() == 1 ? "" : "s", fmt::join(missing, ", "), timeout_s_);
   processes_.fail(reason);
-  messages_.give_up();
+  messages_->give_up();
   throw RunError(reason);
 }
 
@@ -201,7 +201,7 @@ CommTimes MessageComm::all_to_all(const std::string& what, const void* send, voi
     in.bytes = sum_of(&pieces.receive_bytes[index(m * groups)], groups);
     in.offset = one_stretch(pieces.receive_offset, pieces.receive_bytes, m * groups, groups);
     if (in.offset < 0) in.buffer.resize(index(in.bytes));
-    messages_.receive(
+    messages_->receive(
         channel_, who_.rank(m), kData,
         in.offset < 0 ? in.buffer.data() : static_cast<std::byte*>(receive) + in.offset, in.bytes);
   }
@@ -218,8 +218,8 @@ CommTimes MessageComm::all_to_all(const std::string& what, const void* send, voi
                    std::memcpy(out.buffer.data() + at, from + offset, index(bytes));
                  });
     }
-    messages_.send(channel_, who_.rank(m), kData,
-                   out.offset < 0 ? out.buffer.data() : from + out.offset, out.bytes);
+    messages_->send(channel_, who_.rank(m), kData,
+                    out.offset < 0 ? out.buffer.data() : from + out.offset, out.bytes);
   }
   copy_own(pieces, number_, send, receive);
   complete(request);
@@ -259,8 +259,8 @@ CommTimes MessageComm::reduce(const Request& request, const T* in, T* out) {
   T* const parts = reinterpret_cast<T*>(sums_.data());  // [members, n]
   for (int64_t m = 0; m < who_.size; ++m) {
     if (m == number_) continue;
-    messages_.receive(channel_, who_.rank(m), kData, parts + m * n, own);
-    messages_.send(channel_, who_.rank(m), kData, in + begin(m), bytes(m));
+    messages_->receive(channel_, who_.rank(m), kData, parts + m * n, own);
+    messages_->send(channel_, who_.rank(m), kData, in + begin(m), bytes(m));
   }
   std::copy_n(in + begin(number_), n, parts + number_ * n);
   complete(request);
@@ -270,8 +270,8 @@ CommTimes MessageComm::reduce(const Request& request, const T* in, T* out) {
   }
   for (int64_t m = 0; m < who_.size; ++m) {
     if (m == number_) continue;
-    messages_.receive(channel_, who_.rank(m), kSum, out + begin(m), bytes(m));
-    messages_.send(channel_, who_.rank(m), kSum, parts, own);
+    messages_->receive(channel_, who_.rank(m), kSum, out + begin(m), bytes(m));
+    messages_->send(channel_, who_.rank(m), kSum, parts, own);
   }
   std::copy_n(parts, n, out + begin(number_));
   complete(request);
@@ -285,9 +285,9 @@ CommTimes MessageComm::broadcast(const std::string& what, void* data, Bytes byte
                            take_post()};
   CommTimes times = meet(request);
   for (int64_t m = 0; number_ == root && m < who_.size; ++m) {
-    if (m != root) messages_.send(channel_, who_.rank(m), kData, data, bytes);
+    if (m != root) messages_->send(channel_, who_.rank(m), kData, data, bytes);
   }
-  if (number_ != root) messages_.receive(channel_, who_.rank(root), kData, data, bytes);
+  if (number_ != root) messages_->receive(channel_, who_.rank(root), kData, data, bytes);
   complete(request);
   times.end = clock_ns();
   return times;

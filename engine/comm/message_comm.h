@@ -64,7 +64,7 @@ class MessageComm final : public Communicator {
   const Members who_;
   const int64_t number_;
   double timeout_s_ = 0;
-  Messages messages_;
+  const std::unique_ptr<Messages> messages_;
   std::vector<Call> mine_, theirs_;  // by member
   std::vector<Part> sent_, received_;
   std::vector<std::byte> sums_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 
 #include "engine/base/errors.h"
 #include "engine/comm/message_comm.h"
@@ -47,12 +48,13 @@ Pieces pieces_of(const std::vector<Bytes>& send, const std::vector<Bytes>& recei
 
 }  // namespace
 
-Processes::Processes(Options options) : options_(options), alive_(mpi_.open_channel()) {
-  control_ = std::make_unique<MessageComm>(*this, mpi_.open_channel());
-  letters_ = std::make_unique<Messages>(mpi_);
+Processes::Processes(Options options)
+    : options_(options), transport_(open_transport()), alive_(transport_->open_channel()) {
+  control_ = std::make_unique<MessageComm>(*this, transport_->open_channel());
   for (int64_t r = 0; r < size(); ++r) {
+    letters_.push_back(transport_->messages());
     if (r != rank() && (leads() || r == 0)) watched_.push_back(r);
-    beats_.push_back(std::make_unique<Messages>(mpi_));
+    beats_.push_back(transport_->messages());
   }
   find_clock(options_.measure_clock || size_here() < size());
   last_look_ = clock_ns();
@@ -73,7 +75,7 @@ std::vector<Communicator*> Processes::lanes(int64_t n, double timeout_s) {
   while (static_cast<int64_t>(lanes_.size()) < n) {
     control_->barrier(
         fmt::format("lane {}", lanes_.size()));  // a peer that does otherwise is named
-    lanes_.push_back(std::make_unique<MessageComm>(*this, mpi_.open_channel()));
+    lanes_.push_back(std::make_unique<MessageComm>(*this, transport_->open_channel()));
   }
   std::vector<Communicator*> result;
   for (int64_t l = 0; l < n; ++l) {
@@ -155,13 +157,13 @@ void Processes::find_clock(bool measure) {
 /// A question for rank 0's clock, or its answer: what it showed. Nobody works meanwhile.
 Nanoseconds Processes::distance_to(int64_t peer) {
   Nanoseconds theirs = 0, mine = 0;
-  Messages in(mpi_), out(mpi_);
-  in.receive(alive_, peer, 0, &theirs, sizeof theirs);
-  if (!leads()) out.send(alive_, peer, 0, &mine, sizeof mine);
-  while (!in.over()) std::this_thread::yield();
+  const auto in = transport_->messages(), out = transport_->messages();
+  in->receive(alive_, peer, 0, &theirs, sizeof theirs);
+  if (!leads()) out->send(alive_, peer, 0, &mine, sizeof mine);
+  while (!in->over()) std::this_thread::yield();
   mine = clock_ns();
-  if (leads()) out.send(alive_, peer, 0, &mine, sizeof mine);
-  while (!out.over()) std::this_thread::yield();
+  if (leads()) out->send(alive_, peer, 0, &mine, sizeof mine);
+  while (!out->over()) std::this_thread::yield();
   return theirs;
 }
 
@@ -183,12 +185,23 @@ void Processes::fail(const std::string& reason) {
   letter_.append(reason, 0, kLongestReason);
   failed_.store(true, std::memory_order_release);
   for (int64_t r = 0; r < size(); ++r) {
-    if (r != rank())
-      letters_->send(alive_, r, 0, letter_.data(), static_cast<Bytes>(letter_.size()));
+    if (r == rank()) continue;
+    letters_[index(r)]->send(alive_, r, 0, letter_.data(), static_cast<Bytes>(letter_.size()));
   }
   // From now on nobody here moves messages.
   const Nanoseconds until = clock_ns() + kLettersOut;
-  while (!letters_->over() && clock_ns() < until) nap(kShortestNap);
+  while (!letters_out() && clock_ns() < until) nap(kShortestNap);
+}
+
+bool Processes::letters_out() {
+  const auto out = [](const std::unique_ptr<Messages>& letter) {
+    try {
+      return letter->over();
+    } catch (const RunError&) {
+      return true;  // whom it was for is lost
+    }
+  };
+  return std::all_of(letters_.begin(), letters_.end(), out);
 }
 
 Processes::Wait Processes::await(Messages& messages, Nanoseconds deadline) {
@@ -217,16 +230,24 @@ void Processes::watch() {
     const Nanoseconds now = clock_ns();
     if (now - last_look_ > kAbsent) forgive(now - last_look_);
     last_look_ = now;
-    while (const auto letter = mpi_.read(alive_)) {
-      heard_[index(letter->peer)] = now;
-      if (letter->text == kBeat) continue;
-      const std::lock_guard guard(mutex_);
-      note_failure(letter->text.substr(1));
+    try {
+      listen(now);
+      if (now - last_beat_ >= kBeatEvery) beat(now);
+    } catch (const RunError& error) {
+      fail(error.what());
     }
-    if (now - last_beat_ >= kBeatEvery) beat(now);
     look_for_silent(now);
     lock.lock();
     changed_.wait_for(lock, std::chrono::nanoseconds(kLookEvery), [&] { return over_; });
+  }
+}
+
+void Processes::listen(Nanoseconds now) {
+  while (const auto letter = transport_->read(alive_)) {
+    heard_[index(letter->peer)] = now;
+    if (letter->text == kBeat) continue;
+    const std::lock_guard guard(mutex_);
+    note_failure(letter->text.substr(1));
   }
 }
 
@@ -259,13 +280,14 @@ void Processes::finish() {
   }
   changed_.notify_all();
   monitor_.join();
-  mpi_.finish();
+  transport_->finish();
 }
 
 void Processes::leave(int status, const std::string& last_words) {
   if (!leads()) nap(static_cast<Nanoseconds>(kGrace_s * kNsPerSecond));
   std::fputs(last_words.c_str(), stderr);
-  mpi_.abort(status);
+  transport_->abort(status);
+  std::_Exit(status);
 }
 
 }  // namespace moe

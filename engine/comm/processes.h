@@ -1,9 +1,9 @@
-// The processes of a job that MPI started, one rank each: the lanes' communicators, texts that go
-// from rank 0 to all and back, one clock, and who is alive. What fails in one process ends the
-// calls of all: they throw RunError with its reason, and no call succeeds any more.
+// The processes of a job, one rank each: the lanes' communicators, texts that go from rank 0 to all
+// and back, one clock, and who is alive. What fails in one process ends the calls of all: they
+// throw RunError with its reason, and no call succeeds any more.
 // Calls are collective: all processes make them in the same order, else they fail with both calls
 // named. A process that is silent (killed, stopped, its machine gone) is named within silence_s
-// plus half a second, also while nobody waits for it.
+// plus half a second, also while nobody waits for it; at once where the transport loses it.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "engine/comm/communicator.h"
-#include "engine/comm/mpi.h"
+#include "engine/comm/transport.h"
 
 namespace moe {
 
@@ -28,16 +28,18 @@ class Processes {
     /// Tests: finds the distance of clocks by messages where processes share one too.
     bool measure_clock = false;
   };
-  /// As the constructor of Mpi.
+  /// As open_transport().
   explicit Processes(Options options);
   Processes() : Processes(Options()) {}
   /// Not a way to end well: finish() or leave() are.
   ~Processes();
 
-  int64_t rank() const { return mpi_.rank(); }
-  int64_t size() const { return mpi_.size(); }
+  int64_t rank() const { return transport_->rank(); }
+  int64_t size() const { return transport_->size(); }
   /// Those on this machine.
-  int64_t size_here() const { return mpi_.size_here(); }
+  int64_t size_here() const { return transport_->size_here(); }
+  /// This one's place among them, by rank.
+  int64_t place_here() const { return transport_->place_here(); }
   bool leads() const { return rank() == 0; }
 
   /// This rank's communicators of the lanes 0 to n - 1 of a run; the same ones for the next run.
@@ -80,13 +82,15 @@ class Processes {
   void find_clock(bool measure);
   Nanoseconds distance_to(int64_t peer);
   void note_failure(const std::string& reason);
+  bool letters_out();
   void watch();
+  void listen(Nanoseconds now);
   void forgive(Nanoseconds absent);
   void beat(Nanoseconds now);
   void look_for_silent(Nanoseconds now);
 
   const Options options_;
-  Mpi mpi_;
+  const std::unique_ptr<Transport> transport_;
   const int64_t alive_;  // the monitor's channel
   std::unique_ptr<MessageComm> control_;
   std::vector<std::unique_ptr<MessageComm>> lanes_;
@@ -100,7 +104,7 @@ class Processes {
   std::vector<int64_t> watched_;
   std::vector<Nanoseconds> heard_;
   std::vector<std::unique_ptr<Messages>> beats_;
-  std::unique_ptr<Messages> letters_;
+  std::vector<std::unique_ptr<Messages>> letters_;  // by peer, as one of them may be lost
   Nanoseconds last_look_ = 0, last_beat_ = 0;
   std::thread monitor_;  // last: uses all of the above
 };

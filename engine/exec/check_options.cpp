@@ -11,19 +11,20 @@ namespace {
 
 void check_processes(const Plan& plan, const RunOptions& options) {
   if (options.processes->size() != plan.graph.num_ranks) {
-    throw user_error("ranks: the plan has {}, MPI started {} processes of one rank each",
+    throw user_error("ranks: the plan has {}, but {} processes of one rank each were started",
                      plan.graph.num_ranks, options.processes->size());
   }
   if (options.emulate_link) {
     throw user_error(
-        "link: the emulated link is one wire in the memory of one process, and MPI started {} "
-        "processes; leave the link away, or start the program without MPI",
+        "link: the emulated link is one wire in the memory of one process, and {} were started; "
+        "leave "
+        "the link away, or start the program without a launcher",
         options.processes->size());
   }
   if (!arbiters(plan.schedule).empty()) {
     throw user_error(
         "lane {}: it chooses its next transfer while the step runs, for all ranks at once, which "
-        "ranks in {} processes cannot; start the program without MPI",
+        "ranks in {} processes cannot; start the program without a launcher",
         plan.schedule.lanes[arbiters(plan.schedule)[0][0].index()].name, options.processes->size());
   }
 }

@@ -1,6 +1,6 @@
 // Conducts a run, whoever executes it: which passes there are, and between them what is done with
-// all ranks' reports and parameters. An executor lends it the ranks that are here as a Crew. In an
-// MPI job every process has a conductor; all do the same at the same time, and rank 0's decides.
+// all ranks' reports and parameters. An executor lends it the ranks that are here as a Crew. In a
+// job every process has a conductor; all do the same at the same time, and rank 0's decides.
 // What a pass is made of (threads, devices, their failures) is the executor's.
 #pragma once
 

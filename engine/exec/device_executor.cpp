@@ -241,7 +241,11 @@ class DeviceExecutor : public Executor {
       check_supported(plan, options);
       const kernels::DeviceTable table =
           computing_in(options.precision, table_ != nullptr ? *table_ : opened());
-      table.use_device(device_);
+      // One rank a process: those of a machine take its devices in turn.
+      const bool shared = options.processes == nullptr;
+      table.use_device(shared ? device_
+                              : static_cast<int32_t>(options.processes->place_here() %
+                                                     std::max(1, table.num_devices())));
       return DeviceRun(plan, options, table).run();
     } catch (const std::exception& error) {
       if (options.processes != nullptr) options.processes->fail(error.what());

@@ -74,7 +74,7 @@ M.FIELDS = {
   planner_error = "Pro-Prophet's performance model beside the executed spans, by op (a2a, experts, "
     .. "trans, agg): error, the mean of |estimated - real| / real over num samples, all but those "
     .. "of the first step; every sample",
-  processes = "that MPI started for a rank each; none where ranks are threads",
+  processes = "that were started for a rank each; none where ranks are threads",
   eval_loss = "on held-out text",
   unigram_entropy = "of the text, nats",
 }

@@ -72,7 +72,7 @@ end
 --- The same with what a run on real ranks is made for.
 M.REAL_RUN = schema.merged(M.RUN, {
   ranks = { type = "integer", lo = 1, hi = 4096, default = 1,
-    doc = "ranks; of this process (cpu: threads, cuda: on one GPU), or one a process by MPI" },
+    doc = "ranks; of this process (cpu: threads, cuda: on one GPU), or one a process" },
   link = { type = M.LINK, doc = "the emulated link; none: the ranks' memory" },
 })
 
@@ -86,17 +86,17 @@ function M.checkpoint(name, folder, path, at)
   return name and folder and not name:match("^/") and folder .. "/" .. name or name
 end
 
---- What only ranks in one process can have is refused where MPI started several; also another
+--- What only ranks in one process can have is refused where several were started; also another
 --- number of ranks than of processes. ranks: nil where a plan says it.
 function M.check_processes(ranks, link, path, at)
   local n = core.processes
   if n and ranks and ranks ~= n then
-    errors.user(("%s.ranks: %d, but MPI started %d process%s, one rank each; give the same number, "
-      .. "as --ranks %d does"):format(path, ranks, n, n == 1 and "" or "es", n), at)
+    errors.user(("%s.ranks: %d, but %s started, one rank each; give the same number, as --ranks %d "
+      .. "does"):format(path, ranks, n == 1 and "1 process was" or n .. " processes were", n), at)
   end
   if n and link then
-    errors.user(("%s.link: the emulated link is one wire in the memory of one process, and MPI "
-      .. "started %d; leave it away, or start without MPI"):format(path, n), at)
+    errors.user(("%s.link: the emulated link is one wire in the memory of one process, and %d were "
+      .. "started; leave it away, or start without a launcher"):format(path, n), at)
   end
 end
 

@@ -41,9 +41,9 @@ inline JobEnd mpirun(int n, const std::string& command) {
   return end;
 }
 
-/// A case of mpi_ranks.
+/// A case of job_ranks.
 inline JobEnd run_case(int n, const std::string& name) {
-  return mpirun(n, MOE_MPI_RANKS " " + name);
+  return mpirun(n, MOE_JOB_RANKS " " + name);
 }
 
 }  // namespace moe::testing

@@ -30,6 +30,15 @@ TEST_CASE("texts of any length go from rank 0 to all and back") {
   ends_well(3, "texts");
 }
 
+TEST_CASE("MPI's variables go before torchrun's") {
+  // By the latter, two processes with the same rank and a port that is not theirs.
+  const JobEnd end = mpirun(
+      2, "env RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 " MOE_JOB_RANKS " texts");
+  INFO(end.text);
+  CHECK(end.status == 0);
+  CHECK_THAT(end.text, Contains("ok"));
+}
+
 TEST_CASE("messages find the distance of two clocks") {
   ends_well(2, "clock");
 }

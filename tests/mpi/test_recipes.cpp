@@ -48,7 +48,7 @@ std::string command(const Folder& folder, const std::string& recipe, const std::
 }
 
 std::string recipe_of(const std::string& name) {
-  return MOE_SOURCE_DIR "/tests/recipes/mpi/" + name;
+  return MOE_SOURCE_DIR "/tests/recipes/job/" + name;
 }
 
 TEST_CASE("mpirun -n 2 moebench run gives the reference's losses, drops and checksums, once") {
@@ -146,7 +146,8 @@ TEST_CASE("what ranks in several processes cannot have is refused at the recipe'
   const JobEnd ranks = run_text(folder, "train { ranks = 3 }");
   INFO(ranks.text);
   CHECK(ranks.status == 1);
-  CHECK_THAT(ranks.text, Contains("recipe.lua:9: moe.train.ranks: 3, but MPI started 2 processes"));
+  CHECK_THAT(ranks.text,
+             Contains("recipe.lua:9: moe.train.ranks: 3, but 2 processes were started"));
   const JobEnd link = run_text(folder, "train { link = { bytes_per_s = 1e8 } }");
   INFO(link.text);
   CHECK(link.status == 1);

@@ -47,11 +47,12 @@ TEST_CASE("a process with another plan is named before anything runs") {
 }
 
 TEST_CASE("another number of ranks than of processes is refused with both") {
-  ends_badly(2, "other_number", "ranks: the plan has 4, MPI started 2 processes");
+  ends_badly(2, "other_number",
+             "ranks: the plan has 4, but 2 processes of one rank each were started");
 }
 
 TEST_CASE("the emulated link is refused among processes") {
-  ends_badly(2, "with_link", "one wire in the memory of one process, and MPI started 2 processes");
+  ends_badly(2, "with_link", "one wire in the memory of one process, and 2 were started");
 }
 
 TEST_CASE("a number that is not finite on one rank ends all, with the rank and the op") {

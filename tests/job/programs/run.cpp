@@ -13,7 +13,7 @@
 #include "engine/passes/place_experts.h"
 #include "engine/routing/trace.h"
 #include "tests/exec/support.h"
-#include "tests/mpi/programs/ranks.h"
+#include "tests/job/programs/ranks.h"
 
 namespace moe::testing {
 namespace {

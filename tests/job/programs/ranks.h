@@ -1,4 +1,4 @@
-// What one process of an MPI job does in a test: cases by name, and what they check with. A check
+// What one process of a job does in a test: cases by name, and what they check with. A check
 // that fails ends the job with status 9 and a line on stderr.
 #pragma once
 

@@ -6,7 +6,7 @@
 #include "engine/exec/device_executor.h"
 #include "tests/exec/lazy_device.h"
 #include "tests/exec/support.h"
-#include "tests/mpi/programs/ranks.h"
+#include "tests/job/programs/ranks.h"
 
 namespace moe::testing {
 namespace {

@@ -1,9 +1,9 @@
-// mpi_ranks CASE, started by mpirun: prints "ok" on rank 0 where the case ends well, else every
-// process prints what it threw.
+// job_ranks CASE, started as one of several processes: prints "ok" on rank 0 where the case ends
+// well, else every process prints what it threw.
 #include <cstdio>
 #include <cstdlib>
 
-#include "tests/mpi/programs/ranks.h"
+#include "tests/job/programs/ranks.h"
 
 namespace moe::testing {
 

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "tests/comm/ranks.h"
-#include "tests/mpi/programs/ranks.h"
+#include "tests/job/programs/ranks.h"
 
 namespace moe::testing {
 namespace {
@@ -117,8 +117,47 @@ void same_bits(Processes& processes) {
   }
 }
 
+/// From rank 0 nothing to itself and more than 64 MB to rank 1, and as much back; odd sizes else.
+void large(Processes& processes) {
+  constexpr Bytes kLarge = 70'000'003;
+  const int64_t n = processes.size(), me = processes.rank();
+  const auto bytes = [&](int64_t from, int64_t to) -> Bytes {
+    if (from + to == 1) return kLarge;
+    return from == to ? 0 : (from * n + to) % 3 * 100'001;
+  };
+  const auto byte = [](int64_t from, int64_t to, size_t i) {
+    return static_cast<unsigned char>((static_cast<size_t>(from * 31 + to * 7) + i) * 2654435761 >>
+                                      13);
+  };
+  Pieces pieces;
+  Bytes sent = 0, received = 0;
+  for (int64_t p = 0; p < n; ++p) {
+    pieces.send_offset.push_back(sent);
+    pieces.receive_offset.push_back(received);
+    pieces.send_bytes.push_back(bytes(me, p));
+    pieces.receive_bytes.push_back(bytes(p, me));
+    sent += bytes(me, p);
+    received += bytes(p, me);
+  }
+  Bytewise from, to(static_cast<size_t>(received)), expected;
+  for (int64_t p = 0; p < n; ++p) {
+    for (size_t i = 0; i < static_cast<size_t>(bytes(me, p)); ++i) from.push_back(byte(me, p, i));
+    for (size_t i = 0; i < static_cast<size_t>(bytes(p, me)); ++i) {
+      expected.push_back(byte(p, me, i));
+    }
+  }
+  Communicator& comm = *processes.lanes(1, 20)[0];
+  for (int i = 0; i < 2; ++i) {
+    std::fill(to.begin(), to.end(), static_cast<unsigned char>(0));
+    comm.all_to_all("large", from.data(), to.data(), pieces);
+    expect(processes, to == expected, "every byte in its place");
+  }
+}
+
 void texts(Processes& processes) {
   const int64_t rank = processes.rank();
+  expect(processes, processes.size_here() == processes.size() && processes.place_here() == rank,
+         "all are on this machine");
   const std::string own(static_cast<size_t>(rank * 100'000), static_cast<char>('a' + rank));
   expect(processes, processes.broadcast("plan", rank == 0 ? "of rank 0" : "other") == "of rank 0",
          "a broadcast gives rank 0's text");
@@ -187,6 +226,11 @@ void killed(Processes& processes) {
   if (processes.rank() == 1) raise(SIGKILL);
   processes.gather("the end", "");
 }
+void leader_killed(Processes& processes) {
+  processes.gather("all are here", "");
+  if (processes.leads()) raise(SIGKILL);
+  processes.broadcast("the end", "");
+}
 void stopped(Processes& processes) {
   processes.gather("all are here", "");
   if (processes.rank() == 1) raise(SIGSTOP);
@@ -206,6 +250,7 @@ void failed_elsewhere(Processes& processes) {
 
 Cases comm_cases() {
   return {{"same_bits", same_bits},
+          {"large", large},
           {"texts", texts},
           {"clock", clock},
           {"begins", begins},
@@ -214,6 +259,7 @@ Cases comm_cases() {
           {"other_size", other_size},
           {"other_script", other_script},
           {"killed", killed},
+          {"leader_killed", leader_killed},
           {"stopped", stopped},
           {"failed_elsewhere", failed_elsewhere}};
 }
