@@ -112,10 +112,9 @@ std::string doctor_text(const std::string& scripts_dir, const std::string& cache
   line("kernels", kernels::kernel_set());
   line("instruction sets", tables);
   const std::string no_gpu = cuda_missing();
-  line(
-      "executors",
-      fmt::format("simulate, cpu (ranks are threads of this process, or processes of a job){}",
-                  no_gpu.empty() ? ", cuda" : ""));
+  line("executors",
+       fmt::format("simulate, cpu (ranks are threads of this process, or processes of a job){}",
+                   no_gpu.empty() ? ", cuda" : ""));
   line("MPI", mpi_library().empty() ? "none in this build; with libopenmpi-dev and openmpi-bin it "
                                       "runs one rank a process under mpirun or srun, without under "
                                       "torchrun alone"
