@@ -21,7 +21,7 @@ CollectiveOp<T>::CollectiveOp(const Graph& graph, OpId id, const RankBuffers& bu
                               void* scratch, int64_t rank)
     : name_(graph.op(id).name), scratch_(scratch) {
   if (graph.def(id).collective == Collective::kExperts) {
-    mover_ = std::make_unique<ExpertMover<T>>(graph, id, buffers, scratch, rank);
+    mover_ = std::make_unique<ExpertMover<T>>(graph, id, memory_of(buffers), scratch, rank);
   } else {
     layout_ = std::make_unique<CollectiveLayout<T>>(graph, id, memory_of(buffers), rank);
   }

@@ -33,13 +33,13 @@ class DeviceClique : public DeviceCommunicator {
 
   void move(const DeviceTransfer& t) override {
     const DeviceMember& m = t.members[0];
-    const Group& group = m.layout->group();
+    const Group& group = m.group;
     const kernels::Clique clique =
         groups_.at({static_cast<int64_t>(t.lane.index()), group.size, group.stride});
-    if (m.layout->sums()) {
-      sum(t, m, clique);
+    if (t.sums()) {
+      sum(m, clique);
     } else {
-      exchange(t, m, clique);
+      exchange(m, clique);
     }
     check_device(device_, t.what);
   }
@@ -83,17 +83,17 @@ class DeviceClique : public DeviceCommunicator {
     throw run_error("{}: {}", what, device_.take_error());
   }
 
-  void exchange(const DeviceTransfer& t, const DeviceMember& m, kernels::Clique clique) {
-    const Pieces& pieces = m.layout->pieces(t.chunk, t.num_chunks);
-    const Group& group = m.layout->group();
+  void exchange(const DeviceMember& m, kernels::Clique clique) {
+    const Pieces& pieces = *m.pieces;
+    const Group& group = m.group;
     const int64_t own = group.place(m.rank);
     std::vector<kernels::Message> sends, receives;
     for (int64_t p = 0; p < group.size; ++p) {
       for (int64_t g = 0; g < pieces.groups; ++g) {
         const auto i = static_cast<size_t>(p * pieces.groups + g);
         // The library only reads what is sent.
-        auto* const from = const_cast<std::byte*>(m.layout->send()) + pieces.send_offset[i];
-        std::byte* const to = m.layout->receive() + pieces.receive_offset[i];
+        auto* const from = const_cast<std::byte*>(m.send) + pieces.send_offset[i];
+        std::byte* const to = m.receive + pieces.receive_offset[i];
         if (p == own) {
           if (pieces.send_bytes[i] > 0) device_.copy(to, from, pieces.send_bytes[i], m.stream);
           continue;
@@ -107,10 +107,10 @@ class DeviceClique : public DeviceCommunicator {
                       static_cast<int64_t>(receives.size()), m.stream);
   }
 
-  void sum(const DeviceTransfer& t, const DeviceMember& m, kernels::Clique clique) {
-    const ElementRange range = m.layout->elements(t.chunk, t.num_chunks);
+  void sum(const DeviceMember& m, kernels::Clique clique) {
+    const ElementRange range = m.range;
     const int64_t n = range.last - range.first;
-    const auto& parts = m.layout->parts();
+    const auto& parts = m.summed->parts();
     if (parts.size() == 1) {
       cliques_.all_reduce(clique, parts[0].in + range.first, parts[0].out + range.first, n,
                           m.stream);
@@ -118,11 +118,11 @@ class DeviceClique : public DeviceCommunicator {
     }
     auto* const packed = static_cast<float*>(m.scratch);
     const auto bytes = [](int64_t elements) { return elements * Bytes{sizeof(float)}; };
-    m.layout->each_part(range, [&](const auto& p, int64_t at, int64_t size, int64_t to) {
+    m.summed->each_part(range, [&](const auto& p, int64_t at, int64_t size, int64_t to) {
       device_.copy(packed + to, p.in + at, bytes(size), m.stream);
     });
     cliques_.all_reduce(clique, packed, packed, n, m.stream);
-    m.layout->each_part(range, [&](const auto& p, int64_t at, int64_t size, int64_t from) {
+    m.summed->each_part(range, [&](const auto& p, int64_t at, int64_t size, int64_t from) {
       device_.copy(p.out + at, packed + from, bytes(size), m.stream);
     });
   }

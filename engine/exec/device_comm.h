@@ -16,20 +16,27 @@
 
 namespace moe {
 
-/// A rank of this process in a collective.
+/// A rank of this process in a collective: an exchange of pieces, or a sum.
 struct DeviceMember {
-  int64_t rank = 0;                           // among all
-  kernels::Stream stream = nullptr;           // of the lane
-  CollectiveLayout<float>* layout = nullptr;  // this step's counts are read
-  void* scratch = nullptr;                    // of the lane
+  int64_t rank = 0;                  // among all
+  kernels::Stream stream = nullptr;  // of the lane
+  Group group;
+  // Of an exchange; offsets of the pieces are from these.
+  const std::byte* send = nullptr;
+  std::byte* receive = nullptr;
+  const Pieces* pieces = nullptr;
+  // Of a sum.
+  const CollectiveLayout<float>* summed = nullptr;
+  ElementRange range = {};
+  void* scratch = nullptr;  // of the lane
 };
 
 /// One chunk of one collective op.
 struct DeviceTransfer {
   std::string what;  // the op, in errors
   LaneId lane;
-  int64_t chunk = 0, num_chunks = 1;
   std::span<const DeviceMember> members;  // all ranks of this process, ascending
+  bool sums() const { return members[0].summed != nullptr; }
 };
 
 class DeviceCommunicator {

@@ -136,10 +136,20 @@ class DeviceCalls {
       const CollectiveMemory memory = {
           [this, r](TensorId t) { return operands_.at(r, t); },
           [this, r](TensorId t) { return static_cast<const int32_t*>(operands_.at(r, t)); }};
-      layouts.emplace_back(graph_, id_, memory, rank).read_counts();
-      members.push_back({rank, streams_[r].get(), &layouts[r], nullptr});
+      CollectiveLayout<float>& layout = layouts.emplace_back(graph_, id_, memory, rank);
+      layout.read_counts();
+      DeviceMember& member = members.emplace_back(
+          DeviceMember{.rank = rank, .stream = streams_[r].get(), .group = layout.group()});
+      if (layout.sums()) {
+        member.summed = &layout;
+        member.range = layout.elements(0, 1);
+      } else {
+        member.send = layout.send();
+        member.receive = layout.receive();
+        member.pieces = &layout.pieces(0, 1);
+      }
     }
-    const DeviceTransfer transfer = {op_.name, LaneId(0), 0, 1, members};
+    const DeviceTransfer transfer = {op_.name, LaneId(0), members};
     comm_->meet(transfer);
     device_.record(begin, streams_[0].get());
     comm_->move(transfer);

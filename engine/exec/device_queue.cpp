@@ -131,23 +131,48 @@ void DeviceQueue::give_compute(DeviceRank& rank, const DeviceStep& step, const P
 
 /// Of all ranks; with the last one the op is given.
 void DeviceQueue::give_chunk(const DeviceStep& step, int64_t chunk) {
-  std::vector<DeviceMember> members;
+  const bool experts = plan_.graph.def(step.op).collective == Collective::kExperts;
   for (const auto& rank : ranks_) {
     if (chunk == 0) guarded(*rank, [&] { rank->wait_for(step); });
-    members.push_back(rank->member(step));
   }
-  const int64_t chunks = ranks_[0]->num_chunks(step.op);
   guarded(*ranks_[0], [&] {
-    const DeviceTransfer transfer = {plan_.graph.op(step.op).name, step.lane, chunk, chunks,
-                                     members};
-    comm_.meet(transfer);
-    for (const auto& rank : ranks_) rank->begin(step, chunk);
-    comm_.move(transfer);
+    if (experts) {
+      move_experts(step);
+    } else {
+      move(step, chunk);
+    }
     for (const auto& rank : ranks_) rank->moved(step, chunk);
-    if (chunk + 1 < chunks) return;
+    if (chunk + 1 < ranks_[0]->num_chunks(step.op)) return;
     for (const auto& rank : ranks_) rank->end(step);
     given_[step.op.index()] = true;
   });
+}
+
+void DeviceQueue::move(const DeviceStep& step, int64_t chunk) {
+  std::vector<DeviceMember> members;
+  for (const auto& rank : ranks_) members.push_back(rank->member(step, chunk));
+  const DeviceTransfer transfer = {plan_.graph.op(step.op).name, step.lane, members};
+  comm_.meet(transfer);
+  for (const auto& rank : ranks_) rank->begin(step, chunk);
+  comm_.move(transfer);
+}
+
+/// All ranks know the placement, and so come to as many exchanges.
+void DeviceQueue::move_experts(const DeviceStep& step) {
+  std::vector<size_t> at(ranks_.size());
+  for (const auto& rank : ranks_) rank->begin(step);
+  while (true) {
+    std::vector<DeviceMember> members;
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      members.push_back(ranks_[r]->next_exchange(step, at[r]));
+      MOE_CHECK((members[r].pieces == nullptr) == (members[0].pieces == nullptr),
+                "op {}: ranks differ in their exchanges", plan_.graph.op(step.op).name);
+    }
+    if (members[0].pieces == nullptr) return;
+    const DeviceTransfer transfer = {plan_.graph.op(step.op).name, step.lane, members};
+    comm_.meet(transfer);
+    comm_.move(transfer);
+  }
 }
 
 void DeviceQueue::begin(size_t r) {

@@ -39,6 +39,8 @@ class DeviceQueue {
   void give(const DeviceStep& step, const Pass& pass);
   void give_compute(DeviceRank& rank, const DeviceStep& step, const Pass& pass);
   void give_chunk(const DeviceStep& step, int64_t chunk);
+  void move(const DeviceStep& step, int64_t chunk);
+  void move_experts(const DeviceStep& step);
   void begin(size_t rank);
   void end(size_t rank);
   /// "rank 1, step 3, op b1.gate: " before what the body throws.

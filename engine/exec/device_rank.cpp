@@ -7,6 +7,7 @@
 #include "engine/base/errors.h"
 #include "engine/exec/data.h"
 #include "engine/exec/device_ops.h"
+#include "engine/exec/policies.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {
@@ -103,7 +104,12 @@ DeviceRank::Launch DeviceRank::make_launch(const DeviceStep& step) {
     const CollectiveMemory memory = {
         [this](TensorId t) { return device_buffers_.at(t); },
         [this](TensorId t) { return static_cast<const int32_t*>(device_buffers_.host(t)); }};
-    launch.layout = std::make_unique<CollectiveLayout<float>>(graph, step.op, memory, rank_);
+    if (def.collective == Collective::kExperts) {
+      launch.mover = std::make_unique<ExpertMover<float>>(
+          graph, step.op, memory, device_buffers_.scratch(step.lane), rank_);
+    } else {
+      launch.layout = std::make_unique<CollectiveLayout<float>>(graph, step.op, memory, rank_);
+    }
   } else if (def.run_f32 == nullptr) {
     throw user_error("op {}: a {} has no kernel", op.name, def.name);
   }
@@ -120,8 +126,11 @@ DeviceRank::Launch DeviceRank::make_launch(const DeviceStep& step) {
 void DeviceRank::prepare(bool initialise_parameters) {
   const auto gate_of = gates_of(plan_, options_, rank_);
   for (const OpId op : plan_.orders.lanes[0]) {
-    if (!is_gate(plan_.graph, op)) continue;
     Launch& launch = launches_[op.index()];
+    if (plan_.graph.def(op).name == std::string_view("place")) {
+      launch.place = policy_of(plan_.graph.op(op), options_, rank_, policy_failure_);
+    }
+    if (!is_gate(plan_.graph, op)) continue;
     launch.gate = gate_of(plan_.graph.op(op));
     launch.record = std::make_unique<GateRecord>(plan_.graph, op, launch.gate.code);
   }
@@ -160,6 +169,7 @@ void DeviceRank::fill_inputs(const DataSource& data, int64_t step) {
 void DeviceRank::start_pass() {
   current_ = OpId();
   std::fill(gradients_.begin(), gradients_.end(), Measure());
+  placements_.clear();
   for (Launch& launch : launches_) launch.ran = false;
   if (!options_.poison) return;
   // What the last pass left on the host is not this one's.
@@ -191,7 +201,9 @@ void DeviceRank::wait_for(const DeviceStep& step) {
   const kernels::Stream own = stream(step.lane);
   for (const OpId op : step.stream_waits) device_.wait(own, launches_[op.index()].done.get());
   for (const OpId op : step.host_waits) wait_(launches_[op.index()].done.get());
-  if (launches_[step.op.index()].layout) launches_[step.op.index()].layout->read_counts();
+  Launch& launch = launches_[step.op.index()];
+  if (launch.layout) launch.layout->read_counts();
+  if (launch.mover) launch.actions = &launch.mover->actions();
 }
 
 void DeviceRank::begin(const DeviceStep& step, int64_t chunk) {
@@ -201,9 +213,13 @@ void DeviceRank::begin(const DeviceStep& step, int64_t chunk) {
 
 void DeviceRank::moved(const DeviceStep& step, int64_t chunk) {
   Launch& launch = launches_[step.op.index()];
-  CollectiveLayout<float>& layout = *launch.layout;
   const auto c = static_cast<size_t>(chunk);
   launch.bytes.resize(launch.ends.size());
+  if (launch.mover) {
+    launch.bytes[c] = launch.mover->bytes();
+    return;
+  }
+  CollectiveLayout<float>& layout = *launch.layout;
   launch.bytes[c] = layout.sums() ? layout.bytes_of_sum(layout.elements(chunk, launch.num_chunks))
                                   : layout.bytes_to_others(layout.pieces(chunk, launch.num_chunks));
   if (chunk + 1 < launch.num_chunks) {  // end() records the last one
@@ -220,7 +236,8 @@ RankContext DeviceRank::context(const Pass& pass, const Launch& launch) const {
           .num_ranks = plan_.graph.num_ranks,
           .step = pass.step,
           .first_token = rank_ * num_elements(plan_.graph.tensor(ids_).shape),
-          .gate = launch.record ? &launch.gate : nullptr};
+          .gate = launch.record ? &launch.gate : nullptr,
+          .place = launch.place ? &launch.place : nullptr};
 }
 
 void DeviceRank::compute(const DeviceStep& step, const Pass& pass) {
@@ -246,6 +263,10 @@ void DeviceRank::run_on_host(const DeviceStep& step, Launch& launch, const Pass&
     if (at < 0) continue;
     throw run_error("made the first number that is not finite: element {} of {} is {}", at,
                     plan_.graph.tensor(t).name, x[at]);
+  }
+  if (launch.place && pass.train) {
+    placements_.push_back(
+        placement_record(op, [this](TensorId t) { return device_buffers_.host(t); }));
   }
   if (launch.record && pass.train) {
     launch.record->capture<float>(plan_.graph, step.op,
@@ -286,9 +307,40 @@ void DeviceRank::poison(const DeviceStep& step) {
   }
 }
 
-DeviceMember DeviceRank::member(const DeviceStep& step) {
-  return {rank_, stream(step.lane), launches_[step.op.index()].layout.get(),
-          device_buffers_.scratch(step.lane)};
+DeviceMember DeviceRank::member(const DeviceStep& step, int64_t chunk) {
+  const Launch& launch = launches_[step.op.index()];
+  CollectiveLayout<float>& layout = *launch.layout;
+  DeviceMember member = {.rank = rank_, .stream = stream(step.lane), .group = layout.group()};
+  if (layout.sums()) {
+    member.summed = &layout;
+    member.range = layout.elements(chunk, launch.num_chunks);
+    member.scratch = device_buffers_.scratch(step.lane);
+  } else {
+    member.send = layout.send();
+    member.receive = layout.receive();
+    member.pieces = &layout.pieces(chunk, launch.num_chunks);
+  }
+  return member;
+}
+
+DeviceMember DeviceRank::next_exchange(const DeviceStep& step, size_t& at) {
+  const Launch& launch = launches_[step.op.index()];
+  using Kind = ExpertAction<float>::Kind;
+  const kernels::Stream own = stream(step.lane);
+  DeviceMember member = {.rank = rank_, .stream = own, .group = launch.mover->group()};
+  while (at < launch.actions->size()) {
+    const ExpertAction<float>& action = (*launch.actions)[at++];
+    if (action.kind == Kind::kCopy) {
+      copy(action.to, action.from, action.n * Bytes{sizeof(float)}, own);
+    } else if (action.kind == Kind::kAdd) {
+      device_.kernels->add(action.to, action.to, action.from, action.n, own);
+    } else {
+      member.send = member.receive = launch.mover->base();
+      member.pieces = &action.pieces;
+      break;
+    }
+  }
+  return member;
 }
 
 void DeviceRank::end(const DeviceStep& step) {

@@ -12,6 +12,7 @@
 #include "engine/exec/device_buffers.h"
 #include "engine/exec/device_comm.h"
 #include "engine/exec/device_handles.h"
+#include "engine/exec/expert_mover.h"
 #include "engine/exec/rank_report.h"
 #include "engine/ops/kernel_call.h"
 
@@ -44,12 +45,15 @@ class DeviceRank {
   void wait_for(const DeviceStep& step);
   /// Records that the op, or a chunk of it, begins.
   void begin(const DeviceStep& step, int64_t chunk = 0);
-  /// Of a collective: the chunk is queued.
+  /// Of a collective: the chunk, or all movements of experts, are queued.
   void moved(const DeviceStep& step, int64_t chunk);
   /// A compute op, between begin() and end().
   void compute(const DeviceStep& step, const Pass& pass);
-  /// This rank in a collective op.
-  DeviceMember member(const DeviceStep& step);
+  /// This rank in a chunk of a collective op.
+  DeviceMember member(const DeviceStep& step, int64_t chunk);
+  /// The same in the next exchange of an op of Collective::kExperts, from action `at` on, which
+  /// moves on; what comes before it is queued. No pieces: there is no other.
+  DeviceMember next_exchange(const DeviceStep& step, size_t& at);
   /// What follows the op: copies to the host, the look at its numbers, the event that others wait
   /// for.
   void end(const DeviceStep& step);
@@ -81,6 +85,9 @@ class DeviceRank {
     int64_t num_chunks = 1;
     std::vector<void*> inputs, outputs;
     std::unique_ptr<CollectiveLayout<float>> layout;
+    std::unique_ptr<ExpertMover<float>> mover;
+    const std::vector<ExpertAction<float>>* actions = nullptr;  // of the mover, in this pass
+    PlacementFunction place;                                    // of a place op
     Gate gate;
     std::unique_ptr<GateRecord> record;
     Update update;
@@ -119,6 +126,8 @@ class DeviceRank {
   DeviceStorage nonfinite_, nonfinite_host_;  // [checks] int64
   DeviceEvent idle_;                          // for copies between steps
   std::vector<Measure> gradients_;
+  std::vector<PlacementRecord> placements_;
+  std::string policy_failure_;
   OpId current_;
 };
 

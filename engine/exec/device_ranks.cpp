@@ -29,7 +29,7 @@ class DeviceRanks : public DeviceCommunicator {
   void meet(const DeviceTransfer& t) override {
     for (const DeviceMember& m : t.members) device_.record(met(t, m.rank), m.stream);
     for (const DeviceMember& m : t.members) {
-      const Group& group = m.layout->group();
+      const Group& group = m.group;
       for (int64_t p = 0; p < group.size; ++p) {
         const int64_t other = group.member(m.rank, p);
         if (other != m.rank) device_.wait(m.stream, met(t, other));
@@ -38,7 +38,7 @@ class DeviceRanks : public DeviceCommunicator {
   }
 
   void move(const DeviceTransfer& t) override {
-    if (t.members[0].layout->sums()) {
+    if (t.sums()) {
       sum(t);
     } else {
       exchange(t);
@@ -58,13 +58,9 @@ class DeviceRanks : public DeviceCommunicator {
   }
 
   void exchange(const DeviceTransfer& t) {
-    std::vector<const Pieces*> pieces;
-    for (const DeviceMember& m : t.members) {
-      pieces.push_back(&m.layout->pieces(t.chunk, t.num_chunks));
-    }
     std::vector<std::vector<kernels::Copy>> copies;
     std::vector<double> bytes(link_ == nullptr ? 0 : static_cast<size_t>(num_ranks_ * num_ranks_));
-    for (const DeviceMember& m : t.members) copies.push_back(copies_to(m, t, pieces, bytes));
+    for (const DeviceMember& m : t.members) copies.push_back(copies_to(m, t, bytes));
     if (link_ == nullptr) {
       for (size_t r = 0; r < copies.size(); ++r) {
         for (const kernels::Copy& c : copies[r]) {
@@ -74,7 +70,7 @@ class DeviceRanks : public DeviceCommunicator {
       return;
     }
     const Nanoseconds length =
-        all_to_all_v_ns(*link_, bytes, t.members[0].layout->group(), pieces[0]->round);
+        all_to_all_v_ns(*link_, bytes, t.members[0].group, t.members[0].pieces->round);
     for (size_t r = 0; r < copies.size(); ++r) {
       device_.paced_copies(copies[r].data(), static_cast<int64_t>(copies[r].size()), length,
                            kLinkBlocks, t.members[r].stream);
@@ -84,14 +80,14 @@ class DeviceRanks : public DeviceCommunicator {
   /// What rank m.rank takes from others and itself. bytes: [N, N] from source to destination, or
   /// empty.
   std::vector<kernels::Copy> copies_to(const DeviceMember& m, const DeviceTransfer& t,
-                                       const std::vector<const Pieces*>& pieces,
                                        std::vector<double>& bytes) const {
-    const Group& group = m.layout->group();
-    const Pieces& mine = *pieces[static_cast<size_t>(m.rank)];
+    const Group& group = m.group;
+    const Pieces& mine = *m.pieces;
     std::vector<kernels::Copy> copies;
     for (int64_t p = 0; p < group.size; ++p) {
       const int64_t peer = group.member(m.rank, p);
-      const Pieces& theirs = *pieces[static_cast<size_t>(peer)];
+      const DeviceMember& other = t.members[static_cast<size_t>(peer)];
+      const Pieces& theirs = *other.pieces;
       for (int64_t g = 0; g < mine.groups; ++g) {
         const auto to = static_cast<size_t>(p * mine.groups + g);
         const auto from = static_cast<size_t>(group.place(m.rank) * mine.groups + g);
@@ -105,8 +101,7 @@ class DeviceRanks : public DeviceCommunicator {
           bytes[static_cast<size_t>(peer * num_ranks_ + m.rank)] += static_cast<double>(n);
         }
         copies.push_back(
-            {m.layout->receive() + mine.receive_offset[to],
-             t.members[static_cast<size_t>(peer)].layout->send() + theirs.send_offset[from], n});
+            {m.receive + mine.receive_offset[to], other.send + theirs.send_offset[from], n});
       }
     }
     return copies;
@@ -115,7 +110,7 @@ class DeviceRanks : public DeviceCommunicator {
   /// Each member sums a slice of the message and the others take it from there. In place: a slice
   /// is only written where all have read it.
   void sum(const DeviceTransfer& t) {
-    const ElementRange range = t.members[0].layout->elements(t.chunk, t.num_chunks);
+    const ElementRange range = t.members[0].range;
     start_pace(t, range);
     for (const DeviceMember& m : t.members) sum_slice(m, t, range);
     meet(t);
@@ -129,11 +124,11 @@ class DeviceRanks : public DeviceCommunicator {
   }
 
   void sum_slice(const DeviceMember& m, const DeviceTransfer& t, ElementRange range) {
-    const Group& group = m.layout->group();
+    const Group& group = m.group;
     std::vector<const float*> in(static_cast<size_t>(group.size));
     size_t part = 0;
-    const auto& parts = m.layout->parts();
-    m.layout->each_part(slice_of(range, group.place(m.rank), group.size),
+    const auto& parts = m.summed->parts();
+    m.summed->each_part(slice_of(range, group.place(m.rank), group.size),
                         [&](const auto& p, int64_t at, int64_t n, int64_t) {
                           while (&parts[part] != &p) ++part;
                           for (int64_t i = 0; i < group.size; ++i) {
@@ -145,8 +140,8 @@ class DeviceRanks : public DeviceCommunicator {
   }
 
   void take_slices(const DeviceMember& m, const DeviceTransfer& t, ElementRange range) {
-    const Group& group = m.layout->group();
-    const auto& parts = m.layout->parts();
+    const Group& group = m.group;
+    const auto& parts = m.summed->parts();
     for (int64_t i = 0; i < group.size; ++i) {
       const int64_t peer = group.member(m.rank, i);
       if (peer == m.rank) continue;
@@ -160,14 +155,14 @@ class DeviceRanks : public DeviceCommunicator {
   }
 
   const CollectiveLayout<float>& layout_of(const DeviceTransfer& t, int64_t rank) const {
-    return *t.members[static_cast<size_t>(rank)].layout;
+    return *t.members[static_cast<size_t>(rank)].summed;
   }
 
   /// A stream of its own counts the link's time from the meeting on.
   void start_pace(const DeviceTransfer& t, ElementRange range) {
     if (link_ == nullptr) return;
     const auto bytes = static_cast<double>((range.last - range.first) * Bytes{sizeof(float)});
-    const Nanoseconds length = all_reduce_ns(*link_, bytes, 0, t.members[0].layout->group());
+    const Nanoseconds length = all_reduce_ns(*link_, bytes, 0, t.members[0].group);
     for (const DeviceMember& m : t.members) {
       const size_t i = number(t, m.rank);
       device_.record(paced_[i].get(), m.stream);

@@ -1,6 +1,7 @@
 // What a rank on a device did in a pass, read when the device is through with it.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "engine/base/errors.h"
 #include "engine/exec/device_rank.h"
@@ -20,6 +21,12 @@ RankReport DeviceRank::report(const Pass& pass, kernels::Event start) {
   RankReport report;
   report.spans.resize(streams_.size());
   report.gradients = gradients_;
+  report.placements = placements_;
+  report.policy_failure = policy_failure_;
+  for (const PlacedLayer& layer : persistents_.placed) {  // in force, for whoever looks
+    std::memcpy(host_.at(layer.state), device_buffers_.host(layer.state),
+                static_cast<size_t>(Placement::code_size(layer.bounds)) * sizeof(int32_t));
+  }
   std::vector<Nanoseconds> ends(launches_.size(), 0);
   for (const DeviceStep& step : program_.steps) {
     const Launch& launch = launches_[step.op.index()];

@@ -4,6 +4,7 @@
 #include <map>
 #include <span>
 #include <tuple>
+#include <utility>
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
@@ -12,8 +13,8 @@
 namespace moe {
 
 template <class T>
-ExpertMover<T>::ExpertMover(const Graph& graph, OpId id, const RankBuffers& buffers, void* scratch,
-                            int64_t rank)
+ExpertMover<T>::ExpertMover(const Graph& graph, OpId id, const CollectiveMemory& memory,
+                            void* scratch, int64_t rank)
     : name_(graph.op(id).name),
       kind_(graph.def(id).name),
       bounds_(ops::bounds_of(graph.op(id))),
@@ -27,7 +28,7 @@ ExpertMover<T>::ExpertMover(const Graph& graph, OpId id, const RankBuffers& buff
   MOE_CHECK(copies || returns || migrates || kind_ == "sum_residents", "op {} of kind {}", op.name,
             kind_);
   for (size_t i = 0; i < (migrates ? 2 : 1); ++i) {
-    placements_.push_back(static_cast<const int32_t*>(buffers.at(op.inputs[i])));
+    placements_.push_back(memory.numbers(op.inputs[i]));
   }
   ranges_ = {{0, 0}};
   if (copies || returns) ranges_ = ops::shadow_ranges(op);
@@ -37,25 +38,26 @@ ExpertMover<T>::ExpertMover(const Graph& graph, OpId id, const RankBuffers& buff
   for (size_t r = 0; r < ranges_.size(); ++r) {
     const ShadowRange& range = ranges_[r];
     const auto add = [&](std::vector<Experts>& to, std::span<const TensorId> tensors) {
-      for (const TensorId t : tensors) to.push_back(experts(graph, t, buffers, 0, range.share));
+      for (const TensorId t : tensors) to.push_back(experts(graph, t, memory, 0, range.share));
     };
     add(residents_, in.last(tensors_));
     if (returns || kind_ == "sum_residents") add(results_, out);
     if (!copies && !returns) continue;
     for (const TensorId t : (copies ? out : in).subspan(r * tensors_, tensors_)) {
-      shadows_.push_back(experts(graph, t, buffers, bounds_.residents + range.first, {}));
+      shadows_.push_back(experts(graph, t, memory, bounds_.residents + range.first, {}));
     }
   }
 }
 
 template <class T>
 typename ExpertMover<T>::Experts ExpertMover<T>::experts(const Graph& graph, TensorId t,
-                                                         const RankBuffers& buffers, int64_t first,
+                                                         const CollectiveMemory& memory,
+                                                         int64_t first,
                                                          const ExpertShare& share) const {
   const Shape& shape = graph.tensor(t).shape;
   const int64_t each = num_elements(shape) / shape[0], row = each / shape[1];
   const int64_t begin = share.rows_before(shape[1]) * row;
-  return {static_cast<T*>(buffers.at(t)), each, first, begin, share.rows(shape[1]) * row};
+  return {static_cast<T*>(memory.data(t)), each, first, begin, share.rows(shape[1]) * row};
 }
 
 template <class T>
@@ -87,25 +89,49 @@ int64_t ExpertMover<T>::length(const ExpertPiece& piece, size_t t) const {
 }
 
 template <class T>
-ExpertsMoved ExpertMover<T>::call(Communicator& all) {
-  moved_ = {};
-  called_ = false;
-  Communicator& comm = all.group(group_);
+const std::vector<ExpertAction<T>>& ExpertMover<T>::actions() {
+  actions_.clear();
+  bytes_ = 0;
   const Placement now = placement(0);
   if (kind_ == "copy_experts") {
-    copy(comm, now);
+    copy_shadows(now);
   } else if (kind_ == "return_gradients") {
-    give_back(comm, now);
+    give_back(now);
   } else if (kind_ == "sum_residents") {
-    sum(comm, now);
+    sum(now);
   } else {
-    migrate(comm, now, placement(1));
+    migrate(now, placement(1));
   }
-  if (!called_) {
+  return actions_;
+}
+
+template <class T>
+ExpertsMoved ExpertMover<T>::call(Communicator& all) {
+  Communicator& comm = all.group(group_);
+  ExpertsMoved moved;
+  bool called = false;
+  for (const ExpertAction<T>& action : actions()) {
+    if (action.kind == ExpertAction<T>::Kind::kCopy) {
+      std::copy_n(action.from, action.n, action.to);
+    } else if (action.kind == ExpertAction<T>::Kind::kAdd) {
+      for (int64_t j = 0; j < action.n; ++j) action.to[j] += action.from[j];
+    } else {
+      const CommTimes times = comm.all_to_all(name_, base(), base(), action.pieces);
+      if (!std::exchange(called, true)) moved.times = times;
+      moved.times.end = times.end;
+    }
+  }
+  moved.bytes = bytes_;
+  if (!called) {
     const Nanoseconds at = clock_ns();
-    moved_.times = {at, at, at};
+    moved.times = {at, at, at};
   }
-  return moved_;
+  return moved;
+}
+
+template <class T>
+void ExpertMover<T>::copy(T* to, const T* from, int64_t n) {
+  if (n > 0) actions_.push_back({ExpertAction<T>::Kind::kCopy, to, from, n});
 }
 
 template <class T>
@@ -125,8 +151,7 @@ typename ExpertMover<T>::Pointers ExpertMover<T>::lay_out(const std::vector<Expe
 
 template <class T>
 template <class Send, class Receive>
-void ExpertMover<T>::exchange(Communicator& comm, const std::vector<ExpertPiece>& pieces, Send send,
-                              Receive receive) {
+void ExpertMover<T>::exchange(const std::vector<ExpertPiece>& pieces, Send send, Receive receive) {
   if (pieces.empty()) return;
   const auto size = static_cast<size_t>(group_.size);
   const size_t tensors = tensors_;
@@ -143,8 +168,7 @@ void ExpertMover<T>::exchange(Communicator& comm, const std::vector<ExpertPiece>
        {&layout.send_offset, &layout.send_bytes, &layout.receive_offset, &layout.receive_bytes}) {
     v->assign(all, 0);
   }
-  const auto base =
-      reinterpret_cast<std::byte*>(scratch_ != nullptr ? scratch_ : residents_[0].data);
+  const std::byte* const base = this->base();
   for (size_t i = 0; i < pieces.size(); ++i) {
     for (size_t t = 0; t < tensors; ++t) {
       const auto bytes = length(pieces[i], t) * static_cast<Bytes>(sizeof(T));
@@ -154,7 +178,7 @@ void ExpertMover<T>::exchange(Communicator& comm, const std::vector<ExpertPiece>
       if (pieces[i].from == device_) {
         layout.send_offset[place(pieces[i].to)] = reinterpret_cast<std::byte*>(send(i, t)) - base;
         layout.send_bytes[place(pieces[i].to)] = bytes;
-        if (pieces[i].to != device_) moved_.bytes += bytes;
+        if (pieces[i].to != device_) bytes_ += bytes;
       }
       if (pieces[i].to == device_) {
         layout.receive_offset[place(pieces[i].from)] =
@@ -163,14 +187,11 @@ void ExpertMover<T>::exchange(Communicator& comm, const std::vector<ExpertPiece>
       }
     }
   }
-  const CommTimes times = comm.all_to_all(name_, base, base, layout);
-  if (!called_) moved_.times = times;
-  moved_.times.end = times.end;
-  called_ = true;
+  actions_.push_back({ExpertAction<T>::Kind::kExchange, nullptr, nullptr, 0, std::move(layout)});
 }
 
 template <class T>
-void ExpertMover<T>::copy(Communicator& comm, const Placement& placement) {
+void ExpertMover<T>::copy_shadows(const Placement& placement) {
   for (const auto& pieces : copy_steps(placement, ranges_, per_node_)) {
     const auto from = [&](size_t i, size_t t) {
       const int64_t slot = pieces[i].from_slot;
@@ -179,7 +200,7 @@ void ExpertMover<T>::copy(Communicator& comm, const Placement& placement) {
     const auto to = [&](size_t i, size_t t) {
       return at(shadows_, pieces[i], t, pieces[i].to_slot);
     };
-    exchange(comm, pieces, from, to);
+    exchange(pieces, from, to);
   }
 }
 
@@ -187,17 +208,16 @@ void ExpertMover<T>::copy(Communicator& comm, const Placement& placement) {
 /// its own, the bits do not depend on who sums which part.
 template <class T>
 template <class From, class To>
-void ExpertMover<T>::exchange_and_add(Communicator& comm, const std::vector<ExpertPiece>& pieces,
-                                      From from, To to, T* free) {
+void ExpertMover<T>::exchange_and_add(const std::vector<ExpertPiece>& pieces, From from, To to,
+                                      T* free) {
   const auto to_me = [&](const ExpertPiece& piece) { return piece.to == device_; };
   const Pointers arrived = lay_out(pieces, to_me, free);
   const auto arrival = [&](size_t i, size_t t) { return arrived[i * tensors_ + t]; };
-  exchange(comm, pieces, from, arrival);
+  exchange(pieces, from, arrival);
   const auto add = [&](size_t i, auto into) {
     for (size_t t = 0; t < tensors_; ++t) {
-      T* const sum = into(t);
-      const T* const x = arrival(i, t);
-      for (int64_t j = 0; j < length(pieces[i], t); ++j) sum[j] += x[j];
+      const int64_t n = length(pieces[i], t);
+      if (n > 0) actions_.push_back({ExpertAction<T>::Kind::kAdd, into(t), arrival(i, t), n});
     }
   };
   // By range, slot and part: the piece in whose room the sum is.
@@ -219,7 +239,7 @@ void ExpertMover<T>::exchange_and_add(Communicator& comm, const std::vector<Expe
 }
 
 template <class T>
-void ExpertMover<T>::give_back(Communicator& comm, const Placement& placement) {
+void ExpertMover<T>::give_back(const Placement& placement) {
   begin_results();
   std::vector<Experts> sums = shadows_;
   T* free = scratch_;
@@ -228,7 +248,7 @@ void ExpertMover<T>::give_back(Communicator& comm, const Placement& placement) {
     sums[i].data = free;
     for (int64_t s = 0; s < range.last - range.first; ++s, free += shadows_[i].each) {
       if (placement.at(device_, shadows_[i].first + s) < 0) continue;
-      std::copy_n(shadows_[i].data + s * shadows_[i].each, shadows_[i].each, free);
+      copy(free, shadows_[i].data + s * shadows_[i].each, shadows_[i].each);
     }
   }
   for (const auto& pieces : return_steps(placement, ranges_, per_node_)) {
@@ -239,7 +259,7 @@ void ExpertMover<T>::give_back(Communicator& comm, const Placement& placement) {
       const int64_t slot = pieces[i].to_slot;
       return at(slot < bounds_.residents ? results_ : sums, pieces[i], t, slot);
     };
-    exchange_and_add(comm, pieces, from, to, free);
+    exchange_and_add(pieces, from, to, free);
   }
 }
 
@@ -247,26 +267,26 @@ void ExpertMover<T>::give_back(Communicator& comm, const Placement& placement) {
 template <class T>
 void ExpertMover<T>::begin_results() {
   for (size_t t = 0; t < tensors_; ++t) {
-    std::copy_n(residents_[t].data, bounds_.residents * residents_[t].each, results_[t].data);
+    copy(results_[t].data, residents_[t].data, bounds_.residents * residents_[t].each);
   }
 }
 
 template <class T>
-void ExpertMover<T>::sum(Communicator& comm, const Placement& placement) {
+void ExpertMover<T>::sum(const Placement& placement) {
   begin_results();
   const ExpertSteps steps = sum_steps(placement);
   const auto in = [&](const std::vector<Experts>& tensors, const std::vector<ExpertPiece>& pieces,
                       int64_t ExpertPiece::*slot) {
     return [&, slot](size_t i, size_t t) { return at(tensors, pieces[i], t, pieces[i].*slot); };
   };
-  exchange_and_add(comm, steps[0], in(residents_, steps[0], &ExpertPiece::from_slot),
+  exchange_and_add(steps[0], in(residents_, steps[0], &ExpertPiece::from_slot),
                    in(results_, steps[0], &ExpertPiece::to_slot), scratch_);
-  exchange(comm, steps[1], in(results_, steps[1], &ExpertPiece::from_slot),
+  exchange(steps[1], in(results_, steps[1], &ExpertPiece::from_slot),
            in(results_, steps[1], &ExpertPiece::to_slot));
 }
 
 template <class T>
-void ExpertMover<T>::migrate(Communicator& comm, const Placement& now, const Placement& next) {
+void ExpertMover<T>::migrate(const Placement& now, const Placement& next) {
   std::vector<ExpertPiece> pieces;
   for (const Move& move : resident_moves(now, next)) {
     pieces.push_back(
@@ -277,10 +297,12 @@ void ExpertMover<T>::migrate(Communicator& comm, const Placement& now, const Pla
   T* free = scratch_;
   for (const Experts& tensor : residents_) {
     packed.push_back(free);
-    free = std::copy_n(tensor.data, pieces.empty() ? 0 : bounds_.residents * tensor.each, free);
+    const int64_t n = pieces.empty() ? 0 : bounds_.residents * tensor.each;
+    copy(free, tensor.data, n);
+    free += n;
   }
   exchange(
-      comm, pieces,
+      pieces,
       [&](size_t i, size_t t) { return packed[t] + pieces[i].from_slot * residents_[t].each; },
       [&](size_t i, size_t t) { return at(residents_, pieces[i], t, pieces[i].to_slot); });
 }

@@ -1,17 +1,29 @@
 // The collectives that move experts as a placement says: copies into shadow slots, gradients back
 // to owners, sums over residents, residents to other devices. Which pieces go where is
-// placement/transfers.h; here they get addresses. Where a placement asks for nothing, all ranks
-// know it and nobody calls the communicator.
+// placement/transfers.h; here they get addresses, wherever a rank's memory is: a list of what the
+// rank does. Where a placement asks for nothing, all ranks know it and nobody calls the
+// communicator.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "engine/comm/communicator.h"
-#include "engine/exec/buffers.h"
+#include "engine/exec/collective_layout.h"
 #include "engine/placement/transfers.h"
 
 namespace moe {
+
+/// A step of an op of Collective::kExperts. All ranks have as many exchanges, in one order.
+template <class T>
+struct ExpertAction {
+  enum class Kind : uint8_t { kCopy, kAdd, kExchange };
+  Kind kind;
+  T* to = nullptr;  // to = from, or to += from, n elements that do not overlap
+  const T* from = nullptr;
+  int64_t n = 0;
+  Pieces pieces = {};  // of an exchange; offsets from ExpertMover::base()
+};
 
 /// What an op of Collective::kExperts did.
 struct ExpertsMoved {
@@ -23,8 +35,18 @@ struct ExpertsMoved {
 template <class T>
 class ExpertMover {
  public:
-  ExpertMover(const Graph& graph, OpId op, const RankBuffers& buffers, void* scratch, int64_t rank);
-  /// Called by every rank's lane in the same order. Throws as the Communicator does.
+  ExpertMover(const Graph& graph, OpId op, const CollectiveMemory& memory, void* scratch,
+              int64_t rank);
+  const Group& group() const { return group_; }
+  /// By this step's placements. Valid until the next call.
+  const std::vector<ExpertAction<T>>& actions();
+  std::byte* base() const {
+    return reinterpret_cast<std::byte*>(scratch_ != nullptr ? scratch_ : residents_[0].data);
+  }
+  /// What the actions send to others.
+  Bytes bytes() const { return bytes_; }
+  /// Does them, on the host. Called by every rank's lane in the same order. Throws as the
+  /// Communicator does.
   ExpertsMoved call(Communicator& all);
 
  private:
@@ -36,32 +58,31 @@ class ExpertMover {
     int64_t begin, length;  // of each slot's elements: those that move
   };
 
-  Experts experts(const Graph& graph, TensorId t, const RankBuffers& buffers, int64_t first,
+  Experts experts(const Graph& graph, TensorId t, const CollectiveMemory& memory, int64_t first,
                   const ExpertShare& share) const;
   Placement placement(size_t input) const;
   const Experts& of(const std::vector<Experts>& all, const ExpertPiece& piece, size_t t) const;
   T* at(const std::vector<Experts>& all, const ExpertPiece& piece, size_t t, int64_t slot) const;
   int64_t length(const ExpertPiece& piece, size_t t) const;
 
-  void copy(Communicator& comm, const Placement& placement);
-  void give_back(Communicator& comm, const Placement& placement);
+  void copy_shadows(const Placement& placement);
+  void give_back(const Placement& placement);
   void begin_results();
-  void sum(Communicator& comm, const Placement& placement);
-  void migrate(Communicator& comm, const Placement& now, const Placement& next);
+  void sum(const Placement& placement);
+  void migrate(const Placement& now, const Placement& next);
+  void copy(T* to, const T* from, int64_t n);
 
   using Pointers = std::vector<T*>;  // by piece and tensor; null where this rank has no part
   /// Room in scratch for the pieces of which wanted(piece) is true.
   template <class Wanted>
   Pointers lay_out(const std::vector<ExpertPiece>& pieces, Wanted wanted, T*& free) const;
   /// One exchange of pieces; send(i, tensor) and receive(i, tensor) give the addresses of piece i
-  /// where this rank has part in it. Nothing is called where there are no pieces.
+  /// where this rank has part in it. There is none where there are no pieces.
   template <class Send, class Receive>
-  void exchange(Communicator& comm, const std::vector<ExpertPiece>& pieces, Send send,
-                Receive receive);
+  void exchange(const std::vector<ExpertPiece>& pieces, Send send, Receive receive);
   /// An exchange whose pieces are added to what lies at to(i, tensor). free: room for them.
   template <class From, class To>
-  void exchange_and_add(Communicator& comm, const std::vector<ExpertPiece>& pieces, From from,
-                        To to, T* free);
+  void exchange_and_add(const std::vector<ExpertPiece>& pieces, From from, To to, T* free);
 
   std::string name_, kind_;
   PlacementBounds bounds_;
@@ -73,8 +94,8 @@ class ExpertMover {
   std::vector<const int32_t*> placements_;
   std::vector<Experts> residents_, shadows_, results_;  // by range and tensor
   T* scratch_;
-  ExpertsMoved moved_;
-  bool called_ = false;
+  std::vector<ExpertAction<T>> actions_;
+  Bytes bytes_ = 0;
 };
 
 }  // namespace moe

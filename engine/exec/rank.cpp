@@ -8,9 +8,9 @@
 #include "engine/base/errors.h"
 #include "engine/comm/emulated_link.h"
 #include "engine/exec/finite.h"
+#include "engine/exec/policies.h"
 #include "engine/exec/swaps.h"
 #include "engine/graph/op_def.h"
-#include "engine/ops/placed.h"
 
 namespace moe {
 namespace {
@@ -165,7 +165,9 @@ void Rank<T>::prepare(bool initialise_parameters) {
   const auto gate_of = gates_of(plan_, options_, rank_);
   for (Launch& launch : lanes_[0].launches) {
     const Op& op = plan_.graph.op(launch.op);
-    if (plan_.graph.def(op).name == std::string_view("place")) resolve_policy(launch);
+    if (plan_.graph.def(op).name == std::string_view("place")) {
+      launch.place = policy_of(op, options_, rank_, policy_failure_);
+    }
     if (plan_.graph.def(op).name != std::string_view("gate")) continue;
     launch.gate = gate_of(op);
     launch.record = std::make_unique<GateRecord>(plan_.graph, launch.op, launch.gate.code);
@@ -370,7 +372,10 @@ Nanoseconds Rank<T>::after(Launch& launch, const Pass& pass) {
     launch.record->template capture<T>(plan_.graph, launch.op,
                                        [this](TensorId t) { return buffers_.at(t); });
   }
-  if (launch.place && pass.train) record_placement(launch);
+  if (launch.place && pass.train) {
+    placements_.push_back(
+        placement_record(plan_.graph.op(launch.op), [this](TensorId t) { return buffers_.at(t); }));
+  }
   if (launch.swaps) add_swap(plan_, launch.op, buffers_, swaps_);
   if (options_.check_finite) check(launch);
   if (poison_) poison_->after(launch.op);
@@ -404,43 +409,6 @@ void Rank<T>::predict(const Launch& launch) {
     token = static_cast<int32_t>(std::max_element(row, row + vocab) - row);
     row += vocab;
   }
-}
-
-/// A policy that fails leaves the placement as it is; the run ends after the step.
-template <class T>
-void Rank<T>::resolve_policy(Launch& launch) {
-  const Op& op = plan_.graph.op(launch.op);
-  const std::string name = attr_string(op, "policy");
-  PlacementFunction policy;
-  if (options_.place) policy = options_.place(rank_, name);
-  if (!policy) {
-    policy = [&built_in = builtin_policy(name), given = ops::place_options(op)](
-                 const PlaceInput& input) { return built_in.place(input, given); };
-  }
-  launch.place = [this, policy = std::move(policy), name](const PlaceInput& input) {
-    if (!policy_failure_.empty()) return input.now;
-    try {
-      return ask_policy(policy, name, rank_, input);
-    } catch (const UserError& error) {
-      policy_failure_ = error.what();
-    } catch (const RunError& error) {
-      policy_failure_ = error.what();
-    }
-    return input.now;
-  };
-}
-
-template <class T>
-void Rank<T>::record_placement(const Launch& launch) {
-  const Op& op = plan_.graph.op(launch.op);
-  const PlacementBounds bounds = ops::bounds_of(op);
-  const auto codes = [&](TensorId t) {
-    const auto* const x = static_cast<const int32_t*>(buffers_.at(t));
-    return std::vector<int32_t>(x, x + Placement::code_size(bounds));
-  };
-  const std::vector<int32_t> next = codes(op.outputs[0]);
-  const bool now = attr_string(op, "use") == "now";
-  placements_.push_back({op.layer, bounds, now ? next : codes(op.inputs[1]), next, {}, {}, {}});
 }
 
 template <class T>

@@ -126,9 +126,7 @@ class Rank {
   Nanoseconds transfer(Launch& launch, int64_t chunk, LaneId lane, const Pass& pass,
                        Nanoseconds posted, Communicator& comm);
   void call_kernel(Launch& launch, const Pass& pass);
-  void resolve_policy(Launch& launch);
   void predict(const Launch& launch);
-  void record_placement(const Launch& launch);
   Nanoseconds after(Launch& launch, const Pass& pass);
   void finish(const Launch& launch, const Pass& pass, Nanoseconds end);
   void check(const Launch& launch) const;

@@ -206,6 +206,15 @@ std::vector<double> bytes_moved(const Graph& g, const Op& op) {
   return bytes;
 }
 
+namespace {
+
+/// The placement.
+std::vector<size_t> first_input(const Op&) {
+  return {0};
+}
+
+}  // namespace
+
 const OpDef kCopyExperts = {
     .name = "copy_experts",
     .doc =
@@ -219,7 +228,8 @@ const OpDef kCopyExperts = {
     .infer = infer,
     .work = work_shadows,
     .gradient = gradient,
-    .loose_slots = true};
+    .loose_slots = true,
+    .host_inputs = first_input};
 
 const OpDef kReturnGradients = {
     .name = "return_gradients",
@@ -231,7 +241,8 @@ const OpDef kReturnGradients = {
     .infer = infer_back,
     .work = work_shadows,
     .loose_slots = true,
-    .scratch_bytes = scratch_back};
+    .scratch_bytes = scratch_back,
+    .host_inputs = first_input};
 
 const OpDef kSumResidents = {
     .name = "sum_residents",
@@ -243,7 +254,8 @@ const OpDef kSumResidents = {
     .infer = infer_sum,
     .work = work_residents,
     .loose_slots = true,
-    .scratch_bytes = scratch_sum};
+    .scratch_bytes = scratch_sum,
+    .host_inputs = first_input};
 
 const OpDef kMigrate = {
     .name = "migrate",
@@ -256,6 +268,9 @@ const OpDef kMigrate = {
     .work = work_residents,
     .mutates_from = 2,
     .loose_slots = true,
-    .scratch_bytes = scratch_migrate};
+    .scratch_bytes = scratch_migrate,
+    .host_inputs = [](const Op&) {
+      return std::vector<size_t>{0, 1};
+    }};
 
 }  // namespace moe::ops

@@ -270,10 +270,10 @@ TEST_CASE("what does not run on a device is refused by name before anything star
   link.emulate_link = true;
   CHECK_THROWS_WITH(run_lazy(*lanes, link), Contains("link:") && Contains("2 comm lanes"));
 
-  PlanSpec placed = spec_of(small_model("switch", 4), 2);
-  placed.system.stages = {{.name = "prophet"}};
-  const auto moves = make_plan(placed);
-  CHECK_THROWS_WITH(run_lazy(*moves, options_of(*moves, 1)), Contains("does not move experts"));
+  PlanSpec inference = spec_of(small_model("switch", 4), 2);
+  inference.inference = true;
+  const auto forward = make_plan(inference);
+  CHECK_THROWS_WITH(run_lazy(*forward, options_of(*forward, 1)), Contains("inference"));
   CHECK(lazy_stats().handles == 0);
 }
 

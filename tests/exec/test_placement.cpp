@@ -8,6 +8,7 @@
 #include "engine/base/errors.h"
 #include "engine/base/rng.h"
 #include "engine/cost/cost_model.h"
+#include "engine/exec/device_executor.h"
 #include "engine/exec/parameters.h"
 #include "engine/exec/profiler.h"
 #include "engine/graph/op_def.h"
@@ -15,6 +16,7 @@
 #include "engine/passes/place_experts.h"
 #include "engine/routing/workload.h"
 #include "engine/sim/simulator.h"
+#include "tests/exec/lazy_device.h"
 #include "tests/exec/support.h"
 
 namespace moe::testing {
@@ -151,6 +153,66 @@ TEST_CASE("copies that enter a node once leave the same model") {
       CHECK(ops == 2 * plan->spec.model.layers / 2);  // copies and their gradients, by MoE layer
       check_same_model(expected, run_poisoned(*plan, 4, random_policy(seed, seed % 2 == 0)));
     }
+  }
+}
+
+/// The bits of CPU ranks, whatever the timing of the device's streams.
+void check_on_device(const Plan& plan, int64_t steps, const PlacementFunction& policy,
+                     uint64_t seed) {
+  const RunResult expected = run_poisoned(plan, steps, policy);
+  RunOptions options = options_of(plan, steps);
+  options.keep_grad_norms = true;
+  if (policy) options.place = [policy](int64_t, const std::string&) { return policy; };
+  for (const bool poison : {false, true}) {
+    CAPTURE(seed, poison);
+    options.poison = poison;
+    lazy_start(static_cast<LazyOrder>(seed % 4), seed);
+    const RunResult result = make_device_executor(lazy_device())->run(plan, options);
+    CHECK(lazy_stats().handles == 0);
+    REQUIRE(result.losses == expected.losses);
+    REQUIRE(result.digest == expected.digest);
+    CHECK(result.grad_projection == expected.grad_projection);
+    REQUIRE(result.placements.size() == expected.placements.size());
+    for (size_t s = 0; s < expected.placements.size(); ++s) {
+      for (size_t l = 0; l < expected.placements[s].size(); ++l) {
+        CHECK(result.placements[s][l].in_force == expected.placements[s][l].in_force);
+        CHECK(result.placements[s][l].computed == expected.placements[s][l].computed);
+      }
+    }
+  }
+}
+
+TEST_CASE("experts move between ranks on a device with the bits of CPU ranks") {
+  const std::string gate = GENERATE("switch", "top2");
+  for (const int64_t ranks : {2, 4}) {
+    for (uint64_t seed = 0; seed < 8; ++seed) {
+      CAPTURE(gate, ranks, seed);
+      const PlacementStage how = {.shadows = 1 + static_cast<int64_t>(seed % 3),
+                                  .extra_residents = static_cast<int64_t>(seed % 2),
+                                  .moves_residents = true};
+      PlanSpec spec = spec_with(gate, ranks, Precision::kF32);
+      if (seed >= 4 && ranks == 4) {  // copies that enter a node once
+        spec.cluster.nodes = spec.cluster.devices_per_node = 2;
+        spec.cost = std::make_shared<RooflineCost>(spec.cluster, spec.work);
+      }
+      const auto plan = plan_with(spec, {placed_by(how)});
+      check_on_device(*plan, 4, random_policy(seed, seed % 2 == 0), seed);
+    }
+  }
+}
+
+TEST_CASE("Pro-Prophet's, FasterMoE's and other systems with copies train alike on a device") {
+  const Options cut = {{"parts", 2.0}, {"before", 6.0}, {"after", 1.0}};
+  uint64_t seed = 0;
+  for (const auto& stages : std::vector<std::vector<Stage>>{
+           {pass("prophet")},
+           {pass("prophet"), pass("prophet_schedule")},
+           {pass("prophet"), pass("partition", cut), pass("prophet_schedule")},
+           {pass("fastermoe_shadowing")},
+           {pass("swap")}}) {
+    CAPTURE(stages.size(), stages[0].name);
+    const auto plan = plan_with(spec_with("switch", 4, Precision::kF32), stages);
+    check_on_device(*plan, 4, nullptr, ++seed);
   }
 }
 
