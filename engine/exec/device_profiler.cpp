@@ -42,6 +42,7 @@ class DeviceCalls {
         what_("op " + op_.name),
         device_(device),
         collective_(graph.def(id).collective != Collective::kNone),
+        work_(options.work),
         checks_(checked_on_device(graph, op_)),
         operands_(graph, id, options.work, options.ranks_beside, device),
         go_(device, false) {
@@ -127,7 +128,37 @@ class DeviceCalls {
     }
   }
 
+  /// Where a placement says what goes where, as much as in a step of balanced routing.
+  void queue_placed(kernels::Event begin, kernels::Event end) {
+    const Group group = group_of(graph_, op_);
+    const EvenExchange exchange = even_exchange(graph_, id_, work_, group.size);
+    std::vector<DeviceMember> members;
+    for (size_t r = 0; r < streams_.size(); ++r) {
+      members.push_back({.rank = static_cast<int64_t>(r),
+                         .stream = streams_[r].get(),
+                         .group = group,
+                         .send = static_cast<const std::byte*>(operands_.at(r, op_.inputs[0])),
+                         .receive = static_cast<std::byte*>(operands_.at(r, op_.outputs[0])),
+                         .pieces = &exchange.pieces});
+    }
+    move(members, begin);
+    for (size_t r = 0; r < streams_.size(); ++r) {
+      if (exchange.unused > 0) {
+        device_.fill(members[r].receive + exchange.used, 0, exchange.unused, streams_[r].get());
+      }
+      finish(r, end);
+    }
+  }
+
+  void move(const std::vector<DeviceMember>& members, kernels::Event begin) {
+    const DeviceTransfer transfer = {op_.name, LaneId(0), members};
+    comm_->meet(transfer);
+    device_.record(begin, streams_[0].get());
+    comm_->move(transfer);
+  }
+
   void queue_collective(kernels::Event begin, kernels::Event end) {
+    if (op_.attrs.contains("residents")) return queue_placed(begin, end);
     std::vector<CollectiveLayout<float>> layouts;
     layouts.reserve(streams_.size());
     std::vector<DeviceMember> members;
@@ -149,10 +180,7 @@ class DeviceCalls {
         member.pieces = &layout.pieces(0, 1);
       }
     }
-    const DeviceTransfer transfer = {op_.name, LaneId(0), members};
-    comm_->meet(transfer);
-    device_.record(begin, streams_[0].get());
-    comm_->move(transfer);
+    move(members, begin);
     for (size_t r = 0; r < streams_.size(); ++r) {
       for (const UnusedRows& rows : layouts[r].unused_rows()) {
         device_.fill(rows.data, 0, rows.bytes, streams_[r].get());
@@ -179,6 +207,7 @@ class DeviceCalls {
   const std::string what_;  // "op NAME", in errors
   const DeviceTable& device_;
   const bool collective_;
+  const WorkContext work_;
   const std::vector<TensorId> checks_;
   TrialOperands operands_;
   std::vector<DeviceStorage> scratch_, nonfinite_;  // by rank
@@ -225,10 +254,6 @@ std::vector<Nanoseconds> profile_op_on_device(const Graph& graph, OpId id,
   if (def.collective != Collective::kNone) {
     MOE_CHECK(options.ranks_beside == graph.num_ranks, "op '{}': {} ranks of {}", op.name,
               options.ranks_beside, graph.num_ranks);
-    if (op.attrs.contains("residents")) {
-      throw user_error("op '{}': an exchange with placed experts cannot be timed on a device yet",
-                       op.name);
-    }
   } else if (def.run_f32 == nullptr) {
     throw user_error("op '{}': a {} has no kernel, so it cannot be timed", op.name, def.name);
   }

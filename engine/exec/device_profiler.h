@@ -24,9 +24,8 @@ namespace moe {
 /// - A collective: from the meeting of its ranks to the end on rank 0's stream, without a link, all
 ///   groups at once. Requires: ranks_beside is the graph's ranks.
 /// - Experts that travel: 0, as profile_op.
-/// Throws UserError for an op without a kernel and for an exchange with placed experts, RunError
-/// naming the op where the device fails, has no room, or does not come to an end. Holds a few times
-/// 160 MiB of the device a rank meanwhile.
+/// Throws UserError for an op without a kernel, RunError naming the op where the device fails, has
+/// no room, or does not come to an end. Holds a few times 160 MiB of the device a rank meanwhile.
 std::vector<Nanoseconds> profile_op_on_device(const Graph& graph, OpId op,
                                               const ProfileOptions& options,
                                               const kernels::DeviceTable& device);

@@ -98,26 +98,7 @@ class CollectiveCalls {
     }
     reduces_ = graph.def(op).collective == Collective::kAllReduce;
     if (reduces_) return;
-    const Bytes in = tensor_bytes(graph.tensor(op_.inputs[0]), sizeof(float));
-    const Bytes out = tensor_bytes(graph.tensor(op_.outputs[0]), sizeof(float));
-    // The side of the slots has room for more rows than there are; who gathers sends all to all.
-    const bool gathers = graph.def(op).name == std::string_view("gather_loads");
-    all_bytes_ = gathers ? out : std::min(in, out);
-    const bool irregular = attr_int(op_, "irregular") != 0;
-    const double share = attr_double(op_, "share", 1.0);
-    const double fill = irregular ? work.fill * share : 1.0;
-    const auto used = static_cast<Bytes>(fill * static_cast<double>(all_bytes_));
-    used_bytes_ = used / comm_.size() * comm_.size();
-    if (op_.attrs.contains("share") || attr_int(op_, "loose") != 0) {
-      all_bytes_ = used_bytes_;  // nothing is cleared
-    }
-    const size_t n = static_cast<size_t>(comm_.size());
-    pieces_.send_bytes.assign(n, used_bytes_ / comm_.size());
-    for (size_t p = 0; p < n; ++p) {
-      pieces_.receive_offset.push_back(static_cast<Bytes>(p) * pieces_.send_bytes[0]);
-    }
-    pieces_.receive_bytes = pieces_.send_bytes;
-    pieces_.send_offset = gathers ? std::vector<Bytes>(n) : pieces_.receive_offset;
+    exchange_ = even_exchange(graph, op, work, comm_.size());
   }
 
   Nanoseconds call() {
@@ -131,8 +112,9 @@ class CollectiveCalls {
  private:
   CommTimes exchange() {
     auto* receive = static_cast<std::byte*>(operands_.outputs()[0]);
-    const CommTimes times = comm_.all_to_all(op_.name, operands_.inputs()[0], receive, pieces_);
-    std::memset(receive + used_bytes_, 0, static_cast<size_t>(all_bytes_ - used_bytes_));
+    const CommTimes times =
+        comm_.all_to_all(op_.name, operands_.inputs()[0], receive, exchange_.pieces);
+    std::memset(receive + exchange_.used, 0, static_cast<size_t>(exchange_.unused));
     return times;
   }
 
@@ -156,9 +138,8 @@ class CollectiveCalls {
   Communicator &all_, &comm_;
   ProfileOperands operands_;
   bool reduces_ = false;
-  std::vector<int64_t> elements_;         // by input
-  Bytes all_bytes_ = 0, used_bytes_ = 0;  // of the output
-  Pieces pieces_;
+  std::vector<int64_t> elements_;  // by input
+  EvenExchange exchange_;
 };
 
 /// When there are enough samples, and which calls to keep of very many.
@@ -268,6 +249,30 @@ std::string cpu_model() {
 }
 
 }  // namespace
+
+EvenExchange even_exchange(const Graph& graph, OpId id, const WorkContext& work, int64_t size) {
+  const Op& op = graph.op(id);
+  const Bytes in = tensor_bytes(graph.tensor(op.inputs[0]), sizeof(float));
+  const Bytes out = tensor_bytes(graph.tensor(op.outputs[0]), sizeof(float));
+  // The side of the slots has room for more rows than there are; who gathers sends all to all.
+  const bool gathers = graph.def(op).name == std::string_view("gather_loads");
+  const Bytes all = gathers ? out : std::min(in, out);
+  const bool irregular = attr_int(op, "irregular") != 0;
+  const double fill = irregular ? work.fill * attr_double(op, "share", 1.0) : 1.0;
+  EvenExchange exchange;
+  exchange.used = static_cast<Bytes>(fill * static_cast<double>(all)) / size * size;
+  const bool clears = !op.attrs.contains("share") && attr_int(op, "loose") == 0;
+  exchange.unused = clears ? all - exchange.used : 0;
+  const auto n = static_cast<size_t>(size);
+  Pieces& pieces = exchange.pieces;
+  pieces.send_bytes.assign(n, exchange.used / size);
+  for (size_t p = 0; p < n; ++p) {
+    pieces.receive_offset.push_back(static_cast<Bytes>(p) * pieces.send_bytes[0]);
+  }
+  pieces.receive_bytes = pieces.send_bytes;
+  pieces.send_offset = gathers ? std::vector<Bytes>(n) : pieces.receive_offset;
+  return exchange;
+}
 
 std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOptions& options) {
   const OpDef& def = graph.def(op);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/base/units.h"
+#include "engine/comm/communicator.h"
 #include "engine/graph/graph.h"
 #include "engine/graph/op_def.h"
 #include "engine/model/model.h"
@@ -25,6 +26,14 @@ struct ProfileOptions {
 /// the others, among ranks_beside ranks; 0 for experts that travel, of which a link alone knows.
 /// Throws UserError for an op without a CPU kernel. Holds a few times 160 MiB a thread meanwhile.
 std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOptions& options);
+
+/// What an all-to-all or a gathering of loads moves in a step of balanced routing, in pieces of one
+/// size for each of `size` members; and what it clears behind that.
+struct EvenExchange {
+  Pieces pieces;
+  Bytes used = 0, unused = 0;  // of the output
+};
+EvenExchange even_exchange(const Graph& graph, OpId op, const WorkContext& work, int64_t size);
 
 /// Samples in ns of how long a lane that waits for another lane of its rank takes to wake, while
 /// ranks_beside ranks compute: half of them a comm lane woken beside compute, half a compute lane
