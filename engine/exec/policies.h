@@ -8,8 +8,9 @@
 
 namespace moe {
 
-/// The policy of a place op as this rank sees it: RunOptions::place's, or the built-in one. One that
-/// throws leaves the placement as it is from then on, and is told in `failure`, which outlives it.
+/// The policy of a place op as this rank sees it: RunOptions::place's, or the built-in one. One
+/// that throws leaves the placement as it is from then on, and is told in `failure`, which outlives
+/// it.
 PlacementFunction policy_of(const Op& place, const RunOptions& options, int64_t rank,
                             std::string& failure);
 
