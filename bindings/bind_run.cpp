@@ -162,6 +162,7 @@ RunOptions options_of(Host& host, const Fields& f, const PlanBox& box,
   options.emulate_link = f.flag("emulate_link", false);
   options.timeout_s = f.number("timeout_s", options.timeout_s);
   options.eval_batches = f.integer("eval_batches", 0);
+  options.check_finite = f.flag("check_finite", true);
   options.keep_grad_norms = f.flag("keep_grad_norms", false);
   options.checkpoint_every = f.integer("checkpoint_every", 0);
   if (f.has("resume_from")) {

@@ -162,6 +162,7 @@ std::shared_ptr<const ProfileCost> profile_of(lua_State* L, const Fields& cost,
   const HostOptions& host = Host::of(L).options();
   ProfileOptions options;
   options.ranks_beside = spec.num_ranks;
+  options.checked = cost.flag("check_finite", true);
   const std::string device = cost.text("device", "cpu");
   const Profiler profiler = profiler_on(device, cost.text("precision", "f32") == "bf16", options);
   const int64_t steps = cost.integer("rehearse", 0);
@@ -184,7 +185,8 @@ std::shared_ptr<const ProfileCost> profile_of(lua_State* L, const Fields& cost,
     PlanSpec plain = rehearsal_spec(spec, emulated);
     const auto alone = cost_on(emulated ? &plain.cluster : nullptr, plain.work);
     plain.cost = alone;
-    RehearsalOptions rehearsal = {.steps = steps, .emulated = emulated};
+    RehearsalOptions rehearsal = {
+        .steps = steps, .emulated = emulated, .check_finite = options.checked};
     rehearsal.time_again = [&](const Graph& graph, OpId op) { alone->time_again(graph, op); };
     if (box.gate) rehearsal.gate = rank_gates(Host::of(L), box.gate);
     profile->set_in_step(rehearsed(plain, rehearsal, *cache, profiler.key));

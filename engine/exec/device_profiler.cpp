@@ -43,7 +43,7 @@ class DeviceCalls {
         device_(device),
         collective_(graph.def(id).collective != Collective::kNone),
         work_(options.work),
-        checks_(checked_on_device(graph, op_)),
+        checks_(options.checked ? checked_on_device(graph, op_) : std::vector<TensorId>{}),
         operands_(graph, id, options.work, options.ranks_beside, device),
         go_(device, false) {
     const Bytes scratch = collective_ ? 0 : device_scratch_bytes(graph, id, device);
@@ -258,7 +258,7 @@ std::vector<Nanoseconds> profile_op_on_device(const Graph& graph, OpId id,
     throw user_error("op '{}': a {} has no kernel, so it cannot be timed", op.name, def.name);
   }
   if (works_on_host(graph, id)) {
-    HostTrial trial(graph, id, options.work, device);
+    HostTrial trial(graph, id, options, device);
     return sample(options, [&] { return std::vector<Nanoseconds>{trial.call()}; });
   }
   DeviceCalls calls(graph, id, options, device);

@@ -11,6 +11,7 @@
 #include "engine/exec/device_buffers.h"
 #include "engine/exec/device_handles.h"
 #include "engine/exec/profile_operands.h"
+#include "engine/exec/profiler.h"
 #include "engine/routing/gate.h"
 #include "kernels/device.h"
 
@@ -62,7 +63,7 @@ class TrialOperands {
 /// One rank's calls of an op that works on the host, as the executor makes them.
 class HostTrial {
  public:
-  HostTrial(const Graph& graph, OpId op, const WorkContext& work,
+  HostTrial(const Graph& graph, OpId op, const ProfileOptions& options,
             const kernels::DeviceTable& device);
   /// What it took, with the copies.
   Nanoseconds call();

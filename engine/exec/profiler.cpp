@@ -42,9 +42,10 @@ class Primer {
 /// One thread's calls of one compute op.
 class KernelCalls {
  public:
-  KernelCalls(const Graph& graph, OpId op, const WorkContext& work)
+  KernelCalls(const Graph& graph, OpId op, const WorkContext& work, bool checked)
       : graph_(graph), op_(graph.op(op)), run_(graph.def(op).run_f32), operands_(graph, op, work) {
     if (graph.def(op).name == std::string_view("gate")) gate_ = timed_gate(op_);
+    if (!checked) return;
     for (const TensorId t : finite_operands(graph, op_)) {
       if (graph.tensor(t).dtype == DType::kF64) continue;  // the loss, one number
       const bool is_output = std::count(op_.outputs.begin(), op_.outputs.end(), t) > 0;
@@ -199,7 +200,7 @@ std::vector<Nanoseconds> profile_kernel(const Graph& graph, OpId op,
   // Made here, so that whatever is wrong with the op is thrown here and not on a thread.
   std::deque<KernelCalls> calls;
   for (int64_t t = 0; t < options.ranks_beside; ++t)
-    calls.emplace_back(graph, op, options.work).call();
+    calls.emplace_back(graph, op, options.work, options.checked).call();
   std::atomic<bool> stop{false};
   std::atomic<int64_t> running{1};
   const auto keep_busy = [&](int64_t thread) {
@@ -345,8 +346,8 @@ Gate timed_gate(const Op& op) {
 }
 
 std::string profile_key(const ProfileOptions& options) {
-  return fmt::format("{}; {}; threads=1 beside={} checked", cpu_model(), kernels::kernel_set(),
-                     options.ranks_beside);
+  return fmt::format("{}; {}; threads=1 beside={}{}", cpu_model(), kernels::kernel_set(),
+                     options.ranks_beside, options.checked ? " checked" : "");
 }
 
 }  // namespace moe

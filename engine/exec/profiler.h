@@ -18,11 +18,12 @@ struct ProfileOptions {
   double min_time_s = 0.02;  // measure at least this long
   int64_t min_samples = 7;
   WorkContext work = {};  // how many slots hold a token
+  bool checked = true;    // RunOptions::check_finite of the runs that are predicted
 };
 
 /// Samples in ns, each one call in the cache state of a training step, f32, with the executor's
-/// look for numbers that are not finite after it; at least min_samples. A gate that is not built in
-/// is timed as top_k. For a collective: the in-process time without a link and without waiting for
+/// look for numbers that are not finite after it where options.checked; at least min_samples. A
+/// gate that is not built in is timed as top_k. For a collective: the in-process time without a link and without waiting for
 /// the others, among ranks_beside ranks; 0 for experts that travel, of which a link alone knows.
 /// Throws UserError for an op without a CPU kernel. Holds a few times 160 MiB a thread meanwhile.
 std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOptions& options);

@@ -25,6 +25,7 @@ PlanSpec rehearsal_spec(const PlanSpec& target, bool emulated);
 struct RehearsalOptions {
   int64_t steps = 8;  // after one that touches every page and is dropped; at least 1
   bool emulated = false;
+  bool check_finite = true;
   /// As RunOptions::gate.
   std::function<Gate(int64_t rank)> gate;
   /// Asked to time an op alone once more, once a signature, where steps take less than kLeastFactor

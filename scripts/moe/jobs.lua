@@ -84,6 +84,7 @@ local function real_jobs(e, entry, case)
         entry.optimizer or case.optimizer, entry.precision)
       -- A rehearsal is one of threads: of processes, or of a GPU, it would tell wrongly.
       spec.cost.rehearse = entry.kind == "cpu" and not core.processes and entry.rehearse or 0
+      spec.cost.check_finite = entry.check_finite
       spec.simulate = steps_of(entry, case)
       jobs[#jobs + 1] = { system = system, case = case, entry = entry, spec = spec,
         options = train.run_options(entry.kind, entry, spec.model, entry.path, e.at) }

@@ -43,6 +43,8 @@ M.RUN = {
   checkpoint_every = { type = "integer", lo = 0, hi = 1e9, default = 0,
     doc = "steps; 0: at the end" },
   record = { type = "string", doc = "a file of the output folder for the routing, as a trace" },
+  check_finite = { type = "boolean", default = true,
+    doc = "stop at the op that made the first NaN or infinity; it reads every result once more" },
   timeout_s = { type = "number", lo = 0.01, hi = 1e6, default = 60,
     doc = "how long a collective waits for a peer" },
 }
@@ -114,7 +116,8 @@ function M.run_options(executor, t, model, path, at)
   end
   return {
     executor = executor, steps = t.steps, precision = t.precision, emulate_link = t.link ~= nil,
-    timeout_s = t.timeout_s, init = t.init, eval_batches = t.eval_batches,
+    timeout_s = t.timeout_s, check_finite = t.check_finite, init = t.init,
+    eval_batches = t.eval_batches,
     data = t.tokens == "reference" and { kind = "reference" }
       or { kind = "text", path = t.text or core.default_corpus(), seed = core.args.seed or 1 },
     resume_from = M.checkpoint(t.resume_from, core.out_dir, field "resume_from", at),
@@ -147,6 +150,7 @@ function M.train(t)
   M.check_executor(c.executor, "moe.train.executor", at)
   local spec = target.real_spec(c.executor, c.model, core.args.ranks or c.ranks, c.link,
     c.optimizer, c.precision)
+  spec.cost.check_finite = c.check_finite
   local options = M.run_options(c.executor, c, spec.model, "moe.train", at)
   options.keep_grad_norms = true
   local alternatives = system_lib.expand(system)

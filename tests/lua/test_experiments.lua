@@ -224,6 +224,13 @@ test("--executor chooses targets, --ranks changes their ranks", function()
     "--executor: unknown executor for this recipe 'cpu', have: simulate")
 end)
 
+test("a run without the look for NaN is predicted without it", function()
+  local w = expect.runs(experiment((CPU:gsub('"cpu",', '"cpu", check_finite = false,'))))
+  expect.equal(w.executed[1].spec.cost.check_finite, false)
+  expect.equal(w.executed[1].options.check_finite, false)
+  expect.equal(expect.runs(experiment(CPU)).executed[1].options.check_finite, true)
+end)
+
 test("what runs on CPU ranks runs on a GPU by --executor cuda, profiled there", function()
   local w = expect.runs(experiment(CPU), { executor = "cuda" })
   expect.equal(#w.executed, 3)
