@@ -24,18 +24,18 @@ int64_t chunk_begin(int64_t n, int64_t chunk, int64_t num_chunks) {
 template <class T>
 CollectiveLayout<T>::CollectiveLayout(const Graph& graph, OpId id, const CollectiveMemory& memory,
                                       int64_t rank)
-    : group_(group_of(graph, graph.op(id))), place_(group_.place(rank)), memory_(memory) {
+    : group_(group_of(graph, graph.op(id))), place_(group_.place(rank)) {
   const Op& op = graph.op(id);
   const std::string_view kind = graph.def(id).name;
   if (kind == "gather_loads") {
-    lay_out_gather(graph, op);
+    lay_out_gather(graph, op, memory);
   } else if (kind == "all_to_all") {
-    lay_out_all_to_all(graph, op);
+    lay_out_all_to_all(graph, op, memory);
   } else if (kind == "exchange_counts") {
-    lay_out_exchange(graph, op);
+    lay_out_exchange(graph, op, memory);
   } else {
     MOE_CHECK(kind == "all_reduce", "op {} of kind {}", op.name, kind);
-    lay_out_all_reduce(graph, op);
+    lay_out_all_reduce(graph, op, memory);
   }
 }
 
@@ -63,33 +63,35 @@ size_t CollectiveLayout<T>::received_at(int64_t sent_at) const {
 }
 
 template <class T>
-void CollectiveLayout<T>::lay_out_all_to_all(const Graph& graph, const Op& op) {
+void CollectiveLayout<T>::lay_out_all_to_all(const Graph& graph, const Op& op,
+                                             const CollectiveMemory& memory) {
   to_expert_ = attr_string(op, "to") == "expert";
   // [El,P*S,C,d] on the experts' side.
   const Shape& shape = graph.tensor(to_expert_ ? op.outputs[0] : op.inputs[0]).shape;
   capacity_ = shape[2];
   row_bytes_ = shape[3] * static_cast<int64_t>(sizeof(T));
-  send_ = static_cast<const std::byte*>(memory_.data(op.inputs[0]));
-  receive_ = static_cast<std::byte*>(memory_.data(op.outputs[0]));
+  send_ = static_cast<const std::byte*>(memory.data(op.inputs[0]));
+  receive_ = static_cast<std::byte*>(memory.data(op.outputs[0]));
   loose_ = attr_int(op, "loose") != 0;
   if (op.attrs.contains("rounds")) return lay_out_round(shape, round_of(graph, op));
-  if (op.attrs.contains("residents")) return lay_out_placed(graph, op);
+  if (op.attrs.contains("residents")) return lay_out_placed(graph, op, memory);
   lay_out_pieces(shape, capacity_ * row_bytes_);
   if (attr_int(op, "irregular") == 0) return;
-  by_peer_ = memory_.numbers(op.inputs[1]);
-  by_group_ = memory_.numbers(op.inputs[2]);
+  by_peer_ = memory.numbers(op.inputs[1]);
+  by_group_ = memory.numbers(op.inputs[2]);
   part_ = op.attrs.contains("share");
   if (op.inputs.size() < 5 || !op.inputs[3].valid()) return;
-  begin_by_peer_ = memory_.numbers(op.inputs[3]);
-  begin_by_group_ = memory_.numbers(op.inputs[4]);
+  begin_by_peer_ = memory.numbers(op.inputs[3]);
+  begin_by_group_ = memory.numbers(op.inputs[4]);
 }
 
 /// One group a slot of the experts' side.
 template <class T>
-void CollectiveLayout<T>::lay_out_placed(const Graph&, const Op& op) {
+void CollectiveLayout<T>::lay_out_placed(const Graph&, const Op& op,
+                                         const CollectiveMemory& memory) {
   bounds_ = ops::bounds_of(op);
   const auto i32 = [&](size_t i) {
-    return i < op.inputs.size() ? memory_.numbers(op.inputs[i]) : nullptr;
+    return i < op.inputs.size() ? memory.numbers(op.inputs[i]) : nullptr;
   };
   by_peer_ = i32(1);
   by_group_ = i32(2);
@@ -165,16 +167,18 @@ void CollectiveLayout<T>::lay_out_round(const Shape& received, const Round& roun
 }
 
 template <class T>
-void CollectiveLayout<T>::lay_out_exchange(const Graph& graph, const Op& op) {
+void CollectiveLayout<T>::lay_out_exchange(const Graph& graph, const Op& op,
+                                           const CollectiveMemory& memory) {
   row_bytes_ = sizeof(int32_t);
   lay_out_pieces(graph.tensor(op.outputs[0]).shape, row_bytes_);
-  send_ = static_cast<const std::byte*>(memory_.data(op.inputs[0]));
-  receive_ = static_cast<std::byte*>(memory_.data(op.outputs[0]));
+  send_ = static_cast<const std::byte*>(memory.data(op.inputs[0]));
+  receive_ = static_cast<std::byte*>(memory.data(op.outputs[0]));
 }
 
 /// The same numbers to every rank.
 template <class T>
-void CollectiveLayout<T>::lay_out_gather(const Graph& graph, const Op& op) {
+void CollectiveLayout<T>::lay_out_gather(const Graph& graph, const Op& op,
+                                         const CollectiveMemory& memory) {
   row_bytes_ = sizeof(int32_t);
   const Bytes bytes = num_elements(graph.tensor(op.inputs[0]).shape) * row_bytes_;
   for (int64_t p = 0; p < group_.size; ++p) {
@@ -183,16 +187,17 @@ void CollectiveLayout<T>::lay_out_gather(const Graph& graph, const Op& op) {
   }
   pieces_.send_bytes.assign(index(group_.size), bytes);
   pieces_.receive_bytes = pieces_.send_bytes;
-  send_ = static_cast<const std::byte*>(memory_.data(op.inputs[0]));
-  receive_ = static_cast<std::byte*>(memory_.data(op.outputs[0]));
+  send_ = static_cast<const std::byte*>(memory.data(op.inputs[0]));
+  receive_ = static_cast<std::byte*>(memory.data(op.outputs[0]));
 }
 
 template <class T>
-void CollectiveLayout<T>::lay_out_all_reduce(const Graph& graph, const Op& op) {
+void CollectiveLayout<T>::lay_out_all_reduce(const Graph& graph, const Op& op,
+                                             const CollectiveMemory& memory) {
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     const int64_t n = num_elements(graph.tensor(op.inputs[i]).shape);
-    parts_.push_back({static_cast<T*>(memory_.data(op.inputs[i])),
-                      static_cast<T*>(memory_.data(op.outputs[i])), n});
+    parts_.push_back({static_cast<T*>(memory.data(op.inputs[i])),
+                      static_cast<T*>(memory.data(op.outputs[i])), n});
     num_elements_ += n;
   }
 }

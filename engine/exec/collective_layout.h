@@ -92,21 +92,20 @@ class CollectiveLayout {
   }
 
  private:
-  void lay_out_all_to_all(const Graph& graph, const Op& op);
-  void lay_out_placed(const Graph& graph, const Op& op);
+  void lay_out_all_to_all(const Graph& graph, const Op& op, const CollectiveMemory& memory);
+  void lay_out_placed(const Graph& graph, const Op& op, const CollectiveMemory& memory);
   void lay_out_round(const Shape& received, const Round& round);
-  void lay_out_exchange(const Graph& graph, const Op& op);
-  void lay_out_gather(const Graph& graph, const Op& op);
+  void lay_out_exchange(const Graph& graph, const Op& op, const CollectiveMemory& memory);
+  void lay_out_gather(const Graph& graph, const Op& op, const CollectiveMemory& memory);
   void lay_out_pieces(const Shape& received, Bytes piece_bytes);
   size_t received_at(int64_t sent_at) const;
-  void lay_out_all_reduce(const Graph& graph, const Op& op);
+  void lay_out_all_reduce(const Graph& graph, const Op& op, const CollectiveMemory& memory);
   void set_sizes();
   void set_placed_sizes();
   const Pieces& pieces_of(int64_t chunk, int64_t num_chunks);
 
   Group group_;
-  int64_t place_;  // of this rank in its group
-  CollectiveMemory memory_;
+  int64_t place_;            // of this rank in its group
   std::vector<Part> parts_;  // all_reduce
   int64_t num_elements_ = 0;
   // all_to_all and exchange_counts
