@@ -18,11 +18,7 @@ DeviceQueue::DeviceQueue(const Plan& plan, const RunOptions& options, const Devi
       comm_(comm),
       wait_until_(std::move(wait_until)),
       turns_(plan, options.choose,
-             {[this](OpId op) {
-                return given_[op.index()] &&
-                       std::all_of(ranks_.begin(), ranks_.end(),
-                                   [&](const auto& rank) { return rank->is_over(op); });
-              },
+             {[this](OpId op) { return is_over(op); },
               [this](OpId op) {
                 return given_[op.index()] &&
                        std::any_of(ranks_.begin(), ranks_.end(),
@@ -103,12 +99,14 @@ bool DeviceQueue::give_what_can_be(const Pass& pass) {
   return gave;
 }
 
+bool DeviceQueue::is_over(OpId op) const {
+  return given_[op.index()] && std::all_of(ranks_.begin(), ranks_.end(),
+                                           [&](const auto& rank) { return rank->is_over(op); });
+}
+
 bool DeviceQueue::can_be_given(const DeviceStep& step) const {
   const auto is_given = [&](OpId op) { return given_[op.index()]; };
-  const auto is_there = [&](OpId op) {
-    return given_[op.index()] && std::all_of(ranks_.begin(), ranks_.end(),
-                                             [&](const auto& rank) { return rank->is_over(op); });
-  };
+  const auto is_there = [&](OpId op) { return is_over(op); };
   return std::all_of(step.stream_waits.begin(), step.stream_waits.end(), is_given) &&
          std::all_of(step.host_waits.begin(), step.host_waits.end(), is_there);
 }

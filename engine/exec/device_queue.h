@@ -35,6 +35,8 @@ class DeviceQueue {
   bool runs(OpId op, const Pass& pass) const;
   void give_by_turns(const Pass& pass);
   bool give_what_can_be(const Pass& pass);
+  /// Given in this pass, where lanes choose, and over on every rank.
+  bool is_over(OpId op) const;
   bool can_be_given(const DeviceStep& step) const;
   void give(const DeviceStep& step, const Pass& pass);
   void give_compute(DeviceRank& rank, const DeviceStep& step, const Pass& pass);
