@@ -19,6 +19,11 @@ bool is_gate(const Graph& graph, OpId op);
 /// without biases.
 bool routes_on_device(const Graph& graph, OpId op);
 
+/// Fills the slots of DeviceTable::note_nonfinite with more than any index; and what a slot then
+/// holds where all numbers are finite.
+constexpr int32_t kNoIndexByte = 0x7f;
+constexpr int64_t kNoIndex = 0x7f7f7f7f7f7f7f7f;
+
 /// Floats of 4 bytes that must be finite when the op is over, collectives too; losses are doubles,
 /// and looked at by themselves.
 std::vector<TensorId> checked_on_device(const Graph& graph, const Op& op);

@@ -29,9 +29,6 @@ constexpr Nanoseconds kFirstAhead = 200'000, kMostAhead = 20'000'000;
 // Samples to keep of an op that is over in no time; they are spread over the whole measurement.
 constexpr size_t kMostSamples = 400;
 
-// Fills the slots of the look for numbers that are not finite: more than any index.
-constexpr int32_t kNothingByte = 0x7f;
-
 /// One op's calls by ranks side by side, in batches.
 class DeviceCalls {
  public:
@@ -62,7 +59,7 @@ class DeviceCalls {
     check_device(device, what_);
     operands_.fill(streams_[0].get());
     for (const DeviceStorage& first : nonfinite_) {
-      device.fill(first.data(), kNothingByte, first.size(), streams_[0].get());
+      device.fill(first.data(), kNoIndexByte, first.size(), streams_[0].get());
     }
     wait_for(device, over_[0].get(), streams_[0].get(), what_);
   }

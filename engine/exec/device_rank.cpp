@@ -15,8 +15,6 @@ namespace {
 
 // Outputs of a gate op.
 constexpr size_t kProbs = 0, kExpert = 2, kChoiceSlot = 3, kCounts = 5;
-// Fills the slots of nonfinite_: more than any index.
-constexpr int32_t kNothingByte = 0x7f;
 
 bool contains(const std::vector<TensorId>& list, TensorId t) {
   return std::find(list.begin(), list.end(), t) != list.end();
@@ -192,7 +190,7 @@ void DeviceRank::queue_inputs() {
          DeviceBuffers::bytes(plan_.graph.tensor(t)), first);
   }
   if (nonfinite_.size() > 0) {
-    device_.fill(nonfinite_.data(), kNothingByte, nonfinite_.size(), first);
+    device_.fill(nonfinite_.data(), kNoIndexByte, nonfinite_.size(), first);
   }
 }
 

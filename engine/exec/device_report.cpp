@@ -4,16 +4,11 @@
 #include <cstring>
 
 #include "engine/base/errors.h"
+#include "engine/exec/device_ops.h"
 #include "engine/exec/device_rank.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {
-namespace {
-
-// What the fill of the slots leaves where all numbers are finite.
-constexpr int64_t kNothing = 0x7f7f7f7f7f7f7f7f;
-
-}  // namespace
 
 RankReport DeviceRank::report(const Pass& pass, kernels::Event start) {
   current_ = OpId();
@@ -97,7 +92,7 @@ void DeviceRank::check_finite() {
     const Launch& launch = launches_[step.op.index()];
     for (size_t i = 0; i < launch.checks.size() && launch.ran; ++i) {
       const int64_t at = first[launch.first_check + i];
-      if (program_.on_host[step.op.index()] || at == kNothing) continue;
+      if (program_.on_host[step.op.index()] || at == kNoIndex) continue;
       current_ = step.op;
       throw run_error("made the first number that is not finite: element {} of {}", at,
                       plan_.graph.tensor(launch.checks[i]).name);
