@@ -1,18 +1,22 @@
 // The one table of compute kernels: plain pointers and sizes, row-major, numerics only.
 //
 // KernelTable<double> is the plain reference; KernelTable<float> is the fast version for the widest
-// instruction set of this machine. Both have the same functions, so an op's glue is written once.
+// instruction set of this machine. KernelTable<Bf16> keeps activations and their gradients in
+// bfloat16 (T) and computes in float32; parameters with their gradients and states, and all that
+// scores, weighs or normalises, stay float32 (Wide<T>). All have the same functions, so an op's
+// glue is written once; null in KernelTable<Bf16> are those that only take Wide<T>.
 // Invariants: no kernel allocates memory that outlives the call, starts threads, or uses atomics;
 // the sum for one element runs in a fixed order, whatever the other elements are; NaN and infinity
 // pass through (no -ffinite-math-only). `stream` is opaque; CPU kernels ignore it and are
 // synchronous. Index maps hold -1 for 'none'. An accumulator argument `acc` (may be null, may be
-// the
-// output itself) is added to the result elementwise.
+// the output itself) is added to the result elementwise.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "kernels/bf16.h"
 
 namespace moe::kernels {
 
@@ -38,53 +42,90 @@ struct AdamwFactors {
   double root;  // 1 / sqrt(1 - beta2^t)
 };
 
+/// A matrix of which the caller says at run time whether it is bfloat16 or float32.
+class EitherIn {
+ public:
+  EitherIn(const Bf16* data) : data(data), wide(false) {}
+  EitherIn(const float* data) : data(data), wide(true) {}
+  const void* data;
+  bool wide;  // float32
+};
+class EitherOut {
+ public:
+  EitherOut(Bf16* data) : data(data), wide(false) {}
+  EitherOut(float* data) : data(data), wide(true) {}
+  void* data;
+  bool wide;
+};
+
+/// What goes with a T of a KernelTable: see above. MatrixIn and MatrixOut are a GEMM's operands.
+template <class T>
+struct TypesOf {
+  using Wide = T;
+  using MatrixIn = const T*;
+  using MatrixOut = T*;
+};
+template <>
+struct TypesOf<Bf16> {
+  using Wide = float;
+  using MatrixIn = EitherIn;
+  using MatrixOut = EitherOut;
+};
+template <class T>
+using Wide = typename TypesOf<T>::Wide;
+
 template <class T>
 struct KernelTable {
+  using W = Wide<T>;
+  using MatrixIn = typename TypesOf<T>::MatrixIn;
+  using MatrixOut = typename TypesOf<T>::MatrixOut;
+
   /// "cpu-v4", "cpu-v3", "cpu-v2", "reference".
   const char* name;
 
-  /// c[m,n] = alpha * op(a) * op(b) + beta * c; op transposes where the flag says so.
-  void (*gemm)(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, T alpha,
-               const T* a, int64_t lda, const T* b, int64_t ldb, T beta, T* c, int64_t ldc,
+  /// c[m,n] = alpha * op(a) * op(b) + beta * c; op transposes where the flag says so. With Bf16,
+  /// operands that are float32 are rounded to bfloat16 first; the sum is float32.
+  void (*gemm)(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, W alpha,
+               MatrixIn a, int64_t lda, MatrixIn b, int64_t ldb, W beta, MatrixOut c, int64_t ldc,
                Stream stream);
 
   /// y[r,c] = bias[c] + residual[r,c]; either may be null (taken as 0).
-  void (*fill_bias)(T* y, const T* bias, const T* residual, int64_t rows, int64_t cols, Stream);
+  void (*fill_bias)(T* y, const W* bias, const T* residual, int64_t rows, int64_t cols, Stream);
   /// db[c] = acc[c] + sum over r of dy[r,c], r ascending.
-  void (*bias_grad)(T* db, const T* dy, const T* acc, int64_t rows, int64_t cols, Stream);
+  void (*bias_grad)(W* db, const T* dy, const W* acc, int64_t rows, int64_t cols, Stream);
 
   /// y[r,:] = (x[r,:] - mean) * rstd * gamma + beta; eps 1e-5, biased variance; mean, rstd [rows].
-  void (*layernorm)(T* y, T* mean, T* rstd, const T* x, const T* gamma, const T* beta, int64_t rows,
+  void (*layernorm)(T* y, W* mean, W* rstd, const T* x, const W* gamma, const W* beta, int64_t rows,
                     int64_t cols, Stream);
   /// dx [rows,cols] (+ acc).
-  void (*layernorm_dx)(T* dx, const T* dy, const T* x, const T* mean, const T* rstd, const T* gamma,
+  void (*layernorm_dx)(T* dx, const T* dy, const T* x, const W* mean, const W* rstd, const W* gamma,
                        const T* acc, int64_t rows, int64_t cols, Stream);
   /// dgamma, dbeta [cols] (+ acc_gamma, acc_beta).
-  void (*layernorm_dw)(T* dgamma, T* dbeta, const T* dy, const T* x, const T* mean, const T* rstd,
-                       const T* acc_gamma, const T* acc_beta, int64_t rows, int64_t cols, Stream);
+  void (*layernorm_dw)(W* dgamma, W* dbeta, const T* dy, const T* x, const W* mean, const W* rstd,
+                       const W* acc_gamma, const W* acc_beta, int64_t rows, int64_t cols, Stream);
 
   /// y = GELU(x + bias[c]), tanh form; bias may be null.
-  void (*gelu)(T* y, const T* x, const T* bias, int64_t rows, int64_t cols, Stream);
+  void (*gelu)(T* y, const T* x, const W* bias, int64_t rows, int64_t cols, Stream);
   /// dx = dy * GELU'(x + bias[c]); dx may be dy.
-  void (*gelu_dx)(T* dx, const T* dy, const T* x, const T* bias, int64_t rows, int64_t cols,
+  void (*gelu_dx)(T* dx, const T* dy, const T* x, const W* bias, int64_t rows, int64_t cols,
                   Stream);
 
   /// x[t,:] = wte[ids[t],:] + wpe[t % seq,:].
-  void (*embedding)(T* x, const int32_t* ids, const T* wte, const T* wpe, int64_t tokens,
+  void (*embedding)(T* x, const int32_t* ids, const W* wte, const W* wpe, int64_t tokens,
                     int64_t seq, int64_t hidden, Stream);
   /// dwte[v,:] = acc[v,:] + sum over t with ids[t] == v of dx[t,:], t ascending. dwte
   /// [vocab,hidden].
-  void (*embedding_dwte)(T* dwte, const int32_t* ids, const T* dx, const T* acc, int64_t tokens,
+  void (*embedding_dwte)(W* dwte, const int32_t* ids, const T* dx, const W* acc, int64_t tokens,
                          int64_t vocab, int64_t hidden, Stream);
   /// dwpe[p,:] = acc + sum over rows b of dx[b*seq+p,:], b ascending.
-  void (*embedding_dwpe)(T* dwpe, const T* dx, const T* acc, int64_t tokens, int64_t seq,
+  void (*embedding_dwpe)(W* dwpe, const T* dx, const W* acc, int64_t tokens, int64_t seq,
                          int64_t hidden, Stream);
 
   /// Fused causal attention: ctx [batch,seq,heads*head_dim], lse [batch,heads,seq] = log-sum-exp of
   /// the scaled scores, kept for the backward. `work` as attention_work_bytes says.
-  void (*attention)(T* ctx, T* lse, const T* qkv, AttentionShape shape, void* work, Stream);
+  void (*attention)(T* ctx, W* lse, const T* qkv, AttentionShape shape, void* work, Stream);
   /// dqkv from dctx; recomputes the probabilities from qkv and lse.
-  void (*attention_dx)(T* dqkv, const T* dctx, const T* ctx, const T* qkv, const T* lse,
+  void (*attention_dx)(T* dqkv, const T* dctx, const T* ctx, const T* qkv, const W* lse,
                        AttentionShape shape, void* work, Stream);
   int64_t (*attention_work_bytes)(AttentionShape shape);
 
@@ -101,15 +142,14 @@ struct KernelTable {
   void (*attn_score_dx)(T* dqkv, const T* dscore, const T* qkv, AttentionShape shape, Stream);
 
   /// logits[t,e] = sum over i of x[t,i] * w[e,i]. The bits of row t do not depend on `tokens`.
-  void (*gate_logits)(T* logits, const T* x, const T* w, int64_t tokens, int64_t experts,
+  void (*gate_logits)(W* logits, const T* x, const W* w, int64_t tokens, int64_t experts,
                       int64_t hidden, Stream);
   /// p [tokens,experts], which may be logits; row results do not depend on the number of rows.
-  void (*gate_scores)(T* p, const T* logits, ScoreRule rule, int64_t tokens, int64_t experts,
+  void (*gate_scores)(W* p, const W* logits, ScoreRule rule, int64_t tokens, int64_t experts,
                       Stream);
   /// dlogits [tokens,experts] from dweight [tokens,k] by the weight rule; expert [tokens,k], -1 =
-  /// no
-  /// choice there. A choice that was dropped still counts in kRenorm's sum; its dweight is 0.
-  void (*gate_dlogits)(T* dlogits, const T* dweight, const T* p, const int32_t* expert,
+  /// no choice there. A choice that was dropped still counts in kRenorm's sum; its dweight is 0.
+  void (*gate_dlogits)(W* dlogits, const W* dweight, const W* p, const int32_t* expert,
                        WeightRule weight, ScoreRule score, int64_t tokens, int64_t experts,
                        int64_t k, Stream);
 
@@ -122,13 +162,13 @@ struct KernelTable {
                       int64_t tokens, int64_t k, int64_t hidden, Stream);
   /// y[t,:] = residual[t,:] + sum over j of weight[t,j] * in[choice_slot[t*k+j],:]; residual may
   /// be null.
-  void (*combine)(T* y, const T* in, const T* weight, const int32_t* choice_slot, const T* residual,
+  void (*combine)(T* y, const T* in, const W* weight, const int32_t* choice_slot, const T* residual,
                   int64_t tokens, int64_t k, int64_t hidden, Stream);
   /// din[s,:] = weight[choice] * dy[choice / k,:] for choice = slot_choice[s], or 0.
-  void (*combine_dx)(T* din, const T* dy, const T* weight, const int32_t* slot_choice,
+  void (*combine_dx)(T* din, const T* dy, const W* weight, const int32_t* slot_choice,
                      int64_t slots, int64_t k, int64_t hidden, Stream);
   /// dweight[t,j] = dot(dy[t,:], in[choice_slot[t*k+j],:]), 0 where there is no slot.
-  void (*combine_dweight)(T* dweight, const T* dy, const T* in, const int32_t* choice_slot,
+  void (*combine_dweight)(W* dweight, const T* dy, const T* in, const int32_t* choice_slot,
                           int64_t tokens, int64_t k, int64_t hidden, Stream);
 
   /// loss[0] (double) = scale * sum over t of -log softmax(logits[t,:])[target[t]];
@@ -140,17 +180,17 @@ struct KernelTable {
   /// [tokens,experts] of the rule, those of a sigmoid divided by their sum over e; p is overwritten
   /// by the gradient of the logits, load [experts] taken as constant. Row results do not depend on
   /// the number of rows.
-  void (*balance_loss)(double* loss, T* p, const T* load, ScoreRule rule, double scale,
+  void (*balance_loss)(double* loss, W* p, const W* load, ScoreRule rule, double scale,
                        int64_t tokens, int64_t experts, Stream);
   /// loss[0] (double) = scale * sum over t of log(sum over e of exp(logits[t,e]))^2; logits
   /// [tokens,experts] is overwritten by its gradient.
-  void (*z_loss)(double* loss, T* logits, double scale, int64_t tokens, int64_t experts, Stream);
+  void (*z_loss)(double* loss, W* logits, double scale, int64_t tokens, int64_t experts, Stream);
 
   /// v = momentum * v + g; w = w - lr * v.
-  void (*sgd)(T* w, T* v, const T* g, T lr, T momentum, int64_t n, Stream);
+  void (*sgd)(W* w, W* v, const W* g, W lr, W momentum, int64_t n, Stream);
   /// m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
   /// w = keep w - rate m / (root sqrt(v) + eps).
-  void (*adamw)(T* w, T* m, T* v, const T* g, const AdamwFactors& factors, int64_t n, Stream);
+  void (*adamw)(W* w, W* m, W* v, const W* g, const AdamwFactors& factors, int64_t n, Stream);
 
   /// y = a + b.
   void (*add)(T* y, const T* a, const T* b, int64_t n, Stream);
@@ -159,6 +199,8 @@ struct KernelTable {
   /// Rows of `width` bytes from a pitched source to a pitched destination.
   void (*copy_2d)(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t width,
                   int64_t rows, Stream);
+  /// Sets every byte to 0.
+  void (*clear)(void* to, int64_t bytes, Stream);
   /// The first index of a NaN or infinity in x, or -1.
   int64_t (*first_nonfinite)(const T* x, int64_t n);
 };

@@ -112,7 +112,7 @@ std::vector<TensorSpec> infer_context_dx(const Graph& g, const Op& op) {
 
 template <class T>
 void run_context_dx(const KernelCall<T>& c) {
-  start_from<T>(c, c.out(1), nullptr, num_elements(c.out_shape(1)));
+  start_from(c, c.out(1), nullptr, num_elements(c.out_shape(1)));
   c.k.attn_context_dx(c.out(0), c.out(1), c.in(0), c.in(1), c.in(2),
                       attention_shape(c.graph, c.op, 2), c.stream);
 }

@@ -153,8 +153,8 @@ void run_dw(const KernelCall<T>& c) {
   const Blocks b = blocks_of(c.graph, c.op, 0);
   const int64_t out = c.out_shape(0)[1], in = c.out_shape(0)[2];
   const bool with_bias = c.op.outputs.size() > 1;
-  start_from<T>(c, c.out(0), c.in(2), b.experts * out * in);
-  if (with_bias) start_from<T>(c, c.out(1), c.in(3), b.experts * out);
+  start_from(c, c.out(0), c.in(2), b.experts * out * in);
+  if (with_bias) start_from(c, c.out(1), c.in(3), b.experts * out);
   for_each_run(c.op, b, c.in_i32(4), nullptr, [&](int64_t e, int64_t first, int64_t rows) {
     const T* dy = c.in(0) + first * out;
     c.k.gemm(true, false, out, in, rows, T{1}, dy, out, c.in(1) + first * in, in, T{1},

@@ -80,8 +80,8 @@ void zero_unused(const KernelCall<T>& c, T* y, const Blocks& b, const int32_t* c
   for (int64_t i = 0; i < b.experts * b.sources; ++i) {
     const int64_t used = counts[i];
     if (used == b.capacity) continue;
-    c.k.fill_bias(y + (i * b.capacity + used) * cols, nullptr, nullptr, b.capacity - used, cols,
-                  c.stream);
+    c.k.clear(y + (i * b.capacity + used) * cols,
+              static_cast<int64_t>(sizeof(T)) * (b.capacity - used) * cols, c.stream);
   }
 }
 

@@ -140,7 +140,7 @@ void run_bias_grad(const KernelCall<T>& c) {
   const int64_t groups = std::max<int64_t>(attr_int(c.op, "groups", 0), 1);
   const int64_t rows = rows_of(dy) / groups, cols = cols_of(dy);
   if (only_used(c.op)) {
-    start_from<T>(c, c.out(0), c.in(1), groups * cols);
+    start_from(c, c.out(0), c.in(1), groups * cols);
     for_each_run(c.op, blocks_of(c.graph, c.op, 0), c.in_i32(2), nullptr,
                  [&](int64_t e, int64_t first, int64_t n) {
                    T* const db = c.out(0) + e * cols;

@@ -83,20 +83,21 @@ inline Work elementwise_work(const Graph& graph, const Op& op, double flops) {
   return {.flops = flops, .bytes = io_bytes(graph, op)};
 }
 
-template <class T>
-void copy(const KernelCall<T>& c, T* to, const T* from, int64_t n) {
+/// E: T or Wide<T>.
+template <class T, class E>
+void copy(const KernelCall<T>& c, E* to, const E* from, int64_t n) {
   if (to == from || n == 0) return;
-  const auto width = static_cast<int64_t>(sizeof(T)) * n;
+  const auto width = static_cast<int64_t>(sizeof(E)) * n;
   c.k.copy_2d(to, width, from, width, width, 1, c.stream);
 }
 
 /// out[n] starts as acc, or as 0.
-template <class T>
-void start_from(const KernelCall<T>& c, T* out, const T* acc, int64_t n) {
+template <class T, class E>
+void start_from(const KernelCall<T>& c, E* out, const std::type_identity_t<E>* acc, int64_t n) {
   if (acc != nullptr) {
     copy(c, out, acc, n);
   } else {
-    c.k.fill_bias(out, nullptr, nullptr, 1, n, c.stream);
+    c.k.clear(out, static_cast<int64_t>(sizeof(E)) * n, c.stream);
   }
 }
 

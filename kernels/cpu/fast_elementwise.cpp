@@ -102,6 +102,10 @@ void copy_2d(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, i
                      static_cast<const char*>(from) + r * from_pitch, static_cast<size_t>(width));
 }
 
+void clear(void* to, int64_t bytes, Stream) {
+  __builtin_memset(to, 0, static_cast<size_t>(bytes));
+}
+
 int64_t first_nonfinite(const float* x, int64_t n) {
   constexpr int64_t kBlock = 4096;
   for (int64_t first = 0; first < n; first += kBlock) {
@@ -129,6 +133,7 @@ void set_elementwise(KernelTable<float>& table) noexcept {
   table.add = add;
   table.sum_n = sum_n;
   table.copy_2d = copy_2d;
+  table.clear = clear;
   table.first_nonfinite = first_nonfinite;
 }
 

@@ -451,6 +451,10 @@ void copy_2d(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, i
                 static_cast<const char*>(from) + r * from_pitch, static_cast<size_t>(width));
 }
 
+void clear(void* to, int64_t bytes, Stream) {
+  std::memset(to, 0, static_cast<size_t>(bytes));
+}
+
 int64_t first_nonfinite(const double* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i)
     if (!std::isfinite(x[i])) return i;
@@ -498,6 +502,7 @@ const KernelTable<double>& reference_table() {
       .add = add,
       .sum_n = sum_n,
       .copy_2d = copy_2d,
+      .clear = clear,
       .first_nonfinite = first_nonfinite,
   };
   return table;

@@ -116,4 +116,10 @@ void copy_2d(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, i
          "copy_2d");
 }
 
+void clear(void* to, int64_t bytes, Stream stream) {
+  if (bytes == 0) return;
+  worked(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), static_cast<cudaStream_t>(stream)),
+         "clear");
+}
+
 }  // namespace moe::kernels::cuda

@@ -22,6 +22,7 @@ Function<&Floats::gelu_dx> gelu_dx;
 Function<&Floats::add> add;
 Function<&Floats::sum_n> sum_n;
 Function<&Floats::copy_2d> copy_2d;
+Function<&Floats::clear> clear;
 
 Function<&Floats::sgd> sgd;
 Function<&Floats::adamw> adamw;

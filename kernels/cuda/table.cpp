@@ -59,6 +59,7 @@ const KernelTable<float>& table() {
       .add = add,
       .sum_n = sum_n,
       .copy_2d = copy_2d,
+      .clear = clear,
       // Its result would want a wait for the device: note_nonfinite of the device table leaves it
       // there.
       .first_nonfinite = nullptr,

@@ -252,6 +252,7 @@ const KernelTable<float>& table() {
     k.add = deferred<&K::add>();
     k.sum_n = sum_n;
     k.copy_2d = deferred<&K::copy_2d>();
+    k.clear = deferred<&K::clear>();
     k.first_nonfinite = nullptr;
     return k;
   }();

@@ -209,6 +209,14 @@ TEST_CASE("sum_n adds in the order of its inputs, bit for bit, also into its fir
   }
 }
 
+TEST_CASE("clear sets the bytes to 0 and none beside them") {
+  for (const auto* table : kernels::runnable_tables()) {
+    std::vector<char> bytes(9, 'x');
+    table->clear(bytes.data() + 2, 5, nullptr);
+    CHECK(std::string(bytes.begin(), bytes.end()) == std::string("xx\0\0\0\0\0xx", 9));
+  }
+}
+
 TEST_CASE("copy_2d copies the rows and nothing between them") {
   for (const auto* table : kernels::runnable_tables()) {
     const std::string from = "abcXdefXghiX";
