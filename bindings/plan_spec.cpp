@@ -30,8 +30,9 @@ LinkSpec link_of(const Fields& link) {
 
 DType dtype_of(const std::string& name) {
   if (name == "f16") return DType::kF16;
+  if (name == "bf16") return DType::kBF16;
   if (name == "f32") return DType::kF32;
-  throw user_error("model.dtype: '{}' is not allowed; give f16 or f32", name);
+  throw user_error("model.dtype: '{}' is not allowed; give f16, bf16 or f32", name);
 }
 
 StageKind kind_of(const std::string& name) {

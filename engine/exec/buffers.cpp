@@ -57,8 +57,7 @@ void Storage::Free::operator()(std::byte* p) const {
 }
 
 Bytes tensor_bytes(const Tensor& tensor, Bytes element_bytes) {
-  const bool sized = tensor.dtype == DType::kF16 || tensor.dtype == DType::kF32;
-  return num_elements(tensor.shape) * (sized ? element_bytes : dtype_bytes(tensor.dtype));
+  return num_elements(tensor.shape) * dtype_bytes(tensor.dtype, element_bytes);
 }
 
 RankBuffers::RankBuffers(const Plan& plan, Bytes element_bytes)

@@ -29,7 +29,8 @@ class Storage {
   std::unique_ptr<std::byte[], Free> data_;
 };
 
-/// Bytes of a tensor with floats of `element_bytes`; index tensors and the loss keep their size.
+/// Bytes of a tensor with floats of `element_bytes` (0: as they are); index tensors and the loss
+/// keep their size.
 Bytes tensor_bytes(const Tensor& tensor, Bytes element_bytes);
 
 class RankBuffers {

@@ -13,6 +13,7 @@ namespace moe {
 Bytes dtype_bytes(DType dtype) {
   switch (dtype) {
     case DType::kF16:
+    case DType::kBF16:
       return 2;
     case DType::kF32:
       return 4;
@@ -24,10 +25,17 @@ Bytes dtype_bytes(DType dtype) {
   return 0;
 }
 
+Bytes dtype_bytes(DType dtype, Bytes element_bytes) {
+  const bool sized = element_bytes > 0 && dtype != DType::kF64 && dtype != DType::kI32;
+  return sized ? element_bytes : dtype_bytes(dtype);
+}
+
 const char* dtype_name(DType dtype) {
   switch (dtype) {
     case DType::kF16:
       return "f16";
+    case DType::kBF16:
+      return "bf16";
     case DType::kF32:
       return "f32";
     case DType::kF64:

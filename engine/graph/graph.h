@@ -20,8 +20,15 @@
 
 namespace moe {
 
-enum class DType : uint8_t { kF16, kF32, kF64, kI32 };
+enum class DType : uint8_t { kF16, kBF16, kF32, kF64, kI32 };
 Bytes dtype_bytes(DType dtype);
+/// As it is executed: floats of up to 4 bytes take element_bytes; 0: each its own.
+Bytes dtype_bytes(DType dtype, Bytes element_bytes);
+/// What is kept in f32 where activations of the type are bf16: parameters, their gradients and
+/// states, scores and weights. With f16 all are f16.
+inline DType wide_dtype(DType dtype) {
+  return dtype == DType::kBF16 ? DType::kF32 : dtype;
+}
 const char* dtype_name(DType dtype);
 
 /// What a tensor is for. Parameters and states persist across steps; inputs are filled by the

@@ -47,6 +47,14 @@ bool runs_on_host(const Graph& graph, const Op& op) {
   return def.on_host != nullptr && def.on_host(graph, op);
 }
 
+bool stores_bf16(const Graph& graph, const Op& op) {
+  const auto narrow = [&](TensorId t) {
+    return t.valid() && graph.tensor(t).dtype == DType::kBF16;
+  };
+  return std::any_of(op.inputs.begin(), op.inputs.end(), narrow) ||
+         std::any_of(op.outputs.begin(), op.outputs.end(), narrow);
+}
+
 std::vector<TensorId> host_inputs(const Graph& graph, const Op& op) {
   const OpDef& def = graph.def(op);
   std::vector<TensorId> tensors;

@@ -64,6 +64,9 @@ struct Piece {
   TensorId end = {};   // valid: the piece holds rows of the whole only, up to this end tally
 };
 
+namespace kernels {
+struct Bf16;
+}
 template <class T>
 struct KernelCall;  // ops/kernel_call.h
 class GradContext;  // graph/autodiff.h
@@ -119,6 +122,8 @@ struct OpDef {
   /// ops that are only simulated.
   void (*run_f32)(const KernelCall<float>&) = nullptr;
   void (*run_f64)(const KernelCall<double>&) = nullptr;
+  /// Where activations are stored in bf16: of ops that have one. Others run as in f32.
+  void (*run_bf16)(const KernelCall<kernels::Bf16>&) = nullptr;
 
   // Where kernels run on a device and their operands lie there, the glue runs on the host.
   /// Inputs that the glue itself reads, counts and tallies: they must be on the host; null: none.
@@ -136,6 +141,8 @@ inline bool always(const Graph&, const Op&) {
 }
 /// The op's work is done on the host, by its glue.
 bool runs_on_host(const Graph& graph, const Op& op);
+/// One of its inputs and outputs is of bf16.
+bool stores_bf16(const Graph& graph, const Op& op);
 /// Inputs that are there and that the op's glue, or who runs the collective, reads on the host.
 std::vector<TensorId> host_inputs(const Graph& graph, const Op& op);
 

@@ -114,7 +114,7 @@ std::optional<E> by_name(const char* (*name)(E), int count, std::string_view tex
   return std::nullopt;
 }
 
-constexpr int kNumDTypes = 4, kNumTensorKinds = 5, kNumPhases = 3, kNumSegments = 9;
+constexpr int kNumDTypes = 5, kNumTensorKinds = 5, kNumPhases = 3, kNumSegments = 9;
 
 /// Builds the graph line by line, then renumbers its tensors by their labels.
 class GraphParser {

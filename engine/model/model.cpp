@@ -28,7 +28,8 @@ class ForwardBuilder {
         graph_.add_tensor({"targets", tokens, DType::kI32, TensorKind::kInput});
     add_parameters();
     segment_ = Segment::kEmbed;
-    TensorId x = op("embedding", "embed", {ids_, param("wte"), param("wpe")});
+    TensorId x =
+        op("embedding", "embed", {ids_, param("wte"), param("wpe")}, store_attr(model_.dtype));
     for (block_ = 0; block_ < model_.layers; ++block_) {
       x = attention(x);
       x = model_.is_moe(block_) ? moe_ffn(x) : dense_ffn(x);
@@ -49,8 +50,8 @@ class ForwardBuilder {
     for (const ParamInfo& info : parameters(model_)) {
       Shape shape = info.shape;
       if (info.expert) shape[0] /= holders_.size;
-      params_[info.name] =
-          graph_.add_tensor({info.name, shape, model_.dtype, TensorKind::kParam, info.expert});
+      params_[info.name] = graph_.add_tensor(
+          {info.name, shape, wide_dtype(model_.dtype), TensorKind::kParam, info.expert});
     }
   }
 

@@ -51,7 +51,8 @@ struct ModelSpec {
   /// fewer choices (of all ranks, before drops) than the mean, down where it got more; 0: none.
   double bias_rate = 0;
   bool fused_attention = true;  // one op, or score, softmax and context with [B,nh,S,S] in memory
-  DType dtype = DType::kF32;    // of activations, parameters and what goes over the wire
+  // Of activations, parameters and what goes over the wire; bf16: parameters stay f32.
+  DType dtype = DType::kF32;
 
   int64_t ffn_size() const { return ffn > 0 ? ffn : 4 * hidden; }
   bool is_moe(int64_t block) const { return block % moe_every == moe_every - 1; }

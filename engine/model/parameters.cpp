@@ -67,7 +67,7 @@ void check(const ModelSpec& model, int64_t num_ranks) {
     throw user_error("model.balance_loss.count = '{}', allowed: first, choices, kept", count);
   }
   if (model.dtype == DType::kI32) {
-    throw user_error("model.dtype = {}, allowed: f16, f32, f64", dtype_name(model.dtype));
+    throw user_error("model.dtype = {}, allowed: f16, bf16, f32, f64", dtype_name(model.dtype));
   }
   const int64_t tokens = model.batch_per_device * model.seq;
   if (tokens >= kMaxIndex / model.k || tokens * num_ranks >= int64_t{1} << 40) {

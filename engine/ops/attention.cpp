@@ -52,7 +52,7 @@ Bytes scratch(const Graph& g, const Op& op, size_t qkv, Bytes elem_bytes) {
 
 template <class T>
 void run(const KernelCall<T>& c) {
-  c.k.attention(c.out(0), c.out(1), c.in(0), attention_shape(c.graph, c.op, 0), c.scratch,
+  c.k.attention(c.out(0), c.wide_out(1), c.in(0), attention_shape(c.graph, c.op, 0), c.scratch,
                 c.stream);
 }
 
@@ -72,8 +72,8 @@ Work work_dx(const Graph& g, const Op& op, const WorkContext&) {
 
 template <class T>
 void run_dx(const KernelCall<T>& c) {
-  c.k.attention_dx(c.out(0), c.in(0), c.in(1), c.in(2), c.in(3), attention_shape(c.graph, c.op, 2),
-                   c.scratch, c.stream);
+  c.k.attention_dx(c.out(0), c.in(0), c.in(1), c.in(2), c.wide(3),
+                   attention_shape(c.graph, c.op, 2), c.scratch, c.stream);
 }
 
 }  // namespace
@@ -100,7 +100,8 @@ const OpDef kAttention = {
     .axes = axes,
     .scratch_bytes = [](const Graph& g, const Op& op, Bytes b) { return scratch(g, op, 0, b); },
     .run_f32 = run<float>,
-    .run_f64 = run<double>};
+    .run_f64 = run<double>,
+    .run_bf16 = run<kernels::Bf16>};
 
 const OpDef kAttentionDx = {
     .name = "attention_dx",
@@ -111,6 +112,7 @@ const OpDef kAttentionDx = {
     .work = work_dx,
     .scratch_bytes = [](const Graph& g, const Op& op, Bytes b) { return scratch(g, op, 2, b); },
     .run_f32 = run_dx<float>,
-    .run_f64 = run_dx<double>};
+    .run_f64 = run_dx<double>,
+    .run_bf16 = run_dx<kernels::Bf16>};
 
 }  // namespace moe::ops

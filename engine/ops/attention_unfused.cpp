@@ -163,7 +163,8 @@ const OpDef kAttnScore = {.name = "attn_score",
                           .gradient = gradient_score,
                           .axes = axes_score,
                           .run_f32 = run_score<float>,
-                          .run_f64 = run_score<double>};
+                          .run_f64 = run_score<double>,
+                          .run_bf16 = run_score<kernels::Bf16>};
 
 const OpDef kAttnSoftmax = {.name = "attn_softmax",
                             .doc = "causal softmax of score / sqrt(attr head_dim)",
@@ -174,7 +175,8 @@ const OpDef kAttnSoftmax = {.name = "attn_softmax",
                             .gradient = gradient_softmax,
                             .axes = axes_softmax,
                             .run_f32 = run_softmax<float>,
-                            .run_f64 = run_softmax<double>};
+                            .run_f64 = run_softmax<double>,
+                            .run_bf16 = run_softmax<kernels::Bf16>};
 
 const OpDef kAttnContext = {.name = "attn_context",
                             .doc = "context = prob v",
@@ -185,7 +187,8 @@ const OpDef kAttnContext = {.name = "attn_context",
                             .gradient = gradient_context,
                             .axes = axes_context,
                             .run_f32 = run_context<float>,
-                            .run_f64 = run_context<double>};
+                            .run_f64 = run_context<double>,
+                            .run_bf16 = run_context<kernels::Bf16>};
 
 const OpDef kAttnContextDx = {.name = "attn_context_dx",
                               .doc = "dprob, and dqkv with the v columns filled and the others 0",
@@ -195,7 +198,8 @@ const OpDef kAttnContextDx = {.name = "attn_context_dx",
                               .work = work_products<2, 2>,
                               .partly_written = {1},
                               .run_f32 = run_context_dx<float>,
-                              .run_f64 = run_context_dx<double>};
+                              .run_f64 = run_context_dx<double>,
+                              .run_bf16 = run_context_dx<kernels::Bf16>};
 
 const OpDef kAttnSoftmaxDx = {.name = "attn_softmax_dx",
                               .doc = "gradient of the unscaled scores",
@@ -204,7 +208,8 @@ const OpDef kAttnSoftmaxDx = {.name = "attn_softmax_dx",
                               .infer = infer_softmax_dx,
                               .work = work_softmax<5>,
                               .run_f32 = run_softmax_dx<float>,
-                              .run_f64 = run_softmax_dx<double>};
+                              .run_f64 = run_softmax_dx<double>,
+                              .run_bf16 = run_softmax_dx<kernels::Bf16>};
 
 const OpDef kAttnScoreDx = {.name = "attn_score_dx",
                             .doc = "dqkv with the q and k columns filled, the v columns taken over",
@@ -214,6 +219,7 @@ const OpDef kAttnScoreDx = {.name = "attn_score_dx",
                             .work = work_products<1, 2>,
                             .may_alias = {{0, 2}},
                             .run_f32 = run_score_dx<float>,
-                            .run_f64 = run_score_dx<double>};
+                            .run_f64 = run_score_dx<double>,
+                            .run_bf16 = run_score_dx<kernels::Bf16>};
 
 }  // namespace moe::ops

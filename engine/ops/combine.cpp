@@ -62,7 +62,7 @@ void gradient(GradContext& c, OpId) {
 template <class T>
 void run(const KernelCall<T>& c) {
   const Shape& weight = c.in_shape(kWeight);
-  c.k.combine(c.out(0), c.in(kSlots), c.in(kWeight), c.in_i32(kChoiceSlot), c.in(kResidual),
+  c.k.combine(c.out(0), c.in(kSlots), c.wide(kWeight), c.in_i32(kChoiceSlot), c.in(kResidual),
               weight[0], weight[1], cols_of(c.in_shape(kSlots)), c.stream);
 }
 
@@ -85,7 +85,7 @@ Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
 template <class T>
 void run_dx(const KernelCall<T>& c) {
   const Shape& slots = c.out_shape(0);
-  c.k.combine_dx(c.out(0), c.in(0), c.in(1), c.in_i32(2), slots[0] * slots[1], c.in_shape(1)[1],
+  c.k.combine_dx(c.out(0), c.in(0), c.wide(1), c.in_i32(2), slots[0] * slots[1], c.in_shape(1)[1],
                  slots[2], c.stream);
 }
 
@@ -93,7 +93,7 @@ std::vector<TensorSpec> infer_dweight(const Graph& g, const Op& op) {
   expect_shape(g, op, 1, {kAny, kAny, kAny});
   expect_index(g, op, 2, {kAny, kAny});
   expect_rows(g, op, 0, shape(g, op, 2)[0], shape(g, op, 1)[2]);
-  return {{shape(g, op, 2), arg(g, op, 0).dtype}};
+  return {{shape(g, op, 2), wide_dtype(arg(g, op, 0).dtype)}};
 }
 
 Work work_dweight(const Graph& g, const Op& op, const WorkContext& context) {
@@ -105,7 +105,7 @@ Work work_dweight(const Graph& g, const Op& op, const WorkContext& context) {
 template <class T>
 void run_dweight(const KernelCall<T>& c) {
   const Shape& choice = c.in_shape(2);
-  c.k.combine_dweight(c.out(0), c.in(0), c.in(1), c.in_i32(2), choice[0], choice[1],
+  c.k.combine_dweight(c.wide_out(0), c.in(0), c.in(1), c.in_i32(2), choice[0], choice[1],
                       cols_of(c.in_shape(1)), c.stream);
 }
 
@@ -120,7 +120,8 @@ const OpDef kCombine = {.name = "combine",
                         .gradient = gradient,
                         .axes = axes,
                         .run_f32 = run<float>,
-                        .run_f64 = run<double>};
+                        .run_f64 = run<double>,
+                        .run_bf16 = run<kernels::Bf16>};
 
 const OpDef kCombineDx = {.name = "combine_dx",
                           .doc = "gradient of the slots: weight * dy of the slot's token, or 0",
@@ -129,7 +130,8 @@ const OpDef kCombineDx = {.name = "combine_dx",
                           .infer = infer_dx,
                           .work = work_dx,
                           .run_f32 = run_dx<float>,
-                          .run_f64 = run_dx<double>};
+                          .run_f64 = run_dx<double>,
+                          .run_bf16 = run_dx<kernels::Bf16>};
 
 const OpDef kCombineDweight = {.name = "combine_dweight",
                                .doc = "gradient of the weights: dy . slot, 0 for dropped choices",
@@ -138,6 +140,7 @@ const OpDef kCombineDweight = {.name = "combine_dweight",
                                .infer = infer_dweight,
                                .work = work_dweight,
                                .run_f32 = run_dweight<float>,
-                               .run_f64 = run_dweight<double>};
+                               .run_f64 = run_dweight<double>,
+                               .run_bf16 = run_dweight<kernels::Bf16>};
 
 }  // namespace moe::ops

@@ -48,6 +48,7 @@ const OpDef kCrossEntropy = {
     .starts_gradient = true,
     .may_alias = {{1, 0}},
     .run_f32 = run<float>,
-    .run_f64 = run<double>};
+    .run_f64 = run<double>,
+    .run_bf16 = run<kernels::Bf16>};
 
 }  // namespace moe::ops

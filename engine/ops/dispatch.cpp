@@ -98,6 +98,7 @@ const OpDef kDispatch = {.name = "dispatch",
                          .rows_end = rows_end,
                          .run_f32 = run<float>,
                          .run_f64 = run<double>,
+                         .run_bf16 = run<kernels::Bf16>,
                          .host_inputs = [](const Op& op) {
                            return is_part(op) ? std::vector<size_t>{3, 4} : std::vector<size_t>{};
                          }};
@@ -111,6 +112,7 @@ const OpDef kDispatchDx = {
     .work = work_dx,
     .may_alias = {{0, 2}},
     .run_f32 = run_dx<float>,
-    .run_f64 = run_dx<double>};
+    .run_f64 = run_dx<double>,
+    .run_bf16 = run_dx<kernels::Bf16>};
 
 }  // namespace moe::ops

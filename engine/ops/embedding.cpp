@@ -11,7 +11,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const Shape& ids = shape(g, op, 0);
   const int64_t hidden = shape(g, op, 1)[1];
   expect_shape(g, op, 2, {ids[1], hidden});
-  return {{{ids[0], ids[1], hidden}, arg(g, op, 1).dtype}};
+  return {{{ids[0], ids[1], hidden}, stored_dtype(op, arg(g, op, 1).dtype)}};
 }
 
 /// Of the table only the rows of this batch are read.
@@ -40,7 +40,8 @@ std::vector<AxisTuple> axes(const Graph&, const Op&) {
 template <class T>
 void run(const KernelCall<T>& c) {
   const Shape& out = c.out_shape(0);
-  c.k.embedding(c.out(0), c.in_i32(0), c.in(1), c.in(2), out[0] * out[1], out[1], out[2], c.stream);
+  c.k.embedding(c.out(0), c.in_i32(0), c.wide(1), c.wide(2), out[0] * out[1], out[1], out[2],
+                c.stream);
 }
 
 std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
@@ -50,7 +51,7 @@ std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
   const int64_t hidden = shape(g, op, 0)[2], vocab = expect_attr(op, "vocab", 1);
   expect_shape(g, op, 2, {vocab, hidden});
   expect_shape(g, op, 3, {ids[1], hidden});
-  const DType dtype = arg(g, op, 0).dtype;
+  const DType dtype = wide_dtype(arg(g, op, 0).dtype);
   return {{{vocab, hidden}, dtype}, {{ids[1], hidden}, dtype}};
 }
 
@@ -62,9 +63,9 @@ template <class T>
 void run_dw(const KernelCall<T>& c) {
   const Shape& dx = c.in_shape(0);
   const int64_t tokens = dx[0] * dx[1];
-  c.k.embedding_dwte(c.out(0), c.in_i32(1), c.in(0), c.in(2), tokens, c.out_shape(0)[0], dx[2],
-                     c.stream);
-  c.k.embedding_dwpe(c.out(1), c.in(0), c.in(3), tokens, dx[1], dx[2], c.stream);
+  c.k.embedding_dwte(c.wide_out(0), c.in_i32(1), c.in(0), c.wide(2), tokens, c.out_shape(0)[0],
+                     dx[2], c.stream);
+  c.k.embedding_dwpe(c.wide_out(1), c.in(0), c.wide(3), tokens, dx[1], dx[2], c.stream);
 }
 
 }  // namespace
@@ -78,7 +79,8 @@ const OpDef kEmbedding = {.name = "embedding",
                           .gradient = gradient,
                           .axes = axes,
                           .run_f32 = run<float>,
-                          .run_f64 = run<double>};
+                          .run_f64 = run<double>,
+                          .run_bf16 = run<kernels::Bf16>};
 
 const OpDef kEmbeddingDw = {.name = "embedding_dw",
                             .doc = "scatter-add of dx into both tables; attr vocab",
@@ -88,6 +90,7 @@ const OpDef kEmbeddingDw = {.name = "embedding_dw",
                             .work = work_dw,
                             .may_alias = {{0, 2}, {1, 3}},
                             .run_f32 = run_dw<float>,
-                            .run_f64 = run_dw<double>};
+                            .run_f64 = run_dw<double>,
+                            .run_bf16 = run_dw<kernels::Bf16>};
 
 }  // namespace moe::ops

@@ -93,12 +93,13 @@ template <class T>
 void run(const KernelCall<T>& c) {
   const Blocks b = blocks_of(c.graph, c.op, 0);
   const int64_t out = c.in_shape(1)[1], in = c.in_shape(1)[2];
-  const T* bias = c.in(2);
+  using W = kernels::Wide<T>;
+  const W* bias = c.wide(2);
   for_each_run(c.op, b, c.in_i32(3), c.in_i32(4), [&](int64_t e, int64_t first, int64_t rows) {
     T* y = c.out(0) + first * out;
     if (bias != nullptr) c.k.fill_bias(y, bias + e * out, nullptr, rows, out, c.stream);
-    c.k.gemm(false, true, rows, out, in, T{1}, c.in(0) + first * in, in, c.in(1) + e * out * in, in,
-             bias != nullptr ? T{1} : T{0}, y, out, c.stream);
+    c.k.gemm(false, true, rows, out, in, W{1}, c.in(0) + first * in, in, c.wide(1) + e * out * in,
+             in, bias != nullptr ? W{1} : W{0}, y, out, c.stream);
   });
   zero_unused(c, c.out(0), b, c.in_i32(3), out);
 }
@@ -120,11 +121,13 @@ template <class T>
 void run_dx(const KernelCall<T>& c) {
   const Blocks b = blocks_of(c.graph, c.op, 0);
   const int64_t out = c.in_shape(1)[1], in = c.in_shape(1)[2];
+  using W = kernels::Wide<T>;
   const T* acc = c.in(2);
   if (acc != nullptr) copy(c, c.out(0), acc, b.experts * b.rows_an_expert() * in);
   for_each_run(c.op, b, c.in_i32(3), nullptr, [&](int64_t e, int64_t first, int64_t rows) {
-    c.k.gemm(false, false, rows, in, out, T{1}, c.in(0) + first * out, out, c.in(1) + e * out * in,
-             in, acc != nullptr ? T{1} : T{0}, c.out(0) + first * in, in, c.stream);
+    c.k.gemm(false, false, rows, in, out, W{1}, c.in(0) + first * out, out,
+             c.wide(1) + e * out * in, in, acc != nullptr ? W{1} : W{0}, c.out(0) + first * in, in,
+             c.stream);
   });
   if (acc == nullptr) zero_unused(c, c.out(0), b, c.in_i32(3), in);
 }
@@ -138,7 +141,7 @@ std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
   const Shape db = {dy[0], cols_of(dy)};
   expect_shape(g, op, 2, dw);
   expect_shape(g, op, 3, db);
-  const DType dtype = arg(g, op, 1).dtype;
+  const DType dtype = wide_dtype(arg(g, op, 1).dtype);
   std::vector<TensorSpec> specs = {{dw, dtype}};
   if (attr_int(op, "bias") != 0) specs.push_back({db, dtype});
   return specs;
@@ -153,14 +156,15 @@ void run_dw(const KernelCall<T>& c) {
   const Blocks b = blocks_of(c.graph, c.op, 0);
   const int64_t out = c.out_shape(0)[1], in = c.out_shape(0)[2];
   const bool with_bias = c.op.outputs.size() > 1;
-  start_from(c, c.out(0), c.in(2), b.experts * out * in);
-  if (with_bias) start_from(c, c.out(1), c.in(3), b.experts * out);
+  using W = kernels::Wide<T>;
+  start_from(c, c.wide_out(0), c.wide(2), b.experts * out * in);
+  if (with_bias) start_from(c, c.wide_out(1), c.wide(3), b.experts * out);
   for_each_run(c.op, b, c.in_i32(4), nullptr, [&](int64_t e, int64_t first, int64_t rows) {
     const T* dy = c.in(0) + first * out;
-    c.k.gemm(true, false, out, in, rows, T{1}, dy, out, c.in(1) + first * in, in, T{1},
-             c.out(0) + e * out * in, in, c.stream);
+    c.k.gemm(true, false, out, in, rows, W{1}, dy, out, c.in(1) + first * in, in, W{1},
+             c.wide_out(0) + e * out * in, in, c.stream);
     if (with_bias) {
-      T* db = c.out(1) + e * out;
+      W* db = c.wide_out(1) + e * out;
       c.k.bias_grad(db, dy, db, rows, out, c.stream);
     }
   });
@@ -181,6 +185,7 @@ const OpDef kExpertLinear = {
     .rows_end = rows_end,
     .run_f32 = run<float>,
     .run_f64 = run<double>,
+    .run_bf16 = run<kernels::Bf16>,
     .host_inputs = counted<3, 4>};
 
 const OpDef kExpertLinearDx = {.name = "expert_linear_dx",
@@ -192,6 +197,7 @@ const OpDef kExpertLinearDx = {.name = "expert_linear_dx",
                                .may_alias = {{0, 2}},
                                .run_f32 = run_dx<float>,
                                .run_f64 = run_dx<double>,
+                               .run_bf16 = run_dx<kernels::Bf16>,
                                .host_inputs = counted<3>};
 
 const OpDef kExpertLinearDw = {
@@ -204,6 +210,7 @@ const OpDef kExpertLinearDw = {
     .may_alias = {{0, 2}, {1, 3}},
     .run_f32 = run_dw<float>,
     .run_f64 = run_dw<double>,
+    .run_bf16 = run_dw<kernels::Bf16>,
     .host_inputs = counted<4>};
 
 }  // namespace moe::ops

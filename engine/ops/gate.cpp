@@ -10,7 +10,7 @@ namespace {
 std::vector<TensorSpec> infer_logits(const Graph& g, const Op& op) {
   const Shape& x = expect_matrix(g, op, 0);
   expect_shape(g, op, 1, {kAny, cols_of(x)});
-  return {{{rows_of(x), shape(g, op, 1)[0]}, arg(g, op, 0).dtype}};
+  return {{{rows_of(x), shape(g, op, 1)[0]}, wide_dtype(arg(g, op, 0).dtype)}};
 }
 
 Work work_logits(const Graph& g, const Op& op, const WorkContext&) {
@@ -24,7 +24,8 @@ void gradient_logits(GradContext& c, OpId) {
   const Op op = c.op();
   const TensorId dy = c.grad(op.outputs[0]), x = op.inputs[0], w = op.inputs[1];
   if (c.needs(x)) {
-    const Attrs attrs = seq_attr(shape(c.graph(), op, 0));
+    Attrs attrs = seq_attr(shape(c.graph(), op, 0));
+    attrs.merge(store_attr(arg(c.graph(), op, 0).dtype));
     c.set(x, c.graph().out(c.emit("linear_dx", "dx", {dy, w, c.grad(x)}, attrs)));
   }
   if (c.needs(w)) {
@@ -39,7 +40,7 @@ std::vector<AxisTuple> axes_logits(const Graph&, const Op&) {
 template <class T>
 void run_logits(const KernelCall<T>& c) {
   const Shape& w = c.in_shape(1);
-  c.k.gate_logits(c.out(0), c.in(0), c.in(1), rows_of(c.in_shape(0)), w[0], w[1], c.stream);
+  c.k.gate_logits(c.wide_out(0), c.in(0), c.wide(1), rows_of(c.in_shape(0)), w[0], w[1], c.stream);
 }
 
 /// Choices a token may have.
@@ -185,7 +186,8 @@ const OpDef kGateLogits = {.name = "gate_logits",
                            .gradient = gradient_logits,
                            .axes = axes_logits,
                            .run_f32 = run_logits<float>,
-                           .run_f64 = run_logits<double>};
+                           .run_f64 = run_logits<double>,
+                           .run_bf16 = run_logits<kernels::Bf16>};
 
 const OpDef kGate = {
     .name = "gate",

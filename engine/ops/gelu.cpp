@@ -104,7 +104,7 @@ template <class T>
 void run(const KernelCall<T>& c) {
   const int64_t cols = cols_of(c.in_shape(0));
   for_each_block(c, 0, 1, 2, [&](int64_t first, int64_t rows, int64_t group) {
-    const T* bias = c.in(1) == nullptr ? nullptr : c.in(1) + group * cols;
+    const auto* bias = c.wide(1) == nullptr ? nullptr : c.wide(1) + group * cols;
     c.k.gelu(c.out(0) + first * cols, c.in(0) + first * cols, bias, rows, cols, c.stream);
   });
 }
@@ -122,7 +122,7 @@ void run_dx(const KernelCall<T>& c) {
   const int64_t cols = cols_of(c.in_shape(1));
   for_each_block(c, 1, 2, 3, [&](int64_t first, int64_t rows, int64_t group) {
     const int64_t at = first * cols;
-    const T* bias = c.in(2) == nullptr ? nullptr : c.in(2) + group * cols;
+    const auto* bias = c.wide(2) == nullptr ? nullptr : c.wide(2) + group * cols;
     c.k.gelu_dx(c.out(0) + at, c.in(0) + at, c.in(1) + at, bias, rows, cols, c.stream);
   });
 }
@@ -141,6 +141,7 @@ const OpDef kGelu = {.name = "gelu",
                      .rows_end = rows_end,
                      .run_f32 = run<float>,
                      .run_f64 = run<double>,
+                     .run_bf16 = run<kernels::Bf16>,
                      .host_inputs = counted<2, 3>};
 
 const OpDef kGeluDx = {.name = "gelu_dx",
@@ -152,6 +153,7 @@ const OpDef kGeluDx = {.name = "gelu_dx",
                        .may_alias = {{0, 0}},
                        .run_f32 = run_dx<float>,
                        .run_f64 = run_dx<double>,
+                       .run_bf16 = run_dx<kernels::Bf16>,
                        .host_inputs = counted<3>};
 
 }  // namespace moe::ops

@@ -70,7 +70,7 @@ void take_rows(const KernelCall<T>& c, E* whole, const void* part, int64_t from,
 
 template <class T>
 void clear(const KernelCall<T>& c, T* to, int64_t n) {
-  if (n > 0) c.k.fill_bias(to, nullptr, nullptr, 1, n, c.stream);
+  if (n > 0) c.k.clear(to, n * static_cast<int64_t>(sizeof(T)), c.stream);
 }
 template <class T>
 void clear(const KernelCall<T>&, int32_t* to, int64_t n) {
@@ -137,6 +137,7 @@ const OpDef kJoinRows = {
     .view = is_view,
     .run_f32 = run<float>,
     .run_f64 = run<double>,
+    .run_bf16 = run<kernels::Bf16>,
     .host_inputs = tallies,
     .on_host = clears_on_host};
 

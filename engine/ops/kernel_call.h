@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <span>
+#include <type_traits>
 
 #include "engine/graph/graph.h"
 #include "engine/placement/policy.h"
@@ -28,8 +29,12 @@ struct RankContext {
   const PathProfile* popularity = nullptr;
 };
 
+/// T: what activations are stored as, in the executed precision (kernels.h).
 template <class T>
 struct KernelCall {
+  using W = kernels::Wide<T>;
+  using MatrixIn = typename kernels::TypesOf<T>::MatrixIn;
+
   const Graph& graph;
   const Op& op;
   std::span<void* const> inputs;
@@ -41,6 +46,17 @@ struct KernelCall {
 
   T* in(size_t i) const { return i < inputs.size() ? static_cast<T*>(inputs[i]) : nullptr; }
   T* out(size_t i) const { return static_cast<T*>(outputs[i]); }
+  W* wide(size_t i) const { return i < inputs.size() ? static_cast<W*>(inputs[i]) : nullptr; }
+  W* wide_out(size_t i) const { return static_cast<W*>(outputs[i]); }
+  /// Of either type, as the tensor's is.
+  MatrixIn matrix(size_t i) const {
+    if constexpr (std::is_same_v<T, W>) {
+      return in(i);
+    } else {
+      const bool narrow = graph.tensor(op.inputs[i]).dtype == DType::kBF16;
+      return narrow ? MatrixIn(in(i)) : MatrixIn(wide(i));
+    }
+  }
   const int32_t* in_i32(size_t i) const {
     return i < inputs.size() ? static_cast<const int32_t*>(inputs[i]) : nullptr;
   }

@@ -45,8 +45,8 @@ std::vector<AxisTuple> axes(const Graph&, const Op&) {
 template <class T>
 void run(const KernelCall<T>& c) {
   const Shape& x = c.in_shape(0);
-  c.k.layernorm(c.out(0), c.out(1), c.out(2), c.in(0), c.in(1), c.in(2), rows_of(x), cols_of(x),
-                c.stream);
+  c.k.layernorm(c.out(0), c.wide_out(1), c.wide_out(2), c.in(0), c.wide(1), c.wide(2), rows_of(x),
+                cols_of(x), c.stream);
 }
 
 /// dy, x, mean and rstd, which both backward ops begin with.
@@ -72,14 +72,14 @@ Work work_dx(const Graph& g, const Op& op, const WorkContext&) {
 template <class T>
 void run_dx(const KernelCall<T>& c) {
   const Shape& x = c.in_shape(1);
-  c.k.layernorm_dx(c.out(0), c.in(0), c.in(1), c.in(2), c.in(3), c.in(4), c.in(5), rows_of(x),
+  c.k.layernorm_dx(c.out(0), c.in(0), c.in(1), c.wide(2), c.wide(3), c.wide(4), c.in(5), rows_of(x),
                    cols_of(x), c.stream);
 }
 
 std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
   expect_saved(g, op);
   const int64_t cols = cols_of(shape(g, op, 1));
-  const DType dtype = arg(g, op, 1).dtype;
+  const DType dtype = wide_dtype(arg(g, op, 1).dtype);
   expect_shape(g, op, 4, {cols});
   expect_shape(g, op, 5, {cols});
   return {{{cols}, dtype}, {{cols}, dtype}};
@@ -92,8 +92,8 @@ Work work_dw(const Graph& g, const Op& op, const WorkContext&) {
 template <class T>
 void run_dw(const KernelCall<T>& c) {
   const Shape& x = c.in_shape(1);
-  c.k.layernorm_dw(c.out(0), c.out(1), c.in(0), c.in(1), c.in(2), c.in(3), c.in(4), c.in(5),
-                   rows_of(x), cols_of(x), c.stream);
+  c.k.layernorm_dw(c.wide_out(0), c.wide_out(1), c.in(0), c.in(1), c.wide(2), c.wide(3), c.wide(4),
+                   c.wide(5), rows_of(x), cols_of(x), c.stream);
 }
 
 }  // namespace
@@ -107,7 +107,8 @@ const OpDef kLayernorm = {.name = "layernorm",
                           .gradient = gradient,
                           .axes = axes,
                           .run_f32 = run<float>,
-                          .run_f64 = run<double>};
+                          .run_f64 = run<double>,
+                          .run_bf16 = run<kernels::Bf16>};
 
 const OpDef kLayernormDx = {.name = "layernorm_dx",
                             .doc = "gradient of layernorm's input, plus acc",
@@ -117,7 +118,8 @@ const OpDef kLayernormDx = {.name = "layernorm_dx",
                             .work = work_dx,
                             .may_alias = {{0, 5}},
                             .run_f32 = run_dx<float>,
-                            .run_f64 = run_dx<double>};
+                            .run_f64 = run_dx<double>,
+                            .run_bf16 = run_dx<kernels::Bf16>};
 
 const OpDef kLayernormDw = {.name = "layernorm_dw",
                             .doc = "gradients of gamma and beta, plus acc",
@@ -127,6 +129,7 @@ const OpDef kLayernormDw = {.name = "layernorm_dw",
                             .work = work_dw,
                             .may_alias = {{0, 4}, {1, 5}},
                             .run_f32 = run_dw<float>,
-                            .run_f64 = run_dw<double>};
+                            .run_f64 = run_dw<double>,
+                            .run_bf16 = run_dw<kernels::Bf16>};
 
 }  // namespace moe::ops

@@ -60,10 +60,11 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
 
 template <class T>
 void run(const KernelCall<T>& c) {
+  using W = kernels::Wide<T>;
   const int64_t rows = rows_of(c.in_shape(0)), in = c.in_shape(1)[1], out = c.in_shape(1)[0];
-  const bool filled = c.in(2) != nullptr || c.in(3) != nullptr;
-  if (filled) c.k.fill_bias(c.out(0), c.in(2), c.in(3), rows, out, c.stream);
-  c.k.gemm(false, true, rows, out, in, T{1}, c.in(0), in, c.in(1), in, filled ? T{1} : T{0},
+  const bool filled = c.wide(2) != nullptr || c.in(3) != nullptr;
+  if (filled) c.k.fill_bias(c.out(0), c.wide(2), c.in(3), rows, out, c.stream);
+  c.k.gemm(false, true, rows, out, in, W{1}, c.in(0), in, c.wide(1), in, filled ? W{1} : W{0},
            c.out(0), out, c.stream);
 }
 
@@ -74,15 +75,16 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   dx.back() = shape(g, op, 1)[1];
   if (op.attrs.contains("seq")) dx = token_shape(op, rows_of(dy), dx.back());
   expect_shape(g, op, 2, dx);
-  return {{dx, arg(g, op, 0).dtype}};
+  return {{dx, stored_dtype(op, arg(g, op, 0).dtype)}};
 }
 
 template <class T>
 void run_dx(const KernelCall<T>& c) {
+  using W = kernels::Wide<T>;
   const int64_t rows = rows_of(c.in_shape(0)), out = c.in_shape(1)[0], in = c.in_shape(1)[1];
   const bool add = c.in(2) != nullptr;
   if (add) copy(c, c.out(0), c.in(2), rows * in);
-  c.k.gemm(false, false, rows, in, out, T{1}, c.in(0), out, c.in(1), in, add ? T{1} : T{0},
+  c.k.gemm(false, false, rows, in, out, W{1}, c.matrix(0), out, c.wide(1), in, add ? W{1} : W{0},
            c.out(0), in, c.stream);
 }
 
@@ -91,7 +93,7 @@ std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
   const Shape& x = expect_matrix(g, op, 1);
   expect_rows(g, op, 1, rows_of(dy), cols_of(x));
   const Shape dw = {cols_of(dy), cols_of(x)};
-  const DType dtype = arg(g, op, 1).dtype;
+  const DType dtype = wide_dtype(arg(g, op, 1).dtype);
   expect_shape(g, op, 2, dw);
   expect_shape(g, op, 3, {cols_of(dy)});
   std::vector<TensorSpec> specs = {{dw, dtype}};
@@ -105,13 +107,14 @@ Work work_dw(const Graph& g, const Op& op, const WorkContext&) {
 
 template <class T>
 void run_dw(const KernelCall<T>& c) {
+  using W = kernels::Wide<T>;
   const int64_t rows = rows_of(c.in_shape(0)), out = c.out_shape(0)[0], in = c.out_shape(0)[1];
-  const bool add = c.in(2) != nullptr;
-  if (add) copy(c, c.out(0), c.in(2), out * in);
-  c.k.gemm(true, false, out, in, rows, T{1}, c.in(0), out, c.in(1), in, add ? T{1} : T{0}, c.out(0),
-           in, c.stream);
+  const bool add = c.wide(2) != nullptr;
+  if (add) copy(c, c.wide_out(0), c.wide(2), out * in);
+  c.k.gemm(true, false, out, in, rows, W{1}, c.matrix(0), out, c.in(1), in, add ? W{1} : W{0},
+           c.wide_out(0), in, c.stream);
   if (c.op.outputs.size() > 1) {
-    c.k.bias_grad(c.out(1), c.in(0), c.in(3), rows, out, c.stream);
+    c.k.bias_grad(c.wide_out(1), c.in(0), c.wide(3), rows, out, c.stream);
   }
 }
 
@@ -125,7 +128,7 @@ std::vector<TensorSpec> infer_bias_grad(const Graph& g, const Op& op) {
   const Shape db = groups > 0 ? Shape{groups, cols_of(dy)} : Shape{cols_of(dy)};
   expect_shape(g, op, 1, db);
   expect_counts(g, op, 0, 2);
-  return {{db, arg(g, op, 0).dtype}};
+  return {{db, wide_dtype(arg(g, op, 0).dtype)}};
 }
 
 Work work_bias_grad(const Graph& g, const Op& op, const WorkContext& context) {
@@ -140,17 +143,17 @@ void run_bias_grad(const KernelCall<T>& c) {
   const int64_t groups = std::max<int64_t>(attr_int(c.op, "groups", 0), 1);
   const int64_t rows = rows_of(dy) / groups, cols = cols_of(dy);
   if (only_used(c.op)) {
-    start_from(c, c.out(0), c.in(1), groups * cols);
+    start_from(c, c.wide_out(0), c.wide(1), groups * cols);
     for_each_run(c.op, blocks_of(c.graph, c.op, 0), c.in_i32(2), nullptr,
                  [&](int64_t e, int64_t first, int64_t n) {
-                   T* const db = c.out(0) + e * cols;
+                   auto* const db = c.wide_out(0) + e * cols;
                    c.k.bias_grad(db, c.in(0) + first * cols, db, n, cols, c.stream);
                  });
     return;
   }
   for (int64_t e = 0; e < groups; ++e) {
-    const T* acc = c.in(1) == nullptr ? nullptr : c.in(1) + e * cols;
-    c.k.bias_grad(c.out(0) + e * cols, c.in(0) + e * rows * cols, acc, rows, cols, c.stream);
+    const auto* acc = c.wide(1) == nullptr ? nullptr : c.wide(1) + e * cols;
+    c.k.bias_grad(c.wide_out(0) + e * cols, c.in(0) + e * rows * cols, acc, rows, cols, c.stream);
   }
 }
 
@@ -165,7 +168,8 @@ const OpDef kLinear = {.name = "linear",
                        .gradient = gradient,
                        .axes = axes,
                        .run_f32 = run<float>,
-                       .run_f64 = run<double>};
+                       .run_f64 = run<double>,
+                       .run_bf16 = run<kernels::Bf16>};
 
 const OpDef kLinearDx = {.name = "linear_dx",
                          .doc = "dx = dy w [+ acc]; attr seq arranges the rows as [rows/seq, seq]",
@@ -175,7 +179,8 @@ const OpDef kLinearDx = {.name = "linear_dx",
                          .work = work,
                          .may_alias = {{0, 2}},
                          .run_f32 = run_dx<float>,
-                         .run_f64 = run_dx<double>};
+                         .run_f64 = run_dx<double>,
+                         .run_bf16 = run_dx<kernels::Bf16>};
 
 const OpDef kLinearDw = {.name = "linear_dw",
                          .doc = "dw = dy^T x [+ acc]; with attr bias=1 also db = column sums of dy",
@@ -185,7 +190,8 @@ const OpDef kLinearDw = {.name = "linear_dw",
                          .work = work_dw,
                          .may_alias = {{0, 2}, {1, 3}},
                          .run_f32 = run_dw<float>,
-                         .run_f64 = run_dw<double>};
+                         .run_f64 = run_dw<double>,
+                         .run_bf16 = run_dw<kernels::Bf16>};
 
 const OpDef kBiasGrad = {.name = "bias_grad",
                          .doc =
@@ -198,6 +204,7 @@ const OpDef kBiasGrad = {.name = "bias_grad",
                          .may_alias = {{0, 1}},
                          .run_f32 = run_bias_grad<float>,
                          .run_f64 = run_bias_grad<double>,
+                         .run_bf16 = run_bias_grad<kernels::Bf16>,
                          .host_inputs = counted<2>};
 
 }  // namespace moe::ops

@@ -108,6 +108,10 @@
 // combine one part of a batch: slots and tokens are numbered through the whole batch, rows lie
 // where the whole's would, the part begins at token attr first_token and at the begin counts, ends
 // at the counts, and leaves all other rows as they are.
+//
+// Attr store="bf16": an op of f32 inputs (embedding, the gate's linear_dx) makes an activation of
+// bf16. Where activations are bf16, parameters and their gradients and states, logits, probs and
+// weights of gates, statistics and loads are f32.
 #pragma once
 
 #include "engine/graph/op_def.h"
@@ -115,5 +119,9 @@
 namespace moe {
 
 const OpTable& op_table();
+
+/// The attribute for an op that makes an activation of this type; none where that is the type of
+/// its inputs anyway.
+Attrs store_attr(DType dtype);
 
 }  // namespace moe

@@ -108,4 +108,11 @@ kernels::WeightRule weight_rule(const Op& op) {
                    weight);
 }
 
+DType stored_dtype(const Op& op, DType otherwise) {
+  if (!op.attrs.contains("store")) return otherwise;
+  const std::string name = attr_string(op, "store");
+  if (name == dtype_name(DType::kBF16)) return DType::kBF16;
+  throw user_error("op '{}': attribute 'store' is '{}', allowed: bf16", op.name, name);
+}
+
 }  // namespace moe::ops

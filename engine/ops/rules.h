@@ -8,6 +8,7 @@
 #include "engine/graph/autodiff.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/kernel_call.h"
+#include "engine/ops/ops.h"
 
 namespace moe::ops {
 
@@ -60,8 +61,11 @@ Attrs seq_attr(const Shape& shape);
 
 /// Statistics of reduced precision are kept in f32.
 inline DType stats_dtype(DType dtype) {
-  return dtype == DType::kF16 ? DType::kF32 : dtype;
+  return dtype == DType::kF16 ? DType::kF32 : wide_dtype(dtype);
 }
+/// The type of an activation that an op makes of wide ones alone: attr store, `otherwise` unless
+/// given. Throws UserError for anything but bf16.
+DType stored_dtype(const Op& op, DType otherwise);
 
 /// The op is one part of a cut along rows: it touches the rows of its own part only, which are attr
 /// share of the whole batch's (expected).

@@ -218,7 +218,8 @@ const OpDef kSplit = {
     .pieces = pieces_split,
     .view = view,
     .run_f32 = run_split<float>,
-    .run_f64 = run_split<double>};
+    .run_f64 = run_split<double>,
+    .run_bf16 = run_split<kernels::Bf16>};
 
 const OpDef kConcat = {.name = "concat",
                        .doc = "puts parts together along attr axis; attr view=1: in place",
@@ -230,6 +231,7 @@ const OpDef kConcat = {.name = "concat",
                        .pieces = pieces_concat,
                        .view = view,
                        .run_f32 = run_concat<float>,
-                       .run_f64 = run_concat<double>};
+                       .run_f64 = run_concat<double>,
+                       .run_bf16 = run_concat<kernels::Bf16>};
 
 }  // namespace moe::ops

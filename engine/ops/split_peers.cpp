@@ -109,7 +109,8 @@ const OpDef kSplitPeers = {.name = "split_peers",
                            .work = work,
                            .gradient = gradient_split,
                            .run_f32 = run_split<float>,
-                           .run_f64 = run_split<double>};
+                           .run_f64 = run_split<double>,
+                           .run_bf16 = run_split<kernels::Bf16>};
 
 const OpDef kJoinPeers = {
     .name = "join_peers",
@@ -120,6 +121,7 @@ const OpDef kJoinPeers = {
     .work = work,
     .gradient = gradient_join,
     .run_f32 = run_join<float>,
-    .run_f64 = run_join<double>};
+    .run_f64 = run_join<double>,
+    .run_bf16 = run_join<kernels::Bf16>};
 
 }  // namespace moe::ops

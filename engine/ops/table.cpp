@@ -70,4 +70,9 @@ const OpTable& op_table() {
   return table;
 }
 
+Attrs store_attr(DType dtype) {
+  if (dtype != DType::kBF16) return {};
+  return {{"store", std::string(dtype_name(dtype))}};
+}
+
 }  // namespace moe

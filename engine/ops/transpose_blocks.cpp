@@ -63,6 +63,7 @@ const OpDef kTransposeBlocks = {
     .gradient = gradient,
     .axes = axes,
     .run_f32 = run<float>,
-    .run_f64 = run<double>};
+    .run_f64 = run<double>,
+    .run_bf16 = run<kernels::Bf16>};
 
 }  // namespace moe::ops

@@ -20,11 +20,6 @@ Bytes round_up(Bytes bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-Bytes element_size(DType dtype, Bytes element_bytes) {
-  const bool sized = element_bytes > 0 && (dtype == DType::kF16 || dtype == DType::kF32);
-  return sized ? element_bytes : dtype_bytes(dtype);
-}
-
 /// One call's worth of facts about graph and orders.
 struct Facts {
   const Graph& graph;
@@ -117,7 +112,7 @@ void add_joined(const Facts& facts, Bytes element_bytes, MemoryPlan& plan) {
   const std::vector<size_t> place = places_of(facts.hb.serial());
   for (const JoinedTensors::Group& group : joined.groups) {
     const auto number = static_cast<int32_t>(plan.joined.size());
-    const Bytes size = element_size(facts.graph.tensor(group.members[0]).dtype, element_bytes);
+    const Bytes size = dtype_bytes(facts.graph.tensor(group.members[0]).dtype, element_bytes);
     JoinedBlock block{.members = group.members, .bytes = round_up(group.num_elements * size)};
     for (const TensorId t : group.members) {
       Buffer& buffer = plan.buffers[t.index()];
@@ -293,7 +288,7 @@ Bytes scratch(const Graph& graph, const LaneOrders& orders, Bytes element_bytes)
       const Op& op = graph.op(id);
       const OpDef& def = graph.def(op);
       if (def.scratch_bytes == nullptr || op.outputs.empty()) continue;
-      const Bytes size = element_size(graph.tensor(op.outputs[0]).dtype, element_bytes);
+      const Bytes size = dtype_bytes(graph.tensor(op.outputs[0]).dtype, element_bytes);
       largest = std::max(largest, round_up(def.scratch_bytes(graph, op, size)));
     }
     total += largest;
@@ -313,7 +308,7 @@ MemoryPlan plan_memory(const Graph& graph, const Schedule& schedule, const LaneO
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
     const Tensor& tensor = graph.tensors()[i];
     plan.buffers[i].bytes =
-        round_up(num_elements(tensor.shape) * element_size(tensor.dtype, element_bytes));
+        round_up(num_elements(tensor.shape) * dtype_bytes(tensor.dtype, element_bytes));
   }
   add_joined(facts, element_bytes, plan);
   place_persistent(graph, plan);

@@ -16,7 +16,8 @@ Graph expert_graph(const ModelSpec& model, int64_t rows) {
   Graph graph(op_table());
   graph.name = "expert";
   const auto tensor = [&](const char* name, Shape shape, TensorKind kind) {
-    return graph.add_tensor({name, std::move(shape), model.dtype, kind, true});
+    const DType dtype = kind == TensorKind::kParam ? wide_dtype(model.dtype) : model.dtype;
+    return graph.add_tensor({name, std::move(shape), dtype, kind, true});
   };
   const auto param = [&](const char* name, Shape shape) {
     return tensor(name, std::move(shape), TensorKind::kParam);
@@ -49,7 +50,7 @@ InferenceCosts::InferenceCosts(const ModelSpec& model, const Cluster& cluster)
                      cluster.num_devices());
   }
   const int64_t d = model_.hidden, f = model_.ffn_size();
-  expert_bytes_ = (2 * d * f + d + f) * dtype_bytes(model_.dtype);
+  expert_bytes_ = (2 * d * f + d + f) * dtype_bytes(wide_dtype(model_.dtype));
   read_graph();
 }
 

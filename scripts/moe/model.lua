@@ -53,8 +53,8 @@ M.FIELDS = {
     doc = "share of capacity slots that hold a token, as simulated; that of balanced routing" },
   attention = { type = "string", enum = { "fused", "unfused" }, default = "fused",
     doc = "one kernel, or score, softmax and context through memory" },
-  dtype = { type = "string", enum = { "f16", "f32" },
-    doc = "element type; f16 on a cluster, f32 on CPU ranks" },
+  dtype = { type = "string", enum = { "f16", "bf16", "f32" },
+    doc = "element type; f16 on a cluster, f32 on CPU ranks; bf16: parameters and gates stay f32" },
 }
 
 -- Of each pair one is given; where a model is changed, the new one stands.

@@ -78,7 +78,7 @@ TEST_CASE("a model that makes no sense is refused with its field, value and what
       refusal([](ModelSpec& m) { m.capacity_factor = std::numeric_limits<double>::quiet_NaN(); }),
       Contains("model.capacity_factor = nan, allowed: a finite number"));
   CHECK_THAT(refusal([](ModelSpec& m) { m.dtype = DType::kI32; }),
-             Contains("model.dtype = i32, allowed: f16, f32, f64"));
+             Contains("model.dtype = i32, allowed: f16, bf16, f32, f64"));
   CHECK_THAT(refusal([](ModelSpec& m) {
                m.batch_per_device = 1 << 22;
                m.seq = 1 << 22;
