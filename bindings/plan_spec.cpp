@@ -139,7 +139,7 @@ struct Profiler {
   ProfileCost::MeasureHandoff handoff;
 };
 
-// device: cost.device, "cpu" or "cuda". bf16: products as the executor's precision has them.
+// device: cost.device, "cpu" or "cuda". bf16: activations as the executor's precision has them.
 Profiler profiler_on(const std::string& device, bool bf16, const ProfileOptions& options) {
   if (device == "cpu") {
     return {profile_op, profile_key(options),
@@ -150,7 +150,7 @@ Profiler profiler_on(const std::string& device, bool bf16, const ProfileOptions&
   if (!missing.empty()) throw user_error("cost.device: cuda: {}", missing);
   kernels::DeviceTable table = *cuda_plugin().table;
   table.use_device(0);  // the executor's
-  if (bf16 && table.kernels_bf16 != nullptr) table.kernels = table.kernels_bf16;
+  if (!bf16) table.mixed = nullptr;
   const auto profile = [table](const Graph& graph, OpId op, const ProfileOptions& filled) {
     return profile_op_on_device(graph, op, filled, table);
   };

@@ -69,7 +69,7 @@ void CollectiveLayout<T>::lay_out_all_to_all(const Graph& graph, const Op& op,
   // [El,P*S,C,d] on the experts' side.
   const Shape& shape = graph.tensor(to_expert_ ? op.outputs[0] : op.inputs[0]).shape;
   capacity_ = shape[2];
-  row_bytes_ = shape[3] * static_cast<int64_t>(sizeof(T));
+  row_bytes_ = shape[3] * dtype_bytes(graph.tensor(op.inputs[0]).dtype, memory.element_bytes);
   send_ = static_cast<const std::byte*>(memory.data(op.inputs[0]));
   receive_ = static_cast<std::byte*>(memory.data(op.outputs[0]));
   loose_ = attr_int(op, "loose") != 0;
@@ -195,7 +195,10 @@ template <class T>
 void CollectiveLayout<T>::lay_out_all_reduce(const Graph& graph, const Op& op,
                                              const CollectiveMemory& memory) {
   for (size_t i = 0; i < op.inputs.size(); ++i) {
-    const int64_t n = num_elements(graph.tensor(op.inputs[i]).shape);
+    const Tensor& tensor = graph.tensor(op.inputs[i]);
+    const int64_t n = num_elements(tensor.shape);
+    MOE_CHECK(dtype_bytes(tensor.dtype, memory.element_bytes) == Bytes{sizeof(T)},
+              "op {} sums {}, a {}", op.name, tensor.name, dtype_name(tensor.dtype));
     parts_.push_back({static_cast<T*>(memory.data(op.inputs[i])),
                       static_cast<T*>(memory.data(op.outputs[i])), n});
     num_elements_ += n;

@@ -18,6 +18,7 @@ namespace moe {
 struct CollectiveMemory {
   std::function<void*(TensorId)> data;
   std::function<const int32_t*(TensorId)> numbers;
+  Bytes element_bytes;  // of floats, as dtype_bytes() takes it
 };
 
 /// Elements [first, last) of a message.
@@ -31,7 +32,7 @@ struct UnusedRows {
   Bytes bytes;
 };
 
-/// T is the float type of the run; P ranks and their numbers are those of the op's group, S is 1 or
+/// T is the float type of sums; P ranks and their numbers are those of the op's group, S is 1 or
 /// the sources that share a slot already.
 ///   all_to_all to="expert"  block (p, e) of [P,El,S,C,d] goes to [e][this rank] of p's
 ///                           [El,P,S,C,d]

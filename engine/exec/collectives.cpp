@@ -9,9 +9,10 @@
 namespace moe {
 namespace {
 
-CollectiveMemory memory_of(const RankBuffers& buffers) {
+CollectiveMemory memory_of(const RankBuffers& buffers, Bytes element_bytes) {
   return {[&buffers](TensorId t) { return buffers.at(t); },
-          [&buffers](TensorId t) { return static_cast<const int32_t*>(buffers.at(t)); }};
+          [&buffers](TensorId t) { return static_cast<const int32_t*>(buffers.at(t)); },
+          element_bytes};
 }
 
 }  // namespace
@@ -20,10 +21,11 @@ template <class T>
 CollectiveOp<T>::CollectiveOp(const Graph& graph, OpId id, const RankBuffers& buffers,
                               void* scratch, int64_t rank)
     : name_(graph.op(id).name), scratch_(scratch) {
+  const CollectiveMemory memory = memory_of(buffers, sizeof(T));
   if (graph.def(id).collective == Collective::kExperts) {
-    mover_ = std::make_unique<ExpertMover<T>>(graph, id, memory_of(buffers), scratch, rank);
+    mover_ = std::make_unique<ExpertMover<T>>(graph, id, memory, scratch, rank);
   } else {
-    layout_ = std::make_unique<CollectiveLayout<T>>(graph, id, memory_of(buffers), rank);
+    layout_ = std::make_unique<CollectiveLayout<T>>(graph, id, memory, rank);
   }
 }
 

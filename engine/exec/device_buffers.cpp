@@ -4,6 +4,7 @@
 #include <map>
 
 #include "engine/base/errors.h"
+#include "engine/exec/device_ops.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {
@@ -16,7 +17,8 @@ Bytes aligned(Bytes bytes) {
 }
 
 /// Where each tensor's copy lies, and at the end the sum. Joined tensors share a block's room.
-std::vector<Bytes> host_offsets(const Plan& plan, const DeviceProgram& program) {
+std::vector<Bytes> host_offsets(const Plan& plan, const DeviceProgram& program,
+                                Bytes element_bytes) {
   std::vector<Bytes> offsets;
   std::map<int32_t, Bytes> blocks;  // by joined block: where its room begins
   Bytes end = 0;
@@ -26,7 +28,7 @@ std::vector<Bytes> host_offsets(const Plan& plan, const DeviceProgram& program) 
     if (!program.mirrored[t]) {
       offsets.push_back(-1);
     } else if (buffer.joined < 0) {
-      offsets.push_back(take(DeviceBuffers::bytes(plan.graph.tensors()[t])));
+      offsets.push_back(take(tensor_bytes(plan.graph.tensors()[t], element_bytes)));
     } else {
       const JoinedBlock& block = plan.memory.joined[static_cast<size_t>(buffer.joined)];
       if (!blocks.contains(buffer.joined)) blocks[buffer.joined] = take(block.bytes);
@@ -77,7 +79,8 @@ DeviceStorage::DeviceStorage(const kernels::DeviceTable& device, Where where, By
 DeviceBuffers::DeviceBuffers(const Plan& plan, const DeviceProgram& program,
                              const kernels::DeviceTable& device, const std::vector<Bytes>& scratch)
     : plan_(plan),
-      host_offset_(host_offsets(plan, program)),
+      element_bytes_(moe::element_bytes(device)),
+      host_offset_(host_offsets(plan, program, element_bytes_)),
       scratch_offset_(offsets_of(scratch)),
       arena_(device, Where::kDevice, plan.memory.arena_bytes),
       persistent_(device, Where::kDevice, plan.memory.persistent_bytes),
@@ -88,8 +91,9 @@ DeviceBuffers::DeviceBuffers(const Plan& plan, const DeviceProgram& program,
     const Buffer& buffer = plan.memory.buffers[t];
     const Bytes end = buffer.offset + bytes(plan.graph.tensors()[t]);
     if (end > (buffer.persistent ? persistent_ : arena_).size()) {
-      throw user_error("tensor {}: the plan keeps less than its floats of 4 bytes need",
-                       plan.graph.tensors()[t].name);
+      throw user_error(
+          "tensor {}: the plan keeps less than its numbers need in the run's precision",
+          plan.graph.tensors()[t].name);
     }
   }
 }

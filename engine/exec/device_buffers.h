@@ -46,7 +46,7 @@ class DeviceBuffers {
   void* at(TensorId tensor) const;
   /// On the host; null where the tensor has no copy there.
   void* host(TensorId tensor) const;
-  static Bytes bytes(const Tensor& tensor) { return tensor_bytes(tensor, sizeof(float)); }
+  Bytes bytes(const Tensor& tensor) const { return tensor_bytes(tensor, element_bytes_); }
   void* scratch(LaneId lane) const { return scratch_.data() + scratch_offset_[lane.index()]; }
   /// Of the glue that works on the host.
   void* host_scratch() const { return host_scratch_.data(); }
@@ -59,6 +59,7 @@ class DeviceBuffers {
 
  private:
   const Plan& plan_;
+  const Bytes element_bytes_;
   std::vector<Bytes> host_offset_;     // by tensor; -1: no copy
   std::vector<Bytes> scratch_offset_;  // by lane
   DeviceStorage arena_, persistent_, scratch_, host_, host_scratch_;

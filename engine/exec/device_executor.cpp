@@ -40,6 +40,10 @@ void check_supported(const Plan& plan, const RunOptions& options) {
   if (options.precision == Precision::kF64) {
     throw user_error("precision: f64 is computed on cpu alone; f32 or bf16 on cuda");
   }
+  if (options.precision == Precision::kBF16 && plan.spec.model.dtype != DType::kBF16) {
+    throw user_error("precision: bf16, but the plan's model.dtype is {}; give bf16",
+                     dtype_name(plan.spec.model.dtype));
+  }
   if (plan.spec.inference) {
     throw user_error("the cuda executor does not run inference yet; run the system on cpu");
   }
@@ -56,11 +60,11 @@ void check_supported(const Plan& plan, const RunOptions& options) {
 
 /// The device with the kernels of the precision.
 kernels::DeviceTable computing_in(Precision precision, kernels::DeviceTable device) {
-  if (precision != Precision::kBF16) return device;
-  if (device.kernels_bf16 == nullptr) {
+  if (precision != Precision::kBF16) {
+    device.mixed = nullptr;
+  } else if (device.mixed == nullptr) {
     throw user_error("precision: bf16: this device has no kernels of bfloat16; give f32");
   }
-  device.kernels = device.kernels_bf16;
   return device;
 }
 

@@ -17,10 +17,17 @@ constexpr size_t kProbs = 0, kWeight = 1, kExpert = 2, kChoiceSlot = 3, kSlotCho
                  kCounts = 5, kUsedBefore = 2, kBias = 3;
 constexpr int64_t kMaxRoutedExperts = 1024;  // what the device's routing takes
 
-int64_t attention_scratch(const Graph& graph, const Op& op, const kernels::KernelTable<float>& k) {
+/// The op is of the kernels that store bf16.
+bool mixed(const Graph& graph, const Op& op, const kernels::DeviceTable& device) {
+  return device.mixed != nullptr && stores_bf16(graph, op);
+}
+
+int64_t attention_scratch(const Graph& graph, const Op& op, const kernels::DeviceTable& device) {
+  const auto bytes = mixed(graph, op, device) ? device.mixed->attention_work_bytes
+                                              : device.kernels->attention_work_bytes;
   const std::string_view kind = graph.def(op).name;
-  if (kind == "attention") return k.attention_work_bytes(ops::attention_shape(graph, op, 0));
-  if (kind == "attention_dx") return k.attention_work_bytes(ops::attention_shape(graph, op, 2));
+  if (kind == "attention") return bytes(ops::attention_shape(graph, op, 0));
+  if (kind == "attention_dx") return bytes(ops::attention_shape(graph, op, 2));
   return 0;
 }
 
@@ -53,6 +60,10 @@ void route(const Graph& graph, const Op& op, const DeviceOperands& operands,
 
 }  // namespace
 
+Bytes element_bytes(const kernels::DeviceTable& device) {
+  return device.mixed != nullptr ? 0 : Bytes{sizeof(float)};
+}
+
 bool is_gate(const Graph& graph, OpId op) {
   return graph.def(op).name == std::string_view("gate");
 }
@@ -68,18 +79,30 @@ bool routes_on_device(const Graph& graph, OpId id) {
 
 std::vector<TensorId> checked_on_device(const Graph& graph, const Op& op) {
   std::vector<TensorId> tensors = finite_operands(graph, op);
-  std::erase_if(tensors, [&](TensorId t) {
-    const Tensor& tensor = graph.tensor(t);
-    return tensor_bytes(tensor, sizeof(float)) != num_elements(tensor.shape) * Bytes{sizeof(float)};
-  });
+  std::erase_if(tensors, [&](TensorId t) { return graph.tensor(t).dtype == DType::kF64; });
   return tensors;
+}
+
+void queue_check(const Tensor& tensor, const void* data, int64_t* first,
+                 const kernels::DeviceTable& device, kernels::Stream stream) {
+  const int64_t n = num_elements(tensor.shape);
+  if (device.mixed != nullptr && tensor.dtype == DType::kBF16) {
+    device.note_nonfinite_bf16(first, static_cast<const kernels::Bf16*>(data), n, stream);
+  } else {
+    device.note_nonfinite(first, static_cast<const float*>(data), n, stream);
+  }
+}
+
+bool has_kernel(const Graph& graph, OpId id, const kernels::DeviceTable& device) {
+  const OpDef& def = graph.def(id);
+  return mixed(graph, graph.op(id), device) ? def.run_bf16 != nullptr : def.run_f32 != nullptr;
 }
 
 Bytes device_scratch_bytes(const Graph& graph, OpId id, const kernels::DeviceTable& device) {
   const Op& op = graph.op(id);
   const auto of_glue = graph.def(op).scratch_bytes;
   Bytes bytes = of_glue == nullptr ? 0 : of_glue(graph, op, sizeof(float));
-  bytes = std::max(bytes, attention_scratch(graph, op, *device.kernels));
+  bytes = std::max(bytes, attention_scratch(graph, op, device));
   if (!is_gate(graph, id)) return bytes;
   const Shape& choices = graph.tensor(op.outputs[kExpert]).shape;
   const int64_t experts = graph.tensor(op.outputs[kCounts]).shape[0];
@@ -91,8 +114,15 @@ void queue_op(const Graph& graph, OpId id, const DeviceOperands& operands,
               kernels::Stream stream) {
   const Op& op = graph.op(id);
   if (is_gate(graph, id)) return route(graph, op, operands, device, stream);
-  graph.def(id).run_f32({graph, op, operands.inputs, operands.outputs, operands.scratch,
-                         *device.kernels, context, stream});
+  const auto call = [&]<class T>(const kernels::KernelTable<T>& k) {
+    return KernelCall<T>{graph, op,      operands.inputs, operands.outputs, operands.scratch,
+                         k,     context, stream};
+  };
+  if (mixed(graph, op, device)) {
+    graph.def(id).run_bf16(call(*device.mixed));
+  } else {
+    graph.def(id).run_f32(call(*device.kernels));
+  }
 }
 
 }  // namespace moe

@@ -15,6 +15,10 @@ namespace moe {
 
 bool is_gate(const Graph& graph, OpId op);
 
+/// What floats take on the device, as dtype_bytes() has it: with kernels of mixed precision
+/// (DeviceTable::mixed) each its own type, else 4 bytes.
+Bytes element_bytes(const kernels::DeviceTable& device);
+
 /// Whether the plugin's kernels route this gate op: the built-in gates of the k best scores,
 /// without biases.
 bool routes_on_device(const Graph& graph, OpId op);
@@ -24,9 +28,12 @@ bool routes_on_device(const Graph& graph, OpId op);
 constexpr int32_t kNoIndexByte = 0x7f;
 constexpr int64_t kNoIndex = 0x7f7f7f7f7f7f7f7f;
 
-/// Floats of 4 bytes that must be finite when the op is over, collectives too; losses are doubles,
-/// and looked at by themselves.
+/// What must be finite when the op is over, collectives too; losses, which are doubles, are looked
+/// at by themselves.
 std::vector<TensorId> checked_on_device(const Graph& graph, const Op& op);
+/// Queues the look at the tensor, which lies at `data`.
+void queue_check(const Tensor& tensor, const void* data, int64_t* first,
+                 const kernels::DeviceTable& device, kernels::Stream stream);
 
 /// What DeviceOperands::scratch needs. Requires: the op does not run on the host.
 Bytes device_scratch_bytes(const Graph& graph, OpId op, const kernels::DeviceTable& device);
@@ -37,6 +44,9 @@ struct DeviceOperands {
   std::span<void*const> inputs, outputs;
   void* scratch = nullptr;
 };
+
+/// The op has a kernel of the device's precision.
+bool has_kernel(const Graph& graph, OpId op, const kernels::DeviceTable& device);
 
 /// Requires: the op has a kernel and does not run on the host.
 void queue_op(const Graph& graph, OpId op, const DeviceOperands& operands,

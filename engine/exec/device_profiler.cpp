@@ -128,7 +128,8 @@ class DeviceCalls {
   /// Where a placement says what goes where, as much as in a step of balanced routing.
   void queue_placed(kernels::Event begin, kernels::Event end) {
     const Group group = group_of(graph_, op_);
-    const EvenExchange exchange = even_exchange(graph_, id_, work_, group.size);
+    const EvenExchange exchange =
+        even_exchange(graph_, id_, work_, group.size, element_bytes(device_));
     std::vector<DeviceMember> members;
     for (size_t r = 0; r < streams_.size(); ++r) {
       members.push_back({.rank = static_cast<int64_t>(r),
@@ -163,7 +164,8 @@ class DeviceCalls {
       const auto rank = static_cast<int64_t>(r);
       const CollectiveMemory memory = {
           [this, r](TensorId t) { return operands_.at(r, t); },
-          [this, r](TensorId t) { return static_cast<const int32_t*>(operands_.at(r, t)); }};
+          [this, r](TensorId t) { return static_cast<const int32_t*>(operands_.at(r, t)); },
+          element_bytes(device_)};
       CollectiveLayout<float>& layout = layouts.emplace_back(graph_, id_, memory, rank);
       layout.read_counts();
       DeviceMember& member = members.emplace_back(
@@ -191,8 +193,8 @@ class DeviceCalls {
     const kernels::Stream stream = streams_[r].get();
     auto* const first = reinterpret_cast<int64_t*>(nonfinite_[r].data());
     for (size_t i = 0; i < checks_.size(); ++i) {
-      device_.note_nonfinite(first + i, static_cast<const float*>(operands_.at(r, checks_[i])),
-                             num_elements(graph_.tensor(checks_[i]).shape), stream);
+      queue_check(graph_.tensor(checks_[i]), operands_.at(r, checks_[i]), first + i, device_,
+                  stream);
     }
     if (r == 0) device_.record(end, stream);
     operands_.put_back(r, stream);
@@ -251,7 +253,7 @@ std::vector<Nanoseconds> profile_op_on_device(const Graph& graph, OpId id,
   if (def.collective != Collective::kNone) {
     MOE_CHECK(options.ranks_beside == graph.num_ranks, "op '{}': {} ranks of {}", op.name,
               options.ranks_beside, graph.num_ranks);
-  } else if (def.run_f32 == nullptr) {
+  } else if (!has_kernel(graph, id, device)) {
     throw user_error("op '{}': a {} has no kernel, so it cannot be timed", op.name, def.name);
   }
   if (works_on_host(graph, id)) {

@@ -48,7 +48,7 @@ DeviceRank::DeviceRank(const Plan& plan, const RunOptions& options, const Persis
       device_(device),
       wait_(std::move(wait)),
       rank_(rank),
-      host_(plan, sizeof(float)),
+      host_(plan, element_bytes(device)),
       device_buffers_(plan, program, device, scratch_bytes()),
       launches_(plan.graph.num_ops()),
       ids_(plan.graph.find_tensor("ids")),
@@ -101,14 +101,15 @@ DeviceRank::Launch DeviceRank::make_launch(const DeviceStep& step) {
   if (def.collective != Collective::kNone) {
     const CollectiveMemory memory = {
         [this](TensorId t) { return device_buffers_.at(t); },
-        [this](TensorId t) { return static_cast<const int32_t*>(device_buffers_.host(t)); }};
+        [this](TensorId t) { return static_cast<const int32_t*>(device_buffers_.host(t)); },
+        element_bytes(device_)};
     if (def.collective == Collective::kExperts) {
       launch.mover = std::make_unique<ExpertMover<float>>(
           graph, step.op, memory, device_buffers_.scratch(step.lane), rank_);
     } else {
       launch.layout = std::make_unique<CollectiveLayout<float>>(graph, step.op, memory, rank_);
     }
-  } else if (def.run_f32 == nullptr) {
+  } else if (on_host ? def.run_f32 == nullptr : !has_kernel(graph, step.op, device_)) {
     throw user_error("op {}: a {} has no kernel", op.name, def.name);
   }
   launch.update = update_of(graph, persistents_, step.op);
@@ -153,7 +154,7 @@ void DeviceRank::store() {
     void* const mirror = device_buffers_.host(t);
     if (mirror == nullptr || !plan_.memory.buffers[i].persistent) continue;
     std::memcpy(mirror, host_.at(t),
-                static_cast<size_t>(DeviceBuffers::bytes(plan_.graph.tensor(t))));
+                static_cast<size_t>(device_buffers_.bytes(plan_.graph.tensor(t))));
   }
   device_.record(idle_.get(), stream(LaneId(0)));
   wait_(idle_.get());
@@ -175,7 +176,7 @@ void DeviceRank::start_pass() {
     const TensorId t(static_cast<int64_t>(i));
     void* const mirror = device_buffers_.host(t);
     if (mirror == nullptr || plan_.memory.buffers[i].persistent) continue;
-    std::memset(mirror, 0xff, static_cast<size_t>(DeviceBuffers::bytes(plan_.graph.tensor(t))));
+    std::memset(mirror, 0xff, static_cast<size_t>(device_buffers_.bytes(plan_.graph.tensor(t))));
   }
 }
 
@@ -187,7 +188,7 @@ void DeviceRank::queue_inputs() {
   const kernels::Stream first = stream(LaneId(0));
   for (const TensorId t : {ids_, targets_}) {
     copy(device_buffers_.at(t), device_buffers_.host(t),
-         DeviceBuffers::bytes(plan_.graph.tensor(t)), first);
+         device_buffers_.bytes(plan_.graph.tensor(t)), first);
   }
   if (nonfinite_.size() > 0) {
     device_.fill(nonfinite_.data(), kNoIndexByte, nonfinite_.size(), first);
@@ -272,7 +273,7 @@ void DeviceRank::run_on_host(const DeviceStep& step, Launch& launch, const Pass&
   }
   for (const TensorId t : step.push) {
     copy(device_buffers_.at(t), device_buffers_.host(t),
-         DeviceBuffers::bytes(plan_.graph.tensor(t)), stream(step.lane));
+         device_buffers_.bytes(plan_.graph.tensor(t)), stream(step.lane));
   }
 }
 
@@ -293,7 +294,7 @@ void DeviceRank::poison(const DeviceStep& step) {
   const auto fill = [&](TensorId t) {
     const Tensor& tensor = plan_.graph.tensor(t);
     device_.fill(device_buffers_.at(t), tensor.dtype == DType::kI32 ? 0x80 : 0xff,
-                 DeviceBuffers::bytes(tensor), stream(step.lane));
+                 device_buffers_.bytes(tensor), stream(step.lane));
   };
   for (const TensorId t : plan_.graph.op(step.op).outputs) {
     const Buffer& buffer = plan_.memory.buffers[t.index()];
@@ -346,13 +347,12 @@ void DeviceRank::end(const DeviceStep& step) {
   const kernels::Stream own = stream(step.lane);
   for (const TensorId t : step.fetch) {
     copy(device_buffers_.host(t), device_buffers_.at(t),
-         DeviceBuffers::bytes(plan_.graph.tensor(t)), own);
+         device_buffers_.bytes(plan_.graph.tensor(t)), own);
   }
   auto* const first = reinterpret_cast<int64_t*>(nonfinite_.data()) + launch.first_check;
   for (size_t i = 0; i < launch.checks.size() && !program_.on_host[step.op.index()]; ++i) {
     const TensorId t = launch.checks[i];
-    device_.note_nonfinite(first + i, static_cast<const float*>(device_buffers_.at(t)),
-                           num_elements(plan_.graph.tensor(t).shape), own);
+    queue_check(plan_.graph.tensor(t), device_buffers_.at(t), first + i, device_, own);
   }
   device_.record(launch.ends.back().get(), own);
   if (step.marked) device_.record(launch.done.get(), own);

@@ -27,6 +27,7 @@ constexpr auto kPoll = std::chrono::microseconds(20);
 constexpr Nanoseconds kSpin = 200'000;  // before a waiting host sleeps between looks
 constexpr Nanoseconds kPatience = 60'000'000'000;
 
+/// Of ops that work on the host, which take float32.
 Bytes operand_bytes(const Graph& graph, TensorId t) {
   return tensor_bytes(graph.tensor(t), sizeof(float));
 }
@@ -75,7 +76,7 @@ TrialOperands::TrialOperands(const Graph& graph, OpId op, const WorkContext& wor
                              int64_t num_ranks, const DeviceTable& device)
     : op_(graph.op(op)),
       device_(device),
-      host_(graph, op, work),
+      host_(graph, op, work, element_bytes(device)),
       inputs_(static_cast<size_t>(num_ranks), std::vector<void*>(op_.inputs.size())),
       outputs_(static_cast<size_t>(num_ranks), std::vector<void*>(op_.outputs.size())) {
   const bool none = runs_on_host(graph, op_);  // and yet it is queued: the device routes it
@@ -84,7 +85,8 @@ TrialOperands::TrialOperands(const Graph& graph, OpId op, const WorkContext& wor
   const auto bytes = static_cast<Bytes>(host_.storage().size());
   for (int64_t r = 0; r < num_ranks; ++r) ranks_.emplace_back(device, Where::kDevice, bytes);
   for (const size_t i : overwritten_inputs(graph, op)) {
-    overwritten_.push_back({i, {device, Where::kDevice, operand_bytes(graph, op_.inputs[i])}});
+    const Bytes size = tensor_bytes(graph.tensor(op_.inputs[i]), element_bytes(device));
+    overwritten_.push_back({i, {device, Where::kDevice, size}});
   }
 }
 

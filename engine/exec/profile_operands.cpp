@@ -12,24 +12,26 @@
 namespace moe {
 namespace {
 
-constexpr Bytes kElementBytes = sizeof(float);
 constexpr Bytes kPageBytes = 4096;
 constexpr uint64_t kValueStream = 0xda7a;
 constexpr size_t kNumValues = 1 << 16;
 
-Bytes operand_bytes(const Graph& graph, TensorId t) {
-  return tensor_bytes(graph.tensor(t), kElementBytes);
-}
+/// Sizes of a graph's tensors, as they are executed.
+struct Sizes {
+  const Graph& graph;
+  Bytes element_bytes;
+  Bytes operator()(TensorId t) const { return tensor_bytes(graph.tensor(t), element_bytes); }
+};
 
 Bytes padded(Bytes bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 /// What one call of the op touches.
-Bytes traffic(const Graph& graph, const Op& op) {
+Bytes traffic(const Sizes& size, const Op& op) {
   Bytes bytes = 0;
   for (const auto* list : {&op.inputs, &op.outputs}) {
-    for (const TensorId t : *list) bytes += t.valid() ? operand_bytes(graph, t) : 0;
+    for (const TensorId t : *list) bytes += t.valid() ? size(t) : 0;
   }
   return std::max<Bytes>(bytes, 1);
 }
@@ -45,28 +47,29 @@ bool lasting(TensorKind kind) {
 /// What a step has in memory, and so touches before it comes back to the same place; at most
 /// kFarBytes. It follows from the forward: parameters, their momentum and gradients, and
 /// activations.
-Bytes step_bytes(const Graph& graph) {
+Bytes step_bytes(const Sizes& size) {
   Bytes bytes = 0;
-  for (const Tensor& t : graph.tensors()) {
-    if (t.kind == TensorKind::kParam) bytes += 3 * tensor_bytes(t, kElementBytes);
-    if (t.kind == TensorKind::kInput) bytes += tensor_bytes(t, kElementBytes);
+  for (const Tensor& t : size.graph.tensors()) {
+    if (t.kind == TensorKind::kParam) bytes += 3 * tensor_bytes(t, size.element_bytes);
+    if (t.kind == TensorKind::kInput) bytes += tensor_bytes(t, size.element_bytes);
   }
-  for (const Op& op : graph.ops()) {
+  for (const Op& op : size.graph.ops()) {
     if (!op.kind.valid() || op.phase != Phase::kForward) continue;
-    for (const TensorId t : op.outputs) bytes += operand_bytes(graph, t);
+    for (const TensorId t : op.outputs) bytes += size(t);
   }
   return std::min(bytes, ProfileOperands::kFarBytes);
 }
 
 /// Traffic between the input's last use and the op, in program order; at most `far`.
-Bytes reuse_distance(const Graph& graph, OpId id, TensorId t, Bytes far) {
+Bytes reuse_distance(const Sizes& size, OpId id, TensorId t, Bytes far) {
+  const Graph& graph = size.graph;
   if (lasting(graph.tensor(t).kind)) return far;
   Bytes distance = 0;
   for (size_t i = id.index(); i > 0 && distance < far; --i) {
     const Op& before = graph.ops()[i - 1];
     if (!before.kind.valid()) continue;
     if (mentions(before.outputs, t) || mentions(before.inputs, t)) return distance;
-    distance += traffic(graph, before);
+    distance += traffic(size, before);
   }
   return far;
 }
@@ -86,14 +89,22 @@ const std::vector<float>& sane_values() {
 }
 
 /// The input as it is before a call.
-void fill(const Graph& graph, OpId id, size_t input, const WorkContext& context, std::byte* to) {
+void fill(const Sizes& size, OpId id, size_t input, const WorkContext& context, std::byte* to) {
+  const Graph& graph = size.graph;
   const Tensor& tensor = graph.tensor(graph.op(id).inputs[input]);
   if (tensor.dtype == DType::kI32) {
     const std::vector<int32_t> values = index_values(graph, id, input, context);
     std::memcpy(to, values.data(), values.size() * sizeof(int32_t));
     return;
   }
-  const auto bytes = static_cast<size_t>(tensor_bytes(tensor, kElementBytes));
+  const auto bytes = static_cast<size_t>(tensor_bytes(tensor, size.element_bytes));
+  if (dtype_bytes(tensor.dtype, size.element_bytes) == sizeof(kernels::Bf16)) {
+    auto* const narrow = reinterpret_cast<kernels::Bf16*>(to);
+    for (size_t i = 0; i < bytes / sizeof(*narrow); ++i) {
+      narrow[i] = kernels::to_bf16(sane_values()[i % kNumValues]);
+    }
+    return;
+  }
   for (size_t at = 0; at < bytes; at += kNumValues * sizeof(float)) {
     std::memcpy(to + at, sane_values().data(), std::min(bytes - at, kNumValues * sizeof(float)));
   }
@@ -126,16 +137,17 @@ std::vector<std::pair<int, int>> dying_aliases(const Graph& graph, OpId id) {
   return pairs;
 }
 
-std::vector<int64_t> operand_copies(const Graph& graph, OpId id) {
+std::vector<int64_t> operand_copies(const Graph& graph, OpId id, Bytes element_bytes) {
   const Op& op = graph.op(id);
-  const Bytes far = step_bytes(graph);
+  const Sizes size = {graph, element_bytes};
+  const Bytes far = step_bytes(size);
   std::vector<Bytes> bytes, distances;
   for (const TensorId t : op.inputs) {
-    bytes.push_back(t.valid() ? operand_bytes(graph, t) : 0);
-    distances.push_back(t.valid() ? reuse_distance(graph, id, t, far) : 0);
+    bytes.push_back(t.valid() ? size(t) : 0);
+    distances.push_back(t.valid() ? reuse_distance(size, id, t, far) : 0);
   }
   for (const TensorId t : op.outputs) {
-    bytes.push_back(operand_bytes(graph, t));
+    bytes.push_back(size(t));
     const bool kept = op.phase == Phase::kForward || op.is_dw;
     distances.push_back(kept ? far : 0);
   }
@@ -148,11 +160,14 @@ std::vector<int64_t> operand_copies(const Graph& graph, OpId id) {
   return counts;
 }
 
-ProfileOperands::ProfileOperands(const Graph& graph, OpId op, const WorkContext& context)
-    : inputs_(graph.op(op).inputs.size()), outputs_(graph.op(op).outputs.size()) {
+ProfileOperands::ProfileOperands(const Graph& graph, OpId op, const WorkContext& context,
+                                 Bytes element_bytes)
+    : inputs_(graph.op(op).inputs.size()),
+      outputs_(graph.op(op).outputs.size()),
+      element_bytes_(element_bytes) {
   const OpDef& def = graph.def(op);
   if (def.scratch_bytes != nullptr) {
-    scratch_ = Storage(def.scratch_bytes(graph, graph.op(op), kElementBytes));
+    scratch_ = Storage(def.scratch_bytes(graph, graph.op(op), sizeof(float)));
   }
   lay_out(graph, op);
   fill_inputs(graph, op, context);
@@ -186,7 +201,8 @@ void ProfileOperands::join(const Graph& graph, const Op& op) {
   for (const Piece& p : pieces(graph, op)) {
     const size_t input = place_of(op.inputs, p.piece), output = place_of(op.outputs, p.whole);
     MOE_CHECK(input < op.inputs.size() && output < op.outputs.size(), "op '{}'", op.name);
-    joined_.push_back({input, output, p.offset * kElementBytes});
+    const Bytes each = dtype_bytes(graph.tensor(p.whole).dtype, element_bytes_);
+    joined_.push_back({input, output, p.offset * each});
   }
 }
 
@@ -197,12 +213,12 @@ void ProfileOperands::lay_out(const Graph& graph, OpId id) {
   for (const auto& [out, in] : dying_aliases(graph, id)) {
     if (taken_over_[static_cast<size_t>(out)] < 0) taken_over_[static_cast<size_t>(out)] = in;
   }
-  std::vector<int64_t> counts = operand_copies(graph, id);
+  std::vector<int64_t> counts = operand_copies(graph, id, element_bytes_);
   for (const Joined& joined : joined_) counts[joined.input] = 0;
   Bytes end = 0;
   std::vector<Bytes> offsets;
   const auto place = [&](TensorId t, int64_t count, std::vector<Copies>& copies) {
-    const Bytes pitch = t.valid() ? padded(operand_bytes(graph, t)) : 0;
+    const Bytes pitch = t.valid() ? padded(tensor_bytes(graph.tensor(t), element_bytes_)) : 0;
     copies.push_back({nullptr, pitch, count, scattering_stride(count)});
     offsets.push_back(end);
     end += pitch * count;
@@ -229,7 +245,7 @@ void ProfileOperands::fill_inputs(const Graph& graph, OpId id, const WorkContext
   for (size_t i = 0; i < input_copies_.size(); ++i) {
     const Copies& copies = input_copies_[i];
     if (copies.count == 0) continue;
-    fill(graph, id, i, context, copies.first);
+    fill({graph, element_bytes_}, id, i, context, copies.first);
     for (int64_t c = 1; c < copies.count; ++c) {
       std::memcpy(copies.at(c), copies.first, static_cast<size_t>(copies.pitch));
     }

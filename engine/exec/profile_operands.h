@@ -21,9 +21,10 @@ namespace moe {
 
 class ProfileOperands {
  public:
-  /// context: how many slots hold a token. Requires: floats run in f32. Memory is at most a few
-  /// times kFarBytes beside one set of operands.
-  ProfileOperands(const Graph& graph, OpId op, const WorkContext& context);
+  /// context: how many slots hold a token. element_bytes: of floats, 4 or 0 (dtype_bytes()). Memory
+  /// is at most a few times kFarBytes beside one set of operands.
+  ProfileOperands(const Graph& graph, OpId op, const WorkContext& context,
+                  Bytes element_bytes = sizeof(float));
 
   /// The operands of the next call. What earlier calls wrote over is put back.
   void next();
@@ -79,6 +80,7 @@ class ProfileOperands {
   std::vector<Overwritten> overwritten_;
   std::optional<Turns> turns_;
   std::vector<void*> inputs_, outputs_;
+  Bytes element_bytes_;
   Storage operands_{0}, scratch_{0};
   int64_t call_ = 0;
 };
@@ -88,6 +90,7 @@ class ProfileOperands {
 std::vector<std::pair<int, int>> dying_aliases(const Graph& graph, OpId op);
 
 /// How many copies each input and each output has, in this order; 0 for an absent input.
-std::vector<int64_t> operand_copies(const Graph& graph, OpId op);
+std::vector<int64_t> operand_copies(const Graph& graph, OpId op,
+                                    Bytes element_bytes = sizeof(float));
 
 }  // namespace moe

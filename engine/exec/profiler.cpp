@@ -251,10 +251,11 @@ std::string cpu_model() {
 
 }  // namespace
 
-EvenExchange even_exchange(const Graph& graph, OpId id, const WorkContext& work, int64_t size) {
+EvenExchange even_exchange(const Graph& graph, OpId id, const WorkContext& work, int64_t size,
+                           Bytes element_bytes) {
   const Op& op = graph.op(id);
-  const Bytes in = tensor_bytes(graph.tensor(op.inputs[0]), sizeof(float));
-  const Bytes out = tensor_bytes(graph.tensor(op.outputs[0]), sizeof(float));
+  const Bytes in = tensor_bytes(graph.tensor(op.inputs[0]), element_bytes);
+  const Bytes out = tensor_bytes(graph.tensor(op.outputs[0]), element_bytes);
   // The side of the slots has room for more rows than there are; who gathers sends all to all.
   const bool gathers = graph.def(op).name == std::string_view("gather_loads");
   const Bytes all = gathers ? out : std::min(in, out);

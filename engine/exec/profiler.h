@@ -35,7 +35,8 @@ struct EvenExchange {
   Pieces pieces;
   Bytes used = 0, unused = 0;  // of the output
 };
-EvenExchange even_exchange(const Graph& graph, OpId op, const WorkContext& work, int64_t size);
+EvenExchange even_exchange(const Graph& graph, OpId op, const WorkContext& work, int64_t size,
+                           Bytes element_bytes = sizeof(float));
 
 /// Samples in ns of how long a lane that waits for another lane of its rank takes to wake, while
 /// ranks_beside ranks compute: half of them a comm lane woken beside compute, half a compute lane

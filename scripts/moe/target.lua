@@ -60,6 +60,15 @@ function M.cluster_spec(model, cluster, optimizer, ends)
     cost = { kind = "roofline" }, element_bytes = 0 }
 end
 
+--- The specification as it is executed in `precision`, whatever the model says of its types: bf16
+--- stores activations in 2 bytes and all else in 4, f32 and f64 store every number in as many.
+function M.executed_in(precision, spec)
+  local bf16 = precision == "bf16"
+  return schema.merged(spec, {
+    model = schema.merged(spec.model, { dtype = bf16 and "bf16" or "f32" }),
+    element_bytes = bf16 and 0 or precision == "f64" and 8 or 4 })
+end
+
 --- Specification for ranks of the executor "cpu" or "cuda"; link may be nil (the ranks' memory is
 --- the wire). The rates stand for no machine: they matter only where no op is profiled, and there
 --- no time is reported.
@@ -71,7 +80,7 @@ function M.real_spec(executor, model, ranks, link, optimizer, precision)
     errors.user(("link.devices_per_node: %d does not divide %d ranks"):format(per_node, ranks),
       model.at)
   end
-  return { model = resolved, gate = gate, routing = routing_of(model),
+  return M.executed_in(precision, { model = resolved, gate = gate, routing = routing_of(model),
     optimizer = optimizer, ranks = ranks,
     cluster = { name = executor, nodes = ranks / per_node, devices_per_node = per_node,
       nics_per_node = 1,
@@ -81,8 +90,7 @@ function M.real_spec(executor, model, ranks, link, optimizer, precision)
       share = wire.share, sharing_efficiency = wire.sharing_efficiency },
     fill = model_lib.fill(model, resolved),
     cost = { kind = "profile", device = executor, precision = precision, cache = core.args.cache,
-      link = link ~= nil },
-    element_bytes = precision == "f64" and 8 or 4 }
+      link = link ~= nil } })
 end
 
 -- Built-in passes that read how long ops take.

@@ -30,7 +30,7 @@ M.LINK = {
 M.RUN = {
   steps = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "training steps" },
   precision = { type = "string", enum = { "f32", "f64", "bf16" }, default = "f32",
-    doc = "f64: on cpu; bf16: on cuda, matrix products of bfloat16, all else and memory f32" },
+    doc = "f64: on cpu; bf16: on cuda, activations in bfloat16, parameters and sums in f32" },
   init = { type = "string", enum = { "reference" }, default = "reference",
     doc = "initial parameters" },
   tokens = { type = "string", enum = { "text", "reference" }, default = "text",
@@ -261,8 +261,7 @@ function Plan:run(executor, t)
     "moe.plan.run", at)
   M.check_executor(executor, "moe.plan.run", at)
   local c = schema.check(M.RUN, t or {}, "moe.plan.run", at)
-  local spec = schema.merged(self.spec, { element_bytes = c.precision == "f64" and 8 or 4,
-    model = schema.merged(self.spec.model, { dtype = "f32" }) })
+  local spec = target.executed_in(c.precision, self.spec)
   local options = M.run_options(executor, c, spec.model, "moe.plan.run", at)
   local plan = target.plan_of(spec, self.candidate, at)
   errors.stop_in "check"

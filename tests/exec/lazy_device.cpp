@@ -15,14 +15,17 @@
 
 #include "engine/base/rng.h"
 #include "engine/routing/gate.h"
+#include "tests/mixed/mixed_reference.h"
 
 namespace moe::testing {
 namespace {
 
+using kernels::Bf16;
 using kernels::KernelTable;
 using kernels::Stream;
 
 constexpr size_t kMemory = size_t{1} << 30;  // of addresses; pages come as they are touched
+constexpr ptrdiff_t kBefore = 1 << 16;
 constexpr double kTaskNs = 1000;
 
 struct EventState {
@@ -89,7 +92,8 @@ void protect(int how) {
 
 bool on_device(const void* p) {
   const auto* const at = static_cast<const std::byte*>(p);
-  return at >= lazy.memory && at < lazy.memory + lazy.used;
+  // A part of a batch names its first token by where token 0 would lie: before the memory, perhaps.
+  return at >= lazy.memory - kBefore && at < lazy.memory + lazy.used;
 }
 
 StreamState& state(Stream s) {
@@ -175,20 +179,34 @@ void make_progress() {
 
 // --- kernels
 
+/// What a lazy table does, later, and how.
+const KernelTable<float>& done_by(const KernelTable<float>*) {
+  return kernels::fast_table();
+}
+const KernelTable<Bf16>& done_by(const KernelTable<Bf16>*) {
+  return test::mixed_reference();
+}
+
+void check_pointer(const void* p) {
+  if (p != nullptr && !on_device(p)) {
+    keep_error("lazy: a kernel was given memory that is not the device's");
+  }
+}
 template <class A>
 void check_argument(const A& argument) {
   if constexpr (std::is_pointer_v<A>) {
-    if (argument != nullptr && !on_device(argument)) {
-      keep_error("lazy: a kernel was given memory that is not the device's");
-    }
+    check_pointer(argument);
+  } else if constexpr (std::is_same_v<A, kernels::EitherIn> ||
+                       std::is_same_v<A, kernels::EitherOut>) {
+    check_pointer(argument.data);
   }
 }
 
-template <auto kMember, class Function>
+template <class Table, auto kMember, class Function>
 struct Deferred;
 /// Does later what the CPU's function does.
-template <auto kMember, class... A>
-struct Deferred<kMember, void (*)(A...)> {
+template <class Table, auto kMember, class... A>
+struct Deferred<Table, kMember, void (*)(A...)> {
   static void call(A... arguments) {
     auto kept = std::make_tuple(arguments...);
     constexpr size_t kLast = sizeof...(A) - 1;
@@ -196,63 +214,54 @@ struct Deferred<kMember, void (*)(A...)> {
       (check_argument(std::get<i>(kept)), ...);
     }
     (std::make_index_sequence<kLast>());
-    give_work(std::get<kLast>(kept), [kept] { std::apply(kernels::fast_table().*kMember, kept); });
+    give_work(std::get<kLast>(kept),
+              [kept] { std::apply(done_by(static_cast<const Table*>(nullptr)).*kMember, kept); });
   }
 };
 
-template <auto kMember>
-constexpr auto deferred() {
-  using Function = std::remove_cvref_t<decltype(std::declval<KernelTable<float>>().*kMember)>;
-  return &Deferred<kMember, Function>::call;
+template <auto kMember, class Function, class Table>
+void defer(Function Table::*, Table& k) {
+  if (k.*kMember != nullptr) k.*kMember = &Deferred<Table, kMember, Function>::call;
 }
 
-void sum_n(float* y, const float* const* in, int64_t count, int64_t n, Stream stream) {
-  const std::vector<const float*> list(in, in + count);
-  for (const float* p : list) check_argument(p);
-  give_work(stream, [=] { kernels::fast_table().sum_n(y, list.data(), count, n, nullptr); });
+template <class T>
+void sum_n(T* y, const T* const* in, int64_t count, int64_t n, Stream stream) {
+  const std::vector<const T*> list(in, in + count);
+  for (const T* p : list) check_argument(p);
+  give_work(stream, [=] {
+    done_by(static_cast<const KernelTable<T>*>(nullptr)).sum_n(y, list.data(), count, n, nullptr);
+  });
 }
 
-const KernelTable<float>& table() {
-  using K = KernelTable<float>;
+template <class T>
+void note_nonfinite(int64_t* first, const T* x, int64_t n, Stream stream) {
+  check_argument(first);
+  check_argument(x);
+  give_work(stream, [=] {
+    const int64_t at = done_by(static_cast<const KernelTable<T>*>(nullptr)).first_nonfinite(x, n);
+    if (at >= 0) *first = std::min(*first, at);
+  });
+}
+
+template <auto... kMembers, class Table>
+void defer_all(Table& k) {
+  (defer<kMembers>(kMembers, k), ...);
+}
+
+template <class T>
+const KernelTable<T>& table() {
+  using K = KernelTable<T>;
   static const K table = [] {
-    K k = kernels::fast_table();
+    K k = done_by(static_cast<const K*>(nullptr));
     k.name = "lazy";
-    k.gemm = deferred<&K::gemm>();
-    k.fill_bias = deferred<&K::fill_bias>();
-    k.bias_grad = deferred<&K::bias_grad>();
-    k.layernorm = deferred<&K::layernorm>();
-    k.layernorm_dx = deferred<&K::layernorm_dx>();
-    k.layernorm_dw = deferred<&K::layernorm_dw>();
-    k.gelu = deferred<&K::gelu>();
-    k.gelu_dx = deferred<&K::gelu_dx>();
-    k.embedding = deferred<&K::embedding>();
-    k.embedding_dwte = deferred<&K::embedding_dwte>();
-    k.embedding_dwpe = deferred<&K::embedding_dwpe>();
-    k.attention = deferred<&K::attention>();
-    k.attention_dx = deferred<&K::attention_dx>();
-    k.attn_score = deferred<&K::attn_score>();
-    k.attn_softmax = deferred<&K::attn_softmax>();
-    k.attn_context = deferred<&K::attn_context>();
-    k.attn_context_dx = deferred<&K::attn_context_dx>();
-    k.attn_softmax_dx = deferred<&K::attn_softmax_dx>();
-    k.attn_score_dx = deferred<&K::attn_score_dx>();
-    k.gate_logits = deferred<&K::gate_logits>();
-    k.gate_scores = deferred<&K::gate_scores>();
-    k.gate_dlogits = deferred<&K::gate_dlogits>();
-    k.dispatch = deferred<&K::dispatch>();
-    k.dispatch_dx = deferred<&K::dispatch_dx>();
-    k.combine = deferred<&K::combine>();
-    k.combine_dx = deferred<&K::combine_dx>();
-    k.combine_dweight = deferred<&K::combine_dweight>();
-    k.cross_entropy = deferred<&K::cross_entropy>();
-    k.balance_loss = deferred<&K::balance_loss>();
-    k.z_loss = deferred<&K::z_loss>();
-    k.sgd = deferred<&K::sgd>();
-    k.adamw = deferred<&K::adamw>();
-    k.add = deferred<&K::add>();
-    k.sum_n = sum_n;
-    k.copy_2d = deferred<&K::copy_2d>();
-    k.clear = deferred<&K::clear>();
+    defer_all<&K::gemm, &K::fill_bias, &K::bias_grad, &K::layernorm, &K::layernorm_dx,
+              &K::layernorm_dw, &K::gelu, &K::gelu_dx, &K::embedding, &K::embedding_dwte,
+              &K::embedding_dwpe, &K::attention, &K::attention_dx, &K::attn_score, &K::attn_softmax,
+              &K::attn_context, &K::attn_context_dx, &K::attn_softmax_dx, &K::attn_score_dx,
+              &K::gate_logits, &K::gate_scores, &K::gate_dlogits, &K::dispatch, &K::dispatch_dx,
+              &K::combine, &K::combine_dx, &K::combine_dweight, &K::cross_entropy, &K::balance_loss,
+              &K::z_loss, &K::sgd, &K::adamw, &K::add, &K::copy_2d, &K::clear>(k);
+    k.sum_n = sum_n<T>;
     k.first_nonfinite = nullptr;
     return k;
   }();
@@ -453,8 +462,9 @@ void lazy_hang() {
 
 const kernels::DeviceTable& lazy_device() {
   static const kernels::DeviceTable device = {
-      .kernels = &table(),
+      .kernels = &table<float>(),
       .kernels_bf16 = nullptr,
+      .mixed = &table<Bf16>(),
       .cliques = nullptr,
       .num_devices = [] { return int32_t{1}; },
       .use_device = [](int32_t) {},
@@ -480,15 +490,8 @@ const kernels::DeviceTable& lazy_device() {
             check_argument(to);
             give_work(s, [=] { std::memset(to, byte, static_cast<size_t>(bytes)); });
           },
-      .note_nonfinite =
-          [](int64_t* first, const float* x, int64_t n, Stream s) {
-            check_argument(first);
-            check_argument(x);
-            give_work(s, [=] {
-              const int64_t at = kernels::fast_table().first_nonfinite(x, n);
-              if (at >= 0) *first = std::min(*first, at);
-            });
-          },
+      .note_nonfinite = note_nonfinite<float>,
+      .note_nonfinite_bf16 = note_nonfinite<Bf16>,
       .route_top_k = [](const kernels::TopKRouting& r,
                         Stream s) { give_work(s, [r] { route(r); }); },
       .top_k_work_bytes = [](int64_t, int64_t, int64_t) { return int64_t{0}; },

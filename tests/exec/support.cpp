@@ -107,6 +107,9 @@ PlanSpec spec_of(const ModelSpec& model, int64_t num_ranks, Precision precision)
   spec.system.name = "plain";
   spec.cost = std::make_shared<RooflineCost>(spec.cluster, spec.work);
   spec.element_bytes = precision == Precision::kF64 ? 8 : 4;
+  if (precision != Precision::kBF16) return spec;
+  spec.model.dtype = DType::kBF16;
+  spec.element_bytes = 0;
   return spec;
 }
 
@@ -193,7 +196,9 @@ Schedule random_discipline(const PlanSpec& spec, const Graph& graph, Rng& rng) {
 RunOptions options_of(const Plan& plan, int64_t steps) {
   RunOptions options;
   options.steps = steps;
-  options.precision = plan.spec.element_bytes == 8 ? Precision::kF64 : Precision::kF32;
+  options.precision = plan.spec.element_bytes == 8   ? Precision::kF64
+                      : plan.spec.element_bytes == 4 ? Precision::kF32
+                                                     : Precision::kBF16;
   const ModelSpec& m = plan.spec.model;
   options.data = reference_data(m.vocab, m.batch_per_device, plan.graph.num_ranks, m.seq);
   options.init = reference_init;

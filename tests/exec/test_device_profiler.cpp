@@ -101,6 +101,8 @@ TEST_CASE("every op of a step that sends and multiplies used rows alone can be t
   for (const char* kind : {"gate part", "dispatch part", "all_to_all part", "expert_linear part"}) {
     CHECK(kinds.count(kind) == 1);
   }
+  check_all_kinds(with(spec_of(small_model("switch", 4), 2, Precision::kBF16),
+                       {pass("irregular_a2a"), pass("used_rows"), partition(2, 1, 0)}));
   check_all_kinds(with(spec_of(small_model("hash", 4), 2),
                        {pass("irregular_a2a"), pass("used_rows"), partition(3, 6, 1)}));
 }
