@@ -35,7 +35,13 @@ test("each executor computes in its own precisions, which is said before anythin
   function()
     local runs = expect.runs(train "executor = 'cuda', precision = 'bf16'").executed[1]
     expect.equal({ runs.options.precision, runs.spec.element_bytes, runs.spec.model.dtype },
-      { "bf16", 4, "f32" })
+      { "bf16", 0, "bf16" })
+    -- Whatever a model says of its types, f32 stores and sends every number in four bytes.
+    for _, dtype in ipairs { "f16", "bf16", "f32" } do
+      local source = train(""):gsub("gpt2_moe {", ("gpt2_moe { dtype = '%s',"):format(dtype))
+      local spec = expect.runs(source).executed[1].spec
+      expect.equal({ spec.element_bytes, spec.model.dtype }, { 4, "f32" })
+    end
     expect.fails(train "precision = 'f16'", 2, "moe.train.precision: 'f16' is not allowed")
     local head = expect.HEAD .. [[
 local s = { moe.system "raf" {} }
