@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <string_view>
 #include <vector>
 
 namespace moe {
@@ -49,10 +50,14 @@ CudaPlugin open() {
     plugin.missing = dlerror();
     return plugin;
   }
+  using Interface = const char* (*)();
   using Table = const kernels::DeviceTable* (*)();
+  const auto interface = reinterpret_cast<Interface>(dlsym(library, "moe_cuda_interface"));
   const auto table = reinterpret_cast<Table>(dlsym(library, "moe_cuda_device"));
-  if (table == nullptr) {
-    plugin.missing = plugin.path + " is of another version";
+  if (interface == nullptr || table == nullptr ||
+      std::string_view(interface()) != MOE_DEVICE_INTERFACE) {
+    plugin.missing =
+        plugin.path + " was built with another version of this program; build it again";
     return plugin;
   }
   plugin.table = table();

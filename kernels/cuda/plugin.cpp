@@ -1,4 +1,4 @@
-// What the shared library shows: one C name for dlsym. The program is to open it only when a GPU is
+// What the shared library shows: C names for dlsym. The program is to open it only when a GPU is
 // asked for, so that it runs where there is neither driver nor CUDA library.
 #include <string>
 
@@ -54,6 +54,11 @@ const DeviceTable& device_table() {
 
 }  // namespace
 }  // namespace moe::kernels::cuda
+
+/// A hash of the headers that program and plugin share; asked before the table.
+extern "C" const char* moe_cuda_interface() {
+  return MOE_DEVICE_INTERFACE;
+}
 
 extern "C" const moe::kernels::DeviceTable* moe_cuda_device() {
   return &moe::kernels::cuda::device_table();
