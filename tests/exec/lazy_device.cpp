@@ -212,12 +212,37 @@ void sum_n(float* y, const float* const* in, int64_t count, int64_t n, Stream st
   give_work(stream, [=] { kernels::fast_table().sum_n(y, list.data(), count, n, nullptr); });
 }
 
+/// Products in any order, but those with the same c in theirs.
+void gemm_many(kernels::ProductsWay, bool ta, bool tb, int64_t count,
+               const kernels::Product<float>* products, float alpha, int64_t lda, int64_t ldb,
+               float beta, int64_t ldc, Stream stream) {
+  std::vector<std::vector<kernels::Product<float>>> chains;
+  for (const auto* p = products; p != products + count; ++p) {
+    for (const float* x : {p->a, p->b, const_cast<const float*>(p->c)}) check_argument(x);
+    if (chains.empty() || chains.back()[0].c != p->c) chains.emplace_back();
+    chains.back().push_back(*p);
+  }
+  give_work(stream, [=]() mutable {
+    for (size_t i = chains.size(); i > 1; --i) {
+      std::swap(chains[i - 1],
+                chains[static_cast<size_t>(lazy.rng.below(static_cast<int64_t>(i)))]);
+    }
+    for (const auto& chain : chains) {
+      for (const auto& p : chain) {
+        kernels::fast_table().gemm(ta, tb, p.m, p.n, p.k, alpha, p.a, lda, p.b, ldb, beta, p.c, ldc,
+                                   nullptr);
+      }
+    }
+  });
+}
+
 const KernelTable<float>& table() {
   using K = KernelTable<float>;
   static const K table = [] {
     K k = kernels::fast_table();
     k.name = "lazy";
     k.gemm = deferred<&K::gemm>();
+    k.gemm_many = gemm_many;
     k.fill_bias = deferred<&K::fill_bias>();
     k.bias_grad = deferred<&K::bias_grad>();
     k.layernorm = deferred<&K::layernorm>();
