@@ -8,6 +8,7 @@
 #include <set>
 
 #include "engine/base/errors.h"
+#include "engine/cost/profile_cache.h"
 #include "engine/exec/profile_operands.h"
 #include "engine/ops/kernel_call.h"
 #include "tests/exec/lazy_device.h"
@@ -103,6 +104,36 @@ TEST_CASE("every op of a step that sends and multiplies used rows alone can be t
   }
   check_all_kinds(with(spec_of(small_model("hash", 4), 2),
                        {pass("irregular_a2a"), pass("used_rows"), partition(3, 6, 1)}));
+}
+
+TEST_CASE("ways of experts' products are timed on a device, each once, and an allowed one taken") {
+  PlanSpec spec = spec_of(small_model("switch"), 2);
+  std::multiset<std::string> timed;
+  const auto measure = [&](const Graph& graph, OpId op, const WorkContext& work) {
+    timed.insert(op_signature(graph, op));
+    ProfileOptions options = quick(2);
+    options.work = work;
+    return profile_lazy(graph, op, options);
+  };
+  const auto cache = std::make_shared<ProfileCache>(":memory:");
+  const auto cost = std::make_shared<ProfileCost>(cache, "lazy", measure, nullptr, spec.work);
+  spec.cost = cost;
+  spec.quickest_ways = true;
+  const auto plan = make_plan(spec);
+  size_t ops = 0;
+  for (size_t i = 0; i < plan->graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (plan->graph.def(id).ways == nullptr) continue;
+    ++ops;
+    // A call on the lazy device is a task, whatever its way.
+    CHECK_FALSE(plan->graph.op(id).attrs.contains("products"));
+    const auto before = cost->num_measured();
+    CHECK(cost->op_ns(plan->graph, id) > 0);
+    CHECK(cost->num_measured() == before);
+  }
+  CHECK(ops > 0);
+  CHECK(std::set<std::string>(timed.begin(), timed.end()).size() == timed.size());
+  CHECK(timed.size() == 6 * 4);  // shapes and ways
 }
 
 // --- what a call finds, as the look after it sees it
