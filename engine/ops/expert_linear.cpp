@@ -179,7 +179,9 @@ void run_dw(const KernelCall<T>& c) {
 
 const OpDef kExpertLinear = {
     .name = "expert_linear",
-    .doc = "y[e] = x[e] w[e]^T [+ bias[e]] for local experts; attr rows = capacity or used",
+    .doc =
+        "y[e] = x[e] w[e]^T [+ bias[e]] for local experts; attr rows = capacity or used, "
+        "products = batch, streams, grouped or each",
     .min_inputs = 2,
     .max_inputs = 5,
     .infer = infer,
