@@ -307,10 +307,16 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
   spec.system = system_of(L, lua_gettop(L), fields.at("system"), {spec, box, picks});
   lua_pop(L, 1);
   const Fields cost = fields.at("cost");
+  if (fields.has("ways")) {
+    for (const auto& [attribute, way] : fields.at("ways").value().items()) {
+      spec.ways[attribute] = way.get<std::string>();
+    }
+  }
   // Where others plan, nothing is measured here.
   if (cost.text("kind") == "profile" && speaks(Host::of(L))) {
     box.profile = profile_of(L, cost, spec, box);
     spec.cost = box.profile;
+    spec.quickest_ways = cost.text("device", "cpu") == "cuda";
   } else {
     spec.cost =
         std::make_shared<RooflineCost>(spec.cluster, spec.work, tables_of(fields.at("cluster")));

@@ -116,6 +116,8 @@ std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
     graph = add_placement_updates(std::move(graph));
     graph = pipeline.transform(std::move(graph), StageKind::kStep);
   }
+  graph = take_ways(std::move(graph), spec.ways);
+  if (spec.quickest_ways) graph = take_quickest_ways(std::move(graph), *spec.cost, spec.ways);
   Schedule schedule = first_schedule(graph, system.reduce_on_own_lane);
   schedule.log = pipeline.log();
   schedule = pipeline.schedule(graph, std::move(schedule));

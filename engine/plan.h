@@ -9,6 +9,7 @@
 
 #include "engine/cost/cost_model.h"
 #include "engine/model/model.h"
+#include "engine/passes/choose_ways.h"
 #include "engine/passes/pass.h"
 #include "engine/routing/law.h"
 #include "engine/schedule/legality.h"
@@ -38,6 +39,10 @@ struct PlanSpec {
   Bytes element_bytes = 0;  // as plan_memory
   /// The forward alone: no backward, no update, no optimiser state.
   bool inference = false;
+  /// How a device is to run ops that have several ways; and whether ops that this says nothing of
+  /// take the way that is quickest by `cost`, not the usual one.
+  WantedWays ways;
+  bool quickest_ways = false;
   /// Which experts tokens choose, in place of the model's gate; null: the gate.
   std::shared_ptr<const RoutingLaw> law;
 };

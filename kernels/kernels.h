@@ -74,6 +74,20 @@ struct TypesOf<Bf16> {
 template <class T>
 using Wide = typename TypesOf<T>::Wide;
 
+/// How a device runs the products of one gemm_many; the CPU's run one after the other whatever it
+/// is. kBatch: one call for all, where sizes are the same and operands lie equally far apart.
+/// kStreams: side by side. kGrouped: one call for products of any sizes. kEach: one after the
+/// other. Where a device cannot run them so, kBatch and kGrouped become kStreams.
+enum class ProductsWay : int32_t { kBatch, kStreams, kGrouped, kEach };
+
+/// One product of gemm_many: c[m,n] = alpha * op(a) * op(b) + beta * c.
+template <class T>
+struct Product {
+  int64_t m, n, k;
+  typename TypesOf<T>::MatrixIn a, b;
+  typename TypesOf<T>::MatrixOut c;
+};
+
 template <class T>
 struct KernelTable {
   using W = Wide<T>;
@@ -88,6 +102,12 @@ struct KernelTable {
   void (*gemm)(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, W alpha,
                MatrixIn a, int64_t lda, MatrixIn b, int64_t ldb, W beta, MatrixOut c, int64_t ldc,
                Stream stream);
+  /// gemm() of each of `count` products. Those with the same c follow one another and are made in
+  /// this order; otherwise none writes what another reads or writes. All a have one type, as have
+  /// all b and all c. The array is read during the call alone.
+  void (*gemm_many)(ProductsWay way, bool transpose_a, bool transpose_b, int64_t count,
+                    const Product<T>* products, W alpha, int64_t lda, int64_t ldb, W beta,
+                    int64_t ldc, Stream stream);
 
   /// y[r,c] = bias[c] + residual[r,c]; either may be null (taken as 0).
   void (*fill_bias)(T* y, const W* bias, const T* residual, int64_t rows, int64_t cols, Stream);

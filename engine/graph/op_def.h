@@ -64,6 +64,13 @@ struct Piece {
   TensorId end = {};   // valid: the piece holds rows of the whole only, up to this end tally
 };
 
+/// Ways in which a device may run one op: what its attribute may say, first what is meant where it
+/// says nothing. Results are the same but for rounding; fewer than two names: there is no choice.
+struct OpWays {
+  const char* attribute = nullptr;
+  std::vector<const char*> names = {};
+};
+
 namespace kernels {
 struct Bf16;
 }
@@ -133,6 +140,8 @@ struct OpDef {
   bool (*on_host)(const Graph&, const Op&) = nullptr;
   /// What it hands to its kernels depends on the number of the step.
   bool by_step = false;
+  /// Ways in which its kernels may run this very op; null: one.
+  OpWays (*ways)(const Graph&, const Op&) = nullptr;
 };
 
 /// OpDef::on_host of an op that always is.

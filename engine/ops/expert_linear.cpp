@@ -1,19 +1,21 @@
 // The linear of this rank's experts: x [El,P,C,in] (or [El,C,in]), w [El,out,in]. With
 // rows = "used" only the rows that recv_counts [El,P] says are multiplied, and the others are zero.
 #include "engine/ops/defs.h"
+#include "engine/ops/expert_products.h"
 #include "engine/ops/expert_rows.h"
 #include "engine/ops/rules.h"
 
 namespace moe::ops {
 namespace {
 
-/// Checks the rows (input i) and the counts of them (input `counts`).
+/// Checks the rows (input i), the counts of them (input `counts`) and the way of the products.
 const Shape& expect_blocks(const Graph& g, const Op& op, size_t i, size_t counts) {
   const Shape& x = expect_matrix(g, op, i, 3);
   if (x.size() > 4) expect_shape(g, op, i, {kAny, kAny, kAny, kAny});
   if (only_used(op) && !has(op, counts)) {
     throw user_error("op '{}': rows=\"used\" needs input {}, recv_counts", op.name, counts);
   }
+  products_way(op);
   const Blocks b = blocks_of(g, op, i);
   if (has(op, counts) && (arg(g, op, counts).dtype != DType::kI32 ||
                           num_elements(shape(g, op, counts)) != b.experts * b.sources)) {
@@ -95,12 +97,14 @@ void run(const KernelCall<T>& c) {
   const int64_t out = c.in_shape(1)[1], in = c.in_shape(1)[2];
   using W = kernels::Wide<T>;
   const W* bias = c.wide(2);
+  auto& products = no_products<T>();
   for_each_run(c.op, b, c.in_i32(3), c.in_i32(4), [&](int64_t e, int64_t first, int64_t rows) {
     T* y = c.out(0) + first * out;
     if (bias != nullptr) c.k.fill_bias(y, bias + e * out, nullptr, rows, out, c.stream);
-    c.k.gemm(false, true, rows, out, in, W{1}, c.in(0) + first * in, in, c.wide(1) + e * out * in,
-             in, bias != nullptr ? W{1} : W{0}, y, out, c.stream);
+    products.push_back({rows, out, in, c.in(0) + first * in, c.wide(1) + e * out * in, y});
   });
+  c.k.gemm_many(products_way(c.op), false, true, static_cast<int64_t>(products.size()),
+                products.data(), W{1}, in, in, bias != nullptr ? W{1} : W{0}, out, c.stream);
   zero_unused(c, c.out(0), b, c.in_i32(3), out);
 }
 
@@ -124,11 +128,13 @@ void run_dx(const KernelCall<T>& c) {
   using W = kernels::Wide<T>;
   const T* acc = c.in(2);
   if (acc != nullptr) copy(c, c.out(0), acc, b.experts * b.rows_an_expert() * in);
+  auto& products = no_products<T>();
   for_each_run(c.op, b, c.in_i32(3), nullptr, [&](int64_t e, int64_t first, int64_t rows) {
-    c.k.gemm(false, false, rows, in, out, W{1}, c.in(0) + first * out, out,
-             c.wide(1) + e * out * in, in, acc != nullptr ? W{1} : W{0}, c.out(0) + first * in, in,
-             c.stream);
+    products.push_back(
+        {rows, in, out, c.in(0) + first * out, c.wide(1) + e * out * in, c.out(0) + first * in});
   });
+  c.k.gemm_many(products_way(c.op), false, false, static_cast<int64_t>(products.size()),
+                products.data(), W{1}, out, in, acc != nullptr ? W{1} : W{0}, in, c.stream);
   if (acc == nullptr) zero_unused(c, c.out(0), b, c.in_i32(3), in);
 }
 
@@ -159,22 +165,26 @@ void run_dw(const KernelCall<T>& c) {
   using W = kernels::Wide<T>;
   start_from(c, c.wide_out(0), c.wide(2), b.experts * out * in);
   if (with_bias) start_from(c, c.wide_out(1), c.wide(3), b.experts * out);
+  auto& products = no_products<T>();
   for_each_run(c.op, b, c.in_i32(4), nullptr, [&](int64_t e, int64_t first, int64_t rows) {
     const T* dy = c.in(0) + first * out;
-    c.k.gemm(true, false, out, in, rows, W{1}, dy, out, c.in(1) + first * in, in, W{1},
-             c.wide_out(0) + e * out * in, in, c.stream);
+    products.push_back({out, in, rows, dy, c.in(1) + first * in, c.wide_out(0) + e * out * in});
     if (with_bias) {
       W* db = c.wide_out(1) + e * out;
       c.k.bias_grad(db, dy, db, rows, out, c.stream);
     }
   });
+  c.k.gemm_many(products_way(c.op), true, false, static_cast<int64_t>(products.size()),
+                products.data(), W{1}, out, in, W{1}, in, c.stream);
 }
 
 }  // namespace
 
 const OpDef kExpertLinear = {
     .name = "expert_linear",
-    .doc = "y[e] = x[e] w[e]^T [+ bias[e]] for local experts; attr rows = capacity or used",
+    .doc =
+        "y[e] = x[e] w[e]^T [+ bias[e]] for local experts; attr rows = capacity or used, "
+        "products = batch, streams, grouped or each",
     .min_inputs = 2,
     .max_inputs = 5,
     .infer = infer,
@@ -186,7 +196,8 @@ const OpDef kExpertLinear = {
     .run_f32 = run<float>,
     .run_f64 = run<double>,
     .run_bf16 = run<kernels::Bf16>,
-    .host_inputs = counted<3, 4>};
+    .host_inputs = counted<3, 4>,
+    .ways = products_ways};
 
 const OpDef kExpertLinearDx = {.name = "expert_linear_dx",
                                .doc = "dx[e] = dy[e] w[e] [+ acc]",
@@ -198,7 +209,8 @@ const OpDef kExpertLinearDx = {.name = "expert_linear_dx",
                                .run_f32 = run_dx<float>,
                                .run_f64 = run_dx<double>,
                                .run_bf16 = run_dx<kernels::Bf16>,
-                               .host_inputs = counted<3>};
+                               .host_inputs = counted<3>,
+                               .ways = products_ways};
 
 const OpDef kExpertLinearDw = {
     .name = "expert_linear_dw",
@@ -211,6 +223,7 @@ const OpDef kExpertLinearDw = {
     .run_f32 = run_dw<float>,
     .run_f64 = run_dw<double>,
     .run_bf16 = run_dw<kernels::Bf16>,
-    .host_inputs = counted<4>};
+    .host_inputs = counted<4>,
+    .ways = products_ways};
 
 }  // namespace moe::ops

@@ -1,6 +1,7 @@
 // Assembles the fast table of one instruction set.
 #include "kernels/cpu/blas.h"
 #include "kernels/cpu/fast.h"
+#include "kernels/each_product.h"
 
 #define MOE_TEXT_OF(x) #x
 #define MOE_TEXT(x) MOE_TEXT_OF(x)
@@ -22,6 +23,7 @@ KernelTable<float> make_table() noexcept {
   KernelTable<float> table{};
   table.name = "cpu-" MOE_TEXT(MOE_ISA);
   table.gemm = gemm;
+  table.gemm_many = each_product<float, gemm>;
   set_elementwise(table);
   set_norm(table);
   set_attention(table);

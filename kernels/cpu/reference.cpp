@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/each_product.h"
 #include "kernels/kernels.h"
 
 namespace moe::kernels {
@@ -467,6 +468,7 @@ const KernelTable<double>& reference_table() {
   static constexpr KernelTable<double> table = {
       .name = "reference",
       .gemm = gemm,
+      .gemm_many = each_product<double, gemm>,
       .fill_bias = fill_bias,
       .bias_grad = bias_grad,
       .layernorm = layernorm,

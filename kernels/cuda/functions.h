@@ -15,6 +15,8 @@ using Function = std::remove_pointer_t<std::remove_reference_t<decltype(Floats{}
 
 Function<&Floats::gemm> gemm;
 Function<&Floats::gemm> gemm_bf16;  // of table_bf16()
+Function<&Floats::gemm_many> gemm_many;
+std::remove_pointer_t<decltype(KernelTable<Bf16>::gemm_many)> gemm_many_mixed;
 
 Function<&Floats::fill_bias> fill_bias;
 Function<&Floats::gelu> gelu;

@@ -1,119 +1,10 @@
-// GEMM by cuBLAS. gemm computes in float32: pedantic math keeps TF32 and emulation by narrower
-// types out, whatever the environment says. gemm_bf16 rounds its operands to bfloat16 and sums
-// their products in float32 on the tensor cores, which pedantic math would keep it from.
-// cuBLAS gives the same bits for the same sizes on the same device as long as a handle serves one
-// stream; streams that shared one would also share its workspace. Hence handles for each device
-// and stream, and beside them the memory of the rounded operands.
-#include <cublas_v2.h>
-#include <cuda_runtime.h>
-
-#include <algorithm>
-#include <map>
-#include <mutex>
-#include <string>
-#include <utility>
-#include <vector>
-
+// GEMM by cuBLAS. gemm computes in float32 alone. gemm_bf16 rounds its operands to bfloat16 and
+// sums their products in float32 on the tensor cores.
+#include "kernels/cuda/blas.h"
 #include "kernels/cuda/cast.h"
-#include "kernels/cuda/check.h"
-#include "kernels/cuda/device_functions.h"
 #include "kernels/cuda/functions.h"
 
 namespace moe::kernels::cuda {
-namespace {
-
-constexpr int64_t kRowNumbers = 8;  // rounded rows begin at 16 bytes, as tensor cores want them
-
-/// What one stream of one device keeps. A block of memory that has become too small stays until
-/// the stream ends: work under way and recordings, which streams outlive, may still use it. A new
-/// one has at least twice its bytes, so those that stay have together no more than it has.
-struct Kept {
-  cublasHandle_t exact = nullptr, tensor = nullptr;
-  std::vector<void*> blocks;
-  int64_t bytes = 0;  // of the last block
-};
-
-struct Streams {
-  std::mutex mutex;
-  std::map<std::pair<int, Stream>, Kept> of;
-};
-
-/// Never destroyed: a process may end after the driver has gone.
-Streams& streams() {
-  static auto* all = new Streams;
-  return *all;
-}
-
-bool accepted(cublasStatus_t status, const char* what) {
-  if (status == CUBLAS_STATUS_SUCCESS) return true;
-  keep_error(std::string("cuda: ") + what + ": " + cublasGetStatusString(status));
-  return false;
-}
-
-/// Of the calling thread's device; null with an error kept. It stays where it is until the stream
-/// ends; one thread at a time gives work to a stream.
-Kept* kept_of(Stream stream) {
-  int device = 0;
-  if (!worked(cudaGetDevice(&device), "gemm")) return nullptr;
-  Streams& all = streams();
-  const std::lock_guard lock(all.mutex);
-  return &all.of[{device, stream}];
-}
-
-/// Makes the handle when it is first asked for; false with an error kept.
-bool ready(cublasHandle_t& handle, cublasMath_t math, Stream stream) {
-  if (handle != nullptr) return true;
-  if (!accepted(cublasCreate(&handle), "gemm: cublasCreate")) return false;
-  if (accepted(cublasSetStream(handle, static_cast<cudaStream_t>(stream)),
-               "gemm: cublasSetStream") &&
-      accepted(cublasSetMathMode(handle, math), "gemm: cublasSetMathMode"))
-    return true;
-  cublasDestroy(std::exchange(handle, nullptr));
-  return false;
-}
-
-/// At least so many bytes; null with an error kept.
-void* room(Kept& kept, int64_t bytes) {
-  if (bytes > kept.bytes) {
-    const int64_t more = std::max(bytes, 2 * kept.bytes);
-    void* block = nullptr;
-    const std::string what = "gemm: allocate " + std::to_string(more) + " bytes";
-    if (!worked(cudaMalloc(&block, static_cast<size_t>(more)), what.c_str())) return nullptr;
-    kept.blocks.push_back(block);
-    kept.bytes = more;
-  }
-  return kept.blocks.back();
-}
-
-/// Sizes of an operand in bfloat16, and how many numbers apart its rows begin.
-struct Rounded {
-  Rounded(int64_t rows_, int64_t cols_)
-      : rows(rows_), cols(cols_), stride((cols_ + kRowNumbers - 1) / kRowNumbers * kRowNumbers) {}
-  int64_t numbers() const { return rows * stride; }
-  int64_t rows, cols, stride;
-};
-
-cublasOperation_t operation(bool transpose) {
-  return transpose ? CUBLAS_OP_T : CUBLAS_OP_N;
-}
-
-}  // namespace
-
-void forget_gemm(Stream stream) {
-  Streams& all = streams();
-  const std::lock_guard lock(all.mutex);
-  for (auto at = all.of.begin(); at != all.of.end();) {
-    if (at->first.second != stream) {
-      ++at;
-      continue;
-    }
-    for (const cublasHandle_t handle : {at->second.exact, at->second.tensor})
-      if (handle != nullptr) accepted(cublasDestroy(handle), "end_stream: cublasDestroy");
-    // Waits for what the device still does with it.
-    for (void* const block : at->second.blocks) worked(cudaFree(block), "end_stream: gemm");
-    at = all.of.erase(at);
-  }
-}
 
 /// cuBLAS is column-major: it sees the transpose of each matrix, so c' = op(b)' * op(a)'.
 void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha,
@@ -121,9 +12,11 @@ void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, f
           int64_t ldc, Stream stream) {
   if (m == 0 || n == 0) return;
   Kept* const kept = kept_of(stream);
-  if (kept == nullptr || !ready(kept->exact, CUBLAS_PEDANTIC_MATH, stream)) return;
-  accepted(cublasSgemm_64(kept->exact, operation(transpose_b), operation(transpose_a), n, m, k,
-                          &alpha, b, ldb, a, lda, &beta, c, ldc),
+  if (kept == nullptr) return;
+  const cublasHandle_t handle = handle_of(kept->handles, true, stream);
+  if (handle == nullptr) return;
+  accepted(cublasSgemm_64(handle, operation(transpose_b), operation(transpose_a), n, m, k, &alpha,
+                          b, ldb, a, lda, &beta, c, ldc),
            "gemm");
 }
 
@@ -134,7 +27,9 @@ void gemm_bf16(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t
   if (k == 0)  // there is nothing to round
     return gemm(transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, stream);
   Kept* const kept = kept_of(stream);
-  if (kept == nullptr || !ready(kept->tensor, CUBLAS_DEFAULT_MATH, stream)) return;
+  if (kept == nullptr) return;
+  const cublasHandle_t handle = handle_of(kept->handles, false, stream);
+  if (handle == nullptr) return;
   const Rounded left = transpose_a ? Rounded(k, m) : Rounded(m, k);
   const Rounded right = transpose_b ? Rounded(n, k) : Rounded(k, n);
   constexpr auto kBytes = static_cast<int64_t>(sizeof(uint16_t));
@@ -144,9 +39,9 @@ void gemm_bf16(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t
   uint16_t* const b16 = a16 + left.numbers();
   cast_to_bf16(a16, left.stride, a, lda, left.rows, left.cols, stream);
   cast_to_bf16(b16, right.stride, b, ldb, right.rows, right.cols, stream);
-  accepted(cublasGemmEx_64(kept->tensor, operation(transpose_b), operation(transpose_a), n, m, k,
-                           &alpha, b16, CUDA_R_16BF, right.stride, a16, CUDA_R_16BF, left.stride,
-                           &beta, c, CUDA_R_32F, ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+  accepted(cublasGemmEx_64(handle, operation(transpose_b), operation(transpose_a), n, m, k, &alpha,
+                           b16, CUDA_R_16BF, right.stride, a16, CUDA_R_16BF, left.stride, &beta, c,
+                           CUDA_R_32F, ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
            "gemm_bf16");
 }
 

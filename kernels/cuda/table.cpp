@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/errors.h"
 #include "kernels/cuda/functions.h"
+#include "kernels/each_product.h"
 
 namespace moe::kernels::cuda {
 namespace {
@@ -19,6 +20,7 @@ const KernelTable<float>& table() {
   static constexpr KernelTable<float> table = {
       .name = "cuda",
       .gemm = gemm,
+      .gemm_many = gemm_many,
       .fill_bias = fill_bias,
       .bias_grad = bias_grad,
       .layernorm = layernorm,
@@ -72,6 +74,7 @@ const KernelTable<float>& table_bf16() {
     KernelTable<float> all = table();
     all.name = "cuda bf16";
     all.gemm = gemm_bf16;
+    all.gemm_many = each_product<float, gemm_bf16>;
     return all;
   }();
   return changed;

@@ -160,7 +160,9 @@ function M.execute(name, job, done)
   run.link, run.precision = entry.link, entry.precision
   run.processes = core.processes
   run.simulate_ms = nil  -- the first simulation waits for the profiler
-  for _, k in ipairs { "steps", "init", "tokens", "text", "check_finite" } do run[k] = entry[k] end
+  for _, k in ipairs { "steps", "init", "tokens", "text", "check_finite", "expert_products" } do
+    run[k] = entry[k]
+  end
   local info = made.plan:info()
   run.prediction = { frozen = true, profile_ms = info.profile_ms, rehearsal_ms = info.rehearsal_ms,
     basis = info.cost, ops_alone = made.sim.ops_alone }

@@ -31,6 +31,10 @@ M.RUN = {
   steps = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "training steps" },
   precision = { type = "string", enum = { "f32", "f64", "bf16" }, default = "f32",
     doc = "f64: on cpu; bf16: on cuda, activations in bfloat16, parameters and sums in f32" },
+  expert_products = { type = "string", enum = { "batch", "streams", "grouped", "each" },
+    doc = "cuda, how experts' matrix products run: batch, one call where all have as many rows; "
+      .. "streams, side by side, as others do then; grouped, one call; each, one after the other; "
+      .. "the quickest where ops are profiled, else batch, of used rows streams" },
   init = { type = "string", enum = { "reference" }, default = "reference",
     doc = "initial parameters" },
   tokens = { type = "string", enum = { "text", "reference" }, default = "text",
@@ -69,6 +73,15 @@ local function check_precision(executor, precision, path, at)
   end
   errors.user(("%s: %s is computed on %s alone; %s on %s"):format(path, precision,
     executor == "cpu" and "cuda" or "cpu", table.concat(own, " or "), executor), at)
+end
+
+--- What a plan takes of how ops run on the executor; nil: what it finds.
+function M.ways(executor, t, path, at)
+  if t.expert_products and executor ~= "cuda" then
+    errors.user(("%s.expert_products: '%s' is for the executor cuda, here it is %s; leave it away")
+      :format(path, t.expert_products, executor), at)
+  end
+  return t.expert_products and { products = t.expert_products }
 end
 
 --- The same with what a run on real ranks is made for.
@@ -151,6 +164,7 @@ function M.train(t)
   local spec = target.real_spec(c.executor, c.model, core.args.ranks or c.ranks, c.link,
     c.optimizer, c.precision)
   spec.cost.check_finite = c.check_finite
+  spec.ways = M.ways(c.executor, c, "moe.train", at)
   local options = M.run_options(c.executor, c, spec.model, "moe.train", at)
   options.keep_grad_norms = true
   local alternatives = system_lib.expand(system)
@@ -261,7 +275,8 @@ function Plan:run(executor, t)
     "moe.plan.run", at)
   M.check_executor(executor, "moe.plan.run", at)
   local c = schema.check(M.RUN, t or {}, "moe.plan.run", at)
-  local spec = target.executed_in(c.precision, self.spec)
+  local spec = target.executed_in(c.precision, schema.merged(self.spec, {
+    ways = M.ways(executor, c, "moe.plan.run", at) }))
   local options = M.run_options(executor, c, spec.model, "moe.plan.run", at)
   local plan = target.plan_of(spec, self.candidate, at)
   errors.stop_in "check"

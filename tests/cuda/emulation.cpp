@@ -177,6 +177,10 @@ void run(dim3 grid, dim3 threads, const std::function<void()>& body) {
   }
 }
 
+uint64_t num_launches() {
+  return launches;
+}
+
 void meet_block(const char* file, int line) {
   arrive(block.barrier, 0, block.size, file, line);
 }

@@ -26,8 +26,9 @@ struct Capture {
   std::vector<Stream*> streams;
 };
 struct Stream {
-  std::shared_ptr<Capture> capture;
-  Clock clock;  // of the capture
+  int priority = 0;
+  std::shared_ptr<Capture> capture = {};
+  Clock clock = {};  // of the capture
 };
 struct Event {
   bool timed = false;
@@ -118,6 +119,15 @@ void give(cudaStream_t stream, std::function<void()> work) {
     }
   }
   work();
+}
+
+bool is_allocated(const void* at, size_t bytes) {
+  const Lock lock(mutex);
+  auto block = memory.upper_bound(const_cast<void*>(at));
+  if (block == memory.begin()) return false;
+  --block;
+  const auto* const begin = static_cast<const char*>(block->first);
+  return static_cast<const char*>(at) + bytes <= begin + block->second.second;
 }
 
 size_t things_alive() {
@@ -222,9 +232,16 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *greatest = -5;
   return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
   const Lock lock(mutex);
-  *stream = streams.add({});
+  *stream = streams.add({.priority = priority});
+  return cudaSuccess;
+}
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
+  const Lock lock(mutex);
+  const Stream* const s = streams.find(stream);
+  if (stream && !s) return fail(cudaErrorInvalidResourceHandle);
+  *priority = s ? s->priority : 0;
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {

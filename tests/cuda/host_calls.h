@@ -63,6 +63,7 @@ cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t strea
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority);
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
 
@@ -86,6 +87,8 @@ namespace emulation {
 void give(cudaStream_t stream, std::function<void()> work);
 /// As a failed call would leave it.
 cudaError_t fail(cudaError_t error);
+/// So many bytes lie in memory that was allocated and not given back.
+bool is_allocated(const void* at, size_t bytes);
 /// Memory, streams, events and graphs that have not been given back.
 size_t things_alive();
 /// The next cudaEventQuery of this thread finds work under way.

@@ -192,6 +192,12 @@ void check_pointer(const void* p) {
     keep_error("lazy: a kernel was given memory that is not the device's");
   }
 }
+const void* address_of(const void* p) {
+  return p;
+}
+const void* address_of(kernels::EitherOut m) {
+  return m.data;
+}
 template <class A>
 void check_argument(const A& argument) {
   if constexpr (std::is_pointer_v<A>) {
@@ -243,6 +249,35 @@ void note_nonfinite(int64_t* first, const T* x, int64_t n, Stream stream) {
   });
 }
 
+/// Products in any order, but those with the same c in theirs.
+template <class T>
+void gemm_many(kernels::ProductsWay, bool ta, bool tb, int64_t count,
+               const kernels::Product<T>* products, kernels::Wide<T> alpha, int64_t lda,
+               int64_t ldb, kernels::Wide<T> beta, int64_t ldc, Stream stream) {
+  std::vector<std::vector<kernels::Product<T>>> chains;
+  for (const auto* p = products; p != products + count; ++p) {
+    check_argument(p->a);
+    check_argument(p->b);
+    check_argument(p->c);
+    if (chains.empty() || address_of(chains.back()[0].c) != address_of(p->c)) {
+      chains.emplace_back();
+    }
+    chains.back().push_back(*p);
+  }
+  give_work(stream, [=]() mutable {
+    for (size_t i = chains.size(); i > 1; --i) {
+      std::swap(chains[i - 1],
+                chains[static_cast<size_t>(lazy.rng.below(static_cast<int64_t>(i)))]);
+    }
+    for (const auto& chain : chains) {
+      for (const auto& p : chain) {
+        done_by(static_cast<const KernelTable<T>*>(nullptr))
+            .gemm(ta, tb, p.m, p.n, p.k, alpha, p.a, lda, p.b, ldb, beta, p.c, ldc, nullptr);
+      }
+    }
+  });
+}
+
 template <auto... kMembers, class Table>
 void defer_all(Table& k) {
   (defer<kMembers>(kMembers, k), ...);
@@ -262,6 +297,7 @@ const KernelTable<T>& table() {
               &K::combine, &K::combine_dx, &K::combine_dweight, &K::cross_entropy, &K::balance_loss,
               &K::z_loss, &K::sgd, &K::adamw, &K::add, &K::copy_2d, &K::clear>(k);
     k.sum_n = sum_n<T>;
+    k.gemm_many = gemm_many<T>;
     k.first_nonfinite = nullptr;
     return k;
   }();

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "engine/base/errors.h"
+#include "engine/cost/profile_cache.h"
 #include "engine/exec/profile_operands.h"
 #include "engine/ops/kernel_call.h"
 #include "tests/exec/lazy_device.h"
@@ -105,6 +106,41 @@ TEST_CASE("every op of a step that sends and multiplies used rows alone can be t
                        {pass("irregular_a2a"), pass("used_rows"), partition(2, 1, 0)}));
   check_all_kinds(with(spec_of(small_model("hash", 4), 2),
                        {pass("irregular_a2a"), pass("used_rows"), partition(3, 6, 1)}));
+}
+
+TEST_CASE("ways of experts' products are timed on a device, each once, and an allowed one taken") {
+  PlanSpec spec = spec_of(small_model("switch"), 2);
+  std::multiset<std::string> timed;
+  const auto measure = [&](const Graph& graph, OpId op, const WorkContext& work) {
+    timed.insert(op_signature(graph, op));
+    ProfileOptions options = quick(2);
+    options.work = work;
+    return profile_lazy(graph, op, options);
+  };
+  const auto cache = std::make_shared<ProfileCache>(":memory:");
+  const auto cost = std::make_shared<ProfileCost>(cache, "lazy", measure, nullptr, spec.work);
+  spec.cost = cost;
+  spec.quickest_ways = true;
+  Graph graph = make_plan(spec)->graph;
+  const int64_t measured = cost->num_measured();
+  size_t ops = 0;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (graph.def(id).ways == nullptr) continue;
+    ++ops;
+    const OpWays ways = graph.def(id).ways(graph, graph.op(id));
+    const Nanoseconds chosen = cost->op_ns(graph, id);
+    CHECK(chosen > 0);
+    for (size_t way = 0; way < ways.names.size(); ++way) {
+      graph.op(id).attrs[ways.attribute] = std::string(ways.names[way]);
+      if (way == 0) graph.op(id).attrs.erase(ways.attribute);
+      CHECK(chosen <= cost->op_ns(graph, id));
+    }
+  }
+  CHECK(cost->num_measured() == measured);
+  CHECK(ops > 0);
+  CHECK(std::set<std::string>(timed.begin(), timed.end()).size() == timed.size());
+  CHECK(timed.size() == 6 * 4);  // shapes and ways
 }
 
 // --- what a call finds, as the look after it sees it

@@ -13,6 +13,7 @@
 
 #include "engine/base/rng.h"
 #include "tests/gpu/bench.h"
+#include "tests/gpu/bench_products.h"
 
 namespace {
 
@@ -348,6 +349,7 @@ void run_all(Bench& bench) {
   copies(bench, kBaseCopy);
   gemm(bench, kBaseGemm, 1, 8192, 8192, 8192);
   gemms(bench);
+  experts_in_all_ways(bench);
   for (const int64_t k : {1, 2}) expert_rows(bench, k);
   layernorm(bench);
   cross_entropy(bench);

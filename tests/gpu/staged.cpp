@@ -41,6 +41,45 @@ void gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const 
   s.end(refused);
 }
 
+/// The operands of all products as one array, from the first to the end of the last: how far apart
+/// they lie stays. of(product): pointer and values.
+template <class F>
+auto whole(const std::vector<kernels::Product<float>>& products, F of) {
+  auto [begin, n] = of(products[0]);
+  auto end = begin + n;
+  for (const auto& p : products) {
+    const auto [at, values] = of(p);
+    begin = std::min(begin, at);
+    end = std::max(end, at + values);
+  }
+  return std::pair(begin, static_cast<int64_t>(end - begin));
+}
+
+void gemm_many(kernels::ProductsWay way, bool ta, bool tb, int64_t count,
+               const kernels::Product<float>* products, float alpha, int64_t lda, int64_t ldb,
+               float beta, int64_t ldc, Stream) {
+  if (count == 0) return;
+  std::vector<kernels::Product<float>> moved(products, products + count);
+  const auto a = whole(moved, [&](const auto& p) {
+    return std::pair(p.a, ta ? extent(p.k, p.m, lda) : extent(p.m, p.k, lda));
+  });
+  const auto b = whole(moved, [&](const auto& p) {
+    return std::pair(p.b, tb ? extent(p.n, p.k, ldb) : extent(p.k, p.n, ldb));
+  });
+  const auto c = whole(moved, [&](const auto& p) { return std::pair(p.c, extent(p.m, p.n, ldc)); });
+  Stage s;
+  const float *const a_there = s.in(a.first, a.second), *const b_there = s.in(b.first, b.second);
+  float* const c_there = s.both(c.first, c.second);
+  for (auto& p : moved) {
+    p.a = a_there + (p.a - a.first);
+    p.b = b_there + (p.b - b.first);
+    p.c = c_there + (p.c - c.first);
+  }
+  kernels_of_gpu().gemm_many(way, ta, tb, count, moved.data(), alpha, lda, ldb, beta, ldc,
+                             s.stream());
+  s.end(refused);
+}
+
 void fill_bias(float* y, const float* bias, const float* residual, int64_t rows, int64_t cols,
                Stream) {
   Stage s;
@@ -294,6 +333,7 @@ void copy_2d(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, i
 const Floats& device_table() {
   static constexpr Floats table = {.name = "cuda, from and to the host",
                                    .gemm = gemm,
+                                   .gemm_many = gemm_many,
                                    .fill_bias = fill_bias,
                                    .bias_grad = bias_grad,
                                    .layernorm = layernorm,

@@ -64,6 +64,36 @@ local c = moe.cluster.p4de { nodes = 2 }
     end
   end)
 
+test("the way of experts' products is said for the executor cuda alone, and reaches its plan",
+  function()
+    local function ways(text) return expect.runs(text).executed[1].spec.ways end
+    local head = expect.HEAD .. [[
+local s = { moe.system "raf" {} }
+local c = moe.cluster.p4de { nodes = 2 }
+]]
+    local function entry(executor)
+      return head .. ('return moe.experiment { name = "x", model = m, cluster = c, systems = s, '
+        .. 'run = { { "%s", ranks = 2, expert_products = "each" } } }'):format(executor)
+    end
+    local function planned(executor, way)
+      return head .. ('local p = moe.plan { model = m, cluster = c, system = s[1] }\n'
+        .. 'p:run("%s", { expert_products = "%s" })'):format(executor, way)
+    end
+    expect.equal(ways(train "executor = 'cuda', expert_products = 'grouped'"),
+      { products = "grouped" })
+    expect.equal(ways(train "executor = 'cuda'"), nil)
+    expect.equal(ways(entry "cuda"), { products = "each" })
+    expect.equal(expect.runs(entry "cuda").results.runs[1].expert_products, "each")
+    expect.equal(ways(planned("cuda", "streams")), { products = "streams" })
+    expect.fails(train "executor = 'cuda', expert_products = 'stream'", 2,
+      "moe.train.expert_products: 'stream' is not allowed; give one of: batch, "
+      .. "streams, grouped, each. Did you mean 'streams'?")
+    expect.fails(train "expert_products = 'batch'", 2, "moe.train.expert_products: 'batch' is for "
+      .. "the executor cuda, here it is cpu; leave it away")
+    expect.fails(entry "cpu", 4, "experiment.run[1].expert_products: 'each' is for")
+    expect.fails(planned("cpu", "each"), 5, "moe.plan.run.expert_products: 'each' is for")
+  end)
+
 test("an optimizer takes its own fields, with its own defaults", function()
   local function optimizer(fields)
     return expect.runs(train(("optimizer = { %s }"):format(fields))).executed[1].spec.optimizer

@@ -6,6 +6,8 @@
 #include <list>
 #include <vector>
 
+#include "kernels/each_product.h"
+
 namespace moe::test {
 namespace {
 
@@ -305,6 +307,7 @@ const KernelTable<Bf16>& mixed_reference() {
   static const KernelTable<Bf16> table = {
       .name = "mixed reference",
       .gemm = gemm,
+      .gemm_many = each_product<Bf16, gemm>,
       .fill_bias = fill_bias,
       .bias_grad = bias_grad,
       .layernorm = layernorm,

@@ -1,9 +1,14 @@
 // Stands in for cuBLAS where a test compiles kernels/cuda for the host: the definition of GEMM, of
 // floats and of bfloat16, in plain loops over column-major matrices. It checks the arguments that
-// reach cuBLAS, not cuBLAS, and counts the handles that there are.
+// reach cuBLAS, not cuBLAS, and counts the handles that there are. Calls for many matrices are in
+// cublas_many.h.
 #pragma once
 
 #include <cuda_runtime.h>
+
+#include <set>
+
+#include "kernels/bf16.h"
 
 enum cublasStatus_t {
   CUBLAS_STATUS_SUCCESS,
@@ -11,7 +16,8 @@ enum cublasStatus_t {
   CUBLAS_STATUS_NOT_SUPPORTED
 };
 enum cudaDataType { CUDA_R_32F, CUDA_R_16BF };
-enum cublasComputeType_t { CUBLAS_COMPUTE_32F };
+using cudaDataType_t = cudaDataType;
+enum cublasComputeType_t { CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_PEDANTIC };
 enum cublasGemmAlgo_t { CUBLAS_GEMM_DEFAULT };
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
 enum cublasMath_t { CUBLAS_DEFAULT_MATH, CUBLAS_PEDANTIC_MATH };
@@ -25,6 +31,12 @@ namespace emulation {
 inline int cublas_handles = 0;
 /// Of the last multiplication.
 inline cublasContext cublas_used;
+/// Calls since a test set them to 0, and the streams of those for one product.
+struct CublasCalls {
+  int single = 0, batched = 0, grouped = 0;
+  std::set<cudaStream_t> streams;
+};
+inline CublasCalls cublas_calls;
 }  // namespace emulation
 
 enum libraryPropertyType { MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL };
@@ -63,25 +75,45 @@ inline double number(uint16_t bf16) {
   return from_bits<float>(uint64_t{bf16} << 16);
 }
 
-template <class T>
-cublasStatus_t gemm(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b,
-                    int64_t m, int64_t n, int64_t k, float alpha, const T* a, int64_t lda,
-                    const T* b, int64_t ldb, float beta, float* c, int64_t ldc) {
+inline void store(float& to, double v) {
+  to = static_cast<float>(v);
+}
+inline void store(uint16_t& to, double v) {
+  to = moe::kernels::to_bf16(static_cast<float>(v)).bits;
+}
+
+/// Of one product, all but the operands.
+struct GemmSizes {
+  cublasOperation_t op_a, op_b;
+  int64_t m, n, k, lda, ldb, ldc;
+  bool allowed() const {
+    const int64_t rows_a = op_a == CUBLAS_OP_N ? m : k, rows_b = op_b == CUBLAS_OP_N ? k : n;
+    return m >= 0 && n >= 0 && k >= 0 && lda >= rows_a && lda >= 1 && ldb >= rows_b && ldb >= 1 &&
+           ldc >= m;
+  }
+};
+
+template <class T, class Out>
+void multiply(const GemmSizes& s, float alpha, const T* a, const T* b, float beta, Out* c) {
+  for (int64_t j = 0; j < s.n; ++j)
+    for (int64_t i = 0; i < s.m; ++i) {
+      double sum = 0;
+      for (int64_t p = 0; p < s.k; ++p)
+        sum += number(s.op_a == CUBLAS_OP_N ? a[p * s.lda + i] : a[i * s.lda + p]) *
+               number(s.op_b == CUBLAS_OP_N ? b[j * s.ldb + p] : b[p * s.ldb + j]);
+      Out& out = c[j * s.ldc + i];
+      store(out, alpha * sum + (beta == 0 ? 0.0 : beta * number(out)));
+    }
+}
+
+template <class T, class Out>
+cublasStatus_t gemm(cublasHandle_t handle, const GemmSizes& sizes, float alpha, const T* a,
+                    const T* b, float beta, Out* c) {
   cublas_used = *handle;
-  const int64_t rows_a = op_a == CUBLAS_OP_N ? m : k, rows_b = op_b == CUBLAS_OP_N ? k : n;
-  if (m < 0 || n < 0 || k < 0 || lda < rows_a || lda < 1 || ldb < rows_b || ldb < 1 || ldc < m)
-    return CUBLAS_STATUS_INVALID_VALUE;
-  give(handle->stream, [=] {
-    for (int64_t j = 0; j < n; ++j)
-      for (int64_t i = 0; i < m; ++i) {
-        double sum = 0;
-        for (int64_t p = 0; p < k; ++p)
-          sum += number(op_a == CUBLAS_OP_N ? a[p * lda + i] : a[i * lda + p]) *
-                 number(op_b == CUBLAS_OP_N ? b[j * ldb + p] : b[p * ldb + j]);
-        float& out = c[j * ldc + i];
-        out = static_cast<float>(alpha * sum + (beta == 0 ? 0.0 : beta * out));
-      }
-  });
+  ++cublas_calls.single;
+  cublas_calls.streams.insert(handle->stream);
+  if (!sizes.allowed()) return CUBLAS_STATUS_INVALID_VALUE;
+  give(handle->stream, [=] { multiply(sizes, alpha, a, b, beta, c); });
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -92,24 +124,30 @@ inline cublasStatus_t cublasSgemm_64(cublasHandle_t handle, cublasOperation_t op
                                      const float* alpha, const float* a, int64_t lda,
                                      const float* b, int64_t ldb, const float* beta, float* c,
                                      int64_t ldc) {
-  return emulation::gemm(handle, op_a, op_b, m, n, k, *alpha, a, lda, b, ldb, *beta, c, ldc);
+  return emulation::gemm(handle, {op_a, op_b, m, n, k, lda, ldb, ldc}, *alpha, a, b, *beta, c);
 }
 
-/// Of bfloat16 into floats alone, and as tensor cores take them: rows at 16 bytes, math that is not
-/// pedantic.
+/// Of bfloat16 alone, into it or into floats, and as tensor cores take them: rows at 16 bytes, math
+/// that is not pedantic.
 inline cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t op_a,
                                       cublasOperation_t op_b, int64_t m, int64_t n, int64_t k,
                                       const void* alpha, const void* a, cudaDataType type_a,
                                       int64_t lda, const void* b, cudaDataType type_b, int64_t ldb,
                                       const void* beta, void* c, cudaDataType type_c, int64_t ldc,
-                                      cublasComputeType_t, cublasGemmAlgo_t) {
+                                      cublasComputeType_t compute, cublasGemmAlgo_t) {
   const auto at_16_bytes = [](const void* at, int64_t stride) {
     return reinterpret_cast<uintptr_t>(at) % 16 == 0 && stride % 8 == 0;
   };
-  if (type_a != CUDA_R_16BF || type_b != CUDA_R_16BF || type_c != CUDA_R_32F ||
+  if (type_a != CUDA_R_16BF || type_b != CUDA_R_16BF || compute != CUBLAS_COMPUTE_32F ||
       handle->math != CUBLAS_DEFAULT_MATH || !at_16_bytes(a, lda) || !at_16_bytes(b, ldb))
     return CUBLAS_STATUS_NOT_SUPPORTED;
-  return emulation::gemm(handle, op_a, op_b, m, n, k, *static_cast<const float*>(alpha),
-                         static_cast<const uint16_t*>(a), lda, static_cast<const uint16_t*>(b), ldb,
-                         *static_cast<const float*>(beta), static_cast<float*>(c), ldc);
+  const emulation::GemmSizes sizes = {op_a, op_b, m, n, k, lda, ldb, ldc};
+  const auto gemm = [&](auto* to) {
+    return emulation::gemm(handle, sizes, *static_cast<const float*>(alpha),
+                           static_cast<const uint16_t*>(a), static_cast<const uint16_t*>(b),
+                           *static_cast<const float*>(beta), to);
+  };
+  return type_c == CUDA_R_32F ? gemm(static_cast<float*>(c)) : gemm(static_cast<uint16_t*>(c));
 }
+
+#include "tests/cuda/host/cublas_many.h"

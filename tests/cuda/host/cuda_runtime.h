@@ -56,6 +56,8 @@ void set_order(uint64_t seed);
 /// Runs body once a thread. Throws std::runtime_error naming the place where threads wait for ones
 /// that come to another place or to none.
 void run(dim3 grid, dim3 block, const std::function<void()>& body);
+/// So far.
+uint64_t num_launches();
 void meet_block(const char* file, int line);
 /// Waits for the other lanes; returns what each handed in.
 const uint64_t* meet_warp(uint64_t value, const char* file, int line);

@@ -1,0 +1,116 @@
+// The calls of cuBLAS for many products, as far as kernels/cuda makes them. Strict: types as the
+// library's documentation lists them, math that suits them, sums that do not overlap, arrays of
+// pointers in allocated memory, which is read when the work runs, as a replay would.
+#pragma once
+
+#include <cublas_v2.h>
+
+#include <stdexcept>
+#include <vector>
+
+namespace emulation {
+
+enum class Types { kNone, kFloats, kNarrow, kNarrowToFloats };
+
+inline Types types_of(cublasHandle_t handle, cudaDataType a, cudaDataType b, cudaDataType c,
+                      cublasComputeType_t compute) {
+  if (a != b) return Types::kNone;
+  const bool pedantic = compute == CUBLAS_COMPUTE_32F_PEDANTIC;
+  if (pedantic != (handle->math == CUBLAS_PEDANTIC_MATH) || pedantic != (a == CUDA_R_32F))
+    return Types::kNone;
+  if (a == CUDA_R_32F) return c == CUDA_R_32F ? Types::kFloats : Types::kNone;
+  return c == CUDA_R_32F ? Types::kNarrowToFloats : Types::kNarrow;
+}
+
+inline void multiply(Types types, const GemmSizes& sizes, float alpha, const void* a, const void* b,
+                     float beta, void* c) {
+  const auto *const f = static_cast<const float*>(a), *const g = static_cast<const float*>(b);
+  const auto *const n = static_cast<const uint16_t*>(a), *const o = static_cast<const uint16_t*>(b);
+  if (types == Types::kFloats) multiply(sizes, alpha, f, g, beta, static_cast<float*>(c));
+  if (types == Types::kNarrow) multiply(sizes, alpha, n, o, beta, static_cast<uint16_t*>(c));
+  if (types == Types::kNarrowToFloats) multiply(sizes, alpha, n, o, beta, static_cast<float*>(c));
+}
+
+inline const void* moved(const void* from, int64_t numbers, cudaDataType type) {
+  return static_cast<const char*>(from) + numbers * (type == CUDA_R_32F ? 4 : 2);
+}
+
+inline bool at_16_bytes(const void* at) {
+  return reinterpret_cast<uintptr_t>(at) % 16 == 0;
+}
+
+}  // namespace emulation
+
+inline cublasStatus_t cublasGemmStridedBatchedEx_64(
+    cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int64_t m, int64_t n,
+    int64_t k, const void* alpha, const void* a, cudaDataType type_a, int64_t lda,
+    long long stride_a, const void* b, cudaDataType type_b, int64_t ldb, long long stride_b,
+    const void* beta, void* c, cudaDataType type_c, int64_t ldc, long long stride_c, int64_t count,
+    cublasComputeType_t compute, cublasGemmAlgo_t) {
+  using namespace emulation;
+  cublas_used = *handle;
+  ++cublas_calls.batched;
+  const Types types = types_of(handle, type_a, type_b, type_c, compute);
+  const GemmSizes sizes = {op_a, op_b, m, n, k, lda, ldb, ldc};
+  if (types == Types::kNone) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!sizes.allowed() || count < 0 || stride_a < 0 || stride_b < 0 || stride_c < (n - 1) * ldc + m)
+    return CUBLAS_STATUS_INVALID_VALUE;
+  const float by = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
+  give(handle->stream, [=] {
+    for (int64_t i = 0; i < count; ++i)
+      multiply(types, sizes, by, moved(a, i * stride_a, type_a), moved(b, i * stride_b, type_b),
+               keep, const_cast<void*>(moved(c, i * stride_c, type_c)));
+  });
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+namespace emulation {
+
+struct GroupOfProducts {
+  GemmSizes sizes;
+  float alpha, beta;
+  int64_t count;
+};
+
+inline void multiply(Types types, const std::vector<GroupOfProducts>& groups, const void* const* a,
+                     const void* const* b, void* const* c) {
+  std::set<const void*> sums;
+  for (const GroupOfProducts& g : groups)
+    for (int64_t i = 0; i < g.count; ++i, ++a, ++b, ++c) {
+      if (!sums.insert(*c).second) throw std::runtime_error("groups: two products of one sum");
+      if (types != Types::kFloats && !(at_16_bytes(*a) && at_16_bytes(*b) && at_16_bytes(*c)))
+        throw std::runtime_error("groups: a bfloat16 operand that is not at 16 bytes");
+      multiply(types, g.sizes, g.alpha, *a, *b, g.beta, *c);
+    }
+}
+
+}  // namespace emulation
+
+/// Its bfloat16 goes into bfloat16 alone.
+inline cublasStatus_t cublasGemmGroupedBatchedEx_64(
+    cublasHandle_t handle, const cublasOperation_t op_a[], const cublasOperation_t op_b[],
+    const int64_t m[], const int64_t n[], const int64_t k[], const void* alpha,
+    const void* const a[], cudaDataType type_a, const int64_t lda[], const void* const b[],
+    cudaDataType type_b, const int64_t ldb[], const void* beta, void* const c[],
+    cudaDataType type_c, const int64_t ldc[], int64_t num_groups, const int64_t size[],
+    cublasComputeType_t compute) {
+  using namespace emulation;
+  cublas_used = *handle;
+  ++cublas_calls.grouped;
+  const Types types = types_of(handle, type_a, type_b, type_c, compute);
+  if (types == Types::kNone || types == Types::kNarrowToFloats) return CUBLAS_STATUS_NOT_SUPPORTED;
+  std::vector<GroupOfProducts> groups;
+  size_t all = 0;
+  for (int64_t i = 0; i < num_groups; ++i) {
+    groups.push_back({{op_a[i], op_b[i], m[i], n[i], k[i], lda[i], ldb[i], ldc[i]},
+                      static_cast<const float*>(alpha)[i],
+                      static_cast<const float*>(beta)[i],
+                      size[i]});
+    if (!groups.back().sizes.allowed() || size[i] < 0) return CUBLAS_STATUS_INVALID_VALUE;
+    all += static_cast<size_t>(size[i]);
+  }
+  for (const auto* const pointers : {a, b, const_cast<const void* const*>(c)})
+    if (!is_allocated(pointers, all * sizeof(void*))) return CUBLAS_STATUS_INVALID_VALUE;
+  give(handle->stream, [=] { multiply(types, groups, a, b, c); });
+  return CUBLAS_STATUS_SUCCESS;
+}
