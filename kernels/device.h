@@ -85,7 +85,8 @@ struct DeviceTable {
   /// The same with matrix products of operands rounded to bfloat16, summed in float32; null: none.
   /// Its gemm keeps room for rounded operands by stream, until the stream ends.
   const KernelTable<float>* kernels_bf16;
-  const CliqueTable* cliques;  // null: no library for it
+  const KernelTable<Bf16>* mixed;  // activations in bfloat16; null: none
+  const CliqueTable* cliques;      // null: no library for it
 
   /// 0 where there is no driver.
   int32_t (*num_devices)();
@@ -120,6 +121,7 @@ struct DeviceTable {
   /// *first = the lesser, as unsigned numbers, of *first and the index of the first NaN or infinity
   /// in x. So -1, bytes of 0xff, is 'none yet'.
   void (*note_nonfinite)(int64_t* first, const float* x, int64_t n, Stream);
+  void (*note_nonfinite_bf16)(int64_t* first, const Bf16* x, int64_t n, Stream);
   void (*route_top_k)(const TopKRouting&, Stream);
   int64_t (*top_k_work_bytes)(int64_t tokens, int64_t experts, int64_t k);
   /// Keeps the stream busy, one thread of the device, for as long.

@@ -164,6 +164,7 @@ void elementwise_kernels(KernelTable<T>& table) {
   table.sum_n = sum_n<T>;
 }
 template void elementwise_kernels(KernelTable<float>&);
+template void elementwise_kernels(KernelTable<Bf16>&);
 
 void copy_2d(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t width,
              int64_t rows, Stream stream) {

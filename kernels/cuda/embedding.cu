@@ -124,5 +124,6 @@ void embedding_kernels(KernelTable<T>& table) {
   table.embedding_dwpe = embedding_dwpe<T>;
 }
 template void embedding_kernels(KernelTable<float>&);
+template void embedding_kernels(KernelTable<Bf16>&);
 
 }  // namespace moe::kernels::cuda

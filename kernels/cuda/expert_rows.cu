@@ -149,5 +149,6 @@ void expert_row_kernels(KernelTable<T>& table) {
   table.combine_dweight = combine_dweight<T>;
 }
 template void expert_row_kernels(KernelTable<float>&);
+template void expert_row_kernels(KernelTable<Bf16>&);
 
 }  // namespace moe::kernels::cuda

@@ -37,5 +37,8 @@ void note(int64_t* first, const T* x, int64_t n, Stream stream) {
 void note_nonfinite(int64_t* first, const float* x, int64_t n, Stream stream) {
   note(first, x, n, stream);
 }
+void note_nonfinite_bf16(int64_t* first, const Bf16* x, int64_t n, Stream stream) {
+  note(first, x, n, stream);
+}
 
 }  // namespace moe::kernels::cuda

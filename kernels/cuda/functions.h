@@ -15,6 +15,7 @@ using Function = std::remove_pointer_t<std::remove_reference_t<decltype(Floats{}
 
 Function<&Floats::gemm> gemm;
 Function<&Floats::gemm> gemm_bf16;  // of table_bf16()
+std::remove_pointer_t<decltype(KernelTable<Bf16>::gemm)> gemm_mixed;
 
 Function<&Floats::attention> attention;
 Function<&Floats::attention_dx> attention_dx;

@@ -99,6 +99,7 @@ void gate_kernels(KernelTable<T>& table) {
   table.gate_logits = gate_logits<T>;
 }
 template void gate_kernels(KernelTable<float>&);
+template void gate_kernels(KernelTable<Bf16>&);
 
 void gate_scores(float* p, const float* logits, ScoreRule rule, int64_t tokens, int64_t experts,
                  Stream stream) {

@@ -1,6 +1,7 @@
 // GEMM by cuBLAS. gemm computes in float32: pedantic math keeps TF32 and emulation by narrower
-// types out, whatever the environment says. gemm_bf16 rounds its operands to bfloat16 and sums
-// their products in float32 on the tensor cores, which pedantic math would keep it from.
+// types out, whatever the environment says. gemm_bf16 and gemm_mixed round float32 operands to
+// bfloat16 and sum their products in float32 on the tensor cores, which pedantic math would keep
+// them from; gemm_mixed also takes and gives bfloat16.
 // cuBLAS gives the same bits for the same sizes on the same device as long as a handle serves one
 // stream; streams that shared one would also share its workspace. Hence handles for each device
 // and stream, and beside them the memory of the rounded operands.
@@ -93,6 +94,22 @@ struct Rounded {
   int64_t rows, cols, stride;
 };
 
+/// How cuBLAS finds an operand.
+struct Operand {
+  const void* data;
+  int64_t stride;
+};
+
+Operand as_it_is(EitherIn in, int64_t stride) {
+  return {in.data, stride};
+}
+Operand rounded_into(uint16_t* to, const Rounded& sizes, EitherIn in, int64_t stride,
+                     Stream stream) {
+  cast_to_bf16(to, sizes.stride, static_cast<const float*>(in.data), stride, sizes.rows, sizes.cols,
+               stream);
+  return {to, sizes.stride};
+}
+
 cublasOperation_t operation(bool transpose) {
   return transpose ? CUBLAS_OP_T : CUBLAS_OP_N;
 }
@@ -148,6 +165,31 @@ void gemm_bf16(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t
                            &alpha, b16, CUDA_R_16BF, right.stride, a16, CUDA_R_16BF, left.stride,
                            &beta, c, CUDA_R_32F, ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
            "gemm_bf16");
+}
+
+void gemm_mixed(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha,
+                EitherIn a, int64_t lda, EitherIn b, int64_t ldb, float beta, EitherOut c,
+                int64_t ldc, Stream stream) {
+  if (m == 0 || n == 0) return;
+  Kept* const kept = kept_of(stream);
+  if (kept == nullptr || !ready(kept->tensor, CUBLAS_DEFAULT_MATH, stream)) return;
+  const Rounded left = transpose_a ? Rounded(k, m) : Rounded(m, k);
+  const Rounded right = transpose_b ? Rounded(n, k) : Rounded(k, n);
+  const bool round_a = a.wide && k > 0, round_b = b.wide && k > 0;
+  const int64_t numbers = (round_a ? left.numbers() : 0) + (round_b ? right.numbers() : 0);
+  uint16_t* to = nullptr;
+  if (numbers > 0) {
+    to = static_cast<uint16_t*>(room(*kept, numbers * static_cast<int64_t>(sizeof(uint16_t))));
+    if (to == nullptr) return;
+  }
+  const Operand x = round_a ? rounded_into(to, left, a, lda, stream) : as_it_is(a, lda);
+  if (round_a) to += left.numbers();
+  const Operand y = round_b ? rounded_into(to, right, b, ldb, stream) : as_it_is(b, ldb);
+  accepted(cublasGemmEx_64(kept->tensor, operation(transpose_b), operation(transpose_a), n, m, k,
+                           &alpha, y.data, CUDA_R_16BF, y.stride, x.data, CUDA_R_16BF, x.stride,
+                           &beta, c.data, c.wide ? CUDA_R_32F : CUDA_R_16BF, ldc,
+                           CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+           "gemm_mixed");
 }
 
 }  // namespace moe::kernels::cuda

@@ -190,5 +190,6 @@ void layernorm_kernels(KernelTable<T>& table) {
   table.layernorm_dw = layernorm_dw<T>;
 }
 template void layernorm_kernels(KernelTable<float>&);
+template void layernorm_kernels(KernelTable<Bf16>&);
 
 }  // namespace moe::kernels::cuda

@@ -174,6 +174,7 @@ void loss_kernels(KernelTable<T>& table) {
   table.cross_entropy = cross_entropy<T>;
 }
 template void loss_kernels(KernelTable<float>&);
+template void loss_kernels(KernelTable<Bf16>&);
 
 void forget_losses(Stream stream) {
   const std::lock_guard<std::mutex> lock(pieces.mutex);

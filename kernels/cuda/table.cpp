@@ -13,6 +13,10 @@ void no_kernel(const char* name) {
              " has no kernel: attention that materialises its scores runs on the CPU only");
 }
 
+void no_fused_kernel(const char* name) {
+  keep_error(std::string("cuda: ") + name + " has no kernel for activations in bfloat16");
+}
+
 /// What has one text for all T, and what has no kernel for any.
 template <class T>
 KernelTable<T> common(const char* name) {
@@ -71,6 +75,21 @@ const KernelTable<float>& table_bf16() {
     return all;
   }();
   return changed;
+}
+
+const KernelTable<Bf16>& table_mixed() {
+  static const KernelTable<Bf16> whole = [] {
+    KernelTable<Bf16> all = common<Bf16>("cuda mixed");
+    all.gemm = gemm_mixed;
+    all.attention = [](Bf16*, float*, const Bf16*, AttentionShape, void*, Stream) {
+      no_fused_kernel("attention");
+    };
+    all.attention_dx = [](Bf16*, const Bf16*, const Bf16*, const Bf16*, const float*,
+                          AttentionShape, void*, Stream) { no_fused_kernel("attention_dx"); };
+    all.attention_work_bytes = [](AttentionShape) { return int64_t{0}; };
+    return all;
+  }();
+  return whole;
 }
 
 }  // namespace moe::kernels::cuda

@@ -1,5 +1,5 @@
-// KernelTable<float> on device pointers, for float32; `stream` is a cudaStream_t. Compiled for the
-// device and, by the tests, for the host's emulation; it has never run on a GPU.
+// The kernel tables on device pointers; `stream` is a cudaStream_t. Compiled for the device and, by
+// the tests, for the host's emulation; it has never run on a GPU.
 // Functions that return nothing keep a failed launch in errors.h. Without a kernel:
 //   attn_score, attn_softmax, attn_context and their gradients: they keep an error that says so
 //   first_nonfinite: null, it has no stream to read a result on
@@ -16,5 +16,10 @@ const KernelTable<float>& table();
 /// products are its own kernels', and gate_logits, so that tokens choose other experts only where
 /// what the products before made of their rows says so, never for the rounding of logits.
 const KernelTable<float>& table_bf16();
+
+/// Activations in bfloat16, sums in float32; float32 operands of a GEMM are rounded into room that
+/// the stream keeps. Attention has no kernel here yet: all its functions keep an error that says
+/// so. Null are those that only take Wide<T>, and first_nonfinite.
+const KernelTable<Bf16>& table_mixed();
 
 }  // namespace moe::kernels::cuda

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -455,6 +456,7 @@ const kernels::DeviceTable& lazy_device() {
   static const kernels::DeviceTable device = {
       .kernels = &table(),
       .kernels_bf16 = nullptr,
+      .mixed = nullptr,
       .cliques = nullptr,
       .num_devices = [] { return int32_t{1}; },
       .use_device = [](int32_t) {},
@@ -487,6 +489,16 @@ const kernels::DeviceTable& lazy_device() {
             give_work(s, [=] {
               const int64_t at = kernels::fast_table().first_nonfinite(x, n);
               if (at >= 0) *first = std::min(*first, at);
+            });
+          },
+      .note_nonfinite_bf16 =
+          [](int64_t* first, const kernels::Bf16* x, int64_t n, Stream s) {
+            check_argument(first);
+            check_argument(x);
+            give_work(s, [=] {
+              const auto bad = [](kernels::Bf16 v) { return !std::isfinite(to_float(v)); };
+              const int64_t at = std::find_if(x, x + n, bad) - x;
+              if (at < n) *first = std::min(*first, at);
             });
           },
       .route_top_k = [](const kernels::TopKRouting& r,

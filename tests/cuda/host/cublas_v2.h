@@ -5,6 +5,8 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/bf16.h"
+
 enum cublasStatus_t {
   CUBLAS_STATUS_SUCCESS,
   CUBLAS_STATUS_INVALID_VALUE,
@@ -25,6 +27,8 @@ namespace emulation {
 inline int cublas_handles = 0;
 /// Of the last multiplication.
 inline cublasContext cublas_used;
+/// Whether the rows of its operands of bfloat16 begin at 16 bytes, as tensor cores want them.
+inline bool cublas_rows_at_16_bytes = false;
 }  // namespace emulation
 
 enum libraryPropertyType { MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL };
@@ -59,14 +63,20 @@ namespace emulation {
 inline double number(float v) {
   return v;
 }
-inline double number(uint16_t bf16) {
-  return from_bits<float>(uint64_t{bf16} << 16);
+inline double number(moe::kernels::Bf16 v) {
+  return to_float(v);
+}
+inline void put(float& to, double v) {
+  to = static_cast<float>(v);
+}
+inline void put(moe::kernels::Bf16& to, double v) {
+  to = moe::kernels::to_bf16(static_cast<float>(v));
 }
 
-template <class T>
+template <class T, class Out>
 cublasStatus_t gemm(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b,
                     int64_t m, int64_t n, int64_t k, float alpha, const T* a, int64_t lda,
-                    const T* b, int64_t ldb, float beta, float* c, int64_t ldc) {
+                    const T* b, int64_t ldb, float beta, Out* c, int64_t ldc) {
   cublas_used = *handle;
   const int64_t rows_a = op_a == CUBLAS_OP_N ? m : k, rows_b = op_b == CUBLAS_OP_N ? k : n;
   if (m < 0 || n < 0 || k < 0 || lda < rows_a || lda < 1 || ldb < rows_b || ldb < 1 || ldc < m)
@@ -78,8 +88,8 @@ cublasStatus_t gemm(cublasHandle_t handle, cublasOperation_t op_a, cublasOperati
         for (int64_t p = 0; p < k; ++p)
           sum += number(op_a == CUBLAS_OP_N ? a[p * lda + i] : a[i * lda + p]) *
                  number(op_b == CUBLAS_OP_N ? b[j * ldb + p] : b[p * ldb + j]);
-        float& out = c[j * ldc + i];
-        out = static_cast<float>(alpha * sum + (beta == 0 ? 0.0 : beta * out));
+        Out& out = c[j * ldc + i];
+        put(out, alpha * sum + (beta == 0 ? 0.0 : beta * number(out)));
       }
   });
   return CUBLAS_STATUS_SUCCESS;
@@ -95,21 +105,24 @@ inline cublasStatus_t cublasSgemm_64(cublasHandle_t handle, cublasOperation_t op
   return emulation::gemm(handle, op_a, op_b, m, n, k, *alpha, a, lda, b, ldb, *beta, c, ldc);
 }
 
-/// Of bfloat16 into floats alone, and as tensor cores take them: rows at 16 bytes, math that is not
-/// pedantic.
+/// Of bfloat16 into floats or bfloat16, by math that is not pedantic.
 inline cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t op_a,
                                       cublasOperation_t op_b, int64_t m, int64_t n, int64_t k,
                                       const void* alpha, const void* a, cudaDataType type_a,
                                       int64_t lda, const void* b, cudaDataType type_b, int64_t ldb,
                                       const void* beta, void* c, cudaDataType type_c, int64_t ldc,
                                       cublasComputeType_t, cublasGemmAlgo_t) {
+  using moe::kernels::Bf16;
   const auto at_16_bytes = [](const void* at, int64_t stride) {
     return reinterpret_cast<uintptr_t>(at) % 16 == 0 && stride % 8 == 0;
   };
-  if (type_a != CUDA_R_16BF || type_b != CUDA_R_16BF || type_c != CUDA_R_32F ||
-      handle->math != CUBLAS_DEFAULT_MATH || !at_16_bytes(a, lda) || !at_16_bytes(b, ldb))
+  if (type_a != CUDA_R_16BF || type_b != CUDA_R_16BF || handle->math != CUBLAS_DEFAULT_MATH)
     return CUBLAS_STATUS_NOT_SUPPORTED;
-  return emulation::gemm(handle, op_a, op_b, m, n, k, *static_cast<const float*>(alpha),
-                         static_cast<const uint16_t*>(a), lda, static_cast<const uint16_t*>(b), ldb,
-                         *static_cast<const float*>(beta), static_cast<float*>(c), ldc);
+  emulation::cublas_rows_at_16_bytes = at_16_bytes(a, lda) && at_16_bytes(b, ldb);
+  const auto multiply = [&](auto* out) {
+    return emulation::gemm(handle, op_a, op_b, m, n, k, *static_cast<const float*>(alpha),
+                           static_cast<const Bf16*>(a), lda, static_cast<const Bf16*>(b), ldb,
+                           *static_cast<const float*>(beta), out, ldc);
+  };
+  return type_c == CUDA_R_32F ? multiply(static_cast<float*>(c)) : multiply(static_cast<Bf16*>(c));
 }
