@@ -171,6 +171,7 @@ TEST_CASE("NaN and infinity in an activation come out where the reference has th
         const int64_t rows = 4, n = rows * hidden;
         auto x = A::stored(n, 1);
         x[static_cast<size_t>(hidden + 1)] = A::of(bad);
+        const auto other = A::stored(n, 4);
         const auto weight = A::wide(rows, 2), gate = A::wide(3 * hidden, 3);
         const std::vector<int32_t> slot = {1, 0, -1, 2};
         std::vector<T> y(n), sum(n), out(n), back(n), din(n);
@@ -183,7 +184,7 @@ TEST_CASE("NaN and infinity in an activation come out where the reference has th
         k.combine(back.data(), x.data(), weight.data(), slot.data(), nullptr, rows, 1, hidden,
                   nullptr);
         k.combine_dx(din.data(), x.data(), weight.data(), slot.data(), rows, 1, hidden, nullptr);
-        k.combine_dweight(dweight.data(), x.data(), x.data(), slot.data(), rows, 1, hidden,
+        k.combine_dweight(dweight.data(), x.data(), other.data(), slot.data(), rows, 1, hidden,
                           nullptr);
         k.bias_grad(db.data(), x.data(), nullptr, rows, hidden, nullptr);
         k.embedding_dwpe(dwpe.data(), x.data(), nullptr, rows, 2, hidden, nullptr);
