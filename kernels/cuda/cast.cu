@@ -8,19 +8,12 @@ namespace {
 
 constexpr int64_t kPiece = 4 * kWarp;  // vectors of a row that a warp takes
 
-/// The upper half of a float is a bfloat16. Half a unit of it is added, less one bit where the
-/// upper half is even and a tie must stay; the carry may go into the exponent, as it should.
-__device__ unsigned rounded(float v) {
-  const unsigned bits = __float_as_uint(v);
-  if (isnan(v)) return bits >> 16 | 0x40u;  // a NaN whose bits are all in the lower half too
-  return (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-}
 __device__ void store(uint16_t* to, float v) {
   *to = static_cast<uint16_t>(rounded(v));
 }
 __device__ void store(uint2* to, float4 v) {
-  to->x = rounded(v.x) | rounded(v.y) << 16;
-  to->y = rounded(v.z) | rounded(v.w) << 16;
+  to->x = rounded_pair(v.x, v.y);
+  to->y = rounded_pair(v.z, v.w);
 }
 
 /// Sizes in vectors; `pieces` a row.

@@ -1,5 +1,5 @@
-// What the kernels share: launches, sums over a warp and a block, and 16-byte vectors. Only the
-// .cu files of this folder include it. They hold no <<<>>> and no __CUDACC__, so that nvcc and,
+// What the kernels share: launches, and sums over a warp and a block. Only the .cu files of this
+// folder include it. They hold no <<<>>> and no __CUDACC__, so that nvcc and,
 // with the runtime of tests/cuda/host, a plain C++ compiler take the same text.
 // Invariant: a sum has one fixed order whatever the grid. There are no atomics but the minimum of
 // finite.cu, which is the same in any order.
@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/pack.h"
 #include "kernels/kernels.h"
 
 namespace moe::kernels::cuda {
@@ -53,10 +54,18 @@ constexpr int64_t stride_blocks(int64_t n) {
   return blocks < kStrideGrid ? blocks : kStrideGrid;
 }
 
-/// Whether float4 may be used on rows of `cols` floats that begin at these pointers (null: yes).
-template <class... P>
+/// Whether rows of `cols` numbers that begin at these pointers (null: yes) are 16-byte vectors with
+/// N numbers of the type of which there are N in one.
+template <int N = 4, class... P>
 bool vectorable(int64_t cols, const P*... pointers) {
-  return cols % 4 == 0 && ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
+  return cols % N == 0 && ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
+}
+/// Calls run with how many numbers a thread takes at once, as a constant: a pack of T where rows of
+/// `cols` numbers at these pointers allow it, else 1.
+template <class T, class Run, class... P>
+void in_packs(Run run, int64_t cols, const P*... pointers) {
+  if (vectorable<kPack<T>>(cols, pointers...)) return run(std::integral_constant<int, kPack<T>>());
+  run(std::integral_constant<int, 1>());
 }
 
 __device__ inline int64_t thread_number() {
@@ -92,38 +101,26 @@ __device__ inline float warp_max(float v) {
     v = max_or_nan(v, __shfl_xor_sync(kAllLanes, v, step));
   return v;
 }
-/// Over a block of kThreads threads; `shared` holds kWarps values and is free again afterwards.
-template <class T>
-__device__ inline T block_sum(T v, T* shared) {
+/// Over a block of as many warps as `shared` holds values; it is free again afterwards.
+template <class T, int kCount>
+__device__ inline T block_sum(T v, T (&shared)[kCount]) {
   v = warp_sum(v);
   if (lane() == 0) shared[warp()] = v;
   __syncthreads();
   T sum = shared[0];
-  for (int w = 1; w < kWarps; ++w) sum += shared[w];
+  for (int w = 1; w < kCount; ++w) sum += shared[w];
   __syncthreads();
   return sum;
 }
-__device__ inline float block_max(float v, float* shared) {
+template <int kCount>
+__device__ inline float block_max(float v, float (&shared)[kCount]) {
   v = warp_max(v);
   if (lane() == 0) shared[warp()] = v;
   __syncthreads();
   float top = shared[0];
-  for (int w = 1; w < kWarps; ++w) top = max_or_nan(top, shared[w]);
+  for (int w = 1; w < kCount; ++w) top = max_or_nan(top, shared[w]);
   __syncthreads();
   return top;
-}
-
-__device__ inline float plus(float a, float b) {
-  return a + b;
-}
-__device__ inline float4 plus(float4 a, float4 b) {
-  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
-}
-__device__ inline float times(float s, float a) {
-  return s * a;
-}
-__device__ inline float4 times(float s, float4 a) {
-  return make_float4(s * a.x, s * a.y, s * a.z, s * a.w);
 }
 
 }  // namespace moe::kernels::cuda

@@ -9,19 +9,22 @@ constexpr float kSqrt2OverPi = 0.79788456080286535588f;
 constexpr float kCubic = 0.044715f;
 constexpr int kMaxSummands = 256;
 
+template <class T>
 struct Summands {  // passed by value: the list lies in host memory
-  const float* in[kMaxSummands];
+  const T* in[kMaxSummands];
 };
 
-__device__ float at_or_zero(const float* p, int64_t i) {
-  return p ? p[i] : 0.0f;
+template <int N, class T>
+__device__ Numbers<N> load_or_zero(const T* p, int64_t i) {
+  return p ? load<N>(p + i) : Numbers<N>{};
 }
 
-/// The column of a thread's element as the thread strides on, without a division each time.
+/// The column of a thread's first number as the thread strides on, without a division each time.
+template <int N>
 class Column {
  public:
   __device__ explicit Column(int64_t cols)
-      : cols_(cols), step_(num_threads() % cols), at_(thread_number() % cols) {}
+      : cols_(cols), step_(num_threads() * N % cols), at_(thread_number() * N % cols) {}
   __device__ int64_t at() const { return at_; }
   __device__ void advance() {
     at_ += step_;
@@ -32,80 +35,136 @@ class Column {
   int64_t cols_, step_, at_;
 };
 
-__global__ void fill_bias_kernel(float* y, const float* bias, const float* residual, int64_t n,
+template <class T, int N>
+__global__ void fill_bias_kernel(T* y, const float* bias, const T* residual, int64_t n,
                                  int64_t cols) {
-  Column c(cols);
-  for (int64_t i = thread_number(); i < n; i += num_threads(), c.advance())
-    y[i] = at_or_zero(bias, c.at()) + at_or_zero(residual, i);
-}
-
-__global__ void gelu_kernel(float* y, const float* x, const float* bias, int64_t n, int64_t cols) {
-  Column c(cols);
-  for (int64_t i = thread_number(); i < n; i += num_threads(), c.advance()) {
-    const float z = x[i] + at_or_zero(bias, c.at());
-    y[i] = 0.5f * z * (1 + tanhf(kSqrt2OverPi * (z + kCubic * z * z * z)));
+  Column<N> c(cols);
+  for (int64_t i = thread_number() * N; i < n; i += num_threads() * N, c.advance()) {
+    const auto b = load_or_zero<N>(bias, c.at()), r = load_or_zero<N>(residual, i);
+    store(y + i, numbers<N>([&](int j) { return b.at[j] + r.at[j]; }));
   }
 }
 
-__global__ void gelu_dx_kernel(float* dx, const float* dy, const float* x, const float* bias,
-                               int64_t n, int64_t cols) {
-  Column c(cols);
-  for (int64_t i = thread_number(); i < n; i += num_threads(), c.advance()) {
-    const float z = x[i] + at_or_zero(bias, c.at());
-    const float t = tanhf(kSqrt2OverPi * (z + kCubic * z * z * z));
-    const float du = kSqrt2OverPi * (1 + 3 * kCubic * z * z);
-    dx[i] = dy[i] * (0.5f * (1 + t) + 0.5f * z * (1 - t * t) * du);
+__device__ float gelu_of(float z) {
+  return 0.5f * z * (1 + tanhf(kSqrt2OverPi * (z + kCubic * z * z * z)));
+}
+
+__device__ float gelu_slope(float z) {
+  const float t = tanhf(kSqrt2OverPi * (z + kCubic * z * z * z));
+  const float du = kSqrt2OverPi * (1 + 3 * kCubic * z * z);
+  return 0.5f * (1 + t) + 0.5f * z * (1 - t * t) * du;
+}
+
+template <class T, int N>
+__global__ void gelu_kernel(T* y, const T* x, const float* bias, int64_t n, int64_t cols) {
+  Column<N> c(cols);
+  for (int64_t i = thread_number() * N; i < n; i += num_threads() * N, c.advance()) {
+    const auto v = load<N>(x + i), b = load_or_zero<N>(bias, c.at());
+    store(y + i, numbers<N>([&](int j) { return gelu_of(v.at[j] + b.at[j]); }));
   }
 }
 
-template <class V>
-__global__ void add_kernel(V* y, const V* a, const V* b, int64_t n) {
-  for (int64_t i = thread_number(); i < n; i += num_threads()) y[i] = plus(a[i], b[i]);
+template <class T, int N>
+__global__ void gelu_dx_kernel(T* dx, const T* dy, const T* x, const float* bias, int64_t n,
+                               int64_t cols) {
+  Column<N> c(cols);
+  for (int64_t i = thread_number() * N; i < n; i += num_threads() * N, c.advance()) {
+    const auto v = load<N>(x + i), b = load_or_zero<N>(bias, c.at()), d = load<N>(dy + i);
+    store(dx + i, numbers<N>([&](int j) { return d.at[j] * gelu_slope(v.at[j] + b.at[j]); }));
+  }
 }
 
-__global__ void sum_n_kernel(float* y, Summands summands, int64_t count, int64_t n) {
-  for (int64_t i = thread_number(); i < n; i += num_threads()) {
-    float sum = summands.in[0][i];
-    for (int64_t j = 1; j < count; ++j) sum += summands.in[j][i];
-    y[i] = sum;
+template <class T, int N>
+__global__ void add_kernel(T* y, const T* a, const T* b, int64_t n) {
+  for (int64_t i = thread_number() * N; i < n; i += num_threads() * N) {
+    const auto u = load<N>(a + i), v = load<N>(b + i);
+    store(y + i, numbers<N>([&](int j) { return u.at[j] + v.at[j]; }));
   }
+}
+
+template <class T, int N>
+__global__ void sum_n_kernel(T* y, Summands<T> summands, int64_t count, int64_t n) {
+  for (int64_t i = thread_number() * N; i < n; i += num_threads() * N) {
+    auto sum = load<N>(summands.in[0] + i);
+    for (int64_t s = 1; s < count; ++s) {
+      const auto v = load<N>(summands.in[s] + i);
+      for (int j = 0; j < N; ++j) sum.at[j] += v.at[j];
+    }
+    store(y + i, sum);
+  }
+}
+
+template <class T>
+void fill_bias(T* y, const float* bias, const T* residual, int64_t rows, int64_t cols,
+               Stream stream) {
+  const auto run = [&](auto at_once) {
+    constexpr int N = at_once;
+    const int64_t n = rows * cols;
+    launch(fill_bias_kernel<T, N>, stride_blocks(n / N), kThreads, stream, y, bias, residual, n,
+           cols);
+  };
+  in_packs<T>(run, cols, y, bias, residual);
+}
+
+template <class T>
+void gelu(T* y, const T* x, const float* bias, int64_t rows, int64_t cols, Stream stream) {
+  const auto run = [&](auto at_once) {
+    constexpr int N = at_once;
+    const int64_t n = rows * cols;
+    launch(gelu_kernel<T, N>, stride_blocks(n / N), kThreads, stream, y, x, bias, n, cols);
+  };
+  in_packs<T>(run, cols, y, x, bias);
+}
+
+template <class T>
+void gelu_dx(T* dx, const T* dy, const T* x, const float* bias, int64_t rows, int64_t cols,
+             Stream stream) {
+  const auto run = [&](auto at_once) {
+    constexpr int N = at_once;
+    const int64_t n = rows * cols;
+    launch(gelu_dx_kernel<T, N>, stride_blocks(n / N), kThreads, stream, dx, dy, x, bias, n, cols);
+  };
+  in_packs<T>(run, cols, dx, dy, x, bias);
+}
+
+template <class T>
+void add(T* y, const T* a, const T* b, int64_t n, Stream stream) {
+  const auto run = [&](auto at_once) {
+    constexpr int N = at_once;
+    launch(add_kernel<T, N>, stride_blocks(n / N), kThreads, stream, y, a, b, n);
+  };
+  in_packs<T>(run, n, y, a, b);
+}
+
+template <class T>
+void sum_n(T* y, const T* const* in, int64_t count, int64_t n, Stream stream) {
+  if (count < 1 || count > kMaxSummands)
+    return keep_error("cuda: sum_n takes 1 to 256 summands, here are " + std::to_string(count));
+  Summands<T> summands{};
+  bool packs = vectorable<kPack<T>>(n, y);
+  for (int64_t j = 0; j < count; ++j) {
+    summands.in[j] = in[j];
+    packs = packs && vectorable<kPack<T>>(n, in[j]);
+  }
+  const auto run = [&](auto at_once) {
+    constexpr int N = at_once;
+    launch(sum_n_kernel<T, N>, stride_blocks(n / N), kThreads, stream, y, summands, count, n);
+  };
+  in_packs<T>(run, packs ? 0 : 1);
 }
 
 }  // namespace
 
-void fill_bias(float* y, const float* bias, const float* residual, int64_t rows, int64_t cols,
-               Stream stream) {
-  const int64_t n = rows * cols;
-  launch(fill_bias_kernel, stride_blocks(n), kThreads, stream, y, bias, residual, n, cols);
+template <class T>
+void elementwise_kernels(KernelTable<T>& table) {
+  table.fill_bias = fill_bias<T>;
+  table.gelu = gelu<T>;
+  table.gelu_dx = gelu_dx<T>;
+  table.add = add<T>;
+  table.sum_n = sum_n<T>;
 }
-
-void gelu(float* y, const float* x, const float* bias, int64_t rows, int64_t cols, Stream stream) {
-  const int64_t n = rows * cols;
-  launch(gelu_kernel, stride_blocks(n), kThreads, stream, y, x, bias, n, cols);
-}
-
-void gelu_dx(float* dx, const float* dy, const float* x, const float* bias, int64_t rows,
-             int64_t cols, Stream stream) {
-  const int64_t n = rows * cols;
-  launch(gelu_dx_kernel, stride_blocks(n), kThreads, stream, dx, dy, x, bias, n, cols);
-}
-
-void add(float* y, const float* a, const float* b, int64_t n, Stream stream) {
-  if (vectorable(n, y, a, b)) {
-    launch(add_kernel<float4>, stride_blocks(n / 4), kThreads, stream, reinterpret_cast<float4*>(y),
-           reinterpret_cast<const float4*>(a), reinterpret_cast<const float4*>(b), n / 4);
-  } else {
-    launch(add_kernel<float>, stride_blocks(n), kThreads, stream, y, a, b, n);
-  }
-}
-
-void sum_n(float* y, const float* const* in, int64_t count, int64_t n, Stream stream) {
-  if (count < 1 || count > kMaxSummands)
-    return keep_error("cuda: sum_n takes 1 to 256 summands, here are " + std::to_string(count));
-  Summands summands{};
-  for (int64_t j = 0; j < count; ++j) summands.in[j] = in[j];
-  launch(sum_n_kernel, stride_blocks(n), kThreads, stream, y, summands, count, n);
-}
+template void elementwise_kernels(KernelTable<float>&);
+template void elementwise_kernels(KernelTable<Bf16>&);
 
 void copy_2d(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t width,
              int64_t rows, Stream stream) {

@@ -7,14 +7,16 @@ namespace {
 
 constexpr int kVocabRows = 8;  // of dwte a block: the token ids are read once for all of them
 
-template <class V>
-__global__ void embedding_kernel(V* x, const int32_t* ids, const V* wte, const V* wpe, int64_t seq,
-                                 int64_t hidden) {
+template <class T, int N>
+__global__ void embedding_kernel(T* x, const int32_t* ids, const float* wte, const float* wpe,
+                                 int64_t seq, int64_t hidden) {
   const int64_t t = blockIdx.x;
-  const V* token = wte + ids[t] * hidden;
-  const V* place = wpe + t % seq * hidden;
-  for (int64_t c = threadIdx.x; c < hidden; c += kThreads)
-    x[t * hidden + c] = plus(token[c], place[c]);
+  const float* token = wte + ids[t] * hidden;
+  const float* place = wpe + t % seq * hidden;
+  for (int64_t c = threadIdx.x * N; c < hidden; c += kThreads * N) {
+    const auto a = load<N>(token + c), b = load<N>(place + c);
+    store(x + t * hidden + c, numbers<N>([&](int j) { return a.at[j] + b.at[j]; }));
+  }
 }
 
 /// Numbers the threads of a block whose `wanted` is set, in thread order, from 0; `shared` holds
@@ -35,7 +37,8 @@ __device__ int rank_in_block(bool wanted, int* rank, int* shared) {
 
 /// A block owns kVocabRows rows of dwte and goes through all ids: it lists those of its rows in
 /// order, then each thread adds its columns of the listed tokens. No two threads share an element.
-__global__ void embedding_dwte_kernel(float* dwte, const int32_t* ids, const float* dx,
+template <class T, int N>
+__global__ void embedding_dwte_kernel(float* dwte, const int32_t* ids, const T* dx,
                                       const float* acc, int64_t tokens, int64_t vocab,
                                       int64_t hidden) {
   __shared__ int shared[kWarps];
@@ -44,8 +47,8 @@ __global__ void embedding_dwte_kernel(float* dwte, const int32_t* ids, const flo
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kVocabRows;
   const int64_t last = first + kVocabRows < vocab ? first + kVocabRows : vocab;
   for (int64_t v = first; v < last; ++v)
-    for (int64_t c = threadIdx.x; c < hidden; c += kThreads)
-      dwte[v * hidden + c] = acc ? acc[v * hidden + c] : 0.0f;
+    for (int64_t c = threadIdx.x * N; c < hidden; c += kThreads * N)
+      store(dwte + v * hidden + c, acc ? load<N>(acc + v * hidden + c) : Numbers<N>{});
   for (int64_t chunk = 0; chunk < tokens; chunk += kThreads) {
     const int64_t t = chunk + threadIdx.x;
     const int64_t id = t < tokens ? ids[t] : -1;
@@ -58,45 +61,69 @@ __global__ void embedding_dwte_kernel(float* dwte, const int32_t* ids, const flo
     }
     __syncthreads();
     for (int i = 0; i < count; ++i)
-      for (int64_t c = threadIdx.x; c < hidden; c += kThreads)
-        dwte[row_at[i] * hidden + c] += dx[token_at[i] * hidden + c];
+      for (int64_t c = threadIdx.x * N; c < hidden; c += kThreads * N) {
+        float* const to = dwte + row_at[i] * hidden + c;
+        const auto sum = load<N>(to), grad = load<N>(dx + token_at[i] * hidden + c);
+        store(to, numbers<N>([&](int j) { return sum.at[j] + grad.at[j]; }));
+      }
     // The next chunk's ranking waits for all threads before the lists are written again.
   }
 }
 
-__global__ void embedding_dwpe_kernel(float* dwpe, const float* dx, const float* acc, int64_t n,
+template <class T, int N>
+__global__ void embedding_dwpe_kernel(float* dwpe, const T* dx, const float* acc, int64_t n,
                                       int64_t elements) {
-  for (int64_t i = thread_number(); i < n; i += num_threads()) {
-    float sum = 0;
-    for (int64_t j = i; j < elements; j += n) sum += dx[j];
-    dwpe[i] = (acc ? acc[i] : 0.0f) + sum;
+  for (int64_t i = thread_number() * N; i < n; i += num_threads() * N) {
+    Numbers<N> sum{};
+    for (int64_t j = i; j < elements; j += n) {
+      const auto grad = load<N>(dx + j);
+      for (int k = 0; k < N; ++k) sum.at[k] += grad.at[k];
+    }
+    const auto before = acc ? load<N>(acc + i) : Numbers<N>{};
+    store(dwpe + i, numbers<N>([&](int k) { return before.at[k] + sum.at[k]; }));
   }
+}
+
+template <class T>
+void embedding(T* x, const int32_t* ids, const float* wte, const float* wpe, int64_t tokens,
+               int64_t seq, int64_t hidden, Stream stream) {
+  const auto run = [&](auto at_once) {
+    launch(embedding_kernel<T, at_once>, tokens, kThreads, stream, x, ids, wte, wpe, seq, hidden);
+  };
+  in_packs<T>(run, hidden, x, wte, wpe);
+}
+
+template <class T>
+void embedding_dwte(float* dwte, const int32_t* ids, const T* dx, const float* acc, int64_t tokens,
+                    int64_t vocab, int64_t hidden, Stream stream) {
+  const auto run = [&](auto at_once) {
+    launch(embedding_dwte_kernel<T, at_once>, blocks_of(vocab, kVocabRows), kThreads, stream, dwte,
+           ids, dx, acc, tokens, vocab, hidden);
+  };
+  in_packs<T>(run, hidden, dwte, dx, acc);
+}
+
+template <class T>
+void embedding_dwpe(float* dwpe, const T* dx, const float* acc, int64_t tokens, int64_t seq,
+                    int64_t hidden, Stream stream) {
+  const auto run = [&](auto at_once) {
+    constexpr int N = at_once;
+    const int64_t n = seq * hidden;
+    launch(embedding_dwpe_kernel<T, N>, stride_blocks(n / N), kThreads, stream, dwpe, dx, acc, n,
+           tokens * hidden);
+  };
+  in_packs<T>(run, hidden, dwpe, dx, acc);
 }
 
 }  // namespace
 
-void embedding(float* x, const int32_t* ids, const float* wte, const float* wpe, int64_t tokens,
-               int64_t seq, int64_t hidden, Stream stream) {
-  if (vectorable(hidden, x, wte, wpe)) {
-    launch(embedding_kernel<float4>, tokens, kThreads, stream, reinterpret_cast<float4*>(x), ids,
-           reinterpret_cast<const float4*>(wte), reinterpret_cast<const float4*>(wpe), seq,
-           hidden / 4);
-  } else {
-    launch(embedding_kernel<float>, tokens, kThreads, stream, x, ids, wte, wpe, seq, hidden);
-  }
+template <class T>
+void embedding_kernels(KernelTable<T>& table) {
+  table.embedding = embedding<T>;
+  table.embedding_dwte = embedding_dwte<T>;
+  table.embedding_dwpe = embedding_dwpe<T>;
 }
-
-void embedding_dwte(float* dwte, const int32_t* ids, const float* dx, const float* acc,
-                    int64_t tokens, int64_t vocab, int64_t hidden, Stream stream) {
-  launch(embedding_dwte_kernel, blocks_of(vocab, kVocabRows), kThreads, stream, dwte, ids, dx, acc,
-         tokens, vocab, hidden);
-}
-
-void embedding_dwpe(float* dwpe, const float* dx, const float* acc, int64_t tokens, int64_t seq,
-                    int64_t hidden, Stream stream) {
-  const int64_t n = seq * hidden;
-  launch(embedding_dwpe_kernel, stride_blocks(n), kThreads, stream, dwpe, dx, acc, n,
-         tokens * hidden);
-}
+template void embedding_kernels(KernelTable<float>&);
+template void embedding_kernels(KernelTable<Bf16>&);
 
 }  // namespace moe::kernels::cuda

@@ -8,39 +8,37 @@ namespace {
 using Index = unsigned long long;
 constexpr Index kNone = ~Index{0};
 
-/// The first of the numbers in v that is not finite, or how many there are.
-__device__ int first_in(float v) {
-  return isfinite(v) ? 1 : 0;
-}
-__device__ int first_in(float4 v) {
-  if (!isfinite(v.x)) return 0;
-  if (!isfinite(v.y)) return 1;
-  if (!isfinite(v.z)) return 2;
-  return isfinite(v.w) ? 4 : 3;
-}
-
 /// The one atomic of this folder. The least of some numbers is the same in whatever order they
-/// come, so the result is the same bits every time.
-template <class V>
-__global__ void note_nonfinite_kernel(Index* first, const V* x, int64_t n, int64_t before) {
-  constexpr int kWidth = sizeof(V) / sizeof(float);
+/// come, so the result is the same bits every time. Sizes in numbers.
+template <class T, int N>
+__global__ void note_nonfinite_kernel(Index* first, const T* x, int64_t begin, int64_t end) {
   Index mine = kNone;
-  for (int64_t i = thread_number(); i < n && mine == kNone; i += num_threads()) {
-    const int at = first_in(x[i]);
-    if (at < kWidth) mine = static_cast<Index>(before + i * kWidth + at);
+  for (int64_t i = begin + thread_number() * N; i < end && mine == kNone; i += num_threads() * N) {
+    const auto v = load<N>(x + i);
+    for (int j = N - 1; j >= 0; --j)
+      if (!isfinite(v.at[j])) mine = static_cast<Index>(i + j);
   }
   if (mine != kNone) atomicMin(first, mine);
+}
+
+template <class T>
+void note(int64_t* first, const T* x, int64_t n, Stream stream) {
+  constexpr int N = kPack<T>;
+  auto* least = reinterpret_cast<Index*>(first);
+  const int64_t packs = vectorable(0, x) ? n / N : 0, rest = n - N * packs;
+  launch(note_nonfinite_kernel<T, N>, stride_blocks(packs), kThreads, stream, least, x, int64_t{0},
+         N * packs);
+  launch(note_nonfinite_kernel<T, 1>, stride_blocks(rest), kThreads, stream, least, x, N * packs,
+         n);
 }
 
 }  // namespace
 
 void note_nonfinite(int64_t* first, const float* x, int64_t n, Stream stream) {
-  auto* least = reinterpret_cast<Index*>(first);
-  const int64_t fours = vectorable(0, x) ? n / 4 : 0, rest = n - 4 * fours;
-  launch(note_nonfinite_kernel<float4>, stride_blocks(fours), kThreads, stream, least,
-         reinterpret_cast<const float4*>(x), fours, int64_t{0});
-  launch(note_nonfinite_kernel<float>, stride_blocks(rest), kThreads, stream, least, x + 4 * fours,
-         rest, 4 * fours);
+  note(first, x, n, stream);
+}
+void note_nonfinite_bf16(int64_t* first, const Bf16* x, int64_t n, Stream stream) {
+  note(first, x, n, stream);
 }
 
 }  // namespace moe::kernels::cuda

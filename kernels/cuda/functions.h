@@ -1,5 +1,5 @@
-// The table's functions, as table.cpp lists them; each is described in kernels/kernels.h and
-// defined in the .cu file of its family. Only table.cpp and these files include this.
+// What table.cpp makes the tables of; each function is described in kernels/kernels.h and defined
+// in the .cu file of its family. Only table.cpp and these files include this.
 #pragma once
 
 #include <type_traits>
@@ -14,46 +14,37 @@ template <auto Member>
 using Function = std::remove_pointer_t<std::remove_reference_t<decltype(Floats{}.*Member)>>;
 
 Function<&Floats::gemm> gemm;
-Function<&Floats::gemm> gemm_bf16;  // of table_bf16()
+std::remove_pointer_t<decltype(KernelTable<Bf16>::gemm)> gemm_mixed;
 Function<&Floats::gemm_many> gemm_many;
 std::remove_pointer_t<decltype(KernelTable<Bf16>::gemm_many)> gemm_many_mixed;
-
-Function<&Floats::fill_bias> fill_bias;
-Function<&Floats::gelu> gelu;
-Function<&Floats::gelu_dx> gelu_dx;
-Function<&Floats::add> add;
-Function<&Floats::sum_n> sum_n;
-Function<&Floats::copy_2d> copy_2d;
-Function<&Floats::clear> clear;
-
-Function<&Floats::sgd> sgd;
-Function<&Floats::adamw> adamw;
-
-Function<&Floats::bias_grad> bias_grad;
-Function<&Floats::layernorm> layernorm;
-Function<&Floats::layernorm_dx> layernorm_dx;
-Function<&Floats::layernorm_dw> layernorm_dw;
-
-Function<&Floats::embedding> embedding;
-Function<&Floats::embedding_dwte> embedding_dwte;
-Function<&Floats::embedding_dwpe> embedding_dwpe;
 
 Function<&Floats::attention> attention;
 Function<&Floats::attention_dx> attention_dx;
 Function<&Floats::attention_work_bytes> attention_work_bytes;
 
-Function<&Floats::gate_logits> gate_logits;
 Function<&Floats::gate_scores> gate_scores;
 Function<&Floats::gate_dlogits> gate_dlogits;
-
-Function<&Floats::dispatch> dispatch;
-Function<&Floats::dispatch_dx> dispatch_dx;
-Function<&Floats::combine> combine;
-Function<&Floats::combine_dx> combine_dx;
-Function<&Floats::combine_dweight> combine_dweight;
-
-Function<&Floats::cross_entropy> cross_entropy;
 Function<&Floats::balance_loss> balance_loss;
 Function<&Floats::z_loss> z_loss;
+
+Function<&Floats::sgd> sgd;
+Function<&Floats::adamw> adamw;
+
+Function<&Floats::copy_2d> copy_2d;
+Function<&Floats::clear> clear;
+
+// Each sets the functions of its file that have one text for all types of activations.
+template <class T>
+void elementwise_kernels(KernelTable<T>& table);
+template <class T>
+void layernorm_kernels(KernelTable<T>& table);
+template <class T>
+void embedding_kernels(KernelTable<T>& table);
+template <class T>
+void gate_kernels(KernelTable<T>& table);
+template <class T>
+void expert_row_kernels(KernelTable<T>& table);
+template <class T>
+void loss_kernels(KernelTable<T>& table);
 
 }  // namespace moe::kernels::cuda

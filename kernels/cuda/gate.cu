@@ -7,16 +7,21 @@ namespace {
 
 constexpr int kLogits = 8;  // experts whose dot products a warp takes at once: x is read once
 
-__global__ void gate_logits_kernel(float* logits, const float* x, const float* w, int64_t tokens,
+template <class T>
+__global__ void gate_logits_kernel(float* logits, const T* x, const float* w, int64_t tokens,
                                    int64_t experts, int64_t hidden) {
+  constexpr int N = kSummed<T>;
   const int64_t groups = (experts + kLogits - 1) / kLogits;
   const int64_t t = warp_number() / groups, first = warp_number() % groups * kLogits;
   if (t >= tokens) return;  // the whole warp
   float sum[kLogits] = {};
-  for (int64_t i = lane(); i < hidden; i += kWarp) {
-    const float value = x[t * hidden + i];
-    for (int e = 0; e < kLogits; ++e)
-      if (first + e < experts) sum[e] += value * w[(first + e) * hidden + i];
+  for (int64_t i = lane() * N; i < hidden; i += kWarp * N) {
+    const auto value = load_columns<N>(x + t * hidden, i, hidden, 0);
+    for (int e = 0; e < kLogits; ++e) {
+      if (first + e >= experts) continue;
+      const auto weight = load_columns<N>(w + (first + e) * hidden, i, hidden, 0);
+      for (int j = 0; j < N; ++j) sum[e] += value.at[j] * weight.at[j];
+    }
   }
   for (int e = 0; e < kLogits; ++e) {
     const float logit = warp_sum(sum[e]);
@@ -79,14 +84,22 @@ __global__ void gate_dlogits_kernel(float* dlogits, const float* dweight, const 
   }
 }
 
-}  // namespace
-
-void gate_logits(float* logits, const float* x, const float* w, int64_t tokens, int64_t experts,
+template <class T>
+void gate_logits(float* logits, const T* x, const float* w, int64_t tokens, int64_t experts,
                  int64_t hidden, Stream stream) {
   const int64_t warps = tokens * blocks_of(experts, kLogits);
-  launch(gate_logits_kernel, blocks_of(warps, kWarps), kThreads, stream, logits, x, w, tokens,
+  launch(gate_logits_kernel<T>, blocks_of(warps, kWarps), kThreads, stream, logits, x, w, tokens,
          experts, hidden);
 }
+
+}  // namespace
+
+template <class T>
+void gate_kernels(KernelTable<T>& table) {
+  table.gate_logits = gate_logits<T>;
+}
+template void gate_kernels(KernelTable<float>&);
+template void gate_kernels(KernelTable<Bf16>&);
 
 void gate_scores(float* p, const float* logits, ScoreRule rule, int64_t tokens, int64_t experts,
                  Stream stream) {

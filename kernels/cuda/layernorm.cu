@@ -1,6 +1,6 @@
 // LayerNorm: a block a row. Column sums (of the bias and of gamma and beta) take two stages inside
-// one block: kLanes threads a column sum every kLanes-th row, then one adds the partial sums. Eight
-// columns a block are one 32-byte sector a row, and no memory is needed between the stages.
+// one block: each thread sums the rows of its lane, every kLanes-th, then one adds the lanes' sums.
+// A block takes eight columns, and no memory is needed between the stages.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/functions.h"
 
@@ -9,110 +9,187 @@ namespace {
 
 constexpr float kEps = 1e-5f;
 constexpr int kColumns = 8;
-constexpr int kLanes = kThreads / kColumns;
 
-__global__ void layernorm_kernel(float* y, float* mean, float* rstd, const float* x,
-                                 const float* gamma, const float* beta, int64_t cols) {
-  __shared__ float shared[kWarps];
-  const int64_t row = blockIdx.x * cols;
+/// Of a block that takes a row: half where a thread takes more columns at once.
+template <class T>
+constexpr int kRowThreads = kSummed<T> == 1 ? kThreads : kThreads / 2;
+template <class T>
+using RowShared = float[kRowThreads<T> / kWarp];
+
+template <class T>
+__global__ void layernorm_kernel(T* y, float* mean, float* rstd, const T* x, const float* gamma,
+                                 const float* beta, int64_t cols) {
+  constexpr int N = kSummed<T>, kStep = kRowThreads<T> * N;
+  __shared__ RowShared<T> shared;
+  const T* const row = x + blockIdx.x * cols;
+  const int64_t first = threadIdx.x * N;
   float sum = 0, squares = 0;
-  for (int64_t c = threadIdx.x; c < cols; c += kThreads) sum += x[row + c];
+  for (int64_t c = first; c < cols; c += kStep) {
+    const auto v = load_columns<N>(row, c, cols, 0);
+    for (int i = 0; i < N; ++i) sum += v.at[i];
+  }
   const float m = block_sum(sum, shared) / static_cast<float>(cols);
-  for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
-    const float d = x[row + c] - m;
-    squares += d * d;
+  for (int64_t c = first; c < cols; c += kStep) {
+    const auto v = load_columns<N>(row, c, cols, m);
+    for (int i = 0; i < N; ++i) {
+      const float d = v.at[i] - m;
+      squares += d * d;
+    }
   }
   const float r = 1 / sqrtf(block_sum(squares, shared) / static_cast<float>(cols) + kEps);
-  for (int64_t c = threadIdx.x; c < cols; c += kThreads)
-    y[row + c] = (x[row + c] - m) * r * gamma[c] + beta[c];
+  for (int64_t c = first; c < cols; c += kStep) {
+    const auto v = load_columns<N>(row, c, cols, m);
+    const auto scale = load_columns<N>(gamma, c, cols, 0),
+               shift = load_columns<N>(beta, c, cols, 0);
+    store_columns(y + blockIdx.x * cols, c, cols,
+                  numbers<N>([&](int i) { return (v.at[i] - m) * r * scale.at[i] + shift.at[i]; }));
+  }
   if (threadIdx.x == 0) {
     mean[blockIdx.x] = m;
     rstd[blockIdx.x] = r;
   }
 }
 
-__global__ void layernorm_dx_kernel(float* dx, const float* dy, const float* x, const float* mean,
-                                    const float* rstd, const float* gamma, const float* acc,
+template <class T>
+__global__ void layernorm_dx_kernel(T* dx, const T* dy, const T* x, const float* mean,
+                                    const float* rstd, const float* gamma, const T* acc,
                                     int64_t cols) {
-  __shared__ float shared[kWarps];
-  const int64_t row = blockIdx.x * cols;
+  constexpr int N = kSummed<T>, kStep = kRowThreads<T> * N;
+  __shared__ RowShared<T> shared;
+  const int64_t row = blockIdx.x * cols, first = threadIdx.x * N;
   const float m = mean[blockIdx.x], r = rstd[blockIdx.x];
   float sum = 0, sum_xhat = 0;
-  for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
-    const float dxhat = dy[row + c] * gamma[c];
-    sum += dxhat;
-    sum_xhat += dxhat * (x[row + c] - m) * r;
+  for (int64_t c = first; c < cols; c += kStep) {
+    const auto v = load_columns<N>(x + row, c, cols, m),
+               grad = load_columns<N>(dy + row, c, cols, 0);
+    const auto scale = load_columns<N>(gamma, c, cols, 0);
+    for (int i = 0; i < N; ++i) {
+      const float dxhat = grad.at[i] * scale.at[i];
+      sum += dxhat;
+      sum_xhat += dxhat * (v.at[i] - m) * r;
+    }
   }
   const float mean_dxhat = block_sum(sum, shared) / static_cast<float>(cols);
   const float mean_xhat = block_sum(sum_xhat, shared) / static_cast<float>(cols);
-  for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
-    const float xhat = (x[row + c] - m) * r;
-    dx[row + c] =
-        (acc ? acc[row + c] : 0.0f) + r * (dy[row + c] * gamma[c] - mean_dxhat - xhat * mean_xhat);
+  for (int64_t c = first; c < cols; c += kStep) {
+    const auto v = load_columns<N>(x + row, c, cols, m),
+               grad = load_columns<N>(dy + row, c, cols, 0);
+    const auto scale = load_columns<N>(gamma, c, cols, 0);
+    const auto before = acc ? load_columns<N>(acc + row, c, cols, 0) : Numbers<N>{};
+    store_columns(dx + row, c, cols, numbers<N>([&](int i) {
+                    const float xhat = (v.at[i] - m) * r;
+                    return before.at[i] +
+                           r * (grad.at[i] * scale.at[i] - mean_dxhat - xhat * mean_xhat);
+                  }));
   }
 }
 
-/// The sum over the kLanes partial sums of this thread's column, in their order.
-__device__ float column_total(const float (&part)[kLanes][kColumns], int column) {
-  float sum = 0;
-  for (int l = 0; l < kLanes; ++l) sum += part[l][column];
-  return sum;
-}
+/// Sums of kColumns columns over the rows, by one block.
+template <class T>
+struct ColumnSums {
+  static constexpr int N = kSummed<T>;
+  static constexpr int kAcross = kColumns / N;       // threads side by side
+  static constexpr int kLanes = kThreads / kAcross;  // one below the other
+  using Shared = float[kLanes][kColumns];
 
-__global__ void bias_grad_kernel(float* db, const float* dy, const float* acc, int64_t rows,
+  static __device__ int64_t block_column() { return static_cast<int64_t>(blockIdx.x) * kColumns; }
+  static __device__ int first_row() { return static_cast<int>(threadIdx.x) / kAcross; }
+  /// The first of this thread's columns of the block.
+  static __device__ int column() { return static_cast<int>(threadIdx.x) % kAcross * N; }
+
+  static __device__ void keep(Shared& part, const Numbers<N>& sum) {
+    for (int i = 0; i < N; ++i) part[first_row()][column() + i] = sum.at[i];
+  }
+  /// out[c] = acc[c] + the lanes' sums in their order. Requires: all have kept theirs.
+  static __device__ void write(float* out, const float* acc, const Shared& part, int64_t cols) {
+    const int64_t c = block_column() + threadIdx.x;
+    if (threadIdx.x >= kColumns || c >= cols) return;
+    float sum = 0;
+    for (int l = 0; l < kLanes; ++l) sum += part[l][threadIdx.x];
+    out[c] = (acc ? acc[c] : 0.0f) + sum;
+  }
+};
+
+template <class T>
+__global__ void bias_grad_kernel(float* db, const T* dy, const float* acc, int64_t rows,
                                  int64_t cols) {
-  __shared__ float part[kLanes][kColumns];
-  const int column = threadIdx.x % kColumns, first = threadIdx.x / kColumns;
-  const int64_t c = static_cast<int64_t>(blockIdx.x) * kColumns + column;
-  float sum = 0;
-  for (int64_t r = first; r < rows && c < cols; r += kLanes) sum += dy[r * cols + c];
-  part[first][column] = sum;
+  using Sums = ColumnSums<T>;
+  constexpr int N = Sums::N;
+  __shared__ typename Sums::Shared part;
+  const int64_t c = Sums::block_column() + Sums::column();
+  Numbers<N> sum{};
+  const int64_t end = c < cols ? rows : 0;
+  for (int64_t r = Sums::first_row(); r < end; r += Sums::kLanes) {
+    const auto grad = load_columns<N>(dy + r * cols, c, cols, 0);
+    for (int i = 0; i < N; ++i) sum.at[i] += grad.at[i];
+  }
+  Sums::keep(part, sum);
   __syncthreads();
-  if (first == 0 && c < cols) db[c] = (acc ? acc[c] : 0.0f) + column_total(part, column);
+  Sums::write(db, acc, part, cols);
 }
 
-__global__ void layernorm_dw_kernel(float* dgamma, float* dbeta, const float* dy, const float* x,
+template <class T>
+__global__ void layernorm_dw_kernel(float* dgamma, float* dbeta, const T* dy, const T* x,
                                     const float* mean, const float* rstd, const float* acc_gamma,
                                     const float* acc_beta, int64_t rows, int64_t cols) {
-  __shared__ float part_gamma[kLanes][kColumns], part_beta[kLanes][kColumns];
-  const int column = threadIdx.x % kColumns, first = threadIdx.x / kColumns;
-  const int64_t c = static_cast<int64_t>(blockIdx.x) * kColumns + column;
-  float sum_gamma = 0, sum_beta = 0;
-  for (int64_t r = first; r < rows && c < cols; r += kLanes) {
-    const float grad = dy[r * cols + c];
-    sum_gamma += grad * (x[r * cols + c] - mean[r]) * rstd[r];
-    sum_beta += grad;
+  using Sums = ColumnSums<T>;
+  constexpr int N = Sums::N;
+  __shared__ typename Sums::Shared part_gamma, part_beta;
+  const int64_t c = Sums::block_column() + Sums::column();
+  Numbers<N> sum_gamma{}, sum_beta{};
+  const int64_t end = c < cols ? rows : 0;
+  for (int64_t r = Sums::first_row(); r < end; r += Sums::kLanes) {
+    const auto grad = load_columns<N>(dy + r * cols, c, cols, 0);
+    const auto v = load_columns<N>(x + r * cols, c, cols, 0);
+    for (int i = 0; i < N; ++i) {
+      sum_gamma.at[i] += grad.at[i] * (v.at[i] - mean[r]) * rstd[r];
+      sum_beta.at[i] += grad.at[i];
+    }
   }
-  part_gamma[first][column] = sum_gamma;
-  part_beta[first][column] = sum_beta;
+  Sums::keep(part_gamma, sum_gamma);
+  Sums::keep(part_beta, sum_beta);
   __syncthreads();
-  if (first != 0 || c >= cols) return;
-  dgamma[c] = (acc_gamma ? acc_gamma[c] : 0.0f) + column_total(part_gamma, column);
-  dbeta[c] = (acc_beta ? acc_beta[c] : 0.0f) + column_total(part_beta, column);
+  Sums::write(dgamma, acc_gamma, part_gamma, cols);
+  Sums::write(dbeta, acc_beta, part_beta, cols);
+}
+
+template <class T>
+void bias_grad(float* db, const T* dy, const float* acc, int64_t rows, int64_t cols,
+               Stream stream) {
+  launch(bias_grad_kernel<T>, blocks_of(cols, kColumns), kThreads, stream, db, dy, acc, rows, cols);
+}
+
+template <class T>
+void layernorm(T* y, float* mean, float* rstd, const T* x, const float* gamma, const float* beta,
+               int64_t rows, int64_t cols, Stream stream) {
+  launch(layernorm_kernel<T>, rows, kRowThreads<T>, stream, y, mean, rstd, x, gamma, beta, cols);
+}
+
+template <class T>
+void layernorm_dx(T* dx, const T* dy, const T* x, const float* mean, const float* rstd,
+                  const float* gamma, const T* acc, int64_t rows, int64_t cols, Stream stream) {
+  launch(layernorm_dx_kernel<T>, rows, kRowThreads<T>, stream, dx, dy, x, mean, rstd, gamma, acc,
+         cols);
+}
+
+template <class T>
+void layernorm_dw(float* dgamma, float* dbeta, const T* dy, const T* x, const float* mean,
+                  const float* rstd, const float* acc_gamma, const float* acc_beta, int64_t rows,
+                  int64_t cols, Stream stream) {
+  launch(layernorm_dw_kernel<T>, blocks_of(cols, kColumns), kThreads, stream, dgamma, dbeta, dy, x,
+         mean, rstd, acc_gamma, acc_beta, rows, cols);
 }
 
 }  // namespace
 
-void bias_grad(float* db, const float* dy, const float* acc, int64_t rows, int64_t cols,
-               Stream stream) {
-  launch(bias_grad_kernel, blocks_of(cols, kColumns), kThreads, stream, db, dy, acc, rows, cols);
+template <class T>
+void layernorm_kernels(KernelTable<T>& table) {
+  table.bias_grad = bias_grad<T>;
+  table.layernorm = layernorm<T>;
+  table.layernorm_dx = layernorm_dx<T>;
+  table.layernorm_dw = layernorm_dw<T>;
 }
-
-void layernorm(float* y, float* mean, float* rstd, const float* x, const float* gamma,
-               const float* beta, int64_t rows, int64_t cols, Stream stream) {
-  launch(layernorm_kernel, rows, kThreads, stream, y, mean, rstd, x, gamma, beta, cols);
-}
-
-void layernorm_dx(float* dx, const float* dy, const float* x, const float* mean, const float* rstd,
-                  const float* gamma, const float* acc, int64_t rows, int64_t cols, Stream stream) {
-  launch(layernorm_dx_kernel, rows, kThreads, stream, dx, dy, x, mean, rstd, gamma, acc, cols);
-}
-
-void layernorm_dw(float* dgamma, float* dbeta, const float* dy, const float* x, const float* mean,
-                  const float* rstd, const float* acc_gamma, const float* acc_beta, int64_t rows,
-                  int64_t cols, Stream stream) {
-  launch(layernorm_dw_kernel, blocks_of(cols, kColumns), kThreads, stream, dgamma, dbeta, dy, x,
-         mean, rstd, acc_gamma, acc_beta, rows, cols);
-}
+template void layernorm_kernels(KernelTable<float>&);
+template void layernorm_kernels(KernelTable<Bf16>&);
 
 }  // namespace moe::kernels::cuda

@@ -61,28 +61,54 @@ __global__ void total_kernel(double* loss, int piece, int count) {
 struct SoftmaxSums {
   float top, sum;
 };
-__device__ SoftmaxSums softmax_sums(const float* row, int64_t cols, float* shared) {
+template <class T>
+__device__ SoftmaxSums softmax_sums(const T* row, int64_t cols, float (&shared)[kWarps]) {
+  constexpr int N = kSummed<T>;
   float top = -INFINITY, sum = 0;
-  for (int64_t c = threadIdx.x; c < cols; c += kThreads) top = max_or_nan(top, row[c]);
+  for (int64_t c = threadIdx.x * N; c < cols; c += kThreads * N) {
+    const auto x = load_columns<N>(row, c, cols, -INFINITY);
+    for (int i = 0; i < N; ++i) top = max_or_nan(top, x.at[i]);
+  }
   top = block_max(top, shared);
-  for (int64_t c = threadIdx.x; c < cols; c += kThreads) sum += expf(row[c] - top);
+  for (int64_t c = threadIdx.x * N; c < cols; c += kThreads * N) {
+    const auto x = load_columns<N>(row, c, cols, -INFINITY);
+    for (int i = 0; i < N; ++i) sum += expf(x.at[i] - top);
+  }
   return {top, block_sum(sum, shared)};
 }
 
-__global__ void cross_entropy_kernel(float* logits, const int32_t* target, double scale,
-                                     bool gradient, int64_t tokens, int64_t vocab, int piece) {
+/// row[c] = f(row[c], c) for all columns, by the whole block. Packs begin where memory wants it:
+/// no number depends on another here.
+template <class T, class F>
+__device__ void change(T* row, int64_t cols, F f) {
+  constexpr int N = kPack<T>;
+  const int64_t to_pack = (16 - bytes_off(row)) % 16 / sizeof(T);
+  const int64_t first = to_pack < cols ? to_pack : cols;
+  const int64_t last = first + (cols - first) / N * N;  // the end of the last pack
+  for (int64_t c = first + threadIdx.x * N; c < last; c += kThreads * N) {
+    const auto x = load<N>(row + c);
+    store(row + c, numbers<N>([&](int i) { return f(x.at[i], c + i); }));
+  }
+  const int64_t c = threadIdx.x < first ? threadIdx.x : last - first + threadIdx.x;
+  if (c < cols) store(row + c, Numbers<1>{{f(load<1>(row + c).at[0], c)}});
+}
+
+template <class T>
+__global__ void cross_entropy_kernel(T* logits, const int32_t* target, double scale, bool gradient,
+                                     int64_t tokens, int64_t vocab, int piece) {
   __shared__ float shared[kWarps];
   double loss = 0;
   for (int64_t t = blockIdx.x; t < tokens; t += gridDim.x) {
-    float* row = logits + t * vocab;
+    T* const row = logits + t * vocab;
     const int32_t wanted = target[t];
-    const float at_target = row[wanted];  // all read it before the sums' barriers
+    const float at_target = load<1>(row + wanted).at[0];  // all read it before the sums' barriers
     const SoftmaxSums s = softmax_sums(row, vocab, shared);
     loss += scale * (log(static_cast<double>(s.sum)) + (static_cast<double>(s.top) - at_target));
     if (!gradient) continue;
     const auto factor = static_cast<float>(scale);
-    for (int64_t v = threadIdx.x; v < vocab; v += kThreads)
-      row[v] = factor * (expf(row[v] - s.top) / s.sum - (v == wanted ? 1 : 0));
+    change(row, vocab, [&](float x, int64_t v) {
+      return factor * (expf(x - s.top) / s.sum - (v == wanted ? 1 : 0));
+    });
   }
   if (threadIdx.x == 0) partial_loss[piece * kPartials + blockIdx.x] = loss;
 }
@@ -131,21 +157,29 @@ void total(double* loss, int piece, int64_t rows, Stream stream) {
   launch(total_kernel, 1, kWarp, stream, loss, piece, static_cast<int>(loss_blocks(rows)));
 }
 
+template <class T>
+void cross_entropy(double* loss, T* logits, const int32_t* target, double scale, bool gradient,
+                   int64_t tokens, int64_t vocab, Stream stream) {
+  const int piece = piece_of(stream);
+  if (piece < 0) return;
+  launch(cross_entropy_kernel<T>, loss_blocks(tokens), kThreads, stream, logits, target, scale,
+         gradient, tokens, vocab, piece);
+  total(loss, piece, tokens, stream);
+}
+
 }  // namespace
+
+template <class T>
+void loss_kernels(KernelTable<T>& table) {
+  table.cross_entropy = cross_entropy<T>;
+}
+template void loss_kernels(KernelTable<float>&);
+template void loss_kernels(KernelTable<Bf16>&);
 
 void forget_losses(Stream stream) {
   const std::lock_guard<std::mutex> lock(pieces.mutex);
   const int piece = pieces.find(stream);
   if (piece >= 0) pieces.owner[static_cast<size_t>(piece)].reset();
-}
-
-void cross_entropy(double* loss, float* logits, const int32_t* target, double scale, bool gradient,
-                   int64_t tokens, int64_t vocab, Stream stream) {
-  const int piece = piece_of(stream);
-  if (piece < 0) return;
-  launch(cross_entropy_kernel, loss_blocks(tokens), kThreads, stream, logits, target, scale,
-         gradient, tokens, vocab, piece);
-  total(loss, piece, tokens, stream);
 }
 
 void balance_loss(double* loss, float* p, const float* load, ScoreRule rule, double scale,

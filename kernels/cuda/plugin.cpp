@@ -19,7 +19,7 @@ const char* take_error_text() {
 const DeviceTable& device_table() {
   static const DeviceTable table = {
       .kernels = &cuda::table(),
-      .kernels_bf16 = &cuda::table_bf16(),
+      .mixed = &cuda::table_mixed(),
       .cliques = cuda::cliques(),
       .num_devices = num_devices,
       .use_device = use_device,
@@ -39,6 +39,7 @@ const DeviceTable& device_table() {
       .copy = copy,
       .fill = fill,
       .note_nonfinite = note_nonfinite,
+      .note_nonfinite_bf16 = note_nonfinite_bf16,
       .route_top_k = route_top_k,
       .top_k_work_bytes = top_k_work_bytes,
       .sleep = sleep,

@@ -4,7 +4,6 @@
 
 #include "kernels/cuda/errors.h"
 #include "kernels/cuda/functions.h"
-#include "kernels/each_product.h"
 
 namespace moe::kernels::cuda {
 namespace {
@@ -14,70 +13,75 @@ void no_kernel(const char* name) {
              " has no kernel: attention that materialises its scores runs on the CPU only");
 }
 
-}  // namespace
+void no_fused_kernel(const char* name) {
+  keep_error(std::string("cuda: ") + name + " has no kernel for activations in bfloat16");
+}
 
-const KernelTable<float>& table() {
-  static constexpr KernelTable<float> table = {
-      .name = "cuda",
-      .gemm = gemm,
-      .gemm_many = gemm_many,
-      .fill_bias = fill_bias,
-      .bias_grad = bias_grad,
-      .layernorm = layernorm,
-      .layernorm_dx = layernorm_dx,
-      .layernorm_dw = layernorm_dw,
-      .gelu = gelu,
-      .gelu_dx = gelu_dx,
-      .embedding = embedding,
-      .embedding_dwte = embedding_dwte,
-      .embedding_dwpe = embedding_dwpe,
-      .attention = attention,
-      .attention_dx = attention_dx,
-      .attention_work_bytes = attention_work_bytes,
-      .attn_score = [](float*, const float*, AttentionShape, Stream) { no_kernel("attn_score"); },
-      .attn_softmax = [](float*, const float*, AttentionShape,
-                         Stream) { no_kernel("attn_softmax"); },
-      .attn_context = [](float*, const float*, const float*, AttentionShape,
+/// What has one text for all T, and what has no kernel for any.
+template <class T>
+KernelTable<T> common(const char* name) {
+  KernelTable<T> table = {
+      .name = name,
+      .attn_score = [](T*, const T*, AttentionShape, Stream) { no_kernel("attn_score"); },
+      .attn_softmax = [](T*, const T*, AttentionShape, Stream) { no_kernel("attn_softmax"); },
+      .attn_context = [](T*, const T*, const T*, AttentionShape,
                          Stream) { no_kernel("attn_context"); },
-      .attn_context_dx = [](float*, float*, const float*, const float*, const float*,
-                            AttentionShape, Stream) { no_kernel("attn_context_dx"); },
-      .attn_softmax_dx = [](float*, const float*, const float*, AttentionShape,
+      .attn_context_dx = [](T*, T*, const T*, const T*, const T*, AttentionShape,
+                            Stream) { no_kernel("attn_context_dx"); },
+      .attn_softmax_dx = [](T*, const T*, const T*, AttentionShape,
                             Stream) { no_kernel("attn_softmax_dx"); },
-      .attn_score_dx = [](float*, const float*, const float*, AttentionShape,
+      .attn_score_dx = [](T*, const T*, const T*, AttentionShape,
                           Stream) { no_kernel("attn_score_dx"); },
-      .gate_logits = gate_logits,
-      .gate_scores = gate_scores,
-      .gate_dlogits = gate_dlogits,
-      .dispatch = dispatch,
-      .dispatch_dx = dispatch_dx,
-      .combine = combine,
-      .combine_dx = combine_dx,
-      .combine_dweight = combine_dweight,
-      .cross_entropy = cross_entropy,
-      .balance_loss = balance_loss,
-      .z_loss = z_loss,
-      .sgd = sgd,
-      .adamw = adamw,
-      .add = add,
-      .sum_n = sum_n,
       .copy_2d = copy_2d,
       .clear = clear,
       // Its result would want a wait for the device: note_nonfinite of the device table leaves it
       // there.
       .first_nonfinite = nullptr,
   };
+  elementwise_kernels(table);
+  layernorm_kernels(table);
+  embedding_kernels(table);
+  gate_kernels(table);
+  expert_row_kernels(table);
+  loss_kernels(table);
   return table;
 }
 
-const KernelTable<float>& table_bf16() {
-  static const KernelTable<float> changed = [] {
-    KernelTable<float> all = table();
-    all.name = "cuda bf16";
-    all.gemm = gemm_bf16;
-    all.gemm_many = each_product<float, gemm_bf16>;
+}  // namespace
+
+const KernelTable<float>& table() {
+  static const KernelTable<float> whole = [] {
+    KernelTable<float> all = common<float>("cuda");
+    all.gemm = gemm;
+    all.gemm_many = gemm_many;
+    all.attention = attention;
+    all.attention_dx = attention_dx;
+    all.attention_work_bytes = attention_work_bytes;
+    all.gate_scores = gate_scores;
+    all.gate_dlogits = gate_dlogits;
+    all.balance_loss = balance_loss;
+    all.z_loss = z_loss;
+    all.sgd = sgd;
+    all.adamw = adamw;
     return all;
   }();
-  return changed;
+  return whole;
+}
+
+const KernelTable<Bf16>& table_mixed() {
+  static const KernelTable<Bf16> whole = [] {
+    KernelTable<Bf16> all = common<Bf16>("cuda mixed");
+    all.gemm = gemm_mixed;
+    all.gemm_many = gemm_many_mixed;
+    all.attention = [](Bf16*, float*, const Bf16*, AttentionShape, void*, Stream) {
+      no_fused_kernel("attention");
+    };
+    all.attention_dx = [](Bf16*, const Bf16*, const Bf16*, const Bf16*, const float*,
+                          AttentionShape, void*, Stream) { no_fused_kernel("attention_dx"); };
+    all.attention_work_bytes = [](AttentionShape) { return int64_t{0}; };
+    return all;
+  }();
+  return whole;
 }
 
 }  // namespace moe::kernels::cuda

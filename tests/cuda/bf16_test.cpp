@@ -61,8 +61,8 @@ struct Product {
   int64_t ldc() const { return n + gap; }
   template <class T, class V>
   void run(const kernels::KernelTable<T>& table, const V& a, const V& b, V& c, double beta) const {
-    table.gemm(ta, tb, m, n, k, T(0.5), a.data(), lda(), b.data(), ldb(), T(beta), c.data(), ldc(),
-               nullptr);
+    table.gemm(ta, tb, m, n, k, kernels::Wide<T>(0.5), a.data(), lda(), b.data(), ldb(),
+               kernels::Wide<T>(beta), c.data(), ldc(), nullptr);
   }
   /// Of the numbers that are a product's, not of the gaps.
   double relative_l2(const std::vector<float>& got, const std::vector<double>& want) const {
@@ -134,7 +134,7 @@ TEST_CASE("a GEMM in bfloat16 is that of the rounded operands, and near that of 
       p.run(reference, std::vector<double>(a.begin(), a.end()),
             std::vector<double>(b.begin(), b.end()), exact, beta);
       p.run(reference, rounded(a), rounded(b), of_rounded, beta);
-      p.run(kernels::cuda::table_bf16(), a, b, c, beta);
+      p.run(kernels::cuda::table_mixed(), a, b, c, beta);
       INFO(m << " x " << n << " x " << k << ", variant " << variant);
       REQUIRE(kernels::cuda::take_error() == "");
       CHECK(p.relative_l2(c, of_rounded) < 1e-5);
@@ -151,7 +151,7 @@ TEST_CASE("a GEMM in bfloat16 passes NaN and infinity on, and of no columns scal
   a[1] = NAN;
   a[static_cast<size_t>(p.lda())] = INFINITY;
   std::vector<float> c(static_cast<size_t>(p.ldc() * p.m));
-  p.run(kernels::cuda::table_bf16(), a, b, c, 0);
+  p.run(kernels::cuda::table_mixed(), a, b, c, 0);
   for (size_t col = 0; col < 3; ++col) {
     CHECK(std::isnan(c[col]));
     CHECK(std::isinf(c[4 + col]));
@@ -159,7 +159,7 @@ TEST_CASE("a GEMM in bfloat16 passes NaN and infinity on, and of no columns scal
   c.assign(c.size(), 8);
   const Product of_none = {false, false, 2, 4, 0, 1};
   c.resize(static_cast<size_t>(of_none.ldc() * 2), 8);
-  of_none.run(kernels::cuda::table_bf16(), a, b, c, 0.5);
+  of_none.run(kernels::cuda::table_mixed(), a, b, c, 0.5);
   CHECK(c == std::vector<float>{4, 4, 4, 4, 8, 4, 4, 4, 4, 8});
   CHECK(kernels::cuda::take_error() == "");
 }
@@ -171,10 +171,11 @@ TEST_CASE("both GEMMs of a stream have a handle of their own, which go with the 
   const float a = 3, b = 5;
   float c = 0;
   for (int round = 0; round < 2; ++round) {
-    device().kernels_bf16->gemm(false, false, 1, 1, 1, 1, &a, 1, &b, 1, 0, &c, 1, stream);
+    device().mixed->gemm(false, false, 1, 1, 1, 1, &a, 1, &b, 1, 0, &c, 1, stream);
     CHECK(c == 15);
     CHECK(emulation::cublas_used.stream == stream);
     CHECK(emulation::cublas_used.math == CUBLAS_DEFAULT_MATH);
+    CHECK(emulation::cublas_rows_at_16_bytes);
     device().kernels->gemm(false, false, 1, 1, 1, 1, &a, 1, &b, 1, 0, &c, 1, stream);
     CHECK(emulation::cublas_used.math == CUBLAS_PEDANTIC_MATH);
   }
@@ -190,8 +191,8 @@ TEST_CASE("a recording's room for rounded operands outlives a larger GEMM, until
   const size_t alive = emulation::things_alive();
   const kernels::Stream stream = device().make_stream(false);
   const auto multiply = [&](const std::vector<float>& x, std::vector<float>& y, int64_t n) {
-    device().kernels_bf16->gemm(false, false, n, n, n, 1, x.data(), n, x.data(), n, 0, y.data(), n,
-                                stream);
+    device().mixed->gemm(false, false, n, n, n, 1, x.data(), n, x.data(), n, 0, y.data(), n,
+                         stream);
   };
   std::vector<float> small(4 * 4, 2), large(64 * 64, 1), small_out(small.size()),
       large_out(large.size());
@@ -218,7 +219,7 @@ TEST_CASE("a GEMM without room for its rounded operands says so and touches noth
   const float a = 3;
   float c = 7;
   const int64_t n = int64_t{1} << 20;
-  device().kernels_bf16->gemm(false, false, n, n, n, 1, &a, n, &a, n, 0, &c, n, stream);
+  device().mixed->gemm(false, false, n, n, n, 1, &a, n, &a, n, 0, &c, n, stream);
   CHECK(kernels::cuda::take_error() == "cuda: gemm: allocate 4398046511104 bytes: out of memory");
   CHECK(c == 7);
   device().end_stream(stream);

@@ -7,6 +7,10 @@ const kernels::KernelTable<float>& device_table() {
   return kernels::cuda::table();
 }
 
+const kernels::KernelTable<kernels::Bf16>& device_mixed() {
+  return kernels::cuda::table_mixed();
+}
+
 std::string device_error() {
   return kernels::cuda::take_error();
 }

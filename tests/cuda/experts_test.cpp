@@ -33,20 +33,21 @@ TEST_CASE("the embedding and its gradients agree with the reference") {
   for (const int64_t hidden : {1, 45, 128})
     for (const int64_t tokens : {3, 13, 300})  // cut short; more than a block lists at once
       for (const bool accumulate : {false, true})
-        agree_on_device(2e-5, [&](const auto& k, auto zero) {
-          using T = decltype(zero);
+        agree_on_both(2e-5, [&](const auto& k, auto arrays) {
+          using A = decltype(arrays);
+          using T = typename A::Stored;
           const int64_t seq = 6, vocab = 19;
           const auto ids = random_ints(tokens, 1, vocab - 1);  // one row has no token
-          const auto wte = random_values<T>(vocab * hidden, 2);
-          const auto wpe = random_values<T>(seq * hidden, 3);
+          const auto wte = A::wide(vocab * hidden, 2), wpe = A::wide(seq * hidden, 3);
           std::vector<T> x(tokens * hidden);
           k.embedding(x.data(), ids.data(), wte.data(), wpe.data(), tokens, seq, hidden, nullptr);
-          auto dwte = random_values<T>(vocab * hidden, 4), dwpe = random_values<T>(seq * hidden, 5);
-          k.embedding_dwte(dwte.data(), ids.data(), x.data(), accumulate ? dwte.data() : nullptr,
+          const auto dx = A::stored(tokens * hidden, 6);
+          auto dwte = A::wide(vocab * hidden, 4), dwpe = A::wide(seq * hidden, 5);
+          k.embedding_dwte(dwte.data(), ids.data(), dx.data(), accumulate ? dwte.data() : nullptr,
                            tokens, vocab, hidden, nullptr);
-          k.embedding_dwpe(dwpe.data(), x.data(), accumulate ? wpe.data() : nullptr, tokens, seq,
+          k.embedding_dwpe(dwpe.data(), dx.data(), accumulate ? wpe.data() : nullptr, tokens, seq,
                            hidden, nullptr);
-          return joined(joined(x, dwte), dwpe);
+          return Results<T>{x, joined(dwte, dwpe)};
         });
 }
 
@@ -68,16 +69,18 @@ TEST_CASE("dispatch, combine and their gradients agree with the reference") {
     for (const int64_t hidden : {1, 45, 128})
       for (const int64_t shift : {0, 1})  // rows that are not aligned to a vector
         for (const Fill fill : {Fill::kScattered, Fill::kNone, Fill::kFirstTokensOnly})
-          agree_on_device(1e-5, [&](const auto& table, auto zero) {
-            using T = decltype(zero);
+          agree_on_both(1e-5, [&](const auto& table, auto arrays) {
+            using A = decltype(arrays);
+            using T = typename A::Stored;
             const bool base = fill != Fill::kNone;
             const int64_t tokens = 21, slots = 29, n = tokens * hidden + shift;
             const Maps maps(tokens, k, slots, fill);
-            const auto x = random_values<T>(n, 1), dy = random_values<T>(n, 2);
-            const auto in = random_values<T>(slots * hidden + shift, 3);
-            const auto weight = random_values<T>(tokens * k, 4);
-            auto y = random_values<T>(n, 5), dx = random_values<T>(n, 6);
-            std::vector<T> out(in.size(), T(9)), din(in.size(), T(9)), dweight(tokens * k, T(9));
+            const auto x = A::stored(n, 1), dy = A::stored(n, 2);
+            const auto in = A::stored(slots * hidden + shift, 3);
+            const auto weight = A::wide(tokens * k, 4);
+            auto y = A::stored(n, 5), dx = A::stored(n, 6);
+            std::vector<T> out(in.size(), A::of(9)), din(in.size(), A::of(9));
+            auto dweight = A::wide(tokens * k, 7);
             const auto* choice = maps.choice_slot.data();
             const auto* slot = maps.slot_choice.data();
             table.dispatch(out.data() + shift, x.data() + shift, slot, slots, k, hidden, nullptr);
@@ -89,18 +92,23 @@ TEST_CASE("dispatch, combine and their gradients agree with the reference") {
                              hidden, nullptr);
             table.combine_dweight(dweight.data(), dy.data() + shift, in.data() + shift, choice,
                                   tokens, k, hidden, nullptr);
-            return joined(joined(joined(out, dx), joined(y, din)), dweight);
+            return Results<T>{joined(joined(out, dx), joined(y, din)), dweight};
           });
 }
 
 TEST_CASE("an expert without slots is no work") {
-  const auto& table = device_table();
+  const auto check = [](const auto& table, const auto* x) {
+    const float weight = 1;
+    table.dispatch(nullptr, x, nullptr, 0, 1, 1, nullptr);
+    table.combine_dx(nullptr, x, &weight, nullptr, 0, 1, 1, nullptr);
+    table.gelu(nullptr, nullptr, nullptr, 0, 7, nullptr);
+    float db[3] = {1, 2, 3};
+    table.bias_grad(db, nullptr, nullptr, 0, 3, nullptr);
+    CHECK((db[0] == 0 && db[1] == 0 && db[2] == 0));
+    CHECK(device_error() == "");
+  };
   const float x = 1;
-  table.dispatch(nullptr, &x, nullptr, 0, 1, 1, nullptr);
-  table.combine_dx(nullptr, &x, &x, nullptr, 0, 1, 1, nullptr);
-  table.gelu(nullptr, nullptr, nullptr, 0, 7, nullptr);
-  float db[3] = {1, 2, 3};
-  table.bias_grad(db, nullptr, nullptr, 0, 3, nullptr);
-  CHECK((db[0] == 0 && db[1] == 0 && db[2] == 0));
-  CHECK(device_error() == "");
+  const kernels::Bf16 narrow = kernels::to_bf16(x);
+  check(device_table(), &x);
+  check(device_mixed(), &narrow);
 }

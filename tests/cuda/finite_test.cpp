@@ -13,24 +13,32 @@ int64_t noted(int64_t first, const float* x, int64_t n) {
   REQUIRE(kernels::cuda::take_error() == "");
   return first;
 }
+int64_t noted(int64_t first, const kernels::Bf16* x, int64_t n) {
+  kernels::cuda::note_nonfinite_bf16(&first, x, n, nullptr);
+  REQUIRE(kernels::cuda::take_error() == "");
+  return first;
+}
 
-int64_t first_of(const float* x, int64_t n) {
+template <class T>
+int64_t first_of(const T* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i)
-    if (!std::isfinite(x[i])) return i;
+    if (!std::isfinite(kernels::to_float(x[i]))) return i;
   return -1;
 }
 
 }  // namespace
 
-TEST_CASE("emulated on the host: the first NaN or infinity is found wherever it stands") {
+TEMPLATE_TEST_CASE("emulated on the host: the first NaN or infinity is found wherever it stands",
+                   "", float, kernels::Bf16) {
+  using A = Arrays<TestType>;
   Rng rng(1);
   for (int64_t round = 0; round < 200; ++round) {
     emulation::set_order(static_cast<uint64_t>(round));
-    const int64_t n = rng.below(3000), shift = rng.below(4);  // also rows that begin off a vector
-    auto all = random_values<float>(n + shift, static_cast<uint64_t>(round), 1e38);
+    const int64_t n = rng.below(3000), shift = rng.below(9);  // also rows that begin off a vector
+    auto all = A::stored(n + shift, static_cast<uint64_t>(round), 1e38);
     for (int64_t bad = rng.below(4); bad > 0 && n > 0; --bad)
-      all[static_cast<size_t>(shift + rng.below(n))] = bad % 2 ? NAN : -INFINITY;
-    const float* x = all.data() + shift;
+      all[static_cast<size_t>(shift + rng.below(n))] = A::of(bad % 2 ? NAN : -INFINITY);
+    const TestType* x = all.data() + shift;
     INFO(n << " numbers, " << shift << " off");
     REQUIRE(noted(-1, x, n) == first_of(x, n));
   }

@@ -49,3 +49,52 @@ TEST_CASE("attention without a kernel says so and touches nothing") {
   table.attn_score_dx(nullptr, nullptr, nullptr, shape, nullptr);
   CHECK(said("attn_score_dx"));
 }
+
+TEST_CASE("attention of bfloat16 without a kernel says so and touches nothing") {
+  const auto& table = kernels::cuda::table_mixed();
+  const kernels::AttentionShape shape = {1, 1, 1, 1};
+  CHECK(table.attention_work_bytes(shape) == 0);
+  table.attention(nullptr, nullptr, nullptr, shape, nullptr, nullptr);
+  CHECK(kernels::cuda::take_error() == "cuda: attention has no kernel for activations in bfloat16");
+  table.attention_dx(nullptr, nullptr, nullptr, nullptr, nullptr, shape, nullptr, nullptr);
+  CHECK(kernels::cuda::take_error() ==
+        "cuda: attention_dx has no kernel for activations in bfloat16");
+  table.attn_score(nullptr, nullptr, shape, nullptr);
+  CHECK(kernels::cuda::take_error().find("cuda: attn_score has no kernel") == 0);
+}
+
+TEST_CASE("a GEMM of mixed types keeps room for what it rounds alone, until the stream ends") {
+  using kernels::Bf16;
+  const int handles = emulation::cublas_handles;
+  int stream = 0;
+  const auto& table = kernels::cuda::table_mixed();
+  const size_t alive = emulation::things_alive();
+  const std::vector<Bf16> x(9, kernels::to_bf16(3));
+  const std::vector<float> w(9, 5);
+  std::vector<Bf16> y(9);
+  table.gemm(false, false, 3, 3, 3, 1, x.data(), 3, x.data(), 3, 0, y.data(), 3, &stream);
+  CHECK(to_float(y[8]) == 27);
+  CHECK(emulation::things_alive() == alive);
+  CHECK(emulation::cublas_used.math == CUBLAS_DEFAULT_MATH);
+  table.gemm(false, false, 3, 3, 3, 1, w.data(), 3, w.data(), 3, 1, y.data(), 3, &stream);
+  CHECK(to_float(y[8]) == 102);  // 27 + 75
+  CHECK(emulation::things_alive() == alive + 1);
+  CHECK(emulation::cublas_rows_at_16_bytes);
+  CHECK(emulation::cublas_handles == handles + 1);
+  kernels::cuda::forget_gemm(&stream);
+  CHECK(emulation::cublas_handles == handles);
+  CHECK(emulation::things_alive() == alive);
+  CHECK(kernels::cuda::take_error() == "");
+}
+
+TEST_CASE("a GEMM of mixed types without room says so and touches nothing") {
+  const std::vector<float> x(1, 3);
+  std::vector<kernels::Bf16> y(1, kernels::to_bf16(7));
+  const int64_t n = int64_t{1} << 20;
+  int stream = 0;
+  kernels::cuda::table_mixed().gemm(false, false, n, n, n, 1, x.data(), n, y.data(), n, 0, y.data(),
+                                    n, &stream);
+  CHECK(kernels::cuda::take_error() == "cuda: gemm: allocate 2199023255552 bytes: out of memory");
+  CHECK(to_float(y[0]) == 7);
+  kernels::cuda::forget_gemm(&stream);
+}

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -499,7 +500,6 @@ void lazy_hang() {
 const kernels::DeviceTable& lazy_device() {
   static const kernels::DeviceTable device = {
       .kernels = &table<float>(),
-      .kernels_bf16 = nullptr,
       .mixed = &table<Bf16>(),
       .cliques = nullptr,
       .num_devices = [] { return int32_t{1}; },

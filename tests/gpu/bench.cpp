@@ -9,13 +9,19 @@
 namespace moe::test {
 namespace {
 
-constexpr int64_t kBlock = 4'000'037;  // floats; prime, so that neighbouring rows differ
+constexpr int64_t kBlock = 4'000'037;  // numbers; prime, so that neighbouring rows differ
 constexpr int64_t kMaxCalls = 2000;    // of a sample: a stream holds about a thousand
 
 std::vector<float> random_block() {
   std::vector<float> v(kBlock);
   for (size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(random24(i, 1)) * 0x1p-23f - 1;
   return v;
+}
+
+std::vector<kernels::Bf16> narrow_block() {
+  std::vector<kernels::Bf16> all;
+  for (const float v : random_block()) all.push_back(kernels::to_bf16(v));
+  return all;
 }
 
 std::string number(double v, int digits = 6) {
@@ -73,7 +79,8 @@ Bench::Bench(const kernels::DeviceTable& gpu, int samples, std::string filter)
       stream_(gpu.make_stream(false)),
       from_(gpu.make_event(true)),
       to_(gpu.make_event(true)),
-      block_(gpu, random_block()) {}
+      block_(gpu, random_block()),
+      narrow_block_(gpu, narrow_block()) {}
 
 Bench::~Bench() {
   gpu_.end_event(from_);
@@ -81,13 +88,19 @@ Bench::~Bench() {
   gpu_.end_stream(stream_);
 }
 
-DeviceArray<float> Bench::random(int64_t n) const {
-  DeviceArray<float> array(gpu_, n);
+template <class T>
+DeviceArray<T> Bench::random(int64_t n) const {
+  const void* from = narrow_block_.data();
+  if constexpr (std::is_same_v<T, float>) from = block_.data();
+  DeviceArray<T> array(gpu_, n);
   for (int64_t at = 0; at < n; at += kBlock)
-    gpu_.copy(array.data() + at, block_.data(), 4 * std::min(kBlock, n - at), stream_);
+    gpu_.copy(array.data() + at, from, std::min(kBlock, n - at) * static_cast<int64_t>(sizeof(T)),
+              stream_);
   finish(gpu_, stream_);
   return array;
 }
+template DeviceArray<float> Bench::random(int64_t) const;
+template DeviceArray<kernels::Bf16> Bench::random(int64_t) const;
 
 int64_t Bench::sets(double bytes_a_set) {
   const double wanted = std::ceil(static_cast<double>(kBeyondL2_bytes) / bytes_a_set);

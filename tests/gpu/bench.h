@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <optional>
+#include <type_traits>
 
 #include "tests/gpu/plugin.h"
 
@@ -40,11 +41,18 @@ class Bench {
 
   const kernels::DeviceTable& gpu() const { return gpu_; }
   const kernels::KernelTable<float>& kernels() const { return *gpu_.kernels; }
+  /// With activations of T.
+  template <class T>
+  const kernels::KernelTable<T>& kernels_of() const {
+    if constexpr (std::is_same_v<T, float>) return *gpu_.kernels;
+    if constexpr (std::is_same_v<T, kernels::Bf16>) return *gpu_.mixed;
+  }
   kernels::Stream stream() const { return stream_; }
   bool wants(const std::string& name) const { return name.find(filter_) != std::string::npos; }
 
   /// n numbers in [-1, 1), the same on every machine; almost none is 0.
-  DeviceArray<float> random(int64_t n) const;
+  template <class T = float>
+  DeviceArray<T> random(int64_t n) const;
   /// Sets of data that a row goes through, for a set of so many bytes.
   static int64_t sets(double bytes_a_set);
 
@@ -71,9 +79,27 @@ class Bench {
   std::string filter_;
   kernels::Stream stream_;
   kernels::Event from_, to_;
-  DeviceArray<float> block_;  // random numbers that are copied to where some are wanted
+  // Random numbers that are copied to where some are wanted.
+  DeviceArray<float> block_;
+  DeviceArray<kernels::Bf16> narrow_block_;
   double copy_rate_ = 0, gemm_rate_ = 0;
 };
+
+/// The rows of kernels that memory bounds, with activations in float32 and in bfloat16.
+void bench_rows(Bench& bench);
+
+/// One a set, all alike.
+template <class Make>
+auto each_set(int64_t sets, Make make) {
+  std::vector<decltype(make())> all;
+  for (int64_t i = 0; i < sets; ++i) all.push_back(make());
+  return all;
+}
+
+template <class Set>
+const Set& turn(const std::vector<Set>& sets, int64_t number) {
+  return sets[static_cast<size_t>(number) % sets.size()];
+}
 
 double median(std::vector<double> samples);
 /// As a JSON string, quotes included.

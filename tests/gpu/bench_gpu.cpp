@@ -1,7 +1,7 @@
 // Times the plugin's kernels on the GPU at the sizes of a training step, one JSON object a line:
 // samples in microseconds a call, bytes or flops of a call, the rates, their ratios to this card's
-// own copy rate and large GEMM in the same run, and what is aimed at. The kernels are float32;
-// targets that were set for bfloat16 say so.
+// own copy rate and large GEMM in the same run, and what is aimed at. Kernels are float32 where
+// their row does not say otherwise; targets that were set for bfloat16 say so.
 // usage: bench_gpu [--quick] [--device] [part of a bench's name]
 //   --device: only one line with the device and its versions
 // Status: 0, 1 something failed, 77 there is no GPU.
@@ -9,9 +9,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <numeric>
 
-#include "engine/base/rng.h"
 #include "tests/gpu/bench.h"
 #include "tests/gpu/bench_products.h"
 
@@ -22,20 +20,7 @@ using namespace moe::test;
 using Ints = std::vector<int32_t>;
 using Floats = DeviceArray<float>;
 
-constexpr int64_t kTokens = 16384, kHidden = 1024;
-
-/// One a set, all alike.
-template <class Make>
-auto each_set(int64_t sets, Make make) {
-  std::vector<decltype(make())> all;
-  for (int64_t i = 0; i < sets; ++i) all.push_back(make());
-  return all;
-}
-
-template <class Set>
-const Set& turn(const std::vector<Set>& sets, int64_t number) {
-  return sets[static_cast<size_t>(number) % sets.size()];
-}
+constexpr int64_t kTokens = 16384;
 
 void copies(Bench& bench, const char* name) {
   const int64_t bytes = 512 << 20;
@@ -75,132 +60,6 @@ void gemms(Bench& bench) {
   gemm(bench, "gemm expert 768", 8, 2048, 3072, 768, Target{540, "TFLOP/s", false, note});
   gemm(bench, "gemm expert 2048", 8, 2048, 8192, 2048, Target{610, "TFLOP/s", false, note});
   gemm(bench, "gemm expert 4096", 8, 2048, 14336, 4096, Target{640, "TFLOP/s", false, note});
-}
-
-/// Choices of all tokens in a random order over the slots of experts that are filled to 0.8: a
-/// capacity factor of 1.25.
-struct Maps {
-  Maps(const kernels::DeviceTable& gpu, int64_t tokens, int64_t k)
-      : Maps(gpu, made(tokens * k, tokens * k * 5 / 4)) {}
-  DeviceArray<int32_t> choice_slot, slot_choice;
-
- private:
-  using Made = std::pair<Ints, Ints>;
-  Maps(const kernels::DeviceTable& gpu, const Made& made)
-      : choice_slot(gpu, made.first), slot_choice(gpu, made.second) {}
-  static Made made(int64_t choices, int64_t slots) {
-    Ints order(static_cast<size_t>(slots)), choice_slot(static_cast<size_t>(choices)),
-        slot_choice(static_cast<size_t>(slots), -1);
-    std::iota(order.begin(), order.end(), 0);
-    Rng rng(3);
-    for (size_t i = order.size() - 1; i > 0; --i)
-      std::swap(order[i], order[static_cast<size_t>(rng.below(static_cast<int64_t>(i) + 1))]);
-    for (size_t choice = 0; choice < choice_slot.size(); ++choice) {
-      choice_slot[choice] = order[choice];
-      slot_choice[static_cast<size_t>(order[choice])] = static_cast<int32_t>(choice);
-    }
-    return {choice_slot, slot_choice};
-  }
-};
-
-void expert_rows(Bench& bench, int64_t k) {
-  const int64_t slots = kTokens * k * 5 / 4;
-  const double row = 4.0 * kHidden, choices = static_cast<double>(kTokens * k);
-  const Maps maps(bench.gpu(), kTokens, k);
-  const Floats weight = bench.random(kTokens * k);
-  struct Set {
-    Floats tokens, rows, result;
-  };
-  const auto sets = each_set(2, [&] {
-    return Set{bench.random(kTokens * kHidden), bench.random(slots * kHidden),
-               bench.random(kTokens * kHidden)};
-  });
-  const std::string what = std::to_string(kTokens) + " tokens of 1024 floats, top " +
-                           std::to_string(k) + ", capacity factor 1.25";
-  const auto& kernels = bench.kernels();
-  const std::string top = " top" + std::to_string(k);
-  const auto show = [&](const std::string& name, double bytes, std::optional<Target> target,
-                        const Call& call) {
-    if (bench.wants(name + top))
-      bench.row(name + top, what, bench.time(call), {.bytes = bytes}, target);
-  };
-  const double all_slots = row * static_cast<double>(slots), all_tokens = row * kTokens;
-  show("dispatch", choices * row + all_slots, Target{3.0, "TB/s", false, "on an H200"},
-       [&](int64_t i) {
-         const Set& s = turn(sets, i);
-         kernels.dispatch(s.rows.data(), s.tokens.data(), maps.slot_choice.data(), slots, k,
-                          kHidden, bench.stream());
-       });
-  show("dispatch_dx", choices * row + all_tokens, {}, [&](int64_t i) {
-    const Set& s = turn(sets, i);
-    kernels.dispatch_dx(s.result.data(), s.rows.data(), maps.choice_slot.data(), nullptr, kTokens,
-                        k, kHidden, bench.stream());
-  });
-  show("combine", choices * row + 2 * all_tokens, Target{3.2, "TB/s", false, "on an H200"},
-       [&](int64_t i) {
-         const Set& s = turn(sets, i);
-         kernels.combine(s.result.data(), s.rows.data(), weight.data(), maps.choice_slot.data(),
-                         s.tokens.data(), kTokens, k, kHidden, bench.stream());
-       });
-  show("combine_dx", choices * row + all_slots, {}, [&](int64_t i) {
-    const Set& s = turn(sets, i);
-    kernels.combine_dx(s.rows.data(), s.tokens.data(), weight.data(), maps.slot_choice.data(),
-                       slots, k, kHidden, bench.stream());
-  });
-}
-
-void layernorm(Bench& bench) {
-  if (!bench.wants("layernorm forward") && !bench.wants("layernorm backward")) return;
-  struct Set {
-    Floats x, dy, y;
-  };
-  const int64_t n = kTokens * kHidden;
-  const auto sets = each_set(2, [&] {
-    return Set{bench.random(n), bench.random(n), bench.random(n)};
-  });
-  const Floats gamma = bench.random(kHidden), beta = bench.random(kHidden);
-  const Floats dgamma = bench.random(kHidden), dbeta = bench.random(kHidden);
-  const Floats mean = bench.random(kTokens), rstd = bench.random(kTokens);
-  const std::string what = "16384 rows of 1024 floats";
-  const auto& k = bench.kernels();
-  bench.row("layernorm forward", what, bench.time([&](int64_t i) {
-    const Set& s = turn(sets, i);
-    k.layernorm(s.y.data(), mean.data(), rstd.data(), s.x.data(), gamma.data(), beta.data(),
-                kTokens, kHidden, bench.stream());
-  }),
-            {.bytes = 8.0 * static_cast<double>(n)}, Target{3.4, "TB/s", false, "on an H200"});
-  bench.row("layernorm backward", what + "; gradients of x, gamma and beta",
-            bench.time([&](int64_t i) {
-              const Set& s = turn(sets, i);
-              k.layernorm_dx(s.y.data(), s.dy.data(), s.x.data(), mean.data(), rstd.data(),
-                             gamma.data(), nullptr, kTokens, kHidden, bench.stream());
-              k.layernorm_dw(dgamma.data(), dbeta.data(), s.dy.data(), s.x.data(), mean.data(),
-                             rstd.data(), nullptr, nullptr, kTokens, kHidden, bench.stream());
-            }),
-            {.bytes = 12.0 * static_cast<double>(n)}, Target{2.8, "TB/s", false, "on an H200"});
-}
-
-void cross_entropy(Bench& bench) {
-  if (!bench.wants("cross entropy")) return;
-  const int64_t tokens = 4096, vocab = 50257, n = tokens * vocab;
-  Ints ids(tokens);
-  for (int64_t t = 0; t < tokens; ++t)
-    ids[static_cast<size_t>(t)] = static_cast<int32_t>(t * 7919 % vocab);
-  const DeviceArray<int32_t> target(bench.gpu(), ids);
-  const Floats first = bench.random(n), logits = bench.random(n);
-  const DeviceArray<double> loss(bench.gpu(), 1);
-  // The gradient takes the logits' place, so they are put back before each sample.
-  const auto restore = [&] {
-    bench.gpu().copy(logits.data(), first.data(), logits.bytes(), bench.stream());
-  };
-  bench.row("cross entropy", "4096 tokens, vocabulary 50257, gradient in place",
-            bench.time(
-                [&](int64_t) {
-                  bench.kernels().cross_entropy(loss.data(), logits.data(), target.data(),
-                                                1.0 / tokens, true, tokens, vocab, bench.stream());
-                },
-                restore),
-            {.bytes = 8.0 * static_cast<double>(n)}, Target{3.6, "TB/s", false, "on an H200"});
 }
 
 void router(Bench& bench, int64_t k) {
@@ -350,9 +209,7 @@ void run_all(Bench& bench) {
   gemm(bench, kBaseGemm, 1, 8192, 8192, 8192);
   gemms(bench);
   experts_in_all_ways(bench);
-  for (const int64_t k : {1, 2}) expert_rows(bench, k);
-  layernorm(bench);
-  cross_entropy(bench);
+  bench_rows(bench);
   for (const int64_t k : {1, 2}) router(bench, k);
   attention(bench);
   launches(bench);

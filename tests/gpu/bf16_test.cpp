@@ -20,8 +20,8 @@ std::vector<float> short_numbers(int64_t n, uint64_t stream) {
 double off(const std::vector<float>& x, const std::vector<float>& w) {
   const OwnStream stream;
   const DeviceArray<float> a(gpu(), x), b(gpu(), w), c(gpu(), kM * kN);
-  gpu().kernels_bf16->gemm(false, true, kM, kN, kK, 1, a.data(), kK, b.data(), kK, 0, c.data(), kN,
-                           stream);
+  gpu().mixed->gemm(false, true, kM, kN, kK, 1, a.data(), kK, b.data(), kK, 0, c.data(), kN,
+                    stream);
   stream.finish();
   const std::vector<double> a64(x.begin(), x.end()), b64(w.begin(), w.end());
   std::vector<double> want(static_cast<size_t>(kM * kN));
@@ -33,7 +33,7 @@ double off(const std::vector<float>& x, const std::vector<float>& w) {
 }  // namespace
 
 TEST_CASE("products of bfloat16 are exact but for their sums", "[gemm]") {
-  REQUIRE(gpu().kernels_bf16);
+  REQUIRE(gpu().mixed);
   CHECK(off(short_numbers(kM * kK, 1), short_numbers(kN * kK, 2)) < 1e-5);
   const double rounded = off(random_values<float>(kM * kK, 1), random_values<float>(kN * kK, 2));
   CHECK(rounded < 1e-2);
@@ -46,8 +46,8 @@ TEST_CASE("a recorded product of bfloat16 keeps its room beside a larger one", "
   const DeviceArray<float> large(gpu(), std::vector<float>(256 * 256, 1)), sums(gpu(), 256 * 256);
   const auto multiply = [&](const DeviceArray<float>& in, const DeviceArray<float>& out,
                             int64_t n) {
-    gpu().kernels_bf16->gemm(false, false, n, n, n, 1, in.data(), n, in.data(), n, 0, out.data(), n,
-                             stream);
+    gpu().mixed->gemm(false, false, n, n, n, 1, in.data(), n, in.data(), n, 0, out.data(), n,
+                      stream);
   };
   multiply(x, y, 4);
   gpu().begin_recording(stream);

@@ -1,8 +1,8 @@
 // Memory of the device: copies, fills, the search for numbers that are not finite.
 #include <cstring>
 
+#include "tests/cuda/on_device.h"
 #include "tests/gpu/gpu.h"
-#include "tests/kernels/compare.h"
 
 using namespace moe;
 using namespace moe::test;
@@ -18,11 +18,16 @@ Bytes random_bytes(int64_t n, uint64_t stream) {
 }
 
 /// The index that note_nonfinite leaves where `first` was before.
-int64_t nonfinite(const std::vector<float>& x, int64_t first) {
-  const DeviceArray<float> on_device(gpu(), x);
+template <class T>
+int64_t nonfinite(const std::vector<T>& x, int64_t first) {
+  const DeviceArray<T> on_device(gpu(), x);
   const DeviceArray<int64_t> found(gpu(), std::vector<int64_t>{first});
   const OwnStream stream;
-  gpu().note_nonfinite(found.data(), on_device.data(), on_device.size(), stream);
+  if constexpr (std::is_same_v<T, float>) {
+    gpu().note_nonfinite(found.data(), on_device.data(), on_device.size(), stream);
+  } else {
+    gpu().note_nonfinite_bf16(found.data(), on_device.data(), on_device.size(), stream);
+  }
   stream.finish();
   return found.read()[0];
 }
@@ -96,16 +101,18 @@ TEST_CASE("more memory than there is gives null and a reason, and the device goe
   CHECK(DeviceArray<float>(gpu(), std::vector<float>{1, 2}).read() == std::vector<float>{1, 2});
 }
 
-TEST_CASE("the first number that is not finite is found, wherever it stands") {
+TEMPLATE_TEST_CASE("the first number that is not finite is found, wherever it stands", "", float,
+                   kernels::Bf16) {
+  using A = Arrays<TestType>;
   const int64_t n = 100003;
-  const auto clean = random_values<float>(n, 4, 1e30);
+  const auto clean = A::stored(n, 4, 1e30);
   CHECK(nonfinite(clean, kNone) == kNone);
-  CHECK(nonfinite({}, kNone) == kNone);
+  CHECK(nonfinite(std::vector<TestType>(), kNone) == kNone);
   for (const int64_t at : {int64_t{0}, int64_t{1}, int64_t{31}, int64_t{4096}, n - 1})
     for (const float bad : {NAN, INFINITY, -INFINITY}) {
       auto x = clean;
-      x[static_cast<size_t>(at)] = bad;
-      x.back() = NAN;
+      x[static_cast<size_t>(at)] = A::of(bad);
+      x.back() = A::of(NAN);
       CHECK(nonfinite(x, kNone) == at);
     }
 }

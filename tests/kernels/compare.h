@@ -34,14 +34,17 @@ std::vector<T> joined(std::vector<T> a, const std::vector<T>& b) {
   return a;
 }
 
-/// The largest |got - want| / (1 + |want|), or infinity where one of them alone is NaN.
-inline double worst_error(const std::vector<float>& got, const std::vector<double>& want) {
+/// The largest |got - want| / (1 + |want|), or infinity where one of them alone is NaN. An error of
+/// `rounding` of a number itself does not count.
+inline double worst_error(const std::vector<float>& got, const std::vector<double>& want,
+                          double rounding = 0) {
   REQUIRE(got.size() == want.size());
   double worst = 0;
   for (size_t i = 0; i < got.size(); ++i) {
     if (std::isnan(got[i]) && std::isnan(want[i])) continue;
     if (static_cast<double>(got[i]) == want[i]) continue;
-    const double error = std::abs(got[i] - want[i]) / (1 + std::abs(want[i]));
+    const double size = std::abs(want[i]);
+    const double error = (std::abs(got[i] - want[i]) - rounding * size) / (1 + size);
     worst = std::isnan(error) ? INFINITY : std::max(worst, error);
   }
   return worst;

@@ -25,9 +25,11 @@ inline Types types_of(cublasHandle_t handle, cudaDataType a, cudaDataType b, cud
 inline void multiply(Types types, const GemmSizes& sizes, float alpha, const void* a, const void* b,
                      float beta, void* c) {
   const auto *const f = static_cast<const float*>(a), *const g = static_cast<const float*>(b);
-  const auto *const n = static_cast<const uint16_t*>(a), *const o = static_cast<const uint16_t*>(b);
+  const auto *const n = static_cast<const moe::kernels::Bf16*>(a),
+                    *const o = static_cast<const moe::kernels::Bf16*>(b);
   if (types == Types::kFloats) multiply(sizes, alpha, f, g, beta, static_cast<float*>(c));
-  if (types == Types::kNarrow) multiply(sizes, alpha, n, o, beta, static_cast<uint16_t*>(c));
+  if (types == Types::kNarrow)
+    multiply(sizes, alpha, n, o, beta, static_cast<moe::kernels::Bf16*>(c));
   if (types == Types::kNarrowToFloats) multiply(sizes, alpha, n, o, beta, static_cast<float*>(c));
 }
 

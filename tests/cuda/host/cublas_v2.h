@@ -37,6 +37,8 @@ struct CublasCalls {
   std::set<cudaStream_t> streams;
 };
 inline CublasCalls cublas_calls;
+/// Whether the rows of its operands of bfloat16 begin at 16 bytes, as tensor cores want them.
+inline bool cublas_rows_at_16_bytes = false;
 }  // namespace emulation
 
 enum libraryPropertyType { MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL };
@@ -71,15 +73,14 @@ namespace emulation {
 inline double number(float v) {
   return v;
 }
-inline double number(uint16_t bf16) {
-  return from_bits<float>(uint64_t{bf16} << 16);
+inline double number(moe::kernels::Bf16 v) {
+  return to_float(v);
 }
-
-inline void store(float& to, double v) {
+inline void put(float& to, double v) {
   to = static_cast<float>(v);
 }
-inline void store(uint16_t& to, double v) {
-  to = moe::kernels::to_bf16(static_cast<float>(v)).bits;
+inline void put(moe::kernels::Bf16& to, double v) {
+  to = moe::kernels::to_bf16(static_cast<float>(v));
 }
 
 /// Of one product, all but the operands.
@@ -102,7 +103,7 @@ void multiply(const GemmSizes& s, float alpha, const T* a, const T* b, float bet
         sum += number(s.op_a == CUBLAS_OP_N ? a[p * s.lda + i] : a[i * s.lda + p]) *
                number(s.op_b == CUBLAS_OP_N ? b[j * s.ldb + p] : b[p * s.ldb + j]);
       Out& out = c[j * s.ldc + i];
-      store(out, alpha * sum + (beta == 0 ? 0.0 : beta * number(out)));
+      put(out, alpha * sum + (beta == 0 ? 0.0 : beta * number(out)));
     }
 }
 
@@ -127,27 +128,28 @@ inline cublasStatus_t cublasSgemm_64(cublasHandle_t handle, cublasOperation_t op
   return emulation::gemm(handle, {op_a, op_b, m, n, k, lda, ldb, ldc}, *alpha, a, b, *beta, c);
 }
 
-/// Of bfloat16 alone, into it or into floats, and as tensor cores take them: rows at 16 bytes, math
-/// that is not pedantic.
+/// Of bfloat16 into floats or bfloat16, by math that is not pedantic.
 inline cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t op_a,
                                       cublasOperation_t op_b, int64_t m, int64_t n, int64_t k,
                                       const void* alpha, const void* a, cudaDataType type_a,
                                       int64_t lda, const void* b, cudaDataType type_b, int64_t ldb,
                                       const void* beta, void* c, cudaDataType type_c, int64_t ldc,
                                       cublasComputeType_t compute, cublasGemmAlgo_t) {
+  using moe::kernels::Bf16;
   const auto at_16_bytes = [](const void* at, int64_t stride) {
     return reinterpret_cast<uintptr_t>(at) % 16 == 0 && stride % 8 == 0;
   };
   if (type_a != CUDA_R_16BF || type_b != CUDA_R_16BF || compute != CUBLAS_COMPUTE_32F ||
-      handle->math != CUBLAS_DEFAULT_MATH || !at_16_bytes(a, lda) || !at_16_bytes(b, ldb))
+      handle->math != CUBLAS_DEFAULT_MATH)
     return CUBLAS_STATUS_NOT_SUPPORTED;
+  emulation::cublas_rows_at_16_bytes = at_16_bytes(a, lda) && at_16_bytes(b, ldb);
   const emulation::GemmSizes sizes = {op_a, op_b, m, n, k, lda, ldb, ldc};
   const auto gemm = [&](auto* to) {
     return emulation::gemm(handle, sizes, *static_cast<const float*>(alpha),
-                           static_cast<const uint16_t*>(a), static_cast<const uint16_t*>(b),
+                           static_cast<const Bf16*>(a), static_cast<const Bf16*>(b),
                            *static_cast<const float*>(beta), to);
   };
-  return type_c == CUDA_R_32F ? gemm(static_cast<float*>(c)) : gemm(static_cast<uint16_t*>(c));
+  return type_c == CUDA_R_32F ? gemm(static_cast<float*>(c)) : gemm(static_cast<Bf16*>(c));
 }
 
 #include "tests/cuda/host/cublas_many.h"

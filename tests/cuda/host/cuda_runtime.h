@@ -33,13 +33,17 @@ struct float2 {
 struct alignas(16) float4 {
   float x, y, z, w;
 };
-struct alignas(8) uint2 {
+// Also for numbers of other types, as nvcc has it.
+struct alignas(8) [[gnu::may_alias]] uint2 {
   unsigned x, y;
 };
-struct alignas(16) uint4 {
+struct alignas(16) [[gnu::may_alias]] uint4 {
   unsigned x, y, z, w;
 };
 inline float4 make_float4(float x, float y, float z, float w) {
+  return {x, y, z, w};
+}
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
   return {x, y, z, w};
 }
 
@@ -142,6 +146,9 @@ T atomicMin(T* at, T value) {
 }
 inline unsigned __float_as_uint(float v) {
   return static_cast<unsigned>(emulation::to_bits(v));
+}
+inline float __uint_as_float(unsigned v) {
+  return emulation::from_bits<float>(v);
 }
 inline int __popc(unsigned v) {
   return __builtin_popcount(v);

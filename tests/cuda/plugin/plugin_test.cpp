@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <string>
 
@@ -56,15 +57,19 @@ TEST_CASE("the plugin opens without a driver and lacks no kernel but one") {
   CHECK((t.z_loss && t.sgd && t.adamw && t.add && t.sum_n && t.copy_2d && t.clear));
 }
 
-TEST_CASE("the table of bfloat16 differs in the matrix products alone") {
-  REQUIRE(plugin().kernels_bf16);
-  auto same = *plugin().kernels_bf16;
-  CHECK(std::string(same.name) == "cuda bf16");
-  CHECK(same.gemm != plugin().kernels->gemm);
-  same.name = plugin().kernels->name;
-  same.gemm = plugin().kernels->gemm;
-  same.gemm_many = plugin().kernels->gemm_many;
-  CHECK(std::memcmp(&same, plugin().kernels, sizeof same) == 0);
+TEST_CASE("the table of mixed precision lacks what takes only float32") {
+  REQUIRE(plugin().mixed);
+  const auto& t = *plugin().mixed;
+  CHECK(std::string(t.name) == "cuda mixed");
+  CHECK((!t.gate_scores && !t.gate_dlogits && !t.balance_loss && !t.z_loss && !t.sgd && !t.adamw));
+  CHECK(!t.first_nonfinite);
+  CHECK((t.attn_score && t.attn_softmax && t.attn_context && t.attn_context_dx));
+  CHECK((t.attn_softmax_dx && t.attn_score_dx));
+  CHECK((t.gemm && t.gemm_many && t.fill_bias && t.bias_grad && t.layernorm && t.layernorm_dx));
+  CHECK((t.layernorm_dw && t.gelu && t.gelu_dx && t.embedding && t.embedding_dwte));
+  CHECK((t.embedding_dwpe && t.attention && t.attention_dx && t.attention_work_bytes));
+  CHECK((t.gate_logits && t.dispatch && t.dispatch_dx && t.combine && t.combine_dx));
+  CHECK((t.combine_dweight && t.cross_entropy && t.add && t.sum_n && t.copy_2d && t.clear));
 }
 
 TEST_CASE("no entry of the device table is null, nor of its cliques where there is NCCL") {
@@ -76,7 +81,7 @@ TEST_CASE("no entry of the device table is null, nor of its cliques where there 
       if (entries[i] == nullptr && i != optional) return false;
     return true;
   };
-  CHECK(full(plugin(), 2));
+  CHECK(full(plugin(), offsetof(DeviceTable, cliques) / sizeof(void*)));
   if (plugin().cliques) CHECK(full(*plugin().cliques, SIZE_MAX));
 }
 
@@ -86,8 +91,9 @@ TEST_CASE("without a GPU a launch and a GEMM fail with a reason that is read onc
   check_error("cuda: launch: ");
   plugin().kernels->gemm(false, false, 1, 1, 1, 1, nullptr, 1, nullptr, 1, 0, nullptr, 1, nullptr);
   check_error("cuda: gemm: ");
-  const auto gemm_bf16 = plugin().kernels_bf16->gemm;
-  gemm_bf16(false, false, 1, 1, 1, 1, nullptr, 1, nullptr, 1, 0, nullptr, 1, nullptr);
+  const float x = 0;
+  float y = 0;
+  plugin().mixed->gemm(false, false, 1, 1, 1, 1, &x, 1, &x, 1, 0, &y, 1, nullptr);
   check_error("cuda: gemm: ");
 }
 
