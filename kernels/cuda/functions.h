@@ -9,9 +9,12 @@
 namespace moe::kernels::cuda {
 
 using Floats = KernelTable<float>;
+using Mixed = KernelTable<Bf16>;
 /// The type of a function of the table, without the pointer.
 template <auto Member>
 using Function = std::remove_pointer_t<std::remove_reference_t<decltype(Floats{}.*Member)>>;
+template <auto Member>
+using MixedFunction = std::remove_pointer_t<std::remove_reference_t<decltype(Mixed{}.*Member)>>;
 
 Function<&Floats::gemm> gemm;
 Function<&Floats::gemm> gemm_bf16;  // of table_bf16()
@@ -39,6 +42,9 @@ Function<&Floats::embedding_dwpe> embedding_dwpe;
 Function<&Floats::attention> attention;
 Function<&Floats::attention_dx> attention_dx;
 Function<&Floats::attention_work_bytes> attention_work_bytes;
+MixedFunction<&Mixed::attention> attention_mixed;
+MixedFunction<&Mixed::attention_dx> attention_dx_mixed;
+MixedFunction<&Mixed::attention_work_bytes> attention_mixed_work_bytes;
 
 Function<&Floats::gate_logits> gate_logits;
 Function<&Floats::gate_scores> gate_scores;

@@ -16,7 +16,7 @@ namespace moe::kernels::cuda {
 
 /// The dynamic shared memory of the block.
 __device__ inline Bf16* dynamic_shared() {
-  extern __shared__ uint4 all_of_it[];
+  extern __shared__ __align__(128) uint4 all_of_it[];
   return reinterpret_cast<Bf16*>(all_of_it);
 }
 
@@ -43,7 +43,7 @@ __device__ inline void load_transposed(unsigned (&to)[4], const Bf16* row) {
 /// sums += a b, by a warp.
 __device__ inline void multiply_add(float (&sums)[4], const unsigned (&a)[4], unsigned b0,
                                     unsigned b1) {
-  asm volatile(
+  asm(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
