@@ -85,7 +85,8 @@ struct DeviceTable {
   /// The same with matrix products of operands rounded to bfloat16, summed in float32; null: none.
   /// Its gemm keeps room for rounded operands by stream, until the stream ends.
   const KernelTable<float>* kernels_bf16;
-  const CliqueTable* cliques;  // null: no library for it
+  const KernelTable<Bf16>* mixed;  // activations in bfloat16; null: none
+  const CliqueTable* cliques;      // null: no library for it
 
   /// 0 where there is no driver.
   int32_t (*num_devices)();

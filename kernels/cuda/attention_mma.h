@@ -2,8 +2,9 @@
 // owns rows of one head and goes through the other side in tiles of rows that are copied to shared
 // memory while the one before is multiplied; a warp owns 16 * kGroups of the block's rows and holds
 // its sums in float32 registers.
-// In shared memory a row's chunks of 16 bytes are permuted by the row, so that the 8 rows of one
-// matrix of ldmatrix lie in 8 different groups of 4 banks, whatever the columns: no conflicts.
+// In shared memory a row's chunks of 16 bytes are permuted by the row, so that an ldmatrix has no
+// bank conflicts: it reads 8 chunks of 8 rows at a time, which fill the 32 banks once if they lie
+// in 8 different places modulo 128 bytes (see place()).
 // Heads of other sizes than kColumns, and sequences that end within a tile, are filled with zeros.
 // What the mask hides weighs 0, so a NaN or infinity in it is not seen beyond its tile, but may
 // be seen by the other rows within it.
@@ -76,8 +77,9 @@ __device__ inline MmaRows<T> ctx_rows(T* ctx, const MmaHead& head) {
 }
 
 /// Where a chunk of 8 elements of a row lies in a tile. Tiles and places are numbers of elements in
-/// the block's shared memory. Rows of 64 or 128 columns begin at bank 0, those of 32 and 96 at
-/// banks 0 and 16 in turn.
+/// the block's shared memory. Rows of 64 or 128 columns all begin at bank 0: there chunk c of row r
+/// takes place c ^ r % 8. Those of 32 and 96 begin at banks 0 and 16 in turn: c ^ r / 2 % 4, among
+/// the four chunks of one half.
 template <int kColumns>
 struct Permuted {
   static constexpr int kChunks = kColumns / 8, kMixed = kChunks % 8 == 0 ? 8 : 4;
@@ -100,16 +102,19 @@ __device__ inline Bf16* beyond(int from, int rows, int chunks) {
 template <int kRows, int kColumns>
 __device__ inline void start_load(int tile, MmaRows<const Bf16> rows, int first,
                                   const MmaHead& head) {
-  constexpr int kChunks = kColumns / 8, kAll = kRows * kChunks;
-  static_assert(kAll % kMmaThreads == 0);
   if (head.in_vectors) {
-#pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < kAll; i += kMmaThreads) {
-      const int row = i / kChunks, chunk = i % kChunks;
-      const bool there = first + row < head.seq && chunk * 8 < head.head_dim;
-      const Bf16* from = there ? rows.at(first + row, chunk * 8) : rows.first;
-      start_copy<16>(dynamic_shared() + tile + place<kColumns>(row, chunk), from, there);
-    }
+    constexpr int kAcross = kRows < 32 ? 8 : 4, kDown = kMmaThreads / kAcross;  // threads
+    static_assert(kRows % kDown == 0 && kColumns / 8 % kAcross == 0);
+    const int row = static_cast<int>(threadIdx.x) / kAcross;
+    const int chunk = static_cast<int>(threadIdx.x) % kAcross;
+    const int to = tile + place<kColumns>(row, chunk);
+    const Bf16* const from = rows.at(first + row, chunk * 8);
+#pragma unroll
+    for (int r = 0; r < kRows; r += kDown)
+#pragma unroll
+      for (int c = 0; c < kColumns / 8; c += kAcross)
+        start_copy<16>(beyond<kColumns>(to, r, c), from + int64_t{r} * rows.stride + c * 8,
+                       first + row + r < head.seq && (chunk + c) * 8 < head.head_dim);
     return;
   }
 #pragma unroll 1

@@ -20,6 +20,7 @@ const DeviceTable& device_table() {
   static const DeviceTable table = {
       .kernels = &cuda::table(),
       .kernels_bf16 = &cuda::table_bf16(),
+      .mixed = &cuda::table_mixed(),
       .cliques = cuda::cliques(),
       .num_devices = num_devices,
       .use_device = use_device,

@@ -77,4 +77,12 @@ const KernelTable<float>& table_bf16() {
   return changed;
 }
 
+const KernelTable<Bf16>& table_mixed() {
+  static constexpr KernelTable<Bf16> table = {.name = "cuda mixed",
+                                              .attention = attention_mixed,
+                                              .attention_dx = attention_dx_mixed,
+                                              .attention_work_bytes = attention_mixed_work_bytes};
+  return table;
+}
+
 }  // namespace moe::kernels::cuda

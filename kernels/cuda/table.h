@@ -17,4 +17,7 @@ const KernelTable<float>& table();
 /// what the products before made of their rows says so, never for the rounding of logits.
 const KernelTable<float>& table_bf16();
 
+/// Activations in bfloat16, products and sums in float32. Null are all but fused attention.
+const KernelTable<Bf16>& table_mixed();
+
 }  // namespace moe::kernels::cuda

@@ -128,6 +128,20 @@ TEST_CASE("emulated: rows of a matrix that share banks are counted") {
   CHECK(emulation::take_bank_conflicts() == 3 * 2 * 4);  // each matrix of both warps
 }
 
+TEST_CASE("emulated: attention of bfloat16 loads its fragments without bank conflicts") {
+  for (const int64_t head_dim : {32, 64, 96, 128}) {
+    const kernels::AttentionShape s = {1, 40, 1, head_dim};
+    const auto n = static_cast<size_t>(s.seq * head_dim);
+    std::vector<Bf16> qkv(3 * n), ctx(n), dqkv(3 * n);
+    std::vector<float> lse(static_cast<size_t>(s.seq)), work(lse.size());
+    emulation::take_bank_conflicts();
+    test::device_mixed().attention(ctx.data(), lse.data(), qkv.data(), s, work.data(), nullptr);
+    test::device_mixed().attention_dx(dqkv.data(), ctx.data(), ctx.data(), qkv.data(), lse.data(),
+                                      s, work.data(), nullptr);
+    CHECK(emulation::take_bank_conflicts() == 0);
+  }
+}
+
 TEST_CASE("emulated: fragments multiply as their matrices do, and are added to the sums") {
   emulation::set_order(2);
   std::vector<float> a, b, c;

@@ -11,8 +11,7 @@ namespace moe::test {
 
 /// The kernels under test. Takes pointers to host memory, ignores the stream, is synchronous.
 const kernels::KernelTable<float>& device_table();
-/// Those for activations in bfloat16, as far as cases need them: attention.
-const kernels::KernelTable<kernels::Bf16>& device_table_mixed();
+const kernels::KernelTable<kernels::Bf16>& device_mixed();
 /// The first failure of this thread since the last call, or "".
 std::string device_error();
 /// What runs from now on is run number `run`: the emulation takes threads and blocks ascending,

@@ -81,12 +81,20 @@ Bench::~Bench() {
   gpu_.end_stream(stream_);
 }
 
+template <>
 DeviceArray<float> Bench::random(int64_t n) const {
   DeviceArray<float> array(gpu_, n);
   for (int64_t at = 0; at < n; at += kBlock)
     gpu_.copy(array.data() + at, block_.data(), 4 * std::min(kBlock, n - at), stream_);
   finish(gpu_, stream_);
   return array;
+}
+
+template <>
+DeviceArray<kernels::Bf16> Bench::random(int64_t n) const {
+  std::vector<kernels::Bf16> rounded;
+  for (const float v : random(n).read()) rounded.push_back(kernels::to_bf16(v));
+  return {gpu_, rounded};
 }
 
 int64_t Bench::sets(double bytes_a_set) {

@@ -44,7 +44,8 @@ class Bench {
   bool wants(const std::string& name) const { return name.find(filter_) != std::string::npos; }
 
   /// n numbers in [-1, 1), the same on every machine; almost none is 0.
-  DeviceArray<float> random(int64_t n) const;
+  template <class T = float>
+  DeviceArray<T> random(int64_t n) const;
   /// Sets of data that a row goes through, for a set of so many bytes.
   static int64_t sets(double bytes_a_set);
 
@@ -74,6 +75,24 @@ class Bench {
   DeviceArray<float> block_;  // random numbers that are copied to where some are wanted
   double copy_rate_ = 0, gemm_rate_ = 0;
 };
+
+template <>
+DeviceArray<float> Bench::random(int64_t n) const;
+template <>
+DeviceArray<kernels::Bf16> Bench::random(int64_t n) const;
+
+/// One a set, all alike.
+template <class Make>
+auto each_set(int64_t sets, Make make) {
+  std::vector<decltype(make())> all;
+  for (int64_t i = 0; i < sets; ++i) all.push_back(make());
+  return all;
+}
+
+template <class Set>
+const Set& turn(const std::vector<Set>& sets, int64_t number) {
+  return sets[static_cast<size_t>(number) % sets.size()];
+}
 
 double median(std::vector<double> samples);
 /// As a JSON string, quotes included.

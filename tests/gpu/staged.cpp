@@ -128,8 +128,17 @@ void embedding_dwpe(float* dwpe, const float* dx, const float* acc, int64_t toke
   s.end(refused);
 }
 
+template <class T>
+const kernels::KernelTable<T>& table_of_gpu() {
+  if constexpr (std::is_same_v<T, float>)
+    return *gpu().kernels;
+  else
+    return *gpu().mixed;
+}
+
+template <class T>
 int64_t attention_work_bytes(AttentionShape shape) {
-  return kernels_of_gpu().attention_work_bytes(shape);
+  return table_of_gpu<T>().attention_work_bytes(shape);
 }
 
 /// Values of ctx.
@@ -137,21 +146,23 @@ int64_t values(AttentionShape a) {
   return a.batch * a.seq * a.heads * a.head_dim;
 }
 
-void attention(float* ctx, float* lse, const float* qkv, AttentionShape a, void* work, Stream) {
+template <class T>
+void attention(T* ctx, float* lse, const T* qkv, AttentionShape a, void* work, Stream) {
   Stage s;
-  kernels_of_gpu().attention(s.out(ctx, values(a)), s.out(lse, a.batch * a.heads * a.seq),
-                             s.in(qkv, 3 * values(a)), a,
-                             s.out(static_cast<char*>(work), attention_work_bytes(a)), s.stream());
+  table_of_gpu<T>().attention(
+      s.out(ctx, values(a)), s.out(lse, a.batch * a.heads * a.seq), s.in(qkv, 3 * values(a)), a,
+      s.out(static_cast<char*>(work), attention_work_bytes<T>(a)), s.stream());
   s.end(refused);
 }
 
-void attention_dx(float* dqkv, const float* dctx, const float* ctx, const float* qkv,
-                  const float* lse, AttentionShape a, void* work, Stream) {
+template <class T>
+void attention_dx(T* dqkv, const T* dctx, const T* ctx, const T* qkv, const float* lse,
+                  AttentionShape a, void* work, Stream) {
   Stage s;
-  kernels_of_gpu().attention_dx(
+  table_of_gpu<T>().attention_dx(
       s.out(dqkv, 3 * values(a)), s.in(dctx, values(a)), s.in(ctx, values(a)),
       s.in(qkv, 3 * values(a)), s.in(lse, a.batch * a.heads * a.seq), a,
-      s.out(static_cast<char*>(work), attention_work_bytes(a)), s.stream());
+      s.out(static_cast<char*>(work), attention_work_bytes<T>(a)), s.stream());
   s.end(refused);
 }
 
@@ -304,9 +315,9 @@ const Floats& device_table() {
                                    .embedding = embedding,
                                    .embedding_dwte = embedding_dwte,
                                    .embedding_dwpe = embedding_dwpe,
-                                   .attention = attention,
-                                   .attention_dx = attention_dx,
-                                   .attention_work_bytes = attention_work_bytes,
+                                   .attention = attention<float>,
+                                   .attention_dx = attention_dx<float>,
+                                   .attention_work_bytes = attention_work_bytes<float>,
                                    .gate_logits = gate_logits,
                                    .gate_scores = gate_scores,
                                    .gate_dlogits = gate_dlogits,
@@ -323,6 +334,15 @@ const Floats& device_table() {
                                    .add = add,
                                    .sum_n = sum_n,
                                    .copy_2d = copy_2d};
+  return table;
+}
+
+const kernels::KernelTable<kernels::Bf16>& device_mixed() {
+  static constexpr kernels::KernelTable<kernels::Bf16> table = {
+      .name = "cuda mixed, from and to the host",
+      .attention = attention<kernels::Bf16>,
+      .attention_dx = attention_dx<kernels::Bf16>,
+      .attention_work_bytes = attention_work_bytes<kernels::Bf16>};
   return table;
 }
 
