@@ -92,12 +92,18 @@ __device__ void store(float* to, const float (&acc)[S::kWide], float factor, int
   }
 }
 
+/// Keeps an error where heads are too wide.
+inline bool takes_head(AttentionShape s) {
+  if (s.head_dim <= kMaxHeadDim) return true;
+  keep_error("cuda: attention takes heads of up to 128 columns, here are " +
+             std::to_string(s.head_dim));
+  return false;
+}
+
 /// Calls run with the Sizes that fit, or keeps an error.
 template <class Run>
 void with_sizes(AttentionShape s, Run run) {
-  if (s.head_dim > kMaxHeadDim)
-    return keep_error("cuda: attention takes heads of up to 128 columns, here are " +
-                      std::to_string(s.head_dim));
+  if (!takes_head(s)) return;
   if (s.head_dim <= 32) return run(Sizes<1>());
   if (s.head_dim <= 64) return run(Sizes<2>());
   run(Sizes<4>());

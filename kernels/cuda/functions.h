@@ -9,18 +9,24 @@
 namespace moe::kernels::cuda {
 
 using Floats = KernelTable<float>;
+using Mixed = KernelTable<Bf16>;
 /// The type of a function of the table, without the pointer.
 template <auto Member>
 using Function = std::remove_pointer_t<std::remove_reference_t<decltype(Floats{}.*Member)>>;
+template <auto Member>
+using MixedFunction = std::remove_pointer_t<std::remove_reference_t<decltype(Mixed{}.*Member)>>;
 
 Function<&Floats::gemm> gemm;
-std::remove_pointer_t<decltype(KernelTable<Bf16>::gemm)> gemm_mixed;
+MixedFunction<&Mixed::gemm> gemm_mixed;
 Function<&Floats::gemm_many> gemm_many;
-std::remove_pointer_t<decltype(KernelTable<Bf16>::gemm_many)> gemm_many_mixed;
+MixedFunction<&Mixed::gemm_many> gemm_many_mixed;
 
 Function<&Floats::attention> attention;
 Function<&Floats::attention_dx> attention_dx;
 Function<&Floats::attention_work_bytes> attention_work_bytes;
+MixedFunction<&Mixed::attention> attention_mixed;
+MixedFunction<&Mixed::attention_dx> attention_dx_mixed;
+MixedFunction<&Mixed::attention_work_bytes> attention_mixed_work_bytes;
 
 Function<&Floats::gate_scores> gate_scores;
 Function<&Floats::gate_dlogits> gate_dlogits;

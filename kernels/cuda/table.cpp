@@ -13,10 +13,6 @@ void no_kernel(const char* name) {
              " has no kernel: attention that materialises its scores runs on the CPU only");
 }
 
-void no_fused_kernel(const char* name) {
-  keep_error(std::string("cuda: ") + name + " has no kernel for activations in bfloat16");
-}
-
 /// What has one text for all T, and what has no kernel for any.
 template <class T>
 KernelTable<T> common(const char* name) {
@@ -73,12 +69,9 @@ const KernelTable<Bf16>& table_mixed() {
     KernelTable<Bf16> all = common<Bf16>("cuda mixed");
     all.gemm = gemm_mixed;
     all.gemm_many = gemm_many_mixed;
-    all.attention = [](Bf16*, float*, const Bf16*, AttentionShape, void*, Stream) {
-      no_fused_kernel("attention");
-    };
-    all.attention_dx = [](Bf16*, const Bf16*, const Bf16*, const Bf16*, const float*,
-                          AttentionShape, void*, Stream) { no_fused_kernel("attention_dx"); };
-    all.attention_work_bytes = [](AttentionShape) { return int64_t{0}; };
+    all.attention = attention_mixed;
+    all.attention_dx = attention_dx_mixed;
+    all.attention_work_bytes = attention_mixed_work_bytes;
     return all;
   }();
   return whole;

@@ -1,7 +1,7 @@
 // Times the plugin's kernels on the GPU at the sizes of a training step, one JSON object a line:
 // samples in microseconds a call, bytes or flops of a call, the rates, their ratios to this card's
-// own copy rate and large GEMM in the same run, and what is aimed at. Kernels are float32 where
-// their row does not say otherwise; targets that were set for bfloat16 say so.
+// own copy rate and large GEMM in the same run, and what is aimed at. Where a row does not name
+// bfloat16 the kernels are float32; targets that were set for bfloat16 say so.
 // usage: bench_gpu [--quick] [--device] [part of a bench's name]
 //   --device: only one line with the device and its versions
 // Status: 0, 1 something failed, 77 there is no GPU.
@@ -108,26 +108,29 @@ void router(Bench& bench, int64_t k) {
             {}, target);
 }
 
-void attention(Bench& bench) {
-  if (!bench.wants("attention forward") && !bench.wants("attention backward")) return;
+template <class T>
+void attention(Bench& bench, const kernels::KernelTable<T>& k, const std::string& type,
+               const char* note) {
+  const std::string forward = "attention forward " + type, backward = "attention backward " + type;
+  if (!bench.wants(forward) && !bench.wants(backward)) return;
   const kernels::AttentionShape s = {8, 1024, 12, 64};
   const int64_t n = s.batch * s.seq * s.heads * s.head_dim;
-  const Floats qkv = bench.random(3 * n), dctx = bench.random(n), dqkv = bench.random(3 * n);
-  const Floats ctx = bench.random(n), lse = bench.random(s.batch * s.heads * s.seq);
-  const auto& k = bench.kernels();
+  const auto qkv = bench.random<T>(3 * n), dctx = bench.random<T>(n), dqkv = bench.random<T>(3 * n);
+  const auto ctx = bench.random<T>(n);
+  const Floats lse = bench.random(s.batch * s.heads * s.seq);
   const DeviceArray<char> work(bench.gpu(), k.attention_work_bytes(s));
   // Flops of one product over the causal half.
   const double product = static_cast<double>(n) * static_cast<double>(s.seq + 1);
-  const std::string what = "batch 8, 12 heads of 64, sequence 1024, causal, float32";
-  bench.row("attention forward", what, bench.time([&](int64_t) {
+  const std::string what = "batch 8, 12 heads of 64, sequence 1024, causal, " + type;
+  bench.row(forward, what, bench.time([&](int64_t) {
     k.attention(ctx.data(), lse.data(), qkv.data(), s, work.data(), bench.stream());
   }),
-            {.flops = 2 * product}, Target{250, "TFLOP/s", false, "set for bfloat16"});
-  bench.row("attention backward", what, bench.time([&](int64_t) {
+            {.flops = 2 * product}, Target{250, "TFLOP/s", false, note});
+  bench.row(backward, what, bench.time([&](int64_t) {
     k.attention_dx(dqkv.data(), dctx.data(), ctx.data(), qkv.data(), lse.data(), s, work.data(),
                    bench.stream());
   }),
-            {.flops = 5 * product}, Target{200, "TFLOP/s", false, "set for bfloat16"});
+            {.flops = 5 * product}, Target{200, "TFLOP/s", false, note});
 }
 
 void launches(Bench& bench) {
@@ -211,7 +214,8 @@ void run_all(Bench& bench) {
   experts_in_all_ways(bench);
   bench_rows(bench);
   for (const int64_t k : {1, 2}) router(bench, k);
-  attention(bench);
+  attention(bench, bench.kernels(), "float32", "set for bfloat16");
+  if (bench.gpu().mixed) attention(bench, *bench.gpu().mixed, "bfloat16", "on an H200");
   launches(bench);
   paced(bench);
   beside_paced(bench);

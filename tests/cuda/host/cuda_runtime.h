@@ -8,10 +8,12 @@
 // no real concurrency, no limits of registers, no memory model, and says nothing about speed.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <string>
 
 #include "tests/cuda/host_calls.h"
 
@@ -57,14 +59,26 @@ namespace emulation {
 
 /// The order in which blocks and threads run: 0 ascending, 1 descending, others shuffled.
 void set_order(uint64_t seed);
-/// Runs body once a thread. Throws std::runtime_error naming the place where threads wait for ones
-/// that come to another place or to none.
-void run(dim3 grid, dim3 block, const std::function<void()>& body);
+/// Runs body once a thread, with dynamic shared memory. Throws std::runtime_error naming the place
+/// where threads wait for ones that come to another place or to none.
+void run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
 /// So far.
 uint64_t num_launches();
 void meet_block(const char* file, int line);
+/// What a lane hands in at a meeting.
+using Words = std::array<uint64_t, 3>;
 /// Waits for the other lanes; returns what each handed in.
-const uint64_t* meet_warp(uint64_t value, const char* file, int line);
+const Words* meet_warp(const Words& words, const char* file, int line);
+/// Ends the launch with an error.
+void fault(const std::string& message);
+void* dynamic_shared();
+/// From null come zeros. The bytes land at once where the order of threads is an odd number, at
+/// finish_copies where it is even: what must work with both works with all between.
+void start_copy(void* to, const void* from, size_t bytes);
+void finish_copies();
+void note_bank_conflict();
+/// Since the last call.
+uint64_t take_bank_conflicts();
 /// Nanoseconds, more by kTickNs each time.
 uint64_t read_clock();
 constexpr uint64_t kTickNs = 100;
@@ -103,8 +117,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
   if (config->dynamicSmemBytes > emulation::allowed_shared(reinterpret_cast<const void*>(kernel)))
     return emulation::fail(cudaErrorInvalidValue);
-  emulation::give(config->stream, [=, grid = config->gridDim, block = config->blockDim] {
-    emulation::run(grid, block, [&] { kernel(args...); });
+  emulation::give(config->stream, [=, c = *config] {
+    emulation::run(c.gridDim, c.blockDim, c.dynamicSmemBytes, [&] { kernel(args...); });
   });
   return cudaSuccess;
 }
@@ -114,11 +128,12 @@ inline void __syncthreads(MOE_HERE) {
   emulation::meet_block(file, line);
 }
 inline void __syncwarp(unsigned = ~0u, MOE_HERE) {
-  emulation::meet_warp(0, file, line);
+  emulation::meet_warp({}, file, line);
 }
 template <class T>
 T __shfl_sync(unsigned, T v, int from, MOE_HERE) {
-  return emulation::from_bits<T>(emulation::meet_warp(emulation::to_bits(v), file, line)[from]);
+  return emulation::from_bits<T>(
+      emulation::meet_warp({emulation::to_bits(v)}, file, line)[from][0]);
 }
 template <class T>
 T __shfl_xor_sync(unsigned mask, T v, int flip, MOE_HERE) {
@@ -126,15 +141,15 @@ T __shfl_xor_sync(unsigned mask, T v, int flip, MOE_HERE) {
 }
 template <class T>
 unsigned __match_any_sync(unsigned, T v, MOE_HERE) {
-  const uint64_t* all = emulation::meet_warp(emulation::to_bits(v), file, line);
+  const emulation::Words* all = emulation::meet_warp({emulation::to_bits(v)}, file, line);
   unsigned equal = 0;
-  for (int i = 0; i < 32; ++i) equal |= unsigned{all[i] == emulation::to_bits(v)} << i;
+  for (int i = 0; i < 32; ++i) equal |= unsigned{all[i][0] == emulation::to_bits(v)} << i;
   return equal;
 }
 inline unsigned __ballot_sync(unsigned, int v, MOE_HERE) {
-  const uint64_t* all = emulation::meet_warp(v != 0, file, line);
+  const emulation::Words* all = emulation::meet_warp({v != 0}, file, line);
   unsigned set = 0;
-  for (int i = 0; i < 32; ++i) set |= static_cast<unsigned>(all[i]) << i;
+  for (int i = 0; i < 32; ++i) set |= static_cast<unsigned>(all[i][0]) << i;
   return set;
 }
 #undef MOE_HERE

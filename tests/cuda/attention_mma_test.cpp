@@ -1,0 +1,220 @@
+// Fused attention of bfloat16 and its gradient, against the double reference on the same rounded
+// numbers.
+#include <algorithm>
+
+#include "tests/cuda/on_device.h"
+
+using namespace moe;
+using namespace moe::test;
+using kernels::AttentionShape;
+using kernels::Bf16;
+
+namespace {
+
+constexpr double kMaxBf16 = 1e-2, kMaxLse = 2e-3;
+
+int64_t values(AttentionShape s) {
+  return s.batch * s.seq * s.heads * s.head_dim;
+}
+
+std::vector<Bf16> rounded(const std::vector<float>& v) {
+  std::vector<Bf16> all;
+  for (const float x : v) all.push_back(kernels::to_bf16(x));
+  return all;
+}
+std::vector<Bf16> random_bf16(int64_t n, uint64_t stream, double range) {
+  return rounded(random_values<float>(n, stream, range));
+}
+template <class T>
+std::vector<T> widened(const std::vector<Bf16>& v) {
+  std::vector<T> all;
+  for (const Bf16 x : v) all.push_back(static_cast<T>(kernels::to_float(x)));
+  return all;
+}
+
+struct Inputs {
+  Inputs(AttentionShape s, double range)
+      : qkv(random_bf16(3 * values(s), 1, range)), dctx(random_bf16(values(s), 2, 1)) {}
+  std::vector<Bf16> qkv, dctx;
+};
+
+/// T, W: of ctx and dqkv, of lse.
+template <class T, class W>
+struct Outputs {
+  std::vector<T> ctx, dqkv;
+  std::vector<W> lse;
+};
+using Mixed = Outputs<Bf16, float>;
+
+template <class T>
+auto run(const kernels::KernelTable<T>& k, AttentionShape s, const std::vector<T>& qkv,
+         const std::vector<T>& dctx) {
+  Outputs<T, kernels::Wide<T>> out;
+  out.ctx.resize(static_cast<size_t>(values(s)));
+  out.dqkv.resize(static_cast<size_t>(3 * values(s)));
+  out.lse.resize(static_cast<size_t>(s.batch * s.heads * s.seq));
+  auto work = work_for(k, s);
+  k.attention(out.ctx.data(), out.lse.data(), qkv.data(), s, work.data(), nullptr);
+  k.attention_dx(out.dqkv.data(), dctx.data(), out.ctx.data(), qkv.data(), out.lse.data(), s,
+                 work.data(), nullptr);
+  return out;
+}
+
+Mixed run(AttentionShape s, const Inputs& in) {
+  return run(device_mixed(), s, in.qkv, in.dctx);
+}
+
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+bool same_bits(const Mixed& a, const Mixed& b) {
+  return same_bits(a.ctx, b.ctx) && same_bits(a.dqkv, b.dqkv) && same_bits(a.lse, b.lse);
+}
+
+/// The columns of q (0), k (1) or v (2) of a matrix like qkv.
+template <class T>
+std::vector<T> block(const std::vector<T>& all, AttentionShape s, int64_t which) {
+  const int64_t hidden = s.heads * s.head_dim;
+  std::vector<T> part;
+  for (int64_t row = 0; row < s.batch * s.seq; ++row) {
+    const auto from = all.begin() + (row * 3 + which) * hidden;
+    part.insert(part.end(), from, from + hidden);
+  }
+  return part;
+}
+
+/// The gradient against the reference's from its own, unrounded ctx and lse.
+void agree(AttentionShape s) {
+  INFO("batch " << s.batch << " seq " << s.seq << " heads " << s.heads << " head_dim "
+                << s.head_dim);
+  const Inputs in(s, 1);
+  const auto want =
+      run(kernels::reference_table(), s, widened<double>(in.qkv), widened<double>(in.dctx));
+  begin_run(0);
+  const Mixed got = run(s, in);
+  REQUIRE(device_error() == "");
+  CHECK(relative_l2(widened<float>(got.ctx), want.ctx) < kMaxBf16);
+  CHECK(relative_l2(got.lse, want.lse) < kMaxLse);
+  for (const int64_t which : {0, 1, 2}) {
+    INFO("gradient of " << std::string("qkv").substr(static_cast<size_t>(which), 1));
+    const std::vector<double> part = block(want.dqkv, s, which);
+    // One key alone: q and k change nothing, and what is left is rounding.
+    if (s.seq == 1 && which < 2)
+      CHECK(worst_error(widened<float>(block(got.dqkv, s, which)), part) < kMaxBf16);
+    else
+      CHECK(relative_l2(widened<float>(block(got.dqkv, s, which)), part) < kMaxBf16);
+  }
+  for (uint64_t run_number = 1; run_number < kRuns; ++run_number) {
+    begin_run(run_number);
+    CHECK(same_bits(run(s, in), got));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("attention of bfloat16 agrees with the reference for heads of every size") {
+  for (const int64_t head_dim : {16, 32, 64, 80, 96, 128}) agree({1, 65, 1, head_dim});
+}
+
+TEST_CASE("attention of bfloat16 agrees with the reference for sequences that fill no tile") {
+  for (const int64_t seq : {1, 7, 64, 127, 200}) agree({1, seq, 1, 32});
+}
+
+TEST_CASE("attention of bfloat16 keeps sequences and heads apart") {
+  agree({2, 40, 3, 32});
+  agree({3, 7, 2, 64});
+}
+
+TEST_CASE("attention of bfloat16 takes heads whose rows are not aligned") {
+  for (const int64_t head_dim : {5, 33}) agree({1, 37, 2, head_dim});
+}
+
+TEST_CASE("attention of bfloat16 bears scores that are large") {
+  const AttentionShape s = {1, 150, 1, 64};
+  const Inputs in(s, 30);
+  const auto qkv = widened<double>(in.qkv);
+  const Mixed got = run(s, in);
+  auto want = run(kernels::reference_table(), s, qkv, widened<double>(in.dctx));
+  CHECK(*std::max_element(want.lse.begin(), want.lse.end()) > 1000);
+  CHECK(relative_l2(widened<float>(got.ctx), want.ctx) < kMaxBf16);
+  CHECK(relative_l2(got.lse, want.lse) < kMaxLse);
+  // From the same ctx: where one key takes all, the gradient is a difference of near numbers.
+  kernels::reference_table().attention_dx(want.dqkv.data(), widened<double>(in.dctx).data(),
+                                          widened<double>(got.ctx).data(), qkv.data(),
+                                          want.lse.data(), s, nullptr, nullptr);
+  CHECK(relative_l2(widened<float>(got.dqkv), want.dqkv) < kMaxBf16);
+}
+
+TEST_CASE("a NaN in a query of bfloat16 makes its row NaN, and no other") {
+  const AttentionShape s = {1, 70, 1, 32};
+  Inputs in(s, 1);
+  const Mixed clean = run(s, in);
+  in.qkv[static_cast<size_t>(50 * 3 * s.head_dim)] = {0x7fc0};
+  const Mixed with_nan = run(s, in);
+  for (int64_t row = 0; row < s.seq; ++row) {
+    const auto at = static_cast<size_t>(row);
+    CHECK(std::isnan(with_nan.lse[at]) == (row == 50));
+    CHECK((row == 50 || with_nan.lse[at] == clean.lse[at]));
+    for (size_t i = at * 32; i < at * 32 + 32; ++i) {
+      const bool is_nan = std::isnan(kernels::to_float(with_nan.ctx[i]));
+      CHECK(is_nan == (row == 50));
+      CHECK((is_nan || with_nan.ctx[i].bits == clean.ctx[i].bits));
+    }
+  }
+  // It was a query of all keys before it, and its gradient is its own.
+  for (const int64_t which : {1, 2}) {
+    const auto part = widened<float>(block(with_nan.dqkv, s, which));
+    CHECK(std::all_of(part.begin(), part.begin() + 51 * 32, [](float v) { return std::isnan(v); }));
+  }
+  const auto dq = widened<float>(block(with_nan.dqkv, s, 0));
+  CHECK(std::all_of(dq.begin() + 50 * 32, dq.begin() + 51 * 32, [](float v) { return v != v; }));
+  CHECK(std::none_of(dq.begin(), dq.begin() + 50 * 32, [](float v) { return v != v; }));
+}
+
+TEST_CASE("a NaN in a key of bfloat16 reaches the rows that see it, none in tiles before") {
+  const AttentionShape s = {1, 140, 1, 32};
+  Inputs in(s, 1);
+  const Mixed clean = run(s, in);
+  for (int64_t c = 32; c < 96; ++c) in.qkv[static_cast<size_t>(130 * 96 + c)] = {0x7fc0};
+  const Mixed with_nan = run(s, in);
+  CHECK(std::memcmp(with_nan.ctx.data(), clean.ctx.data(), 128 * 32 * sizeof(Bf16)) == 0);
+  CHECK(std::equal(clean.lse.begin(), clean.lse.begin() + 130, with_nan.lse.begin()));
+  for (size_t i = 130 * 32; i < 140 * 32; ++i)
+    CHECK(std::isnan(kernels::to_float(with_nan.ctx[i])));
+  for (size_t row = 130; row < 140; ++row) CHECK(std::isnan(with_nan.lse[row]));
+}
+
+TEST_CASE("an infinity in bfloat16 does not vanish in attention") {
+  const AttentionShape s = {1, 100, 1, 32};
+  Inputs in(s, 1);
+  in.qkv[64 + 3] = {0x7f80};  // of the first value, which all rows see
+  const auto of_value = widened<float>(run(s, in).ctx);
+  for (size_t i = 0; i < of_value.size(); ++i) CHECK(std::isfinite(of_value[i]) == (i % 32 != 3));
+  in = Inputs(s, 1);
+  in.qkv[70 * 96] = {0xff80};  // of a query: some of its scores are infinite
+  const auto of_query = widened<float>(run(s, in).ctx);
+  for (size_t i = 0; i < of_query.size(); ++i) CHECK(std::isfinite(of_query[i]) == (i / 32 != 70));
+}
+
+TEST_CASE("a first tile of keys that a row of bfloat16 does not want at all leaves it whole") {
+  const AttentionShape s = {1, 80, 1, 32};
+  Inputs in(s, 1);
+  for (size_t key = 0; key < 64; ++key) in.qkv[key * 96 + 32] = {0xff80};
+  for (size_t row = 0; row < 80; ++row) in.qkv[row * 96] = kernels::to_bf16(1);
+  const auto want =
+      run(kernels::reference_table(), s, widened<double>(in.qkv), widened<double>(in.dctx));
+  const Mixed got = run(s, in);
+  const std::vector<float> ctx = widened<float>(got.ctx);
+  CHECK(relative_l2({ctx.begin() + 64 * 32, ctx.end()},
+                    {want.ctx.begin() + 64 * 32, want.ctx.end()}) < kMaxBf16);
+  CHECK(std::all_of(ctx.begin(), ctx.begin() + 64 * 32, [](float v) { return std::isnan(v); }));
+}
+
+TEST_CASE("attention of bfloat16 with heads that are too wide is refused with their size") {
+  device_mixed().attention(nullptr, nullptr, nullptr, {1, 4, 1, 129}, nullptr, nullptr);
+  CHECK(device_error() == "cuda: attention takes heads of up to 128 columns, here are 129");
+  device_mixed().attention_dx(nullptr, nullptr, nullptr, nullptr, nullptr, {1, 4, 1, 130}, nullptr,
+                              nullptr);
+  CHECK(device_error() == "cuda: attention takes heads of up to 128 columns, here are 130");
+}
