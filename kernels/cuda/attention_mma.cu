@@ -2,7 +2,7 @@
 // algorithm 1). A block owns queries and goes through tiles of keys and values up to the diagonal;
 // probabilities go from registers to the second product, rounded to bfloat16; sums of probabilities
 // take them unrounded.
-#include "kernels/cuda/attention_mma.h"
+#include "kernels/cuda/attention_mma_tile.h"
 #include "kernels/cuda/functions.h"
 
 namespace moe::kernels::cuda {

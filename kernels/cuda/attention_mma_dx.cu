@@ -3,7 +3,7 @@
 // of q; both compute the probabilities anew from lse. Probabilities and the gradients of scores are
 // rounded to bfloat16 for the products that sum them, which are float32.
 // work: delta [batch, heads, seq] = the rows' dot(dctx, ctx).
-#include "kernels/cuda/attention_mma.h"
+#include "kernels/cuda/attention_mma_tile.h"
 #include "kernels/cuda/functions.h"
 
 namespace moe::kernels::cuda {
@@ -110,7 +110,7 @@ __device__ inline void add_queries(typename S::Sums& dk, typename S::Sums& dv, i
                                    const float* values, int query, int first, const MmaHead& head) {
   const float factor = head.scale * kLog2E;
   const float *const lse = values, *const delta = values + S::kPassing;
-  // On the diagonal, or beyond the sequence.
+  // On the diagonal, or beyond the sequence: zeros there, but not times an infinite key.
   const bool masked = first + S::kWarpRows > query + 1 || query + S::kPassing > head.seq;
   const auto hide = [&](typename S::Scores& all) {
     if (!masked) return;

@@ -211,6 +211,18 @@ TEST_CASE("a first tile of keys that a row of bfloat16 does not want at all leav
   CHECK(std::all_of(ctx.begin(), ctx.begin() + 64 * 32, [](float v) { return std::isnan(v); }));
 }
 
+TEST_CASE("a key of bfloat16 that no query wants has a value without gradient") {
+  const AttentionShape s = {1, 80, 1, 32};
+  Inputs in(s, 1);
+  in.qkv[5 * 96 + 32] = {0xff80};
+  for (size_t row = 0; row < 80; ++row) in.qkv[row * 96] = kernels::to_bf16(1);
+  const auto want =
+      run(kernels::reference_table(), s, widened<double>(in.qkv), widened<double>(in.dctx));
+  const std::vector<float> dv = widened<float>(block(run(s, in).dqkv, s, 2));
+  CHECK(relative_l2(dv, block(want.dqkv, s, 2)) < kMaxBf16);
+  CHECK(std::all_of(dv.begin() + 5 * 32, dv.begin() + 6 * 32, [](float v) { return v == 0; }));
+}
+
 TEST_CASE("attention of bfloat16 with heads that are too wide is refused with their size") {
   device_mixed().attention(nullptr, nullptr, nullptr, {1, 4, 1, 129}, nullptr, nullptr);
   CHECK(device_error() == "cuda: attention takes heads of up to 128 columns, here are 129");

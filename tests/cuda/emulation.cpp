@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/base/rng.h"
+#include "tests/cuda/shared_calls.h"
 
 extern char __start_moe_shared_memory[], __stop_moe_shared_memory[];
 

@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <string>
 
 #include "tests/cuda/host_calls.h"
 
@@ -69,16 +68,6 @@ void meet_block(const char* file, int line);
 using Words = std::array<uint64_t, 3>;
 /// Waits for the other lanes; returns what each handed in.
 const Words* meet_warp(const Words& words, const char* file, int line);
-/// Ends the launch with an error.
-void fault(const std::string& message);
-void* dynamic_shared();
-/// From null come zeros. The bytes land at once where the order of threads is an odd number, at
-/// finish_copies where it is even: what must work with both works with all between.
-void start_copy(void* to, const void* from, size_t bytes);
-void finish_copies();
-void note_bank_conflict();
-/// Since the last call.
-uint64_t take_bank_conflicts();
 /// Nanoseconds, more by kTickNs each time.
 uint64_t read_clock();
 constexpr uint64_t kTickNs = 100;

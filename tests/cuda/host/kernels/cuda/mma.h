@@ -10,6 +10,7 @@
 #include <string>
 
 #include "kernels/bf16.h"
+#include "tests/cuda/shared_calls.h"
 
 namespace moe::kernels::cuda {
 
