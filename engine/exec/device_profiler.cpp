@@ -42,6 +42,7 @@ class DeviceCalls {
         work_(options.work),
         checks_(options.checked ? checked_on_device(graph, op_) : std::vector<TensorId>{}),
         operands_(graph, id, options.work, options.ranks_beside, device),
+        step_(device, DeviceStorage::Where::kDevice, sizeof(int64_t)),
         go_(device, false) {
     const Bytes scratch = collective_ ? 0 : device_scratch_bytes(graph, id, device);
     for (int64_t r = 0; r < options.ranks_beside; ++r) {
@@ -58,6 +59,7 @@ class DeviceCalls {
     if (collective_) comm_ = device_ranks(device, options.ranks_beside, 1, nullptr);
     check_device(device, what_);
     operands_.fill(streams_[0].get());
+    device.fill(step_.data(), 0, step_.size(), streams_[0].get());
     for (const DeviceStorage& first : nonfinite_) {
       device.fill(first.data(), kNoIndexByte, first.size(), streams_[0].get());
     }
@@ -118,7 +120,11 @@ class DeviceCalls {
     for (size_t r = 0; r < streams_.size(); ++r) {
       const kernels::Stream stream = streams_[r].get();
       if (r == 0) device_.record(begin, stream);
-      const RankContext context = {.rank = static_cast<int64_t>(r), .num_ranks = graph_.num_ranks};
+      const RankContext context = {
+          .rank = static_cast<int64_t>(r),
+          .num_ranks = graph_.num_ranks,
+          .device_step = reinterpret_cast<const int64_t*>(step_.data()),
+      };
       queue_op(graph_, id_, {operands_.inputs(r), operands_.outputs(r), scratch_[r].data()},
                context, device_, stream);
       finish(r, end);
@@ -208,6 +214,7 @@ class DeviceCalls {
   const std::vector<TensorId> checks_;
   TrialOperands operands_;
   std::vector<DeviceStorage> scratch_, nonfinite_;  // by rank
+  DeviceStorage step_;                            // number 0, for ops that read it
   std::vector<DeviceStream> streams_;
   std::vector<DeviceEvent> over_;
   DeviceEvent go_;

@@ -126,8 +126,6 @@ struct OpDef {
   /// The glue of this very op does the work itself: its inputs, outputs and scratch must all be on
   /// the host; null: never.
   bool (*on_host)(const Graph&, const Op&) = nullptr;
-  /// What it hands to its kernels depends on the number of the step.
-  bool by_step = false;
 };
 
 /// OpDef::on_host of an op that always is.
