@@ -64,7 +64,9 @@ DeviceRank::DeviceRank(const Plan& plan, const RunOptions& options, const Persis
   if (!ids_.valid() || !targets_.valid()) {
     throw user_error("the graph has no inputs 'ids' and 'targets' to train on");
   }
-  for (size_t l = 0; l < plan.orders.lanes.size(); ++l) streams_.emplace_back(device, l > 0);
+  for (size_t l = 0; l < plan.orders.lanes.size(); ++l) {
+    streams_.emplace_back(device, l > 0 && options.device.urgent_comm);
+  }
   size_t checks = 0;
   for (const DeviceStep& step : program.steps) {
     Launch& launch = launches_[step.op.index()] = make_launch(step);

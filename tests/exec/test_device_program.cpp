@@ -235,6 +235,47 @@ TEST_CASE("on the emulated link no transfer is faster than its closed form, and 
   CHECK(transfers > 0);
 }
 
+struct Given {
+  std::vector<bool> urgent;          // streams, in the order in which they were made
+  std::vector<int32_t> link_blocks;  // of each transfer
+};
+Given given;
+
+/// The lazy device, which notes how streams and transfers were asked for.
+kernels::DeviceTable noting_device() {
+  given = {};
+  kernels::DeviceTable device = lazy_device();
+  device.make_stream = [](bool urgent) {
+    given.urgent.push_back(urgent);
+    return lazy_device().make_stream(urgent);
+  };
+  device.paced_copies = [](const kernels::Copy* copies, int64_t n, int64_t ns, int32_t blocks,
+                           kernels::Stream stream) {
+    given.link_blocks.push_back(blocks);
+    lazy_device().paced_copies(copies, n, ns, blocks, stream);
+  };
+  return device;
+}
+
+TEST_CASE("transfers have the priority and the blocks that the run says, the usual ones unsaid") {
+  const auto plan = plan_with({});
+  const auto urgent_streams = [&](const RunOptions& options, int32_t blocks) {
+    lazy_start(LazyOrder::kRandom, 5);
+    const kernels::DeviceTable device = noting_device();
+    make_device_executor(device)->run(*plan, options);
+    REQUIRE(!given.link_blocks.empty());
+    for (const int32_t b : given.link_blocks) CHECK(b == blocks);
+    return std::count(given.urgent.begin(), given.urgent.end(), true);
+  };
+  RunOptions options = options_of(*plan, 1);
+  options.emulate_link = true;
+  const auto usual = urgent_streams(options, 8);
+  options.device = {.urgent_comm = false, .link_blocks = 2};
+  // Others are the link's own, which count time.
+  const auto comm_lanes = static_cast<int64_t>(plan->orders.lanes.size()) - 1;
+  CHECK(usual - urgent_streams(options, 2) == 2 * comm_lanes);
+}
+
 TEST_CASE("a run on a device is resumed on CPU ranks, and the reverse") {
   const auto plan = plan_with({});
   const uint64_t whole = run_cpu(*plan, options_of(*plan, 5)).digest;

@@ -22,6 +22,7 @@ struct FakeClique {
 Processes* job = nullptr;
 int64_t lanes_used = 0;
 int64_t still_there = 0;
+kernels::CliqueSettings joined_with;  // the last clique
 
 FakeClique& state(kernels::Clique c) {
   return *static_cast<FakeClique*>(c);
@@ -32,7 +33,9 @@ kernels::Clique made(Communicator* comm, bool whole) {
   return new FakeClique{comm, whole};
 }
 
-kernels::Clique join(const void*, int64_t, int64_t, double timeout_s) {
+kernels::Clique join(const void*, int64_t, int64_t, double timeout_s,
+                     const kernels::CliqueSettings& settings) {
+  joined_with = settings;
   const int64_t lane = lanes_used++;
   return made(job->lanes(lane + 1, timeout_s)[static_cast<size_t>(lane)], true);
 }
@@ -113,7 +116,12 @@ void check_device(Processes& processes, PlanSpec spec, std::vector<Stage> stages
   job = &processes;
   lanes_used = 0;
   options.processes = &processes;
+  options.device.channels = 4;
+  options.device.channels_per_net_peer = 2;
+  joined_with = {};
   const RunResult result = make_device_executor(device)->run(*plan, options);
+  expect(processes, joined_with.channels == 4 && joined_with.channels_per_net_peer == 2,
+         "the run's channels");
   expect(processes, lazy_stats().handles == 0 && still_there == 0, "nothing is left");
   if (!processes.leads()) return;
   expect(processes, result.losses == expected.losses && result.losses.size() == 4, "losses");
