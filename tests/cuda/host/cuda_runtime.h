@@ -61,6 +61,8 @@ void meet_block(const char* file, int line);
 const uint64_t* meet_warp(uint64_t value, const char* file, int line);
 /// Nanoseconds, more by kTickNs each time.
 uint64_t read_clock();
+/// The clock goes on by so much.
+void pass_time(uint64_t ns);
 constexpr uint64_t kTickNs = 100;
 /// Is told each time that is read, before the reader goes on; empty: nobody.
 void watch_clock(std::function<void(uint64_t)> watcher);
