@@ -7,8 +7,11 @@
 #include "bindings/convert.h"
 #include "bindings/core.h"
 #include "bindings/host.h"
+#include "bindings/job.h"
 #include "engine/cost/nccl_log.h"
-#include "engine/exec/calibrate.h"
+#include "engine/exec/calibrate_device.h"
+#include "engine/exec/cuda_plugin.h"
+#include "engine/exec/device_executor.h"
 
 namespace moe::lua {
 namespace {
@@ -72,33 +75,59 @@ json calibration_json(const Calibration& c, int64_t ranks) {
   return all;
 }
 
+CalibrateOptions usual_options(const HostOptions& host, int64_t num_ranks) {
+  CalibrateOptions options;
+  options.num_ranks = num_ranks;
+  if (host.device == "cuda") options.hidden = {256, 768, 2048};  // smaller ones are all start-up
+  if (!host.hidden.empty()) options.hidden = host.hidden;
+  if (host.max_bytes) options.max_payload = *host.max_bytes;
+  return options;
+}
+
+// On the GPU of this process; several processes take those of a machine in turn.
+CalibrateOptions on_gpu(CalibrateOptions options, Processes* job) {
+  const std::string missing = cuda_missing();
+  if (!missing.empty()) throw user_error("--device cuda: {}", missing);
+  const kernels::DeviceTable& device = *cuda_plugin().table;
+  if (job == nullptr) {
+    device.use_device(0);
+    return calibrated_on(device, std::move(options));
+  }
+  device.use_device(static_cast<int32_t>(job->place_here() % device.num_devices()));
+  return calibrated_among(*job, device, std::move(options));
+}
+
 // (ranks) -> what was measured: { machine, ranks, device, intra, gemm, memory, all_to_all,
-// all_reduce, roofline, spread }, times in us.
+// all_reduce, roofline, spread, executor }, times in us. Collective.
 int calibrate(lua_State* L) {
   Host& host = Host::of(L);
   host.end_loading();
   const Host::EngineCall call(host);
-  CalibrateOptions options;
-  options.num_ranks = static_cast<int64_t>(luaL_checknumber(L, 1));
-  const bool terminal = isatty(STDERR_FILENO) != 0;
+  CalibrateOptions options =
+      usual_options(host.options(), static_cast<int64_t>(luaL_checknumber(L, 1)));
+  const bool gpu = host.options().device == "cuda";
+  if (gpu) options = on_gpu(std::move(options), job_of(host));
+  const bool terminal = isatty(STDERR_FILENO) != 0 && speaks(host);
   options.progress = [terminal](const std::string& what) {
     if (interrupted()) throw RunError("interrupted");
     if (terminal) std::fprintf(stderr, "\r\033[K%s", what.c_str());
   };
   const int64_t cores = std::thread::hardware_concurrency();
-  if (options.num_ranks > cores) {
+  if (!gpu && options.num_ranks > cores) {
     std::fprintf(stderr, "moebench: %ld ranks share %ld processors: times hold the waiting\n",
                  static_cast<long>(options.num_ranks), static_cast<long>(cores));
   }
   const Calibration c = moe::calibrate(options);
   if (terminal) std::fputs("\r\033[K", stderr);
-  if (c.spread > kQuietSpread) {
+  if (c.spread > kQuietSpread && speaks(host)) {
     std::fprintf(stderr,
                  "moebench: half of the samples spread over %.0f%% of their median: the machine "
                  "is busy, and its rates are uncertain; calibrate again when it is quiet\n",
                  100 * c.spread);
   }
-  push_json(L, calibration_json(c, options.num_ranks));
+  json all = calibration_json(c, options.num_ranks);
+  all["executor"] = host.options().device;
+  push_json(L, all);
   return 1;
 }
 

@@ -159,10 +159,13 @@ void set_arguments(lua_State* L, const HostOptions& options) {
   nlohmann::json args = {{"set", options.set},
                          {"trust", options.trust},
                          {"cache", options.cache},
-                         {"folders", options.folders}};
+                         {"folders", options.folders},
+                         {"device", options.device}};
   if (!options.executor.empty()) args["executor"] = options.executor;
   if (options.ranks) args["ranks"] = *options.ranks;
   if (options.seed) args["seed"] = *options.seed;
+  if (options.max_bytes) args["max_bytes"] = *options.max_bytes;
+  if (!options.hidden.empty()) args["hidden"] = options.hidden;
   push_json(L, args);
   lua_setfield(L, -2, "args");
 }

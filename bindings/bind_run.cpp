@@ -153,6 +153,18 @@ Precision precision_of(const std::string& name) {
   throw user_error("precision: '{}' is not allowed; give f32, f64 or bf16", name);
 }
 
+DeviceSettings device_settings(const Fields& f) {
+  DeviceSettings settings;
+  settings.urgent_comm = f.flag("urgent_comm", settings.urgent_comm);
+  settings.link_blocks = static_cast<int32_t>(f.integer("link_blocks", settings.link_blocks));
+  if (f.has("nccl")) {
+    const Fields nccl = f.at("nccl");
+    settings.channels = static_cast<int32_t>(nccl.integer("channels", 0));
+    settings.channels_per_net_peer = static_cast<int32_t>(nccl.integer("channels_per_net_peer", 0));
+  }
+  return settings;
+}
+
 RunOptions options_of(Host& host, const Fields& f, const PlanBox& box,
                       const std::shared_ptr<PlacementLog>& log, json& out) {
   RunOptions options;
@@ -161,6 +173,7 @@ RunOptions options_of(Host& host, const Fields& f, const PlanBox& box,
   options.precision = precision_of(f.text("precision", "f32"));
   options.emulate_link = f.flag("emulate_link", false);
   options.timeout_s = f.number("timeout_s", options.timeout_s);
+  options.device = device_settings(f);
   options.eval_batches = f.integer("eval_batches", 0);
   options.check_finite = f.flag("check_finite", true);
   options.keep_grad_norms = f.flag("keep_grad_norms", false);

@@ -30,6 +30,10 @@ struct HostOptions {
   std::string out_dir;               // "": nothing is written
   std::map<std::string, std::string> set;
   std::string executor;  // "": as the recipe says
+  // Of calibrate.
+  std::string device = "cpu";
+  std::vector<int64_t> hidden;       // sizes that are measured; empty: the usual ones
+  std::optional<int64_t> max_bytes;  // of a rank in a collective
   std::optional<int64_t> ranks, seed;
   bool trust = false;
   std::string cache;               // the profile cache

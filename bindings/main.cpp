@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <optional>
 
@@ -106,14 +107,15 @@ Failed run_recipe(moe::lua::HostOptions options, bool out_given) {
   return failure;
 }
 
-// The recipe in one process of several. What fails in one ends all of them; rank 0 tells it.
-int run_in_job(moe::lua::HostOptions options, bool out_given) {
+// A command in one process of several. What fails in one ends all of them; rank 0 tells it.
+int run_in_job(moe::lua::HostOptions options,
+               const std::function<Failed(const moe::lua::HostOptions&)>& command) {
   moe::Processes processes;
   options.processes = &processes;
   // Also what the script prints by itself.
   if (!processes.leads()) std::freopen("/dev/null", "w", stdout);
   const Failed failure = attempt([&] {
-    Failed failed = run_recipe(options, out_given);
+    Failed failed = command(options);
     if (!failed) processes.finish();
     return failed;
   });
@@ -185,6 +187,12 @@ CLI::App* add_calibrate(CLI::App& app, moe::lua::HostOptions& options, std::stri
       "calibrate", "measure this machine's rates and collectives, for moe.machine in recipes");
   command->add_option("--ranks", options.ranks, "ranks that run side by side, 2")
       ->check(CLI::Range(1, 64));
+  command->add_option("--device", options.device, "what is measured: cpu, or cuda for the GPU")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  command->add_option("--hidden", options.hidden, "hidden sizes whose ops are measured")
+      ->check(CLI::Range(16, 65536));
+  command->add_option("--max-bytes", options.max_bytes, "of a rank in a collective, 64 MiB")
+      ->check(CLI::Range(int64_t{4096}, int64_t{1} << 34));
   command->add_option("--out", file, "the file to write")->default_str(file);
   return command;
 }
@@ -236,7 +244,12 @@ Failed dispatch(int argc, char** argv, int& status) {
   const moe::Launch launch = moe::launch();
   const bool in_job = launch.by != moe::Launch::By::kAlone;
   if (in_job && run->parsed()) {
-    status = run_in_job(options, out->count() > 0);
+    const bool out_given = out->count() > 0;
+    status = run_in_job(options, [&](const auto& o) { return run_recipe(o, out_given); });
+    return std::nullopt;
+  }
+  if (in_job && calibrate->parsed() && options.device == "cuda") {
+    status = run_in_job(options, [&](const auto& o) { return run_to_file(o, machine_file); });
     return std::nullopt;
   }
   if (in_job && launch.rank != 0) return std::nullopt;  // the others are for one process

@@ -1,6 +1,8 @@
 #include "bindings/plan_spec.h"
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "bindings/gate.h"
 #include "bindings/graph_session.h"
@@ -13,6 +15,7 @@
 #include "engine/cost/profile_cache.h"
 #include "engine/exec/cuda_plugin.h"
 #include "engine/exec/device_executor.h"
+#include "engine/exec/device_overlap.h"
 #include "engine/exec/device_profiler.h"
 #include "engine/exec/profiler.h"
 #include "engine/exec/rehearsal.h"
@@ -137,13 +140,14 @@ struct Profiler {
   ProfileOp profile;
   std::string key;
   ProfileCost::MeasureHandoff handoff;
+  std::optional<kernels::DeviceTable> device;  // where ops are timed on one
 };
 
 // device: cost.device, "cpu" or "cuda". bf16: activations as the executor's precision has them.
 Profiler profiler_on(const std::string& device, bool bf16, const ProfileOptions& options) {
   if (device == "cpu") {
     return {profile_op, profile_key(options),
-            [n = options.ranks_beside] { return profile_handoff(n); }};
+            [n = options.ranks_beside] { return profile_handoff(n); }, std::nullopt};
   }
   if (device != "cuda") throw user_error("cost.device: '{}' is not allowed; cpu or cuda", device);
   const std::string missing = cuda_missing();
@@ -154,10 +158,24 @@ Profiler profiler_on(const std::string& device, bool bf16, const ProfileOptions&
   const auto profile = [table](const Graph& graph, OpId op, const ProfileOptions& filled) {
     return profile_op_on_device(graph, op, filled, table);
   };
-  return {profile, device_profile_key(options, table) + (bf16 ? "; bf16" : ""), nullptr};
+  return {profile, device_profile_key(options, table) + (bf16 ? "; bf16" : ""), nullptr, table};
 }
 
-// Ops profiled on this machine. cost.rehearse: steps that are executed first, 0 for none.
+// What the run's transfers, of so many blocks, do to compute beside them.
+// options: of as many ranks as share a GPU.
+void add_overlap(ProfileCost& cost, const Profiler& profiler, const ProfileOptions& options,
+                 const PlanSpec& spec, int32_t blocks, ProfileCache& cache) {
+  OverlapOptions overlap = {.profile = options};
+  if (std::find(overlap.blocks.begin(), overlap.blocks.end(), blocks) == overlap.blocks.end()) {
+    overlap.blocks.push_back(blocks);
+  }
+  if (cost.network() != nullptr) overlap.bytes_per_s = spec.cluster.nic.bytes_per_s;
+  const Graph graph = build_forward(spec.model, spec.gate, spec.num_ranks);
+  cost.set_overlap(overlap_table(graph, overlap, cache, profiler.key, *profiler.device), blocks);
+}
+
+// Ops profiled on this machine. cost.blocks: of the run's transfers on a GPU, 0 where they have
+// none or nobody knows. cost.rehearse: steps that are executed first, 0 for none.
 std::shared_ptr<const ProfileCost> profile_of(lua_State* L, const Fields& cost,
                                               const PlanSpec& spec, const PlanBox& box) {
   const HostOptions& host = Host::of(L).options();
@@ -182,6 +200,12 @@ std::shared_ptr<const ProfileCost> profile_of(lua_State* L, const Fields& cost,
   };
   const bool emulated = cost.flag("link", false);
   const auto profile = cost_on(emulated ? &spec.cluster : nullptr, spec.work);
+  const auto blocks = static_cast<int32_t>(cost.integer("blocks", 0));
+  if (blocks > 0 && profiler.device) {
+    ProfileOptions shared = options;
+    if (job_of(Host::of(L)) != nullptr) shared.ranks_beside = 1;
+    add_overlap(*profile, profiler, shared, spec, blocks, *cache);
+  }
   if (steps > 0) {
     PlanSpec plain = rehearsal_spec(spec, emulated);
     const auto alone = cost_on(emulated ? &plain.cluster : nullptr, plain.work);
@@ -263,6 +287,10 @@ Cluster cluster_of(const Fields& cluster) {
   c.a2a_per_peer_ns = from_us(cluster.number("a2a_per_peer_us", 0));
   if (cluster.has("share")) c.share = share_named(cluster.text("share"));
   c.sharing_efficiency = cluster.number("sharing_efficiency", c.sharing_efficiency);
+  if (cluster.has("overlap_slowdown")) {
+    const Fields slowdown = cluster.at("overlap_slowdown");
+    c.overlap_slowdown = {slowdown.number("gemm", 1), slowdown.number("memory", 1)};
+  }
   return c;
 }
 

@@ -40,6 +40,12 @@ struct Message {
 /// CPU ends there ("gate: scores of token N hold a NaN"), so must one on the device.
 constexpr int32_t kNanScores = -2;
 
+/// How a clique uses the device; 0: as the library chooses.
+struct CliqueSettings {
+  int32_t channels = 0;               // of a collective, at least and at most: blocks on the device
+  int32_t channels_per_net_peer = 0;  // of messages to one rank of another machine
+};
+
 /// What a gate of the k best scores makes of `tokens` tokens, as RoutingMaps of engine/routing/
 /// gate.h has it; all pointers are on the device.
 struct TopKRouting {
@@ -65,8 +71,9 @@ struct CliqueTable {
   bool (*make_id)(void* id);
   /// Returns when all `size` ranks have joined, or null after timeout_s, which is also how long a
   /// later call may take until its work is queued before the clique is in trouble.
-  Clique (*join)(const void* id, int64_t rank, int64_t size, double timeout_s);
-  /// Members of one color, numbered by their ranks. Collective over the clique.
+  Clique (*join)(const void* id, int64_t rank, int64_t size, double timeout_s,
+                 const CliqueSettings& settings);
+  /// Members of one color, numbered by their ranks, with the clique's settings. Collective over it.
   Clique (*split)(Clique, int64_t color, double timeout_s);
   /// Every message to a peer meets the message of the same size from this rank there, in order.
   void (*exchange)(Clique, const Message* sends, int64_t num_sends, const Message* receives,

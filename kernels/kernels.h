@@ -34,12 +34,9 @@ struct AttentionShape {
   int64_t batch, seq, heads, head_dim;
 };
 
-/// What one step of AdamW multiplies with, for step t = 1, 2, ...
-struct AdamwFactors {
-  double beta1, beta2, eps;
-  double keep;  // 1 - lr * weight decay
-  double rate;  // lr / (1 - beta1^t)
-  double root;  // 1 / sqrt(1 - beta2^t)
+/// AdamW's settings, the same in every step.
+struct AdamwRates {
+  double beta1, beta2, eps, lr, weight_decay;
 };
 
 /// A matrix of which the caller says at run time whether it is bfloat16 or float32.
@@ -209,8 +206,12 @@ struct KernelTable {
   /// v = momentum * v + g; w = w - lr * v.
   void (*sgd)(W* w, W* v, const W* g, W lr, W momentum, int64_t n, Stream);
   /// m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
-  /// w = keep w - rate m / (root sqrt(v) + eps).
-  void (*adamw)(W* w, W* m, W* v, const W* g, const AdamwFactors& factors, int64_t n, Stream);
+  /// w = (1 - lr decay) w - lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps)
+  /// with t = *step + 1. step is where the kernel's other operands are and read when it runs, so
+  /// that a recording of the call makes another step each time. The factors that depend on t are
+  /// made in double.
+  void (*adamw)(W* w, W* m, W* v, const W* g, const AdamwRates& rates, const int64_t* step,
+                int64_t n, Stream);
 
   /// y = a + b.
   void (*add)(T* y, const T* a, const T* b, int64_t n, Stream);

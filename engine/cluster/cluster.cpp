@@ -82,6 +82,13 @@ void check(const Cluster& cluster) {
     throw user_error("cluster.sharing_efficiency = {}: must be above 0 and at most 1",
                      cluster.sharing_efficiency);
   }
+  for (const auto& [field, factor] : {std::pair("gemm", cluster.overlap_slowdown.gemm),
+                                      std::pair("memory", cluster.overlap_slowdown.memory)}) {
+    if (!(factor >= 1) || !std::isfinite(factor)) {
+      throw user_error("cluster.overlap_slowdown.{} = {}: must be a factor of at least 1", field,
+                       factor);
+    }
+  }
   const Device& device = cluster.device;
   check_rate("device.gemm_flops_per_s", device.gemm_flops_per_s, false);
   check_rate("device.vector_flops_per_s", device.vector_flops_per_s, false);

@@ -24,6 +24,14 @@ struct LinkSpec {
   Nanoseconds latency_ns = 0;  // one traversal of the link
 };
 
+/// How much longer compute takes while a transfer runs beside it, which holds multiprocessors and
+/// takes memory's rate and power: factors of its time, 1 and more. Of several transfers at a time
+/// what exceeds 1 adds up.
+struct OverlapSlowdown {
+  double gemm = 1;
+  double memory = 1;  // of all compute that is no GEMM
+};
+
 /// How links are shared where collectives meet. A flow's weight:
 ///   kPerFlow         1: whoever has more flows gets more
 ///   kPerChannel      its collective's: a ring is a channel; a sender's channels serve its flows
@@ -54,6 +62,9 @@ struct Cluster {
   /// assumption: 1 is ideal sharing; Lina (ATC 2023, section 2) sees all-to-alls beside all-reduces
   /// slowed by more (x1.83 at the median, x4.14 at worst) than even sharing explains (x2 at most).
   double sharing_efficiency = 1;
+
+  /// Of compute beside its collectives.
+  OverlapSlowdown overlap_slowdown;
 
   int64_t num_devices() const { return nodes * devices_per_node; }
 };

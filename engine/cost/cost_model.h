@@ -12,6 +12,7 @@
 #include "engine/base/units.h"
 #include "engine/cluster/cluster.h"
 #include "engine/cost/in_step.h"
+#include "engine/cost/overlap.h"
 #include "engine/graph/graph.h"
 #include "engine/graph/op_def.h"
 #include "engine/network/contention.h"
@@ -28,10 +29,15 @@ struct OpLoad {
   const std::vector<std::vector<double>>* steps = nullptr;
 };
 
-/// A collective whose copies and wake-ups use the core that its rank computes on.
+/// A collective and its rank's compute while both run. On a CPU its copies and wake-ups use the
+/// core that computes; on a GPU its blocks hold multiprocessors and share the memory's rate.
 struct CoreSharing {
   Nanoseconds taken = 0;  // from compute, where all of the collective runs beside it
   Nanoseconds late = 0;   // that the collective ends later where it ends while the core computes
+  OverlapSlowdown slowdown = {};  // of compute as long as the collective runs
+  bool none() const {
+    return taken == 0 && late == 0 && slowdown.gemm == 1 && slowdown.memory == 1;
+  }
 };
 
 class CostModel {
@@ -115,6 +121,8 @@ class RooflineCost : public CostModel {
   Nanoseconds loaded_ns(const Graph& graph, OpId op, const OpLoad& load) const override;
   const Cluster* network() const override { return &cluster_; }
   std::optional<NetworkOp> transfer(const Graph& graph, OpId op) const override;
+  /// Cluster::overlap_slowdown.
+  CoreSharing sharing(const Graph& graph, OpId op) const override;
   std::string describe() const override;
 
  private:
@@ -147,6 +155,7 @@ class ProfileCost : public CostModel {
   Nanoseconds loaded_ns(const Graph& graph, OpId op, const OpLoad& load) const override;
   Nanoseconds handoff_ns() const override;
   /// With in-step factors: moving the bytes in memory and InStep::core_ns; InStep::core_late_ns.
+  /// With an overlap table: its slowdown by the blocks of the run's transfers.
   CoreSharing sharing(const Graph& graph, OpId op) const override;
   const Cluster* network() const override { return has_link_ ? &link_ : nullptr; }
   std::optional<NetworkOp> transfer(const Graph& graph, OpId op) const override;
@@ -157,6 +166,8 @@ class ProfileCost : public CostModel {
   /// From now on ops take what they take in a step; with nullopt, as before: alone.
   void set_in_step(std::optional<InStep> in_step) { in_step_ = std::move(in_step); }
   const std::optional<InStep>& in_step() const { return in_step_; }
+  /// Compute beside transfers of so many blocks is slowed down from now on.
+  void set_overlap(OverlapTable table, int32_t blocks);
   /// Ops timed by this object (not found in the cache), and the time that took.
   int64_t num_measured() const { return num_measured_; }
   Nanoseconds measuring_ns() const { return measuring_ns_; }
@@ -180,6 +191,8 @@ class ProfileCost : public CostModel {
   std::vector<double> fills_;  // that are measured, ascending
   MeasureHandoff measure_handoff_;
   std::optional<InStep> in_step_;
+  std::optional<OverlapTable> overlap_;
+  int32_t blocks_ = 0;  // of the run's transfers
   mutable std::map<std::string, Nanoseconds> seen_;
   mutable int64_t num_measured_ = 0;
   mutable Nanoseconds measuring_ns_ = 0;

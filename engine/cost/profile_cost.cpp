@@ -105,8 +105,19 @@ Nanoseconds ProfileCost::loaded_ns(const Graph& graph, OpId op, const OpLoad& lo
 
 CoreSharing ProfileCost::sharing(const Graph& graph, OpId op) const {
   const bool collective = graph.def(op).collective != Collective::kNone;
-  if (!in_step_ || in_step_->core_ns == 0 || !collective) return {};
-  return {alone_ns(graph, op, fill_) + in_step_->core_ns, in_step_->core_late_ns};
+  if (!collective) return {};
+  CoreSharing sharing;
+  if (in_step_ && in_step_->core_ns > 0) {
+    sharing.taken = alone_ns(graph, op, fill_) + in_step_->core_ns;
+    sharing.late = in_step_->core_late_ns;
+  }
+  if (overlap_) sharing.slowdown = overlap_->at(blocks_);
+  return sharing;
+}
+
+void ProfileCost::set_overlap(OverlapTable table, int32_t blocks) {
+  overlap_ = std::move(table);
+  blocks_ = blocks;
 }
 
 std::optional<NetworkOp> ProfileCost::transfer(const Graph& graph, OpId op) const {
@@ -115,10 +126,15 @@ std::optional<NetworkOp> ProfileCost::transfer(const Graph& graph, OpId op) cons
 }
 
 std::string ProfileCost::describe() const {
-  return fmt::format(
+  std::string text = fmt::format(
       "profile of {}; collectives {}{}", key_prefix_,
       has_link_ ? "by closed form on " + link_.name + ", at least as profiled" : "as profiled",
       in_step_ ? "; " + in_step_->describe() : "");
+  if (overlap_) {
+    text +=
+        fmt::format("; compute beside transfers of {} blocks, {}", blocks_, overlap_->describe());
+  }
+  return text;
 }
 
 }  // namespace moe

@@ -57,6 +57,11 @@ std::optional<NetworkOp> RooflineCost::transfer(const Graph& graph, OpId op) con
   return transfer_on(cluster_, graph, op, {context_});
 }
 
+CoreSharing RooflineCost::sharing(const Graph& graph, OpId op) const {
+  if (graph.def(op).collective == Collective::kNone) return {};
+  return {.slowdown = cluster_.overlap_slowdown};
+}
+
 std::string RooflineCost::describe() const {
   const Device& device = cluster_.device;
   std::string text = fmt::format(
@@ -64,6 +69,11 @@ std::string RooflineCost::describe() const {
       "{:g} us, fill {:g}; collectives by closed form",
       device.name, cluster_.name, device.gemm_flops_per_s / 1e12, device.vector_flops_per_s / 1e12,
       device.memory_bytes_per_s / 1e9, static_cast<double>(device.launch_ns) / 1e3, context_.fill);
+  const OverlapSlowdown& slowdown = cluster_.overlap_slowdown;
+  if (slowdown.gemm > 1 || slowdown.memory > 1) {
+    text += fmt::format(", compute beside them: GEMMs x{:g}, others x{:g}", slowdown.gemm,
+                        slowdown.memory);
+  }
   for (const auto& [collective, table] : tables_) {
     text += fmt::format(", {} by table", collective_name(collective));
   }

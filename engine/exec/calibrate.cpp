@@ -58,7 +58,7 @@ class Calibrator {
 
   Calibration run() {
     Calibration c;
-    c.machine = profile_key(options_.profile);
+    c.machine = options_.machine(options_.profile);
     for (const int64_t hidden : options_.hidden) measure_step(hidden, c);
     c.gemm.fit = fit_line("GEMMs", points(c.gemm));
     c.memory.fit = fit_line("memory-bound ops", points(c.memory));
@@ -89,7 +89,7 @@ class Calibrator {
 
   Calibrated measure(const Graph& graph, OpId op, const std::string& what, double x) {
     options_.progress(what);
-    std::vector<Nanoseconds> samples = profile_op(graph, op, options_.profile);
+    std::vector<Nanoseconds> samples = options_.time_op(graph, op, options_.profile);
     std::sort(samples.begin(), samples.end());
     const size_t n = samples.size();
     const Nanoseconds middle = median(samples);

@@ -1,5 +1,6 @@
-// What this machine takes for compute and for collectives between ranks of one process, measured
-// with the profiler and fitted: rates of a Device, and tables of collectives.
+// What this machine takes for compute and for collectives between ranks, measured and fitted: rates
+// of a Device, and tables of collectives. Of CPU ranks of one process with the profiler; of GPUs as
+// calibrate_device.h says.
 #pragma once
 
 #include <functional>
@@ -32,7 +33,7 @@ struct CalibratedTable : CalibratedLine {
 };
 
 struct Calibration {
-  std::string machine;  // profile_key: processor, kernels, build, ranks beside
+  std::string machine;  // CalibrateOptions::machine: processor, kernels, build, ranks beside
   CalibratedLine gemm;
   CalibratedLine memory;
   CalibratedTable all_to_all, all_reduce;  // no rows for one rank
@@ -51,6 +52,10 @@ struct CalibrateOptions {
   /// Hidden sizes of the GPT-2 steps whose ops are measured, and the largest payload.
   std::vector<int64_t> hidden = {128, 256, 768};
   Bytes max_payload = 64 << 20;
+  /// Times an op alone, and what it is that does: "<processor>; <kernels>".
+  std::function<std::vector<Nanoseconds>(const Graph&, OpId, const ProfileOptions&)> time_op =
+      profile_op;
+  std::function<std::string(const ProfileOptions&)> machine = profile_key;
   /// Told before each operation; may throw to end the calibration.
   std::function<void(const std::string& what)> progress = [](const std::string&) {};
 };

@@ -14,10 +14,10 @@ namespace {
 class DeviceClique : public DeviceCommunicator {
  public:
   DeviceClique(const kernels::DeviceTable& device, Processes& processes, const Plan& plan,
-               double timeout_s)
+               double timeout_s, const kernels::CliqueSettings& settings)
       : device_(device), cliques_(*device.cliques), num_ranks_(processes.size()) {
     for (size_t lane = 1; lane < plan.orders.lanes.size(); ++lane) {
-      const kernels::Clique all = join(processes, timeout_s);
+      const kernels::Clique all = join(processes, timeout_s, settings);
       groups_[{static_cast<int64_t>(lane), num_ranks_, 1}] = all;
       for (const OpId op : plan.orders.lanes[lane]) {
         add_group(static_cast<int64_t>(lane), group_of(plan.graph, plan.graph.op(op)), all,
@@ -59,12 +59,13 @@ class DeviceClique : public DeviceCommunicator {
  private:
   using Key = std::array<int64_t, 3>;  // lane, size and stride of the group
 
-  kernels::Clique join(Processes& processes, double timeout_s) {
+  kernels::Clique join(Processes& processes, double timeout_s,
+                       const kernels::CliqueSettings& settings) {
     std::string id(kernels::CliqueTable::kIdBytes, '\0');
     if (processes.leads() && !cliques_.make_id(id.data())) fail("the identity of a clique");
     id = processes.broadcast("clique", id);
     const kernels::Clique clique =
-        cliques_.join(id.data(), processes.rank(), num_ranks_, timeout_s);
+        cliques_.join(id.data(), processes.rank(), num_ranks_, timeout_s, settings);
     if (clique == nullptr) fail("joining the other ranks");
     return clique;
   }
@@ -137,11 +138,12 @@ class DeviceClique : public DeviceCommunicator {
 
 std::unique_ptr<DeviceCommunicator> device_clique(const kernels::DeviceTable& device,
                                                   Processes& processes, const Plan& plan,
-                                                  double timeout_s) {
+                                                  double timeout_s,
+                                                  const kernels::CliqueSettings& settings) {
   if (device.cliques == nullptr) {
     throw user_error("ranks in several processes need NCCL, which the plugin was built without");
   }
-  return std::make_unique<DeviceClique>(device, processes, plan, timeout_s);
+  return std::make_unique<DeviceClique>(device, processes, plan, timeout_s, settings);
 }
 
 }  // namespace moe

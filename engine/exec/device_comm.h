@@ -55,15 +55,16 @@ class DeviceCommunicator {
 
 /// N ranks of this process. Sums run in rank order for each element: the bits of InProcessWorld.
 /// link: a transfer lasts as long as its closed form says (network/closed_form.h), alone on the
-/// wire; null: as fast as it goes. The table outlives it.
+/// wire, by so many blocks of the device; null: as fast as it goes. The table outlives it.
 std::unique_ptr<DeviceCommunicator> device_ranks(const kernels::DeviceTable& device,
                                                  int64_t num_ranks, int64_t num_lanes,
-                                                 const Cluster* link);
+                                                 const Cluster* link, int32_t link_blocks = 0);
 
 /// One rank a process; the order of sums is the library's. Collective. Throws RunError where the
 /// library cannot connect all ranks within the timeout.
 std::unique_ptr<DeviceCommunicator> device_clique(const kernels::DeviceTable& device,
                                                   Processes& processes, const Plan& plan,
-                                                  double timeout_s);
+                                                  double timeout_s,
+                                                  const kernels::CliqueSettings& settings);
 
 }  // namespace moe

@@ -89,8 +89,10 @@ class DeviceRun {
     }
     const auto lanes = static_cast<int64_t>(plan.orders.lanes.size());
     const Cluster* const link = options.emulate_link ? &plan.spec.cluster : nullptr;
-    comm_ = processes != nullptr ? device_clique(device, *processes, plan, options.timeout_s)
-                                 : device_ranks(device, here, lanes, link);
+    const DeviceSettings& own = options.device;
+    comm_ = processes != nullptr ? device_clique(device, *processes, plan, options.timeout_s,
+                                                 {own.channels, own.channels_per_net_peer})
+                                 : device_ranks(device, here, lanes, link, own.link_blocks);
     queue_.emplace(plan, options, program_, device, ranks_, *comm_,
                    [this](const std::function<bool()>& holds) { wait_until(holds); });
     check_device(device, "the device");

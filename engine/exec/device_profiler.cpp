@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 
 #include "engine/base/errors.h"
 #include "engine/comm/communicator.h"
 #include "engine/exec/device_comm.h"
 #include "engine/exec/device_handles.h"
 #include "engine/exec/device_ops.h"
+#include "engine/exec/device_overlap.h"
 #include "engine/exec/device_trial.h"
 #include "engine/graph/op_def.h"
 
@@ -26,13 +28,21 @@ constexpr int64_t kMostCalls = 32;
 // What the device sleeps while the host queues a batch. A GPU takes about a thousand launches in
 // advance: a host that has more to queue waits for it, however long it sleeps.
 constexpr Nanoseconds kFirstAhead = 200'000, kMostAhead = 20'000'000;
+// From the time at which transfers may begin to the first call beside them.
+constexpr Nanoseconds kLead = 50'000;
+// A transfer is to last for as long as the calls beside it, a first guess, and longer by this
+// factor each time that it was too short; so often at most.
+constexpr Nanoseconds kFirstBeside = 5'000'000;
+constexpr int64_t kLonger = 2, kMostShort = 6;
 // Samples to keep of an op that is over in no time; they are spread over the whole measurement.
 constexpr size_t kMostSamples = 400;
 
 /// One op's calls by ranks side by side, in batches.
 class DeviceCalls {
  public:
-  DeviceCalls(const Graph& graph, OpId id, const ProfileOptions& options, const DeviceTable& device)
+  /// beside: null for none.
+  DeviceCalls(const Graph& graph, OpId id, const ProfileOptions& options, const DeviceTable& device,
+              TransfersBeside* beside)
       : graph_(graph),
         id_(id),
         op_(graph.op(id)),
@@ -41,7 +51,9 @@ class DeviceCalls {
         collective_(graph.def(id).collective != Collective::kNone),
         work_(options.work),
         checks_(options.checked ? checked_on_device(graph, op_) : std::vector<TensorId>{}),
+        beside_(beside),
         operands_(graph, id, options.work, options.ranks_beside, device),
+        step_(device, DeviceStorage::Where::kDevice, sizeof(int64_t)),
         go_(device, false) {
     const Bytes scratch = collective_ ? 0 : device_scratch_bytes(graph, id, device);
     for (int64_t r = 0; r < options.ranks_beside; ++r) {
@@ -58,14 +70,16 @@ class DeviceCalls {
     if (collective_) comm_ = device_ranks(device, options.ranks_beside, 1, nullptr);
     check_device(device, what_);
     operands_.fill(streams_[0].get());
+    device.fill(step_.data(), 0, step_.size(), streams_[0].get());
     for (const DeviceStorage& first : nonfinite_) {
       device.fill(first.data(), kNoIndexByte, first.size(), streams_[0].get());
     }
     wait_for(device, over_[0].get(), streams_[0].get(), what_);
   }
 
-  /// None where the host did not stay ahead of the device.
-  std::vector<Nanoseconds> batch() {
+  /// None where the host did not stay ahead of the device, or a transfer ended before the calls
+  /// beside it. nullopt: they never run side by side.
+  std::optional<std::vector<Nanoseconds>> batch() {
     const Nanoseconds queueing = queue_batch();
     for (size_t r = 0; r < streams_.size(); ++r) {
       wait_for(device_, over_[r].get(), streams_[r].get(), what_);
@@ -75,9 +89,18 @@ class DeviceCalls {
       samples.push_back(std::llround(device_.elapsed_ns(begins_[c].get(), ends_[c].get())));
     }
     check_device(device_, what_);
-    const bool ahead = stayed_ahead(queueing);
+    bool good = stayed_ahead(queueing);
+    if (beside_ != nullptr) {
+      const kernels::Event begin = begins_[0].get(), end = ends_[samples.size() - 1].get();
+      const bool covered = beside_->covered(begin, end);
+      good = good && covered;
+      too_short_ = covered ? 0 : too_short_ + 1;
+      if (too_short_ > kMostShort) return std::nullopt;
+      longer_ = covered ? 1 : longer_ * kLonger;
+      call_ns_ = std::llround(device_.elapsed_ns(begin, end)) / num_calls_ + 1;
+    }
     size_next(queueing, samples[0]);
-    return ahead ? samples : std::vector<Nanoseconds>{};
+    return good ? samples : std::vector<Nanoseconds>{};
   }
 
  private:
@@ -85,6 +108,12 @@ class DeviceCalls {
   Nanoseconds queue_batch() {
     device_.sleep(ahead_, streams_[0].get());
     const Nanoseconds begin = clock_ns();
+    if (beside_ != nullptr) {
+      device_.record(go_.get(), streams_[0].get());
+      const Nanoseconds calls = call_ns_ > 0 ? 2 * num_calls_ * call_ns_ : kFirstBeside;
+      beside_->queue(go_.get(), 2 * kLead + longer_ * calls);
+      device_.sleep(kLead, streams_[0].get());
+    }
     device_.record(go_.get(), streams_[0].get());
     for (size_t r = 1; r < streams_.size(); ++r) device_.wait(streams_[r].get(), go_.get());
     for (size_t c = 0; c < static_cast<size_t>(num_calls_); ++c) {
@@ -118,7 +147,11 @@ class DeviceCalls {
     for (size_t r = 0; r < streams_.size(); ++r) {
       const kernels::Stream stream = streams_[r].get();
       if (r == 0) device_.record(begin, stream);
-      const RankContext context = {.rank = static_cast<int64_t>(r), .num_ranks = graph_.num_ranks};
+      const RankContext context = {
+          .rank = static_cast<int64_t>(r),
+          .num_ranks = graph_.num_ranks,
+          .device_step = reinterpret_cast<const int64_t*>(step_.data()),
+      };
       queue_op(graph_, id_, {operands_.inputs(r), operands_.outputs(r), scratch_[r].data()},
                context, device_, stream);
       finish(r, end);
@@ -208,8 +241,10 @@ class DeviceCalls {
   const bool collective_;
   const WorkContext work_;
   const std::vector<TensorId> checks_;
+  TransfersBeside* const beside_;
   TrialOperands operands_;
   std::vector<DeviceStorage> scratch_, nonfinite_;  // by rank
+  DeviceStorage step_;                              // number 0, for ops that read it
   std::vector<DeviceStream> streams_;
   std::vector<DeviceEvent> over_;
   DeviceEvent go_;
@@ -217,18 +252,25 @@ class DeviceCalls {
   std::unique_ptr<DeviceCommunicator> comm_;
   int64_t num_calls_ = 1, most_calls_ = kMostCalls;
   Nanoseconds ahead_ = kFirstAhead;
+  // Of transfers beside: uncovered batches in a row, how much longer they last for that, and what a
+  // call took with all that is between calls; 0: not known.
+  int64_t too_short_ = 0, longer_ = 1;
+  Nanoseconds call_ns_ = 0;
 };
 
-/// batch(): some samples, or none.
+/// batch(): some samples, or none; nullopt: there never are any, and so returns sample().
 template <class Batch>
 std::vector<Nanoseconds> sample(const ProfileOptions& options, Batch batch) {
   const Nanoseconds created = clock_ns();
-  for (int64_t b = 0; b < kWarmUpBatches || clock_ns() - created < kWarmUp; ++b) batch();
+  for (int64_t b = 0; b < kWarmUpBatches || clock_ns() - created < kWarmUp; ++b) {
+    if (!batch()) return {};
+  }
   const Nanoseconds until = clock_ns() + std::llround(options.min_time_s * 1e9);
   std::vector<Nanoseconds> samples;
   while (static_cast<int64_t>(samples.size()) < options.min_samples || clock_ns() < until) {
-    const std::vector<Nanoseconds> more = batch();
-    samples.insert(samples.end(), more.begin(), more.end());
+    const std::optional<std::vector<Nanoseconds>> more = batch();
+    if (!more) return {};
+    samples.insert(samples.end(), more->begin(), more->end());
   }
   const size_t most = std::max(kMostSamples, 2 * static_cast<size_t>(options.min_samples));
   const size_t every = (samples.size() + most - 1) / most;
@@ -241,7 +283,7 @@ std::vector<Nanoseconds> sample(const ProfileOptions& options, Batch batch) {
 
 std::vector<Nanoseconds> profile_op_on_device(const Graph& graph, OpId id,
                                               const ProfileOptions& options,
-                                              const DeviceTable& device) {
+                                              const DeviceTable& device, TransfersBeside* beside) {
   const Op& op = graph.op(id);
   const OpDef& def = graph.def(id);
   MOE_CHECK(options.ranks_beside > 0 && options.min_samples > 0, "{} ranks beside, {} samples",
@@ -257,10 +299,11 @@ std::vector<Nanoseconds> profile_op_on_device(const Graph& graph, OpId id,
     throw user_error("op '{}': a {} has no kernel, so it cannot be timed", op.name, def.name);
   }
   if (works_on_host(graph, id)) {
+    MOE_CHECK(beside == nullptr, "op '{}' works on the host", op.name);
     HostTrial trial(graph, id, options, device);
-    return sample(options, [&] { return std::vector<Nanoseconds>{trial.call()}; });
+    return sample(options, [&] { return std::optional(std::vector{trial.call()}); });
   }
-  DeviceCalls calls(graph, id, options, device);
+  DeviceCalls calls(graph, id, options, device, beside);
   return sample(options, [&] { return calls.batch(); });
 }
 

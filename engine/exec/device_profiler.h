@@ -16,6 +16,8 @@
 
 namespace moe {
 
+class TransfersBeside;  // device_overlap.h
+
 /// Samples in ns on the calling thread's device, f32, at least min_samples, with the executor's
 /// look for numbers that are not finite; what a call wrote over is put back outside of its sample.
 /// - An op of the device: as above, on rank 0's stream.
@@ -24,11 +26,14 @@ namespace moe {
 /// - A collective: from the meeting of its ranks to the end on rank 0's stream, without a link, all
 ///   groups at once. Requires: ranks_beside is the graph's ranks.
 /// - Experts that travel: 0, as profile_op.
+/// beside: transfers that are under way around each sample, of an op of the device; no samples
+/// where the device does not run them beside the op.
 /// Throws UserError for an op without a kernel, RunError naming the op where the device fails, has
 /// no room, or does not come to an end. Holds a few times 160 MiB of the device a rank meanwhile.
 std::vector<Nanoseconds> profile_op_on_device(const Graph& graph, OpId op,
                                               const ProfileOptions& options,
-                                              const kernels::DeviceTable& device);
+                                              const kernels::DeviceTable& device,
+                                              TransfersBeside* beside = nullptr);
 
 /// "<device>; <versions>; host <profile_key>": what a profile's key begins with. The versions name
 /// the build of the device's kernels, the host's part that of the ops' glue.

@@ -49,8 +49,7 @@ class Builder {
     program_.recordable =
         arbiters(plan_.schedule).empty() &&
         std::none_of(program_.steps.begin(), program_.steps.end(), [&](const DeviceStep& s) {
-          return !s.host_waits.empty() || program_.on_host[s.op.index()] ||
-                 plan_.graph.def(s.op).by_step;
+          return !s.host_waits.empty() || program_.on_host[s.op.index()];
         });
     return std::move(program_);
   }

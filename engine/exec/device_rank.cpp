@@ -13,6 +13,8 @@
 namespace moe {
 namespace {
 
+using Where = DeviceStorage::Where;
+
 // Outputs of a gate op.
 constexpr size_t kProbs = 0, kExpert = 2, kChoiceSlot = 3, kCounts = 5;
 
@@ -53,14 +55,18 @@ DeviceRank::DeviceRank(const Plan& plan, const RunOptions& options, const Persis
       launches_(plan.graph.num_ops()),
       ids_(plan.graph.find_tensor("ids")),
       targets_(plan.graph.find_tensor("targets")),
-      nonfinite_(device, DeviceStorage::Where::kDevice, 0),
-      nonfinite_host_(device, DeviceStorage::Where::kHost, 0),
+      nonfinite_(device, Where::kDevice, 0),
+      nonfinite_host_(device, Where::kHost, 0),
+      step_(device, Where::kDevice, sizeof(int64_t)),
+      step_host_(device, Where::kHost, sizeof(int64_t)),
       idle_(device, false),
       gradients_(persistents.parameters.size()) {
   if (!ids_.valid() || !targets_.valid()) {
     throw user_error("the graph has no inputs 'ids' and 'targets' to train on");
   }
-  for (size_t l = 0; l < plan.orders.lanes.size(); ++l) streams_.emplace_back(device, l > 0);
+  for (size_t l = 0; l < plan.orders.lanes.size(); ++l) {
+    streams_.emplace_back(device, l > 0 && options.device.urgent_comm);
+  }
   size_t checks = 0;
   for (const DeviceStep& step : program.steps) {
     Launch& launch = launches_[step.op.index()] = make_launch(step);
@@ -68,8 +74,8 @@ DeviceRank::DeviceRank(const Plan& plan, const RunOptions& options, const Persis
     checks += launch.checks.size();
   }
   const auto bytes = static_cast<Bytes>(checks * sizeof(int64_t));
-  nonfinite_ = DeviceStorage(device, DeviceStorage::Where::kDevice, bytes);
-  nonfinite_host_ = DeviceStorage(device, DeviceStorage::Where::kHost, bytes);
+  nonfinite_ = DeviceStorage(device, Where::kDevice, bytes);
+  nonfinite_host_ = DeviceStorage(device, Where::kHost, bytes);
   check_device(device, "streams and events");
 }
 
@@ -163,6 +169,7 @@ void DeviceRank::store() {
 void DeviceRank::fill_inputs(const DataSource& data, int64_t step) {
   data(step, rank_, static_cast<int32_t*>(device_buffers_.host(ids_)),
        static_cast<int32_t*>(device_buffers_.host(targets_)));
+  std::memcpy(step_host_.data(), &step, sizeof step);
 }
 
 void DeviceRank::start_pass() {
@@ -190,6 +197,7 @@ void DeviceRank::queue_inputs() {
     copy(device_buffers_.at(t), device_buffers_.host(t),
          device_buffers_.bytes(plan_.graph.tensor(t)), first);
   }
+  copy(step_.data(), step_host_.data(), step_.size(), first);
   if (nonfinite_.size() > 0) {
     device_.fill(nonfinite_.data(), kNoIndexByte, nonfinite_.size(), first);
   }
@@ -230,10 +238,13 @@ void DeviceRank::moved(const DeviceStep& step, int64_t chunk) {
   }
 }
 
-RankContext DeviceRank::context(const Pass& pass, const Launch& launch) const {
+RankContext DeviceRank::context(const DeviceStep& step, const Launch& launch,
+                                const Pass& pass) const {
+  const auto* const number = reinterpret_cast<const int64_t*>(step_.data());
   return {.rank = rank_,
           .num_ranks = plan_.graph.num_ranks,
           .step = pass.step,
+          .device_step = program_.on_host[step.op.index()] ? nullptr : number,
           .first_token = rank_ * num_elements(plan_.graph.tensor(ids_).shape),
           .gate = launch.record ? &launch.gate : nullptr,
           .place = launch.place ? &launch.place : nullptr};
@@ -248,14 +259,14 @@ void DeviceRank::compute(const DeviceStep& step, const Pass& pass) {
   if (pass.measure_gradients && launch.update.parameter >= 0) measure_gradient(step, launch);
   queue_op(plan_.graph, step.op,
            {launch.inputs, launch.outputs, device_buffers_.scratch(step.lane)},
-           context(pass, launch), device_, own);
+           context(step, launch, pass), device_, own);
 }
 
 void DeviceRank::run_on_host(const DeviceStep& step, Launch& launch, const Pass& pass) {
   const Op& op = plan_.graph.op(step.op);
   const kernels::KernelTable<float>& k = kernels::fast_table();
   plan_.graph.def(op).run_f32({plan_.graph, op, launch.inputs, launch.outputs,
-                               device_buffers_.host_scratch(), k, context(pass, launch)});
+                               device_buffers_.host_scratch(), k, context(step, launch, pass)});
   for (const TensorId t : launch.checks) {
     const auto* const x = static_cast<const float*>(device_buffers_.host(t));
     const int64_t at = k.first_nonfinite(x, num_elements(plan_.graph.tensor(t).shape));
@@ -367,28 +378,6 @@ void DeviceRank::queue_results() {
 
 void DeviceRank::copy(void* to, const void* from, Bytes bytes, kernels::Stream stream) {
   if (bytes > 0) device_.copy(to, from, bytes, stream);
-}
-
-std::string DeviceRank::whereabouts(int64_t step) const {
-  std::string where = fmt::format("rank {}, step {}", rank_, step);
-  if (current_.valid()) where += fmt::format(", op {}", plan_.graph.op(current_).name);
-  return where;
-}
-
-bool DeviceRank::is_over(OpId op, int64_t chunk) const {
-  return device_.over(launches_[op.index()].ends[static_cast<size_t>(chunk)].get());
-}
-
-bool DeviceRank::has_begun(OpId op) const {
-  return device_.over(launches_[op.index()].begins[0].get());
-}
-
-OpId DeviceRank::stuck() const {
-  for (const DeviceStep& step : program_.steps) {
-    const Launch& launch = launches_[step.op.index()];
-    if (launch.ran && !device_.over(launch.ends.back().get())) return step.op;
-  }
-  return OpId();
 }
 
 }  // namespace moe

@@ -34,12 +34,13 @@ class DeviceRank {
   void fetch();
   void store();
 
+  /// On the host; queue_inputs() or a replay of it takes them to the device.
   void fill_inputs(const DataSource& data, int64_t step);
   /// Called before the host queues anything of a pass.
   void start_pass();
   /// Instead of queueing: the pass is a replay of one whose ops all ran.
   void replayed();
-  /// Queues on the compute lane what a pass begins with: the inputs.
+  /// Queues on the compute lane what a pass begins with: the inputs, and the step's number.
   void queue_inputs();
   /// The op's waits, on the host and on its stream.
   void wait_for(const DeviceStep& step);
@@ -109,7 +110,7 @@ class DeviceRank {
                  std::vector<Nanoseconds>& ends, RankReport& report) const;
   void check_finite();
   void capture_routing(OpId op, const Launch& launch);
-  RankContext context(const Pass& pass, const Launch& launch) const;
+  RankContext context(const DeviceStep& step, const Launch& launch, const Pass& pass) const;
 
   const Plan& plan_;
   const RunOptions& options_;
@@ -124,6 +125,7 @@ class DeviceRank {
   std::vector<Launch> launches_;       // by op
   TensorId ids_, targets_;
   DeviceStorage nonfinite_, nonfinite_host_;  // [checks] int64
+  DeviceStorage step_, step_host_;            // the number of the pass's step, int64
   DeviceEvent idle_;                          // for copies between steps
   std::vector<Measure> gradients_;
   std::vector<PlacementRecord> placements_;

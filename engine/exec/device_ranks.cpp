@@ -10,14 +10,11 @@
 namespace moe {
 namespace {
 
-// Blocks of an emulated transfer: what NCCL takes for few channels (a power of two).
-constexpr int32_t kLinkBlocks = 8;
-
 class DeviceRanks : public DeviceCommunicator {
  public:
   DeviceRanks(const kernels::DeviceTable& device, int64_t num_ranks, int64_t num_lanes,
-              const Cluster* link)
-      : device_(device), num_ranks_(num_ranks), link_(link) {
+              const Cluster* link, int32_t link_blocks)
+      : device_(device), num_ranks_(num_ranks), link_(link), link_blocks_(link_blocks) {
     for (int64_t i = 0; i < num_ranks * num_lanes; ++i) {
       met_.emplace_back(device, false);
       paced_.emplace_back(device, false);
@@ -73,7 +70,7 @@ class DeviceRanks : public DeviceCommunicator {
         all_to_all_v_ns(*link_, bytes, t.members[0].group, t.members[0].pieces->round);
     for (size_t r = 0; r < copies.size(); ++r) {
       device_.paced_copies(copies[r].data(), static_cast<int64_t>(copies[r].size()), length,
-                           kLinkBlocks, t.members[r].stream);
+                           link_blocks_, t.members[r].stream);
     }
   }
 
@@ -181,6 +178,7 @@ class DeviceRanks : public DeviceCommunicator {
   const kernels::DeviceTable& device_;
   const int64_t num_ranks_;
   const Cluster* const link_;
+  const int32_t link_blocks_;  // of a transfer on it
   // By lane and rank.
   std::vector<DeviceEvent> met_, paced_;
   std::vector<DeviceStream> pace_;
@@ -190,8 +188,8 @@ class DeviceRanks : public DeviceCommunicator {
 
 std::unique_ptr<DeviceCommunicator> device_ranks(const kernels::DeviceTable& device,
                                                  int64_t num_ranks, int64_t num_lanes,
-                                                 const Cluster* link) {
-  return std::make_unique<DeviceRanks>(device, num_ranks, num_lanes, link);
+                                                 const Cluster* link, int32_t link_blocks) {
+  return std::make_unique<DeviceRanks>(device, num_ranks, num_lanes, link, link_blocks);
 }
 
 }  // namespace moe

@@ -1,4 +1,5 @@
-// What a rank on a device did in a pass, read when the device is through with it.
+// How far a rank on a device is, and what it did in a pass, read when the device is through with
+// it.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -98,6 +99,28 @@ void DeviceRank::check_finite() {
                       plan_.graph.tensor(launch.checks[i]).name);
     }
   }
+}
+
+std::string DeviceRank::whereabouts(int64_t step) const {
+  std::string where = fmt::format("rank {}, step {}", rank_, step);
+  if (current_.valid()) where += fmt::format(", op {}", plan_.graph.op(current_).name);
+  return where;
+}
+
+bool DeviceRank::is_over(OpId op, int64_t chunk) const {
+  return device_.over(launches_[op.index()].ends[static_cast<size_t>(chunk)].get());
+}
+
+bool DeviceRank::has_begun(OpId op) const {
+  return device_.over(launches_[op.index()].begins[0].get());
+}
+
+OpId DeviceRank::stuck() const {
+  for (const DeviceStep& step : program_.steps) {
+    const Launch& launch = launches_[step.op.index()];
+    if (launch.ran && !device_.over(launch.ends.back().get())) return step.op;
+  }
+  return OpId();
 }
 
 }  // namespace moe

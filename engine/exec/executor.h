@@ -44,6 +44,14 @@ using DataSource = std::function<void(int64_t step, int64_t rank, int32_t* ids, 
 /// a rank asks for its own experts only. Called from the ranks' threads at the same time.
 using ParamInit = std::function<double(uint64_t element, uint64_t parameter)>;
 
+/// How a run uses a GPU. Only the order of NCCL's sums may depend on it.
+struct DeviceSettings {
+  bool urgent_comm = true;            // transfers go before compute where both wait for the device
+  int32_t link_blocks = 8;            // of an emulated transfer; each holds a multiprocessor
+  int32_t channels = 0;               // of a collective of NCCL's; 0: as NCCL chooses
+  int32_t channels_per_net_peer = 0;  // of it to one rank of another machine; 0: as NCCL chooses
+};
+
 struct RunOptions {
   int64_t steps = 1;
   int64_t first_step = 0;
@@ -88,6 +96,7 @@ struct RunOptions {
   /// without steps where no step or MoE layer ran. Null: nothing is recorded.
   std::shared_ptr<Trace> record;
   bool keep_grad_norms = false;  // grad_l2 and projections of the first step
+  DeviceSettings device;         // executor cuda
   /// Tests: delay (ns) before an op on a rank; poison freed buffers with NaN.
   std::function<Nanoseconds(int64_t rank, OpId op, int64_t step)> delay_ns;
   bool poison = false;

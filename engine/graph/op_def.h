@@ -138,8 +138,6 @@ struct OpDef {
   /// The glue of this very op does the work itself: its inputs, outputs and scratch must all be on
   /// the host; null: never.
   bool (*on_host)(const Graph&, const Op&) = nullptr;
-  /// What it hands to its kernels depends on the number of the step.
-  bool by_step = false;
   /// Ways in which its kernels may run this very op; null: one.
   OpWays (*ways)(const Graph&, const Op&) = nullptr;
 };

@@ -1,8 +1,6 @@
 // AdamW, in place (Loshchilov and Hutter 2019, algorithm 2, with the decay scaled by lr as usual):
 // m and v are corrected for their start at 0 by the number of the step, which is the run's own, a
 // resumed one's too.
-#include <cmath>
-
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
@@ -34,18 +32,15 @@ Work work(const Graph& g, const Op& op, const WorkContext&) {
 
 template <class T>
 void run(const KernelCall<T>& c) {
-  const double lr = attr_double(c.op, "lr"), beta1 = attr_double(c.op, "beta1");
-  const double beta2 = attr_double(c.op, "beta2");
-  const auto step = static_cast<double>(c.rank.step + 1);
-  const kernels::AdamwFactors factors = {
-      .beta1 = beta1,
-      .beta2 = beta2,
+  const kernels::AdamwRates rates = {
+      .beta1 = attr_double(c.op, "beta1"),
+      .beta2 = attr_double(c.op, "beta2"),
       .eps = attr_double(c.op, "eps"),
-      .keep = 1 - lr * attr_double(c.op, "weight_decay"),
-      .rate = lr / (1 - std::pow(beta1, step)),
-      .root = 1 / std::sqrt(1 - std::pow(beta2, step)),
+      .lr = attr_double(c.op, "lr"),
+      .weight_decay = attr_double(c.op, "weight_decay"),
   };
-  c.k.adamw(c.in(0), c.in(1), c.in(2), c.in(3), factors, num_elements(c.in_shape(0)), c.stream);
+  c.k.adamw(c.in(0), c.in(1), c.in(2), c.in(3), rates, c.rank.step_for_kernels(),
+            num_elements(c.in_shape(0)), c.stream);
 }
 
 }  // namespace
@@ -60,7 +55,6 @@ const OpDef kAdamw = {.name = "adamw",
                       .work = work,
                       .mutates = {0, 1, 2},
                       .run_f32 = run<float>,
-                      .run_f64 = run<double>,
-                      .by_step = true};
+                      .run_f64 = run<double>};
 
 }  // namespace moe::ops

@@ -19,6 +19,8 @@ struct RankContext {
   int64_t rank = 0;
   int64_t num_ranks = 1;
   int64_t step = 0;
+  /// The same number where kernels run on a device; null: kernels run here.
+  const int64_t* device_step = nullptr;
   /// Global number of this rank's first token in the step.
   int64_t first_token = 0;
   /// The gate of a MoE layer (block index); the executor resolves built-in and Lua gates.
@@ -27,6 +29,9 @@ struct RankContext {
   const PlacementFunction* place = nullptr;
   /// What expect_experts counts with; null: nothing can be expected.
   const PathProfile* popularity = nullptr;
+
+  /// For kernels, which read it when they run.
+  const int64_t* step_for_kernels() const { return device_step != nullptr ? device_step : &step; }
 };
 
 /// T: what activations are stored as, in the executed precision (kernels.h).

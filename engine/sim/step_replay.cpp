@@ -168,8 +168,8 @@ Timeline StepReplay::run() {
   return timeline;
 }
 
-/// What collectives and compute that run beside each other on a core add to each other, by op and
-/// rank; nothing where none share a core. A collective takes its share evenly over its time.
+/// What collectives and compute that run beside each other on a rank add to each other, by op and
+/// rank; nothing where they do not meet. A collective takes its share evenly over its time.
 std::vector<Nanoseconds> StepReplay::added_beside(const Timeline& timeline) const {
   const auto ranks = static_cast<size_t>(timeline.num_ranks);
   const CostModel& cost = *plan_.spec.cost;
@@ -181,7 +181,7 @@ std::vector<Nanoseconds> StepReplay::added_beside(const Timeline& timeline) cons
   for (const Span& t : timeline.spans) {
     if (!is_collective(plan_.graph, t.op) || t.end == t.begin) continue;
     const CoreSharing sharing = cost.sharing(plan_.graph, t.op);
-    if (sharing.taken == 0 && sharing.late == 0) continue;
+    if (sharing.none()) continue;
     added.resize(plan_.graph.num_ops() * ranks);
     const double length = static_cast<double>(t.end - t.begin);
     const double share = std::min(1.0, static_cast<double>(sharing.taken) / length);
@@ -189,7 +189,10 @@ std::vector<Nanoseconds> StepReplay::added_beside(const Timeline& timeline) cons
     for (const Span* const span : compute[r]) {
       const Nanoseconds both = std::min(span->end, t.end) - std::max(span->begin, t.begin);
       if (both <= 0) continue;
-      added[span->op.index() * ranks + r] += std::llround(share * static_cast<double>(both));
+      const OverlapSlowdown& slowdown = sharing.slowdown;
+      const double factor = is_gemm(plan_.graph, span->op) ? slowdown.gemm : slowdown.memory;
+      const double more = share + (factor - 1);
+      added[span->op.index() * ranks + r] += std::llround(more * static_cast<double>(both));
       if (span->begin < t.end && t.end < span->end) added[t.op.index() * ranks + r] = sharing.late;
     }
   }

@@ -33,8 +33,8 @@ class StepReplay {
   /// Whether the step that was set goes as the one before it.
   bool as_before() const { return as_before_; }
   Timeline run();
-  /// The step as run() takes it, without what ops on one core add to each other; good until the
-  /// next set_step().
+  /// The step as run() takes it, without what ops beside each other add to each other; good until
+  /// the next set_step().
   const ReplayInput& input() const { return *input_; }
   /// For replay_input() of the same ranks under another schedule; null without a law.
   LoadOf load() const;

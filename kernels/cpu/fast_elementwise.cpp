@@ -1,4 +1,5 @@
 // Kernels that go once over their data: bias, GELU, sums, copies, the optimiser.
+#include "kernels/cpu/adamw.h"
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/fast_simd.h"
 
@@ -69,10 +70,12 @@ void sgd(float* w, float* v, const float* g, float lr, float momentum, int64_t n
   });
 }
 
-void adamw(float* w, float* m, float* v, const float* g, const AdamwFactors& f, int64_t n, Stream) {
-  const auto beta1 = static_cast<float>(f.beta1), rest1 = static_cast<float>(1 - f.beta1);
-  const auto beta2 = static_cast<float>(f.beta2), rest2 = static_cast<float>(1 - f.beta2);
-  const auto eps = static_cast<float>(f.eps), kept = static_cast<float>(f.keep);
+void adamw(float* w, float* m, float* v, const float* g, const AdamwRates& a, const int64_t* step,
+           int64_t n, Stream) {
+  const AdamwFactors f = adamw_factors(a, *step + 1);
+  const auto beta1 = static_cast<float>(a.beta1), rest1 = static_cast<float>(1 - a.beta1);
+  const auto beta2 = static_cast<float>(a.beta2), rest2 = static_cast<float>(1 - a.beta2);
+  const auto eps = static_cast<float>(a.eps), kept = static_cast<float>(f.keep);
   const auto rate = static_cast<float>(f.rate), root = static_cast<float>(f.root);
   each_vec(n, [&](int64_t i, auto lanes) {
     const Vec gradient = load(g + i, lanes);

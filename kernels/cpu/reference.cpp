@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/cpu/adamw.h"
 #include "kernels/each_product.h"
 #include "kernels/kernels.h"
 
@@ -417,12 +418,13 @@ void z_loss(double* loss, double* logits, double scale, int64_t tokens, int64_t 
   }
 }
 
-void adamw(double* w, double* m, double* v, const double* g, const AdamwFactors& f, int64_t n,
-           Stream) {
+void adamw(double* w, double* m, double* v, const double* g, const AdamwRates& a,
+           const int64_t* step, int64_t n, Stream) {
+  const AdamwFactors f = adamw_factors(a, *step + 1);
   for (int64_t i = 0; i < n; ++i) {
-    m[i] = f.beta1 * m[i] + (1 - f.beta1) * g[i];
-    v[i] = f.beta2 * v[i] + (1 - f.beta2) * g[i] * g[i];
-    w[i] = f.keep * w[i] - f.rate * m[i] / (f.root * std::sqrt(v[i]) + f.eps);
+    m[i] = a.beta1 * m[i] + (1 - a.beta1) * g[i];
+    v[i] = a.beta2 * v[i] + (1 - a.beta2) * g[i] * g[i];
+    w[i] = f.keep * w[i] - f.rate * m[i] / (f.root * std::sqrt(v[i]) + a.eps);
   }
 }
 

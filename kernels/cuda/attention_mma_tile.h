@@ -97,7 +97,7 @@ __device__ inline void add_weighted(typename S::Sums& sums, const typename S::Sc
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float(&w)[4] = weights[g][2 * k + i / 2];
-        a[g][i] = rounded_pair(w[i % 2 * 2], w[i % 2 * 2 + 1]);
+        a[g][i] = rounded_two(w[i % 2 * 2], w[i % 2 * 2 + 1]);
       }
 #pragma unroll
     for (int n = 0; n < S::kColumns / kSide; ++n) {
@@ -126,7 +126,7 @@ __device__ inline void store_rows(MmaRows<Bf16> to, const typename S::Sums& sums
 #pragma unroll
       for (int half = 0; half < 2; ++half)
         *reinterpret_cast<unsigned*>(beyond<S::kColumns>(mine, g * kSide + half * 8, j)) =
-            rounded_pair(sums[g][j][half * 2], sums[g][j][half * 2 + 1]);
+            rounded_two(sums[g][j][half * 2], sums[g][j][half * 2 + 1]);
   __syncwarp();
   constexpr int kChunks = S::kColumns / 8;
   for (int i = lane(); i < S::kWarpRows * kChunks; i += kWarp) {

@@ -51,7 +51,7 @@ __device__ inline void multiply_add(float (&sums)[4], const unsigned (&a)[4], un
 }
 
 /// Both to the nearest bfloat16, `low` in the lower half.
-__device__ inline unsigned rounded_pair(float low, float high) {
+__device__ inline unsigned rounded_two(float low, float high) {
   unsigned pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;

@@ -27,6 +27,7 @@ constexpr std::chrono::microseconds kPause{100};
 struct Member {
   int rank = 0;
   double timeout_s = 0;
+  CliqueSettings settings;
   std::string trouble;  // the first
   ncclComm_t comm = nullptr;
   // Split off too late to be used: the library may write to them until this one is aborted.
@@ -69,10 +70,25 @@ void end(std::unique_ptr<Member> member) {
   for (auto& child : member->late) end(std::move(child));
 }
 
-ncclConfig_t non_blocking() {
+ncclConfig_t config_of(const CliqueSettings& settings) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
+  // A channel is a block of the library's kernels, a CTA in its words.
+  if (settings.channels > 0) config.minCTAs = config.maxCTAs = settings.channels;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+  if (settings.channels_per_net_peer > 0) {
+    config.nChannelsPerNetPeer = settings.channels_per_net_peer;
+  }
+#endif
   return config;
+}
+
+/// "" where this library has all that is asked for.
+std::string missing(const CliqueSettings& settings) {
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 28, 0)
+  if (settings.channels_per_net_peer > 0) return "channels_per_net_peer needs NCCL 2.28 or later";
+#endif
+  return settings.channels < 0 || settings.channels_per_net_peer < 0 ? "channels below 0" : "";
 }
 
 bool make_id(void* id) {
@@ -86,19 +102,25 @@ bool make_id(void* id) {
   return true;
 }
 
-Clique join(const void* id, int64_t rank, int64_t size, double timeout_s) {
+Clique join(const void* id, int64_t rank, int64_t size, double timeout_s,
+            const CliqueSettings& settings) {
   const std::string what =
       "cuda: join as rank " + std::to_string(rank) + " of " + std::to_string(size) + ": ";
   if (rank < 0 || rank >= size || size > INT_MAX) {
     keep_error(what + "there is no such rank");
     return nullptr;
   }
+  if (const std::string why = missing(settings); !why.empty()) {
+    keep_error(what + why);
+    return nullptr;
+  }
   auto member = std::make_unique<Member>();
   member->rank = static_cast<int>(rank);
   member->timeout_s = timeout_s;
+  member->settings = settings;
   ncclUniqueId unique;
   std::memcpy(&unique, id, sizeof unique);
-  ncclConfig_t config = non_blocking();
+  ncclConfig_t config = config_of(settings);
   const Clock::time_point deadline = member->deadline();
   const ncclResult_t returned =
       ncclCommInitRankConfig(&member->comm, static_cast<int>(size), unique, member->rank, &config);
@@ -118,7 +140,8 @@ Clique split(Clique clique, int64_t color, double timeout_s) {
   }
   auto child = std::make_unique<Member>();
   child->timeout_s = timeout_s;
-  ncclConfig_t config = non_blocking();
+  child->settings = parent.settings;  // a config of its own inherits nothing
+  ncclConfig_t config = config_of(child->settings);
   const Clock::time_point deadline = child->deadline();
   const ncclResult_t returned =
       ncclCommSplit(parent.comm, static_cast<int>(color), parent.rank, &child->comm, &config);

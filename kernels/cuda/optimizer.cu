@@ -5,10 +5,22 @@
 namespace moe::kernels::cuda {
 namespace {
 
-/// AdamwFactors rounded once, on the host.
-struct FloatFactors {
+/// What one step multiplies with: made in double, rounded once.
+struct AdamwFactors {
   float beta1, rest1, beta2, rest2, eps, keep, rate, root;
 };
+
+__device__ AdamwFactors factors_of(const AdamwRates& a, int64_t t) {
+  const auto power = static_cast<double>(t);
+  return {static_cast<float>(a.beta1),
+          static_cast<float>(1 - a.beta1),
+          static_cast<float>(a.beta2),
+          static_cast<float>(1 - a.beta2),
+          static_cast<float>(a.eps),
+          static_cast<float>(1 - a.lr * a.weight_decay),
+          static_cast<float>(a.lr / (1 - pow(a.beta1, power))),
+          static_cast<float>(1 / sqrt(1 - pow(a.beta2, power)))};
+}
 
 __global__ void sgd_kernel(float* w, float* v, const float* g, float lr, float momentum,
                            int64_t n) {
@@ -19,8 +31,13 @@ __global__ void sgd_kernel(float* w, float* v, const float* g, float lr, float m
   }
 }
 
-__global__ void adamw_kernel(float* w, float* m, float* v, const float* g, FloatFactors f,
-                             int64_t n) {
+/// Powers in double are slow: a thread a block makes them.
+__global__ void adamw_kernel(float* w, float* m, float* v, const float* g, AdamwRates rates,
+                             const int64_t* step, int64_t n) {
+  __shared__ AdamwFactors shared;
+  if (threadIdx.x == 0) shared = factors_of(rates, *step + 1);
+  __syncthreads();
+  const AdamwFactors f = shared;
   for (int64_t i = thread_number(); i < n; i += num_threads()) {
     const float mean = f.beta1 * m[i] + f.rest1 * g[i];
     const float square = f.beta2 * v[i] + f.rest2 * g[i] * g[i];
@@ -36,13 +53,9 @@ void sgd(float* w, float* v, const float* g, float lr, float momentum, int64_t n
   launch(sgd_kernel, stride_blocks(n), kThreads, stream, w, v, g, lr, momentum, n);
 }
 
-void adamw(float* w, float* m, float* v, const float* g, const AdamwFactors& f, int64_t n,
-           Stream stream) {
-  const FloatFactors factors = {static_cast<float>(f.beta1), static_cast<float>(1 - f.beta1),
-                                static_cast<float>(f.beta2), static_cast<float>(1 - f.beta2),
-                                static_cast<float>(f.eps),   static_cast<float>(f.keep),
-                                static_cast<float>(f.rate),  static_cast<float>(f.root)};
-  launch(adamw_kernel, stride_blocks(n), kThreads, stream, w, m, v, g, factors, n);
+void adamw(float* w, float* m, float* v, const float* g, const AdamwRates& rates,
+           const int64_t* step, int64_t n, Stream stream) {
+  launch(adamw_kernel, stride_blocks(n), kThreads, stream, w, m, v, g, rates, step, n);
 }
 
 }  // namespace moe::kernels::cuda

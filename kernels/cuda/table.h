@@ -12,9 +12,9 @@ namespace moe::kernels::cuda {
 const KernelTable<float>& table();
 
 /// Activations in bfloat16, sums in float32; float32 operands of a GEMM are rounded into room that
-/// the stream keeps. gate_logits computes in float32, so that tokens choose other experts only where
-/// what the products before made of their rows says so, never for the rounding of logits. Null are
-/// those that only take Wide<T>, and first_nonfinite.
+/// the stream keeps. gate_logits computes in float32, so that tokens choose other experts only for
+/// what the ops before made of their rows, never for the rounding of logits. Null are those that
+/// only take Wide<T>, and first_nonfinite.
 const KernelTable<Bf16>& table_mixed();
 
 }  // namespace moe::kernels::cuda

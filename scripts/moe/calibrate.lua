@@ -2,6 +2,7 @@
 -- and writes the machine file that moe.machine reads.
 local aligned = require "moe.aligned"
 local core = require "moe.core"
+local errors = require "moe.errors"
 local schema = require "moe.schema"
 local values = require "moe.values"
 
@@ -92,7 +93,8 @@ end
 
 --- The machine file's table: what moe.machine reads, and under residuals how it was found.
 function M.file_of(c)
-  local out = { machine = c.machine, ranks = c.ranks, device = c.device, intra = c.intra,
+  local out = { machine = c.machine, provenance = "measured", ranks = c.ranks, device = c.device,
+    intra = c.intra,
     residuals = { gemm = residuals_of(c.gemm), memory = residuals_of(c.memory),
       roofline = c.roofline, spread = c.spread } }
   for _, kind in ipairs(TABLES) do
@@ -107,22 +109,40 @@ function M.file_of(c)
 end
 
 local HEAD = [[
--- Measured by `moebench calibrate`; f32, one thread a rank. In a recipe beside this file:
+-- Measured by `moebench calibrate`; f32, %s. In a recipe beside this file:
 --   cluster = moe.cluster.custom(moe.machine "%s")
 -- collectives: { bytes a rank, us }. residuals: of the lines t = alpha_us + work / per_s; rows are
 -- { flops or bytes, us, spread between quartiles, samples, op }; worst_row counts from 1.
 return %s
 ]]
 
+-- What a rank computed on, in the file's head.
+local function where(c)
+  if c.executor ~= "cuda" then return "one thread a rank" end
+  return core.processes and "one GPU a rank, collectives by NCCL"
+    or "all ranks on one GPU, which copies between them"
+end
+
+-- How many ranks; where processes were started, one each.
+local function num_ranks()
+  local n, asked = core.processes, core.args.ranks
+  if n and asked and asked ~= n then
+    errors.user(("--ranks %d: but %d processes were started, one rank each"):format(asked, n))
+  end
+  return n or asked or DEFAULT_RANKS
+end
+
 --- Measures, prints, and writes `file` in the output folder.
 function M.calibrate(file)
-  local c = core.calibrate(core.args.ranks or DEFAULT_RANKS)
+  local missing = core.args.device == "cuda" and core.executor_missing "cuda"
+  if missing then errors.user("--device cuda: " .. missing) end
+  local c = core.calibrate(num_ranks())
   core.say(("%s\n%d rank%s; spread: between the quartiles of an operation's samples, of their "
     .. "median"):format(c.machine, c.ranks, c.ranks == 1 and "" or "s side by side"))
   core.say("\n" .. fits_text(c))
   if c.all_to_all then core.say("\n" .. tables_text(c)) end
   core.say("\nwritten: "
-    .. core.write_output(file, HEAD:format(file, lua_text(M.file_of(c), ""))))
+    .. core.write_output(file, HEAD:format(where(c), file, lua_text(M.file_of(c), ""))))
 end
 
 return M

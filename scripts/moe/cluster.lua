@@ -44,6 +44,13 @@ M.DEVICE = {
   memory_bytes = { type = "number", lo = 0, hi = 1e18, default = 0, doc = "0: unknown" },
 }
 
+local function slower(what)
+  return { type = "number", lo = 1, hi = 100, default = 1, doc = "times of " .. what }
+end
+
+--- What transfers take from compute beside them.
+M.OVERLAP_SLOWDOWN = { gemm = slower "GEMMs", memory = slower "all other compute" }
+
 M.FIELDS = {
   name = { type = "string", default = "custom" },
   nodes = { type = "integer", lo = 1, hi = 65536, required = true, doc = "number of nodes" },
@@ -57,6 +64,8 @@ M.FIELDS = {
   a2a_per_peer_us = time "start-up a peer, microseconds",
   share = schema.merged(M.SHARE, { default = "per_collective" }),
   sharing_efficiency = schema.merged(M.SHARING_EFFICIENCY, { default = 1 }),
+  overlap_slowdown = { type = M.OVERLAP_SLOWDOWN, default = {},
+    doc = "how much longer compute takes while a collective runs beside it" },
   collectives = { type = comm_tables.FIELDS, default = {},
     doc = "measured times, instead of closed forms" },
 }

@@ -86,6 +86,7 @@ local function real_jobs(e, entry, case)
       spec.cost.rehearse = entry.kind == "cpu" and not core.processes and entry.rehearse or 0
       spec.cost.check_finite = entry.check_finite
       spec.ways = train.ways(entry.kind, entry, entry.path, e.at)
+      spec.cost.blocks = train.blocks(entry.kind, entry)
       spec.simulate = steps_of(entry, case)
       jobs[#jobs + 1] = { system = system, case = case, entry = entry, spec = spec,
         options = train.run_options(entry.kind, entry, spec.model, entry.path, e.at) }

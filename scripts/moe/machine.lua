@@ -11,6 +11,7 @@ local ROWS = { all_to_all = comm_tables.ROWS, all_reduce = comm_tables.ROWS }
 
 M.FILE = {
   machine = { type = "string", required = true },
+  provenance = { type = "string", enum = { "measured" }, default = "measured" },
   ranks = { type = "integer", lo = 1, hi = 4096, required = true },
   device = { type = cluster.DEVICE, required = true },
   intra = { type = cluster.LINK },

@@ -158,6 +158,7 @@ local function spec_of(c, at)
   if c.cluster and c.link then
     errors.user("moe.pipemoe.fit.link: only ranks have one; a cluster has its own", at)
   end
+  train.check_device("cpu", c, "moe.pipemoe.fit", at)
   local optimizer = schema.field(target.OPTIMIZER_FIELD, nil, "optimizer", at)
   local spec = c.cluster and target.cluster_spec(c.model, c.cluster, optimizer)
     or target.real_spec("cpu", c.model, c.ranks, c.link, optimizer, "f32")

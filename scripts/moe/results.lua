@@ -66,6 +66,8 @@ M.FIELDS = {
   steps = "how many", init = "of the parameters", tokens = "text or reference", text = "its path",
   check_finite = "whether every result was looked at for NaN and infinity",
   expert_products = "the way of experts' products where the recipe says it",
+  nccl = "how it used the GPU, where the recipe says it",
+  comm_priority = "of transfers' streams over compute's, where the recipe says it",
   link = "the emulated link", precision = "f32, f64 or bf16", prediction = "frozen before the run",
   metrics = "times of every step", losses = "every step", drops = "every step",
   digest = "hash of all parameters' bits", executed_peak_bytes = "a rank, executed",

@@ -158,6 +158,7 @@ function M.execute(name, job, done)
   run.points, run.executor = core.array(job.points), entry.kind
   run.device_name = entry.kind == "cuda" and core.gpu() or nil
   run.link, run.precision = entry.link, entry.precision
+  run.nccl, run.comm_priority = entry.nccl, entry.comm_priority
   run.processes = core.processes
   run.simulate_ms = nil  -- the first simulation waits for the profiler
   for _, k in ipairs { "steps", "init", "tokens", "text", "check_finite", "expert_products" } do

@@ -28,7 +28,8 @@ local M = {}
 -- Field lists that stand inside others.
 local NESTED = { [cluster.DEVICE] = "moe.Device", [cluster.LINK] = "moe.ClusterLink",
   [model.BALANCE_LOSS] = "moe.BalanceLoss", [model.BIAS_BALANCE] = "moe.BiasBalance",
-  [train.LINK] = "moe.Link", [target.OPTIMIZER] = "moe.Optimizer",
+  [train.LINK] = "moe.Link", [train.INTRA] = "moe.LinkInside", [train.NCCL] = "moe.Nccl",
+  [cluster.OVERLAP_SLOWDOWN] = "moe.OverlapSlowdown", [target.OPTIMIZER] = "moe.Optimizer",
   [system.REDUCE] = "moe.AllReduce", [comm_tables.FIELDS] = "moe.Collectives",
   [packing.FIELDS] = "moe.SystemPacking" }
 
@@ -286,7 +287,10 @@ local function field_classes(out)
   class(out, "moe.Device", cluster.DEVICE, true)
   class(out, "moe.ClusterLink", cluster.LINK, true)
   class(out, "moe.ClusterFields", cluster.FIELDS, true)
+  class(out, "moe.OverlapSlowdown", cluster.OVERLAP_SLOWDOWN, true)
   class(out, "moe.Link", train.LINK)
+  class(out, "moe.LinkInside", train.INTRA)
+  class(out, "moe.Nccl", train.NCCL)
   class(out, "moe.Optimizer", target.OPTIMIZER)
   class(out, "moe.BalanceLoss", model.BALANCE_LOSS)
   class(out, "moe.BiasBalance", model.BIAS_BALANCE)

@@ -22,8 +22,17 @@ M.LINK = {
   devices_per_node = { type = "integer", lo = 1, hi = 1024, default = 1,
     doc = "ranks of a node, which share one such link to other nodes" },
   intra = { type = M.INTRA, doc = "of each rank inside its node; as between nodes" },
+  blocks = { type = "integer", lo = 1, hi = 32,
+    doc = "cuda: blocks of a transfer, a power of two, each with a multiprocessor to itself; 8" },
   share = cluster.SHARE,
   sharing_efficiency = cluster.SHARING_EFFICIENCY,
+}
+
+M.NCCL = {
+  channels = { type = "integer", lo = 1, hi = 32,
+    doc = "of a collective, a power of two: its blocks on the GPU; as NCCL chooses" },
+  channels_per_net_peer = { type = "integer", lo = 1, hi = 32,
+    doc = "of it to one rank of another machine, a power of two; as NCCL chooses" },
 }
 
 --- Fields of a real run, in moe.train, plan:run and the executor entries of an experiment.
@@ -51,6 +60,9 @@ M.RUN = {
     doc = "stop at the op that made the first NaN or infinity; it reads every result once more" },
   timeout_s = { type = "number", lo = 0.01, hi = 1e6, default = 60,
     doc = "how long a collective waits for a peer" },
+  nccl = { type = M.NCCL, doc = "cuda, one rank a process: how NCCL uses the GPU" },
+  comm_priority = { type = "string", enum = { "high", "normal" },
+    doc = "cuda: of transfers' streams over compute's; high" },
 }
 
 --- What a real run is executed on.
@@ -82,6 +94,45 @@ function M.ways(executor, t, path, at)
       :format(path, t.expert_products, executor), at)
   end
   return t.expert_products and { products = t.expert_products }
+end
+
+local function check_power_of_two(path, value, at)
+  local n = value or 1
+  while n > 1 and n % 2 == 0 do n = n / 2 end
+  if n ~= 1 then errors.user(("%s: %d is not a power of two"):format(path, value), at, path) end
+end
+
+-- Where ranks are threads of one process their bytes do not go through NCCL.
+local function check_nccl(nccl, path, at)
+  for _, name in ipairs { "channels", "channels_per_net_peer" } do
+    check_power_of_two(path .. "." .. name, nccl[name], at)
+  end
+  if core.processes then return end
+  errors.user(path .. ": ranks of one process copy within its GPU; NCCL carries bytes between "
+    .. "processes, one rank each (start them with mpirun or torchrun, or leave it away)", at, path)
+end
+
+--- Throws where a run is told how to use a GPU in a way that it cannot. t: fields of M.REAL_RUN.
+function M.check_device(executor, t, path, at)
+  local link = t.link or {}
+  local given = { comm_priority = t.comm_priority, nccl = t.nccl, ["link.blocks"] = link.blocks }
+  for _, name in ipairs(executor == "cuda" and {} or schema.keys_of(given)) do
+    errors.user(("%s.%s: is of the executor cuda; %s has no GPU"):format(path, name, executor), at,
+      path .. "." .. name)
+  end
+  check_power_of_two(path .. ".link.blocks", link.blocks, at)
+  if t.nccl then check_nccl(t.nccl, path .. ".nccl", at) end
+end
+
+-- Blocks of a transfer on the emulated link where nothing else is said.
+local LINK_BLOCKS = 8
+
+--- The blocks that a run's transfers have on the GPU: of the emulated link, or NCCL's. nil where
+--- nobody says it, and where they have none.
+function M.blocks(executor, t)
+  if executor ~= "cuda" then return nil end
+  if t.link then return t.link.blocks or LINK_BLOCKS end
+  return t.nccl and t.nccl.channels
 end
 
 --- The same with what a run on real ranks is made for.
@@ -120,6 +171,7 @@ function M.run_options(executor, t, model, path, at)
   local function field(name) return path .. "." .. name end
   check_precision(executor, t.precision, field "precision", at)
   M.check_processes(core.args.ranks or t.ranks, t.link, path, at)
+  M.check_device(executor, t, path, at)
   if t.tokens == "reference" and t.text then
     errors.user(field "text" .. ": tokens = 'reference' reads no text; give one of the two", at)
   end
@@ -129,6 +181,8 @@ function M.run_options(executor, t, model, path, at)
   end
   return {
     executor = executor, steps = t.steps, precision = t.precision, emulate_link = t.link ~= nil,
+    urgent_comm = t.comm_priority ~= "normal", nccl = t.nccl,
+    link_blocks = t.link and (t.link.blocks or LINK_BLOCKS),
     timeout_s = t.timeout_s, check_finite = t.check_finite, init = t.init,
     eval_batches = t.eval_batches,
     data = t.tokens == "reference" and { kind = "reference" }
@@ -163,8 +217,8 @@ function M.train(t)
   M.check_executor(c.executor, "moe.train.executor", at)
   local spec = target.real_spec(c.executor, c.model, core.args.ranks or c.ranks, c.link,
     c.optimizer, c.precision)
-  spec.cost.check_finite = c.check_finite
   spec.ways = M.ways(c.executor, c, "moe.train", at)
+  spec.cost.check_finite, spec.cost.blocks = c.check_finite, M.blocks(c.executor, c)
   local options = M.run_options(c.executor, c, spec.model, "moe.train", at)
   options.keep_grad_norms = true
   local alternatives = system_lib.expand(system)

@@ -136,9 +136,10 @@ void elementwise_rows(const Bench& bench, const KernelTable<float>& k, int64_t n
   bench.row("sgd", 5.0 * 12 * h * h, 0,
             [&] { k.sgd(p.data(), velocity.data(), g.data(), 1e-9f, 0.9f, 12 * h * h, nullptr); });
   Values second(p.size(), 0.01f);
+  const int64_t step = 1000;
   bench.row("adamw", 7.0 * 12 * h * h, 0, [&] {
-    k.adamw(p.data(), velocity.data(), second.data(), g.data(),
-            {0.9, 0.999, 1e-8, 1 - 1e-9, 1e-9, 1}, 12 * h * h, nullptr);
+    k.adamw(p.data(), velocity.data(), second.data(), g.data(), {0.9, 0.999, 1e-8, 1e-9, 1}, &step,
+            12 * h * h, nullptr);
   });
 }
 

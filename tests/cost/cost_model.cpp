@@ -423,6 +423,35 @@ TEST_CASE("in a step a collective ends its kind's lateness after the link or the
   CHECK(cost.op_ns(g, wire_bound) == all_to_all_ns(link, 1e6));
 }
 
+TEST_CASE("an overlap table is read by blocks, between its rows and at its ends") {
+  const OverlapTable table = {.source = "measured",
+                              .by_blocks = {{2, {1.1, 1.2}}, {4, {1.3, 1.6}}, {16, {1.5, 2}}}};
+  CHECK(table.at(2).gemm == 1.1);
+  CHECK(table.at(4).memory == 1.6);
+  CHECK(table.at(3).gemm == Approx(1.2));
+  CHECK(table.at(10).memory == Approx(1.8));
+  CHECK(table.at(1).memory == 1.2);
+  CHECK(table.at(32).gemm == 1.5);
+  CHECK(OverlapTable().at(8).gemm == 1);
+  CHECK(OverlapTable().at(8).memory == 1);
+}
+
+TEST_CASE("a profile slows compute down beside its run's transfers, by their blocks") {
+  Graph g = four_ranks();
+  const OpId a2a = g.add_op("all_to_all", "a", {}, {{"bytes", 4e6}, {"ns", {1000}}});
+  const OpId compute = g.add_op("compute", "c", {}, {{"ns", {10}}});
+  FakeClock clock;
+  ProfileCost cost(std::make_shared<ProfileCache>(""), "gpu", clock.measure(), nullptr, {});
+  CHECK(cost.sharing(g, a2a).none());
+  cost.set_overlap({.source = "measured with c", .by_blocks = {{8, {1.1, 1.25}}}}, 8);
+  CHECK(cost.sharing(g, a2a).slowdown.gemm == 1.1);
+  CHECK(cost.sharing(g, a2a).slowdown.memory == 1.25);
+  CHECK(cost.sharing(g, a2a).taken == 0);
+  CHECK(cost.sharing(g, compute).none());
+  CHECK(cost.op_ns(g, compute) == 10);
+  CHECK_THAT(cost.describe(), Catch::Contains("beside transfers of 8 blocks, measured with c"));
+}
+
 TEST_CASE("a profiled collective takes the longer of the link and the memory") {
   Graph g = four_ranks();
   const OpId wire_bound = g.add_op("all_to_all", "a", {}, {{"bytes", 4e6}, {"ns", {1000}}});

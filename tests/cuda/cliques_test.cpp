@@ -40,7 +40,7 @@ void check_clean() {
 }
 
 Clique joined() {
-  const Clique clique = table().join(kId, 1, 4, kTimeoutS);
+  const Clique clique = table().join(kId, 1, 4, kTimeoutS, {});
   REQUIRE(clique);
   return clique;
 }
@@ -75,7 +75,7 @@ TEST_CASE("an exchange is one group, without empty messages") {
 
 TEST_CASE("joining that never ends is given up in time, and aborted") {
   begin(kNever);
-  CHECK(table().join(kId, 1, 4, 0.02) == nullptr);
+  CHECK(table().join(kId, 1, 4, 0.02, {}) == nullptr);
   CHECK_THAT(moe::kernels::cuda::take_error(),
              Contains("cuda: join as rank 1 of 4: not done after 0.02"));
   CHECK(emulation::nccl.calls == Calls{"abort"});
@@ -84,7 +84,7 @@ TEST_CASE("joining that never ends is given up in time, and aborted") {
 
 TEST_CASE("joining that fails later says what the library says") {
   begin(3, ncclRemoteError);
-  CHECK(table().join(kId, 0, 2, 1) == nullptr);
+  CHECK(table().join(kId, 0, 2, 1, {}) == nullptr);
   CHECK(moe::kernels::cuda::take_error() ==
         "cuda: join as rank 0 of 2: remote process exited (connection closed by peer)");
   check_clean();
@@ -129,6 +129,29 @@ TEST_CASE("a clique is split by color, and its parts are cliques of their own") 
   CHECK_THAT(moe::kernels::cuda::take_error(), Contains("color -1: must be 0 to"));
   table().leave(part);
   table().leave(clique);
+  check_clean();
+}
+
+TEST_CASE(
+    "a clique and its parts have the channels that were asked for, else the library's choice") {
+  begin(1);
+  const Clique plain = joined();
+  const Clique clique =
+      table().join(kId, 1, 4, kTimeoutS, {.channels = 4, .channels_per_net_peer = 2});
+  const Clique part = table().split(clique, 7, kTimeoutS);
+  REQUIRE(emulation::nccl.configs.size() == 3);
+  const ncclConfig_t& first = emulation::nccl.configs[0];
+  CHECK(first.minCTAs == NCCL_CONFIG_UNDEF_INT);
+  CHECK(first.maxCTAs == NCCL_CONFIG_UNDEF_INT);
+  CHECK(first.nChannelsPerNetPeer == NCCL_CONFIG_UNDEF_INT);
+  for (const size_t i : {1, 2}) {
+    CHECK(emulation::nccl.configs[i].minCTAs == 4);
+    CHECK(emulation::nccl.configs[i].maxCTAs == 4);
+    CHECK(emulation::nccl.configs[i].nChannelsPerNetPeer == 2);
+  }
+  for (const Clique c : {part, clique, plain}) table().leave(c);
+  CHECK(table().join(kId, 1, 4, kTimeoutS, {.channels = -1}) == nullptr);
+  CHECK_THAT(moe::kernels::cuda::take_error(), Contains("channels below 0"));
   check_clean();
 }
 

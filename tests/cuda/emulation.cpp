@@ -252,6 +252,10 @@ uint64_t read_clock() {
   return clock_ns;
 }
 
+void pass_time(uint64_t ns) {
+  clock_ns += ns;
+}
+
 void watch_clock(std::function<void(uint64_t)> watcher) {
   clock_watcher = std::move(watcher);
 }

@@ -36,18 +36,20 @@ struct EventState {
   bool in_recording = false;     // the last record is part of one
 };
 
-enum class Kind : uint8_t { kWork, kRecord, kWait };
+enum class Kind : uint8_t { kWork, kRecord, kWait, kTimer };
 
 struct Task {
   Kind kind = Kind::kWork;
   std::function<void()> work;
   EventState* event = nullptr;
-  uint64_t version = 0;  // of the event
-  uint64_t number = 0;   // as given
+  uint64_t version = 0;    // of the event
+  uint64_t number = 0;     // as given
+  double duration_ns = 0;  // of a timer, from when it comes to the head of its stream
 };
 
 struct StreamState {
   std::deque<Task> tasks;
+  double until_ns = -1;  // of the timer at the head, once somebody has looked; -1: none
   uint64_t number = 0;
 };
 
@@ -73,7 +75,7 @@ struct Lazy {
   std::string error, told;
   LazyStats stats;
   uint64_t given = 0;
-  double clock_ns = 0;
+  double clock_ns = 0, slower_beside = 1;
   std::vector<StreamState*> streams;  // in the order in which they were made
   std::byte* memory = nullptr;
   size_t used = 0;
@@ -116,9 +118,32 @@ void give_work(Stream stream, std::function<void()> work) {
   give(state(stream), {.kind = Kind::kWork, .work = std::move(work)});
 }
 
+/// A timer starts as soon as it is at the head, and lets other streams go on meanwhile.
+void start_timers() {
+  for (StreamState* s : lazy.streams) {
+    const bool starts =
+        !s->tasks.empty() && s->tasks.front().kind == Kind::kTimer && s->until_ns < 0;
+    if (starts) s->until_ns = lazy.clock_ns + s->tasks.front().duration_ns;
+  }
+}
+int64_t num_timers() {
+  return std::count_if(lazy.streams.begin(), lazy.streams.end(),
+                       [](const StreamState* s) { return s->until_ns >= 0; });
+}
+/// The clock goes on to the first end of a timer; false: there is none.
+bool pass_time() {
+  double first = -1;
+  for (const StreamState* s : lazy.streams) {
+    if (s->until_ns >= 0 && (first < 0 || s->until_ns < first)) first = s->until_ns;
+  }
+  lazy.clock_ns = std::max(lazy.clock_ns, first);
+  return first >= 0;
+}
+
 bool can_run(const StreamState& stream) {
   if (stream.tasks.empty()) return false;
   const Task& task = stream.tasks.front();
+  if (task.kind == Kind::kTimer) return lazy.clock_ns >= stream.until_ns;
   return task.kind != Kind::kWait || task.event->done >= task.version;
 }
 
@@ -128,7 +153,10 @@ void run_next(StreamState& stream) {
   ++lazy.stats.tasks;
   if (task.kind == Kind::kWork) {
     task.work();
-    lazy.clock_ns += kTaskNs;
+    const double slower = num_timers() > 0 ? lazy.slower_beside : 1;
+    lazy.clock_ns += kTaskNs * slower;
+  } else if (task.kind == Kind::kTimer) {
+    stream.until_ns = -1;
   } else if (task.kind == Kind::kRecord) {
     task.event->done = std::max(task.event->done, task.version);
     task.event->at_ns = lazy.clock_ns;
@@ -136,11 +164,12 @@ void run_next(StreamState& stream) {
 }
 
 StreamState* choose() {
+  start_timers();
   std::vector<StreamState*> can;
   for (StreamState* s : lazy.streams) {
     if (can_run(*s)) can.push_back(s);
   }
-  if (can.empty()) return nullptr;
+  if (can.empty()) return pass_time() ? choose() : nullptr;
   const auto earlier = [](StreamState* a, StreamState* b) {
     return a->tasks.front().number < b->tasks.front().number;
   };
@@ -483,6 +512,11 @@ void lazy_start(LazyOrder order, uint64_t seed) {
   lazy.replays.clear();  // of a run that was given up
   lazy.stats = {};
   lazy.clock_ns = 0;
+  lazy.slower_beside = 1;
+}
+
+void lazy_slow_beside(double factor) {
+  lazy.slower_beside = factor;
 }
 
 void lazy_give(Stream stream, std::function<void()> work) {
@@ -540,8 +574,8 @@ const kernels::DeviceTable& lazy_device() {
               for (const kernels::Copy& c : all) {
                 std::memcpy(c.to, c.from, static_cast<size_t>(c.bytes));
               }
-              lazy.clock_ns += static_cast<double>(duration_ns);
             });
+            give(state(s), {.kind = Kind::kTimer, .duration_ns = static_cast<double>(duration_ns)});
           },
       .begin_recording = begin_recording,
       .end_recording = end_recording,

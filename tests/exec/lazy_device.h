@@ -1,8 +1,10 @@
 // A device that is no device: what its streams are given is kept and runs later, on the host with
 // the CPU's kernels, in any order that streams and events allow and that a seed chooses. It runs
-// only while somebody asks whether an event is over. Strict: its memory can be touched by its own
-// tasks alone (the host's code ends with a fault), a kernel may be given no other memory, an event
-// is waited for only if it was recorded, streams join a recording by events. For one thread.
+// only while somebody asks whether an event is over. It has a clock of its own, on which each task
+// takes a microsecond and paced copies their duration, beside what other streams do.
+// Strict: its memory can be touched by its own tasks alone (the host's code ends with a fault), a
+// kernel may be given no other memory, an event is waited for only if it was recorded, streams join
+// a recording by events. For one thread.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +34,9 @@ void lazy_start(LazyOrder order, uint64_t seed = 1);
 LazyStats lazy_stats();
 /// From now on the device does nothing any more, as one that hangs.
 void lazy_hang();
+
+/// From now on work takes so much longer while paced copies are under way.
+void lazy_slow_beside(double factor);
 
 /// Something else for the stream to do.
 void lazy_give(kernels::Stream stream, std::function<void()> work);

@@ -1,12 +1,16 @@
 // What a calibration holds; what the numbers are is the machine's business.
-#include "engine/exec/calibrate.h"
+#include "engine/exec/calibrate_device.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "engine/base/errors.h"
+#include "engine/cost/cost_model.h"
 #include "engine/network/closed_form.h"
+#include "tests/exec/lazy_device.h"
+#include "tests/exec/support.h"
 
-namespace moe {
+namespace moe::testing {
 namespace {
 
 CalibrateOptions quick(int64_t ranks) {
@@ -81,6 +85,51 @@ TEST_CASE("one rank has no collectives, and less than one is refused") {
   CHECK_THROWS_WITH(calibrate(quick(0)), Catch::Contains("ranks = 0"));
 }
 
+/// t = 5 us + work / rate of GEMMs and of memory, 7 us + bytes / rate of collectives.
+std::vector<Nanoseconds> made_up(const Graph& graph, OpId op, const ProfileOptions&) {
+  const OpDef& def = graph.def(op);
+  const Work work = def.work(graph, graph.op(op), {});
+  double us = 5 + (work.gemm ? work.flops / 4e6 : work.bytes / 2e5);
+  if (def.collective != Collective::kNone) us = 7 + payload_bytes(graph, op, {}) / 1e4;
+  return std::vector<Nanoseconds>(5, std::llround(1e3 * us));
+}
+
+TEST_CASE("ops that something else times calibrate what it times") {
+  CalibrateOptions options = quick(4);
+  options.time_op = made_up;
+  options.machine = [](const ProfileOptions& o) {
+    return fmt::format("beside {}", o.ranks_beside);
+  };
+  const Calibration c = calibrate(options);
+  CHECK(c.machine == "beside 4");
+  CHECK(c.device.gemm_flops_per_s == Approx(4e12).epsilon(1e-3));
+  CHECK(c.device.memory_bytes_per_s == Approx(2e11).epsilon(1e-3));
+  CHECK(static_cast<double>(c.device.launch_ns) == Approx(5000).margin(20));
+  CHECK(c.all_to_all.fit.alpha_ns == Approx(7000).margin(20));
+  CHECK(c.link.bytes_per_s == Approx(0.75 * 1e10).epsilon(1e-3));
+  CHECK(c.gemm.fit.error.worst < 1e-2);
+}
+
+TEST_CASE("a calibration on a device times its ops there, and its copies between ranks") {
+  lazy_start(LazyOrder::kAsGiven);
+  const CalibrateOptions options = calibrated_on(lazy_device(), quick(2));
+  CHECK_THAT(options.machine(options.profile), Catch::StartsWith("lazy; "));
+  const auto plan = make_plan(spec_of(small_model("switch", 4), 2));
+  ProfileOptions profile = options.profile;
+  profile.ranks_beside = 2;
+  for (const char* kind : {"linear", "layernorm", "all_to_all", "all_reduce"}) {
+    OpId op;
+    for (size_t i = 0; i < plan->graph.num_ops() && !op.valid(); ++i) {
+      if (plan->graph.def(OpId(int64_t(i))).name == std::string(kind)) op = OpId(int64_t(i));
+    }
+    CAPTURE(kind);
+    const std::vector<Nanoseconds> samples = options.time_op(plan->graph, op, profile);
+    CHECK(samples.size() >= 3);
+    CHECK(samples[0] >= 1000);  // a task of the lazy device
+  }
+  CHECK(lazy_stats().handles == 0);
+}
+
 TEST_CASE("a calibration ends where its caller says so") {
   CalibrateOptions options = quick(1);
   int told = 0;
@@ -93,4 +142,4 @@ TEST_CASE("a calibration ends where its caller says so") {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::testing

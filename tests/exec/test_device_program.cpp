@@ -146,11 +146,46 @@ TEST_CASE("a step that the host has no part in is recorded once and replayed") {
   const auto by_counts = plan_with({pass("irregular_a2a"), pass("used_rows")});
   run_lazy(*by_counts, options_of(*by_counts, 4));
   CHECK(lazy_stats().recordings == 0);
-  PlanSpec adamw = spec_of(small_model("switch", 4), 2);
-  adamw.optimizer.kind = OptimizerKind::kAdamw;
-  const auto by_step = make_plan(adamw);
-  run_lazy(*by_step, options_of(*by_step, 4));
-  CHECK(lazy_stats().recordings == 0);
+}
+
+TEST_CASE(
+    "AdamW, whose factors are each step's own, is recorded and replayed, also from step 3 on") {
+  PlanSpec spec = spec_of(small_model("switch", 4), 2);
+  spec.optimizer.kind = OptimizerKind::kAdamw;
+  spec.optimizer.beta2 = 0.95;  // forgets fast: the factors of each step differ by much
+  const auto plan = make_plan(spec);
+  const RunOptions options = options_of(*plan, 7);
+  const RunResult cpu = run_cpu(*plan, options);
+  const RunResult device = run_lazy(*plan, options);
+  CHECK(device.losses == cpu.losses);
+  CHECK(device.digest == cpu.digest);
+  CHECK(lazy_stats().recordings == 1);
+  CHECK(lazy_stats().replays == 6);
+
+  const std::string file = std::filesystem::temp_directory_path() / "moebench_test_adamw.ckpt";
+  for (const bool device_first : {true, false}) {
+    RunOptions first = options_of(*plan, 3), rest = options_of(*plan, 4);
+    first.checkpoint_to = rest.resume_from = file;
+    device_first ? run_lazy(*plan, first) : run_cpu(*plan, first);
+    const RunResult resumed = run_lazy(*plan, rest);
+    CHECK(resumed.digest == cpu.digest);
+    CHECK(lazy_stats().recordings == 1);
+    CHECK(lazy_stats().replays == 3);
+  }
+  std::filesystem::remove(file);
+}
+
+TEST_CASE("an evaluation between replays of AdamW's step does not move its number") {
+  PlanSpec spec = spec_of(small_model("switch", 4), 1);
+  spec.optimizer.kind = OptimizerKind::kAdamw;
+  const auto plan = make_plan(spec);
+  RunOptions options = options_of(*plan, 4);
+  options.eval_data = options.data;
+  options.eval_batches = 2;
+  const RunResult cpu = run_cpu(*plan, options);
+  const RunResult device = run_lazy(*plan, options);
+  CHECK(device.losses == cpu.losses);
+  CHECK(device.digest == cpu.digest);
 }
 
 TEST_CASE("spans on a device come one after the other on a lane, each after what it waits for") {
@@ -198,6 +233,47 @@ TEST_CASE("on the emulated link no transfer is faster than its closed form, and 
     CHECK(s.end - s.begin >= least);
   }
   CHECK(transfers > 0);
+}
+
+struct Given {
+  std::vector<bool> urgent;          // streams, in the order in which they were made
+  std::vector<int32_t> link_blocks;  // of each transfer
+};
+Given given;
+
+/// The lazy device, which notes how streams and transfers were asked for.
+kernels::DeviceTable noting_device() {
+  given = {};
+  kernels::DeviceTable device = lazy_device();
+  device.make_stream = [](bool urgent) {
+    given.urgent.push_back(urgent);
+    return lazy_device().make_stream(urgent);
+  };
+  device.paced_copies = [](const kernels::Copy* copies, int64_t n, int64_t ns, int32_t blocks,
+                           kernels::Stream stream) {
+    given.link_blocks.push_back(blocks);
+    lazy_device().paced_copies(copies, n, ns, blocks, stream);
+  };
+  return device;
+}
+
+TEST_CASE("transfers have the priority and the blocks that the run says, the usual ones unsaid") {
+  const auto plan = plan_with({});
+  const auto urgent_streams = [&](const RunOptions& options, int32_t blocks) {
+    lazy_start(LazyOrder::kRandom, 5);
+    const kernels::DeviceTable device = noting_device();
+    make_device_executor(device)->run(*plan, options);
+    REQUIRE(!given.link_blocks.empty());
+    for (const int32_t b : given.link_blocks) CHECK(b == blocks);
+    return std::count(given.urgent.begin(), given.urgent.end(), true);
+  };
+  RunOptions options = options_of(*plan, 1);
+  options.emulate_link = true;
+  const auto usual = urgent_streams(options, 8);
+  options.device = {.urgent_comm = false, .link_blocks = 2};
+  // Others are the link's own, which count time.
+  const auto comm_lanes = static_cast<int64_t>(plan->orders.lanes.size()) - 1;
+  CHECK(usual - urgent_streams(options, 2) == 2 * comm_lanes);
 }
 
 TEST_CASE("a run on a device is resumed on CPU ranks, and the reverse") {

@@ -8,7 +8,7 @@
 namespace moe::test {
 namespace {
 
-using kernels::AdamwFactors;
+using kernels::AdamwRates;
 using kernels::AttentionShape;
 using kernels::Bf16;
 using kernels::EitherIn;
@@ -342,11 +342,11 @@ void sgd(float* w, float* v, const float* g, float lr, float momentum, int64_t n
   s.end(refused);
 }
 
-void adamw(float* w, float* m, float* v, const float* g, const AdamwFactors& factors, int64_t n,
-           Stream) {
+void adamw(float* w, float* m, float* v, const float* g, const AdamwRates& rates,
+           const int64_t* step, int64_t n, Stream) {
   Stage s;
-  kernels_of_gpu<float>().adamw(s.both(w, n), s.both(m, n), s.both(v, n), s.in(g, n), factors, n,
-                                s.stream());
+  kernels_of_gpu<float>().adamw(s.both(w, n), s.both(m, n), s.both(v, n), s.in(g, n), rates,
+                                s.in(step, 1), n, s.stream());
   s.end(refused);
 }
 

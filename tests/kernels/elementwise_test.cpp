@@ -158,25 +158,35 @@ TEST_CASE("sgd with momentum agrees") {
     });
 }
 
+constexpr kernels::AdamwRates kRates = {
+    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .lr = 0.01, .weight_decay = 1};
+
 TEST_CASE("adamw agrees over several steps, and a second moment is never negative") {
   for (const int64_t n : {1, 15, 16, 1000, 4097})
     agree(1e-5, [&](const auto& k, auto zero) {
       using T = decltype(zero);
       auto w = random_values<T>(n, 1);
       std::vector<T> m(n), v(n);
-      for (int step = 1; step <= 3; ++step) {
-        const auto g = random_values<T>(n, 10 + step);
-        const kernels::AdamwFactors factors = {.beta1 = 0.9,
-                                               .beta2 = 0.95,
-                                               .eps = 1e-8,
-                                               .keep = 0.99,
-                                               .rate = 0.01 / (1 - std::pow(0.9, step)),
-                                               .root = 1 / std::sqrt(1 - std::pow(0.95, step))};
-        k.adamw(w.data(), m.data(), v.data(), g.data(), factors, n, nullptr);
+      for (int64_t step = 0; step < 3; ++step) {
+        const auto g = random_values<T>(n, 11 + static_cast<uint64_t>(step));
+        k.adamw(w.data(), m.data(), v.data(), g.data(), kRates, &step, n, nullptr);
       }
       for (const T x : v) CHECK(x >= 0);
       return joined(joined(w, m), v);
     });
+}
+
+TEST_CASE("adamw moves each weight by about lr in its first step, and forgets that it began at 0") {
+  // With one gradient in all steps both means are it and its square, whatever the step.
+  for (const int64_t first : {int64_t{0}, int64_t{1000}}) {
+    double w = 1, m = 0, v = 0;
+    const double g = 0.25;
+    kernels::AdamwRates rates = kRates;
+    rates.weight_decay = 0;
+    if (first > 0) m = g, v = g * g;  // what a thousand steps leave
+    kernels::reference_table().adamw(&w, &m, &v, &g, rates, &first, 1, nullptr);
+    CHECK(w == Approx(1 - rates.lr).epsilon(1e-9));
+  }
 }
 
 TEST_CASE("adamw leaves a weight without gradient and decay as it is") {
@@ -184,7 +194,8 @@ TEST_CASE("adamw leaves a weight without gradient and decay as it is") {
     auto w = random_values<float>(37, 1);
     const auto before = w;
     std::vector<float> m(37), v(37), g(37);
-    k->adamw(w.data(), m.data(), v.data(), g.data(), {0.9, 0.99, 1e-8, 1, 0.1, 10}, 37, nullptr);
+    const int64_t step = 4;
+    k->adamw(w.data(), m.data(), v.data(), g.data(), {0.9, 0.99, 1e-8, 0.1, 0}, &step, 37, nullptr);
     CHECK(w == before);
   }
 }

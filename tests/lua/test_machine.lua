@@ -72,6 +72,32 @@ test("a machine file holds what was measured, for a cluster of as many devices a
   expect.equal(spec.cluster.collectives.all_reduce.source, "box.lua")
 end)
 
+test("calibrate on a GPU says so in the file, and is refused where there is none", function()
+  local w = world.run("")
+  local core = package.loaded["moe.core"]
+  w.said, core.recipe, core.args.ranks, core.args.device = {}, nil, 2, "cuda"
+  core.calibrate = function(ranks)
+    local c = measured(ranks)
+    c.executor = "cuda"
+    return c
+  end
+  w.moe._main("calibrate", "machine.lua")
+  local file = w.files["out/machine.lua"]
+  assert(file:find("f32, all ranks on one GPU, which copies between them.", 1, true), file)
+  assert(file:find('provenance = "measured"', 1, true), file)
+  core.processes = 4
+  local ok, err = pcall(w.moe._main, "calibrate", "machine.lua")
+  assert(not ok and tostring(err):find("--ranks 2: but 4 processes were started", 1, true))
+  core.args.ranks = nil
+  w.moe._main("calibrate", "machine.lua")
+  file = w.files["out/machine.lua"]
+  assert(file:find("one GPU a rank, collectives by NCCL", 1, true), file)
+  assert(file:find("ranks = 4", 1, true), file)
+  core.executor_missing = function() return "the CUDA plugin sees no GPU" end
+  ok, err = pcall(w.moe._main, "calibrate", "machine.lua")
+  assert(not ok and tostring(err):find("--device cuda: the CUDA plugin sees no GPU", 1, true))
+end)
+
 test("a machine file holds its residuals, and calibrate prints them", function()
   local said, file = calibrated(2)
   local t = assert(load(file, "file", "t", {}))()

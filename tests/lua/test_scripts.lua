@@ -94,6 +94,68 @@ local c = moe.cluster.p4de { nodes = 2 }
     expect.fails(planned("cpu", "each"), 5, "moe.plan.run.expert_products: 'each' is for")
   end)
 
+test("how a run uses a GPU reaches the executor and the profiler, with its defaults", function()
+  local function processes(w, core) core.processes = 2 end
+  local function run(fields, setup)
+    return expect.runs(train("executor = 'cuda', ranks = 2, " .. fields), nil, nil, setup)
+      .executed[1]
+  end
+  local plain = run ""
+  expect.equal({ plain.options.urgent_comm, plain.options.nccl == nil,
+    plain.options.link_blocks == nil, plain.spec.cost.blocks == nil }, { true, true, true, true })
+  local link = run "comm_priority = 'normal', link = { bytes_per_s = 1e9 }"
+  expect.equal({ link.options.urgent_comm, link.options.link_blocks }, { false, 8 })
+  expect.equal(run "link = { bytes_per_s = 1e9, blocks = 16 }".options.link_blocks, 16)
+  local nccl = run("nccl = { channels = 4, channels_per_net_peer = 2 }, comm_priority = 'high'",
+    processes)
+  expect.equal({ nccl.options.urgent_comm, nccl.options.nccl },
+    { true, { channels = 4, channels_per_net_peer = 2 } })
+end)
+
+test("what only a GPU, or only NCCL, can be told is refused elsewhere, and so are odd numbers",
+  function()
+    for field, key in pairs { ["nccl = { channels = 4 }"] = "nccl",
+      ["comm_priority = 'high'"] = "comm_priority",
+      ["link = { bytes_per_s = 1e9, blocks = 8 }"] = "link.blocks" } do
+      expect.fails(train(field), 2, "moe.train." .. key .. ": is of the executor cuda")
+      expect.fails(expect.HEAD .. 'return moe.experiment { name = "x", model = m, '
+        .. 'systems = { moe.system "raf" {} }, run = { { "cpu", ' .. field .. " } } }", 2,
+        "experiment.run[1]." .. key .. ": is of the executor cuda")
+    end
+    local cuda = "executor = 'cuda', ranks = 2, "
+    expect.fails(train(cuda .. "nccl = { channels = 4 }"), 2,
+      "moe.train.nccl: ranks of one process copy within its GPU")
+    expect.fails(train(cuda .. "nccl = { channels = 6 }"), 2,
+      "moe.train.nccl.channels: 6 is not a power of two")
+    expect.fails(train(cuda .. "nccl = { channels = 64 }"), 2,
+      "moe.train.nccl.channels: 64 is not allowed; give an integer from 1 to 32")
+    expect.fails(train(cuda .. "nccl = { chanels = 4 }"), 2, "Did you mean 'channels'?")
+    expect.fails(train(cuda .. "nccl = { channels_per_net_peer = 3 }"), 2,
+      "channels_per_net_peer: 3 is not a power of two")
+    expect.fails(train(cuda .. "comm_priority = 'low'"), 2,
+      "moe.train.comm_priority: 'low' is not allowed; give one of: high, normal")
+    expect.fails(train(cuda .. "link = { bytes_per_s = 1e9, blocks = 12 }"), 2,
+      "moe.train.link.blocks: 12 is not a power of two")
+    expect.fails(expect.HEAD .. "moe.pipemoe.fit { model = m, ranks = 2, "
+      .. "link = { bytes_per_s = 1e9, blocks = 8 } }", 2, "moe.pipemoe.fit.link.blocks: is of")
+  end)
+
+test("what transfers do to compute is profiled by the blocks that the run's transfers have",
+  function()
+    local function blocks(entry, setup)
+      local w = expect.runs(expect.HEAD .. 'return moe.experiment { name = "x", model = m, '
+        .. 'systems = { moe.system "raf" {} }, run = { { ' .. entry .. ", ranks = 2 } } }", nil,
+        nil, setup)
+      return w.executed[1].spec.cost.blocks
+    end
+    expect.equal(blocks '"cpu", link = { bytes_per_s = 1e9 }', nil)
+    expect.equal(blocks '"cuda", link = { bytes_per_s = 1e9 }', 8)
+    expect.equal(blocks '"cuda", link = { bytes_per_s = 1e9, blocks = 4 }', 4)
+    expect.equal(blocks '"cuda"', nil)
+    expect.equal(blocks('"cuda", nccl = { channels = 16 }',
+      function(_, core) core.processes = 2 end), 16)
+  end)
+
 test("an optimizer takes its own fields, with its own defaults", function()
   local function optimizer(fields)
     return expect.runs(train(("optimizer = { %s }"):format(fields))).executed[1].spec.optimizer

@@ -32,6 +32,7 @@ TEST_CASE("groups, placements, real rows, two comm lanes, inference and traces d
 TEST_CASE("ranks on devices of several processes have the bits of CPU ranks in one") {
   ends_well(2, "device");
   ends_well(4, "device");
+  ends_well(4, "calibrate_device");
 }
 
 TEST_CASE("checkpoints of several processes are those of one") {

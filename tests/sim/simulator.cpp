@@ -85,6 +85,36 @@ TEST_CASE("a collective that shares the core ends late where it ends under compu
   CHECK(m.compute_ns == 750'000 + 40'500);
 }
 
+/// Roofline times on a cluster whose compute is slower beside transfers.
+Plan slowed_down(OverlapSlowdown slowdown) {
+  Plan plan = small_plan();
+  plan.spec.cluster.overlap_slowdown = slowdown;
+  plan.spec.cost = std::make_shared<RooflineCost>(plan.spec.cluster, plan.spec.work);
+  return plan;
+}
+
+TEST_CASE("compute beside a transfer takes its class's factor longer, the rest its own time") {
+  // dw is no GEMM here: 200 us, all beside the exchange of 405 us.
+  const Metrics m = make_simulator()->run(slowed_down({.gemm = 3, .memory = 1.25}), {}).metrics[0];
+  CHECK(m.compute_ns == 350'000 + 50'000);
+  CHECK(m.comm_ns == 405'000);
+  CHECK(m.makespan_ns == 555'000);
+  CHECK(m.exposed_comm_ns == 155'000);
+}
+
+TEST_CASE("an op that outlasts the transfer is slowed down while it lasts, and delays what waits") {
+  Plan plan = slowed_down({.memory = 1.2});
+  plan.graph.op(OpId(2)).attrs["flops"] = 599e6;  // dw: 600 us, 405 of them beside the exchange
+  const Metrics m = make_simulator()->run(plan, {}).metrics[0];
+  CHECK(m.compute_ns == 750'000 + 81'000);
+  CHECK(m.comm_ns == 405'000);
+}
+
+TEST_CASE("without a slowdown the simulator's times are those of ops alone") {
+  CHECK(make_simulator()->run(slowed_down({}), {}).metrics[0].makespan_ns == 555'000);
+  CHECK(make_simulator()->run(slowed_down({.gemm = 2}), {}).metrics[0].compute_ns == 350'000);
+}
+
 TEST_CASE("a simulation reports the plan's memory and order, and no losses") {
   const Plan plan = small_plan();
   const RunResult result = make_simulator()->run(plan, {});

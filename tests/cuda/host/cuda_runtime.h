@@ -70,6 +70,8 @@ using Words = std::array<uint64_t, 3>;
 const Words* meet_warp(const Words& words, const char* file, int line);
 /// Nanoseconds, more by kTickNs each time.
 uint64_t read_clock();
+/// The clock goes on by so much.
+void pass_time(uint64_t ns);
 constexpr uint64_t kTickNs = 100;
 /// Is told each time that is read, before the reader goes on; empty: nobody.
 void watch_clock(std::function<void(uint64_t)> watcher);

@@ -5,6 +5,7 @@
 
 #include <cuda_runtime.h>
 
+#include <climits>
 #include <set>
 #include <string>
 #include <vector>
@@ -24,11 +25,14 @@ enum ncclRedOp_t { ncclSum };
 struct ncclUniqueId {
   char internal[128];
 };
+#define NCCL_VERSION(major, minor, patch) ((major)*10000 + (minor)*100 + (patch))
+#define NCCL_VERSION_CODE NCCL_VERSION(2, 28, 9)
+#define NCCL_CONFIG_UNDEF_INT INT_MIN
 struct ncclConfig_t {
-  int blocking;
+  int blocking, minCTAs, maxCTAs, nChannelsPerNetPeer;
 };
 #define NCCL_CONFIG_INITIALIZER \
-  { 1 }
+  { 1, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT }
 
 struct ncclComm {
   int rank = 0, polls_left = 0;  // negative: never
@@ -45,6 +49,7 @@ struct Nccl {
   std::vector<std::string> calls;
   std::vector<std::string> misuse;
   std::set<ncclComm*> alive;
+  std::vector<ncclConfig_t> configs;  // of new communicators, parts of others too
 };
 inline Nccl nccl;
 
@@ -93,12 +98,14 @@ inline const char* ncclGetLastError(ncclComm_t) {
 inline ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int, ncclUniqueId, int rank,
                                            ncclConfig_t* config) {
   if (config->blocking != 0) emulation::nccl.misuse.push_back("a blocking communicator");
+  emulation::nccl.configs.push_back(*config);
   *comm = emulation::new_comm(rank);
   return ncclSuccess;  // in progress all the same
 }
 inline ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int, ncclComm_t* child,
                                   ncclConfig_t* config) {
   if (config->blocking != 0) emulation::nccl.misuse.push_back("a blocking communicator");
+  emulation::nccl.configs.push_back(*config);
   comm->child = child;
   return emulation::ask(comm, "split " + std::to_string(color));
 }

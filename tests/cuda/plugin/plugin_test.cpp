@@ -148,11 +148,11 @@ TEST_CASE("without a GPU a clique can be named but not joined, and that is said 
   REQUIRE(cliques->make_id(id));
   REQUIRE(cliques->make_id(other));
   CHECK(std::memcmp(id, other, sizeof id) != 0);
-  CHECK(cliques->join(id, 2, 2, 1) == nullptr);
+  CHECK(cliques->join(id, 2, 2, 1, {}) == nullptr);
   check_error("cuda: join as rank 2 of 2: ");
   if (has_gpu()) return;
   const auto began = std::chrono::steady_clock::now();
-  CHECK(cliques->join(id, 0, 2, 5) == nullptr);
+  CHECK(cliques->join(id, 0, 2, 5, {}) == nullptr);
   CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(15));
   check_error("cuda: join as rank 0 of 2: ");
 }

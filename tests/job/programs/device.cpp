@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <map>
 
+#include "engine/base/errors.h"
+#include "engine/exec/calibrate_device.h"
 #include "engine/exec/device_executor.h"
+#include "engine/ops/ops.h"
 #include "tests/exec/lazy_device.h"
 #include "tests/exec/support.h"
 #include "tests/job/programs/ranks.h"
@@ -22,6 +25,7 @@ struct FakeClique {
 Processes* job = nullptr;
 int64_t lanes_used = 0;
 int64_t still_there = 0;
+kernels::CliqueSettings joined_with;  // the last clique
 
 FakeClique& state(kernels::Clique c) {
   return *static_cast<FakeClique*>(c);
@@ -32,7 +36,9 @@ kernels::Clique made(Communicator* comm, bool whole) {
   return new FakeClique{comm, whole};
 }
 
-kernels::Clique join(const void*, int64_t, int64_t, double timeout_s) {
+kernels::Clique join(const void*, int64_t, int64_t, double timeout_s,
+                     const kernels::CliqueSettings& settings) {
+  joined_with = settings;
   const int64_t lane = lanes_used++;
   return made(job->lanes(lane + 1, timeout_s)[static_cast<size_t>(lane)], true);
 }
@@ -113,7 +119,12 @@ void check_device(Processes& processes, PlanSpec spec, std::vector<Stage> stages
   job = &processes;
   lanes_used = 0;
   options.processes = &processes;
+  options.device.channels = 4;
+  options.device.channels_per_net_peer = 2;
+  joined_with = {};
   const RunResult result = make_device_executor(device)->run(*plan, options);
+  expect(processes, joined_with.channels == 4 && joined_with.channels_per_net_peer == 2,
+         "the run's channels");
   expect(processes, lazy_stats().handles == 0 && still_there == 0, "nothing is left");
   if (!processes.leads()) return;
   expect(processes, result.losses == expected.losses && result.losses.size() == 4, "losses");
@@ -139,10 +150,59 @@ void device(Processes& processes) {
   check_device(processes, two_lanes, {});
 }
 
+/// A collective of so many floats a rank.
+Graph collective(std::string_view kind, int64_t n, int64_t part) {
+  Graph graph(op_table());
+  graph.num_ranks = n;
+  const TensorId x = graph.add_tensor({"x", {n, part, 1}, DType::kF32, TensorKind::kInput});
+  graph.add_op(kind, std::string(kind), {x},
+               kind == "all_to_all" ? Attrs{{"to", "expert"}} : Attrs{});
+  return graph;
+}
+
+void calibrate_device(Processes& processes) {
+  const int64_t n = processes.size();
+  kernels::DeviceTable device = lazy_device();
+  device.cliques = &kCliques;
+  lazy_start(LazyOrder::kAsGiven);
+  job = &processes;
+  lanes_used = 0;
+  joined_with = {};
+  {
+    const CalibrateOptions options = calibrated_among(
+        processes, device, {.profile = {.min_time_s = 0, .min_samples = 3}}, {.channels = 2});
+    expect(processes, options.num_ranks == n, "as many ranks as processes");
+    expect(processes, joined_with.channels == 2, "the channels that were asked for");
+    const std::string machine = options.machine(options.profile);
+    expect(processes, machine.find("lazy; ") == 0, "the device's name");
+    expect(processes,
+           machine.find(fmt::format("one rank in each of {} processes", n)) != std::string::npos,
+           "how many processes");
+    std::string all;
+    const auto time = [&](const Graph& graph, OpId op) {
+      const std::vector<Nanoseconds> samples = options.time_op(graph, op, options.profile);
+      for (const Nanoseconds ns : samples) all += fmt::format("{} ", ns);
+      expect(processes, !samples.empty() && *std::min_element(samples.begin(), samples.end()) > 0,
+             "times");
+      return samples.size();
+    };
+    for (const char* kind : {"all_to_all", "all_reduce"}) {
+      for (const int64_t part : {1, 1000}) {
+        expect(processes, time(collective(kind, n, part), OpId(0)) == 20, "20 rounds");
+      }
+    }
+    const auto plan = make_plan(spec_of(small_model("switch", 2), n));
+    expect(processes, time(plan->graph, plan->graph.find_op("b0.attn.qkv")) >= 3, "compute");
+    const std::string same = processes.broadcast("samples", all);
+    expect(processes, same == all, "the same numbers on all ranks");
+  }
+  expect(processes, lazy_stats().handles == 0 && still_there == 0, "nothing is left");
+}
+
 }  // namespace
 
 Cases device_cases() {
-  return {{"device", device}};
+  return {{"device", device}, {"calibrate_device", calibrate_device}};
 }
 
 }  // namespace moe::testing

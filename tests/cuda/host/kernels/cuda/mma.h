@@ -83,7 +83,7 @@ inline void multiply_add(float (&sums)[4], const unsigned (&a)[4], unsigned b0, 
 }
 
 /// cvt.rn.bf16x2.f32 d, a, b: a goes to the upper half of d, b to the lower.
-inline unsigned rounded_pair(float low, float high) {
+inline unsigned rounded_two(float low, float high) {
   return unsigned{to_bf16(high).bits} << 16 | to_bf16(low).bits;
 }
 inline float widened(Bf16 v) {
