@@ -129,7 +129,7 @@ class DeviceRun {
 
   void check_memory(int64_t here) const {
     const kernels::DeviceInfo info = device_.info();
-    const Bytes needed = plan_.memory.peak_bytes() * here;
+    const Bytes needed = (plan_.memory.peak_bytes() - host_only_bytes(plan_, program_)) * here;
     if (needed <= info.free_bytes) return;
     throw user_error("{} ranks need {:.1f} GiB, {} has {:.1f} GiB free", here,
                      static_cast<double>(needed) / 0x1p30, info.name,

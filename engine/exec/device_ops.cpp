@@ -8,6 +8,7 @@
 #include "engine/graph/op_def.h"
 #include "engine/ops/attention_shape.h"
 #include "engine/ops/rules.h"
+#include "engine/ops/swap.h"
 
 namespace moe {
 namespace {
@@ -114,6 +115,13 @@ void queue_op(const Graph& graph, OpId id, const DeviceOperands& operands,
               kernels::Stream stream) {
   const Op& op = graph.op(id);
   if (is_gate(graph, id)) return route(graph, op, operands, device, stream);
+  if (ops::is_swap(graph, id)) {
+    for (const kernels::Copy& one : ops::swap_copies(graph, op, operands.inputs, operands.outputs,
+                                                     context.rank, Bytes{sizeof(float)})) {
+      device.copy(one.to, one.from, one.bytes, stream);
+    }
+    return;
+  }
   const auto call = [&]<class T>(const kernels::KernelTable<T>& k) {
     return KernelCall<T>{graph, op,      operands.inputs, operands.outputs, operands.scratch,
                          k,     context, stream};

@@ -48,7 +48,8 @@ struct DeviceOperands {
 /// The op has a kernel of the device's precision.
 bool has_kernel(const Graph& graph, OpId op, const kernels::DeviceTable& device);
 
-/// Requires: the op has a kernel and does not run on the host.
+/// A swap_in is copies by the device, anything else its glue. Requires: the op has a kernel and does
+/// not run on the host.
 void queue_op(const Graph& graph, OpId op, const DeviceOperands& operands,
               const RankContext& context, const kernels::DeviceTable& device,
               kernels::Stream stream);

@@ -139,23 +139,33 @@ void DeviceRank::prepare(bool initialise_parameters) {
   store();
 }
 
+/// What persists on the device.
+template <class Body>
+void DeviceRank::each_persistent(Body body) const {
+  for (size_t i = 0; i < plan_.graph.tensors().size(); ++i) {
+    const TensorId t(static_cast<int64_t>(i));
+    if (!plan_.memory.buffers[i].persistent) continue;
+    body(t, device_buffers_.bytes(plan_.graph.tensor(t)));
+  }
+}
+
 void DeviceRank::fetch() {
-  const std::span<std::byte> device = device_buffers_.persistent(), host = host_.persistent();
-  copy(host.data(), device.data(), static_cast<Bytes>(host.size()), stream(LaneId(0)));
+  each_persistent([this](TensorId t, Bytes bytes) {
+    if (program_.host_only[t.index()]) return;
+    copy(host_.at(t), device_buffers_.at(t), bytes, stream(LaneId(0)));
+  });
   device_.record(idle_.get(), stream(LaneId(0)));
   wait_(idle_.get());
 }
 
 void DeviceRank::store() {
-  const std::span<std::byte> device = device_buffers_.persistent(), host = host_.persistent();
-  copy(device.data(), host.data(), static_cast<Bytes>(host.size()), stream(LaneId(0)));
-  for (size_t i = 0; i < plan_.graph.tensors().size(); ++i) {
-    const TensorId t(static_cast<int64_t>(i));
+  each_persistent([this](TensorId t, Bytes bytes) {
+    if (!program_.host_only[t.index()]) {
+      copy(device_buffers_.at(t), host_.at(t), bytes, stream(LaneId(0)));
+    }
     void* const mirror = device_buffers_.host(t);
-    if (mirror == nullptr || !plan_.memory.buffers[i].persistent) continue;
-    std::memcpy(mirror, host_.at(t),
-                static_cast<size_t>(device_buffers_.bytes(plan_.graph.tensor(t))));
-  }
+    if (mirror != nullptr) std::memcpy(mirror, host_.at(t), static_cast<size_t>(bytes));
+  });
   device_.record(idle_.get(), stream(LaneId(0)));
   wait_(idle_.get());
 }

@@ -100,6 +100,8 @@ class DeviceRank {
   };
 
   Launch make_launch(const DeviceStep& step);
+  template <class Body>
+  void each_persistent(Body body) const;
   std::vector<Bytes> scratch_bytes() const;
   void run_on_host(const DeviceStep& step, Launch& launch, const Pass& pass);
   void measure_gradient(const DeviceStep& step, const Launch& launch);
