@@ -1,7 +1,7 @@
-// One rank's memory on a device, as the plan lays it out less what stays on the host, and the copies on the host of what the
-// glue of its ops reads or makes there. A host copy has room of its own for the whole step, so that
-// a copy under way never meets another tensor; tensors that ops join share it as they do on the
-// device.
+// One rank's memory on a device, as the plan lays it out less what stays on the host, and the
+// copies on the host of what the glue of its ops reads or makes there. A host copy has room of its
+// own for the whole step, so that a copy under way never meets another tensor; tensors that ops
+// join share it as they do on the device.
 #pragma once
 
 #include <memory>

@@ -94,6 +94,16 @@ void queue_check(const Tensor& tensor, const void* data, int64_t* first,
   }
 }
 
+void queue_predictions(const Tensor& logits, const void* data, int32_t* tokens,
+                       const kernels::DeviceTable& device, kernels::Stream stream) {
+  const int64_t vocab = logits.shape.back(), rows = num_elements(logits.shape) / vocab;
+  const bool narrow = device.mixed != nullptr && logits.dtype == DType::kBF16;
+  device.largest_columns(tokens,
+                         narrow ? kernels::EitherIn(static_cast<const kernels::Bf16*>(data))
+                                : kernels::EitherIn(static_cast<const float*>(data)),
+                         rows, vocab, stream);
+}
+
 bool has_kernel(const Graph& graph, OpId id, const kernels::DeviceTable& device) {
   const OpDef& def = graph.def(id);
   return mixed(graph, graph.op(id), device) ? def.run_bf16 != nullptr : def.run_f32 != nullptr;
