@@ -128,6 +128,9 @@ struct DeviceTable {
   /// in x. So -1, bytes of 0xff, is 'none yet'.
   void (*note_nonfinite)(int64_t* first, const float* x, int64_t n, Stream);
   void (*note_nonfinite_bf16)(int64_t* first, const Bf16* x, int64_t n, Stream);
+  /// column[r] is that of the largest number of row r of x [rows, cols], of equal ones the first. A
+  /// NaN is passed over, but where it stands first it is taken: as by std::max_element.
+  void (*largest_columns)(int32_t* column, EitherIn x, int64_t rows, int64_t cols, Stream);
   void (*route_top_k)(const TopKRouting&, Stream);
   int64_t (*top_k_work_bytes)(int64_t tokens, int64_t experts, int64_t k);
   /// Keeps the stream busy, one thread of the device, for as long.

@@ -39,6 +39,24 @@ std::vector<Bytes> host_offsets(const Plan& plan, const DeviceProgram& program,
   return offsets;
 }
 
+/// Where each tensor lies on the device: what persists moves up into the room of what stays on the
+/// host.
+std::vector<Bytes> device_offsets(const Plan& plan, const DeviceProgram& program) {
+  std::map<Bytes, Bytes> saved;  // by place in the plan's persistent storage: bytes so far
+  Bytes sum = 0;
+  for (size_t t = 0; t < program.host_only.size(); ++t) {
+    const Buffer& buffer = plan.memory.buffers[t];
+    if (program.host_only[t]) saved[buffer.offset] = sum += buffer.bytes;
+  }
+  std::vector<Bytes> offsets;
+  for (const Buffer& buffer : plan.memory.buffers) {
+    const auto after = saved.upper_bound(buffer.offset);
+    const bool moves = buffer.persistent && after != saved.begin();
+    offsets.push_back(buffer.offset - (moves ? std::prev(after)->second : 0));
+  }
+  return offsets;
+}
+
 std::vector<Bytes> offsets_of(const std::vector<Bytes>& sizes) {
   std::vector<Bytes> offsets = {0};
   for (const Bytes size : sizes) offsets.push_back(offsets.back() + aligned(size));
@@ -57,6 +75,14 @@ Bytes largest_host_scratch(const Plan& plan, const DeviceProgram& program) {
 }
 
 }  // namespace
+
+Bytes host_only_bytes(const Plan& plan, const DeviceProgram& program) {
+  Bytes bytes = 0;
+  for (size_t t = 0; t < program.host_only.size(); ++t) {
+    if (program.host_only[t]) bytes += plan.memory.buffers[t].bytes;
+  }
+  return bytes;
+}
 
 void check_device(const kernels::DeviceTable& device, std::string_view what) {
   const std::string message = device.take_error();
@@ -79,18 +105,21 @@ DeviceStorage::DeviceStorage(const kernels::DeviceTable& device, Where where, By
 DeviceBuffers::DeviceBuffers(const Plan& plan, const DeviceProgram& program,
                              const kernels::DeviceTable& device, const std::vector<Bytes>& scratch)
     : plan_(plan),
+      program_(program),
       element_bytes_(moe::element_bytes(device)),
+      device_offset_(device_offsets(plan, program)),
       host_offset_(host_offsets(plan, program, element_bytes_)),
       scratch_offset_(offsets_of(scratch)),
       arena_(device, Where::kDevice, plan.memory.arena_bytes),
-      persistent_(device, Where::kDevice, plan.memory.persistent_bytes),
+      persistent_(device, Where::kDevice,
+                  plan.memory.persistent_bytes - host_only_bytes(plan, program)),
       scratch_(device, Where::kDevice, scratch_offset_.back()),
       host_(device, Where::kHost, host_offset_.back()),
       host_scratch_(device, Where::kHost, largest_host_scratch(plan, program)) {
   for (size_t t = 0; t < plan.graph.tensors().size(); ++t) {
     const Buffer& buffer = plan.memory.buffers[t];
-    const Bytes end = buffer.offset + bytes(plan.graph.tensors()[t]);
-    if (end > (buffer.persistent ? persistent_ : arena_).size()) {
+    const Bytes end = device_offset_[t] + bytes(plan.graph.tensors()[t]);
+    if (!program.host_only[t] && end > (buffer.persistent ? persistent_ : arena_).size()) {
       throw user_error(
           "tensor {}: the plan keeps less than its numbers need in the run's precision",
           plan.graph.tensors()[t].name);
@@ -99,9 +128,9 @@ DeviceBuffers::DeviceBuffers(const Plan& plan, const DeviceProgram& program,
 }
 
 void* DeviceBuffers::at(TensorId tensor) const {
-  if (!tensor.valid()) return nullptr;
-  const Buffer& buffer = plan_.memory.buffers[tensor.index()];
-  return (buffer.persistent ? persistent_ : arena_).data() + buffer.offset;
+  if (!tensor.valid() || program_.host_only[tensor.index()]) return nullptr;
+  const bool persistent = plan_.memory.buffers[tensor.index()].persistent;
+  return (persistent ? persistent_ : arena_).data() + device_offset_[tensor.index()];
 }
 
 void* DeviceBuffers::host(TensorId tensor) const {

@@ -1,11 +1,10 @@
-// One rank's memory on a device, as the plan lays it out, and the copies on the host of what the
-// glue of its ops reads or makes there. A host copy has room of its own for the whole step, so that
-// a copy under way never meets another tensor; tensors that ops join share it as they do on the
-// device.
+// One rank's memory on a device, as the plan lays it out less what stays on the host, and the
+// copies on the host of what the glue of its ops reads or makes there. A host copy has room of its
+// own for the whole step, so that a copy under way never meets another tensor; tensors that ops
+// join share it as they do on the device.
 #pragma once
 
 #include <memory>
-#include <span>
 #include <string_view>
 #include <vector>
 
@@ -36,13 +35,16 @@ class DeviceStorage {
   std::unique_ptr<std::byte, Release> data_;
 };
 
+/// What DeviceProgram::host_only saves of the plan's memory on a device.
+Bytes host_only_bytes(const Plan& plan, const DeviceProgram& program);
+
 class DeviceBuffers {
  public:
-  /// scratch: bytes of each lane's on the device. The table and the plan outlive the buffers.
+  /// scratch: bytes of each lane's on the device. The first three outlive the buffers.
   DeviceBuffers(const Plan& plan, const DeviceProgram& program, const kernels::DeviceTable& device,
                 const std::vector<Bytes>& scratch);
 
-  /// On the device; null for an invalid id.
+  /// On the device; null for an invalid id, and for what the program keeps on the host alone.
   void* at(TensorId tensor) const;
   /// On the host; null where the tensor has no copy there.
   void* host(TensorId tensor) const;
@@ -50,16 +52,14 @@ class DeviceBuffers {
   void* scratch(LaneId lane) const { return scratch_.data() + scratch_offset_[lane.index()]; }
   /// Of the glue that works on the host.
   void* host_scratch() const { return host_scratch_.data(); }
-  /// All tensors that persist across steps, in the order of RankBuffers::persistent().
-  std::span<std::byte> persistent() const {
-    return {persistent_.data(), static_cast<size_t>(persistent_.size())};
-  }
   /// On the device.
   Bytes allocated() const { return arena_.size() + persistent_.size() + scratch_.size(); }
 
  private:
   const Plan& plan_;
+  const DeviceProgram& program_;
   const Bytes element_bytes_;
+  std::vector<Bytes> device_offset_;   // by tensor
   std::vector<Bytes> host_offset_;     // by tensor; -1: no copy
   std::vector<Bytes> scratch_offset_;  // by lane
   DeviceStorage arena_, persistent_, scratch_, host_, host_scratch_;

@@ -44,12 +44,6 @@ void check_supported(const Plan& plan, const RunOptions& options) {
     throw user_error("precision: bf16, but the plan's model.dtype is {}; give bf16",
                      dtype_name(plan.spec.model.dtype));
   }
-  if (plan.spec.inference) {
-    throw user_error("the cuda executor does not run inference yet; run the system on cpu");
-  }
-  if (options.keep_predictions) {
-    throw user_error("keep_predictions: the cuda executor does not keep them yet");
-  }
   if (options.emulate_link && num_comm_lanes(plan) > 1) {
     throw user_error(
         "link: on the cuda executor a transfer has the emulated link for itself, and the system "
@@ -131,7 +125,7 @@ class DeviceRun {
 
   void check_memory(int64_t here) const {
     const kernels::DeviceInfo info = device_.info();
-    const Bytes needed = plan_.memory.peak_bytes() * here;
+    const Bytes needed = (plan_.memory.peak_bytes() - host_only_bytes(plan_, program_)) * here;
     if (needed <= info.free_bytes) return;
     throw user_error("{} ranks need {:.1f} GiB, {} has {:.1f} GiB free", here,
                      static_cast<double>(needed) / 0x1p30, info.name,

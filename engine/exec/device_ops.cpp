@@ -8,6 +8,7 @@
 #include "engine/graph/op_def.h"
 #include "engine/ops/attention_shape.h"
 #include "engine/ops/rules.h"
+#include "engine/ops/swap.h"
 
 namespace moe {
 namespace {
@@ -93,6 +94,16 @@ void queue_check(const Tensor& tensor, const void* data, int64_t* first,
   }
 }
 
+void queue_predictions(const Tensor& logits, const void* data, int32_t* tokens,
+                       const kernels::DeviceTable& device, kernels::Stream stream) {
+  const int64_t vocab = logits.shape.back(), rows = num_elements(logits.shape) / vocab;
+  const bool narrow = device.mixed != nullptr && logits.dtype == DType::kBF16;
+  device.largest_columns(tokens,
+                         narrow ? kernels::EitherIn(static_cast<const kernels::Bf16*>(data))
+                                : kernels::EitherIn(static_cast<const float*>(data)),
+                         rows, vocab, stream);
+}
+
 bool has_kernel(const Graph& graph, OpId id, const kernels::DeviceTable& device) {
   const OpDef& def = graph.def(id);
   return mixed(graph, graph.op(id), device) ? def.run_bf16 != nullptr : def.run_f32 != nullptr;
@@ -114,6 +125,13 @@ void queue_op(const Graph& graph, OpId id, const DeviceOperands& operands,
               kernels::Stream stream) {
   const Op& op = graph.op(id);
   if (is_gate(graph, id)) return route(graph, op, operands, device, stream);
+  if (ops::is_swap(graph, id)) {
+    for (const kernels::Copy& one : ops::swap_copies(graph, op, operands.inputs, operands.outputs,
+                                                     context.rank, Bytes{sizeof(float)})) {
+      device.copy(one.to, one.from, one.bytes, stream);
+    }
+    return;
+  }
   const auto call = [&]<class T>(const kernels::KernelTable<T>& k) {
     return KernelCall<T>{graph, op,      operands.inputs, operands.outputs, operands.scratch,
                          k,     context, stream};

@@ -35,6 +35,10 @@ std::vector<TensorId> checked_on_device(const Graph& graph, const Op& op);
 void queue_check(const Tensor& tensor, const void* data, int64_t* first,
                  const kernels::DeviceTable& device, kernels::Stream stream);
 
+/// Queues the look for the most probable next token of each row of the logits, which lie at `data`.
+void queue_predictions(const Tensor& logits, const void* data, int32_t* tokens,
+                       const kernels::DeviceTable& device, kernels::Stream stream);
+
 /// What DeviceOperands::scratch needs. Requires: the op does not run on the host.
 Bytes device_scratch_bytes(const Graph& graph, OpId op, const kernels::DeviceTable& device);
 
@@ -48,7 +52,8 @@ struct DeviceOperands {
 /// The op has a kernel of the device's precision.
 bool has_kernel(const Graph& graph, OpId op, const kernels::DeviceTable& device);
 
-/// Requires: the op has a kernel and does not run on the host.
+/// A swap_in is copies by the device, anything else its glue. Requires: the op has a kernel and
+/// does not run on the host.
 void queue_op(const Graph& graph, OpId op, const DeviceOperands& operands,
               const RankContext& context, const kernels::DeviceTable& device,
               kernels::Stream stream);

@@ -20,6 +20,10 @@ std::vector<TensorId> written(const Graph& graph, const Op& op) {
   return tensors;
 }
 
+bool contains(const std::vector<TensorId>& list, TensorId t) {
+  return std::find(list.begin(), list.end(), t) != list.end();
+}
+
 class Builder {
  public:
   Builder(const Plan& plan, const DeviceChoices& choices)
@@ -38,6 +42,7 @@ class Builder {
   }
 
   DeviceProgram build() {
+    program_.host_only = stay_on_host();
     std::vector<DeviceStep> steps;
     for (size_t i = 0; i < plan_.graph.num_ops(); ++i) {
       steps.push_back(step_of(OpId(static_cast<int64_t>(i))));
@@ -65,6 +70,24 @@ class Builder {
       tensors = host_inputs(plan_.graph, op);
     }
     return tensors;
+  }
+
+  std::vector<bool> stay_on_host() const {
+    std::vector<bool> stay = wanted_;
+    for (size_t t = 0; t < stay.size(); ++t) {
+      const bool joined = plan_.memory.buffers[t].joined >= 0;
+      if (joined || plan_.graph.tensors()[t].kind != TensorKind::kParam) stay[t] = false;
+    }
+    for (size_t i = 0; i < plan_.graph.num_ops(); ++i) {
+      const OpId id(static_cast<int64_t>(i));
+      const Op& op = plan_.graph.op(id);
+      for (const TensorId t : written(plan_.graph, op)) stay[t.index()] = false;
+      const std::vector<TensorId> read = read_on_host(id);
+      for (const TensorId t : op.inputs) {
+        if (t.valid() && !contains(read, t)) stay[t.index()] = false;
+      }
+    }
+    return stay;
   }
 
   DeviceStep step_of(OpId id) {

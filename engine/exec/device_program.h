@@ -31,6 +31,9 @@ struct DeviceProgram {
   std::vector<DeviceStep> steps;  // as they are issued
   std::vector<bool> on_host;      // by op
   std::vector<bool> mirrored;     // by tensor: it has a copy on the host
+  /// By tensor: parameters that nobody writes and only the host reads, or copies from there, as
+  /// Lina's experts in host memory. They take no room on the device.
+  std::vector<bool> host_only;
   /// The host never waits within a step, and hands over the same in each: it may be recorded.
   bool recordable = false;
 };

@@ -1,13 +1,12 @@
 #include "engine/exec/device_rank.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "engine/base/errors.h"
-#include "engine/exec/data.h"
 #include "engine/exec/device_ops.h"
 #include "engine/exec/policies.h"
+#include "engine/exec/swaps.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {
@@ -59,6 +58,8 @@ DeviceRank::DeviceRank(const Plan& plan, const RunOptions& options, const Persis
       nonfinite_host_(device, Where::kHost, 0),
       step_(device, Where::kDevice, sizeof(int64_t)),
       step_host_(device, Where::kHost, sizeof(int64_t)),
+      predictions_(device, Where::kDevice, prediction_bytes()),
+      predictions_host_(device, Where::kHost, prediction_bytes()),
       idle_(device, false),
       gradients_(persistents.parameters.size()) {
   if (!ids_.valid() || !targets_.valid()) {
@@ -77,6 +78,11 @@ DeviceRank::DeviceRank(const Plan& plan, const RunOptions& options, const Persis
   nonfinite_ = DeviceStorage(device, Where::kDevice, bytes);
   nonfinite_host_ = DeviceStorage(device, Where::kHost, bytes);
   check_device(device, "streams and events");
+}
+
+Bytes DeviceRank::prediction_bytes() const {
+  if (!options_.keep_predictions || !targets_.valid()) return 0;
+  return num_elements(plan_.graph.tensor(targets_).shape) * Bytes{sizeof(int32_t)};
 }
 
 std::vector<Bytes> DeviceRank::scratch_bytes() const {
@@ -119,6 +125,8 @@ DeviceRank::Launch DeviceRank::make_launch(const DeviceStep& step) {
     throw user_error("op {}: a {} has no kernel", op.name, def.name);
   }
   launch.update = update_of(graph, persistents_, step.op);
+  launch.predicts = options_.keep_predictions && def.name == std::string_view("cross_entropy");
+  launch.swaps = tells_of_swap(plan_, step.op);
   if (options_.check_finite) launch.checks = checked_on_device(graph, op);
   if (step.marked) launch.done = DeviceEvent(device_, false);
   for (int64_t c = 0; c < launch.num_chunks; ++c) {
@@ -126,44 +134,6 @@ DeviceRank::Launch DeviceRank::make_launch(const DeviceStep& step) {
     launch.ends.emplace_back(device_, true);
   }
   return launch;
-}
-
-void DeviceRank::prepare(bool initialise_parameters) {
-  const auto gate_of = gates_of(plan_, options_, rank_);
-  for (const OpId op : plan_.orders.lanes[0]) {
-    Launch& launch = launches_[op.index()];
-    if (plan_.graph.def(op).name == std::string_view("place")) {
-      launch.place = policy_of(plan_.graph.op(op), options_, rank_, policy_failure_);
-    }
-    if (!is_gate(plan_.graph, op)) continue;
-    launch.gate = gate_of(plan_.graph.op(op));
-    launch.record = std::make_unique<GateRecord>(plan_.graph, op, launch.gate.code);
-  }
-  if (!initialise_parameters) return;
-  initialise<float>(plan_, persistents_, host_, rank_,
-                    options_.init ? options_.init : ParamInit(reference_init));
-  store();
-}
-
-void DeviceRank::fetch() {
-  const std::span<std::byte> device = device_buffers_.persistent(), host = host_.persistent();
-  copy(host.data(), device.data(), static_cast<Bytes>(host.size()), stream(LaneId(0)));
-  device_.record(idle_.get(), stream(LaneId(0)));
-  wait_(idle_.get());
-}
-
-void DeviceRank::store() {
-  const std::span<std::byte> device = device_buffers_.persistent(), host = host_.persistent();
-  copy(device.data(), host.data(), static_cast<Bytes>(host.size()), stream(LaneId(0)));
-  for (size_t i = 0; i < plan_.graph.tensors().size(); ++i) {
-    const TensorId t(static_cast<int64_t>(i));
-    void* const mirror = device_buffers_.host(t);
-    if (mirror == nullptr || !plan_.memory.buffers[i].persistent) continue;
-    std::memcpy(mirror, host_.at(t),
-                static_cast<size_t>(device_buffers_.bytes(plan_.graph.tensor(t))));
-  }
-  device_.record(idle_.get(), stream(LaneId(0)));
-  wait_(idle_.get());
 }
 
 void DeviceRank::fill_inputs(const DataSource& data, int64_t step) {
@@ -176,6 +146,7 @@ void DeviceRank::start_pass() {
   current_ = OpId();
   std::fill(gradients_.begin(), gradients_.end(), Measure());
   placements_.clear();
+  swaps_.clear();
   for (Launch& launch : launches_) launch.ran = false;
   if (!options_.poison) return;
   // What the last pass left on the host is not this one's.
@@ -207,7 +178,12 @@ void DeviceRank::wait_for(const DeviceStep& step) {
   current_ = step.op;
   const kernels::Stream own = stream(step.lane);
   for (const OpId op : step.stream_waits) device_.wait(own, launches_[op.index()].done.get());
-  for (const OpId op : step.host_waits) wait_(launches_[op.index()].done.get());
+  for (const OpId op : step.host_waits) {
+    wait_(launches_[op.index()].done.get());
+    if (!launches_[op.index()].routed) continue;
+    const TensorId expert = plan_.graph.op(op).outputs[kExpert];
+    check_scores(op, static_cast<const int32_t*>(device_buffers_.host(expert)));
+  }
   Launch& launch = launches_[step.op.index()];
   if (launch.layout) launch.layout->read_counts();
   if (launch.mover) launch.actions = &launch.mover->actions();
@@ -247,7 +223,8 @@ RankContext DeviceRank::context(const DeviceStep& step, const Launch& launch,
           .device_step = program_.on_host[step.op.index()] ? nullptr : number,
           .first_token = rank_ * num_elements(plan_.graph.tensor(ids_).shape),
           .gate = launch.record ? &launch.gate : nullptr,
-          .place = launch.place ? &launch.place : nullptr};
+          .place = launch.place ? &launch.place : nullptr,
+          .popularity = options_.popularity.get()};
 }
 
 void DeviceRank::compute(const DeviceStep& step, const Pass& pass) {
@@ -257,6 +234,10 @@ void DeviceRank::compute(const DeviceStep& step, const Pass& pass) {
   if (options_.poison) poison(step);
   if (program_.on_host[step.op.index()]) return run_on_host(step, launch, pass);
   if (pass.measure_gradients && launch.update.parameter >= 0) measure_gradient(step, launch);
+  if (launch.predicts) {  // before the loss may take the logits' place
+    queue_predictions(plan_.graph.tensor(plan_.graph.op(step.op).inputs[0]), launch.inputs[0],
+                      reinterpret_cast<int32_t*>(predictions_.data()), device_, own);
+  }
   queue_op(plan_.graph, step.op,
            {launch.inputs, launch.outputs, device_buffers_.scratch(step.lane)},
            context(step, launch, pass), device_, own);
@@ -277,6 +258,10 @@ void DeviceRank::run_on_host(const DeviceStep& step, Launch& launch, const Pass&
   if (launch.place && pass.train) {
     placements_.push_back(
         placement_record(op, [this](TensorId t) { return device_buffers_.host(t); }));
+  }
+  if (launch.swaps) {
+    add_swap(
+        plan_, step.op, [this](TensorId t) { return device_buffers_.host(t); }, swaps_);
   }
   if (launch.record && pass.train) {
     launch.record->capture<float>(plan_.graph, step.op,
@@ -372,7 +357,7 @@ void DeviceRank::end(const DeviceStep& step) {
 }
 
 void DeviceRank::queue_results() {
-  if (nonfinite_.size() == 0) return;
+  copy(predictions_host_.data(), predictions_.data(), predictions_.size(), stream(LaneId(0)));
   copy(nonfinite_host_.data(), nonfinite_.data(), nonfinite_.size(), stream(LaneId(0)));
 }
 

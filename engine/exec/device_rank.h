@@ -83,6 +83,7 @@ class DeviceRank {
   struct Launch {
     bool forward = false;
     bool routed = false;  // a gate whose routing is made on the device
+    bool predicts = false, swaps = false;
     int64_t num_chunks = 1;
     std::vector<void*> inputs, outputs;
     std::unique_ptr<CollectiveLayout<float>> layout;
@@ -101,7 +102,10 @@ class DeviceRank {
   };
 
   Launch make_launch(const DeviceStep& step);
+  template <class Body>
+  void each_persistent(Body body) const;
   std::vector<Bytes> scratch_bytes() const;
+  Bytes prediction_bytes() const;
   void run_on_host(const DeviceStep& step, Launch& launch, const Pass& pass);
   void measure_gradient(const DeviceStep& step, const Launch& launch);
   void poison(const DeviceStep& step);
@@ -109,7 +113,7 @@ class DeviceRank {
   void add_spans(const Launch& launch, const DeviceStep& step, kernels::Event start,
                  std::vector<Nanoseconds>& ends, RankReport& report) const;
   void check_finite();
-  void capture_routing(OpId op, const Launch& launch);
+  void check_scores(OpId op, const int32_t* expert);
   RankContext context(const DeviceStep& step, const Launch& launch, const Pass& pass) const;
 
   const Plan& plan_;
@@ -124,11 +128,13 @@ class DeviceRank {
   std::vector<DeviceStream> streams_;  // by lane
   std::vector<Launch> launches_;       // by op
   TensorId ids_, targets_;
-  DeviceStorage nonfinite_, nonfinite_host_;  // [checks] int64
-  DeviceStorage step_, step_host_;            // the number of the pass's step, int64
-  DeviceEvent idle_;                          // for copies between steps
+  DeviceStorage nonfinite_, nonfinite_host_;      // [checks] int64
+  DeviceStorage step_, step_host_;                // the number of the pass's step, int64
+  DeviceStorage predictions_, predictions_host_;  // [tokens] int32, where they are kept
+  DeviceEvent idle_;                              // for copies between steps
   std::vector<Measure> gradients_;
   std::vector<PlacementRecord> placements_;
+  std::vector<SwapRecord> swaps_;
   std::string policy_failure_;
   OpId current_;
 };

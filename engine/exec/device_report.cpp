@@ -10,6 +10,11 @@
 #include "engine/graph/op_def.h"
 
 namespace moe {
+namespace {
+
+constexpr size_t kExpert = 2;  // output of a gate op
+
+}  // namespace
 
 RankReport DeviceRank::report(const Pass& pass, kernels::Event start) {
   current_ = OpId();
@@ -18,6 +23,10 @@ RankReport DeviceRank::report(const Pass& pass, kernels::Event start) {
   report.spans.resize(streams_.size());
   report.gradients = gradients_;
   report.placements = placements_;
+  report.swaps = swaps_;
+  const auto* const token = reinterpret_cast<const int32_t*>(predictions_host_.data());
+  report.predictions.assign(token,
+                            token + predictions_host_.size() / static_cast<Bytes>(sizeof(int32_t)));
   report.policy_failure = policy_failure_;
   for (const PlacedLayer& layer : persistents_.placed) {  // in force, for whoever looks
     std::memcpy(host_.at(layer.state), device_buffers_.host(layer.state),
@@ -46,23 +55,26 @@ RankReport DeviceRank::report(const Pass& pass, kernels::Event start) {
   for (const OpId op : plan_.orders.lanes[0]) {
     const Launch& launch = launches_[op.index()];
     if (!launch.record) continue;
-    if (launch.routed && pass.train) capture_routing(op, launch);
+    if (launch.routed && pass.train) {
+      launch.record->capture<float>(plan_.graph, op,
+                                    [this](TensorId t) { return device_buffers_.host(t); });
+      check_scores(op, launch.record->expert.data());
+    }
     report.gates.push_back(launch.record.get());
   }
   check_device(device_, "times of the step");
   return report;
 }
 
-/// What the device's routing made; its mark for scores that are not numbers is told here.
-void DeviceRank::capture_routing(OpId op, const Launch& launch) {
-  launch.record->capture<float>(plan_.graph, op,
-                                [this](TensorId t) { return device_buffers_.host(t); });
-  const std::vector<int32_t>& expert = launch.record->expert;
-  const auto bad = std::find_if(expert.begin(), expert.end(), [](int32_t e) { return e < -1; });
-  if (bad == expert.end()) return;
+/// The device's routing marks scores that are not numbers. Told when the step is over, and before
+/// the host reads what was chosen.
+void DeviceRank::check_scores(OpId op, const int32_t* expert) {
+  const Shape& choices = plan_.graph.tensor(plan_.graph.op(op).outputs[kExpert]).shape;
+  const int32_t* const end = expert + num_elements(choices);
+  const int32_t* const bad = std::find_if(expert, end, [](int32_t e) { return e < -1; });
+  if (bad == end) return;
   current_ = op;
-  throw run_error("the scores of token {} are not numbers",
-                  (bad - expert.begin()) / launch.record->maps.columns);
+  throw run_error("the scores of token {} are not numbers", (bad - expert) / choices[1]);
 }
 
 void DeviceRank::add_spans(const Launch& launch, const DeviceStep& step, kernels::Event start,

@@ -376,7 +376,10 @@ Nanoseconds Rank<T>::after(Launch& launch, const Pass& pass) {
     placements_.push_back(
         placement_record(plan_.graph.op(launch.op), [this](TensorId t) { return buffers_.at(t); }));
   }
-  if (launch.swaps) add_swap(plan_, launch.op, buffers_, swaps_);
+  if (launch.swaps) {
+    add_swap(
+        plan_, launch.op, [this](TensorId t) { return buffers_.at(t); }, swaps_);
+  }
   if (options_.check_finite) check(launch);
   if (poison_) poison_->after(launch.op);
   return clock_ns();

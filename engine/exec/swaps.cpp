@@ -36,11 +36,11 @@ bool tells_of_swap(const Plan& plan, OpId op) {
   return plan.spec.inference && (kind == "fine_tune" || kind == "slot_rows");
 }
 
-void add_swap(const Plan& plan, OpId id, const RankBuffers& buffers,
+void add_swap(const Plan& plan, OpId id, const std::function<const void*(TensorId)>& at,
               std::vector<SwapRecord>& records) {
   const Op& op = plan.graph.op(id);
   const auto codes = [&](TensorId t) {
-    const auto* const x = static_cast<const int32_t*>(buffers.at(t));
+    const auto* const x = static_cast<const int32_t*>(at(t));
     return std::vector<int32_t>(x, x + num_elements(plan.graph.tensor(t).shape));
   };
   SwapRecord& record = record_of(op.layer, records);

@@ -2,9 +2,9 @@
 // paths is one for the plan.
 #pragma once
 
+#include <functional>
 #include <vector>
 
-#include "engine/exec/buffers.h"
 #include "engine/exec/executor.h"
 
 namespace moe {
@@ -12,8 +12,8 @@ namespace moe {
 /// Whether the op tells something of a swap, in a plan for inference.
 bool tells_of_swap(const Plan& plan, OpId op);
 /// Adds what an op that tells of a swap has just written; called before its buffers may be taken
-/// over. Records have one row count, the rank's own.
-void add_swap(const Plan& plan, OpId op, const RankBuffers& buffers,
+/// over. Records have one row count, the rank's own. at: where a tensor can be read on the host.
+void add_swap(const Plan& plan, OpId op, const std::function<const void*(TensorId)>& at,
               std::vector<SwapRecord>& records);
 /// All ranks' records [rank][layer] as one a layer: phase 2 decides alike on all of them.
 std::vector<SwapRecord> joined(const std::vector<std::vector<SwapRecord>>& ranks);

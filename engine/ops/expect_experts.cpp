@@ -3,9 +3,11 @@
 // gate's counts after it, and the weights that are copied to the slots of a device.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "engine/ops/defs.h"
 #include "engine/ops/placed.h"
+#include "engine/ops/swap.h"
 #include "engine/placement/popularity.h"
 #include "engine/placement/two_phase.h"
 
@@ -169,24 +171,53 @@ Work work_swap(const Graph& g, const Op& op, const WorkContext&) {
 
 template <class T>
 void run_swap(const KernelCall<T>& c) {
-  const bool keep = attr_int(c.op, "keep") != 0;
-  const Placement placement = placement_in(c, 0);
-  const int64_t device = c.rank.rank;
-  const size_t n = weights_of(c.op), first = keep ? 2 : 1;
-  for (size_t i = 0; i < n; ++i) {
-    const int64_t each = num_elements(c.out_shape(i)) / c.out_shape(i)[0];
-    if (keep) copy(c, c.out(i), c.in(first + n + i), num_elements(c.out_shape(i)));
-    for (int64_t s = 0; s < placement.bounds().slots(); ++s) {
-      const int64_t expert = placement.at(device, s);
-      if (expert < 0 || (keep && placement_in(c, 1).at(device, s) == expert)) continue;
-      copy(c, c.out(i) + s * each, c.in(first + i) + expert * each, each);
-    }
+  for (const kernels::Copy& one :
+       swap_copies(c.graph, c.op, c.inputs, c.outputs, c.rank.rank, Bytes{sizeof(T)})) {
+    std::memcpy(one.to, one.from, static_cast<size_t>(one.bytes));
   }
+}
+
+/// Placements and weights.
+std::vector<size_t> inputs_in_host_memory(const Op& op) {
+  std::vector<size_t> inputs((attr_int(op, "keep") != 0 ? 2 : 1) + weights_of(op));
+  std::iota(inputs.begin(), inputs.end(), size_t{0});
+  return inputs;
 }
 
 constexpr int kMaxTensors = 64;
 
 }  // namespace
+
+bool is_swap(const Graph& graph, OpId op) {
+  return graph.def(op).name == std::string_view("swap_in");
+}
+
+std::vector<kernels::Copy> swap_copies(const Graph& g, const Op& op, std::span<void* const> inputs,
+                                       std::span<void* const> outputs, int64_t device,
+                                       Bytes element_bytes) {
+  const PlacementBounds bounds = bounds_of(op);
+  const auto placement_in = [&](size_t i) {
+    return Placement::decode(bounds, {static_cast<const int32_t*>(inputs[i]),
+                                      static_cast<size_t>(Placement::code_size(bounds))});
+  };
+  const bool keep = attr_int(op, "keep") != 0;
+  const Placement placement = placement_in(0), before = placement_in(keep ? 1 : 0);
+  const size_t n = weights_of(op), first = keep ? 2 : 1;
+  std::vector<kernels::Copy> copies;
+  for (size_t i = 0; i < n; ++i) {
+    const Shape& slots = g.tensor(op.outputs[i]).shape;
+    const Bytes each = num_elements(slots) / slots[0] * element_bytes;
+    for (int64_t s = 0; s < bounds.slots(); ++s) {
+      const int64_t expert = placement.at(device, s);
+      if (expert < 0) continue;
+      const bool there = keep && before.at(device, s) == expert;
+      const void* const from = inputs[there ? first + n + i : first + i];
+      copies.push_back({static_cast<std::byte*>(outputs[i]) + s * each,
+                        static_cast<const std::byte*>(from) + (there ? s : expert) * each, each});
+    }
+  }
+  return copies;
+}
 
 const OpDef kExpectExperts = {
     .name = "expect_experts",
@@ -231,6 +262,7 @@ const OpDef kSwapIn = {
     .work = work_swap,
     .loose_slots = true,
     .run_f32 = run_swap<float>,
-    .run_f64 = run_swap<double>};
+    .run_f64 = run_swap<double>,
+    .host_inputs = inputs_in_host_memory};
 
 }  // namespace moe::ops

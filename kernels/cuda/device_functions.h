@@ -32,9 +32,10 @@ DeviceFunction<&DeviceTable::elapsed_ns> elapsed_ns;
 DeviceFunction<&DeviceTable::copy> copy;
 DeviceFunction<&DeviceTable::fill> fill;
 
-// finite.cu, routing.cu, link.cu
+// finite.cu, largest.cu, routing.cu, link.cu
 DeviceFunction<&DeviceTable::note_nonfinite> note_nonfinite;
 DeviceFunction<&DeviceTable::note_nonfinite_bf16> note_nonfinite_bf16;
+DeviceFunction<&DeviceTable::largest_columns> largest_columns;
 DeviceFunction<&DeviceTable::route_top_k> route_top_k;
 DeviceFunction<&DeviceTable::top_k_work_bytes> top_k_work_bytes;
 DeviceFunction<&DeviceTable::sleep> sleep;

@@ -40,6 +40,7 @@ const DeviceTable& device_table() {
       .fill = fill,
       .note_nonfinite = note_nonfinite,
       .note_nonfinite_bf16 = note_nonfinite_bf16,
+      .largest_columns = largest_columns,
       .route_top_k = route_top_k,
       .top_k_work_bytes = top_k_work_bytes,
       .sleep = sleep,

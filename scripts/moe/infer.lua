@@ -1,4 +1,4 @@
--- moe.infer{...}: batches through the forward of a model on CPU ranks, its experts where a system
+-- moe.infer{...}: batches through the forward of a model on real ranks, its experts where a system
 -- puts them.
 local core = require "moe.core"
 local errors = require "moe.errors"
@@ -16,7 +16,9 @@ M.INFER = {
   batches = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "that are served" },
   first_batch = { type = "integer", lo = 1, hi = 1e9, default = 1,
     doc = "which the first one is; batches are the same in every run" },
+  executor = train.TRAIN.executor,
   precision = train.RUN.precision,
+  expert_products = train.RUN.expert_products,
   parameters = { type = "string",
     doc = "a checkpoint of moe.train in the output folder; the initial parameters" },
   tokens = { type = "string", enum = { "text", "reference" }, default = "text",
@@ -62,8 +64,9 @@ end
 
 local function options_of(c, model, at)
   -- What a run takes beside: none of it is asked for here.
-  local options = train.run_options("cpu", schema.merged(c, { steps = c.batches, init = "reference",
-    eval_batches = 0, checkpoint_every = 0 }), model, "moe.infer", at)
+  local fields = schema.merged(c, { steps = c.batches, init = "reference", eval_batches = 0,
+    checkpoint_every = 0 })
+  local options = train.run_options(c.executor, fields, model, "moe.infer", at)
   options.first_step = c.first_batch - 1
   options.data.held_out = true
   options.parameters_from = train.checkpoint(c.parameters, core.out_dir, "moe.infer.parameters", at)
@@ -71,7 +74,7 @@ local function options_of(c, model, at)
   return options
 end
 
---- Inference on CPU ranks: { losses and accuracy (next tokens that are right) by batch, digest of
+--- Inference on real ranks: { losses and accuracy (next tokens that are right) by batch, digest of
 --- all predictions, samples_ms, metrics, moe as moe.train; rows[batch][MoE layer][rank] of tokens;
 --- phase_2[MoE layer], whether lina_inference may place again there, and placed_again[batch][MoE
 --- layer], whether it did; record }.
@@ -86,9 +89,11 @@ function M.infer(t)
   end
   local candidate = candidate_of(c.system, at)
   check_popularity(c, candidate, at)
-  local spec = target.real_spec("cpu", c.model, core.args.ranks or c.ranks, c.link, nil,
+  train.check_executor(c.executor, "moe.infer.executor", at)
+  local spec = target.real_spec(c.executor, c.model, core.args.ranks or c.ranks, c.link, nil,
     c.precision)
   spec.inference, spec.cost = true, { kind = "roofline" }
+  spec.ways = train.ways(c.executor, c, "moe.infer", at)
   local options = options_of(c, spec.model, at)
   local plan = target.plan_of(spec, candidate, at)
   errors.stop_in "check"

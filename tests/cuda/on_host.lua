@@ -1,6 +1,6 @@
 -- The program with the plugin that runs on the host: a small model trained by the executor "cuda"
 -- has the losses and the routing of CPU ranks in float64. tests/gpu/executor.lua asks more, of a
--- GPU.
+-- GPU. Lina's inference brings experts to where they predict what CPU ranks predict.
 local moe = require "moe"
 
 local function train(t)
@@ -32,4 +32,34 @@ end
 for layer, stats in ipairs(cpu.moe[1]) do
   assert(stats.checksum == bf16.moe[1][layer].checksum, "bf16: other experts")
 end
+
+local served = moe.model.gpt2_moe { vocab = 32, layers = 2, moe_every = 1, hidden = 16, heads = 2,
+  seq = 8, batch = 4, experts = 4, gate = "switch", capacity_factor = 1 }
+local function infer(t)
+  t.model, t.ranks, t.tokens = served, 2, "reference"
+  return moe.infer(t)
+end
+local plain = infer { batches = 2, record = "on_host.trace" }
+local lina = { batches = 2, popularity = moe.lina.popularity { trace = plain.record, path = 1 },
+  system = moe.system "lina" { moe.pass.lina_inference { path = 1 } } }
+local function swapped(executor, precision)
+  lina.executor, lina.precision = executor, precision
+  return infer(lina)
+end
+local on_cpu, on_cuda = swapped "cpu", swapped "cuda"
+assert(on_cpu.digest == plain.digest and on_cuda.digest == plain.digest, "other predictions")
+assert(on_cuda.provenance == "measured" and on_cuda.peak_bytes < on_cpu.peak_bytes)
+for batch, layers in ipairs(on_cpu.rows) do
+  assert(math.abs(on_cuda.losses[batch] - on_cpu.losses[batch]) < 1e-5, "inference: other losses")
+  for layer, ranks in ipairs(layers) do
+    assert(on_cuda.placed_again[batch][layer] == on_cpu.placed_again[batch][layer])
+    for rank, rows in ipairs(ranks) do
+      assert(on_cuda.rows[batch][layer][rank] == rows, "inference: other placements")
+    end
+  end
+end
+local narrow = swapped("cuda", "bf16")
+local of_owners = infer { batches = 2, executor = "cuda", precision = "bf16" }
+assert(narrow.digest == of_owners.digest, "bf16: predictions depend on where experts are")
+assert(math.abs(narrow.losses[1] - on_cpu.losses[1]) < 1e-2, "bf16: other losses")
 print "the executor cuda on the host's emulation agrees with CPU ranks"

@@ -334,6 +334,27 @@ const KernelTable<T>& table() {
   return table;
 }
 
+template <class T>
+void find_largest(int32_t* column, const T* x, int64_t rows, int64_t cols) {
+  const auto less = [](T a, T b) { return kernels::to_float(a) < kernels::to_float(b); };
+  for (int64_t r = 0; r < rows; ++r, x += cols) {
+    column[r] = static_cast<int32_t>(std::max_element(x, x + cols, less) - x);
+  }
+}
+
+void largest_columns(int32_t* column, kernels::EitherIn x, int64_t rows, int64_t cols,
+                     Stream stream) {
+  check_argument(column);
+  check_argument(x);
+  give_work(stream, [=] {
+    if (x.wide) {
+      find_largest(column, static_cast<const float*>(x.data), rows, cols);
+    } else {
+      find_largest(column, static_cast<const Bf16*>(x.data), rows, cols);
+    }
+  });
+}
+
 void route(const kernels::TopKRouting& r) {
   const RoutingMaps maps = {.tokens = r.tokens,
                             .experts = r.experts,
@@ -562,6 +583,7 @@ const kernels::DeviceTable& lazy_device() {
           },
       .note_nonfinite = note_nonfinite<float>,
       .note_nonfinite_bf16 = note_nonfinite<Bf16>,
+      .largest_columns = largest_columns,
       .route_top_k = [](const kernels::TopKRouting& r,
                         Stream s) { give_work(s, [r] { route(r); }); },
       .top_k_work_bytes = [](int64_t, int64_t, int64_t) { return int64_t{0}; },

@@ -1,6 +1,7 @@
 -- The executor "cuda" against CPU ranks, in one process: the reference model with every gate, the
--- systems that recipes/lancet_gpt2.lua compares, and what they cost. Prints a line a check and ends
--- with an error where one fails. run.sh runs it; MOEBENCH_CUDA_PLUGIN may name another plugin.
+-- systems that recipes/lancet_gpt2.lua compares and what they cost, Lina's inference. Prints a line
+-- a check and ends with an error where one fails. run.sh runs it; MOEBENCH_CUDA_PLUGIN may name
+-- another plugin.
 local moe = require "moe"
 
 local RANKS, STEPS = 2, 3
@@ -76,7 +77,24 @@ local function check_bf16()
   report(worst > 1e-6 and worst < 1e-2, "bf16: losses within %.1e of float64 (limit 1e-2)", worst)
 end
 
+local function infer(executor, t)
+  return moe.infer { model = model "switch", ranks = RANKS, batches = STEPS, tokens = "reference",
+    executor = executor, record = t.record, system = t.system, popularity = t.popularity }
+end
+
+local function check_inference()
+  local plain = infer("cpu", { record = "executor.trace" })
+  local lina = { system = moe.system "lina" { moe.pass.lina_inference { path = 1 } },
+    popularity = moe.lina.popularity { trace = plain.record, path = 1 } }
+  local cpu, cuda = infer("cpu", lina), infer("cuda", lina)
+  local worst, same = compare(cuda, cpu)
+  report(worst < 1e-5 and same, "lina's inference: losses within %.1e of CPU ranks", worst)
+  report(cuda.digest == infer("cuda", {}).digest, "predictions do not depend on where experts are")
+  report(cuda.peak_bytes < cpu.peak_bytes, "experts are in host memory alone")
+end
+
 check_gates()
 check_systems()
 check_bf16()
+check_inference()
 assert(failed == 0, failed .. " checks failed")

@@ -1,4 +1,6 @@
-// Memory of the device: copies, fills, the search for numbers that are not finite.
+// Memory of the device: copies, fills, the search for numbers that are not finite and for a row's
+// largest.
+#include <algorithm>
 #include <cstring>
 
 #include "tests/cuda/on_device.h"
@@ -123,4 +125,29 @@ TEST_CASE("an index that was found before stays where it is the lesser") {
   CHECK(nonfinite(x, 1233) == 1233);
   CHECK(nonfinite(x, 1235) == 1234);
   CHECK(nonfinite(random_values<float>(5000, 5), 17) == 17);
+}
+
+TEMPLATE_TEST_CASE("the largest number of each row is found, of equal ones the first", "", float,
+                   kernels::Bf16) {
+  using A = Arrays<TestType>;
+  const int64_t rows = 129, cols = 50257;
+  auto x = A::stored(rows * cols, 6, 1e30);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (const int64_t at : {cols - 1, (r * 391) % cols})
+      x[static_cast<size_t>(r * cols + at)] = A::of(2e30f);
+    x[static_cast<size_t>(r * cols + r % 3)] = A::of(NAN);  // of each third row the first
+  }
+  const DeviceArray<TestType> on_device(gpu(), x);
+  const DeviceArray<int32_t> column(gpu(), std::vector<int32_t>(static_cast<size_t>(rows), -7));
+  const OwnStream stream;
+  gpu().largest_columns(column.data(), on_device.data(), rows, cols, stream);
+  stream.finish();
+  const auto found = column.read();
+  const auto less = [](TestType a, TestType b) {
+    return kernels::to_float(a) < kernels::to_float(b);
+  };
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto row = x.begin() + r * cols;
+    CHECK(found[static_cast<size_t>(r)] == std::max_element(row, row + cols, less) - row);
+  }
 }

@@ -46,6 +46,22 @@ test("a forward alone runs over batches that training does not see", function()
   expect.equal(#w.globals.R.losses, 3)
 end)
 
+test("a forward runs on a GPU, in its precisions", function()
+  local w = runs [[moe.infer { model = m, executor = "cuda", precision = "bf16",
+    expert_products = "each" }]]
+  local run = w.executed[1]
+  expect.equal({ run.options.executor, run.options.precision, run.spec.model.dtype,
+    run.spec.ways.products }, { "cuda", "bf16", "bf16", "each" })
+  expect.equal(runs [[moe.infer { model = m }]].executed[1].options.executor, "cpu")
+  fails([[moe.infer { model = m, executor = "cuda", precision = "f64" }]], 1,
+    "moe.infer.precision: f64 is computed on cpu alone; f32 or bf16 on cuda")
+  fails([[moe.infer { model = m, precision = "bf16" }]], 1,
+    "moe.infer.precision: bf16 is computed on cuda alone")
+  fails([[moe.infer { model = m, executor = "gpu" }]], 1, "moe.infer.executor: 'gpu'")
+  fails([[moe.infer { model = m, expert_products = "each" }]], 1,
+    "moe.infer.expert_products: 'each' is for the executor cuda")
+end)
+
 test("lina_inference takes a profile of a recorded trace, by its file or as a routing", function()
   local w = runs [[moe.infer { popularity = p, model = m,
     system = moe.system "lina_inference" {} }]]

@@ -110,6 +110,7 @@ void check_device(Processes& processes, PlanSpec spec, std::vector<Stage> stages
   RunOptions options = options_of(*plan, 4);
   options.timeout_s = 20;
   options.keep_grad_norms = true;
+  options.keep_predictions = plan->spec.inference;
   options.poison = true;
   const RunResult expected = processes.leads() ? run_cpu(*plan, options) : RunResult();
   kernels::DeviceTable device = lazy_device();
@@ -128,6 +129,7 @@ void check_device(Processes& processes, PlanSpec spec, std::vector<Stage> stages
   expect(processes, lazy_stats().handles == 0 && still_there == 0, "nothing is left");
   if (!processes.leads()) return;
   expect(processes, result.losses == expected.losses && result.losses.size() == 4, "losses");
+  expect(processes, result.predictions == expected.predictions, "the same predictions");
   expect(processes, result.digest == expected.digest, "the same digest");
   expect(processes, result.grad_projection == expected.grad_projection, "the same gradients");
   for (size_t s = 0; s < expected.moe.size(); ++s) {
@@ -148,6 +150,10 @@ void device(Processes& processes) {
   PlanSpec two_lanes = spec_of(grouped, n);
   two_lanes.system.reduce_on_own_lane = true;
   check_device(processes, two_lanes, {});
+  PlanSpec serving = plain;
+  serving.inference = true;
+  check_device(processes, serving,
+               {{.name = "lina_inference", .options = {{"estimation", false}}}});
 }
 
 /// A collective of so many floats a rank.
