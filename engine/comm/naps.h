@@ -10,20 +10,21 @@
 namespace moe {
 
 /// A peer that is at work answers within microseconds; who waits for longer leaves its core to
-/// compute, and looks less and less often.
+/// compute, for an eighth of what it has waited so far: were naps longer, two that wait for each
+/// other in turn would find each other asleep every time.
 class Naps {
  public:
   explicit Naps(Nanoseconds now = clock_ns()) : begin_(now) {}
   /// Between two looks.
-  void rest(Nanoseconds now = clock_ns()) {
+  void rest(Nanoseconds now = clock_ns()) const {
     if (now - begin_ < kSpin) return;
-    std::this_thread::sleep_for(std::chrono::nanoseconds(length_));
-    length_ = std::min(2 * length_, kLongest);
+    std::this_thread::sleep_for(
+        std::chrono::nanoseconds(std::clamp((now - begin_) / 8, kShortest, kLongest)));
   }
 
  private:
   static constexpr Nanoseconds kSpin = 30'000, kShortest = 10'000, kLongest = 100'000;
-  Nanoseconds begin_, length_ = kShortest;
+  Nanoseconds begin_;
 };
 
 }  // namespace moe
