@@ -273,6 +273,7 @@ void stopped(Processes& processes) {
 void failed_elsewhere(Processes& processes) {
   Communicator& comm = *processes.lanes(1, 60)[0];
   if (processes.rank() == 1) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the others wait by then
     processes.fail("rank 1: b3.fc1 made a NaN");
     return comm.barrier("mine"), void();
   }
