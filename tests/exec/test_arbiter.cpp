@@ -268,6 +268,56 @@ TEST_CASE("what one rank posted and another did not is told, but not while a tra
                     "rank 1 did not post it in 0.1 s; rank 1 waits for op 41");
 }
 
+/// Ops of priority 0, 1, ... on one lane, whole and without holds.
+Program rising(int64_t num_transfers) {
+  Rng rng(5);
+  Program p(num_transfers, rng);
+  p.schedule.chunk_bytes.clear();
+  p.schedule.holds.clear();
+  for (size_t i = 0; i < p.transfers.size(); ++i) {
+    p.schedule.lane_of[p.transfers[i].index()] = LaneId(1);
+    p.schedule.set_priority(p.transfers[i], static_cast<int64_t>(i));
+  }
+  return p;
+}
+
+TEST_CASE("of ops that become ready at the same time the one of the highest priority begins") {
+  const Program p = rising(3);
+  Arbitration arbiter(p.graph, p.schedule, kLanes, {.num_ranks = 1});
+  CHECK(!arbiter.try_next(0, LaneId(1)));
+  arbiter.post(0, {{p.transfers[0], 1}, {p.transfers[2], 1}, {p.transfers[1], 1}});
+  CHECK(!arbiter.try_next(0, LaneId(2)));
+  const auto turn = arbiter.try_next(0, LaneId(1));
+  REQUIRE(turn);
+  CHECK(turn->op == p.transfers[2]);
+  CHECK(!arbiter.try_next(0, LaneId(1)));
+}
+
+TEST_CASE("whoever watches for all ranks hears of what none of its own posted, and who goes on") {
+  const Program p = rising(2);
+  std::vector<OpId> chosen;
+  Arbitration arbiter(p.graph, p.schedule, kLanes,
+                      {.num_ranks = 3, .timeout_s = 0.1, .chosen = [&](const Turn& turn) {
+                         chosen.push_back(turn.op);
+                       }});
+  for (int64_t r = 0; r < 3; ++r) arbiter.post(r, {{p.transfers[0], 1}});
+  CHECK(chosen == std::vector<OpId>{p.transfers[0]});
+  CHECK(arbiter.under_way() == "ranks 0, 1, 2 not through with t0");
+  for (int64_t r = 0; r < 3; ++r) {
+    REQUIRE(arbiter.try_next(r, LaneId(1)));
+    CHECK(!arbiter.under_way().empty());
+    arbiter.done(r, 2);
+  }
+  CHECK(arbiter.under_way().empty());
+  arbiter.post(2, {{p.transfers[1], 1}});
+  CHECK(!arbiter.late());
+  std::this_thread::sleep_for(std::chrono::milliseconds(120));
+  const auto late = arbiter.late();
+  REQUIRE(late);
+  CHECK(late->op == p.transfers[1]);
+  CHECK_THROWS_WITH(std::rethrow_exception(late->error), "ranks 0, 1 did not post it in 0.1 s");
+}
+
 TEST_CASE("abort ends every wait for a turn") {
   Rng rng(4);
   const Program p(2, rng);
