@@ -6,7 +6,9 @@
 #include <cstdlib>
 
 #include "engine/base/errors.h"
+#include "engine/comm/mail.h"
 #include "engine/comm/message_comm.h"
+#include "engine/comm/naps.h"
 
 namespace moe {
 namespace {
@@ -15,10 +17,7 @@ constexpr Nanoseconds kLookEvery = 10'000'000;
 constexpr Nanoseconds kBeatEvery = 500'000'000;
 constexpr Nanoseconds kAbsent = 200'000'000;
 constexpr Nanoseconds kLettersOut = 200'000'000;
-// A peer that is at work answers within microseconds; who waits for longer leaves its core to
-// compute, and looks less and less often.
-constexpr Nanoseconds kSpin = 30'000;
-constexpr Nanoseconds kShortestNap = 10'000, kLongestNap = 100'000;
+constexpr Nanoseconds kLetterNap = 10'000;
 constexpr int kClockRounds = 64;
 constexpr size_t kLongestReason = 2000;  // goes out at once, also where the peer does not look
 constexpr char kBeat[] = ".";
@@ -83,6 +82,14 @@ std::vector<Communicator*> Processes::lanes(int64_t n, double timeout_s) {
     result.push_back(lanes_[index(l)].get());
   }
   return result;
+}
+
+Mail& Processes::mail(int64_t n) {
+  while (static_cast<int64_t>(mails_.size()) <= n) {
+    control_->barrier(fmt::format("mail {}", mails_.size()));
+    mails_.push_back(std::make_unique<Mail>(*this, transport_->open_channel()));
+  }
+  return *mails_[index(n)];
 }
 
 std::string Processes::broadcast(const std::string& what, std::string text) {
@@ -190,7 +197,7 @@ void Processes::fail(const std::string& reason) {
   }
   // From now on nobody here moves messages.
   const Nanoseconds until = clock_ns() + kLettersOut;
-  while (!letters_out() && clock_ns() < until) nap(kShortestNap);
+  while (!letters_out() && clock_ns() < until) nap(kLetterNap);
 }
 
 bool Processes::letters_out() {
@@ -205,8 +212,7 @@ bool Processes::letters_out() {
 }
 
 Processes::Wait Processes::await(Messages& messages, Nanoseconds deadline) {
-  const Nanoseconds begin = clock_ns();
-  Nanoseconds length = kShortestNap;
+  Naps naps;
   for (;;) {
     if (failed()) return Wait::kFailed;
     try {
@@ -217,9 +223,7 @@ Processes::Wait Processes::await(Messages& messages, Nanoseconds deadline) {
     }
     const Nanoseconds now = clock_ns();
     if (deadline > 0 && now >= deadline) return Wait::kLate;
-    if (now - begin < kSpin) continue;
-    nap(length);
-    length = std::min(2 * length, kLongestNap);
+    naps.rest(now);
   }
 }
 

@@ -1,6 +1,6 @@
 // The processes of a job, one rank each: the lanes' communicators, texts that go from rank 0 to all
-// and back, one clock, and who is alive. What fails in one process ends the calls of all: they
-// throw RunError with its reason, and no call succeeds any more.
+// and back, letters, one clock, and who is alive. What fails in one process ends the calls of all:
+// they throw RunError with its reason, and no call succeeds any more.
 // Calls are collective: all processes make them in the same order, else they fail with both calls
 // named. A process that is silent (killed, stopped, its machine gone) is named within silence_s
 // plus half a second, also while nobody waits for it; at once where the transport loses it.
@@ -19,6 +19,7 @@
 
 namespace moe {
 
+class Mail;
 class MessageComm;
 
 class Processes {
@@ -44,6 +45,9 @@ class Processes {
 
   /// This rank's communicators of the lanes 0 to n - 1 of a run; the same ones for the next run.
   std::vector<Communicator*> lanes(int64_t n, double timeout_s);
+
+  /// Number n, from 0; the same one for the next who asks. Collective as lanes().
+  Mail& mail(int64_t n);
 
   // `what` names the call in errors. They wait as long as the others live.
   /// Rank 0's text.
@@ -78,6 +82,7 @@ class Processes {
   static constexpr double kGrace_s = 3;
 
  private:
+  friend class Mail;
   friend class MessageComm;
   void find_clock(bool measure);
   Nanoseconds distance_to(int64_t peer);
@@ -94,6 +99,7 @@ class Processes {
   const int64_t alive_;  // the monitor's channel
   std::unique_ptr<MessageComm> control_;
   std::vector<std::unique_ptr<MessageComm>> lanes_;
+  std::vector<std::unique_ptr<Mail>> mails_;
   Nanoseconds ahead_ns_ = 0, clock_error_ns_ = 0;
   std::atomic<bool> failed_{false};
   mutable std::mutex mutex_;  // of what follows

@@ -21,12 +21,6 @@ void check_processes(const Plan& plan, const RunOptions& options) {
         "the link away, or start the program without a launcher",
         options.processes->size());
   }
-  if (!arbiters(plan.schedule).empty()) {
-    throw user_error(
-        "lane {}: it chooses its next transfer while the step runs, for all ranks at once, which "
-        "ranks in {} processes cannot; start the program without a launcher",
-        plan.schedule.lanes[arbiters(plan.schedule)[0][0].index()].name, options.processes->size());
-  }
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "engine/exec/check_options.h"
 #include "engine/exec/conductor.h"
 #include "engine/exec/sync.h"
+#include "engine/exec/turns.h"
 #include "engine/replay/link_loads.h"
 
 namespace moe {
@@ -37,7 +38,7 @@ class CpuRun {
   RunResult run();
 
  private:
-  void add_arbitrations();
+  void add_turns();
   void add_lanes();
   Crew crew();
   void set_start();
@@ -58,8 +59,8 @@ class CpuRun {
   const int64_t first_;     // of the ranks that are here
   const int64_t num_here_;  // ranks
   Conductor<T> conductor_;
-  std::vector<std::unique_ptr<Arbitration>> arbitrations_;
-  std::vector<Arbitration*> arbiter_of_;         // by lane
+  std::vector<std::unique_ptr<Turns>> turns_;    // by arbiter
+  std::vector<Turns*> arbiter_of_;               // by lane
   std::vector<std::unique_ptr<Rank<T>>> ranks_;  // those that are here
   std::optional<InProcessWorld> world_;
   std::unique_ptr<EmulatedWire> wire_;                // null: the ranks' memory
@@ -87,7 +88,7 @@ CpuRun<T>::CpuRun(const Plan& plan, const RunOptions& options)
       arbiter_of_(plan.orders.lanes.size()),
       start_(num_here_ * num_lanes_, [this] { set_start(); }),
       end_(num_here_ * num_lanes_) {
-  add_arbitrations();
+  add_turns();
   AllBuffers here;
   for (int64_t r = first_; r < first_ + num_here_; ++r) {
     ranks_.push_back(
@@ -137,15 +138,15 @@ void CpuRun<T>::set_start() {
 }
 
 template <class T>
-void CpuRun<T>::add_arbitrations() {
-  const auto waits_for = [this](int64_t rank, OpId op) {
-    return ranks_[static_cast<size_t>(rank)]->waits_for(op, pass_);
+void CpuRun<T>::add_turns() {
+  const auto waits_for = [this](int64_t rank, OpId op) -> std::string {
+    if (rank < first_ || rank >= first_ + num_here_) return "";
+    return ranks_[static_cast<size_t>(rank - first_)]->waits_for(op, pass_);
   };
-  for (const Arbiter& lanes : arbiters(plan_.schedule)) {
-    arbitrations_.push_back(std::make_unique<Arbitration>(
-        plan_.graph, plan_.schedule, lanes,
-        Arbitration::Options{num_ranks_, options_.timeout_s, options_.choose, waits_for}));
-    for (const LaneId lane : lanes) arbiter_of_[lane.index()] = arbitrations_.back().get();
+  turns_ = make_turns(plan_, options_, num_ranks_, waits_for);
+  const std::vector<Arbiter> lanes = arbiters(plan_.schedule);
+  for (size_t a = 0; a < lanes.size(); ++a) {
+    for (const LaneId lane : lanes[a]) arbiter_of_[lane.index()] = turns_[a].get();
   }
 }
 
@@ -201,11 +202,12 @@ std::vector<RankReport> CpuRun<T>::run_pass(const DataSource& data, const Pass& 
     rank->fill_inputs(data, pass.step);
     rank->start_pass();
   }
-  for (auto& arbitration : arbitrations_) arbitration->start_pass();
+  for (const auto& turns : turns_) turns->start_pass();
   if (processes_ != nullptr) common_start_ = conductor_.common_start();
   start_.arrive();
   ranks_[0]->run_lane(LaneId(0), pass_, nullptr);
   end_.arrive();
+  for (const auto& turns : turns_) turns->end_pass();
   std::vector<RankReport> reports;
   for (const auto& rank : ranks_) {
     reports.push_back(report_of(*rank, static_cast<size_t>(num_lanes_)));
@@ -241,7 +243,7 @@ void CpuRun<T>::fail(int64_t rank, LaneId lane, std::exception_ptr error) {
     if (first || (!follows && lower)) failure_ = {error, op.value, rank};
   }
   for (auto& r : ranks_) r->abort();
-  for (auto& arbitration : arbitrations_) arbitration->abort();
+  for (const auto& turns : turns_) turns->abort();
   start_.abort();
   end_.abort();
   if (world_) world_->abort(message_of(error));

@@ -36,6 +36,23 @@ int64_t num_comm_lanes(const Plan& plan) {
                        [](const auto& ops) { return !ops.empty(); });
 }
 
+/// Among processes all ranks must queue transfers in one order: else devices wait for each other in
+/// different ones. Turns of one arbiter give that, beside other lanes nothing does.
+void check_turns(const Plan& plan) {
+  const std::vector<Arbiter> all = arbiters(plan.schedule);
+  if (all.empty()) return;
+  for (size_t l = 1; l < plan.orders.lanes.size(); ++l) {
+    const LaneId lane(static_cast<int64_t>(l));
+    const bool shares = std::find(all[0].begin(), all[0].end(), lane) != all[0].end();
+    if (shares || plan.orders.lanes[l].empty()) continue;
+    throw user_error(
+        "lane {}: transfers of lane {} are chosen while the step runs, and on cuda all transfers "
+        "must begin in one order in all {} processes; make the lanes exclusive",
+        plan.schedule.lanes[l].name, plan.schedule.lanes[all[0][0].index()].name,
+        plan.graph.num_ranks);
+  }
+}
+
 void check_supported(const Plan& plan, const RunOptions& options) {
   if (options.precision == Precision::kF64) {
     throw user_error("precision: f64 is computed on cpu alone; f32 or bf16 on cuda");
@@ -44,6 +61,7 @@ void check_supported(const Plan& plan, const RunOptions& options) {
     throw user_error("precision: bf16, but the plan's model.dtype is {}; give bf16",
                      dtype_name(plan.spec.model.dtype));
   }
+  if (options.processes != nullptr) check_turns(plan);
   if (options.emulate_link && num_comm_lanes(plan) > 1) {
     throw user_error(
         "link: on the cuda executor a transfer has the emulated link for itself, and the system "
@@ -138,10 +156,12 @@ class DeviceRun {
       rank->fill_inputs(data, pass.step);
       rank->start_pass();
     }
+    queue_->start_pass(pass);
     if (options_.processes != nullptr) conductor_.common_start();
     give(pass);
     device_.record(finish_.get(), queue_->first_stream());
     wait(finish_.get());
+    queue_->end_pass();
     std::vector<RankReport> reports;
     for (const auto& rank : ranks_) {
       try {
@@ -191,8 +211,11 @@ class DeviceRun {
       }
       const Nanoseconds now = clock_ns();
       if (now > deadline) {
-        if (stuck() == at) throw_stuck(at);
-        at = stuck();
+        const OpId now_at = stuck();
+        // Who did not post what this rank has is rank 0's to find.
+        const bool idle = !now_at.valid() && queue_->awaits_others();
+        if (now_at == at && !idle) throw_stuck(at);
+        at = now_at;
         deadline = now + limit;
       }
       if (now - begin > kSpin) std::this_thread::sleep_for(kPoll);

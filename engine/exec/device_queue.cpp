@@ -17,7 +17,7 @@ DeviceQueue::DeviceQueue(const Plan& plan, const RunOptions& options, const Devi
       ranks_(ranks),
       comm_(comm),
       wait_until_(std::move(wait_until)),
-      turns_(plan, options.choose,
+      turns_(plan, options,
              {[this](OpId op) { return is_over(op); },
               [this](OpId op) {
                 return given_[op.index()] &&
@@ -46,6 +46,10 @@ bool DeviceQueue::runs(OpId op, const Pass& pass) const {
   return pass.train || plan_.graph.op(op).phase == Phase::kForward;
 }
 
+void DeviceQueue::start_pass(const Pass& pass) {
+  turns_.start_pass(pass.step, [&](OpId op) { return runs(op, pass); });
+}
+
 void DeviceQueue::give(const Pass& pass) {
   step_ = pass.step;
   device_.record(go_.get(), first_stream());
@@ -70,7 +74,6 @@ void DeviceQueue::give_by_turns(const Pass& pass) {
     std::copy_if(plan_.orders.lanes[l].begin(), plan_.orders.lanes[l].end(),
                  std::back_inserter(queues_[l]), [&](OpId op) { return runs(op, pass); });
   }
-  turns_.start_pass([&](OpId op) { return runs(op, pass); });
   const auto all_given = [&] {
     for (size_t l = 0; l < queues_.size(); ++l) {
       if (heads_[l] < queues_[l].size()) return false;

@@ -25,8 +25,14 @@ class DeviceQueue {
               const kernels::DeviceTable& device, const Ranks& ranks, DeviceCommunicator& comm,
               WaitUntil wait_until);
 
+  /// Before the pass's common start.
+  void start_pass(const Pass& pass);
   /// Returns when all is given; what follows on first_stream() begins when the pass is over.
   void give(const Pass& pass);
+  /// As DeviceTurns says.
+  bool awaits_others() const { return turns_.awaits_others(); }
+  /// When the pass is over here.
+  void end_pass() { turns_.end_pass(); }
   kernels::Stream first_stream() const { return ranks_[0]->stream(LaneId(0)); }
   /// The timed event at which the last pass began.
   kernels::Event start() const { return start_.get(); }

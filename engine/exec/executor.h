@@ -79,7 +79,7 @@ struct RunOptions {
   std::function<PlacementFunction(int64_t rank, const std::string& policy)> place;
   /// Called once for each lane that picks by policy, before the run; what it returns is used in
   /// place of Lane::choose: by any thread, one call at a time for the lanes of one arbiter (under
-  /// its lock), for all ranks together. What it throws ends the run. Null: Lane::choose.
+  /// its lock), for all ranks, in a job on rank 0. What it throws ends the run. Null: Lane::choose.
   std::function<Choose(LaneId)> choose;
   /// Runs only the forward of these many extra batches after training and reports their mean loss.
   int64_t eval_batches = 0;

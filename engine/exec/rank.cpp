@@ -36,7 +36,7 @@ auto kernel_of(const OpDef& def, double) {
 
 template <class T>
 Rank<T>::Rank(const Plan& plan, const RunOptions& options, const Persistents& persistents,
-              const std::vector<Arbitration*>& arbiters, int64_t rank)
+              const std::vector<Turns*>& arbiters, int64_t rank)
     : plan_(plan),
       options_(options),
       persistents_(persistents),
@@ -68,39 +68,6 @@ Rank<T>::Rank(const Plan& plan, const RunOptions& options, const Persistents& pe
   }
   for (Lane& lane : lanes_) {
     for (Launch& launch : lane.launches) launch.awaited = awaited[launch.op.index()];
-  }
-}
-
-/// Ops on lanes with an arbiter wait by counting down; on one that runs in order also for the op
-/// before.
-template <class T>
-void Rank<T>::add_postings() {
-  const auto arbitrated = [](const Arbitration* a) { return a != nullptr; };
-  if (std::none_of(arbiters_.begin(), arbiters_.end(), arbitrated)) return;
-  postings_ = std::vector<Posting>(plan_.graph.num_ops());
-  std::vector<std::vector<OpId>> posts(plan_.graph.num_ops());
-  std::vector<std::vector<Arbitration*>> announces(plan_.graph.num_ops());
-  for (size_t l = 0; l < lanes_.size(); ++l) {
-    if (arbiters_[l] == nullptr) continue;
-    const bool picks = plan_.schedule.picks(LaneId(static_cast<int64_t>(l)));
-    std::vector<Launch>& launches = lanes_[l].launches;
-    for (size_t i = 0; i < launches.size(); ++i) {
-      if (i > 0 && !picks) launches[i].waits.push_back(launches[i - 1].op);
-      Posting& posting = postings_[launches[i].op.index()];
-      posting.launch = i;
-      posting.waits = launches[i].waits;
-      for (const OpId op : posting.waits) posts[op.index()].push_back(launches[i].op);
-    }
-  }
-  for (const Hold& hold : plan_.schedule.holds) {
-    const LaneId lane = plan_.schedule.lane_of[hold.until.index()];
-    announces[hold.from.index()].push_back(arbiters_[lane.index()]);
-  }
-  for (Lane& lane : lanes_) {
-    for (Launch& launch : lane.launches) {
-      launch.posts = std::move(posts[launch.op.index()]);
-      launch.announces = std::move(announces[launch.op.index()]);
-    }
   }
 }
 
@@ -230,69 +197,6 @@ void Rank<T>::walk(LaneId id, const Pass& pass, Communicator* comm) {
 }
 
 template <class T>
-void Rank<T>::take_turns(LaneId id, const Pass& pass, Communicator& comm) {
-  Lane& lane = lanes_[id.index()];
-  Arbitration& arbiter = *arbiters_[id.index()];
-  for (const Launch& launch : lane.launches) {
-    if (!launch.waits.empty()) continue;
-    wait_until_ns(pass.start);
-    post(launch.op, pass);
-  }
-  for (size_t left = lane.launches.size(); left > 0;) {
-    const Turn turn = arbiter.next(rank_, id);
-    lane.current = turn.op;
-    if (turn.error) std::rethrow_exception(turn.error);
-    Launch& launch = lane.launches[postings_[turn.op.index()].launch];
-    const Nanoseconds end = take_turn(launch, id, pass, turn, comm);
-    if (turn.chunk + 1 == launch.num_chunks) --left;
-    lane.current = OpId();
-    arbiter.done(rank_, end);
-  }
-}
-
-/// Returns when the transfer ended.
-template <class T>
-Nanoseconds Rank<T>::take_turn(Launch& launch, LaneId id, const Pass& pass, const Turn& turn,
-                               Communicator& comm) {
-  const bool runs = pass.train || launch.forward;
-  Nanoseconds end = turn.since;
-  if (turn.chunk == 0) launch.chunk_post = postings_[turn.op.index()].ready;
-  if (runs && turn.chunk == 0) end = before(launch, pass, end);
-  if (runs) end = transfer(launch, turn.chunk, id, pass, end, comm);
-  if (turn.chunk + 1 == launch.num_chunks) {
-    finish(launch, pass, runs ? after(launch, pass) : end);
-  }
-  return end;
-}
-
-template <class T>
-void Rank<T>::post(OpId op, const Pass& pass) {
-  Posting& posting = postings_[op.index()];
-  posting.ready = pass.start;
-  for (const OpId before : posting.waits) {
-    posting.ready = std::max(posting.ready, progress_.wait(before, pass.epoch));
-  }
-  arbiters_[plan_.schedule.lane_of[op.index()].index()]->post(rank_, op, posting.ready);
-}
-
-template <class T>
-void Rank<T>::finish(const Launch& launch, const Pass& pass, Nanoseconds end) {
-  progress_.finish(launch.op, pass.epoch, end, launch.awaited);
-  for (const OpId next : launch.posts) {
-    if (postings_[next.index()].left.fetch_sub(1, std::memory_order_acq_rel) == 1) post(next, pass);
-  }
-}
-
-template <class T>
-std::string Rank<T>::waits_for(OpId op, const Pass& pass) const {
-  std::vector<std::string> names;
-  for (const OpId before : postings_[op.index()].waits) {
-    if (!progress_.over(before, pass.epoch)) names.push_back(plan_.graph.op(before).name);
-  }
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
-template <class T>
 void Rank<T>::abort() {
   aborted_.store(true, std::memory_order_relaxed);
   progress_.abort();
@@ -306,7 +210,7 @@ Nanoseconds Rank<T>::before(const Launch& launch, const Pass& pass, Nanoseconds 
         std::chrono::nanoseconds(options_.delay_ns(rank_, launch.op, pass.step)));
     ready = clock_ns();
   }
-  for (Arbitration* arbiter : launch.announces) arbiter->begun(launch.op);
+  for (Turns* turns : launch.announces) turns->begun(rank_, launch.op);
   if (poison_) poison_->before(launch.op);
   return ready;
 }

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "engine/exec/arbiter.h"
 #include "engine/exec/collectives.h"
 #include "engine/exec/gate_stats.h"
 #include "engine/exec/parameters.h"
 #include "engine/exec/sync.h"
+#include "engine/exec/turns.h"
 #include "engine/ops/kernel_call.h"
 
 namespace moe {
@@ -32,7 +32,7 @@ class Rank {
  public:
   /// arbiters: by lane, null where the lane has none. Keeps references to its arguments.
   Rank(const Plan& plan, const RunOptions& options, const Persistents& persistents,
-       const std::vector<Arbitration*>& arbiters, int64_t rank);
+       const std::vector<Turns*>& arbiters, int64_t rank);
 
   /// Called once on the compute lane's thread: pages, initial values (unless resumed), gates.
   void prepare(bool initialise_parameters);
@@ -84,8 +84,8 @@ class Rank {
     std::vector<OpId> waits;  // on other lanes; with an arbiter, on all
     bool awaited = false;     // by another lane
     bool forward = false;
-    std::vector<OpId> posts;              // ops on lanes with an arbiter that wait for it
-    std::vector<Arbitration*> announces;  // which hold from its begin
+    std::vector<OpId> posts;        // ops on lanes with an arbiter that wait for it
+    std::vector<Turns*> announces;  // which hold from its begin
     int64_t num_chunks = 1;
     Nanoseconds chunk_post = 0;  // of the chunk that comes next
     Gate gate;                   // of a gate op, with what it did
@@ -120,7 +120,7 @@ class Rank {
   void take_turns(LaneId id, const Pass& pass, Communicator& comm);
   Nanoseconds take_turn(Launch& launch, LaneId id, const Pass& pass, const Turn& turn,
                         Communicator& comm);
-  void post(OpId op, const Pass& pass);
+  void post(std::vector<OpId> ops, const Pass& pass);
   Nanoseconds before(const Launch& launch, const Pass& pass, Nanoseconds ready);
   Nanoseconds compute(Launch& launch, LaneId lane, const Pass& pass, Nanoseconds ready);
   Nanoseconds transfer(Launch& launch, int64_t chunk, LaneId lane, const Pass& pass,
@@ -134,7 +134,7 @@ class Rank {
   const Plan& plan_;
   const RunOptions& options_;
   const Persistents& persistents_;
-  const std::vector<Arbitration*>& arbiters_;
+  const std::vector<Turns*>& arbiters_;
   const int64_t rank_;
   const kernels::KernelTable<T>& table_;
   RankBuffers buffers_;

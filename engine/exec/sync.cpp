@@ -1,6 +1,7 @@
 #include "engine/exec/sync.h"
 
 #include <sched.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 namespace moe {
 
 void wake_promptly() {
+  prctl(PR_SET_TIMERSLACK, 1);  // sleeps end when they were to; 50 us later otherwise
   // The short form of the kernel's struct sched_attr, which glibc does not declare. Since Linux
   // 6.12 the runtime of a normal thread is the length of its slice: a shorter one than that of the
   // thread that computes lets it take the core on waking. Older kernels ignore it.

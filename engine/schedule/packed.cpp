@@ -22,11 +22,6 @@ void get_list(std::vector<T>& list, Unpacker& unpacker, Get get) {
 
 void put_schedule(const Schedule& s, Packer& p) {
   put_list(s.lanes, p, [&](const Lane& lane) {
-    if (lane.choose) {
-      throw user_error(
-          "lane {}: it picks by a function (stage {}), which does not go to other processes",
-          lane.name, lane.stage);
-    }
     p.put(lane.name), p.put(lane.kind), p.put(lane.pick), p.put(lane.stage);
   });
   p.put(s.lane_of);
@@ -48,6 +43,11 @@ Schedule get_schedule(Unpacker& u) {
   Schedule s;
   get_list(s.lanes, u, [&](Lane& lane) {
     u.get(lane.name), u.get(lane.kind), u.get(lane.pick), u.get(lane.stage);
+    if (lane.pick != Pick::kPolicy) return;
+    lane.choose = [where = fmt::format("lane {} (stage {})", lane.name, lane.stage)](
+                      std::span<const OpId>) -> OpId {
+      throw run_error("{}: its pick is a function of another process", where);
+    };
   });
   u.get(s.lane_of);
   get_list(s.order_edges, u, [&](OrderEdge& edge) {

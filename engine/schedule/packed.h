@@ -6,8 +6,8 @@
 
 namespace moe {
 
-/// Throws UserError naming a lane that picks by a function, which has no bytes.
 void put_schedule(const Schedule& schedule, Packer& packer);
+/// Functions that lanes pick by stay where they are: to call one throws RunError naming the lane.
 Schedule get_schedule(Unpacker& unpacker);
 
 }  // namespace moe

@@ -176,19 +176,19 @@ TEST_CASE("whoever posts when, all members are given what the rule says, one tur
       }
       const Step step = *at++;
       if (!step.post) {
-        arbiter.begun(p.announcer(step.transfer));
+        arbiter.begun(step.rank, p.announcer(step.transfer));
         oracle.begun(p.announcer(step.transfer));
         continue;
       }
       const Nanoseconds ready = now - rng.below(5);
-      arbiter.post(step.rank, step.transfer, ready);
+      arbiter.post(step.rank, {{step.transfer, ready}});
       oracle.post(step.transfer, ready);
       if (flight) ++waited;
       if (!flight) deliver();
     }
     for (const OpId op : p.transfers) expected += p.chunks(op);
     REQUIRE(turns == expected);
-    arbiter.start_pass();  // nothing is left
+    arbiter.end_pass();  // nothing is left
   }
   CHECK(cut > 100);
   CHECK(waited > 100);
@@ -219,9 +219,9 @@ TEST_CASE("threads of all members get the same turns, none before all are throug
     std::vector<OpId> order = p.transfers;
     shuffle(order, own);
     for (const OpId op : order) {
-      arbiter.begun(p.announcer(op));
+      arbiter.begun(rank, p.announcer(op));
       std::this_thread::sleep_for(std::chrono::microseconds(own.below(100)));
-      arbiter.post(rank, op, clock_ns());
+      arbiter.post(rank, {{op, clock_ns()}});
     }
   };
   const auto errors = run_ranks(3 * num_ranks, [&](int64_t thread) {
@@ -249,23 +249,73 @@ TEST_CASE("what one rank posted and another did not is told, but not while a tra
   const auto waits_for = [](int64_t rank, OpId) { return fmt::format("op {}", rank + 40); };
   Arbitration arbiter(p.graph, p.schedule, kLanes,
                       {.num_ranks = 2, .timeout_s = 0.1, .waits_for = waits_for});
-  for (int64_t r = 0; r < 2; ++r) arbiter.post(r, p.transfers[0], 1);
-  arbiter.post(0, p.transfers[1], 1);
+  for (int64_t r = 0; r < 2; ++r) arbiter.post(r, {{p.transfers[0], 1}});
+  arbiter.post(0, {{p.transfers[1], 1}});
   for (int64_t r = 0; r < 2; ++r) arbiter.next(r, LaneId(1));
   auto later = std::async(std::launch::async, [&] { return arbiter.next(0, LaneId(1)); });
   REQUIRE(later.wait_for(std::chrono::milliseconds(300)) == std::future_status::timeout);
-  arbiter.post(1, p.transfers[1], 1);
+  arbiter.post(1, {{p.transfers[1], 1}});
   for (int64_t r = 0; r < 2; ++r) arbiter.done(r, 2);
   CHECK(later.get().op == p.transfers[1]);
   arbiter.next(1, LaneId(1));
   for (int64_t r = 0; r < 2; ++r) arbiter.done(r, 3);
 
-  arbiter.post(0, p.transfers[2], 1);
+  arbiter.post(0, {{p.transfers[2], 1}});
   const Turn turn = arbiter.next(0, LaneId(1));
   CHECK(turn.op == p.transfers[2]);
   REQUIRE(turn.error);
   CHECK_THROWS_WITH(std::rethrow_exception(turn.error),
                     "rank 1 did not post it in 0.1 s; rank 1 waits for op 41");
+}
+
+/// Ops of priority 0, 1, ... on one lane, whole and without holds.
+Program rising(int64_t num_transfers) {
+  Rng rng(5);
+  Program p(num_transfers, rng);
+  p.schedule.chunk_bytes.clear();
+  p.schedule.holds.clear();
+  for (size_t i = 0; i < p.transfers.size(); ++i) {
+    p.schedule.lane_of[p.transfers[i].index()] = LaneId(1);
+    p.schedule.set_priority(p.transfers[i], static_cast<int64_t>(i));
+  }
+  return p;
+}
+
+TEST_CASE("of ops that become ready at the same time the one of the highest priority begins") {
+  const Program p = rising(3);
+  Arbitration arbiter(p.graph, p.schedule, kLanes, {.num_ranks = 1});
+  CHECK(!arbiter.try_next(0, LaneId(1)));
+  arbiter.post(0, {{p.transfers[0], 1}, {p.transfers[2], 1}, {p.transfers[1], 1}});
+  CHECK(!arbiter.try_next(0, LaneId(2)));
+  const auto turn = arbiter.try_next(0, LaneId(1));
+  REQUIRE(turn);
+  CHECK(turn->op == p.transfers[2]);
+  CHECK(!arbiter.try_next(0, LaneId(1)));
+}
+
+TEST_CASE("whoever watches for all ranks hears of what none of its own posted, and who goes on") {
+  const Program p = rising(2);
+  std::vector<OpId> chosen;
+  Arbitration arbiter(p.graph, p.schedule, kLanes,
+                      {.num_ranks = 3, .timeout_s = 0.1, .chosen = [&](const Turn& turn) {
+                         chosen.push_back(turn.op);
+                       }});
+  for (int64_t r = 0; r < 3; ++r) arbiter.post(r, {{p.transfers[0], 1}});
+  CHECK(chosen == std::vector<OpId>{p.transfers[0]});
+  CHECK(arbiter.under_way() == "ranks 0, 1, 2 not through with t0");
+  for (int64_t r = 0; r < 3; ++r) {
+    REQUIRE(arbiter.try_next(r, LaneId(1)));
+    CHECK(!arbiter.under_way().empty());
+    arbiter.done(r, 2);
+  }
+  CHECK(arbiter.under_way().empty());
+  arbiter.post(2, {{p.transfers[1], 1}});
+  CHECK(!arbiter.late());
+  std::this_thread::sleep_for(std::chrono::milliseconds(120));
+  const auto late = arbiter.late();
+  REQUIRE(late);
+  CHECK(late->op == p.transfers[1]);
+  CHECK_THROWS_WITH(std::rethrow_exception(late->error), "ranks 0, 1 did not post it in 0.1 s");
 }
 
 TEST_CASE("abort ends every wait for a turn") {
@@ -328,7 +378,8 @@ TEST_CASE("one choice for all takes the same ranks through 200 steps") {
   p.schedule.chunk_bytes.clear();
   for (size_t i = 0; i < 2; ++i) p.schedule.lane_of[p.transfers[i].index()] = kLanes[i];
   Arbitration arbiter(p.graph, p.schedule, kLanes, {.num_ranks = TwoLanes::kRanks, .timeout_s = 5});
-  Rendezvous start(3 * TwoLanes::kRanks, [&] { arbiter.start_pass(); }), end(3 * TwoLanes::kRanks);
+  Rendezvous start(3 * TwoLanes::kRanks, [&] { arbiter.start_pass(); }),
+      end(3 * TwoLanes::kRanks, [&] { arbiter.end_pass(); });
   const auto errors = run_ranks(3 * TwoLanes::kRanks, [&](int64_t thread) {
     const int64_t rank = thread / 3, which = thread % 3;
     for (int64_t step = 0; step < 200; ++step) {
@@ -337,7 +388,7 @@ TEST_CASE("one choice for all takes the same ranks through 200 steps") {
       if (which == 2) {
         for (const int64_t i : {0, 1}) {
           sleep_until(begin + lanes.ready(step, rank, i));
-          arbiter.post(rank, p.transfers[static_cast<size_t>(i)], clock_ns());
+          arbiter.post(rank, {{p.transfers[static_cast<size_t>(i)], clock_ns()}});
         }
       } else {
         const Turn turn = arbiter.next(rank, kLanes[static_cast<size_t>(which)]);

@@ -30,6 +30,10 @@ TEST_CASE("texts of any length go from rank 0 to all and back") {
   ends_well(3, "texts");
 }
 
+TEST_CASE("letters come in the order in which each process sent them") {
+  ends_well(3, "letters");
+}
+
 TEST_CASE("MPI's variables go before torchrun's") {
   // By the latter, two processes with the same rank and a port that is not theirs.
   const JobEnd end = mpirun(

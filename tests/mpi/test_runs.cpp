@@ -35,6 +35,42 @@ TEST_CASE("ranks on devices of several processes have the bits of CPU ranks in o
   ends_well(4, "calibrate_device");
 }
 
+TEST_CASE("lanes that choose while the step runs do so on rank 0, for all, with the same bits") {
+  ends_well(2, "turns");
+  ends_well(4, "turns");
+}
+
+TEST_CASE("devices of several processes take the turns that rank 0 chose") {
+  ends_well(2, "device_turns");
+  ends_well(4, "device_turns");
+}
+
+TEST_CASE("on devices of several processes a lane that chooses stands beside no other network") {
+  ends_badly(2, "device_other_lane", "all transfers must begin in one order in all 2 processes");
+}
+
+TEST_CASE("a policy that fails ends all processes with rank 0's lane, stage and op") {
+  ends_badly(2, "turns_fail", "rank 0, step 0, op b1.moe.a2a_1: policy 'x': too slow");
+}
+
+TEST_CASE("a rank that does not post a transfer is named, rank 0 with what it waits for") {
+  ends_badly(2, "turns_never_posted",
+             "rank 0, step 2, op b1.moe.a2a_1: rank 1 did not post it in 0.7 s");
+  ends_badly(4, "turns_leader_never_posts",
+             "rank 0, step 2, op b1.moe.a2a_1: rank 0 did not post it in 0.7 s; rank 0 waits for "
+             "b1.moe.dispatch");
+  ends_badly(2, "device_never_posts",
+             "rank 0, step 1, op b1.moe.a2a_1: rank 1 did not post it in 0.7 s");
+}
+
+TEST_CASE("a process that is killed or stands still ends others that wait for turns") {
+  ends_badly(4, "turns_stopped", "rank 1 is silent since ");
+  const JobEnd end = run_case(4, "turns_killed");
+  INFO(end.text);
+  CHECK(end.status != 0);
+  CHECK_THAT(end.text, Contains("rank 1"));
+}
+
 TEST_CASE("checkpoints of several processes are those of one") {
   ends_well(2, "checkpoints");
 }

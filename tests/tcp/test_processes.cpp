@@ -40,6 +40,10 @@ TEST_CASE("texts of any length go from rank 0 to all and back over TCP") {
   ends_well(3, "texts");
 }
 
+TEST_CASE("letters over TCP come in the order in which each process sent them") {
+  ends_well(3, "letters");
+}
+
 TEST_CASE("messages over TCP find the distance of two clocks") {
   ends_well(2, "clock");
 }
@@ -48,6 +52,25 @@ TEST_CASE(
     "groups, placements, real rows, two comm lanes, inference and traces have the bits of one "
     "process") {
   ends_well(4, "kinds");
+}
+
+TEST_CASE("lanes that choose over TCP do so on rank 0, for all, with the bits of one process") {
+  ends_well(2, "turns");
+  ends_well(4, "turns");
+}
+
+TEST_CASE("a policy that fails over TCP ends all processes, and so does who does not post") {
+  ends_badly(2, "turns_fail", "rank 0, step 0, op b1.moe.a2a_1: policy 'x': too slow");
+  ends_badly(4, "turns_never_posted",
+             "rank 0, step 2, op b1.moe.a2a_1: rank 1 did not post it in 0.7 s");
+}
+
+TEST_CASE("a process over TCP that is killed ends others that wait for turns") {
+  const JobEnd end = run_case(4, "turns_killed");
+  INFO(end.text);
+  CHECK(end.statuses == std::vector<int>{3, 128 + SIGKILL, 3, 3});
+  CHECK_THAT(end.text, Contains("0 threw: ") && Contains("rank 1 is lost: its connection closed"));
+  CHECK(end.seconds < 10);
 }
 
 TEST_CASE("calls that do not belong together over TCP are both named") {

@@ -1,5 +1,6 @@
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -7,6 +8,7 @@
 #include <random>
 #include <thread>
 
+#include "engine/comm/mail.h"
 #include "tests/comm/ranks.h"
 #include "tests/job/programs/ranks.h"
 
@@ -171,6 +173,37 @@ void texts(Processes& processes) {
   expect(processes, processes.scatter("parts", all) == own, "each gets its own back");
 }
 
+/// Of any length, from all to all at once; two kinds that never meet.
+void letters(Processes& processes) {
+  constexpr int64_t kLetters = 300;
+  const int64_t n = processes.size(), me = processes.rank();
+  const auto text = [](int64_t from, int64_t to, int64_t number) {
+    const int64_t length = 1 + number % 7 * (number % 50 == 0 ? 20'000 : 5);
+    return std::to_string(number) + std::string(static_cast<size_t>(length + from), 'a') +
+           std::to_string(to);
+  };
+  Mail &first = processes.mail(0), &second = processes.mail(1);
+  for (int64_t number = 0; number < kLetters; ++number) {
+    for (int64_t to = 0; to < n; ++to) {
+      if (to == me) continue;
+      first.send(to, text(me, to, number));
+      if (number == 0) second.send(to, "other");
+    }
+  }
+  std::vector<int64_t> got(static_cast<size_t>(n));
+  got[static_cast<size_t>(me)] = kLetters;
+  while (std::any_of(got.begin(), got.end(), [](int64_t count) { return count < kLetters; })) {
+    const auto letter = first.read();
+    expect(processes, !processes.failed(), "nobody fails");
+    if (!letter) continue;
+    int64_t& count = got[static_cast<size_t>(letter->peer)];
+    expect(processes, letter->text == text(letter->peer, me, count), "in the order of the sender");
+    ++count;
+  }
+  expect(processes, !first.read(), "no more");
+  for (int64_t left = n - 1; left > 0;) left -= second.read() ? 1 : 0;
+}
+
 void clock(Processes& processes) {
   // They share a machine, and so a clock, which messages find again.
   const Nanoseconds found = processes.to_common(0);
@@ -240,6 +273,7 @@ void stopped(Processes& processes) {
 void failed_elsewhere(Processes& processes) {
   Communicator& comm = *processes.lanes(1, 60)[0];
   if (processes.rank() == 1) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the others wait by then
     processes.fail("rank 1: b3.fc1 made a NaN");
     return comm.barrier("mine"), void();
   }
@@ -252,6 +286,7 @@ Cases comm_cases() {
   return {{"same_bits", same_bits},
           {"large", large},
           {"texts", texts},
+          {"letters", letters},
           {"clock", clock},
           {"begins", begins},
           {"never_comes", never_comes},

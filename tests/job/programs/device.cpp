@@ -1,7 +1,9 @@
 // Ranks on a device, one a process: the cliques' side of the device table by the processes' own
 // communicators, on a device that runs late, on the host.
 #include <algorithm>
+#include <chrono>
 #include <map>
+#include <thread>
 
 #include "engine/base/errors.h"
 #include "engine/exec/calibrate_device.h"
@@ -104,15 +106,18 @@ const kernels::CliqueTable kCliques = {.make_id = [](void*) { return true; },
                                        .abort = leave,
                                        .leave = leave};
 
-void check_device(Processes& processes, PlanSpec spec, std::vector<Stage> stages) {
-  spec.system.stages = std::move(stages);
-  const auto plan = make_plan(spec);
-  RunOptions options = options_of(*plan, 4);
-  options.timeout_s = 20;
-  options.keep_grad_norms = true;
-  options.keep_predictions = plan->spec.inference;
-  options.poison = true;
-  const RunResult expected = processes.leads() ? run_cpu(*plan, options) : RunResult();
+/// The lanes of rank 0 on all ranks, which hold their ops in the order in which they began.
+void expect_one_order(Processes& processes, const Plan& plan, const RunResult& result) {
+  for (const Arbiter& lanes : arbiters(plan.schedule)) {
+    for (const LaneId lane : lanes) {
+      for (const auto& rank : result.executed) {
+        expect(processes, rank[lane.index()] == result.executed[0][lane.index()], "one order");
+      }
+    }
+  }
+}
+
+RunResult run_device(Processes& processes, const Plan& plan, RunOptions options) {
   kernels::DeviceTable device = lazy_device();
   device.cliques = &kCliques;
   // Blocking calls stand for what is queued on a GPU: all ranks must run them in one order.
@@ -123,9 +128,20 @@ void check_device(Processes& processes, PlanSpec spec, std::vector<Stage> stages
   options.device.channels = 4;
   options.device.channels_per_net_peer = 2;
   joined_with = {};
-  const RunResult result = make_device_executor(device)->run(*plan, options);
+  RunResult result = make_device_executor(device)->run(plan, options);
   expect(processes, joined_with.channels == 4 && joined_with.channels_per_net_peer == 2,
          "the run's channels");
+  return result;
+}
+
+void check_plan(Processes& processes, const std::shared_ptr<const Plan>& plan) {
+  RunOptions options = options_of(*plan, 4);
+  options.timeout_s = 20;
+  options.keep_grad_norms = true;
+  options.keep_predictions = plan->spec.inference;
+  options.poison = true;
+  const RunResult expected = processes.leads() ? run_cpu(*plan, options) : RunResult();
+  const RunResult result = run_device(processes, *plan, options);
   expect(processes, lazy_stats().handles == 0 && still_there == 0, "nothing is left");
   if (!processes.leads()) return;
   expect(processes, result.losses == expected.losses && result.losses.size() == 4, "losses");
@@ -135,7 +151,14 @@ void check_device(Processes& processes, PlanSpec spec, std::vector<Stage> stages
   for (size_t s = 0; s < expected.moe.size(); ++s) {
     expect(processes, result.moe[s][0].checksum == expected.moe[s][0].checksum, "assignments");
   }
+  expect_one_order(processes, *plan, result);
+  if (!arbiters(plan->schedule).empty()) return;
   expect(processes, result.executed == expected.executed, "the same ops on all lanes");
+}
+
+void check_device(Processes& processes, PlanSpec spec, std::vector<Stage> stages) {
+  spec.system.stages = std::move(stages);
+  check_plan(processes, make_plan(spec));
 }
 
 void device(Processes& processes) {
@@ -205,10 +228,75 @@ void calibrate_device(Processes& processes) {
   expect(processes, lazy_stats().handles == 0 && still_there == 0, "nothing is left");
 }
 
+/// Any disciplines of lanes that share one network: all transfers are turns of one arbiter.
+void device_turns(Processes& processes) {
+  const int64_t n = processes.size();
+  PlanSpec lina = spec_of(small_model("switch", 2), n);
+  lina.system.reduce_on_own_lane = true;
+  lina.system.sync.bucket_bytes = 0;
+  check_device(processes, lina,
+               {{.name = "priority"}, {.name = "chunked", .options = {{"bytes", 1024.0}}}});
+  const PlanSpec spec = spec_of(small_model("switch", 2), n);
+  int64_t made = 0;
+  // More processes than cores take turns to look, and so take long.
+  for (uint64_t seed = 1; seed <= (n > 2 ? 1 : 4); ++seed) {
+    const Graph graph = seed % 2 == 0 ? step_graph(spec) : ragged_step_graph(spec);
+    Rng rng(seed);
+    Schedule schedule = random_discipline(spec, graph, rng);
+    schedule.exclusive.clear();
+    std::vector<LaneId> shared;
+    for (size_t l = 1; l < schedule.lanes.size(); ++l) shared.emplace_back(static_cast<int64_t>(l));
+    if (shared.size() > 1) schedule.exclusive = {{shared, "test"}};
+    std::shared_ptr<const Plan> plan;
+    try {
+      plan = make_plan_of(spec, graph, schedule);
+    } catch (const RunError&) {
+      continue;  // a hold that would hold back what it waits for
+    }
+    made += !arbiters(plan->schedule).empty();
+    check_plan(processes, plan);
+  }
+  expect(processes, made > 1 || n > 2, "lanes that choose");
+}
+
+/// A lane for all-reduces in order beside one that picks.
+void device_other_lane(Processes& processes) {
+  PlanSpec spec = spec_of(small_model("switch", 2), processes.size());
+  spec.system.reduce_on_own_lane = true;
+  Schedule schedule = make_plan(spec)->schedule;
+  schedule.set_pick(LaneId(1), Pick::kPriority, "mine");
+  const auto plan = make_plan_of(spec, make_plan(spec)->graph, schedule);
+  run_device(processes, *plan, options_of(*plan, 1));
+}
+
+/// Rank 1's host is late with what comes before a transfer.
+void device_never_posts(Processes& processes) {
+  const PlanSpec spec = spec_of(small_model("switch", 2), processes.size());
+  const Graph graph = step_graph(spec);
+  Schedule schedule = default_schedule(graph);
+  schedule.set_pick(LaneId(1), Pick::kPriority, "mine");
+  const auto plan = make_plan_of(spec, graph, schedule);
+  RunOptions options = options_of(*plan, 3);
+  options.timeout_s = 0.7;
+  options.gate = [](int64_t rank) {
+    Gate gate = builtin_gate("switch");
+    gate.route = [rank, route = gate.route](const GateInput& in, RoutingBuilder& out) {
+      if (rank == 1 && in.step == 1) std::this_thread::sleep_for(std::chrono::seconds(3));
+      route(in, out);
+    };
+    return gate;
+  };
+  run_device(processes, *plan, options);
+}
+
 }  // namespace
 
 Cases device_cases() {
-  return {{"device", device}, {"calibrate_device", calibrate_device}};
+  return {{"device", device},
+          {"calibrate_device", calibrate_device},
+          {"device_turns", device_turns},
+          {"device_other_lane", device_other_lane},
+          {"device_never_posts", device_never_posts}};
 }
 
 }  // namespace moe::testing

@@ -19,6 +19,7 @@ void expect(Processes& processes, bool holds, const std::string& what) {
 int main(int argc, char** argv) {
   moe::testing::Cases cases = moe::testing::comm_cases();
   cases.merge(moe::testing::run_cases());
+  cases.merge(moe::testing::turns_cases());
   cases.merge(moe::testing::device_cases());
   const auto found = cases.find(argc > 1 ? argv[1] : "");
   if (found == cases.end()) {

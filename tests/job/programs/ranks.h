@@ -16,6 +16,8 @@ using Cases = std::map<std::string, Case>;
 Cases comm_cases();
 /// Whole runs.
 Cases run_cases();
+/// Runs whose lanes choose while the step runs.
+Cases turns_cases();
 /// Whole runs on devices.
 Cases device_cases();
 
