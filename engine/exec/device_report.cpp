@@ -73,6 +73,11 @@ void DeviceRank::check_scores(OpId op, const int32_t* expert) {
   const int32_t* const end = expert + num_elements(choices);
   const int32_t* const bad = std::find_if(expert, end, [](int32_t e) { return e < -1; });
   if (bad == end) return;
+  // The op that made the first of what became them is told instead.
+  copy(nonfinite_host_.data(), nonfinite_.data(), nonfinite_.size(), stream(LaneId(0)));
+  device_.record(idle_.get(), stream(LaneId(0)));
+  wait_(idle_.get());
+  check_finite();
   current_ = op;
   throw run_error("the scores of token {} are not numbers", (bad - expert) / choices[1]);
 }

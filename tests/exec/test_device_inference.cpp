@@ -297,6 +297,9 @@ TEST_CASE("scores that are not numbers end a batch before its choices are estima
   CHECK_THROWS_WITH(
       run_lazy(*plan, options, LazyOrder::kRandom, 1),
       Contains("op b0.moe.gate") && Contains("the scores of token 0 are not numbers"));
+  options.check_finite = true;  // what made them so is told
+  CHECK_THROWS_WITH(run_lazy(*plan, options, LazyOrder::kRandom, 1),
+                    Contains("op embed: made the first number that is not finite"));
 }
 
 TEST_CASE("precisions and profiles that do not fit are refused on a device too") {

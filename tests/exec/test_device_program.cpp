@@ -345,11 +345,6 @@ TEST_CASE("what does not run on a device is refused by name before anything star
   RunOptions link = options_of(*lanes, 1);
   link.emulate_link = true;
   CHECK_THROWS_WITH(run_lazy(*lanes, link), Contains("link:") && Contains("2 comm lanes"));
-
-  PlanSpec inference = spec_of(small_model("switch", 4), 2);
-  inference.inference = true;
-  const auto forward = make_plan(inference);
-  CHECK_THROWS_WITH(run_lazy(*forward, options_of(*forward, 1)), Contains("inference"));
   CHECK(lazy_stats().handles == 0);
 }
 
