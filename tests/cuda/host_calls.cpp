@@ -119,7 +119,7 @@ void give(cudaStream_t stream, std::function<void()> work) {
       return;
     }
   }
-  // Larger work takes longer by the emulated clock too.
+  if (!work_takes_time) return work();
   const auto begin = std::chrono::steady_clock::now();
   work();
   const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - begin;

@@ -73,6 +73,8 @@ uint64_t read_clock();
 /// The clock goes on by so much.
 void pass_time(uint64_t ns);
 constexpr uint64_t kTickNs = 100;
+/// Work makes the clock go on by what it took here, so that larger work takes longer.
+inline bool work_takes_time = false;
 /// Is told each time that is read, before the reader goes on; empty: nobody.
 void watch_clock(std::function<void(uint64_t)> watcher);
 /// Dynamic shared memory that a kernel may ask for.
