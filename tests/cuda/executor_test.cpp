@@ -107,16 +107,17 @@ TEST_CASE("experts' products in every way train alike with the CUDA kernels' sou
   }
 }
 
-TEST_CASE("products of bfloat16 train a model near double, routed as it is at first") {
+TEST_CASE("activations in bfloat16 train a model near double, routed as it is at first") {
   constexpr size_t kSteps = 3;  // the third is a replay
   const int64_t ranks = GENERATE(1, 2);
   CAPTURE(ranks);
-  PlanSpec spec = spec_of(small_model(ranks == 1 ? "switch" : "top2"), ranks);
-  const auto plan = make_plan(spec);
+  const ModelSpec model = small_model(ranks == 1 ? "switch" : "top2");
+  PlanSpec spec = spec_of(model, ranks);
+  const auto plan_in_float = make_plan(spec),
+             plan = make_plan(spec_of(model, ranks, Precision::kBF16));
   const auto executor = make_device_executor(*moe_cuda_device());
+  const RunResult in_float = executor->run(*plan_in_float, options_of(*plan_in_float, kSteps));
   RunOptions options = options_of(*plan, kSteps);
-  const RunResult in_float = executor->run(*plan, options);
-  options.precision = Precision::kBF16;
   const RunResult result = executor->run(*plan, options);
   options.poison = true;  // also keeps steps from being recorded
   const RunResult unrecorded = executor->run(*plan, options);

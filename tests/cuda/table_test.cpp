@@ -50,19 +50,6 @@ TEST_CASE("attention without a kernel says so and touches nothing") {
   CHECK(said("attn_score_dx"));
 }
 
-TEST_CASE("attention of bfloat16 without a kernel says so and touches nothing") {
-  const auto& table = kernels::cuda::table_mixed();
-  const kernels::AttentionShape shape = {1, 1, 1, 1};
-  CHECK(table.attention_work_bytes(shape) == 0);
-  table.attention(nullptr, nullptr, nullptr, shape, nullptr, nullptr);
-  CHECK(kernels::cuda::take_error() == "cuda: attention has no kernel for activations in bfloat16");
-  table.attention_dx(nullptr, nullptr, nullptr, nullptr, nullptr, shape, nullptr, nullptr);
-  CHECK(kernels::cuda::take_error() ==
-        "cuda: attention_dx has no kernel for activations in bfloat16");
-  table.attn_score(nullptr, nullptr, shape, nullptr);
-  CHECK(kernels::cuda::take_error().find("cuda: attn_score has no kernel") == 0);
-}
-
 TEST_CASE("a GEMM of mixed types keeps room for what it rounds alone, until the stream ends") {
   using kernels::Bf16;
   const int handles = emulation::cublas_handles;
