@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "engine/exec/device_executor.h"
-#include "tests/exec/lazy_device.h"
+#include "tests/exec/run_lazy.h"
 #include "tests/exec/support.h"
 
 namespace moe::testing {
@@ -17,13 +16,6 @@ Stage pass(const std::string& name, Options options = {}) {
 PlanSpec with(PlanSpec spec, std::vector<Stage> stages) {
   spec.system.stages = std::move(stages);
   return spec;
-}
-
-RunResult run_lazy(const Plan& plan, const RunOptions& options, LazyOrder order, uint64_t seed) {
-  lazy_start(order, seed);
-  RunResult result = make_device_executor(lazy_device())->run(plan, options);
-  CHECK(lazy_stats().handles == 0);
-  return result;
 }
 
 void check_same(const RunResult& device, const RunResult& cpu) {

@@ -7,10 +7,9 @@
 #include <map>
 #include <set>
 
-#include "engine/exec/device_executor.h"
 #include "engine/graph/op_def.h"
 #include "engine/routing/workload.h"
-#include "tests/exec/lazy_device.h"
+#include "tests/exec/run_lazy.h"
 #include "tests/exec/support.h"
 
 namespace moe::testing {
@@ -40,13 +39,6 @@ PlanSpec spec_to_serve(const std::string& gate, int64_t ranks,
 std::shared_ptr<const Plan> plan_with(PlanSpec spec, std::vector<Stage> stages) {
   spec.system.stages = std::move(stages);
   return make_plan(std::move(spec));
-}
-
-RunResult run_lazy(const Plan& plan, const RunOptions& options, LazyOrder order, uint64_t seed) {
-  lazy_start(order, seed);
-  RunResult result = make_device_executor(lazy_device())->run(plan, options);
-  CHECK(lazy_stats().handles == 0);
-  return result;
 }
 
 RunOptions serving(const Plan& plan, int64_t batches) {

@@ -4,10 +4,9 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
-#include "engine/exec/device_executor.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/ops.h"
-#include "tests/exec/lazy_device.h"
+#include "tests/exec/run_lazy.h"
 #include "tests/exec/support.h"
 
 namespace moe::testing {
@@ -17,13 +16,6 @@ using Catch::Matchers::Contains;
 
 Stage pass(const std::string& name, Options options = {}) {
   return {.name = name, .options = std::move(options)};
-}
-
-RunResult run_lazy(const Plan& plan, const RunOptions& options, LazyOrder order, uint64_t seed) {
-  lazy_start(order, seed);
-  RunResult result = make_device_executor(lazy_device())->run(plan, options);
-  CHECK(lazy_stats().handles == 0);
-  return result;
 }
 
 PlanSpec mixed_spec(const ModelSpec& model, int64_t ranks, std::vector<Stage> stages = {}) {
