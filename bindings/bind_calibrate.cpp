@@ -54,6 +54,14 @@ json table_json(const CalibratedTable& table) {
   return all;
 }
 
+json overlap_json(const OverlapTable& table) {
+  json rows = json::array();
+  for (const auto& [blocks, slowdown] : table.by_blocks) {
+    rows.push_back({{"blocks", blocks}, {"gemm", slowdown.gemm}, {"memory", slowdown.memory}});
+  }
+  return {{"source", table.source}, {"rows", rows}};
+}
+
 json calibration_json(const Calibration& c, int64_t ranks) {
   json all = {{"machine", c.machine},
               {"ranks", ranks},
@@ -67,6 +75,7 @@ json calibration_json(const Calibration& c, int64_t ranks) {
               {"gemm", line_json(c.gemm)},
               {"memory", line_json(c.memory)},
               {"roofline", error_json(c.roofline)}};
+  if (!c.overlap.source.empty()) all["overlap"] = overlap_json(c.overlap);
   if (ranks == 1) return all;
   all["intra"] = {{"bytes_per_s", c.link.bytes_per_s},
                   {"latency_us", to_us(static_cast<double>(c.link.latency_ns))}};
@@ -78,6 +87,7 @@ json calibration_json(const Calibration& c, int64_t ranks) {
 CalibrateOptions usual_options(const HostOptions& host, int64_t num_ranks) {
   CalibrateOptions options;
   options.num_ranks = num_ranks;
+  if (host.precision == "bf16") options.dtype = DType::kBF16;
   if (host.device == "cuda") options.hidden = {256, 768, 2048};  // smaller ones are all start-up
   if (!host.hidden.empty()) options.hidden = host.hidden;
   if (host.max_bytes) options.max_payload = *host.max_bytes;
@@ -98,7 +108,7 @@ CalibrateOptions on_gpu(CalibrateOptions options, Processes* job) {
 }
 
 // (ranks) -> what was measured: { machine, ranks, device, intra, gemm, memory, all_to_all,
-// all_reduce, roofline, spread, executor }, times in us. Collective.
+// all_reduce, roofline, overlap, spread, executor, dtype }, times in us. Collective.
 int calibrate(lua_State* L) {
   Host& host = Host::of(L);
   host.end_loading();
@@ -127,6 +137,7 @@ int calibrate(lua_State* L) {
   }
   json all = calibration_json(c, options.num_ranks);
   all["executor"] = host.options().device;
+  all["dtype"] = host.options().precision;
   push_json(L, all);
   return 1;
 }

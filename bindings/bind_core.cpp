@@ -156,11 +156,9 @@ void set_text(lua_State* L, const char* key, const std::string& text) {
 }
 
 void set_arguments(lua_State* L, const HostOptions& options) {
-  nlohmann::json args = {{"set", options.set},
-                         {"trust", options.trust},
-                         {"cache", options.cache},
-                         {"folders", options.folders},
-                         {"device", options.device}};
+  nlohmann::json args = {{"set", options.set},       {"trust", options.trust},
+                         {"cache", options.cache},   {"folders", options.folders},
+                         {"device", options.device}, {"precision", options.precision}};
   if (!options.executor.empty()) args["executor"] = options.executor;
   if (options.ranks) args["ranks"] = *options.ranks;
   if (options.seed) args["seed"] = *options.seed;

@@ -32,6 +32,7 @@ struct HostOptions {
   std::string executor;  // "": as the recipe says
   // Of calibrate.
   std::string device = "cpu";
+  std::string precision = "f32";     // of activations: f32, or bf16 on a GPU
   std::vector<int64_t> hidden;       // sizes that are measured; empty: the usual ones
   std::optional<int64_t> max_bytes;  // of a rank in a collective
   std::optional<int64_t> ranks, seed;

@@ -189,6 +189,8 @@ CLI::App* add_calibrate(CLI::App& app, moe::lua::HostOptions& options, std::stri
       ->check(CLI::Range(1, 64));
   command->add_option("--device", options.device, "what is measured: cpu, or cuda for the GPU")
       ->check(CLI::IsMember({"cpu", "cuda"}));
+  command->add_option("--precision", options.precision, "of activations: f32, or bf16 on cuda")
+      ->check(CLI::IsMember({"f32", "bf16"}));
   command->add_option("--hidden", options.hidden, "hidden sizes whose ops are measured")
       ->check(CLI::Range(16, 65536));
   command->add_option("--max-bytes", options.max_bytes, "of a rank in a collective, 64 MiB")

@@ -28,12 +28,13 @@ bool is_one_of(const std::string_view (&names)[kSize], std::string_view name) {
 }
 
 /// A training step whose slots are all full.
-Graph gpt2_step(int64_t hidden, int64_t num_ranks) {
+Graph gpt2_step(int64_t hidden, DType dtype, int64_t num_ranks) {
   ModelSpec model;
   model.vocab = 2048, model.layers = 2, model.hidden = hidden,
   model.heads = std::max<int64_t>(1, hidden / 64);
   model.seq = 128, model.batch_per_device = 2, model.experts = 2 * num_ranks;
   model.capacity_factor = 1;
+  model.dtype = dtype;
   Graph graph = build_forward(model, gate_spec(model), num_ranks);
   add_backward_and_update(graph, {}, {});
   return graph;
@@ -69,6 +70,10 @@ class Calibrator {
       c.all_reduce = table("all_reduce");
       c.link = link_of(c.all_to_all.fit);
     }
+    if (options_.overlap) {
+      options_.progress("compute beside transfers");
+      c.overlap = options_.overlap(largest_step(), options_.profile);
+    }
     std::sort(spreads_.begin(), spreads_.end());
     c.spread = spreads_[spreads_.size() / 2];
     return c;
@@ -100,7 +105,8 @@ class Calibrator {
   }
 
   void measure_step(int64_t hidden, Calibration& c) {
-    const Graph& graph = graphs_.emplace_back(gpt2_step(hidden, options_.num_ranks));
+    const Graph& graph =
+        graphs_.emplace_back(gpt2_step(hidden, options_.dtype, options_.num_ranks));
     std::set<std::string> seen;
     for (size_t i = 0; i < graph.num_ops(); ++i) {
       const OpId op(static_cast<int64_t>(i));
@@ -120,6 +126,11 @@ class Calibrator {
             std::max(vector_flops_per_s_, work.flops * kNsPerSecond / static_cast<double>(row.ns));
       }
     }
+  }
+
+  const Graph& largest_step() const {
+    const auto largest = std::max_element(options_.hidden.begin(), options_.hidden.end());
+    return graphs_[static_cast<size_t>(largest - options_.hidden.begin())];
   }
 
   Device device_of(const Calibration& c) const {

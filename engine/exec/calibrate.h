@@ -9,6 +9,7 @@
 
 #include "engine/cluster/cluster.h"
 #include "engine/cost/fit.h"
+#include "engine/cost/overlap.h"
 #include "engine/exec/profiler.h"
 
 namespace moe {
@@ -40,15 +41,18 @@ struct Calibration {
   /// GEMM and memory rates are the lines' slopes; launch is the smaller of the two lines' starts,
   /// which every op pays; vector_flops_per_s the highest flops rate of an op that is no GEMM.
   Device device;
-  LinkSpec link;      // the all-to-all's line as a port between devices; zeros for one rank
-  FitError roofline;  // RooflineCost on this device against every compute op measured
-  double spread = 0;  // the median of all rows'
+  LinkSpec link;         // the all-to-all's line as a port between devices; zeros for one rank
+  FitError roofline;     // RooflineCost on this device against every compute op measured
+  OverlapTable overlap;  // no rows where nothing measures it
+  double spread = 0;     // the median of all rows'
 };
 
 struct CalibrateOptions {
   int64_t num_ranks = 2;
   /// Time and samples for each operation. ranks_beside is num_ranks.
   ProfileOptions profile = {.min_time_s = 0.01};
+  /// Of the steps' activations.
+  DType dtype = DType::kF32;
   /// Hidden sizes of the GPT-2 steps whose ops are measured, and the largest payload.
   std::vector<int64_t> hidden = {128, 256, 768};
   Bytes max_payload = 64 << 20;
@@ -56,14 +60,16 @@ struct CalibrateOptions {
   std::function<std::vector<Nanoseconds>(const Graph&, OpId, const ProfileOptions&)> time_op =
       profile_op;
   std::function<std::string(const ProfileOptions&)> machine = profile_key;
+  /// Times compute of the step with the largest hidden size beside transfers; empty: nothing does.
+  std::function<OverlapTable(const Graph&, const ProfileOptions&)> overlap;
   /// Told before each operation; may throw to end the calibration.
   std::function<void(const std::string& what)> progress = [](const std::string&) {};
 };
 
 /// Times are alone and, of collectives, without the wait for other ranks (profile_op).
 /// Compute: every distinct shape of a GEMM and every size of a memory-bound op in the training
-/// steps of small GPT-2 models with MoE layers, f32, one thread a rank, on num_ranks ranks at the
-/// same time. Collectives: 1 KiB, 2 KiB, 4 KiB ... max_payload a rank (rounded down to whole
+/// steps of small GPT-2 models with MoE layers, one thread a rank, on num_ranks ranks at the same
+/// time. Collectives: 1 KiB, 2 KiB, 4 KiB ... max_payload a rank (rounded down to whole
 /// elements a peer; less where the ranks would hold more than 2 GiB), as Lancet's communication
 /// table. Throws UserError for less than one rank, RunError where times do not grow with sizes.
 Calibration calibrate(const CalibrateOptions& options);

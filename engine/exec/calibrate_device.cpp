@@ -8,9 +8,11 @@
 #include <thread>
 
 #include "engine/base/errors.h"
+#include "engine/base/packing.h"
 #include "engine/cost/cost_model.h"
 #include "engine/exec/device_buffers.h"
 #include "engine/exec/device_handles.h"
+#include "engine/exec/device_overlap.h"
 #include "engine/exec/device_profiler.h"
 #include "engine/graph/op_def.h"
 
@@ -145,14 +147,53 @@ Samples slowest(Processes& processes, const std::string& what, const Samples& ow
   return samples_of(processes.broadcast(what, text_of(worst)));
 }
 
+std::string text_of(const OverlapTable& table) {
+  Packer packer;
+  packer.put(table.source);
+  packer.put(table.by_blocks.size());
+  for (const auto& [blocks, slowdown] : table.by_blocks) {
+    packer.put(blocks);
+    packer.put(slowdown);
+  }
+  return packer.take();
+}
+OverlapTable overlap_of(const std::string& text) {
+  Unpacker unpacker(text);
+  OverlapTable table;
+  unpacker.get(table.source);
+  size_t rows = 0;
+  for (unpacker.get(rows); rows > 0; --rows) {
+    int32_t blocks = 0;
+    unpacker.get(blocks);
+    unpacker.get(table.by_blocks[blocks]);
+  }
+  return table;
+}
+
+/// The device with the kernels of these activations.
+kernels::DeviceTable computing_in(DType dtype, kernels::DeviceTable device) {
+  MOE_CHECK(dtype == DType::kF32 || dtype == DType::kBF16, "no kernels of {}", dtype_name(dtype));
+  if (dtype == DType::kF32) {
+    device.mixed = nullptr;
+  } else if (device.mixed == nullptr) {
+    throw user_error("bf16: this device has no kernels of bfloat16; calibrate in f32");
+  }
+  return device;
+}
+
 }  // namespace
 
-CalibrateOptions calibrated_on(const kernels::DeviceTable& device, CalibrateOptions options) {
-  options.time_op = [&device](const Graph& graph, OpId op, const ProfileOptions& profile) {
+CalibrateOptions calibrated_on(const kernels::DeviceTable& table, CalibrateOptions options) {
+  const kernels::DeviceTable device = computing_in(options.dtype, table);
+  options.time_op = [device](const Graph& graph, OpId op, const ProfileOptions& profile) {
     return profile_op_on_device(graph, op, profile, device);
   };
-  options.machine = [&device](const ProfileOptions& profile) {
-    return device_profile_key(profile, device);
+  options.machine = [device, dtype = options.dtype](const ProfileOptions& profile) {
+    return fmt::format("{}; {}", device_profile_key(profile, device), dtype_name(dtype));
+  };
+  options.overlap = [device](const Graph& graph, const ProfileOptions& profile) {
+    ProfileCache unkept("");
+    return overlap_table(graph, {.profile = profile}, unkept, "", device);
   };
   return options;
 }
@@ -164,23 +205,30 @@ CalibrateOptions calibrated_among(Processes& processes, const kernels::DeviceTab
     throw user_error("ranks in several processes need NCCL, which the plugin was built without");
   }
   options.num_ranks = processes.size();
+  const CalibrateOptions alone = calibrated_on(device, options);
   const auto clique = std::make_shared<TimedClique>(processes, device, settings);
-  options.time_op = [&, clique](const Graph& graph, OpId op, ProfileOptions profile) {
+  options.time_op = [&processes, alone, clique](const Graph& graph, OpId op,
+                                                ProfileOptions profile) {
     const std::string what = "calibrate " + graph.op(op).name;
     if (graph.def(op).collective != Collective::kNone) {
       return slowest(processes, what, clique->time(graph, op, profile.min_samples));
     }
     profile.ranks_beside = 1;
     Samples samples;
-    if (processes.leads()) samples = profile_op_on_device(graph, op, profile, device);
+    if (processes.leads()) samples = alone.time_op(graph, op, profile);
     return samples_of(processes.broadcast(what, text_of(samples)));
   };
-  options.machine = [&](ProfileOptions profile) {
+  options.overlap = [&processes, alone](const Graph& graph, ProfileOptions profile) {
+    profile.ranks_beside = 1;
+    OverlapTable table;
+    if (processes.leads()) table = alone.overlap(graph, profile);
+    return overlap_of(processes.broadcast("calibrate overlap", text_of(table)));
+  };
+  options.machine = [&processes, alone](ProfileOptions profile) {
     profile.ranks_beside = 1;
     return processes.broadcast(
-        "machine",
-        fmt::format("{}; one rank in each of {} processes, {} on a machine",
-                    device_profile_key(profile, device), processes.size(), processes.size_here()));
+        "machine", fmt::format("{}; one rank in each of {} processes, {} on a machine",
+                               alone.machine(profile), processes.size(), processes.size_here()));
   };
   return options;
 }

@@ -15,6 +15,29 @@ namespace {
 using Where = DeviceStorage::Where;
 
 constexpr Bytes kBuffer = 32 << 20;  // that a transfer reads, over and over, and writes
+// The transfer of which is asked whether anything runs beside it, and how often.
+constexpr Nanoseconds kProbe = 2'000'000, kProbeLead = 200'000;
+constexpr int kProbes = 3;
+
+/// Without this a device that runs one stream after the other would be asked with ever longer
+/// transfers.
+bool runs_side_by_side(const kernels::DeviceTable& device) {
+  TransfersBeside transfer(device, 1, 1, 0);
+  const DeviceStream stream(device, false);
+  const DeviceEvent go(device, false), begin(device, true), end(device, true), over(device, false);
+  for (int probe = 0; probe < kProbes; ++probe) {
+    device.sleep(kProbeLead, stream.get());
+    device.record(go.get(), stream.get());
+    transfer.queue(go.get(), kProbe);
+    device.sleep(kProbeLead, stream.get());
+    device.record(begin.get(), stream.get());
+    device.sleep(kProbeLead, stream.get());
+    device.record(end.get(), stream.get());
+    wait_for(device, over.get(), stream.get(), "transfers beside compute");
+    if (transfer.covered(begin.get(), end.get())) return true;
+  }
+  return false;
+}
 
 class OverlapProfiler {
  public:
@@ -46,10 +69,10 @@ class OverlapProfiler {
  private:
   /// nullopt: the device does not run them side by side.
   std::optional<double> factor(OpId op, int32_t blocks) {
-    const Nanoseconds alone = *median_of(op, 0);
-    const std::optional<Nanoseconds> beside = median_of(op, blocks);
+    const std::optional<Nanoseconds> alone = median_of(op, 0);
+    const std::optional<Nanoseconds> beside = alone ? median_of(op, blocks) : std::nullopt;
     if (!beside) return std::nullopt;
-    return std::max(1.0, static_cast<double>(*beside) / static_cast<double>(alone));
+    return std::max(1.0, static_cast<double>(*beside) / static_cast<double>(*alone));
   }
 
   /// blocks 0: alone, timed like the others.
@@ -59,6 +82,8 @@ class OverlapProfiler {
                     options_.profile.ranks_beside, blocks, blocks == 0 ? 0 : options_.bytes_per_s,
                     op_signature(graph_, op));
     if (const auto known = cache_.find(key)) return median(*known);
+    if (!side_by_side_) side_by_side_ = runs_side_by_side(device_);
+    if (!*side_by_side_) return std::nullopt;
     std::optional<TransfersBeside> transfers;
     if (blocks > 0) {
       transfers.emplace(device_, options_.profile.ranks_beside, blocks, options_.bytes_per_s);
@@ -75,6 +100,7 @@ class OverlapProfiler {
   ProfileCache& cache_;
   const std::string prefix_;
   const kernels::DeviceTable& device_;
+  std::optional<bool> side_by_side_;
 };
 
 }  // namespace

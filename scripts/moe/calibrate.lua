@@ -81,6 +81,16 @@ local function lua_text(value, indent)
   return ("{\n%s%s,\n%s}"):format(inner, table.concat(parts, ",\n" .. inner), indent)
 end
 
+-- Compute beside transfers; "" where it was not measured.
+local function overlap_text(c)
+  local rows = { { "beside transfers of blocks", "GEMMs", "other compute" } }
+  for i, row in ipairs(c.overlap and c.overlap.rows or {}) do
+    rows[i + 1] = { row.blocks, ("x%.3f"):format(row.gemm), ("x%.3f"):format(row.memory) }
+  end
+  if #rows > 1 then return "\n" .. aligned.text(rows) .. "\n" .. c.overlap.source end
+  return c.overlap and "\ncompute beside transfers: " .. c.overlap.source or ""
+end
+
 -- { work, us, spread, n } a row, and the name of a compute op.
 local function residuals_of(line)
   local out = schema.merged(line, { rows = {} })
@@ -93,10 +103,13 @@ end
 
 --- The machine file's table: what moe.machine reads, and under residuals how it was found.
 function M.file_of(c)
-  local out = { machine = c.machine, provenance = "measured", ranks = c.ranks, device = c.device,
-    intra = c.intra,
+  local out = { machine = c.machine, provenance = "measured", ranks = c.ranks, dtype = c.dtype,
+    device = c.device, intra = c.intra,
     residuals = { gemm = residuals_of(c.gemm), memory = residuals_of(c.memory),
       roofline = c.roofline, spread = c.spread } }
+  if c.overlap and #c.overlap.rows > 0 then
+    out.overlap = c.overlap
+  end
   for _, kind in ipairs(TABLES) do
     if c[kind] then
       out.collectives = out.collectives or {}
@@ -109,9 +122,11 @@ function M.file_of(c)
 end
 
 local HEAD = [[
--- Measured by `moebench calibrate`; f32, %s. In a recipe beside this file:
+-- Measured by `moebench calibrate`; %s, %s.
+-- In a recipe beside this file:
 --   cluster = moe.cluster.custom(moe.machine "%s")
--- collectives: { bytes a rank, us }. residuals: of the lines t = alpha_us + work / per_s; rows are
+-- collectives: { bytes a rank, us }. overlap: what a transfer of so many blocks makes of the times
+-- of compute beside it. residuals: of the lines t = alpha_us + work / per_s; rows are
 -- { flops or bytes, us, spread between quartiles, samples, op }; worst_row counts from 1.
 return %s
 ]]
@@ -134,6 +149,9 @@ end
 
 --- Measures, prints, and writes `file` in the output folder.
 function M.calibrate(file)
+  if core.args.precision == "bf16" and core.args.device ~= "cuda" then
+    errors.user("--precision bf16: on --device cuda alone; the CPU computes in f32")
+  end
   local missing = core.args.device == "cuda" and core.executor_missing "cuda"
   if missing then errors.user("--device cuda: " .. missing) end
   local c = core.calibrate(num_ranks())
@@ -141,8 +159,9 @@ function M.calibrate(file)
     .. "median"):format(c.machine, c.ranks, c.ranks == 1 and "" or "s side by side"))
   core.say("\n" .. fits_text(c))
   if c.all_to_all then core.say("\n" .. tables_text(c)) end
+  if c.overlap then core.say(overlap_text(c)) end
   core.say("\nwritten: "
-    .. core.write_output(file, HEAD:format(where(c), file, lua_text(M.file_of(c), ""))))
+    .. core.write_output(file, HEAD:format(c.dtype, where(c), file, lua_text(M.file_of(c), ""))))
 end
 
 return M

@@ -56,6 +56,8 @@ M.FIELDS = {
   nodes = { type = "integer", lo = 1, hi = 65536, required = true, doc = "number of nodes" },
   devices_per_node = { type = "integer", lo = 1, hi = 1024, required = true,
     doc = "devices of a node" },
+  dtype = { type = "string", enum = { "f16", "bf16", "f32" },
+    doc = "in which the device's rates were found, and so of models on it; any" },
   device = { type = M.DEVICE, doc = "rates of a device; moe.collectives needs none" },
   intra = { type = M.LINK, doc = "between devices of a node" },
   nic = { type = M.LINK, doc = "between nodes" },

@@ -11,6 +11,7 @@ local inference = require "moe.inference"
 local jobs = require "moe.jobs"
 local judge = require "moe.judge"
 local lina = require "moe.lina"
+local machine = require "moe.machine"
 local model = require "moe.model"
 local packing = require "moe.packing"
 local pipemoe = require "moe.pipemoe"
@@ -262,8 +263,9 @@ function moe.fallback(constructor, options) end
 function moe.run(e) end
 
 ---@param file string made by `moebench calibrate`
+---@param options? moe.MachineOptions
 ---@return moe.ClusterFields
-function moe.machine(file) end
+function moe.machine(file, options) end
 
 ---@param file string output of all_reduce_perf or alltoall_perf
 ---@return moe.Times
@@ -288,6 +290,7 @@ local function field_classes(out)
   class(out, "moe.ClusterLink", cluster.LINK, true)
   class(out, "moe.ClusterFields", cluster.FIELDS, true)
   class(out, "moe.OverlapSlowdown", cluster.OVERLAP_SLOWDOWN, true)
+  class(out, "moe.MachineOptions", machine.OPTIONS, true)
   class(out, "moe.Link", train.LINK)
   class(out, "moe.LinkInside", train.INTRA)
   class(out, "moe.Nccl", train.NCCL)

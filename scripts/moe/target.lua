@@ -48,12 +48,23 @@ end
 M.OPTIMIZER_FIELD = { type = M.OPTIMIZER, default = {}, complete = complete }
 M.OTHER_OPTIMIZER = { type = M.OPTIMIZER, complete = complete, doc = "instead of the point's" }
 
+--- What a model is simulated in on a cluster where it does not say: what the cluster's rates were
+--- found in, or f16.
+function M.dtype_on(model, cluster)
+  local rates = cluster.dtype
+  if rates and model.dtype and model.dtype ~= rates then
+    errors.user(("%s.dtype: '%s' is not allowed on %s, whose rates were found in %s"):format(
+      model.path, model.dtype, cluster.name, rates), model.at, model.path .. ".dtype")
+  end
+  return rates or "f16"
+end
+
 --- Specification for simulation on a cluster. ends: as in schema.collector, or nil.
 function M.cluster_spec(model, cluster, optimizer, ends)
   if ends then
     model, cluster = model_lib.at_ends(model, ends), cluster_lib.at_ends(cluster, ends)
   end
-  local resolved, gate = model_lib.resolve(model, cluster.devices, "f16")
+  local resolved, gate = model_lib.resolve(model, cluster.devices, M.dtype_on(model, cluster))
   return { model = resolved, gate = gate, routing = routing_of(model),
     optimizer = optimizer, ranks = cluster.devices,
     cluster = cluster_lib.plain(cluster), fill = model_lib.fill(model, resolved),

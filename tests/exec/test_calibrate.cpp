@@ -6,6 +6,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/cost/cost_model.h"
+#include "engine/graph/op_def.h"
 #include "engine/network/closed_form.h"
 #include "tests/exec/lazy_device.h"
 #include "tests/exec/support.h"
@@ -127,6 +128,37 @@ TEST_CASE("a calibration on a device times its ops there, and its copies between
     CHECK(samples.size() >= 3);
     CHECK(samples[0] >= 1000);  // a task of the lazy device
   }
+  CHECK(lazy_stats().handles == 0);
+}
+
+TEST_CASE("a calibration in bf16 times what stores bf16, and compute beside transfers") {
+  lazy_start(LazyOrder::kAsGiven);
+  CalibrateOptions wanted = quick(2);
+  wanted.hidden = {64, 32};
+  wanted.max_payload = 4 << 10;
+  wanted.dtype = DType::kBF16;
+  CalibrateOptions options = calibrated_on(lazy_device(), wanted);
+  int64_t stored = 0, largest = 0;
+  options.time_op = [&](const Graph& graph, OpId op, const ProfileOptions& profile) {
+    stored += stores_bf16(graph, graph.op(op));
+    largest = std::max(largest, graph.tensor(graph.op(op).inputs[0]).shape.back());
+    return made_up(graph, op, profile);
+  };
+  const auto overlap = options.overlap;
+  options.overlap = [&](const Graph& graph, const ProfileOptions& profile) {
+    CHECK(graph.tensor(graph.op(graph.find_op("b0.ln1")).inputs[0]).shape.back() == 64);
+    CHECK(profile.ranks_beside == 2);
+    return overlap(graph, profile);
+  };
+  const Calibration c = calibrate(options);
+  CHECK(stored > 20);
+  CHECK_THAT(c.machine, Catch::EndsWith("; bf16"));
+  CHECK_THAT(c.overlap.source, Catch::StartsWith("measured with "));
+  CHECK(c.overlap.by_blocks.size() == 5);
+  CHECK(calibrate(quick(1)).overlap.source.empty());
+  kernels::DeviceTable without = lazy_device();
+  without.mixed = nullptr;
+  CHECK_THROWS_WITH(calibrated_on(without, wanted), Catch::Contains("no kernels of bfloat16"));
   CHECK(lazy_stats().handles == 0);
 }
 

@@ -108,13 +108,16 @@ TEST_CASE("compute that transfers do not slow down has a factor of 1, never less
 TEST_CASE("where a device runs no transfer beside compute no slowdown is made up") {
   lazy_start(LazyOrder::kAsGiven);
   ProfileCache cache("");
-  kernels::DeviceTable one_by_one = lazy_device();
-  one_by_one.paced_copies = [](const kernels::Copy*, int64_t, int64_t, int32_t, kernels::Stream) {};
+  kernels::DeviceTable one_by_one = counting_device();
+  one_by_one.paced_copies = [](const kernels::Copy*, int64_t, int64_t, int32_t, kernels::Stream) {
+    ++transfers;
+  };
   const OverlapTable table = table_of({1, 2}, cache, one_by_one);
   CHECK(table.by_blocks.empty());
   CHECK_THAT(table.describe(), Contains("the device runs no transfer beside compute"));
   CHECK(table.at(8).gemm == 1);
   CHECK(table.at(8).memory == 1);
+  CHECK(transfers == 3);  // found out without an op
   CHECK(lazy_stats().handles == 0);
 }
 

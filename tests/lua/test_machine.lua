@@ -15,7 +15,7 @@ local function line(names, factor)
 end
 
 local function measured(ranks)
-  local c = { machine = 'a "machine"', ranks = ranks, spread = 0.02,
+  local c = { machine = 'a "machine"', ranks = ranks, dtype = "f32", spread = 0.02,
     device = { name = "it", gemm_flops_per_s = 1e11 / 3, vector_flops_per_s = 2e10,
       memory_bytes_per_s = 3e10, launch_us = 0.25 },
     gemm = line({ "linear hidden=8", "linear hidden=16" }, 7),
@@ -78,13 +78,24 @@ test("calibrate on a GPU says so in the file, and is refused where there is none
   w.said, core.recipe, core.args.ranks, core.args.device = {}, nil, 2, "cuda"
   core.calibrate = function(ranks)
     local c = measured(ranks)
-    c.executor = "cuda"
+    c.executor, c.dtype = "cuda", core.args.precision
+    c.overlap = { source = "measured with x and y",
+      rows = { { blocks = 4, gemm = 1.125, memory = 1.25 },
+        { blocks = 8, gemm = 1.5, memory = 1.75 } } }
     return c
   end
+  core.args.precision = "bf16"
   w.moe._main("calibrate", "machine.lua")
   local file = w.files["out/machine.lua"]
-  assert(file:find("f32, all ranks on one GPU, which copies between them.", 1, true), file)
+  assert(file:find("bf16, all ranks on one GPU, which copies between them.", 1, true), file)
   assert(file:find('provenance = "measured"', 1, true), file)
+  local said = table.concat(w.said, "\n")
+  assert(said:find "4 +x1.125 +x1.250\n", said)
+  assert(said:find("measured with x and y", 1, true), said)
+  core.args.device = "cpu"
+  local refused_, why = pcall(w.moe._main, "calibrate", "machine.lua")
+  assert(not refused_ and tostring(why):find("--precision bf16: on --device cuda alone", 1, true))
+  core.args.device = "cuda"
   core.processes = 4
   local ok, err = pcall(w.moe._main, "calibrate", "machine.lua")
   assert(not ok and tostring(err):find("--ranks 2: but 4 processes were started", 1, true))
@@ -96,6 +107,38 @@ test("calibrate on a GPU says so in the file, and is refused where there is none
   core.executor_missing = function() return "the CUDA plugin sees no GPU" end
   ok, err = pcall(w.moe._main, "calibrate", "machine.lua")
   assert(not ok and tostring(err):find("--device cuda: the CUDA plugin sees no GPU", 1, true))
+end)
+
+test("a cluster of a file has compute slow beside transfers of so many blocks", function()
+  local _, file = calibrated(2)
+  file = file:gsub("ranks = 2,", [[ranks = 2, overlap = { source = "s", rows = {
+    { blocks = 4, gemm = 1.125, memory = 1.25 }, { blocks = 8, gemm = 1.5 } } },]], 1)
+  local files = { ["box.lua"] = file }
+  local function of(options)
+    return reads(PLAN:format(("moe.cluster.custom(moe.machine('box.lua', %s))"):format(options)),
+      files).plans[1].cluster.overlap_slowdown
+  end
+  expect.equal(of "nil", { gemm = 1, memory = 1 })
+  expect.equal(of "{ blocks = 4 }", { gemm = 1.125, memory = 1.25 })
+  expect.equal(of "{ blocks = 8 }", { gemm = 1.5, memory = 1 })
+  refused('moe.machine("box.lua", { blocks = 6 })', files,
+    "moe.machine.blocks: 6: box.lua has those of 4, 8")
+  refused('moe.machine("box.lua", { block = 4 })', files, "moe.machine: unknown key 'block'")
+  refused('moe.machine("cpu.lua", { blocks = 4 })', { ["cpu.lua"] = select(2, calibrated(2)) },
+    "moe.machine.blocks: 4: cpu.lua has no compute beside transfers")
+end)
+
+test("a model on a measured machine is of the type that was measured", function()
+  local _, file = calibrated(2)
+  local files = { ["box.lua"] = (file:gsub('dtype = "f32"', 'dtype = "bf16"', 1)) }
+  local plan = [[local b = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4,
+    seq = 16, batch_per_device = 2, experts_per_device = 2 }
+    moe.plan { model = b, cluster = moe.cluster.custom(moe.machine "box.lua"),
+      system = moe.system "raf" {} }]]
+  expect.equal(reads(plan, files).plans[1].model.dtype, "bf16")
+  expect.failed(world.run(HEAD .. PLAN:format 'moe.cluster.custom(moe.machine "box.lua")', nil, nil,
+    with_files(files)), 1,
+    "dtype: 'f32' is not allowed on box.lua, whose rates were found in bf16")
 end)
 
 test("a machine file holds its residuals, and calibrate prints them", function()

@@ -222,6 +222,9 @@ void calibrate_device(Processes& processes) {
     }
     const auto plan = make_plan(spec_of(small_model("switch", 2), n));
     expect(processes, time(plan->graph, plan->graph.find_op("b0.attn.qkv")) >= 3, "compute");
+    const OverlapTable beside = options.overlap(plan->graph, options.profile);
+    expect(processes, beside.by_blocks.size() == 5, "compute beside transfers");
+    all += beside.describe();
     const std::string same = processes.broadcast("samples", all);
     expect(processes, same == all, "the same numbers on all ranks");
   }
