@@ -62,7 +62,7 @@ struct RecordingState {
 struct Replay {
   std::map<StreamState*, std::unique_ptr<StreamState>> streams;
   std::map<EventState*, std::unique_ptr<EventState>> events;
-  EventState begin, end;
+  EventState begin, end, left;  // left: the stream it was given to has waited for its end
 };
 
 struct Lazy {
@@ -207,7 +207,7 @@ void make_progress() {
   }
   protect(PROT_NONE);
   std::erase_if(lazy.replays, [](const std::unique_ptr<Replay>& r) {
-    if (r->end.done == 0) return false;
+    if (r->left.done == 0) return false;
     std::erase_if(lazy.streams, [&](StreamState* s) {
       return std::any_of(r->streams.begin(), r->streams.end(),
                          [&](const auto& own) { return own.second.get() == s; });
@@ -279,7 +279,7 @@ kernels::Recording end_recording(Stream s) {
 void replay(kernels::Recording r, Stream s) {
   const auto& recording = *static_cast<RecordingState*>(r);
   auto run = std::make_unique<Replay>();
-  run->begin.given = run->end.given = 1;
+  run->begin.given = run->end.given = run->left.given = 1;
   give(state(s), {.kind = Kind::kRecord, .event = &run->begin, .version = 1});
   for (const Recorded& recorded : recording.tasks) {
     auto& stream = run->streams[recorded.stream];
@@ -301,6 +301,7 @@ void replay(kernels::Recording r, Stream s) {
   // The origin has waited for all others, or their work may be under way when the replay ends.
   give(*run->streams[recording.origin], {.kind = Kind::kRecord, .event = &run->end, .version = 1});
   give(state(s), {.kind = Kind::kWait, .event = &run->end, .version = 1});
+  give(state(s), {.kind = Kind::kRecord, .event = &run->left, .version = 1});
   lazy.replays.push_back(std::move(run));
   ++lazy.stats.replays;
 }
