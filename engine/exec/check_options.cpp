@@ -17,16 +17,15 @@ void check_processes(const Plan& plan, const RunOptions& options) {
   if (options.emulate_link) {
     throw user_error(
         "link: the emulated link is one wire in the memory of one process, and {} were started; "
-        "leave "
-        "the link away, or start the program without a launcher",
+        "leave the link away, or start the program without a launcher",
         options.processes->size());
   }
 }
 
 }  // namespace
 
-void check_options(const Plan& plan, const RunOptions& options) {
-  if (!options.data) throw user_error("a run on CPU ranks needs data");
+void check_options(const Plan& plan, const RunOptions& options, Bytes of_host) {
+  if (!options.data) throw user_error("a run needs data");
   if (options.steps < 0) throw user_error("steps: {} is negative", options.steps);
   if (options.eval_batches > 0 && !options.eval_data) {
     throw user_error("eval_batches = {} without data to evaluate on", options.eval_batches);
@@ -39,7 +38,7 @@ void check_options(const Plan& plan, const RunOptions& options) {
   if (options.processes != nullptr) check_processes(plan, options);
   const int64_t here =
       options.processes != nullptr ? options.processes->size_here() : plan.graph.num_ranks;
-  const double needed = static_cast<double>(plan.memory.peak_bytes()) * static_cast<double>(here);
+  const double needed = static_cast<double>(of_host) * static_cast<double>(here);
   const double present =
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   if (needed > present) {

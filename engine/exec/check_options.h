@@ -1,12 +1,13 @@
-// What must hold before a plan runs on CPU ranks.
+// What must hold before an executor runs a plan.
 #pragma once
 
 #include "engine/exec/executor.h"
 
 namespace moe {
 
-/// Throws UserError naming the option, its value and what is allowed: what a run lacks or has too
-/// little memory for, and what ranks in several processes cannot do.
-void check_options(const Plan& plan, const RunOptions& options);
+/// Throws UserError naming the option, its value and what is allowed: what a run lacks, has too
+/// little of the host's memory for, of which a rank takes so much, or cannot do in several
+/// processes.
+void check_options(const Plan& plan, const RunOptions& options, Bytes of_host);
 
 }  // namespace moe

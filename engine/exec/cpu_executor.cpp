@@ -255,7 +255,7 @@ class CpuExecutor : public Executor {
  public:
   RunResult run(const Plan& plan, const RunOptions& options) override {
     try {
-      check_options(plan, options);
+      check_options(plan, options, plan.memory.peak_bytes());
       if (options.precision == Precision::kBF16) {
         throw user_error("precision: bf16 is computed on cuda alone; f32 or f64 on cpu");
       }

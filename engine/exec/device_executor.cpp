@@ -253,7 +253,7 @@ class DeviceExecutor : public Executor {
 
   RunResult run(const Plan& plan, const RunOptions& options) override {
     try {
-      check_options(plan, options);
+      check_options(plan, options, plan.memory.persistent_bytes);
       check_supported(plan, options);
       const kernels::DeviceTable table =
           computing_in(options.precision, table_ != nullptr ? *table_ : opened());

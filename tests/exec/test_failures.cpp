@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "engine/base/errors.h"
+#include "engine/exec/check_options.h"
 #include "engine/exec/conductor.h"
 #include "engine/run.h"
 #include "tests/exec/support.h"
@@ -168,6 +169,15 @@ TEST_CASE("a run without data, or to evaluate without data, is refused") {
   CHECK_THROWS_WITH(run_cpu(*plan, options), Contains("without data to evaluate on"));
   options.data = nullptr;
   CHECK_THROWS_WITH(run_cpu(*plan, options), Contains("needs data"));
+}
+
+TEST_CASE("a rank takes of the host's memory what its executor says") {
+  Plan plan = *small_plan(2);
+  const RunOptions options = options_of(plan, 1);
+  plan.memory.arena_bytes = Bytes{1} << 60;
+  CHECK_THROWS_WITH(run_cpu(plan, options),
+                    Contains("2 ranks need 2147483648.0 GiB, this machine"));
+  CHECK_NOTHROW(check_options(plan, options, plan.memory.persistent_bytes));
 }
 
 TEST_CASE("a link of another number of devices is refused") {
