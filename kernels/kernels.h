@@ -77,12 +77,26 @@ using Wide = typename TypesOf<T>::Wide;
 /// other. Where a device cannot run them so, kBatch and kGrouped become kStreams.
 enum class ProductsWay : int32_t { kBatch, kStreams, kGrouped, kEach };
 
-/// One product of gemm_many: c[m,n] = alpha * op(a) * op(b) + beta * c.
+/// What is done with a product before it is stored: s = alpha * op(a) * op(b) + beta * c + bias +
+/// add, and c = s; with before_gelu, *before_gelu = s and c = GELU(s) in its tanh form; or with
+/// gelu_at, c = s * GELU'(gelu_at). All but bias are [m,n] as c is; add may be c itself.
+/// Requires, where a member is set: beta 0, ldc = n, a c that no other product has, with Bf16 a c
+/// in bfloat16. The bias may be rounded to T.
+template <class T>
+struct Epilogue {
+  const Wide<T>* bias = nullptr;  // [n]
+  const T* add = nullptr;
+  T* before_gelu = nullptr;
+  const T* gelu_at = nullptr;
+};
+
+/// One product of gemm_many: c[m,n] = alpha * op(a) * op(b) + beta * c, and what follows it.
 template <class T>
 struct Product {
   int64_t m, n, k;
   typename TypesOf<T>::MatrixIn a, b;
   typename TypesOf<T>::MatrixOut c;
+  Epilogue<T> then = {};
 };
 
 template <class T>
@@ -99,15 +113,14 @@ struct KernelTable {
   void (*gemm)(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, W alpha,
                MatrixIn a, int64_t lda, MatrixIn b, int64_t ldb, W beta, MatrixOut c, int64_t ldc,
                Stream stream);
-  /// gemm() of each of `count` products. Those with the same c follow one another and are made in
-  /// this order; otherwise none writes what another reads or writes. All a have one type, as have
-  /// all b and all c. The array is read during the call alone.
+  /// gemm() of each of `count` products, and their epilogues, of which all set the same members.
+  /// Those with the same c follow one another and are made in this order; otherwise none writes
+  /// what another reads or writes. All a have one type, as have all b and all c. The array is read
+  /// during the call alone.
   void (*gemm_many)(ProductsWay way, bool transpose_a, bool transpose_b, int64_t count,
                     const Product<T>* products, W alpha, int64_t lda, int64_t ldb, W beta,
                     int64_t ldc, Stream stream);
 
-  /// y[r,c] = bias[c] + residual[r,c]; either may be null (taken as 0).
-  void (*fill_bias)(T* y, const W* bias, const T* residual, int64_t rows, int64_t cols, Stream);
   /// db[c] = acc[c] + sum over r of dy[r,c], r ascending.
   void (*bias_grad)(W* db, const T* dy, const W* acc, int64_t rows, int64_t cols, Stream);
 

@@ -99,12 +99,16 @@ void run(const KernelCall<T>& c) {
   const W* bias = c.wide(2);
   auto& products = no_products<T>();
   for_each_run(c.op, b, c.in_i32(3), c.in_i32(4), [&](int64_t e, int64_t first, int64_t rows) {
-    T* y = c.out(0) + first * out;
-    if (bias != nullptr) c.k.fill_bias(y, bias + e * out, nullptr, rows, out, c.stream);
-    products.push_back({rows, out, in, c.in(0) + first * in, c.wide(1) + e * out * in, y});
+    products.push_back({rows,
+                        out,
+                        in,
+                        c.in(0) + first * in,
+                        c.wide(1) + e * out * in,
+                        c.out(0) + first * out,
+                        {.bias = bias == nullptr ? nullptr : bias + e * out}});
   });
   c.k.gemm_many(products_way(c.op), false, true, static_cast<int64_t>(products.size()),
-                products.data(), W{1}, in, in, bias != nullptr ? W{1} : W{0}, out, c.stream);
+                products.data(), W{1}, in, in, W{0}, out, c.stream);
   zero_unused(c, c.out(0), b, c.in_i32(3), out);
 }
 

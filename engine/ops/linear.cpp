@@ -62,10 +62,10 @@ template <class T>
 void run(const KernelCall<T>& c) {
   using W = kernels::Wide<T>;
   const int64_t rows = rows_of(c.in_shape(0)), in = c.in_shape(1)[1], out = c.in_shape(1)[0];
-  const bool filled = c.wide(2) != nullptr || c.in(3) != nullptr;
-  if (filled) c.k.fill_bias(c.out(0), c.wide(2), c.in(3), rows, out, c.stream);
-  c.k.gemm(false, true, rows, out, in, W{1}, c.in(0), in, c.wide(1), in, filled ? W{1} : W{0},
-           c.out(0), out, c.stream);
+  const kernels::Product<T> product = {
+      rows, out, in, c.in(0), c.wide(1), c.out(0), {.bias = c.wide(2), .add = c.in(3)}};
+  c.k.gemm_many(kernels::ProductsWay::kEach, false, true, 1, &product, W{1}, in, in, W{0}, out,
+                c.stream);
 }
 
 std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {

@@ -470,8 +470,7 @@ const KernelTable<double>& reference_table() {
   static constexpr KernelTable<double> table = {
       .name = "reference",
       .gemm = gemm,
-      .gemm_many = each_product<double, gemm>,
-      .fill_bias = fill_bias,
+      .gemm_many = each_product<double, gemm, fill_bias, gelu, gelu_dx>,
       .bias_grad = bias_grad,
       .layernorm = layernorm,
       .layernorm_dx = layernorm_dx,

@@ -40,19 +40,6 @@ TEST_CASE("beta 0 overwrites a NaN in c") {
   }
 }
 
-TEST_CASE("fill_bias adds what is given and takes what is null as 0") {
-  for (const auto [rows, cols] : kMatrices)
-    for (const int given : {0, 1, 2, 3})
-      agree(1e-7, [&, rows = rows, cols = cols](const auto& k, auto zero) {
-        using T = decltype(zero);
-        const auto bias = random_values<T>(cols, 1), residual = random_values<T>(rows * cols, 2);
-        std::vector<T> y(rows * cols, T(9));
-        k.fill_bias(y.data(), given & 1 ? bias.data() : nullptr,
-                    given & 2 ? residual.data() : nullptr, rows, cols, nullptr);
-        return y;
-      });
-}
-
 TEST_CASE("bias_grad sums over rows and adds the accumulator, also in place") {
   for (const auto [rows, cols] : kMatrices)
     for (const bool in_place : {false, true})

@@ -307,8 +307,7 @@ const KernelTable<Bf16>& mixed_reference() {
   static const KernelTable<Bf16> table = {
       .name = "mixed reference",
       .gemm = gemm,
-      .gemm_many = each_product<Bf16, gemm>,
-      .fill_bias = fill_bias,
+      .gemm_many = each_product<Bf16, gemm, fill_bias, gelu, gelu_dx>,
       .bias_grad = bias_grad,
       .layernorm = layernorm,
       .layernorm_dx = layernorm_dx,
