@@ -44,6 +44,11 @@ class EitherIn {
  public:
   EitherIn(const Bf16* data) : data(data), wide(false) {}
   EitherIn(const float* data) : data(data), wide(true) {}
+  /// From its number `n` on.
+  EitherIn operator+(int64_t n) const {
+    return wide ? EitherIn(static_cast<const float*>(data) + n)
+                : EitherIn(static_cast<const Bf16*>(data) + n);
+  }
   const void* data;
   bool wide;  // float32
 };
@@ -230,6 +235,8 @@ struct KernelTable {
   void (*add)(T* y, const T* a, const T* b, int64_t n, Stream);
   /// y = ((in[0] + in[1]) + in[2]) + ... for every element, in this order.
   void (*sum_n)(T* y, const T* const* in, int64_t count, int64_t n, Stream);
+  /// y = x, rounded where T is narrower.
+  void (*round)(T* y, const W* x, int64_t n, Stream);
   /// Rows of `width` bytes from a pitched source to a pitched destination.
   void (*copy_2d)(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t width,
                   int64_t rows, Stream);

@@ -104,6 +104,10 @@ void sum_n(float* y, const float* const* in, int64_t count, int64_t n, Stream) {
            [&](int64_t j, int64_t i, auto lanes) { return load(in[j] + i, lanes); });
 }
 
+void round(float* y, const float* x, int64_t n, Stream) {
+  __builtin_memcpy(y, x, sizeof(float) * static_cast<size_t>(n));
+}
+
 void copy_2d(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t width,
              int64_t rows, Stream) {
   for (int64_t r = 0; r < rows; ++r)
@@ -140,6 +144,7 @@ void set_elementwise(KernelTable<float>& table) noexcept {
   table.adamw = adamw;
   table.add = add;
   table.sum_n = sum_n;
+  table.round = round;
   table.copy_2d = copy_2d;
   table.clear = clear;
   table.first_nonfinite = first_nonfinite;

@@ -45,6 +45,8 @@ Function<&Floats::z_loss> z_loss;
 Function<&Floats::sgd> sgd;
 Function<&Floats::adamw> adamw;
 
+Function<&Floats::round> round_exact;
+MixedFunction<&Mixed::round> round_mixed;
 Function<&Floats::copy_2d> copy_2d;
 Function<&Floats::clear> clear;
 

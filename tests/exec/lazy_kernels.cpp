@@ -157,7 +157,7 @@ const KernelTable<T>& lazy_table() {
               &K::attn_context_dx, &K::attn_softmax_dx, &K::attn_score_dx, &K::gate_logits,
               &K::gate_scores, &K::gate_dlogits, &K::dispatch, &K::dispatch_dx, &K::combine,
               &K::combine_dx, &K::combine_dweight, &K::cross_entropy, &K::balance_loss, &K::z_loss,
-              &K::sgd, &K::adamw, &K::add, &K::copy_2d, &K::clear>(k);
+              &K::sgd, &K::adamw, &K::add, &K::round, &K::copy_2d, &K::clear>(k);
     k.sum_n = sum_n<T>;
     k.gemm_many = gemm_many<T>;
     k.first_nonfinite = nullptr;

@@ -375,6 +375,13 @@ void sum_n(T* y, const T* const* in, int64_t count, int64_t n, Stream) {
   s.end(refused);
 }
 
+template <class T>
+void round(T* y, const kernels::Wide<T>* x, int64_t n, Stream) {
+  Stage s;
+  kernels_of_gpu<T>().round(s.out(y, n), s.in(x, n), n, s.stream());
+  s.end(refused);
+}
+
 void copy_2d(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t width,
              int64_t rows, Stream) {
   Stage s;
@@ -412,6 +419,7 @@ kernels::KernelTable<T> common(const char* name) {
           .cross_entropy = cross_entropy<T>,
           .add = add<T>,
           .sum_n = sum_n<T>,
+          .round = round<T>,
           .copy_2d = copy_2d};
 }
 

@@ -224,6 +224,20 @@ TEST_CASE("copy_2d copies the rows and nothing between them") {
   }
 }
 
+TEST_CASE("where numbers are stored as they are computed, rounding them is a copy") {
+  const auto x = random_values<float>(77, 1);
+  for (const auto* table : kernels::runnable_tables()) {
+    std::vector<float> y(78, -1);
+    table->round(y.data(), x.data(), 77, nullptr);
+    CHECK(std::equal(x.begin(), x.end(), y.begin()));
+    CHECK(y[77] == -1);
+  }
+  const auto exact = random_values<double>(77, 1);
+  std::vector<double> same(77);
+  kernels::reference_table().round(same.data(), exact.data(), 77, nullptr);
+  CHECK(same == exact);
+}
+
 TEST_CASE("first_nonfinite finds the first NaN or infinity wherever it is") {
   for (const auto* table : kernels::runnable_tables())
     for (const int64_t n : {1, 17, 4096, 9001}) {

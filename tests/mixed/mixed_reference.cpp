@@ -296,6 +296,10 @@ void sum_n(Bf16* y, const Bf16* const* in, int64_t count, int64_t n, Stream) {
   exact().sum_n(o.out(y, n), list.data(), count, n, nullptr);
 }
 
+void round(Bf16* y, const float* x, int64_t n, Stream) {
+  for (int64_t i = 0; i < n; ++i) y[i] = to_bf16(x[i]);
+}
+
 int64_t first_nonfinite(const Bf16* x, int64_t n) {
   Operands o;
   return exact().first_nonfinite(o.in(x, n), n);
@@ -341,6 +345,7 @@ const KernelTable<Bf16>& mixed_reference() {
       .adamw = nullptr,
       .add = add,
       .sum_n = sum_n,
+      .round = round,
       .copy_2d = reference_table().copy_2d,
       .clear = reference_table().clear,
       .first_nonfinite = first_nonfinite,
