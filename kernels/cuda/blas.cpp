@@ -36,12 +36,14 @@ void end(const Room& room) {
 void end(const Kept& kept) {
   for (const Side& side : kept.sides) {
     end(side.handles);
+    end(side.workspace);
     worked(cudaEventDestroy(side.done), "end_stream: side");
     worked(cudaStreamDestroy(side.stream), "end_stream: side");
   }
   if (kept.fork != nullptr) worked(cudaEventDestroy(kept.fork), "end_stream: fork");
   end(kept.handles);
   end(kept.operands);
+  end(kept.workspace);
 }
 
 /// As urgent as the stream beside which it runs; null members with an error kept.

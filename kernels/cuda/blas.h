@@ -32,11 +32,12 @@ struct Side {
   cudaStream_t stream = nullptr;
   cudaEvent_t done = nullptr;
   Handles handles;
+  Room workspace;
 };
 
 struct Kept {
   Handles handles;
-  Room operands;
+  Room operands, workspace;
   cudaEvent_t fork = nullptr;
   std::vector<Side> sides;
 };

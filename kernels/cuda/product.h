@@ -39,8 +39,10 @@ struct One {
   const void* add;
   void* before_gelu;
   const void* gelu_at;
+  const void* rounded_bias = nullptr;  // in bfloat16, where cublasLt may want it
 
   bool filled() const { return bias != nullptr || add != nullptr; }
+  const void* aux() const { return before_gelu != nullptr ? before_gelu : gelu_at; }
   /// Where the product itself goes, before what a kernel of our own makes of it.
   void* sum() const { return before_gelu != nullptr ? before_gelu : c; }
 };

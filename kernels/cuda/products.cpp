@@ -1,4 +1,6 @@
-// gemm_many: products by cuBLAS, in one of four ways.
+// gemm_many, in one of four ways. Products of bfloat16 and what follows them are made by cublasLt
+// (lt.h). Those of float32, those for which it has nothing, and groups are made by cuBLAS, and what
+// follows them by kernels of our own.
 //
 // kBatch: one strided call, where sizes are equal and operands equally far apart; kGrouped: one
 // call a round for any sizes, round i with the i-th product of each c. Where one of the two does
@@ -12,18 +14,12 @@
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/functions.h"
+#include "kernels/cuda/lt.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/pointers.h"
-#include "kernels/cuda/product.h"
 
 namespace moe::kernels::cuda {
 namespace {
-
-/// Where products run one after the other.
-struct Lane {
-  cublasHandle_t handle;
-  Stream stream;
-};
 
 // --- what follows a product, by kernels of our own
 
@@ -71,6 +67,7 @@ bool multiply_alone(cublasHandle_t handle, const Common& s, const One& p) {
 
 void each(const Lane& lane, const Common& s, Ones products) {
   for (const One& p : products) {
+    if (!s.exact && multiply_by_lt(lane, s, p, {})) continue;
     begin(s, p, lane.stream);
     if (!multiply_alone(lane.handle, s, p)) return;
     end(s, p, lane.stream);
@@ -89,11 +86,6 @@ std::vector<Ones> chains_of(Ones products) {
 
 // --- one strided call
 
-/// How many numbers lie from each product's operand to the next one's.
-struct Apart {
-  int64_t a, b, sum;
-};
-
 std::optional<int64_t> step(const void* from, const void* to, int64_t bytes) {
   const int64_t between = static_cast<const char*>(to) - static_cast<const char*>(from);
   if (between < 0 || between % bytes != 0) return std::nullopt;
@@ -101,29 +93,49 @@ std::optional<int64_t> step(const void* from, const void* to, int64_t bytes) {
 }
 
 /// Of products that one strided call can make; nothing where it cannot.
-std::optional<Apart> equally_apart(const Common& s, Ones all) {
-  const One& first = all[0];
-  const auto a = step(first.a, all[1].a, s.bytes_ab()), b = step(first.b, all[1].b, s.bytes_ab());
-  const auto sum = step(first.sum(), all[1].sum(), s.bytes_c());
-  if (!a || !b || !sum || *sum < (first.m - 1) * s.ldc + first.n) return std::nullopt;
-  for (size_t i = 1; i < all.size(); ++i) {
-    const One &p = all[i], &before = all[i - 1];
-    if (p.m != first.m || p.n != first.n || p.k != first.k ||
-        step(before.a, p.a, s.bytes_ab()) != a || step(before.b, p.b, s.bytes_ab()) != b ||
-        step(before.sum(), p.sum(), s.bytes_c()) != sum)
-      return std::nullopt;
+std::optional<Batch> equally_apart(const Common& s, Ones all) {
+  const One &first = all[0], &second = all[1];
+  Batch batch = {.count = static_cast<int64_t>(all.size())};
+  struct Operand {
+    int64_t& apart;
+    int64_t bytes;
+    const void* (*of)(const One&);
+  };
+  const Operand operands[] = {
+      {batch.a, s.bytes_ab(), [](const One& p) { return p.a; }},
+      {batch.b, s.bytes_ab(), [](const One& p) { return p.b; }},
+      {batch.c, s.bytes_c(), [](const One& p) -> const void* { return p.c; }},
+      {batch.add, s.bytes_c(), [](const One& p) { return p.add; }},
+      {batch.aux, s.bytes_c(), [](const One& p) { return p.aux(); }},
+      {batch.bias, 2, [](const One& p) { return p.rounded_bias; }},
+  };
+  for (const Operand& x : operands) {
+    const auto apart = step(x.of(first), x.of(second), x.bytes);
+    if (!apart) return std::nullopt;
+    x.apart = *apart;
+    for (size_t i = 2; i < all.size(); ++i)
+      if (step(x.of(all[i - 1]), x.of(all[i]), x.bytes) != apart) return std::nullopt;
   }
-  return Apart{*a, *b, *sum};
+  const auto as_large = [&](const One& p) {
+    return p.m == first.m && p.n == first.n && p.k == first.k;
+  };
+  const int64_t size = (first.m - 1) * s.ldc + first.n;
+  if (batch.c < size || (first.before_gelu != nullptr && batch.aux < size) ||
+      !std::all_of(all.begin(), all.end(), as_large))
+    return std::nullopt;
+  return batch;
 }
 
-void batch(const Lane& lane, const Common& s, Ones all, const Apart& apart) {
-  for (const One& p : all) begin(s, p, lane.stream);
+void batch(const Lane& lane, const Common& s, Ones all, const Batch& apart) {
   const One& p = all[0];
+  if (!s.exact && multiply_by_lt(lane, s, p, apart)) return;
+  for (const One& product : all) begin(s, product, lane.stream);
   const float beta = beta_of(s, p);
-  accepted(cublasGemmStridedBatchedEx_64(
-               lane.handle, s.op_b(), s.op_a(), p.n, p.m, p.k, &s.alpha, p.b, s.type_ab(), s.ldb,
-               apart.b, p.a, s.type_ab(), s.lda, apart.a, &beta, p.sum(), s.type_c(), s.ldc,
-               apart.sum, static_cast<int64_t>(all.size()), s.compute(), CUBLAS_GEMM_DEFAULT),
+  accepted(cublasGemmStridedBatchedEx_64(lane.handle, s.op_b(), s.op_a(), p.n, p.m, p.k, &s.alpha,
+                                         p.b, s.type_ab(), s.ldb, apart.b, p.a, s.type_ab(), s.lda,
+                                         apart.a, &beta, p.sum(), s.type_c(), s.ldc,
+                                         p.before_gelu != nullptr ? apart.aux : apart.c,
+                                         apart.count, s.compute(), CUBLAS_GEMM_DEFAULT),
            "gemm_many as a batch");
   for (const One& product : all) end(s, product, lane.stream);
 }
@@ -134,7 +146,6 @@ void batch(const Lane& lane, const Common& s, Ones all, const Apart& apart) {
 struct Groups {
   std::vector<int64_t> m, n, k, size;
   std::vector<const void*> a, b, c;
-  float beta;
 
   void add(const One& p) {
     if (m.empty() || m.back() != p.m || n.back() != p.n || k.back() != p.k) {
@@ -164,15 +175,15 @@ bool takes_groups(const Common& s, Ones all) {
          });
 }
 
-void group(cublasHandle_t handle, const Common& s, const Groups& g, const void** a, const void** b,
-           void** c) {
+void group(cublasHandle_t handle, const Common& s, float beta, const Groups& g, const void** a,
+           const void** b, void** c) {
   const size_t count = g.m.size();
   const std::vector<cublasOperation_t> op_a(count, s.op_a()), op_b(count, s.op_b());
-  const std::vector<float> alpha(count, s.alpha), beta(count, g.beta);
+  const std::vector<float> alpha(count, s.alpha), betas(count, beta);
   const std::vector<int64_t> lda(count, s.lda), ldb(count, s.ldb), ldc(count, s.ldc);
   accepted(cublasGemmGroupedBatchedEx_64(
                handle, op_b.data(), op_a.data(), g.n.data(), g.m.data(), g.k.data(), alpha.data(),
-               b, s.type_ab(), ldb.data(), a, s.type_ab(), lda.data(), beta.data(), c, s.type_c(),
+               b, s.type_ab(), ldb.data(), a, s.type_ab(), lda.data(), betas.data(), c, s.type_c(),
                ldc.data(), static_cast<int64_t>(count), g.size.data(), s.compute()),
            "gemm_many in groups");
 }
@@ -182,7 +193,7 @@ void grouped(const Lane& lane, const Common& s, Ones all, void* table) {
   for (const One& p : all) begin(s, p, lane.stream);
   std::vector<Groups> rounds;
   for (const Ones chain : chains_of(all)) {
-    if (chain.size() > rounds.size()) rounds.resize(chain.size(), {.beta = beta_of(s, all[0])});
+    if (chain.size() > rounds.size()) rounds.resize(chain.size());
     for (size_t i = 0; i < chain.size(); ++i) rounds[i].add(chain[i]);
   }
   std::vector<const void*> pointers;
@@ -193,7 +204,7 @@ void grouped(const Lane& lane, const Common& s, Ones all, void* table) {
   store_pointers(at, pointers, lane.stream);
   for (const Groups& g : rounds) {
     const size_t n = g.a.size();
-    group(lane.handle, s, g, at, at + n, const_cast<void**>(at + 2 * n));
+    group(lane.handle, s, beta_of(s, all[0]), g, at, at + n, const_cast<void**>(at + 2 * n));
     at += 3 * n;
   }
   for (const One& p : all) end(s, p, lane.stream);
@@ -217,7 +228,8 @@ void side_by_side(Kept& kept, const Common& s, const std::vector<Ones>& chains, 
   const std::span<Side> sides(kept.sides.data(), std::min(kSides, chains.size()));
   std::vector<Lane> lanes;
   for (Side& side : sides) {
-    lanes.push_back({handle_of(side.handles, s.exact, side.stream), side.stream});
+    lanes.push_back({handle_of(side.handles, s.exact, side.stream), side.stream, &side.workspace,
+                     kWorkspaceBytes / static_cast<int64_t>(kSides)});
     if (lanes.back().handle == nullptr) return;
   }
   if (!worked(cudaEventRecordWithFlags(kept.fork, caller, cudaEventRecordDefault), "gemm: fork"))
@@ -234,7 +246,8 @@ void side_by_side(Kept& kept, const Common& s, const std::vector<Ones>& chains, 
 
 /// table: as grouped() wants it; not looked at otherwise.
 void run(ProductsWay way, Kept& kept, const Common& s, Ones all, void* table, Stream stream) {
-  const Lane lane = {handle_of(kept.handles, s.exact, stream), stream};
+  const Lane lane = {handle_of(kept.handles, s.exact, stream), stream, &kept.workspace,
+                     kWorkspaceBytes};
   if (lane.handle == nullptr) return;
   const bool no_depth = std::any_of(all.begin(), all.end(), [](const One& p) { return p.k == 0; });
   if (way == ProductsWay::kEach || all.size() < 2 || no_depth) return each(lane, s, all);
@@ -275,32 +288,37 @@ void gemm_many_mixed(ProductsWay way, bool transpose_a, bool transpose_b, int64_
                      const Product<Bf16>* products, float alpha, int64_t lda, int64_t ldb,
                      float beta, int64_t ldc, Stream stream) {
   std::vector<One> all;
-  Operands a(lda), b(ldb);
-  bool wide_c = false;
+  Operands a(lda), b(ldb), bias(ldc);
+  bool wide_c = false, has_bias = false;
   for (const Product<Bf16>* p = products; p != products + count; ++p) {
     if (p->m == 0 || p->n == 0) continue;
     a.add(p->a, transpose_a ? p->k : p->m, transpose_a ? p->m : p->k);
     b.add(p->b, transpose_b ? p->n : p->k, transpose_b ? p->k : p->n);
     wide_c = p->c.wide;
+    has_bias = p->then.bias != nullptr && way != ProductsWay::kGrouped;
+    if (has_bias) bias.add(p->then.bias, 1, p->n);
     all.push_back(one_of(*p, nullptr, nullptr, p->c.data));
   }
   if (all.empty()) return;
   Kept* const kept = kept_of(stream);
   if (kept == nullptr) return;
   char* begin = nullptr;
-  if (const int64_t bytes = a.bytes() + b.bytes() + table_bytes(way, all.size()); bytes > 0) {
+  const int64_t operands = a.bytes() + b.bytes() + bias.bytes();
+  if (const int64_t bytes = operands + table_bytes(way, all.size()); bytes > 0) {
     begin = static_cast<char*>(bytes_of(kept->operands, bytes));
     if (begin == nullptr) return;
   }
   a.round(begin, stream);
   b.round(begin + a.bytes(), stream);
+  bias.round(begin + a.bytes() + b.bytes(), stream);
   for (size_t i = 0; i < all.size(); ++i) {
     all[i].a = a.at(i);
     all[i].b = b.at(i);
+    if (has_bias) all[i].rounded_bias = bias.at(i);
   }
   run(way, *kept,
       {transpose_a, transpose_b, alpha, a.stride(), b.stride(), beta, ldc, false, wide_c}, all,
-      begin + a.bytes() + b.bytes(), stream);
+      begin + operands, stream);
 }
 
 }  // namespace moe::kernels::cuda

@@ -201,7 +201,7 @@ TEST_CASE("both GEMMs of a stream have a handle of their own, which go with the 
     CHECK(emulation::cublas_used.math == CUBLAS_PEDANTIC_MATH);
   }
   CHECK(emulation::cublas_handles == before + 2);
-  CHECK(emulation::things_alive() == alive + 2);  // the stream, and room for a and b
+  CHECK(emulation::things_alive() == alive + 3);  // the stream, a workspace, room for a and b
   device().end_stream(stream);
   CHECK(emulation::cublas_handles == before);
   CHECK(emulation::things_alive() == alive);
