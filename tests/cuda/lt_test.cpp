@@ -38,9 +38,24 @@ struct Library {
 struct Layer {
   explicit Layer(int64_t n_, int64_t k_ = 8) : n(n_), k(k_) {}
   void run(int64_t rows, kernels::Stream stream = nullptr) {
-    const kernels::Product<Bf16> product = {
-        rows, n, k, x.data(), w.data(), y.data(), {.bias = bias.data(), .before_gelu = z.data()}};
-    device().mixed->gemm_many(ProductsWay::kEach, false, true, 1, &product, 1, k, k, 0, n, stream);
+    run(ProductsWay::kEach, {rows}, stream);
+  }
+  /// Of so many rows a product, one after the other.
+  void run(ProductsWay way, const std::vector<int64_t>& rows, kernels::Stream stream) {
+    std::vector<kernels::Product<Bf16>> products;
+    int64_t first = 0;
+    for (const int64_t m : rows) {
+      products.push_back({m,
+                          n,
+                          k,
+                          x.data() + first * k,
+                          w.data(),
+                          y.data() + first * n,
+                          {.bias = bias.data(), .before_gelu = z.data() + first * n}});
+      first += m;
+    }
+    device().mixed->gemm_many(way, false, true, static_cast<int64_t>(products.size()),
+                              products.data(), 1, k, k, 0, n, stream);
     REQUIRE(kernels::cuda::take_error() == "");
   }
   static constexpr int64_t kRows = 300;
@@ -166,27 +181,31 @@ TEST_CASE("where memory lies does not choose the algorithm, beyond 16 bytes") {
   CHECK(run(2) == 3);
 }
 
-TEST_CASE("a recording of products and what follows them is replayed with its workspace") {
+TEST_CASE("a recording of products and what follows them is replayed, in every way") {
   const Library library;
   const size_t alive = emulation::things_alive();
   const kernels::Stream stream = device().make_stream(false);
   Layer layer(24), other(fresh_size(), 64);
-  layer.run(40, stream);
-  const std::vector<Bf16> y = layer.y, z = layer.z;
-  device().begin_recording(stream);
-  layer.run(40, stream);
-  const kernels::Recording recording = device().end_recording(stream);
-  REQUIRE(recording);
-  other.run(300, stream);  // takes over the room, and makes it larger
-  std::fill(layer.y.begin(), layer.y.end(), Bf16());
-  std::fill(layer.z.begin(), layer.z.end(), Bf16());
-  for (Bf16& v : layer.x) v = kernels::to_bf16(2 * to_float(v));
-  for (Bf16& v : layer.w) v = kernels::to_bf16(to_float(v) / 2);
-  device().replay(recording, stream);
-  std::fill(layer.y.begin() + 40 * 24, layer.y.end(), Bf16());
-  CHECK(std::memcmp(layer.y.data(), y.data(), 40 * 24 * sizeof(Bf16)) == 0);
-  CHECK(std::memcmp(layer.z.data(), z.data(), 40 * 24 * sizeof(Bf16)) == 0);
-  device().release_recording(recording);
+  for (const ProductsWay way :
+       {ProductsWay::kBatch, ProductsWay::kStreams, ProductsWay::kGrouped, ProductsWay::kEach})
+    for (const auto& rows : std::vector<std::vector<int64_t>>{{100, 100, 100}, {40, 0, 259, 1}}) {
+      INFO("way " << static_cast<int>(way));
+      layer.run(way, rows, stream);
+      const std::vector<Bf16> y = layer.y, z = layer.z;
+      device().begin_recording(stream);
+      layer.run(way, rows, stream);
+      const kernels::Recording recording = device().end_recording(stream);
+      REQUIRE(recording);
+      other.run(300, stream);  // takes over the room, and makes it larger
+      std::fill(layer.y.begin(), layer.y.end(), Bf16());
+      std::fill(layer.z.begin(), layer.z.end(), Bf16());
+      for (Bf16& v : layer.x) v = kernels::to_bf16(2 * to_float(v));
+      for (Bf16& v : layer.w) v = kernels::to_bf16(to_float(v) / 2);
+      device().replay(recording, stream);
+      CHECK(std::memcmp(layer.y.data(), y.data(), y.size() * sizeof(Bf16)) == 0);
+      CHECK(std::memcmp(layer.z.data(), z.data(), z.size() * sizeof(Bf16)) == 0);
+      device().release_recording(recording);
+    }
   device().end_stream(stream);
   CHECK(emulation::things_alive() == alive);
   CHECK(kernels::cuda::take_error() == "");

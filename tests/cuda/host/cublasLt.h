@@ -1,75 +1,15 @@
 // Stands in for cublasLt where a test compiles kernels/cuda for the host, beside cublas_v2.h: it
-// reads descriptors as the library's documentation has them and makes the product and its epilogue
-// in double. What the documentation forbids throws, as nothing else would notice it; what the
-// library may or may not have for a call is the heuristic's to say: switches make it refuse.
+// reads descriptors as the library's documentation has them (cublaslt_rules.h) and makes the
+// product and its epilogue in double. What the library may or may not have for a call is the
+// heuristic's to say: switches make it refuse.
 #pragma once
-
-#include <cublas_v2.h>
 
 #include <algorithm>
 #include <set>
-#include <stdexcept>
-#include <string>
 #include <utility>
 
-struct cublasLtContext;
-using cublasLtHandle_t = cublasLtContext*;
+#include "tests/cuda/host/cublaslt_rules.h"
 
-enum cublasLtEpilogue_t {
-  CUBLASLT_EPILOGUE_DEFAULT = 1,
-  CUBLASLT_EPILOGUE_BIAS = 4,
-  CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128,
-  CUBLASLT_EPILOGUE_GELU_AUX_BIAS = CUBLASLT_EPILOGUE_GELU_AUX | CUBLASLT_EPILOGUE_BIAS,
-  CUBLASLT_EPILOGUE_DGELU = 64 | 128
-};
-enum cublasLtMatmulDescAttributes_t {
-  CUBLASLT_MATMUL_DESC_TRANSA,
-  CUBLASLT_MATMUL_DESC_TRANSB,
-  CUBLASLT_MATMUL_DESC_EPILOGUE,
-  CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-  CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
-  CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE,
-  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
-  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD,
-  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE
-};
-enum cublasLtMatrixLayoutAttribute_t {
-  CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
-  CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET
-};
-enum cublasLtMatmulPreferenceAttributes_t {
-  CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
-  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES
-};
-
-struct cublasLtMatmulDescOpaque_t {
-  cublasComputeType_t compute;
-  cudaDataType_t scale;
-  cublasOperation_t op_a = CUBLAS_OP_N, op_b = CUBLAS_OP_N;
-  uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  const void* bias = nullptr;
-  int32_t bias_type = -1;
-  int64_t bias_stride = 0;
-  void* aux = nullptr;
-  int64_t aux_ld = 0, aux_stride = 0;
-};
-struct cublasLtMatrixLayoutOpaque_t {
-  cudaDataType_t type;
-  uint64_t rows, cols;
-  int64_t ld;
-  int32_t count = 1;
-  int64_t stride = 0;
-};
-struct cublasLtMatmulPreferenceOpaque_t {
-  uint64_t workspace_bytes = 0;
-  uint32_t alignment[4] = {256, 256, 256, 256};  // of a, b, c, d
-};
-using cublasLtMatmulDesc_t = cublasLtMatmulDescOpaque_t*;
-using cublasLtMatrixLayout_t = cublasLtMatrixLayoutOpaque_t*;
-using cublasLtMatmulPreference_t = cublasLtMatmulPreferenceOpaque_t*;
 /// What it was offered for.
 struct cublasLtMatmulAlgo_t {
   uint64_t rows, cols, depth;
@@ -99,71 +39,6 @@ inline LtCalls lt_calls;
 
 /// The workspace of each algorithm.
 constexpr size_t kLtWorkspaceBytes = 4096;
-
-[[noreturn]] inline void forbid(const std::string& what) {
-  throw std::runtime_error("cublasLt: " + what);
-}
-
-template <class V>
-cublasStatus_t take(V& to, const void* from, size_t bytes) {
-  if (bytes != sizeof to) forbid("an attribute of another size");
-  std::memcpy(&to, from, bytes);
-  return CUBLAS_STATUS_SUCCESS;
-}
-
-inline uint32_t alignment_of(const void* at) {
-  const auto bits = reinterpret_cast<uintptr_t>(at) | 256;
-  return static_cast<uint32_t>(bits & -bits);
-}
-
-/// All of one call but its operands.
-struct LtShape {
-  cublasLtMatmulDescOpaque_t operation;
-  cublasLtMatrixLayoutOpaque_t a, b, c, d;
-  uint64_t depth() const { return operation.op_a == CUBLAS_OP_N ? a.cols : a.rows; }
-  bool has_bias() const { return (operation.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0; }
-  bool has_aux() const { return (operation.epilogue & 128) != 0; }
-};
-
-inline void check_layout(const char* name, const cublasLtMatrixLayoutOpaque_t& m, uint64_t rows,
-                         uint64_t cols, const LtShape& s) {
-  const std::string matrix = name;
-  if (m.rows != rows || m.cols != cols) forbid(matrix + " is not as large as the others say");
-  if (m.ld < static_cast<int64_t>(m.rows)) forbid(matrix + " has columns that overlap");
-  if (m.count != s.d.count) forbid(matrix + " has another number of matrices");
-  if (m.stride < 0 || (m.count == 1 && m.stride != 0)) forbid(matrix + " lies apart by what?");
-}
-
-inline void check_epilogue(const LtShape& s) {
-  const cublasLtMatmulDescOpaque_t& o = s.operation;
-  if (s.has_bias() != (o.bias != nullptr)) forbid("a bias that the epilogue does not speak of");
-  if (s.has_bias() && o.bias_type != -1 && o.bias_type != s.d.type)
-    forbid("a bias of another type than d");
-  if (!s.has_bias() && o.bias_stride != 0) forbid("a stride of no bias");
-  if (s.has_aux() != (o.aux != nullptr)) forbid("aux that the epilogue does not speak of");
-  if (!s.has_aux()) return;
-  const auto rows = static_cast<int64_t>(s.d.rows), cols = static_cast<int64_t>(s.d.cols);
-  if (o.aux_ld < rows || o.aux_ld % 8 != 0) forbid("aux with columns that are not at 16 bytes");
-  if (s.d.count > 1 && (o.aux_stride < (cols - 1) * o.aux_ld + rows || o.aux_stride % 8 != 0))
-    forbid("matrices of aux that overlap or are not at 16 bytes");
-  if (alignment_of(o.aux) < 16) forbid("aux that is not at 16 bytes");
-}
-
-inline void check(const LtShape& s) {
-  const bool ta = s.operation.op_a == CUBLAS_OP_T, tb = s.operation.op_b == CUBLAS_OP_T;
-  const uint64_t m = s.d.rows, n = s.d.cols, k = s.depth();
-  if (m == 0 || n == 0 || k == 0) forbid("a product without rows, columns or depth");
-  check_layout("a", s.a, ta ? k : m, ta ? m : k, s);
-  check_layout("b", s.b, tb ? n : k, tb ? k : n, s);
-  check_layout("c", s.c, m, n, s);
-  check_layout("d", s.d, m, n, s);
-  if (s.d.count > 1 && s.d.stride < static_cast<int64_t>(n - 1) * s.d.ld + static_cast<int64_t>(m))
-    forbid("matrices of d that overlap");
-  if (s.operation.compute != CUBLAS_COMPUTE_32F || s.operation.scale != CUDA_R_32F ||
-      s.a.type != CUDA_R_16BF || s.b.type != CUDA_R_16BF || s.c.type != s.d.type)
-    forbid("types that do not go together");
-  check_epilogue(s);
-}
 
 inline bool fits(const LtShape& s, const cublasLtMatmulAlgo_t& algo) {
   const bool same = s.d.cols == algo.cols && s.depth() == algo.depth;
@@ -225,63 +100,6 @@ void multiply_all(const LtShape& s, float alpha, const void* a, const void* b, f
 }
 
 }  // namespace emulation
-
-inline cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t operation,
-                                             cublasComputeType_t compute, cudaDataType_t scale) {
-  *operation = {.compute = compute, .scale = scale};
-  return CUBLAS_STATUS_SUCCESS;
-}
-inline cublasStatus_t cublasLtMatrixLayoutInit(cublasLtMatrixLayout_t layout, cudaDataType type,
-                                               uint64_t rows, uint64_t cols, int64_t ld) {
-  *layout = {.type = type, .rows = rows, .cols = cols, .ld = ld};
-  return CUBLAS_STATUS_SUCCESS;
-}
-inline cublasStatus_t cublasLtMatmulPreferenceInit(cublasLtMatmulPreference_t preference) {
-  *preference = {};
-  return CUBLAS_STATUS_SUCCESS;
-}
-
-inline cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t o,
-                                                     cublasLtMatmulDescAttributes_t what,
-                                                     const void* value, size_t bytes) {
-  using emulation::take;
-  switch (what) {
-    case CUBLASLT_MATMUL_DESC_TRANSA:
-      return take(o->op_a, value, bytes);
-    case CUBLASLT_MATMUL_DESC_TRANSB:
-      return take(o->op_b, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE:
-      return take(o->epilogue, value, bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
-      return take(o->bias, value, bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
-      return take(o->bias_type, value, bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE:
-      return take(o->bias_stride, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
-      return take(o->aux, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
-      return take(o->aux_ld, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE:
-      return take(o->aux_stride, value, bytes);
-  }
-  return CUBLAS_STATUS_INVALID_VALUE;
-}
-inline cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
-                                                       cublasLtMatrixLayoutAttribute_t what,
-                                                       const void* value, size_t bytes) {
-  if (what == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT)
-    return emulation::take(layout->count, value, bytes);
-  return emulation::take(layout->stride, value, bytes);
-}
-inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
-    cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t what,
-    const void* value, size_t bytes) {
-  if (what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
-    return emulation::take(preference->workspace_bytes, value, bytes);
-  return emulation::take(preference->alignment[what - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES],
-                         value, bytes);
-}
 
 /// Has nothing for epilogues of rows that are not at 16 bytes, where the library too is choosy.
 inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
