@@ -167,9 +167,8 @@ TEST_CASE(
 }
 
 TEST_CASE("both edits together train in bfloat16 near float32, and alike in every order") {
-  for (size_t i = 0; i < systems().size(); ++i) {
+  for (const size_t i : {0, 2, 4, 6}) {
     CAPTURE(i);
-    if (i == 3 || i == 5 || i == 7) continue;
     const Pair plans = both(spec_of(small_model("switch", 4), 2, Precision::kBF16), systems()[i],
                             {.fuse_gelu = true, .round_once = true});
     const auto in_float = make_plan(spec_of(small_model("switch", 4), 2));
