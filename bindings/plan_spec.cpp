@@ -340,6 +340,11 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
       spec.ways[attribute] = way.get<std::string>();
     }
   }
+  if (fields.has("edits")) {
+    const Fields edits = fields.at("edits");
+    spec.edits = {.fuse_gelu = edits.flag("fuse_gelu", false),
+                  .round_once = edits.flag("round_once", false)};
+  }
   // Where others plan, nothing is measured here.
   if (cost.text("kind") == "profile" && speaks(Host::of(L))) {
     box.profile = profile_of(L, cost, spec, box);

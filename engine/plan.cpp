@@ -6,9 +6,12 @@
 #include "engine/base/packing.h"
 #include "engine/graph/op_def.h"
 #include "engine/graph/text.h"
+#include "engine/graph/verify.h"
 #include "engine/ops/ops.h"
+#include "engine/passes/fuse_gelu.h"
 #include "engine/passes/pipeline.h"
 #include "engine/passes/place_experts.h"
+#include "engine/passes/round_once.h"
 #include "engine/schedule/packed.h"
 
 namespace moe {
@@ -89,6 +92,17 @@ void check_stages(const PlanSpec& spec) {
   }
 }
 
+/// Behind all passes, which know nothing of it, and before the schedulers, whose costs are then
+/// those of what runs. Ways come last, as they are chosen by the cost of each op as it will be.
+Graph edit_for_device(Graph graph, const PlanSpec& spec) {
+  if (spec.edits.fuse_gelu) graph = fuse_gelu(std::move(graph));
+  if (spec.edits.round_once) graph = round_once(std::move(graph));
+  verify(graph, "edits for a device");
+  graph = take_ways(std::move(graph), spec.ways);
+  if (spec.quickest_ways) graph = take_quickest_ways(std::move(graph), *spec.cost, spec.ways);
+  return graph;
+}
+
 std::shared_ptr<const Plan> finish(Plan plan, Clock::time_point begin) {
   plan.orders = lane_orders(plan.graph, plan.schedule);
   plan.waits = cross_lane_waits(plan.graph, plan.schedule, plan.orders);
@@ -116,8 +130,7 @@ std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
     graph = add_placement_updates(std::move(graph));
     graph = pipeline.transform(std::move(graph), StageKind::kStep);
   }
-  graph = take_ways(std::move(graph), spec.ways);
-  if (spec.quickest_ways) graph = take_quickest_ways(std::move(graph), *spec.cost, spec.ways);
+  graph = edit_for_device(std::move(graph), spec);
   Schedule schedule = first_schedule(graph, system.reduce_on_own_lane);
   schedule.log = pipeline.log();
   schedule = pipeline.schedule(graph, std::move(schedule));

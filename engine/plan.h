@@ -27,6 +27,12 @@ struct SystemSpec {
   bool reduce_on_own_lane = false;
 };
 
+/// What is changed in a plan's graph for a device, after all passes.
+struct DeviceEdits {
+  bool fuse_gelu = false;   // passes/fuse_gelu.h
+  bool round_once = false;  // passes/round_once.h
+};
+
 struct PlanSpec {
   ModelSpec model;
   GateSpec gate;
@@ -43,6 +49,7 @@ struct PlanSpec {
   /// take the way that is quickest by `cost`, not the usual one.
   WantedWays ways;
   bool quickest_ways = false;
+  DeviceEdits edits;
   /// Which experts tokens choose, in place of the model's gate; null: the gate.
   std::shared_ptr<const RoutingLaw> law;
 };

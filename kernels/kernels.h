@@ -44,6 +44,11 @@ class EitherIn {
  public:
   EitherIn(const Bf16* data) : data(data), wide(false) {}
   EitherIn(const float* data) : data(data), wide(true) {}
+  /// From its number `n` on.
+  EitherIn operator+(int64_t n) const {
+    return wide ? EitherIn(static_cast<const float*>(data) + n)
+                : EitherIn(static_cast<const Bf16*>(data) + n);
+  }
   const void* data;
   bool wide;  // float32
 };
@@ -77,12 +82,26 @@ using Wide = typename TypesOf<T>::Wide;
 /// other. Where a device cannot run them so, kBatch and kGrouped become kStreams.
 enum class ProductsWay : int32_t { kBatch, kStreams, kGrouped, kEach };
 
-/// One product of gemm_many: c[m,n] = alpha * op(a) * op(b) + beta * c.
+/// What is done with a product before it is stored: s = alpha * op(a) * op(b) + beta * c + bias +
+/// add, and c = s; with before_gelu, *before_gelu = s and c = GELU(s) in its tanh form; or with
+/// gelu_at, c = s * GELU'(gelu_at). All but bias are [m,n] as c is; add may be c itself.
+/// Requires, where a member is set: beta 0, ldc = n, a c that no other product has, with Bf16 a c
+/// in bfloat16. The bias may be rounded to T.
+template <class T>
+struct Epilogue {
+  const Wide<T>* bias = nullptr;  // [n]
+  const T* add = nullptr;
+  T* before_gelu = nullptr;
+  const T* gelu_at = nullptr;
+};
+
+/// One product of gemm_many: c[m,n] = alpha * op(a) * op(b) + beta * c, and what follows it.
 template <class T>
 struct Product {
   int64_t m, n, k;
   typename TypesOf<T>::MatrixIn a, b;
   typename TypesOf<T>::MatrixOut c;
+  Epilogue<T> then = {};
 };
 
 template <class T>
@@ -99,15 +118,14 @@ struct KernelTable {
   void (*gemm)(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, W alpha,
                MatrixIn a, int64_t lda, MatrixIn b, int64_t ldb, W beta, MatrixOut c, int64_t ldc,
                Stream stream);
-  /// gemm() of each of `count` products. Those with the same c follow one another and are made in
-  /// this order; otherwise none writes what another reads or writes. All a have one type, as have
-  /// all b and all c. The array is read during the call alone.
+  /// gemm() of each of `count` products, and their epilogues, of which all set the same members.
+  /// Those with the same c follow one another and are made in this order; otherwise none writes
+  /// what another reads or writes. All a have one type, as have all b and all c. The array is read
+  /// during the call alone.
   void (*gemm_many)(ProductsWay way, bool transpose_a, bool transpose_b, int64_t count,
                     const Product<T>* products, W alpha, int64_t lda, int64_t ldb, W beta,
                     int64_t ldc, Stream stream);
 
-  /// y[r,c] = bias[c] + residual[r,c]; either may be null (taken as 0).
-  void (*fill_bias)(T* y, const W* bias, const T* residual, int64_t rows, int64_t cols, Stream);
   /// db[c] = acc[c] + sum over r of dy[r,c], r ascending.
   void (*bias_grad)(W* db, const T* dy, const W* acc, int64_t rows, int64_t cols, Stream);
 
@@ -217,6 +235,8 @@ struct KernelTable {
   void (*add)(T* y, const T* a, const T* b, int64_t n, Stream);
   /// y = ((in[0] + in[1]) + in[2]) + ... for every element, in this order.
   void (*sum_n)(T* y, const T* const* in, int64_t count, int64_t n, Stream);
+  /// y = x, rounded where T is narrower.
+  void (*round)(T* y, const W* x, int64_t n, Stream);
   /// Rows of `width` bytes from a pitched source to a pitched destination.
   void (*copy_2d)(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t width,
                   int64_t rows, Stream);

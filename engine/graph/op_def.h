@@ -120,6 +120,9 @@ struct OpDef {
   bool (*view)(const Op&) = nullptr;
   /// Its outputs, and what it overwrites, are slots, and those that hold no expert hold anything.
   bool loose_slots = false;
+  /// Operands of matrix products: where the op stores bf16, its kernels round those of f32 anew in
+  /// every call, and take them as bf16 with the same result.
+  std::vector<int> rounds = {};
   /// Outputs of which the op writes a part only, and another op the rest.
   std::vector<int> partly_written = {};
   /// Scratch bytes for one call, element size of T = elem_bytes; null: none.

@@ -25,6 +25,7 @@ extern const OpDef kCrossEntropy, kBalanceLoss, kZLoss;
 extern const OpDef kExpertLoad, kBalanceBias;
 extern const OpDef kAllReduce;
 extern const OpDef kSgd, kAdamw;
+extern const OpDef kRound;
 extern const OpDef kAdd, kSplit, kConcat, kJoinRows, kTransposeBlocks;
 
 }  // namespace moe::ops

@@ -4,6 +4,7 @@
 #include "engine/ops/expert_products.h"
 #include "engine/ops/expert_rows.h"
 #include "engine/ops/rules.h"
+#include "engine/ops/with_gelu.h"
 
 namespace moe::ops {
 namespace {
@@ -25,17 +26,20 @@ const Shape& expect_blocks(const Graph& g, const Op& op, size_t i, size_t counts
 }
 
 /// Row tensors count by the rows in use; weights and biases in full. `rows` says which inputs are
-/// row tensors, `out` whether output 0 is.
+/// row tensors, `out` whether outputs are.
 Work gemm_work(const Graph& g, const Op& op, const WorkContext& context, const Shape& w,
-               std::initializer_list<size_t> rows, bool out) {
+               std::initializer_list<size_t> rows, bool out, double gelu_each = 0) {
   const double share = used_share(op, context);
   double unused = 0;
   for (const size_t i : rows) {
     if (has(op, i)) unused += (1 - share) * static_cast<double>(g.bytes(op.inputs[i]));
   }
-  if (out) unused += (1 - share) * static_cast<double>(g.bytes(op.outputs[0]));
-  return {.flops = share * 2.0 * static_cast<double>(rows_of(shape(g, op, 0)) / w[0]) *
-                   static_cast<double>(num_elements(w)),
+  for (const TensorId t : op.outputs) {
+    if (out) unused += (1 - share) * static_cast<double>(g.bytes(t));
+  }
+  return {.flops = share * (2.0 * static_cast<double>(rows_of(shape(g, op, 0)) / w[0]) *
+                                static_cast<double>(num_elements(w)) +
+                            gelu_flops(g, op, gelu_each)),
           .bytes = io_bytes(g, op) - unused,
           .gemm = true};
 }
@@ -43,12 +47,12 @@ Work gemm_work(const Graph& g, const Op& op, const WorkContext& context, const S
 /// Counted rows; or the capacity, the axis before the last; or the features that come out.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   if (only_used(op)) {
-    return {{{kRows, kWhole, kWhole, kTally, kWhole}, {kRows}},
-            {{kWhole, kWhole, kWhole, kTally, kWhole}, {kRows}}};
+    return and_gelu(op, {{{kRows, kWhole, kWhole, kTally, kWhole}, {kRows}},
+                         {{kWhole, kWhole, kWhole, kTally, kWhole}, {kRows}}});
   }
   const int last = static_cast<int>(shape(g, op, 0).size()) - 1;
-  return {{{last - 1, kWhole, kWhole, kWhole, kWhole}, {last - 1}},
-          {{kWhole, 1, 1, kWhole, kWhole}, {last}}};
+  return and_gelu(op, {{{last - 1, kWhole, kWhole, kWhole, kWhole}, {last - 1}},
+                       {{kWhole, 1, 1, kWhole, kWhole}, {last}}});
 }
 
 TensorId rows_end(const Graph&, const Op& op, size_t) {
@@ -62,15 +66,17 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   Shape y = x;
   y.back() = shape(g, op, 1)[1];
   expect_shape(g, op, 2, {x[0], y.back()});
-  return {{y, arg(g, op, 0).dtype}};
+  expect_gelu(op, op.inputs.size());
+  return std::vector<TensorSpec>(with_gelu(op) ? 2 : 1, {y, arg(g, op, 0).dtype});
 }
 
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
-  return gemm_work(g, op, context, shape(g, op, 1), {0}, true);
+  return gemm_work(g, op, context, shape(g, op, 1), {0}, true, kGeluFlops);
 }
 
 void gradient(GradContext& c, OpId) {
   const Op op = c.op();
+  refuse_gradient(op);
   const TensorId dy = c.grad(op.outputs[0]), x = op.inputs[0], w = op.inputs[1];
   const TensorId bias = input_or_none(op, 2), counts = input_or_none(op, 3);
   Attrs attrs = {{"rows", attr_string(op, "rows", "capacity")}};
@@ -96,16 +102,24 @@ void run(const KernelCall<T>& c) {
   const Blocks b = blocks_of(c.graph, c.op, 0);
   const int64_t out = c.in_shape(1)[1], in = c.in_shape(1)[2];
   using W = kernels::Wide<T>;
-  const W* bias = c.wide(2);
+  const W* const bias = c.wide(2);
+  const bool gelu = with_gelu(c.op);
   auto& products = no_products<T>();
   for_each_run(c.op, b, c.in_i32(3), c.in_i32(4), [&](int64_t e, int64_t first, int64_t rows) {
-    T* y = c.out(0) + first * out;
-    if (bias != nullptr) c.k.fill_bias(y, bias + e * out, nullptr, rows, out, c.stream);
-    products.push_back({rows, out, in, c.in(0) + first * in, c.wide(1) + e * out * in, y});
+    T* const y = c.out(0) + first * out;
+    products.push_back(
+        {rows,
+         out,
+         in,
+         c.in(0) + first * in,
+         c.matrix(1) + e * out * in,
+         gelu ? c.out(1) + first * out : y,
+         {.bias = bias == nullptr ? nullptr : bias + e * out, .before_gelu = gelu ? y : nullptr}});
   });
   c.k.gemm_many(products_way(c.op), false, true, static_cast<int64_t>(products.size()),
-                products.data(), W{1}, in, in, bias != nullptr ? W{1} : W{0}, out, c.stream);
+                products.data(), W{1}, in, in, W{0}, out, c.stream);
   zero_unused(c, c.out(0), b, c.in_i32(3), out);
+  if (gelu) zero_unused(c, c.out(1), b, c.in_i32(3), out);
 }
 
 std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
@@ -114,11 +128,12 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   Shape dx = dy;
   dx.back() = shape(g, op, 1)[2];
   expect_shape(g, op, 2, dx);
+  expect_gelu_dx(g, op, 2, 4, dx);
   return {{dx, arg(g, op, 0).dtype}};
 }
 
 Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
-  return gemm_work(g, op, context, shape(g, op, 1), {0, 2}, true);
+  return gemm_work(g, op, context, shape(g, op, 1), {0, 2, 4}, true, kGeluDxFlops);
 }
 
 template <class T>
@@ -126,12 +141,17 @@ void run_dx(const KernelCall<T>& c) {
   const Blocks b = blocks_of(c.graph, c.op, 0);
   const int64_t out = c.in_shape(1)[1], in = c.in_shape(1)[2];
   using W = kernels::Wide<T>;
-  const T* acc = c.in(2);
+  const T *acc = c.in(2), *const sum = c.in(4);
   if (acc != nullptr) copy(c, c.out(0), acc, b.experts * b.rows_an_expert() * in);
   auto& products = no_products<T>();
   for_each_run(c.op, b, c.in_i32(3), nullptr, [&](int64_t e, int64_t first, int64_t rows) {
-    products.push_back(
-        {rows, in, out, c.in(0) + first * out, c.wide(1) + e * out * in, c.out(0) + first * in});
+    products.push_back({rows,
+                        in,
+                        out,
+                        c.in(0) + first * out,
+                        c.matrix(1) + e * out * in,
+                        c.out(0) + first * in,
+                        {.gelu_at = sum == nullptr ? nullptr : sum + first * in}});
   });
   c.k.gemm_many(products_way(c.op), false, false, static_cast<int64_t>(products.size()),
                 products.data(), W{1}, out, in, acc != nullptr ? W{1} : W{0}, in, c.stream);
@@ -184,7 +204,7 @@ const OpDef kExpertLinear = {
     .name = "expert_linear",
     .doc =
         "y[e] = x[e] w[e]^T [+ bias[e]] for local experts; attr rows = capacity or used, "
-        "products = batch, streams, grouped or each",
+        "products = batch, streams, grouped or each; with gelu=1 also GELU(y)",
     .min_inputs = 2,
     .max_inputs = 5,
     .infer = infer,
@@ -193,24 +213,27 @@ const OpDef kExpertLinear = {
     .axes = axes,
     .begins = {{.input = 4, .of_input = 3}},
     .rows_end = rows_end,
+    .rounds = {1},
     .run_f32 = run<float>,
     .run_f64 = run<double>,
     .run_bf16 = run<kernels::Bf16>,
     .host_inputs = counted<3, 4>,
     .ways = products_ways};
 
-const OpDef kExpertLinearDx = {.name = "expert_linear_dx",
-                               .doc = "dx[e] = dy[e] w[e] [+ acc]",
-                               .min_inputs = 2,
-                               .max_inputs = 4,
-                               .infer = infer_dx,
-                               .work = work_dx,
-                               .may_alias = {{0, 2}},
-                               .run_f32 = run_dx<float>,
-                               .run_f64 = run_dx<double>,
-                               .run_bf16 = run_dx<kernels::Bf16>,
-                               .host_inputs = counted<3>,
-                               .ways = products_ways};
+const OpDef kExpertLinearDx = {
+    .name = "expert_linear_dx",
+    .doc = "dx[e] = dy[e] w[e] [+ acc]; with attr gelu=1 times GELU'(sum)",
+    .min_inputs = 2,
+    .max_inputs = 5,
+    .infer = infer_dx,
+    .work = work_dx,
+    .may_alias = {{0, 2}},
+    .rounds = {1},
+    .run_f32 = run_dx<float>,
+    .run_f64 = run_dx<double>,
+    .run_bf16 = run_dx<kernels::Bf16>,
+    .host_inputs = counted<3>,
+    .ways = products_ways};
 
 const OpDef kExpertLinearDw = {
     .name = "expert_linear_dw",

@@ -2,6 +2,7 @@
 #include "engine/ops/defs.h"
 #include "engine/ops/expert_rows.h"
 #include "engine/ops/rules.h"
+#include "engine/ops/with_gelu.h"
 
 namespace moe::ops {
 namespace {
@@ -30,11 +31,18 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{x, arg(g, op, 0).dtype}};
 }
 
-template <int flops_an_element>
-Work work(const Graph& g, const Op& op, const WorkContext& context) {
+Work rows_work(const Graph& g, const Op& op, const WorkContext& context, double each) {
   const double share = used_share(op, context);
-  return {.flops = share * flops_an_element * static_cast<double>(num_elements(shape(g, op, 0))),
+  return {.flops = share * each * static_cast<double>(num_elements(shape(g, op, 0))),
           .bytes = share * io_bytes(g, op)};
+}
+
+Work work(const Graph& g, const Op& op, const WorkContext& context) {
+  return rows_work(g, op, context, kGeluFlops);
+}
+
+Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
+  return rows_work(g, op, context, kGeluDxFlops);
 }
 
 /// Any axis; the bias goes along with the last one. Counted rows as the gate says.
@@ -134,7 +142,7 @@ const OpDef kGelu = {.name = "gelu",
                      .min_inputs = 1,
                      .max_inputs = 4,
                      .infer = infer,
-                     .work = work<12>,
+                     .work = work,
                      .gradient = gradient,
                      .axes = axes,
                      .begins = {{.input = 3, .of_input = 2}},
@@ -149,7 +157,7 @@ const OpDef kGeluDx = {.name = "gelu_dx",
                        .min_inputs = 2,
                        .max_inputs = 4,
                        .infer = infer_dx,
-                       .work = work<20>,
+                       .work = work_dx,
                        .may_alias = {{0, 0}},
                        .run_f32 = run_dx<float>,
                        .run_f64 = run_dx<double>,

@@ -3,6 +3,7 @@
 #include "engine/ops/defs.h"
 #include "engine/ops/expert_rows.h"
 #include "engine/ops/rules.h"
+#include "engine/ops/with_gelu.h"
 
 namespace moe::ops {
 namespace {
@@ -14,23 +15,26 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   y.back() = shape(g, op, 1)[0];
   expect_shape(g, op, 2, {y.back()});
   expect_shape(g, op, 3, y);
-  return {{y, arg(g, op, 0).dtype}};
+  expect_gelu(op, 3);
+  return std::vector<TensorSpec>(with_gelu(op) ? 2 : 1, {y, arg(g, op, 0).dtype});
 }
 
 /// 2 rows in out flops for forward, dx and dw alike: w is [out,in], and input `i` has the rows.
-Work gemm_work(const Graph& g, const Op& op, size_t i, const Shape& w) {
+Work gemm_work(const Graph& g, const Op& op, size_t i, const Shape& w, double gelu_each) {
   return {.flops = 2.0 * static_cast<double>(rows_of(shape(g, op, i))) *
-                   static_cast<double>(num_elements(w)),
+                       static_cast<double>(num_elements(w)) +
+                   gelu_flops(g, op, gelu_each),
           .bytes = io_bytes(g, op),
           .gemm = true};
 }
 
 Work work(const Graph& g, const Op& op, const WorkContext&) {
-  return gemm_work(g, op, 0, shape(g, op, 1));
+  return gemm_work(g, op, 0, shape(g, op, 1), kGeluFlops);
 }
 
 void gradient(GradContext& c, OpId) {
   const Op op = c.op();
+  refuse_gradient(op);
   const TensorId dy = c.grad(op.outputs[0]), x = op.inputs[0], w = op.inputs[1];
   const TensorId bias = input_or_none(op, 2), residual = input_or_none(op, 3);
   if (c.needs(residual)) c.add(residual, dy);
@@ -55,17 +59,21 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   std::vector<AxisTuple> tuples;
   for (int a = 0; a < columns; ++a) tuples.push_back(tuple(a, kWhole, kWhole, a));
   tuples.push_back(tuple(kWhole, 0, 0, columns));
-  return tuples;
+  return and_gelu(op, std::move(tuples));
 }
 
 template <class T>
 void run(const KernelCall<T>& c) {
   using W = kernels::Wide<T>;
   const int64_t rows = rows_of(c.in_shape(0)), in = c.in_shape(1)[1], out = c.in_shape(1)[0];
-  const bool filled = c.wide(2) != nullptr || c.in(3) != nullptr;
-  if (filled) c.k.fill_bias(c.out(0), c.wide(2), c.in(3), rows, out, c.stream);
-  c.k.gemm(false, true, rows, out, in, W{1}, c.in(0), in, c.wide(1), in, filled ? W{1} : W{0},
-           c.out(0), out, c.stream);
+  const auto product_at = [&](T* to, kernels::Epilogue<T> then) {
+    return kernels::Product<T>{rows, out, in, c.in(0), c.matrix(1), to, then};
+  };
+  const kernels::Product<T> product =
+      with_gelu(c.op) ? product_at(c.out(1), {.bias = c.wide(2), .before_gelu = c.out(0)})
+                      : product_at(c.out(0), {.bias = c.wide(2), .add = c.in(3)});
+  c.k.gemm_many(kernels::ProductsWay::kEach, false, true, 1, &product, W{1}, in, in, W{0}, out,
+                c.stream);
 }
 
 std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
@@ -75,7 +83,12 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   dx.back() = shape(g, op, 1)[1];
   if (op.attrs.contains("seq")) dx = token_shape(op, rows_of(dy), dx.back());
   expect_shape(g, op, 2, dx);
+  expect_gelu_dx(g, op, 2, 3, dx);
   return {{dx, stored_dtype(op, arg(g, op, 0).dtype)}};
+}
+
+Work work_dx(const Graph& g, const Op& op, const WorkContext&) {
+  return gemm_work(g, op, 0, shape(g, op, 1), kGeluDxFlops);
 }
 
 template <class T>
@@ -84,8 +97,10 @@ void run_dx(const KernelCall<T>& c) {
   const int64_t rows = rows_of(c.in_shape(0)), out = c.in_shape(1)[0], in = c.in_shape(1)[1];
   const bool add = c.in(2) != nullptr;
   if (add) copy(c, c.out(0), c.in(2), rows * in);
-  c.k.gemm(false, false, rows, in, out, W{1}, c.matrix(0), out, c.wide(1), in, add ? W{1} : W{0},
-           c.out(0), in, c.stream);
+  const kernels::Product<T> product = {
+      rows, in, out, c.matrix(0), c.matrix(1), c.out(0), {.gelu_at = c.in(3)}};
+  c.k.gemm_many(kernels::ProductsWay::kEach, false, false, 1, &product, W{1}, out, in,
+                add ? W{1} : W{0}, in, c.stream);
 }
 
 std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
@@ -102,7 +117,7 @@ std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
 }
 
 Work work_dw(const Graph& g, const Op& op, const WorkContext&) {
-  return gemm_work(g, op, 0, g.tensor(op.outputs[0]).shape);
+  return gemm_work(g, op, 0, g.tensor(op.outputs[0]).shape, 0);
 }
 
 template <class T>
@@ -160,27 +175,34 @@ void run_bias_grad(const KernelCall<T>& c) {
 }  // namespace
 
 const OpDef kLinear = {.name = "linear",
-                       .doc = "y = x w^T [+ bias] [+ residual], w [out,in]",
+                       .doc =
+                           "y = x w^T [+ bias] [+ residual], w [out,in]; with attr gelu=1 "
+                           "also GELU(y)",
                        .min_inputs = 2,
                        .max_inputs = 4,
                        .infer = infer,
                        .work = work,
                        .gradient = gradient,
                        .axes = axes,
+                       .rounds = {1},
                        .run_f32 = run<float>,
                        .run_f64 = run<double>,
                        .run_bf16 = run<kernels::Bf16>};
 
-const OpDef kLinearDx = {.name = "linear_dx",
-                         .doc = "dx = dy w [+ acc]; attr seq arranges the rows as [rows/seq, seq]",
-                         .min_inputs = 2,
-                         .max_inputs = 3,
-                         .infer = infer_dx,
-                         .work = work,
-                         .may_alias = {{0, 2}},
-                         .run_f32 = run_dx<float>,
-                         .run_f64 = run_dx<double>,
-                         .run_bf16 = run_dx<kernels::Bf16>};
+const OpDef kLinearDx = {
+    .name = "linear_dx",
+    .doc =
+        "dx = dy w [+ acc]; attr seq arranges the rows as [rows/seq, seq]; with "
+        "attr gelu=1 times GELU'(sum)",
+    .min_inputs = 2,
+    .max_inputs = 4,
+    .infer = infer_dx,
+    .work = work_dx,
+    .may_alias = {{0, 2}},
+    .rounds = {0, 1},
+    .run_f32 = run_dx<float>,
+    .run_f64 = run_dx<double>,
+    .run_bf16 = run_dx<kernels::Bf16>};
 
 const OpDef kLinearDw = {.name = "linear_dw",
                          .doc = "dw = dy^T x [+ acc]; with attr bias=1 also db = column sums of dy",
@@ -189,6 +211,7 @@ const OpDef kLinearDw = {.name = "linear_dw",
                          .infer = infer_dw,
                          .work = work_dw,
                          .may_alias = {{0, 2}, {1, 3}},
+                         .rounds = {0},
                          .run_f32 = run_dw<float>,
                          .run_f64 = run_dw<double>,
                          .run_bf16 = run_dw<kernels::Bf16>};

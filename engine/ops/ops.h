@@ -10,8 +10,10 @@
 //   layernorm         x gamma beta -> y mean[T] rstd[T]
 //   layernorm_dx      dy x mean rstd gamma [acc] -> dx
 //   layernorm_dw      dy x mean rstd [acc gamma] [acc beta] -> dgamma dbeta
-//   linear            x[..,in] w[out,in] [bias] [residual] -> y[..,out]
-//   linear_dx         dy w [acc] -> dx; attr seq arranges the rows as [rows/seq, seq]
+//   linear            x[..,in] w[out,in] [bias] [residual] -> y[..,out] [z where attr gelu=1: GELU
+//                     of y; no residual then]
+//   linear_dx         dy w [acc] [sum where attr gelu=1] -> dx; attr seq arranges the rows as
+//                     [rows/seq, seq]; gelu=1: times the slope of GELU at sum, and no acc
 //   linear_dw         dy x [acc w] [acc b] -> dw [db where attr bias=1]
 //   bias_grad         dy [acc] -> db; dy [El,..,n] with attr groups=El gives db [El,n]
 //   attention         qkv[B,S,3d] -> ctx[B,S,d] lse[B,nh,S]; attr heads; fused
@@ -73,10 +75,10 @@
 //   swap_in           placement w[E,..]... -> slots[L,..]...; with attr keep=1 also the placement
 //                     before, as input 1, and its slots, behind the weights
 //   expert_linear     x[El,P,C,in] (or [El,C,in] where P = 1) w[El,out,in] [bias[El,out]]
-//                     [recv_counts[El,P]] [recv_begin[El,P]] -> y[El,P,C,out]
+//                     [recv_counts[El,P]] [recv_begin[El,P]] -> y[El,P,C,out] [z, as linear]
 //                     attr rows = "capacity" | "used" (only rows below recv_counts; the others are
 //                     zero)
-//   expert_linear_dx  dy w [acc] [recv_counts] -> dx
+//   expert_linear_dx  dy w [acc] [recv_counts] [sum where attr gelu=1] -> dx, as linear_dx
 //   expert_linear_dw  dy x [acc w] [acc b] [recv_counts] -> dw [db where attr bias=1]
 //   combine           slots[E,C,d] weight choice_slot [residual] [slot_choice] -> y[B,S,d]; the
 //                     backward needs slot_choice
@@ -93,6 +95,7 @@
 //   sgd               w v g; attrs lr, momentum; overwrites w and v
 //   adamw             w m v g; attrs lr, beta1, beta2, eps, weight_decay; overwrites w, m and v
 //   add               a b -> y
+//   round             x (f32) -> y (bf16), as x: what several products take as an operand
 //   split             x -> parts...; attrs axis, sizes="4,4"
 //   concat            parts... -> x; attr axis
 //                     both: attr view=1 where only axes of length 1 stand before axis: the parts

@@ -66,6 +66,7 @@ const OpTable& op_table() {
       &kZLoss,
       &kBalanceBias,
       &kAdamw,
+      &kRound,
   });
   return table;
 }

@@ -12,6 +12,14 @@ const KernelTable<float>& fast_table();
 void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha,
           const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c,
           int64_t ldc, Stream stream) noexcept;
+/// As each_product wants it.
+void fill_bias(float* y, const float* bias, const float* residual, int64_t rows, int64_t cols,
+               Stream stream) noexcept;
+/// KernelTable::gelu and gelu_dx.
+void gelu(float* y, const float* x, const float* bias, int64_t rows, int64_t cols,
+          Stream stream) noexcept;
+void gelu_dx(float* dx, const float* dy, const float* x, const float* bias, int64_t rows,
+             int64_t cols, Stream stream) noexcept;
 
 void set_elementwise(KernelTable<float>& table) noexcept;
 void set_norm(KernelTable<float>& table) noexcept;

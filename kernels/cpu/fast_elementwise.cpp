@@ -4,10 +4,9 @@
 #include "kernels/cpu/fast_simd.h"
 
 namespace moe::kernels::MOE_ISA {
-namespace {
 
 void fill_bias(float* y, const float* bias, const float* residual, int64_t rows, int64_t cols,
-               Stream) {
+               Stream) noexcept {
   for (int64_t r = 0; r < rows; ++r) {
     const float* from = residual ? residual + r * cols : nullptr;
     float* to = y + r * cols;
@@ -16,6 +15,8 @@ void fill_bias(float* y, const float* bias, const float* residual, int64_t rows,
     });
   }
 }
+
+namespace {
 
 void bias_grad(float* db, const float* dy, const float* acc, int64_t rows, int64_t cols, Stream) {
   sum_rows(db, acc, rows, cols,
@@ -46,7 +47,10 @@ MOE_INLINE Vec gelu_slope(Vec z) {
   return sigmoid + z * slope * (sigmoid * (e * sigmoid));
 }
 
-void gelu(float* y, const float* x, const float* bias, int64_t rows, int64_t cols, Stream) {
+}  // namespace
+
+void gelu(float* y, const float* x, const float* bias, int64_t rows, int64_t cols,
+          Stream) noexcept {
   for (int64_t r = 0; r < rows; ++r, x += cols, y += cols)
     each_vec(cols, [&](int64_t i, auto lanes) {
       store(y + i, gelu_of(load(x + i, lanes) + load_or_zero(bias, i, lanes)), lanes);
@@ -54,13 +58,15 @@ void gelu(float* y, const float* x, const float* bias, int64_t rows, int64_t col
 }
 
 void gelu_dx(float* dx, const float* dy, const float* x, const float* bias, int64_t rows,
-             int64_t cols, Stream) {
+             int64_t cols, Stream) noexcept {
   for (int64_t r = 0; r < rows; ++r, x += cols, dy += cols, dx += cols)
     each_vec(cols, [&](int64_t i, auto lanes) {
       const Vec slope = gelu_slope(load(x + i, lanes) + load_or_zero(bias, i, lanes));
       store(dx + i, load(dy + i, lanes) * slope, lanes);
     });
 }
+
+namespace {
 
 void sgd(float* w, float* v, const float* g, float lr, float momentum, int64_t n, Stream) {
   each_vec(n, [&](int64_t i, auto lanes) {
@@ -98,6 +104,10 @@ void sum_n(float* y, const float* const* in, int64_t count, int64_t n, Stream) {
            [&](int64_t j, int64_t i, auto lanes) { return load(in[j] + i, lanes); });
 }
 
+void round(float* y, const float* x, int64_t n, Stream) {
+  __builtin_memcpy(y, x, sizeof(float) * static_cast<size_t>(n));
+}
+
 void copy_2d(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t width,
              int64_t rows, Stream) {
   for (int64_t r = 0; r < rows; ++r)
@@ -127,7 +137,6 @@ int64_t first_nonfinite(const float* x, int64_t n) {
 }  // namespace
 
 void set_elementwise(KernelTable<float>& table) noexcept {
-  table.fill_bias = fill_bias;
   table.bias_grad = bias_grad;
   table.gelu = gelu;
   table.gelu_dx = gelu_dx;
@@ -135,6 +144,7 @@ void set_elementwise(KernelTable<float>& table) noexcept {
   table.adamw = adamw;
   table.add = add;
   table.sum_n = sum_n;
+  table.round = round;
   table.copy_2d = copy_2d;
   table.clear = clear;
   table.first_nonfinite = first_nonfinite;

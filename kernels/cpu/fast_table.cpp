@@ -23,7 +23,7 @@ KernelTable<float> make_table() noexcept {
   KernelTable<float> table{};
   table.name = "cpu-" MOE_TEXT(MOE_ISA);
   table.gemm = gemm;
-  table.gemm_many = each_product<float, gemm>;
+  table.gemm_many = each_product<float, gemm, fill_bias, gelu, gelu_dx>;
   set_elementwise(table);
   set_norm(table);
   set_attention(table);

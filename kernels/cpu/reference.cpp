@@ -447,6 +447,10 @@ void sum_n(double* y, const double* const* in, int64_t count, int64_t n, Stream)
   }
 }
 
+void round(double* y, const double* x, int64_t n, Stream) {
+  std::copy_n(x, n, y);
+}
+
 void copy_2d(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t width,
              int64_t rows, Stream) {
   for (int64_t r = 0; r < rows; ++r)
@@ -470,8 +474,7 @@ const KernelTable<double>& reference_table() {
   static constexpr KernelTable<double> table = {
       .name = "reference",
       .gemm = gemm,
-      .gemm_many = each_product<double, gemm>,
-      .fill_bias = fill_bias,
+      .gemm_many = each_product<double, gemm, fill_bias, gelu, gelu_dx>,
       .bias_grad = bias_grad,
       .layernorm = layernorm,
       .layernorm_dx = layernorm_dx,
@@ -505,6 +508,7 @@ const KernelTable<double>& reference_table() {
       .adamw = adamw,
       .add = add,
       .sum_n = sum_n,
+      .round = round,
       .copy_2d = copy_2d,
       .clear = clear,
       .first_nonfinite = first_nonfinite,

@@ -28,16 +28,22 @@ void end(const Handles& handles) {
     if (handle != nullptr) accepted(cublasDestroy(handle), "end_stream: cublasDestroy");
 }
 
+/// Waits for what the device still does with it.
+void end(const Room& room) {
+  for (void* const block : room.blocks) worked(cudaFree(block), "end_stream: gemm");
+}
+
 void end(const Kept& kept) {
   for (const Side& side : kept.sides) {
     end(side.handles);
+    end(side.workspace);
     worked(cudaEventDestroy(side.done), "end_stream: side");
     worked(cudaStreamDestroy(side.stream), "end_stream: side");
   }
   if (kept.fork != nullptr) worked(cudaEventDestroy(kept.fork), "end_stream: fork");
   end(kept.handles);
-  // Waits for what the device still does with it.
-  for (void* const block : kept.blocks) worked(cudaFree(block), "end_stream: gemm");
+  end(kept.operands);
+  end(kept.workspace);
 }
 
 /// As urgent as the stream beside which it runs; null members with an error kept.
@@ -82,16 +88,16 @@ cublasHandle_t handle_of(Handles& handles, bool exact, Stream stream) {
   return nullptr;
 }
 
-void* room(Kept& kept, int64_t bytes) {
-  if (bytes > kept.bytes) {
-    const int64_t more = std::max(bytes, 2 * kept.bytes);
+void* bytes_of(Room& room, int64_t bytes) {
+  if (bytes > room.bytes) {
+    const int64_t more = std::max(bytes, 2 * room.bytes);
     void* block = nullptr;
     const std::string what = "gemm: allocate " + std::to_string(more) + " bytes";
     if (!worked(cudaMalloc(&block, static_cast<size_t>(more)), what.c_str())) return nullptr;
-    kept.blocks.push_back(block);
-    kept.bytes = more;
+    room.blocks.push_back(block);
+    room.bytes = more;
   }
-  return kept.blocks.back();
+  return room.blocks.back();
 }
 
 bool have_sides(Kept& kept, Stream stream) {

@@ -1,7 +1,8 @@
-// Casts to bfloat16: a warp takes a piece of a row, so that rows of any length fill the device.
+// Rounding to bfloat16: a warp takes a piece of a row, so that rows of any length fill the device.
 #include "kernels/cuda/cast.h"
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/functions.h"
 
 namespace moe::kernels::cuda {
 namespace {
@@ -34,6 +35,10 @@ void cast(To* out, int64_t out_stride, const V* in, int64_t in_stride, int64_t r
          in, in_stride, rows, cols, pieces);
 }
 
+bool at_8_bytes(const void* p) {
+  return reinterpret_cast<uintptr_t>(p) % 8 == 0;
+}
+
 }  // namespace
 
 void cast_to_bf16(uint16_t* out, int64_t out_stride, const float* in, int64_t in_stride,
@@ -43,6 +48,22 @@ void cast_to_bf16(uint16_t* out, int64_t out_stride, const float* in, int64_t in
          in_stride / 4, rows, cols / 4, stream);
   } else {
     cast(out, out_stride, in, in_stride, rows, cols, stream);
+  }
+}
+
+void round_exact(float* y, const float* x, int64_t n, Stream stream) {
+  const auto bytes = static_cast<int64_t>(sizeof(float)) * n;
+  copy_2d(y, bytes, x, bytes, bytes, 1, stream);
+}
+
+/// As one row.
+void round_mixed(Bf16* y, const float* x, int64_t n, Stream stream) {
+  if (n == 0) return;
+  auto* const to = reinterpret_cast<uint16_t*>(y);
+  if (at_8_bytes(y)) {
+    cast_to_bf16(to, 0, x, 0, 1, n, stream);
+  } else {
+    cast(to, 0, x, 0, 1, n, stream);
   }
 }
 

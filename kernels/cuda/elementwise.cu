@@ -94,6 +94,8 @@ __global__ void sum_n_kernel(T* y, Summands<T> summands, int64_t count, int64_t 
   }
 }
 
+}  // namespace
+
 template <class T>
 void fill_bias(T* y, const float* bias, const T* residual, int64_t rows, int64_t cols,
                Stream stream) {
@@ -127,6 +129,11 @@ void gelu_dx(T* dx, const T* dy, const T* x, const float* bias, int64_t rows, in
   in_packs<T>(run, cols, dx, dy, x, bias);
 }
 
+template void fill_bias(float*, const float*, const float*, int64_t, int64_t, Stream);
+template void fill_bias(Bf16*, const float*, const Bf16*, int64_t, int64_t, Stream);
+
+namespace {
+
 template <class T>
 void add(T* y, const T* a, const T* b, int64_t n, Stream stream) {
   const auto run = [&](auto at_once) {
@@ -157,7 +164,6 @@ void sum_n(T* y, const T* const* in, int64_t count, int64_t n, Stream stream) {
 
 template <class T>
 void elementwise_kernels(KernelTable<T>& table) {
-  table.fill_bias = fill_bias<T>;
   table.gelu = gelu<T>;
   table.gelu_dx = gelu_dx<T>;
   table.add = add<T>;

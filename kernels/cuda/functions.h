@@ -21,6 +21,15 @@ MixedFunction<&Mixed::gemm> gemm_mixed;
 Function<&Floats::gemm_many> gemm_many;
 MixedFunction<&Mixed::gemm_many> gemm_many_mixed;
 
+/// What is left to do with products where a library does not do it. In the table all but the first.
+/// y[r,c] = bias[c] + residual[r,c]; either may be null (taken as 0); residual may be y.
+template <class T>
+void fill_bias(T* y, const float* bias, const T* residual, int64_t rows, int64_t cols, Stream);
+template <class T>
+void gelu(T* y, const T* x, const float* bias, int64_t rows, int64_t cols, Stream);
+template <class T>
+void gelu_dx(T* dx, const T* dy, const T* x, const float* bias, int64_t rows, int64_t cols, Stream);
+
 Function<&Floats::attention> attention;
 Function<&Floats::attention_dx> attention_dx;
 Function<&Floats::attention_work_bytes> attention_work_bytes;
@@ -36,6 +45,8 @@ Function<&Floats::z_loss> z_loss;
 Function<&Floats::sgd> sgd;
 Function<&Floats::adamw> adamw;
 
+Function<&Floats::round> round_exact;
+MixedFunction<&Mixed::round> round_mixed;
 Function<&Floats::copy_2d> copy_2d;
 Function<&Floats::clear> clear;
 

@@ -59,6 +59,7 @@ const KernelTable<float>& table() {
     all.z_loss = z_loss;
     all.sgd = sgd;
     all.adamw = adamw;
+    all.round = round_exact;
     return all;
   }();
   return whole;
@@ -72,6 +73,7 @@ const KernelTable<Bf16>& table_mixed() {
     all.attention = attention_mixed;
     all.attention_dx = attention_dx_mixed;
     all.attention_work_bytes = attention_mixed_work_bytes;
+    all.round = round_mixed;
     return all;
   }();
   return whole;

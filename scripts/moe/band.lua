@@ -71,7 +71,7 @@ function Band:start(R, job_of) self.R, self.job_of = R, job_of end
 -- The run with constants at those ends. It is simulated when something is read that they may move,
 -- so that claims pay for what they look at.
 local function run_at(e, job, run, ends)
-  local spec = jobs_lib.simulated_spec(job.case, ends)
+  local spec = jobs_lib.simulated_spec(job.case, ends, job.spec.edits)
   local lazy = { parameters = spec.model, cluster_parameters = spec.cluster, fill = spec.fill }
   local known = {}
   for _, key in ipairs(UNMOVED) do lazy[key], known[key] = run[key], true end

@@ -19,6 +19,7 @@ M.INFER = {
   executor = train.TRAIN.executor,
   precision = train.RUN.precision,
   expert_products = train.RUN.expert_products,
+  edits = train.RUN.edits,
   parameters = { type = "string",
     doc = "a checkpoint of moe.train in the output folder; the initial parameters" },
   tokens = { type = "string", enum = { "text", "reference" }, default = "text",
@@ -94,6 +95,7 @@ function M.infer(t)
     c.precision)
   spec.inference, spec.cost = true, { kind = "roofline" }
   spec.ways = train.ways(c.executor, c, "moe.infer", at)
+  spec.edits = train.edits(c.executor, c, "moe.infer", at)
   local options = options_of(c, spec.model, at)
   local plan = target.plan_of(spec, candidate, at)
   errors.stop_in "check"

@@ -39,9 +39,12 @@ local function resolve_case(e, point, params)
   return case
 end
 
---- What the core plans for a job that is simulated. ends: as in schema.collector, or nil.
-function M.simulated_spec(case, ends)
-  return target.cluster_spec(case.model, case.cluster, case.optimizer, ends)
+--- What the core plans for a job that is simulated. ends: as in schema.collector, or nil; edits: of
+--- its graph, or nil.
+function M.simulated_spec(case, ends, edits)
+  local spec = target.cluster_spec(case.model, case.cluster, case.optimizer, ends)
+  spec.edits = edits
+  return spec
 end
 
 -- Steps of a simulation; all systems of a case the same.
@@ -59,7 +62,7 @@ local function simulate_jobs(e, entry, case)
   end
   local jobs = {}
   for i, system in ipairs(case.systems) do
-    jobs[i] = { system = system, case = case, spec = M.simulated_spec(case),
+    jobs[i] = { system = system, case = case, spec = M.simulated_spec(case, nil, entry.edits),
       assumed = schema.merged(case.model.assumed, case.cluster.assumed) }
     jobs[i].spec.simulate = steps_of(entry, case)
   end
@@ -86,6 +89,7 @@ local function real_jobs(e, entry, case)
       spec.cost.rehearse = entry.kind == "cpu" and not core.processes and entry.rehearse or 0
       spec.cost.check_finite = entry.check_finite
       spec.ways = train.ways(entry.kind, entry, entry.path, e.at)
+      spec.edits = train.edits(entry.kind, entry, entry.path, e.at)
       spec.cost.blocks = train.blocks(entry.kind, entry)
       spec.simulate = steps_of(entry, case)
       jobs[#jobs + 1] = { system = system, case = case, entry = entry, spec = spec,

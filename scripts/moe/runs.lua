@@ -56,7 +56,7 @@ local function base_record(name, job, spec, made)
     cluster = spec.cluster.name, cluster_parameters = spec.cluster, devices = spec.ranks,
     parameters = spec.model,
     gate_options = spec.gate and spec.gate.options, routing = spec.routing and spec.routing.name,
-    optimizer = spec.optimizer, fill = spec.fill,
+    optimizer = spec.optimizer, fill = spec.fill, edits = spec.edits,
     stages = core.array(system_lib.describe(made.candidate)),
     all_reduce = made.candidate.all_reduce,
     packing = made.packing, choice = made.candidate.choice,
@@ -91,7 +91,7 @@ end
 --- Simulates a job of the experiment `name`; returns the record of the run and its plan. ends: of
 --- assumed constants, as in schema.collector, or nil.
 function M.simulated(name, job, ends)
-  local spec = ends and jobs_lib.simulated_spec(job.case, ends) or job.spec
+  local spec = ends and jobs_lib.simulated_spec(job.case, ends, job.spec.edits) or job.spec
   spec.simulate = job.spec.simulate
   local made = target.plan(spec, job.system)
   local run = base_record(name, job, spec, made)

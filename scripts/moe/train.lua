@@ -35,6 +35,14 @@ M.NCCL = {
     doc = "of it to one rank of another machine, a power of two; as NCCL chooses" },
 }
 
+--- What is changed in a plan's graph for a device, after all passes.
+M.EDITS = {
+  fuse_gelu = { type = "boolean",
+    doc = "GELU in one op with the product before it, its gradient with the one that leads to it" },
+  round_once = { type = "boolean",
+    doc = "bf16: what several products would round, as parameters, is rounded once a step" },
+}
+
 --- Fields of a real run, in moe.train, plan:run and the executor entries of an experiment.
 M.RUN = {
   steps = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "training steps" },
@@ -44,6 +52,7 @@ M.RUN = {
     doc = "cuda, how experts' matrix products run: batch, one call where all have as many rows; "
       .. "streams, side by side, as others do then; grouped, one call; each, one after the other; "
       .. "the quickest where ops are profiled, else batch, of used rows streams" },
+  edits = { type = M.EDITS, doc = "cuda, what is changed in the plan's graph; all" },
   init = { type = "string", enum = { "reference" }, default = "reference",
     doc = "initial parameters" },
   tokens = { type = "string", enum = { "text", "reference" }, default = "text",
@@ -94,6 +103,25 @@ function M.ways(executor, t, path, at)
       :format(path, t.expert_products, executor), at)
   end
   return t.expert_products and { products = t.expert_products }
+end
+
+--- What is changed in the graph of a plan for the executor, all that can be unless the recipe says
+--- otherwise; nil: nothing. t: with fields edits and precision.
+function M.edits(executor, t, path, at)
+  local given = t.edits or {}
+  if executor ~= "cuda" then
+    for _, name in ipairs(schema.keys_of(given)) do
+      errors.user(("%s.edits.%s: is for the executor cuda, here it is %s; leave it away"):format(
+        path, name, executor), at, path .. ".edits." .. name)
+    end
+    return nil
+  end
+  local bf16 = t.precision == "bf16"
+  if given.round_once and not bf16 then
+    errors.user(("%s.edits.round_once: rounds to bf16, and %s.precision is %s; leave it away")
+      :format(path, path, t.precision), at, path .. ".edits.round_once")
+  end
+  return { fuse_gelu = given.fuse_gelu ~= false, round_once = bf16 and given.round_once ~= false }
 end
 
 local function check_power_of_two(path, value, at)
@@ -218,6 +246,7 @@ function M.train(t)
   local spec = target.real_spec(c.executor, c.model, core.args.ranks or c.ranks, c.link,
     c.optimizer, c.precision)
   spec.ways = M.ways(c.executor, c, "moe.train", at)
+  spec.edits = M.edits(c.executor, c, "moe.train", at)
   spec.cost.check_finite, spec.cost.blocks = c.check_finite, M.blocks(c.executor, c)
   local options = M.run_options(c.executor, c, spec.model, "moe.train", at)
   options.keep_grad_norms = true
@@ -238,6 +267,8 @@ M.PLAN = {
   cluster = { type = "cluster", required = true, doc = "moe.cluster" },
   system = { type = "system", required = true, doc = "moe.system" },
   optimizer = target.OPTIMIZER_FIELD,
+  edits = { type = M.EDITS,
+    doc = "what is changed in the graph, as for the executor cuda; nothing" },
 }
 
 local Plan = {}
@@ -331,6 +362,7 @@ function Plan:run(executor, t)
   local c = schema.check(M.RUN, t or {}, "moe.plan.run", at)
   local spec = target.executed_in(c.precision, schema.merged(self.spec, {
     ways = M.ways(executor, c, "moe.plan.run", at) }))
+  spec.edits = M.edits(executor, c, "moe.plan.run", at)  -- whatever the simulated plan has
   local options = M.run_options(executor, c, spec.model, "moe.plan.run", at)
   local plan = target.plan_of(spec, self.candidate, at)
   errors.stop_in "check"
@@ -344,6 +376,7 @@ function M.plan(t)
   local c = schema.check(M.PLAN, t, "moe.plan", at)
   errors.stop_in "policies"
   local spec = target.cluster_spec(c.model, c.cluster, c.optimizer)
+  spec.edits = c.edits
   if target.places(c.system) then spec.simulate = { steps = target.PLACED_STEPS } end
   local made = target.plan(spec, c.system)
   return setmetatable({ core = made.plan, sim = made.sim, candidate = made.candidate,

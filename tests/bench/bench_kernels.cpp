@@ -117,8 +117,6 @@ void elementwise_rows(const Bench& bench, const KernelTable<float>& k, int64_t n
             [&] { k.gelu_dx(y.data(), dy.data(), x.data(), b.data(), n, 4 * h, nullptr); });
   bench.row("bias_grad", wide, 0,
             [&] { k.bias_grad(w.data(), dy.data(), nullptr, n, 4 * h, nullptr); });
-  bench.row("fill_bias", 2 * nh, 0,
-            [&] { k.fill_bias(y.data(), b.data(), x.data(), n, h, nullptr); });
   bench.row("layernorm", 2 * nh, 0, [&] {
     k.layernorm(y.data(), mean.data(), rstd.data(), x.data(), b.data(), b.data(), n, h, nullptr);
   });

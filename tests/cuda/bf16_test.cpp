@@ -95,6 +95,27 @@ TEST_CASE("emulated on the host: every upper half of a float is rounded to the n
   CHECK(wrong == 0);
 }
 
+TEST_CASE("emulated on the host: a tensor is rounded at any place, and nothing beside it") {
+  for (const int64_t n : {0, 1, 7, 64, 4096, 5003})
+    for (int64_t shift = 0; shift < 4; ++shift) {
+      INFO(n << " at " << shift);
+      const auto all = random_values<float>(shift + n, static_cast<uint64_t>(n));
+      std::vector<kernels::Bf16> out(static_cast<size_t>(shift + n + 1), {0xffff});
+      device().mixed->round(out.data() + shift, all.data() + shift, n, nullptr);
+      REQUIRE(kernels::cuda::take_error() == "");
+      int64_t wrong = 0;
+      for (int64_t i = shift; i < shift + n; ++i) {
+        const auto at = static_cast<size_t>(i);
+        wrong += is_rounded(out[at].bits, all[at]) ? 0 : 1;
+      }
+      CHECK(wrong == 0);
+      CHECK(out.back().bits == 0xffff);
+      std::vector<float> same(static_cast<size_t>(n));
+      device().kernels->round(same.data(), all.data() + shift, n, nullptr);
+      CHECK(std::equal(same.begin(), same.end(), all.begin() + shift));
+    }
+}
+
 TEST_CASE("emulated on the host: rows of any length, distance and place are rounded, gaps stay") {
   Rng rng(1);
   for (int64_t round = 0; round < 100; ++round) {
@@ -180,7 +201,7 @@ TEST_CASE("both GEMMs of a stream have a handle of their own, which go with the 
     CHECK(emulation::cublas_used.math == CUBLAS_PEDANTIC_MATH);
   }
   CHECK(emulation::cublas_handles == before + 2);
-  CHECK(emulation::things_alive() == alive + 2);  // the stream, and room for a and b
+  CHECK(emulation::things_alive() == alive + 3);  // the stream, a workspace, room for a and b
   device().end_stream(stream);
   CHECK(emulation::cublas_handles == before);
   CHECK(emulation::things_alive() == alive);

@@ -107,6 +107,29 @@ TEST_CASE("experts' products in every way train alike with the CUDA kernels' sou
   }
 }
 
+TEST_CASE("plans that are edited for a device train as plain ones with the CUDA kernels' sources") {
+  const auto executor = make_device_executor(*moe_cuda_device());
+  for (const auto& stages : std::vector<std::vector<Stage>>{
+           {},
+           {pass("irregular_a2a"), pass("used_rows"),
+            pass("partition", {{"parts", 2.0}, {"before", 6.0}, {"after", 1.0}})}}) {
+    CAPTURE(stages.size());
+    PlanSpec in_float = spec_of(small_model("switch", 4), 2);
+    in_float.system.stages = stages;
+    in_float.edits.fuse_gelu = true;
+    check_emulated(in_float, 2);
+    PlanSpec spec = spec_of(small_model("switch", 4), 2, Precision::kBF16);
+    spec.system.stages = stages;
+    const auto plain = make_plan(spec);
+    const RunResult anew = executor->run(*plain, options_of(*plain, 3));
+    spec.edits.round_once = true;
+    const auto plan = make_plan(spec);
+    const RunResult once = executor->run(*plan, options_of(*plan, 3));
+    CHECK(once.losses == anew.losses);
+    CHECK(once.digest == anew.digest);
+  }
+}
+
 TEST_CASE("activations in bfloat16 train a model near double, routed as it is at first") {
   constexpr size_t kSteps = 3;  // the third is a replay
   const int64_t ranks = GENERATE(1, 2);

@@ -39,19 +39,16 @@ TEST_CASE("LayerNorm and its gradients agree with the reference") {
       });
 }
 
-TEST_CASE("bias and its gradient agree with the reference") {
+TEST_CASE("the gradient of a bias agrees with the reference") {
   for (const auto& [rows, cols] : kRows)
     for (const bool extra : {false, true})
       agree_on_both(1e-5, [&](const auto& k, auto arrays) {
         using A = decltype(arrays);
         using T = typename A::Stored;
-        const auto residual = A::stored(rows * cols, 2), dy = A::stored(rows * cols, 4);
-        const auto bias = A::wide(cols, 1);
-        std::vector<T> y(rows * cols);
-        k.fill_bias(y.data(), bias.data(), extra ? residual.data() : nullptr, rows, cols, nullptr);
+        const auto dy = A::stored(rows * cols, 4);
         auto db = A::wide(cols, 3);
         k.bias_grad(db.data(), dy.data(), extra ? db.data() : nullptr, rows, cols, nullptr);
-        return Results<T>{y, db};
+        return Results<T>{{}, db};
       });
 }
 

@@ -72,7 +72,7 @@ void sum_n(T* y, const T* const* in, int64_t count, int64_t n, Stream stream) {
 
 /// Products in any order, but those with the same c in theirs.
 template <class T>
-void gemm_many(kernels::ProductsWay, bool ta, bool tb, int64_t count,
+void gemm_many(kernels::ProductsWay way, bool ta, bool tb, int64_t count,
                const kernels::Product<T>* products, kernels::Wide<T> alpha, int64_t lda,
                int64_t ldb, kernels::Wide<T> beta, int64_t ldc, Stream stream) {
   std::vector<std::vector<kernels::Product<T>>> chains;
@@ -80,6 +80,10 @@ void gemm_many(kernels::ProductsWay, bool ta, bool tb, int64_t count,
     check_argument(p->a);
     check_argument(p->b);
     check_argument(p->c);
+    check_argument(p->then.bias);
+    check_argument(p->then.add);
+    check_argument(p->then.before_gelu);
+    check_argument(p->then.gelu_at);
     if (chains.empty() || address_of(chains.back()[0].c) != address_of(p->c)) {
       chains.emplace_back();
     }
@@ -92,7 +96,7 @@ void gemm_many(kernels::ProductsWay, bool ta, bool tb, int64_t count,
     for (const auto& chain : chains) {
       for (const auto& p : chain) {
         done_by(static_cast<const KernelTable<T>*>(nullptr))
-            .gemm(ta, tb, p.m, p.n, p.k, alpha, p.a, lda, p.b, ldb, beta, p.c, ldc, nullptr);
+            .gemm_many(way, ta, tb, 1, &p, alpha, lda, ldb, beta, ldc, nullptr);
       }
     }
   });
@@ -147,13 +151,13 @@ const KernelTable<T>& lazy_table() {
   static const K table = [] {
     K k = done_by(static_cast<const K*>(nullptr));
     k.name = "lazy";
-    defer_all<&K::gemm, &K::fill_bias, &K::bias_grad, &K::layernorm, &K::layernorm_dx,
-              &K::layernorm_dw, &K::gelu, &K::gelu_dx, &K::embedding, &K::embedding_dwte,
-              &K::embedding_dwpe, &K::attention, &K::attention_dx, &K::attn_score, &K::attn_softmax,
-              &K::attn_context, &K::attn_context_dx, &K::attn_softmax_dx, &K::attn_score_dx,
-              &K::gate_logits, &K::gate_scores, &K::gate_dlogits, &K::dispatch, &K::dispatch_dx,
-              &K::combine, &K::combine_dx, &K::combine_dweight, &K::cross_entropy, &K::balance_loss,
-              &K::z_loss, &K::sgd, &K::adamw, &K::add, &K::copy_2d, &K::clear>(k);
+    defer_all<&K::gemm, &K::bias_grad, &K::layernorm, &K::layernorm_dx, &K::layernorm_dw, &K::gelu,
+              &K::gelu_dx, &K::embedding, &K::embedding_dwte, &K::embedding_dwpe, &K::attention,
+              &K::attention_dx, &K::attn_score, &K::attn_softmax, &K::attn_context,
+              &K::attn_context_dx, &K::attn_softmax_dx, &K::attn_score_dx, &K::gate_logits,
+              &K::gate_scores, &K::gate_dlogits, &K::dispatch, &K::dispatch_dx, &K::combine,
+              &K::combine_dx, &K::combine_dweight, &K::cross_entropy, &K::balance_loss, &K::z_loss,
+              &K::sgd, &K::adamw, &K::add, &K::round, &K::copy_2d, &K::clear>(k);
     k.sum_n = sum_n<T>;
     k.gemm_many = gemm_many<T>;
     k.first_nonfinite = nullptr;

@@ -41,8 +41,8 @@ OpId op_of_kind(const Graph& graph, std::string_view kind) {
   throw std::runtime_error("no op of kind " + std::string(kind));
 }
 
-/// Every kind of op of the plan, parts of a batch apart; experts' movements take no time of their
-/// own. Returns the kinds.
+/// Every kind of op of the plan, parts of a batch and products with GELU apart; experts' movements
+/// take no time of their own. Returns the kinds.
 std::set<std::string> check_all_kinds(const PlanSpec& spec) {
   const auto plan = make_plan(spec);
   const Graph& graph = plan->graph;
@@ -51,7 +51,8 @@ std::set<std::string> check_all_kinds(const PlanSpec& spec) {
     const OpId id(static_cast<int64_t>(i));
     const Op& op = graph.op(id);
     if (is_view(graph, op)) continue;
-    const std::string kind = graph.def(id).name;
+    std::string kind = graph.def(id).name;
+    if (op.attrs.contains("gelu")) kind += " with gelu";
     if (!kinds.insert(kind + (op.attrs.contains("share") ? " part" : "")).second) continue;
     CAPTURE(op.name, kind);
     ProfileOptions options = quick(graph.num_ranks);
@@ -106,6 +107,22 @@ TEST_CASE("every op of a step that sends and multiplies used rows alone can be t
                        {pass("irregular_a2a"), pass("used_rows"), partition(2, 1, 0)}));
   check_all_kinds(with(spec_of(small_model("hash", 4), 2),
                        {pass("irregular_a2a"), pass("used_rows"), partition(3, 6, 1)}));
+}
+
+TEST_CASE("every op of a plan that is edited for a device can be timed on it") {
+  PlanSpec spec = spec_of(small_model("switch", 4), 2, Precision::kBF16);
+  spec.edits = {.fuse_gelu = true, .round_once = true};
+  const Options cut = {{"parts", 2.0}, {"before", 1.0}, {"after", 0.0}};
+  for (const auto& stages : std::vector<std::vector<Stage>>{
+           {}, {pass("irregular_a2a"), pass("used_rows"), pass("partition", cut)}}) {
+    const std::set<std::string> kinds = check_all_kinds(with(spec, stages));
+    CHECK(kinds.count("round") == 1);
+    CHECK(kinds.count("gelu") + kinds.count("gelu_dx") == 0);
+    for (const char* kind : {"linear", "linear_dx", "expert_linear_dx"}) {
+      CHECK(kinds.count(kind + std::string(" with gelu")) == 1);
+    }
+    CHECK(kinds.count(stages.empty() ? "expert_linear with gelu" : "expert_linear with gelu part"));
+  }
 }
 
 TEST_CASE("ways of experts' products are timed on a device, each once, and an allowed one taken") {

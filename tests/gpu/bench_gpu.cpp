@@ -212,6 +212,7 @@ void run_all(Bench& bench) {
   gemm(bench, kBaseGemm, 1, 8192, 8192, 8192);
   gemms(bench);
   experts_in_all_ways(bench);
+  products_and_gelu(bench);
   bench_rows(bench);
   for (const int64_t k : {1, 2}) router(bench, k);
   attention(bench, bench.kernels(), "float32", "set for bfloat16");

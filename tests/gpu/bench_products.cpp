@@ -45,7 +45,63 @@ void expert_products(Bench& bench, const std::string& name, const std::vector<in
   }
 }
 
+using kernels::Bf16;
+
+/// y[m,n] = op(x[m,k] w) as `make` makes it, in two ways.
+struct Layer {
+  DeviceArray<Bf16> x, w, y, z;
+  DeviceArray<float> bias;
+};
+constexpr int64_t kRows = 16384;
+
+void layer_rows(Bench& bench, const std::string& name, int64_t n, int64_t k,
+                const std::function<void(const Layer&)>& fused,
+                const std::function<void(const Layer&)>& apart) {
+  const auto sets = each_set(Bench::sets(2.0 * static_cast<double>(kRows * (k + 2 * n))), [&] {
+    return Layer{bench.random<Bf16>(kRows * k), bench.random<Bf16>(n * k),
+                 bench.random<Bf16>(kRows * n), bench.random<Bf16>(kRows * n), bench.random(n)};
+  });
+  const std::string what =
+      std::to_string(kRows) + " x " + std::to_string(n) + " x " + std::to_string(k) + ", bfloat16";
+  for (const auto& [text, make] : {std::pair(" fused", &fused), std::pair(" apart", &apart)})
+    if (bench.wants(name + text))
+      bench.row(name + text, what,
+                bench.time([&, make = make](int64_t number) { (*make)(turn(sets, number)); }),
+                {.flops = 2.0 * static_cast<double>(kRows) * static_cast<double>(n) *
+                          static_cast<double>(k)});
+}
+
 }  // namespace
+
+void products_and_gelu(Bench& bench) {
+  if (bench.gpu().mixed == nullptr) return;
+  const auto& table = *bench.gpu().mixed;
+  const kernels::Stream stream = bench.stream();
+  for (const int64_t hidden : {768, 2048}) {
+    const int64_t n = 4 * hidden, k = hidden;
+    const auto many = [=, &table](const Layer& l, bool transpose_b, kernels::Epilogue<Bf16> then) {
+      const kernels::Product<Bf16> product = {kRows,      n,          k,   l.x.data(),
+                                              l.w.data(), l.y.data(), then};
+      table.gemm_many(kernels::ProductsWay::kEach, false, transpose_b, 1, &product, 1, k,
+                      transpose_b ? k : n, 0, n, stream);
+    };
+    const std::string size = std::to_string(hidden);
+    layer_rows(
+        bench, "linear gelu " + size, n, k,
+        [=](const Layer& l) { many(l, true, {.bias = l.bias.data(), .before_gelu = l.z.data()}); },
+        [=, &table](const Layer& l) {
+          many(l, true, {.bias = l.bias.data()});
+          table.gelu(l.z.data(), l.y.data(), nullptr, kRows, n, stream);
+        });
+    layer_rows(
+        bench, "gelu linear dx " + size, n, k,
+        [=](const Layer& l) { many(l, false, {.gelu_at = l.z.data()}); },
+        [=, &table](const Layer& l) {
+          many(l, false, {});
+          table.gelu_dx(l.y.data(), l.y.data(), l.z.data(), nullptr, kRows, n, stream);
+        });
+  }
+}
 
 void experts_in_all_ways(Bench& bench) {
   const std::vector<int64_t> padded(8, 2048);

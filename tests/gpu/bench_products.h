@@ -9,4 +9,8 @@ namespace moe::test {
 /// three sizes, in every way.
 void experts_in_all_ways(Bench& bench);
 
+/// A layer of 16384 rows with bias and GELU, and the gradient of its input times GELU's slope, in
+/// bfloat16: with what follows the product said to it, and by a kernel of its own.
+void products_and_gelu(Bench& bench);
+
 }  // namespace moe::test

@@ -45,10 +45,12 @@ EitherOut staged(Stage& s, EitherOut out, int64_t n) {
   if (out.wide) return s.both(static_cast<float*>(out.data), n);
   return s.both(static_cast<Bf16*>(out.data), n);
 }
-const float* staged(Stage& s, const float* in, int64_t n) {
+template <class T>
+const T* staged(Stage& s, const T* in, int64_t n) {
   return s.in(in, n);
 }
-float* staged(Stage& s, float* out, int64_t n) {
+template <class T>
+T* staged(Stage& s, T* out, int64_t n) {
   return s.both(out, n);
 }
 
@@ -65,50 +67,57 @@ void gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha,
   s.end(refused);
 }
 
-/// The operands of all products as one array, from the first to the end of the last: how far apart
-/// they lie stays. of(product): pointer and values.
-template <class F>
-auto whole(const std::vector<kernels::Product<float>>& products, F of) {
-  auto [begin, n] = of(products[0]);
-  auto end = begin + n;
-  for (const auto& p : products) {
-    const auto [at, values] = of(p);
-    begin = std::min(begin, at);
-    end = std::max(end, at + values);
-  }
-  return std::pair(begin, static_cast<int64_t>(end - begin));
+template <class T>
+T* pointer(T* p) {
+  return p;
+}
+const Bf16* pointer(EitherIn in) {
+  return static_cast<const Bf16*>(in.data);
+}
+Bf16* pointer(EitherOut out) {
+  return static_cast<Bf16*>(out.data);
 }
 
+/// Of operands in T.
+template <class T>
 void gemm_many(kernels::ProductsWay way, bool ta, bool tb, int64_t count,
-               const kernels::Product<float>* products, float alpha, int64_t lda, int64_t ldb,
+               const kernels::Product<T>* products, float alpha, int64_t lda, int64_t ldb,
                float beta, int64_t ldc, Stream) {
   if (count == 0) return;
-  std::vector<kernels::Product<float>> moved(products, products + count);
-  const auto a = whole(moved, [&](const auto& p) {
-    return std::pair(p.a, ta ? extent(p.k, p.m, lda) : extent(p.m, p.k, lda));
-  });
-  const auto b = whole(moved, [&](const auto& p) {
-    return std::pair(p.b, tb ? extent(p.n, p.k, ldb) : extent(p.k, p.n, ldb));
-  });
-  const auto c = whole(moved, [&](const auto& p) { return std::pair(p.c, extent(p.m, p.n, ldc)); });
+  std::vector<kernels::Product<T>> moved(products, products + count);
   Stage s;
-  const float *const a_there = s.in(a.first, a.second), *const b_there = s.in(b.first, b.second);
-  float* const c_there = s.both(c.first, c.second);
-  for (auto& p : moved) {
-    p.a = a_there + (p.a - a.first);
-    p.b = b_there + (p.b - b.first);
-    p.c = c_there + (p.c - c.first);
-  }
-  kernels_of_gpu<float>().gemm_many(way, ta, tb, count, moved.data(), alpha, lda, ldb, beta, ldc,
-                                    s.stream());
-  s.end(refused);
-}
-
-template <class T>
-void fill_bias(T* y, const float* bias, const T* residual, int64_t rows, int64_t cols, Stream) {
-  Stage s;
-  kernels_of_gpu<T>().fill_bias(s.out(y, rows * cols), s.in(bias, cols),
-                                s.in(residual, rows * cols), rows, cols, s.stream());
+  // One operand of all products as one array, from the first to the end of the last: how far apart
+  // they lie stays.
+  const auto move = [&](auto operand, auto values) {
+    auto* begin = pointer(operand(moved[0]));
+    if (begin == nullptr) return;
+    auto* end = begin;
+    for (auto& p : moved) {
+      begin = std::min(begin, pointer(operand(p)));
+      end = std::max(end, pointer(operand(p)) + values(p));
+    }
+    auto* const there = staged(s, begin, end - begin);
+    for (auto& p : moved) operand(p) = there + (pointer(operand(p)) - begin);
+  };
+  move(
+      [](auto& p) -> auto& { return p.a; },
+      [&](const auto& p) { return ta ? extent(p.k, p.m, lda) : extent(p.m, p.k, lda); });
+  move(
+      [](auto& p) -> auto& { return p.b; },
+      [&](const auto& p) { return tb ? extent(p.n, p.k, ldb) : extent(p.k, p.n, ldb); });
+  const auto of_c = [&](const auto& p) { return extent(p.m, p.n, ldc); };
+  move(
+      [](auto& p) -> auto& { return p.c; }, of_c);
+  move(
+      [](auto& p) -> auto& { return p.then.add; }, of_c);
+  move(
+      [](auto& p) -> auto& { return p.then.before_gelu; }, of_c);
+  move(
+      [](auto& p) -> auto& { return p.then.gelu_at; }, of_c);
+  move(
+      [](auto& p) -> auto& { return p.then.bias; }, [](const auto& p) { return p.n; });
+  kernels_of_gpu<T>().gemm_many(way, ta, tb, count, moved.data(), alpha, lda, ldb, beta, ldc,
+                                s.stream());
   s.end(refused);
 }
 
@@ -366,6 +375,13 @@ void sum_n(T* y, const T* const* in, int64_t count, int64_t n, Stream) {
   s.end(refused);
 }
 
+template <class T>
+void round(T* y, const kernels::Wide<T>* x, int64_t n, Stream) {
+  Stage s;
+  kernels_of_gpu<T>().round(s.out(y, n), s.in(x, n), n, s.stream());
+  s.end(refused);
+}
+
 void copy_2d(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t width,
              int64_t rows, Stream) {
   Stage s;
@@ -381,7 +397,7 @@ template <class T>
 kernels::KernelTable<T> common(const char* name) {
   return {.name = name,
           .gemm = gemm<T>,
-          .fill_bias = fill_bias<T>,
+          .gemm_many = gemm_many<T>,
           .bias_grad = bias_grad<T>,
           .layernorm = layernorm<T>,
           .layernorm_dx = layernorm_dx<T>,
@@ -403,6 +419,7 @@ kernels::KernelTable<T> common(const char* name) {
           .cross_entropy = cross_entropy<T>,
           .add = add<T>,
           .sum_n = sum_n<T>,
+          .round = round<T>,
           .copy_2d = copy_2d};
 }
 
@@ -411,7 +428,6 @@ kernels::KernelTable<T> common(const char* name) {
 const Floats& device_table() {
   static const Floats table = [] {
     Floats all = common<float>("cuda, from and to the host");
-    all.gemm_many = gemm_many;
     all.gate_scores = gate_scores;
     all.gate_dlogits = gate_dlogits;
     all.balance_loss = balance_loss;

@@ -40,19 +40,6 @@ TEST_CASE("beta 0 overwrites a NaN in c") {
   }
 }
 
-TEST_CASE("fill_bias adds what is given and takes what is null as 0") {
-  for (const auto [rows, cols] : kMatrices)
-    for (const int given : {0, 1, 2, 3})
-      agree(1e-7, [&, rows = rows, cols = cols](const auto& k, auto zero) {
-        using T = decltype(zero);
-        const auto bias = random_values<T>(cols, 1), residual = random_values<T>(rows * cols, 2);
-        std::vector<T> y(rows * cols, T(9));
-        k.fill_bias(y.data(), given & 1 ? bias.data() : nullptr,
-                    given & 2 ? residual.data() : nullptr, rows, cols, nullptr);
-        return y;
-      });
-}
-
 TEST_CASE("bias_grad sums over rows and adds the accumulator, also in place") {
   for (const auto [rows, cols] : kMatrices)
     for (const bool in_place : {false, true})
@@ -235,6 +222,20 @@ TEST_CASE("copy_2d copies the rows and nothing between them") {
     table->copy_2d(to.data(), 5, from.data(), 4, 3, 3, nullptr);
     CHECK(to == "abc..def..ghi.");
   }
+}
+
+TEST_CASE("where numbers are stored as they are computed, rounding them is a copy") {
+  const auto x = random_values<float>(77, 1);
+  for (const auto* table : kernels::runnable_tables()) {
+    std::vector<float> y(78, -1);
+    table->round(y.data(), x.data(), 77, nullptr);
+    CHECK(std::equal(x.begin(), x.end(), y.begin()));
+    CHECK(y[77] == -1);
+  }
+  const auto exact = random_values<double>(77, 1);
+  std::vector<double> same(77);
+  kernels::reference_table().round(same.data(), exact.data(), 77, nullptr);
+  CHECK(same == exact);
 }
 
 TEST_CASE("first_nonfinite finds the first NaN or infinity wherever it is") {

@@ -10,6 +10,50 @@ namespace {
 constexpr ProductsWay kWays[] = {ProductsWay::kBatch, ProductsWay::kStreams, ProductsWay::kGrouped,
                                  ProductsWay::kEach};
 
+/// Two products with all members of an epilogue that `given` says, and what they are made of.
+template <class T>
+struct Followed {
+  static constexpr int64_t kM = 5, kN = 19, kK = 7, kArea = kM * kN;
+  explicit Followed(int given_) : given(given_) {}
+
+  std::vector<T> run(const kernels::KernelTable<T>& table, ProductsWay way) {
+    std::vector<kernels::Product<T>> products;
+    for (int64_t i = 0; i < 2; ++i)
+      products.push_back({kM,
+                          kN,
+                          kK,
+                          a.data() + i * kM * kK,
+                          b.data() + i * kN * kK,
+                          c.data() + i * kArea,
+                          {.bias = has(1) ? bias.data() + i * kN : nullptr,
+                           .add = has(2) ? (has(16) ? c : add).data() + i * kArea : nullptr,
+                           .before_gelu = has(4) ? before.data() + i * kArea : nullptr,
+                           .gelu_at = has(8) ? at.data() + i * kArea : nullptr}});
+    table.gemm_many(way, false, true, 2, products.data(), T(0.5), kK, kK, T(0), kN, nullptr);
+    return joined(c, before);
+  }
+  /// Of a bit of `given`, which says: bias, add, before_gelu, gelu_at, and that add is c.
+  bool has(int bit) const { return (given & bit) != 0; }
+
+  const int given;
+  const std::vector<T> a = random_values<T>(2 * kM * kK, 1), b = random_values<T>(2 * kN * kK, 2);
+  const std::vector<T> bias = random_values<T>(2 * kN, 3), add = random_values<T>(2 * kArea, 4);
+  const std::vector<T> at = random_values<T>(2 * kArea, 5, 4);
+  std::vector<T> c = random_values<T>(2 * kArea, 6), before = random_values<T>(2 * kArea, 7);
+};
+
+/// All `given` that make sense.
+std::vector<int> epilogues() {
+  std::vector<int> all;
+  for (int given = 0; given < 32; ++given)
+    if ((given & 12) != 12 && ((given & 16) == 0 || (given & 2) != 0)) all.push_back(given);
+  return all;
+}
+
+double gelu(double z) {
+  return 0.5 * z * (1 + std::tanh(std::sqrt(2 / M_PI) * (z + 0.044715 * z * z * z)));
+}
+
 }  // namespace
 
 TEST_CASE("many products in one call have the bits of as many gemms, also where some are empty") {
@@ -44,4 +88,54 @@ TEST_CASE("many products in one call have the bits of as many gemms, also where 
       }
     }
   }
+}
+
+TEST_CASE("the reference adds bias and summand to a product and takes GELU or its slope by hand") {
+  using One = Followed<double>;
+  for (const int given : epilogues()) {
+    One one(given);
+    const One was(given);
+    one.run(kernels::reference_table(), ProductsWay::kEach);
+    for (size_t i = 0; i < one.c.size(); ++i) {
+      const size_t row = i / One::kN, product = row / One::kM;
+      const size_t column = product * One::kN + i % One::kN;
+      double s = 0;
+      for (size_t p = 0; p < One::kK; ++p)
+        s += 0.5 * one.a[row * One::kK + p] * one.b[column * One::kK + p];
+      if (one.has(1)) s += one.bias[column];
+      if (one.has(2)) s += one.has(16) ? was.c[i] : one.add[i];
+      CHECK(one.before[i] == (one.has(4) ? Approx(s) : Approx(was.before[i])));
+      const double step = 1e-5, at = one.at[i];
+      if (one.has(4)) s = gelu(s);
+      if (one.has(8)) s *= (gelu(at + step) - gelu(at - step)) / (2 * step);
+      CHECK(one.c[i] == Approx(s).margin(1e-8));
+    }
+  }
+}
+
+TEST_CASE(
+    "what follows a product has the bits of a GEMM onto bias and summand, or of GELU's own bias") {
+  using One = Followed<float>;
+  constexpr int64_t n = One::kN, k = One::kK;
+  for (const auto* const table : kernels::runnable_tables())
+    for (const int given : epilogues()) {
+      One one(given);
+      std::vector<float> sum = one.c, want;
+      const std::vector<float> add = one.has(16) ? one.c : one.add, before = one.before;
+      const auto bias_at = [&](size_t i) { return one.bias[i / One::kArea * n + i % n]; };
+      const bool filled = one.has(2) || (one.has(1) && !one.has(4));
+      for (size_t i = 0; i < sum.size(); ++i)
+        sum[i] = (one.has(1) && !one.has(4) ? bias_at(i) : 0) + (one.has(2) ? add[i] : 0);
+      for (int64_t i = 0; i < 2; ++i)
+        table->gemm(false, true, One::kM, n, k, 0.5F, one.a.data() + i * One::kM * k, k,
+                    one.b.data() + i * n * k, k, filled ? 1 : 0, sum.data() + i * One::kArea, n,
+                    nullptr);
+      for (size_t i = 0; i < sum.size() && one.has(1) && one.has(4); ++i) sum[i] += bias_at(i);
+      want = sum;
+      if (one.has(4)) table->gelu(want.data(), sum.data(), nullptr, 2 * One::kM, n, nullptr);
+      if (one.has(8))
+        table->gelu_dx(want.data(), sum.data(), one.at.data(), nullptr, 2 * One::kM, n, nullptr);
+      INFO(table->name << ", given " << given);
+      CHECK(one.run(*table, kWays[given % 4]) == joined(want, one.has(4) ? sum : before));
+    }
 }

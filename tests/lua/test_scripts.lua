@@ -94,6 +94,48 @@ local c = moe.cluster.p4de { nodes = 2 }
     expect.fails(planned("cpu", "each"), 5, "moe.plan.run.expert_products: 'each' is for")
   end)
 
+test("plans' graphs are edited for the executor cuda, and elsewhere only where that is asked for",
+  function()
+    local function edits(text) return expect.runs(text).executed[1].spec.edits end
+    local head = expect.HEAD .. [[
+local s = { moe.system "raf" {} }
+local c = moe.cluster.p4de { nodes = 2 }
+]]
+    local function entry(text)
+      return head .. ('return moe.experiment { name = "x", model = m, cluster = c, systems = s, '
+        .. 'run = { { %s } } }'):format(text)
+    end
+    local function planned(executor, edited, given)
+      return head .. ('local p = moe.plan { model = m, cluster = c, system = s[1], %s }\n'
+        .. 'p:run("%s", { %s })'):format(edited, executor, given)
+    end
+    local all, bf16 = { fuse_gelu = true, round_once = true }, "precision = 'bf16'"
+    expect.equal(edits(train("executor = 'cuda', " .. bf16)), all)
+    expect.equal(edits(train "executor = 'cuda'"), { fuse_gelu = true, round_once = false })
+    expect.equal(edits(train("executor = 'cuda', edits = { fuse_gelu = false }, " .. bf16)),
+      { fuse_gelu = false, round_once = true })
+    expect.equal(edits(train ""), nil)
+    local ran = expect.runs(entry('"cuda", ranks = 2, edits = { round_once = false }, ' .. bf16))
+    expect.equal(ran.executed[1].spec.edits, { fuse_gelu = true, round_once = false })
+    expect.equal(ran.results.runs[1].edits, { fuse_gelu = true, round_once = false })
+    local simulated = expect.runs(entry '"simulate", edits = { fuse_gelu = true }')
+    expect.equal(simulated.plans[1].edits, { fuse_gelu = true })
+    expect.equal(simulated.results.runs[1].edits, { fuse_gelu = true })
+    expect.equal(expect.runs(entry '"simulate"').plans[1].edits, nil)
+    local w = expect.runs(planned("cpu", "edits = { fuse_gelu = true }", ""))
+    expect.equal({ w.plans[1].edits, w.executed[1].spec.edits == nil },
+      { { fuse_gelu = true }, true })
+    expect.equal(edits(planned("cuda", "", bf16)), all)
+    expect.fails(train "edits = { fuse_gelu = false }", 2, "moe.train.edits.fuse_gelu: is for the "
+      .. "executor cuda, here it is cpu; leave it away")
+    expect.fails(train "executor = 'cuda', edits = { round_once = true }", 2,
+      "moe.train.edits.round_once: rounds to bf16, and moe.train.precision is f32; leave it away")
+    expect.fails(train "executor = 'cuda', edits = { round = true }", 2,
+      "moe.train.edits: unknown key 'round', have: fuse_gelu, round_once")
+    expect.fails(entry '"cpu", edits = { round_once = true }', 4,
+      "experiment.run[1].edits.round_once: is for the executor cuda")
+  end)
+
 test("how a run uses a GPU reaches the executor and the profiler, with its defaults", function()
   local function processes(w, core) core.processes = 2 end
   local function run(fields, setup)

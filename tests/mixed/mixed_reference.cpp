@@ -97,9 +97,10 @@ void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, f
 
 void fill_bias(Bf16* y, const float* bias, const Bf16* residual, int64_t rows, int64_t cols,
                Stream) {
-  Operands o;
-  const int64_t n = rows * cols;
-  exact().fill_bias(o.out(y, n), o.in(bias, cols), o.in(residual, n), rows, cols, nullptr);
+  for (int64_t i = 0; i < rows * cols; ++i) {
+    const double first = bias == nullptr ? 0 : bias[i % cols];
+    store(y[i], first + (residual == nullptr ? 0 : to_float(residual[i])));
+  }
 }
 
 void bias_grad(float* db, const Bf16* dy, const float* acc, int64_t rows, int64_t cols, Stream) {
@@ -296,6 +297,10 @@ void sum_n(Bf16* y, const Bf16* const* in, int64_t count, int64_t n, Stream) {
   exact().sum_n(o.out(y, n), list.data(), count, n, nullptr);
 }
 
+void round(Bf16* y, const float* x, int64_t n, Stream) {
+  for (int64_t i = 0; i < n; ++i) y[i] = to_bf16(x[i]);
+}
+
 int64_t first_nonfinite(const Bf16* x, int64_t n) {
   Operands o;
   return exact().first_nonfinite(o.in(x, n), n);
@@ -307,8 +312,7 @@ const KernelTable<Bf16>& mixed_reference() {
   static const KernelTable<Bf16> table = {
       .name = "mixed reference",
       .gemm = gemm,
-      .gemm_many = each_product<Bf16, gemm>,
-      .fill_bias = fill_bias,
+      .gemm_many = each_product<Bf16, gemm, fill_bias, gelu, gelu_dx>,
       .bias_grad = bias_grad,
       .layernorm = layernorm,
       .layernorm_dx = layernorm_dx,
@@ -342,6 +346,7 @@ const KernelTable<Bf16>& mixed_reference() {
       .adamw = nullptr,
       .add = add,
       .sum_n = sum_n,
+      .round = round,
       .copy_2d = reference_table().copy_2d,
       .clear = reference_table().clear,
       .first_nonfinite = first_nonfinite,

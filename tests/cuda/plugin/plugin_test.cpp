@@ -49,12 +49,12 @@ TEST_CASE("the plugin opens without a driver and lacks no kernel but one") {
   CHECK(!t.first_nonfinite);
   CHECK((t.attn_score && t.attn_softmax && t.attn_context && t.attn_context_dx));
   CHECK((t.attn_softmax_dx && t.attn_score_dx));
-  CHECK((t.gemm && t.gemm_many && t.fill_bias && t.bias_grad && t.layernorm && t.layernorm_dx));
+  CHECK((t.gemm && t.gemm_many && t.bias_grad && t.layernorm && t.layernorm_dx));
   CHECK((t.layernorm_dw && t.gelu && t.gelu_dx && t.embedding && t.embedding_dwte));
   CHECK((t.embedding_dwpe && t.attention && t.attention_dx && t.attention_work_bytes));
   CHECK((t.gate_logits && t.gate_scores && t.gate_dlogits && t.dispatch && t.dispatch_dx));
   CHECK((t.combine && t.combine_dx && t.combine_dweight && t.cross_entropy && t.balance_loss));
-  CHECK((t.z_loss && t.sgd && t.adamw && t.add && t.sum_n && t.copy_2d && t.clear));
+  CHECK((t.z_loss && t.sgd && t.adamw && t.add && t.sum_n && t.round && t.copy_2d && t.clear));
 }
 
 TEST_CASE("the table of mixed precision lacks what takes only float32") {
@@ -65,11 +65,12 @@ TEST_CASE("the table of mixed precision lacks what takes only float32") {
   CHECK(!t.first_nonfinite);
   CHECK((t.attn_score && t.attn_softmax && t.attn_context && t.attn_context_dx));
   CHECK((t.attn_softmax_dx && t.attn_score_dx));
-  CHECK((t.gemm && t.gemm_many && t.fill_bias && t.bias_grad && t.layernorm && t.layernorm_dx));
+  CHECK((t.gemm && t.gemm_many && t.bias_grad && t.layernorm && t.layernorm_dx));
   CHECK((t.layernorm_dw && t.gelu && t.gelu_dx && t.embedding && t.embedding_dwte));
   CHECK((t.embedding_dwpe && t.attention && t.attention_dx && t.attention_work_bytes));
   CHECK((t.gate_logits && t.dispatch && t.dispatch_dx && t.combine && t.combine_dx));
-  CHECK((t.combine_dweight && t.cross_entropy && t.add && t.sum_n && t.copy_2d && t.clear));
+  CHECK((t.combine_dweight && t.cross_entropy && t.add && t.sum_n && t.round));
+  CHECK((t.copy_2d && t.clear));
 }
 
 TEST_CASE("no entry of the device table is null, nor of its cliques where there is NCCL") {

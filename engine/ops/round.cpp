@@ -1,0 +1,41 @@
+// y = x rounded from float32 to bfloat16: an operand of several products (OpDef::rounds), which
+// would each round it anew. Where floats are all of one width it is a copy.
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  const Tensor& x = arg(g, op, 0);
+  if (x.dtype != DType::kF32) {
+    throw user_error("op '{}' (round): input 0 '{}' is {}, expected f32", op.name, x.name,
+                     dtype_name(x.dtype));
+  }
+  return {{x.shape, DType::kBF16}};
+}
+
+Work work(const Graph& g, const Op& op, const WorkContext&) {
+  return elementwise_work(g, op, static_cast<double>(num_elements(shape(g, op, 0))));
+}
+
+template <class T>
+void run(const KernelCall<T>& c) {
+  c.k.round(c.out(0), c.wide(0), num_elements(c.in_shape(0)), c.stream);
+}
+
+}  // namespace
+
+/// Of slots, those that hold no expert hold anything; all other parameters were looked at before.
+const OpDef kRound = {.name = "round",
+                      .doc = "y = x rounded to bf16, once for all products that take it",
+                      .min_inputs = 1,
+                      .max_inputs = 1,
+                      .infer = infer,
+                      .work = work,
+                      .loose_slots = true,
+                      .run_f32 = run<float>,
+                      .run_f64 = run<double>,
+                      .run_bf16 = run<kernels::Bf16>};
+
+}  // namespace moe::ops
