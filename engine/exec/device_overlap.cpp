@@ -104,7 +104,7 @@ void TransfersBeside::queue(kernels::Event go, Nanoseconds length) {
     const kernels::Stream stream = rank.stream.get();
     device_.wait(stream, go);
     device_.record(rank.began.get(), stream);
-    device_.paced_copies(copies.data(), static_cast<int64_t>(copies.size()), length, blocks_,
+    device_.paced_copies(copies.data(), static_cast<int64_t>(copies.size()), length, blocks_, {},
                          stream);
     device_.record(rank.ended.get(), stream);
   }

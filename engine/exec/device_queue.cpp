@@ -181,7 +181,10 @@ void DeviceQueue::begin(size_t r) {
   const kernels::Stream first = rank.stream(LaneId(0));
   if (r > 0) device_.wait(first, go_.get());
   rank.queue_inputs();
-  if (r == 0) device_.record(start_.get(), first);
+  if (r == 0) {
+    device_.record(start_.get(), first);
+    comm_.start_pass(first);
+  }
   device_.record(ready_[r].get(), first);
   for (size_t l = 1; l < plan_.orders.lanes.size(); ++l) {
     device_.wait(rank.stream(LaneId(static_cast<int64_t>(l))), ready_[r].get());

@@ -1,5 +1,8 @@
 // Copies that are paced like a network's transfer: the bytes, and the time that they take.
+#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "engine/base/rng.h"
 #include "tests/gpu/gpu.h"
@@ -17,12 +20,37 @@ std::vector<int32_t> random_words(int64_t n, uint64_t stream) {
 
 /// The list as paced_copies takes it, once for the whole case.
 struct Paced {
-  void give(kernels::Stream stream, int64_t duration_ns, int32_t blocks) const {
+  void give(kernels::Stream stream, int64_t duration_ns, int32_t blocks,
+            const kernels::LinkTurn& turn = {}) const {
     gpu().paced_copies(copies.data(), static_cast<int64_t>(copies.size()), duration_ns, blocks,
-                       stream);
+                       turn, stream);
   }
   std::vector<kernels::Copy> copies;
 };
+
+/// Words that transfers and this thread tell each other, one of each.
+class Words {
+ public:
+  explicit Words(int64_t count)
+      : words_(static_cast<kernels::LinkWords*>(
+            gpu().allocate_host(count * static_cast<int64_t>(sizeof(kernels::LinkWords))))) {
+    REQUIRE(words_);
+    std::memset(static_cast<void*>(words_), 0, static_cast<size_t>(count) * sizeof *words_);
+  }
+  Words(const Words&) = delete;
+  ~Words() { gpu().release_host(words_); }
+  kernels::LinkTurn turn(int64_t i) const { return {&words_[i], 1, 1}; }
+
+  bool has_begun(int64_t i) const { return std::atomic_ref(words_[i].begun).load() == 1; }
+  int64_t began_ns(int64_t i) const { return words_[i].began_ns; }
+  void let_end(int64_t i) const { std::atomic_ref(words_[i].over).store(1); }
+
+ private:
+  kernels::LinkWords* const words_;
+};
+
+using HostClock = std::chrono::steady_clock;
+constexpr std::chrono::seconds kTooLong(10);
 
 }  // namespace
 
@@ -74,4 +102,62 @@ TEST_CASE("paced copies without bytes still take their time", "[time]") {
   paced.give(stream, 1000, 2);
   const double took = device_ns(stream, [&] { paced.give(stream, 3'000'000, 2); });
   CHECK((took >= 0.999 * 3e6 && took <= 1.02 * 3e6));
+}
+
+TEST_CASE("a transfer says when it begins, and ends when the host lets it") {
+  const OwnStream stream(true);
+  const int64_t bytes = 1 << 20;
+  const DeviceArray<char> from(gpu(), bytes), to(gpu(), bytes);
+  gpu().fill(from.data(), 0x5b, bytes, stream);
+  // More copies than a launch takes: the first says, the last waits.
+  Paced paced;
+  for (int64_t i = 0; i < 256; ++i)
+    paced.copies.push_back({to.data() + i * 4096, from.data() + i * 4096, 4096});
+  const Words words(1);
+  bool begun = false;
+  std::thread host([&] {
+    const auto limit = HostClock::now() + kTooLong;
+    while (!(begun = words.has_begun(0)) && HostClock::now() < limit) std::this_thread::yield();
+    words.let_end(0);
+  });
+  paced.give(stream, 100'000, 4, words.turn(0));
+  stream.finish();
+  host.join();
+  CHECK(begun);
+  CHECK(words.began_ns(0) > 0);
+  CHECK((to.read() == std::vector<char>(static_cast<size_t>(bytes), 0x5b)));
+}
+
+TEST_CASE("two transfers are under way at once, and each ends soon after the host says so",
+          "[time]") {
+  const OwnStream one(true), two(true);
+  const OwnEvent over_one, over_two;
+  const DeviceArray<char> from(gpu(), 1 << 20), to(gpu(), 1 << 20);
+  const Paced paced = {{{to.data(), from.data(), 1 << 20}}};
+  const Words words(2);
+  paced.give(one, 200'000, 4, words.turn(0));
+  gpu().record(over_one, one);
+  gpu().sleep(200'000, words.turn(1), two);
+  gpu().record(over_two, two);
+  const auto limit = HostClock::now() + kTooLong;
+  while (!(words.has_begun(0) && words.has_begun(1)) && HostClock::now() < limit) {
+  }
+  const bool both = words.has_begun(0) && words.has_begun(1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const bool held = !gpu().over(over_one) && !gpu().over(over_two);
+  const auto let = [&](int64_t i, kernels::Event over) {
+    const auto begin = HostClock::now();
+    words.let_end(i);
+    while (!gpu().over(over) && HostClock::now() < limit) {
+    }
+    return std::chrono::duration<double, std::micro>(HostClock::now() - begin).count();
+  };
+  const double us_one = let(0, over_one);
+  const bool two_held = !gpu().over(over_two);
+  const double us_two = let(1, over_two);
+  CHECK(both);
+  CHECK(held);
+  CHECK(two_held);
+  CHECK(us_one < 50);
+  CHECK(us_two < 50);
 }
