@@ -21,8 +21,9 @@ Stage pass(const std::string& name, Options options = {}) {
 }
 
 /// All-reduces in buckets on a lane of their own; a link whose transfers take some 10 us.
-PlanSpec two_lanes(int64_t ranks, std::vector<Stage> stages = {}, ModelSpec model = {}) {
-  PlanSpec spec = spec_of(model.layers > 0 ? model : small_model("switch", 4), ranks);
+PlanSpec two_lanes(int64_t ranks, std::vector<Stage> stages = {},
+                   const ModelSpec& model = small_model("switch", 4)) {
+  PlanSpec spec = spec_of(model, ranks);
   spec.cluster.intra = {.bytes_per_s = 1e10, .latency_ns = 2'000};
   spec.system.reduce_on_own_lane = true;
   spec.system.sync.bucket_bytes = 16384;
@@ -190,7 +191,7 @@ TEST_CASE("what ends the keeper of the link ends the run with its message") {
                            const kernels::LinkTurn& turn, kernels::Stream stream) {
     lazy_give(stream, [turn] {
       if (turn.begins == 0) return;
-      std::atomic_ref(turn.words->began_ns).store(int64_t{1} << 62);
+      std::atomic_ref(turn.words->began_ns).store(int64_t{3} << 61);
       std::atomic_ref(turn.words->begun).store(turn.begins);
     });
     lazy_device().paced_copies(copies, n, ns, blocks, {turn.words, 0, turn.ends}, stream);
