@@ -78,8 +78,8 @@ class EmulatedWire {
 /// calls throw RunError with its reason.
 std::unique_ptr<Communicator> emulate_link(Communicator& inner, EmulatedWire& wire, int64_t lane);
 
-/// A sleep with a timer slack of 1 ns wakes 20 to 45 us late: who must be there in time sleeps until
-/// so long before, and spins. Spinning for longer takes from compute where the cores are busy.
+/// A sleep with a timer slack of 1 ns wakes 20 to 45 us late: who must be there in time sleeps
+/// until so long before, and spins. To spin for longer takes from compute where cores are busy.
 constexpr Nanoseconds kWakesLate = 40'000;
 /// Sleeps until clock_ns() >= until; the last part is spun. Never returns early.
 void wait_until_ns(Nanoseconds until);

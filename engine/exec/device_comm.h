@@ -63,7 +63,7 @@ struct DeviceLink {
   const Cluster* cluster = nullptr;  // null: copies go as fast as they do
   int32_t blocks = 0;                // of the device, that a transfer takes
   /// Transfers of several lanes may meet, and share the link as those of CPU ranks do; the host
-  /// keeps them (link_keeper.h), so they cannot be recorded. Otherwise each lasts as long as its
+  /// keeps them (kept_link.h), so they cannot be recorded. Otherwise each lasts as long as its
   /// closed form says (network/closed_form.h).
   bool shared = false;
 };

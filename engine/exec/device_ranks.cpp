@@ -6,7 +6,7 @@
 #include "engine/exec/device_buffers.h"
 #include "engine/exec/device_comm.h"
 #include "engine/exec/device_handles.h"
-#include "engine/exec/link_keeper.h"
+#include "engine/exec/kept_link.h"
 #include "engine/network/closed_form.h"
 
 namespace moe {
@@ -85,8 +85,8 @@ class DeviceRanks : public DeviceCommunicator {
     }
     const Paces paces = paces_of_exchange(t, bytes);
     for (size_t r = 0; r < copies.size(); ++r) {
-      device_.paced_copies(copies[r].data(), static_cast<int64_t>(copies[r].size()),
-                           paces[r].alone, link_.blocks, paces[r].turn, t.members[r].stream);
+      device_.paced_copies(copies[r].data(), static_cast<int64_t>(copies[r].size()), paces[r].alone,
+                           link_.blocks, paces[r].turn, t.members[r].stream);
     }
   }
 

@@ -1,17 +1,10 @@
 #include "engine/exec/link_keeper.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <cstring>
 #include <tuple>
 
-#include "engine/base/errors.h"
-#include "engine/base/rethrow.h"
 #include "engine/comm/emulated_link.h"
-#include "engine/exec/sync.h"
 #include "engine/replay/link_loads.h"
 
 namespace moe {
@@ -22,19 +15,12 @@ constexpr Nanoseconds kNap = 20'000;
 // How long the start of a pass is looked for without a rest: all times of the device are counted
 // from it, and what is seen late makes all ends late.
 constexpr Nanoseconds kSoon = 200'000;
-constexpr int kPauses = 20;  // about a microsecond
 
 int64_t read(int64_t& word) {
   return std::atomic_ref(word).load(std::memory_order_acquire);
 }
 void write(int64_t& word, int64_t value) {
   std::atomic_ref(word).store(value, std::memory_order_release);
-}
-
-std::span<kernels::LinkWords> words_in(const DeviceStorage& memory) {
-  std::memset(memory.data(), 0, static_cast<size_t>(memory.size()));
-  return {reinterpret_cast<kernels::LinkWords*>(memory.data()),
-          static_cast<size_t>(memory.size()) / sizeof(kernels::LinkWords)};
 }
 
 }  // namespace
@@ -138,86 +124,6 @@ std::vector<LinkLoad> LinkKeeper::take_links() {
     u.end_ns += offset;
   }
   return link_loads(transfers_.wire(), use);
-}
-
-KeptLink::KeptLink(const kernels::DeviceTable& device, const Cluster& link, size_t num_channels)
-    : device_(device),
-      memory_(device, DeviceStorage::Where::kHost,
-              static_cast<Bytes>((num_channels + 1) * sizeof(kernels::LinkWords))),
-      keeper_(link, words_in(memory_)),
-      thread_([this] { keep(); }) {}
-
-KeptLink::~KeptLink() {
-  abort();
-  thread_.join();
-}
-
-void KeptLink::start_pass(kernels::Stream stream) {
-  check();
-  kernels::LinkTurn turn;
-  {
-    const Lock lock(mutex_);
-    turn = keeper_.start_pass(clock_ns());
-    posted_ = true;
-  }
-  wake_.notify_one();
-  device_.sleep(0, turn, stream);
-}
-
-KeptTransfer KeptLink::post(size_t channel, LinkTransfer transfer) {
-  const Lock lock(mutex_);
-  KeptTransfer kept = keeper_.post(channel, std::move(transfer));
-  posted_ = true;
-  wake_.notify_one();
-  return kept;
-}
-
-void KeptLink::check() {
-  const Lock lock(mutex_);
-  if (error_) std::rethrow_exception(error_);
-}
-
-void KeptLink::abort() noexcept {
-  const Lock lock(mutex_);
-  stopped_ = true;
-  keeper_.let_all_end();
-  wake_.notify_one();
-}
-
-std::vector<LinkLoad> KeptLink::take_links() {
-  check();
-  const Lock lock(mutex_);
-  return keeper_.take_links();
-}
-
-void KeptLink::keep() {
-  pthread_setname_np(pthread_self(), "link");
-  wake_promptly();
-  Lock lock(mutex_);
-  try {
-    keep_looking(lock);
-  } catch (const std::exception&) {
-    error_ = with_prefix("the emulated link: ", std::current_exception());
-    keeper_.let_all_end();
-  }
-}
-
-void KeptLink::keep_looking(Lock& lock) {
-  const auto called = [&] { return stopped_ || posted_; };
-  while (!stopped_) {
-    const Nanoseconds next = keeper_.look(clock_ns());
-    posted_ = false;
-    if (next == kNever) {
-      wake_.wait(lock, called);
-    } else if (next > clock_ns()) {
-      const std::chrono::steady_clock::time_point at{std::chrono::nanoseconds(next)};
-      wake_.wait_until(lock, at, called);
-    } else {
-      lock.unlock();
-      for (int i = 0; i < kPauses; ++i) __builtin_ia32_pause();
-      lock.lock();
-    }
-  }
 }
 
 }  // namespace moe

@@ -3,21 +3,16 @@
 // whose law is that of CPU ranks (comm/link_transfers.h), says when the transfer is over, and the
 // kernels end when the host has written so. All that device and host share is that memory: no call
 // of the device is made, so nothing that waits in a driver keeps a transfer from ending.
-// Not here: what is copied, and for how long at least; a transfer that lasts as long as it takes
-// alone, whatever the host does, is its kernels' to keep.
+// Not here: the thread that looks (kept_link.h), and what is copied, for as long at least as the
+// transfer takes alone.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
-#include <exception>
-#include <mutex>
 #include <span>
-#include <thread>
 #include <variant>
 #include <vector>
 
 #include "engine/comm/link_transfers.h"
-#include "engine/exec/device_buffers.h"
 #include "engine/timeline/timeline.h"
 #include "kernels/device.h"
 
@@ -82,39 +77,6 @@ class LinkKeeper {
   Nanoseconds origin_ = 0;  // of the wire's clock, on the device's
   Nanoseconds start_ = 0;   // of the last pass, on the device's
   Nanoseconds ahead_ = 0;   // the host's clock of the device's; an upper bound
-};
-
-/// The keeper with the thread that looks. It sleeps while nothing can begin and end, and spins only
-/// before an end and where a pass begins.
-class KeptLink {
- public:
-  KeptLink(const kernels::DeviceTable& device, const Cluster& link, size_t num_channels);
-  ~KeptLink();
-  KeptLink(const KeptLink&) = delete;
-
-  /// The stream was just given what begins a pass.
-  void start_pass(kernels::Stream stream);
-  KeptTransfer post(size_t channel, LinkTransfer transfer);
-  /// Throws what ended the keeper.
-  void check();
-  /// Lets all transfers end that are under way or come.
-  void abort() noexcept;
-  std::vector<LinkLoad> take_links();
-
- private:
-  using Lock = std::unique_lock<std::mutex>;
-  void keep();
-  void keep_looking(Lock& lock);
-
-  const kernels::DeviceTable& device_;
-  DeviceStorage memory_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  LinkKeeper keeper_;
-  bool posted_ = false;  // since the last look
-  bool stopped_ = false;
-  std::exception_ptr error_;
-  std::thread thread_;  // last: it uses all of the above
 };
 
 }  // namespace moe

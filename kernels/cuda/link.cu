@@ -164,9 +164,10 @@ void paced_copies(const Copy* copies, int64_t count, int64_t duration_ns, int32_
     const int64_t until_ns = next == count
                                  ? duration_ns
                                  : static_cast<int64_t>(static_cast<double>(duration_ns) * share);
-    launch_with_shared(shared_bytes, paced_copies_kernel, blocks, kLinkThreads, stream, pieces,
-                       chunk_of(pieces.bytes, blocks), until_ns - spent_ns,
-                       LinkTurn{turn.words, first ? turn.begins : 0, next == count ? turn.ends : 0});
+    launch_with_shared(
+        shared_bytes, paced_copies_kernel, blocks, kLinkThreads, stream, pieces,
+        chunk_of(pieces.bytes, blocks), until_ns - spent_ns,
+        LinkTurn{turn.words, first ? turn.begins : 0, next == count ? turn.ends : 0});
     spent_ns = until_ns;
   } while (next < count);
 }

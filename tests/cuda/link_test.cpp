@@ -46,8 +46,7 @@ struct Transfer {
 };
 
 /// Nanoseconds of the emulated clock.
-int64_t send(Transfer& t, int64_t duration_ns, int32_t blocks,
-             const kernels::LinkTurn& turn = {}) {
+int64_t send(Transfer& t, int64_t duration_ns, int32_t blocks, const kernels::LinkTurn& turn = {}) {
   const uint64_t before = emulation::read_clock();
   kernels::cuda::paced_copies(t.copies.data(), static_cast<int64_t>(t.copies.size()), duration_ns,
                               blocks, turn, nullptr);

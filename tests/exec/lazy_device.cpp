@@ -40,9 +40,9 @@ struct Task {
   Kind kind = Kind::kWork;
   std::function<void()> work;
   EventState* event = nullptr;
-  uint64_t version = 0;    // of the event
-  uint64_t number = 0;     // as given
-  double duration_ns = 0;  // of a timer, from when it comes to the head of its stream
+  uint64_t version = 0;         // of the event
+  uint64_t number = 0;          // as given
+  double duration_ns = 0;       // of a timer, from when it comes to the head of its stream
   kernels::LinkTurn turn = {};  // of a hold, until the host lets it end
 };
 

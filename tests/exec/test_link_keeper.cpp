@@ -1,5 +1,5 @@
-// The keeper of the emulated link by itself: a device that is played here begins transfers, and each
-// may end when the law of network/ says so for those begins.
+// The keeper of the emulated link by itself: a device that is played here begins transfers, and
+// each may end when the law of network/ says so for those begins.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <limits>
@@ -63,8 +63,8 @@ struct PlayedChannel {
   }
 };
 
-/// A device and a host whose clocks differ by `ahead`; the host wakes up to `late` too late where it
-/// sleeps.
+/// A device and a host whose clocks differ by `ahead`; the host wakes up to `late` too late where
+/// it sleeps.
 class Played {
  public:
   Played(const Cluster& link, size_t channels, Nanoseconds ahead, Nanoseconds late, uint64_t seed)

@@ -2,9 +2,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <span>
 #include <thread>
 
 #include "engine/base/rng.h"
+#include "engine/exec/link_keeper.h"
 #include "tests/gpu/gpu.h"
 
 using namespace moe;
@@ -32,7 +34,8 @@ struct Paced {
 class Words {
  public:
   explicit Words(int64_t count)
-      : words_(static_cast<kernels::LinkWords*>(
+      : count_(static_cast<size_t>(count)),
+        words_(static_cast<kernels::LinkWords*>(
             gpu().allocate_host(count * static_cast<int64_t>(sizeof(kernels::LinkWords))))) {
     REQUIRE(words_);
     std::memset(static_cast<void*>(words_), 0, static_cast<size_t>(count) * sizeof *words_);
@@ -40,12 +43,14 @@ class Words {
   Words(const Words&) = delete;
   ~Words() { gpu().release_host(words_); }
   kernels::LinkTurn turn(int64_t i) const { return {&words_[i], 1, 1}; }
+  std::span<kernels::LinkWords> all() const { return {words_, count_}; }
 
   bool has_begun(int64_t i) const { return std::atomic_ref(words_[i].begun).load() == 1; }
   int64_t began_ns(int64_t i) const { return words_[i].began_ns; }
   void let_end(int64_t i) const { std::atomic_ref(words_[i].over).store(1); }
 
  private:
+  const size_t count_;
   kernels::LinkWords* const words_;
 };
 
@@ -128,36 +133,56 @@ TEST_CASE("a transfer says when it begins, and ends when the host lets it") {
   CHECK((to.read() == std::vector<char>(static_cast<size_t>(bytes), 0x5b)));
 }
 
-TEST_CASE("two transfers are under way at once, and each ends soon after the host says so",
-          "[time]") {
-  const OwnStream one(true), two(true);
-  const OwnEvent over_one, over_two;
-  const DeviceArray<char> from(gpu(), 1 << 20), to(gpu(), 1 << 20);
-  const Paced paced = {{{to.data(), from.data(), 1 << 20}}};
-  const Words words(2);
-  paced.give(one, 200'000, 4, words.turn(0));
-  gpu().record(over_one, one);
-  gpu().sleep(200'000, words.turn(1), two);
-  gpu().record(over_two, two);
-  const auto limit = HostClock::now() + kTooLong;
-  while (!(words.has_begun(0) && words.has_begun(1)) && HostClock::now() < limit) {
+/// Two channels: an exchange of 32 MB, and later one of 8 MB on the same links.
+struct TwoLanes {
+  TwoLanes() {
+    link.devices_per_node = 2;
+    link.intra = {.bytes_per_s = 8e9, .latency_ns = 10'000};
   }
-  const bool both = words.has_begun(0) && words.has_begun(1);
-  std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  const bool held = !gpu().over(over_one) && !gpu().over(over_two);
-  const auto let = [&](int64_t i, kernels::Event over) {
-    const auto begin = HostClock::now();
-    words.let_end(i);
-    while (!gpu().over(over) && HostClock::now() < limit) {
-    }
-    return std::chrono::duration<double, std::micro>(HostClock::now() - begin).count();
+  static NetworkOp exchange(double bytes) { return {AllToAll{.bytes_per_pair = bytes}}; }
+
+  Cluster link;
+  OwnStream stream[2] = {OwnStream(true), OwnStream(true)};
+  OwnEvent from[2] = {OwnEvent(true), OwnEvent(true)}, to[2] = {OwnEvent(true), OwnEvent(true)};
+};
+
+TEST_CASE("transfers of two lanes that meet on the emulated link take what its law says, within 2%",
+          "[time]") {
+  const TwoLanes lanes;
+  const int64_t bytes[] = {32 << 20, 8 << 20};
+  const DeviceArray<char> from(gpu(), bytes[0]), to(gpu(), bytes[0]);
+  const Words words(3);
+  LinkKeeper keeper(lanes.link, words.all());
+  const auto now = [] {
+    return std::chrono::nanoseconds(HostClock::now().time_since_epoch()).count();
   };
-  const double us_one = let(0, over_one);
-  const bool two_held = !gpu().over(over_two);
-  const double us_two = let(1, over_two);
-  CHECK(both);
-  CHECK(held);
-  CHECK(two_held);
-  CHECK(us_one < 50);
-  CHECK(us_two < 50);
+  gpu().sleep(0, keeper.start_pass(now()), lanes.stream[0]);
+  for (size_t i = 0; i < 2; ++i) {
+    const KeptTransfer kept = keeper.post(i, lanes.exchange(static_cast<double>(bytes[i])));
+    if (i == 1) gpu().sleep(500'000, {}, lanes.stream[1]);
+    const Paced paced = {{{to.data(), from.data(), bytes[i]}}};
+    gpu().record(lanes.from[i], lanes.stream[i]);
+    paced.give(lanes.stream[i], kept.alone, 4, kept.turn);
+    gpu().record(lanes.to[i], lanes.stream[i]);
+  }
+  const auto limit = HostClock::now() + kTooLong;
+  while (keeper.look(now()) != kNever && HostClock::now() < limit) {
+  }
+  keeper.let_all_end();
+  for (const OwnStream& stream : lanes.stream) stream.finish();
+  std::vector<NetworkOp> ops;
+  for (size_t i = 0; i < 2; ++i) {
+    ops.push_back(lanes.exchange(static_cast<double>(bytes[i])));
+    ops.back().start_ns = words.began_ns(static_cast<int64_t>(i) + 1) - words.began_ns(1);
+  }
+  REQUIRE(ops[1].start_ns > 0);
+  const auto law = run_collectives(lanes.link, ops, network_options(lanes.link)).ops;
+  for (size_t i = 0; i < 2; ++i) {
+    const auto by_law = static_cast<double>(law[i].end_ns - ops[i].start_ns);
+    const double took = gpu().elapsed_ns(lanes.from[i], lanes.to[i]);
+    INFO("transfer " << i << " took " << took << " ns, by the law " << by_law);
+    CHECK(by_law > 1.2 * static_cast<double>(alone_ns(lanes.link, ops[i])));  // they met
+    CHECK(took >= 0.999 * by_law);
+    CHECK(took <= 1.02 * by_law);
+  }
 }
