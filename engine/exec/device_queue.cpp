@@ -48,6 +48,7 @@ bool DeviceQueue::runs(OpId op, const Pass& pass) const {
 
 void DeviceQueue::start_pass(const Pass& pass) {
   turns_.start_pass(pass.step, [&](OpId op) { return runs(op, pass); });
+  comm_.expect_pass();
 }
 
 void DeviceQueue::give(const Pass& pass) {
@@ -183,7 +184,7 @@ void DeviceQueue::begin(size_t r) {
   rank.queue_inputs();
   if (r == 0) {
     device_.record(start_.get(), first);
-    comm_.start_pass(first);
+    comm_.begin_pass(first);
   }
   device_.record(ready_[r].get(), first);
   for (size_t l = 1; l < plan_.orders.lanes.size(); ++l) {

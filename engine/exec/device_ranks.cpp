@@ -48,8 +48,11 @@ class DeviceRanks : public DeviceCommunicator {
     meet(t);
   }
 
-  void start_pass(kernels::Stream stream) override {
-    if (kept_) kept_->start_pass(stream);
+  void expect_pass() override {
+    if (kept_) kept_->expect_pass();
+  }
+  void begin_pass(kernels::Stream stream) override {
+    if (kept_) kept_->begin_pass(stream);
   }
   std::vector<LinkLoad> take_links() override {
     return kept_ ? kept_->take_links() : std::vector<LinkLoad>();

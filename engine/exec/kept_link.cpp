@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "engine/base/rethrow.h"
 #include "engine/comm/communicator.h"
@@ -34,16 +35,17 @@ KeptLink::~KeptLink() {
   thread_.join();
 }
 
-void KeptLink::start_pass(kernels::Stream stream) {
+void KeptLink::expect_pass() {
   check();
-  kernels::LinkTurn turn;
-  {
-    const Lock lock(mutex_);
-    turn = keeper_.start_pass(clock_ns());
-    posted_ = true;
-  }
+  Lock lock(mutex_);
+  pass_ = keeper_.start_pass(clock_ns());
+  posted_ = expected_ = true;
   wake_.notify_one();
-  device_.sleep(0, turn, stream);
+  looked_.wait(lock, [&] { return !expected_ || stopped_ || error_; });
+}
+
+void KeptLink::begin_pass(kernels::Stream stream) {
+  device_.sleep(0, pass_, stream);
 }
 
 KeptTransfer KeptLink::post(size_t channel, LinkTransfer transfer) {
@@ -81,6 +83,7 @@ void KeptLink::keep() {
   } catch (const std::exception&) {
     error_ = with_prefix("the emulated link: ", std::current_exception());
     keeper_.let_all_end();
+    looked_.notify_one();
   }
 }
 
@@ -89,6 +92,7 @@ void KeptLink::keep_looking(Lock& lock) {
   while (!stopped_) {
     const Nanoseconds next = keeper_.look(clock_ns());
     posted_ = false;
+    if (std::exchange(expected_, false)) looked_.notify_one();
     if (next == kNever) {
       wake_.wait(lock, called);
     } else if (next > clock_ns()) {

@@ -21,8 +21,11 @@ class KeptLink {
   ~KeptLink();
   KeptLink(const KeptLink&) = delete;
 
-  /// The stream was just given what begins a pass.
-  void start_pass(kernels::Stream stream);
+  /// Returns when the thread looks for the pass that is about to begin: what of the device's clock
+  /// is seen late makes all ends late.
+  void expect_pass();
+  /// The stream was just given what begins it.
+  void begin_pass(kernels::Stream stream);
   KeptTransfer post(size_t channel, LinkTransfer transfer);
   /// Throws what ended the keeper.
   void check();
@@ -38,9 +41,11 @@ class KeptLink {
   const kernels::DeviceTable& device_;
   DeviceStorage memory_;
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable wake_, looked_;
   LinkKeeper keeper_;
-  bool posted_ = false;  // since the last look
+  bool posted_ = false;    // since the last look
+  bool expected_ = false;  // a pass is, and nobody looks for it yet
+  kernels::LinkTurn pass_;
   bool stopped_ = false;
   std::exception_ptr error_;
   std::thread thread_;  // last: it uses all of the above

@@ -14,7 +14,7 @@ namespace {
 constexpr Nanoseconds kNap = 20'000;
 // How long the start of a pass is looked for without a rest: all times of the device are counted
 // from it, and what is seen late makes all ends late.
-constexpr Nanoseconds kSoon = 200'000;
+constexpr Nanoseconds kSoon = 500'000;
 
 int64_t read(int64_t& word) {
   return std::atomic_ref(word).load(std::memory_order_acquire);

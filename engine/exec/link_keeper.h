@@ -76,7 +76,7 @@ class LinkKeeper {
   bool awaits_start_ = false, knows_origin_ = false;
   Nanoseconds origin_ = 0;  // of the wire's clock, on the device's
   Nanoseconds start_ = 0;   // of the last pass, on the device's
-  Nanoseconds ahead_ = 0;   // the host's clock of the device's; an upper bound
+  Nanoseconds ahead_ = 0;   // the host's clock of the device's, by the begin that was seen soonest
 };
 
 }  // namespace moe

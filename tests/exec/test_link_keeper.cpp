@@ -1,14 +1,17 @@
 // The keeper of the emulated link by itself: a device that is played here begins transfers, and
 // each may end when the law of network/ says so for those begins.
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <limits>
 #include <map>
 #include <optional>
 
 #include "engine/base/rng.h"
-#include "engine/exec/link_keeper.h"
+#include "engine/comm/communicator.h"
+#include "engine/exec/kept_link.h"
 #include "engine/network/closed_form.h"
+#include "tests/exec/lazy_device.h"
 
 namespace moe::testing {
 namespace {
@@ -249,6 +252,44 @@ TEST_CASE("a keeper that gives up lets end whatever was posted, and whatever wil
   CHECK(ends(before));
   CHECK(ends(keeper.post(0, op)));
   CHECK(ends(keeper.post(1, op)));
+}
+
+constexpr Nanoseconds kAhead = 1'000'000'000;  // the host's clock of the played device's
+
+void begin(const kernels::LinkTurn& turn) {
+  std::atomic_ref(turn.words->began_ns).store(clock_ns() - kAhead);
+  std::atomic_ref(turn.words->begun).store(turn.begins);
+}
+
+TEST_CASE("the thread that keeps a link lets no transfer end before the law says so") {
+  kernels::DeviceTable device = lazy_device();
+  lazy_start(LazyOrder::kAsGiven);
+  device.sleep = [](int64_t, const kernels::LinkTurn& turn, kernels::Stream) { begin(turn); };
+  const Cluster link = link_of(2, Share::kPerFlow);
+  KeptLink kept(device, link, 2);
+  const NetworkOp op{AllToAll{.bytes_per_pair = 4e6}};
+  for (int pass = 0; pass < 3; ++pass) {
+    kept.expect_pass();
+    kept.begin_pass(nullptr);
+    const kernels::LinkTurn turns[] = {kept.post(0, op).turn, kept.post(1, op).turn};
+    begin(turns[0]);
+    begin(turns[1]);
+    std::vector<NetworkOp> ops(2, op);
+    ops[1].start_ns = turns[1].words->began_ns - turns[0].words->began_ns;
+    const auto law = run_collectives(link, ops, network_options(link)).ops;
+    for (size_t i = 0; i < 2; ++i) {
+      while (std::atomic_ref(turns[i].words->over).load() < turns[i].ends) {
+      }
+      const Nanoseconds late = clock_ns() - kAhead - turns[0].words->began_ns - law[i].end_ns;
+      CHECK(late >= -2);
+    }
+    CHECK_NOTHROW(kept.check());
+    CHECK_FALSE(kept.take_links().empty());
+  }
+  // A post that never begins: the thread ends all the same.
+  const kernels::LinkTurn last = kept.post(0, op).turn;
+  kept.abort();
+  CHECK(last.words->over >= last.ends);
 }
 
 }  // namespace
