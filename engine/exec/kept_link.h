@@ -1,6 +1,6 @@
 // The emulated link of ranks on a device with the thread that keeps it (link_keeper.h). It sleeps
-// while nothing can begin and end, and spins only before an end and where a pass begins. What ends
-// it lets all transfers end first, so that the device never waits for nobody.
+// while nothing can begin or end, and spins only before an end and where a pass begins. Where it
+// fails or is told to stop it lets all transfers end, so that no stream is left waiting.
 #pragma once
 
 #include <condition_variable>

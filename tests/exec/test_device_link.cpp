@@ -121,6 +121,11 @@ TEST_CASE("on a link that lanes share no transfer is shorter than alone, and no 
                                   : all_reduce_ns(link, bytes * 4 / (2 * 3))));
   }
   CHECK(transfers > 0);
+
+  PlanSpec one_lane = two_lanes(4);
+  one_lane.system.reduce_on_own_lane = false;
+  run_lazy(*make_plan(one_lane), options, LazyOrder::kRandom, 1);
+  CHECK(lazy_stats().recordings == 1);
 }
 
 TEST_CASE("a device's link that lanes share tells what it carried, as that of CPU ranks does") {
