@@ -11,19 +11,7 @@
 
 namespace moe {
 
-struct EmulatedWire::Channel {
-  uint64_t turn = 0;
-  size_t op = 0;  // the wire's number
-  Nanoseconds begin = 0;
-  Nanoseconds end = 0;  // until it is over: with nothing beside it
-  bool over = true;
-};
-
 namespace {
-
-// clock_nanosleep with a timer slack of 1 ns wakes 20 to 45 us late. What is spun beyond that is
-// taken from compute where the cores are busy.
-constexpr Nanoseconds kSpin = 40'000;
 
 class EmulatedLink final : public Communicator {
  public:
@@ -153,16 +141,9 @@ void sleep_precisely() {
 
 }  // namespace
 
-EmulatedWire::EmulatedWire(const Cluster& link, bool keep_use)
-    : link_(link), wire_(link_, network_options(link_, keep_use), false) {}
-
-EmulatedWire::~EmulatedWire() = default;
-
 EmulatedWire::Channel& EmulatedWire::channel(int64_t lane, const Group& group, int64_t first) {
   const Lock lock(mutex_);
-  std::unique_ptr<Channel>& channel = channels_[{lane, group.size, group.stride, first}];
-  if (!channel) channel = std::make_unique<Channel>();
-  return *channel;
+  return channels_[{lane, group.size, group.stride, first}];
 }
 
 void EmulatedWire::abort(const std::string& reason) {
@@ -174,7 +155,7 @@ void EmulatedWire::abort(const std::string& reason) {
 
 std::vector<LinkUse> EmulatedWire::take_use(Nanoseconds since) {
   const Lock lock(mutex_);
-  std::vector<LinkUse> all = wire_.take_use();
+  std::vector<LinkUse> all = transfers_.take_use();
   const auto offset = static_cast<double>(origin_ - since);
   for (LinkUse& use : all) {
     use.begin_ns += offset;
@@ -183,68 +164,37 @@ std::vector<LinkUse> EmulatedWire::take_use(Nanoseconds since) {
   return all;
 }
 
-void EmulatedWire::begin(Channel& channel, uint64_t turn, Nanoseconds length,
-                         Nanoseconds earliest) {
-  MOE_CHECK(channel.over, "transfer {} of a lane while {} is on the wire", turn, channel.turn);
-  channel.turn = turn;
-  channel.begin = std::max(earliest, channel.end);
-  channel.end = channel.begin + length;
-}
-
-void EmulatedWire::enter(Channel& channel, uint64_t turn, const NetworkOp& op, Nanoseconds post) {
-  begin(channel, turn, alone_ns(link_, op), std::max(post - origin_, wire_.now()));
-  channel.op = wire_.begin(op, static_cast<double>(channel.begin));
-  channel.over = false;
-  on_wire_[channel.op] = &channel;
-}
-
-/// As far as the channel's transfer needs, and the clock allows.
-void EmulatedWire::go_on(const Channel& channel) {
-  while (!channel.over && wire_.next_ns() <= clock()) {
-    wire_.advance(wire_.next_ns(), ended_);
-    for (const Done& done : ended_) {
-      Channel& its = *on_wire_.at(done.op);
-      its.end = done.times.end_ns;
-      its.over = true;
-      on_wire_.erase(done.op);
-    }
-    ended_.clear();
-  }
-}
-
 void EmulatedWire::wait(Lock& lock, Nanoseconds until, bool spin) {
   const std::chrono::steady_clock::time_point wake(
-      std::chrono::nanoseconds(origin_ + until - (spin ? kSpin : 0)));
+      std::chrono::nanoseconds(origin_ + until - (spin ? kWakesLate : 0)));
   if (stop_.wait_until(lock, wake, [&] { return stopped_; }) || !spin) return;
   lock.unlock();
   while (clock() < until) __builtin_ia32_pause();
   lock.lock();
 }
 
-EmulatedWire::Times EmulatedWire::carry(Channel& channel, uint64_t turn, const NetworkOp& op,
-                                        Nanoseconds post) {
+template <class T>
+EmulatedWire::Times EmulatedWire::carry_any(Channel& channel, uint64_t turn, const T& transfer,
+                                            Nanoseconds post) {
   sleep_precisely();
   Lock lock(mutex_);
-  if (channel.turn < turn && !stopped_) enter(channel, turn, op, post);
+  if (channel.turn < turn && !stopped_) transfers_.begin(channel, turn, transfer, post - origin_);
   const Nanoseconds begin = channel.begin;
   while (!stopped_) {
-    if (clock() >= channel.end) go_on(channel);
-    if (channel.over) return {origin_ + begin, origin_ + channel.end};
-    // Nothing on the wire makes it end sooner than alone.
-    wait(lock, std::max(wire_.next_ns(), channel.end), wire_.may_end_next(channel.op));
+    if (transfers_.is_over(channel, clock())) return {origin_ + begin, origin_ + channel.end};
+    wait(lock, transfers_.next_ns(channel), transfers_.may_end_next(channel));
   }
   throw Stopped{reason_};
 }
 
+EmulatedWire::Times EmulatedWire::carry(Channel& channel, uint64_t turn, const NetworkOp& op,
+                                        Nanoseconds post) {
+  return carry_any(channel, turn, op, post);
+}
+
 EmulatedWire::Times EmulatedWire::carry(Channel& channel, uint64_t turn, Nanoseconds length,
                                         Nanoseconds post) {
-  sleep_precisely();
-  Lock lock(mutex_);
-  if (channel.turn < turn) begin(channel, turn, length, post - origin_);
-  const Nanoseconds begin = channel.begin;
-  while (!stopped_ && clock() < channel.end) wait(lock, channel.end, true);
-  if (stopped_) throw Stopped{reason_};
-  return {origin_ + begin, origin_ + channel.end};
+  return carry_any(channel, turn, length, post);
 }
 
 std::unique_ptr<Communicator> emulate_link(Communicator& inner, EmulatedWire& wire, int64_t lane) {
@@ -255,7 +205,7 @@ std::unique_ptr<Communicator> emulate_link(Communicator& inner, EmulatedWire& wi
 
 void wait_until_ns(Nanoseconds until) {
   sleep_precisely();
-  const Nanoseconds wake = until - kSpin;
+  const Nanoseconds wake = until - kWakesLate;
   if (clock_ns() < wake) {
     const timespec at{static_cast<time_t>(wake / 1'000'000'000),
                       static_cast<long>(wake % 1'000'000'000)};

@@ -15,28 +15,24 @@
 
 #include "engine/cluster/cluster.h"
 #include "engine/comm/communicator.h"
-#include "engine/network/wire.h"
+#include "engine/comm/link_transfers.h"
 
 namespace moe {
 
-/// The one wire that all ranks and lanes of a world share, by the cluster's rule. It moves on when
-/// somebody looks, and only as far as that one has to know, so that a transfer whose thread is late
-/// still begins when it was posted unless another has ended since. Safe for many threads.
+/// The transfers of the world on their wire (link_transfers.h), by the run's clock. Safe for many
+/// threads.
 class EmulatedWire {
  public:
-  /// The transfers of one lane in one group, one after the other.
-  struct Channel;
+  using Channel = LinkTransfers::Channel;
 
   /// keep_use: for take_use().
-  explicit EmulatedWire(const Cluster& link, bool keep_use = false);
-  ~EmulatedWire();
+  explicit EmulatedWire(const Cluster& link, bool keep_use = false) : transfers_(link, keep_use) {}
 
   /// The group by its first rank. Lives as long as the wire.
   Channel& channel(int64_t lane, const Group& group, int64_t first);
   /// Returns when transfer `turn` (from 1) of the channel is over. Called by each of its members
-  /// with the same op; `post` is when the last of them posted. The first to call has it begin: at
-  /// its post, or when the channel's last transfer ended, or when any other did of which the wire
-  /// knows. Returns when it began and ended. Throws Stopped after abort().
+  /// with the same op; `post` is when the last of them posted. The first to call has it begin.
+  /// Returns when it began and ended. Throws Stopped after abort().
   struct Stopped {
     std::string reason;
   };
@@ -49,32 +45,28 @@ class EmulatedWire {
   /// Wakes all who wait, and lets nobody wait any more.
   void abort(const std::string& reason);
 
-  const Cluster& link() const { return link_; }
+  const Cluster& link() const { return transfers_.link(); }
   /// Names and rates of links.
-  const Wire& wire() const { return wire_; }
+  const Wire& wire() const { return transfers_.wire(); }
   /// Wire::take_use() with times from `since` on the run's clock.
   std::vector<LinkUse> take_use(Nanoseconds since);
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  void begin(Channel& channel, uint64_t turn, Nanoseconds length, Nanoseconds earliest);
-  void enter(Channel& channel, uint64_t turn, const NetworkOp& op, Nanoseconds post);
-  void go_on(const Channel& channel);
+  template <class T>
+  Times carry_any(Channel& channel, uint64_t turn, const T& transfer, Nanoseconds post);
   void wait(Lock& lock, Nanoseconds until, bool spin);
   /// The wire's clock.
   Nanoseconds clock() const { return clock_ns() - origin_; }
 
-  const Cluster link_;
   const Nanoseconds origin_ = clock_ns();
   std::mutex mutex_;
   std::condition_variable stop_;
-  Wire wire_;
+  LinkTransfers transfers_;
   bool stopped_ = false;
   std::string reason_;
   /// By lane, size and stride of the group, and its first rank.
-  std::map<std::array<int64_t, 4>, std::unique_ptr<Channel>> channels_;
-  std::map<size_t, Channel*> on_wire_;  // by the wire's number
-  std::vector<Done> ended_;             // scratch
+  std::map<std::array<int64_t, 4>, Channel> channels_;
 };
 
 /// Requires: wire.link().num_devices() == inner.size(). Keeps references to both. All ranks of a
@@ -86,6 +78,9 @@ class EmulatedWire {
 /// calls throw RunError with its reason.
 std::unique_ptr<Communicator> emulate_link(Communicator& inner, EmulatedWire& wire, int64_t lane);
 
+/// A sleep with a timer slack of 1 ns wakes 20 to 45 us late: who must be there in time sleeps
+/// until so long before, and spins. To spin for longer takes from compute where cores are busy.
+constexpr Nanoseconds kWakesLate = 40'000;
 /// Sleeps until clock_ns() >= until; the last part is spun. Never returns early.
 void wait_until_ns(Nanoseconds until);
 

@@ -12,6 +12,7 @@
 #include "engine/comm/processes.h"
 #include "engine/exec/collective_layout.h"
 #include "engine/exec/device_program.h"
+#include "engine/timeline/timeline.h"
 #include "kernels/device.h"
 
 namespace moe {
@@ -47,18 +48,32 @@ class DeviceCommunicator {
   /// After meet(). The members' streams go on when their results are there and nobody reads what
   /// they sent. Throws RunError naming both ranks and sizes where pieces do not match.
   virtual void move(const DeviceTransfer& transfer) = 0;
-  /// Throws RunError where the library reports trouble.
+  /// A pass begins soon; the stream was just given what it begins with.
+  virtual void expect_pass() {}
+  virtual void begin_pass(kernels::Stream) {}
+  /// What the link carried since the last pass began, where transfers share it.
+  virtual std::vector<LinkLoad> take_links() { return {}; }
+  /// Throws RunError where the library, or who keeps the link, reports trouble.
   virtual void check() = 0;
   /// Ends what is under way.
   virtual void abort() noexcept = 0;
 };
 
+/// The emulated link of ranks on a device.
+struct DeviceLink {
+  const Cluster* cluster = nullptr;  // null: copies go as fast as they do
+  int32_t blocks = 0;                // of the device, that a transfer takes
+  /// Transfers of several lanes may meet, and share the link as those of CPU ranks do; the host
+  /// keeps them (kept_link.h), so they cannot be recorded. Otherwise each lasts as long as its
+  /// closed form says (network/closed_form.h).
+  bool shared = false;
+};
+
 /// N ranks of this process. Sums run in rank order for each element: the bits of InProcessWorld.
-/// link: a transfer lasts as long as its closed form says (network/closed_form.h), alone on the
-/// wire, by so many blocks of the device; null: as fast as it goes. The table outlives it.
+/// The table and the cluster outlive it.
 std::unique_ptr<DeviceCommunicator> device_ranks(const kernels::DeviceTable& device,
                                                  int64_t num_ranks, int64_t num_lanes,
-                                                 const Cluster* link, int32_t link_blocks = 0);
+                                                 const DeviceLink& link);
 
 /// One rank a process; the order of sums is the library's. Collective. Throws RunError where the
 /// library cannot connect all ranks within the timeout.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <thread>
 
@@ -30,10 +31,20 @@ DeviceChoices choices(const Plan& plan, const RunOptions& options) {
   return choices;
 }
 
-/// Comm lanes that carry something.
-int64_t num_comm_lanes(const Plan& plan) {
-  return std::count_if(plan.orders.lanes.begin() + 1, plan.orders.lanes.end(),
-                       [](const auto& ops) { return !ops.empty(); });
+/// Whether transfers of two comm lanes may be under way at once.
+bool lanes_meet(const Plan& plan) {
+  const std::vector<Arbiter> turns = arbiters(plan.schedule);
+  std::vector<size_t> alone;  // by lane that carries something: who else's transfers it waits for
+  for (size_t l = 1; l < plan.orders.lanes.size(); ++l) {
+    if (plan.orders.lanes[l].empty()) continue;
+    const LaneId lane(static_cast<int64_t>(l));
+    const auto own = std::find_if(turns.begin(), turns.end(), [&](const Arbiter& lanes) {
+      return std::find(lanes.begin(), lanes.end(), lane) != lanes.end();
+    });
+    alone.push_back(own != turns.end() ? static_cast<size_t>(own - turns.begin())
+                                       : turns.size() + l);
+  }
+  return std::adjacent_find(alone.begin(), alone.end(), std::not_equal_to<>()) != alone.end();
 }
 
 /// Among processes all ranks must queue transfers in one order: else devices wait for each other in
@@ -62,12 +73,6 @@ void check_supported(const Plan& plan, const RunOptions& options) {
                      dtype_name(plan.spec.model.dtype));
   }
   if (options.processes != nullptr) check_turns(plan);
-  if (options.emulate_link && num_comm_lanes(plan) > 1) {
-    throw user_error(
-        "link: on the cuda executor a transfer has the emulated link for itself, and the system "
-        "has {} comm lanes; give it one, or run it on cpu",
-        num_comm_lanes(plan));
-  }
 }
 
 /// The device with the kernels of the precision.
@@ -100,11 +105,14 @@ class DeviceRun {
           [this](kernels::Event e) { wait(e); }, r));
     }
     const auto lanes = static_cast<int64_t>(plan.orders.lanes.size());
-    const Cluster* const link = options.emulate_link ? &plan.spec.cluster : nullptr;
     const DeviceSettings& own = options.device;
+    const bool emulates = options.emulate_link;
+    shares_link_ = emulates && lanes_meet(plan);
+    const DeviceLink link = {emulates ? &plan.spec.cluster : nullptr, own.link_blocks,
+                             shares_link_};
     comm_ = processes != nullptr ? device_clique(device, *processes, plan, options.timeout_s,
                                                  {own.channels, own.channels_per_net_peer})
-                                 : device_ranks(device, here, lanes, link, own.link_blocks);
+                                 : device_ranks(device, here, lanes, link);
     queue_.emplace(plan, options, program_, device, ranks_, *comm_,
                    [this](const std::function<bool()>& holds) { wait_until(holds); });
     check_device(device, "the device");
@@ -137,6 +145,7 @@ class DeviceRun {
     };
     return {.run_pass = [this](const DataSource& data,
                                const Pass& pass) { return run_pass(data, pass); },
+            .take_links = [this] { return comm_->take_links(); },
             .fetch = each(&DeviceRank::fetch),
             .store = each(&DeviceRank::store)};
   }
@@ -175,10 +184,12 @@ class DeviceRun {
   }
 
   /// The second training pass of a program that allows it is recorded, later ones replayed. Among
-  /// processes none is: a library that connects while it is called must not be recorded.
+  /// processes none is: a library that connects while it is called must not be recorded. Nor is one
+  /// whose transfers the host keeps.
   void give(const Pass& pass) {
     const bool alike = program_.recordable && pass.train && !pass.measure_gradients &&
-                       !options_.delay_ns && !options_.poison && options_.processes == nullptr;
+                       !options_.delay_ns && !options_.poison && options_.processes == nullptr &&
+                       !shares_link_;
     if (!alike) return queue_->give(pass);
     if (++alike_passes_ == 1) return queue_->give(pass);  // what is made lazily is made outside
     if (recording_.get() == nullptr) {
@@ -240,6 +251,7 @@ class DeviceRun {
   DeviceQueue::Ranks ranks_;
   std::unique_ptr<DeviceCommunicator> comm_;
   std::optional<DeviceQueue> queue_;
+  bool shares_link_ = false;  // among lanes
   DeviceRecording recording_;
   int64_t alike_passes_ = 0;
   Pass pass_;

@@ -26,12 +26,12 @@ bool runs_side_by_side(const kernels::DeviceTable& device) {
   const DeviceStream stream(device, false);
   const DeviceEvent go(device, false), begin(device, true), end(device, true), over(device, false);
   for (int probe = 0; probe < kProbes; ++probe) {
-    device.sleep(kProbeLead, stream.get());
+    device.sleep(kProbeLead, {}, stream.get());
     device.record(go.get(), stream.get());
     transfer.queue(go.get(), kProbe);
-    device.sleep(kProbeLead, stream.get());
+    device.sleep(kProbeLead, {}, stream.get());
     device.record(begin.get(), stream.get());
-    device.sleep(kProbeLead, stream.get());
+    device.sleep(kProbeLead, {}, stream.get());
     device.record(end.get(), stream.get());
     wait_for(device, over.get(), stream.get(), "transfers beside compute");
     if (transfer.covered(begin.get(), end.get())) return true;
@@ -130,7 +130,7 @@ void TransfersBeside::queue(kernels::Event go, Nanoseconds length) {
     const kernels::Stream stream = rank.stream.get();
     device_.wait(stream, go);
     device_.record(rank.began.get(), stream);
-    device_.paced_copies(copies.data(), static_cast<int64_t>(copies.size()), length, blocks_,
+    device_.paced_copies(copies.data(), static_cast<int64_t>(copies.size()), length, blocks_, {},
                          stream);
     device_.record(rank.ended.get(), stream);
   }

@@ -67,7 +67,7 @@ class DeviceCalls {
       begins_.emplace_back(device, true);
       ends_.emplace_back(device, true);
     }
-    if (collective_) comm_ = device_ranks(device, options.ranks_beside, 1, nullptr);
+    if (collective_) comm_ = device_ranks(device, options.ranks_beside, 1, {});
     check_device(device, what_);
     operands_.fill(streams_[0].get());
     device.fill(step_.data(), 0, step_.size(), streams_[0].get());
@@ -106,13 +106,13 @@ class DeviceCalls {
  private:
   /// What that took the host.
   Nanoseconds queue_batch() {
-    device_.sleep(ahead_, streams_[0].get());
+    device_.sleep(ahead_, {}, streams_[0].get());
     const Nanoseconds begin = clock_ns();
     if (beside_ != nullptr) {
       device_.record(go_.get(), streams_[0].get());
       const Nanoseconds calls = call_ns_ > 0 ? 2 * num_calls_ * call_ns_ : kFirstBeside;
       beside_->queue(go_.get(), 2 * kLead + longer_ * calls);
-      device_.sleep(kLead, streams_[0].get());
+      device_.sleep(kLead, {}, streams_[0].get());
     }
     device_.record(go_.get(), streams_[0].get());
     for (size_t r = 1; r < streams_.size(); ++r) device_.wait(streams_[r].get(), go_.get());

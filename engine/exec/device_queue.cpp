@@ -48,6 +48,7 @@ bool DeviceQueue::runs(OpId op, const Pass& pass) const {
 
 void DeviceQueue::start_pass(const Pass& pass) {
   turns_.start_pass(pass.step, [&](OpId op) { return runs(op, pass); });
+  comm_.expect_pass();
 }
 
 void DeviceQueue::give(const Pass& pass) {
@@ -181,7 +182,10 @@ void DeviceQueue::begin(size_t r) {
   const kernels::Stream first = rank.stream(LaneId(0));
   if (r > 0) device_.wait(first, go_.get());
   rank.queue_inputs();
-  if (r == 0) device_.record(start_.get(), first);
+  if (r == 0) {
+    device_.record(start_.get(), first);
+    comm_.begin_pass(first);
+  }
   device_.record(ready_[r].get(), first);
   for (size_t l = 1; l < plan_.orders.lanes.size(); ++l) {
     device_.wait(rank.stream(LaneId(static_cast<int64_t>(l))), ready_[r].get());

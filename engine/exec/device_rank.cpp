@@ -230,7 +230,7 @@ RankContext DeviceRank::context(const DeviceStep& step, const Launch& launch,
 void DeviceRank::compute(const DeviceStep& step, const Pass& pass) {
   Launch& launch = launches_[step.op.index()];
   const kernels::Stream own = stream(step.lane);
-  if (options_.delay_ns) device_.sleep(options_.delay_ns(rank_, step.op, pass.step), own);
+  if (options_.delay_ns) device_.sleep(options_.delay_ns(rank_, step.op, pass.step), {}, own);
   if (options_.poison) poison(step);
   if (program_.on_host[step.op.index()]) return run_on_host(step, launch, pass);
   if (pass.measure_gradients && launch.update.parameter >= 0) measure_gradient(step, launch);

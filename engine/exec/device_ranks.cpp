@@ -1,10 +1,12 @@
 // The collectives of ranks that share this process and a device.
 #include <algorithm>
+#include <optional>
 
 #include "engine/base/errors.h"
 #include "engine/exec/device_buffers.h"
 #include "engine/exec/device_comm.h"
 #include "engine/exec/device_handles.h"
+#include "engine/exec/kept_link.h"
 #include "engine/network/closed_form.h"
 
 namespace moe {
@@ -13,14 +15,17 @@ namespace {
 class DeviceRanks : public DeviceCommunicator {
  public:
   DeviceRanks(const kernels::DeviceTable& device, int64_t num_ranks, int64_t num_lanes,
-              const Cluster* link, int32_t link_blocks)
-      : device_(device), num_ranks_(num_ranks), link_(link), link_blocks_(link_blocks) {
+              const DeviceLink& link)
+      : device_(device), num_ranks_(num_ranks), link_(link) {
     for (int64_t i = 0; i < num_ranks * num_lanes; ++i) {
       met_.emplace_back(device, false);
       paced_.emplace_back(device, false);
       pace_.emplace_back(device, true);
     }
     check_device(device, "streams of the link");
+    if (link.shared) {
+      kept_.emplace(device, *link.cluster, static_cast<size_t>(num_ranks * num_lanes));
+    }
   }
 
   void meet(const DeviceTransfer& t) override {
@@ -43,10 +48,25 @@ class DeviceRanks : public DeviceCommunicator {
     meet(t);
   }
 
-  void check() override {}
-  void abort() noexcept override {}
+  void expect_pass() override {
+    if (kept_) kept_->expect_pass();
+  }
+  void begin_pass(kernels::Stream stream) override {
+    if (kept_) kept_->begin_pass(stream);
+  }
+  std::vector<LinkLoad> take_links() override {
+    return kept_ ? kept_->take_links() : std::vector<LinkLoad>();
+  }
+  void check() override {
+    if (kept_) kept_->check();
+  }
+  void abort() noexcept override {
+    if (kept_) kept_->abort();
+  }
 
  private:
+  using Matrix = std::vector<double>;  // [N, N] bytes from source to destination
+
   kernels::Event met(const DeviceTransfer& t, int64_t rank) const {
     return met_[number(t, rank)].get();
   }
@@ -56,9 +76,9 @@ class DeviceRanks : public DeviceCommunicator {
 
   void exchange(const DeviceTransfer& t) {
     std::vector<std::vector<kernels::Copy>> copies;
-    std::vector<double> bytes(link_ == nullptr ? 0 : static_cast<size_t>(num_ranks_ * num_ranks_));
+    Matrix bytes(link_.cluster == nullptr ? 0 : static_cast<size_t>(num_ranks_ * num_ranks_));
     for (const DeviceMember& m : t.members) copies.push_back(copies_to(m, t, bytes));
-    if (link_ == nullptr) {
+    if (link_.cluster == nullptr) {
       for (size_t r = 0; r < copies.size(); ++r) {
         for (const kernels::Copy& c : copies[r]) {
           device_.copy(c.to, c.from, c.bytes, t.members[r].stream);
@@ -66,18 +86,69 @@ class DeviceRanks : public DeviceCommunicator {
       }
       return;
     }
-    const Nanoseconds length =
-        all_to_all_v_ns(*link_, bytes, t.members[0].group, t.members[0].pieces->round);
+    const Paces paces = paces_of_exchange(t, bytes);
     for (size_t r = 0; r < copies.size(); ++r) {
-      device_.paced_copies(copies[r].data(), static_cast<int64_t>(copies[r].size()), length,
-                           link_blocks_, t.members[r].stream);
+      device_.paced_copies(copies[r].data(), static_cast<int64_t>(copies[r].size()), paces[r].alone,
+                           link_.blocks, paces[r].turn, t.members[r].stream);
     }
   }
 
-  /// What rank m.rank takes from others and itself. bytes: [N, N] from source to destination, or
-  /// empty.
+  /// How long each member's kernels last, in the order of members.
+  using Paces = std::vector<KeptTransfer>;
+
+  Paces paces_of_exchange(const DeviceTransfer& t, const Matrix& bytes) {
+    const Group& group = t.members[0].group;
+    const Round& round = t.members[0].pieces->round;
+    if (!kept_) {
+      return Paces(t.members.size(), {{}, all_to_all_v_ns(*link_.cluster, bytes, group, round)});
+    }
+    return keep(t, [&](const DeviceMember& first) {
+      return NetworkOp{AllToAll{.bytes = sent_within(group, first.rank, bytes), .round = round},
+                       group};
+    });
+  }
+
+  Paces paces_of_sum(const DeviceTransfer& t, ElementRange range) {
+    const Group& group = t.members[0].group;
+    const auto bytes = static_cast<double>((range.last - range.first) * Bytes{sizeof(float)});
+    const Nanoseconds alone = all_reduce_ns(*link_.cluster, bytes, 0, group);
+    if (!kept_) return Paces(t.members.size(), {{}, alone});
+    const bool all = group.size == num_ranks_;
+    return keep(t, [&](const DeviceMember&) -> LinkTransfer {
+      if (all) return NetworkOp{AllReduce{.bytes = bytes}};
+      return alone;  // as the emulated link of CPU ranks has it
+    });
+  }
+
+  /// A transfer a group, of(its first member). The first of its kernels to run says that it begins:
+  /// were that one member's alone, others' might hold all multiprocessors and wait for it.
+  template <class Of>
+  Paces keep(const DeviceTransfer& t, Of of) {
+    Paces paces(t.members.size());
+    for (size_t r = 0; r < paces.size(); ++r) {
+      const DeviceMember& m = t.members[r];
+      const auto first = static_cast<size_t>(m.group.member(m.rank, 0));
+      if (first == r) {
+        paces[r] = kept_->post(number(t, m.rank), of(m));
+      } else {
+        paces[r] = paces[first];
+      }
+    }
+    return paces;
+  }
+
+  Matrix sent_within(const Group& group, int64_t rank, const Matrix& bytes) const {
+    Matrix own(bytes.size());
+    for (int64_t p = 0; p < group.size; ++p) {
+      const int64_t row = group.member(rank, p) * num_ranks_;
+      std::copy_n(bytes.begin() + row, num_ranks_, own.begin() + row);
+    }
+    return own;
+  }
+
+  /// What rank m.rank takes from others and itself; added to bytes, where that is not empty.
   std::vector<kernels::Copy> copies_to(const DeviceMember& m, const DeviceTransfer& t,
-                                       std::vector<double>& bytes) const {
+                                       Matrix& bytes) const {
     const Group& group = m.group;
     const Pieces& mine = *m.pieces;
     std::vector<kernels::Copy> copies;
@@ -157,19 +228,18 @@ class DeviceRanks : public DeviceCommunicator {
 
   /// A stream of its own counts the link's time from the meeting on.
   void start_pace(const DeviceTransfer& t, ElementRange range) {
-    if (link_ == nullptr) return;
-    const auto bytes = static_cast<double>((range.last - range.first) * Bytes{sizeof(float)});
-    const Nanoseconds length = all_reduce_ns(*link_, bytes, 0, t.members[0].group);
-    for (const DeviceMember& m : t.members) {
-      const size_t i = number(t, m.rank);
-      device_.record(paced_[i].get(), m.stream);
+    if (link_.cluster == nullptr) return;
+    const Paces paces = paces_of_sum(t, range);
+    for (size_t r = 0; r < paces.size(); ++r) {
+      const size_t i = number(t, t.members[r].rank);
+      device_.record(paced_[i].get(), t.members[r].stream);
       device_.wait(pace_[i].get(), paced_[i].get());
-      device_.sleep(length, pace_[i].get());
+      device_.sleep(paces[r].alone, paces[r].turn, pace_[i].get());
       device_.record(paced_[i].get(), pace_[i].get());
     }
   }
   void end_pace(const DeviceTransfer& t) {
-    if (link_ == nullptr) return;
+    if (link_.cluster == nullptr) return;
     for (const DeviceMember& m : t.members) {
       device_.wait(m.stream, paced_[number(t, m.rank)].get());
     }
@@ -177,19 +247,19 @@ class DeviceRanks : public DeviceCommunicator {
 
   const kernels::DeviceTable& device_;
   const int64_t num_ranks_;
-  const Cluster* const link_;
-  const int32_t link_blocks_;  // of a transfer on it
+  const DeviceLink link_;
   // By lane and rank.
   std::vector<DeviceEvent> met_, paced_;
   std::vector<DeviceStream> pace_;
+  std::optional<KeptLink> kept_;  // where it is shared
 };
 
 }  // namespace
 
 std::unique_ptr<DeviceCommunicator> device_ranks(const kernels::DeviceTable& device,
                                                  int64_t num_ranks, int64_t num_lanes,
-                                                 const Cluster* link, int32_t link_blocks) {
-  return std::make_unique<DeviceRanks>(device, num_ranks, num_lanes, link, link_blocks);
+                                                 const DeviceLink& link) {
+  return std::make_unique<DeviceRanks>(device, num_ranks, num_lanes, link);
 }
 
 }  // namespace moe

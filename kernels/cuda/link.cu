@@ -1,6 +1,7 @@
 // A network's transfer as a kernel of the device: real bytes, by blocks that hold whole
 // multiprocessors as a collective library's do, over a time that is given. It reads the device's
 // nanosecond timer, which some devices advance only every microsecond. Emulated, never NCCL's time.
+#include <cuda/atomic>
 #include <cuda/ptx>
 
 #include "kernels/cuda/device.h"
@@ -29,8 +30,33 @@ __device__ void wait_until(int64_t ns) {
   }
 }
 
-__global__ void sleep_kernel(int64_t ns) {
-  if (threadIdx.x == 0) wait_until(clock_ns() + ns);
+constexpr unsigned kLookNs = 200;  // between looks at a word of the host: each goes over the bus
+
+/// The host reads and writes it meanwhile.
+__device__ auto shared_with_host(int64_t& word) {
+  return ::cuda::atomic_ref<int64_t, ::cuda::thread_scope_system>(word);
+}
+
+/// Both by one thread.
+__device__ void tell_begin(const LinkTurn& turn, int64_t now_ns) {
+  if (turn.begins == 0) return;
+  if (shared_with_host(turn.words->begun).load(::cuda::std::memory_order_relaxed) >= turn.begins)
+    return;
+  shared_with_host(turn.words->began_ns).store(now_ns, ::cuda::std::memory_order_relaxed);
+  shared_with_host(turn.words->begun).store(turn.begins, ::cuda::std::memory_order_release);
+}
+__device__ void await_end(const LinkTurn& turn) {
+  if (turn.ends == 0) return;
+  while (shared_with_host(turn.words->over).load(::cuda::std::memory_order_acquire) < turn.ends)
+    __nanosleep(kLookNs);
+}
+
+__global__ void sleep_kernel(int64_t ns, LinkTurn turn) {
+  if (threadIdx.x > 0) return;
+  const int64_t began = clock_ns();
+  tell_begin(turn, began);
+  wait_until(began + ns);
+  await_end(turn);
 }
 
 /// By the whole block; what is left over of vectors goes by bytes. A thread reads a batch before it
@@ -65,8 +91,9 @@ __device__ void copy_chunk(char* to, const char* from, int64_t bytes) {
 /// The chunks of all pieces, one after another, go round the blocks. A block that has copied one
 /// waits until the time of all bytes up to its end, by the clock at its own start.
 __global__ void __launch_bounds__(kLinkThreads)
-    paced_copies_kernel(Pieces pieces, int64_t chunk, int64_t duration_ns) {
+    paced_copies_kernel(Pieces pieces, int64_t chunk, int64_t duration_ns, LinkTurn turn) {
   const int64_t blocks = gridDim.x, began = threadIdx.x == 0 ? clock_ns() : 0;
+  if (threadIdx.x == 0 && blockIdx.x == 0) tell_begin(turn, began);
   int64_t chunks_before = 0, bytes_before = 0;
   for (int64_t p = 0; p < pieces.count; ++p) {
     const Copy& piece = pieces.copy[p];
@@ -85,7 +112,9 @@ __global__ void __launch_bounds__(kLinkThreads)
     chunks_before += chunks;
     bytes_before += piece.bytes;
   }
-  if (threadIdx.x == 0) wait_until(began + duration_ns);
+  if (threadIdx.x > 0) return;
+  wait_until(began + duration_ns);
+  await_end(turn);
 }
 
 /// All shared memory that a block can have: then no other block fits beside it. 0: failed.
@@ -109,13 +138,14 @@ int64_t chunk_of(int64_t bytes, int64_t blocks) {
 
 }  // namespace
 
-void sleep(int64_t ns, Stream stream) {
-  launch(sleep_kernel, 1, kWarp, stream, ns);
+void sleep(int64_t ns, const LinkTurn& turn, Stream stream) {
+  launch(sleep_kernel, 1, kWarp, stream, ns, turn);
 }
 
-/// More copies than a launch takes go in several, each over its bytes' part of the duration.
+/// More copies than a launch takes go in several, each over its bytes' part of the duration. The
+/// first says that they begin, the last one waits for the host.
 void paced_copies(const Copy* copies, int64_t count, int64_t duration_ns, int32_t blocks,
-                  Stream stream) {
+                  const LinkTurn& turn, Stream stream) {
   if (blocks < 1)
     return keep_error("cuda: paced_copies takes 1 block or more, here are " +
                       std::to_string(blocks));
@@ -124,6 +154,7 @@ void paced_copies(const Copy* copies, int64_t count, int64_t duration_ns, int32_
   int64_t total = 0, sent = 0, spent_ns = 0, next = 0;
   for (int64_t i = 0; i < count; ++i) total += copies[i].bytes;
   do {
+    const bool first = next == 0;
     Pieces pieces{};
     for (; next < count && pieces.count < kMaxPieces; ++next) {
       if (copies[next].bytes == 0) continue;
@@ -135,8 +166,10 @@ void paced_copies(const Copy* copies, int64_t count, int64_t duration_ns, int32_
     const int64_t until_ns = next == count
                                  ? duration_ns
                                  : static_cast<int64_t>(static_cast<double>(duration_ns) * share);
-    launch_with_shared(shared_bytes, paced_copies_kernel, blocks, kLinkThreads, stream, pieces,
-                       chunk_of(pieces.bytes, blocks), until_ns - spent_ns);
+    launch_with_shared(
+        shared_bytes, paced_copies_kernel, blocks, kLinkThreads, stream, pieces,
+        chunk_of(pieces.bytes, blocks), until_ns - spent_ns,
+        LinkTurn{turn.words, first ? turn.begins : 0, next == count ? turn.ends : 0});
     spent_ns = until_ns;
   } while (next < count);
 }

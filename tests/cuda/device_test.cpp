@@ -103,13 +103,13 @@ TEST_CASE("timed events have a time, also those of a recording each time it is r
   Fixture f;
   const Event from = device().make_event(true), to = device().make_event(true);
   device().record(from, f.main);
-  device().sleep(5000, f.main);
+  device().sleep(5000, {}, f.main);
   device().record(to, f.main);
   CHECK(device().elapsed_ns(from, to) == Approx(5300).margin(300));
 
   device().begin_recording(f.main);
   device().record(from, f.main);
-  device().sleep(90000, f.main);
+  device().sleep(90000, {}, f.main);
   device().record(to, f.main);
   const Recording recording = device().end_recording(f.main);
   REQUIRE(recording);

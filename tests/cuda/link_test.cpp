@@ -46,10 +46,10 @@ struct Transfer {
 };
 
 /// Nanoseconds of the emulated clock.
-int64_t send(Transfer& t, int64_t duration_ns, int32_t blocks) {
+int64_t send(Transfer& t, int64_t duration_ns, int32_t blocks, const kernels::LinkTurn& turn = {}) {
   const uint64_t before = emulation::read_clock();
   kernels::cuda::paced_copies(t.copies.data(), static_cast<int64_t>(t.copies.size()), duration_ns,
-                              blocks, nullptr);
+                              blocks, turn, nullptr);
   REQUIRE(kernels::cuda::take_error() == "");
   return static_cast<int64_t>(emulation::read_clock() - before);
 }
@@ -124,7 +124,7 @@ TEST_CASE("emulated on the host: a transfer of nothing and a sleep last as long 
     CHECK(lasted_ns >= ns);
     CHECK(lasted_ns < ns + 500);
     const uint64_t before = emulation::read_clock();
-    kernels::cuda::sleep(ns, nullptr);
+    kernels::cuda::sleep(ns, {}, nullptr);
     const auto slept_ns = static_cast<int64_t>(emulation::read_clock() - before);
     CHECK(slept_ns >= ns);
     CHECK(slept_ns < ns + 500);
@@ -132,6 +132,51 @@ TEST_CASE("emulated on the host: a transfer of nothing and a sleep last as long 
 }
 
 TEST_CASE("paced copies by no block are refused") {
-  kernels::cuda::paced_copies(nullptr, 0, 1, 0, nullptr);
+  kernels::cuda::paced_copies(nullptr, 0, 1, 0, {}, nullptr);
   CHECK(kernels::cuda::take_error() == "cuda: paced_copies takes 1 block or more, here are 0");
+}
+
+TEST_CASE("emulated on the host: a transfer says when it begins and ends when the host lets it") {
+  emulation::set_order(0);                 // the first block says so
+  for (const int64_t count : {0, 3, 300})  // a launch takes 128
+    for (const int32_t blocks : {1, 4}) {
+      INFO(count << " copies by " << blocks << " blocks");
+      Transfer t(count, 400, 17);
+      kernels::LinkWords words = {};
+      int64_t looks = 0, begun_after = 0;
+      const auto began = static_cast<int64_t>(emulation::read_clock());
+      // The host looks each time that the device does something; it lets the transfer end late.
+      emulation::watch_clock([&](uint64_t now) {
+        ++looks;
+        if (words.begun == 7 && begun_after == 0) begun_after = looks;
+        if (static_cast<int64_t>(now) >= began + 60000) words.over = 7;
+      });
+      const int64_t lasted_ns = send(t, 20000, blocks, {&words, 7, 7});
+      emulation::watch_clock({});
+      CHECK(lasted_ns >= 60000);
+      if (blocks == 1) CHECK(lasted_ns < 63000);  // several run one after another
+      CHECK(words.began_ns > began);
+      CHECK(words.began_ns < began + 1000);
+      CHECK((begun_after > 0 && begun_after < 10));
+      CHECK(t.arrived());
+    }
+}
+
+TEST_CASE("emulated on the host: what the host has let end long ago lasts as long as it says") {
+  kernels::LinkWords words = {0, 0, 9};
+  Transfer t(5, 3000, 3);
+  const int64_t lasted_ns = send(t, 20000, 2, {&words, 9, 9});
+  CHECK(lasted_ns >= 20000);
+  CHECK(lasted_ns < 45000);  // two blocks, one after another
+  CHECK(words.begun == 9);
+  kernels::LinkWords silent = {};
+  const auto before = static_cast<int64_t>(emulation::read_clock());
+  kernels::cuda::sleep(1000, {&silent, 0, 0}, nullptr);
+  kernels::cuda::sleep(0, {&silent, 4, 0}, nullptr);
+  CHECK(silent.begun == 4);
+  CHECK(silent.began_ns >= before + 1000);
+  const kernels::LinkWords told = silent;
+  kernels::cuda::sleep(1000, {&silent, 4, 0}, nullptr);  // another kernel of the same transfer
+  CHECK(silent.began_ns == told.began_ns);
+  CHECK(kernels::cuda::take_error() == "");
 }

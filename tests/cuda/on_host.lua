@@ -7,7 +7,8 @@ local function train(t)
   return moe.train { ranks = 2, steps = 2, init = "reference", tokens = "reference",
     model = moe.model.gpt2_moe { vocab = 32, layers = 2, hidden = 16, heads = 2, seq = 8, batch = 4,
       experts = 4, gate = t.gate, capacity_factor = 1 },
-    executor = t.executor, precision = t.precision, system = moe.system(t.system or "raf") {} }
+    executor = t.executor, precision = t.precision, system = moe.system(t.system or "raf") {},
+    link = t.link }
 end
 
 for _, gate in ipairs { "switch", "top2", "expert_choice" } do
@@ -24,6 +25,15 @@ for _, gate in ipairs { "switch", "top2", "expert_choice" } do
   end
 end
 local cpu = train { gate = "switch", executor = "cpu", precision = "f64" }
+for _, system in ipairs { "deepspeed", "lina_priority" } do -- two lanes that meet, or take turns
+  local cuda = train { gate = "switch", executor = "cuda", system = system,
+    link = { bytes_per_s = 1e9, latency_us = 5 } }
+  assert(cuda.provenance == "emulated")
+  for step, loss in ipairs(cpu.losses) do
+    local off = math.abs(cuda.losses[step] - loss)
+    assert(off < 1e-5, ("%s on a link: the loss is off by %g"):format(system, off))
+  end
+end
 local bf16 = train { gate = "switch", executor = "cuda", precision = "bf16" }
 for step, loss in ipairs(cpu.losses) do
   local off = math.abs(bf16.losses[step] - loss)

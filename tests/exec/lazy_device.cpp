@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <deque>
@@ -33,15 +34,16 @@ struct EventState {
   bool in_recording = false;     // the last record is part of one
 };
 
-enum class Kind : uint8_t { kWork, kRecord, kWait, kTimer };
+enum class Kind : uint8_t { kWork, kRecord, kWait, kTimer, kHold };
 
 struct Task {
   Kind kind = Kind::kWork;
   std::function<void()> work;
   EventState* event = nullptr;
-  uint64_t version = 0;    // of the event
-  uint64_t number = 0;     // as given
-  double duration_ns = 0;  // of a timer, from when it comes to the head of its stream
+  uint64_t version = 0;         // of the event
+  uint64_t number = 0;          // as given
+  double duration_ns = 0;       // of a timer, from when it comes to the head of its stream
+  kernels::LinkTurn turn = {};  // of a hold, until the host lets it end
 };
 
 struct StreamState {
@@ -127,6 +129,18 @@ int64_t lazy_below(int64_t end) {
 
 namespace {
 
+void give_hold(Stream stream, const kernels::LinkTurn& turn) {
+  if (turn.ends > 0) give(state(stream), {.kind = Kind::kHold, .turn = turn});
+}
+void tell_begin(const kernels::LinkTurn& turn) {
+  if (turn.begins == 0 || std::atomic_ref(turn.words->begun).load() >= turn.begins) return;
+  std::atomic_ref(turn.words->began_ns).store(std::llround(lazy.clock_ns));
+  std::atomic_ref(turn.words->begun).store(turn.begins);
+}
+bool may_end(const kernels::LinkTurn& turn) {
+  return turn.ends == 0 || std::atomic_ref(turn.words->over).load() >= turn.ends;
+}
+
 /// A timer starts as soon as it is at the head, and lets other streams go on meanwhile.
 void start_timers() {
   for (StreamState* s : lazy.streams) {
@@ -152,6 +166,7 @@ bool pass_time() {
 bool can_run(const StreamState& stream) {
   if (stream.tasks.empty()) return false;
   const Task& task = stream.tasks.front();
+  if (task.kind == Kind::kHold) return may_end(task.turn);
   if (task.kind == Kind::kTimer) return lazy.clock_ns >= stream.until_ns;
   return task.kind != Kind::kWait || task.event->done >= task.version;
 }
@@ -199,8 +214,15 @@ void make_progress() {
       run_next(*stream);
       continue;
     }
-    const auto waits = [](StreamState* s) { return !s->tasks.empty(); };
-    if (i == 0 && std::any_of(lazy.streams.begin(), lazy.streams.end(), waits)) {
+    const auto has = [](Kind kind, StreamState* s) {
+      return !s->tasks.empty() && s->tasks.front().kind == kind;
+    };
+    const auto any = [&](Kind kind) {
+      return std::any_of(lazy.streams.begin(), lazy.streams.end(),
+                         [&](StreamState* s) { return has(kind, s); });
+    };
+    // Who waits for the host goes on when it says so.
+    if (i == 0 && any(Kind::kWait) && !any(Kind::kHold)) {
       keep_error("lazy: streams wait for each other");
     }
     break;
@@ -420,17 +442,26 @@ const kernels::DeviceTable& lazy_device() {
       .largest_columns = lazy_largest_columns,
       .route_top_k = lazy_route_top_k,
       .top_k_work_bytes = [](int64_t, int64_t, int64_t) { return int64_t{0}; },
-      .sleep = [](int64_t ns,
-                  Stream s) { give_work(s, [=] { lazy.clock_ns += static_cast<double>(ns); }); },
+      .sleep =
+          [](int64_t ns, const kernels::LinkTurn& turn, Stream s) {
+            give_work(s, [=] {
+              tell_begin(turn);
+              lazy.clock_ns += static_cast<double>(ns);
+            });
+            give_hold(s, turn);
+          },
       .paced_copies =
-          [](const kernels::Copy* copies, int64_t count, int64_t duration_ns, int32_t, Stream s) {
+          [](const kernels::Copy* copies, int64_t count, int64_t duration_ns, int32_t,
+             const kernels::LinkTurn& turn, Stream s) {
             const std::vector<kernels::Copy> all(copies, copies + count);
             give_work(s, [=] {
+              tell_begin(turn);
               for (const kernels::Copy& c : all) {
                 std::memcpy(c.to, c.from, static_cast<size_t>(c.bytes));
               }
             });
             give(state(s), {.kind = Kind::kTimer, .duration_ns = static_cast<double>(duration_ns)});
+            give_hold(s, turn);
           },
       .begin_recording = begin_recording,
       .end_recording = end_recording,

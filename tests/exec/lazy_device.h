@@ -1,10 +1,11 @@
 // A device that is no device: what its streams are given is kept and runs later, on the host with
 // the CPU's kernels, in any order that streams and events allow and that a seed chooses. It runs
 // only while somebody asks whether an event is over. It has a clock of its own, on which each task
-// takes a microsecond and paced copies their duration, beside what other streams do.
+// takes a microsecond and paced copies their duration, beside what other streams do; what the host
+// is to let end waits until it does, in whatever thread.
 // Strict: its memory can be touched by its own tasks alone (the host's code ends with a fault), a
 // kernel may be given no other memory, an event is waited for only if it was recorded, streams join
-// a recording by events. For one thread.
+// a recording by events. Its functions are for one thread.
 #pragma once
 
 #include <cstdint>

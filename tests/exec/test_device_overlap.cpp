@@ -44,10 +44,10 @@ kernels::DeviceTable counting_device() {
   transfers = last_blocks = 0;
   kernels::DeviceTable device = lazy_device();
   device.paced_copies = [](const kernels::Copy* copies, int64_t n, int64_t ns, int32_t blocks,
-                           kernels::Stream stream) {
+                           const kernels::LinkTurn& turn, kernels::Stream stream) {
     ++transfers;
     last_blocks = blocks;
-    lazy_device().paced_copies(copies, n, ns, blocks, stream);
+    lazy_device().paced_copies(copies, n, ns, blocks, turn, stream);
   };
   return device;
 }
@@ -109,9 +109,8 @@ TEST_CASE("where a device runs no transfer beside compute no slowdown is made up
   lazy_start(LazyOrder::kAsGiven);
   ProfileCache cache("");
   kernels::DeviceTable one_by_one = counting_device();
-  one_by_one.paced_copies = [](const kernels::Copy*, int64_t, int64_t, int32_t, kernels::Stream) {
-    ++transfers;
-  };
+  one_by_one.paced_copies = [](const kernels::Copy*, int64_t, int64_t, int32_t,
+                               const kernels::LinkTurn&, kernels::Stream) { ++transfers; };
   const OverlapTable table = table_of({1, 2}, cache, one_by_one);
   CHECK(table.by_blocks.empty());
   CHECK_THAT(table.describe(), Contains("the device runs no transfer beside compute"));

@@ -250,9 +250,9 @@ kernels::DeviceTable noting_device() {
     return lazy_device().make_stream(urgent);
   };
   device.paced_copies = [](const kernels::Copy* copies, int64_t n, int64_t ns, int32_t blocks,
-                           kernels::Stream stream) {
+                           const kernels::LinkTurn& turn, kernels::Stream stream) {
     given.link_blocks.push_back(blocks);
-    lazy_device().paced_copies(copies, n, ns, blocks, stream);
+    lazy_device().paced_copies(copies, n, ns, blocks, turn, stream);
   };
   return device;
 }
@@ -338,13 +338,6 @@ TEST_CASE("what does not run on a device is refused by name before anything star
   RunOptions in_bf16 = options_of(*plan, 1);
   in_bf16.precision = Precision::kBF16;
   CHECK_THROWS_WITH(run_lazy(*plan, in_bf16), Contains("model.dtype is f32; give bf16"));
-
-  PlanSpec two_lanes = spec_of(small_model("switch", 4), 2);
-  two_lanes.system.reduce_on_own_lane = true;
-  const auto lanes = make_plan(two_lanes);
-  RunOptions link = options_of(*lanes, 1);
-  link.emulate_link = true;
-  CHECK_THROWS_WITH(run_lazy(*lanes, link), Contains("link:") && Contains("2 comm lanes"));
   CHECK(lazy_stats().handles == 0);
 }
 

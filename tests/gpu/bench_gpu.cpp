@@ -172,7 +172,7 @@ void paced(Bench& bench) {
                     "8 MiB by " + std::to_string(p.blocks) + " blocks; model " +
                         std::to_string(model_us) + " us",
                     bench.time([&](int64_t) {
-                      bench.gpu().paced_copies(&copy, 1, ns, p.blocks, bench.stream());
+                      bench.gpu().paced_copies(&copy, 1, ns, p.blocks, {}, bench.stream());
                     }),
                     "of_model", model_us, Target{1.02, "of_model", true, "at least 1"});
   }
@@ -196,8 +196,8 @@ void beside_paced(Bench& bench) {
   for (const int32_t blocks : {1, 4, 16, 32}) {
     const auto start_transfer = [&] {
       finish(gpu, link);
-      gpu.paced_copies(&copy, 1, std::llround(2e3 * alone_us) + 1'000'000, blocks, link);
-      gpu.sleep(200'000, bench.stream());  // the transfer has begun when the GEMMs begin
+      gpu.paced_copies(&copy, 1, std::llround(2e3 * alone_us) + 1'000'000, blocks, {}, link);
+      gpu.sleep(200'000, {}, bench.stream());  // the transfer has begun when the GEMMs begin
     };
     bench.ratio_row("gemm beside " + std::to_string(blocks) + " blocks",
                     "8 times 8192 x 3072 x 768, float32, beside paced copies",

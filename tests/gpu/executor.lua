@@ -25,7 +25,7 @@ end
 local function train(t)
   return moe.train { model = model(t.gate), ranks = RANKS, steps = t.steps or STEPS,
     init = "reference", tokens = "reference", executor = t.executor, precision = t.precision,
-    system = t.system and moe.system(t.system) {},
+    system = t.system and moe.system(t.system) {}, link = t.link,
     optimizer = { name = "sgd", lr = 0.1, momentum = 0.9 } }
 end
 
@@ -70,6 +70,19 @@ local function check_systems()
   end
 end
 
+-- Transfers of two lanes share the emulated link, or take turns on it.
+local function check_link()
+  local plain = train { gate = "switch", executor = "cpu" }
+  for _, system in ipairs { "deepspeed", "tutel", "lina_priority" } do
+    local r = train { gate = "switch", executor = "cuda", system = system,
+      link = { bytes_per_s = 5e9, latency_us = 10 } }
+    local worst, same = compare(r, plain)
+    report(worst < 1e-4 and same and r.provenance == "emulated",
+      "%s on an emulated link: losses within %.1e of plain CPU ranks, routing %s", system, worst,
+      same and "equal" or "differs")
+  end
+end
+
 local function check_bf16()
   local reference = train { gate = "switch", executor = "cpu", precision = "f64" }
   local bf16 = train { gate = "switch", executor = "cuda", precision = "bf16" }
@@ -95,6 +108,7 @@ end
 
 check_gates()
 check_systems()
+check_link()
 check_bf16()
 check_inference()
 assert(failed == 0, failed .. " checks failed")

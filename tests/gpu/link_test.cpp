@@ -1,7 +1,12 @@
 // Copies that are paced like a network's transfer: the bytes, and the time that they take.
+#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <span>
+#include <thread>
 
 #include "engine/base/rng.h"
+#include "engine/exec/link_keeper.h"
 #include "tests/gpu/gpu.h"
 
 using namespace moe;
@@ -17,12 +22,40 @@ std::vector<int32_t> random_words(int64_t n, uint64_t stream) {
 
 /// The list as paced_copies takes it, once for the whole case.
 struct Paced {
-  void give(kernels::Stream stream, int64_t duration_ns, int32_t blocks) const {
+  void give(kernels::Stream stream, int64_t duration_ns, int32_t blocks,
+            const kernels::LinkTurn& turn = {}) const {
     gpu().paced_copies(copies.data(), static_cast<int64_t>(copies.size()), duration_ns, blocks,
-                       stream);
+                       turn, stream);
   }
   std::vector<kernels::Copy> copies;
 };
+
+/// Words that transfers and this thread tell each other, one of each.
+class Words {
+ public:
+  explicit Words(int64_t count)
+      : count_(static_cast<size_t>(count)),
+        words_(static_cast<kernels::LinkWords*>(
+            gpu().allocate_host(count * static_cast<int64_t>(sizeof(kernels::LinkWords))))) {
+    REQUIRE(words_);
+    std::memset(static_cast<void*>(words_), 0, static_cast<size_t>(count) * sizeof *words_);
+  }
+  Words(const Words&) = delete;
+  ~Words() { gpu().release_host(words_); }
+  kernels::LinkTurn turn(int64_t i) const { return {&words_[i], 1, 1}; }
+  std::span<kernels::LinkWords> all() const { return {words_, count_}; }
+
+  bool has_begun(int64_t i) const { return std::atomic_ref(words_[i].begun).load() == 1; }
+  int64_t began_ns(int64_t i) const { return words_[i].began_ns; }
+  void let_end(int64_t i) const { std::atomic_ref(words_[i].over).store(1); }
+
+ private:
+  const size_t count_;
+  kernels::LinkWords* const words_;
+};
+
+using HostClock = std::chrono::steady_clock;
+constexpr std::chrono::seconds kTooLong(10);
 
 }  // namespace
 
@@ -74,4 +107,82 @@ TEST_CASE("paced copies without bytes still take their time", "[time]") {
   paced.give(stream, 1000, 2);
   const double took = device_ns(stream, [&] { paced.give(stream, 3'000'000, 2); });
   CHECK((took >= 0.999 * 3e6 && took <= 1.02 * 3e6));
+}
+
+TEST_CASE("a transfer says when it begins, and ends when the host lets it") {
+  const OwnStream stream(true);
+  const int64_t bytes = 1 << 20;
+  const DeviceArray<char> from(gpu(), bytes), to(gpu(), bytes);
+  gpu().fill(from.data(), 0x5b, bytes, stream);
+  // More copies than a launch takes: the first says, the last waits.
+  Paced paced;
+  for (int64_t i = 0; i < 256; ++i)
+    paced.copies.push_back({to.data() + i * 4096, from.data() + i * 4096, 4096});
+  const Words words(1);
+  bool begun = false;
+  std::thread host([&] {
+    const auto limit = HostClock::now() + kTooLong;
+    while (!(begun = words.has_begun(0)) && HostClock::now() < limit) std::this_thread::yield();
+    words.let_end(0);
+  });
+  paced.give(stream, 100'000, 4, words.turn(0));
+  stream.finish();
+  host.join();
+  CHECK(begun);
+  CHECK(words.began_ns(0) > 0);
+  CHECK((to.read() == std::vector<char>(static_cast<size_t>(bytes), 0x5b)));
+}
+
+/// Two channels: an exchange of 32 MB, and later one of 8 MB on the same links.
+struct TwoLanes {
+  TwoLanes() {
+    link.devices_per_node = 2;
+    link.intra = {.bytes_per_s = 8e9, .latency_ns = 10'000};
+  }
+  static NetworkOp exchange(double bytes) { return {AllToAll{.bytes_per_pair = bytes}}; }
+
+  Cluster link;
+  OwnStream stream[2] = {OwnStream(true), OwnStream(true)};
+  OwnEvent from[2] = {OwnEvent(true), OwnEvent(true)}, to[2] = {OwnEvent(true), OwnEvent(true)};
+};
+
+TEST_CASE("transfers of two lanes that meet on the emulated link take what its law says, within 2%",
+          "[time]") {
+  const TwoLanes lanes;
+  const int64_t bytes[] = {32 << 20, 8 << 20};
+  const DeviceArray<char> from(gpu(), bytes[0]), to(gpu(), bytes[0]);
+  const Words words(3);
+  LinkKeeper keeper(lanes.link, words.all());
+  const auto now = [] {
+    return std::chrono::nanoseconds(HostClock::now().time_since_epoch()).count();
+  };
+  gpu().sleep(0, keeper.start_pass(now()), lanes.stream[0]);
+  for (size_t i = 0; i < 2; ++i) {
+    const KeptTransfer kept = keeper.post(i, lanes.exchange(static_cast<double>(bytes[i])));
+    if (i == 1) gpu().sleep(500'000, {}, lanes.stream[1]);
+    const Paced paced = {{{to.data(), from.data(), bytes[i]}}};
+    gpu().record(lanes.from[i], lanes.stream[i]);
+    paced.give(lanes.stream[i], kept.alone, 4, kept.turn);
+    gpu().record(lanes.to[i], lanes.stream[i]);
+  }
+  const auto limit = HostClock::now() + kTooLong;
+  while (keeper.look(now()) != kNever && HostClock::now() < limit) {
+  }
+  keeper.let_all_end();
+  for (const OwnStream& stream : lanes.stream) stream.finish();
+  std::vector<NetworkOp> ops;
+  for (size_t i = 0; i < 2; ++i) {
+    ops.push_back(lanes.exchange(static_cast<double>(bytes[i])));
+    ops.back().start_ns = words.began_ns(static_cast<int64_t>(i) + 1) - words.began_ns(1);
+  }
+  REQUIRE(ops[1].start_ns > 0);
+  const auto law = run_collectives(lanes.link, ops, network_options(lanes.link)).ops;
+  for (size_t i = 0; i < 2; ++i) {
+    const auto by_law = static_cast<double>(law[i].end_ns - ops[i].start_ns);
+    const double took = gpu().elapsed_ns(lanes.from[i], lanes.to[i]);
+    INFO("transfer " << i << " took " << took << " ns, by the law " << by_law);
+    CHECK(by_law > 1.2 * static_cast<double>(alone_ns(lanes.link, ops[i])));  // they met
+    CHECK(took >= 0.999 * by_law);
+    CHECK(took <= 1.02 * by_law);
+  }
 }

@@ -34,7 +34,7 @@ std::vector<float> read_beside_a_late_copy(bool wait) {
   const DeviceArray<float> x(gpu(), before);
   const OwnStream first, second;
   const OwnEvent copied;
-  gpu().sleep(kLong_ns, first);
+  gpu().sleep(kLong_ns, {}, first);
   gpu().copy(x.data(), source.data, source.bytes(), first);
   gpu().record(copied, first);
   CHECK_FALSE(gpu().over(copied));
@@ -60,7 +60,7 @@ struct Step {
     const auto& k = *gpu().kernels;
     gpu().record(fork, main);
     gpu().wait(side, fork);
-    gpu().sleep(1'000'000, side);
+    gpu().sleep(1'000'000, {}, side);
     k.add(sum.data(), a.data(), b.data(), kN * kN, side);
     gpu().record(join, side);
     k.gemm(false, true, kN, kN, kN, 1, a.data(), kN, b.data(), kN, 0, product.data(), kN, main);
@@ -89,7 +89,7 @@ TEST_CASE("a stream waits for an event as it was last recorded before the wait",
   const OwnEvent event;
   gpu().record(event, first);
   gpu().wait(second, event);
-  gpu().sleep(kLong_ns, first);
+  gpu().sleep(kLong_ns, {}, first);
   gpu().record(event, first);
   const OwnEvent passed;
   gpu().record(passed, second);
@@ -102,9 +102,9 @@ TEST_CASE("a stream waits for an event as it was last recorded before the wait",
 
 TEST_CASE("a sleep lasts as long as it is told, within 2%", "[time]") {
   const OwnStream stream;
-  device_ns(stream, [&] { gpu().sleep(1000, stream); });
+  device_ns(stream, [&] { gpu().sleep(1000, {}, stream); });
   for (const int64_t ns : {2'000'000, 20'000'000}) {
-    const double took = device_ns(stream, [&] { gpu().sleep(ns, stream); });
+    const double took = device_ns(stream, [&] { gpu().sleep(ns, {}, stream); });
     CHECK(took >= 0.999 * static_cast<double>(ns));  // two clocks of the device
     CHECK(took <= 1.02 * static_cast<double>(ns));
   }
@@ -116,8 +116,8 @@ TEST_CASE("sleeps on two streams run side by side", "[time]") {
   const double took = device_ns(first, [&] {
     gpu().record(fork, first);
     gpu().wait(second, fork);
-    gpu().sleep(20'000'000, first);
-    gpu().sleep(20'000'000, second);
+    gpu().sleep(20'000'000, {}, first);
+    gpu().sleep(20'000'000, {}, second);
     gpu().record(joined, second);
     gpu().wait(first, joined);
   });
@@ -164,7 +164,7 @@ TEST_CASE("timed events of a recording say how long the replay took", "[time]") 
   const OwnEvent from(true), to(true);
   gpu().begin_recording(stream);
   gpu().record(from, stream);
-  gpu().sleep(5'000'000, stream);
+  gpu().sleep(5'000'000, {}, stream);
   gpu().record(to, stream);
   const kernels::Recording recording = gpu().end_recording(stream);
   INFO(gpu().take_error());
@@ -184,8 +184,8 @@ TEST_CASE("results have the same bits whatever is delayed", "[gemm]") {
   for (uint64_t seed = 0; seed < 8; ++seed) {
     step.start();
     Rng rng(seed);
-    gpu().sleep(static_cast<int64_t>(rng.below(3'000'000)), step.side);
-    gpu().sleep(static_cast<int64_t>(rng.below(3'000'000)), step.main);
+    gpu().sleep(static_cast<int64_t>(rng.below(3'000'000)), {}, step.side);
+    gpu().sleep(static_cast<int64_t>(rng.below(3'000'000)), {}, step.main);
     for (int i = 0; i < 3; ++i) step.give();
     step.main.finish();
     if (seed == 0) want = step.y.read();

@@ -3,7 +3,7 @@
 // wait; the order of blocks and threads follows a seed. Shared memory is filled with NaN before
 // each block. Strict: a barrier or a warp operation wants all threads at one place of the source,
 // and dynamic shared memory beyond 48 KB wants to have been allowed. The device's clock moves on
-// only when it is read. What the host calls is in tests/cuda/host_calls.h.
+// only when it is read or slept by. What the host calls is in tests/cuda/host_calls.h.
 // It finds wrong indices, wrong sums and missing synchronisation between fibers. It is not a GPU:
 // no real concurrency, no limits of registers, no memory model, and says nothing about speed.
 #pragma once
@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <thread>
 
 #include "tests/cuda/host_calls.h"
 
@@ -146,6 +147,12 @@ inline unsigned __ballot_sync(unsigned, int v, MOE_HERE) {
   return set;
 }
 #undef MOE_HERE
+/// The device's clock goes on, whoever watches it is told, and other threads of the host may run.
+inline void __nanosleep(unsigned ns) {
+  emulation::pass_time(ns);
+  emulation::read_clock();
+  std::this_thread::yield();
+}
 template <class T>
 T atomicMin(T* at, T value) {
   const T before = *at;

@@ -118,7 +118,7 @@ TEST_CASE("without a GPU memory, streams, events and recordings fail with a reas
   check_error("cuda: end_recording: ");
   plugin().fill(nullptr, 0, 1, nullptr);
   check_error("cuda: fill: ");
-  plugin().paced_copies(nullptr, 0, 1000, 1, nullptr);
+  plugin().paced_copies(nullptr, 0, 1000, 1, {}, nullptr);
   check_error("cuda: paced_copies: ");
 }
 
