@@ -98,8 +98,8 @@ void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, f
 void fill_bias(Bf16* y, const float* bias, const Bf16* residual, int64_t rows, int64_t cols,
                Stream) {
   for (int64_t i = 0; i < rows * cols; ++i) {
-    const double first = bias == nullptr ? 0 : bias[i % cols];
-    store(y[i], first + (residual == nullptr ? 0 : to_float(residual[i])));
+    const double b = bias == nullptr ? 0 : bias[i % cols];
+    store(y[i], b + (residual == nullptr ? 0 : to_float(residual[i])));
   }
 }
 
