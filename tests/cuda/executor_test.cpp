@@ -12,10 +12,6 @@ extern "C" const moe::kernels::DeviceTable* moe_cuda_device();
 namespace moe::testing {
 namespace {
 
-Stage pass(const std::string& name, Options options = {}) {
-  return {.name = name, .options = std::move(options)};
-}
-
 /// Against CPU ranks in double: losses and norms by a relative tolerance, routing exactly.
 void check_close(const RunResult& device, const RunResult& cpu, double tolerance, bool adamw) {
   REQUIRE(device.losses.size() == cpu.losses.size());

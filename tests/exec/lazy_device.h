@@ -43,5 +43,7 @@ void lazy_slow_beside(double factor);
 void lazy_give(kernels::Stream stream, std::function<void()> work);
 
 const kernels::DeviceTable& lazy_device();
+/// The same, but its paced copies take their time alone: for who only times them.
+kernels::DeviceTable lazy_without_copying();
 
 }  // namespace moe::testing

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "engine/base/rng.h"
 #include "engine/exec/executor.h"
@@ -16,6 +18,10 @@ ModelSpec small_model(const std::string& gate = "switch", int64_t rows = 2);
 
 /// A spec with plain expert parallelism for these many ranks.
 PlanSpec spec_of(const ModelSpec& model, int64_t num_ranks, Precision precision = Precision::kF32);
+/// A stage of a system: a built-in pass by name.
+inline Stage pass(const std::string& name, Options options = {}) {
+  return {.name = name, .options = std::move(options)};
+}
 /// The training step of that spec with one all-reduce a gradient.
 Graph step_graph(const PlanSpec& spec);
 /// The same with all-to-alls that carry only the rows in use, after an exchange of counts.

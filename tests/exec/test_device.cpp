@@ -9,10 +9,6 @@
 namespace moe::testing {
 namespace {
 
-Stage pass(const std::string& name, Options options = {}) {
-  return {.name = name, .options = std::move(options)};
-}
-
 PlanSpec with(PlanSpec spec, std::vector<Stage> stages) {
   spec.system.stages = std::move(stages);
   return spec;

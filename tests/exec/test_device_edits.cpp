@@ -8,10 +8,6 @@
 namespace moe::testing {
 namespace {
 
-Stage pass(const std::string& name, Options options = {}) {
-  return {.name = name, .options = std::move(options)};
-}
-
 using Stages = std::vector<Stage>;
 
 Stages lancet(double parts, double before, double after) {

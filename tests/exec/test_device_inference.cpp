@@ -17,9 +17,6 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-Stage pass(const std::string& name, Options options = {}) {
-  return {.name = name, .options = std::move(options)};
-}
 Stage lina(Options options = {}) {
   options.try_emplace("path", 2.0);
   return pass("lina_inference", std::move(options));

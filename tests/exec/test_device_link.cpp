@@ -16,10 +16,6 @@ namespace {
 using Catch::Contains;
 using Catch::StartsWith;
 
-Stage pass(const std::string& name, Options options = {}) {
-  return {.name = name, .options = std::move(options)};
-}
-
 /// All-reduces in buckets on a lane of their own; a link whose transfers take some 10 us.
 PlanSpec two_lanes(int64_t ranks, std::vector<Stage> stages = {},
                    const ModelSpec& model = small_model("switch", 4)) {

@@ -14,10 +14,6 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-Stage pass(const std::string& name, Options options = {}) {
-  return {.name = name, .options = std::move(options)};
-}
-
 PlanSpec mixed_spec(const ModelSpec& model, int64_t ranks, std::vector<Stage> stages = {}) {
   PlanSpec spec = spec_of(model, ranks, Precision::kBF16);
   spec.system.stages = std::move(stages);

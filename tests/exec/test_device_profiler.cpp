@@ -70,10 +70,6 @@ PlanSpec with(PlanSpec spec, std::vector<Stage> stages) {
   return spec;
 }
 
-Stage pass(const std::string& name, Options options = {}) {
-  return {.name = name, .options = std::move(options)};
-}
-
 TEST_CASE("every op of a step can be timed on a device, whoever routes and whoever updates") {
   const std::string gate = GENERATE("switch", "top2", "expert_choice");
   PlanSpec spec = spec_of(small_model(gate), 2);

@@ -18,10 +18,6 @@ namespace {
 using Catch::Contains;
 using Catch::StartsWith;
 
-Stage pass(const std::string& name, Options options = {}) {
-  return {.name = name, .options = std::move(options)};
-}
-
 std::shared_ptr<const Plan> plan_with(std::vector<Stage> stages, int64_t ranks = 2,
                                       const std::string& gate = "switch") {
   PlanSpec spec = spec_of(small_model(gate, 4), ranks);

@@ -7,13 +7,6 @@
 namespace moe::testing {
 namespace {
 
-Stage pass(const std::string& name, Options options = {}) {
-  Stage stage;
-  stage.name = name;
-  stage.options = std::move(options);
-  return stage;
-}
-
 struct Place {
   int64_t nodes, per_node, ep, experts;
 };

@@ -8,13 +8,6 @@
 namespace moe::testing {
 namespace {
 
-Stage pass(const std::string& name, Options options = {}) {
-  Stage stage;
-  stage.name = name;
-  stage.options = std::move(options);
-  return stage;
-}
-
 /// One range around the MoE layer with so many ops before its dispatch and after its combine.
 std::vector<Stage> parts_of_range(double parts, double before, double after) {
   return {pass("irregular_a2a"), pass("used_rows"),

@@ -22,13 +22,6 @@
 namespace moe::testing {
 namespace {
 
-Stage pass(const std::string& name, Options options = {}) {
-  Stage stage;
-  stage.name = name;
-  stage.options = std::move(options);
-  return stage;
-}
-
 /// A placement stage whose policy a test gives.
 Stage placed_by(PlacementStage how) {
   Stage stage;

@@ -65,13 +65,6 @@ OptimizerSpec golden_optimizer(const json& o) {
   return spec;
 }
 
-Stage pass(const std::string& name, Options options = {}) {
-  Stage stage;
-  stage.name = name;
-  stage.options = std::move(options);
-  return stage;
-}
-
 std::shared_ptr<const Plan> plan_with(PlanSpec spec, std::vector<Stage> stages) {
   spec.system.stages = std::move(stages);
   return make_plan(std::move(spec));

@@ -191,7 +191,7 @@ Graph collective(std::string_view kind, int64_t n, int64_t part) {
 
 void calibrate_device(Processes& processes) {
   const int64_t n = processes.size();
-  kernels::DeviceTable device = lazy_device();
+  kernels::DeviceTable device = lazy_without_copying();
   device.cliques = &kCliques;
   lazy_start(LazyOrder::kAsGiven);
   job = &processes;
