@@ -8,19 +8,6 @@
 namespace moe {
 namespace {
 
-/// The readers of every tensor.
-std::vector<std::vector<OpId>> readers_of(const Graph& graph) {
-  std::vector<std::vector<OpId>> readers(graph.tensors().size());
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id)) continue;
-    for (const TensorId t : graph.op(id).inputs) {
-      if (t.valid()) readers[t.index()].push_back(id);
-    }
-  }
-  return readers;
-}
-
 void refuse_counted_rows(const Graph& graph, OpId id, const std::string& stage) {
   const Op& op = graph.op(id);
   const bool irregular = attr_int(op, "irregular") != 0;

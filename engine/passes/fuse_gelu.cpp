@@ -49,19 +49,6 @@ bool same_rows(const Op& a, const Op& b) {
   });
 }
 
-/// By tensor, in program order; an op that reads it twice is there twice.
-std::vector<std::vector<OpId>> readers_of(const Graph& graph) {
-  std::vector<std::vector<OpId>> readers(graph.tensors().size());
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id)) continue;
-    for (const TensorId t : graph.op(id).inputs) {
-      if (t.valid()) readers[t.index()].push_back(id);
-    }
-  }
-  return readers;
-}
-
 template <class Row, size_t n>
 const Row* row_of(const Row (&rows)[n], const Graph& graph, OpId op) {
   const auto row = std::find_if(std::begin(rows), std::end(rows), [&](const Row& r) {

@@ -6,6 +6,18 @@
 
 namespace moe {
 
+std::vector<std::vector<OpId>> readers_of(const Graph& graph) {
+  std::vector<std::vector<OpId>> readers(graph.tensors().size());
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (graph.removed(id)) continue;
+    for (const TensorId t : graph.op(id).inputs) {
+      if (t.valid()) readers[t.index()].push_back(id);
+    }
+  }
+  return readers;
+}
+
 bool is_kind(const Graph& graph, OpId op, std::string_view kind) {
   return !graph.removed(op) && kind == graph.def(op).name;
 }

@@ -10,6 +10,8 @@
 namespace moe {
 
 bool is_kind(const Graph& graph, OpId op, std::string_view kind);
+/// By tensor, in program order; an op that reads it twice is there twice.
+std::vector<std::vector<OpId>> readers_of(const Graph& graph);
 
 /// The ops of one MoE layer whose rows are exchanged, in program order.
 struct ExchangedLayer {

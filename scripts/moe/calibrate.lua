@@ -81,14 +81,14 @@ local function lua_text(value, indent)
   return ("{\n%s%s,\n%s}"):format(inner, table.concat(parts, ",\n" .. inner), indent)
 end
 
--- Compute beside transfers; "" where it was not measured.
-local function overlap_text(c)
+-- Compute beside transfers.
+local function overlap_text(overlap)
   local rows = { { "beside transfers of blocks", "GEMMs", "other compute" } }
-  for i, row in ipairs(c.overlap and c.overlap.rows or {}) do
+  for i, row in ipairs(overlap.rows) do
     rows[i + 1] = { row.blocks, ("x%.3f"):format(row.gemm), ("x%.3f"):format(row.memory) }
   end
-  if #rows > 1 then return "\n" .. aligned.text(rows) .. "\n" .. c.overlap.source end
-  return c.overlap and "\ncompute beside transfers: " .. c.overlap.source or ""
+  if #rows > 1 then return aligned.text(rows) .. "\n" .. overlap.source end
+  return "compute beside transfers: " .. overlap.source
 end
 
 -- { work, us, spread, n } a row, and the name of a compute op.
@@ -159,7 +159,7 @@ function M.calibrate(file)
     .. "median"):format(c.machine, c.ranks, c.ranks == 1 and "" or "s side by side"))
   core.say("\n" .. fits_text(c))
   if c.all_to_all then core.say("\n" .. tables_text(c)) end
-  if c.overlap then core.say(overlap_text(c)) end
+  if c.overlap then core.say("\n" .. overlap_text(c.overlap)) end
   core.say("\nwritten: "
     .. core.write_output(file, HEAD:format(c.dtype, where(c), file, lua_text(M.file_of(c), ""))))
 end
