@@ -15,6 +15,7 @@
 #include "engine/cost/profile_cache.h"
 #include "engine/exec/cuda_plugin.h"
 #include "engine/exec/device_executor.h"
+#include "engine/exec/device_ops.h"
 #include "engine/exec/device_overlap.h"
 #include "engine/exec/device_profiler.h"
 #include "engine/exec/profiler.h"
@@ -152,9 +153,8 @@ Profiler profiler_on(const std::string& device, bool bf16, const ProfileOptions&
   if (device != "cuda") throw user_error("cost.device: '{}' is not allowed; cpu or cuda", device);
   const std::string missing = cuda_missing();
   if (!missing.empty()) throw user_error("cost.device: cuda: {}", missing);
-  kernels::DeviceTable table = *cuda_plugin().table;
+  const kernels::DeviceTable table = computing_in(bf16, *cuda_plugin().table);
   table.use_device(0);  // the executor's
-  if (!bf16) table.mixed = nullptr;
   const auto profile = [table](const Graph& graph, OpId op, const ProfileOptions& filled) {
     return profile_op_on_device(graph, op, filled, table);
   };

@@ -12,6 +12,7 @@
 #include "engine/cost/cost_model.h"
 #include "engine/exec/device_buffers.h"
 #include "engine/exec/device_handles.h"
+#include "engine/exec/device_ops.h"
 #include "engine/exec/device_overlap.h"
 #include "engine/exec/device_profiler.h"
 #include "engine/graph/op_def.h"
@@ -170,21 +171,12 @@ OverlapTable overlap_of(const std::string& text) {
   return table;
 }
 
-/// The device with the kernels of these activations.
-kernels::DeviceTable computing_in(DType dtype, kernels::DeviceTable device) {
-  MOE_CHECK(dtype == DType::kF32 || dtype == DType::kBF16, "no kernels of {}", dtype_name(dtype));
-  if (dtype == DType::kF32) {
-    device.mixed = nullptr;
-  } else if (device.mixed == nullptr) {
-    throw user_error("bf16: this device has no kernels of bfloat16; calibrate in f32");
-  }
-  return device;
-}
-
 }  // namespace
 
 CalibrateOptions calibrated_on(const kernels::DeviceTable& table, CalibrateOptions options) {
-  const kernels::DeviceTable device = computing_in(options.dtype, table);
+  const bool bf16 = options.dtype == DType::kBF16;
+  MOE_CHECK(bf16 || options.dtype == DType::kF32, "no kernels of {}", dtype_name(options.dtype));
+  const kernels::DeviceTable device = computing_in(bf16, table);
   options.time_op = [device](const Graph& graph, OpId op, const ProfileOptions& profile) {
     return profile_op_on_device(graph, op, profile, device);
   };

@@ -11,6 +11,7 @@
 #include "engine/exec/check_options.h"
 #include "engine/exec/conductor.h"
 #include "engine/exec/cuda_plugin.h"
+#include "engine/exec/device_ops.h"
 #include "engine/exec/device_queue.h"
 #include "engine/graph/op_def.h"
 
@@ -73,16 +74,6 @@ void check_supported(const Plan& plan, const RunOptions& options) {
                      dtype_name(plan.spec.model.dtype));
   }
   if (options.processes != nullptr) check_turns(plan);
-}
-
-/// The device with the kernels of the precision.
-kernels::DeviceTable computing_in(Precision precision, kernels::DeviceTable device) {
-  if (precision != Precision::kBF16) {
-    device.mixed = nullptr;
-  } else if (device.mixed == nullptr) {
-    throw user_error("precision: bf16: this device has no kernels of bfloat16; give f32");
-  }
-  return device;
 }
 
 class DeviceRun {
@@ -267,8 +258,8 @@ class DeviceExecutor : public Executor {
     try {
       check_options(plan, options, plan.memory.persistent_bytes);
       check_supported(plan, options);
-      const kernels::DeviceTable table =
-          computing_in(options.precision, table_ != nullptr ? *table_ : opened());
+      const kernels::DeviceTable table = computing_in(options.precision == Precision::kBF16,
+                                                      table_ != nullptr ? *table_ : opened());
       // One rank a process: those of a machine take its devices in turn.
       const bool shared = options.processes == nullptr;
       table.use_device(shared ? device_

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "engine/base/errors.h"
 #include "engine/exec/buffers.h"
 #include "engine/exec/finite.h"
 #include "engine/graph/op_def.h"
@@ -63,6 +64,15 @@ void route(const Graph& graph, const Op& op, const DeviceOperands& operands,
 
 Bytes element_bytes(const kernels::DeviceTable& device) {
   return device.mixed != nullptr ? 0 : Bytes{sizeof(float)};
+}
+
+kernels::DeviceTable computing_in(bool bf16, kernels::DeviceTable device) {
+  if (!bf16) {
+    device.mixed = nullptr;
+  } else if (device.mixed == nullptr) {
+    throw user_error("precision: bf16: this device has no kernels of bfloat16; give f32");
+  }
+  return device;
 }
 
 bool is_gate(const Graph& graph, OpId op) {

@@ -19,6 +19,10 @@ bool is_gate(const Graph& graph, OpId op);
 /// (DeviceTable::mixed) each its own type, else 4 bytes.
 Bytes element_bytes(const kernels::DeviceTable& device);
 
+/// The device with the kernels for activations of bf16, or else of f32 alone. Throws UserError
+/// where it has none of bf16.
+kernels::DeviceTable computing_in(bool bf16, kernels::DeviceTable device);
+
 /// Whether the plugin's kernels route this gate op: the built-in gates of the k best scores,
 /// without biases.
 bool routes_on_device(const Graph& graph, OpId op);
