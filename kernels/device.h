@@ -17,7 +17,7 @@ using Clique = void*;     // ranks in several processes that meet in collectives
 
 struct DeviceInfo {
   char name[128];
-  char versions[128];  // "driver 13.0, runtime 13.0, cuBLAS 13.1.0, NCCL 2.28.9, build 1f2e3d4c"
+  char versions[128];  // "driver 13.0, runtime 13.0, cuBLAS 13.1.0, NCCL 2.28.9, cuDNN 9.19.0, build 1f2"
   int64_t memory_bytes, free_bytes;
   int32_t multiprocessors, major, minor;
 };
@@ -107,6 +107,9 @@ struct DeviceTable {
   /// With activations in bfloat16; null: none. Its products keep room for operands that they round
   /// by stream, until the stream ends.
   const KernelTable<Bf16>* mixed;
+  /// Whether a library, not this project's kernels, runs attention in bfloat16 of this shape on the
+  /// calling thread's device, unless shape.own; null: never.
+  bool (*library_has_attention)(AttentionShape shape);
   const CliqueTable* cliques;  // null: no library for it
 
   /// 0 where there is no driver.

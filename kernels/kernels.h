@@ -29,9 +29,10 @@ enum class ScoreRule : int32_t { kSoftmax, kSigmoid };
 
 /// Sizes of one attention call. qkv is [batch, seq, 3 * heads * head_dim] with q, k, v as column
 /// blocks and head j in columns j*head_dim of each block; the mask is causal; scale
-/// 1/sqrt(head_dim).
+/// 1/sqrt(head_dim). own: by this project's kernels even where a device's library has some.
 struct AttentionShape {
   int64_t batch, seq, heads, head_dim;
+  bool own = false;
 };
 
 /// AdamW's settings, the same in every step.

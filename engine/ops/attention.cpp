@@ -6,6 +6,15 @@
 namespace moe::ops {
 namespace {
 
+constexpr const char *kKernels = "kernels", *kLibrary = "cudnn", *kOwn = "own";
+
+bool own_kernels(const Op& op) {
+  const std::string kernels = attr_string(op, kKernels, kLibrary);
+  if (kernels == kLibrary || kernels == kOwn) return kernels == kOwn;
+  throw user_error("op '{}': attribute '{}' is '{}', allowed: {}, {}", op.name, kKernels, kernels,
+                   kLibrary, kOwn);
+}
+
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const kernels::AttentionShape s = attention_shape(g, op, 0);
   const DType dtype = arg(g, op, 0).dtype;
@@ -38,6 +47,11 @@ void gradient(GradContext& c, OpId) {
 /// qkv holds q, k and v of all heads, [3, heads, head size].
 std::vector<AxisTuple> axes(const Graph&, const Op&) {
   return {{{0}, {0, 0}}};
+}
+
+/// Of a device: a library's kernels where it has some for the shape, or this project's own.
+OpWays kernels_ways(const Tensor& qkv) {
+  return qkv.dtype == DType::kBF16 ? OpWays{kKernels, {kLibrary, kOwn}} : OpWays();
 }
 
 template <class T>
@@ -86,7 +100,7 @@ kernels::AttentionShape attention_shape(const Graph& g, const Op& op, size_t i) 
     throw user_error("op '{}': the last axis of '{}' {} is not 3 * heads * head size, heads = {}",
                      op.name, arg(g, op, i).name, shape_text(qkv), heads);
   }
-  return {qkv[0], qkv[1], heads, qkv[2] / (3 * heads)};
+  return {qkv[0], qkv[1], heads, qkv[2] / (3 * heads), own_kernels(op)};
 }
 
 const OpDef kAttention = {
@@ -101,7 +115,8 @@ const OpDef kAttention = {
     .scratch_bytes = [](const Graph& g, const Op& op, Bytes b) { return scratch(g, op, 0, b); },
     .run_f32 = run<float>,
     .run_f64 = run<double>,
-    .run_bf16 = run<kernels::Bf16>};
+    .run_bf16 = run<kernels::Bf16>,
+    .ways = [](const Graph& g, const Op& op) { return kernels_ways(arg(g, op, 0)); }};
 
 const OpDef kAttentionDx = {
     .name = "attention_dx",
@@ -113,6 +128,7 @@ const OpDef kAttentionDx = {
     .scratch_bytes = [](const Graph& g, const Op& op, Bytes b) { return scratch(g, op, 2, b); },
     .run_f32 = run_dx<float>,
     .run_f64 = run_dx<double>,
-    .run_bf16 = run_dx<kernels::Bf16>};
+    .run_bf16 = run_dx<kernels::Bf16>,
+    .ways = [](const Graph& g, const Op& op) { return kernels_ways(arg(g, op, 2)); }};
 
 }  // namespace moe::ops

@@ -36,6 +36,10 @@ Function<&Floats::attention_work_bytes> attention_work_bytes;
 MixedFunction<&Mixed::attention> attention_mixed;
 MixedFunction<&Mixed::attention_dx> attention_dx_mixed;
 MixedFunction<&Mixed::attention_work_bytes> attention_mixed_work_bytes;
+// This project's own, where the library has none or is not wanted.
+MixedFunction<&Mixed::attention> attention_mma;
+MixedFunction<&Mixed::attention_dx> attention_mma_dx;
+MixedFunction<&Mixed::attention_work_bytes> attention_mma_work_bytes;
 
 Function<&Floats::gate_scores> gate_scores;
 Function<&Floats::gate_dlogits> gate_dlogits;

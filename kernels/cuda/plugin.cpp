@@ -2,6 +2,7 @@
 // asked for, so that it runs where there is neither driver nor CUDA library.
 #include <string>
 
+#include "kernels/cuda/attention_library.h"
 #include "kernels/cuda/cliques.h"
 #include "kernels/cuda/device_functions.h"
 #include "kernels/cuda/errors.h"
@@ -20,6 +21,7 @@ const DeviceTable& device_table() {
   static const DeviceTable table = {
       .kernels = &cuda::table(),
       .mixed = &cuda::table_mixed(),
+      .library_has_attention = cuda::library_has_attention,
       .cliques = cuda::cliques(),
       .num_devices = num_devices,
       .use_device = use_device,

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <string>
 
+#include "kernels/cuda/attention_library.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cliques.h"
 #include "kernels/cuda/device_functions.h"
@@ -75,8 +76,8 @@ DeviceInfo info() {
   if (!all) return info;
   put(info.name, properties.name);
   put(info.versions, "driver " + version_text(driver) + ", runtime " + version_text(runtime) +
-                         ", cuBLAS " + cublas_version() + ", " + clique_version() + ", build " +
-                         MOE_CUDA_BUILD);
+                         ", cuBLAS " + cublas_version() + ", " + clique_version() + ", " +
+                         attention_library_version() + ", build " + MOE_CUDA_BUILD);
   info.memory_bytes = static_cast<int64_t>(bytes);
   info.free_bytes = static_cast<int64_t>(free_bytes);
   info.multiprocessors = properties.multiProcessorCount;

@@ -19,6 +19,7 @@ M.INFER = {
   executor = train.TRAIN.executor,
   precision = train.RUN.precision,
   expert_products = train.RUN.expert_products,
+  attention = train.RUN.attention,
   edits = train.RUN.edits,
   parameters = { type = "string",
     doc = "a checkpoint of moe.train in the output folder; the initial parameters" },

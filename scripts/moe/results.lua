@@ -66,6 +66,7 @@ M.FIELDS = {
   steps = "how many", init = "of the parameters", tokens = "text or reference", text = "its path",
   check_finite = "whether every result was looked at for NaN and infinity",
   expert_products = "the way of experts' products where the recipe says it",
+  attention = "the kernels of fused attention where the recipe says it",
   edits = "what is changed in the plan's graph for a device; nothing where it is not there",
   nccl = "how it used the GPU, where the recipe says it",
   comm_priority = "of transfers' streams over compute's, where the recipe says it",

@@ -161,7 +161,8 @@ function M.execute(name, job, done)
   run.nccl, run.comm_priority = entry.nccl, entry.comm_priority
   run.processes = core.processes
   run.simulate_ms = nil  -- the first simulation waits for the profiler
-  for _, k in ipairs { "steps", "init", "tokens", "text", "check_finite", "expert_products" } do
+  for _, k in ipairs { "steps", "init", "tokens", "text", "check_finite", "expert_products",
+      "attention" } do
     run[k] = entry[k]
   end
   local info = made.plan:info()

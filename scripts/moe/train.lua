@@ -52,6 +52,9 @@ M.RUN = {
     doc = "cuda, how experts' matrix products run: batch, one call where all have as many rows; "
       .. "streams, side by side, as others do then; grouped, one call; each, one after the other; "
       .. "the quickest where ops are profiled, else batch, of used rows streams" },
+  attention = { type = "string", enum = { "cudnn", "own" },
+    doc = "cuda in bf16, kernels of fused attention: cudnn, where it is found and has some for the "
+      .. "shape; own; the quickest where ops are profiled, else cudnn" },
   edits = { type = M.EDITS, doc = "cuda, what is changed in the plan's graph; all" },
   init = { type = "string", enum = { "reference" }, default = "reference",
     doc = "initial parameters" },
@@ -96,13 +99,28 @@ local function check_precision(executor, precision, path, at)
     executor == "cpu" and "cuda" or "cpu", table.concat(own, " or "), executor), at)
 end
 
+-- Fields of a run that say how ops run, and the attribute of an op that says it in a plan.
+local WAYS = { { "expert_products", "products" }, { "attention", "kernels" } }
+
 --- What a plan takes of how ops run on the executor; nil: what it finds.
 function M.ways(executor, t, path, at)
-  if t.expert_products and executor ~= "cuda" then
-    errors.user(("%s.expert_products: '%s' is for the executor cuda, here it is %s; leave it away")
-      :format(path, t.expert_products, executor), at)
+  local ways
+  for _, one in ipairs(WAYS) do
+    local field, way = one[1], t[one[1]]
+    if way and executor ~= "cuda" then
+      errors.user(("%s.%s: '%s' is for the executor cuda, here it is %s; leave it away")
+        :format(path, field, way, executor), at)
+    end
+    if field == "attention" and way == "cudnn" and t.precision ~= "bf16" then
+      errors.user(("%s.attention: 'cudnn' is for precision 'bf16', here it is %s; leave it away")
+        :format(path, t.precision), at)
+    end
+    if way then
+      ways = ways or {}
+      ways[one[2]] = way
+    end
   end
-  return t.expert_products and { products = t.expert_products }
+  return ways
 end
 
 --- What is changed in the graph of a plan for the executor, all that can be unless the recipe says

@@ -1,137 +1,39 @@
-// Fused attention of bfloat16 and its gradient, against the double reference on the same rounded
-// numbers.
+// Our own kernels of fused attention of bfloat16.
 #include <algorithm>
 
-#include "tests/cuda/on_device.h"
+#include "tests/cuda/attention_bf16.h"
 
 using namespace moe;
 using namespace moe::test;
-using kernels::AttentionShape;
-using kernels::Bf16;
 
 namespace {
 
-constexpr double kMaxBf16 = 1e-2, kMaxLse = 2e-3;
-
-int64_t values(AttentionShape s) {
-  return s.batch * s.seq * s.heads * s.head_dim;
-}
-
-std::vector<Bf16> rounded(const std::vector<float>& v) {
-  std::vector<Bf16> all;
-  for (const float x : v) all.push_back(kernels::to_bf16(x));
-  return all;
-}
-std::vector<Bf16> random_bf16(int64_t n, uint64_t stream, double range) {
-  return rounded(random_values<float>(n, stream, range));
-}
-template <class T>
-std::vector<T> widened(const std::vector<Bf16>& v) {
-  std::vector<T> all;
-  for (const Bf16 x : v) all.push_back(static_cast<T>(kernels::to_float(x)));
-  return all;
-}
-
-struct Inputs {
-  Inputs(AttentionShape s, double range)
-      : qkv(random_bf16(3 * values(s), 1, range)), dctx(random_bf16(values(s), 2, 1)) {}
-  std::vector<Bf16> qkv, dctx;
-};
-
-/// T, W: of ctx and dqkv, of lse.
-template <class T, class W>
-struct Outputs {
-  std::vector<T> ctx, dqkv;
-  std::vector<W> lse;
-};
-using Mixed = Outputs<Bf16, float>;
-
-template <class T>
-auto run(const kernels::KernelTable<T>& k, AttentionShape s, const std::vector<T>& qkv,
-         const std::vector<T>& dctx) {
-  Outputs<T, kernels::Wide<T>> out;
-  out.ctx.resize(static_cast<size_t>(values(s)));
-  out.dqkv.resize(static_cast<size_t>(3 * values(s)));
-  out.lse.resize(static_cast<size_t>(s.batch * s.heads * s.seq));
-  auto work = work_for(k, s);
-  k.attention(out.ctx.data(), out.lse.data(), qkv.data(), s, work.data(), nullptr);
-  k.attention_dx(out.dqkv.data(), dctx.data(), out.ctx.data(), qkv.data(), out.lse.data(), s,
-                 work.data(), nullptr);
-  return out;
-}
-
-Mixed run(AttentionShape s, const Inputs& in) {
-  return run(device_mixed(), s, in.qkv, in.dctx);
-}
-
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
-}
-bool same_bits(const Mixed& a, const Mixed& b) {
-  return same_bits(a.ctx, b.ctx) && same_bits(a.dqkv, b.dqkv) && same_bits(a.lse, b.lse);
-}
-
-/// The columns of q (0), k (1) or v (2) of a matrix like qkv.
-template <class T>
-std::vector<T> block(const std::vector<T>& all, AttentionShape s, int64_t which) {
-  const int64_t hidden = s.heads * s.head_dim;
-  std::vector<T> part;
-  for (int64_t row = 0; row < s.batch * s.seq; ++row) {
-    const auto from = all.begin() + (row * 3 + which) * hidden;
-    part.insert(part.end(), from, from + hidden);
-  }
-  return part;
-}
-
-/// The gradient against the reference's from its own, unrounded ctx and lse.
-void agree(AttentionShape s) {
-  INFO("batch " << s.batch << " seq " << s.seq << " heads " << s.heads << " head_dim "
-                << s.head_dim);
-  const Inputs in(s, 1);
-  const auto want =
-      run(kernels::reference_table(), s, widened<double>(in.qkv), widened<double>(in.dctx));
-  begin_run(0);
-  const Mixed got = run(s, in);
-  REQUIRE(device_error() == "");
-  CHECK(relative_l2(widened<float>(got.ctx), want.ctx) < kMaxBf16);
-  CHECK(relative_l2(got.lse, want.lse) < kMaxLse);
-  for (const int64_t which : {0, 1, 2}) {
-    INFO("gradient of " << std::string("qkv").substr(static_cast<size_t>(which), 1));
-    const std::vector<double> part = block(want.dqkv, s, which);
-    // One key alone: q and k change nothing, and what is left is rounding.
-    if (s.seq == 1 && which < 2)
-      CHECK(worst_error(widened<float>(block(got.dqkv, s, which)), part) < kMaxBf16);
-    else
-      CHECK(relative_l2(widened<float>(block(got.dqkv, s, which)), part) < kMaxBf16);
-  }
-  for (uint64_t run_number = 1; run_number < kRuns; ++run_number) {
-    begin_run(run_number);
-    CHECK(same_bits(run(s, in), got));
-  }
+AttentionShape own(AttentionShape s) {
+  s.own = true;
+  return s;
 }
 
 }  // namespace
 
 TEST_CASE("attention of bfloat16 agrees with the reference for heads of every size") {
-  for (const int64_t head_dim : {16, 32, 64, 80, 96, 128}) agree({1, 65, 1, head_dim});
+  for (const int64_t head_dim : {16, 32, 64, 80, 96, 128}) agree(own({1, 65, 1, head_dim}));
 }
 
 TEST_CASE("attention of bfloat16 agrees with the reference for sequences that fill no tile") {
-  for (const int64_t seq : {1, 7, 64, 127, 200}) agree({1, seq, 1, 32});
+  for (const int64_t seq : {1, 7, 64, 127, 200}) agree(own({1, seq, 1, 32}));
 }
 
 TEST_CASE("attention of bfloat16 keeps sequences and heads apart") {
-  agree({2, 40, 3, 32});
-  agree({3, 7, 2, 64});
+  agree(own({2, 40, 3, 32}));
+  agree(own({3, 7, 2, 64}));
 }
 
 TEST_CASE("attention of bfloat16 takes heads whose rows are not aligned") {
-  for (const int64_t head_dim : {5, 33}) agree({1, 37, 2, head_dim});
+  for (const int64_t head_dim : {5, 33}) agree(own({1, 37, 2, head_dim}));
 }
 
 TEST_CASE("attention of bfloat16 bears scores that are large") {
-  const AttentionShape s = {1, 150, 1, 64};
+  const AttentionShape s = own({1, 150, 1, 64});
   const Inputs in(s, 30);
   const auto qkv = widened<double>(in.qkv);
   const Mixed got = run(s, in);
@@ -147,7 +49,7 @@ TEST_CASE("attention of bfloat16 bears scores that are large") {
 }
 
 TEST_CASE("a NaN in a query of bfloat16 makes its row NaN, and no other") {
-  const AttentionShape s = {1, 70, 1, 32};
+  const AttentionShape s = own({1, 70, 1, 32});
   Inputs in(s, 1);
   const Mixed clean = run(s, in);
   in.qkv[static_cast<size_t>(50 * 3 * s.head_dim)] = {0x7fc0};
@@ -173,7 +75,7 @@ TEST_CASE("a NaN in a query of bfloat16 makes its row NaN, and no other") {
 }
 
 TEST_CASE("a NaN in a key of bfloat16 reaches the rows that see it, none in tiles before") {
-  const AttentionShape s = {1, 140, 1, 32};
+  const AttentionShape s = own({1, 140, 1, 32});
   Inputs in(s, 1);
   const Mixed clean = run(s, in);
   for (int64_t c = 32; c < 96; ++c) in.qkv[static_cast<size_t>(130 * 96 + c)] = {0x7fc0};
@@ -186,7 +88,7 @@ TEST_CASE("a NaN in a key of bfloat16 reaches the rows that see it, none in tile
 }
 
 TEST_CASE("an infinity in bfloat16 does not vanish in attention") {
-  const AttentionShape s = {1, 100, 1, 32};
+  const AttentionShape s = own({1, 100, 1, 32});
   Inputs in(s, 1);
   in.qkv[64 + 3] = {0x7f80};  // of the first value, which all rows see
   const auto of_value = widened<float>(run(s, in).ctx);
@@ -198,7 +100,7 @@ TEST_CASE("an infinity in bfloat16 does not vanish in attention") {
 }
 
 TEST_CASE("a first tile of keys that a row of bfloat16 does not want at all leaves it whole") {
-  const AttentionShape s = {1, 80, 1, 32};
+  const AttentionShape s = own({1, 80, 1, 32});
   Inputs in(s, 1);
   for (size_t key = 0; key < 64; ++key) in.qkv[key * 96 + 32] = {0xff80};
   for (size_t row = 0; row < 80; ++row) in.qkv[row * 96] = kernels::to_bf16(1);
@@ -212,7 +114,7 @@ TEST_CASE("a first tile of keys that a row of bfloat16 does not want at all leav
 }
 
 TEST_CASE("a key of bfloat16 that no query wants has a value without gradient") {
-  const AttentionShape s = {1, 80, 1, 32};
+  const AttentionShape s = own({1, 80, 1, 32});
   Inputs in(s, 1);
   in.qkv[5 * 96 + 32] = {0xff80};
   for (size_t row = 0; row < 80; ++row) in.qkv[row * 96] = kernels::to_bf16(1);
