@@ -17,7 +17,8 @@ using Clique = void*;     // ranks in several processes that meet in collectives
 
 struct DeviceInfo {
   char name[128];
-  char versions[128];  // "driver 13.0, runtime 13.0, cuBLAS 13.1.0, NCCL 2.28.9, cuDNN 9.19.0, build 1f2"
+  /// "driver 13.0, runtime 13.0, cuBLAS 13.1.0, NCCL 2.28.9, cuDNN 9.19.0, build 1f2e3d4c"
+  char versions[128];
   int64_t memory_bytes, free_bytes;
   int32_t multiprocessors, major, minor;
 };
@@ -144,8 +145,7 @@ struct DeviceTable {
   void (*fill)(void* to, int32_t byte, int64_t bytes, Stream);
   /// *first = the lesser, as unsigned numbers, of *first and the index of the first NaN or infinity
   /// in x. So -1, bytes of 0xff, is 'none yet'.
-  void (*note_nonfinite)(int64_t* first, const float* x, int64_t n, Stream);
-  void (*note_nonfinite_bf16)(int64_t* first, const Bf16* x, int64_t n, Stream);
+  void (*note_nonfinite)(int64_t* first, EitherIn x, int64_t n, Stream);
   /// column[r] is that of the largest number of row r of x [rows, cols], of equal ones the first. A
   /// NaN is passed over, but where it stands first it is taken: as by std::max_element.
   void (*largest_columns)(int32_t* column, EitherIn x, int64_t rows, int64_t cols, Stream);

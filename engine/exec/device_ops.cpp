@@ -24,6 +24,13 @@ bool mixed(const Graph& graph, const Op& op, const kernels::DeviceTable& device)
   return device.mixed != nullptr && stores_bf16(graph, op);
 }
 
+kernels::EitherIn as_stored(const Tensor& tensor, const void* data,
+                            const kernels::DeviceTable& device) {
+  if (device.mixed != nullptr && tensor.dtype == DType::kBF16)
+    return static_cast<const kernels::Bf16*>(data);
+  return static_cast<const float*>(data);
+}
+
 int64_t attention_scratch(const Graph& graph, const Op& op, const kernels::DeviceTable& device) {
   const auto bytes = mixed(graph, op, device) ? device.mixed->attention_work_bytes
                                               : device.kernels->attention_work_bytes;
@@ -96,22 +103,13 @@ std::vector<TensorId> checked_on_device(const Graph& graph, const Op& op) {
 
 void queue_check(const Tensor& tensor, const void* data, int64_t* first,
                  const kernels::DeviceTable& device, kernels::Stream stream) {
-  const int64_t n = num_elements(tensor.shape);
-  if (device.mixed != nullptr && tensor.dtype == DType::kBF16) {
-    device.note_nonfinite_bf16(first, static_cast<const kernels::Bf16*>(data), n, stream);
-  } else {
-    device.note_nonfinite(first, static_cast<const float*>(data), n, stream);
-  }
+  device.note_nonfinite(first, as_stored(tensor, data, device), num_elements(tensor.shape), stream);
 }
 
 void queue_predictions(const Tensor& logits, const void* data, int32_t* tokens,
                        const kernels::DeviceTable& device, kernels::Stream stream) {
   const int64_t vocab = logits.shape.back(), rows = num_elements(logits.shape) / vocab;
-  const bool narrow = device.mixed != nullptr && logits.dtype == DType::kBF16;
-  device.largest_columns(tokens,
-                         narrow ? kernels::EitherIn(static_cast<const kernels::Bf16*>(data))
-                                : kernels::EitherIn(static_cast<const float*>(data)),
-                         rows, vocab, stream);
+  device.largest_columns(tokens, as_stored(logits, data, device), rows, vocab, stream);
 }
 
 bool has_kernel(const Graph& graph, OpId id, const kernels::DeviceTable& device) {

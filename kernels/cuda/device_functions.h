@@ -34,7 +34,6 @@ DeviceFunction<&DeviceTable::fill> fill;
 
 // finite.cu, largest.cu, routing.cu, link.cu
 DeviceFunction<&DeviceTable::note_nonfinite> note_nonfinite;
-DeviceFunction<&DeviceTable::note_nonfinite_bf16> note_nonfinite_bf16;
 DeviceFunction<&DeviceTable::largest_columns> largest_columns;
 DeviceFunction<&DeviceTable::route_top_k> route_top_k;
 DeviceFunction<&DeviceTable::top_k_work_bytes> top_k_work_bytes;

@@ -34,11 +34,11 @@ void note(int64_t* first, const T* x, int64_t n, Stream stream) {
 
 }  // namespace
 
-void note_nonfinite(int64_t* first, const float* x, int64_t n, Stream stream) {
-  note(first, x, n, stream);
-}
-void note_nonfinite_bf16(int64_t* first, const Bf16* x, int64_t n, Stream stream) {
-  note(first, x, n, stream);
+void note_nonfinite(int64_t* first, EitherIn x, int64_t n, Stream stream) {
+  if (x.wide)
+    note(first, static_cast<const float*>(x.data), n, stream);
+  else
+    note(first, static_cast<const Bf16*>(x.data), n, stream);
 }
 
 }  // namespace moe::kernels::cuda

@@ -41,7 +41,6 @@ const DeviceTable& device_table() {
       .copy = copy,
       .fill = fill,
       .note_nonfinite = note_nonfinite,
-      .note_nonfinite_bf16 = note_nonfinite_bf16,
       .largest_columns = largest_columns,
       .route_top_k = route_top_k,
       .top_k_work_bytes = top_k_work_bytes,

@@ -8,13 +8,8 @@ using namespace moe::test;
 namespace {
 
 /// The first of x by the device's function, or `first` where that is lower.
-int64_t noted(int64_t first, const float* x, int64_t n) {
+int64_t noted(int64_t first, kernels::EitherIn x, int64_t n) {
   kernels::cuda::note_nonfinite(&first, x, n, nullptr);
-  REQUIRE(kernels::cuda::take_error() == "");
-  return first;
-}
-int64_t noted(int64_t first, const kernels::Bf16* x, int64_t n) {
-  kernels::cuda::note_nonfinite_bf16(&first, x, n, nullptr);
   REQUIRE(kernels::cuda::take_error() == "");
   return first;
 }

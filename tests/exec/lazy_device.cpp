@@ -437,8 +437,7 @@ const kernels::DeviceTable& lazy_device() {
             check_pointer(to);
             give_work(s, [=] { std::memset(to, byte, static_cast<size_t>(bytes)); });
           },
-      .note_nonfinite = lazy_note_nonfinite<float>,
-      .note_nonfinite_bf16 = lazy_note_nonfinite<kernels::Bf16>,
+      .note_nonfinite = lazy_note_nonfinite,
       .largest_columns = lazy_largest_columns,
       .route_top_k = lazy_route_top_k,
       .top_k_work_bytes = [](int64_t, int64_t, int64_t) { return int64_t{0}; },

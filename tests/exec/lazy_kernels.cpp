@@ -170,17 +170,19 @@ template const KernelTable<float>& lazy_table();
 template const KernelTable<Bf16>& lazy_table();
 
 template <class T>
-void lazy_note_nonfinite(int64_t* first, const T* x, int64_t n, Stream stream) {
+int64_t find_nonfinite(const void* x, int64_t n) {
+  return done_by(static_cast<const KernelTable<T>*>(nullptr))
+      .first_nonfinite(static_cast<const T*>(x), n);
+}
+
+void lazy_note_nonfinite(int64_t* first, kernels::EitherIn x, int64_t n, Stream stream) {
   check_argument(first);
   check_argument(x);
   give_work(stream, [=] {
-    const int64_t at = done_by(static_cast<const KernelTable<T>*>(nullptr)).first_nonfinite(x, n);
+    const int64_t at = x.wide ? find_nonfinite<float>(x.data, n) : find_nonfinite<Bf16>(x.data, n);
     if (at >= 0) *first = std::min(*first, at);
   });
 }
-
-template void lazy_note_nonfinite(int64_t*, const float*, int64_t, Stream);
-template void lazy_note_nonfinite(int64_t*, const Bf16*, int64_t, Stream);
 
 void lazy_largest_columns(int32_t* column, kernels::EitherIn x, int64_t rows, int64_t cols,
                           Stream stream) {

@@ -22,8 +22,7 @@ int64_t lazy_below(int64_t end);
 /// T: float or Bf16.
 template <class T>
 const kernels::KernelTable<T>& lazy_table();
-template <class T>
-void lazy_note_nonfinite(int64_t* first, const T* x, int64_t n, kernels::Stream stream);
+void lazy_note_nonfinite(int64_t* first, kernels::EitherIn x, int64_t n, kernels::Stream stream);
 void lazy_largest_columns(int32_t* column, kernels::EitherIn x, int64_t rows, int64_t cols,
                           kernels::Stream stream);
 void lazy_route_top_k(const kernels::TopKRouting& routing, kernels::Stream stream);

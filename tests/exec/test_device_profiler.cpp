@@ -164,9 +164,9 @@ std::vector<std::vector<float>> looked_at;
 const kernels::DeviceTable& watched_device() {
   static const kernels::DeviceTable device = [] {
     kernels::DeviceTable d = lazy_device();
-    d.note_nonfinite = [](int64_t*, const float* x, int64_t n, kernels::Stream stream) {
+    d.note_nonfinite = [](int64_t*, kernels::EitherIn x, int64_t n, kernels::Stream stream) {
       looked_at.emplace_back(static_cast<size_t>(n));
-      lazy_device().copy(looked_at.back().data(), x, n * int64_t{sizeof(float)}, stream);
+      lazy_device().copy(looked_at.back().data(), x.data, n * int64_t{sizeof(float)}, stream);
     };
     return d;
   }();

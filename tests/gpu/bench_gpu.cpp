@@ -110,10 +110,10 @@ void router(Bench& bench, int64_t k) {
 
 template <class T>
 void attention(Bench& bench, const kernels::KernelTable<T>& k, const std::string& type,
-               const char* note) {
+               const char* note, bool own = true) {
   const std::string forward = "attention forward " + type, backward = "attention backward " + type;
   if (!bench.wants(forward) && !bench.wants(backward)) return;
-  const kernels::AttentionShape s = {8, 1024, 12, 64};
+  const kernels::AttentionShape s = {8, 1024, 12, 64, own};
   const int64_t n = s.batch * s.seq * s.heads * s.head_dim;
   const auto qkv = bench.random<T>(3 * n), dctx = bench.random<T>(n), dqkv = bench.random<T>(3 * n);
   const auto ctx = bench.random<T>(n);
@@ -216,7 +216,12 @@ void run_all(Bench& bench) {
   bench_rows(bench);
   for (const int64_t k : {1, 2}) router(bench, k);
   attention(bench, bench.kernels(), "float32", "set for bfloat16");
-  if (bench.gpu().mixed) attention(bench, *bench.gpu().mixed, "bfloat16", "on an H200");
+  if (bench.gpu().mixed) {
+    attention(bench, *bench.gpu().mixed, "bfloat16", "on an H200");
+    const auto by_library = bench.gpu().library_has_attention;
+    if (by_library != nullptr && by_library({8, 1024, 12, 64}))
+      attention(bench, *bench.gpu().mixed, "bfloat16 cuDNN", "on an H200", false);
+  }
   launches(bench);
   paced(bench);
   beside_paced(bench);

@@ -25,11 +25,7 @@ int64_t nonfinite(const std::vector<T>& x, int64_t first) {
   const DeviceArray<T> on_device(gpu(), x);
   const DeviceArray<int64_t> found(gpu(), std::vector<int64_t>{first});
   const OwnStream stream;
-  if constexpr (std::is_same_v<T, float>) {
-    gpu().note_nonfinite(found.data(), on_device.data(), on_device.size(), stream);
-  } else {
-    gpu().note_nonfinite_bf16(found.data(), on_device.data(), on_device.size(), stream);
-  }
+  gpu().note_nonfinite(found.data(), on_device.data(), on_device.size(), stream);
   stream.finish();
   return found.read()[0];
 }

@@ -48,10 +48,10 @@ end)
 
 test("a forward runs on a GPU, in its precisions", function()
   local w = runs [[moe.infer { model = m, executor = "cuda", precision = "bf16",
-    expert_products = "each", edits = { fuse_gelu = false } }]]
+    expert_products = "each", attention = "own", edits = { fuse_gelu = false } }]]
   local run = w.executed[1]
   expect.equal({ run.options.executor, run.options.precision, run.spec.model.dtype,
-    run.spec.ways.products }, { "cuda", "bf16", "bf16", "each" })
+    run.spec.ways.products, run.spec.ways.kernels }, { "cuda", "bf16", "bf16", "each", "own" })
   expect.equal(run.spec.edits, { fuse_gelu = false, round_once = true })
   expect.equal(runs [[moe.infer { model = m }]].executed[1].options.executor, "cpu")
   fails([[moe.infer { model = m, executor = "cuda", precision = "f64" }]], 1,

@@ -94,6 +94,21 @@ local c = moe.cluster.p4de { nodes = 2 }
     expect.fails(planned("cpu", "each"), 5, "moe.plan.run.expert_products: 'each' is for")
   end)
 
+test("kernels of attention are said for bf16 on the executor cuda, and reach its plan", function()
+  local function ways(text) return expect.runs(text).executed[1].spec.ways end
+  expect.equal(ways(train "executor = 'cuda', precision = 'bf16', attention = 'own'"),
+    { kernels = "own" })
+  expect.equal(ways(train("executor = 'cuda', precision = 'bf16', attention = 'cudnn', "
+    .. "expert_products = 'each'")), { kernels = "cudnn", products = "each" })
+  expect.equal(ways(train "executor = 'cuda', attention = 'own'"), { kernels = "own" })
+  expect.fails(train "executor = 'cuda', attention = 'cudnn'", 2,
+    "moe.train.attention: 'cudnn' is for precision 'bf16', here it is f32; leave it away")
+  expect.fails(train "attention = 'own'", 2,
+    "moe.train.attention: 'own' is for the executor cuda, here it is cpu; leave it away")
+  expect.fails(train "executor = 'cuda', attention = 'flash'", 2,
+    "moe.train.attention: 'flash' is not allowed; give one of: cudnn, own")
+end)
+
 test("plans' graphs are edited for the executor cuda, and elsewhere only where that is asked for",
   function()
     local function edits(text) return expect.runs(text).executed[1].spec.edits end

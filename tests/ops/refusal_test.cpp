@@ -24,6 +24,7 @@ graph g ranks={}
 %7 param f32 [3,4,4] slots
 %8 input i32 [3] counts
 %9 param f32 [3,6,4] we
+%10 param f32 [2,6,12] qkv
 )",
                           ranks) +
                   op,
@@ -48,6 +49,8 @@ TEST_CASE("misuse of an op names the op, the tensor and what is allowed") {
       {"%20, %21 = attention(%1) {heads=2} a forward attn",
        "is not 3 * heads * head size, heads = 2"},
       {"%20, %21 = attention(%1) a forward attn", "attribute 'heads' must be at least 1"},
+      {"%20, %21 = attention(%10) {heads=2, kernels=\"mine\"} a forward attn",
+       "op 'a': attribute 'kernels' is 'mine', allowed: cudnn, own"},
       {"%20 = gelu(%1, %2) a forward mlp",
        "input 1 'w' is f32 [3,4], expected floating point [2,4]"},
       {"%20, %21, %22, %23, %24, %25 = gate(%4, %8) {k=1, capacity=4} r forward gate",

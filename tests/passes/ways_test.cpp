@@ -68,6 +68,30 @@ TEST_CASE("kinds of products choose apart, and of equal costs the usual way stay
   }
 }
 
+TEST_CASE("attention in bfloat16 has a library's kernels and our own, in float32 ours alone") {
+  PlanSpec spec = chosen_by([](const Graph& graph, OpId op) {
+    const std::string kernels = attr_string(graph.op(op), "kernels", "cudnn");
+    const bool backward = test::kind(graph, op) == "attention_dx";
+    return Nanoseconds{(kernels == "own") == backward ? 1 : 2};
+  });
+  const auto kernels_of = [](const Graph& graph, const std::string& kind) {
+    std::set<std::string> all;
+    for (const OpId op : test::ops_of(graph, kind)) {
+      all.insert(attr_string(graph.op(op), "kernels", "cudnn"));
+    }
+    return all;
+  };
+  const auto wide = make_plan(spec);
+  CHECK(kernels_of(wide->graph, "attention_dx") == std::set<std::string>{"cudnn"});
+  spec.model.dtype = DType::kBF16;
+  const auto narrow = make_plan(spec);
+  CHECK(kernels_of(narrow->graph, "attention") == std::set<std::string>{"cudnn"});
+  CHECK(kernels_of(narrow->graph, "attention_dx") == std::set<std::string>{"own"});
+  spec.ways = {{"kernels", "own"}};
+  const auto wanted = make_plan(spec);
+  CHECK(kernels_of(wanted->graph, "attention") == std::set<std::string>{"own"});
+}
+
 TEST_CASE("no op is asked for twice in one way, and ops without a choice not at all") {
   const Graph graph = make_plan(small_spec())->graph;
   std::multiset<std::string> asked;
