@@ -1,5 +1,5 @@
 // Descriptors of the emulated cuDNN: which attributes each kind has, and what may be set and read.
-// Statuses are those that version 9.19 of the library gave for the same mistakes, where it gave any.
+// Where version 9.19 of the library refuses a mistake, its status is given; it lets many pass.
 #include <algorithm>
 #include <stdexcept>
 #include <utility>

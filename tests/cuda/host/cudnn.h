@@ -1,9 +1,10 @@
 // Stands in for cuDNN 9's backend interface where a test compiles kernels/cuda for the host: graphs
 // of operations, engines for them, and plans that work the operations off one by one in double,
 // rounding each tensor to its type. What the library refuses is refused with its status and a
-// sentence; what it would not notice (a pointer that is not aligned, tensors that overlap, a virtual
-// tensor that nothing wrote) throws. It knows the operations of attention and no engine's limits:
-// which graphs the library has a kernel for is not to be learned here. In tests/cuda/cudnn_*.cpp.
+// sentence; what it would not notice (a pointer that is not aligned, tensors that overlap, a
+// virtual tensor that nothing wrote) throws. It knows the operations of attention and no engine's
+// limits: which graphs the library has a kernel for is not to be learned here. Its functions are in
+// tests/cuda/cudnn_*.cpp.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -36,8 +37,8 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
                                        cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t count,
                                        const void* elements);
-/// Of up to `requested` elements; null elements or none requested: how many there are. Elements that
-/// are descriptors become copies of what there is: the caller has made them, of its kind.
+/// Of up to `requested` elements; null elements or none requested: how many there are. Elements
+/// that are descriptors become copies of what there is: the caller has made them, of its kind.
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
                                        cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t requested,
