@@ -1,6 +1,5 @@
 // Causal attention in bfloat16 by cuDNN's fused kernels, as one operation graph each way, of the
-// ops that the library knows as attention: those of cudnn-frontend 1.32. Only where the library has a kernel of the same bits on
-// every run.
+// ops that the library knows as attention: those of cudnn-frontend 1.32.
 #pragma once
 
 #include "kernels/cuda/cudnn_graph.h"
