@@ -182,7 +182,7 @@ TEST_CASE("cuDNN emulated: a plan wants each real tensor where it may be, and it
   throws(e, {{1, e.x}, {2, e.y}, {9, e.y}}, e.workspace, "tensor 9, which the graph has not");
   throws(e, {{1, e.x}, {2, e.x + 8}}, e.workspace, "output 2 overlaps tensor 1");
   throws(e, {{1, e.x}, {2, e.y}}, nullptr, "workspace");
-  throws(e, {{1, e.x}, {2, e.y}}, static_cast<char*>(e.workspace) + 4097, "workspace");
+  throws(e, {{1, e.x}, {2, e.y}}, static_cast<char*>(e.workspace) + 4095, "workspace");
   throws(e, {{1, e.x}, {2, static_cast<char*>(e.workspace) + 64}}, e.workspace,
          "workspace that overlaps tensor 2");
   Exp aligned(16);

@@ -117,7 +117,10 @@ Call read_call(const Descriptor& plan, const Descriptor& pack) {
   const auto bytes = plan.one<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
   call.workspace_bytes = static_cast<size_t>(bytes);
   if (bytes > 0) call.workspace = pack.one<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
-  if (bytes > 0 && !call.workspace) forbid_cudnn("no workspace where the plan needs one");
+  // Of memory of the host, as kernels' cases have it, nobody knows how long it is.
+  if (bytes > 0 && (!call.workspace || (is_allocated(call.workspace, 1) &&
+                                        !is_allocated(call.workspace, call.workspace_bytes))))
+    forbid_cudnn("a workspace that is too small or not there");
   check_overlap(call);
   return call;
 }
