@@ -174,6 +174,7 @@ TEST_CASE("cuDNN emulated: a plan wants each real tensor where it may be, and it
   CHECK(e.y[24] == 0);
   const auto throws = [&](Exp& call, const std::map<int64_t, void*>& pointers, void* workspace,
                           const std::string& why) {
+    CAPTURE(why);
     CHECK_THROWS_WITH(call.execute(pointers, workspace), Contains(why));
   };
   throws(e, {{1, e.x}}, e.workspace, "tensor 2 has no pointer");
@@ -182,7 +183,7 @@ TEST_CASE("cuDNN emulated: a plan wants each real tensor where it may be, and it
   throws(e, {{1, e.x}, {2, e.y}, {9, e.y}}, e.workspace, "tensor 9, which the graph has not");
   throws(e, {{1, e.x}, {2, e.x + 8}}, e.workspace, "output 2 overlaps tensor 1");
   throws(e, {{1, e.x}, {2, e.y}}, nullptr, "workspace");
-  throws(e, {{1, e.x}, {2, e.y}}, static_cast<char*>(e.workspace) + 4095, "workspace");
+  throws(e, {{1, e.x}, {2, e.y}}, static_cast<char*>(e.workspace) + 4097, "workspace");
   throws(e, {{1, e.x}, {2, static_cast<char*>(e.workspace) + 64}}, e.workspace,
          "workspace that overlaps tensor 2");
   Exp aligned(16);
