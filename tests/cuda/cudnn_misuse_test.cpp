@@ -174,7 +174,7 @@ TEST_CASE("cuDNN emulated: a plan wants each real tensor where it may be, and it
   CHECK(e.y[24] == 0);
   const auto throws = [&](Exp& call, const std::map<int64_t, void*>& pointers, void* workspace,
                           const std::string& why) {
-    CAPTURE(why);
+    INFO(why);
     CHECK_THROWS_WITH(call.execute(pointers, workspace), Contains(why));
   };
   throws(e, {{1, e.x}}, e.workspace, "tensor 2 has no pointer");
