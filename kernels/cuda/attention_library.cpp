@@ -99,8 +99,7 @@ bool run(AttentionShape s, Direction direction, std::vector<std::pair<int64_t, v
   data.insert(data.end(), {{kScale, &scale}, {kHidden, &hidden}});
   if (direction == Direction::kBackward) data.emplace_back(kOne, &one);
   try {
-    calls->set_stream(device->handle, static_cast<cudaStream_t>(stream));
-    plan->second->run(device->handle, data, workspace);
+    plan->second->run(device->handle, static_cast<cudaStream_t>(stream), data, workspace);
   } catch (const CudnnRefusal& refusal) {
     keep_error("cuda: attention: " + refusal.what);
   }

@@ -15,14 +15,12 @@ CudnnEngine described(const CudnnCalls& calls, CudnnDescriptor config) {
   CudnnDescriptor engine(calls, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t part = engine.get();
   config.get(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &part);
-  int64_t index = -1;
-  engine.get(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &index);
   std::vector<cudnnBackendNumericalNote_t> notes(CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
   const int64_t count = engine.get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
                                    CUDNN_NUMERICAL_NOTE_TYPE_COUNT, notes.data());
   notes.resize(static_cast<size_t>(std::min<int64_t>(count, CUDNN_NUMERICAL_NOTE_TYPE_COUNT)));
   const bool varies = std::count(notes.begin(), notes.end(), CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
-  return {std::move(config), index, !varies};
+  return {std::move(config), !varies};
 }
 
 }  // namespace
@@ -71,7 +69,7 @@ CudnnGraph::Tensor CudnnGraph::add(const Sizes& dims, const Sizes& strides, cudn
   t.set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, by_value);
   t.finalize();
   tensors_.push_back(std::move(t));
-  return {dims, strides, tensors_.size() - 1};
+  return {dims, tensors_.size() - 1};
 }
 
 CudnnGraph::Tensor CudnnGraph::real(int64_t id, cudnnDataType_t type, const Sizes& dims,
@@ -227,8 +225,8 @@ CudnnPlan::CudnnPlan(const CudnnCalls& calls, CudnnGraph graph, cudnnHandle_t ha
   throw last;
 }
 
-void CudnnPlan::run(cudnnHandle_t handle, const std::vector<std::pair<int64_t, void*>>& data,
-                    void* workspace) const {
+void CudnnPlan::run(cudnnHandle_t handle, cudaStream_t stream,
+                    const std::vector<std::pair<int64_t, void*>>& data, void* workspace) const {
   std::vector<int64_t> ids;
   std::vector<void*> pointers;
   for (const auto& [id, pointer] : data) {
@@ -241,6 +239,7 @@ void CudnnPlan::run(cudnnHandle_t handle, const std::vector<std::pair<int64_t, v
   pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers.data());
   pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace);
   pack.finalize();
+  take(*calls_, calls_->set_stream(handle, stream), "cudnnSetStream");
   take(*calls_, calls_->execute(handle, plan_.get(), pack.get()), "cudnnBackendExecute");
 }
 

@@ -57,7 +57,6 @@ struct CudnnTarget {
 /// One way to run a graph.
 struct CudnnEngine {
   CudnnDescriptor config;
-  int64_t index;
   bool deterministic;  // the library says nothing else
 };
 
@@ -66,7 +65,7 @@ class CudnnGraph {
  public:
   using Sizes = std::array<int64_t, 4>;
   struct Tensor {
-    Sizes dims, strides;
+    Sizes dims;
     size_t at;  // among the descriptors
   };
 
@@ -117,8 +116,8 @@ class CudnnPlan {
   CudnnPlan(const CudnnCalls& calls, CudnnGraph graph, cudnnHandle_t handle);
   int64_t workspace_bytes() const { return workspace_bytes_; }
   /// data: what the graph's ids stand for.
-  void run(cudnnHandle_t handle, const std::vector<std::pair<int64_t, void*>>& data,
-           void* workspace) const;
+  void run(cudnnHandle_t handle, cudaStream_t stream,
+           const std::vector<std::pair<int64_t, void*>>& data, void* workspace) const;
 
  private:
   const CudnnCalls* calls_;
