@@ -135,3 +135,21 @@ TEST_CASE("the library writes nothing beyond the work that it said, nor beyond i
   CHECK(dqkv[3 * size].bits == 7);
   CHECK(lse[2 * 29] == 7);
 }
+
+TEST_CASE("where the library does not start on a device, our own kernels run there") {
+  emulation::CudnnKnobs knobs;
+  knobs.create_fails = true;
+  const Library library(knobs);
+  REQUIRE(cudaSetDevice(1) == cudaSuccess);
+  AttentionShape s = {1, 31, 2, 16};
+  CHECK_FALSE(library_has_attention(s));
+  emulation::cudnn_knobs.create_fails = false;
+  CHECK_FALSE(library_has_attention(s));
+  const Inputs in(s, 1);
+  const Mixed got = run(s, in);
+  CHECK(library.executions() == 0);
+  REQUIRE(cudaSetDevice(0) == cudaSuccess);
+  s.own = true;
+  CHECK(same_bits(run(s, in), got));
+  CHECK(device_error() == "");
+}

@@ -25,7 +25,7 @@ end
 local function train(t)
   return moe.train { model = model(t.gate), ranks = RANKS, steps = t.steps or STEPS,
     init = "reference", tokens = "reference", executor = t.executor, precision = t.precision,
-    system = t.system and moe.system(t.system) {}, link = t.link,
+    attention = t.attention, system = t.system and moe.system(t.system) {}, link = t.link,
     optimizer = { name = "sgd", lr = 0.1, momentum = 0.9 } }
 end
 
@@ -85,9 +85,17 @@ end
 
 local function check_bf16()
   local reference = train { gate = "switch", executor = "cpu", precision = "f64" }
-  local bf16 = train { gate = "switch", executor = "cuda", precision = "bf16" }
-  local worst = compare(bf16, reference)
-  report(worst > 1e-6 and worst < 1e-2, "bf16: losses within %.1e of float64 (limit 1e-2)", worst)
+  for _, kernels in ipairs { "cudnn", "own" } do
+    local function run()
+      return train { gate = "switch", executor = "cuda", precision = "bf16", attention = kernels }
+    end
+    local bf16 = run()
+    local worst = compare(bf16, reference)
+    report(worst > 1e-6 and worst < 1e-2,
+      "bf16, attention %s: losses within %.1e of float64 (limit 1e-2)", kernels, worst)
+    report(run().digest == bf16.digest, "bf16, attention %s: a second run has the same bits",
+      kernels)
+  end
 end
 
 local function infer(executor, t)
