@@ -281,8 +281,6 @@ void fill_result(const RunResult& r, const Plan& plan, json& out) {
   out["grad_projection"] = r.grad_projection;
   out["param_l2"] = r.param_l2;
   out["param_projection"] = r.param_projection;
-  out["digest"] = hex(r.digest);
-  out["peak_bytes"] = r.peak_bytes;
   out["executed"] = executed_json(r, plan);
   out["stopped"] = r.stopped;
   if (!r.stop_reason.empty()) out["stop_reason"] = r.stop_reason;
@@ -316,17 +314,29 @@ int run_plan(lua_State* L) {
   const std::shared_ptr<const Trace> record = options.record;
   options.processes = job_of(host);
   lua_getfield(L, 2, "on_step");
-  RunResult result = lua_isfunction(L, 3) && speaks(host)
-                         ? run_with_steps(L, *box.plan, executor, std::move(options), 3)
-                         : run(*box.plan, executor, options);
+  RunResult result;
+  bool ended = true;
+  try {
+    result = lua_isfunction(L, 3) && speaks(host)
+                 ? run_with_steps(L, *box.plan, executor, std::move(options), 3)
+                 : run(*box.plan, executor, options);
+  } catch (const RunFailed& failed) {
+    if (inference) throw;
+    result = std::move(*failed.so_far);
+    ended = false;
+  }
   const auto find = [&] {
     fill_result(result, *box.plan, out);
+    if (ended) {
+      out["digest"] = hex(result.digest);
+      out["peak_bytes"] = result.peak_bytes;
+    }
     if (!result.placements.empty()) {
       out["placements"] = placements_json(result, first_step, *log);
       out["planner_error"] = planner_error_json(planner_errors(*box.plan, result));
     }
     if (inference) out["inference"] = inference_json(result, *box.plan, data, first_step);
-    if (record && record->steps > 0) {
+    if (ended && record && record->steps > 0) {
       const std::filesystem::path path = host.files().writable(fields.text("record"));
       write_file(path, trace_bytes(*record));
       out["record"] = path.string();

@@ -93,7 +93,9 @@ json told(const Host& host, const std::string& what, const std::function<json()>
           {"kind", failure.kind}, {"message", failure.message}, {"traceback", failure.traceback}};
     }
   }
-  const std::string text = job->broadcast(what, bytes_of(answer));
+  // Of a job that has failed rank 0 alone goes on, to keep what there is.
+  const bool alone = job->leads() && job->failed();
+  const std::string text = alone ? "" : job->broadcast(what, bytes_of(answer));
   if (error) std::rethrow_exception(error);
   if (!job->leads()) answer = json::from_msgpack(text);
   if (answer.contains("error")) raise(answer["error"]);

@@ -93,6 +93,16 @@ RunResult Conductor<T>::finish() {
 }
 
 template <class T>
+void Conductor<T>::fail(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const RunError& failure) {
+    if (!leads() || result_.losses.empty()) throw;
+    throw RunFailed(failure, std::move(result_));
+  }
+}
+
+template <class T>
 void Conductor<T>::run_pass(const DataSource& data, Pass pass) {
   pass.epoch = pass_.epoch + 1;
   pass_ = pass;

@@ -4,6 +4,7 @@
 // What a pass is made of (threads, devices, their failures) is the executor's.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -51,6 +52,8 @@ class Conductor {
   /// Measures the parameters, compares ranks' copies and ends RunOptions::record; no pass follows.
   /// Throws as measure_parameters. The result lacks peak_bytes.
   RunResult finish();
+  /// Instead of finish(): throws what ended the run, a RunError as RunFailed where steps are over.
+  [[noreturn]] void fail(const std::exception_ptr& error);
 
  private:
   void run_pass(const DataSource& data, Pass pass);

@@ -163,7 +163,7 @@ RunResult CpuRun<T>::run() {
     result = conductor_.finish();
   });
   threads_.clear();  // joins
-  if (failure_.error) std::rethrow_exception(failure_.error);
+  if (failure_.error) conductor_.fail(failure_.error);
   result.peak_bytes = ranks_[0]->buffers().allocated();
   return result;
 }

@@ -118,12 +118,11 @@ class DeviceRun {
       conductor_.restore();
       conductor_.conduct();
       RunResult result = conductor_.finish();
-      result.provenance = options_.emulate_link ? Provenance::kEmulated : Provenance::kMeasured;
       result.peak_bytes = ranks_[0]->allocated();
       return result;
     } catch (const std::exception&) {
       comm_->abort();
-      throw;
+      conductor_.fail(std::current_exception());
     }
   }
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/errors.h"
 #include "engine/placement/policy.h"
 #include "engine/placement/popularity.h"
 #include "engine/plan.h"
@@ -154,6 +155,19 @@ struct RunResult {
   std::string stop_reason;  // what failed, where the results so far are good; "" otherwise
 };
 
+/// What failed in a run whose steps before are good, and those: `so_far` lacks all that is said of
+/// the end (digest, parameters, peak_bytes). In a job thrown on rank 0.
+class RunFailed : public RunError {
+ public:
+  RunFailed(const RunError& error, RunResult result) : RunError(error) {
+    result.stopped = true;
+    result.stop_reason = error.what();
+    so_far = std::make_shared<RunResult>(std::move(result));
+  }
+  std::shared_ptr<RunResult> so_far;
+};
+
+/// run() throws RunError where a run fails, RunFailed where a step of it was over by then.
 class Executor {
  public:
   virtual ~Executor() = default;

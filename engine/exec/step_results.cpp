@@ -72,7 +72,6 @@ void add_placements(const PassOver& over, RunResult& result) {
   for (const RankReport& report : over.reports) {
     if (result.stop_reason.empty()) result.stop_reason = report.policy_failure;
   }
-  check_placements(over);
   std::vector<PlacementRecord> records = over.reports[0].placements;
   std::sort(records.begin(), records.end(),
             [](const auto& a, const auto& b) { return a.layer < b.layer; });
@@ -109,12 +108,14 @@ double sum_of_losses(const std::vector<RankReport>& reports) {
 }
 
 void add_step(const PassOver& over, std::vector<LinkLoad> links, RunResult& result) {
+  const double loss = sum_of_losses(over.reports);
+  if (over.options.check_finite && !std::isfinite(loss)) {
+    throw run_error("step {}: the loss is {}", over.pass.step, loss);
+  }
+  if (!over.persistents.placed.empty()) check_placements(over);
   add_timeline(over, std::move(links), result);
   add_routing(over, result);
-  result.losses.push_back(sum_of_losses(over.reports));
-  if (over.options.check_finite && !std::isfinite(result.losses.back())) {
-    throw run_error("step {}: the loss is {}", over.pass.step, result.losses.back());
-  }
+  result.losses.push_back(loss);
   if (over.pass.measure_gradients) add_gradients(over, result);
   if (!over.persistents.placed.empty()) add_placements(over, result);
 }

@@ -41,7 +41,8 @@ local ENDED = schema.merged(TIMES, { provenance = "string", samples_ms = { "numb
 local SIMULATED = { point = "table" }
 local OUT_OF_MEMORY = { model = "string", memory_bytes = "number", holders = { "string" } }
 local EXECUTED = { points = { "table", least = 1 }, losses = { "number", least = 1 },
-  drops = { "number", least = 1 }, digest = "string", executed_peak_bytes = "number",
+  drops = { "number", least = 1 }, ["digest?"] = "string",
+  ["executed_peak_bytes?"] = "number",
   prediction = schema.merged(TIMES, { error = "number" }),
   ["link?"] = { bytes_per_s = "number", latency_us = "number", ["share?"] = "string",
     ["sharing_efficiency?"] = "number" }, ["eval_loss?"] = "number",
@@ -189,11 +190,12 @@ end
 local function curves(runs, key)
   local series = {}
   for i, group in ipairs(results.new(runs):groups(function(run)
-    return { run.digest, run[key] }
+    return { run.digest or run.system, run[key] }
   end)) do
     local names = {}
     for k, run in ipairs(group) do names[k] = run.system end
-    series[i] = { label = ("%s, digest %s"):format(table.concat(names, " = "), group[1].digest),
+    series[i] = { label = ("%s, digest %s"):format(table.concat(names, " = "),
+      group[1].digest or "-"),
       ys = group[1][key] }
   end
   return series

@@ -143,7 +143,7 @@ local function times_rows(runs)
     rows[i + 1] = { system_text(run), ms(run.iteration_ms), (spread(run)), ms(p.iteration_ms),
       ("%+.1f%%"):format(100 * p.error), ms(run.exposed_comm_ms), ms(p.exposed_comm_ms),
       ms(run.hidden_comm_ms), ms(p.hidden_comm_ms),
-      ("%.1f"):format(run.executed_peak_bytes / 2 ^ 20) }
+      run.executed_peak_bytes and ("%.1f"):format(run.executed_peak_bytes / 2 ^ 20) or "-" }
   end
   return rows
 end
@@ -157,9 +157,11 @@ local function some_steps(count)
   return steps
 end
 
--- A line for all systems that computed the same bits.
+-- A line for all systems that computed the same bits; of a run that failed nobody knows.
 local function losses_rows(runs)
-  local groups = results.new(runs):groups(function(run) return { run.digest, run.losses } end)
+  local groups = results.new(runs):groups(function(run)
+    return { run.digest or run.system, run.losses }
+  end)
   local steps = some_steps(#runs[1].losses)
   local rows = { {} }
   for i, step in ipairs(steps) do rows[1][i] = (i == 1 and "loss at step " or "") .. step end
@@ -171,7 +173,7 @@ local function losses_rows(runs)
       local loss = group[1].losses[step]
       cells[i] = loss and ("%.4f"):format(loss) or "-"
     end
-    rows[g + 1] = append(cells, { group[1].drops[#group[1].drops], group[1].digest,
+    rows[g + 1] = append(cells, { group[1].drops[#group[1].drops], group[1].digest or "-",
       table.concat(names, " = ") })
   end
   return rows
@@ -238,7 +240,10 @@ end
 local function closing_lines(runs)
   local first, lines = runs[1], {}
   for _, run in ipairs(runs) do
-    if run.stopped then lines[#lines + 1] = run.system .. " was interrupted" end
+    if run.stopped then
+      lines[#lines + 1] = ("%s %s after %d steps"):format(run.system,
+        run.stop_reason and "failed" or "was interrupted", #run.losses)
+    end
   end
   if first.eval_loss and first.unigram_entropy then
     lines[#lines + 1] = ("Held-out loss %.4f; unigram entropy of the text %.4f nats"):format(

@@ -72,8 +72,9 @@ M.FIELDS = {
   comm_priority = "of transfers' streams over compute's, where the recipe says it",
   link = "the emulated link", precision = "f32, f64 or bf16", prediction = "frozen before the run",
   metrics = "times of every step", losses = "every step", drops = "every step",
-  digest = "hash of all parameters' bits", executed_peak_bytes = "a rank, executed",
-  trace = "its file", stopped = "true where the run was interrupted or a policy failed",
+  digest = "hash of all parameters' bits; nothing where the run failed",
+  executed_peak_bytes = "a rank, executed; nothing where the run failed",
+  trace = "its file", stopped = "true where the run was interrupted or failed",
   stop_reason = "what failed in the middle of the run; the steps before are good",
   placements = "by step and layer: moves of residents since the step before, copies and replicas; "
     .. "max_load, mean_load: rows of a device; max_load_plain: of plain expert parallelism",

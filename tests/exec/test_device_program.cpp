@@ -297,6 +297,28 @@ TEST_CASE("a device that hangs is told with the rank, the step and the op that i
                     StartsWith("rank 0, step 1: the device is at ") && Contains("0.05 s"));
 }
 
+TEST_CASE("a run that fails on a device keeps its steps before, as on CPU ranks") {
+  PlanSpec spec = spec_of(small_model(), 2);
+  spec.optimizer.lr = 1e30;
+  const auto plan = plan_of(spec);
+  const auto kept = [](const auto& run) {
+    try {
+      run();
+    } catch (const RunFailed& failed) {
+      return *failed.so_far;
+    }
+    FAIL("it went on");
+    return RunResult();
+  };
+  const RunOptions options = options_of(*plan, 50);
+  const RunResult expected = kept([&] { run_cpu(*plan, options); });
+  const RunResult result = kept([&] { run_lazy(*plan, options); });
+  REQUIRE(!expected.losses.empty());
+  CHECK(result.losses == expected.losses);
+  CHECK(result.metrics.size() == result.losses.size());
+  CHECK(result.stop_reason.find("not finite") != std::string::npos);
+}
+
 TEST_CASE("the first number that is not finite is named with its op, as on CPU ranks") {
   for (const auto& stages : systems()) {
     const auto plan = plan_with(stages, 1);

@@ -72,10 +72,36 @@ TEST_CASE("a learning rate that overflows is stopped at a later step, with resul
     seen.push_back(loss);
     return true;
   };
-  const std::string message = message_of(*plan, options);
-  CHECK_THAT(message, Contains("made the first number that is not finite"));
-  REQUIRE(!seen.empty());
+  try {
+    run_cpu(*plan, options);
+    FAIL("it went on");
+  } catch (const RunFailed& failed) {
+    CHECK_THAT(failed.what(), Contains("made the first number that is not finite"));
+    const RunResult& kept = *failed.so_far;
+    CHECK(kept.stop_reason == failed.what());
+    CHECK(kept.stopped);
+    REQUIRE(!seen.empty());
+    CHECK(kept.losses == seen);
+    CHECK(kept.metrics.size() == seen.size());
+    CHECK(kept.moe.size() == seen.size());
+    CHECK(kept.timelines.size() == seen.size());
+  }
   for (const double loss : seen) CHECK(std::isfinite(loss));
+}
+
+TEST_CASE("a run that fails in its first step has no results to keep") {
+  const auto plan = small_plan(2);
+  RunOptions options = options_of(*plan, 3);
+  options.init =
+      with_one(number_of(*plan, "b0.attn.out.w"), 3, std::numeric_limits<double>::quiet_NaN());
+  try {
+    run_cpu(*plan, options);
+    FAIL("it went on");
+  } catch (const RunFailed&) {
+    FAIL("of which step?");
+  } catch (const RunError& error) {
+    CHECK_THAT(error.what(), Contains("step 0, op b0.attn.out"));
+  }
 }
 
 TEST_CASE("without check_finite a NaN goes through to the loss") {

@@ -127,7 +127,7 @@ TEST_CASE("a process over TCP that is killed ends the others at once, and result
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     if (content(results).find("\"system\": \"deepspeed\"") != std::string::npos) break;
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // into its steps
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // into its steps
   job.signal(1, SIGKILL);
   const JobEnd end = job.wait();
   INFO(end.text);
@@ -137,6 +137,11 @@ TEST_CASE("a process over TCP that is killed ends the others at once, and result
   const json runs = json::parse(content(results))["runs"];
   REQUIRE(runs.size() == 2);
   CHECK(runs[0]["losses"].size() == 2);
+  CHECK(runs[1]["losses"].size() > 0);
+  CHECK(runs[1]["losses"].size() == runs[1]["samples_ms"].size());
+  CHECK(runs[1]["stopped"] == true);
+  CHECK_THAT(runs[1]["stop_reason"].get<std::string>(), Contains("rank 1 is lost"));
+  CHECK_FALSE(runs[1].contains("digest"));
 }
 
 }  // namespace
