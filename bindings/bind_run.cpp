@@ -105,6 +105,21 @@ RunResult run_with_steps(lua_State* L, const Plan& plan, const std::string& exec
   return result;
 }
 
+struct RanSoFar {
+  RunResult result;
+  bool ended = true;  // else the run failed after these steps
+};
+
+// Half an inference is told to nobody: its failure goes on.
+RanSoFar run_as_far(const Plan& plan, const std::function<RunResult()>& all) {
+  try {
+    return {all()};
+  } catch (const RunFailed& failed) {
+    if (plan.spec.inference) throw;
+    return {std::move(*failed.so_far), false};
+  }
+}
+
 // Matrices uniform, LayerNorm weights 1, biases 0, as the reference model.
 ParamInit reference_values(const ModelSpec& model) {
   return [infos = parameters(model)](uint64_t element, uint64_t parameter) {
@@ -314,17 +329,11 @@ int run_plan(lua_State* L) {
   const std::shared_ptr<const Trace> record = options.record;
   options.processes = job_of(host);
   lua_getfield(L, 2, "on_step");
-  RunResult result;
-  bool ended = true;
-  try {
-    result = lua_isfunction(L, 3) && speaks(host)
-                 ? run_with_steps(L, *box.plan, executor, std::move(options), 3)
-                 : run(*box.plan, executor, options);
-  } catch (const RunFailed& failed) {
-    if (inference) throw;
-    result = std::move(*failed.so_far);
-    ended = false;
-  }
+  const bool tells_steps = lua_isfunction(L, 3) && speaks(host);
+  auto [result, ended] = run_as_far(*box.plan, [&] {
+    return tells_steps ? run_with_steps(L, *box.plan, executor, std::move(options), 3)
+                       : run(*box.plan, executor, options);
+  });
   const auto find = [&] {
     fill_result(result, *box.plan, out);
     if (ended) {

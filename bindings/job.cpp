@@ -93,7 +93,7 @@ json told(const Host& host, const std::string& what, const std::function<json()>
           {"kind", failure.kind}, {"message", failure.message}, {"traceback", failure.traceback}};
     }
   }
-  // Of a job that has failed rank 0 alone goes on, to keep what there is.
+  // What there is can still be kept.
   const bool alone = job->leads() && job->failed();
   const std::string text = alone ? "" : job->broadcast(what, bytes_of(answer));
   if (error) std::rethrow_exception(error);

@@ -18,7 +18,8 @@ Processes* job_of(const Host& host);
 /// Whether files are written and texts printed here.
 bool speaks(const Host& host);
 
-/// What rank 0 found; what it threw is thrown everywhere. `what` names the call in errors.
+/// What rank 0 found; what it threw is thrown everywhere. `what` names the call in errors. In a job
+/// that has failed rank 0 finds it for itself alone.
 nlohmann::json told(const Host& host, const std::string& what,
                     const std::function<nlohmann::json()>& find);
 

@@ -3,7 +3,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -79,7 +78,7 @@ int64_t delta_bytes(AttentionShape s) {
 bool aligned(const std::vector<std::pair<int64_t, void*>>& data) {
   constexpr uintptr_t kVector = 16;
   return std::all_of(data.begin(), data.end(), [](const auto& one) {
-    return one.first >= kScale || reinterpret_cast<uintptr_t>(one.second) % kVector == 0;
+    return reinterpret_cast<uintptr_t>(one.second) % kVector == 0;
   });
 }
 

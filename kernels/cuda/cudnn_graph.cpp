@@ -13,7 +13,7 @@ void take(const CudnnCalls& calls, cudnnStatus_t status, const char* call) {
 /// What the library says of an engine that its heuristic offers.
 CudnnEngine described(const CudnnCalls& calls, CudnnDescriptor config) {
   CudnnDescriptor engine(calls, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-  cudnnBackendDescriptor_t part = engine.get();
+  cudnnBackendDescriptor_t part = engine.handle();
   config.get(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &part);
   std::vector<cudnnBackendNumericalNote_t> notes(CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
   const int64_t count = engine.get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
@@ -174,7 +174,7 @@ CudnnGraph::Tensor CudnnGraph::reshape(const Tensor& x, const Tensor& y) {
 
 std::vector<CudnnEngine> CudnnGraph::offers(const CudnnTarget& target) {
   std::vector<cudnnBackendDescriptor_t> ops;
-  for (const CudnnDescriptor& op : ops_) ops.push_back(op.get());
+  for (const CudnnDescriptor& op : ops_) ops.push_back(op.handle());
   graph_ = CudnnDescriptor(calls_, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
              static_cast<int64_t>(ops.size()), ops.data());
@@ -195,7 +195,7 @@ std::vector<CudnnEngine> CudnnGraph::offers(const CudnnTarget& target) {
   std::vector<CudnnDescriptor> configs;
   std::vector<cudnnBackendDescriptor_t> room;
   for (int64_t i = 0; i < count; ++i)
-    room.push_back(configs.emplace_back(calls_, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).get());
+    room.push_back(configs.emplace_back(calls_, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).handle());
   count = heuristic.get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count,
                         room.data());
   std::vector<CudnnEngine> engines;
@@ -240,7 +240,7 @@ void CudnnPlan::run(cudnnHandle_t handle, cudaStream_t stream,
   pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace);
   pack.finalize();
   take(*calls_, calls_->set_stream(handle, stream), "cudnnSetStream");
-  take(*calls_, calls_->execute(handle, plan_.get(), pack.get()), "cudnnBackendExecute");
+  take(*calls_, calls_->execute(handle, plan_.handle(), pack.handle()), "cudnnBackendExecute");
 }
 
 }  // namespace moe::kernels::cuda

@@ -41,7 +41,7 @@ class CudnnDescriptor {
   int64_t get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
               void* values) const;
   void finalize();
-  cudnnBackendDescriptor_t get() const { return handle_; }
+  cudnnBackendDescriptor_t handle() const { return handle_; }
 
  private:
   const CudnnCalls* calls_ = nullptr;

@@ -106,7 +106,8 @@ local WAYS = { { "expert_products", "products" }, { "attention", "kernels" } }
 function M.ways(executor, t, path, at)
   local ways
   for _, one in ipairs(WAYS) do
-    local field, way = one[1], t[one[1]]
+    local field, attribute = one[1], one[2]
+    local way = t[field]
     if way and executor ~= "cuda" then
       errors.user(("%s.%s: '%s' is for the executor cuda, here it is %s; leave it away")
         :format(path, field, way, executor), at)
@@ -117,7 +118,7 @@ function M.ways(executor, t, path, at)
     end
     if way then
       ways = ways or {}
-      ways[one[2]] = way
+      ways[attribute] = way
     end
   end
   return ways

@@ -237,8 +237,8 @@ cudnnStatus_t finished_at(void* at, cudnnBackendDescriptorType_t kind, Part& fou
   if (!at) return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "no descriptor");
   found = descriptor_at(at);
   if (found->kind != kind)
-    return refuse(CUDNN_STATUS_BAD_PARAM,
-                  "descriptor " + std::to_string(found->kind) + " is not one of another kind");
+    return refuse(CUDNN_STATUS_BAD_PARAM, "descriptor " + std::to_string(found->kind) +
+                                              " is of another kind than is wanted");
   if (!found->finished)
     return refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "a descriptor that is not finalized");
   return CUDNN_STATUS_SUCCESS;

@@ -66,7 +66,7 @@ int64_t engines(const Gpu& gpu, AttentionShape shape, Direction direction) {
   try {
     const CudnnDescriptor device = properties(gpu);
     CudnnGraph graph = attention_graph(library(), shape, direction);
-    const auto all = graph.offers({.properties = device.get()});
+    const auto all = graph.offers({.properties = device.handle()});
     return std::count_if(all.begin(), all.end(), [](const auto& e) { return e.deterministic; });
   } catch (const CudnnRefusal& refusal) {
     FAIL(refusal.what);
