@@ -9,6 +9,7 @@
 #include "bindings/plan_spec.h"
 #include "bindings/run.h"
 #include "bindings/userdata.h"
+#include "engine/base/limits.h"
 #include "engine/graph/text.h"
 #include "engine/passes/dw_schedule.h"
 #include "engine/replay/replay.h"
@@ -45,7 +46,7 @@ int check_cluster(lua_State* L) {
 
 // Time of a rank's ops, each alone: collectives by kind, the rest by segment.
 json alone_json(const Plan& plan) {
-  std::map<std::string, Nanoseconds> sums;
+  std::map<std::string, TimeSum> sums;
   for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
     const OpDef& def = plan.graph.def(id);
@@ -54,7 +55,7 @@ json alone_json(const Plan& plan) {
     sums[key] += plan.spec.cost->op_ns(plan.graph, id);
   }
   json all = json::object();
-  for (const auto& [key, ns] : sums) all[key] = to_ms(ns);
+  for (const auto& [key, sum] : sums) all[key] = sum.ms();
   return all;
 }
 
@@ -252,7 +253,7 @@ json overlap_json(const Host&, const PlanBox& box) {
 /// experts and the experts, each alone; the means.
 json micro_ops_json(const Host&, const PlanBox& box) {
   const Plan& plan = *box.plan;
-  std::map<std::pair<int32_t, int32_t>, Nanoseconds> a2a, ffn;  // by layer and part
+  std::map<std::pair<int32_t, int32_t>, TimeSum> a2a, ffn;  // by layer and part
   for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
     const Op& op = plan.graph.op(id);
@@ -266,9 +267,9 @@ json micro_ops_json(const Host&, const PlanBox& box) {
     }
   }
   const auto mean_ms = [](const auto& times) {
-    Nanoseconds sum = 0;
-    for (const auto& [key, ns] : times) sum += ns;
-    return times.empty() ? 0.0 : to_ms(sum) / static_cast<double>(times.size());
+    TimeSum all;
+    for (const auto& [key, sum] : times) all += sum;
+    return times.empty() ? 0.0 : all.ms() / static_cast<double>(times.size());
   };
   return {{"a2a_ms", mean_ms(a2a)}, {"ffn_ms", mean_ms(ffn)}, {"num", ffn.size()}};
 }

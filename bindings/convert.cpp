@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
 
 namespace moe::lua {
 namespace {
@@ -208,12 +209,20 @@ int64_t Fields::integer(const char* key, int64_t otherwise) const {
 
 double Fields::number(const char* key) const {
   const json& value = get(key);
-  if (!value.is_number()) fail(key, "give a number");
+  if (!value.is_number() || !std::isfinite(value.get<double>())) fail(key, "give a finite number");
   return value.get<double>();
 }
 
 double Fields::number(const char* key, double otherwise) const {
   return has(key) ? number(key) : otherwise;
+}
+
+Nanoseconds Fields::time(const char* key, double unit_ns) const {
+  return checked_ns(number(key) * unit_ns, [&] { return path_ + "." + key; });
+}
+
+Nanoseconds Fields::time(const char* key, double unit_ns, Nanoseconds otherwise) const {
+  return has(key) ? time(key, unit_ns) : otherwise;
 }
 
 std::string Fields::text(const char* key) const {

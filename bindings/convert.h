@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "engine/base/units.h"
+
 namespace moe::lua {
 
 /// keep_functions: functions and userdata become null instead of a UserError (for specifications
@@ -36,8 +38,12 @@ class Fields {
   bool has(const char* key) const;
   int64_t integer(const char* key) const;
   int64_t integer(const char* key, int64_t otherwise) const;
+  /// Finite.
   double number(const char* key) const;
   double number(const char* key, double otherwise) const;
+  /// A number of units of so many ns, of at least 0 and at most kLongestNs.
+  Nanoseconds time(const char* key, double unit_ns) const;
+  Nanoseconds time(const char* key, double unit_ns, Nanoseconds otherwise) const;
   std::string text(const char* key) const;
   std::string text(const char* key, const std::string& otherwise) const;
   bool flag(const char* key, bool otherwise) const;

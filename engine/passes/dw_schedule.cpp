@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
 #include "engine/passes/builtin.h"
 #include "engine/passes/growing_order.h"
 #include "engine/replay/replay.h"
@@ -75,6 +76,10 @@ DwCandidates dw_candidates(const Graph& graph, const Schedule& schedule, const C
   }
   for (const OpId op : found.a2a) found.problem.a2a_ns.push_back(cost.op_ns(graph, op));
   for (const OpId op : found.dw) found.problem.dw_ns.push_back(cost.op_ns(graph, op));
+  TimeSum all;
+  for (const Nanoseconds ns : found.problem.a2a_ns) all += ns;
+  for (const Nanoseconds ns : found.problem.dw_ns) all += ns;
+  all.ns([] { return "all all-to-alls and weight gradients, one after the other,"; });
   const Reachability reach(graph, dependencies(graph), edges_of(schedule));
   for (const OpId a : found.a2a) {
     std::vector<bool>& allowed = found.problem.allowed.emplace_back();

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
 #include "engine/graph/op_def.h"
 #include "engine/passes/builtin.h"
 #include "engine/passes/moe_layer.h"
@@ -150,6 +151,7 @@ class Partition {
       const OpDef& def = graph_.def(op);
       alone.push_back(def.axes == nullptr || def.axes(graph_, graph_.op(op)).empty());
     }
+    checked_ns(total, [] { return "the forward, op by op,"; });
     const double interval = total / static_cast<double>(layers_.size());
     const int64_t groups = whole_option(context_, "groups");
     const double gamma = groups == 0 ? 0 : interval / static_cast<double>(groups);
