@@ -28,7 +28,19 @@ std::string repaired(const std::string& text) {
   return pattern.dump();
 }
 
+/// Other sizes, and every slot the same number.
+std::string even_pattern(fuzz::Random& random) {
+  const size_t ranks = 1 + random() % 16;
+  const auto slots = nlohmann::json::parse(fuzz::interesting_number(random));
+  const nlohmann::json row(ranks, slots);
+  return nlohmann::json{{"ep_size", ranks},
+                        {"experts_per_rank", 1 + random() % 4},
+                        {"slot_dispatch_matrix", nlohmann::json(ranks, row)}}
+      .dump();
+}
+
 std::string mutate(std::string_view text, fuzz::Random& random) {
+  if (random() % 8 == 0) return even_pattern(random);
   const std::string out = fuzz::mutate_json(text, random, kSample);
   return random() % 2 == 0 ? repaired(out) : out;
 }
