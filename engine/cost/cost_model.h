@@ -179,7 +179,7 @@ class ProfileCost : public CostModel {
   Nanoseconds measured_ns(const Graph& graph, OpId op, double fill) const;
   Nanoseconds alone_ns(const Graph& graph, OpId op, double fill) const;
   template <class F>
-  Nanoseconds median_of(const std::string& signature, const F& measure) const;
+  Nanoseconds median_of(const std::string& signature, Nanoseconds least, const F& measure) const;
 
   std::shared_ptr<ProfileCache> cache_;
   std::string key_prefix_;

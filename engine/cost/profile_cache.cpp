@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "engine/base/errors.h"
+#include "engine/base/fnv.h"
 
 namespace moe {
 namespace {
@@ -23,7 +24,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kApplicationId = 0x6d6f6562;  // "moeb"
-constexpr int kSchema = 1;
+constexpr int kSchema = 2;
+constexpr const char* kTable =
+    "CREATE TABLE samples(key TEXT PRIMARY KEY NOT NULL, ns TEXT NOT NULL, checksum INTEGER NOT "
+    "NULL) WITHOUT ROWID";
 constexpr int kBusyTimeoutMs = 20'000;
 
 struct CloseDatabase {
@@ -114,14 +118,16 @@ Database open_database(const std::string& path) {
   execute(raw, path, "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL");
   if (fresh) {
     execute(raw, path,
-            fmt::format("BEGIN IMMEDIATE; CREATE TABLE samples(key TEXT PRIMARY KEY, ns TEXT NOT "
-                        "NULL) WITHOUT ROWID; PRAGMA application_id={}; PRAGMA user_version={}; "
+            fmt::format("BEGIN IMMEDIATE; {}; PRAGMA application_id={}; PRAGMA user_version={}; "
                         "COMMIT",
-                        kApplicationId, kSchema));
+                        kTable, kApplicationId, kSchema));
   }
+  prepare(raw, path, "SELECT key, ns, checksum FROM samples");
+  // Nothing else: a view could go on for ever, a trigger change what is stored.
+  const std::string tables = query(raw, path, "SELECT group_concat(sql, '; ') FROM sqlite_master");
+  if (tables != kTable) throw Unreadable(fmt::format("its tables are: {}", tables));
   const std::string health = query(raw, path, "PRAGMA quick_check(1)");
   if (health != "ok") throw Unreadable(health);
-  prepare(raw, path, "SELECT key, ns FROM samples");
   return db;
 }
 
@@ -145,19 +151,37 @@ std::string to_text(const std::vector<Nanoseconds>& samples) {
   return fmt::format("{}", fmt::join(samples, ","));
 }
 
-/// Nothing when the text is not a list of whole numbers.
-std::optional<std::vector<Nanoseconds>> from_text(const char* text) {
+/// Nothing when the text is not a list of whole numbers of least to kLongestSample.
+std::optional<std::vector<Nanoseconds>> from_text(std::string_view text, Nanoseconds least) {
   std::vector<Nanoseconds> samples;
-  const char* const end = text + std::strlen(text);
-  for (const char* at = text;; ++at) {
+  const char* const end = text.data() + text.size();
+  for (const char* at = text.data();; ++at) {
     Nanoseconds sample = 0;
     const auto [next, error] = std::from_chars(at, end, sample);
-    if (error != std::errc()) return std::nullopt;
+    if (error != std::errc() || sample < least || sample > kLongestSample) return std::nullopt;
     samples.push_back(sample);
     if (next == end) return samples;
     if (*next != ',') return std::nullopt;
     at = next;
   }
+}
+
+/// Of a row, as SQLite's whole numbers are.
+int64_t checksum(const std::string& key, std::string_view samples) {
+  const uint64_t of_key = fnv1a(kFnvStart, key.c_str(), key.size() + 1);
+  return static_cast<int64_t>(fnv1a(of_key, samples.data(), samples.size()));
+}
+
+/// The samples of the row that a statement "SELECT ns, checksum" stands on.
+std::optional<std::vector<Nanoseconds>> samples_of(sqlite3_stmt* row, const std::string& key,
+                                                   Nanoseconds least) {
+  if (sqlite3_column_type(row, 0) != SQLITE_TEXT || sqlite3_column_type(row, 1) != SQLITE_INTEGER) {
+    return std::nullopt;
+  }
+  const auto* const text = reinterpret_cast<const char*>(sqlite3_column_text(row, 0));
+  const std::string_view samples(text, static_cast<size_t>(sqlite3_column_bytes(row, 0)));
+  if (sqlite3_column_int64(row, 1) != checksum(key, samples)) return std::nullopt;
+  return from_text(samples, least);
 }
 
 }  // namespace
@@ -192,14 +216,15 @@ ProfileCache::ProfileCache(const std::string& path) : impl_(std::make_unique<Imp
                                  path, aside, unreadable.what());
     impl_->db = open_database(path);
   }
-  impl_->find = prepare(impl_->db.get(), path, "SELECT ns FROM samples WHERE key = ?");
-  impl_->store =
-      prepare(impl_->db.get(), path, "INSERT OR REPLACE INTO samples(key, ns) VALUES(?, ?)");
+  impl_->find = prepare(impl_->db.get(), path, "SELECT ns, checksum FROM samples WHERE key = ?");
+  impl_->store = prepare(impl_->db.get(), path,
+                         "INSERT OR REPLACE INTO samples(key, ns, checksum) VALUES(?, ?, ?)");
 }
 
 ProfileCache::~ProfileCache() = default;
 
-std::optional<std::vector<Nanoseconds>> ProfileCache::find(const std::string& key) {
+std::optional<std::vector<Nanoseconds>> ProfileCache::find(const std::string& key,
+                                                           Nanoseconds least) {
   const std::lock_guard<std::mutex> hold(impl_->mutex);
   sqlite3_stmt* const find = impl_->find.get();
   sqlite3_reset(find);
@@ -207,7 +232,7 @@ std::optional<std::vector<Nanoseconds>> ProfileCache::find(const std::string& ke
   const int code = sqlite3_step(find);
   std::optional<std::vector<Nanoseconds>> samples;
   if (code == SQLITE_ROW) {
-    samples = from_text(reinterpret_cast<const char*>(sqlite3_column_text(find, 0)));
+    samples = samples_of(find, key, least);
   } else if (code != SQLITE_DONE) {
     impl_->fail();
   }
@@ -223,6 +248,7 @@ void ProfileCache::store(const std::string& key, const std::vector<Nanoseconds>&
   sqlite3_reset(store);
   sqlite3_bind_text(store, 1, key.data(), static_cast<int>(key.size()), SQLITE_TRANSIENT);
   sqlite3_bind_text(store, 2, text.data(), static_cast<int>(text.size()), SQLITE_TRANSIENT);
+  sqlite3_bind_int64(store, 3, checksum(key, text));
   if (sqlite3_step(store) != SQLITE_DONE) impl_->fail();
   sqlite3_reset(store);
 }

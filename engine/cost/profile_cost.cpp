@@ -35,11 +35,12 @@ ProfileCost::ProfileCost(std::shared_ptr<ProfileCache> cache, std::string key_pr
 }
 
 template <class F>
-Nanoseconds ProfileCost::median_of(const std::string& signature, const F& measure) const {
+Nanoseconds ProfileCost::median_of(const std::string& signature, Nanoseconds least,
+                                   const F& measure) const {
   const auto known = seen_.find(signature);
   if (known != seen_.end()) return known->second;
   const std::string key = key_prefix_ + " | " + signature;
-  std::optional<std::vector<Nanoseconds>> samples = cache_->find(key);
+  std::optional<std::vector<Nanoseconds>> samples = cache_->find(key, least);
   if (!samples) {
     using Clock = std::chrono::steady_clock;
     const Clock::time_point begin = Clock::now();
@@ -61,8 +62,9 @@ std::pair<std::string, WorkContext> ProfileCost::signature_of(const Graph& graph
 
 Nanoseconds ProfileCost::measured_ns(const Graph& graph, OpId op, double fill) const {
   const auto [signature, context] = signature_of(graph, op, fill);
+  const Nanoseconds least = graph.def(op).collective == Collective::kNone ? 1 : 0;
   return checked_ns(
-      median_of(signature, [&, &with = context] { return measure_(graph, op, with); }),
+      median_of(signature, least, [&, &with = context] { return measure_(graph, op, with); }),
       [&] { return fmt::format("by its profile op '{}'", graph.op(op).name); });
 }
 
@@ -95,7 +97,7 @@ void ProfileCost::time_again(const Graph& graph, OpId op) const {
 }
 
 Nanoseconds ProfileCost::handoff_ns() const {
-  return measure_handoff_ ? median_of("handoff", measure_handoff_) : 0;
+  return measure_handoff_ ? median_of("handoff", 0, measure_handoff_) : 0;
 }
 
 Nanoseconds ProfileCost::loaded_ns(const Graph& graph, OpId op, const OpLoad& load) const {

@@ -86,7 +86,8 @@ class DeviceCalls {
     }
     std::vector<Nanoseconds> samples;
     for (size_t c = 0; c < static_cast<size_t>(num_calls_); ++c) {
-      samples.push_back(std::llround(device_.elapsed_ns(begins_[c].get(), ends_[c].get())));
+      const double ns = device_.elapsed_ns(begins_[c].get(), ends_[c].get());
+      samples.push_back(std::max<Nanoseconds>(1, std::llround(ns)));
     }
     check_device(device_, what_);
     bool good = stayed_ahead(queueing);

@@ -76,13 +76,6 @@ void check_copies(const Persistent& p, const AllBuffers& ranks, size_t bytes) {
 
 }  // namespace
 
-uint64_t fnv1a(uint64_t so_far, const void* data, size_t bytes) {
-  constexpr uint64_t kPrime = 1099511628211ull;
-  const auto* p = static_cast<const unsigned char*>(data);
-  for (size_t i = 0; i < bytes; ++i) so_far = (so_far ^ p[i]) * kPrime;
-  return so_far;
-}
-
 Persistents persistents(const Plan& plan) {
   const Graph& graph = plan.graph;
   Persistents all;

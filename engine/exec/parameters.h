@@ -8,15 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/fnv.h"
 #include "engine/exec/buffers.h"
 #include "engine/exec/executor.h"
 #include "engine/placement/placement.h"
 
 namespace moe {
-
-/// FNV-1a 64 over bytes, chained.
-constexpr uint64_t kFnvStart = 14695981039346656037ull;
-uint64_t fnv1a(uint64_t so_far, const void* data, size_t bytes);
 
 /// A tensor that outlives the step.
 struct Persistent {

@@ -32,11 +32,15 @@ bool shares_cores(const Plan& plan, const RehearsalOptions& options) {
   return options.emulated && plan.graph.num_ranks > 1;
 }
 
-std::set<std::string> groups_of(const Graph& graph) {
+/// Groups of the ops that compute, or of collectives.
+std::set<std::string> groups_of(const Graph& graph, bool collectives) {
   std::set<std::string> groups;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
-    if (!is_view(graph, graph.op(op))) groups.insert(step_group(graph, op));
+    const bool collective = graph.def(op).collective != Collective::kNone;
+    if (collective == collectives && !is_view(graph, graph.op(op))) {
+      groups.insert(step_group(graph, op));
+    }
   }
   return groups;
 }
@@ -103,7 +107,7 @@ void probe_core(int64_t n, StepSamples& samples) {
       const Nanoseconds woken = clock_ns();
       if (rank != 0 || round < kWarmUpRounds) continue;
       samples[kCore].push_back(thread_cpu_ns() - begin);
-      samples[kCoreLate].push_back(woken - times.begin - law);
+      samples[kCoreLate].push_back(std::max<Nanoseconds>(0, woken - times.begin - law));
     }
     --running;
   };
@@ -225,12 +229,15 @@ InStep rehearsed(const PlanSpec& spec, const RehearsalOptions& options, ProfileC
   const std::string link = link_text(*plan, options.emulated);
   const std::string prefix = fmt::format("{} | in step, plan {}, {}, {} steps | ", key_prefix,
                                          plan->hash, link, options.steps);
-  std::set<std::string> groups = groups_of(plan->graph);
+  const std::set<std::string> computing = groups_of(plan->graph, false);
+  std::set<std::string> groups = groups_of(plan->graph, true);
+  groups.insert(computing.begin(), computing.end());
   groups.insert(kPeers);
   if (shares_cores(*plan, options)) groups.insert({kCore, kCoreLate});
   StepSamples samples;
   for (const std::string& group : groups) {
-    if (const auto known = cache.find(prefix + group)) samples[group] = *known;
+    const Nanoseconds least = computing.contains(group) ? 1 : 0;
+    if (const auto known = cache.find(prefix + group, least)) samples[group] = *known;
   }
   Nanoseconds took = 0;
   if (samples.size() < groups.size()) {

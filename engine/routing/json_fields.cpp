@@ -5,21 +5,50 @@
 #include "engine/base/errors.h"
 
 namespace moe {
+namespace {
 
-nlohmann::json json_object(std::string_view text, const std::string& where) {
-  nlohmann::json value = nlohmann::json::parse(text, nullptr, false);
+using nlohmann::json;
+
+/// A value within another, which may be nested to any depth.
+std::string without_content(const json& value) {
+  if (!value.is_structured()) return value.dump();
+  return value.is_array() ? "[...]" : "{...}";
+}
+
+}  // namespace
+
+json json_object(std::string_view text, const std::string& where) {
+  json value = json::parse(text, nullptr, false);
   if (!value.is_object()) throw user_error("{}: is no JSON object", where);
   return value;
 }
 
-int64_t whole_field(const nlohmann::json& object, const char* field, const std::string& where) {
+int64_t whole_field(const json& object, const char* field, const std::string& where) {
   const auto at = object.find(field);
   if (at == object.end()) throw user_error("{}: field '{}' is missing", where, field);
   if (!at->is_number_integer() || at->get<int64_t>() < 0) {
     throw user_error("{}: field '{}' is {}; allowed: a whole number from 0", where, field,
-                     at->dump());
+                     shown(*at));
   }
   return at->get<int64_t>();
+}
+
+std::string shown(const json& value) {
+  constexpr size_t kMostEntries = 8, kMostBytes = 60;
+  if (value.is_object()) return without_content(value);
+  std::string text;
+  if (value.is_array()) {
+    for (size_t i = 0; i < value.size() && i < kMostEntries; ++i) {
+      text += fmt::format("{}{}", i > 0 ? "," : "", without_content(value[i]));
+    }
+    text = fmt::format("[{}{}]", text, value.size() > kMostEntries ? ",..." : "");
+  } else {
+    text = value.dump();
+  }
+  if (text.size() <= kMostBytes) return text;
+  size_t end = kMostBytes;
+  while ((static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // not within a character
+  return text.substr(0, end) + "...";
 }
 
 }  // namespace moe

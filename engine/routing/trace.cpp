@@ -1,14 +1,21 @@
 #include "engine/routing/trace.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/base/errors.h"
+#include "engine/base/fnv.h"
 #include "engine/routing/popularity.h"
 
 namespace moe {
 namespace {
 
-constexpr uint64_t kShuffleSeed = 1;  // of the tokens of a trace of counts
+constexpr uint64_t kShuffleSeed = 1;             // of the tokens of a trace of counts
+constexpr int64_t kMostMade = int64_t{1} << 27;  // choices of a layer, made of counts alone
+constexpr int64_t kHighestBlock = 1'000'000;
+// A trace that was read may have so many counts and places of choices, or so many for each number
+// that its file gives: tokens and experts differ between steps and ranks, but not by more.
+constexpr double kRoom = 1 << 22, kRoomForEach = 64;
 
 size_t index(int64_t i) {
   return static_cast<size_t>(i);
@@ -32,9 +39,10 @@ void check_sizes(const Trace& t, const std::string& source) {
   check("k", t.k, 1, t.experts);
 }
 
-/// Counts the choices of one rank of a record.
+/// Counts the choices of one rank of a record. chosen: by expert, the last choice that was counted
+/// or -1.
 void count(const Trace& t, int64_t record, int64_t rank, std::span<uint32_t> counts,
-           const std::string& source) {
+           std::vector<int64_t>& chosen, const std::string& source) {
   const int64_t first = (record * t.ranks + rank) * t.tokens * t.k;
   for (int64_t i = 0; i < t.tokens * t.k; ++i) {
     const uint16_t e = t.choices[index(first + i)];
@@ -43,9 +51,7 @@ void count(const Trace& t, int64_t record, int64_t rank, std::span<uint32_t> cou
       throw user_error("{}: {}, token {}, choice {}: expert {} is not allowed; 0 to {}", source,
                        place(t, record, rank), i / t.k, i % t.k, e, t.experts - 1);
     }
-    const auto begin = t.choices.begin() + first + i / t.k * t.k,
-               end = t.choices.begin() + first + i;
-    if (std::find(begin, end, e) != end) {
+    if (std::exchange(chosen[e], first + i) >= first + i / t.k * t.k) {
       throw user_error("{}: {}, token {}: expert {} is chosen twice", source,
                        place(t, record, rank), i / t.k, e);
     }
@@ -76,12 +82,6 @@ std::span<uint32_t> counts_of(Trace& t, int64_t record, int64_t rank) {
 std::span<const uint32_t> counts_of(const Trace& t, int64_t record, int64_t rank) {
   return std::span(t.counts).subspan(index((record * t.ranks + rank) * t.experts),
                                      index(t.experts));
-}
-
-uint64_t fnv(std::string_view bytes) {
-  uint64_t hash = kChecksumStart;
-  for (const char c : bytes) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211ull;
-  return hash;
 }
 
 constexpr std::string_view kMagic = "MOETRACE";
@@ -153,7 +153,13 @@ void check_same_counts(const Trace& t, const std::vector<uint32_t>& read,
 }
 
 /// Choices [ranks * tokens, k] of a record, of counts alone.
-std::vector<uint16_t> made_choices(const Trace& t, int64_t record) {
+std::vector<uint16_t> made_choices(const Trace& t, const std::string& name, int64_t record) {
+  if (t.ranks * t.tokens > kMostMade / t.k) {
+    throw user_error(
+        "{}: knows counts alone, of {} ranks of {} tokens; at most {} choices (k = {}) are made of "
+        "counts",
+        name, t.ranks, t.tokens, kMostMade, t.k);
+  }
   std::vector<uint16_t> choices(index(t.ranks * t.tokens * t.k), kNoExpert);
   for (int64_t rank = 0; rank < t.ranks; ++rank) {
     // Experts as often as they are chosen, in a row: places n apart, n the tokens, differ.
@@ -193,32 +199,35 @@ int64_t record_of(const Trace& t, const std::string& name, bool cycle, const Rou
   return q.step % t.steps * t.layers + q.layer;
 }
 
-void replay(const Trace& t, int64_t record, const RoutingQuery& q, int64_t rank,
-            std::span<int32_t> choices) {
-  const auto copy = [&](const std::vector<uint16_t>& all, int64_t begin) {
-    const int64_t first = begin + rank * q.tokens * q.k;
-    for (size_t i = 0; i < choices.size(); ++i) {
-      const uint16_t e = all[index(first) + i];
-      choices[i] = e == kNoExpert ? -1 : e;
-    }
-  };
-  if (t.choices.empty()) return copy(made_choices(t, record), 0);
-  copy(t.choices, record * t.ranks * t.tokens * t.k);
+/// Choices [ranks * tokens, k] of a record; `made` keeps them where they are made of counts.
+std::span<const uint16_t> choices_of(const Trace& t, const std::string& name, int64_t record,
+                                     std::vector<uint16_t>& made) {
+  const size_t n = index(t.ranks * t.tokens * t.k);
+  if (!t.choices.empty()) return std::span(t.choices).subspan(index(record) * n, n);
+  made = made_choices(t, name, record);
+  return made;
 }
 
-Loads loads_of(const Trace& t, int64_t record, const RoutingQuery& q) {
+void replay(const Trace& t, const std::string& name, int64_t record, const RoutingQuery& q,
+            int64_t rank, std::span<int32_t> choices) {
+  std::vector<uint16_t> made;
+  const auto all = choices_of(t, name, record, made).subspan(index(rank * q.tokens * q.k));
+  for (size_t i = 0; i < choices.size(); ++i) choices[i] = all[i] == kNoExpert ? -1 : all[i];
+}
+
+Loads loads_of(const Trace& t, const std::string& name, int64_t record, const RoutingQuery& q) {
   Loads loads(q.ranks, q.experts);
-  std::vector<int32_t> choices(index(q.tokens * q.k));
-  for (int64_t r = 0; r < q.ranks; ++r) {
-    if (q.ranks == t.ranks) {
+  if (q.ranks == t.ranks) {
+    for (int64_t r = 0; r < q.ranks; ++r) {
       const std::span<const uint32_t> counts = counts_of(t, record, r);
       std::copy(counts.begin(), counts.end(), &loads.at(r, 0));
-      continue;
     }
-    replay(t, record, q, r, choices);
-    for (const int32_t e : choices) {
-      if (e >= 0) ++loads.at(r, e);
-    }
+    return loads;
+  }
+  std::vector<uint16_t> made;
+  const std::span<const uint16_t> all = choices_of(t, name, record, made);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i] != kNoExpert) ++loads.at(static_cast<int64_t>(i) / (q.tokens * q.k), all[i]);
   }
   return loads;
 }
@@ -231,16 +240,29 @@ void finish_trace(Trace& trace, const std::string& source) {
   const bool counted = trace.choices.empty() && trace.tokens > 0;
   if (!counted)
     trace.counts.assign(index(trace.steps * trace.layers * trace.ranks * trace.experts), 0);
+  std::vector<int64_t> chosen(index(trace.experts), -1);
   for (int64_t record = 0; record < trace.steps * trace.layers; ++record) {
     for (int64_t rank = 0; rank < trace.ranks; ++rank) {
       const std::span<uint32_t> counts = counts_of(trace, record, rank);
       if (counted) {
         check_counts(trace, record, rank, counts, source);
       } else {
-        count(trace, record, rank, counts, source);
+        count(trace, record, rank, counts, chosen, source);
       }
     }
   }
+}
+
+void check_room(const Trace& t, int64_t known, const std::string& source) {
+  check_sizes(t, source);
+  const auto real = [](int64_t n) { return static_cast<double>(n); };
+  const double room = real(t.steps) * real(t.layers) * real(t.ranks) *
+                      (real(t.experts) + real(t.tokens) * real(t.k));
+  if (room <= std::max(kRoom, kRoomForEach * real(known))) return;
+  throw user_error(
+      "{}: {} steps, {} layers, {} ranks of up to {} tokens and {} experts are {:.0f} counts and "
+      "places of choices, of {} numbers in the file; allowed: {:.0f}, or {:.0f} for each",
+      source, t.steps, t.layers, t.ranks, t.tokens, t.experts, room, known, kRoom, kRoomForEach);
 }
 
 std::string trace_bytes(const Trace& t) {
@@ -262,7 +284,7 @@ std::string trace_bytes(const Trace& t) {
       put(out, t.choices[index(record * num_choices + i)], bytes_a_choice);
     }
   }
-  put(out, fnv(out), 8);
+  put(out, fnv1a(kFnvStart, out.data(), out.size()), 8);
   return out;
 }
 
@@ -297,8 +319,14 @@ Trace read_trace(std::string_view bytes, const std::string& source) {
   const std::vector<uint32_t> read = t.counts;
   finish_trace(t, source);
   check_same_counts(t, read, source);
-  if (in.next(8) != fnv(bytes.substr(0, bytes.size() - 8))) {
+  if (in.next(8) != fnv1a(kFnvStart, bytes.data(), bytes.size() - 8)) {
     throw user_error("{}: its checksum is that of other content", source);
+  }
+  for (size_t l = 0; l < t.blocks.size(); ++l) {
+    const int32_t least = l == 0 ? 0 : t.blocks[l - 1] + 1;
+    if (t.blocks[l] >= least && t.blocks[l] <= kHighestBlock) continue;
+    throw user_error("{}: layer {} is block {}; allowed: {} to {}", source, l, t.blocks[l], least,
+                     kHighestBlock);
   }
   return t;
 }
@@ -307,10 +335,10 @@ RoutingLaw law_of(std::shared_ptr<const Trace> trace, const std::string& name, b
   MOE_CHECK(trace != nullptr);
   return {name,
           [=](const RoutingQuery& q, int64_t rank, std::span<int32_t> choices) {
-            replay(*trace, record_of(*trace, name, cycle, q), q, rank, choices);
+            replay(*trace, name, record_of(*trace, name, cycle, q), q, rank, choices);
           },
           [=](const RoutingQuery& q) {
-            return loads_of(*trace, record_of(*trace, name, cycle, q), q);
+            return loads_of(*trace, name, record_of(*trace, name, cycle, q), q);
           }};
 }
 

@@ -78,12 +78,14 @@ Trace trace_of(const Batches& batches, int64_t experts, int64_t k, const std::st
   t.ranks = static_cast<int64_t>(ranks.size());
   t.k = k;
   t.blocks.assign(layers.begin(), layers.end());
-  int64_t highest = 0;
+  int64_t highest = 0, known = 0;
   for (const auto& [key, batch] : batches) {
+    known += 1 + static_cast<int64_t>(batch.experts.size());
     t.tokens = std::max(t.tokens, static_cast<int64_t>(batch.experts.size()) / k);
     for (const int64_t e : batch.experts) highest = std::max(highest, e);
   }
   t.experts = experts > 0 ? experts : highest + 1;
+  check_room(t, known, source);
   t.choices.assign(index(t.steps * t.layers * t.ranks * t.tokens * k), kNoExpert);
   for (const auto& [key, batch] : batches) {
     const auto& [step, layer, rank] = key;
@@ -128,11 +130,11 @@ void add_indices(const json& record, int64_t k, int64_t experts, Batch& batch) {
   for (const json& row : *at) {
     if (!row.is_array() || static_cast<int64_t>(row.size()) != k) {
       throw user_error("{}: field 'top_indices' has the row {}; allowed: topk = {} experts",
-                       batch.where, row.dump(), k);
+                       batch.where, shown(row), k);
     }
     for (const json& e : row) {
       if (!e.is_number_integer()) {
-        throw user_error("{}: field 'top_indices' has the entry {}", batch.where, e.dump());
+        throw user_error("{}: field 'top_indices' has the entry {}", batch.where, shown(e));
       }
       check_expert(e.get<int64_t>(), experts, batch.where);
       batch.experts.push_back(e.get<int64_t>());

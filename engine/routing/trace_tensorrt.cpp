@@ -9,13 +9,16 @@ namespace moe {
 namespace {
 
 using nlohmann::json;
+using Matrix = std::vector<std::vector<int64_t>>;
+
+constexpr int64_t kMostSlots = 1'000'000'000;  // of an entry
 
 size_t index(int64_t i) {
   return static_cast<size_t>(i);
 }
 
-std::vector<std::vector<int64_t>> matrix(const json& object, const char* field, int64_t rows,
-                                         int64_t columns, const std::string& source) {
+Matrix matrix(const json& object, const char* field, int64_t rows, int64_t columns,
+              const std::string& source) {
   const auto at = object.find(field);
   const auto fits = [&](const json& list, int64_t n) {
     return list.is_array() && static_cast<int64_t>(list.size()) == n;
@@ -26,47 +29,56 @@ std::vector<std::vector<int64_t>> matrix(const json& object, const char* field, 
     good = fits((*at)[r], columns);
     for (size_t c = 0; good && c < (*at)[r].size(); ++c) {
       good = (*at)[r][c].is_number_integer() && (*at)[r][c].get<int64_t>() >= 0 &&
-             (*at)[r][c].get<int64_t>() <= 1'000'000'000;
+             (*at)[r][c].get<int64_t>() <= kMostSlots;
     }
     if (!good) {
-      throw user_error("{}: field '{}', row {}: allowed: {} whole numbers from 0", source, field, r,
-                       columns);
+      throw user_error("{}: field '{}', row {}: allowed: {} whole numbers from 0 to {}", source,
+                       field, r, columns, kMostSlots);
     }
   }
   if (!good) throw user_error("{}: field '{}': allowed: {} rows", source, field, rows);
-  return at->get<std::vector<std::vector<int64_t>>>();
+  return at->get<Matrix>();
 }
 
-/// What each expert of a rank receives in all: its row of the histogram, or even.
-std::vector<int64_t> received(const json& object, int64_t rank, int64_t slots, int64_t ranks,
-                              int64_t experts, const std::string& source) {
-  if (!object.contains("expert_histogram")) {
-    std::vector<int64_t> even(index(experts), slots / experts);
-    for (int64_t e = 0; e < slots % experts; ++e) ++even[index(e)];
-    return even;
-  }
-  const auto histogram = matrix(object, "expert_histogram", ranks, experts, source);
-  int64_t sum = 0;
-  for (const int64_t n : histogram[index(rank)]) sum += n;
-  if (sum != slots) {
+/// What each expert of a target rank receives in all: the histogram's rows, or even.
+Matrix received(const json& object, const Matrix& slots, int64_t experts,
+                const std::string& source) {
+  const auto ranks = static_cast<int64_t>(slots.size());
+  const bool known = object.contains("expert_histogram");
+  Matrix rows;
+  if (known) rows = matrix(object, "expert_histogram", ranks, experts, source);
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    int64_t column = 0, sum = 0;
+    for (const auto& row : slots) column += row[index(rank)];
+    if (!known) {
+      rows.emplace_back(index(experts), column / experts);
+      for (int64_t e = 0; e < column % experts; ++e) ++rows.back()[index(e)];
+      continue;
+    }
+    for (const int64_t n : rows[index(rank)]) sum += n;
+    if (sum == column) continue;
     throw user_error(
         "{}: field 'expert_histogram', row {}: sums to {}, but column {} of slot_dispatch_matrix "
         "to {}",
-        source, rank, sum, rank, slots);
+        source, rank, sum, rank, column);
   }
-  return histogram[index(rank)];
+  return rows;
 }
 
-/// Takes n of `left` in proportion to what is left, the largest remainders up.
+/// Takes n of `left` in proportion to what is left, the largest remainders up. Requires: n is at
+/// most the sum of `left`.
 std::vector<int64_t> take_in_proportion(int64_t n, std::vector<int64_t>& left) {
   int64_t all = 0, given = 0;
   for (const int64_t l : left) all += l;
+  MOE_CHECK(n <= all, "{} of {} slots", n, all);
   std::vector<int64_t> taken;
   std::vector<std::pair<int64_t, int64_t>> remainders;  // the largest first, then the first expert
   for (size_t e = 0; e < left.size(); ++e) {
-    const int64_t product = all > 0 ? n * left[e] : 0;
-    taken.push_back(all > 0 ? product / all : 0);
-    remainders.emplace_back(all > 0 ? -(product % all) : 0, static_cast<int64_t>(e));
+    __extension__ using Wide = __int128;
+    const Wide product = static_cast<Wide>(n) * left[e];
+    taken.push_back(all > 0 ? static_cast<int64_t>(product / all) : 0);
+    remainders.emplace_back(all > 0 ? -static_cast<int64_t>(product % all) : 0,
+                            static_cast<int64_t>(e));
     given += taken.back();
   }
   std::sort(remainders.begin(), remainders.end());
@@ -90,13 +102,13 @@ Trace trace_of_tensorrt(const NamedText& file, int64_t k) {
   const auto slots = matrix(object, "slot_dispatch_matrix", ranks, ranks, source);
   Trace t = {.steps = 1, .layers = 1, .ranks = ranks, .experts = ranks * experts, .k = k};
   t.blocks = {0};
+  check_room(t, ranks * ranks, source);
+  Matrix left = received(object, slots, experts, source);
   t.counts.resize(index(ranks * t.experts));
   for (int64_t target = 0; target < ranks; ++target) {
-    int64_t column = 0;
-    for (int64_t s = 0; s < ranks; ++s) column += slots[index(s)][index(target)];
-    std::vector<int64_t> left = received(object, target, column, ranks, experts, source);
     for (int64_t s = 0; s < ranks; ++s) {
-      const std::vector<int64_t> taken = take_in_proportion(slots[index(s)][index(target)], left);
+      const std::vector<int64_t> taken =
+          take_in_proportion(slots[index(s)][index(target)], left[index(target)]);
       for (int64_t e = 0; e < experts; ++e) {
         t.counts[index(s * t.experts + target * experts + e)] =
             static_cast<uint32_t>(taken[index(e)]);
@@ -129,8 +141,8 @@ std::string tensorrt_of_trace(const Trace& t, int64_t step, int64_t layer) {
                      t.ranks);
   }
   const int64_t held = t.experts / t.ranks;
-  std::vector<std::vector<int64_t>> slots(index(t.ranks), std::vector<int64_t>(index(t.ranks)));
-  std::vector<std::vector<int64_t>> histogram(index(t.ranks), std::vector<int64_t>(index(held)));
+  Matrix slots(index(t.ranks), std::vector<int64_t>(index(t.ranks)));
+  Matrix histogram(index(t.ranks), std::vector<int64_t>(index(held)));
   for (int64_t s = 0; s < t.ranks; ++s) {
     for (int64_t e = 0; e < t.experts; ++e) {
       const int64_t n = t.counts[index(((step * t.layers + layer) * t.ranks + s) * t.experts + e)];

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 
 #include "engine/base/errors.h"
 
@@ -62,9 +63,9 @@ TEST_CASE("samples are found as they were stored, and only under their key") {
   ProfileCache cache("");
   CHECK_FALSE(cache.find("a"));
   cache.store("a", {3, 1, 2});
-  cache.store("b | f32[2,3]", {int64_t{1} << 60});
+  cache.store("b | f32[2,3]", {int64_t{1} << 40});
   CHECK(cache.find("a") == Samples{3, 1, 2});
-  CHECK(cache.find("b | f32[2,3]") == Samples{int64_t{1} << 60});
+  CHECK(cache.find("b | f32[2,3]") == Samples{int64_t{1} << 40});
   CHECK_FALSE(cache.find("b"));
   cache.store("a", {9});
   CHECK(cache.find("a") == Samples{9});
@@ -104,9 +105,9 @@ TEST_CASE("two processes write one cache at the same time and lose nothing") {
   ProfileCache cache(path);
   CHECK(cache.take_warning().empty());
   for (int writer = 0; writer < 3; ++writer) {
-    for (int i = 0; i < kWrites; ++i) CHECK(cache.find(key_of(writer, i)) == Samples{writer, i});
+    for (int i = 0; i < kWrites; ++i) CHECK(cache.find(key_of(writer, i), 0) == Samples{writer, i});
   }
-  CHECK(cache.find("contended")->at(1) == kWrites - 1);
+  CHECK(cache.find("contended", 0)->at(1) == kWrites - 1);
 }
 
 TEST_CASE("a writer that is killed leaves all that it had stored") {
@@ -132,7 +133,7 @@ TEST_CASE("a writer that is killed leaves all that it had stored") {
 
   ProfileCache cache(path);
   CHECK(cache.take_warning().empty());
-  for (int i = 0; i <= last; ++i) REQUIRE(cache.find(key_of(0, i)) == Samples{i});
+  for (int i = 0; i <= last; ++i) REQUIRE(cache.find(key_of(0, i), 0) == Samples{i});
   cache.store("after", {1});
   CHECK(cache.find("after") == Samples{1});
 }
@@ -179,7 +180,7 @@ TEST_CASE("a database of somebody else is set aside, not written to") {
   std::ifstream before(path, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(before), {}};
   ProfileCache cache(path);
-  CHECK_THAT(cache.take_warning(), Catch::Contains("not a profile cache of schema 1"));
+  CHECK_THAT(cache.take_warning(), Catch::Contains("not a profile cache of schema 2"));
   std::ifstream after(path + ".corrupt-1", std::ios::binary);
   CHECK(std::string{std::istreambuf_iterator<char>(after), {}} == bytes);
 }
@@ -198,20 +199,103 @@ TEST_CASE("a cache that has lost its table is set aside") {
   CHECK(cache.find("a") == Samples{2});
 }
 
-TEST_CASE("samples that do not parse are as good as none") {
+/// Runs SQL on the file, as somebody else would.
+void tamper(const std::string& path, const std::string& sql) {
+  sqlite3* db = nullptr;
+  REQUIRE(sqlite3_open(path.c_str(), &db) == SQLITE_OK);
+  const int code = sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr);
+  INFO(sql << ": " << sqlite3_errmsg(db));
+  CHECK(code == SQLITE_OK);
+  sqlite3_close(db);
+}
+
+TEST_CASE("what stands in a row and was not stored there is as good as nothing, and is replaced") {
   const TempFolder folder;
   const std::string path = folder.file("profile.db");
   ProfileCache cache(path);
-  sqlite3* db = nullptr;
-  REQUIRE(sqlite3_open(path.c_str(), &db) == SQLITE_OK);
-  for (const char* text : {"", "1,", "1;2", "nan", "1,2x"}) {
+  for (const char* change : {"ns = ''",
+                             "ns = '1,'",
+                             "ns = '1;2'",
+                             "ns = 'nan'",
+                             "ns = '1,2x'",
+                             "ns = '2'",
+                             "ns = '0'",
+                             "ns = '-5'",
+                             "ns = '9223372036854775807'",
+                             "ns = '9223372036854775808'",
+                             "ns = 7",
+                             "ns = 1.5",
+                             "ns = x'31'",
+                             "ns = x'00'",
+                             "ns = '1' || char(0) || '2'",
+                             "ns = cast('1' AS BLOB)",
+                             "checksum = checksum + 1",
+                             "checksum = 0",
+                             "checksum = 'x'",
+                             "checksum = x'00'",
+                             "checksum = 1e300",
+                             "key = 'b'"}) {
+    INFO(change);
     cache.store("a", {1});
-    const std::string sql = fmt::format("UPDATE samples SET ns = '{}'", text);
-    REQUIRE(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr) == SQLITE_OK);
-    INFO(text);
+    tamper(path, fmt::format("UPDATE samples SET {} WHERE key = 'a'", change));
     CHECK_FALSE(cache.find("a"));
+    CHECK_FALSE(cache.find("b"));
+    cache.store("a", {3});
+    CHECK(cache.find("a") == Samples{3});
+    tamper(path, "DELETE FROM samples WHERE key <> 'a'");
   }
-  sqlite3_close(db);
+}
+
+TEST_CASE("a row of another key is not this key's, nor are samples out of range") {
+  const TempFolder folder;
+  const std::string path = folder.file("profile.db");
+  ProfileCache cache(path);
+  cache.store("a", {5});
+  tamper(path, "INSERT INTO samples SELECT 'b', ns, checksum FROM samples");
+  CHECK_FALSE(cache.find("b"));
+  for (const Nanoseconds sample :
+       {int64_t{-5}, int64_t{0}, kLongestSample + 1, std::numeric_limits<int64_t>::max(),
+        std::numeric_limits<int64_t>::min()}) {
+    INFO(sample);
+    cache.store("c", {1, sample, 2});
+    CHECK_FALSE(cache.find("c"));
+  }
+  cache.store("c", {0, kLongestSample});
+  CHECK_FALSE(cache.find("c"));
+  CHECK(cache.find("c", 0) == Samples{0, kLongestSample});
+}
+
+TEST_CASE("a file of the schema before is set aside, and one whose tables are not ours") {
+  const TempFolder folder;
+  const std::string path = folder.file("profile.db");
+  const std::string ours = "key TEXT PRIMARY KEY NOT NULL, ns TEXT NOT NULL, ";
+  const auto made = [&](const std::string& sql, int schema) {
+    fs::remove(path);
+    tamper(path,
+           sql + fmt::format("; PRAGMA application_id=1836017002; PRAGMA user_version={}", schema));
+    ProfileCache cache(path);
+    CHECK_THAT(cache.take_warning(), Catch::Contains("set aside") && Catch::Contains(path));
+    CHECK_FALSE(cache.find("a"));
+    cache.store("a", {2});
+    CHECK(cache.find("a") == Samples{2});
+  };
+  made(
+      "CREATE TABLE samples(key TEXT PRIMARY KEY, ns TEXT NOT NULL) WITHOUT ROWID;"
+      "INSERT INTO samples VALUES('a', '1')",
+      1);
+  // A table that takes NULL for a key; a view that never ends; a trigger.
+  made("CREATE TABLE samples(key, ns, checksum); INSERT INTO samples VALUES(NULL, NULL, NULL)", 2);
+  made(
+      "CREATE VIEW samples AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) "
+      "SELECT n AS key, n AS ns, n AS checksum FROM r WHERE n < 0",
+      2);
+  {
+    fs::remove(path);
+    ProfileCache(path).store("a", {1});
+  }
+  tamper(path, "CREATE TRIGGER t AFTER INSERT ON samples BEGIN DELETE FROM samples; END");
+  ProfileCache cache(path);
+  CHECK_THAT(cache.take_warning(), Catch::Contains("set aside"));
 }
 
 TEST_CASE("a path that cannot be written is the user's error, with the path") {

@@ -344,3 +344,88 @@ TEST_CASE("what a format cannot say is refused") {
   part.choices[1] = kNoExpert;
   CHECK_THROWS_WITH(csv_of_trace(part), Contains("token 0: has 1 of 2 choices"));
 }
+
+TEST_CASE("a pattern of as many slots as there may be is dealt out to the last one") {
+  for (const int64_t experts : {1, 3}) {
+    constexpr int64_t kRanks = 10, kSlots = 1'000'000'000;
+    std::string rows;
+    for (int64_t s = 0; s < kRanks; ++s) {
+      rows += s > 0 ? ", [" : "[";
+      for (int64_t r = 0; r < kRanks; ++r) rows += fmt::format("{}{}", r > 0 ? ", " : "", kSlots);
+      rows += "]";
+    }
+    const Trace t =
+        trace_of_tensorrt({"p.json", fmt::format(R"({{"ep_size": {}, "experts_per_rank": {}, )"
+                                                 R"("slot_dispatch_matrix": [{}]}})",
+                                                 kRanks, experts, rows)},
+                          kRanks);
+    REQUIRE(t.counts.size() == static_cast<size_t>(kRanks * kRanks * experts));
+    for (size_t i = 0; i < t.counts.size(); i += static_cast<size_t>(experts)) {
+      int64_t sum = 0;
+      for (int64_t e = 0; e < experts; ++e) {
+        CHECK(std::abs(t.counts[i + static_cast<size_t>(e)] - kSlots / experts) <= 1);
+        sum += t.counts[i + static_cast<size_t>(e)];
+      }
+      CHECK(sum == kSlots);
+    }
+  }
+}
+
+TEST_CASE("a small file that would make a large trace is refused before anything is allocated") {
+  std::string steps;
+  for (int i = 0; i < 4000; ++i) steps += "0,65533\n1,0\n";
+  CHECK_THROWS_WITH(trace_of_csv({"t.csv", steps}, 0, 1),
+                    Contains("t.csv: 4000 steps, 2 layers") &&
+                        Contains("524280000 counts and places of choices, of"));
+  std::string ragged;
+  for (int i = 0; i < 20'000; ++i) ragged += "0,0\n";
+  for (int i = 0; i < 20'000; ++i) ragged += "1,0\n";
+  for (int i = 0; i < 20'000; ++i) ragged += "0,0\n1,0\n";
+  CHECK_THROWS_WITH(trace_of_csv({"t.csv", ragged}, 0, 1), Contains("ranks of up to 20000 tokens"));
+  CHECK_THROWS_WITH(trace_of_csv({"t.csv", "0,0\n"}, int64_t{1} << 53, 1),
+                    Contains("experts = 9007199254740992 is not allowed"));
+  CHECK_THROWS_WITH(megatron(record_of(0, 1,
+                                       R"("num_tokens": 0, "topk": 4611686018427387904, )"
+                                       R"("top_indices": [])")),
+                    Contains("k = 4611686018427387904 is not allowed"));
+}
+
+TEST_CASE("of counts alone as many choices are made as a layer may have, and no more") {
+  Trace t = {.steps = 1, .layers = 1, .ranks = 2, .tokens = 1'000'000'000, .experts = 9, .k = 9};
+  t.blocks = {0};
+  t.counts.assign(18, 3);
+  const RoutingLaw law = law_of_trace(read_trace(trace_bytes(t), "x"));
+  const RoutingQuery q = {.ranks = 2, .tokens = t.tokens, .experts = 9, .k = 9};
+  CHECK(law.loads(q).at(1, 8) == 3);
+  RoutingQuery one = q;
+  one.ranks = 1;
+  one.tokens = 2 * t.tokens;
+  CHECK_THROWS_WITH(law.loads(one), Contains("t: knows counts alone, of 2 ranks of 1000000000 "
+                                             "tokens; at most 134217728 choices"));
+}
+
+TEST_CASE("blocks that do not ascend from 0 are refused, the checksum right or not") {
+  for (const auto& [first, second] : {std::pair{7, 3}, {-1, 3}, {1, 1}, {1, 2147483647}}) {
+    Trace t = some_trace();
+    t.blocks = {first, second};
+    CHECK_THROWS_WITH(read_trace(trace_bytes(t), "x"),
+                      Contains("x: layer") && Contains("allowed: "));
+  }
+}
+
+TEST_CASE("a value of any depth or length has a short place in a message") {
+  std::string deep;
+  for (int i = 0; i < 200'000; ++i) deep += "[";
+  for (int i = 0; i < 200'000; ++i) deep += "]";
+  const auto message_of = [](const std::string& row) -> std::string {
+    try {
+      megatron(record_of(0, 1, R"("num_tokens": 1, "topk": 1, "top_indices": [)" + row + "]"));
+    } catch (const UserError& e) {
+      return e.what();
+    }
+    return "(no error)";
+  };
+  CHECK_THAT(message_of(deep), Contains("has the entry [[...]]"));
+  CHECK_THAT(message_of("[" + deep + ", 1]"), Contains("has the row [[...],1]"));
+  CHECK(message_of("[\"" + std::string(100'000, 'x') + "\"]").size() < 200);
+}
