@@ -63,14 +63,15 @@ bool is_temporary(std::string_view name) {
          digits.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-/// Whether the file is a temporary one whose writer is dead. The lock says so, not a process id:
-/// that is another process's in another container, or later.
-bool is_left_over(const Descriptor& folder, const char* name) {
-  if (!is_temporary(name)) return false;
+/// Removes a temporary file whose writer is dead, while it holds its lock. The lock says that the
+/// writer is, not a process id: that is another process's in another container, or later.
+void remove_if_left_over(const Descriptor& folder, const char* name) {
+  if (!is_temporary(name)) return;
   const Descriptor file(openat(folder.get(), name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat found {};
-  return file.valid() && fstat(file.get(), &found) == 0 && S_ISREG(found.st_mode) &&
-         found.st_uid == geteuid() && flock(file.get(), LOCK_EX | LOCK_NB) == 0;
+  const bool ours = file.valid() && fstat(file.get(), &found) == 0 && S_ISREG(found.st_mode) &&
+                    found.st_uid == geteuid();
+  if (ours && flock(file.get(), LOCK_EX | LOCK_NB) == 0) unlinkat(folder.get(), name, 0);
 }
 
 void remove_left_over(const Descriptor& folder) {
@@ -78,15 +79,14 @@ void remove_left_over(const Descriptor& folder) {
   if (fd < 0) return;
   const std::unique_ptr<DIR, int (*)(DIR*)> list(fdopendir(fd), closedir);
   if (!list) return;
-  while (const dirent* entry = readdir(list.get())) {
-    if (is_left_over(folder, entry->d_name)) unlinkat(folder.get(), entry->d_name, 0);
-  }
+  while (const dirent* entry = readdir(list.get())) remove_if_left_over(folder, entry->d_name);
 }
 
 }  // namespace
 
 Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  std::swap(fd_, other.fd_);
+  if (valid()) close();
+  fd_ = std::exchange(other.fd_, -1);
   return *this;
 }
 
@@ -201,9 +201,12 @@ void AtomicFile::write(const void* data, size_t bytes) {
 void AtomicFile::commit(bool durable) {
   if (durable && fsync(file_.get()) != 0) fail("write");
   const std::string name = path_.filename();
-  if (file_.close() != 0) fail("write");
+  // What close(2) has to say must be known before the rename; the lock is held until after it.
+  Descriptor same(dup(file_.get()));
+  if (same.close() != 0) fail("write");
   if (renameat(folder_.get(), temporary_.c_str(), folder_.get(), name.c_str()) != 0) fail("write");
   temporary_.clear();
+  file_ = Descriptor();
   if (!durable) return;
   // The new name must be on the disk too.
   const Descriptor list(openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
