@@ -144,8 +144,8 @@ int calibrate(lua_State* L) {
 
 // (file) -> { kind = "all_to_all" | "all_reduce", ranks, rows = { { bytes, us }, ... } }
 int nccl_log(lua_State* L) {
-  const std::string path = luaL_checkstring(L, 1);
-  const NcclLog log = parse_nccl_log(read_file(Host::of(L).files().readable(path)), path);
+  const std::string path = text_argument(L, 1);
+  const NcclLog log = parse_nccl_log(Host::of(L).files().read(path), path);
   json rows = json::array();
   for (const auto& [bytes, ns] : log.rows) rows.push_back({bytes, to_us(ns)});
   push_json(L, {{"kind", log.collective == Collective::kAllToAll ? "all_to_all" : "all_reduce"},

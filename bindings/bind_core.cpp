@@ -21,12 +21,6 @@
 namespace moe::lua {
 namespace {
 
-std::string text_argument(lua_State* L, int index) {
-  size_t size = 0;
-  const char* text = luaL_checklstring(L, index, &size);
-  return {text, size};
-}
-
 void push_text(lua_State* L, const std::string& text) {
   lua_pushlstring(L, text.data(), text.size());
 }
@@ -50,7 +44,8 @@ int array(lua_State* L) {
 
 // It is there when this returns, in all processes.
 int write_output(lua_State* L) {
-  const Host& host = Host::of(L);
+  Host& host = Host::of(L);
+  host.note_effect();
   const std::string name = text_argument(L, 1);
   const nlohmann::json written = told(host, "write " + name, [&] {
     const auto path = host.files().writable(name);
@@ -61,8 +56,39 @@ int write_output(lua_State* L) {
   return 1;
 }
 
+// () -> what stands in the output folder's results.json: { found = false }, or { found, recipe =
+// { name, path, hash } where it is there, traces = names of files }
+int earlier_results(lua_State* L) {
+  const Host& host = Host::of(L);
+  push_json(L, told(host, "earlier results", [&]() -> nlohmann::json {
+              const auto path = host.files().writable("results.json");
+              if (!std::filesystem::exists(path)) return {{"found", false}};
+              const auto all =
+                  nlohmann::json::parse(read_file(path, Links::kRefuse), nullptr, false);
+              nlohmann::json out = {{"found", true}, {"traces", nlohmann::json::array()}};
+              if (!all.is_object()) return out;
+              if (all.contains("recipe")) out["recipe"] = all["recipe"];
+              for (const auto& run : all.value("runs", nlohmann::json::array())) {
+                if (run.is_object() && run.contains("trace")) out["traces"].push_back(run["trace"]);
+              }
+              return out;
+            }));
+  return 1;
+}
+
+// (name) -> the file of the output folder is gone
+int remove_output(lua_State* L) {
+  const Host& host = Host::of(L);
+  const std::string name = text_argument(L, 1);
+  told(host, "remove " + name, [&]() -> nlohmann::json {
+    remove_file(host.files().writable(name));
+    return nullptr;
+  });
+  return 0;
+}
+
 int read_readable_file(lua_State* L) {
-  push_text(L, read_file(Host::of(L).files().readable(text_argument(L, 1))));
+  push_text(L, Host::of(L).files().read(text_argument(L, 1)));
   return 1;
 }
 
@@ -73,6 +99,7 @@ int progress(lua_State* L) {
 }
 
 int say(lua_State* L) {
+  Host::of(L).note_effect();
   const std::string text = text_argument(L, 1) + "\n";
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
     throw run_error("cannot write to standard output");
@@ -173,7 +200,7 @@ void set_recipe(lua_State* L, const HostOptions& options) {
   const std::filesystem::path path = std::filesystem::absolute(options.recipe);
   set_text(L, "recipe_dir", path.parent_path().string());
   push_json(L, {{"name", options.recipe},
-                {"path", path.string()},
+                {"path", path.lexically_normal().string()},
                 {"hash", fmt::format("{:016x}", text_hash(read_file(options.recipe)))}});
   lua_setfield(L, -2, "recipe");
 }
@@ -185,6 +212,7 @@ int open_core(lua_State* L) {
                                             {"caller", core_function<caller>},
                                             {"clock", core_function<clock>},
                                             {"default_corpus", core_function<default_corpus>},
+                                            {"earlier_results", core_function<earlier_results>},
                                             {"executor_missing", core_function<executor_missing>},
                                             {"gpu", core_function<gpu>},
                                             {"display_name", core_function<display_name>},
@@ -195,6 +223,7 @@ int open_core(lua_State* L) {
                                             {"now", core_function<now>},
                                             {"progress", core_function<progress>},
                                             {"read_file", core_function<read_readable_file>},
+                                            {"remove_output", core_function<remove_output>},
                                             {"say", core_function<say>},
                                             {"table", core_function<table>},
                                             {"write_output", core_function<write_output>},

@@ -285,8 +285,8 @@ int make_token_classes(lua_State* L) {
 void open_lina(lua_State* L) {
   static constexpr luaL_Reg kFunctions[] = {
       {"lina_inference", core_function<inference>},
-      {"lina_locality", core_function<locality>},
-      {"lina_place", core_function<place>},
+      {"lina_locality", core_function<with_effect<locality>>},
+      {"lina_place", core_function<with_effect<place>>},
       {"lina_popularity", core_function<popularity>},
       {"lina_token_classes", core_function<make_token_classes>},
       {"lina_trace", core_function<trace>},

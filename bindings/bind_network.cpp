@@ -110,8 +110,8 @@ int collectives(lua_State* L) {
 }  // namespace
 
 void open_network(lua_State* L) {
-  static constexpr luaL_Reg kFunctions[] = {{"collectives", core_function<collectives>},
-                                            {nullptr, nullptr}};
+  static constexpr luaL_Reg kFunctions[] = {
+      {"collectives", core_function<with_effect<collectives>>}, {nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);
 }
 

@@ -155,6 +155,12 @@ void push_json(lua_State* L, const json& value) {
   }
 }
 
+std::string text_argument(lua_State* L, int index) {
+  size_t size = 0;
+  const char* const text = luaL_checklstring(L, index, &size);
+  return {text, size};
+}
+
 void mark_array(lua_State* L, int index) {
   if (index < 0) index = lua_gettop(L) + 1 + index;
   luaL_newmetatable(L, kArrayType);

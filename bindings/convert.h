@@ -18,6 +18,9 @@ nlohmann::json to_json(lua_State* L, int index, bool keep_functions = false);
 /// null becomes core.null (a light userdata), arrays are marked as such.
 void push_json(lua_State* L, const nlohmann::json& value);
 
+/// The text at `index`, also with NULs in it; a Lua error where there is none.
+std::string text_argument(lua_State* L, int index);
+
 /// Marks the table at `index` as an array.
 void mark_array(lua_State* L, int index);
 /// core.null: a light userdata without an address.

@@ -47,7 +47,7 @@ Files::Options file_options(const HostOptions& options) {
     files.recipe_dir = std::filesystem::absolute(options.recipe).parent_path();
   }
   files.out_dir = options.out_dir;
-  files.roots = {options.scripts_dir, "out"};
+  files.roots = {options.scripts_dir};
   for (const auto& [key, value] : options.set) {
     if (value.find('/') != std::string::npos) files.named.emplace_back(value);
   }
@@ -100,6 +100,7 @@ void Host::Closer::operator()(lua_State* L) const {
 
 Host::EngineCall::EngineCall(Host& host) : host_(host) {
   if (interrupted()) throw RunError("interrupted");
+  host_.note_effect();
   host_.in_engine_ = true;
 }
 

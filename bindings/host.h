@@ -73,6 +73,9 @@ class Host {
   /// Evaluates the recipe as far as its first call that would run something.
   /// Throws UserError when evaluation fails.
   void evaluate_policies();
+  /// The recipe does something that its user sees: it prints, writes, plans or runs.
+  void note_effect() { had_effect_ = true; }
+  bool had_effect() const { return had_effect_; }
   /// From here on the recipe may take its time (planning and runs have begun).
   void end_loading();
   /// Around long engine calls: Ctrl-C is then the engine's business, not that of the Lua code.
@@ -117,11 +120,19 @@ class Host {
   std::map<uint32_t, GraphSession*> sessions_;
   uint32_t last_session_ = 0;
   std::atomic<bool> in_engine_{false};
+  bool had_effect_ = false;
   bool interrupt_seen_ = false;  // the watchdog's thread only
   std::unique_ptr<lua_State, Closer> state_;
   std::shared_ptr<Watchdog> watchdog_;
   std::unique_ptr<Deadline> loading_deadline_;
 };
+
+/// A function of the core whose result is what a script is for.
+template <lua_CFunction function>
+int with_effect(lua_State* L) {
+  Host::of(L).note_effect();
+  return function(L);
+}
 
 /// Prints the message and leaves at once: for a deadline that passed in code which cannot be
 /// stopped otherwise. Results that are complete are on disk by then.

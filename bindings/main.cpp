@@ -62,9 +62,16 @@ Failed attempt(Body body) {
   }
 }
 
+// A recipe is read again by every rank, and reads what is beside it.
+void check_recipe(const std::string& recipe) {
+  if (!recipe.starts_with("/dev/") && !recipe.starts_with("/proc/") && recipe != "-") return;
+  throw moe::user_error("{}: a recipe is a file, which is read several times; give its own path",
+                        recipe);
+}
+
 // What must hold before anything runs.
 void prepare(const moe::lua::HostOptions& options) {
-  moe::lua::read_file(options.recipe);
+  moe::read_file(options.recipe);
   if (!options.out_dir.empty()) moe::lua::check_writable_folder(options.out_dir);
   if (options.cache.empty() || options.cache == ":memory:") return;
   std::error_code error;
@@ -85,6 +92,13 @@ Failed run_host(const moe::lua::HostOptions& options, const std::string& argumen
   moe::lua::install_interrupt_handler();
   moe::lua::Host host(options);
   Failed failure = host.main(argument);
+  if (!failure && options.mode == "run" && !options.trust && !host.had_effect()) {
+    failure = {"user",
+               options.recipe +
+                   ": the recipe returned nothing, ran nothing and printed nothing; "
+                   "return the experiment that it makes",
+               ""};
+  }
   if (!failure && std::fflush(stdout) != 0) {
     failure = {"run", "cannot write to standard output", ""};
   }
@@ -93,6 +107,7 @@ Failed run_host(const moe::lua::HostOptions& options, const std::string& argumen
 
 Failed run_recipe(moe::lua::HostOptions options, bool out_given) {
   const bool writes = options.mode == "run";
+  check_recipe(options.recipe);
   if (!writes) options.out_dir.clear();
   if (writes && !out_given) options.out_dir = "out/" + fs::path(options.recipe).stem().string();
   const bool leads = options.processes == nullptr || options.processes->leads();
@@ -145,7 +160,10 @@ Failed run_report(moe::lua::HostOptions options, fs::path page) {
   }
   if (page.empty()) {
     const bool one = options.folders.size() == 1;
-    page = (one ? fs::path(options.folders[0]) : fs::path(".")) / "report.html";
+    fs::path folder = one ? options.folders[0] : ".";
+    // Nothing is written through a link; the one that the user names stands for its folder.
+    if (!moe::open_folder(folder, false).valid()) folder = fs::canonical(folder);
+    page = folder / "report.html";
   }
   if (page.extension() != ".html") {
     throw moe::user_error("--out {}: is a page; give a name that ends in .html", page.string());

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <optional>
 
+#include "bindings/convert.h"
 #include "bindings/host.h"
 #include "bindings/protected.h"
 #include "engine/base/names.h"
@@ -93,6 +95,15 @@ int string_rep(lua_State* L) {
   return 1;
 }
 
+// The print of Lua, which is an effect of the recipe.
+int print(lua_State* L) {
+  Host::of(L).note_effect();
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_insert(L, 1);
+  lua_call(L, lua_gettop(L) - 1, 0);
+  return 0;
+}
+
 int undefined_global(lua_State* L) {
   const std::string name = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "?";
   const auto is_name = [&](const char* kept) { return name == kept; };
@@ -127,8 +138,13 @@ int load_text(lua_State* L) {
   return 1;
 }
 
-// The file of a module that stands beside the recipe. Under --trust "" when there is none.
-fs::path module_file(const Host& host, const std::string& name) {
+struct Module {
+  std::string name;  // of its chunk: as the user typed the recipe's
+  std::string text;
+};
+
+// A module that stands beside the recipe. Under --trust nothing when there is none.
+std::optional<Module> module_beside(const Host& host, const std::string& name) {
   const auto allowed = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-' || c == '.';
   };
@@ -140,18 +156,18 @@ fs::path module_file(const Host& host, const std::string& name) {
   const fs::path file = folder / (relative + ".lua");
   std::error_code error;
   if (!well_formed || !fs::is_regular_file(file, error)) {
-    if (host.options().trust) return {};
+    if (host.options().trust) return std::nullopt;
     throw user_error(
         "require '{}': there is none; a recipe may require \"moe\" and Lua files "
         "beside it",
         name);
   }
-  host.files().readable(fs::absolute(file).string());
-  return file;
+  return Module{file.string(), host.files().read(fs::absolute(file).string())};
 }
 
 int require_module(lua_State* L) {
-  const std::string name = luaL_checkstring(L, 1);
+  const std::string name = text_argument(L, 1);
+  check_path(name);
   Host& host = Host::of(L);
   if (name == "moe") {
     lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
@@ -167,8 +183,8 @@ int require_module(lua_State* L) {
     }
     return 1;
   }
-  const fs::path file = module_file(host, name);
-  if (file.empty()) {
+  const std::optional<Module> module = module_beside(host, name);
+  if (!module) {
     lua_getglobal(L, "require");
     lua_pushvalue(L, 1);
     lua_call(L, 1, 1);
@@ -176,7 +192,7 @@ int require_module(lua_State* L) {
   }
   lua_pushboolean(L, 0);  // being loaded
   lua_setfield(L, modules, name.c_str());
-  push_chunk(L, read_file(file), file.string());
+  push_chunk(L, module->text, module->name);
   lua_call(L, 0, 1);
   if (lua_isnil(L, -1)) {
     lua_pop(L, 1);
@@ -262,6 +278,9 @@ void make_recipe_globals(lua_State* L, bool trust) {
     lua_pushcfunction(L, method<load_text>);
     lua_setfield(L, globals, "load");
   }
+  lua_getglobal(L, "print");
+  lua_pushcclosure(L, print, 1);
+  lua_setfield(L, globals, "print");
   lua_pushcfunction(L, method<require_module>);
   lua_setfield(L, globals, "require");
   lua_pushvalue(L, globals);

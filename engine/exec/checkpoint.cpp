@@ -1,19 +1,15 @@
 #include "engine/exec/checkpoint.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
+#include <cstdio>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <sstream>
 #include <utility>
 
 #include "engine/base/errors.h"
+#include "engine/base/files.h"
 
 namespace moe {
 namespace {
@@ -50,71 +46,32 @@ std::string text_of(const ModelSpec& m, const Persistents& all) {
   return text;
 }
 
-/// A file that becomes visible under its name when it is complete.
-class AtomicFile {
+/// A file and the checksum of what was written into it.
+class HashedFile {
  public:
-  explicit AtomicFile(std::string path) : path_(std::move(path)), temporary_(path_ + ".tmp") {
-    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd_ < 0) fail("open");
-  }
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
-  ~AtomicFile() {
-    if (fd_ < 0) return;
-    ::close(fd_);
-    ::unlink(temporary_.c_str());
-  }
-
+  explicit HashedFile(const std::string& path) : file_(path) {}
   void write(const void* data, size_t bytes) {
     hash_ = fnv1a(hash_, data, bytes);
-    const char* p = static_cast<const char*>(data);
-    while (bytes > 0) {
-      const ssize_t n = ::write(fd_, p, bytes);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) fail("write");
-      p += n;
-      bytes -= static_cast<size_t>(n);
-    }
+    file_.write(data, bytes);
   }
   uint64_t hash() const { return hash_; }
-
-  void commit() {
-    if (::fsync(fd_) != 0) fail("sync");
-    ::close(std::exchange(fd_, -1));
-    if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename");
-    // The rename itself must be on disk too.
-    const std::string folder = std::filesystem::absolute(path_).parent_path();
-    const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return;
-    ::fsync(fd);
-    ::close(fd);
-  }
+  void commit() { file_.commit(true); }
 
  private:
-  [[noreturn]] void fail(const char* action) {
-    throw run_error("checkpoint {}: cannot {}: {}", path_, action, std::strerror(errno));
-  }
-
-  std::string path_, temporary_;
-  int fd_ = -1;
+  AtomicFile file_;
   uint64_t hash_ = kFnvStart;
 };
 
 class Reader {
  public:
-  explicit Reader(const std::string& path) : path_(path), in_(path, std::ios::binary) {
-    if (!in_) throw user_error("checkpoint {}: cannot open: {}", path, std::strerror(errno));
-  }
+  explicit Reader(const std::string& path) : path_(path), in_(path, Links::kRefuse) {}
   void read(void* to, size_t bytes) {
-    in_.read(static_cast<char*>(to), static_cast<std::streamsize>(bytes));
-    if (static_cast<size_t>(in_.gcount()) != bytes) {
-      throw user_error("checkpoint {}: cut off", path_);
-    }
+    if (in_.read(to, bytes) != bytes) throw user_error("checkpoint {}: cut off", path_);
   }
 
  private:
   std::string path_;
-  std::ifstream in_;
+  InputFile in_;
 };
 
 /// The first line in which the texts differ, as "hidden=128 in the file, hidden=64 in this run".
@@ -164,14 +121,13 @@ void fill(const Persistents& all, const Persistent& p, const AllBuffers& ranks,
 /// Holds the whole file against the checksum at its end. One that is a checkpoint and does not fit
 /// is renamed to "<path>.corrupt", so that nothing picks it up again.
 void set_aside_if_corrupt(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw user_error("checkpoint {}: cannot open: {}", path, std::strerror(errno));
+  InputFile in(path, Links::kRefuse);
   std::vector<char> block(1 << 20);
   std::string tail;  // what may be the checksum
   std::string magic;
   uint64_t hash = kFnvStart;
-  while (in.read(block.data(), static_cast<std::streamsize>(block.size())), in.gcount() > 0) {
-    tail.append(block.data(), static_cast<size_t>(in.gcount()));
+  while (const size_t n = in.read(block.data(), block.size())) {
+    tail.append(block.data(), n);
     if (magic.empty()) magic = tail.substr(0, sizeof kMagic);
     if (tail.size() <= sizeof hash) continue;
     const size_t sure = tail.size() - sizeof hash;
@@ -195,7 +151,7 @@ void write_checkpoint(const std::string& path, const Plan& plan, const Persisten
   const std::string text = text_of(plan.spec.model, all);
   Header header = {{}, kVersion, static_cast<uint32_t>(element_bytes), next_step, text.size()};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
-  AtomicFile file(path);
+  HashedFile file(path);
   file.write(&header, sizeof header);
   file.write(text.data(), text.size());
   for (const PlacedLayer& layer : all.placed) {

@@ -4,11 +4,11 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <span>
 
 #include "engine/base/errors.h"
+#include "engine/base/files.h"
 #include "engine/base/rng.h"
 
 namespace moe {
@@ -50,14 +50,12 @@ std::optional<size_t> first_invalid_byte(std::span<const uint8_t> text) {
 }
 
 void append_file(const fs::path& path, std::vector<uint8_t>& text) {
-  std::ifstream file(path, std::ios::binary);
-  std::error_code error;
-  const uintmax_t bytes = fs::file_size(path, error);
-  if (!file || error) throw user_error("cannot read the text '{}'", path.string());
+  InputFile file(path, Links::kRefuse);
   const size_t start = text.size();
-  text.resize(start + bytes);
-  file.read(reinterpret_cast<char*>(text.data() + start), static_cast<std::streamsize>(bytes));
-  if (!file) throw user_error("cannot read all of the text '{}'", path.string());
+  text.resize(start + file.size());
+  if (file.read(text.data() + start, file.size()) != file.size()) {
+    throw user_error("cannot read all of the text '{}'", path.string());
+  }
   if (const auto at = first_invalid_byte(std::span(text).subspan(start))) {
     throw user_error("the text '{}' is not UTF-8: byte 0x{:02x} at offset {}", path.string(),
                      text[start + *at], *at);
@@ -145,7 +143,7 @@ std::string default_corpus_path(const std::string& fallback) {
     const uintmax_t size = entry.file_size(error);
     if (!error) bytes += size;
   }
-  return bytes >= kEnoughBytes ? kSystemTexts : fallback;
+  return fs::weakly_canonical(bytes >= kEnoughBytes ? kSystemTexts : fallback).string();
 }
 
 DataSource text_data(std::shared_ptr<const TextCorpus> corpus, bool held_out,

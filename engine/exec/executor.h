@@ -86,7 +86,7 @@ struct RunOptions {
   int64_t eval_batches = 0;
   DataSource eval_data;
   /// Parameters and states: start from / write to (atomically). "" = no. A resumed run goes on with
-  /// the step that the file names, whatever first_step says.
+  /// the step that the file names, whatever first_step says. No part of the paths may be a link.
   std::string resume_from;
   std::string checkpoint_to;
   int64_t checkpoint_every = 0;  // steps; 0: only at the end

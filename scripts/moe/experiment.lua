@@ -14,6 +14,8 @@ local train = require "moe.train"
 
 local M = {}
 
+local made, ran = {}, false  -- experiments of the recipe; whether one was run
+
 local mt = schema.class("experiment", "an experiment, as moe.experiment {...}")
 
 M.FIELDS = {
@@ -61,12 +63,14 @@ M.SIMULATE = {
 
 local ENTRIES = { simulate = M.SIMULATE, cpu = M.CPU, cuda = M.CUDA }
 
-local function check_entry(entry, path, at)
+local function check_entry(entry, i, at)
+  local path = ("experiment.run[%d]"):format(i)
   local kind = type(entry) == "table" and entry[1] or entry
   if not ENTRIES[kind] then schema.unknown(path, "executor", kind, schema.keys_of(ENTRIES), at) end
   local given = type(entry) == "table" and schema.merged(entry, {}) or {}
   given[1] = nil
-  return schema.merged(schema.check(ENTRIES[kind], given, path, at), { kind = kind, path = path })
+  return schema.merged(schema.check(ENTRIES[kind], given, path, at), { kind = kind, path = path,
+    index = i })
 end
 
 function M.experiment(t)
@@ -75,7 +79,7 @@ function M.experiment(t)
   points.check(e.over, e.params, at)
   e.entries = {}
   for i, entry in ipairs(e.run) do
-    e.entries[i] = check_entry(entry, ("experiment.run[%d]"):format(i), at)
+    e.entries[i] = check_entry(entry, i, at)
   end
   local direct = {}
   for name in pairs(jobs_lib.CASE) do
@@ -90,7 +94,15 @@ function M.experiment(t)
   e.case_path = e.case and "experiment.case" or "experiment"
   e.case = e.case or function() return direct end
   e.at = at
+  made[#made + 1] = e
   return setmetatable(e, mt)
+end
+
+--- Throws where the recipe made experiments and ran none of them.
+function M.check_run()
+  if #made == 0 or ran then return end
+  errors.user(("experiment '%s': is made and neither run nor returned; return it"):format(
+    made[1].name), made[1].at)
 end
 
 --- Everything but running: every case is resolved and every system planned for every target.
@@ -129,12 +141,13 @@ function M.run(e)
   local at = errors.here()
   errors.stop_in "policies"
   schema.field({ type = "experiment", required = true }, e, "moe.run", at)
+  ran = true
   if core.mode == "check" then M.check(e) end
   errors.stop_in "check"
   local over, params = points.after_set(e)
   local jobs = jobs_lib.all(e, over, params)
-  runs_lib.begin { name = e.name, title = e.title, over = points.list_labels(over),
-    params = points.labels(params), set = core.args.set }
+  runs_lib.begin({ name = e.name, title = e.title, over = points.list_labels(over),
+    params = points.labels(params), set = core.args.set }, e.at)
   local R, verdicts = results.new {}, {}
   local ok, err = xpcall(function() run_all(e, jobs, R, verdicts) end, errors.with_traceback)
   if ok or #R.runs > 0 then

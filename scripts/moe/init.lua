@@ -91,6 +91,7 @@ function moe._main(mode, argument)
   if mode == "check" then return check(argument) end
   local value = argument()
   for _, e in ipairs(value ~= nil and experiments_of(value) or {}) do experiment.run(e) end
+  if value == nil then experiment.check_run() end
 end
 
 return schema.namespace("moe", "name", moe)

@@ -26,7 +26,8 @@ M.SCHEMA = 1
 
 --- Fields of a run and what they hold.
 M.FIELDS = {
-  experiment = "its name", system = "its name", model = "its name", cluster = "its name",
+  experiment = "its name", entry = "which of the experiment's run", system = "its name",
+  model = "its name", cluster = "its name",
   cluster_parameters = "its rates, resolved", devices = "how many",
   executor = "simulate, cpu or cuda", device_name = "the GPU and its versions, of cuda",
   provenance = "simulated, emulated or measured",
@@ -37,6 +38,7 @@ M.FIELDS = {
   optimizer = "its parameters", stages = "passes with their options",
   all_reduce = "the policy", choice = "what moe.best, moe.fallback or a system of systems chose",
   candidates = "what it chose from, and why",
+  degrees = "that pipemoe chose, by MoE layer",
   packing = "Lina's: experts a device over those without, what the controller saw, what it costs",
   fill = "expected share of capacity slots in use", assumed = "constants without a source, by path",
   iteration_ms = "time of a step", forward_ms = "until the forward's last op ends",
@@ -166,10 +168,17 @@ function Results:groups(key)
   return order
 end
 
---- Runs that differ in the system only.
+-- Fields that say what was run, apart from its system.
+local CASE = { "experiment", "entry", "executor", "device_name", "processes", "cluster",
+  "cluster_parameters", "devices", "point", "parameters", "gate_options", "routing", "optimizer",
+  "fill", "edits", "link", "precision", "nccl", "comm_priority", "steps", "init", "tokens", "text",
+  "check_finite", "expert_products", "attention" }
+
+--- What was run apart from the system, by field; the same of runs that differ in the system only.
 function M.case_of(run)
-  return { run.experiment or "", run.executor, run.cluster, run.devices, run.point or {},
-    run.parameters, run.link or {} }
+  local case = {}
+  for _, name in ipairs(CASE) do case[name] = run[name] end
+  return case
 end
 
 function Results:by(keys)

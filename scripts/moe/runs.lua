@@ -3,6 +3,7 @@
 local core = require "moe.core"
 local errors = require "moe.errors"
 local jobs_lib = require "moe.jobs"
+local outputs = require "moe.outputs"
 local results = require "moe.results"
 local schema = require "moe.schema"
 local system_lib = require "moe.system"
@@ -20,8 +21,12 @@ local TIMES = { "iteration_ms", "compute_ms", "comm_ms", "exposed_comm_ms", "hid
 
 local session = { runs = {}, claims = {}, experiments = {} }
 
---- An experiment begins; `info` says what it is.
-function M.begin(info) session.experiments[#session.experiments + 1] = info end
+--- An experiment begins; `info` says what it is. An error at `at` where its results would overwrite
+--- another recipe's.
+function M.begin(info, at)
+  outputs.take_folder(at)
+  session.experiments[#session.experiments + 1] = info
+end
 
 --- A claim's verdict stands in results.json from the next flush on.
 function M.add_claim(verdict) session.claims[#session.claims + 1] = verdict end
@@ -33,6 +38,7 @@ function M.flush()
     recipe = core.recipe, date = session.date, machine = session.machine, version = core.version,
     seed = core.args.seed or 1, experiments = core.array(session.experiments),
     runs = core.array(session.runs), claims = core.array(session.claims) }, 1) .. "\n")
+  outputs.remove_earlier_traces(session.runs)
 end
 
 -- What passes did; a scheduler's choices of single ops are in plan:explain().
@@ -49,17 +55,26 @@ local function log_of(made, info)
   return log
 end
 
+-- The degrees that a pass chose, layer by layer (pipemoe); nil where none does.
+local function degrees_of(info)
+  local degrees = core.array {}
+  for _, d in ipairs(info.log) do
+    degrees[#degrees + 1] = tonumber(d.why:match "^degree (%d+)[:,]")
+  end
+  return #degrees > 0 and degrees or nil
+end
+
 local function base_record(name, job, spec, made)
   local info, memory = made.plan:info(), spec.cluster.device.memory_bytes
   return {
-    experiment = name, system = job.system.name, model = spec.model.name,
+    experiment = name, entry = job.index, system = job.system.name, model = spec.model.name,
     cluster = spec.cluster.name, cluster_parameters = spec.cluster, devices = spec.ranks,
     parameters = spec.model,
     gate_options = spec.gate and spec.gate.options, routing = spec.routing and spec.routing.name,
     optimizer = spec.optimizer, fill = spec.fill, edits = spec.edits,
     stages = core.array(system_lib.describe(made.candidate)),
     all_reduce = made.candidate.all_reduce,
-    packing = made.packing, choice = made.candidate.choice,
+    packing = made.packing, choice = made.candidate.choice, degrees = degrees_of(info),
     candidates = #made.tried > 1 and made.tried or nil,
     lower_bound_ms = made.sim.lower_bound_ms, busiest_lane_ms = made.sim.busiest_lane_ms,
     critical_path_ms = made.sim.critical_path_ms, simulate_ms = made.sim.sim_ms,

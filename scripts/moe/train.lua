@@ -3,6 +3,7 @@ local cluster = require "moe.cluster"
 local core = require "moe.core"
 local errors = require "moe.errors"
 local explain = require "moe.explain"
+local outputs = require "moe.outputs"
 local schema = require "moe.schema"
 local system_lib = require "moe.system"
 local target = require "moe.target"
@@ -45,7 +46,8 @@ M.EDITS = {
 
 --- Fields of a real run, in moe.train, plan:run and the executor entries of an experiment.
 M.RUN = {
-  steps = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "training steps" },
+  steps = { type = "integer", lo = 1, hi = 1e9, default = 1,
+    doc = "training steps; with resume_from so many after the checkpoint's" },
   precision = { type = "string", enum = { "f32", "f64", "bf16" }, default = "f32",
     doc = "f64: on cpu; bf16: on cuda, activations in bfloat16, parameters and sums in f32" },
   expert_products = { type = "string", enum = { "batch", "streams", "grouped", "each" },
@@ -79,6 +81,14 @@ M.RUN = {
 
 --- What a real run is executed on.
 M.EXECUTORS = { "cpu", "cuda" }
+
+--- What a single run writes is not another one's. t: checked fields; `path` names their table.
+function M.claim_outputs(t, path, at)
+  local who = ("%s in line %s"):format(path, at and at.line or "?")
+  outputs.claim(t.checkpoint_to, who, path .. ".checkpoint_to", at,
+    t.checkpoint_to == t.resume_from)
+  outputs.claim(t.record, who, path .. ".record", at)
+end
 
 --- Throws where this machine cannot run that executor; `path` names where it was asked for.
 function M.check_executor(executor, path, at)
@@ -269,6 +279,7 @@ function M.train(t)
   spec.cost.check_finite, spec.cost.blocks = c.check_finite, M.blocks(c.executor, c)
   local options = M.run_options(c.executor, c, spec.model, "moe.train", at)
   options.keep_grad_norms = true
+  M.claim_outputs(c, "moe.train", at)
   local alternatives = system_lib.expand(system)
   local plan
   if target.reads_times(alternatives) then
@@ -383,6 +394,7 @@ function Plan:run(executor, t)
     ways = M.ways(executor, c, "moe.plan.run", at) }))
   spec.edits = M.edits(executor, c, "moe.plan.run", at)  -- whatever the simulated plan has
   local options = M.run_options(executor, c, spec.model, "moe.plan.run", at)
+  M.claim_outputs(c, "moe.plan.run", at)
   local plan = target.plan_of(spec, self.candidate, at)
   errors.stop_in "check"
   local result = good(errors.call(at, plan.run, plan, options))

@@ -22,7 +22,7 @@ function package.loaded.test(sentence, body)
   end
 end
 
-for _, name in ipairs { "places", "fields", "policies", "experiments", "choices", "results",
+for _, name in ipairs { "places", "fields", "policies", "experiments", "runs", "choices", "results",
   "claims", "scripts", "lists", "machine", "collectives", "routing", "lina", "inference", "infer",
   "pipemoe", "prophet", "page" } do
   require("test_" .. name)
