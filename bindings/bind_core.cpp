@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <ctime>
 #include <fstream>
+#include <optional>
 #include <thread>
 
 #include "bindings/convert.h"
@@ -66,13 +67,52 @@ int read_readable_file(lua_State* L) {
   return 1;
 }
 
-int progress(lua_State* L) {
-  const bool shown = isatty(STDERR_FILENO) != 0 && speaks(Host::of(L));
-  if (shown) std::fprintf(stderr, "%s\n", text_argument(L, 1).c_str());
+// (name, text, anew) on rank 0 alone.
+int append_output(lua_State* L) {
+  const Host& host = Host::of(L);
+  if (!speaks(host)) return 0;
+  append_file(host.files().writable(text_argument(L, 1)), text_argument(L, 2),
+              lua_toboolean(L, 3) != 0);
+  return 0;
+}
+
+std::optional<double> seconds_argument(lua_State* L, int index) {
+  if (lua_isnumber(L, index) == 0) return std::nullopt;
+  return lua_tonumber(L, index);
+}
+
+// (what, expected_s or nil, rest_s or nil)
+int status(lua_State* L) {
+  Host::of(L).progress().begin(text_argument(L, 1), seconds_argument(L, 2), seconds_argument(L, 3));
+  return 0;
+}
+
+int row(lua_State* L) {
+  Host::of(L).progress().row(text_argument(L, 1));
+  return 0;
+}
+
+// (f) calls f, in which no request to stop ends a line of the recipe: what is finished is kept.
+int undisturbed(lua_State* L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_settop(L, 1);
+  {
+    const Limits::Hold hold(Host::of(L).limits());
+    call(L, 0, 0);
+  }
+  Host::of(L).heed_stop();
+  return 0;
+}
+
+int warn(lua_State* L) {
+  Host& host = Host::of(L);
+  host.progress().erase();
+  if (speaks(host)) std::fprintf(stderr, "moebench: %s\n", text_argument(L, 1).c_str());
   return 0;
 }
 
 int say(lua_State* L) {
+  Host::of(L).progress().erase();
   const std::string text = text_argument(L, 1) + "\n";
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
     throw run_error("cannot write to standard output");
@@ -181,7 +221,8 @@ void set_recipe(lua_State* L, const HostOptions& options) {
 }  // namespace
 
 int open_core(lua_State* L) {
-  static constexpr luaL_Reg kFunctions[] = {{"array", core_function<array>},
+  static constexpr luaL_Reg kFunctions[] = {{"append_output", core_function<append_output>},
+                                            {"array", core_function<array>},
                                             {"caller", core_function<caller>},
                                             {"clock", core_function<clock>},
                                             {"default_corpus", core_function<default_corpus>},
@@ -193,10 +234,13 @@ int open_core(lua_State* L) {
                                             {"machine", core_function<machine>},
                                             {"nearest", core_function<nearest>},
                                             {"now", core_function<now>},
-                                            {"progress", core_function<progress>},
                                             {"read_file", core_function<read_readable_file>},
+                                            {"row", core_function<row>},
                                             {"say", core_function<say>},
+                                            {"status", core_function<status>},
                                             {"table", core_function<table>},
+                                            {"undisturbed", core_function<undisturbed>},
+                                            {"warn", core_function<warn>},
                                             {"write_output", core_function<write_output>},
                                             {nullptr, nullptr}};
   const HostOptions& options = Host::of(L).options();
@@ -205,6 +249,7 @@ int open_core(lua_State* L) {
   set_text(L, "version", program_version());
   set_text(L, "mode", options.mode);
   set_text(L, "scripts_dir", options.scripts_dir);
+  set_text(L, "session", fmt::format("{:x}-{}", steady_ns(), getpid()));
   if (!options.out_dir.empty()) set_text(L, "out_dir", options.out_dir);
   if (options.processes != nullptr) {
     lua_pushinteger(L, options.processes->size());

@@ -135,6 +135,16 @@ void write_file(const fs::path& path, const std::string& text) {
   }
 }
 
+void append_file(const fs::path& path, const std::string& text, bool anew) {
+  const int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC | (anew ? O_TRUNC : 0);
+  const int fd = open(path.c_str(), flags, 0666);
+  const bool good =
+      fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const std::string why = reason();
+  if (fd >= 0) ::close(fd);
+  if (!good) throw run_error("cannot write {}: {}", path.string(), why);
+}
+
 void check_writable_folder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);

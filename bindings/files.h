@@ -39,6 +39,9 @@ std::string read_file(const std::filesystem::path& path);
 /// Writes beside the target and renames. Throws RunError naming the path and the reason (disk
 /// full).
 void write_file(const std::filesystem::path& path, const std::string& text);
+/// One write at the end of the file, which is made, or emptied first where `anew`; never through a
+/// link. Throws RunError naming the path and the reason.
+void append_file(const std::filesystem::path& path, const std::string& text, bool anew);
 /// Makes the folder and tries to write into it. Throws UserError naming it and the reason.
 void check_writable_folder(const std::filesystem::path& folder);
 

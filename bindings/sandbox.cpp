@@ -236,6 +236,15 @@ void copy_table(lua_State* L, const char* name, int to) {
   lua_setfield(L, to, name);
 }
 
+// print, as it is, where the status line stands now.
+int print_text(lua_State* L) {
+  Host::of(L).progress().erase();
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_insert(L, 1);
+  lua_call(L, lua_gettop(L) - 1, 0);
+  return 0;
+}
+
 void make_recipe_globals(lua_State* L, bool trust) {
   lua_newtable(L);
   const int globals = lua_gettop(L);
@@ -262,6 +271,9 @@ void make_recipe_globals(lua_State* L, bool trust) {
     lua_pushcfunction(L, method<load_text>);
     lua_setfield(L, globals, "load");
   }
+  lua_getglobal(L, "print");
+  lua_pushcclosure(L, print_text, 1);
+  lua_setfield(L, globals, "print");
   lua_pushcfunction(L, method<require_module>);
   lua_setfield(L, globals, "require");
   lua_pushvalue(L, globals);

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <optional>
 
-#include "engine/base/errors.h"
 #include "engine/base/names.h"
+#include "engine/base/stop.h"
 #include "engine/network/closed_form.h"
 
 namespace moe {
@@ -55,6 +55,7 @@ class InferenceRun {
     InferenceResult result;
     result.num_layers = num_layers();
     for (int64_t batch = 0; batch < trace_.spec.batches; ++batch) {
+      check_stop();
       result.batch_ns.push_back(run_batch(batch, result.layers));
     }
     return result;
