@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <ctime>
 #include <fstream>
+#include <optional>
 #include <thread>
 
 #include "bindings/convert.h"
@@ -56,23 +57,33 @@ int write_output(lua_State* L) {
   return 1;
 }
 
-// () -> what stands in the output folder's results.json: { found = false }, or { found, recipe =
-// { name, path, hash } where it is there, traces = names of files }
+// What the results of an earlier run in the output folder are of: { found, recipe = { name, path,
+// hash }, traces = names of files }. Where that run was killed, its first line says it.
+nlohmann::json earlier_of(const Files& files) {
+  using nlohmann::json;
+  const auto text_of = [&](const char* name) -> std::optional<std::string> {
+    const auto path = files.writable(name);
+    if (!std::filesystem::exists(path)) return std::nullopt;
+    return read_file(path, Links::kRefuse);
+  };
+  std::optional<std::string> text = text_of("results.json");
+  if (!text && (text = text_of("runs.jsonl"))) text->resize(std::min(text->find('\n'), text->size()));
+  if (!text) return {{"found", false}};
+  json out = {{"found", true}, {"traces", json::array()}};
+  const json all = json::parse(*text, nullptr, false);
+  if (!all.is_object()) return out;
+  if (all.contains("recipe")) out["recipe"] = all["recipe"];
+  const json runs = all.contains("runs") ? all["runs"] : json::array();
+  for (const json& run : runs) {
+    if (run.is_object() && run.contains("trace")) out["traces"].push_back(run["trace"]);
+  }
+  return out;
+}
+
+// () -> earlier_of
 int earlier_results(lua_State* L) {
   const Host& host = Host::of(L);
-  push_json(L, told(host, "earlier results", [&]() -> nlohmann::json {
-              const auto path = host.files().writable("results.json");
-              if (!std::filesystem::exists(path)) return {{"found", false}};
-              const auto all =
-                  nlohmann::json::parse(read_file(path, Links::kRefuse), nullptr, false);
-              nlohmann::json out = {{"found", true}, {"traces", nlohmann::json::array()}};
-              if (!all.is_object()) return out;
-              if (all.contains("recipe")) out["recipe"] = all["recipe"];
-              for (const auto& run : all.value("runs", nlohmann::json::array())) {
-                if (run.is_object() && run.contains("trace")) out["traces"].push_back(run["trace"]);
-              }
-              return out;
-            }));
+  push_json(L, told(host, "earlier results", [&] { return earlier_of(host.files()); }));
   return 1;
 }
 
@@ -92,14 +103,54 @@ int read_readable_file(lua_State* L) {
   return 1;
 }
 
-int progress(lua_State* L) {
-  const bool shown = isatty(STDERR_FILENO) != 0 && speaks(Host::of(L));
-  if (shown) std::fprintf(stderr, "%s\n", text_argument(L, 1).c_str());
+// (name, text, anew) on rank 0 alone.
+int append_output(lua_State* L) {
+  const Host& host = Host::of(L);
+  if (!speaks(host)) return 0;
+  append_file(host.files().writable(text_argument(L, 1)), text_argument(L, 2),
+              lua_toboolean(L, 3) != 0);
+  return 0;
+}
+
+std::optional<double> seconds_argument(lua_State* L, int index) {
+  if (lua_isnumber(L, index) == 0) return std::nullopt;
+  return lua_tonumber(L, index);
+}
+
+// (what, expected_s or nil, rest_s or nil)
+int status(lua_State* L) {
+  Host::of(L).progress().begin(text_argument(L, 1), seconds_argument(L, 2), seconds_argument(L, 3));
+  return 0;
+}
+
+int row(lua_State* L) {
+  Host::of(L).progress().row(text_argument(L, 1));
+  return 0;
+}
+
+// (f) calls f, in which no request to stop ends a line of the recipe: what is finished is kept.
+int undisturbed(lua_State* L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_settop(L, 1);
+  {
+    const Limits::Hold hold(Host::of(L).limits());
+    call(L, 0, 0);
+  }
+  Host::of(L).heed_stop();
+  return 0;
+}
+
+int warn(lua_State* L) {
+  Host& host = Host::of(L);
+  host.progress().erase();
+  if (speaks(host)) std::fprintf(stderr, "moebench: %s\n", text_argument(L, 1).c_str());
   return 0;
 }
 
 int say(lua_State* L) {
-  Host::of(L).note_effect();
+  Host& host = Host::of(L);
+  host.note_effect();
+  host.progress().erase();
   const std::string text = text_argument(L, 1) + "\n";
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
     throw run_error("cannot write to standard output");
@@ -208,7 +259,8 @@ void set_recipe(lua_State* L, const HostOptions& options) {
 }  // namespace
 
 int open_core(lua_State* L) {
-  static constexpr luaL_Reg kFunctions[] = {{"array", core_function<array>},
+  static constexpr luaL_Reg kFunctions[] = {{"append_output", core_function<append_output>},
+                                            {"array", core_function<array>},
                                             {"caller", core_function<caller>},
                                             {"clock", core_function<clock>},
                                             {"default_corpus", core_function<default_corpus>},
@@ -221,11 +273,14 @@ int open_core(lua_State* L) {
                                             {"machine", core_function<machine>},
                                             {"nearest", core_function<nearest>},
                                             {"now", core_function<now>},
-                                            {"progress", core_function<progress>},
                                             {"read_file", core_function<read_readable_file>},
                                             {"remove_output", core_function<remove_output>},
+                                            {"row", core_function<row>},
                                             {"say", core_function<say>},
+                                            {"status", core_function<status>},
                                             {"table", core_function<table>},
+                                            {"undisturbed", core_function<undisturbed>},
+                                            {"warn", core_function<warn>},
                                             {"write_output", core_function<write_output>},
                                             {nullptr, nullptr}};
   const HostOptions& options = Host::of(L).options();
@@ -234,6 +289,7 @@ int open_core(lua_State* L) {
   set_text(L, "version", program_version());
   set_text(L, "mode", options.mode);
   set_text(L, "scripts_dir", options.scripts_dir);
+  set_text(L, "session", fmt::format("{:x}-{}", steady_ns(), getpid()));
   if (!options.out_dir.empty()) set_text(L, "out_dir", options.out_dir);
   if (options.processes != nullptr) {
     lua_pushinteger(L, options.processes->size());

@@ -27,7 +27,6 @@ int make(lua_State* L) {
   host.end_loading();
   const Host::EngineCall call(host);
   PlanBox box = plan_for_all(L, 1);
-  if (interrupted()) throw RunError("interrupted");
   push_userdata<PlanBox>(L, kPlanType, std::move(box));
   return 1;
 }
@@ -86,7 +85,7 @@ json ops_alone_json(const PlanBox& box, RunOptions options) {
   return metrics_json(result.metrics[median_step(result.metrics)]);
 }
 
-json simulated_json(const Host& host, const PlanBox& box, const json& values) {
+json simulated_json(Host& host, const PlanBox& box, const json& values) {
   const Plan& plan = *box.plan;
   const auto log = std::make_shared<PlacementLog>();
   const Fields fields(values, "simulate");
@@ -94,8 +93,10 @@ json simulated_json(const Host& host, const PlanBox& box, const json& values) {
   options.place = placements_of(host, box, log);
   options.steps = std::max<int64_t>(1, fields.integer("steps", 1));
   options.first_step = fields.integer("first_step", 0);
+  if (options.steps > 1) show_steps(host, options);
   const int64_t begin = steady_ns();
   const RunResult result = run(plan, "simulate", options);
+  options.on_step = nullptr;
   const int64_t end = steady_ns();
   const size_t middle = median_step(result.metrics);
   const auto op_ns = [&](OpId op) { return plan.spec.cost->op_ns(plan.graph, op); };
@@ -126,8 +127,8 @@ json simulated_json(const Host& host, const PlanBox& box, const json& values) {
 /// under a routing law only.
 int simulate(lua_State* L) {
   const PlanBox& box = check_plan(L);
-  const Host& host = Host::of(L);
-  const Host::EngineCall call(Host::of(L));
+  Host& host = Host::of(L);
+  const Host::EngineCall call(host);
   const json values = lua_istable(L, 2) ? to_json(L, 2, true) : json::object();
   push_json(L, told(host, "simulate", [&] { return simulated_json(host, box, values); }));
   return 1;

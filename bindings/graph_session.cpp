@@ -236,7 +236,8 @@ void GraphSession::call(lua_State* L, int num_args, int num_results, const std::
   const double seconds = host_.options().policy_deadline_s;
   const std::string late = fmt::format("a call passed the deadline of {} s", seconds);
   deadline_ = std::make_unique<Deadline>(
-      host_.watchdog(), [this, late] { host_.limits().stop("run", late, true); },
+      host_.watchdog(),
+      [this, late] { host_.limits().stop("run", late, Limits::Where::kAnywhere); },
       [what, late] { leave(what + ": " + late, 3); });
   Failure failure;
   deadline_->arm(seconds);

@@ -10,35 +10,42 @@
 
 #include "bindings/core.h"
 #include "bindings/sandbox.h"
-#include "engine/exec/conductor.h"
+#include "engine/base/stop.h"
+#include "engine/comm/processes.h"
 
 namespace moe::lua {
 namespace {
 
-std::atomic<int> interrupts{0};
-std::atomic<int64_t> first_interrupt_ms{0};
+std::atomic<int> signals{0};
+std::atomic<int64_t> first_signal_ms{0};
 
 // What is called once may arrive twice: timeout, mpirun and a terminal signal the process and its
 // group, each a moment after the other. Nobody types Ctrl-C twice in this time.
-constexpr int64_t kSameInterruptMs = 250;
+constexpr int64_t kSameSignalMs = 250;
 
 // Only what a signal handler may call.
-void on_interrupt(int signal_number) {
+void on_stop_signal(int signal_number) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   const int64_t now_ms = now.tv_sec * 1000 + now.tv_nsec / 1000000;
   request_stop();
-  if (interrupts.fetch_add(1) == 0) {
-    first_interrupt_ms.store(now_ms);
+  if (signals.fetch_add(1) == 0) {
+    first_signal_ms.store(now_ms);
     return;
   }
-  if (now_ms - first_interrupt_ms.load() < kSameInterruptMs) return;
+  if (now_ms - first_signal_ms.load() < kSameSignalMs) return;
   signal(signal_number, SIG_DFL);
   raise(signal_number);
 }
 
 void* allocate(void* host, void* block, size_t old_size, size_t new_size) {
   return static_cast<Host*>(host)->limits().allocate(block, old_size, new_size);
+}
+
+// Commands that take long, on rank 0 of a job.
+bool shows_progress(const HostOptions& options) {
+  const bool leads = options.processes == nullptr || options.processes->leads();
+  return leads && (options.mode == "run" || options.mode == "calibrate");
 }
 
 Files::Options file_options(const HostOptions& options) {
@@ -64,12 +71,12 @@ void leave(const std::string& message, int status) {
   std::_Exit(status);
 }
 
-void install_interrupt_handler() {
-  signal(SIGINT, on_interrupt);
-}
-
-bool interrupted() {
-  return interrupts.load() > 0;
+void install_stop_handlers() {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before {};
+    sigaction(number, nullptr, &before);
+    if (number != SIGHUP || before.sa_handler != SIG_IGN) signal(number, on_stop_signal);
+  }
 }
 
 Host::Host(HostOptions options) : Host(std::move(options), std::make_shared<Watchdog>()) {
@@ -87,6 +94,7 @@ Host::Host(HostOptions options, std::shared_ptr<Watchdog> watchdog)
     : options_(std::move(options)),
       files_(file_options(options_)),
       limits_(options_.trust ? 0 : options_.memory_cap),
+      progress_(shows_progress(options_)),
       state_(lua_newstate(allocate, this), Closer{&limits_}),
       watchdog_(std::move(watchdog)) {
   MOE_CHECK(state_ != nullptr);
@@ -98,10 +106,26 @@ void Host::Closer::operator()(lua_State* L) const {
   lua_close(L);
 }
 
+bool Host::must_stop() const {
+  return stop_requested() && (options_.processes == nullptr || options_.processes->leads());
+}
+
+void Host::heed_stop() {
+  if (!must_stop()) return;
+  poll();
+  limits_.watch_lines();
+}
+
+void Host::leave_job() const {
+  if (options_.processes != nullptr) options_.processes->fail("rank 0: interrupted");
+}
+
 Host::EngineCall::EngineCall(Host& host) : host_(host) {
-  if (interrupted()) throw RunError("interrupted");
+  if (host.must_stop()) {
+    host.leave_job();
+    throw Interrupted();
+  }
   host_.note_effect();
-  host_.in_engine_ = true;
 }
 
 Host& Host::of(lua_State* L) {
@@ -132,7 +156,8 @@ void Host::begin_loading() {
       [this, seconds] {
         limits_.stop(
             "user",
-            fmt::format("still running after {} s while loading; an endless loop?", seconds), true);
+            fmt::format("still running after {} s while loading; an endless loop?", seconds),
+            Limits::Where::kAnywhere);
       },
       [this, seconds] {
         leave(
@@ -146,12 +171,9 @@ void Host::end_loading() {
   loading_deadline_.reset();
 }
 
-// An interrupt that comes while the engine works is the engine's; it is not raised in Lua
-// afterwards, so that the library can write what is there.
 void Host::poll() {
-  if (!interrupted() || interrupt_seen_) return;
-  interrupt_seen_ = true;
-  if (!in_engine_) limits_.stop("run", "interrupted", false);
+  if (must_stop()) limits_.stop("run", Interrupted().what(), Limits::Where::kRecipe);
+  progress_.draw();
 }
 
 // _main runs as a coroutine, because the stack of one that failed still stands: an error without a

@@ -11,6 +11,7 @@
 #include "bindings/host.h"
 #include "bindings/machine.h"
 #include "engine/base/names.h"
+#include "engine/base/stop.h"
 #include "engine/comm/launch.h"
 #include "engine/comm/processes.h"
 #include "kernels/kernels.h"
@@ -88,10 +89,23 @@ void check_command(const CLI::App& app, int argc, char** argv) {
                         CLI::ExitCodes::ExtrasError);
 }
 
+// These two keep nothing that a signal would lose.
+bool reads_only(const moe::lua::HostOptions& options) {
+  return options.mode == "report" || options.mode == "list";
+}
+
+// Whatever the recipe made of the interrupt.
+Failed as_interrupted(Failed failure) {
+  if (!failure) return moe::lua::Failure{"run", moe::Interrupted().what(), ""};
+  if (failure->kind != "internal") failure->kind = "run";
+  return failure;
+}
+
 Failed run_host(const moe::lua::HostOptions& options, const std::string& argument) {
-  moe::lua::install_interrupt_handler();
+  if (!reads_only(options)) moe::lua::install_stop_handlers();
   moe::lua::Host host(options);
   Failed failure = host.main(argument);
+  if (host.must_stop()) failure = as_interrupted(std::move(failure));
   if (!failure && options.mode == "run" && !options.trust && !host.had_effect()) {
     failure = {"user",
                options.recipe +

@@ -95,9 +95,11 @@ int string_rep(lua_State* L) {
   return 1;
 }
 
-// The print of Lua, which is an effect of the recipe.
+// The print of Lua, which is an effect of the recipe; the status line makes way for it.
 int print(lua_State* L) {
-  Host::of(L).note_effect();
+  Host& host = Host::of(L);
+  host.note_effect();
+  host.progress().erase();
   lua_pushvalue(L, lua_upvalueindex(1));
   lua_insert(L, 1);
   lua_call(L, lua_gettop(L) - 1, 0);

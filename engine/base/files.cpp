@@ -74,6 +74,19 @@ void remove_if_left_over(const Descriptor& folder, const char* name) {
   if (ours && flock(file.get(), LOCK_EX | LOCK_NB) == 0) unlinkat(folder.get(), name, 0);
 }
 
+/// False, with errno, where not all of it could be written.
+bool write_all(const Descriptor& file, const void* data, size_t bytes) {
+  const char* p = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = ::write(file.get(), p, bytes);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    p += n;
+    bytes -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
 void remove_left_over(const Descriptor& folder) {
   const int fd = openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return;
@@ -188,14 +201,7 @@ void AtomicFile::make_temporary() {
 }
 
 void AtomicFile::write(const void* data, size_t bytes) {
-  const char* p = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t n = ::write(file_.get(), p, bytes);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail("write");
-    p += n;
-    bytes -= static_cast<size_t>(n);
-  }
+  if (!write_all(file_, data, bytes)) fail("write");
 }
 
 void AtomicFile::commit(bool durable) {
@@ -220,6 +226,21 @@ void AtomicFile::fail(const char* action) const {
 void remove_file(const fs::path& path) {
   const Descriptor folder = open_folder(path.parent_path(), false);
   if (folder.valid()) unlinkat(folder.get(), path.filename().c_str(), 0);
+}
+
+void append_file(const fs::path& path, std::string_view text, bool anew) {
+  const Descriptor folder = open_folder(path.parent_path(), false);
+  const std::string name = path.filename();
+  if (folder.valid() && anew) unlinkat(folder.get(), name.c_str(), 0);
+  const int flags = O_WRONLY | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  Descriptor file(openat(folder.get(), name.c_str(), flags | (anew ? O_CREAT | O_EXCL : 0), 0666));
+  struct stat found {};
+  const auto fail = [&](const std::string& why) {
+    return run_error("cannot write {}: {}", path.string(), why);
+  };
+  if (!file.valid() || fstat(file.get(), &found) != 0) throw fail(reason());
+  if (!S_ISREG(found.st_mode) || found.st_nlink != 1) throw fail("something else took its place");
+  if (!write_all(file, text.data(), text.size()) || file.close() != 0) throw fail(reason());
 }
 
 void write_file(const fs::path& path, std::string_view text) {

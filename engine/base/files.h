@@ -85,6 +85,11 @@ class AtomicFile {
 /// Removes what stands at a path of which no part before the last is a link, if anything does.
 void remove_file(const std::filesystem::path& path);
 
+/// Writes at the end of a file, by one call where the disk takes it whole. anew: what stood there
+/// goes and an empty file takes its place; else the file is there and is a regular one under this
+/// name alone. No part of the path may be a link. Throws RunError with the path and the reason.
+void append_file(const std::filesystem::path& path, std::string_view text, bool anew);
+
 /// Writes an AtomicFile.
 void write_file(const std::filesystem::path& path, std::string_view text);
 

@@ -8,6 +8,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
+#include "engine/base/stop.h"
 #include "engine/graph/verify.h"
 #include "engine/passes/builtin.h"
 #include "engine/passes/pipemoe_degree.h"
@@ -328,6 +329,7 @@ PassContext Pipeline::context(const Stage& stage, const PassDef* pass,
 }
 
 Graph Pipeline::apply(const Stage& stage, Graph graph) {
+  check_stop();
   const PassDef* pass = stage.transform ? nullptr : &builtin_pass(stage.name);
   const PassContext with = context(stage, pass, log_);
   graph = pass != nullptr ? pass->transform(std::move(graph), with)
@@ -338,6 +340,7 @@ Graph Pipeline::apply(const Stage& stage, Graph graph) {
 }
 
 Schedule Pipeline::apply(const Stage& stage, const Graph& graph, Schedule schedule) {
+  check_stop();
   const PassDef* pass = stage.schedule ? nullptr : &builtin_pass(stage.name);
   std::vector<Decision> log;
   const PassContext with = context(stage, pass, log);

@@ -4,11 +4,14 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
+#include "engine/base/stop.h"
 #include "engine/graph/op_def.h"
 #include "engine/replay/link_loads.h"
 
 namespace moe {
 namespace {
+
+constexpr uint32_t kLookEvery = 256;  // events, at the request to stop
 
 /// The lane of every op, from the orders. Every op stands in them once.
 std::vector<LaneId> lanes_of(const ReplayInput& input) {
@@ -122,7 +125,8 @@ Timeline Engine::run() {
     for (size_t r = 0; r < ranks_; ++r) ready(op, r);
   }
   std::vector<Done> ended;
-  for (;;) {
+  for (uint32_t round = 0;; ++round) {
+    if (round % kLookEvery == 0) check_stop();
     const Nanoseconds wire = wire_ ? wire_->next_ns() : kNever;
     if (events_.empty() && wire == kNever) break;
     if (events_.empty() || wire <= events_.top().at) {

@@ -7,6 +7,7 @@
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
 #include "engine/base/names.h"
+#include "engine/base/stop.h"
 #include "engine/network/closed_form.h"
 
 namespace moe {
@@ -56,6 +57,7 @@ class InferenceRun {
     InferenceResult result;
     result.num_layers = num_layers();
     for (int64_t batch = 0; batch < trace_.spec.batches; ++batch) {
+      check_stop();
       result.batch_ns.push_back(run_batch(batch, result.layers));
     }
     return result;

@@ -5,6 +5,7 @@ local core = require "moe.core"
 local errors = require "moe.errors"
 local jobs_lib = require "moe.jobs"
 local points = require "moe.points"
+local progress = require "moe.progress"
 local report = require "moe.report"
 local results = require "moe.results"
 local runs_lib = require "moe.runs"
@@ -119,7 +120,9 @@ end
 
 -- Does all jobs, then evaluates the claims; both are in R.runs and in `verdicts` as far as it came.
 local function run_all(e, jobs, R, verdicts)
-  local band, job_of = band_lib.new(e, jobs), {}
+  local band, job_of, kinds = band_lib.new(e, jobs), {}, {}
+  for i, job in ipairs(jobs) do kinds[i] = job.entry and job.entry.kind or "simulate" end
+  progress.begin(kinds)
   for _, job in ipairs(jobs) do
     if job.entry then
       runs_lib.execute(e.name, job, R.runs)
@@ -129,9 +132,14 @@ local function run_all(e, jobs, R, verdicts)
     end
   end
   band:start(R, job_of)
+  kinds = {}
+  for i in ipairs(e.claims) do kinds[i] = "claim" end
+  progress.begin(kinds)
   for i, claim in ipairs(e.claims) do
+    progress.job("claim " .. claim.id)
     verdicts[i] = claims.evaluate(claim, band)
     runs_lib.add_claim(verdicts[i])
+    progress.done()
   end
 end
 
@@ -151,8 +159,10 @@ function M.run(e)
   local R, verdicts = results.new {}, {}
   local ok, err = xpcall(function() run_all(e, jobs, R, verdicts) end, errors.with_traceback)
   if ok or #R.runs > 0 then
-    runs_lib.flush()
-    report.print(e, R, verdicts)
+    core.undisturbed(function()
+      runs_lib.flush()
+      report.print(e, R, verdicts)
+    end)
   end
   if not ok then error(err, 0) end
   return R

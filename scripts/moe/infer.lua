@@ -101,7 +101,7 @@ function M.infer(t)
   train.claim_outputs(c, "moe.infer", at)
   local plan = target.plan_of(spec, candidate, at)
   errors.stop_in "check"
-  local result = errors.call(at, plan.run, plan, options)
+  local result = train.started("serving", plan, options, spec.ranks, at)
   local inference = result.inference
   local out = {}
   for _, key in ipairs { "losses", "samples_ms", "metrics", "moe", "provenance", "peak_bytes",

@@ -62,7 +62,7 @@ local function check_run(run, file, path)
 end
 
 local function load(dir)
-  local data, file = results.load(dir), dir .. "/results.json"
+  local data, file = results.load(dir)
   shape.check(data, FOLDER, file)
   for i, run in ipairs(data.runs) do check_run(run, file, ("runs[%d]"):format(i)) end
   for i, claim in ipairs(data.claims) do

@@ -17,6 +17,7 @@
 local aligned = require "moe.aligned"
 local core = require "moe.core"
 local errors = require "moe.errors"
+local journal = require "moe.journal"
 local schema = require "moe.schema"
 local values = require "moe.values"
 
@@ -296,22 +297,44 @@ function M.json(name, at)
   errors.user(("%s: %s"):format(name, value), at)
 end
 
---- What stands in results.json of a folder; an error at `at` where this program cannot read it.
-function M.load(dir, at)
-  local name = dir .. "/results.json"
-  local data = M.json(name, at)
-  if type(data) ~= "table" or data.schema ~= M.SCHEMA then
-    errors.user(("%s: has schema %s, this program reads %d"):format(name,
-      tostring(type(data) == "table" and data.schema), M.SCHEMA), at)
-  end
+local function check_schema(data, file, at)
+  if type(data) == "table" and data.schema == M.SCHEMA then return end
+  errors.user(("%s: has schema %s, this program reads %d"):format(file,
+    tostring(type(data) == "table" and data.schema), M.SCHEMA), at)
+end
+
+-- What the lines of a folder say; nil where there are none.
+local function load_lines(file, at)
+  local found, text = pcall(core.read_file, file)
+  local data = found and journal.parse(text, file, at)
+  if data then check_schema(data, file, at) end
   return data
+end
+
+--- What stands in results.json of a folder, or in runs.jsonl where that knows more, and the name of
+--- the file; an error at `at` where this program cannot read it.
+function M.load(dir, at)
+  local name, name_of_lines = dir .. "/results.json", dir .. "/" .. journal.FILE
+  local whole = pcall(core.read_file, name)
+  local readable, lines = pcall(load_lines, name_of_lines, at)
+  if not whole and not readable then error(lines, 0) end
+  if not whole and lines then return lines, name_of_lines end
+  local data = M.json(name, at)
+  check_schema(data, name, at)
+  if not readable then
+    core.warn(("%s; it is left out"):format(lines.message))
+  elseif lines and type(data.runs) == "table" and journal.is_newer(lines, data) then
+    core.warn(("%s is older than %s, which is read"):format(name, name_of_lines))
+    return lines, name_of_lines
+  end
+  return data, name
 end
 
 --- moe.results "dir": the results of an earlier run. Runs that did not end are left out.
 function M.read(dir)
   local at = errors.here()
   if type(dir) ~= "string" then schema.refuse("moe.results", dir, "a folder", at) end
-  return M.ended(M.load(dir, at).runs)
+  return M.ended((M.load(dir, at)).runs)
 end
 
 --- Results of those of the runs that ended.

@@ -1,9 +1,11 @@
--- A job done: its record, as it stands in results.json. All experiments of this process stand
--- together in that file.
+-- A job done: its record, as it stands in results.json, and before that, as soon as it is finished,
+-- in the lines of runs.jsonl (moe.journal). All experiments of this process stand together there.
 local core = require "moe.core"
 local errors = require "moe.errors"
 local jobs_lib = require "moe.jobs"
+local journal = require "moe.journal"
 local outputs = require "moe.outputs"
+local progress = require "moe.progress"
 local results = require "moe.results"
 local schema = require "moe.schema"
 local system_lib = require "moe.system"
@@ -21,23 +23,35 @@ local TIMES = { "iteration_ms", "compute_ms", "comm_ms", "exposed_comm_ms", "hid
 
 local session = { runs = {}, claims = {}, experiments = {} }
 
+-- What stands at the top of results.json and in the first line.
+local function head()
+  session.head = session.head or { schema = results.SCHEMA, recipe = core.recipe,
+    date = core.now(), machine = core.machine(), version = core.version,
+    seed = core.args.seed or 1, session = core.session }
+  return session.head
+end
+
+local lines = journal.writer(head)
+
 --- An experiment begins; `info` says what it is. An error at `at` where its results would overwrite
 --- another recipe's.
 function M.begin(info, at)
   outputs.take_folder(at)
   session.experiments[#session.experiments + 1] = info
+  lines.note { experiment = info }
 end
 
---- A claim's verdict stands in results.json from the next flush on.
-function M.add_claim(verdict) session.claims[#session.claims + 1] = verdict end
+--- A claim's verdict is there.
+function M.add_claim(verdict)
+  session.claims[#session.claims + 1] = verdict
+  lines.note { claim = verdict }
+end
 
 --- Writes results.json.
 function M.flush()
-  session.machine, session.date = session.machine or core.machine(), session.date or core.now()
-  core.write_output("results.json", core.json_encode({ schema = results.SCHEMA,
-    recipe = core.recipe, date = session.date, machine = session.machine, version = core.version,
-    seed = core.args.seed or 1, experiments = core.array(session.experiments),
-    runs = core.array(session.runs), claims = core.array(session.claims) }, 1) .. "\n")
+  core.write_output("results.json", core.json_encode(schema.merged(head(), {
+    lines = lines.lines, experiments = core.array(session.experiments),
+    runs = core.array(session.runs), claims = core.array(session.claims) }), 1) .. "\n")
   outputs.remove_earlier_traces(session.runs)
 end
 
@@ -120,22 +134,33 @@ function M.simulated(name, job, ends)
   return run, made.plan
 end
 
--- The run stands in results.json from here on; returns how its traces are called.
-local function add_run(run)
-  session.runs[#session.runs + 1] = run
-  return ("trace-%03d-%s-"):format(#session.runs, run.system)
+-- The run, as it now is, is on disk; number: its own.
+local function keep(number, run)
+  session.runs[number] = run
+  lines.note { run = number, record = run }
 end
 
---- Simulates a job; its record goes to results.json and to `done`.
+-- Keeps a new run; returns its number and how its traces are called.
+local function add_run(run)
+  local number = #session.runs + 1
+  keep(number, run)
+  return number, ("trace-%03d-%s-"):format(number, run.system)
+end
+
+--- Simulates a job; its record goes to disk and to `done`.
 function M.simulate(name, job, done)
+  progress.job(("simulating %s on %d %s devices"):format(job.system.name, job.spec.ranks,
+    job.spec.cluster.name))
   local run, plan = M.simulated(name, job)
   done[#done + 1] = run
-  local trace = add_run(run)
-  if #session.runs <= MAX_TRACES then
-    run.trace = trace .. "simulated.json"
-    core.write_output(run.trace, plan:trace(job.spec.simulate or {}))
+  local number, trace = add_run(run)
+  if number <= MAX_TRACES then
+    local file = trace .. "simulated.json"
+    core.write_output(file, plan:trace(job.spec.simulate or {}))
+    run.trace = file
+    keep(number, run)
   end
-  core.progress(("simulated %s on %d %s devices"):format(run.system, run.devices, run.cluster))
+  progress.done(progress.row(run))
 end
 
 -- Median over the steps after the first, which touches every page and fills the caches; it is kept
@@ -167,7 +192,7 @@ end
 --- Executes a job. Its record goes to `done` where a step has run, also when it was interrupted.
 function M.execute(name, job, done)
   local entry = job.entry
-  core.progress(("profiling and planning %s on %d ranks"):format(job.system.name, job.spec.ranks))
+  progress.job(("%s on %d ranks of %s"):format(job.system.name, job.spec.ranks, entry.kind))
   local made = target.plan(job.spec, job.system)
   local run = base_record(name, job, job.spec, made)
   run.points, run.executor = core.array(job.points), entry.kind
@@ -184,23 +209,20 @@ function M.execute(name, job, done)
   run.prediction = { frozen = true, profile_ms = info.profile_ms, rehearsal_ms = info.rehearsal_ms,
     basis = info.cost, ops_alone = made.sim.ops_alone }
   for _, k in ipairs(TIMES) do run.prediction[k] = made.sim[k] end
-  local trace = add_run(run)
-  M.flush()  -- the prediction is on disk before there is anything to know
+  local number, trace = add_run(run)  -- the prediction is on disk before there is anything to know
   local record = entry.record and trace .. entry.record
-  local options = schema.merged(job.options, { record = record,
-    on_step = function(step, loss)
-      core.progress(("%s: step %d of %d, loss %.4f"):format(run.system, step, entry.steps, loss))
-    end })
+  local options = schema.merged(job.options, { record = record })
   local r = errors.call(job.system.at, made.plan.run, made.plan, options)
   if #r.losses > 0 then
     executed_record(run, r)
     run.record = record
     done[#done + 1] = run
-    M.flush()  -- before the trace, which an interrupt would keep from being written
+    keep(number, run)  -- before the trace, which an interrupt would keep from being written
     core.write_output(trace .. "executed.json", made.plan:trace { result = r, step = #r.losses })
     run.trace = trace .. "executed.json"
-    M.flush()
+    keep(number, run)
   end
+  progress.done(run.iteration_ms and progress.row(run))
   if r.stop_reason then errors.run(r.stop_reason) end
 end
 

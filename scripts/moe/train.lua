@@ -265,6 +265,12 @@ local function good(result)
   errors.run(result.stop_reason, result)
 end
 
+--- Runs the plan with these options; what: it is called so on a terminal.
+function M.started(what, plan, options, ranks, at)
+  core.status(("%s on %d ranks of %s"):format(what, ranks, options.executor))
+  return errors.call(at, plan.run, plan, options)
+end
+
 --- One training run on real ranks. The plan's op times are measured only where the plan needs them.
 function M.train(t)
   local at = errors.here()
@@ -289,7 +295,7 @@ function M.train(t)
     plan = target.plan_of(spec, alternatives[1][1], at)
   end
   errors.stop_in "check"
-  return good(errors.call(at, plan.run, plan, options))
+  return good(M.started("training", plan, options, spec.ranks, at))
 end
 
 M.PLAN = {
@@ -397,7 +403,7 @@ function Plan:run(executor, t)
   M.claim_outputs(c, "moe.plan.run", at)
   local plan = target.plan_of(spec, self.candidate, at)
   errors.stop_in "check"
-  local result = good(errors.call(at, plan.run, plan, options))
+  local result = good(M.started("running", plan, options, spec.ranks, at))
   function result.explain(of, step) return explain.of(plan, errors.here(), of, step) end
   return result
 end

@@ -24,7 +24,7 @@ end
 
 for _, name in ipairs { "places", "fields", "policies", "experiments", "runs", "choices", "results",
   "claims", "scripts", "lists", "machine", "collectives", "routing", "lina", "inference", "infer",
-  "pipemoe", "prophet", "page" } do
+  "pipemoe", "prophet", "page", "journal" } do
   require("test_" .. name)
 end
 

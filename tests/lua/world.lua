@@ -214,9 +214,15 @@ function Plan:run(options)
     out.metrics[step] = times(1.1 * step_ms(self.spec) + (step == 1 and 50 or 0))
     out.samples_ms[step] = out.metrics[step].iteration_ms
     out.moe[step] = { { dropped = 3 }, { dropped = 4 } }
-    if options.on_step then options.on_step(step, out.losses[step]) end
   end
   return out
+end
+
+--- The values of a text of lines.
+function M.lines(text)
+  local all = {}
+  for line in text:gmatch "[^\n]+" do all[#all + 1] = M.decode(line) end
+  return all
 end
 
 -- The innermost frame of the recipe.
@@ -249,7 +255,15 @@ local function make_core(world, args)
     nearest = nearest,
     now = function() return "2025-01-31T12:00:00Z" end,
     remove_output = function(name) world.removed[#world.removed + 1] = name end,
-    progress = function() end,
+    session = "made up",
+    status = function(what, own, rest) world.status = { what, own, rest } end,
+    row = function(text) world.rows[#world.rows + 1] = text end,
+    undisturbed = function(f) f() end,
+    warn = function(text) world.warned[#world.warned + 1] = text end,
+    append_output = function(name, text, anew)
+      local file = "out/" .. name
+      world.files[file] = (anew and "" or world.files[file]) .. text
+    end,
     say = function(text) world.said[#world.said + 1] = text end,
     table = function(kind) return TABLES[kind] end,
     check_model = function(model)
@@ -297,7 +311,8 @@ end
 --- command line; mode: "run", "check" or "policies"; setup(world, core): before the library is
 --- loaded.
 function M.run(text, args, mode, setup)
-  local world = { text = text, said = {}, plans = {}, executed = {}, files = {}, removed = {} }
+  local world = { text = text, said = {}, plans = {}, executed = {}, files = {}, removed = {},
+    rows = {}, warned = {} }
   local core = make_core(world, args or {})
   core.mode = mode or "run"
   if setup then setup(world, core) end
