@@ -119,6 +119,7 @@ class Host {
   std::atomic<bool> in_engine_{false};
   bool interrupt_seen_ = false;  // the watchdog's thread only
   std::unique_ptr<lua_State, Closer> state_;
+  lua_State* main_ = nullptr;  // the coroutine that runs _main, while it does
   std::shared_ptr<Watchdog> watchdog_;
   std::unique_ptr<Deadline> loading_deadline_;
 };

@@ -1,12 +1,16 @@
 #include "bindings/sandbox.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <filesystem>
 
 #include "bindings/host.h"
 #include "bindings/protected.h"
 #include "engine/base/names.h"
+#include "engine/base/utf8.h"
 
 namespace moe::lua {
 namespace {
@@ -91,6 +95,26 @@ int string_rep(lua_State* L) {
   lua_insert(L, 1);
   lua_call(L, lua_gettop(L) - 1, 1);
   return 1;
+}
+
+// Lua's own, but a terminal gets nothing that acts on it.
+int print_line(lua_State* L) {
+  std::string line;
+  for (int i = 1, n = lua_gettop(L); i <= n; ++i) {
+    lua_getglobal(L, "tostring");
+    lua_pushvalue(L, i);
+    lua_call(L, 1, 1);
+    size_t size = 0;
+    const char* text = lua_tolstring(L, -1, &size);
+    if (text == nullptr) throw UserError("print: __tostring gives no text");
+    if (i > 1) line += '\t';
+    line.append(text, size);
+    lua_pop(L, 1);
+  }
+  if (isatty(STDOUT_FILENO) != 0) line = printable(line);
+  line += '\n';
+  std::fwrite(line.data(), 1, line.size(), stdout);
+  return 0;
 }
 
 int undefined_global(lua_State* L) {
@@ -201,7 +225,10 @@ void remove_fields(lua_State* L, std::initializer_list<const char*> names) {
   }
 }
 
-void sort_pairs(lua_State* L) {
+// For the library as well as for recipes.
+void replace_globals(lua_State* L) {
+  lua_pushcfunction(L, method<print_line>);
+  lua_setglobal(L, "print");
   lua_getglobal(L, "pairs");
   lua_setglobal(L, "rawpairs");
   lua_pushcfunction(L, sorted_pairs);
@@ -222,6 +249,20 @@ void tame_libraries(lua_State* L) {
   lua_pushboolean(L, 0);
   lua_setfield(L, -2, "__metatable");  // getmetatable("") shows nothing
   lua_settop(L, 0);
+}
+
+// Every function of ours looks at the C stack where it is entered; this one does nothing else.
+int look_at_stack(lua_State*) {
+  return 0;
+}
+
+// Library functions that call Lua do so as well.
+void hold_to_stack(lua_State* L, const std::string& scripts) {
+  if (luaL_loadfile(L, (scripts + "/moe/nesting.lua").c_str()) != 0) {
+    throw LuaError(pop_failure(L));
+  }
+  lua_pushcfunction(L, method<look_at_stack>);
+  call(L, 1, 0);
 }
 
 void copy_table(lua_State* L, const char* name, int to) {
@@ -294,7 +335,7 @@ void open_libraries(lua_State* L) {
     open(L, LUA_JITLIBNAME, luaopen_jit);  // also what switches the compiler on
     tame_libraries(L);
   }
-  sort_pairs(L);
+  replace_globals(L);
   const std::string scripts = Host::of(L).options().scripts_dir;
   lua_getglobal(L, "package");
   lua_pushfstring(L, "%s/?.lua;%s/?/init.lua", scripts.c_str(), scripts.c_str());
@@ -302,6 +343,7 @@ void open_libraries(lua_State* L) {
   lua_pushliteral(L, "");
   lua_setfield(L, -2, "cpath");
   lua_pop(L, 1);
+  hold_to_stack(L, scripts);
   make_recipe_globals(L, trust);
 }
 
