@@ -16,6 +16,7 @@
 #include "bindings/machine.h"
 #include "bindings/tables.h"
 #include "engine/base/names.h"
+#include "engine/base/utf8.h"
 #include "engine/exec/data.h"
 #include "engine/exec/device_executor.h"
 
@@ -143,7 +144,7 @@ int undisturbed(lua_State* L) {
 int warn(lua_State* L) {
   Host& host = Host::of(L);
   host.progress().erase();
-  if (speaks(host)) std::fprintf(stderr, "moebench: %s\n", text_argument(L, 1).c_str());
+  if (speaks(host)) std::fprintf(stderr, "moebench: %s\n", printable(text_argument(L, 1)).c_str());
   return 0;
 }
 
@@ -151,11 +152,31 @@ int say(lua_State* L) {
   Host& host = Host::of(L);
   host.note_effect();
   host.progress().erase();
-  const std::string text = text_argument(L, 1) + "\n";
+  const std::string text = printable(text_argument(L, 1)) + "\n";
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
     throw run_error("cannot write to standard output");
   }
   return 0;
+}
+
+// (text) -> where its first byte stands that is not UTF-8, from 1, or nil
+int invalid_byte(lua_State* L) {
+  const auto at = first_invalid_byte(text_argument(L, 1));
+  if (!at) return 0;
+  lua_pushinteger(L, static_cast<lua_Integer>(*at + 1));
+  return 1;
+}
+
+// (kind, message, traceback or nil) -> an error of the library
+int failure(lua_State* L) {
+  push_failure(L, {text_argument(L, 1), text_argument(L, 2), luaL_optstring(L, 3, "")});
+  return 1;
+}
+
+// (error) -> its kind, or "" where a recipe made it
+int kind_of(lua_State* L) {
+  push_text(L, failure_kind(L, 1));
+  return 1;
 }
 
 int clock(lua_State* L) {
@@ -266,10 +287,13 @@ int open_core(lua_State* L) {
                                             {"default_corpus", core_function<default_corpus>},
                                             {"earlier_results", core_function<earlier_results>},
                                             {"executor_missing", core_function<executor_missing>},
+                                            {"failure", core_function<failure>},
                                             {"gpu", core_function<gpu>},
+                                            {"invalid_byte", core_function<invalid_byte>},
                                             {"display_name", core_function<display_name>},
                                             {"json_decode", core_function<json_decode>},
                                             {"json_encode", core_function<json_encode>},
+                                            {"kind_of", core_function<kind_of>},
                                             {"machine", core_function<machine>},
                                             {"nearest", core_function<nearest>},
                                             {"now", core_function<now>},

@@ -20,7 +20,7 @@ constexpr const char* kIdsType = "token ids";
 constexpr const char* kListType = "list";
 
 /// A handle: points to the call, or to nothing when that is over.
-using CallHandle = GateCall*;
+using CallHandle = std::shared_ptr<GateCall>;
 
 /// Experts or tokens that a primitive found, [rows, cols], counted from 0 here and from 1 in Lua.
 struct IndexList {
@@ -30,9 +30,9 @@ struct IndexList {
 };
 
 const GateCall& check_call(lua_State* L, const char* type) {
-  const CallHandle handle = check_userdata<CallHandle>(L, 1, type);
-  if (handle == nullptr) throw UserError("this view belongs to a gate's call that is over");
-  return *handle;
+  const GateCall& call = *check_userdata<CallHandle>(L, 1, type);
+  if (call.in == nullptr) throw UserError("this view belongs to a gate's call that is over");
+  return call;
 }
 
 // A whole number from 1 to `limit`, returned from 0.
@@ -238,19 +238,16 @@ uint64_t call_stream(const Host& host, const GateInput& in) {
 
 }  // namespace
 
-GateViews::GateViews(lua_State* L, const GateInput& in, RoutingBuilder& out) : call_{&in, &out} {
-  handles_[0] = &push_userdata<CallHandle>(L, kContextType, &call_);
+GateViews::GateViews(lua_State* L, const GateInput& in, RoutingBuilder& out)
+    : call_(std::make_shared<GateCall>(&in, &out)) {
+  push_userdata<CallHandle>(L, kContextType, call_);
   lua_createtable(L, 0, 2);
-  handles_[1] = &push_userdata<CallHandle>(L, kIdsType, &call_);
+  push_userdata<CallHandle>(L, kIdsType, call_);
   lua_setfield(L, -2, "ids");
   push_userdata<Rng>(L, kRngType, call_stream(Host::of(L), in));
   lua_setfield(L, -2, "rng");
   lua_setfenv(L, -2);
-  handles_[2] = &push_userdata<CallHandle>(L, kScoresType, &call_);
-}
-
-GateViews::~GateViews() {
-  for (CallHandle* handle : handles_) *handle = nullptr;
+  push_userdata<CallHandle>(L, kScoresType, call_);
 }
 
 void open_gate(lua_State* L) {

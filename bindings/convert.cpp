@@ -4,6 +4,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
+#include "engine/base/utf8.h"
 
 namespace moe::lua {
 namespace {
@@ -51,6 +52,9 @@ class Reader {
   std::string text(int index) {
     size_t size = 0;
     const char* data = lua_tolstring(L_, index, &size);
+    if (const auto at = first_invalid_byte({data, size})) {
+      throw user_error("json: {}a text that is not UTF-8, at byte {}", where(), *at + 1);
+    }
     return {data, size};
   }
 

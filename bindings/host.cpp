@@ -11,6 +11,7 @@
 #include "bindings/core.h"
 #include "bindings/sandbox.h"
 #include "engine/base/stop.h"
+#include "engine/base/utf8.h"
 #include "engine/comm/processes.h"
 
 namespace moe::lua {
@@ -66,7 +67,7 @@ Files::Options file_options(const HostOptions& options) {
 }  // namespace
 
 void leave(const std::string& message, int status) {
-  const std::string line = "moebench: " + message + "\n";
+  const std::string line = "moebench: " + printable(message) + "\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
   std::_Exit(status);
 }
@@ -189,7 +190,9 @@ std::optional<Failure> Host::main(const std::string& argument) {
     lua_State* coroutine = lua_newthread(L);
     lua_insert(L, 1);
     lua_xmove(L, coroutine, 3);
+    main_ = coroutine;
     good = try_resume(coroutine, 2, failure);
+    main_ = nullptr;
     lua_settop(L, 0);
   }
   end_loading();
@@ -222,13 +225,17 @@ GraphSession* Host::session(uint32_t serial) const {
 }
 
 std::optional<Position> Host::recipe_position(lua_State* L) const {
-  lua_Debug frame;
-  for (int level = 0; lua_getstack(L, level, &frame) != 0; ++level) {
-    if (lua_getinfo(L, "Sl", &frame) == 0 || frame.currentline <= 0) continue;
-    const std::string_view source = frame.source;
-    if (source.empty() || source[0] != '@') continue;
-    if (source.substr(1).starts_with(options_.scripts_dir + "/")) continue;
-    return Position{std::string(source.substr(1)), frame.currentline};
+  // A coroutine may have no frame of the recipe (a tail call leaves none); then the line counts at
+  // which the recipe itself has got.
+  for (lua_State* state : {L, main_, this->state()}) {
+    lua_Debug frame;
+    for (int level = 0; state != nullptr && lua_getstack(state, level, &frame) != 0; ++level) {
+      if (lua_getinfo(state, "Sl", &frame) == 0 || frame.currentline <= 0) continue;
+      const std::string_view source = frame.source;
+      if (source.empty() || source[0] != '@') continue;
+      if (source.substr(1).starts_with(options_.scripts_dir + "/")) continue;
+      return Position{std::string(source.substr(1)), frame.currentline};
+    }
   }
   return std::nullopt;
 }

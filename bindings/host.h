@@ -131,6 +131,7 @@ class Host {
   uint32_t last_session_ = 0;
   bool had_effect_ = false;
   std::unique_ptr<lua_State, Closer> state_;
+  lua_State* main_ = nullptr;  // the coroutine that runs _main, while it does
   std::shared_ptr<Watchdog> watchdog_;
   std::unique_ptr<Deadline> loading_deadline_;
 };

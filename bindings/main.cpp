@@ -12,6 +12,7 @@
 #include "bindings/machine.h"
 #include "engine/base/names.h"
 #include "engine/base/stop.h"
+#include "engine/base/utf8.h"
 #include "engine/comm/launch.h"
 #include "engine/comm/processes.h"
 #include "kernels/kernels.h"
@@ -40,8 +41,10 @@ int status_of(const moe::lua::Failure& failure) {
 
 int report(const moe::lua::Failure& failure) {
   std::fflush(stdout);
-  std::fprintf(stderr, "moebench: %s\n", failure.message.c_str());
-  if (!failure.traceback.empty()) std::fprintf(stderr, "%s\n", failure.traceback.c_str());
+  std::fprintf(stderr, "moebench: %s\n", moe::printable(failure.message).c_str());
+  if (!failure.traceback.empty()) {
+    std::fprintf(stderr, "%s\n", moe::printable(failure.traceback).c_str());
+  }
   return status_of(failure);
 }
 
@@ -77,6 +80,15 @@ void prepare(const moe::lua::HostOptions& options) {
   if (options.cache.empty() || options.cache == ":memory:") return;
   std::error_code error;
   fs::create_directories(fs::path(options.cache).parent_path(), error);
+}
+
+// Everything that is typed may go into JSON.
+void check_texts(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    if (!moe::first_invalid_byte(argv[i])) continue;
+    throw CLI::ParseError(fmt::format("'{}' is not UTF-8", moe::printable(argv[i])),
+                          CLI::ExitCodes::InvalidError);
+  }
 }
 
 // A first word that is no command, with the nearest one; CLI11 says only that one is missing.
@@ -267,6 +279,7 @@ Failed dispatch(int argc, char** argv, int& status) {
   const CLI::App* report = add_report(app, options, page);
   app.add_subcommand("doctor", "what this machine can run, and what is missing");
   try {
+    check_texts(argc, argv);
     check_command(app, argc, argv);
     app.parse(argc, argv);
     options.set = parse_settings(settings);

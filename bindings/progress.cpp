@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "bindings/watchdog.h"
+#include "engine/base/utf8.h"
 
 namespace moe::lua {
 namespace {
@@ -43,11 +44,9 @@ bool continues_character(char c) {
   return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
 }
 
-// What may be written to a terminal: no control characters, no more columns than it has.
-std::string fit(std::string text, size_t columns) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
-  }
+// What fits into a line of the terminal.
+std::string fit(const std::string& given, size_t columns) {
+  const std::string text = printable(given);
   size_t end = 0;
   for (size_t used = 0; end < text.size(); ++end) {
     if (!continues_character(text[end]) && used++ == columns) break;

@@ -1,7 +1,10 @@
 #include "bindings/sandbox.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <filesystem>
 #include <optional>
 
@@ -9,6 +12,7 @@
 #include "bindings/host.h"
 #include "bindings/protected.h"
 #include "engine/base/names.h"
+#include "engine/base/utf8.h"
 
 namespace moe::lua {
 namespace {
@@ -95,14 +99,27 @@ int string_rep(lua_State* L) {
   return 1;
 }
 
-// The print of Lua, which is an effect of the recipe; the status line makes way for it.
-int print(lua_State* L) {
+// Lua's own, but a terminal gets nothing that acts on it. It is an effect of the recipe, and the
+// status line makes way for it.
+int print_line(lua_State* L) {
   Host& host = Host::of(L);
   host.note_effect();
   host.progress().erase();
-  lua_pushvalue(L, lua_upvalueindex(1));
-  lua_insert(L, 1);
-  lua_call(L, lua_gettop(L) - 1, 0);
+  std::string line;
+  for (int i = 1, n = lua_gettop(L); i <= n; ++i) {
+    lua_getglobal(L, "tostring");
+    lua_pushvalue(L, i);
+    lua_call(L, 1, 1);
+    size_t size = 0;
+    const char* text = lua_tolstring(L, -1, &size);
+    if (text == nullptr) throw UserError("print: __tostring gives no text");
+    if (i > 1) line += '\t';
+    line.append(text, size);
+    lua_pop(L, 1);
+  }
+  if (isatty(STDOUT_FILENO) != 0) line = printable(line);
+  line += '\n';
+  std::fwrite(line.data(), 1, line.size(), stdout);
   return 0;
 }
 
@@ -219,7 +236,10 @@ void remove_fields(lua_State* L, std::initializer_list<const char*> names) {
   }
 }
 
-void sort_pairs(lua_State* L) {
+// For the library as well as for recipes.
+void replace_globals(lua_State* L) {
+  lua_pushcfunction(L, method<print_line>);
+  lua_setglobal(L, "print");
   lua_getglobal(L, "pairs");
   lua_setglobal(L, "rawpairs");
   lua_pushcfunction(L, sorted_pairs);
@@ -240,6 +260,20 @@ void tame_libraries(lua_State* L) {
   lua_pushboolean(L, 0);
   lua_setfield(L, -2, "__metatable");  // getmetatable("") shows nothing
   lua_settop(L, 0);
+}
+
+// Every function of ours looks at the C stack where it is entered; this one does nothing else.
+int look_at_stack(lua_State*) {
+  return 0;
+}
+
+// Library functions that call Lua do so as well.
+void hold_to_stack(lua_State* L, const std::string& scripts) {
+  if (luaL_loadfile(L, (scripts + "/moe/nesting.lua").c_str()) != 0) {
+    throw LuaError(pop_failure(L));
+  }
+  lua_pushcfunction(L, method<look_at_stack>);
+  call(L, 1, 0);
 }
 
 void copy_table(lua_State* L, const char* name, int to) {
@@ -280,9 +314,6 @@ void make_recipe_globals(lua_State* L, bool trust) {
     lua_pushcfunction(L, method<load_text>);
     lua_setfield(L, globals, "load");
   }
-  lua_getglobal(L, "print");
-  lua_pushcclosure(L, print, 1);
-  lua_setfield(L, globals, "print");
   lua_pushcfunction(L, method<require_module>);
   lua_setfield(L, globals, "require");
   lua_pushvalue(L, globals);
@@ -315,7 +346,7 @@ void open_libraries(lua_State* L) {
     open(L, LUA_JITLIBNAME, luaopen_jit);  // also what switches the compiler on
     tame_libraries(L);
   }
-  sort_pairs(L);
+  replace_globals(L);
   const std::string scripts = Host::of(L).options().scripts_dir;
   lua_getglobal(L, "package");
   lua_pushfstring(L, "%s/?.lua;%s/?/init.lua", scripts.c_str(), scripts.c_str());
@@ -323,6 +354,7 @@ void open_libraries(lua_State* L) {
   lua_pushliteral(L, "");
   lua_setfield(L, -2, "cpath");
   lua_pop(L, 1);
+  hold_to_stack(L, scripts);
   make_recipe_globals(L, trust);
 }
 

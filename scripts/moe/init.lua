@@ -73,7 +73,7 @@ end
 local function check(chunk)
   local ok, value = xpcall(chunk, errors.with_traceback)
   if not ok then
-    if value.kind ~= "stop" then error(value, 0) end
+    if core.kind_of(value) ~= "stop" then error(value, 0) end
     return core.say "ok, as far as what the recipe runs first"
   end
   for _, e in ipairs(value ~= nil and experiments_of(value) or {}) do

@@ -79,6 +79,20 @@ function M.namespace(path, what, members)
   end })
 end
 
+-- Texts go to JSON; the path of the first one that JSON cannot hold. Objects of the library hold
+-- texts that were checked when they were made.
+local function check_texts(value, path, at, depth)
+  if type(value) == "string" then
+    local byte = core.invalid_byte(value)
+    if byte then errors.user(("%s: is not UTF-8, from byte %d on"):format(path, byte), at) end
+  elseif type(value) == "table" and depth < 8 and not getmetatable(value) then
+    for k, v in pairs(value) do
+      check_texts(k, path, at, depth + 1)
+      check_texts(v, path .. "." .. tostring(k), at, depth + 1)
+    end
+  end
+end
+
 local function range_text(field)
   if field.lo and field.hi then return (" from %s to %s"):format(show(field.lo), show(field.hi)) end
   if field.lo then return (" of at least %s"):format(show(field.lo)) end
@@ -158,6 +172,7 @@ function M.field(field, value, path, at, assumed)
     refuse(path, value, field.enum and "one of: " .. table.concat(field.enum, ", ")
       or "a " .. kind, at)
   end
+  check_texts(value, path, at, 0)
   return field.enum and check_enum(field, value, path, at) or value
 end
 

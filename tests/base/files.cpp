@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 #include <fstream>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -104,6 +105,28 @@ TEST_CASE("no link is followed on the way to a file that is written, nor where t
   write_file(folder.path("f"), "mine");  // takes the link's place
   CHECK(read_file(elsewhere.path("f")) == "theirs");
   CHECK(elsewhere.size() == 1);
+}
+
+TEST_CASE("lines are added to a file of one name alone, and begin in a file of their own") {
+  const Folder folder, elsewhere;
+  const fs::path lines = folder.path("lines");
+  CHECK_THROWS_AS(append_file(lines, "lost", false), RunError);
+  append_file(lines, "one", true);
+  append_file(lines, " two", false);
+  CHECK(read_file(lines) == "one two");
+  append_file(lines, "anew", true);
+  CHECK(read_file(lines) == "anew");
+  write_file(elsewhere.path("f"), "theirs");
+  const auto symbolic = [&] { fs::create_symlink(elsewhere.path("f"), lines); };
+  const auto hard = [&] { fs::create_hard_link(elsewhere.path("f"), lines); };
+  for (const std::function<void()>& plant : {std::function<void()>(symbolic), {hard}}) {
+    fs::remove(lines);
+    plant();
+    CHECK_THROWS_AS(append_file(lines, "mine", false), RunError);
+    append_file(lines, "mine", true);  // takes the link's place
+    CHECK(read_file(lines) == "mine");
+    CHECK(read_file(elsewhere.path("f")) == "theirs");
+  }
 }
 
 TEST_CASE("what is no regular file is not read, and a FIFO is not waited for") {

@@ -252,6 +252,12 @@ local function make_core(world, args)
     display_name = function(source) return source end,
     json_decode = M.decode, json_encode = M.encode,
     machine = function() return { cpu = "none", cores = 2, kernel_set = "made up" } end,
+    failure = function(kind, message, traceback)
+      return setmetatable({ kind = kind, message = message, traceback = traceback },
+        { __tostring = function(e) return e.message end })
+    end,
+    invalid_byte = function() end,
+    kind_of = function(e) return type(e) == "table" and e.kind or "" end,
     nearest = nearest,
     now = function() return "2025-01-31T12:00:00Z" end,
     remove_output = function(name) world.removed[#world.removed + 1] = name end,
