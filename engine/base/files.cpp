@@ -158,6 +158,10 @@ size_t InputFile::read(void* to, size_t bytes) {
   return done;
 }
 
+void InputFile::rewind() {
+  if (lseek(file_.get(), 0, SEEK_SET) != 0) throw user_error("cannot read {}: {}", path_, reason());
+}
+
 // Also of a file in /proc, whose size is 0, and of one that grows.
 std::string read_file(const fs::path& path, Links links) {
   InputFile file(path, links);

@@ -45,6 +45,8 @@ class InputFile {
   InputFile(const std::filesystem::path& path, Links links);
   /// Fewer bytes at the file's end only. Throws UserError.
   size_t read(void* to, size_t bytes);
+  /// The next read begins at the file's beginning again. Throws UserError.
+  void rewind();
   /// When it was opened.
   size_t size() const { return size_; }
 

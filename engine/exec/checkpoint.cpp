@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -62,17 +64,18 @@ class HashedFile {
   uint64_t hash_ = kFnvStart;
 };
 
-class Reader {
- public:
-  explicit Reader(const std::string& path) : path_(path), in_(path, Links::kRefuse) {}
-  void read(void* to, size_t bytes) {
-    if (in_.read(to, bytes) != bytes) throw user_error("checkpoint {}: cut off", path_);
-  }
+/// The file is no checkpoint that a run could have written: it is renamed to "<path>.corrupt", so
+/// that nothing picks it up again.
+[[noreturn]] void set_aside(const std::string& path, const std::string& why) {
+  const std::string aside = path + ".corrupt";
+  const bool moved = std::rename(path.c_str(), aside.c_str()) == 0;
+  throw user_error("checkpoint {}: {}; {}", path, why,
+                   moved ? "set aside as " + aside : "it could not be renamed");
+}
 
- private:
-  std::string path_;
-  InputFile in_;
-};
+[[noreturn]] void damaged(const std::string& path, const std::string& why) {
+  set_aside(path, "damaged: " + why);
+}
 
 /// The first line in which the texts differ, as "hidden=128 in the file, hidden=64 in this run".
 std::string difference(const std::string& file, const std::string& run) {
@@ -103,8 +106,6 @@ size_t storage_bytes(int64_t elements, Bytes element_bytes) {
   return static_cast<size_t>(elements * element_bytes);
 }
 
-constexpr uint64_t kLongestText = 64 << 20;  // a damaged length must not become an allocation
-
 /// What each rank holds of a full tensor.
 void fill(const Persistents& all, const Persistent& p, const AllBuffers& ranks,
           const std::vector<char>& content, Bytes element_bytes) {
@@ -118,31 +119,120 @@ void fill(const Persistents& all, const Persistent& p, const AllBuffers& ranks,
   }
 }
 
-/// Holds the whole file against the checksum at its end. One that is a checkpoint and does not fit
-/// is renamed to "<path>.corrupt", so that nothing picks it up again.
-void set_aside_if_corrupt(const std::string& path) {
-  InputFile in(path, Links::kRefuse);
+/// Holds the whole file against the checksum at its end; sets a checkpoint aside that does not fit.
+/// Returns the bytes before the checksum.
+size_t checked_bytes(const std::string& path, InputFile& in) {
   std::vector<char> block(1 << 20);
   std::string tail;  // what may be the checksum
   std::string magic;
   uint64_t hash = kFnvStart;
+  size_t bytes = 0;
   while (const size_t n = in.read(block.data(), block.size())) {
     tail.append(block.data(), n);
     if (magic.empty()) magic = tail.substr(0, sizeof kMagic);
     if (tail.size() <= sizeof hash) continue;
     const size_t sure = tail.size() - sizeof hash;
     hash = fnv1a(hash, tail.data(), sure);
+    bytes += sure;
     tail.erase(0, sure);
   }
   if (magic != std::string_view(kMagic, sizeof kMagic)) {
     throw user_error("checkpoint {}: not a checkpoint of moebench", path);
   }
-  if (tail.size() == sizeof hash && std::memcmp(tail.data(), &hash, sizeof hash) == 0) return;
-  const std::string aside = path + ".corrupt";
-  const bool moved = std::rename(path.c_str(), aside.c_str()) == 0;
-  throw user_error("checkpoint {}: corrupt, its checksum does not fit; {}", path,
-                   moved ? "set aside as " + aside : "it could not be renamed");
+  if (tail.size() != sizeof hash || std::memcmp(tail.data(), &hash, sizeof hash) != 0) {
+    set_aside(path, "corrupt, its checksum does not fit");
+  }
+  in.rewind();
+  return bytes;
 }
+
+/// A tensor's or placement's place in the file.
+struct Block {
+  bool placement;
+  std::string name;
+  int64_t elements;
+  Bytes each;  // of an element
+};
+
+/// "tensor NAME ELEMENTS", "placement BLOCK CODES"; nothing for "key=value".
+std::optional<Block> block_of(const std::string& path, const std::string& line,
+                              Bytes element_bytes) {
+  const bool placement = line.starts_with("placement ");
+  const size_t name = line.find(' ') + 1, number = line.rfind(' ') + 1;
+  if (!placement && !line.starts_with("tensor ")) {
+    if (line.find('=') == std::string::npos) damaged(path, fmt::format("the line '{}'", line));
+    return std::nullopt;
+  }
+  int64_t elements = -1;
+  const char* const end = line.data() + line.size();
+  const auto [stop, error] = std::from_chars(line.data() + number, end, elements);
+  if (error != std::errc() || stop != end || elements < 0 || name >= number) {
+    damaged(path, fmt::format("the line '{}' has no name and number of elements", line));
+  }
+  const Bytes each = placement ? static_cast<Bytes>(sizeof(int32_t)) : element_bytes;
+  return Block{placement, line.substr(name, number - 1 - name), elements, each};
+}
+
+/// A checkpoint whose header, text and length fit each other, read up to its first block.
+class Opened {
+ public:
+  Opened(const std::string& path, Bytes element_bytes) : path_(path), in_(path, Links::kRefuse) {
+    left_ = checked_bytes(path, in_);
+    Header header;
+    read(&header, sizeof header);
+    check_header(path, header, element_bytes);
+    next_step_ = header.next_step;
+    if (next_step_ < 0 || next_step_ > kMostSteps) {
+      damaged(path, fmt::format("next step {}, allowed: 0 to {}", next_step_, kMostSteps));
+    }
+    if (header.text_bytes > left_) {
+      damaged(path, fmt::format("a text of {} bytes, {} are there", header.text_bytes, left_));
+    }
+    text_.resize(header.text_bytes);
+    read(text_.data(), text_.size());
+    if (!text_.ends_with('\n')) damaged(path, "its text ends within a line");
+    std::istringstream lines(text_);
+    for (std::string line; std::getline(lines, line);) {
+      if (auto block = block_of(path, line, element_bytes)) blocks_.push_back(std::move(*block));
+    }
+    check_length();
+  }
+
+  int64_t next_step() const { return next_step_; }
+  const std::string& text() const { return text_; }
+  const std::vector<Block>& blocks() const { return blocks_; }
+
+  /// The blocks come one after the other.
+  void read(void* to, size_t bytes) {
+    if (bytes > left_) damaged(path_, "cut off");
+    if (in_.read(to, bytes) != bytes) throw user_error("checkpoint {}: changed", path_);
+    left_ -= bytes;
+  }
+
+ private:
+  static constexpr int64_t kMostSteps = 10'000'000'000;
+
+  void check_length() const {
+    uint64_t left = left_;
+    for (const Block& block : blocks_) {
+      const auto n = static_cast<uint64_t>(block.elements),
+                 each = static_cast<uint64_t>(block.each);
+      if (n > left / each) {
+        damaged(path_,
+                fmt::format("'{}' has {} elements, {} bytes are there", block.name, n, left));
+      }
+      left -= n * each;
+    }
+    if (left > 0) damaged(path_, fmt::format("{} bytes behind its last tensor", left));
+  }
+
+  std::string path_;
+  InputFile in_;
+  uint64_t left_ = 0;  // bytes before the checksum that are not yet read
+  int64_t next_step_ = 0;
+  std::string text_;
+  std::vector<Block> blocks_;
+};
 
 }  // namespace
 
@@ -174,17 +264,10 @@ void write_checkpoint(const std::string& path, const Plan& plan, const Persisten
 
 int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persistents& all,
                         const AllBuffers& ranks, Bytes element_bytes) {
-  set_aside_if_corrupt(path);
-  Reader file(path);
-  Header header;
-  file.read(&header, sizeof header);
-  check_header(path, header, element_bytes);
+  Opened file(path, element_bytes);
   const std::string expected = text_of(plan.spec.model, all);
-  if (header.text_bytes > kLongestText) throw user_error("checkpoint {}: damaged header", path);
-  std::string text(header.text_bytes, '\0');
-  file.read(text.data(), text.size());
-  if (text != expected) {
-    throw user_error("checkpoint {}: another model: {}", path, difference(text, expected));
+  if (file.text() != expected) {
+    throw user_error("checkpoint {}: another model: {}", path, difference(file.text(), expected));
   }
 
   // All of it is read and checked before any rank is touched.
@@ -192,7 +275,11 @@ int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persist
   for (const PlacedLayer& layer : all.placed) {
     placements.emplace_back(static_cast<size_t>(Placement::code_size(layer.bounds)));
     file.read(placements.back().data(), placements.back().size() * sizeof(int32_t));
-    Placement::decode(layer.bounds, placements.back());
+    try {
+      Placement::decode(layer.bounds, placements.back());
+    } catch (const UserError& e) {
+      damaged(path, fmt::format("of block {}: {}", layer.layer, e.what()));
+    }
   }
   std::vector<std::vector<char>> contents;
   for (const auto* tensors : {&all.parameters, &all.states}) {
@@ -212,36 +299,23 @@ int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persist
   for (const auto* tensors : {&all.parameters, &all.states}) {
     for (const Persistent& p : *tensors) fill(all, p, ranks, *content++, element_bytes);
   }
-  return header.next_step;
+  return file.next_step();
 }
 
 void read_parameters(const std::string& path, const Plan& plan, const Persistents& all,
                      const AllBuffers& ranks, Bytes element_bytes) {
-  set_aside_if_corrupt(path);
-  Reader file(path);
-  Header header;
-  file.read(&header, sizeof header);
-  check_header(path, header, element_bytes);
-  if (header.text_bytes > kLongestText) throw user_error("checkpoint {}: damaged header", path);
-  std::string text(header.text_bytes, '\0');
-  file.read(text.data(), text.size());
+  Opened file(path, element_bytes);
+  const std::string& text = file.text();
   const std::string sizes = text.substr(0, text.find("moe_every="));
   const std::string own = text_of(plan.spec.model, all);
   if (sizes != own.substr(0, own.find("moe_every="))) {
     throw user_error("checkpoint {}: another model: {}", path, difference(text, own));
   }
   std::map<std::string, std::vector<char>> contents;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream words(line);
-    std::string what, name;
-    int64_t size = 0;
-    words >> what >> name >> size;
-    if (what != "tensor" && what != "placement") continue;
-    const Bytes each = what == "tensor" ? element_bytes : static_cast<Bytes>(sizeof(int32_t));
-    std::vector<char> data(storage_bytes(size, each));
+  for (const Block& block : file.blocks()) {
+    std::vector<char> data(storage_bytes(block.elements, block.each));
     file.read(data.data(), data.size());
-    if (what == "tensor") contents[name] = std::move(data);
+    if (!block.placement) contents[block.name] = std::move(data);
   }
   for (const Persistent& p : all.parameters) {
     const auto found = contents.find(p.name);

@@ -260,13 +260,17 @@ void Placement::check() const {
   for (int64_t d = 0; d < bounds_.devices; ++d) {
     for (int64_t s = 0; s < bounds_.slots(); ++s) {
       const int64_t expert = at(d, s);
-      if (expert < 0) continue;
+      if (expert == -1) continue;
       check_expert(expert);
       if (seen[index(expert)] == d) {
         throw user_error("placement: device {} holds expert {} twice", d, expert);
       }
       seen[index(expert)] = d;
     }
+  }
+  const size_t weights = weight_index(0, 0, 0);
+  for (size_t i = weights; i < codes_.size(); ++i) {
+    check_range("weight", codes_[i], 0, kMaxWeight);
   }
   for (int64_t e = 0; e < bounds_.experts; ++e) {
     if (owner(e) < 0 || owner(e) >= bounds_.devices || !is_resident(e, owner(e))) {

@@ -3,8 +3,10 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 
 #include "engine/base/errors.h"
+#include "engine/exec/checkpoint.h"
 #include "tests/exec/support.h"
 
 namespace moe::testing {
@@ -163,6 +165,103 @@ TEST_CASE("a checkpoint of another model or precision is refused and says what d
                 "hidden=32 in the file, hidden=16 in this run");
   check_refused(written(folder, *small_plan(2, Precision::kF64), 1),
                 "floats of 8 bytes, this run has 4");
+}
+
+/// A checkpoint with the header and body of a good one, changed, and a checksum that fits.
+struct Crafted {
+  int64_t next_step;
+  std::optional<uint64_t> text_bytes;  // that its header says, where not the text's
+  std::string text, body;
+
+  explicit Crafted(const std::string& good) {
+    std::ifstream in(good, std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+    head_ = bytes.substr(0, 16);
+    uint64_t length = 0;
+    std::memcpy(&next_step, bytes.data() + 16, 8);
+    std::memcpy(&length, bytes.data() + 24, 8);
+    text = bytes.substr(32, length);
+    body = bytes.substr(32 + length, bytes.size() - 40 - length);
+  }
+  std::string write(const std::string& file) const {
+    const uint64_t length = text_bytes.value_or(text.size());
+    std::string bytes = head_ + std::string(16, ' ') + text + body;
+    std::memcpy(bytes.data() + 16, &next_step, 8);
+    std::memcpy(bytes.data() + 24, &length, 8);
+    const uint64_t hash = fnv1a(kFnvStart, bytes.data(), bytes.size());
+    bytes.append(reinterpret_cast<const char*>(&hash), 8);
+    std::ofstream(file, std::ios::binary) << bytes;
+    return file;
+  }
+  /// The first tensor has another number of elements.
+  void resize(const std::string& elements) {
+    const size_t line = text.find("tensor "), end = text.find('\n', line);
+    const size_t number = text.rfind(' ', end) + 1;
+    text.replace(number, end - number, elements);
+  }
+
+ private:
+  std::string head_;
+};
+
+/// Neither way of reading takes it: each says what is wrong, sets it aside and touches no rank.
+void check_damaged(const Folder& folder, const Crafted& crafted, const std::string& why) {
+  INFO(why);
+  const auto plan = small_plan(2);
+  const Persistents all = persistents(*plan);
+  RankBuffers a(*plan, 4), b(*plan, 4);
+  const AllBuffers ranks = {&a, &b};
+  for (const RankBuffers* rank : ranks) {
+    std::fill(rank->persistent().begin(), rank->persistent().end(), std::byte{7});
+  }
+  for (const bool all_of_it : {true, false}) {
+    const std::string file = crafted.write(folder.file("crafted.ckpt"));
+    try {
+      if (all_of_it) {
+        read_checkpoint(file, *plan, all, ranks, 4);
+      } else {
+        read_parameters(file, *plan, all, ranks, 4);
+      }
+      FAIL_CHECK("it was read");
+    } catch (const UserError& e) {
+      CHECK_THAT(e.what(), Contains("checkpoint " + file + ": damaged: " + why));
+    }
+    CHECK_FALSE(fs::exists(file));
+    CHECK(fs::exists(file + ".corrupt"));
+    for (const RankBuffers* rank : ranks) {
+      CHECK(std::all_of(rank->persistent().begin(), rank->persistent().end(),
+                        [](std::byte x) { return x == std::byte{7}; }));
+    }
+  }
+}
+
+TEST_CASE("a checkpoint with a right checksum and wrong content is damaged") {
+  const Folder folder("crafted");
+  const Crafted good(written(folder, *small_plan(2), 1));
+  const auto check = [&](const std::function<void(Crafted&)>& change, const std::string& why) {
+    Crafted crafted = good;
+    change(crafted);
+    check_damaged(folder, crafted, why);
+  };
+  for (const int64_t step : {int64_t{-5}, std::numeric_limits<int64_t>::max(),
+                             std::numeric_limits<int64_t>::min(), int64_t{10'000'000'001}}) {
+    check([&](Crafted& c) { c.next_step = step; }, fmt::format("next step {}, allowed", step));
+  }
+  for (const char* n : {"-1", "-9223372036854775808", "9223372036854775808", "1e3", "", "0x10"}) {
+    check([&](Crafted& c) { c.resize(n); }, "the line 'tensor ");
+  }
+  for (const char* n : {"9223372036854775807", "4611686018427387904", "1000000000000"}) {
+    check([&](Crafted& c) { c.resize(n); }, "'wte' has ");
+  }
+  check([](Crafted& c) { c.resize("0"); }, fmt::format("{} bytes behind", 4 * 32 * 16));
+  check([](Crafted& c) { c.body += "abcd"; }, "4 bytes behind its last tensor");
+  check([](Crafted& c) { c.body.resize(c.body.size() - 4); }, "'");
+  check([](Crafted& c) { c.body.clear(); }, "'");
+  check([](Crafted& c) { c.text_bytes = c.text.size() + c.body.size() + 1; }, "a text of ");
+  check([](Crafted& c) { c.text_bytes = std::numeric_limits<uint64_t>::max(); }, "a text of ");
+  check([](Crafted& c) { c.text_bytes = 0; }, "its text ends within a line");
+  check([](Crafted& c) { c.text.pop_back(); }, "its text ends within a line");
+  check([](Crafted& c) { c.text += "nothing\n"; }, "the line 'nothing'");
 }
 
 TEST_CASE("a missing checkpoint, and a place that cannot be written, are told with the path") {

@@ -1,0 +1,71 @@
+// Checkpoints of a small model, read whole and for the parameters alone.
+#include <cstring>
+#include <filesystem>
+
+#include "engine/exec/checkpoint.h"
+#include "tests/exec/support.h"
+#include "tests/fuzz/mutate.h"
+
+using namespace moe;
+
+namespace {
+
+constexpr size_t kHead = 32, kTextBytes = 24;  // of a header; where the text's length stands
+
+struct World {
+  std::shared_ptr<const Plan> plan = testing::plan_of(testing::spec_of(testing::small_model(), 1));
+  Persistents all = persistents(*plan);
+  RankBuffers buffers{*plan, 4};
+  AllBuffers ranks = {&buffers};
+  std::string path = fuzz::folder() + "/x.ckpt", good;
+  World() {
+    std::memset(buffers.persistent().data(), 0, buffers.persistent().size());
+    write_checkpoint(path, *plan, all, ranks, 4, 3);
+    good.resize(std::filesystem::file_size(path));
+    FILE* const file = std::fopen(path.c_str(), "rb");
+    good.resize(std::fread(good.data(), 1, good.size(), file));
+    std::fclose(file);
+  }
+};
+
+const World& world() {
+  static const World world;
+  return world;
+}
+
+/// Header, text and body apart, the text's length right again.
+std::string mutate(std::string_view bytes, fuzz::Random& random) {
+  std::string out(bytes.size() < kHead ? world().good : bytes);
+  uint64_t text_bytes = 0;
+  std::memcpy(&text_bytes, out.data() + kTextBytes, sizeof text_bytes);
+  const uint64_t length = std::min<uint64_t>(text_bytes, out.size() - kHead);
+  if (random() % 2 == 0) {
+    const std::string text = fuzz::mutate_text(out.substr(kHead, length), random);
+    const uint64_t now = text.size();
+    out = out.substr(0, kHead) + text + out.substr(kHead + length);
+    std::memcpy(out.data() + kTextBytes, &now, sizeof now);
+  } else if (random() % 2 == 0) {
+    out = fuzz::mutate_bytes(out.substr(0, kHead), random) + out.substr(kHead);
+  } else {
+    out = out.substr(0, kHead + length) + fuzz::mutate_bytes(out.substr(kHead + length), random);
+  }
+  if (random() % 16 != 0) fuzz::repair_checksum(out);
+  return out;
+}
+
+}  // namespace
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max, unsigned seed) {
+  return fuzz::mutated(data, size, max, seed, mutate);
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const World& w = world();
+  for (const auto read :
+       {+[](const World& v) { read_checkpoint(v.path, *v.plan, v.all, v.ranks, 4); },
+        +[](const World& v) { read_parameters(v.path, *v.plan, v.all, v.ranks, 4); }}) {
+    fuzz::write(w.path, {reinterpret_cast<const char*>(data), size});
+    fuzz::loaded([&] { read(w); });
+  }
+  return 0;
+}
