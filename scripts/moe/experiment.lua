@@ -121,7 +121,7 @@ end
 -- Does all jobs, then evaluates the claims; both are in R.runs and in `verdicts` as far as it came.
 local function run_all(e, jobs, R, verdicts)
   local band, job_of, kinds = band_lib.new(e, jobs), {}, {}
-  for i, job in ipairs(jobs) do kinds[i] = job.entry and job.entry.kind or "simulate" end
+  for i, job in ipairs(jobs) do kinds[i] = job.entry and job.entry.path or "simulate" end
   progress.begin(kinds)
   for _, job in ipairs(jobs) do
     if job.entry then

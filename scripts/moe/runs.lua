@@ -49,10 +49,18 @@ end
 
 --- Writes results.json.
 function M.flush()
+  local begin = core.clock()
   core.write_output("results.json", core.json_encode(schema.merged(head(), {
     lines = lines.lines, experiments = core.array(session.experiments),
     runs = core.array(session.runs), claims = core.array(session.claims) }), 1) .. "\n")
   outputs.remove_earlier_traces(session.runs)
+  session.flushed, session.flush_s = core.clock(), core.clock() - begin
+end
+
+-- The same while runs go on, unless it would take more than a hundredth of their time; the lines
+-- are never behind.
+local function refresh()
+  if not session.flushed or core.clock() - session.flushed > 100 * session.flush_s then M.flush() end
 end
 
 -- What passes did; a scheduler's choices of single ops are in plan:explain().
@@ -210,6 +218,7 @@ function M.execute(name, job, done)
     basis = info.cost, ops_alone = made.sim.ops_alone }
   for _, k in ipairs(TIMES) do run.prediction[k] = made.sim[k] end
   local number, trace = add_run(run)  -- the prediction is on disk before there is anything to know
+  refresh()
   local record = entry.record and trace .. entry.record
   local options = schema.merged(job.options, { record = record })
   local r = errors.call(job.system.at, made.plan.run, made.plan, options)

@@ -176,6 +176,21 @@ TEST_CASE("a request to stop ends a running run, and when withdrawn not the next
   CHECK_FALSE(run_cpu(*plan, options).stopped);
 }
 
+TEST_CASE("a request to stop ends an evaluation behind its batch") {
+  const auto plan = small_plan(2);
+  RunOptions options = options_of(*plan, 1);
+  options.eval_batches = 1000000;
+  options.eval_data = [&data = options.data](int64_t step, int64_t rank, int32_t* ids,
+                                             int32_t* targets) {
+    if (step == 1) request_stop();
+    data(step, rank, ids, targets);
+  };
+  const RunResult result = run_cpu(*plan, options);
+  withdraw_stop();
+  CHECK(result.stopped);
+  CHECK(result.losses.size() == 1);
+}
+
 TEST_CASE("a plan for floats of another size is refused") {
   const auto plan = small_plan(1);
   RunOptions options = options_of(*plan, 1);

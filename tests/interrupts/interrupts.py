@@ -44,7 +44,7 @@ return moe.experiment { name = "sweep", over = { nodes = { 1, 2, 4 }, layers = l
     "script": MODEL + """
 for i = 1, 150 do
   moe.run(moe.experiment { name = "point" .. i, model = model(2 * i),
-    cluster = moe.cluster.p4de { nodes = 2 }, systems = { moe.system "tutel" {} } })
+    cluster = moe.cluster.p4de { nodes = 2 }, systems = { moe.system "raf" {} } })
   io.stderr:write(("finished %d\\n"):format(i))
 end
 """,
