@@ -135,7 +135,7 @@ function M.simulated(name, job, ends)
   run.point, run.executor, run.provenance = job.case.point, "simulate", "simulated"
   for _, k in ipairs(TIMES) do run[k] = made.sim[k] end
   run.forward_ms = made.sim.forward_ms
-  if not ends then run.overlap = made.plan:overlap() end
+  if not ends then run.overlap = errors.call(job.system.at, made.plan.overlap, made.plan) end
   run.samples_ms = core.array(made.sim.samples_ms or { made.sim.iteration_ms })
   run.placements = placements_of(made.sim.placements)
   run.assumed = job.assumed

@@ -346,7 +346,10 @@ end
 --- What weight gradients can hide of the all-to-alls, by the graph alone: { num_a2a, num_dw,
 --- a2a_ms, dw_ms: sums; greedy_ms: Lancet's choice, bound_ms: no choice hides more, exact_ms: the
 --- best one, where there are at most 24 }.
-function Plan:overlap() return plan_self(self).core:overlap() end
+function Plan:overlap()
+  local core_plan = plan_self(self).core
+  return errors.call(errors.here(), core_plan.overlap, core_plan)
+end
 
 M.SPANS = {
   step = { type = "integer", lo = 1, hi = 1e6, default = 1,
@@ -366,7 +369,10 @@ end
 
 --- What Lina's packing compares in the forward, means over MoE layers and parts of them, each
 --- alone: { a2a_ms: the all-to-all to the experts, ffn_ms: the experts, num: parts }.
-function Plan:micro_ops() return plan_self(self).core:micro_ops() end
+function Plan:micro_ops()
+  local core_plan = plan_self(self).core
+  return errors.call(errors.here(), core_plan.micro_ops, core_plan)
+end
 
 --- Bytes a device: { peak_bytes, liveness_bytes, arena_bytes, persistent_bytes, holders }.
 function Plan:memory()

@@ -1,7 +1,7 @@
--- Documented numbers at the ends of their ranges, and random corners of them: a figure is finite and
--- not negative, communication is not exposed for longer than it takes and waits, a slower machine is
--- not faster; or the error is the user's and names a field that was set. Run by test_ranges.cpp with
--- the library's own field lists.
+-- Documented numbers at the ends of their ranges, and random corners of them: a figure is finite
+-- and not negative, communication is not exposed for longer than it takes and waits, a slower
+-- machine is not faster; or the error is the user's and names a field that was set. Run by
+-- test_ranges.cpp with the library's own field lists.
 local cluster_lib = require "moe.cluster"
 local collectives_lib = require "moe.collectives"
 local model_lib = require "moe.model"
@@ -11,8 +11,6 @@ local prophet_lib = require "moe.prophet"
 local schema = require "moe.schema"
 
 local M = {}
-
-local CORNERS = 150
 
 -- Park and Miller: the sandbox has no random numbers.
 local state = 1
@@ -28,7 +26,8 @@ local function copy(t)
   return out
 end
 
--- The numbers of a field list with a range, at any depth: { path = { "nic", "latency_us" }, field }.
+-- The numbers of a field list with a range, at any depth: { path = { "nic", "latency_us" }, field,
+-- name }.
 local function numbers(fields, path, out)
   path, out = path or {}, out or {}
   for _, name in ipairs(schema.keys_of(fields)) do
@@ -42,11 +41,6 @@ local function numbers(fields, path, out)
     end
   end
   return out
-end
-
-local function get(t, path)
-  for _, key in ipairs(path) do t = type(t) == "table" and t[key] or nil end
-  return t
 end
 
 local function set(t, path, value)
@@ -116,7 +110,8 @@ local function try(subject, changes)
   local ok, result = pcall(subject.run, t)
   if not ok then
     if is_refusal(result, changes, subject) then return nil end
-    error(("%s: %s"):format(what, type(result) == "table" and result.message or tostring(result)), 0)
+    local message = type(result) == "table" and result.message or tostring(result)
+    error(("%s: %s"):format(what, message), 0)
   end
   check_numbers(result, what)
   if subject.check then
@@ -165,10 +160,10 @@ local function skipped(subject, number)
   end
 end
 
-local function ends(subject, all)
+local function ends(subject, all, steps)
   for _, number in ipairs(all) do
     local seen = {}
-    for _, value in ipairs(ladder(number.field, 6)) do
+    for _, value in ipairs(ladder(number.field, steps)) do
       local result = attempt(subject, { { path = number.path, value = value } })
       if result then seen[#seen + 1] = { value = value, result = result } end
     end
@@ -182,8 +177,8 @@ local function ends(subject, all)
   end
 end
 
-local function corners(subject, all)
-  for _ = 1, CORNERS do
+local function corners(subject, all, count)
+  for _ = 1, count do
     local changes, used = {}, {}
     for _ = 1, 1 + random(4) do
       local number = all[random(#all)]
@@ -200,8 +195,9 @@ end
 --- The subjects' names, one a line.
 function M.names() return table.concat(schema.keys_of(M.subjects), "\n") end
 
---- Runs one subject; what was wrong as text, or "".
-function M.run(name)
+--- Runs one subject: each number in so many steps, and so many corners. What was wrong as text,
+--- or "".
+function M.run(name, steps, count)
   local subject = M.subjects[name]
   subject.name = name
   failures, state = {}, 1
@@ -211,8 +207,8 @@ function M.run(name)
   end
   assert(#all > 0, "no numbers")
   if attempt(subject, {}) == nil and #failures == 0 then error "the base is refused" end
-  ends(subject, all)
-  corners(subject, all)
+  ends(subject, all, steps)
+  corners(subject, all, count)
   if #failures == 0 then return "" end
   local shown = {}
   for i = 1, math.min(#failures, 12) do shown[i] = failures[i] end
