@@ -176,8 +176,9 @@ TEST_CASE("each signal ends a training after its step, and its losses are kept")
 }
 
 TEST_CASE("an interrupted moe.train ends the recipe at its next line, whatever catches it") {
-  for (const std::string after :
-       {"print 'and on'", "while true do pcall(train) end", "pcall(print, 'and on')", "return"}) {
+  for (const std::string& after :
+       std::vector<std::string>{"print 'and on'", "while true do pcall(train) end",
+                                "pcall(print, 'and on')", "return"}) {
     INFO(after);
     Program program(kModel + "local r = train()\n" + after);
     program.start_recipe();
@@ -195,13 +196,14 @@ TEST_CASE("a signal ends what takes long: simulated steps, a pass, a loop, a che
       "moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4, seq = 16, "
       "batch_per_device = 2, experts_per_device = 2, routing = " +
       law + ", k = 2 }";
-  for (const std::string body :
-       {"moe.plan { model = " + routed + ", system = moe.system 'raf' {}, " + cluster +
-            " }:simulate { steps = 1000000 }",
-        "local p = moe.policy.pass { name = 'mine', at = 'step', apply = function() while true do "
-        "end end }\nmoe.plan { model = model(), " +
-            cluster + ", system = moe.system 'mine' { base = 'raf', passes = { p {} } } }",
-        std::string("while true do end")}) {
+  for (const std::string& body : std::vector<std::string>{
+           "moe.plan { model = " + routed + ", system = moe.system 'raf' {}, " + cluster +
+               " }:simulate { steps = 1000000 }",
+           "local p = moe.policy.pass { name = 'mine', at = 'step', apply = function() while true "
+           "do "
+           "end end }\nmoe.plan { model = model(), " +
+               cluster + ", system = moe.system 'mine' { p {} } }",
+           std::string("while true do end")}) {
     INFO(body);
     Program program(kModel + body);
     program.start_recipe();
