@@ -14,7 +14,7 @@
 
 namespace moe {
 
-/// An hour: no op, transfer or step takes longer, and sums of so many as a plan has do not overflow.
+/// An hour: no op or transfer takes longer, and the sum of so many as a plan has does not overflow.
 constexpr Nanoseconds kLongestSample = int64_t{3'600} * 1'000'000'000;
 
 class ProfileCache {

@@ -7,9 +7,9 @@
 //   "MOEBENCH" | version u32 | bytes a float u32 | next step i64 | text length u64 | text |
 //   every tensor's floats in the order of the text | FNV-1a 64 of all before
 //
-// The text has a line "key=value" for each model field, "placement BLOCK CODES" for each placed layer
-// and "tensor NAME ELEMENTS" for each tensor, in their order; what they say makes up the file to its
-// last byte. next step is 0 to 10^10. Numbers are little-endian.
+// The text has a line "key=value" for each model field, "placement BLOCK CODES" for each placed
+// layer and "tensor NAME ELEMENTS" for each tensor, in their order; what they say makes up the file
+// to its last byte. The next step is 0 to 10^10. Numbers are little-endian.
 #pragma once
 
 #include <string>

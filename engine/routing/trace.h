@@ -43,8 +43,8 @@ struct Trace {
 void finish_trace(Trace& trace, const std::string& source);
 
 /// For readers of other formats, before they allocate: throws UserError that begins with `source`
-/// for sizes out of range, and where counts and places of choices, which a trace has for every step,
-/// layer and rank, would be far more than the `known` numbers that the file gives.
+/// for sizes out of range, and where counts and places of choices, which a trace has for every
+/// step, layer and rank, would be far more than the `known` numbers that the file gives.
 void check_room(const Trace& trace, int64_t known, const std::string& source);
 
 std::string trace_bytes(const Trace& trace);
