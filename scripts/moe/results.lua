@@ -35,6 +35,7 @@ M.FIELDS = {
   record = "the file of its routing",
   routing = "the workload or trace that tokens follow, with options and seed",
   optimizer = "its parameters", stages = "passes with their options",
+  without_effect = "what stages were told and did not do: stage and reason of each",
   all_reduce = "the policy", choice = "what moe.best, moe.fallback or a system of systems chose",
   candidates = "what it chose from, and why",
   packing = "Lina's: experts a device over those without, what the controller saw, what it costs",
@@ -86,8 +87,7 @@ M.FIELDS = {
   unigram_entropy = "of the text, nats",
 }
 
-local Results = {}
-Results.__index = Results
+local Results = schema.methods("results", {})
 
 function M.new(runs) return setmetatable({ runs = runs }, Results) end
 
