@@ -12,6 +12,7 @@
 #include "engine/base/limits.h"
 #include "engine/graph/text.h"
 #include "engine/passes/dw_schedule.h"
+#include "engine/passes/idle_stages.h"
 #include "engine/replay/replay.h"
 #include "engine/run.h"
 
@@ -172,7 +173,30 @@ int spans(lua_State* L) {
 json stages_json(const Plan& plan) {
   json all = json::array();
   for (const StageReport& s : plan.stages) {
-    all.push_back({{"name", s.name}, {"changed", s.changed}, {"ms", to_ms(s.took_ns)}});
+    json changes = json::object();
+    const auto add = [&](const char* what, int64_t count) {
+      if (count != 0) changes[what] = count;
+    };
+    add("ops", s.changes.ops);
+    add("order_edges", s.changes.order_edges);
+    add("lanes", s.changes.lanes);
+    add("priorities", s.changes.priorities);
+    add("chunks", s.changes.chunks);
+    add("disciplines", s.changes.disciplines);
+    add("holds", s.changes.holds);
+    all.push_back({{"name", s.name},
+                   {"changed", s.changed},
+                   {"changes", std::move(changes)},
+                   {"ms", to_ms(s.took_ns)}});
+  }
+  return all;
+}
+
+json without_effect_json(const Plan& plan) {
+  json all = json::array();
+  const CostModel* cost = plan.spec.law ? nullptr : plan.spec.cost.get();
+  for (const IdleStage& s : idle_stages(plan.graph, plan.schedule, cost, plan.stages)) {
+    if (!s.as_told) all.push_back({{"stage", s.name}, {"reason", s.why}});
   }
   return all;
 }
@@ -194,6 +218,7 @@ json info_json(const Host&, const PlanBox& box) {
           {"plan_ms", to_ms(plan.plan_ns)},
           {"hash", plan.hash},
           {"stages", stages_json(plan)},
+          {"without_effect", without_effect_json(plan)},
           {"peak_bytes", plan.memory.peak_bytes()},
           {"liveness_bytes", plan.memory.liveness_bytes},
           {"arena_bytes", plan.memory.arena_bytes},

@@ -105,6 +105,14 @@ Schedule assign(const Graph& graph, Schedule schedule, const PassContext& contex
   return schedule;
 }
 
+/// Why no dW could be assigned.
+std::string nothing_free(const DwCandidates& found) {
+  if (found.a2a.empty()) return "no rows are exchanged: the graph has no all-to-all";
+  if (found.dw.empty()) return "the graph has no weight gradients";
+  return "no weight gradient may run beside an all-to-all: data and the order of the stages before "
+         "it come between";
+}
+
 Nanoseconds step_ns(const Graph& graph, const Schedule& schedule, const CostModel& cost) {
   const LaneOrders orders = lane_orders(graph, schedule);
   const Timeline timeline = replay(replay_input(graph, schedule, orders, cost));
@@ -120,6 +128,7 @@ Schedule dw_schedule(const Graph& graph, Schedule schedule, const PassContext& c
   const bool undo = std::get<std::string>(context.options.at("if_slower")) == "undo";
   const bool allow = std::get<std::string>(context.options.at("overshoot")) == "allow";
   const Nanoseconds before = undo ? step_ns(graph, schedule, context.cost) : 0;
+  std::string undone;
   for (const bool overshoot : {true, false}) {
     if (overshoot && !allow) continue;
     std::vector<Decision> log;
@@ -127,13 +136,14 @@ Schedule dw_schedule(const Graph& graph, Schedule schedule, const PassContext& c
     const Nanoseconds after = undo ? step_ns(graph, made, context.cost) : 0;
     if (after <= before) {
       context.log->insert(context.log->end(), log.begin(), log.end());
+      if (log.empty()) context.skip(nothing_free(found));
       return made;
     }
-    context.log->push_back(
-        {context.stage, context.stage,
-         fmt::format("undone ({} overshoot): {:.3f} ms a step, {:.3f} without",
-                     overshoot ? "with" : "without", to_ms(after), to_ms(before))});
+    undone = fmt::format("undone ({} overshoot): {:.3f} ms a step, {:.3f} without",
+                         overshoot ? "with" : "without", to_ms(after), to_ms(before));
+    if (overshoot) context.log->push_back({context.stage, context.stage, undone});
   }
+  context.skip(undone);
   return schedule;
 }
 

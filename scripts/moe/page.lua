@@ -2,6 +2,7 @@
 -- comes from recipes is text in it.
 local charts = require "moe.page.charts"
 local core = require "moe.core"
+local effects = require "moe.effects"
 local html = require "moe.page.html"
 local report = require "moe.report"
 local results = require "moe.results"
@@ -27,7 +28,8 @@ local FOLDER = { version = "string", seed = "number", ["date?"] = "string",
   experiments = { { name = "string", ["title?"] = "string", ["set?"] = "table" } },
   runs = { { experiment = "string", system = "string", executor = "string", cluster = "string",
     devices = "number", parameters = "table", lower_bound_ms = "number", peak_bytes = "number",
-    ["oom?"] = "boolean", ["choice?"] = "string", ["trace?"] = "string",
+    ["oom?"] = "boolean", ["without_effect?"] = { { stage = "string", reason = "string" } },
+    ["choice?"] = "string", ["trace?"] = "string",
     ["assumed?"] = "table" } },
   claims = { { id = "string", figure = "string", text = "string", unit = "string",
     verdict = "string", paper = "number", ["ours?"] = "number", ["lo?"] = "number",
@@ -162,7 +164,8 @@ local function simulated_section(R)
   end
   return { html.h4 { "Simulated ", badge "simulated" },
     folded("Steps", R, html.grid(report.rows.simulated(groups, names))),
-    paragraphs(report.lines.out_of_memory(R)), speedups, assumed_table(R), charts.BAR_LEGEND,
+    paragraphs(report.lines.out_of_memory(R)), paragraphs(effects.lines(R.runs)), speedups,
+    assumed_table(R), charts.BAR_LEGEND,
     folded("Charts", R, html.div { class = "charts", figures, "" }) }
 end
 

@@ -2,6 +2,7 @@
 local aligned = require "moe.aligned"
 local claims_lib = require "moe.claims"
 local core = require "moe.core"
+local effects = require "moe.effects"
 local results = require "moe.results"
 local schema = require "moe.schema"
 local values = require "moe.values"
@@ -146,6 +147,7 @@ local function print_simulated(e, R)
     .. "their bands)"):format(#schema.keys_of(constants)))
   if e.show then e.show(R) else print_simulated_tables(R) end
   say_all(out_of_memory_lines(R))
+  say_all(effects.lines(R.runs))
 end
 
 -- Least and most of the samples after the first, and whether that is wide.
@@ -319,7 +321,7 @@ end
 
 -- What else is to be said of executed runs.
 local function closing_lines(runs)
-  local first, lines = runs[1], {}
+  local first, lines = runs[1], effects.lines(runs)
   for _, run in ipairs(runs) do
     if run.stopped then
       lines[#lines + 1] = ("%s %s after %d steps"):format(run.system,

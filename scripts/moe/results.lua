@@ -37,6 +37,7 @@ M.FIELDS = {
   record = "the file of its routing",
   routing = "the workload or trace that tokens follow, with options and seed",
   optimizer = "its parameters", stages = "passes with their options",
+  without_effect = "what stages were told and did not do: stage and reason of each",
   all_reduce = "the policy", choice = "what moe.best, moe.fallback or a system of systems chose",
   candidates = "what it chose from, and why",
   degrees = "that pipemoe chose, by MoE layer",
@@ -89,8 +90,7 @@ M.FIELDS = {
   unigram_entropy = "of the text, nats",
 }
 
-local Results = {}
-Results.__index = Results
+local Results = schema.methods("results", {})
 
 function M.new(runs) return setmetatable({ runs = runs }, Results) end
 

@@ -307,8 +307,7 @@ M.PLAN = {
     doc = "what is changed in the graph, as for the executor cuda; nothing" },
 }
 
-local Plan = {}
-Plan.__index = Plan
+local Plan = schema.methods("plan", {}, { "choice" })
 
 local function plan_self(self)
   if getmetatable(self) ~= Plan then
@@ -389,7 +388,8 @@ end
 --- collectives: { op, kind, bytes, alone_ms, waited_ms, transfer_ms, hidden_ms, exposed_ms,
 --- hidden_by, exposed_by, delays } each; exposures: { op, cause, why, ms, from, to, stage } each,
 --- in all exposed_ms; findings: the same with advice, gain_ms (by replay) or a guess at it in
---- worth_ms, best first; idle: stages that changed nothing, and why; decisions: of the passes;
+--- worth_ms, best first; idle: what stages were told and has no effect, and why; decisions: of the
+--- passes;
 --- text }. tostring gives text. A result of plan:run has the same as result:explain(step), of a
 --- step that ran.
 function Plan:explain() return explain.of(plan_self(self).core, errors.here()) end

@@ -188,8 +188,11 @@ TEST_CASE("a gate that raises ends the run with its name, rank, step, layer and 
     ctx:fill(s:argmax_rows()) end }
 train(g {}))");
   CHECK(o.status == 1);
-  CHECK_THAT(o.text, Contains("gate 'mine', rank ") && Contains("step 1, layer 1: ") &&
-                         Contains("recipe.lua:10: token 0 is not allowed"));
+  CHECK_THAT(o.text, Contains(": rank ") &&
+                         Contains(", step 1, op b1.moe.gate: gate 'mine', layer 1: ") &&
+                         Contains("recipe.lua:10: token 0 is not allowed; Lua counts from 1"));
+  CHECK(o.text.find("rank ") == o.text.rfind("rank "));
+  CHECK(o.text.find("gate '") == o.text.rfind("gate '"));
 }
 
 TEST_CASE("a gate that is defined after the recipe has begun to run is named as such") {

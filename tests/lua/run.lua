@@ -23,8 +23,8 @@ function package.loaded.test(sentence, body)
 end
 
 for _, name in ipairs { "places", "fields", "policies", "experiments", "runs", "choices", "results",
-  "claims", "scripts", "lists", "machine", "collectives", "routing", "lina", "inference", "infer",
-  "pipemoe", "prophet", "page", "journal" } do
+  "effects", "claims", "scripts", "lists", "machine", "collectives", "routing", "lina",
+  "inference", "infer", "pipemoe", "prophet", "page", "journal" } do
   require("test_" .. name)
 end
 

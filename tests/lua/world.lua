@@ -80,7 +80,10 @@ local function nearest(name, names)
   local best, least = "", math.max(1, math.floor(#name / 3)) + 1
   for _, candidate in ipairs(names) do
     local n = distance(name, candidate)
-    if n < least then best, least = candidate, n end
+    local short = #name <= 3 and #candidate <= 3
+    local plausible = (not short or name:sub(1, 1) == candidate:sub(1, 1))
+      and name:gsub("%d", "") ~= candidate:gsub("%d", "")
+    if n < least and plausible then best, least = candidate, n end
   end
   return best
 end
@@ -181,6 +184,7 @@ function Plan:info()
   return { num_ops = 10, plan_ms = 1, hash = "00", peak_bytes = self:peak_bytes(),
     liveness_bytes = 2 ^ 29, arena_bytes = 1, persistent_bytes = 1, holders = { "big 1.0 GiB" },
     profile_ms = 5, stages = {},
+    without_effect = self.world.without_effect and self.world.without_effect(self.spec) or {},
     log = self.world.log or { { op = "a", stage = "s", why = "because" } } }
 end
 
