@@ -15,6 +15,7 @@
 #include "bindings/userdata.h"
 #include "engine/exec/data.h"
 #include "engine/exec/planner_error.h"
+#include "engine/exec/threads.h"
 #include "engine/run.h"
 #include "engine/timeline/trace.h"
 
@@ -82,7 +83,7 @@ RunResult run_with_steps(lua_State* L, const Plan& plan, const std::string& exec
   RunResult result;
   std::exception_ptr engine_error, lua_error;
   options.on_step = [&relay](int64_t step, double loss) { return relay.ask(step, loss); };
-  std::thread engine([&] {
+  std::jthread engine = start_thread("the run's engine", [&] {
     try {
       result = run(plan, executor, options);
     } catch (const std::exception&) {
