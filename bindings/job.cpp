@@ -21,7 +21,7 @@ Failure failure_of(const std::exception_ptr& error) {
   } catch (const RunError& e) {
     return {"run", e.what(), ""};
   } catch (const std::exception& e) {
-    return {"internal", e.what(), ""};
+    return foreign_failure(e);
   }
 }
 

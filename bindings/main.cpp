@@ -62,7 +62,7 @@ Failed attempt(Body body) {
   } catch (const moe::RunError& e) {
     return moe::lua::Failure{"run", e.what(), ""};
   } catch (const std::exception& e) {
-    return moe::lua::Failure{"internal", e.what(), ""};
+    return moe::lua::foreign_failure(e);
   }
 }
 

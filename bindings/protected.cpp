@@ -1,7 +1,9 @@
 #include "bindings/protected.h"
 
+#include <new>
 #include <optional>
 #include <sstream>
+#include <stdexcept>
 
 #include "bindings/host.h"
 #include "bindings/stack.h"
@@ -83,7 +85,8 @@ int results_of(lua_State* L, lua_CFunction function, bool position, Failure& fai
   } catch (const RunError& e) {
     failure = {"run", e.what(), ""};
   } catch (const std::exception& e) {
-    failure = {"internal", e.what(), ""};
+    failure = foreign_failure(e);
+    if (failure.kind == "run") failure.message = recipe_position(L) + failure.message;
   }
   return -1;
 }
@@ -103,6 +106,16 @@ int run_protected(lua_State* L, lua_CFunction function, bool position) {
 }
 
 }  // namespace
+
+Failure foreign_failure(const std::exception& error) {
+  const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+                      dynamic_cast<const std::length_error*>(&error) != nullptr;
+  if (memory) return {"run", "what is asked for here needs more memory than there is", ""};
+  // What libraries throw: a thread that does not start, a library that does not open.
+  const bool machine = dynamic_cast<const std::runtime_error*>(&error) != nullptr;
+  if (machine) return {"run", error.what(), ""};
+  return {"internal", error.what(), ""};
+}
 
 void push_error(lua_State* L, const std::string& kind, const std::string& message) {
   push_failure(L, {kind, message, ""});

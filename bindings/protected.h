@@ -30,6 +30,10 @@ class LuaError : public UserError {
   Failure failure_;
 };
 
+/// An exception that is none of ours: "run" where the machine gave no memory, no thread or no
+/// library, else "internal".
+Failure foreign_failure(const std::exception& error);
+
 /// Pushes {kind=, message=} whose tostring is the message. The state remembers the table's kind: a
 /// table that a recipe made, or whose `kind` it changed, has none or its old one.
 void push_error(lua_State* L, const std::string& kind, const std::string& message);

@@ -1,9 +1,8 @@
 #include "engine/exec/check_options.h"
 
-#include <unistd.h>
-
 #include "engine/base/errors.h"
 #include "engine/comm/processes.h"
+#include "engine/exec/machine_memory.h"
 #include "engine/exec/swaps.h"
 
 namespace moe {
@@ -39,11 +38,11 @@ void check_options(const Plan& plan, const RunOptions& options, Bytes of_host) {
   const int64_t here =
       options.processes != nullptr ? options.processes->size_here() : plan.graph.num_ranks;
   const double needed = static_cast<double>(of_host) * static_cast<double>(here);
-  const double present =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  if (needed > present) {
-    throw user_error("{} ranks need {:.1f} GiB, this machine has {:.1f} GiB", here, needed / 0x1p30,
-                     present / 0x1p30);
+  const AvailableMemory available = available_memory();
+  if (needed > static_cast<double>(available.bytes)) {
+    throw user_error("{} ranks need {:.1f} GiB, this process may take {:.1f} GiB more: {}", here,
+                     needed / 0x1p30, static_cast<double>(available.bytes) / 0x1p30,
+                     available.limited_by);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <new>
 #include <optional>
 #include <thread>
 #include <tuple>
@@ -14,8 +15,10 @@
 #include "engine/exec/check_options.h"
 #include "engine/exec/conductor.h"
 #include "engine/exec/sync.h"
+#include "engine/exec/threads.h"
 #include "engine/exec/turns.h"
 #include "engine/replay/link_loads.h"
+#include "kernels/cpu/blas_buffers.h"
 
 namespace moe {
 namespace {
@@ -170,9 +173,18 @@ RunResult CpuRun<T>::run() {
 
 template <class T>
 void CpuRun<T>::spawn() {
+  if (!kernels::reserve_blas_buffers(num_here_)) {
+    throw run_error(
+        "no memory for the matrix products of {} ranks: each takes 128 MiB of address space (see "
+        "ulimit -v)",
+        num_here_);
+  }
   for (int64_t r = 0; r < num_here_; ++r) {
     for (int64_t l = r == 0 ? 1 : 0; l < num_lanes_; ++l) {
-      threads_.emplace_back([this, r, l] { worker(r, LaneId(l)); });
+      threads_.push_back(
+          start_thread(fmt::format("lane {} of rank {}",
+                                   plan_.schedule.lanes[static_cast<size_t>(l)].name, first_ + r),
+                       [this, r, l] { worker(r, LaneId(l)); }));
     }
   }
 }
@@ -221,6 +233,8 @@ void CpuRun<T>::guarded(int64_t rank, LaneId lane, Body body) {
   try {
     body();
   } catch (const Aborted&) {  // whoever failed has told why
+  } catch (const std::bad_alloc&) {
+    fail(rank, lane, std::make_exception_ptr(RunError("no more memory beside the plan's buffers")));
   } catch (const std::exception&) {
     fail(rank, lane, std::current_exception());
   }

@@ -14,7 +14,9 @@
 #include "engine/exec/finite.h"
 #include "engine/exec/profile_operands.h"
 #include "engine/exec/sync.h"
+#include "engine/exec/threads.h"
 #include "engine/ops/kernel_call.h"
+#include "kernels/cpu/blas_buffers.h"
 
 namespace moe {
 namespace {
@@ -179,14 +181,31 @@ class Beside {
  public:
   template <class Body>
   Beside(int64_t num_threads, const Body& body) {
-    for (int64_t t = 1; t < num_threads; ++t) threads_.emplace_back([&body, t] { body(t); });
-  }
-  ~Beside() {
-    for (std::thread& thread : threads_) thread.join();
+    const auto run = [this, &body](int64_t t) {
+      state_.wait(kWaits);
+      if (state_ == kRuns) body(t);
+    };
+    try {
+      for (int64_t t = 1; t < num_threads; ++t) {
+        threads_.push_back(
+            start_thread(fmt::format("rank {} of a measurement", t), [run, t] { run(t); }));
+      }
+    } catch (const std::exception&) {
+      let(kGivesUp);
+      throw;
+    }
+    let(kRuns);
   }
 
  private:
-  std::vector<std::thread> threads_;
+  enum State { kWaits, kRuns, kGivesUp };
+  void let(State state) {
+    state_ = state;
+    state_.notify_all();
+  }
+
+  std::atomic<State> state_{kWaits};  // none begins before all are there
+  std::vector<std::jthread> threads_;
 };
 
 /// Sets a flag at the end of the scope, also when an error ends it.
@@ -197,6 +216,10 @@ struct SetAtEnd {
 
 std::vector<Nanoseconds> profile_kernel(const Graph& graph, OpId op,
                                         const ProfileOptions& options) {
+  if (!kernels::reserve_blas_buffers(options.ranks_beside)) {
+    throw run_error("no memory to measure '{}' on {} ranks: each takes 128 MiB of address space",
+                    graph.op(op).name, options.ranks_beside);
+  }
   // Made here, so that whatever is wrong with the op is thrown here and not on a thread.
   std::deque<KernelCalls> calls;
   for (int64_t t = 0; t < options.ranks_beside; ++t)

@@ -1,10 +1,16 @@
 #include "kernels/cpu/blas.h"
 
 #include <dlfcn.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <mutex>
 #include <stdexcept>
 #include <string>
+#include <vector>
+
+#include "kernels/cpu/blas_buffers.h"
 
 namespace moe::kernels {
 namespace {
@@ -31,7 +37,9 @@ Blas open() {
   static std::string version = symbol<char* (*)()>(library, "openblas_get_config")();
   version.erase(0, version.find(' ') + 1);  // "OpenBLAS 0.3.21 NO_LAPACK DYNAMIC_ARCH ..."
   version.erase(version.find(' '));
-  return {symbol<decltype(Blas::sgemm)>(library, "cblas_sgemm"), version.c_str(),
+  return {symbol<decltype(Blas::sgemm)>(library, "cblas_sgemm"),
+          symbol<decltype(Blas::take_buffer)>(library, "blas_memory_alloc"),
+          symbol<decltype(Blas::give_buffer)>(library, "blas_memory_free"), version.c_str(),
           symbol<char* (*)()>(library, "openblas_get_corename")()};
 }
 
@@ -40,6 +48,27 @@ Blas open() {
 const Blas& blas() {
   static const Blas opened = open();
   return opened;
+}
+
+bool reserve_blas_buffers(int64_t num_threads) {
+  constexpr size_t kBytes = size_t{130} << 20;  // a buffer's, and some for its bookkeeping
+  static std::mutex mutex;
+  static int64_t reserved = 0;
+  const std::lock_guard lock(mutex);
+  std::vector<void*> taken;
+  bool enough = true;
+  while (enough && static_cast<int64_t>(taken.size()) < num_threads) {
+    if (static_cast<int64_t>(taken.size()) >= reserved) {
+      void* const room = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      enough = room != MAP_FAILED;
+      if (enough) munmap(room, kBytes);
+    }
+    if (enough) taken.push_back(blas().take_buffer(0));
+  }
+  for (void* buffer : taken) blas().give_buffer(buffer);
+  reserved = std::max(reserved, static_cast<int64_t>(taken.size()));
+  return enough;
 }
 
 }  // namespace moe::kernels

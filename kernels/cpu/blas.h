@@ -8,8 +8,10 @@ namespace moe::kernels {
 
 struct Blas {
   decltype(&::cblas_sgemm) sgemm;
-  const char* version;  // "0.3.21"
-  const char* core;     // "SkylakeX"
+  void* (*take_buffer)(int);   // of a call, waits for ever where there is none
+  void (*give_buffer)(void*);  // back; it is kept for the next call
+  const char* version;         // "0.3.21"
+  const char* core;            // "SkylakeX"
 };
 
 /// Opened at the first call, for one thread a caller. OPENBLAS_CORETYPE is the user's where it is

@@ -219,7 +219,7 @@ TEST_CASE("a rank takes of the host's memory what its executor says") {
   const RunOptions options = options_of(plan, 1);
   plan.memory.arena_bytes = Bytes{1} << 60;
   CHECK_THROWS_WITH(run_cpu(plan, options),
-                    Contains("2 ranks need 2147483648.0 GiB, this machine"));
+                    Contains("2 ranks need 2147483648.0 GiB, this process may take "));
   CHECK_NOTHROW(check_options(plan, options, plan.memory.persistent_bytes));
 }
 
