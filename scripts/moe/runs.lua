@@ -56,7 +56,8 @@ end
 -- The same while runs go on, unless it would take more than a hundredth of their time; the lines
 -- are never behind.
 local function refresh()
-  if not session.flushed or core.clock() - session.flushed > 100 * session.flush_s then M.flush() end
+  local cheap = not session.flushed or core.clock() - session.flushed > 100 * session.flush_s
+  if cheap then M.flush() end
 end
 
 -- What passes did; a scheduler's choices of single ops are in plan:explain().
