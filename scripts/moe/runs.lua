@@ -60,8 +60,8 @@ end
 -- The same while runs go on, unless it would take more than a hundredth of their time; the lines
 -- are never behind.
 local function refresh()
-  local since = session.flushed and core.clock() - session.flushed
-  if not since or since > 100 * session.flush_s then M.flush() end
+  local cheap = not session.flushed or core.clock() - session.flushed > 100 * session.flush_s
+  if cheap then M.flush() end
 end
 
 -- What passes did; a scheduler's choices of single ops are in plan:explain().
