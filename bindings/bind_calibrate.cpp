@@ -1,6 +1,4 @@
 // core.calibrate, core.nccl_log: what machines were measured to do.
-#include <unistd.h>
-
 #include <cstdio>
 #include <thread>
 
@@ -8,6 +6,7 @@
 #include "bindings/core.h"
 #include "bindings/host.h"
 #include "bindings/job.h"
+#include "engine/base/stop.h"
 #include "engine/cost/nccl_log.h"
 #include "engine/exec/calibrate_device.h"
 #include "engine/exec/cuda_plugin.h"
@@ -117,10 +116,9 @@ int calibrate(lua_State* L) {
       usual_options(host.options(), static_cast<int64_t>(luaL_checknumber(L, 1)));
   const bool gpu = host.options().device == "cuda";
   if (gpu) options = on_gpu(std::move(options), job_of(host));
-  const bool terminal = isatty(STDERR_FILENO) != 0 && speaks(host);
-  options.progress = [terminal](const std::string& what) {
-    if (interrupted()) throw RunError("interrupted");
-    if (terminal) std::fprintf(stderr, "\r\033[K%s", what.c_str());
+  options.progress = [&host](const std::string& what) {
+    check_stop();
+    host.progress().begin(what);
   };
   const int64_t cores = std::thread::hardware_concurrency();
   if (!gpu && options.num_ranks > cores) {
@@ -128,7 +126,7 @@ int calibrate(lua_State* L) {
                  static_cast<long>(options.num_ranks), static_cast<long>(cores));
   }
   const Calibration c = moe::calibrate(options);
-  if (terminal) std::fputs("\r\033[K", stderr);
+  host.progress().erase();
   if (c.spread > kQuietSpread && speaks(host)) {
     std::fprintf(stderr,
                  "moebench: half of the samples spread over %.0f%% of their median: the machine "
@@ -144,8 +142,8 @@ int calibrate(lua_State* L) {
 
 // (file) -> { kind = "all_to_all" | "all_reduce", ranks, rows = { { bytes, us }, ... } }
 int nccl_log(lua_State* L) {
-  const std::string path = luaL_checkstring(L, 1);
-  const NcclLog log = parse_nccl_log(read_file(Host::of(L).files().readable(path)), path);
+  const std::string path = text_argument(L, 1);
+  const NcclLog log = parse_nccl_log(Host::of(L).files().read(path), path);
   json rows = json::array();
   for (const auto& [bytes, ns] : log.rows) rows.push_back({bytes, to_us(ns)});
   push_json(L, {{"kind", log.collective == Collective::kAllToAll ? "all_to_all" : "all_reduce"},

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <ctime>
 #include <fstream>
+#include <optional>
 #include <thread>
 
 #include "bindings/convert.h"
@@ -15,17 +16,12 @@
 #include "bindings/machine.h"
 #include "bindings/tables.h"
 #include "engine/base/names.h"
+#include "engine/base/utf8.h"
 #include "engine/exec/data.h"
 #include "engine/exec/device_executor.h"
 
 namespace moe::lua {
 namespace {
-
-std::string text_argument(lua_State* L, int index) {
-  size_t size = 0;
-  const char* text = luaL_checklstring(L, index, &size);
-  return {text, size};
-}
 
 void push_text(lua_State* L, const std::string& text) {
   lua_pushlstring(L, text.data(), text.size());
@@ -50,7 +46,8 @@ int array(lua_State* L) {
 
 // It is there when this returns, in all processes.
 int write_output(lua_State* L) {
-  const Host& host = Host::of(L);
+  Host& host = Host::of(L);
+  host.note_effect();
   const std::string name = text_argument(L, 1);
   const nlohmann::json written = told(host, "write " + name, [&] {
     const auto path = host.files().writable(name);
@@ -61,23 +58,125 @@ int write_output(lua_State* L) {
   return 1;
 }
 
-int read_readable_file(lua_State* L) {
-  push_text(L, read_file(Host::of(L).files().readable(text_argument(L, 1))));
+// What the results of an earlier run in the output folder are of: { found, recipe = { name, path,
+// hash }, traces = names of files }. Where that run was killed, its first line says it.
+nlohmann::json earlier_of(const Files& files) {
+  using nlohmann::json;
+  const auto text_of = [&](const char* name) -> std::optional<std::string> {
+    const auto path = files.writable(name);
+    if (!std::filesystem::exists(path)) return std::nullopt;
+    return read_file(path, Links::kRefuse);
+  };
+  std::optional<std::string> text = text_of("results.json");
+  if (!text && (text = text_of("runs.jsonl"))) text->resize(std::min(text->find('\n'), text->size()));
+  if (!text) return {{"found", false}};
+  json out = {{"found", true}, {"traces", json::array()}};
+  const json all = json::parse(*text, nullptr, false);
+  if (!all.is_object()) return out;
+  if (all.contains("recipe")) out["recipe"] = all["recipe"];
+  const json runs = all.contains("runs") ? all["runs"] : json::array();
+  for (const json& run : runs) {
+    if (run.is_object() && run.contains("trace")) out["traces"].push_back(run["trace"]);
+  }
+  return out;
+}
+
+// () -> earlier_of
+int earlier_results(lua_State* L) {
+  const Host& host = Host::of(L);
+  push_json(L, told(host, "earlier results", [&] { return earlier_of(host.files()); }));
   return 1;
 }
 
-int progress(lua_State* L) {
-  const bool shown = isatty(STDERR_FILENO) != 0 && speaks(Host::of(L));
-  if (shown) std::fprintf(stderr, "%s\n", text_argument(L, 1).c_str());
+// (name) -> the file of the output folder is gone
+int remove_output(lua_State* L) {
+  const Host& host = Host::of(L);
+  const std::string name = text_argument(L, 1);
+  told(host, "remove " + name, [&]() -> nlohmann::json {
+    remove_file(host.files().writable(name));
+    return nullptr;
+  });
+  return 0;
+}
+
+int read_readable_file(lua_State* L) {
+  push_text(L, Host::of(L).files().read(text_argument(L, 1)));
+  return 1;
+}
+
+// (name, text, anew) on rank 0 alone.
+int append_output(lua_State* L) {
+  const Host& host = Host::of(L);
+  if (!speaks(host)) return 0;
+  append_file(host.files().writable(text_argument(L, 1)), text_argument(L, 2),
+              lua_toboolean(L, 3) != 0);
+  return 0;
+}
+
+std::optional<double> seconds_argument(lua_State* L, int index) {
+  if (lua_isnumber(L, index) == 0) return std::nullopt;
+  return lua_tonumber(L, index);
+}
+
+// (what, expected_s or nil, rest_s or nil)
+int status(lua_State* L) {
+  Host::of(L).progress().begin(text_argument(L, 1), seconds_argument(L, 2), seconds_argument(L, 3));
+  return 0;
+}
+
+int row(lua_State* L) {
+  Host::of(L).progress().row(text_argument(L, 1));
+  return 0;
+}
+
+// (f) calls f, in which no request to stop ends a line of the recipe: what is finished is kept.
+int undisturbed(lua_State* L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_settop(L, 1);
+  {
+    const Limits::Hold hold(Host::of(L).limits());
+    call(L, 0, 0);
+  }
+  Host::of(L).heed_stop();
+  return 0;
+}
+
+int warn(lua_State* L) {
+  Host& host = Host::of(L);
+  host.progress().erase();
+  if (speaks(host)) std::fprintf(stderr, "moebench: %s\n", printable(text_argument(L, 1)).c_str());
   return 0;
 }
 
 int say(lua_State* L) {
-  const std::string text = text_argument(L, 1) + "\n";
+  Host& host = Host::of(L);
+  host.note_effect();
+  host.progress().erase();
+  const std::string text = printable(text_argument(L, 1)) + "\n";
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
     throw run_error("cannot write to standard output");
   }
   return 0;
+}
+
+// (text) -> where its first byte stands that is not UTF-8, from 1, or nil
+int invalid_byte(lua_State* L) {
+  const auto at = first_invalid_byte(text_argument(L, 1));
+  if (!at) return 0;
+  lua_pushinteger(L, static_cast<lua_Integer>(*at + 1));
+  return 1;
+}
+
+// (kind, message, traceback or nil) -> an error of the library
+int failure(lua_State* L) {
+  push_failure(L, {text_argument(L, 1), text_argument(L, 2), luaL_optstring(L, 3, "")});
+  return 1;
+}
+
+// (error) -> its kind, or "" where a recipe made it
+int kind_of(lua_State* L) {
+  push_text(L, failure_kind(L, 1));
+  return 1;
 }
 
 int clock(lua_State* L) {
@@ -173,7 +272,7 @@ void set_recipe(lua_State* L, const HostOptions& options) {
   const std::filesystem::path path = std::filesystem::absolute(options.recipe);
   set_text(L, "recipe_dir", path.parent_path().string());
   push_json(L, {{"name", options.recipe},
-                {"path", path.string()},
+                {"path", path.lexically_normal().string()},
                 {"hash", fmt::format("{:016x}", text_hash(read_file(options.recipe)))}});
   lua_setfield(L, -2, "recipe");
 }
@@ -181,22 +280,31 @@ void set_recipe(lua_State* L, const HostOptions& options) {
 }  // namespace
 
 int open_core(lua_State* L) {
-  static constexpr luaL_Reg kFunctions[] = {{"array", core_function<array>},
+  static constexpr luaL_Reg kFunctions[] = {{"append_output", core_function<append_output>},
+                                            {"array", core_function<array>},
                                             {"caller", core_function<caller>},
                                             {"clock", core_function<clock>},
                                             {"default_corpus", core_function<default_corpus>},
+                                            {"earlier_results", core_function<earlier_results>},
                                             {"executor_missing", core_function<executor_missing>},
+                                            {"failure", core_function<failure>},
                                             {"gpu", core_function<gpu>},
+                                            {"invalid_byte", core_function<invalid_byte>},
                                             {"display_name", core_function<display_name>},
                                             {"json_decode", core_function<json_decode>},
                                             {"json_encode", core_function<json_encode>},
+                                            {"kind_of", core_function<kind_of>},
                                             {"machine", core_function<machine>},
                                             {"nearest", core_function<nearest>},
                                             {"now", core_function<now>},
-                                            {"progress", core_function<progress>},
                                             {"read_file", core_function<read_readable_file>},
+                                            {"remove_output", core_function<remove_output>},
+                                            {"row", core_function<row>},
                                             {"say", core_function<say>},
+                                            {"status", core_function<status>},
                                             {"table", core_function<table>},
+                                            {"undisturbed", core_function<undisturbed>},
+                                            {"warn", core_function<warn>},
                                             {"write_output", core_function<write_output>},
                                             {nullptr, nullptr}};
   const HostOptions& options = Host::of(L).options();
@@ -205,6 +313,7 @@ int open_core(lua_State* L) {
   set_text(L, "version", program_version());
   set_text(L, "mode", options.mode);
   set_text(L, "scripts_dir", options.scripts_dir);
+  set_text(L, "session", fmt::format("{:x}-{}", steady_ns(), getpid()));
   if (!options.out_dir.empty()) set_text(L, "out_dir", options.out_dir);
   if (options.processes != nullptr) {
     lua_pushinteger(L, options.processes->size());

@@ -20,7 +20,7 @@ constexpr const char* kIdsType = "token ids";
 constexpr const char* kListType = "list";
 
 /// A handle: points to the call, or to nothing when that is over.
-using CallHandle = GateCall*;
+using CallHandle = std::shared_ptr<GateCall>;
 
 /// Experts or tokens that a primitive found, [rows, cols], counted from 0 here and from 1 in Lua.
 struct IndexList {
@@ -30,21 +30,9 @@ struct IndexList {
 };
 
 const GateCall& check_call(lua_State* L, const char* type) {
-  const CallHandle handle = check_userdata<CallHandle>(L, 1, type);
-  if (handle == nullptr) throw UserError("this view belongs to a gate's call that is over");
-  return *handle;
-}
-
-// A whole number from 1 to `limit`, returned from 0.
-int64_t check_index(lua_State* L, int index, int64_t limit, const char* what) {
-  const double value = lua_type(L, index) == LUA_TNUMBER ? lua_tonumber(L, index) : NAN;
-  if (!(value >= 1 && value <= static_cast<double>(limit)) || value != std::floor(value)) {
-    throw user_error(
-        "{} {} is not allowed; give 1 to {}", what,
-        lua_type(L, index) == LUA_TNUMBER ? fmt::format("{:.14g}", value) : luaL_typename(L, index),
-        limit);
-  }
-  return static_cast<int64_t>(value) - 1;
+  const GateCall& call = *check_userdata<CallHandle>(L, 1, type);
+  if (call.in == nullptr) throw UserError("this view belongs to a gate's call that is over");
+  return call;
 }
 
 ScoreMatrix matrix(const GateInput& in) {
@@ -173,9 +161,7 @@ int fill(lua_State* L) {
 }
 
 int context_index(lua_State* L) {
-  lua_pushvalue(L, 2);
-  lua_rawget(L, lua_upvalueindex(1));
-  if (!lua_isnil(L, -1)) return 1;
+  if (push_method(L)) return 1;
   const GateCall& call = check_call(L, kContextType);
   const GateInput& in = *call.in;
   const std::string_view key = luaL_checkstring(L, 2);
@@ -197,9 +183,7 @@ int context_index(lua_State* L) {
     lua_getfield(L, -1, key == "ids" ? "ids" : "rng");
     return 1;
   }
-  throw UserError(unknown_name("field of ctx", key,
-                               {"tokens", "experts", "k", "capacity", "step", "layer",
-                                "first_token", "ids", "rng", "left", "take", "fill"}));
+  return no_such_member(L);
 }
 
 int list_value(lua_State* L) {
@@ -238,19 +222,16 @@ uint64_t call_stream(const Host& host, const GateInput& in) {
 
 }  // namespace
 
-GateViews::GateViews(lua_State* L, const GateInput& in, RoutingBuilder& out) : call_{&in, &out} {
-  handles_[0] = &push_userdata<CallHandle>(L, kContextType, &call_);
+GateViews::GateViews(lua_State* L, const GateInput& in, RoutingBuilder& out)
+    : call_(std::make_shared<GateCall>(&in, &out)) {
+  push_userdata<CallHandle>(L, kContextType, call_);
   lua_createtable(L, 0, 2);
-  handles_[1] = &push_userdata<CallHandle>(L, kIdsType, &call_);
+  push_userdata<CallHandle>(L, kIdsType, call_);
   lua_setfield(L, -2, "ids");
   push_userdata<Rng>(L, kRngType, call_stream(Host::of(L), in));
   lua_setfield(L, -2, "rng");
   lua_setfenv(L, -2);
-  handles_[2] = &push_userdata<CallHandle>(L, kScoresType, &call_);
-}
-
-GateViews::~GateViews() {
-  for (CallHandle* handle : handles_) *handle = nullptr;
+  push_userdata<CallHandle>(L, kScoresType, call_);
 }
 
 void open_gate(lua_State* L) {
@@ -262,7 +243,9 @@ void open_gate(lua_State* L) {
       {"topk_rows", method<topk_of_rows>},     {nullptr, nullptr}};
   static constexpr luaL_Reg kList[] = {{"counts", method<list_counts>}, {nullptr, nullptr}};
   static constexpr luaL_Reg kNone[] = {{nullptr, nullptr}};
-  new_type<CallHandle>(L, kContextType, kContext, method<context_index>);
+  new_type<CallHandle>(
+      L, kContextType, kContext, method<context_index>,
+      {"tokens", "experts", "k", "capacity", "step", "layer", "first_token", "ids", "rng"});
   new_type<CallHandle>(L, kScoresType, kScores);
   set_metamethod(L, kScoresType, "__call", method<score>);
   new_type<CallHandle>(L, kIdsType, kNone);

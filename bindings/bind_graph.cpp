@@ -1,5 +1,6 @@
 // Graph handles for passes and schedules: finding ops and editing. Layers and parts count from 1 in
 // Lua.
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -38,10 +39,7 @@ std::string text_value(lua_State* L, const std::string& key) {
   return lua_tostring(L, -1);
 }
 
-int64_t number_value(lua_State* L, const std::string& key) {
-  if (lua_type(L, -1) != LUA_TNUMBER) throw user_error("g:ops: {}: give a number", key);
-  return static_cast<int64_t>(lua_tonumber(L, -1));
-}
+constexpr int64_t kMostLayers = 1000000;  // more than a graph may have, of parts too
 
 // One key of the filter, its value on top of the stack.
 void set_filter(lua_State* L, const Graph& graph, const std::string& key, Filter& filter) {
@@ -55,9 +53,9 @@ void set_filter(lua_State* L, const Graph& graph, const std::string& key, Filter
   } else if (key == "phase") {
     filter.phase = parse_phase(text_value(L, key));
   } else if (key == "layer") {
-    filter.layer = number_value(L, key) - 1;
+    filter.layer = check_index(L, -1, kMostLayers, "g:ops: layer");
   } else if (key == "part") {
-    filter.part = number_value(L, key) - 1;
+    filter.part = check_index(L, -1, kMostLayers, "g:ops: part");
   } else if (key == "dw") {
     filter.is_dw = lua_toboolean(L, -1) != 0;
   } else if (key == "where") {
@@ -177,30 +175,121 @@ Attrs check_attrs(lua_State* L, int index) {
   return attrs;
 }
 
+/// The ops that an op of these inputs stands next to: those that make them or, where none does,
+/// those that read them.
+std::vector<OpId> neighbours(GraphSession& session, const std::vector<TensorId>& inputs) {
+  const Graph& graph = session.graph();
+  std::vector<OpId> found;
+  for (const TensorId t : inputs) {
+    const OpId maker = t.valid() ? session.producers()[t.index()] : OpId();
+    if (maker.valid()) found.push_back(maker);
+  }
+  if (!found.empty()) return found;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    const std::vector<TensorId>& read = graph.op(id).inputs;
+    const auto reads = [&](TensorId t) {
+      return t.valid() && std::find(read.begin(), read.end(), t) != read.end();
+    };
+    if (!graph.removed(id) && std::any_of(inputs.begin(), inputs.end(), reads)) found.push_back(id);
+  }
+  return found;
+}
+
+/// What g:insert does not say of an op: as its neighbours have it, which then have to agree.
+class Inherited {
+ public:
+  Inherited(GraphSession& session, const std::string& name, const std::vector<TensorId>& inputs)
+      : graph_(session.graph()), name_(name), next_to_(neighbours(session, inputs)) {}
+
+  /// get: of an op; text: how it is called in an error.
+  template <class Get, class Text>
+  auto of(const char* field, Get get, Text text) const {
+    if (next_to_.empty()) {
+      throw user_error("g:insert: '{}': {} is not given, and no op makes or reads its inputs",
+                       name_, field);
+    }
+    const OpId first = next_to_.front();
+    for (const OpId other : next_to_) {
+      if (get(graph_.op(other)) == get(graph_.op(first))) continue;
+      throw user_error(
+          "g:insert: '{}': {} is not given, and its neighbours differ in it: '{}' has {}, '{}' {}; "
+          "give {}",
+          name_, field, graph_.op(first).name, text(get(graph_.op(first))), graph_.op(other).name,
+          text(get(graph_.op(other))), field);
+    }
+    return get(graph_.op(first));
+  }
+
+ private:
+  const Graph& graph_;
+  const std::string name_;
+  const std::vector<OpId> next_to_;
+};
+
+/// The layer or part of g:insert's table on top of the stack, from 0; false: none, -1.
+int32_t index_or_none(lua_State* L, const char* what) {
+  if (lua_isboolean(L, -1) && lua_toboolean(L, -1) == 0) return -1;
+  return static_cast<int32_t>(check_index(L, -1, kMostLayers, what));
+}
+
+/// Phase, segment, layer, part and dw of an op to be inserted.
+Op place_of(lua_State* L, const Inherited& inherited) {
+  const auto given = [L](const char* key) {
+    lua_getfield(L, 2, key);
+    return !lua_isnil(L, -1);
+  };
+  Op op;
+  op.phase = given("phase") ? parse_phase(luaL_checkstring(L, -1))
+                            : inherited.of(
+                                  "phase", [](const Op& o) { return o.phase; }, phase_name);
+  op.segment = given("seg") ? parse_segment(luaL_checkstring(L, -1))
+                            : inherited.of(
+                                  "seg", [](const Op& o) { return o.segment; }, segment_name);
+  const auto layer_text = [](int32_t layer) {
+    return layer < 0 ? std::string("none (false)") : std::to_string(layer + 1);
+  };
+  op.layer = given("layer") ? index_or_none(L, "g:insert: layer")
+                            : inherited.of(
+                                  "layer", [](const Op& o) { return o.layer; }, layer_text);
+  op.part = given("part") ? index_or_none(L, "g:insert: part") : -1;
+  op.is_dw = given("dw") ? lua_toboolean(L, -1) != 0
+                         : inherited.of(
+                               "dw", [](const Op& o) { return o.is_dw; },
+                               [](bool dw) { return dw ? "true" : "false"; });
+  return op;
+}
+
 // g:insert{ kind=, name=, inputs={op or tensor or false, ...}, attrs={}, phase=, seg=, layer=,
-// part=, dw= } -> op. It stands where its inputs and readers put it.
+// part=, dw= } -> op. It stands where its inputs and readers put it. Phase, seg, layer and dw are
+// those of its neighbours unless given.
 int graph_insert(lua_State* L) {
   GraphSession& session = check_graph(L);
-  luaL_checktype(L, 2, LUA_TTABLE);
   lua_settop(L, 2);
+  check_keys(L, 2, "g:insert",
+             {"kind", "name", "inputs", "attrs", "phase", "seg", "layer", "part", "dw"});
   const auto field = [L](const char* key) {
     lua_getfield(L, 2, key);
     return lua_gettop(L);
   };
-  const std::string kind = luaL_checkstring(L, field("kind"));
-  const std::string name = luaL_checkstring(L, field("name"));
+  const auto text = [&](const char* key) {
+    const int at = field(key);
+    if (lua_type(L, at) != LUA_TSTRING) throw user_error("g:insert: {}: give a text", key);
+    return std::string(lua_tostring(L, at));
+  };
+  const std::string kind = text("kind"), name = text("name");
+  session.graph().table().kind(kind);  // throws for an unknown one
   const std::vector<TensorId> inputs = check_tensors(L, field("inputs"), session);
   const Attrs attrs = check_attrs(L, field("attrs"));
-  const Phase phase = parse_phase(luaL_optstring(L, field("phase"), "forward"));
-  const Segment segment = parse_segment(luaL_optstring(L, field("seg"), "mlp"));
   if (session.graph().find_op(name).valid()) throw user_error("g:insert: '{}' is there", name);
+  const Op place = place_of(L, Inherited(session, name, inputs));
   Graph& graph = session.edit();
-  const OpId id = graph.add_op(kind, name, inputs, attrs, phase);
+  const OpId id = graph.add_op(kind, name, inputs, attrs, place.phase);
   Op& op = graph.op(id);
-  op.segment = segment;
-  op.layer = static_cast<int32_t>(luaL_optinteger(L, field("layer"), 0)) - 1;
-  op.part = static_cast<int32_t>(luaL_optinteger(L, field("part"), 0)) - 1;
-  op.is_dw = lua_toboolean(L, field("dw")) != 0;
+  op.segment = place.segment;
+  op.layer = place.layer;
+  op.part = place.part;
+  op.is_dw = place.is_dw;
   session.push_op(L, id);
   return 1;
 }
@@ -259,16 +348,22 @@ std::vector<std::vector<OpId>> try_split(GraphSession& session, const std::vecto
   }
 }
 
-// g:split(ops, { axis =, parts = }) -> { part -> { op, ... } }, or nil and why not. Every tensor of
-// the chain but parameters is cut along the axis (from 1).
+// g:split(ops, { axis =, parts =, try = }) -> { part -> { op, ... } }. Every tensor of the chain
+// but parameters is cut along the axis (from 1). What cannot be cut is an error that says why or,
+// with try = true, nil and why.
 int graph_split(lua_State* L) {
   GraphSession& session = check_graph(L);
   const std::vector<OpId> ops = check_ops(L, 2, session);
-  luaL_checktype(L, 3, LUA_TTABLE);
+  check_keys(L, 3, "g:split", {"axis", "parts", "try"});
+  lua_getfield(L, 3, "try");
+  const bool only_try = lua_toboolean(L, -1) != 0;
   lua_getfield(L, 3, "axis");
   lua_getfield(L, 3, "parts");
-  const auto axis = static_cast<int>(luaL_checkinteger(L, -2)) - 1;
-  const auto parts = static_cast<int64_t>(luaL_checkinteger(L, -1));
+  if (!lua_isnumber(L, -2) || !lua_isnumber(L, -1)) {
+    throw UserError("g:split: give axis and parts, whole numbers from 1");
+  }
+  const auto axis = static_cast<int>(lua_tointeger(L, -2)) - 1;
+  const auto parts = static_cast<int64_t>(lua_tointeger(L, -1));
   if (ops.empty()) throw UserError("g:split: no ops are given");
   const Shape shape = session.graph().tensor(session.graph().out(ops.front())).shape;
   if (axis < 0 || static_cast<size_t>(axis) >= shape.size()) {
@@ -281,6 +376,7 @@ int graph_split(lua_State* L) {
   std::string why;
   const auto made = try_split(session, ops, cuts_along(session.graph(), ops, axis),
                               equal_sizes(length, parts), why);
+  if (made.empty() && !only_try) throw user_error("g:split: {}", why);
   if (made.empty()) {
     lua_pushnil(L);
     lua_pushlstring(L, why.data(), why.size());

@@ -1,7 +1,5 @@
 // core.lina_trace, _inference, _place, _locality, _popularity: Lina's inference scheduler as
 // functions.
-#include <cmath>
-
 #include "bindings/convert.h"
 #include "bindings/core.h"
 #include "bindings/host.h"
@@ -9,6 +7,7 @@
 #include "bindings/plan_spec.h"
 #include "bindings/routing.h"
 #include "bindings/userdata.h"
+#include "engine/base/limits.h"
 #include "engine/routing/token_classes.h"
 #include "engine/sim/inference.h"
 
@@ -18,10 +17,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kTraceType = "inference trace";
-
-Nanoseconds from_ms(double ms) {
-  return static_cast<Nanoseconds>(std::llround(ms * 1e6));
-}
+constexpr double kMs = 1e6;  // in ns
 
 RoutingQuery query_of(const Fields& fields) {
   return {.step = fields.integer("step") - 1,
@@ -113,11 +109,11 @@ InferenceSpec inference_spec(const Fields& fields) {
                      .normalise = fields.flag("normalise", false),
                      .compare = compare_named(fields.text("compare")),
                      .place = place_options(fields)};
-  const Nanoseconds place_ns = from_ms(fields.number("place_ms"));
+  const Nanoseconds place_ns = fields.time("place_ms", kMs);
   const double host = fields.number("host_bytes_per_s");
   spec.times = closed_form_times(spec.cluster, spec.model.experts, place_ns, host, spec.place);
-  if (fields.has("resume_ms")) spec.times.resume_ns = from_ms(fields.number("resume_ms"));
-  if (fields.has("rerun_ms")) spec.times.rerun_ns = from_ms(fields.number("rerun_ms"));
+  spec.times.resume_ns = fields.time("resume_ms", kMs, spec.times.resume_ns);
+  spec.times.rerun_ns = fields.time("rerun_ms", kMs, spec.times.rerun_ns);
   return spec;
 }
 
@@ -137,14 +133,15 @@ json accuracy_json(const InferenceResult& result) {
   return layers;
 }
 
-double mean_ms(Nanoseconds sum, size_t batches) {
-  return to_ms(sum) / static_cast<double>(batches);
+double mean_ms(const TimeSum& sum, size_t batches) {
+  return sum.ms() / static_cast<double>(batches);
 }
 
 /// What happened to the layers, and over all batches alike.
 json layers_json(const InferenceResult& result) {
   std::vector<Nanoseconds> layer, a2a, expert;
-  InferenceLayer sum;
+  TimeSum phase2, mapping_wait, swap_wait;
+  int64_t swapped = 0;
   int64_t estimated = 0, held = 0, rerun = 0;
   for (const InferenceLayer& one : result.layers) {
     layer.push_back(one.layer_ns);
@@ -153,10 +150,10 @@ json layers_json(const InferenceResult& result) {
     estimated += one.estimated ? 1 : 0;
     held += one.held ? 1 : 0;
     rerun += one.rerun ? 1 : 0;
-    sum.phase2_ns += one.phase2_ns;
-    sum.mapping_wait_ns += one.mapping_wait_ns;
-    sum.swap_wait_ns += one.swap_wait_ns;
-    sum.swapped += one.swapped;
+    phase2 += one.phase2_ns;
+    mapping_wait += one.mapping_wait_ns;
+    swap_wait += one.swap_wait_ns;
+    swapped += one.swapped;
   }
   const size_t batches = result.batch_ns.size();
   json out = {{"layer_median_ms", to_ms(percentile(layer, 0.5))},
@@ -164,10 +161,10 @@ json layers_json(const InferenceResult& result) {
               {"a2a_median_ms", to_ms(percentile(a2a, 0.5))},
               {"a2a_p95_ms", to_ms(percentile(a2a, 0.95))},
               {"expert_p95_ms", to_ms(percentile(expert, 0.95))},
-              {"phase2_ms", mean_ms(sum.phase2_ns, batches)},
-              {"mapping_wait_ms", mean_ms(sum.mapping_wait_ns, batches)},
-              {"swap_wait_ms", mean_ms(sum.swap_wait_ns, batches)},
-              {"swapped", static_cast<double>(sum.swapped) / static_cast<double>(batches)}};
+              {"phase2_ms", mean_ms(phase2, batches)},
+              {"mapping_wait_ms", mean_ms(mapping_wait, batches)},
+              {"swap_wait_ms", mean_ms(swap_wait, batches)},
+              {"swapped", static_cast<double>(swapped) / static_cast<double>(batches)}};
   if (estimated > 0) {
     out["accuracy"] = static_cast<double>(held) / static_cast<double>(estimated);
     out["fine_tuning"] = static_cast<double>(rerun) / static_cast<double>(estimated);
@@ -288,8 +285,8 @@ int make_token_classes(lua_State* L) {
 void open_lina(lua_State* L) {
   static constexpr luaL_Reg kFunctions[] = {
       {"lina_inference", core_function<inference>},
-      {"lina_locality", core_function<locality>},
-      {"lina_place", core_function<place>},
+      {"lina_locality", core_function<with_effect<locality>>},
+      {"lina_place", core_function<with_effect<place>>},
       {"lina_popularity", core_function<popularity>},
       {"lina_token_classes", core_function<make_token_classes>},
       {"lina_trace", core_function<trace>},

@@ -1,10 +1,9 @@
 // core.collectives: collectives that meet on the links of a cluster.
-#include <cmath>
-
 #include "bindings/convert.h"
 #include "bindings/core.h"
 #include "bindings/host.h"
 #include "bindings/plan_spec.h"
+#include "engine/base/limits.h"
 #include "engine/network/contention.h"
 
 namespace moe::lua {
@@ -12,9 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-Nanoseconds from_ms(double ms) {
-  return static_cast<Nanoseconds>(std::llround(ms * 1e6));
-}
+constexpr double kMs = 1e6;  // in ns
 
 // The table of N rows on top of the stack, too large for the way through JSON.
 std::vector<double> matrix_on_top(lua_State* L) {
@@ -48,7 +45,7 @@ NetworkOp op_of(lua_State* L, const Fields& op, int i) {
   } else {
     result.what = AllReduce{op.number("bytes"), op.integer("rings", 0)};
   }
-  result.start_ns = from_ms(op.number("start_ms", 0));
+  result.start_ns = op.time("start_ms", kMs, 0);
   result.priority = op.integer("priority", 0);
   if (op.has("after")) {
     for (const json& before : op.value().at("after")) {
@@ -57,7 +54,8 @@ NetworkOp op_of(lua_State* L, const Fields& op, int i) {
   }
   if (op.has("rank_start_ms")) {
     for (const json& ms : op.value().at("rank_start_ms")) {
-      result.rank_start_ns.push_back(from_ms(ms.get<double>()));
+      result.rank_start_ns.push_back(
+          checked_ns(ms.get<double>() * kMs, [] { return "a number of rank_start_ms"; }));
     }
   }
   return result;
@@ -112,8 +110,8 @@ int collectives(lua_State* L) {
 }  // namespace
 
 void open_network(lua_State* L) {
-  static constexpr luaL_Reg kFunctions[] = {{"collectives", core_function<collectives>},
-                                            {nullptr, nullptr}};
+  static constexpr luaL_Reg kFunctions[] = {
+      {"collectives", core_function<with_effect<collectives>>}, {nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);
 }
 

@@ -108,25 +108,12 @@ const std::map<std::string_view, OpField>& op_fields() {
   return kFields;
 }
 
-// Upvalue 1: the methods.
-bool push_method(lua_State* L) {
-  lua_pushvalue(L, 2);
-  lua_rawget(L, lua_upvalueindex(1));
-  if (!lua_isnil(L, -1)) return true;
-  lua_pop(L, 1);
-  return false;
-}
-
 int op_index(lua_State* L) {
   if (push_method(L)) return 1;
   const auto [session, op] = check_op(L, 1);
   const std::string_view key = luaL_checkstring(L, 2);
   const auto found = op_fields().find(key);
-  if (found == op_fields().end()) {
-    std::vector<std::string> names = {"producers", "consumers", "attr"};
-    for (const auto& [name, field] : op_fields()) names.emplace_back(name);
-    throw UserError(unknown_name("field of an op", key, names));
-  }
+  if (found == op_fields().end()) return no_such_member(L);
   found->second(L, *session, op);
   return 1;
 }
@@ -151,8 +138,7 @@ int tensor_index(lua_State* L) {
       lua_rawseti(L, -2, static_cast<int>(i + 1));
     }
   } else {
-    throw UserError(
-        unknown_name("field of a tensor", key, {"name", "dtype", "kind", "bytes", "shape"}));
+    return no_such_member(L);
   }
   return 1;
 }
@@ -171,9 +157,12 @@ void open_ops(lua_State* L) {
                                             {"producers", method<op_producers>},
                                             {nullptr, nullptr}};
   static constexpr luaL_Reg kNone[] = {{nullptr, nullptr}};
-  new_type<OpHandle>(L, kOpType, kOpMethods, method<op_index>);
+  std::vector<std::string> op_names;
+  for (const auto& [name, field] : op_fields()) op_names.emplace_back(name);
+  new_type<OpHandle>(L, kOpType, kOpMethods, method<op_index>, op_names);
   set_metamethod(L, kOpType, "__tostring", method<op_to_string>);
-  new_type<TensorHandle>(L, kTensorType, kNone, method<tensor_index>);
+  new_type<TensorHandle>(L, kTensorType, kNone, method<tensor_index>,
+                         {"name", "dtype", "kind", "bytes", "shape"});
 }
 
 }  // namespace moe::lua

@@ -142,11 +142,12 @@ int fit(lua_State* L) {
 }  // namespace
 
 void open_pipemoe(lua_State* L) {
-  static constexpr luaL_Reg kFunctions[] = {{"pipemoe_degree", core_function<degree>},
-                                            {"pipemoe_fit", core_function<fit>},
-                                            {"pipemoe_simulate", core_function<simulate>},
-                                            {"pipemoe_time", core_function<time>},
-                                            {nullptr, nullptr}};
+  static constexpr luaL_Reg kFunctions[] = {
+      {"pipemoe_degree", core_function<with_effect<degree>>},
+      {"pipemoe_fit", core_function<fit>},
+      {"pipemoe_simulate", core_function<with_effect<simulate>>},
+      {"pipemoe_time", core_function<with_effect<time>>},
+      {nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);
 }
 

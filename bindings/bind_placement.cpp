@@ -73,9 +73,7 @@ int context_log(lua_State* L) {
 }
 
 int context_index(lua_State* L) {
-  lua_pushvalue(L, 2);
-  lua_rawget(L, lua_upvalueindex(1));
-  if (!lua_isnil(L, -1)) return 1;
+  if (push_method(L)) return 1;
   const PlaceInput& in = *check_call(L, kContextType).in;
   const std::string_view key = luaL_checkstring(L, 2);
   if (key == "step") return push_number(L, in.step + 1);
@@ -85,9 +83,7 @@ int context_index(lua_State* L) {
   lua_getfenv(L, 1);
   lua_getfield(L, -1, luaL_checkstring(L, 2));
   if (!lua_isnil(L, -1) || key == "workload") return 1;
-  throw UserError(unknown_name("field of ctx", key,
-                               {"step", "layer", "experts", "devices", "model", "cluster",
-                                "workload", "placement", "rates", "rng", "state", "log"}));
+  return no_such_member(L);
 }
 
 // cluster:node_of(d); upvalues: devices, devices a node.
@@ -218,7 +214,9 @@ void open_placement(lua_State* L) {
                                         {"heaviest", method<load_heaviest>},
                                         {"total", method<load_total>},
                                         {nullptr, nullptr}};
-  new_type<CallHandle>(L, kContextType, kContext, method<context_index>);
+  new_type<CallHandle>(L, kContextType, kContext, method<context_index>,
+                       {"step", "layer", "experts", "devices", "model", "cluster", "workload",
+                        "placement", "rates", "rng", "state"});
   new_type<CallHandle>(L, kLoadsType, kLoads);
   set_metamethod(L, kLoadsType, "__call", method<load_value>);
   open_placed(L);

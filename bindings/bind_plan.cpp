@@ -9,8 +9,10 @@
 #include "bindings/plan_spec.h"
 #include "bindings/run.h"
 #include "bindings/userdata.h"
+#include "engine/base/limits.h"
 #include "engine/graph/text.h"
 #include "engine/passes/dw_schedule.h"
+#include "engine/passes/idle_stages.h"
 #include "engine/replay/replay.h"
 #include "engine/run.h"
 
@@ -26,7 +28,6 @@ int make(lua_State* L) {
   host.end_loading();
   const Host::EngineCall call(host);
   PlanBox box = plan_for_all(L, 1);
-  if (interrupted()) throw RunError("interrupted");
   push_userdata<PlanBox>(L, kPlanType, std::move(box));
   return 1;
 }
@@ -45,7 +46,7 @@ int check_cluster(lua_State* L) {
 
 // Time of a rank's ops, each alone: collectives by kind, the rest by segment.
 json alone_json(const Plan& plan) {
-  std::map<std::string, Nanoseconds> sums;
+  std::map<std::string, TimeSum> sums;
   for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
     const OpDef& def = plan.graph.def(id);
@@ -54,7 +55,7 @@ json alone_json(const Plan& plan) {
     sums[key] += plan.spec.cost->op_ns(plan.graph, id);
   }
   json all = json::object();
-  for (const auto& [key, ns] : sums) all[key] = to_ms(ns);
+  for (const auto& [key, sum] : sums) all[key] = sum.ms();
   return all;
 }
 
@@ -85,7 +86,7 @@ json ops_alone_json(const PlanBox& box, RunOptions options) {
   return metrics_json(result.metrics[median_step(result.metrics)]);
 }
 
-json simulated_json(const Host& host, const PlanBox& box, const json& values) {
+json simulated_json(Host& host, const PlanBox& box, const json& values) {
   const Plan& plan = *box.plan;
   const auto log = std::make_shared<PlacementLog>();
   const Fields fields(values, "simulate");
@@ -93,8 +94,10 @@ json simulated_json(const Host& host, const PlanBox& box, const json& values) {
   options.place = placements_of(host, box, log);
   options.steps = std::max<int64_t>(1, fields.integer("steps", 1));
   options.first_step = fields.integer("first_step", 0);
+  if (options.steps > 1) show_steps(host, options);
   const int64_t begin = steady_ns();
   const RunResult result = run(plan, "simulate", options);
+  options.on_step = nullptr;
   const int64_t end = steady_ns();
   const size_t middle = median_step(result.metrics);
   const auto op_ns = [&](OpId op) { return plan.spec.cost->op_ns(plan.graph, op); };
@@ -125,8 +128,8 @@ json simulated_json(const Host& host, const PlanBox& box, const json& values) {
 /// under a routing law only.
 int simulate(lua_State* L) {
   const PlanBox& box = check_plan(L);
-  const Host& host = Host::of(L);
-  const Host::EngineCall call(Host::of(L));
+  Host& host = Host::of(L);
+  const Host::EngineCall call(host);
   const json values = lua_istable(L, 2) ? to_json(L, 2, true) : json::object();
   push_json(L, told(host, "simulate", [&] { return simulated_json(host, box, values); }));
   return 1;
@@ -170,7 +173,30 @@ int spans(lua_State* L) {
 json stages_json(const Plan& plan) {
   json all = json::array();
   for (const StageReport& s : plan.stages) {
-    all.push_back({{"name", s.name}, {"changed", s.changed}, {"ms", to_ms(s.took_ns)}});
+    json changes = json::object();
+    const auto add = [&](const char* what, int64_t count) {
+      if (count != 0) changes[what] = count;
+    };
+    add("ops", s.changes.ops);
+    add("order_edges", s.changes.order_edges);
+    add("lanes", s.changes.lanes);
+    add("priorities", s.changes.priorities);
+    add("chunks", s.changes.chunks);
+    add("disciplines", s.changes.disciplines);
+    add("holds", s.changes.holds);
+    all.push_back({{"name", s.name},
+                   {"changed", s.changed},
+                   {"changes", std::move(changes)},
+                   {"ms", to_ms(s.took_ns)}});
+  }
+  return all;
+}
+
+json without_effect_json(const Plan& plan) {
+  json all = json::array();
+  const CostModel* cost = plan.spec.law ? nullptr : plan.spec.cost.get();
+  for (const IdleStage& s : idle_stages(plan.graph, plan.schedule, cost, plan.stages)) {
+    if (!s.as_told) all.push_back({{"stage", s.name}, {"reason", s.why}});
   }
   return all;
 }
@@ -192,6 +218,7 @@ json info_json(const Host&, const PlanBox& box) {
           {"plan_ms", to_ms(plan.plan_ns)},
           {"hash", plan.hash},
           {"stages", stages_json(plan)},
+          {"without_effect", without_effect_json(plan)},
           {"peak_bytes", plan.memory.peak_bytes()},
           {"liveness_bytes", plan.memory.liveness_bytes},
           {"arena_bytes", plan.memory.arena_bytes},
@@ -252,7 +279,7 @@ json overlap_json(const Host&, const PlanBox& box) {
 /// experts and the experts, each alone; the means.
 json micro_ops_json(const Host&, const PlanBox& box) {
   const Plan& plan = *box.plan;
-  std::map<std::pair<int32_t, int32_t>, Nanoseconds> a2a, ffn;  // by layer and part
+  std::map<std::pair<int32_t, int32_t>, TimeSum> a2a, ffn;  // by layer and part
   for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
     const Op& op = plan.graph.op(id);
@@ -266,9 +293,9 @@ json micro_ops_json(const Host&, const PlanBox& box) {
     }
   }
   const auto mean_ms = [](const auto& times) {
-    Nanoseconds sum = 0;
-    for (const auto& [key, ns] : times) sum += ns;
-    return times.empty() ? 0.0 : to_ms(sum) / static_cast<double>(times.size());
+    TimeSum all;
+    for (const auto& [key, sum] : times) all += sum;
+    return times.empty() ? 0.0 : all.ms() / static_cast<double>(times.size());
   };
   return {{"a2a_ms", mean_ms(a2a)}, {"ffn_ms", mean_ms(ffn)}, {"num", ffn.size()}};
 }

@@ -3,6 +3,7 @@
 #include "bindings/convert.h"
 #include "bindings/core.h"
 #include "bindings/host.h"
+#include "engine/base/errors.h"
 #include "engine/placement/prophet.h"
 
 namespace moe::lua {
@@ -11,13 +12,19 @@ namespace {
 using nlohmann::json;
 
 // routed[expert][device], all rows as long
-Loads loads_of(const json& routed) {
+Loads loads_of(const json& routed, const char* who) {
+  constexpr double kMost = 0x1p53;  // whose sums over devices and experts doubles hold
   Loads loads(static_cast<int64_t>(routed.at(0).size()), static_cast<int64_t>(routed.size()));
+  double all = 0;
   for (int64_t e = 0; e < loads.experts; ++e) {
     const json& row = routed.at(static_cast<size_t>(e));
     for (int64_t d = 0; d < loads.sources; ++d) {
       loads.at(d, e) = row.at(static_cast<size_t>(d)).get<int64_t>();
+      all += static_cast<double>(loads.at(d, e));
     }
+  }
+  if (all > kMost) {
+    throw user_error("{}.routed: {:.4g} inputs in all; at most 2^53 are allowed", who, all);
   }
   return loads;
 }
@@ -75,7 +82,7 @@ int plan(lua_State* L) {
   constexpr const char* kWho = "moe.prophet.plan";
   const json values = to_json(L, 1);
   const Fields fields(values, kWho);
-  const Loads loads = loads_of(values.at("routed"));
+  const Loads loads = loads_of(values.at("routed"), kWho);
   const PlaceRates rates = rates_of(fields, kWho);
   const ProphetOptions options{.alpha = fields.number("alpha"),
                                .n = fields.integer("n", ProphetOptions::kAuto),
@@ -103,7 +110,7 @@ int place(lua_State* L) {
   constexpr const char* kWho = "moe.prophet.place";
   const json values = to_json(L, 1);
   const Fields fields(values, kWho);
-  const Loads loads = loads_of(values.at("routed"));
+  const Loads loads = loads_of(values.at("routed"), kWho);
   const Placement now({.experts = loads.experts,
                        .devices = loads.sources,
                        .residents = fields.integer("residents", experts_a_device(loads)),
@@ -127,8 +134,8 @@ int place(lua_State* L) {
 }  // namespace
 
 void open_prophet(lua_State* L) {
-  static constexpr luaL_Reg kFunctions[] = {{"prophet_place", core_function<place>},
-                                            {"prophet_plan", core_function<plan>},
+  static constexpr luaL_Reg kFunctions[] = {{"prophet_place", core_function<with_effect<place>>},
+                                            {"prophet_plan", core_function<with_effect<plan>>},
                                             {nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);
 }

@@ -52,7 +52,7 @@ std::string file_name(const std::string& path) {
 
 // (file, cycle) -> law, its name
 int trace_law(lua_State* L) {
-  const std::string path = luaL_checkstring(L, 1);
+  const std::string path = text_argument(L, 1);
   const Host::EngineCall call(Host::of(L));
   const ReadTrace read = trace_in(L, path);
   const bool cycle = lua_toboolean(L, 2) != 0;
@@ -66,7 +66,7 @@ int trace_law(lua_State* L) {
 // (file) -> its sizes
 int trace_info(lua_State* L) {
   const Host::EngineCall call(Host::of(L));
-  const std::shared_ptr<const Trace> t = trace_in(L, luaL_checkstring(L, 1)).trace;
+  const std::shared_ptr<const Trace> t = trace_in(L, text_argument(L, 1)).trace;
   nlohmann::json blocks = nlohmann::json::array();
   for (const int32_t block : t->blocks) blocks.push_back(block + 1);
   push_json(L, {{"steps", t->steps},
@@ -89,7 +89,7 @@ int trace_import(lua_State* L) {
   std::vector<std::string> texts;
   std::vector<NamedText> named;
   const auto& paths = values.at("files");
-  for (const auto& path : paths) texts.push_back(read_file(files.readable(path)));
+  for (const auto& path : paths) texts.push_back(files.read(path));
   for (size_t i = 0; i < texts.size(); ++i) named.push_back({file_name(paths[i]), texts[i]});
   const std::string format = f.text("format");
   const int64_t experts = f.integer("experts"), k = f.integer("k");
@@ -144,7 +144,7 @@ std::shared_ptr<const RoutingLaw> law_in(lua_State* L, int index) {
 }
 
 ReadTrace trace_in(lua_State* L, const std::string& path) {
-  const std::string bytes = read_file(Host::of(L).files().readable(path));
+  const std::string bytes = Host::of(L).files().read(path);
   return {std::make_shared<const Trace>(read_trace(bytes, file_name(path))), text_hash(bytes)};
 }
 

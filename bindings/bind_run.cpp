@@ -1,9 +1,5 @@
 // plan:run and plan:trace.
-#include <condition_variable>
-#include <exception>
 #include <map>
-#include <optional>
-#include <thread>
 
 #include "bindings/files.h"
 #include "bindings/gate.h"
@@ -23,97 +19,15 @@ namespace {
 
 using nlohmann::json;
 
-// Brings on_step from rank 0's thread to the thread of the recipe's state, which waits in run_plan.
-class StepRelay {
- public:
-  // Rank 0's thread: hands a step over and waits for the answer.
-  bool ask(int64_t step, double loss) {
-    std::unique_lock lock(mutex_);
-    step_ = {step, loss};
-    answer_.reset();
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return answer_.has_value(); });
-    return *answer_;
-  }
-  void finish() {
-    const std::lock_guard lock(mutex_);
-    over_ = true;
-    changed_.notify_all();
-  }
-  // The recipe's thread: answers until finish().
-  template <class F>
-  void serve(F&& on_step) {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [&] { return over_ || step_.has_value(); });
-      if (!step_) return;
-      const auto [step, loss] = *step_;
-      step_.reset();
-      lock.unlock();
-      const bool go_on = on_step(step, loss);
-      lock.lock();
-      answer_ = go_on;
-      changed_.notify_all();
-    }
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::optional<std::pair<int64_t, double>> step_;
-  std::optional<bool> answer_;
-  bool over_ = false;
-};
-
-// The function at the top of the stack: called with (step, loss), steps from 1; false ends the run.
-bool call_on_step(lua_State* L, int function, int64_t step, double loss) {
-  lua_pushvalue(L, function);
-  lua_pushnumber(L, static_cast<double>(step + 1));
-  lua_pushnumber(L, loss);
-  call(L, 2, 1);
-  const bool go_on = lua_isnil(L, -1) || lua_toboolean(L, -1) != 0;
-  lua_pop(L, 1);
-  return go_on;
-}
-
-RunResult run_with_steps(lua_State* L, const Plan& plan, const std::string& executor,
-                         RunOptions options, int on_step) {
-  StepRelay relay;
-  RunResult result;
-  std::exception_ptr engine_error, lua_error;
-  options.on_step = [&relay](int64_t step, double loss) { return relay.ask(step, loss); };
-  std::thread engine([&] {
-    try {
-      result = run(plan, executor, options);
-    } catch (const std::exception&) {
-      engine_error = std::current_exception();
-    }
-    relay.finish();
-  });
-  relay.serve([&](int64_t step, double loss) {
-    if (lua_error) return false;
-    try {
-      return call_on_step(L, on_step, step, loss);
-    } catch (const std::exception&) {
-      lua_error = std::current_exception();
-      return false;
-    }
-  });
-  engine.join();
-  if (lua_error) std::rethrow_exception(lua_error);
-  if (engine_error) std::rethrow_exception(engine_error);
-  return result;
-}
-
 struct RanSoFar {
   RunResult result;
   bool ended = true;  // else the run failed after these steps
 };
 
 // Half an inference is told to nobody: its failure goes on.
-RanSoFar run_as_far(const Plan& plan, const std::function<RunResult()>& all) {
+RanSoFar run_as_far(const Plan& plan, const std::string& executor, const RunOptions& options) {
   try {
-    return {all()};
+    return {run(plan, executor, options)};
   } catch (const RunFailed& failed) {
     if (plan.spec.inference) throw;
     return {std::move(*failed.so_far), false};
@@ -309,6 +223,15 @@ std::function<PlacementFunction(int64_t rank, const std::string& policy)> placem
   return rank_placements(host, box.placement, box.plan->memory.peak_bytes(), std::move(log));
 }
 
+void show_steps(Host& host, RunOptions& options) {
+  if (!host.progress().shown()) return;
+  options.on_step = [&progress = host.progress(), n = int64_t{0}, of = options.steps](
+                        int64_t, double) mutable {
+    progress.step(++n, of);
+    return true;
+  };
+}
+
 int run_plan(lua_State* L) {
   const PlanBox& box = check_plan(L);
   Host& host = Host::of(L);
@@ -328,12 +251,8 @@ int run_plan(lua_State* L) {
   const std::string executor = fields.text("executor", "cpu");
   const std::shared_ptr<const Trace> record = options.record;
   options.processes = job_of(host);
-  lua_getfield(L, 2, "on_step");
-  const bool tells_steps = lua_isfunction(L, 3) && speaks(host);
-  auto [result, ended] = run_as_far(*box.plan, [&] {
-    return tells_steps ? run_with_steps(L, *box.plan, executor, std::move(options), 3)
-                       : run(*box.plan, executor, options);
-  });
+  show_steps(host, options);
+  auto [result, ended] = run_as_far(*box.plan, executor, options);
   const auto find = [&] {
     fill_result(result, *box.plan, out);
     if (ended) {
@@ -350,7 +269,8 @@ int run_plan(lua_State* L) {
       write_file(path, trace_bytes(*record));
       out["record"] = path.string();
     }
-    if (fields.integer("eval_batches", 0) > 0) out["eval_loss"] = result.eval_loss;
+    if (fields.integer("eval_batches", 0) > 0 && !result.stopped)
+      out["eval_loss"] = result.eval_loss;
     return out;
   };
   push_json(L, told(host, "result", find));

@@ -120,16 +120,7 @@ struct DisciplineFields {
 };
 
 DisciplineFields check_fields(lua_State* L, int table) {
-  luaL_checktype(L, table, LUA_TTABLE);
-  const std::vector<std::string> names = {"pick", "exclusive", "hold"};
-  for (lua_pushnil(L); lua_next(L, table) != 0; lua_pop(L, 1)) {
-    lua_pushvalue(L, -2);
-    const std::string key = luaL_checkstring(L, -1);
-    lua_pop(L, 1);
-    if (std::find(names.begin(), names.end(), key) == names.end()) {
-      throw UserError("s:discipline: " + unknown_name("key", key, names));
-    }
-  }
+  check_keys(L, table, "s:discipline", {"pick", "exclusive", "hold"});
   const auto field = [&](const std::string& key, std::initializer_list<int> types,
                          const char* give) {
     lua_getfield(L, table, key.c_str());

@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
+#include "engine/base/utf8.h"
 
 namespace moe::lua {
 namespace {
@@ -50,6 +52,9 @@ class Reader {
   std::string text(int index) {
     size_t size = 0;
     const char* data = lua_tolstring(L_, index, &size);
+    if (const auto at = first_invalid_byte({data, size})) {
+      throw user_error("json: {}a text that is not UTF-8, at byte {}", where(), *at + 1);
+    }
     return {data, size};
   }
 
@@ -154,6 +159,12 @@ void push_json(lua_State* L, const json& value) {
   }
 }
 
+std::string text_argument(lua_State* L, int index) {
+  size_t size = 0;
+  const char* const text = luaL_checklstring(L, index, &size);
+  return {text, size};
+}
+
 void mark_array(lua_State* L, int index) {
   if (index < 0) index = lua_gettop(L) + 1 + index;
   luaL_newmetatable(L, kArrayType);
@@ -208,12 +219,20 @@ int64_t Fields::integer(const char* key, int64_t otherwise) const {
 
 double Fields::number(const char* key) const {
   const json& value = get(key);
-  if (!value.is_number()) fail(key, "give a number");
+  if (!value.is_number() || !std::isfinite(value.get<double>())) fail(key, "give a finite number");
   return value.get<double>();
 }
 
 double Fields::number(const char* key, double otherwise) const {
   return has(key) ? number(key) : otherwise;
+}
+
+Nanoseconds Fields::time(const char* key, double unit_ns) const {
+  return checked_ns(number(key) * unit_ns, [&] { return path_ + "." + key; });
+}
+
+Nanoseconds Fields::time(const char* key, double unit_ns, Nanoseconds otherwise) const {
+  return has(key) ? time(key, unit_ns) : otherwise;
 }
 
 std::string Fields::text(const char* key) const {

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "engine/base/units.h"
+
 namespace moe::lua {
 
 /// keep_functions: functions and userdata become null instead of a UserError (for specifications
@@ -15,6 +17,9 @@ namespace moe::lua {
 nlohmann::json to_json(lua_State* L, int index, bool keep_functions = false);
 /// null becomes core.null (a light userdata), arrays are marked as such.
 void push_json(lua_State* L, const nlohmann::json& value);
+
+/// The text at `index`, also with NULs in it; a Lua error where there is none.
+std::string text_argument(lua_State* L, int index);
 
 /// Marks the table at `index` as an array.
 void mark_array(lua_State* L, int index);
@@ -36,8 +41,12 @@ class Fields {
   bool has(const char* key) const;
   int64_t integer(const char* key) const;
   int64_t integer(const char* key, int64_t otherwise) const;
+  /// Finite.
   double number(const char* key) const;
   double number(const char* key, double otherwise) const;
+  /// A number of units of so many ns, of at least 0 and at most kLongestNs.
+  Nanoseconds time(const char* key, double unit_ns) const;
+  Nanoseconds time(const char* key, double unit_ns, Nanoseconds otherwise) const;
   std::string text(const char* key) const;
   std::string text(const char* key, const std::string& otherwise) const;
   bool flag(const char* key, bool otherwise) const;

@@ -1,10 +1,12 @@
-// Which files a recipe may read and write, and writing that is all or nothing.
+// Which files a recipe may read and write.
 #pragma once
 
 #include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "engine/base/files.h"
 
 namespace moe::lua {
 
@@ -19,27 +21,28 @@ class Files {
   };
   explicit Files(Options options) : options_(std::move(options)) {}
 
-  /// The real path of a file or folder that may be read. A relative path is looked up from the
-  /// working folder, then from the recipe's and the output folder. Throws UserError when it does
-  /// not exist or lies outside (links are followed first).
+  /// The real path of a file or folder that may be read: without links, as engine/base/files.h
+  /// wants it. A relative path is looked up from the working folder, then from the recipe's and the
+  /// output folder. Throws UserError when it does not exist or lies outside; what stands outside is
+  /// not looked at, so that the message does not depend on it.
   std::filesystem::path readable(const std::string& path) const;
-  /// The path of an output file; its folders are made. Throws UserError for a name that leads out
-  /// of the output folder, or when there is none.
+  /// The content of such a file.
+  std::string read(const std::string& path) const;
+  /// The path of an output file, without links; its folders are made. Throws UserError for a name
+  /// that leads out of the output folder or is no file's there, or when there is none.
   std::filesystem::path writable(const std::string& name) const;
 
  private:
-  bool inside(const std::filesystem::path& real) const;
+  std::vector<std::filesystem::path> roots() const;
   Options options_;
 };
 
 /// FNV-1a 64, continued from `so_far`.
 uint64_t text_hash(std::string_view text, uint64_t so_far = 14695981039346656037ull);
-/// The whole file. Throws UserError naming the path and the reason.
-std::string read_file(const std::filesystem::path& path);
-/// Writes beside the target and renames. Throws RunError naming the path and the reason (disk
-/// full).
-void write_file(const std::filesystem::path& path, const std::string& text);
 /// Makes the folder and tries to write into it. Throws UserError naming it and the reason.
 void check_writable_folder(const std::filesystem::path& folder);
+/// Throws UserError for a text that no path can be: one with a NUL, behind which a system call sees
+/// nothing.
+void check_path(const std::string& path);
 
 }  // namespace moe::lua

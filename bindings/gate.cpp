@@ -46,7 +46,7 @@ class RankGate {
                         in, columns);
     } catch (const UserError& e) {
       if (std::string_view(e.what()).find("gate '") == 0) throw;
-      throw user_error("{}: {}", where(), e.what());
+      throw user_error("{}: {}", who(), e.what());
     }
   }
 
@@ -62,9 +62,9 @@ class RankGate {
     const bool good = try_call(L, 3, 0, failure);
     deadline_.disarm();
     if (good) return;
-    if (failure.kind == "run") throw run_error("{}: {}", where(), failure.message);
+    if (failure.kind == "run") throw run_error("{}: {}", who(), failure.message);
     // What the recipe's own function did wrong is the recipe's error.
-    throw user_error("{}: {}", where(), failure.message);
+    throw user_error("{}: {}", who(), failure.message);
   }
 
  private:
@@ -90,14 +90,15 @@ class RankGate {
     lua_settop(L, 0);
   }
 
-  std::string where() const {
-    return fmt::format("gate '{}', rank {}, step {}, layer {}", policy_->name, rank_, step_.load(),
-                       layer_.load());
+  /// The executor that calls the gate says on which rank and in which step.
+  std::string who() const {
+    return fmt::format("gate '{}', layer {}", policy_->name, layer_.load());
   }
 
   // On the watchdog's thread.
   void too_late() const {
-    leave(fmt::format("{}: its call passed the deadline of {} s", where(),
+    leave(fmt::format("gate '{}', rank {}, step {}, layer {}: its call passed the deadline of {} s",
+                      policy_->name, rank_, step_.load(), layer_.load(),
                       host_.options().policy_deadline_s),
           3);
   }

@@ -32,22 +32,21 @@ using ProfileOp =
 ProfileCost::Measure gate_measure(ProfileOp profile, std::function<Gate(int64_t rank)> gates,
                                   const std::string& name, const ProfileOptions& options);
 
-/// One call's view of a gate's input, which a handle in Lua points to until the call is over.
+/// One call's view of a gate's input, shared with the handles in Lua: either may be gone first.
 struct GateCall {
-  const GateInput* in;
+  const GateInput* in;  // null: the call is over
   RoutingBuilder* out;
 };
-/// Pushes ctx and s for a call; revoke() takes their sight away.
+/// Pushes ctx and s for a call, which see nothing after its end.
 class GateViews {
  public:
   GateViews(lua_State* L, const GateInput& in, RoutingBuilder& out);
-  ~GateViews();
+  ~GateViews() { call_->in = nullptr; }
   GateViews(const GateViews&) = delete;
   GateViews& operator=(const GateViews&) = delete;
 
  private:
-  GateCall call_;
-  GateCall** handles_[3];
+  std::shared_ptr<GateCall> call_;
 };
 
 }  // namespace moe::lua

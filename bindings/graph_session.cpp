@@ -35,6 +35,16 @@ int context_log(lua_State* L) {
   return 0;
 }
 
+// Upvalue 1: the session, since there may be no op that it is about.
+int context_skip(lua_State* L) {
+  drop_context_argument(L);
+  GraphSession& session =
+      GraphSession::of(L, static_cast<uint32_t>(lua_tonumber(L, lua_upvalueindex(1))));
+  const std::string why = luaL_checkstring(L, 1);
+  session.skip(why, lua_isnoneornil(L, 2) ? OpId() : check_op(L, 2).second);
+  return 0;
+}
+
 nlohmann::json link_table(const LinkSpec& link) {
   return {{"bytes_per_s", link.bytes_per_s},
           {"latency_us", static_cast<double>(link.latency_ns) / 1e3}};
@@ -166,6 +176,10 @@ void GraphSession::log(OpId op, const std::string& why) {
   if (context_.log != nullptr) context_.log->push_back({graph_.op(op).name, context_.stage, why});
 }
 
+void GraphSession::skip(const std::string& why, OpId op) {
+  if (context_.log != nullptr) context_.skip(why, op.valid() ? graph_.op(op).name : "");
+}
+
 bool GraphSession::push_known(lua_State* L, int64_t key) {
   handles_->push(L);
   lua_rawgeti(L, -1, static_cast<int>(key));
@@ -230,13 +244,24 @@ void GraphSession::push_context(lua_State* L) {
   lua_setfield(L, -2, "cost_ms");
   lua_pushcfunction(L, method<context_log>);
   lua_setfield(L, -2, "log");
+  lua_pushnumber(L, serial_);
+  lua_pushcclosure(L, method<context_skip>, 1);
+  lua_setfield(L, -2, "skip");
+  lua_createtable(L, 0, 1);
+  lua_pushstring(L, "policy context");
+  lua_pushvalue(L, -3);
+  lua_newtable(L);
+  lua_pushcclosure(L, method<unknown_member>, 3);
+  lua_setfield(L, -2, "__index");
+  lua_setmetatable(L, -2);
 }
 
 void GraphSession::call(lua_State* L, int num_args, int num_results, const std::string& what) {
   const double seconds = host_.options().policy_deadline_s;
   const std::string late = fmt::format("a call passed the deadline of {} s", seconds);
   deadline_ = std::make_unique<Deadline>(
-      host_.watchdog(), [this, late] { host_.limits().stop("run", late, true); },
+      host_.watchdog(),
+      [this, late] { host_.limits().stop("run", late, Limits::Where::kAnywhere); },
       [what, late] { leave(what + ": " + late, 3); });
   Failure failure;
   deadline_->arm(seconds);
@@ -268,7 +293,11 @@ std::pair<GraphSession*, OpId> check_op(lua_State* L, int index) {
 }
 
 std::vector<OpId> check_ops(lua_State* L, int index, const GraphSession& session) {
-  luaL_checktype(L, index, LUA_TTABLE);
+  if (!lua_istable(L, index)) {
+    throw user_error(
+        "argument {}: a {} is given, a list of ops is wanted, as {{ op }} or g:ops {{}}", index - 1,
+        luaL_typename(L, index));
+  }
   std::vector<OpId> ops;
   for (size_t i = 1; i <= lua_objlen(L, index); ++i) {
     lua_rawgeti(L, index, static_cast<int>(i));

@@ -48,6 +48,8 @@ class GraphSession : public std::enable_shared_from_this<GraphSession> {
   const Reachability& reachability();
   void before(OpId from, OpId to, const std::string& why);
   void log(OpId op, const std::string& why);
+  /// What the policy was told and did not do; op may be invalid: about no single one.
+  void skip(const std::string& why, OpId op);
 
   /// Pushes the one handle of an op or tensor (the same op is the same value in Lua).
   void push_op(lua_State* L, OpId op);

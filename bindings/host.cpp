@@ -10,29 +10,31 @@
 
 #include "bindings/core.h"
 #include "bindings/sandbox.h"
-#include "engine/exec/conductor.h"
+#include "engine/base/stop.h"
+#include "engine/base/utf8.h"
+#include "engine/comm/processes.h"
 
 namespace moe::lua {
 namespace {
 
-std::atomic<int> interrupts{0};
-std::atomic<int64_t> first_interrupt_ms{0};
+std::atomic<int> signals{0};
+std::atomic<int64_t> first_signal_ms{0};
 
 // What is called once may arrive twice: timeout, mpirun and a terminal signal the process and its
 // group, each a moment after the other. Nobody types Ctrl-C twice in this time.
-constexpr int64_t kSameInterruptMs = 250;
+constexpr int64_t kSameSignalMs = 250;
 
 // Only what a signal handler may call.
-void on_interrupt(int signal_number) {
+void on_stop_signal(int signal_number) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   const int64_t now_ms = now.tv_sec * 1000 + now.tv_nsec / 1000000;
   request_stop();
-  if (interrupts.fetch_add(1) == 0) {
-    first_interrupt_ms.store(now_ms);
+  if (signals.fetch_add(1) == 0) {
+    first_signal_ms.store(now_ms);
     return;
   }
-  if (now_ms - first_interrupt_ms.load() < kSameInterruptMs) return;
+  if (now_ms - first_signal_ms.load() < kSameSignalMs) return;
   signal(signal_number, SIG_DFL);
   raise(signal_number);
 }
@@ -41,13 +43,19 @@ void* allocate(void* host, void* block, size_t old_size, size_t new_size) {
   return static_cast<Host*>(host)->limits().allocate(block, old_size, new_size);
 }
 
+// Commands that take long, on rank 0 of a job.
+bool shows_progress(const HostOptions& options) {
+  const bool leads = options.processes == nullptr || options.processes->leads();
+  return leads && (options.mode == "run" || options.mode == "calibrate");
+}
+
 Files::Options file_options(const HostOptions& options) {
   Files::Options files;
   if (!options.recipe.empty()) {
     files.recipe_dir = std::filesystem::absolute(options.recipe).parent_path();
   }
   files.out_dir = options.out_dir;
-  files.roots = {options.scripts_dir, "out"};
+  files.roots = {options.scripts_dir};
   for (const auto& [key, value] : options.set) {
     if (value.find('/') != std::string::npos) files.named.emplace_back(value);
   }
@@ -59,17 +67,17 @@ Files::Options file_options(const HostOptions& options) {
 }  // namespace
 
 void leave(const std::string& message, int status) {
-  const std::string line = "moebench: " + message + "\n";
+  const std::string line = "moebench: " + printable(message) + "\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
   std::_Exit(status);
 }
 
-void install_interrupt_handler() {
-  signal(SIGINT, on_interrupt);
-}
-
-bool interrupted() {
-  return interrupts.load() > 0;
+void install_stop_handlers() {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before {};
+    sigaction(number, nullptr, &before);
+    if (number != SIGHUP || before.sa_handler != SIG_IGN) signal(number, on_stop_signal);
+  }
 }
 
 Host::Host(HostOptions options) : Host(std::move(options), std::make_shared<Watchdog>()) {
@@ -87,6 +95,7 @@ Host::Host(HostOptions options, std::shared_ptr<Watchdog> watchdog)
     : options_(std::move(options)),
       files_(file_options(options_)),
       limits_(options_.trust ? 0 : options_.memory_cap),
+      progress_(shows_progress(options_)),
       state_(lua_newstate(allocate, this), Closer{&limits_}),
       watchdog_(std::move(watchdog)) {
   MOE_CHECK(state_ != nullptr);
@@ -98,9 +107,26 @@ void Host::Closer::operator()(lua_State* L) const {
   lua_close(L);
 }
 
+bool Host::must_stop() const {
+  return stop_requested() && (options_.processes == nullptr || options_.processes->leads());
+}
+
+void Host::heed_stop() {
+  if (!must_stop()) return;
+  poll();
+  limits_.watch_lines();
+}
+
+void Host::leave_job() const {
+  if (options_.processes != nullptr) options_.processes->fail("rank 0: interrupted");
+}
+
 Host::EngineCall::EngineCall(Host& host) : host_(host) {
-  if (interrupted()) throw RunError("interrupted");
-  host_.in_engine_ = true;
+  if (host.must_stop()) {
+    host.leave_job();
+    throw Interrupted();
+  }
+  host_.note_effect();
 }
 
 Host& Host::of(lua_State* L) {
@@ -131,7 +157,8 @@ void Host::begin_loading() {
       [this, seconds] {
         limits_.stop(
             "user",
-            fmt::format("still running after {} s while loading; an endless loop?", seconds), true);
+            fmt::format("still running after {} s while loading; an endless loop?", seconds),
+            Limits::Where::kAnywhere);
       },
       [this, seconds] {
         leave(
@@ -145,12 +172,9 @@ void Host::end_loading() {
   loading_deadline_.reset();
 }
 
-// An interrupt that comes while the engine works is the engine's; it is not raised in Lua
-// afterwards, so that the library can write what is there.
 void Host::poll() {
-  if (!interrupted() || interrupt_seen_) return;
-  interrupt_seen_ = true;
-  if (!in_engine_) limits_.stop("run", "interrupted", false);
+  if (must_stop()) limits_.stop("run", Interrupted().what(), Limits::Where::kRecipe);
+  progress_.draw();
 }
 
 // _main runs as a coroutine, because the stack of one that failed still stands: an error without a
@@ -166,7 +190,9 @@ std::optional<Failure> Host::main(const std::string& argument) {
     lua_State* coroutine = lua_newthread(L);
     lua_insert(L, 1);
     lua_xmove(L, coroutine, 3);
+    main_ = coroutine;
     good = try_resume(coroutine, 2, failure);
+    main_ = nullptr;
     lua_settop(L, 0);
   }
   end_loading();
@@ -199,13 +225,17 @@ GraphSession* Host::session(uint32_t serial) const {
 }
 
 std::optional<Position> Host::recipe_position(lua_State* L) const {
-  lua_Debug frame;
-  for (int level = 0; lua_getstack(L, level, &frame) != 0; ++level) {
-    if (lua_getinfo(L, "Sl", &frame) == 0 || frame.currentline <= 0) continue;
-    const std::string_view source = frame.source;
-    if (source.empty() || source[0] != '@') continue;
-    if (source.substr(1).starts_with(options_.scripts_dir + "/")) continue;
-    return Position{std::string(source.substr(1)), frame.currentline};
+  // A coroutine may have no frame of the recipe (a tail call leaves none); then the line counts at
+  // which the recipe itself has got.
+  for (lua_State* state : {L, main_, this->state()}) {
+    lua_Debug frame;
+    for (int level = 0; state != nullptr && lua_getstack(state, level, &frame) != 0; ++level) {
+      if (lua_getinfo(state, "Sl", &frame) == 0 || frame.currentline <= 0) continue;
+      const std::string_view source = frame.source;
+      if (source.empty() || source[0] != '@') continue;
+      if (source.substr(1).starts_with(options_.scripts_dir + "/")) continue;
+      return Position{std::string(source.substr(1)), frame.currentline};
+    }
   }
   return std::nullopt;
 }

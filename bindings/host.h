@@ -11,6 +11,7 @@
 
 #include "bindings/files.h"
 #include "bindings/limits.h"
+#include "bindings/progress.h"
 #include "bindings/protected.h"
 #include "bindings/watchdog.h"
 
@@ -65,6 +66,7 @@ class Host {
   const HostOptions& options() const { return options_; }
   const Files& files() const { return files_; }
   Limits& limits() { return limits_; }
+  Progress& progress() { return progress_; }
   const std::shared_ptr<Watchdog>& watchdog() const { return watchdog_; }
 
   /// Runs the library's _main: the recipe in mode "run" and "check", or a list (`argument`: its
@@ -73,14 +75,24 @@ class Host {
   /// Evaluates the recipe as far as its first call that would run something.
   /// Throws UserError when evaluation fails.
   void evaluate_policies();
+  /// The recipe does something that its user sees: it prints, writes, plans or runs.
+  void note_effect() { had_effect_ = true; }
+  bool had_effect() const { return had_effect_; }
   /// From here on the recipe may take its time (planning and runs have begun).
   void end_loading();
-  /// Around long engine calls: Ctrl-C is then the engine's business, not that of the Lua code.
-  /// Throws RunError on entry when the user has interrupted already.
+  /// Whether a request to stop counts here: among processes rank 0 alone ends for all, where all
+  /// see it.
+  bool must_stop() const;
+  /// Where must_stop(), the recipe's next line fails.
+  void heed_stop();
+  /// Before this process ends by itself where the others of its job do not: their calls then fail.
+  void leave_job() const;
+  /// Around long engine calls. Throws Interrupted on entry where must_stop(); a request that comes
+  /// during the call is the engine's business, and ends the recipe at its next line.
   class EngineCall {
    public:
     explicit EngineCall(Host& host);
-    ~EngineCall() { host_.in_engine_ = false; }
+    ~EngineCall() { host_.heed_stop(); }
     EngineCall(const EngineCall&) = delete;
     EngineCall& operator=(const EngineCall&) = delete;
 
@@ -113,23 +125,31 @@ class Host {
   HostOptions options_;
   Files files_;
   Limits limits_;
+  Progress progress_;
   uint64_t code_hash_ = text_hash("");
   std::map<uint32_t, GraphSession*> sessions_;
   uint32_t last_session_ = 0;
-  std::atomic<bool> in_engine_{false};
-  bool interrupt_seen_ = false;  // the watchdog's thread only
+  bool had_effect_ = false;
   std::unique_ptr<lua_State, Closer> state_;
+  lua_State* main_ = nullptr;  // the coroutine that runs _main, while it does
   std::shared_ptr<Watchdog> watchdog_;
   std::unique_ptr<Deadline> loading_deadline_;
 };
+
+/// A function of the core whose result is what a script is for.
+template <lua_CFunction function>
+int with_effect(lua_State* L) {
+  Host::of(L).note_effect();
+  return function(L);
+}
 
 /// Prints the message and leaves at once: for a deadline that passed in code which cannot be
 /// stopped otherwise. Results that are complete are on disk by then.
 [[noreturn]] void leave(const std::string& message, int status);
 
-/// First Ctrl-C: the present run stops after its step, Lua code stops at its line. Second: the
-/// process ends at once.
-void install_interrupt_handler();
-bool interrupted();
+/// SIGINT, SIGTERM and SIGHUP (unless it is ignored, as nohup does). The first one requests to stop
+/// (base/stop.h): the present run stops after its step, the recipe at its line. The second one ends
+/// the process at once.
+void install_stop_handlers();
 
 }  // namespace moe::lua

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <string_view>
 
 #include "bindings/host.h"
 
@@ -14,6 +15,14 @@ namespace {
 
 // LuaJIT keeps its profiler's state in one static variable; so does this.
 std::atomic<bool> profiler_taken{false};
+
+// Whether the function that runs is one of the recipe's or its modules'.
+bool runs_recipe(lua_State* L) {
+  lua_Debug frame;
+  if (lua_getstack(L, 0, &frame) == 0 || lua_getinfo(L, "S", &frame) == 0) return false;
+  const std::string library = "@" + Host::of(L).options().scripts_dir + "/";
+  return *frame.what != 'C' && !std::string_view(frame.source).starts_with(library);
+}
 
 }  // namespace
 
@@ -30,7 +39,7 @@ void* Limits::allocate(void* block, size_t old_size, size_t new_size) {
   if (result == nullptr) return nullptr;
   used_ = after;
   if (grows && memory_cap_ != 0 && after > memory_cap_ / 2) {
-    stop("user", out_of_memory().message, true);
+    stop("user", out_of_memory().message, Where::kAnywhere);
   }
   return result;
 }
@@ -63,12 +72,12 @@ void Limits::finish() {
   profiler_taken = false;
 }
 
-void Limits::stop(const std::string& kind, const std::string& message, bool again) {
+void Limits::stop(const std::string& kind, const std::string& message, Where where) {
   const std::lock_guard lock(mutex_);
   if (state_ == nullptr) return;
-  if (request_.kind.empty()) {
+  if (request_.kind.empty() || where < where_) {
     request_ = {kind, message, ""};
-    again_ = again;
+    where_ = where;
     raised_ = false;
   }
   pthread_kill(thread_, SIGPROF);
@@ -82,20 +91,45 @@ bool Limits::take_stop() {
   return was;
 }
 
+// LuaJIT takes back what its profiler's callback sets, unless that raises: hence not there.
+void Limits::watch_lines() {
+  const std::lock_guard lock(mutex_);
+  if (state_ == nullptr || request_.kind.empty()) return;
+  lua_sethook(state_, &Limits::on_instruction, LUA_MASKLINE, 1);
+}
+
+Limits::Hold::Hold(Limits& limits) : limits_(limits) {
+  const std::lock_guard lock(limits_.mutex_);
+  ++limits_.holds_;
+}
+
+Limits::Hold::~Hold() {
+  const std::lock_guard lock(limits_.mutex_);
+  --limits_.holds_;
+}
+
+// The lock is held.
+bool Limits::due(lua_State* L) const {
+  return where_ == Where::kAnywhere || (holds_ == 0 && runs_recipe(L));
+}
+
 void Limits::raise(lua_State* L) {
   Failure failure;
-  bool again = false;
+  bool anywhere = false;
   {
     const std::lock_guard lock(mutex_);
     if (request_.kind.empty()) return;
-    if (!raised_) request_.message = recipe_position(L) + request_.message;
-    raised_ = true;
-    again = again_;
-    failure = request_;
-    if (!again) request_ = {};
+    anywhere = where_ == Where::kAnywhere;
+    if (due(L)) {
+      if (!raised_) request_.message = recipe_position(L) + request_.message;
+      raised_ = true;
+      failure = request_;
+    }
   }
-  // With `again`, every instruction from here on fails likewise, wherever the error is caught.
-  if (again) lua_sethook(L, &Limits::on_instruction, LUA_MASKCOUNT, 1);
+  if (failure.kind.empty()) return;
+  // Every instruction, or line of the recipe, from here on fails likewise, wherever it is caught.
+  lua_sethook(L, &Limits::on_instruction, anywhere ? LUA_MASKCOUNT : LUA_MASKLINE, 1);
+  if (!anywhere) Host::of(L).leave_job();
   push_failure(L, failure);
   lua_error(L);
 }

@@ -35,9 +35,25 @@ class Limits {
   bool started() const { return state_ != nullptr; }
 
   /// Asks the running Lua code to end with an error of this kind and message; the position of the
-  /// recipe's innermost frame stands before it. From any thread. `again`: stays in force until
-  /// take_stop(), so that no pcall of the recipe holds it up; otherwise it is raised once.
-  void stop(const std::string& kind, const std::string& message, bool again);
+  /// recipe's innermost frame stands before it. From any thread. It stays in force until
+  /// take_stop(), so that no pcall of the recipe holds it up. kRecipe: it is raised at lines of the
+  /// recipe and its modules alone, never inside the library, which may be about to save results.
+  enum class Where : uint8_t { kAnywhere, kRecipe };
+  void stop(const std::string& kind, const std::string& message, Where where);
+  /// Where a stop is in force, the next line of the recipe raises it, however soon that comes. On
+  /// the thread of the state, not in a hook.
+  void watch_lines();
+  /// While it lives, a stop of kRecipe is not raised. On the thread of the state.
+  class Hold {
+   public:
+    explicit Hold(Limits& limits);
+    ~Hold();
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+
+   private:
+    Limits& limits_;
+  };
   /// Ends the request to stop, and says whether there was one.
   bool take_stop();
   Failure out_of_memory() const;
@@ -46,6 +62,7 @@ class Limits {
   static void on_profile(void* self, lua_State* L, int samples, int vm_state);
   static void on_instruction(lua_State* L, lua_Debug* where);
   void raise(lua_State* L);
+  bool due(lua_State* L) const;
 
   const size_t memory_cap_;
   size_t used_ = 0;
@@ -53,8 +70,9 @@ class Limits {
   pthread_t thread_{};
   std::mutex mutex_;  // guards what follows, and the end of state_
   Failure request_;   // kind "": none
-  bool again_ = false;
+  Where where_ = Where::kAnywhere;
   bool raised_ = false;  // the position is in the message
+  int holds_ = 0;
 };
 
 }  // namespace moe::lua

@@ -11,6 +11,8 @@
 #include "bindings/host.h"
 #include "bindings/machine.h"
 #include "engine/base/names.h"
+#include "engine/base/stop.h"
+#include "engine/base/utf8.h"
 #include "engine/comm/launch.h"
 #include "engine/comm/processes.h"
 #include "kernels/kernels.h"
@@ -39,8 +41,10 @@ int status_of(const moe::lua::Failure& failure) {
 
 int report(const moe::lua::Failure& failure) {
   std::fflush(stdout);
-  std::fprintf(stderr, "moebench: %s\n", failure.message.c_str());
-  if (!failure.traceback.empty()) std::fprintf(stderr, "%s\n", failure.traceback.c_str());
+  std::fprintf(stderr, "moebench: %s\n", moe::printable(failure.message).c_str());
+  if (!failure.traceback.empty()) {
+    std::fprintf(stderr, "%s\n", moe::printable(failure.traceback).c_str());
+  }
   return status_of(failure);
 }
 
@@ -62,13 +66,29 @@ Failed attempt(Body body) {
   }
 }
 
+// A recipe is read again by every rank, and reads what is beside it.
+void check_recipe(const std::string& recipe) {
+  if (!recipe.starts_with("/dev/") && !recipe.starts_with("/proc/") && recipe != "-") return;
+  throw moe::user_error("{}: a recipe is a file, which is read several times; give its own path",
+                        recipe);
+}
+
 // What must hold before anything runs.
 void prepare(const moe::lua::HostOptions& options) {
-  moe::lua::read_file(options.recipe);
+  moe::read_file(options.recipe);
   if (!options.out_dir.empty()) moe::lua::check_writable_folder(options.out_dir);
   if (options.cache.empty() || options.cache == ":memory:") return;
   std::error_code error;
   fs::create_directories(fs::path(options.cache).parent_path(), error);
+}
+
+// Everything that is typed may go into JSON.
+void check_texts(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    if (!moe::first_invalid_byte(argv[i])) continue;
+    throw CLI::ParseError(fmt::format("'{}' is not UTF-8", moe::printable(argv[i])),
+                          CLI::ExitCodes::InvalidError);
+  }
 }
 
 // A first word that is no command, with the nearest one; CLI11 says only that one is missing.
@@ -81,10 +101,30 @@ void check_command(const CLI::App& app, int argc, char** argv) {
                         CLI::ExitCodes::ExtrasError);
 }
 
+// These two keep nothing that a signal would lose.
+bool reads_only(const moe::lua::HostOptions& options) {
+  return options.mode == "report" || options.mode == "list";
+}
+
+// Whatever the recipe made of the interrupt.
+Failed as_interrupted(Failed failure) {
+  if (!failure) return moe::lua::Failure{"run", moe::Interrupted().what(), ""};
+  if (failure->kind != "internal") failure->kind = "run";
+  return failure;
+}
+
 Failed run_host(const moe::lua::HostOptions& options, const std::string& argument) {
-  moe::lua::install_interrupt_handler();
+  if (!reads_only(options)) moe::lua::install_stop_handlers();
   moe::lua::Host host(options);
   Failed failure = host.main(argument);
+  if (host.must_stop()) failure = as_interrupted(std::move(failure));
+  if (!failure && options.mode == "run" && !options.trust && !host.had_effect()) {
+    failure = {"user",
+               options.recipe +
+                   ": the recipe returned nothing, ran nothing and printed nothing; "
+                   "return the experiment that it makes",
+               ""};
+  }
   if (!failure && std::fflush(stdout) != 0) {
     failure = {"run", "cannot write to standard output", ""};
   }
@@ -93,6 +133,7 @@ Failed run_host(const moe::lua::HostOptions& options, const std::string& argumen
 
 Failed run_recipe(moe::lua::HostOptions options, bool out_given) {
   const bool writes = options.mode == "run";
+  check_recipe(options.recipe);
   if (!writes) options.out_dir.clear();
   if (writes && !out_given) options.out_dir = "out/" + fs::path(options.recipe).stem().string();
   const bool leads = options.processes == nullptr || options.processes->leads();
@@ -145,7 +186,10 @@ Failed run_report(moe::lua::HostOptions options, fs::path page) {
   }
   if (page.empty()) {
     const bool one = options.folders.size() == 1;
-    page = (one ? fs::path(options.folders[0]) : fs::path(".")) / "report.html";
+    fs::path folder = one ? options.folders[0] : ".";
+    // Nothing is written through a link; the one that the user names stands for its folder.
+    if (!moe::open_folder(folder, false).valid()) folder = fs::canonical(folder);
+    page = folder / "report.html";
   }
   if (page.extension() != ".html") {
     throw moe::user_error("--out {}: is a page; give a name that ends in .html", page.string());
@@ -235,6 +279,7 @@ Failed dispatch(int argc, char** argv, int& status) {
   const CLI::App* report = add_report(app, options, page);
   app.add_subcommand("doctor", "what this machine can run, and what is missing");
   try {
+    check_texts(argc, argv);
     check_command(app, argc, argv);
     app.parse(argc, argv);
     options.set = parse_settings(settings);

@@ -47,17 +47,6 @@ inline PlacementHandle& check_placement(lua_State* L) {
   return check_handle<PlacementHandle>(L, 1, kPlacementType);
 }
 
-/// A whole number from 1 to `limit`, returned from 0.
-inline int64_t check_index(lua_State* L, int index, int64_t limit, const char* what) {
-  const bool number = lua_type(L, index) == LUA_TNUMBER;
-  const double value = number ? lua_tonumber(L, index) : NAN;
-  if (!(value >= 1 && value <= static_cast<double>(limit)) || value != std::floor(value)) {
-    throw user_error("{} {} is not allowed; give 1 to {}", what,
-                     number ? fmt::format("{:.14g}", value) : luaL_typename(L, index), limit);
-  }
-  return static_cast<int64_t>(value) - 1;
-}
-
 inline int64_t check_expert(lua_State* L, int index, const PlaceCall& call) {
   return check_index(L, index, call.in->loads.experts, "expert");
 }

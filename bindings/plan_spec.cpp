@@ -1,7 +1,6 @@
 #include "bindings/plan_spec.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
 #include "bindings/gate.h"
@@ -24,12 +23,10 @@
 namespace moe::lua {
 namespace {
 
-Nanoseconds from_us(double us) {
-  return static_cast<Nanoseconds>(std::llround(us * 1e3));
-}
+constexpr double kUs = 1e3;  // in ns
 
 LinkSpec link_of(const Fields& link) {
-  return {link.number("bytes_per_s"), from_us(link.number("latency_us", 0))};
+  return {link.number("bytes_per_s"), link.time("latency_us", kUs, 0)};
 }
 
 DType dtype_of(const std::string& name) {
@@ -278,13 +275,13 @@ Cluster cluster_of(const Fields& cluster) {
   c.device.gemm_flops_per_s = device.number("gemm_flops_per_s");
   c.device.vector_flops_per_s = device.number("vector_flops_per_s");
   c.device.memory_bytes_per_s = device.number("memory_bytes_per_s");
-  c.device.launch_ns = from_us(device.number("launch_us", 0));
+  c.device.launch_ns = device.time("launch_us", kUs, 0);
   c.device.memory_bytes = static_cast<Bytes>(device.number("memory_bytes", 0));
   c.intra = link_of(cluster.at("intra"));
   c.nic = link_of(cluster.at("nic"));
   c.nics_per_node = cluster.integer("nics_per_node", 1);
-  c.a2a_base_ns = from_us(cluster.number("a2a_base_us", 0));
-  c.a2a_per_peer_ns = from_us(cluster.number("a2a_per_peer_us", 0));
+  c.a2a_base_ns = cluster.time("a2a_base_us", kUs, 0);
+  c.a2a_per_peer_ns = cluster.time("a2a_per_peer_us", kUs, 0);
   if (cluster.has("share")) c.share = share_named(cluster.text("share"));
   c.sharing_efficiency = cluster.number("sharing_efficiency", c.sharing_efficiency);
   if (cluster.has("overlap_slowdown")) {

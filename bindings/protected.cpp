@@ -4,11 +4,13 @@
 #include <sstream>
 
 #include "bindings/host.h"
+#include "bindings/stack.h"
 
 namespace moe::lua {
 namespace {
 
 constexpr const char* kErrorType = "moe.error";
+constexpr const char* kKinds = "moe.error_kinds";  // error -> its kind, as long as it is in use
 
 int error_to_string(lua_State* L) {
   lua_getfield(L, 1, "message");
@@ -26,6 +28,19 @@ std::string field_text(lua_State* L, int table, const char* key) {
   std::string text = lua_isstring(L, -1) ? lua_tostring(L, -1) : "";
   lua_pop(L, 1);
   return text;
+}
+
+// Pushes the table of kinds.
+void push_kinds(lua_State* L) {
+  lua_getfield(L, LUA_REGISTRYINDEX, kKinds);
+  if (lua_istable(L, -1)) return;
+  lua_pop(L, 1);
+  lua_newtable(L);
+  lua_createtable(L, 0, 1);
+  set_text(L, "__mode", "k");
+  lua_setmetatable(L, -2);
+  lua_pushvalue(L, -1);
+  lua_setfield(L, LUA_REGISTRYINDEX, kKinds);
 }
 
 // The traceback without the library's frames and the host's.
@@ -58,6 +73,7 @@ int with_traceback(lua_State* L) {
 // catch blocks: a Lua error (no memory) may not leave one.
 int results_of(lua_State* L, lua_CFunction function, bool position, Failure& failure) {
   try {
+    check_stack();
     return function(L);
   } catch (const LuaError& e) {
     failure = e.failure();
@@ -100,15 +116,32 @@ void push_failure(lua_State* L, const Failure& failure) {
   if (luaL_newmetatable(L, kErrorType) != 0) {
     lua_pushcfunction(L, error_to_string);
     lua_setfield(L, -2, "__tostring");
+    lua_pushboolean(L, 0);
+    lua_setfield(L, -2, "__metatable");
   }
   lua_setmetatable(L, -2);
+  push_kinds(L);
+  lua_pushvalue(L, -2);
+  lua_pushlstring(L, failure.kind.data(), failure.kind.size());
+  lua_rawset(L, -3);
+  lua_pop(L, 1);
+}
+
+std::string failure_kind(lua_State* L, int index) {
+  lua_pushvalue(L, index);
+  push_kinds(L);
+  lua_insert(L, -2);
+  lua_rawget(L, -2);
+  const std::string kind = lua_isstring(L, -1) ? lua_tostring(L, -1) : "";
+  lua_pop(L, 2);
+  return kind;
 }
 
 Failure pop_failure(lua_State* L) {
   Failure failure;
   const int top = lua_gettop(L);
   if (lua_istable(L, top)) {
-    failure = {field_text(L, top, "kind"), field_text(L, top, "message"),
+    failure = {failure_kind(L, top), field_text(L, top, "message"),
                field_text(L, top, "traceback")};
     if (failure.kind.empty()) failure.kind = "lua";
     if (failure.message.empty()) failure.message = "an error without a message";

@@ -30,11 +30,14 @@ class LuaError : public UserError {
   Failure failure_;
 };
 
-/// Pushes {kind=, message=} whose tostring is the message.
+/// Pushes {kind=, message=} whose tostring is the message. The state remembers the table's kind: a
+/// table that a recipe made, or whose `kind` it changed, has none or its old one.
 void push_error(lua_State* L, const std::string& kind, const std::string& message);
 void push_failure(lua_State* L, const Failure& failure);
+/// The kind of the error value at `index`; "" where neither the engine nor the library made it.
+std::string failure_kind(lua_State* L, int index);
 
-/// Takes the error value from the top of the stack. A string with no kind becomes kind "lua".
+/// Takes the error value from the top of the stack. One with no kind becomes kind "lua".
 Failure pop_failure(lua_State* L);
 
 /// Calls the function under `num_args` arguments, with a traceback handler. Throws RunError for a

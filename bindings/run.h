@@ -28,6 +28,9 @@ nlohmann::json metrics_json(const Metrics& metrics);
 std::function<PlacementFunction(int64_t rank, const std::string& policy)> placements_of(
     const Host& host, const PlanBox& box, std::shared_ptr<PlacementLog> log = nullptr);
 
+/// Each step of a run with these options shows on the terminal, where there is one.
+void show_steps(Host& host, RunOptions& options);
+
 /// plan:run{...} -> result table.
 int run_plan(lua_State* L);
 /// plan:trace{result =, step =, steps = 1} -> JSON text; of a simulation the last of the steps. ""

@@ -1,12 +1,18 @@
 #include "bindings/sandbox.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <filesystem>
+#include <optional>
 
+#include "bindings/convert.h"
 #include "bindings/host.h"
 #include "bindings/protected.h"
 #include "engine/base/names.h"
+#include "engine/base/utf8.h"
 
 namespace moe::lua {
 namespace {
@@ -93,6 +99,30 @@ int string_rep(lua_State* L) {
   return 1;
 }
 
+// Lua's own, but a terminal gets nothing that acts on it. It is an effect of the recipe, and the
+// status line makes way for it.
+int print_line(lua_State* L) {
+  Host& host = Host::of(L);
+  host.note_effect();
+  host.progress().erase();
+  std::string line;
+  for (int i = 1, n = lua_gettop(L); i <= n; ++i) {
+    lua_getglobal(L, "tostring");
+    lua_pushvalue(L, i);
+    lua_call(L, 1, 1);
+    size_t size = 0;
+    const char* text = lua_tolstring(L, -1, &size);
+    if (text == nullptr) throw UserError("print: __tostring gives no text");
+    if (i > 1) line += '\t';
+    line.append(text, size);
+    lua_pop(L, 1);
+  }
+  if (isatty(STDOUT_FILENO) != 0) line = printable(line);
+  line += '\n';
+  std::fwrite(line.data(), 1, line.size(), stdout);
+  return 0;
+}
+
 int undefined_global(lua_State* L) {
   const std::string name = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "?";
   const auto is_name = [&](const char* kept) { return name == kept; };
@@ -127,8 +157,13 @@ int load_text(lua_State* L) {
   return 1;
 }
 
-// The file of a module that stands beside the recipe. Under --trust "" when there is none.
-fs::path module_file(const Host& host, const std::string& name) {
+struct Module {
+  std::string name;  // of its chunk: as the user typed the recipe's
+  std::string text;
+};
+
+// A module that stands beside the recipe. Under --trust nothing when there is none.
+std::optional<Module> module_beside(const Host& host, const std::string& name) {
   const auto allowed = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-' || c == '.';
   };
@@ -140,18 +175,18 @@ fs::path module_file(const Host& host, const std::string& name) {
   const fs::path file = folder / (relative + ".lua");
   std::error_code error;
   if (!well_formed || !fs::is_regular_file(file, error)) {
-    if (host.options().trust) return {};
+    if (host.options().trust) return std::nullopt;
     throw user_error(
         "require '{}': there is none; a recipe may require \"moe\" and Lua files "
         "beside it",
         name);
   }
-  host.files().readable(fs::absolute(file).string());
-  return file;
+  return Module{file.string(), host.files().read(fs::absolute(file).string())};
 }
 
 int require_module(lua_State* L) {
-  const std::string name = luaL_checkstring(L, 1);
+  const std::string name = text_argument(L, 1);
+  check_path(name);
   Host& host = Host::of(L);
   if (name == "moe") {
     lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
@@ -167,8 +202,8 @@ int require_module(lua_State* L) {
     }
     return 1;
   }
-  const fs::path file = module_file(host, name);
-  if (file.empty()) {
+  const std::optional<Module> module = module_beside(host, name);
+  if (!module) {
     lua_getglobal(L, "require");
     lua_pushvalue(L, 1);
     lua_call(L, 1, 1);
@@ -176,7 +211,7 @@ int require_module(lua_State* L) {
   }
   lua_pushboolean(L, 0);  // being loaded
   lua_setfield(L, modules, name.c_str());
-  push_chunk(L, read_file(file), file.string());
+  push_chunk(L, module->text, module->name);
   lua_call(L, 0, 1);
   if (lua_isnil(L, -1)) {
     lua_pop(L, 1);
@@ -201,7 +236,10 @@ void remove_fields(lua_State* L, std::initializer_list<const char*> names) {
   }
 }
 
-void sort_pairs(lua_State* L) {
+// For the library as well as for recipes.
+void replace_globals(lua_State* L) {
+  lua_pushcfunction(L, method<print_line>);
+  lua_setglobal(L, "print");
   lua_getglobal(L, "pairs");
   lua_setglobal(L, "rawpairs");
   lua_pushcfunction(L, sorted_pairs);
@@ -222,6 +260,20 @@ void tame_libraries(lua_State* L) {
   lua_pushboolean(L, 0);
   lua_setfield(L, -2, "__metatable");  // getmetatable("") shows nothing
   lua_settop(L, 0);
+}
+
+// Every function of ours looks at the C stack where it is entered; this one does nothing else.
+int look_at_stack(lua_State*) {
+  return 0;
+}
+
+// Library functions that call Lua do so as well.
+void hold_to_stack(lua_State* L, const std::string& scripts) {
+  if (luaL_loadfile(L, (scripts + "/moe/nesting.lua").c_str()) != 0) {
+    throw LuaError(pop_failure(L));
+  }
+  lua_pushcfunction(L, method<look_at_stack>);
+  call(L, 1, 0);
 }
 
 void copy_table(lua_State* L, const char* name, int to) {
@@ -294,7 +346,7 @@ void open_libraries(lua_State* L) {
     open(L, LUA_JITLIBNAME, luaopen_jit);  // also what switches the compiler on
     tame_libraries(L);
   }
-  sort_pairs(L);
+  replace_globals(L);
   const std::string scripts = Host::of(L).options().scripts_dir;
   lua_getglobal(L, "package");
   lua_pushfstring(L, "%s/?.lua;%s/?/init.lua", scripts.c_str(), scripts.c_str());
@@ -302,6 +354,7 @@ void open_libraries(lua_State* L) {
   lua_pushliteral(L, "");
   lua_setfield(L, -2, "cpath");
   lua_pop(L, 1);
+  hold_to_stack(L, scripts);
   make_recipe_globals(L, trust);
 }
 

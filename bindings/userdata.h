@@ -3,8 +3,11 @@
 
 #include <lua.hpp>
 #include <new>
+#include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "bindings/protected.h"
 
@@ -19,6 +22,9 @@ T& push_userdata(lua_State* L, const char* type, Args&&... args) {
   return *value;
 }
 
+/// Throws UserError for the argument `index`, which is no value of the type.
+[[noreturn]] void refuse_argument(lua_State* L, int index, const char* type);
+
 /// The T at `index`. Throws UserError naming the types when it is something else.
 template <class T>
 T& check_userdata(lua_State* L, int index, const char* type) {
@@ -30,8 +36,7 @@ T& check_userdata(lua_State* L, int index, const char* type) {
     lua_pop(L, 2);
   }
   if (!good) {
-    throw user_error("argument {}: a {} is not allowed; give a {} (is a ':' missing?)", index,
-                     luaL_typename(L, index), type);
+    refuse_argument(L, index, type);
   }
   return *static_cast<T*>(value);
 }
@@ -42,21 +47,67 @@ int destroy_userdata(lua_State* L) {
   return 0;
 }
 
-/// Makes the metatable of a type. Recipes cannot get at it (__metatable is false). Methods stand in
-/// __index unless `index` is given, which then is called as a function with the methods as upvalue
-/// 1.
+/// A whole number from 1 to `limit` as the argument `index`, returned counted from 0. Throws
+/// UserError that begins with `what` ("expert").
+int64_t check_index(lua_State* L, int index, int64_t limit, const char* what);
+
+/// Throws UserError for a key of the table that is none of `names`; it begins with `what`.
+void check_keys(lua_State* L, int table, std::string_view what,
+                const std::vector<std::string>& names);
+
+/// __index of a type's methods: raises UserError for a name that is none, listing those there are.
+/// Upvalues: the type's name, the methods, a list of the names of fields.
+int unknown_member(lua_State* L);
+/// __newindex of every type: raises UserError. Upvalue: the type's name.
+int refuse_assignment(lua_State* L);
+
+/// For an `index` function (below): pushes the method called like the key, argument 2, and returns
+/// true; or pushes nothing.
+inline bool push_method(lua_State* L) {
+  lua_pushvalue(L, 2);
+  lua_rawget(L, lua_upvalueindex(1));
+  if (!lua_isnil(L, -1)) return true;
+  lua_pop(L, 1);
+  return false;
+}
+
+/// For an `index` function: raises UserError, since the key is no name of the type.
+inline int no_such_member(lua_State* L) {
+  lua_pushvalue(L, 2);
+  lua_gettable(L, lua_upvalueindex(1));
+  return 1;
+}
+
+/// Makes the metatable of a type. Recipes cannot get at it (__metatable is false), and reading a
+/// name that the type does not have is a UserError. Methods stand in __index unless `index` is
+/// given, which then is called as a function with the methods as upvalue 1; `fields` are the names
+/// that it knows beside the methods.
 template <class T>
 void new_type(lua_State* L, const char* type, const luaL_Reg* methods,
-              lua_CFunction index = nullptr) {
+              lua_CFunction index = nullptr, const std::vector<std::string>& fields = {}) {
   luaL_newmetatable(L, type);
   lua_pushboolean(L, 0);
   lua_setfield(L, -2, "__metatable");
+  lua_pushstring(L, type);
+  lua_pushcclosure(L, method<refuse_assignment>, 1);
+  lua_setfield(L, -2, "__newindex");
   if constexpr (!std::is_trivially_destructible_v<T>) {
     lua_pushcfunction(L, destroy_userdata<T>);
     lua_setfield(L, -2, "__gc");
   }
   lua_newtable(L);
   luaL_setfuncs(L, methods, 0);
+  lua_createtable(L, 0, 1);
+  lua_pushstring(L, type);
+  lua_pushvalue(L, -3);
+  lua_createtable(L, static_cast<int>(fields.size()), 0);
+  for (size_t i = 0; i < fields.size(); ++i) {
+    lua_pushstring(L, fields[i].c_str());
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  lua_pushcclosure(L, method<unknown_member>, 3);
+  lua_setfield(L, -2, "__index");
+  lua_setmetatable(L, -2);
   if (index != nullptr) lua_pushcclosure(L, index, 1);
   lua_setfield(L, -2, "__index");
   lua_pop(L, 1);

@@ -24,6 +24,23 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return d[a.size()][b.size()];
 }
 
+std::string without_digits(std::string_view name) {
+  std::string text;
+  for (const char c : name) {
+    if (c < '0' || c > '9') text += c;
+  }
+  return text;
+}
+
+/// Whether one may be meant by the other. One letter is most of a short name: 'tp' is no slip of
+/// the pen for 'ep'. Names that differ in numbers alone name different things: 'top1', 'top2'.
+bool plausible(std::string_view name, std::string_view candidate) {
+  if (without_digits(name) == without_digits(candidate)) return false;
+  constexpr size_t kShort = 3;
+  const bool is_short = name.size() <= kShort && candidate.size() <= kShort;
+  return !is_short || name.substr(0, 1) == candidate.substr(0, 1);
+}
+
 }  // namespace
 
 std::string nearest_name(std::string_view name, const std::vector<std::string>& names) {
@@ -32,7 +49,7 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
   size_t best_distance = limit + 1;
   for (const std::string& candidate : names) {
     const size_t distance = edit_distance(name, candidate);
-    if (distance < best_distance) {
+    if (distance < best_distance && plausible(name, candidate)) {
       best = candidate;
       best_distance = distance;
     }

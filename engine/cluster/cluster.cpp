@@ -12,6 +12,8 @@ namespace {
 
 /// Devices beyond this are a typing error; a matrix of them would not fit into memory.
 constexpr int64_t kMaxDevices = 1 << 20;
+/// Of a latency or a start-up; for every device of kMaxDevices it is still in Nanoseconds.
+constexpr Nanoseconds kMaxTime = 1'000'000'000'000;
 
 constexpr std::pair<Share, const char*> kShares[] = {
     {Share::kPerFlow, "per_flow"},
@@ -34,7 +36,9 @@ void check_rate(const std::string& field, double value, bool needed) {
 }
 
 void check_time(const std::string& field, Nanoseconds value) {
-  if (value < 0) throw user_error("cluster.{} = {} ns: must be at least 0", field, value);
+  if (value < 0 || value > kMaxTime) {
+    throw user_error("cluster.{} = {} ns: must be from 0 to {}", field, value, kMaxTime);
+  }
 }
 
 void check_link(const std::string& field, const LinkSpec& link, bool needed) {

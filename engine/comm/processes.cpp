@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 
-#include "engine/base/errors.h"
+#include "engine/base/stop.h"
 #include "engine/comm/mail.h"
 #include "engine/comm/message_comm.h"
 #include "engine/comm/naps.h"
@@ -19,8 +20,8 @@ constexpr Nanoseconds kAbsent = 200'000'000;
 constexpr Nanoseconds kLettersOut = 200'000'000;
 constexpr Nanoseconds kLetterNap = 10'000;
 constexpr int kClockRounds = 64;
-constexpr size_t kLongestReason = 2000;  // goes out at once, also where the peer does not look
-constexpr char kBeat[] = ".";
+constexpr size_t kLongestReason = 2000;       // goes out at once, also where the peer does not look
+constexpr char kBeat[] = ".", kStop[] = "s";  // letters; that of a failure begins with !
 
 size_t index(int64_t i) {
   return static_cast<size_t>(i);
@@ -55,6 +56,7 @@ Processes::Processes(Options options)
     if (r != rank() && (leads() || r == 0)) watched_.push_back(r);
     beats_.push_back(transport_->messages());
   }
+  stop_letter_ = transport_->messages();
   find_clock(options_.measure_clock || size_here() < size());
   last_look_ = clock_ns();
   heard_.assign(index(size()), last_look_);
@@ -237,6 +239,7 @@ void Processes::watch() {
     try {
       listen(now);
       if (now - last_beat_ >= kBeatEvery) beat(now);
+      pass_on_stop();
     } catch (const RunError& error) {
       fail(error.what());
     }
@@ -250,6 +253,10 @@ void Processes::listen(Nanoseconds now) {
   while (const auto letter = transport_->read(alive_)) {
     heard_[index(letter->peer)] = now;
     if (letter->text == kBeat) continue;
+    if (letter->text == kStop) {
+      request_stop();
+      continue;
+    }
     const std::lock_guard guard(mutex_);
     note_failure(letter->text.substr(1));
   }
@@ -265,6 +272,12 @@ void Processes::beat(Nanoseconds now) {
   for (const int64_t r : watched_) {
     if (beats_[index(r)]->over()) beats_[index(r)]->send(alive_, r, 0, kBeat, 1);
   }
+}
+
+void Processes::pass_on_stop() {
+  if (leads() || stop_sent_ || !stop_requested()) return;
+  stop_sent_ = true;
+  stop_letter_->send(alive_, 0, 0, kStop, 1);
 }
 
 void Processes::look_for_silent(Nanoseconds now) {
@@ -288,7 +301,10 @@ void Processes::finish() {
 }
 
 void Processes::leave(int status, const std::string& last_words) {
-  if (!leads()) nap(static_cast<Nanoseconds>(kGrace_s * kNsPerSecond));
+  if (!leads()) {
+    std::signal(SIGTERM, SIG_DFL);  // mpirun's, when rank 0 has left
+    nap(static_cast<Nanoseconds>(kGrace_s * kNsPerSecond));
+  }
   std::fputs(last_words.c_str(), stderr);
   transport_->abort(status);
   std::_Exit(status);

@@ -4,6 +4,7 @@
 // Calls are collective: all processes make them in the same order, else they fail with both calls
 // named. A process that is silent (killed, stopped, its machine gone) is named within silence_s
 // plus half a second, also while nobody waits for it; at once where the transport loses it.
+// A request to stop (base/stop.h) in any of them is one in rank 0, which decides what it ends.
 #pragma once
 
 #include <atomic>
@@ -92,6 +93,7 @@ class Processes {
   void listen(Nanoseconds now);
   void forgive(Nanoseconds absent);
   void beat(Nanoseconds now);
+  void pass_on_stop();
   void look_for_silent(Nanoseconds now);
 
   const Options options_;
@@ -110,6 +112,8 @@ class Processes {
   std::vector<int64_t> watched_;
   std::vector<Nanoseconds> heard_;
   std::vector<std::unique_ptr<Messages>> beats_;
+  std::unique_ptr<Messages> stop_letter_;
+  bool stop_sent_ = false;
   std::vector<std::unique_ptr<Messages>> letters_;  // by peer, as one of them may be lost
   Nanoseconds last_look_ = 0, last_beat_ = 0;
   std::thread monitor_;  // last: uses all of the above

@@ -2,7 +2,9 @@
 #include <cmath>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
 #include "engine/cost/cost_model.h"
+#include "engine/network/closed_form.h"
 
 namespace moe {
 
@@ -40,10 +42,8 @@ std::vector<double> sum_of(const std::vector<std::vector<double>>& steps) {
   return bytes;
 }
 
-/// Nobody meets where no experts move.
-Nanoseconds step_ns(const Cluster& cluster, const std::vector<double>& bytes) {
-  if (std::all_of(bytes.begin(), bytes.end(), [](double b) { return b == 0; })) return 0;
-  return alone_ns(cluster, {AllToAll{.bytes = bytes}});
+bool is_empty(const std::vector<double>& bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](double b) { return b == 0; });
 }
 
 }  // namespace
@@ -73,12 +73,22 @@ NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op, const 
 }
 
 Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op, const OpLoad& load) {
-  if (load.steps != nullptr) {
-    Nanoseconds total = 0;
-    for (const std::vector<double>& bytes : *load.steps) total += step_ns(cluster, bytes);
-    return total;
+  const auto alone = [&](const NetworkOp& transfer) {
+    try {
+      return alone_ns(cluster, transfer);
+    } catch (const UserError& error) {
+      throw user_error("op '{}': {}", graph.op(op).name, error.what());
+    }
+  };
+  if (load.steps == nullptr) return alone(network_op(cluster, graph, op, load));
+  TimeSum total;
+  for (const std::vector<double>& bytes : *load.steps) {
+    if (!is_empty(bytes)) total += alone({AllToAll{.bytes = bytes}});  // else no rank meets another
   }
-  return alone_ns(cluster, network_op(cluster, graph, op, load));
+  return total.ns([&] {
+    return with_links(fmt::format("op '{}' of {} steps", graph.op(op).name, load.steps->size()),
+                      cluster);
+  });
 }
 
 std::optional<NetworkOp> transfer_on(const Cluster& cluster, const Graph& graph, OpId op,
@@ -113,7 +123,9 @@ Nanoseconds InterpolatedTable::at(double bytes) const {
   const auto [x1, y1] = *above;
   const auto [x0, y0] = *(above - 1);
   const double ns = y0 + (y1 - y0) * (bytes - x0) / (x1 - x0);
-  return std::llround(std::max(ns, 0.0));
+  return checked_ns(std::max(ns, 0.0), [bytes] {
+    return fmt::format("by its table in cluster.collectives a collective of {:g} bytes", bytes);
+  });
 }
 
 }  // namespace moe

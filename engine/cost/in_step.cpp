@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/base/limits.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {
@@ -26,7 +27,9 @@ std::string step_group(const Graph& graph, OpId op) {
 Nanoseconds InStep::of_compute(const std::string& group, Nanoseconds alone) const {
   const auto known = factors.find(group);
   const double factor = known != factors.end() ? known->second : overall;
-  return std::llround(static_cast<double>(alone) * factor * peers);
+  return checked_ns(static_cast<double>(alone) * factor * peers, [&] {
+    return fmt::format("'{}' in a step, {:g} times as long as alone", group, factor * peers);
+  });
 }
 
 Nanoseconds InStep::late_of(const std::string& group, double bytes) const {
@@ -37,11 +40,14 @@ Nanoseconds InStep::late_of(const std::string& group, double bytes) const {
   if (known == late.end()) return least;
   const auto seen = late_bytes.find(group);
   const double share = seen != late_bytes.end() && seen->second > 0 ? bytes / seen->second : 1;
-  return least + std::llround(share * static_cast<double>(known->second - least));
+  return least + checked_ns(share * static_cast<double>(known->second - least), [&] {
+           return fmt::format("what '{}' of {:g} bytes is late by", group, bytes);
+         });
 }
 
 Nanoseconds InStep::of_collective(const std::string& group, double bytes, Nanoseconds alone) const {
-  return std::max<Nanoseconds>(0, alone + late_of(group, bytes));
+  return checked_ns(std::max<Nanoseconds>(0, alone + late_of(group, bytes)),
+                    [&] { return fmt::format("'{}' in a step", group); });
 }
 
 std::string InStep::describe() const {

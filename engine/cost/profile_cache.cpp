@@ -49,9 +49,9 @@ class Unreadable : public std::runtime_error {
 class OpeningLock {
  public:
   explicit OpeningLock(const std::string& path)
-      : fd_(::open((path + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644)) {
+      : fd_(::open((path + ".lock").c_str(), O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0644)) {
     if (fd_ < 0) {
-      throw user_error("profile cache '{}': cannot write in its folder: {}", path,
+      throw user_error("profile cache '{}': cannot open '{}.lock': {}", path, path,
                        std::strerror(errno));
     }
     while (::flock(fd_, LOCK_EX) != 0 && errno == EINTR) {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
 #include "engine/cost/cost_model.h"
 #include "engine/cost/profile_cache.h"
 
@@ -62,7 +63,9 @@ std::pair<std::string, WorkContext> ProfileCost::signature_of(const Graph& graph
 Nanoseconds ProfileCost::measured_ns(const Graph& graph, OpId op, double fill) const {
   const auto [signature, context] = signature_of(graph, op, fill);
   const Nanoseconds least = graph.def(op).collective == Collective::kNone ? 1 : 0;
-  return median_of(signature, least, [&, &with = context] { return measure_(graph, op, with); });
+  return checked_ns(
+      median_of(signature, least, [&, &with = context] { return measure_(graph, op, with); }),
+      [&] { return fmt::format("by its profile op '{}'", graph.op(op).name); });
 }
 
 Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op, double fill) const {
@@ -77,7 +80,10 @@ Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op, double fill) cons
   const double hi = *above, lo = *(above - 1);
   const auto at_hi = static_cast<double>(measured_ns(graph, op, hi));
   const auto at_lo = static_cast<double>(measured_ns(graph, op, lo));
-  return std::llround(at_lo + (at_hi - at_lo) * (fill - lo) / (hi - lo));
+  const double ns = at_lo + (at_hi - at_lo) * (fill - lo) / (hi - lo);
+  return checked_ns(std::max(ns, 0.0), [&] {
+    return fmt::format("by its profile op '{}' with a fill of {:g}", graph.op(op).name, fill);
+  });
 }
 
 void ProfileCost::time_again(const Graph& graph, OpId op) const {

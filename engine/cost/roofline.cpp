@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <cmath>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
 #include "engine/cost/cost_model.h"
 
 namespace moe {
@@ -22,6 +24,23 @@ const char* collective_name(Collective collective) {
 
 void require_rate(const char* field, double value) {
   if (!(value > 0)) throw user_error("cluster.device.{} = {}: must be above 0", field, value);
+}
+
+/// To do `amount` (flops, bytes) at `per_second`, rounded up to a whole nanosecond.
+double whole_ns(double amount, double per_second) {
+  return std::ceil(amount * kNsPerSecond / per_second);
+}
+
+/// What makes the op slow: of its flops and its bytes those that take longer, and their rate.
+std::string slow_op(const Device& device, const Work& work, const std::string& name) {
+  const double rate = work.gemm ? device.gemm_flops_per_s : device.vector_flops_per_s;
+  if (work.bytes / device.memory_bytes_per_s > work.flops / rate) {
+    return fmt::format("op '{}': {:g} bytes with cluster.device.memory_bytes_per_s = {:g}", name,
+                       work.bytes, device.memory_bytes_per_s);
+  }
+  return fmt::format(
+      "op '{}': {:g} flops with cluster.device.{} = {:g}", name, work.flops,
+      work.gemm ? "gemm_flops_per_s" : "vector_flops_per_s (gemm_flops_per_s unless given)", rate);
 }
 
 }  // namespace
@@ -48,9 +67,10 @@ Nanoseconds RooflineCost::loaded_ns(const Graph& graph, OpId op, const OpLoad& l
   const Device& device = cluster_.device;
   const Work work = def.work(graph, graph.op(op), load.work);
   const double rate = work.gemm ? device.gemm_flops_per_s : device.vector_flops_per_s;
-  return std::max(duration_ns(work.flops, rate),
-                  duration_ns(work.bytes, device.memory_bytes_per_s)) +
-         device.launch_ns;
+  const double ns =
+      std::max(whole_ns(work.flops, rate), whole_ns(work.bytes, device.memory_bytes_per_s));
+  const auto what = [&] { return slow_op(device, work, graph.op(op).name); };
+  return checked_ns(checked_ns(ns, what) + device.launch_ns, what);
 }
 
 std::optional<NetworkOp> RooflineCost::transfer(const Graph& graph, OpId op) const {

@@ -1,21 +1,17 @@
 #include "engine/exec/checkpoint.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <charconv>
+#include <cstdio>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <sstream>
 #include <utility>
 
 #include "engine/base/errors.h"
+#include "engine/base/files.h"
 
 namespace moe {
 namespace {
@@ -52,53 +48,19 @@ std::string text_of(const ModelSpec& m, const Persistents& all) {
   return text;
 }
 
-/// A file that becomes visible under its name when it is complete.
-class AtomicFile {
+/// A file and the checksum of what was written into it.
+class HashedFile {
  public:
-  explicit AtomicFile(std::string path) : path_(std::move(path)), temporary_(path_ + ".tmp") {
-    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd_ < 0) fail("open");
-  }
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
-  ~AtomicFile() {
-    if (fd_ < 0) return;
-    ::close(fd_);
-    ::unlink(temporary_.c_str());
-  }
-
+  explicit HashedFile(const std::string& path) : file_(path) {}
   void write(const void* data, size_t bytes) {
     hash_ = fnv1a(hash_, data, bytes);
-    const char* p = static_cast<const char*>(data);
-    while (bytes > 0) {
-      const ssize_t n = ::write(fd_, p, bytes);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) fail("write");
-      p += n;
-      bytes -= static_cast<size_t>(n);
-    }
+    file_.write(data, bytes);
   }
   uint64_t hash() const { return hash_; }
-
-  void commit() {
-    if (::fsync(fd_) != 0) fail("sync");
-    ::close(std::exchange(fd_, -1));
-    if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename");
-    // The rename itself must be on disk too.
-    const std::string folder = std::filesystem::absolute(path_).parent_path();
-    const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return;
-    ::fsync(fd);
-    ::close(fd);
-  }
+  void commit() { file_.commit(true); }
 
  private:
-  [[noreturn]] void fail(const char* action) {
-    throw run_error("checkpoint {}: cannot {}: {}", path_, action, std::strerror(errno));
-  }
-
-  std::string path_, temporary_;
-  int fd_ = -1;
+  AtomicFile file_;
   uint64_t hash_ = kFnvStart;
 };
 
@@ -159,14 +121,14 @@ void fill(const Persistents& all, const Persistent& p, const AllBuffers& ranks,
 
 /// Holds the whole file against the checksum at its end; sets a checkpoint aside that does not fit.
 /// Returns the bytes before the checksum.
-size_t checked_bytes(const std::string& path, std::ifstream& in) {
+size_t checked_bytes(const std::string& path, InputFile& in) {
   std::vector<char> block(1 << 20);
   std::string tail;  // what may be the checksum
   std::string magic;
   uint64_t hash = kFnvStart;
   size_t bytes = 0;
-  while (in.read(block.data(), static_cast<std::streamsize>(block.size())), in.gcount() > 0) {
-    tail.append(block.data(), static_cast<size_t>(in.gcount()));
+  while (const size_t n = in.read(block.data(), block.size())) {
+    tail.append(block.data(), n);
     if (magic.empty()) magic = tail.substr(0, sizeof kMagic);
     if (tail.size() <= sizeof hash) continue;
     const size_t sure = tail.size() - sizeof hash;
@@ -180,8 +142,7 @@ size_t checked_bytes(const std::string& path, std::ifstream& in) {
   if (tail.size() != sizeof hash || std::memcmp(tail.data(), &hash, sizeof hash) != 0) {
     set_aside(path, "corrupt, its checksum does not fit");
   }
-  in.clear();
-  in.seekg(0);
+  in.rewind();
   return bytes;
 }
 
@@ -215,8 +176,7 @@ std::optional<Block> block_of(const std::string& path, const std::string& line,
 /// A checkpoint whose header, text and length fit each other, read up to its first block.
 class Opened {
  public:
-  Opened(const std::string& path, Bytes element_bytes) : path_(path), in_(path, std::ios::binary) {
-    if (!in_) throw user_error("checkpoint {}: cannot open: {}", path, std::strerror(errno));
+  Opened(const std::string& path, Bytes element_bytes) : path_(path), in_(path, Links::kRefuse) {
     left_ = checked_bytes(path, in_);
     Header header;
     read(&header, sizeof header);
@@ -245,10 +205,7 @@ class Opened {
   /// The blocks come one after the other.
   void read(void* to, size_t bytes) {
     if (bytes > left_) damaged(path_, "cut off");
-    in_.read(static_cast<char*>(to), static_cast<std::streamsize>(bytes));
-    if (static_cast<size_t>(in_.gcount()) != bytes) {
-      throw user_error("checkpoint {}: cannot read: {}", path_, std::strerror(errno));
-    }
+    if (in_.read(to, bytes) != bytes) throw user_error("checkpoint {}: changed", path_);
     left_ -= bytes;
   }
 
@@ -270,7 +227,7 @@ class Opened {
   }
 
   std::string path_;
-  std::ifstream in_;
+  InputFile in_;
   uint64_t left_ = 0;  // bytes before the checksum that are not yet read
   int64_t next_step_ = 0;
   std::string text_;
@@ -284,7 +241,7 @@ void write_checkpoint(const std::string& path, const Plan& plan, const Persisten
   const std::string text = text_of(plan.spec.model, all);
   Header header = {{}, kVersion, static_cast<uint32_t>(element_bytes), next_step, text.size()};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
-  AtomicFile file(path);
+  HashedFile file(path);
   file.write(&header, sizeof header);
   file.write(text.data(), text.size());
   for (const PlacedLayer& layer : all.placed) {

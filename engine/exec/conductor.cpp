@@ -1,31 +1,21 @@
 #include "engine/exec/conductor.h"
 
-#include <atomic>
-
+#include "engine/base/stop.h"
 #include "engine/exec/checkpoint.h"
 #include "engine/exec/step_results.h"
 
 namespace moe {
 namespace {
 
-std::atomic<uint64_t> stop_requests{0};
-static_assert(std::atomic<uint64_t>::is_always_lock_free,
-              "request_stop is called by signal handlers");
-
 template <class T>
 constexpr Bytes kElementBytes = static_cast<Bytes>(sizeof(T));
 
 }  // namespace
 
-void request_stop() {
-  stop_requests.fetch_add(1);
-}
-
 template <class T>
 Conductor<T>::Conductor(const Plan& plan, const RunOptions& options)
     : plan_(plan),
       options_(options),
-      stop_requests_before_(stop_requests),
       persistents_(moe::persistents(plan)),
       first_step_(options.first_step) {
   result_.provenance = options.emulate_link ? Provenance::kEmulated : Provenance::kMeasured;
@@ -80,7 +70,7 @@ void Conductor<T>::conduct() {
     }
   }
   if (saved != step) checkpoint(step);
-  if (options_.eval_batches > 0) evaluate();
+  if (!result_.stopped) evaluate();
 }
 
 template <class T>
@@ -121,18 +111,23 @@ bool Conductor<T>::train_step(int64_t step) {
     add_step({plan_, options_, persistents_, buffers_, reports_, pass_}, std::move(links), result_);
     // Rank 0 decides for all: the others wait for the next pass.
     const bool wanted = !options_.on_step || options_.on_step(step, result_.losses.back());
-    go_on = wanted && stop_requests == stop_requests_before_ && result_.stop_reason.empty();
+    go_on = wanted && !stop_requested() && result_.stop_reason.empty();
   }
-  if (peers_) go_on = peers_->agree(go_on);
-  if (!go_on) result_.stopped = true;
-  return go_on;
+  result_.stopped = !agreed(go_on);
+  return !result_.stopped;
+}
+
+template <class T>
+bool Conductor<T>::agreed(bool go_on) {
+  return peers_ ? peers_->agree(go_on) : go_on;
 }
 
 template <class T>
 void Conductor<T>::evaluate() {
-  for (int64_t b = 0; b < options_.eval_batches; ++b) {
+  for (int64_t b = 0; b < options_.eval_batches && !result_.stopped; ++b) {
     run_pass(options_.eval_data, {.step = b, .train = false});
     result_.eval_loss += sum_of_losses(reports_) / static_cast<double>(options_.eval_batches);
+    result_.stopped = !agreed(!stop_requested());
   }
 }
 

@@ -31,7 +31,7 @@ struct Crew {
 template <class T>
 class Conductor {
  public:
-  /// Keeps references to its arguments. Requests to stop count from now on.
+  /// Keeps references to its arguments.
   Conductor(const Plan& plan, const RunOptions& options);
 
   const Persistents& persistents() const { return persistents_; }
@@ -44,7 +44,8 @@ class Conductor {
   /// Where a file gives initial values, they are all ranks' afterwards. Throws as read_checkpoint
   /// and read_parameters.
   void restore();
-  /// All steps with their checkpoints, then the evaluation.
+  /// All steps with their checkpoints, then the evaluation; a request to stop (base/stop.h) ends
+  /// either behind the step or batch in progress.
   void conduct();
   /// Within run_pass, in a job: a time for all its ranks to begin with, soon, on this process's
   /// clock. Collective.
@@ -59,6 +60,8 @@ class Conductor {
   void run_pass(const DataSource& data, Pass pass);
   /// Returns whether to go on.
   bool train_step(int64_t step);
+  /// What rank 0 says.
+  bool agreed(bool go_on);
   void evaluate();
   void checkpoint(int64_t next_step);
   /// All ranks' persistent tensors into buffers_, on rank 0.
@@ -67,7 +70,6 @@ class Conductor {
 
   const Plan& plan_;
   const RunOptions& options_;
-  const uint64_t stop_requests_before_;
   const Persistents persistents_;
   Crew crew_;
   std::unique_ptr<Peers> peers_;  // null: all ranks are here
@@ -77,9 +79,5 @@ class Conductor {
   std::vector<RankReport> reports_;  // of the last pass, by rank
   RunResult result_;
 };
-
-/// Asks every running executor of this process to stop after its present step (Ctrl-C).
-/// Async-signal safe.
-void request_stop();
 
 }  // namespace moe

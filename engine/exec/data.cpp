@@ -4,12 +4,13 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <span>
 
 #include "engine/base/errors.h"
+#include "engine/base/files.h"
 #include "engine/base/rng.h"
+#include "engine/base/utf8.h"
 
 namespace moe {
 namespace {
@@ -20,45 +21,15 @@ constexpr char kSystemTexts[] = "/usr/share/common-licenses";
 constexpr uintmax_t kEnoughBytes = 100'000;
 constexpr uint64_t kReferenceStream = 1'000'003;
 
-/// The length of the UTF-8 sequence at the start of `text` (RFC 3629: no overlong forms, surrogates
-/// or numbers above U+10FFFF), 0 when there is none.
-size_t sequence_length(std::span<const uint8_t> text) {
-  const uint8_t first = text[0];
-  if (first < 0x80) return 1;
-  const size_t length = first < 0xC2   ? 0
-                        : first < 0xE0 ? 2
-                        : first < 0xF0 ? 3
-                        : first < 0xF5 ? 4
-                                       : 0;
-  if (length == 0 || text.size() < length) return 0;
-  const uint8_t lowest = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
-  const uint8_t highest = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
-  if (text[1] < lowest || text[1] > highest) return 0;
-  for (size_t i = 2; i < length; ++i) {
-    if (text[i] < 0x80 || text[i] > 0xBF) return 0;
-  }
-  return length;
-}
-
-std::optional<size_t> first_invalid_byte(std::span<const uint8_t> text) {
-  for (size_t at = 0; at < text.size();) {
-    const size_t length = sequence_length(text.subspan(at));
-    if (length == 0) return at;
-    at += length;
-  }
-  return std::nullopt;
-}
-
 void append_file(const fs::path& path, std::vector<uint8_t>& text) {
-  std::ifstream file(path, std::ios::binary);
-  std::error_code error;
-  const uintmax_t bytes = fs::file_size(path, error);
-  if (!file || error) throw user_error("cannot read the text '{}'", path.string());
+  InputFile file(path, Links::kRefuse);
   const size_t start = text.size();
-  text.resize(start + bytes);
-  file.read(reinterpret_cast<char*>(text.data() + start), static_cast<std::streamsize>(bytes));
-  if (!file) throw user_error("cannot read all of the text '{}'", path.string());
-  if (const auto at = first_invalid_byte(std::span(text).subspan(start))) {
+  text.resize(start + file.size());
+  if (file.read(text.data() + start, file.size()) != file.size()) {
+    throw user_error("cannot read all of the text '{}'", path.string());
+  }
+  if (const auto at = first_invalid_byte(
+          {reinterpret_cast<const char*>(text.data()) + start, text.size() - start})) {
     throw user_error("the text '{}' is not UTF-8: byte 0x{:02x} at offset {}", path.string(),
                      text[start + *at], *at);
   }
@@ -145,7 +116,7 @@ std::string default_corpus_path(const std::string& fallback) {
     const uintmax_t size = entry.file_size(error);
     if (!error) bytes += size;
   }
-  return bytes >= kEnoughBytes ? kSystemTexts : fallback;
+  return fs::weakly_canonical(bytes >= kEnoughBytes ? kSystemTexts : fallback).string();
 }
 
 DataSource text_data(std::shared_ptr<const TextCorpus> corpus, bool held_out,

@@ -17,12 +17,12 @@ struct TextCorpus {
   double unigram_entropy = 0;
 };
 
-/// Reads a file, or all regular files of a folder in name order. Throws UserError naming the path
-/// for a missing, unreadable, empty or non-UTF-8 file (with the byte offset), or a text whose
-/// held-out part is shorter than seq + 1.
+/// Reads a file, or all regular files of a folder in name order; no part of the path may be a link.
+/// Throws UserError naming the path for a missing, unreadable, empty or non-UTF-8 file (with the
+/// byte offset), or a text whose held-out part is shorter than seq + 1.
 TextCorpus read_text(const std::string& path, int64_t seq);
 /// A plain-text corpus that every Debian machine has (licences and copyright files), else
-/// `fallback`.
+/// `fallback`; without links.
 std::string default_corpus_path(const std::string& fallback);
 
 /// Batch rows at counter-based random places: (step, global row, seed) alone decides them, so the

@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "engine/base/errors.h"
+#include "engine/base/stop.h"
 #include "engine/comm/communicator.h"
 #include "engine/exec/device_comm.h"
 #include "engine/exec/device_handles.h"
@@ -269,6 +269,7 @@ std::vector<Nanoseconds> sample(const ProfileOptions& options, Batch batch) {
   const Nanoseconds until = clock_ns() + std::llround(options.min_time_s * 1e9);
   std::vector<Nanoseconds> samples;
   while (static_cast<int64_t>(samples.size()) < options.min_samples || clock_ns() < until) {
+    check_stop();
     const std::optional<std::vector<Nanoseconds>> more = batch();
     if (!more) return {};
     samples.insert(samples.end(), more->begin(), more->end());

@@ -86,7 +86,7 @@ struct RunOptions {
   int64_t eval_batches = 0;
   DataSource eval_data;
   /// Parameters and states: start from / write to (atomically). "" = no. A resumed run goes on with
-  /// the step that the file names, whatever first_step says.
+  /// the step that the file names, whatever first_step says. No part of the paths may be a link.
   std::string resume_from;
   std::string checkpoint_to;
   int64_t checkpoint_every = 0;  // steps; 0: only at the end
@@ -103,6 +103,7 @@ struct RunOptions {
   bool poison = false;
   bool keep_links = false;  // simulated timelines say what links carry; executed ones always do
   /// Called after every step on rank 0's thread; returning false stops the run (all ranks alike).
+  /// The loss of a simulated step is 0.
   std::function<bool(int64_t step, double loss)> on_step;
 };
 
@@ -140,7 +141,7 @@ struct RunResult {
   /// Cross entropy, mean over the global batch, before the step's update.
   std::vector<double> losses;
   std::vector<std::vector<MoeStats>> moe;  // [step][layer]
-  double eval_loss = 0;
+  double eval_loss = 0;                    // good where the run was not stopped
   /// [step][token of all ranks]: the most probable next token; of keep_predictions.
   std::vector<std::vector<int32_t>> predictions;
   std::map<std::string, double> grad_l2, grad_projection;    // first step, reduced over ranks

@@ -8,7 +8,7 @@
 #include <limits>
 #include <thread>
 
-#include "engine/base/errors.h"
+#include "engine/base/stop.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/emulated_link.h"
 #include "engine/exec/finite.h"
@@ -211,7 +211,10 @@ std::vector<Nanoseconds> profile_kernel(const Graph& graph, OpId op,
   const SetAtEnd stop_at_end{stop};
   while (running < options.ranks_beside) std::this_thread::yield();
   Sampler sampler(options);
-  while (!sampler.done()) sampler.add(calls[0].call());
+  while (!sampler.done()) {
+    check_stop();
+    sampler.add(calls[0].call());
+  }
   return sampler.take();
 }
 
@@ -233,9 +236,10 @@ std::vector<Nanoseconds> profile_collective(const Graph& graph, OpId op,
   const Beside beside(options.ranks_beside, take_part);
   Sampler sampler(options);
   for (int64_t round = 0; round <= last_round; ++round) {
-    if (sampler.done()) last_round = round;
+    if (sampler.done() || stop_requested()) last_round = round;
     sampler.add(calls[0].call());
   }
+  check_stop();
   return sampler.take();
 }
 

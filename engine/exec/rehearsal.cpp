@@ -7,7 +7,7 @@
 #include <set>
 #include <thread>
 
-#include "engine/base/errors.h"
+#include "engine/base/stop.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/emulated_link.h"
 #include "engine/exec/cpu_executor.h"
@@ -169,7 +169,7 @@ StepSamples rehearse(const Plan& plan, const RehearsalOptions& options) {
   run.data = reference_data(model.vocab, model.batch_per_device, plan.graph.num_ranks, model.seq);
   const Plan still = standing_still(plan);
   const RunResult result = make_cpu_executor()->run(still, run);
-  if (result.stopped) throw RunError("interrupted");
+  if (result.stopped) throw Interrupted();
   StepSamples samples;
   for (size_t step = 1; step < result.timelines.size(); ++step) {
     for (const auto& [group, ns] : sums_of(plan.graph, result.timelines[step])) {

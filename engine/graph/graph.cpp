@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
 #include "engine/base/names.h"
 #include "engine/graph/op_def.h"
 
@@ -116,6 +117,12 @@ const OpDef& Graph::def(const Op& op) const {
 }
 
 TensorId Graph::add_tensor(Tensor tensor) {
+  auto bytes = static_cast<double>(dtype_bytes(tensor.dtype));
+  for (const int64_t length : tensor.shape) bytes *= static_cast<double>(length);
+  check_bytes(bytes, [&] {
+    return fmt::format("tensor '{}' {} {}", tensor.name, dtype_name(tensor.dtype),
+                       shape_text(tensor.shape));
+  });
   tensors_.push_back(std::move(tensor));
   return TensorId(static_cast<int64_t>(tensors_.size()) - 1);
 }

@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
 #include "engine/graph/joined.h"
 #include "engine/graph/op_def.h"
 
@@ -24,6 +25,7 @@ class Verifier {
         overwritten_by_(graph.tensors().size()) {}
 
   void run() {
+    check_size();
     for (const Tensor& tensor : graph_.tensors()) check_name("tensor", tensor_names_, tensor.name);
     for (size_t i = 0; i < graph_.num_ops(); ++i) {
       const OpId id(static_cast<int64_t>(i));
@@ -107,6 +109,16 @@ class Verifier {
       }
       overwritten_by_[t.index()] = id;
     }
+  }
+
+  void check_size() const {
+    double bytes = 0;
+    for (size_t i = 0; i < graph_.tensors().size(); ++i) {
+      bytes += static_cast<double>(graph_.bytes(TensorId(static_cast<int64_t>(i))));
+    }
+    check_bytes(bytes, [this] {
+      return fmt::format("the whole of its {} tensors", graph_.tensors().size());
+    });
   }
 
   const Graph& graph_;

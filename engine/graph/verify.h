@@ -7,8 +7,9 @@ namespace moe {
 
 /// Throws UserError naming the op, the tensor and `stage` (the pass that made this graph) when an
 /// op has a wrong number of inputs, an input that nobody produces or that is produced later, an
-/// output that its shape rule does not give, a name used twice, or mutates what it may not; or when
-/// ops join tensors in one storage as check_joined (joined.h) refuses.
+/// output that its shape rule does not give, a name used twice, or mutates what it may not; when
+/// ops join tensors in one storage as check_joined (joined.h) refuses; or when all tensors together
+/// have more than kMostBytes (base/limits.h).
 void verify(const Graph& graph, std::string_view stage);
 
 }  // namespace moe

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
 #include "engine/network/fabric.h"
 #include "engine/network/rings.h"
 
@@ -33,13 +34,13 @@ double slowest_ns(const Cluster& cluster, const NodePorts& ports, double port_lo
                   nic_load > 0 ? nic_step_ns(cluster, ports, nic_load) : 0.0);
 }
 
-Nanoseconds nearest(double ns) {
-  if (!(ns < 0x1p62)) throw user_error("bytes: a transfer of {:g} s is beyond the clock", ns / 1e9);
-  return std::llround(ns);
-}
-
-Nanoseconds a2a_start_up(const Cluster& cluster, int64_t peers) {
-  return peers == 0 ? 0 : cluster.a2a_base_ns + cluster.a2a_per_peer_ns * peers;
+/// On the wire, and starting up with so many peers.
+Nanoseconds a2a_ns(const Cluster& cluster, double wire_ns, int64_t peers, const char* bytes,
+                   double amount) {
+  const auto what = [&] {
+    return with_links(fmt::format("an all-to-all of {} = {:g}", bytes, amount), cluster);
+  };
+  return checked_ns(checked_ns(wire_ns, what) + a2a_start_up_ns(cluster, peers), what);
 }
 
 void check_bytes(const char* what, double bytes) {
@@ -116,9 +117,9 @@ Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group g
     far[static_cast<size_t>(d / ports.devices_per_group)] += round.members(group) - in_node;
   }
   const double between = static_cast<double>(*std::max_element(far.begin(), far.end()));
-  return nearest(slowest_ns(cluster, ports, static_cast<double>(near) * bytes_per_pair,
-                            between * bytes_per_pair)) +
-         a2a_start_up(cluster, round.peers(group));
+  const double wire = slowest_ns(cluster, ports, static_cast<double>(near) * bytes_per_pair,
+                                 between * bytes_per_pair);
+  return a2a_ns(cluster, wire, round.peers(group), "bytes_per_pair", bytes_per_pair);
 }
 
 Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> bytes, Group group,
@@ -132,9 +133,10 @@ Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> byte
   check(round, group, "all_to_all");
   const NodePorts ports = node_ports(cluster);
   const Loads loads = link_loads(cluster, ports, bytes);
-  const double wire = slowest_ns(cluster, ports, largest(loads.port_out, loads.port_in),
-                                 largest(loads.nic_out, loads.nic_in));
-  return nearest(wire) + a2a_start_up(cluster, round.peers(group));
+  const double port = largest(loads.port_out, loads.port_in);
+  const double nic = largest(loads.nic_out, loads.nic_in);
+  return a2a_ns(cluster, slowest_ns(cluster, ports, port, nic), round.peers(group),
+                "bytes of a link", std::max(port, nic));
 }
 
 Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes, int64_t rings, Group group) {
@@ -165,7 +167,9 @@ Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes, int64_t rings, G
   double step = 0;
   if (near > 0) step = port_step_ns(cluster, static_cast<double>(near) * chunk);
   if (far > 0) step = std::max(step, nic_step_ns(cluster, ports, static_cast<double>(far) * chunk));
-  return nearest(2.0 * static_cast<double>(group.size - 1) * step);
+  return checked_ns(2.0 * static_cast<double>(group.size - 1) * step, [&] {
+    return with_links(fmt::format("an all-reduce of bytes = {:g}", bytes), cluster);
+  });
 }
 
 Nanoseconds broadcast_ns(const Cluster& cluster, double bytes) {
@@ -181,7 +185,19 @@ Nanoseconds broadcast_ns(const Cluster& cluster, double bytes) {
   if (cluster.devices_per_node > 1) {
     total += steps(cluster.devices_per_node) * port_step_ns(cluster, bytes);
   }
-  return nearest(total);
+  return checked_ns(
+      total, [&] { return with_links(fmt::format("a broadcast of {:g} bytes", bytes), cluster); });
+}
+
+std::string with_links(const std::string& what, const Cluster& cluster) {
+  const auto us = [](Nanoseconds ns) { return static_cast<double>(ns) / 1e3; };
+  return fmt::format(
+      "{} with cluster.intra.bytes_per_s = {:g}, intra.latency_us = {:g}, nic.bytes_per_s = {:g}, "
+      "nic.latency_us = {:g}, a2a_base_us = {:g}, a2a_per_peer_us = {:g}, "
+      "sharing_efficiency = {:g}",
+      what, cluster.intra.bytes_per_s, us(cluster.intra.latency_ns), cluster.nic.bytes_per_s,
+      us(cluster.nic.latency_ns), us(cluster.a2a_base_ns), us(cluster.a2a_per_peer_ns),
+      cluster.sharing_efficiency);
 }
 
 }  // namespace moe

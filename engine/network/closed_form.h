@@ -7,9 +7,11 @@
 // finite are a UserError that names them. All require a cluster that check() lets pass.
 // `group` (base/group.h): all groups of the cluster do the same at once, each within itself, and
 // share its links; all devices are one group unless said otherwise.
+// A time beyond kLongestNs (base/limits.h) is a UserError that names bytes and links.
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "engine/base/group.h"
 #include "engine/cluster/cluster.h"
@@ -34,5 +36,9 @@ Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes, int64_t rings = 
 /// Binomial tree, first over the nodes, then inside each: ceil(log2) of either number of steps of
 /// `bytes`, from one device to all.
 Nanoseconds broadcast_ns(const Cluster& cluster, double bytes);
+
+/// "<what> with cluster.intra.bytes_per_s = 1e-09, ...": all that a transfer's time rests on, for
+/// errors.
+std::string with_links(const std::string& what, const Cluster& cluster);
 
 }  // namespace moe

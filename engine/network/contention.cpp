@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
 #include "engine/network/closed_form.h"
 #include "engine/network/transfers.h"
 #include "engine/network/wire.h"
@@ -104,7 +105,9 @@ class Batch {
   };
 
   void begin(size_t i) {
-    wire_.begin(ops_[i], waits_[i].ready_ns + static_cast<double>(ops_[i].start_ns));
+    const double at_ns = waits_[i].ready_ns + static_cast<double>(ops_[i].start_ns);
+    checked_ns(at_ns, [i] { return fmt::format("ops[{}]: what comes before it and start_ms", i); });
+    wire_.begin(ops_[i], at_ns);
     op_of_.push_back(i);
   }
 

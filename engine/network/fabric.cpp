@@ -10,6 +10,10 @@ NodePorts node_ports(const Cluster& cluster) {
   return {groups, cluster.devices_per_node / groups, cluster.nic.bytes_per_s * nics_per_group};
 }
 
+Nanoseconds a2a_start_up_ns(const Cluster& cluster, int64_t peers) {
+  return peers == 0 ? 0 : cluster.a2a_base_ns + cluster.a2a_per_peer_ns * peers;
+}
+
 const char* link_kind_name(LinkKind kind) {
   switch (kind) {
     case LinkKind::kPortOut:

@@ -20,6 +20,9 @@ struct NodePorts {
 };
 NodePorts node_ports(const Cluster& cluster);
 
+/// Of an all-to-all with so many peers; 0 without any.
+Nanoseconds a2a_start_up_ns(const Cluster& cluster, int64_t peers);
+
 enum class LinkKind { kPortOut, kPortIn, kNicOut, kNicIn };
 const char* link_kind_name(LinkKind kind);  // "port_out"
 

@@ -48,9 +48,7 @@ CollectiveSteps::CollectiveSteps(const Cluster& cluster, const Fabric& fabric, c
     even_ = is_even(*a2a_, group_, fabric.num_devices());
     const int64_t peers = a2a_->round.peers(group_);
     num_steps_ = peers == 0 ? 0 : is_direct() ? 1 : n - 1;
-    if (peers > 0) {
-      start_up_ns_ += static_cast<double>(cluster.a2a_base_ns + cluster.a2a_per_peer_ns * peers);
-    }
+    start_up_ns_ += static_cast<double>(a2a_start_up_ns(cluster, peers));
     return;
   }
   const AllReduce& reduce = std::get<AllReduce>(op.what);

@@ -8,17 +8,14 @@
 #include <unordered_map>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
+#include "engine/network/closed_form.h"
 #include "engine/network/traffic.h"
 
 namespace moe {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-Nanoseconds nearest(double ns) {
-  if (!(ns < 0x1p62)) throw user_error("ops: they take {:g} s, beyond the clock", ns / 1e9);
-  return std::llround(ns);
-}
 
 /// Rejects what the wire cannot be built of before its members are.
 const Cluster& checked(const Cluster& cluster, const NetworkOptions& options) {
@@ -62,6 +59,10 @@ struct Wire::Impl {
         fabric(cluster, nodes_alike),
         traffic(fabric, options) {}
 
+  /// A time of the wire's clock.
+  Nanoseconds nearest(double ns) const {
+    return checked_ns(ns, [this] { return with_links("what its links carry", cluster); });
+  }
   size_t pop_begin();
   void settle();
   bool is_joined();
@@ -94,7 +95,8 @@ void Wire::Impl::go_alone() {
   std::optional<Nanoseconds> closed;
   if (order.begin_ns == std::floor(order.begin_ns)) closed = closed_form_ns(cluster, order.op);
   if (closed) {
-    a.end = nearest(order.begin_ns) + nearest(order.scale * static_cast<double>(*closed));
+    const Nanoseconds length = nearest(order.scale * static_cast<double>(*closed));
+    a.end = nearest(static_cast<double>(nearest(order.begin_ns) + length));
     if (!rank_ends && !options.keep_use) {
       const auto end_ns = static_cast<double>(a.end);
       a.landed = {a.op, end_ns, {}};

@@ -18,9 +18,9 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 }
 
 Work work(const Graph& g, const Op& op, const WorkContext&) {
-  Bytes bytes = 0;
-  for (const TensorId t : op.inputs) bytes += g.bytes(t);
-  return {.bytes = static_cast<double>(bytes)};
+  double bytes = 0;
+  for (const TensorId t : op.inputs) bytes += static_cast<double>(g.bytes(t));
+  return {.bytes = bytes};
 }
 
 /// Several tensors are packed into one message.

@@ -83,12 +83,12 @@ Attrs seq_attr(const Shape& shape) {
 }
 
 double io_bytes(const Graph& graph, const Op& op) {
-  Bytes bytes = 0;
+  double bytes = 0;
   for (const TensorId t : op.inputs) {
-    if (t.valid()) bytes += graph.bytes(t);
+    if (t.valid()) bytes += static_cast<double>(graph.bytes(t));
   }
-  for (const TensorId t : op.outputs) bytes += graph.bytes(t);
-  return static_cast<double>(bytes);
+  for (const TensorId t : op.outputs) bytes += static_cast<double>(graph.bytes(t));
+  return bytes;
 }
 
 kernels::ScoreRule score_rule(const Op& op) {

@@ -13,9 +13,9 @@ void refuse_counted_rows(const Graph& graph, OpId id, const std::string& stage) 
   const bool irregular = attr_int(op, "irregular") != 0;
   if (!irregular && attr_string(op, "rows") != "used") return;
   throw user_error(
-      "stage '{}': op '{}' works on counted rows (pass {}), and nobody counts the rows of a part "
-      "of the capacity; the two exclude each other",
-      stage, op.name, irregular ? "irregular_a2a" : "used_rows");
+      "stage '{}': op '{}' works on counted rows ({}), and the rows of a part of the capacity are "
+      "not counted; the two exclude each other",
+      stage, op.name, counted_by(graph, id));
 }
 
 /// Along the one reader of each tensor to the all-to-all back.

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
 #include "engine/passes/builtin.h"
@@ -7,6 +9,8 @@ namespace moe {
 Schedule chunked(const Graph& graph, Schedule schedule, const PassContext& context) {
   const auto bytes = static_cast<Bytes>(std::get<double>(context.options.at("bytes")));
   const std::string& which = std::get<std::string>(context.options.at("which"));
+  Bytes longest = 0;
+  bool cut = false;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     const Collective collective = graph.def(op).collective;
@@ -15,10 +19,18 @@ Schedule chunked(const Graph& graph, Schedule schedule, const PassContext& conte
     const bool wanted = which == "both"         ? reduces || exchanges
                         : which == "all_reduce" ? reduces
                                                 : exchanges;
+    if (wanted) longest = std::max(longest, message_bytes(graph, op));
     if (!wanted || message_bytes(graph, op) <= bytes) continue;
+    cut = true;
     schedule.set_chunk(graph, op, bytes, context.stage);
     context.log->push_back({graph.op(op).name, context.stage,
                             fmt::format("{} chunks", num_chunks(graph, schedule, op))});
+  }
+  if (!cut) {
+    const std::string what = which == "both" ? "transfer" : which;
+    context.skip(longest == 0 ? fmt::format("there is no {}", what)
+                              : fmt::format("no {} is longer than bytes = {}; the longest has {}",
+                                            what, bytes, longest));
   }
   return schedule;
 }

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
 #include "engine/graph/op_def.h"
 #include "engine/passes/moe_layer.h"
 #include "engine/replay/events.h"
@@ -289,7 +290,11 @@ Nanoseconds pipeline_ns(const Graph& graph, std::span<const OpId> ops, const Cos
     };
     events.run(
         i, false, waits, [&](size_t) { return cost.op_ns(graph, ops[i]); },
-        [&](size_t, const Events::Times& t) { end = std::max(end, t.end); });
+        [&](size_t, const Events::Times& t) {
+          end = std::max(end, checked_ns(t.end, [&] {
+                           return fmt::format("a range of the forward up to op '{}'", op.name);
+                         }));
+        });
     last[lane] = i;
     for (const TensorId t : op.outputs) maker[t] = i;
   }

@@ -3,6 +3,7 @@
 #include <limits>
 #include <numeric>
 
+#include "engine/base/stop.h"
 #include "engine/passes/dw_schedule.h"
 
 namespace moe {
@@ -27,6 +28,7 @@ class BranchAndBound {
 
  private:
   void branch(size_t depth, Nanoseconds hidden) {
+    check_stop();
     if (hidden > best_.hidden_ns) best_ = {picks_, hidden};
     if (depth == order_.size()) return;
     const Nanoseconds room = std::accumulate(left_.begin(), left_.end(), Nanoseconds{0});

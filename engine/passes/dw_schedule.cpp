@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
 #include "engine/passes/builtin.h"
 #include "engine/passes/growing_order.h"
 #include "engine/replay/replay.h"
@@ -75,6 +76,10 @@ DwCandidates dw_candidates(const Graph& graph, const Schedule& schedule, const C
   }
   for (const OpId op : found.a2a) found.problem.a2a_ns.push_back(cost.op_ns(graph, op));
   for (const OpId op : found.dw) found.problem.dw_ns.push_back(cost.op_ns(graph, op));
+  TimeSum all;
+  for (const Nanoseconds ns : found.problem.a2a_ns) all += ns;
+  for (const Nanoseconds ns : found.problem.dw_ns) all += ns;
+  all.ns([] { return "all all-to-alls and weight gradients, one after the other,"; });
   const Reachability reach(graph, dependencies(graph), edges_of(schedule));
   for (const OpId a : found.a2a) {
     std::vector<bool>& allowed = found.problem.allowed.emplace_back();
@@ -100,6 +105,14 @@ Schedule assign(const Graph& graph, Schedule schedule, const PassContext& contex
   return schedule;
 }
 
+/// Why no dW could be assigned.
+std::string nothing_free(const DwCandidates& found) {
+  if (found.a2a.empty()) return "no rows are exchanged: the graph has no all-to-all";
+  if (found.dw.empty()) return "the graph has no weight gradients";
+  return "no weight gradient may run beside an all-to-all: data and the order of the stages before "
+         "it come between";
+}
+
 Nanoseconds step_ns(const Graph& graph, const Schedule& schedule, const CostModel& cost) {
   const LaneOrders orders = lane_orders(graph, schedule);
   const Timeline timeline = replay(replay_input(graph, schedule, orders, cost));
@@ -115,6 +128,7 @@ Schedule dw_schedule(const Graph& graph, Schedule schedule, const PassContext& c
   const bool undo = std::get<std::string>(context.options.at("if_slower")) == "undo";
   const bool allow = std::get<std::string>(context.options.at("overshoot")) == "allow";
   const Nanoseconds before = undo ? step_ns(graph, schedule, context.cost) : 0;
+  std::string undone;
   for (const bool overshoot : {true, false}) {
     if (overshoot && !allow) continue;
     std::vector<Decision> log;
@@ -122,13 +136,14 @@ Schedule dw_schedule(const Graph& graph, Schedule schedule, const PassContext& c
     const Nanoseconds after = undo ? step_ns(graph, made, context.cost) : 0;
     if (after <= before) {
       context.log->insert(context.log->end(), log.begin(), log.end());
+      if (log.empty()) context.skip(nothing_free(found));
       return made;
     }
-    context.log->push_back(
-        {context.stage, context.stage,
-         fmt::format("undone ({} overshoot): {:.3f} ms a step, {:.3f} without",
-                     overshoot ? "with" : "without", to_ms(after), to_ms(before))});
+    undone = fmt::format("undone ({} overshoot): {:.3f} ms a step, {:.3f} without",
+                         overshoot ? "with" : "without", to_ms(after), to_ms(before));
+    if (overshoot) context.log->push_back({context.stage, context.stage, undone});
   }
+  context.skip(undone);
   return schedule;
 }
 

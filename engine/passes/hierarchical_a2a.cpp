@@ -111,8 +111,10 @@ class Hierarchy {
     if (attr_int(op, "irregular") != 0) {
       const auto counts = counts_.find(op.inputs[2]);
       if (counts == counts_.end()) {
-        throw user_error("stage '{}': op '{}' has received counts of no exchange_counts op",
-                         context_.stage, op.name);
+        throw user_error(
+            "stage '{}': op '{}' carries counted rows ({}), and an all-to-all in two steps takes "
+            "counted rows after irregular_a2a alone; leave one of the two stages out",
+            context_.stage, op.name, counted_by(given_, id));
       }
       near.insert(near.end(), {counts->second.sent, counts->second.in_node});
       far.insert(far.end(), {counts->second.in_node, op.inputs[2]});

@@ -1,4 +1,4 @@
-// Stages of a plan that changed nothing, and why.
+// Stages of a plan without effect: what they were told and did not do, and why.
 #pragma once
 
 #include <vector>
@@ -8,10 +8,12 @@
 
 namespace moe {
 
-/// Of the stages that ran (`reports`, Pipeline::reports) those that left graph and schedule as they
-/// were. The reason is what the stage itself logged last, or else what the plan shows.
+/// Of the stages that ran (`reports`, Pipeline::reports), in their order: what each was told and
+/// did not do; those that changed nothing; and schedulers whose order, lanes, priorities, chunks
+/// and disciplines leave the simulated step as it would be without them, to the nanosecond, which
+/// is asked only where no lane picks by a function and all steps are alike: cost is null, or the
+/// graph places experts, where they are not.
 std::vector<IdleStage> idle_stages(const Graph& graph, const Schedule& schedule,
-                                   const std::vector<Stage>& stages,
-                                   const std::vector<StageReport>& reports);
+                                   const CostModel* cost, const std::vector<StageReport>& reports);
 
 }  // namespace moe

@@ -6,13 +6,17 @@ namespace moe {
 
 Graph irregular_a2a(Graph graph, const PassContext& context) {
   const size_t num_ops = graph.num_ops();
+  size_t done_already = 0;  // a placed exchange carries real rows only
   for (size_t i = 0; i < num_ops; ++i) {
     const OpId id(static_cast<int64_t>(i));
-    // A placed exchange carries real rows only already.
-    if (!is_kind(graph, id, "all_to_all") || graph.op(id).attrs.contains("residents")) continue;
+    if (!is_kind(graph, id, "all_to_all")) continue;
+    if (attr_int(graph.op(id), "irregular") != 0) {
+      ++done_already;
+      continue;
+    }
     if (graph.op(id).part >= 0) {
       throw user_error(
-          "stage '{}': op '{}' carries part {} of the capacity, whose rows nobody counts; "
+          "stage '{}': op '{}' carries part {} of the capacity, whose rows are not counted; "
           "irregular transfers and a cut along the capacity exclude each other",
           context.stage, graph.op(id).name, graph.op(id).part);
     }
@@ -23,6 +27,10 @@ Graph irregular_a2a(Graph graph, const PassContext& context) {
     op.inputs.resize(3);
     op.inputs[1] = origin.counts;
     op.inputs[2] = received;
+  }
+  if (done_already > 0) {
+    context.skip(fmt::format("{} all-to-alls carry real rows only already, by a stage before it",
+                             done_already));
   }
   return before_first_readers(graph, num_ops);
 }

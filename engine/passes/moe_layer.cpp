@@ -22,6 +22,17 @@ bool is_kind(const Graph& graph, OpId op, std::string_view kind) {
   return !graph.removed(op) && kind == graph.def(op).name;
 }
 
+std::string counted_by(const Graph& graph, OpId id) {
+  const Op& op = graph.op(id);
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId other(static_cast<int64_t>(i));
+    if (!is_kind(graph, other, "place") || graph.op(other).layer != op.layer) continue;
+    return fmt::format("stage '{}', which places the experts",
+                       attr_string(graph.op(other), "stage"));
+  }
+  return attr_int(op, "irregular") != 0 ? "pass irregular_a2a" : "pass used_rows";
+}
+
 RowsOrigin origin_of_rows(const Graph& graph, TensorId rows, std::string_view what) {
   constexpr size_t kCountsOfGate = 5;
   const std::vector<OpId> producer = graph.producers();

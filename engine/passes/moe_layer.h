@@ -1,6 +1,7 @@
 // What the passes on MoE layers share: how to find the layer's rows and counts.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -10,6 +11,9 @@
 namespace moe {
 
 bool is_kind(const Graph& graph, OpId op, std::string_view kind);
+/// What made an all-to-all or an op of experts work on counted rows, for errors: the pass, or the
+/// stage that places the layer's experts.
+std::string counted_by(const Graph& graph, OpId op);
 /// By tensor, in program order; an op that reads it twice is there twice.
 std::vector<std::vector<OpId>> readers_of(const Graph& graph);
 

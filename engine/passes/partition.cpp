@@ -1,8 +1,10 @@
 // Lancet's operator partition (MLSys 2024, section 5): cuts ranges of the forward around the MoE
 // layers along the batch and pipelines them.
+#include <algorithm>
 #include <cmath>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
 #include "engine/graph/op_def.h"
 #include "engine/passes/builtin.h"
 #include "engine/passes/moe_layer.h"
@@ -42,7 +44,7 @@ class Partition {
   Graph run() {
     find_layers();
     if (layers_.empty()) {
-      log("partition", "no MoE layer, nothing to cut");
+      context_.skip("no MoE layer, nothing to cut");
       return graph_;
     }
     choose_allowed_parts();
@@ -63,8 +65,12 @@ class Partition {
     const Nanoseconds cut_ns = pipeline_ns(result, forward_ops(result), context_.cost);
     log("partition",
         fmt::format("forward {:.3f} ms, was {:.3f} ms", to_ms(cut_ns), to_ms(whole_ns)));
-    if (cut_ns <= whole_ns) return result;
-    log("partition", "undone: the forward would be longer");
+    if (cut_ns <= whole_ns) {
+      say_uncut();
+      return result;
+    }
+    context_.skip(fmt::format("undone: the forward would take {:.3f} ms in parts, whole {:.3f} ms",
+                              to_ms(cut_ns), to_ms(whole_ns)));
     return graph_;
   }
 
@@ -150,6 +156,7 @@ class Partition {
       const OpDef& def = graph_.def(op);
       alone.push_back(def.axes == nullptr || def.axes(graph_, graph_.op(op)).empty());
     }
+    checked_ns(total, [] { return "the forward, op by op,"; });
     const double interval = total / static_cast<double>(layers_.size());
     const int64_t groups = whole_option(context_, "groups");
     const double gamma = groups == 0 ? 0 : interval / static_cast<double>(groups);
@@ -177,6 +184,39 @@ class Partition {
                                  ends.size(), gamma / 1e6, iota / 1e6));
     log("partition", fmt::format("{} ranges cut; {} P asked, {}", ranges_.size(), chosen.num_asked,
                                  times_.counts()));
+  }
+
+  /// The MoE layers that no range holds, where parts were asked for or nothing is cut: how many,
+  /// and why the first stays whole.
+  void say_uncut() {
+    if (allowed_parts_.empty()) return;
+    if (!ranges_.empty() && whole_option(context_, "parts") == 0) return;
+    const auto whole = [&](const Layer& layer) {
+      return std::none_of(ranges_.begin(), ranges_.end(), [&](const CutRange& range) {
+        return range.begin < layer.end && layer.begin < range.end;
+      });
+    };
+    const auto count = std::count_if(layers_.begin(), layers_.end(), whole);
+    if (count == 0) return;
+    const Layer& first = *std::find_if(layers_.begin(), layers_.end(), whole);
+    context_.skip(fmt::format("{} of {} MoE layers stay whole{}: {}", count, layers_.size(),
+                              count > 1 ? ", the first since" : "", why_uncut(first)));
+  }
+
+  std::string why_uncut(const Layer& layer) {
+    for (size_t i = layer.begin; i < layer.end; ++i) {
+      if (graph_.op(program_[i]).part < 0) continue;
+      return fmt::format("op '{}' is one part of a cut already; an op is cut once", name(i));
+    }
+    const int64_t parts = allowed_parts_.front();
+    const CutRange range = times_.cut(layer.begin, layer.end, parts);
+    if (!range.axes.found) return range.axes.why;
+    return fmt::format(
+        "no range around it is shorter in {}; from dispatch to combine {:.3f} ms, "
+        "whole {:.3f} ms",
+        allowed_parts_.size() > 1 ? "any number of parts" : fmt::format("{} parts", parts),
+        to_ms(*times_.ns(layer.begin, layer.end, parts)),
+        to_ms(*times_.ns(layer.begin, layer.end, 1)));
   }
 
   void take(CutRange range) {

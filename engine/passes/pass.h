@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -33,6 +34,11 @@ struct PassContext {
   Options options;
   std::string stage;           // name of the stage, for order edges and the log
   std::vector<Decision>* log;  // decisions with their reasons
+
+  /// Writes down what the stage was told to do and did not, and why: about an op, or as a whole.
+  void skip(std::string why, std::string op = "") const {
+    log->push_back({op.empty() ? stage : std::move(op), stage, std::move(why), true});
+  }
 };
 
 /// Options of a pass as `list`, strict checking and type stubs read them.
@@ -42,6 +48,7 @@ struct OptionSpec {
   std::string doc;                        // unit, range, source
   double lo = 0, hi = 0;                  // allowed numbers where lo < hi
   std::vector<std::string> allowed = {};  // allowed strings
+  std::optional<double> off = {};         // the number by which the pass is told to change nothing
 };
 
 struct PassDef {
@@ -52,6 +59,7 @@ struct PassDef {
   Graph (*transform)(Graph, const PassContext&) = nullptr;                     // forward, step
   Schedule (*schedule)(const Graph&, Schedule, const PassContext&) = nullptr;  // schedule
   bool inference_only = false;  // no backward goes through what it makes
+  bool forbids = false;         // a rule; where nothing would break it, it is kept all the same
 };
 
 /// One stage of a system: a built-in pass by name, or a function (a Lua policy).
@@ -68,10 +76,25 @@ const std::vector<PassDef>& builtin_passes();
 /// Throws UserError with the nearest name.
 const PassDef& builtin_pass(std::string_view name);
 
+/// What a stage changed, counted.
+struct StageChanges {
+  int64_t ops = 0;  // made, removed, moved, or with other inputs or attributes
+  int64_t order_edges = 0, lanes = 0, priorities = 0, chunks = 0;
+  int64_t disciplines = 0;  // lanes that pick, and groups of exclusive ones
+  int64_t holds = 0;
+
+  bool operator==(const StageChanges&) const = default;
+};
+
 struct StageReport {
   std::string name;
   bool changed = false;
   Nanoseconds took_ns = 0;
+  StageChanges changes = {};
+  /// What it was told and did not do, with the reason; of a stage that changed nothing at least
+  /// one, unless as_told.
+  std::vector<std::string> without_effect = {};
+  std::string as_told = {};  // the option by which it was told to change nothing: "degree = 1"
 };
 
 }  // namespace moe

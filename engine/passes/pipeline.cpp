@@ -8,11 +8,13 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
+#include "engine/base/stop.h"
 #include "engine/graph/verify.h"
 #include "engine/passes/builtin.h"
 #include "engine/passes/pipemoe_degree.h"
 #include "engine/passes/place_experts.h"
 #include "engine/passes/prophet_schedule.h"
+#include "engine/passes/stage_report.h"
 
 namespace moe {
 
@@ -80,7 +82,7 @@ const std::vector<PassDef>& builtin_passes() {
       {.name = "capacity_pipeline",
        .kind = StageKind::kForward,
        .doc = "cuts all-to-all, experts, all-to-all into parts along the capacity (Tutel, PipeMoE)",
-       .options = {{"degree", 2.0, "parts; 1 leaves the graph as it is", 1, 64}},
+       .options = {{"degree", 2.0, "parts; 1 leaves the graph as it is", 1, 64, {}, 1}},
        .transform = capacity_pipeline},
       {.name = "pipemoe",
        .kind = StageKind::kForward,
@@ -111,10 +113,14 @@ const std::vector<PassDef>& builtin_passes() {
       {.name = "fastermoe_pipeline",
        .kind = StageKind::kForward,
        .doc = "all-to-alls in rounds between groups of workers, experts round by round (FasterMoE)",
-       .options = {{"groups", 0.0,
+       .options = {{"groups",
+                    0.0,
                     "n, with as many rounds; 0: the nodes, or the ranks where there is one node "
                     "(FastMoE's default: ranks / 4)",
-                    0, 65536}},
+                    0,
+                    65536,
+                    {},
+                    1}},
        .transform = fastermoe_pipeline},
       // The transfers' counts come before the experts', which then find the exchange and share it.
       {.name = "irregular_a2a",
@@ -146,7 +152,7 @@ const std::vector<PassDef>& builtin_passes() {
              0, 1000},
             {"max_range", 1.0,
              "iota: the longest range, in times between two MoE layers, plus a group", 0, 4},
-            {"parts", 0.0, "parts of every range; 0: as is fastest, 1: none", 0, 64},
+            {"parts", 0.0, "parts of every range; 0: as is fastest, 1: none", 0, 64, {}, 1},
             {"before", -1.0, "ops before dispatch in a layer's range; -1: as is fastest", -1, 1e6},
             {"after", -1.0,
              "ops after combine in a layer's range, up to the loss; -1: as is fastest", -1, 1e6}},
@@ -183,13 +189,15 @@ const std::vector<PassDef>& builtin_passes() {
        .kind = StageKind::kSchedule,
        .doc = "compute stands still during an all-to-all; all-reduces stay free (DeepSpeed-MoE)",
        .options = {{"experts", true, "whether also while experts or their gradients travel"}},
-       .schedule = blocking_a2a},
+       .schedule = blocking_a2a,
+       .forbids = true},
       {.name = "fixed",
        .kind = StageKind::kSchedule,
        .doc =
            "all-reduces between the backward's pairs of all-to-alls only (Lina's baseline Fixed)",
        .options = {},
-       .schedule = fixed},
+       .schedule = fixed,
+       .forbids = true},
       {.name = "priority",
        .kind = StageKind::kSchedule,
        .doc = "one transfer at a time, all-to-alls before all-reduces (Lina)",
@@ -212,7 +220,8 @@ const std::vector<PassDef>& builtin_passes() {
        .kind = StageKind::kSchedule,
        .doc = "one op after another in program order, no overlap (RAF)",
        .options = {},
-       .schedule = serial},
+       .schedule = serial,
+       .forbids = true},
   };
   return passes;
 }
@@ -232,45 +241,6 @@ const PassDef& builtin_pass(std::string_view name) {
 }
 
 namespace {
-
-/// The same program, op by op.
-bool same(const Graph& a, const Graph& b) {
-  if (a.num_ops() != b.num_ops() || a.tensors().size() != b.tensors().size()) return false;
-  for (size_t i = 0; i < a.num_ops(); ++i) {
-    const Op &x = a.ops()[i], &y = b.ops()[i];
-    if (x.name != y.name || x.kind != y.kind || x.inputs != y.inputs || x.outputs != y.outputs ||
-        x.attrs != y.attrs) {
-      return false;
-    }
-  }
-  return true;
-}
-
-/// What a scheduler can change besides settings; order edges are only ever added.
-bool same(const Schedule& a, const Schedule& b) {
-  const auto same_pick = [](const Lane& x, const Lane& y) { return x.pick == y.pick; };
-  return a.order_edges.size() == b.order_edges.size() && a.holds.size() == b.holds.size() &&
-         a.exclusive.size() == b.exclusive.size() &&
-         std::equal(a.lanes.begin(), a.lanes.end(), b.lanes.begin(), b.lanes.end(), same_pick);
-}
-
-/// Writes down what the stage set; returns whether it set anything.
-bool note_settings(const Schedule& before, Schedule& after, const std::string& stage) {
-  const size_t noted = after.settings.size();
-  const auto chunk = [](const Schedule& s, size_t op) {
-    return s.chunk_bytes.empty() ? 0 : s.chunk_bytes[op];
-  };
-  for (size_t i = 0; i < after.lane_of.size(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
-    const auto note = [&](bool changed, Setting::What what) {
-      if (changed) after.settings.push_back({op, what, stage});
-    };
-    note(before.lane_of[i] != after.lane_of[i], Setting::kLane);
-    note(before.priority_of(op) != after.priority_of(op), Setting::kPriority);
-    note(chunk(before, i) != chunk(after, i), Setting::kChunk);
-  }
-  return after.settings.size() > noted;
-}
 
 void check_lanes(const Graph& graph, const Schedule& schedule) {
   if (schedule.lane_of.size() != graph.num_ops()) {
@@ -328,6 +298,7 @@ PassContext Pipeline::context(const Stage& stage, const PassDef* pass,
 }
 
 Graph Pipeline::apply(const Stage& stage, Graph graph) {
+  check_stop();
   const PassDef* pass = stage.transform ? nullptr : &builtin_pass(stage.name);
   const PassContext with = context(stage, pass, log_);
   graph = pass != nullptr ? pass->transform(std::move(graph), with)
@@ -338,6 +309,7 @@ Graph Pipeline::apply(const Stage& stage, Graph graph) {
 }
 
 Schedule Pipeline::apply(const Stage& stage, const Graph& graph, Schedule schedule) {
+  check_stop();
   const PassDef* pass = stage.schedule ? nullptr : &builtin_pass(stage.name);
   std::vector<Decision> log;
   const PassContext with = context(stage, pass, log);
@@ -352,8 +324,11 @@ Graph Pipeline::transform(Graph graph, StageKind kind) {
   for (const Stage& stage : stages_) {
     if (kind_of(stage) != kind) continue;
     const auto begin = std::chrono::steady_clock::now();
+    const size_t logged = log_.size();
     Graph after = in_stage(stage.name, reports_, [&] { return apply(stage, graph); });
-    reports_.push_back({stage.name, !same(graph, after), since(begin)});
+    reports_.push_back(
+        report_of(stage, changes_of(graph, after), std::span(log_).subspan(logged), after));
+    reports_.back().took_ns = since(begin);
     for (const Op& op : after.ops()) {
       if (op.part >= 0) cut_by_.emplace(op.name, stage.name);  // the first stage that shows it
     }
@@ -374,9 +349,11 @@ Schedule Pipeline::schedule(const Graph& graph, Schedule schedule) {
   for (const Stage& stage : stages_) {
     if (kind_of(stage) != StageKind::kSchedule) continue;
     const auto begin = std::chrono::steady_clock::now();
+    const size_t logged = schedule.log.size();
     Schedule after = in_stage(stage.name, reports_, [&] { return apply(stage, graph, schedule); });
-    const bool set = note_settings(schedule, after, stage.name);
-    reports_.push_back({stage.name, set || !same(schedule, after), since(begin)});
+    const StageChanges changes = changes_of(schedule, after, stage.name);
+    reports_.push_back(report_of(stage, changes, std::span(after.log).subspan(logged), graph));
+    reports_.back().took_ns = since(begin);
     schedule = std::move(after);
   }
   return schedule;

@@ -1,6 +1,7 @@
 // The pass pipemoe: every MoE layer cut along the capacity at a degree of its own.
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <map>
@@ -159,6 +160,10 @@ Graph pipemoe(Graph graph, const PassContext& context) {
     }
     context.log->push_back({name, context.stage, std::move(why)});
     if (!chosen[i].lines.empty()) context.log->push_back({name, context.stage, chosen[i].lines});
+  }
+  const auto cut = [](const Chosen& c) { return c.degree > 1; };
+  if (!chosen.empty() && std::none_of(chosen.begin(), chosen.end(), cut)) {
+    context.skip("no MoE layer is cut; " + chosen[0].why);
   }
   return graph;
 }

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <set>
 
+#include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
 #include "engine/passes/builtin.h"
 #include "engine/passes/moe_layer.h"
@@ -33,7 +35,10 @@ OpId combine_before(const Graph& graph, const std::vector<OpId>& producers, OpId
 
 Schedule priority(const Graph& graph, Schedule schedule, const PassContext& context) {
   const std::vector<LaneId> lanes = lanes_in_use(schedule);
-  if (lanes.empty()) return schedule;
+  if (lanes.empty()) {
+    context.skip("there are no transfers");
+    return schedule;
+  }
   const bool alone = lanes.size() == 1;
   for (const LaneId lane : lanes) {
     schedule.set_pick(lane, alone ? Pick::kPriority : Pick::kOrder, context.stage);
@@ -41,6 +46,7 @@ Schedule priority(const Graph& graph, Schedule schedule, const PassContext& cont
   if (!alone) schedule.share_exclusively(lanes, context.stage);
   const bool hold = std::get<bool>(context.options.at("hold"));
   const std::vector<OpId> producers = graph.producers();
+  std::set<int32_t> held, free;  // layers with an all-to-all that is announced, and one that is not
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     const Collective collective = graph.def(op).collective;
@@ -50,8 +56,21 @@ Schedule priority(const Graph& graph, Schedule schedule, const PassContext& cont
     if (sum) schedule.set_priority(op, 1);
     if (collective != Collective::kAllToAll) continue;
     schedule.set_priority(op, 1);
-    const OpId announces = hold ? combine_before(graph, producers, op) : OpId();
-    if (announces.valid()) schedule.holds.push_back({announces, op, context.stage});
+    if (!hold || graph.op(op).phase != Phase::kBackward) continue;
+    const OpId announces = combine_before(graph, producers, op);
+    if (announces.valid()) {
+      schedule.holds.push_back({announces, op, context.stage});
+      held.insert(graph.op(op).layer);
+    } else {
+      free.insert(graph.op(op).layer);
+    }
+  }
+  std::erase_if(free, [&](int32_t layer) { return held.contains(layer); });
+  if (!free.empty()) {
+    context.skip(fmt::format(
+        "hold: in {} of {} MoE layers no all-to-all directly follows the gradient of the combine "
+        "(another stage's ops stand between), so no all-reduce is held back for it",
+        free.size(), free.size() + held.size()));
   }
   return schedule;
 }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
 
 namespace moe {
 
@@ -19,7 +20,7 @@ RangeResult choose_ranges(const RangeProblem& problem) {
       ++result.num_asked;
       const std::optional<Nanoseconds> ns = problem.range_ns(begin, end, parts);
       if (ns && best[begin] + *ns < best[end]) {
-        best[end] = best[begin] + *ns;
+        best[end] = checked_ns(best[begin] + *ns, [] { return "the forward, as it is cut,"; });
         last[end] = {begin, end, parts};
       }
       return ns.has_value();

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "engine/base/errors.h"
+#include "engine/base/stop.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {
@@ -97,6 +97,7 @@ CutRange RangeTimes::cut(size_t begin, size_t end, int64_t parts) {
 }
 
 std::optional<Nanoseconds> RangeTimes::ns(size_t begin, size_t end, int64_t parts) {
+  check_stop();
   const auto [at, fresh] = known_.try_emplace(key_of(begin, end, parts));
   if (!fresh) return at->second;
   if (parts == 1) {

@@ -3,11 +3,15 @@
 #include <algorithm>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
+#include "engine/base/stop.h"
 #include "engine/graph/op_def.h"
 #include "engine/replay/link_loads.h"
 
 namespace moe {
 namespace {
+
+constexpr uint32_t kLookEvery = 256;  // events, at the request to stop
 
 /// The lane of every op, from the orders. Every op stands in them once.
 std::vector<LaneId> lanes_of(const ReplayInput& input) {
@@ -42,6 +46,16 @@ bool may_meet(const ReplayInput& input) {
   return std::any_of(used.begin(), used.end(), [&](size_t o) { return o != used[0]; });
 }
 
+/// Sums over all ranks of a clock up to there are in Nanoseconds, too.
+Nanoseconds latest_for(int64_t ranks) {
+  return std::min(kLongestNs, (Nanoseconds{1} << 62) / ranks);
+}
+
+/// bytes * parts / n, which no product overflows. Requires: parts <= n.
+Bytes part_of(Bytes bytes, int64_t parts, int64_t n) {
+  return bytes / n * parts + bytes % n * parts / n;
+}
+
 bool all_alike(const ReplayInput& input) {
   for (size_t i = 0; i < input.graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
@@ -63,6 +77,7 @@ Engine::Engine(const ReplayInput& input)
       announces_(input.graph.num_ops()),
       arbiter_of_(input.orders.lanes.size(), -1),
       may_meet_(may_meet(input)),
+      latest_(latest_for(input.num_ranks)),
       states_(input.graph.num_ops()),
       posts_(input.graph.num_ops() * ranks_) {
   edges_.order(input.graph, input.schedule);  // names the cycle where there is one
@@ -110,11 +125,12 @@ Timeline Engine::run() {
     for (size_t r = 0; r < ranks_; ++r) ready(op, r);
   }
   std::vector<Done> ended;
-  for (;;) {
+  for (uint32_t round = 0;; ++round) {
+    if (round % kLookEvery == 0) check_stop();
     const Nanoseconds wire = wire_ ? wire_->next_ns() : kNever;
     if (events_.empty() && wire == kNever) break;
     if (events_.empty() || wire <= events_.top().at) {
-      now_ = wire;
+      set_now(wire);
       wire_->advance(wire, ended);
       for (const Done& done : ended) end_transfer(sent_[done.op]);
       ended.clear();
@@ -122,7 +138,7 @@ Timeline Engine::run() {
     }
     const Event event = events_.top();
     events_.pop();
-    now_ = event.at;
+    set_now(event.at);
     take(event);
   }
   if (num_over_ < posts_.size()) fail_stuck();
@@ -131,6 +147,19 @@ Timeline Engine::run() {
   std::sort(timeline_.spans.begin(), timeline_.spans.end(),
             [&key](const Span& a, const Span& b) { return key(a) < key(b); });
   return std::move(timeline_);
+}
+
+void Engine::set_now(Nanoseconds at) {
+  if (at > latest_) {
+    const auto order = [](const Span& a, const Span& b) { return a.end < b.end; };
+    const auto& spans = timeline_.spans;
+    const auto last = std::max_element(spans.begin(), spans.end(), order);
+    fail_time(fmt::format("on {} rank{} a step with op '{}', whose end is the latest,", ranks_,
+                          ranks_ == 1 ? "" : "s that differ",
+                          last == spans.end() ? "" : input_.graph.op(last->op).name),
+              static_cast<double>(at));
+  }
+  now_ = at;
 }
 
 void Engine::take(const Event& event) {
@@ -163,8 +192,7 @@ void Engine::ready(OpId op, size_t rank) {
 
 void Engine::begin_compute(OpId op, size_t rank) {
   const Nanoseconds at = post(op, rank).at;
-  const Nanoseconds ns = input_.duration_ns(op, static_cast<int32_t>(rank));
-  MOE_CHECK(ns >= 0, "op '{}' takes {} ns", input_.graph.op(op).name, ns);
+  const Nanoseconds ns = duration_ns(op, rank);
   if (announces_[op.index()]) push(at, Kind::kBegin, op.value);
   timeline_.spans.push_back({op, static_cast<int32_t>(rank), lanes_[op.index()], at, at, at + ns,
                              input_.bytes ? input_.bytes(op, static_cast<int32_t>(rank)) : 0});
@@ -201,13 +229,17 @@ void Engine::send(OpId op) {
   sent_.push_back(op);
 }
 
+Nanoseconds Engine::duration_ns(OpId op, size_t rank) const {
+  const Nanoseconds ns = input_.duration_ns(op, static_cast<int32_t>(rank));
+  MOE_CHECK(ns >= 0, "op '{}' takes {} ns", input_.graph.op(op).name, ns);
+  return checked_ns(ns, [&] { return fmt::format("op '{}'", input_.graph.op(op).name); });
+}
+
 /// A chunk of the op with nothing beside it.
 Nanoseconds Engine::alone_ns(OpId op) const {
   Nanoseconds ns = 0;
   for (size_t r = 0; r < ranks_; ++r) {
-    const Nanoseconds own = input_.duration_ns(op, static_cast<int32_t>(r));
-    MOE_CHECK(own >= 0, "op '{}' takes {} ns", input_.graph.op(op).name, own);
-    ns = std::max(ns, own);
+    ns = std::max(ns, duration_ns(op, r));
   }
   const int64_t n = states_[op.index()].num_chunks;
   if (n == 1) return ns;
@@ -220,7 +252,7 @@ void Engine::end_transfer(OpId op) {
   const int64_t n = state.num_chunks, c = state.chunk++;
   for (size_t r = 0; r < ranks_; ++r) {
     const Bytes bytes = input_.bytes ? input_.bytes(op, static_cast<int32_t>(r)) : 0;
-    const Bytes share = bytes * (c + 1) / n - bytes * c / n;
+    const Bytes share = part_of(bytes, c + 1, n) - part_of(bytes, c, n);
     const Nanoseconds posted = c == 0 ? post(op, r).at : state.chunk_post;
     timeline_.spans.push_back({op, static_cast<int32_t>(r), lanes_[op.index()], posted, state.begin,
                                now_, share, static_cast<int32_t>(c)});

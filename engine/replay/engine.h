@@ -57,12 +57,15 @@ class Engine {
   }
 
   void reset();
+  /// Time goes on; no further than kLongestNs, nor than what the ranks' times add up from.
+  void set_now(Nanoseconds at);
   void take(const Event& event);
   void ready(OpId op, size_t rank);
   void begin_compute(OpId op, size_t rank);
   void all_posted(OpId op);
   void begin_transfer(OpId op, Nanoseconds at);
   void send(OpId op);
+  Nanoseconds duration_ns(OpId op, size_t rank) const;
   Nanoseconds alone_ns(OpId op) const;
   void end_transfer(OpId op);
   void over(OpId op, size_t rank);
@@ -78,6 +81,7 @@ class Engine {
   std::vector<char> announces_;      // by op: a hold begins with it
   std::vector<int32_t> arbiter_of_;  // by lane, -1: none
   const bool may_meet_;              // transfers
+  const Nanoseconds latest_;         // that the clock may show
   std::deque<ArbiterState> arbiters_;
   std::unique_ptr<Wire> wire_;  // null where no transfers meet
   std::vector<OpId> sent_;      // by number on the wire

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/base/errors.h"
+#include "engine/base/stop.h"
 #include "engine/graph/op_def.h"
 #include "engine/replay/remedies.h"
 
@@ -50,6 +50,8 @@ std::optional<Nanoseconds> step_ns(const Graph& graph, const Schedule& schedule,
     Nanoseconds end = 0;
     for (const Span& s : replay(remake(schedule, orders)).spans) end = std::max(end, s.end);
     return end;
+  } catch (const Interrupted&) {
+    throw;
   } catch (const RunError&) {  // a cycle, or a hold for ever
     return std::nullopt;
   }

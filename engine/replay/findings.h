@@ -20,11 +20,12 @@ struct Finding {
   std::string advice;        // the remedy, with ops, lanes and stages
 };
 
-/// A stage of the plan that changed nothing.
+/// What a stage of the plan was told and did not do.
 struct IdleStage {
   std::string name;
   std::string why;
-  bool cuts = false;  // it would have cut transfers into parts
+  bool cuts = false;     // it would have cut transfers into parts, and changed nothing
+  bool as_told = false;  // its options ask for nothing, or it forbids what nothing does
 };
 
 /// The input of a replay of another schedule of the same graph.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
 #include "engine/replay/engine.h"
 
 namespace moe {
@@ -53,7 +54,9 @@ class Costs {
     const auto closed = [&](const NetworkOp& transfer) {
       return static_cast<double>(alone_ns(*cost_.network(), transfer));
     };
-    return std::llround(static_cast<double>(whole) * closed(*chunk) / closed(*transfer(op)));
+    return checked_ns(static_cast<double>(whole) * closed(*chunk) / closed(*transfer(op)), [&] {
+      return fmt::format("one of {} chunks of op '{}'", chunks, graph_.op(op).name);
+    });
   }
 
  private:
@@ -103,9 +106,13 @@ LowerBound lower_bound(const Graph& graph, const Schedule& schedule,
     const Nanoseconds ns = duration_ns(op);
     Nanoseconds begin = 0;
     for (const OpId before : deps.preds[op.index()]) begin = std::max(begin, end[before.index()]);
-    end[op.index()] = begin + ns;
     const LaneId lane = schedule.lane_of[op.index()];
-    busy[lane.index()] += ns;
+    const auto before = [&] {
+      return fmt::format("with what op '{}' waits for, or its lane does before it, the step",
+                         graph.op(op).name);
+    };
+    end[op.index()] = checked_ns(begin + ns, before);
+    busy[lane.index()] = checked_ns(busy[lane.index()] + ns, before);
     bound.critical_path_ns = std::max(bound.critical_path_ns, end[op.index()]);
     if (!bound.busiest_lane.valid() || busy[lane.index()] > bound.busiest_lane_ns) {
       bound.busiest_lane = lane;

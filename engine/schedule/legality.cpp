@@ -146,8 +146,10 @@ void Door::check_hold(const Precedence& edges, const Hold& hold, int64_t highest
     if (op != hold.until && arbitrated[lane(op)] && schedule_.priority_of(op) < highest) {
       throw run_error(
           "illegal schedule: hold {}: it would hold back op '{}' of priority {}, for "
-          "which '{}' waits",
-          names, graph_.op(op).name, schedule_.priority_of(op), graph_.op(hold.until).name);
+          "which '{}' waits; hold nothing back (priority {{ hold = false }}, or a discipline "
+          "without hold), or give '{}' a priority of {}",
+          names, graph_.op(op).name, schedule_.priority_of(op), graph_.op(hold.until).name,
+          graph_.op(op).name, highest);
     }
     if (op == hold.from) continue;  // over, or what it waits for is
     for (const OpId before : edges.deps.preds[op.index()]) {

@@ -34,9 +34,11 @@ void put_schedule(const Schedule& s, Packer& p) {
   put_list(s.holds, p,
            [&](const Hold& hold) { p.put(hold.from), p.put(hold.until), p.put(hold.stage); });
   put_list(s.exclusive, p, [&](const Exclusive& group) { p.put(group.lanes), p.put(group.stage); });
-  put_list(s.log, p, [&](const Decision& d) { p.put(d.op), p.put(d.stage), p.put(d.why); });
-  put_list(s.settings, p,
-           [&](const Setting& set) { p.put(set.op), p.put(set.what), p.put(set.stage); });
+  put_list(s.log, p,
+           [&](const Decision& d) { p.put(d.op), p.put(d.stage), p.put(d.why), p.put(d.skipped); });
+  put_list(s.settings, p, [&](const Setting& set) {
+    p.put(set.op), p.put(set.what), p.put(set.stage), p.put(set.before);
+  });
 }
 
 Schedule get_schedule(Unpacker& u) {
@@ -58,7 +60,8 @@ Schedule get_schedule(Unpacker& u) {
   get_list(s.chunk_stage, u, [&](std::string& stage) { u.get(stage); });
   get_list(s.holds, u, [&](Hold& hold) { u.get(hold.from), u.get(hold.until), u.get(hold.stage); });
   get_list(s.exclusive, u, [&](Exclusive& group) { u.get(group.lanes), u.get(group.stage); });
-  get_list(s.log, u, [&](Decision& d) { u.get(d.op), u.get(d.stage), u.get(d.why); });
+  get_list(s.log, u,
+           [&](Decision& d) { u.get(d.op), u.get(d.stage), u.get(d.why), u.get(d.skipped); });
   get_list(s.settings, u, [&](Setting& set) { u.get(set.op), u.get(set.what), u.get(set.stage); });
   return s;
 }

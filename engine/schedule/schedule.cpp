@@ -36,6 +36,11 @@ void Schedule::set_chunk(const Graph& graph, OpId op, Bytes bytes, std::string s
     throw user_error("op '{}': a chunk of {} bytes, 1 to {} (its message) is allowed",
                      graph.op(op).name, bytes, message);
   }
+  constexpr int64_t kMostChunks = 1 << 20;  // each is an event on every rank
+  if (bytes < (message - 1) / kMostChunks + 1) {
+    throw user_error("op '{}': chunks of {} bytes cut its {} bytes into more than {} chunks",
+                     graph.op(op).name, bytes, message, kMostChunks);
+  }
   chunk_bytes.resize(lane_of.size());
   chunk_stage.resize(lane_of.size());
   if (chunk_bytes[op.index()] != 0) {

@@ -58,9 +58,10 @@ struct Exclusive {
 };
 
 struct Decision {
-  std::string op;
+  std::string op;  // or the stage, for what is about no single op
   std::string stage;
   std::string why;
+  bool skipped = false;  // the stage was told to do it and did not
 };
 
 /// Which stage gave an op its lane, priority or chunks, or made it as a part of another; the
@@ -70,6 +71,7 @@ struct Setting {
   OpId op;
   What what = kLane;
   std::string stage;
+  int64_t before = 0;  // the lane, priority or chunk that the op had
 };
 
 struct Schedule {

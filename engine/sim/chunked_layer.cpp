@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/ops.h"
 #include "engine/passes/capacity_cut.h"
@@ -19,9 +20,17 @@ class LinesCost : public CostModel {
   Nanoseconds op_ns(const Graph& graph, OpId op) const override {
     const Work work = graph.def(op).work(graph, graph.op(op), {});
     if (graph.def(op).collective == Collective::kAllToAll) {
-      return ns(lines_.alpha_a + lines_.beta_a * work.bytes);
+      return checked_ns((lines_.alpha_a + lines_.beta_a * work.bytes) * kNsPerSecond, [&] {
+        return fmt::format("op '{}' by alpha_a = {:g} and beta_a = {:g}, {:g} bytes,",
+                           graph.op(op).name, lines_.alpha_a, lines_.beta_a, work.bytes);
+      });
     }
-    return work.gemm ? ns(lines_.alpha_gemm + lines_.beta_gemm * work.flops / 2) : 0;
+    if (!work.gemm) return 0;
+    const double products = work.flops / 2;
+    return checked_ns((lines_.alpha_gemm + lines_.beta_gemm * products) * kNsPerSecond, [&] {
+      return fmt::format("op '{}' by alpha_gemm = {:g} and beta_gemm = {:g}, {:g} multiply-adds,",
+                         graph.op(op).name, lines_.alpha_gemm, lines_.beta_gemm, products);
+    });
   }
   std::string describe() const override {
     return fmt::format("PipeMoE's lines: {:g} s + {:g} s/byte, {:g} s + {:g} s/multiply-add",
@@ -29,7 +38,6 @@ class LinesCost : public CostModel {
   }
 
  private:
-  static Nanoseconds ns(double seconds) { return std::llround(seconds * kNsPerSecond); }
   PipeMoeLines lines_;
 };
 

@@ -5,7 +5,9 @@
 #include <optional>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
 #include "engine/base/names.h"
+#include "engine/base/stop.h"
 #include "engine/network/closed_form.h"
 
 namespace moe {
@@ -55,6 +57,7 @@ class InferenceRun {
     InferenceResult result;
     result.num_layers = num_layers();
     for (int64_t batch = 0; batch < trace_.spec.batches; ++batch) {
+      check_stop();
       result.batch_ns.push_back(run_batch(batch, result.layers));
     }
     return result;
@@ -90,9 +93,10 @@ class InferenceRun {
       at_ = static_cast<size_t>(batch * num_layers() + m);
       now += costs_.layers()[static_cast<size_t>(m)].before;
       layers.push_back(run_layer(m, now));
-      now += layers.back().layer_ns;
+      now = checked_ns(now + layers.back().layer_ns,
+                       [m] { return fmt::format("a batch up to MoE layer {}", m + 1); });
     }
-    return now + costs_.after_layers();
+    return checked_ns(now + costs_.after_layers(), [] { return "a batch"; });
   }
 
   InferenceLayer run_layer(int64_t m, Nanoseconds begin) {
@@ -205,10 +209,14 @@ class InferenceRun {
   }
   /// Adds the time of a device's copies from its host to mapping.weights.
   void bring(int64_t m, const Placement* brought, Mapping& mapping) const {
-    const Nanoseconds each =
-        duration_ns(static_cast<double>(costs_.expert_bytes()), spec_.times.host_bytes_per_s);
+    const auto bytes = static_cast<double>(costs_.expert_bytes());
+    const double each = std::ceil(bytes * kNsPerSecond / spec_.times.host_bytes_per_s);
     for (int64_t d = 0; d < query_.ranks; ++d) {
-      mapping.weights[static_cast<size_t>(d)] += each * copies_to(d, m, brought, mapping.placement);
+      const auto count = static_cast<double>(copies_to(d, m, brought, mapping.placement));
+      mapping.weights[static_cast<size_t>(d)] += checked_ns(each * count, [&] {
+        return fmt::format("copying {} experts of {:g} bytes with host_bytes_per_s = {:g}", count,
+                           bytes, spec_.times.host_bytes_per_s);
+      });
     }
   }
 
@@ -222,8 +230,10 @@ class InferenceRun {
 };
 
 void check(const ScheduleTimes& times) {
-  for (const Nanoseconds ns : {times.place_ns, times.resume_ns, times.rerun_ns}) {
-    if (ns < 0) throw user_error("inference.times: {} ns, allowed: at least 0", ns);
+  for (const auto& [name, ns] : {std::pair("place", times.place_ns),
+                                 {"resume", times.resume_ns},
+                                 {"rerun", times.rerun_ns}}) {
+    checked_ns(ns, [name] { return fmt::format("inference.{}_ms:", name); });
   }
   if (!(times.host_bytes_per_s >= 1)) {
     throw user_error("inference.host_bytes_per_s = {}, allowed: at least 1",

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
 #include "engine/graph/op_def.h"
 #include "engine/network/contention.h"
 #include "engine/ops/ops.h"
@@ -59,6 +60,11 @@ void InferenceCosts::read_graph() {
   const TensorId loss = loss_of(graph);
   Nanoseconds between = 0;
   int32_t block = -1;
+  const auto add = [](Nanoseconds& sum, Nanoseconds ns, const Op& op) {
+    sum = checked_ns(sum + ns, [&] {
+      return fmt::format("compute between two all-to-alls, up to op '{}',", op.name);
+    });
+  };
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
     const Op& op = graph.op(id);
@@ -69,18 +75,18 @@ void InferenceCosts::read_graph() {
       case Segment::kGate:
         if (op.layer != block) layers_.push_back({.before = std::exchange(between, 0)});
         block = op.layer;
-        layers_.back().gate += ns;
+        add(layers_.back().gate, ns, op);
         break;
       case Segment::kDispatch:
-        layers_.back().dispatch += ns;
+        add(layers_.back().dispatch, ns, op);
         break;
       case Segment::kExpert:
         break;
       case Segment::kCombine:
-        layers_.back().combine += ns;
+        add(layers_.back().combine, ns, op);
         break;
       default:
-        between += ns;
+        add(between, ns, op);
     }
   }
   after_ = between;
@@ -108,7 +114,9 @@ Nanoseconds InferenceCosts::experts_end_ns(const PlacementBounds& bounds,
     for (int64_t s = 0; s < bounds.slots(); ++s) {
       int64_t of_slot = 0;
       for (int64_t source = 0; source < bounds.devices; ++source) of_slot += *row++;
-      at += expert_ns(of_slot);
+      at = checked_ns(at + expert_ns(of_slot), [&] {
+        return fmt::format("a batch up to expert {} of device {}", s + 1, d + 1);
+      });
     }
     end = std::max(end, at);
   }

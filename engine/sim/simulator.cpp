@@ -1,5 +1,6 @@
 #include "engine/sim/simulator.h"
 
+#include "engine/base/stop.h"
 #include "engine/sim/step_replay.h"
 
 namespace moe {
@@ -13,15 +14,17 @@ class Simulator : public Executor {
     StepReplay replay(plan, options.keep_links, options.place);
     const int64_t steps = plan.spec.law == nullptr ? 1 : options.steps;
     for (int64_t step = 0; step < steps; ++step) {
+      check_stop();
       replay.set_step(options.first_step + step);
       if (!replay.placements().empty()) result.placements.push_back(replay.placements());
       if (replay.as_before()) {
         result.timelines.push_back(result.timelines.back());
         result.metrics.push_back(result.metrics.back());
-        continue;
+      } else {
+        result.timelines.push_back(replay.run());
+        result.metrics.push_back(metrics(plan.graph, result.timelines.back()));
       }
-      result.timelines.push_back(replay.run());
-      result.metrics.push_back(metrics(plan.graph, result.timelines.back()));
+      if (options.on_step && !options.on_step(options.first_step + step, 0)) break;
     }
     result.peak_bytes = plan.memory.peak_bytes();
     result.executed = {plan.orders.lanes};

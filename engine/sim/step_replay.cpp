@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
 
@@ -192,7 +193,12 @@ std::vector<Nanoseconds> StepReplay::added_beside(const Timeline& timeline) cons
       const OverlapSlowdown& slowdown = sharing.slowdown;
       const double factor = is_gemm(plan_.graph, span->op) ? slowdown.gemm : slowdown.memory;
       const double more = share + (factor - 1);
-      added[span->op.index() * ranks + r] += std::llround(more * static_cast<double>(both));
+      Nanoseconds& sum = added[span->op.index() * ranks + r];
+      sum =
+          checked_ns(static_cast<double>(sum) + std::round(more * static_cast<double>(both)), [&] {
+            return fmt::format("what collectives add to op '{}' (cluster.overlap_slowdown)",
+                               plan_.graph.op(span->op).name);
+          });
       if (span->begin < t.end && t.end < span->end) added[t.op.index() * ranks + r] = sharing.late;
     }
   }

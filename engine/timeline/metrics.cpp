@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {
@@ -52,7 +53,6 @@ struct RankSpans {
   Intervals compute;   // begin..end
   Intervals transfer;  // begin..end of comm spans
   Intervals posted;    // post..end of comm spans
-  Nanoseconds wait = 0;
 };
 
 struct Hull {
@@ -119,21 +119,22 @@ std::vector<LayerSpans> layers_of(const Graph& graph, const Timeline& timeline) 
 
 MoeTimes moe_times(std::vector<LayerSpans>& layers, bool backward,
                    const std::vector<RankSpans>& ranks) {
-  MoeTimes sum;
+  TimeSum layer, a2a, inside, busy;
   Nanoseconds n = 0;
   for (LayerSpans& spans : layers) {
     if (spans.backward != backward || spans.a2a.empty()) continue;
     const Hull& window = spans.window;
     sort(spans.a2a);
-    sum.layer_ns += spans.layer.end - spans.layer.begin;
-    sum.a2a_ns += covered(spans.a2a);
-    sum.window_ns += window.end - window.begin;
-    sum.busy_ns +=
+    layer += spans.layer.end - spans.layer.begin;
+    a2a += covered(spans.a2a);
+    inside += window.end - window.begin;
+    busy +=
         covered_within(ranks[static_cast<size_t>(spans.rank)].compute, window.begin, window.end);
     ++n;
   }
   if (n == 0) return {};
-  return {sum.layer_ns / n, sum.a2a_ns / n, sum.window_ns / n, sum.busy_ns / n};
+  const auto what = [] { return "an MoE layer"; };
+  return {layer.mean(n, what), a2a.mean(n, what), inside.mean(n, what), busy.mean(n, what)};
 }
 
 /// Compute of experts, summed over layers and phases: the mean over ranks, and of each layer's and
@@ -141,7 +142,7 @@ MoeTimes moe_times(std::vector<LayerSpans>& layers, bool backward,
 std::pair<Nanoseconds, Nanoseconds> expert_times(const std::vector<LayerSpans>& layers,
                                                  int32_t num_ranks) {
   const auto ranks = static_cast<size_t>(num_ranks), count = layers.size() / ranks;
-  Nanoseconds sum = 0, busiest = 0;
+  TimeSum sum, busiest;
   for (size_t l = 0; l < count; ++l) {
     Nanoseconds most = 0;
     for (size_t r = 0; r < ranks; ++r) {
@@ -151,62 +152,73 @@ std::pair<Nanoseconds, Nanoseconds> expert_times(const std::vector<LayerSpans>& 
     }
     busiest += most;
   }
-  return {sum / static_cast<Nanoseconds>(ranks), busiest};
+  const auto what = [] { return "all compute of experts"; };
+  return {sum.mean(num_ranks, what), busiest.ns(what)};
 }
 
-void add(CollectiveTimes& times, const Span& span) {
-  times.wait_ns += span.begin - span.post;
-  times.transfer_ns += span.end - span.begin;
-}
+struct CollectiveSums {
+  TimeSum wait, transfer;
+  void add(const Span& span) {
+    wait += span.begin - span.post;
+    transfer += span.end - span.begin;
+  }
+  CollectiveTimes mean(Nanoseconds num_ranks, const char* what) const {
+    const auto name = [what] { return what; };
+    return {wait.mean(num_ranks, name), transfer.mean(num_ranks, name)};
+  }
+};
 
 }  // namespace
 
 Metrics metrics(const Graph& graph, const Timeline& timeline) {
   std::vector<RankSpans> ranks(static_cast<size_t>(timeline.num_ranks));
-  Metrics sum;
+  Nanoseconds makespan = 0;
+  CollectiveSums all, all_to_all, all_reduce;
   for (const Span& span : timeline.spans) {
     MOE_CHECK(span.rank >= 0 && span.rank < timeline.num_ranks, "rank {} of {}", span.rank,
               timeline.num_ranks);
-    sum.makespan_ns = std::max(sum.makespan_ns, span.end);
+    makespan = std::max(makespan, span.end);
     RankSpans& rank = ranks[static_cast<size_t>(span.rank)];
     if (graph.def(span.op).lane == LaneKind::kCompute) {
       rank.compute.emplace_back(span.begin, span.end);
     } else {
       rank.transfer.emplace_back(span.begin, span.end);
       rank.posted.emplace_back(span.post, span.end);
-      rank.wait += span.begin - span.post;
+      all.add(span);
       const Collective kind = graph.def(span.op).collective;
-      if (kind == Collective::kAllToAll) add(sum.all_to_all, span);
-      if (kind == Collective::kAllReduce) add(sum.all_reduce, span);
+      if (kind == Collective::kAllToAll) all_to_all.add(span);
+      if (kind == Collective::kAllReduce) all_reduce.add(span);
     }
   }
-  Nanoseconds exposed_transfer = 0;
+  Nanoseconds busiest = 0;
+  TimeSum computes, comm, exposed, exposed_transfer;
   for (RankSpans& rank : ranks) {
     sort(rank.compute);
     sort(rank.transfer);
     sort(rank.posted);
     const Nanoseconds compute = covered(rank.compute);
-    sum.compute_ns += compute;
-    sum.busiest_compute_ns = std::max(sum.busiest_compute_ns, compute);
-    sum.comm_ns += covered(rank.transfer);
-    sum.exposed_comm_ns += covered(both(rank.posted, rank.compute)) - compute;
+    computes += compute;
+    busiest = std::max(busiest, compute);
+    comm += covered(rank.transfer);
+    exposed += covered(both(rank.posted, rank.compute)) - compute;
     exposed_transfer += covered(both(rank.transfer, rank.compute)) - compute;
-    sum.wait_ns += rank.wait;
   }
   const Nanoseconds n = std::max<Nanoseconds>(timeline.num_ranks, 1);
   std::vector<LayerSpans> layers = layers_of(graph, timeline);
   const auto [expert_ns, busiest_expert_ns] = expert_times(layers, std::max(timeline.num_ranks, 1));
-  return {.makespan_ns = sum.makespan_ns,
-          .compute_ns = sum.compute_ns / n,
-          .busiest_compute_ns = sum.busiest_compute_ns,
+  const auto step = [] { return "a step"; };
+  const Nanoseconds comm_ns = comm.mean(n, step);
+  return {.makespan_ns = makespan,
+          .compute_ns = computes.mean(n, step),
+          .busiest_compute_ns = busiest,
           .expert_ns = expert_ns,
           .busiest_expert_ns = busiest_expert_ns,
-          .comm_ns = sum.comm_ns / n,
-          .exposed_comm_ns = sum.exposed_comm_ns / n,
-          .hidden_comm_ns = sum.comm_ns / n - exposed_transfer / n,
-          .wait_ns = sum.wait_ns / n,
-          .all_to_all = {sum.all_to_all.wait_ns / n, sum.all_to_all.transfer_ns / n},
-          .all_reduce = {sum.all_reduce.wait_ns / n, sum.all_reduce.transfer_ns / n},
+          .comm_ns = comm_ns,
+          .exposed_comm_ns = exposed.mean(n, step),
+          .hidden_comm_ns = comm_ns - exposed_transfer.mean(n, step),
+          .wait_ns = all.mean(n, "all waiting for peers").wait_ns,
+          .all_to_all = all_to_all.mean(n, "all waiting for all-to-alls, and all of them,"),
+          .all_reduce = all_reduce.mean(n, "all waiting for all-reduces, and all of them,"),
           .forward = moe_times(layers, false, ranks),
           .backward = moe_times(layers, true, ranks)};
 }

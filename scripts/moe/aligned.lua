@@ -23,7 +23,7 @@ function M.text(rows)
       local pad = (" "):rep(widths[i] - #text)
       cells[i] = right[i] and pad .. text or text .. pad
     end
-    lines[r] = table.concat(cells, "  "):gsub("%s+$", "")
+    lines[r] = table.concat(cells, "  "):gsub(" +$", "")
   end
   return table.concat(lines, "\n")
 end

@@ -78,7 +78,6 @@ local function run_at(e, job, run, ends)
   return setmetatable(lazy, { __index = function(t, key)
     if known[key] or not results.FIELDS[key] then return nil end
     setmetatable(t, nil)
-    core.progress(("band: %s, %s"):format(table.concat(schema.keys_of(ends), ", "), run.system))
     for k, v in pairs(runs_lib.simulated(e.name, job, ends)) do t[k] = v end
     return t[key]
   end })

@@ -1,11 +1,10 @@
--- Errors of the user's making: one table {kind="user", message=...}, at the recipe's own line; or
+-- Errors of the user's making: one table {kind="user", message=...} that the core makes (a table of
+-- the recipe's own has no kind, whatever it says), at the recipe's own line; or
 -- kind="command", where the command line is wrong. kind="run": a run failed.
 local core = require "moe.core"
 local locate = require "moe.locate"
 
 local M = {}
-
-local mt = { __tostring = function(e) return e.message end }
 
 local function text_of(source)
   local ok, text = pcall(core.read_file, source)
@@ -33,17 +32,19 @@ function M.user(message, at, where)
     local line = locate.line(text_of(place.source), place.line, path)
     message = ("%s:%d: %s"):format(place.name, line, message)
   end
-  error(setmetatable({ kind = "user", message = message }, mt), 0)
+  error(core.failure("user", message), 0)
 end
 
 --- Raises an error of the command line.
 function M.command(message)
-  error(setmetatable({ kind = "command", message = message }, mt), 0)
+  error(core.failure("command", message), 0)
 end
 
 --- Raises the error of a run that failed; result: what was complete before, or nil.
 function M.run(message, result)
-  error(setmetatable({ kind = "run", message = message, result = result }, mt), 0)
+  local failure = core.failure("run", message)
+  failure.result = result
+  error(failure, 0)
 end
 
 --- Calls a function of the core and gives its UserError the recipe's line.
@@ -58,13 +59,13 @@ end
 --- A handler for xpcall: a Lua error keeps its traceback when it is raised again.
 function M.with_traceback(err)
   if type(err) == "table" then return err end
-  return { kind = "lua", message = tostring(err), traceback = debug.traceback("", 2):sub(2) }
+  return core.failure("lua", tostring(err), debug.traceback("", 2):sub(2))
 end
 
 --- In this mode the evaluation of the recipe ends here. "policies": a rank's state, which wants the
 --- policies that are defined before anything runs; "check": nothing is run.
 function M.stop_in(mode)
-  if core.mode == mode then error({ kind = "stop" }, 0) end
+  if core.mode == mode then error(core.failure("stop", "the recipe runs something here"), 0) end
 end
 
 return M

@@ -5,6 +5,7 @@ local core = require "moe.core"
 local errors = require "moe.errors"
 local jobs_lib = require "moe.jobs"
 local points = require "moe.points"
+local progress = require "moe.progress"
 local report = require "moe.report"
 local results = require "moe.results"
 local runs_lib = require "moe.runs"
@@ -13,6 +14,8 @@ local target = require "moe.target"
 local train = require "moe.train"
 
 local M = {}
+
+local made, ran = {}, false  -- experiments of the recipe; whether one was run
 
 local mt = schema.class("experiment", "an experiment, as moe.experiment {...}")
 
@@ -61,12 +64,14 @@ M.SIMULATE = {
 
 local ENTRIES = { simulate = M.SIMULATE, cpu = M.CPU, cuda = M.CUDA }
 
-local function check_entry(entry, path, at)
+local function check_entry(entry, i, at)
+  local path = ("experiment.run[%d]"):format(i)
   local kind = type(entry) == "table" and entry[1] or entry
   if not ENTRIES[kind] then schema.unknown(path, "executor", kind, schema.keys_of(ENTRIES), at) end
   local given = type(entry) == "table" and schema.merged(entry, {}) or {}
   given[1] = nil
-  return schema.merged(schema.check(ENTRIES[kind], given, path, at), { kind = kind, path = path })
+  return schema.merged(schema.check(ENTRIES[kind], given, path, at), { kind = kind, path = path,
+    index = i })
 end
 
 function M.experiment(t)
@@ -75,7 +80,7 @@ function M.experiment(t)
   points.check(e.over, e.params, at)
   e.entries = {}
   for i, entry in ipairs(e.run) do
-    e.entries[i] = check_entry(entry, ("experiment.run[%d]"):format(i), at)
+    e.entries[i] = check_entry(entry, i, at)
   end
   local direct = {}
   for name in pairs(jobs_lib.CASE) do
@@ -90,7 +95,15 @@ function M.experiment(t)
   e.case_path = e.case and "experiment.case" or "experiment"
   e.case = e.case or function() return direct end
   e.at = at
+  made[#made + 1] = e
   return setmetatable(e, mt)
+end
+
+--- Throws where the recipe made experiments and ran none of them.
+function M.check_run()
+  if #made == 0 or ran then return end
+  errors.user(("experiment '%s': is made and neither run nor returned; return it"):format(
+    made[1].name), made[1].at)
 end
 
 --- Everything but running: every case is resolved and every system planned for every target.
@@ -107,7 +120,9 @@ end
 
 -- Does all jobs, then evaluates the claims; both are in R.runs and in `verdicts` as far as it came.
 local function run_all(e, jobs, R, verdicts)
-  local band, job_of = band_lib.new(e, jobs), {}
+  local band, job_of, kinds = band_lib.new(e, jobs), {}, {}
+  for i, job in ipairs(jobs) do kinds[i] = job.entry and job.entry.path or "simulate" end
+  progress.begin(kinds)
   for _, job in ipairs(jobs) do
     if job.entry then
       runs_lib.execute(e.name, job, R.runs)
@@ -117,9 +132,14 @@ local function run_all(e, jobs, R, verdicts)
     end
   end
   band:start(R, job_of)
+  kinds = {}
+  for i in ipairs(e.claims) do kinds[i] = "claim" end
+  progress.begin(kinds)
   for i, claim in ipairs(e.claims) do
+    progress.job("claim " .. claim.id)
     verdicts[i] = claims.evaluate(claim, band)
     runs_lib.add_claim(verdicts[i])
+    progress.done()
   end
 end
 
@@ -129,17 +149,20 @@ function M.run(e)
   local at = errors.here()
   errors.stop_in "policies"
   schema.field({ type = "experiment", required = true }, e, "moe.run", at)
+  ran = true
   if core.mode == "check" then M.check(e) end
   errors.stop_in "check"
   local over, params = points.after_set(e)
   local jobs = jobs_lib.all(e, over, params)
-  runs_lib.begin { name = e.name, title = e.title, over = points.list_labels(over),
-    params = points.labels(params), set = core.args.set }
+  runs_lib.begin({ name = e.name, title = e.title, over = points.list_labels(over),
+    params = points.labels(params), set = core.args.set }, e.at)
   local R, verdicts = results.new {}, {}
   local ok, err = xpcall(function() run_all(e, jobs, R, verdicts) end, errors.with_traceback)
   if ok or #R.runs > 0 then
-    runs_lib.flush()
-    report.print(e, R, verdicts)
+    core.undisturbed(function()
+      runs_lib.flush()
+      report.print(e, R, verdicts)
+    end)
   end
   if not ok then error(err, 0) end
   return R

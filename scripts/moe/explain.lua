@@ -67,7 +67,7 @@ function M.text(e)
   summary(lines, e)
   findings(lines, e)
   collectives(lines, e)
-  if #e.idle > 0 then add(lines, "stages that changed nothing") end
+  if #e.idle > 0 then add(lines, "without effect") end
   for _, s in ipairs(e.idle) do add(lines, "  %s: %s", s.stage, s.why) end
   if #e.decisions > 0 then add(lines, "decisions") end
   for _, d in ipairs(e.decisions) do add(lines, "  %s  [%s]  %s", d.op, d.stage, d.why) end

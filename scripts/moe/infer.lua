@@ -98,9 +98,10 @@ function M.infer(t)
   spec.ways = train.ways(c.executor, c, "moe.infer", at)
   spec.edits = train.edits(c.executor, c, "moe.infer", at)
   local options = options_of(c, spec.model, at)
+  train.claim_outputs(c, "moe.infer", at)
   local plan = target.plan_of(spec, candidate, at)
   errors.stop_in "check"
-  local result = errors.call(at, plan.run, plan, options)
+  local result = train.started("serving", plan, options, spec.ranks, at)
   local inference = result.inference
   local out = {}
   for _, key in ipairs { "losses", "samples_ms", "metrics", "moe", "provenance", "peak_bytes",

@@ -73,7 +73,7 @@ end
 local function check(chunk)
   local ok, value = xpcall(chunk, errors.with_traceback)
   if not ok then
-    if value.kind ~= "stop" then error(value, 0) end
+    if core.kind_of(value) ~= "stop" then error(value, 0) end
     return core.say "ok, as far as what the recipe runs first"
   end
   for _, e in ipairs(value ~= nil and experiments_of(value) or {}) do
@@ -91,6 +91,7 @@ function moe._main(mode, argument)
   if mode == "check" then return check(argument) end
   local value = argument()
   for _, e in ipairs(value ~= nil and experiments_of(value) or {}) do experiment.run(e) end
+  if value == nil then experiment.check_run() end
 end
 
 return schema.namespace("moe", "name", moe)

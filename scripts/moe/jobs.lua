@@ -2,6 +2,7 @@
 local core = require "moe.core"
 local errors = require "moe.errors"
 local model_lib = require "moe.model"
+local outputs = require "moe.outputs"
 local points = require "moe.points"
 local policy = require "moe.policy"
 local schema = require "moe.schema"
@@ -104,19 +105,33 @@ local function real_jobs(e, entry, case)
   return jobs
 end
 
--- What an executed run depends on.
+-- What an executed run depends on: all but what the model and the place on a GPU are called.
 local function key_of(job)
   local alternatives = {}
   for i, candidates in ipairs(system_lib.expand(job.system)) do
     alternatives[i] = {}
     for j, c in ipairs(candidates) do
-      alternatives[i][j] = { c.all_reduce, system_lib.describe(c) }
+      alternatives[i][j] = { all_reduce = c.all_reduce, packing = c.packing, choice = c.choice,
+        stages = core.array(system_lib.describe(c)) }
     end
   end
-  local gate, routing = job.spec.gate, job.spec.routing
-  return core.json_encode { job.system.name, alternatives, job.spec.model,
-    gate and gate.options or {}, routing and routing.name or {}, job.spec.fill,
-    job.spec.optimizer, job.entry.path }
+  local spec = job.spec
+  return core.json_encode { entry = job.entry.path, system = job.system.name,
+    alternatives = core.array(alternatives), model = schema.merged(spec.model, { name = "" }),
+    gate = spec.gate and spec.gate.options, routing = spec.routing and spec.routing.name,
+    fill = spec.fill, optimizer = spec.optimizer, simulate = spec.simulate }
+end
+
+-- Each checkpoint is written by one run. (A record's name has the run's number in it.)
+local function claim_checkpoints(jobs)
+  for i, job in ipairs(jobs) do
+    local entry = job.entry
+    if entry then
+      local who = ("system '%s' of %s"):format(job.system.name, entry.path)
+      outputs.claim(entry.checkpoint_to, who, entry.path .. ".checkpoint_to", job.at,
+        i == 1 and entry.checkpoint_to == entry.resume_from)
+    end
+  end
 end
 
 -- The jobs of an entry over all cases. Points that make the same executed run share it.
@@ -128,7 +143,7 @@ local function jobs_of(e, entry, cases)
     for _, job in ipairs(jobs) do
       local key = real and key_of(job) or #all
       if not by_key[key] then
-        job.points = {}
+        job.points, job.index, job.at = {}, entry.index, e.at
         by_key[key], all[#all + 1] = job, job
       end
       table.insert(by_key[key].points, case.point)
@@ -166,7 +181,9 @@ function M.all(e, over, params)
   end
   if #cases == 0 then errors.user(e.case_path .. ": false for all points, there is none", e.at) end
   for _, entry in ipairs(entries_of(e)) do
-    for _, job in ipairs(jobs_of(e, entry, cases)) do all[#all + 1] = job end
+    local jobs = jobs_of(e, entry, cases)
+    claim_checkpoints(jobs)
+    for _, job in ipairs(jobs) do all[#all + 1] = job end
   end
   return all
 end

@@ -25,7 +25,8 @@ function functions.packing(t)
   errors.stop_in "policies"
   local candidate = system_lib.expand(c.system or system_lib.system "lina_pipelining" {})[1][1]
   local spec = target.cluster_spec(c.model, c.cluster, nil)
-  local _, seen = packing.choose(spec, c, function(s) return target.plan_of(s, candidate, at) end)
+  local _, seen = packing.choose(spec, c,
+    function(s) return target.plan_of(s, candidate, at) end, at)
   return seen
 end
 

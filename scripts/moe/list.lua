@@ -6,6 +6,7 @@ local core = require "moe.core"
 local errors = require "moe.errors"
 local model = require "moe.model"
 local papers = require "moe.papers"
+local policy = require "moe.policy"
 local schema = require "moe.schema"
 local stubs = require "moe.stubs"
 local system = require "moe.system"
@@ -21,10 +22,38 @@ local function clusters()
   return out
 end
 
+-- "max_parts = 8, 4, 2": an option in all passes that are tried; nil where it is the default.
+local function option_text(option, tried)
+  local values, differs = {}, false
+  for _, candidate in ipairs(tried) do
+    local value = candidate.pass.options[option.name]
+    differs = differs or value ~= option.default
+    if values[#values] ~= tostring(value) then values[#values + 1] = tostring(value) end
+  end
+  return differs and ("%s = %s"):format(option.name, table.concat(values, ", ")) or nil
+end
+
+-- "fallback of partition { max_parts = 8, 4, 2 }": a pass with the options that are not defaults.
+local function pass_text(pass)
+  local tried, options = pass.candidates or { { pass = pass } }, {}
+  local name = tried[1].pass.name
+  for _, row in ipairs(core.table "passes") do
+    for _, option in ipairs(row.name == name and row.options or {}) do
+      options[#options + 1] = option_text(option, tried)
+    end
+  end
+  return (pass.candidates and pass.kind .. " of " or "") .. name
+    .. (#options > 0 and (" { %s }"):format(table.concat(options, ", ")) or "")
+end
+
 local function systems()
   local out = {}
   for i, name in ipairs(schema.keys_of(system.known)) do
-    out[i] = { name = name, doc = system.known[name].doc }
+    local known, parts = system.known[name], {}
+    for _, pass in ipairs(known.passes(policy.passes)) do parts[#parts + 1] = pass_text(pass) end
+    if known.packing then parts[#parts + 1] = "packing" end
+    out[i] = { name = name, doc = known.doc,
+      parts = #parts > 0 and table.concat(parts, ", ") or "no pass" }
   end
   return out
 end
@@ -55,6 +84,7 @@ local function say_list(kind)
     end
     rows[#rows + 1] = { "  " .. item.name, item.doc
       .. (#options > 0 and (" { %s }"):format(table.concat(options, ", ")) or "") }
+    if item.parts then rows[#rows + 1] = { "", "  = " .. item.parts } end
   end
   core.say(aligned.text(rows))
 end

@@ -3,6 +3,7 @@
 -- gradients are all-reduced. Its controller as a planning function: from n = 1 on, n doubles while
 -- the experts of a micro-op take less time than its all-to-all.
 local core = require "moe.core"
+local errors = require "moe.errors"
 local schema = require "moe.schema"
 
 local M = {}
@@ -62,13 +63,13 @@ end
 --- Runs the controller. plan(spec): a plan. Returns n and what it saw: { n, ep, settled_step,
 --- exchange_ms, offload_bytes, offload_ms (a step), trace = { { n, ffn_ms, a2a_ms, peak_bytes, step
 --- } } }. What does not fit in the device's memory is in its host's, and comes and goes once a
---- step.
-function M.choose(spec, o, plan)
+--- step. Errors stand at the line of `at`.
+function M.choose(spec, o, plan, at)
   local most = math.min(o.most or spec.ranks, spec.ranks)
   local trace, n = core.array {}, 1
   while true do
     local made = plan(M.packed(spec, n))
-    local t = made:micro_ops()
+    local t = errors.call(at, made.micro_ops, made)
     trace[#trace + 1] = { n = n, ffn_ms = t.ffn_ms, a2a_ms = t.a2a_ms,
       peak_bytes = made:info().peak_bytes, step = o.begin_step + (#trace) * o.every }
     if t.ffn_ms >= t.a2a_ms or 2 * n > most or spec.ranks % (2 * n) ~= 0 then break end

@@ -2,6 +2,7 @@
 -- comes from recipes is text in it.
 local charts = require "moe.page.charts"
 local core = require "moe.core"
+local effects = require "moe.effects"
 local html = require "moe.page.html"
 local report = require "moe.report"
 local results = require "moe.results"
@@ -27,7 +28,8 @@ local FOLDER = { version = "string", seed = "number", ["date?"] = "string",
   experiments = { { name = "string", ["title?"] = "string", ["set?"] = "table" } },
   runs = { { experiment = "string", system = "string", executor = "string", cluster = "string",
     devices = "number", parameters = "table", lower_bound_ms = "number", peak_bytes = "number",
-    ["oom?"] = "boolean", ["choice?"] = "string", ["trace?"] = "string",
+    ["oom?"] = "boolean", ["without_effect?"] = { { stage = "string", reason = "string" } },
+    ["choice?"] = "string", ["trace?"] = "string",
     ["assumed?"] = "table" } },
   claims = { { id = "string", figure = "string", text = "string", unit = "string",
     verdict = "string", paper = "number", ["ours?"] = "number", ["lo?"] = "number",
@@ -62,7 +64,7 @@ local function check_run(run, file, path)
 end
 
 local function load(dir)
-  local data, file = results.load(dir), dir .. "/results.json"
+  local data, file = results.load(dir)
   shape.check(data, FOLDER, file)
   for i, run in ipairs(data.runs) do check_run(run, file, ("runs[%d]"):format(i)) end
   for i, claim in ipairs(data.claims) do
@@ -112,7 +114,7 @@ end
 local function point_text(run, names)
   local parts = { ("%s, %d devices"):format(run.cluster, run.devices) }
   for _, name in ipairs(names) do
-    local value = tostring(run.point[name])
+    local value = report.coordinate(run, name)
     if value ~= run.cluster then parts[#parts + 1] = ("%s = %s"):format(name, value) end
   end
   return table.concat(parts, "; ")
@@ -162,7 +164,8 @@ local function simulated_section(R)
   end
   return { html.h4 { "Simulated ", badge "simulated" },
     folded("Steps", R, html.grid(report.rows.simulated(groups, names))),
-    paragraphs(report.lines.out_of_memory(R)), speedups, assumed_table(R), charts.BAR_LEGEND,
+    paragraphs(report.lines.out_of_memory(R)), paragraphs(effects.lines(R.runs)), speedups,
+    assumed_table(R), charts.BAR_LEGEND,
     folded("Charts", R, html.div { class = "charts", figures, "" }) }
 end
 
@@ -212,10 +215,10 @@ local function losses_grid(runs)
   return html.grid(rows)
 end
 
-local function executed_section(runs, point)
+local function executed_section(runs, differs)
   local provenance = runs[1].provenance
   return { html.h4 { "Executed ", badge(provenance) },
-    paragraphs(report.lines.executed(runs, point)), html.p { report.MEDIANS },
+    paragraphs(report.lines.executed(runs, differs)), html.p { report.MEDIANS },
     html.grid(report.rows.times(runs)), paragraphs(report.lines.errors(runs)),
     charts.BAR_LEGEND, executed_bars(runs),
     html.p { "The parts of a bar are medians of their own and need not add up to the median step, "
@@ -250,8 +253,24 @@ local function traced(R)
   return list
 end
 
+-- What stands above the timeline of a run of R: run -> text.
+local function captions(R)
+  local executed = R:where { executor = { "cpu", "cuda" } }:groups(results.case_of)
+  local names, out = report.coordinates(R:where { executor = "simulate" }, true), {}
+  for g, lines in ipairs(report.differences(executed)) do
+    for _, run in ipairs(executed[g]) do
+      local what = ("predicted (simulated) and executed (%s)"):format(run.provenance)
+      out[run] = table.concat({ what, unpack(lines) }, "; ")
+    end
+  end
+  for run in R:where { executor = "simulate" }:each() do
+    out[run] = point_text(run, names) .. ", simulated"
+  end
+  return out
+end
+
 local function timelines_section(data, R)
-  local shown, left_out, longest = {}, {}, {}
+  local shown, left_out, longest, caption = {}, {}, {}, captions(R)
   for _, item in ipairs(traced(R)) do
     local trace = #shown < MAX_TIMELINES and timeline.read(data.dir, item.run)
     local why = not trace and "" or timeline.too_large(trace)
@@ -266,11 +285,8 @@ local function timelines_section(data, R)
   table.sort(shown, function(a, b) return a.place < b.place end)
   local figures = {}
   for i, item in ipairs(shown) do
-    local run = item.run
-    local what = run.executor ~= "simulate" and ("predicted (simulated) and executed (%s)"):format(
-      run.provenance) or point_text(run, schema.keys_of(run.point)) .. ", simulated"
-    figures[i] = timeline.draw(("%s; %s"):format(report.system_text(run), what), item.trace,
-      longest[item.group])
+    figures[i] = timeline.draw(("%s; %s"):format(report.system_text(item.run), caption[item.run]),
+      item.trace, longest[item.group])
   end
   return { html.h3 { "Timelines" },
     html.p { "A row a lane of a rank; runs of one point share the length of their axis. Ctrl + "
@@ -335,8 +351,8 @@ local function experiment_section(e, all, id)
   local simulated = R:where { executor = "simulate" }
   if #simulated.runs > 0 then out[1] = simulated_section(simulated) end
   local executed = R:where { executor = { "cpu", "cuda" } }:groups(results.case_of)
-  local points = report.differences(executed)
-  for g, group in ipairs(executed) do out[#out + 1] = executed_section(group, points[g]) end
+  local differs = report.differences(executed)
+  for g, group in ipairs(executed) do out[#out + 1] = executed_section(group, differs[g]) end
   if #unfinished > 0 then
     out[#out + 1] = html.p { "Without an end: ", table.concat(unfinished, ", ") }
   end

@@ -2,6 +2,7 @@
 local aligned = require "moe.aligned"
 local claims_lib = require "moe.claims"
 local core = require "moe.core"
+local effects = require "moe.effects"
 local results = require "moe.results"
 local schema = require "moe.schema"
 local values = require "moe.values"
@@ -16,15 +17,38 @@ local function ms(v)
   return ("%." .. (v >= 100 and 0 or v >= 10 and 1 or 2) .. "f"):format(v)
 end
 
-local function system_text(run)
-  return run.choice and ("%s (%s)"):format(run.system, run.choice) or run.system
+-- "4", or "4,2,4" where layers differ.
+local function degrees_text(degrees)
+  local same = true
+  for _, degree in ipairs(degrees) do same = same and degree == degrees[1] end
+  return same and tostring(degrees[1]) or table.concat(degrees, ",")
 end
 
--- Names of the coordinates of the points; nodes are seen in the number of devices.
-local function coordinates(R)
-  local names = {}
+-- The system, and what its passes and its packing chose.
+local function system_text(run)
+  local chosen = { run.choice }
+  if run.degrees then chosen[#chosen + 1] = "degree=" .. degrees_text(run.degrees) end
+  if run.packing then chosen[#chosen + 1] = ("packing=%d"):format(run.packing.n) end
+  return #chosen > 0 and ("%s (%s)"):format(run.system, table.concat(chosen, " ")) or run.system
+end
+
+local ENTRY = "run[]"  -- a coordinate: the entry of the experiment's run, where several simulate
+
+local function coordinate(run, name)
+  if name == ENTRY then return tostring(run.entry) end
+  return tostring(run.point[name])
+end
+
+-- Names of the coordinates of the points. Nodes are left out where the number of devices tells
+-- them, unless `all`.
+local function coordinates(R, all)
+  local names, nodes, entry = {}, {}, R.runs[1] and R.runs[1].entry
   for run in R:each() do
-    for name in pairs(run.point) do names[name] = name ~= "nodes" or nil end
+    for name in pairs(run.point) do names[name] = names[name] or all or name ~= "nodes" or nil end
+    local seen = nodes[run.devices] or run.point.nodes
+    nodes[run.devices] = seen
+    if seen ~= run.point.nodes then names.nodes = true end
+    if run.entry ~= entry then names[ENTRY] = true end
   end
   return schema.keys_of(names)
 end
@@ -32,7 +56,7 @@ end
 -- First cells of a row about the point of a run; empty ones where it was said before.
 local function point_cells(run, names, said)
   local cells = {}
-  for i, name in ipairs(names) do cells[i] = said and "" or tostring(run.point[name]) end
+  for i, name in ipairs(names) do cells[i] = said and "" or coordinate(run, name) end
   cells[#cells + 1] = said and "" or run.devices
   return cells
 end
@@ -123,6 +147,7 @@ local function print_simulated(e, R)
     .. "their bands)"):format(#schema.keys_of(constants)))
   if e.show then e.show(R) else print_simulated_tables(R) end
   say_all(out_of_memory_lines(R))
+  say_all(effects.lines(R.runs))
 end
 
 -- Least and most of the samples after the first, and whether that is wide.
@@ -191,8 +216,8 @@ local function shared_point(run)
   return out
 end
 
--- "gate = top2": those in which the groups of runs differ, for each group.
-local function differences(groups)
+-- Coordinates in which the groups of runs differ, for each group: "gate = top2".
+local function point_differences(groups)
   local shared, texts = {}, {}
   for g, runs in ipairs(groups) do shared[g] = shared_point(runs[1]) end
   for g, point in ipairs(shared) do
@@ -207,20 +232,78 @@ local function differences(groups)
   return texts
 end
 
+-- What every heading says of a run, by path.
+local SAID = { device_name = true, devices = true, routing = true, ["link.bytes_per_s"] = true,
+  ["link.latency_us"] = true }
+for _, name in ipairs { "layers", "hidden", "seq", "batch_per_device", "experts", "gate",
+  "capacity_factor" } do
+  SAID["parameters." .. name] = true
+end
+
+-- A number so that no other one has this text.
+local function exact(value)
+  return type(value) == "number" and core.json_encode(value) or tostring(value)
+end
+
+-- path -> text of all that a value holds.
+local function leaves(value, path, out)
+  if type(value) ~= "table" then
+    out[path] = exact(value)
+    return out
+  end
+  for key, inner in pairs(value) do
+    leaves(inner, path and ("%s.%s"):format(path, tostring(key)) or key, out)
+  end
+  return out
+end
+
+-- What the headings of the groups do not say and differs, for each: "optimizer.lr = 0.1".
+local function case_differences(groups)
+  local cases, all, texts = {}, {}, {}
+  for g, runs in ipairs(groups) do
+    cases[g] = leaves(results.case_of(runs[1]), nil, {})
+    for path in pairs(cases[g]) do all[path] = not SAID[path] or nil end
+  end
+  for g, case in ipairs(cases) do
+    local parts = {}
+    for _, path in ipairs(schema.keys_of(all)) do
+      local differs = false
+      for _, other in ipairs(cases) do differs = differs or other[path] ~= case[path] end
+      if differs then
+        parts[#parts + 1] = ("%s = %s"):format(path:gsub("^parameters%.", ""),
+          case[path] or "none")
+      end
+    end
+    texts[g] = table.concat(parts, ", ")
+  end
+  return texts
+end
+
+--- Lines for each group of executed runs on what sets it apart from the others.
+local function differences(groups)
+  local points, cases, lines = point_differences(groups), case_differences(groups), {}
+  for g in ipairs(groups) do
+    lines[g] = {}
+    if points[g] ~= "" then lines[g][1] = "Points: " .. points[g] end
+    if cases[g] ~= "" then lines[g][#lines[g] + 1] = "Here: " .. cases[g] end
+  end
+  return lines
+end
+
 -- What ran: machine and link, model, points.
-local function executed_lines(runs, point)
+local function executed_lines(runs, differs)
   local first = runs[1]
   local p = first.parameters
   local ranks = first.device_name and ("%d ranks of %s"):format(first.devices, first.device_name)
     or ("%d CPU ranks"):format(first.devices)
-  return { ("Executed on %s, %s; provenance: %s"):format(ranks,
-      first.link and ("emulated link of %g MB/s and %g us"):format(first.link.bytes_per_s / 1e6,
-        first.link.latency_us) or "no link", first.provenance),
+  return append({ ("Executed on %s, %s; provenance: %s"):format(ranks,
+      first.link and ("emulated link of %s MB/s and %s us"):format(
+        exact(first.link.bytes_per_s / 1e6), exact(first.link.latency_us)) or "no link",
+      first.provenance),
     ("%d layers, hidden %d, seq %d, %d rows a rank, %d experts, %s, capacity %s"):format(
       p.layers, p.hidden, p.seq, p.batch_per_device, p.experts,
       first.routing and "routing " .. first.routing or p.gate .. " gate",
-      p.capacity_factor > 0 and "factor " .. p.capacity_factor or "none"),
-    point ~= "" and "Points: " .. point or nil }
+      p.capacity_factor > 0 and "factor " .. exact(p.capacity_factor) or "none") }, differs)
 end
 
 -- How far off the predictions were, and which samples are wide.
@@ -238,7 +321,7 @@ end
 
 -- What else is to be said of executed runs.
 local function closing_lines(runs)
-  local first, lines = runs[1], {}
+  local first, lines = runs[1], effects.lines(runs)
   for _, run in ipairs(runs) do
     if run.stopped then
       lines[#lines + 1] = ("%s %s after %d steps"):format(run.system,
@@ -254,9 +337,9 @@ end
 
 M.MEDIANS = "Medians over the steps after the first; predictions frozen before each run"
 
-local function print_executed(runs, point)
+local function print_executed(runs, differs)
   core.say ""
-  say_all(executed_lines(runs, point))
+  say_all(executed_lines(runs, differs))
   core.say(M.MEDIANS .. "\n")
   core.say(aligned.text(times_rows(runs)))
   say_all(error_lines(runs))
@@ -299,15 +382,16 @@ M.rows = { simulated = simulated_rows, speedup = speedup_rows, times = times_row
   losses = losses_rows, claims = claims_rows }
 M.lines = { out_of_memory = out_of_memory_lines, executed = executed_lines, errors = error_lines,
   closing = closing_lines }
-M.coordinates, M.differences, M.system_text, M.ms = coordinates, differences, system_text, ms
+M.coordinates, M.coordinate, M.differences, M.system_text, M.ms = coordinates, coordinate,
+  differences, system_text, ms
 
 function M.print(e, R, claims)
   core.say(e.name .. (e.title ~= "" and ": " .. e.title or ""))
   local simulated = R:where { executor = "simulate" }
   if #simulated.runs > 0 then print_simulated(e, simulated) end
   local executed = R:where { executor = { "cpu", "cuda" } }:groups(results.case_of)
-  local points = differences(executed)
-  for g, runs in ipairs(executed) do print_executed(runs, points[g]) end
+  local differs = differences(executed)
+  for g, runs in ipairs(executed) do print_executed(runs, differs[g]) end
   if #claims > 0 then print_claims(claims) end
   if core.out_dir then core.say(("\nResults and traces: %s"):format(core.out_dir)) end
 end

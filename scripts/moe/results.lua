@@ -17,6 +17,7 @@
 local aligned = require "moe.aligned"
 local core = require "moe.core"
 local errors = require "moe.errors"
+local journal = require "moe.journal"
 local schema = require "moe.schema"
 local values = require "moe.values"
 
@@ -26,7 +27,8 @@ M.SCHEMA = 1
 
 --- Fields of a run and what they hold.
 M.FIELDS = {
-  experiment = "its name", system = "its name", model = "its name", cluster = "its name",
+  experiment = "its name", entry = "which of the experiment's run", system = "its name",
+  model = "its name", cluster = "its name",
   cluster_parameters = "its rates, resolved", devices = "how many",
   executor = "simulate, cpu or cuda", device_name = "the GPU and its versions, of cuda",
   provenance = "simulated, emulated or measured",
@@ -35,8 +37,10 @@ M.FIELDS = {
   record = "the file of its routing",
   routing = "the workload or trace that tokens follow, with options and seed",
   optimizer = "its parameters", stages = "passes with their options",
+  without_effect = "what stages were told and did not do: stage and reason of each",
   all_reduce = "the policy", choice = "what moe.best, moe.fallback or a system of systems chose",
   candidates = "what it chose from, and why",
+  degrees = "that pipemoe chose, by MoE layer",
   packing = "Lina's: experts a device over those without, what the controller saw, what it costs",
   fill = "expected share of capacity slots in use", assumed = "constants without a source, by path",
   iteration_ms = "time of a step", forward_ms = "until the forward's last op ends",
@@ -86,8 +90,7 @@ M.FIELDS = {
   unigram_entropy = "of the text, nats",
 }
 
-local Results = {}
-Results.__index = Results
+local Results = schema.methods("results", {})
 
 function M.new(runs) return setmetatable({ runs = runs }, Results) end
 
@@ -166,10 +169,17 @@ function Results:groups(key)
   return order
 end
 
---- Runs that differ in the system only.
+-- Fields that say what was run, apart from its system.
+local CASE = { "experiment", "entry", "executor", "device_name", "processes", "cluster",
+  "cluster_parameters", "devices", "point", "parameters", "gate_options", "routing", "optimizer",
+  "fill", "edits", "link", "precision", "nccl", "comm_priority", "steps", "init", "tokens", "text",
+  "check_finite", "expert_products", "attention" }
+
+--- What was run apart from the system, by field; the same of runs that differ in the system only.
 function M.case_of(run)
-  return { run.experiment or "", run.executor, run.cluster, run.devices, run.point or {},
-    run.parameters, run.link or {} }
+  local case = {}
+  for _, name in ipairs(CASE) do case[name] = run[name] end
+  return case
 end
 
 function Results:by(keys)
@@ -287,22 +297,44 @@ function M.json(name, at)
   errors.user(("%s: %s"):format(name, value), at)
 end
 
---- What stands in results.json of a folder; an error at `at` where this program cannot read it.
-function M.load(dir, at)
-  local name = dir .. "/results.json"
-  local data = M.json(name, at)
-  if type(data) ~= "table" or data.schema ~= M.SCHEMA then
-    errors.user(("%s: has schema %s, this program reads %d"):format(name,
-      tostring(type(data) == "table" and data.schema), M.SCHEMA), at)
-  end
+local function check_schema(data, file, at)
+  if type(data) == "table" and data.schema == M.SCHEMA then return end
+  errors.user(("%s: has schema %s, this program reads %d"):format(file,
+    tostring(type(data) == "table" and data.schema), M.SCHEMA), at)
+end
+
+-- What the lines of a folder say; nil where there are none.
+local function load_lines(file, at)
+  local found, text = pcall(core.read_file, file)
+  local data = found and journal.parse(text, file, at)
+  if data then check_schema(data, file, at) end
   return data
+end
+
+--- What stands in results.json of a folder, or in runs.jsonl where that knows more, and the name of
+--- the file; an error at `at` where this program cannot read it.
+function M.load(dir, at)
+  local name, name_of_lines = dir .. "/results.json", dir .. "/" .. journal.FILE
+  local whole = pcall(core.read_file, name)
+  local readable, lines = pcall(load_lines, name_of_lines, at)
+  if not whole and not readable then error(lines, 0) end
+  if not whole and lines then return lines, name_of_lines end
+  local data = M.json(name, at)
+  check_schema(data, name, at)
+  if not readable then
+    core.warn(("%s; it is left out"):format(lines.message))
+  elseif lines and type(data.runs) == "table" and journal.is_newer(lines, data) then
+    core.warn(("%s is older than %s, which is read"):format(name, name_of_lines))
+    return lines, name_of_lines
+  end
+  return data, name
 end
 
 --- moe.results "dir": the results of an earlier run. Runs that did not end are left out.
 function M.read(dir)
   local at = errors.here()
   if type(dir) ~= "string" then schema.refuse("moe.results", dir, "a folder", at) end
-  return M.ended(M.load(dir, at).runs)
+  return M.ended((M.load(dir, at)).runs)
 end
 
 --- Results of those of the runs that ended.

@@ -1,8 +1,11 @@
--- A job done: its record, as it stands in results.json. All experiments of this process stand
--- together in that file.
+-- A job done: its record, as it stands in results.json, and before that, as soon as it is finished,
+-- in the lines of runs.jsonl (moe.journal). All experiments of this process stand together there.
 local core = require "moe.core"
 local errors = require "moe.errors"
 local jobs_lib = require "moe.jobs"
+local journal = require "moe.journal"
+local outputs = require "moe.outputs"
+local progress = require "moe.progress"
 local results = require "moe.results"
 local schema = require "moe.schema"
 local system_lib = require "moe.system"
@@ -20,19 +23,44 @@ local TIMES = { "iteration_ms", "compute_ms", "comm_ms", "exposed_comm_ms", "hid
 
 local session = { runs = {}, claims = {}, experiments = {} }
 
---- An experiment begins; `info` says what it is.
-function M.begin(info) session.experiments[#session.experiments + 1] = info end
+-- What stands at the top of results.json and in the first line.
+local function head()
+  session.head = session.head or { schema = results.SCHEMA, recipe = core.recipe,
+    date = core.now(), machine = core.machine(), version = core.version,
+    seed = core.args.seed or 1, session = core.session }
+  return session.head
+end
 
---- A claim's verdict stands in results.json from the next flush on.
-function M.add_claim(verdict) session.claims[#session.claims + 1] = verdict end
+local lines = journal.writer(head)
+
+--- An experiment begins; `info` says what it is. An error at `at` where its results would overwrite
+--- another recipe's.
+function M.begin(info, at)
+  outputs.take_folder(at)
+  session.experiments[#session.experiments + 1] = info
+  lines.note { experiment = info }
+end
+
+--- A claim's verdict is there.
+function M.add_claim(verdict)
+  session.claims[#session.claims + 1] = verdict
+  lines.note { claim = verdict }
+end
 
 --- Writes results.json.
 function M.flush()
-  session.machine, session.date = session.machine or core.machine(), session.date or core.now()
-  core.write_output("results.json", core.json_encode({ schema = results.SCHEMA,
-    recipe = core.recipe, date = session.date, machine = session.machine, version = core.version,
-    seed = core.args.seed or 1, experiments = core.array(session.experiments),
-    runs = core.array(session.runs), claims = core.array(session.claims) }, 1) .. "\n")
+  local begin = core.clock()
+  core.write_output("results.json", core.json_encode(schema.merged(head(), {
+    lines = lines.lines, experiments = core.array(session.experiments),
+    runs = core.array(session.runs), claims = core.array(session.claims) }), 1) .. "\n")
+  outputs.remove_earlier_traces(session.runs)
+  session.flushed, session.flush_s = core.clock(), core.clock() - begin
+end
+
+-- The same while runs go on, unless it would take more than a hundredth of their time; the lines
+-- are never behind.
+local function refresh()
+  if not session.flushed or core.clock() - session.flushed > 100 * session.flush_s then M.flush() end
 end
 
 -- What passes did; a scheduler's choices of single ops are in plan:explain().
@@ -49,17 +77,26 @@ local function log_of(made, info)
   return log
 end
 
+-- The degrees that a pass chose, layer by layer (pipemoe); nil where none does.
+local function degrees_of(info)
+  local degrees = core.array {}
+  for _, d in ipairs(info.log) do
+    degrees[#degrees + 1] = tonumber(d.why:match "^degree (%d+)[:,]")
+  end
+  return #degrees > 0 and degrees or nil
+end
+
 local function base_record(name, job, spec, made)
   local info, memory = made.plan:info(), spec.cluster.device.memory_bytes
   return {
-    experiment = name, system = job.system.name, model = spec.model.name,
+    experiment = name, entry = job.index, system = job.system.name, model = spec.model.name,
     cluster = spec.cluster.name, cluster_parameters = spec.cluster, devices = spec.ranks,
     parameters = spec.model,
     gate_options = spec.gate and spec.gate.options, routing = spec.routing and spec.routing.name,
     optimizer = spec.optimizer, fill = spec.fill, edits = spec.edits,
     stages = core.array(system_lib.describe(made.candidate)),
     all_reduce = made.candidate.all_reduce,
-    packing = made.packing, choice = made.candidate.choice,
+    packing = made.packing, choice = made.candidate.choice, degrees = degrees_of(info),
     candidates = #made.tried > 1 and made.tried or nil,
     lower_bound_ms = made.sim.lower_bound_ms, busiest_lane_ms = made.sim.busiest_lane_ms,
     critical_path_ms = made.sim.critical_path_ms, simulate_ms = made.sim.sim_ms,
@@ -67,6 +104,7 @@ local function base_record(name, job, spec, made)
     peak_bytes = info.peak_bytes, liveness_bytes = info.liveness_bytes, plan_ms = info.plan_ms,
     memory_bytes = memory > 0 and memory or nil,
     oom = made.oom, holders = made.oom and info.holders or nil,
+    without_effect = #info.without_effect > 0 and core.array(info.without_effect) or nil,
     plan_hash = info.hash, num_ops = info.num_ops, log = log_of(made, info),
   }
 end
@@ -98,29 +136,40 @@ function M.simulated(name, job, ends)
   run.point, run.executor, run.provenance = job.case.point, "simulate", "simulated"
   for _, k in ipairs(TIMES) do run[k] = made.sim[k] end
   run.forward_ms = made.sim.forward_ms
-  if not ends then run.overlap = made.plan:overlap() end
+  if not ends then run.overlap = errors.call(job.system.at, made.plan.overlap, made.plan) end
   run.samples_ms = core.array(made.sim.samples_ms or { made.sim.iteration_ms })
   run.placements = placements_of(made.sim.placements)
   run.assumed = job.assumed
   return run, made.plan
 end
 
--- The run stands in results.json from here on; returns how its traces are called.
-local function add_run(run)
-  session.runs[#session.runs + 1] = run
-  return ("trace-%03d-%s-"):format(#session.runs, run.system)
+-- The run, as it now is, is on disk; number: its own.
+local function keep(number, run)
+  session.runs[number] = run
+  lines.note { run = number, record = run }
 end
 
---- Simulates a job; its record goes to results.json and to `done`.
+-- Keeps a new run; returns its number and how its traces are called.
+local function add_run(run)
+  local number = #session.runs + 1
+  keep(number, run)
+  return number, ("trace-%03d-%s-"):format(number, run.system)
+end
+
+--- Simulates a job; its record goes to disk and to `done`.
 function M.simulate(name, job, done)
+  progress.job(("simulating %s on %d %s devices"):format(job.system.name, job.spec.ranks,
+    job.spec.cluster.name))
   local run, plan = M.simulated(name, job)
   done[#done + 1] = run
-  local trace = add_run(run)
-  if #session.runs <= MAX_TRACES then
-    run.trace = trace .. "simulated.json"
-    core.write_output(run.trace, plan:trace(job.spec.simulate or {}))
+  local number, trace = add_run(run)
+  if number <= MAX_TRACES then
+    local file = trace .. "simulated.json"
+    core.write_output(file, plan:trace(job.spec.simulate or {}))
+    run.trace = file
+    keep(number, run)
   end
-  core.progress(("simulated %s on %d %s devices"):format(run.system, run.devices, run.cluster))
+  progress.done(progress.row(run))
 end
 
 -- Median over the steps after the first, which touches every page and fills the caches; it is kept
@@ -152,7 +201,7 @@ end
 --- Executes a job. Its record goes to `done` where a step has run, also when it was interrupted.
 function M.execute(name, job, done)
   local entry = job.entry
-  core.progress(("profiling and planning %s on %d ranks"):format(job.system.name, job.spec.ranks))
+  progress.job(("%s on %d ranks of %s"):format(job.system.name, job.spec.ranks, entry.kind))
   local made = target.plan(job.spec, job.system)
   local run = base_record(name, job, job.spec, made)
   run.points, run.executor = core.array(job.points), entry.kind
@@ -169,23 +218,21 @@ function M.execute(name, job, done)
   run.prediction = { frozen = true, profile_ms = info.profile_ms, rehearsal_ms = info.rehearsal_ms,
     basis = info.cost, ops_alone = made.sim.ops_alone }
   for _, k in ipairs(TIMES) do run.prediction[k] = made.sim[k] end
-  local trace = add_run(run)
-  M.flush()  -- the prediction is on disk before there is anything to know
+  local number, trace = add_run(run)  -- the prediction is on disk before there is anything to know
+  refresh()
   local record = entry.record and trace .. entry.record
-  local options = schema.merged(job.options, { record = record,
-    on_step = function(step, loss)
-      core.progress(("%s: step %d of %d, loss %.4f"):format(run.system, step, entry.steps, loss))
-    end })
+  local options = schema.merged(job.options, { record = record })
   local r = errors.call(job.system.at, made.plan.run, made.plan, options)
   if #r.losses > 0 then
     executed_record(run, r)
     run.record = record
     done[#done + 1] = run
-    M.flush()  -- before the trace, which an interrupt would keep from being written
+    keep(number, run)  -- before the trace, which an interrupt would keep from being written
     core.write_output(trace .. "executed.json", made.plan:trace { result = r, step = #r.losses })
     run.trace = trace .. "executed.json"
-    M.flush()
+    keep(number, run)
   end
+  progress.done(run.iteration_ms and progress.row(run))
   if r.stop_reason then errors.run(r.stop_reason) end
 end
 

@@ -60,10 +60,34 @@ local function refuse(path, value, give, at)
 end
 M.refuse = refuse
 
+-- Keys that other frameworks have and this library has not, and what they ask for.
+local NOT_BUILT = {}
+for feature, keys in pairs {
+  ["tensor parallelism"] = { "tp", "tp_size", "tensor_parallel", "tensor_parallel_size",
+    "tensor_model_parallel_size", "etp", "expert_tensor_parallel_size" },
+  ["pipeline parallelism (stages of layers on different devices)"] = { "pp", "pp_size", "vpp",
+    "pipeline_parallel", "pipeline_parallel_size", "pipeline_model_parallel_size" },
+  ["context parallelism"] = { "cp", "cp_size", "context_parallel", "context_parallel_size" },
+  ["sequence parallelism"] = { "sp", "sequence_parallel", "ulysses" },
+  ["sharding of parameters and optimiser states"] = { "zero", "zero_stage", "fsdp",
+    "distributed_optimizer" },
+  ["accumulation of gradients over micro-batches"] = { "gradient_accumulation",
+    "gradient_accumulation_steps", "micro_batch_size", "num_microbatches", "microbatches" },
+  ["recomputation of activations"] = { "recompute", "activation_checkpointing",
+    "gradient_checkpointing", "checkpoint_activations" },
+} do
+  for _, key in ipairs(keys) do NOT_BUILT[key] = feature .. " is not built" end
+end
+for _, key in ipairs { "dp", "dp_size", "data_parallel", "data_parallel_size" } do
+  NOT_BUILT[key] = "data parallelism has no key: all ranks share the batch, and the model's ep "
+    .. "says how many of them hold an expert once"
+end
+
 --- "path: unknown key 'capcity'. Did you mean 'capacity'?", or what there is.
 function M.unknown_text(path, what, name, names)
-  return ("%s: unknown %s '%s'"):format(path, what, tostring(name))
-    .. (guess(name, names) or ", have: " .. table.concat(names, ", "))
+  local text = ("%s: unknown %s '%s'"):format(path, what, tostring(name))
+  if what == "key" and NOT_BUILT[name] then return text .. "; " .. NOT_BUILT[name] end
+  return text .. (guess(name, names) or ", have: " .. table.concat(names, ", "))
 end
 
 --- Raises it.
@@ -76,6 +100,46 @@ end
 function M.namespace(path, what, members)
   return setmetatable(members, { __index = function(_, name)
     M.unknown(path, what, name, keys_of(members), errors.here())
+  end })
+end
+
+-- Texts go to JSON; the path of the first one that JSON cannot hold. Objects of the library hold
+-- texts that were checked when they were made.
+local function check_texts(value, path, at, depth)
+  if type(value) == "string" then
+    local byte = core.invalid_byte(value)
+    if byte then errors.user(("%s: is not UTF-8, from byte %d on"):format(path, byte), at) end
+  elseif type(value) == "table" and depth < 8 and not getmetatable(value) then
+    for k, v in pairs(value) do
+      check_texts(k, path, at, depth + 1)
+      check_texts(v, path .. "." .. tostring(k), at, depth + 1)
+    end
+  end
+end
+
+--- Makes __index of a class of objects with methods: reading a name that is no method and no field
+--- of the object is an error, but for numbers (lists) and the names in `optional`, which are nil.
+--- Methods are defined afterwards.
+function M.methods(what, class, optional)
+  local names, absent = {}, {}
+  for _, name in ipairs(optional or {}) do absent[name] = true end
+  class.__index = class
+  return setmetatable(class, { __index = function(_, name)
+    if type(name) ~= "string" or absent[name] or name:sub(1, 2) == "__" then return nil end
+    for _, key in ipairs(#names == 0 and keys_of(class) or {}) do
+      if key:sub(1, 2) ~= "__" then names[#names + 1] = key end
+    end
+    M.unknown(what, "method", name, names, errors.here())
+  end,
+  -- A method gets an object of the class, or says what is missing.
+  __newindex = function(_, name, f)
+    rawset(class, name, function(self, ...)
+      if getmetatable(self) ~= class then
+        errors.user(("%s: is a ':' missing? write x:%s(...), not x.%s(...)"):format(what, name,
+          name), errors.here())
+      end
+      return f(self, ...)
+    end)
   end })
 end
 
@@ -158,6 +222,7 @@ function M.field(field, value, path, at, assumed)
     refuse(path, value, field.enum and "one of: " .. table.concat(field.enum, ", ")
       or "a " .. kind, at)
   end
+  check_texts(value, path, at, 0)
   return field.enum and check_enum(field, value, path, at) or value
 end
 

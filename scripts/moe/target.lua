@@ -156,7 +156,7 @@ local function try(spec, candidate, at, tried)
   if candidate.packing then
     local n
     n, seen = packing.choose(spec, candidate.packing,
-      function(packed) return M.plan_of(packed, candidate, at) end)
+      function(packed) return M.plan_of(packed, candidate, at) end, at)
     spec = packing.packed(spec, n)
   end
   local plan = M.plan_of(spec, candidate, at)

@@ -3,6 +3,7 @@ local cluster = require "moe.cluster"
 local core = require "moe.core"
 local errors = require "moe.errors"
 local explain = require "moe.explain"
+local outputs = require "moe.outputs"
 local schema = require "moe.schema"
 local system_lib = require "moe.system"
 local target = require "moe.target"
@@ -45,7 +46,8 @@ M.EDITS = {
 
 --- Fields of a real run, in moe.train, plan:run and the executor entries of an experiment.
 M.RUN = {
-  steps = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "training steps" },
+  steps = { type = "integer", lo = 1, hi = 1e9, default = 1,
+    doc = "training steps; with resume_from so many after the checkpoint's" },
   precision = { type = "string", enum = { "f32", "f64", "bf16" }, default = "f32",
     doc = "f64: on cpu; bf16: on cuda, activations in bfloat16, parameters and sums in f32" },
   expert_products = { type = "string", enum = { "batch", "streams", "grouped", "each" },
@@ -79,6 +81,14 @@ M.RUN = {
 
 --- What a real run is executed on.
 M.EXECUTORS = { "cpu", "cuda" }
+
+--- What a single run writes is not another one's. t: checked fields; `path` names their table.
+function M.claim_outputs(t, path, at)
+  local who = ("%s in line %s"):format(path, at and at.line or "?")
+  outputs.claim(t.checkpoint_to, who, path .. ".checkpoint_to", at,
+    t.checkpoint_to == t.resume_from)
+  outputs.claim(t.record, who, path .. ".record", at)
+end
 
 --- Throws where this machine cannot run that executor; `path` names where it was asked for.
 function M.check_executor(executor, path, at)
@@ -255,6 +265,12 @@ local function good(result)
   errors.run(result.stop_reason, result)
 end
 
+--- Runs the plan with these options; what: it is called so on a terminal.
+function M.started(what, plan, options, ranks, at)
+  core.status(("%s on %d ranks of %s"):format(what, ranks, options.executor))
+  return errors.call(at, plan.run, plan, options)
+end
+
 --- One training run on real ranks. The plan's op times are measured only where the plan needs them.
 function M.train(t)
   local at = errors.here()
@@ -269,6 +285,7 @@ function M.train(t)
   spec.cost.check_finite, spec.cost.blocks = c.check_finite, M.blocks(c.executor, c)
   local options = M.run_options(c.executor, c, spec.model, "moe.train", at)
   options.keep_grad_norms = true
+  M.claim_outputs(c, "moe.train", at)
   local alternatives = system_lib.expand(system)
   local plan
   if target.reads_times(alternatives) then
@@ -278,7 +295,7 @@ function M.train(t)
     plan = target.plan_of(spec, alternatives[1][1], at)
   end
   errors.stop_in "check"
-  return good(errors.call(at, plan.run, plan, options))
+  return good(M.started("training", plan, options, spec.ranks, at))
 end
 
 M.PLAN = {
@@ -290,8 +307,7 @@ M.PLAN = {
     doc = "what is changed in the graph, as for the executor cuda; nothing" },
 }
 
-local Plan = {}
-Plan.__index = Plan
+local Plan = schema.methods("plan", {}, { "choice" })
 
 local function plan_self(self)
   if getmetatable(self) ~= Plan then
@@ -329,7 +345,10 @@ end
 --- What weight gradients can hide of the all-to-alls, by the graph alone: { num_a2a, num_dw,
 --- a2a_ms, dw_ms: sums; greedy_ms: Lancet's choice, bound_ms: no choice hides more, exact_ms: the
 --- best one, where there are at most 24 }.
-function Plan:overlap() return plan_self(self).core:overlap() end
+function Plan:overlap()
+  local core_plan = plan_self(self).core
+  return errors.call(errors.here(), core_plan.overlap, core_plan)
+end
 
 M.SPANS = {
   step = { type = "integer", lo = 1, hi = 1e6, default = 1,
@@ -349,7 +368,10 @@ end
 
 --- What Lina's packing compares in the forward, means over MoE layers and parts of them, each
 --- alone: { a2a_ms: the all-to-all to the experts, ffn_ms: the experts, num: parts }.
-function Plan:micro_ops() return plan_self(self).core:micro_ops() end
+function Plan:micro_ops()
+  local core_plan = plan_self(self).core
+  return errors.call(errors.here(), core_plan.micro_ops, core_plan)
+end
 
 --- Bytes a device: { peak_bytes, liveness_bytes, arena_bytes, persistent_bytes, holders }.
 function Plan:memory()
@@ -366,7 +388,8 @@ end
 --- collectives: { op, kind, bytes, alone_ms, waited_ms, transfer_ms, hidden_ms, exposed_ms,
 --- hidden_by, exposed_by, delays } each; exposures: { op, cause, why, ms, from, to, stage } each,
 --- in all exposed_ms; findings: the same with advice, gain_ms (by replay) or a guess at it in
---- worth_ms, best first; idle: stages that changed nothing, and why; decisions: of the passes;
+--- worth_ms, best first; idle: what stages were told and has no effect, and why; decisions: of the
+--- passes;
 --- text }. tostring gives text. A result of plan:run has the same as result:explain(step), of a
 --- step that ran.
 function Plan:explain() return explain.of(plan_self(self).core, errors.here()) end
@@ -383,9 +406,10 @@ function Plan:run(executor, t)
     ways = M.ways(executor, c, "moe.plan.run", at) }))
   spec.edits = M.edits(executor, c, "moe.plan.run", at)  -- whatever the simulated plan has
   local options = M.run_options(executor, c, spec.model, "moe.plan.run", at)
+  M.claim_outputs(c, "moe.plan.run", at)
   local plan = target.plan_of(spec, self.candidate, at)
   errors.stop_in "check"
-  local result = good(errors.call(at, plan.run, plan, options))
+  local result = good(M.started("running", plan, options, spec.ranks, at))
   function result.explain(of, step) return explain.of(plan, errors.here(), of, step) end
   return result
 end

@@ -4,8 +4,7 @@ local schema = require "moe.schema"
 
 local M = {}
 
-local Values = {}
-Values.__index = Values
+local Values = schema.methods("values", {}, { "runs" })
 
 --- runs: those that the numbers are of, in their order; may be nil.
 function M.new(list, runs)

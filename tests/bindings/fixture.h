@@ -12,6 +12,9 @@
 
 namespace moe::lua {
 
+using moe::read_file;
+using moe::write_file;
+
 class Folder {
  public:
   Folder() {

@@ -73,7 +73,7 @@ Outcome interrupt(const std::vector<std::string>& arguments, const std::string& 
 
 TEST_CASE("each kind of end has its exit status") {
   const Folder folder;
-  CHECK(run_text(folder, "local x = 1").status == 0);
+  CHECK(run_text(folder, "print 'x'").status == 0);
   CHECK(run_text(folder, "error 'mine'").status == 1);
   CHECK(run_text(folder, "local x = 1", "--set nonsense").status == 2);
   CHECK(run_text(folder, "local x = 1", "--ranks 0").status == 2);
@@ -88,6 +88,31 @@ TEST_CASE("each kind of end has its exit status") {
     CHECK(help.status == 0);
     CHECK_THAT(help.text, Contains("Usage:"));
   }
+}
+
+TEST_CASE("a recipe that does nothing at all is an error") {
+  const Folder folder;
+  for (const char* text :
+       {"", "local x = 1", "local moe = require 'moe'", "return nil",
+        "local moe = require 'moe'\nlocal m = moe.model.gpt2_moe { vocab = 256, layers = 2, "
+        "hidden = 16, heads = 2, seq = 8, batch_per_device = 1, experts = 2 }"}) {
+    const Outcome o = run_text(folder, text);
+    INFO(text << "\n" << o.text);
+    CHECK(o.status == 1);
+    CHECK_THAT(o.text, Contains("recipe.lua") && Contains("return the experiment"));
+  }
+  const Outcome made = run_text(folder, kTiny +
+                                            "local E = moe.experiment { name = 'mine', "
+                                            "model = model(), systems = { moe.system 'raf' {} "
+                                            "} }\nprint 'made'");
+  INFO(made.text);
+  CHECK(made.status == 1);
+  CHECK_THAT(made.text, Contains("experiment 'mine'") && Contains("return it"));
+  CHECK(run_text(folder,
+                 "local moe = require 'moe'\nassert(moe.pipemoe.degree { alpha_a = 2e-4, "
+                 "beta_a = 3e-10, n_d = 1e7, alpha_e = 1e-4, beta_e = 8e-14, n_e = 1e10, "
+                 "max_degree = 64, method = 'exact' }.degree > 0)")
+            .status == 0);
 }
 
 TEST_CASE("an error is printed once, with the recipe's name as it was typed") {
@@ -163,8 +188,11 @@ TEST_CASE("a gate that raises ends the run with its name, rank, step, layer and 
     ctx:fill(s:argmax_rows()) end }
 train(g {}))");
   CHECK(o.status == 1);
-  CHECK_THAT(o.text, Contains("gate 'mine', rank ") && Contains("step 1, layer 1: ") &&
-                         Contains("recipe.lua:10: token 0 is not allowed"));
+  CHECK_THAT(o.text, Contains(": rank ") &&
+                         Contains(", step 1, op b1.moe.gate: gate 'mine', layer 1: ") &&
+                         Contains("recipe.lua:10: token 0 is not allowed; Lua counts from 1"));
+  CHECK(o.text.find("rank ") == o.text.rfind("rank "));
+  CHECK(o.text.find("gate '") == o.text.rfind("gate '"));
 }
 
 TEST_CASE("a gate that is defined after the recipe has begun to run is named as such") {

@@ -168,3 +168,14 @@ TEST_CASE("a gate's random numbers depend on step, layer and tokens alone") {
   CHECK(numbers(0, 1) != numbers(1, 1));
   CHECK(numbers(0, 1) != numbers(0, 3));
 }
+
+TEST_CASE("a gate may drop its views, whose memory others then use") {
+  LibraryState lua;
+  Trial trial(4, 4, 1, 4);
+  route(lua, trial, R"(
+    ctx, s = nil, nil
+    collectgarbage()
+    kept = {}
+    for i = 1, 10000 do kept[i] = ('%030d'):format(i) end)");
+  lua.run("for i = 1, 10000 do assert(tonumber(kept[i]) == i, kept[i]) end");
+}

@@ -148,7 +148,7 @@ TEST_CASE("a pass may split a chain into parts, or learn why not") {
       local parts = assert(g:split({ op }, { axis = 2, parts = 4 }))
       assert(#parts == 4 and #parts[1] == 1 and parts[3][1].part == 3)
       assert(parts[1][1].outputs[1].shape[2] == 8)
-      local none, why = g:split(parts[1], { axis = 2, parts = 2 })
+      local none, why = g:split(parts[1], { axis = 2, parts = 2, try = true })
       assert(none == nil and type(why) == "string")
     end)
     local order = table.concat(p:order "compute", " ")
@@ -158,6 +158,86 @@ TEST_CASE("a pass may split a chain into parts, or learn why not") {
   CHECK_THAT(bad("step_pass(function(g) g:split(g:ops { kind = 'gate' }, { axis = 9, parts = 2 }) "
                  "end)"),
              Contains("axis = 9"));
+  CHECK_THAT(bad("step_pass(function(g)\n"
+                 "  g:split(g:split({ g:op { kind = 'gelu', phase = 'forward', layer = 1 } },\n"
+                 "    { axis = 2, parts = 4 })[1], { axis = 2, parts = 2 })\nend)"),
+             Contains("recipe.lua:20: g:split: op ") && Contains("is already part 0 of a split"));
+  CHECK_THAT(bad("step_pass(function(g) g:split(g:ops { kind = 'gelu' }, { axes = 1 }) end)"),
+             Contains("g:split: unknown key 'axes'") && Contains("Did you mean 'axis'?"));
+}
+
+TEST_CASE("an inserted op is where its neighbours are, unless it is said or they differ") {
+  good(R"(
+    step_pass(function(g)
+      local dw = g:op { dw = true, phase = "backward", where = function(op) return op.layer end }
+      local after = g:insert { kind = "gelu", name = "after.dw", inputs = { dw } }
+      for _, field in ipairs { "phase", "seg", "layer", "dw" } do
+        assert(after[field] == dw[field], field)
+      end
+      assert(after.dw and after.phase == "backward")
+      local said = g:insert { kind = "gelu", name = "said", inputs = { dw }, phase = "update",
+        seg = "update", layer = false, dw = false }
+      assert(said.phase == "update" and said.seg == "update" and not said.layer and not said.dw)
+      local gelu = g:op { kind = "gelu", phase = "forward", layer = 2 }
+      local also = g:insert { kind = "gelu", name = "also", inputs = gelu.inputs }
+      assert(also.phase == "forward" and also.layer == 2 and also.seg == gelu.seg)
+    end)
+  )");
+  const auto refused = [](const std::string& fields) {
+    return bad(
+        "step_pass(function(g)\n"
+        "  local a = g:op { kind = 'gelu', phase = 'forward', layer = 1 }\n"
+        "  local b = g:op { kind = 'gelu', phase = 'forward', layer = 2 }\n"
+        "  g:insert { kind = 'add', name = 'x', inputs = { a, b }" +
+        fields + " }\nend)");
+  };
+  CHECK_THAT(refused(", seg = 'mlp'"),
+             Contains("recipe.lua:22: g:insert: 'x': layer is not given") && Contains("has 1") &&
+                 Contains("2; give layer"));
+  CHECK_THAT(refused(", seg = 'mlp', layer = 0"), Contains("layer 0 is not allowed; Lua counts"));
+  CHECK_THAT(refused(", lyer = 1"), Contains("unknown key 'lyer'") && Contains("'layer'"));
+}
+
+TEST_CASE("a name that a handle does not have is answered with those it has") {
+  CHECK_THAT(bad("step_pass(function(g) g:opps {} end)"),
+             Contains("unknown method of a graph 'opps'") && Contains("Did you mean 'ops'?"));
+  CHECK_THAT(bad("schedule(function(s) s:befor() end)"),
+             Contains("unknown method of a schedule 'befor', have: before, chunk"));
+  CHECK_THAT(bad("step_pass(function(g) g:ops()[1]:consumer() end)"),
+             Contains("unknown field of an op 'consumer'") && Contains("'consumers'"));
+  CHECK_THAT(bad("step_pass(function(g, ctx) ctx.rng:bellow(3) end)"),
+             Contains("unknown method of a rng 'bellow'") && Contains("'below'"));
+  CHECK_THAT(bad("step_pass(function(g, ctx) ctx:lgo(g:ops()[1], 'x') end)"),
+             Contains("unknown method of a policy context 'lgo'") && Contains("'log'"));
+  CHECK_THAT(bad("step_pass(function(g) g:ops()[1].name = 'x' end)"),
+             Contains("an op cannot be written to"));
+  CHECK_THAT(bad("step_pass(function(g) g:ops { layer = 0 } end)"),
+             Contains("g:ops: layer 0 is not allowed; Lua counts from 1"));
+}
+
+TEST_CASE("a policy that changes nothing says so, with the reason that it gives") {
+  const auto reason = [](const std::string& policy, const std::string& is) {
+    good("local p = " + policy +
+         "\nlocal all = p:info().without_effect\n"
+         "assert(#all == 1 and all[1].stage == 'mine', #all)\n"
+         "assert(all[1].reason:find('" +
+         is +
+         "', 1, true), all[1].reason)\n"
+         "assert(p:explain().text:find('without effect\\n  mine: ' .. all[1].reason, 1, true))");
+  };
+  reason("step_pass(function() end)", "its function edited nothing");
+  reason("schedule(function() end)", "its function set nothing");
+  reason("schedule(function(s, g, ctx) ctx:skip('too short') end)", "too short");
+  reason("step_pass(function(g, ctx) ctx:skip('too short', g:ops()[1]) end)", ": too short");
+  reason("schedule(function(s, g) s:priority(g:op { kind = 'all_to_all' }, 1) end)",
+         "these ops are on lanes that run in order");
+  reason("schedule(function(s, g) local a = g:ops() s:before(a[1], a[#a]) end)",
+         "the simulated step is the same without it");
+  good(R"(
+    local p = schedule(function(s, g) s:sequence(g:ops()) end)
+    assert(#p:info().without_effect == 0)
+    assert(p:info().stages[1].changes.order_edges > 10)
+  )");
 }
 
 TEST_CASE("a policy's error names its line and the policy") {

@@ -68,17 +68,25 @@ TEST_CASE("Lua errors and exceptions unwind through each other and destroy what 
   CHECK(failure_of(lua, core_function<raise_lua>).message.find("from Lua") != std::string::npos);
   CHECK(Counted::alive == 0);
   CHECK(failure_of(lua, core_function<call_back>, "error('inner', 0)").message == "inner");
-  CHECK(failure_of(lua, core_function<call_back>, "error({ kind = 'run', message = 'm' })").kind ==
-        "run");
+  CHECK(failure_of(lua, core_function<call_back>, "error(require 'moe.core'.failure('run', 'm'))")
+            .kind == "run");
   CHECK(Counted::alive == 0);
 }
 
 TEST_CASE("an error with a kind keeps it on its way through C++ and has no traceback") {
   LibraryState lua;
   const Failure f =
-      failure_of(lua, core_function<call_back>, "error({ kind = 'stop', message = 's' })");
+      failure_of(lua, core_function<call_back>, "error(require 'moe.core'.failure('stop', 's'))");
   CHECK(f.kind == "stop");
   CHECK(f.traceback.empty());
+}
+
+TEST_CASE("a table that says that it has a kind has none") {
+  LibraryState lua;
+  const Failure f =
+      failure_of(lua, core_function<call_back>, "error({ kind = 'internal', message = 'm' })");
+  CHECK(f.kind == "lua");
+  CHECK(f.message == "m");
 }
 
 TEST_CASE("a bare Lua error carries the recipe's traceback without the library's frames") {

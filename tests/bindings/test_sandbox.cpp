@@ -145,9 +145,15 @@ TEST_CASE("output names that lead out of the output folder are refused") {
 TEST_CASE("a failed write leaves the old file and no half of the new one") {
   const Folder folder;
   const std::string file = folder.write("x.json", "old");
-  fs::create_directory(folder.path("x.json.tmp-" + std::to_string(getpid())));
-  CHECK_THROWS_AS(write_file(file, "new"), moe::RunError);
+  {
+    moe::AtomicFile half(file);
+    half.write("new", 3);
+  }
   CHECK(read_file(file) == "old");
+  CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 1);
+  fs::create_directory(folder.path("folder"));
+  CHECK_THROWS_AS(write_file(folder.path("folder"), "new"), moe::RunError);
+  CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 2);
 }
 
 TEST_CASE("--trust lifts the sandbox") {

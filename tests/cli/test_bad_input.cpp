@@ -1,18 +1,19 @@
 // Every recipe under tests/recipes/bad is wrong in one way. Its first lines say the exit status,
 // the
 // line that the message must name, and parts of the message; here the real program runs each.
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <catch2/catch.hpp>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "tests/cli/program.h"
+
+using moe::test::Outcome;
+using moe::test::run;
 namespace fs = std::filesystem;
 
 namespace {
@@ -35,22 +36,6 @@ Expected expected_of(const fs::path& file) {
     if (key == "says") e.says.push_back(value);
   }
   return e;
-}
-
-struct Outcome {
-  int exit;
-  std::string text;
-};
-
-Outcome run(const std::string& command) {
-  Outcome o{-1, ""};
-  FILE* pipe = popen(("exec 2>&1; " + command).c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  std::array<char, 4096> buffer;
-  while (size_t n = fread(buffer.data(), 1, buffer.size(), pipe)) o.text.append(buffer.data(), n);
-  const int status = pclose(pipe);
-  o.exit = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return o;
 }
 
 std::string scratch() {

@@ -157,6 +157,29 @@ TEST_CASE("a roofline names its device and rates") {
   }
 }
 
+TEST_CASE("an op or a collective beyond the clock is refused by its name, time and rate") {
+  Graph g = four_ranks();
+  const OpId gemm = g.add_op("compute", "fc1", {}, {{"flops", 1e9}, {"gemm", {1}}});
+  const OpId copies = g.add_op("compute", "copy", {}, {{"bytes", 1e9}});
+  const OpId a2a = g.add_op("all_to_all", "a", {}, {{"bytes", 1e9}});
+  Cluster cluster = two_nodes();
+  cluster.device.gemm_flops_per_s = cluster.device.memory_bytes_per_s = 1e-9;
+  cluster.intra.bytes_per_s = cluster.nic.bytes_per_s = 1e-9;
+  const RooflineCost cost(cluster, {});
+  const auto refuses = [&](OpId op, const char* name, const char* time, const char* rate) {
+    CHECK_THROWS_WITH(cost.op_ns(g, op), Catch::Contains(name) && Catch::Contains(time) &&
+                                             Catch::Contains(rate) &&
+                                             Catch::Contains("at most 104 days"));
+    CHECK_THROWS_AS(cost.op_ns(g, op), UserError);
+  };
+  refuses(gemm, "op 'fc1'", "takes 1e+18 s", "cluster.device.gemm_flops_per_s = 1e-09");
+  refuses(copies, "op 'copy'", "takes 1e+18 s", "cluster.device.memory_bytes_per_s = 1e-09");
+  refuses(a2a, "op 'a'", " s, beyond", "cluster.intra.bytes_per_s = 1e-09");
+  const RooflineCost table(two_nodes(), {},
+                           {{Collective::kAllToAll, InterpolatedTable({{0, 0}, {1, 1e15}})}});
+  CHECK_THROWS_WITH(table.op_ns(g, a2a), Catch::Contains("cluster.collectives"));
+}
+
 TEST_CASE("a cluster of another size than the graph is refused with both numbers") {
   Graph g = four_ranks();
   g.num_ranks = 8;

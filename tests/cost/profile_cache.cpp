@@ -309,6 +309,13 @@ TEST_CASE("a path that cannot be written is the user's error, with the path") {
   CHECK_THROWS_WITH(ProfileCache(folder.file("folder.db")), Catch::Contains("folder.db"));
 }
 
+TEST_CASE("a lock that is a link is refused, and nothing is made where it leads") {
+  const TempFolder folder;
+  fs::create_symlink(folder.file("victim"), folder.file("profile.db.lock"));
+  CHECK_THROWS_WITH(ProfileCache(folder.file("profile.db")), Catch::Contains("profile.db.lock"));
+  CHECK_FALSE(fs::exists(folder.file("victim")));
+}
+
 TEST_CASE("the median is the middle sample, of an even number the lower middle one") {
   CHECK(median({5}) == 5);
   CHECK(median({9, 1, 5}) == 5);

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "engine/base/errors.h"
+#include "engine/base/stop.h"
 #include "engine/exec/check_options.h"
 #include "engine/exec/conductor.h"
 #include "engine/run.h"
@@ -160,7 +161,7 @@ TEST_CASE("on_step ends the run on all ranks after its step") {
   CHECK(result.digest == run_cpu(*plan, options_of(*plan, 3)).digest);
 }
 
-TEST_CASE("a request to stop ends a running run, and not the next one") {
+TEST_CASE("a request to stop ends a running run, and when withdrawn not the next one") {
   const auto plan = small_plan(2);
   RunOptions options = options_of(*plan, 10);
   options.on_step = [](int64_t step, double) {
@@ -170,8 +171,24 @@ TEST_CASE("a request to stop ends a running run, and not the next one") {
   const RunResult stopped = run_cpu(*plan, options);
   CHECK(stopped.stopped);
   CHECK(stopped.losses.size() == 2);
+  withdraw_stop();
   options.on_step = nullptr;
   CHECK_FALSE(run_cpu(*plan, options).stopped);
+}
+
+TEST_CASE("a request to stop ends an evaluation behind its batch") {
+  const auto plan = small_plan(2);
+  RunOptions options = options_of(*plan, 1);
+  options.eval_batches = 1000000;
+  options.eval_data = [&data = options.data](int64_t step, int64_t rank, int32_t* ids,
+                                             int32_t* targets) {
+    if (step == 1) request_stop();
+    data(step, rank, ids, targets);
+  };
+  const RunResult result = run_cpu(*plan, options);
+  withdraw_stop();
+  CHECK(result.stopped);
+  CHECK(result.losses.size() == 1);
 }
 
 TEST_CASE("a plan for floats of another size is refused") {

@@ -22,9 +22,9 @@ function package.loaded.test(sentence, body)
   end
 end
 
-for _, name in ipairs { "places", "fields", "policies", "experiments", "choices", "results",
-  "claims", "scripts", "lists", "machine", "collectives", "routing", "lina", "inference", "infer",
-  "pipemoe", "prophet", "page" } do
+for _, name in ipairs { "places", "fields", "policies", "experiments", "runs", "choices", "results",
+  "effects", "claims", "scripts", "lists", "machine", "collectives", "routing", "lina",
+  "inference", "infer", "pipemoe", "prophet", "page", "journal" } do
   require("test_" .. name)
 end
 

@@ -192,7 +192,7 @@ test("a prediction is on disk before its run starts", function()
       local p = plan(spec)
       local run = p.run
       p.run = function(...)
-        seen = seen or world.decode(w.files["out/results.json"]).runs[1]
+        seen = seen or world.lines(w.files["out/runs.jsonl"])[3].record
         return run(...)
       end
       return p

@@ -21,8 +21,18 @@ test("every kind is listed, alone or with the others", function()
     local one = list(kind)
     assert(#one > 0 and all:find(one, 1, true), kind)
   end
-  assert(list("passes"):find("capacity_pipeline  d { degree = 1 }", 1, true), list("passes"))
+  assert(list("passes"):find "capacity_pipeline +d { degree = 1 }", list("passes"))
   assert(list("clusters"):find("p4de +AWS p4de.24xlarge"), list("clusters"))
+end)
+
+test("a known system says which passes it is made of, with their options", function()
+  local all = list "systems"
+  for _, part in ipairs { "lancet_dw            lancet without its pipelines\n",
+    "  = irregular_a2a, used_rows, fallback of partition { max_parts = 8, 4, 2 }, dw_schedule\n",
+    "  = best of capacity_pipeline { degree = 1, 2, 4, 8 }", "  = no pass\n",
+    "  = priority, chunked, micro_ops, packing\n" } do
+    assert(all:find(part, 1, true), part .. all)
+  end
 end)
 
 test("an unknown kind is named with the nearest one, without a place", function()

@@ -80,7 +80,10 @@ local function nearest(name, names)
   local best, least = "", math.max(1, math.floor(#name / 3)) + 1
   for _, candidate in ipairs(names) do
     local n = distance(name, candidate)
-    if n < least then best, least = candidate, n end
+    local short = #name <= 3 and #candidate <= 3
+    local plausible = (not short or name:sub(1, 1) == candidate:sub(1, 1))
+      and name:gsub("%d", "") ~= candidate:gsub("%d", "")
+    if n < least and plausible then best, least = candidate, n end
   end
   return best
 end
@@ -95,7 +98,18 @@ local TABLES = {
       { name = "fine_tuning", doc = "d", default = true } } },
     { name = "swap", kind = "placement", doc = "d", options = {} },
     { name = "prophet", kind = "placement", doc = "d", options = {
-      { name = "shadows", doc = "d", default = 8, lo = 0, hi = 4096 } } },
+      { name = "shadows", doc = "d", default = 8, lo = 0, hi = 4096 },
+      { name = "hidden", doc = "d", default = 1, lo = 0, hi = 1 },
+      { name = "split", doc = "d", default = false } } },
+    { name = "eplb", kind = "placement", doc = "d", options = {} },
+    { name = "fastermoe_shadowing", kind = "placement", doc = "d", options = {} },
+    { name = "top_k", kind = "placement", doc = "d", options = {
+      { name = "k", doc = "d", default = 2, lo = 1, hi = 4096 },
+      { name = "shadows", doc = "d", default = 3, lo = 0, hi = 4096 } } },
+    { name = "pipemoe", kind = "step", doc = "d", options = {
+      { name = "objective", doc = "d", default = "forward", allowed = { "forward", "step" } } } },
+    { name = "fastermoe_pipeline", kind = "step", doc = "d", options = {} },
+    { name = "prophet_schedule", kind = "schedule", doc = "d", options = {} },
     { name = "serial", kind = "schedule", doc = "d", options = {} },
     { name = "irregular_a2a", kind = "forward", doc = "d", options = {} },
     { name = "used_rows", kind = "forward", doc = "d", options = {} },
@@ -106,7 +120,8 @@ local TABLES = {
       { name = "parts", doc = "d", default = 0, lo = 0, hi = 64 },
       { name = "before", doc = "d", default = -1, lo = -1, hi = 1000 },
       { name = "after", doc = "d", default = -1, lo = -1, hi = 1000 } } },
-    { name = "blocking_a2a", kind = "schedule", doc = "d", options = {} },
+    { name = "blocking_a2a", kind = "schedule", doc = "d", options = {
+      { name = "experts", doc = "d", default = true } } },
     { name = "dw_schedule", kind = "schedule", doc = "d", options = {
       { name = "order", doc = "d", default = "fit", allowed = { "fit", "size" } } } },
     { name = "priority", kind = "schedule", doc = "d", options = {
@@ -168,7 +183,9 @@ end
 function Plan:info()
   return { num_ops = 10, plan_ms = 1, hash = "00", peak_bytes = self:peak_bytes(),
     liveness_bytes = 2 ^ 29, arena_bytes = 1, persistent_bytes = 1, holders = { "big 1.0 GiB" },
-    profile_ms = 5, stages = {}, log = { { op = "a", stage = "s", why = "because" } } }
+    profile_ms = 5, stages = {},
+    without_effect = self.world.without_effect and self.world.without_effect(self.spec) or {},
+    log = self.world.log or { { op = "a", stage = "s", why = "because" } } }
 end
 
 function Plan:micro_ops() return self.world.micro_ops(self.spec) end
@@ -201,9 +218,15 @@ function Plan:run(options)
     out.metrics[step] = times(1.1 * step_ms(self.spec) + (step == 1 and 50 or 0))
     out.samples_ms[step] = out.metrics[step].iteration_ms
     out.moe[step] = { { dropped = 3 }, { dropped = 4 } }
-    if options.on_step then options.on_step(step, out.losses[step]) end
   end
   return out
+end
+
+--- The values of a text of lines.
+function M.lines(text)
+  local all = {}
+  for line in text:gmatch "[^\n]+" do all[#all + 1] = M.decode(line) end
+  return all
 end
 
 -- The innermost frame of the recipe.
@@ -220,7 +243,7 @@ end
 local function make_core(world, args)
   return {
     version = "0", scripts_dir = M.scripts_dir, out_dir = "out", mode = "run", null = {},
-    recipe = { name = RECIPE, hash = "00" },
+    recipe = { name = RECIPE, path = "/" .. RECIPE, hash = "00" },
     args = { set = args.set or {}, executor = args.executor, ranks = args.ranks,
       trust = args.trust or false, cache = "cache.sqlite" },
     array = function(t) return setmetatable(t, array_mt) end,
@@ -229,12 +252,28 @@ local function make_core(world, args)
     default_corpus = function() return "corpus.txt" end,
     gpu = function() return "1 x H200" end,
     executor_missing = function(name) return name == "cuda" and world.no_gpu or nil end,
+    earlier_results = function() return world.earlier or { found = false } end,
     display_name = function(source) return source end,
     json_decode = M.decode, json_encode = M.encode,
     machine = function() return { cpu = "none", cores = 2, kernel_set = "made up" } end,
+    failure = function(kind, message, traceback)
+      return setmetatable({ kind = kind, message = message, traceback = traceback },
+        { __tostring = function(e) return e.message end })
+    end,
+    invalid_byte = function() end,
+    kind_of = function(e) return type(e) == "table" and e.kind or "" end,
     nearest = nearest,
     now = function() return "2025-01-31T12:00:00Z" end,
-    progress = function() end,
+    remove_output = function(name) world.removed[#world.removed + 1] = name end,
+    session = "made up",
+    status = function(what, own, rest) world.status = { what, own, rest } end,
+    row = function(text) world.rows[#world.rows + 1] = text end,
+    undisturbed = function(f) f() end,
+    warn = function(text) world.warned[#world.warned + 1] = text end,
+    append_output = function(name, text, anew)
+      local file = "out/" .. name
+      world.files[file] = (anew and "" or world.files[file]) .. text
+    end,
     say = function(text) world.said[#world.said + 1] = text end,
     table = function(kind) return TABLES[kind] end,
     check_model = function(model)
@@ -282,7 +321,8 @@ end
 --- command line; mode: "run", "check" or "policies"; setup(world, core): before the library is
 --- loaded.
 function M.run(text, args, mode, setup)
-  local world = { text = text, said = {}, plans = {}, executed = {}, files = {} }
+  local world = { text = text, said = {}, plans = {}, executed = {}, files = {}, removed = {},
+    rows = {}, warned = {} }
   local core = make_core(world, args or {})
   core.mode = mode or "run"
   if setup then setup(world, core) end

@@ -216,5 +216,32 @@ TEST_CASE("a process that is killed ends the others within ten seconds, and resu
   CHECK(runs[1]["prediction"]["frozen"] == true);
 }
 
+TEST_CASE(
+    "a signal to any process under mpirun ends the job after its step, with all that is over") {
+  for (const int rank : {0, 1}) {
+    CAPTURE(rank);
+    const Folder folder("signal");
+    std::thread sender([&] {
+      for (int i = 0; i < 400; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        const std::string lines = content(folder.file("out/runs.jsonl"));
+        if (lines.find("\"system\":\"deepspeed\"") != std::string::npos) break;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // into its steps
+      const pid_t pid = process_of(rank, folder.file("out"));
+      if (pid > 0) kill(pid, SIGTERM);
+    });
+    const JobEnd end = mpirun(2, command(folder, recipe_of("endless.lua")));
+    sender.join();
+    INFO(end.text);
+    CHECK(end.status == 3);
+    CHECK_THAT(end.text, Contains("Executed on 2 CPU ranks") && Contains("interrupted"));
+    const json runs = json::parse(content(folder.file("out/results.json")))["runs"];
+    REQUIRE(runs.size() == 2);
+    CHECK(runs[0]["losses"].size() == 2);
+    CHECK(runs[1]["stopped"] == true);
+  }
+}
+
 }  // namespace
 }  // namespace moe::testing

@@ -342,6 +342,9 @@ TEST_CASE("what is wrong with a collective is named with its field and value") {
   fails({.what = AllReduce{1, 1}, .rank_start_ns = {1, 2}},
         "ops[1].rank_start_ns: 2 entries, must be 16");
   fails(all_to_all(1e300), "beyond the clock");
+  NetworkOp late{.what = AllReduce{1, 1}, .after = {0}};
+  late.start_ns = Nanoseconds{1} << 53;
+  fails(late, "ops[1]: what comes before it and start_ms takes");
   CHECK_THROWS_WITH(run_collectives(cluster, {}, {.efficiency = 0}),
                     Catch::Contains("efficiency = 0: must be above 0"));
   CHECK_THROWS_WITH(share_named("per_flows"), Catch::Contains("Did you mean 'per_flow'?"));

@@ -96,7 +96,7 @@ Explained explained(PlanSpec spec) {
   };
   const ReplayInput input = remake(plan.schedule, plan.orders);
   const Explanation explanation = explain(input, replay(input));
-  all.idle = idle_stages(plan.graph, plan.schedule, plan.spec.system.stages, plan.stages);
+  all.idle = idle_stages(plan.graph, plan.schedule, plan.spec.cost.get(), plan.stages);
   all.findings = findings({.graph = plan.graph,
                            .schedule = plan.schedule,
                            .explanation = explanation,

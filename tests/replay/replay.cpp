@@ -402,5 +402,43 @@ TEST_CASE("waking lanes never makes a step shorter, and no more longer than once
   }
 }
 
+TEST_CASE("a step beyond the clock is refused with the op that ends it") {
+  Program p;
+  std::vector<TensorId> before;
+  const auto add = [&](const char* kind, const char* name, Nanoseconds ns) {
+    const OpId op = p.graph.add_op(kind, name, before);
+    before = {p.graph.out(op)};
+    p.durations.push_back(ns);
+  };
+  constexpr Nanoseconds kHalf = Nanoseconds{1} << 52;
+  add("compute", "a", kHalf);
+  add("all_to_all", "b", kHalf);
+  p.schedule = default_schedule(p.graph);
+  p.orders = lane_orders(p.graph, p.schedule);
+  CHECK(makespan(p.run()) == 2 * kHalf);
+  add("compute", "c", 1);
+  p.schedule = default_schedule(p.graph);
+  p.orders = lane_orders(p.graph, p.schedule);
+  const auto duration = [&](OpId op) { return p.duration(op, 0); };
+  CHECK_THROWS_WITH(p.run(), Catch::Contains("op 'c'") && Catch::Contains("beyond the clock"));
+  CHECK_THROWS_WITH(lower_bound(p.graph, p.schedule, duration),
+                    Catch::Contains("op 'c'") && Catch::Contains("beyond the clock"));
+  p.durations[1] = Nanoseconds{1} << 62;
+  CHECK_THROWS_WITH(p.run(), Catch::Contains("op 'b' takes 4.612e+09 s"));
+}
+
+TEST_CASE("more ranks that differ have a shorter clock, so that sums over them do not overflow") {
+  Program p;
+  p.num_ranks = p.graph.num_ranks = 1 << 12;
+  p.graph.add_op("compute", "a", {});
+  p.durations.assign(1 << 12, Nanoseconds{1} << 50);
+  p.schedule = default_schedule(p.graph);
+  p.orders = lane_orders(p.graph, p.schedule);
+  CHECK(makespan(p.run()) == Nanoseconds{1} << 50);
+  p.durations[77] += 1;
+  CHECK_THROWS_WITH(
+      p.run(), Catch::Contains("on 4096 ranks that differ") && Catch::Contains("beyond the clock"));
+}
+
 }  // namespace
 }  // namespace moe

@@ -156,6 +156,9 @@ TEST_CASE("a chunk is at least a byte and at most the message, and an op is cut 
   CHECK(num_chunks(graph, schedule, send) == 3);
   CHECK(num_chunks(graph, schedule, reduce) == 1);
   CHECK_THAT(refusal(send, 24), Contains("cut already, into chunks of 24 bytes"));
+  const OpId many = add(graph, "work", "many", {}, "262145");
+  const OpId large = add(graph, "reduce", "large", {graph.out(many)}, "262145");
+  CHECK_THAT(refusal(large, 1), Contains("more than 1048576 chunks"));
 }
 
 TEST_CASE(

@@ -144,5 +144,32 @@ TEST_CASE("a process over TCP that is killed ends the others at once, and result
   CHECK_FALSE(runs[1].contains("digest"));
 }
 
+TEST_CASE("a signal to any process over TCP ends the job after its step, with all that is over") {
+  for (const int rank : {0, 1}) {
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+      CAPTURE(rank, number);
+      const Folder folder("signal");
+      Job job(2, command(folder, recipe_of("endless.lua")));
+      job.start_all();
+      for (int i = 0; i < 400; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        const std::string lines = content(folder.file("out/runs.jsonl"));
+        if (lines.find("\"system\":\"deepspeed\"") != std::string::npos) break;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // into its steps
+      job.signal(rank, number);
+      const JobEnd end = job.wait(-1, 10);
+      INFO(end.text);
+      CHECK(end.statuses == std::vector<int>{3, 3});
+      CHECK_THAT(end.text, Contains("Executed on 2 CPU ranks") && Contains("interrupted"));
+      const json runs = json::parse(content(folder.file("out/results.json")))["runs"];
+      REQUIRE(runs.size() == 2);
+      CHECK(runs[0]["losses"].size() == 2);
+      CHECK(runs[1]["stopped"] == true);
+      CHECK(runs[1].contains("digest"));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace moe::testing

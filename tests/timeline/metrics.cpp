@@ -136,6 +136,24 @@ TEST_CASE("waiting for peers with nothing to compute is exposed, not transfer") 
   CHECK(m.wait_ns == 20);
 }
 
+TEST_CASE("sums over ranks of the longest times do not overflow") {
+  const TwoOps ops;
+  constexpr Nanoseconds kLong = Nanoseconds{1} << 53;
+  Timeline timeline{.num_ranks = 1500};
+  for (int32_t r = 0; r < timeline.num_ranks; ++r) {
+    timeline.spans.push_back(ops.computes(0, kLong / 2, r));
+    timeline.spans.push_back(ops.sends(0, kLong / 2, kLong, r));
+  }
+  const Metrics m = metrics(ops.graph, timeline);
+  CHECK(m.makespan_ns == kLong);
+  CHECK(m.compute_ns == kLong / 2);
+  CHECK(m.comm_ns == kLong / 2);
+  CHECK(m.exposed_comm_ns == kLong / 2);
+  CHECK(m.hidden_comm_ns == 0);
+  CHECK(m.wait_ns == kLong / 2);
+  CHECK(m.all_to_all.transfer_ns == kLong / 2);
+}
+
 TEST_CASE("an empty timeline has no time in it") {
   const TwoOps ops;
   check_equal(metrics(ops.graph, {}), Metrics());

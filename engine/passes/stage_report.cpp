@@ -1,0 +1,128 @@
+#include "engine/passes/stage_report.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+#include "engine/passes/pipeline.h"
+
+namespace moe {
+namespace {
+
+/// The same op with the same operands; ids may differ.
+bool same_op(const Graph& a, const Op& x, const Graph& b, const Op& y) {
+  const auto same_tensor = [&](TensorId s, TensorId t) {
+    return s.valid() == t.valid() && (!s.valid() || a.tensor(s).name == b.tensor(t).name);
+  };
+  return x.kind == y.kind && x.attrs == y.attrs && x.inputs.size() == y.inputs.size() &&
+         x.outputs.size() == y.outputs.size() &&
+         std::equal(x.inputs.begin(), x.inputs.end(), y.inputs.begin(), same_tensor) &&
+         std::equal(x.outputs.begin(), x.outputs.end(), y.outputs.begin(), same_tensor);
+}
+
+/// The same program, op by op.
+bool same(const Graph& a, const Graph& b) {
+  if (a.num_ops() != b.num_ops() || a.tensors().size() != b.tensors().size()) return false;
+  for (size_t i = 0; i < a.num_ops(); ++i) {
+    const Op &x = a.ops()[i], &y = b.ops()[i];
+    if (x.name != y.name || !same_op(a, x, b, y)) return false;
+  }
+  return true;
+}
+
+bool has_all_to_all(const Graph& graph) {
+  return std::any_of(graph.ops().begin(), graph.ops().end(), [&graph](const Op& op) {
+    return graph.def(op).collective == Collective::kAllToAll;
+  });
+}
+
+/// The option of a built-in pass by which it is told to change nothing, or "".
+std::string told_nothing(const Stage& stage) {
+  const PassDef& pass = builtin_pass(stage.name);
+  const Options options = resolve_options(pass, stage.options);
+  for (const OptionSpec& spec : pass.options) {
+    const double* value = std::get_if<double>(&options.at(spec.name));
+    if (value != nullptr && spec.off == *value) return fmt::format("{} = {}", spec.name, *value);
+  }
+  return "";
+}
+
+/// Of a stage that changed nothing and gave no reason.
+std::string reason_of(const Stage& stage, bool built_in, const Graph& graph) {
+  if (!built_in) {
+    return stage.kind == StageKind::kSchedule
+               ? "its function set nothing (ctx:skip(why) would say why)"
+               : "its function edited nothing (ctx:skip(why) would say why)";
+  }
+  if (!has_all_to_all(graph)) {
+    return "no rows are exchanged: the graph has no all-to-all";
+  }
+  if (kind_of(stage) == StageKind::kSchedule) return "it adds no order to what there is already";
+  return "no op is one that it would change";
+}
+
+}  // namespace
+
+StageChanges changes_of(const Graph& before, const Graph& after) {
+  if (same(before, after)) return {};
+  std::unordered_map<std::string_view, const Op*> known;
+  for (const Op& op : before.ops()) known.emplace(op.name, &op);
+  StageChanges changes;
+  for (const Op& op : after.ops()) {
+    const auto found = known.find(op.name);
+    if (found == known.end() || !same_op(before, *found->second, after, op)) ++changes.ops;
+    if (found != known.end()) known.erase(found);
+  }
+  changes.ops += static_cast<int64_t>(known.size());
+  changes.ops = std::max<int64_t>(changes.ops, 1);  // the same ops in another order
+  return changes;
+}
+
+StageChanges changes_of(const Schedule& before, Schedule& after, const std::string& stage) {
+  StageChanges changes;
+  const auto chunk = [](const Schedule& s, size_t op) {
+    return s.chunk_bytes.empty() ? 0 : s.chunk_bytes[op];
+  };
+  for (size_t i = 0; i < after.lane_of.size(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    const auto note = [&](Setting::What what, int64_t was, int64_t is, int64_t& count) {
+      if (was == is) return;
+      after.settings.push_back({op, what, stage, was});
+      ++count;
+    };
+    note(Setting::kLane, before.lane_of[i].value, after.lane_of[i].value, changes.lanes);
+    note(Setting::kPriority, before.priority_of(op), after.priority_of(op), changes.priorities);
+    note(Setting::kChunk, chunk(before, i), chunk(after, i), changes.chunks);
+  }
+  const auto more = [](const auto& was, const auto& is) {
+    return static_cast<int64_t>(is.size()) - static_cast<int64_t>(was.size());
+  };
+  changes.order_edges = more(before.order_edges, after.order_edges);
+  changes.holds = more(before.holds, after.holds);
+  changes.disciplines = more(before.exclusive, after.exclusive);
+  for (size_t l = 0; l < before.lanes.size(); ++l) {
+    if (before.lanes[l].pick != after.lanes[l].pick) ++changes.disciplines;
+  }
+  return changes;
+}
+
+StageReport report_of(const Stage& stage, const StageChanges& changes,
+                      std::span<const Decision> said, const Graph& graph) {
+  StageReport report{.name = stage.name, .changed = changes != StageChanges()};
+  report.changes = changes;
+  for (const Decision& d : said) {
+    if (!d.skipped) continue;
+    report.without_effect.push_back(d.op == stage.name ? d.why
+                                                       : fmt::format("'{}': {}", d.op, d.why));
+  }
+  if (report.changed || !report.without_effect.empty()) return report;
+  const bool built_in = !stage.transform && !stage.schedule;
+  if (built_in) report.as_told = told_nothing(stage);
+  if (!report.as_told.empty()) return report;
+  report.without_effect.push_back(said.empty() ? reason_of(stage, built_in, graph)
+                                               : said.back().why);
+  return report;
+}
+
+}  // namespace moe

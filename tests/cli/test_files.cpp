@@ -1,0 +1,302 @@
+// Folders that somebody has prepared: links, FIFOs and leftovers where the program reads and
+// writes. Nothing outside the output folder is written, and nothing outside is read or told.
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Outcome {
+  int status;
+  std::string text;
+};
+
+const std::string kTiny = R"(local moe = require "moe"
+local model = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 16, heads = 2, seq = 8,
+  batch_per_device = 1, experts = 2 }
+local function train(t)
+  t.model, t.tokens = model, "reference"
+  return moe.train(t)
+end
+)";
+
+/// A folder of its own that the program is started in.
+class Place {
+ public:
+  Place() {
+    std::string name = (fs::temp_directory_path() / "moe-files-XXXXXX").string();
+    path_ = mkdtemp(name.data());
+    write("secret.txt", kSecret);
+    fs::create_directories(path("work"));
+  }
+  ~Place() { fs::remove_all(path_); }
+  Place(const Place&) = delete;
+  Place& operator=(const Place&) = delete;
+
+  static constexpr const char* kSecret = "the secret 12345";
+  std::string path(const std::string& name) const { return (path_ / name).string(); }
+  std::string write(const std::string& name, const std::string& text) const {
+    fs::create_directories((path_ / name).parent_path());
+    std::ofstream(path_ / name, std::ios::binary) << text;
+    return path(name);
+  }
+  std::string text(const std::string& name) const {
+    std::ifstream in(path_ / name, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  Outcome shell(const std::string& command) const {
+    const std::string all = "exec 2>&1; cd " + path("work") + "; " + command;
+    FILE* pipe = popen(all.c_str(), "r");
+    REQUIRE(pipe != nullptr);
+    std::string text;
+    char buffer[4096];
+    for (size_t n; (n = fread(buffer, 1, sizeof buffer, pipe)) > 0;) text.append(buffer, n);
+    const int status = pclose(pipe);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), text};
+  }
+  /// Runs the text as work/recipe.lua. 124: it hung.
+  Outcome run(const std::string& recipe, const std::string& more = "") const {
+    write("work/recipe.lua", recipe);
+    return shell("timeout 30 " MOEBENCH_BINARY " run recipe.lua --cache :memory: " + more);
+  }
+  std::vector<std::string> names(const std::string& folder) const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(path(folder))) {
+      names.push_back(entry.path().filename().string());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+ private:
+  fs::path path_;
+};
+
+}  // namespace
+
+TEST_CASE("a link that stands where a temporary file was is not written through") {
+  const Place at;
+  for (const char* link : {"m.ckpt.tmp", "m.ckpt", "sub"}) {
+    INFO(link);
+    fs::create_directories(at.path("work/out/recipe"));
+    fs::create_symlink(link == std::string("sub") ? at.path("") : at.path("secret.txt"),
+                       at.path(std::string("work/out/recipe/") + link));
+    const Outcome plain = at.run(kTiny + "train { checkpoint_to = 'm.ckpt' }");
+    INFO(plain.text);
+    CHECK(plain.status == (link == std::string("m.ckpt") ? 1 : 0));
+    const Outcome below = at.run(kTiny + "train { checkpoint_to = 'sub/secret.txt' }");
+    INFO(below.text);
+    CHECK(below.status == (link == std::string("sub") ? 1 : 0));
+    CHECK(at.text("secret.txt") == Place::kSecret);
+    fs::remove_all(at.path("work/out"));
+  }
+}
+
+TEST_CASE("a hard link in the output folder is replaced, not written through") {
+  const Place at;
+  fs::create_directories(at.path("work/out/recipe"));
+  fs::create_hard_link(at.path("secret.txt"), at.path("work/out/recipe/m.ckpt"));
+  const Outcome o = at.run(kTiny + "train { checkpoint_to = 'm.ckpt' }");
+  INFO(o.text);
+  CHECK(o.status == 0);
+  CHECK(at.text("secret.txt") == Place::kSecret);
+  CHECK(fs::file_size(at.path("work/out/recipe/m.ckpt")) > 1000);
+}
+
+TEST_CASE("an output folder that is a link is neither written nor a place to read from") {
+  const Place at;
+  const std::string reads =
+      "local moe = require 'moe'\nmoe.machine '" + at.path("secret.txt") + "'";
+  fs::create_directory_symlink(at.path(""), at.path("work/out"));
+  for (const char* out : {"", "--out out", "--out out/work", "--out ./out", "--out out/"}) {
+    INFO(out);
+    const Outcome writes = at.run(kTiny + "train { checkpoint_to = 'm.ckpt' }", out);
+    INFO(writes.text);
+    CHECK(writes.status == 1);
+    CHECK(writes.text.find("link") != std::string::npos);
+    CHECK(at.names("") == std::vector<std::string>{"secret.txt", "work"});
+  }
+  // The folder "out" of the working folder may be read, whatever the output is.
+  const Outcome o = at.run(reads, "--out elsewhere");
+  INFO(o.text);
+  CHECK(o.status == 1);
+  CHECK(o.text.find("12345") == std::string::npos);
+  CHECK(o.text.find("outside") != std::string::npos);
+}
+
+TEST_CASE("what is said of a place outside does not depend on what is there") {
+  const Place at;
+  at.write("folder/file", "x");
+  REQUIRE(mkfifo(at.path("fifo").c_str(), 0600) == 0);
+  fs::create_symlink(at.path("nowhere"), at.path("dangling"));
+  fs::create_symlink(at.path("work"), at.path("link"));
+  for (const std::string& prefix : {at.path(""), std::string("../")}) {
+    std::vector<std::string> said;
+    for (const char* name : {"secret.txt", "none.txt", "folder", "folder/none", "fifo", "dangling",
+                             "none/../secret.txt", "folder/../secret.txt", "link/../secret.txt"}) {
+      const std::string path = prefix + name;
+      const Outcome o = at.run("local moe = require 'moe'\nlocal path = '" + path +
+                               "'\nlocal ok, e = pcall(moe.trace.read, path)\ne = tostring(e)\n"
+                               "local i, j = e:find(path, 1, true)\n"
+                               "print(e:sub(1, i - 1), e:sub(j + 1))");
+      INFO(path << "\n" << o.text);
+      CHECK(o.status == 0);
+      said.push_back(o.text);
+    }
+    for (const std::string& text : said) CHECK(text == said[0]);
+  }
+}
+
+TEST_CASE("a link inside that leads outside says the same whether something is there") {
+  const Place at;
+  std::string said[2];
+  for (int there = 0; there < 2; ++there) {
+    fs::remove(at.path("work/x"));
+    fs::create_symlink(at.path(there == 0 ? "none.txt" : "secret.txt"), at.path("work/x"));
+    const Outcome o = at.run("local moe = require 'moe'\nmoe.trace.read 'x'");
+    CHECK(o.status == 1);
+    CHECK(o.text.find("12345") == std::string::npos);
+    said[there] = o.text;
+  }
+  CHECK(said[0] == said[1]);
+}
+
+TEST_CASE("only regular files are read") {
+  const Place at;
+  REQUIRE(mkfifo(at.path("work/fifo").c_str(), 0600) == 0);
+  REQUIRE(mkfifo(at.path("work/mod.lua").c_str(), 0600) == 0);
+  fs::create_directories(at.path("work/folder"));
+  for (const char* name : {"fifo", "folder"}) {
+    for (const char* call :
+         {"moe.trace.read '@'", "moe.machine '@'", "moe.nccl_tests '@'",
+          "train { resume_from = '../../@' }",
+          "moe.trace.import { format = 'csv', files = { '@' }, to = 't', experts = 2, k = 1 }"}) {
+      std::string text = call;
+      text.replace(text.find('@'), 1, name);
+      const Outcome o = at.run(kTiny + text);
+      INFO(text << "\n" << o.text);
+      CHECK(o.status == 1);
+    }
+  }
+  const Outcome text = at.run(kTiny + "moe.train { model = model, text = 'fifo' }");
+  INFO(text.text);
+  CHECK(text.status == 1);
+  CHECK(at.run("require 'mod'").status == 1);
+  const Outcome recipe = at.shell("timeout 30 " MOEBENCH_BINARY " run fifo");
+  INFO(recipe.text);
+  CHECK(recipe.status == 1);
+  CHECK(recipe.text.find("FIFO") != std::string::npos);
+}
+
+TEST_CASE("a recipe is a file: standard input is refused by name") {
+  const Place at;
+  at.write("work/recipe.lua", "print 'it ran'");
+  for (const char* command :
+       {"cat recipe.lua | @ run /dev/stdin", "@ run /dev/stdin < recipe.lua", "@ run /dev/null",
+        "cat recipe.lua | @ run -", "cat recipe.lua | @ check /dev/fd/0"}) {
+    std::string text = command;
+    text.replace(text.find('@'), 1, "timeout 30 " MOEBENCH_BINARY);
+    const Outcome o = at.shell(text);
+    INFO(text << "\n" << o.text);
+    CHECK(o.status == 1);
+    CHECK(o.text.find("moebench: ") != std::string::npos);
+    CHECK(o.text.find("file") != std::string::npos);
+  }
+}
+
+TEST_CASE("a NUL in a path is refused wherever a path is taken") {
+  const Place at;
+  at.write("work/t.lua", "return 1");
+  const Outcome resumed = at.run(kTiny + "train { checkpoint_to = 'm.ckpt' }");
+  REQUIRE(resumed.status == 0);
+  for (const char* call :
+       {"require 't\\0x'", "moe.trace.read 't.lua\\0x'", "moe.machine 't.lua\\0'",
+        "moe.results 'out\\0'", "train { checkpoint_to = 'a\\0b' }",
+        "train { resume_from = 'm.ckpt\\0' }", "train { record = 'r\\0' }",
+        "moe.trace 't.lua\\0' {}", "moe.nccl_tests 't.lua\\0'",
+        "moe.train { model = model, text = 't.lua\\0' }",
+        "moe.trace.import { format = 'csv', files = { 't.lua\\0' }, to = 't', experts = 2, k = 1 "
+        "}"}) {
+    const Outcome o = at.run(kTiny + call);
+    INFO(call << "\n" << o.text);
+    CHECK(o.status == 1);
+    CHECK(o.text.find("NUL") != std::string::npos);
+  }
+  CHECK(at.names("work/out/recipe") == std::vector<std::string>{"m.ckpt"});
+}
+
+TEST_CASE("what a killed run leaves is removed by the next, what others write is not") {
+  const Place at;
+  const std::string folder = "work/out/recipe/";
+  for (const char* name : {".moebench-0123456789abcdef.tmp", "sub/.moebench-0123456789abcdef.tmp",
+                           ".moebench-mine.tmp", "m.ckpt.tmp", ".moebench-fedcba9876543210.tmp"}) {
+    at.write(folder + name, "half");
+  }
+  // Whoever writes a file holds its lock.
+  const int fd = open(at.path(folder + ".moebench-fedcba9876543210.tmp").c_str(), O_RDWR);
+  REQUIRE(flock(fd, LOCK_EX) == 0);
+  fs::create_symlink(at.path("secret.txt"), at.path(folder + ".moebench-aaaaaaaaaaaaaaaa.tmp"));
+  const Outcome o = at.run(kTiny + "train { checkpoint_to = 'sub/m.ckpt' }");
+  close(fd);
+  INFO(o.text);
+  CHECK(o.status == 0);
+  CHECK(at.names("work/out/recipe") ==
+        std::vector<std::string>{".moebench-aaaaaaaaaaaaaaaa.tmp", ".moebench-fedcba9876543210.tmp",
+                                 ".moebench-mine.tmp", "m.ckpt.tmp", "sub"});
+  CHECK(at.names("work/out/recipe/sub") == std::vector<std::string>{"m.ckpt"});
+  CHECK(at.text("secret.txt") == Place::kSecret);
+}
+
+TEST_CASE("an output folder holds the results of one recipe") {
+  const Place at;
+  const auto recipe = [](int nodes, const std::string& more) {
+    return "local moe = require 'moe'\nreturn moe.experiment { name = 'e', over = { nodes = { 1" +
+           std::string(nodes == 2 ? ", 2" : "") +
+           " } },\n  case = function(p) return { systems = { moe.system 'raf' {} }, cluster = "
+           "moe.cluster.p4de { nodes = p.nodes },\n  model = moe.model.gpt2_moe { layers = 2, "
+           "hidden "
+           "= 64, heads = 4, seq = 64, batch_per_device = 2, experts_per_device = 1 } } end } " +
+           more;
+  };
+  const auto ends = [&](const std::string& text, int status) {
+    const Outcome o = at.run(text, "--out o");
+    INFO(o.text);
+    CHECK(o.status == status);
+    return o.text;
+  };
+  ends(recipe(2, ""), 0);
+  CHECK(at.names("work/o") == std::vector<std::string>{"results.json",
+                                                       "trace-001-raf-simulated.json",
+                                                       "trace-002-raf-simulated.json"});
+  ends(recipe(1, "-- changed"), 0);
+  CHECK(at.names("work/o") ==
+        std::vector<std::string>{"results.json", "trace-001-raf-simulated.json"});
+  const std::string before = at.text("work/o/results.json");
+  at.write("work/other.lua", recipe(2, "-- another"));
+  const Outcome other =
+      at.shell("timeout 30 " MOEBENCH_BINARY " run other.lua --cache :memory: --out o");
+  INFO(other.text);
+  CHECK(other.status == 1);
+  CHECK(other.text.find("/work/recipe.lua") != std::string::npos);
+  CHECK(other.text.find("--out") != std::string::npos);
+  CHECK(at.text("work/o/results.json") == before);
+  // The folder may be named by a link where it is read.
+  fs::create_directory_symlink("o", at.path("work/latest"));
+  const Outcome page = at.shell(MOEBENCH_BINARY " report latest");
+  INFO(page.text);
+  CHECK(page.status == 0);
+  CHECK(fs::exists(at.path("work/o/report.html")));
+}

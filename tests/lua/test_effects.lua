@@ -1,0 +1,71 @@
+-- What stages were told and has no effect, in tables, results and pages; names that objects of the
+-- library do not have; keys of other frameworks.
+local expect = require "expect"
+local test = require "test"
+local world = require "world"
+
+local RECIPE = expect.HEAD .. [[
+return moe.experiment { name = "x", over = { nodes = { 2, 4 } },
+  case = function(p) return { model = m, cluster = moe.cluster.p4de { nodes = p.nodes },
+    systems = { moe.system "raf" {}, moe.system "lancet_dw" {} } } end,
+  run = { "simulate", { "cpu", ranks = 2, steps = 3 } } }
+]]
+
+-- raf as it is; lancet_dw with one stage without effect on few ranks, and two reasons of another.
+local function without_effect(w)
+  w.without_effect = function(spec)
+    if spec.system.name == "raf" then return {} end
+    local all = { { stage = "used_rows", reason = "a" }, { stage = "used_rows", reason = "b" } }
+    if spec.ranks == 32 then all[3] = { stage = "dw_schedule", reason = "no dW is free" } end
+    return all
+  end
+end
+
+test("a stage without effect is said under the table, once a system, with its reasons", function()
+  local w = expect.runs(RECIPE, {}, "run", without_effect)
+  local _, count = w.output:gsub("Without effect in", "")
+  expect.equal(count, 3)
+  for _, line in ipairs { "Without effect in lancet_dw: stage 'used_rows': a; b\n",
+    "stage 'dw_schedule': no dW is free (in 1 of 2 runs, the first is shown)" } do
+    assert(w.output:find(line, 1, true), w.output)
+  end
+  expect.equal(w.results.runs[1].without_effect, nil)
+  expect.equal(w.results.runs[2].without_effect, { { stage = "used_rows", reason = "a" },
+    { stage = "used_rows", reason = "b" } })
+end)
+
+test("where all does as it was told nothing is said", function()
+  local w = expect.runs(RECIPE)
+  assert(not w.output:find "Without effect", w.output)
+end)
+
+test("a misspelt method is answered with the nearest or with all", function()
+  local head = RECIPE:gsub("return moe", "E = moe") .. "R = moe.run(E)\n"
+  expect.fails(head .. "R:row(1)", 7, "results: unknown method 'row', have: best, by, each, get")
+  expect.fails(head .. "R:wher {}", 7, "results: unknown method 'wher'. Did you mean 'where'?")
+  expect.fails(head .. "R:get('iteration_ms'):meen()", 7, "values: unknown method 'meen'",
+    "'mean'")
+  expect.fails(expect.HEAD .. "local p = moe.plan { model = m, system = moe.system 'raf' {},\n"
+    .. "  cluster = moe.cluster.p4de { nodes = 2 } }\np:ordr 'compute'", 4,
+    "plan: unknown method 'ordr'. Did you mean 'order'?")
+  expect.fails(head .. "R:get('iteration_ms').mean()", 7, "values: is a ':' missing? write x:mean")
+  local w = expect.runs(head .. "V = R:get 'iteration_ms'\n")
+  local V = w.globals.V
+  expect.equal(V[#V + 1], nil)
+end)
+
+test("keys for what is not built say so, and a short name is not guessed", function()
+  local function model(key)
+    return ('local moe = require "moe"\nmoe.model.gpt2_moe { vocab = 256, %s = 2 }'):format(key)
+  end
+  for key, says in pairs { tp = "tensor parallelism is not built",
+    pp = "pipeline parallelism (stages of layers on different devices) is not built",
+    cp = "context parallelism is not built", dp = "data parallelism has no key",
+    zero_stage = "sharding of parameters and optimiser states is not built" } do
+    expect.fails(model(key), 2, ("model.gpt2_moe: unknown key '%s'; %s"):format(key, says))
+  end
+  local w = world.run(model "xp")
+  assert(not w.message:find "Did you mean", w.message)
+  w = world.run((model("gate"):gsub("gate = 2", "gate = 'top1'")))
+  assert(not w.message:find "Did you mean", w.message)
+end)

@@ -1,0 +1,184 @@
+-- What an experiment's runs are called, share and write: one heading a configuration, one execution
+-- of equal runs, one writer a file.
+local expect = require "expect"
+local world = require "world"
+local test = require "test"
+
+local TINY = [[
+local moe = require "moe"
+local function model(t)
+  local all = { layers = 2, hidden = 32, heads = 4, vocab = 256, seq = 16, batch = 4, experts = 4 }
+  for k, v in pairs(t or {}) do all[k] = v end
+  return moe.model.gpt2_moe(all)
+end
+local raf = moe.system "raf" {}
+local g = moe.policy.gate { name = "mine", scope = "token", params = { n = 1 },
+  route = function() end }
+]]
+
+local CPU = 'run = { { "cpu", ranks = 2 } }'
+
+-- Two points, p.b = 1 and 2, with this case; `more` is what else the experiment has.
+local function two(case, more)
+  return TINY .. ("return moe.experiment { name = 'x', over = { b = { 1, 2 } }, %s,\n"
+    .. "case = function(p) local one = p.b == 1 return { systems = { raf }, %s } end }"):format(
+      more or CPU, case)
+end
+
+-- What stands above each table of executed runs, each text once.
+local function headings(w)
+  local list, seen = {}, {}
+  for text in w.output:gmatch "(Executed on.-)\nMedians" do
+    if not seen[text] then list[#list + 1] = text end
+    seen[text] = true
+  end
+  return list
+end
+
+test("executed runs that differ in whatever it is have headings that differ", function()
+  local cases = {
+    ["routing's name"] = two [[
+      model = model { routing = moe.workload(one and 'zipf' or 'balanced') {} }]],
+    ["routing's seed"] = two "model = model { routing = moe.workload 'zipf' { seed = p.b } }",
+    ["gate's options"] = two "model = model { gate = g { n = p.b } }",
+    gate = two "model = model { gate = one and 'switch' or 'top2' }",
+    optimizer = two "model = model(), optimizer = { lr = p.b }",
+    fill = two "model = model { fill = p.b / 2 }",
+    ep = two "model = model { ep = p.b }",
+    blocks = two "model = model { moe_every = p.b }",
+    capacity = two "model = model { capacity_factor = 1 + p.b * 1e-9 }",
+    steps = two("model = model()", 'run = { { "cpu", ranks = 2, steps = 1 }, '
+      .. '{ "cpu", ranks = 2, steps = 2 } }'),
+    precision = two("model = model()", 'run = { { "cpu", ranks = 2 }, '
+      .. '{ "cpu", ranks = 2, precision = "f64" } }'),
+    link = two("model = model()", 'run = { { "cpu", ranks = 2, link = { bytes_per_s = 1e8 } }, '
+      .. '{ "cpu", ranks = 2, link = { bytes_per_s = 1e8 + 1 } } }'),
+    share = two("model = model()", 'run = { { "cpu", ranks = 2, link = { bytes_per_s = 1e8 } }, '
+      .. '{ "cpu", ranks = 2, link = { bytes_per_s = 1e8, share = "per_flow" } } }'),
+    rehearsal = two("model = model()", 'run = { { "cpu", ranks = 2, rehearse = 0 }, '
+      .. '{ "cpu", ranks = 2, rehearse = 4 } }'),
+  }
+  for what, text in pairs(cases) do
+    local w = expect.runs(text)
+    expect.equal(#w.executed, 2, what)
+    assert(#headings(w) == 2, what .. "\n" .. w.output)
+  end
+end)
+
+test("selectors of results do not mix executed runs that differ in routing", function()
+  local w = expect.runs(two("model = model { routing = moe.workload 'zipf' { seed = p.b } }",
+    CPU .. ", show = print"):gsub("return moe%.experiment", "local E = moe.experiment") .. [[
+
+best = #moe.run(E):best { "iteration_ms" }.runs]])
+  expect.equal(w.globals.best, 2)
+end)
+
+test("simulated runs of two entries, or of nodes of two sizes, have rows of their own", function()
+  local w = expect.runs(TINY .. [[
+return moe.experiment { name = "x", model = model { batch = 16, experts = 16 }, systems = { raf },
+  cluster = moe.cluster.p4de { nodes = 2 }, run = { { "simulate", steps = 2 }, "simulate" } }]])
+  assert(w.output:find("\n +1 +16  raf") and w.output:find("\n +2 +16  raf"), w.output)
+  w = expect.runs(TINY .. [[
+return moe.experiment { name = "x", over = { nodes = { 1, 2 } }, case = function(p) return {
+  model = model(), systems = { raf }, cluster = moe.cluster.custom { nodes = p.nodes,
+    devices_per_node = 4 / p.nodes, nic = { bytes_per_s = 1e9 }, intra = { bytes_per_s = 1e10 },
+    device = { gemm_flops_per_s = 1e12, memory_bytes_per_s = 1e11 } } } end }]])
+  assert(w.output:find("\n +1 +4  raf") and w.output:find("\n +2 +4  raf"), w.output)
+end)
+
+test("points that are equal where they are executed share the run", function()
+  local equal = {
+    ["the model's name"] = two "model = model { name = 'm' .. p.b }",
+    ["the cluster"] = two [[model = model(),
+      cluster = moe.cluster[one and 'p4de' or 'p3dn'] { nodes = 2 }]],
+    ["its type on a GPU"] = two "model = model { dtype = one and 'bf16' or 'f16' }",
+    ["what is the default"] = two "model = model(one and {} or { ep = 2, capacity_factor = 1.25 })",
+    ["an optimizer's defaults"] = two "model = model(), optimizer = one and {} or { lr = 0.1 }",
+    ["what the entry replaces"] = two("model = model { layers = 2 * p.b, seq = 8 * p.b }",
+      'run = { { "cpu", ranks = 2, model = { layers = 2, seq = 16 } } }'),
+  }
+  for what, text in pairs(equal) do
+    local w = expect.runs(text)
+    expect.equal(#w.executed, 1, what)
+    expect.equal(#w.results.runs[1].points, 2, what)
+  end
+end)
+
+test("a system's packing tells executed runs apart", function()
+  local w = expect.runs(two([[model = model(), systems = { moe.system "lina" {
+    moe.pass.priority {}, packing = { most = p.b } } }]]):gsub("systems = { raf }, ", ""), nil, nil,
+    function(w) w.micro_ops = function() return { ffn_ms = 2, a2a_ms = 1, num = 1 } end end)
+  expect.equal(#w.executed, 2)
+end)
+
+test("two runs do not write one checkpoint or record", function()
+  local entry = ' { "cpu", ranks = 2, checkpoint_to = "m.ckpt" }'
+  expect.fails(two("model = model()", "run = {" .. entry .. " }"):gsub("{ raf }",
+    '{ raf, moe.system "tutel" {} }'), nil, "experiment.run[1].checkpoint_to: 'm.ckpt'", "raf",
+    "tutel")
+  expect.fails(two("model = model { layers = 2 * p.b }", "run = {" .. entry .. " }"), nil,
+    "experiment.run[1].checkpoint_to: 'm.ckpt'")
+  local other = entry:gsub("m%.", "./m.")
+  expect.fails(two("model = model()", "run = {" .. entry .. "," .. other .. " }"), nil,
+    "experiment.run[2].checkpoint_to: './m.ckpt'")
+  expect.runs(two("model = model()", "run = {" .. entry .. " }"))
+  local train = "moe.train { model = model(), ranks = 2, %s }\n"
+  for _, field in ipairs { "checkpoint_to", "record" } do
+    local one = train:format(field .. " = 'a'")
+    expect.fails(TINY .. one .. one, 11, "moe.train." .. field .. ": 'a'", "line 10")
+  end
+  expect.runs(TINY .. train:format "checkpoint_to = 'a'"
+    .. train:format "resume_from = 'a', checkpoint_to = 'a'")
+  expect.fails(TINY .. train:format "checkpoint_to = 'results.json'", 10,
+    "moe.train.checkpoint_to: 'results.json'")
+end)
+
+local function earlier(recipe)
+  return function(w)
+    w.earlier = { found = true, recipe = recipe,
+      traces = { "trace-001-raf-simulated.json", "trace-009-raf-simulated.json", "../x", "mine" } }
+  end
+end
+
+test("results of another recipe are not overwritten", function()
+  local text = two "model = model()"
+  local w = world.run(text, {}, nil, earlier { name = "b.lua", path = "/b.lua", hash = "11" })
+  expect.failed(w, nil, "--out", "/b.lua")
+  expect.equal({ #w.executed, w.files["out/results.json"] == nil }, { 0, true })
+  expect.failed(world.run(text, {}, nil, earlier(nil)), nil, "--out")
+  w = expect.runs(text, nil, nil, earlier { name = "r.lua", path = "/recipe.lua", hash = "11" })
+  expect.equal(w.removed, { "trace-001-raf-simulated.json", "trace-009-raf-simulated.json" })
+  expect.runs(text, nil, nil, earlier { name = "r.lua", path = "/moved.lua", hash = "00" })
+end)
+
+test("an experiment that is neither returned nor run is an error at its line", function()
+  local text = two("model = model()"):gsub("return moe%.experiment", "local E = moe.experiment")
+  expect.fails(text, 10, "experiment 'x'", "return it")
+  expect.runs(text .. "\nmoe.run(E)")
+end)
+
+test("a system's label says what its passes and its packing chose", function()
+  local function degrees(...)
+    local log = {}
+    for i, d in ipairs { ... } do
+      log[i] = { op = "b" .. i, stage = "pipemoe", why = ("degree %d: forward"):format(d) }
+    end
+    return function(w) w.log = log end
+  end
+  local pipe = two("model = model()"):gsub("raf = moe.system \"raf\" {}",
+    'raf = moe.system "p" { moe.pass.serial {} }')
+  local w = expect.runs(pipe, nil, nil, degrees(4, 4))
+  assert(w.output:find("\np (degree=4) ", 1, true), w.output)
+  expect.equal(w.results.runs[1].degrees, { 4, 4 })
+  w = expect.runs(pipe, nil, nil, degrees(4, 2))
+  assert(w.output:find("\np (degree=4,2) ", 1, true), w.output)
+  w = expect.runs(TINY .. [[
+return moe.experiment { name = "x", model = model { batch = 16, experts = 16 },
+  cluster = moe.cluster.p4de { nodes = 2 }, systems = { moe.system "lina" {} } }]], nil, nil,
+    function(one)
+      one.micro_ops = function(spec)
+        return { ffn_ms = spec.model.ep < 16 and 2 or 1, a2a_ms = 1.5, num = 1 }
+      end
+    end)
+  assert(w.output:find("lina (packing=2)", 1, true), w.output)
+end)

@@ -1,0 +1,136 @@
+// Nothing is silently without effect: what a stage was told and did not do, with its reason.
+#include <catch2/catch.hpp>
+
+#include "engine/passes/idle_stages.h"
+#include "tests/passes/fixture.h"
+
+namespace moe {
+namespace {
+
+using Catch::Contains;
+using test::small_spec;
+using test::stage;
+
+/// "stage: reason" each, without what options asked for.
+std::vector<std::string> without_effect(PlanSpec spec) {
+  const auto plan = make_plan(std::move(spec));
+  std::vector<std::string> all;
+  for (const IdleStage& s :
+       idle_stages(plan->graph, plan->schedule, plan->spec.cost.get(), plan->stages)) {
+    if (!s.as_told) all.push_back(s.name + ": " + s.why);
+  }
+  return all;
+}
+
+std::string only(std::vector<Stage> stages) {
+  const std::vector<std::string> all = without_effect(small_spec(std::move(stages)));
+  REQUIRE(all.size() == 1);
+  return all[0];
+}
+
+/// Lines by which any number of parts is shorter.
+Stage pipemoe_of(const std::string& degrees) {
+  return stage("pipemoe", {{"alpha_a", 1e-6},
+                           {"beta_a", 1e-9},
+                           {"alpha_e", 1e-6},
+                           {"beta_e", 1e-9},
+                           {"degrees", degrees}});
+}
+
+TEST_CASE("a partition that leaves MoE layers whole says which op is in its way") {
+  const std::string cut_before = only({pipemoe_of("2"), stage("partition", {{"parts", 2.0}})});
+  CHECK_THAT(
+      cut_before,
+      Contains("partition: 2 of 2 MoE layers stay whole, the first since: op 'b1.moe.a2a_1.p0'") &&
+          Contains("one part of a cut already"));
+  CHECK_THAT(only({stage("micro_ops", {{"bytes", 100.0}}), stage("partition")}),
+             Contains("partition: 2 of 2 MoE layers stay whole"));
+  PlanSpec slow = small_spec({stage("prophet"), stage("partition", {{"parts", 2.0}})});
+  const std::vector<std::string> placed = without_effect(std::move(slow));
+  REQUIRE(placed.size() == 1);
+  CHECK_THAT(
+      placed[0],
+      Contains("partition: 2 of 2 MoE layers stay whole, the first since: no range around it is "
+               "shorter in 2 parts; from dispatch to combine "));
+}
+
+TEST_CASE("what a stage before has done already is named as such") {
+  for (const char* policy : {"prophet", "top_k", "swap"}) {
+    CHECK_THAT(only({stage(policy), stage("irregular_a2a")}),
+               Contains("irregular_a2a: 4 all-to-alls carry real rows only already"));
+    CHECK_THAT(only({stage(policy), stage("used_rows")}),
+               Contains("ops of experts compute the rows in use only already"));
+  }
+}
+
+TEST_CASE("a stage that finds nothing to do says what it looked for") {
+  CHECK_THAT(only({stage("micro_ops")}),
+             Contains("micro_ops: no all-to-all is longer than bytes = 3e+07; the longest has"));
+  CHECK_THAT(only({stage("chunked")}), Contains("chunked: no all_reduce is longer than bytes"));
+  CHECK_THAT(only({pipemoe_of("1")}), Contains("pipemoe: no MoE layer is cut; degree 1"));
+  CHECK_THAT(only({stage("serial"), stage("dw_schedule")}),
+             Contains("dw_schedule: no weight gradient may run beside an all-to-all"));
+}
+
+TEST_CASE("an option that has no effect beside another stage is named") {
+  CHECK_THAT(only({stage("fastermoe_pipeline"), stage("priority")}),
+             Contains("priority: hold: in 2 of 2 MoE layers"));
+}
+
+TEST_CASE("what options ask for is as told") {
+  const std::vector<std::pair<std::string, Options>> told = {
+      {"capacity_pipeline", {{"degree", 1.0}}},
+      {"fastermoe_pipeline", {{"groups", 1.0}}},
+      {"partition", {{"parts", 1.0}}}};
+  for (const auto& [pass, options] : told) {
+    INFO(pass);
+    const auto plan = make_plan(small_spec({stage(pass, options)}));
+    const std::vector<IdleStage> idle =
+        idle_stages(plan->graph, plan->schedule, plan->spec.cost.get(), plan->stages);
+    REQUIRE(idle.size() == 1);
+    CHECK(idle[0].as_told);
+    CHECK_THAT(idle[0].why, Contains(" = 1 changes nothing"));
+  }
+}
+
+TEST_CASE("a scheduler without which the step is the same says so") {
+  Stage twice = stage("again");
+  twice.schedule = [](const Graph& graph, Schedule s, const PassContext& context) {
+    for (size_t i = 1; i < graph.num_ops(); ++i) {
+      s.before(OpId(static_cast<int64_t>(i) - 1), OpId(static_cast<int64_t>(i)), context.stage, "");
+    }
+    return s;
+  };
+  const auto all = without_effect(small_spec({stage("serial"), twice}));
+  REQUIRE(all.size() == 2);  // each is all that the other is
+  CHECK_THAT(all[1], Contains("again: the simulated step is the same without it"));
+  CHECK(without_effect(small_spec({stage("serial")})).empty());
+}
+
+TEST_CASE("a lane that a later stage changes back was without effect") {
+  const auto mover = [](const std::string& name, const std::string& lane) {
+    Stage made = stage(name);
+    made.schedule = [lane](const Graph& graph, Schedule s, const PassContext&) {
+      for (const OpId op : test::ops_of(graph, "all_to_all")) s.lane_of[op.index()] = s.lane(lane);
+      return s;
+    };
+    return made;
+  };
+  PlanSpec spec = small_spec({mover("there", "comm_reduce"), mover("back", "comm")});
+  spec.system.reduce_on_own_lane = true;
+  const auto all = without_effect(std::move(spec));
+  REQUIRE(!all.empty());
+  CHECK_THAT(all[0], Contains("there: the simulated step is the same without it"));
+}
+
+TEST_CASE("a report counts what a stage changed") {
+  const auto plan = make_plan(small_spec({pipemoe_of("2"), stage("priority"), stage("serial")}));
+  CHECK(plan->stages[0].changes.ops > 0);
+  CHECK(plan->stages[1].changes.priorities > 0);
+  CHECK(plan->stages[1].changes.disciplines == 1);
+  CHECK(plan->stages[1].changes.order_edges == 0);
+  CHECK(plan->stages[2].changes.order_edges == static_cast<int64_t>(plan->graph.num_ops()) - 1);
+}
+
+}  // namespace
+}  // namespace moe
