@@ -19,14 +19,14 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const std::string path = fuzz::folder() + "/results.json";
-  static fuzz::LuaLoader reader(
-      "local moe = require 'moe' return function() "
-      "moe.results('" +
-      fuzz::folder() + "') end");
-  static fuzz::LuaLoader page(
-      "local page = require 'moe.page' return function() "
-      "page.report('report.html') end");
+  static fuzz::LuaLoader loader(R"(
+    local moe, page = require "moe", require "moe.page"
+    return function()
+      local ok, why = pcall(moe.results, ")" +
+                                fuzz::folder() + R"(")
+      if not ok and (type(why) ~= "table" or why.kind ~= "user") then error(why, 0) end
+      page.report "report.html"
+    end)");
   fuzz::write(path, {reinterpret_cast<const char*>(data), size});
-  fuzz::loaded([] { reader.load(); });
-  return fuzz::loaded([] { page.load(); });
+  return fuzz::loaded([] { loader.load(); });
 }

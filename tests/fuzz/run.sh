@@ -1,0 +1,46 @@
+#!/bin/bash
+# Builds and runs the fuzzers of all loaders that read files from elsewhere, one after the other:
+#   tests/fuzz/run.sh [SECONDS [INPUTS [LOADER...]]]
+# Each runs for so many seconds and so many inputs, whichever is more (60 and 0). Prints inputs and
+# findings by loader; an input at fault is kept in build/fuzz/findings, where the next run begins
+# from. Status 1 where one was found. It takes clang 19 with libFuzzer (Debian: clang-19,
+# libclang-rt-19-dev).
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+seconds=${1:-60} inputs=${2:-0}
+loaders=("${@:3}")
+((${#loaders[@]} > 0)) || loaders=(trace megatron tensorrt csv nccl_log profile_cache checkpoint
+  machine results)
+programs=("${loaders[@]/#/fuzz_}")
+cmake --preset fuzz >/dev/null && cmake --build build/fuzz --target "${programs[@]}" || exit 2
+
+export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+export ASAN_OPTIONS=quarantine_size_mb=16
+export LSAN_OPTIONS=print_suppressions=0
+found=0
+for loader in "${loaders[@]}"; do
+  folder=build/fuzz/corpus/$loader kept=build/fuzz/findings/$loader
+  mkdir -p "$folder" "$kept"
+  seeds=("tests/fuzz/seeds/$loader")
+  [[ -d ${seeds[0]} ]] || seeds=()
+  begin=$SECONDS done=0 status=0
+  while ((SECONDS - begin < seconds || done < inputs)); do
+    limit=(-max_total_time=$((seconds - (SECONDS - begin))))
+    ((done < inputs)) && limit=(-runs=$((inputs - done)))
+    log=build/fuzz/$loader.log
+    "build/fuzz/tests/fuzz/fuzz_$loader" "$folder" "${seeds[@]}" "${limit[@]}" -timeout=1 \
+      -malloc_limit_mb=256 -rss_limit_mb=1024 -max_len=16384 -close_fd_mask=1 -print_final_stats=1 \
+      -artifact_prefix="$kept/" >"$log" 2>&1
+    status=$?
+    done=$((done + $(sed -n 's/^stat::number_of_executed_units: *//p' "$log")))
+    ((status == 0)) || break
+  done
+  took=$((SECONDS - begin))
+  echo "$loader: $done inputs in $took s, $((done / (took > 0 ? took : 1))) a second," \
+    "status $status"
+  if ((status != 0)); then
+    found=1
+    grep -E 'FINDING|SUMMARY|runtime error|Test unit written' "build/fuzz/$loader.log"
+  fi
+done
+exit $found
