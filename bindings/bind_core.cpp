@@ -68,7 +68,8 @@ nlohmann::json earlier_of(const Files& files) {
     return read_file(path, Links::kRefuse);
   };
   std::optional<std::string> text = text_of("results.json");
-  if (!text && (text = text_of("runs.jsonl"))) text->resize(std::min(text->find('\n'), text->size()));
+  if (!text && (text = text_of("runs.jsonl")))
+    text->resize(std::min(text->find('\n'), text->size()));
   if (!text) return {{"found", false}};
   json out = {{"found", true}, {"traces", json::array()}};
   const json all = json::parse(*text, nullptr, false);
