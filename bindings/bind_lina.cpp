@@ -53,7 +53,7 @@ int trace(lua_State* L) {
     made = trace_inference(*law, spec);
   }
   const int64_t paths = made.paths;
-  push_userdata<InferenceTrace>(L, kTraceType, std::move(made));
+  push_kept<InferenceTrace>(L, kTraceType, std::move(made));
   push_json(L, {{"paths", paths}});
   return 2;
 }
@@ -88,7 +88,7 @@ int popularity(lua_State* L) {
       std::make_shared<const PathProfile>(profile_paths(law_of(trace, "trace", false), spec));
   int64_t paths = 0;
   for (int64_t layer = 0; layer < spec.layers; ++layer) paths += made->num_paths(layer);
-  push_userdata<ProfileBox>(L, kProfileType, made);
+  push_kept<ProfileBox>(L, kProfileType, made);
   push_json(L, {{"paths", paths},
                 {"layers", spec.layers},
                 {"experts", trace->experts},

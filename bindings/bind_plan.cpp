@@ -28,7 +28,7 @@ int make(lua_State* L) {
   host.end_loading();
   const Host::EngineCall call(host);
   PlanBox box = plan_for_all(L, 1);
-  push_userdata<PlanBox>(L, kPlanType, std::move(box));
+  push_kept<PlanBox>(L, kPlanType, std::move(box));
   return 1;
 }
 

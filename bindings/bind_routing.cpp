@@ -150,7 +150,7 @@ ReadTrace trace_in(lua_State* L, const std::string& path) {
 
 void push_law(lua_State* L, RoutingLaw law) {
   const std::string name = law.name;
-  push_userdata<LawBox>(L, kLawType, std::make_shared<const RoutingLaw>(std::move(law)));
+  push_kept<LawBox>(L, kLawType, std::make_shared<const RoutingLaw>(std::move(law)));
   lua_pushlstring(L, name.data(), name.size());
 }
 

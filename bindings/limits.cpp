@@ -1,20 +1,31 @@
 #include "bindings/limits.h"
 
 #include <luajit.h>
+#include <malloc.h>
 #include <signal.h>
 #include <sys/time.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <string_view>
 
 #include "bindings/host.h"
+#include "bindings/userdata.h"
 
 namespace moe::lua {
 namespace {
 
+constexpr size_t kLittle = size_t{16} << 20;  // not worth a collection
+
 // LuaJIT keeps its profiler's state in one static variable; so does this.
 std::atomic<bool> profiler_taken{false};
+
+// Bytes that malloc has given out, to all threads.
+size_t allocated_bytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
 
 // Whether the function that runs is one of the recipe's or its modules'.
 bool runs_recipe(lua_State* L) {
@@ -51,6 +62,20 @@ Failure Limits::out_of_memory() const {
           ""};
 }
 
+void Limits::count_kept(lua_State* L) {
+  if (memory_cap_ == 0 || !started()) return;
+  const auto in_use = [&] { return std::max(allocated_bytes(), at_start_) - at_start_; };
+  if (in_use() < collect_at_) return;
+  lua_gc(L, LUA_GCCOLLECT, 0);
+  const size_t kept = in_use(), most = memory_cap_ / 2;
+  if (kept > most) throw UserError(out_of_memory().message);
+  collect_at_ = std::min(2 * kept + kLittle, most);
+}
+
+void count_kept(lua_State* L) {
+  Host::of(L).limits().count_kept(L);
+}
+
 void Limits::start(lua_State* L) {
   MOE_CHECK(!profiler_taken.exchange(true), "LuaJIT's profiler serves one state at a time");
   // A signal that comes late must not end the process by the default action.
@@ -62,6 +87,8 @@ void Limits::start(lua_State* L) {
   setitimer(ITIMER_PROF, &never, nullptr);
   thread_ = pthread_self();
   state_ = L;
+  at_start_ = allocated_bytes();
+  collect_at_ = std::min(kLittle, memory_cap_ / 2);
 }
 
 void Limits::finish() {

@@ -22,6 +22,18 @@ T& push_userdata(lua_State* L, const char* type, Args&&... args) {
   return *value;
 }
 
+/// What the engine keeps for the recipe counts against its cap from here on (Limits::count_kept).
+void count_kept(lua_State* L);
+
+/// Pushes a T that holds memory of the engine's. Throws UserError where the recipe then keeps more
+/// than it may.
+template <class T, class... Args>
+T& push_kept(lua_State* L, const char* type, Args&&... args) {
+  T& value = push_userdata<T>(L, type, std::forward<Args>(args)...);
+  count_kept(L);
+  return value;
+}
+
 /// Throws UserError for the argument `index`, which is no value of the type.
 [[noreturn]] void refuse_argument(lua_State* L, int index, const char* type);
 

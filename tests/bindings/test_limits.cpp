@@ -54,6 +54,21 @@ TEST_CASE("endless memory ends at the line that takes it") {
   }
 }
 
+TEST_CASE("what the engine keeps for a recipe counts against its memory, while it is kept") {
+  const std::string plan =
+      "local moe = require 'moe'\n"
+      "local function plan() return moe.plan { cluster = moe.cluster.p4de { nodes = 2 },\n"
+      "  system = moe.system 'raf' {}, model = moe.model.gpt2_moe { layers = 48, hidden = 64,\n"
+      "    heads = 2, seq = 16, batch_per_device = 1, experts_per_device = 1 } } end\n";
+  const Folder folder;
+  const auto failure = run_recipe(
+      folder, plan + "local t = {} for i = 1, 1e4 do t[i] = plan() end", little_memory);
+  REQUIRE(failure);
+  CHECK(failure->kind == "user");
+  CHECK_THAT(failure->message, Contains("recipe.lua:") && Contains("MiB of memory are in use"));
+  CHECK_FALSE(run_recipe(folder, plan + "for i = 1, 400 do plan() end", little_memory));
+}
+
 TEST_CASE("endless recursion ends at its line") {
   const std::string message = message_of("\nlocal function f() return 1 + f() end\nf()");
   CHECK_THAT(message, Contains("recipe.lua:2: stack overflow"));
