@@ -206,6 +206,7 @@ def one(kind, args, rng, folder, span):
     targets = run.targets()
     target = rng.choice(sorted(targets))
     before, marks = lines_of(run.out), run.marks
+    by_itself = SPANS[kind] > 0 and any(p.poll() is not None for p in run.processes)
     sent = time.monotonic()
     try:
         os.kill(targets[target], number)
@@ -213,6 +214,8 @@ def one(kind, args, rng, folder, span):
         pass
     statuses, end = run.wait(30)
     wrong = check(run, before, marks, statuses, number, target)
+    if by_itself:
+        wrong.append("it had ended before the signal")
     return {"kind": kind, "signal": number.name, "to": target, "at_s": round(instant, 3),
             "finished": len(before or {}), "statuses": statuses, "took_s": round(end - sent, 3),
             "wrong": wrong}
