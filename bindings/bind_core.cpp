@@ -7,6 +7,7 @@
 #include <ctime>
 #include <fstream>
 #include <optional>
+#include <sstream>
 #include <thread>
 
 #include "bindings/convert.h"
@@ -58,8 +59,27 @@ int write_output(lua_State* L) {
   return 1;
 }
 
+// The lines of a run that was killed, as results.json would have them; null where none of its runs
+// ended.
+nlohmann::json lines_of(const std::string& text) {
+  using nlohmann::json;
+  std::istringstream lines(text);
+  json all, runs = json::array();
+  for (std::string line; std::getline(lines, line);) {
+    json value = json::parse(line, nullptr, false);
+    if (!value.is_object()) continue;
+    if (value.contains("recipe")) all = value;
+    if (value.contains("record") && value["record"].contains("iteration_ms")) {
+      runs.push_back(std::move(value["record"]));
+    }
+  }
+  if (runs.empty()) return nullptr;
+  all["runs"] = std::move(runs);
+  return all;
+}
+
 // What the results of an earlier run in the output folder are of: { found, recipe = { name, path,
-// hash }, traces = names of files }. Where that run was killed, its first line says it.
+// hash }, traces = names of files }.
 nlohmann::json earlier_of(const Files& files) {
   using nlohmann::json;
   const auto text_of = [&](const char* name) -> std::optional<std::string> {
@@ -67,12 +87,14 @@ nlohmann::json earlier_of(const Files& files) {
     if (!std::filesystem::exists(path)) return std::nullopt;
     return read_file(path, Links::kRefuse);
   };
-  std::optional<std::string> text = text_of("results.json");
-  if (!text && (text = text_of("runs.jsonl")))
-    text->resize(std::min(text->find('\n'), text->size()));
-  if (!text) return {{"found", false}};
+  json all;
+  if (const auto text = text_of("results.json")) {
+    all = json::parse(*text, nullptr, false);
+  } else if (const auto lines = text_of("runs.jsonl")) {
+    all = lines_of(*lines);
+  }
+  if (all.is_null()) return {{"found", false}};
   json out = {{"found", true}, {"traces", json::array()}};
-  const json all = json::parse(*text, nullptr, false);
   if (!all.is_object()) return out;
   if (all.contains("recipe")) out["recipe"] = all["recipe"];
   const json runs = all.contains("runs") ? all["runs"] : json::array();

@@ -28,9 +28,9 @@ class Limits {
   void* allocate(void* block, size_t old_size, size_t new_size);
   size_t memory_cap() const { return memory_cap_; }
   /// Counts what the process has allocated since start(), for Lua and for the plans, routing and
-  /// traces that the recipe keeps. Where that has grown much, unused values are collected first, because
-  /// Lua's collector sees only their handles. Throws UserError beyond half the cap. In a state that
-  /// is not started, nothing: many of them share one process.
+  /// traces that the recipe keeps. Where that has grown much, unused values are collected first,
+  /// because Lua's collector sees only their handles. Throws UserError beyond half the cap. In a
+  /// state that is not started, nothing: many of them share one process.
   void count_kept(lua_State* L);
 
   /// Makes stop() work for this state, whose Lua code runs on this thread.
@@ -71,8 +71,8 @@ class Limits {
 
   const size_t memory_cap_;
   size_t used_ = 0;
-  size_t at_start_ = 0;    // bytes that the process had allocated
-  size_t collect_at_ = 0;  // bytes in use at which count_kept() collects
+  size_t at_start_ = 0;         // bytes that the process had allocated
+  size_t collect_at_ = 0;       // bytes in use at which count_kept() collects
   lua_State* state_ = nullptr;  // set while start()ed
   pthread_t thread_{};
   std::mutex mutex_;  // guards what follows, and the end of state_

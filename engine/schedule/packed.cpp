@@ -62,7 +62,9 @@ Schedule get_schedule(Unpacker& u) {
   get_list(s.exclusive, u, [&](Exclusive& group) { u.get(group.lanes), u.get(group.stage); });
   get_list(s.log, u,
            [&](Decision& d) { u.get(d.op), u.get(d.stage), u.get(d.why), u.get(d.skipped); });
-  get_list(s.settings, u, [&](Setting& set) { u.get(set.op), u.get(set.what), u.get(set.stage); });
+  get_list(s.settings, u, [&](Setting& set) {
+    u.get(set.op), u.get(set.what), u.get(set.stage), u.get(set.before);
+  });
   return s;
 }
 

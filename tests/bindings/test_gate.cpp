@@ -115,7 +115,8 @@ TEST_CASE("sums and counts are those of the scores and choices") {
 }
 
 TEST_CASE("a view refuses what lies outside of it") {
-  CHECK_THAT(error_of("s(0, 1)"), Contains("token 0 is not allowed; give 1 to 4"));
+  CHECK_THAT(error_of("s(0, 1)"),
+             Contains("token 0 is not allowed; Lua counts from 1: give 1 to 4"));
   CHECK_THAT(error_of("s(5, 1)"), Contains("token 5 is not allowed; give 1 to 4"));
   CHECK_THAT(error_of("s(1, 4)"), Contains("expert 4 is not allowed; give 1 to 3"));
   CHECK_THAT(error_of("s(1.5, 1)"), Contains("token 1.5 is not allowed"));
@@ -134,7 +135,7 @@ TEST_CASE("a view refuses what lies outside of it") {
   CHECK_THAT(error_of("ctx:take(1, 1) ctx:take(1, 1)"), !Contains("(no error)"));
   CHECK_THAT(error_of("return ctx.capasity"), Contains("Did you mean 'capacity'?"));
   CHECK_THAT(error_of("ctx.take(1, 1)"), Contains("is a ':' missing?"));
-  CHECK_THAT(error_of("s.topk_rows(ctx, 1)"), Contains("give a scores"));
+  CHECK_THAT(error_of("s.topk_rows(ctx, 1)"), Contains("scores is wanted (is a ':' missing?)"));
 }
 
 TEST_CASE("a view that a gate keeps is blind once the call is over") {

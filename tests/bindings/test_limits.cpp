@@ -61,8 +61,8 @@ TEST_CASE("what the engine keeps for a recipe counts against its memory, while i
       "  system = moe.system 'raf' {}, model = moe.model.gpt2_moe { layers = 48, hidden = 64,\n"
       "    heads = 2, seq = 16, batch_per_device = 1, experts_per_device = 1 } } end\n";
   const Folder folder;
-  const auto failure = run_recipe(
-      folder, plan + "local t = {} for i = 1, 1e4 do t[i] = plan() end", little_memory);
+  const auto failure =
+      run_recipe(folder, plan + "local t = {} for i = 1, 1e4 do t[i] = plan() end", little_memory);
   REQUIRE(failure);
   CHECK(failure->kind == "user");
   CHECK_THAT(failure->message, Contains("recipe.lua:") && Contains("MiB of memory are in use"));

@@ -169,7 +169,8 @@ TEST_CASE("a placement that loses an expert, has two owners or does not fit cann
 }
 
 TEST_CASE("ids outside of the layer and what is no placement are refused") {
-  CHECK_THAT(error_of("return p:owner(0)"), Contains("expert 0 is not allowed; give 1 to 4"));
+  CHECK_THAT(error_of("return p:owner(0)"),
+             Contains("expert 0 is not allowed; Lua counts from 1: give 1 to 4"));
   CHECK_THAT(error_of("return p:shadow(5, 1)"), Contains("expert 5 is not allowed"));
   CHECK_THAT(error_of("return p:shadow(1, 3)"), Contains("device 3 is not allowed; give 1 to 2"));
   CHECK_THAT(error_of("return load(1.5)"), Contains("expert 1.5 is not allowed"));

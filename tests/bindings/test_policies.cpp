@@ -69,7 +69,8 @@ TEST_CASE("wrong questions about ops are answered at their line") {
   CHECK_THAT(bad("schedule(function(s, g) g:op 'nothing' end)"), Contains("no op of the graph"));
   CHECK_THAT(bad("schedule(function(s, g) return g:ops()[1].cost end)"),
              Contains("unknown field of an op 'cost'"));
-  CHECK_THAT(bad("schedule(function(s, g) s:before(g:ops()[1]) end)"), Contains("argument 3"));
+  CHECK_THAT(bad("schedule(function(s, g) s:before(g:ops()[1]) end)"),
+             Contains("argument 2: nothing is given, an op is wanted"));
   CHECK_THAT(bad("schedule(function(s, g) g:remove(g:ops()[1]) end)"),
              Contains("a schedule may not edit the graph"));
 }
@@ -161,7 +162,7 @@ TEST_CASE("a pass may split a chain into parts, or learn why not") {
   CHECK_THAT(bad("step_pass(function(g)\n"
                  "  g:split(g:split({ g:op { kind = 'gelu', phase = 'forward', layer = 1 } },\n"
                  "    { axis = 2, parts = 4 })[1], { axis = 2, parts = 2 })\nend)"),
-             Contains("recipe.lua:20: g:split: op ") && Contains("is already part 0 of a split"));
+             Contains("recipe.lua:19: g:split: op ") && Contains("is already part 0 of a split"));
   CHECK_THAT(bad("step_pass(function(g) g:split(g:ops { kind = 'gelu' }, { axes = 1 }) end)"),
              Contains("g:split: unknown key 'axes'") && Contains("Did you mean 'axis'?"));
 }
@@ -192,7 +193,7 @@ TEST_CASE("an inserted op is where its neighbours are, unless it is said or they
         fields + " }\nend)");
   };
   CHECK_THAT(refused(", seg = 'mlp'"),
-             Contains("recipe.lua:22: g:insert: 'x': layer is not given") && Contains("has 1") &&
+             Contains("recipe.lua:21: g:insert: 'x': layer is not given") && Contains("has 1") &&
                  Contains("2; give layer"));
   CHECK_THAT(refused(", seg = 'mlp', layer = 0"), Contains("layer 0 is not allowed; Lua counts"));
   CHECK_THAT(refused(", lyer = 1"), Contains("unknown key 'lyer'") && Contains("'layer'"));

@@ -278,12 +278,12 @@ TEST_CASE("an output folder holds the results of one recipe") {
     return o.text;
   };
   ends(recipe(2, ""), 0);
-  CHECK(at.names("work/o") == std::vector<std::string>{"results.json",
+  CHECK(at.names("work/o") == std::vector<std::string>{"results.json", "runs.jsonl",
                                                        "trace-001-raf-simulated.json",
                                                        "trace-002-raf-simulated.json"});
   ends(recipe(1, "-- changed"), 0);
   CHECK(at.names("work/o") ==
-        std::vector<std::string>{"results.json", "trace-001-raf-simulated.json"});
+        std::vector<std::string>{"results.json", "runs.jsonl", "trace-001-raf-simulated.json"});
   const std::string before = at.text("work/o/results.json");
   at.write("work/other.lua", recipe(2, "-- another"));
   const Outcome other =
@@ -293,6 +293,16 @@ TEST_CASE("an output folder holds the results of one recipe") {
   CHECK(other.text.find("/work/recipe.lua") != std::string::npos);
   CHECK(other.text.find("--out") != std::string::npos);
   CHECK(at.text("work/o/results.json") == before);
+  // What a killed run had finished is not another recipe's to replace either.
+  fs::rename(at.path("work/o"), at.path("work/killed"));
+  fs::remove(at.path("work/killed/results.json"));
+  const Outcome killed =
+      at.shell("timeout 30 " MOEBENCH_BINARY " run other.lua --cache :memory: --out killed");
+  INFO(killed.text);
+  CHECK(killed.status == 1);
+  CHECK(killed.text.find("/work/recipe.lua") != std::string::npos);
+  fs::rename(at.path("work/killed"), at.path("work/o"));
+  at.write("work/o/results.json", before);
   // The folder may be named by a link where it is read.
   fs::create_directory_symlink("o", at.path("work/latest"));
   const Outcome page = at.shell(MOEBENCH_BINARY " report latest");

@@ -1,4 +1,6 @@
 // Nothing is silently without effect: what a stage was told and did not do, with its reason.
+#include <fmt/ranges.h>
+
 #include <catch2/catch.hpp>
 
 #include "engine/passes/idle_stages.h"
@@ -24,6 +26,7 @@ std::vector<std::string> without_effect(PlanSpec spec) {
 
 std::string only(std::vector<Stage> stages) {
   const std::vector<std::string> all = without_effect(small_spec(std::move(stages)));
+  INFO(fmt::format("{}", fmt::join(all, "\n")));
   REQUIRE(all.size() == 1);
   return all[0];
 }
@@ -50,8 +53,8 @@ TEST_CASE("a partition that leaves MoE layers whole says which op is in its way"
   REQUIRE(placed.size() == 1);
   CHECK_THAT(
       placed[0],
-      Contains("partition: 2 of 2 MoE layers stay whole, the first since: no range around it is "
-               "shorter in 2 parts; from dispatch to combine "));
+      Contains("partition: 2 of 2 MoE layers stay whole, the first since: op 'b1.moe.a2a_1'") &&
+          Contains("since no gate makes it"));
 }
 
 TEST_CASE("what a stage before has done already is named as such") {
@@ -73,8 +76,9 @@ TEST_CASE("a stage that finds nothing to do says what it looked for") {
 }
 
 TEST_CASE("an option that has no effect beside another stage is named") {
-  CHECK_THAT(only({stage("fastermoe_pipeline"), stage("priority")}),
-             Contains("priority: hold: in 2 of 2 MoE layers"));
+  const auto all = without_effect(small_spec({stage("fastermoe_pipeline"), stage("priority")}));
+  REQUIRE(all.size() == 2);  // without the option there is nothing else to choose
+  CHECK_THAT(all[0], Contains("priority: hold: in 2 of 2 MoE layers"));
 }
 
 TEST_CASE("what options ask for is as told") {
@@ -102,8 +106,9 @@ TEST_CASE("a scheduler without which the step is the same says so") {
     return s;
   };
   const auto all = without_effect(small_spec({stage("serial"), twice}));
-  REQUIRE(all.size() == 2);  // each is all that the other is
-  CHECK_THAT(all[1], Contains("again: the simulated step is the same without it"));
+  INFO(fmt::format("{}", fmt::join(all, "\n")));
+  REQUIRE(all.size() == 1);
+  CHECK_THAT(all[0], Contains("again: the simulated step is the same without it"));
   CHECK(without_effect(small_spec({stage("serial")})).empty());
 }
 
@@ -124,7 +129,8 @@ TEST_CASE("a lane that a later stage changes back was without effect") {
 }
 
 TEST_CASE("a report counts what a stage changed") {
-  const auto plan = make_plan(small_spec({pipemoe_of("2"), stage("priority"), stage("serial")}));
+  const auto plan = make_plan(
+      small_spec({pipemoe_of("2"), stage("priority", {{"hold", false}}), stage("serial")}));
   CHECK(plan->stages[0].changes.ops > 0);
   CHECK(plan->stages[1].changes.priorities > 0);
   CHECK(plan->stages[1].changes.disciplines == 1);
