@@ -49,19 +49,17 @@ end
 
 --- Writes results.json.
 function M.flush()
-  local begin = core.clock()
   core.write_output("results.json", core.json_encode(schema.merged(head(), {
     lines = lines.lines, experiments = core.array(session.experiments),
     runs = core.array(session.runs), claims = core.array(session.claims) }), 1) .. "\n")
   outputs.remove_earlier_traces(session.runs)
-  session.flushed, session.flush_s = core.clock(), core.clock() - begin
+  session.flushed = #session.runs
 end
 
--- The same while runs go on, unless it would take more than a hundredth of their time; the lines
--- are never behind.
+-- The same while runs go on: with twice as many of them as the last time, so that it stays cheap
+-- and all processes of a job do it at the same run. The lines are never behind.
 local function refresh()
-  local cheap = not session.flushed or core.clock() - session.flushed > 100 * session.flush_s
-  if cheap then M.flush() end
+  if #session.runs >= 2 * (session.flushed or 0) then M.flush() end
 end
 
 -- What passes did; a scheduler's choices of single ops are in plan:explain().

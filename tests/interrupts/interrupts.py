@@ -117,7 +117,7 @@ class Run:
         elif self.kind == "tcp":
             port = str(random.randrange(20000, 30000))
             environments = [{"RANK": str(r), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-                             "MASTER_PORT": port} for r in range(2)]
+                             "MASTER_PORT": port, "MOEBENCH_CONNECT_S": "5"} for r in range(2)]
         self.processes = [subprocess.Popen(command, env=dict(os.environ, **e), stdout=self.log,
                                            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
                           for e in environments]
@@ -191,7 +191,9 @@ def check(run, before, marks, statuses, number, target):
                                 text=True)
         if report.returncode != 0:
             wrong.append(f"report: {report.stdout}{report.stderr}")
-    time.sleep(0.05)
+    until = time.monotonic() + 5  # mpirun may end before those that it ends
+    while alive(str(run.out)) and time.monotonic() < until:
+        time.sleep(0.05)
     if alive(str(run.out)):
         wrong.append(f"processes are left: {alive(str(run.out))}")
     return wrong
