@@ -6,8 +6,6 @@ local effects = require "moe.effects"
 local html = require "moe.page.html"
 local report = require "moe.report"
 local results = require "moe.results"
-local schema = require "moe.schema"
-local shape = require "moe.page.shape"
 local timeline = require "moe.page.timeline"
 
 local M = {}
@@ -21,57 +19,8 @@ local PROVENANCE = {
   { "measured", "ran for real, nothing modelled" },
 }
 
--- What is read from results.json.
-local FOLDER = { version = "string", seed = "number", ["date?"] = "string",
-  machine = { cpu = "string", cores = "number", kernel_set = "string", ["git?"] = "string" },
-  ["recipe?"] = { name = "string", hash = "string" },
-  experiments = { { name = "string", ["title?"] = "string", ["set?"] = "table" } },
-  runs = { { experiment = "string", system = "string", executor = "string", cluster = "string",
-    devices = "number", parameters = "table", lower_bound_ms = "number", peak_bytes = "number",
-    ["oom?"] = "boolean", ["without_effect?"] = { { stage = "string", reason = "string" } },
-    ["choice?"] = "string", ["trace?"] = "string",
-    ["assumed?"] = "table" } },
-  claims = { { id = "string", figure = "string", text = "string", unit = "string",
-    verdict = "string", paper = "number", ["ours?"] = "number", ["lo?"] = "number",
-    ["hi?"] = "number", ["reason?"] = "string", ["label?"] = "string", ["note?"] = "string",
-    sensitivity = { { constant = "string", lo = "number", hi = "number",
-      ["at_lo?"] = "number", ["at_hi?"] = "number" } } } },
-}
-local TIMES = { iteration_ms = "number", compute_ms = "number", exposed_comm_ms = "number",
-  hidden_comm_ms = "number", wait_ms = "number" }
-local ENDED = schema.merged(TIMES, { provenance = "string", samples_ms = { "number" } })
-local SIMULATED = { point = "table" }
-local OUT_OF_MEMORY = { model = "string", memory_bytes = "number", holders = { "string" } }
-local EXECUTED = { points = { "table", least = 1 }, losses = { "number", least = 1 },
-  drops = { "number", least = 1 }, ["digest?"] = "string",
-  ["executed_peak_bytes?"] = "number",
-  prediction = schema.merged(TIMES, { error = "number" }),
-  ["link?"] = { bytes_per_s = "number", latency_us = "number", ["share?"] = "string",
-    ["sharing_efficiency?"] = "number" }, ["eval_loss?"] = "number",
-  ["unigram_entropy?"] = "number", ["stopped?"] = "boolean",
-  parameters = { layers = "number", hidden = "number", seq = "number", experts = "number",
-    batch_per_device = "number", gate = "string", capacity_factor = "number" } }
-local CONSTANT = { value = "number", lo = "number", hi = "number", why = "string" }
-
-local function check_run(run, file, path)
-  if not run.iteration_ms then return end
-  shape.check(run, ENDED, file, path)
-  shape.check(run, run.executor ~= "simulate" and EXECUTED or SIMULATED, file, path)
-  if run.oom then shape.check(run, OUT_OF_MEMORY, file, path) end
-  for name, constant in pairs(run.assumed or {}) do
-    shape.check(constant, CONSTANT, file, path .. ".assumed." .. name)
-  end
-end
-
 local function load(dir)
-  local data, file = results.load(dir)
-  shape.check(data, FOLDER, file)
-  for i, run in ipairs(data.runs) do check_run(run, file, ("runs[%d]"):format(i)) end
-  for i, claim in ipairs(data.claims) do
-    if claim.ours then
-      shape.check(claim, { lo = "number", hi = "number" }, file, ("claims[%d]"):format(i))
-    end
-  end
+  local data = results.load(dir)
   data.dir = dir
   return data
 end

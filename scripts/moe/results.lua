@@ -18,6 +18,7 @@ local aligned = require "moe.aligned"
 local core = require "moe.core"
 local errors = require "moe.errors"
 local journal = require "moe.journal"
+local result_shape = require "moe.result_shape"
 local schema = require "moe.schema"
 local values = require "moe.values"
 
@@ -311,9 +312,9 @@ local function load_lines(file, at)
   return data
 end
 
---- What stands in results.json of a folder, or in runs.jsonl where that knows more, and the name of
---- the file; an error at `at` where this program cannot read it.
-function M.load(dir, at)
+-- What stands in results.json of a folder, or in runs.jsonl where that knows more, and the name of
+-- the file.
+local function load_newest(dir, at)
   local name, name_of_lines = dir .. "/results.json", dir .. "/" .. journal.FILE
   local whole = pcall(core.read_file, name)
   local readable, lines = pcall(load_lines, name_of_lines, at)
@@ -327,6 +328,14 @@ function M.load(dir, at)
     core.warn(("%s is older than %s, which is read"):format(name, name_of_lines))
     return lines, name_of_lines
   end
+  return data, name
+end
+
+--- What stands in results.json of a folder, or in runs.jsonl where that knows more, and the name of
+--- the file; an error at `at` where this program cannot read it, or did not write it.
+function M.load(dir, at)
+  local data, name = load_newest(dir, at)
+  result_shape.check(data, name)
   return data, name
 end
 

@@ -136,6 +136,22 @@ test("results on disk read back as they were", function()
   expect.failed(w, 2, "schema 7")
 end)
 
+test("what moebench did not write into results.json is refused at the recipe's line", function()
+  local _, w = results_of()
+  local function refused(change, ...)
+    local data = world.decode(w.files["out/results.json"])
+    change(data)
+    expect.failed(world.run('local moe = require "moe"\nmoe.results "old"', {}, "run", function(new)
+      new.files["old/results.json"] = world.encode(data)
+    end), 2, "old/results.json: ", ...)
+  end
+  refused(function(d) d.runs = nil end, "runs: is missing")
+  refused(function(d) d.runs = 7 end, "runs: a number stands where a table is read")
+  refused(function(d) d.runs[1] = "x" end, "runs[1]: a string stands where a table is read")
+  refused(function(d) d.runs[1].iteration_ms = "x" end, "runs[1].iteration_ms: a string")
+  refused(function(d) d.runs[1].system = 1 end, "runs[1].system: a number")
+end)
+
 local function claim(fields)
   local R, w = results_of(([[claims = { moe.claim { id = "lancet-034", value = function(R)
     return R:where { executor = "simulate" }:ratio({ "iteration_ms", of = "lancet_dw",
