@@ -11,6 +11,7 @@
 #include "bindings/placement.h"
 #include "bindings/routing.h"
 #include "engine/base/names.h"
+#include "engine/base/utf8.h"
 #include "engine/cost/profile_cache.h"
 #include "engine/exec/cuda_plugin.h"
 #include "engine/exec/device_executor.h"
@@ -187,7 +188,7 @@ std::shared_ptr<const ProfileCost> profile_of(lua_State* L, const Fields& cost,
   }
   const auto cache = std::make_shared<ProfileCache>(cost.text("cache", host.cache));
   const std::string warning = cache->take_warning();
-  if (!warning.empty()) std::fprintf(stderr, "moebench: %s\n", warning.c_str());
+  if (!warning.empty()) std::fprintf(stderr, "moebench: %s\n", printable(warning).c_str());
   const auto cost_on = [&](const Cluster* link, const WorkContext& work) {
     const auto measure = placement_measure(
         gate_measure(profiler.profile, own_gates(L, spec, box), spec.gate.name, options),

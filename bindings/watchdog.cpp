@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "engine/base/threads.h"
+
 namespace moe::lua {
 
 int64_t steady_ns() {
@@ -46,7 +48,7 @@ void Deadline::check(int64_t now_ns) {
   }
 }
 
-Watchdog::Watchdog() : thread_([this] { watch(); }) {}
+Watchdog::Watchdog() : thread_(start_thread("the deadlines of Lua code", [this] { watch(); })) {}
 
 Watchdog::~Watchdog() {
   {

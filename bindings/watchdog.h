@@ -77,7 +77,7 @@ class Watchdog {
   std::function<void()> poll_;
   std::vector<Deadline*> deadlines_;
   bool over_ = false;
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 }  // namespace moe::lua

@@ -1,10 +1,10 @@
-// The two kinds of errors of the project.
+// The three kinds of errors of the project.
 // UserError: what the user gave is wrong; names the field, the value and what is allowed.
 // InternalError: a bug of ours; carries file and line, made by MOE_CHECK.
 // RunError: the input was fine but a run failed (illegal schedule, lost rank, deadline, NaN).
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <stdexcept>
 #include <string>

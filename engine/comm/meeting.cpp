@@ -1,5 +1,7 @@
 #include "engine/comm/meeting.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
 

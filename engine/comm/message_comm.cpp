@@ -1,5 +1,7 @@
 #include "engine/comm/message_comm.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstring>
 

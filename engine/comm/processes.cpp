@@ -7,6 +7,8 @@
 #include <cstdlib>
 
 #include "engine/base/stop.h"
+#include "engine/base/threads.h"
+#include "engine/base/utf8.h"
 #include "engine/comm/mail.h"
 #include "engine/comm/message_comm.h"
 #include "engine/comm/naps.h"
@@ -60,7 +62,7 @@ Processes::Processes(Options options)
   find_clock(options_.measure_clock || size_here() < size());
   last_look_ = clock_ns();
   heard_.assign(index(size()), last_look_);
-  monitor_ = std::thread([this] { watch(); });
+  monitor_ = start_thread("the heartbeats of the job", [this] { watch(); });
 }
 
 Processes::~Processes() {
@@ -305,7 +307,7 @@ void Processes::leave(int status, const std::string& last_words) {
     std::signal(SIGTERM, SIG_DFL);  // mpirun's, when rank 0 has left
     nap(static_cast<Nanoseconds>(kGrace_s * kNsPerSecond));
   }
-  std::fputs(last_words.c_str(), stderr);
+  std::fputs(printable(last_words).c_str(), stderr);
   transport_->abort(status);
   std::_Exit(status);
 }

@@ -116,7 +116,7 @@ class Processes {
   bool stop_sent_ = false;
   std::vector<std::unique_ptr<Messages>> letters_;  // by peer, as one of them may be lost
   Nanoseconds last_look_ = 0, last_beat_ = 0;
-  std::thread monitor_;  // last: uses all of the above
+  std::jthread monitor_;  // last: uses all of the above
 };
 
 }  // namespace moe

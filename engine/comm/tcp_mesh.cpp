@@ -1,5 +1,6 @@
 #include "engine/comm/tcp_mesh.h"
 
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>

@@ -1,4 +1,5 @@
 // The one place that calls MPI.
+#include <fmt/ranges.h>
 #include <mpi.h>
 
 #include <algorithm>

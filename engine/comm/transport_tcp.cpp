@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "engine/base/errors.h"
+#include "engine/base/threads.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/launch.h"
 #include "engine/comm/tcp_mesh.h"
@@ -72,7 +73,7 @@ class Tcp final : public Transport {
   std::deque<Peer> peers_;
   Socket wake_;
   std::atomic<bool> stop_{false};
-  std::thread mover_;  // last: uses all of the above
+  std::jthread mover_;  // last: uses all of the above
 };
 
 class TcpMessages final : public Messages {
@@ -100,7 +101,7 @@ Tcp::Tcp(const TcpJob& job)
   size_here_ = mesh.size_here;
   place_here_ = mesh.place_here;
   for (size_t r = 0; r < peers_.size(); ++r) peers_[r].socket = std::move(mesh.peers[r]);
-  mover_ = std::thread([this] { serve(); });
+  mover_ = start_thread("the TCP connections", [this] { serve(); });
 }
 
 Tcp::~Tcp() {

@@ -1,5 +1,7 @@
 #include "engine/exec/arbiter.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
 

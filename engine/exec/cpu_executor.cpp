@@ -10,12 +10,12 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/rethrow.h"
+#include "engine/base/threads.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/emulated_link.h"
 #include "engine/exec/check_options.h"
 #include "engine/exec/conductor.h"
 #include "engine/exec/sync.h"
-#include "engine/exec/threads.h"
 #include "engine/exec/turns.h"
 #include "engine/replay/link_loads.h"
 #include "kernels/cpu/blas_buffers.h"

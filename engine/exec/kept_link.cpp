@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/base/rethrow.h"
+#include "engine/base/threads.h"
 #include "engine/comm/communicator.h"
 #include "engine/exec/sync.h"
 
@@ -28,7 +29,7 @@ KeptLink::KeptLink(const kernels::DeviceTable& device, const Cluster& link, size
       memory_(device, DeviceStorage::Where::kHost,
               static_cast<Bytes>((num_channels + 1) * sizeof(kernels::LinkWords))),
       keeper_(link, words_in(memory_)),
-      thread_([this] { keep(); }) {}
+      thread_(start_thread("the emulated link", [this] { keep(); })) {}
 
 KeptLink::~KeptLink() {
   abort();

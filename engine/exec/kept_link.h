@@ -48,7 +48,7 @@ class KeptLink {
   kernels::LinkTurn pass_;
   bool stopped_ = false;
   std::exception_ptr error_;
-  std::thread thread_;  // last: it uses all of the above
+  std::jthread thread_;  // last: it uses all of the above
 };
 
 }  // namespace moe

@@ -9,12 +9,12 @@
 #include <thread>
 
 #include "engine/base/stop.h"
+#include "engine/base/threads.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/emulated_link.h"
 #include "engine/exec/finite.h"
 #include "engine/exec/profile_operands.h"
 #include "engine/exec/sync.h"
-#include "engine/exec/threads.h"
 #include "engine/ops/kernel_call.h"
 #include "kernels/cpu/blas_buffers.h"
 
@@ -176,37 +176,11 @@ class Sampler {
   std::vector<Nanoseconds> samples_;
 };
 
-/// Threads 1 .. n-1 beside the calling one; joined at the end of the scope.
-class Beside {
- public:
-  template <class Body>
-  Beside(int64_t num_threads, const Body& body) {
-    const auto run = [this, &body](int64_t t) {
-      state_.wait(kWaits);
-      if (state_ == kRuns) body(t);
-    };
-    try {
-      for (int64_t t = 1; t < num_threads; ++t) {
-        threads_.push_back(
-            start_thread(fmt::format("rank {} of a measurement", t), [run, t] { run(t); }));
-      }
-    } catch (const std::exception&) {
-      let(kGivesUp);
-      throw;
-    }
-    let(kRuns);
-  }
-
- private:
-  enum State { kWaits, kRuns, kGivesUp };
-  void let(State state) {
-    state_ = state;
-    state_.notify_all();
-  }
-
-  std::atomic<State> state_{kWaits};  // none begins before all are there
-  std::vector<std::jthread> threads_;
-};
+/// Runs body(t) on threads t = 1 .. n-1 besides the calling one until the end of the scope.
+ThreadGroup other_ranks(int64_t num_threads, const std::function<void(int64_t)>& body) {
+  return {num_threads - 1, [](int64_t i) { return fmt::format("rank {} of a measurement", i + 1); },
+          [body](int64_t i) { body(i + 1); }};
+}
 
 /// Sets a flag at the end of the scope, also when an error ends it.
 struct SetAtEnd {
@@ -230,7 +204,7 @@ std::vector<Nanoseconds> profile_kernel(const Graph& graph, OpId op,
     ++running;
     while (!stop) calls[static_cast<size_t>(thread)].call();
   };
-  const Beside beside(options.ranks_beside, keep_busy);
+  const ThreadGroup beside = other_ranks(options.ranks_beside, keep_busy);
   const SetAtEnd stop_at_end{stop};
   while (running < options.ranks_beside) std::this_thread::yield();
   Sampler sampler(options);
@@ -256,7 +230,7 @@ std::vector<Nanoseconds> profile_collective(const Graph& graph, OpId op,
       // The world failed; rank 0 throws the same.
     }
   };
-  const Beside beside(options.ranks_beside, take_part);
+  const ThreadGroup beside = other_ranks(options.ranks_beside, take_part);
   Sampler sampler(options);
   for (int64_t round = 0; round <= last_round; ++round) {
     if (sampler.done() || stop_requested()) last_round = round;
@@ -356,7 +330,7 @@ std::vector<Nanoseconds> profile_handoff(int64_t ranks_beside) {
     }
   };
   {
-    const Beside lanes(2 * ranks_beside + 1, [&](int64_t thread) {
+    const ThreadGroup lanes = other_ranks(2 * ranks_beside + 1, [&](int64_t thread) {
       const int64_t rank = (thread - 1) / 2;
       thread % 2 == 1 ? compute_lane(rank) : comm_lane(rank);
     });

@@ -1,4 +1,6 @@
 // The lanes of a rank that an arbiter gives turns: when their ops are posted, and what a turn does.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "engine/base/errors.h"

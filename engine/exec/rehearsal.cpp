@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <atomic>
 #include <set>
-#include <thread>
 
 #include "engine/base/stop.h"
+#include "engine/base/threads.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/emulated_link.h"
 #include "engine/exec/cpu_executor.h"
@@ -111,15 +111,13 @@ void probe_core(int64_t n, StepSamples& samples) {
     }
     --running;
   };
-  std::vector<std::jthread> threads;
-  for (int64_t rank = 0; rank < n; ++rank) {
-    threads.emplace_back(comm_lane, rank);
-    threads.emplace_back([&running] {
-      while (running > 0) {  // computes
-      }
-    });
-  }
-  threads.clear();  // joins
+  const auto compute_lane = [&running] {
+    while (running > 0) {
+    }
+  };
+  const ThreadGroup lanes(
+      2 * n, [](int64_t i) { return fmt::format("rank {} of a rehearsal", i / 2); },
+      [&](int64_t i) { i % 2 == 0 ? comm_lane(i / 2) : compute_lane(); });
 }
 
 std::string link_text(const Plan& plan, bool emulated) {

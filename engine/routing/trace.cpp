@@ -89,7 +89,9 @@ constexpr uint32_t kVersion = 1;
 constexpr size_t kHeaderBytes = 8 + 4 + 4 + 6 * 8;
 
 void put(std::string& out, uint64_t value, int bytes) {
-  for (int b = 0; b < bytes; ++b) out += static_cast<char>(value >> (8 * b));
+  char text[sizeof value];
+  for (int b = 0; b < bytes; ++b) text[b] = static_cast<char>(value >> (8 * b));
+  out.append(text, static_cast<size_t>(bytes));
 }
 
 /// Reads little-endian numbers one after the other. Requires: they are there.

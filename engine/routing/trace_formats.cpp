@@ -1,5 +1,7 @@
 #include "engine/routing/trace_formats.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <map>

@@ -16,17 +16,18 @@ local function tidy(name)
   return table.concat(parts, "/")
 end
 
---- The run `who` writes the file `name` that the field `path` gives. An error where another run of
---- the recipe does; unless `resumed`, where it goes on with what the other one wrote.
-function M.claim(name, who, path, at, resumed)
+--- `who`, a run or a function, writes the file `name` that the field `path` gives. An error where
+--- another one of the recipe does; unless `again`, where it goes on with what the other one wrote or
+--- writes the same.
+function M.claim(name, who, path, at, again)
   if not name then return end
   local key = tidy(name)
   if key == "results.json" or key == "runs.jsonl" or key:match "^trace%-%d%d%d%-" then
     errors.user(("%s: '%s' is a name of moebench's own results; give another one"):format(path,
       name), at)
   end
-  if writers[key] and not resumed then
-    errors.user(("%s: '%s' is written by %s already, which %s would overwrite; give each run a "
+  if writers[key] and not again then
+    errors.user(("%s: '%s' is written by %s already, which %s would overwrite; give each a "
       .. "name of its own (of systems, by an entry of run for each, with systems = { ... })")
       :format(path, name, writers[key], who), at)
   end

@@ -2,6 +2,7 @@
 -- moe.loads{...}, what a law says.
 local core = require "moe.core"
 local errors = require "moe.errors"
+local outputs = require "moe.outputs"
 local schema = require "moe.schema"
 
 local M = {}
@@ -110,6 +111,16 @@ local function read(file)
   return errors.call(at, core.trace_info, text_of(file, "moe.trace.read", at))
 end
 
+local converted = {}  -- name -> what it was made of
+
+-- The file c.to is made of c.files by moe.trace.`name`; the same may be made of it again.
+local function claim_output(c, name, at)
+  local what = core.json_encode(c)
+  outputs.claim(c.to, ("moe.trace.%s of %s"):format(name, c.files and c.files[1] or c.trace),
+    ("moe.trace.%s.to"):format(name), at, converted[c.to] == what)
+  converted[c.to] = what
+end
+
 --- Makes a trace of another tool's files; returns its path.
 local function import(t)
   local at, path = errors.here(), "moe.trace.import"
@@ -121,6 +132,7 @@ local function import(t)
       c.format == "megatron" and "one a rank" or "one"), at)
   end
   c.experts, c.k = c.experts or 0, c.k or 1
+  claim_output(c, "import", at)
   return errors.call(at, core.trace_import, c)
 end
 
@@ -130,6 +142,7 @@ local function export(t)
   local c = schema.check(M.EXPORT, t, path, at)
   only(c, { step = { tensorrt = true }, layer = { tensorrt = true } }, path, at)
   c.step, c.layer = c.step or 1, c.layer or 1
+  claim_output(c, "export", at)
   return schema.merged(errors.call(at, core.trace_export, c), {})  -- a list that import takes
 end
 

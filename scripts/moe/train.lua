@@ -199,12 +199,13 @@ M.REAL_RUN = schema.merged(M.RUN, {
   link = { type = M.LINK, doc = "the emulated link; none: the ranks' memory" },
 })
 
---- The path of a checkpoint. Names live in the output folder.
+--- The path of a checkpoint, which is in the output folder; one that is read may be elsewhere under
+--- --trust. folder: the output folder where the checkpoint is read, nil where it is written.
 function M.checkpoint(name, folder, path, at)
   local outside = name and (name:match("^/") or ("/" .. name .. "/"):match("/%.%./"))
-  if outside and not core.args.trust then
-    errors.user(("%s: '%s' leads out of the output folder; give a name in it, or --trust"):format(
-      path, name), at)
+  if outside and not (folder and core.args.trust) then
+    errors.user(("%s: '%s' leads out of the output folder; give a name in it%s"):format(path, name,
+      folder and ", or --trust" or ""), at)
   end
   return name and folder and not name:match("^/") and folder .. "/" .. name or name
 end

@@ -106,6 +106,17 @@ test("other tools' traces are imported and exported with checked fields", functi
   fails("exprot", "", "moe.trace: unknown function 'exprot'. Did you mean 'export'?")
 end)
 
+test("two traces are not written to one name; the same one may be made again", function()
+  local import = "moe.trace.import { format = 'csv', files = { '%s' }, to = '%s' }\n"
+  expect.runs(expect.HEAD .. import:format("a", "x") .. import:format("a", "x")
+    .. import:format("b", "y"))
+  expect.fails(expect.HEAD .. import:format("a", "x") .. import:format("b", "./x"), 3,
+    "moe.trace.import.to: './x' is written by moe.trace.import of a already")
+  expect.fails(expect.HEAD .. import:format("a", "x")
+    .. "moe.trace.export { format = 'csv', trace = 'y', to = 'x' }", 3, "moe.trace.export.to: 'x'")
+  expect.fails(expect.HEAD .. import:format("a", "results.json"), 2, "moebench's own results")
+end)
+
 test("an executed run of an experiment records into a file of its own", function()
   local w = expect.runs(model "" .. [[
 return moe.experiment { name = "x", model = m, systems = { moe.system "raf" {} },

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""counts.py ROOT: how far the sources are from what is wanted of them; prints a line per count.
+
+* op kinds: string literals that are the name of an op, outside engine/ops and engine/model. Code
+  there asks for a property of OpDef, and makes ops through the functions of engine/ops. An upper
+  bound: "gate" may be an attribute and "place" a time.
+* folders: those with more than 36 source files or 4,500 lines; engine/ops has one file per op.
+* functions: those of more than 50 lines, tables apart, by the indentation of clang-format.
+
+--details lists what was counted.
+"""
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+MAX_FILES, MAX_LINES, MAX_FUNCTION = 36, 4500, 50
+PRODUCT = ("engine", "kernels", "bindings", "scripts")
+SOURCES = {".h", ".cpp", ".cu", ".cuh", ".lua"}
+
+
+def files_of(root, folders, suffixes):
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in suffixes and path.is_file():
+                yield path.relative_to(root)
+
+
+def op_kinds(root):
+    names = set()
+    for path in files_of(root, ("engine/ops",), {".cpp"}):
+        names |= set(re.findall(r'\.name = "(\w+)"', (root / path).read_text()))
+    assert len(names) > 40, "the ops' names are not found"
+    for path in files_of(root, ("engine", "bindings"), {".h", ".cpp"}):
+        if path.parts[:2] in {("engine", "ops"), ("engine", "model")}:
+            continue
+        for number, line in enumerate((root / path).read_text().splitlines(), 1):
+            code = line.split("//")[0]
+            for name in re.findall(r'"(\w+)"', code):
+                if name in names:
+                    yield f'{path}:{number}: "{name}"'
+
+
+def large_folders(root):
+    files, lines = Counter(), Counter()
+    for path in files_of(root, PRODUCT + ("recipes", "tests"), SOURCES | {".py"}):
+        folder = path.parent.as_posix()
+        if folder == "engine/ops":
+            continue
+        files[folder] += 1
+        lines[folder] += len((root / path).read_text().splitlines())
+    for folder in sorted(files):
+        if files[folder] > MAX_FILES or lines[folder] > MAX_LINES:
+            yield f"{folder}: {files[folder]} files, {lines[folder]} lines"
+
+
+CPP_END = re.compile(r"^( *)\}")
+NOT_A_FUNCTION = re.compile(r"\b(namespace|struct|class|enum|union|extern)\b|= *\{$|\breturn\b")
+
+
+def cpp_functions(lines):
+    """(line, length, head) of what looks like a function: a line that ends with `{` at an indentation
+    of 0 or 2 (in a class) up to the brace of the same indentation, with a parameter list."""
+    for i, line in enumerate(lines):
+        indent = len(line) - len(line.lstrip())
+        if indent > 2 or not line.rstrip().endswith("{") or NOT_A_FUNCTION.search(line):
+            continue
+        head = i
+        while head > 0 and "(" not in "".join(lines[head:i + 1]) and lines[head - 1].strip():
+            head -= 1
+        if "(" not in "".join(lines[head:i + 1]) or line.lstrip().startswith("}"):
+            continue
+        if re.match(r"\s*(if|for|while|switch|do|else|try|catch)\b", line):
+            continue
+        for j in range(i + 1, len(lines)):
+            end = CPP_END.match(lines[j])
+            if end and len(end[1]) == indent:
+                yield head + 1, j - head + 1, lines[head].strip()
+                break
+
+
+def lua_functions(lines):
+    for i, line in enumerate(lines):
+        starts = re.match(r"(local )?function\b|(\w+[.\w]* = )function\b", line)
+        if not starts or line.rstrip().endswith(" end"):
+            continue
+        for j in range(i + 1, len(lines)):
+            if lines[j].startswith("end"):
+                yield i + 1, j - i + 1, line.strip()
+                break
+
+
+def is_table(lines):
+    """Most of the lines are rows or calls that add one."""
+    rows = sum(line.lstrip().startswith(("{", '"')) or line.endswith(",") for line in lines)
+    return rows > len(lines) / 2
+
+
+def long_functions(root):
+    for path in files_of(root, PRODUCT, SOURCES):
+        lines = (root / path).read_text().splitlines()
+        functions = lua_functions(lines) if path.suffix == ".lua" else cpp_functions(lines)
+        for number, length, head in functions:
+            if length > MAX_FUNCTION and not is_table(lines[number:number + length]):
+                yield f"{path}:{number}: {length} lines: {head[:60]}"
+
+
+def main():
+    details = "--details" in sys.argv
+    root = Path(next(a for a in sys.argv[1:] if not a.startswith("--")))
+    for what, found in (("literals of op kinds", op_kinds(root)),
+                        ("large folders", large_folders(root)),
+                        ("functions over 50 lines", long_functions(root))):
+        found = list(found)
+        print(f"{what}: {len(found)}")
+        if details:
+            print("\n".join("  " + line for line in found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
