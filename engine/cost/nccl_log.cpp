@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kResultColumns = 8;  // time, algbw, busbw and errors, out of place and in place
 constexpr double kNsPerUs = 1e3;
+constexpr int64_t kMostRanks = 1'000'000;  // threads, and GPUs of a thread; more is a damaged file
 
 template <class Number>
 std::optional<Number> number_of(const std::string& word) {
@@ -98,8 +99,15 @@ class Parser {
   // nThread 1 nGpus 8 minBytes ...
   void shape(const std::vector<std::string>& words) {
     if (words.size() < 4 || words[2] != "nGpus") return;
-    threads_times_gpus_ =
-        number_of<int64_t>(words[1]).value_or(0) * number_of<int64_t>(words[3]).value_or(0);
+    threads_times_gpus_ = count("nThread", words[1]) * count("nGpus", words[3]);
+  }
+
+  int64_t count(const char* name, const std::string& word) const {
+    const int64_t value = number_of<int64_t>(word).value_or(0);
+    if (value < 1 || value > kMostRanks) {
+      fail("{} is '{}', must be 1 to {}", name, word, kMostRanks);
+    }
+    return value;
   }
 
   // size count type redop root time algbw busbw #wrong time ...
