@@ -31,8 +31,8 @@ std::jthread start_thread(const std::string& what, Body body) {
 /// The destructor joins them.
 class ThreadGroup {
  public:
-  /// body(i) runs on a thread of its own for each i in [0, n); name(i) says in errors what it is for.
-  /// Throws RunError as start_thread() does, and then no body has run.
+  /// body(i) runs on a thread of its own for each i in [0, n); name(i) says what it is for in
+  /// errors. Throws RunError as start_thread() does, and then no body has run.
   ThreadGroup(int64_t n, const std::function<std::string(int64_t)>& name,
               const std::function<void(int64_t)>& body) {
     try {

@@ -78,7 +78,7 @@ class Program {
     return most;
   }
   void wait_for_runs(size_t n, bool finished) const {
-    for (int i = 0; i < 3000 && runs(finished) < n; ++i) pause(10);
+    for (int i = 0; i < 12000 && runs(finished) < n; ++i) pause(10);
     REQUIRE(runs(finished) >= n);
   }
   static void pause(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }

@@ -127,7 +127,7 @@ TEST_CASE("all_reduce sums every element in rank order, in place or not, for any
   CHECK(errors == no_errors(num_ranks));
   if (n > 1000) CHECK(order_matters);
   for (const auto& each : out) {
-    REQUIRE(std::memcmp(each.data(), expected.data(), index(n) * sizeof(float)) == 0);
+    REQUIRE((n == 0 || std::memcmp(each.data(), expected.data(), index(n) * sizeof(float)) == 0));
   }
 }
 

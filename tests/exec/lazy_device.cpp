@@ -430,11 +430,13 @@ const kernels::DeviceTable& lazy_device() {
       .elapsed_ns = elapsed_ns,
       .copy =
           [](void* to, const void* from, int64_t bytes, Stream s) {
+            if (bytes == 0) return;
             give_work(s, [=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
           },
       .fill =
           [](void* to, int32_t byte, int64_t bytes, Stream s) {
             check_pointer(to);
+            if (bytes == 0) return;
             give_work(s, [=] { std::memset(to, byte, static_cast<size_t>(bytes)); });
           },
       .note_nonfinite = lazy_note_nonfinite,
