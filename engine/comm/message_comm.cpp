@@ -58,7 +58,7 @@ void each_piece(const std::vector<Bytes>& offset, const std::vector<Bytes>& byte
                 int64_t n, Body body) {
   Bytes at = 0;
   for (int64_t i = first; i < first + n; ++i) {
-    body(offset[index(i)], bytes[index(i)], at);
+    if (bytes[index(i)] > 0) body(offset[index(i)], bytes[index(i)], at);
     at += bytes[index(i)];
   }
 }
@@ -66,6 +66,7 @@ void each_piece(const std::vector<Bytes>& offset, const std::vector<Bytes>& byte
 void copy_own(const Pieces& pieces, int64_t own, const void* send, void* receive) {
   for (int64_t g = 0; g < pieces.groups; ++g) {
     const size_t i = index(own * pieces.groups + g);
+    if (pieces.send_bytes[i] == 0) continue;  // the buffers may be null
     const void* const from = static_cast<const char*>(send) + pieces.send_offset[i];
     void* const to = static_cast<char*>(receive) + pieces.receive_offset[i];
     if (from != to) std::memmove(to, from, index(pieces.send_bytes[i]));

@@ -66,7 +66,7 @@ TEST_CASE("what the engine keeps for a recipe counts against its memory, while i
   REQUIRE(failure);
   CHECK(failure->kind == "user");
   CHECK_THAT(failure->message, Contains("recipe.lua:") && Contains("MiB of memory are in use"));
-  CHECK_FALSE(run_recipe(folder, plan + "for i = 1, 400 do plan() end", little_memory));
+  CHECK_FALSE(run_recipe(folder, plan + "for i = 1, 100 do plan() end", little_memory));
 }
 
 TEST_CASE("endless recursion ends at its line") {
