@@ -65,11 +65,12 @@ test("the best is the fastest of those that fit; of all, where none does", funct
 end)
 
 test("each alternative of a best falls back on its own", function()
-  local w = run('moe.system "s" { moe.best(moe.pass.dw_schedule, { order = { "fit", "size" } }), '
+  local w = run('moe.system "s" { '
+    .. 'moe.best(moe.pass.dw_schedule, { if_slower = { "undo", "keep" } }), '
     .. "parts { 8, 4 } }")
-  expect.equal(labels(w.results.runs[1].candidates), { "order=fit max_parts=8",
-    "order=fit max_parts=4", "order=size max_parts=8", "order=size max_parts=4" })
-  expect.equal(w.results.runs[1].choice, "order=fit max_parts=4")
+  expect.equal(labels(w.results.runs[1].candidates), { "if_slower=undo max_parts=8",
+    "if_slower=undo max_parts=4", "if_slower=keep max_parts=8", "if_slower=keep max_parts=4" })
+  expect.equal(w.results.runs[1].choice, "if_slower=undo max_parts=4")
 end)
 
 test("a system of systems is the best of them and says which and what each took", function()

@@ -83,10 +83,10 @@ test("two searches in one system are a product", function()
 local c = moe.pass.capacity_pipeline
 return moe.experiment { name = "x", model = m, cluster = moe.cluster.p4de { nodes = 2 },
   systems = { moe.system "s" { moe.best(c, { degree = { 1, 4 } }),
-    moe.best(moe.pass.dw_schedule, { order = { "fit", "size" } }) } } }
+    moe.best(moe.pass.dw_schedule, { if_slower = { "undo", "keep" } }) } } }
 ]])
   expect.equal(#w.plans, 4)
-  expect.equal(w.results.runs[1].choice, "degree=4 order=fit")
+  expect.equal(w.results.runs[1].choice, "degree=4 if_slower=undo")
 end)
 
 test("assumed constants of the cluster stand with every simulated run", function()

@@ -276,7 +276,7 @@ test("options of passes are checked", function()
   expect.fails(head .. "capacity_pipeline {\n degre = 2 }", 3, "unknown key 'degre'")
   expect.fails(head .. "capacity_pipeline { degree = 65 }", 2, "a number from 1 to 64")
   expect.fails(head .. "capacity_pipeline { degree = true }", 2, "true is not allowed")
-  expect.fails(head .. "dw_schedule { order = 'siz' }", 2, "Did you mean 'size'?")
+  expect.fails(head .. "dw_schedule { overshoot = 'nevr' }", 2, "Did you mean 'never'?")
 end)
 
 test("moe.best wants one option with a list", function()

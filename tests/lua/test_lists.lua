@@ -21,7 +21,7 @@ test("every kind is listed, alone or with the others", function()
     local one = list(kind)
     assert(#one > 0 and all:find(one, 1, true), kind)
   end
-  assert(list("passes"):find "capacity_pipeline +d { degree = 1 }", list("passes"))
+  assert(list("passes"):find "capacity_pipeline +cuts .+ { degree = 2 }", list("passes"))
   assert(list("clusters"):find("p4de +AWS p4de.24xlarge"), list("clusters"))
 end)
 
@@ -50,7 +50,7 @@ test("the stubs are Lua, and know every field that is checked", function()
   end
   expect.equal(type(stub.pass.capacity_pipeline), "function")
   for _, part in ipairs { "---@meta", "---@field layers integer|moe.Assumed blocks (1 to 10000)",
-    '---@field scope "token"|"batch"', "---@field degree? number d (1 to 64) [1]",
+    '---@field scope "token"|"batch"', "---@field degree? number parts; 1 leaves ",
     "---@field link? moe.Link", "---@field gemm_efficiency? number|moe.Assumed",
     "---@field systems (moe.System)[]", "---@field bytes_per_s number bytes a second" } do
     assert(text:find(part, 1, true), part)
