@@ -62,7 +62,7 @@ function M.claim(t)
     errors.user(("moe.claim.neutral: %g is the paper's number itself"):format(c.neutral), at)
   end
   c.at = at
-  return setmetatable(c, mt)
+  return schema.object(c, mt)
 end
 
 -- Least and most of the numbers near the paper's.

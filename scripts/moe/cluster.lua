@@ -112,7 +112,7 @@ local function resolve(t, path, at, ends)
   c.devices = c.nodes * c.devices_per_node
   c.collectives = comm_tables.resolve(c.collectives, c.devices, path .. ".collectives", at)
   c.assumed, c.at, c.given, c.path = assumed.found, at, schema.merged(t, {}), path
-  return setmetatable(c, mt)
+  return schema.object(c, mt)
 end
 
 --- The cluster with some assumed constants at an end of their band.

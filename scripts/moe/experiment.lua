@@ -96,7 +96,7 @@ function M.experiment(t)
   e.case = e.case or function() return direct end
   e.at = at
   made[#made + 1] = e
-  return setmetatable(e, mt)
+  return schema.object(e, mt)
 end
 
 --- Throws where the recipe made experiments and ran none of them.
@@ -148,7 +148,8 @@ end
 function M.run(e)
   local at = errors.here()
   errors.stop_in "policies"
-  schema.field({ type = "experiment", required = true }, e, "moe.run", at)
+  schema.field({ type = "experiment", required = true }, e,
+    schema.is_a("experiment", e) and "experiment" or "moe.run", at)
   ran = true
   if core.mode == "check" then M.check(e) end
   errors.stop_in "check"

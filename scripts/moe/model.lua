@@ -125,7 +125,7 @@ local function make(t, path, at, ends)
   m.k = fixed or m.k or 1
   m.given, m.root, m.at, m.assumed = schema.merged(t, {}), path, at, assumed.found
   m.path = path:match "^model%." and "model" or path
-  return setmetatable(m, mt)
+  return schema.object(m, mt)
 end
 
 --- The model with some assumed constants at an end of their band.

@@ -17,8 +17,8 @@ local function tidy(name)
 end
 
 --- `who`, a run or a function, writes the file `name` that the field `path` gives. An error where
---- another one of the recipe does; unless `again`, where it goes on with what the other one wrote or
---- writes the same.
+--- another one of the recipe does; unless `again`, where it goes on with what the other one wrote
+--- or writes the same.
 function M.claim(name, who, path, at, again)
   if not name then return end
   local key = tidy(name)

@@ -140,7 +140,7 @@ local function define(kind)
       if kind == "placement" then
         instance.placement = { at = def.at, moves = def.moves, weighted = def.weighted }
       end
-      return setmetatable(instance, instance_mt[kind == "gate" and "gate" or "pass"])
+      return schema.object(instance, instance_mt[kind == "gate" and "gate" or "pass"])
     end
   end
 end
@@ -162,7 +162,7 @@ local function builtin(row)
   local options = M.pass_options(row)
   return function(given)
     local at = errors.here()
-    return setmetatable({ name = row.name, stage = row.kind,
+    return schema.object({ name = row.name, stage = row.kind,
       options = schema.check(options, given or {}, "moe.pass." .. row.name, at) },
       instance_mt.pass)
   end

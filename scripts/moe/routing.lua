@@ -22,7 +22,9 @@ function M.workload_fields(row)
 end
 
 --- What `routing` takes. law, name: as the core's functions return them.
-local function object(law, name) return setmetatable({ law = law, name = name }, mt) end
+local function object(law, name, file)
+  return schema.object({ law = law, name = name, file = file }, mt)
+end
 M.object = object
 
 local function workload_row(name, at)
@@ -155,9 +157,7 @@ getmetatable(M.trace).__call = function(_, file)
     local at = errors.here()
     local c = schema.check(M.TRACE, t or {}, "moe.trace", at)
     local law, name = errors.call(at, core.trace_law, file, c.cycle)
-    local routing = object(law, name)
-    routing.file = file
-    return routing
+    return object(law, name, file)
   end
 end
 

@@ -21,6 +21,41 @@ function M.class(name, what)
   return mt
 end
 
+local as_made = setmetatable({}, { __mode = "k" })  -- object -> a copy of its fields
+
+-- Tables are copied, objects are not.
+local function copy_of(value)
+  if type(value) ~= "table" or getmetatable(value) then return value end
+  local out = {}
+  for k, v in pairs(value) do out[k] = copy_of(v) end
+  return out
+end
+
+--- An object of the class whose metatable is mt, of its checked fields. It stays as it is: M.field
+--- refuses one whose fields were assigned since, which no check has seen.
+function M.object(fields, mt)
+  as_made[fields] = copy_of(fields)
+  return setmetatable(fields, mt)
+end
+
+-- The name of a field that was assigned after the objects in `value` were made, and the class of
+-- its object; or nil. made: what `value` was; class: of the object that holds it.
+local function assigned_in(value, made, class)
+  if type(value) == "table" and as_made[value] and made == value then
+    made, class = as_made[value], getmetatable(value).__name
+  end
+  if value == made or value ~= value and made ~= made then return nil end
+  if type(value) ~= "table" or type(made) ~= "table" then return "", class end
+  for _, t in ipairs { value, made } do
+    for k in pairs(t) do
+      local inner, of = assigned_in(rawget(value, k), rawget(made, k), class)
+      if inner then
+        return (type(k) == "number" and "[%d]" or ".%s"):format(k) .. inner, of
+      end
+    end
+  end
+end
+
 local function is_a(name, value)
   return type(value) == "table" and getmetatable(value) == M.classes[name].mt
 end
@@ -43,7 +78,10 @@ end
 
 local function show(v)
   if type(v) == "string" then return ("'%s'"):format(v) end
-  if type(v) == "table" then return "a table" end
+  if type(v) == "table" then
+    local class = (getmetatable(v) or {}).__name
+    return class and M.classes[class] and ("a moe.%s object"):format(class) or "a table"
+  end
   if type(v) == "function" then return "a function" end
   local short = type(v) == "number" and ("%g"):format(v)
   return short and tonumber(short) == v and short or tostring(v)
@@ -218,6 +256,11 @@ function M.field(field, value, path, at, assumed)
   end
   if M.classes[kind] then
     if not is_a(kind, value) then refuse(path, value, M.classes[kind].what, at) end
+    local assigned, class = assigned_in(value, value)
+    if assigned then
+      errors.user(("%s%s: was assigned after the %s was made, and is not checked; make another %s")
+        :format(path, assigned, class, class), at)
+    end
   elseif kind ~= "any" and type(value) ~= kind then
     refuse(path, value, field.enum and "one of: " .. table.concat(field.enum, ", ")
       or "a " .. kind, at)
@@ -231,6 +274,10 @@ end
 function M.check(fields, value, path, at, assumed)
   if type(value) ~= "table" or getmetatable(value) then refuse(path, value, "a table", at) end
   for key in pairs(value) do
+    if type(key) == "number" then
+      errors.user(("%s: the value at place %g has no name; write name = value, with one of: %s")
+        :format(path, key, table.concat(keys_of(fields), ", ")), at)
+    end
     if fields[key] == nil then M.unknown(path, "key", key, keys_of(fields), at) end
   end
   local out = {}

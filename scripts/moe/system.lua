@@ -203,7 +203,7 @@ local function make(name, t, at)
   end
   local known = M.known[name]
   local own = not fields.packing and known and known.packing
-  return setmetatable({ name = name, at = at,
+  return schema.object({ name = name, at = at,
     members = fields.of and members_of(fields.of, path, at),
     passes = not fields.of and passes_of(name, passes, path, at) or nil,
     all_reduce = fields.all_reduce or known and known.all_reduce or AFTER,

@@ -124,7 +124,7 @@ test("numbers of a model may be assumed, and are recorded", function()
   expect.equal({ w.plans[1].model.capacity_factor, w.plans[1].model.k }, { 1.25, 1 })
   expect.fails(train("batch = 2, experts = 2", [[
 link = { bytes_per_s = moe.assumed { value = 1e8, lo = 1e8, hi = 1e9, why = "x" } }]]), 3,
-    "moe.train.link.bytes_per_s: a table is not allowed; give a number")
+    "moe.train.link.bytes_per_s: a moe.assumed object is not allowed; give a number")
   expect.fails(model [[batch = 2, experts = 4, capacity_factor =
 moe.assumed { value = 1, lo = 0, hi = 2, why = "x" }]], 3,
     "model.gpt2_moe.capacity_factor.lo: 0 is not allowed; give a number from 1e-06")
@@ -277,6 +277,27 @@ test("options of passes are checked", function()
   expect.fails(head .. "capacity_pipeline { degree = 65 }", 2, "a number from 1 to 64")
   expect.fails(head .. "capacity_pipeline { degree = true }", 2, "true is not allowed")
   expect.fails(head .. "dw_schedule { overshoot = 'nevr' }", 2, "Did you mean 'never'?")
+end)
+
+test("what was assigned to an object after it was made is refused", function()
+  local function fails(code, ...)
+    expect.fails(expect.HEAD .. code .. [[
+ return moe.experiment { name = "e", model = m, cluster = c, systems = { s } }]], 4, ...)
+  end
+  local objects = 'c = moe.cluster.p4de { nodes = 1 }\n'
+    .. 'p = moe.pass.partition {} s = moe.system "x" { p }\n'
+  fails(objects .. "m.layers = 8", "experiment.model.layers: was assigned after the model")
+  fails(objects .. "m.nosuch = 8", "experiment.model.nosuch: was assigned")
+  fails(objects .. "m.vocab = nil", "experiment.model.vocab: was assigned")
+  fails(objects .. "c.nodes = 2", "experiment.cluster.nodes: was assigned after the cluster")
+  fails(objects .. "c.device.launch_us = 0/0", "experiment.cluster.device.launch_us: was assigned")
+  fails(objects .. "s.name = 'y'", "experiment.systems[1].name: was assigned after the system")
+  fails(objects .. "p.options.parts = 1e300",
+    "experiment.systems[1].passes[1].options.parts: was assigned after the pass")
+  expect.fails(expect.HEAD .. objects
+    .. "e = moe.experiment { name = 'e', model = m, cluster = c, systems = { s } } e.name = 'f'\n"
+    .. "return e", nil, "experiment.name: was assigned after the experiment was made")
+  expect.fails(expect.HEAD .. "m.layers = 8\nmoe.train { model = m }", 3, "moe.train.model.layers:")
 end)
 
 test("moe.best wants one option with a list", function()

@@ -37,7 +37,7 @@ test("a gate is not its constructor, and a schedule is not a gate", function()
   expect.fails(head .. "local m = " .. MODEL:format "g", 4, "call the gate's constructor")
   expect.fails('local moe = require "moe"\n' .. [[
 local s = moe.policy.schedule { name = "s", apply = function() end }
-local m = ]] .. MODEL:format "s {}", 3, "gate: a table is not allowed")
+local m = ]] .. MODEL:format "s {}", 3, "gate: a moe.pass object is not allowed")
   expect.fails(head .. "local s = moe.system 'x' { g {} }", 4, "give a pass")
 end)
 
