@@ -2,6 +2,7 @@
 // gate counts, what a routing law says, what placements are planned from.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <numeric>
 #include <vector>
@@ -13,10 +14,8 @@ struct Loads {
   std::vector<int64_t> rows;  // [sources, experts], tokens that hold a place, or choices
 
   Loads() = default;
-  Loads(int64_t num_sources, int64_t num_experts)
-      : sources(num_sources),
-        experts(num_experts),
-        rows(static_cast<size_t>(num_sources * num_experts)) {}
+  /// All 0. Throws RunError naming the sizes where there is no memory for them.
+  Loads(int64_t num_sources, int64_t num_experts);
 
   int64_t& at(int64_t source, int64_t expert) {
     return rows[static_cast<size_t>(source * experts + expert)];
