@@ -29,7 +29,7 @@ for loader in "${loaders[@]}"; do
     ((done < inputs)) && limit=(-runs=$((inputs - done)))
     log=build/fuzz/$loader.log
     "build/fuzz/tests/fuzz/fuzz_$loader" "$folder" "${seeds[@]}" "${limit[@]}" -timeout=10 \
-      -malloc_limit_mb=256 -rss_limit_mb=1024 -max_len=16384 -close_fd_mask=1 -print_final_stats=1 \
+      -malloc_limit_mb=256 -rss_limit_mb=1024 -max_len=4096 -close_fd_mask=1 -print_final_stats=1 \
       -artifact_prefix="$kept/" >"$log" 2>&1
     status=$?
     done=$((done + $(sed -n 's/^stat::number_of_executed_units: *//p' "$log")))

@@ -154,9 +154,20 @@ def check_shell(root):
     return run_tool(["shellcheck", "-x", "--source-path", str(root)], files)
 
 
+def check_readme(root):
+    """The simulated rows of the README's first table are what lancet_gpt2 prints."""
+    block = re.search(r"^```\n(.*?)^Executed on", (root / "README.md").read_text(), re.S | re.M)
+    if not block:
+        return ["README.md: has no table that ends before 'Executed on'"]
+    golden = root / "tests" / "recipes" / "golden" / "lancet_gpt2.txt"
+    printed = set(golden.read_text().splitlines())
+    return [f"README.md: not in {golden.name}: {line}" for line in block[1].splitlines()
+            if line not in printed]
+
+
 def main():
     checks = {"includes": check_includes, "requires": check_requires, "format": check_format,
-              "lua": check_lua, "shell": check_shell}
+              "lua": check_lua, "shell": check_shell, "readme": check_readme}
     if len(sys.argv) != 3 or sys.argv[1] not in checks:
         print(f"usage: {sys.argv[0]} {'|'.join(checks)} ROOT", file=sys.stderr)
         return 2
