@@ -21,6 +21,9 @@ std::string sample(bool counts_alone) {
   return trace_bytes(t);
 }
 
+/// Of counts alone, choices are made for every token: seconds for the largest traces.
+constexpr int64_t kMostTokens = 1 << 20;
+
 std::string mutate(std::string_view bytes, fuzz::Random& random) {
   std::string out = bytes.size() < 64 ? sample(random() % 2 == 0) : std::string(bytes);
   out = fuzz::mutate_bytes(out, random);
@@ -38,6 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   return fuzz::loaded([&] {
     const auto trace = std::make_shared<const Trace>(read_trace(bytes, "fuzz.trace"));
+    if (trace->ranks * trace->tokens > kMostTokens) return;
     const RoutingLaw law = law_of(trace, "fuzz", true);
     for (const int64_t part : {1, 2}) {
       if (trace->ranks % part != 0) continue;
