@@ -122,7 +122,7 @@ void fill(const Persistents& all, const Persistent& p, const AllBuffers& ranks,
 /// Holds the whole file against the checksum at its end; sets a checkpoint aside that does not fit.
 /// Returns the bytes before the checksum.
 size_t checked_bytes(const std::string& path, InputFile& in) {
-  std::vector<char> block(1 << 20);
+  std::vector<char> block(1 << 16);
   std::string tail;  // what may be the checksum
   std::string magic;
   uint64_t hash = kFnvStart;

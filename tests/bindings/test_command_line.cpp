@@ -277,7 +277,7 @@ return moe.experiment { name = "tiny", model = model(), cluster = moe.cluster.p4
   CHECK_THAT(o.text, Contains("moves ours most") && Contains("cluster.device.launch_us"));
 }
 
-TEST_CASE("Ctrl-C while loading ends at the recipe's line") {
+TEST_CASE("Ctrl-C while loading ends at the recipe's line", "[signals]") {
   const Folder folder;
   const std::string recipe = folder.write("recipe.lua", "\nwhile true do end");
   const Outcome o = interrupt({"run", recipe, "--out", folder.path("out")}, recipe, 1500, folder);
@@ -285,7 +285,8 @@ TEST_CASE("Ctrl-C while loading ends at the recipe's line") {
   CHECK_THAT(o.text, Contains("recipe.lua:2: interrupted"));
 }
 
-TEST_CASE("Ctrl-C during training ends the run after its step and leaves what was done") {
+TEST_CASE("Ctrl-C during training ends the run after its step and leaves what was done",
+          "[signals]") {
   const Folder folder;
   const std::string recipe = folder.write("recipe.lua", kTiny + R"(
 return moe.experiment { name = "tiny", model = model(), systems = { moe.system "raf" {},

@@ -135,7 +135,7 @@ TEST_CASE("what a pick does wrong fails the run at its line, with lane and sched
   CHECK_THAT(message("local x = nil; x()", "lua"), Contains("recipe.lua:15: attempt to call"));
 }
 
-TEST_CASE("a pick that does not return is stopped at its line, and the run fails") {
+TEST_CASE("a pick that does not return is stopped at its line, and the run fails", "[signals]") {
   const Folder folder;
   const auto failure =
       run_recipe(folder,

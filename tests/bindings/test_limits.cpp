@@ -17,7 +17,8 @@ void little_memory(HostOptions& options) {
 
 }  // namespace
 
-TEST_CASE("an endless loop while loading ends at its line, compiled or not, caught or not") {
+TEST_CASE("an endless loop while loading ends at its line, compiled or not, caught or not",
+          "[signals]") {
   for (const char* loop :
        {"while true do end", "local n = 0 while true do n = n + 1 end",
         "while true do pcall(function() while true do end end) end",
@@ -54,7 +55,8 @@ TEST_CASE("endless memory ends at the line that takes it") {
   }
 }
 
-TEST_CASE("what the engine keeps for a recipe counts against its memory, while it is kept") {
+TEST_CASE("what the engine keeps for a recipe counts against its memory, while it is kept",
+          "[malloc]") {
   const std::string plan =
       "local moe = require 'moe'\n"
       "local function plan() return moe.plan { cluster = moe.cluster.p4de { nodes = 2 },\n"
@@ -74,7 +76,7 @@ TEST_CASE("endless recursion ends at its line") {
   CHECK_THAT(message, Contains("recipe.lua:2: stack overflow"));
 }
 
-TEST_CASE("a state that ran out of time leaves the next one alone") {
+TEST_CASE("a state that ran out of time leaves the next one alone", "[signals]") {
   CHECK_THAT(message_of("while true do end", short_deadline), Contains("endless loop"));
   const Folder folder;
   CHECK_FALSE(run_recipe(folder, "local n = 0 for i = 1, 1e6 do n = n + i end", short_deadline));

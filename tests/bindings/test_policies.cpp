@@ -246,7 +246,7 @@ TEST_CASE("a policy's error names its line and the policy") {
              Contains("recipe.lua:19: attempt to call") && Contains("(in schedule 'mine')"));
 }
 
-TEST_CASE("a policy that does not return is stopped at its line, and the run fails") {
+TEST_CASE("a policy that does not return is stopped at its line, and the run fails", "[signals]") {
   const Folder folder;
   const auto quick = [](HostOptions& o) { o.policy_deadline_s = 0.2; };
   for (const char* wait : {"while true do end", "while true do pcall(error) end"}) {

@@ -236,7 +236,7 @@ TEST_CASE("a disk that fills up is an error that names the file") {
   check_error(o, 3, {"out/"});
 }
 
-TEST_CASE("Ctrl-C keeps the steps that are over") {
+TEST_CASE("Ctrl-C keeps the steps that are over", "[signals]") {
   const Scratch s;
   const std::string recipe = s.file(
       "long.lua",

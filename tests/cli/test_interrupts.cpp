@@ -145,7 +145,7 @@ void wait_until_in_second_run(const Program& program) {
 
 }  // namespace
 
-TEST_CASE("each signal ends a sweep and keeps every run that was finished") {
+TEST_CASE("each signal ends a sweep and keeps every run that was finished", "[signals]") {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     Program program(kSweep);
     program.start_recipe();
@@ -160,7 +160,7 @@ TEST_CASE("each signal ends a sweep and keeps every run that was finished") {
   }
 }
 
-TEST_CASE("each signal ends a training after its step, and its losses are kept") {
+TEST_CASE("each signal ends a training after its step, and its losses are kept", "[signals]") {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     Program program(kTraining);
     program.start_recipe();
@@ -175,7 +175,8 @@ TEST_CASE("each signal ends a training after its step, and its losses are kept")
   }
 }
 
-TEST_CASE("an interrupted moe.train ends the recipe at its next line, whatever catches it") {
+TEST_CASE("an interrupted moe.train ends the recipe at its next line, whatever catches it",
+          "[signals]") {
   for (const std::string& after :
        std::vector<std::string>{"print 'and on'", "while true do pcall(train) end",
                                 "pcall(print, 'and on')", "return"}) {
@@ -189,7 +190,7 @@ TEST_CASE("an interrupted moe.train ends the recipe at its next line, whatever c
   }
 }
 
-TEST_CASE("a signal ends what takes long: simulated steps, a pass, a loop, a check") {
+TEST_CASE("a signal ends what takes long: simulated steps, a pass, a loop, a check", "[signals]") {
   const std::string cluster = "cluster = moe.cluster.p4de { nodes = 4 }";
   const std::string law = "moe.workload 'zipf' { s = 1, drift = 0.1 }";
   const std::string routed =
@@ -221,7 +222,7 @@ TEST_CASE("a signal ends what takes long: simulated steps, a pass, a loop, a che
   CHECK(checked.wait() == 3);
 }
 
-TEST_CASE("a SIGHUP that is ignored, as by nohup, stays so") {
+TEST_CASE("a SIGHUP that is ignored, as by nohup, stays so", "[signals]") {
   Program program(kModel +
                   "moe.train { model = model(), ranks = 2, steps = 400, tokens = "
                   "'reference' }\nprint 'through'");

@@ -16,6 +16,7 @@ cmake --preset fuzz >/dev/null && cmake --build build/fuzz --target "${programs[
 
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export ASAN_OPTIONS=quarantine_size_mb=16
+runs_lua=(machine results)  # LeakSanitizer does not follow the pointers that LuaJIT keeps
 export LSAN_OPTIONS=print_suppressions=0
 found=0
 for loader in "${loaders[@]}"; do
@@ -23,12 +24,15 @@ for loader in "${loaders[@]}"; do
   mkdir -p "$folder" "$kept"
   seeds=("tests/fuzz/seeds/$loader")
   [[ -d ${seeds[0]} ]] || seeds=()
+  leaks=()
+  [[ " ${runs_lua[*]} " == *" $loader "* ]] && leaks=(-detect_leaks=0)
   begin=$SECONDS done=0 status=0
   while ((SECONDS - begin < seconds || done < inputs)); do
     limit=(-max_total_time=$((seconds - (SECONDS - begin))))
     ((done < inputs)) && limit=(-runs=$((inputs - done)))
     log=build/fuzz/$loader.log
-    "build/fuzz/tests/fuzz/fuzz_$loader" "$folder" "${seeds[@]}" "${limit[@]}" -timeout=10 \
+    "build/fuzz/tests/fuzz/fuzz_$loader" "$folder" "${seeds[@]}" "${limit[@]}" "${leaks[@]}" \
+      -timeout=10 \
       -malloc_limit_mb=256 -rss_limit_mb=1024 -max_len=4096 -close_fd_mask=1 -print_final_stats=1 \
       -artifact_prefix="$kept/" >"$log" 2>&1
     status=$?
