@@ -300,6 +300,23 @@ void set_recipe(lua_State* L, const HostOptions& options) {
   lua_setfield(L, -2, "recipe");
 }
 
+/// The fields of the table on the stack that are no functions.
+void set_values(lua_State* L, const HostOptions& options) {
+  set_text(L, "version", program_version());
+  set_text(L, "mode", options.mode);
+  set_text(L, "scripts_dir", options.scripts_dir);
+  set_text(L, "session", fmt::format("{:x}-{}", steady_ns(), getpid()));
+  if (!options.out_dir.empty()) set_text(L, "out_dir", options.out_dir);
+  if (options.processes != nullptr) {
+    lua_pushinteger(L, options.processes->size());
+    lua_setfield(L, -2, "processes");
+  }
+  push_null(L);
+  lua_setfield(L, -2, "null");
+  set_arguments(L, options);
+  set_recipe(L, options);
+}
+
 }  // namespace
 
 int open_core(lua_State* L) {
@@ -330,22 +347,9 @@ int open_core(lua_State* L) {
                                             {"warn", core_function<warn>},
                                             {"write_output", core_function<write_output>},
                                             {nullptr, nullptr}};
-  const HostOptions& options = Host::of(L).options();
   lua_newtable(L);
   luaL_setfuncs(L, kFunctions, 0);
-  set_text(L, "version", program_version());
-  set_text(L, "mode", options.mode);
-  set_text(L, "scripts_dir", options.scripts_dir);
-  set_text(L, "session", fmt::format("{:x}-{}", steady_ns(), getpid()));
-  if (!options.out_dir.empty()) set_text(L, "out_dir", options.out_dir);
-  if (options.processes != nullptr) {
-    lua_pushinteger(L, options.processes->size());
-    lua_setfield(L, -2, "processes");
-  }
-  push_null(L);
-  lua_setfield(L, -2, "null");
-  set_arguments(L, options);
-  set_recipe(L, options);
+  set_values(L, Host::of(L).options());
   open_plan(L);
   open_handles(L);
   open_gate(L);

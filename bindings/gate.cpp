@@ -7,6 +7,7 @@
 #include "bindings/reference.h"
 #include "engine/base/rng.h"
 #include "engine/cost/profile_cache.h"
+#include "engine/graph/op_def.h"
 
 namespace moe::lua {
 namespace {
@@ -185,12 +186,12 @@ namespace {
 struct GateTrial {
   explicit GateTrial(const Graph& graph, const Op& op) {
     const Shape& scores_shape = graph.tensor(op.outputs[0]).shape;
-    const Shape& slots = graph.tensor(op.outputs[4]).shape;
+    const Shape& slots = graph.tensor(output_of(graph, op, Role::kSlotChoice)).shape;
     in.tokens = scores_shape[0];
     in.experts = scores_shape[1];
     in.k = attr_int(op, "k", 1);
     in.capacity = slots[1];
-    maps.columns = graph.tensor(op.outputs[2]).shape[1];
+    maps.columns = graph.tensor(output_of(graph, op, Role::kExpert)).shape[1];
     Rng rng(1000249);
     scores.resize(static_cast<size_t>(in.tokens * in.experts));
     for (float& s : scores) {
@@ -251,7 +252,7 @@ ProfileCost::Measure gate_measure(ProfileOp profile, std::function<Gate(int64_t 
   };
   if (!gates) return plain;
   return [plain, options, gates, name](const Graph& graph, OpId op, const WorkContext& work) {
-    const bool is_gate = std::string_view(graph.def(op).name) == "gate";
+    const bool is_gate = graph.def(op).moe == MoeOp::kGate;
     if (!is_gate || attr_string(graph.op(op), "gate") != name) return plain(graph, op, work);
     // It times the op with a built-in gate, which is a small part of it.
     return time_gate(gates(0), graph, graph.op(op), median(plain(graph, op, work)), options);

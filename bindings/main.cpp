@@ -251,52 +251,69 @@ CLI::App* add_report(CLI::App& app, moe::lua::HostOptions& options, std::string&
   return command;
 }
 
-// What the command does; `status` where it does not fail.
-Failed dispatch(int argc, char** argv, int& status) {
+// The command line: what may be given, and what was.
+struct Command {
   moe::lua::HostOptions options;
-  options.scripts_dir = moe::lua::find_scripts();
-  options.cache = default_cache();
   std::vector<std::string> settings;
-  std::string kind;
-  CLI::App app(
+  std::string kind, machine_file = "machine.lua", page;
+  CLI::App app{
       "A workbench for Mixture-of-Experts training systems: plans, simulates and executes.",
-      "moebench");
-  app.set_version_flag("--version", moe::lua::program_version());
-  app.require_subcommand(1);
-  CLI::App* run = app.add_subcommand("run", "run a recipe");
-  add_recipe_options(*run, options, settings);
-  CLI::Option* out = run->add_option("--out", options.out_dir, "output folder, out/<recipe>");
-  CLI::App* check = app.add_subcommand("check", "everything but running a recipe");
-  add_recipe_options(*check, options, settings);
-  CLI::App* list = app.add_subcommand("list", "what is built in");
-  list->add_option(
-      "kind", kind,
-      "gates, passes, placements, executors, clusters, models, ops, systems, workloads, "
-      "claims, stubs");
-  std::string machine_file = "machine.lua";
-  const CLI::App* calibrate = add_calibrate(app, options, machine_file);
-  std::string page;
-  const CLI::App* report = add_report(app, options, page);
-  app.add_subcommand("doctor", "what this machine can run, and what is missing");
-  try {
+      "moebench"};
+  const CLI::App *run, *list, *calibrate, *report;
+  const CLI::Option* out;
+
+  Command() {
+    options.scripts_dir = moe::lua::find_scripts();
+    options.cache = default_cache();
+    app.set_version_flag("--version", moe::lua::program_version());
+    app.require_subcommand(1);
+    CLI::App* const recipe = app.add_subcommand("run", "run a recipe");
+    add_recipe_options(*recipe, options, settings);
+    out = recipe->add_option("--out", options.out_dir, "output folder, out/<recipe>");
+    add_recipe_options(*app.add_subcommand("check", "everything but running a recipe"), options,
+                       settings);
+    CLI::App* const built_in = app.add_subcommand("list", "what is built in");
+    built_in->add_option(
+        "kind", kind,
+        "gates, passes, placements, executors, clusters, models, ops, systems, workloads, "
+        "claims, stubs");
+    run = recipe;
+    list = built_in;
+    calibrate = add_calibrate(app, options, machine_file);
+    report = add_report(app, options, page);
+    app.add_subcommand("doctor", "what this machine can run, and what is missing");
+  }
+  Command(const Command&) = delete;
+
+  /// Throws CLI's errors.
+  void parse(int argc, char** argv) {
     check_texts(argc, argv);
     check_command(app, argc, argv);
     app.parse(argc, argv);
     options.set = parse_settings(settings);
+    options.mode = app.get_subcommands().front()->get_name();
+  }
+};
+
+// What the command does; `status` where it does not fail.
+Failed dispatch(int argc, char** argv, int& status) {
+  Command given;
+  try {
+    given.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    status = app.exit(e) == 0 ? kDone : kWrongCommand;
+    status = given.app.exit(e) == 0 ? kDone : kWrongCommand;
     return std::nullopt;
   }
-  options.mode = app.get_subcommands().front()->get_name();
+  moe::lua::HostOptions& options = given.options;
   const moe::Launch launch = moe::launch();
   const bool in_job = launch.by != moe::Launch::By::kAlone;
-  if (in_job && run->parsed()) {
-    const bool out_given = out->count() > 0;
+  const bool out_given = given.out->count() > 0;
+  if (in_job && given.run->parsed()) {
     status = run_in_job(options, [&](const auto& o) { return run_recipe(o, out_given); });
     return std::nullopt;
   }
-  if (in_job && calibrate->parsed() && options.device == "cuda") {
-    status = run_in_job(options, [&](const auto& o) { return run_to_file(o, machine_file); });
+  if (in_job && given.calibrate->parsed() && options.device == "cuda") {
+    status = run_in_job(options, [&](const auto& o) { return run_to_file(o, given.machine_file); });
     return std::nullopt;
   }
   if (in_job && launch.rank != 0) return std::nullopt;  // the others are for one process
@@ -304,9 +321,9 @@ Failed dispatch(int argc, char** argv, int& status) {
     std::cout << moe::lua::doctor_text(options.scripts_dir, options.cache);
     return std::nullopt;
   }
-  if (calibrate->parsed()) return run_to_file(options, machine_file);
-  if (report->parsed()) return run_report(options, page);
-  return list->parsed() ? run_host(options, kind) : run_recipe(options, out->count() > 0);
+  if (given.calibrate->parsed()) return run_to_file(options, given.machine_file);
+  if (given.report->parsed()) return run_report(options, given.page);
+  return given.list->parsed() ? run_host(options, given.kind) : run_recipe(options, out_given);
 }
 
 }  // namespace

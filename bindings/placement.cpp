@@ -219,7 +219,7 @@ ProfileCost::Measure placement_measure(ProfileCost::Measure measure, const Host&
   return [measure = std::move(measure), options, policy, name = policy->stage.policy,
           places = rank_placements(host, policy, std::nullopt, nullptr)](
              const Graph& graph, OpId op, const WorkContext& work) {
-    const bool is_place = std::string_view(graph.def(op).name) == "place";
+    const bool is_place = graph.def(op).moe == MoeOp::kPlace;
     if (!is_place || attr_string(graph.op(op), "policy") != name) return measure(graph, op, work);
     Graph fixed = graph;
     Attrs& attrs = fixed.op(op).attrs;

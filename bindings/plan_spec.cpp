@@ -292,29 +292,25 @@ Cluster cluster_of(const Fields& cluster) {
   return c;
 }
 
-PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
-  const nlohmann::json values = to_json(L, index, true);
-  const Fields fields(values, "plan");
-  PlanSpec spec;
-  spec.model = model_of(fields.at("model"));
-  spec.num_ranks = fields.integer("ranks");
-  spec.cluster = cluster_of(fields.at("cluster"));
-  spec.work.fill = fields.number("fill", 1);
-  spec.element_bytes = fields.integer("element_bytes", 0);
-  spec.inference = fields.flag("inference", false);
-  if (fields.has("optimizer")) {
-    const Fields optimizer = fields.at("optimizer");
-    spec.optimizer.lr = optimizer.number("lr");
-    if (optimizer.text("name") == "adamw") {
-      spec.optimizer.kind = OptimizerKind::kAdamw;
-      spec.optimizer.beta1 = optimizer.number("beta1");
-      spec.optimizer.beta2 = optimizer.number("beta2");
-      spec.optimizer.eps = optimizer.number("eps");
-      spec.optimizer.weight_decay = optimizer.number("weight_decay");
-    } else {
-      spec.optimizer.momentum = optimizer.number("momentum");
-    }
+namespace {
+
+OptimizerSpec optimizer_of(const Fields& fields) {
+  OptimizerSpec optimizer;
+  optimizer.lr = fields.number("lr");
+  if (fields.text("name") == "adamw") {
+    optimizer.kind = OptimizerKind::kAdamw;
+    optimizer.beta1 = fields.number("beta1");
+    optimizer.beta2 = fields.number("beta2");
+    optimizer.eps = fields.number("eps");
+    optimizer.weight_decay = fields.number("weight_decay");
+  } else {
+    optimizer.momentum = fields.number("momentum");
   }
+  return optimizer;
+}
+
+/// Field gate of the table at `index`, the law of its routing, or the model's own gate.
+void set_gate(lua_State* L, int index, const Fields& fields, PlanSpec& spec, PlanBox& box) {
   spec.law = law_in(L, index);
   if (spec.law) {
     spec.gate = gate_spec(spec.model, law_gate(spec.law, spec.model, spec.num_ranks));
@@ -327,6 +323,22 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
   } else {
     spec.gate = gate_spec(spec.model);
   }
+}
+
+}  // namespace
+
+PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
+  const nlohmann::json values = to_json(L, index, true);
+  const Fields fields(values, "plan");
+  PlanSpec spec;
+  spec.model = model_of(fields.at("model"));
+  spec.num_ranks = fields.integer("ranks");
+  spec.cluster = cluster_of(fields.at("cluster"));
+  spec.work.fill = fields.number("fill", 1);
+  spec.element_bytes = fields.integer("element_bytes", 0);
+  spec.inference = fields.flag("inference", false);
+  if (fields.has("optimizer")) spec.optimizer = optimizer_of(fields.at("optimizer"));
+  set_gate(L, index, fields, spec, box);
   lua_getfield(L, index, "system");
   const auto picks = std::make_shared<PickPolicies>(PickPolicies{.fill = spec.work.fill});
   box.picks = picks;

@@ -7,7 +7,9 @@
 #include "engine/base/errors.h"
 #include "engine/cost/cost_model.h"
 #include "engine/cost/profile_cache.h"
+#include "engine/graph/op_def.h"
 #include "engine/model/model.h"
+#include "engine/ops/defs.h"
 #include "engine/ops/ops.h"
 
 namespace moe {
@@ -15,17 +17,6 @@ namespace {
 
 constexpr Bytes kMinPayload = 1 << 10;
 constexpr Bytes kMostMemory = Bytes{2} << 30;  // of all ranks' collectives, in and out
-
-constexpr std::string_view kGemms[] = {"linear",        "linear_dx",        "linear_dw",
-                                       "expert_linear", "expert_linear_dx", "expert_linear_dw"};
-constexpr std::string_view kMemoryBound[] = {
-    "embedding", "layernorm", "layernorm_dx", "layernorm_dw", "gelu",       "gelu_dx",
-    "bias_grad", "dispatch",  "dispatch_dx",  "combine",      "combine_dx", "sgd"};
-
-template <size_t kSize>
-bool is_one_of(const std::string_view (&names)[kSize], std::string_view name) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
-}
 
 /// A training step whose slots are all full.
 Graph gpt2_step(int64_t hidden, DType dtype, int64_t num_ranks) {
@@ -41,13 +32,13 @@ Graph gpt2_step(int64_t hidden, DType dtype, int64_t num_ranks) {
 }
 
 /// One collective of about so many bytes a rank.
-Graph collective_graph(std::string_view kind, Bytes payload, int64_t num_ranks) {
+Graph collective_graph(const OpDef& def, Bytes payload, int64_t num_ranks) {
   Graph graph(op_table());
   graph.num_ranks = num_ranks;
   const int64_t part = payload / static_cast<Bytes>(sizeof(float)) / num_ranks;
   const TensorId x = graph.add_tensor({"x", {num_ranks, part, 1}, DType::kF32, TensorKind::kInput});
-  graph.add_op(kind, std::string(kind), {x},
-               kind == "all_to_all" ? Attrs{{"to", "expert"}} : Attrs{});
+  const bool exchanges = def.payload == Payload::kRows;
+  graph.add_op(def, def.name, {x}, exchanges ? Attrs{{"to", "expert"}} : Attrs{});
   return graph;
 }
 
@@ -66,8 +57,8 @@ class Calibrator {
     c.device = device_of(c);
     c.roofline = roofline_error(c);
     if (options_.num_ranks > 1) {
-      c.all_to_all = table("all_to_all");
-      c.all_reduce = table("all_reduce");
+      c.all_to_all = table(ops::kAllToAll);
+      c.all_reduce = table(ops::kAllReduce);
       c.link = link_of(c.all_to_all.fit);
     }
     if (options_.overlap) {
@@ -111,8 +102,8 @@ class Calibrator {
     for (size_t i = 0; i < graph.num_ops(); ++i) {
       const OpId op(static_cast<int64_t>(i));
       const OpDef& def = graph.def(op);
-      const bool gemm = is_one_of(kGemms, def.name);
-      if (!gemm && !is_one_of(kMemoryBound, def.name)) continue;
+      const bool gemm = def.bound == Bound::kFlops;
+      if (def.bound == Bound::kNone) continue;
       const Work work = def.work(graph, graph.op(op), {});
       const std::string size =
           gemm ? op_signature(graph, op) : fmt::format("{} {}", def.name, work.bytes);
@@ -155,15 +146,15 @@ class Calibrator {
     return fit_error(measured, predicted);
   }
 
-  CalibratedTable table(std::string_view kind) {
+  CalibratedTable table(const OpDef& def) {
     const Bytes most = std::min(options_.max_payload, kMostMemory / (2 * options_.num_ranks));
     CalibratedTable table;
     for (Bytes payload = kMinPayload; payload <= most; payload *= 2) {
-      const Graph graph = collective_graph(kind, payload, options_.num_ranks);
+      const Graph graph = collective_graph(def, payload, options_.num_ranks);
       const double bytes = payload_bytes(graph, OpId(0), {});
-      table.rows.push_back(measure(graph, OpId(0), std::string(kind), bytes));
+      table.rows.push_back(measure(graph, OpId(0), def.name, bytes));
     }
-    table.fit = fit_line(std::string(kind), points(table));
+    table.fit = fit_line(def.name, points(table));
     table.interpolation = interpolation_error(points(table));
     return table;
   }

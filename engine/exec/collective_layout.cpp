@@ -26,15 +26,15 @@ CollectiveLayout<T>::CollectiveLayout(const Graph& graph, OpId id, const Collect
                                       int64_t rank)
     : group_(group_of(graph, graph.op(id))), place_(group_.place(rank)) {
   const Op& op = graph.op(id);
-  const std::string_view kind = graph.def(id).name;
-  if (kind == "gather_loads") {
+  const Payload payload = graph.def(id).payload;
+  if (payload == Payload::kLoads) {
     lay_out_gather(graph, op, memory);
-  } else if (kind == "all_to_all") {
+  } else if (payload == Payload::kRows) {
     lay_out_all_to_all(graph, op, memory);
-  } else if (kind == "exchange_counts") {
+  } else if (payload == Payload::kCounts) {
     lay_out_exchange(graph, op, memory);
   } else {
-    MOE_CHECK(kind == "all_reduce", "op {} of kind {}", op.name, kind);
+    MOE_CHECK(payload == Payload::kGradients, "op {} of kind {}", op.name, graph.def(id).name);
     lay_out_all_reduce(graph, op, memory);
   }
 }
@@ -77,12 +77,13 @@ void CollectiveLayout<T>::lay_out_all_to_all(const Graph& graph, const Op& op,
   if (op.attrs.contains("residents")) return lay_out_placed(graph, op, memory);
   lay_out_pieces(shape, capacity_ * row_bytes_);
   if (attr_int(op, "irregular") == 0) return;
-  by_peer_ = memory.numbers(op.inputs[1]);
-  by_group_ = memory.numbers(op.inputs[2]);
+  by_peer_ = memory.numbers(input_of(graph, op, Role::kCounts));
+  by_group_ = memory.numbers(input_of(graph, op, Role::kRecvCounts));
   part_ = op.attrs.contains("share");
-  if (op.inputs.size() < 5 || !op.inputs[3].valid()) return;
-  begin_by_peer_ = memory.numbers(op.inputs[3]);
-  begin_by_group_ = memory.numbers(op.inputs[4]);
+  const TensorId begin = input_of(graph, op, Role::kBegin);
+  if (!begin.valid()) return;
+  begin_by_peer_ = memory.numbers(begin);
+  begin_by_group_ = memory.numbers(input_of(graph, op, Role::kRecvBegin));
 }
 
 /// One group a slot of the experts' side.

@@ -14,9 +14,6 @@
 namespace moe {
 namespace {
 
-// Outputs of a gate op, and its inputs of room taken before and of biases.
-constexpr size_t kProbs = 0, kWeight = 1, kExpert = 2, kChoiceSlot = 3, kSlotChoice = 4,
-                 kCounts = 5, kUsedBefore = 2, kBias = 3;
 constexpr int64_t kMaxRoutedExperts = 1024;  // what the device's routing takes
 
 /// The op is of the kernels that store bf16.
@@ -34,32 +31,33 @@ kernels::EitherIn as_stored(const Tensor& tensor, const void* data,
 int64_t attention_scratch(const Graph& graph, const Op& op, const kernels::DeviceTable& device) {
   const auto bytes = mixed(graph, op, device) ? device.mixed->attention_work_bytes
                                               : device.kernels->attention_work_bytes;
-  const std::string_view kind = graph.def(op).name;
-  if (kind == "attention") return bytes(ops::attention_shape(graph, op, 0));
-  if (kind == "attention_dx") return bytes(ops::attention_shape(graph, op, 2));
-  return 0;
+  const auto qkv = place_of(graph.def(op).inputs, Role::kQkv);
+  return qkv ? bytes(ops::attention_shape(graph, op, *qkv)) : 0;
 }
 
 void route(const Graph& graph, const Op& op, const DeviceOperands& operands,
            const kernels::DeviceTable& device, kernels::Stream stream) {
   const Shape& logits = graph.tensor(op.inputs[0]).shape;
-  const auto floats = [&](size_t o) { return static_cast<float*>(operands.outputs[o]); };
-  const auto i32 = [&](size_t o) { return static_cast<int32_t*>(operands.outputs[o]); };
-  device.kernels->gate_scores(floats(kProbs), static_cast<const float*>(operands.inputs[0]),
+  const OpDef& def = graph.def(op);
+  const auto out = [&](Role role) { return operands.outputs[place_of(def.outputs, role).value()]; };
+  const auto floats = [&](Role role) { return static_cast<float*>(out(role)); };
+  const auto i32 = [&](Role role) { return static_cast<int32_t*>(out(role)); };
+  device.kernels->gate_scores(floats(Role::kProbs), static_cast<const float*>(operands.inputs[0]),
                               ops::score_rule(op), logits[0], logits[1], stream);
-  const void* const used = op.inputs.size() > kUsedBefore ? operands.inputs[kUsedBefore] : nullptr;
+  const size_t before = place_of(def.inputs, Role::kUsedBefore).value();
+  const void* const used = op.inputs.size() > before ? operands.inputs[before] : nullptr;
   device.route_top_k({.tokens = logits[0],
                       .experts = logits[1],
-                      .k = graph.tensor(op.outputs[kExpert]).shape[1],
-                      .capacity = graph.tensor(op.outputs[kSlotChoice]).shape[1],
-                      .scores = floats(kProbs),
-                      .probabilities = floats(kProbs),
+                      .k = graph.tensor(output_of(graph, op, Role::kExpert)).shape[1],
+                      .capacity = graph.tensor(output_of(graph, op, Role::kSlotChoice)).shape[1],
+                      .scores = floats(Role::kProbs),
+                      .probabilities = floats(Role::kProbs),
                       .used_before = static_cast<const int32_t*>(used),
-                      .expert = i32(kExpert),
-                      .choice_slot = i32(kChoiceSlot),
-                      .slot_choice = i32(kSlotChoice),
-                      .counts = i32(kCounts),
-                      .weight = floats(kWeight),
+                      .expert = i32(Role::kExpert),
+                      .choice_slot = i32(Role::kChoiceSlot),
+                      .slot_choice = i32(Role::kSlotChoice),
+                      .counts = i32(Role::kCounts),
+                      .weight = floats(Role::kWeight),
                       .rule = ops::weight_rule(op),
                       .first_token = attr_int(op, "first_token", 0),
                       .part = ops::is_part(op),
@@ -83,7 +81,7 @@ kernels::DeviceTable computing_in(bool bf16, kernels::DeviceTable device) {
 }
 
 bool is_gate(const Graph& graph, OpId op) {
-  return graph.def(op).name == std::string_view("gate");
+  return graph.def(op).moe == MoeOp::kGate;
 }
 
 bool routes_on_device(const Graph& graph, OpId id) {
@@ -92,7 +90,7 @@ bool routes_on_device(const Graph& graph, OpId id) {
   const std::string gate = attr_string(op, "gate");
   const bool best = gate == "switch" || gate == "top_k" || gate == "top2" || gate == "top2_c1";
   const int64_t experts = graph.tensor(op.inputs[0]).shape[1];
-  return best && !ops::has(op, kBias) && experts <= kMaxRoutedExperts;
+  return best && !input_of(graph, op, Role::kBias).valid() && experts <= kMaxRoutedExperts;
 }
 
 std::vector<TensorId> checked_on_device(const Graph& graph, const Op& op) {
@@ -123,8 +121,8 @@ Bytes device_scratch_bytes(const Graph& graph, OpId id, const kernels::DeviceTab
   Bytes bytes = of_glue == nullptr ? 0 : of_glue(graph, op, sizeof(float));
   bytes = std::max(bytes, attention_scratch(graph, op, device));
   if (!is_gate(graph, id)) return bytes;
-  const Shape& choices = graph.tensor(op.outputs[kExpert]).shape;
-  const int64_t experts = graph.tensor(op.outputs[kCounts]).shape[0];
+  const Shape& choices = graph.tensor(output_of(graph, op, Role::kExpert)).shape;
+  const int64_t experts = graph.tensor(output_of(graph, op, Role::kCounts)).shape[0];
   return std::max(bytes, device.top_k_work_bytes(choices[0], experts, choices[1]));
 }
 

@@ -14,9 +14,6 @@ namespace {
 
 using Where = DeviceStorage::Where;
 
-// Outputs of a gate op.
-constexpr size_t kProbs = 0, kExpert = 2, kChoiceSlot = 3, kCounts = 5;
-
 bool contains(const std::vector<TensorId>& list, TensorId t) {
   return std::find(list.begin(), list.end(), t) != list.end();
 }
@@ -32,9 +29,11 @@ std::vector<TensorId> kept_tensors(const Plan& plan) {
   for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
     const Op& op = plan.graph.op(id);
-    if (plan.graph.def(id).starts_gradient) kept.push_back(op.outputs[0]);
+    if (plan.graph.def(id).loss != Loss::kNone) kept.push_back(op.outputs[0]);
     if (!is_gate(plan.graph, id)) continue;
-    for (const size_t o : {kProbs, kExpert, kChoiceSlot, kCounts}) kept.push_back(op.outputs[o]);
+    for (const Role role : {Role::kProbs, Role::kExpert, Role::kChoiceSlot, Role::kCounts}) {
+      kept.push_back(output_of(plan.graph, op, role));
+    }
   }
   return kept;
 }
@@ -125,7 +124,7 @@ DeviceRank::Launch DeviceRank::make_launch(const DeviceStep& step) {
     throw user_error("op {}: a {} has no kernel", op.name, def.name);
   }
   launch.update = update_of(graph, persistents_, step.op);
-  launch.predicts = options_.keep_predictions && def.name == std::string_view("cross_entropy");
+  launch.predicts = options_.keep_predictions && def.loss == Loss::kModel;
   launch.swaps = tells_of_swap(plan_, step.op);
   if (options_.check_finite) launch.checks = checked_on_device(graph, op);
   if (step.marked) launch.done = DeviceEvent(device_, false);
@@ -181,7 +180,7 @@ void DeviceRank::wait_for(const DeviceStep& step) {
   for (const OpId op : step.host_waits) {
     wait_(launches_[op.index()].done.get());
     if (!launches_[op.index()].routed) continue;
-    const TensorId expert = plan_.graph.op(op).outputs[kExpert];
+    const TensorId expert = output_of(plan_.graph, plan_.graph.op(op), Role::kExpert);
     check_scores(op, static_cast<const int32_t*>(device_buffers_.host(expert)));
   }
   Launch& launch = launches_[step.op.index()];
@@ -257,7 +256,7 @@ void DeviceRank::run_on_host(const DeviceStep& step, Launch& launch, const Pass&
   }
   if (launch.place && pass.train) {
     placements_.push_back(
-        placement_record(op, [this](TensorId t) { return device_buffers_.host(t); }));
+        placement_record(plan_.graph, op, [this](TensorId t) { return device_buffers_.host(t); }));
   }
   if (launch.swaps) {
     add_swap(

@@ -10,11 +10,7 @@
 #include "engine/graph/op_def.h"
 
 namespace moe {
-namespace {
-
-constexpr size_t kExpert = 2;  // output of a gate op
-
-}  // namespace
+namespace {}  // namespace
 
 RankReport DeviceRank::report(const Pass& pass, kernels::Event start) {
   current_ = OpId();
@@ -38,13 +34,13 @@ RankReport DeviceRank::report(const Pass& pass, kernels::Event start) {
     if (!launch.ran) continue;
     add_spans(launch, step, start, ends, report);
     const OpDef& def = plan_.graph.def(step.op);
-    if (def.starts_gradient) {
+    if (def.loss != Loss::kNone) {
       const Op& op = plan_.graph.op(step.op);
       const double loss = *static_cast<const double*>(device_buffers_.host(op.outputs[0]));
       if (op.outputs[0] == loss_of(plan_.graph)) {
         report.loss = loss;
       } else {
-        report.router_losses.push_back({op.layer, def.name == std::string_view("z_loss"), loss});
+        report.router_losses.push_back({op.layer, def.loss == Loss::kZ, loss});
       }
     }
   }
@@ -69,7 +65,8 @@ RankReport DeviceRank::report(const Pass& pass, kernels::Event start) {
 /// The device's routing marks scores that are not numbers. Told when the step is over, and before
 /// the host reads what was chosen.
 void DeviceRank::check_scores(OpId op, const int32_t* expert) {
-  const Shape& choices = plan_.graph.tensor(plan_.graph.op(op).outputs[kExpert]).shape;
+  const TensorId chosen = output_of(plan_.graph, plan_.graph.op(op), Role::kExpert);
+  const Shape& choices = plan_.graph.tensor(chosen).shape;
   const int32_t* const end = expert + num_elements(choices);
   const int32_t* const bad = std::find_if(expert, end, [](int32_t e) { return e < -1; });
   if (bad == end) return;

@@ -13,7 +13,7 @@ void DeviceRank::prepare(bool initialise_parameters) {
   const auto gate_of = gates_of(plan_, options_, rank_);
   for (const OpId op : plan_.orders.lanes[0]) {
     Launch& launch = launches_[op.index()];
-    if (plan_.graph.def(op).name == std::string_view("place")) {
+    if (plan_.graph.def(op).moe == MoeOp::kPlace) {
       launch.place = policy_of(plan_.graph.op(op), options_, rank_, policy_failure_);
     }
     if (!is_gate(plan_.graph, op)) continue;

@@ -16,17 +16,18 @@ template <class T>
 ExpertMover<T>::ExpertMover(const Graph& graph, OpId id, const CollectiveMemory& memory,
                             void* scratch, int64_t rank)
     : name_(graph.op(id).name),
-      kind_(graph.def(id).name),
+      payload_(graph.def(id).payload),
       bounds_(ops::bounds_of(graph.op(id))),
       group_(group_of(graph, graph.op(id))),
       device_(group_.place(rank)),
       scratch_(static_cast<T*>(scratch)) {
   const Op& op = graph.op(id);
   per_node_ = attr_int(op, "devices_per_node", 1);
-  const bool copies = kind_ == "copy_experts", returns = kind_ == "return_gradients";
-  const bool migrates = kind_ == "migrate";
-  MOE_CHECK(copies || returns || migrates || kind_ == "sum_residents", "op {} of kind {}", op.name,
-            kind_);
+  const bool copies = payload_ == Payload::kShadows,
+             returns = payload_ == Payload::kShadowGradients;
+  const bool migrates = payload_ == Payload::kResidents;
+  const bool sums = payload_ == Payload::kResidentGradients;
+  MOE_CHECK(copies || returns || migrates || sums, "op {} of kind {}", op.name, graph.def(id).name);
   for (size_t i = 0; i < (migrates ? 2 : 1); ++i) {
     placements_.push_back(memory.numbers(op.inputs[i]));
   }
@@ -41,7 +42,7 @@ ExpertMover<T>::ExpertMover(const Graph& graph, OpId id, const CollectiveMemory&
       for (const TensorId t : tensors) to.push_back(experts(graph, t, memory, 0, range.share));
     };
     add(residents_, in.last(tensors_));
-    if (returns || kind_ == "sum_residents") add(results_, out);
+    if (returns || sums) add(results_, out);
     if (!copies && !returns) continue;
     for (const TensorId t : (copies ? out : in).subspan(r * tensors_, tensors_)) {
       shadows_.push_back(experts(graph, t, memory, bounds_.residents + range.first, {}));
@@ -93,11 +94,11 @@ const std::vector<ExpertAction<T>>& ExpertMover<T>::actions() {
   actions_.clear();
   bytes_ = 0;
   const Placement now = placement(0);
-  if (kind_ == "copy_experts") {
+  if (payload_ == Payload::kShadows) {
     copy_shadows(now);
-  } else if (kind_ == "return_gradients") {
+  } else if (payload_ == Payload::kShadowGradients) {
     give_back(now);
-  } else if (kind_ == "sum_residents") {
+  } else if (payload_ == Payload::kResidentGradients) {
     sum(now);
   } else {
     migrate(now, placement(1));

@@ -10,6 +10,7 @@
 
 #include "engine/comm/communicator.h"
 #include "engine/exec/collective_layout.h"
+#include "engine/graph/op_def.h"
 #include "engine/placement/transfers.h"
 
 namespace moe {
@@ -84,7 +85,8 @@ class ExpertMover {
   template <class From, class To>
   void exchange_and_add(const std::vector<ExpertPiece>& pieces, From from, To to, T* free);
 
-  std::string name_, kind_;
+  std::string name_;
+  Payload payload_;
   PlacementBounds bounds_;
   Group group_;
   int64_t device_;

@@ -1,4 +1,5 @@
 #include "engine/exec/gate_stats.h"
+#include "engine/graph/op_def.h"
 
 #include <algorithm>
 #include <limits>
@@ -6,10 +7,6 @@
 
 namespace moe {
 namespace {
-
-// Outputs of a gate op.
-constexpr size_t kProbs = 0, kExpert = 2, kChoiceSlot = 3, kSlotChoice = 4, kCounts = 5;
-constexpr size_t kBias = 3;  // an input
 
 /// The smallest gap between the best and the next score of a row [experts], biases (may be null)
 /// added.
@@ -32,11 +29,13 @@ double smallest_margin(const T* scores, const T* bias, int64_t tokens, int64_t e
 
 GateRecord::GateRecord(const Graph& graph, OpId id, AssignmentCode assignment_code)
     : layer(graph.op(id).layer), part(graph.op(id).part), code(assignment_code) {
-  const auto shape = [&](size_t i) -> const Shape& { return graph.tensor(graph.out(id, i)).shape; };
-  maps.tokens = shape(kExpert)[0];
-  maps.columns = shape(kExpert)[1];
-  maps.experts = shape(kSlotChoice)[0];
-  maps.capacity = shape(kSlotChoice)[1];
+  const auto shape = [&](Role role) -> const Shape& {
+    return graph.tensor(output_of(graph, graph.op(id), role)).shape;
+  };
+  maps.tokens = shape(Role::kExpert)[0];
+  maps.columns = shape(Role::kExpert)[1];
+  maps.experts = shape(Role::kSlotChoice)[0];
+  maps.capacity = shape(Role::kSlotChoice)[1];
   expert.resize(static_cast<size_t>(maps.tokens * maps.columns));
   choice_slot.resize(expert.size());
   counts.resize(static_cast<size_t>(maps.experts));
@@ -48,16 +47,16 @@ GateRecord::GateRecord(const Graph& graph, OpId id, AssignmentCode assignment_co
 template <class T>
 void GateRecord::capture(const Graph& graph, OpId op,
                          const std::function<const void*(TensorId)>& at) {
-  const auto copy = [&](size_t output, std::vector<int32_t>& to) {
-    const auto* from = static_cast<const int32_t*>(at(graph.out(op, output)));
+  const auto copy = [&](Role role, std::vector<int32_t>& to) {
+    const auto* from = static_cast<const int32_t*>(at(output_of(graph, graph.op(op), role)));
     std::copy_n(from, to.size(), to.begin());
   };
-  copy(kExpert, expert);
-  copy(kChoiceSlot, choice_slot);
-  copy(kCounts, counts);
-  const std::vector<TensorId>& inputs = graph.op(op).inputs;
-  const void* bias = inputs.size() > kBias ? at(inputs[kBias]) : nullptr;
-  margin = smallest_margin(static_cast<const T*>(at(graph.out(op, kProbs))),
+  copy(Role::kExpert, expert);
+  copy(Role::kChoiceSlot, choice_slot);
+  copy(Role::kCounts, counts);
+  const TensorId biases = input_of(graph, graph.op(op), Role::kBias);
+  const void* const bias = biases.valid() ? at(biases) : nullptr;
+  margin = smallest_margin(static_cast<const T*>(at(output_of(graph, graph.op(op), Role::kProbs))),
                            static_cast<const T*>(bias), maps.tokens, maps.experts);
 }
 

@@ -38,8 +38,9 @@ std::vector<PlacedLayer> placed_layers(const Graph& graph) {
   std::vector<PlacedLayer> layers;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
-    if (graph.removed(op) || graph.def(op).name != std::string_view("place")) continue;
-    layers.push_back({graph.op(op).layer, graph.op(op).inputs[1], ops::bounds_of(graph.op(op))});
+    if (graph.removed(op) || graph.def(op).moe != MoeOp::kPlace) continue;
+    layers.push_back({graph.op(op).layer, input_of(graph, graph.op(op), Role::kPlacement),
+                      ops::bounds_of(graph.op(op))});
   }
   return layers;
 }

@@ -50,11 +50,10 @@ double seconds(Nanoseconds ns) {
 Part part_of(const Graph& graph, OpId id) {
   const Op& op = graph.op(id);
   const OpDef& def = graph.def(op);
-  const std::string_view kind = def.name;
   const bool forward = op.phase == Phase::kForward;
-  if (kind == "copy_experts") return kCopies;
-  if (kind == "return_gradients") return kGradients;
-  if (kind == "all_to_all") {
+  if (def.payload == Payload::kShadows) return kCopies;
+  if (def.payload == Payload::kShadowGradients) return kGradients;
+  if (def.payload == Payload::kRows) {
     const bool there = attr_string(op, "to") == "expert";
     return forward ? (there ? kThere : kBack) : (there ? kGradThere : kGradBack);
   }
@@ -140,7 +139,7 @@ ModelErrors planner_errors(const Plan& plan, const RunResult& result) {
   std::map<int64_t, PlaceRates> rates;  // by block
   for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
-    if (plan.graph.removed(id) || plan.graph.def(id).name != std::string_view("place")) continue;
+    if (plan.graph.removed(id) || plan.graph.def(id).moe != MoeOp::kPlace) continue;
     rates[plan.graph.op(id).layer] = ops::place_rates(plan.graph.op(id));
   }
   const size_t steps = result.placements.size();

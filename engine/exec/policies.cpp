@@ -1,6 +1,7 @@
 #include "engine/exec/policies.h"
 
 #include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
 
 namespace moe {
@@ -27,7 +28,8 @@ PlacementFunction policy_of(const Op& place, const RunOptions& options, int64_t 
   };
 }
 
-PlacementRecord placement_record(const Op& place, const std::function<const void*(TensorId)>& at) {
+PlacementRecord placement_record(const Graph& graph, const Op& place,
+                                 const std::function<const void*(TensorId)>& at) {
   const PlacementBounds bounds = ops::bounds_of(place);
   const auto codes = [&](TensorId t) {
     const auto* const x = static_cast<const int32_t*>(at(t));
@@ -35,7 +37,9 @@ PlacementRecord placement_record(const Op& place, const std::function<const void
   };
   const std::vector<int32_t> next = codes(place.outputs[0]);
   const bool now = attr_string(place, "use") == "now";
-  return {place.layer, bounds, now ? next : codes(place.inputs[1]), next, {}, {}, {}};
+  return {place.layer, bounds, now ? next : codes(input_of(graph, place, Role::kPlacement)),
+          next,        {},     {},
+          {}};
 }
 
 }  // namespace moe

@@ -15,6 +15,7 @@ PlacementFunction policy_of(const Op& place, const RunOptions& options, int64_t 
                             std::string& failure);
 
 /// What a place op did in a step. at: where a tensor can be read on the host.
-PlacementRecord placement_record(const Op& place, const std::function<const void*(TensorId)>& at);
+PlacementRecord placement_record(const Graph& graph, const Op& place,
+                                 const std::function<const void*(TensorId)>& at);
 
 }  // namespace moe

@@ -15,6 +15,7 @@
 #include "engine/exec/finite.h"
 #include "engine/exec/profile_operands.h"
 #include "engine/exec/sync.h"
+#include "engine/graph/op_def.h"
 #include "engine/ops/kernel_call.h"
 #include "kernels/cpu/blas_buffers.h"
 
@@ -46,7 +47,7 @@ class KernelCalls {
  public:
   KernelCalls(const Graph& graph, OpId op, const WorkContext& work, bool checked)
       : graph_(graph), op_(graph.op(op)), run_(graph.def(op).run_f32), operands_(graph, op, work) {
-    if (graph.def(op).name == std::string_view("gate")) gate_ = timed_gate(op_);
+    if (graph.def(op).moe == MoeOp::kGate) gate_ = timed_gate(op_);
     if (!checked) return;
     for (const TensorId t : finite_operands(graph, op_)) {
       if (graph.tensor(t).dtype == DType::kF64) continue;  // the loss, one number
@@ -258,7 +259,7 @@ EvenExchange even_exchange(const Graph& graph, OpId id, const WorkContext& work,
   const Bytes in = tensor_bytes(graph.tensor(op.inputs[0]), element_bytes);
   const Bytes out = tensor_bytes(graph.tensor(op.outputs[0]), element_bytes);
   // The side of the slots has room for more rows than there are; who gathers sends all to all.
-  const bool gathers = graph.def(op).name == std::string_view("gather_loads");
+  const bool gathers = graph.def(op).payload == Payload::kLoads;
   const Bytes all = gathers ? out : std::min(in, out);
   const bool irregular = attr_int(op, "irregular") != 0;
   const double fill = irregular ? work.fill * attr_double(op, "share", 1.0) : 1.0;

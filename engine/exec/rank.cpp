@@ -92,11 +92,11 @@ typename Rank<T>::Launch Rank<T>::make_launch(LaneId lane, OpId id) {
     if (launch.kernel == nullptr)
       throw user_error("op {}: a {} has no CPU kernel", op.name, def.name);
   }
-  if (def.starts_gradient) {
+  if (def.loss != Loss::kNone) {
     launch.loss = static_cast<const double*>(buffers_.at(op.outputs[0]));
     launch.of_router = op.outputs[0] != loss_of(graph);
   }
-  launch.predicts = options_.keep_predictions && def.name == std::string_view("cross_entropy");
+  launch.predicts = options_.keep_predictions && def.loss == Loss::kModel;
   launch.swaps = tells_of_swap(plan_, id);
   add_checks(launch);
   add_update(launch);
@@ -132,10 +132,10 @@ void Rank<T>::prepare(bool initialise_parameters) {
   const auto gate_of = gates_of(plan_, options_, rank_);
   for (Launch& launch : lanes_[0].launches) {
     const Op& op = plan_.graph.op(launch.op);
-    if (plan_.graph.def(op).name == std::string_view("place")) {
+    if (plan_.graph.def(op).moe == MoeOp::kPlace) {
       launch.place = policy_of(op, options_, rank_, policy_failure_);
     }
-    if (plan_.graph.def(op).name != std::string_view("gate")) continue;
+    if (plan_.graph.def(op).moe != MoeOp::kGate) continue;
     launch.gate = gate_of(op);
     launch.record = std::make_unique<GateRecord>(plan_.graph, launch.op, launch.gate.code);
   }
@@ -267,7 +267,7 @@ template <class T>
 Nanoseconds Rank<T>::after(Launch& launch, const Pass& pass) {
   if (launch.of_router) {
     const Op& op = plan_.graph.op(launch.op);
-    const bool is_z = plan_.graph.def(op).name == std::string_view("z_loss");
+    const bool is_z = plan_.graph.def(op).loss == Loss::kZ;
     router_losses_.push_back({op.layer, is_z, *launch.loss});
   } else if (launch.loss != nullptr) {
     loss_ = *launch.loss;
@@ -277,8 +277,8 @@ Nanoseconds Rank<T>::after(Launch& launch, const Pass& pass) {
                                        [this](TensorId t) { return buffers_.at(t); });
   }
   if (launch.place && pass.train) {
-    placements_.push_back(
-        placement_record(plan_.graph.op(launch.op), [this](TensorId t) { return buffers_.at(t); }));
+    placements_.push_back(placement_record(plan_.graph, plan_.graph.op(launch.op),
+                                           [this](TensorId t) { return buffers_.at(t); }));
   }
   if (launch.swaps) {
     add_swap(

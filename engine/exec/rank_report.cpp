@@ -5,6 +5,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/packing.h"
+#include "engine/graph/op_def.h"
 
 namespace moe {
 namespace {
@@ -102,7 +103,7 @@ std::vector<RankReport> Peers::gather(RankReport own) {
 void Peers::add_records(const RankReport& own) {
   std::vector<OpId> gates;
   for (const OpId op : plan_.orders.lanes[0]) {
-    if (plan_.graph.def(op).name == std::string_view("gate")) gates.push_back(op);
+    if (plan_.graph.def(op).moe == MoeOp::kGate) gates.push_back(op);
   }
   MOE_CHECK(gates.size() == own.gates.size(), "{} gates, {} records", gates.size(),
             own.gates.size());

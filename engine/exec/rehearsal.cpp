@@ -15,6 +15,7 @@
 #include "engine/exec/sync.h"
 #include "engine/graph/op_def.h"
 #include "engine/network/closed_form.h"
+#include "engine/ops/defs.h"
 #include "engine/routing/workload.h"
 
 namespace moe {
@@ -216,7 +217,7 @@ InStep in_step(const Plan& plan, const StepSamples& samples) {
   if (samples.contains(kCore)) {
     result.core_ns = median_of(kCore);
     result.core_late_ns =
-        std::max<Nanoseconds>(0, median_of(kCoreLate) - result.late_of("all_to_all", 0));
+        std::max<Nanoseconds>(0, median_of(kCoreLate) - result.late_of(ops::kAllToAll.name, 0));
   }
   return result;
 }

@@ -18,7 +18,7 @@ SwapRecord& record_of(int64_t layer, std::vector<SwapRecord>& records) {
 /// Layers of a path that leads to an estimate; 0 where nothing is estimated.
 int64_t path_of(const Plan& plan) {
   for (const Op& op : plan.graph.ops()) {
-    const bool expects = plan.graph.def(op).name == std::string_view("expect_experts");
+    const bool expects = plan.graph.def(op).moe == MoeOp::kExpect;
     if (expects && attr_int(op, "layer_number") > 0) return static_cast<int64_t>(op.inputs.size());
   }
   return 0;
@@ -32,8 +32,8 @@ void check_same(const char* what, int64_t profile, int64_t plan) {
 }  // namespace
 
 bool tells_of_swap(const Plan& plan, OpId op) {
-  const std::string_view kind = plan.graph.def(op).name;
-  return plan.spec.inference && (kind == "fine_tune" || kind == "slot_rows");
+  const MoeOp what = plan.graph.def(op).moe;
+  return plan.spec.inference && (what == MoeOp::kFineTune || what == MoeOp::kSlotRows);
 }
 
 void add_swap(const Plan& plan, OpId id, const std::function<const void*(TensorId)>& at,
@@ -45,9 +45,9 @@ void add_swap(const Plan& plan, OpId id, const std::function<const void*(TensorI
   };
   SwapRecord& record = record_of(op.layer, records);
   const std::vector<int32_t> made = codes(op.outputs[0]);
-  if (plan.graph.def(id).name == std::string_view("fine_tune")) {
+  if (plan.graph.def(id).moe == MoeOp::kFineTune) {
     record.fine_tunes = true;
-    record.again = made != codes(op.inputs[2]);
+    record.again = made != codes(input_of(plan.graph, op, Role::kPlacement));
   } else {
     record.rows = {std::accumulate(made.begin(), made.end(), int64_t{0})};
   }

@@ -66,6 +66,11 @@ OpId GradContext::emit(std::string_view kind, std::string_view suffix, std::vect
   return id;
 }
 
+OpId GradContext::emit(const OpDef& def, std::string_view suffix, std::vector<TensorId> inputs,
+                       Attrs attrs, bool is_dw) {
+  return emit(std::string_view(def.name), suffix, std::move(inputs), std::move(attrs), is_dw);
+}
+
 void GradContext::add(TensorId tensor, TensorId partial) {
   TensorId& grad = grads_[tensor.index()];
   if (!grad.valid()) {
@@ -73,7 +78,7 @@ void GradContext::add(TensorId tensor, TensorId partial) {
     return;
   }
   const std::string suffix = fmt::format("sum.{}", graph_.tensor(tensor).name);
-  grad = graph_.out(emit("add", suffix, {grad, partial}));
+  grad = graph_.out(emit(graph_.table().basic(BasicOp::kAdd), suffix, {grad, partial}));
 }
 
 void GradContext::set(TensorId tensor, TensorId total) {
@@ -96,7 +101,7 @@ std::vector<std::pair<TensorId, TensorId>> autodiff(Graph& graph, TensorId loss)
     const std::vector<TensorId>& outputs = graph.op(id).outputs;
     const bool arrived = std::any_of(outputs.begin(), outputs.end(),
                                      [&grads](TensorId t) { return grads[t.index()].valid(); });
-    if (!arrived && id != loss_op && !graph.def(id).starts_gradient) continue;
+    if (!arrived && id != loss_op && graph.def(id).loss == Loss::kNone) continue;
     if (graph.op(id).attrs.contains("share")) {
       throw user_error(
           "op '{}' is one part of a batch, which has no gradient of its own; cut the "

@@ -28,6 +28,8 @@ class GradContext {
   /// Emits a backward op named "<forward op>.<suffix>".
   OpId emit(std::string_view kind, std::string_view suffix, std::vector<TensorId> inputs,
             Attrs attrs = {}, bool is_dw = false);
+  OpId emit(const OpDef& def, std::string_view suffix, std::vector<TensorId> inputs,
+            Attrs attrs = {}, bool is_dw = false);
   /// Adds a partial gradient; emits an `add` op where one is already there.
   void add(TensorId tensor, TensorId partial);
   /// Replaces the gradient by one that has taken grad(tensor) in as its accumulator.
@@ -41,7 +43,7 @@ class GradContext {
 };
 
 /// Appends the backward of the sum of all losses: `loss` and the outputs of every other op whose
-/// gradient rule starts from nothing (OpDef::starts_gradient). Returns (parameter, its gradient)
+/// gradient rule starts from nothing (OpDef::loss). Returns (parameter, its gradient)
 /// for every parameter that the losses depend on, in the order in which the gradients become
 /// complete. Requires: ops in program order (compact() after an edit).
 std::vector<std::pair<TensorId, TensorId>> autodiff(Graph& graph, TensorId loss);

@@ -151,7 +151,7 @@ class Splitter {
   void cut(const Op& reader, size_t i) {
     const TensorId t = reader.inputs[i];
     const OpId made = graph_.add_op(
-        "split", fmt::format("{}.split{}", reader.name, i), {t},
+        graph_.table().basic(BasicOp::kSplit), fmt::format("{}.split{}", reader.name, i), {t},
         {{"axis", int64_t{axis(t)}}, {"sizes", fmt::format("{}", fmt::join(sizes_, ","))}},
         reader.phase);
     inherit(made, reader);
@@ -161,7 +161,8 @@ class Splitter {
   void put_together(TensorId t) {
     const Op op = graph_.op(inside_[t]);
     const auto i = std::find(op.outputs.begin(), op.outputs.end(), t) - op.outputs.begin();
-    const OpId made = graph_.add_op("concat", fmt::format("{}.concat{}", op.name, i), parts_[t],
+    const OpId made = graph_.add_op(graph_.table().basic(BasicOp::kConcat),
+                                    fmt::format("{}.concat{}", op.name, i), parts_[t],
                                     {{"axis", int64_t{axis(t)}}}, op.phase);
     inherit(made, op);
     graph_.tensor(graph_.out(made)).expert = graph_.tensor(t).expert;

@@ -147,6 +147,7 @@ OpId Graph::add_op(std::string_view kind, std::string name, std::vector<TensorId
   op.phase = phase;
   check_inputs(*this, op);
   std::vector<TensorSpec> specs = def(op).infer(*this, op);
+  check_made(*this, op, specs.size());
   for (size_t i = 0; i < specs.size(); ++i) {
     op.outputs.push_back(add_tensor({.name = output_name(op.name, i),
                                      .shape = std::move(specs[i].shape),
@@ -154,6 +155,12 @@ OpId Graph::add_op(std::string_view kind, std::string name, std::vector<TensorId
                                      .kind = usual_tensor_kind(phase)}));
   }
   return append(std::move(op));
+}
+
+OpId Graph::add_op(const OpDef& def, std::string name, std::vector<TensorId> inputs, Attrs attrs,
+                   Phase phase) {
+  return add_op(std::string_view(def.name), std::move(name), std::move(inputs), std::move(attrs),
+                phase);
 }
 
 OpId Graph::find_op(std::string_view name) const {

@@ -115,6 +115,8 @@ class Graph {
   /// Fields that are not arguments are set on op(id) by the caller.
   OpId add_op(std::string_view kind, std::string name, std::vector<TensorId> inputs,
               Attrs attrs = {}, Phase phase = Phase::kForward);
+  OpId add_op(const OpDef& def, std::string name, std::vector<TensorId> inputs, Attrs attrs = {},
+              Phase phase = Phase::kForward);
   /// Appends an op as it is, its outputs (tensors of this graph) included.
   OpId append(Op op);
   /// Drops the ops and tensors appended last, so that these many stay. Requires: none that stays

@@ -1,5 +1,8 @@
 #include "engine/graph/op_def.h"
 
+#include <algorithm>
+#include <set>
+
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
 
@@ -12,6 +15,13 @@ OpKind OpTable::kind(std::string_view name) const {
   std::vector<std::string> names;
   for (const OpDef* def : defs_) names.emplace_back(def->name);
   throw UserError(unknown_name("op", name, std::move(names)));
+}
+
+const OpDef& OpTable::basic(BasicOp which) const {
+  const auto found = std::find_if(defs_.begin(), defs_.end(),
+                                  [&](const OpDef* def) { return def->basic == which; });
+  MOE_CHECK(found != defs_.end(), "the table of ops has no basic op {}", static_cast<int>(which));
+  return **found;
 }
 
 std::vector<std::pair<int, int>> alias_pairs(const Graph& graph, const Op& op) {
@@ -105,19 +115,172 @@ Attrs group_attrs(const Group& group, int64_t num_ranks) {
   return attrs;
 }
 
+bool is(const Graph& graph, OpId op, MoeOp which) {
+  return !graph.removed(op) && graph.def(op).moe == which;
+}
+
+bool is(const Graph& graph, OpId op, BasicOp which) {
+  return !graph.removed(op) && graph.def(op).basic == which;
+}
+
+bool carries(const Graph& graph, OpId op, Payload which) {
+  return !graph.removed(op) && graph.def(op).payload == which;
+}
+
+std::optional<size_t> place_of(const std::vector<Operand>& operands, Role role) {
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i].role == role) return i;
+  }
+  return std::nullopt;
+}
+
+TensorId input_of(const Graph& graph, const Op& op, Role role) {
+  const auto at = place_of(graph.def(op).inputs, role);
+  return at && *at < op.inputs.size() ? op.inputs[*at] : TensorId();
+}
+
+TensorId output_of(const Graph& graph, const Op& op, Role role) {
+  const auto at = place_of(graph.def(op).outputs, role);
+  return at && *at < op.outputs.size() ? op.outputs[*at] : TensorId();
+}
+
+void set_input(Graph& graph, OpId id, Role role, TensorId tensor) {
+  Op& op = graph.op(id);
+  const auto at = place_of(graph.def(op).inputs, role);
+  MOE_CHECK(at.has_value(), "op '{}' ({}) has no input of this role", op.name, graph.def(op).name);
+  op.inputs.resize(std::max(op.inputs.size(), *at + 1));
+  op.inputs[*at] = tensor;
+  while (!op.inputs.back().valid()) op.inputs.pop_back();
+}
+
+namespace {
+
+/// By its attributes the op has such an operand.
+bool is_there(const Operand& operand, const Op& op) {
+  return operand.with == nullptr || attr_int(op, operand.with) != 0;
+}
+
+}  // namespace
+
+const Operand* input_operand(const OpDef& def, const Op& op, size_t i) {
+  size_t place = 0;
+  for (const Operand& operand : def.inputs) {
+    // Nothing moves up to the last one's place; its attribute is the shape rule's to check.
+    const bool there = &operand == &def.inputs.back() || is_there(operand, op);
+    const auto most = static_cast<size_t>(there ? operand.most : 0);
+    if (i < place + most) return &operand;
+    place += most;
+  }
+  return nullptr;
+}
+
 void check_inputs(const Graph& graph, const Op& op) {
   const OpDef& def = graph.def(op);
-  const auto count = static_cast<int>(op.inputs.size());
-  if (count < def.min_inputs || count > def.max_inputs) {
-    throw user_error("op '{}': {} takes {} to {} inputs, not {}", op.name, def.name, def.min_inputs,
-                     def.max_inputs, count);
+  size_t fewest = 0, most = 0;
+  for (const Operand& operand : def.inputs) {
+    if (&operand != &def.inputs.back() && !is_there(operand, op)) continue;
+    if (!operand.optional) fewest = most + 1;
+    most += static_cast<size_t>(operand.most);
   }
-  for (int i = 0; i < count; ++i) {
-    const TensorId t = op.inputs[static_cast<size_t>(i)];
-    if (t.valid() ? t.index() >= graph.tensors().size() : i < def.min_inputs) {
-      throw user_error("op '{}': input {} of {} is {}", op.name, i, def.name,
-                       t.valid() ? "not a tensor of this graph" : "required");
+  if (op.inputs.size() < fewest || op.inputs.size() > most) {
+    throw user_error("op '{}': {} takes {} to {} inputs, not {}", op.name, def.name, fewest, most,
+                     op.inputs.size());
+  }
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    const Operand* const operand = input_operand(def, op, i);
+    const TensorId t = op.inputs[i];
+    const auto refuse = [&](std::string_view why) {
+      return user_error("op '{}': input {} of {}{} {}", op.name, i, def.name,
+                        operand == nullptr ? "" : fmt::format(" ({})", operand->name), why);
+    };
+    if (operand == nullptr) throw refuse("is one too many");
+    if (!t.valid()) {
+      if (operand->optional) continue;
+      throw refuse("is required");
     }
+    if (t.index() >= graph.tensors().size()) throw refuse("is not a tensor of this graph");
+  }
+}
+
+void check_made(const Graph& graph, const Op& op, size_t num_outputs) {
+  const OpDef& def = graph.def(op);
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    if (!op.inputs[i].valid() || graph.tensor(op.inputs[i]).dtype != DType::kI32) continue;
+    const Operand& operand = *input_operand(def, op, i);
+    MOE_CHECK(operand.role == Role::kAny || is_index(operand.role),
+              "op {}: what the integers of its input {} ({}) mean is not declared", def.name, i,
+              operand.name);
+  }
+  size_t fewest = 0, most = 0;
+  for (const Operand& operand : def.outputs) {
+    if (!is_there(operand, op)) continue;
+    if (!operand.optional || operand.with != nullptr) ++fewest;
+    most += static_cast<size_t>(operand.most);
+  }
+  MOE_CHECK(num_outputs >= fewest && num_outputs <= most,
+            "op {}: {} to {} outputs are declared, and its shape rule makes {}", def.name, fewest,
+            most, num_outputs);
+}
+
+namespace {
+
+void check_operands(const OpDef& def, const char* what, const std::vector<Operand>& operands) {
+  std::set<std::string_view> names;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const Operand& operand = operands[i];
+    MOE_CHECK(operand.name != nullptr && names.insert(operand.name).second,
+              "op {}: {} {} has no name of its own", def.name, what, i);
+    MOE_CHECK(operand.most >= 1 && (operand.most == 1 || i + 1 == operands.size()),
+              "op {}: {} '{}' may be there several times and is not the last", def.name, what,
+              operand.name);
+    MOE_CHECK(
+        operand.optional || i == 0 || !operands[i - 1].optional || operands[i - 1].with != nullptr,
+        "op {}: {} '{}' is required behind one that is not", def.name, what, operand.name);
+  }
+}
+
+void check_numbers(const OpDef& def, const char* what, const std::vector<Operand>& operands,
+                   const char* field, const std::vector<int>& numbers) {
+  for (const int i : numbers) {
+    const bool more = !operands.empty() && operands.back().most > 1;
+    MOE_CHECK(i >= 0 && (more || static_cast<size_t>(i) < operands.size()),
+              "op {}: {} names {} {}, which is not declared", def.name, field, what, i);
+  }
+}
+
+}  // namespace
+
+void check_declared(const OpTable& table) {
+  std::set<std::string_view> names;
+  for (const OpDef* const each : table.defs()) {
+    const OpDef& def = *each;
+    MOE_CHECK(def.name != nullptr && def.doc != nullptr, "an op has no name or no doc");
+    MOE_CHECK(names.insert(def.name).second, "two ops are named {}", def.name);
+    MOE_CHECK(!def.inputs.empty(), "op {}: no inputs are declared", def.name);
+    MOE_CHECK(def.infer != nullptr && def.work != nullptr, "op {}: infer or work is missing",
+              def.name);
+    const bool moves = def.collective != Collective::kNone;
+    MOE_CHECK(moves == (def.lane == LaneKind::kComm) && moves == (def.payload != Payload::kNone),
+              "op {}: lane, collective and payload contradict one another", def.name);
+    MOE_CHECK(moves || (def.run_f32 != nullptr && def.run_f64 != nullptr),
+              "op {}: its kernel run_f32 or run_f64 is missing", def.name);
+    MOE_CHECK(def.loss == Loss::kNone || !def.outputs.empty(), "op {}: its loss is not declared",
+              def.name);
+    check_operands(def, "input", def.inputs);
+    check_operands(def, "output", def.outputs);
+    std::vector<int> in = def.mutates, out = def.partly_written;
+    in.insert(in.end(), def.rounds.begin(), def.rounds.end());
+    for (const auto& [output, input] : def.may_alias) {
+      out.push_back(output);
+      in.push_back(input);
+    }
+    for (const BeginInput& begin : def.begins) {
+      in.push_back(begin.input);
+      if (begin.of_input >= 0) in.push_back(begin.of_input);
+      if (begin.of_output >= 0) out.push_back(begin.of_output);
+    }
+    check_numbers(def, "input", def.inputs, "mutates, rounds, may_alias or begins", in);
+    check_numbers(def, "output", def.outputs, "partly_written, may_alias or begins", out);
   }
 }
 

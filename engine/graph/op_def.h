@@ -17,6 +17,103 @@ enum class LaneKind : uint8_t { kCompute, kComm };
 /// kAllToAll: tokens. kAllReduce: gradients. kExperts: experts' parameters, gradients or state move
 /// from device to device, as a placement says.
 enum class Collective : uint8_t { kNone, kAllToAll, kAllReduce, kExperts };
+/// What a collective carries.
+enum class Payload : uint8_t {
+  kNone,
+  kRows,       // tokens in slots, to the ranks of their experts or back
+  kCounts,     // how many rows each rank gets
+  kLoads,      // what every rank says of its tokens, to all ranks
+  kGradients,  // summed over ranks
+  kShadows,    // copies of experts, to the devices that shadow them
+  kShadowGradients,
+  kResidentGradients,  // summed over the devices that hold an expert for good
+  kResidents,          // experts that move for good
+};
+
+/// What the op does in an MoE layer, where passes and executors have to find it.
+enum class MoeOp : uint8_t {
+  kNone,
+  kGate,
+  kCountPart,
+  kDispatch,
+  kExpertProduct,
+  kCombine,
+  kCombineDx,
+  kSlotRows,
+  kPlace,          // from loads, by a policy
+  kExpect,         // estimates loads from the layers before
+  kPlaceExpected,  // from such estimates
+  kFineTune,       // holds a placement against the loads that came
+};
+/// Ops that the graph's own functions and passes make, take apart or put together.
+enum class BasicOp : uint8_t { kNone, kAdd, kSplit, kConcat, kTransposeBlocks, kGelu, kGeluDx };
+/// Which loss the first output is.
+enum class Loss : uint8_t { kNone, kModel, kBalance, kZ };
+/// What limits the op on usual sizes: calibration fits a device's rates to such ops.
+enum class Bound : uint8_t { kNone, kFlops, kBytes };
+
+/// What the values of an operand mean. Shapes: T tokens, K choices a token, E experts, El those of
+/// a rank, P ranks that hold all experts together, C slots an expert and rank.
+enum class Role : uint8_t {
+  kValues,  // floats of no further meaning here
+  kAny,     // floats or integers, which are moved as they are
+  // Floats.
+  kTable,   // a row for each token id
+  kScores,  // a column for each token id
+  kBias,
+  kAdded,  // an accumulator, or a residual
+  kSum,    // what an activation function is applied to
+  kQkv,
+  kProbs,   // [T,E] of the gate
+  kWeight,  // [T,K] of the choices
+  kSlots,   // [E,C,..] at the tokens' ranks
+  // Integers.
+  kIds,
+  kExpert,      // [T,K] the experts that a token chose
+  kChoiceSlot,  // [T,K] the slot of a choice, or none
+  kSlotChoice,  // [E,C] the choice that lies in a slot, or none
+  kCounts,      // [E] rows that this rank sends
+  kRecvCounts,  // [El,P] rows at the experts
+  kUsedBefore,  // [E] places that the parts of the batch before hold
+  kBegin,       // [E] rows that the parts of the batch before hold
+  kRecvBegin,   // [El,P] the same at the experts
+  kLoads,       // [P,E]
+  kEstimate,
+  kPlacement,
+  kNextPlacement,
+};
+/// Operands of this role are integers; of kAny they may be.
+constexpr bool is_index(Role role) {
+  return role >= Role::kIds;
+}
+
+/// Its rows, or what it says of rows, are the tokens' rank's, or the experts'.
+constexpr bool lies_at_source(Role role) {
+  return role == Role::kSlots || (role >= Role::kExpert && role <= Role::kCounts);
+}
+constexpr bool lies_at_experts(Role role) {
+  return role == Role::kRecvCounts || role == Role::kRecvBegin;
+}
+
+/// An input or output of an op, by its place.
+struct Operand {
+  const char* name;
+  Role role = Role::kValues;
+  bool optional = false;       // of an input: its place may stay empty
+  int most = 1;                // more than 1: up to this many, as the last operand
+  const char* with = nullptr;  // it is there only where this attribute is given and not 0
+};
+constexpr Operand optional(const char* name, Role role = Role::kValues) {
+  return {.name = name, .role = role, .optional = true};
+}
+/// 1 to `most` of them.
+constexpr Operand several(const char* name, int most, Role role = Role::kValues) {
+  return {.name = name, .role = role, .most = most};
+}
+/// It is there where the attribute is given and not 0.
+constexpr Operand with(const char* attribute, const char* name, Role role = Role::kValues) {
+  return {.name = name, .role = role, .optional = true, .with = attribute};
+}
 
 /// What a step must cost, for cost models. flops counts a multiply-add as two. bytes is memory
 /// traffic with every operand touched once.
@@ -83,8 +180,13 @@ struct OpDef {
   const char* doc;
   LaneKind lane = LaneKind::kCompute;
   Collective collective = Collective::kNone;
-  int min_inputs = 0;
-  int max_inputs = 0;
+  Payload payload = Payload::kNone;
+  MoeOp moe = MoeOp::kNone;
+  BasicOp basic = BasicOp::kNone;
+  Bound bound = Bound::kNone;
+  /// By place. Those that must be there stand first.
+  std::vector<Operand> inputs = {};
+  std::vector<Operand> outputs = {};
 
   /// Shapes and dtypes of the outputs. Throws UserError naming op, tensor and what is allowed.
   std::vector<TensorSpec> (*infer)(const Graph&, const Op&) = nullptr;
@@ -95,7 +197,7 @@ struct OpDef {
   bool (*differentiable)(const Op&) = nullptr;
 
   /// The first output is a loss [1], whose gradient rule starts from nothing.
-  bool starts_gradient = false;
+  Loss loss = Loss::kNone;
 
   /// All ways to cut the op, preferred first (Lancet, section 5.1, less "all whole"); null: none.
   std::vector<AxisTuple> (*axes)(const Graph&, const Op&) = nullptr;
@@ -116,6 +218,8 @@ struct OpDef {
   /// What this very op joins in one storage; null: nothing. Where the pieces lie in their places
   /// the kernel moves none of them.
   std::vector<Piece> (*pieces)(const Graph&, const Op&) = nullptr;
+  /// Its pieces are rows of parts, with their end tallies.
+  bool joins_parts = false;
   /// This very op does nothing but join, so it writes nothing and costs nothing; null: never.
   bool (*view)(const Op&) = nullptr;
   /// Its outputs, and what it overwrites, are slots, and those that hold no expert hold anything.
@@ -161,6 +265,8 @@ class OpTable {
   explicit OpTable(std::vector<const OpDef*> defs) : defs_(std::move(defs)) {}
   /// Throws UserError with the nearest name when there is none.
   OpKind kind(std::string_view name) const;
+  /// Throws MOE_CHECK's error when there is none.
+  const OpDef& basic(BasicOp which) const;
   const OpDef& def(OpKind kind) const { return *defs_[kind.index()]; }
   std::span<const OpDef* const> defs() const { return defs_; }
 
@@ -193,8 +299,29 @@ Round round_of(const Graph& graph, const Op& op);
 /// The attributes that say so; none where the group is all ranks.
 Attrs group_attrs(const Group& group, int64_t num_ranks);
 
+// What an op is. False of one that was removed.
+bool is(const Graph& graph, OpId op, MoeOp which);
+bool is(const Graph& graph, OpId op, BasicOp which);
+bool carries(const Graph& graph, OpId op, Payload which);
+
+/// The place of the first operand of this role; none: nullopt.
+std::optional<size_t> place_of(const std::vector<Operand>& operands, Role role);
+/// The op's input or output of this role; invalid: it has none, or the place is empty.
+TensorId input_of(const Graph& graph, const Op& op, Role role);
+TensorId output_of(const Graph& graph, const Op& op, Role role);
+/// Puts `tensor` (invalid: nothing) in the place of this role. Requires: the op has it.
+void set_input(Graph& graph, OpId op, Role role, TensorId tensor);
+/// The operand that input i of this very op is; null: it takes fewer.
+const Operand* input_operand(const OpDef& def, const Op& op, size_t i);
+
 /// Throws UserError when the op has too few or too many inputs for its kind, or one that is
 /// required is absent or not a tensor of the graph.
 void check_inputs(const Graph& graph, const Op& op);
+/// Of an op that its shape rule has passed. Throws MOE_CHECK's error naming the op's kind unless
+/// that many outputs, and what its integer inputs mean, are declared.
+void check_made(const Graph& graph, const Op& op, size_t num_outputs);
+/// Throws MOE_CHECK's error naming the op and what is missing or contradicts itself in its
+/// definition.
+void check_declared(const OpTable& table);
 
 }  // namespace moe

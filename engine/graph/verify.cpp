@@ -68,6 +68,7 @@ class Verifier {
 
   void check_outputs(const Op& op) {
     const std::vector<TensorSpec> specs = graph_.def(op).infer(graph_, op);
+    check_made(graph_, op, specs.size());
     if (specs.size() != op.outputs.size()) {
       throw user_error("op '{}' has {} outputs, its shape rule gives {}", op.name,
                        op.outputs.size(), specs.size());

@@ -221,7 +221,7 @@ Graph build_forward(const ModelSpec& model, const GateSpec& gate, int64_t num_ra
 TensorId loss_of(const Graph& graph) {
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
-    if (!graph.removed(id) && graph.def(id).name == std::string_view("cross_entropy")) {
+    if (!graph.removed(id) && graph.def(id).loss == Loss::kModel) {
       return graph.out(id);
     }
   }

@@ -49,8 +49,7 @@ const OpDef kAdamw = {.name = "adamw",
                       .doc =
                           "AdamW of w with moments m and v; attrs lr, beta1, beta2, eps, "
                           "weight_decay",
-                      .min_inputs = 4,
-                      .max_inputs = 4,
+                      .inputs = {{"w"}, {"m"}, {"v"}, {"g"}},
                       .infer = infer,
                       .work = work,
                       .mutates = {0, 1, 2},

@@ -113,8 +113,14 @@ void run_dweight(const KernelCall<T>& c) {
 
 const OpDef kCombine = {.name = "combine",
                         .doc = "y[t] = [residual +] sum over its choices of weight * slot",
-                        .min_inputs = 3,
-                        .max_inputs = 5,
+                        .moe = MoeOp::kCombine,
+                        .bound = Bound::kBytes,
+                        .inputs = {{"slots", Role::kSlots},
+                                   {"weight", Role::kWeight},
+                                   {"choice_slot", Role::kChoiceSlot},
+                                   optional("residual", Role::kAdded),
+                                   optional("slot_choice", Role::kSlotChoice)},
+                        .outputs = {{"y"}},
                         .infer = infer,
                         .work = work,
                         .gradient = gradient,
@@ -123,24 +129,28 @@ const OpDef kCombine = {.name = "combine",
                         .run_f64 = run<double>,
                         .run_bf16 = run<kernels::Bf16>};
 
-const OpDef kCombineDx = {.name = "combine_dx",
-                          .doc = "gradient of the slots: weight * dy of the slot's token, or 0",
-                          .min_inputs = 3,
-                          .max_inputs = 3,
-                          .infer = infer_dx,
-                          .work = work_dx,
-                          .run_f32 = run_dx<float>,
-                          .run_f64 = run_dx<double>,
-                          .run_bf16 = run_dx<kernels::Bf16>};
+const OpDef kCombineDx = {
+    .name = "combine_dx",
+    .doc = "gradient of the slots: weight * dy of the slot's token, or 0",
+    .moe = MoeOp::kCombineDx,
+    .bound = Bound::kBytes,
+    .inputs = {{"dy"}, {"weight", Role::kWeight}, {"slot_choice", Role::kSlotChoice}},
+    .outputs = {{"dslots", Role::kSlots}},
+    .infer = infer_dx,
+    .work = work_dx,
+    .run_f32 = run_dx<float>,
+    .run_f64 = run_dx<double>,
+    .run_bf16 = run_dx<kernels::Bf16>};
 
-const OpDef kCombineDweight = {.name = "combine_dweight",
-                               .doc = "gradient of the weights: dy . slot, 0 for dropped choices",
-                               .min_inputs = 3,
-                               .max_inputs = 3,
-                               .infer = infer_dweight,
-                               .work = work_dweight,
-                               .run_f32 = run_dweight<float>,
-                               .run_f64 = run_dweight<double>,
-                               .run_bf16 = run_dweight<kernels::Bf16>};
+const OpDef kCombineDweight = {
+    .name = "combine_dweight",
+    .doc = "gradient of the weights: dy . slot, 0 for dropped choices",
+    .inputs = {{"dy"}, {"slots", Role::kSlots}, {"choice_slot", Role::kChoiceSlot}},
+    .outputs = {{"dweight", Role::kWeight}},
+    .infer = infer_dweight,
+    .work = work_dweight,
+    .run_f32 = run_dweight<float>,
+    .run_f64 = run_dweight<double>,
+    .run_bf16 = run_dweight<kernels::Bf16>};
 
 }  // namespace moe::ops

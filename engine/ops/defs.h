@@ -1,31 +1,27 @@
-// The definitions that table.cpp lists, each in the file of its family.
+// The list of all ops; each is defined in the file of its family. A new op is a line here and its
+// definition.
 #pragma once
 
 #include "engine/graph/op_def.h"
 
 namespace moe::ops {
 
-extern const OpDef kEmbedding, kEmbeddingDw;
-extern const OpDef kLayernorm, kLayernormDx, kLayernormDw;
-extern const OpDef kLinear, kLinearDx, kLinearDw, kBiasGrad;
-extern const OpDef kAttention, kAttentionDx;
-extern const OpDef kAttnScore, kAttnSoftmax, kAttnContext;
-extern const OpDef kAttnContextDx, kAttnSoftmaxDx, kAttnScoreDx;
-extern const OpDef kGelu, kGeluDx;
-extern const OpDef kGateLogits, kGate, kGateDlogits, kCountPart;
-extern const OpDef kDispatch, kDispatchDx;
-extern const OpDef kAllToAll, kExchangeCounts;
-extern const OpDef kSplitPeers, kJoinPeers;
-extern const OpDef kGatherLoads, kSlotRows, kPlace, kCommit;
-extern const OpDef kExpectExperts, kPlaceExpected, kFineTune, kSwapIn;
-extern const OpDef kCopyExperts, kReturnGradients, kSumResidents, kMigrate;
-extern const OpDef kExpertLinear, kExpertLinearDx, kExpertLinearDw;
-extern const OpDef kCombine, kCombineDx, kCombineDweight;
-extern const OpDef kCrossEntropy, kBalanceLoss, kZLoss;
-extern const OpDef kExpertLoad, kBalanceBias;
-extern const OpDef kAllReduce;
-extern const OpDef kSgd, kAdamw;
-extern const OpDef kRound;
-extern const OpDef kAdd, kSplit, kConcat, kJoinRows, kTransposeBlocks;
+// clang-format off
+#define MOE_OPS(X) \
+  X(Embedding) X(EmbeddingDw) X(Layernorm) X(LayernormDx) X(LayernormDw) X(Linear) X(LinearDx) \
+  X(LinearDw) X(BiasGrad) X(Attention) X(AttentionDx) X(AttnScore) X(AttnSoftmax) \
+  X(AttnContext) X(AttnContextDx) X(AttnSoftmaxDx) X(AttnScoreDx) X(Gelu) X(GeluDx) \
+  X(GateLogits) X(Gate) X(GateDlogits) X(CountPart) X(Dispatch) X(DispatchDx) X(AllToAll) \
+  X(ExchangeCounts) X(ExpertLinear) X(ExpertLinearDx) X(ExpertLinearDw) X(Combine) \
+  X(CombineDx) X(CombineDweight) X(CrossEntropy) X(AllReduce) X(Sgd) X(Add) X(Split) \
+  X(TransposeBlocks) X(Concat) X(JoinRows) X(SplitPeers) X(JoinPeers) X(GatherLoads) \
+  X(SlotRows) X(Place) X(Commit) X(CopyExperts) X(ReturnGradients) X(SumResidents) X(Migrate) \
+  X(ExpectExperts) X(PlaceExpected) X(FineTune) X(SwapIn) X(ExpertLoad) X(BalanceLoss) \
+  X(ZLoss) X(BalanceBias) X(Adamw) X(Round)
+// clang-format on
+
+#define MOE_DECLARE_OP(name) extern const OpDef k##name;
+MOE_OPS(MOE_DECLARE_OP)
+#undef MOE_DECLARE_OP
 
 }  // namespace moe::ops

@@ -38,8 +38,9 @@ void run(const KernelCall<T>& c) {
 
 const OpDef kAdd = {.name = "add",
                     .doc = "y = a + b",
-                    .min_inputs = 2,
-                    .max_inputs = 2,
+                    .basic = BasicOp::kAdd,
+                    .inputs = {{"a"}, {"b"}},
+                    .outputs = {{"y"}},
                     .infer = infer,
                     .work = work,
                     .gradient = gradient,

@@ -72,8 +72,9 @@ void run_dw(const KernelCall<T>& c) {
 
 const OpDef kEmbedding = {.name = "embedding",
                           .doc = "x[b,s] = wte[ids[b,s]] + wpe[s]",
-                          .min_inputs = 3,
-                          .max_inputs = 3,
+                          .bound = Bound::kBytes,
+                          .inputs = {{"ids", Role::kIds}, {"wte", Role::kTable}, {"wpe"}},
+                          .outputs = {{"x"}},
                           .infer = infer,
                           .work = work,
                           .gradient = gradient,
@@ -82,15 +83,16 @@ const OpDef kEmbedding = {.name = "embedding",
                           .run_f64 = run<double>,
                           .run_bf16 = run<kernels::Bf16>};
 
-const OpDef kEmbeddingDw = {.name = "embedding_dw",
-                            .doc = "scatter-add of dx into both tables; attr vocab",
-                            .min_inputs = 2,
-                            .max_inputs = 4,
-                            .infer = infer_dw,
-                            .work = work_dw,
-                            .may_alias = {{0, 2}, {1, 3}},
-                            .run_f32 = run_dw<float>,
-                            .run_f64 = run_dw<double>,
-                            .run_bf16 = run_dw<kernels::Bf16>};
+const OpDef kEmbeddingDw = {
+    .name = "embedding_dw",
+    .doc = "scatter-add of dx into both tables; attr vocab",
+    .inputs = {{"dx"}, {"ids", Role::kIds}, optional("acc_wte"), optional("acc_wpe")},
+    .outputs = {{"dwte", Role::kTable}, {"dwpe"}},
+    .infer = infer_dw,
+    .work = work_dw,
+    .may_alias = {{0, 2}, {1, 3}},
+    .run_f32 = run_dw<float>,
+    .run_f64 = run_dw<double>,
+    .run_bf16 = run_dw<kernels::Bf16>};
 
 }  // namespace moe::ops

@@ -179,8 +179,8 @@ void run_dlogits(const KernelCall<T>& c) {
 
 const OpDef kGateLogits = {.name = "gate_logits",
                            .doc = "logits = x wg^T; the bits of a row do not depend on the others",
-                           .min_inputs = 2,
-                           .max_inputs = 2,
+                           .inputs = {{"x"}, {"wg"}},
+                           .outputs = {{"logits"}},
                            .infer = infer_logits,
                            .work = work_logits,
                            .gradient = gradient_logits,
@@ -194,8 +194,17 @@ const OpDef kGate = {
     .doc =
         "scores, routing and weights; used_before chains the parts of a batch; bias [E] is "
         "added to the scores for the choice alone",
-    .min_inputs = 2,
-    .max_inputs = 4,
+    .moe = MoeOp::kGate,
+    .inputs = {{"logits"},
+               {"ids", Role::kIds},
+               optional("used_before", Role::kUsedBefore),
+               optional("bias", Role::kBias)},
+    .outputs = {{"probs", Role::kProbs},
+                {"weight", Role::kWeight},
+                {"expert", Role::kExpert},
+                {"choice_slot", Role::kChoiceSlot},
+                {"slot_choice", Role::kSlotChoice},
+                {"counts", Role::kCounts}},
     .infer = infer_gate,
     .work = work_gate,
     .gradient = gradient_gate,
@@ -208,13 +217,14 @@ const OpDef kGate = {
     .run_f64 = run_gate<double>,
     .on_host = always};
 
-const OpDef kGateDlogits = {.name = "gate_dlogits",
-                            .doc = "gradient of the gate's logits from that of the weights",
-                            .min_inputs = 3,
-                            .max_inputs = 3,
-                            .infer = infer_dlogits,
-                            .work = work_dlogits,
-                            .run_f32 = run_dlogits<float>,
-                            .run_f64 = run_dlogits<double>};
+const OpDef kGateDlogits = {
+    .name = "gate_dlogits",
+    .doc = "gradient of the gate's logits from that of the weights",
+    .inputs = {{"dweight", Role::kWeight}, {"probs", Role::kProbs}, {"expert", Role::kExpert}},
+    .outputs = {{"dlogits"}},
+    .infer = infer_dlogits,
+    .work = work_dlogits,
+    .run_f32 = run_dlogits<float>,
+    .run_f64 = run_dlogits<double>};
 
 }  // namespace moe::ops

@@ -129,11 +129,12 @@ const OpDef kJoinRows = {
     .doc =
         "parts of some rows each, up to their end tallies, as one; unused rows are cleared, with "
         "view=1 left as they are",
-    .min_inputs = 2,
-    .max_inputs = 2 * kMaxParts,
+    .inputs = {several("ends_and_parts", 2 * kMaxParts, Role::kAny)},
+    .outputs = {{"whole", Role::kAny}},
     .infer = infer,
     .work = work,
     .pieces = pieces,
+    .joins_parts = true,
     .view = is_view,
     .run_f32 = run<float>,
     .run_f64 = run<double>,

@@ -100,8 +100,9 @@ void run_dw(const KernelCall<T>& c) {
 
 const OpDef kLayernorm = {.name = "layernorm",
                           .doc = "y = (x - mean) * rstd * gamma + beta over the last axis",
-                          .min_inputs = 3,
-                          .max_inputs = 3,
+                          .bound = Bound::kBytes,
+                          .inputs = {{"x"}, {"gamma"}, {"beta"}},
+                          .outputs = {{"y"}, {"mean"}, {"rstd"}},
                           .infer = infer,
                           .work = work,
                           .gradient = gradient,
@@ -110,26 +111,30 @@ const OpDef kLayernorm = {.name = "layernorm",
                           .run_f64 = run<double>,
                           .run_bf16 = run<kernels::Bf16>};
 
-const OpDef kLayernormDx = {.name = "layernorm_dx",
-                            .doc = "gradient of layernorm's input, plus acc",
-                            .min_inputs = 5,
-                            .max_inputs = 6,
-                            .infer = infer_dx,
-                            .work = work_dx,
-                            .may_alias = {{0, 5}},
-                            .run_f32 = run_dx<float>,
-                            .run_f64 = run_dx<double>,
-                            .run_bf16 = run_dx<kernels::Bf16>};
+const OpDef kLayernormDx = {
+    .name = "layernorm_dx",
+    .doc = "gradient of layernorm's input, plus acc",
+    .bound = Bound::kBytes,
+    .inputs = {{"dy"}, {"x"}, {"mean"}, {"rstd"}, {"gamma"}, optional("acc", Role::kAdded)},
+    .outputs = {{"dx"}},
+    .infer = infer_dx,
+    .work = work_dx,
+    .may_alias = {{0, 5}},
+    .run_f32 = run_dx<float>,
+    .run_f64 = run_dx<double>,
+    .run_bf16 = run_dx<kernels::Bf16>};
 
-const OpDef kLayernormDw = {.name = "layernorm_dw",
-                            .doc = "gradients of gamma and beta, plus acc",
-                            .min_inputs = 4,
-                            .max_inputs = 6,
-                            .infer = infer_dw,
-                            .work = work_dw,
-                            .may_alias = {{0, 4}, {1, 5}},
-                            .run_f32 = run_dw<float>,
-                            .run_f64 = run_dw<double>,
-                            .run_bf16 = run_dw<kernels::Bf16>};
+const OpDef kLayernormDw = {
+    .name = "layernorm_dw",
+    .doc = "gradients of gamma and beta, plus acc",
+    .bound = Bound::kBytes,
+    .inputs = {{"dy"}, {"x"}, {"mean"}, {"rstd"}, optional("acc_gamma"), optional("acc_beta")},
+    .outputs = {{"dgamma"}, {"dbeta"}},
+    .infer = infer_dw,
+    .work = work_dw,
+    .may_alias = {{0, 4}, {1, 5}},
+    .run_f32 = run_dw<float>,
+    .run_f64 = run_dw<double>,
+    .run_bf16 = run_dw<kernels::Bf16>};
 
 }  // namespace moe::ops

@@ -174,28 +174,31 @@ void run_bias_grad(const KernelCall<T>& c) {
 
 }  // namespace
 
-const OpDef kLinear = {.name = "linear",
-                       .doc =
-                           "y = x w^T [+ bias] [+ residual], w [out,in]; with attr gelu=1 "
-                           "also GELU(y)",
-                       .min_inputs = 2,
-                       .max_inputs = 4,
-                       .infer = infer,
-                       .work = work,
-                       .gradient = gradient,
-                       .axes = axes,
-                       .rounds = {1},
-                       .run_f32 = run<float>,
-                       .run_f64 = run<double>,
-                       .run_bf16 = run<kernels::Bf16>};
+const OpDef kLinear = {
+    .name = "linear",
+    .doc =
+        "y = x w^T [+ bias] [+ residual], w [out,in]; with attr gelu=1 "
+        "also GELU(y)",
+    .bound = Bound::kFlops,
+    .inputs = {{"x"}, {"w"}, optional("bias", Role::kBias), optional("residual", Role::kAdded)},
+    .outputs = {{"y"}, with("gelu", "z")},
+    .infer = infer,
+    .work = work,
+    .gradient = gradient,
+    .axes = axes,
+    .rounds = {1},
+    .run_f32 = run<float>,
+    .run_f64 = run<double>,
+    .run_bf16 = run<kernels::Bf16>};
 
 const OpDef kLinearDx = {
     .name = "linear_dx",
     .doc =
         "dx = dy w [+ acc]; attr seq arranges the rows as [rows/seq, seq]; with "
         "attr gelu=1 times GELU'(sum)",
-    .min_inputs = 2,
-    .max_inputs = 4,
+    .bound = Bound::kFlops,
+    .inputs = {{"dy"}, {"w"}, optional("acc", Role::kAdded), with("gelu", "sum", Role::kSum)},
+    .outputs = {{"dx"}},
     .infer = infer_dx,
     .work = work_dx,
     .may_alias = {{0, 2}},
@@ -206,8 +209,9 @@ const OpDef kLinearDx = {
 
 const OpDef kLinearDw = {.name = "linear_dw",
                          .doc = "dw = dy^T x [+ acc]; with attr bias=1 also db = column sums of dy",
-                         .min_inputs = 2,
-                         .max_inputs = 4,
+                         .bound = Bound::kFlops,
+                         .inputs = {{"dy"}, {"x"}, optional("acc_w"), optional("acc_b")},
+                         .outputs = {{"dw"}, with("bias", "db")},
                          .infer = infer_dw,
                          .work = work_dw,
                          .may_alias = {{0, 2}, {1, 3}},
@@ -216,18 +220,20 @@ const OpDef kLinearDw = {.name = "linear_dw",
                          .run_f64 = run_dw<double>,
                          .run_bf16 = run_dw<kernels::Bf16>};
 
-const OpDef kBiasGrad = {.name = "bias_grad",
-                         .doc =
-                             "db = column sums of dy [+ acc], apart for each of attr groups; of "
-                             "used rows only with attr rows = \"used\"",
-                         .min_inputs = 1,
-                         .max_inputs = 3,
-                         .infer = infer_bias_grad,
-                         .work = work_bias_grad,
-                         .may_alias = {{0, 1}},
-                         .run_f32 = run_bias_grad<float>,
-                         .run_f64 = run_bias_grad<double>,
-                         .run_bf16 = run_bias_grad<kernels::Bf16>,
-                         .host_inputs = counted<2>};
+const OpDef kBiasGrad = {
+    .name = "bias_grad",
+    .doc =
+        "db = column sums of dy [+ acc], apart for each of attr groups; of "
+        "used rows only with attr rows = \"used\"",
+    .bound = Bound::kBytes,
+    .inputs = {{"dy"}, optional("acc", Role::kAdded), optional("recv_counts", Role::kRecvCounts)},
+    .outputs = {{"db"}},
+    .infer = infer_bias_grad,
+    .work = work_bias_grad,
+    .may_alias = {{0, 1}},
+    .run_f32 = run_bias_grad<float>,
+    .run_f64 = run_bias_grad<double>,
+    .run_bf16 = run_bias_grad<kernels::Bf16>,
+    .host_inputs = counted<2>};
 
 }  // namespace moe::ops

@@ -29,8 +29,8 @@ void run(const KernelCall<T>& c) {
 /// Of slots, those that hold no expert hold anything; all other parameters were looked at before.
 const OpDef kRound = {.name = "round",
                       .doc = "y = x rounded to bf16, once for all products that take it",
-                      .min_inputs = 1,
-                      .max_inputs = 1,
+                      .inputs = {{"x"}},
+                      .outputs = {{"y"}},
                       .infer = infer,
                       .work = work,
                       .loose_slots = true,

@@ -29,8 +29,8 @@ void run(const KernelCall<T>& c) {
 
 const OpDef kSgd = {.name = "sgd",
                     .doc = "v = momentum v + g; w = w - lr v; attrs lr, momentum",
-                    .min_inputs = 3,
-                    .max_inputs = 3,
+                    .bound = Bound::kBytes,
+                    .inputs = {{"w"}, {"v"}, {"g"}},
                     .infer = infer,
                     .work = work,
                     .mutates = {0, 1},

@@ -210,8 +210,9 @@ constexpr int kMaxParts = 1 << 16;
 const OpDef kSplit = {
     .name = "split",
     .doc = "cuts along attr axis into lengths attr sizes, as \"4,4\"; attr view=1: in place",
-    .min_inputs = 1,
-    .max_inputs = 1,
+    .basic = BasicOp::kSplit,
+    .inputs = {{"x", Role::kAny}},
+    .outputs = {several("parts", kMaxParts, Role::kAny)},
     .infer = infer_split,
     .work = work,
     .gradient = gradient_split,
@@ -223,8 +224,9 @@ const OpDef kSplit = {
 
 const OpDef kConcat = {.name = "concat",
                        .doc = "puts parts together along attr axis; attr view=1: in place",
-                       .min_inputs = 1,
-                       .max_inputs = kMaxParts,
+                       .basic = BasicOp::kConcat,
+                       .inputs = {several("parts", kMaxParts, Role::kAny)},
+                       .outputs = {{"x", Role::kAny}},
                        .infer = infer_concat,
                        .work = work,
                        .gradient = gradient_concat,

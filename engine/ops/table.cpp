@@ -5,69 +5,13 @@ namespace moe {
 
 const OpTable& op_table() {
   using namespace ops;
-  static const OpTable table({
-      &kEmbedding,
-      &kEmbeddingDw,
-      &kLayernorm,
-      &kLayernormDx,
-      &kLayernormDw,
-      &kLinear,
-      &kLinearDx,
-      &kLinearDw,
-      &kBiasGrad,
-      &kAttention,
-      &kAttentionDx,
-      &kAttnScore,
-      &kAttnSoftmax,
-      &kAttnContext,
-      &kAttnContextDx,
-      &kAttnSoftmaxDx,
-      &kAttnScoreDx,
-      &kGelu,
-      &kGeluDx,
-      &kGateLogits,
-      &kGate,
-      &kGateDlogits,
-      &kCountPart,
-      &kDispatch,
-      &kDispatchDx,
-      &kAllToAll,
-      &kExchangeCounts,
-      &kExpertLinear,
-      &kExpertLinearDx,
-      &kExpertLinearDw,
-      &kCombine,
-      &kCombineDx,
-      &kCombineDweight,
-      &kCrossEntropy,
-      &kAllReduce,
-      &kSgd,
-      &kAdd,
-      &kSplit,
-      &kTransposeBlocks,
-      &kConcat,
-      &kJoinRows,
-      &kSplitPeers,
-      &kJoinPeers,
-      &kGatherLoads,
-      &kSlotRows,
-      &kPlace,
-      &kCommit,
-      &kCopyExperts,
-      &kReturnGradients,
-      &kSumResidents,
-      &kMigrate,
-      &kExpectExperts,
-      &kPlaceExpected,
-      &kFineTune,
-      &kSwapIn,
-      &kExpertLoad,
-      &kBalanceLoss,
-      &kZLoss,
-      &kBalanceBias,
-      &kAdamw,
-      &kRound,
-  });
+#define MOE_LIST_OP(name) &k##name,
+  static const OpTable table = [] {
+    OpTable all({MOE_OPS(MOE_LIST_OP)});
+    check_declared(all);
+    return all;
+  }();
+#undef MOE_LIST_OP
   return table;
 }
 

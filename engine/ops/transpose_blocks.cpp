@@ -56,8 +56,9 @@ void run(const KernelCall<T>& c) {
 const OpDef kTransposeBlocks = {
     .name = "transpose_blocks",
     .doc = "block (i, j) of x [rows, cols, ...] becomes block (j, i); attrs rows, cols",
-    .min_inputs = 1,
-    .max_inputs = 1,
+    .basic = BasicOp::kTransposeBlocks,
+    .inputs = {{"x", Role::kAny}},
+    .outputs = {{"y", Role::kAny}},
     .infer = infer,
     .work = work,
     .gradient = gradient,

@@ -108,7 +108,7 @@ AxisSolver::AxisSolver(const Graph& graph, std::span<const OpId> ops, int64_t ba
     if (graph.removed(id)) continue;
     for (const TensorId t : graph.op(id).outputs) {
       made_[t.index()].by_op = true;
-      made_[t.index()].by_gate = is_kind(graph, id, "gate");
+      made_[t.index()].by_gate = is(graph, id, MoeOp::kGate);
     }
   }
   for (const OpId id : ops) {

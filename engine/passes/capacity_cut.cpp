@@ -2,6 +2,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/edit.h"
+#include "engine/graph/op_def.h"
 #include "engine/passes/axes.h"
 #include "engine/passes/moe_layer.h"
 
@@ -30,7 +31,8 @@ std::vector<OpId> chain_from(const Graph& graph, OpId first,
       throw user_error("stage '{}': the rows of op '{}' have {} readers, not one that leads back",
                        stage, graph.op(chain.back()).name, next.size());
     }
-    if (is_kind(graph, next[0], "all_to_all") && attr_string(graph.op(next[0]), "to") == "expert") {
+    if (carries(graph, next[0], Payload::kRows) &&
+        attr_string(graph.op(next[0]), "to") == "expert") {
       throw user_error(
           "stage '{}': op '{}' is followed by '{}', a second step to the experts; the cut stands "
           "before the stage that makes steps (hierarchical_a2a)",
@@ -38,7 +40,7 @@ std::vector<OpId> chain_from(const Graph& graph, OpId first,
     }
     chain.push_back(next[0]);
     refuse_counted_rows(graph, next[0], stage);
-  } while (!is_kind(graph, chain.back(), "all_to_all"));
+  } while (!carries(graph, chain.back(), Payload::kRows));
   return chain;
 }
 
@@ -49,7 +51,7 @@ std::vector<CapacityChain> capacity_chains(const Graph& graph, const std::string
   std::vector<CapacityChain> chains;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId first(static_cast<int64_t>(i));
-    if (!is_kind(graph, first, "all_to_all") || attr_string(graph.op(first), "to") != "expert") {
+    if (!carries(graph, first, Payload::kRows) || attr_string(graph.op(first), "to") != "expert") {
       continue;
     }
     chains.push_back({chain_from(graph, first, readers, stage),

@@ -8,15 +8,12 @@
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
 #include "engine/graph/op_def.h"
+#include "engine/ops/defs.h"
 #include "engine/passes/moe_layer.h"
 #include "engine/replay/events.h"
 
 namespace moe {
-namespace {
-
-constexpr size_t kChoiceSlotOfGate = 3;
-
-}  // namespace
+namespace {}  // namespace
 
 RangeCutter::RangeCutter(const Graph& graph, std::span<const OpId> program, int64_t batch,
                          int64_t seq)
@@ -104,8 +101,8 @@ struct RangeCutter::Parts {
         part_sizes(tensor.shape[static_cast<size_t>(at)], cutter.batch_, range.parts);
     Attrs attrs = {{"axis", int64_t{at}}, {"sizes", fmt::format("{}", fmt::join(lengths, ","))}};
     if (at == 0) attrs["view"] = int64_t{1};
-    const OpId made = graph().add_op("split", fmt::format("{}.split.{}", reader.name, tensor.name),
-                                     {cutter.now(t)}, attrs);
+    const OpId made = graph().add_op(
+        ops::kSplit, fmt::format("{}.split.{}", reader.name, tensor.name), {cutter.now(t)}, attrs);
     inherit(made, reader);
     return graph().op(made).outputs;
   }
@@ -113,10 +110,10 @@ struct RangeCutter::Parts {
   /// The places used up to each part, of a gate outside the range.
   void count_again(TensorId counts) {
     const OpId gate = cutter.producer_[counts.index()];
-    MOE_CHECK(gate.valid() && is_kind(given(), gate, "gate"), "tensor '{}' is no gate's count",
+    MOE_CHECK(gate.valid() && is(given(), gate, MoeOp::kGate), "tensor '{}' is no gate's count",
               given().tensor(counts).name);
     const Op& op = given().op(gate);
-    const TensorId choice_slot = op.outputs[kChoiceSlotOfGate];
+    const TensorId choice_slot = output_of(given(), op, Role::kChoiceSlot);
     if (!parts.contains(choice_slot)) parts[choice_slot] = split(choice_slot, 0, op);
     const Attrs attrs = {{"experts", num_elements(given().tensor(counts).shape)},
                          {"capacity", attr_int(op, "capacity")}};
@@ -124,7 +121,7 @@ struct RangeCutter::Parts {
       std::vector<TensorId> inputs{parts[choice_slot][p]};
       if (p > 0) inputs.push_back(parts[counts][p - 1]);
       const OpId made =
-          graph().add_op("count_part", fmt::format("{}.count.p{}", op.name, p), inputs, attrs);
+          graph().add_op(ops::kCountPart, fmt::format("{}.count.p{}", op.name, p), inputs, attrs);
       inherit(made, op);
       graph().op(made).part = static_cast<int32_t>(p);
       parts[counts].push_back(graph().out(made));
@@ -171,7 +168,7 @@ struct RangeCutter::Parts {
       attrs["share"] = static_cast<double>(sizes[p]) / static_cast<double>(cutter.batch_);
       attrs["first_token"] = first_row(p) * cutter.seq_;
     }
-    const OpId made = graph().add_op(given().def(op).name, fmt::format("{}.p{}", op.name, p),
+    const OpId made = graph().add_op(given().def(op), fmt::format("{}.p{}", op.name, p),
                                      std::move(inputs), std::move(attrs), op.phase);
     inherit(made, op);
     graph().op(made).part = static_cast<int32_t>(p);
@@ -221,11 +218,13 @@ struct RangeCutter::Parts {
       inputs.insert(inputs.end(), pieces.begin(), pieces.end());
       Attrs attrs = {{"parts", static_cast<int64_t>(pieces.size())}};
       if (!read) attrs["view"] = int64_t{1};
-      made = graph().add_op("join_rows", given().tensor(t).name + ".join", inputs, attrs, op.phase);
+      made =
+          graph().add_op(ops::kJoinRows, given().tensor(t).name + ".join", inputs, attrs, op.phase);
     } else {
       Attrs attrs = {{"axis", int64_t{axis(t)}}};
       if (axis(t) == 0) attrs["view"] = int64_t{1};
-      made = graph().add_op("concat", given().tensor(t).name + ".concat", pieces, attrs, op.phase);
+      made =
+          graph().add_op(ops::kConcat, given().tensor(t).name + ".concat", pieces, attrs, op.phase);
     }
     inherit(made, op);
     graph().tensor(graph().out(made)).expert = given().tensor(t).expert;

@@ -3,6 +3,7 @@
 #include "engine/base/errors.h"
 #include "engine/graph/edit.h"
 #include "engine/graph/op_def.h"
+#include "engine/ops/defs.h"
 #include "engine/passes/builtin.h"
 #include "engine/passes/capacity_cut.h"
 #include "engine/passes/moe_layer.h"
@@ -18,7 +19,7 @@ class Rounds {
 
   void run() {
     const Op first = graph_.op(chain_.front()), last = graph_.op(chain_.back());
-    const OpId split = add("split_peers", first, ".split", {first.inputs[0]}, rounds());
+    const OpId split = add(ops::kSplitPeers, first, ".split", {first.inputs[0]}, rounds());
     std::vector<TensorId> parts = graph_.op(split).outputs;
     // The experts' ops are one stage; transfers stand in the program as S_0..S_n-1, R_0..R_n-1.
     const std::span<const OpId> ops(chain_);
@@ -29,7 +30,7 @@ class Rounds {
       }
     }
     send(ops.back(), parts);
-    const OpId join = add("join_peers", last, ".join", parts, rounds());
+    const OpId join = add(ops::kJoinPeers, last, ".join", parts, rounds());
     graph_.tensor(graph_.out(join)).expert = graph_.tensor(last.outputs[0]).expert;
     redirect(graph_, last.outputs[0], graph_.out(join));
     for (const OpId id : chain_) graph_.remove(id);
@@ -38,8 +39,8 @@ class Rounds {
  private:
   Attrs rounds() const { return {{"rounds", rounds_}}; }
 
-  OpId add(std::string_view kind, const Op& of, const std::string& suffix,
-           std::vector<TensorId> inputs, Attrs attrs) {
+  OpId add(const OpDef& kind, const Op& of, const std::string& suffix, std::vector<TensorId> inputs,
+           Attrs attrs) {
     const OpId made =
         graph_.add_op(kind, of.name + suffix, std::move(inputs), std::move(attrs), of.phase);
     graph_.op(made).segment = of.segment;
@@ -53,7 +54,7 @@ class Rounds {
     std::vector<TensorId> inputs = op.inputs;
     inputs[0] = part;
     more.insert(op.attrs.begin(), op.attrs.end());
-    const OpId made = add(graph_.def(id).name, op, fmt::format(".p{}", j), inputs, more);
+    const OpId made = add(graph_.def(id), op, fmt::format(".p{}", j), inputs, more);
     graph_.op(made).part = static_cast<int32_t>(j);
     part = graph_.out(made);
     graph_.tensor(part).expert = graph_.tensor(op.outputs[0]).expert;
@@ -95,7 +96,7 @@ void check_chain(const Graph& graph, const CapacityChain& chain, const std::stri
                        op.name, op.part);
     }
     const Group group = group_of(graph, op);
-    if (is_kind(graph, id, "all_to_all") && group.size != graph.num_ranks) {
+    if (carries(graph, id, Payload::kRows) && group.size != graph.num_ranks) {
       throw user_error(
           "stage '{}': op '{}' goes among {} of {} ranks (model.ep, or a step of hierarchical_a2a);"
           " groups of workers are cut from all ranks",

@@ -10,27 +10,11 @@
 namespace moe {
 namespace {
 
-constexpr size_t kNone = 16;  // no op here has so many inputs
-
-// Inputs of gelu (x, bias, counts, begin) and of gelu_dx (dy, x, bias, counts).
-constexpr size_t kBias = 1, kCounts = 2, kBegin = 3;
-constexpr size_t kDxSum = 1, kDxBias = 2, kDxCounts = 3;
-
-// Inputs of the products, after x or dy and w: a bias or an accumulator, and these.
-constexpr size_t kAdded = 2;
-struct Product {
-  std::string_view kind;
-  size_t residual, counts, begin;
-};
-constexpr Product kForward[] = {{"linear", 3, kNone, kNone}, {"expert_linear", kNone, 3, 4}};
-struct ProductDx {
-  std::string_view kind;
-  size_t counts, sum;
-};
-constexpr ProductDx kBackward[] = {{"linear_dx", kNone, 3}, {"expert_linear_dx", 3, 4}};
-
-TensorId input(const Op& op, size_t i) {
-  return i < op.inputs.size() ? op.inputs[i] : TensorId();
+/// One of the operands is there only where GELU is in the op.
+bool takes_gelu(const std::vector<Operand>& operands) {
+  return std::any_of(operands.begin(), operands.end(), [](const Operand& operand) {
+    return operand.with != nullptr && operand.with == std::string_view("gelu");
+  });
 }
 
 /// What the ops say of the rows that they take.
@@ -49,14 +33,6 @@ bool same_rows(const Op& a, const Op& b) {
   });
 }
 
-template <class Row, size_t n>
-const Row* row_of(const Row (&rows)[n], const Graph& graph, OpId op) {
-  const auto row = std::find_if(std::begin(rows), std::end(rows), [&](const Row& r) {
-    return op.valid() && is_kind(graph, op, r.kind);
-  });
-  return row == std::end(rows) ? nullptr : row;
-}
-
 class Forward {
  public:
   explicit Forward(Graph& graph)
@@ -66,7 +42,7 @@ class Forward {
   bool run() {
     for (size_t i = 0; i < graph_.num_ops(); ++i) {
       const OpId id(static_cast<int64_t>(i));
-      if (!graph_.removed(id) && is_kind(graph_, id, "gelu") && fits(id)) {
+      if (!graph_.removed(id) && is(graph_, id, BasicOp::kGelu) && fits(id)) {
         gelu_of_[producer_[graph_.op(id).inputs[0].index()]] = id;
         fused_.insert(id);
       }
@@ -77,25 +53,27 @@ class Forward {
   }
 
  private:
+  TensorId input(const Op& op, Role role) const { return input_of(graph_, op, role); }
+
   bool fits(OpId gelu) const {
     const Op& g = graph_.op(gelu);
     const OpId maker = producer_[g.inputs[0].index()];
-    const Product* const product = row_of(kForward, graph_, maker);
-    if (product == nullptr || gelu_of_.contains(maker)) return false;
+    if (!maker.valid() || !takes_gelu(graph_.def(maker).outputs)) return false;
+    if (gelu_of_.contains(maker)) return false;
     const Op& op = graph_.op(maker);
-    const TensorId bias = input(g, kBias);
+    const TensorId bias = input(g, Role::kBias);
     const size_t axes = graph_.tensor(op.inputs[1]).shape.size() - 1;  // of a bias of the product
-    return op.outputs.size() == 1 && !input(op, kAdded).valid() &&
-           !input(op, product->residual).valid() && same_rows(op, g) &&
-           input(op, product->counts) == input(g, kCounts) &&
-           input(op, product->begin) == input(g, kBegin) &&
+    return op.outputs.size() == 1 && !input(op, Role::kBias).valid() &&
+           !input(op, Role::kAdded).valid() && same_rows(op, g) &&
+           input(op, Role::kRecvCounts) == input(g, Role::kRecvCounts) &&
+           input(op, Role::kRecvBegin) == input(g, Role::kRecvBegin) &&
            (!bias.valid() || graph_.tensor(bias).shape.size() == axes);
   }
 
   /// Of two that stand in each other's way none may stay, so this is asked until all may.
   bool drop_one() {
     for (const auto& [product, gelu] : gelu_of_) {
-      const TensorId bias = input(graph_.op(gelu), kBias);
+      const TensorId bias = input(graph_.op(gelu), Role::kBias);
       if (!bias.valid() || takes_bias(graph_.out(product), bias)) continue;
       fused_.erase(gelu);
       gelu_of_.erase(product);
@@ -116,8 +94,8 @@ class Forward {
 
   bool adds_bias(OpId reader, TensorId t, TensorId bias) const {
     const Op& op = graph_.op(reader);
-    return is_kind(graph_, reader, "gelu_dx") && op.inputs[0] != t && op.inputs[kDxSum] == t &&
-           input(op, kDxBias) == bias;
+    return is(graph_, reader, BasicOp::kGeluDx) && op.inputs[0] != t &&
+           input(op, Role::kSum) == t && input(op, Role::kBias) == bias;
   }
 
   /// What the op joins t into; invalid: it does something else.
@@ -133,17 +111,16 @@ class Forward {
     return std::all_of(all.begin(), all.end(), [&](const Piece& piece) {
       const auto made = gelu_of_.find(producer_[piece.piece.index()]);
       return piece.whole == whole && made != gelu_of_.end() &&
-             input(graph_.op(made->second), kBias) == bias;
+             input(graph_.op(made->second), Role::kBias) == bias;
     });
   }
 
   void fuse(OpId product, OpId gelu) {
     const Op g = graph_.op(gelu);
     Op& op = graph_.op(product);
-    const TensorId bias = input(g, kBias);
+    const TensorId bias = input(g, Role::kBias);
     if (bias.valid()) {
-      op.inputs.resize(std::max(op.inputs.size(), kAdded + 1));
-      op.inputs[kAdded] = bias;
+      set_input(graph_, product, Role::kBias, bias);
       forget_bias(op.outputs[0]);
     }
     op.attrs["gelu"] = int64_t{1};
@@ -158,9 +135,7 @@ class Forward {
         forget_bias(whole);
         continue;
       }
-      std::vector<TensorId>& inputs = graph_.op(reader).inputs;
-      inputs[kDxBias] = TensorId();
-      while (!inputs.back().valid()) inputs.pop_back();
+      set_input(graph_, reader, Role::kBias, TensorId());
     }
   }
 
@@ -181,7 +156,7 @@ class Backward {
     bool changed = false;
     for (size_t i = 0; i < graph_.num_ops(); ++i) {
       const OpId id(static_cast<int64_t>(i));
-      if (graph_.removed(id) || !is_kind(graph_, id, "gelu_dx") || !fits(id)) continue;
+      if (graph_.removed(id) || !is(graph_, id, BasicOp::kGeluDx) || !fits(id)) continue;
       fuse(producer_[graph_.op(id).inputs[0].index()], id);
       changed = true;
     }
@@ -189,17 +164,20 @@ class Backward {
   }
 
  private:
+  TensorId input(const Op& op, Role role) const { return input_of(graph_, op, role); }
+
   bool fits(OpId gelu) const {
     const Op& g = graph_.op(gelu);
     const OpId maker = producer_[g.inputs[0].index()];
-    const ProductDx* const product = row_of(kBackward, graph_, maker);
-    if (product == nullptr || input(g, kDxBias).valid()) return false;
+    if (!maker.valid() || !takes_gelu(graph_.def(maker).inputs)) return false;
+    if (input(g, Role::kBias).valid()) return false;
     const Op& op = graph_.op(maker);
     const Tensor &made = graph_.tensor(op.outputs[0]), &wanted = graph_.tensor(g.outputs[0]);
-    return readers_[op.outputs[0].index()].size() == 1 && !input(op, kAdded).valid() &&
-           !input(op, product->sum).valid() && same_rows(op, g) &&
-           input(op, product->counts) == input(g, kDxCounts) && made.shape == wanted.shape &&
-           made.dtype == wanted.dtype && before(g.inputs[kDxSum], maker);
+    return readers_[op.outputs[0].index()].size() == 1 && !input(op, Role::kAdded).valid() &&
+           !input(op, Role::kSum).valid() && same_rows(op, g) &&
+           input(op, Role::kRecvCounts) == input(g, Role::kRecvCounts) &&
+           made.shape == wanted.shape && made.dtype == wanted.dtype &&
+           before(input(g, Role::kSum), maker);
   }
 
   /// The tensor is there when the op begins, whose place the two take.
@@ -210,10 +188,8 @@ class Backward {
 
   void fuse(OpId product, OpId gelu) {
     const Op& g = graph_.op(gelu);
-    const size_t sum = row_of(kBackward, graph_, product)->sum;
     Op& op = graph_.op(product);
-    op.inputs.resize(sum + 1);
-    op.inputs[sum] = g.inputs[kDxSum];
+    set_input(graph_, product, Role::kSum, input(g, Role::kSum));
     op.attrs["gelu"] = int64_t{1};
     op.outputs[0] = g.outputs[0];
     graph_.remove(gelu);

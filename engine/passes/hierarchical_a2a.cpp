@@ -2,6 +2,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
+#include "engine/ops/defs.h"
 #include "engine/passes/builtin.h"
 #include "engine/passes/moe_layer.h"
 
@@ -26,9 +27,8 @@ class Hierarchy {
       if (given_.removed(id)) continue;
       for (TensorId& t : graph_.op(id).inputs) t = now(t);
       const size_t before = graph_.num_ops();
-      const std::string_view kind = given_.def(id).name;
-      if (kind == "all_to_all") replace_transfer(id);
-      if (kind == "exchange_counts") replace_exchange(id);
+      if (carries(given_, id, Payload::kRows)) replace_transfer(id);
+      if (carries(given_, id, Payload::kCounts)) replace_exchange(id);
       if (graph_.num_ops() == before) order.push_back(id);
       for (size_t made = before; made < graph_.num_ops(); ++made) {
         order.emplace_back(static_cast<int64_t>(made));
@@ -58,7 +58,7 @@ class Hierarchy {
     if (op.attrs.contains("rounds")) {
       refuse("goes in rounds between groups of workers (fastermoe_pipeline)");
     }
-    if (group.stride != 1 || (maker.valid() && is_kind(given_, maker, "transpose_blocks"))) {
+    if (group.stride != 1 || (maker.valid() && is(given_, maker, BasicOp::kTransposeBlocks))) {
       refuse("goes in steps already");
     }
     if (per_node % group.size == 0) {
@@ -82,7 +82,7 @@ class Hierarchy {
   }
 
   /// An op in the place of `of`.
-  TensorId add(std::string_view kind, const Op& of, const char* step, std::vector<TensorId> inputs,
+  TensorId add(const OpDef& kind, const Op& of, const char* step, std::vector<TensorId> inputs,
                Attrs attrs) {
     const OpId made = graph_.add_op(kind, of.name + step, std::move(inputs), std::move(attrs));
     graph_.op(made).segment = of.segment;
@@ -97,7 +97,7 @@ class Hierarchy {
     attrs.erase("group");
     attrs.merge(group_attrs(group, graph_.num_ranks));
     if (sources > 0) attrs["sources"] = sources;
-    return add("all_to_all", of, step, std::move(inputs), std::move(attrs));
+    return add(ops::kAllToAll, of, step, std::move(inputs), std::move(attrs));
   }
 
   static Attrs blocks(int64_t rows, int64_t cols) { return {{"rows", rows}, {"cols", cols}}; }
@@ -109,7 +109,7 @@ class Hierarchy {
     // Of padded slots nobody asks for counts.
     std::vector<TensorId> near{TensorId()}, far{TensorId()};
     if (attr_int(op, "irregular") != 0) {
-      const auto counts = counts_.find(op.inputs[2]);
+      const auto counts = counts_.find(input_of(graph_, op, Role::kRecvCounts));
       if (counts == counts_.end()) {
         throw user_error(
             "stage '{}': op '{}' carries counted rows ({}), and an all-to-all in two steps takes "
@@ -117,18 +117,18 @@ class Hierarchy {
             context_.stage, op.name, counted_by(given_, id));
       }
       near.insert(near.end(), {counts->second.sent, counts->second.in_node});
-      far.insert(far.end(), {counts->second.in_node, op.inputs[2]});
+      far.insert(far.end(), {counts->second.in_node, counts->first});
     }
     TensorId rows = op.inputs[0];
     if (attr_string(op, "to") == "expert") {
-      near[0] = add("transpose_blocks", op, ".order", {rows}, by_place);
+      near[0] = add(ops::kTransposeBlocks, op, ".order", {rows}, by_place);
       far[0] = transfer(op, ".intra", near, s.intra);
       rows = transfer(op, ".inter", far, s.inter);
     } else {
       far[0] = rows;
       near[0] = transfer(op, ".inter", far, s.inter, s.per_node);
       rows = transfer(op, ".intra", near, s.intra);
-      rows = add("transpose_blocks", op, ".order", {rows}, by_node);
+      rows = add(ops::kTransposeBlocks, op, ".order", {rows}, by_node);
     }
     replaced_[given_.out(id).index()] = rows;
     log(id);
@@ -138,10 +138,11 @@ class Hierarchy {
     const Steps s = steps_of(id);
     const Op op = graph_.op(id);
     const auto step = [&](const char* name, TensorId counts, const Group& group) {
-      return add("exchange_counts", op, name, {counts}, group_attrs(group, graph_.num_ranks));
+      return add(ops::kExchangeCounts, op, name, {counts}, group_attrs(group, graph_.num_ranks));
     };
     Counts made;
-    made.sent = add("transpose_blocks", op, ".order", {op.inputs[0]}, blocks(s.nodes, s.per_node));
+    made.sent =
+        add(ops::kTransposeBlocks, op, ".order", {op.inputs[0]}, blocks(s.nodes, s.per_node));
     made.in_node = step(".intra", made.sent, s.intra);
     const TensorId received = step(".inter", made.in_node, s.inter);
     counts_[received] = made;

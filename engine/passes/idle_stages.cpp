@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
 #include "engine/passes/moe_layer.h"
 #include "engine/replay/replay.h"
 
@@ -96,7 +97,7 @@ bool steps_are_alike(const Graph& graph, const Schedule& schedule) {
     if (lane.pick == Pick::kPolicy) return false;
   }
   for (size_t i = 0; i < graph.num_ops(); ++i) {
-    if (is_kind(graph, OpId(static_cast<int64_t>(i)), "place")) return false;
+    if (is(graph, OpId(static_cast<int64_t>(i)), MoeOp::kPlace)) return false;
   }
   return true;
 }

@@ -1,4 +1,5 @@
 #include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
 #include "engine/passes/builtin.h"
 #include "engine/passes/moe_layer.h"
 
@@ -9,7 +10,7 @@ Graph irregular_a2a(Graph graph, const PassContext& context) {
   size_t done_already = 0;  // a placed exchange carries real rows only
   for (size_t i = 0; i < num_ops; ++i) {
     const OpId id(static_cast<int64_t>(i));
-    if (!is_kind(graph, id, "all_to_all")) continue;
+    if (!carries(graph, id, Payload::kRows)) continue;
     if (attr_int(graph.op(id), "irregular") != 0) {
       ++done_already;
       continue;
@@ -24,9 +25,8 @@ Graph irregular_a2a(Graph graph, const PassContext& context) {
     const TensorId received = received_counts(graph, origin);
     Op& op = graph.op(id);
     op.attrs["irregular"] = int64_t{1};
-    op.inputs.resize(3);
-    op.inputs[1] = origin.counts;
-    op.inputs[2] = received;
+    set_input(graph, id, Role::kCounts, origin.counts);
+    set_input(graph, id, Role::kRecvCounts, received);
   }
   if (done_already > 0) {
     context.skip(fmt::format("{} all-to-alls carry real rows only already, by a stage before it",

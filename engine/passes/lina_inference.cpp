@@ -4,6 +4,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
+#include "engine/ops/defs.h"
 #include "engine/ops/placed.h"
 #include "engine/passes/builtin.h"
 #include "engine/passes/moe_layer.h"
@@ -11,8 +12,6 @@
 
 namespace moe {
 namespace {
-
-constexpr size_t kExpertOfGate = 2;
 
 class InferencePlacer {
  public:
@@ -47,11 +46,11 @@ class InferencePlacer {
   void check_free(OpId id) const {
     const Op& op = graph_.op(id);
     if (graph_.removed(id)) return;
-    if (op.part >= 0 || is_kind(graph_, id, "place") || op.attrs.contains("residents")) {
+    if (op.part >= 0 || is(graph_, id, MoeOp::kPlace) || op.attrs.contains("residents")) {
       throw user_error("stage '{}': op '{}' is cut or placed already; this stage stands alone",
                        context_.stage, op.name);
     }
-    if (is_kind(graph_, id, "all_to_all") && group_of(graph_, op).size != graph_.num_ranks) {
+    if (carries(graph_, id, Payload::kRows) && group_of(graph_, op).size != graph_.num_ranks) {
       throw user_error(
           "stage '{}': all-to-all '{}' is among fewer than all ranks; model.ep "
           "and a placement exclude each other",
@@ -59,13 +58,30 @@ class InferencePlacer {
     }
   }
 
-  OpId add(std::string_view kind, const std::string& name, std::vector<TensorId> inputs,
-           Attrs attrs, const ExchangedLayer& layer, OpId before) {
+  OpId add(const OpDef& kind, const std::string& name, std::vector<TensorId> inputs, Attrs attrs,
+           const ExchangedLayer& layer, OpId before) {
     const OpId made = graph_.add_op(kind, name, std::move(inputs), std::move(attrs));
     graph_.op(made).segment = Segment::kDispatch;
     graph_.op(made).layer = graph_.op(layer.gate).layer;
     before_[before.index()].push_back(made);
     return made;
+  }
+
+  /// What all ranks estimate of layer i's loads, which is there before its block begins. expected:
+  /// by the paths that lead here; else by the layer's own choices.
+  OpId expect(size_t i, bool expected, const std::string& prefix) {
+    const ExchangedLayer& layer = layers_[i];
+    Attrs attrs = attrs_;
+    attrs["layer_number"] = expected ? static_cast<int64_t>(i) : 0;  // none leads to the first
+    std::vector<TensorId> choices;
+    const size_t first = expected ? i - static_cast<size_t>(number("path")) : i;
+    for (size_t j = first; j < i; ++j) {
+      choices.push_back(output_of(graph_, graph_.op(layers_[j].gate), Role::kExpert));
+    }
+    if (choices.empty()) choices.push_back(output_of(graph_, graph_.op(layer.gate), Role::kExpert));
+    const OpId early = expected ? layers_[i - 1].dispatch : layer.dispatch;
+    const OpId part = add(ops::kExpectExperts, prefix + "expect", choices, attrs, layer, early);
+    return add(ops::kGatherLoads, prefix + "expected", {graph_.out(part)}, {}, layer, early);
   }
 
   /// expected: by the paths that lead here, then fine-tuned; else by the gate's counts alone.
@@ -74,38 +90,26 @@ class InferencePlacer {
     const std::string prefix = fmt::format("b{}.moe.", graph_.op(layer.gate).layer);
     const std::vector<TensorId> weights = take_weights(layer);
     const auto slots_of = [&](OpId swap) { return graph_.op(swap).outputs; };
-    // What the layers before chose is there before this layer's block begins; the copies run
-    // beside the experts of the layer before.
-    Attrs expect = attrs_;
-    expect["layer_number"] = static_cast<int64_t>(i);
-    std::vector<TensorId> choices;
-    const size_t first = expected ? i - static_cast<size_t>(number("path")) : i;
-    for (size_t j = first; j < i; ++j) {
-      choices.push_back(graph_.out(layers_[j].gate, kExpertOfGate));
-    }
-    const OpId early = expected ? layers_[i - 1].dispatch : layer.dispatch;
+    const OpId gathered = expect(i, expected, prefix);
+    // The copies run beside the experts of the layer before.
     const OpId later = expected ? layers_[i - 1].experts.front() : layer.dispatch;
-    if (choices.empty()) choices.push_back(graph_.out(layer.gate, kExpertOfGate));
-    if (!expected) expect["layer_number"] = int64_t{0};  // no path leads to the first layer
-    const OpId part = add("expect_experts", prefix + "expect", choices, expect, layer, early);
-    const OpId gathered =
-        add("gather_loads", prefix + "expected", {graph_.out(part)}, {}, layer, early);
-    const OpId phase_1 = add("place_expected", prefix + "place_expected", {graph_.out(gathered)},
+    const OpId phase_1 = add(ops::kPlaceExpected, prefix + "place_expected", {graph_.out(gathered)},
                              attrs_, layer, later);
     std::vector<TensorId> inputs = {graph_.out(phase_1)};
     inputs.insert(inputs.end(), weights.begin(), weights.end());
-    const OpId swap = add("swap_in", prefix + "swap_in", inputs, attrs_, layer, later);
+    const OpId swap = add(ops::kSwapIn, prefix + "swap_in", inputs, attrs_, layer, later);
 
     const TensorId counts =
         origin_of_rows(graph_, graph_.out(layer.there), prefix + "inference").counts;
-    const OpId loads = add("gather_loads", prefix + "loads", {counts}, {}, layer, layer.dispatch);
+    const OpId loads =
+        add(ops::kGatherLoads, prefix + "loads", {counts}, {}, layer, layer.dispatch);
     TensorId in_force = graph_.out(phase_1);
     std::vector<TensorId> slots = slots_of(swap);
     if (!expected || std::get<bool>(context_.options.at("fine_tuning"))) {
       Attrs tune = attrs_;
       tune["k"] = attr_int(graph_.op(layer.gate), "k", 1);
       tune["compare"] = std::get<std::string>(context_.options.at("compare"));
-      const OpId phase_2 = add("fine_tune", prefix + "fine_tune",
+      const OpId phase_2 = add(ops::kFineTune, prefix + "fine_tune",
                                {graph_.out(loads), graph_.out(gathered), graph_.out(phase_1)}, tune,
                                layer, layer.dispatch);
       in_force = graph_.out(phase_2);
@@ -114,10 +118,11 @@ class InferencePlacer {
       inputs = {in_force, graph_.out(phase_1)};
       inputs.insert(inputs.end(), weights.begin(), weights.end());
       inputs.insert(inputs.end(), slots.begin(), slots.end());
-      slots = slots_of(add("swap_in", prefix + "swap_again", inputs, keep, layer, layer.dispatch));
+      slots =
+          slots_of(add(ops::kSwapIn, prefix + "swap_again", inputs, keep, layer, layer.dispatch));
     }
-    const OpId rows = add("slot_rows", prefix + "slot_rows", {graph_.out(loads), in_force}, attrs_,
-                          layer, layer.dispatch);
+    const OpId rows = add(ops::kSlotRows, prefix + "slot_rows", {graph_.out(loads), in_force},
+                          attrs_, layer, layer.dispatch);
     for (const OpId id : layer.experts) {
       for (TensorId& t : graph_.op(id).inputs) {
         const auto found = std::find(weights.begin(), weights.end(), t);

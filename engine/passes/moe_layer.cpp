@@ -2,6 +2,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
+#include "engine/ops/defs.h"
 #include "engine/ops/placed.h"
 
 namespace moe {
@@ -18,15 +19,11 @@ std::vector<std::vector<OpId>> readers_of(const Graph& graph) {
   return readers;
 }
 
-bool is_kind(const Graph& graph, OpId op, std::string_view kind) {
-  return !graph.removed(op) && kind == graph.def(op).name;
-}
-
 std::string counted_by(const Graph& graph, OpId id) {
   const Op& op = graph.op(id);
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId other(static_cast<int64_t>(i));
-    if (!is_kind(graph, other, "place") || graph.op(other).layer != op.layer) continue;
+    if (!is(graph, other, MoeOp::kPlace) || graph.op(other).layer != op.layer) continue;
     return fmt::format("stage '{}', which places the experts",
                        attr_string(graph.op(other), "stage"));
   }
@@ -34,21 +31,21 @@ std::string counted_by(const Graph& graph, OpId id) {
 }
 
 RowsOrigin origin_of_rows(const Graph& graph, TensorId rows, std::string_view what) {
-  constexpr size_t kCountsOfGate = 5;
   const std::vector<OpId> producer = graph.producers();
   for (OpId at = producer[rows.index()]; at.valid(); at = producer[rows.index()]) {
     const std::vector<TensorId>& inputs = graph.op(at).inputs;
-    if (is_kind(graph, at, "all_to_all")) {
-      if (inputs.size() > 1 && attr_int(graph.op(at), "sources", 1) == 1) return {inputs[1], at};
+    if (carries(graph, at, Payload::kRows)) {
+      const TensorId counts = input_of(graph, graph.op(at), Role::kCounts);
+      if (counts.valid() && attr_int(graph.op(at), "sources", 1) == 1) return {counts, at};
       throw user_error(
           "op '{}': its rows come by '{}', one step of an all-to-all; stages that count rows stand "
           "before the one that makes steps (hierarchical_a2a)",
           what, graph.op(at).name);
     }
-    if (is_kind(graph, at, "dispatch")) {
-      const OpId gate = producer[inputs[1].index()];
-      if (gate.valid() && is_kind(graph, gate, "gate")) {
-        return {graph.out(gate, kCountsOfGate), OpId()};
+    if (is(graph, at, MoeOp::kDispatch)) {
+      const OpId gate = producer[input_of(graph, graph.op(at), Role::kSlotChoice).index()];
+      if (gate.valid() && is(graph, gate, MoeOp::kGate)) {
+        return {output_of(graph, graph.op(gate), Role::kCounts), OpId()};
       }
       break;
     }
@@ -62,9 +59,9 @@ std::vector<ExchangedLayer> exchanged_layers(const Graph& graph) {
   ExchangedLayer open;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
-    if (is_kind(graph, op, "gate")) open = {.gate = op};
-    if (is_kind(graph, op, "dispatch")) open.dispatch = op;
-    if (!is_kind(graph, op, "all_to_all")) {
+    if (is(graph, op, MoeOp::kGate)) open = {.gate = op};
+    if (is(graph, op, MoeOp::kDispatch)) open.dispatch = op;
+    if (!carries(graph, op, Payload::kRows)) {
       if (open.there.valid()) open.experts.push_back(op);
     } else if (!open.there.valid()) {
       open.there = op;
@@ -93,9 +90,7 @@ void send_by_slot(Graph& graph, const ExchangedLayer& layer, const PlacementBoun
     op.attrs["rows"] = std::string("used");
     op.attrs["loose"] = int64_t{1};
     op.attrs["occupancy"] = occupancy;
-    const size_t at = is_kind(graph, id, "gelu") ? 2 : 3;
-    op.inputs.resize(at + 1);
-    op.inputs[at] = rows;
+    set_input(graph, id, Role::kRecvCounts, rows);
   }
 }
 
@@ -112,13 +107,13 @@ TensorId received_counts(Graph& graph, const RowsOrigin& origin) {
   if (!origin.exchange.valid()) return counts;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
-    if (is_kind(graph, op, "exchange_counts") && graph.op(op).inputs[0] == counts) {
+    if (carries(graph, op, Payload::kCounts) && graph.op(op).inputs[0] == counts) {
       return graph.out(op);
     }
   }
   const Op gate = graph.op(graph.producers()[counts.index()]);
   const OpId made =
-      graph.add_op("exchange_counts", gate.name + ".exchange_counts", {counts},
+      graph.add_op(ops::kExchangeCounts, gate.name + ".exchange_counts", {counts},
                    group_attrs(group_of(graph, graph.op(origin.exchange)), graph.num_ranks));
   graph.op(made).segment = Segment::kDispatch;
   graph.op(made).layer = gate.layer;

@@ -10,7 +10,6 @@
 
 namespace moe {
 
-bool is_kind(const Graph& graph, OpId op, std::string_view kind);
 /// What made an all-to-all or an op of experts work on counted rows, for errors: the pass, or the
 /// stage that places the layer's experts.
 std::string counted_by(const Graph& graph, OpId op);

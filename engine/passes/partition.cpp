@@ -88,8 +88,8 @@ class Partition {
 
   void find_layers() {
     for (size_t i = 0; i < program_.size(); ++i) {
-      if (is_kind(graph_, program_[i], "dispatch")) layers_.push_back({i, 0});
-      if (is_kind(graph_, program_[i], "combine") && !layers_.empty()) layers_.back().end = i + 1;
+      if (is(graph_, program_[i], MoeOp::kDispatch)) layers_.push_back({i, 0});
+      if (is(graph_, program_[i], MoeOp::kCombine) && !layers_.empty()) layers_.back().end = i + 1;
     }
     std::erase_if(layers_, [](const Layer& layer) { return layer.end == 0; });
   }

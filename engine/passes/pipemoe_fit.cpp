@@ -40,7 +40,7 @@ ChunkTimes chunk_times(const Graph& graph, int32_t layer, const CostModel& cost)
       (forward ? times.experts : times.backward).ns += ns();
       const Work work = graph.def(id).work(graph, op, {});
       if (forward && work.gemm) flops += work.flops;
-    } else if (is_kind(graph, id, "split") || is_kind(graph, id, "concat")) {
+    } else if (is(graph, id, BasicOp::kSplit) || is(graph, id, BasicOp::kConcat)) {
       times.cut_ns += ns();
     }
   }

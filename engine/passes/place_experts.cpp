@@ -5,6 +5,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
+#include "engine/ops/defs.h"
 #include "engine/ops/placed.h"
 #include "engine/passes/builtin.h"
 #include "engine/passes/moe_layer.h"
@@ -38,8 +39,8 @@ class Placer {
   void check_free(OpId op) const;
   PlacementBounds bounds() const;
   void place(const ExchangedLayer& layer, int64_t number);
-  OpId add(std::string_view kind, const std::string& name, std::vector<TensorId> inputs,
-           Attrs attrs, OpId like, Segment segment);
+  OpId add(const OpDef& kind, const std::string& name, std::vector<TensorId> inputs, Attrs attrs,
+           OpId like, Segment segment);
   std::vector<Copies> cut_copies(const std::vector<TensorId>& parameters) const;
   void widen_parameters(const ExchangedLayer& layer, TensorId placement, const std::string& prefix);
   Attrs copy_attrs(const Copies& copies) const;
@@ -59,13 +60,13 @@ class Placer {
 void Placer::check_free(OpId id) const {
   const Op& op = graph_.op(id);
   if (graph_.removed(id)) return;
-  if (is_kind(graph_, id, "place")) {
+  if (is(graph_, id, MoeOp::kPlace)) {
     throw user_error(
         "stage '{}': stage '{}' has placed the experts already; one placement a "
         "system is allowed",
         context_.stage, attr_string(op, "stage"));
   }
-  if (!is_kind(graph_, id, "all_to_all")) return;
+  if (!carries(graph_, id, Payload::kRows)) return;
   const char* why = nullptr;
   if (op.part >= 0) why = "is a part of one that was cut";
   if (op.attrs.contains("rounds")) why = "goes in rounds";
@@ -89,7 +90,7 @@ PlacementBounds Placer::bounds() const {
   return bounds;
 }
 
-OpId Placer::add(std::string_view kind, const std::string& name, std::vector<TensorId> inputs,
+OpId Placer::add(const OpDef& kind, const std::string& name, std::vector<TensorId> inputs,
                  Attrs attrs, OpId like, Segment segment) {
   const OpId made = graph_.add_op(kind, name, std::move(inputs), std::move(attrs));
   graph_.op(made).segment = segment;
@@ -109,7 +110,7 @@ void Placer::place(const ExchangedLayer& layer, int64_t number) {
                          TensorKind::kState});
   const RowsOrigin origin = origin_of_rows(graph_, graph_.out(layer.there), prefix);
   const OpId gather =
-      add("gather_loads", prefix + "loads", {origin.counts}, {}, layer.gate, Segment::kDispatch);
+      add(ops::kGatherLoads, prefix + "loads", {origin.counts}, {}, layer.gate, Segment::kDispatch);
   before_[layer.dispatch].push_back(gather);
   Attrs plan = attrs_;
   plan.merge(ops::rate_attrs(rates));
@@ -121,8 +122,8 @@ void Placer::place(const ExchangedLayer& layer, int64_t number) {
   plan["moves"] = int64_t{stage_.moves_residents};
   const bool now = stage_.use == PlacementUse::kNow;
   plan["use"] = std::string(now ? "now" : "next");
-  const OpId make = add("place", prefix + "place", {graph_.out(gather), state}, plan, layer.gate,
-                        now ? Segment::kDispatch : Segment::kUpdate);
+  const OpId make = add(ops::kPlace, prefix + "place", {graph_.out(gather), state}, plan,
+                        layer.gate, now ? Segment::kDispatch : Segment::kUpdate);
   const TensorId in_force = now ? graph_.out(make) : state;
   if (now) {
     before_[layer.dispatch].push_back(make);
@@ -130,8 +131,8 @@ void Placer::place(const ExchangedLayer& layer, int64_t number) {
     graph_.op(make).phase = Phase::kUpdate;
     last_.push_back(make);
   }
-  const OpId rows = add("slot_rows", prefix + "slot_rows", {graph_.out(gather), in_force}, attrs_,
-                        layer.gate, Segment::kDispatch);
+  const OpId rows = add(ops::kSlotRows, prefix + "slot_rows", {graph_.out(gather), in_force},
+                        attrs_, layer.gate, Segment::kDispatch);
   before_[layer.dispatch].push_back(rows);
   send_by_slot(graph_, layer, bounds_, origin.counts, in_force, graph_.out(rows));
   widen_parameters(layer, in_force, prefix);
@@ -159,12 +160,12 @@ void Placer::widen_parameters(const ExchangedLayer& layer, TensorId placement,
   std::vector<OpId>& where = now ? before_[layer.dispatch] : first_;
   std::vector<OpId> copies;
   for (const Copies& which : cut_copies(parameters)) {
-    where.push_back(add("copy_experts", prefix + "copy" + which.suffix, inputs, copy_attrs(which),
-                        layer.gate, Segment::kExpert));
+    where.push_back(add(ops::kCopyExperts, prefix + "copy" + which.suffix, inputs,
+                        copy_attrs(which), layer.gate, Segment::kExpert));
     copies.push_back(where.back());
   }
   const auto join = [&](const std::string& name, const std::vector<TensorId>& parts, int64_t axis) {
-    const OpId whole = add("concat", name, parts, {{"axis", axis}, {"view", int64_t{1}}},
+    const OpId whole = add(ops::kConcat, name, parts, {{"axis", axis}, {"view", int64_t{1}}},
                            layer.gate, Segment::kExpert);
     graph_.tensor(graph_.out(whole)).expert = true;
     where.push_back(whole);

@@ -83,12 +83,12 @@ PlaceRates fit_place_rates(const Graph& graph, OpId exchange, const PassContext&
   for (size_t i = exchange.index(); i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     if (graph.removed(op)) continue;
-    const bool exchanges = is_kind(graph, op, "all_to_all");
+    const bool exchanges = carries(graph, op, Payload::kRows);
     if (op == exchange) {
       inside = true;
     } else if (exchanges && inside) {
       inside = false, behind = true;
-    } else if (is_kind(graph, op, "dispatch") || is_kind(graph, op, "cross_entropy")) {
+    } else if (is(graph, op, MoeOp::kDispatch) || graph.def(op).loss == Loss::kModel) {
       break;
     } else if (inside) {
       experts += context.cost.op_ns(graph, op);

@@ -2,6 +2,7 @@
 // that move, and the next placement's coming into force.
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
+#include "engine/ops/defs.h"
 #include "engine/ops/placed.h"
 #include "engine/passes/moe_layer.h"
 #include "engine/passes/place_experts.h"
@@ -20,8 +21,8 @@ std::vector<Placed> placed_layers(const Graph& graph) {
   std::vector<Placed> layers;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
-    if (!is_kind(graph, op, "place")) continue;
-    layers.push_back({op, graph.op(op).inputs[1], {}});
+    if (!is(graph, op, MoeOp::kPlace)) continue;
+    layers.push_back({op, input_of(graph, graph.op(op), Role::kPlacement), {}});
     const std::string prefix = fmt::format("b{}.ex.", graph.op(op).layer);
     for (size_t t = 0; t < graph.tensors().size(); ++t) {
       const Tensor& tensor = graph.tensors()[t];
@@ -62,7 +63,7 @@ void sum_over_residents(Graph& graph, const Placed& layer, const Attrs& bounds) 
     inputs.push_back(graph.op(updates.back()).inputs[gradient_input(graph, updates.back())]);
   }
   const std::string name = fmt::format("b{}.moe.sum_residents", graph.op(layer.place).layer);
-  const OpId sum = graph.add_op("sum_residents", name, inputs, bounds, Phase::kBackward);
+  const OpId sum = graph.add_op(ops::kSumResidents, name, inputs, bounds, Phase::kBackward);
   graph.op(sum).segment = Segment::kUpdate;
   graph.op(sum).layer = graph.op(layer.place).layer;
   for (size_t i = 0; i < updates.size(); ++i) {
@@ -95,13 +96,13 @@ Graph add_placement_updates(Graph graph) {
         }
       }
       graph.op(layer.place).attrs["state_bytes"] = state_bytes;
-      const OpId move = graph.add_op("migrate", prefix + "migrate", inputs,
+      const OpId move = graph.add_op(ops::kMigrate, prefix + "migrate", inputs,
                                      ops::bounds_attrs(bounds), Phase::kUpdate);
       graph.op(move).segment = Segment::kUpdate;
       graph.op(move).layer = make.layer;
     }
     const OpId commit =
-        graph.add_op("commit", prefix + "commit", {next, layer.state}, {}, Phase::kUpdate);
+        graph.add_op(ops::kCommit, prefix + "commit", {next, layer.state}, {}, Phase::kUpdate);
     graph.op(commit).segment = Segment::kUpdate;
     graph.op(commit).layer = make.layer;
   }

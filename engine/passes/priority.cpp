@@ -27,8 +27,8 @@ OpId combine_before(const Graph& graph, const std::vector<OpId>& producers, OpId
   OpId op = a2a;
   do {
     op = producers[graph.op(op).inputs[0].index()];
-  } while (op.valid() && (is_kind(graph, op, "split") || is_kind(graph, op, "concat")));
-  return op.valid() && is_kind(graph, op, "combine_dx") ? op : OpId();
+  } while (op.valid() && (is(graph, op, BasicOp::kSplit) || is(graph, op, BasicOp::kConcat)));
+  return op.valid() && is(graph, op, MoeOp::kCombineDx) ? op : OpId();
 }
 
 }  // namespace

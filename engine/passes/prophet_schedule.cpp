@@ -25,10 +25,10 @@ std::vector<Block> placed_blocks(const Graph& graph) {
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
     const Op& op = graph.op(id);
-    if (is_kind(graph, id, "place")) blocks[op.layer].plan = id;
-    if (is_kind(graph, id, "copy_experts")) blocks[op.layer].trans.push_back(id);
-    if (is_kind(graph, id, "return_gradients")) blocks[op.layer].agg.push_back(id);
-    if (!is_kind(graph, id, "all_to_all")) continue;
+    if (is(graph, id, MoeOp::kPlace)) blocks[op.layer].plan = id;
+    if (carries(graph, id, Payload::kShadows)) blocks[op.layer].trans.push_back(id);
+    if (carries(graph, id, Payload::kShadowGradients)) blocks[op.layer].agg.push_back(id);
+    if (!carries(graph, id, Payload::kRows)) continue;
     Block& block = blocks[op.layer];
     const bool forward = op.phase == Phase::kForward;
     if (attr_string(op, "to") == "expert") {
@@ -232,8 +232,8 @@ bool check_placed(const Graph& graph, const std::string& stage) {
   bool exchanges = false, placed = false;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
-    exchanges = exchanges || is_kind(graph, op, "all_to_all");
-    if (!is_kind(graph, op, "place")) continue;
+    exchanges = exchanges || carries(graph, op, Payload::kRows);
+    if (!is(graph, op, MoeOp::kPlace)) continue;
     placed = true;
     if (attr_string(graph.op(op), "use") == "next") continue;
     throw user_error(

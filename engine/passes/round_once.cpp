@@ -3,6 +3,7 @@
 #include <map>
 
 #include "engine/graph/op_def.h"
+#include "engine/ops/defs.h"
 #include "engine/passes/moe_layer.h"
 
 namespace moe {
@@ -31,7 +32,7 @@ std::map<TensorId, std::vector<Use>> rounded_operands(const Graph& graph) {
 
 /// As its first reader is, but for all parts of it.
 TensorId add_round(Graph& graph, TensorId t, const Op& reader) {
-  const OpId id = graph.add_op("round", graph.tensor(t).name + ".round", {t}, {}, reader.phase);
+  const OpId id = graph.add_op(ops::kRound, graph.tensor(t).name + ".round", {t}, {}, reader.phase);
   graph.op(id).segment = reader.segment;
   graph.op(id).layer = reader.layer;
   graph.tensor(graph.out(id)).expert = graph.tensor(t).expert;

@@ -1,4 +1,5 @@
 #include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
 #include "engine/passes/builtin.h"
 #include "engine/passes/moe_layer.h"
 
@@ -7,7 +8,7 @@ namespace {
 
 bool of_experts(const Graph& graph, OpId op) {
   const OpId maker = graph.producers()[graph.op(op).inputs[0].index()];
-  return maker.valid() && is_kind(graph, maker, "expert_linear");
+  return maker.valid() && is(graph, maker, MoeOp::kExpertProduct);
 }
 
 }  // namespace
@@ -17,8 +18,8 @@ Graph used_rows(Graph graph, const PassContext& context) {
   size_t done_already = 0;  // experts behind a placed exchange
   for (size_t i = 0; i < num_ops; ++i) {
     const OpId id(static_cast<int64_t>(i));
-    const bool gelu = is_kind(graph, id, "gelu") && of_experts(graph, id);
-    if (!gelu && !is_kind(graph, id, "expert_linear")) continue;
+    const bool gelu = is(graph, id, BasicOp::kGelu) && of_experts(graph, id);
+    if (!gelu && !is(graph, id, MoeOp::kExpertProduct)) continue;
     if (attr_string(graph.op(id), "rows") == "used") {
       ++done_already;
       continue;
@@ -33,9 +34,7 @@ Graph used_rows(Graph graph, const PassContext& context) {
     const TensorId received = received_counts(graph, origin);
     Op& op = graph.op(id);
     op.attrs["rows"] = std::string("used");
-    const size_t at = gelu ? 2 : 3;
-    op.inputs.resize(at + 1);
-    op.inputs[at] = received;
+    set_input(graph, id, Role::kRecvCounts, received);
   }
   if (done_already > 0) {
     context.skip(

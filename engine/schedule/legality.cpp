@@ -279,11 +279,12 @@ void Door::check_counts() const {
     if (graph_.def(op).collective != Collective::kAllToAll || attr_int(op, "irregular") == 0) {
       continue;
     }
-    if (op.inputs.size() < 2 || !op.inputs[1].valid()) {
+    const TensorId given = input_of(graph_, op, Role::kCounts);
+    if (!given.valid()) {
       throw run_error("illegal schedule: op '{}' on lane '{}' is irregular but has no counts ({})",
                       op.name, lane_name(id), stages(id));
     }
-    const OpId counts = routing_of(producer, op.inputs[1]), rows = routing_of_rows(producer, id);
+    const OpId counts = routing_of(producer, given), rows = routing_of_rows(producer, id);
     if (counts.valid() && counts == rows) continue;
     const auto name = [&](OpId o) { return o.valid() ? graph_.op(o).name : "(none)"; };
     throw run_error(

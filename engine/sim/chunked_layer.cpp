@@ -6,6 +6,7 @@
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
 #include "engine/graph/op_def.h"
+#include "engine/ops/defs.h"
 #include "engine/ops/ops.h"
 #include "engine/passes/capacity_cut.h"
 #include "engine/sim/simulator.h"
@@ -82,7 +83,7 @@ Graph layer_graph(const ChunkedLayer& layer) {
                                     {experts * layer.num_ranks, capacity_of(layer), layer.hidden},
                                     layer.dtype,
                                     TensorKind::kInput});
-  const auto op = [&](const char* kind, const char* name, std::vector<TensorId> inputs,
+  const auto op = [&](const OpDef& kind, const char* name, std::vector<TensorId> inputs,
                       Segment segment, Attrs attrs) {
     const OpId id = graph.add_op(kind, name, std::move(inputs), std::move(attrs));
     graph.op(id).segment = segment;
@@ -90,10 +91,11 @@ Graph layer_graph(const ChunkedLayer& layer) {
     return graph.out(id);
   };
   const Attrs padded = {{"rows", std::string("capacity")}};
-  rows = op("all_to_all", "dispatch", {rows}, Segment::kDispatch, {{"to", std::string("expert")}});
-  rows = op("expert_linear", "fc1", {rows, w1}, Segment::kExpert, padded);
-  rows = op("expert_linear", "fc2", {rows, w2}, Segment::kExpert, padded);
-  op("all_to_all", "combine", {rows}, Segment::kCombine, {{"to", std::string("source")}});
+  rows =
+      op(ops::kAllToAll, "dispatch", {rows}, Segment::kDispatch, {{"to", std::string("expert")}});
+  rows = op(ops::kExpertLinear, "fc1", {rows, w1}, Segment::kExpert, padded);
+  rows = op(ops::kExpertLinear, "fc2", {rows, w2}, Segment::kExpert, padded);
+  op(ops::kAllToAll, "combine", {rows}, Segment::kCombine, {{"to", std::string("source")}});
   return graph;
 }
 

@@ -7,6 +7,7 @@
 #include "engine/base/limits.h"
 #include "engine/graph/op_def.h"
 #include "engine/network/contention.h"
+#include "engine/ops/defs.h"
 #include "engine/ops/ops.h"
 
 namespace moe {
@@ -26,9 +27,10 @@ Graph expert_graph(const ModelSpec& model, int64_t rows) {
   const int64_t d = model.hidden, f = model.ffn_size();
   const Attrs all_rows = {{"rows", std::string("capacity")}};
   TensorId x = tensor("x", {1, rows, d}, TensorKind::kInput);
-  x = graph.out(graph.add_op("expert_linear", "fc1", {x, param("w1", {1, f, d})}, all_rows));
-  x = graph.out(graph.add_op("gelu", "gelu", {x, param("b1", {1, f})}));
-  graph.add_op("expert_linear", "fc2", {x, param("w2", {1, d, f}), param("b2", {1, d})}, all_rows);
+  x = graph.out(graph.add_op(ops::kExpertLinear, "fc1", {x, param("w1", {1, f, d})}, all_rows));
+  x = graph.out(graph.add_op(ops::kGelu, "gelu", {x, param("b1", {1, f})}));
+  graph.add_op(ops::kExpertLinear, "fc2", {x, param("w2", {1, d, f}), param("b2", {1, d})},
+               all_rows);
   return graph;
 }
 

@@ -16,12 +16,8 @@ size_t index(int64_t i) {
   return static_cast<size_t>(i);
 }
 
-bool is_kind(const Graph& graph, OpId op, std::string_view kind) {
-  return kind == graph.def(op).name;
-}
-
 bool is_irregular(const Graph& graph, OpId op) {
-  return is_kind(graph, op, "all_to_all") && attr_int(graph.op(op), "irregular") != 0;
+  return carries(graph, op, Payload::kRows) && attr_int(graph.op(op), "irregular") != 0;
 }
 
 /// Rows of so many columns lie behind one another in the tensor.
@@ -53,6 +49,21 @@ bool joins_at_experts(const Graph& graph, const Op& op) {
   return graph.tensor(op.inputs[0]).shape.size() == 2;
 }
 
+/// Whose rows the op's work follows: what its operands are says so.
+Side side_of(const Graph& graph, const Op& op) {
+  const OpDef& def = graph.def(op);
+  bool at_source = false;
+  for (const std::vector<Operand>* operands : {&def.inputs, &def.outputs}) {
+    for (const Operand& operand : *operands) {
+      if (lies_at_experts(operand.role)) return Side::kExperts;
+      at_source = at_source || lies_at_source(operand.role);
+    }
+  }
+  if (def.joins_parts) return joins_at_experts(graph, op) ? Side::kExperts : Side::kSource;
+  MOE_CHECK(at_source, "whose rows op {} follows is not declared by an operand", def.name);
+  return Side::kSource;
+}
+
 double ratio(int64_t rows, int64_t places) {
   return static_cast<double>(rows) / static_cast<double>(places);
 }
@@ -68,7 +79,7 @@ std::vector<MoeLayer> moe_layers(const Graph& graph) {
   std::vector<MoeLayer> layers;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id) || !is_kind(graph, id, "gate")) continue;
+    if (graph.removed(id) || !is(graph, id, MoeOp::kGate)) continue;
     const Op& op = graph.op(id);
     const Shape& logits = graph.tensor(op.inputs[0]).shape;
     const auto same = [&](const MoeLayer& layer) { return layer.block == op.layer; };
@@ -103,22 +114,7 @@ RoutedStep::RoutedStep(const Graph& graph, const Group& holders)
   }
 }
 
-/// The one place that says which ops follow whose rows.
 void RoutedStep::add(OpId op) {
-  static constexpr std::pair<std::string_view, Side> kSides[] = {
-      {"gate", Side::kSource},
-      {"dispatch", Side::kSource},
-      {"dispatch_dx", Side::kSource},
-      {"combine", Side::kSource},
-      {"combine_dx", Side::kSource},
-      {"combine_dweight", Side::kSource},
-      {"expert_linear", Side::kExperts},
-      {"expert_linear_dx", Side::kExperts},
-      {"expert_linear_dw", Side::kExperts},
-      {"gelu", Side::kExperts},
-      {"gelu_dx", Side::kExperts},
-      {"bias_grad", Side::kExperts},
-  };
   if (layers_.empty()) return;
   const bool moves = graph_.def(op).collective == Collective::kExperts;
   if (!moves && !work_follows_fill(graph_, op)) return;
@@ -133,14 +129,8 @@ void RoutedStep::add(OpId op) {
   const size_t layer = index(entry.layer);
   if (is_irregular(graph_, op)) {
     entry.exchange = exchange_of(op, layer);
-  } else if (is_kind(graph_, op, "join_rows")) {
-    entry.side = joins_at_experts(graph_, graph_.op(op)) ? Side::kExperts : Side::kSource;
   } else {
-    const std::string_view kind = graph_.def(op).name;
-    const auto known = std::find_if(std::begin(kSides), std::end(kSides),
-                                    [&](const auto& side) { return side.first == kind; });
-    MOE_CHECK(known != std::end(kSides), "whose rows '{}' follows is not known", kind);
-    entry.side = known->second;
+    entry.side = side_of(graph_, graph_.op(op));
   }
   if (entry.exchange < 0) {
     (entry.side == Side::kSource ? rows_[layer].source_used : rows_[layer].experts_used) = true;
@@ -187,14 +177,14 @@ int32_t RoutedStep::movement_of(OpId op, size_t layer) {
 /// The one place that says which experts travel in which op.
 void RoutedStep::move(Movement& movement, const Placement& now, const Placement& next) const {
   const Op& op = graph_.op(movement.op);
-  const std::string_view kind = graph_.def(op).name;
+  const Payload carried = graph_.def(op).payload;
   const int64_t per_node = attr_int(op, "devices_per_node", 1);
   ExpertSteps steps;
-  if (kind == "copy_experts") {
+  if (carried == Payload::kShadows) {
     steps = copy_steps(now, ops::shadow_ranges(op), per_node);
-  } else if (kind == "return_gradients") {
+  } else if (carried == Payload::kShadowGradients) {
     steps = return_steps(now, ops::shadow_ranges(op), per_node);
-  } else if (kind == "sum_residents") {
+  } else if (carried == Payload::kResidentGradients) {
     steps = sum_steps(now);
   } else {
     steps.emplace_back();
@@ -224,7 +214,7 @@ std::vector<Placement> RoutedStep::first_placements() const {
         .experts = layer.experts, .devices = holders_.size, .residents = residents};
     for (const Op& op : graph_.ops()) {
       if (!op.kind.valid() || op.layer != layer.block) continue;
-      if (graph_.def(op).name == std::string_view("place")) bounds = ops::bounds_of(op);
+      if (graph_.def(op).moe == MoeOp::kPlace) bounds = ops::bounds_of(op);
     }
     placements.emplace_back(bounds);
   }

@@ -29,6 +29,9 @@ std::vector<MoeLayer> moe_layers(const Graph& graph);
 /// What each source keeps of its choices for each expert: at most the capacity.
 Loads kept_rows(Loads choices, int64_t capacity);
 
+/// Whose rows an op's work follows: those of the rank's own tokens, or of its experts.
+enum class Side : uint8_t { kSource, kExperts };
+
 class RoutedStep {
  public:
   /// holders: ranks that hold all experts together (ModelSpec::expert_group). Keeps a reference to
@@ -62,8 +65,6 @@ class RoutedStep {
   const std::vector<OpId>& ops() const { return ops_; }
 
  private:
-  /// Whose rows an op's work follows: those of the rank's own tokens, or of its experts.
-  enum class Side : uint8_t { kSource, kExperts };
   struct Rows {
     std::vector<int64_t> sent;  // [ranks, ranks]: from a source to a device, itself included
     std::vector<OpLoad> source, experts;  // by rank

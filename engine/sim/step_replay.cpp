@@ -44,7 +44,7 @@ void StepReplay::add_policies(const Policies& policies) {
   const Graph& graph = plan_.graph;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id) || graph.def(id).name != std::string_view("place")) continue;
+    if (graph.removed(id) || graph.def(id).moe != MoeOp::kPlace) continue;
     const Op& op = graph.op(id);
     const std::string name = attr_string(op, "policy");
     PlacementFunction policy;

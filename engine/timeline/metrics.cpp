@@ -108,9 +108,7 @@ std::vector<LayerSpans> layers_of(const Graph& graph, const Timeline& timeline) 
     const bool of_expert = graph.op(span.op).segment == Segment::kExpert;
     if (of_expert && def.lane == LaneKind::kCompute) mine.expert_ns += span.end - span.begin;
     // Not the exchange of counts, which comes before the layer's pair.
-    if (def.collective != Collective::kAllToAll || std::string_view(def.name) != "all_to_all") {
-      continue;
-    }
+    if (def.payload != Payload::kRows) continue;
     mine.window.add(span);
     mine.a2a.emplace_back(span.post, span.end);
   }
@@ -168,6 +166,26 @@ struct CollectiveSums {
   }
 };
 
+/// What the ranks' spans cover, summed over ranks, and the busiest rank's compute.
+struct Covered {
+  Nanoseconds busiest = 0;
+  TimeSum computes, comm, exposed, exposed_transfer;
+
+  explicit Covered(std::vector<RankSpans>& ranks) {
+    for (RankSpans& rank : ranks) {
+      sort(rank.compute);
+      sort(rank.transfer);
+      sort(rank.posted);
+      const Nanoseconds compute = covered(rank.compute);
+      computes += compute;
+      busiest = std::max(busiest, compute);
+      comm += covered(rank.transfer);
+      exposed += covered(both(rank.posted, rank.compute)) - compute;
+      exposed_transfer += covered(both(rank.transfer, rank.compute)) - compute;
+    }
+  }
+};
+
 }  // namespace
 
 Metrics metrics(const Graph& graph, const Timeline& timeline) {
@@ -190,32 +208,20 @@ Metrics metrics(const Graph& graph, const Timeline& timeline) {
       if (kind == Collective::kAllReduce) all_reduce.add(span);
     }
   }
-  Nanoseconds busiest = 0;
-  TimeSum computes, comm, exposed, exposed_transfer;
-  for (RankSpans& rank : ranks) {
-    sort(rank.compute);
-    sort(rank.transfer);
-    sort(rank.posted);
-    const Nanoseconds compute = covered(rank.compute);
-    computes += compute;
-    busiest = std::max(busiest, compute);
-    comm += covered(rank.transfer);
-    exposed += covered(both(rank.posted, rank.compute)) - compute;
-    exposed_transfer += covered(both(rank.transfer, rank.compute)) - compute;
-  }
+  const Covered sums(ranks);
   const Nanoseconds n = std::max<Nanoseconds>(timeline.num_ranks, 1);
   std::vector<LayerSpans> layers = layers_of(graph, timeline);
   const auto [expert_ns, busiest_expert_ns] = expert_times(layers, std::max(timeline.num_ranks, 1));
   const auto step = [] { return "a step"; };
-  const Nanoseconds comm_ns = comm.mean(n, step);
+  const Nanoseconds comm_ns = sums.comm.mean(n, step);
   return {.makespan_ns = makespan,
-          .compute_ns = computes.mean(n, step),
-          .busiest_compute_ns = busiest,
+          .compute_ns = sums.computes.mean(n, step),
+          .busiest_compute_ns = sums.busiest,
           .expert_ns = expert_ns,
           .busiest_expert_ns = busiest_expert_ns,
           .comm_ns = comm_ns,
-          .exposed_comm_ns = exposed.mean(n, step),
-          .hidden_comm_ns = comm_ns - exposed_transfer.mean(n, step),
+          .exposed_comm_ns = sums.exposed.mean(n, step),
+          .hidden_comm_ns = comm_ns - sums.exposed_transfer.mean(n, step),
           .wait_ns = all.mean(n, "all waiting for peers").wait_ns,
           .all_to_all = all_to_all.mean(n, "all waiting for all-to-alls, and all of them,"),
           .all_reduce = all_reduce.mean(n, "all waiting for all-reduces, and all of them,"),

@@ -19,13 +19,16 @@ inline Work work(const Graph&, const Op& op, const WorkContext& context) {
   return {attr_double(op, "flops"), share * attr_double(op, "bytes"), attr_int(op, "gemm") != 0};
 }
 
-inline OpDef def(const char* name, LaneKind lane, Collective collective) {
+inline OpDef def(const char* name, LaneKind lane, Collective collective,
+                 Payload payload = Payload::kNone) {
   OpDef def;
   def.name = name;
   def.doc = "fake";
   def.lane = lane;
   def.collective = collective;
-  def.max_inputs = 64;
+  def.payload = payload;
+  def.inputs = {{"x", Role::kAny, true, 64}};
+  def.outputs = {{"y", Role::kAny, true, 64}};
   def.infer = infer;
   def.work = work;
   return def;
@@ -35,8 +38,10 @@ inline OpDef def(const char* name, LaneKind lane, Collective collective) {
 /// nothing.
 inline const OpTable& table() {
   static const OpDef compute = def("compute", LaneKind::kCompute, Collective::kNone);
-  static const OpDef all_to_all = def("all_to_all", LaneKind::kComm, Collective::kAllToAll);
-  static const OpDef all_reduce = def("all_reduce", LaneKind::kComm, Collective::kAllReduce);
+  static const OpDef all_to_all =
+      def("all_to_all", LaneKind::kComm, Collective::kAllToAll, Payload::kRows);
+  static const OpDef all_reduce =
+      def("all_reduce", LaneKind::kComm, Collective::kAllReduce, Payload::kGradients);
   static const OpDef update = [] {
     OpDef overwriting = def("update", LaneKind::kCompute, Collective::kNone);
     overwriting.mutates = {0};

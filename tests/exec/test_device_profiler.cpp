@@ -252,10 +252,15 @@ void run_wrong(const KernelCall<float>& c) {
   c.k.add(c.out(0), on_host, c.in(0), 4, c.stream);
 }
 
-const OpDef kWrong = {
-    .name = "wrong", .min_inputs = 1, .max_inputs = 1, .infer = infer_same, .run_f32 = run_wrong};
-const OpDef kSimulatedOnly = {
-    .name = "simulated_only", .min_inputs = 1, .max_inputs = 1, .infer = infer_same};
+const OpDef kWrong = {.name = "wrong",
+                      .inputs = {{"x", Role::kAny}},
+                      .outputs = {{"y"}},
+                      .infer = infer_same,
+                      .run_f32 = run_wrong};
+const OpDef kSimulatedOnly = {.name = "simulated_only",
+                              .inputs = {{"x", Role::kAny}},
+                              .outputs = {{"y"}},
+                              .infer = infer_same};
 
 TEST_CASE("what the device says of an op ends its timing, and names the op") {
   const OpTable table({&kWrong, &kSimulatedOnly});

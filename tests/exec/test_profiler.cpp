@@ -207,12 +207,14 @@ std::vector<TensorSpec> infer_same(const Graph& g, const Op& op) {
 }
 
 const OpDef kRecorded = {.name = "recorded",
-                         .min_inputs = 1,
-                         .max_inputs = 1,
+                         .inputs = {{"x", Role::kAny}},
+                         .outputs = {{"y"}},
                          .infer = infer_same,
                          .run_f32 = run_recorded};
-const OpDef kSimulatedOnly = {
-    .name = "simulated_only", .min_inputs = 1, .max_inputs = 1, .infer = infer_same};
+const OpDef kSimulatedOnly = {.name = "simulated_only",
+                              .inputs = {{"x", Role::kAny}},
+                              .outputs = {{"y"}},
+                              .infer = infer_same};
 
 OpTable own_table() {
   return OpTable({&kRecorded, &kSimulatedOnly});

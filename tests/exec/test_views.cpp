@@ -57,23 +57,24 @@ void run_copy(const KernelCall<T>& c) {
 }
 
 const OpTable& table() {
-  static const OpDef take_rows{.name = "take_rows",
-                               .min_inputs = 2,
-                               .max_inputs = 3,
-                               .infer = infer_same,
-                               .work = no_work,
-                               .run_f32 = run_take_rows<float>,
-                               .run_f64 = run_take_rows<double>};
+  static const OpDef take_rows{
+      .name = "take_rows",
+      .inputs = {{"x", Role::kAny}, {"end", Role::kAny}, optional("begin", Role::kAny)},
+      .outputs = {{"y"}},
+      .infer = infer_same,
+      .work = no_work,
+      .run_f32 = run_take_rows<float>,
+      .run_f64 = run_take_rows<double>};
   static const OpDef half{.name = "half",
-                          .min_inputs = 1,
-                          .max_inputs = 1,
+                          .inputs = {{"x", Role::kAny}},
+                          .outputs = {{"y"}},
                           .infer = infer_same,
                           .work = no_work,
                           .run_f32 = run_half<float>,
                           .run_f64 = run_half<double>};
   static const OpDef copy{.name = "copy",
-                          .min_inputs = 1,
-                          .max_inputs = 1,
+                          .inputs = {{"x", Role::kAny}},
+                          .outputs = {{"y"}},
                           .infer = infer_same,
                           .work = no_work,
                           .run_f32 = run_copy<float>,

@@ -51,13 +51,13 @@ TEST_CASE("too many inputs are refused") {
 TEST_CASE("a required input that is absent is refused") {
   Graph graph = two_gelus();
   named(graph, "second").inputs[0] = TensorId();
-  refuses(graph, "op 'second': input 0 of gelu is required");
+  refuses(graph, "op 'second': input 0 of gelu (x) is required");
 }
 
 TEST_CASE("an input that is no tensor of the graph is refused") {
   Graph graph = two_gelus();
   named(graph, "second").inputs[0] = TensorId(99);
-  refuses(graph, "op 'second': input 0 of gelu is not a tensor of this graph");
+  refuses(graph, "op 'second': input 0 of gelu (x) is not a tensor of this graph");
 }
 
 TEST_CASE("an input that nobody produces is refused") {

@@ -56,7 +56,7 @@ double loss_with(const Graph& graph, Interpreter<double>& run, double* place, do
   *place = before;
   double sum = 0;
   for (const Op& op : graph.ops()) {
-    if (graph.def(op).starts_gradient) sum += run.scalar(op.outputs[0]);
+    if (graph.def(op).loss != Loss::kNone) sum += run.scalar(op.outputs[0]);
   }
   return sum;
 }

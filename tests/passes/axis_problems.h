@@ -78,9 +78,11 @@ inline const OpTable& axis_ops() {
     OpDef made;
     made.name = name;
     made.doc = "fake";
-    made.max_inputs = 8;
+    made.inputs = {{"x", Role::kAny, true, 8}};
+    made.outputs = {{"y", Role::kAny, true, 8}};
     made.infer = fake_infer;
     if (rule) made.axes = fake_axes;
+    if (made.name == std::string_view("gate")) made.moe = MoeOp::kGate;
     return made;
   };
   static const OpDef cut = def("cut", true), gate = def("gate", true), stuck = def("stuck", false);

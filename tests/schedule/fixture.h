@@ -27,26 +27,35 @@ inline std::vector<TensorSpec> infer(const Graph&, const Op& op) {
 /// work: compute. map: compute that may write in place of input 0. send: an all-to-all. reduce: an
 /// all-reduce in place. update: overwrites its input 0 and makes nothing.
 inline const OpTable& table() {
-  static const OpDef work{.name = "work", .doc = "", .max_inputs = 16, .infer = infer};
-  static const OpDef map{
-      .name = "map", .doc = "", .max_inputs = 16, .infer = infer, .may_alias = {{0, 0}}};
-  static const OpDef send{.name = "send",
-                          .doc = "",
-                          .lane = LaneKind::kComm,
-                          .collective = Collective::kAllToAll,
-                          .max_inputs = 16,
-                          .infer = infer};
+  static const Operand any_in{"x", Role::kAny, true, 16}, any_out{"y", Role::kAny, true, 16};
+  static const OpDef work{
+      .name = "work", .doc = "", .inputs = {any_in}, .outputs = {any_out}, .infer = infer};
+  static const OpDef map{.name = "map",
+                         .doc = "",
+                         .inputs = {any_in},
+                         .outputs = {any_out},
+                         .infer = infer,
+                         .may_alias = {{0, 0}}};
+  static const OpDef send{
+      .name = "send",
+      .doc = "",
+      .lane = LaneKind::kComm,
+      .collective = Collective::kAllToAll,
+      .inputs = {optional("x", Role::kAny), optional("counts", Role::kCounts), any_in},
+      .outputs = {any_out},
+      .infer = infer};
   static const OpDef reduce{.name = "reduce",
                             .doc = "",
                             .lane = LaneKind::kComm,
                             .collective = Collective::kAllReduce,
-                            .max_inputs = 16,
+                            .inputs = {any_in},
+                            .outputs = {any_out},
                             .infer = infer,
                             .alias_each = true};
   static const OpDef update{
       .name = "update",
       .doc = "",
-      .max_inputs = 16,
+      .inputs = {any_in},
       .infer = [](const Graph&, const Op&) { return std::vector<TensorSpec>{}; },
       .mutates = {0}};
   static const OpTable ops({&work, &map, &send, &reduce, &update});

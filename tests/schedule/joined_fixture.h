@@ -22,12 +22,17 @@ inline std::vector<TensorSpec> infer_rows(const Graph&, const Op& op) {
 
 /// The fake ops, the views, and ops that make rows on a compute and on a comm lane.
 inline const OpTable& table() {
-  static const OpDef rows{.name = "rows", .doc = "", .max_inputs = 16, .infer = infer_rows};
+  static const OpDef rows{.name = "rows",
+                          .doc = "",
+                          .inputs = {{"x", Role::kAny, true, 16}},
+                          .outputs = {{"y"}},
+                          .infer = infer_rows};
   static const OpDef send_rows{.name = "send_rows",
                                .doc = "",
                                .lane = LaneKind::kComm,
                                .collective = Collective::kAllToAll,
-                               .max_inputs = 16,
+                               .inputs = {{"x", Role::kAny, true, 16}},
+                               .outputs = {{"y"}},
                                .infer = infer_rows};
   static const OpTable ops = [] {
     std::vector<const OpDef*> defs(fake::table().defs().begin(), fake::table().defs().end());

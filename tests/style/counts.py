@@ -2,8 +2,8 @@
 """counts.py ROOT: how far the sources are from what is wanted of them; prints a line per count.
 
 * op kinds: string literals that are the name of an op, outside engine/ops and engine/model. Code
-  there asks for a property of OpDef, and makes ops through the functions of engine/ops. An upper
-  bound: "gate" may be an attribute and "place" a time.
+  there asks for a property of OpDef, and makes ops of its constants. Literals that mean something
+  else are listed in OTHER_NAMES.
 * folders: those with more than 36 source files or 4,500 lines; engine/ops has one file per op.
 * functions: those of more than 50 lines, tables apart, by the indentation of clang-format.
 
@@ -14,6 +14,39 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+# Literals that are also the name of an op and mean something else there: an attribute, a field, a
+# segment, a pass or its option, an op of the program.
+OTHER_NAMES = {
+    "bindings/bind_calibrate.cpp": "all_reduce all_to_all",
+    "bindings/bind_graph.cpp": "split",
+    "bindings/bind_network.cpp": "all_to_all",
+    "bindings/bind_placed.cpp": "migrate",
+    "bindings/bind_run.cpp": "balance_loss z_loss",
+    "bindings/gate.cpp": "gate",
+    "bindings/graph_session.cpp": "gate",
+    "bindings/placement.cpp": "place",
+    "bindings/plan_spec.cpp": "adamw all_reduce all_to_all balance_loss gate z_loss",
+    "bindings/tables.cpp": "gate",
+    "engine/comm/transfer.cpp": "all_reduce all_to_all",
+    "engine/exec/device_ops.cpp": "gate",
+    "engine/exec/gate_stats.cpp": "gate",
+    "engine/exec/profiler.cpp": "gate",
+    "engine/graph/graph.cpp": "combine dispatch gate",
+    "engine/graph/op_def.cpp": "round",
+    "engine/network/closed_form.cpp": "all_reduce all_to_all",
+    "engine/passes/axes.cpp": "gate",
+    "engine/passes/chunked.cpp": "all_reduce",
+    "engine/passes/fastermoe_pipeline.cpp": "round",
+    "engine/passes/fuse_gelu.cpp": "gelu",
+    "engine/passes/lina_inference.cpp": "fine_tune place_expected slot_rows swap_in",
+    "engine/passes/pipeline.cpp": "all_reduce all_to_all split",
+    "engine/passes/place_experts.cpp": "place slot_rows split",
+    "engine/passes/place_updates.cpp": "commit migrate",
+    "engine/routing/gates.cpp": "gate",
+    "engine/sim/chunked_layer.cpp": "combine dispatch",
+    "engine/sim/inference.cpp": "place",
+    "engine/sim/inference_costs.cpp": "gelu",
+}
 MAX_FILES, MAX_LINES, MAX_FUNCTION = 36, 4500, 50
 PRODUCT = ("engine", "kernels", "bindings", "scripts")
 SOURCES = {".h", ".cpp", ".cu", ".cuh", ".lua"}
@@ -37,7 +70,7 @@ def op_kinds(root):
         for number, line in enumerate((root / path).read_text().splitlines(), 1):
             code = line.split("//")[0]
             for name in re.findall(r'"(\w+)"', code):
-                if name in names:
+                if name in names and name not in OTHER_NAMES.get(path.as_posix(), "").split():
                     yield f'{path}:{number}: "{name}"'
 
 
