@@ -280,60 +280,67 @@ function moe.table(rows) end
 function moe.results(dir) end
 ]]
 
+-- Name, fields, and whether numbers among them may be moe.assumed.
+local CLASSES = {
+  { "moe.AssumedFields", schema.ASSUMED },
+  { "moe.ModelFields", model.FIELDS, true },
+  { "moe.LancetFields", schema.merged(model.FIELDS, model.LANCET), true },
+  { "moe.LinaFields", schema.merged(model.FIELDS, model.LINA), true },
+  { "moe.ProprophetFields", schema.merged(model.FIELDS, model.PROPROPHET), true },
+  { "moe.Device", cluster.DEVICE, true },
+  { "moe.ClusterLink", cluster.LINK, true },
+  { "moe.ClusterFields", cluster.FIELDS, true },
+  { "moe.OverlapSlowdown", cluster.OVERLAP_SLOWDOWN, true },
+  { "moe.MachineOptions", machine.OPTIONS, true },
+  { "moe.Link", train.LINK },
+  { "moe.LinkInside", train.INTRA },
+  { "moe.Nccl", train.NCCL },
+  { "moe.Optimizer", target.OPTIMIZER },
+  { "moe.BalanceLoss", model.BALANCE_LOSS },
+  { "moe.BiasBalance", model.BIAS_BALANCE },
+  { "moe.AllReduce", system.REDUCE },
+  { "moe.Collectives", comm_tables.FIELDS },
+  { "moe.AllToAllOp", collectives.OPS.all_to_all },
+  { "moe.AllReduceOp", collectives.OPS.all_reduce },
+  { "moe.CollectivesFields", collectives.FIELDS },
+  { "moe.JudgeFields", judge.FIELDS },
+  { "moe.LoadsFields", routing.LOADS },
+  { "moe.TraceFields", routing.TRACE },
+  { "moe.TraceImportFields", routing.IMPORT },
+  { "moe.TraceExportFields", routing.EXPORT },
+  { "moe.pipemoe.DegreeFields", pipemoe.DEGREE },
+  { "moe.pipemoe.TimeFields", pipemoe.TIME },
+  { "moe.pipemoe.SimulateFields", pipemoe.SIMULATE },
+  { "moe.pipemoe.LayersFields", pipemoe.LAYERS },
+  { "moe.pipemoe.FitFields", pipemoe.FIT },
+  { "moe.prophet.PlaceFields", prophet.PLACE },
+  { "moe.prophet.PlanFields", prophet.PLAN },
+  { "moe.SystemPacking", packing.FIELDS },
+  { "moe.LinaPackingFields", lina.PACKING },
+  { "moe.LinaTraceFields", inference.TRACE },
+  { "moe.LinaInferenceFields", inference.INFERENCE },
+  { "moe.LinaPopularityFields", inference.POPULARITY },
+  { "moe.LinaPlaceFields", inference.PLACE },
+  { "moe.LinaLocalityFields", inference.LOCALITY },
+  { "moe.LinaTokenClassesFields", inference.TOKEN_CLASSES },
+  { "moe.SystemFields", system.FIELDS },
+  { "moe.RunFields", train.RUN },
+  { "moe.SimulateFields", train.SIMULATE },
+  { "moe.SpansFields", train.SPANS },
+  { "moe.SimulateEntryFields", experiment.SIMULATE },
+  { "moe.CpuRunFields", experiment.CPU },
+  { "moe.TrainFields", train.TRAIN },
+  { "moe.InferFields", infer.INFER },
+  { "moe.PlanFields", train.PLAN },
+  { "moe.Case", jobs.CASE },
+  { "moe.ExperimentFields", experiment.FIELDS },
+  { "moe.ClaimFields", claims.FIELDS },
+}
+
 local function field_classes(out)
-  class(out, "moe.AssumedFields", schema.ASSUMED)
-  class(out, "moe.ModelFields", model.FIELDS, true)
-  class(out, "moe.LancetFields", schema.merged(model.FIELDS, model.LANCET), true)
-  class(out, "moe.LinaFields", schema.merged(model.FIELDS, model.LINA), true)
-  class(out, "moe.ProprophetFields", schema.merged(model.FIELDS, model.PROPROPHET), true)
-  class(out, "moe.Device", cluster.DEVICE, true)
-  class(out, "moe.ClusterLink", cluster.LINK, true)
-  class(out, "moe.ClusterFields", cluster.FIELDS, true)
-  class(out, "moe.OverlapSlowdown", cluster.OVERLAP_SLOWDOWN, true)
-  class(out, "moe.MachineOptions", machine.OPTIONS, true)
-  class(out, "moe.Link", train.LINK)
-  class(out, "moe.LinkInside", train.INTRA)
-  class(out, "moe.Nccl", train.NCCL)
-  class(out, "moe.Optimizer", target.OPTIMIZER)
-  class(out, "moe.BalanceLoss", model.BALANCE_LOSS)
-  class(out, "moe.BiasBalance", model.BIAS_BALANCE)
-  class(out, "moe.AllReduce", system.REDUCE)
-  class(out, "moe.Collectives", comm_tables.FIELDS)
-  class(out, "moe.AllToAllOp", collectives.OPS.all_to_all)
-  class(out, "moe.AllReduceOp", collectives.OPS.all_reduce)
-  class(out, "moe.CollectivesFields", collectives.FIELDS)
-  class(out, "moe.JudgeFields", judge.FIELDS)
-  class(out, "moe.LoadsFields", routing.LOADS)
-  class(out, "moe.TraceFields", routing.TRACE)
-  class(out, "moe.TraceImportFields", routing.IMPORT)
-  class(out, "moe.TraceExportFields", routing.EXPORT)
-  class(out, "moe.pipemoe.DegreeFields", pipemoe.DEGREE)
-  class(out, "moe.pipemoe.TimeFields", pipemoe.TIME)
-  class(out, "moe.pipemoe.SimulateFields", pipemoe.SIMULATE)
-  class(out, "moe.pipemoe.LayersFields", pipemoe.LAYERS)
-  class(out, "moe.pipemoe.FitFields", pipemoe.FIT)
-  class(out, "moe.prophet.PlaceFields", prophet.PLACE)
-  class(out, "moe.prophet.PlanFields", prophet.PLAN)
-  class(out, "moe.SystemPacking", packing.FIELDS)
-  class(out, "moe.LinaPackingFields", lina.PACKING)
-  class(out, "moe.LinaTraceFields", inference.TRACE)
-  class(out, "moe.LinaInferenceFields", inference.INFERENCE)
-  class(out, "moe.LinaPopularityFields", inference.POPULARITY)
-  class(out, "moe.LinaPlaceFields", inference.PLACE)
-  class(out, "moe.LinaLocalityFields", inference.LOCALITY)
-  class(out, "moe.LinaTokenClassesFields", inference.TOKEN_CLASSES)
-  class(out, "moe.SystemFields", system.FIELDS)
-  class(out, "moe.RunFields", train.RUN)
-  class(out, "moe.SimulateFields", train.SIMULATE)
-  class(out, "moe.SpansFields", train.SPANS)
-  class(out, "moe.SimulateEntryFields", experiment.SIMULATE)
-  class(out, "moe.CpuRunFields", experiment.CPU)
-  class(out, "moe.TrainFields", train.TRAIN)
-  class(out, "moe.InferFields", infer.INFER)
-  class(out, "moe.PlanFields", train.PLAN)
-  class(out, "moe.Case", jobs.CASE)
-  class(out, "moe.ExperimentFields", experiment.FIELDS)
-  class(out, "moe.ClaimFields", claims.FIELDS)
+  for _, row in ipairs(CLASSES) do
+    class(out, row[1], row[2], row[3])
+  end
   for _, kind in ipairs(schema.keys_of(policy.KINDS)) do
     class(out, ("moe.policy.%sFields"):format(kind), policy.KINDS[kind])
   end
