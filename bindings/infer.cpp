@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "bindings/files.h"
-#include "bindings/userdata.h"
+#include "bindings/host/files.h"
+#include "bindings/host/userdata.h"
 #include "engine/exec/parameters.h"
 
 namespace moe::lua {

@@ -5,8 +5,8 @@
 #include <lua.hpp>
 #include <nlohmann/json.hpp>
 
-#include "bindings/convert.h"
-#include "bindings/host.h"
+#include "bindings/host/convert.h"
+#include "bindings/host/host.h"
 #include "engine/exec/executor.h"
 
 namespace moe::lua {

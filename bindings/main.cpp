@@ -8,13 +8,13 @@
 #include <iostream>
 #include <optional>
 
-#include "bindings/host.h"
-#include "bindings/machine.h"
+#include "bindings/host/host.h"
+#include "bindings/host/machine.h"
 #include "engine/base/names.h"
 #include "engine/base/stop.h"
 #include "engine/base/utf8.h"
-#include "engine/comm/launch.h"
-#include "engine/comm/processes.h"
+#include "engine/comm/job/launch.h"
+#include "engine/comm/job/processes.h"
 #include "kernels/kernels.h"
 
 namespace fs = std::filesystem;

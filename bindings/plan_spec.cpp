@@ -3,23 +3,23 @@
 #include <algorithm>
 #include <optional>
 
-#include "bindings/gate.h"
-#include "bindings/graph_session.h"
-#include "bindings/host.h"
-#include "bindings/job.h"
-#include "bindings/names.h"
-#include "bindings/placement.h"
+#include "bindings/host/host.h"
+#include "bindings/host/job.h"
+#include "bindings/host/names.h"
+#include "bindings/policy/gate.h"
+#include "bindings/policy/graph_session.h"
+#include "bindings/policy/placement.h"
 #include "bindings/routing.h"
 #include "engine/base/names.h"
 #include "engine/base/utf8.h"
 #include "engine/cost/profile_cache.h"
-#include "engine/exec/cuda_plugin.h"
-#include "engine/exec/device_executor.h"
-#include "engine/exec/device_ops.h"
-#include "engine/exec/device_overlap.h"
-#include "engine/exec/device_profiler.h"
-#include "engine/exec/profiler.h"
-#include "engine/exec/rehearsal.h"
+#include "engine/exec/device/executor.h"
+#include "engine/exec/device/ops.h"
+#include "engine/exec/device/plugin.h"
+#include "engine/profile/device_overlap.h"
+#include "engine/profile/device_profiler.h"
+#include "engine/profile/profiler.h"
+#include "engine/profile/rehearsal.h"
 
 namespace moe::lua {
 namespace {
@@ -360,6 +360,8 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
     box.profile = profile_of(L, cost, spec, box);
     spec.cost = box.profile;
     spec.quickest_ways = cost.text("device", "cpu") == "cuda";
+  } else if (cost.text("kind") == "none") {
+    spec.cost = std::make_shared<NoTimes>(spec.cluster);
   } else {
     spec.cost =
         std::make_shared<RooflineCost>(spec.cluster, spec.work, tables_of(fields.at("cluster")));

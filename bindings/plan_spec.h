@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "bindings/convert.h"
+#include "bindings/host/convert.h"
 #include "bindings/reference.h"
-#include "engine/passes/place_experts.h"
+#include "engine/passes/placement/place_experts.h"
 #include "engine/plan.h"
 
 namespace moe::lua {

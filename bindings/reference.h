@@ -4,7 +4,7 @@
 #include <lua.hpp>
 #include <memory>
 
-#include "bindings/host.h"
+#include "bindings/host/host.h"
 
 namespace moe::lua {
 

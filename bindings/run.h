@@ -4,8 +4,8 @@
 #include <lua.hpp>
 #include <nlohmann/json.hpp>
 
-#include "bindings/placement.h"
 #include "bindings/plan_spec.h"
+#include "bindings/policy/placement.h"
 #include "engine/exec/executor.h"
 
 namespace moe::lua {

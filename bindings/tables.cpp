@@ -25,6 +25,8 @@ json options_json(const std::vector<OptionSpec>& options) {
       option["hi"] = o.hi;
     }
     if (!o.allowed.empty()) option["allowed"] = o.allowed;
+    if (o.whole) option["whole"] = true;
+    if (o.reads != Reads::kNothing) option["reads"] = reads_name(o.reads);
     all.push_back(std::move(option));
   }
   return all;
@@ -52,6 +54,7 @@ json passes() {
     all.push_back({{"name", pass.name},
                    {"doc", pass.doc},
                    {"kind", stage_kind_name(pass.kind)},
+                   {"reads", reads_name(pass.reads)},
                    {"options", options_json(pass.options)}});
   }
   return all;
@@ -69,17 +72,10 @@ json placements() {
 json workload_rows() {
   json all = json::array();
   for (const WorkloadDef& def : workloads()) {
-    json options = json::array();
-    for (const WorkloadOption& o : def.options) {
-      options.push_back({{"name", o.name},
-                         {"default", o.otherwise},
-                         {"lo", o.lo},
-                         {"hi", o.hi},
-                         {"whole", o.whole},
-                         {"doc", o.doc}});
-    }
-    all.push_back(
-        {{"name", def.name}, {"doc", def.doc}, {"kind", "workload"}, {"options", options}});
+    all.push_back({{"name", def.name},
+                   {"doc", def.doc},
+                   {"kind", "workload"},
+                   {"options", options_json(def.options)}});
   }
   return all;
 }

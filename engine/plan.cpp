@@ -8,10 +8,10 @@
 #include "engine/graph/text.h"
 #include "engine/graph/verify.h"
 #include "engine/ops/ops.h"
-#include "engine/passes/fuse_gelu.h"
+#include "engine/passes/device/fuse_gelu.h"
+#include "engine/passes/device/round_once.h"
 #include "engine/passes/pipeline.h"
-#include "engine/passes/place_experts.h"
-#include "engine/passes/round_once.h"
+#include "engine/passes/placement/place_experts.h"
 #include "engine/schedule/packed.h"
 
 namespace moe {

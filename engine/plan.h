@@ -9,7 +9,7 @@
 
 #include "engine/cost/cost_model.h"
 #include "engine/model/model.h"
-#include "engine/passes/choose_ways.h"
+#include "engine/passes/device/choose_ways.h"
 #include "engine/passes/pass.h"
 #include "engine/routing/law.h"
 #include "engine/schedule/legality.h"

@@ -6,8 +6,8 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
-#include "engine/exec/cpu_executor.h"
-#include "engine/exec/device_executor.h"
+#include "engine/exec/cpu/executor.h"
+#include "engine/exec/device/executor.h"
 #include "engine/sim/simulator.h"
 
 namespace moe {

@@ -1,5 +1,5 @@
 // The request to stop, one of the whole process: a signal makes it, and everything that may take
-// longer than a second looks at it. Not here: which signals (bindings/host.h), and the other
+// longer than a second looks at it. Not here: which signals (bindings/host/host.h), and the other
 // processes of a job (comm/processes.h).
 #pragma once
 

@@ -43,6 +43,8 @@ struct CoreSharing {
 class CostModel {
  public:
   virtual ~CostModel() = default;
+  /// False: op_ns() throws, since nobody measured or modelled anything.
+  virtual bool knows_times() const { return true; }
   /// How long the op takes alone; 0 for a view. Same answer for the same op signature, always.
   virtual Nanoseconds op_ns(const Graph& graph, OpId op) const = 0;
   /// How long it takes alone with this load in place of the one that op_ns() expects; op_ns() of a
@@ -129,6 +131,20 @@ class RooflineCost : public CostModel {
   Cluster cluster_;
   WorkContext context_;
   std::map<Collective, InterpolatedTable> tables_;
+};
+
+/// Of a real run whose plan depends on no time, so that nothing is measured for it. op_ns() throws
+/// an InternalError: a pass or policy asks for times and does not declare it (PassDef::reads).
+class NoTimes : public CostModel {
+ public:
+  explicit NoTimes(Cluster cluster) : cluster_(std::move(cluster)) {}
+  bool knows_times() const override { return false; }
+  Nanoseconds op_ns(const Graph& graph, OpId op) const override;
+  const Cluster* network() const override { return &cluster_; }
+  std::string describe() const override { return "no times: the plan depends on none"; }
+
+ private:
+  Cluster cluster_;
 };
 
 class ProfileCache;

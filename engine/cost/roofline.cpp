@@ -82,6 +82,12 @@ CoreSharing RooflineCost::sharing(const Graph& graph, OpId op) const {
   return {.slowdown = cluster_.overlap_slowdown};
 }
 
+Nanoseconds NoTimes::op_ns(const Graph& graph, OpId op) const {
+  MOE_CHECK(false,
+            "how long op '{}' takes is asked for by a pass or policy that does not declare it",
+            graph.op(op).name);
+}
+
 std::string RooflineCost::describe() const {
   const Device& device = cluster_.device;
   std::string text = fmt::format(

@@ -1,7 +1,7 @@
 #include "engine/exec/check_options.h"
 
 #include "engine/base/errors.h"
-#include "engine/comm/processes.h"
+#include "engine/comm/job/processes.h"
 #include "engine/exec/machine_memory.h"
 #include "engine/exec/swaps.h"
 

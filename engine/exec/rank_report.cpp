@@ -24,25 +24,6 @@ std::span<std::byte> placement_bytes(const PlacedLayer& layer, const RankBuffers
 
 }  // namespace
 
-template <class T>
-RankReport report_of(const Rank<T>& rank, size_t num_lanes) {
-  RankReport report = {.loss = rank.loss(),
-                       .gates = rank.gate_records(),
-                       .router_losses = rank.router_losses(),
-                       .swaps = rank.swaps(),
-                       .predictions = rank.predictions(),
-                       .placements = rank.placements(),
-                       .policy_failure = rank.policy_failure(),
-                       .gradients = rank.gradients()};
-  for (size_t l = 0; l < num_lanes; ++l) {
-    report.spans.push_back(rank.spans(LaneId(static_cast<int64_t>(l))));
-  }
-  return report;
-}
-
-template RankReport report_of<float>(const Rank<float>&, size_t);
-template RankReport report_of<double>(const Rank<double>&, size_t);
-
 Peers::Peers(Processes& processes, const Plan& plan, const Persistents& persistents,
              const RankBuffers& own, Bytes element_bytes)
     : processes_(processes),

@@ -6,26 +6,32 @@
 #include <string>
 #include <vector>
 
-#include "engine/comm/processes.h"
-#include "engine/exec/rank.h"
+#include "engine/comm/job/processes.h"
+#include "engine/exec/gate_stats.h"
+#include "engine/exec/parameters.h"
 
 namespace moe {
+
+/// What one pass over the program is: the same for all threads, written while they wait.
+struct Pass {
+  int64_t step = 0;
+  uint32_t epoch = 0;  // counts passes, from 1
+  bool train = true;   // false: the forward's ops only
+  bool measure_gradients = false;
+  Nanoseconds start = 0;  // common start on the run's clock
+};
 
 struct RankReport {
   double loss = 0;
   std::vector<std::vector<Span>> spans;  // by lane
-  std::vector<const GateRecord*> gates;  // what GateRecord::capture filled
+  std::vector<const GateRecord*> gates;  // of the rank, until its next pass
   std::vector<RouterLoss> router_losses;
-  std::vector<SwapRecord> swaps;
-  std::vector<int32_t> predictions;
+  std::vector<SwapRecord> swaps;            // by layer, of layers whose experts are swapped
+  std::vector<int32_t> predictions;         // [tokens], with RunOptions::keep_predictions
   std::vector<PlacementRecord> placements;  // of ranks that are here; those of others are the same
-  std::string policy_failure;
-  std::vector<Measure> gradients;
+  std::string policy_failure;               // of the first placement policy that failed
+  std::vector<Measure> gradients;  // by parameter in reference order, with measure_gradients
 };
-
-/// gates point into the rank, and hold until its next pass.
-template <class T>
-RankReport report_of(const Rank<T>& rank, size_t num_lanes);
 
 /// Ranks in other processes, as rank 0 sees them: their reports, and a copy of the memory that
 /// outlives a step where somebody asks for it. All functions are collective. They throw RunError as

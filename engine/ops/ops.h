@@ -1,5 +1,5 @@
 // The table of all ops. One file an op (or an op with its backward); adding one is a file and a
-// line in table.cpp.
+// line in defs.h.
 //
 // Names, inputs -> outputs ([x] is optional), T = tokens of this rank, d hidden, E experts in all,
 // El experts of this rank, P ranks of a group that holds all experts (attrs group, stride of the

@@ -4,12 +4,10 @@
 #pragma once
 
 #include <functional>
-#include <map>
-#include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
+#include "engine/base/option.h"
 #include "engine/cluster/cluster.h"
 #include "engine/cost/cost_model.h"
 #include "engine/graph/graph.h"
@@ -17,9 +15,6 @@
 #include "engine/schedule/schedule.h"
 
 namespace moe {
-
-using OptionValue = std::variant<bool, double, std::string>;
-using Options = std::map<std::string, OptionValue>;
 
 /// placement: lets a policy place the experts; one a system. forward: edits the forward graph.
 /// step: edits the whole step. schedule: makes order.
@@ -41,16 +36,6 @@ struct PassContext {
   }
 };
 
-/// Options of a pass as `list`, strict checking and type stubs read them.
-struct OptionSpec {
-  std::string name;
-  OptionValue otherwise;                  // the default
-  std::string doc;                        // unit, range, source
-  double lo = 0, hi = 0;                  // allowed numbers where lo < hi
-  std::vector<std::string> allowed = {};  // allowed strings
-  std::optional<double> off = {};         // the number by which the pass is told to change nothing
-};
-
 struct PassDef {
   const char* name;
   StageKind kind;
@@ -58,8 +43,9 @@ struct PassDef {
   std::vector<OptionSpec> options;
   Graph (*transform)(Graph, const PassContext&) = nullptr;                     // forward, step
   Schedule (*schedule)(const Graph&, Schedule, const PassContext&) = nullptr;  // schedule
-  bool inference_only = false;  // no backward goes through what it makes
-  bool forbids = false;         // a rule; where nothing would break it, it is kept all the same
+  Reads reads = Reads::kNothing;  // whatever its options are; those say what they add
+  bool inference_only = false;    // no backward goes through what it makes
+  bool forbids = false;           // a rule; where nothing would break it, it is kept all the same
 };
 
 /// One stage of a system: a built-in pass by name, or a function (a Lua policy).

@@ -11,9 +11,9 @@
 #include "engine/base/stop.h"
 #include "engine/graph/verify.h"
 #include "engine/passes/builtin.h"
-#include "engine/passes/pipemoe_degree.h"
-#include "engine/passes/place_experts.h"
-#include "engine/passes/prophet_schedule.h"
+#include "engine/passes/capacity/pipemoe_degree.h"
+#include "engine/passes/order/prophet_schedule.h"
+#include "engine/passes/placement/place_experts.h"
 #include "engine/passes/stage_report.h"
 
 namespace moe {
@@ -38,14 +38,21 @@ PassDef placement_pass(const char* name, const char* policy, PlacementDefaults d
        "slots a device for experts that live there, beyond experts / devices", 0, 4096},
       {"expected_copies", 1.0, "that a device receives a step, for plans made before anything ran",
        0, 4096},
-      {"split", false,
+      {"split",
+       false,
        "copies go in two transfers: as many as the compute between MoE layers hides, and the rest "
-       "(Pro-Prophet's sub-operators)"},
+       "(Pro-Prophet's sub-operators)",
+       0,
+       0,
+       {},
+       {},
+       false,
+       Reads::kRates},
   };
-  for (const PolicyOption& option : builtin_policy(policy).options) {
-    pass.options.push_back({option.name, option.otherwise, option.doc, option.lo, option.hi});
-  }
+  const std::vector<OptionSpec>& own = builtin_policy(policy).options;
+  pass.options.insert(pass.options.end(), own.begin(), own.end());
   pass.transform = place_by_policy;
+  pass.reads = builtin_policy(policy).reads;
   return pass;
 }
 
@@ -103,7 +110,8 @@ const std::vector<PassDef>& builtin_passes() {
                    {"method", std::string("exact"),
                     "exact, brute, or Algorithm 1: paper (as printed), paper_fixed", 0, 0,
                     degree_methods()}},
-       .transform = pipemoe},
+       .transform = pipemoe,
+       .reads = Reads::kTimes},
       {.name = "micro_ops",
        .kind = StageKind::kForward,
        .doc = "capacity_pipeline in parts of so many bytes, layer by layer (Lina)",
@@ -156,7 +164,8 @@ const std::vector<PassDef>& builtin_passes() {
             {"before", -1.0, "ops before dispatch in a layer's range; -1: as is fastest", -1, 1e6},
             {"after", -1.0,
              "ops after combine in a layer's range, up to the loss; -1: as is fastest", -1, 1e6}},
-       .transform = partition},
+       .transform = partition,
+       .reads = Reads::kTimes},
       // Schedulers: dW first, since it chooses among what is still free; those after it take
       // freedom away, and a contradiction is a cycle of two named stages.
       {.name = "dw_schedule",
@@ -175,7 +184,8 @@ const std::vector<PassDef>& builtin_passes() {
                     0,
                     0,
                     {"undo", "keep"}}},
-       .schedule = dw_schedule},
+       .schedule = dw_schedule,
+       .reads = Reads::kTimes},
       // After dw_schedule: gradients of experts go back once their dW are over, wherever it put
       // them.
       {.name = "prophet_schedule",
@@ -293,7 +303,8 @@ StageKind kind_of(const Stage& stage) {
 
 PassContext Pipeline::context(const Stage& stage, const PassDef* pass,
                               std::vector<Decision>& log) const {
-  Options options = pass != nullptr ? resolve_options(*pass, stage.options) : stage.options;
+  Options options =
+      pass != nullptr ? resolve_options(pass->name, pass->options, stage.options) : stage.options;
   return {model_, cluster_, cost_, std::move(options), stage.name, &log};
 }
 

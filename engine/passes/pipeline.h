@@ -9,10 +9,6 @@
 
 namespace moe {
 
-/// The options of a pass with defaults filled in. Throws UserError naming "<pass>.<option>", the
-/// value and what is allowed (with the nearest name where the option is unknown).
-Options resolve_options(const PassDef& pass, const Options& given);
-
 /// When a stage runs: a built-in pass knows, a function says so itself.
 StageKind kind_of(const Stage& stage);
 

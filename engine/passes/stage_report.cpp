@@ -40,7 +40,7 @@ bool has_all_to_all(const Graph& graph) {
 /// The option of a built-in pass by which it is told to change nothing, or "".
 std::string told_nothing(const Stage& stage) {
   const PassDef& pass = builtin_pass(stage.name);
-  const Options options = resolve_options(pass, stage.options);
+  const Options options = resolve_options(pass.name, pass.options, stage.options);
   for (const OptionSpec& spec : pass.options) {
     const double* value = std::get_if<double>(&options.at(spec.name));
     if (value != nullptr && spec.off == *value) return fmt::format("{} = {}", spec.name, *value);

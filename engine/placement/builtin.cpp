@@ -86,11 +86,14 @@ bool pays(const PlaceInput& input, const Placement& next, const PolicyOptions& o
   return break_even_steps(move_s(now, next, input.rates), time_s(now) - time_s(next)) <= horizon;
 }
 
-std::vector<PolicyOption> paying_options() {
-  return {{"keep", 0.05, 0, 1, false,
-           "the placement stays unless the heaviest device computes this part less"},
-          {"horizon", 0, 0, 1e9, true,
-           "steps within which a move must have paid by the performance model; 0: not asked"}};
+std::vector<OptionSpec> paying_options() {
+  OptionSpec horizon = whole_option(
+      "horizon", 0, 0, 1e9,
+      "steps within which a move must have paid by the performance model; 0: not asked");
+  horizon.reads = Reads::kRates;
+  return {number_option("keep", 0.05, 0, 1,
+                        "the placement stays unless the heaviest device computes this part less"),
+          std::move(horizon)};
 }
 
 }  // namespace moe

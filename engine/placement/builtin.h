@@ -44,6 +44,6 @@ void require_shadows(const Placement& placement, const char* who);
 /// by the performance model, which needs rates. Options of eplb and swap alike.
 bool pays(const PlaceInput& input, const Placement& next, const PolicyOptions& options,
           const char* who);
-std::vector<PolicyOption> paying_options();
+std::vector<OptionSpec> paying_options();
 
 }  // namespace moe

@@ -148,9 +148,9 @@ Placement settle(const Placement& now, const std::vector<std::vector<int64_t>>& 
 }
 
 PlacementPolicy eplb_policy() {
-  std::vector<PolicyOption> options = paying_options();
-  options.push_back({"slots", 0, 0, 1e6, true,
-                     "residents a device, each with parameters, gradients and state; 0: all"});
+  std::vector<OptionSpec> options = paying_options();
+  options.push_back(whole_option(
+      "slots", 0, 0, 1e6, "residents a device, each with parameters, gradients and state; 0: all"));
   return {
       "eplb",
       "EPLB: heavy experts get more residents, shared evenly and packed so that devices compute "

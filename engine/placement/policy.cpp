@@ -49,24 +49,7 @@ Placement ask_policy(const PlacementFunction& policy, const std::string& name, i
 }
 
 PolicyOptions resolved(const PlacementPolicy& policy, const PolicyOptions& given) {
-  PolicyOptions all;
-  std::vector<std::string> names;
-  for (const PolicyOption& o : policy.options) {
-    const auto found = given.find(o.name);
-    const double value = found == given.end() ? o.otherwise : found->second;
-    if (!(value >= o.lo && value <= o.hi) || (o.whole && value != std::floor(value))) {
-      throw user_error("{}.{} = {}, allowed: {} from {} to {}", policy.name, o.name, value,
-                       o.whole ? "a whole number" : "a number", o.lo, o.hi);
-    }
-    all[o.name] = value;
-    names.emplace_back(o.name);
-  }
-  for (const auto& [name, value] : given) {
-    if (!all.count(name)) {
-      throw UserError(unknown_name(fmt::format("option of {}", policy.name), name, names));
-    }
-  }
-  return all;
+  return resolve_numbers(policy.name, policy.options, given);
 }
 
 }  // namespace moe

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/option.h"
 #include "engine/placement/placement.h"
 
 namespace moe {
@@ -43,15 +44,6 @@ Placement ask_policy(const PlacementFunction& policy, const std::string& name, i
 
 using PolicyOptions = std::map<std::string, double>;
 
-/// As strict checking, `list` and the type stubs read it.
-struct PolicyOption {
-  const char* name;
-  double otherwise;  // the default
-  double lo, hi;
-  bool whole;  // only whole numbers
-  const char* doc;
-};
-
 struct PlacementPolicy {
   const char* name;
   const char* doc;
@@ -59,9 +51,11 @@ struct PlacementPolicy {
   /// Requires options as resolved() gives them. Throws UserError where the plan's bounds or the
   /// placement in force are none that the policy can work with.
   Placement (*place)(const PlaceInput& input, const PolicyOptions& options);
-  std::vector<PolicyOption> options = {};
+  std::vector<OptionSpec> options = {};
   /// Owners may move, and experts may have more residents than their owner.
   bool moves_residents = false;
+  /// kRates: it counts with PlaceInput::rates, whatever its options are.
+  Reads reads = Reads::kNothing;
 };
 
 const std::vector<PlacementPolicy>& builtin_policies();

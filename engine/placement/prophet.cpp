@@ -190,13 +190,17 @@ PlacementPolicy prophet_policy() {
   return {"prophet",
           "Pro-Prophet: few experts are copied, each to the devices that have inputs for it",
           place,
-          {{"alpha", 1, 0, 1e6, false,
-            "balanced enough: most and fewest inputs of a device differ by less than this many "
-            "times their mean (the authors' code: 3)"},
-           {"n", ProphetOptions::kAuto, ProphetOptions::kAuto, 1e6, true,
-            "devices that go without a copy, fewest inputs first; -1: those without inputs"},
-           {"hidden", 1, 0, 1, true,
-            "1: copies are hidden behind compute (equation 8); 0: they block (6)"}}};
+          {number_option(
+               "alpha", 1, 0, 1e6,
+               "balanced enough: most and fewest inputs of a device differ by less than this many "
+               "times their mean (the authors' code: 3)"),
+           whole_option("n", ProphetOptions::kAuto, ProphetOptions::kAuto, 1e6,
+                        "devices that go without a copy, fewest inputs first; -1: those without "
+                        "inputs"),
+           whole_option("hidden", 1, 0, 1,
+                        "1: copies are hidden behind compute (equation 8); 0: they block (6)")},
+          false,
+          Reads::kRates};
 }
 
 }  // namespace moe

@@ -51,10 +51,12 @@ PlacementPolicy fastermoe_shadowing_policy() {
           "FasterMoE: the heaviest experts are copied to all devices while its model gains; the "
           "options stand for rates that the plan does not know",
           place,
-          {{"net_gbit_per_s", 50, 1e-6, 1e6, false, "what a device receives"},
-           {"gemm_tflop_per_s", 11.5, 1e-6, 1e6, false, "what a device computes"},
-           {"alpha", 2, 1e-6, 1e6, false, "width of an expert over d_model"},
-           {"d_model", 2048, 1, 1e9, true, "width of an input, in elements of 4 bytes"}}};
+          {number_option("net_gbit_per_s", 50, 1e-6, 1e6, "what a device receives"),
+           number_option("gemm_tflop_per_s", 11.5, 1e-6, 1e6, "what a device computes"),
+           number_option("alpha", 2, 1e-6, 1e6, "width of an expert over d_model"),
+           whole_option("d_model", 2048, 1, 1e9, "width of an input, in elements of 4 bytes")},
+          false,
+          Reads::kRates};
 }
 
 }  // namespace moe

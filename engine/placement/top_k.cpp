@@ -18,7 +18,7 @@ PlacementPolicy top_k_policy() {
   return {"top_k",
           "the heaviest experts are copied to all devices, whatever it costs",
           place,
-          {{"k", 2, 1, 1e6, true, "experts that are copied"}}};
+          {whole_option("k", 2, 1, 1e6, "experts that are copied")}};
 }
 
 }  // namespace moe

@@ -191,49 +191,50 @@ bool is(const WorkloadSetting& setting, std::string_view name) {
   return workloads()[setting.row].name == name;
 }
 
-WorkloadOption share_option(const char* doc) {
-  return {"share", 0.5, 0, 1, false, doc};
+OptionSpec share_option(const char* doc) {
+  return number_option("share", 0.5, 0, 1, doc);
 }
 
 /// The options of a row, with those that all have.
-std::vector<WorkloadOption> with_common(std::vector<WorkloadOption> own, double top1 = 0,
-                                        double top2 = 0) {
-  own.push_back({"drift", 0, 0, 10, false, "innovation of log popularity a step; 0: none"});
-  own.push_back({"memory", 50, 0.1, 1000, false, "steps over which drift is forgotten"});
+std::vector<OptionSpec> with_common(std::vector<OptionSpec> own, double top1 = 0, double top2 = 0) {
+  own.push_back(number_option("drift", 0, 0, 10, "innovation of log popularity a step; 0: none"));
+  own.push_back(number_option("memory", 50, 0.1, 1000, "steps over which drift is forgotten"));
+  own.push_back(number_option("top1", top1, 0, 1,
+                              "mass of the likeliest next expert; 0: layers are independent"));
+  own.push_back(number_option("top2", top2, 0, 1, "mass of the two likeliest; at least top1"));
   own.push_back(
-      {"top1", top1, 0, 1, false, "mass of the likeliest next expert; 0: layers are independent"});
-  own.push_back({"top2", top2, 0, 1, false, "mass of the two likeliest; at least top1"});
-  own.push_back({"rise", 0, 0, 1, false, "part of the missing mass that a further layer adds"});
+      number_option("rise", 0, 0, 1, "part of the missing mass that a further layer adds"));
   return own;
 }
 
 std::vector<WorkloadDef> make_rows() {
-  const WorkloadOption sigma = {"sigma", 1, 0, 10, false, "of log popularity"};
+  const OptionSpec sigma = number_option("sigma", 1, 0, 10, "of log popularity");
   return {
       {"balanced", "counts differ by at most one, of each rank and of all", {}},
       {"zipf", "the i-th expert in proportion to i^-s",
-       with_common({{"s", 1.2, 0, 20, false, "exponent; 0: even"}})},
+       with_common({number_option("s", 1.2, 0, 20, "exponent; 0: even")})},
       {"log_normal", "each expert's popularity is log-normal", with_common({sigma})},
       {"hot_rank", "one rank's experts get a share of all choices",
        with_common({share_option("of choices to the rank")})},
       {"hot_expert", "one expert gets a share of all choices",
        with_common({share_option("of choices to the expert")})},
       {"spread_hot", "hot experts on different ranks",
-       with_common({{"hot", 4, 1, 65535, true, "hot experts"},
+       with_common({whole_option("hot", 4, 1, 65535, "hot experts"),
                     share_option("of choices to the hot experts")})},
       {"source_ragged", "ranks differ in what they choose and in how many tokens they have",
-       with_common({sigma, {"least", 0.25, 0, 1, false, "fewest tokens, over the rank's places"}})},
+       with_common(
+           {sigma, number_option("least", 0.25, 0, 1, "fewest tokens, over the rank's places")})},
       {"zero_token_rank", "one rank has no tokens, the others choose by zipf",
-       with_common({{"s", 0, 0, 20, false, "exponent; 0: even"}})},
+       with_common({number_option("s", 0, 0, 20, "exponent; 0: even")})},
       {"rotating_hotspot", "a hot expert that moves on",
-       with_common({{"period", 10, 1, 1e9, true, "steps that it stays"},
+       with_common({whole_option("period", 10, 1, 1e9, "steps that it stays"),
                     share_option("of choices to the expert")})},
       {"burst", "a hot expert now and then",
-       with_common({{"chance", 0.2, 0, 1, false, "of a stretch to be a burst"},
-                    {"length", 5, 1, 1e9, true, "steps of a stretch"},
+       with_common({number_option("chance", 0.2, 0, 1, "of a stretch to be a burst"),
+                    whole_option("length", 5, 1, 1e9, "steps of a stretch"),
                     share_option("of choices to the expert in a burst")})},
       {"markov", "the expert in a layer depends on that in the layer before",
-       with_common({{"ratio", 5.56, 1, 1e6, false, "most over least popular expert"}}, 0.4194,
+       with_common({number_option("ratio", 5.56, 1, 1e6, "most over least popular expert")}, 0.4194,
                    0.5459)},
   };
 }
@@ -246,7 +247,7 @@ const std::vector<WorkloadDef>& workloads() {
 }
 
 double WorkloadSetting::value(std::string_view option) const {
-  const std::vector<WorkloadOption>& options = workloads()[row].options;
+  const std::vector<OptionSpec>& options = workloads()[row].options;
   size_t i = 0;
   while (i < options.size() && options[i].name != option) ++i;
   MOE_CHECK(i < options.size(), "workload {} has no option {}", workloads()[row].name, option);

@@ -21,33 +21,13 @@ size_t row_of(std::string_view name) {
   throw UserError(unknown_name("workload", name, std::move(names)));
 }
 
-void check_option(const WorkloadDef& def, const WorkloadOption& option, double value) {
-  const bool fits = value >= option.lo && value <= option.hi &&  // NaN does not
-                    (!option.whole || value == std::floor(value));
-  if (fits) return;
-  throw user_error("workload {}: {} = {} is not allowed; give {} from {} to {}", def.name,
-                   option.name, value, option.whole ? "a whole number" : "a number", option.lo,
-                   option.hi);
-}
-
 WorkloadSetting setting_of(std::string_view name, const WorkloadOptions& options, uint64_t seed) {
   WorkloadSetting setting;
   setting.row = row_of(name);
   setting.seed = seed;
   const WorkloadDef& def = workloads()[setting.row];
-  std::vector<std::string> names;
-  for (const WorkloadOption& option : def.options) {
-    names.push_back(option.name);
-    const auto given = options.find(option.name);
-    setting.values.push_back(given == options.end() ? option.otherwise : given->second);
-    check_option(def, option, setting.values.back());
-  }
-  for (const auto& [key, value] : options) {
-    if (std::find(names.begin(), names.end(), key) != names.end()) continue;
-    const std::string what = fmt::format("option of workload {}", def.name);
-    throw UserError(names.empty() ? fmt::format("workload {}: '{}': it has no options", name, key)
-                                  : unknown_name(what, key, names));
-  }
+  const auto values = resolve_numbers("workload " + def.name, def.options, options);
+  for (const OptionSpec& option : def.options) setting.values.push_back(values.at(option.name));
   return setting;
 }
 
@@ -56,7 +36,7 @@ std::string full_name(const WorkloadSetting& setting) {
   const WorkloadDef& def = workloads()[setting.row];
   std::string text = def.name + "(";
   for (size_t i = 0; i < def.options.size(); ++i) {
-    if (setting.values[i] == def.options[i].otherwise && i > 0) continue;
+    if (OptionValue(setting.values[i]) == def.options[i].otherwise && i > 0) continue;
     text += fmt::format("{}={}, ", def.options[i].name, setting.values[i]);
   }
   return text + fmt::format("seed={})", setting.seed);

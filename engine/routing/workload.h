@@ -13,21 +13,15 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/option.h"
 #include "engine/routing/law.h"
 
 namespace moe {
 
-struct WorkloadOption {
-  std::string name;
-  double otherwise, lo, hi;  // default and range
-  bool whole = false;        // a whole number
-  std::string doc;
-};
-
 struct WorkloadDef {
   std::string name;
   std::string doc;
-  std::vector<WorkloadOption> options;
+  std::vector<OptionSpec> options;
 };
 
 /// What there is:

@@ -8,7 +8,7 @@
 #include "engine/graph/op_def.h"
 #include "engine/ops/defs.h"
 #include "engine/ops/ops.h"
-#include "engine/passes/capacity_cut.h"
+#include "engine/passes/capacity/capacity_cut.h"
 #include "engine/sim/simulator.h"
 
 namespace moe {

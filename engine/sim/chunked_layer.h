@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "engine/passes/pipemoe_degree.h"
+#include "engine/passes/capacity/pipemoe_degree.h"
 #include "engine/plan.h"
 #include "engine/timeline/timeline.h"
 

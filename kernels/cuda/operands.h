@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/cuda/blas.h"
 #include "kernels/cuda/cast.h"
+#include "kernels/cuda/products/blas.h"
 
 namespace moe::kernels::cuda {
 

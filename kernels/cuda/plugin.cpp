@@ -2,8 +2,8 @@
 // asked for, so that it runs where there is neither driver nor CUDA library.
 #include <string>
 
-#include "kernels/cuda/attention_library.h"
-#include "kernels/cuda/cliques.h"
+#include "kernels/cuda/attention/attention_library.h"
+#include "kernels/cuda/collectives/cliques.h"
 #include "kernels/cuda/device_functions.h"
 #include "kernels/cuda/errors.h"
 #include "kernels/cuda/table.h"

@@ -6,9 +6,9 @@
 #include <cstdio>
 #include <string>
 
-#include "kernels/cuda/attention_library.h"
+#include "kernels/cuda/attention/attention_library.h"
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/cliques.h"
+#include "kernels/cuda/collectives/cliques.h"
 #include "kernels/cuda/device_functions.h"
 
 namespace moe::kernels::cuda {

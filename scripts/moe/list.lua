@@ -1,15 +1,15 @@
 -- `moebench list [kind]`: what there is, read from the same tables as the checks.
-local aligned = require "moe.aligned"
-local claims_lib = require "moe.claims"
-local cluster = require "moe.cluster"
+local aligned = require "moe.base.aligned"
+local claims_lib = require "moe.results.claims"
+local cluster = require "moe.spec.cluster"
 local core = require "moe.core"
-local errors = require "moe.errors"
-local model = require "moe.model"
+local errors = require "moe.base.errors"
+local model = require "moe.spec.model"
 local papers = require "moe.papers"
-local policy = require "moe.policy"
-local schema = require "moe.schema"
+local policy = require "moe.spec.policy"
+local schema = require "moe.base.schema"
 local stubs = require "moe.stubs"
-local system = require "moe.system"
+local system = require "moe.spec.system"
 
 local M = {}
 

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/comm/emulated_link.h"
+#include "engine/comm/local/emulated_link.h"
 #include "engine/network/closed_form.h"
 
 namespace {

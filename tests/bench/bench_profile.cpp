@@ -14,8 +14,8 @@
 #include "engine/cost/cost_model.h"
 #include "engine/cost/profile_cache.h"
 #include "engine/exec/data.h"
-#include "engine/exec/profiler.h"
 #include "engine/plan.h"
+#include "engine/profile/profiler.h"
 #include "engine/routing/workload.h"
 #include "engine/run.h"
 

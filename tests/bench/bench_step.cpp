@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "engine/comm/communicator.h"
-#include "engine/exec/cpu_executor.h"
+#include "engine/exec/cpu/executor.h"
 #include "engine/exec/data.h"
 #include "engine/plan.h"
 #include "engine/run.h"

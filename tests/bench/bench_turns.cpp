@@ -10,9 +10,9 @@
 #include <optional>
 #include <thread>
 
-#include "engine/comm/emulated_link.h"
-#include "engine/comm/launch.h"
-#include "engine/exec/job_turns.h"
+#include "engine/comm/job/launch.h"
+#include "engine/comm/local/emulated_link.h"
+#include "engine/exec/arbiter/job_turns.h"
 #include "engine/exec/sync.h"
 #include "tests/cost/fake_ops.h"
 

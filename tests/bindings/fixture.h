@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "bindings/host.h"
+#include "bindings/host/host.h"
 
 namespace moe::lua {
 

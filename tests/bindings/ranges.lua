@@ -2,13 +2,13 @@
 -- and not negative, communication is not exposed for longer than it takes and waits, a slower
 -- machine is not faster; or the error is the user's and names a field that was set. Run by
 -- test_ranges.cpp with the library's own field lists.
-local cluster_lib = require "moe.cluster"
-local collectives_lib = require "moe.collectives"
-local model_lib = require "moe.model"
+local cluster_lib = require "moe.spec.cluster"
+local collectives_lib = require "moe.spec.collectives"
+local model_lib = require "moe.spec.model"
 local moe = require "moe"
-local pipemoe_lib = require "moe.pipemoe"
-local prophet_lib = require "moe.prophet"
-local schema = require "moe.schema"
+local pipemoe_lib = require "moe.techniques.pipemoe"
+local prophet_lib = require "moe.techniques.prophet"
+local schema = require "moe.base.schema"
 
 local M = {}
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <map>
 
-#include "kernels/cuda/attention_library.h"
+#include "kernels/cuda/attention/attention_library.h"
 #include "tests/cuda/attention_bf16.h"
-#include "tests/cuda/emulated.h"
+#include "tests/cuda/emulation/emulated.h"
 
 using namespace moe;
 using namespace moe::test;

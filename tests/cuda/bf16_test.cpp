@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/cast.h"
 #include "kernels/device.h"
-#include "tests/cuda/emulated.h"
+#include "tests/cuda/emulation/emulated.h"
 
 using namespace moe;
 using namespace moe::test;

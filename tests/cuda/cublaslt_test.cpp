@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "kernels/cuda/lt_call.h"
+#include "kernels/cuda/products/lt_call.h"
 
 using namespace moe::kernels::cuda;
 

@@ -4,12 +4,12 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "engine/exec/device_executor.h"
+#include "engine/exec/device/executor.h"
 #include "tests/exec/support.h"
 
 extern "C" const moe::kernels::DeviceTable* moe_cuda_device();
 
-namespace moe::testing {
+namespace moe::test {
 namespace {
 
 /// Against CPU ranks in double: losses and norms by a relative tolerance, routing exactly.
@@ -163,4 +163,4 @@ TEST_CASE("the reference model with the CUDA kernels' sources has the reference'
 }
 
 }  // namespace
-}  // namespace moe::testing
+}  // namespace moe::test

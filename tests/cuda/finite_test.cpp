@@ -1,6 +1,6 @@
 // Where the first NaN or infinity is, emulated on the host, never run on a GPU.
 #include "kernels/cuda/device_functions.h"
-#include "tests/cuda/emulated.h"
+#include "tests/cuda/emulation/emulated.h"
 
 using namespace moe;
 using namespace moe::test;

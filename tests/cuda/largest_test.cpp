@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/device_functions.h"
-#include "tests/cuda/emulated.h"
+#include "tests/cuda/emulation/emulated.h"
 
 using namespace moe;
 using namespace moe::test;

@@ -1,7 +1,7 @@
 // The emulated link's kernels, themselves emulated on the host with a clock that moves on when it
 // is read. Never run on a GPU.
 #include "kernels/cuda/device_functions.h"
-#include "tests/cuda/emulated.h"
+#include "tests/cuda/emulation/emulated.h"
 
 using namespace moe;
 using namespace moe::test;

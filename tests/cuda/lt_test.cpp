@@ -3,7 +3,7 @@
 #include <cublasLt.h>
 
 #include "kernels/device.h"
-#include "tests/cuda/emulated.h"
+#include "tests/cuda/emulation/emulated.h"
 #include "tests/cuda/epilogues.h"
 
 using namespace moe;

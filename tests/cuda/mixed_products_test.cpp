@@ -3,7 +3,7 @@
 #include <cublas_v2.h>
 
 #include "kernels/cuda/functions.h"
-#include "tests/cuda/emulated.h"
+#include "tests/cuda/emulation/emulated.h"
 
 using namespace moe;
 using namespace moe::test;

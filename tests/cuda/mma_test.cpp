@@ -1,12 +1,12 @@
 // The emulated instructions of tensor cores: every number is another one, so that each element that
 // lies in the wrong lane or register changes a result. The places are those of the PTX ISA.
-#include "kernels/cuda/mma.h"
+#include "kernels/cuda/attention/mma.h"
 
 #include <array>
 #include <set>
 
 #include "kernels/cuda/device.h"
-#include "tests/cuda/emulated.h"
+#include "tests/cuda/emulation/emulated.h"
 
 using Catch::Matchers::Contains;
 using namespace moe;

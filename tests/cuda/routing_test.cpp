@@ -3,7 +3,7 @@
 #include "engine/routing/gate.h"
 #include "engine/routing/primitives.h"
 #include "kernels/cuda/device_functions.h"
-#include "tests/cuda/emulated.h"
+#include "tests/cuda/emulation/emulated.h"
 
 using namespace moe;
 using namespace moe::test;

@@ -45,7 +45,7 @@ def main():
                "    8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads\n")
     assert faults_of(spilled)[1] and not faults_of(re.sub(r"\d bytes", "0 bytes", spilled))[1]
     nvcc, root = sys.argv[1], Path(sys.argv[2])
-    sources = sorted((root / "kernels" / "cuda").glob("*.cu"))
+    sources = sorted((root / "kernels" / "cuda").rglob("*.cu"))
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(WORKERS) as pool:
         results = list(pool.map(lambda s: compile_one(nvcc, root, s, folder), sources))
     faults = [fault for _, some in results for fault in some]

@@ -1,6 +1,6 @@
 // What the kernels keep for streams, here any addresses: only the emulation takes these as handles.
 #include "kernels/cuda/device_functions.h"
-#include "tests/cuda/emulated.h"
+#include "tests/cuda/emulation/emulated.h"
 
 using namespace moe;
 

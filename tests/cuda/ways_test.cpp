@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "kernels/device.h"
-#include "tests/cuda/emulated.h"
+#include "tests/cuda/emulation/emulated.h"
 
 using namespace moe;
 using namespace moe::test;

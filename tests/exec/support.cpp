@@ -6,11 +6,11 @@
 #include <string_view>
 
 #include "engine/base/errors.h"
-#include "engine/exec/cpu_executor.h"
+#include "engine/exec/cpu/executor.h"
 #include "engine/exec/data.h"
 #include "engine/graph/op_def.h"
 
-namespace moe::testing {
+namespace moe::test {
 namespace {
 
 Cluster any_cluster(int64_t num_ranks) {
@@ -210,4 +210,4 @@ RunResult run_cpu(const Plan& plan, const RunOptions& options) {
   return make_cpu_executor()->run(plan, options);
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test

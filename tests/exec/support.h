@@ -9,7 +9,7 @@
 #include "engine/exec/executor.h"
 #include "engine/plan.h"
 
-namespace moe::testing {
+namespace moe::test {
 
 /// The reference model at its reference sizes, the batch of 8 rows shared by the ranks.
 ModelSpec reference_model(const std::string& gate, int64_t num_ranks);
@@ -40,4 +40,4 @@ Schedule random_discipline(const PlanSpec& spec, const Graph& graph, Rng& rng);
 RunOptions options_of(const Plan& plan, int64_t steps);
 RunResult run_cpu(const Plan& plan, const RunOptions& options);
 
-}  // namespace moe::testing
+}  // namespace moe::test

@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kHead = 32, kTextBytes = 24;  // of a header; where the text's length stands
 
 struct World {
-  std::shared_ptr<const Plan> plan = testing::plan_of(testing::spec_of(testing::small_model(), 1));
+  std::shared_ptr<const Plan> plan = test::plan_of(test::spec_of(test::small_model(), 1));
   Persistents all = persistents(*plan);
   RankBuffers buffers{*plan, 4};
   AllBuffers ranks = {&buffers};

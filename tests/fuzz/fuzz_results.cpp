@@ -20,7 +20,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const std::string path = fuzz::folder() + "/results.json";
   static fuzz::LuaLoader loader(R"(
-    local moe, page = require "moe", require "moe.page"
+    local moe, page = require "moe", require "moe.results.page"
     return function()
       local ok, why = pcall(moe.results, ")" +
                                 fuzz::folder() + R"(")

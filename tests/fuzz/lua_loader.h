@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "bindings/host.h"
+#include "bindings/host/host.h"
 #include "engine/base/errors.h"
 #include "tests/fuzz/mutate.h"
 

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "engine/base/rng.h"
-#include "engine/exec/link_keeper.h"
+#include "engine/exec/device/link_keeper.h"
 #include "tests/gpu/gpu.h"
 
 using namespace moe;

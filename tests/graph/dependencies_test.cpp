@@ -9,7 +9,7 @@
 #include "engine/model/model.h"
 #include "tests/graph/random_graph.h"
 
-namespace moe::testing {
+namespace moe::test {
 namespace {
 
 using Catch::Contains;
@@ -231,4 +231,4 @@ graph g ranks=1
   CHECK_THROWS_WITH(compact(graph), Contains("ops form a cycle: a -> b -> a"));
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test

@@ -6,7 +6,7 @@
 #include "engine/graph/verify.h"
 #include "engine/ops/ops.h"
 
-namespace moe::testing {
+namespace moe::test {
 namespace {
 
 using Catch::Contains;
@@ -134,4 +134,4 @@ TEST_CASE("split_ops into one part is a renaming") {
   CHECK(result.tensor(result.find_tensor("after")).shape == Shape{4, 6, 7});
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test

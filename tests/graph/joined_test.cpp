@@ -10,7 +10,7 @@
 #include "engine/graph/verify.h"
 #include "engine/ops/ops.h"
 
-namespace moe::testing {
+namespace moe::test {
 namespace {
 
 using Catch::Contains;
@@ -190,4 +190,4 @@ sgd(%0, %1, %5) update update update
 }
 
 }  // namespace
-}  // namespace moe::testing
+}  // namespace moe::test

@@ -4,7 +4,7 @@
 #include "engine/base/rng.h"
 #include "engine/ops/ops.h"
 
-namespace moe::testing {
+namespace moe::test {
 
 /// `num_ops` (3 or more) adds, gelus, splits, concats and updates of [2,3] tensors, wired at
 /// random.
@@ -59,4 +59,4 @@ inline Graph random_graph(uint64_t seed, int64_t num_ops) {
   return graph;
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test

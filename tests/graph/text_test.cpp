@@ -7,7 +7,7 @@
 #include "engine/ops/ops.h"
 #include "tests/graph/random_graph.h"
 
-namespace moe::testing {
+namespace moe::test {
 namespace {
 
 using Catch::Contains;
@@ -135,4 +135,4 @@ TEST_CASE("text that is not a graph is refused with its line and what was expect
   CHECK_THROWS_WITH(parse_graph("graph g ranks=0", op_table()), Contains("at least one rank"));
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test

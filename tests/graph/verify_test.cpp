@@ -6,7 +6,7 @@
 #include "engine/graph/verify.h"
 #include "engine/ops/ops.h"
 
-namespace moe::testing {
+namespace moe::test {
 namespace {
 
 using Catch::Contains;
@@ -145,4 +145,4 @@ TEST_CASE("an op that overwrites a tensor and reads it as another input is refus
   refuses(graph, "op 'update' overwrites tensor 'x' and reads it as another input");
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test

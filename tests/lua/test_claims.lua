@@ -5,7 +5,7 @@ local test = require "test"
 
 -- The verdict on ours in [lo, hi], of a claim whose paper says `paper`.
 local function verdict(paper, fields, ours, lo, hi)
-  local claims = world.run("").moe and require "moe.claims"
+  local claims = world.run("").moe and require "moe.results.claims"
   local c = { paper = { value = paper }, within = 0.1 }
   for k, v in pairs(fields) do c[k] = v end
   return (claims.verdict(c, { ours = ours, lo = lo or ours, hi = hi or ours }))

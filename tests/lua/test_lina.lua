@@ -81,7 +81,7 @@ test("the exchange takes what the busiest NIC receives; n = 1 exchanges nothing"
     layers = 3, moe_every = 1, experts = 4 }, cluster = { devices_per_node = %d, nics_per_node = 1,
     nic = { bytes_per_s = 1000 }, intra = { bytes_per_s = 1e9 } } }]]
   world.run 'local moe = require "moe"'
-  local packing = require "moe.packing"
+  local packing = require "moe.spec.packing"
   local function ms(devices_per_node, n)
     local spec = loadstring(packing_of:format(devices_per_node) .. " return spec")()
     return packing.exchange_ms(spec, n)

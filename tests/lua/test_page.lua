@@ -205,7 +205,7 @@ end)
 
 test("ticks are round and no more than asked for", function()
   world.run ""
-  local charts = require "moe.page.charts"
+  local charts = require "moe.results.page.charts"
   for i = -40, 40 do
     local span = 1.7 ^ i
     local step = charts.tick_step(span, 6)

@@ -1,6 +1,6 @@
 -- The line of an error is the line of the field at fault.
 local expect = require "expect"
-local locate = require "moe.locate"
+local locate = require "moe.base.locate"
 local test = require "test"
 
 test("an unknown key is named with the nearest one, at its own line", function()

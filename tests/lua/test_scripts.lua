@@ -254,11 +254,19 @@ test("op times are measured only where the plan needs them", function()
   local function cost(system)
     return expect.runs(train("system = " .. system)).plans[1].cost.kind
   end
-  expect.equal(cost "moe.system 'raf' {}", "roofline")
+  expect.equal(cost "moe.system 'raf' {}", "none")
   expect.equal(cost "moe.system 'lancet' {}", "profile")
   expect.equal(cost "moe.system 'tutel' {}", "profile")
   expect.equal(cost "moe.system 'x' { moe.policy.schedule { name = 'y', apply = print } {} }",
     "profile")
+  -- Rates of a machine that does not exist would decide what moves.
+  for _, pass in ipairs { "eplb { horizon = 10 }", "swap { horizon = 10 }",
+    "top_k { split = true }", "prophet { shadows = 2 }" } do
+    expect.equal(cost("moe.system 'x' { moe.pass." .. pass .. " }"), "profile")
+  end
+  for _, pass in ipairs { "eplb {}", "swap {}", "top_k {}", "placed {}" } do
+    expect.equal(cost("moe.system 'x' { moe.pass." .. pass .. " }"), "none")
+  end
 end)
 
 test("a plan answers what it is, and runs on CPU ranks", function()

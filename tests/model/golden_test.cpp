@@ -6,7 +6,7 @@
 #include "tests/model/reference.h"
 #include "tests/ops/interpreter.h"
 
-namespace moe::testing {
+namespace moe::test {
 namespace {
 
 /// A training of the reference model with one gate, on one rank.
@@ -159,4 +159,4 @@ TEST_CASE("three steps with activations in bfloat16 stay near the reference's in
   }
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test

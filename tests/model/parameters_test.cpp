@@ -6,7 +6,7 @@
 #include "engine/model/model.h"
 #include "tests/model/reference.h"
 
-namespace moe::testing {
+namespace moe::test {
 namespace {
 
 using Catch::Contains;
@@ -112,4 +112,4 @@ TEST_CASE("a gate's spec follows from the gate, the model and its capacity facto
   CHECK_THROWS_WITH(gate_spec(model), Contains("Did you mean 'switch'?"));
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test

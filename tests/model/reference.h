@@ -10,7 +10,7 @@
 #include "engine/base/rng.h"
 #include "engine/model/model.h"
 
-namespace moe::testing {
+namespace moe::test {
 
 inline nlohmann::json golden() {
   std::ifstream in(MOE_SOURCE_DIR "/tests/data/golden_tiny.json");
@@ -55,4 +55,4 @@ double projection(const T* v, int64_t n) {
   return sum;
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test

@@ -12,7 +12,7 @@
 #include "engine/ops/ops.h"
 #include "tests/model/reference.h"
 
-namespace moe::testing {
+namespace moe::test {
 namespace {
 
 ModelSpec gpt2(int64_t layers, int64_t hidden) {
@@ -355,4 +355,4 @@ TEST_CASE("AdamW has two states a parameter, of its shape") {
   }
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test

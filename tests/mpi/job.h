@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <string>
 
-namespace moe::testing {
+namespace moe::test {
 
 struct JobEnd {
   int status;
@@ -46,4 +46,4 @@ inline JobEnd run_case(int n, const std::string& name) {
   return mpirun(n, MOE_JOB_RANKS " " + name);
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test

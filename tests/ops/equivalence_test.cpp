@@ -8,7 +8,7 @@
 #include "engine/routing/gate.h"
 #include "tests/ops/small_graphs.h"
 
-namespace moe::testing {
+namespace moe::test {
 namespace {
 
 /// Loss and parameter gradients of a forward graph.
@@ -235,4 +235,4 @@ TEST_CASE("a step in float is close to the same step in double") {
   }
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test

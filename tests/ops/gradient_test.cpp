@@ -9,7 +9,7 @@
 #include "engine/routing/gate.h"
 #include "tests/ops/small_graphs.h"
 
-namespace moe::testing {
+namespace moe::test {
 namespace {
 
 std::vector<SmallGraph> all_small_graphs() {
@@ -109,10 +109,10 @@ TEST_CASE("the gradient cases hold every op that runs") {
     const std::string name = def->name;
     const std::set<std::string> without = {
         "all_reduce", "sgd", "adamw", "balance_bias", "count_part", "join_rows",
-        // tests/exec/test_placement.cpp, test_inference.cpp
+        // tests/exec/placement_test.cpp, test_inference.cpp
         "gather_loads", "slot_rows", "place", "commit", "copy_experts", "return_gradients",
         "sum_residents", "migrate", "expect_experts", "place_expected", "fine_tune", "swap_in",
-        "round"};  // of plans for a device: tests/exec/test_device_edits.cpp
+        "round"};  // of plans for a device: tests/exec/device/device_edits_test.cpp
     if (without.contains(name)) continue;
     INFO(name);
     CHECK(seen.contains(name));
@@ -166,4 +166,4 @@ graph g ranks=1
                     Catch::Contains("no gradient arrives at part 'cut:1'"));
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test

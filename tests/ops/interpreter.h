@@ -13,7 +13,7 @@
 #include "engine/ops/ops.h"
 #include "tests/mixed/mixed_reference.h"
 
-namespace moe::testing {
+namespace moe::test {
 
 template <class T>
 class Interpreter {
@@ -111,4 +111,4 @@ class Interpreter {
   std::vector<std::vector<std::byte>> storage_;
 };
 
-}  // namespace moe::testing
+}  // namespace moe::test

@@ -9,7 +9,7 @@
 #include "engine/ops/kernel_call.h"
 #include "engine/ops/ops.h"
 
-namespace moe::testing {
+namespace moe::test {
 namespace {
 
 using Catch::Contains;
@@ -80,4 +80,4 @@ TEST_CASE("the gradient of a round goes the opposite way in the same round") {
   CHECK(round_of(graph, r) == Round{3, 4});
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test

@@ -5,7 +5,7 @@
 #include "engine/graph/text.h"
 #include "engine/ops/ops.h"
 
-namespace moe::testing {
+namespace moe::test {
 namespace {
 
 using Catch::Contains;
@@ -178,4 +178,4 @@ TEST_CASE("an all-to-all's shape follows its group, and the sources that share a
   CHECK(shape_of("%9 = all_to_all(%0, %3) {to=\"expert\", group=3} a") == Shape{2, 6, 4, 5});
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test

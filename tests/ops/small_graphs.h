@@ -9,7 +9,7 @@
 #include "engine/graph/text.h"
 #include "tests/ops/interpreter.h"
 
-namespace moe::testing {
+namespace moe::test {
 
 struct SmallGraph {
   std::string name;
@@ -210,4 +210,4 @@ void fill_inputs(const Graph& graph, Interpreter<T>& run, int64_t bound, uint64_
   }
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test

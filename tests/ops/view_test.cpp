@@ -9,7 +9,7 @@
 #include "engine/model/model.h"
 #include "tests/ops/small_graphs.h"
 
-namespace moe::testing {
+namespace moe::test {
 namespace {
 
 Graph halves(int view) {
@@ -238,4 +238,4 @@ TEST_CASE("a view costs nothing, a join the rows that it clears") {
 }
 
 }  // namespace
-}  // namespace moe::testing
+}  // namespace moe::test

@@ -6,7 +6,7 @@
 #include "engine/model/model.h"
 #include "engine/ops/ops.h"
 
-namespace moe::testing {
+namespace moe::test {
 namespace {
 
 Work work_of(const Graph& graph, std::string_view name, double fill = 1.0) {
@@ -145,4 +145,4 @@ TEST_CASE("every op of a step says what it costs") {
   }
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test

@@ -11,7 +11,7 @@
 namespace moe {
 namespace {
 
-using testing::Interpreter;
+using test::Interpreter;
 
 /// A part of a tensor: entries [from, to) along an axis, or all of it where the axis is kWhole.
 struct Slice {
@@ -42,7 +42,7 @@ class Whole {
   Whole(Graph graph, int64_t batch, const char* gate = "switch")
       : graph_(std::move(graph)), batch_(batch), gate_(gate), run_(graph_) {
     run_.rank.gate = &builtin_gate(gate_);
-    testing::fill_inputs(graph_, run_, 4);
+    test::fill_inputs(graph_, run_, 4);
     run_.run();
   }
 
@@ -167,7 +167,7 @@ std::vector<Whole> real_graphs() {
       graphs.emplace_back(build_forward(model, gate_spec(model), 1), model.batch_per_device);
     }
   }
-  graphs.emplace_back(parse_graph(testing::reuse_graph().text, op_table()), 2);
+  graphs.emplace_back(parse_graph(test::reuse_graph().text, op_table()), 2);
   return graphs;
 }
 

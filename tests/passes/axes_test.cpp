@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "engine/model/model.h"
-#include "engine/passes/axes.h"
+#include "engine/passes/partition/axes.h"
 #include "tests/passes/axis_problems.h"
 
 namespace moe {

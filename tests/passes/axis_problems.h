@@ -13,7 +13,7 @@
 
 #include "engine/base/rng.h"
 #include "engine/graph/op_def.h"
-#include "engine/passes/axes.h"
+#include "engine/passes/partition/axes.h"
 
 namespace moe::test {
 

@@ -8,8 +8,8 @@
 #include "engine/graph/text.h"
 #include "engine/graph/verify.h"
 #include "engine/ops/ops.h"
-#include "engine/passes/fuse_gelu.h"
-#include "engine/passes/round_once.h"
+#include "engine/passes/device/fuse_gelu.h"
+#include "engine/passes/device/round_once.h"
 #include "tests/passes/fixture.h"
 
 namespace moe {

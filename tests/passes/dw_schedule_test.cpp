@@ -1,4 +1,4 @@
-#include "engine/passes/dw_schedule.h"
+#include "engine/passes/order/dw_schedule.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "engine/passes/idle_stages.h"
+#include "engine/analysis/idle_stages.h"
 #include "tests/passes/fixture.h"
 
 namespace moe {

@@ -6,9 +6,9 @@
 #include "engine/base/errors.h"
 #include "engine/base/rng.h"
 #include "engine/graph/verify.h"
-#include "engine/passes/axes.h"
-#include "engine/passes/cut_range.h"
-#include "engine/passes/range_search.h"
+#include "engine/passes/partition/axes.h"
+#include "engine/passes/partition/cut_range.h"
+#include "engine/passes/partition/range_search.h"
 #include "tests/passes/fixture.h"
 
 using Catch::Contains;

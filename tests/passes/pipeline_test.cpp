@@ -14,7 +14,7 @@ using test::small_spec;
 using test::stage;
 
 std::string refusal(const std::string& pass, Options options) {
-  return message_of<UserError>([&] { resolve_options(builtin_pass(pass), options); });
+  return message_of<UserError>([&] { resolve_options(pass, builtin_pass(pass).options, options); });
 }
 
 TEST_CASE("every built-in pass has a name, a text, one function of its kind, and legal defaults") {
@@ -24,7 +24,7 @@ TEST_CASE("every built-in pass has a name, a text, one function of its kind, and
     CHECK(std::string(pass.doc).size() > 20);
     CHECK((pass.transform != nullptr) == (pass.kind != StageKind::kSchedule));
     CHECK((pass.schedule != nullptr) == (pass.kind == StageKind::kSchedule));
-    CHECK(resolve_options(pass, {}).size() == pass.options.size());
+    CHECK(resolve_options(pass.name, pass.options, {}).size() == pass.options.size());
   }
 }
 

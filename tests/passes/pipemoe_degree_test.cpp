@@ -1,6 +1,6 @@
 // PipeMoE's choice of a degree, as functions: the closed form against recurrences, brute force and
 // the event engine; Algorithm 1 as printed.
-#include "engine/passes/pipemoe_degree.h"
+#include "engine/passes/capacity/pipemoe_degree.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "engine/base/errors.h"
-#include "engine/passes/pipemoe_fit.h"
+#include "engine/passes/capacity/pipemoe_fit.h"
 #include "tests/passes/fixture.h"
 
 namespace moe {

@@ -4,7 +4,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/ops/placed.h"
-#include "engine/passes/place_experts.h"
+#include "engine/passes/placement/place_experts.h"
 #include "tests/passes/fixture.h"
 
 namespace moe::test {

@@ -5,7 +5,7 @@
 #include "engine/base/errors.h"
 #include "engine/graph/text.h"
 #include "engine/ops/ops.h"
-#include "engine/passes/choose_ways.h"
+#include "engine/passes/device/choose_ways.h"
 #include "tests/passes/fixture.h"
 
 namespace moe {

@@ -94,7 +94,7 @@ int64_t hottest(const Loads& loads) {
 // Random values of all options, within ranges that a test can walk.
 WorkloadOptions some_options(const WorkloadDef& def, Rng& rng) {
   WorkloadOptions options;
-  for (const WorkloadOption& o : def.options) {
+  for (const OptionSpec& o : def.options) {
     const double hi = std::min(o.hi, o.name == "memory" ? 20.0 : 6.0);
     const double value = o.lo + rng.uniform() * (hi - o.lo);
     if (rng.below(2) == 0) options[o.name] = o.whole ? std::floor(value) : value;

@@ -35,12 +35,14 @@ MAY_INCLUDE = {
     "plan": PLAN_HOLDS,
     "comm": {"network", "cluster"},
     "exec": PLAN_HOLDS | {"comm", KERNELS},
+    "profile": PLAN_HOLDS | {"comm", "exec", KERNELS},
+    "analysis": PLAN_HOLDS,
     "sim": PLAN_HOLDS,
     "run": {"plan", "exec", "sim"},
     KERNELS: set(),
 }
 # The interface that every executor, the simulator among them, implements.
-MAY_INCLUDE_HEADER = {("sim", "engine/exec/executor.h")}
+MAY_INCLUDE_HEADER = {("sim", "engine/exec/executor.h"), ("analysis", "engine/exec/executor.h")}
 # What keeps Lua and CUDA out of the engine, and slow headers out of headers.
 FOREIGN_IN_ENGINE = re.compile(r"^(lua|lauxlib|CLI/)")
 FOREIGN_IN_HEADERS = re.compile(r"^(cuda|cublas|cudnn|nccl|mpi\.h|sqlite3|nlohmann/json\.hpp)")

@@ -12,7 +12,7 @@
 #include <chrono>
 #include <thread>
 
-namespace moe::testing {
+namespace moe::test {
 
 int free_port() {
   const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
@@ -122,4 +122,4 @@ JobEnd run_case(int n, const std::string& name) {
   return run(n, {MOE_JOB_RANKS, name});
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace moe::testing {
+namespace moe::test {
 
 struct JobEnd {
   std::vector<int> statuses;  // by process; 128 + the signal's number; -1: ended by this
@@ -53,4 +53,4 @@ JobEnd run(int n, const Job::Command& command, const Job::Change& change = nullp
 /// A case of job_ranks.
 JobEnd run_case(int n, const std::string& name);
 
-}  // namespace moe::testing
+}  // namespace moe::test

@@ -3,7 +3,7 @@
 // wait; the order of blocks and threads follows a seed. Shared memory is filled with NaN before
 // each block. Strict: a barrier or a warp operation wants all threads at one place of the source,
 // and dynamic shared memory beyond 48 KB wants to have been allowed. The device's clock moves on
-// only when it is read or slept by. What the host calls is in tests/cuda/host_calls.h.
+// only when it is read or slept by. What the host calls is in tests/cuda/emulation/host_calls.h.
 // It finds wrong indices, wrong sums and missing synchronisation between fibers. It is not a GPU:
 // no real concurrency, no limits of registers, no memory model, and says nothing about speed.
 #pragma once
@@ -15,7 +15,7 @@
 #include <functional>
 #include <thread>
 
-#include "tests/cuda/host_calls.h"
+#include "tests/cuda/emulation/host_calls.h"
 
 #define __device__
 #define __global__

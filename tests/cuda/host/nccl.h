@@ -1,6 +1,7 @@
-// Stands in for NCCL where a test compiles kernels/cuda/nccl.cpp for the host: communicators of one
-// rank whose calls end after so many polls, or never, as the test says. It moves no bytes. Strict:
-// a communicator that is asked for more before it has settled, or used after its end, is noted.
+// Stands in for NCCL where a test compiles kernels/cuda/collectives/nccl.cpp for the host:
+// communicators of one rank whose calls end after so many polls, or never, as the test says. It
+// moves no bytes. Strict: a communicator that is asked for more before it has settled, or used
+// after its end, is noted.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,6 +1,6 @@
 // Graphs of attention as the library itself sees them. It knows them as attention, and says what it
 // has for a device, of which it needs the properties alone.
-#include "kernels/cuda/cudnn_attention.h"
+#include "kernels/cuda/attention/cudnn_attention.h"
 
 #include <dlfcn.h>
 

@@ -1,6 +1,6 @@
 // Descriptors of calls of cublasLt, made by the library itself, which needs no device for it: it
 // takes each attribute that is set, and has it afterwards.
-#include "kernels/cuda/lt_call.h"
+#include "kernels/cuda/products/lt_call.h"
 
 #include <catch2/catch.hpp>
 

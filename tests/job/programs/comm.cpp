@@ -8,11 +8,11 @@
 #include <random>
 #include <thread>
 
-#include "engine/comm/mail.h"
+#include "engine/comm/transport/mail.h"
 #include "tests/comm/ranks.h"
 #include "tests/job/programs/ranks.h"
 
-namespace moe::testing {
+namespace moe::test {
 namespace {
 
 /// What a rank received, or summed, as bytes.
@@ -299,4 +299,4 @@ Cases comm_cases() {
           {"failed_elsewhere", failed_elsewhere}};
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test

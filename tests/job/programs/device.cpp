@@ -6,14 +6,14 @@
 #include <thread>
 
 #include "engine/base/errors.h"
-#include "engine/exec/calibrate_device.h"
-#include "engine/exec/device_executor.h"
+#include "engine/exec/device/executor.h"
 #include "engine/ops/ops.h"
-#include "tests/exec/lazy_device.h"
+#include "engine/profile/calibrate_device.h"
+#include "tests/exec/device/lazy_device.h"
 #include "tests/exec/support.h"
 #include "tests/job/programs/ranks.h"
 
-namespace moe::testing {
+namespace moe::test {
 namespace {
 
 // Pieces for a peer that one exchange may have here, the same on all members.
@@ -302,4 +302,4 @@ Cases device_cases() {
           {"device_never_posts", device_never_posts}};
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test

@@ -5,7 +5,7 @@
 
 #include "tests/job/programs/ranks.h"
 
-namespace moe::testing {
+namespace moe::test {
 
 void expect(Processes& processes, bool holds, const std::string& what) {
   if (holds) return;
@@ -14,13 +14,13 @@ void expect(Processes& processes, bool holds, const std::string& what) {
   processes.leave(9);
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test
 
 int main(int argc, char** argv) {
-  moe::testing::Cases cases = moe::testing::comm_cases();
-  cases.merge(moe::testing::run_cases());
-  cases.merge(moe::testing::turns_cases());
-  cases.merge(moe::testing::device_cases());
+  moe::test::Cases cases = moe::test::comm_cases();
+  cases.merge(moe::test::run_cases());
+  cases.merge(moe::test::turns_cases());
+  cases.merge(moe::test::device_cases());
   const auto found = cases.find(argc > 1 ? argv[1] : "");
   if (found == cases.end()) {
     std::fprintf(stderr, "no such case\n");

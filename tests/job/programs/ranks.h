@@ -5,9 +5,9 @@
 #include <map>
 #include <string>
 
-#include "engine/comm/processes.h"
+#include "engine/comm/job/processes.h"
 
-namespace moe::testing {
+namespace moe::test {
 
 using Case = void (*)(Processes&);
 using Cases = std::map<std::string, Case>;
@@ -23,4 +23,4 @@ Cases device_cases();
 
 void expect(Processes& processes, bool holds, const std::string& what);
 
-}  // namespace moe::testing
+}  // namespace moe::test

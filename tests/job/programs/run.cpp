@@ -10,12 +10,12 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/rng.h"
-#include "engine/passes/place_experts.h"
+#include "engine/passes/placement/place_experts.h"
 #include "engine/routing/trace.h"
 #include "tests/exec/support.h"
 #include "tests/job/programs/ranks.h"
 
-namespace moe::testing {
+namespace moe::test {
 namespace {
 
 using Change = std::function<void(RunOptions&)>;
@@ -291,4 +291,4 @@ Cases run_cases() {
           {"stopped_in_step", stopped_in_step}};
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test

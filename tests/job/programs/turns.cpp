@@ -11,7 +11,7 @@
 #include "tests/exec/support.h"
 #include "tests/job/programs/ranks.h"
 
-namespace moe::testing {
+namespace moe::test {
 namespace {
 
 /// Lina's scheduler: all-to-alls first, all-reduces in chunks on a lane that shares their network,
@@ -183,4 +183,4 @@ Cases turns_cases() {
           {"turns_stopped", turns_stopped}};
 }
 
-}  // namespace moe::testing
+}  // namespace moe::test

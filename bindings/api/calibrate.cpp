@@ -1,0 +1,164 @@
+// core.calibrate, core.nccl_log: what machines were measured to do.
+#include <cstdio>
+#include <thread>
+
+#include "bindings/host/convert.h"
+#include "bindings/host/core.h"
+#include "bindings/host/host.h"
+#include "bindings/host/job.h"
+#include "engine/base/stop.h"
+#include "engine/cost/nccl_log.h"
+#include "engine/exec/device/executor.h"
+#include "engine/exec/device/plugin.h"
+#include "engine/profile/calibrate_device.h"
+
+namespace moe::lua {
+namespace {
+
+using nlohmann::json;
+
+// Half of the samples of the median operation lie within this share of its time on a quiet machine.
+constexpr double kQuietSpread = 0.15;
+
+double to_us(double ns) {
+  return ns / 1e3;
+}
+
+json error_json(const FitError& error) {
+  return {{"median_error", error.median},
+          {"worst_error", error.worst},
+          {"worst_row", error.worst_row + 1},
+          {"r2", error.r2}};
+}
+
+json line_json(const CalibratedLine& line) {
+  json rows = json::array();
+  for (const Calibrated& row : line.rows) {
+    rows.push_back({{"what", row.what},
+                    {"x", row.x},
+                    {"us", to_us(static_cast<double>(row.ns))},
+                    {"spread", row.spread},
+                    {"n", row.num_samples}});
+  }
+  json all = error_json(line.fit.error);
+  all["rows"] = rows;
+  all["alpha_us"] = to_us(line.fit.alpha_ns);
+  all["per_s"] = kNsPerSecond / line.fit.beta_ns;
+  return all;
+}
+
+json table_json(const CalibratedTable& table) {
+  json all = line_json(table);
+  all["interpolation"] = error_json(table.interpolation);
+  return all;
+}
+
+json overlap_json(const OverlapTable& table) {
+  json rows = json::array();
+  for (const auto& [blocks, slowdown] : table.by_blocks) {
+    rows.push_back({{"blocks", blocks}, {"gemm", slowdown.gemm}, {"memory", slowdown.memory}});
+  }
+  return {{"source", table.source}, {"rows", rows}};
+}
+
+json calibration_json(const Calibration& c, int64_t ranks) {
+  json all = {{"machine", c.machine},
+              {"ranks", ranks},
+              {"spread", c.spread},
+              {"device",
+               {{"name", c.device.name},
+                {"gemm_flops_per_s", c.device.gemm_flops_per_s},
+                {"vector_flops_per_s", c.device.vector_flops_per_s},
+                {"memory_bytes_per_s", c.device.memory_bytes_per_s},
+                {"launch_us", to_us(static_cast<double>(c.device.launch_ns))}}},
+              {"gemm", line_json(c.gemm)},
+              {"memory", line_json(c.memory)},
+              {"roofline", error_json(c.roofline)}};
+  if (!c.overlap.source.empty()) all["overlap"] = overlap_json(c.overlap);
+  if (ranks == 1) return all;
+  all["intra"] = {{"bytes_per_s", c.link.bytes_per_s},
+                  {"latency_us", to_us(static_cast<double>(c.link.latency_ns))}};
+  all["all_to_all"] = table_json(c.all_to_all);
+  all["all_reduce"] = table_json(c.all_reduce);
+  return all;
+}
+
+CalibrateOptions usual_options(const HostOptions& host, int64_t num_ranks) {
+  CalibrateOptions options;
+  options.num_ranks = num_ranks;
+  if (host.precision == "bf16") options.dtype = DType::kBF16;
+  if (host.device == "cuda") options.hidden = {256, 768, 2048};  // smaller ones are all start-up
+  if (!host.hidden.empty()) options.hidden = host.hidden;
+  if (host.max_bytes) options.max_payload = *host.max_bytes;
+  return options;
+}
+
+// On the GPU of this process; several processes take those of a machine in turn.
+CalibrateOptions on_gpu(CalibrateOptions options, Processes* job) {
+  const std::string missing = cuda_missing();
+  if (!missing.empty()) throw user_error("--device cuda: {}", missing);
+  const kernels::DeviceTable& device = *cuda_plugin().table;
+  if (job == nullptr) {
+    device.use_device(0);
+    return calibrated_on(device, std::move(options));
+  }
+  device.use_device(static_cast<int32_t>(job->place_here() % device.num_devices()));
+  return calibrated_among(*job, device, std::move(options));
+}
+
+// (ranks) -> what was measured: { machine, ranks, device, intra, gemm, memory, all_to_all,
+// all_reduce, roofline, overlap, spread, executor, dtype }, times in us. Collective.
+int calibrate(lua_State* L) {
+  Host& host = Host::of(L);
+  host.end_loading();
+  const Host::EngineCall call(host);
+  CalibrateOptions options =
+      usual_options(host.options(), static_cast<int64_t>(luaL_checknumber(L, 1)));
+  const bool gpu = host.options().device == "cuda";
+  if (gpu) options = on_gpu(std::move(options), job_of(host));
+  options.progress = [&host](const std::string& what) {
+    check_stop();
+    host.progress().begin(what);
+  };
+  const int64_t cores = std::thread::hardware_concurrency();
+  if (!gpu && options.num_ranks > cores) {
+    std::fprintf(stderr, "moebench: %ld ranks share %ld processors: times hold the waiting\n",
+                 static_cast<long>(options.num_ranks), static_cast<long>(cores));
+  }
+  const Calibration c = moe::calibrate(options);
+  host.progress().erase();
+  if (c.spread > kQuietSpread && speaks(host)) {
+    std::fprintf(stderr,
+                 "moebench: half of the samples spread over %.0f%% of their median: the machine "
+                 "is busy, and its rates are uncertain; calibrate again when it is quiet\n",
+                 100 * c.spread);
+  }
+  json all = calibration_json(c, options.num_ranks);
+  all["executor"] = host.options().device;
+  all["dtype"] = host.options().precision;
+  push_json(L, all);
+  return 1;
+}
+
+// (file) -> { kind = "all_to_all" | "all_reduce", ranks, rows = { { bytes, us }, ... } }
+int nccl_log(lua_State* L) {
+  const std::string path = text_argument(L, 1);
+  const NcclLog log = parse_nccl_log(Host::of(L).files().read(path), path);
+  json rows = json::array();
+  for (const auto& [bytes, ns] : log.rows) rows.push_back({bytes, to_us(ns)});
+  push_json(L, {{"kind", log.collective == Collective::kAllToAll ? "all_to_all" : "all_reduce"},
+                {"ranks", log.num_ranks},
+                {"rows", rows}});
+  return 1;
+}
+
+}  // namespace
+
+void open_calibrate(lua_State* L) {
+  static constexpr luaL_Reg kFunctions[] = {{"calibrate", core_function<calibrate>},
+                                            {"nccl_log", core_function<nccl_log>},
+                                            {nullptr, nullptr}};
+  luaL_setfuncs(L, kFunctions, 0);
+}
+
+}  // namespace moe::lua

@@ -1,0 +1,387 @@
+// core: constants, files, JSON, progress, the machine, and the engine's tables.
+#include <fmt/chrono.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "bindings/host/convert.h"
+#include "bindings/host/core.h"
+#include "bindings/host/host.h"
+#include "bindings/host/job.h"
+#include "bindings/host/machine.h"
+#include "bindings/tables.h"
+#include "engine/base/names.h"
+#include "engine/base/utf8.h"
+#include "engine/exec/data.h"
+#include "engine/exec/device/executor.h"
+
+namespace moe::lua {
+namespace {
+
+void push_text(lua_State* L, const std::string& text) {
+  lua_pushlstring(L, text.data(), text.size());
+}
+
+int json_encode(lua_State* L) {
+  push_text(L, json_text(to_json(L, 1), static_cast<int>(luaL_optinteger(L, 2, -1))));
+  return 1;
+}
+
+int json_decode(lua_State* L) {
+  push_json(L, parse_json(text_argument(L, 1)));
+  return 1;
+}
+
+int array(lua_State* L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  lua_settop(L, 1);
+  mark_array(L, 1);
+  return 1;
+}
+
+// It is there when this returns, in all processes.
+int write_output(lua_State* L) {
+  Host& host = Host::of(L);
+  host.note_effect();
+  const std::string name = text_argument(L, 1);
+  const nlohmann::json written = told(host, "write " + name, [&] {
+    const auto path = host.files().writable(name);
+    write_file(path, text_argument(L, 2));
+    return path.string();
+  });
+  push_text(L, written);
+  return 1;
+}
+
+// The lines of a run that was killed, as results.json would have them; null where none of its runs
+// ended.
+nlohmann::json lines_of(const std::string& text) {
+  using nlohmann::json;
+  std::istringstream lines(text);
+  json all, runs = json::array();
+  for (std::string line; std::getline(lines, line);) {
+    json value = json::parse(line, nullptr, false);
+    if (!value.is_object()) continue;
+    if (value.contains("recipe")) all = value;
+    if (value.contains("record") && value["record"].contains("iteration_ms")) {
+      runs.push_back(std::move(value["record"]));
+    }
+  }
+  if (runs.empty()) return nullptr;
+  all["runs"] = std::move(runs);
+  return all;
+}
+
+// What the results of an earlier run in the output folder are of: { found, recipe = { name, path,
+// hash }, traces = names of files }.
+nlohmann::json earlier_of(const Files& files) {
+  using nlohmann::json;
+  const auto text_of = [&](const char* name) -> std::optional<std::string> {
+    const auto path = files.writable(name);
+    if (!std::filesystem::exists(path)) return std::nullopt;
+    return read_file(path, Links::kRefuse);
+  };
+  json all;
+  if (const auto text = text_of("results.json")) {
+    all = json::parse(*text, nullptr, false);
+  } else if (const auto lines = text_of("runs.jsonl")) {
+    all = lines_of(*lines);
+  }
+  if (all.is_null()) return {{"found", false}};
+  json out = {{"found", true}, {"traces", json::array()}};
+  if (!all.is_object()) return out;
+  if (all.contains("recipe")) out["recipe"] = all["recipe"];
+  const json runs = all.contains("runs") ? all["runs"] : json::array();
+  for (const json& run : runs) {
+    if (run.is_object() && run.contains("trace")) out["traces"].push_back(run["trace"]);
+  }
+  return out;
+}
+
+// () -> earlier_of
+int earlier_results(lua_State* L) {
+  const Host& host = Host::of(L);
+  push_json(L, told(host, "earlier results", [&] { return earlier_of(host.files()); }));
+  return 1;
+}
+
+// (name) -> the file of the output folder is gone
+int remove_output(lua_State* L) {
+  const Host& host = Host::of(L);
+  const std::string name = text_argument(L, 1);
+  told(host, "remove " + name, [&]() -> nlohmann::json {
+    remove_file(host.files().writable(name));
+    return nullptr;
+  });
+  return 0;
+}
+
+int read_readable_file(lua_State* L) {
+  push_text(L, Host::of(L).files().read(text_argument(L, 1)));
+  return 1;
+}
+
+// (name, text, anew) on rank 0 alone.
+int append_output(lua_State* L) {
+  const Host& host = Host::of(L);
+  if (!speaks(host)) return 0;
+  append_file(host.files().writable(text_argument(L, 1)), text_argument(L, 2),
+              lua_toboolean(L, 3) != 0);
+  return 0;
+}
+
+std::optional<double> seconds_argument(lua_State* L, int index) {
+  if (lua_isnumber(L, index) == 0) return std::nullopt;
+  return lua_tonumber(L, index);
+}
+
+// (what, expected_s or nil, rest_s or nil)
+int status(lua_State* L) {
+  Host::of(L).progress().begin(text_argument(L, 1), seconds_argument(L, 2), seconds_argument(L, 3));
+  return 0;
+}
+
+int row(lua_State* L) {
+  Host::of(L).progress().row(text_argument(L, 1));
+  return 0;
+}
+
+// (f) calls f, in which no request to stop ends a line of the recipe: what is finished is kept.
+int undisturbed(lua_State* L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_settop(L, 1);
+  {
+    const Limits::Hold hold(Host::of(L).limits());
+    call(L, 0, 0);
+  }
+  Host::of(L).heed_stop();
+  return 0;
+}
+
+int warn(lua_State* L) {
+  Host& host = Host::of(L);
+  host.progress().erase();
+  if (speaks(host)) std::fprintf(stderr, "moebench: %s\n", printable(text_argument(L, 1)).c_str());
+  return 0;
+}
+
+int say(lua_State* L) {
+  Host& host = Host::of(L);
+  host.note_effect();
+  host.progress().erase();
+  const std::string text = printable(text_argument(L, 1)) + "\n";
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
+    throw run_error("cannot write to standard output");
+  }
+  return 0;
+}
+
+// (text) -> where its first byte stands that is not UTF-8, from 1, or nil
+int invalid_byte(lua_State* L) {
+  const auto at = first_invalid_byte(text_argument(L, 1));
+  if (!at) return 0;
+  lua_pushinteger(L, static_cast<lua_Integer>(*at + 1));
+  return 1;
+}
+
+// (kind, message, traceback or nil) -> an error of the library
+int failure(lua_State* L) {
+  push_failure(L, {text_argument(L, 1), text_argument(L, 2), luaL_optstring(L, 3, "")});
+  return 1;
+}
+
+// (error) -> its kind, or "" where a recipe made it
+int kind_of(lua_State* L) {
+  push_text(L, failure_kind(L, 1));
+  return 1;
+}
+
+int clock(lua_State* L) {
+  lua_pushnumber(L, static_cast<double>(steady_ns()) * 1e-9);
+  return 1;
+}
+
+// In UTC, as 2025-01-31T12:00:00Z.
+int now(lua_State* L) {
+  push_text(L, fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))));
+  return 1;
+}
+
+int machine(lua_State* L) {
+  push_json(L, machine_json(Host::of(L).options().scripts_dir));
+  return 1;
+}
+
+// (executor) -> why this machine cannot run it, or nil
+int executor_missing(lua_State* L) {
+  const std::string missing =
+      luaL_checkstring(L, 1) == std::string_view("cuda") ? cuda_missing() : "";
+  if (missing.empty()) {
+    lua_pushnil(L);
+  } else {
+    push_text(L, missing);
+  }
+  return 1;
+}
+
+// () -> the GPU of the executor cuda, which nothing keeps from running
+int gpu(lua_State* L) {
+  push_text(L, cuda_gpu());
+  return 1;
+}
+
+int default_corpus(lua_State* L) {
+  push_text(L, default_corpus_path(Host::of(L).options().scripts_dir));
+  return 1;
+}
+
+int table(lua_State* L) {
+  push_json(L, table_json(text_argument(L, 1)));
+  return 1;
+}
+
+int nearest(lua_State* L) {
+  std::vector<std::string> names;
+  for (size_t i = 1; i <= lua_objlen(L, 2); ++i) {
+    lua_rawgeti(L, 2, static_cast<int>(i));
+    names.push_back(text_argument(L, -1));
+    lua_pop(L, 1);
+  }
+  push_text(L, nearest_name(text_argument(L, 1), names));
+  return 1;
+}
+
+int caller(lua_State* L) {
+  const std::optional<Position> position = Host::of(L).recipe_position(L);
+  if (!position) return 0;
+  push_text(L, position->source);
+  lua_pushinteger(L, position->line);
+  return 2;
+}
+
+// Chunks are named by the paths that the user typed.
+int display_name(lua_State* L) {
+  luaL_checkstring(L, 1);
+  lua_settop(L, 1);
+  return 1;
+}
+
+void set_text(lua_State* L, const char* key, const std::string& text) {
+  push_text(L, text);
+  lua_setfield(L, -2, key);
+}
+
+void set_arguments(lua_State* L, const HostOptions& options) {
+  nlohmann::json args = {{"set", options.set},       {"trust", options.trust},
+                         {"cache", options.cache},   {"folders", options.folders},
+                         {"device", options.device}, {"precision", options.precision}};
+  if (!options.executor.empty()) args["executor"] = options.executor;
+  if (options.ranks) args["ranks"] = *options.ranks;
+  if (options.seed) args["seed"] = *options.seed;
+  if (options.max_bytes) args["max_bytes"] = *options.max_bytes;
+  if (!options.hidden.empty()) args["hidden"] = options.hidden;
+  push_json(L, args);
+  lua_setfield(L, -2, "args");
+}
+
+void set_recipe(lua_State* L, const HostOptions& options) {
+  if (options.recipe.empty()) return;
+  const std::filesystem::path path = std::filesystem::absolute(options.recipe);
+  set_text(L, "recipe_dir", path.parent_path().string());
+  push_json(L, {{"name", options.recipe},
+                {"path", path.lexically_normal().string()},
+                {"hash", fmt::format("{:016x}", text_hash(read_file(options.recipe)))}});
+  lua_setfield(L, -2, "recipe");
+}
+
+/// The fields of the table on the stack that are no functions.
+void set_values(lua_State* L, const HostOptions& options) {
+  set_text(L, "version", program_version());
+  set_text(L, "mode", options.mode);
+  set_text(L, "scripts_dir", options.scripts_dir);
+  set_text(L, "session", fmt::format("{:x}-{}", steady_ns(), getpid()));
+  if (!options.out_dir.empty()) set_text(L, "out_dir", options.out_dir);
+  if (options.processes != nullptr) {
+    lua_pushinteger(L, options.processes->size());
+    lua_setfield(L, -2, "processes");
+  }
+  push_null(L);
+  lua_setfield(L, -2, "null");
+  set_arguments(L, options);
+  set_recipe(L, options);
+}
+
+}  // namespace
+
+int open_core(lua_State* L) {
+  static constexpr luaL_Reg kFunctions[] = {{"append_output", core_function<append_output>},
+                                            {"array", core_function<array>},
+                                            {"caller", core_function<caller>},
+                                            {"clock", core_function<clock>},
+                                            {"default_corpus", core_function<default_corpus>},
+                                            {"earlier_results", core_function<earlier_results>},
+                                            {"executor_missing", core_function<executor_missing>},
+                                            {"failure", core_function<failure>},
+                                            {"gpu", core_function<gpu>},
+                                            {"invalid_byte", core_function<invalid_byte>},
+                                            {"display_name", core_function<display_name>},
+                                            {"json_decode", core_function<json_decode>},
+                                            {"json_encode", core_function<json_encode>},
+                                            {"kind_of", core_function<kind_of>},
+                                            {"machine", core_function<machine>},
+                                            {"nearest", core_function<nearest>},
+                                            {"now", core_function<now>},
+                                            {"read_file", core_function<read_readable_file>},
+                                            {"remove_output", core_function<remove_output>},
+                                            {"row", core_function<row>},
+                                            {"say", core_function<say>},
+                                            {"status", core_function<status>},
+                                            {"table", core_function<table>},
+                                            {"undisturbed", core_function<undisturbed>},
+                                            {"warn", core_function<warn>},
+                                            {"write_output", core_function<write_output>},
+                                            {nullptr, nullptr}};
+  lua_newtable(L);
+  luaL_setfuncs(L, kFunctions, 0);
+  set_values(L, Host::of(L).options());
+  open_plan(L);
+  open_handles(L);
+  open_gate(L);
+  open_placement(L);
+  open_calibrate(L);
+  open_network(L);
+  open_lina(L);
+  open_pipemoe(L);
+  open_prophet(L);
+  open_routing(L);
+  lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
+  lua_insert(L, -2);
+  lua_setfield(L, -2, "moe.core");
+  return 0;
+}
+
+int prepare_main(lua_State* L) {
+  Host& host = Host::of(L);
+  const bool has_recipe = !host.options().recipe.empty();
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "moe");
+  lua_call(L, 1, 1);
+  lua_getfield(L, -1, "_main");
+  push_text(L, host.options().mode);
+  if (has_recipe) {
+    host.push_recipe();
+  } else if (lua_objlen(L, 1) > 0) {
+    lua_pushvalue(L, 1);
+  } else {
+    lua_pushnil(L);
+  }
+  return 3;
+}
+
+}  // namespace moe::lua

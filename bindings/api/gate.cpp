@@ -1,0 +1,258 @@
+// What a Lua gate sees: ctx, its token ids and scores s as views that are bounds-checked and
+// revoked when the call returns, and lists of choices, which Lua owns. Tokens and experts count
+// from 1.
+#include <cmath>
+
+#include "bindings/host/core.h"
+#include "bindings/host/userdata.h"
+#include "bindings/policy/gate.h"
+#include "bindings/policy/graph_session.h"
+#include "engine/base/names.h"
+#include "engine/base/rng.h"
+#include "engine/routing/primitives.h"
+
+namespace moe::lua {
+namespace {
+
+constexpr const char* kContextType = "gate context";
+constexpr const char* kScoresType = "scores";
+constexpr const char* kIdsType = "token ids";
+constexpr const char* kListType = "list";
+
+/// A handle: points to the call, or to nothing when that is over.
+using CallHandle = std::shared_ptr<GateCall>;
+
+/// Experts or tokens that a primitive found, [rows, cols], counted from 0 here and from 1 in Lua.
+struct IndexList {
+  std::vector<int32_t> values;
+  int64_t rows, cols;
+  int64_t limit;  // values lie below it
+};
+
+const GateCall& check_call(lua_State* L, const char* type) {
+  const GateCall& call = *check_userdata<CallHandle>(L, 1, type);
+  if (call.in == nullptr) throw UserError("this view belongs to a gate's call that is over");
+  return call;
+}
+
+ScoreMatrix matrix(const GateInput& in) {
+  return {std::span(in.scores, static_cast<size_t>(in.tokens * in.experts)), in.experts};
+}
+
+int push_list(lua_State* L, std::vector<int32_t> values, int64_t cols, int64_t limit) {
+  const int64_t rows = static_cast<int64_t>(values.size()) / cols;
+  push_userdata<IndexList>(L, kListType, std::move(values), rows, cols, limit);
+  return 1;
+}
+
+int score(lua_State* L) {
+  const GateInput& in = *check_call(L, kScoresType).in;
+  const int64_t t = check_index(L, 2, in.tokens, "token");
+  const int64_t e = check_index(L, 3, in.experts, "expert");
+  lua_pushnumber(L, static_cast<double>(in.scores[t * in.experts + e]));
+  return 1;
+}
+
+int argmax_of_rows(lua_State* L) {
+  const GateInput& in = *check_call(L, kScoresType).in;
+  return push_list(L, argmax_rows(matrix(in)), 1, in.experts);
+}
+
+int topk_of_rows(lua_State* L) {
+  const GateInput& in = *check_call(L, kScoresType).in;
+  const int64_t k = check_index(L, 2, in.experts, "s:topk_rows: k") + 1;
+  return push_list(L, topk_rows(matrix(in), k), k, in.experts);
+}
+
+int topk_of_col(lua_State* L) {
+  const GateInput& in = *check_call(L, kScoresType).in;
+  const int64_t e = check_index(L, 2, in.experts, "expert");
+  const int64_t n = check_index(L, 3, in.tokens, "s:topk_col: n") + 1;
+  return push_list(L, topk_col(matrix(in), e, n), 1, in.tokens);
+}
+
+// Tokens by their best score, best first.
+int order_of_rows(lua_State* L) {
+  const GateInput& in = *check_call(L, kScoresType).in;
+  const std::vector<int32_t> best = argmax_rows(matrix(in));
+  std::vector<float> top(best.size());
+  for (size_t t = 0; t < best.size(); ++t) {
+    top[t] = in.scores[static_cast<int64_t>(t) * in.experts + best[t]];
+  }
+  return push_list(L, order_by_score(top), 1, in.tokens);
+}
+
+int sum_of_cols(lua_State* L) {
+  const GateInput& in = *check_call(L, kScoresType).in;
+  const std::vector<double> sums = sum_cols(matrix(in));
+  lua_createtable(L, static_cast<int>(sums.size()), 0);
+  for (size_t e = 0; e < sums.size(); ++e) {
+    lua_pushnumber(L, sums[e]);
+    lua_rawseti(L, -2, static_cast<int>(e + 1));
+  }
+  return 1;
+}
+
+// The number of an input token in the vocabulary, from 0 as in the text.
+int token_id(lua_State* L) {
+  const GateInput& in = *check_call(L, kIdsType).in;
+  if (in.ids == nullptr) throw UserError("ctx.ids: this run has no token ids");
+  lua_pushnumber(L, in.ids[check_index(L, 2, in.tokens, "token")]);
+  return 1;
+}
+
+int left(lua_State* L) {
+  const GateCall& call = check_call(L, kContextType);
+  const int64_t e = check_index(L, 2, call.in->experts, "expert");
+  lua_pushnumber(L, static_cast<double>(call.out->left(e)));
+  return 1;
+}
+
+int take(lua_State* L) {
+  const GateCall& call = check_call(L, kContextType);
+  const int64_t t = check_index(L, 2, call.in->tokens, "token");
+  const int64_t e = check_index(L, 3, call.in->experts, "expert");
+  lua_pushboolean(L, call.out->take(t, e));
+  return 1;
+}
+
+// A list of a primitive, or a table of numbers from 1 (of tables, where k > 1); false: none (-1).
+IndexList check_list(lua_State* L, int index, int64_t limit, const char* what) {
+  if (lua_isuserdata(L, index)) {
+    const IndexList& list = check_userdata<IndexList>(L, index, kListType);
+    if (list.limit != limit) throw user_error("{}: a list of the wrong kind", what);
+    return list;
+  }
+  luaL_checktype(L, index, LUA_TTABLE);
+  const int64_t rows = static_cast<int64_t>(lua_objlen(L, index));
+  IndexList list{{}, rows, 1, limit};
+  const auto add = [&] {
+    const bool none = lua_isboolean(L, -1) && lua_toboolean(L, -1) == 0;
+    list.values.push_back(none ? -1
+                               : static_cast<int32_t>(check_index(L, lua_gettop(L), limit, what)));
+  };
+  for (int64_t r = 1; r <= rows; ++r) {
+    lua_rawgeti(L, index, static_cast<int>(r));
+    if (!lua_istable(L, -1)) {
+      add();
+      lua_pop(L, 1);
+      continue;
+    }
+    const int64_t cols = static_cast<int64_t>(lua_objlen(L, -1));
+    if (r > 1 && cols != list.cols) throw user_error("{}: rows differ in length", what);
+    list.cols = cols;
+    for (int64_t c = 1; c <= cols; ++c) {
+      lua_rawgeti(L, -1, static_cast<int>(c));
+      add();
+      lua_pop(L, 1);
+    }
+    lua_pop(L, 1);
+  }
+  return list;
+}
+
+int fill(lua_State* L) {
+  const GateCall& call = check_call(L, kContextType);
+  const IndexList choices = check_list(L, 2, call.in->experts, "ctx:fill: choice");
+  IndexList order{{}, 0, 1, call.in->tokens};
+  if (!lua_isnoneornil(L, 3)) order = check_list(L, 3, call.in->tokens, "ctx:fill: order");
+  call.out->fill(choices.values, choices.cols, order.values);
+  return 0;
+}
+
+int context_index(lua_State* L) {
+  if (push_method(L)) return 1;
+  const GateCall& call = check_call(L, kContextType);
+  const GateInput& in = *call.in;
+  const std::string_view key = luaL_checkstring(L, 2);
+  const std::pair<std::string_view, int64_t> numbers[] = {{"tokens", in.tokens},
+                                                          {"experts", in.experts},
+                                                          {"k", in.k},
+                                                          {"capacity", in.capacity},
+                                                          {"step", in.step + 1},
+                                                          {"layer", in.layer + 1},
+                                                          {"first_token", in.first_token + 1}};
+  for (const auto& [name, value] : numbers) {
+    if (key != name) continue;
+    lua_pushnumber(L, static_cast<double>(value));
+    return 1;
+  }
+  if (key == "ids" || key == "rng") {
+    // Both are made with the context and kept as its environment.
+    lua_getfenv(L, 1);
+    lua_getfield(L, -1, key == "ids" ? "ids" : "rng");
+    return 1;
+  }
+  return no_such_member(L);
+}
+
+int list_value(lua_State* L) {
+  const IndexList& list = check_userdata<IndexList>(L, 1, kListType);
+  const int64_t r = check_index(L, 2, list.rows, "row");
+  const int64_t c = lua_isnoneornil(L, 3) ? 0 : check_index(L, 3, list.cols, "column");
+  lua_pushnumber(L, list.values[static_cast<size_t>(r * list.cols + c)] + 1);
+  return 1;
+}
+
+int list_length(lua_State* L) {
+  lua_pushnumber(L, static_cast<double>(check_userdata<IndexList>(L, 1, kListType).rows));
+  return 1;
+}
+
+// How often each expert (or token) stands in the list.
+int list_counts(lua_State* L) {
+  const IndexList& list = check_userdata<IndexList>(L, 1, kListType);
+  const std::vector<int64_t> counts = histogram(list.values, list.limit);
+  lua_createtable(L, static_cast<int>(counts.size()), 0);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    lua_pushnumber(L, static_cast<double>(counts[i]));
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
+// Numbers of one call: seed, step, layer and first token decide them.
+uint64_t call_stream(const Host& host, const GateInput& in) {
+  const auto mix = [](int64_t value, uint64_t stream) {
+    return hash32(static_cast<uint64_t>(value), stream);
+  };
+  return mix(in.first_token,
+             mix(in.layer, mix(in.step, mix(host.options().seed.value_or(1), 1000231))));
+}
+
+}  // namespace
+
+GateViews::GateViews(lua_State* L, const GateInput& in, RoutingBuilder& out)
+    : call_(std::make_shared<GateCall>(&in, &out)) {
+  push_userdata<CallHandle>(L, kContextType, call_);
+  lua_createtable(L, 0, 2);
+  push_userdata<CallHandle>(L, kIdsType, call_);
+  lua_setfield(L, -2, "ids");
+  push_userdata<Rng>(L, kRngType, call_stream(Host::of(L), in));
+  lua_setfield(L, -2, "rng");
+  lua_setfenv(L, -2);
+  push_userdata<CallHandle>(L, kScoresType, call_);
+}
+
+void open_gate(lua_State* L) {
+  static constexpr luaL_Reg kContext[] = {
+      {"fill", method<fill>}, {"left", method<left>}, {"take", method<take>}, {nullptr, nullptr}};
+  static constexpr luaL_Reg kScores[] = {
+      {"argmax_rows", method<argmax_of_rows>}, {"order_rows", method<order_of_rows>},
+      {"sum_cols", method<sum_of_cols>},       {"topk_col", method<topk_of_col>},
+      {"topk_rows", method<topk_of_rows>},     {nullptr, nullptr}};
+  static constexpr luaL_Reg kList[] = {{"counts", method<list_counts>}, {nullptr, nullptr}};
+  static constexpr luaL_Reg kNone[] = {{nullptr, nullptr}};
+  new_type<CallHandle>(
+      L, kContextType, kContext, method<context_index>,
+      {"tokens", "experts", "k", "capacity", "step", "layer", "first_token", "ids", "rng"});
+  new_type<CallHandle>(L, kScoresType, kScores);
+  set_metamethod(L, kScoresType, "__call", method<score>);
+  new_type<CallHandle>(L, kIdsType, kNone);
+  set_metamethod(L, kIdsType, "__call", method<token_id>);
+  new_type<IndexList>(L, kListType, kList);
+  set_metamethod(L, kListType, "__call", method<list_value>);
+  set_metamethod(L, kListType, "__len", method<list_length>);
+}
+
+}  // namespace moe::lua

@@ -1,0 +1,407 @@
+// Graph handles for passes and schedules: finding ops and editing. Layers and parts count from 1 in
+// Lua.
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "bindings/host/core.h"
+#include "bindings/host/names.h"
+#include "bindings/host/userdata.h"
+#include "bindings/policy/graph_session.h"
+#include "engine/graph/edit.h"
+
+namespace moe::lua {
+namespace {
+
+GraphSession& check_graph(lua_State* L) {
+  return GraphSession::of(L, check_userdata<GraphHandle>(L, 1, kGraphType).session);
+}
+
+/// What g:ops{...} asks for.
+struct Filter {
+  std::optional<std::string> name, kind;
+  std::optional<Segment> segment;
+  std::optional<Phase> phase;
+  std::optional<int64_t> layer, part;
+  std::optional<bool> is_dw;
+  int where = 0;  // stack index of the function
+
+  bool matches(const Graph& graph, const Op& op) const {
+    return (!name || op.name == *name) && (!kind || graph.def(op).name == *kind) &&
+           (!segment || op.segment == *segment) && (!phase || op.phase == *phase) &&
+           (!layer || op.layer == *layer) && (!part || op.part == *part) &&
+           (!is_dw || op.is_dw == *is_dw);
+  }
+};
+
+std::string text_value(lua_State* L, const std::string& key) {
+  if (lua_type(L, -1) != LUA_TSTRING) throw user_error("g:ops: {}: give a text", key);
+  return lua_tostring(L, -1);
+}
+
+constexpr int64_t kMostLayers = 1000000;  // more than a graph may have, of parts too
+
+// One key of the filter, its value on top of the stack.
+void set_filter(lua_State* L, const Graph& graph, const std::string& key, Filter& filter) {
+  if (key == "name") {
+    filter.name = text_value(L, key);
+  } else if (key == "kind") {
+    filter.kind = text_value(L, key);
+    graph.table().kind(*filter.kind);  // throws for an unknown one
+  } else if (key == "seg") {
+    filter.segment = parse_segment(text_value(L, key));
+  } else if (key == "phase") {
+    filter.phase = parse_phase(text_value(L, key));
+  } else if (key == "layer") {
+    filter.layer = check_index(L, -1, kMostLayers, "g:ops: layer");
+  } else if (key == "part") {
+    filter.part = check_index(L, -1, kMostLayers, "g:ops: part");
+  } else if (key == "dw") {
+    filter.is_dw = lua_toboolean(L, -1) != 0;
+  } else if (key == "where") {
+    if (!lua_isfunction(L, -1)) throw UserError("g:ops: where: give a function");
+  } else {
+    throw UserError(
+        "g:ops: " +
+        unknown_name("key", key, {"name", "kind", "seg", "phase", "layer", "part", "dw", "where"}));
+  }
+}
+
+Filter check_filter(lua_State* L, int index, const Graph& graph) {
+  Filter filter;
+  if (lua_isnoneornil(L, index)) return filter;
+  if (lua_type(L, index) == LUA_TSTRING) {
+    filter.name = lua_tostring(L, index);
+    return filter;
+  }
+  luaL_checktype(L, index, LUA_TTABLE);
+  for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
+    const std::string key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "[]";
+    set_filter(L, graph, key, filter);
+  }
+  lua_getfield(L, index, "where");
+  if (!lua_isnil(L, -1)) filter.where = lua_gettop(L);
+  return filter;
+}
+
+std::vector<OpId> find(lua_State* L, GraphSession& session, const Filter& filter) {
+  std::vector<OpId> found;
+  for (size_t i = 0; i < session.graph().num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    const Graph& graph = session.graph();
+    if (graph.removed(id) || !filter.matches(graph, graph.op(id))) continue;
+    if (filter.where != 0) {
+      lua_pushvalue(L, filter.where);
+      session.push_op(L, id);
+      lua_call(L, 1, 1);
+      const bool wanted = lua_toboolean(L, -1) != 0;
+      lua_pop(L, 1);
+      if (!wanted) continue;
+    }
+    found.push_back(id);
+  }
+  return found;
+}
+
+int graph_ops(lua_State* L) {
+  GraphSession& session = check_graph(L);
+  session.push_ops(L, find(L, session, check_filter(L, 2, session.graph())));
+  return 1;
+}
+
+int graph_op(lua_State* L) {
+  GraphSession& session = check_graph(L);
+  const std::vector<OpId> found = find(L, session, check_filter(L, 2, session.graph()));
+  if (found.empty()) throw UserError("g:op: no op of the graph is like that");
+  session.push_op(L, found.front());
+  return 1;
+}
+
+int graph_tensor(lua_State* L) {
+  GraphSession& session = check_graph(L);
+  const std::string name = luaL_checkstring(L, 2);
+  const TensorId tensor = session.graph().find_tensor(name);
+  if (!tensor.valid()) throw user_error("g:tensor: there is no '{}'", name);
+  session.push_tensor(L, tensor);
+  return 1;
+}
+
+// A tensor handle, or an op for its first output.
+TensorId check_tensor(lua_State* L, int index, const GraphSession& session) {
+  void* value = lua_touserdata(L, index);
+  if (value != nullptr && lua_getmetatable(L, index) != 0) {
+    luaL_getmetatable(L, kOpType);
+    const bool is_op = lua_rawequal(L, -1, -2) != 0;
+    lua_pop(L, 2);
+    if (is_op) {
+      const auto [owner, op] = check_op(L, index);
+      if (owner != &session) throw UserError("an op of another graph");
+      return session.graph().out(op);
+    }
+  }
+  const TensorHandle handle = check_userdata<TensorHandle>(L, index, kTensorType);
+  if (&GraphSession::of(L, handle.session) != &session)
+    throw UserError("a tensor of another graph");
+  return handle.tensor;
+}
+
+std::vector<TensorId> check_tensors(lua_State* L, int index, const GraphSession& session) {
+  luaL_checktype(L, index, LUA_TTABLE);
+  std::vector<TensorId> tensors;
+  for (size_t i = 1; i <= lua_objlen(L, index); ++i) {
+    lua_rawgeti(L, index, static_cast<int>(i));
+    const bool absent = lua_isboolean(L, -1) && lua_toboolean(L, -1) == 0;
+    tensors.push_back(absent ? TensorId() : check_tensor(L, lua_gettop(L), session));
+    lua_pop(L, 1);
+  }
+  return tensors;
+}
+
+Attrs check_attrs(lua_State* L, int index) {
+  Attrs attrs;
+  if (!lua_istable(L, index)) return attrs;
+  for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
+    if (lua_type(L, -2) != LUA_TSTRING) throw UserError("attrs: names are texts");
+    const std::string key = lua_tostring(L, -2);
+    const double number = lua_tonumber(L, -1);
+    if (lua_type(L, -1) == LUA_TSTRING) {
+      attrs[key] = std::string(lua_tostring(L, -1));
+    } else if (number == std::floor(number)) {
+      attrs[key] = static_cast<int64_t>(number);
+    } else {
+      attrs[key] = number;
+    }
+  }
+  return attrs;
+}
+
+/// The ops that an op of these inputs stands next to: those that make them or, where none does,
+/// those that read them.
+std::vector<OpId> neighbours(GraphSession& session, const std::vector<TensorId>& inputs) {
+  const Graph& graph = session.graph();
+  std::vector<OpId> found;
+  for (const TensorId t : inputs) {
+    const OpId maker = t.valid() ? session.producers()[t.index()] : OpId();
+    if (maker.valid()) found.push_back(maker);
+  }
+  if (!found.empty()) return found;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    const std::vector<TensorId>& read = graph.op(id).inputs;
+    const auto reads = [&](TensorId t) {
+      return t.valid() && std::find(read.begin(), read.end(), t) != read.end();
+    };
+    if (!graph.removed(id) && std::any_of(inputs.begin(), inputs.end(), reads)) found.push_back(id);
+  }
+  return found;
+}
+
+/// What g:insert does not say of an op: as its neighbours have it, which then have to agree.
+class Inherited {
+ public:
+  Inherited(GraphSession& session, const std::string& name, const std::vector<TensorId>& inputs)
+      : graph_(session.graph()), name_(name), next_to_(neighbours(session, inputs)) {}
+
+  /// get: of an op; text: how it is called in an error.
+  template <class Get, class Text>
+  auto of(const char* field, Get get, Text text) const {
+    if (next_to_.empty()) {
+      throw user_error("g:insert: '{}': {} is not given, and no op makes or reads its inputs",
+                       name_, field);
+    }
+    const OpId first = next_to_.front();
+    for (const OpId other : next_to_) {
+      if (get(graph_.op(other)) == get(graph_.op(first))) continue;
+      throw user_error(
+          "g:insert: '{}': {} is not given, and its neighbours differ in it: '{}' has {}, '{}' {}; "
+          "give {}",
+          name_, field, graph_.op(first).name, text(get(graph_.op(first))), graph_.op(other).name,
+          text(get(graph_.op(other))), field);
+    }
+    return get(graph_.op(first));
+  }
+
+ private:
+  const Graph& graph_;
+  const std::string name_;
+  const std::vector<OpId> next_to_;
+};
+
+/// The layer or part of g:insert's table on top of the stack, from 0; false: none, -1.
+int32_t index_or_none(lua_State* L, const char* what) {
+  if (lua_isboolean(L, -1) && lua_toboolean(L, -1) == 0) return -1;
+  return static_cast<int32_t>(check_index(L, -1, kMostLayers, what));
+}
+
+/// Phase, segment, layer, part and dw of an op to be inserted.
+Op place_of(lua_State* L, const Inherited& inherited) {
+  const auto given = [L](const char* key) {
+    lua_getfield(L, 2, key);
+    return !lua_isnil(L, -1);
+  };
+  Op op;
+  op.phase = given("phase") ? parse_phase(luaL_checkstring(L, -1))
+                            : inherited.of(
+                                  "phase", [](const Op& o) { return o.phase; }, phase_name);
+  op.segment = given("seg") ? parse_segment(luaL_checkstring(L, -1))
+                            : inherited.of(
+                                  "seg", [](const Op& o) { return o.segment; }, segment_name);
+  const auto layer_text = [](int32_t layer) {
+    return layer < 0 ? std::string("none (false)") : std::to_string(layer + 1);
+  };
+  op.layer = given("layer") ? index_or_none(L, "g:insert: layer")
+                            : inherited.of(
+                                  "layer", [](const Op& o) { return o.layer; }, layer_text);
+  op.part = given("part") ? index_or_none(L, "g:insert: part") : -1;
+  op.is_dw = given("dw") ? lua_toboolean(L, -1) != 0
+                         : inherited.of(
+                               "dw", [](const Op& o) { return o.is_dw; },
+                               [](bool dw) { return dw ? "true" : "false"; });
+  return op;
+}
+
+// g:insert{ kind=, name=, inputs={op or tensor or false, ...}, attrs={}, phase=, seg=, layer=,
+// part=, dw= } -> op. It stands where its inputs and readers put it. Phase, seg, layer and dw are
+// those of its neighbours unless given.
+int graph_insert(lua_State* L) {
+  GraphSession& session = check_graph(L);
+  lua_settop(L, 2);
+  check_keys(L, 2, "g:insert",
+             {"kind", "name", "inputs", "attrs", "phase", "seg", "layer", "part", "dw"});
+  const auto field = [L](const char* key) {
+    lua_getfield(L, 2, key);
+    return lua_gettop(L);
+  };
+  const auto text = [&](const char* key) {
+    const int at = field(key);
+    if (lua_type(L, at) != LUA_TSTRING) throw user_error("g:insert: {}: give a text", key);
+    return std::string(lua_tostring(L, at));
+  };
+  const std::string kind = text("kind"), name = text("name");
+  session.graph().table().kind(kind);  // throws for an unknown one
+  const std::vector<TensorId> inputs = check_tensors(L, field("inputs"), session);
+  const Attrs attrs = check_attrs(L, field("attrs"));
+  if (session.graph().find_op(name).valid()) throw user_error("g:insert: '{}' is there", name);
+  const Op place = place_of(L, Inherited(session, name, inputs));
+  Graph& graph = session.edit();
+  const OpId id = graph.add_op(kind, name, inputs, attrs, place.phase);
+  Op& op = graph.op(id);
+  op.segment = place.segment;
+  op.layer = place.layer;
+  op.part = place.part;
+  op.is_dw = place.is_dw;
+  session.push_op(L, id);
+  return 1;
+}
+
+// g:redirect(from, to[, but]): readers of `from`, except the ops in `but`, read `to`.
+int graph_redirect(lua_State* L) {
+  GraphSession& session = check_graph(L);
+  const TensorId from = check_tensor(L, 2, session), to = check_tensor(L, 3, session);
+  const std::vector<OpId> but =
+      lua_isnoneornil(L, 4) ? std::vector<OpId>() : check_ops(L, 4, session);
+  redirect(session.edit(), from, to, but);
+  return 0;
+}
+
+int graph_remove(lua_State* L) {
+  GraphSession& session = check_graph(L);
+  const auto [owner, op] = check_op(L, 2);
+  if (owner != &session) throw UserError("an op of another graph");
+  session.edit().remove(op);
+  return 0;
+}
+
+// Equal lengths, the first ones longer by one where `parts` does not divide.
+std::vector<int64_t> equal_sizes(int64_t length, int64_t parts) {
+  std::vector<int64_t> sizes(static_cast<size_t>(parts), length / parts);
+  for (int64_t i = 0; i < length % parts; ++i) ++sizes[static_cast<size_t>(i)];
+  return sizes;
+}
+
+// What the chain computes, and the activations that it reads from outside, each along `axis`.
+std::vector<CutAxis> cuts_along(const Graph& graph, const std::vector<OpId>& ops, int axis) {
+  std::vector<CutAxis> cuts;
+  const auto add = [&](TensorId t) {
+    if (!t.valid()) return;
+    const TensorKind kind = graph.tensor(t).kind;
+    if (kind != TensorKind::kParam && kind != TensorKind::kState) cuts.push_back({t, axis});
+  };
+  for (const OpId id : ops) {
+    for (const TensorId t : graph.op(id).inputs) add(t);
+    for (const TensorId t : graph.op(id).outputs) add(t);
+  }
+  return cuts;
+}
+
+// The parts, or nothing and why not; the graph is then as it was.
+std::vector<std::vector<OpId>> try_split(GraphSession& session, const std::vector<OpId>& ops,
+                                         const std::vector<CutAxis>& cuts,
+                                         const std::vector<int64_t>& sizes, std::string& why) {
+  const Graph before = session.graph();
+  try {
+    return split_ops(session.edit(), ops, cuts, sizes);
+  } catch (const UserError& e) {
+    session.edit() = before;
+    why = e.what();
+    return {};
+  }
+}
+
+// g:split(ops, { axis =, parts =, try = }) -> { part -> { op, ... } }. Every tensor of the chain
+// but parameters is cut along the axis (from 1). What cannot be cut is an error that says why or,
+// with try = true, nil and why.
+int graph_split(lua_State* L) {
+  GraphSession& session = check_graph(L);
+  const std::vector<OpId> ops = check_ops(L, 2, session);
+  check_keys(L, 3, "g:split", {"axis", "parts", "try"});
+  lua_getfield(L, 3, "try");
+  const bool only_try = lua_toboolean(L, -1) != 0;
+  lua_getfield(L, 3, "axis");
+  lua_getfield(L, 3, "parts");
+  if (!lua_isnumber(L, -2) || !lua_isnumber(L, -1)) {
+    throw UserError("g:split: give axis and parts, whole numbers from 1");
+  }
+  const auto axis = static_cast<int>(lua_tointeger(L, -2)) - 1;
+  const auto parts = static_cast<int64_t>(lua_tointeger(L, -1));
+  if (ops.empty()) throw UserError("g:split: no ops are given");
+  const Shape shape = session.graph().tensor(session.graph().out(ops.front())).shape;
+  if (axis < 0 || static_cast<size_t>(axis) >= shape.size()) {
+    throw user_error("g:split: axis = {}; give 1 to {}", axis + 1, shape.size());
+  }
+  const int64_t length = shape[static_cast<size_t>(axis)];
+  if (parts < 1 || parts > length) {
+    throw user_error("g:split: parts = {}; give 1 to {}", parts, length);
+  }
+  std::string why;
+  const auto made = try_split(session, ops, cuts_along(session.graph(), ops, axis),
+                              equal_sizes(length, parts), why);
+  if (made.empty() && !only_try) throw user_error("g:split: {}", why);
+  if (made.empty()) {
+    lua_pushnil(L);
+    lua_pushlstring(L, why.data(), why.size());
+    return 2;
+  }
+  lua_createtable(L, static_cast<int>(made.size()), 0);
+  for (size_t p = 0; p < made.size(); ++p) {
+    session.push_ops(L, made[p]);
+    lua_rawseti(L, -2, static_cast<int>(p + 1));
+  }
+  return 1;
+}
+
+}  // namespace
+
+void open_handles(lua_State* L) {
+  static constexpr luaL_Reg kGraphMethods[] = {
+      {"insert", method<graph_insert>}, {"op", method<graph_op>},
+      {"ops", method<graph_ops>},       {"redirect", method<graph_redirect>},
+      {"remove", method<graph_remove>}, {"split", method<graph_split>},
+      {"tensor", method<graph_tensor>}, {nullptr, nullptr}};
+  new_type<GraphHandle>(L, kGraphType, kGraphMethods);
+  open_ops(L);
+  open_schedule(L);
+  open_rng(L);
+}
+
+}  // namespace moe::lua

@@ -1,0 +1,118 @@
+// core.collectives: collectives that meet on the links of a cluster.
+#include "bindings/host/convert.h"
+#include "bindings/host/core.h"
+#include "bindings/host/host.h"
+#include "bindings/plan_spec.h"
+#include "engine/base/limits.h"
+#include "engine/network/contention.h"
+
+namespace moe::lua {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kMs = 1e6;  // in ns
+
+// The table of N rows on top of the stack, too large for the way through JSON.
+std::vector<double> matrix_on_top(lua_State* L) {
+  std::vector<double> bytes;
+  const int num_rows = static_cast<int>(lua_objlen(L, -1));
+  for (int i = 1; i <= num_rows; ++i) {
+    lua_rawgeti(L, -1, i);
+    const int num_columns = static_cast<int>(lua_objlen(L, -1));
+    for (int j = 1; j <= num_columns; ++j) {
+      lua_rawgeti(L, -1, j);
+      bytes.push_back(lua_tonumber(L, -1));
+      lua_pop(L, 1);
+    }
+    lua_pop(L, 1);
+  }
+  return bytes;
+}
+
+// matrices: { [i] = rows } at index 2.
+NetworkOp op_of(lua_State* L, const Fields& op, int i) {
+  NetworkOp result;
+  if (op.text("kind") == "all_to_all") {
+    AllToAll a2a;
+    a2a.bytes_per_pair = op.number("bytes_per_pair", 0);
+    a2a.channels = op.integer("channels", a2a.channels);
+    if (op.text("algorithm") == "pairwise") a2a.algorithm = AllToAllAlgorithm::kPairwise;
+    lua_rawgeti(L, 2, i);
+    if (lua_istable(L, -1)) a2a.bytes = matrix_on_top(L);
+    lua_pop(L, 1);
+    result.what = std::move(a2a);
+  } else {
+    result.what = AllReduce{op.number("bytes"), op.integer("rings", 0)};
+  }
+  result.start_ns = op.time("start_ms", kMs, 0);
+  result.priority = op.integer("priority", 0);
+  if (op.has("after")) {
+    for (const json& before : op.value().at("after")) {
+      result.after.push_back(before.get<size_t>() - 1);
+    }
+  }
+  if (op.has("rank_start_ms")) {
+    for (const json& ms : op.value().at("rank_start_ms")) {
+      result.rank_start_ns.push_back(
+          checked_ns(ms.get<double>() * kMs, [] { return "a number of rank_start_ms"; }));
+    }
+  }
+  return result;
+}
+
+json times_json(const NetworkTimes& times) {
+  json ranks = json::array();
+  for (const Nanoseconds ns : times.rank_end_ns) ranks.push_back(to_ms(ns));
+  return {
+      {"begin_ms", to_ms(times.begin_ns)}, {"end_ms", to_ms(times.end_ns)}, {"rank_end_ms", ranks}};
+}
+
+json use_json(const NetworkRun& run) {
+  json all = json::array();
+  for (const LinkUse& use : run.use) {
+    const LinkName& link = run.links[use.link];
+    all.push_back({{"link", link_kind_name(link.kind)},
+                   {"node", link.node + 1},
+                   {"index", link.index + 1},
+                   {"begin_ms", use.begin_ns / 1e6},
+                   {"end_ms", use.end_ns / 1e6},
+                   {"bytes_per_s", use.bytes_per_s}});
+  }
+  return all;
+}
+
+// ({ cluster, share, efficiency, link_use, ops }, { [op] = matrix }) -> { ops = { { begin_ms,
+// end_ms, rank_end_ms }, ... }, nodes_alike, link_use }
+int collectives(lua_State* L) {
+  luaL_checktype(L, 2, LUA_TTABLE);
+  Host::of(L).end_loading();
+  const json values = to_json(L, 1);
+  const Fields spec(values, "collectives");
+  NetworkOptions options;
+  options.share = share_named(spec.text("share"));
+  options.efficiency = spec.number("efficiency");
+  options.keep_use = spec.flag("link_use", false);
+  std::vector<NetworkOp> ops;
+  for (const json& op : values.at("ops")) {
+    const int i = static_cast<int>(ops.size()) + 1;
+    ops.push_back(op_of(L, Fields(op, fmt::format("ops[{}]", i)), i));
+  }
+  const NetworkRun run = run_collectives(cluster_of(spec.at("cluster")), ops, options);
+  json times = json::array();
+  for (const NetworkTimes& op : run.ops) times.push_back(times_json(op));
+  json result = {{"ops", times}, {"nodes_alike", run.nodes_alike}};
+  if (options.keep_use) result["link_use"] = use_json(run);
+  push_json(L, result);
+  return 1;
+}
+
+}  // namespace
+
+void open_network(lua_State* L) {
+  static constexpr luaL_Reg kFunctions[] = {
+      {"collectives", core_function<with_effect<collectives>>}, {nullptr, nullptr}};
+  luaL_setfuncs(L, kFunctions, 0);
+}
+
+}  // namespace moe::lua

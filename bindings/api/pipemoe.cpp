@@ -1,0 +1,154 @@
+// core.pipemoe_degree, _time, _simulate, _fit: PipeMoE's choice of a degree and what it rests on.
+#include "bindings/host/convert.h"
+#include "bindings/host/core.h"
+#include "bindings/host/host.h"
+#include "bindings/plan_spec.h"
+#include "engine/passes/capacity/pipemoe_fit.h"
+#include "engine/sim/chunked_layer.h"
+
+namespace moe::lua {
+namespace {
+
+using nlohmann::json;
+
+DegreeObjective objective_of(const Fields& fields) {
+  return fields.text("objective") == "step" ? DegreeObjective::kStep : DegreeObjective::kForward;
+}
+
+// alpha_a .. n_e, with alpha_b, beta_b and cut_s where they are there.
+DegreeProblem problem_of(const Fields& fields, const char* who) {
+  LayerModel layer;
+  layer.alpha_a = fields.number("alpha_a"), layer.beta_a = fields.number("beta_a");
+  layer.alpha_e = fields.number("alpha_e"), layer.beta_e = fields.number("beta_e");
+  layer.n_d = fields.number("n_d"), layer.n_e = fields.number("n_e");
+  layer.cut_s = fields.number("cut_s", 0);
+  if (fields.has("alpha_b")) layer.alpha_b = fields.number("alpha_b");
+  if (fields.has("beta_b")) layer.beta_b = fields.number("beta_b");
+  check(layer, who);
+  return {.ways = times_of(layer, objective_of(fields)), .cut_s = layer.cut_s};
+}
+
+// (lines, max_degree, allowed, method, objective) -> { degree, time_s }
+int degree(lua_State* L) {
+  constexpr const char* kWho = "moe.pipemoe.degree";
+  const json values = to_json(L, 1);
+  const Fields fields(values, kWho);
+  DegreeProblem problem = problem_of(fields, kWho);
+  problem.max_degree = fields.integer("max_degree");
+  if (fields.has("allowed")) {
+    problem.allowed = values.at("allowed").get<std::vector<int64_t>>();
+  }
+  const DegreeChoice choice = choose_degree(problem, fields.text("method"), kWho);
+  push_json(L, {{"degree", choice.degree}, {"time_s", choice.time_s}});
+  return 1;
+}
+
+// (lines, degree, by, objective) -> seconds
+int time(lua_State* L) {
+  constexpr const char* kWho = "moe.pipemoe.time";
+  const json values = to_json(L, 1);
+  const Fields fields(values, kWho);
+  const DegreeProblem problem = problem_of(fields, kWho);
+  const int64_t degree = fields.integer("degree");
+  double seconds = 0;
+  if (fields.text("by") == "closed_form") {
+    seconds = time_of(problem, degree);
+  } else {
+    seconds = degree > 1 ? problem.cut_s : 0;
+    for (const LayerTimes& way : problem.ways) seconds += layer_time_by_recurrence(way, degree);
+  }
+  lua_pushnumber(L, seconds);
+  return 1;
+}
+
+json spans_json(const Plan& plan, const Timeline& timeline) {
+  json all = json::array();
+  for (const Span& span : timeline.spans) {
+    const Op& op = plan.graph.op(span.op);
+    if (span.end == span.begin) continue;  // what cuts and joins
+    all.push_back({{"op", op.name.substr(0, op.name.find('.'))},
+                   {"chunk", op.part < 0 ? 1 : op.part + 1},
+                   {"lane", plan.schedule.lanes[span.lane.index()].name},
+                   {"begin_s", static_cast<double>(span.begin) / kNsPerSecond},
+                   {"end_s", static_cast<double>(span.end) / kNsPerSecond}});
+  }
+  return all;
+}
+
+// ({ devices, experts_per_device, rows, hidden, ffn, dtype, lines, degree, spans })
+// -> { time_s, spans }
+int simulate(lua_State* L) {
+  const json values = to_json(L, 1);
+  const Fields fields(values, "moe.pipemoe.simulate");
+  const ChunkedLayer layer{.num_ranks = fields.integer("devices"),
+                           .experts_per_rank = fields.integer("experts_per_device"),
+                           .rows = fields.integer("rows"),
+                           .hidden = fields.integer("hidden"),
+                           .ffn = fields.integer("ffn"),
+                           .dtype = fields.text("dtype") == "f16" ? DType::kF16 : DType::kF32,
+                           .lines = {fields.number("alpha_a"), fields.number("beta_a"),
+                                     fields.number("alpha_gemm"), fields.number("beta_gemm")}};
+  const auto plan = plan_layer(layer, fields.integer("degree"));
+  const Timeline timeline = simulate_layer(*plan);
+  json result = {{"time_s", static_cast<double>(end_of(timeline)) / kNsPerSecond}};
+  if (fields.flag("spans", false)) result["spans"] = spans_json(*plan, timeline);
+  push_json(L, result);
+  return 1;
+}
+
+json error_json(const FitError& error) {
+  return {{"median", error.median}, {"worst", error.worst}, {"r2", error.r2}};
+}
+
+json fit_json(const LayerFit& fit, int64_t capacity) {
+  const LayerModel& m = fit.model;
+  json lines = {{"alpha_a", m.alpha_a}, {"beta_a", m.beta_a}, {"n_d", m.n_d},
+                {"alpha_e", m.alpha_e}, {"beta_e", m.beta_e}, {"n_e", m.n_e},
+                {"cut_s", m.cut_s}};
+  json error = {{"transfer", error_json(fit.transfer)}, {"experts", error_json(fit.experts)}};
+  if (fit.backward) {
+    lines["alpha_b"] = *m.alpha_b, lines["beta_b"] = *m.beta_b;
+    error["backward"] = error_json(*fit.backward);
+  }
+  return {{"lines", lines}, {"error", error}, {"degrees", fit.degrees}, {"capacity", capacity}};
+}
+
+// (specification as of core.plan, objective) -> of its first MoE layer { lines, error, degrees,
+// capacity }
+int fit(lua_State* L) {
+  Host& host = Host::of(L);
+  const std::string objective = luaL_checkstring(L, 2);
+  host.end_loading();
+  const Host::EngineCall call(host);
+  PlanBox box;
+  const PlanSpec spec = plan_spec_of(L, 1, box);
+  const Graph graph = build_forward(spec.model, spec.gate, spec.num_ranks);
+  const std::vector<CapacityChain> chains = capacity_chains(graph, "moe.pipemoe.fit");
+  if (chains.empty()) {
+    throw user_error(
+        "moe.pipemoe.fit: no all-to-all: {} MoE layers on {} ranks; at least one, and "
+        "2 ranks, are allowed",
+        spec.model.num_moe_layers(), spec.num_ranks);
+  }
+  const int64_t capacity = chains[0].capacity;
+  if (capacity < 2) throw user_error("moe.pipemoe.fit: a capacity of 1 cannot be cut");
+  const LayerFit fitted =
+      fit_layer(graph, chains[0], *spec.cost,
+                objective == "step" ? DegreeObjective::kStep : DegreeObjective::kForward, capacity);
+  push_json(L, fit_json(fitted, capacity));
+  return 1;
+}
+
+}  // namespace
+
+void open_pipemoe(lua_State* L) {
+  static constexpr luaL_Reg kFunctions[] = {
+      {"pipemoe_degree", core_function<with_effect<degree>>},
+      {"pipemoe_fit", core_function<fit>},
+      {"pipemoe_simulate", core_function<with_effect<simulate>>},
+      {"pipemoe_time", core_function<with_effect<time>>},
+      {nullptr, nullptr}};
+  luaL_setfuncs(L, kFunctions, 0);
+}
+
+}  // namespace moe::lua

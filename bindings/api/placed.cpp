@@ -1,0 +1,263 @@
+// p of a placement policy: a placement that is read and edited. Every edit is checked against what
+// the plan has room for before it changes anything; edits return p.
+#include "bindings/policy/placement_views.h"
+#include "engine/placement/performance_model.h"
+
+namespace moe::lua {
+namespace {
+
+int owner(lua_State* L) {
+  const PlacementHandle& p = check_placement(L);
+  return push_number(L, p.placement.owner(check_expert(L, 2, *p.call)) + 1);
+}
+
+// The owner first, as moe.prophet has them.
+int holders(lua_State* L) {
+  const PlacementHandle& p = check_placement(L);
+  const int64_t e = check_expert(L, 2, *p.call);
+  std::vector<int64_t> devices = {p.placement.owner(e)};
+  for (const int64_t d : p.placement.holders(e)) {
+    if (d != devices[0]) devices.push_back(d);
+  }
+  return push_list(L, static_cast<int64_t>(devices.size()),
+                   [&](int64_t i) { return devices[static_cast<size_t>(i)] + 1; });
+}
+
+int holds(lua_State* L) {
+  const PlacementHandle& p = check_placement(L);
+  const int64_t e = check_expert(L, 2, *p.call);
+  lua_pushboolean(L, p.placement.holds(check_device(L, 3, *p.call), e));
+  return 1;
+}
+
+int copy(lua_State* L) {
+  const PlacementHandle& p = check_placement(L);
+  push_userdata<PlacementHandle>(L, kPlacementType, p.call, p.placement);
+  return 1;
+}
+
+/// The arguments (e, d) of an edit.
+struct Edit {
+  PlacementHandle& p;
+  Placement& placement;
+  int64_t expert, device;
+};
+
+Edit check_edit(lua_State* L) {
+  PlacementHandle& p = check_placement(L);
+  return {p, p.edit(), check_expert(L, 2, *p.call), check_device(L, 3, *p.call)};
+}
+
+void check_moves(const PlacementHandle& p, const char* what) {
+  if (p.call->policy->stage.moves_residents) return;
+  throw user_error(
+      "p:{}: this policy moves no residents; copies of a step are made by p:shadow, and a policy "
+      "with at = 'step' and moves = true may move residents",
+      what);
+}
+
+void check_absent(const Edit& e) {
+  if (!e.placement.holds(e.device, e.expert)) return;
+  throw user_error("device {} holds expert {} already", e.device + 1, e.expert + 1);
+}
+
+void check_room(const Edit& e) {
+  if (e.placement.free_residents(e.device) > 0) return;
+  throw user_error(
+      "no room for expert {} on device {}: its {} resident slots are in use; p:swap changes "
+      "places, extra_residents gives the policy more",
+      e.expert + 1, e.device + 1, e.placement.bounds().residents);
+}
+
+// What edits return: p.
+int edited(lua_State* L) {
+  lua_settop(L, 1);
+  return 1;
+}
+
+int shadow(lua_State* L) {
+  const Edit e = check_edit(L);
+  check_absent(e);
+  if (e.placement.free_shadows(e.device) == 0) {
+    throw user_error(
+        "no room for a copy of expert {} on device {}: its {} shadow slots are in use; the field "
+        "shadows gives the policy more",
+        e.expert + 1, e.device + 1, e.placement.bounds().shadows);
+  }
+  e.placement.add_shadow(e.expert, e.device);
+  return edited(L);
+}
+
+int replicate(lua_State* L) {
+  const Edit e = check_edit(L);
+  check_moves(e.p, "replicate");
+  check_absent(e);
+  check_room(e);
+  e.placement.add_resident(e.expert, e.device);
+  return edited(L);
+}
+
+int migrate(lua_State* L) {
+  const Edit e = check_edit(L);
+  check_moves(e.p, "migrate");
+  if (!e.placement.is_resident(e.expert, e.device)) check_room(e);
+  e.placement.move_owner(e.expert, e.device);
+  return edited(L);
+}
+
+int swap(lua_State* L) {
+  PlacementHandle& p = check_placement(L);
+  Placement& placement = p.edit();
+  const int64_t a = check_expert(L, 2, *p.call), b = check_expert(L, 3, *p.call);
+  check_moves(p, "swap");
+  const int64_t of_a = placement.owner(a), of_b = placement.owner(b);
+  if (of_a != of_b && (placement.holds(of_a, b) || placement.holds(of_b, a))) {
+    throw user_error(
+        "experts {} and {} cannot change places: the owner of one holds the other already", a + 1,
+        b + 1);
+  }
+  placement.swap_owners(a, b);
+  return edited(L);
+}
+
+int drop(lua_State* L) {
+  const Edit e = check_edit(L);
+  if (e.placement.owner(e.expert) == e.device) {
+    throw user_error("device {} owns expert {}, which would be lost; move the owner first",
+                     e.device + 1, e.expert + 1);
+  }
+  if (!e.placement.holds(e.device, e.expert)) {
+    throw user_error("device {} does not hold expert {}", e.device + 1, e.expert + 1);
+  }
+  if (e.placement.is_resident(e.expert, e.device)) check_moves(e.p, "drop");
+  e.placement.remove(e.expert, e.device);
+  return edited(L);
+}
+
+int clear_shadows(lua_State* L) {
+  check_placement(L).edit().clear_shadows();
+  return edited(L);
+}
+
+double called_weight(lua_State* L, int64_t source, int64_t device) {
+  lua_pushvalue(L, 3);
+  push_number(L, source + 1);
+  push_number(L, device + 1);
+  call(L, 2, 1);
+  const double weight = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : NAN;
+  lua_pop(L, 1);
+  if (!(weight >= 0 && weight <= 1e12)) {
+    throw user_error(
+        "p:share: weight of device {} for tokens of device {} is {}; give a number of "
+        "at least 0",
+        device + 1, source + 1, weight);
+  }
+  return weight;
+}
+
+/// By f(source, device): weights of the holders, the largest of a source 2^20.
+void share_by(lua_State* L, Placement& placement, int64_t expert) {
+  constexpr double kMost = 1 << 20;
+  if (!placement.bounds().weighted) {
+    throw UserError("p:share: sharing by a function needs weighted = true in the policy");
+  }
+  const std::vector<int64_t> devices = placement.holders(expert);
+  std::vector<double> weights(devices.size());
+  for (int64_t source = 0; source < placement.bounds().devices; ++source) {
+    double most = 0;
+    for (size_t i = 0; i < devices.size(); ++i) {
+      weights[i] = called_weight(L, source, devices[i]);
+      most = std::max(most, weights[i]);
+    }
+    if (most == 0) {
+      throw user_error("p:share: no holder of expert {} takes the tokens of device {}", expert + 1,
+                       source + 1);
+    }
+    for (size_t i = 0; i < devices.size(); ++i) {
+      placement.set_weight(source, devices[i], placement.slot_of(expert, devices[i]),
+                           std::llround(weights[i] / most * kMost));
+    }
+  }
+  placement.set_sharing(expert, Sharing::kWeighted);
+}
+
+int share(lua_State* L) {
+  PlacementHandle& p = check_placement(L);
+  Placement& placement = p.edit();
+  const int64_t e = check_expert(L, 2, *p.call);
+  if (lua_isfunction(L, 3)) {
+    share_by(L, placement, e);
+    return edited(L);
+  }
+  const std::string how = lua_type(L, 3) == LUA_TSTRING ? lua_tostring(L, 3) : "";
+  if (how != "local" && how != "even") {
+    throw user_error("p:share: {} is not allowed; give 'local', 'even' or a function",
+                     how.empty() ? luaL_typename(L, 3) : "'" + how + "'");
+  }
+  placement.set_sharing(e, how == "even" ? Sharing::kEven : Sharing::kLocal);
+  return edited(L);
+}
+
+int device_load(lua_State* L) {
+  PlacementHandle& p = check_placement(L);
+  const int64_t d = check_device(L, 2, *p.call);
+  if (!p.loads) p.loads = device_loads(p.placement, p.call->in->loads);
+  return push_number(L, p.loads->computed[static_cast<size_t>(d)]);
+}
+
+int time_ms(lua_State* L) {
+  const PlacementHandle& p = check_placement(L);
+  const PlaceInput& in = *p.call->in;
+  return push_number(L,
+                     placement_s(TimeEquation::kBlocking, p.placement, in.loads, in.rates) * 1e3);
+}
+
+int move_ms(lua_State* L) {
+  const PlacementHandle& p = check_placement(L);
+  const PlaceInput& in = *p.call->in;
+  return push_number(L, move_s(in.now, p.placement, in.rates) * 1e3);
+}
+
+int free_slots(lua_State* L) {
+  const PlacementHandle& p = check_placement(L);
+  const int64_t d = check_device(L, 2, *p.call);
+  push_number(L, p.placement.free_shadows(d));
+  return 1 + push_number(L, p.placement.free_residents(d));
+}
+
+// Empty slots, and what the plan leaves of the device's memory.
+int free_bytes(lua_State* L) {
+  const PlacementHandle& p = check_placement(L);
+  const int64_t d = check_device(L, 2, *p.call);
+  if (!p.call->left) return 0;
+  const PlaceRates& rates = p.call->in->rates;
+  const auto shadows = static_cast<double>(p.placement.free_shadows(d));
+  const auto residents = static_cast<double>(p.placement.free_residents(d));
+  return push_number(L, static_cast<double>(*p.call->left) + shadows * rates.expert_bytes +
+                            residents * (rates.expert_bytes + rates.state_bytes));
+}
+
+}  // namespace
+
+void open_placed(lua_State* L) {
+  static constexpr luaL_Reg kPlacement[] = {{"clear_shadows", method<clear_shadows>},
+                                            {"copy", method<copy>},
+                                            {"device_load", method<device_load>},
+                                            {"drop", method<drop>},
+                                            {"free_bytes", method<free_bytes>},
+                                            {"free_slots", method<free_slots>},
+                                            {"holders", method<holders>},
+                                            {"holds", method<holds>},
+                                            {"migrate", method<migrate>},
+                                            {"move_ms", method<move_ms>},
+                                            {"owner", method<owner>},
+                                            {"replicate", method<replicate>},
+                                            {"shadow", method<shadow>},
+                                            {"share", method<share>},
+                                            {"swap", method<swap>},
+                                            {"time_ms", method<time_ms>},
+                                            {nullptr, nullptr}};
+  new_type<PlacementHandle>(L, kPlacementType, kPlacement);
+}
+
+}  // namespace moe::lua

@@ -1,0 +1,225 @@
+// What a Lua placement policy sees: ctx and the loads, and what it returns. All is bounds-checked
+// and revoked when the call returns. Experts, devices, nodes, steps and layers count from 1.
+#include <algorithm>
+
+#include "bindings/host/core.h"
+#include "bindings/policy/graph_session.h"
+#include "bindings/policy/placement_views.h"
+#include "engine/base/names.h"
+#include "engine/base/rng.h"
+#include "engine/placement/performance_model.h"
+
+namespace moe::lua {
+namespace {
+
+int64_t of_source(const Loads& loads, int64_t source) {
+  int64_t sum = 0;
+  for (int64_t e = 0; e < loads.experts; ++e) sum += loads.at(source, e);
+  return sum;
+}
+
+// load(e, src), load(e): of all sources.
+int load_value(lua_State* L) {
+  const PlaceCall& call = check_call(L, kLoadsType);
+  const int64_t e = check_expert(L, 2, call);
+  if (lua_isnoneornil(L, 3)) return push_number(L, call.in->loads.of_expert(e));
+  return push_number(L, call.in->loads.at(check_device(L, 3, call), e));
+}
+
+int load_of_expert(lua_State* L) {
+  const PlaceCall& call = check_call(L, kLoadsType);
+  return push_number(L, call.in->loads.of_expert(check_expert(L, 2, call)));
+}
+
+int load_of_device(lua_State* L) {
+  const PlaceCall& call = check_call(L, kLoadsType);
+  return push_number(L, of_source(call.in->loads, check_device(L, 2, call)));
+}
+
+int load_by_expert(lua_State* L) {
+  const Loads& loads = check_call(L, kLoadsType).in->loads;
+  return push_list(L, loads.experts, [&](int64_t e) { return loads.of_expert(e); });
+}
+
+int load_by_device(lua_State* L) {
+  const Loads& loads = check_call(L, kLoadsType).in->loads;
+  return push_list(L, loads.sources, [&](int64_t d) { return of_source(loads, d); });
+}
+
+// Experts, those with most tokens first; of equal ones the lower number.
+int load_heaviest(lua_State* L) {
+  const Loads& loads = check_call(L, kLoadsType).in->loads;
+  std::vector<int64_t> inputs, experts;
+  for (int64_t e = 0; e < loads.experts; ++e) {
+    inputs.push_back(loads.of_expert(e));
+    experts.push_back(e);
+  }
+  std::stable_sort(experts.begin(), experts.end(), [&](int64_t a, int64_t b) {
+    return inputs[static_cast<size_t>(a)] > inputs[static_cast<size_t>(b)];
+  });
+  return push_list(L, loads.experts,
+                   [&](int64_t i) { return experts[static_cast<size_t>(i)] + 1; });
+}
+
+int load_total(lua_State* L) {
+  return push_number(L, check_call(L, kLoadsType).in->loads.total());
+}
+
+int context_log(lua_State* L) {
+  const PlaceCall& call = check_call(L, kContextType);
+  const std::string why = luaL_checkstring(L, 2);
+  if (call.log) call.log(why);
+  return 0;
+}
+
+int context_index(lua_State* L) {
+  if (push_method(L)) return 1;
+  const PlaceInput& in = *check_call(L, kContextType).in;
+  const std::string_view key = luaL_checkstring(L, 2);
+  if (key == "step") return push_number(L, in.step + 1);
+  if (key == "layer") return push_number(L, in.layer + 1);
+  if (key == "experts") return push_number(L, in.loads.experts);
+  if (key == "devices") return push_number(L, in.loads.sources);
+  lua_getfenv(L, 1);
+  lua_getfield(L, -1, luaL_checkstring(L, 2));
+  if (!lua_isnil(L, -1) || key == "workload") return 1;
+  return no_such_member(L);
+}
+
+// cluster:node_of(d); upvalues: devices, devices a node.
+int node_of(lua_State* L) {
+  const auto devices = static_cast<int64_t>(lua_tonumber(L, lua_upvalueindex(1)));
+  const auto a_node = static_cast<int64_t>(lua_tonumber(L, lua_upvalueindex(2)));
+  return push_number(L, check_index(L, 2, devices, "device") / a_node + 1);
+}
+
+// cluster:devices_of(n)
+int devices_of(lua_State* L) {
+  const auto devices = static_cast<int64_t>(lua_tonumber(L, lua_upvalueindex(1)));
+  const auto a_node = static_cast<int64_t>(lua_tonumber(L, lua_upvalueindex(2)));
+  const int64_t node = check_index(L, 2, devices / a_node, "node");
+  return push_list(L, a_node, [&](int64_t i) { return node * a_node + i + 1; });
+}
+
+void add_cluster_function(lua_State* L, const nlohmann::json& cluster, const char* name,
+                          lua_CFunction function) {
+  lua_pushnumber(L, cluster.at("devices").get<double>());
+  lua_pushnumber(L, cluster.at("devices_per_node").get<double>());
+  lua_pushcclosure(L, function, 2);
+  lua_setfield(L, -2, name);
+}
+
+lua_State* pushed_json(lua_State* L, const nlohmann::json& value) {
+  push_json(L, value);
+  return L;
+}
+
+lua_State* pushed_cluster(lua_State* L, const nlohmann::json& cluster) {
+  push_json(L, cluster);
+  add_cluster_function(L, cluster, "node_of", method<node_of>);
+  add_cluster_function(L, cluster, "devices_of", method<devices_of>);
+  return L;
+}
+
+nlohmann::json rates_table(const PlaceRates& r) {
+  return {{"input_bytes", r.input_bytes},
+          {"expert_bytes", r.expert_bytes},
+          {"state_bytes", r.state_bytes},
+          {"a2a_bytes_per_s", r.a2a_bytes_per_s},
+          {"copy_bytes_per_s", copy_rate(r)},
+          {"inputs_per_s", r.inputs_per_s},
+          {"fnec_s", r.fnec_s},
+          {"bnec_s", r.bnec_s}};
+}
+
+// Numbers of one call: seed, step and layer decide them, and no rank.
+uint64_t call_stream(const Host& host, const PlaceInput& in) {
+  const auto mix = [](int64_t value, uint64_t stream) {
+    return hash32(static_cast<uint64_t>(value), stream);
+  };
+  return mix(in.layer, mix(in.step, mix(host.options().seed.value_or(1), 1000253)));
+}
+
+}  // namespace
+
+PlacementTables::PlacementTables(lua_State* L, const LuaPlacement& policy)
+    : model_(pushed_json(L, policy.model)), cluster_(pushed_cluster(L, policy.cluster)) {}
+
+void PlacementTables::push(lua_State* L, const PlaceInput& in) {
+  std::unique_ptr<Reference>& state = states_[in.layer];
+  if (!state) {
+    lua_newtable(L);
+    state = std::make_unique<Reference>(L);
+  }
+  lua_newtable(L);
+  const auto set = [L](const char* name) { lua_setfield(L, -2, name); };
+  model_.push(L);
+  set("model");
+  cluster_.push(L);
+  set("cluster");
+  state->push(L);
+  set("state");
+  push_json(L, rates_table(in.rates));
+  set("rates");
+  push_userdata<Rng>(L, kRngType, call_stream(Host::of(L), in));
+  set("rng");
+}
+
+PlacementViews::PlacementViews(lua_State* L, PlaceCall call, PlacementTables& tables)
+    : call_(std::make_shared<PlaceCall>(std::move(call))) {
+  push_userdata<CallHandle>(L, kContextType, call_);
+  tables.push(L, *call_->in);
+  push_userdata<PlacementHandle>(L, kPlacementType, call_, call_->in->now, true);
+  lua_setfield(L, -2, "placement");
+  if (!call_->policy->workload.empty()) {
+    lua_pushstring(L, call_->policy->workload.c_str());
+    lua_setfield(L, -2, "workload");
+  }
+  lua_setfenv(L, -2);
+  push_userdata<CallHandle>(L, kLoadsType, call_);
+  push_userdata<PlacementHandle>(L, kPlacementType, call_, call_->in->now);
+}
+
+Placement PlacementViews::result(lua_State* L, int index) const {
+  if (lua_isnil(L, index)) throw UserError("place() returns nothing; return p or a copy of it");
+  const PlacementHandle* handle = nullptr;
+  try {
+    handle = &check_userdata<PlacementHandle>(L, index, kPlacementType);
+  } catch (const UserError&) {
+    throw user_error("place() returns a {}; return p or a copy of it", luaL_typename(L, index));
+  }
+  if (handle->call != call_) throw UserError("place() returns a placement of a call that is over");
+  const Placement& p = handle->placement;
+  for (int64_t e = 0; e < p.bounds().experts; ++e) {
+    if (p.sharing(e) != Sharing::kWeighted) continue;
+    for (int64_t source = 0; source < p.bounds().devices; ++source) {
+      int64_t sum = 0;
+      for (const int64_t d : p.holders(e)) sum += p.weight(source, d, p.slot_of(e, d));
+      if (sum > 0) continue;
+      throw user_error(
+          "place() returns a placement in which no holder of expert {} takes the tokens of device "
+          "{}; share an expert by a function when its holders are known",
+          e + 1, source + 1);
+    }
+  }
+  return p;
+}
+
+void open_placement(lua_State* L) {
+  static constexpr luaL_Reg kContext[] = {{"log", method<context_log>}, {nullptr, nullptr}};
+  static constexpr luaL_Reg kLoads[] = {{"by_device", method<load_by_device>},
+                                        {"by_expert", method<load_by_expert>},
+                                        {"of_device", method<load_of_device>},
+                                        {"of_expert", method<load_of_expert>},
+                                        {"heaviest", method<load_heaviest>},
+                                        {"total", method<load_total>},
+                                        {nullptr, nullptr}};
+  new_type<CallHandle>(L, kContextType, kContext, method<context_index>,
+                       {"step", "layer", "experts", "devices", "model", "cluster", "workload",
+                        "placement", "rates", "rng", "state"});
+  new_type<CallHandle>(L, kLoadsType, kLoads);
+  set_metamethod(L, kLoadsType, "__call", method<load_value>);
+  open_placed(L);
+}
+
+}  // namespace moe::lua

@@ -1,0 +1,143 @@
+// core.prophet_plan, core.prophet_place: Pro-Prophet's planner, and any placement policy, on counts
+// that a recipe gives.
+#include "engine/placement/prophet.h"
+#include "bindings/host/convert.h"
+#include "bindings/host/core.h"
+#include "bindings/host/host.h"
+#include "engine/base/errors.h"
+
+namespace moe::lua {
+namespace {
+
+using nlohmann::json;
+
+// routed[expert][device], all rows as long
+Loads loads_of(const json& routed, const char* who) {
+  constexpr double kMost = 0x1p53;  // whose sums over devices and experts doubles hold
+  Loads loads(static_cast<int64_t>(routed.at(0).size()), static_cast<int64_t>(routed.size()));
+  double all = 0;
+  for (int64_t e = 0; e < loads.experts; ++e) {
+    const json& row = routed.at(static_cast<size_t>(e));
+    for (int64_t d = 0; d < loads.sources; ++d) {
+      loads.at(d, e) = row.at(static_cast<size_t>(d)).get<int64_t>();
+      all += static_cast<double>(loads.at(d, e));
+    }
+  }
+  if (all > kMost) {
+    throw user_error("{}.routed: {:.4g} inputs in all; at most 2^53 are allowed", who, all);
+  }
+  return loads;
+}
+
+int64_t experts_a_device(const Loads& loads) {
+  return (loads.experts + loads.sources - 1) / loads.sources;
+}
+
+std::vector<int64_t> owners_of(const Loads& loads) {
+  const Placement in_order(
+      {.experts = loads.experts, .devices = loads.sources, .residents = experts_a_device(loads)});
+  return {in_order.codes().begin(), in_order.codes().begin() + loads.experts};
+}
+
+PlaceRates rates_of(const Fields& fields, const char* who) {
+  const PlaceRates rates{.input_bytes = fields.number("input_bytes"),
+                         .expert_bytes = fields.number("expert_bytes"),
+                         .state_bytes = fields.number("state_bytes", 0),
+                         .a2a_bytes_per_s = fields.number("bytes_per_s"),
+                         .copy_bytes_per_s = fields.number("copy_bytes_per_s", 0),
+                         .inputs_per_s = fields.number("inputs_per_s"),
+                         .fnec_s = fields.number("fnec_s"),
+                         .bnec_s = fields.number("bnec_s")};
+  check(rates, who);
+  return rates;
+}
+
+// What both functions say of the devices before and after.
+json loads_json(const DeviceLoads& before, const DeviceLoads& after) {
+  return {{"computed", after.computed},
+          {"received", after.received},
+          {"computed_without", before.computed},
+          {"received_without", before.received},
+          {"balance", balance_degree(after.computed)},
+          {"balance_without", balance_degree(before.computed)},
+          {"rb", balance_ratio(before.computed, after.computed)}};
+}
+
+json plan_json(const ProphetPlan& plan) {
+  json selected = json::array();
+  for (const Selected& s : plan.selected) {
+    json devices = json::array();
+    for (const int64_t d : s.devices) devices.push_back(d + 1);
+    selected.push_back({{"expert", s.expert + 1}, {"devices", devices}});
+  }
+  json result = loads_json(plan.loads_without, plan.loads);
+  result["selected"] = selected;
+  result["time_s"] = plan.time_s;
+  result["time_without_s"] = plan.time_without_s;
+  return result;
+}
+
+// ({ routed, rates, alpha, n or none, equation, max_selected }) -> as moe.prophet.plan
+int plan(lua_State* L) {
+  constexpr const char* kWho = "moe.prophet.plan";
+  const json values = to_json(L, 1);
+  const Fields fields(values, kWho);
+  const Loads loads = loads_of(values.at("routed"), kWho);
+  const PlaceRates rates = rates_of(fields, kWho);
+  const ProphetOptions options{.alpha = fields.number("alpha"),
+                               .n = fields.integer("n", ProphetOptions::kAuto),
+                               .equation = static_cast<TimeEquation>(fields.integer("equation")),
+                               .most = fields.integer("max_selected", loads.experts)};
+  push_json(L, plan_json(plan_prophet(loads, owners_of(loads), rates, options)));
+  return 1;
+}
+
+json holders_json(const Placement& placement) {
+  json holders = json::array();
+  for (int64_t e = 0; e < placement.bounds().experts; ++e) {
+    json devices = {placement.owner(e) + 1};
+    for (const int64_t d : placement.holders(e)) {
+      if (d != placement.owner(e)) devices.push_back(d + 1);
+    }
+    holders.push_back(std::move(devices));
+  }
+  return holders;
+}
+
+// ({ routed, rates, policy, options, residents or none, shadows or none, equation }) -> as
+// moe.prophet.place
+int place(lua_State* L) {
+  constexpr const char* kWho = "moe.prophet.place";
+  const json values = to_json(L, 1);
+  const Fields fields(values, kWho);
+  const Loads loads = loads_of(values.at("routed"), kWho);
+  const Placement now({.experts = loads.experts,
+                       .devices = loads.sources,
+                       .residents = fields.integer("residents", experts_a_device(loads)),
+                       .shadows = fields.integer("shadows", loads.experts)});
+  const PlaceInput input{.loads = loads, .now = now, .rates = rates_of(fields, kWho)};
+  const PlacementPolicy& policy = builtin_policy(fields.text("policy"));
+  const PolicyOptions given = values.at("options").get<PolicyOptions>();
+  const Placement next = policy.place(input, resolved(policy, given));
+  const auto equation = static_cast<TimeEquation>(fields.integer("equation"));
+  json result = loads_json(device_loads(now, loads), device_loads(next, loads));
+  result["time_s"] = placement_s(equation, next, loads, input.rates);
+  result["time_without_s"] = placement_s(equation, now, loads, input.rates);
+  result["move_s"] = move_s(now, next, input.rates);
+  result["break_even_steps"] = break_even_steps(
+      result["move_s"], result["time_without_s"].get<double>() - result["time_s"].get<double>());
+  result["holders"] = holders_json(next);
+  push_json(L, result);
+  return 1;
+}
+
+}  // namespace
+
+void open_prophet(lua_State* L) {
+  static constexpr luaL_Reg kFunctions[] = {{"prophet_place", core_function<with_effect<place>>},
+                                            {"prophet_plan", core_function<with_effect<plan>>},
+                                            {nullptr, nullptr}};
+  luaL_setfuncs(L, kFunctions, 0);
+}
+
+}  // namespace moe::lua

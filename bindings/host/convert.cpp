@@ -1,0 +1,259 @@
+#include "bindings/host/convert.h"
+
+#include <cmath>
+
+#include "engine/base/errors.h"
+#include "engine/base/limits.h"
+#include "engine/base/utf8.h"
+
+namespace moe::lua {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kArrayType = "moe.array";
+constexpr int kMaxDepth = 64;
+constexpr double kMaxInteger = 9007199254740992.0;  // 2^53
+
+class Reader {
+ public:
+  Reader(lua_State* L, bool keep_functions) : L_(L), keep_functions_(keep_functions) {}
+
+  json value(int index, int depth) {
+    switch (lua_type(L_, index)) {
+      case LUA_TNIL:
+        return nullptr;
+      case LUA_TBOOLEAN:
+        return lua_toboolean(L_, index) != 0;
+      case LUA_TNUMBER:
+        return number(lua_tonumber(L_, index));
+      case LUA_TSTRING:
+        return text(index);
+      case LUA_TTABLE:
+        return table(index, depth);
+      case LUA_TLIGHTUSERDATA:
+        if (lua_touserdata(L_, index) == nullptr) return nullptr;
+        break;
+      default:
+        break;
+    }
+    if (keep_functions_) return nullptr;
+    throw user_error("json: {}a {} has no place in JSON", where(), luaL_typename(L_, index));
+  }
+
+ private:
+  static json number(double x) {
+    if (x == std::floor(x) && std::abs(x) <= kMaxInteger && !(x == 0 && std::signbit(x))) {
+      return static_cast<int64_t>(x);
+    }
+    return x;
+  }
+
+  std::string text(int index) {
+    size_t size = 0;
+    const char* data = lua_tolstring(L_, index, &size);
+    if (const auto at = first_invalid_byte({data, size})) {
+      throw user_error("json: {}a text that is not UTF-8, at byte {}", where(), *at + 1);
+    }
+    return {data, size};
+  }
+
+  json table(int index, int depth) {
+    if (depth >= kMaxDepth) throw user_error("json: {}tables are nested too deep", where());
+    luaL_checkstack(L_, 8, "json");
+    if (index < 0) index = lua_gettop(L_) + 1 + index;
+    const size_t length = lua_objlen(L_, index);
+    return length > 0 || is_marked(index) ? array(index, length, depth) : object(index, depth);
+  }
+
+  bool is_marked(int index) {
+    if (!lua_getmetatable(L_, index)) return false;
+    luaL_getmetatable(L_, kArrayType);
+    const bool marked = lua_rawequal(L_, -1, -2) != 0;
+    lua_pop(L_, 2);
+    return marked;
+  }
+
+  json array(int index, size_t length, int depth) {
+    json result = json::array();
+    for (size_t i = 1; i <= length; ++i) {
+      lua_rawgeti(L_, index, static_cast<int>(i));
+      path_.push_back(fmt::format("[{}]", i));
+      result.push_back(value(-1, depth + 1));
+      path_.pop_back();
+      lua_pop(L_, 1);
+    }
+    size_t entries = 0;
+    for (lua_pushnil(L_); lua_next(L_, index) != 0; lua_pop(L_, 1)) ++entries;
+    if (entries != length) {
+      throw user_error("json: {}a table with both a list and other keys, or with holes", where());
+    }
+    return result;
+  }
+
+  json object(int index, int depth) {
+    json result = json::object();
+    for (lua_pushnil(L_); lua_next(L_, index) != 0; lua_pop(L_, 1)) {
+      if (lua_type(L_, -2) != LUA_TSTRING) {
+        throw user_error("json: {}a key of type {}; give texts, or 1, 2, 3, ...", where(),
+                         luaL_typename(L_, -2));
+      }
+      std::string key = text(-2);
+      path_.push_back("." + key);
+      result[key] = value(-1, depth + 1);
+      path_.pop_back();
+    }
+    return result;
+  }
+
+  std::string where() const {
+    std::string all;
+    for (const std::string& step : path_) all += step;
+    return all.empty() ? all : all + ": ";
+  }
+
+  lua_State* L_;
+  bool keep_functions_;
+  std::vector<std::string> path_;
+};
+
+}  // namespace
+
+json to_json(lua_State* L, int index, bool keep_functions) {
+  return Reader(L, keep_functions).value(index, 0);
+}
+
+void push_json(lua_State* L, const json& value) {
+  luaL_checkstack(L, 8, "json");
+  switch (value.type()) {
+    case json::value_t::boolean:
+      lua_pushboolean(L, value.get<bool>());
+      break;
+    case json::value_t::number_integer:
+    case json::value_t::number_unsigned:
+    case json::value_t::number_float:
+      lua_pushnumber(L, value.get<double>());
+      break;
+    case json::value_t::string: {
+      const std::string& text = value.get_ref<const std::string&>();
+      lua_pushlstring(L, text.data(), text.size());
+      break;
+    }
+    case json::value_t::array:
+      lua_createtable(L, static_cast<int>(value.size()), 0);
+      for (size_t i = 0; i < value.size(); ++i) {
+        push_json(L, value[i]);
+        lua_rawseti(L, -2, static_cast<int>(i + 1));
+      }
+      mark_array(L, -1);
+      break;
+    case json::value_t::object:
+      lua_createtable(L, 0, static_cast<int>(value.size()));
+      for (const auto& [key, field] : value.items()) {
+        push_json(L, field);
+        lua_setfield(L, -2, key.c_str());
+      }
+      break;
+    default:
+      push_null(L);
+  }
+}
+
+std::string text_argument(lua_State* L, int index) {
+  size_t size = 0;
+  const char* const text = luaL_checklstring(L, index, &size);
+  return {text, size};
+}
+
+void mark_array(lua_State* L, int index) {
+  if (index < 0) index = lua_gettop(L) + 1 + index;
+  luaL_newmetatable(L, kArrayType);
+  lua_setmetatable(L, index);
+}
+
+std::string json_text(const json& value, int indent) {
+  try {
+    return value.dump(indent);
+  } catch (const json::exception&) {
+    throw user_error("json: a text is not UTF-8");
+  }
+}
+
+json parse_json(const std::string& text) {
+  try {
+    return json::parse(text);
+  } catch (const json::parse_error& e) {
+    throw user_error("json: not JSON at byte {}: {}", e.byte, e.what());
+  } catch (const json::out_of_range& e) {
+    throw user_error("json: a number that does not fit: {}", e.what());
+  }
+}
+
+Fields::Fields(const json& value, std::string path) : value_(&value), path_(std::move(path)) {
+  if (!value.is_object()) throw user_error("{}: give a table", path_);
+}
+
+bool Fields::has(const char* key) const {
+  const auto at = value_->find(key);
+  return at != value_->end() && !at->is_null();
+}
+
+const json& Fields::get(const char* key) const {
+  if (!has(key)) fail(key, "is missing");
+  return *value_->find(key);
+}
+
+void Fields::fail(const char* key, const char* expected) const {
+  throw user_error("{}.{}: {}", path_, key, expected);
+}
+
+int64_t Fields::integer(const char* key) const {
+  const json& value = get(key);
+  if (!value.is_number_integer()) fail(key, "give a whole number");
+  return value.get<int64_t>();
+}
+
+int64_t Fields::integer(const char* key, int64_t otherwise) const {
+  return has(key) ? integer(key) : otherwise;
+}
+
+double Fields::number(const char* key) const {
+  const json& value = get(key);
+  if (!value.is_number() || !std::isfinite(value.get<double>())) fail(key, "give a finite number");
+  return value.get<double>();
+}
+
+double Fields::number(const char* key, double otherwise) const {
+  return has(key) ? number(key) : otherwise;
+}
+
+Nanoseconds Fields::time(const char* key, double unit_ns) const {
+  return checked_ns(number(key) * unit_ns, [&] { return path_ + "." + key; });
+}
+
+Nanoseconds Fields::time(const char* key, double unit_ns, Nanoseconds otherwise) const {
+  return has(key) ? time(key, unit_ns) : otherwise;
+}
+
+std::string Fields::text(const char* key) const {
+  const json& value = get(key);
+  if (!value.is_string()) fail(key, "give a text");
+  return value.get<std::string>();
+}
+
+std::string Fields::text(const char* key, const std::string& otherwise) const {
+  return has(key) ? text(key) : otherwise;
+}
+
+bool Fields::flag(const char* key, bool otherwise) const {
+  if (!has(key)) return otherwise;
+  const json& value = get(key);
+  if (!value.is_boolean()) fail(key, "give true or false");
+  return value.get<bool>();
+}
+
+Fields Fields::at(const char* key) const {
+  return {get(key), path_ + "." + key};
+}
+
+}  // namespace moe::lua

@@ -1,0 +1,218 @@
+#include "bindings/host/files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "engine/base/errors.h"
+
+namespace moe::lua {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr int kMaxLinks = 40;  // as Linux
+
+bool is_under(const fs::path& path, const fs::path& folder) {
+  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first ==
+         folder.end();
+}
+
+/// "a/b" for "a/./b/".
+fs::path tidy(const fs::path& path) {
+  const fs::path normal = path.lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
+/// The output folder as it is opened. Links on the way to an absolute one are the system's; one
+/// that is itself a link, or any in a relative path, may be anybody's.
+fs::path output_folder(const fs::path& folder) {
+  const fs::path path = tidy(folder);
+  if (path.is_relative() || path == path.root_path()) return path;
+  std::error_code error;
+  const fs::path parent = fs::weakly_canonical(path.parent_path(), error);
+  return error ? path : parent / path.filename();
+}
+
+bool has_link(const fs::path& folder) {
+  return !open_folder(folder, false).valid() && errno == ELOOP;
+}
+
+std::string reason() {
+  return errno == ELOOP ? "it is a link, or a link leads to it; give the folder that it leads to"
+                        : std::strerror(errno);
+}
+
+struct Found {
+  enum class Where { kInside, kMissing, kOutside } where;
+  fs::path real;  // kInside: the path without links
+  int error = 0;  // kMissing: why
+};
+
+/// Follows a path link by link, as far as it stays in one of the folders or on the way to one, so
+/// that nothing else is looked at.
+class Search {
+ public:
+  explicit Search(const std::vector<fs::path>& folders) {
+    for (const fs::path& folder : folders) {
+      std::error_code error;
+      named_.push_back(tidy(fs::absolute(folder)));
+      const fs::path real = fs::weakly_canonical(named_.back(), error);
+      if (!error) real_.push_back(tidy(real));
+    }
+  }
+
+  Found find(const fs::path& path) {
+    at_ = "/";
+    left_.assign(path.begin(), path.end());
+    std::reverse(left_.begin(), left_.end());
+    for (int links = 0; !left_.empty();) {
+      const fs::path part = left_.back();
+      left_.pop_back();
+      const fs::path next = tidy(at_ / part);
+      if (!concerns(next)) return {Found::Where::kOutside, {}};
+      std::error_code error;
+      const fs::file_status status = fs::symlink_status(next, error);
+      if (!fs::exists(status)) return missing(next, error ? error.value() : ENOENT);
+      if (!fs::is_symlink(status)) {
+        at_ = next;
+      } else if (++links > kMaxLinks || !enter(next)) {
+        return missing(next, ELOOP);
+      }
+    }
+    if (!inside(at_)) return {Found::Where::kOutside, {}};
+    return {Found::Where::kInside, at_};
+  }
+
+ private:
+  bool inside(const fs::path& path) const {
+    return std::any_of(real_.begin(), real_.end(),
+                       [&](const fs::path& folder) { return is_under(path, folder); });
+  }
+  bool concerns(const fs::path& path) const {
+    const auto on_the_way = [&](const fs::path& folder) {
+      return is_under(path, folder) || is_under(folder, path);
+    };
+    return std::any_of(real_.begin(), real_.end(), on_the_way) ||
+           std::any_of(named_.begin(), named_.end(), on_the_way);
+  }
+  /// Where a link leads is what is followed next.
+  bool enter(const fs::path& link) {
+    std::error_code error;
+    const fs::path to = fs::read_symlink(link, error);
+    if (error) return false;
+    const std::vector<fs::path> parts(to.begin(), to.end());
+    left_.insert(left_.end(), parts.rbegin(), parts.rend());
+    if (to.is_absolute()) at_ = "/";
+    return true;
+  }
+  Found missing(fs::path path, int error) const {
+    for (auto part = left_.rbegin(); part != left_.rend(); ++part) path /= *part;
+    const bool ours = inside(tidy(path));
+    return {ours ? Found::Where::kMissing : Found::Where::kOutside, {}, error};
+  }
+
+  std::vector<fs::path> named_, real_;  // the folders as they are named, and without links
+  fs::path at_;                         // without links
+  std::vector<fs::path> left_;          // parts, the next one last
+};
+
+}  // namespace
+
+void check_path(const std::string& path) {
+  const size_t nul = path.find('\0');
+  if (nul == std::string::npos) return;
+  throw user_error("'{}\\0': a path has no NUL in it", path.substr(0, nul));
+}
+
+std::vector<fs::path> Files::roots() const {
+  std::vector<fs::path> all = {options_.recipe_dir};
+  for (const fs::path& folder : {options_.out_dir, fs::path("out")}) {
+    if (!has_link(output_folder(folder))) all.push_back(folder);
+  }
+  all.insert(all.end(), options_.roots.begin(), options_.roots.end());
+  all.insert(all.end(), options_.named.begin(), options_.named.end());
+  if (options_.trust) all.emplace_back("/");
+  std::erase_if(all, [](const fs::path& folder) { return folder.empty(); });
+  return all;
+}
+
+fs::path Files::readable(const std::string& path) const {
+  check_path(path);
+  std::vector<fs::path> places = {fs::absolute(path)};
+  if (fs::path(path).is_relative()) {
+    for (const fs::path& folder : {options_.recipe_dir, options_.out_dir}) {
+      if (!folder.empty()) places.push_back(fs::absolute(folder / path));
+    }
+  }
+  Search search(roots());
+  int error = 0;
+  for (const fs::path& place : places) {
+    Found found = search.find(place);
+    if (found.where == Found::Where::kInside) return std::move(found.real);
+    if (found.where == Found::Where::kMissing && error == 0) error = found.error;
+  }
+  if (error == ENOENT && places.size() > 1) {
+    throw user_error(
+        "cannot read {}: there is none in the recipe's folder or the output, where a "
+        "recipe may read without --set or --trust",
+        path);
+  }
+  if (error != 0) throw user_error("cannot read {}: {}", path, std::strerror(error));
+  throw user_error(
+      "{} lies outside the recipe's folder and the output; a recipe may not read it "
+      "unless --set names it or --trust is given",
+      path);
+}
+
+std::string Files::read(const std::string& path) const {
+  return read_file(readable(path), Links::kRefuse);
+}
+
+fs::path Files::writable(const std::string& name) const {
+  check_path(name);
+  if (options_.out_dir.empty()) throw user_error("{}: nothing is written in this mode", name);
+  const auto refuse = [&](const std::string& why) {
+    return user_error("'{}' does not name a file in the output folder {}{}", name,
+                      options_.out_dir.string(), why);
+  };
+  const fs::path relative = fs::path(name).lexically_normal();
+  const bool leads_out =
+      relative.is_absolute() || relative.begin() == relative.end() || *relative.begin() == "..";
+  if (leads_out || !relative.has_filename() || relative == ".") throw refuse("");
+  const fs::path root = output_folder(options_.out_dir), path = root / relative;
+  if (!open_folder(root, true).valid()) {
+    throw user_error("output folder {}: {}", options_.out_dir.string(), reason());
+  }
+  const Descriptor folder = open_folder(path.parent_path(), true);
+  if (!folder.valid() && errno == ELOOP) throw refuse(": a link stands in its path");
+  if (!folder.valid()) throw run_error("cannot make {}: {}", path.parent_path().string(), reason());
+  struct stat there {};
+  const std::string file = path.filename();
+  if (fstatat(folder.get(), file.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0) {
+    const std::string kind = unusual_kind(there.st_mode);
+    if (!kind.empty()) throw refuse(": there is " + kind);
+  }
+  return path;
+}
+
+uint64_t text_hash(std::string_view text, uint64_t so_far) {
+  for (const char c : text) so_far = (so_far ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  return so_far;
+}
+
+void check_writable_folder(const fs::path& folder) {
+  const fs::path path = output_folder(folder);
+  if (!open_folder(path, true).valid()) {
+    throw user_error("--out {}: cannot be made: {}", folder.string(), reason());
+  }
+  try {
+    AtomicFile probe(path / "probe");  // it is gone again at once
+  } catch (const RunError& e) {
+    throw user_error("--out {}: {}", folder.string(), e.what());
+  }
+}
+
+}  // namespace moe::lua

@@ -1,0 +1,247 @@
+#include "bindings/host/host.h"
+
+#include <luajit.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "bindings/host/core.h"
+#include "bindings/host/sandbox.h"
+#include "engine/base/stop.h"
+#include "engine/base/utf8.h"
+#include "engine/comm/job/processes.h"
+
+namespace moe::lua {
+namespace {
+
+std::atomic<int> signals{0};
+std::atomic<int64_t> first_signal_ms{0};
+
+// What is called once may arrive twice: timeout, mpirun and a terminal signal the process and its
+// group, each a moment after the other. Nobody types Ctrl-C twice in this time.
+constexpr int64_t kSameSignalMs = 250;
+
+// Only what a signal handler may call.
+void on_stop_signal(int signal_number) {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const int64_t now_ms = now.tv_sec * 1000 + now.tv_nsec / 1000000;
+  request_stop();
+  if (signals.fetch_add(1) == 0) {
+    first_signal_ms.store(now_ms);
+    return;
+  }
+  if (now_ms - first_signal_ms.load() < kSameSignalMs) return;
+  signal(signal_number, SIG_DFL);
+  raise(signal_number);
+}
+
+void* allocate(void* host, void* block, size_t old_size, size_t new_size) {
+  return static_cast<Host*>(host)->limits().allocate(block, old_size, new_size);
+}
+
+// Commands that take long, on rank 0 of a job.
+bool shows_progress(const HostOptions& options) {
+  const bool leads = options.processes == nullptr || options.processes->leads();
+  return leads && (options.mode == "run" || options.mode == "calibrate");
+}
+
+Files::Options file_options(const HostOptions& options) {
+  Files::Options files;
+  if (!options.recipe.empty()) {
+    files.recipe_dir = std::filesystem::absolute(options.recipe).parent_path();
+  }
+  files.out_dir = options.out_dir;
+  files.roots = {options.scripts_dir};
+  for (const auto& [key, value] : options.set) {
+    if (value.find('/') != std::string::npos) files.named.emplace_back(value);
+  }
+  for (const std::string& folder : options.folders) files.named.emplace_back(folder);
+  files.trust = options.trust;
+  return files;
+}
+
+}  // namespace
+
+void leave(const std::string& message, int status) {
+  const std::string line = "moebench: " + printable(message) + "\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+  std::_Exit(status);
+}
+
+void install_stop_handlers() {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before {};
+    sigaction(number, nullptr, &before);
+    if (number != SIGHUP || before.sa_handler != SIG_IGN) signal(number, on_stop_signal);
+  }
+}
+
+Host::Host(HostOptions options) : Host(std::move(options), std::make_shared<Watchdog>()) {
+  limits_.start(state());
+  watchdog_->poll_with([this] { poll(); });
+}
+
+Host::~Host() {
+  loading_deadline_.reset();
+  // The watchdog may outlive this host by a moment: ranks' hosts that the state holds share it.
+  if (limits_.started()) watchdog_->poll_with(nullptr);
+}
+
+Host::Host(HostOptions options, std::shared_ptr<Watchdog> watchdog)
+    : options_(std::move(options)),
+      files_(file_options(options_)),
+      limits_(options_.trust ? 0 : options_.memory_cap),
+      progress_(shows_progress(options_)),
+      state_(lua_newstate(allocate, this), Closer{&limits_}),
+      watchdog_(std::move(watchdog)) {
+  MOE_CHECK(state_ != nullptr);
+  open_library();
+}
+
+void Host::Closer::operator()(lua_State* L) const {
+  limits->finish();
+  lua_close(L);
+}
+
+bool Host::must_stop() const {
+  return stop_requested() && (options_.processes == nullptr || options_.processes->leads());
+}
+
+void Host::heed_stop() {
+  if (!must_stop()) return;
+  poll();
+  limits_.watch_lines();
+}
+
+void Host::leave_job() const {
+  if (options_.processes != nullptr) options_.processes->fail("rank 0: interrupted");
+}
+
+Host::EngineCall::EngineCall(Host& host) : host_(host) {
+  if (host.must_stop()) {
+    host.leave_job();
+    throw Interrupted();
+  }
+  host_.note_effect();
+}
+
+Host& Host::of(lua_State* L) {
+  void* host = nullptr;
+  lua_getallocf(L, &host);
+  return *static_cast<Host*>(host);
+}
+
+void Host::open_library() {
+  lua_State* L = state();
+  lua_pushcfunction(L, [](lua_State* L) {
+    open_libraries(L);
+    return 0;
+  });
+  call(L, 0, 0);
+  lua_pushcfunction(L, core_function<open_core>);
+  call(L, 0, 0);
+}
+
+// Without the compiler while loading: an error that compiled code raises (a stack overflow) skips
+// the message handler and so loses its line.
+void Host::begin_loading() {
+  if (options_.trust) return;
+  luaJIT_setmode(state(), 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
+  const double seconds = options_.load_deadline_s;
+  loading_deadline_ = std::make_unique<Deadline>(
+      watchdog_,
+      [this, seconds] {
+        limits_.stop(
+            "user",
+            fmt::format("still running after {} s while loading; an endless loop?", seconds),
+            Limits::Where::kAnywhere);
+      },
+      [this, seconds] {
+        leave(
+            fmt::format("{} is stuck while loading, for more than {} s", options_.recipe, seconds),
+            1);
+      });
+  loading_deadline_->arm(seconds);
+}
+
+void Host::end_loading() {
+  loading_deadline_.reset();
+}
+
+void Host::poll() {
+  if (must_stop()) limits_.stop("run", Interrupted().what(), Limits::Where::kRecipe);
+  progress_.draw();
+}
+
+// _main runs as a coroutine, because the stack of one that failed still stands: an error without a
+// position (no memory, stack overflow, which skip message handlers) gets one all the same.
+std::optional<Failure> Host::main(const std::string& argument) {
+  lua_State* L = state();
+  Failure failure;
+  begin_loading();
+  lua_pushcfunction(L, core_function<prepare_main>);
+  lua_pushlstring(L, argument.data(), argument.size());
+  bool good = try_call(L, 1, 3, failure);
+  if (good) {
+    lua_State* coroutine = lua_newthread(L);
+    lua_insert(L, 1);
+    lua_xmove(L, coroutine, 3);
+    main_ = coroutine;
+    good = try_resume(coroutine, 2, failure);
+    main_ = nullptr;
+    lua_settop(L, 0);
+  }
+  end_loading();
+  limits_.take_stop();
+  if (good) return std::nullopt;
+  return failure;
+}
+
+void Host::evaluate_policies() {
+  lua_State* L = state();
+  begin_loading();
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "moe");
+  call(L, 1, 0);
+  push_recipe();
+  Failure failure;
+  const bool good = try_call(L, 0, 0, failure);
+  end_loading();
+  if (!good && failure.kind != "stop") throw UserError(failure.message);
+}
+
+uint32_t Host::add_session(GraphSession* session) {
+  sessions_[++last_session_] = session;
+  return last_session_;
+}
+
+GraphSession* Host::session(uint32_t serial) const {
+  const auto found = sessions_.find(serial);
+  return found == sessions_.end() ? nullptr : found->second;
+}
+
+std::optional<Position> Host::recipe_position(lua_State* L) const {
+  // A coroutine may have no frame of the recipe (a tail call leaves none); then the line counts at
+  // which the recipe itself has got.
+  for (lua_State* state : {L, main_, this->state()}) {
+    lua_Debug frame;
+    for (int level = 0; state != nullptr && lua_getstack(state, level, &frame) != 0; ++level) {
+      if (lua_getinfo(state, "Sl", &frame) == 0 || frame.currentline <= 0) continue;
+      const std::string_view source = frame.source;
+      if (source.empty() || source[0] != '@') continue;
+      if (source.substr(1).starts_with(options_.scripts_dir + "/")) continue;
+      return Position{std::string(source.substr(1)), frame.currentline};
+    }
+  }
+  return std::nullopt;
+}
+
+void Host::push_recipe() {
+  push_chunk(state(), read_file(options_.recipe), options_.recipe);
+}
+
+}  // namespace moe::lua

@@ -1,0 +1,122 @@
+#include "bindings/host/job.h"
+
+#include <exception>
+#include <optional>
+
+#include "bindings/host/convert.h"
+
+namespace moe::lua {
+namespace {
+
+using nlohmann::json;
+
+/// The error that is under way.
+Failure failure_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const LuaError& e) {
+    return e.failure();
+  } catch (const UserError& e) {
+    return {"core", e.what(), ""};
+  } catch (const RunError& e) {
+    return {"run", e.what(), ""};
+  } catch (const std::exception& e) {
+    return foreign_failure(e);
+  }
+}
+
+[[noreturn]] void raise(const json& failure) {
+  const std::string kind = failure.at("kind"), message = failure.at("message");
+  if (kind == "core") throw UserError(message);
+  if (kind == "run") throw RunError(message);
+  if (kind == "internal") throw InternalError(message);
+  throw LuaError({kind, message, failure.at("traceback")});
+}
+
+std::string bytes_of(const json& value) {
+  const std::vector<uint8_t> bytes = json::to_msgpack(value);
+  return {bytes.begin(), bytes.end()};
+}
+
+/// The specification as values: what a process would plan.
+json asked_for(lua_State* L, int index, const Host& host) {
+  json spec = to_json(L, index, true);
+  spec.erase("cost");  // where rank 0 keeps its times
+  spec["script"] = fmt::format("{:016x}", host.code_hash());
+  return spec;
+}
+
+/// Where two of them differ first: "/model/layers: 2, rank 0 has 4".
+std::string difference(const json& mine, const json& theirs) {
+  const json all = json::diff(mine, theirs);
+  if (all.empty()) return "";
+  const std::string path = all[0].at("path");
+  const auto value = [&](const json& in) -> std::string {
+    const json::json_pointer at(path);
+    return in.contains(at) ? in.at(at).dump() : "nothing";
+  };
+  return fmt::format("{}: {}, rank 0 has {}", path.substr(1), value(theirs), value(mine));
+}
+
+void compare(Processes& job, const json& mine) {
+  const std::vector<std::string> all = job.gather("plan", bytes_of(mine));
+  for (size_t r = 1; r < all.size(); ++r) {
+    const std::string differs = difference(mine, json::from_msgpack(all[r]));
+    if (differs.empty()) continue;
+    throw run_error("rank {} asks for another plan than rank 0: {}", r, differs);
+  }
+}
+
+}  // namespace
+
+Processes* job_of(const Host& host) {
+  return host.options().mode == "policies" ? nullptr : host.options().processes;
+}
+
+bool speaks(const Host& host) {
+  const Processes* const job = job_of(host);
+  return job == nullptr || job->leads();
+}
+
+json told(const Host& host, const std::string& what, const std::function<json()>& find) {
+  Processes* const job = job_of(host);
+  if (job == nullptr) return find();
+  json answer = json::object();
+  std::exception_ptr error;
+  if (job->leads()) {
+    try {
+      answer["value"] = find();
+    } catch (const std::exception&) {
+      error = std::current_exception();
+      const Failure failure = failure_of(error);
+      answer["error"] = {
+          {"kind", failure.kind}, {"message", failure.message}, {"traceback", failure.traceback}};
+    }
+  }
+  // What there is can still be kept.
+  const bool alone = job->leads() && job->failed();
+  const std::string text = alone ? "" : job->broadcast(what, bytes_of(answer));
+  if (error) std::rethrow_exception(error);
+  if (!job->leads()) answer = json::from_msgpack(text);
+  if (answer.contains("error")) raise(answer["error"]);
+  return std::move(answer["value"]);
+}
+
+PlanBox plan_for_all(lua_State* L, int index) {
+  const Host& host = Host::of(L);
+  Processes* const job = job_of(host);
+  PlanBox box;
+  if (job != nullptr) compare(*job, asked_for(L, index, host));
+  const json program = told(host, "plan", [&]() -> json {
+    box.plan = make_plan(plan_spec_of(L, index, box));
+    if (job == nullptr) return nullptr;
+    const std::string bytes = packed_program(*box.plan);
+    return json::binary({bytes.begin(), bytes.end()});
+  });
+  if (speaks(host)) return box;
+  const std::vector<uint8_t>& bytes = program.get_binary();
+  box.plan = plan_of_program(plan_spec_of(L, index, box), std::string(bytes.begin(), bytes.end()));
+  return box;
+}
+
+}  // namespace moe::lua

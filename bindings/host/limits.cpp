@@ -1,0 +1,172 @@
+#include "bindings/host/limits.h"
+
+#include <luajit.h>
+#include <malloc.h>
+#include <signal.h>
+#include <sys/time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <string_view>
+
+#include "bindings/host/host.h"
+#include "bindings/host/userdata.h"
+
+namespace moe::lua {
+namespace {
+
+constexpr size_t kLittle = size_t{16} << 20;  // not worth a collection
+
+// LuaJIT keeps its profiler's state in one static variable; so does this.
+std::atomic<bool> profiler_taken{false};
+
+// Bytes that malloc has given out, to all threads.
+size_t allocated_bytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+// Whether the function that runs is one of the recipe's or its modules'.
+bool runs_recipe(lua_State* L) {
+  lua_Debug frame;
+  if (lua_getstack(L, 0, &frame) == 0 || lua_getinfo(L, "S", &frame) == 0) return false;
+  const std::string library = "@" + Host::of(L).options().scripts_dir + "/";
+  return *frame.what != 'C' && !std::string_view(frame.source).starts_with(library);
+}
+
+}  // namespace
+
+void* Limits::allocate(void* block, size_t old_size, size_t new_size) {
+  if (new_size == 0) {
+    used_ -= old_size;
+    std::free(block);
+    return nullptr;
+  }
+  const size_t after = used_ - old_size + new_size;
+  const bool grows = new_size > old_size;
+  if (grows && memory_cap_ != 0 && after > memory_cap_) return nullptr;
+  void* result = std::realloc(block, new_size);
+  if (result == nullptr) return nullptr;
+  used_ = after;
+  if (grows && memory_cap_ != 0 && after > memory_cap_ / 2) {
+    stop("user", out_of_memory().message, Where::kAnywhere);
+  }
+  return result;
+}
+
+Failure Limits::out_of_memory() const {
+  return {"user",
+          fmt::format("more than {} MiB of memory are in use; a recipe may not take more",
+                      memory_cap_ >> 21),
+          ""};
+}
+
+void Limits::count_kept(lua_State* L) {
+  if (memory_cap_ == 0 || !started()) return;
+  const auto in_use = [&] { return std::max(allocated_bytes(), at_start_) - at_start_; };
+  if (in_use() < collect_at_) return;
+  lua_gc(L, LUA_GCCOLLECT, 0);
+  const size_t kept = in_use(), most = memory_cap_ / 2;
+  if (kept > most) throw UserError(out_of_memory().message);
+  collect_at_ = std::min(2 * kept + kLittle, most);
+}
+
+void count_kept(lua_State* L) {
+  Host::of(L).limits().count_kept(L);
+}
+
+void Limits::start(lua_State* L) {
+  MOE_CHECK(!profiler_taken.exchange(true), "LuaJIT's profiler serves one state at a time");
+  // A signal that comes late must not end the process by the default action.
+  signal(SIGPROF, SIG_IGN);
+  // The interval is never reached: the profiler's own timer is switched off again, and stop() sends
+  // its signal.
+  luaJIT_profile_start(L, "li100000000", &Limits::on_profile, this);
+  const itimerval never{};
+  setitimer(ITIMER_PROF, &never, nullptr);
+  thread_ = pthread_self();
+  state_ = L;
+  at_start_ = allocated_bytes();
+  collect_at_ = std::min(kLittle, memory_cap_ / 2);
+}
+
+void Limits::finish() {
+  const std::lock_guard lock(mutex_);
+  if (state_ == nullptr) return;
+  luaJIT_profile_stop(state_);
+  state_ = nullptr;
+  profiler_taken = false;
+}
+
+void Limits::stop(const std::string& kind, const std::string& message, Where where) {
+  const std::lock_guard lock(mutex_);
+  if (state_ == nullptr) return;
+  if (request_.kind.empty() || where < where_) {
+    request_ = {kind, message, ""};
+    where_ = where;
+    raised_ = false;
+  }
+  pthread_kill(thread_, SIGPROF);
+}
+
+bool Limits::take_stop() {
+  const std::lock_guard lock(mutex_);
+  const bool was = !request_.kind.empty();
+  request_ = {};
+  if (state_ != nullptr) lua_sethook(state_, nullptr, 0, 0);
+  return was;
+}
+
+// LuaJIT takes back what its profiler's callback sets, unless that raises: hence not there.
+void Limits::watch_lines() {
+  const std::lock_guard lock(mutex_);
+  if (state_ == nullptr || request_.kind.empty()) return;
+  lua_sethook(state_, &Limits::on_instruction, LUA_MASKLINE, 1);
+}
+
+Limits::Hold::Hold(Limits& limits) : limits_(limits) {
+  const std::lock_guard lock(limits_.mutex_);
+  ++limits_.holds_;
+}
+
+Limits::Hold::~Hold() {
+  const std::lock_guard lock(limits_.mutex_);
+  --limits_.holds_;
+}
+
+// The lock is held.
+bool Limits::due(lua_State* L) const {
+  return where_ == Where::kAnywhere || (holds_ == 0 && runs_recipe(L));
+}
+
+void Limits::raise(lua_State* L) {
+  Failure failure;
+  bool anywhere = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (request_.kind.empty()) return;
+    anywhere = where_ == Where::kAnywhere;
+    if (due(L)) {
+      if (!raised_) request_.message = recipe_position(L) + request_.message;
+      raised_ = true;
+      failure = request_;
+    }
+  }
+  if (failure.kind.empty()) return;
+  // Every instruction, or line of the recipe, from here on fails likewise, wherever it is caught.
+  lua_sethook(L, &Limits::on_instruction, anywhere ? LUA_MASKCOUNT : LUA_MASKLINE, 1);
+  if (!anywhere) Host::of(L).leave_job();
+  push_failure(L, failure);
+  lua_error(L);
+}
+
+void Limits::on_profile(void* self, lua_State* L, int, int) {
+  static_cast<Limits*>(self)->raise(L);
+}
+
+void Limits::on_instruction(lua_State* L, lua_Debug*) {
+  Host::of(L).limits().raise(L);
+}
+
+}  // namespace moe::lua

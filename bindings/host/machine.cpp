@@ -1,0 +1,137 @@
+#include "bindings/host/machine.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "engine/base/errors.h"
+#include "engine/comm/transport/transport.h"
+#include "engine/cost/profile_cache.h"
+#include "engine/exec/data.h"
+#include "engine/exec/device/executor.h"
+#include "kernels/kernels.h"
+
+namespace moe::lua {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string cpu_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+std::string first_line(const fs::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// HEAD holds a revision, or "ref: <name>" whose revision stands in a file or in packed-refs.
+std::string revision_in(const fs::path& git) {
+  const std::string head = first_line(git / "HEAD");
+  if (!head.starts_with("ref: ")) return head;
+  const std::string name = head.substr(5);
+  const std::string revision = first_line(git / name);
+  if (!revision.empty()) return revision;
+  std::ifstream packed(git / "packed-refs");
+  for (std::string line; std::getline(packed, line);) {
+    if (line.size() > 41 && line.substr(41) == name) return line.substr(0, 40);
+  }
+  return "";
+}
+
+std::string git_revision(const fs::path& start) {
+  std::error_code error;
+  for (fs::path folder = fs::absolute(start); folder != folder.root_path();
+       folder = folder.parent_path()) {
+    if (fs::is_directory(folder / ".git", error)) return revision_in(folder / ".git");
+  }
+  return "";
+}
+
+std::string cache_line(const std::string& path) {
+  try {
+    ProfileCache cache(path);
+    const std::string warning = cache.take_warning();
+    return warning.empty() ? "usable" : warning;
+  } catch (const UserError& e) {
+    return e.what();
+  }
+}
+
+std::string corpus_line(const std::string& fallback) {
+  try {
+    const std::string path = default_corpus_path(fallback);
+    return fmt::format("{}, {} bytes to train on", path, read_text(path, 128).train.size());
+  } catch (const UserError& e) {
+    return fmt::format("none: {}", e.what());
+  }
+}
+
+}  // namespace
+
+const char* program_version() {
+  return MOE_VERSION;
+}
+
+std::string find_scripts() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  const fs::path folder = program.parent_path();
+  for (const fs::path& place : {folder.parent_path() / "share" / "moebench", folder / "scripts"}) {
+    if (!error && fs::exists(place / "moe" / "init.lua")) return place.string();
+  }
+  return MOE_SOURCE_SCRIPTS;
+}
+
+nlohmann::json machine_json(const std::string& scripts_dir) {
+  return {{"cpu", cpu_name()},
+          {"cores", std::thread::hardware_concurrency()},
+          {"kernel_set", kernels::kernel_set()},
+          {"git", git_revision(scripts_dir)}};
+}
+
+std::string doctor_text(const std::string& scripts_dir, const std::string& cache) {
+  std::string tables;
+  for (const auto* table : kernels::runnable_tables()) {
+    tables += fmt::format("{}{}", tables.empty() ? "" : ", ", table->name);
+  }
+  std::string text;
+  const auto line = [&](std::string_view what, std::string_view value) {
+    text += fmt::format("{:<18}{}\n", what, value);
+  };
+  line("cpu", fmt::format("{}, {} threads", cpu_name(), std::thread::hardware_concurrency()));
+  line("kernels", kernels::kernel_set());
+  line("instruction sets", tables);
+  const std::string no_gpu = cuda_missing();
+  line("executors",
+       fmt::format("simulate, cpu (ranks are threads of this process, or processes of a job){}",
+                   no_gpu.empty() ? ", cuda" : ""));
+  line("MPI", mpi_library().empty() ? "none in this build; with libopenmpi-dev and openmpi-bin it "
+                                      "runs one rank a process under mpirun or srun, without under "
+                                      "torchrun alone"
+                                    : mpi_library());
+  line("gpu", no_gpu.empty() ? cuda_gpu() : no_gpu + "; plans for GPU clusters are simulated");
+  line("profile cache", cache);
+  line("", cache_line(cache));
+  const char* const machine_file = "machine.lua";
+  line("machine file", fs::exists(machine_file)
+                           ? fmt::format("{} in this folder, for moe.machine", machine_file)
+                           : fmt::format("no {} here; `moebench calibrate` measures this machine "
+                                         "and writes it",
+                                         machine_file));
+  line("corpus", corpus_line(scripts_dir));
+  line("scripts", scripts_dir);
+  line("compilers", "none needed: recipes are Lua, kernels are built in");
+  return text;
+}
+
+}  // namespace moe::lua

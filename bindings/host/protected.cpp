@@ -1,0 +1,225 @@
+#include "bindings/host/protected.h"
+
+#include <new>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+
+#include "bindings/host/host.h"
+#include "bindings/host/stack.h"
+
+namespace moe::lua {
+namespace {
+
+constexpr const char* kErrorType = "moe.error";
+constexpr const char* kKinds = "moe.error_kinds";  // error -> its kind, as long as it is in use
+
+int error_to_string(lua_State* L) {
+  lua_getfield(L, 1, "message");
+  return 1;
+}
+
+void set_text(lua_State* L, const char* key, const std::string& text) {
+  lua_pushlstring(L, text.data(), text.size());
+  lua_setfield(L, -2, key);
+}
+
+std::string field_text(lua_State* L, int table, const char* key) {
+  lua_pushstring(L, key);
+  lua_rawget(L, table);
+  std::string text = lua_isstring(L, -1) ? lua_tostring(L, -1) : "";
+  lua_pop(L, 1);
+  return text;
+}
+
+// Pushes the table of kinds.
+void push_kinds(lua_State* L) {
+  lua_getfield(L, LUA_REGISTRYINDEX, kKinds);
+  if (lua_istable(L, -1)) return;
+  lua_pop(L, 1);
+  lua_newtable(L);
+  lua_createtable(L, 0, 1);
+  set_text(L, "__mode", "k");
+  lua_setmetatable(L, -2);
+  lua_pushvalue(L, -1);
+  lua_setfield(L, LUA_REGISTRYINDEX, kKinds);
+}
+
+// The traceback without the library's frames and the host's.
+std::string recipe_traceback(lua_State* L, int level) {
+  luaL_traceback(L, L, nullptr, level);
+  std::istringstream all(lua_tostring(L, -1));
+  lua_pop(L, 1);
+  const std::string library = Host::of(L).options().scripts_dir + "/";
+  std::string kept;
+  for (std::string line; std::getline(all, line);) {
+    if (line.find(library) != std::string::npos || line.find("[C]: at 0x") != std::string::npos) {
+      continue;
+    }
+    kept += (kept.empty() ? "" : "\n") + line;
+  }
+  return kept;
+}
+
+// Message handler: a bare error gets its traceback while the stack still stands.
+int with_traceback(lua_State* L) {
+  if (lua_istable(L, 1)) return 1;
+  const char* message = lua_tostring(L, 1);
+  const std::string text =
+      message ? message : std::string("error value of type ") + luaL_typename(L, 1);
+  push_failure(L, {"lua", text, recipe_traceback(L, 1)});
+  return 1;
+}
+
+// The results of the function, or -1 and what its exception becomes. Nothing of Lua happens in the
+// catch blocks: a Lua error (no memory) may not leave one.
+int results_of(lua_State* L, lua_CFunction function, bool position, Failure& failure) {
+  try {
+    check_stack();
+    return function(L);
+  } catch (const LuaError& e) {
+    failure = e.failure();
+  } catch (const UserError& e) {
+    failure = {position ? "user" : "", e.what(), ""};
+    if (position) failure.message = recipe_position(L) + failure.message;
+  } catch (const RunError& e) {
+    failure = {"run", e.what(), ""};
+  } catch (const std::exception& e) {
+    failure = foreign_failure(e);
+    if (failure.kind == "run") failure.message = recipe_position(L) + failure.message;
+  }
+  return -1;
+}
+
+int run_protected(lua_State* L, lua_CFunction function, bool position) {
+  {
+    Failure failure;
+    const int results = results_of(L, function, position, failure);
+    if (results >= 0) return results;
+    if (failure.kind.empty()) {
+      lua_pushlstring(L, failure.message.data(), failure.message.size());
+    } else {
+      push_failure(L, failure);
+    }
+  }
+  return lua_error(L);
+}
+
+}  // namespace
+
+Failure foreign_failure(const std::exception& error) {
+  const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+                      dynamic_cast<const std::length_error*>(&error) != nullptr;
+  if (memory) return {"run", "what is asked for here needs more memory than there is", ""};
+  // What libraries throw: a thread that does not start, a library that does not open.
+  const bool machine = dynamic_cast<const std::runtime_error*>(&error) != nullptr;
+  if (machine) return {"run", error.what(), ""};
+  return {"internal", error.what(), ""};
+}
+
+void push_error(lua_State* L, const std::string& kind, const std::string& message) {
+  push_failure(L, {kind, message, ""});
+}
+
+void push_failure(lua_State* L, const Failure& failure) {
+  lua_createtable(L, 0, 3);
+  set_text(L, "kind", failure.kind);
+  set_text(L, "message", failure.message);
+  if (!failure.traceback.empty()) set_text(L, "traceback", failure.traceback);
+  if (luaL_newmetatable(L, kErrorType) != 0) {
+    lua_pushcfunction(L, error_to_string);
+    lua_setfield(L, -2, "__tostring");
+    lua_pushboolean(L, 0);
+    lua_setfield(L, -2, "__metatable");
+  }
+  lua_setmetatable(L, -2);
+  push_kinds(L);
+  lua_pushvalue(L, -2);
+  lua_pushlstring(L, failure.kind.data(), failure.kind.size());
+  lua_rawset(L, -3);
+  lua_pop(L, 1);
+}
+
+std::string failure_kind(lua_State* L, int index) {
+  lua_pushvalue(L, index);
+  push_kinds(L);
+  lua_insert(L, -2);
+  lua_rawget(L, -2);
+  const std::string kind = lua_isstring(L, -1) ? lua_tostring(L, -1) : "";
+  lua_pop(L, 2);
+  return kind;
+}
+
+Failure pop_failure(lua_State* L) {
+  Failure failure;
+  const int top = lua_gettop(L);
+  if (lua_istable(L, top)) {
+    failure = {failure_kind(L, top), field_text(L, top, "message"),
+               field_text(L, top, "traceback")};
+    if (failure.kind.empty()) failure.kind = "lua";
+    if (failure.message.empty()) failure.message = "an error without a message";
+  } else {
+    const char* text = lua_tostring(L, top);
+    failure = {"lua", text ? text : "an error that is not a text", ""};
+  }
+  lua_settop(L, top - 1);
+  return failure;
+}
+
+bool try_call(lua_State* L, int num_args, int num_results, Failure& failure) {
+  const int handler = lua_gettop(L) - num_args;
+  lua_pushcfunction(L, with_traceback);
+  lua_insert(L, handler);
+  const int status = lua_pcall(L, num_args, num_results, handler);
+  if (status != 0) {
+    failure = pop_failure(L);
+    if (status == LUA_ERRMEM) failure = Host::of(L).limits().out_of_memory();
+  }
+  lua_remove(L, handler);
+  return status == 0;
+}
+
+bool try_resume(lua_State* coroutine, int num_args, Failure& failure) {
+  const int status = lua_resume(coroutine, num_args);
+  if (status == 0) return true;
+  if (status == LUA_YIELD) {
+    failure = {"user", "coroutine.yield outside of a coroutine of the recipe's own", ""};
+    return false;
+  }
+  failure = pop_failure(coroutine);
+  if (status == LUA_ERRMEM) failure = Host::of(coroutine).limits().out_of_memory();
+  if (status == LUA_ERRMEM || failure.message == "stack overflow") {
+    failure.message = recipe_position(coroutine) + failure.message;
+  }
+  if (failure.kind == "lua") {
+    // The line of a Lua function on top is no longer known; the message has it.
+    lua_Debug top;
+    const bool has_line = lua_getstack(coroutine, 0, &top) == 0 ||
+                          lua_getinfo(coroutine, "l", &top) == 0 || top.currentline > 0;
+    failure.traceback = recipe_traceback(coroutine, has_line ? 0 : 1);
+  }
+  return false;
+}
+
+void call(lua_State* L, int num_args, int num_results) {
+  Failure failure;
+  if (try_call(L, num_args, num_results, failure)) return;
+  if (failure.kind == "run") throw RunError(failure.message);
+  if (failure.kind == "internal") throw InternalError(failure.message);
+  throw LuaError(std::move(failure));
+}
+
+std::string recipe_position(lua_State* L) {
+  const std::optional<Position> position = Host::of(L).recipe_position(L);
+  return position ? fmt::format("{}:{}: ", position->source, position->line) : "";
+}
+
+int run_core_function(lua_State* L, lua_CFunction function) {
+  return run_protected(L, function, false);
+}
+
+int run_method(lua_State* L, lua_CFunction function) {
+  return run_protected(L, function, true);
+}
+
+}  // namespace moe::lua

@@ -1,0 +1,370 @@
+#include "bindings/host/sandbox.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+
+#include "bindings/host/convert.h"
+#include "bindings/host/host.h"
+#include "bindings/host/protected.h"
+#include "engine/base/names.h"
+#include "engine/base/utf8.h"
+
+namespace moe::lua {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kGlobals = "moe.recipe_globals";
+constexpr const char* kModules = "moe.recipe_modules";
+
+constexpr std::array kPlainGlobals = {
+    "assert",   "error",    "getmetatable", "ipairs",   "next",   "pairs",   "pcall",
+    "print",    "rawequal", "rawget",       "rawpairs", "rawset", "select",  "setmetatable",
+    "tonumber", "tostring", "type",         "unpack",   "xpcall", "_VERSION"};
+constexpr std::array kLibraries = {"string", "table", "math", "bit", "coroutine"};
+constexpr std::array kKeptFromRecipes = {
+    "collectgarbage", "debug",  "dofile",   "ffi", "getfenv", "io",      "jit",   "loadfile",
+    "loadstring",     "module", "newproxy", "os",  "package", "setfenv", "gcinfo"};
+
+// Numbers first, then texts, each ascending; other keys after them in the table's own order.
+bool key_less(lua_State* L, int keys, int a, int b) {
+  lua_rawgeti(L, keys, a);
+  lua_rawgeti(L, keys, b);
+  const auto rank = [L](int index) {
+    const int type = lua_type(L, index);
+    return type == LUA_TNUMBER ? 0 : type == LUA_TSTRING ? 1 : type == LUA_TBOOLEAN ? 2 : 3;
+  };
+  const int left = rank(-2), right = rank(-1);
+  bool less = left < right;
+  if (left == right && left < 2) less = lua_lessthan(L, -2, -1) != 0;
+  if (left == right && left == 2) less = lua_toboolean(L, -2) < lua_toboolean(L, -1);
+  lua_pop(L, 2);
+  return less;
+}
+
+int next_sorted(lua_State* L) {
+  const int keys = lua_upvalueindex(2), order = lua_upvalueindex(3);
+  auto i = static_cast<size_t>(lua_tointeger(L, lua_upvalueindex(4)));
+  const auto* places = static_cast<const int*>(lua_touserdata(L, order));
+  for (const size_t n = lua_objlen(L, keys); i < n;) {
+    lua_rawgeti(L, keys, places[i++]);
+    lua_pushvalue(L, -1);
+    lua_rawget(L, lua_upvalueindex(1));
+    if (!lua_isnil(L, -1)) {
+      lua_pushinteger(L, static_cast<lua_Integer>(i));
+      lua_replace(L, lua_upvalueindex(4));
+      return 2;
+    }
+    lua_pop(L, 2);  // removed during the loop
+  }
+  return 0;
+}
+
+int sorted_pairs(lua_State* L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  lua_settop(L, 1);
+  lua_newtable(L);
+  int n = 0;
+  for (lua_pushnil(L); lua_next(L, 1) != 0;) {
+    lua_pop(L, 1);
+    lua_pushvalue(L, -1);
+    lua_rawseti(L, 2, ++n);
+  }
+  auto* places = static_cast<int*>(lua_newuserdata(L, sizeof(int) * static_cast<size_t>(n + 1)));
+  for (int i = 0; i < n; ++i) places[i] = i + 1;
+  std::stable_sort(places, places + n, [L](int a, int b) { return key_less(L, 2, a, b); });
+  lua_pushinteger(L, 0);
+  lua_pushcclosure(L, next_sorted, 4);
+  return 1;
+}
+
+// The same as Lua's, but a result beyond the memory cap is an error at the line.
+int string_rep(lua_State* L) {
+  size_t length = 0;
+  luaL_checklstring(L, 1, &length);
+  const lua_Number times = luaL_checknumber(L, 2);
+  const size_t cap = Host::of(L).limits().memory_cap();
+  if (cap != 0 && times > 0 && static_cast<double>(length) * times > static_cast<double>(cap / 4)) {
+    return luaL_error(L, "string.rep: the result has more than %d MiB",
+                      static_cast<int>(cap >> 22));
+  }
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_insert(L, 1);
+  lua_call(L, lua_gettop(L) - 1, 1);
+  return 1;
+}
+
+// Lua's own, but a terminal gets nothing that acts on it. It is an effect of the recipe, and the
+// status line makes way for it.
+int print_line(lua_State* L) {
+  Host& host = Host::of(L);
+  host.note_effect();
+  host.progress().erase();
+  std::string line;
+  for (int i = 1, n = lua_gettop(L); i <= n; ++i) {
+    lua_getglobal(L, "tostring");
+    lua_pushvalue(L, i);
+    lua_call(L, 1, 1);
+    size_t size = 0;
+    const char* text = lua_tolstring(L, -1, &size);
+    if (text == nullptr) throw UserError("print: __tostring gives no text");
+    if (i > 1) line += '\t';
+    line.append(text, size);
+    lua_pop(L, 1);
+  }
+  if (isatty(STDOUT_FILENO) != 0) line = printable(line);
+  line += '\n';
+  std::fwrite(line.data(), 1, line.size(), stdout);
+  return 0;
+}
+
+int undefined_global(lua_State* L) {
+  const std::string name = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "?";
+  const auto is_name = [&](const char* kept) { return name == kept; };
+  if (std::any_of(kKeptFromRecipes.begin(), kKeptFromRecipes.end(), is_name)) {
+    throw user_error("'{}' is kept from recipes; --trust allows it", name);
+  }
+  std::vector<std::string> names;
+  for (lua_pushnil(L); lua_next(L, 1) != 0; lua_pop(L, 1)) {
+    if (lua_type(L, -2) == LUA_TSTRING) names.emplace_back(lua_tostring(L, -2));
+  }
+  std::sort(names.begin(), names.end());
+  const std::string near = nearest_name(name, names);
+  throw user_error("undefined global '{}'{}", name,
+                   near.empty() ? "" : fmt::format(". Did you mean '{}'?", near));
+}
+
+int load_text(lua_State* L) {
+  size_t size = 0;
+  const char* text = luaL_checklstring(L, 1, &size);
+  const char* name = luaL_optstring(L, 2, "=(load)");
+  if (luaL_loadbufferx(L, text, size, name, "t") != 0) {
+    lua_pushnil(L);
+    lua_insert(L, -2);
+    return 2;
+  }
+  if (lua_istable(L, 4)) {
+    lua_pushvalue(L, 4);
+  } else {
+    lua_getfield(L, LUA_REGISTRYINDEX, kGlobals);
+  }
+  lua_setfenv(L, -2);
+  return 1;
+}
+
+struct Module {
+  std::string name;  // of its chunk: as the user typed the recipe's
+  std::string text;
+};
+
+// A module that stands beside the recipe. Under --trust nothing when there is none.
+std::optional<Module> module_beside(const Host& host, const std::string& name) {
+  const auto allowed = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-' || c == '.';
+  };
+  const bool well_formed = !name.empty() && name.find("..") == std::string::npos &&
+                           name[0] != '.' && std::all_of(name.begin(), name.end(), allowed);
+  std::string relative = name;
+  std::replace(relative.begin(), relative.end(), '.', '/');
+  const fs::path folder = fs::path(host.options().recipe).parent_path();
+  const fs::path file = folder / (relative + ".lua");
+  std::error_code error;
+  if (!well_formed || !fs::is_regular_file(file, error)) {
+    if (host.options().trust) return std::nullopt;
+    throw user_error(
+        "require '{}': there is none; a recipe may require \"moe\" and Lua files "
+        "beside it",
+        name);
+  }
+  return Module{file.string(), host.files().read(fs::absolute(file).string())};
+}
+
+int require_module(lua_State* L) {
+  const std::string name = text_argument(L, 1);
+  check_path(name);
+  Host& host = Host::of(L);
+  if (name == "moe") {
+    lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
+    lua_getfield(L, -1, "moe");
+    return 1;
+  }
+  lua_getfield(L, LUA_REGISTRYINDEX, kModules);
+  const int modules = lua_gettop(L);
+  lua_getfield(L, modules, name.c_str());
+  if (!lua_isnil(L, -1)) {
+    if (lua_isboolean(L, -1) && !lua_toboolean(L, -1)) {
+      throw user_error("require '{}': the modules require each other in a circle", name);
+    }
+    return 1;
+  }
+  const std::optional<Module> module = module_beside(host, name);
+  if (!module) {
+    lua_getglobal(L, "require");
+    lua_pushvalue(L, 1);
+    lua_call(L, 1, 1);
+    return 1;
+  }
+  lua_pushboolean(L, 0);  // being loaded
+  lua_setfield(L, modules, name.c_str());
+  push_chunk(L, module->text, module->name);
+  lua_call(L, 0, 1);
+  if (lua_isnil(L, -1)) {
+    lua_pop(L, 1);
+    lua_pushboolean(L, 1);
+  }
+  lua_pushvalue(L, -1);
+  lua_setfield(L, modules, name.c_str());
+  return 1;
+}
+
+void open(lua_State* L, const char* name, lua_CFunction library) {
+  lua_pushcfunction(L, library);
+  lua_pushstring(L, name);
+  lua_call(L, 1, 0);
+}
+
+// Sets fields of the table on top to nil.
+void remove_fields(lua_State* L, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    lua_pushnil(L);
+    lua_setfield(L, -2, name);
+  }
+}
+
+// For the library as well as for recipes.
+void replace_globals(lua_State* L) {
+  lua_pushcfunction(L, method<print_line>);
+  lua_setglobal(L, "print");
+  lua_getglobal(L, "pairs");
+  lua_setglobal(L, "rawpairs");
+  lua_pushcfunction(L, sorted_pairs);
+  lua_setglobal(L, "pairs");
+}
+
+// Changes that hold for the library as well: no chance, no bytecode, bounded texts.
+void tame_libraries(lua_State* L) {
+  lua_getglobal(L, "math");
+  remove_fields(L, {"random", "randomseed"});
+  lua_getglobal(L, "string");
+  remove_fields(L, {"dump"});
+  lua_getfield(L, -1, "rep");
+  lua_pushcclosure(L, string_rep, 1);
+  lua_setfield(L, -2, "rep");
+  lua_pushliteral(L, "");
+  lua_getmetatable(L, -1);
+  lua_pushboolean(L, 0);
+  lua_setfield(L, -2, "__metatable");  // getmetatable("") shows nothing
+  lua_settop(L, 0);
+}
+
+// Every function of ours looks at the C stack where it is entered; this one does nothing else.
+int look_at_stack(lua_State*) {
+  return 0;
+}
+
+// Library functions that call Lua do so as well.
+void hold_to_stack(lua_State* L, const std::string& scripts) {
+  if (luaL_loadfile(L, (scripts + "/moe/base/nesting.lua").c_str()) != 0) {
+    throw LuaError(pop_failure(L));
+  }
+  lua_pushcfunction(L, method<look_at_stack>);
+  call(L, 1, 0);
+}
+
+void copy_table(lua_State* L, const char* name, int to) {
+  lua_newtable(L);
+  lua_getglobal(L, name);
+  for (lua_pushnil(L); lua_next(L, -2) != 0; lua_pop(L, 1)) {
+    lua_pushvalue(L, -2);
+    lua_pushvalue(L, -2);
+    lua_rawset(L, -6);
+  }
+  lua_pop(L, 1);
+  lua_setfield(L, to, name);
+}
+
+void make_recipe_globals(lua_State* L, bool trust) {
+  lua_newtable(L);
+  const int globals = lua_gettop(L);
+  if (trust) {
+    lua_pushvalue(L, LUA_GLOBALSINDEX);
+    for (lua_pushnil(L); lua_next(L, -2) != 0; lua_pop(L, 1)) {
+      lua_pushvalue(L, -2);
+      lua_pushvalue(L, -2);
+      lua_rawset(L, globals);
+    }
+    lua_settop(L, globals);
+  } else {
+    for (const char* name : kPlainGlobals) {
+      lua_getglobal(L, name);
+      lua_setfield(L, globals, name);
+    }
+    for (const char* name : kLibraries) copy_table(L, name, globals);
+    lua_newtable(L);
+    lua_getglobal(L, "debug");
+    lua_getfield(L, -1, "traceback");
+    lua_setfield(L, -3, "traceback");
+    lua_pop(L, 1);
+    lua_setfield(L, globals, "debug");
+    lua_pushcfunction(L, method<load_text>);
+    lua_setfield(L, globals, "load");
+  }
+  lua_pushcfunction(L, method<require_module>);
+  lua_setfield(L, globals, "require");
+  lua_pushvalue(L, globals);
+  lua_setfield(L, globals, "_G");
+  lua_createtable(L, 0, 2);
+  lua_pushcfunction(L, method<undefined_global>);
+  lua_setfield(L, -2, "__index");
+  lua_pushboolean(L, 0);
+  lua_setfield(L, -2, "__metatable");
+  lua_setmetatable(L, globals);
+  lua_setfield(L, LUA_REGISTRYINDEX, kGlobals);
+  lua_newtable(L);
+  lua_setfield(L, LUA_REGISTRYINDEX, kModules);
+}
+
+}  // namespace
+
+void open_libraries(lua_State* L) {
+  const bool trust = Host::of(L).options().trust;
+  if (trust) {
+    luaL_openlibs(L);
+  } else {
+    open(L, "", luaopen_base);
+    open(L, LUA_LOADLIBNAME, luaopen_package);
+    open(L, LUA_TABLIBNAME, luaopen_table);
+    open(L, LUA_STRLIBNAME, luaopen_string);
+    open(L, LUA_MATHLIBNAME, luaopen_math);
+    open(L, LUA_BITLIBNAME, luaopen_bit);
+    open(L, LUA_DBLIBNAME, luaopen_debug);
+    open(L, LUA_JITLIBNAME, luaopen_jit);  // also what switches the compiler on
+    tame_libraries(L);
+  }
+  replace_globals(L);
+  const std::string scripts = Host::of(L).options().scripts_dir;
+  lua_getglobal(L, "package");
+  lua_pushfstring(L, "%s/?.lua;%s/?/init.lua", scripts.c_str(), scripts.c_str());
+  lua_setfield(L, -2, "path");
+  lua_pushliteral(L, "");
+  lua_setfield(L, -2, "cpath");
+  lua_pop(L, 1);
+  hold_to_stack(L, scripts);
+  make_recipe_globals(L, trust);
+}
+
+void push_chunk(lua_State* L, const std::string& text, const std::string& name) {
+  if (luaL_loadbufferx(L, text.data(), text.size(), ("@" + name).c_str(), "t") != 0) {
+    throw LuaError({"user", pop_failure(L).message, ""});
+  }
+  Host::of(L).add_code(text);
+  lua_getfield(L, LUA_REGISTRYINDEX, kGlobals);
+  lua_setfenv(L, -2);
+}
+
+}  // namespace moe::lua

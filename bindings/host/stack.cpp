@@ -1,0 +1,39 @@
+#include "bindings/host/stack.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/base/errors.h"
+
+namespace moe::lua {
+namespace {
+
+// What is left to calls that do not look: planning, kernels, the making of the error itself.
+constexpr size_t kReserve = size_t{512} << 10;
+
+// The lowest address that calls of Lua may reach on this thread.
+uintptr_t lowest_address() {
+  pthread_attr_t attributes;
+  void* lowest = nullptr;
+  size_t size = 0;
+  MOE_CHECK(pthread_getattr_np(pthread_self(), &attributes) == 0);
+  pthread_attr_getstack(&attributes, &lowest, &size);
+  pthread_attr_destroy(&attributes);
+  return reinterpret_cast<uintptr_t>(lowest) + std::min(kReserve, size / 2);
+}
+
+}  // namespace
+
+void check_stack() {
+  thread_local const uintptr_t lowest = lowest_address();
+  // Not a variable's address: sanitizers keep variables elsewhere.
+  if (reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) > lowest) return;
+  throw UserError(
+      "C stack overflow: calls are nested too deep through functions that call back, such as "
+      "string.gsub, table.sort, coroutines and those of moe");
+}
+
+}  // namespace moe::lua

@@ -1,0 +1,87 @@
+#include "bindings/host/watchdog.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "engine/base/threads.h"
+
+namespace moe::lua {
+
+int64_t steady_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+Deadline::Deadline(std::shared_ptr<Watchdog> watchdog, std::function<void()> overdue,
+                   std::function<void()> ends)
+    : watchdog_(std::move(watchdog)), overdue_(std::move(overdue)), ends_(std::move(ends)) {
+  watchdog_->add(this);
+}
+
+Deadline::~Deadline() {
+  watchdog_->remove(this);
+}
+
+void Deadline::arm(double seconds) {
+  due_ns_ = steady_ns() + static_cast<int64_t>(seconds * 1e9);
+}
+
+Deadline::Pause::Pause(Deadline* deadline) : deadline_(deadline) {
+  if (deadline_ == nullptr) return;
+  begin_ns_ = steady_ns();
+  due_ns_ = deadline_->due_ns_.exchange(0);
+}
+
+Deadline::Pause::~Pause() {
+  if (due_ns_ != 0) deadline_->due_ns_ = due_ns_ + (steady_ns() - begin_ns_);
+}
+
+void Deadline::check(int64_t now_ns) {
+  const int64_t due = due_ns_;
+  if (due == 0 || now_ns < due) return;
+  if (overdue_ && due != told_ns_) {
+    told_ns_ = due;
+    overdue_();
+  } else if (!overdue_ || now_ns >= due + kGraceNs) {
+    ends_();
+  }
+}
+
+Watchdog::Watchdog() : thread_(start_thread("the deadlines of Lua code", [this] { watch(); })) {}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+void Watchdog::poll_with(std::function<void()> poll) {
+  const std::lock_guard lock(mutex_);
+  poll_ = std::move(poll);
+}
+
+void Watchdog::add(Deadline* deadline) {
+  const std::lock_guard lock(mutex_);
+  deadlines_.push_back(deadline);
+}
+
+void Watchdog::remove(Deadline* deadline) {
+  const std::lock_guard lock(mutex_);
+  std::erase(deadlines_, deadline);
+}
+
+void Watchdog::watch() {
+  std::unique_lock lock(mutex_);
+  while (!over_) {
+    wake_.wait_for(lock, std::chrono::milliseconds(10));
+    const int64_t now = steady_ns();
+    for (Deadline* deadline : deadlines_) deadline->check(now);
+    if (poll_) poll_();
+  }
+}
+
+}  // namespace moe::lua

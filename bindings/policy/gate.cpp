@@ -1,0 +1,262 @@
+#include "bindings/policy/gate.h"
+
+#include <algorithm>
+#include <atomic>
+#include <set>
+
+#include "bindings/reference.h"
+#include "engine/base/rng.h"
+#include "engine/cost/profile_cache.h"
+#include "engine/graph/op_def.h"
+
+namespace moe::lua {
+namespace {
+
+kernels::ScoreRule score_rule(const std::string& name) {
+  return name == "sigmoid" ? kernels::ScoreRule::kSigmoid : kernels::ScoreRule::kSoftmax;
+}
+
+kernels::WeightRule weight_rule(const std::string& name) {
+  if (name == "renorm") return kernels::WeightRule::kRenorm;
+  return name == "one" ? kernels::WeightRule::kOne : kernels::WeightRule::kProb;
+}
+
+/// One rank's gate: its state, its function, and the deadline of its calls.
+class RankGate {
+ public:
+  RankGate(const HostOptions& options, std::shared_ptr<Watchdog> watchdog,
+           std::shared_ptr<const GatePolicy> policy, int64_t rank)
+      : host_(options, std::move(watchdog)),
+        policy_(std::move(policy)),
+        rank_(rank),
+        deadline_(
+            host_.watchdog(), [] {}, [this] { too_late(); }) {
+    try {
+      host_.evaluate_policies();
+      fetch();
+    } catch (const UserError& e) {
+      throw user_error("gate '{}', rank {}: {}", policy_->name, rank_, e.what());
+    }
+  }
+
+  /// On the first tokens that it sees in each layer, a gate of token scope shows that it is one.
+  void hold_to_scope(const GateInput& in, int64_t columns) {
+    if (policy_->spec.batch_scope || !scope_shown_.insert(in.layer).second) return;
+    try {
+      check_token_scope([this](const GateInput& part, RoutingBuilder& out) { route(part, out); },
+                        in, columns);
+    } catch (const UserError& e) {
+      if (std::string_view(e.what()).find("gate '") == 0) throw;
+      throw user_error("{}: {}", who(), e.what());
+    }
+  }
+
+  void route(const GateInput& in, RoutingBuilder& out) {
+    lua_State* L = host_.state();
+    step_ = in.step;
+    layer_ = in.layer;
+    route_->push(L);
+    const GateViews views(L, in, out);
+    options_->push(L);
+    Failure failure;
+    deadline_.arm(host_.options().policy_deadline_s);
+    const bool good = try_call(L, 3, 0, failure);
+    deadline_.disarm();
+    if (good) return;
+    if (failure.kind == "run") throw run_error("{}: {}", who(), failure.message);
+    // What the recipe's own function did wrong is the recipe's error.
+    throw user_error("{}: {}", who(), failure.message);
+  }
+
+ private:
+  // route and options of the definition that this state's evaluation has made.
+  void fetch() {
+    lua_State* L = host_.state();
+    lua_getglobal(L, "require");
+    lua_pushliteral(L, "moe");
+    call(L, 1, 1);
+    lua_getfield(L, -1, "_policy");
+    lua_pushliteral(L, "gate");
+    lua_pushstring(L, policy_->name.c_str());
+    call(L, 2, 1);
+    if (!lua_istable(L, -1)) {
+      throw UserError(
+          "is not defined where a rank evaluates the recipe; define it at the top of "
+          "the recipe, before anything runs");
+    }
+    lua_getfield(L, -1, "route");
+    route_ = std::make_unique<Reference>(L);
+    push_json(L, policy_->options);
+    options_ = std::make_unique<Reference>(L);
+    lua_settop(L, 0);
+  }
+
+  /// The executor that calls the gate says on which rank and in which step.
+  std::string who() const {
+    return fmt::format("gate '{}', layer {}", policy_->name, layer_.load());
+  }
+
+  // On the watchdog's thread.
+  void too_late() const {
+    leave(fmt::format("gate '{}', rank {}, step {}, layer {}: its call passed the deadline of {} s",
+                      policy_->name, rank_, step_.load(), layer_.load(),
+                      host_.options().policy_deadline_s),
+          3);
+  }
+
+  Host host_;
+  std::shared_ptr<const GatePolicy> policy_;
+  int64_t rank_;
+  std::unique_ptr<Reference> route_, options_;
+  std::atomic<int64_t> step_{0}, layer_{0};
+  std::set<int64_t> scope_shown_;  // layers
+  Deadline deadline_;
+};
+
+HostOptions rank_options(const Host& host) {
+  HostOptions options = host.options();
+  options.mode = "policies";
+  options.out_dir.clear();
+  return options;
+}
+
+int64_t bounded_capacity(lua_State* L, int index, const std::string& name, int64_t capacity) {
+  lua_getfield(L, index, "bound");
+  if (!lua_isfunction(L, -1)) {
+    lua_pop(L, 1);
+    return capacity;
+  }
+  lua_pushnumber(L, static_cast<double>(capacity));
+  lua_getfield(L, index, "options");
+  call(L, 2, 1);
+  const double bound = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : 0;
+  lua_pop(L, 1);
+  if (!(bound >= 1 && bound <= 2147483647.0) || bound != static_cast<double>(int64_t(bound))) {
+    throw user_error("gate '{}': bound() gives {}; give a whole number of at least 1", name, bound);
+  }
+  return static_cast<int64_t>(bound);
+}
+
+}  // namespace
+
+std::shared_ptr<const GatePolicy> gate_policy_of(lua_State* L, int index, const Fields& gate,
+                                                 const ModelSpec& model) {
+  auto policy = std::make_shared<GatePolicy>();
+  policy->name = gate.text("name");
+  policy->options = gate.has("options") ? gate.at("options").value() : nlohmann::json::object();
+  GateSpec& spec = policy->spec;
+  // The hash keeps profiles of one gate's code apart from those of another with the same name.
+  spec.name = fmt::format("{}@{:08x}", policy->name, Host::of(L).code_hash() >> 32);
+  spec.k = gate.integer("k", model.k);
+  spec.columns = gate.integer("columns", spec.k);
+  spec.batch_scope = gate.text("scope") == "batch";
+  spec.scores = gate.text("scores", "softmax");
+  spec.weight = gate.text("weight", "prob");
+  const int64_t tokens = model.batch_per_device * model.seq;
+  const int64_t capacity =
+      builtin_gate("random").capacity(tokens, model.experts, spec.k, model.capacity_factor);
+  spec.capacity = bounded_capacity(L, index, policy->name, capacity);
+  return policy;
+}
+
+std::function<Gate(int64_t rank)> rank_gates(const Host& host,
+                                             std::shared_ptr<const GatePolicy> policy) {
+  return [options = rank_options(host), watchdog = host.watchdog(), policy](int64_t rank) {
+    const auto state = std::make_shared<RankGate>(options, watchdog, policy, rank);
+    const GateSpec& spec = policy->spec;
+    Gate gate;
+    gate.name = policy->name;
+    gate.scope = spec.batch_scope ? GateScope::kBatch : GateScope::kToken;
+    gate.scores = score_rule(spec.scores);
+    gate.weight = weight_rule(spec.weight);
+    gate.fixed_k = spec.k;
+    gate.columns = [n = spec.columns](int64_t, int64_t) { return n; };
+    gate.capacity = [c = spec.capacity](int64_t, int64_t, int64_t, double) { return c; };
+    gate.route = [state](const GateInput& in, RoutingBuilder& out) {
+      state->hold_to_scope(in, out.maps().columns);
+      state->route(in, out);
+    };
+    return gate;
+  };
+}
+
+namespace {
+
+/// Inputs and outputs of a gate call of one op's size, with scores that look like a softmax.
+struct GateTrial {
+  explicit GateTrial(const Graph& graph, const Op& op) {
+    const Shape& scores_shape = graph.tensor(op.outputs[0]).shape;
+    const Shape& slots = graph.tensor(output_of(graph, op, Role::kSlotChoice)).shape;
+    in.tokens = scores_shape[0];
+    in.experts = scores_shape[1];
+    in.k = attr_int(op, "k", 1);
+    in.capacity = slots[1];
+    maps.columns = graph.tensor(output_of(graph, op, Role::kExpert)).shape[1];
+    Rng rng(1000249);
+    scores.resize(static_cast<size_t>(in.tokens * in.experts));
+    for (float& s : scores) {
+      s = static_cast<float>((0.5 + rng.uniform()) / static_cast<double>(in.experts));
+    }
+    ids.resize(static_cast<size_t>(in.tokens));
+    for (int32_t& id : ids) id = static_cast<int32_t>(rng.below(256));
+    in.scores = scores.data();
+    in.ids = ids.data();
+    maps.tokens = in.tokens;
+    maps.experts = in.experts;
+    maps.capacity = in.capacity;
+    place(expert, maps.expert, in.tokens * maps.columns);
+    place(choice_slot, maps.choice_slot, in.tokens * maps.columns);
+    place(slot_choice, maps.slot_choice, in.experts * in.capacity);
+    place(counts, maps.counts, in.experts);
+  }
+  GateTrial(const GateTrial&) = delete;
+  GateTrial& operator=(const GateTrial&) = delete;
+
+  GateInput in;
+  RoutingMaps maps;
+
+ private:
+  static void place(std::vector<int32_t>& values, int32_t*& pointer, int64_t n) {
+    values.resize(static_cast<size_t>(n));
+    pointer = values.data();
+  }
+  std::vector<float> scores;
+  std::vector<int32_t> ids, expert, choice_slot, slot_choice, counts;
+};
+
+// The gate's own time on top of `around`, what the op does beside calling it.
+std::vector<Nanoseconds> time_gate(const Gate& gate, const Graph& graph, const Op& op,
+                                   Nanoseconds around, const ProfileOptions& options) {
+  GateTrial trial(graph, op);
+  std::vector<Nanoseconds> samples;
+  const int64_t until = steady_ns() + static_cast<int64_t>(options.min_time_s * 1e9);
+  const auto enough = static_cast<size_t>(options.min_samples);
+  while (samples.size() < enough || steady_ns() < until) {
+    RoutingBuilder builder(trial.maps);
+    const int64_t begin = steady_ns();
+    gate.route(trial.in, builder);
+    samples.push_back(around + steady_ns() - begin);
+  }
+  return samples;
+}
+
+}  // namespace
+
+ProfileCost::Measure gate_measure(ProfileOp profile, std::function<Gate(int64_t rank)> gates,
+                                  const std::string& name, const ProfileOptions& options) {
+  const auto plain = [profile = std::move(profile), options](const Graph& graph, OpId op,
+                                                             const WorkContext& work) {
+    ProfileOptions filled = options;
+    filled.work = work;
+    return profile(graph, op, filled);
+  };
+  if (!gates) return plain;
+  return [plain, options, gates, name](const Graph& graph, OpId op, const WorkContext& work) {
+    const bool is_gate = graph.def(op).moe == MoeOp::kGate;
+    if (!is_gate || attr_string(graph.op(op), "gate") != name) return plain(graph, op, work);
+    // It times the op with a built-in gate, which is a small part of it.
+    return time_gate(gates(0), graph, graph.op(op), median(plain(graph, op, work)), options);
+  };
+}
+
+}  // namespace moe::lua

@@ -1,0 +1,365 @@
+#include "bindings/policy/graph_session.h"
+
+#include <algorithm>
+
+#include "bindings/host/convert.h"
+#include "bindings/host/names.h"
+#include "bindings/host/userdata.h"
+
+namespace moe::lua {
+namespace {
+
+// Stream of a policy's random numbers: the seed and the stage's name.
+uint64_t policy_stream(const Host& host, const std::string& stage) {
+  uint32_t stream = hash32(static_cast<uint64_t>(host.options().seed.value_or(1)), 1000211);
+  for (const char c : stage) stream = hash32(static_cast<unsigned char>(c), stream);
+  return stream;
+}
+
+// ctx:f(op, ...) and ctx.f(op, ...) alike.
+void drop_context_argument(lua_State* L) {
+  if (lua_istable(L, 1)) lua_remove(L, 1);
+}
+
+int context_cost_ms(lua_State* L) {
+  drop_context_argument(L);
+  const auto [session, op] = check_op(L, 1);
+  lua_pushnumber(L, session->cost_ms(op));
+  return 1;
+}
+
+int context_log(lua_State* L) {
+  drop_context_argument(L);
+  const auto [session, op] = check_op(L, 1);
+  session->log(op, luaL_checkstring(L, 2));
+  return 0;
+}
+
+// Upvalue 1: the session, since there may be no op that it is about.
+int context_skip(lua_State* L) {
+  drop_context_argument(L);
+  GraphSession& session =
+      GraphSession::of(L, static_cast<uint32_t>(lua_tonumber(L, lua_upvalueindex(1))));
+  const std::string why = luaL_checkstring(L, 1);
+  session.skip(why, lua_isnoneornil(L, 2) ? OpId() : check_op(L, 2).second);
+  return 0;
+}
+
+nlohmann::json link_table(const LinkSpec& link) {
+  return {{"bytes_per_s", link.bytes_per_s},
+          {"latency_us", static_cast<double>(link.latency_ns) / 1e3}};
+}
+
+}  // namespace
+
+nlohmann::json model_table(const ModelSpec& m) {
+  return {{"name", m.name},
+          {"vocab", m.vocab},
+          {"layers", m.layers},
+          {"hidden", m.hidden},
+          {"heads", m.heads},
+          {"seq", m.seq},
+          {"ffn", m.ffn_size()},
+          {"batch_per_device", m.batch_per_device},
+          {"experts", m.experts},
+          {"moe_every", m.moe_every},
+          {"gate", m.gate},
+          {"k", m.k},
+          {"capacity_factor", m.capacity_factor}};
+}
+
+nlohmann::json cluster_table(const Cluster& c) {
+  return {{"name", c.name},
+          {"nodes", c.nodes},
+          {"devices_per_node", c.devices_per_node},
+          {"devices", c.num_devices()},
+          {"nics_per_node", c.nics_per_node},
+          {"share", share_name(c.share)},
+          {"sharing_efficiency", c.sharing_efficiency},
+          {"intra", link_table(c.intra)},
+          {"nic", link_table(c.nic)}};
+}
+
+GraphSession::GraphSession(lua_State* L, Graph graph, Schedule* schedule,
+                           const PassContext& context, double fill)
+    : L_(L),
+      host_(Host::of(L)),
+      graph_(std::move(graph)),
+      schedule_(schedule),
+      context_(context),
+      fill_(fill),
+      serial_(host_.add_session(this)),
+      what_(fmt::format("{} '{}'", schedule ? "schedule" : "pass", context.stage)) {
+  lua_newtable(L);
+  handles_ = std::make_unique<Reference>(L);
+}
+
+GraphSession::~GraphSession() {
+  host_.remove_session(serial_);
+}
+
+GraphSession& GraphSession::of(lua_State* L, uint32_t serial) {
+  GraphSession* session = Host::of(L).session(serial);
+  if (session == nullptr || !session->open_) {
+    throw UserError("this handle belongs to a policy's call that is over; keep names instead");
+  }
+  return *session;
+}
+
+Graph& GraphSession::edit() {
+  if (schedule_ != nullptr) throw UserError("a schedule may not edit the graph; a pass may");
+  deps_.reset();
+  producers_.reset();
+  reachability_.reset();
+  return graph_;
+}
+
+Schedule& GraphSession::schedule() {
+  if (schedule_ == nullptr) throw UserError("a pass has no schedule");
+  if (closed_) throw UserError("the schedule is made; a pick may read it only");
+  return *schedule_;
+}
+
+void GraphSession::close() {
+  if (schedule_ != nullptr) kept_ = *schedule_;
+  if (schedule_ != nullptr) schedule_ = &kept_;
+  // A kept schedule's picks would keep this session.
+  for (Lane& lane : kept_.lanes) lane.choose = nullptr;
+  context_.log = nullptr;
+  open_ = false;
+  closed_ = true;
+}
+
+double GraphSession::cost_ms(OpId op) {
+  const Deadline::Pause pause(deadline_.get());  // the cost model may have to time the op
+  return to_ms(context_.cost.op_ns(graph_, op));
+}
+
+Work GraphSession::work(OpId op) const {
+  return graph_.def(op).work(graph_, graph_.op(op), WorkContext{fill_});
+}
+
+std::string GraphSession::lane_name(OpId op) const {
+  if (schedule_ != nullptr) return schedule_->lanes[schedule_->lane_of[op.index()].index()].name;
+  return graph_.def(op).lane == LaneKind::kCompute ? "compute" : "comm";
+}
+
+const Dependencies& GraphSession::deps() {
+  if (!deps_) deps_ = dependencies(graph_);
+  return *deps_;
+}
+
+const std::vector<OpId>& GraphSession::producers() {
+  if (!producers_) producers_ = graph_.producers();
+  return *producers_;
+}
+
+const Reachability& GraphSession::reachability() {
+  const size_t num_edges = schedule_ ? schedule_->order_edges.size() : 0;
+  if (!reachability_ || reachable_edges_ != num_edges) {
+    std::vector<std::pair<OpId, OpId>> edges;
+    for (size_t i = 0; i < num_edges; ++i) {
+      edges.emplace_back(schedule_->order_edges[i].from, schedule_->order_edges[i].to);
+    }
+    reachability_.emplace(graph_, deps(), edges);
+    reachable_edges_ = num_edges;
+  }
+  return *reachability_;
+}
+
+void GraphSession::before(OpId from, OpId to, const std::string& why) {
+  if (from == to) throw user_error("'{}' cannot come before itself", graph_.op(from).name);
+  schedule().before(from, to, context_.stage, why);
+}
+
+void GraphSession::log(OpId op, const std::string& why) {
+  if (context_.log != nullptr) context_.log->push_back({graph_.op(op).name, context_.stage, why});
+}
+
+void GraphSession::skip(const std::string& why, OpId op) {
+  if (context_.log != nullptr) context_.skip(why, op.valid() ? graph_.op(op).name : "");
+}
+
+bool GraphSession::push_known(lua_State* L, int64_t key) {
+  handles_->push(L);
+  lua_rawgeti(L, -1, static_cast<int>(key));
+  lua_remove(L, -2);
+  if (!lua_isnil(L, -1)) return true;
+  lua_pop(L, 1);
+  return false;
+}
+
+void GraphSession::remember(lua_State* L, int64_t key) {
+  handles_->push(L);
+  lua_pushvalue(L, -2);
+  lua_rawseti(L, -2, static_cast<int>(key));
+  lua_pop(L, 1);
+}
+
+void GraphSession::push_op(lua_State* L, OpId op) {
+  const int64_t key = op.value + 1;
+  if (push_known(L, key)) return;
+  push_userdata<OpHandle>(L, kOpType, serial_, op);
+  remember(L, key);
+}
+
+void GraphSession::push_ops(lua_State* L, const std::vector<OpId>& ops) {
+  lua_createtable(L, static_cast<int>(ops.size()), 0);
+  for (size_t i = 0; i < ops.size(); ++i) {
+    push_op(L, ops[i]);
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+}
+
+void GraphSession::push_tensor(lua_State* L, TensorId tensor) {
+  if (!tensor.valid()) {
+    lua_pushboolean(L, 0);
+    return;
+  }
+  const int64_t key = -(tensor.value + 1);
+  if (push_known(L, key)) return;
+  push_userdata<TensorHandle>(L, kTensorType, serial_, tensor);
+  remember(L, key);
+}
+
+void GraphSession::push_graph(lua_State* L) {
+  push_userdata<GraphHandle>(L, kGraphType, serial_);
+}
+
+void GraphSession::push_schedule(lua_State* L) {
+  push_userdata<ScheduleHandle>(L, kScheduleType, serial_);
+}
+
+void GraphSession::push_context(lua_State* L) {
+  lua_newtable(L);
+  push_json(L, model_table(context_.model));
+  lua_setfield(L, -2, "model");
+  push_json(L, cluster_table(context_.cluster));
+  lua_setfield(L, -2, "cluster");
+  lua_pushstring(L, context_.stage.c_str());
+  lua_setfield(L, -2, "stage");
+  push_userdata<Rng>(L, kRngType, policy_stream(host_, context_.stage));
+  lua_setfield(L, -2, "rng");
+  lua_pushcfunction(L, method<context_cost_ms>);
+  lua_setfield(L, -2, "cost_ms");
+  lua_pushcfunction(L, method<context_log>);
+  lua_setfield(L, -2, "log");
+  lua_pushnumber(L, serial_);
+  lua_pushcclosure(L, method<context_skip>, 1);
+  lua_setfield(L, -2, "skip");
+  lua_createtable(L, 0, 1);
+  lua_pushstring(L, "policy context");
+  lua_pushvalue(L, -3);
+  lua_newtable(L);
+  lua_pushcclosure(L, method<unknown_member>, 3);
+  lua_setfield(L, -2, "__index");
+  lua_setmetatable(L, -2);
+}
+
+void GraphSession::call(lua_State* L, int num_args, int num_results, const std::string& what) {
+  const double seconds = host_.options().policy_deadline_s;
+  const std::string late = fmt::format("a call passed the deadline of {} s", seconds);
+  deadline_ = std::make_unique<Deadline>(
+      host_.watchdog(),
+      [this, late] { host_.limits().stop("run", late, Limits::Where::kAnywhere); },
+      [what, late] { leave(what + ": " + late, 3); });
+  Failure failure;
+  deadline_->arm(seconds);
+  const bool good = try_call(L, num_args, num_results, failure);
+  deadline_.reset();
+  host_.limits().take_stop();
+  if (good) return;
+  failure.message += fmt::format(" (in {})", what);
+  if (failure.kind == "run") throw RunError(failure.message);
+  throw LuaError(std::move(failure));
+}
+
+void GraphSession::call_policy(const Reference& apply, const Reference& options) {
+  apply.push(L_);
+  if (schedule_ != nullptr) push_schedule(L_);
+  push_graph(L_);
+  push_context(L_);
+  options.push(L_);
+  call(L_, schedule_ != nullptr ? 4 : 3, 0, what_);
+}
+
+std::pair<GraphSession*, OpId> check_op(lua_State* L, int index) {
+  const OpHandle handle = check_userdata<OpHandle>(L, index, kOpType);
+  GraphSession& session = GraphSession::of(L, handle.session);
+  if (session.graph().removed(handle.op)) {
+    throw user_error("op '{}' was removed", session.graph().op(handle.op).name);
+  }
+  return {&session, handle.op};
+}
+
+std::vector<OpId> check_ops(lua_State* L, int index, const GraphSession& session) {
+  if (!lua_istable(L, index)) {
+    throw user_error(
+        "argument {}: a {} is given, a list of ops is wanted, as {{ op }} or g:ops {{}}", index - 1,
+        luaL_typename(L, index));
+  }
+  std::vector<OpId> ops;
+  for (size_t i = 1; i <= lua_objlen(L, index); ++i) {
+    lua_rawgeti(L, index, static_cast<int>(i));
+    const auto [owner, op] = check_op(L, lua_gettop(L));
+    if (owner != &session) throw UserError("an op of another graph");
+    ops.push_back(op);
+    lua_pop(L, 1);
+  }
+  return ops;
+}
+
+std::function<Graph(Graph, const PassContext&)> pass_policy(lua_State* L, SharedReference apply,
+                                                            SharedReference options, double fill) {
+  return [=](Graph graph, const PassContext& context) {
+    GraphSession session(L, std::move(graph), nullptr, context, fill);
+    session.call_policy(*apply, *options);
+    return session.take_graph();
+  };
+}
+
+std::function<Schedule(const Graph&, Schedule, const PassContext&)> schedule_policy(
+    lua_State* L, SharedReference apply, SharedReference options, double fill,
+    std::shared_ptr<PickPolicies> picks) {
+  return [=](const Graph& graph, Schedule schedule, const PassContext& context) {
+    Schedule before = schedule;
+    const auto session = std::make_shared<GraphSession>(L, graph, &schedule, context, fill);
+    session->call_policy(*apply, *options);
+    session->close();
+    const auto is_new = [&](const Lane& lane) {
+      return lane.pick == Pick::kPolicy && lane.stage == context.stage;
+    };
+    if (picks && std::any_of(schedule.lanes.begin(), schedule.lanes.end(), is_new)) {
+      for (Lane& lane : before.lanes) lane.choose = nullptr;  // they belong to this state
+      options->push(L);
+      picks->list.push_back({context.stage, to_json(L, -1, true), std::move(before)});
+      lua_pop(L, 1);
+    }
+    return schedule;
+  };
+}
+
+namespace {
+
+int rng_uniform(lua_State* L) {
+  lua_pushnumber(L, check_userdata<Rng>(L, 1, kRngType).uniform());
+  return 1;
+}
+
+int rng_below(lua_State* L) {
+  Rng& rng = check_userdata<Rng>(L, 1, kRngType);
+  const lua_Number n = luaL_checknumber(L, 2);
+  if (!(n >= 1 && n <= 16777216)) throw user_error("rng:below({}): give 1 to 2^24", n);
+  lua_pushnumber(L, static_cast<double>(rng.below(static_cast<int64_t>(n)) + 1));
+  return 1;
+}
+
+}  // namespace
+
+void open_rng(lua_State* L) {
+  static constexpr luaL_Reg kMethods[] = {
+      {"below", method<rng_below>}, {"uniform", method<rng_uniform>}, {nullptr, nullptr}};
+  new_type<Rng>(L, kRngType, kMethods);
+}
+
+}  // namespace moe::lua

@@ -1,0 +1,136 @@
+#include "bindings/policy/pick.h"
+
+#include <algorithm>
+
+#include "bindings/host/convert.h"
+#include "bindings/host/userdata.h"
+
+namespace moe::lua {
+namespace {
+
+class LuaPick {
+ public:
+  LuaPick(lua_State* L, GraphSession& session, LaneId lane)
+      : session_(session.shared_from_this()),
+        what_(fmt::format("pick of lane '{}', {}", session.schedule().lanes[lane.index()].name,
+                          session.what())),
+        where_(recipe_position(L)),
+        f_(L) {
+    stack_ = lua_newthread(L);  // the stack of its calls: the present one may be gone by then
+    anchor_ = std::make_unique<Reference>(L);
+  }
+
+  OpId choose(std::span<const OpId> ready) {
+    const GraphSession::Visit visit(*session_);
+    lua_settop(stack_, 0);
+    f_.push(stack_);
+    session_->push_ops(stack_, {ready.begin(), ready.end()});
+    session_->call(stack_, 1, 1, what_);
+    if (lua_isnil(stack_, -1)) {
+      throw run_error("{}{}: names no op, although '{}' is ready", where_, what_, name(ready[0]));
+    }
+    const OpId op = named();
+    if (std::find(ready.begin(), ready.end(), op) != ready.end()) return op;
+    throw run_error("{}{}: names op '{}', which is not ready", where_, what_, name(op));
+  }
+
+ private:
+  const std::string& name(OpId op) const { return session_->graph().op(op).name; }
+
+  OpId named() const {
+    try {
+      const auto [owner, op] = check_op(stack_, -1);
+      if (owner == session_.get()) return op;
+    } catch (const UserError&) {
+      // Another value: as an op of another graph.
+    }
+    throw run_error("{}{}: returns a {}; give one of the ready ops", where_, what_,
+                    luaL_typename(stack_, -1));
+  }
+
+  std::shared_ptr<GraphSession> session_;
+  std::string what_, where_;
+  Reference f_;
+  lua_State* stack_ = nullptr;
+  std::unique_ptr<Reference> anchor_;
+};
+
+HostOptions own_options(const Host& host) {
+  HostOptions options = host.options();
+  options.mode = "policies";
+  options.out_dir.clear();
+  return options;
+}
+
+/// A lane's choice with the state that it lives in.
+class OwnState {
+ public:
+  OwnState(const HostOptions& options, std::shared_ptr<Watchdog> watchdog, const Plan& plan,
+           const PickPolicy& policy, double fill, LaneId lane)
+      : host_(options, std::move(watchdog)) {
+    try {
+      host_.evaluate_policies();
+      choose_ = chosen(plan, policy, fill, lane);
+    } catch (const UserError& e) {
+      throw user_error("schedule '{}', where the executor picks: {}", policy.name, e.what());
+    }
+  }
+  OpId choose(std::span<const OpId> ready) const { return choose_(ready); }
+
+ private:
+  Choose chosen(const Plan& plan, const PickPolicy& policy, double fill, LaneId lane) {
+    lua_State* L = host_.state();
+    lua_getglobal(L, "require");
+    lua_pushliteral(L, "moe");
+    call(L, 1, 1);
+    lua_getfield(L, -1, "_policy");
+    lua_pushliteral(L, "schedule");
+    lua_pushstring(L, policy.name.c_str());
+    call(L, 2, 1);
+    if (!lua_istable(L, -1)) {
+      throw UserError(
+          "is not defined where the recipe is evaluated again; define it at the top of the recipe, "
+          "before anything runs");
+    }
+    lua_getfield(L, -1, "apply");
+    const auto apply = std::make_shared<const Reference>(L);
+    push_json(L, policy.options);
+    const auto options = std::make_shared<const Reference>(L);
+    lua_settop(L, 0);
+    std::vector<Decision> log;
+    const PassContext context{
+        plan.spec.model, plan.spec.cluster, *plan.spec.cost, {}, policy.name, &log};
+    const Schedule again =
+        schedule_policy(L, apply, options, fill, nullptr)(plan.graph, policy.before, context);
+    const Lane& own = again.lanes[lane.index()];
+    if (own.choose == nullptr) throw user_error("gives lane '{}' no pick this time", own.name);
+    return own.choose;
+  }
+
+  Host host_;
+  Choose choose_;  // goes before its state
+};
+
+}  // namespace
+
+Choose lua_choose(lua_State* L, GraphSession& session, LaneId lane) {
+  return [pick = std::make_shared<LuaPick>(L, session, lane)](std::span<const OpId> ready) {
+    return pick->choose(ready);
+  };
+}
+
+std::function<Choose(LaneId)> executor_choose(const Host& host, const Plan& plan,
+                                              const PickPolicies& picks) {
+  return [options = own_options(host), watchdog = host.watchdog(), &plan,
+          &picks](LaneId lane) -> Choose {
+    const std::string& stage = plan.schedule.lanes[lane.index()].stage;
+    const auto policy = std::find_if(picks.list.begin(), picks.list.end(),
+                                     [&](const PickPolicy& p) { return p.name == stage; });
+    MOE_CHECK(policy != picks.list.end(), "lane {} has no pick", lane.value);
+    const auto state =
+        std::make_shared<OwnState>(options, watchdog, plan, *policy, picks.fill, lane);
+    return [state](std::span<const OpId> ready) { return state->choose(ready); };
+  };
+}
+
+}  // namespace moe::lua

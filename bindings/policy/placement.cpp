@@ -1,0 +1,298 @@
+#include "bindings/policy/placement.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "bindings/policy/graph_session.h"
+#include "engine/cost/profile_cache.h"
+#include "engine/graph/op_def.h"
+#include "engine/ops/placed.h"
+
+namespace moe::lua {
+namespace {
+
+/// One rank's policy: its state, its function, and the deadline of its calls.
+class RankPlacement {
+ public:
+  RankPlacement(const HostOptions& options, std::shared_ptr<Watchdog> watchdog,
+                std::shared_ptr<const LuaPlacement> policy, int64_t rank, std::optional<Bytes> left,
+                std::shared_ptr<PlacementLog> log)
+      : host_(options, std::move(watchdog)),
+        policy_(std::move(policy)),
+        rank_(rank),
+        left_(left),
+        log_(std::move(log)),
+        deadline_(
+            host_.watchdog(), [] {}, [this] { too_late(); }) {
+    try {
+      host_.evaluate_policies();
+      fetch();
+    } catch (const UserError& e) {
+      throw user_error("placement '{}', rank {}: {}", policy_->name, rank_, e.what());
+    }
+  }
+
+  Placement place(const PlaceInput& in) {
+    lua_State* L = host_.state();
+    lua_settop(L, 0);
+    step_ = in.step;
+    layer_ = in.layer;
+    place_->push(L);
+    PlaceCall call{&in, policy_.get(), left_, {}};
+    if (log_ && rank_ == 0) {
+      call.log = [this, &in](const std::string& why) { log_->add(in.step, in.layer, why); };
+    }
+    const PlacementViews views(L, std::move(call), *tables_);
+    options_->push(L);
+    Failure failure;
+    deadline_.arm(host_.options().policy_deadline_s);
+    const bool good = try_call(L, 4, 1, failure);
+    deadline_.disarm();
+    // A tail call has left no line of the recipe.
+    if (!good && failure.message.find(".lua:") == std::string::npos)
+      failure.message.insert(0, line_);
+    if (!good && failure.kind == "run") throw RunError(failure.message);
+    if (!good) throw UserError(failure.message);
+    try {
+      return views.result(L, -1);
+    } catch (const UserError& e) {
+      throw user_error("{}{}", line_, e.what());
+    }
+  }
+
+ private:
+  // place and options of the definition that this state's evaluation has made.
+  void fetch() {
+    lua_State* L = host_.state();
+    lua_getglobal(L, "require");
+    lua_pushliteral(L, "moe");
+    call(L, 1, 1);
+    lua_getfield(L, -1, "_policy");
+    lua_pushliteral(L, "placement");
+    lua_pushstring(L, policy_->name.c_str());
+    call(L, 2, 1);
+    if (!lua_istable(L, -1)) {
+      throw UserError(
+          "is not defined where a rank evaluates the recipe; define it at the top of the recipe, "
+          "before anything runs");
+    }
+    lua_getfield(L, -1, "place");
+    lua_pushvalue(L, -1);
+    lua_Debug function;
+    lua_getinfo(L, ">S", &function);
+    line_ = fmt::format("{}:{}: ", function.source + 1, function.linedefined);
+    place_ = std::make_unique<Reference>(L);
+    push_json(L, policy_->options);
+    options_ = std::make_unique<Reference>(L);
+    tables_ = std::make_unique<PlacementTables>(L, *policy_);
+    lua_settop(L, 0);
+  }
+
+  // On the watchdog's thread.
+  void too_late() const {
+    leave(fmt::format("placement '{}', rank {}, step {}, layer {}: its call passed the deadline of "
+                      "{} s",
+                      policy_->name, rank_, step_.load(), layer_.load(),
+                      host_.options().policy_deadline_s),
+          3);
+  }
+
+  Host host_;
+  std::shared_ptr<const LuaPlacement> policy_;
+  int64_t rank_;
+  std::optional<Bytes> left_;
+  std::shared_ptr<PlacementLog> log_;
+  std::unique_ptr<Reference> place_, options_;
+  std::unique_ptr<PlacementTables> tables_;
+  std::string line_;  // where place() begins, "recipe.lua:5: "
+  std::atomic<int64_t> step_{0}, layer_{0};
+  Deadline deadline_;
+};
+
+/// The layers of a rank share its state.
+class Ranks {
+ public:
+  template <class Make>
+  std::shared_ptr<RankPlacement> of(int64_t rank, const Make& make) {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<RankPlacement>& state = states_[rank];
+    if (!state) state = make();
+    return state;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int64_t, std::shared_ptr<RankPlacement>> states_;
+};
+
+}  // namespace
+
+std::shared_ptr<const LuaPlacement> placement_policy_of(lua_State* L, const Fields& stage,
+                                                        const PlanSpec& spec) {
+  auto policy = std::make_shared<LuaPlacement>();
+  policy->name = stage.text("name");
+  policy->options = stage.at("options").value();
+  policy->model = model_table(spec.model);
+  policy->cluster = cluster_table(spec.cluster);
+  if (spec.law) policy->workload = spec.law->name;
+  policy->device_bytes = spec.cluster.device.memory_bytes;
+  const Fields how = stage.at("placement"), options = stage.at("options");
+  PlacementStage& placed = policy->stage;
+  // The hash keeps profiles of one policy's code apart from those of another with the same name.
+  placed.policy = fmt::format("{}@{:08x}", policy->name, Host::of(L).code_hash() >> 32);
+  placed.use = how.text("at") == "layer" ? PlacementUse::kNow : PlacementUse::kNext;
+  placed.moves_residents = how.flag("moves", false);
+  placed.weighted = how.flag("weighted", false);
+  placed.every = options.integer("every");
+  placed.shadows = options.integer("shadows");
+  placed.extra_residents = options.integer("extra_residents");
+  placed.expected_copies = options.number("expected_copies");
+  for (const auto& [name, value] : policy->options.items()) {
+    if (value.is_number()) placed.options[name] = value.get<double>();
+  }
+  return policy;
+}
+
+void PlacementLog::add(int64_t step, int64_t layer, const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  lines_[{step, layer}].push_back(why);
+}
+
+std::vector<std::string> PlacementLog::at(int64_t step, int64_t layer) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = lines_.find({step, layer});
+  return found == lines_.end() ? std::vector<std::string>() : found->second;
+}
+
+std::function<PlacementFunction(int64_t rank, const std::string& policy)> rank_placements(
+    const Host& host, std::shared_ptr<const LuaPlacement> policy, std::optional<Bytes> peak_bytes,
+    std::shared_ptr<PlacementLog> log) {
+  HostOptions options = host.options();
+  options.mode = "policies";
+  options.out_dir.clear();
+  std::optional<Bytes> left;
+  if (peak_bytes && policy->device_bytes > 0) left = policy->device_bytes - *peak_bytes;
+  return
+      [options, watchdog = host.watchdog(), policy, left, log, ranks = std::make_shared<Ranks>()](
+          int64_t rank, const std::string& name) -> PlacementFunction {
+        if (name != policy->stage.policy) return nullptr;
+        const auto state = ranks->of(rank, [&] {
+          return std::make_shared<RankPlacement>(options, watchdog, policy, rank, left, log);
+        });
+        return [state](const PlaceInput& in) { return state->place(in); };
+      };
+}
+
+namespace {
+
+/// The policy's own time of a call, spread over the steps of its period, on top of `around`.
+std::vector<Nanoseconds> time_policy(const PlacementFunction& policy, const Op& op,
+                                     Nanoseconds around, const ProfileOptions& options) {
+  const PlacementBounds bounds = ops::bounds_of(op);
+  const Placement now(bounds);
+  Rng rng(1000257);
+  Loads loads(bounds.devices, bounds.experts);
+  for (int64_t& rows : loads.rows) rows = rng.below(256);
+  std::vector<Nanoseconds> samples;
+  const int64_t every = attr_int(op, "every", 1);
+  const int64_t until = steady_ns() + static_cast<int64_t>(options.min_time_s * 1e9);
+  const auto enough = static_cast<size_t>(options.min_samples);
+  while (samples.size() < enough || steady_ns() < until) {
+    const PlaceInput input = {.step = static_cast<int64_t>(samples.size()) * every,
+                              .layer = attr_int(op, "layer_number"),
+                              .loads = loads,
+                              .now = now,
+                              .rates = ops::place_rates(op)};
+    const int64_t begin = steady_ns();
+    ask_policy(policy, attr_string(op, "policy"), 0, input);
+    samples.push_back(around + (steady_ns() - begin) / every);
+  }
+  return samples;
+}
+
+}  // namespace
+
+ProfileCost::Measure placement_measure(ProfileCost::Measure measure, const Host& host,
+                                       std::shared_ptr<const LuaPlacement> policy,
+                                       const ProfileOptions& options) {
+  if (!policy) return measure;
+  return [measure = std::move(measure), options, policy, name = policy->stage.policy,
+          places = rank_placements(host, policy, std::nullopt, nullptr)](
+             const Graph& graph, OpId op, const WorkContext& work) {
+    const bool is_place = graph.def(op).moe == MoeOp::kPlace;
+    if (!is_place || attr_string(graph.op(op), "policy") != name) return measure(graph, op, work);
+    Graph fixed = graph;
+    Attrs& attrs = fixed.op(op).attrs;
+    for (const auto& [option, value] : ops::option_attrs(policy->stage.options)) {
+      attrs.erase(option);
+    }
+    attrs["policy"] = std::string("fixed");
+    const Nanoseconds around = median(measure(fixed, op, work));
+    return time_policy(places(0, name), graph.op(op), around, options);
+  };
+}
+
+namespace {
+
+using nlohmann::json;
+
+/// Holders besides owners, residents or shadows: { { expert, devices }, ... }, ids from 1.
+json copies_json(const Placement& placement, bool residents) {
+  json list = json::array();
+  for (int64_t e = 0; e < placement.bounds().experts; ++e) {
+    json devices = json::array();
+    for (const int64_t d : placement.holders(e)) {
+      if (d != placement.owner(e) && placement.is_resident(e, d) == residents) {
+        devices.push_back(d + 1);
+      }
+    }
+    if (!devices.empty()) list.push_back({{"expert", e + 1}, {"devices", std::move(devices)}});
+  }
+  return list;
+}
+
+json placement_json(const PlacementRecord& record, const Placement& before) {
+  const Placement placement = Placement::decode(record.bounds, record.in_force);
+  json owners = json::array();
+  for (int64_t e = 0; e < record.bounds.experts; ++e) owners.push_back(placement.owner(e) + 1);
+  int64_t moves = 0;
+  for (const Move& move : resident_moves(before, placement)) moves += move.from != move.to ? 1 : 0;
+  const auto most = [](const std::vector<int64_t>& rows) {
+    return rows.empty() ? 0 : *std::max_element(rows.begin(), rows.end());
+  };
+  int64_t sum = 0;
+  for (const int64_t rows : record.computed) sum += rows;
+  return {{"layer", record.layer + 1},
+          {"owners", std::move(owners)},
+          {"replicas", copies_json(placement, true)},
+          {"shadows", copies_json(placement, false)},
+          {"moves", moves},
+          {"copies", shadow_moves(placement).size()},
+          {"max_load", most(record.computed)},
+          {"mean_load", static_cast<double>(sum) / static_cast<double>(record.bounds.devices)},
+          {"max_load_plain", most(record.computed_plain)}};
+}
+
+}  // namespace
+
+json placements_json(const RunResult& result, int64_t first_step, const PlacementLog& log) {
+  json steps = json::array();
+  std::vector<Placement> before;
+  for (const std::vector<PlacementRecord>& records : result.placements) {
+    json layers = json::array();
+    const auto step = first_step + static_cast<int64_t>(steps.size());
+    for (size_t l = 0; l < records.size(); ++l) {
+      const Placement now = Placement::decode(records[l].bounds, records[l].in_force);
+      if (before.size() <= l) before.push_back(now);
+      json layer = placement_json(records[l], before[l]);
+      const std::vector<std::string> lines = log.at(step, static_cast<int64_t>(l));
+      if (!lines.empty()) layer["log"] = lines;
+      layers.push_back(std::move(layer));
+      before[l] = now;
+    }
+    steps.push_back(std::move(layers));
+  }
+  return steps;
+}
+
+}  // namespace moe::lua

@@ -1,0 +1,80 @@
+// The handles behind a placement policy's ctx, load and p, and what their methods share.
+#pragma once
+
+#include <cmath>
+
+#include "bindings/host/userdata.h"
+#include "bindings/policy/placement.h"
+#include "engine/placement/placement.h"
+
+namespace moe::lua {
+
+constexpr const char* kContextType = "placement context";
+constexpr const char* kLoadsType = "loads";
+constexpr const char* kPlacementType = "placement";
+
+struct CallHandle {
+  std::shared_ptr<PlaceCall> call;
+};
+
+struct PlacementHandle {
+  std::shared_ptr<PlaceCall> call;
+  Placement placement;
+  bool in_force = false;                  // ctx.placement: read only
+  std::optional<DeviceLoads> loads = {};  // under it
+
+  Placement& edit() {
+    if (in_force) throw UserError("ctx.placement is in force; edit p, or a copy of either");
+    loads.reset();
+    return placement;
+  }
+};
+
+template <class Handle>
+Handle& check_handle(lua_State* L, int index, const char* type) {
+  Handle& handle = check_userdata<Handle>(L, index, type);
+  if (handle.call->in == nullptr) {
+    throw UserError("this view belongs to a placement's call that is over");
+  }
+  return handle;
+}
+
+inline const PlaceCall& check_call(lua_State* L, const char* type) {
+  return *check_handle<CallHandle>(L, 1, type).call;
+}
+
+inline PlacementHandle& check_placement(lua_State* L) {
+  return check_handle<PlacementHandle>(L, 1, kPlacementType);
+}
+
+inline int64_t check_expert(lua_State* L, int index, const PlaceCall& call) {
+  return check_index(L, index, call.in->loads.experts, "expert");
+}
+
+inline int64_t check_device(lua_State* L, int index, const PlaceCall& call) {
+  return check_index(L, index, call.in->loads.sources, "device");
+}
+
+inline int push_number(lua_State* L, double value) {
+  lua_pushnumber(L, value);
+  return 1;
+}
+
+inline int push_number(lua_State* L, int64_t value) {
+  return push_number(L, static_cast<double>(value));
+}
+
+template <class Of>
+int push_list(lua_State* L, int64_t n, const Of& of) {
+  lua_createtable(L, static_cast<int>(n), 0);
+  for (int64_t i = 0; i < n; ++i) {
+    lua_pushnumber(L, static_cast<double>(of(i)));
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
+/// The type of p (bind_placed.cpp).
+void open_placed(lua_State* L);
+
+}  // namespace moe::lua

@@ -1,0 +1,112 @@
+#include "engine/analysis/findings.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/analysis/remedies.h"
+#include "engine/base/stop.h"
+#include "engine/graph/op_def.h"
+
+namespace moe {
+namespace {
+
+/// A remedy and what it is for.
+struct Trial {
+  Remedy remedy;
+  Finding finding;
+  const Exposure* last;  // that it is for
+};
+
+/// Equal remedies once, with all that they are for.
+std::vector<Trial> trials_of(const FindingsInput& in, const Remedies& remedies) {
+  std::vector<Trial> trials;
+  for (const Exposure& e : in.explanation.exposures) {
+    for (Remedy& remedy : remedies.of(e)) {
+      const auto same = std::find_if(trials.begin(), trials.end(), [&](const Trial& t) {
+        return t.remedy.advice == remedy.advice;
+      });
+      const Exposure cause = remedy.cause.op.valid() ? remedy.cause : e;
+      if (same != trials.end()) {
+        if (std::exchange(same->last, &e) == &e) continue;
+        same->finding.exposed_ns += cause.ns;
+        same->finding.worth_ns += remedy.estimate_ns;
+        continue;
+      }
+      Finding finding{cause, cause.ns, std::nullopt, remedy.estimate_ns, remedy.advice};
+      trials.push_back({std::move(remedy), std::move(finding), &e});
+    }
+  }
+  std::stable_sort(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) {
+    return a.finding.exposed_ns > b.finding.exposed_ns;
+  });
+  return trials;
+}
+
+/// How long a step takes; nullopt where the schedule cannot run.
+std::optional<Nanoseconds> step_ns(const Graph& graph, const Schedule& schedule,
+                                   const Remake& remake) {
+  try {
+    const LaneOrders orders = lane_orders(graph, schedule);
+    Nanoseconds end = 0;
+    for (const Span& s : replay(remake(schedule, orders)).spans) end = std::max(end, s.end);
+    return end;
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const RunError&) {  // a cycle, or a hold for ever
+    return std::nullopt;
+  }
+}
+
+void try_out(const FindingsInput& in, std::vector<Trial>& trials) {
+  const std::optional<Nanoseconds> now = step_ns(in.graph, in.schedule, in.remake);
+  MOE_CHECK(now.has_value(), "the schedule itself cannot run");
+  int left = in.max_replays;
+  for (Trial& trial : trials) {
+    if (!trial.remedy.change || left-- <= 0) continue;
+    Schedule changed = in.schedule;
+    trial.remedy.change(changed);
+    const std::optional<Nanoseconds> then = step_ns(in.graph, changed, in.remake);
+    if (!then || *then >= *now) continue;
+    trial.finding.gain_ns = trial.finding.worth_ns = *now - *then;
+  }
+  std::erase_if(trials, [](const Trial& t) { return t.finding.worth_ns <= 0; });
+}
+
+bool same_exposure(const Exposure& a, const Exposure& b) {
+  return a.op == b.op && a.cause == b.cause && a.from == b.from && a.to == b.to;
+}
+
+/// Whether b says no more than a of its group: it is another remedy of the same exposure, or one
+/// for a part of the group where one for all of it is worth a tenth more, or one for all where one
+/// for a part is nearly as good.
+bool covers(const Trial& a, const Trial& b) {
+  if (a.remedy.group != b.remedy.group) return false;
+  const Nanoseconds x = a.finding.worth_ns, y = b.finding.worth_ns;
+  if (a.remedy.wide != b.remedy.wide) {
+    return a.remedy.wide ? x > y + y / 10 : x + x / 10 >= y;
+  }
+  return same_exposure(a.finding.exposure, b.finding.exposure) && x >= y;
+}
+
+}  // namespace
+
+std::vector<Finding> findings(const FindingsInput& input) {
+  const Remedies remedies(input);
+  std::vector<Trial> trials = trials_of(input, remedies);
+  try_out(input, trials);
+  std::stable_sort(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) {
+    return a.finding.worth_ns > b.finding.worth_ns;
+  });
+  std::vector<Finding> found;
+  for (size_t i = 0; i < trials.size(); ++i) {
+    bool covered = false;
+    for (size_t j = 0; j < trials.size() && !covered; ++j) {
+      const bool both = covers(trials[i], trials[j]);  // then the first of them stays
+      covered = i != j && covers(trials[j], trials[i]) && (j < i || !both);
+    }
+    if (!covered) found.push_back(trials[i].finding);
+  }
+  return found;
+}
+
+}  // namespace moe

@@ -1,0 +1,128 @@
+#include "engine/analysis/idle_stages.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+#include "engine/passes/moe_layer.h"
+#include "engine/replay/replay.h"
+
+namespace moe {
+namespace {
+
+/// Passes that cut transfers into parts.
+constexpr std::array<std::string_view, 4> kCutters = {"capacity_pipeline", "pipemoe", "micro_ops",
+                                                      "partition"};
+
+/// Gives the op back what it had before the setting.
+void undo(Schedule& schedule, const Setting& setting) {
+  if (setting.what == Setting::kLane) schedule.lane_of[setting.op.index()] = LaneId(setting.before);
+  if (setting.what == Setting::kPriority) schedule.set_priority(setting.op, setting.before);
+  if (setting.what == Setting::kChunk) schedule.chunk_bytes[setting.op.index()] = setting.before;
+}
+
+/// The schedule less all that the stage made of it and no stage after it replaced.
+Schedule without(const Schedule& schedule, const std::string& stage) {
+  Schedule less = schedule;
+  const auto of_stage = [&](const auto& x) { return x.stage == stage; };
+  std::erase_if(less.order_edges, of_stage);
+  std::erase_if(less.holds, of_stage);
+  std::erase_if(less.exclusive, of_stage);
+  for (Lane& lane : less.lanes) {
+    if (lane.stage == stage) lane.pick = Pick::kOrder;
+  }
+  constexpr size_t kWhats = Setting::kPart + 1;
+  std::vector<bool> replaced(schedule.lane_of.size() * kWhats);
+  for (auto set = schedule.settings.rbegin(); set != schedule.settings.rend(); ++set) {
+    const size_t at = set->op.index() * kWhats + set->what;
+    if (set->stage == stage && !replaced[at]) undo(less, *set);
+    if (set->stage != stage) replaced[at] = true;
+  }
+  return less;
+}
+
+/// When each op begins and ends, chunk by chunk.
+std::vector<std::array<int64_t, 4>> times_of(const Graph& graph, const Schedule& schedule,
+                                             const CostModel& cost) {
+  const LaneOrders orders = lane_orders(graph, schedule);
+  std::vector<std::array<int64_t, 4>> times;
+  for (const Span& span : replay(replay_input(graph, schedule, orders, cost)).spans) {
+    times.push_back({span.op.value, span.chunk, span.begin, span.end});
+  }
+  std::sort(times.begin(), times.end());
+  return times;
+}
+
+/// Priorities and nothing else, of ops whose lane does not look at them.
+bool sets_idle_priorities(const Schedule& schedule, const StageReport& report) {
+  StageChanges others = report.changes;
+  others.priorities = 0;
+  if (report.changes.priorities == 0 || others != StageChanges()) return false;
+  return std::none_of(schedule.settings.begin(), schedule.settings.end(), [&](const Setting& s) {
+    const LaneId lane = schedule.lane_of[s.op.index()];
+    return s.stage == report.name && s.what == Setting::kPriority &&
+           (schedule.picks(lane) || exclusive_with(schedule, lane) != nullptr);
+  });
+}
+
+/// Why a scheduler that changed the schedule has no effect; "" where it has one.
+std::string no_effect(const Graph& graph, const Schedule& schedule, const CostModel& cost,
+                      const StageReport& report) {
+  if (sets_idle_priorities(schedule, report)) {
+    return "priorities count on lanes that have a discipline (pick or exclusive), and these ops "
+           "are "
+           "on lanes that run in order";
+  }
+  try {
+    const Schedule less = without(schedule, report.name);
+    if (times_of(graph, less, cost) != times_of(graph, schedule, cost)) return "";
+  } catch (const RunError&) {
+    return "";  // what is left deadlocks: it needs the stage
+  }
+  return "the simulated step is the same without it, op by op";
+}
+
+bool forbids(const std::string& stage) {
+  const auto& passes = builtin_passes();
+  const auto pass =
+      std::find_if(passes.begin(), passes.end(), [&](const PassDef& p) { return p.name == stage; });
+  return pass != passes.end() && pass->forbids;
+}
+
+/// Whether a replay with expected loads says what a step does.
+bool steps_are_alike(const Graph& graph, const Schedule& schedule) {
+  for (const Lane& lane : schedule.lanes) {
+    if (lane.pick == Pick::kPolicy) return false;
+  }
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    if (is(graph, OpId(static_cast<int64_t>(i)), MoeOp::kPlace)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<IdleStage> idle_stages(const Graph& graph, const Schedule& schedule,
+                                   const CostModel* cost, const std::vector<StageReport>& reports) {
+  const bool timed = cost != nullptr && steps_are_alike(graph, schedule);
+  std::vector<IdleStage> idle;
+  for (const StageReport& report : reports) {
+    const bool cuts = std::find(kCutters.begin(), kCutters.end(), report.name) != kCutters.end();
+    const bool could_cut = cuts && !report.changed;
+    for (const std::string& why : report.without_effect) {
+      idle.push_back({report.name, why, could_cut});
+    }
+    if (!report.as_told.empty()) {
+      idle.push_back({report.name, report.as_told + " changes nothing", could_cut, true});
+    }
+    const bool scheduler = report.changed && report.changes.ops == 0;
+    if (!scheduler || !timed) continue;
+    std::string why = no_effect(graph, schedule, *cost, report);
+    if (!why.empty()) idle.push_back({report.name, std::move(why), false, forbids(report.name)});
+  }
+  return idle;
+}
+
+}  // namespace moe

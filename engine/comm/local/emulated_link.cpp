@@ -1,0 +1,220 @@
+#include "engine/comm/local/emulated_link.h"
+
+#include <sys/prctl.h>
+#include <time.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "engine/base/errors.h"
+#include "engine/network/closed_form.h"
+
+namespace moe {
+
+namespace {
+
+class EmulatedLink final : public Communicator {
+ public:
+  /// inner: of a group of the link's devices, resolved; rank: this one's among all.
+  EmulatedLink(Communicator& inner, EmulatedWire& wire, int64_t lane, int64_t rank,
+               const Group& group)
+      : inner_(inner),
+        wire_(wire),
+        lane_(lane),
+        rank_(rank),
+        group_(group),
+        channel_(wire.channel(lane, group, group.member(rank, 0))) {
+    const size_t n = static_cast<size_t>(inner.size());
+    row_.resize(n);
+    matrix_.resize(n * n);
+    const Bytes row_bytes = static_cast<Bytes>(n * sizeof(Bytes));
+    exchange_.send_offset.assign(n, 0);
+    exchange_.send_bytes.assign(n, row_bytes);
+    exchange_.receive_bytes.assign(n, row_bytes);
+    for (size_t peer = 0; peer < n; ++peer) {
+      exchange_.receive_offset.push_back(static_cast<Bytes>(peer) * row_bytes);
+    }
+  }
+
+  int64_t rank() const override { return inner_.rank(); }
+  int64_t size() const override { return inner_.size(); }
+
+  CommTimes all_to_all(const std::string& what, const void* send, void* receive,
+                       const Pieces& pieces) override {
+    inner_.posted_at(take_post());
+    const CommTimes moved = inner_.all_to_all(what, send, receive, pieces);
+    exchange_sizes(what, pieces);
+    return hold("all_to_all " + what, moved,
+                NetworkOp{AllToAll{.bytes = bytes(), .round = pieces.round}, group_});
+  }
+  CommTimes all_reduce(const std::string& what, const float* in, float* out, int64_t n) override {
+    return reduce(what, in, out, n);
+  }
+  CommTimes all_reduce(const std::string& what, const double* in, double* out, int64_t n) override {
+    return reduce(what, in, out, n);
+  }
+  CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) override {
+    MOE_CHECK(size() == wire_.link().num_devices(), "a broadcast in a group of {}", size());
+    inner_.posted_at(take_post());
+    return hold("broadcast " + what, inner_.broadcast(what, data, bytes, root),
+                broadcast_ns(wire_.link(), static_cast<double>(bytes)));
+  }
+  /// A barrier carries no bytes and holds no wire.
+  CommTimes barrier(const std::string& what) override {
+    inner_.posted_at(take_post());
+    return inner_.barrier(what);
+  }
+
+ private:
+  template <class T>
+  CommTimes reduce(const std::string& what, const T* in, T* out, int64_t n) {
+    inner_.posted_at(take_post());
+    const CommTimes moved = inner_.all_reduce(what, in, out, n);
+    const double bytes = static_cast<double>(n) * sizeof(T);
+    if (size() == wire_.link().num_devices()) {
+      return hold("all_reduce " + what, moved, NetworkOp{AllReduce{.bytes = bytes}});
+    }
+    return hold("all_reduce " + what, moved, all_reduce_ns(wire_.link(), bytes, 0, group_));
+  }
+
+  Communicator& subgroup(const Group& group) override {
+    for (const auto& made : subgroups_) {
+      if (made->group_ == group) return *made;
+    }
+    subgroups_.push_back(
+        std::make_unique<EmulatedLink>(inner_.group(group), wire_, lane_, rank_, group));
+    return *subgroups_.back();
+  }
+
+  /// matrix_: what every member sends to every other.
+  void exchange_sizes(const std::string& what, const Pieces& pieces) {
+    for (size_t peer = 0; peer < row_.size(); ++peer) {
+      const auto first = pieces.send_bytes.begin() + static_cast<int64_t>(peer) * pieces.groups;
+      row_[peer] = 0;
+      std::for_each(first, first + pieces.groups, [&](Bytes b) { row_[peer] += b; });
+    }
+    inner_.all_to_all(what + " (sizes)", row_.data(), matrix_.data(), exchange_);
+  }
+
+  /// [N, N]: matrix_ among all devices of the link.
+  std::vector<double> bytes() const {
+    const int64_t all = wire_.link().num_devices(), n = size();
+    std::vector<double> bytes(static_cast<size_t>(all * all));
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        bytes[static_cast<size_t>(group_.member(rank_, i) * all + group_.member(rank_, j))] =
+            static_cast<double>(matrix_[static_cast<size_t>(i * n + j)]);
+      }
+    }
+    return bytes;
+  }
+
+  /// All members come to the same begin and end, whenever their threads woke.
+  /// transfer: a NetworkOp, or a length that nothing else on the wire changes.
+  template <class T>
+  CommTimes hold(const std::string& what, const CommTimes& moved, const T& transfer) {
+    try {
+      const EmulatedWire::Times times = wire_.carry(channel_, ++turn_, transfer, moved.begin);
+      return {moved.post, times.begin, times.end};
+    } catch (const EmulatedWire::Stopped& stopped) {
+      throw run_error("rank {}: {}: stopped: {}", rank_, what, stopped.reason);
+    }
+  }
+
+  Communicator& inner_;
+  EmulatedWire& wire_;
+  const int64_t lane_, rank_;
+  const Group group_;
+  EmulatedWire::Channel& channel_;
+  uint64_t turn_ = 0;          // transfers so far
+  Pieces exchange_;            // every member's row to every member
+  std::vector<Bytes> row_;     // [n] from this rank
+  std::vector<Bytes> matrix_;  // [n, n] of the group
+  std::vector<std::unique_ptr<EmulatedLink>> subgroups_;
+};
+
+/// This thread's sleeps end on time; where the system refuses, they only end later.
+void sleep_precisely() {
+  thread_local const int slack_set = prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+  static_cast<void>(slack_set);
+}
+
+}  // namespace
+
+EmulatedWire::Channel& EmulatedWire::channel(int64_t lane, const Group& group, int64_t first) {
+  const Lock lock(mutex_);
+  return channels_[{lane, group.size, group.stride, first}];
+}
+
+void EmulatedWire::abort(const std::string& reason) {
+  const Lock lock(mutex_);
+  if (!stopped_) reason_ = reason;
+  stopped_ = true;
+  stop_.notify_all();
+}
+
+std::vector<LinkUse> EmulatedWire::take_use(Nanoseconds since) {
+  const Lock lock(mutex_);
+  std::vector<LinkUse> all = transfers_.take_use();
+  const auto offset = static_cast<double>(origin_ - since);
+  for (LinkUse& use : all) {
+    use.begin_ns += offset;
+    use.end_ns += offset;
+  }
+  return all;
+}
+
+void EmulatedWire::wait(Lock& lock, Nanoseconds until, bool spin) {
+  const std::chrono::steady_clock::time_point wake(
+      std::chrono::nanoseconds(origin_ + until - (spin ? kWakesLate : 0)));
+  if (stop_.wait_until(lock, wake, [&] { return stopped_; }) || !spin) return;
+  lock.unlock();
+  while (clock() < until) __builtin_ia32_pause();
+  lock.lock();
+}
+
+template <class T>
+EmulatedWire::Times EmulatedWire::carry_any(Channel& channel, uint64_t turn, const T& transfer,
+                                            Nanoseconds post) {
+  sleep_precisely();
+  Lock lock(mutex_);
+  if (channel.turn < turn && !stopped_) transfers_.begin(channel, turn, transfer, post - origin_);
+  const Nanoseconds begin = channel.begin;
+  while (!stopped_) {
+    if (transfers_.is_over(channel, clock())) return {origin_ + begin, origin_ + channel.end};
+    wait(lock, transfers_.next_ns(channel), transfers_.may_end_next(channel));
+  }
+  throw Stopped{reason_};
+}
+
+EmulatedWire::Times EmulatedWire::carry(Channel& channel, uint64_t turn, const NetworkOp& op,
+                                        Nanoseconds post) {
+  return carry_any(channel, turn, op, post);
+}
+
+EmulatedWire::Times EmulatedWire::carry(Channel& channel, uint64_t turn, Nanoseconds length,
+                                        Nanoseconds post) {
+  return carry_any(channel, turn, length, post);
+}
+
+std::unique_ptr<Communicator> emulate_link(Communicator& inner, EmulatedWire& wire, int64_t lane) {
+  MOE_CHECK(wire.link().num_devices() == inner.size(), "a link of {} devices for {} ranks",
+            wire.link().num_devices(), inner.size());
+  return std::make_unique<EmulatedLink>(inner, wire, lane, inner.rank(), Group{inner.size()});
+}
+
+void wait_until_ns(Nanoseconds until) {
+  sleep_precisely();
+  const Nanoseconds wake = until - kWakesLate;
+  if (clock_ns() < wake) {
+    const timespec at{static_cast<time_t>(wake / 1'000'000'000),
+                      static_cast<long>(wake % 1'000'000'000)};
+    // clock_ns is steady_clock, which is CLOCK_MONOTONIC. A signal only wakes it early: sleep
+    // again.
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr) == EINTR) {
+    }
+  }
+  while (clock_ns() < until) __builtin_ia32_pause();
+}
+
+}  // namespace moe

@@ -1,0 +1,199 @@
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "engine/base/errors.h"
+#include "engine/comm/communicator.h"
+#include "engine/comm/local/meeting.h"
+
+namespace moe {
+
+Nanoseconds clock_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+Nanoseconds Communicator::take_post() {
+  const Nanoseconds now = clock_ns(), at = posted_at_;
+  posted_at_ = 0;
+  return at > 0 ? std::min(at, now) : now;
+}
+
+Communicator& Communicator::group(const Group& group) {
+  const Group resolved = resolve(group, size(), "communicator");
+  if (resolved.size == size()) return *this;
+  Communicator& members = subgroup(resolved);
+  members.posted_at_ = std::exchange(posted_at_, 0);
+  return members;
+}
+
+namespace {
+
+void check_pieces(const Pieces& pieces, int64_t num_ranks) {
+  const size_t n = static_cast<size_t>(num_ranks * pieces.groups);
+  MOE_CHECK(pieces.send_offset.size() == n && pieces.send_bytes.size() == n &&
+                pieces.receive_offset.size() == n && pieces.receive_bytes.size() == n,
+            "pieces of {} ranks and {} groups", num_ranks, pieces.groups);
+}
+
+}  // namespace
+
+struct InProcessWorld::Impl {
+  class Member;
+  /// Where a group meets on a lane.
+  struct Room {
+    Room(int64_t lane, const Members& members, double timeout_s)
+        : lane(lane), meeting(members, timeout_s) {}
+    const int64_t lane;
+    Meeting meeting;
+  };
+
+  Impl(int64_t num_ranks, int64_t num_lanes, double timeout_s);
+  /// The room of these members on the lane, made where there is none yet.
+  Room& room(int64_t lane, const Members& members);
+  CommTimes call(Room& room, int64_t number, const Request& request);
+  void abort(const std::string& reason);
+  std::string whereabouts(int64_t rank);
+
+  const int64_t num_ranks;
+  const double timeout_s;
+  std::vector<std::unique_ptr<Member>> members;  // [lane * num_ranks + rank]
+  std::mutex mutex;                              // of what follows
+  std::deque<Room> rooms;
+  std::optional<std::string> aborted;  // the first reason; a new room is then failed too
+};
+
+/// The view of one rank on one lane, as member `number` of a room.
+class InProcessWorld::Impl::Member final : public Communicator {
+ public:
+  Member(Impl& world, Room& room, int64_t number) : world_(world), room_(room), number_(number) {}
+
+  int64_t rank() const override { return number_; }
+  int64_t size() const override { return room_.meeting.members().size; }
+
+  CommTimes all_to_all(const std::string& what, const void* send, void* receive,
+                       const Pieces& pieces) override {
+    check_pieces(pieces, size());
+    return call({CallKind::kAllToAll, what, send, receive, 0, 0, &pieces});
+  }
+  CommTimes all_reduce(const std::string& what, const float* in, float* out, int64_t n) override {
+    return call({CallKind::kAllReduceF32, what, in, out, n});
+  }
+  CommTimes all_reduce(const std::string& what, const double* in, double* out, int64_t n) override {
+    return call({CallKind::kAllReduceF64, what, in, out, n});
+  }
+  CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) override {
+    MOE_CHECK(root >= 0 && root < size(), "root {}", root);
+    return call({CallKind::kBroadcast, what, data, data, bytes, root});
+  }
+  CommTimes barrier(const std::string& what) override { return call({CallKind::kBarrier, what}); }
+
+ private:
+  Communicator& subgroup(const Group& group) override {
+    MOE_CHECK(size() == world_.num_ranks, "a group of a group of {}", size());
+    const Members who = {group.size, group.member(number_, 0), group.stride};
+    for (const auto& made : subgroups_) {
+      if (made->room_.meeting.members() == who) return *made;
+    }
+    subgroups_.push_back(
+        std::make_unique<Member>(world_, world_.room(room_.lane, who), group.place(number_)));
+    return *subgroups_.back();
+  }
+
+  CommTimes call(Request request) {
+    request.post = take_post();
+    return world_.call(room_, number_, request);
+  }
+
+  Impl& world_;
+  Room& room_;
+  const int64_t number_;
+  std::vector<std::unique_ptr<Member>> subgroups_;
+};
+
+InProcessWorld::Impl::Impl(int64_t num_ranks, int64_t num_lanes, double timeout_s)
+    : num_ranks(num_ranks), timeout_s(timeout_s) {
+  for (int64_t lane = 0; lane < num_lanes; ++lane) {
+    Room& all = room(lane, {num_ranks});
+    for (int64_t r = 0; r < num_ranks; ++r) {
+      members.push_back(std::make_unique<Member>(*this, all, r));
+    }
+  }
+}
+
+InProcessWorld::Impl::Room& InProcessWorld::Impl::room(int64_t lane, const Members& who) {
+  const std::lock_guard lock(mutex);
+  for (Room& room : rooms) {
+    if (room.lane == lane && room.meeting.members() == who) return room;
+  }
+  Room& made = rooms.emplace_back(lane, who, timeout_s);
+  if (aborted) made.meeting.fail(*aborted);
+  return made;
+}
+
+CommTimes InProcessWorld::Impl::call(Room& room, int64_t number, const Request& request) {
+  try {
+    return room.meeting.join(number, request);
+  } catch (const Meeting::Failure& failure) {
+    if (!failure.found_here) {
+      throw run_error("rank {}: {}: stopped: {}", room.meeting.members().rank(number),
+                      describe(request), failure.reason);
+    }
+    std::string reason = failure.reason;
+    for (const int64_t r : failure.missing) reason += fmt::format("; {}", whereabouts(r));
+    abort(reason);
+    throw RunError(reason);
+  }
+}
+
+void InProcessWorld::Impl::abort(const std::string& reason) {
+  const std::lock_guard lock(mutex);
+  if (!aborted) aborted = reason;
+  for (Room& room : rooms) room.meeting.fail(reason);
+}
+
+std::string InProcessWorld::Impl::whereabouts(int64_t rank) {
+  const Nanoseconds now = clock_ns();
+  const auto seconds = [&](Nanoseconds since) { return static_cast<double>(now - since) / 1e9; };
+  std::string waits;
+  Meeting::Presence last;
+  int64_t last_lane = 0;
+  const std::lock_guard lock(mutex);
+  for (Room& room : rooms) {
+    const Members& who = room.meeting.members();
+    const int64_t number = (rank - who.first) / who.stride;
+    if (rank < who.first || number >= who.size || who.rank(number) != rank) continue;
+    const Meeting::Presence p = room.meeting.presence(number);
+    if (p.inside) {
+      waits += fmt::format("{}in {} on lane {} for {:.3g} s", waits.empty() ? "" : " and ", p.what,
+                           room.lane, seconds(p.since));
+    } else if (p.since > last.since) {
+      last = p;
+      last_lane = room.lane;
+    }
+  }
+  if (!waits.empty()) return fmt::format("rank {} is {}", rank, waits);
+  if (last.since == 0) return fmt::format("rank {} has made no call yet", rank);
+  return fmt::format("rank {} left {} on lane {} {:.3g} s ago", rank, last.what, last_lane,
+                     seconds(last.since));
+}
+
+InProcessWorld::InProcessWorld(int64_t num_ranks, int64_t num_lanes, Options options)
+    : impl_(std::make_unique<Impl>(num_ranks, num_lanes, options.timeout_s)) {
+  MOE_CHECK(num_ranks > 0 && num_lanes > 0, "{} ranks, {} lanes", num_ranks, num_lanes);
+}
+
+InProcessWorld::~InProcessWorld() = default;
+
+Communicator& InProcessWorld::comm(int64_t rank, int64_t lane) {
+  return *impl_->members[static_cast<size_t>(lane * impl_->num_ranks + rank)];
+}
+
+void InProcessWorld::abort(const std::string& reason) {
+  impl_->abort(reason);
+}
+
+}  // namespace moe

@@ -1,0 +1,167 @@
+#include "engine/comm/local/transfer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/errors.h"
+
+namespace moe {
+namespace {
+
+// A job is long against taking it from a queue and short against a time slice.
+constexpr Bytes kCopyBytes = 256 << 10;
+constexpr int64_t kSumElements = 32 << 10;
+// Sums are made in first-level cache and then stored to every member.
+constexpr int64_t kTileElements = 1024;
+
+size_t index(int64_t i) {
+  return static_cast<size_t>(i);
+}
+
+const char* call_name(CallKind kind) {
+  switch (kind) {
+    case CallKind::kAllToAll:
+      return "all_to_all";
+    case CallKind::kAllReduceF32:
+      return "all_reduce";
+    case CallKind::kAllReduceF64:
+      return "all_reduce (double)";
+    case CallKind::kBroadcast:
+      return "broadcast";
+    case CallKind::kBarrier:
+      return "barrier";
+  }
+  return "";
+}
+
+/// out[i] = in of rank 0 + in of rank 1 + ... in this order, for every rank's out. Reads a tile of
+/// every rank before it writes one, so that each rank may sum in place.
+template <class T>
+void sum_in_rank_order(std::span<const Request> requests, int64_t first, int64_t count) {
+  T tile[kTileElements];
+  for (int64_t i = first; i < first + count; i += kTileElements) {
+    const int64_t n = std::min(kTileElements, first + count - i);
+    const size_t tile_bytes = index(n) * sizeof(T);
+    std::memcpy(tile, static_cast<const T*>(requests[0].in) + i, tile_bytes);
+    for (const Request& r : requests.subspan(1)) {
+      const T* in = static_cast<const T*>(r.in) + i;
+      for (int64_t j = 0; j < n; ++j) tile[j] += in[j];
+    }
+    for (const Request& r : requests) std::memcpy(static_cast<T*>(r.out) + i, tile, tile_bytes);
+  }
+}
+
+Bytes element_bytes(CallKind kind) {
+  return kind == CallKind::kAllReduceF64 ? sizeof(double) : sizeof(float);
+}
+
+}  // namespace
+
+std::string describe(const Request& request) {
+  return fmt::format("{} {}", call_name(request.kind), request.what);
+}
+
+std::string mismatch(int64_t rank, const Request& mine, int64_t other_rank, const Request& other) {
+  if (other_rank < rank) return mismatch(other_rank, other, rank, mine);  // one text for all
+  if (mine.kind != other.kind || mine.what != other.what) {
+    return fmt::format("rank {} called {} where rank {} called {}", rank, describe(mine),
+                       other_rank, describe(other));
+  }
+  const auto differ = [&](const char* of, int64_t a, int64_t b) {
+    return fmt::format("{}: rank {} has {} {}, rank {} has {}", describe(mine), rank, of, a,
+                       other_rank, b);
+  };
+  if (mine.size != other.size) {
+    return differ(mine.kind == CallKind::kBroadcast ? "bytes" : "elements", mine.size, other.size);
+  }
+  if (mine.root != other.root) return differ("root", mine.root, other.root);
+  if (mine.pieces != nullptr && mine.pieces->groups != other.pieces->groups) {
+    return differ("groups", mine.pieces->groups, other.pieces->groups);
+  }
+  return "";
+}
+
+void Transfer::prepare(std::span<const Request> requests) {
+  requests_ = requests;
+  jobs_.clear();
+  bytes_ = 0;
+  const Request& first = requests[0];
+  for (int64_t r = 0; r < members_.size; ++r) {
+    Queue& queue = queues_[index(r)];
+    queue.next.store(jobs_.size(), std::memory_order_relaxed);
+    if (first.kind == CallKind::kAllToAll) {
+      add_all_to_all(r);
+    } else if (first.kind == CallKind::kBroadcast) {
+      if (r != first.root)
+        add_copy(requests[index(r)].out, requests[index(first.root)].in, first.size);
+    } else if (first.kind != CallKind::kBarrier) {
+      add_sums(r);
+    }
+    queue.end = jobs_.size();
+  }
+  unfinished_.store(jobs_.size(), std::memory_order_relaxed);
+}
+
+void Transfer::add_copy(void* to, const void* from, Bytes bytes) {
+  for (Bytes at = 0; at < bytes; at += kCopyBytes) {
+    jobs_.push_back({static_cast<char*>(to) + at, static_cast<const char*>(from) + at, 0,
+                     std::min(kCopyBytes, bytes - at)});
+  }
+  bytes_ += bytes;
+}
+
+void Transfer::add_all_to_all(int64_t member) {
+  const Request& mine = requests_[index(member)];
+  const int64_t groups = mine.pieces->groups;
+  for (int64_t i = 0; i < members_.size; ++i) {
+    const int64_t peer = (member + i) % members_.size;
+    const Request& theirs = requests_[index(peer)];
+    for (int64_t g = 0; g < groups; ++g) {
+      const size_t to = index(peer * groups + g), from = index(member * groups + g);
+      const Bytes bytes = mine.pieces->receive_bytes[to], sent = theirs.pieces->send_bytes[from];
+      if (sent != bytes) {
+        throw run_error("{}: rank {} sends {} bytes to rank {}, which expects {} (group {})",
+                        describe(mine), members_.rank(peer), sent, members_.rank(member), bytes, g);
+      }
+      add_copy(static_cast<char*>(mine.out) + mine.pieces->receive_offset[to],
+               static_cast<const char*>(theirs.in) + theirs.pieces->send_offset[from], bytes);
+    }
+  }
+}
+
+void Transfer::add_sums(int64_t member) {
+  const int64_t size = members_.size, n = requests_[0].size;
+  const int64_t jobs = (n + kSumElements - 1) / kSumElements;
+  for (int64_t j = jobs * member / size; j < jobs * (member + 1) / size; ++j) {
+    const int64_t first = j * kSumElements, count = std::min(kSumElements, n - first);
+    jobs_.push_back({nullptr, nullptr, first, count});
+    bytes_ += count * element_bytes(requests_[0].kind) * size;
+  }
+}
+
+void Transfer::run(const Job& job) const {
+  if (job.to != nullptr) {
+    if (job.to != job.from) std::memcpy(job.to, job.from, index(job.count));
+  } else if (requests_[0].kind == CallKind::kAllReduceF32) {
+    sum_in_rank_order<float>(requests_, job.first, job.count);
+  } else {
+    sum_in_rank_order<double>(requests_, job.first, job.count);
+  }
+}
+
+bool Transfer::work(int64_t member) {
+  bool finished_last = false;
+  for (int64_t i = 0; i < members_.size; ++i) {
+    Queue& queue = queues_[index((member + i) % members_.size)];
+    for (;;) {
+      const size_t job = queue.next.fetch_add(1, std::memory_order_relaxed);
+      if (job >= queue.end) break;
+      run(jobs_[job]);
+      // Release: what this job wrote is seen by whoever finishes last, and by those it wakes.
+      finished_last |= unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1;
+    }
+  }
+  return finished_last;
+}
+
+}  // namespace moe

@@ -1,0 +1,305 @@
+#include "engine/comm/transport/message_comm.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/errors.h"
+
+namespace moe {
+namespace {
+
+enum Tag : int { kCall, kData, kSum };
+
+size_t index(int64_t i) {
+  return static_cast<size_t>(i);
+}
+
+/// FNV-1a 64 over the sizes of a peer's pieces.
+uint64_t hash_of(const Bytes* sizes, int64_t n) {
+  uint64_t hash = 14695981039346656037ull;
+  for (int64_t i = 0; i < n; ++i) {
+    hash = (hash ^ static_cast<uint64_t>(sizes[i])) * 1099511628211ull;
+  }
+  return hash;
+}
+
+Bytes sum_of(const Bytes* sizes, int64_t n) {
+  Bytes sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += sizes[i];
+  return sum;
+}
+
+void check_pieces(const Pieces& pieces, int64_t num_ranks) {
+  const size_t n = index(num_ranks * pieces.groups);
+  MOE_CHECK(pieces.send_offset.size() == n && pieces.send_bytes.size() == n &&
+                pieces.receive_offset.size() == n && pieces.receive_bytes.size() == n,
+            "pieces of {} ranks and {} groups", num_ranks, pieces.groups);
+}
+
+/// A peer's pieces, the n from number `first` on, that follow one another: where they begin. -1:
+/// they do not.
+Bytes one_stretch(const std::vector<Bytes>& offset, const std::vector<Bytes>& bytes, int64_t first,
+                  int64_t n) {
+  Bytes begin = 0, end = -1;
+  for (int64_t i = first; i < first + n; ++i) {
+    if (bytes[index(i)] == 0) continue;
+    if (end >= 0 && offset[index(i)] != end) return -1;
+    if (end < 0) begin = offset[index(i)];
+    end = offset[index(i)] + bytes[index(i)];
+  }
+  return begin;
+}
+
+/// body(offset of a piece, its bytes, where it lies among all), of a peer's pieces.
+template <class Body>
+void each_piece(const std::vector<Bytes>& offset, const std::vector<Bytes>& bytes, int64_t first,
+                int64_t n, Body body) {
+  Bytes at = 0;
+  for (int64_t i = first; i < first + n; ++i) {
+    if (bytes[index(i)] > 0) body(offset[index(i)], bytes[index(i)], at);
+    at += bytes[index(i)];
+  }
+}
+
+void copy_own(const Pieces& pieces, int64_t own, const void* send, void* receive) {
+  for (int64_t g = 0; g < pieces.groups; ++g) {
+    const size_t i = index(own * pieces.groups + g);
+    if (pieces.send_bytes[i] == 0) continue;  // the buffers may be null
+    const void* const from = static_cast<const char*>(send) + pieces.send_offset[i];
+    void* const to = static_cast<char*>(receive) + pieces.receive_offset[i];
+    if (from != to) std::memmove(to, from, index(pieces.send_bytes[i]));
+  }
+}
+
+}  // namespace
+
+MessageComm::MessageComm(Processes& processes, int64_t channel)
+    : MessageComm(processes, channel, {processes.size()}, processes.rank()) {}
+
+MessageComm::MessageComm(Processes& processes, int64_t channel, const Members& who, int64_t number)
+    : processes_(processes),
+      channel_(channel),
+      who_(who),
+      number_(number),
+      messages_(processes.transport_->messages()),
+      mine_(index(who.size)),
+      theirs_(index(who.size)),
+      sent_(index(who.size)),
+      received_(index(who.size)) {}
+
+void MessageComm::set_timeout(double seconds) {
+  timeout_s_ = seconds;
+  for (const auto& made : subgroups_) made->set_timeout(seconds);
+}
+
+/// Members meet by messages between two ranks, whose order is that of the lane: a group needs no
+/// channel of its own, and making it nobody else.
+Communicator& MessageComm::subgroup(const Group& group) {
+  const Members who = {group.size, group.member(number_, 0), group.stride};
+  for (const auto& made : subgroups_) {
+    if (made->who_ == who) return *made;
+  }
+  subgroups_.push_back(std::unique_ptr<MessageComm>(
+      new MessageComm(processes_, channel_, who, group.place(number_))));
+  subgroups_.back()->set_timeout(timeout_s_);
+  return *subgroups_.back();
+}
+
+CommTimes MessageComm::meet(const Request& request) {
+  if (processes_.failed()) complete(request);
+  for (int64_t m = 0; m < who_.size; ++m) {
+    Call& call = mine_[index(m)];
+    call = {.kind = request.kind, .size = request.size, .root = request.root};
+    request.what.copy(call.what, sizeof call.what - 1);
+    call.post = processes_.to_common(request.post);
+    if (request.pieces != nullptr) {
+      const Bytes* const sizes = &request.pieces->send_bytes[index(m * request.pieces->groups)];
+      call.groups = request.pieces->groups;
+      call.bytes = sum_of(sizes, call.groups);
+      call.pieces = hash_of(sizes, call.groups);
+    }
+    if (m == number_) continue;
+    messages_->receive(channel_, who_.rank(m), kCall, &theirs_[index(m)], sizeof(Call));
+    messages_->send(channel_, who_.rank(m), kCall, &call, sizeof(Call));
+  }
+  theirs_[index(number_)] = mine_[index(number_)];
+  const Nanoseconds deadline =
+      timeout_s_ > 0 ? clock_ns() + static_cast<Nanoseconds>(timeout_s_ * kNsPerSecond) : 0;
+  const Processes::Wait result = processes_.await(*messages_, deadline);
+  if (result == Processes::Wait::kLate) time_out(request, messages_->missing());
+  if (result == Processes::Wait::kFailed) complete(request);
+  compare(request);
+  Nanoseconds begin = 0;
+  for (const Call& call : theirs_) begin = std::max(begin, call.post);
+  return {request.post, std::max(request.post, processes_.from_common(begin)), 0};
+}
+
+void MessageComm::complete(const Request& request) {
+  if (!processes_.failed() && processes_.await(*messages_, 0) == Processes::Wait::kOver) return;
+  messages_->give_up();
+  throw run_error("rank {}: {}: stopped: {}", who_.rank(number_), describe(request),
+                  processes_.reason());
+}
+
+void MessageComm::time_out(const Request& request, const std::vector<int64_t>& missing) {
+  const std::string reason = fmt::format(
+      "rank {}: {}: rank{} {} did not arrive in {} s", who_.rank(number_), describe(request),
+      missing.size() == 1 ? "" : "s", fmt::join(missing, ", "), timeout_s_);
+  processes_.fail(reason);
+  messages_->give_up();
+  throw RunError(reason);
+}
+
+void MessageComm::compare(const Request& request) const {
+  // As all members see each other: what one calls, by the names that were sent.
+  const auto request_of = [](const Call& call, Pieces& pieces) {
+    pieces.groups = call.groups;
+    return Request{call.kind,
+                   call.what,
+                   nullptr,
+                   nullptr,
+                   call.size,
+                   call.root,
+                   call.kind == CallKind::kAllToAll ? &pieces : nullptr};
+  };
+  Pieces mine, theirs;
+  const Request own = request_of(mine_[index(number_)], mine);
+  for (int64_t m = 0; m < who_.size; ++m) {
+    const Request other = request_of(theirs_[index(m)], theirs);
+    const std::string why = mismatch(who_.rank(number_), own, who_.rank(m), other);
+    if (why.empty()) continue;
+    processes_.fail(why);
+    throw RunError(why);
+  }
+  if (request.pieces != nullptr) check_sizes(request);
+}
+
+void MessageComm::check_sizes(const Request& request) const {
+  const int64_t groups = request.pieces->groups;
+  for (int64_t m = 0; m < who_.size; ++m) {
+    const Bytes* const sizes = &request.pieces->receive_bytes[index(m * groups)];
+    const Call& call = theirs_[index(m)];
+    const Bytes expected = sum_of(sizes, groups);
+    if (call.bytes == expected && call.pieces == hash_of(sizes, groups)) continue;
+    const std::string why =
+        fmt::format("{}: rank {} sends {} bytes to rank {}, which expects {}{}", describe(request),
+                    who_.rank(m), call.bytes, who_.rank(number_), expected,
+                    call.bytes == expected ? " in pieces of other sizes" : "");
+    processes_.fail(why);
+    throw RunError(why);
+  }
+}
+
+CommTimes MessageComm::all_to_all(const std::string& what, const void* send, void* receive,
+                                  const Pieces& pieces) {
+  check_pieces(pieces, size());
+  const int64_t groups = pieces.groups;
+  const Request request = {CallKind::kAllToAll, what, send, receive, 0, 0, &pieces, take_post()};
+  CommTimes times = meet(request);
+  for (int64_t m = 0; m < who_.size; ++m) {
+    if (m == number_) continue;
+    Part& in = received_[index(m)];
+    in.bytes = sum_of(&pieces.receive_bytes[index(m * groups)], groups);
+    in.offset = one_stretch(pieces.receive_offset, pieces.receive_bytes, m * groups, groups);
+    if (in.offset < 0) in.buffer.resize(index(in.bytes));
+    messages_->receive(
+        channel_, who_.rank(m), kData,
+        in.offset < 0 ? in.buffer.data() : static_cast<std::byte*>(receive) + in.offset, in.bytes);
+  }
+  for (int64_t i = 1; i < who_.size; ++i) {
+    const int64_t m = (number_ + i) % who_.size;
+    Part& out = sent_[index(m)];
+    out.bytes = mine_[index(m)].bytes;
+    out.offset = one_stretch(pieces.send_offset, pieces.send_bytes, m * groups, groups);
+    const auto* const from = static_cast<const std::byte*>(send);
+    if (out.offset < 0) {
+      out.buffer.resize(index(out.bytes));
+      each_piece(pieces.send_offset, pieces.send_bytes, m * groups, groups,
+                 [&](Bytes offset, Bytes bytes, Bytes at) {
+                   std::memcpy(out.buffer.data() + at, from + offset, index(bytes));
+                 });
+    }
+    messages_->send(channel_, who_.rank(m), kData,
+                    out.offset < 0 ? out.buffer.data() : from + out.offset, out.bytes);
+  }
+  copy_own(pieces, number_, send, receive);
+  complete(request);
+  for (int64_t m = 0; m < who_.size; ++m) {
+    const Part& in = received_[index(m)];
+    if (m == number_ || in.offset >= 0) continue;
+    each_piece(pieces.receive_offset, pieces.receive_bytes, m * groups, groups,
+               [&](Bytes offset, Bytes bytes, Bytes at) {
+                 std::memcpy(static_cast<std::byte*>(receive) + offset, in.buffer.data() + at,
+                             index(bytes));
+               });
+  }
+  times.end = clock_ns();
+  return times;
+}
+
+CommTimes MessageComm::all_reduce(const std::string& what, const float* in, float* out, int64_t n) {
+  return reduce({CallKind::kAllReduceF32, what, in, out, n, 0, nullptr, take_post()}, in, out);
+}
+
+CommTimes MessageComm::all_reduce(const std::string& what, const double* in, double* out,
+                                  int64_t n) {
+  return reduce({CallKind::kAllReduceF64, what, in, out, n, 0, nullptr, take_post()}, in, out);
+}
+
+/// Each member sums its part of the elements, in rank order, and sends the sums to all.
+template <class T>
+CommTimes MessageComm::reduce(const Request& request, const T* in, T* out) {
+  CommTimes times = meet(request);
+  const auto begin = [&](int64_t m) { return request.size * m / who_.size; };
+  const auto bytes = [&](int64_t m) {
+    return (begin(m + 1) - begin(m)) * static_cast<Bytes>(sizeof(T));
+  };
+  const Bytes own = bytes(number_);
+  const int64_t n = begin(number_ + 1) - begin(number_);
+  sums_.resize(std::max(sums_.size(), index(own * who_.size)));
+  T* const parts = reinterpret_cast<T*>(sums_.data());  // [members, n]
+  for (int64_t m = 0; m < who_.size; ++m) {
+    if (m == number_) continue;
+    messages_->receive(channel_, who_.rank(m), kData, parts + m * n, own);
+    messages_->send(channel_, who_.rank(m), kData, in + begin(m), bytes(m));
+  }
+  std::copy_n(in + begin(number_), n, parts + number_ * n);
+  complete(request);
+  for (int64_t m = 1; m < who_.size; ++m) {
+    const T* const part = parts + m * n;
+    for (int64_t i = 0; i < n; ++i) parts[i] += part[i];
+  }
+  for (int64_t m = 0; m < who_.size; ++m) {
+    if (m == number_) continue;
+    messages_->receive(channel_, who_.rank(m), kSum, out + begin(m), bytes(m));
+    messages_->send(channel_, who_.rank(m), kSum, parts, own);
+  }
+  std::copy_n(parts, n, out + begin(number_));
+  complete(request);
+  times.end = clock_ns();
+  return times;
+}
+
+CommTimes MessageComm::broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) {
+  MOE_CHECK(root >= 0 && root < size(), "root {}", root);
+  const Request request = {CallKind::kBroadcast, what, data, data, bytes, root, nullptr,
+                           take_post()};
+  CommTimes times = meet(request);
+  for (int64_t m = 0; number_ == root && m < who_.size; ++m) {
+    if (m != root) messages_->send(channel_, who_.rank(m), kData, data, bytes);
+  }
+  if (number_ != root) messages_->receive(channel_, who_.rank(root), kData, data, bytes);
+  complete(request);
+  times.end = clock_ns();
+  return times;
+}
+
+CommTimes MessageComm::barrier(const std::string& what) {
+  CommTimes times = meet({CallKind::kBarrier, what, nullptr, nullptr, 0, 0, nullptr, take_post()});
+  times.end = clock_ns();
+  return times;
+}
+
+}  // namespace moe

@@ -1,0 +1,74 @@
+// The Communicator of one rank a process, by messages. Before a collective every member tells every
+// other what it calls, since when, and how much it sends: calls that do not belong together are
+// named before any byte moves, and a peer that says nothing is the one that did not arrive. Sums
+// run in rank order for each element, as among ranks of one process: the same bits.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/comm/job/processes.h"
+#include "engine/comm/local/transfer.h"
+
+namespace moe {
+
+class MessageComm final : public Communicator {
+ public:
+  /// Among all ranks, on a channel of its own.
+  MessageComm(Processes& processes, int64_t channel);
+
+  int64_t rank() const override { return number_; }
+  int64_t size() const override { return who_.size; }
+  /// The watchdog's, of this one and its groups; 0: waits for peers as long as they live.
+  void set_timeout(double seconds);
+
+  CommTimes all_to_all(const std::string& what, const void* send, void* receive,
+                       const Pieces& pieces) override;
+  CommTimes all_reduce(const std::string& what, const float* in, float* out, int64_t n) override;
+  CommTimes all_reduce(const std::string& what, const double* in, double* out, int64_t n) override;
+  CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) override;
+  CommTimes barrier(const std::string& what) override;
+
+ private:
+  /// What a member tells a peer before a collective.
+  struct Call {
+    CallKind kind = CallKind::kBarrier;
+    char what[199] = "";
+    int64_t size = 0, root = 0, groups = 1;
+    Bytes bytes = 0;       // to this peer
+    uint64_t pieces = 0;   // hash of their sizes
+    Nanoseconds post = 0;  // common clock
+  };
+  /// One peer's part of an all-to-all: in place, or gathered in a buffer.
+  struct Part {
+    Bytes bytes = 0;
+    Bytes offset = 0;  // where it lies as one, or -1
+    std::vector<std::byte> buffer;
+  };
+
+  MessageComm(Processes& processes, int64_t channel, const Members& who, int64_t number);
+  Communicator& subgroup(const Group& group) override;
+  /// Returns post and begin.
+  CommTimes meet(const Request& request);
+  void compare(const Request& request) const;
+  void check_sizes(const Request& request) const;
+  template <class T>
+  CommTimes reduce(const Request& request, const T* in, T* out);
+  /// Waits for the messages of a call that all have begun.
+  void complete(const Request& request);
+  [[noreturn]] void time_out(const Request& request, const std::vector<int64_t>& missing);
+
+  Processes& processes_;
+  const int64_t channel_;
+  const Members who_;
+  const int64_t number_;
+  double timeout_s_ = 0;
+  const std::unique_ptr<Messages> messages_;
+  std::vector<Call> mine_, theirs_;  // by member
+  std::vector<Part> sent_, received_;
+  std::vector<std::byte> sums_;
+  std::vector<std::unique_ptr<MessageComm>> subgroups_;
+};
+
+}  // namespace moe

@@ -1,0 +1,304 @@
+#include "engine/comm/transport/tcp_mesh.h"
+
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "engine/base/errors.h"
+#include "engine/comm/communicator.h"
+
+namespace moe {
+namespace {
+
+// What is sent is as it lies in memory: a machine of the other byte order fails at the magic.
+constexpr uint64_t kHelloMagic = 0x6d6f652d68656c31, kAnswerMagic = 0x6d6f652d616e7331;
+constexpr auto kBetweenTries = std::chrono::milliseconds(50);
+// Of a port that a process of an earlier job is about to leave.
+constexpr Nanoseconds kPortInUse = 1'000'000'000;
+// Rank 0 ends the wait of all; they wait this much longer than it does.
+constexpr Nanoseconds kLater = 5'000'000'000;
+
+/// What a process says first to one that it connects to.
+struct Hello {
+  uint64_t magic = kHelloMagic, job = 0, machine = 0;
+  int64_t size = 0, rank = 0, port = 0;  // where it listens
+};
+struct Answer {
+  uint64_t magic = kAnswerMagic, accepted = 1;
+  std::array<char, 240> why{};
+};
+/// Where a process listens; "": at the address by which one reaches rank 0.
+struct Entry {
+  std::array<char, 64> address{};
+  int64_t port = 0;
+  uint64_t machine = 0;
+};
+
+size_t index(int64_t i) {
+  return static_cast<size_t>(i);
+}
+
+Nanoseconds in_seconds(double seconds) {
+  return clock_ns() + static_cast<Nanoseconds>(seconds * kNsPerSecond);
+}
+
+std::string ranks_text(const std::vector<int64_t>& ranks) {
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+}
+
+/// The same for processes that share a clock.
+uint64_t machine() {
+  std::string text;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), text);
+  if (text.empty()) {
+    std::array<char, 256> name{};
+    gethostname(name.data(), name.size() - 1);
+    text = name.data();
+  }
+  return std::hash<std::string>()(text);
+}
+
+/// Takes the connections of the ranks from `first` on.
+class Door {
+ public:
+  Door(const TcpJob& job, const Socket& listener, int64_t first)
+      : job_(job), listener_(listener), first_(first) {}
+
+  struct Guest {
+    Socket socket;
+    std::string address;
+    Hello hello;
+  };
+  /// By rank, from `first` on. Ends with RunError when the deadline passes, when one of those who
+  /// came goes away, or `rank_0` does (closed: it is this process).
+  std::vector<Guest> wait_for_all(Nanoseconds deadline, const Socket& rank_0) {
+    guests_.resize(index(job_.size - first_));
+    while (!missing().empty()) {
+      look(deadline, rank_0);
+      if (clock_ns() < deadline || missing().empty()) continue;
+      throw run_error("{} of {} did not come to rank {} in {} s{} (MOEBENCH_CONNECT_S is more)",
+                      ranks_text(missing()), job_.size, job_.rank, job_.connect_s,
+                      turned_away_.empty() ? "" : "; turned away: " + turned_away_);
+    }
+    return std::move(guests_);
+  }
+
+ private:
+  /// One who has not said all of its hello.
+  struct Stranger {
+    Guest guest;
+    size_t said = 0;
+    bool done = false;
+  };
+
+  std::vector<int64_t> missing() const {
+    std::vector<int64_t> ranks;
+    for (size_t i = 0; i < guests_.size(); ++i) {
+      if (!guests_[i].socket.open()) ranks.push_back(first_ + static_cast<int64_t>(i));
+    }
+    return ranks;
+  }
+
+  void look(Nanoseconds deadline, const Socket& rank_0) {
+    // Strangers and the listener for reading, the others for their end alone.
+    std::vector<Watched> watched = {{listener_.descriptor(), POLLIN},
+                                    {rank_0.descriptor(), POLLRDHUP}};
+    const size_t num_strangers = strangers_.size();
+    for (const Stranger& one : strangers_)
+      watched.push_back({one.guest.socket.descriptor(), POLLIN});
+    for (const Guest& one : guests_) watched.push_back({one.socket.descriptor(), POLLRDHUP});
+    const std::vector<bool> ready = wait_for(watched, deadline);
+    if (ready[1]) throw run_error("rank 0 ended before all processes were connected");
+    for (size_t i = 0; i < guests_.size(); ++i) {
+      if (!ready[2 + num_strangers + i]) continue;
+      throw run_error("rank {} ended before all processes were connected",
+                      first_ + static_cast<int64_t>(i));
+    }
+    for (size_t i = 0; i < num_strangers; ++i) {
+      if (ready[2 + i]) hear(strangers_[i]);
+    }
+    std::erase_if(strangers_, [](const Stranger& one) { return one.done; });
+    if (!ready[0]) return;
+    Stranger one;
+    one.guest.socket = accept_at(listener_, one.guest.address);
+    if (one.guest.socket.open()) strangers_.push_back(std::move(one));
+  }
+
+  void hear(Stranger& one) {
+    const ssize_t n =
+        recv(one.guest.socket.descriptor(), reinterpret_cast<char*>(&one.guest.hello) + one.said,
+             sizeof(Hello) - one.said, 0);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    one.said += n > 0 ? static_cast<size_t>(n) : 0;
+    const bool magic = one.said < sizeof kHelloMagic || one.guest.hello.magic == kHelloMagic;
+    one.done = n <= 0 || !magic || one.said == sizeof(Hello);
+    if (n > 0 && one.done && magic) answer(one.guest);
+  }
+
+  void answer(Guest& guest) {
+    const std::string why = objection(guest.hello);
+    Answer answer;
+    answer.accepted = why.empty() ? 1 : 0;
+    why.copy(answer.why.data(), answer.why.size() - 1);
+    if (!why.empty()) turned_away_ = why;
+    const bool told = write_all(guest.socket, &answer, sizeof answer, clock_ns());
+    if (!why.empty() || !told) return;
+    guests_[index(guest.hello.rank - first_)] = std::move(guest);
+  }
+
+  std::string objection(const Hello& hello) const {
+    if (hello.job != job_.id) {
+      return fmt::format(
+          "a process of another job: MASTER_ADDR, MASTER_PORT, MOEBENCH_PORT and "
+          "TORCHELASTIC_RUN_ID are not those of rank {}",
+          job_.rank);
+    }
+    if (hello.size != job_.size) {
+      return fmt::format("RANK={} has WORLD_SIZE={}, and rank {} has WORLD_SIZE={}", hello.rank,
+                         hello.size, job_.rank, job_.size);
+    }
+    if (hello.rank < first_ || hello.rank >= job_.size) {
+      return fmt::format("RANK={}: another process has it", hello.rank);
+    }
+    if (guests_[index(hello.rank - first_)].socket.open()) {
+      return fmt::format("RANK={}: another process has it", hello.rank);
+    }
+    return "";
+  }
+
+  const TcpJob& job_;
+  const Socket& listener_;
+  const int64_t first_;
+  std::vector<Guest> guests_;
+  std::vector<Stranger> strangers_;
+  std::string turned_away_;
+};
+
+constexpr char kWhere[] = "MASTER_ADDR; MOEBENCH_PORT, else MASTER_PORT + 1";
+
+/// Says hello and is let in. False: there was no answer.
+bool let_in(const Socket& socket, const Hello& hello, const std::string& place,
+            Nanoseconds deadline) {
+  Answer answer;
+  if (!write_all(socket, &hello, sizeof hello, deadline) ||
+      !read_all(socket, &answer, sizeof answer, deadline)) {
+    return false;
+  }
+  if (answer.magic != kAnswerMagic) {
+    throw run_error("{}: what listens there is no process of a job ({})", place, kWhere);
+  }
+  answer.why.back() = '\0';
+  if (answer.accepted == 0) throw run_error("turned away at {}: {}", place, answer.why.data());
+  return true;
+}
+
+/// Tries again where nobody listens yet, or does not answer.
+Socket come_to(const std::string& address, int64_t port, const Hello& hello, double seconds) {
+  const Nanoseconds deadline = in_seconds(seconds);
+  const std::string place = place_of(address, port);
+  std::string why;
+  for (;;) {
+    Socket socket = connect_to(address, port, deadline, why);
+    if (socket.open() && let_in(socket, hello, place, deadline)) return socket;
+    if (socket.open()) why = "what listens there does not answer";
+    if (clock_ns() >= deadline) break;
+    std::this_thread::sleep_for(kBetweenTries);
+  }
+  throw run_error("cannot connect to {} in {} s: {} ({})", place, seconds, why, kWhere);
+}
+
+Socket listen_for_all(const TcpJob& job) {
+  const Nanoseconds until = clock_ns() + kPortInUse;
+  for (;;) {
+    try {
+      return listen_at(job.address, job.port);
+    } catch (const RunError& error) {
+      if (clock_ns() < until) {
+        std::this_thread::sleep_for(kBetweenTries);
+        continue;
+      }
+      throw run_error("{} ({}; set MOEBENCH_PORT to a free port)", error.what(), kWhere);
+    }
+  }
+}
+
+/// Of the ranks below `end`, how many are on that machine.
+int64_t num_on(uint64_t here, const std::vector<Entry>& table, int64_t end) {
+  return std::count_if(table.begin(), table.begin() + end,
+                       [&](const Entry& one) { return one.machine == here; });
+}
+
+TcpMesh lead(const TcpJob& job) {
+  const Socket listener = listen_for_all(job);
+  std::vector<Door::Guest> guests =
+      Door(job, listener, 1).wait_for_all(in_seconds(job.connect_s), Socket());
+  std::vector<Entry> table(index(job.size));
+  table[0].machine = machine();
+  TcpMesh mesh;
+  mesh.peers.resize(index(job.size));
+  for (size_t r = 1; r < table.size(); ++r) {
+    const Door::Guest& guest = guests[r - 1];
+    table[r].port = guest.hello.port;
+    table[r].machine = guest.hello.machine;
+    if (!is_loopback(guest.address)) {
+      guest.address.copy(table[r].address.data(), table[r].address.size() - 1);
+    }
+  }
+  for (size_t r = 1; r < table.size(); ++r) {
+    if (!write_all(guests[r - 1].socket, table.data(), table.size() * sizeof(Entry),
+                   in_seconds(job.connect_s))) {
+      throw run_error("rank {} ended before all processes were connected", r);
+    }
+    mesh.peers[r] = std::move(guests[r - 1].socket);
+  }
+  mesh.size_here = num_on(table[0].machine, table, job.size);
+  return mesh;
+}
+
+TcpMesh follow(const TcpJob& job) {
+  const Socket listener = listen_at(job.address, 0);
+  Hello hello{.job = job.id, .machine = machine(), .size = job.size, .rank = job.rank};
+  hello.port = port_of(listener);
+  TcpMesh mesh;
+  mesh.peers.resize(index(job.size));
+  mesh.peers[0] = come_to(job.address, job.port, hello, job.connect_s);
+  std::vector<Entry> table(index(job.size));
+  if (!read_all(mesh.peers[0], table.data(), table.size() * sizeof(Entry),
+                in_seconds(job.connect_s) + kLater)) {
+    throw run_error("rank 0 at {} ended before all processes had come",
+                    place_of(job.address, job.port));
+  }
+  const std::string beside_rank_0 = address_of_peer(mesh.peers[0]);
+  for (int64_t r = 1; r < job.rank; ++r) {
+    const Entry& to = table[index(r)];
+    const std::string address = to.address.front() != '\0' ? to.address.data() : beside_rank_0;
+    mesh.peers[index(r)] = come_to(address, to.port, hello, job.connect_s);
+  }
+  const int64_t next = job.rank + 1;
+  std::vector<Door::Guest> guests =
+      Door(job, listener, next).wait_for_all(in_seconds(job.connect_s), mesh.peers[0]);
+  for (size_t i = 0; i < guests.size(); ++i) {
+    mesh.peers[index(next) + i] = std::move(guests[i].socket);
+  }
+  mesh.size_here = num_on(hello.machine, table, job.size);
+  mesh.place_here = num_on(hello.machine, table, job.rank);
+  return mesh;
+}
+
+}  // namespace
+
+TcpMesh connect_all(const TcpJob& job) {
+  if (job.size == 1) return {std::vector<Socket>(1)};
+  return job.rank == 0 ? lead(job) : follow(job);
+}
+
+}  // namespace moe

@@ -1,0 +1,18 @@
+// A build without MPI.
+#include "engine/base/errors.h"
+#include "engine/comm/transport/transport.h"
+
+namespace moe {
+
+std::string mpi_library() {
+  return "";
+}
+
+std::unique_ptr<Transport> open_mpi() {
+  throw user_error(
+      "started by an MPI launcher, but this build has no MPI: install libopenmpi-dev and "
+      "openmpi-bin and build again, start it by torchrun or its variables (RANK, WORLD_SIZE, "
+      "MASTER_ADDR, MASTER_PORT), or without a launcher");
+}
+
+}  // namespace moe

@@ -1,0 +1,79 @@
+#include "engine/exec/cpu/collectives.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+
+namespace moe {
+namespace {
+
+CollectiveMemory memory_of(const RankBuffers& buffers, Bytes element_bytes) {
+  return {[&buffers](TensorId t) { return buffers.at(t); },
+          [&buffers](TensorId t) { return static_cast<const int32_t*>(buffers.at(t)); },
+          element_bytes};
+}
+
+}  // namespace
+
+template <class T>
+CollectiveOp<T>::CollectiveOp(const Graph& graph, OpId id, const RankBuffers& buffers,
+                              void* scratch, int64_t rank)
+    : name_(graph.op(id).name), scratch_(scratch) {
+  const CollectiveMemory memory = memory_of(buffers, sizeof(T));
+  if (graph.def(id).collective == Collective::kExperts) {
+    mover_ = std::make_unique<ExpertMover<T>>(graph, id, memory, scratch, rank);
+  } else {
+    layout_ = std::make_unique<CollectiveLayout<T>>(graph, id, memory, rank);
+  }
+}
+
+template <class T>
+CollectiveDone CollectiveOp<T>::call(Communicator& all, int64_t chunk, int64_t num_chunks) {
+  if (mover_) {
+    const ExpertsMoved moved = mover_->call(all);
+    return {moved.times, moved.bytes};
+  }
+  Communicator& comm = all.group(layout_->group());
+  std::string what = name_;
+  if (num_chunks > 1) what += fmt::format(" (chunk {} of {})", chunk + 1, num_chunks);
+  if (layout_->sums()) {
+    const ElementRange range = layout_->elements(chunk, num_chunks);
+    return {all_reduce(comm, what, range), layout_->bytes_of_sum(range)};
+  }
+  if (chunk == 0) layout_->read_counts();
+  const Pieces& pieces = layout_->pieces(chunk, num_chunks);
+  const CommTimes times = comm.all_to_all(what, layout_->send(), layout_->receive(), pieces);
+  if (chunk + 1 == num_chunks) {
+    for (const UnusedRows& rows : layout_->unused_rows()) {
+      std::memset(rows.data, 0, static_cast<size_t>(rows.bytes));
+    }
+  }
+  return {times, layout_->bytes_to_others(pieces)};
+}
+
+/// Scratch is used only during the call, so that ops whose chunks alternate may share it.
+template <class T>
+CommTimes CollectiveOp<T>::all_reduce(Communicator& comm, const std::string& what,
+                                      ElementRange range) {
+  const auto& parts = layout_->parts();
+  if (parts.size() == 1) {
+    return comm.all_reduce(what, parts[0].in + range.first, parts[0].out + range.first,
+                           range.last - range.first);
+  }
+  T* const packed = static_cast<T*>(scratch_);
+  layout_->each_part(range, [&](const auto& p, int64_t at, int64_t n, int64_t to) {
+    std::copy_n(p.in + at, n, packed + to);
+  });
+  const CommTimes times = comm.all_reduce(what, packed, packed, range.last - range.first);
+  layout_->each_part(range, [&](const auto& p, int64_t at, int64_t n, int64_t from) {
+    std::copy_n(packed + from, n, p.out + at);
+  });
+  return times;
+}
+
+template class CollectiveOp<float>;
+template class CollectiveOp<double>;
+
+}  // namespace moe

@@ -1,0 +1,293 @@
+#include "engine/exec/cpu/executor.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <new>
+#include <optional>
+#include <thread>
+#include <tuple>
+
+#include "engine/base/errors.h"
+#include "engine/base/rethrow.h"
+#include "engine/base/threads.h"
+#include "engine/comm/communicator.h"
+#include "engine/comm/local/emulated_link.h"
+#include "engine/exec/arbiter/turns.h"
+#include "engine/exec/check_options.h"
+#include "engine/exec/conductor.h"
+#include "engine/exec/cpu/rank.h"
+#include "engine/exec/sync.h"
+#include "engine/replay/link_loads.h"
+#include "kernels/cpu/blas_buffers.h"
+
+namespace moe {
+namespace {
+
+// Threads that sleep at the start of a step need up to this long to wake.
+constexpr Nanoseconds kWakeUp = 60'000;
+
+/// What went wrong first. Threads fail at the same time; the op that stands first in the program on
+/// the lowest rank is told.
+struct Failure {
+  std::exception_ptr error;
+  int32_t op = 0;
+  int64_t rank = 0;
+};
+
+template <class T>
+class CpuRun {
+ public:
+  CpuRun(const Plan& plan, const RunOptions& options);
+  RunResult run();
+
+ private:
+  void add_turns();
+  void add_lanes();
+  Crew crew();
+  void set_start();
+  void spawn();
+  void worker(int64_t rank, LaneId lane);
+  /// Runs one pass on all threads; the caller's own part is the first rank's compute lane.
+  std::vector<RankReport> run_pass(const DataSource& data, const Pass& pass);
+
+  template <class Body>
+  void guarded(int64_t rank, LaneId lane, Body body);
+  void fail(int64_t rank, LaneId lane, std::exception_ptr error);
+
+  const Plan& plan_;
+  const RunOptions& options_;
+  Processes* const processes_;  // null: all ranks are here
+  const int64_t num_ranks_;
+  const int64_t num_lanes_;
+  const int64_t first_;     // of the ranks that are here
+  const int64_t num_here_;  // ranks
+  Conductor<T> conductor_;
+  std::vector<std::unique_ptr<Turns>> turns_;    // by arbiter
+  std::vector<Turns*> arbiter_of_;               // by lane
+  std::vector<std::unique_ptr<Rank<T>>> ranks_;  // those that are here
+  std::optional<InProcessWorld> world_;
+  std::unique_ptr<EmulatedWire> wire_;                // null: the ranks' memory
+  std::vector<std::unique_ptr<Communicator>> links_;  // emulated, by rank and comm lane
+  std::vector<Communicator*> comms_;  // by rank that is here and lane; null for compute lanes
+  Rendezvous start_, end_;
+  Nanoseconds common_start_ = 0;  // of all processes
+  Pass pass_;
+  bool over_ = false;  // written before the conductor's thread arrives at start_
+  std::mutex failure_mutex_;
+  Failure failure_;
+  std::vector<std::jthread> threads_;  // last: they use all of the above
+};
+
+template <class T>
+CpuRun<T>::CpuRun(const Plan& plan, const RunOptions& options)
+    : plan_(plan),
+      options_(options),
+      processes_(options.processes),
+      num_ranks_(plan.graph.num_ranks),
+      num_lanes_(static_cast<int64_t>(plan.orders.lanes.size())),
+      first_(processes_ != nullptr ? processes_->rank() : 0),
+      num_here_(processes_ != nullptr ? 1 : num_ranks_),
+      conductor_(plan, options),
+      arbiter_of_(plan.orders.lanes.size()),
+      start_(num_here_ * num_lanes_, [this] { set_start(); }),
+      end_(num_here_ * num_lanes_) {
+  add_turns();
+  AllBuffers here;
+  for (int64_t r = first_; r < first_ + num_here_; ++r) {
+    ranks_.push_back(
+        std::make_unique<Rank<T>>(plan, options, conductor_.persistents(), arbiter_of_, r));
+    here.push_back(&ranks_.back()->buffers());
+  }
+  conductor_.meet(std::move(here), crew());
+  add_lanes();
+}
+
+template <class T>
+Crew CpuRun<T>::crew() {
+  Crew crew;
+  crew.run_pass = [this](const DataSource& data, const Pass& pass) { return run_pass(data, pass); };
+  if (options_.emulate_link) {
+    crew.take_links = [this] { return link_loads(wire_->wire(), wire_->take_use(pass_.start)); };
+  }
+  return crew;
+}
+
+template <class T>
+void CpuRun<T>::add_lanes() {
+  const int64_t num_comm = std::max<int64_t>(1, num_lanes_ - 1);
+  if (processes_ != nullptr) {
+    comms_ = processes_->lanes(num_comm, options_.timeout_s);
+    comms_.insert(comms_.begin(), nullptr);
+    return;
+  }
+  world_.emplace(num_ranks_, num_comm, InProcessWorld::Options{options_.timeout_s});
+  if (options_.emulate_link) wire_ = std::make_unique<EmulatedWire>(plan_.spec.cluster, true);
+  for (int64_t r = 0; r < num_ranks_; ++r) {
+    for (int64_t l = 0; l < num_lanes_; ++l) {
+      Communicator* comm = l == 0 ? nullptr : &world_->comm(r, l - 1);
+      if (comm != nullptr && wire_) {
+        links_.push_back(emulate_link(*comm, *wire_, l - 1));
+        comm = links_.back().get();
+      }
+      comms_.push_back(comm);
+    }
+  }
+}
+
+/// Run by the last thread to come, before anybody leaves.
+template <class T>
+void CpuRun<T>::set_start() {
+  pass_.start = processes_ != nullptr ? common_start_ : clock_ns() + (num_ranks_ > 1 ? kWakeUp : 0);
+}
+
+template <class T>
+void CpuRun<T>::add_turns() {
+  const auto waits_for = [this](int64_t rank, OpId op) -> std::string {
+    if (rank < first_ || rank >= first_ + num_here_) return "";
+    return ranks_[static_cast<size_t>(rank - first_)]->waits_for(op, pass_);
+  };
+  turns_ = make_turns(plan_, options_, num_ranks_, waits_for);
+  const std::vector<Arbiter> lanes = arbiters(plan_.schedule);
+  for (size_t a = 0; a < lanes.size(); ++a) {
+    for (const LaneId lane : lanes[a]) arbiter_of_[lane.index()] = turns_[a].get();
+  }
+}
+
+template <class T>
+RunResult CpuRun<T>::run() {
+  RunResult result;
+  guarded(0, LaneId(0), [&] {
+    conductor_.restore();
+    spawn();
+    ranks_[0]->prepare(conductor_.starts_afresh());
+    conductor_.conduct();
+    over_ = true;
+    start_.arrive();
+    result = conductor_.finish();
+  });
+  threads_.clear();  // joins
+  if (failure_.error) conductor_.fail(failure_.error);
+  result.peak_bytes = ranks_[0]->buffers().allocated();
+  return result;
+}
+
+template <class T>
+void CpuRun<T>::spawn() {
+  if (!kernels::reserve_blas_buffers(num_here_)) {
+    throw run_error(
+        "no memory for the matrix products of {} ranks: each takes 128 MiB of address space (see "
+        "ulimit -v)",
+        num_here_);
+  }
+  for (int64_t r = 0; r < num_here_; ++r) {
+    for (int64_t l = r == 0 ? 1 : 0; l < num_lanes_; ++l) {
+      threads_.push_back(
+          start_thread(fmt::format("lane {} of rank {}",
+                                   plan_.schedule.lanes[static_cast<size_t>(l)].name, first_ + r),
+                       [this, r, l] { worker(r, LaneId(l)); }));
+    }
+  }
+}
+
+template <class T>
+void CpuRun<T>::worker(int64_t rank, LaneId lane) {
+  const std::string name =
+      fmt::format("r{}.{}", first_ + rank, plan_.schedule.lanes[lane.index()].name).substr(0, 15);
+  pthread_setname_np(pthread_self(), name.c_str());
+  if (lane.index() != 0) wake_promptly();
+  guarded(rank, lane, [&] {
+    Rank<T>& self = *ranks_[static_cast<size_t>(rank)];
+    if (lane.index() == 0) self.prepare(conductor_.starts_afresh());
+    for (;;) {
+      start_.arrive();
+      if (over_) return;
+      self.run_lane(lane, pass_, comms_[static_cast<size_t>(rank * num_lanes_) + lane.index()]);
+      end_.arrive();
+    }
+  });
+}
+
+template <class T>
+std::vector<RankReport> CpuRun<T>::run_pass(const DataSource& data, const Pass& pass) {
+  pass_ = pass;
+  for (auto& rank : ranks_) {
+    rank->fill_inputs(data, pass.step);
+    rank->start_pass();
+  }
+  for (const auto& turns : turns_) turns->start_pass();
+  if (processes_ != nullptr) common_start_ = conductor_.common_start();
+  start_.arrive();
+  ranks_[0]->run_lane(LaneId(0), pass_, nullptr);
+  end_.arrive();
+  for (const auto& turns : turns_) turns->end_pass();
+  std::vector<RankReport> reports;
+  for (const auto& rank : ranks_) {
+    reports.push_back(rank->report());
+  }
+  return reports;
+}
+
+template <class T>
+template <class Body>
+void CpuRun<T>::guarded(int64_t rank, LaneId lane, Body body) {
+  try {
+    body();
+  } catch (const Aborted&) {  // whoever failed has told why
+  } catch (const std::bad_alloc&) {
+    fail(rank, lane, std::make_exception_ptr(RunError("no more memory beside the plan's buffers")));
+  } catch (const std::exception&) {
+    fail(rank, lane, std::current_exception());
+  }
+}
+
+template <class T>
+void CpuRun<T>::fail(int64_t rank, LaneId lane, std::exception_ptr error) {
+  const OpId op = ranks_[static_cast<size_t>(rank)]->current(lane);
+  if (op.valid()) {
+    error = with_prefix(fmt::format("rank {}, step {}, op {}: ", first_ + rank, pass_.step,
+                                    plan_.graph.op(op).name),
+                        error);
+  }
+  {
+    const std::lock_guard lock(failure_mutex_);
+    const bool first = !failure_.error;
+    // A collective that ends after the first failure ends because of it.
+    const bool follows = !first && lane.index() != 0;
+    const bool lower = std::tie(op.value, rank) < std::tie(failure_.op, failure_.rank);
+    if (first || (!follows && lower)) failure_ = {error, op.value, rank};
+  }
+  for (auto& r : ranks_) r->abort();
+  for (const auto& turns : turns_) turns->abort();
+  start_.abort();
+  end_.abort();
+  if (world_) world_->abort(message_of(error));
+  if (processes_ != nullptr) processes_->fail(message_of(error));
+  if (wire_) wire_->abort(message_of(error));
+}
+
+class CpuExecutor : public Executor {
+ public:
+  RunResult run(const Plan& plan, const RunOptions& options) override {
+    try {
+      check_options(plan, options, plan.memory.peak_bytes());
+      if (options.precision == Precision::kBF16) {
+        throw user_error("precision: bf16 is computed on cuda alone; f32 or f64 on cpu");
+      }
+      return options.precision == Precision::kF32 ? CpuRun<float>(plan, options).run()
+                                                  : CpuRun<double>(plan, options).run();
+    } catch (const std::exception& error) {
+      // What fails in one process ends the run of all.
+      if (options.processes != nullptr) options.processes->fail(error.what());
+      throw;
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> make_cpu_executor() {
+  return std::make_unique<CpuExecutor>();
+}
+
+}  // namespace moe

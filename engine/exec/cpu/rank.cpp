@@ -1,0 +1,334 @@
+#include "engine/exec/cpu/rank.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "engine/base/errors.h"
+#include "engine/comm/local/emulated_link.h"
+#include "engine/exec/finite.h"
+#include "engine/exec/policies.h"
+#include "engine/exec/swaps.h"
+#include "engine/graph/op_def.h"
+
+namespace moe {
+namespace {
+
+template <class T>
+constexpr Bytes kElementBytes = static_cast<Bytes>(sizeof(T));
+
+const kernels::KernelTable<float>& table_of(float) {
+  return kernels::fast_table();
+}
+const kernels::KernelTable<double>& table_of(double) {
+  return kernels::reference_table();
+}
+
+auto kernel_of(const OpDef& def, float) {
+  return def.run_f32;
+}
+auto kernel_of(const OpDef& def, double) {
+  return def.run_f64;
+}
+
+}  // namespace
+
+template <class T>
+Rank<T>::Rank(const Plan& plan, const RunOptions& options, const Persistents& persistents,
+              const std::vector<Turns*>& arbiters, int64_t rank)
+    : plan_(plan),
+      options_(options),
+      persistents_(persistents),
+      arbiters_(arbiters),
+      rank_(rank),
+      table_(table_of(T())),
+      buffers_(plan, kElementBytes<T>),
+      progress_(plan.graph.num_ops()),
+      ids_(plan.graph.find_tensor("ids")),
+      targets_(plan.graph.find_tensor("targets")) {
+  report_.gradients.resize(persistents.parameters.size());
+  if (!ids_.valid() || !targets_.valid()) {
+    throw user_error("the graph has no inputs 'ids' and 'targets' to train on");
+  }
+  if (options.poison) poison_ = std::make_unique<Poison>(plan, buffers_, kElementBytes<T>);
+  lanes_.resize(plan.orders.lanes.size());
+  for (size_t l = 0; l < lanes_.size(); ++l) {
+    for (const OpId op : plan.orders.lanes[l]) {
+      lanes_[l].launches.push_back(make_launch(LaneId(static_cast<int64_t>(l)), op));
+    }
+    lanes_[l].spans.reserve(lanes_[l].launches.size());
+  }
+  add_postings();
+  std::vector<bool> awaited(plan.graph.num_ops());
+  for (const Lane& lane : lanes_) {
+    for (const Launch& launch : lane.launches) {
+      for (const OpId op : launch.waits) awaited[op.index()] = true;
+    }
+  }
+  for (Lane& lane : lanes_) {
+    for (Launch& launch : lane.launches) launch.awaited = awaited[launch.op.index()];
+  }
+}
+
+template <class T>
+typename Rank<T>::Launch Rank<T>::make_launch(LaneId lane, OpId id) {
+  const Graph& graph = plan_.graph;
+  const Op& op = graph.op(id);
+  const OpDef& def = graph.def(id);
+  Launch launch;
+  launch.op = id;
+  launch.scratch = buffers_.scratch(lane);
+  launch.waits = plan_.waits[id.index()];
+  launch.forward = op.phase == Phase::kForward;
+  launch.num_chunks = num_chunks(graph, plan_.schedule, id);
+  for (const TensorId t : op.inputs) launch.inputs.push_back(buffers_.at(t));
+  for (const TensorId t : op.outputs) launch.outputs.push_back(buffers_.at(t));
+  if (def.collective != Collective::kNone) {
+    launch.collective =
+        std::make_unique<CollectiveOp<T>>(graph, id, buffers_, launch.scratch, rank_);
+  } else {
+    launch.kernel = kernel_of(def, T());
+    if (launch.kernel == nullptr)
+      throw user_error("op {}: a {} has no CPU kernel", op.name, def.name);
+  }
+  if (def.loss != Loss::kNone) {
+    launch.loss = static_cast<const double*>(buffers_.at(op.outputs[0]));
+    launch.of_router = op.outputs[0] != loss_of(graph);
+  }
+  launch.predicts = options_.keep_predictions && def.loss == Loss::kModel;
+  launch.swaps = tells_of_swap(plan_, id);
+  add_checks(launch);
+  add_update(launch);
+  return launch;
+}
+
+template <class T>
+void Rank<T>::add_checks(Launch& launch) {
+  const Graph& graph = plan_.graph;
+  for (const TensorId t : finite_operands(graph, graph.op(launch.op))) {
+    const Tensor& tensor = graph.tensor(t);
+    const int64_t n = num_elements(tensor.shape);
+    launch.checks.push_back(
+        {t, buffers_.at(t), n, tensor_bytes(tensor, kElementBytes<T>) == 8 * n});
+  }
+}
+
+template <class T>
+void Rank<T>::add_update(Launch& launch) {
+  const Update update = update_of(plan_.graph, persistents_, launch.op);
+  launch.updates = update.parameter;
+  if (update.parameter >= 0)
+    launch.gradient = static_cast<const T*>(launch.inputs[update.gradient]);
+}
+
+template <class T>
+void Rank<T>::prepare(bool initialise_parameters) {
+  buffers_.touch();
+  if (initialise_parameters) {
+    initialise<T>(plan_, persistents_, buffers_, rank_,
+                  options_.init ? options_.init : ParamInit(reference_init));
+  }
+  const auto gate_of = gates_of(plan_, options_, rank_);
+  for (Launch& launch : lanes_[0].launches) {
+    const Op& op = plan_.graph.op(launch.op);
+    if (plan_.graph.def(op).moe == MoeOp::kPlace) {
+      launch.place = policy_of(op, options_, rank_, report_.policy_failure);
+    }
+    if (plan_.graph.def(op).moe != MoeOp::kGate) continue;
+    launch.gate = gate_of(op);
+    launch.record = std::make_unique<GateRecord>(plan_.graph, launch.op, launch.gate.code);
+  }
+}
+
+template <class T>
+void Rank<T>::fill_inputs(const DataSource& data, int64_t step) {
+  data(step, rank_, static_cast<int32_t*>(buffers_.at(ids_)),
+       static_cast<int32_t*>(buffers_.at(targets_)));
+}
+
+template <class T>
+void Rank<T>::start_pass() {
+  if (poison_) poison_->start_step();
+  std::fill(report_.gradients.begin(), report_.gradients.end(), Measure());
+  report_.placements.clear();
+  report_.swaps.clear();
+  report_.router_losses.clear();
+  for (Lane& lane : lanes_) lane.spans.clear();
+  for (Posting& posting : postings_) posting.left = posting.waits.size();
+}
+
+template <class T>
+void Rank<T>::run_lane(LaneId id, const Pass& pass, Communicator* comm) {
+  if (arbiters_[id.index()] != nullptr) {
+    take_turns(id, pass, *comm);
+  } else {
+    walk(id, pass, comm);
+  }
+  lanes_[id.index()].current = OpId();
+}
+
+template <class T>
+void Rank<T>::walk(LaneId id, const Pass& pass, Communicator* comm) {
+  Lane& lane = lanes_[id.index()];
+  if (id.index() == 0) wait_until_ns(pass.start);
+  Nanoseconds ready =
+      pass.start;  // the lane's last op and all that the next one waits for are over
+  for (Launch& launch : lane.launches) {
+    lane.current = launch.op;
+    for (const OpId op : launch.waits) ready = std::max(ready, progress_.wait(op, pass.epoch));
+    if (aborted_.load(std::memory_order_relaxed)) throw Aborted();
+    // A forward-only pass walks the whole program, so that its order is the proven one.
+    if (pass.train || launch.forward) {
+      ready = before(launch, pass, ready);
+      if (launch.collective) {
+        launch.chunk_post = ready;
+        for (int64_t c = 0; c < launch.num_chunks; ++c) {
+          ready = transfer(launch, c, id, pass, ready, *comm);
+        }
+        ready = after(launch, pass);
+        lane.spans.back().end = ready - pass.start;  // until the op is over
+      } else {
+        ready = compute(launch, id, pass, ready);
+      }
+    }
+    finish(launch, pass, ready);
+  }
+}
+
+template <class T>
+void Rank<T>::abort() {
+  aborted_.store(true, std::memory_order_relaxed);
+  progress_.abort();
+}
+
+/// Returns when the op is ready.
+template <class T>
+Nanoseconds Rank<T>::before(const Launch& launch, const Pass& pass, Nanoseconds ready) {
+  if (options_.delay_ns) {
+    std::this_thread::sleep_for(
+        std::chrono::nanoseconds(options_.delay_ns(rank_, launch.op, pass.step)));
+    ready = clock_ns();
+  }
+  for (Turns* turns : launch.announces) turns->begun(rank_, launch.op);
+  if (poison_) poison_->before(launch.op);
+  return ready;
+}
+
+/// Returns when the op is over, the look at its numbers with it.
+template <class T>
+Nanoseconds Rank<T>::compute(Launch& launch, LaneId lane, const Pass& pass, Nanoseconds ready) {
+  const Nanoseconds begin = clock_ns();
+  call_kernel(launch, pass);
+  const Nanoseconds end = after(launch, pass);
+  lanes_[lane.index()].spans.push_back({launch.op, static_cast<int32_t>(rank_), lane,
+                                        ready - pass.start, begin - pass.start, end - pass.start});
+  return end;
+}
+
+/// One chunk. Returns when it ended: the next one may be posted.
+template <class T>
+Nanoseconds Rank<T>::transfer(Launch& launch, int64_t chunk, LaneId lane, const Pass& pass,
+                              Nanoseconds posted, Communicator& comm) {
+  comm.posted_at(posted);
+  const CollectiveDone done = launch.collective->call(comm, chunk, launch.num_chunks);
+  const Nanoseconds end = options_.emulate_link ? done.times.end : clock_ns();
+  lanes_[lane.index()].spans.push_back({launch.op, static_cast<int32_t>(rank_), lane,
+                                        std::min(launch.chunk_post, done.times.post) - pass.start,
+                                        done.times.begin - pass.start, end - pass.start, done.bytes,
+                                        static_cast<int32_t>(chunk)});
+  launch.chunk_post = end;
+  return end;
+}
+
+template <class T>
+void Rank<T>::call_kernel(Launch& launch, const Pass& pass) {
+  const bool measured = pass.measure_gradients && launch.updates >= 0;
+  if (measured) {
+    const auto number = static_cast<size_t>(launch.updates);
+    add_measure(persistents_, number, buffers_, rank_, launch.gradient, report_.gradients[number]);
+  }
+  const RankContext context = {
+      .rank = rank_,
+      .num_ranks = plan_.graph.num_ranks,
+      .step = pass.step,
+      .first_token = rank_ * num_elements(plan_.graph.tensor(ids_).shape),
+      .gate = launch.record ? &launch.gate : nullptr,
+      .place = launch.place ? &launch.place : nullptr,
+      .popularity = options_.popularity.get(),
+  };
+  if (launch.predicts) predict(launch);
+  launch.kernel({plan_.graph, plan_.graph.op(launch.op), launch.inputs, launch.outputs,
+                 launch.scratch, table_, context});
+}
+
+/// Returns when the op is over.
+template <class T>
+Nanoseconds Rank<T>::after(Launch& launch, const Pass& pass) {
+  if (launch.of_router) {
+    const Op& op = plan_.graph.op(launch.op);
+    const bool is_z = plan_.graph.def(op).loss == Loss::kZ;
+    report_.router_losses.push_back({op.layer, is_z, *launch.loss});
+  } else if (launch.loss != nullptr) {
+    report_.loss = *launch.loss;
+  }
+  if (launch.record && pass.train) {
+    launch.record->template capture<T>(plan_.graph, launch.op,
+                                       [this](TensorId t) { return buffers_.at(t); });
+  }
+  if (launch.place && pass.train) {
+    report_.placements.push_back(placement_record(plan_.graph, plan_.graph.op(launch.op),
+                                                  [this](TensorId t) { return buffers_.at(t); }));
+  }
+  if (launch.swaps) {
+    add_swap(
+        plan_, launch.op, [this](TensorId t) { return buffers_.at(t); }, report_.swaps);
+  }
+  if (options_.check_finite) check(launch);
+  if (poison_) poison_->after(launch.op);
+  return clock_ns();
+}
+
+template <class T>
+void Rank<T>::check(const Launch& launch) const {
+  for (const Check& c : launch.checks) {
+    // Only losses may be of another float type than the run.
+    const int64_t at =
+        c.is_double
+            ? kernels::reference_table().first_nonfinite(static_cast<const double*>(c.data), c.n)
+            : kernels::fast_table().first_nonfinite(static_cast<const float*>(c.data), c.n);
+    if (at < 0) continue;
+    const double value = c.is_double ? static_cast<const double*>(c.data)[at]
+                                     : static_cast<double>(static_cast<const float*>(c.data)[at]);
+    throw run_error("made the first number that is not finite: element {} of {} is {}", at,
+                    plan_.graph.tensor(c.tensor).name, value);
+  }
+}
+
+/// The most probable next token of each, before the loss may take the logits' place.
+template <class T>
+void Rank<T>::predict(const Launch& launch) {
+  const Shape& logits = plan_.graph.tensor(plan_.graph.op(launch.op).inputs[0]).shape;
+  const int64_t vocab = logits.back(), tokens = num_elements(logits) / vocab;
+  const T* row = static_cast<const T*>(launch.inputs[0]);
+  report_.predictions.resize(static_cast<size_t>(tokens));
+  for (int32_t& token : report_.predictions) {
+    token = static_cast<int32_t>(std::max_element(row, row + vocab) - row);
+    row += vocab;
+  }
+}
+
+template <class T>
+RankReport Rank<T>::report() const {
+  RankReport report = report_;
+  for (const Lane& lane : lanes_) report.spans.push_back(lane.spans);
+  for (const Launch& launch : lanes_[0].launches) {
+    if (launch.record) report.gates.push_back(launch.record.get());
+  }
+  return report;
+}
+
+template class Rank<float>;
+template class Rank<double>;
+
+}  // namespace moe

@@ -1,0 +1,310 @@
+#include "engine/exec/device/executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include "engine/base/errors.h"
+#include "engine/base/rethrow.h"
+#include "engine/exec/check_options.h"
+#include "engine/exec/conductor.h"
+#include "engine/exec/device/ops.h"
+#include "engine/exec/device/plugin.h"
+#include "engine/exec/device/queue.h"
+#include "engine/graph/op_def.h"
+
+namespace moe {
+namespace {
+
+constexpr auto kPoll = std::chrono::microseconds(20);
+constexpr Nanoseconds kSpin = 200'000;  // before a waiting host sleeps between looks
+
+DeviceChoices choices(const Plan& plan, const RunOptions& options) {
+  DeviceChoices choices;
+  for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    choices.on_host.push_back(runs_on_host(plan.graph, plan.graph.op(op)) &&
+                              !routes_on_device(plan, options, op));
+  }
+  choices.kept = kept_tensors(plan);
+  return choices;
+}
+
+/// Whether transfers of two comm lanes may be under way at once.
+bool lanes_meet(const Plan& plan) {
+  const std::vector<Arbiter> turns = arbiters(plan.schedule);
+  std::vector<size_t> alone;  // by lane that carries something: who else's transfers it waits for
+  for (size_t l = 1; l < plan.orders.lanes.size(); ++l) {
+    if (plan.orders.lanes[l].empty()) continue;
+    const LaneId lane(static_cast<int64_t>(l));
+    const auto own = std::find_if(turns.begin(), turns.end(), [&](const Arbiter& lanes) {
+      return std::find(lanes.begin(), lanes.end(), lane) != lanes.end();
+    });
+    alone.push_back(own != turns.end() ? static_cast<size_t>(own - turns.begin())
+                                       : turns.size() + l);
+  }
+  return std::adjacent_find(alone.begin(), alone.end(), std::not_equal_to<>()) != alone.end();
+}
+
+/// Among processes all ranks must queue transfers in one order: else devices wait for each other in
+/// different ones. Turns of one arbiter give that, beside other lanes nothing does.
+void check_turns(const Plan& plan) {
+  const std::vector<Arbiter> all = arbiters(plan.schedule);
+  if (all.empty()) return;
+  for (size_t l = 1; l < plan.orders.lanes.size(); ++l) {
+    const LaneId lane(static_cast<int64_t>(l));
+    const bool shares = std::find(all[0].begin(), all[0].end(), lane) != all[0].end();
+    if (shares || plan.orders.lanes[l].empty()) continue;
+    throw user_error(
+        "lane {}: transfers of lane {} are chosen while the step runs, and on cuda all transfers "
+        "must begin in one order in all {} processes; make the lanes exclusive",
+        plan.schedule.lanes[l].name, plan.schedule.lanes[all[0][0].index()].name,
+        plan.graph.num_ranks);
+  }
+}
+
+void check_supported(const Plan& plan, const RunOptions& options) {
+  if (options.precision == Precision::kF64) {
+    throw user_error("precision: f64 is computed on cpu alone; f32 or bf16 on cuda");
+  }
+  if (options.precision == Precision::kBF16 && plan.spec.model.dtype != DType::kBF16) {
+    throw user_error("precision: bf16, but the plan's model.dtype is {}; give bf16",
+                     dtype_name(plan.spec.model.dtype));
+  }
+  if (options.processes != nullptr) check_turns(plan);
+}
+
+class DeviceRun {
+ public:
+  DeviceRun(const Plan& plan, const RunOptions& options, const kernels::DeviceTable& device)
+      : plan_(plan),
+        options_(options),
+        device_(device),
+        conductor_(plan, options),
+        program_(device_program(plan, choices(plan, options))),
+        finish_(device, false) {
+    check_program(plan, program_);
+    Processes* const processes = options.processes;
+    const int64_t first = processes != nullptr ? processes->rank() : 0;
+    const int64_t here = processes != nullptr ? 1 : plan.graph.num_ranks;
+    check_memory(here);
+    for (int64_t r = first; r < first + here; ++r) {
+      ranks_.push_back(std::make_unique<DeviceRank>(
+          plan, options, conductor_.persistents(), program_, device,
+          [this](kernels::Event e) { wait(e); }, r));
+    }
+    const auto lanes = static_cast<int64_t>(plan.orders.lanes.size());
+    const DeviceSettings& own = options.device;
+    const bool emulates = options.emulate_link;
+    shares_link_ = emulates && lanes_meet(plan);
+    const DeviceLink link = {emulates ? &plan.spec.cluster : nullptr, own.link_blocks,
+                             shares_link_};
+    comm_ = processes != nullptr ? device_clique(device, *processes, plan, options.timeout_s,
+                                                 {own.channels, own.channels_per_net_peer})
+                                 : device_ranks(device, here, lanes, link);
+    queue_.emplace(plan, options, program_, device, ranks_, *comm_,
+                   [this](const std::function<bool()>& holds) { wait_until(holds); });
+    check_device(device, "the device");
+  }
+
+  RunResult run() {
+    AllBuffers buffers;
+    for (const auto& rank : ranks_) buffers.push_back(&rank->buffers());
+    conductor_.meet(std::move(buffers), crew());
+    for (const auto& rank : ranks_) rank->prepare(conductor_.starts_afresh());
+    try {
+      conductor_.restore();
+      conductor_.conduct();
+      RunResult result = conductor_.finish();
+      result.peak_bytes = ranks_[0]->allocated();
+      return result;
+    } catch (const std::exception&) {
+      comm_->abort();
+      conductor_.fail(std::current_exception());
+    }
+  }
+
+ private:
+  Crew crew() {
+    const auto each = [this](void (DeviceRank::*what)()) {
+      return [this, what] {
+        for (const auto& rank : ranks_) ((*rank).*what)();
+      };
+    };
+    return {.run_pass = [this](const DataSource& data,
+                               const Pass& pass) { return run_pass(data, pass); },
+            .take_links = [this] { return comm_->take_links(); },
+            .fetch = each(&DeviceRank::fetch),
+            .store = each(&DeviceRank::store)};
+  }
+
+  void check_memory(int64_t here) const {
+    const kernels::DeviceInfo info = device_.info();
+    const Bytes needed = (plan_.memory.peak_bytes() - host_only_bytes(plan_, program_)) * here;
+    if (needed <= info.free_bytes) return;
+    throw user_error("{} ranks need {:.1f} GiB, {} has {:.1f} GiB free", here,
+                     static_cast<double>(needed) / 0x1p30, info.name,
+                     static_cast<double>(info.free_bytes) / 0x1p30);
+  }
+
+  std::vector<RankReport> run_pass(const DataSource& data, const Pass& pass) {
+    pass_ = pass;
+    for (const auto& rank : ranks_) {
+      rank->fill_inputs(data, pass.step);
+      rank->start_pass();
+    }
+    queue_->start_pass(pass);
+    if (options_.processes != nullptr) conductor_.common_start();
+    give(pass);
+    device_.record(finish_.get(), queue_->first_stream());
+    wait(finish_.get());
+    queue_->end_pass();
+    std::vector<RankReport> reports;
+    for (const auto& rank : ranks_) {
+      try {
+        reports.push_back(rank->report(pass, queue_->start()));
+      } catch (const std::exception&) {
+        std::rethrow_exception(
+            with_prefix(rank->whereabouts(pass.step) + ": ", std::current_exception()));
+      }
+    }
+    return reports;
+  }
+
+  /// The second training pass of a program that allows it is recorded, later ones replayed. Among
+  /// processes none is: a library that connects while it is called must not be recorded. Nor is one
+  /// whose transfers the host keeps.
+  void give(const Pass& pass) {
+    const bool alike = program_.recordable && pass.train && !pass.measure_gradients &&
+                       !options_.delay_ns && !options_.poison && options_.processes == nullptr &&
+                       !shares_link_;
+    if (!alike) return queue_->give(pass);
+    if (++alike_passes_ == 1) return queue_->give(pass);  // what is made lazily is made outside
+    if (recording_.get() == nullptr) {
+      device_.begin_recording(queue_->first_stream());
+      queue_->give(pass);
+      recording_ = DeviceRecording(device_, device_.end_recording(queue_->first_stream()));
+      check_device(device_, "recording a step");
+    } else {
+      for (const auto& rank : ranks_) rank->replayed();
+    }
+    device_.replay(recording_.get(), queue_->first_stream());
+    check_device(device_, "replaying a step");
+  }
+
+  void wait(kernels::Event event) {
+    wait_until([&] { return device_.over(event); });
+  }
+
+  /// The host goes on when the condition holds; it waits as long as the device makes progress.
+  void wait_until(const std::function<bool()>& holds) {
+    const Nanoseconds begin = clock_ns();
+    const auto limit = static_cast<Nanoseconds>(options_.timeout_s * 1e9);
+    Nanoseconds deadline = begin + limit;
+    OpId at;
+    while (!holds()) {
+      check_device(device_, "the device");
+      comm_->check();
+      if (options_.processes != nullptr && options_.processes->failed()) {
+        throw RunError(options_.processes->reason());
+      }
+      const Nanoseconds now = clock_ns();
+      if (now > deadline) {
+        const OpId now_at = stuck();
+        // Who did not post what this rank has is rank 0's to find.
+        const bool idle = !now_at.valid() && queue_->awaits_others();
+        if (now_at == at && !idle) throw_stuck(at);
+        at = now_at;
+        deadline = now + limit;
+      }
+      if (now - begin > kSpin) std::this_thread::sleep_for(kPoll);
+    }
+    check_device(device_, "the device");
+  }
+
+  OpId stuck() const { return ranks_.empty() ? OpId() : ranks_[0]->stuck(); }
+
+  [[noreturn]] void throw_stuck(OpId op) const {
+    throw run_error("rank {}, step {}: the device is at {} for more than {} s", ranks_[0]->rank(),
+                    pass_.step, op.valid() ? plan_.graph.op(op).name : "a copy",
+                    options_.timeout_s);
+  }
+
+  const Plan& plan_;
+  const RunOptions& options_;
+  const kernels::DeviceTable& device_;
+  Conductor<float> conductor_;
+  const DeviceProgram program_;
+  DeviceEvent finish_;
+  DeviceQueue::Ranks ranks_;
+  std::unique_ptr<DeviceCommunicator> comm_;
+  std::optional<DeviceQueue> queue_;
+  bool shares_link_ = false;  // among lanes
+  DeviceRecording recording_;
+  int64_t alike_passes_ = 0;
+  Pass pass_;
+};
+
+class DeviceExecutor : public Executor {
+ public:
+  /// table: null for the CUDA plugin's.
+  DeviceExecutor(const kernels::DeviceTable* table, int32_t device)
+      : table_(table), device_(device) {}
+
+  RunResult run(const Plan& plan, const RunOptions& options) override {
+    try {
+      check_options(plan, options, plan.memory.persistent_bytes);
+      check_supported(plan, options);
+      const kernels::DeviceTable table = computing_in(options.precision == Precision::kBF16,
+                                                      table_ != nullptr ? *table_ : opened());
+      // One rank a process: those of a machine take its devices in turn.
+      const bool shared = options.processes == nullptr;
+      table.use_device(shared ? device_
+                              : static_cast<int32_t>(options.processes->place_here() %
+                                                     std::max(1, table.num_devices())));
+      return DeviceRun(plan, options, table).run();
+    } catch (const std::exception& error) {
+      if (options.processes != nullptr) options.processes->fail(error.what());
+      throw;
+    }
+  }
+
+ private:
+  static const kernels::DeviceTable& opened() {
+    const std::string missing = cuda_missing();
+    if (!missing.empty()) throw user_error("executor cuda: {}", missing);
+    return *cuda_plugin().table;
+  }
+
+  const kernels::DeviceTable* const table_;
+  const int32_t device_;
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> make_device_executor(const kernels::DeviceTable& table, int32_t device) {
+  return std::make_unique<DeviceExecutor>(&table, device);
+}
+
+std::unique_ptr<Executor> make_cuda_executor() {
+  return std::make_unique<DeviceExecutor>(nullptr, 0);
+}
+
+std::string cuda_missing() {
+  const CudaPlugin& plugin = cuda_plugin();
+  if (plugin.table == nullptr) return plugin.missing;
+  if (plugin.table->num_devices() > 0) return "";
+  const std::string why = plugin.table->take_error();
+  return fmt::format("the CUDA plugin sees no GPU{}{}", why.empty() ? "" : ": ", why);
+}
+
+std::string cuda_gpu() {
+  const kernels::DeviceTable& table = *cuda_plugin().table;
+  const kernels::DeviceInfo info = table.info();
+  return fmt::format("{}, {:.0f} GiB, {}", info.name,
+                     static_cast<double>(info.memory_bytes) / 0x1p30, info.versions);
+}
+
+}  // namespace moe

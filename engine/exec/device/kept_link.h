@@ -1,0 +1,54 @@
+// The emulated link of ranks on a device with the thread that keeps it (link_keeper.h). It sleeps
+// while nothing can begin or end, and spins only before an end and where a pass begins. Where it
+// fails or is told to stop it lets all transfers end, so that no stream is left waiting.
+#pragma once
+
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "engine/exec/device/buffers.h"
+#include "engine/exec/device/link_keeper.h"
+
+namespace moe {
+
+class KeptLink {
+ public:
+  /// Keeps a reference to the device.
+  KeptLink(const kernels::DeviceTable& device, const Cluster& link, size_t num_channels);
+  ~KeptLink();
+  KeptLink(const KeptLink&) = delete;
+
+  /// Returns when the thread looks for the pass that is about to begin: what of the device's clock
+  /// is seen late makes all ends late.
+  void expect_pass();
+  /// The stream was just given what begins it.
+  void begin_pass(kernels::Stream stream);
+  KeptTransfer post(size_t channel, LinkTransfer transfer);
+  /// Throws what ended the keeper.
+  void check();
+  /// Lets all transfers end that are under way or come.
+  void abort() noexcept;
+  std::vector<LinkLoad> take_links();
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  void keep();
+  void keep_looking(Lock& lock);
+
+  const kernels::DeviceTable& device_;
+  DeviceStorage memory_;
+  std::mutex mutex_;
+  std::condition_variable wake_, looked_;
+  LinkKeeper keeper_;
+  bool posted_ = false;    // since the last look
+  bool expected_ = false;  // a pass is, and nobody looks for it yet
+  kernels::LinkTurn pass_;
+  bool stopped_ = false;
+  std::exception_ptr error_;
+  std::jthread thread_;  // last: it uses all of the above
+};
+
+}  // namespace moe

@@ -1,0 +1,82 @@
+// Keeps the emulated link of ranks on a device where transfers of several lanes may meet on it. A
+// transfer's kernels say in host memory when they begin (kernels/device.h, LinkTurn); the wire,
+// whose law is that of CPU ranks (comm/link_transfers.h), says when the transfer is over, and the
+// kernels end when the host has written so. All that device and host share is that memory: no call
+// of the device is made, so nothing that waits in a driver keeps a transfer from ending.
+// Not here: the thread that looks (kept_link.h), and what is copied, for as long at least as the
+// transfer takes alone.
+#pragma once
+
+#include <deque>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "engine/comm/local/link_transfers.h"
+#include "engine/timeline/timeline.h"
+#include "kernels/device.h"
+
+namespace moe {
+
+/// A NetworkOp, or a length that nothing else on the wire changes.
+using LinkTransfer = std::variant<NetworkOp, Nanoseconds>;
+
+/// What the kernels of a transfer are to keep.
+struct KeptTransfer {
+  kernels::LinkTurn turn;
+  Nanoseconds alone = 0;  // how long it takes with nothing else on the wire
+};
+
+/// What the keeper does whenever it looks; times are the host's, as the caller gives them. The
+/// wire's are the device's: a begin that is seen late is not a late begin. For one thread.
+class LinkKeeper {
+ public:
+  /// words: one for the starts of passes, and one a channel; zeros.
+  LinkKeeper(const Cluster& link, std::span<kernels::LinkWords> words);
+
+  /// The device is to say where a pass begins, by a kernel with this turn. Between passes.
+  kernels::LinkTurn start_pass(Nanoseconds now);
+  /// A transfer that the channel carries after those that it was given before.
+  KeptTransfer post(size_t channel, LinkTransfer transfer);
+  /// Sees what has begun, and lets end what is over at `now`. Returns when to look again: kNever
+  /// where nothing is posted, at once where that time has come. Throws as Wire does.
+  Nanoseconds look(Nanoseconds now);
+  /// Whatever is posted may end, and whatever will be.
+  void let_all_end();
+
+  /// What the links carried since the last call; times from the last start of a pass.
+  std::vector<LinkLoad> take_links();
+
+ private:
+  struct Post {
+    int64_t turn;
+    LinkTransfer transfer;
+    Nanoseconds alone;
+  };
+  struct Channel {
+    std::deque<Post> posts;  // those that are not over
+    int64_t turns = 0;       // posted so far
+    bool begun = false;      // the first of them
+    LinkTransfers::Channel wire = {};
+  };
+
+  bool has_started(Nanoseconds now);
+  void see_begins(Nanoseconds now);
+  void end(Nanoseconds now);
+  Nanoseconds next_look(const Channel& channel, Nanoseconds now);
+  /// On the wire's clock.
+  Nanoseconds on_wire(Nanoseconds now) const { return now - ahead_ - origin_; }
+  void see_clock(Nanoseconds device, Nanoseconds now);
+
+  const std::span<kernels::LinkWords> words_;
+  LinkTransfers transfers_;
+  std::vector<Channel> channels_;
+  int64_t passes_ = 0;
+  Nanoseconds asked_ = 0;  // for the start of the last one
+  bool awaits_start_ = false, knows_origin_ = false;
+  Nanoseconds origin_ = 0;  // of the wire's clock, on the device's
+  Nanoseconds start_ = 0;   // of the last pass, on the device's
+  Nanoseconds ahead_ = 0;   // the host's clock of the device's, by the begin that was seen soonest
+};
+
+}  // namespace moe

@@ -1,0 +1,76 @@
+// Gives a pass to the ranks' streams: in the program's order where every lane runs in order;
+// otherwise each lane as far as what it waits for has been given, and the lanes that choose as
+// their arbiters do. Not here: recordings, and what is done between passes.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "engine/exec/device/comm.h"
+#include "engine/exec/device/rank.h"
+#include "engine/exec/device/turns.h"
+
+namespace moe {
+
+class DeviceQueue {
+ public:
+  /// All ranks of this process.
+  using Ranks = std::vector<std::unique_ptr<DeviceRank>>;
+  /// Returns when the condition holds, looking at it again and again; throws what ended the run.
+  using WaitUntil = std::function<void(const std::function<bool()>&)>;
+
+  /// Keeps references to its arguments.
+  DeviceQueue(const Plan& plan, const RunOptions& options, const DeviceProgram& program,
+              const kernels::DeviceTable& device, const Ranks& ranks, DeviceCommunicator& comm,
+              WaitUntil wait_until);
+
+  /// Before the pass's common start.
+  void start_pass(const Pass& pass);
+  /// Returns when all is given; what follows on first_stream() begins when the pass is over.
+  void give(const Pass& pass);
+  /// As DeviceTurns says.
+  bool awaits_others() const { return turns_.awaits_others(); }
+  /// When the pass is over here.
+  void end_pass() { turns_.end_pass(); }
+  kernels::Stream first_stream() const { return ranks_[0]->stream(LaneId(0)); }
+  /// The timed event at which the last pass began.
+  kernels::Event start() const { return start_.get(); }
+
+ private:
+  bool runs(OpId op, const Pass& pass) const;
+  void give_by_turns(const Pass& pass);
+  bool give_what_can_be(const Pass& pass);
+  /// Given in this pass, where lanes choose, and over on every rank.
+  bool is_over(OpId op) const;
+  bool can_be_given(const DeviceStep& step) const;
+  void give(const DeviceStep& step, const Pass& pass);
+  void give_compute(DeviceRank& rank, const DeviceStep& step, const Pass& pass);
+  void give_chunk(const DeviceStep& step, int64_t chunk);
+  void move(const DeviceStep& step, int64_t chunk);
+  void move_experts(const DeviceStep& step);
+  void begin(size_t rank);
+  void end(size_t rank);
+  /// "rank 1, step 3, op b1.gate: " before what the body throws.
+  template <class Body>
+  void guarded(const DeviceRank& rank, Body body) const;
+
+  const Plan& plan_;
+  const DeviceProgram& program_;
+  const kernels::DeviceTable& device_;
+  const Ranks& ranks_;
+  DeviceCommunicator& comm_;
+  const WaitUntil wait_until_;
+  DeviceTurns turns_;
+  DeviceEvent go_, start_;
+  std::vector<DeviceEvent> over_;   // by rank and lane
+  std::vector<DeviceEvent> ready_;  // by rank: its inputs are there; at the end: its results
+  int64_t step_ = 0;                // of the pass
+  // Where lanes choose.
+  std::vector<size_t> step_of_;            // by op: its place in the program
+  std::vector<std::vector<OpId>> queues_;  // by lane, of those that run in order: as in the plan
+  std::vector<size_t> heads_;              // by lane: the next one to give
+  std::vector<bool> given_;                // by op
+};
+
+}  // namespace moe

@@ -1,0 +1,265 @@
+// The collectives of ranks that share this process and a device.
+#include <algorithm>
+#include <optional>
+
+#include "engine/base/errors.h"
+#include "engine/exec/device/buffers.h"
+#include "engine/exec/device/comm.h"
+#include "engine/exec/device/handles.h"
+#include "engine/exec/device/kept_link.h"
+#include "engine/network/closed_form.h"
+
+namespace moe {
+namespace {
+
+class DeviceRanks : public DeviceCommunicator {
+ public:
+  DeviceRanks(const kernels::DeviceTable& device, int64_t num_ranks, int64_t num_lanes,
+              const DeviceLink& link)
+      : device_(device), num_ranks_(num_ranks), link_(link) {
+    for (int64_t i = 0; i < num_ranks * num_lanes; ++i) {
+      met_.emplace_back(device, false);
+      paced_.emplace_back(device, false);
+      pace_.emplace_back(device, true);
+    }
+    check_device(device, "streams of the link");
+    if (link.shared) {
+      kept_.emplace(device, *link.cluster, static_cast<size_t>(num_ranks * num_lanes));
+    }
+  }
+
+  void meet(const DeviceTransfer& t) override {
+    for (const DeviceMember& m : t.members) device_.record(met(t, m.rank), m.stream);
+    for (const DeviceMember& m : t.members) {
+      const Group& group = m.group;
+      for (int64_t p = 0; p < group.size; ++p) {
+        const int64_t other = group.member(m.rank, p);
+        if (other != m.rank) device_.wait(m.stream, met(t, other));
+      }
+    }
+  }
+
+  void move(const DeviceTransfer& t) override {
+    if (t.sums()) {
+      sum(t);
+    } else {
+      exchange(t);
+    }
+    meet(t);
+  }
+
+  void expect_pass() override {
+    if (kept_) kept_->expect_pass();
+  }
+  void begin_pass(kernels::Stream stream) override {
+    if (kept_) kept_->begin_pass(stream);
+  }
+  std::vector<LinkLoad> take_links() override {
+    return kept_ ? kept_->take_links() : std::vector<LinkLoad>();
+  }
+  void check() override {
+    if (kept_) kept_->check();
+  }
+  void abort() noexcept override {
+    if (kept_) kept_->abort();
+  }
+
+ private:
+  using Matrix = std::vector<double>;  // [N, N] bytes from source to destination
+
+  kernels::Event met(const DeviceTransfer& t, int64_t rank) const {
+    return met_[number(t, rank)].get();
+  }
+  size_t number(const DeviceTransfer& t, int64_t rank) const {
+    return t.lane.index() * static_cast<size_t>(num_ranks_) + static_cast<size_t>(rank);
+  }
+
+  void exchange(const DeviceTransfer& t) {
+    std::vector<std::vector<kernels::Copy>> copies;
+    Matrix bytes(link_.cluster == nullptr ? 0 : static_cast<size_t>(num_ranks_ * num_ranks_));
+    for (const DeviceMember& m : t.members) copies.push_back(copies_to(m, t, bytes));
+    if (link_.cluster == nullptr) {
+      for (size_t r = 0; r < copies.size(); ++r) {
+        for (const kernels::Copy& c : copies[r]) {
+          device_.copy(c.to, c.from, c.bytes, t.members[r].stream);
+        }
+      }
+      return;
+    }
+    const Paces paces = paces_of_exchange(t, bytes);
+    for (size_t r = 0; r < copies.size(); ++r) {
+      device_.paced_copies(copies[r].data(), static_cast<int64_t>(copies[r].size()), paces[r].alone,
+                           link_.blocks, paces[r].turn, t.members[r].stream);
+    }
+  }
+
+  /// How long each member's kernels last, in the order of members.
+  using Paces = std::vector<KeptTransfer>;
+
+  Paces paces_of_exchange(const DeviceTransfer& t, const Matrix& bytes) {
+    const Group& group = t.members[0].group;
+    const Round& round = t.members[0].pieces->round;
+    if (!kept_) {
+      return Paces(t.members.size(), {{}, all_to_all_v_ns(*link_.cluster, bytes, group, round)});
+    }
+    return keep(t, [&](const DeviceMember& first) {
+      return NetworkOp{AllToAll{.bytes = sent_within(group, first.rank, bytes), .round = round},
+                       group};
+    });
+  }
+
+  Paces paces_of_sum(const DeviceTransfer& t, ElementRange range) {
+    const Group& group = t.members[0].group;
+    const auto bytes = static_cast<double>((range.last - range.first) * Bytes{sizeof(float)});
+    const Nanoseconds alone = all_reduce_ns(*link_.cluster, bytes, 0, group);
+    if (!kept_) return Paces(t.members.size(), {{}, alone});
+    const bool all = group.size == num_ranks_;
+    return keep(t, [&](const DeviceMember&) -> LinkTransfer {
+      if (all) return NetworkOp{AllReduce{.bytes = bytes}};
+      return alone;  // as the emulated link of CPU ranks has it
+    });
+  }
+
+  /// A transfer a group, of(its first member). The first of its kernels to run says that it begins:
+  /// were that one member's alone, others' might hold all multiprocessors and wait for it.
+  template <class Of>
+  Paces keep(const DeviceTransfer& t, Of of) {
+    Paces paces(t.members.size());
+    for (size_t r = 0; r < paces.size(); ++r) {
+      const DeviceMember& m = t.members[r];
+      const auto first = static_cast<size_t>(m.group.member(m.rank, 0));
+      if (first == r) {
+        paces[r] = kept_->post(number(t, m.rank), of(m));
+      } else {
+        paces[r] = paces[first];
+      }
+    }
+    return paces;
+  }
+
+  Matrix sent_within(const Group& group, int64_t rank, const Matrix& bytes) const {
+    Matrix own(bytes.size());
+    for (int64_t p = 0; p < group.size; ++p) {
+      const int64_t row = group.member(rank, p) * num_ranks_;
+      std::copy_n(bytes.begin() + row, num_ranks_, own.begin() + row);
+    }
+    return own;
+  }
+
+  /// What rank m.rank takes from others and itself; added to bytes, where that is not empty.
+  std::vector<kernels::Copy> copies_to(const DeviceMember& m, const DeviceTransfer& t,
+                                       Matrix& bytes) const {
+    const Group& group = m.group;
+    const Pieces& mine = *m.pieces;
+    std::vector<kernels::Copy> copies;
+    for (int64_t p = 0; p < group.size; ++p) {
+      const int64_t peer = group.member(m.rank, p);
+      const DeviceMember& other = t.members[static_cast<size_t>(peer)];
+      const Pieces& theirs = *other.pieces;
+      for (int64_t g = 0; g < mine.groups; ++g) {
+        const auto to = static_cast<size_t>(p * mine.groups + g);
+        const auto from = static_cast<size_t>(group.place(m.rank) * mine.groups + g);
+        const Bytes n = mine.receive_bytes[to];
+        if (theirs.send_bytes[from] != n) {
+          throw run_error("{}: rank {} sends {} bytes to rank {}, which expects {}", t.what, peer,
+                          theirs.send_bytes[from], m.rank, n);
+        }
+        if (n == 0) continue;
+        if (!bytes.empty() && peer != m.rank) {
+          bytes[static_cast<size_t>(peer * num_ranks_ + m.rank)] += static_cast<double>(n);
+        }
+        copies.push_back(
+            {m.receive + mine.receive_offset[to], other.send + theirs.send_offset[from], n});
+      }
+    }
+    return copies;
+  }
+
+  /// Each member sums a slice of the message and the others take it from there. In place: a slice
+  /// is only written where all have read it.
+  void sum(const DeviceTransfer& t) {
+    const ElementRange range = t.members[0].range;
+    start_pace(t, range);
+    for (const DeviceMember& m : t.members) sum_slice(m, t, range);
+    meet(t);
+    for (const DeviceMember& m : t.members) take_slices(m, t, range);
+    end_pace(t);
+  }
+
+  static ElementRange slice_of(ElementRange range, int64_t place, int64_t size) {
+    const int64_t n = range.last - range.first;
+    return {range.first + n * place / size, range.first + n * (place + 1) / size};
+  }
+
+  void sum_slice(const DeviceMember& m, const DeviceTransfer& t, ElementRange range) {
+    const Group& group = m.group;
+    std::vector<const float*> in(static_cast<size_t>(group.size));
+    size_t part = 0;
+    const auto& parts = m.summed->parts();
+    m.summed->each_part(slice_of(range, group.place(m.rank), group.size),
+                        [&](const auto& p, int64_t at, int64_t n, int64_t) {
+                          while (&parts[part] != &p) ++part;
+                          for (int64_t i = 0; i < group.size; ++i) {
+                            in[static_cast<size_t>(i)] =
+                                layout_of(t, group.member(m.rank, i)).parts()[part].in + at;
+                          }
+                          device_.kernels->sum_n(p.out + at, in.data(), group.size, n, m.stream);
+                        });
+  }
+
+  void take_slices(const DeviceMember& m, const DeviceTransfer& t, ElementRange range) {
+    const Group& group = m.group;
+    const auto& parts = m.summed->parts();
+    for (int64_t i = 0; i < group.size; ++i) {
+      const int64_t peer = group.member(m.rank, i);
+      if (peer == m.rank) continue;
+      size_t part = 0;
+      layout_of(t, peer).each_part(
+          slice_of(range, i, group.size), [&](const auto& p, int64_t at, int64_t n, int64_t) {
+            while (&layout_of(t, peer).parts()[part] != &p) ++part;
+            device_.copy(parts[part].out + at, p.out + at, n * Bytes{sizeof(float)}, m.stream);
+          });
+    }
+  }
+
+  const CollectiveLayout<float>& layout_of(const DeviceTransfer& t, int64_t rank) const {
+    return *t.members[static_cast<size_t>(rank)].summed;
+  }
+
+  /// A stream of its own counts the link's time from the meeting on.
+  void start_pace(const DeviceTransfer& t, ElementRange range) {
+    if (link_.cluster == nullptr) return;
+    const Paces paces = paces_of_sum(t, range);
+    for (size_t r = 0; r < paces.size(); ++r) {
+      const size_t i = number(t, t.members[r].rank);
+      device_.record(paced_[i].get(), t.members[r].stream);
+      device_.wait(pace_[i].get(), paced_[i].get());
+      device_.sleep(paces[r].alone, paces[r].turn, pace_[i].get());
+      device_.record(paced_[i].get(), pace_[i].get());
+    }
+  }
+  void end_pace(const DeviceTransfer& t) {
+    if (link_.cluster == nullptr) return;
+    for (const DeviceMember& m : t.members) {
+      device_.wait(m.stream, paced_[number(t, m.rank)].get());
+    }
+  }
+
+  const kernels::DeviceTable& device_;
+  const int64_t num_ranks_;
+  const DeviceLink link_;
+  // By lane and rank.
+  std::vector<DeviceEvent> met_, paced_;
+  std::vector<DeviceStream> pace_;
+  std::optional<KeptLink> kept_;  // where it is shared
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceCommunicator> device_ranks(const kernels::DeviceTable& device,
+                                                 int64_t num_ranks, int64_t num_lanes,
+                                                 const DeviceLink& link) {
+  return std::make_unique<DeviceRanks>(device, num_ranks, num_lanes, link);
+}
+
+}  // namespace moe

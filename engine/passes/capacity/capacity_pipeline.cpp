@@ -1,0 +1,39 @@
+#include <fmt/ranges.h>
+
+#include <cmath>
+
+#include "engine/base/errors.h"
+#include "engine/passes/builtin.h"
+#include "engine/passes/capacity/capacity_cut.h"
+
+namespace moe {
+namespace {
+
+int64_t degree_of(const PassContext& context) {
+  const double degree = std::get<double>(context.options.at("degree"));
+  if (degree != std::floor(degree)) {
+    throw user_error("{}.degree = {}: a whole number is allowed", context.stage, degree);
+  }
+  return static_cast<int64_t>(degree);
+}
+
+}  // namespace
+
+Graph capacity_pipeline(Graph graph, const PassContext& context) {
+  const int64_t degree = degree_of(context);
+  if (degree == 1) return graph;
+  for (const CapacityChain& chain : capacity_chains(graph, context.stage)) {
+    const std::string name = graph.op(chain.ops[0]).name;
+    if (degree > chain.capacity) {
+      throw user_error("{}.degree = {}: op '{}' has a capacity of {}, so 1 to {} is allowed",
+                       context.stage, degree, name, chain.capacity, chain.capacity);
+    }
+    const std::vector<int64_t> sizes = cut_capacity(graph, chain, degree);
+    context.log->push_back(
+        {name, context.stage,
+         fmt::format("capacity {} cut into parts of {}", chain.capacity, fmt::join(sizes, ", "))});
+  }
+  return graph;
+}
+
+}  // namespace moe

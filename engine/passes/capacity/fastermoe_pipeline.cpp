@@ -1,0 +1,124 @@
+#include <cmath>
+
+#include "engine/base/errors.h"
+#include "engine/graph/edit.h"
+#include "engine/graph/op_def.h"
+#include "engine/ops/defs.h"
+#include "engine/passes/builtin.h"
+#include "engine/passes/capacity/capacity_cut.h"
+#include "engine/passes/moe_layer.h"
+
+namespace moe {
+namespace {
+
+/// The rounds of one layer's exchange, S, C and R, in the place of its chain.
+class Rounds {
+ public:
+  Rounds(Graph& graph, const CapacityChain& chain, int64_t rounds)
+      : graph_(graph), chain_(chain.ops), rounds_(rounds) {}
+
+  void run() {
+    const Op first = graph_.op(chain_.front()), last = graph_.op(chain_.back());
+    const OpId split = add(ops::kSplitPeers, first, ".split", {first.inputs[0]}, rounds());
+    std::vector<TensorId> parts = graph_.op(split).outputs;
+    // The experts' ops are one stage; transfers stand in the program as S_0..S_n-1, R_0..R_n-1.
+    const std::span<const OpId> ops(chain_);
+    send(ops.front(), parts);
+    for (int64_t j = 0; j < rounds_; ++j) {
+      for (const OpId id : ops.subspan(1, ops.size() - 2)) {
+        follow(id, j, parts[static_cast<size_t>(j)]);
+      }
+    }
+    send(ops.back(), parts);
+    const OpId join = add(ops::kJoinPeers, last, ".join", parts, rounds());
+    graph_.tensor(graph_.out(join)).expert = graph_.tensor(last.outputs[0]).expert;
+    redirect(graph_, last.outputs[0], graph_.out(join));
+    for (const OpId id : chain_) graph_.remove(id);
+  }
+
+ private:
+  Attrs rounds() const { return {{"rounds", rounds_}}; }
+
+  OpId add(const OpDef& kind, const Op& of, const std::string& suffix, std::vector<TensorId> inputs,
+           Attrs attrs) {
+    const OpId made =
+        graph_.add_op(kind, of.name + suffix, std::move(inputs), std::move(attrs), of.phase);
+    graph_.op(made).segment = of.segment;
+    graph_.op(made).layer = of.layer;
+    return made;
+  }
+
+  /// The op in round j, with `part` for its first input and then its output for `part`.
+  void follow(OpId id, int64_t j, TensorId& part, Attrs more = {}) {
+    const Op op = graph_.op(id);
+    std::vector<TensorId> inputs = op.inputs;
+    inputs[0] = part;
+    more.insert(op.attrs.begin(), op.attrs.end());
+    const OpId made = add(graph_.def(id), op, fmt::format(".p{}", j), inputs, more);
+    graph_.op(made).part = static_cast<int32_t>(j);
+    part = graph_.out(made);
+    graph_.tensor(part).expert = graph_.tensor(op.outputs[0]).expert;
+  }
+
+  void send(OpId id, std::vector<TensorId>& parts) {
+    for (int64_t j = 0; j < rounds_; ++j) {
+      Attrs attrs = rounds();
+      attrs["round"] = j;
+      follow(id, j, parts[static_cast<size_t>(j)], std::move(attrs));
+    }
+  }
+
+  Graph& graph_;
+  const std::vector<OpId>& chain_;
+  const int64_t rounds_;
+};
+
+int64_t groups_of(const Graph& graph, const PassContext& context) {
+  const double given = std::get<double>(context.options.at("groups"));
+  const int64_t ranks = graph.num_ranks;
+  if (given != std::floor(given)) {
+    throw user_error("{}.groups = {}: a whole number is allowed", context.stage, given);
+  }
+  const bool by_node = context.cluster.nodes > 1 && ranks == context.cluster.num_devices();
+  if (given == 0) return by_node ? context.cluster.nodes : ranks;
+  const auto groups = static_cast<int64_t>(given);
+  if (ranks % groups != 0) {
+    throw user_error("{}.groups = {}: must divide the {} ranks", context.stage, groups, ranks);
+  }
+  return groups;
+}
+
+void check_chain(const Graph& graph, const CapacityChain& chain, const std::string& stage) {
+  for (const OpId id : chain.ops) {
+    const Op& op = graph.op(id);
+    if (op.part >= 0) {
+      throw user_error("stage '{}': op '{}' is part {} of a cut already; an op is cut once", stage,
+                       op.name, op.part);
+    }
+    const Group group = group_of(graph, op);
+    if (carries(graph, id, Payload::kRows) && group.size != graph.num_ranks) {
+      throw user_error(
+          "stage '{}': op '{}' goes among {} of {} ranks (model.ep, or a step of hierarchical_a2a);"
+          " groups of workers are cut from all ranks",
+          stage, op.name, group.size, graph.num_ranks);
+    }
+  }
+}
+
+}  // namespace
+
+Graph fastermoe_pipeline(Graph graph, const PassContext& context) {
+  const int64_t groups = groups_of(graph, context);
+  if (groups == 1) return graph;
+  for (const CapacityChain& chain : capacity_chains(graph, context.stage)) {
+    check_chain(graph, chain, context.stage);
+    const std::string name = graph.op(chain.ops[0]).name;
+    Rounds(graph, chain, groups).run();
+    context.log->push_back({name, context.stage,
+                            fmt::format("exchanged in {} rounds between groups of {} ranks", groups,
+                                        graph.num_ranks / groups)});
+  }
+  return graph;
+}
+
+}  // namespace moe

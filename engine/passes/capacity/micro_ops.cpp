@@ -1,0 +1,35 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/errors.h"
+#include "engine/passes/builtin.h"
+#include "engine/passes/capacity/capacity_cut.h"
+
+namespace moe {
+
+Graph micro_ops(Graph graph, const PassContext& context) {
+  const double bytes = std::get<double>(context.options.at("bytes"));
+  double longest = 0;
+  for (const CapacityChain& chain : capacity_chains(graph, context.stage)) {
+    const std::string name = graph.op(chain.ops[0]).name;
+    const double message = static_cast<double>(message_bytes(graph, chain.ops[0]));
+    longest = std::max(longest, message);
+    const double slot = message / static_cast<double>(chain.capacity);
+    const auto slots = static_cast<int64_t>(std::max(1.0, std::floor(bytes / slot)));
+    const int64_t degree = (chain.capacity + slots - 1) / slots;
+    if (degree == 1) continue;
+    const std::vector<int64_t> sizes = cut_capacity(graph, chain, degree);
+    context.log->push_back({name, context.stage,
+                            fmt::format("{:.1f} MB of capacity {} in parts of {}", message / 1e6,
+                                        chain.capacity, fmt::join(sizes, ", "))});
+  }
+  if (longest > 0 && longest <= bytes) {
+    context.skip(fmt::format("no all-to-all is longer than bytes = {:g}; the longest has {:g}",
+                             bytes, longest));
+  }
+  return graph;
+}
+
+}  // namespace moe

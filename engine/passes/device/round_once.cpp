@@ -1,0 +1,56 @@
+#include "engine/passes/device/round_once.h"
+
+#include <map>
+
+#include "engine/graph/op_def.h"
+#include "engine/ops/defs.h"
+#include "engine/passes/moe_layer.h"
+
+namespace moe {
+namespace {
+
+struct Use {
+  OpId op;
+  size_t input;
+};
+
+/// By tensor, in program order.
+std::map<TensorId, std::vector<Use>> rounded_operands(const Graph& graph) {
+  std::map<TensorId, std::vector<Use>> uses;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (graph.removed(id) || !stores_bf16(graph, graph.op(id))) continue;
+    for (const int input : graph.def(id).rounds) {
+      const auto at = static_cast<size_t>(input);
+      if (at >= graph.op(id).inputs.size()) continue;
+      const TensorId t = graph.op(id).inputs[at];
+      if (t.valid() && graph.tensor(t).dtype == DType::kF32) uses[t].push_back({id, at});
+    }
+  }
+  return uses;
+}
+
+/// As its first reader is, but for all parts of it.
+TensorId add_round(Graph& graph, TensorId t, const Op& reader) {
+  const OpId id = graph.add_op(ops::kRound, graph.tensor(t).name + ".round", {t}, {}, reader.phase);
+  graph.op(id).segment = reader.segment;
+  graph.op(id).layer = reader.layer;
+  graph.tensor(graph.out(id)).expert = graph.tensor(t).expert;
+  return graph.out(id);
+}
+
+}  // namespace
+
+Graph round_once(Graph graph) {
+  const size_t num_given = graph.num_ops();
+  for (const auto& [t, uses] : rounded_operands(graph)) {
+    if (uses.size() < 2) continue;
+    const Op reader = graph.op(uses[0].op);
+    const TensorId rounded = add_round(graph, t, reader);
+    for (const Use& use : uses) graph.op(use.op).inputs[use.input] = rounded;
+  }
+  if (graph.num_ops() == num_given) return graph;
+  return before_first_readers(graph, num_given);
+}
+
+}  // namespace moe

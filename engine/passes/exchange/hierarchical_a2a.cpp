@@ -1,0 +1,185 @@
+#include <algorithm>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+#include "engine/ops/defs.h"
+#include "engine/passes/builtin.h"
+#include "engine/passes/moe_layer.h"
+
+namespace moe {
+namespace {
+
+/// One call of the pass. A rank's number in its all-to-all's group is (node a, place i); slots for
+/// expert e of rank (b, j) lie in block (b, j, e).
+class Hierarchy {
+ public:
+  Hierarchy(const Graph& graph, const PassContext& context)
+      : given_(graph),
+        context_(context),
+        graph_(graph),
+        producer_(graph.producers()),
+        replaced_(graph.tensors().size()) {}
+
+  Graph run() {
+    std::vector<OpId> order;
+    for (size_t i = 0; i < given_.num_ops(); ++i) {
+      const OpId id(static_cast<int64_t>(i));
+      if (given_.removed(id)) continue;
+      for (TensorId& t : graph_.op(id).inputs) t = now(t);
+      const size_t before = graph_.num_ops();
+      if (carries(given_, id, Payload::kRows)) replace_transfer(id);
+      if (carries(given_, id, Payload::kCounts)) replace_exchange(id);
+      if (graph_.num_ops() == before) order.push_back(id);
+      for (size_t made = before; made < graph_.num_ops(); ++made) {
+        order.emplace_back(static_cast<int64_t>(made));
+      }
+    }
+    return with_order(graph_, order);
+  }
+
+ private:
+  struct Steps {
+    int64_t nodes, per_node;
+    Group intra, inter;
+  };
+
+  Steps steps_of(OpId id) const {
+    const Op& op = graph_.op(id);
+    const Group group = group_of(given_, given_.op(id));
+    const int64_t per_node = context_.cluster.devices_per_node;
+    const auto refuse = [&](const std::string& why) {
+      throw user_error("stage '{}': op '{}' {}", context_.stage, op.name, why);
+    };
+    if (context_.cluster.num_devices() != given_.num_ranks) {
+      refuse(fmt::format("runs on {} ranks, the cluster has {} devices", given_.num_ranks,
+                         context_.cluster.num_devices()));
+    }
+    const OpId maker = producer_[given_.op(id).inputs[0].index()];
+    if (op.attrs.contains("rounds")) {
+      refuse("goes in rounds between groups of workers (fastermoe_pipeline)");
+    }
+    if (group.stride != 1 || (maker.valid() && is(given_, maker, BasicOp::kTransposeBlocks))) {
+      refuse("goes in steps already");
+    }
+    if (per_node % group.size == 0) {
+      refuse(
+          fmt::format("stays among {} ranks of one node (of {} devices), so there is no step "
+                      "between nodes",
+                      group.size, per_node));
+    }
+    if (per_node == 1) refuse("has no step within a node: a node has one device");
+    if (group.size % per_node != 0) {
+      refuse(fmt::format("goes among {} ranks, which do not fill nodes of {} devices", group.size,
+                         per_node));
+    }
+    return {group.size / per_node, per_node, {per_node, 1}, {group.size / per_node, per_node}};
+  }
+
+  TensorId now(TensorId old) const {
+    if (!old.valid() || old.index() >= replaced_.size()) return old;
+    const TensorId made = replaced_[old.index()];
+    return made.valid() ? made : old;
+  }
+
+  /// An op in the place of `of`.
+  TensorId add(const OpDef& kind, const Op& of, const char* step, std::vector<TensorId> inputs,
+               Attrs attrs) {
+    const OpId made = graph_.add_op(kind, of.name + step, std::move(inputs), std::move(attrs));
+    graph_.op(made).segment = of.segment;
+    graph_.op(made).layer = of.layer;
+    graph_.op(made).part = of.part;
+    return graph_.out(made);
+  }
+
+  TensorId transfer(const Op& of, const char* step, std::vector<TensorId> inputs,
+                    const Group& group, int64_t sources = 0) {
+    Attrs attrs = of.attrs;
+    attrs.erase("group");
+    attrs.merge(group_attrs(group, graph_.num_ranks));
+    if (sources > 0) attrs["sources"] = sources;
+    return add(ops::kAllToAll, of, step, std::move(inputs), std::move(attrs));
+  }
+
+  static Attrs blocks(int64_t rows, int64_t cols) { return {{"rows", rows}, {"cols", cols}}; }
+
+  void replace_transfer(OpId id) {
+    const Steps s = steps_of(id);
+    const Op op = graph_.op(id);
+    const Attrs by_place = blocks(s.nodes, s.per_node), by_node = blocks(s.per_node, s.nodes);
+    // Of padded slots nobody asks for counts.
+    std::vector<TensorId> near{TensorId()}, far{TensorId()};
+    if (attr_int(op, "irregular") != 0) {
+      const auto counts = counts_.find(input_of(graph_, op, Role::kRecvCounts));
+      if (counts == counts_.end()) {
+        throw user_error(
+            "stage '{}': op '{}' carries counted rows ({}), and an all-to-all in two steps takes "
+            "counted rows after irregular_a2a alone; leave one of the two stages out",
+            context_.stage, op.name, counted_by(given_, id));
+      }
+      near.insert(near.end(), {counts->second.sent, counts->second.in_node});
+      far.insert(far.end(), {counts->second.in_node, counts->first});
+    }
+    TensorId rows = op.inputs[0];
+    if (attr_string(op, "to") == "expert") {
+      near[0] = add(ops::kTransposeBlocks, op, ".order", {rows}, by_place);
+      far[0] = transfer(op, ".intra", near, s.intra);
+      rows = transfer(op, ".inter", far, s.inter);
+    } else {
+      far[0] = rows;
+      near[0] = transfer(op, ".inter", far, s.inter, s.per_node);
+      rows = transfer(op, ".intra", near, s.intra);
+      rows = add(ops::kTransposeBlocks, op, ".order", {rows}, by_node);
+    }
+    replaced_[given_.out(id).index()] = rows;
+    log(id);
+  }
+
+  void replace_exchange(OpId id) {
+    const Steps s = steps_of(id);
+    const Op op = graph_.op(id);
+    const auto step = [&](const char* name, TensorId counts, const Group& group) {
+      return add(ops::kExchangeCounts, op, name, {counts}, group_attrs(group, graph_.num_ranks));
+    };
+    Counts made;
+    made.sent =
+        add(ops::kTransposeBlocks, op, ".order", {op.inputs[0]}, blocks(s.nodes, s.per_node));
+    made.in_node = step(".intra", made.sent, s.intra);
+    const TensorId received = step(".inter", made.in_node, s.inter);
+    counts_[received] = made;
+    replaced_[given_.out(id).index()] = received;
+  }
+
+  void log(OpId id) const {
+    if (!context_.cost.knows_times()) return;
+    const Nanoseconds whole_ns = context_.cost.op_ns(given_, id);
+    Nanoseconds steps_ns = 0;
+    for (size_t i = graph_.num_ops() - 3; i < graph_.num_ops(); ++i) {
+      steps_ns += context_.cost.op_ns(graph_, OpId(static_cast<int64_t>(i)));
+    }
+    context_.log->push_back(
+        {given_.op(id).name, context_.stage,
+         fmt::format("re-ordered, in the node and between nodes: {:.3f} ms, was {:.3f} ms",
+                     to_ms(steps_ns), to_ms(whole_ns))});
+  }
+
+  /// What the irregular steps count by: the rows by (place, node, expert) that this rank sends, and
+  /// by (node, expert) and place those that meet on it after the step within the node.
+  struct Counts {
+    TensorId sent, in_node;
+  };
+
+  const Graph& given_;
+  const PassContext& context_;
+  Graph graph_;
+  const std::vector<OpId> producer_;   // by given tensor
+  std::vector<TensorId> replaced_;     // by given tensor
+  std::map<TensorId, Counts> counts_;  // by received counts
+};
+
+}  // namespace
+
+Graph hierarchical_a2a(Graph graph, const PassContext& context) {
+  return Hierarchy(graph, context).run();
+}
+
+}  // namespace moe

@@ -1,0 +1,258 @@
+#include "engine/passes/order/prophet_schedule.h"
+
+#include <algorithm>
+#include <map>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+#include "engine/passes/moe_layer.h"
+#include "engine/passes/order/growing_order.h"
+
+namespace moe {
+namespace {
+
+/// The ops of a block's MoE layer that are ordered, in program order; all-to-alls with all parts.
+struct Block {
+  OpId plan;
+  std::vector<OpId> trans, agg;
+  std::vector<OpId> there, back;            // rows to the experts and back
+  std::vector<OpId> grad_there, grad_back;  // the same of the backward
+};
+
+/// By layer, ascending.
+std::vector<Block> placed_blocks(const Graph& graph) {
+  std::map<int32_t, Block> blocks;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    const Op& op = graph.op(id);
+    if (is(graph, id, MoeOp::kPlace)) blocks[op.layer].plan = id;
+    if (carries(graph, id, Payload::kShadows)) blocks[op.layer].trans.push_back(id);
+    if (carries(graph, id, Payload::kShadowGradients)) blocks[op.layer].agg.push_back(id);
+    if (!carries(graph, id, Payload::kRows)) continue;
+    Block& block = blocks[op.layer];
+    const bool forward = op.phase == Phase::kForward;
+    if (attr_string(op, "to") == "expert") {
+      (forward ? block.there : block.grad_there).push_back(id);
+    } else {
+      (forward ? block.back : block.grad_back).push_back(id);
+    }
+  }
+  std::vector<Block> all;
+  for (auto& [layer, block] : blocks) all.push_back(std::move(block));
+  return all;
+}
+
+/// Between all-to-alls: after all of `open`, before all of `close`.
+struct Gap {
+  std::vector<OpId> open, close;
+  std::string beside;  // for the log
+};
+
+/// Those of a step, as time goes. Forward: before block 1, then of every block the gap of its
+/// experts and the one behind it; backward: the same two of every block from the last to the first.
+std::vector<Gap> gaps_of(const std::vector<Block>& blocks) {
+  std::vector<Gap> gaps = {{{}, blocks[0].there, "at the start of the step"}};
+  const size_t l = blocks.size();
+  for (size_t i = 0; i < l; ++i) {
+    const Block& b = blocks[i];
+    gaps.push_back({b.there, b.back, fmt::format("beside FEC({})", i + 1)});
+    gaps.push_back({b.back, i + 1 < l ? blocks[i + 1].there : blocks[i].grad_there,
+                    fmt::format("beside FNEC({})", i + 1)});
+  }
+  for (size_t i = l; i-- > 0;) {
+    const Block& b = blocks[i];
+    gaps.push_back({b.grad_there, b.grad_back, fmt::format("beside BEC({})", i + 1)});
+    gaps.push_back({b.grad_back, i > 0 ? blocks[i - 1].grad_there : std::vector<OpId>{},
+                    i > 0 ? fmt::format("beside BNEC({})", i) : "behind the last all-to-all"});
+  }
+  return gaps;
+}
+
+class Scheduler {
+ public:
+  Scheduler(const Graph& graph, Schedule& schedule, const PassContext& context)
+      : graph_(graph),
+        schedule_(schedule),
+        context_(context),
+        blocks_(placed_blocks(graph)),
+        gaps_(gaps_of(blocks_)),
+        order_(graph, schedule) {}
+
+  void run() {
+    const size_t l = blocks_.size();
+    for (size_t i = 0; i < l; ++i) {
+      for (const OpId trans : blocks_[i].trans) {
+        put(trans, i == 0 ? 0 : 2 * i - (beside_experts(trans) ? 1 : 0), -1);
+      }
+    }
+    for (size_t i = l; i-- > 0;) {
+      // The gap behind this block's backward; that of the next one's experts follows.
+      const size_t behind = gaps_.size() - 1 - 2 * i;
+      for (const OpId agg : blocks_[i].agg) {
+        put(agg, behind + (i > 0 && beside_experts(agg) ? 1 : 0), 1);
+      }
+    }
+    for (const Block& block : blocks_) plan_under(block);
+  }
+
+ private:
+  bool beside_experts(OpId op) const { return attr_string(graph_.op(op), "beside") == "experts"; }
+
+  void before(OpId from, OpId to, const std::string& why) {
+    schedule_.before(from, to, context_.stage, why);
+    order_.add(from, to);
+  }
+
+  void log(OpId op, const std::string& why) {
+    context_.log->push_back({graph_.op(op).name, context_.stage, why});
+  }
+
+  /// Into that gap or, where it does not fit, the next one in the direction `step`.
+  void put(OpId transfer, size_t first, int step) {
+    schedule_.set_priority(transfer, 1);
+    for (size_t g = first; g < gaps_.size(); g += static_cast<size_t>(step)) {
+      const Gap& gap = gaps_[g];
+      if (!fits(transfer, gap)) continue;
+      for (const OpId op : gap.open) {
+        ready_before(transfer, op);
+        before(op, transfer, gap.beside);
+      }
+      for (const OpId op : gap.close) {
+        used_after(transfer, gap, op);
+        before(transfer, op, gap.beside);
+      }
+      pass_all_reduces(transfer, gap);
+      return log(transfer, gap.beside);
+    }
+    throw user_error("op '{}': the order so far leaves it no gap between the all-to-alls",
+                     graph_.op(transfer).name);
+  }
+
+  /// All-reduces that the program has inside the gap would stand before the transfer on its lane.
+  void pass_all_reduces(OpId transfer, const Gap& gap) {
+    const OpId from = gap.open.empty() ? OpId(0) : gap.open.back();
+    const OpId to = gap.close.empty() ? OpId(static_cast<int64_t>(graph_.num_ops())) : gap.close[0];
+    for (int64_t i = from.value; i < to.value; ++i) {
+      const OpId op(i);
+      if (graph_.def(op).collective != Collective::kAllReduce) continue;
+      if (schedule_.lane_of[op.index()] != schedule_.lane_of[transfer.index()]) continue;
+      if (!order_.path(op, transfer)) before(transfer, op, "before all-reduces of " + gap.beside);
+    }
+  }
+
+  /// What the transfer reads is made before the compute that it is to run beside. (The views that
+  /// cut the slots' gradients apart stand at the end of the program.)
+  void ready_before(OpId transfer, OpId open) {
+    const std::vector<OpId> read = order_.preds(transfer), behind = order_.succs(open);
+    for (const OpId op : read) {
+      if (graph_.def(op).lane != LaneKind::kCompute || order_.path(op, open)) continue;
+      for (const OpId next : behind) {
+        const bool computes = graph_.def(next).lane == LaneKind::kCompute;
+        if (computes && next != op && !order_.path(next, op)) {
+          before(op, next, "ready for " + graph_.op(transfer).name);
+        }
+      }
+    }
+  }
+
+  /// What reads the transfer's result comes after the compute that it is to run beside. (The views
+  /// that join residents and shadows stand at the begin of the program.)
+  void used_after(OpId transfer, const Gap& gap, OpId end) {
+    const std::vector<OpId> readers = order_.succs(transfer), awaited = order_.preds(end);
+    for (const OpId reader : readers) {
+      if (graph_.def(reader).lane != LaneKind::kCompute) continue;
+      for (const OpId op : awaited) {
+        const bool computes = graph_.def(op).lane == LaneKind::kCompute && inside(gap, op);
+        if (computes && op != reader && !order_.path(reader, op)) {
+          before(op, reader, "not yet for " + graph_.op(transfer).name);
+        }
+      }
+    }
+  }
+
+  bool inside(const Gap& gap, OpId op) const {
+    return gap.open.empty() || std::any_of(gap.open.begin(), gap.open.end(),
+                                           [&](OpId open) { return order_.path(open, op); });
+  }
+
+  /// Nothing of the gap's end has to be over before it, nor compute inside the gap that the end
+  /// waits for: it would hold that up instead of running beside it.
+  bool fits(OpId transfer, const Gap& gap) const {
+    for (const OpId op : gap.open) {
+      if (order_.path(transfer, op)) return false;
+    }
+    return std::none_of(gap.close.begin(), gap.close.end(), [&](OpId end) {
+      const std::vector<OpId>& awaited = order_.preds(end);
+      return order_.path(end, transfer) ||
+             std::any_of(awaited.begin(), awaited.end(), [&](OpId op) {
+               return op != transfer && inside(gap, op) && order_.path(op, transfer);
+             });
+    });
+  }
+
+  /// The last part of an all-to-all has most of the layer's loads behind it.
+  void plan_under(const Block& block) {
+    for (const auto* all_to_alls : {&block.there, &block.back}) {
+      for (size_t i = all_to_alls->size(); i-- > 0;) {
+        if (bind_under(block.plan, (*all_to_alls)[i])) return;
+      }
+    }
+    log(block.plan, "free: it fits under neither all-to-all of its layer");
+  }
+
+  bool bind_under(OpId plan, OpId a2a) {
+    if (order_.path(a2a, plan) || order_.path(plan, a2a)) return false;
+    const std::vector<OpId> succs = order_.succs(a2a), &preds = order_.preds(a2a);
+    for (const OpId p : preds) {
+      if (order_.path(plan, p)) return false;
+    }
+    for (const OpId s : succs) {
+      if (s == plan || order_.path(s, plan)) return false;
+    }
+    const std::string why = "under " + graph_.op(a2a).name;
+    for (const OpId p : preds) before(p, plan, why);
+    for (const OpId s : succs) {
+      if (graph_.def(s).lane == LaneKind::kCompute) before(plan, s, why);
+    }
+    log(plan, why);
+    return true;
+  }
+
+  const Graph& graph_;
+  Schedule& schedule_;
+  const PassContext& context_;
+  std::vector<Block> blocks_;
+  std::vector<Gap> gaps_;
+  GrowingOrder order_;
+};
+
+/// Whether rows are exchanged at all. Throws UserError where placements are missing or made too
+/// late.
+bool check_placed(const Graph& graph, const std::string& stage) {
+  bool exchanges = false, placed = false;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    exchanges = exchanges || carries(graph, op, Payload::kRows);
+    if (!is(graph, op, MoeOp::kPlace)) continue;
+    placed = true;
+    if (attr_string(graph.op(op), "use") == "next") continue;
+    throw user_error(
+        "stage '{}': stage '{}' has use = 'now', so that nothing can be sent before "
+        "the layer's own gate; allowed: 'next'",
+        stage, attr_string(graph.op(op), "stage"));
+  }
+  if (exchanges && !placed) {
+    throw user_error("stage '{}': no placement; list a stage that places the experts, as 'prophet'",
+                     stage);
+  }
+  return exchanges;
+}
+
+}  // namespace
+
+Schedule prophet_schedule(const Graph& graph, Schedule schedule, const PassContext& context) {
+  if (check_placed(graph, context.stage)) Scheduler(graph, schedule, context).run();
+  return schedule;
+}
+
+}  // namespace moe

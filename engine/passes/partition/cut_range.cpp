@@ -1,0 +1,303 @@
+#include "engine/passes/partition/cut_range.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+#include "engine/base/errors.h"
+#include "engine/base/limits.h"
+#include "engine/graph/op_def.h"
+#include "engine/ops/defs.h"
+#include "engine/passes/moe_layer.h"
+#include "engine/replay/events.h"
+
+namespace moe {
+namespace {}  // namespace
+
+RangeCutter::RangeCutter(const Graph& graph, std::span<const OpId> program, int64_t batch,
+                         int64_t seq)
+    : given_(graph),
+      program_(program),
+      batch_(batch),
+      seq_(seq),
+      graph_(graph),
+      replaced_(graph.tensors().size()),
+      producer_(graph.producers()),
+      readers_(graph.tensors().size()),
+      place_(graph.num_ops(), -1) {
+  for (size_t i = 0; i < program.size(); ++i) place_[program[i].index()] = static_cast<int64_t>(i);
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (graph.removed(op)) continue;
+    for (const TensorId t : graph.op(op).inputs) {
+      if (t.valid()) readers_[t.index()].push_back(op);
+    }
+  }
+}
+
+TensorId RangeCutter::now(TensorId old) const {
+  return old.valid() && replaced_[old.index()].valid() ? replaced_[old.index()] : old;
+}
+
+struct RangeCutter::Parts {
+  Parts(RangeCutter& c, const CutRange& range)
+      : cutter(c),
+        range(range),
+        sizes(part_sizes(c.batch_, c.batch_, range.parts)),
+        before(c.graph_.num_ops()) {
+    for (size_t i = range.begin; i < range.end; ++i) {
+      for (const TensorId t : given().op(c.program_[i]).outputs) made_by[t] = c.program_[i];
+    }
+  }
+
+  std::vector<OpId> run() {
+    for (size_t i = range.begin; i < range.end; ++i) {
+      for (const TensorId t : given().op(op(i)).inputs) enter(t, op(i));
+    }
+    for (size_t begin = range.begin; begin < range.end;) {
+      const size_t end = end_of_stage(begin);
+      for (size_t p = 0; p < num(); ++p) {
+        for (size_t i = begin; i < end; ++i) clone(op(i), p);
+      }
+      begin = end;
+    }
+    leave();
+    std::vector<OpId> made;
+    for (size_t i = before; i < graph().num_ops(); ++i) made.emplace_back(static_cast<int64_t>(i));
+    return made;
+  }
+
+  const Graph& given() const { return cutter.given_; }
+  Graph& graph() const { return cutter.graph_; }
+  OpId op(size_t i) const { return cutter.program_[i]; }
+  size_t num() const { return sizes.size(); }
+  int axis(TensorId t) const { return t.valid() ? range.axes.axis[t.index()] : kWhole; }
+
+  size_t end_of_stage(size_t begin) const {
+    size_t end = begin + 1;
+    while (end < range.end && given().def(op(end)).lane == given().def(op(begin)).lane) ++end;
+    return end;
+  }
+
+  void inherit(OpId made, const Op& from) const {
+    graph().op(made).segment = from.segment;
+    graph().op(made).layer = from.layer;
+  }
+
+  /// Cuts a tensor that comes from outside, once.
+  void enter(TensorId t, OpId reader) {
+    if (axis(t) == kWhole || axis(t) == kRows || made_by.contains(t) || parts.contains(t)) return;
+    if (axis(t) == kTally) {
+      count_again(t);
+    } else {
+      parts[t] = split(t, axis(t), given().op(reader));
+    }
+  }
+
+  std::vector<TensorId> split(TensorId t, int at, const Op& reader) {
+    const Tensor& tensor = given().tensor(t);
+    const std::vector<int64_t> lengths =
+        part_sizes(tensor.shape[static_cast<size_t>(at)], cutter.batch_, range.parts);
+    Attrs attrs = {{"axis", int64_t{at}}, {"sizes", fmt::format("{}", fmt::join(lengths, ","))}};
+    if (at == 0) attrs["view"] = int64_t{1};
+    const OpId made = graph().add_op(
+        ops::kSplit, fmt::format("{}.split.{}", reader.name, tensor.name), {cutter.now(t)}, attrs);
+    inherit(made, reader);
+    return graph().op(made).outputs;
+  }
+
+  /// The places used up to each part, of a gate outside the range.
+  void count_again(TensorId counts) {
+    const OpId gate = cutter.producer_[counts.index()];
+    MOE_CHECK(gate.valid() && is(given(), gate, MoeOp::kGate), "tensor '{}' is no gate's count",
+              given().tensor(counts).name);
+    const Op& op = given().op(gate);
+    const TensorId choice_slot = output_of(given(), op, Role::kChoiceSlot);
+    if (!parts.contains(choice_slot)) parts[choice_slot] = split(choice_slot, 0, op);
+    const Attrs attrs = {{"experts", num_elements(given().tensor(counts).shape)},
+                         {"capacity", attr_int(op, "capacity")}};
+    for (size_t p = 0; p < num(); ++p) {
+      std::vector<TensorId> inputs{parts[choice_slot][p]};
+      if (p > 0) inputs.push_back(parts[counts][p - 1]);
+      const OpId made =
+          graph().add_op(ops::kCountPart, fmt::format("{}.count.p{}", op.name, p), inputs, attrs);
+      inherit(made, op);
+      graph().op(made).part = static_cast<int32_t>(p);
+      parts[counts].push_back(graph().out(made));
+    }
+  }
+
+  /// What part p reads for input t.
+  TensorId input(TensorId t, size_t p) {
+    if (!t.valid()) return t;
+    const auto found = parts.find(t);
+    if (found == parts.end()) return cutter.now(t);
+    MOE_CHECK(p < found->second.size(), "part {} of '{}' is read before it is made", p,
+              given().tensor(t).name);
+    return found->second[p];
+  }
+
+  /// The inputs by which a part begins where the one before it ended.
+  void add_begins(const Op& op, size_t p, std::vector<TensorId>& inputs) {
+    for (const BeginInput& begin : given().def(op).begins) {
+      const auto at = static_cast<size_t>(begin.input);
+      TensorId tally;
+      if (begin.of_output >= 0) tally = op.outputs[static_cast<size_t>(begin.of_output)];
+      const auto of = static_cast<size_t>(begin.of_input);
+      if (begin.of_input >= 0 && of < op.inputs.size()) tally = op.inputs[of];
+      if (p == 0 || axis(tally) != kTally) continue;
+      if (inputs.size() <= at) inputs.resize(at + 1);
+      inputs[at] = parts.at(tally)[p - 1];
+    }
+  }
+
+  bool counts_rows(const Op& op) const {
+    const auto counted = [this](TensorId t) { return axis(t) == kRows || axis(t) == kTally; };
+    return std::any_of(op.inputs.begin(), op.inputs.end(), counted) ||
+           std::any_of(op.outputs.begin(), op.outputs.end(), counted);
+  }
+
+  void clone(OpId id, size_t p) {
+    const Op& op = given().op(id);
+    std::vector<TensorId> inputs;
+    for (const TensorId t : op.inputs) inputs.push_back(input(t, p));
+    add_begins(op, p, inputs);
+    Attrs attrs = op.attrs;
+    if (counts_rows(op) && num() > 1) {
+      attrs["share"] = static_cast<double>(sizes[p]) / static_cast<double>(cutter.batch_);
+      attrs["first_token"] = first_row(p) * cutter.seq_;
+    }
+    const OpId made = graph().add_op(given().def(op), fmt::format("{}.p{}", op.name, p),
+                                     std::move(inputs), std::move(attrs), op.phase);
+    inherit(made, op);
+    graph().op(made).part = static_cast<int32_t>(p);
+    for (size_t i = 0; i < op.outputs.size(); ++i) {
+      graph().tensor(graph().out(made, i)).expert = given().tensor(op.outputs[i]).expert;
+      parts[op.outputs[i]].push_back(graph().out(made, i));
+      clone_of[op.outputs[i]].push_back({made, i});
+    }
+  }
+
+  int64_t first_row(size_t p) const {
+    int64_t first = 0;
+    for (size_t q = 0; q < p; ++q) first += sizes[q];
+    return first;
+  }
+
+  /// Puts together what others read. Rows that nobody else reads are only joined in one storage.
+  void leave() {
+    for (size_t i = range.begin; i < range.end; ++i) {
+      for (const TensorId t : given().op(op(i)).outputs) {
+        const std::vector<OpId>& readers = cutter.readers_[t.index()];
+        const auto outside = [this](OpId reader) { return !inside(reader); };
+        if (std::any_of(readers.begin(), readers.end(), outside)) {
+          cutter.replaced_[t.index()] = put_together(t, true);
+        } else if (axis(t) == kRows && num() > 1) {
+          put_together(t, false);
+        }
+      }
+    }
+  }
+
+  bool inside(OpId id) const {
+    const int64_t at = cutter.place_[id.index()];
+    return at >= static_cast<int64_t>(range.begin) && at < static_cast<int64_t>(range.end);
+  }
+
+  TensorId put_together(TensorId t, bool read) {
+    const std::vector<TensorId>& pieces = parts.at(t);
+    const Op& op = given().op(made_by.at(t));
+    if (axis(t) == kTally || pieces.size() == 1) return pieces.back();
+    OpId made;
+    if (axis(t) == kRows) {
+      std::vector<TensorId> inputs;
+      for (const auto& [clone, output] : clone_of.at(t)) {
+        inputs.push_back(given().def(op).rows_end(graph(), graph().op(clone), output));
+      }
+      inputs.insert(inputs.end(), pieces.begin(), pieces.end());
+      Attrs attrs = {{"parts", static_cast<int64_t>(pieces.size())}};
+      if (!read) attrs["view"] = int64_t{1};
+      made =
+          graph().add_op(ops::kJoinRows, given().tensor(t).name + ".join", inputs, attrs, op.phase);
+    } else {
+      Attrs attrs = {{"axis", int64_t{axis(t)}}};
+      if (axis(t) == 0) attrs["view"] = int64_t{1};
+      made =
+          graph().add_op(ops::kConcat, given().tensor(t).name + ".concat", pieces, attrs, op.phase);
+    }
+    inherit(made, op);
+    graph().tensor(graph().out(made)).expert = given().tensor(t).expert;
+    return graph().out(made);
+  }
+
+  RangeCutter& cutter;
+  const CutRange& range;
+  std::vector<int64_t> sizes;  // rows of the batch by part
+  size_t before;               // ops of the graph when this began
+  std::map<TensorId, OpId> made_by;
+  std::map<TensorId, std::vector<TensorId>> parts;
+  std::map<TensorId, std::vector<std::pair<OpId, size_t>>> clone_of;  // op and output, by part
+};
+
+std::vector<OpId> RangeCutter::cut(const CutRange& range) {
+  MOE_CHECK(range.axes.found && range.begin < range.end && range.end <= program_.size(),
+            "range {} to {} of {}", range.begin, range.end, program_.size());
+  return Parts(*this, range).run();
+}
+
+void RangeCutter::forget() {
+  graph_.truncate(given_.num_ops(), given_.tensors().size());
+  std::fill(replaced_.begin(), replaced_.end(), TensorId());
+}
+
+Graph RangeCutter::result(std::span<const CutRange> ranges,
+                          std::span<const std::vector<OpId>> made) {
+  std::map<OpId, size_t> first;  // the first op of a range
+  std::vector<bool> cut(given_.num_ops());
+  for (size_t r = 0; r < ranges.size(); ++r) {
+    first[program_[ranges[r].begin]] = r;
+    for (size_t i = ranges[r].begin; i < ranges[r].end; ++i) cut[program_[i].index()] = true;
+  }
+  std::vector<OpId> order;
+  for (size_t i = 0; i < given_.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (const auto at = first.find(id); at != first.end()) {
+      order.insert(order.end(), made[at->second].begin(), made[at->second].end());
+    }
+    if (cut[i] || given_.removed(id)) continue;
+    for (TensorId& t : graph_.op(id).inputs) t = now(t);
+    order.push_back(id);
+  }
+  return with_order(graph_, order);
+}
+
+Nanoseconds pipeline_ns(const Graph& graph, std::span<const OpId> ops, const CostModel& cost) {
+  std::map<TensorId, size_t> maker;
+  std::map<LaneKind, size_t> last;  // event of each lane kind
+  Events events(ops.size(), 1, cost.handoff_ns());
+  Nanoseconds end = 0;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    const Op& op = graph.op(ops[i]);
+    const LaneKind lane = graph.def(op).lane;
+    const auto waits = [&](auto&& wait_for) {
+      if (const auto at = last.find(lane); at != last.end()) wait_for(at->second, true);
+      for (const TensorId t : op.inputs) {
+        const auto at = maker.find(t);
+        if (at != maker.end()) wait_for(at->second, graph.def(ops[at->second]).lane == lane);
+      }
+    };
+    events.run(
+        i, false, waits, [&](size_t) { return cost.op_ns(graph, ops[i]); },
+        [&](size_t, const Events::Times& t) {
+          end = std::max(end, checked_ns(t.end, [&] {
+                           return fmt::format("a range of the forward up to op '{}'", op.name);
+                         }));
+        });
+    last[lane] = i;
+    for (const TensorId t : op.outputs) maker[t] = i;
+  }
+  return end;
+}
+
+}  // namespace moe

@@ -1,0 +1,253 @@
+// Lancet's operator partition (MLSys 2024, section 5): cuts ranges of the forward around the MoE
+// layers along the batch and pipelines them.
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/errors.h"
+#include "engine/base/limits.h"
+#include "engine/graph/op_def.h"
+#include "engine/passes/builtin.h"
+#include "engine/passes/moe_layer.h"
+#include "engine/passes/partition/range_search.h"
+#include "engine/passes/partition/range_times.h"
+
+namespace moe {
+namespace {
+
+int64_t whole_option(const PassContext& context, const char* name) {
+  const double value = std::get<double>(context.options.at(name));
+  if (value != std::floor(value)) {
+    throw user_error("{}.{} = {}: a whole number is allowed", context.stage, name, value);
+  }
+  return static_cast<int64_t>(value);
+}
+
+std::vector<OpId> forward_ops(const Graph& graph) {
+  std::vector<OpId> ops;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (!graph.removed(id) && graph.op(id).phase == Phase::kForward) ops.push_back(id);
+  }
+  return ops;
+}
+
+/// One call of the pass.
+class Partition {
+ public:
+  Partition(const Graph& graph, const PassContext& context)
+      : graph_(graph),
+        context_(context),
+        program_(forward_ops(graph)),
+        batch_(context.model.batch_per_device),
+        times_(graph, program_, batch_, context.model.seq, context.cost) {}
+
+  Graph run() {
+    find_layers();
+    if (layers_.empty()) {
+      context_.skip("no MoE layer, nothing to cut");
+      return graph_;
+    }
+    choose_allowed_parts();
+    const int64_t before = whole_option(context_, "before");
+    const int64_t after = whole_option(context_, "after");
+    if ((before < 0) != (after < 0)) {
+      throw user_error("{}.before = {}, after = {}: give both, 0 or more ops each, or neither",
+                       context_.stage, before, after);
+    }
+    if (before >= 0) {
+      take_given(before, after);
+      return rewritten();
+    }
+    search();
+    Graph result = rewritten();
+    // The sum of the ranges' times misses what overlaps across their borders.
+    const Nanoseconds whole_ns = pipeline_ns(graph_, program_, context_.cost);
+    const Nanoseconds cut_ns = pipeline_ns(result, forward_ops(result), context_.cost);
+    log("partition",
+        fmt::format("forward {:.3f} ms, was {:.3f} ms", to_ms(cut_ns), to_ms(whole_ns)));
+    if (cut_ns <= whole_ns) {
+      say_uncut();
+      return result;
+    }
+    context_.skip(fmt::format("undone: the forward would take {:.3f} ms in parts, whole {:.3f} ms",
+                              to_ms(cut_ns), to_ms(whole_ns)));
+    return graph_;
+  }
+
+ private:
+  /// From dispatch to combine: what a range without ops before or after holds.
+  struct Layer {
+    size_t begin, end;
+  };
+
+  void log(const std::string& op, std::string why) const {
+    context_.log->push_back({op, context_.stage, std::move(why)});
+  }
+
+  const std::string& name(size_t i) const { return graph_.op(program_[i]).name; }
+
+  void find_layers() {
+    for (size_t i = 0; i < program_.size(); ++i) {
+      if (is(graph_, program_[i], MoeOp::kDispatch)) layers_.push_back({i, 0});
+      if (is(graph_, program_[i], MoeOp::kCombine) && !layers_.empty()) layers_.back().end = i + 1;
+    }
+    std::erase_if(layers_, [](const Layer& layer) { return layer.end == 0; });
+  }
+
+  void choose_allowed_parts() {
+    const int64_t given = whole_option(context_, "parts");
+    if (given > batch_) {
+      throw user_error("{}.parts = {}: 0 to {}, the rows of a device's batch, is allowed",
+                       context_.stage, given, batch_);
+    }
+    const int64_t most = std::min(whole_option(context_, "max_parts"), batch_);
+    const int64_t first = given > 0 ? given : 2, last = given > 0 ? given : most;
+    for (int64_t k = std::max<int64_t>(first, 2); k <= last; ++k) allowed_parts_.push_back(k);
+  }
+
+  void take_given(int64_t before, int64_t after) {
+    size_t taken = 0;  // ops that the range before took
+    for (const Layer& layer : layers_) {
+      const auto more_before = static_cast<size_t>(before), more_after = static_cast<size_t>(after);
+      if (more_before > layer.begin) {
+        throw user_error("{}.before = {}: the program has {} ops before op '{}'", context_.stage,
+                         before, layer.begin, name(layer.begin));
+      }
+      const size_t begin = layer.begin - more_before;
+      const size_t end = std::min(layer.end + more_after, first_whole(layer.end));
+      if (begin < taken) {
+        throw user_error("{}.before = {}, after = {}: the ranges of two MoE layers meet at op '{}'",
+                         context_.stage, before, after, name(begin));
+      }
+      taken = end;
+      take_best(begin, end);
+    }
+  }
+
+  /// The first op from here on that no range can hold (the loss), or the end of the program.
+  size_t first_whole(size_t from) const {
+    while (from < program_.size() && graph_.def(program_[from]).axes != nullptr) ++from;
+    return from;
+  }
+
+  void take_best(size_t begin, size_t end) {
+    std::optional<CutRange> best;
+    Nanoseconds best_ns = 0;
+    for (const int64_t parts : allowed_parts_) {
+      CutRange range = times_.cut(begin, end, parts);
+      if (!range.axes.found) {
+        throw user_error("stage '{}': ops '{}' to '{}' cannot be cut into {} parts: {}",
+                         context_.stage, name(begin), name(end - 1), parts, range.axes.why);
+      }
+      const Nanoseconds ns = *times_.ns(begin, end, parts);
+      if (best && ns >= best_ns) continue;
+      best = std::move(range);
+      best_ns = ns;
+    }
+    if (best) take(std::move(*best));
+  }
+
+  void search() {
+    std::vector<Nanoseconds> ns;
+    std::vector<bool> alone;
+    double total = 0;
+    for (const OpId op : program_) {
+      total += static_cast<double>(ns.emplace_back(context_.cost.op_ns(graph_, op)));
+      const OpDef& def = graph_.def(op);
+      alone.push_back(def.axes == nullptr || def.axes(graph_, graph_.op(op)).empty());
+    }
+    checked_ns(total, [] { return "the forward, op by op,"; });
+    const double interval = total / static_cast<double>(layers_.size());
+    const int64_t groups = whole_option(context_, "groups");
+    const double gamma = groups == 0 ? 0 : interval / static_cast<double>(groups);
+    const double iota = interval * std::get<double>(context_.options.at("max_range")) + gamma;
+    const std::vector<size_t> ends = group_ends(ns, static_cast<Nanoseconds>(gamma), alone);
+    const auto first = [&ends](size_t group) { return group == 0 ? 0 : ends[group - 1]; };
+    const auto furthest = [&](size_t begin) {
+      size_t end = begin;
+      for (double length = 0; end < ends.size(); ++end) {
+        for (size_t i = first(end); i < ends[end]; ++i) length += static_cast<double>(ns[i]);
+        if (end > begin && length > iota) break;
+      }
+      return end;
+    };
+    const RangeResult chosen = choose_ranges(
+        {ends.size(), furthest, allowed_parts_,
+         [&](size_t begin, size_t end) { return times_.has_transfer(first(begin), ends[end - 1]); },
+         [&](size_t begin, size_t end, int64_t parts) {
+           return times_.ns(first(begin), ends[end - 1], parts);
+         }});
+    for (const RangeChoice& c : chosen.ranges) {
+      if (c.parts > 1) take(times_.cut(first(c.begin), ends[c.end - 1], c.parts));
+    }
+    log("partition", fmt::format("{} groups of at least {:.3f} ms, ranges of at most {:.3f} ms",
+                                 ends.size(), gamma / 1e6, iota / 1e6));
+    log("partition", fmt::format("{} ranges cut; {} P asked, {}", ranges_.size(), chosen.num_asked,
+                                 times_.counts()));
+  }
+
+  /// The MoE layers that no range holds, where parts were asked for or nothing is cut: how many,
+  /// and why the first stays whole.
+  void say_uncut() {
+    if (allowed_parts_.empty()) return;
+    if (!ranges_.empty() && whole_option(context_, "parts") == 0) return;
+    const auto whole = [&](const Layer& layer) {
+      return std::none_of(ranges_.begin(), ranges_.end(), [&](const CutRange& range) {
+        return range.begin < layer.end && layer.begin < range.end;
+      });
+    };
+    const auto count = std::count_if(layers_.begin(), layers_.end(), whole);
+    if (count == 0) return;
+    const Layer& first = *std::find_if(layers_.begin(), layers_.end(), whole);
+    context_.skip(fmt::format("{} of {} MoE layers stay whole{}: {}", count, layers_.size(),
+                              count > 1 ? ", the first since" : "", why_uncut(first)));
+  }
+
+  std::string why_uncut(const Layer& layer) {
+    for (size_t i = layer.begin; i < layer.end; ++i) {
+      if (graph_.op(program_[i]).part < 0) continue;
+      return fmt::format("op '{}' is one part of a cut already; an op is cut once", name(i));
+    }
+    const int64_t parts = allowed_parts_.front();
+    const CutRange range = times_.cut(layer.begin, layer.end, parts);
+    if (!range.axes.found) return range.axes.why;
+    return fmt::format(
+        "no range around it is shorter in {}; from dispatch to combine {:.3f} ms, "
+        "whole {:.3f} ms",
+        allowed_parts_.size() > 1 ? "any number of parts" : fmt::format("{} parts", parts),
+        to_ms(*times_.ns(layer.begin, layer.end, parts)),
+        to_ms(*times_.ns(layer.begin, layer.end, 1)));
+  }
+
+  void take(CutRange range) {
+    log(name(range.begin),
+        fmt::format("to '{}' in {} parts: {:.3f} ms, was {:.3f} ms", name(range.end - 1),
+                    range.parts, to_ms(*times_.ns(range.begin, range.end, range.parts)),
+                    to_ms(*times_.ns(range.begin, range.end, 1))));
+    ranges_.push_back(std::move(range));
+  }
+
+  Graph rewritten() const {
+    RangeCutter cutter(graph_, program_, batch_, context_.model.seq);
+    std::vector<std::vector<OpId>> made;
+    for (const CutRange& range : ranges_) made.push_back(cutter.cut(range));
+    return cutter.result(ranges_, made);
+  }
+
+  const Graph& graph_;
+  const PassContext& context_;
+  const std::vector<OpId> program_;
+  const int64_t batch_;
+  RangeTimes times_;
+  std::vector<Layer> layers_;
+  std::vector<int64_t> allowed_parts_;
+  std::vector<CutRange> ranges_;
+};
+
+}  // namespace
+
+Graph partition(Graph graph, const PassContext& context) {
+  return Partition(graph, context).run();
+}
+
+}  // namespace moe

@@ -1,0 +1,276 @@
+#include "engine/passes/placement/place_experts.h"
+
+#include <algorithm>
+#include <map>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+#include "engine/ops/defs.h"
+#include "engine/ops/placed.h"
+#include "engine/passes/builtin.h"
+#include "engine/passes/moe_layer.h"
+
+namespace moe {
+namespace {
+
+/// Shadow slots that one op fills, in sixteenths of slots; what may hide it; suffix: of its name.
+struct Copies {
+  int64_t begin, end;
+  const char *beside, *suffix;
+};
+
+class Placer {
+ public:
+  Placer(Graph graph, const PlacementStage& stage, const PassContext& context)
+      : graph_(std::move(graph)), stage_(stage), context_(context) {}
+
+  Graph run() {
+    for (size_t i = 0; i < graph_.num_ops(); ++i) check_free(OpId(static_cast<int64_t>(i)));
+    const std::vector<ExchangedLayer> layers = exchanged_layers(graph_);
+    if (layers.empty()) return std::move(graph_);
+    int64_t number = 0;
+    for (const ExchangedLayer& layer : layers) place(layer, number++);
+    const std::vector<OpId> order = this->order();
+    infer_shapes(graph_, order);
+    return with_order(graph_, order);
+  }
+
+ private:
+  void check_free(OpId op) const;
+  PlacementBounds bounds() const;
+  void place(const ExchangedLayer& layer, int64_t number);
+  OpId add(const OpDef& kind, const std::string& name, std::vector<TensorId> inputs, Attrs attrs,
+           OpId like, Segment segment);
+  std::vector<Copies> cut_copies(const std::vector<TensorId>& parameters) const;
+  void widen_parameters(const ExchangedLayer& layer, TensorId placement, const std::string& prefix);
+  Attrs copy_attrs(const Copies& copies) const;
+  std::vector<OpId> order() const;
+
+  Graph graph_;
+  const PlacementStage& stage_;
+  const PassContext& context_;
+  PlacementBounds bounds_;
+  Attrs attrs_;                               // of bounds_
+  int64_t cut_ = 0;                           // sixteenths: hidden_between() of the layer before
+  std::vector<OpId> first_, last_;            // at the begin and at the end of the program
+  std::map<OpId, std::vector<OpId>> before_;  // what goes before an op
+};
+
+/// Nothing is placed yet, and exchanges are whole and among all ranks.
+void Placer::check_free(OpId id) const {
+  const Op& op = graph_.op(id);
+  if (graph_.removed(id)) return;
+  if (is(graph_, id, MoeOp::kPlace)) {
+    throw user_error(
+        "stage '{}': stage '{}' has placed the experts already; one placement a "
+        "system is allowed",
+        context_.stage, attr_string(op, "stage"));
+  }
+  if (!carries(graph_, id, Payload::kRows)) return;
+  const char* why = nullptr;
+  if (op.part >= 0) why = "is a part of one that was cut";
+  if (op.attrs.contains("rounds")) why = "goes in rounds";
+  if (group_of(graph_, op).size != graph_.num_ranks) {
+    why = "is among fewer than all ranks; model.ep and a placement exclude each other";
+  }
+  if (why == nullptr) return;
+  throw user_error("stage '{}': all-to-all '{}' {}; a placement comes before what cuts it",
+                   context_.stage, op.name, why);
+}
+
+PlacementBounds Placer::bounds() const {
+  const int64_t experts = context_.model.experts, devices = graph_.num_ranks;
+  PlacementBounds bounds = {.experts = experts,
+                            .devices = devices,
+                            .residents = (experts + devices - 1) / devices,
+                            .shadows = std::min(stage_.shadows, experts),
+                            .weighted = stage_.weighted};
+  bounds.residents = std::min(experts, bounds.residents + stage_.extra_residents);
+  check(bounds);
+  return bounds;
+}
+
+OpId Placer::add(const OpDef& kind, const std::string& name, std::vector<TensorId> inputs,
+                 Attrs attrs, OpId like, Segment segment) {
+  const OpId made = graph_.add_op(kind, name, std::move(inputs), std::move(attrs));
+  graph_.op(made).segment = segment;
+  graph_.op(made).layer = graph_.op(like).layer;
+  return made;
+}
+
+void Placer::place(const ExchangedLayer& layer, int64_t number) {
+  bounds_ = bounds();
+  attrs_ = ops::bounds_attrs(bounds_);
+  const std::string prefix = fmt::format("b{}.moe.", graph_.op(layer.gate).layer);
+  const PlaceRates rates = fit_place_rates(graph_, layer.there, context_);
+  const TensorId state =
+      graph_.add_tensor({fmt::format("b{}.placement", graph_.op(layer.gate).layer),
+                         {Placement::code_size(bounds_)},
+                         DType::kI32,
+                         TensorKind::kState});
+  const RowsOrigin origin = origin_of_rows(graph_, graph_.out(layer.there), prefix);
+  const OpId gather =
+      add(ops::kGatherLoads, prefix + "loads", {origin.counts}, {}, layer.gate, Segment::kDispatch);
+  before_[layer.dispatch].push_back(gather);
+  Attrs plan = attrs_;
+  plan.merge(ops::rate_attrs(rates));
+  plan.merge(ops::option_attrs(stage_.options));
+  plan["policy"] = stage_.policy;
+  plan["every"] = stage_.every;
+  plan["layer_number"] = number;
+  plan["stage"] = context_.stage;
+  plan["moves"] = int64_t{stage_.moves_residents};
+  const bool now = stage_.use == PlacementUse::kNow;
+  plan["use"] = std::string(now ? "now" : "next");
+  const OpId make = add(ops::kPlace, prefix + "place", {graph_.out(gather), state}, plan,
+                        layer.gate, now ? Segment::kDispatch : Segment::kUpdate);
+  const TensorId in_force = now ? graph_.out(make) : state;
+  if (now) {
+    before_[layer.dispatch].push_back(make);
+  } else {
+    graph_.op(make).phase = Phase::kUpdate;
+    last_.push_back(make);
+  }
+  const OpId rows = add(ops::kSlotRows, prefix + "slot_rows", {graph_.out(gather), in_force},
+                        attrs_, layer.gate, Segment::kDispatch);
+  before_[layer.dispatch].push_back(rows);
+  send_by_slot(graph_, layer, bounds_, origin.counts, in_force, graph_.out(rows));
+  widen_parameters(layer, in_force, prefix);
+  if (stage_.split) cut_ = hidden_between(rates, bounds_.shadows);
+}
+
+/// Resident slots as the bounds have them; behind them the shadows', in one storage.
+void Placer::widen_parameters(const ExchangedLayer& layer, TensorId placement,
+                              const std::string& prefix) {
+  std::vector<TensorId> parameters;
+  std::vector<std::pair<OpId, size_t>> readers;
+  for (const OpId id : layer.experts) {
+    const Op& op = graph_.op(id);
+    for (size_t i = 0; i < op.inputs.size(); ++i) {
+      if (!op.inputs[i].valid() || graph_.tensor(op.inputs[i]).kind != TensorKind::kParam) continue;
+      parameters.push_back(op.inputs[i]);
+      readers.emplace_back(id, i);
+    }
+  }
+  for (const TensorId t : parameters) graph_.tensor(t).shape[0] = bounds_.residents;
+  if (bounds_.shadows == 0) return;
+  std::vector<TensorId> inputs = {placement};
+  inputs.insert(inputs.end(), parameters.begin(), parameters.end());
+  const bool now = stage_.use == PlacementUse::kNow;
+  std::vector<OpId>& where = now ? before_[layer.dispatch] : first_;
+  std::vector<OpId> copies;
+  for (const Copies& which : cut_copies(parameters)) {
+    where.push_back(add(ops::kCopyExperts, prefix + "copy" + which.suffix, inputs,
+                        copy_attrs(which), layer.gate, Segment::kExpert));
+    copies.push_back(where.back());
+  }
+  const auto join = [&](const std::string& name, const std::vector<TensorId>& parts, int64_t axis) {
+    const OpId whole = add(ops::kConcat, name, parts, {{"axis", axis}, {"view", int64_t{1}}},
+                           layer.gate, Segment::kExpert);
+    graph_.tensor(graph_.out(whole)).expert = true;
+    where.push_back(whole);
+    return graph_.out(whole);
+  };
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const std::string name = graph_.tensor(parameters[i]).name;
+    std::vector<TensorId> parts = {parameters[i]};
+    for (size_t c = copies.size(); c-- > 0;) {  // by slots
+      const std::vector<ShadowRange> ranges = ops::shadow_ranges(graph_.op(copies[c]));
+      for (size_t r = 0; r < ranges.size(); ++r) {
+        const TensorId copy = graph_.out(copies[c], r * parameters.size() + i);
+        graph_.tensor(copy).expert = true;
+        if (ranges[r].share.begin > 0) {
+          parts.back() = join(name + ".slot", {parts.back(), copy}, 1);
+        } else {
+          parts.push_back(copy);
+        }
+      }
+    }
+    graph_.op(readers[i].first).inputs[readers[i].second] = join(name + ".slots", parts, 0);
+  }
+}
+
+/// The last slots first: sub-Trans A travels before B, and autodiff, which walks backwards, makes
+/// the gradients of B return first.
+std::vector<Copies> Placer::cut_copies(const std::vector<TensorId>& parameters) const {
+  constexpr int64_t kWhole = ExpertShare::kWhole;
+  const bool divisible = std::all_of(parameters.begin(), parameters.end(), [&](TensorId t) {
+    return graph_.tensor(t).shape[1] >= kWhole;
+  });
+  const int64_t all = kWhole * bounds_.shadows, cut = divisible ? cut_ : cut_ - cut_ % kWhole;
+  if (cut == 0) return {{0, all, "experts", ""}};
+  if (cut == all) return {{0, all, "between", ""}};
+  return {{cut, all, "experts", "_a"}, {0, cut, "between", "_b"}};
+}
+
+Attrs Placer::copy_attrs(const Copies& copies) const {
+  constexpr int64_t kWhole = ExpertShare::kWhole;
+  Attrs attrs = attrs_;
+  attrs["first"] = copies.begin / kWhole;
+  attrs["last"] = (copies.end + kWhole - 1) / kWhole;
+  if (copies.begin % kWhole > 0) attrs["begin"] = copies.begin % kWhole;
+  if (copies.end % kWhole > 0) attrs["end"] = copies.end % kWhole;
+  attrs["expected"] = stage_.expected_copies;
+  attrs["beside"] = std::string(copies.beside);
+  if (context_.cost.network() != nullptr) {
+    attrs["devices_per_node"] = context_.cost.network()->devices_per_node;
+  }
+  return attrs;
+}
+
+std::vector<OpId> Placer::order() const {
+  std::vector<OpId> order = first_;
+  std::vector<bool> placed(graph_.num_ops());
+  const auto mark = [&](const std::vector<OpId>& ops) {
+    for (const OpId op : ops) placed[op.index()] = true;
+  };
+  mark(first_);
+  mark(last_);
+  for (const auto& [op, ops] : before_) mark(ops);
+  for (size_t i = 0; i < graph_.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (graph_.removed(op) || placed[i]) continue;
+    if (const auto added = before_.find(op); added != before_.end()) {
+      order.insert(order.end(), added->second.begin(), added->second.end());
+    }
+    order.push_back(op);
+  }
+  order.insert(order.end(), last_.begin(), last_.end());
+  return order;
+}
+
+}  // namespace
+
+Graph place_experts(Graph graph, const PlacementStage& stage, const PassContext& context) {
+  return Placer(std::move(graph), stage, context).run();
+}
+
+Graph place_by_policy(Graph graph, const PassContext& context) {
+  const auto number = [&](const char* name) {
+    return static_cast<int64_t>(std::get<double>(context.options.at(name)));
+  };
+  PlacementStage stage;
+  stage.policy = context.stage == "placed" ? "fixed" : context.stage;
+  const bool now = std::get<std::string>(context.options.at("use")) == "now";
+  stage.use = now ? PlacementUse::kNow : PlacementUse::kNext;
+  stage.every = number("every");
+  stage.shadows = number("shadows");
+  stage.extra_residents = number("extra_residents");
+  stage.expected_copies = std::get<double>(context.options.at("expected_copies"));
+  stage.split = std::get<bool>(context.options.at("split"));
+  const PlacementPolicy& policy = builtin_policy(stage.policy);
+  for (const OptionSpec& option : policy.options) {
+    stage.options[option.name] = std::get<double>(context.options.at(option.name));
+  }
+  stage.options = resolved(policy, stage.options);
+  stage.moves_residents = policy.moves_residents;
+  if (now && policy.moves_residents) {
+    throw user_error(
+        "{}.use = 'now': experts that move with their state come into force in the "
+        "next step; allowed: 'next'",
+        context.stage);
+  }
+  return place_experts(std::move(graph), stage, context);
+}
+
+}  // namespace moe

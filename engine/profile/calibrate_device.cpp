@@ -1,0 +1,228 @@
+#include "engine/profile/calibrate_device.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "engine/base/errors.h"
+#include "engine/base/packing.h"
+#include "engine/cost/cost_model.h"
+#include "engine/exec/device/buffers.h"
+#include "engine/exec/device/handles.h"
+#include "engine/exec/device/ops.h"
+#include "engine/graph/op_def.h"
+#include "engine/profile/device_overlap.h"
+#include "engine/profile/device_profiler.h"
+
+namespace moe {
+namespace {
+
+using Where = DeviceStorage::Where;
+using Samples = std::vector<Nanoseconds>;
+
+constexpr double kTimeout_s = 60;  // of joining, and of one collective
+constexpr int64_t kWarmUp = 5, kFewestRounds = 20;
+constexpr auto kPoll = std::chrono::microseconds(20);
+constexpr int32_t kByte = 0x3c;  // floats of 0.01: neither zeros nor growing over many sums
+
+/// One rank's end of the collectives that are timed.
+class TimedClique {
+ public:
+  TimedClique(Processes& processes, const kernels::DeviceTable& device,
+              const kernels::CliqueSettings& settings)
+      : processes_(processes),
+        device_(device),
+        cliques_(*device.cliques),
+        stream_(device, true),
+        over_(device, false),
+        meeting_(device, Where::kDevice, sizeof(float)) {
+    std::string id(kernels::CliqueTable::kIdBytes, '\0');
+    if (processes.leads() && !cliques_.make_id(id.data())) fail("the identity of a clique");
+    id = processes.broadcast("clique", id);
+    clique_ = cliques_.join(id.data(), processes.rank(), processes.size(), kTimeout_s, settings);
+    if (clique_ == nullptr) fail("joining the other ranks");
+    device_.fill(meeting_.data(), 0, meeting_.size(), stream_.get());
+  }
+  TimedClique(const TimedClique&) = delete;
+  ~TimedClique() { (broken_ ? cliques_.abort : cliques_.leave)(clique_); }
+
+  /// Of an all_to_all or an all_reduce of as many bytes as the op has, on this rank.
+  Samples time(const Graph& graph, OpId op, int64_t min_samples) {
+    const auto bytes = static_cast<Bytes>(std::llround(payload_bytes(graph, op, {})));
+    const DeviceStorage in(device_, Where::kDevice, bytes), out(device_, Where::kDevice, bytes);
+    device_.fill(in.data(), kByte, bytes, stream_.get());
+    const bool sums = graph.def(op).collective == Collective::kAllReduce;
+    const DeviceEvent begin(device_, true), end(device_, true);
+    Samples samples;
+    const int64_t rounds = kWarmUp + std::max(kFewestRounds, min_samples);
+    for (int64_t round = 0; round < rounds; ++round) {
+      auto* const met = reinterpret_cast<float*>(meeting_.data());
+      cliques_.all_reduce(clique_, met, met, 1, stream_.get());
+      device_.record(begin.get(), stream_.get());
+      if (sums) {
+        cliques_.all_reduce(clique_, reinterpret_cast<const float*>(in.data()),
+                            reinterpret_cast<float*>(out.data()),
+                            bytes / static_cast<Bytes>(sizeof(float)), stream_.get());
+      } else {
+        exchange(in.data(), out.data(), bytes / processes_.size());
+      }
+      device_.record(end.get(), stream_.get());
+      finish(graph.op(op).name);
+      if (round < kWarmUp) continue;
+      samples.push_back(std::llround(device_.elapsed_ns(begin.get(), end.get())));
+    }
+    check_device(device_, graph.op(op).name);
+    return samples;
+  }
+
+ private:
+  /// part: bytes for each rank, this one too.
+  void exchange(std::byte* in, std::byte* out, Bytes part) {
+    std::vector<kernels::Message> sends, receives;
+    for (int64_t peer = 0; peer < processes_.size(); ++peer) {
+      if (peer == processes_.rank()) {
+        device_.copy(out + peer * part, in + peer * part, part, stream_.get());
+        continue;
+      }
+      sends.push_back({static_cast<int32_t>(peer), in + peer * part, part});
+      receives.push_back({static_cast<int32_t>(peer), out + peer * part, part});
+    }
+    const auto count = static_cast<int64_t>(sends.size());
+    cliques_.exchange(clique_, sends.data(), count, receives.data(), count, stream_.get());
+  }
+
+  /// Returns when all that was queued is over on this rank.
+  void finish(const std::string& what) {
+    broken_ = true;  // unless this returns
+    device_.record(over_.get(), stream_.get());
+    const auto deadline =
+        std::chrono::steady_clock::now() + std::chrono::duration<double>(kTimeout_s);
+    while (!device_.over(over_.get())) {
+      check_device(device_, what);
+      const std::string trouble = cliques_.trouble(clique_);
+      if (!trouble.empty()) throw run_error("{} between processes: {}", what, trouble);
+      if (processes_.failed()) throw RunError(processes_.reason());
+      if (std::chrono::steady_clock::now() > deadline) {
+        throw run_error("{} between processes: not over after {} s", what, kTimeout_s);
+      }
+      std::this_thread::sleep_for(kPoll);
+    }
+    broken_ = false;
+  }
+
+  [[noreturn]] void fail(std::string_view what) const {
+    throw run_error("{}: {}", what, device_.take_error());
+  }
+
+  Processes& processes_;
+  const kernels::DeviceTable& device_;
+  const kernels::CliqueTable& cliques_;
+  DeviceStream stream_;
+  DeviceEvent over_;
+  DeviceStorage meeting_;
+  kernels::Clique clique_ = nullptr;
+  bool broken_ = false;  // something that was queued may never end
+};
+
+std::string text_of(const Samples& samples) {
+  return {reinterpret_cast<const char*>(samples.data()), samples.size() * sizeof(Nanoseconds)};
+}
+Samples samples_of(const std::string& text) {
+  Samples samples(text.size() / sizeof(Nanoseconds));
+  std::memcpy(samples.data(), text.data(), samples.size() * sizeof(Nanoseconds));
+  return samples;
+}
+
+/// Of every round the longest of all ranks, on all ranks.
+Samples slowest(Processes& processes, const std::string& what, const Samples& own) {
+  Samples worst = own;
+  for (const std::string& text : processes.gather(what, text_of(own))) {
+    const Samples other = samples_of(text);
+    MOE_CHECK(other.size() == worst.size(), "{}: {} rounds and {}", what, other.size(),
+              worst.size());
+    for (size_t i = 0; i < worst.size(); ++i) worst[i] = std::max(worst[i], other[i]);
+  }
+  return samples_of(processes.broadcast(what, text_of(worst)));
+}
+
+std::string text_of(const OverlapTable& table) {
+  Packer packer;
+  packer.put(table.source);
+  packer.put(table.by_blocks.size());
+  for (const auto& [blocks, slowdown] : table.by_blocks) {
+    packer.put(blocks);
+    packer.put(slowdown);
+  }
+  return packer.take();
+}
+OverlapTable overlap_of(const std::string& text) {
+  Unpacker unpacker(text);
+  OverlapTable table;
+  unpacker.get(table.source);
+  size_t rows = 0;
+  for (unpacker.get(rows); rows > 0; --rows) {
+    int32_t blocks = 0;
+    unpacker.get(blocks);
+    unpacker.get(table.by_blocks[blocks]);
+  }
+  return table;
+}
+
+}  // namespace
+
+CalibrateOptions calibrated_on(const kernels::DeviceTable& table, CalibrateOptions options) {
+  const bool bf16 = options.dtype == DType::kBF16;
+  MOE_CHECK(bf16 || options.dtype == DType::kF32, "no kernels of {}", dtype_name(options.dtype));
+  const kernels::DeviceTable device = computing_in(bf16, table);
+  options.time_op = [device](const Graph& graph, OpId op, const ProfileOptions& profile) {
+    return profile_op_on_device(graph, op, profile, device);
+  };
+  options.machine = [device, dtype = options.dtype](const ProfileOptions& profile) {
+    return fmt::format("{}; {}", device_profile_key(profile, device), dtype_name(dtype));
+  };
+  options.overlap = [device](const Graph& graph, const ProfileOptions& profile) {
+    ProfileCache unkept("");
+    return overlap_table(graph, {.profile = profile}, unkept, "", device);
+  };
+  return options;
+}
+
+CalibrateOptions calibrated_among(Processes& processes, const kernels::DeviceTable& device,
+                                  CalibrateOptions options,
+                                  const kernels::CliqueSettings& settings) {
+  if (device.cliques == nullptr) {
+    throw user_error("ranks in several processes need NCCL, which the plugin was built without");
+  }
+  options.num_ranks = processes.size();
+  const CalibrateOptions alone = calibrated_on(device, options);
+  const auto clique = std::make_shared<TimedClique>(processes, device, settings);
+  options.time_op = [&processes, alone, clique](const Graph& graph, OpId op,
+                                                ProfileOptions profile) {
+    const std::string what = "calibrate " + graph.op(op).name;
+    if (graph.def(op).collective != Collective::kNone) {
+      return slowest(processes, what, clique->time(graph, op, profile.min_samples));
+    }
+    profile.ranks_beside = 1;
+    Samples samples;
+    if (processes.leads()) samples = alone.time_op(graph, op, profile);
+    return samples_of(processes.broadcast(what, text_of(samples)));
+  };
+  options.overlap = [&processes, alone](const Graph& graph, ProfileOptions profile) {
+    profile.ranks_beside = 1;
+    OverlapTable table;
+    if (processes.leads()) table = alone.overlap(graph, profile);
+    return overlap_of(processes.broadcast("calibrate overlap", text_of(table)));
+  };
+  options.machine = [&processes, alone](ProfileOptions profile) {
+    profile.ranks_beside = 1;
+    return processes.broadcast(
+        "machine", fmt::format("{}; one rank in each of {} processes, {} on a machine",
+                               alone.machine(profile), processes.size(), processes.size_here()));
+  };
+  return options;
+}
+
+}  // namespace moe

@@ -1,0 +1,188 @@
+#include "engine/profile/indices.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string_view>
+
+#include "engine/base/rng.h"
+#include "engine/graph/op_def.h"
+#include "engine/ops/placed.h"
+#include "engine/routing/gate.h"
+
+namespace moe {
+namespace {
+
+constexpr uint64_t kIdStream = 0x1d5, kRotationStream = 0x707;
+
+size_t index(int64_t i) {
+  return static_cast<size_t>(i);
+}
+
+/// Ids at every use of which are rows of the smallest table around.
+int64_t vocabulary(const Graph& graph, const Op& op) {
+  for (const TensorId table :
+       {input_of(graph, op, Role::kTable), output_of(graph, op, Role::kTable)}) {
+    if (table.valid()) return graph.tensor(table).shape[0];
+  }
+  const TensorId scores = input_of(graph, op, Role::kScores);
+  return scores.valid() ? graph.tensor(scores).shape.back() : 1 << 15;
+}
+
+std::vector<int32_t> token_ids(size_t n, int64_t vocab) {
+  std::vector<int32_t> ids(n);
+  for (size_t i = 0; i < n; ++i) {
+    const uint64_t u = random24(i, kIdStream);
+    ids[i] = static_cast<int32_t>((((u * u) >> 24) * static_cast<uint64_t>(vocab)) >> 24);
+  }
+  return ids;
+}
+
+struct Maps {
+  std::vector<int32_t> expert, choice_slot, slot_choice, counts;
+};
+
+/// Places of an expert that hold a token, of this part of the batch.
+int64_t used_places(const Op& op, const WorkContext& context, int64_t capacity) {
+  return std::llround(attr_double(op, "share", 1) * context.fill * static_cast<double>(capacity));
+}
+
+/// Every run of E tokens goes to E different experts, in an order that changes from run to run, as
+/// long as fewer than `used` of an expert's places are taken.
+Maps balanced_maps(int64_t tokens, int64_t columns, int64_t experts, int64_t capacity,
+                   int64_t used) {
+  Maps m;
+  m.expert.resize(index(tokens * columns));
+  m.choice_slot.resize(m.expert.size());
+  m.slot_choice.resize(index(experts * capacity));
+  m.counts.resize(index(experts));
+  RoutingBuilder builder({tokens, experts, columns, capacity, m.expert.data(), m.choice_slot.data(),
+                          m.slot_choice.data(), m.counts.data()});
+  std::vector<int64_t> taken(index(experts));
+  for (int64_t t = 0; t < tokens; ++t) {
+    const int64_t turn = random24(static_cast<uint64_t>(t / experts), kRotationStream);
+    for (int64_t j = 0; j < columns; ++j) {
+      const int64_t e = (t + turn + j) % experts;
+      if (taken[index(e)]++ < used) builder.take(t, e);
+    }
+  }
+  return m;
+}
+
+/// The shape of the first input that is there and has one of these roles; null: there is none.
+const Shape* shape_of(const Graph& graph, const Op& op, std::initializer_list<Role> roles) {
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    const Operand* const operand = input_operand(graph.def(op), op, i);
+    if (!op.inputs[i].valid() ||
+        std::find(roles.begin(), roles.end(), operand->role) == roles.end())
+      continue;
+    return &graph.tensor(op.inputs[i]).shape;
+  }
+  return nullptr;
+}
+
+/// A gate's maps, as far as the op's other inputs and its attributes say their sizes.
+std::vector<int32_t> map_values(const Graph& graph, const Op& op, Role role,
+                                const WorkContext& context) {
+  const Shape& rows = graph.tensor(op.inputs[0]).shape;
+  const Shape* const choices =
+      shape_of(graph, op, {Role::kWeight, Role::kExpert, Role::kChoiceSlot});
+  const int64_t columns = choices != nullptr ? (*choices)[1] : attr_int(op, "k", 1);
+  const int64_t tokens = choices != nullptr ? (*choices)[0] : num_elements(rows) / rows.back();
+  if (role == Role::kExpert) {
+    const Shape* const probs = shape_of(graph, op, {Role::kProbs});
+    const int64_t all = attr_int(op, "experts", probs != nullptr ? (*probs)[1] : 0);
+    return balanced_maps(tokens, columns, all, tokens, tokens).expert;
+  }
+  const Shape* const slots = shape_of(graph, op, {Role::kSlots, Role::kSlotChoice});
+  const int64_t experts = attr_int(op, "experts", slots != nullptr ? (*slots)[0] : 0);
+  const int64_t capacity = attr_int(op, "capacity", slots != nullptr ? (*slots)[1] : 0);
+  Maps m = balanced_maps(tokens, columns, experts, capacity, used_places(op, context, capacity));
+  for (int32_t& choice : m.slot_choice) {
+    if (choice >= 0) choice += static_cast<int32_t>(attr_int(op, "first_token") * columns);
+  }
+  return role == Role::kChoiceSlot ? m.choice_slot : m.slot_choice;
+}
+
+/// Each of the parts whose rows the op joins ends as far behind the one before, the last where the
+/// balanced routing's rows end. Nothing when the input is not an end tally.
+std::optional<int32_t> end_of_rows(const Graph& graph, OpId id, size_t input,
+                                   const WorkContext& context) {
+  const Op& op = graph.op(id);
+  const std::vector<Piece> joined = pieces(graph, op);
+  for (size_t p = 0; p < joined.size(); ++p) {
+    if (joined[p].end != op.inputs[input]) continue;
+    const Shape& blocks = graph.tensor(joined[p].end).shape;
+    const auto rows = static_cast<double>(graph.tensor(joined[p].whole).shape[blocks.size()]);
+    const double share = static_cast<double>(p + 1) / static_cast<double>(joined.size());
+    return static_cast<int32_t>(std::lround(share * context.fill * rows));
+  }
+  return std::nullopt;
+}
+
+/// Places an expert and source rank that the op's rows provide for.
+int64_t capacity_of(const Graph& graph, const Op& op) {
+  const TensorId made = output_of(graph, op, Role::kSlots);
+  const Shape& rows = graph.tensor(made.valid() ? made : op.inputs[0]).shape;
+  return rows.size() >= 2 ? rows[rows.size() - 2] : 1;
+}
+
+/// Expert parallelism as it begins. Of n codes; `commit` does not look at them.
+std::vector<int32_t> placement_codes(const Op& op, size_t n) {
+  if (!op.attrs.contains("residents")) return std::vector<int32_t>(n);
+  const Placement placement(ops::bounds_of(op));
+  return {placement.codes().begin(), placement.codes().end()};
+}
+
+/// Counts [slots, sources] of the rows that a fill gives a device, in as few slots as hold them.
+std::vector<int32_t> rows_of_slots(const Graph& graph, const Op& op, size_t input,
+                                   const WorkContext& context) {
+  const Shape& blocks = graph.tensor(op.inputs[input]).shape;
+  const int64_t capacity = capacity_of(graph, op);
+  std::vector<int32_t> rows(index(blocks[0] * blocks[1]));
+  const double a_source = attr_double(op, "share", 1) * context.fill *
+                          attr_double(op, "occupancy") * static_cast<double>(blocks[0] * capacity);
+  int64_t left = std::llround(a_source);
+  for (int64_t s = 0; s < blocks[0]; ++s) {
+    const int64_t here = std::min(left, capacity);
+    for (int64_t p = 0; p < blocks[1]; ++p) {
+      rows[index(s * blocks[1] + p)] = static_cast<int32_t>(here);
+    }
+    left -= here;
+  }
+  return rows;
+}
+
+}  // namespace
+
+std::vector<int32_t> index_values(const Graph& graph, OpId id, size_t input,
+                                  const WorkContext& context) {
+  const Op& op = graph.op(id);
+  const size_t n = index(num_elements(graph.tensor(op.inputs[input]).shape));
+  if (const auto end = end_of_rows(graph, id, input, context)) return std::vector<int32_t>(n, *end);
+  const Role role = input_operand(graph.def(op), op, input)->role;
+  switch (role) {
+    case Role::kIds:
+      return token_ids(n, vocabulary(graph, op));
+    case Role::kPlacement:
+    case Role::kNextPlacement:
+      return placement_codes(op, n);
+    case Role::kCounts:
+    case Role::kLoads:
+    case Role::kRecvCounts: {
+      if (op.attrs.contains("occupancy") && role == Role::kRecvCounts) {
+        return rows_of_slots(graph, op, input, context);
+      }
+      const int64_t rows = used_places(op, context, capacity_of(graph, op));
+      return std::vector<int32_t>(n, static_cast<int32_t>(rows));
+    }
+    case Role::kExpert:
+    case Role::kChoiceSlot:
+    case Role::kSlotChoice:
+      return map_values(graph, op, role, context);
+    default:  // nothing before, no estimates, and what is only moved
+      return std::vector<int32_t>(n);
+  }
+}
+
+}  // namespace moe

@@ -1,0 +1,356 @@
+#include "engine/profile/profiler.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <fstream>
+#include <limits>
+#include <thread>
+
+#include "engine/base/stop.h"
+#include "engine/base/threads.h"
+#include "engine/comm/communicator.h"
+#include "engine/comm/local/emulated_link.h"
+#include "engine/exec/finite.h"
+#include "engine/exec/sync.h"
+#include "engine/graph/op_def.h"
+#include "engine/ops/kernel_call.h"
+#include "engine/profile/operands.h"
+#include "kernels/cpu/blas_buffers.h"
+
+namespace moe {
+namespace {
+
+// Clocks and caches settle within this time.
+constexpr Nanoseconds kWarmUp = 4'000'000;
+constexpr int64_t kWarmUpCalls = 2;
+// Samples to keep of an op that is over in no time; they are spread over the whole measurement.
+constexpr int64_t kMostSamples = 400;
+
+/// A small GEMM before each call: in a step an op comes after others, at the clock rate that wide
+/// vector units leave behind, with caches and branch history that are not its own.
+class Primer {
+ public:
+  void run() {
+    kernels::fast_table().gemm(false, true, kSize, kSize, kSize, 1.0f, a_.data(), kSize, b_.data(),
+                               kSize, 0.0f, c_.data(), kSize, nullptr);
+  }
+
+ private:
+  static constexpr int64_t kSize = 128;
+  std::vector<float> a_ = std::vector<float>(kSize * kSize, 0.5f), b_ = a_, c_ = a_;
+};
+
+/// One thread's calls of one compute op.
+class KernelCalls {
+ public:
+  KernelCalls(const Graph& graph, OpId op, const WorkContext& work, bool checked)
+      : graph_(graph), op_(graph.op(op)), run_(graph.def(op).run_f32), operands_(graph, op, work) {
+    if (graph.def(op).moe == MoeOp::kGate) gate_ = timed_gate(op_);
+    if (!checked) return;
+    for (const TensorId t : finite_operands(graph, op_)) {
+      if (graph.tensor(t).dtype == DType::kF64) continue;  // the loss, one number
+      const bool is_output = std::count(op_.outputs.begin(), op_.outputs.end(), t) > 0;
+      const auto& list = is_output ? op_.outputs : op_.inputs;
+      const auto index = static_cast<size_t>(std::find(list.begin(), list.end(), t) - list.begin());
+      looks_.push_back({is_output, index, num_elements(graph.tensor(t).shape)});
+    }
+  }
+
+  Nanoseconds call() {
+    operands_.next();
+    const RankContext context = {.num_ranks = graph_.num_ranks, .gate = &gate_};
+    primer_.run();
+    const Nanoseconds begin = clock_ns();
+    run_({graph_, op_, operands_.inputs(), operands_.outputs(), operands_.scratch(),
+          kernels::fast_table(), context});
+    for (const Look& look : looks_) {
+      const auto operands = look.is_output ? operands_.outputs() : operands_.inputs();
+      kernels::fast_table().first_nonfinite(static_cast<const float*>(operands[look.index]),
+                                            look.n);
+    }
+    return clock_ns() - begin;
+  }
+
+ private:
+  const Graph& graph_;
+  const Op& op_;
+  void (*run_)(const KernelCall<float>&);
+  /// The executor's look for numbers that are not finite.
+  struct Look {
+    bool is_output;
+    size_t index;
+    int64_t n;
+  };
+  std::vector<Look> looks_;
+  ProfileOperands operands_;
+  Primer primer_;
+  Gate gate_;
+};
+
+/// One rank's calls of one collective, without what it waits for the others.
+class CollectiveCalls {
+ public:
+  CollectiveCalls(const Graph& graph, OpId op, const WorkContext& work, Communicator& all)
+      : op_(graph.op(op)),
+        all_(all),
+        comm_(group_of(graph, op_).size == graph.num_ranks ? all : all.group(group_of(graph, op_))),
+        operands_(graph, op, work) {
+    for (const TensorId t : op_.inputs) {
+      elements_.push_back(t.valid() ? num_elements(graph.tensor(t).shape) : 0);
+    }
+    reduces_ = graph.def(op).collective == Collective::kAllReduce;
+    if (reduces_) return;
+    exchange_ = even_exchange(graph, op, work, comm_.size());
+  }
+
+  Nanoseconds call() {
+    operands_.next();
+    if (&comm_ != &all_) all_.barrier(op_.name);  // groups begin together, and make as many calls
+    const Nanoseconds begin = clock_ns();
+    const CommTimes times = reduces_ ? reduce() : exchange();
+    return (clock_ns() - begin) - (times.begin - times.post);
+  }
+
+ private:
+  CommTimes exchange() {
+    auto* receive = static_cast<std::byte*>(operands_.outputs()[0]);
+    const CommTimes times =
+        comm_.all_to_all(op_.name, operands_.inputs()[0], receive, exchange_.pieces);
+    std::memset(receive + exchange_.used, 0, static_cast<size_t>(exchange_.unused));
+    return times;
+  }
+
+  /// Several tensors go as one message, as the executor sends them.
+  CommTimes reduce() {
+    const auto in = [&](size_t i) { return static_cast<float*>(operands_.inputs()[i]); };
+    const auto out = [&](size_t i) { return static_cast<float*>(operands_.outputs()[i]); };
+    if (elements_.size() == 1) return comm_.all_reduce(op_.name, in(0), out(0), elements_[0]);
+    auto* const packed = static_cast<float*>(operands_.scratch());
+    float* to = packed;
+    for (size_t i = 0; i < elements_.size(); ++i) to = std::copy_n(in(i), elements_[i], to);
+    const CommTimes times = comm_.all_reduce(op_.name, packed, packed, to - packed);
+    const float* from = packed;
+    for (size_t i = 0; i < elements_.size(); from += elements_[i++]) {
+      std::copy_n(from, elements_[i], out(i));
+    }
+    return times;
+  }
+
+  const Op& op_;
+  Communicator &all_, &comm_;
+  ProfileOperands operands_;
+  bool reduces_ = false;
+  std::vector<int64_t> elements_;  // by input
+  EvenExchange exchange_;
+};
+
+/// When there are enough samples, and which calls to keep of very many.
+class Sampler {
+ public:
+  explicit Sampler(const ProfileOptions& options)
+      : options_(options), min_time_(static_cast<Nanoseconds>(options.min_time_s * 1e9)) {}
+
+  bool done() const {
+    return !samples_.empty() && static_cast<int64_t>(samples_.size()) >= options_.min_samples &&
+           clock_ns() - start_ >= min_time_;
+  }
+  void add(Nanoseconds ns) {
+    const Nanoseconds now = clock_ns();
+    if (warm_up_calls_ < kWarmUpCalls || now - created_ < kWarmUp) {
+      ++warm_up_calls_;
+      start_ = now;
+      every_ = std::max<int64_t>(1, min_time_ * warm_up_calls_ / (now - created_) / kMostSamples);
+    } else if (calls_++ % every_ == 0) {
+      samples_.push_back(ns);
+    }
+  }
+  std::vector<Nanoseconds> take() { return std::move(samples_); }
+
+ private:
+  const ProfileOptions& options_;
+  const Nanoseconds min_time_;
+  const Nanoseconds created_ = clock_ns();
+  Nanoseconds start_ = created_;  // the end of the warm-up
+  int64_t warm_up_calls_ = 0, calls_ = 0, every_ = 1;
+  std::vector<Nanoseconds> samples_;
+};
+
+/// Runs body(t) on threads t = 1 .. n-1 besides the calling one until the end of the scope.
+ThreadGroup other_ranks(int64_t num_threads, const std::function<void(int64_t)>& body) {
+  return {num_threads - 1, [](int64_t i) { return fmt::format("rank {} of a measurement", i + 1); },
+          [body](int64_t i) { body(i + 1); }};
+}
+
+/// Sets a flag at the end of the scope, also when an error ends it.
+struct SetAtEnd {
+  std::atomic<bool>& flag;
+  ~SetAtEnd() { flag = true; }
+};
+
+std::vector<Nanoseconds> profile_kernel(const Graph& graph, OpId op,
+                                        const ProfileOptions& options) {
+  if (!kernels::reserve_blas_buffers(options.ranks_beside)) {
+    throw run_error("no memory to measure '{}' on {} ranks: each takes 128 MiB of address space",
+                    graph.op(op).name, options.ranks_beside);
+  }
+  // Made here, so that whatever is wrong with the op is thrown here and not on a thread.
+  std::deque<KernelCalls> calls;
+  for (int64_t t = 0; t < options.ranks_beside; ++t)
+    calls.emplace_back(graph, op, options.work, options.checked).call();
+  std::atomic<bool> stop{false};
+  std::atomic<int64_t> running{1};
+  const auto keep_busy = [&](int64_t thread) {
+    ++running;
+    while (!stop) calls[static_cast<size_t>(thread)].call();
+  };
+  const ThreadGroup beside = other_ranks(options.ranks_beside, keep_busy);
+  const SetAtEnd stop_at_end{stop};
+  while (running < options.ranks_beside) std::this_thread::yield();
+  Sampler sampler(options);
+  while (!sampler.done()) {
+    check_stop();
+    sampler.add(calls[0].call());
+  }
+  return sampler.take();
+}
+
+std::vector<Nanoseconds> profile_collective(const Graph& graph, OpId op,
+                                            const ProfileOptions& options) {
+  InProcessWorld world(options.ranks_beside, 1, {});
+  std::deque<CollectiveCalls> calls;
+  for (int64_t r = 0; r < options.ranks_beside; ++r)
+    calls.emplace_back(graph, op, options.work, world.comm(r, 0));
+  // Rank 0 sets the number before it joins the last round; the others read it after each.
+  std::atomic<int64_t> last_round{std::numeric_limits<int64_t>::max()};
+  const auto take_part = [&](int64_t rank) {
+    try {
+      for (int64_t round = 0; round <= last_round; ++round) calls[static_cast<size_t>(rank)].call();
+    } catch (const RunError&) {
+      // The world failed; rank 0 throws the same.
+    }
+  };
+  const ThreadGroup beside = other_ranks(options.ranks_beside, take_part);
+  Sampler sampler(options);
+  for (int64_t round = 0; round <= last_round; ++round) {
+    if (sampler.done() || stop_requested()) last_round = round;
+    sampler.add(calls[0].call());
+  }
+  check_stop();
+  return sampler.take();
+}
+
+std::string cpu_model() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const size_t colon = line.find(": ");
+    if (line.rfind("model name", 0) == 0 && colon != std::string::npos)
+      return line.substr(colon + 2);
+  }
+  return "unknown CPU";
+}
+
+}  // namespace
+
+EvenExchange even_exchange(const Graph& graph, OpId id, const WorkContext& work, int64_t size,
+                           Bytes element_bytes) {
+  const Op& op = graph.op(id);
+  const Bytes in = tensor_bytes(graph.tensor(op.inputs[0]), element_bytes);
+  const Bytes out = tensor_bytes(graph.tensor(op.outputs[0]), element_bytes);
+  // The side of the slots has room for more rows than there are; who gathers sends all to all.
+  const bool gathers = graph.def(op).payload == Payload::kLoads;
+  const Bytes all = gathers ? out : std::min(in, out);
+  const bool irregular = attr_int(op, "irregular") != 0;
+  const double fill = irregular ? work.fill * attr_double(op, "share", 1.0) : 1.0;
+  EvenExchange exchange;
+  exchange.used = static_cast<Bytes>(fill * static_cast<double>(all)) / size * size;
+  const bool clears = !op.attrs.contains("share") && attr_int(op, "loose") == 0;
+  exchange.unused = clears ? all - exchange.used : 0;
+  const auto n = static_cast<size_t>(size);
+  Pieces& pieces = exchange.pieces;
+  pieces.send_bytes.assign(n, exchange.used / size);
+  for (size_t p = 0; p < n; ++p) {
+    pieces.receive_offset.push_back(static_cast<Bytes>(p) * pieces.send_bytes[0]);
+  }
+  pieces.receive_bytes = pieces.send_bytes;
+  pieces.send_offset = gathers ? std::vector<Bytes>(n) : pieces.receive_offset;
+  return exchange;
+}
+
+std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOptions& options) {
+  const OpDef& def = graph.def(op);
+  MOE_CHECK(options.ranks_beside > 0 && options.min_samples > 0, "{} ranks beside, {} samples",
+            options.ranks_beside, options.min_samples);
+  MOE_CHECK(!is_view(graph, graph.op(op)), "op '{}' does nothing", graph.op(op).name);
+  // How many experts travel a placement says: the link's law has their time.
+  if (def.collective == Collective::kExperts) {
+    return std::vector<Nanoseconds>(static_cast<size_t>(options.min_samples));
+  }
+  if (def.collective != Collective::kNone) return profile_collective(graph, op, options);
+  if (def.run_f32 == nullptr) {
+    throw user_error("op '{}': a {} has no CPU kernel, so it cannot be timed", graph.op(op).name,
+                     def.name);
+  }
+  return profile_kernel(graph, op, options);
+}
+
+std::vector<Nanoseconds> profile_handoff(int64_t ranks_beside) {
+  constexpr uint32_t kRounds = 100, kWarmUpRounds = 10;
+  constexpr Nanoseconds kCompute = 200'000, kTransfer = 500'000;
+  const OpId computed(0), moved(1);
+  std::deque<Progress> progress;
+  for (int64_t r = 0; r < ranks_beside; ++r) progress.emplace_back(2);
+  std::vector<Nanoseconds> samples[2];  // of rank 0: compute to comm, comm to compute
+  const auto add = [&](size_t direction, int64_t rank, uint32_t round, Nanoseconds end) {
+    if (rank == 0 && round > kWarmUpRounds) samples[direction].push_back(clock_ns() - end);
+  };
+  const auto compute = [] {
+    const Nanoseconds until = clock_ns() + kCompute;
+    while (clock_ns() < until) {
+    }
+  };
+  const auto compute_lane = [&](int64_t rank) {
+    Progress& own = progress[static_cast<size_t>(rank)];
+    for (uint32_t round = 1; round <= kRounds; ++round) {
+      compute();
+      own.finish(computed, round, clock_ns(), true);
+      compute();
+      const Nanoseconds end = own.wait(moved, round);
+      add(1, rank, round, end);
+    }
+  };
+  const auto comm_lane = [&](int64_t rank) {
+    wake_promptly();
+    Progress& own = progress[static_cast<size_t>(rank)];
+    for (uint32_t round = 1; round <= kRounds; ++round) {
+      const Nanoseconds end = own.wait(computed, round);
+      add(0, rank, round, end);
+      wait_until_ns(clock_ns() + kTransfer);
+      own.finish(moved, round, clock_ns(), true);
+    }
+  };
+  {
+    const ThreadGroup lanes = other_ranks(2 * ranks_beside + 1, [&](int64_t thread) {
+      const int64_t rank = (thread - 1) / 2;
+      thread % 2 == 1 ? compute_lane(rank) : comm_lane(rank);
+    });
+  }
+  samples[0].insert(samples[0].end(), samples[1].begin(), samples[1].end());
+  return samples[0];
+}
+
+Gate timed_gate(const Op& op) {
+  const std::string name = attr_string(op, "gate");
+  for (const Gate& gate : builtin_gates()) {
+    if (gate.name == name) return gate;
+  }
+  return builtin_gate("top_k");
+}
+
+std::string profile_key(const ProfileOptions& options) {
+  return fmt::format("{}; {}; threads=1 beside={}{}", cpu_model(), kernels::kernel_set(),
+                     options.ranks_beside, options.checked ? " checked" : "");
+}
+
+}  // namespace moe

@@ -1,0 +1,128 @@
+#include "kernels/cuda/products/blas.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/device_functions.h"
+
+namespace moe::kernels::cuda {
+namespace {
+
+struct Streams {
+  std::mutex mutex;
+  std::map<std::pair<int, Stream>, Kept> of;
+};
+
+/// Never destroyed: a process may end after the driver has gone.
+Streams& streams() {
+  static auto* all = new Streams;
+  return *all;
+}
+
+void end(const Handles& handles) {
+  for (const cublasHandle_t handle : {handles.exact, handles.tensor})
+    if (handle != nullptr) accepted(cublasDestroy(handle), "end_stream: cublasDestroy");
+}
+
+/// Waits for what the device still does with it.
+void end(const Room& room) {
+  for (void* const block : room.blocks) worked(cudaFree(block), "end_stream: gemm");
+}
+
+void end(const Kept& kept) {
+  for (const Side& side : kept.sides) {
+    end(side.handles);
+    end(side.workspace);
+    worked(cudaEventDestroy(side.done), "end_stream: side");
+    worked(cudaStreamDestroy(side.stream), "end_stream: side");
+  }
+  if (kept.fork != nullptr) worked(cudaEventDestroy(kept.fork), "end_stream: fork");
+  end(kept.handles);
+  end(kept.operands);
+  end(kept.workspace);
+}
+
+/// As urgent as the stream beside which it runs; null members with an error kept.
+Side make_side(Stream stream) {
+  Side side;
+  int priority = 0;
+  const bool all =
+      worked(cudaStreamGetPriority(static_cast<cudaStream_t>(stream), &priority), "gemm: side") &&
+      worked(cudaEventCreateWithFlags(&side.done, cudaEventDisableTiming), "gemm: side") &&
+      worked(cudaStreamCreateWithPriority(&side.stream, cudaStreamNonBlocking, priority),
+             "gemm: side");
+  if (!all && side.done != nullptr) worked(cudaEventDestroy(side.done), "gemm: side");
+  return all ? side : Side();
+}
+
+}  // namespace
+
+bool accepted(cublasStatus_t status, const char* what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return true;
+  keep_error(std::string("cuda: ") + what + ": " + cublasGetStatusString(status));
+  return false;
+}
+
+Kept* kept_of(Stream stream) {
+  int device = 0;
+  if (!worked(cudaGetDevice(&device), "gemm")) return nullptr;
+  Streams& all = streams();
+  const std::lock_guard lock(all.mutex);
+  return &all.of[{device, stream}];
+}
+
+cublasHandle_t handle_of(Handles& handles, bool exact, Stream stream) {
+  cublasHandle_t& handle = exact ? handles.exact : handles.tensor;
+  if (handle != nullptr) return handle;
+  const cublasMath_t math = exact ? CUBLAS_PEDANTIC_MATH : CUBLAS_DEFAULT_MATH;
+  if (!accepted(cublasCreate(&handle), "gemm: cublasCreate")) return nullptr;
+  if (accepted(cublasSetStream(handle, static_cast<cudaStream_t>(stream)),
+               "gemm: cublasSetStream") &&
+      accepted(cublasSetMathMode(handle, math), "gemm: cublasSetMathMode"))
+    return handle;
+  cublasDestroy(std::exchange(handle, nullptr));
+  return nullptr;
+}
+
+void* bytes_of(Room& room, int64_t bytes) {
+  if (bytes > room.bytes) {
+    const int64_t more = std::max(bytes, 2 * room.bytes);
+    void* block = nullptr;
+    const std::string what = "gemm: allocate " + std::to_string(more) + " bytes";
+    if (!worked(cudaMalloc(&block, static_cast<size_t>(more)), what.c_str())) return nullptr;
+    room.blocks.push_back(block);
+    room.bytes = more;
+  }
+  return room.blocks.back();
+}
+
+bool have_sides(Kept& kept, Stream stream) {
+  if (kept.fork == nullptr &&
+      !worked(cudaEventCreateWithFlags(&kept.fork, cudaEventDisableTiming), "gemm: fork"))
+    return false;
+  while (kept.sides.size() < kSides) {
+    const Side side = make_side(stream);
+    if (side.stream == nullptr) return false;
+    kept.sides.push_back(side);
+  }
+  return true;
+}
+
+void forget_gemm(Stream stream) {
+  Streams& all = streams();
+  const std::lock_guard lock(all.mutex);
+  for (auto at = all.of.begin(); at != all.of.end();) {
+    if (at->first.second != stream) {
+      ++at;
+      continue;
+    }
+    end(at->second);
+    at = all.of.erase(at);
+  }
+}
+
+}  // namespace moe::kernels::cuda

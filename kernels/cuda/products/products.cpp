@@ -1,0 +1,324 @@
+// gemm_many, in one of four ways. Products of bfloat16 and what follows them are made by cublasLt
+// (lt.h). Those of float32, those for which it has nothing, and groups are made by cuBLAS, and what
+// follows them by kernels of our own.
+//
+// kBatch: one strided call, where sizes are equal and operands equally far apart; kGrouped: one
+// call a round for any sizes, round i with the i-th product of each c. Where one of the two does
+// not apply, kStreams: each c's products on one of four side streams, which begin after what the
+// stream was given before and are waited for by what comes after, also in a recording. kEach: one
+// after the other, and so run a single product and products of which one has no depth.
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/functions.h"
+#include "kernels/cuda/operands.h"
+#include "kernels/cuda/pointers.h"
+#include "kernels/cuda/products/lt.h"
+
+namespace moe::kernels::cuda {
+namespace {
+
+// --- what follows a product, by kernels of our own
+
+template <class T>
+void fill(const One& p, Stream stream) {
+  fill_bias(static_cast<T*>(p.sum()), p.bias, static_cast<const T*>(p.add), p.m, p.n, stream);
+}
+
+template <class T>
+void end(const One& p, Stream stream) {
+  auto* const c = static_cast<T*>(p.c);
+  if (p.before_gelu != nullptr)
+    gelu(c, static_cast<const T*>(p.before_gelu), nullptr, p.m, p.n, stream);
+  if (p.gelu_at != nullptr)
+    gelu_dx(c, c, static_cast<const T*>(p.gelu_at), nullptr, p.m, p.n, stream);
+}
+
+/// Puts into p.sum() what the product is added to.
+void begin(const Common& s, const One& p, Stream stream) {
+  if (p.filled()) s.exact ? fill<float>(p, stream) : fill<Bf16>(p, stream);
+}
+/// Makes c of p.sum().
+void end(const Common& s, const One& p, Stream stream) {
+  s.exact ? end<float>(p, stream) : end<Bf16>(p, stream);
+}
+float beta_of(const Common& s, const One& p) {
+  return p.filled() ? 1 : s.beta;
+}
+
+// --- one after the other
+
+bool multiply_alone(cublasHandle_t handle, const Common& s, const One& p) {
+  const float beta = beta_of(s, p);
+  if (s.exact)
+    return accepted(
+        cublasSgemm_64(handle, s.op_b(), s.op_a(), p.n, p.m, p.k, &s.alpha,
+                       static_cast<const float*>(p.b), s.ldb, static_cast<const float*>(p.a), s.lda,
+                       &beta, static_cast<float*>(p.sum()), s.ldc),
+        "gemm");
+  return accepted(cublasGemmEx_64(handle, s.op_b(), s.op_a(), p.n, p.m, p.k, &s.alpha, p.b,
+                                  s.type_ab(), s.ldb, p.a, s.type_ab(), s.lda, &beta, p.sum(),
+                                  s.type_c(), s.ldc, s.compute(), CUBLAS_GEMM_DEFAULT),
+                  "gemm");
+}
+
+void each(const Lane& lane, const Common& s, Ones products) {
+  for (const One& p : products) {
+    if (!s.exact && multiply_by_lt(lane, s, p, {})) continue;
+    begin(s, p, lane.stream);
+    if (!multiply_alone(lane.handle, s, p)) return;
+    end(s, p, lane.stream);
+  }
+}
+
+/// Products with the same c, which come one after the other.
+std::vector<Ones> chains_of(Ones products) {
+  std::vector<Ones> chains;
+  for (size_t begin = 0, end = 0; begin < products.size(); begin = end) {
+    while (end < products.size() && products[end].c == products[begin].c) ++end;
+    chains.push_back(products.subspan(begin, end - begin));
+  }
+  return chains;
+}
+
+// --- one strided call
+
+std::optional<int64_t> step(const void* from, const void* to, int64_t bytes) {
+  const int64_t between = static_cast<const char*>(to) - static_cast<const char*>(from);
+  if (between < 0 || between % bytes != 0) return std::nullopt;
+  return between / bytes;
+}
+
+/// Of products that one strided call can make; nothing where it cannot.
+std::optional<Batch> equally_apart(const Common& s, Ones all) {
+  const One &first = all[0], &second = all[1];
+  Batch batch = {.count = static_cast<int64_t>(all.size())};
+  struct Operand {
+    int64_t& apart;
+    int64_t bytes;
+    const void* (*of)(const One&);
+  };
+  const Operand operands[] = {
+      {batch.a, s.bytes_ab(), [](const One& p) { return p.a; }},
+      {batch.b, s.bytes_ab(), [](const One& p) { return p.b; }},
+      {batch.c, s.bytes_c(), [](const One& p) -> const void* { return p.c; }},
+      {batch.add, s.bytes_c(), [](const One& p) { return p.add; }},
+      {batch.aux, s.bytes_c(), [](const One& p) { return p.aux(); }},
+      {batch.bias, 2, [](const One& p) { return p.rounded_bias; }},
+  };
+  for (const Operand& x : operands) {
+    const auto apart = step(x.of(first), x.of(second), x.bytes);
+    if (!apart) return std::nullopt;
+    x.apart = *apart;
+    for (size_t i = 2; i < all.size(); ++i)
+      if (step(x.of(all[i - 1]), x.of(all[i]), x.bytes) != apart) return std::nullopt;
+  }
+  const auto as_large = [&](const One& p) {
+    return p.m == first.m && p.n == first.n && p.k == first.k;
+  };
+  const int64_t size = (first.m - 1) * s.ldc + first.n;
+  if (batch.c < size || (first.before_gelu != nullptr && batch.aux < size) ||
+      !std::all_of(all.begin(), all.end(), as_large))
+    return std::nullopt;
+  return batch;
+}
+
+void batch(const Lane& lane, const Common& s, Ones all, const Batch& apart) {
+  const One& p = all[0];
+  if (!s.exact && multiply_by_lt(lane, s, p, apart)) return;
+  for (const One& product : all) begin(s, product, lane.stream);
+  const float beta = beta_of(s, p);
+  accepted(cublasGemmStridedBatchedEx_64(lane.handle, s.op_b(), s.op_a(), p.n, p.m, p.k, &s.alpha,
+                                         p.b, s.type_ab(), s.ldb, apart.b, p.a, s.type_ab(), s.lda,
+                                         apart.a, &beta, p.sum(), s.type_c(), s.ldc,
+                                         p.before_gelu != nullptr ? apart.aux : apart.c,
+                                         apart.count, s.compute(), CUBLAS_GEMM_DEFAULT),
+           "gemm_many as a batch");
+  for (const One& product : all) end(s, product, lane.stream);
+}
+
+// --- one call for groups of equal sizes
+
+/// Sizes as the library's arrays have them, by group; and pointers by product.
+struct Groups {
+  std::vector<int64_t> m, n, k, size;
+  std::vector<const void*> a, b, c;
+
+  void add(const One& p) {
+    if (m.empty() || m.back() != p.m || n.back() != p.n || k.back() != p.k) {
+      m.push_back(p.m);
+      n.push_back(p.n);
+      k.push_back(p.k);
+      size.push_back(0);
+    }
+    ++size.back();
+    a.push_back(p.a);
+    b.push_back(p.b);
+    c.push_back(p.sum());
+  }
+};
+
+int64_t table_bytes(ProductsWay way, size_t products) {
+  return way == ProductsWay::kGrouped ? static_cast<int64_t>(3 * products * sizeof(void*)) : 0;
+}
+
+/// The library's groups of bfloat16 write bfloat16, and want what vectors of 16 bytes can touch.
+bool takes_groups(const Common& s, Ones all) {
+  if (s.exact) return true;
+  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  return !s.wide_c && s.lda % 8 == 0 && s.ldb % 8 == 0 && s.ldc % 8 == 0 &&
+         std::all_of(all.begin(), all.end(), [&](const One& p) {
+           return aligned(p.a) && aligned(p.b) && aligned(p.sum());
+         });
+}
+
+void group(cublasHandle_t handle, const Common& s, float beta, const Groups& g, const void** a,
+           const void** b, void** c) {
+  const size_t count = g.m.size();
+  const std::vector<cublasOperation_t> op_a(count, s.op_a()), op_b(count, s.op_b());
+  const std::vector<float> alpha(count, s.alpha), betas(count, beta);
+  const std::vector<int64_t> lda(count, s.lda), ldb(count, s.ldb), ldc(count, s.ldc);
+  accepted(cublasGemmGroupedBatchedEx_64(
+               handle, op_b.data(), op_a.data(), g.n.data(), g.m.data(), g.k.data(), alpha.data(),
+               b, s.type_ab(), ldb.data(), a, s.type_ab(), lda.data(), betas.data(), c, s.type_c(),
+               ldc.data(), static_cast<int64_t>(count), g.size.data(), s.compute()),
+           "gemm_many in groups");
+}
+
+/// table: room on the device for table_bytes, this stream's.
+void grouped(const Lane& lane, const Common& s, Ones all, void* table) {
+  for (const One& p : all) begin(s, p, lane.stream);
+  std::vector<Groups> rounds;
+  for (const Ones chain : chains_of(all)) {
+    if (chain.size() > rounds.size()) rounds.resize(chain.size());
+    for (size_t i = 0; i < chain.size(); ++i) rounds[i].add(chain[i]);
+  }
+  std::vector<const void*> pointers;
+  for (const Groups& g : rounds)
+    for (const auto* const some : {&g.a, &g.b, &g.c})
+      pointers.insert(pointers.end(), some->begin(), some->end());
+  auto* at = static_cast<const void**>(table);
+  store_pointers(at, pointers, lane.stream);
+  for (const Groups& g : rounds) {
+    const size_t n = g.a.size();
+    group(lane.handle, s, beta_of(s, all[0]), g, at, at + n, const_cast<void**>(at + 2 * n));
+    at += 3 * n;
+  }
+  for (const One& p : all) end(s, p, lane.stream);
+}
+
+// --- side by side
+
+/// Each chain to the side that has least to do so far.
+void share(const std::vector<Ones>& chains, const std::vector<Lane>& sides, const Common& s) {
+  std::vector<int64_t> load(sides.size());
+  for (const Ones chain : chains) {
+    const auto least = std::min_element(load.begin(), load.end());
+    each(sides[static_cast<size_t>(least - load.begin())], s, chain);
+    for (const One& p : chain) *least += p.m * p.n * p.k;
+  }
+}
+
+void side_by_side(Kept& kept, const Common& s, const std::vector<Ones>& chains, Stream stream) {
+  if (!have_sides(kept, stream)) return;
+  auto* const caller = static_cast<cudaStream_t>(stream);
+  const std::span<Side> sides(kept.sides.data(), std::min(kSides, chains.size()));
+  std::vector<Lane> lanes;
+  for (Side& side : sides) {
+    lanes.push_back({handle_of(side.handles, s.exact, side.stream), side.stream, &side.workspace,
+                     kWorkspaceBytes / static_cast<int64_t>(kSides)});
+    if (lanes.back().handle == nullptr) return;
+  }
+  if (!worked(cudaEventRecordWithFlags(kept.fork, caller, cudaEventRecordDefault), "gemm: fork"))
+    return;
+  for (const Side& side : sides)
+    if (!worked(cudaStreamWaitEvent(side.stream, kept.fork, cudaEventWaitDefault), "gemm: fork"))
+      return;
+  share(chains, lanes, s);
+  for (const Side& side : sides)
+    if (worked(cudaEventRecordWithFlags(side.done, side.stream, cudaEventRecordDefault),
+               "gemm: join"))
+      worked(cudaStreamWaitEvent(caller, side.done, cudaEventWaitDefault), "gemm: join");
+}
+
+/// table: as grouped() wants it; not looked at otherwise.
+void run(ProductsWay way, Kept& kept, const Common& s, Ones all, void* table, Stream stream) {
+  const Lane lane = {handle_of(kept.handles, s.exact, stream), stream, &kept.workspace,
+                     kWorkspaceBytes};
+  if (lane.handle == nullptr) return;
+  const bool no_depth = std::any_of(all.begin(), all.end(), [](const One& p) { return p.k == 0; });
+  if (way == ProductsWay::kEach || all.size() < 2 || no_depth) return each(lane, s, all);
+  if (way == ProductsWay::kBatch)
+    if (const auto apart = equally_apart(s, all)) return batch(lane, s, all, *apart);
+  if (way == ProductsWay::kGrouped && takes_groups(s, all)) return grouped(lane, s, all, table);
+  const std::vector<Ones> chains = chains_of(all);
+  if (chains.size() == 1) return each(lane, s, all);
+  side_by_side(kept, s, chains, stream);
+}
+
+template <class T>
+One one_of(const Product<T>& p, const void* a, const void* b, void* c) {
+  return {p.m, p.n, p.k, a, b, c, p.then.bias, p.then.add, p.then.before_gelu, p.then.gelu_at};
+}
+
+}  // namespace
+
+void gemm_many(ProductsWay way, bool transpose_a, bool transpose_b, int64_t count,
+               const Product<float>* products, float alpha, int64_t lda, int64_t ldb, float beta,
+               int64_t ldc, Stream stream) {
+  std::vector<One> all;
+  for (const Product<float>* p = products; p != products + count; ++p)
+    if (p->m > 0 && p->n > 0) all.push_back(one_of(*p, p->a, p->b, p->c));
+  if (all.empty()) return;
+  Kept* const kept = kept_of(stream);
+  if (kept == nullptr) return;
+  void* table = nullptr;
+  if (const int64_t bytes = table_bytes(way, all.size()); bytes > 0) {
+    table = bytes_of(kept->operands, bytes);
+    if (table == nullptr) return;
+  }
+  run(way, *kept, {transpose_a, transpose_b, alpha, lda, ldb, beta, ldc, true, true}, all, table,
+      stream);
+}
+
+void gemm_many_mixed(ProductsWay way, bool transpose_a, bool transpose_b, int64_t count,
+                     const Product<Bf16>* products, float alpha, int64_t lda, int64_t ldb,
+                     float beta, int64_t ldc, Stream stream) {
+  std::vector<One> all;
+  Operands a(lda), b(ldb), bias(ldc);
+  bool wide_c = false, has_bias = false;
+  for (const Product<Bf16>* p = products; p != products + count; ++p) {
+    if (p->m == 0 || p->n == 0) continue;
+    a.add(p->a, transpose_a ? p->k : p->m, transpose_a ? p->m : p->k);
+    b.add(p->b, transpose_b ? p->n : p->k, transpose_b ? p->k : p->n);
+    wide_c = p->c.wide;
+    has_bias = p->then.bias != nullptr && way != ProductsWay::kGrouped;
+    if (has_bias) bias.add(p->then.bias, 1, p->n);
+    all.push_back(one_of(*p, nullptr, nullptr, p->c.data));
+  }
+  if (all.empty()) return;
+  Kept* const kept = kept_of(stream);
+  if (kept == nullptr) return;
+  char* begin = nullptr;
+  const int64_t operands = a.bytes() + b.bytes() + bias.bytes();
+  if (const int64_t bytes = operands + table_bytes(way, all.size()); bytes > 0) {
+    begin = static_cast<char*>(bytes_of(kept->operands, bytes));
+    if (begin == nullptr) return;
+  }
+  a.round(begin, stream);
+  b.round(begin + a.bytes(), stream);
+  bias.round(begin + a.bytes() + b.bytes(), stream);
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].a = a.at(i);
+    all[i].b = b.at(i);
+    if (has_bias) all[i].rounded_bias = bias.at(i);
+  }
+  run(way, *kept,
+      {transpose_a, transpose_b, alpha, a.stride(), b.stride(), beta, ldc, false, wide_c}, all,
+      begin + operands, stream);
+}
+
+}  // namespace moe::kernels::cuda

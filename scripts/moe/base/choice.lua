@@ -1,0 +1,92 @@
+-- moe.best and moe.fallback: passes with one option left open. The best is the candidate with the
+-- fastest simulated step; a fall-back is the first candidate whose plan fits in a device's memory.
+local errors = require "moe.base.errors"
+local schema = require "moe.base.schema"
+
+local M = {}
+
+local mt = {
+  best = schema.class("best", "moe.best(...)"),
+  fallback = schema.class("fallback", "moe.fallback(...)"),
+}
+
+-- The option that is given a list of values, and the list.
+local function open_option(what, options, at)
+  local name
+  for k, v in pairs(options) do
+    if type(v) == "table" then
+      if name then errors.user(what .. ": give one option a list of values, not two", at) end
+      name = k
+    end
+  end
+  local values = schema.field({ type = "list", of = { type = "any" }, default = {} },
+    name and options[name], ("%s.%s"):format(what, tostring(name)), at)
+  if #values == 0 then
+    errors.user(what .. ": give one option a list of values, as { degree = { 1, 2, 4 } }", at)
+  end
+  return name, values
+end
+
+local function chooser(kind)
+  local what = "moe." .. kind
+  return function(constructor, options)
+    local at = errors.here()
+    if type(constructor) ~= "function" then
+      schema.refuse(what, constructor, "a pass's constructor, as moe.pass.capacity_pipeline", at)
+    end
+    if type(options) ~= "table" then
+      schema.refuse(what, options, "options, one of them a list", at)
+    end
+    local name, values = open_option(what, options, at)
+    local candidates = {}
+    for i, value in ipairs(values) do
+      local pass = constructor(schema.merged(options, { [name] = value }))
+      candidates[i] = { label = ("%s=%s"):format(name, tostring(value)),
+        pass = schema.field({ type = "pass" }, pass, what, at) }
+    end
+    return setmetatable({ kind = kind, candidates = candidates }, mt[kind])
+  end
+end
+
+--- moe.best(constructor, { option = { values } }): the value with the fastest simulated step among
+--- those that fit in memory; the fastest of all where none does.
+M.best = chooser "best"
+
+--- moe.fallback(constructor, { option = { values } }): the first value whose plan fits in memory;
+--- the last one where none does.
+M.fallback = chooser "fallback"
+
+-- Each list of stages, followed by each of the choices.
+local function followed(lists, choices)
+  local longer = {}
+  for _, list in ipairs(lists) do
+    for _, c in ipairs(choices) do
+      local stages = schema.merged(list.stages, {})
+      stages[#stages + 1] = { name = c.pass.name, kind = c.pass.stage, options = c.pass.options,
+        apply = c.pass.apply, placement = c.pass.placement }
+      longer[#longer + 1] = { stages = stages, label = list.label and c.label
+        and list.label .. " " .. c.label or list.label or c.label }
+    end
+  end
+  return longer
+end
+
+--- What a list of passes may become: alternatives (one a candidate of each moe.best), each a list
+--- of { stages, label } in the order of its fall-backs.
+function M.alternatives(passes)
+  local all = { { { stages = {} } } }
+  for _, pass in ipairs(passes) do
+    local more = {}
+    for _, lists in ipairs(all) do
+      if pass.kind == "best" then
+        for _, c in ipairs(pass.candidates) do more[#more + 1] = followed(lists, { c }) end
+      else
+        more[#more + 1] = followed(lists, pass.candidates or { { pass = pass } })
+      end
+    end
+    all = more
+  end
+  return all
+end
+
+return M

@@ -1,0 +1,64 @@
+-- moe.judge{...}: claims about numbers that a recipe computes itself, without an experiment's runs.
+local claims = require "moe.results.claims"
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local report = require "moe.results.report"
+local runs = require "moe.run.runs"
+local schema = require "moe.base.schema"
+
+local M = {}
+
+M.FIELDS = {
+  name = { type = "string", required = true, doc = "names it in results" },
+  title = { type = "string", default = "" },
+  claims = { type = "list", of = { type = "claim" }, required = true,
+    doc = "list of moe.claim, whose value is a function of a reading" },
+  readings = { type = "list", of = { type = "any" }, required = true,
+    doc = "what value gets, or what measure takes: ours first, then others, which make the band" },
+  measure = { type = "function",
+    doc = "function(reading) returning what value gets; without it readings are that themselves. "
+      .. "`moebench check` calls it for ours alone, as far as the first :simulate {...}" },
+  show = { type = "function",
+    doc = "function(values) that prints tables of its own ahead of the claims; all readings' "
+      .. "values, in order" },
+}
+
+-- As moe.band: a number over all readings' values.
+local function band_over(values)
+  return { of = function(_, value)
+    local ours = value(values[1])
+    local lo, hi = ours, ours
+    for i = 2, #values do
+      local other = value(values[i])
+      lo, hi = math.min(lo, other), math.max(hi, other)
+    end
+    return { ours = ours, lo = lo, hi = hi, sensitivity = core.array {} }
+  end }
+end
+
+--- Measures all readings, evaluates and prints the claims; they stand in results.json. Returns the
+--- verdicts.
+function M.judge(t)
+  local at = errors.here()
+  local j = schema.check(M.FIELDS, t, "moe.judge", at)
+  if #j.readings == 0 then errors.user("moe.judge.readings: the list is empty", at) end
+  errors.stop_in "policies"
+  local values, measure = {}, j.measure or function(reading) return reading end
+  for i, reading in ipairs(j.readings) do
+    values[i] = measure(reading)
+    errors.stop_in "check"
+  end
+  if j.show then j.show(values) end
+  runs.begin { name = j.name, title = j.title, over = core.array {}, params = {},
+    set = core.args.set }
+  local verdicts, band = {}, band_over(values)
+  for i, claim in ipairs(j.claims) do
+    verdicts[i] = claims.evaluate(claim, band)
+    runs.add_claim(verdicts[i])
+  end
+  runs.flush()
+  report.print_claims(verdicts)
+  return verdicts
+end
+
+return M

@@ -1,0 +1,35 @@
+-- Whether data from a file has the fields that are read from it. A shape is the name of a type; a
+-- list { shape } of one, with least = n of them; or a table of fields, where a name that ends in
+-- "?" may be missing. Other fields may be there.
+local errors = require "moe.base.errors"
+
+local M = {}
+
+local function fail(file, path, why)
+  errors.user(("%s: %s%s; did moebench write it?"):format(file, path == "" and "" or path .. ": ",
+    why))
+end
+
+--- Raises a user error that names the file and the path of the first field that does not fit.
+function M.check(value, shape, file, path)
+  path = path or ""
+  local is_name = type(shape) == "string"
+  local wanted = is_name and shape or "table"
+  if type(value) ~= wanted then
+    fail(file, path, value == nil and "is missing"
+      or ("a %s stands where a %s is read"):format(type(value), wanted))
+  end
+  if is_name then return end
+  if #value < (shape.least or 0) then fail(file, path, "is empty") end
+  for i = 1, shape[1] and #value or 0 do
+    M.check(value[i], shape[1], file, ("%s[%d]"):format(path, i))
+  end
+  for key, inner in pairs(shape[1] and {} or shape) do
+    local name, optional = key:match("^([^?]*)(%??)$")
+    if value[name] ~= nil or optional == "" then
+      M.check(value[name], inner, file, path == "" and name or path .. "." .. name)
+    end
+  end
+end
+
+return M

@@ -1,0 +1,59 @@
+-- What results.json holds of what is read from it. Other fields may be there.
+local schema = require "moe.base.schema"
+local shape = require "moe.results.page.shape"
+
+local M = {}
+
+local FOLDER = { version = "string", seed = "number", ["date?"] = "string",
+  machine = { cpu = "string", cores = "number", kernel_set = "string", ["git?"] = "string" },
+  ["recipe?"] = { name = "string", hash = "string" },
+  experiments = { { name = "string", ["title?"] = "string", ["set?"] = "table" } },
+  runs = { { experiment = "string", system = "string", executor = "string", cluster = "string",
+    devices = "number", parameters = "table", lower_bound_ms = "number", peak_bytes = "number",
+    ["oom?"] = "boolean", ["without_effect?"] = { { stage = "string", reason = "string" } },
+    ["choice?"] = "string", ["trace?"] = "string",
+    ["assumed?"] = "table" } },
+  claims = { { id = "string", figure = "string", text = "string", unit = "string",
+    verdict = "string", paper = "number", ["ours?"] = "number", ["lo?"] = "number",
+    ["hi?"] = "number", ["reason?"] = "string", ["label?"] = "string", ["note?"] = "string",
+    sensitivity = { { constant = "string", lo = "number", hi = "number",
+      ["at_lo?"] = "number", ["at_hi?"] = "number" } } } },
+}
+local TIMES = { iteration_ms = "number", compute_ms = "number", exposed_comm_ms = "number",
+  hidden_comm_ms = "number", wait_ms = "number" }
+local ENDED = schema.merged(TIMES, { provenance = "string", samples_ms = { "number" } })
+local SIMULATED = { point = "table" }
+local OUT_OF_MEMORY = { model = "string", memory_bytes = "number", holders = { "string" } }
+local EXECUTED = { points = { "table", least = 1 }, losses = { "number", least = 1 },
+  drops = { "number", least = 1 }, ["digest?"] = "string",
+  ["executed_peak_bytes?"] = "number",
+  prediction = schema.merged(TIMES, { error = "number" }),
+  ["link?"] = { bytes_per_s = "number", latency_us = "number", ["share?"] = "string",
+    ["sharing_efficiency?"] = "number" }, ["eval_loss?"] = "number",
+  ["unigram_entropy?"] = "number", ["stopped?"] = "boolean",
+  parameters = { layers = "number", hidden = "number", seq = "number", experts = "number",
+    batch_per_device = "number", gate = "string", capacity_factor = "number" } }
+local CONSTANT = { value = "number", lo = "number", hi = "number", why = "string" }
+
+local function check_run(run, file, path)
+  if not run.iteration_ms then return end
+  shape.check(run, ENDED, file, path)
+  shape.check(run, run.executor ~= "simulate" and EXECUTED or SIMULATED, file, path)
+  if run.oom then shape.check(run, OUT_OF_MEMORY, file, path) end
+  for name, constant in pairs(run.assumed or {}) do
+    shape.check(constant, CONSTANT, file, path .. ".assumed." .. name)
+  end
+end
+
+--- Raises a user error that names the file and the first field that is not as moebench writes it.
+function M.check(data, file)
+  shape.check(data, FOLDER, file)
+  for i, run in ipairs(data.runs) do check_run(run, file, ("runs[%d]"):format(i)) end
+  for i, claim in ipairs(data.claims) do
+    if claim.ours then
+      shape.check(claim, { lo = "number", hi = "number" }, file, ("claims[%d]"):format(i))
+    end
+  end
+end
+
+return M

@@ -1,0 +1,358 @@
+-- Results: a list of runs with selectors. A run is a plain table, as in results.json.
+--   R:where{ system = "lancet", gpu = { "p4de", "p3dn" }, nodes = function(n) return n > 2 end }
+--                                            runs whose field, or coordinate, is equal, is in
+--                                            the list or pleases the function; false: also none
+--   R:each()                                 iterator over runs
+--   R:by "gpu", R:by { "gpu", "nodes" }      iterator over value (or list of values), its results
+--   R:get "iteration_ms"                     values
+--   R:map(function(run) return x end)        values; runs that give nil are left out
+--   R:best{ "iteration_ms", among = { "raf", "tutel" } }
+--                                            results with the run of the least value a point
+--   R:ratio{ "iteration_ms", of = "lancet", to = { "raf", "tutel" } }
+--                                            a value a point: least of `to` divided by `of`
+--   :mean() :max() :min() :median() :each()  of values; each iterates over value, run
+--   R:table{ rows = { "gpu", "nodes" }, cols = "system", cell = function(run) return text end }
+-- best and ratio pass over runs that are out of memory (run.oom): their times are of plans that no
+-- device can hold. get, map and table show all; leave them out with where { oom = false }.
+local aligned = require "moe.base.aligned"
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local journal = require "moe.run.journal"
+local result_shape = require "moe.results.result_shape"
+local schema = require "moe.base.schema"
+local values = require "moe.base.values"
+
+local M = {}
+
+M.SCHEMA = 1
+
+--- Fields of a run and what they hold.
+M.FIELDS = {
+  experiment = "its name", entry = "which of the experiment's run", system = "its name",
+  model = "its name", cluster = "its name",
+  cluster_parameters = "its rates, resolved", devices = "how many",
+  executor = "simulate, cpu or cuda", device_name = "the GPU and its versions, of cuda",
+  provenance = "simulated, emulated or measured",
+  point = "coordinates of a simulated run", points = "all points that an executed run stands for",
+  parameters = "the model's, resolved", gate_options = "of a gate policy",
+  record = "the file of its routing",
+  routing = "the workload or trace that tokens follow, with options and seed",
+  optimizer = "its parameters", stages = "passes with their options",
+  without_effect = "what stages were told and did not do: stage and reason of each",
+  all_reduce = "the policy", choice = "what moe.best, moe.fallback or a system of systems chose",
+  candidates = "what it chose from, and why",
+  degrees = "that pipemoe chose, by MoE layer",
+  packing = "Lina's: experts a device over those without, what the controller saw, what it costs",
+  fill = "expected share of capacity slots in use", assumed = "constants without a source, by path",
+  iteration_ms = "time of a step", forward_ms = "until the forward's last op ends",
+  compute_ms = "busy compute lane",
+  comm_ms = "busy communication lanes", exposed_comm_ms = "communication beside no compute",
+  hidden_comm_ms = "communication beside compute", wait_ms = "neither",
+  a2a_wait_ms = "all-to-alls posted and not begun: peers, or others on the wire",
+  a2a_transfer_ms = "all-to-alls on the wire", all_reduce_wait_ms = "as of all-to-alls",
+  all_reduce_transfer_ms = "all-reduces on the wire",
+  moe_forward_ms = "an MoE layer from gate to combine, mean",
+  moe_backward_ms = "the same, backward",
+  a2a_forward_ms = "of it its all-to-alls posted or on the wire",
+  a2a_backward_ms = "the same, backward",
+  pipelining_efficiency = "share of a layer's all-to-alls, first to last, in which compute is busy",
+  alone_ms = "a rank's ops, each alone: collectives by kind, the rest by segment",
+  lower_bound_ms = "no schedule of the plan's ops is faster: the larger of the next two",
+  busiest_lane_ms = "sum of a lane's ops", critical_path_ms = "longest path of dependencies",
+  overlap = "what weight gradients can hide of the all-to-alls: greedy_ms, exact_ms, bound_ms",
+  log = "what the passes did; of schedulers what concerns the whole step",
+  samples_ms = "every step",
+  peak_bytes = "a device, planned", liveness_bytes = "a device, alive at the peak",
+  oom = "true where the peak is beyond the device: no such run can be",
+  holders = "what holds the peak, where it is beyond the device",
+  memory_bytes = "of a device, where it is known", plan_ms = "time to plan",
+  plan_hash = "of graph, orders and buffers", num_ops = "of a rank",
+  simulate_ms = "time to simulate",
+  steps = "how many", init = "of the parameters", tokens = "text or reference", text = "its path",
+  check_finite = "whether every result was looked at for NaN and infinity",
+  expert_products = "the way of experts' products where the recipe says it",
+  attention = "the kernels of fused attention where the recipe says it",
+  edits = "what is changed in the plan's graph for a device; nothing where it is not there",
+  nccl = "how it used the GPU, where the recipe says it",
+  comm_priority = "of transfers' streams over compute's, where the recipe says it",
+  link = "the emulated link", precision = "f32, f64 or bf16", prediction = "frozen before the run",
+  metrics = "times of every step", losses = "every step", drops = "every step",
+  digest = "hash of all parameters' bits; nothing where the run failed",
+  executed_peak_bytes = "a rank, executed; nothing where the run failed",
+  trace = "its file", stopped = "true where the run was interrupted or failed",
+  stop_reason = "what failed in the middle of the run; the steps before are good",
+  placements = "by step and layer: moves of residents since the step before, copies and replicas; "
+    .. "max_load, mean_load: rows of a device; max_load_plain: of plain expert parallelism",
+  planner_error = "Pro-Prophet's performance model beside the executed spans, by op (a2a, experts, "
+    .. "trans, agg): error, the mean of |estimated - real| / real over num samples, all but those "
+    .. "of the first step; every sample",
+  processes = "that were started for a rank each; none where ranks are threads",
+  eval_loss = "on held-out text",
+  unigram_entropy = "of the text, nats",
+}
+
+local Results = schema.methods("results", {})
+
+function M.new(runs) return setmetatable({ runs = runs }, Results) end
+
+local function field(run, key)
+  if run[key] ~= nil then return run[key] end
+  return run.point and run.point[key]
+end
+
+-- A key must be a field of runs or a coordinate of these ones.
+local function check_key(R, key, path, at)
+  if #R.runs == 0 or M.FIELDS[key] then return key end
+  local names = schema.merged(M.FIELDS, {})
+  for _, run in ipairs(R.runs) do
+    for name in pairs(run.point or {}) do names[name] = true end
+  end
+  if not names[key] then schema.unknown(path, "field", key, schema.keys_of(names), at) end
+  return key
+end
+
+local function fits(value, wanted)
+  if type(wanted) == "function" then return wanted(value) end
+  if type(wanted) ~= "table" then return value == wanted or wanted == false and value == nil end
+  for _, one in ipairs(wanted) do
+    if value == one then return true end
+  end
+  return false
+end
+
+function Results:where(t)
+  local at = errors.here()
+  if type(t) ~= "table" then schema.refuse("where", t, 'a table, as { system = "raf" }', at) end
+  for key in pairs(t) do check_key(self, key, "where", at) end
+  local out = {}
+  for _, run in ipairs(self.runs) do
+    local all = true
+    for key, wanted in pairs(t) do all = all and fits(field(run, key), wanted) end
+    if all then out[#out + 1] = run end
+  end
+  return M.new(out)
+end
+
+function Results:each()
+  local i = 0
+  return function()
+    i = i + 1
+    return self.runs[i]
+  end
+end
+
+function Results:map(f)
+  if type(f) ~= "function" then schema.refuse("map", f, "a function of a run", errors.here()) end
+  local out, runs = {}, {}
+  for _, run in ipairs(self.runs) do
+    local value = f(run)
+    if value ~= nil then out[#out + 1], runs[#runs + 1] = value, run end
+  end
+  return values.new(out, runs)
+end
+
+function Results:get(key)
+  check_key(self, key, "get", errors.here())
+  return self:map(function(run) return field(run, key) end)
+end
+
+--- Lists of the runs with equal key(run), in order of appearance.
+function Results:groups(key)
+  local order, by_key = {}, {}
+  for _, run in ipairs(self.runs) do
+    local k = core.json_encode(key(run))
+    if not by_key[k] then
+      by_key[k] = {}
+      order[#order + 1] = by_key[k]
+    end
+    table.insert(by_key[k], run)
+  end
+  return order
+end
+
+-- Fields that say what was run, apart from its system.
+local CASE = { "experiment", "entry", "executor", "device_name", "processes", "cluster",
+  "cluster_parameters", "devices", "point", "parameters", "gate_options", "routing", "optimizer",
+  "fill", "edits", "link", "precision", "nccl", "comm_priority", "steps", "init", "tokens", "text",
+  "check_finite", "expert_products", "attention" }
+
+--- What was run apart from the system, by field; the same of runs that differ in the system only.
+function M.case_of(run)
+  local case = {}
+  for _, name in ipairs(CASE) do case[name] = run[name] end
+  return case
+end
+
+function Results:by(keys)
+  local at = errors.here()
+  local names = type(keys) == "table" and keys or { keys }
+  for _, key in ipairs(names) do check_key(self, key, "by", at) end
+  local function values_of(run)
+    local out = {}
+    for i, key in ipairs(names) do
+      out[i] = field(run, key)
+      if out[i] == nil then out[i] = "-" end
+    end
+    return out
+  end
+  local groups, i = self:groups(values_of), 0
+  return function()
+    i = i + 1
+    if not groups[i] then return nil end
+    local key = values_of(groups[i][1])
+    return type(keys) == "table" and key or key[1], M.new(groups[i])
+  end
+end
+
+local function check_systems(R, what, names, at)
+  local have = {}
+  for _, run in ipairs(R.runs) do have[run.system] = true end
+  for _, name in ipairs(names) do
+    if next(have) and not have[name] then
+      schema.unknown(what, "system", name, schema.keys_of(have), at)
+    end
+  end
+end
+
+-- The run of the least value among some systems (all, where nil) of a group.
+local function least(group, key, among)
+  local best
+  for _, run in ipairs(group) do
+    local value = (not among or fits(run.system, among)) and field(run, key)
+    if value and not run.oom and (not best or value < field(best, key)) then best = run end
+  end
+  return best
+end
+
+function Results:best(t)
+  local at = errors.here()
+  local ok = type(t) == "table" and type(t[1]) == "string"
+    and (t.among == nil or type(t.among) == "table")
+  if not ok then errors.user('best: give { "field", among = { "system", ... } }', at) end
+  check_key(self, t[1], "best", at)
+  check_systems(self, "best", t.among or {}, at)
+  local out = {}
+  for _, group in ipairs(self:groups(M.case_of)) do out[#out + 1] = least(group, t[1], t.among) end
+  return M.new(out)
+end
+
+function Results:ratio(t)
+  local at = errors.here()
+  local ok = type(t) == "table" and type(t[1]) == "string" and type(t.of) == "string"
+  local to = ok and (type(t.to) == "table" and t.to or { t.to }) or {}
+  if not ok or #to == 0 then
+    errors.user('ratio: give { "field", of = "system", to = { "system", ... } }', at)
+  end
+  check_key(self, t[1], "ratio", at)
+  check_systems(self, "ratio", { t.of, unpack(to) }, at)
+  local out, runs = {}, {}
+  for _, group in ipairs(self:groups(M.case_of)) do
+    local mine, other = least(group, t[1], { t.of }), least(group, t[1], to)
+    if mine and other and field(mine, t[1]) ~= 0 then
+      out[#out + 1], runs[#runs + 1] = field(other, t[1]) / field(mine, t[1]), mine
+      if runs[1].provenance ~= mine.provenance then
+        errors.user(("ratio: %s and %s runs do not mix; choose with where { executor = ... }")
+          :format(runs[1].provenance, mine.provenance), at)
+      end
+    end
+  end
+  return values.new(out, runs)
+end
+
+local TABLE = {
+  rows = { type = "any", required = true, doc = "a field or a list of fields" },
+  cols = { type = "string", required = true, doc = "a field" },
+  cell = { type = "function", required = true, doc = "function(run) returning a text" },
+}
+
+function Results:table(t)
+  local at = errors.here()
+  t = schema.check(TABLE, t, "table", at)
+  local keys = type(t.rows) == "table" and t.rows or { t.rows }
+  for _, key in ipairs { t.cols, unpack(keys) } do check_key(self, key, "table", at) end
+  local function labels_of(run)
+    local labels = {}
+    for i, key in ipairs(keys) do labels[i] = tostring(field(run, key)) end
+    return labels
+  end
+  local cols = self:groups(function(run) return { tostring(field(run, t.cols)) } end)
+  local lines = { { unpack(keys) } }
+  for _, col in ipairs(cols) do table.insert(lines[1], tostring(field(col[1], t.cols))) end
+  for _, row in ipairs(self:groups(labels_of)) do
+    local line = labels_of(row[1])
+    for _, col in ipairs(cols) do
+      local run = M.new(row):where { [t.cols] = field(col[1], t.cols) }.runs[1]
+      line[#line + 1] = run and t.cell(run) or "-"
+    end
+    lines[#lines + 1] = line
+  end
+  return aligned.text(lines)
+end
+
+--- The value in a JSON file; an error at `at`, which names the file, where there is none.
+function M.json(name, at)
+  local text = errors.call(at, core.read_file, name)
+  local ok, value = pcall(core.json_decode, text)
+  if ok then return value end
+  if type(value) == "table" then error(value, 0) end
+  errors.user(("%s: %s"):format(name, value), at)
+end
+
+local function check_schema(data, file, at)
+  if type(data) == "table" and data.schema == M.SCHEMA then return end
+  errors.user(("%s: has schema %s, this program reads %d"):format(file,
+    tostring(type(data) == "table" and data.schema), M.SCHEMA), at)
+end
+
+-- What the lines of a folder say; nil where there are none.
+local function load_lines(file, at)
+  local found, text = pcall(core.read_file, file)
+  local data = found and journal.parse(text, file, at)
+  if data then check_schema(data, file, at) end
+  return data
+end
+
+-- What stands in results.json of a folder, or in runs.jsonl where that knows more, and the name of
+-- the file.
+local function load_newest(dir, at)
+  local name, name_of_lines = dir .. "/results.json", dir .. "/" .. journal.FILE
+  local whole = pcall(core.read_file, name)
+  local readable, lines = pcall(load_lines, name_of_lines, at)
+  if not whole and not readable then error(lines, 0) end
+  if not whole and lines then return lines, name_of_lines end
+  local data = M.json(name, at)
+  check_schema(data, name, at)
+  if not readable then
+    core.warn(("%s; it is left out"):format(lines.message))
+  elseif lines and type(data.runs) == "table" and journal.is_newer(lines, data) then
+    core.warn(("%s is older than %s, which is read"):format(name, name_of_lines))
+    return lines, name_of_lines
+  end
+  return data, name
+end
+
+--- What stands in results.json of a folder, or in runs.jsonl where that knows more, and the name of
+--- the file; an error at `at` where this program cannot read it, or did not write it.
+function M.load(dir, at)
+  local data, name = load_newest(dir, at)
+  result_shape.check(data, name)
+  return data, name
+end
+
+--- moe.results "dir": the results of an earlier run. Runs that did not end are left out.
+function M.read(dir)
+  local at = errors.here()
+  if type(dir) ~= "string" then schema.refuse("moe.results", dir, "a folder", at) end
+  return M.ended((M.load(dir, at)).runs)
+end
+
+--- Results of those of the runs that ended.
+function M.ended(runs)
+  local out = {}
+  for _, run in ipairs(runs) do
+    if run.iteration_ms then out[#out + 1] = run end
+  end
+  return M.new(out)
+end
+
+return M

@@ -1,0 +1,167 @@
+-- `moebench calibrate`: measures this machine, prints what it takes and how far the fits are off,
+-- and writes the machine file that moe.machine reads.
+local aligned = require "moe.base.aligned"
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local schema = require "moe.base.schema"
+local values = require "moe.base.values"
+
+local M = {}
+
+local DEFAULT_RANKS = 2
+local TABLES = { "all_to_all", "all_reduce" }
+
+local function percent(share) return ("%.1f%%"):format(100 * share) end
+local function us(value) return ("%.2f"):format(value) end
+
+-- What a row of a line is called.
+local function label(row)
+  return row.what:match "=" and row.what or ("%d bytes"):format(row.x)
+end
+
+local function errors_of(fit, worst)
+  return percent(fit.median_error), percent(fit.worst_error), worst, ("%.4f"):format(fit.r2)
+end
+
+local function fit_row(name, line, unit)
+  local spreads = values.new {}
+  for i, row in ipairs(line.rows) do spreads[i] = row.spread end
+  return { name, #line.rows, percent(spreads:median()), us(line.alpha_us),
+    ("%.2f %s"):format(line.per_s / 1e9, unit), errors_of(line, label(line.rows[line.worst_row])) }
+end
+
+local function fits_text(c)
+  local rows = { { "t = start + work / rate", "sizes", "spread", "start us", "rate",
+    "median error", "worst error", "of", "R2" }, fit_row("GEMMs", c.gemm, "GFLOP/s"),
+    fit_row("memory-bound ops", c.memory, "GB/s") }
+  for _, kind in ipairs(TABLES) do
+    if c[kind] then rows[#rows + 1] = fit_row(kind, c[kind], "GB/s") end
+  end
+  rows[#rows + 1] = { "roofline of these", #c.gemm.rows + #c.memory.rows, "",
+    us(c.device.launch_us), "", errors_of(c.roofline, "") }
+  for _, kind in ipairs(TABLES) do
+    local table_of = c[kind]
+    if table_of then
+      local worst = table_of.rows[table_of.interpolation.worst_row]
+      rows[#rows + 1] = { kind .. ", interpolated", #table_of.rows - 2, "", "", "",
+        errors_of(table_of.interpolation, label(worst)) }
+    end
+  end
+  return aligned.text(rows)
+end
+
+local function tables_text(c)
+  local rows = { { "bytes a rank" } }
+  for _, kind in ipairs(TABLES) do
+    for _, cell in ipairs { kind .. " us", "spread", "n" } do table.insert(rows[1], cell) end
+    for i, row in ipairs(c[kind].rows) do
+      rows[i + 1] = rows[i + 1] or { ("%d"):format(row.x) }
+      for _, cell in ipairs { us(row.us), percent(row.spread), row.n } do
+        table.insert(rows[i + 1], cell)
+      end
+    end
+  end
+  return aligned.text(rows)
+end
+
+-- A value as Lua text. Tables of plain values stand on one line.
+local function lua_text(value, indent)
+  if type(value) == "string" then return ("%q"):format(value) end
+  if type(value) ~= "table" then
+    return type(value) == "number" and ("%.9g"):format(value) or tostring(value)
+  end
+  local parts, nested = {}, false
+  for _, v in pairs(value) do nested = nested or type(v) == "table" end
+  local inner = nested and indent .. "  " or indent
+  for i, v in ipairs(value) do parts[i] = lua_text(v, inner) end
+  for _, key in ipairs(#value == 0 and schema.keys_of(value) or {}) do
+    parts[#parts + 1] = key .. " = " .. lua_text(value[key], inner)
+  end
+  if not nested then return "{ " .. table.concat(parts, ", ") .. " }" end
+  return ("{\n%s%s,\n%s}"):format(inner, table.concat(parts, ",\n" .. inner), indent)
+end
+
+-- Compute beside transfers.
+local function overlap_text(overlap)
+  local rows = { { "beside transfers of blocks", "GEMMs", "other compute" } }
+  for i, row in ipairs(overlap.rows) do
+    rows[i + 1] = { row.blocks, ("x%.3f"):format(row.gemm), ("x%.3f"):format(row.memory) }
+  end
+  if #rows > 1 then return aligned.text(rows) .. "\n" .. overlap.source end
+  return "compute beside transfers: " .. overlap.source
+end
+
+-- { work, us, spread, n } a row, and the name of a compute op.
+local function residuals_of(line)
+  local out = schema.merged(line, { rows = {} })
+  for i, row in ipairs(line.rows) do
+    out.rows[i] = { row.x, tonumber(us(row.us)), tonumber(("%.3f"):format(row.spread)), row.n,
+      row.what:match "=" and row.what }
+  end
+  return out
+end
+
+--- The machine file's table: what moe.machine reads, and under residuals how it was found.
+function M.file_of(c)
+  local out = { machine = c.machine, provenance = "measured", ranks = c.ranks, dtype = c.dtype,
+    device = c.device, intra = c.intra,
+    residuals = { gemm = residuals_of(c.gemm), memory = residuals_of(c.memory),
+      roofline = c.roofline, spread = c.spread } }
+  if c.overlap and #c.overlap.rows > 0 then
+    out.overlap = c.overlap
+  end
+  for _, kind in ipairs(TABLES) do
+    if c[kind] then
+      out.collectives = out.collectives or {}
+      out.collectives[kind] = {}
+      for i, row in ipairs(c[kind].rows) do out.collectives[kind][i] = { row.x, row.us } end
+      out.residuals[kind] = residuals_of(c[kind])
+    end
+  end
+  return out
+end
+
+local HEAD = [[
+-- Measured by `moebench calibrate`; %s, %s.
+-- In a recipe beside this file:
+--   cluster = moe.cluster.custom(moe.machine "%s")
+-- collectives: { bytes a rank, us }. overlap: what a transfer of so many blocks makes of the times
+-- of compute beside it. residuals: of the lines t = alpha_us + work / per_s; rows are
+-- { flops or bytes, us, spread between quartiles, samples, op }; worst_row counts from 1.
+return %s
+]]
+
+-- What a rank computed on, in the file's head.
+local function where(c)
+  if c.executor ~= "cuda" then return "one thread a rank" end
+  return core.processes and "one GPU a rank, collectives by NCCL"
+    or "all ranks on one GPU, which copies between them"
+end
+
+-- How many ranks; where processes were started, one each.
+local function num_ranks()
+  local n, asked = core.processes, core.args.ranks
+  if n and asked and asked ~= n then
+    errors.user(("--ranks %d: but %d processes were started, one rank each"):format(asked, n))
+  end
+  return n or asked or DEFAULT_RANKS
+end
+
+--- Measures, prints, and writes `file` in the output folder.
+function M.calibrate(file)
+  if core.args.precision == "bf16" and core.args.device ~= "cuda" then
+    errors.user("--precision bf16: on --device cuda alone; the CPU computes in f32")
+  end
+  local missing = core.args.device == "cuda" and core.executor_missing "cuda"
+  if missing then errors.user("--device cuda: " .. missing) end
+  local c = core.calibrate(num_ranks())
+  core.say(("%s\n%d rank%s; spread: between the quartiles of an operation's samples, of their "
+    .. "median"):format(c.machine, c.ranks, c.ranks == 1 and "" or "s side by side"))
+  core.say("\n" .. fits_text(c))
+  if c.all_to_all then core.say("\n" .. tables_text(c)) end
+  if c.overlap then core.say("\n" .. overlap_text(c.overlap)) end
+  core.say("\nwritten: "
+    .. core.write_output(file, HEAD:format(c.dtype, where(c), file, lua_text(M.file_of(c), ""))))
+end
+
+return M

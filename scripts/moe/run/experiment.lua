@@ -1,0 +1,172 @@
+-- moe.experiment{...}: points, systems and targets; run() makes results.json, traces and tables.
+local band_lib = require "moe.results.band"
+local claims = require "moe.results.claims"
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local jobs_lib = require "moe.run.jobs"
+local points = require "moe.run.points"
+local progress = require "moe.run.progress"
+local report = require "moe.results.report"
+local results = require "moe.results.results"
+local runs_lib = require "moe.run.runs"
+local schema = require "moe.base.schema"
+local target = require "moe.spec.target"
+local train = require "moe.run.train"
+
+local M = {}
+
+local made, ran = {}, false  -- experiments of the recipe; whether one was run
+
+local mt = schema.class("experiment", "an experiment, as moe.experiment {...}")
+
+M.FIELDS = {
+  name = { type = "string", required = true, doc = "names it in results" },
+  title = { type = "string", default = "" },
+  over = { type = "table", default = {}, doc = "name -> list; the product makes the points" },
+  params = { type = "table", default = {}, doc = "name -> value, which --set may replace" },
+  case = { type = "function",
+    doc = "function(point) returning model, cluster, systems; false where there is no such point" },
+  run = { type = "list", of = { type = "any" }, default = { "simulate" },
+    doc = '"simulate" or { "simulate", steps = }, { "cpu", ranks =, steps =, model = {...}, link = '
+      .. '{...} }, { "cuda", the same }' },
+  claims = { type = "list", of = { type = "claim" }, default = {}, doc = "list of moe.claim" },
+  show = { type = "function",
+    doc = "function(results) that prints tables of its own instead of the usual simulated ones" },
+  band = { type = "string", enum = band_lib.KINDS, default = "each",
+    doc = "where claims are evaluated: every assumed constant's ends, all corners, or no band" },
+}
+for name in pairs(jobs_lib.CASE) do
+  M.FIELDS[name] = { type = "any", doc = "instead of case, where there is one point" }
+end
+
+--- The entry { "cuda", ... } of run.
+M.CUDA = schema.merged(train.REAL_RUN, {
+  model = { type = "table", doc = "what differs from the point's model on this target" },
+  optimizer = target.OTHER_OPTIMIZER,
+  systems = { type = "list", of = { type = "string" },
+    doc = "names of the systems to execute; all" },
+})
+
+--- The entry { "cpu", ... } of run.
+M.CPU = schema.merged(M.CUDA, {
+  rehearse = { type = "integer", lo = 0, hi = 1000, default = 8,
+    doc = "steps of the plain program that predictions learn from; 0: ops alone" },
+})
+
+--- The entry { "simulate", ... } of run.
+M.SIMULATE = {
+  steps = { type = "integer", lo = 1, hi = 1e6,
+    doc = "that are simulated, of which the one of the median time is taken; they differ under a "
+      .. "routing law. 1, or 8 where a system places experts" },
+  edits = { type = train.EDITS,
+    doc = "what is changed in the plans' graphs, as for the executor cuda; nothing" },
+}
+
+local ENTRIES = { simulate = M.SIMULATE, cpu = M.CPU, cuda = M.CUDA }
+
+local function check_entry(entry, i, at)
+  local path = ("experiment.run[%d]"):format(i)
+  local kind = type(entry) == "table" and entry[1] or entry
+  if not ENTRIES[kind] then schema.unknown(path, "executor", kind, schema.keys_of(ENTRIES), at) end
+  local given = type(entry) == "table" and schema.merged(entry, {}) or {}
+  given[1] = nil
+  return schema.merged(schema.check(ENTRIES[kind], given, path, at), { kind = kind, path = path,
+    index = i })
+end
+
+function M.experiment(t)
+  local at = errors.here()
+  local e = schema.check(M.FIELDS, t, "experiment", at)
+  points.check(e.over, e.params, at)
+  e.entries = {}
+  for i, entry in ipairs(e.run) do
+    e.entries[i] = check_entry(entry, i, at)
+  end
+  local direct = {}
+  for name in pairs(jobs_lib.CASE) do
+    if e.case and e[name] ~= nil then
+      errors.user("experiment.case: give case, or model, cluster and systems, not both", at)
+    end
+    direct[name] = e[name]
+  end
+  if not e.case and next(e.over) then
+    errors.user("experiment.over: needs case = function(point) to make use of it", at)
+  end
+  e.case_path = e.case and "experiment.case" or "experiment"
+  e.case = e.case or function() return direct end
+  e.at = at
+  made[#made + 1] = e
+  return schema.object(e, mt)
+end
+
+--- Throws where the recipe made experiments and ran none of them.
+function M.check_run()
+  if #made == 0 or ran then return end
+  errors.user(("experiment '%s': is made and neither run nor returned; return it"):format(
+    made[1].name), made[1].at)
+end
+
+--- Everything but running: every case is resolved and every system planned for every target.
+--- Returns the number of plans.
+function M.check(e)
+  local jobs = jobs_lib.all(e, points.after_set(e))
+  band_lib.new(e, jobs)
+  for _, job in ipairs(jobs) do
+    if job.entry then job.spec.cost = { kind = "roofline" } end
+    target.plan(job.spec, job.system)
+  end
+  return #jobs
+end
+
+-- Does all jobs, then evaluates the claims; both are in R.runs and in `verdicts` as far as it came.
+local function run_all(e, jobs, R, verdicts)
+  local band, job_of, kinds = band_lib.new(e, jobs), {}, {}
+  for i, job in ipairs(jobs) do kinds[i] = job.entry and job.entry.path or "simulate" end
+  progress.begin(kinds)
+  for _, job in ipairs(jobs) do
+    if job.entry then
+      runs_lib.execute(e.name, job, R.runs)
+    else
+      runs_lib.simulate(e.name, job, R.runs)
+      job_of[R.runs[#R.runs]] = job
+    end
+  end
+  band:start(R, job_of)
+  kinds = {}
+  for i in ipairs(e.claims) do kinds[i] = "claim" end
+  progress.begin(kinds)
+  for i, claim in ipairs(e.claims) do
+    progress.job("claim " .. claim.id)
+    verdicts[i] = claims.evaluate(claim, band)
+    runs_lib.add_claim(verdicts[i])
+    progress.done()
+  end
+end
+
+--- Runs an experiment; writes results.json and traces, prints the tables, returns the results. What
+--- is complete when a run fails is written and printed, then the error goes on.
+function M.run(e)
+  local at = errors.here()
+  errors.stop_in "policies"
+  schema.field({ type = "experiment", required = true }, e,
+    schema.is_a("experiment", e) and "experiment" or "moe.run", at)
+  ran = true
+  if core.mode == "check" then M.check(e) end
+  errors.stop_in "check"
+  local over, params = points.after_set(e)
+  local jobs = jobs_lib.all(e, over, params)
+  runs_lib.begin({ name = e.name, title = e.title, over = points.list_labels(over),
+    params = points.labels(params), set = core.args.set }, e.at)
+  local R, verdicts = results.new {}, {}
+  local ok, err = xpcall(function() run_all(e, jobs, R, verdicts) end, errors.with_traceback)
+  if ok or #R.runs > 0 then
+    core.undisturbed(function()
+      runs_lib.flush()
+      report.print(e, R, verdicts)
+    end)
+  end
+  if not ok then error(err, 0) end
+  return R
+end
+
+return M

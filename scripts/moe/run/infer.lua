@@ -1,0 +1,116 @@
+-- moe.infer{...}: batches through the forward of a model on real ranks, its experts where a system
+-- puts them.
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local schema = require "moe.base.schema"
+local system_lib = require "moe.spec.system"
+local target = require "moe.spec.target"
+local train = require "moe.run.train"
+
+local M = {}
+
+M.INFER = {
+  model = { type = "model", required = true, doc = "moe.model.gpt2_moe {...}" },
+  system = { type = "system", doc = "moe.system; raf_rows, one expert a device" },
+  ranks = train.REAL_RUN.ranks,
+  batches = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "that are served" },
+  first_batch = { type = "integer", lo = 1, hi = 1e9, default = 1,
+    doc = "which the first one is; batches are the same in every run" },
+  executor = train.TRAIN.executor,
+  precision = train.RUN.precision,
+  expert_products = train.RUN.expert_products,
+  attention = train.RUN.attention,
+  edits = train.RUN.edits,
+  parameters = { type = "string",
+    doc = "a checkpoint of moe.train in the output folder; the initial parameters" },
+  tokens = { type = "string", enum = { "text", "reference" }, default = "text",
+    doc = "where tokens come from; of a text, from the part that training does not see" },
+  text = train.RUN.text,
+  popularity = { type = "popularity",
+    doc = "moe.lina.popularity, by which lina_inference estimates" },
+  link = train.REAL_RUN.link,
+  record = train.RUN.record,
+  timeout_s = train.RUN.timeout_s,
+}
+
+-- The stages of a system's only candidate, if a forward alone can have them all.
+local function candidate_of(system, at)
+  local alternatives = system_lib.expand(system)
+  local function refuse(why)
+    errors.user(("moe.infer.system: '%s' %s"):format(system.name, why), at)
+  end
+  if target.reads_times(alternatives) then
+    refuse "has choices that are made by the times of a training step; give one without"
+  end
+  for _, stage in ipairs(alternatives[1][1].stages) do
+    if stage.kind == "placement" and stage.name ~= "lina_inference" then
+      refuse(("has the pass '%s', which places experts from one training step to the next; "
+        .. "inference has lina_inference"):format(stage.name))
+    end
+  end
+  return alternatives[1][1]
+end
+
+local function check_popularity(c, candidate, at)
+  local estimates
+  for _, stage in ipairs(candidate.stages) do
+    if stage.name == "lina_inference" then estimates = stage.options.estimation end
+  end
+  if estimates and not c.popularity then
+    errors.user(("moe.infer.popularity: is missing; '%s' estimates by moe.lina.popularity, unless "
+      .. "estimation = false"):format(c.system.name), at)
+  elseif c.popularity and not estimates then
+    errors.user(("moe.infer.popularity: '%s' estimates nothing"):format(c.system.name), at)
+  end
+end
+
+local function options_of(c, model, at)
+  -- What a run takes beside: none of it is asked for here.
+  local fields = schema.merged(c, { steps = c.batches, init = "reference", eval_batches = 0,
+    checkpoint_every = 0 })
+  local options = train.run_options(c.executor, fields, model, "moe.infer", at)
+  options.first_step = c.first_batch - 1
+  options.data.held_out = true
+  options.parameters_from = train.checkpoint(c.parameters, core.out_dir, "moe.infer.parameters", at)
+  options.popularity = c.popularity and c.popularity.handle
+  return options
+end
+
+--- Inference on real ranks: { losses and accuracy (next tokens that are right) by batch, digest of
+--- all predictions, samples_ms, metrics, moe as moe.train; rows[batch][MoE layer][rank] of tokens;
+--- phase_2[MoE layer], whether lina_inference may place again there, and placed_again[batch][MoE
+--- layer], whether it did; record }.
+function M.infer(t)
+  local at = errors.here()
+  local c = schema.check(M.INFER, t, "moe.infer", at)
+  errors.stop_in "policies"
+  c.system = c.system or system_lib.system "raf_rows" {}
+  if c.model.bias_balance then
+    errors.user("moe.infer.model: biases of bias_balance are states of training, which inference "
+      .. "does not have", at)
+  end
+  local candidate = candidate_of(c.system, at)
+  check_popularity(c, candidate, at)
+  train.check_executor(c.executor, "moe.infer.executor", at)
+  local spec = target.real_spec(c.executor, c.model, core.args.ranks or c.ranks, c.link, nil,
+    c.precision)
+  spec.inference, spec.cost = true, { kind = "none" }
+  spec.ways = train.ways(c.executor, c, "moe.infer", at)
+  spec.edits = train.edits(c.executor, c, "moe.infer", at)
+  local options = options_of(c, spec.model, at)
+  train.claim_outputs(c, "moe.infer", at)
+  local plan = target.plan_of(spec, candidate, at)
+  errors.stop_in "check"
+  local result = train.started("serving", plan, options, spec.ranks, at)
+  local inference = result.inference
+  local out = {}
+  for _, key in ipairs { "losses", "samples_ms", "metrics", "moe", "provenance", "peak_bytes",
+    "executed", "stopped", "record", "corpus", "timelines" } do
+    out[key] = result[key]
+  end
+  for key, value in pairs(inference) do out[key] = value end
+  out.parameters_digest = result.digest
+  return out
+end
+
+return M

@@ -1,0 +1,191 @@
+-- Jobs: what an experiment simulates and executes, a system at a point on a target each.
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local model_lib = require "moe.spec.model"
+local outputs = require "moe.run.outputs"
+local points = require "moe.run.points"
+local policy = require "moe.spec.policy"
+local schema = require "moe.base.schema"
+local system_lib = require "moe.spec.system"
+local target = require "moe.spec.target"
+local train = require "moe.run.train"
+
+local M = {}
+
+--- What a point is made of.
+M.CASE = {
+  model = { type = "model", required = true, doc = "moe.model" },
+  cluster = { type = "cluster", doc = "moe.cluster; needed to simulate" },
+  systems = { type = "list", of = { type = "system" }, required = true,
+    doc = "list of moe.system" },
+  optimizer = target.OPTIMIZER_FIELD,
+}
+
+-- nil where the recipe returns false: there is no such point.
+local function resolve_case(e, point, params)
+  local given = schema.namespace("case", "coordinate", schema.merged(params, point))
+  local made = policy.without_definitions(function() return e.case(given) end)
+  if made == false then return nil end
+  local case = schema.check(M.CASE, made, e.case_path, e.at)
+  if #case.systems == 0 then errors.user(e.case_path .. ".systems: the list is empty", e.at) end
+  local seen = {}
+  for _, s in ipairs(case.systems) do
+    if seen[s.name] then
+      errors.user(("%s.systems: '%s' stands there twice; names must differ"):format(e.case_path,
+        s.name), e.at)
+    end
+    seen[s.name] = true
+  end
+  case.point = points.labels(point)
+  return case
+end
+
+--- What the core plans for a job that is simulated. ends: as in schema.collector, or nil; edits: of
+--- its graph, or nil.
+function M.simulated_spec(case, ends, edits)
+  local spec = target.cluster_spec(case.model, case.cluster, case.optimizer, ends)
+  spec.edits = edits
+  return spec
+end
+
+-- Steps of a simulation; all systems of a case the same.
+local function steps_of(entry, case)
+  local steps = entry.kind == "simulate" and entry.steps
+  for _, system in ipairs(case.systems) do
+    steps = steps or target.places(system) and target.PLACED_STEPS
+  end
+  return steps and { steps = steps } or nil
+end
+
+local function simulate_jobs(e, entry, case)
+  if not case.cluster then
+    errors.user(e.case_path .. ': cluster is missing; "simulate" needs it', e.at)
+  end
+  local jobs = {}
+  for i, system in ipairs(case.systems) do
+    jobs[i] = { system = system, case = case, spec = M.simulated_spec(case, nil, entry.edits),
+      assumed = schema.merged(case.model.assumed, case.cluster.assumed) }
+    jobs[i].spec.simulate = steps_of(entry, case)
+  end
+  return jobs
+end
+
+local function wanted(list, name)
+  for _, n in ipairs(list or { name }) do
+    if n == name then return true end
+  end
+  return false
+end
+
+local function real_jobs(e, entry, case)
+  local model = model_lib.override(case.model, entry.model, entry.path .. ".model", e.at)
+  local ranks = core.args.ranks or entry.ranks
+  local jobs, names = {}, {}
+  for i, system in ipairs(case.systems) do
+    names[i] = system.name
+    if wanted(entry.systems, system.name) then
+      local spec = target.real_spec(entry.kind, model, ranks, entry.link,
+        entry.optimizer or case.optimizer, entry.precision)
+      -- A rehearsal is one of threads: of processes, or of a GPU, it would tell wrongly.
+      spec.cost.rehearse = entry.kind == "cpu" and not core.processes and entry.rehearse or 0
+      spec.cost.check_finite = entry.check_finite
+      spec.ways = train.ways(entry.kind, entry, entry.path, e.at)
+      spec.edits = train.edits(entry.kind, entry, entry.path, e.at)
+      spec.cost.blocks = train.blocks(entry.kind, entry)
+      spec.simulate = steps_of(entry, case)
+      jobs[#jobs + 1] = { system = system, case = case, entry = entry, spec = spec,
+        options = train.run_options(entry.kind, entry, spec.model, entry.path, e.at) }
+    end
+  end
+  for i, name in ipairs(entry.systems or {}) do
+    if not wanted(names, name) then
+      schema.unknown(("%s.systems[%d]"):format(entry.path, i), "system", name, names, e.at)
+    end
+  end
+  return jobs
+end
+
+-- What an executed run depends on: all but what the model and the place on a GPU are called.
+local function key_of(job)
+  local alternatives = {}
+  for i, candidates in ipairs(system_lib.expand(job.system)) do
+    alternatives[i] = {}
+    for j, c in ipairs(candidates) do
+      alternatives[i][j] = { all_reduce = c.all_reduce, packing = c.packing, choice = c.choice,
+        stages = core.array(system_lib.describe(c)) }
+    end
+  end
+  local spec = job.spec
+  return core.json_encode { entry = job.entry.path, system = job.system.name,
+    alternatives = core.array(alternatives), model = schema.merged(spec.model, { name = "" }),
+    gate = spec.gate and spec.gate.options, routing = spec.routing and spec.routing.name,
+    fill = spec.fill, optimizer = spec.optimizer, simulate = spec.simulate }
+end
+
+-- Each checkpoint is written by one run. (A record's name has the run's number in it.)
+local function claim_checkpoints(jobs)
+  for i, job in ipairs(jobs) do
+    local entry = job.entry
+    if entry then
+      local who = ("system '%s' of %s"):format(job.system.name, entry.path)
+      outputs.claim(entry.checkpoint_to, who, entry.path .. ".checkpoint_to", job.at,
+        i == 1 and entry.checkpoint_to == entry.resume_from)
+    end
+  end
+end
+
+-- The jobs of an entry over all cases. Points that make the same executed run share it.
+local function jobs_of(e, entry, cases)
+  local all, by_key = {}, {}
+  for _, case in ipairs(cases) do
+    local real = entry.kind ~= "simulate"
+    local jobs = real and real_jobs(e, entry, case) or simulate_jobs(e, entry, case)
+    for _, job in ipairs(jobs) do
+      local key = real and key_of(job) or #all
+      if not by_key[key] then
+        job.points, job.index, job.at = {}, entry.index, e.at
+        by_key[key], all[#all + 1] = job, job
+      end
+      table.insert(by_key[key].points, case.point)
+    end
+  end
+  return all
+end
+
+-- The entries of run that --executor asks for; what a recipe runs on CPU ranks may be asked for on
+-- a GPU.
+local function entries_of(e)
+  local only, kept, have = core.args.executor, {}, {}
+  for _, entry in ipairs(e.entries) do have[entry.kind] = true end
+  for _, entry in ipairs(e.entries) do
+    if only == "cuda" and not have.cuda and entry.kind == "cpu" then
+      entry = schema.merged(entry, { kind = "cuda" })
+    end
+    if not only or only == entry.kind then kept[#kept + 1] = entry end
+  end
+  for _, entry in ipairs(kept) do
+    train.check_executor(entry.kind, only and "--executor " .. only or entry.path, e.at)
+  end
+  if #kept == 0 then
+    schema.unknown("--executor", "executor for this recipe", only, schema.keys_of(have), e.at)
+  end
+  return kept
+end
+
+--- All jobs of an experiment at the points of `over`, resolved. A job is { system, case, spec,
+--- points }, with `assumed` where it is simulated, `entry` and `options` where it is executed.
+function M.all(e, over, params)
+  local cases, all = {}, {}
+  for _, point in ipairs(points.product(over)) do
+    cases[#cases + 1] = resolve_case(e, point, params)
+  end
+  if #cases == 0 then errors.user(e.case_path .. ": false for all points, there is none", e.at) end
+  for _, entry in ipairs(entries_of(e)) do
+    local jobs = jobs_of(e, entry, cases)
+    claim_checkpoints(jobs)
+    for _, job in ipairs(jobs) do all[#all + 1] = job end
+  end
+  return all
+end
+
+return M

@@ -1,0 +1,64 @@
+-- What a recipe writes into its output folder: every name is written by one run, and the folder
+-- holds the results of one recipe.
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+
+local M = {}
+
+local writers = {}  -- name -> the run that writes it
+
+-- "a/b" for "a//./b".
+local function tidy(name)
+  local parts = {}
+  for part in name:gmatch "[^/]+" do
+    if part ~= "." then parts[#parts + 1] = part end
+  end
+  return table.concat(parts, "/")
+end
+
+--- `who`, a run or a function, writes the file `name` that the field `path` gives. An error where
+--- another one of the recipe does; unless `again`, where it goes on with what the other one wrote
+--- or writes the same.
+function M.claim(name, who, path, at, again)
+  if not name then return end
+  local key = tidy(name)
+  if key == "results.json" or key == "runs.jsonl" or key:match "^trace%-%d%d%d%-" then
+    errors.user(("%s: '%s' is a name of moebench's own results; give another one"):format(path,
+      name), at)
+  end
+  if writers[key] and not again then
+    errors.user(("%s: '%s' is written by %s already, which %s would overwrite; give each a "
+      .. "name of its own (of systems, by an entry of run for each, with systems = { ... })")
+      :format(path, name, writers[key], who), at)
+  end
+  writers[key] = who
+end
+
+local earlier  -- what stood in the folder before; nil: not looked yet
+
+--- Before the first result: refuses a folder that holds results of another recipe.
+function M.take_folder(at)
+  if earlier then return end
+  earlier = core.earlier_results()
+  if not earlier.found then return end
+  local recipe, own = earlier.recipe or {}, core.recipe
+  if recipe.path == own.path or recipe.hash == own.hash then return end
+  errors.user(("--out %s: holds the results of %s, which would be overwritten; give another "
+    .. "folder"):format(core.out_dir, recipe.path or "something else than moebench"), at)
+end
+
+--- After results.json is written anew: the traces that the one before named, and this one does not,
+--- go.
+function M.remove_earlier_traces(runs)
+  local kept = {}
+  for _, run in ipairs(runs) do
+    if run.trace then kept[run.trace] = true end
+  end
+  for _, name in ipairs(earlier and earlier.traces or {}) do
+    local ours = type(name) == "string" and name:match "^trace%-%d+%-[%w_.+-]+%.json$"
+    if ours and not kept[name] then core.remove_output(name) end
+  end
+  if earlier then earlier.traces = nil end
+end
+
+return M

@@ -1,0 +1,115 @@
+-- Points of an experiment: the product of the lists of `over`, after what --set does to them.
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local schema = require "moe.base.schema"
+
+local M = {}
+
+-- How a value of `over` is called in results and by --set; nil where it has no name.
+local function label_of(value)
+  if type(value) == "table" then value = value.name end
+  local kind = type(value)
+  if kind == "string" or kind == "number" or kind == "boolean" then return value end
+end
+
+--- Lists of values with names; no name stands in params as well.
+function M.check(over, params, at)
+  for name, list in pairs(over) do
+    local path = "experiment.over." .. tostring(name)
+    schema.field({ type = "list", of = { type = "any" } }, list, path, at)
+    if #list == 0 then errors.user(path .. ": the list is empty", at) end
+    local seen = {}
+    for i, value in ipairs(list) do
+      local label, entry = label_of(value), ("%s[%d]"):format(path, i)
+      if label == nil then schema.refuse(entry, value, "a value or something with a name", at) end
+      if seen[label] then
+        errors.user(("%s: '%s' stands there twice"):format(entry, tostring(label)), at)
+      end
+      seen[label] = true
+    end
+    if params[name] ~= nil then
+      errors.user(path .. ": also stands in experiment.params; give one of the two", at)
+    end
+  end
+end
+
+local function same(value, text)
+  local label = label_of(value)
+  return tostring(label) == text or type(label) == "number" and label == tonumber(text)
+end
+
+local function narrowed(name, list, text, at)
+  local kept, have = {}, {}
+  for i, value in ipairs(list) do
+    if same(value, text) then kept[#kept + 1] = value end
+    have[i] = tostring(label_of(value))
+  end
+  if #kept == 0 then
+    errors.user(("--set %s=%s: not in experiment.over.%s, have: %s"):format(name, text, name,
+      table.concat(have, ", ")), at)
+  end
+  return kept
+end
+
+local READ = {
+  number = tonumber,
+  string = function(text) return text end,
+  boolean = function(text) return ({ ["true"] = true, ["false"] = false })[text] end,
+}
+
+local function replaced(name, old, text, at)
+  local read = READ[type(old)]
+  local value = read and read(text)
+  if value == nil then
+    errors.user(("--set %s=%s: give a %s, as in experiment.params.%s"):format(name, text,
+      type(old), name), at)
+  end
+  return value
+end
+
+--- over and params of the experiment after --set, which narrows lists of over and replaces params.
+function M.after_set(e)
+  local over, params = schema.merged(e.over, {}), schema.merged(e.params, {})
+  for name, text in pairs(core.args.set or {}) do
+    if over[name] then
+      over[name] = narrowed(name, over[name], text, e.at)
+    elseif params[name] ~= nil then
+      params[name] = replaced(name, params[name], text, e.at)
+    else
+      schema.unknown("--set", "name", name, schema.keys_of(schema.merged(over, params)), e.at)
+    end
+  end
+  return over, params
+end
+
+--- All points: name -> value, the last name changing fastest.
+function M.product(over)
+  local points = { {} }
+  for _, name in ipairs(schema.keys_of(over)) do
+    local more = {}
+    for _, p in ipairs(points) do
+      for _, v in ipairs(over[name]) do more[#more + 1] = schema.merged(p, { [name] = v }) end
+    end
+    points = more
+  end
+  return points
+end
+
+--- The values as results show them; those without a name are left out.
+function M.labels(values)
+  local out = {}
+  for name, value in pairs(values) do out[name] = label_of(value) end
+  return out
+end
+
+--- The same for lists of values.
+function M.list_labels(lists)
+  local out = {}
+  for name, list in pairs(lists) do
+    out[name] = {}
+    for i, value in ipairs(list) do out[name][i] = label_of(value) end
+  end
+  return out
+end
+
+return M

@@ -1,0 +1,238 @@
+-- A job done: its record, as it stands in results.json, and before that, as soon as it is finished,
+-- in the lines of runs.jsonl (moe.journal). All experiments of this process stand together there.
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local jobs_lib = require "moe.run.jobs"
+local journal = require "moe.run.journal"
+local outputs = require "moe.run.outputs"
+local progress = require "moe.run.progress"
+local results = require "moe.results.results"
+local schema = require "moe.base.schema"
+local system_lib = require "moe.spec.system"
+local target = require "moe.spec.target"
+local values = require "moe.base.values"
+
+local M = {}
+
+local MAX_TRACES = 8  -- of simulated runs
+
+local TIMES = { "iteration_ms", "compute_ms", "comm_ms", "exposed_comm_ms", "hidden_comm_ms",
+  "wait_ms", "a2a_wait_ms", "a2a_transfer_ms", "all_reduce_wait_ms", "all_reduce_transfer_ms",
+  "moe_forward_ms", "moe_backward_ms", "a2a_forward_ms", "a2a_backward_ms",
+  "pipelining_efficiency" }
+
+local session = { runs = {}, claims = {}, experiments = {} }
+
+-- What stands at the top of results.json and in the first line.
+local function head()
+  session.head = session.head or { schema = results.SCHEMA, recipe = core.recipe,
+    date = core.now(), machine = core.machine(), version = core.version,
+    seed = core.args.seed or 1, session = core.session }
+  return session.head
+end
+
+local lines = journal.writer(head)
+
+--- An experiment begins; `info` says what it is. An error at `at` where its results would overwrite
+--- another recipe's.
+function M.begin(info, at)
+  outputs.take_folder(at)
+  session.experiments[#session.experiments + 1] = info
+  lines.note { experiment = info }
+end
+
+--- A claim's verdict is there.
+function M.add_claim(verdict)
+  session.claims[#session.claims + 1] = verdict
+  lines.note { claim = verdict }
+end
+
+--- Writes results.json.
+function M.flush()
+  core.write_output("results.json", core.json_encode(schema.merged(head(), {
+    lines = lines.lines, experiments = core.array(session.experiments),
+    runs = core.array(session.runs), claims = core.array(session.claims) }), 1) .. "\n")
+  outputs.remove_earlier_traces(session.runs)
+  session.flushed = #session.runs
+end
+
+-- The same while runs go on: with twice as many of them as the last time, so that it stays cheap
+-- and all processes of a job do it at the same run. The lines are never behind.
+local function refresh()
+  if #session.runs >= 2 * (session.flushed or 0) then M.flush() end
+end
+
+-- What passes did; a scheduler's choices of single ops are in plan:explain().
+local function log_of(made, info)
+  local scheduler, log = {}, core.array {}
+  for _, stage in ipairs(made.candidate.stages) do
+    scheduler[stage.name] = stage.kind == "schedule"
+  end
+  for _, d in ipairs(info.log) do
+    if not scheduler[d.stage] or d.op == d.stage then
+      log[#log + 1] = ("%s [%s] %s"):format(d.op, d.stage, d.why)
+    end
+  end
+  return log
+end
+
+-- The degrees that a pass chose, layer by layer (pipemoe); nil where none does.
+local function degrees_of(info)
+  local degrees = core.array {}
+  for _, d in ipairs(info.log) do
+    degrees[#degrees + 1] = tonumber(d.why:match "^degree (%d+)[:,]")
+  end
+  return #degrees > 0 and degrees or nil
+end
+
+local function base_record(name, job, spec, made)
+  local info, memory = made.plan:info(), spec.cluster.device.memory_bytes
+  return {
+    experiment = name, entry = job.index, system = job.system.name, model = spec.model.name,
+    cluster = spec.cluster.name, cluster_parameters = spec.cluster, devices = spec.ranks,
+    parameters = spec.model,
+    gate_options = spec.gate and spec.gate.options, routing = spec.routing and spec.routing.name,
+    optimizer = spec.optimizer, fill = spec.fill, edits = spec.edits,
+    stages = core.array(system_lib.describe(made.candidate)),
+    all_reduce = made.candidate.all_reduce,
+    packing = made.packing, choice = made.candidate.choice, degrees = degrees_of(info),
+    candidates = #made.tried > 1 and made.tried or nil,
+    lower_bound_ms = made.sim.lower_bound_ms, busiest_lane_ms = made.sim.busiest_lane_ms,
+    critical_path_ms = made.sim.critical_path_ms, simulate_ms = made.sim.sim_ms,
+    alone_ms = made.sim.alone_ms,
+    peak_bytes = info.peak_bytes, liveness_bytes = info.liveness_bytes, plan_ms = info.plan_ms,
+    memory_bytes = memory > 0 and memory or nil,
+    oom = made.oom, holders = made.oom and info.holders or nil,
+    without_effect = #info.without_effect > 0 and core.array(info.without_effect) or nil,
+    plan_hash = info.hash, num_ops = info.num_ops, log = log_of(made, info),
+  }
+end
+
+-- Placements as results keep them: [step][layer], without who is where.
+local function placements_of(placements)
+  if not placements then return nil end
+  local out = {}
+  for step, layers in ipairs(placements) do
+    out[step] = core.array {}
+    for i, p in ipairs(layers) do
+      local replicas = 0
+      for _, r in ipairs(p.replicas) do replicas = replicas + #r.devices end
+      out[step][i] = { layer = p.layer, moves = p.moves, copies = p.copies, replicas = replicas,
+        max_load = p.max_load, mean_load = p.mean_load, max_load_plain = p.max_load_plain,
+        log = p.log }
+    end
+  end
+  return out
+end
+
+--- Simulates a job of the experiment `name`; returns the record of the run and its plan. ends: of
+--- assumed constants, as in schema.collector, or nil.
+function M.simulated(name, job, ends)
+  local spec = ends and jobs_lib.simulated_spec(job.case, ends, job.spec.edits) or job.spec
+  spec.simulate = job.spec.simulate
+  local made = target.plan(spec, job.system)
+  local run = base_record(name, job, spec, made)
+  run.point, run.executor, run.provenance = job.case.point, "simulate", "simulated"
+  for _, k in ipairs(TIMES) do run[k] = made.sim[k] end
+  run.forward_ms = made.sim.forward_ms
+  if not ends then run.overlap = errors.call(job.system.at, made.plan.overlap, made.plan) end
+  run.samples_ms = core.array(made.sim.samples_ms or { made.sim.iteration_ms })
+  run.placements = placements_of(made.sim.placements)
+  run.assumed = job.assumed
+  return run, made.plan
+end
+
+-- The run, as it now is, is on disk; number: its own.
+local function keep(number, run)
+  session.runs[number] = run
+  lines.note { run = number, record = run }
+end
+
+-- Keeps a new run; returns its number and how its traces are called.
+local function add_run(run)
+  local number = #session.runs + 1
+  keep(number, run)
+  return number, ("trace-%03d-%s-"):format(number, run.system)
+end
+
+--- Simulates a job; its record goes to disk and to `done`.
+function M.simulate(name, job, done)
+  progress.job(("simulating %s on %d %s devices"):format(job.system.name, job.spec.ranks,
+    job.spec.cluster.name))
+  local run, plan = M.simulated(name, job)
+  done[#done + 1] = run
+  local number, trace = add_run(run)
+  if number <= MAX_TRACES then
+    local file = trace .. "simulated.json"
+    core.write_output(file, plan:trace(job.spec.simulate or {}))
+    run.trace = file
+    keep(number, run)
+  end
+  progress.done(progress.row(run))
+end
+
+-- Median over the steps after the first, which touches every page and fills the caches; it is kept
+-- as a sample.
+local function median_of(metrics, key)
+  local list = values.new {}
+  for i, m in ipairs(metrics) do
+    if i > 1 or #metrics == 1 then list[#list + 1] = m[key] end
+  end
+  return list:median()
+end
+
+local function executed_record(run, r)
+  for _, k in ipairs { "provenance", "samples_ms", "losses", "digest", "eval_loss",
+    "unigram_entropy", "metrics", "planner_error" } do
+    run[k] = r[k]
+  end
+  for _, k in ipairs(TIMES) do run[k] = median_of(r.metrics, k) end
+  run.executed_peak_bytes, run.stopped = r.peak_bytes, r.stopped or nil
+  run.placements, run.stop_reason = placements_of(r.placements), r.stop_reason
+  run.drops = core.array {}
+  for step, layers in ipairs(r.moe) do
+    run.drops[step] = 0
+    for _, layer in ipairs(layers) do run.drops[step] = run.drops[step] + layer.dropped end
+  end
+  run.prediction.error = run.iteration_ms / run.prediction.iteration_ms - 1
+end
+
+--- Executes a job. Its record goes to `done` where a step has run, also when it was interrupted.
+function M.execute(name, job, done)
+  local entry = job.entry
+  progress.job(("%s on %d ranks of %s"):format(job.system.name, job.spec.ranks, entry.kind))
+  local made = target.plan(job.spec, job.system)
+  local run = base_record(name, job, job.spec, made)
+  run.points, run.executor = core.array(job.points), entry.kind
+  run.device_name = entry.kind == "cuda" and core.gpu() or nil
+  run.link, run.precision = entry.link, entry.precision
+  run.nccl, run.comm_priority = entry.nccl, entry.comm_priority
+  run.processes = core.processes
+  run.simulate_ms = nil  -- the first simulation waits for the profiler
+  for _, k in ipairs { "steps", "init", "tokens", "text", "check_finite", "expert_products",
+      "attention" } do
+    run[k] = entry[k]
+  end
+  local info = made.plan:info()
+  run.prediction = { frozen = true, profile_ms = info.profile_ms, rehearsal_ms = info.rehearsal_ms,
+    basis = info.cost, ops_alone = made.sim.ops_alone }
+  for _, k in ipairs(TIMES) do run.prediction[k] = made.sim[k] end
+  local number, trace = add_run(run)  -- the prediction is on disk before there is anything to know
+  refresh()
+  local record = entry.record and trace .. entry.record
+  local options = schema.merged(job.options, { record = record })
+  local r = errors.call(job.system.at, made.plan.run, made.plan, options)
+  if #r.losses > 0 then
+    executed_record(run, r)
+    run.record = record
+    done[#done + 1] = run
+    keep(number, run)  -- before the trace, which an interrupt would keep from being written
+    core.write_output(trace .. "executed.json", made.plan:trace { result = r, step = #r.losses })
+    run.trace = trace .. "executed.json"
+    keep(number, run)
+  end
+  progress.done(run.iteration_ms and progress.row(run))
+  if r.stop_reason then errors.run(r.stop_reason) end
+end
+
+return M

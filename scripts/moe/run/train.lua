@@ -1,0 +1,430 @@
+-- moe.train{...} and moe.plan{...}: one run or one plan from a script.
+local cluster = require "moe.spec.cluster"
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local explain = require "moe.run.explain"
+local outputs = require "moe.run.outputs"
+local schema = require "moe.base.schema"
+local system_lib = require "moe.spec.system"
+local target = require "moe.spec.target"
+
+local M = {}
+
+M.INTRA = {
+  bytes_per_s = { type = "number", lo = 1e3, hi = 1e13, required = true,
+    doc = "bytes a second, one way" },
+  latency_us = { type = "number", lo = 0, hi = 1e7, default = 0, doc = "one traversal" },
+}
+
+M.LINK = {
+  bytes_per_s = { type = "number", lo = 1e3, hi = 1e13, required = true,
+    doc = "bytes a second, one way" },
+  latency_us = { type = "number", lo = 0, hi = 1e7, default = 0, doc = "one traversal" },
+  devices_per_node = { type = "integer", lo = 1, hi = 1024, default = 1,
+    doc = "ranks of a node, which share one such link to other nodes" },
+  intra = { type = M.INTRA, doc = "of each rank inside its node; as between nodes" },
+  blocks = { type = "integer", lo = 1, hi = 32,
+    doc = "cuda: blocks of a transfer, a power of two, each with a multiprocessor to itself; 8" },
+  share = cluster.SHARE,
+  sharing_efficiency = cluster.SHARING_EFFICIENCY,
+}
+
+M.NCCL = {
+  channels = { type = "integer", lo = 1, hi = 32,
+    doc = "of a collective, a power of two: its blocks on the GPU; as NCCL chooses" },
+  channels_per_net_peer = { type = "integer", lo = 1, hi = 32,
+    doc = "of it to one rank of another machine, a power of two; as NCCL chooses" },
+}
+
+--- What is changed in a plan's graph for a device, after all passes.
+M.EDITS = {
+  fuse_gelu = { type = "boolean",
+    doc = "GELU in one op with the product before it, its gradient with the one that leads to it" },
+  round_once = { type = "boolean",
+    doc = "bf16: what several products would round, as parameters, is rounded once a step" },
+}
+
+--- Fields of a real run, in moe.train, plan:run and the executor entries of an experiment.
+M.RUN = {
+  steps = { type = "integer", lo = 1, hi = 1e9, default = 1,
+    doc = "training steps; with resume_from so many after the checkpoint's" },
+  precision = { type = "string", enum = { "f32", "f64", "bf16" }, default = "f32",
+    doc = "f64: on cpu; bf16: on cuda, activations in bfloat16, parameters and sums in f32" },
+  expert_products = { type = "string", enum = { "batch", "streams", "grouped", "each" },
+    doc = "cuda, how experts' matrix products run: batch, one call where all have as many rows; "
+      .. "streams, side by side, as others do then; grouped, one call; each, one after the other; "
+      .. "the quickest where ops are profiled, else batch, of used rows streams" },
+  attention = { type = "string", enum = { "cudnn", "own" },
+    doc = "cuda in bf16, kernels of fused attention: cudnn, where it is found and has some for the "
+      .. "shape; own; the quickest where ops are profiled, else cudnn" },
+  edits = { type = M.EDITS, doc = "cuda, what is changed in the plan's graph; all" },
+  init = { type = "string", enum = { "reference" }, default = "reference",
+    doc = "initial parameters" },
+  tokens = { type = "string", enum = { "text", "reference" }, default = "text",
+    doc = "where tokens come from" },
+  text = { type = "string", doc = "a UTF-8 file or folder; a corpus of this machine" },
+  eval_batches = { type = "integer", lo = 0, hi = 1e6, default = 0,
+    doc = "held-out batches after training" },
+  resume_from = { type = "string", doc = "a checkpoint of the same model, in the output folder" },
+  checkpoint_to = { type = "string", doc = "a file of the output folder" },
+  checkpoint_every = { type = "integer", lo = 0, hi = 1e9, default = 0,
+    doc = "steps; 0: at the end" },
+  record = { type = "string", doc = "a file of the output folder for the routing, as a trace" },
+  check_finite = { type = "boolean", default = true,
+    doc = "stop at the op that made the first NaN or infinity; it reads every result once more" },
+  timeout_s = { type = "number", lo = 0.01, hi = 1e6, default = 60,
+    doc = "how long a collective waits for a peer" },
+  nccl = { type = M.NCCL, doc = "cuda, one rank a process: how NCCL uses the GPU" },
+  comm_priority = { type = "string", enum = { "high", "normal" },
+    doc = "cuda: of transfers' streams over compute's; high" },
+}
+
+--- What a real run is executed on.
+M.EXECUTORS = { "cpu", "cuda" }
+
+--- What a single run writes is not another one's. t: checked fields; `path` names their table.
+function M.claim_outputs(t, path, at)
+  local who = ("%s in line %s"):format(path, at and at.line or "?")
+  outputs.claim(t.checkpoint_to, who, path .. ".checkpoint_to", at,
+    t.checkpoint_to == t.resume_from)
+  outputs.claim(t.record, who, path .. ".record", at)
+end
+
+--- Throws where this machine cannot run that executor; `path` names where it was asked for.
+function M.check_executor(executor, path, at)
+  local missing = executor ~= "simulate" and core.executor_missing(executor)
+  if missing then errors.user(("%s: %s"):format(path, missing), at) end
+end
+
+-- What each computes in.
+local PRECISIONS = { cpu = { "f32", "f64" }, cuda = { "f32", "bf16" } }
+
+-- Throws where the executor does not compute in that precision.
+local function check_precision(executor, precision, path, at)
+  local own = PRECISIONS[executor]
+  for _, name in ipairs(own) do
+    if name == precision then return end
+  end
+  errors.user(("%s: %s is computed on %s alone; %s on %s"):format(path, precision,
+    executor == "cpu" and "cuda" or "cpu", table.concat(own, " or "), executor), at)
+end
+
+-- Fields of a run that say how ops run, and the attribute of an op that says it in a plan.
+local WAYS = { { "expert_products", "products" }, { "attention", "kernels" } }
+
+--- What a plan takes of how ops run on the executor; nil: what it finds.
+function M.ways(executor, t, path, at)
+  local ways
+  for _, one in ipairs(WAYS) do
+    local field, attribute = one[1], one[2]
+    local way = t[field]
+    if way and executor ~= "cuda" then
+      errors.user(("%s.%s: '%s' is for the executor cuda, here it is %s; leave it away")
+        :format(path, field, way, executor), at)
+    end
+    if field == "attention" and way == "cudnn" and t.precision ~= "bf16" then
+      errors.user(("%s.attention: 'cudnn' is for precision 'bf16', here it is %s; leave it away")
+        :format(path, t.precision), at)
+    end
+    if way then
+      ways = ways or {}
+      ways[attribute] = way
+    end
+  end
+  return ways
+end
+
+--- What is changed in the graph of a plan for the executor, all that can be unless the recipe says
+--- otherwise; nil: nothing. t: with fields edits and precision.
+function M.edits(executor, t, path, at)
+  local given = t.edits or {}
+  if executor ~= "cuda" then
+    for _, name in ipairs(schema.keys_of(given)) do
+      errors.user(("%s.edits.%s: is for the executor cuda, here it is %s; leave it away"):format(
+        path, name, executor), at, path .. ".edits." .. name)
+    end
+    return nil
+  end
+  local bf16 = t.precision == "bf16"
+  if given.round_once and not bf16 then
+    errors.user(("%s.edits.round_once: rounds to bf16, and %s.precision is %s; leave it away")
+      :format(path, path, t.precision), at, path .. ".edits.round_once")
+  end
+  return { fuse_gelu = given.fuse_gelu ~= false, round_once = bf16 and given.round_once ~= false }
+end
+
+local function check_power_of_two(path, value, at)
+  local n = value or 1
+  while n > 1 and n % 2 == 0 do n = n / 2 end
+  if n ~= 1 then errors.user(("%s: %d is not a power of two"):format(path, value), at, path) end
+end
+
+-- Where ranks are threads of one process their bytes do not go through NCCL.
+local function check_nccl(nccl, path, at)
+  for _, name in ipairs { "channels", "channels_per_net_peer" } do
+    check_power_of_two(path .. "." .. name, nccl[name], at)
+  end
+  if core.processes then return end
+  errors.user(path .. ": ranks of one process copy within its GPU; NCCL carries bytes between "
+    .. "processes, one rank each (start them with mpirun or torchrun, or leave it away)", at, path)
+end
+
+--- Throws where a run is told how to use a GPU in a way that it cannot. t: fields of M.REAL_RUN.
+function M.check_device(executor, t, path, at)
+  local link = t.link or {}
+  local given = { comm_priority = t.comm_priority, nccl = t.nccl, ["link.blocks"] = link.blocks }
+  for _, name in ipairs(executor == "cuda" and {} or schema.keys_of(given)) do
+    errors.user(("%s.%s: is of the executor cuda; %s has no GPU"):format(path, name, executor), at,
+      path .. "." .. name)
+  end
+  check_power_of_two(path .. ".link.blocks", link.blocks, at)
+  if t.nccl then check_nccl(t.nccl, path .. ".nccl", at) end
+end
+
+-- Blocks of a transfer on the emulated link where nothing else is said.
+local LINK_BLOCKS = 8
+
+--- The blocks that a run's transfers have on the GPU: of the emulated link, or NCCL's. nil where
+--- nobody says it, and where they have none.
+function M.blocks(executor, t)
+  if executor ~= "cuda" then return nil end
+  if t.link then return t.link.blocks or LINK_BLOCKS end
+  return t.nccl and t.nccl.channels
+end
+
+--- The same with what a run on real ranks is made for.
+M.REAL_RUN = schema.merged(M.RUN, {
+  ranks = { type = "integer", lo = 1, hi = 4096, default = 1,
+    doc = "ranks; of this process (cpu: threads, cuda: on one GPU), or one a process" },
+  link = { type = M.LINK, doc = "the emulated link; none: the ranks' memory" },
+})
+
+--- The path of a checkpoint, which is in the output folder; one that is read may be elsewhere under
+--- --trust. folder: the output folder where the checkpoint is read, nil where it is written.
+function M.checkpoint(name, folder, path, at)
+  local outside = name and (name:match("^/") or ("/" .. name .. "/"):match("/%.%./"))
+  if outside and not (folder and core.args.trust) then
+    errors.user(("%s: '%s' leads out of the output folder; give a name in it%s"):format(path, name,
+      folder and ", or --trust" or ""), at)
+  end
+  return name and folder and not name:match("^/") and folder .. "/" .. name or name
+end
+
+--- What only ranks in one process can have is refused where several were started; also another
+--- number of ranks than of processes. ranks: nil where a plan says it.
+function M.check_processes(ranks, link, path, at)
+  local n = core.processes
+  if n and ranks and ranks ~= n then
+    errors.user(("%s.ranks: %d, but %s started, one rank each; give the same number, as --ranks %d "
+      .. "does"):format(path, ranks, n == 1 and "1 process was" or n .. " processes were", n), at)
+  end
+  if n and link then
+    errors.user(("%s.link: the emulated link is one wire in the memory of one process, and %d were "
+      .. "started; leave it away, or start without a launcher"):format(path, n), at)
+  end
+end
+
+--- The core's run options from checked fields; `path` names their table.
+function M.run_options(executor, t, model, path, at)
+  local function field(name) return path .. "." .. name end
+  check_precision(executor, t.precision, field "precision", at)
+  M.check_processes(core.args.ranks or t.ranks, t.link, path, at)
+  M.check_device(executor, t, path, at)
+  if t.tokens == "reference" and t.text then
+    errors.user(field "text" .. ": tokens = 'reference' reads no text; give one of the two", at)
+  end
+  if t.tokens == "text" and model.vocab < 256 then
+    errors.user(("model.vocab: %d is too small for the bytes of a text; give at least 256, or "
+      .. "tokens = 'reference'"):format(model.vocab), at)
+  end
+  return {
+    executor = executor, steps = t.steps, precision = t.precision, emulate_link = t.link ~= nil,
+    urgent_comm = t.comm_priority ~= "normal", nccl = t.nccl,
+    link_blocks = t.link and (t.link.blocks or LINK_BLOCKS),
+    timeout_s = t.timeout_s, check_finite = t.check_finite, init = t.init,
+    eval_batches = t.eval_batches,
+    data = t.tokens == "reference" and { kind = "reference" }
+      or { kind = "text", path = t.text or core.default_corpus(), seed = core.args.seed or 1 },
+    resume_from = M.checkpoint(t.resume_from, core.out_dir, field "resume_from", at),
+    checkpoint_to = M.checkpoint(t.checkpoint_to, nil, field "checkpoint_to", at),
+    checkpoint_every = t.checkpoint_every,
+    record = M.checkpoint(t.record, nil, field "record", at),
+  }
+end
+
+M.TRAIN = schema.merged(M.REAL_RUN, {
+  model = { type = "model", required = true, doc = "moe.model.gpt2_moe {...}" },
+  system = { type = "system", doc = "moe.system; raf" },
+  optimizer = target.OPTIMIZER_FIELD,
+  executor = { type = "string", enum = M.EXECUTORS, default = "cpu" },
+})
+
+-- The result of a run, unless a placement policy failed in it: then a run error, whose result is
+-- that of the steps before.
+local function good(result)
+  if not result.stop_reason then return result end
+  errors.run(result.stop_reason, result)
+end
+
+--- Runs the plan with these options; what: it is called so on a terminal.
+function M.started(what, plan, options, ranks, at)
+  core.status(("%s on %d ranks of %s"):format(what, ranks, options.executor))
+  return errors.call(at, plan.run, plan, options)
+end
+
+--- One training run on real ranks. The plan's op times are measured only where the plan needs them.
+function M.train(t)
+  local at = errors.here()
+  local c = schema.check(M.TRAIN, t, "moe.train", at)
+  errors.stop_in "policies"
+  local system = c.system or system_lib.system "raf" {}
+  M.check_executor(c.executor, "moe.train.executor", at)
+  local spec = target.real_spec(c.executor, c.model, core.args.ranks or c.ranks, c.link,
+    c.optimizer, c.precision)
+  spec.ways = M.ways(c.executor, c, "moe.train", at)
+  spec.edits = M.edits(c.executor, c, "moe.train", at)
+  spec.cost.check_finite, spec.cost.blocks = c.check_finite, M.blocks(c.executor, c)
+  local options = M.run_options(c.executor, c, spec.model, "moe.train", at)
+  options.keep_grad_norms = true
+  M.claim_outputs(c, "moe.train", at)
+  local alternatives = system_lib.expand(system)
+  local plan
+  if target.reads_times(alternatives) then
+    plan = target.plan(spec, system).plan
+  else
+    if not target.reads_rates(alternatives) then spec.cost = { kind = "none" } end
+    plan = target.plan_of(spec, alternatives[1][1], at)
+  end
+  errors.stop_in "check"
+  return good(M.started("training", plan, options, spec.ranks, at))
+end
+
+M.PLAN = {
+  model = { type = "model", required = true, doc = "moe.model" },
+  cluster = { type = "cluster", required = true, doc = "moe.cluster" },
+  system = { type = "system", required = true, doc = "moe.system" },
+  optimizer = target.OPTIMIZER_FIELD,
+  edits = { type = M.EDITS,
+    doc = "what is changed in the graph, as for the executor cuda; nothing" },
+}
+
+local Plan = schema.methods("plan", {}, { "choice" })
+
+local function plan_self(self)
+  if getmetatable(self) ~= Plan then
+    errors.user "plan: is a ':' missing? write p:order, not p.order"
+  end
+  return self
+end
+
+--- Names of the ops of a lane, in order.
+function Plan:order(lane)
+  local core_plan = plan_self(self).core
+  return errors.call(errors.here(), core_plan.order, core_plan, lane)
+end
+function Plan:text() return plan_self(self).core:text() end
+function Plan:info() return plan_self(self).core:info() end
+
+M.SIMULATE = {
+  steps = { type = "integer", lo = 1, hi = 1e6, required = true,
+    doc = "that are simulated; they differ under a routing law" },
+  first_step = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "of the law, from 1" },
+}
+
+--- Times of the step of the median, samples_ms of all, and under a routing law the placements.
+--- Without `t` as the plan was simulated when it was made; with it `moebench check` ends here.
+function Plan:simulate(t)
+  local core_plan = plan_self(self).core
+  if t == nil then return self.sim end
+  local at = errors.here()
+  local c = schema.check(M.SIMULATE, t, "simulate", at)
+  errors.stop_in "check"
+  return errors.call(at, core_plan.simulate, core_plan,
+    { steps = c.steps, first_step = c.first_step - 1 })
+end
+
+--- What weight gradients can hide of the all-to-alls, by the graph alone: { num_a2a, num_dw,
+--- a2a_ms, dw_ms: sums; greedy_ms: Lancet's choice, bound_ms: no choice hides more, exact_ms: the
+--- best one, where there are at most 24 }.
+function Plan:overlap()
+  local core_plan = plan_self(self).core
+  return errors.call(errors.here(), core_plan.overlap, core_plan)
+end
+
+M.SPANS = {
+  step = { type = "integer", lo = 1, hi = 1e6, default = 1,
+    doc = "simulated after those before it; they differ under a routing law" },
+  all_ranks = { type = "boolean", default = false,
+    doc = "not the first alone; without a routing law it stands for all" },
+}
+
+--- The simulated timeline, by begin: { op, kind, rank, lane, chunk (of a transfer, from 1),
+--- post_ms, begin_ms, end_ms } each.
+function Plan:spans(t)
+  local core_plan = plan_self(self).core
+  local at = errors.here()
+  local c = schema.check(M.SPANS, t or {}, "spans", at)
+  return errors.call(at, core_plan.spans, core_plan, c)
+end
+
+--- What Lina's packing compares in the forward, means over MoE layers and parts of them, each
+--- alone: { a2a_ms: the all-to-all to the experts, ffn_ms: the experts, num: parts }.
+function Plan:micro_ops()
+  local core_plan = plan_self(self).core
+  return errors.call(errors.here(), core_plan.micro_ops, core_plan)
+end
+
+--- Bytes a device: { peak_bytes, liveness_bytes, arena_bytes, persistent_bytes, holders }.
+function Plan:memory()
+  local info, out = plan_self(self).core:info(), {}
+  for _, key in ipairs { "peak_bytes", "liveness_bytes", "arena_bytes", "persistent_bytes",
+    "holders" } do
+    out[key] = info[key]
+  end
+  return out
+end
+
+--- Why communication is exposed, and what would help. Times are ms, means over ranks:
+--- { iteration_ms, exposed_ms, bound = { ms, by, distance_ms, ... }, causes: their sums;
+--- collectives: { op, kind, bytes, alone_ms, waited_ms, transfer_ms, hidden_ms, exposed_ms,
+--- hidden_by, exposed_by, delays } each; exposures: { op, cause, why, ms, from, to, stage } each,
+--- in all exposed_ms; findings: the same with advice, gain_ms (by replay) or a guess at it in
+--- worth_ms, best first; idle: what stages were told and has no effect, and why; decisions: of the
+--- passes;
+--- text }. tostring gives text. A result of plan:run has the same as result:explain(step), of a
+--- step that ran.
+function Plan:explain() return explain.of(plan_self(self).core, errors.here()) end
+
+--- Runs the plan on real ranks, one a device of its cluster, in the precision that `t` says.
+function Plan:run(executor, t)
+  local at = errors.here()
+  plan_self(self)
+  schema.field({ type = "string", enum = M.EXECUTORS, required = true }, executor,
+    "moe.plan.run", at)
+  M.check_executor(executor, "moe.plan.run", at)
+  local c = schema.check(M.RUN, t or {}, "moe.plan.run", at)
+  local spec = target.executed_in(c.precision, schema.merged(self.spec, {
+    ways = M.ways(executor, c, "moe.plan.run", at) }))
+  spec.edits = M.edits(executor, c, "moe.plan.run", at)  -- whatever the simulated plan has
+  local options = M.run_options(executor, c, spec.model, "moe.plan.run", at)
+  M.claim_outputs(c, "moe.plan.run", at)
+  local plan = target.plan_of(spec, self.candidate, at)
+  errors.stop_in "check"
+  local result = good(M.started("running", plan, options, spec.ranks, at))
+  function result.explain(of, step) return explain.of(plan, errors.here(), of, step) end
+  return result
+end
+
+function M.plan(t)
+  local at = errors.here()
+  local c = schema.check(M.PLAN, t, "moe.plan", at)
+  errors.stop_in "policies"
+  local spec = target.cluster_spec(c.model, c.cluster, c.optimizer)
+  spec.edits = c.edits
+  if target.places(c.system) then spec.simulate = { steps = target.PLACED_STEPS } end
+  local made = target.plan(spec, c.system)
+  return setmetatable({ core = made.plan, sim = made.sim, candidate = made.candidate,
+    choice = made.candidate.choice, spec = spec }, Plan)
+end
+
+return M

@@ -1,0 +1,121 @@
+-- moe.collectives{...}: how long collectives take that meet on the links of a cluster.
+local cluster_lib = require "moe.spec.cluster"
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local schema = require "moe.base.schema"
+
+local M = {}
+
+local BYTES = { type = "number", lo = 0, hi = 1e18 }
+local TIME = { type = "number", lo = 0, hi = 1e9 }
+
+local ANY_OP = {
+  kind = { type = "string", enum = { "all_to_all", "all_reduce" }, required = true },
+  start_ms = schema.merged(TIME, { default = 0, doc = "from 0, or from the end of `after`" }),
+  after = { type = "list", of = { type = "integer", lo = 1 },
+    doc = "earlier ops by number; it waits for all of them" },
+  rank_start_ms = { type = "list", of = TIME, doc = "later by this much, by rank" },
+  priority = { type = "integer", lo = -1e6, hi = 1e6, doc = "higher first; strict_priority" },
+}
+
+--- Fields of an op by its kind.
+M.OPS = {
+  all_to_all = schema.merged(ANY_OP, {
+    bytes_per_pair = schema.merged(BYTES, { doc = "from each rank to each other" }),
+    bytes = { type = "table", doc = "instead: N rows of N, from rank to rank" },
+    algorithm = { type = "string", enum = { "direct", "pairwise" }, default = "direct",
+      doc = "all pairs at once, or in N-1 rounds" },
+    channels = { type = "integer", lo = 1, hi = 1024, doc = "of a device; per_channel; 1" },
+  }),
+  all_reduce = schema.merged(ANY_OP, {
+    bytes = schema.merged(BYTES, { required = true, doc = "of a rank" }),
+    algorithm = { type = "string", enum = { "ring" }, default = "ring" },
+    rings = { type = "integer", lo = 1, hi = 1024, doc = "one a NIC" },
+  }),
+}
+
+M.FIELDS = {
+  cluster = { type = "cluster", required = true, doc = "moe.cluster" },
+  ops = { type = "list", of = { type = "table" }, required = true, doc = "the collectives" },
+  share = schema.merged(cluster_lib.SHARE, { default = "per_flow" }),
+  efficiency = schema.merged(cluster_lib.SHARING_EFFICIENCY, { default = 1 }),
+  link_use = { type = "boolean", default = false, doc = "say when each link carries how much" },
+}
+
+local function check_length(list, n, path, what, at)
+  if #list ~= n then
+    errors.user(("%s: has %d %s; give %d, one a device of the cluster"):format(path, #list, what,
+      n), at)
+  end
+end
+
+-- N rows of N numbers.
+local function check_matrix(matrix, n, path, at)
+  check_length(matrix, n, path, "rows", at)
+  for i, row in ipairs(matrix) do
+    if type(row) ~= "table" then
+      schema.refuse(("%s[%d]"):format(path, i), row, "a row of numbers", at)
+    end
+    check_length(row, n, ("%s[%d]"):format(path, i), "numbers", at)
+    for j = 1, n do
+      local b = row[j]
+      if not (type(b) == "number" and b >= BYTES.lo and b <= BYTES.hi) then
+        schema.field(BYTES, b == nil and false or b, ("%s[%d][%d]"):format(path, i, j), at)
+      end
+    end
+  end
+  return matrix
+end
+
+local function check_all_to_all(op, n, path, at)
+  if (op.bytes_per_pair == nil) == (op.bytes == nil) then
+    errors.user(("%s: give either bytes_per_pair or bytes, %s"):format(path,
+      op.bytes and "not both" or "neither is there"), at, op.bytes and path .. ".bytes")
+  end
+  return op.bytes and check_matrix(op.bytes, n, path .. ".bytes", at)
+end
+
+-- An op's checked fields without its matrix, and the matrix or nil.
+local function check_op(t, index, c, at)
+  local path = ("moe.collectives.ops[%d]"):format(index)
+  local kind = schema.field(ANY_OP.kind, t.kind, path .. ".kind", at)
+  local op, matrix = schema.check(M.OPS[kind], t, path, at), nil
+  for _, before in ipairs(op.after or {}) do
+    if before >= index then
+      schema.refuse(path .. ".after", before, "the number of an earlier op", at)
+    end
+  end
+  for field, share in pairs { priority = "strict_priority", channels = "per_channel" } do
+    if op[field] and c.share ~= share then
+      errors.user(("%s.%s: only share = '%s' reads it, not '%s'"):format(path, field, share,
+        c.share), at)
+    end
+  end
+  local n = c.cluster.devices
+  if op.rank_start_ms then
+    check_length(op.rank_start_ms, n, path .. ".rank_start_ms", "numbers", at)
+  end
+  if kind == "all_to_all" then
+    matrix = check_all_to_all(op, n, path, at)
+    op.bytes = nil
+  end
+  return op, matrix
+end
+
+--- A list of { begin_ms, end_ms, rank_end_ms }, one an op. With link_use it has .link_use, a list
+--- of { link = "nic_out", node, index, begin_ms, end_ms, bytes_per_s }; and .nodes_alike: node 1
+--- then stands for every node.
+function M.collectives(t)
+  local at = errors.here()
+  local c = schema.check(M.FIELDS, t, "moe.collectives", at)
+  local ops, matrices = {}, {}
+  for i, op in ipairs(c.ops) do ops[i], matrices[i] = check_op(op, i, c, at) end
+  local run = errors.call(at, core.collectives, { cluster = cluster_lib.links(c.cluster),
+    ops = core.array(ops), share = c.share, efficiency = c.efficiency, link_use = c.link_use },
+    matrices)
+  local times = run.ops
+  times.link_use, times.nodes_alike = run.link_use, run.nodes_alike
+  return times
+end
+
+return M

@@ -1,0 +1,74 @@
+-- Measured times of collectives, which take the place of a cluster's closed forms:
+--   collectives = { all_to_all = { { bytes, us }, ... }, all_reduce = moe.nccl_tests "file.log" }
+-- bytes: what a rank brings, its own part of an all-to-all included; us: until the last is done.
+-- Between rows times are interpolated; a part of a partitioned all-to-all has its own payload.
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local schema = require "moe.base.schema"
+
+local M = {}
+
+local mt = schema.class("times", 'a list of { bytes, us }, or moe.nccl_tests "file.log"')
+
+local doc = "list of { bytes, us }, or moe.nccl_tests"
+M.FIELDS = { all_to_all = { type = "any", doc = doc }, all_reduce = { type = "any", doc = doc } }
+
+M.ROWS = { type = "list", of = { type = "list", of = { type = "number", lo = 0, hi = 1e15 } } }
+
+local function check_rows(rows, path, at)
+  rows = schema.field(M.ROWS, rows, path, at)
+  if #rows < 2 then errors.user(("%s: has %d rows; give at least 2"):format(path, #rows), at) end
+  for i, row in ipairs(rows) do
+    local place = ("%s[%d]"):format(path, i)
+    if #row ~= 2 then
+      errors.user(("%s: has %d numbers; give { bytes, us }"):format(place, #row), at)
+    end
+    if i > 1 and row[1] <= rows[i - 1][1] then
+      errors.user(("%s: %g bytes stand after %g; give rows in ascending order"):format(place,
+        row[1], rows[i - 1][1]), at)
+    end
+  end
+  return rows
+end
+
+--- A table of `kind` that was measured with so many ranks; `source` names its file.
+function M.measured(kind, rows, ranks, source, at)
+  return setmetatable({ kind = kind, rows = check_rows(rows, source .. "." .. kind, at),
+    ranks = ranks, source = source }, mt)
+end
+
+--- moe.nccl_tests "file.log": the out-of-place times of all_reduce_perf or alltoall_perf.
+function M.nccl_tests(file)
+  local at = errors.here()
+  schema.field({ type = "string", required = true }, file, "moe.nccl_tests", at)
+  local log = errors.call(at, core.nccl_log, file)
+  return setmetatable({ kind = log.kind, rows = log.rows, ranks = log.ranks, source = file }, mt)
+end
+
+local function resolve(kind, given, devices, path, at)
+  if not schema.is_a("times", given) then
+    if type(given) ~= "table" then schema.refuse(path, given, schema.classes.times.what, at) end
+    return { rows = check_rows(given, path, at), source = "the recipe" }
+  end
+  if given.kind ~= kind then
+    errors.user(("%s: %s holds times of %s"):format(path, given.source, given.kind), at)
+  end
+  if given.ranks ~= devices then
+    errors.user(("%s: %s was measured with %d ranks, but the cluster has %d devices"):format(path,
+      given.source, given.ranks, devices), at)
+  end
+  return { rows = given.rows, source = given.source }
+end
+
+--- What the core takes: kind -> { rows, source }, checked against the cluster's devices.
+function M.resolve(collectives, devices, path, at)
+  local out = {}
+  for kind in pairs(M.FIELDS) do
+    if collectives[kind] ~= nil then
+      out[kind] = resolve(kind, collectives[kind], devices, path .. "." .. kind, at)
+    end
+  end
+  return out
+end
+
+return M

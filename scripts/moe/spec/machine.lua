@@ -1,0 +1,65 @@
+-- moe.machine "machine.lua": what `moebench calibrate` measured, as fields of moe.cluster.custom.
+local cluster = require "moe.spec.cluster"
+local comm_tables = require "moe.spec.comm_tables"
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local schema = require "moe.base.schema"
+
+local M = {}
+
+local OVERLAP_ROW = schema.merged(cluster.OVERLAP_SLOWDOWN,
+  { blocks = { type = "integer", lo = 1, hi = 1024, required = true } })
+local ROWS = { all_to_all = comm_tables.ROWS, all_reduce = comm_tables.ROWS }
+
+M.FILE = {
+  machine = { type = "string", required = true },
+  provenance = { type = "string", enum = { "measured" }, default = "measured" },
+  ranks = { type = "integer", lo = 1, hi = 4096, required = true },
+  dtype = { type = "string", enum = { "bf16", "f32" }, default = "f32" },
+  device = { type = cluster.DEVICE, required = true },
+  intra = { type = cluster.LINK },
+  collectives = { type = ROWS, default = {} },
+  overlap = { type = { source = { type = "string", required = true },
+    rows = { type = "list", of = { type = OVERLAP_ROW }, required = true } } },
+  residuals = { type = "table", default = {} },
+}
+
+-- The file's table. It is data: its text sees no names.
+local function load_table(file, at)
+  local chunk, why = load(errors.call(at, core.read_file, file), "=" .. file, "t", {})
+  local ok, value = pcall(chunk or error, why)
+  if not ok then errors.user(("cannot read %s: %s"):format(file, tostring(value)), at) end
+  return value
+end
+
+M.OPTIONS = { blocks = { type = "integer", lo = 1, hi = 1024,
+  doc = "of a transfer on a GPU, one that was measured; without, compute takes no longer beside" } }
+
+-- What transfers of so many blocks do to compute beside them.
+local function slowdown(m, blocks, file, at)
+  local measured = {}
+  for i, row in ipairs(m.overlap and m.overlap.rows or {}) do
+    if row.blocks == blocks then return { gemm = row.gemm, memory = row.memory } end
+    measured[i] = tostring(row.blocks)
+  end
+  errors.user(("moe.machine.blocks: %d: %s has %s"):format(blocks, file, #measured == 0
+    and "no compute beside transfers" or "those of " .. table.concat(measured, ", ")), at)
+end
+
+--- Fields of moe.cluster.custom: one node of as many devices as ranks were measured. Change or add
+--- what is to differ; collectives hold for this number of devices.
+function M.machine(file, options)
+  local at = errors.here()
+  schema.field({ type = "string", required = true }, file, "moe.machine", at)
+  options = schema.check(M.OPTIONS, options or {}, "moe.machine", at)
+  local m = schema.check(M.FILE, load_table(file, at), file, at)
+  local collectives = {}
+  for kind, rows in pairs(m.collectives) do
+    collectives[kind] = comm_tables.measured(kind, rows, m.ranks, file, at)
+  end
+  return { name = file, nodes = 1, devices_per_node = m.ranks, dtype = m.dtype, device = m.device,
+    intra = m.intra, collectives = collectives,
+    overlap_slowdown = options.blocks and slowdown(m, options.blocks, file, at) }
+end
+
+return M

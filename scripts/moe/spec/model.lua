@@ -1,0 +1,266 @@
+-- moe.model.gpt2_moe{...}: a checked model. Sizes that depend on the number of devices (batch or
+-- batch_per_device, experts or experts_per_device) are resolved when the target is known.
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+require "moe.spec.routing"  -- the class of what `routing` takes
+local schema = require "moe.base.schema"
+
+local M = {}
+
+local mt = schema.class("model", "a model, as moe.model.gpt2_moe {...}")
+
+M.BALANCE_LOSS = {
+  coefficient = { type = "number", lo = 0, hi = 1e6, required = true,
+    doc = "of E * sum of f[e] * P[e], a layer" },
+  count = { type = "string", enum = { "first", "choices", "kept" }, default = "choices",
+    doc = "what f is the share of: first choices, all k before drops, all k that found a place" },
+  over = { type = "string", enum = { "rank", "all" }, default = "rank",
+    doc = "f and P of each rank's tokens, or of all ranks' (an all-reduce of counts)" },
+}
+
+M.BIAS_BALANCE = {
+  rate = { type = "number", lo = 0, hi = 1, default = 0.001, doc = "of an expert's bias, a step" },
+}
+
+M.FIELDS = {
+  name = { type = "string", default = "gpt2_moe" },
+  vocab = { type = "integer", lo = 2, hi = 1e7, default = 50257, doc = "vocabulary" },
+  layers = { type = "integer", lo = 1, hi = 10000, required = true, doc = "blocks" },
+  hidden = { type = "integer", lo = 1, hi = 1e6, required = true, doc = "model width" },
+  heads = { type = "integer", lo = 1, hi = 1e5, required = true, doc = "divide hidden" },
+  seq = { type = "integer", lo = 1, hi = 1e7, required = true, doc = "tokens a row" },
+  ffn = { type = "integer", lo = 1, hi = 1e7, doc = "inner width of an FFN; 4 * hidden" },
+  batch = { type = "integer", lo = 1, hi = 1e8, doc = "rows of the whole batch" },
+  batch_per_device = { type = "integer", lo = 1, hi = 1e7, doc = "rows a device" },
+  experts = { type = "integer", lo = 1, hi = 1e6, doc = "experts in all" },
+  experts_per_device = { type = "integer", lo = 1, hi = 1e5, doc = "experts a device" },
+  ep = { type = "integer", lo = 1, hi = 1e6,
+    doc = "devices of an expert-parallel group, which holds all experts; all devices" },
+  moe_every = { type = "integer", lo = 1, hi = 1e4, default = 2,
+    doc = "an MoE FFN in the last of every so many blocks" },
+  gate = { type = "any", default = "switch", doc = "a gate's name or a policy" },
+  routing = { type = "routing", doc = "which experts tokens choose, in place of the gate" },
+  k = { type = "integer", lo = 1, hi = 1e6,
+    doc = "choices a token, where the gate leaves it open; 1" },
+  capacity_factor = { type = "number", lo = 1e-6, hi = 1e6,
+    doc = "an expert's places over a rank's tokens an expert; 1.25" },
+  capacity = { type = "string", enum = { "none" }, doc = "every token fits" },
+  balance_loss = { type = M.BALANCE_LOSS, doc = "auxiliary load-balance loss of the router" },
+  z_loss = { type = "number", lo = 0, hi = 1e6, default = 0,
+    doc = "coefficient of the mean of logsumexp(router logits)^2, a layer" },
+  bias_balance = { type = M.BIAS_BALANCE, doc = "balancing by a bias an expert, without a loss" },
+  fill = { type = "number", lo = 1e-6, hi = 1,
+    doc = "share of capacity slots that hold a token, as simulated; that of balanced routing" },
+  attention = { type = "string", enum = { "fused", "unfused" }, default = "fused",
+    doc = "one kernel, or score, softmax and context through memory" },
+  dtype = { type = "string", enum = { "f16", "bf16", "f32" },
+    doc = "element type; f16 on a cluster, f32 on CPU ranks; bf16: parameters and gates stay f32" },
+}
+
+-- Of each pair one is given; where a model is changed, the new one stands.
+local PARTNER = { batch = "batch_per_device", batch_per_device = "batch",
+  experts = "experts_per_device", experts_per_device = "experts",
+  capacity = "capacity_factor", capacity_factor = "capacity" }
+
+-- Share of the slots that hold a token under balanced routing and a capacity factor of 1, where it
+-- is not 1: two choices for each place.
+local FILL_AT_ONE = { top2_c1 = 2 }
+
+-- The row of a built-in gate, or the policy.
+local function check_gate(gate, path, at)
+  if type(gate) == "string" then
+    local names = {}
+    for i, g in ipairs(core.table("gates")) do
+      if g.name == gate then return g end
+      names[i] = g.name
+    end
+    schema.unknown(path, "gate", gate, names, at)
+  end
+  if schema.is_a("gate", gate) then return gate end
+  schema.refuse(path, gate, type(gate) == "function"
+    and "what it returns: call the gate's constructor, as my_gate {}"
+    or "a gate's name or a gate policy", at)
+end
+
+-- The gate that stands for a routing law: top_k, whose places it takes, with as many choices as the
+-- gate that it replaces, where one is given.
+local function routed(m, given, gate, path, at)
+  if type(m.gate) == "table" then
+    errors.user(("%s.routing: takes the gate's place, but gate is the policy '%s'; give one of "
+      .. "them"):format(path, gate.name), at)
+  end
+  m.gate = "top_k"
+  local stand_in = check_gate(m.gate, path .. ".gate", at)
+  return given and gate.k > 0 and schema.merged(stand_in, { k = gate.k }) or stand_in
+end
+
+local function exactly_one(m, a, path, at)
+  local b = PARTNER[a]
+  if (m[a] == nil) == (m[b] == nil) then
+    errors.user(("%s: give either %s or %s, %s"):format(path, a, b,
+      m[a] == nil and "neither is there" or "not both"), at, path .. "." .. a)
+  end
+end
+
+-- ends: as in schema.collector.
+local function make(t, path, at, ends)
+  local assumed = schema.collector(path, "model", ends)
+  local m = schema.check(M.FIELDS, t, path, at, assumed)
+  exactly_one(m, "batch", path, at)
+  exactly_one(m, "experts", path, at)
+  if m.capacity and m.capacity_factor then
+    errors.user(path .. ": give either capacity or capacity_factor, not both", at,
+      path .. ".capacity")
+  end
+  if m.hidden % m.heads ~= 0 then
+    errors.user(("%s.heads: %d does not divide hidden = %d"):format(path, m.heads, m.hidden), at)
+  end
+  local gate = check_gate(m.gate, path .. ".gate", at)
+  if m.routing then gate = routed(m, t.gate, gate, path, at) end
+  local fixed = gate.k and gate.k > 0 and gate.k or nil
+  if fixed and m.k and m.k ~= fixed then
+    errors.user(("%s.k: %d, but the gate '%s' makes %d choices a token"):format(path, m.k,
+      gate.name, fixed), at)
+  end
+  m.k = fixed or m.k or 1
+  m.given, m.root, m.at, m.assumed = schema.merged(t, {}), path, at, assumed.found
+  m.path = path:match "^model%." and "model" or path
+  return schema.object(m, mt)
+end
+
+--- The model with some assumed constants at an end of their band.
+function M.at_ends(model, ends) return make(model.given, model.root, model.at, ends) end
+
+function M.gpt2_moe(t)
+  return make(t, "model.gpt2_moe", errors.here())
+end
+
+--- A copy of the model with some fields replaced.
+function M.override(model, changes, path, at)
+  if changes == nil then return model end
+  if type(changes) ~= "table" then schema.refuse(path, changes, "a table of what differs", at) end
+  local t = schema.merged(model.given, {})
+  for key in pairs(changes) do
+    if PARTNER[key] then t[PARTNER[key]] = nil end
+  end
+  if changes.gate then t.k = nil end
+  for _, key in ipairs { "gate", "routing", "k", "capacity", "capacity_factor" } do
+    if changes[key] ~= nil then t.fill = nil end
+  end
+  return make(schema.merged(t, changes), path, at)
+end
+
+--- The plain table that the core takes, for `devices` devices, and the gate's policy or nil.
+function M.resolve(model, devices, dtype)
+  local function split(total, what, ranks)
+    local rows = model[total]
+    if not rows then return model[PARTNER[total]] end
+    if rows % ranks ~= 0 then
+      errors.user(("%s.%s: %d %s do not divide over %d ranks"):format(model.path, total, rows,
+        what, ranks), model.at)
+    end
+    return rows / ranks
+  end
+  local ep = model.ep or devices
+  if devices % ep ~= 0 then
+    errors.user(("%s.ep: %d does not divide %d ranks"):format(model.path, ep, devices), model.at)
+  end
+  local policy = type(model.gate) == "table" and model.gate or nil
+  local resolved = {
+    name = model.name, vocab = model.vocab, layers = model.layers, hidden = model.hidden,
+    heads = model.heads, seq = model.seq, ffn = model.ffn or 4 * model.hidden,
+    moe_every = model.moe_every, ep = ep,
+    batch_per_device = split("batch", "rows", devices),
+    experts = split("experts", "experts", ep) * ep,
+    gate = policy and policy.name or model.gate, k = model.k,
+    capacity_factor = model.capacity and 0 or model.capacity_factor or 1.25,
+    balance_loss = model.balance_loss, z_loss = model.z_loss, bias_balance = model.bias_balance,
+    fused_attention = model.attention == "fused", dtype = model.dtype or dtype,
+  }
+  errors.call(model.at, core.check_model, resolved, devices)
+  return resolved, policy
+end
+
+--- Share of the capacity slots that hold a token, which says what the simulator sends and computes
+--- where padding is not: the model's `fill`, or that of balanced routing. Without a capacity an
+--- expert has a slot for every token of a rank. Experts that choose fill all their slots.
+function M.fill(model, resolved)
+  if model.fill then return model.fill end
+  if resolved.gate == "expert_choice" then return 1 end
+  if resolved.capacity_factor <= 0 then return resolved.k / resolved.experts end
+  return math.min(1, (FILL_AT_ONE[resolved.gate] or 1) / resolved.capacity_factor)
+end
+
+local lancet = require "moe.models.lancet"(schema.assumed)
+
+--- Fields of moe.model.lancet beside those of gpt2_moe, which it may change.
+M.LANCET = {
+  size = { type = "string", enum = schema.keys_of(lancet.sizes), required = true },
+  gpu = { type = "string", enum = schema.keys_of(lancet.batches), required = true,
+    doc = "cluster, which decides the batch" },
+  batch_per_device = { type = "integer", doc = "one of the paper's; the first of them" },
+}
+
+-- A model of the Lancet paper; false where its batch is not one of the paper's for that cluster, so
+-- that a case which gets it can say that there is no such point.
+local function lancet_model(t)
+  local at, own, changes = errors.here(), {}, {}
+  if type(t) ~= "table" then schema.refuse("model.lancet", t, "a table", at) end
+  for key, value in pairs(t) do (M.LANCET[key] and own or changes)[key] = value end
+  own = schema.check(M.LANCET, own, "model.lancet", at)
+  local batch
+  for _, one in ipairs(lancet.batches[own.gpu][own.size]) do
+    if one == (own.batch_per_device or one) then batch = batch or one end
+  end
+  if not batch then return false end
+  local base = schema.merged(lancet.common, { batch_per_device = batch })
+  base = make(schema.merged(base, lancet.sizes[own.size]), "model.lancet", at)
+  return M.override(base, changes, "model.lancet", at)
+end
+
+local lina = require "moe.models.lina"(schema.assumed)
+
+--- Fields of moe.model.lina beside those of gpt2_moe, which it may change.
+M.LINA = {
+  size = { type = "string", enum = schema.keys_of(lina.sizes), required = true },
+}
+
+-- A model of the Lina paper.
+local function lina_model(t)
+  local at = errors.here()
+  if type(t) ~= "table" then schema.refuse("model.lina", t, "a table", at) end
+  local changes = schema.merged(t, {})
+  changes.size = nil
+  local own = schema.check(M.LINA, { size = t.size }, "model.lina", at)
+  local base = make(schema.merged(lina.common, lina.sizes[own.size]), "model.lina", at)
+  return M.override(base, changes, "model.lina", at)
+end
+
+local proprophet = require "moe.models.proprophet"(schema.assumed)
+
+--- Fields of moe.model.proprophet beside those of gpt2_moe, which it may change.
+M.PROPROPHET = {
+  size = { type = "string", enum = schema.keys_of(proprophet.sizes), required = true },
+}
+
+-- A model of the Pro-Prophet paper.
+local function proprophet_model(t)
+  local at = errors.here()
+  if type(t) ~= "table" then schema.refuse("model.proprophet", t, "a table", at) end
+  local changes = schema.merged(t, {})
+  changes.size = nil
+  local own = schema.check(M.PROPROPHET, { size = t.size }, "model.proprophet", at)
+  local base = make(schema.merged(proprophet.common, proprophet.sizes[own.size]),
+    "model.proprophet", at)
+  return M.override(base, changes, "model.proprophet", at)
+end
+
+--- Lines of `moebench list models`.
+M.docs = { { name = "gpt2_moe", doc = "GPT-2 with MoE FFNs in every other block" },
+  { name = "lancet", doc = lancet.doc }, { name = "lina", doc = lina.doc },
+  { name = "proprophet", doc = proprophet.doc } }
+
+M.constructors = schema.namespace("moe.model", "model", { gpt2_moe = M.gpt2_moe,
+  lancet = lancet_model, lina = lina_model, proprophet = proprophet_model })
+
+return M

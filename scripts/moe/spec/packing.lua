@@ -1,0 +1,85 @@
+-- Lina's expert packing (ATC 2023, section 4.4): n times as many experts a device, in groups of 1/n
+-- of the devices, so that all-to-alls stay inside a group and every expert has n residents whose
+-- gradients are all-reduced. Its controller as a planning function: from n = 1 on, n doubles while
+-- the experts of a micro-op take less time than its all-to-all.
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local schema = require "moe.base.schema"
+
+local M = {}
+
+--- Options of the controller.
+M.FIELDS = {
+  most = { type = "integer", lo = 1, hi = 1e6, doc = "n at most; all experts on every device" },
+  begin_step = { type = "integer", lo = 0, hi = 1e9, default = 10,
+    doc = "the step that is measured first (paper: 10)" },
+  every = { type = "integer", lo = 1, hi = 1e9, default = 4,
+    doc = "steps between measurements (paper: 4)" },
+  host_bytes_per_s = { type = "number", lo = 1, hi = 1e15, default = 25e9,
+    doc = "between a device and its host, one way; PCIe 4.0 x16 less its overhead" },
+}
+
+-- Bytes of an expert of one layer that a resident holds: parameters and momentum.
+local function expert_bytes(model)
+  local parameters = 2 * model.hidden * model.ffn + model.hidden + model.ffn
+  return 2 * parameters * (model.dtype == "f16" and 2 or 4)
+end
+
+local function num_moe_layers(model) return math.floor(model.layers / model.moe_every) end
+
+--- How long the one exchange takes that brings each device the experts it is to hold beside its
+--- first ones: the busiest NIC or device receives, from the first owners, all at once. ms.
+function M.exchange_ms(spec, n)
+  local cluster, model, devices = spec.cluster, spec.model, spec.ranks
+  local ep, own = devices / n, model.experts / devices
+  local node_of = function(d) return math.floor(d / cluster.devices_per_node) end
+  local from_nodes, from_devices, slowest = {}, {}, 0
+  for d = 0, devices - 1 do
+    local first = d % ep * n  -- the first owner of its first expert
+    for owner = first, first + n - 1 do
+      if owner ~= d then
+        local at, list = d, from_devices
+        if node_of(owner) ~= node_of(d) then at, list = node_of(d), from_nodes end
+        list[at] = (list[at] or 0) + own
+      end
+    end
+  end
+  local bytes = expert_bytes(model) * num_moe_layers(model)
+  for _, experts in pairs(from_nodes) do
+    slowest = math.max(slowest,
+      experts * bytes / (cluster.nic.bytes_per_s * cluster.nics_per_node))
+  end
+  for _, experts in pairs(from_devices) do
+    slowest = math.max(slowest, experts * bytes / cluster.intra.bytes_per_s)
+  end
+  return 1e3 * slowest
+end
+
+--- The specification with n times as many experts a device.
+function M.packed(spec, n)
+  return schema.merged(spec, { model = schema.merged(spec.model, { ep = spec.ranks / n }) })
+end
+
+--- Runs the controller. plan(spec): a plan. Returns n and what it saw: { n, ep, settled_step,
+--- exchange_ms, offload_bytes, offload_ms (a step), trace = { { n, ffn_ms, a2a_ms, peak_bytes, step
+--- } } }. What does not fit in the device's memory is in its host's, and comes and goes once a
+--- step. Errors stand at the line of `at`.
+function M.choose(spec, o, plan, at)
+  local most = math.min(o.most or spec.ranks, spec.ranks)
+  local trace, n = core.array {}, 1
+  while true do
+    local made = plan(M.packed(spec, n))
+    local t = errors.call(at, made.micro_ops, made)
+    trace[#trace + 1] = { n = n, ffn_ms = t.ffn_ms, a2a_ms = t.a2a_ms,
+      peak_bytes = made:info().peak_bytes, step = o.begin_step + (#trace) * o.every }
+    if t.ffn_ms >= t.a2a_ms or 2 * n > most or spec.ranks % (2 * n) ~= 0 then break end
+    n = 2 * n
+  end
+  local last, memory = trace[#trace], spec.cluster.device.memory_bytes
+  local over = memory > 0 and math.max(0, last.peak_bytes - memory) or 0
+  return n, { n = n, ep = spec.ranks / n, settled_step = last.step,
+    exchange_ms = M.exchange_ms(spec, n), offload_bytes = over,
+    offload_ms = 2e3 * over / o.host_bytes_per_s, trace = trace }
+end
+
+return M

@@ -1,0 +1,177 @@
+-- moe.policy.gate / pass / schedule / placement: policies written in Lua, and moe.pass: the
+-- built-in passes. Each is a constructor: calling it with options makes an instance for a model or
+-- a system. Rank threads look gates and placements up by name.
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local schema = require "moe.base.schema"
+
+local M = {}
+
+--- kind -> name -> definition, in this Lua state.
+M.registry = { gate = {}, pass = {}, schedule = {}, placement = {} }
+
+local instance_mt = {
+  gate = schema.class("gate", "a gate"),
+  pass = schema.class("pass", "a pass; call its constructor, as moe.pass.dw_schedule {}"),
+}
+
+-- Fields of all policies, with those of one kind.
+local function fields(more)
+  return schema.merged({
+    name = { type = "string", required = true, doc = "names it in results and errors" },
+    doc = { type = "string", default = "" },
+    params = { type = "table", default = {}, doc = "option -> default" },
+  }, more)
+end
+
+-- Fields of a placement that an instance may change.
+local PLACED = {
+  every = { type = "integer", lo = 1, hi = 1e9, default = 1,
+    doc = "steps from one placement to the next" },
+  shadows = { type = "integer", lo = 0, hi = 4096, default = 1,
+    doc = "slots a device for copies of a step; as many memory as that many experts" },
+  extra_residents = { type = "integer", lo = 0, hi = 4096, default = 0,
+    doc = "slots a device for experts that live there, beyond experts / devices" },
+  expected_copies = { type = "number", lo = 0, hi = 4096, default = 1,
+    doc = "that a device receives a step, for plans made before anything ran" },
+}
+
+M.KINDS = {
+  gate = fields {
+    scope = { type = "string", enum = { "token", "batch" }, required = true,
+      doc = "what a token's choice depends on: 'token' or 'batch'" },
+    scores = { type = "string", enum = { "softmax", "sigmoid" }, default = "softmax" },
+    weight = { type = "string", enum = { "prob", "renorm", "one" }, default = "prob" },
+    k = { type = "integer", lo = 1, hi = 1e6, doc = "choices a token; the model's k" },
+    bound = { type = "function", doc = "function(C, o): the largest capacity, for buffers" },
+    route = { type = "function", required = true, doc = "function(ctx, s, o)" },
+  },
+  pass = fields {
+    at = { type = "string", enum = { "forward", "step" }, required = true,
+      doc = "the graph it edits: 'forward' or the whole 'step'" },
+    apply = { type = "function", required = true, doc = "function(g, ctx, o)" },
+  },
+  schedule = fields {
+    apply = { type = "function", required = true, doc = "function(s, g, ctx, o)" },
+  },
+  placement = fields(schema.merged(PLACED, {
+    at = { type = "string", enum = { "step", "layer" }, default = "step",
+      doc = "'step': from a step's counts, in force from the next step on; 'layer': from the "
+        .. "gate's counts of the layer and step in which it is in force" },
+    moves = { type = "boolean",
+      doc = "whether experts may move or get residents beside their owner; at == 'step'" },
+    weighted = { type = "boolean", default = false,
+      doc = "whether p:share may take a function; memory of devices^2 * slots numbers a layer" },
+    place = { type = "function", required = true,
+      doc = "function(ctx, load, p, o) returning p; the same on all ranks" },
+  })),
+}
+
+-- Options as a field list. Their types are those of the defaults.
+local function option_fields(params, path, at)
+  local out = {}
+  for name, default in pairs(params) do
+    local kind = type(default)
+    if kind ~= "number" and kind ~= "string" and kind ~= "boolean" then
+      schema.refuse(path .. "." .. tostring(name), default, "a number, a string or a boolean", at)
+    end
+    out[name] = { type = kind, default = default }
+  end
+  return out
+end
+
+local function check_name(kind, def, at)
+  local path = ("moe.policy.%s.name: '%s' "):format(kind, def.name)
+  for _, known in ipairs(core.table(kind == "gate" and "gates" or "passes")) do
+    if known.name == def.name then errors.user(path .. "is the name of a built-in one", at) end
+  end
+  if M.registry[kind][def.name] then errors.user(path .. "is defined twice", at) end
+end
+
+-- Whether a case of an experiment is being made.
+local in_case = false
+
+--- Calls f, in which no policy may be defined: rank threads know those that are defined when the
+--- recipe is read, and a case is made once a point.
+function M.without_definitions(f)
+  in_case = true
+  local results = { xpcall(f, errors.with_traceback) }
+  in_case = false
+  if not results[1] then error(results[2], 0) end
+  return results[2]
+end
+
+-- The options of a placement's instances: its params, and what of its fields they may change.
+local function placement_options(def, options, path, at)
+  for name, field in pairs(PLACED) do
+    if options[name] then
+      errors.user(("%s.params.%s: is a field of every placement; give it another name"):format(path,
+        name), at)
+    end
+    options[name] = schema.merged(field, { default = def[name] })
+  end
+  if def.moves == nil then def.moves = def.at == "step" end
+  if def.moves and def.at == "layer" then
+    errors.user(path .. ".moves: experts that move with their state come into force in the next "
+      .. "step; give at = 'step', or moves = false", at)
+  end
+end
+
+local function define(kind)
+  return function(t)
+    local at = errors.here()
+    local path = "moe.policy." .. kind
+    if in_case then
+      errors.user(path .. ": stands in a case, which is made once a point and not by the ranks; "
+        .. "define the policy before moe.experiment and use it in the case", at)
+    end
+    local def = schema.check(M.KINDS[kind], t, path, at)
+    check_name(kind, def, at)
+    local options = option_fields(def.params, path .. ".params", at)
+    if kind == "placement" then placement_options(def, options, path, at) end
+    M.registry[kind][def.name] = def
+    return function(given)
+      local here = errors.here()
+      local instance = { kind = kind, name = def.name, stage = kind == "pass" and def.at or kind,
+        options = schema.check(options, given or {}, def.name, here) }
+      for _, key in ipairs { "scope", "scores", "weight", "k", "bound", "route", "apply" } do
+        instance[key] = def[key]
+      end
+      if kind == "placement" then
+        instance.placement = { at = def.at, moves = def.moves, weighted = def.weighted }
+      end
+      return schema.object(instance, instance_mt[kind == "gate" and "gate" or "pass"])
+    end
+  end
+end
+
+M.constructors = schema.namespace("moe.policy", "kind of policy", { gate = define "gate",
+  pass = define "pass", schedule = define "schedule", placement = define "placement" })
+
+--- The options of a row of core.table("passes") as a field list.
+function M.pass_options(row)
+  local out = {}
+  for _, o in ipairs(row.options) do
+    out[o.name] = { type = o.whole and "integer" or type(o.default), default = o.default,
+      doc = o.doc, lo = o.lo, hi = o.hi, enum = o.allowed }
+  end
+  return out
+end
+
+local function builtin(row)
+  local options = M.pass_options(row)
+  return function(given)
+    local at = errors.here()
+    return schema.object({ name = row.name, stage = row.kind,
+      options = schema.check(options, given or {}, "moe.pass." .. row.name, at) },
+      instance_mt.pass)
+  end
+end
+
+local passes = {}
+for _, row in ipairs(core.table("passes")) do passes[row.name] = builtin(row) end
+
+--- Built-in passes: moe.pass.<name>{ options }.
+M.passes = schema.namespace("moe.pass", "pass", passes)
+
+return M

@@ -1,0 +1,164 @@
+-- Routing laws: moe.workload "name" {...}, moe.trace "file" {...} and its functions, and
+-- moe.loads{...}, what a law says.
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local outputs = require "moe.run.outputs"
+local schema = require "moe.base.schema"
+
+local M = {}
+
+local mt = schema.class("routing", "a workload or a trace, as moe.workload 'zipf' { s = 1.2 }")
+
+local SEED = { type = "integer", lo = 0, hi = 2 ^ 53, doc = "of its random numbers; --seed, or 1" }
+
+--- The options of a row of core.table("workloads") as a field list.
+function M.workload_fields(row)
+  local out = { seed = SEED }
+  for _, o in ipairs(row.options) do
+    out[o.name] = { type = o.whole and "integer" or "number", lo = o.lo, hi = o.hi,
+      default = o.default, doc = o.doc }
+  end
+  return out
+end
+
+--- What `routing` takes. law, name: as the core's functions return them.
+local function object(law, name, file)
+  return schema.object({ law = law, name = name, file = file }, mt)
+end
+M.object = object
+
+local function workload_row(name, at)
+  local names = {}
+  for i, row in ipairs(core.table "workloads") do
+    if row.name == name then return row end
+    names[i] = row.name
+  end
+  schema.unknown("moe.workload", "workload", name, names, at)
+end
+
+--- moe.workload "zipf" { s = 1.2, seed = 3 }: which experts tokens choose, by name and seed.
+function M.workload(name)
+  local row = workload_row(name, errors.here())
+  return function(t)
+    local at = errors.here()
+    local given = schema.check(M.workload_fields(row), t or {}, "moe.workload." .. name, at)
+    local seed = given.seed or core.args.seed or 1
+    given.seed = nil
+    return object(errors.call(at, core.workload, name, given, seed))
+  end
+end
+
+M.LOADS = {
+  routing = { type = "routing", required = true, doc = "moe.workload or moe.trace" },
+  ranks = { type = "integer", lo = 1, hi = 65536, required = true, doc = "sources" },
+  tokens = { type = "integer", lo = 0, hi = 1e8, required = true, doc = "tokens a rank" },
+  experts = { type = "integer", lo = 1, hi = 65536, required = true, doc = "experts in all" },
+  k = { type = "integer", lo = 1, hi = 65536, default = 1, doc = "choices a token" },
+  step = { type = "integer", lo = 1, hi = 1e9, default = 1 },
+  layer = { type = "integer", lo = 1, hi = 1e6, default = 1, doc = "MoE layer, from 1" },
+}
+
+--- moe.loads{...}: how many choices of each source go to each expert, [source][expert].
+function M.loads(t)
+  local at = errors.here()
+  local c = schema.check(M.LOADS, t, "moe.loads", at)
+  local law = c.routing.law
+  c.routing = nil
+  return errors.call(at, core.loads, law, c)
+end
+
+M.TRACE = {
+  cycle = { type = "boolean", default = false, doc = "begin again behind the last step" },
+}
+
+local FORMAT = { type = "string", enum = { "csv", "megatron", "tensorrt" }, required = true,
+  doc = "lines layer,expert; Megatron-LM's RouterTracer; TensorRT-LLM's slot_dispatch_matrix" }
+
+M.IMPORT = {
+  format = FORMAT,
+  files = { type = "list", of = { type = "string" }, required = true,
+    doc = "of megatron one a rank, else one" },
+  experts = { type = "integer", lo = 1, hi = 65535, doc = "in all; the highest that occurs" },
+  k = { type = "integer", lo = 1, hi = 65535,
+    doc = "choices a token, where the file does not say; 1" },
+  to = { type = "string", required = true, doc = "the trace, a file of the output folder" },
+}
+
+M.EXPORT = {
+  format = FORMAT,
+  trace = { type = "string", required = true, doc = "a recorded or imported trace" },
+  to = { type = "string", required = true,
+    doc = "a file of the output folder; of megatron what their names begin with" },
+  step = { type = "integer", lo = 1, hi = 1e9, doc = "of tensorrt; 1" },
+  layer = { type = "integer", lo = 1, hi = 1e6, doc = "MoE layer, of tensorrt; 1" },
+}
+
+local function text_of(value, path, at)
+  return schema.field({ type = "string", required = true }, value, path, at)
+end
+
+-- Fields of a table that only some formats take.
+local function only(c, fields, path, at)
+  for name, formats in pairs(fields) do
+    if c[name] and not formats[c.format] then
+      errors.user(("%s.%s: %s has no use for it"):format(path, name, c.format), at)
+    end
+  end
+end
+
+--- moe.trace.read "file": { steps, layers, ranks, tokens, experts, k, blocks, choices = false where
+--- counts alone are known }.
+local function read(file)
+  local at = errors.here()
+  return errors.call(at, core.trace_info, text_of(file, "moe.trace.read", at))
+end
+
+local converted = {}  -- name -> what it was made of
+
+-- The file c.to is made of c.files by moe.trace.`name`; the same may be made of it again.
+local function claim_output(c, name, at)
+  local what = core.json_encode(c)
+  outputs.claim(c.to, ("moe.trace.%s of %s"):format(name, c.files and c.files[1] or c.trace),
+    ("moe.trace.%s.to"):format(name), at, converted[c.to] == what)
+  converted[c.to] = what
+end
+
+--- Makes a trace of another tool's files; returns its path.
+local function import(t)
+  local at, path = errors.here(), "moe.trace.import"
+  local c = schema.check(M.IMPORT, t, path, at)
+  only(c, { experts = { csv = true, megatron = true }, k = { csv = true, tensorrt = true } }, path,
+    at)
+  if #c.files == 0 or #c.files > 1 and c.format ~= "megatron" then
+    errors.user(("%s.files: %d files; %s takes %s"):format(path, #c.files, c.format,
+      c.format == "megatron" and "one a rank" or "one"), at)
+  end
+  c.experts, c.k = c.experts or 0, c.k or 1
+  claim_output(c, "import", at)
+  return errors.call(at, core.trace_import, c)
+end
+
+--- Writes a trace as another tool's files; returns their paths.
+local function export(t)
+  local at, path = errors.here(), "moe.trace.export"
+  local c = schema.check(M.EXPORT, t, path, at)
+  only(c, { step = { tensorrt = true }, layer = { tensorrt = true } }, path, at)
+  c.step, c.layer = c.step or 1, c.layer or 1
+  claim_output(c, "export", at)
+  return schema.merged(errors.call(at, core.trace_export, c), {})  -- a list that import takes
+end
+
+--- moe.trace "file" { cycle = false }: the routing that was recorded.
+M.trace = schema.namespace("moe.trace", "function", { read = read, import = import,
+  export = export })
+getmetatable(M.trace).__call = function(_, file)
+  text_of(file, "moe.trace", errors.here())
+  return function(t)
+    local at = errors.here()
+    local c = schema.check(M.TRACE, t or {}, "moe.trace", at)
+    local law, name = errors.call(at, core.trace_law, file, c.cycle)
+    return object(law, name, file)
+  end
+end
+
+return M

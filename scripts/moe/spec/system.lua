@@ -1,0 +1,260 @@
+-- moe.system "name" { passes... }: a mix of techniques. The known systems come with their passes
+-- and their all-reduce policy; giving passes replaces the passes. A system of other systems,
+-- { of = { ... } }, is the best of them.
+local choice = require "moe.base.choice"
+local errors = require "moe.base.errors"
+local packing = require "moe.spec.packing"
+local policy = require "moe.spec.policy"
+local schema = require "moe.base.schema"
+
+local M = {}
+
+local mt = schema.class("system", 'a system, as moe.system "raf" {}')
+
+local MIB = 1024 * 1024
+
+-- All-reduce policies. place: "after" the backward or when "ready"; lane: with the all-to-alls
+-- ("comm") or of its own ("comm_reduce").
+local AFTER = { lane = "comm", place = "after", bucket_bytes = 25 * MIB }
+-- PyTorch's DistributedDataParallel: buckets of 25 MiB, reduced beside the backward.
+local DDP = { lane = "comm_reduce", place = "ready", bucket_bytes = 25 * MIB }
+
+-- Lina (ATC 2023): micro-ops of different gradients never mix, so every gradient is an all-reduce
+-- of its own, a bucket of one, on a queue beside the all-to-alls'.
+local LINA = { lane = "comm_reduce", place = "ready", bucket_bytes = 0 }
+
+M.REDUCE = {
+  lane = { type = "string", enum = { "comm", "comm_reduce" }, default = AFTER.lane,
+    doc = "the all-to-alls' lane or one of its own" },
+  place = { type = "string", enum = { "after", "ready" }, default = AFTER.place,
+    doc = "after the backward, or when its gradients are complete" },
+  bucket_bytes = { type = "number", lo = 0, hi = 1e12, default = AFTER.bucket_bytes,
+    doc = "bytes an all-reduce gathers; 0: one a gradient" },
+}
+
+-- Lancet's partition pass with at most 8 parts; 4, then 2, where the plan does not fit (section 7).
+local function lancet_partition(p)
+  return choice.fallback(p.partition, { max_parts = { 8, 4, 2 } })
+end
+
+-- Lina's scheduler as far as the ablation of its figure 14 goes: priority, + micro-ops of
+-- all-reduces, + micro-ops of all-to-alls, whose experts begin with the first of them.
+local function lina(p, steps)
+  local passes = { p.priority {}, p.chunked { which = "all_reduce" }, p.micro_ops {} }
+  for i = steps + 1, 3 do passes[i] = nil end
+  return passes
+end
+
+-- Experts placed by a policy under plain expert parallelism, every transfer blocking.
+local function placed(doc, passes)
+  return { doc = doc, all_reduce = AFTER,
+    passes = function(p) return { passes(p), p.serial {} } end }
+end
+
+-- Pro-Prophet (arXiv 2411.10003): its planner with copies that block (equation 6), its scheduler
+-- beside it, and both as one (equation 8, copies in two transfers). All-to-alls block as they do in
+-- the systems that the paper compares with.
+local function prophet(p, options, scheduled)
+  if not scheduled then return { p.prophet(options), p.blocking_a2a {} } end
+  return { p.prophet(options), p.prophet_schedule {}, p.blocking_a2a { experts = false } }
+end
+
+M.known = {
+  raf = { doc = "plain expert parallelism as in RAF: no overlap, padded all-to-all",
+    all_reduce = AFTER, passes = function(p) return { p.serial {} } end },
+  raf_irregular = { doc = "raf with all-to-alls that send only real rows",
+    all_reduce = AFTER, passes = function(p) return { p.irregular_a2a {}, p.serial {} } end },
+  raf_rows = { doc = "raf without padding: only real rows are sent and computed",
+    all_reduce = AFTER, passes = function(p)
+      return { p.irregular_a2a {}, p.used_rows {}, p.serial {} }
+    end },
+  deepspeed = { doc = "padded, blocking all-to-all; all-reduce in buckets on its own lane",
+    all_reduce = DDP, passes = function(p) return { p.blocking_a2a {} } end },
+  tutel = { doc = "all-to-all and experts cut along capacity, the best degree of 1, 2, 4, 8",
+    all_reduce = DDP, passes = function(p)
+      return { choice.best(p.capacity_pipeline, { degree = { 1, 2, 4, 8 } }) }
+    end },
+  fastermoe = { doc = "all-to-all in rounds between groups of workers, a node each; experts round "
+      .. "by round; no shadowed experts",
+    all_reduce = DDP, passes = function(p) return { p.fastermoe_pipeline {} } end },
+  pipemoe = { doc = "all-to-all and experts cut along capacity, each layer at the degree that is "
+      .. "best for its forward",
+    all_reduce = DDP, passes = function(p) return { p.pipemoe {} } end },
+  pipemoe_step = { doc = "pipemoe with the backward counted", all_reduce = DDP,
+    passes = function(p) return { p.pipemoe { objective = "step" } } end },
+  lancet = { doc = "real rows only, the forward cut into pipelines, weight gradients under the "
+      .. "backward's all-to-alls",
+    all_reduce = AFTER, passes = function(p)
+      return { p.irregular_a2a {}, p.used_rows {}, lancet_partition(p), p.dw_schedule {} }
+    end },
+  lancet_dw = { doc = "lancet without its pipelines", all_reduce = AFTER, passes = function(p)
+    return { p.irregular_a2a {}, p.used_rows {}, p.dw_schedule {} }
+  end },
+  lancet_partition = { doc = "lancet without its weight-gradient schedule", all_reduce = AFTER,
+    passes = function(p) return { p.irregular_a2a {}, p.used_rows {}, lancet_partition(p) } end },
+  -- Where lanes share the wire, the baseline's transfers share it fairly.
+  lina_baseline = { doc = "two streams: all-to-alls, and all-reduces in DDP's buckets beside them",
+    all_reduce = DDP, passes = function() return {} end },
+  lina_fixed = { doc = "all-reduces whole, only between the backward's pairs of all-to-alls",
+    all_reduce = LINA, passes = function(p) return { p.fixed {} } end },
+  lina_priority = { doc = "one transfer at a time, all-to-alls before whole all-reduces",
+    all_reduce = LINA, passes = function(p) return lina(p, 1) end },
+  lina_partition = { doc = "lina_priority with all-reduces in micro-ops of 30 MB",
+    all_reduce = LINA, passes = function(p) return lina(p, 2) end },
+  lina = { doc = "lina_pipelining with the experts a device that its packing chooses",
+    all_reduce = LINA, passes = function(p) return lina(p, 3) end, packing = {} },
+  -- Placement. raf_rows is the same without it.
+  eplb = placed("EPLB: heavy experts live on several devices, which share their tokens",
+    function(p) return p.eplb {} end),
+  fastermoe_shadowing = placed("FasterMoE's shadowing: heavy experts are copied to all devices "
+    .. "while its model gains", function(p) return p.fastermoe_shadowing {} end),
+  prophet_planner = placed("Pro-Prophet's planner alone: few experts are copied, each to the "
+    .. "devices that have tokens for it", function(p) return p.prophet {} end),
+  swap = placed("SmartMoE: owners change places until devices compute as much",
+    function(p) return p.swap {} end),
+  top2 = placed("the two heaviest experts of a layer are copied to all devices, every step",
+    function(p) return p.top_k { k = 2, shadows = 2 } end),
+  top3 = placed("the three heaviest experts of a layer are copied to all devices, every step",
+    function(p) return p.top_k { k = 3, shadows = 3 } end),
+  prophet = { doc = "few hot experts are copied to the devices with tokens for them, in two "
+      .. "transfers beside the compute of the neighbouring block; planned with that in mind",
+    all_reduce = DDP, passes = function(p)
+      return prophet(p, { hidden = 1, split = true }, true)
+    end },
+  prophet_blocking = { doc = "prophet's planner alone: copies and their gradients block compute",
+    all_reduce = DDP, passes = function(p) return prophet(p, { hidden = 0 }) end },
+  prophet_scheduler = { doc = "prophet_blocking's plans, the copies scheduled beside compute",
+    all_reduce = DDP, passes = function(p) return prophet(p, { hidden = 0 }, true) end },
+  prophet_whole = { doc = "prophet with every layer's copies in one transfer",
+    all_reduce = DDP, passes = function(p) return prophet(p, { hidden = 1 }, true) end },
+  lina_pipelining = { doc = "lina_partition with all-to-alls in micro-ops, pipelined with experts",
+    all_reduce = LINA, passes = function(p) return lina(p, 3) end },
+  -- No backward goes through experts that are swapped.
+  lina_inference = { doc = "moe.infer: Lina's scheduler, experts from host memory to as many "
+      .. "devices as the paths of tokens let expect",
+    all_reduce = AFTER, passes = function(p) return { p.lina_inference {} } end },
+  lina_no_estimation = { doc = "moe.infer: lina_inference that places by the gate's counts alone",
+    all_reduce = AFTER, passes = function(p)
+      return { p.lina_inference { estimation = false } }
+    end },
+  lina_no_fine_tuning = { doc = "moe.infer: lina_inference whose estimates stand, right or not",
+    all_reduce = AFTER, passes = function(p)
+      return { p.lina_inference { fine_tuning = false } }
+    end },
+}
+
+-- The fields of a system apart from its list of passes.
+M.FIELDS = {
+  all_reduce = { type = M.REDUCE, doc = "the policy, where it is not the known system's" },
+  packing = { type = packing.FIELDS,
+    doc = "Lina's controller chooses how many times as many experts a device has" },
+  of = { type = "list", of = { type = "any" },
+    doc = "systems or names of known ones; the fastest by simulation is taken" },
+}
+
+-- The systems of `of`; each brings its own passes and policy.
+local function members_of(of, path, at)
+  local members, seen = {}, {}
+  if #of == 0 then errors.user(path .. ".of: the list is empty", at) end
+  for i, entry in ipairs(of) do
+    local place = ("%s.of[%d]"):format(path, i)
+    if type(entry) == "string" and not M.known[entry] then
+      errors.user(schema.unknown_text(place, "system", entry, schema.keys_of(M.known)), at,
+        ("system.of[%d]"):format(i))
+    end
+    local member = type(entry) == "string" and M.system(entry) {} or entry
+    schema.field({ type = "system" }, member, place, at)
+    if seen[member.name] then
+      errors.user(("%s: '%s' stands there twice; names must differ"):format(place, member.name), at)
+    end
+    seen[member.name], members[i] = true, member
+  end
+  return members
+end
+
+local function passes_of(name, given, path, at)
+  local passes = schema.field({ type = "list", of = { type = "any" } }, given, path, at)
+  for i, pass in ipairs(passes) do
+    if not schema.is_a("best", pass) and not schema.is_a("fallback", pass) then
+      schema.field({ type = "pass" }, pass, ("%s[%d]"):format(path, i), at)
+    end
+  end
+  if #passes > 0 then return passes end
+  if not M.known[name] then
+    schema.unknown("moe.system", "system (and no passes are given)", name,
+      schema.keys_of(M.known), at)
+  end
+  return M.known[name].passes(policy.passes)
+end
+
+local function make(name, t, at)
+  local path = ("system '%s'"):format(name)
+  if type(t) ~= "table" then
+    schema.refuse(path, t, "a table of passes, {} for a known system's own", at)
+  end
+  local given, passes = {}, {}
+  for key, value in pairs(t) do
+    if type(key) == "number" then passes[key] = value else given[key] = value end
+  end
+  local fields = schema.check(M.FIELDS, given, path, at)
+  if fields.of and (next(passes) or fields.all_reduce or fields.packing) then
+    errors.user(path .. ".of: its systems have passes and an all_reduce of their own; give of "
+      .. "alone", at)
+  end
+  local known = M.known[name]
+  local own = not fields.packing and known and known.packing
+  return schema.object({ name = name, at = at,
+    members = fields.of and members_of(fields.of, path, at),
+    passes = not fields.of and passes_of(name, passes, path, at) or nil,
+    all_reduce = fields.all_reduce or known and known.all_reduce or AFTER,
+    packing = own and schema.check(packing.FIELDS, own, path, at) or fields.packing }, mt)
+end
+
+function M.system(name)
+  local at = errors.here()
+  -- Systems name files of the output.
+  if type(name) ~= "string" or not name:match("^%w[%w_.+-]*$") then
+    schema.refuse("moe.system", name, "a name of letters, digits and _ . + -", at)
+  end
+  return function(t) return make(name, t, errors.here()) end
+end
+
+local function candidate_of(system, list)
+  local reduce = system.all_reduce
+  return { name = system.name, stages = list.stages, choice = list.label, all_reduce = reduce,
+    packing = system.packing,
+    sync = { bucket_bytes = reduce.bucket_bytes, when_ready = reduce.place == "ready" },
+    reduce_on_own_lane = reduce.lane == "comm_reduce" }
+end
+
+--- What the system may become: a list of alternatives, of which the best is taken, each a list of
+--- candidates, of which the first that fits in memory is taken. A candidate is a system that the
+--- core takes, with its .choice (a label or nil) and .all_reduce.
+function M.expand(system)
+  local alternatives = {}
+  for _, member in ipairs(system.members or {}) do
+    for _, alternative in ipairs(M.expand(member)) do
+      for _, c in ipairs(alternative) do
+        c.choice = c.choice and ("%s %s"):format(member.name, c.choice) or member.name
+      end
+      alternatives[#alternatives + 1] = alternative
+    end
+  end
+  if system.members then return alternatives end
+  for i, lists in ipairs(choice.alternatives(system.passes)) do
+    alternatives[i] = {}
+    for j, list in ipairs(lists) do alternatives[i][j] = candidate_of(system, list) end
+  end
+  return alternatives
+end
+
+--- Names and options of a candidate's stages, for results.
+function M.describe(candidate)
+  local out = {}
+  for i, s in ipairs(candidate.stages) do
+    out[i] = { name = s.name, kind = s.kind, options = s.options }
+  end
+  return out
+end
+
+return M

@@ -1,0 +1,214 @@
+-- Lina's inference scheduler: traces of routing and estimates, what a system makes of them on a
+-- cluster, its allocation of devices to experts, and figure 9's statistic of routing.
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local model_lib = require "moe.spec.model"
+local routing = require "moe.spec.routing"
+local schema = require "moe.base.schema"
+local target = require "moe.spec.target"
+
+local M = {}
+
+local mt = schema.class("inference_trace", "a trace, as moe.lina.trace {...}")
+local profile_mt = schema.class("popularity", "a profile, as moe.lina.popularity {...}")
+
+local function count(default, doc) return { type = "integer", lo = 1, hi = 1e6, default = default,
+  doc = doc } end
+
+M.TRACE = {
+  model = { type = "model", required = true, doc = "moe.model" },
+  devices = { type = "integer", lo = 1, hi = 65536, required = true, doc = "of the cluster" },
+  routing = { type = "routing", required = true, doc = "which experts tokens choose" },
+  batches = count(50, "that are served"),
+  profile_batches = { type = "integer", lo = 0, hi = 1e6, default = 20,
+    doc = "before them, for the profile of paths" },
+  step = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "of routing, the first batch's" },
+  path = { type = "integer", lo = 1, hi = 62, default = 3, doc = "layers of a path" },
+  keep = { type = "integer", lo = 1, hi = 65536,
+    doc = "most probable experts kept a path; as many as choices a token" },
+  shorter = { type = "boolean", default = false,
+    doc = "the known end of an unknown path stands for it, or nothing" },
+}
+
+M.POPULARITY = {
+  trace = { type = "any", required = true, doc = "a recorded trace: its file or moe.trace" },
+  step = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "the first batch's" },
+  batches = { type = "integer", lo = 1, hi = 1e9, doc = "of the trace; all behind the first" },
+  path = M.TRACE.path, keep = M.TRACE.keep, shorter = M.TRACE.shorter,
+}
+
+local PLACE = {
+  cap = { type = "integer", lo = 1, hi = 65536, default = 4, doc = "experts a device at most" },
+  seed = { type = "integer", lo = 0, hi = 2 ^ 53, default = 0,
+    doc = "of random devices for experts that nobody expects" },
+  share = { type = "string", enum = { "even", "weighted" }, default = "even",
+    doc = "an expert's tokens among its replicas: evenly (paper), or as phase 1 gave them room" },
+}
+
+local function ms(default, doc)
+  return { type = "number", lo = 0, hi = 1e6, default = default, doc = doc }
+end
+
+M.INFERENCE = schema.merged(PLACE, {
+  trace = { type = "inference_trace", required = true, doc = "moe.lina.trace" },
+  cluster = { type = "cluster", required = true, doc = "moe.cluster" },
+  system = { type = "string", default = "lina",
+    enum = { "lina", "baseline", "ideal", "no_estimation", "no_fine_tuning" } },
+  schedule = { type = "string", enum = { "paper", "closed_form" }, default = "paper",
+    doc = "what the phases take: 6.2 ms, 1.45 ms where estimates hold; or place_ms and the links" },
+  place_ms = ms(nil, "phase 1 on one device; 6.2, by closed form 0.2"),
+  resume_ms = ms(nil, "phase 2 where the estimate holds"),
+  rerun_ms = ms(nil, "phase 2 where it does not"),
+  host_bytes_per_s = { type = "number", lo = 1, hi = 1e15, default = 25e9,
+    doc = "from host memory to each device; PCIe 4.0 x16 less its overhead" },
+  normalise = { type = "boolean", default = false,
+    doc = "estimates add up to all devices, though only the kept mass is counted" },
+  compare = { type = "string", enum = { "list", "set" }, default = "list",
+    doc = "how phase 2 compares the 2k most popular experts" },
+  ends = { type = "table", default = {},
+    doc = "assumed constants of the cluster by name, at 'lo' or 'hi' of their bands" },
+})
+
+M.PLACE = schema.merged(PLACE, {
+  popularity = { type = "list", of = { type = "number", lo = 0, hi = 1e6 }, required = true,
+    doc = "devices wanted by expert, adding up to the devices at most" },
+  devices = { type = "integer", lo = 1, hi = 65536, required = true },
+})
+
+M.LOCALITY = {
+  top = count(2, "how many of the next experts"),
+  experts = { type = "integer", lo = 1, hi = 65536, required = true, doc = "of a layer" },
+  choices = { type = "table", doc = "recorded: [layer][token], experts from 1; 0: none" },
+  routing = { type = "routing", doc = "or of a workload" },
+  layers = count(12, "MoE layers of the workload"),
+  ranks = count(1, "of the workload"), tokens = count(4096, "a rank"), k = count(1, "choices"),
+  batches = count(10), step = count(1, "the first batch's"),
+}
+
+M.TOKEN_CLASSES = {
+  classes = count(64, "of tokens, kept through all layers"),
+  skew = { type = "number", lo = 0, hi = 20, default = 1, doc = "class i is i^-skew as popular" },
+  ratio = { type = "number", lo = 1, hi = 1e6, default = 4,
+    doc = "of the most to the least popular expert, as classes are dealt out" },
+  stray = { type = "number", lo = 0, hi = 1, default = 0,
+    doc = "share of choices that ignore the class" },
+  drift = { type = "number", lo = 0, hi = 20, default = 0,
+    doc = "standard deviation of a class's log popularity, new in each step" },
+  seed = { type = "integer", lo = 0, hi = 2 ^ 53, doc = "--seed, or 1" },
+}
+
+-- Section 7.3: what the paper's scheduler takes, communication included.
+local PAPER_MS = { place_ms = 6.2, resume_ms = 1.45, rerun_ms = 6.2 }
+local PLACE_MS = 0.2  -- tests/bench: 0.13 ms from the paths of 16k tokens to the mapping
+
+-- The model on so many devices: sizes, and the built-in gate's choices a token.
+local function resolved(model, devices, path, at)
+  local spec, gate = model_lib.resolve(model, devices, "f16")
+  if gate then errors.user(path .. ".model: its gate is a policy; give a built-in one", at) end
+  return spec
+end
+
+--- What each layer's tokens choose, batch after batch, and what their paths let expect; independent
+--- of cluster and system, so that one trace serves many. .paths: how many the profile knows.
+function M.trace(t)
+  local at = errors.here()
+  local c = schema.check(M.TRACE, t, "moe.lina.trace", at)
+  errors.stop_in "policies"
+  errors.stop_in "check"
+  local spec = resolved(c.model, c.devices, "moe.lina.trace", at)
+  local query = { routing = c.routing, step = c.step, ranks = c.devices, k = c.model.k,
+    tokens = spec.batch_per_device * spec.seq, experts = spec.experts,
+    layers = math.floor(spec.layers / spec.moe_every), path = c.path, keep = c.keep,
+    shorter = c.shorter, profile_batches = c.profile_batches, batches = c.batches }
+  local handle, info = errors.call(at, core.lina_trace, query)
+  return setmetatable({ handle = handle, model = c.model, devices = c.devices,
+    paths = info.paths, path = c.path, routing = c.routing.name }, mt)
+end
+
+--- The profile that lina_inference estimates with in moe.infer: how often each expert follows each
+--- path of a recorded trace. { paths = how many it knows, layers, experts, batches, path }.
+function M.popularity(t)
+  local at = errors.here()
+  local c = schema.check(M.POPULARITY, t, "moe.lina.popularity", at)
+  local file = schema.is_a("routing", c.trace) and c.trace.file or c.trace
+  if type(file) ~= "string" then
+    schema.refuse("moe.lina.popularity.trace", c.trace, "the file of a trace, or moe.trace", at)
+  end
+  errors.stop_in "policies"
+  errors.stop_in "check"
+  local handle, info = errors.call(at, core.lina_popularity, { trace = file, step = c.step,
+    batches = c.batches or 0, path = c.path, keep = c.keep or 1, shorter = c.shorter })
+  return setmetatable({ handle = handle, path = c.path, paths = info.paths, layers = info.layers,
+    experts = info.experts, batches = info.batches }, profile_mt)
+end
+
+--- Batches of a trace on a cluster, simulated: { median_ms, p95_ms, batch_ms, of MoE layers
+--- layer_median_ms, layer_p95_ms, a2a_median_ms, a2a_p95_ms (both all-to-alls), expert_p95_ms;
+--- accuracy and accuracy_by_layer (estimated top 2k = actual), fine_tuning (share of estimated
+--- layers); a batch's phase2_ms, mapping_wait_ms, swap_wait_ms, swapped experts; resume_ms,
+--- rerun_ms as taken; system, assumed: the cluster's constants by name }.
+function M.inference(t)
+  local at = errors.here()
+  local c = schema.check(M.INFERENCE, t, "moe.lina.inference", at)
+  if c.cluster.devices ~= c.trace.devices then
+    errors.user(("moe.lina.inference.cluster: %d devices, but the trace is of %d"):format(
+      c.cluster.devices, c.trace.devices), at)
+  end
+  local assumed = {}
+  for _, a in pairs(c.cluster.assumed) do
+    assumed[a.name] = { value = a.value, lo = a.lo, hi = a.hi }
+  end
+  for name, part in pairs(c.ends) do
+    if not assumed[name] then
+      schema.unknown("moe.lina.inference.ends", "constant", name, schema.keys_of(assumed), at)
+    end
+    if part ~= "lo" and part ~= "hi" then
+      schema.refuse("moe.lina.inference.ends." .. name, part, "'lo' or 'hi'", at)
+    end
+  end
+  local spec = target.cluster_spec(c.trace.model, c.cluster, nil, c.ends)
+  local constants = c.schedule == "paper" and PAPER_MS or { place_ms = PLACE_MS }
+  local given = { model = spec.model, cluster = spec.cluster }
+  for _, name in ipairs { "system", "cap", "seed", "share", "normalise", "compare",
+    "host_bytes_per_s" } do
+    given[name] = c[name]
+  end
+  for _, name in ipairs { "place_ms", "resume_ms", "rerun_ms" } do
+    given[name] = c[name] or constants[name]
+  end
+  local result = errors.call(at, core.lina_inference, c.trace.handle, given)
+  result.system, result.assumed = c.system, assumed
+  return result
+end
+
+--- Phase 1: { holders = devices by expert, experts = experts by device }; replicas share evenly.
+function M.place(t)
+  local at = errors.here()
+  local c = schema.check(M.PLACE, t, "moe.lina.place", at)
+  core.array(c.popularity)
+  return errors.call(at, core.lina_place, c)
+end
+
+--- Of the tokens that chose one expert, the share that goes on to its `top` most popular next
+--- experts (figure 9), over all experts: { share = { top 1, top 2, ... }, layers = { { layer, share
+--- } }, tokens }.
+function M.locality(t)
+  local at = errors.here()
+  local c = schema.check(M.LOCALITY, t, "moe.lina.locality", at)
+  if (c.choices == nil) == (c.routing == nil) then
+    errors.user(("moe.lina.locality: give either choices or routing, %s"):format(
+      c.choices and "not both" or "neither is there"), at)
+  end
+  return errors.call(at, core.lina_locality, c)
+end
+
+--- Made-up routing in which a token's class, kept through the layers, decides: a routing object as
+--- of moe.workload.
+function M.token_classes(t)
+  local at = errors.here()
+  local c = schema.check(M.TOKEN_CLASSES, t or {}, "moe.lina.token_classes", at)
+  c.seed = c.seed or core.args.seed or 1
+  return routing.object(errors.call(at, core.lina_token_classes, c))
+end
+
+return M

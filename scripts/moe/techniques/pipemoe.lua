@@ -1,0 +1,183 @@
+-- moe.pipemoe: PipeMoE's choice of a degree from two straight lines, and the lines. Units: seconds;
+-- n_d bytes of a rank's all-to-all, n_e multiply-adds of one of the two GEMMs of its experts.
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local paper = require "moe.models.pipemoe"
+local schema = require "moe.base.schema"
+local target = require "moe.spec.target"
+local train = require "moe.run.train"
+
+local M = {}
+
+local function least_0(doc, required)
+  return { type = "number", lo = 0, hi = 1e30, doc = doc, required = required }
+end
+
+local OBJECTIVE = { type = "string", enum = { "forward", "step" }, default = "forward",
+  doc = "what is to be short: the forward (paper), or backward included" }
+
+local LINES = {
+  alpha_a = least_0("start-up of a transfer", true),
+  beta_a = least_0("seconds a byte", true),
+  n_d = least_0("bytes of a rank's all-to-all", true),
+  alpha_e = least_0("start-up of a chunk's experts, both GEMMs", true),
+  beta_e = least_0("seconds a multiply-add of one GEMM, for both", true),
+  n_e = least_0("rows * hidden * ffn", true),
+  alpha_b = least_0 "of the experts' backward; twice alpha_e",
+  beta_b = least_0 "of the experts' backward; twice beta_e",
+  cut_s = least_0 "what cutting takes, once; 0, as in the paper",
+  objective = OBJECTIVE,
+}
+
+local DEGREE = { type = "integer", lo = 1, hi = 65536 }
+
+M.DEGREE = schema.merged(LINES, {
+  max_degree = schema.merged(DEGREE, { default = 64, doc = "the most chunks" }),
+  allowed = { type = "list", of = DEGREE, doc = "degrees that may be; all up to max_degree" },
+  method = { type = "string", enum = { "exact", "brute", "paper", "paper_fixed" },
+    default = "exact", doc = "paper: Algorithm 1 as printed" },
+})
+
+M.TIME = schema.merged(LINES, {
+  degree = schema.merged(DEGREE, { required = true }),
+  by = { type = "string", enum = { "closed_form", "recurrence" }, default = "closed_form" },
+})
+
+local function size(doc, required)
+  return { type = "integer", lo = 1, hi = 1e9, doc = doc, required = required }
+end
+
+M.SIMULATE = {
+  devices = size("ranks; at least 2", true),
+  experts_per_device = schema.merged(size "", { default = 1 }),
+  rows = size("choices a token * tokens, of a rank", true),
+  hidden = size("M", true),
+  ffn = size("H, the inner width", true),
+  dtype = { type = "string", enum = { "f16", "f32" }, default = "f16", doc = "of what is sent" },
+  alpha_a = LINES.alpha_a, beta_a = LINES.beta_a,
+  alpha_gemm = least_0("start-up of a GEMM", true),
+  beta_gemm = least_0("seconds a multiply-add", true),
+  degree = schema.merged(DEGREE, { required = true }),
+  spans = { type = "boolean", default = false, doc = "say what ran when" },
+}
+
+M.LAYERS = {
+  devices = { type = "integer", required = true, doc = "GPUs: 16, 32 or 64" },
+  alpha_a_16 = { type = "string", enum = { "likely", "printed" }, default = "likely",
+    doc = "start-up on 16 GPUs: 1.72e-4 s, or 1.72e-5 as printed" },
+  k = { type = "integer", lo = 1, hi = 64, default = paper.k, doc = "choices a token" },
+  element_bytes = { type = "integer", lo = 1, hi = 8, default = paper.element_bytes,
+    doc = "1: beta_a counts elements" },
+  times_experts = { type = "boolean", default = false,
+    doc = "rows times E/P, as lines 2 and 3 of Algorithm 1 have it" },
+}
+
+M.FIT = {
+  model = { type = "model", required = true, doc = "moe.model" },
+  cluster = { type = "cluster", doc = "moe.cluster; or ranks" },
+  ranks = { type = "integer", lo = 2, hi = 4096, doc = "of this machine, whose ops are measured" },
+  link = { type = train.LINK, doc = "the emulated link of the ranks" },
+  objective = OBJECTIVE,
+}
+
+--- The best degree: { degree, time_s }.
+local function degree(t)
+  local at = errors.here()
+  local c = schema.check(M.DEGREE, t, "moe.pipemoe.degree", at)
+  if c.allowed then
+    table.sort(c.allowed)
+    core.array(c.allowed)
+  end
+  return errors.call(at, core.pipemoe_degree, c)
+end
+
+--- Seconds that a layer takes at a degree.
+local function time(t)
+  local at = errors.here()
+  return errors.call(at, core.pipemoe_time, schema.check(M.TIME, t, "moe.pipemoe.time", at))
+end
+
+--- One layer's forward, planned, and simulated op by op: { time_s }; with spans = true also
+--- .spans, a list of { op = "dispatch" | "fc1" | "fc2" | "combine", chunk, lane, begin_s, end_s }.
+local function simulate(t)
+  local at = errors.here()
+  return errors.call(at, core.pipemoe_simulate,
+    schema.check(M.SIMULATE, t, "moe.pipemoe.simulate", at))
+end
+
+-- Whether four such layers fit in a GPU (fp32, Adam's four copies, 8 tensors of width M and 4 of
+-- width H a routed row, 6 of width M a token): a guess that keeps 522 of 864, as many as the paper.
+local function fits(l)
+  local weights = 8 * l.experts_per_device * l.hidden * l.ffn
+  local rows = l.batch * l.seq * (22 * l.hidden + 8 * l.ffn)
+  return 16 * (weights + rows) <= paper.gib * 2 ^ 30
+end
+
+local function layer_of(c, batch, seq, ffn, hidden, experts)
+  local line = paper.all_to_all[c.devices]
+  local printed = c.alpha_a_16 == "printed" and c.devices == 16
+  local l = { devices = c.devices, experts_per_device = experts, batch = batch, seq = seq,
+    hidden = hidden, ffn = ffn, rows = c.k * batch * seq * (c.times_experts and experts or 1),
+    alpha_a = printed and paper.printed_alpha_16 or line.alpha, beta_a = line.beta,
+    alpha_gemm = paper.alpha_gemm, beta_gemm = paper.beta_gemm }
+  l.lines = { alpha_a = l.alpha_a, beta_a = l.beta_a, n_d = l.rows * hidden * c.element_bytes,
+    alpha_e = 2 * l.alpha_gemm, beta_e = 2 * l.beta_gemm, n_e = l.rows * hidden * ffn }
+  l.fits = fits(l)
+  return l
+end
+
+--- The paper's 288 layers on a cluster: { batch, seq, hidden, ffn, experts_per_device, rows,
+--- devices, alpha_a, beta_a, alpha_gemm, beta_gemm, lines = what degree and time take, fits }.
+local function layers(t)
+  local at = errors.here()
+  local c = schema.check(M.LAYERS, t, "moe.pipemoe.layers", at)
+  if not paper.all_to_all[c.devices] then
+    schema.refuse("moe.pipemoe.layers.devices", c.devices, "16, 32 or 64", at)
+  end
+  local out = {}
+  for _, batch in ipairs(paper.batch) do
+    for _, seq in ipairs(paper.seq) do
+      for _, ffn in ipairs(paper.ffn) do
+        for _, hidden in ipairs(paper.hidden) do
+          for _, experts in ipairs(paper.experts_per_device) do
+            out[#out + 1] = layer_of(c, batch, seq, ffn, hidden, experts)
+          end
+        end
+      end
+    end
+  end
+  return out
+end
+
+-- The specification of a plan without passes, on the cluster or on this machine's ranks.
+local function spec_of(c, at)
+  if (c.cluster == nil) == (c.ranks == nil) then
+    errors.user(("moe.pipemoe.fit: give either cluster or ranks, %s"):format(
+      c.ranks and "not both" or "neither is there"), at)
+  end
+  if c.cluster and c.link then
+    errors.user("moe.pipemoe.fit.link: only ranks have one; a cluster has its own", at)
+  end
+  train.check_device("cpu", c, "moe.pipemoe.fit", at)
+  local optimizer = schema.field(target.OPTIMIZER_FIELD, nil, "optimizer", at)
+  local spec = c.cluster and target.cluster_spec(c.model, c.cluster, optimizer)
+    or target.real_spec("cpu", c.model, c.ranks, c.link, optimizer, "f32")
+  spec.system = { name = "fit", stages = core.array {} }
+  return spec
+end
+
+--- The lines of a model's MoE layers, which are alike: { lines = { alpha_a, ... }, which degree and
+--- time take, error = { transfer, experts, backward = { median, worst, r2 } }, degrees: at which
+--- chunks were timed, capacity: the highest degree }.
+local function fit(t)
+  local at = errors.here()
+  local c = schema.check(M.FIT, t, "moe.pipemoe.fit", at)
+  errors.stop_in "policies"
+  errors.stop_in "check"
+  return errors.call(at, core.pipemoe_fit, spec_of(c, at), c.objective)
+end
+
+M.functions = schema.namespace("moe.pipemoe", "function",
+  { degree = degree, fit = fit, layers = layers, simulate = simulate, time = time })
+
+return M

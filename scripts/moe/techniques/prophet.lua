@@ -1,0 +1,105 @@
+-- moe.prophet: Pro-Prophet's planner (Algorithm 1) and its performance model, and the policies that
+-- it is compared with, on counts that a recipe gives: no model, no cluster, nothing simulated.
+-- Units: seconds, bytes, inputs.
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local schema = require "moe.base.schema"
+
+local M = {}
+
+local function at_least_0(doc, default)
+  return { type = "number", lo = 0, hi = 1e30, doc = doc, default = default,
+    required = default == nil }
+end
+
+local function above_0(doc, required)
+  return { type = "number", lo = 1e-9, hi = 1e30, doc = doc, required = required }
+end
+
+local COUNT = { type = "integer", lo = 0, hi = 1e12, doc = "inputs" }
+
+local COUNTS = {
+  routed = { type = "list", of = { type = "list", of = COUNT }, required = true,
+    doc = "routed[expert][device]: inputs of the device for the expert" },
+  input_bytes = at_least_0 "of one input",
+  expert_bytes = at_least_0 "parameters of one expert; its gradients alike",
+  bytes_per_s = above_0("what a device receives in an all-to-all (B)", true),
+  copy_bytes_per_s = above_0 "what it receives while experts are copied; bytes_per_s",
+  inputs_per_s = above_0("inputs through an expert's forward (t)", true),
+  equation = { type = "integer", default = 6, doc = "6: copies block; 8: compute hides them" },
+  fnec_s = at_least_0("forward compute of a block beside its experts; equation 8", 0),
+  bnec_s = at_least_0("the same of the backward", 0),
+}
+
+M.PLAN = schema.merged(COUNTS, {
+  alpha = at_least_0("balanced enough: max H - min H below alpha times the mean of H", 1),
+  n = { type = "any", default = "auto",
+    doc = 'devices that go without a selected expert; "auto": those without inputs for it' },
+  max_selected = { type = "integer", lo = 0, hi = 1e6, doc = "experts that are copied; all" },
+})
+
+M.PLACE = schema.merged(COUNTS, {
+  policy = { type = "string", required = true, doc = "a placement policy, by name" },
+  options = { type = "table", default = {}, doc = "its options, numbers" },
+  state_bytes = at_least_0("optimiser state of one expert", 0),
+  residents = { type = "integer", lo = 1, hi = 1e6, doc = "experts that may live on a device; as "
+    .. "many as it takes" },
+  shadows = { type = "integer", lo = 0, hi = 1e6, doc = "copies on a device; all experts" },
+})
+
+-- nil: auto
+local function check_n(n, devices, at)
+  if n == "auto" then return nil end
+  local fits = type(n) == "number" and n == math.floor(n) and n >= 0 and n < devices
+  if fits then return n end
+  schema.refuse("moe.prophet.plan.n", n, ("an integer from 0 to %d, or 'auto'"):format(
+    devices - 1), at)
+end
+
+local function check_routed(routed, path, at)
+  if #routed == 0 then errors.user(path .. ": no experts", at) end
+  local devices = #routed[1]
+  if devices == 0 then errors.user(path .. "[1]: no devices", at) end
+  for e, row in ipairs(routed) do
+    if #row ~= devices then
+      errors.user(("%s[%d]: %d numbers, where routed[1] has %d; give one for each device"):format(
+        path, e, #row, devices), at)
+    end
+  end
+  return devices
+end
+
+-- The checked fields, and the number of devices.
+local function checked(fields, t, path, at)
+  local c = schema.check(fields, t, path, at)
+  if c.equation ~= 6 and c.equation ~= 8 then
+    schema.refuse(path .. ".equation", c.equation, "6 or 8", at)
+  end
+  return c, check_routed(c.routed, path .. ".routed", at)
+end
+
+--- Which experts are copied where, for one step: { selected = { { expert, devices = { ... } } },
+--- time_s, time_without_s, computed, received (inputs by device), balance (standard deviation of
+--- computed), rb = balance_without / balance }, all from 1. devices: those that get a copy, without
+--- the owner. The experts lie on the devices in order, as many on each.
+local function plan(t)
+  local at = errors.here()
+  local c, devices = checked(M.PLAN, t, "moe.prophet.plan", at)
+  c.n = check_n(c.n, devices, at)
+  return errors.call(at, core.prophet_plan, c)
+end
+
+--- What a placement policy makes of the same: { holders = { { owner, device, ... }, ... }, time_s,
+--- time_without_s, computed, ... as of plan; move_s and break_even_steps of residents }.
+local function place(t)
+  local at = errors.here()
+  local c = checked(M.PLACE, t, "moe.prophet.place", at)
+  for _, name in ipairs(schema.keys_of(c.options)) do
+    schema.field({ type = "number" }, c.options[name], "moe.prophet.place.options." .. name, at)
+  end
+  return errors.call(at, core.prophet_place, c)
+end
+
+M.functions = schema.namespace("moe.prophet", "function", { place = place, plan = plan })
+
+return M

@@ -1,0 +1,258 @@
+// Every recipe under tests/recipes/bad is wrong in one way. Its first lines say the exit status,
+// the
+// line that the message must name, and parts of the message; here the real program runs each.
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/cli/program.h"
+
+using moe::test::Outcome;
+using moe::test::run;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Expected {
+  int exit = -1;
+  std::string line, args;
+  std::vector<std::string> says;
+};
+
+Expected expected_of(const fs::path& file) {
+  Expected e;
+  std::ifstream in(file);
+  for (std::string l; std::getline(in, l) && l.rfind("-- ", 0) == 0;) {
+    const size_t colon = l.find(": ");
+    const std::string key = l.substr(3, colon - 3), value = l.substr(colon + 2);
+    if (key == "exit") e.exit = std::stoi(value);
+    if (key == "line") e.line = value;
+    if (key == "args") e.args = value;
+    if (key == "says") e.says.push_back(value);
+  }
+  return e;
+}
+
+std::string scratch() {
+  return (fs::temp_directory_path() / ("moebench-bad-" + std::to_string(getpid()))).string();
+}
+
+}  // namespace
+
+TEST_CASE("every wrong recipe gets its status, its line and its message, once") {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::recursive_directory_iterator(MOE_SOURCE_DIR "/tests/recipes/bad")) {
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  REQUIRE(files.size() >= 39);
+  for (const fs::path& file : files) {
+    const Expected e = expected_of(file);
+    const std::string out = e.args.find("--out") == std::string::npos ? " --out " + scratch() : "";
+    const Outcome o =
+        run(std::string(MOEBENCH_BINARY) + " run " + file.string() + out + " " + e.args);
+    INFO(file.filename().string() << "\n" << o.text);
+    CHECK(o.exit == e.exit);
+    for (const std::string& part : e.says) CHECK(o.text.find(part) != std::string::npos);
+    if (!e.line.empty()) {
+      const std::string place = file.filename().string() + ":" + e.line + ":";
+      CHECK(o.text.find(place) != std::string::npos);
+    }
+    const size_t first = o.text.find("moebench: ");
+    REQUIRE(first != std::string::npos);
+    CHECK(o.text.find("moebench: ", first + 1) == std::string::npos);
+  }
+  fs::remove_all(scratch());
+}
+
+TEST_CASE("the command line has its own status") {
+  const std::string program = MOEBENCH_BINARY;
+  CHECK(run(program + " run").exit == 2);
+  const Outcome rum = run(program + " rum x.lua");
+  CHECK(rum.exit == 2);
+  CHECK(rum.text.find("Did you mean 'run'?") != std::string::npos);
+  CHECK(run(program + " run /nonexistent.lua").exit == 1);
+  CHECK(run(program + " --help").exit == 0);
+  CHECK(run(program + " run --help").exit == 0);
+  CHECK(run(program + " list").exit == 0);
+  const Outcome gatez = run(program + " list gatez");
+  CHECK(gatez.exit == 2);
+  CHECK(gatez.text.find("Did you mean 'gates'?") != std::string::npos);
+  CHECK(run(program + " doctor").exit == 0);
+}
+
+TEST_CASE("where the cuda executor cannot run, that is said before anything runs") {
+  const std::string out = scratch() + "-cuda", recipe = MOE_SOURCE_DIR "/recipes/lancet_gpt2.lua";
+  const std::string program = "MOEBENCH_CUDA_PLUGIN=/nonexistent.so " MOEBENCH_BINARY;
+  const Outcome o = run(program + " run " + recipe + " --executor cuda --out " + out);
+  INFO(o.text);
+  CHECK(o.exit == 1);
+  CHECK(o.text.find("lancet_gpt2.lua:") != std::string::npos);
+  CHECK(o.text.find("--executor cuda: MOEBENCH_CUDA_PLUGIN = /nonexistent.so: there is no such "
+                    "file") != std::string::npos);
+  CHECK_FALSE(fs::exists(out + "/results.json"));
+  const Outcome calibrate = run(program + " calibrate --device cuda --out " + out + ".lua");
+  CHECK(calibrate.exit == 1);
+  CHECK(calibrate.text.find("--device cuda: MOEBENCH_CUDA_PLUGIN = /nonexistent.so: there is no "
+                            "such file") != std::string::npos);
+  CHECK_FALSE(fs::exists(out + ".lua"));
+  const Outcome doctor = run(program + " doctor");
+  CHECK(doctor.exit == 0);
+  CHECK(doctor.text.find("/nonexistent.so") != std::string::npos);
+  fs::remove_all(out);
+}
+
+TEST_CASE("a page is made of what a run wrote, and of nothing else") {
+  const std::string out = scratch() + "-page", program = MOEBENCH_BINARY;
+  REQUIRE(run(program + " run " MOE_SOURCE_DIR "/recipes/custom_schedule.lua --executor simulate " +
+              "--out " + out)
+              .exit == 0);
+  const Outcome made = run(program + " report " + out);
+  INFO(made.text);
+  CHECK(made.exit == 0);
+  CHECK(fs::file_size(out + "/report.html") > 10000);
+  CHECK(run(program + " report " + out + " " + out + " --out " + out + "/both.html").exit == 0);
+  CHECK(fs::file_size(out + "/both.html") > 2 * fs::file_size(out + "/report.html") - 20000);
+  CHECK(run(program + " report").exit == 2);
+  struct {
+    std::string arguments, says;
+  } const wrong[] = {{out + "/none", "no such folder"},
+                     {out + " --out " + out + "/results.json", ".html"},
+                     {MOE_SOURCE_DIR, "/results.json"}};
+  for (const auto& w : wrong) {
+    const Outcome o = run(program + " report " + w.arguments);
+    INFO(o.text);
+    CHECK(o.exit == 1);
+    CHECK(o.text.find(w.says) != std::string::npos);
+  }
+  std::ofstream(out + "/results.json") << "{\"schema\": 1e999}";
+  const Outcome huge = run(program + " report " + out);
+  CHECK(huge.exit == 1);
+  CHECK(huge.text.find(out + "/results.json") != std::string::npos);
+  fs::remove_all(out);
+}
+
+namespace {
+
+/// A folder of one test, removed at its end, with a recipe that trains a tiny model.
+class Scratch {
+ public:
+  Scratch() : path_(scratch() + "-files") { fs::create_directories(path_); }
+  ~Scratch() { fs::remove_all(path_); }
+  std::string file(const std::string& name, const std::string& content) const {
+    std::ofstream(path_ + "/" + name, std::ios::binary) << content;
+    return path_ + "/" + name;
+  }
+  std::string path(const std::string& name) const { return path_ + "/" + name; }
+  Outcome train(const std::string& options, const std::string& more_args = "",
+                const std::string& before = "") const {
+    const std::string recipe = file("train.lua",
+                                    "local moe = require 'moe'\n"
+                                    "local r = moe.train { ranks = 2, steps = 4, " +
+                                        options +
+                                        ",\n"
+                                        "  model = moe.model.gpt2_moe { vocab = 256, layers = 2, "
+                                        "hidden = 32, heads = 4, seq = 32,\n"
+                                        "    batch_per_device = 2, experts = 4 } }\n"
+                                        "print('digest ' .. r.digest)\n");
+    return run(before + std::string(MOEBENCH_BINARY) + " run " + recipe + " --out " + path("out") +
+               " " + more_args);
+  }
+
+ private:
+  std::string path_;
+};
+
+void check_error(const Outcome& o, int exit, const std::vector<std::string>& says) {
+  INFO(o.text);
+  CHECK(o.exit == exit);
+  for (const std::string& part : says) CHECK(o.text.find(part) != std::string::npos);
+}
+
+const std::string kText(5000, 'a');
+
+}  // namespace
+
+TEST_CASE("a text that cannot be trained on is named, with what is wrong") {
+  const Scratch s;
+  auto text = [&](const std::string& path) { return "text = '" + path + "'"; };
+  check_error(s.train(text(s.path("no.txt"))), 1, {"no.txt", "train.lua:2:"});
+  check_error(s.train(text(s.file("empty.txt", ""))), 1, {"empty.txt", "empty"});
+  check_error(s.train(text(s.file("short.txt", "too short"))), 1, {"short.txt"});
+  check_error(s.train(text(s.file("latin1.txt", kText + "caf\xe9 " + kText))), 1,
+              {"latin1.txt", "UTF-8", "5003"});
+  check_error(s.train(text(s.file("good.txt", kText))), 0, {"digest "});
+}
+
+TEST_CASE("a corrupt profile cache is named, set aside and replaced") {
+  const Scratch s;
+  const std::string cache = s.file("cache.sqlite", "this is not a database, not at all" + kText);
+  const Outcome o =
+      s.train("tokens = 'reference', system = moe.system 'lancet' {}", "--cache " + cache);
+  check_error(o, 0, {"cache.sqlite", "corrupt"});
+  CHECK(fs::exists(cache + ".corrupt-1"));
+}
+
+TEST_CASE("training resumes from a checkpoint with the same bits, and refuses a corrupt one") {
+  const Scratch s;
+  const std::string base = "tokens = 'reference', ";
+  const Outcome whole = s.train(base + "checkpoint_to = 'end.ckpt'");
+  check_error(whole, 0, {"digest "});
+  REQUIRE(fs::exists(s.path("out/end.ckpt")));
+  check_error(s.train(base + "resume_from = 'end.ckpt'"), 0, {"digest "});
+  {
+    std::fstream f(s.path("out/end.ckpt"), std::ios::in | std::ios::out | std::ios::binary);
+    f.seekp(1000);
+    f.write("\xff\xff\xff\xff", 4);
+  }
+  check_error(s.train(base + "resume_from = 'end.ckpt'"), 1, {"end.ckpt", "corrupt"});
+  CHECK(fs::exists(s.path("out/end.ckpt.corrupt")));
+  check_error(s.train(base + "resume_from = 'none.ckpt'"), 1, {"none.ckpt"});
+}
+
+TEST_CASE("a NaN stops the run with the op that made the first one") {
+  const Scratch s;
+  check_error(s.train("tokens = 'reference', optimizer = { lr = 1e30 }"), 3, {"rank", "step", "b"});
+}
+
+TEST_CASE("a disk that fills up is an error that names the file") {
+  const Scratch s;
+  const std::string recipe =
+      s.file("big.lua",
+             "local moe = require 'moe'\n"
+             "return moe.experiment { name = 'big', over = { nodes = { 2, 4 } }, case = "
+             "function(p) return {\n"
+             "  model = moe.model.gpt2_moe { layers = 4, hidden = 64, heads = 4, seq = 64,\n"
+             "    batch_per_device = 2, experts_per_device = 2 },\n"
+             "  cluster = moe.cluster.p4de { nodes = p.nodes }, systems = { moe.system 'raf' {} } "
+             "} end }\n");
+  const Outcome o = run("trap '' XFSZ; ulimit -f 1; exec " + std::string(MOEBENCH_BINARY) +
+                        " run " + recipe + " --out " + s.path("out"));
+  check_error(o, 3, {"out/"});
+}
+
+TEST_CASE("Ctrl-C keeps the steps that are over", "[signals]") {
+  const Scratch s;
+  const std::string recipe = s.file(
+      "long.lua",
+      "local moe = require 'moe'\n"
+      "return moe.experiment { name = 'long', systems = { moe.system 'raf' {} },\n"
+      "  model = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4, seq = 32,\n"
+      "    batch_per_device = 2, experts = 4 },\n"
+      "  run = { { 'cpu', ranks = 2, steps = 1000000, tokens = 'reference', rehearse = 0 } } }\n");
+  const Outcome o =
+      run(std::string(MOEBENCH_BINARY) + " run " + recipe + " --out " + s.path("out") +
+          " --cache " + s.path("cache.sqlite") + " & until test -e " + s.path("out/results.json") +
+          "; do kill -0 $! || break; sleep 0.1; done; sleep 2; kill -INT $!; wait $!");
+  INFO(o.text);
+  CHECK(o.exit == 3);
+  std::ifstream in(s.path("out/results.json"));
+  const std::string results((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  CHECK(results.find("\"stopped\": true") != std::string::npos);
+  CHECK(results.find("\"losses\": [") != std::string::npos);
+}

@@ -1,0 +1,137 @@
+// What a conductor asks of ranks whose parameters are not in the host buffers, and when.
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <filesystem>
+
+#include "engine/exec/conductor.h"
+#include "tests/exec/support.h"
+
+namespace moe::test {
+namespace {
+
+using Events = std::vector<std::string>;
+
+/// Ranks that keep their memory elsewhere. A training pass makes all parameters anew, so that they
+/// show its step.
+class FarRanks {
+ public:
+  FarRanks(const Plan& plan, const RunOptions& options)
+      : plan_(plan), conductor_(plan, options), host_(buffers()), far_(buffers()) {
+    for (const auto& rank : far_) std::memset(rank->persistent().data(), 0, bytes());
+    for (const auto& rank : host_) std::memset(rank->persistent().data(), 0xff, bytes());  // NaN
+  }
+
+  RunResult run() {
+    AllBuffers here;
+    for (const auto& rank : host_) here.push_back(rank.get());
+    conductor_.meet(
+        here, {.run_pass = [this](const DataSource&, const Pass& pass) { return run_pass(pass); },
+               .fetch = [this] { copy("fetch", far_, host_); },
+               .store = [this] { copy("store", host_, far_); }});
+    conductor_.restore();
+    conductor_.conduct();
+    return conductor_.finish();
+  }
+
+  /// Of the parameters where the ranks have them.
+  uint64_t digest() const {
+    AllBuffers far;
+    for (const auto& rank : far_) far.push_back(rank.get());
+    RunResult result;
+    measure_parameters<float>(conductor_.persistents(), far, result);
+    return result.digest;
+  }
+  const Events& events() const { return events_; }
+  const std::vector<uint64_t>& digests_before() const { return digests_before_; }
+  const std::vector<uint32_t>& epochs() const { return epochs_; }
+
+ private:
+  using Memory = std::vector<std::unique_ptr<RankBuffers>>;
+
+  Memory buffers() const {
+    Memory memory;
+    for (int64_t r = 0; r < plan_.graph.num_ranks; ++r) {
+      memory.push_back(std::make_unique<RankBuffers>(plan_, Bytes{sizeof(float)}));
+    }
+    return memory;
+  }
+
+  size_t bytes() const { return far_[0]->persistent().size(); }
+
+  void copy(const std::string& name, const Memory& from, const Memory& to) {
+    events_.push_back(name);
+    for (size_t r = 0; r < to.size(); ++r) {
+      std::memcpy(to[r]->persistent().data(), from[r]->persistent().data(), bytes());
+    }
+  }
+
+  std::vector<RankReport> run_pass(const Pass& pass) {
+    digests_before_.push_back(digest());
+    epochs_.push_back(pass.epoch);
+    events_.push_back((pass.train ? "step " : "batch ") + std::to_string(pass.step));
+    std::vector<RankReport> reports(far_.size());
+    for (size_t r = 0; r < far_.size(); ++r) {
+      reports[r].loss = 0.5;
+      reports[r].spans.resize(plan_.orders.lanes.size());
+      if (!pass.train) continue;
+      initialise<float>(plan_, conductor_.persistents(), *far_[r], static_cast<int64_t>(r),
+                        [&](uint64_t element, uint64_t parameter) {
+                          return reference_init(element, parameter) *
+                                 static_cast<double>(pass.step + 1);
+                        });
+    }
+    return reports;
+  }
+
+  const Plan& plan_;
+  Conductor<float> conductor_;
+  Memory host_, far_;
+  Events events_;
+  std::vector<uint64_t> digests_before_;
+  std::vector<uint32_t> epochs_;
+};
+
+std::shared_ptr<const Plan> small_plan() {
+  return plan_of(spec_of(small_model(), 2));
+}
+
+TEST_CASE("parameters that are elsewhere are fetched before each checkpoint and at the end") {
+  const std::string path = "conductor_fetch_test";
+  const auto plan = small_plan();
+  RunOptions options = options_of(*plan, 3);
+  options.checkpoint_to = path;
+  options.checkpoint_every = 2;
+  options.eval_batches = 2;
+  options.eval_data = options.data;
+  FarRanks ranks(*plan, options);
+  const RunResult result = ranks.run();
+  std::filesystem::remove(path);
+  CHECK(ranks.events() ==
+        Events{"step 0", "step 1", "fetch", "step 2", "fetch", "batch 0", "batch 1", "fetch"});
+  CHECK(ranks.epochs() == std::vector<uint32_t>{1, 2, 3, 4, 5});
+  CHECK(result.digest == ranks.digest());
+  CHECK(result.losses == std::vector<double>{1, 1, 1});
+  CHECK(result.eval_loss == 1);
+}
+
+TEST_CASE("parameters from a file are stored where the ranks are before their first pass") {
+  const std::string path = "conductor_store_test";
+  const auto plan = small_plan();
+  RunOptions options = options_of(*plan, 2);
+  options.checkpoint_to = path;
+  const uint64_t saved = FarRanks(*plan, options).run().digest;
+  options.checkpoint_to = "";
+  options.steps = 1;
+  for (const bool resumes : {true, false}) {
+    (resumes ? options.resume_from : options.parameters_from) = path;
+    FarRanks ranks(*plan, options);
+    ranks.run();
+    CHECK(ranks.events() == Events{"store", resumes ? "step 2" : "step 0", "fetch"});
+    CHECK(ranks.digests_before() == std::vector<uint64_t>{saved});
+    options.resume_from = "";
+  }
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace moe::test

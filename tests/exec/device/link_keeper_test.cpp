@@ -1,0 +1,296 @@
+// The keeper of the emulated link by itself: a device that is played here begins transfers, and
+// each may end when the law of network/ says so for those begins.
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <limits>
+#include <map>
+#include <optional>
+
+#include "engine/base/rng.h"
+#include "engine/comm/communicator.h"
+#include "engine/exec/device/kept_link.h"
+#include "engine/network/closed_form.h"
+#include "tests/exec/device/lazy_device.h"
+
+namespace moe::test {
+namespace {
+
+constexpr Nanoseconds kStep = 20;  // of the host's clock while it spins
+// The keeper naps for so long between looks at what has not begun: what is shorter ends later.
+constexpr Nanoseconds kNap = 20'000;
+
+Cluster link_of(int64_t ranks, Share share) {
+  Cluster link;
+  link.nodes = ranks / 2;
+  link.devices_per_node = 2;
+  link.intra = {.bytes_per_s = 2e9, .latency_ns = 1'000};
+  link.nic = {.bytes_per_s = 1e9, .latency_ns = 3'000};
+  link.a2a_base_ns = 500;
+  link.share = share;
+  link.sharing_efficiency = 0.8;
+  return link;
+}
+
+/// An all-to-all of ragged sizes among all or within groups of two, or an all-reduce.
+NetworkOp random_op(int64_t ranks, Rng& rng) {
+  if (rng.below(3) == 0) return {AllReduce{.bytes = static_cast<double>(rng.below(200'000))}};
+  AllToAll exchange;
+  const bool groups = rng.below(2) == 0;
+  for (int64_t i = 0; i < ranks; ++i) {
+    for (int64_t j = 0; j < ranks; ++j) {
+      const bool sends = i != j && (!groups || i / 2 == j / 2);
+      exchange.bytes.push_back(sends ? static_cast<double>(rng.below(60'000)) : 0);
+    }
+  }
+  NetworkOp op{exchange};
+  if (groups) op.group = {2, 1};
+  return op;
+}
+
+/// What a channel's kernels do: transfers one after another, each ready at a time of its own.
+struct PlayedChannel {
+  struct Transfer {
+    NetworkOp op;
+    Nanoseconds alone = 0;
+    Nanoseconds ready = 0;  // on the device, after the last one was let end
+    Nanoseconds began = -1, let_end = -1;
+  };
+  std::vector<Transfer> transfers;
+  size_t at = 0;  // the first that is not over
+
+  std::optional<Nanoseconds> begins_at() const {
+    if (at == transfers.size() || transfers[at].began >= 0) return std::nullopt;
+    const Nanoseconds free = at == 0 ? 0 : transfers[at - 1].let_end;
+    return free + transfers[at].ready;
+  }
+};
+
+/// A device and a host whose clocks differ by `ahead`; the host wakes up to `late` too late where
+/// it sleeps.
+class Played {
+ public:
+  Played(const Cluster& link, size_t channels, Nanoseconds ahead, Nanoseconds late, uint64_t seed)
+      : words_(channels + 1), keeper_(link, words_), late_(late), ahead_(ahead), rng_(seed) {
+    channels_.resize(channels);
+  }
+
+  void post(size_t channel, const NetworkOp& op, Nanoseconds ready) {
+    PlayedChannel& c = channels_[channel];
+    const KeptTransfer kept = keeper_.post(channel, op);
+    c.transfers.push_back({op, kept.alone, ready});
+    REQUIRE(kept.turn.words == &words_[channel + 1]);
+    REQUIRE(kept.turn.begins == static_cast<int64_t>(c.transfers.size()));
+    REQUIRE(kept.turn.ends == kept.turn.begins);
+  }
+
+  /// The pass begins on the device `wait` after the host has asked for it.
+  void run(Nanoseconds wait) {
+    Nanoseconds now = device_ + ahead_;
+    const kernels::LinkTurn start = keeper_.start_pass(now);
+    start_ = device_ + wait;
+    for (Nanoseconds next = now; next != kNever;) {
+      now = std::max(next, now + kStep) + (next > now ? rng_.below(late_ + 1) : 0);
+      device_ = now - ahead_;
+      if (device_ >= start_ && start.words->begun < start.begins) {
+        *start.words = {.began_ns = start_, .begun = start.begins, .over = 0};
+      }
+      play();
+      next = keeper_.look(now);
+      let_end();
+    }
+  }
+
+  std::vector<PlayedChannel>& channels() { return channels_; }
+  Nanoseconds start() const { return start_; }
+  LinkKeeper& keeper() { return keeper_; }
+
+ private:
+  void play() {
+    for (size_t c = 0; c < channels_.size() && device_ >= start_; ++c) {
+      const auto begins = channels_[c].begins_at();
+      if (!begins || std::max(*begins, start_) > device_) continue;
+      PlayedChannel::Transfer& t = channels_[c].transfers[channels_[c].at];
+      t.began = words_[c + 1].began_ns = std::max(*begins, start_);
+      words_[c + 1].begun = static_cast<int64_t>(channels_[c].at) + 1;
+    }
+  }
+  void let_end() {
+    for (size_t c = 0; c < channels_.size(); ++c) {
+      PlayedChannel& channel = channels_[c];
+      if (words_[c + 1].over <= static_cast<int64_t>(channel.at)) continue;
+      REQUIRE(words_[c + 1].over == static_cast<int64_t>(channel.at) + 1);
+      REQUIRE(channel.transfers[channel.at].began >= 0);
+      channel.transfers[channel.at++].let_end = device_;
+    }
+  }
+
+  std::vector<kernels::LinkWords> words_;
+  LinkKeeper keeper_;
+  std::vector<PlayedChannel> channels_;
+  const Nanoseconds late_;
+  Nanoseconds ahead_;
+  Rng rng_;
+  Nanoseconds device_ = 1'000'000, start_ = 0;
+};
+
+/// When each transfer ends by the law for the begins that the device had, in the order of channels.
+std::vector<Nanoseconds> ends_by_law(const Cluster& link, const std::vector<PlayedChannel>& all) {
+  std::vector<NetworkOp> ops;
+  Nanoseconds first = std::numeric_limits<Nanoseconds>::max();
+  for (const PlayedChannel& c : all) first = std::min(first, c.transfers[0].began);
+  for (const PlayedChannel& c : all) {
+    for (const auto& t : c.transfers) {
+      ops.push_back(t.op);
+      ops.back().start_ns = t.began - first;
+    }
+  }
+  std::vector<Nanoseconds> ends;
+  for (const NetworkTimes& times : run_collectives(link, ops, network_options(link)).ops) {
+    ends.push_back(first + times.end_ns);
+  }
+  return ends;
+}
+
+/// Random posts on two or three lanes; how late transfers were let end at worst, short ones less a
+/// nap.
+Nanoseconds check_random_posts(uint64_t seed, Nanoseconds late, Nanoseconds wait) {
+  Rng rng(seed);
+  const int64_t ranks = 2 + 2 * rng.below(2);
+  const Cluster link = link_of(ranks, static_cast<Share>(rng.below(3)));
+  const auto channels = static_cast<size_t>(2 + rng.below(2));
+  Played played(link, channels, rng.below(1'000'000'000) - 500'000'000, late, seed);
+  for (size_t c = 0; c < channels; ++c) {
+    for (int i = 0; i < 6; ++i) played.post(c, random_op(ranks, rng), rng.below(100'000));
+  }
+  played.run(wait);
+  const std::vector<Nanoseconds> ends = ends_by_law(link, played.channels());
+  Nanoseconds latest = 0;
+  size_t i = 0;
+  for (const PlayedChannel& c : played.channels()) {
+    CHECK(c.at == c.transfers.size());
+    for (const auto& t : c.transfers) {
+      CAPTURE(seed, i, t.began, t.alone);
+      CHECK(t.let_end >= ends[i] - 2);  // sums of events round
+      CHECK(t.let_end >= t.began + t.alone);
+      latest = std::max(latest, t.let_end - ends[i++] - (t.alone < kNap ? kNap : 0));
+    }
+  }
+  return latest;
+}
+
+TEST_CASE("transfers of several lanes may end when the law says so for their begins") {
+  for (uint64_t seed = 1; seed <= 25; ++seed) {
+    CHECK(check_random_posts(seed, 0, 5 * kStep) <= 2 * kStep + 2);
+  }
+}
+
+TEST_CASE("a keeper that wakes late lets transfers end late, but never by another law") {
+  for (uint64_t seed = 1; seed <= 25; ++seed) {
+    CHECK(check_random_posts(seed, 30'000, 5 * kStep) <= 60'000);
+    // Where it has seen the pass begin late, until a begin is seen sooner.
+    check_random_posts(seed, 30'000, 1'000'000);
+  }
+}
+
+TEST_CASE("what shares with nobody lasts as long as it says, and others beside it as if alone") {
+  const Cluster link = link_of(4, Share::kPerFlow);
+  std::vector<kernels::LinkWords> words(3);
+  LinkKeeper keeper(link, words);
+  keeper.start_pass(0);
+  words[0] = {.began_ns = 70, .begun = 1, .over = 0};
+  const NetworkOp op{AllToAll{.bytes_per_pair = 40'000}};
+  const Nanoseconds alone = keeper.post(0, op).alone;
+  CHECK(alone == all_to_all_ns(link, 40'000));
+  CHECK(keeper.post(1, Nanoseconds{30'000}).alone == 30'000);
+  keeper.look(70);
+  for (kernels::LinkWords& w : std::span(words).subspan(1)) w = {100, 1, 0};
+  keeper.look(100);
+  CHECK((keeper.look(30'099), words[2].over) == 0);
+  CHECK((keeper.look(30'100), words[2].over) == 1);
+  CHECK((keeper.look(99 + alone), words[1].over) == 0);
+  CHECK(keeper.look(100 + alone) == kNever);
+  CHECK(words[1].over == 1);
+}
+
+TEST_CASE("what the links carried is told by the device's clock from the pass's begin") {
+  const Cluster link = link_of(4, Share::kPerCollective);
+  Played played(link, 2, 12'345, 0, 1);
+  const NetworkOp op{AllToAll{.bytes_per_pair = 30'000}};
+  for (int pass = 0; pass < 2; ++pass) {
+    for (size_t c = 0; c < 2; ++c) played.post(c, op, 0);
+    played.run(100);
+    std::map<std::string, double> bytes;
+    Nanoseconds first = kNever, last = 0;
+    for (const LinkLoad& load : played.keeper().take_links()) {
+      bytes[load.name] += load.bytes_per_s * static_cast<double>(load.end - load.begin) / 1e9;
+      first = std::min(first, load.begin);
+      last = std::max(last, load.end);
+    }
+    for (const auto& [name, sum] : bytes) {
+      CAPTURE(pass, name);
+      // A device has one peer in its node and two beyond, a NIC carries for two devices.
+      CHECK(sum == Approx(name.starts_with("nic") ? 2 * 4 * 30e3 : 2 * 30e3).epsilon(1e-3));
+    }
+    CHECK(bytes.size() == 4 * 2 + 2 * 2);
+    const PlayedChannel& c = played.channels()[0];
+    CHECK(first >= c.transfers[static_cast<size_t>(pass)].began - played.start());
+    CHECK(first < 20'000);
+    CHECK(last <= c.transfers[static_cast<size_t>(pass)].let_end - played.start());
+    CHECK(played.keeper().take_links().empty());
+  }
+}
+
+TEST_CASE("a keeper that gives up lets end whatever was posted, and whatever will be") {
+  std::vector<kernels::LinkWords> words(3);
+  LinkKeeper keeper(link_of(2, Share::kPerFlow), words);
+  const auto ends = [&](const KeptTransfer& t) { return t.turn.words->over >= t.turn.ends; };
+  const NetworkOp op{AllReduce{.bytes = 1e12}};
+  const KeptTransfer before = keeper.post(0, op);
+  CHECK_FALSE(ends(before));
+  keeper.let_all_end();
+  CHECK(ends(before));
+  CHECK(ends(keeper.post(0, op)));
+  CHECK(ends(keeper.post(1, op)));
+}
+
+constexpr Nanoseconds kAhead = 1'000'000'000;  // the host's clock of the played device's
+
+void begin(const kernels::LinkTurn& turn) {
+  std::atomic_ref(turn.words->began_ns).store(clock_ns() - kAhead);
+  std::atomic_ref(turn.words->begun).store(turn.begins);
+}
+
+TEST_CASE("the thread that keeps a link lets no transfer end before the law says so") {
+  kernels::DeviceTable device = lazy_device();
+  lazy_start(LazyOrder::kAsGiven);
+  device.sleep = [](int64_t, const kernels::LinkTurn& turn, kernels::Stream) { begin(turn); };
+  const Cluster link = link_of(2, Share::kPerFlow);
+  KeptLink kept(device, link, 2);
+  const NetworkOp op{AllToAll{.bytes_per_pair = 4e6}};
+  for (int pass = 0; pass < 3; ++pass) {
+    kept.expect_pass();
+    kept.begin_pass(nullptr);
+    const kernels::LinkTurn turns[] = {kept.post(0, op).turn, kept.post(1, op).turn};
+    begin(turns[0]);
+    begin(turns[1]);
+    std::vector<NetworkOp> ops(2, op);
+    ops[1].start_ns = turns[1].words->began_ns - turns[0].words->began_ns;
+    const auto law = run_collectives(link, ops, network_options(link)).ops;
+    for (size_t i = 0; i < 2; ++i) {
+      while (std::atomic_ref(turns[i].words->over).load() < turns[i].ends) {
+      }
+      const Nanoseconds late = clock_ns() - kAhead - turns[0].words->began_ns - law[i].end_ns;
+      CHECK(late >= -2);
+    }
+    CHECK_NOTHROW(kept.check());
+    CHECK_FALSE(kept.take_links().empty());
+  }
+  // A post that never begins: the thread ends all the same.
+  const kernels::LinkTurn last = kept.post(0, op).turn;
+  kept.abort();
+  CHECK(last.words->over >= last.ends);
+}
+
+}  // namespace
+}  // namespace moe::test

@@ -1,0 +1,187 @@
+// Expert-parallel groups: how many ranks hold the experts together is no part of the model.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdio>
+
+#include "engine/base/errors.h"
+#include "engine/exec/parameters.h"
+#include "engine/graph/op_def.h"
+#include "tests/exec/support.h"
+
+namespace moe::test {
+namespace {
+
+std::shared_ptr<const Plan> plan_with(PlanSpec spec, std::vector<Stage> stages) {
+  spec.system.stages = std::move(stages);
+  return make_plan(std::move(spec));
+}
+
+RunResult run_poisoned(const Plan& plan, int64_t steps) {
+  RunOptions options = options_of(plan, steps);
+  options.poison = true;
+  options.keep_grad_norms = true;
+  return run_cpu(plan, options);
+}
+
+PlanSpec spec_with(const std::string& gate, int64_t ep, int64_t ranks,
+                   Precision precision = Precision::kF64) {
+  ModelSpec model = small_model(gate, 2);
+  model.ep = ep;
+  return spec_of(model, ranks, precision);
+}
+
+void check_same_model(const RunResult& a, const RunResult& b) {
+  REQUIRE(a.losses.size() == b.losses.size());
+  for (size_t step = 0; step < a.losses.size(); ++step) {
+    CHECK(b.losses[step] == Approx(a.losses[step]).epsilon(1e-9));
+    for (size_t layer = 0; layer < a.moe[step].size(); ++layer) {
+      CAPTURE(step, layer);
+      CHECK(a.moe[step][layer].checksum == b.moe[step][layer].checksum);
+      CHECK(a.moe[step][layer].dropped == b.moe[step][layer].dropped);
+      CHECK(a.moe[step][layer].counts == b.moe[step][layer].counts);
+      CHECK(a.moe[step][layer].capacity == b.moe[step][layer].capacity);
+    }
+  }
+  for (const auto* pair : {&a, &b}) REQUIRE(pair->grad_l2.size() == a.param_l2.size());
+  for (const auto& [name, norm] : a.grad_l2) {
+    INFO(name);
+    CHECK(b.grad_l2.at(name) == Approx(norm).epsilon(1e-9));
+    CHECK(b.grad_projection.at(name) ==
+          Approx(a.grad_projection.at(name)).epsilon(1e-9).margin(1e-12));
+    CHECK(b.param_l2.at(name) == Approx(a.param_l2.at(name)).epsilon(1e-9));
+  }
+}
+
+TEST_CASE("the model's numbers do not depend on the size of the expert-parallel groups") {
+  const std::string gate = GENERATE("switch", "top2", "expert_choice", "bpr");
+  for (const int64_t ranks : {2, 4}) {
+    const auto all = plan_with(spec_with(gate, 0, ranks), {});
+    const RunResult expected = run_poisoned(*all, 3);
+    for (int64_t ep = ranks; ep >= 1; ep /= 2) {
+      CAPTURE(gate, ranks, ep);
+      const auto plan = plan_with(spec_with(gate, ep, ranks), {});
+      const RunResult result = run_poisoned(*plan, 3);
+      check_same_model(expected, result);
+      if (ep == ranks) CHECK(result.digest == expected.digest);
+    }
+  }
+}
+
+TEST_CASE("groups of one rank exchange no rows, groups of two half as many as groups of four") {
+  const auto bytes = [](int64_t ep) {
+    const auto plan = plan_with(spec_with("switch", ep, 4), {});
+    const RunResult result = run_cpu(*plan, options_of(*plan, 1));
+    Bytes moved = 0, reduced = 0;
+    for (const Span& span : result.timelines[0].spans) {
+      const Collective kind = plan->graph.def(span.op).collective;
+      if (kind == Collective::kAllToAll) moved += span.bytes;
+      if (kind == Collective::kAllReduce) reduced += span.bytes;
+    }
+    return std::pair(moved, reduced);
+  };
+  const auto four = bytes(4), two = bytes(2), one = bytes(1);
+  CHECK(one.first == 0);
+  CHECK(3 * two.first == 2 * four.first);  // of a rank's slots 1/2 and 3/4 travel
+  CHECK(four.second < two.second);
+  CHECK(two.second < one.second);
+}
+
+TEST_CASE("systems train the same model in groups") {
+  const std::vector<std::vector<Stage>> systems = {
+      {pass("serial")},
+      {pass("dw_schedule")},
+      {pass("irregular_a2a")},
+      {pass("used_rows")},
+      {pass("irregular_a2a"), pass("used_rows"), pass("dw_schedule")},
+      {pass("capacity_pipeline", {{"degree", 2.0}}), pass("blocking_a2a")},
+      {pass("irregular_a2a"), pass("used_rows"),
+       pass("partition", {{"parts", 2.0}, {"before", 1.0}, {"after", 1.0}})}};
+  const std::string gate = "switch";
+  const auto plain = plan_with(spec_with(gate, 0, 4), {});
+  const RunResult expected = run_poisoned(*plain, 2);
+  for (const int64_t ep : {1, 2}) {
+    for (const std::vector<Stage>& stages : systems) {
+      CAPTURE(ep, stages.size(), stages[0].name);
+      PlanSpec spec = spec_with(gate, ep, 4);
+      spec.system.reduce_on_own_lane = true;
+      spec.system.sync.bucket_bytes = 4096;
+      const auto plan = plan_with(spec, stages);
+      check_same_model(expected, run_poisoned(*plan, 2));
+    }
+  }
+}
+
+TEST_CASE("in groups too a batch in parts trains as the whole, bit by bit") {
+  for (const int64_t ep : {1, 2}) {
+    const PlanSpec spec = spec_with("switch", ep, 4);
+    const auto whole = plan_with(spec, {pass("irregular_a2a"), pass("used_rows")});
+    const RunResult expected = run_poisoned(*whole, 2);
+    const auto cut =
+        plan_with(spec, {pass("irregular_a2a"), pass("used_rows"),
+                         pass("partition", {{"parts", 2.0}, {"before", 6.0}, {"after", 1.0}})});
+    REQUIRE(cut->graph.find_op("b1.moe.fc1.p1").valid());
+    const RunResult result = run_poisoned(*cut, 2);
+    CHECK(result.losses == expected.losses);
+    CHECK(result.digest == expected.digest);
+  }
+}
+
+TEST_CASE("groups that meet late on several lanes give the same bits") {
+  PlanSpec spec = spec_with("top2", 2, 4, Precision::kF32);
+  spec.system.reduce_on_own_lane = true;
+  const auto plan = plan_with(spec, {pass("irregular_a2a")});
+  const RunResult expected = run_cpu(*plan, options_of(*plan, 2));
+  for (int64_t seed = 0; seed < 10; ++seed) {
+    RunOptions options = options_of(*plan, 2);
+    options.poison = true;
+    options.delay_ns = [seed](int64_t rank, OpId op, int64_t) {
+      return (seed * 31 + rank * 17 + op.value) % 7 == 0 ? Nanoseconds{40'000} : Nanoseconds{0};
+    };
+    const RunResult result = run_cpu(*plan, options);
+    CHECK(result.digest == expected.digest);
+    CHECK(result.losses == expected.losses);
+  }
+}
+
+TEST_CASE("a run goes on from a checkpoint of groups of another size") {
+  const std::string path = "expert_groups_checkpoint_test";
+  const auto two = plan_with(spec_with("switch", 2, 4), {});
+  RunOptions options = options_of(*two, 2);
+  options.checkpoint_to = path;
+  const RunResult written = run_cpu(*two, options);
+  for (const int64_t ep : {1, 2, 4}) {
+    const auto plan = plan_with(spec_with("switch", ep, 4), {});
+    RunOptions resumed = options_of(*plan, 0);
+    resumed.resume_from = path;
+    CHECK(run_cpu(*plan, resumed).digest == written.digest);
+    resumed.steps = 1;
+    RunOptions straight = options_of(*two, 3);
+    CHECK(run_cpu(*plan, resumed).losses[0] ==
+          Approx(run_cpu(*two, straight).losses[2]).epsilon(1e-9));
+  }
+  std::remove(path.c_str());
+}
+
+TEST_CASE("copies of a parameter that differ are found, with its name and the ranks") {
+  for (const bool of_expert : {true, false}) {
+    const auto plan = plan_with(spec_with("switch", 2, 4), {});
+    const Persistents all = persistents(*plan);
+    std::vector<std::unique_ptr<RankBuffers>> own;
+    AllBuffers ranks;
+    for (int64_t r = 0; r < 4; ++r) {
+      own.push_back(std::make_unique<RankBuffers>(*plan, 8));
+      ranks.push_back(own.back().get());
+      initialise<double>(*plan, all, *own.back(), r, reference_init);
+    }
+    RunResult result;
+    measure_parameters<double>(all, ranks, result);
+    const std::string name = of_expert ? "b1.ex.fc2.w" : "wpe";
+    static_cast<double*>(ranks[3]->at(plan->graph.find_tensor(name)))[5] += 1e-12;
+    CHECK_THROWS_WITH(measure_parameters<double>(all, ranks, result),
+                      Catch::Contains("the copies of " + name) &&
+                          Catch::Contains(of_expert ? "ranks 1 and 3" : "ranks 2 and 3"));
+  }
+}
+
+}  // namespace
+}  // namespace moe::test

@@ -1,0 +1,166 @@
+// Lina's inference on CPU ranks: where experts are brought to is no part of the model.
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <set>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+#include "engine/placement/popularity.h"
+#include "engine/routing/workload.h"
+#include "tests/exec/support.h"
+
+namespace moe::test {
+namespace {
+
+Stage lina(Options options = {}) {
+  Stage stage;
+  stage.name = "lina_inference";
+  stage.options = std::move(options);
+  return stage;
+}
+
+/// Four MoE layers of four experts.
+PlanSpec inference_spec(int64_t ranks, Precision precision = Precision::kF64) {
+  ModelSpec model = small_model("switch", 2);
+  model.layers = 4;
+  model.moe_every = 1;
+  PlanSpec spec = spec_of(model, ranks, precision);
+  spec.inference = true;
+  return spec;
+}
+
+std::shared_ptr<const Plan> plan_with(PlanSpec spec, std::vector<Stage> stages) {
+  spec.system.stages = std::move(stages);
+  return make_plan(std::move(spec));
+}
+
+RunResult infer(const Plan& plan, int64_t batches,
+                std::shared_ptr<const PathProfile> popularity = nullptr) {
+  RunOptions options = options_of(plan, batches);
+  options.poison = true;
+  options.keep_predictions = true;
+  options.popularity = std::move(popularity);
+  return run_cpu(plan, options);
+}
+
+/// Paths as a law has them, of batches that are not run.
+std::shared_ptr<const PathProfile> profile_of(const RoutingLaw& law, const PlanSpec& spec,
+                                              int64_t path) {
+  const ModelSpec& m = spec.model;
+  const PathOptions options = {.layers = m.layers, .experts = m.experts, .path = path};
+  PathCounts counts(options);
+  const int64_t tokens = m.batch_per_device * m.seq;
+  for (int64_t step = 100; step < 120; ++step) {
+    for (int64_t rank = 0; rank < spec.num_ranks; ++rank) {
+      TokenPaths paths(options, tokens);
+      for (int64_t layer = 0; layer < m.layers; ++layer) {
+        std::vector<int32_t> choices(static_cast<size_t>(tokens));
+        law.route({step, layer, spec.num_ranks, tokens, m.experts, 1}, rank, choices);
+        counts.add(layer, paths, choices, 1);
+        paths.add(choices, 1);
+      }
+    }
+  }
+  return std::make_shared<const PathProfile>(counts.profile());
+}
+
+void check_same_outputs(const RunResult& a, const RunResult& b) {
+  REQUIRE(a.losses.size() == b.losses.size());
+  CHECK(a.predictions == b.predictions);
+  for (size_t i = 0; i < a.losses.size(); ++i) {
+    CHECK(b.losses[i] == Approx(a.losses[i]).epsilon(1e-12));
+    for (size_t layer = 0; layer < a.moe[i].size(); ++layer) {
+      CHECK(a.moe[i][layer].checksum == b.moe[i][layer].checksum);
+    }
+  }
+}
+
+TEST_CASE("experts from host memory give the outputs of one expert a device") {
+  const std::vector<Options> systems = {{},
+                                        {{"fine_tuning", false}},
+                                        {{"estimation", false}},
+                                        {{"compare", std::string("set")}, {"normalise", true}}};
+  for (const int64_t ranks : {2, 4}) {
+    PlanSpec spec = inference_spec(ranks);
+    const RoutingLaw law = workload("markov", {}, 5);
+    for (const bool by_law : {true, false}) {
+      if (by_law) spec.law = std::make_shared<RoutingLaw>(law);
+      if (!by_law) spec.law = nullptr;
+      const RunResult expected = infer(*plan_with(spec, {}), 3);
+      const auto profile = profile_of(law, spec, 2);
+      for (Options options : systems) {
+        options["path"] = 2.0;
+        CAPTURE(ranks, by_law, options.size());
+        check_same_outputs(expected, infer(*plan_with(spec, {lina(options)}), 3, profile));
+      }
+    }
+  }
+}
+
+TEST_CASE("popular experts are on more devices than one, and their rows are shared") {
+  PlanSpec spec = inference_spec(4);
+  const RoutingLaw law = workload("hot_expert", {{"share", 0.7}}, 5);
+  spec.law = std::make_shared<RoutingLaw>(law);
+  const auto plan = plan_with(spec, {lina({{"path", 2.0}})});
+  RunOptions options = options_of(*plan, 2);
+  options.popularity = profile_of(law, spec, 2);
+  const RunResult result = run_cpu(*plan, options);
+  const auto most_received = [&](const std::string& op) {
+    std::vector<Bytes> sent;
+    for (const Span& span : result.timelines[1].spans) {
+      if (plan->graph.op(span.op).name == op) sent.push_back(span.bytes);
+    }
+    REQUIRE(sent.size() == 4);
+    return *std::max_element(sent.begin(), sent.end());
+  };
+  // On the way back a device sends what it received: with replicas the fullest sends less.
+  CHECK(2 * most_received("b3.moe.a2a_2") < most_received("b0.moe.a2a_2") * 3 / 2);
+}
+
+TEST_CASE("a forward alone has no states and no backward, and the layers before the path stay") {
+  const auto plan = plan_with(inference_spec(2), {lina({{"path", 3.0}})});
+  for (const Op& op : plan->graph.ops()) CHECK(op.phase == Phase::kForward);
+  for (const Tensor& tensor : plan->graph.tensors()) CHECK(tensor.kind != TensorKind::kState);
+  CHECK(!plan->graph.find_op("b2.moe.swap_in").valid());
+  CHECK(plan->graph.find_op("b3.moe.swap_in").valid());
+  CHECK(plan->graph.find_op("b3.moe.fine_tune").valid());
+}
+
+TEST_CASE("a trained model's parameters are taken alone, from any ranks and placement") {
+  const std::string path = "inference_parameters_test";
+  PlanSpec training = inference_spec(4);
+  training.inference = false;
+  Stage swap;
+  swap.name = "swap";
+  const auto trained = plan_with(training, {swap});
+  RunOptions options = options_of(*trained, 3);
+  options.checkpoint_to = path;
+  const RunResult written = run_cpu(*trained, options);
+  for (const std::vector<Stage>& stages : {std::vector<Stage>{}, {lina({{"path", 1.0}})}}) {
+    const auto plan = plan_with(inference_spec(4), stages);
+    RunOptions taken = options_of(*plan, 0);
+    taken.parameters_from = path;
+    CHECK(run_cpu(*plan, taken).digest == written.digest);
+  }
+  PlanSpec wider = inference_spec(4);
+  wider.model.hidden *= 2;
+  const auto other = plan_with(wider, {});
+  RunOptions taken = options_of(*other, 0);
+  taken.parameters_from = path;
+  CHECK_THROWS_WITH(run_cpu(*other, taken), Catch::Contains("another model: hidden="));
+  std::remove(path.c_str());
+}
+
+TEST_CASE("inference beside a cut, a group or another placement is refused by name") {
+  Stage swap;
+  swap.name = "swap";
+  CHECK_THROWS_WITH(
+      plan_with(inference_spec(2), {swap, lina()}),
+      Catch::Contains("stage 'lina_inference'") && Catch::Contains("is cut or placed already"));
+  PlanSpec grouped = inference_spec(4);
+  grouped.model.ep = 2;
+  CHECK_THROWS_WITH(plan_with(grouped, {lina()}), Catch::Contains("exclude each other"));
+}
+
+}  // namespace
+}  // namespace moe::test

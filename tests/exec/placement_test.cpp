@@ -1,0 +1,657 @@
+// Experts that a placement puts on devices: which it is is no part of the model. Against the plain
+// program in double, with every use of a buffer outside its tensor's life made to show.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <map>
+
+#include "engine/base/errors.h"
+#include "engine/base/rng.h"
+#include "engine/cost/cost_model.h"
+#include "engine/exec/device/executor.h"
+#include "engine/exec/parameters.h"
+#include "engine/graph/op_def.h"
+#include "engine/ops/placed.h"
+#include "engine/passes/placement/place_experts.h"
+#include "engine/profile/profiler.h"
+#include "engine/routing/workload.h"
+#include "engine/sim/simulator.h"
+#include "tests/exec/device/lazy_device.h"
+#include "tests/exec/support.h"
+
+namespace moe::test {
+namespace {
+
+/// A placement stage whose policy a test gives.
+Stage placed_by(PlacementStage how) {
+  Stage stage;
+  stage.name = how.policy = "test";
+  stage.kind = StageKind::kPlacement;
+  stage.transform = [how](Graph graph, const PassContext& context) {
+    return place_experts(std::move(graph), how, context);
+  };
+  return stage;
+}
+
+std::shared_ptr<const Plan> plan_with(PlanSpec spec, std::vector<Stage> stages) {
+  spec.system.stages = std::move(stages);
+  return make_plan(std::move(spec));
+}
+
+PlanSpec spec_with(const std::string& gate, int64_t ranks, Precision precision = Precision::kF64) {
+  return spec_of(small_model(gate, 2), ranks, precision);
+}
+
+RunResult run_poisoned(const Plan& plan, int64_t steps, PlacementFunction policy = nullptr) {
+  RunOptions options = options_of(plan, steps);
+  options.poison = true;
+  options.keep_grad_norms = true;
+  if (policy) options.place = [policy](int64_t, const std::string&) { return policy; };
+  return run_cpu(plan, options);
+}
+
+void check_same_model(const RunResult& a, const RunResult& b) {
+  REQUIRE(a.losses.size() == b.losses.size());
+  for (size_t step = 0; step < a.losses.size(); ++step) {
+    CHECK(b.losses[step] == Approx(a.losses[step]).epsilon(1e-11));
+    for (size_t layer = 0; layer < a.moe[step].size(); ++layer) {
+      CAPTURE(step, layer);
+      CHECK(a.moe[step][layer].checksum == b.moe[step][layer].checksum);
+      CHECK(a.moe[step][layer].dropped == b.moe[step][layer].dropped);
+      CHECK(a.moe[step][layer].counts == b.moe[step][layer].counts);
+    }
+  }
+  for (const auto& [name, norm] : a.grad_l2) {
+    INFO(name);
+    CHECK(b.grad_l2.at(name) == Approx(norm).epsilon(1e-9));
+    CHECK(b.grad_projection.at(name) ==
+          Approx(a.grad_projection.at(name)).epsilon(1e-9).margin(1e-12));
+    CHECK(b.param_l2.at(name) == Approx(a.param_l2.at(name)).epsilon(1e-9));
+    CHECK(b.param_projection.at(name) ==
+          Approx(a.param_projection.at(name)).epsilon(1e-9).margin(1e-12));
+  }
+}
+
+/// Legal edits at random, another set every step and layer; the same on all ranks.
+PlacementFunction random_policy(uint64_t seed, bool even) {
+  return [seed, even](const PlaceInput& input) {
+    Rng rng(seed * 1000 + static_cast<uint64_t>(input.step * 10 + input.layer));
+    Placement p = input.now;
+    p.clear_shadows();
+    const PlacementBounds& b = p.bounds();
+    for (int i = 0; i < 12; ++i) {
+      const int64_t expert = rng.below(b.experts), device = rng.below(b.devices);
+      const int64_t what = rng.below(6), other = rng.below(b.experts);
+      try {
+        if (what < 2) p.add_shadow(expert, device);
+        if (what == 2 && b.residents * b.devices > b.experts) p.add_resident(expert, device);
+        if (what == 3) p.move_owner(expert, device);
+        if (what == 4) p.swap_owners(expert, other);
+        if (what == 5) p.remove(expert, device);
+      } catch (const UserError&) {  // no room, or not there
+      }
+    }
+    for (int64_t e = 0; e < b.experts; ++e) {
+      p.set_sharing(e, even && rng.below(2) == 0 ? Sharing::kEven : Sharing::kLocal);
+    }
+    return p;
+  };
+}
+
+TEST_CASE("where experts lie is no part of the model") {
+  const std::string gate = GENERATE("switch", "top2");
+  for (const int64_t ranks : {1, 2, 4}) {
+    const RunResult expected = run_poisoned(*plan_with(spec_with(gate, ranks), {}), 4);
+    for (uint64_t seed = 0; seed < 6; ++seed) {
+      CAPTURE(gate, ranks, seed);
+      const PlacementStage how = {.shadows = 1 + static_cast<int64_t>(seed % 3),
+                                  .extra_residents = static_cast<int64_t>(seed % 2),
+                                  .moves_residents = seed != 4};
+      const auto plan = plan_with(spec_with(gate, ranks), {placed_by(how)});
+      PlacementFunction policy = random_policy(seed, seed % 2 == 0);
+      if (!how.moves_residents) {
+        policy = [](const PlaceInput& input) {
+          Placement p = input.now;
+          p.clear_shadows();
+          const int64_t e = input.step % p.bounds().experts;
+          for (int64_t d = 0; d < p.bounds().devices; ++d) {
+            if (!p.holds(d, e)) p.add_shadow(e, d);
+          }
+          return p;
+        };
+      }
+      const RunResult result = run_poisoned(*plan, 4, policy);
+      check_same_model(expected, result);
+      if (ranks > 1) REQUIRE(result.placements.size() == 4);
+    }
+  }
+}
+
+TEST_CASE("copies that enter a node once leave the same model") {
+  const RunResult expected = run_poisoned(*plan_with(spec_with("top2", 4), {}), 4);
+  for (const int64_t devices : {2, 4}) {
+    PlanSpec spec = spec_with("top2", 4);
+    spec.cluster.nodes = 4 / devices;
+    spec.cluster.devices_per_node = devices;
+    spec.cost = std::make_shared<RooflineCost>(spec.cluster, spec.work);
+    for (uint64_t seed = 0; seed < 6; ++seed) {
+      CAPTURE(devices, seed);
+      const auto plan = plan_with(spec, {placed_by({.shadows = 1 + static_cast<int64_t>(seed % 3),
+                                                    .extra_residents = 1,
+                                                    .moves_residents = true})});
+      int64_t ops = 0;
+      for (const Op& op : plan->graph.ops()) {
+        if (op.kind.valid() && attr_int(op, "devices_per_node", 1) == devices) ++ops;
+      }
+      CHECK(ops == 2 * plan->spec.model.layers / 2);  // copies and their gradients, by MoE layer
+      check_same_model(expected, run_poisoned(*plan, 4, random_policy(seed, seed % 2 == 0)));
+    }
+  }
+}
+
+/// The bits of CPU ranks, whatever the timing of the device's streams.
+void check_on_device(const Plan& plan, int64_t steps, const PlacementFunction& policy,
+                     uint64_t seed) {
+  const RunResult expected = run_poisoned(plan, steps, policy);
+  RunOptions options = options_of(plan, steps);
+  options.keep_grad_norms = true;
+  if (policy) options.place = [policy](int64_t, const std::string&) { return policy; };
+  for (const bool poison : {false, true}) {
+    CAPTURE(seed, poison);
+    options.poison = poison;
+    lazy_start(static_cast<LazyOrder>(seed % 4), seed);
+    const RunResult result = make_device_executor(lazy_device())->run(plan, options);
+    CHECK(lazy_stats().handles == 0);
+    REQUIRE(result.losses == expected.losses);
+    REQUIRE(result.digest == expected.digest);
+    CHECK(result.grad_projection == expected.grad_projection);
+    REQUIRE(result.placements.size() == expected.placements.size());
+    for (size_t s = 0; s < expected.placements.size(); ++s) {
+      for (size_t l = 0; l < expected.placements[s].size(); ++l) {
+        CHECK(result.placements[s][l].in_force == expected.placements[s][l].in_force);
+        CHECK(result.placements[s][l].computed == expected.placements[s][l].computed);
+      }
+    }
+  }
+}
+
+TEST_CASE("experts move between ranks on a device with the bits of CPU ranks") {
+  const std::string gate = GENERATE("switch", "top2");
+  for (const int64_t ranks : {2, 4}) {
+    for (uint64_t seed = 0; seed < 8; ++seed) {
+      CAPTURE(gate, ranks, seed);
+      const PlacementStage how = {.shadows = 1 + static_cast<int64_t>(seed % 3),
+                                  .extra_residents = static_cast<int64_t>(seed % 2),
+                                  .moves_residents = true};
+      PlanSpec spec = spec_with(gate, ranks, Precision::kF32);
+      if (seed >= 4 && ranks == 4) {  // copies that enter a node once
+        spec.cluster.nodes = spec.cluster.devices_per_node = 2;
+        spec.cost = std::make_shared<RooflineCost>(spec.cluster, spec.work);
+      }
+      const auto plan = plan_with(spec, {placed_by(how)});
+      check_on_device(*plan, 4, random_policy(seed, seed % 2 == 0), seed);
+    }
+  }
+}
+
+TEST_CASE("Pro-Prophet's, FasterMoE's and other systems with copies train alike on a device") {
+  const Options cut = {{"parts", 2.0}, {"before", 6.0}, {"after", 1.0}};
+  uint64_t seed = 0;
+  for (const auto& stages : std::vector<std::vector<Stage>>{
+           {pass("prophet")},
+           {pass("prophet"), pass("prophet_schedule")},
+           {pass("prophet"), pass("partition", cut), pass("prophet_schedule")},
+           {pass("fastermoe_shadowing")},
+           {pass("swap")}}) {
+    CAPTURE(stages.size(), stages[0].name);
+    const auto plan = plan_with(spec_with("switch", 4, Precision::kF32), stages);
+    check_on_device(*plan, 4, nullptr, ++seed);
+  }
+}
+
+TEST_CASE("built-in policies train the same model") {
+  const std::vector<Stage> policies = {
+      pass("placed", {{"shadows", 0.0}}),
+      pass("prophet", {{"shadows", 2.0}}),
+      pass("prophet", {{"shadows", 2.0}, {"use", std::string("now")}}),
+      pass("fastermoe_shadowing", {{"shadows", 2.0}}),
+      pass("top_k", {{"shadows", 2.0}, {"k", 2.0}}),
+      pass("eplb"),
+      pass("swap")};
+  const auto plain = plan_with(spec_with("top2", 4), {});
+  const RunResult expected = run_poisoned(*plain, 3);
+  for (const Stage& policy : policies) {
+    CAPTURE(policy.name);
+    check_same_model(expected, run_poisoned(*plan_with(spec_with("top2", 4), {policy}), 3));
+  }
+}
+
+TEST_CASE("fifty steps with experts that move leave the optimiser where fifty without do") {
+  const RunResult expected = run_poisoned(*plan_with(spec_with("switch", 2), {}), 50);
+  const PlacementStage how = {.shadows = 2, .extra_residents = 1, .moves_residents = true};
+  const auto plan = plan_with(spec_with("switch", 2), {placed_by(how)});
+  const RunResult result = run_poisoned(*plan, 50, random_policy(7, true));
+  for (const auto& [name, norm] : expected.param_l2) {
+    INFO(name);
+    CHECK(result.param_l2.at(name) == Approx(norm).epsilon(1e-9));
+  }
+  CHECK(result.losses.back() == Approx(expected.losses.back()).epsilon(1e-9));
+}
+
+TEST_CASE("AdamW's states move with their experts, and router losses see the same routing") {
+  PlanSpec spec = spec_with("top2", 4);
+  spec.optimizer.kind = OptimizerKind::kAdamw;
+  spec.model.balance_loss.coefficient = 0.02;
+  spec.model.z_loss = 1e-3;
+  const RunResult expected = run_poisoned(*plan_with(spec, {}), 4);
+  const PlacementStage how = {.shadows = 2, .extra_residents = 1, .moves_residents = true};
+  const RunResult result =
+      run_poisoned(*plan_with(spec, {placed_by(how)}), 4, random_policy(9, true));
+  check_same_model(expected, result);
+  for (size_t step = 0; step < 4; ++step) {
+    CHECK(result.moe[step][0].balance_loss ==
+          Approx(expected.moe[step][0].balance_loss).epsilon(1e-9));
+  }
+}
+
+TEST_CASE("placements are in force in the step that the stage says") {
+  const auto moving = [](const PlaceInput& input) {
+    Placement p = input.now;
+    if (input.step == 1) p.swap_owners(0, p.bounds().experts - 1);
+    return p;
+  };
+  const auto plan =
+      plan_with(spec_with("switch", 2), {placed_by({.shadows = 0, .moves_residents = true})});
+  const RunResult result = run_poisoned(*plan, 3, moving);
+  const auto owner = [&](size_t step) {
+    const PlacementRecord& record = result.placements[step][0];
+    return Placement::decode(record.bounds, record.in_force).owner(0);
+  };
+  CHECK(owner(0) == 0);
+  CHECK(owner(1) == 0);
+  CHECK(owner(2) == 1);
+  Bytes moved = 0;
+  for (const Timeline& timeline : result.timelines) {
+    for (const Span& span : timeline.spans) {
+      if (plan->graph.def(span.op).name == std::string_view("migrate")) moved += span.bytes;
+    }
+  }
+  Bytes expert = 0;  // parameters and momentum
+  for (const Tensor& tensor : plan->graph.tensors()) {
+    const bool lives = tensor.kind == TensorKind::kParam || tensor.kind == TensorKind::kState;
+    if (lives && tensor.expert) expert += num_elements(tensor.shape) / tensor.shape[0] * 8;
+  }
+  CHECK(moved == 2 * expert);
+}
+
+TEST_CASE("a copy travels once there and its gradient once back") {
+  const auto shadow = [](const PlaceInput& input) {
+    Placement p = input.now;
+    p.clear_shadows();
+    p.add_shadow(0, 1);
+    return p;
+  };
+  const auto plan = plan_with(spec_with("switch", 2), {placed_by({.shadows = 1})});
+  const RunResult result = run_poisoned(*plan, 2, shadow);
+  std::map<std::string, Bytes> bytes;
+  for (const Span& span : result.timelines[1].spans) {
+    bytes[std::string(plan->graph.def(span.op).name)] += span.bytes;
+  }
+  Bytes expert = 0;
+  for (const Tensor& tensor : plan->graph.tensors()) {
+    if (tensor.kind == TensorKind::kParam && tensor.expert) {
+      expert += num_elements(tensor.shape) / tensor.shape[0] * 8;
+    }
+  }
+  CHECK(bytes["copy_experts"] == expert);
+  CHECK(bytes["return_gradients"] == expert);
+}
+
+TEST_CASE("with a placement too a batch in parts trains as the whole") {
+  const PlanSpec spec = spec_with("switch", 4);
+  const Stage placed = placed_by({.shadows = 2, .moves_residents = true});
+  const auto whole = plan_with(spec, {placed});
+  const RunResult expected = run_poisoned(*whole, 3, random_policy(3, false));
+  const auto cut =
+      plan_with(spec, {placed, pass("partition", {{"parts", 2.0}, {"before", 6.0}, {"after", 1.0}}),
+                       pass("dw_schedule")});
+  REQUIRE(cut->graph.find_op("b1.moe.fc1.p1").valid());
+  check_same_model(expected, run_poisoned(*cut, 3, random_policy(3, false)));
+  CHECK_THROWS_WITH(run_poisoned(*cut, 3, random_policy(3, true)),
+                    Catch::Contains("allowed: sharing 'local'"));
+}
+
+TEST_CASE("a policy that fails leaves the old placement, and the steps so far") {
+  const auto failing = [](const PlaceInput& input) {
+    Placement p = input.now;
+    p.clear_shadows();
+    p.add_shadow(input.step == 2 ? 99 : 0, 1);
+    return p;
+  };
+  const auto plan = plan_with(spec_with("switch", 2), {placed_by({.shadows = 1})});
+  const RunResult result = run_poisoned(*plan, 10, failing);
+  CHECK(result.stopped);
+  CHECK(result.losses.size() == 3);
+  CHECK_THAT(result.stop_reason, Catch::Contains("placement 'test', rank 0, step 2, layer 0: ") &&
+                                     Catch::Contains("expert 99, allowed: 0 to"));
+  CHECK(result.placements[2][0].next == result.placements[2][0].in_force);
+}
+
+TEST_CASE("a record says what devices computed under the placement and would have without it") {
+  const auto swapped = [](const PlaceInput& input) {
+    Placement p = input.now;
+    if (input.step == 0) p.swap_owners(0, p.bounds().experts - 1);
+    return p;
+  };
+  const auto plan = plan_with(spec_with("switch", 2), {placed_by({.moves_residents = true})});
+  const RunResult result = run_poisoned(*plan, 2, swapped);
+  for (size_t step = 0; step < 2; ++step) {
+    const PlacementRecord& record = result.placements[step][0];
+    const std::vector<int64_t>& counts = result.moe[step][0].counts;
+    const int64_t experts = record.bounds.experts;
+    std::vector<int64_t> plain(2), computed(2);
+    for (int64_t i = 0; i < 2 * experts; ++i) {
+      const int64_t e = i % experts;
+      const auto home = static_cast<size_t>(e / (experts / 2));
+      const bool moved = step == 1 && (e == 0 || e == experts - 1);
+      plain[home] += counts[static_cast<size_t>(i)];
+      computed[moved ? 1 - home : home] += counts[static_cast<size_t>(i)];
+    }
+    CAPTURE(step);
+    CHECK(record.computed == computed);
+    CHECK(record.computed_plain == plain);
+  }
+}
+
+TEST_CASE("ranks that place differently are told before they meet in other transfers") {
+  const auto plan = plan_with(spec_with("switch", 2), {placed_by({.shadows = 1})});
+  RunOptions options = options_of(*plan, 3);
+  options.place = [](int64_t rank, const std::string&) {
+    return [rank](const PlaceInput& input) {
+      Placement p = input.now;
+      p.clear_shadows();
+      if (rank == 1) p.add_shadow(0, 1);
+      return p;
+    };
+  };
+  CHECK_THROWS_WITH(run_cpu(*plan, options),
+                    Catch::Contains("ranks 0 and 1 have other placements of block 1's experts"));
+}
+
+TEST_CASE("a run with experts that moved goes on from its checkpoint") {
+  const std::string path = "placement_checkpoint_test";
+  const auto plan =
+      plan_with(spec_with("switch", 4),
+                {placed_by({.shadows = 1, .extra_residents = 1, .moves_residents = true})});
+  const auto options_for = [&](int64_t steps) {
+    RunOptions options = options_of(*plan, steps);
+    options.place = [](int64_t, const std::string&) { return random_policy(5, true); };
+    return options;
+  };
+  const RunResult straight = run_cpu(*plan, options_for(6));
+  RunOptions first = options_for(3);
+  first.checkpoint_to = path;
+  run_cpu(*plan, first);
+  RunOptions second = options_for(3);
+  second.resume_from = path;
+  const RunResult resumed = run_cpu(*plan, second);
+  CHECK(resumed.digest == straight.digest);
+  CHECK(resumed.losses.back() == straight.losses.back());
+  CHECK(resumed.placements.back()[0].next == straight.placements.back()[0].next);
+  std::remove(path.c_str());
+}
+
+TEST_CASE("placed transfers that end late give the same bits") {
+  const PlanSpec spec = spec_with("top2", 4, Precision::kF32);
+  const auto plan =
+      plan_with(spec, {placed_by({.shadows = 2, .extra_residents = 1, .moves_residents = true})});
+  const auto options_for = [&](int64_t seed) {
+    RunOptions options = options_of(*plan, 3);
+    options.poison = true;
+    options.place = [](int64_t, const std::string&) { return random_policy(2, true); };
+    if (seed > 0) {
+      options.delay_ns = [seed](int64_t rank, OpId op, int64_t) {
+        return (seed * 31 + rank * 17 + op.value) % 7 == 0 ? Nanoseconds{40'000} : Nanoseconds{0};
+      };
+    }
+    return options;
+  };
+  const RunResult expected = run_cpu(*plan, options_for(0));
+  for (int64_t seed = 1; seed < 6; ++seed) {
+    const RunResult result = run_cpu(*plan, options_for(seed));
+    CHECK(result.digest == expected.digest);
+    CHECK(result.losses == expected.losses);
+  }
+}
+
+/// Policies by hand that use every shadow slot, so that both sub-operators carry something.
+PlacementFunction full_shadows() {
+  return [](const PlaceInput& input) {
+    Placement p = input.now;
+    p.clear_shadows();
+    const PlacementBounds& b = p.bounds();
+    for (int64_t q = 0; q < b.shadows; ++q) {
+      const int64_t e = (input.step + 2 * q) % b.experts;
+      for (int64_t d = 0; d < b.devices; ++d) {
+        if (!p.holds(d, e)) p.add_shadow(e, d, q);
+      }
+    }
+    return p;
+  };
+}
+
+/// Any experts in any shadow slots.
+PlacementFunction random_shadows(uint64_t seed) {
+  return [seed](const PlaceInput& input) {
+    Rng rng(seed * 1000 + static_cast<uint64_t>(input.step * 10 + input.layer));
+    Placement p = input.now;
+    p.clear_shadows();
+    const PlacementBounds& b = p.bounds();
+    for (int64_t d = 0; d < b.devices; ++d) {
+      for (int64_t s = 0; s < b.shadows; ++s) {
+        const int64_t e = rng.below(b.experts);
+        if (!p.holds(d, e)) p.add_shadow(e, d, s);
+      }
+    }
+    return p;
+  };
+}
+
+/// Four blocks, MoE in 1 and 3, two shadows; at the first link rate at which the compute between
+/// the layers hides some of two copies, so that block 3's go in two transfers.
+std::shared_ptr<const Plan> plan_with_cut(PlanSpec spec, std::vector<Stage> more) {
+  more.insert(more.begin(), placed_by({.shadows = 2, .split = true}));
+  spec.model.layers = 4;
+  for (double rate = 1e6; rate < 1e13; rate *= 1.4) {
+    spec.cluster.intra = {.bytes_per_s = rate, .latency_ns = 0};
+    spec.cost = std::make_shared<RooflineCost>(spec.cluster, spec.work);
+    const auto probe = plan_with(spec, {more.front()});
+    if (probe->graph.find_op("b3.moe.copy_a").valid()) return plan_with(spec, std::move(more));
+  }
+  FAIL("no link rate cuts the copies");
+  return nullptr;
+}
+
+TEST_CASE("copies in two transfers train the same bits as in one") {
+  for (const int64_t ranks : {2, 4}) {
+    const PlanSpec spec = spec_with("top2", ranks);
+    PlanSpec deep = spec;
+    deep.model.layers = 4;
+    const auto whole = plan_with(deep, {placed_by({.shadows = 2})});
+    const RunResult expected = run_poisoned(*whole, 4, full_shadows());
+    const auto cut = plan_with_cut(spec, {});
+    const Op& rest = cut->graph.op(cut->graph.find_op("b3.moe.copy_a"));
+    CHECK(rest.attrs.contains("begin"));  // inside a slot
+    const RunResult result = run_poisoned(*cut, 4, full_shadows());
+    check_same_model(expected, result);
+    CHECK(result.losses == expected.losses);
+    CHECK(result.digest == expected.digest);
+    // An expert in another slot on each device travels in shares that are not the same for all.
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      check_same_model(expected, run_poisoned(*cut, 4, random_shadows(seed)));
+    }
+  }
+}
+
+/// Elements of the tensors' shares that arrive at a device.
+int64_t arriving(const Graph& graph, const Op& op, const std::vector<ShadowRange>& ranges,
+                 const std::vector<ExpertPiece>& pieces, int64_t device) {
+  int64_t elements = 0;
+  for (const ExpertPiece& piece : pieces) {
+    if (piece.to != device) continue;
+    for (const TensorId t : op.outputs) {
+      const Shape& shape = graph.tensor(t).shape;
+      const int64_t rows = ranges[static_cast<size_t>(piece.range)].share.rows(shape[1]);
+      const int64_t n = rows * num_elements(shape) / (shape[0] * shape[1]);
+      elements += n * (piece.part + 1) / piece.parts - n * piece.part / piece.parts;
+    }
+  }
+  return elements;
+}
+
+TEST_CASE("the gradients that arrive in a step fit the room that their op asks for") {
+  for (const int64_t per_node : {1, 2, 4, 8}) {
+    PlanSpec spec = spec_with("top2", 8);
+    spec.model.experts = 8;
+    spec.cluster.nodes = 8 / per_node;
+    spec.cluster.devices_per_node = per_node;
+    spec.cost = std::make_shared<RooflineCost>(spec.cluster, spec.work);
+    const Graph graph =
+        plan_with(spec, {placed_by({.shadows = 3, .extra_residents = 1, .moves_residents = true})})
+            ->graph;
+    for (const Op& op : graph.ops()) {
+      if (!op.kind.valid() || graph.def(op).name != std::string_view("return_gradients")) continue;
+      const int64_t room = graph.def(op).scratch_bytes(graph, op, 1);
+      const std::vector<ShadowRange> ranges = ops::shadow_ranges(op);
+      int64_t sums = 0;
+      for (size_t i = 1; i < op.inputs.size() - op.outputs.size(); ++i) {
+        sums += num_elements(graph.tensor(op.inputs[i]).shape);
+      }
+      for (uint64_t seed = 0; seed < 100; ++seed) {
+        const Placement now = Placement(ops::bounds_of(op));
+        const Loads loads(8, 8);
+        const Placement placement = random_shadows(seed)({.loads = loads, .now = now, .rates = {}});
+        for (const auto& pieces : return_steps(placement, ranges, per_node)) {
+          for (int64_t d = 0; d < 8; ++d) {
+            CHECK(sums + arriving(graph, op, ranges, pieces, d) <= room);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("Pro-Prophet's scheduler changes when, not what: the same bits") {
+  const Options keep = {{"if_slower", std::string("keep")}};
+  const std::vector<std::vector<Stage>> mixes = {
+      {pass("prophet_schedule")},
+      {pass("dw_schedule", keep), pass("prophet_schedule")},
+      {pass("prophet_schedule"), pass("priority"), pass("chunked", {{"bytes", 512.0}})},
+      {pass("blocking_a2a", {{"experts", false}}), pass("prophet_schedule")}};
+  for (const bool own_lane : {false, true}) {
+    PlanSpec spec = spec_with("top2", 4);
+    spec.system.reduce_on_own_lane = own_lane;
+    const RunResult expected = run_poisoned(*plan_with_cut(spec, {}), 4, full_shadows());
+    for (size_t m = 0; m < mixes.size(); ++m) {
+      CAPTURE(own_lane, m);
+      const RunResult result = run_poisoned(*plan_with_cut(spec, mixes[m]), 4, full_shadows());
+      CHECK(result.losses == expected.losses);
+      CHECK(result.digest == expected.digest);
+    }
+  }
+  PlanSpec deep = spec_with("switch", 4);
+  deep.model.layers = 4;
+  const RunResult plain = run_poisoned(*plan_with(deep, {}), 4);
+  const Options cut = {{"parts", 2.0}, {"before", 6.0}, {"after", 1.0}};
+  const auto parts =
+      plan_with_cut(spec_with("switch", 4),
+                    {pass("partition", cut), pass("dw_schedule", keep), pass("prophet_schedule")});
+  check_same_model(plain, run_poisoned(*parts, 4, full_shadows()));
+}
+
+TEST_CASE("every op of a placed step, and of placed inference, can be timed") {
+  const ProfileOptions quick = {.ranks_beside = 2, .min_time_s = 0, .min_samples = 3};
+  PlanSpec inference = spec_with("switch", 2, Precision::kF32);
+  inference.inference = true;
+  inference.model.moe_every = 1;
+  const auto lina = pass("lina_inference", {{"path", 1.0}});
+  for (const auto& plan : {plan_with(spec_with("switch", 2, Precision::kF32), {pass("eplb")}),
+                           plan_with(spec_with("switch", 2, Precision::kF32), {pass("top_k")}),
+                           plan_with(inference, {lina})}) {
+    std::map<std::string_view, OpId> kinds;
+    for (size_t i = 0; i < plan->graph.num_ops(); ++i) {
+      const OpId op(static_cast<int64_t>(i));
+      if (!is_view(plan->graph, plan->graph.op(op))) kinds.emplace(plan->graph.def(op).name, op);
+    }
+    for (const auto& [kind, op] : kinds) {
+      INFO(kind);
+      CHECK(profile_op(plan->graph, op, quick).size() >= 3);
+    }
+  }
+}
+
+TEST_CASE("two placements, and a placement of what is cut or grouped, are refused by name") {
+  const PlanSpec spec = spec_with("switch", 4);
+  CHECK_THROWS_WITH(plan_with(spec, {pass("placed"), pass("swap")}),
+                    Catch::Contains("stage 'swap': stage 'placed' has placed the experts already"));
+  PlanSpec grouped = spec;
+  grouped.model.ep = 2;
+  CHECK_THROWS_WITH(plan_with(grouped, {pass("placed")}),
+                    Catch::Contains("model.ep and a placement exclude each other"));
+  CHECK_THROWS_WITH(plan_with(spec, {pass("placed"), pass("capacity_pipeline")}),
+                    Catch::Contains("works on counted rows"));
+  CHECK_THROWS_WITH(plan_with(spec, {pass("swap", {{"use", std::string("now")}})}),
+                    Catch::Contains("allowed: 'next'"));
+}
+
+TEST_CASE("the simulator places and moves as the executor does") {
+  const std::vector<std::vector<Stage>> systems = {
+      {pass("prophet", {{"shadows", 2.0}})},
+      {pass("top_k", {{"shadows", 2.0}, {"k", 2.0}})},
+      {pass("eplb"), pass("dw_schedule")},
+      {placed_by({.shadows = 2, .extra_residents = 1, .moves_residents = true})}};
+  for (const std::vector<Stage>& stages : systems) {
+    CAPTURE(stages[0].name);
+    PlanSpec spec = spec_with("switch", 4);
+    spec.law = std::make_shared<RoutingLaw>(workload("zipf", {{"s", 1.5}, {"drift", 0.3}}, 3));
+    const auto plan = plan_with(spec, stages);
+    RunOptions options = options_of(*plan, 5);
+    if (stages[0].name == "test") {
+      options.place = [](int64_t, const std::string&) { return random_policy(11, true); };
+    }
+    const RunResult executed = run_cpu(*plan, options);
+    const RunResult simulated = make_simulator()->run(*plan, options);
+    REQUIRE(simulated.timelines.size() == executed.timelines.size());
+    int64_t moved = 0;
+    for (size_t step = 0; step < executed.timelines.size(); ++step) {
+      CAPTURE(step);
+      CHECK(simulated.placements[step][0].in_force == executed.placements[step][0].in_force);
+      CHECK(simulated.placements[step][0].next == executed.placements[step][0].next);
+      std::map<std::pair<OpId, int32_t>, Bytes> bytes[2];
+      const Timeline* const both[] = {&simulated.timelines[step], &executed.timelines[step]};
+      for (size_t i = 0; i < 2; ++i) {
+        for (const Span& span : both[i]->spans) {
+          const Collective kind = plan->graph.def(span.op).collective;
+          if (kind != Collective::kExperts && attr_int(plan->graph.op(span.op), "irregular") == 0) {
+            continue;
+          }
+          if (i == 1 && kind == Collective::kExperts) moved += span.bytes;
+          for (int32_t r = span.rank; r < (both[i]->num_ranks == 1 ? 4 : span.rank + 1); ++r) {
+            bytes[i][{span.op, r}] += i == 1 ? span.bytes / 2 : span.bytes;  // f64 of f32
+          }
+        }
+      }
+      REQUIRE(bytes[0].size() == bytes[1].size());
+      for (const auto& [at, sent] : bytes[1]) {
+        CAPTURE(plan->graph.op(at.first).name, at.second);
+        // A part of an expert is whole elements, less than one a tensor and piece off.
+        const bool parts = plan->graph.def(at.first).collective == Collective::kExperts;
+        CHECK(std::abs(bytes[0].at(at) - sent) < (parts ? 4 * 4 * 12 : 1));
+      }
+    }
+    if (stages[0].name != "prophet") CHECK(moved > 0);
+  }
+}
+
+}  // namespace
+}  // namespace moe::test

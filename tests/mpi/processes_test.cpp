@@ -1,0 +1,85 @@
+#include "tests/mpi/job.h"
+
+namespace moe::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+void ends_well(int n, const std::string& name) {
+  const JobEnd end = run_case(n, name);
+  INFO(end.text);
+  CHECK(end.status == 0);
+  CHECK_THAT(end.text, Contains("ok"));
+}
+
+/// All say why, and none stays behind.
+void ends_badly(int n, const std::string& name, const std::string& why) {
+  const JobEnd end = run_case(n, name);
+  INFO(end.text);
+  CHECK(end.status == 3);
+  CHECK_THAT(end.text, Contains("0 threw: ") && Contains(why));
+}
+
+TEST_CASE(
+    "processes exchange and sum to the bits of ranks in one process, on three lanes at once") {
+  ends_well(2, "same_bits");
+  ends_well(4, "same_bits");
+}
+
+TEST_CASE("texts of any length go from rank 0 to all and back") {
+  ends_well(3, "texts");
+}
+
+TEST_CASE("letters come in the order in which each process sent them") {
+  ends_well(3, "letters");
+}
+
+TEST_CASE("MPI's variables go before torchrun's") {
+  // By the latter, two processes with the same rank and a port that is not theirs.
+  const JobEnd end = mpirun(
+      2, "env RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 " MOE_JOB_RANKS " texts");
+  INFO(end.text);
+  CHECK(end.status == 0);
+  CHECK_THAT(end.text, Contains("ok"));
+}
+
+TEST_CASE("messages find the distance of two clocks") {
+  ends_well(2, "clock");
+}
+
+TEST_CASE("a collective among processes begins when its last member posts") {
+  ends_well(3, "begins");
+}
+
+TEST_CASE("a process that never comes is named") {
+  ends_badly(3, "never_comes", "barrier second: rank 1 did not arrive in 0.3 s");
+}
+
+TEST_CASE("processes that call different collectives are both named") {
+  ends_badly(3, "other_call", "rank 0 called all_reduce g where rank 1 called all_reduce h");
+  ends_badly(2, "other_script",
+             "rank 0 called broadcast plan 1 where rank 1 called broadcast write results.json");
+}
+
+TEST_CASE("pieces of processes that do not match name both ranks and both sizes") {
+  ends_badly(2, "other_size",
+             "all_to_all b1.a2a: rank 0 sends 24 bytes to rank 1, which expects 20");
+}
+
+TEST_CASE("what fails in one process ends the calls of all, with its reason") {
+  ends_badly(3, "failed_elsewhere", "rank 0: barrier step 4: stopped: rank 1: b3.fc1 made a NaN");
+}
+
+TEST_CASE("a process that stands still is named") {
+  ends_badly(3, "stopped", "rank 1 is silent since ");
+}
+
+TEST_CASE("a process that is killed ends the others") {
+  const JobEnd end = run_case(3, "killed");
+  INFO(end.text);
+  CHECK(end.status != 0);
+  CHECK_THAT(end.text, Contains("rank 1"));
+}
+
+}  // namespace
+}  // namespace moe::test
