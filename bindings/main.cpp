@@ -15,6 +15,7 @@
 #include "engine/base/utf8.h"
 #include "engine/comm/job/launch.h"
 #include "engine/comm/job/processes.h"
+#include "engine/run.h"
 #include "kernels/kernels.h"
 
 namespace fs = std::filesystem;
@@ -210,6 +211,12 @@ std::map<std::string, std::string> parse_settings(const std::vector<std::string>
   return values;
 }
 
+std::vector<std::string> executor_names() {
+  std::vector<std::string> names;
+  for (const moe::ExecutorDef& def : moe::executors()) names.emplace_back(def.name);
+  return names;
+}
+
 void add_recipe_options(CLI::App& command, moe::lua::HostOptions& options,
                         std::vector<std::string>& settings) {
   command.add_option("recipe", options.recipe, "a Lua file")->required();
@@ -217,7 +224,7 @@ void add_recipe_options(CLI::App& command, moe::lua::HostOptions& options,
       ->take_all()
       ->expected(1);
   command.add_option("--executor", options.executor, "only this executor")
-      ->check(CLI::IsMember({"simulate", "cpu", "cuda"}));
+      ->check(CLI::IsMember(executor_names()));
   command.add_option("--ranks", options.ranks, "ranks of real runs")->check(CLI::Range(1, 4096));
   command.add_option("--seed", options.seed, "of data and policies, 1")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 53));

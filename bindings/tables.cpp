@@ -6,6 +6,8 @@
 #include "engine/passes/pass.h"
 #include "engine/routing/gate.h"
 #include "engine/routing/workload.h"
+#include "engine/run.h"
+#include "engine/timeline/metrics.h"
 
 namespace moe::lua {
 namespace {
@@ -91,15 +93,33 @@ json ops() {
   return all;
 }
 
-json executors() {
-  return json::array(
-      {{{"name", "simulate"}, {"kind", "executor"}, {"doc", "the cost model's timeline"}},
-       {{"name", "cpu"},
-        {"kind", "executor"},
-        {"doc", "real training on ranks that are threads of this process"}},
-       {{"name", "cuda"},
-        {"kind", "executor"},
-        {"doc", "real training on ranks whose memory is on one GPU"}}});
+json executor_rows() {
+  json all = json::array();
+  for (const ExecutorDef& def : executors()) {
+    json precisions = json::array();
+    for (const Precision p : def.precisions) precisions.push_back(precision_name(p));
+    all.push_back({{"name", def.name},
+                   {"doc", def.doc},
+                   {"kind", "executor"},
+                   {"precisions", precisions},
+                   {"gpu", def.gpu}});
+  }
+  return all;
+}
+
+/// What a real run has where its recipe does not say it.
+json run_defaults() {
+  const RunOptions usual;
+  return {{{"name", "timeout_s"}, {"default", usual.timeout_s}},
+          {{"name", "link_blocks"}, {"default", usual.device.link_blocks}}};
+}
+
+json metrics() {
+  json all = json::array();
+  for (const MetricField& field : metric_fields()) {
+    all.push_back({{"name", field.name}, {"doc", field.doc}, {"kind", "metric"}});
+  }
+  return all;
 }
 
 }  // namespace
@@ -109,10 +129,13 @@ json table_json(const std::string& kind) {
   if (kind == "passes") return passes();
   if (kind == "placements") return placements();
   if (kind == "ops") return ops();
-  if (kind == "executors") return executors();
+  if (kind == "executors") return executor_rows();
+  if (kind == "metrics") return metrics();
+  if (kind == "run") return run_defaults();
   if (kind == "workloads") return workload_rows();
-  throw UserError(unknown_name("table", kind,
-                               {"gates", "passes", "placements", "ops", "executors", "workloads"}));
+  throw UserError(unknown_name(
+      "table", kind,
+      {"gates", "passes", "placements", "ops", "executors", "metrics", "run", "workloads"}));
 }
 
 }  // namespace moe::lua

@@ -1,5 +1,6 @@
 #include "engine/run.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,28 +12,46 @@
 #include "engine/sim/simulator.h"
 
 namespace moe {
-namespace {
 
-struct Row {
-  const char* name;
-  std::unique_ptr<Executor> (*make)();
-};
+std::span<const ExecutorDef> executors() {
+  using enum Precision;
+  static const ExecutorDef kExecutors[] = {
+      {"simulate", "the cost model's timeline", make_simulator},
+      {"cpu",
+       "real training on ranks that are threads of this process",
+       make_cpu_executor,
+       {kF32, kF64}},
+      {"cuda",
+       "real training on ranks whose memory is on one GPU",
+       make_cuda_executor,
+       {kF32, kBF16},
+       true,
+       cuda_missing},
+  };
+  return kExecutors;
+}
 
-constexpr Row kExecutors[] = {
-    {"simulate", make_simulator},
-    {"cpu", make_cpu_executor},
-    {"cuda", make_cuda_executor},
-};
+const ExecutorDef& executor_def(std::string_view name) {
+  std::vector<std::string> names;
+  for (const ExecutorDef& def : executors()) {
+    if (name == def.name) return def;
+    names.emplace_back(def.name);
+  }
+  throw UserError(unknown_name("executor", name, names));
+}
 
-}  // namespace
+std::string missing(const ExecutorDef& executor) {
+  return executor.missing == nullptr ? "" : executor.missing();
+}
 
 RunResult run(const Plan& plan, std::string_view executor, const RunOptions& options) {
-  std::vector<std::string> names;
-  for (const Row& row : kExecutors) {
-    if (executor == row.name) return row.make()->run(plan, options);
-    names.push_back(row.name);
+  const ExecutorDef& def = executor_def(executor);
+  const std::vector<Precision>& own = def.precisions;
+  if (!own.empty() && std::find(own.begin(), own.end(), options.precision) == own.end()) {
+    throw user_error("precision: {} is not allowed on executor {}",
+                     precision_name(options.precision), def.name);
   }
-  throw UserError(unknown_name("executor", executor, names));
+  return def.make()->run(plan, options);
 }
 
 }  // namespace moe

@@ -20,6 +20,7 @@
 #include "engine/base/utf8.h"
 #include "engine/exec/data.h"
 #include "engine/exec/device/executor.h"
+#include "engine/run.h"
 
 namespace moe::lua {
 namespace {
@@ -220,12 +221,11 @@ int machine(lua_State* L) {
 
 // (executor) -> why this machine cannot run it, or nil
 int executor_missing(lua_State* L) {
-  const std::string missing =
-      luaL_checkstring(L, 1) == std::string_view("cuda") ? cuda_missing() : "";
-  if (missing.empty()) {
+  const std::string why = missing(executor_def(luaL_checkstring(L, 1)));
+  if (why.empty()) {
     lua_pushnil(L);
   } else {
-    push_text(L, missing);
+    push_text(L, why);
   }
   return 1;
 }

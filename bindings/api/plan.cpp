@@ -332,23 +332,9 @@ PlanBox& check_plan(lua_State* L) {
 }
 
 json metrics_json(const Metrics& m) {
-  return {{"iteration_ms", to_ms(m.makespan_ns)},
-          {"compute_ms", to_ms(m.compute_ns)},
-          {"comm_ms", to_ms(m.comm_ns)},
-          {"exposed_comm_ms", to_ms(m.exposed_comm_ns)},
-          {"hidden_comm_ms", to_ms(m.hidden_comm_ns)},
-          {"wait_ms", to_ms(m.wait_ns)},
-          {"imbalance", m.imbalance()},
-          {"expert_imbalance", m.expert_imbalance()},
-          {"a2a_wait_ms", to_ms(m.all_to_all.wait_ns)},
-          {"a2a_transfer_ms", to_ms(m.all_to_all.transfer_ns)},
-          {"all_reduce_wait_ms", to_ms(m.all_reduce.wait_ns)},
-          {"all_reduce_transfer_ms", to_ms(m.all_reduce.transfer_ns)},
-          {"moe_forward_ms", to_ms(m.forward.layer_ns)},
-          {"moe_backward_ms", to_ms(m.backward.layer_ns)},
-          {"a2a_forward_ms", to_ms(m.forward.a2a_ns)},
-          {"a2a_backward_ms", to_ms(m.backward.a2a_ns)},
-          {"pipelining_efficiency", m.pipelining_efficiency()}};
+  json all = json::object();
+  for (const MetricField& field : metric_fields()) all[field.name] = field.value(m);
+  return all;
 }
 
 void open_plan(lua_State* L) {

@@ -74,14 +74,6 @@ void set_data(const Host& host, const Fields& data, const PlanSpec& spec, RunOpt
   out["corpus"] = corpus->source;
 }
 
-Precision precision_of(const std::string& name) {
-  static const std::map<std::string, Precision> all = {
-      {"f32", Precision::kF32}, {"f64", Precision::kF64}, {"bf16", Precision::kBF16}};
-  const auto found = all.find(name);
-  if (found != all.end()) return found->second;
-  throw user_error("precision: '{}' is not allowed; give f32, f64 or bf16", name);
-}
-
 DeviceSettings device_settings(const Fields& f) {
   DeviceSettings settings;
   settings.urgent_comm = f.flag("urgent_comm", settings.urgent_comm);
@@ -99,7 +91,7 @@ RunOptions options_of(Host& host, const Fields& f, const PlanBox& box,
   RunOptions options;
   options.steps = f.integer("steps", 1);
   options.first_step = f.integer("first_step", 0);
-  options.precision = precision_of(f.text("precision", "f32"));
+  options.precision = precision_named(f.text("precision", "f32"));
   options.emulate_link = f.flag("emulate_link", false);
   options.timeout_s = f.number("timeout_s", options.timeout_s);
   options.device = device_settings(f);

@@ -78,4 +78,8 @@ class TimeSum {
   Wide sum_ = 0;
 };
 
+/// How long a collective waits for a peer unless the recipe says otherwise. Ours: above the slowest
+/// steps of the tests and of the recipes, below a user's patience.
+inline constexpr double kWatchdogSeconds = 60;
+
 }  // namespace moe

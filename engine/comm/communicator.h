@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/base/group.h"
+#include "engine/base/limits.h"
 #include "engine/base/units.h"
 
 namespace moe {
@@ -76,7 +77,7 @@ class Communicator {
 class InProcessWorld {
  public:
   struct Options {
-    double timeout_s = 30;
+    double timeout_s = kWatchdogSeconds;
   };
   InProcessWorld(int64_t num_ranks, int64_t num_lanes, Options options);
   ~InProcessWorld();

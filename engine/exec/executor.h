@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
 #include "engine/placement/policy.h"
 #include "engine/placement/popularity.h"
 #include "engine/plan.h"
@@ -37,6 +38,10 @@ struct MoeStats {
 /// kBF16: floats in memory and on the wire, matrix products of operands rounded to bfloat16 and
 /// summed in float; on cuda alone. kF64: on cpu alone.
 enum class Precision : uint8_t { kF32, kF64, kBF16 };
+/// "f32", "f64", "bf16".
+const char* precision_name(Precision precision);
+/// Throws UserError with the names there are.
+Precision precision_named(std::string_view name);
 
 /// ids and targets of a rank for a step, [batch, seq] each; called once a rank and step, for all
 /// ranks of a process from one thread.
@@ -58,7 +63,7 @@ struct RunOptions {
   int64_t first_step = 0;
   Precision precision = Precision::kF32;
   bool emulate_link = false;  // the plan's cluster is the link
-  double timeout_s = 30;      // watchdog of collectives
+  double timeout_s = kWatchdogSeconds;
   /// One rank a process; null: all ranks are threads of this one. All processes run plans of the
   /// same hash; those of other ranks than 0 get a RunResult that says no more than `stopped`.
   Processes* processes = nullptr;

@@ -26,6 +26,8 @@
 //   pipelining_efficiency = sum of busy_ns / sum of window_ns over both phases
 #pragma once
 
+#include <span>
+
 #include "engine/timeline/timeline.h"
 
 namespace moe {
@@ -61,5 +63,15 @@ struct Metrics {
 };
 
 Metrics metrics(const Graph& graph, const Timeline& timeline);
+
+/// A metric as results and recipes have it: times are in ms.
+struct MetricField {
+  const char* name;
+  const char* doc;
+  double (*value)(const Metrics&);
+};
+/// All that results.json has of a timeline. A row is all that a new one takes: results, their
+/// fields in recipes and the type stubs read the table.
+std::span<const MetricField> metric_fields();
 
 }  // namespace moe

@@ -95,7 +95,8 @@ assert(place("fixed").rb == 1 and place("fixed").break_even_steps == 0)
                                             Contains("Did you mean 'prophet'?"));
   CHECK_THAT(message("place('top_k', { options = { k = 1, n = 2 } })"),
              Contains("unknown option of top_k 'n', have: k"));
-  CHECK_THAT(message("place('top_k', { options = { k = 0 } })"), Contains("top_k.k = 0, allowed"));
+  CHECK_THAT(message("place('top_k', { options = { k = 0 } })"),
+             Contains("top_k.k = 0 is not allowed; give a whole"));
   CHECK_THAT(message("place('top_k', { shadows = 0 })"), Contains("top_k: placement.shadows = 0"));
   CHECK_THAT(message("place('top_k', { options = { k = '2' } })"),
              Contains("moe.prophet.place.options.k: '2' is not allowed; give a number"));

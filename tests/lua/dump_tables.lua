@@ -19,7 +19,8 @@ end
 print "-- The engine's tables as core.table(kind) gives them, made by dump_tables.lua."
 print "-- luacheck: no max line length"
 print "return {"
-for _, kind in ipairs { "executors", "gates", "ops", "passes", "placements", "workloads" } do
+for _, kind in ipairs { "executors", "gates", "metrics", "ops", "passes", "placements", "run",
+  "workloads" } do
   print(("  %s = {"):format(kind))
   for _, row in ipairs(core.table(kind)) do print(("    %s,"):format(text_of(row))) end
   print "  },"

@@ -2,9 +2,9 @@
 -- luacheck: no max line length
 return {
   executors = {
-    { doc = "the cost model's timeline", kind = "executor", name = "simulate" },
-    { doc = "real training on ranks that are threads of this process", kind = "executor", name = "cpu" },
-    { doc = "real training on ranks whose memory is on one GPU", kind = "executor", name = "cuda" },
+    { doc = "the cost model's timeline", gpu = false, kind = "executor", name = "simulate", precisions = {  } },
+    { doc = "real training on ranks that are threads of this process", gpu = false, kind = "executor", name = "cpu", precisions = { "f32", "f64" } },
+    { doc = "real training on ranks whose memory is on one GPU", gpu = true, kind = "executor", name = "cuda", precisions = { "f32", "bf16" } },
   },
   gates = {
     { doc = "the best expert, places in token order", k = 1, kind = "gate", name = "switch", scope = "token", scores = "softmax", weight = "prob" },
@@ -15,6 +15,25 @@ return {
     { doc = "every expert takes the tokens that score best for it", k = 1, kind = "gate", name = "expert_choice", scope = "batch", scores = "softmax", weight = "prob" },
     { doc = "token id modulo experts, places in token order", k = 1, kind = "gate", name = "hash", scope = "token", scores = "softmax", weight = "one" },
     { doc = "k different experts at random, places in token order", k = 0, kind = "gate", name = "random", scope = "token", scores = "softmax", weight = "one" },
+  },
+  metrics = {
+    { doc = "time of a step", kind = "metric", name = "iteration_ms" },
+    { doc = "busy compute lane", kind = "metric", name = "compute_ms" },
+    { doc = "busy communication lanes", kind = "metric", name = "comm_ms" },
+    { doc = "communication beside no compute", kind = "metric", name = "exposed_comm_ms" },
+    { doc = "communication beside compute", kind = "metric", name = "hidden_comm_ms" },
+    { doc = "neither", kind = "metric", name = "wait_ms" },
+    { doc = "compute of the busiest rank over the mean", kind = "metric", name = "imbalance" },
+    { doc = "the same of experts' compute, each layer's busiest rank", kind = "metric", name = "expert_imbalance" },
+    { doc = "all-to-alls posted and not begun: peers, or others on the wire", kind = "metric", name = "a2a_wait_ms" },
+    { doc = "all-to-alls on the wire", kind = "metric", name = "a2a_transfer_ms" },
+    { doc = "as of all-to-alls", kind = "metric", name = "all_reduce_wait_ms" },
+    { doc = "all-reduces on the wire", kind = "metric", name = "all_reduce_transfer_ms" },
+    { doc = "an MoE layer from gate to combine, mean", kind = "metric", name = "moe_forward_ms" },
+    { doc = "the same, backward", kind = "metric", name = "moe_backward_ms" },
+    { doc = "of it its all-to-alls posted or on the wire", kind = "metric", name = "a2a_forward_ms" },
+    { doc = "the same, backward", kind = "metric", name = "a2a_backward_ms" },
+    { doc = "share of a layer's all-to-alls, first to last, in which compute is busy", kind = "metric", name = "pipelining_efficiency" },
   },
   ops = {
     { doc = "x[b,s] = wte[ids[b,s]] + wpe[s]", executes = true, kind = "compute", name = "embedding" },
@@ -111,6 +130,10 @@ return {
     { doc = "EPLB: heavy experts get more residents, shared evenly and packed so that devices compute as much; parameters and state move", kind = "placement", name = "eplb", options = { { allowed = { "now", "next" }, default = "next", doc = "when a placement is in force: now, in the layer and step whose loads it is made from, or next, from the next step on", name = "use" }, { default = 1, doc = "steps from one placement to the next", hi = 1000000000, lo = 1, name = "every" }, { default = 0, doc = "slots a device for copies of a step; as many memory as that many experts", hi = 4096, lo = 0, name = "shadows" }, { default = 1, doc = "slots a device for experts that live there, beyond experts / devices", hi = 4096, lo = 0, name = "extra_residents" }, { default = 1, doc = "that a device receives a step, for plans made before anything ran", hi = 4096, lo = 0, name = "expected_copies" }, { default = false, doc = "copies go in two transfers: as many as the compute between MoE layers hides, and the rest (Pro-Prophet's sub-operators)", name = "split", reads = "rates" }, { default = 0.05, doc = "the placement stays unless the heaviest device computes this part less", hi = 1, lo = 0, name = "keep" }, { default = 0, doc = "steps within which a move must have paid by the performance model; 0: not asked", hi = 1000000000, lo = 0, name = "horizon", reads = "rates", whole = true }, { default = 0, doc = "residents a device, each with parameters, gradients and state; 0: all", hi = 1000000, lo = 0, name = "slots", whole = true } }, reads = "nothing" },
     { doc = "SmartMoE: owners change places, heaviest device first, until devices compute as much", kind = "placement", name = "swap", options = { { allowed = { "now", "next" }, default = "next", doc = "when a placement is in force: now, in the layer and step whose loads it is made from, or next, from the next step on", name = "use" }, { default = 1, doc = "steps from one placement to the next", hi = 1000000000, lo = 1, name = "every" }, { default = 0, doc = "slots a device for copies of a step; as many memory as that many experts", hi = 4096, lo = 0, name = "shadows" }, { default = 0, doc = "slots a device for experts that live there, beyond experts / devices", hi = 4096, lo = 0, name = "extra_residents" }, { default = 1, doc = "that a device receives a step, for plans made before anything ran", hi = 4096, lo = 0, name = "expected_copies" }, { default = false, doc = "copies go in two transfers: as many as the compute between MoE layers hides, and the rest (Pro-Prophet's sub-operators)", name = "split", reads = "rates" }, { default = 0.05, doc = "the placement stays unless the heaviest device computes this part less", hi = 1, lo = 0, name = "keep" }, { default = 0, doc = "steps within which a move must have paid by the performance model; 0: not asked", hi = 1000000000, lo = 0, name = "horizon", reads = "rates", whole = true }, { default = 0, doc = "the most changes of places at once; 0: any number", hi = 1000000, lo = 0, name = "swaps", whole = true } }, reads = "nothing" },
     { doc = "inference: experts from host memory to as many devices as estimates want (Lina)", kind = "placement", name = "lina_inference", options = { { default = 3, doc = "layers of a path, by which the next one is estimated", hi = 16, lo = 1, name = "path" }, { default = 4, doc = "experts a device, at most", hi = 4096, lo = 1, name = "cap" }, { default = true, doc = "false: every layer by its gate's counts, which blocks", name = "estimation" }, { default = true, doc = "whether counts that differ from the estimate count", name = "fine_tuning" }, { default = false, doc = "estimates to as many devices as there are", name = "normalise" }, { allowed = { "list", "set" }, default = "list", doc = "the most popular experts, estimated and chosen, as lists or as sets", name = "compare" } }, reads = "nothing" },
+  },
+  run = {
+    { default = 60, name = "timeout_s" },
+    { default = 8, name = "link_blocks" },
   },
   workloads = {
     { doc = "counts differ by at most one, of each rank and of all", kind = "workload", name = "balanced", options = {  } },

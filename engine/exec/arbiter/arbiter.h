@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/limits.h"
 #include "engine/exec/arbiter/turns.h"
 #include "engine/schedule/arbiter.h"
 
@@ -17,7 +18,7 @@ class Arbitration final : public Turns {
  public:
   struct Options {
     int64_t num_ranks = 1;
-    double timeout_s = 30;  // watchdog
+    double timeout_s = kWatchdogSeconds;
     std::function<Choose(LaneId)> choose = nullptr;
     /// For the watchdog: what a rank waits for that has not posted the op, "" where that is not
     /// known. Called by any thread.

@@ -204,7 +204,7 @@ end
 
 -- What stands above the timeline of a run of R: run -> text.
 local function captions(R)
-  local executed = R:where { executor = { "cpu", "cuda" } }:groups(results.case_of)
+  local executed = R:where { provenance = { "emulated", "measured" } }:groups(results.case_of)
   local names, out = report.coordinates(R:where { executor = "simulate" }, true), {}
   for g, lines in ipairs(report.differences(executed)) do
     for _, run in ipairs(executed[g]) do
@@ -299,7 +299,7 @@ local function experiment_section(e, all, id)
   local R, out = results.ended(runs), {}
   local simulated = R:where { executor = "simulate" }
   if #simulated.runs > 0 then out[1] = simulated_section(simulated) end
-  local executed = R:where { executor = { "cpu", "cuda" } }:groups(results.case_of)
+  local executed = R:where { provenance = { "emulated", "measured" } }:groups(results.case_of)
   local differs = report.differences(executed)
   for g, group in ipairs(executed) do out[#out + 1] = executed_section(group, differs[g]) end
   if #unfinished > 0 then

@@ -389,7 +389,7 @@ function M.print(e, R, claims)
   core.say(e.name .. (e.title ~= "" and ": " .. e.title or ""))
   local simulated = R:where { executor = "simulate" }
   if #simulated.runs > 0 then print_simulated(e, simulated) end
-  local executed = R:where { executor = { "cpu", "cuda" } }:groups(results.case_of)
+  local executed = R:where { provenance = { "emulated", "measured" } }:groups(results.case_of)
   local differs = differences(executed)
   for g, runs in ipairs(executed) do print_executed(runs, differs[g]) end
   if #claims > 0 then print_claims(claims) end

@@ -44,18 +44,7 @@ M.FIELDS = {
   degrees = "that pipemoe chose, by MoE layer",
   packing = "Lina's: experts a device over those without, what the controller saw, what it costs",
   fill = "expected share of capacity slots in use", assumed = "constants without a source, by path",
-  iteration_ms = "time of a step", forward_ms = "until the forward's last op ends",
-  compute_ms = "busy compute lane",
-  comm_ms = "busy communication lanes", exposed_comm_ms = "communication beside no compute",
-  hidden_comm_ms = "communication beside compute", wait_ms = "neither",
-  a2a_wait_ms = "all-to-alls posted and not begun: peers, or others on the wire",
-  a2a_transfer_ms = "all-to-alls on the wire", all_reduce_wait_ms = "as of all-to-alls",
-  all_reduce_transfer_ms = "all-reduces on the wire",
-  moe_forward_ms = "an MoE layer from gate to combine, mean",
-  moe_backward_ms = "the same, backward",
-  a2a_forward_ms = "of it its all-to-alls posted or on the wire",
-  a2a_backward_ms = "the same, backward",
-  pipelining_efficiency = "share of a layer's all-to-alls, first to last, in which compute is busy",
+  forward_ms = "until the forward's last op ends",
   alone_ms = "a rank's ops, each alone: collectives by kind, the rest by segment",
   lower_bound_ms = "no schedule of the plan's ops is faster: the larger of the next two",
   busiest_lane_ms = "sum of a lane's ops", critical_path_ms = "longest path of dependencies",
@@ -90,6 +79,7 @@ M.FIELDS = {
   eval_loss = "on held-out text",
   unigram_entropy = "of the text, nats",
 }
+for _, row in ipairs(core.table "metrics") do M.FIELDS[row.name] = row.doc end
 
 local Results = schema.methods("results", {})
 

@@ -16,10 +16,8 @@ local M = {}
 
 local MAX_TRACES = 8  -- of simulated runs
 
-local TIMES = { "iteration_ms", "compute_ms", "comm_ms", "exposed_comm_ms", "hidden_comm_ms",
-  "wait_ms", "a2a_wait_ms", "a2a_transfer_ms", "all_reduce_wait_ms", "all_reduce_transfer_ms",
-  "moe_forward_ms", "moe_backward_ms", "a2a_forward_ms", "a2a_backward_ms",
-  "pipelining_efficiency" }
+local METRICS = {}  -- names of what a timeline gives
+for i, row in ipairs(core.table "metrics") do METRICS[i] = row.name end
 
 local session = { runs = {}, claims = {}, experiments = {} }
 
@@ -133,7 +131,7 @@ function M.simulated(name, job, ends)
   local made = target.plan(spec, job.system)
   local run = base_record(name, job, spec, made)
   run.point, run.executor, run.provenance = job.case.point, "simulate", "simulated"
-  for _, k in ipairs(TIMES) do run[k] = made.sim[k] end
+  for _, k in ipairs(METRICS) do run[k] = made.sim[k] end
   run.forward_ms = made.sim.forward_ms
   if not ends then run.overlap = errors.call(job.system.at, made.plan.overlap, made.plan) end
   run.samples_ms = core.array(made.sim.samples_ms or { made.sim.iteration_ms })
@@ -186,7 +184,7 @@ local function executed_record(run, r)
     "unigram_entropy", "metrics", "planner_error" } do
     run[k] = r[k]
   end
-  for _, k in ipairs(TIMES) do run[k] = median_of(r.metrics, k) end
+  for _, k in ipairs(METRICS) do run[k] = median_of(r.metrics, k) end
   run.executed_peak_bytes, run.stopped = r.peak_bytes, r.stopped or nil
   run.placements, run.stop_reason = placements_of(r.placements), r.stop_reason
   run.drops = core.array {}
@@ -216,7 +214,7 @@ function M.execute(name, job, done)
   local info = made.plan:info()
   run.prediction = { frozen = true, profile_ms = info.profile_ms, rehearsal_ms = info.rehearsal_ms,
     basis = info.cost, ops_alone = made.sim.ops_alone }
-  for _, k in ipairs(TIMES) do run.prediction[k] = made.sim[k] end
+  for _, k in ipairs(METRICS) do run.prediction[k] = made.sim[k] end
   local number, trace = add_run(run)  -- the prediction is on disk before there is anything to know
   refresh()
   local record = entry.record and trace .. entry.record

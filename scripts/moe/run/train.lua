@@ -10,6 +10,10 @@ local target = require "moe.spec.target"
 
 local M = {}
 
+-- Where the recipe says nothing.
+local usual = {}
+for _, row in ipairs(core.table "run") do usual[row.name] = row.default end
+
 M.INTRA = {
   bytes_per_s = { type = "number", lo = 1e3, hi = 1e13, required = true,
     doc = "bytes a second, one way" },
@@ -24,7 +28,8 @@ M.LINK = {
     doc = "ranks of a node, which share one such link to other nodes" },
   intra = { type = M.INTRA, doc = "of each rank inside its node; as between nodes" },
   blocks = { type = "integer", lo = 1, hi = 32,
-    doc = "cuda: blocks of a transfer, a power of two, each with a multiprocessor to itself; 8" },
+    doc = "cuda: blocks of a transfer, a power of two, each with a multiprocessor to itself; "
+      .. usual.link_blocks },
   share = cluster.SHARE,
   sharing_efficiency = cluster.SHARING_EFFICIENCY,
 }
@@ -72,15 +77,23 @@ M.RUN = {
   record = { type = "string", doc = "a file of the output folder for the routing, as a trace" },
   check_finite = { type = "boolean", default = true,
     doc = "stop at the op that made the first NaN or infinity; it reads every result once more" },
-  timeout_s = { type = "number", lo = 0.01, hi = 1e6, default = 60,
+  timeout_s = { type = "number", lo = 0.01, hi = 1e6, default = usual.timeout_s,
     doc = "how long a collective waits for a peer" },
   nccl = { type = M.NCCL, doc = "cuda, one rank a process: how NCCL uses the GPU" },
   comm_priority = { type = "string", enum = { "high", "normal" },
     doc = "cuda: of transfers' streams over compute's; high" },
 }
 
+local executors = {}  -- by name
 --- What a real run is executed on.
-M.EXECUTORS = { "cpu", "cuda" }
+M.EXECUTORS = {}
+for _, row in ipairs(core.table "executors") do
+  executors[row.name] = row
+  if #row.precisions > 0 then M.EXECUTORS[#M.EXECUTORS + 1] = row.name end
+end
+
+--- Whether the executor's ranks run their ops on a GPU.
+function M.on_gpu(executor) return executors[executor].gpu end
 
 --- What a single run writes is not another one's. t: checked fields; `path` names their table.
 function M.claim_outputs(t, path, at)
@@ -92,21 +105,24 @@ end
 
 --- Throws where this machine cannot run that executor; `path` names where it was asked for.
 function M.check_executor(executor, path, at)
-  local missing = executor ~= "simulate" and core.executor_missing(executor)
+  local missing = core.executor_missing(executor)
   if missing then errors.user(("%s: %s"):format(path, missing), at) end
 end
 
--- What each computes in.
-local PRECISIONS = { cpu = { "f32", "f64" }, cuda = { "f32", "bf16" } }
-
 -- Throws where the executor does not compute in that precision.
 local function check_precision(executor, precision, path, at)
-  local own = PRECISIONS[executor]
-  for _, name in ipairs(own) do
-    if name == precision then return end
+  local others = {}
+  for _, name in ipairs(M.EXECUTORS) do
+    for _, own in ipairs(executors[name].precisions) do
+      if own == precision then
+        if name == executor then return end
+        others[#others + 1] = name
+      end
+    end
   end
   errors.user(("%s: %s is computed on %s alone; %s on %s"):format(path, precision,
-    executor == "cpu" and "cuda" or "cpu", table.concat(own, " or "), executor), at)
+    table.concat(others, " or "), table.concat(executors[executor].precisions, " or "), executor),
+    at)
 end
 
 -- Fields of a run that say how ops run, and the attribute of an op that says it in a plan.
@@ -118,7 +134,7 @@ function M.ways(executor, t, path, at)
   for _, one in ipairs(WAYS) do
     local field, attribute = one[1], one[2]
     local way = t[field]
-    if way and executor ~= "cuda" then
+    if way and not M.on_gpu(executor) then
       errors.user(("%s.%s: '%s' is for the executor cuda, here it is %s; leave it away")
         :format(path, field, way, executor), at)
     end
@@ -138,7 +154,7 @@ end
 --- otherwise; nil: nothing. t: with fields edits and precision.
 function M.edits(executor, t, path, at)
   local given = t.edits or {}
-  if executor ~= "cuda" then
+  if not M.on_gpu(executor) then
     for _, name in ipairs(schema.keys_of(given)) do
       errors.user(("%s.edits.%s: is for the executor cuda, here it is %s; leave it away"):format(
         path, name, executor), at, path .. ".edits." .. name)
@@ -173,7 +189,7 @@ end
 function M.check_device(executor, t, path, at)
   local link = t.link or {}
   local given = { comm_priority = t.comm_priority, nccl = t.nccl, ["link.blocks"] = link.blocks }
-  for _, name in ipairs(executor == "cuda" and {} or schema.keys_of(given)) do
+  for _, name in ipairs(M.on_gpu(executor) and {} or schema.keys_of(given)) do
     errors.user(("%s.%s: is of the executor cuda; %s has no GPU"):format(path, name, executor), at,
       path .. "." .. name)
   end
@@ -181,14 +197,11 @@ function M.check_device(executor, t, path, at)
   if t.nccl then check_nccl(t.nccl, path .. ".nccl", at) end
 end
 
--- Blocks of a transfer on the emulated link where nothing else is said.
-local LINK_BLOCKS = 8
-
 --- The blocks that a run's transfers have on the GPU: of the emulated link, or NCCL's. nil where
 --- nobody says it, and where they have none.
 function M.blocks(executor, t)
-  if executor ~= "cuda" then return nil end
-  if t.link then return t.link.blocks or LINK_BLOCKS end
+  if not M.on_gpu(executor) then return nil end
+  if t.link then return t.link.blocks or usual.link_blocks end
   return t.nccl and t.nccl.channels
 end
 
@@ -240,7 +253,7 @@ function M.run_options(executor, t, model, path, at)
   return {
     executor = executor, steps = t.steps, precision = t.precision, emulate_link = t.link ~= nil,
     urgent_comm = t.comm_priority ~= "normal", nccl = t.nccl,
-    link_blocks = t.link and (t.link.blocks or LINK_BLOCKS),
+    link_blocks = t.link and (t.link.blocks or usual.link_blocks),
     timeout_s = t.timeout_s, check_finite = t.check_finite, init = t.init,
     eval_batches = t.eval_batches,
     data = t.tokens == "reference" and { kind = "reference" }
