@@ -106,7 +106,7 @@ bool steps_are_alike(const Graph& graph, const Schedule& schedule) {
 
 std::vector<IdleStage> idle_stages(const Graph& graph, const Schedule& schedule,
                                    const CostModel* cost, const std::vector<StageReport>& reports) {
-  const bool timed = cost != nullptr && steps_are_alike(graph, schedule);
+  const bool timed = cost != nullptr && cost->knows_times() && steps_are_alike(graph, schedule);
   std::vector<IdleStage> idle;
   for (const StageReport& report : reports) {
     const bool cuts = std::find(kCutters.begin(), kCutters.end(), report.name) != kCutters.end();

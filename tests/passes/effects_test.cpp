@@ -110,6 +110,9 @@ TEST_CASE("a scheduler without which the step is the same says so") {
   REQUIRE(all.size() == 1);
   CHECK_THAT(all[0], Contains("again: the simulated step is the same without it"));
   CHECK(without_effect(small_spec({stage("serial")})).empty());
+  PlanSpec unknown = small_spec({stage("serial"), twice});
+  unknown.cost = std::make_shared<NoTimes>(unknown.cluster);
+  CHECK(without_effect(std::move(unknown)).empty());
 }
 
 TEST_CASE("a lane that a later stage changes back was without effect") {
