@@ -282,7 +282,7 @@ struct Command {
     CLI::App* const built_in = app.add_subcommand("list", "what is built in");
     built_in->add_option(
         "kind", kind,
-        "gates, passes, placements, executors, clusters, models, ops, systems, workloads, "
+        "gates, passes, placements, executors, clusters, metrics, models, ops, systems, workloads, "
         "claims, stubs");
     run = recipe;
     list = built_in;

@@ -70,7 +70,7 @@ end
 
 local LISTS = { clusters = clusters, systems = systems, claims = claims,
   models = function() return model.docs end }
-for _, kind in ipairs { "gates", "passes", "placements", "executors", "ops",
+for _, kind in ipairs { "gates", "passes", "placements", "executors", "metrics", "ops",
   "workloads" } do
   LISTS[kind] = function() return core.table(kind) end
 end

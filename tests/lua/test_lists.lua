@@ -16,12 +16,13 @@ end
 
 test("every kind is listed, alone or with the others", function()
   local all = list(nil)
-  for _, kind in ipairs { "claims", "clusters", "executors", "gates", "models", "ops", "passes",
+  for _, kind in ipairs { "claims", "clusters", "executors", "gates", "metrics", "models", "ops", "passes",
     "placements", "systems", "workloads" } do
     local one = list(kind)
     assert(#one > 0 and all:find(one, 1, true), kind)
   end
   assert(list("passes"):find "capacity_pipeline +cuts .+ { degree = 2 }", list("passes"))
+  assert(list("metrics"):find("iteration_ms +time of a step"), list("metrics"))
   assert(list("clusters"):find("p4de +AWS p4de.24xlarge"), list("clusters"))
 end)
 
