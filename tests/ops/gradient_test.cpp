@@ -109,7 +109,7 @@ TEST_CASE("the gradient cases hold every op that runs") {
     const std::string name = def->name;
     const std::set<std::string> without = {
         "all_reduce", "sgd", "adamw", "balance_bias", "count_part", "join_rows",
-        // tests/exec/placement_test.cpp, test_inference.cpp
+        // tests/exec/placement_test.cpp, inference_test.cpp
         "gather_loads", "slot_rows", "place", "commit", "copy_experts", "return_gradients",
         "sum_residents", "migrate", "expect_experts", "place_expected", "fine_tune", "swap_in",
         "round"};  // of plans for a device: tests/exec/device/device_edits_test.cpp

@@ -1,4 +1,4 @@
--- The reference model through the Lua surface; test_golden.cpp holds what it prints against
+-- The reference model through the Lua surface; golden_test.cpp holds what it prints against
 -- tests/data/golden_tiny.json. my_switch is Switch written in Lua.
 local moe = require "moe"
 
