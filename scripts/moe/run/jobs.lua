@@ -87,7 +87,8 @@ local function real_jobs(e, entry, case)
       local spec = target.real_spec(entry.kind, model, ranks, entry.link,
         entry.optimizer or case.optimizer, entry.precision)
       -- A rehearsal is one of threads: of processes, or of a GPU, it would tell wrongly.
-      spec.cost.rehearse = entry.kind == "cpu" and not core.processes and entry.rehearse or 0
+      local threads = not train.on_gpu(entry.kind) and not core.processes
+      spec.cost.rehearse = threads and entry.rehearse or 0
       spec.cost.check_finite = entry.check_finite
       spec.ways = train.ways(entry.kind, entry, entry.path, e.at)
       spec.edits = train.edits(entry.kind, entry, entry.path, e.at)
@@ -158,8 +159,9 @@ local function entries_of(e)
   local only, kept, have = core.args.executor, {}, {}
   for _, entry in ipairs(e.entries) do have[entry.kind] = true end
   for _, entry in ipairs(e.entries) do
-    if only == "cuda" and not have.cuda and entry.kind == "cpu" then
-      entry = schema.merged(entry, { kind = "cuda" })
+    local on_cpu = entry.kind ~= "simulate" and not train.on_gpu(entry.kind)
+    if only and train.on_gpu(only) and not have[only] and on_cpu then
+      entry = schema.merged(entry, { kind = only })
     end
     if not only or only == entry.kind then kept[#kept + 1] = entry end
   end

@@ -10,6 +10,7 @@ local results = require "moe.results.results"
 local schema = require "moe.base.schema"
 local system_lib = require "moe.spec.system"
 local target = require "moe.spec.target"
+local train = require "moe.run.train"
 local values = require "moe.base.values"
 
 local M = {}
@@ -202,7 +203,7 @@ function M.execute(name, job, done)
   local made = target.plan(job.spec, job.system)
   local run = base_record(name, job, job.spec, made)
   run.points, run.executor = core.array(job.points), entry.kind
-  run.device_name = entry.kind == "cuda" and core.gpu() or nil
+  run.device_name = train.on_gpu(entry.kind) and core.gpu() or nil
   run.link, run.precision = entry.link, entry.precision
   run.nccl, run.comm_priority = entry.nccl, entry.comm_priority
   run.processes = core.processes
