@@ -16,8 +16,8 @@ end
 
 test("every kind is listed, alone or with the others", function()
   local all = list(nil)
-  for _, kind in ipairs { "claims", "clusters", "executors", "gates", "metrics", "models", "ops", "passes",
-    "placements", "systems", "workloads" } do
+  for _, kind in ipairs { "claims", "clusters", "executors", "gates", "metrics", "models", "ops",
+    "passes", "placements", "systems", "workloads" } do
     local one = list(kind)
     assert(#one > 0 and all:find(one, 1, true), kind)
   end
