@@ -27,7 +27,7 @@ struct OptionSpec {
   std::string doc;                        // unit, range, source
   double lo = 0, hi = 0;                  // allowed numbers where lo < hi
   std::vector<std::string> allowed = {};  // allowed strings
-  std::optional<double> off = {};         // the number by which a pass is told to change nothing
+  std::optional<double> off = {};         // the number with which the pass changes nothing
   bool whole = false;                     // only whole numbers
   Reads reads = Reads::kNothing;          // what is read where the value is neither 0 nor false
 };

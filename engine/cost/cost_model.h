@@ -43,7 +43,7 @@ struct CoreSharing {
 class CostModel {
  public:
   virtual ~CostModel() = default;
-  /// False: op_ns() throws, since nobody measured or modelled anything.
+  /// False: the model has no times, neither measured nor modelled, and op_ns() throws.
   virtual bool knows_times() const { return true; }
   /// How long the op takes alone; 0 for a view. Same answer for the same op signature, always.
   virtual Nanoseconds op_ns(const Graph& graph, OpId op) const = 0;

@@ -34,16 +34,14 @@ enum class Payload : uint8_t {
 enum class MoeOp : uint8_t {
   kNone,
   kGate,
-  kCountPart,
   kDispatch,
   kExpertProduct,
   kCombine,
   kCombineDx,
   kSlotRows,
-  kPlace,          // from loads, by a policy
-  kExpect,         // estimates loads from the layers before
-  kPlaceExpected,  // from such estimates
-  kFineTune,       // holds a placement against the loads that came
+  kPlace,     // from loads, by a policy
+  kExpect,    // estimates loads from the layers before
+  kFineTune,  // holds a placement against the loads that came
 };
 /// Ops that the graph's own functions and passes make, take apart or put together.
 enum class BasicOp : uint8_t { kNone, kAdd, kSplit, kConcat, kTransposeBlocks, kGelu, kGeluDx };
@@ -52,8 +50,8 @@ enum class Loss : uint8_t { kNone, kModel, kBalance, kZ };
 /// What limits the op on usual sizes: calibration fits a device's rates to such ops.
 enum class Bound : uint8_t { kNone, kFlops, kBytes };
 
-/// What the values of an operand mean. Shapes: T tokens, K choices a token, E experts, El those of
-/// a rank, P ranks that hold all experts together, C slots an expert and rank.
+/// What the values of an operand mean. Shapes: T tokens, K choices per token, E experts, El experts
+/// per rank, P ranks that hold all experts together, C slots per expert and rank.
 enum class Role : uint8_t {
   kValues,  // floats of no further meaning here
   kAny,     // floats or integers, which are moved as they are

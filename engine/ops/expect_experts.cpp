@@ -233,7 +233,6 @@ const OpDef kExpectExperts = {
 
 const OpDef kPlaceExpected = {.name = "place_expected",
                               .doc = "a placement by the popularity that all ranks expect (Lina)",
-                              .moe = MoeOp::kPlaceExpected,
                               .inputs = {{"estimates", Role::kEstimate}},
                               .outputs = {{"placement", Role::kPlacement}},
                               .infer = infer_place,
