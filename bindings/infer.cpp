@@ -48,7 +48,7 @@ std::vector<int64_t> rows_of_owners(const MoeStats& layer, int64_t ranks, int64_
 }  // namespace
 
 void set_inference(lua_State* L, int index, const Fields& fields, const Host& host,
-                   RunOptions& options) {
+                   InferOptions& options) {
   options.keep_predictions = true;
   if (fields.has("parameters_from")) {
     options.parameters_from = host.files().readable(fields.text("parameters_from")).string();

@@ -20,7 +20,7 @@ struct ProfileBox {
 /// The fields `parameters_from`, a file, and `popularity`, a handle or nil, of the options at
 /// `index`.
 void set_inference(lua_State* L, int index, const Fields& fields, const Host& host,
-                   RunOptions& options);
+                   InferOptions& options);
 
 /// { digest, of all predictions in order of batches and ranks; accuracy by batch, the share of
 /// predictions that are the next token of the text; by MoE layer phase_2; by batch and MoE layer

@@ -115,8 +115,7 @@ SystemSpec system_of(lua_State* L, int index, const Fields& system, const StageC
 }
 
 // The gates of ranks where they are not built in; null: they are.
-std::function<Gate(int64_t rank)> own_gates(lua_State* L, const PlanSpec& spec,
-                                            const PlanBox& box) {
+RankGates own_gates(lua_State* L, const PlanSpec& spec, const PlanBox& box) {
   if (spec.law) {
     return [spec](int64_t) { return law_gate(spec.law, spec.model, spec.num_ranks); };
   }

@@ -24,9 +24,9 @@ PlanBox& check_plan(lua_State* L);
 /// Milliseconds, as results name them.
 nlohmann::json metrics_json(const Metrics& metrics);
 
-/// RunOptions::place of a plan; null: its policy, if it has one, is built in. log: may be null.
-std::function<PlacementFunction(int64_t rank, const std::string& policy)> placements_of(
-    const Host& host, const PlanBox& box, std::shared_ptr<PlacementLog> log = nullptr);
+/// Policies::place of a plan; null: its policy, if it has one, is built in. log: may be null.
+RankPlacements placements_of(const Host& host, const PlanBox& box,
+                             std::shared_ptr<PlacementLog> log = nullptr);
 
 /// Each step of a run with these options shows on the terminal, where there is one.
 void show_steps(Host& host, RunOptions& options);

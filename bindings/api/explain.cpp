@@ -152,7 +152,7 @@ json explanation_json(lua_State* L, const PlanBox& box) {
   RunResult simulated;
   if (timeline == nullptr) {
     RunOptions options;
-    options.place = placements_of(Host::of(L), box);
+    options.policies.place = placements_of(Host::of(L), box);
     simulated = run(plan, "simulate", options);
     timeline = &simulated.timelines.front();
   }

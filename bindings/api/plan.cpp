@@ -91,7 +91,7 @@ json simulated_json(Host& host, const PlanBox& box, const json& values) {
   const auto log = std::make_shared<PlacementLog>();
   const Fields fields(values, "simulate");
   RunOptions options;
-  options.place = placements_of(host, box, log);
+  options.policies.place = placements_of(host, box, log);
   options.steps = std::max<int64_t>(1, fields.integer("steps", 1));
   options.first_step = fields.integer("first_step", 0);
   if (options.steps > 1) show_steps(host, options);
@@ -115,7 +115,7 @@ json simulated_json(Host& host, const PlanBox& box, const json& values) {
   out["sim_ms"] = to_ms(end - begin);
   out["alone_ms"] = alone_json(plan);
   if (box.profile && box.profile->in_step()) {
-    options.place = placements_of(host, box);  // from the beginning
+    options.policies.place = placements_of(host, box);  // from the beginning
     out["ops_alone"] = ops_alone_json(box, options);
   }
   if (!result.placements.empty()) {
@@ -141,7 +141,7 @@ json spans_json(const Host& host, const PlanBox& box, const json& values) {
   const Fields fields(values, "spans");
   const bool all_ranks = fields.flag("all_ranks", false);
   RunOptions options;
-  options.place = placements_of(host, box);
+  options.policies.place = placements_of(host, box);
   options.steps = fields.integer("step");  // from the first one: each is placed by the one before
   const RunResult result = run(plan, "simulate", options);
   json all = json::array();

@@ -54,7 +54,7 @@ void set_data(const Host& host, const Fields& data, const PlanSpec& spec, RunOpt
   const std::string kind = data.text("kind");
   if (kind == "reference") {
     options.data = reference_data(m.vocab, m.batch_per_device, spec.num_ranks, m.seq);
-    options.eval_data = options.data;
+    options.train.eval_data = options.data;
     return;
   }
   if (kind != "text") throw user_error("data.kind: '{}'; give text or reference", kind);
@@ -69,7 +69,7 @@ void set_data(const Host& host, const Fields& data, const PlanSpec& spec, RunOpt
     return text_data(corpus, held_out, m.batch_per_device, spec.num_ranks, m.seq, seed);
   };
   options.data = source(data.flag("held_out", false));
-  options.eval_data = source(true);
+  options.train.eval_data = source(true);
   out["unigram_entropy"] = corpus->unigram_entropy;
   out["corpus"] = corpus->source;
 }
@@ -86,6 +86,18 @@ DeviceSettings device_settings(const Fields& f) {
   return settings;
 }
 
+Checkpoints checkpoints(const Host& host, const Fields& f) {
+  Checkpoints files;
+  if (f.has("resume_from")) {
+    files.resume_from = host.files().readable(f.text("resume_from")).string();
+  }
+  if (f.has("checkpoint_to")) {
+    files.write_to = host.files().writable(f.text("checkpoint_to")).string();
+  }
+  files.every_steps = f.integer("checkpoint_every", 0);
+  return files;
+}
+
 RunOptions options_of(Host& host, const Fields& f, const PlanBox& box,
                       const std::shared_ptr<PlacementLog>& log, json& out) {
   RunOptions options;
@@ -95,16 +107,10 @@ RunOptions options_of(Host& host, const Fields& f, const PlanBox& box,
   options.emulate_link = f.flag("emulate_link", false);
   options.timeout_s = f.number("timeout_s", options.timeout_s);
   options.device = device_settings(f);
-  options.eval_batches = f.integer("eval_batches", 0);
   options.check_finite = f.flag("check_finite", true);
-  options.keep_grad_norms = f.flag("keep_grad_norms", false);
-  options.checkpoint_every = f.integer("checkpoint_every", 0);
-  if (f.has("resume_from")) {
-    options.resume_from = host.files().readable(f.text("resume_from")).string();
-  }
-  if (f.has("checkpoint_to")) {
-    options.checkpoint_to = host.files().writable(f.text("checkpoint_to")).string();
-  }
+  options.train.eval_batches = f.integer("eval_batches", 0);
+  options.train.keep_grad_norms = f.flag("keep_grad_norms", false);
+  options.train.checkpoints = checkpoints(host, f);
   if (f.text("init", "reference") != "reference") {
     throw user_error("init: '{}' is not allowed; give reference", f.text("init"));
   }
@@ -114,10 +120,10 @@ RunOptions options_of(Host& host, const Fields& f, const PlanBox& box,
     host.files().writable(f.text("record"));  // refused before the run
     options.record = std::make_shared<Trace>();
   }
-  if (box.gate) options.gate = rank_gates(host, box.gate);
-  options.place = placements_of(host, box, log);
+  if (box.gate) options.policies.gate = rank_gates(host, box.gate);
+  options.policies.place = placements_of(host, box, log);
   if (box.picks && !box.picks->list.empty()) {
-    options.choose = executor_choose(host, *box.plan, *box.picks);
+    options.policies.choose = executor_choose(host, *box.plan, *box.picks);
   }
   return options;
 }
@@ -209,8 +215,8 @@ void fill_result(const RunResult& r, const Plan& plan, json& out) {
 
 }  // namespace
 
-std::function<PlacementFunction(int64_t rank, const std::string& policy)> placements_of(
-    const Host& host, const PlanBox& box, std::shared_ptr<PlacementLog> log) {
+RankPlacements placements_of(const Host& host, const PlanBox& box,
+                             std::shared_ptr<PlacementLog> log) {
   if (!box.placement) return nullptr;
   return rank_placements(host, box.placement, box.plan->memory.peak_bytes(), std::move(log));
 }
@@ -238,7 +244,7 @@ int run_plan(lua_State* L) {
   RunOptions options = options_of(host, fields, box, log, out);
   const int64_t first_step = options.first_step;
   const bool inference = box.plan->spec.inference;
-  if (inference) set_inference(L, 2, fields, host, options);
+  if (inference) set_inference(L, 2, fields, host, options.infer);
   const DataSource data = options.data;
   const std::string executor = fields.text("executor", "cpu");
   const std::shared_ptr<const Trace> record = options.record;
@@ -295,7 +301,7 @@ int trace_plan(lua_State* L) {
     return 1;
   }
   RunOptions options;
-  options.place = placements_of(Host::of(L), box);
+  options.policies.place = placements_of(Host::of(L), box);
   options.keep_links = true;
   lua_getfield(L, 2, "steps");
   options.steps = luaL_optinteger(L, -1, 1);

@@ -159,8 +159,7 @@ std::shared_ptr<const GatePolicy> gate_policy_of(lua_State* L, int index, const 
   return policy;
 }
 
-std::function<Gate(int64_t rank)> rank_gates(const Host& host,
-                                             std::shared_ptr<const GatePolicy> policy) {
+RankGates rank_gates(const Host& host, std::shared_ptr<const GatePolicy> policy) {
   return [options = rank_options(host), watchdog = host.watchdog(), policy](int64_t rank) {
     const auto state = std::make_shared<RankGate>(options, watchdog, policy, rank);
     const GateSpec& spec = policy->spec;
@@ -242,8 +241,8 @@ std::vector<Nanoseconds> time_gate(const Gate& gate, const Graph& graph, const O
 
 }  // namespace
 
-ProfileCost::Measure gate_measure(ProfileOp profile, std::function<Gate(int64_t rank)> gates,
-                                  const std::string& name, const ProfileOptions& options) {
+ProfileCost::Measure gate_measure(ProfileOp profile, RankGates gates, const std::string& name,
+                                  const ProfileOptions& options) {
   const auto plain = [profile = std::move(profile), options](const Graph& graph, OpId op,
                                                              const WorkContext& work) {
     ProfileOptions filled = options;

@@ -14,7 +14,7 @@ namespace moe::lua {
 /// is not ready, something else, or nothing.
 Choose lua_choose(lua_State* L, GraphSession& session, LaneId lane);
 
-/// For RunOptions::choose. Throws UserError when the recipe defines no such schedule by the time
+/// For Policies::choose. Throws UserError when the recipe defines no such schedule by the time
 /// that something would run. Requires: the plan's picks; both outlive what it returns.
 std::function<Choose(LaneId)> executor_choose(const Host& host, const Plan& plan,
                                               const PickPolicies& picks);

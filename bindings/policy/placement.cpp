@@ -164,9 +164,8 @@ std::vector<std::string> PlacementLog::at(int64_t step, int64_t layer) const {
   return found == lines_.end() ? std::vector<std::string>() : found->second;
 }
 
-std::function<PlacementFunction(int64_t rank, const std::string& policy)> rank_placements(
-    const Host& host, std::shared_ptr<const LuaPlacement> policy, std::optional<Bytes> peak_bytes,
-    std::shared_ptr<PlacementLog> log) {
+RankPlacements rank_placements(const Host& host, std::shared_ptr<const LuaPlacement> policy,
+                               std::optional<Bytes> peak_bytes, std::shared_ptr<PlacementLog> log) {
   HostOptions options = host.options();
   options.mode = "policies";
   options.out_dir.clear();

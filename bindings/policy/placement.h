@@ -34,12 +34,11 @@ class PlacementLog {
   std::map<std::pair<int64_t, int64_t>, std::vector<std::string>> lines_;
 };
 
-/// For RunOptions::place. What goes wrong in a call is a UserError at the recipe's line; a call
+/// For Policies::place. What goes wrong in a call is a UserError at the recipe's line; a call
 /// that passes its deadline ends the process with status 3. peak_bytes: planned of a device, none
 /// where it is not known. log: may be null.
-std::function<PlacementFunction(int64_t rank, const std::string& policy)> rank_placements(
-    const Host& host, std::shared_ptr<const LuaPlacement> policy, std::optional<Bytes> peak_bytes,
-    std::shared_ptr<PlacementLog> log);
+RankPlacements rank_placements(const Host& host, std::shared_ptr<const LuaPlacement> policy,
+                               std::optional<Bytes> peak_bytes, std::shared_ptr<PlacementLog> log);
 
 /// `measure`, but a place op of the policy takes the time of the policy's own calls, a call in
 /// `every` steps, on top of what the op does beside.

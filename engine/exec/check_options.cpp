@@ -26,10 +26,11 @@ void check_processes(const Plan& plan, const RunOptions& options) {
 void check_options(const Plan& plan, const RunOptions& options, Bytes of_host) {
   if (!options.data) throw user_error("a run needs data");
   if (options.steps < 0) throw user_error("steps: {} is negative", options.steps);
-  if (options.eval_batches > 0 && !options.eval_data) {
-    throw user_error("eval_batches = {} without data to evaluate on", options.eval_batches);
+  const TrainOptions& train = options.train;
+  if (train.eval_batches > 0 && !train.eval_data) {
+    throw user_error("eval_batches = {} without data to evaluate on", train.eval_batches);
   }
-  check_popularity(plan, options);
+  check_popularity(plan, options.infer);
   if (options.emulate_link && plan.spec.cluster.num_devices() != plan.graph.num_ranks) {
     throw user_error("the link's cluster has {} devices for {} ranks",
                      plan.spec.cluster.num_devices(), plan.graph.num_ranks);

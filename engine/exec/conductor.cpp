@@ -23,7 +23,7 @@ Conductor<T>::Conductor(const Plan& plan, const RunOptions& options)
 
 template <class T>
 bool Conductor<T>::starts_afresh() const {
-  return options_.resume_from.empty() && options_.parameters_from.empty();
+  return options_.train.checkpoints.resume_from.empty() && options_.infer.parameters_from.empty();
 }
 
 template <class T>
@@ -44,14 +44,15 @@ void Conductor<T>::meet(AllBuffers here, Crew crew) {
 template <class T>
 void Conductor<T>::restore() {
   if (starts_afresh()) return;
-  if (leads() && !options_.resume_from.empty()) {
-    first_step_ =
-        read_checkpoint(options_.resume_from, plan_, persistents_, buffers_, kElementBytes<T>);
+  const std::string& from = options_.train.checkpoints.resume_from;
+  if (leads() && !from.empty()) {
+    first_step_ = read_checkpoint(from, plan_, persistents_, buffers_, kElementBytes<T>);
   } else if (leads()) {
     for (size_t r = 0; r < buffers_.size(); ++r) {
       initialise<T>(plan_, persistents_, *buffers_[r], static_cast<int64_t>(r), reference_init);
     }
-    read_parameters(options_.parameters_from, plan_, persistents_, buffers_, kElementBytes<T>);
+    read_parameters(options_.infer.parameters_from, plan_, persistents_, buffers_,
+                    kElementBytes<T>);
   }
   if (peers_) {
     peers_->spread_persistent();
@@ -62,12 +63,11 @@ void Conductor<T>::restore() {
 
 template <class T>
 void Conductor<T>::conduct() {
+  const int64_t every = options_.train.checkpoints.every_steps;
   int64_t step = first_step_, saved = -1;
   for (bool go_on = true; go_on && step < first_step_ + options_.steps;) {
     go_on = train_step(step++);
-    if (options_.checkpoint_every > 0 && (step - first_step_) % options_.checkpoint_every == 0) {
-      checkpoint(saved = step);
-    }
+    if (every > 0 && (step - first_step_) % every == 0) checkpoint(saved = step);
   }
   if (saved != step) checkpoint(step);
   if (!result_.stopped) evaluate();
@@ -102,7 +102,7 @@ void Conductor<T>::run_pass(const DataSource& data, Pass pass) {
 
 template <class T>
 bool Conductor<T>::train_step(int64_t step) {
-  const bool measure = options_.keep_grad_norms && step == first_step_;
+  const bool measure = options_.train.keep_grad_norms && step == first_step_;
   run_pass(options_.data, {.step = step, .train = true, .measure_gradients = measure});
   bool go_on = true;
   if (leads()) {
@@ -124,20 +124,21 @@ bool Conductor<T>::agreed(bool go_on) {
 
 template <class T>
 void Conductor<T>::evaluate() {
-  for (int64_t b = 0; b < options_.eval_batches && !result_.stopped; ++b) {
-    run_pass(options_.eval_data, {.step = b, .train = false});
-    result_.eval_loss += sum_of_losses(reports_) / static_cast<double>(options_.eval_batches);
+  const TrainOptions& train = options_.train;
+  for (int64_t b = 0; b < train.eval_batches && !result_.stopped; ++b) {
+    run_pass(train.eval_data, {.step = b, .train = false});
+    result_.eval_loss += sum_of_losses(reports_) / static_cast<double>(train.eval_batches);
     result_.stopped = !agreed(!stop_requested());
   }
 }
 
 template <class T>
 void Conductor<T>::checkpoint(int64_t next_step) {
-  if (options_.checkpoint_to.empty()) return;
+  const std::string& to = options_.train.checkpoints.write_to;
+  if (to.empty()) return;
   gather_persistent();
   if (!leads()) return;
-  write_checkpoint(options_.checkpoint_to, plan_, persistents_, buffers_, kElementBytes<T>,
-                   next_step);
+  write_checkpoint(to, plan_, persistents_, buffers_, kElementBytes<T>, next_step);
 }
 
 template <class T>

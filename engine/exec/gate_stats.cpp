@@ -65,13 +65,13 @@ template void GateRecord::capture<float>(const Graph&, OpId,
 template void GateRecord::capture<double>(const Graph&, OpId,
                                           const std::function<const void*(TensorId)>&);
 
-std::function<Gate(const Op&)> gates_of(const Plan& plan, const RunOptions& options, int64_t rank) {
+std::function<Gate(const Op&)> gates_of(const Plan& plan, const Policies& policies, int64_t rank) {
   const PlanSpec& spec = plan.spec;
-  if (spec.law == nullptr && !options.gate) {
+  if (spec.law == nullptr && !policies.gate) {
     return [](const Op& op) { return builtin_gate(attr_string(op, "gate")); };
   }
   Gate own = spec.law != nullptr ? law_gate(spec.law, spec.model, plan.graph.num_ranks)
-                                 : options.gate(rank);
+                                 : policies.gate(rank);
   return [own = std::move(own)](const Op&) { return own; };
 }
 

@@ -6,11 +6,11 @@
 
 namespace moe {
 
-PlacementFunction policy_of(const Op& place, const RunOptions& options, int64_t rank,
+PlacementFunction policy_of(const Op& place, const Policies& policies, int64_t rank,
                             std::string& failure) {
   const std::string name = attr_string(place, "policy");
   PlacementFunction policy;
-  if (options.place) policy = options.place(rank, name);
+  if (policies.place) policy = policies.place(rank, name);
   if (!policy) {
     policy = [&built_in = builtin_policy(name), given = ops::place_options(place)](
                  const PlaceInput& input) { return built_in.place(input, given); };

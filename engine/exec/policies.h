@@ -8,10 +8,10 @@
 
 namespace moe {
 
-/// The policy of a place op as this rank sees it: RunOptions::place's, or the built-in one. One
+/// The policy of a place op as this rank sees it: that of `policies`, or the built-in one. One
 /// that throws leaves the placement as it is from then on, and is told in `failure`, which outlives
 /// it.
-PlacementFunction policy_of(const Op& place, const RunOptions& options, int64_t rank,
+PlacementFunction policy_of(const Op& place, const Policies& policies, int64_t rank,
                             std::string& failure);
 
 /// What a place op did in a step. at: where a tensor can be read on the host.

@@ -27,7 +27,7 @@ struct RankReport {
   std::vector<const GateRecord*> gates;  // of the rank, until its next pass
   std::vector<RouterLoss> router_losses;
   std::vector<SwapRecord> swaps;            // by layer, of layers whose experts are swapped
-  std::vector<int32_t> predictions;         // [tokens], with RunOptions::keep_predictions
+  std::vector<int32_t> predictions;         // [tokens], with InferOptions::keep_predictions
   std::vector<PlacementRecord> placements;  // of ranks that are here; those of others are the same
   std::string policy_failure;               // of the first placement policy that failed
   std::vector<Measure> gradients;  // by parameter in reference order, with measure_gradients

@@ -47,7 +47,7 @@ void add_routing(const PassOver& over, RunResult& result) {
   result.moe.push_back(moe_stats(records, router_losses));
   if (!swaps[0].empty()) result.swaps.push_back(joined(swaps));
   if (over.options.record) record_step(*over.options.record, std::move(records));
-  if (!over.options.keep_predictions) return;
+  if (!over.options.infer.keep_predictions) return;
   std::vector<int32_t>& all = result.predictions.emplace_back();
   for (const RankReport& report : over.reports) {
     all.insert(all.end(), report.predictions.begin(), report.predictions.end());

@@ -18,8 +18,8 @@ void add_swap(const Plan& plan, OpId op, const std::function<const void*(TensorI
 /// All ranks' records [rank][layer] as one a layer: phase 2 decides alike on all of them.
 std::vector<SwapRecord> joined(const std::vector<std::vector<SwapRecord>>& ranks);
 
-/// Throws UserError where RunOptions::popularity has another number of layers, experts or layers of
-/// a path than the plan.
-void check_popularity(const Plan& plan, const RunOptions& options);
+/// Throws UserError where infer.popularity has another number of layers, experts or layers of a
+/// path than the plan.
+void check_popularity(const Plan& plan, const InferOptions& infer);
 
 }  // namespace moe

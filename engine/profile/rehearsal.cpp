@@ -164,7 +164,7 @@ StepSamples rehearse(const Plan& plan, const RehearsalOptions& options) {
   run.steps = options.steps + 1;
   run.emulate_link = options.emulated;
   run.check_finite = options.check_finite;
-  run.gate = options.gate;
+  run.policies.gate = options.gate;
   run.data = reference_data(model.vocab, model.batch_per_device, plan.graph.num_ranks, model.seq);
   const Plan still = standing_still(plan);
   const RunResult result = make_cpu_executor()->run(still, run);

@@ -26,8 +26,7 @@ struct RehearsalOptions {
   int64_t steps = 8;  // after one that touches every page and is dropped; at least 1
   bool emulated = false;
   bool check_finite = true;
-  /// As RunOptions::gate.
-  std::function<Gate(int64_t rank)> gate;
+  RankGates gate;  // as Policies::gate
   /// Asked to time an op alone once more, once a signature, where steps take less than kLeastFactor
   /// of the time alone: an op is hardly faster between others, its profile was disturbed. May be
   /// null.

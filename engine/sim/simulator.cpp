@@ -11,7 +11,7 @@ class Simulator : public Executor {
   RunResult run(const Plan& plan, const RunOptions& options) override {
     RunResult result;
     result.provenance = Provenance::kSimulated;
-    StepReplay replay(plan, options.keep_links, options.place);
+    StepReplay replay(plan, options.keep_links, options.policies.place);
     const int64_t steps = plan.spec.law == nullptr ? 1 : options.steps;
     for (int64_t step = 0; step < steps; ++step) {
       check_stop();

@@ -17,7 +17,7 @@ bool is_collective(const Graph& graph, OpId op) {
 
 }  // namespace
 
-StepReplay::StepReplay(const Plan& plan, bool keep_links, const Policies& policies)
+StepReplay::StepReplay(const Plan& plan, bool keep_links, const RankPlacements& policies)
     : plan_(plan),
       keep_links_(keep_links),
       plain_ns_(plan.graph.num_ops()),
@@ -40,7 +40,7 @@ StepReplay::StepReplay(const Plan& plan, bool keep_links, const Policies& polici
   if (!routed_) set_ranks(1);
 }
 
-void StepReplay::add_policies(const Policies& policies) {
+void StepReplay::add_policies(const RankPlacements& policies) {
   const Graph& graph = plan_.graph;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));

@@ -18,10 +18,9 @@ namespace moe {
 
 class StepReplay {
  public:
-  /// RunOptions::place of the run.
-  using Policies = std::function<PlacementFunction(int64_t rank, const std::string& policy)>;
   /// Keeps a reference to the plan.
-  explicit StepReplay(const Plan& plan, bool keep_links = false, const Policies& policies = {});
+  explicit StepReplay(const Plan& plan, bool keep_links = false,
+                      const RankPlacements& policies = {});
   StepReplay(const StepReplay&) = delete;
 
   /// Asks the plan's law, where it has one, what the ranks choose in the step, and the placement
@@ -45,7 +44,7 @@ class StepReplay {
     OpId op;
     PlacementFunction policy;
   };
-  void add_policies(const Policies& policies);
+  void add_policies(const RankPlacements& policies);
   void place(int64_t step, const std::vector<Loads>& kept);
   void take_loads(std::vector<Loads> kept);
   void set_ranks(int32_t num_ranks);

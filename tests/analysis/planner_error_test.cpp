@@ -69,7 +69,7 @@ ModelErrors simulated_errors(const PlanSpec& spec, PlacementFunction policy = nu
   const auto plan = make_plan(spec);
   RunOptions options;
   options.steps = kSteps;
-  if (policy) options.place = [policy](int64_t, const std::string&) { return policy; };
+  if (policy) options.policies.place = [policy](int64_t, const std::string&) { return policy; };
   return planner_errors(*plan, make_simulator()->run(*plan, options));
 }
 

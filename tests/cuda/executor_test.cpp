@@ -39,13 +39,13 @@ void check_close(const RunResult& device, const RunResult& cpu, double tolerance
 void check_emulated(PlanSpec spec, int64_t steps) {
   const auto plan = make_plan(spec);
   RunOptions options = options_of(*plan, steps);
-  options.keep_grad_norms = true;
-  options.poison = true;
+  options.train.keep_grad_norms = true;
+  options.test.poison = true;
   const RunResult device = make_device_executor(*moe_cuda_device())->run(*plan, options);
   spec.element_bytes = 8;
   const auto in_double = make_plan(spec);
   RunOptions reference = options_of(*in_double, steps);
-  reference.keep_grad_norms = true;
+  reference.train.keep_grad_norms = true;
   check_close(device, run_cpu(*in_double, reference), 1e-5,
               spec.optimizer.kind == OptimizerKind::kAdamw);
 }
@@ -138,7 +138,7 @@ TEST_CASE("activations in bfloat16 train a model near double, routed as it is at
   const RunResult in_float = executor->run(*plan_in_float, options_of(*plan_in_float, kSteps));
   RunOptions options = options_of(*plan, kSteps);
   const RunResult result = executor->run(*plan, options);
-  options.poison = true;  // also keeps steps from being recorded
+  options.test.poison = true;  // also keeps steps from being recorded
   const RunResult unrecorded = executor->run(*plan, options);
   spec.element_bytes = 8;
   const auto in_double = make_plan(spec);

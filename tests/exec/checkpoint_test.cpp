@@ -37,14 +37,14 @@ std::shared_ptr<const Plan> small_plan(int64_t num_ranks, Precision precision = 
 
 std::string written(const Folder& folder, const Plan& plan, int64_t steps) {
   RunOptions options = options_of(plan, steps);
-  options.checkpoint_to = folder.file("run.ckpt");
+  options.train.checkpoints.write_to = folder.file("run.ckpt");
   run_cpu(plan, options);
-  return options.checkpoint_to;
+  return options.train.checkpoints.write_to;
 }
 
 RunResult resumed(const std::string& file, const Plan& plan, int64_t steps) {
   RunOptions options = options_of(plan, steps);
-  options.resume_from = file;
+  options.train.checkpoints.resume_from = file;
   return run_cpu(plan, options);
 }
 
@@ -76,14 +76,14 @@ TEST_CASE("checkpoint_every leaves the last complete multiple when a later step 
   const Folder folder("every");
   const auto plan = small_plan(2);
   RunOptions options = options_of(*plan, 9);
-  options.checkpoint_to = folder.file("run.ckpt");
-  options.checkpoint_every = 2;
+  options.train.checkpoints.write_to = folder.file("run.ckpt");
+  options.train.checkpoints.every_steps = 2;
   options.on_step = [](int64_t step, double) {
     if (step == 4) throw run_error("power cut");
     return true;
   };
   CHECK_THROWS_WITH(run_cpu(*plan, options), Contains("power cut"));
-  CHECK(resumed(options.checkpoint_to, *plan, 0).digest ==
+  CHECK(resumed(options.train.checkpoints.write_to, *plan, 0).digest ==
         run_cpu(*plan, options_of(*plan, 4)).digest);
 }
 
@@ -97,7 +97,7 @@ void check_refused(const std::string& file, const std::string& why) {
   const auto size = fs::file_size(file);
   const auto plan = small_plan(2);
   RunOptions options = options_of(*plan, 1);
-  options.resume_from = file;
+  options.train.checkpoints.resume_from = file;
   try {
     run_cpu(*plan, options);
     FAIL("resumed from it");
@@ -267,10 +267,10 @@ TEST_CASE("a checkpoint with a right checksum and wrong content is damaged") {
 TEST_CASE("a missing checkpoint, and a place that cannot be written, are told with the path") {
   const auto plan = small_plan(1);
   RunOptions options = options_of(*plan, 1);
-  options.resume_from = "/nowhere/run.ckpt";
+  options.train.checkpoints.resume_from = "/nowhere/run.ckpt";
   CHECK_THROWS_WITH(run_cpu(*plan, options), Contains("cannot read /nowhere/run.ckpt"));
-  options.resume_from.clear();
-  options.checkpoint_to = "/nowhere/run.ckpt";
+  options.train.checkpoints.resume_from.clear();
+  options.train.checkpoints.write_to = "/nowhere/run.ckpt";
   CHECK_THROWS_AS(run_cpu(*plan, options), RunError);
 }
 

@@ -99,10 +99,10 @@ TEST_CASE("parameters that are elsewhere are fetched before each checkpoint and 
   const std::string path = "conductor_fetch_test";
   const auto plan = small_plan();
   RunOptions options = options_of(*plan, 3);
-  options.checkpoint_to = path;
-  options.checkpoint_every = 2;
-  options.eval_batches = 2;
-  options.eval_data = options.data;
+  options.train.checkpoints.write_to = path;
+  options.train.checkpoints.every_steps = 2;
+  options.train.eval_batches = 2;
+  options.train.eval_data = options.data;
   FarRanks ranks(*plan, options);
   const RunResult result = ranks.run();
   std::filesystem::remove(path);
@@ -118,17 +118,17 @@ TEST_CASE("parameters from a file are stored where the ranks are before their fi
   const std::string path = "conductor_store_test";
   const auto plan = small_plan();
   RunOptions options = options_of(*plan, 2);
-  options.checkpoint_to = path;
+  options.train.checkpoints.write_to = path;
   const uint64_t saved = FarRanks(*plan, options).run().digest;
-  options.checkpoint_to = "";
+  options.train.checkpoints.write_to = "";
   options.steps = 1;
   for (const bool resumes : {true, false}) {
-    (resumes ? options.resume_from : options.parameters_from) = path;
+    (resumes ? options.train.checkpoints.resume_from : options.infer.parameters_from) = path;
     FarRanks ranks(*plan, options);
     ranks.run();
     CHECK(ranks.events() == Events{"store", resumes ? "step 2" : "step 0", "fetch"});
     CHECK(ranks.digests_before() == std::vector<uint64_t>{saved});
-    options.resume_from = "";
+    options.train.checkpoints.resume_from = "";
   }
   std::filesystem::remove(path);
 }

@@ -73,7 +73,7 @@ TEST_CASE("without a capacity limit two and four ranks give one rank's losses an
     model.capacity_factor = 0;
     const auto plan = plan_of(spec_of(model, num_ranks, Precision::kF64));
     RunOptions options = options_of(*plan, 3);
-    options.keep_grad_norms = true;
+    options.train.keep_grad_norms = true;
     return run_cpu(*plan, options);
   };
   const RunResult one = run(1);
@@ -120,12 +120,12 @@ TEST_CASE("routing statistics count what was kept and what was dropped") {
 TEST_CASE("a gate that keeps no token gives every expert nothing and still trains") {
   const auto plan = plan_of(spec_of(small_model(), 2));
   RunOptions options = options_of(*plan, 2);
-  options.gate = [](int64_t) {
+  options.policies.gate = [](int64_t) {
     Gate gate = builtin_gate("switch");
     gate.route = [](const GateInput&, RoutingBuilder&) {};
     return gate;
   };
-  options.keep_grad_norms = true;
+  options.train.keep_grad_norms = true;
   const RunResult result = run_cpu(*plan, options);
   CHECK(result.moe[0][0].counts == std::vector<int64_t>(8, 0));
   CHECK(result.grad_l2.at("b1.ex.fc1.w") == 0);
@@ -136,7 +136,7 @@ TEST_CASE("each rank makes its own gate and sees its own tokens") {
   const auto plan = plan_of(spec_of(small_model(), 2));
   RunOptions options = options_of(*plan, 1);
   std::array<std::vector<int64_t>, 2> first_tokens;
-  options.gate = [&](int64_t rank) {
+  options.policies.gate = [&](int64_t rank) {
     Gate gate = builtin_gate("switch");
     const auto route = gate.route;
     gate.route = [&first_tokens, rank, route](const GateInput& in, RoutingBuilder& out) {
@@ -154,8 +154,8 @@ TEST_CASE("evaluation is the mean loss of its batches and changes nothing") {
   const auto plan = plan_of(spec_of(small_model(), 2));
   const RunResult trained = run_cpu(*plan, options_of(*plan, 3));
   RunOptions options = options_of(*plan, 3);
-  options.eval_batches = 2;
-  options.eval_data = options.data;
+  options.train.eval_batches = 2;
+  options.train.eval_data = options.data;
   const RunResult result = run_cpu(*plan, options);
   CHECK(result.digest == trained.digest);
   CHECK(result.losses == trained.losses);

@@ -18,8 +18,8 @@ std::shared_ptr<const Plan> plan_with(PlanSpec spec, std::vector<Stage> stages) 
 
 RunResult run_poisoned(const Plan& plan, int64_t steps) {
   RunOptions options = options_of(plan, steps);
-  options.poison = true;
-  options.keep_grad_norms = true;
+  options.test.poison = true;
+  options.train.keep_grad_norms = true;
   return run_cpu(plan, options);
 }
 
@@ -133,8 +133,8 @@ TEST_CASE("groups that meet late on several lanes give the same bits") {
   const RunResult expected = run_cpu(*plan, options_of(*plan, 2));
   for (int64_t seed = 0; seed < 10; ++seed) {
     RunOptions options = options_of(*plan, 2);
-    options.poison = true;
-    options.delay_ns = [seed](int64_t rank, OpId op, int64_t) {
+    options.test.poison = true;
+    options.test.delay_ns = [seed](int64_t rank, OpId op, int64_t) {
       return (seed * 31 + rank * 17 + op.value) % 7 == 0 ? Nanoseconds{40'000} : Nanoseconds{0};
     };
     const RunResult result = run_cpu(*plan, options);
@@ -147,12 +147,12 @@ TEST_CASE("a run goes on from a checkpoint of groups of another size") {
   const std::string path = "expert_groups_checkpoint_test";
   const auto two = plan_with(spec_with("switch", 2, 4), {});
   RunOptions options = options_of(*two, 2);
-  options.checkpoint_to = path;
+  options.train.checkpoints.write_to = path;
   const RunResult written = run_cpu(*two, options);
   for (const int64_t ep : {1, 2, 4}) {
     const auto plan = plan_with(spec_with("switch", ep, 4), {});
     RunOptions resumed = options_of(*plan, 0);
-    resumed.resume_from = path;
+    resumed.train.checkpoints.resume_from = path;
     CHECK(run_cpu(*plan, resumed).digest == written.digest);
     resumed.steps = 1;
     RunOptions straight = options_of(*two, 3);

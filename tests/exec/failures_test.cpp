@@ -117,7 +117,7 @@ TEST_CASE("a gate that throws on one rank stops all ranks at once and names rank
   const auto plan = small_plan(2);
   RunOptions options = options_of(*plan, 5);
   options.timeout_s = 60;
-  options.gate = [](int64_t rank) {
+  options.policies.gate = [](int64_t rank) {
     Gate gate = builtin_gate("switch");
     const auto route = gate.route;
     gate.route = [rank, route](const GateInput& in, RoutingBuilder& out) {
@@ -145,7 +145,7 @@ TEST_CASE("a rank that never posts is named by the watchdog") {
   RunOptions options = options_of(*plan, 1);
   options.timeout_s = 0.2;
   const OpId late = plan->graph.find_op("b1.moe.gate");
-  options.delay_ns = [late](int64_t rank, OpId op, int64_t) -> Nanoseconds {
+  options.test.delay_ns = [late](int64_t rank, OpId op, int64_t) -> Nanoseconds {
     return rank == 1 && op == late ? 1'000'000'000 : 0;
   };
   CHECK_THAT(message_of(*plan, options), Contains("rank 1 did not arrive in 0.2 s"));
@@ -179,9 +179,9 @@ TEST_CASE("a request to stop ends a running run, and when withdrawn not the next
 TEST_CASE("a request to stop ends an evaluation behind its batch") {
   const auto plan = small_plan(2);
   RunOptions options = options_of(*plan, 1);
-  options.eval_batches = 1000000;
-  options.eval_data = [&data = options.data](int64_t step, int64_t rank, int32_t* ids,
-                                             int32_t* targets) {
+  options.train.eval_batches = 1000000;
+  options.train.eval_data = [&data = options.data](int64_t step, int64_t rank, int32_t* ids,
+                                                   int32_t* targets) {
     if (step == 1) request_stop();
     data(step, rank, ids, targets);
   };
@@ -208,7 +208,7 @@ TEST_CASE("matrix products of bfloat16 are refused on CPU ranks") {
 TEST_CASE("a run without data, or to evaluate without data, is refused") {
   const auto plan = small_plan(1);
   RunOptions options = options_of(*plan, 1);
-  options.eval_batches = 2;
+  options.train.eval_batches = 2;
   CHECK_THROWS_WITH(run_cpu(*plan, options), Contains("without data to evaluate on"));
   options.data = nullptr;
   CHECK_THROWS_WITH(run_cpu(*plan, options), Contains("needs data"));

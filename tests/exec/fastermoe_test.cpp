@@ -15,7 +15,7 @@ std::shared_ptr<const Plan> plan_in_rounds(PlanSpec spec, double groups) {
 RunResult run_poisoned(const Plan& plan, Precision precision) {
   RunOptions options = options_of(plan, 3);
   options.precision = precision;
-  options.poison = true;
+  options.test.poison = true;
   return run_cpu(plan, options);
 }
 

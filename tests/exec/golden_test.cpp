@@ -29,7 +29,7 @@ RunResult run_case(const Case& c) {
   const auto plan =
       plan_of(spec_of(reference_model(c.gate, c.num_ranks), c.num_ranks, c.precision));
   RunOptions options = options_of(*plan, 5);
-  options.keep_grad_norms = true;
+  options.train.keep_grad_norms = true;
   return run_cpu(*plan, options);
 }
 

@@ -50,7 +50,7 @@ TEST_CASE("in two steps a model trains to the bits of the plain all-to-all") {
       const auto steps = plan_on(place, more, precision);
       const RunResult expected = run_cpu(*plain, options_of(*plain, 2));
       RunOptions options = options_of(*steps, 2);
-      options.poison = true;
+      options.test.poison = true;
       const RunResult result = run_cpu(*steps, options);
       CHECK(result.losses == expected.losses);
       CHECK(result.digest == expected.digest);

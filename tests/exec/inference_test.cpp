@@ -37,9 +37,9 @@ std::shared_ptr<const Plan> plan_with(PlanSpec spec, std::vector<Stage> stages) 
 RunResult infer(const Plan& plan, int64_t batches,
                 std::shared_ptr<const PathProfile> popularity = nullptr) {
   RunOptions options = options_of(plan, batches);
-  options.poison = true;
-  options.keep_predictions = true;
-  options.popularity = std::move(popularity);
+  options.test.poison = true;
+  options.infer.keep_predictions = true;
+  options.infer.popularity = std::move(popularity);
   return run_cpu(plan, options);
 }
 
@@ -103,7 +103,7 @@ TEST_CASE("popular experts are on more devices than one, and their rows are shar
   spec.law = std::make_shared<RoutingLaw>(law);
   const auto plan = plan_with(spec, {lina({{"path", 2.0}})});
   RunOptions options = options_of(*plan, 2);
-  options.popularity = profile_of(law, spec, 2);
+  options.infer.popularity = profile_of(law, spec, 2);
   const RunResult result = run_cpu(*plan, options);
   const auto most_received = [&](const std::string& op) {
     std::vector<Bytes> sent;
@@ -134,19 +134,19 @@ TEST_CASE("a trained model's parameters are taken alone, from any ranks and plac
   swap.name = "swap";
   const auto trained = plan_with(training, {swap});
   RunOptions options = options_of(*trained, 3);
-  options.checkpoint_to = path;
+  options.train.checkpoints.write_to = path;
   const RunResult written = run_cpu(*trained, options);
   for (const std::vector<Stage>& stages : {std::vector<Stage>{}, {lina({{"path", 1.0}})}}) {
     const auto plan = plan_with(inference_spec(4), stages);
     RunOptions taken = options_of(*plan, 0);
-    taken.parameters_from = path;
+    taken.infer.parameters_from = path;
     CHECK(run_cpu(*plan, taken).digest == written.digest);
   }
   PlanSpec wider = inference_spec(4);
   wider.model.hidden *= 2;
   const auto other = plan_with(wider, {});
   RunOptions taken = options_of(*other, 0);
-  taken.parameters_from = path;
+  taken.infer.parameters_from = path;
   CHECK_THROWS_WITH(run_cpu(*other, taken), Catch::Contains("another model: hidden="));
   std::remove(path.c_str());
 }

@@ -22,7 +22,7 @@ std::shared_ptr<const Plan> plan_with(PlanSpec spec, std::vector<Stage> stages) 
 RunResult run_poisoned(const Plan& plan, int64_t steps, Precision precision) {
   RunOptions options = options_of(plan, steps);
   options.precision = precision;
-  options.poison = true;
+  options.test.poison = true;
   RunResult result = run_cpu(plan, options);
   CHECK(result.peak_bytes == plan.memory.peak_bytes());
   return result;

@@ -23,7 +23,7 @@ std::shared_ptr<const Plan> cut_plan(PlanSpec spec, const std::string& degrees) 
 RunResult run_poisoned(const Plan& plan, Precision precision) {
   RunOptions options = options_of(plan, 3);
   options.precision = precision;
-  options.poison = true;
+  options.test.poison = true;
   return run_cpu(plan, options);
 }
 

@@ -44,9 +44,9 @@ PlanSpec spec_with(const std::string& gate, int64_t ranks, Precision precision =
 
 RunResult run_poisoned(const Plan& plan, int64_t steps, PlacementFunction policy = nullptr) {
   RunOptions options = options_of(plan, steps);
-  options.poison = true;
-  options.keep_grad_norms = true;
-  if (policy) options.place = [policy](int64_t, const std::string&) { return policy; };
+  options.test.poison = true;
+  options.train.keep_grad_norms = true;
+  if (policy) options.policies.place = [policy](int64_t, const std::string&) { return policy; };
   return run_cpu(plan, options);
 }
 
@@ -154,11 +154,11 @@ void check_on_device(const Plan& plan, int64_t steps, const PlacementFunction& p
                      uint64_t seed) {
   const RunResult expected = run_poisoned(plan, steps, policy);
   RunOptions options = options_of(plan, steps);
-  options.keep_grad_norms = true;
-  if (policy) options.place = [policy](int64_t, const std::string&) { return policy; };
+  options.train.keep_grad_norms = true;
+  if (policy) options.policies.place = [policy](int64_t, const std::string&) { return policy; };
   for (const bool poison : {false, true}) {
     CAPTURE(seed, poison);
-    options.poison = poison;
+    options.test.poison = poison;
     lazy_start(static_cast<LazyOrder>(seed % 4), seed);
     const RunResult result = make_device_executor(lazy_device())->run(plan, options);
     CHECK(lazy_stats().handles == 0);
@@ -366,7 +366,7 @@ TEST_CASE("a record says what devices computed under the placement and would hav
 TEST_CASE("ranks that place differently are told before they meet in other transfers") {
   const auto plan = plan_with(spec_with("switch", 2), {placed_by({.shadows = 1})});
   RunOptions options = options_of(*plan, 3);
-  options.place = [](int64_t rank, const std::string&) {
+  options.policies.place = [](int64_t rank, const std::string&) {
     return [rank](const PlaceInput& input) {
       Placement p = input.now;
       p.clear_shadows();
@@ -385,15 +385,15 @@ TEST_CASE("a run with experts that moved goes on from its checkpoint") {
                 {placed_by({.shadows = 1, .extra_residents = 1, .moves_residents = true})});
   const auto options_for = [&](int64_t steps) {
     RunOptions options = options_of(*plan, steps);
-    options.place = [](int64_t, const std::string&) { return random_policy(5, true); };
+    options.policies.place = [](int64_t, const std::string&) { return random_policy(5, true); };
     return options;
   };
   const RunResult straight = run_cpu(*plan, options_for(6));
   RunOptions first = options_for(3);
-  first.checkpoint_to = path;
+  first.train.checkpoints.write_to = path;
   run_cpu(*plan, first);
   RunOptions second = options_for(3);
-  second.resume_from = path;
+  second.train.checkpoints.resume_from = path;
   const RunResult resumed = run_cpu(*plan, second);
   CHECK(resumed.digest == straight.digest);
   CHECK(resumed.losses.back() == straight.losses.back());
@@ -407,10 +407,10 @@ TEST_CASE("placed transfers that end late give the same bits") {
       plan_with(spec, {placed_by({.shadows = 2, .extra_residents = 1, .moves_residents = true})});
   const auto options_for = [&](int64_t seed) {
     RunOptions options = options_of(*plan, 3);
-    options.poison = true;
-    options.place = [](int64_t, const std::string&) { return random_policy(2, true); };
+    options.test.poison = true;
+    options.policies.place = [](int64_t, const std::string&) { return random_policy(2, true); };
     if (seed > 0) {
-      options.delay_ns = [seed](int64_t rank, OpId op, int64_t) {
+      options.test.delay_ns = [seed](int64_t rank, OpId op, int64_t) {
         return (seed * 31 + rank * 17 + op.value) % 7 == 0 ? Nanoseconds{40'000} : Nanoseconds{0};
       };
     }
@@ -617,7 +617,7 @@ TEST_CASE("the simulator places and moves as the executor does") {
     const auto plan = plan_with(spec, stages);
     RunOptions options = options_of(*plan, 5);
     if (stages[0].name == "test") {
-      options.place = [](int64_t, const std::string&) { return random_policy(11, true); };
+      options.policies.place = [](int64_t, const std::string&) { return random_policy(11, true); };
     }
     const RunResult executed = run_cpu(*plan, options);
     const RunResult simulated = make_simulator()->run(*plan, options);

@@ -72,7 +72,7 @@ std::shared_ptr<const Plan> plan_with(PlanSpec spec, std::vector<Stage> stages) 
 
 RunResult run_poisoned(const Plan& plan, int64_t steps) {
   RunOptions options = options_of(plan, steps);
-  options.poison = true;
+  options.test.poison = true;
   RunResult result = run_cpu(plan, options);
   CHECK(result.peak_bytes == plan.memory.peak_bytes());
   return result;
@@ -123,7 +123,7 @@ TEST_CASE("five steps in double give PyTorch's losses, loads, gradients and para
     INFO(name);
     const auto plan = plan_of(golden_spec(name));
     RunOptions options = options_of(*plan, static_cast<int64_t>(c["losses"].size()));
-    options.keep_grad_norms = true;
+    options.train.keep_grad_norms = true;
     const RunResult result = run_cpu(*plan, options);
     check_golden(name, result);
     check_norms(result.grad_l2, result.grad_projection, c["first_gradient"]);
@@ -173,7 +173,7 @@ MoeStats one_step(int64_t ranks, bool over_all, RunResult* whole = nullptr) {
   model.bias_rate = 0.01;
   const auto plan = plan_of(spec_of(model, ranks, Precision::kF64));
   RunOptions options = options_of(*plan, over_all ? 4 : 1);
-  options.keep_grad_norms = true;
+  options.train.keep_grad_norms = true;
   RunResult result = run_cpu(*plan, options);
   if (whole != nullptr) *whole = result;
   return result.moe[0][0];
@@ -299,7 +299,7 @@ TEST_CASE("a run of AdamW and biases that is cut in two is the same run") {
   const auto plan = plan_of(adamw_spec(2));
   const RunResult whole = run_cpu(*plan, options_of(*plan, 6));
   RunOptions first = options_of(*plan, 3), second = first;
-  first.checkpoint_to = second.resume_from = file.path();
+  first.train.checkpoints.write_to = second.train.checkpoints.resume_from = file.path();
   run_cpu(*plan, first);
   const RunResult rest = run_cpu(*plan, second);
   CHECK(rest.digest == whole.digest);
@@ -311,12 +311,12 @@ TEST_CASE("a checkpoint of another optimizer, or without biases, is refused with
   const File file("router_other.ckpt");
   const auto plan = plan_of(adamw_spec(1));
   RunOptions options = options_of(*plan, 1);
-  options.checkpoint_to = file.path();
+  options.train.checkpoints.write_to = file.path();
   run_cpu(*plan, options);
   const auto refused = [&](const PlanSpec& spec, const std::string& why) {
     const auto other = plan_of(spec);
     RunOptions resume = options_of(*other, 1);
-    resume.resume_from = file.path();
+    resume.train.checkpoints.resume_from = file.path();
     CHECK_THROWS_WITH(run_cpu(*other, resume), Contains(why));
   };
   refused(adamw_spec(1, false), "tensor b1.gate.bias 4 in the file, nothing in this run");
@@ -351,8 +351,8 @@ TEST_CASE("without a capacity nothing is dropped, even where all tokens go to th
       const PlanSpec spec = spec_of(model, ranks, Precision::kF64);
       const auto plan = plan_with(spec, {pass("irregular_a2a"), pass("used_rows")});
       RunOptions options = options_of(*plan, 3);
-      options.poison = true;
-      options.gate = [&](int64_t) {
+      options.test.poison = true;
+      options.policies.gate = [&](int64_t) {
         Gate gate = builtin_gate(model.gate);
         gate.route = [k](const GateInput& in, RoutingBuilder& out) {
           for (int64_t t = 0; t < in.tokens; ++t) {
@@ -375,7 +375,7 @@ TEST_CASE("without a capacity nothing is dropped, even where all tokens go to th
       CHECK(slots == Shape{4, 4 * 8, 16});
       // Padding is neither sent nor computed, and makes no difference.
       const auto padded = plan_with(spec, {});
-      options.poison = false;
+      options.test.poison = false;
       const RunResult same = run_cpu(*padded, options);
       for (size_t s = 0; s < result.losses.size(); ++s) {
         CHECK(same.losses[s] == Approx(result.losses[s]).epsilon(1e-12));

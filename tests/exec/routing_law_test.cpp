@@ -80,7 +80,7 @@ TEST_CASE("a rank without tokens takes part in all-to-alls that carry only rows 
 TEST_CASE("gradients reach the gate of a law with one choice") {
   const auto plan = plan_of(spec_with(workload("balanced", {}, 3), model_of(1, 0), 2));
   RunOptions options = options_of(*plan, 1);
-  options.keep_grad_norms = true;
+  options.train.keep_grad_norms = true;
   const RunResult result = run_cpu(*plan, options);
   CHECK(result.grad_l2.at("b1.gate.w") > 0);
 }
@@ -181,8 +181,8 @@ TEST_CASE("a gate in parts is recorded as the whole, and evaluation is not") {
   const auto plan = make_plan(spec);
   RunOptions options = options_of(*plan, 2);
   options.record = std::make_shared<Trace>();
-  options.eval_batches = 1;
-  options.eval_data = options.data;
+  options.train.eval_batches = 1;
+  options.train.eval_data = options.data;
   run_cpu(*plan, options);
   REQUIRE(options.record->steps == 2);
   const RoutingLaw law = law_of(options.record, "trace", false);

@@ -38,8 +38,8 @@ void check_random_schedules(const Graph& graph, const PlanSpec& spec, uint64_t f
     Rng rng(seed);
     const auto plan = make_plan_of(spec, graph, random_schedule(graph, rng));
     RunOptions options = options_of(*plan, 2);
-    options.poison = true;
-    options.delay_ns = [seed](int64_t rank, OpId op, int64_t step) {
+    options.test.poison = true;
+    options.test.delay_ns = [seed](int64_t rank, OpId op, int64_t step) {
       return random_delay(seed, rank, op, step);
     };
     const RunResult result = run_cpu(*plan, options);

@@ -87,8 +87,8 @@ TEST_CASE("training on two ranks gets below the corpus's unigram entropy on held
   o.steps = 600;
   o.init = reference_init;
   o.data = text_data(corpus, false, model.batch_per_device, 2, model.seq, 1);
-  o.eval_batches = 16;
-  o.eval_data = text_data(corpus, true, model.batch_per_device, 2, model.seq, 2);
+  o.train.eval_batches = 16;
+  o.train.eval_data = text_data(corpus, true, model.batch_per_device, 2, model.seq, 2);
   const RunResult r = run(*plan, "cpu", o);
   INFO("held-out " << r.eval_loss << ", unigram entropy " << corpus->unigram_entropy);
   CHECK(corpus->unigram_entropy > 2.5);  // a real text, not a constant

@@ -192,8 +192,8 @@ TEST_CASE(
     joined += JoinedTensors(graph).groups.size();
     const auto plan = make_plan_of(spec, graph, fake::random_schedule(graph, seed, 20));
     RunOptions options = options_of(*plan, 2);
-    options.poison = true;
-    options.delay_ns = [seed](int64_t rank, OpId op, int64_t at) {
+    options.test.poison = true;
+    options.test.delay_ns = [seed](int64_t rank, OpId op, int64_t at) {
       const auto n = static_cast<uint64_t>((at * 4 + rank) * 4096 + op.value);
       return std::max<Nanoseconds>(0,
                                    static_cast<Nanoseconds>(random24(n, seed) % 60'000) - 40'000);
@@ -212,7 +212,7 @@ TEST_CASE("a step in parts gives what the interpreter gives without any storage 
     const Graph graph = Parts(ragged_step_graph(spec), seed).take();
     const auto plan = plan_of(spec, graph);
     RunOptions options = options_of(*plan, 3);
-    options.poison = true;
+    options.test.poison = true;
     const RunResult result = run_cpu(*plan, options);
     Interpreter<double> interpreter(graph);
     interpreter.rank.gate = &builtin_gate("top2");
@@ -273,7 +273,7 @@ TEST_CASE("the attention half in parts of the batch needs no more memory with vi
   CHECK(storage_bytes(b->memory) > storage_bytes(a->memory));
   CHECK(c->memory.liveness_bytes <= a->memory.liveness_bytes);
   RunOptions options = options_of(*c, 2);
-  options.poison = true;
+  options.test.poison = true;
   CHECK(!differs(run_cpu(*c, options), run_cpu(*b, options_of(*b, 2))));
 }
 
@@ -296,7 +296,7 @@ TEST_CASE("rows that no part made are looked at only where they are joined") {
   graph.op(parts[0]).attrs.erase("share");
   const auto plan = plan_of(spec, graph);
   RunOptions options = options_of(*plan, 1);
-  options.poison = true;
+  options.test.poison = true;
   CHECK_THROWS_WITH(run_cpu(*plan, options), Catch::Contains("op " + graph.op(parts[0]).name) &&
                                                  Catch::Contains("not finite"));
 }

@@ -209,7 +209,7 @@ std::vector<std::unique_ptr<Turns>> make_turns(
     const std::function<std::string(int64_t rank, OpId op)>& waits_for) {
   std::vector<std::unique_ptr<Turns>> turns;
   for (const Arbiter& lanes : arbiters(plan.schedule)) {
-    Arbitration::Options how = {num_members, options.timeout_s, options.choose, waits_for};
+    Arbitration::Options how = {num_members, options.timeout_s, options.policies.choose, waits_for};
     if (options.processes == nullptr) {
       turns.push_back(std::make_unique<Arbitration>(plan.graph, plan.schedule, lanes, how));
       continue;

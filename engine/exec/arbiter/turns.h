@@ -61,7 +61,7 @@ class Turns {
   virtual void abort() = 0;
 };
 
-/// One for each arbiter of the schedule, by options.choose and options.timeout_s; in a job (of
+/// One for each arbiter of the schedule, by Policies::choose and options.timeout_s; in a job (of
 /// options.processes) among its ranks, otherwise of these many members in this process. waits_for:
 /// for the watchdog, what a rank waits for that has not posted the op, "" where that is not known;
 /// called by any thread; may be null. Keeps references to plan and options.

@@ -51,7 +51,7 @@ Rank<T>::Rank(const Plan& plan, const RunOptions& options, const Persistents& pe
   if (!ids_.valid() || !targets_.valid()) {
     throw user_error("the graph has no inputs 'ids' and 'targets' to train on");
   }
-  if (options.poison) poison_ = std::make_unique<Poison>(plan, buffers_, kElementBytes<T>);
+  if (options.test.poison) poison_ = std::make_unique<Poison>(plan, buffers_, kElementBytes<T>);
   lanes_.resize(plan.orders.lanes.size());
   for (size_t l = 0; l < lanes_.size(); ++l) {
     for (const OpId op : plan.orders.lanes[l]) {
@@ -96,7 +96,7 @@ typename Rank<T>::Launch Rank<T>::make_launch(LaneId lane, OpId id) {
     launch.loss = static_cast<const double*>(buffers_.at(op.outputs[0]));
     launch.of_router = op.outputs[0] != loss_of(graph);
   }
-  launch.predicts = options_.keep_predictions && def.loss == Loss::kModel;
+  launch.predicts = options_.infer.keep_predictions && def.loss == Loss::kModel;
   launch.swaps = tells_of_swap(plan_, id);
   add_checks(launch);
   add_update(launch);
@@ -129,11 +129,11 @@ void Rank<T>::prepare(bool initialise_parameters) {
     initialise<T>(plan_, persistents_, buffers_, rank_,
                   options_.init ? options_.init : ParamInit(reference_init));
   }
-  const auto gate_of = gates_of(plan_, options_, rank_);
+  const auto gate_of = gates_of(plan_, options_.policies, rank_);
   for (Launch& launch : lanes_[0].launches) {
     const Op& op = plan_.graph.op(launch.op);
     if (plan_.graph.def(op).moe == MoeOp::kPlace) {
-      launch.place = policy_of(op, options_, rank_, report_.policy_failure);
+      launch.place = policy_of(op, options_.policies, rank_, report_.policy_failure);
     }
     if (plan_.graph.def(op).moe != MoeOp::kGate) continue;
     launch.gate = gate_of(op);
@@ -205,9 +205,9 @@ void Rank<T>::abort() {
 /// Returns when the op is ready.
 template <class T>
 Nanoseconds Rank<T>::before(const Launch& launch, const Pass& pass, Nanoseconds ready) {
-  if (options_.delay_ns) {
+  if (options_.test.delay_ns) {
     std::this_thread::sleep_for(
-        std::chrono::nanoseconds(options_.delay_ns(rank_, launch.op, pass.step)));
+        std::chrono::nanoseconds(options_.test.delay_ns(rank_, launch.op, pass.step)));
     ready = clock_ns();
   }
   for (Turns* turns : launch.announces) turns->begun(rank_, launch.op);
@@ -255,7 +255,7 @@ void Rank<T>::call_kernel(Launch& launch, const Pass& pass) {
       .first_token = rank_ * num_elements(plan_.graph.tensor(ids_).shape),
       .gate = launch.record ? &launch.gate : nullptr,
       .place = launch.place ? &launch.place : nullptr,
-      .popularity = options_.popularity.get(),
+      .popularity = options_.infer.popularity.get(),
   };
   if (launch.predicts) predict(launch);
   launch.kernel({plan_.graph, plan_.graph.op(launch.op), launch.inputs, launch.outputs,

@@ -21,12 +21,12 @@ namespace {
 constexpr auto kPoll = std::chrono::microseconds(20);
 constexpr Nanoseconds kSpin = 200'000;  // before a waiting host sleeps between looks
 
-DeviceChoices choices(const Plan& plan, const RunOptions& options) {
+DeviceChoices choices(const Plan& plan, const Policies& policies) {
   DeviceChoices choices;
   for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     choices.on_host.push_back(runs_on_host(plan.graph, plan.graph.op(op)) &&
-                              !routes_on_device(plan, options, op));
+                              !routes_on_device(plan, policies, op));
   }
   choices.kept = kept_tensors(plan);
   return choices;
@@ -83,7 +83,7 @@ class DeviceRun {
         options_(options),
         device_(device),
         conductor_(plan, options),
-        program_(device_program(plan, choices(plan, options))),
+        program_(device_program(plan, choices(plan, options.policies))),
         finish_(device, false) {
     check_program(plan, program_);
     Processes* const processes = options.processes;
@@ -178,8 +178,8 @@ class DeviceRun {
   /// whose transfers the host keeps.
   void give(const Pass& pass) {
     const bool alike = program_.recordable && pass.train && !pass.measure_gradients &&
-                       !options_.delay_ns && !options_.poison && options_.processes == nullptr &&
-                       !shares_link_;
+                       !options_.test.delay_ns && !options_.test.poison &&
+                       options_.processes == nullptr && !shares_link_;
     if (!alike) return queue_->give(pass);
     if (++alike_passes_ == 1) return queue_->give(pass);  // what is made lazily is made outside
     if (recording_.get() == nullptr) {

@@ -20,8 +20,8 @@ bool contains(const std::vector<TensorId>& list, TensorId t) {
 
 }  // namespace
 
-bool routes_on_device(const Plan& plan, const RunOptions& options, OpId op) {
-  return !options.gate && plan.spec.law == nullptr && routes_on_device(plan.graph, op);
+bool routes_on_device(const Plan& plan, const Policies& policies, OpId op) {
+  return !policies.gate && plan.spec.law == nullptr && routes_on_device(plan.graph, op);
 }
 
 std::vector<TensorId> kept_tensors(const Plan& plan) {
@@ -80,7 +80,7 @@ DeviceRank::DeviceRank(const Plan& plan, const RunOptions& options, const Persis
 }
 
 Bytes DeviceRank::prediction_bytes() const {
-  if (!options_.keep_predictions || !targets_.valid()) return 0;
+  if (!options_.infer.keep_predictions || !targets_.valid()) return 0;
   return num_elements(plan_.graph.tensor(targets_).shape) * Bytes{sizeof(int32_t)};
 }
 
@@ -124,7 +124,7 @@ DeviceRank::Launch DeviceRank::make_launch(const DeviceStep& step) {
     throw user_error("op {}: a {} has no kernel", op.name, def.name);
   }
   launch.update = update_of(graph, persistents_, step.op);
-  launch.predicts = options_.keep_predictions && def.loss == Loss::kModel;
+  launch.predicts = options_.infer.keep_predictions && def.loss == Loss::kModel;
   launch.swaps = tells_of_swap(plan_, step.op);
   if (options_.check_finite) launch.checks = checked_on_device(graph, op);
   if (step.marked) launch.done = DeviceEvent(device_, false);
@@ -147,7 +147,7 @@ void DeviceRank::start_pass() {
   report_.placements.clear();
   report_.swaps.clear();
   for (Launch& launch : launches_) launch.ran = false;
-  if (!options_.poison) return;
+  if (!options_.test.poison) return;
   // What the last pass left on the host is not this one's.
   for (size_t i = 0; i < plan_.graph.tensors().size(); ++i) {
     const TensorId t(static_cast<int64_t>(i));
@@ -223,14 +223,15 @@ RankContext DeviceRank::context(const DeviceStep& step, const Launch& launch,
           .first_token = rank_ * num_elements(plan_.graph.tensor(ids_).shape),
           .gate = launch.record ? &launch.gate : nullptr,
           .place = launch.place ? &launch.place : nullptr,
-          .popularity = options_.popularity.get()};
+          .popularity = options_.infer.popularity.get()};
 }
 
 void DeviceRank::compute(const DeviceStep& step, const Pass& pass) {
   Launch& launch = launches_[step.op.index()];
   const kernels::Stream own = stream(step.lane);
-  if (options_.delay_ns) device_.sleep(options_.delay_ns(rank_, step.op, pass.step), {}, own);
-  if (options_.poison) poison(step);
+  const TestHooks& test = options_.test;
+  if (test.delay_ns) device_.sleep(test.delay_ns(rank_, step.op, pass.step), {}, own);
+  if (test.poison) poison(step);
   if (program_.on_host[step.op.index()]) return run_on_host(step, launch, pass);
   if (pass.measure_gradients && launch.update.parameter >= 0) measure_gradient(step, launch);
   if (launch.predicts) {  // before the loss may take the logits' place

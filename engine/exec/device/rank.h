@@ -139,7 +139,7 @@ class DeviceRank {
 
 /// Whether the plugin's kernels route this gate op in this run: none of the run's own takes its
 /// place.
-bool routes_on_device(const Plan& plan, const RunOptions& options, OpId op);
+bool routes_on_device(const Plan& plan, const Policies& policies, OpId op);
 
 /// What the executor reads of a step when it is over: losses, and what gates did.
 std::vector<TensorId> kept_tensors(const Plan& plan);

@@ -10,11 +10,12 @@
 namespace moe {
 
 void DeviceRank::prepare(bool initialise_parameters) {
-  const auto gate_of = gates_of(plan_, options_, rank_);
+  const auto gate_of = gates_of(plan_, options_.policies, rank_);
   for (const OpId op : plan_.orders.lanes[0]) {
     Launch& launch = launches_[op.index()];
     if (plan_.graph.def(op).moe == MoeOp::kPlace) {
-      launch.place = policy_of(plan_.graph.op(op), options_, rank_, report_.policy_failure);
+      launch.place =
+          policy_of(plan_.graph.op(op), options_.policies, rank_, report_.policy_failure);
     }
     if (!is_gate(plan_.graph, op)) continue;
     launch.gate = gate_of(plan_.graph.op(op));

@@ -77,8 +77,8 @@ Bits bits_of(const RunResult& result) {
 
 RunOptions options_with_eval(const Plan& plan, int64_t steps) {
   RunOptions options = options_of(plan, steps);
-  options.eval_batches = 1;
-  options.eval_data = options.data;
+  options.train.eval_batches = 1;
+  options.train.eval_data = options.data;
   options.timeout_s = 60;
   return options;
 }
@@ -92,8 +92,8 @@ void check_random_disciplines(const Graph& graph, const PlanSpec& spec, uint64_t
     Rng rng(seed);
     const auto plan = make_plan_of(spec, graph, random_discipline(spec, graph, rng));
     RunOptions options = options_with_eval(*plan, 2);
-    options.poison = true;
-    options.delay_ns = [seed](int64_t rank, OpId op, int64_t step) {
+    options.test.poison = true;
+    options.test.delay_ns = [seed](int64_t rank, OpId op, int64_t step) {
       return random_delay(seed, rank, op, step);
     };
     const RunResult result = run_cpu(*plan, options);
@@ -144,7 +144,7 @@ TEST_CASE("200 steps with ops late by up to 20% on 2 to 4 ranks all end, with th
     const auto plan = make_plan_of(spec, graph, a2a_first(graph));
     RunOptions options = options_of(*plan, steps);
     options.timeout_s = 60;
-    options.delay_ns = [&](int64_t rank, OpId op, int64_t step) {
+    options.test.delay_ns = [&](int64_t rank, OpId op, int64_t step) {
       const auto n = static_cast<uint64_t>((step * 4 + rank) * 4096 + op.value);
       return took[op.index()] * static_cast<Nanoseconds>(random24(n, 5) % 1000) / 5000;
     };
@@ -187,7 +187,7 @@ TEST_CASE("a policy of the run takes the place of the lane's own, and sees only 
   RunOptions options = options_of(*plan, 2);
   std::vector<LaneId> asked;
   std::vector<OpId> chosen;
-  options.choose = [&](LaneId lane) -> Choose {
+  options.policies.choose = [&](LaneId lane) -> Choose {
     asked.push_back(lane);
     return [&](std::span<const OpId> ready) {
       chosen.push_back(ready.back());
@@ -241,7 +241,7 @@ TEST_CASE("a rank that does not post is told with what it waits for") {
   RunOptions options = options_of(*plan, 1);
   options.timeout_s = 0.2;
   const OpId late = graph.find_op("b1.moe.gate");
-  options.delay_ns = [late](int64_t rank, OpId op, int64_t) -> Nanoseconds {
+  options.test.delay_ns = [late](int64_t rank, OpId op, int64_t) -> Nanoseconds {
     return rank == 1 && op == late ? 600'000'000 : 0;
   };
   CHECK_THROWS_WITH(run_cpu(*plan, options),
@@ -254,7 +254,7 @@ TEST_CASE("an op that fails on one rank ends lanes with an arbiter at once") {
   const Graph graph = step_graph(spec);
   const auto plan = make_plan_of(spec, graph, a2a_first(graph));
   RunOptions options = options_of(*plan, 5);
-  options.gate = [](int64_t rank) {
+  options.policies.gate = [](int64_t rank) {
     Gate gate = builtin_gate("switch");
     const auto route = gate.route;
     gate.route = [rank, route](const GateInput& in, RoutingBuilder& out) {

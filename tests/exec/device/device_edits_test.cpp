@@ -44,11 +44,11 @@ Pair both(PlanSpec spec, const Stages& stages, DeviceEdits edits) {
 
 RunOptions options_for(const Plan& plan, int64_t steps) {
   RunOptions options = options_of(plan, steps);
-  options.poison = true;
+  options.test.poison = true;
   if (plan.spec.inference) {
-    options.keep_predictions = true;
+    options.infer.keep_predictions = true;
   } else {
-    options.keep_grad_norms = true;
+    options.train.keep_grad_norms = true;
   }
   return options;
 }

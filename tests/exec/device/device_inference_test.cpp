@@ -40,7 +40,7 @@ std::shared_ptr<const Plan> plan_with(PlanSpec spec, std::vector<Stage> stages) 
 
 RunOptions serving(const Plan& plan, int64_t batches) {
   RunOptions options = options_of(plan, batches);
-  options.keep_predictions = true;
+  options.infer.keep_predictions = true;
   return options;
 }
 
@@ -114,7 +114,7 @@ RunResult check_on_device(const Plan& plan, RunOptions options) {
   const auto recorded = options.record;
   const RunResult expected = run_cpu(plan, options);
   for (const bool poison : {false, true}) {
-    options.poison = poison;
+    options.test.poison = poison;
     for (const LazyOrder order :
          {LazyOrder::kAsGiven, LazyOrder::kFirstFirst, LazyOrder::kLastFirst, LazyOrder::kRandom}) {
       CAPTURE(poison, static_cast<int>(order));
@@ -168,7 +168,7 @@ TEST_CASE("Lina's inference on a device has the predictions, estimates and place
     CAPTURE(by_law, ranks, options.size());
     const auto plan = plan_with(spec, {lina(options)});
     RunOptions run = serving(*plan, 3);
-    run.popularity = profile;
+    run.infer.popularity = profile;
     run.record = std::make_shared<Trace>();
     const RunResult result = check_on_device(*plan, run);
     CHECK(result.predictions == plain.predictions);
@@ -184,14 +184,14 @@ TEST_CASE("several choices a token, a hot expert and no estimate at all are serv
   const auto plan = plan_with(two, {lina()});
   RunOptions options = serving(*plan, 2);
   check_on_device(*plan, options);  // blind: nothing is known of any path
-  options.popularity = learnt(two, 2, 2);
+  options.infer.popularity = learnt(two, 2, 2);
   check_on_device(*plan, options);
 
   PlanSpec hot = spec_to_serve("switch", 4);
   hot.law = std::make_shared<RoutingLaw>(workload("hot_expert", {{"share", 0.7}}, 5));
   const auto shared = plan_with(hot, {lina()});
   options = serving(*shared, 2);
-  options.popularity = learnt(hot, 2, 2);
+  options.infer.popularity = learnt(hot, 2, 2);
   check_on_device(*shared, options);
 }
 
@@ -230,14 +230,14 @@ TEST_CASE("a device takes a trained model's parameters, its experts with them") 
   training.inference = false;
   const auto trained = plan_with(training, {});
   RunOptions options = options_of(*trained, 2);
-  options.checkpoint_to = path;
+  options.train.checkpoints.write_to = path;
   const RunResult written = run_cpu(*trained, options);
   for (const std::vector<Stage>& stages : {std::vector<Stage>{}, {lina()}}) {
     const auto plan = plan_with(spec_to_serve("switch", 2), stages);
     RunOptions taken = serving(*plan, 2);
-    taken.parameters_from = path;
-    taken.eval_batches = 2;
-    taken.eval_data = taken.data;
+    taken.infer.parameters_from = path;
+    taken.train.eval_batches = 2;
+    taken.train.eval_data = taken.data;
     CHECK(check_on_device(*plan, taken).digest == written.digest);
   }
   std::remove(path.c_str());
@@ -255,8 +255,8 @@ TEST_CASE("a device serves in bfloat16, and where experts are changes nothing th
            {pass("irregular_a2a"), pass("used_rows")}, {lina()}, {lina({{"estimation", false}})}}) {
     const auto plan = plan_with(spec, stages);
     RunOptions options = serving(*plan, 2);
-    options.popularity = profile;
-    options.poison = true;
+    options.infer.popularity = profile;
+    options.test.poison = true;
     for (const uint64_t seed : {1, 2}) {
       results.push_back(run_lazy(*plan, options, LazyOrder::kRandom, seed));
       CHECK(results.back().losses == results[0].losses);
@@ -302,7 +302,7 @@ TEST_CASE("precisions and profiles that do not fit are refused on a device too")
   options.precision = Precision::kBF16;
   CHECK_THROWS_WITH(run(options), Contains("the plan's model.dtype is f32"));
   options.precision = Precision::kF32;
-  options.popularity = learnt(spec_to_serve("switch", 2), 1, 3);
+  options.infer.popularity = learnt(spec_to_serve("switch", 2), 1, 3);
   CHECK_THROWS_WITH(run(options), Contains("popularity.path: the profile has 3, the plan 2"));
 }
 

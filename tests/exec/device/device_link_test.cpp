@@ -30,7 +30,7 @@ PlanSpec two_lanes(int64_t ranks, std::vector<Stage> stages = {},
 RunOptions on_link(const Plan& plan, int64_t steps) {
   RunOptions options = options_of(plan, steps);
   options.emulate_link = true;
-  options.poison = true;
+  options.test.poison = true;
   options.timeout_s = 20;
   return options;
 }
@@ -101,7 +101,7 @@ TEST_CASE(
 TEST_CASE("on a link that lanes share no transfer is shorter than alone, and no step is recorded") {
   const auto plan = make_plan(two_lanes(4));
   RunOptions options = on_link(*plan, 4);
-  options.poison = false;
+  options.test.poison = false;
   const RunResult result = run_lazy(*plan, options, LazyOrder::kRandom, 1);
   CHECK(lazy_stats().recordings == 0);
   int64_t transfers = 0;

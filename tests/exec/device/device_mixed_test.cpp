@@ -36,7 +36,7 @@ void check_mixed(const PlanSpec& spec, int64_t steps) {
     CHECK(expected.losses[i] == Approx(near.losses[i]).epsilon(1e-2));
   }
   CHECK(expected.losses != near.losses);
-  options.poison = true;
+  options.test.poison = true;
   for (const uint64_t seed : {1, 2}) {
     const RunResult again = run_lazy(*plan, options, LazyOrder::kRandom, seed);
     CHECK(again.losses == expected.losses);

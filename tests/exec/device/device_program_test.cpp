@@ -128,7 +128,7 @@ TEST_CASE("the host waits only where it reads what the device makes, and after a
 TEST_CASE("a step that the host has no part in is recorded once and replayed") {
   const auto plan = plan_with({pass("dw_schedule")});
   RunOptions options = options_of(*plan, 6);
-  options.keep_grad_norms = true;
+  options.train.keep_grad_norms = true;
   const RunResult cpu = run_cpu(*plan, options);
   const RunResult device = run_lazy(*plan, options);
   CHECK(device.losses == cpu.losses);
@@ -161,7 +161,7 @@ TEST_CASE(
   const std::string file = std::filesystem::temp_directory_path() / "moebench_test_adamw.ckpt";
   for (const bool device_first : {true, false}) {
     RunOptions first = options_of(*plan, 3), rest = options_of(*plan, 4);
-    first.checkpoint_to = rest.resume_from = file;
+    first.train.checkpoints.write_to = rest.train.checkpoints.resume_from = file;
     device_first ? run_lazy(*plan, first) : run_cpu(*plan, first);
     const RunResult resumed = run_lazy(*plan, rest);
     CHECK(resumed.digest == cpu.digest);
@@ -176,8 +176,8 @@ TEST_CASE("an evaluation between replays of AdamW's step does not move its numbe
   spec.optimizer.kind = OptimizerKind::kAdamw;
   const auto plan = make_plan(spec);
   RunOptions options = options_of(*plan, 4);
-  options.eval_data = options.data;
-  options.eval_batches = 2;
+  options.train.eval_data = options.data;
+  options.train.eval_batches = 2;
   const RunResult cpu = run_cpu(*plan, options);
   const RunResult device = run_lazy(*plan, options);
   CHECK(device.losses == cpu.losses);
@@ -278,7 +278,7 @@ TEST_CASE("a run on a device is resumed on CPU ranks, and the reverse") {
   const std::string file = std::filesystem::temp_directory_path() / "moebench_test_device.ckpt";
   for (const bool device_first : {true, false}) {
     RunOptions first = options_of(*plan, 2), rest = options_of(*plan, 3);
-    first.checkpoint_to = rest.resume_from = file;
+    first.train.checkpoints.write_to = rest.train.checkpoints.resume_from = file;
     device_first ? run_lazy(*plan, first) : run_cpu(*plan, first);
     CHECK((device_first ? run_cpu(*plan, rest) : run_lazy(*plan, rest)).digest == whole);
   }

@@ -39,7 +39,7 @@ void check_same(const RunResult& device, const RunResult& cpu) {
 void check_on_device(const Plan& plan, RunOptions options, int random_orders = 3) {
   const RunResult expected = run_cpu(plan, options);
   for (const bool poison : {false, true}) {
-    options.poison = poison;
+    options.test.poison = poison;
     for (const LazyOrder order :
          {LazyOrder::kAsGiven, LazyOrder::kFirstFirst, LazyOrder::kLastFirst}) {
       CAPTURE(poison, static_cast<int>(order));
@@ -55,9 +55,9 @@ void check_on_device(const Plan& plan, RunOptions options, int random_orders = 3
 
 RunOptions full_options(const Plan& plan, int64_t steps) {
   RunOptions options = options_of(plan, steps);
-  options.keep_grad_norms = true;
-  options.eval_batches = 1;
-  options.eval_data = options.data;
+  options.train.keep_grad_norms = true;
+  options.train.eval_batches = 1;
+  options.train.eval_data = options.data;
   return options;
 }
 
@@ -117,7 +117,7 @@ TEST_CASE("random legal schedules give the bits of the plain order on a device")
     Rng rng(seed);
     const auto plan = make_plan_of(spec, graph, random_schedule(graph, rng));
     RunOptions options = options_of(*plan, 2);
-    options.poison = true;
+    options.test.poison = true;
     const RunResult result = run_lazy(*plan, options, LazyOrder::kRandom, seed);
     CAPTURE(seed);
     check_same(result, expected);
@@ -203,7 +203,7 @@ TEST_CASE("lanes that choose while the step runs do so alike on all ranks, with 
     Rng rng(seed);
     const auto plan = make_plan_of(spec, graph, random_discipline(spec, graph, rng));
     RunOptions options = full_options(*plan, 2);
-    options.poison = true;
+    options.test.poison = true;
     const auto order = static_cast<LazyOrder>(seed % 4);
     const RunResult result = run_lazy(*plan, options, order, seed);
     check_same(result, expected);

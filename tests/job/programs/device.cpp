@@ -137,9 +137,9 @@ RunResult run_device(Processes& processes, const Plan& plan, RunOptions options)
 void check_plan(Processes& processes, const std::shared_ptr<const Plan>& plan) {
   RunOptions options = options_of(*plan, 4);
   options.timeout_s = 20;
-  options.keep_grad_norms = true;
-  options.keep_predictions = plan->spec.inference;
-  options.poison = true;
+  options.train.keep_grad_norms = true;
+  options.infer.keep_predictions = plan->spec.inference;
+  options.test.poison = true;
   const RunResult expected = processes.leads() ? run_cpu(*plan, options) : RunResult();
   const RunResult result = run_device(processes, *plan, options);
   expect(processes, lazy_stats().handles == 0 && still_there == 0, "nothing is left");
@@ -281,7 +281,7 @@ void device_never_posts(Processes& processes) {
   const auto plan = make_plan_of(spec, graph, schedule);
   RunOptions options = options_of(*plan, 3);
   options.timeout_s = 0.7;
-  options.gate = [](int64_t rank) {
+  options.policies.gate = [](int64_t rank) {
     Gate gate = builtin_gate("switch");
     gate.route = [rank, route = gate.route](const GateInput& in, RoutingBuilder& out) {
       if (rank == 1 && in.step == 1) std::this_thread::sleep_for(std::chrono::seconds(3));

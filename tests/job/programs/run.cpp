@@ -23,7 +23,7 @@ using Change = std::function<void(RunOptions&)>;
 RunOptions options_with(const Plan& plan, int64_t steps, const Change& change) {
   RunOptions options = options_of(plan, steps);
   options.timeout_s = 20;
-  options.keep_grad_norms = true;
+  options.train.keep_grad_norms = true;
   if (change) change(options);
   return options;
 }
@@ -164,20 +164,20 @@ void kinds(Processes& processes) {
   PlanSpec two_lanes = spec_of(grouped, n, Precision::kF64);
   two_lanes.system.reduce_on_own_lane = true;
   check_run(processes, *plan_with(two_lanes, {}), 3, [](RunOptions& options) {
-    options.eval_batches = 2;
-    options.eval_data = options.data;
+    options.train.eval_batches = 2;
+    options.train.eval_data = options.data;
   });
   const PlanSpec plain = spec_of(small_model("switch", 2), n);
   check_run(processes, *plan_of(plain, ragged_step_graph(plain)), 2);
   check_run(processes, *plan_with(plain, {placed()}), 5, [](RunOptions& options) {
-    options.place = [](int64_t, const std::string&) { return edit; };
+    options.policies.place = [](int64_t, const std::string&) { return edit; };
   });
   PlanSpec inference = plain;
   inference.inference = true;
   Stage lina;
   lina.name = "lina_inference";
   check_run(processes, *plan_with(inference, {lina}), 2,
-            [](RunOptions& options) { options.keep_predictions = true; });
+            [](RunOptions& options) { options.infer.keep_predictions = true; });
   const auto apart = std::make_shared<Trace>(), together = std::make_shared<Trace>();
   int64_t runs = 0;
   check_run(processes, *plan_of(plain), 3,
@@ -200,9 +200,9 @@ void checkpoints(Processes& processes) {
   const auto plan = plan_with(spec_of(small_model("switch", 2), n), {placed()});
   const auto change = [&](const char* from, const std::string& to) {
     return [=](RunOptions& options) {
-      options.place = [](int64_t, const std::string&) { return edit; };
-      options.resume_from = from;
-      options.checkpoint_to = to;
+      options.policies.place = [](int64_t, const std::string&) { return edit; };
+      options.train.checkpoints.resume_from = from;
+      options.train.checkpoints.write_to = to;
     };
   };
   run_apart(processes, *plan, 2, change("", file));
@@ -219,10 +219,11 @@ void checkpoints(Processes& processes) {
     spec.inference = true;
     return make_plan(spec);
   }();
-  const auto read = [&](RunOptions& options) { options.parameters_from = file; };
+  const auto read = [&](RunOptions& options) { options.infer.parameters_from = file; };
   if (processes.leads()) {
     const auto plain = plan_of(spec_of(small_model("switch", 2), n));
-    run_cpu(*plain, options_with(*plain, 1, [&](RunOptions& o) { o.checkpoint_to = file; }));
+    run_cpu(*plain,
+            options_with(*plain, 1, [&](RunOptions& o) { o.train.checkpoints.write_to = file; }));
   }
   processes.gather("file", "");
   check_run(processes, *inference, 1, read);
@@ -270,7 +271,7 @@ void not_finite(Processes& processes) {
 void stopped_in_step(Processes& processes) {
   const auto plan = plan_of(spec_of(small_model("switch", 2), processes.size()));
   run_apart(processes, *plan, 1'000'000, [&](RunOptions& options) {
-    options.delay_ns = [&](int64_t rank, OpId op, int64_t step) -> Nanoseconds {
+    options.test.delay_ns = [&](int64_t rank, OpId op, int64_t step) -> Nanoseconds {
       if (rank == 1 && op == plan->orders.lanes[1][0] && step == 3) raise(SIGSTOP);
       return 0;
     };

@@ -35,11 +35,11 @@ Nanoseconds random_delay(uint64_t seed, int64_t rank, OpId op, int64_t step) {
 RunOptions options_for(const Plan& plan, uint64_t seed) {
   RunOptions options = options_of(plan, 3);
   options.timeout_s = 20;
-  options.keep_grad_norms = true;
-  options.eval_batches = 1;
-  options.eval_data = options.data;
-  options.poison = true;
-  options.delay_ns = [seed](int64_t rank, OpId op, int64_t step) {
+  options.train.keep_grad_norms = true;
+  options.train.eval_batches = 1;
+  options.train.eval_data = options.data;
+  options.test.poison = true;
+  options.test.delay_ns = [seed](int64_t rank, OpId op, int64_t step) {
     return random_delay(seed, rank, op, step);
   };
   return options;
@@ -91,7 +91,7 @@ std::function<Choose(LaneId)> random_policy(uint64_t seed, int64_t& calls) {
 int64_t check_turns(Processes& processes, const Plan& plan, uint64_t seed) {
   RunOptions options = options_for(plan, seed);
   int64_t calls = 0;
-  options.choose = random_policy(seed, calls);
+  options.policies.choose = random_policy(seed, calls);
   options.processes = &processes;
   const RunResult apart = run_cpu(plan, options);
   expect(processes, processes.leads() || calls == 0, "rank 0 alone chooses");
@@ -142,8 +142,8 @@ void late_by(Processes& processes, int64_t late) {
   const Graph graph = step_graph(spec_of(small_model("switch", 2), processes.size()));
   run_with(processes, nullptr, [&](RunOptions& options) {
     options.timeout_s = 0.7;
-    options.delay_ns = [late, op = graph.find_op("b1.moe.gate")](int64_t rank, OpId at,
-                                                                 int64_t step) -> Nanoseconds {
+    options.test.delay_ns = [late, op = graph.find_op("b1.moe.gate")](int64_t rank, OpId at,
+                                                                      int64_t step) -> Nanoseconds {
       return rank == late && at == op && step == 2 ? 3'000'000'000 : 0;
     };
   });
@@ -158,8 +158,8 @@ void turns_leader_never_posts(Processes& processes) {
 void ends_in_step(Processes& processes, int signal) {
   const Graph graph = step_graph(spec_of(small_model("switch", 2), processes.size()));
   run_with(processes, nullptr, [&](RunOptions& options) {
-    options.delay_ns = [signal, op = graph.find_op("b1.moe.gate")](int64_t rank, OpId at,
-                                                                   int64_t step) -> Nanoseconds {
+    options.test.delay_ns = [signal, op = graph.find_op("b1.moe.gate")](
+                                int64_t rank, OpId at, int64_t step) -> Nanoseconds {
       if (rank == 1 && at == op && step == 3) raise(signal);
       return 0;
     };

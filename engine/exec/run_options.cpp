@@ -1,4 +1,4 @@
-#include "engine/exec/executor.h"
+#include "engine/exec/run_options.h"
 
 #include "engine/base/errors.h"
 #include "engine/base/names.h"

@@ -1,0 +1,128 @@
+// What a caller chooses about a run of a plan, in groups by what it is about. None of it changes
+// the plan. The simulator reads steps, first_step, keep_links, on_step and policies.place alone.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "engine/base/ids.h"
+#include "engine/base/limits.h"
+#include "engine/base/units.h"
+#include "engine/placement/policy.h"
+#include "engine/placement/popularity.h"
+#include "engine/routing/gate.h"
+#include "engine/routing/trace.h"
+#include "engine/schedule/schedule.h"
+
+namespace moe {
+
+class Processes;
+
+/// kBF16: floats in memory and on the wire, matrix products of operands rounded to bfloat16 and
+/// summed in float; on cuda alone. kF64: on cpu alone.
+enum class Precision : uint8_t { kF32, kF64, kBF16 };
+/// "f32", "f64", "bf16".
+const char* precision_name(Precision precision);
+/// Throws UserError with the names there are.
+Precision precision_named(std::string_view name);
+
+/// ids and targets of a rank for a step, [batch, seq] each; called once a rank and step, for all
+/// ranks of a process from one thread.
+using DataSource = std::function<void(int64_t step, int64_t rank, int32_t* ids, int32_t* targets)>;
+/// Initial value of an element (of the full tensor) of parameter t (index into parameters(model));
+/// a rank asks for its own experts only. Called from the ranks' threads at the same time.
+using ParamInit = std::function<double(uint64_t element, uint64_t parameter)>;
+
+/// Files of parameters and states; "" = none. No part of a path may be a link.
+struct Checkpoints {
+  /// The run starts from this file, at the step that it names, whatever first_step says.
+  std::string resume_from;
+  std::string write_to;     // at the end, and every `every_steps`; replaced as a whole
+  int64_t every_steps = 0;  // 0: only at the end
+};
+
+/// What training alone has.
+struct TrainOptions {
+  Checkpoints checkpoints;
+  bool keep_grad_norms = false;  // RunResult::grad_l2 and grad_projection, of the first step
+  /// After the last step these many extra batches run forward only; RunResult::eval_loss is their
+  /// mean loss. Batches need eval_data.
+  int64_t eval_batches = 0;
+  DataSource eval_data;
+};
+
+/// What inference alone has.
+struct InferOptions {
+  /// What Lina's inference estimates popularity with; null: nothing is estimated.
+  std::shared_ptr<const PathProfile> popularity;
+  bool keep_predictions = false;  // RunResult::predictions
+  /// The run starts from the parameters alone of this checkpoint, whatever its states and
+  /// placements; "" = none.
+  std::string parameters_from;
+};
+
+/// The gate as a rank sees it; called on the rank's compute thread.
+using RankGates = std::function<Gate(int64_t rank)>;
+/// The policy of a `place` op (its attr policy) as a rank sees it; called on the rank's compute
+/// thread, and so is what it returns. All ranks must get the same placements.
+using RankPlacements = std::function<PlacementFunction(int64_t rank, const std::string& policy)>;
+
+/// Functions that decide in place of what is built in; each may be null.
+struct Policies {
+  /// Null: the gate that the op names. A plan with a routing law follows the law instead.
+  RankGates gate;
+  /// Null: the built-in policy. Where a policy throws, the old placement stays and the run ends
+  /// after the step (RunResult::stop_reason).
+  RankPlacements place;
+  /// Called once for each lane that picks by policy, before the run; what it returns is used in
+  /// place of Lane::choose: by any thread, one call at a time for the lanes of one arbiter (under
+  /// its lock), for all ranks, in a job on rank 0. What it throws ends the run. Null: Lane::choose.
+  std::function<Choose(LaneId)> choose;
+};
+
+/// How a run uses a GPU. Only the order of NCCL's sums may depend on it.
+struct DeviceSettings {
+  bool urgent_comm = true;            // transfers go before compute where both wait for the device
+  int32_t link_blocks = 8;            // of an emulated transfer; each holds a multiprocessor
+  int32_t channels = 0;               // of a collective of NCCL's; 0: as NCCL chooses
+  int32_t channels_per_net_peer = 0;  // of it to one rank of another machine; 0: as NCCL chooses
+};
+
+/// What tests do to a real run.
+struct TestHooks {
+  std::function<Nanoseconds(int64_t rank, OpId op, int64_t step)> delay_ns;  // before an op
+  bool poison = false;  // freed buffers are filled with NaN
+};
+
+struct RunOptions {
+  int64_t steps = 1;
+  int64_t first_step = 0;
+  Precision precision = Precision::kF32;
+  bool emulate_link = false;  // the plan's cluster is the link
+  double timeout_s = kWatchdogSeconds;
+  /// One rank a process; null: all ranks are threads of this one. All processes run plans of the
+  /// same hash; those of other ranks than 0 get a RunResult that says no more than `stopped`.
+  Processes* processes = nullptr;
+  DataSource data;
+  ParamInit init;  // null: reference_init
+  /// Stop at the op that made the first NaN or infinity: every result is read once more, which
+  /// costs 2 to 3% of a step of the reference model on one core.
+  bool check_finite = true;
+  /// An empty trace that takes the routing of the steps, but not of eval_batches; whole when the
+  /// run is over, without steps where no step or MoE layer ran. Null: nothing is recorded.
+  std::shared_ptr<Trace> record;
+  bool keep_links = false;  // simulated timelines say what links carry; executed ones always do
+  /// Called after every step on rank 0's thread; returning false stops the run (all ranks alike).
+  /// The loss of a simulated step is 0.
+  std::function<bool(int64_t step, double loss)> on_step;
+
+  TrainOptions train;
+  InferOptions infer;
+  Policies policies;
+  DeviceSettings device;  // executor cuda
+  TestHooks test;
+};
+
+}  // namespace moe

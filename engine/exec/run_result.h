@@ -1,0 +1,92 @@
+// What a run leaves, by step, layer and rank: one value for real and simulated runs. A simulation
+// computes no numbers, so it has no losses, norms, predictions or digest.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/base/errors.h"
+#include "engine/placement/policy.h"
+#include "engine/timeline/metrics.h"
+#include "engine/timeline/timeline.h"
+
+namespace moe {
+
+/// What one MoE layer did in one step, over all ranks.
+struct MoeStats {
+  int64_t layer = 0;     // block index
+  int64_t capacity = 0;  // places an expert and rank
+  int64_t dropped = 0;
+  uint64_t checksum = 0;
+  std::vector<int64_t> counts;  // [ranks * experts]: places used
+  std::vector<int64_t> load;    // [experts]: choices of all ranks, before drops
+  /// As they are added to the cross entropy, coefficient included; 0 without such a loss.
+  double balance_loss = 0, z_loss = 0;
+  double min_margin = 0;  // smallest gap between a token's best and next score
+};
+
+/// What the placement of one MoE layer was in a step, as Placement::codes.
+struct PlacementRecord {
+  int64_t layer = 0;  // block index
+  PlacementBounds bounds;
+  std::vector<int32_t> in_force;
+  std::vector<int32_t> next;  // of the next step
+  /// By device: the rows that it computed in the step and received from others, and those that it
+  /// would have computed under plain expert parallelism, as Placement(bounds) is.
+  std::vector<int64_t> computed, received, computed_plain;
+};
+/// Fills them from the rows that sources sent to experts.
+inline void count_rows(PlacementRecord& record, const Loads& loads) {
+  const Placement in_force = Placement::decode(record.bounds, record.in_force);
+  DeviceLoads devices = device_loads(in_force, loads);
+  record.computed = std::move(devices.computed);
+  record.received = std::move(devices.received);
+  record.computed_plain = device_loads(Placement(record.bounds), loads).computed;
+}
+
+/// What Lina's inference did with the experts of one MoE layer in a batch.
+struct SwapRecord {
+  int64_t layer = 0;          // block index
+  bool fine_tunes = false;    // there is a phase 2
+  bool again = false;         // its placement is another than phase 1's
+  std::vector<int64_t> rows;  // [ranks]: of tokens that a rank's experts computed
+};
+
+struct RunResult {
+  Provenance provenance = Provenance::kSimulated;
+  std::vector<Timeline> timelines;  // a step; times relative to the step's common start
+  std::vector<Metrics> metrics;     // a step
+  /// Cross entropy, mean over the global batch, before the step's update.
+  std::vector<double> losses;
+  std::vector<std::vector<MoeStats>> moe;  // [step][layer]
+  double eval_loss = 0;                    // good where the run was not stopped
+  /// [step][token of all ranks]: the most probable next token; of keep_predictions.
+  std::vector<std::vector<int32_t>> predictions;
+  std::map<std::string, double> grad_l2, grad_projection;    // first step, reduced over ranks
+  std::map<std::string, double> param_l2, param_projection;  // after the last step
+  uint64_t digest = 0;   // FNV-1a 64 over all parameters' bits in reference order
+  Bytes peak_bytes = 0;  // bytes that the executor allocated for a rank
+  std::vector<std::vector<std::vector<OpId>>> executed;  // [rank][lane]: as begun, last step
+  std::vector<std::vector<PlacementRecord>> placements;  // [step][layer], of layers with one
+  std::vector<std::vector<SwapRecord>>
+      swaps;                // [batch][layer], of layers whose experts are swapped
+  bool stopped = false;     // on_step, an interrupt or stop_reason ended the run early
+  std::string stop_reason;  // what failed, where the results so far are good; "" otherwise
+};
+
+/// What failed in a run whose steps before are good, and those: `so_far` lacks all that is said of
+/// the end (digest, parameters, peak_bytes). In a job thrown on rank 0.
+class RunFailed : public RunError {
+ public:
+  RunFailed(const RunError& error, RunResult result) : RunError(error) {
+    result.stopped = true;
+    result.stop_reason = error.what();
+    so_far = std::make_shared<RunResult>(std::move(result));
+  }
+  std::shared_ptr<RunResult> so_far;
+};
+
+}  // namespace moe
