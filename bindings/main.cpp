@@ -308,7 +308,10 @@ Failed dispatch(int argc, char** argv, int& status) {
   try {
     given.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    status = given.app.exit(e) == 0 ? kDone : kWrongCommand;
+    std::ostringstream out, err;  // they quote what was typed
+    status = given.app.exit(e, out, err) == 0 ? kDone : kWrongCommand;
+    std::fputs(moe::printable(out.str()).c_str(), stdout);
+    std::fputs(moe::printable(err.str()).c_str(), stderr);
     return std::nullopt;
   }
   moe::lua::HostOptions& options = given.options;

@@ -172,6 +172,17 @@ TEST_CASE("names cannot act on a terminal: tables, progress, errors, prints") {
   }
 }
 
+TEST_CASE("what is typed cannot act on a terminal through the command line's own errors") {
+  for (const char* typed : {"run a.lua --b$(printf '\\033')[31m", "list $(printf '\\033')[31m",
+                            "run a.lua b$(printf '\\033')[31m", "report $(printf '\\033')[31m"}) {
+    const Outcome o = run(std::string(MOEBENCH_BINARY) + " " + typed);
+    INFO(typed << "\n" << o.text);
+    CHECK(o.exit != 0);
+    CHECK(o.text.find("\\x1b[31m") != std::string::npos);
+    CHECK(o.text.find('\x1b') == std::string::npos);
+  }
+}
+
 TEST_CASE("what a recipe prints into a file is there byte for byte") {
   CHECK(run(Recipe("print('a\\27[31m\\0b\\255', 1, nil)").command()).text ==
         std::string("a\x1b[31m\0b\xff\t1\tnil\n", 16));

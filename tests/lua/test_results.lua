@@ -235,3 +235,8 @@ test("a spread of executed samples above a tenth of the median is marked", funct
   assert(wide:find("\n! a spread above 10%% of the median"), wide)
   assert(not output(1.08):find("!", 1, true))
 end)
+
+test("a name with a line end is one cell of a table", function()
+  local w = expect.runs("text = moe.table { { 'a\\nb', 'c' }, { 1, 2 } }")
+  expect.equal(w.globals.text, "a\\nb  c\n   1  2")
+end)

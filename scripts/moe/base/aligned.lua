@@ -5,21 +5,27 @@ local function is_numeric(cell)
   return cell == "" or cell == "-" or cell == "OOM" or cell:match("^[-+]?[%d.]+[x%%]?$") ~= nil
 end
 
+-- A cell is one line: names may hold line ends.
+local function text_of(cell)
+  local text = tostring(cell):gsub("\n", "\\n")
+  return text
+end
+
 --- Columns of numbers stand to the right. The first row is the header; a row without cells is an
 --- empty line.
 function M.text(rows)
   local widths, right = {}, {}
   for r, row in ipairs(rows) do
     for i, cell in ipairs(row) do
-      widths[i] = math.max(widths[i] or 0, #tostring(cell))
-      if r > 1 then right[i] = right[i] ~= false and is_numeric(tostring(cell)) end
+      widths[i] = math.max(widths[i] or 0, #text_of(cell))
+      if r > 1 then right[i] = right[i] ~= false and is_numeric(text_of(cell)) end
     end
   end
   local lines = {}
   for r, row in ipairs(rows) do
     local cells = {}
     for i, cell in ipairs(row) do
-      local text = tostring(cell)
+      local text = text_of(cell)
       local pad = (" "):rep(widths[i] - #text)
       cells[i] = right[i] and pad .. text or text .. pad
     end
