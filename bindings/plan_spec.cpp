@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "bindings/host/field_json.h"
 #include "bindings/host/host.h"
 #include "bindings/host/job.h"
 #include "bindings/host/names.h"
@@ -23,12 +24,6 @@
 
 namespace moe::lua {
 namespace {
-
-constexpr double kUs = 1e3;  // in ns
-
-LinkSpec link_of(const Fields& link) {
-  return {link.number("bytes_per_s"), link.time("latency_us", kUs, 0)};
-}
 
 DType dtype_of(const std::string& name) {
   if (name == "f16") return DType::kF16;
@@ -94,12 +89,7 @@ Stage stage_of(lua_State* L, int index, const Fields& stage, const StageContext&
 SystemSpec system_of(lua_State* L, int index, const Fields& system, const StageContext& context) {
   SystemSpec result;
   result.name = system.text("name");
-  result.reduce_on_own_lane = system.flag("reduce_on_own_lane", false);
-  if (system.has("sync")) {
-    const Fields sync = system.at("sync");
-    result.sync.bucket_bytes = static_cast<Bytes>(sync.number("bucket_bytes", 0));
-    result.sync.when_ready = sync.flag("when_ready", true);
-  }
+  if (system.has("all_reduce")) read_fields(system.at("all_reduce"), result.sync);
   if (!system.has("stages")) return result;
   const nlohmann::json& stages = *system.value().find("stages");
   lua_getfield(L, index, "stages");
@@ -267,45 +257,21 @@ ModelSpec model_of(const Fields& model) {
 
 Cluster cluster_of(const Fields& cluster) {
   Cluster c;
-  c.name = cluster.text("name", c.name);
-  c.nodes = cluster.integer("nodes");
-  c.devices_per_node = cluster.integer("devices_per_node");
-  const Fields device = cluster.at("device");
-  c.device.name = device.text("name", c.device.name);
-  c.device.gemm_flops_per_s = device.number("gemm_flops_per_s");
-  c.device.vector_flops_per_s = device.number("vector_flops_per_s");
-  c.device.memory_bytes_per_s = device.number("memory_bytes_per_s");
-  c.device.launch_ns = device.time("launch_us", kUs, 0);
-  c.device.memory_bytes = static_cast<Bytes>(device.number("memory_bytes", 0));
-  c.intra = link_of(cluster.at("intra"));
-  c.nic = link_of(cluster.at("nic"));
-  c.nics_per_node = cluster.integer("nics_per_node", 1);
-  c.a2a_base_ns = cluster.time("a2a_base_us", kUs, 0);
-  c.a2a_per_peer_ns = cluster.time("a2a_per_peer_us", kUs, 0);
-  if (cluster.has("share")) c.share = share_named(cluster.text("share"));
-  c.sharing_efficiency = cluster.number("sharing_efficiency", c.sharing_efficiency);
-  if (cluster.has("overlap_slowdown")) {
-    const Fields slowdown = cluster.at("overlap_slowdown");
-    c.overlap_slowdown = {slowdown.number("gemm", 1), slowdown.number("memory", 1)};
-  }
+  read_fields(cluster, c);
   return c;
 }
 
 namespace {
 
-OptimizerSpec optimizer_of(const Fields& fields) {
-  OptimizerSpec optimizer;
-  optimizer.lr = fields.number("lr");
-  if (fields.text("name") == "adamw") {
-    optimizer.kind = OptimizerKind::kAdamw;
-    optimizer.beta1 = fields.number("beta1");
-    optimizer.beta2 = fields.number("beta2");
-    optimizer.eps = fields.number("eps");
-    optimizer.weight_decay = fields.number("weight_decay");
-  } else {
-    optimizer.momentum = fields.number("momentum");
-  }
+template <class Optimizer>
+OptimizerSpec optimizer_as(const Fields& fields) {
+  Optimizer optimizer;
+  read_fields(fields, optimizer);
   return optimizer;
+}
+
+OptimizerSpec optimizer_of(const Fields& fields) {
+  return fields.text("name") == "adamw" ? optimizer_as<Adamw>(fields) : optimizer_as<Sgd>(fields);
 }
 
 /// Field gate of the table at `index`, the law of its routing, or the model's own gate.

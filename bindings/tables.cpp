@@ -1,7 +1,9 @@
 #include "bindings/tables.h"
 
+#include "bindings/host/field_json.h"
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
+#include "engine/model/model.h"
 #include "engine/ops/ops.h"
 #include "engine/passes/pass.h"
 #include "engine/routing/gate.h"
@@ -114,11 +116,19 @@ json run_defaults() {
           {{"name", "link_blocks"}, {"default", usual.device.link_blocks}}};
 }
 
+/// The tables of fields that recipes write or results have, by the name of what they describe.
+json field_tables() {
+  return json::array({
+      {{"name", "cluster"}, {"doc", "moe.cluster"}, {"fields", fields_json<Cluster>()}},
+      {{"name", "all_reduce"}, {"doc", "of gradients"}, {"fields", fields_json<GradientSync>()}},
+      {{"name", "sgd"}, {"doc", "optimizer"}, {"fields", fields_json<Sgd>()}},
+      {{"name", "adamw"}, {"doc", "optimizer"}, {"fields", fields_json<Adamw>()}},
+  });
+}
+
 json metrics() {
-  json all = json::array();
-  for (const MetricField& field : metric_fields()) {
-    all.push_back({{"name", field.name}, {"doc", field.doc}, {"kind", "metric"}});
-  }
+  json all = fields_json<Metrics>();
+  for (json& row : all) row["kind"] = "metric";
   return all;
 }
 
@@ -131,11 +141,12 @@ json table_json(const std::string& kind) {
   if (kind == "ops") return ops();
   if (kind == "executors") return executor_rows();
   if (kind == "metrics") return metrics();
+  if (kind == "fields") return field_tables();
   if (kind == "run") return run_defaults();
   if (kind == "workloads") return workload_rows();
-  throw UserError(unknown_name(
-      "table", kind,
-      {"gates", "passes", "placements", "ops", "executors", "metrics", "run", "workloads"}));
+  throw UserError(unknown_name("table", kind,
+                               {"gates", "passes", "placements", "ops", "executors", "fields",
+                                "metrics", "run", "workloads"}));
 }
 
 }  // namespace moe::lua

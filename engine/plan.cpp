@@ -63,11 +63,11 @@ std::string hash_of(const Plan& plan) {
 }
 
 /// Collectives on "comm", all-reduces on a lane of their own where the system has one.
-Schedule first_schedule(const Graph& graph, bool reduce_on_own_lane) {
+Schedule first_schedule(const Graph& graph, ReduceLane reduce_lane) {
   Schedule schedule = default_schedule(graph);
-  if (!reduce_on_own_lane) return schedule;
+  if (reduce_lane == ReduceLane::kWithAllToAlls) return schedule;
   const LaneId own(static_cast<int64_t>(schedule.lanes.size()));
-  schedule.lanes.push_back({"comm_reduce", LaneKind::kComm});
+  schedule.lanes.push_back({name_of(reduce_lane), LaneKind::kComm});
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     if (graph.def(op).collective == Collective::kAllReduce) schedule.lane_of[i] = own;
@@ -131,7 +131,7 @@ std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
     graph = pipeline.transform(std::move(graph), StageKind::kStep);
   }
   graph = edit_for_device(std::move(graph), spec);
-  Schedule schedule = first_schedule(graph, system.reduce_on_own_lane);
+  Schedule schedule = first_schedule(graph, system.sync.lane);
   schedule.log = pipeline.log();
   schedule = pipeline.schedule(graph, std::move(schedule));
   std::vector<StageReport> reports = pipeline.reports();

@@ -23,8 +23,6 @@ struct SystemSpec {
   std::string name;
   std::vector<Stage> stages;
   GradientSync sync;
-  /// Lane of the all-reduces: "comm" (with the all-to-alls) or a lane of their own, "comm_reduce".
-  bool reduce_on_own_lane = false;
 };
 
 /// What is changed in a plan's graph for a device, after all passes.

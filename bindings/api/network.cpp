@@ -90,7 +90,7 @@ int collectives(lua_State* L) {
   const json values = to_json(L, 1);
   const Fields spec(values, "collectives");
   NetworkOptions options;
-  options.share = share_named(spec.text("share"));
+  options.share = value_named<Share>("sharing rule", spec.text("share"));
   options.efficiency = spec.number("efficiency");
   options.keep_use = spec.flag("link_use", false);
   std::vector<NetworkOp> ops;

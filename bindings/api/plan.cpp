@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "bindings/host/core.h"
+#include "bindings/host/field_json.h"
 #include "bindings/host/host.h"
 #include "bindings/host/job.h"
 #include "bindings/host/userdata.h"
@@ -332,9 +333,7 @@ PlanBox& check_plan(lua_State* L) {
 }
 
 json metrics_json(const Metrics& m) {
-  json all = json::object();
-  for (const MetricField& field : metric_fields()) all[field.name] = field.value(m);
-  return all;
+  return values_json(m);
 }
 
 void open_plan(lua_State* L) {

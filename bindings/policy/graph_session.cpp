@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "bindings/host/convert.h"
+#include "bindings/host/field_json.h"
 #include "bindings/host/names.h"
 #include "bindings/host/userdata.h"
 
@@ -45,11 +45,6 @@ int context_skip(lua_State* L) {
   return 0;
 }
 
-nlohmann::json link_table(const LinkSpec& link) {
-  return {{"bytes_per_s", link.bytes_per_s},
-          {"latency_us", static_cast<double>(link.latency_ns) / 1e3}};
-}
-
 }  // namespace
 
 nlohmann::json model_table(const ModelSpec& m) {
@@ -69,15 +64,9 @@ nlohmann::json model_table(const ModelSpec& m) {
 }
 
 nlohmann::json cluster_table(const Cluster& c) {
-  return {{"name", c.name},
-          {"nodes", c.nodes},
-          {"devices_per_node", c.devices_per_node},
-          {"devices", c.num_devices()},
-          {"nics_per_node", c.nics_per_node},
-          {"share", share_name(c.share)},
-          {"sharing_efficiency", c.sharing_efficiency},
-          {"intra", link_table(c.intra)},
-          {"nic", link_table(c.nic)}};
+  nlohmann::json table = values_json(c);
+  table["devices"] = c.num_devices();
+  return table;
 }
 
 GraphSession::GraphSession(lua_State* L, Graph graph, Schedule* schedule,

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/errors.h"
+
 namespace moe {
 
 /// The nearest of `names` by edit distance (a swap of neighbours counts as one), or "" when none is
@@ -15,5 +17,26 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
 /// "unknown gate 'swich', have: bpr, hash, switch. Did you mean 'switch'?"
 std::string unknown_name(std::string_view what, std::string_view name,
                          std::vector<std::string> names);
+
+/// An enumeration whose values count from 0 and whose names stand beside it, by value:
+///   constexpr std::array<const char*, 2> names_of(Color) { return {"red", "green"}; }
+template <class E>
+concept HasNames = requires {
+  names_of(E{}).size();
+};
+
+template <HasNames E>
+constexpr const char* name_of(E value) {
+  return names_of(value)[static_cast<size_t>(value)];
+}
+/// The value of that name. Throws UserError with the nearest name: "unknown <what> ...".
+template <HasNames E>
+E value_named(std::string_view what, std::string_view name) {
+  constexpr auto kNames = names_of(E{});
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    if (name == kNames[i]) return static_cast<E>(i);
+  }
+  throw UserError(unknown_name(what, name, {kNames.begin(), kNames.end()}));
+}
 
 }  // namespace moe

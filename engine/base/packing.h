@@ -1,5 +1,6 @@
 // Values as bytes for another process of the same program on the same kind of machine: written and
-// read in one order. Not a file format.
+// read in one order. Of a struct with a table of fields the named members travel, by the table. Not
+// a file format.
 #pragma once
 
 #include <cstring>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "engine/base/errors.h"
+#include "engine/base/field.h"
 
 namespace moe {
 
@@ -17,14 +19,23 @@ class Packer {
  public:
   template <class T>
   void put(const T& value) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    put_bytes(&value, sizeof value);
+    if constexpr (HasFields<T>) {
+      for_each_field(value, [this](const auto&, const auto& row, const auto& member) {
+        if constexpr (requires { row.member; }) put(member);
+      });
+    } else {
+      static_assert(std::is_trivially_copyable_v<T>);
+      put_bytes(&value, sizeof value);
+    }
   }
   template <class T>
   void put(const std::vector<T>& values) {
-    static_assert(std::is_trivially_copyable_v<T>);
     put(values.size());
-    put_bytes(values.data(), values.size() * sizeof(T));
+    if constexpr (std::is_trivially_copyable_v<T>) {
+      put_bytes(values.data(), values.size() * sizeof(T));
+    } else {
+      for (const T& value : values) put(value);
+    }
   }
   void put(const std::string& text) {
     put(text.size());
@@ -46,15 +57,24 @@ class Unpacker {
 
   template <class T>
   void get(T& value) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    std::memcpy(&value, next(sizeof value).data(), sizeof value);
+    if constexpr (HasFields<T>) {
+      for_each_field(value, [this](const auto&, const auto& row, auto& member) {
+        if constexpr (requires { row.member; }) get(member);
+      });
+    } else {
+      static_assert(std::is_trivially_copyable_v<T>);
+      std::memcpy(&value, next(sizeof value).data(), sizeof value);
+    }
   }
   template <class T>
   void get(std::vector<T>& values) {
-    static_assert(std::is_trivially_copyable_v<T>);
     values.resize(next_size());
-    const std::string_view bytes = next(values.size() * sizeof(T));
-    if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+    if constexpr (std::is_trivially_copyable_v<T>) {
+      const std::string_view bytes = next(values.size() * sizeof(T));
+      if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+    } else {
+      for (T& value : values) get(value);
+    }
   }
   void get(std::string& text) { text = next(next_size()); }
   std::string_view next(size_t bytes) {

@@ -1,11 +1,12 @@
-// Device, links, Cluster: what exists and how fast. Values only; every number comes from a Lua data
-// file (with its source) or from a measurement.
+// Device, links, Cluster: what exists and how fast, with the table of each one's fields. Values only;
+// every number comes from a Lua data file (with its source) or from a measurement.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 
-#include "engine/base/units.h"
+#include "engine/base/field.h"
 
 namespace moe {
 
@@ -24,6 +25,34 @@ struct LinkSpec {
   Nanoseconds latency_ns = 0;  // one traversal of the link
 };
 
+/// Ranges of rates and of times in microseconds: beyond them is a typing error, and a time of every
+/// one of kMaxDevices devices is still in Nanoseconds.
+constexpr double kLeastRate = 1e-9, kMostRate = 1e18, kMostStartUs = 1e9;
+
+constexpr auto fields_of(const Device*) {
+  return field_table<Device>(
+      field("name", &Device::name),
+      field("gemm_flops_per_s", &Device::gemm_flops_per_s, "achieved flops per second in GEMMs")
+          .from(kLeastRate, kMostRate),
+      field("vector_flops_per_s", &Device::vector_flops_per_s,
+            "flops per second outside GEMMs; as in GEMMs")
+          .from(kLeastRate, kMostRate),
+      field("memory_bytes_per_s", &Device::memory_bytes_per_s, "achieved bytes per second")
+          .from(kLeastRate, kMostRate),
+      field("launch_us", &Device::launch_ns, "added to every op, microseconds")
+          .in(kMicroseconds)
+          .from(0, kMostStartUs),
+      field("memory_bytes", &Device::memory_bytes, "0: unknown").from(0, 1e18));
+}
+constexpr auto fields_of(const LinkSpec*) {
+  return field_table<LinkSpec>(
+      field("bytes_per_s", &LinkSpec::bytes_per_s, "achieved bytes per second, one way")
+          .from(kLeastRate, kMostRate),
+      field("latency_us", &LinkSpec::latency_ns, "one traversal, microseconds")
+          .in(kMicroseconds)
+          .from(0, kMostStartUs));
+}
+
 /// How much longer compute takes while a transfer runs beside it, which holds multiprocessors and
 /// takes memory's rate and power: factors of its time, 1 and more. Of several transfers at a time
 /// what exceeds 1 adds up.
@@ -31,6 +60,11 @@ struct OverlapSlowdown {
   double gemm = 1;
   double memory = 1;  // of all compute that is no GEMM
 };
+constexpr auto fields_of(const OverlapSlowdown*) {
+  return field_table<OverlapSlowdown>(
+      field("gemm", &OverlapSlowdown::gemm, "times of GEMMs").from(1, 100),
+      field("memory", &OverlapSlowdown::memory, "times of all other compute").from(1, 100));
+}
 
 /// How links are shared where collectives meet. A flow's weight:
 ///   kPerFlow         1: whoever has more flows gets more
@@ -39,9 +73,9 @@ struct OverlapSlowdown {
 ///                    that collectives share a link evenly however they are cut
 ///   kStrictPriority  1 within a priority; lower priorities get what higher ones leave
 enum class Share { kPerFlow, kPerChannel, kPerCollective, kStrictPriority };
-const char* share_name(Share share);
-/// Throws UserError with the nearest name.
-Share share_named(const std::string& name);
+constexpr std::array<const char*, 4> names_of(Share) {
+  return {"per_flow", "per_channel", "per_collective", "strict_priority"};
+}
 
 /// nodes x devices_per_node devices. Inside a node each device has one port each way (`intra`);
 /// between nodes traffic leaves by the node's nics_per_node NICs, each `nic` fast each way, shared
@@ -68,6 +102,31 @@ struct Cluster {
 
   int64_t num_devices() const { return nodes * devices_per_node; }
 };
+
+constexpr auto fields_of(const Cluster*) {
+  return field_table<Cluster>(
+      field("name", &Cluster::name),
+      field("nodes", &Cluster::nodes, "number of nodes").from(1, 65536).must(),
+      field("devices_per_node", &Cluster::devices_per_node, "devices of a node")
+          .from(1, 1024)
+          .must(),
+      field("device", &Cluster::device, "rates of a device; moe.collectives needs none"),
+      field("intra", &Cluster::intra, "between devices of a node"),
+      field("nic", &Cluster::nic, "between nodes"),
+      field("nics_per_node", &Cluster::nics_per_node).from(1, 1024),
+      field("a2a_base_us", &Cluster::a2a_base_ns, "start-up of an all-to-all, microseconds")
+          .in(kMicroseconds)
+          .from(0, kMostStartUs),
+      field("a2a_per_peer_us", &Cluster::a2a_per_peer_ns, "start-up per peer, microseconds")
+          .in(kMicroseconds)
+          .from(0, kMostStartUs),
+      field("share", &Cluster::share, "who gets how much of a link where collectives meet"),
+      field("sharing_efficiency", &Cluster::sharing_efficiency,
+            "assumed: what is left of a link's rate while two collectives use it")
+          .from(1e-6, 1),
+      field("overlap_slowdown", &Cluster::overlap_slowdown,
+            "how much longer compute takes while a collective runs beside it"));
+}
 
 /// Throws UserError naming "cluster.<field>", the value and what is allowed.
 void check(const Cluster& cluster);

@@ -2,10 +2,13 @@
 // (pre-LayerNorm, tied head, an MoE FFN in every odd block; Lancet's instruction list).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <variant>
 #include <vector>
 
+#include "engine/base/field.h"
 #include "engine/base/group.h"
 #include "engine/graph/graph.h"
 #include "engine/routing/gate.h"
@@ -70,16 +73,30 @@ struct ModelSpec {
   }
 };
 
-enum class OptimizerKind : uint8_t { kSgd, kAdamw };
-
-struct OptimizerSpec {
+struct Sgd {
   double lr = 0.1;
-  double momentum = 0.9;  // of SGD
-  OptimizerKind kind = OptimizerKind::kSgd;
-  // Of AdamW. The decay, scaled by lr, is that of matrices and tables: of tensors with two axes or
-  // more, a leading one over experts not counted; biases and LayerNorms have none.
+  double momentum = 0.9;
+};
+constexpr auto fields_of(const Sgd*) {
+  return field_table<Sgd>(field("lr", &Sgd::lr).from(0, 1e38),
+                          field("momentum", &Sgd::momentum).from(0, 1));
+}
+
+/// The decay, scaled by lr, is that of matrices and tables: of tensors with two axes or more, a
+/// leading one over experts not counted; biases and LayerNorms have none.
+struct Adamw {
+  double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
 };
+constexpr auto fields_of(const Adamw*) {
+  constexpr double kBelowOne = 1 - 0x1p-24;  // in float, too
+  return field_table<Adamw>(
+      field("lr", &Adamw::lr).from(0, 1e38), field("beta1", &Adamw::beta1).from(0, kBelowOne),
+      field("beta2", &Adamw::beta2).from(0, kBelowOne), field("eps", &Adamw::eps).from(1e-30, 1),
+      field("weight_decay", &Adamw::weight_decay, "of matrices and tables, times lr").from(0, 1e6));
+}
+
+using OptimizerSpec = std::variant<Sgd, Adamw>;
 
 /// How expert-gate details of a Lua gate reach the graph: what a Gate declares, as values.
 struct GateSpec {
@@ -115,15 +132,36 @@ Graph build_forward(const ModelSpec& model, const GateSpec& gate, int64_t num_ra
 /// The tensor of the cross entropy in a graph of build_forward (also after passes).
 TensorId loss_of(const Graph& graph);
 
+/// kReady: an all-reduce stands in program order where its last gradient is complete; kAfter: all
+/// stand after the backward.
+enum class ReducePlace : uint8_t { kAfter, kReady };
+constexpr std::array<const char*, 2> names_of(ReducePlace) {
+  return {"after", "ready"};
+}
+/// The names are those of the schedule's lanes.
+enum class ReduceLane : uint8_t { kWithAllToAlls, kOwn };
+constexpr std::array<const char*, 2> names_of(ReduceLane) {
+  return {"comm", "comm_reduce"};
+}
+
+/// How gradients are all-reduced.
 struct GradientSync {
   /// Gradients are packed into all-reduces of at least this many bytes, in the order in which they
   /// become complete, those of experts apart where they are summed over other ranks; 0: one
-  /// all-reduce a gradient.
+  /// all-reduce per gradient.
   Bytes bucket_bytes = 0;
-  /// true: an all-reduce stands in program order where its last gradient is complete; false: all
-  /// stand after the backward.
-  bool when_ready = true;
+  ReducePlace place = ReducePlace::kReady;
+  ReduceLane lane = ReduceLane::kWithAllToAlls;
 };
+constexpr auto fields_of(const GradientSync*) {
+  return field_table<GradientSync>(
+      field("bucket_bytes", &GradientSync::bucket_bytes,
+            "bytes that an all-reduce gathers; 0: one per gradient")
+          .from(0, 1e12),
+      field("place", &GradientSync::place,
+            "after the backward, or when its gradients are complete"),
+      field("lane", &GradientSync::lane, "the all-to-alls' lane or one of its own"));
+}
 
 /// autodiff, then the all-reduce of every gradient over the ranks that hold its parameter (of an
 /// expert's over `residents`, ModelSpec::resident_group; nothing where that is one rank), then the

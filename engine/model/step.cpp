@@ -72,24 +72,25 @@ TensorId add_state(Graph& graph, TensorId param, const char* suffix) {
   return graph.add_tensor(std::move(state));
 }
 
-/// OptimizerSpec::weight_decay says of which.
+/// Adamw says which.
 bool decays(const Tensor& param) {
   return param.shape.size() >= (param.expert ? 3 : 2);
 }
 
 OpId add_update(Graph& graph, TensorId param, TensorId gradient, const OptimizerSpec& o) {
   const std::string name = graph.tensor(param).name;
-  if (o.kind == OptimizerKind::kSgd) {
+  if (const Sgd* const sgd = std::get_if<Sgd>(&o)) {
     const TensorId v = add_state(graph, param, ".v");
     return graph.add_op("sgd", name + ".sgd", {param, v, gradient},
-                        {{"lr", o.lr}, {"momentum", o.momentum}}, Phase::kUpdate);
+                        {{"lr", sgd->lr}, {"momentum", sgd->momentum}}, Phase::kUpdate);
   }
+  const Adamw& adamw = std::get<Adamw>(o);
   const TensorId m = add_state(graph, param, ".m"), v = add_state(graph, param, ".v");
-  const Attrs attrs = {{"lr", o.lr},
-                       {"beta1", o.beta1},
-                       {"beta2", o.beta2},
-                       {"eps", o.eps},
-                       {"weight_decay", decays(graph.tensor(param)) ? o.weight_decay : 0.0}};
+  const Attrs attrs = {{"lr", adamw.lr},
+                       {"beta1", adamw.beta1},
+                       {"beta2", adamw.beta2},
+                       {"eps", adamw.eps},
+                       {"weight_decay", decays(graph.tensor(param)) ? adamw.weight_decay : 0.0}};
   return graph.add_op("adamw", name + ".adamw", {param, m, v, gradient}, attrs, Phase::kUpdate);
 }
 
@@ -126,7 +127,7 @@ void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer, const
   const size_t first = graph.num_ops();
   const std::vector<OpId> ready = add_all_reduces(graph, gradients, sync, residents);
   add_updates(graph, gradients, optimizer);
-  if (sync.when_ready && !ready.empty()) {
+  if (sync.place == ReducePlace::kReady && !ready.empty()) {
     graph = with_order(graph, order_when_ready(graph, first, ready));
   }
 }

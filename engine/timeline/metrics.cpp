@@ -237,40 +237,6 @@ double over_mean(Nanoseconds busiest, Nanoseconds mean) {
 
 }  // namespace
 
-std::span<const MetricField> metric_fields() {
-  using M = const Metrics&;
-  static constexpr MetricField kFields[] = {
-      {"iteration_ms", "time of a step", [](M m) { return to_ms(m.makespan_ns); }},
-      {"compute_ms", "busy compute lane", [](M m) { return to_ms(m.compute_ns); }},
-      {"comm_ms", "busy communication lanes", [](M m) { return to_ms(m.comm_ns); }},
-      {"exposed_comm_ms", "communication beside no compute",
-       [](M m) { return to_ms(m.exposed_comm_ns); }},
-      {"hidden_comm_ms", "communication beside compute",
-       [](M m) { return to_ms(m.hidden_comm_ns); }},
-      {"wait_ms", "neither", [](M m) { return to_ms(m.wait_ns); }},
-      {"imbalance", "compute of the busiest rank over the mean", [](M m) { return m.imbalance(); }},
-      {"expert_imbalance", "the same of experts' compute, each layer's busiest rank",
-       [](M m) { return m.expert_imbalance(); }},
-      {"a2a_wait_ms", "all-to-alls posted and not begun: peers, or others on the wire",
-       [](M m) { return to_ms(m.all_to_all.wait_ns); }},
-      {"a2a_transfer_ms", "all-to-alls on the wire",
-       [](M m) { return to_ms(m.all_to_all.transfer_ns); }},
-      {"all_reduce_wait_ms", "as of all-to-alls", [](M m) { return to_ms(m.all_reduce.wait_ns); }},
-      {"all_reduce_transfer_ms", "all-reduces on the wire",
-       [](M m) { return to_ms(m.all_reduce.transfer_ns); }},
-      {"moe_forward_ms", "an MoE layer from gate to combine, mean",
-       [](M m) { return to_ms(m.forward.layer_ns); }},
-      {"moe_backward_ms", "the same, backward", [](M m) { return to_ms(m.backward.layer_ns); }},
-      {"a2a_forward_ms", "of it its all-to-alls posted or on the wire",
-       [](M m) { return to_ms(m.forward.a2a_ns); }},
-      {"a2a_backward_ms", "the same, backward", [](M m) { return to_ms(m.backward.a2a_ns); }},
-      {"pipelining_efficiency",
-       "share of a layer's all-to-alls, first to last, in which compute is busy",
-       [](M m) { return m.pipelining_efficiency(); }},
-  };
-  return kFields;
-}
-
 double Metrics::imbalance() const {
   return over_mean(busiest_compute_ns, compute_ns);
 }

@@ -26,8 +26,7 @@
 //   pipelining_efficiency = sum of busy_ns / sum of window_ns over both phases
 #pragma once
 
-#include <span>
-
+#include "engine/base/field.h"
 #include "engine/timeline/timeline.h"
 
 namespace moe {
@@ -36,6 +35,13 @@ struct CollectiveTimes {
   Nanoseconds wait_ns = 0;
   Nanoseconds transfer_ns = 0;
 };
+constexpr auto fields_of(const CollectiveTimes*) {
+  return field_table<CollectiveTimes>(
+      field("{}_wait_ms", &CollectiveTimes::wait_ns,
+            "posted and not begun: peers, or others on the wire")
+          .in(kMilliseconds),
+      field("{}_transfer_ms", &CollectiveTimes::transfer_ns, "on the wire").in(kMilliseconds));
+}
 
 struct MoeTimes {
   Nanoseconds layer_ns = 0;
@@ -43,6 +49,15 @@ struct MoeTimes {
   Nanoseconds window_ns = 0;
   Nanoseconds busy_ns = 0;
 };
+constexpr auto fields_of(const MoeTimes*) {
+  constexpr const char* kShown = "as pipelining_efficiency";
+  return field_table<MoeTimes>(
+      field("moe_{}_ms", &MoeTimes::layer_ns, "an MoE layer from gate to combine, mean")
+          .in(kMilliseconds),
+      field("a2a_{}_ms", &MoeTimes::a2a_ns, "of it its all-to-alls posted or on the wire")
+          .in(kMilliseconds),
+      internal(&MoeTimes::window_ns, kShown), internal(&MoeTimes::busy_ns, kShown));
+}
 
 struct Metrics {
   Nanoseconds makespan_ns = 0;
@@ -62,16 +77,29 @@ struct Metrics {
   double pipelining_efficiency() const;
 };
 
-Metrics metrics(const Graph& graph, const Timeline& timeline);
+/// All that results.json has of a timeline, in ms.
+constexpr auto fields_of(const Metrics*) {
+  constexpr const char* kShown = "as imbalance or expert_imbalance";
+  return field_table<Metrics>(
+      field("iteration_ms", &Metrics::makespan_ns, "time of a step").in(kMilliseconds),
+      field("compute_ms", &Metrics::compute_ns, "busy compute lane").in(kMilliseconds),
+      field("comm_ms", &Metrics::comm_ns, "busy communication lanes").in(kMilliseconds),
+      field("exposed_comm_ms", &Metrics::exposed_comm_ns, "communication beside no compute")
+          .in(kMilliseconds),
+      field("hidden_comm_ms", &Metrics::hidden_comm_ns, "communication beside compute")
+          .in(kMilliseconds),
+      field("wait_ms", &Metrics::wait_ns, "communication posted and not begun").in(kMilliseconds),
+      derived("imbalance", &Metrics::imbalance, "compute of the busiest rank over the mean"),
+      derived("expert_imbalance", &Metrics::expert_imbalance,
+              "the same of experts' compute, each layer's busiest rank"),
+      inlined("a2a", &Metrics::all_to_all), inlined("all_reduce", &Metrics::all_reduce),
+      inlined("forward", &Metrics::forward), inlined("backward", &Metrics::backward),
+      derived("pipelining_efficiency", &Metrics::pipelining_efficiency,
+              "share of a layer's all-to-alls, first to last, in which compute is busy"),
+      internal(&Metrics::busiest_compute_ns, kShown), internal(&Metrics::expert_ns, kShown),
+      internal(&Metrics::busiest_expert_ns, kShown));
+}
 
-/// A metric as results and recipes have it: times are in ms.
-struct MetricField {
-  const char* name;
-  const char* doc;
-  double (*value)(const Metrics&);
-};
-/// All that results.json has of a timeline. A row is all that a new one takes: results, their
-/// fields in recipes and the type stubs read the table.
-std::span<const MetricField> metric_fields();
+Metrics metrics(const Graph& graph, const Timeline& timeline);
 
 }  // namespace moe

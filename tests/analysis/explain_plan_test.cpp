@@ -73,7 +73,7 @@ std::vector<Stage> pipelined(std::vector<Stage> more = {}) {
 
 PlanSpec spec_of(std::vector<Stage> stages) {
   PlanSpec spec = small_spec(std::move(stages));
-  spec.system.reduce_on_own_lane = true;
+  spec.system.sync.lane = ReduceLane::kOwn;
   spec.cost = std::make_shared<GivenCost>(cost_of);
   return spec;
 }

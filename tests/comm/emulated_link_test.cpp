@@ -169,7 +169,7 @@ TEST_CASE("transfers that overlap on different lanes end as the law has it for t
       reduce.start_ns = all.reduced[0].begin - first;
       exchange.start_ns = all.exchanged[0].begin - first;
       const auto law = run_collectives(link, {reduce, exchange}, network_options(link)).ops;
-      INFO(n << " ranks, " << share_name(share) << ", the exchange "
+      INFO(n << " ranks, " << name_of(share) << ", the exchange "
              << exchange.start_ns - reduce.start_ns << " ns later");
       for (size_t r = 0; r < index(n); ++r) {
         CHECK(all.reduced[r].begin == all.reduced[0].begin);

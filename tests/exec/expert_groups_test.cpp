@@ -103,7 +103,7 @@ TEST_CASE("systems train the same model in groups") {
     for (const std::vector<Stage>& stages : systems) {
       CAPTURE(ep, stages.size(), stages[0].name);
       PlanSpec spec = spec_with(gate, ep, 4);
-      spec.system.reduce_on_own_lane = true;
+      spec.system.sync.lane = ReduceLane::kOwn;
       spec.system.sync.bucket_bytes = 4096;
       const auto plan = plan_with(spec, stages);
       check_same_model(expected, run_poisoned(*plan, 2));
@@ -128,7 +128,7 @@ TEST_CASE("in groups too a batch in parts trains as the whole, bit by bit") {
 
 TEST_CASE("groups that meet late on several lanes give the same bits") {
   PlanSpec spec = spec_with("top2", 2, 4, Precision::kF32);
-  spec.system.reduce_on_own_lane = true;
+  spec.system.sync.lane = ReduceLane::kOwn;
   const auto plan = plan_with(spec, {pass("irregular_a2a")});
   const RunResult expected = run_cpu(*plan, options_of(*plan, 2));
   for (int64_t seed = 0; seed < 10; ++seed) {

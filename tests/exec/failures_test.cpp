@@ -65,7 +65,7 @@ TEST_CASE("an infinity that only one rank's expert holds is told with that rank"
 
 TEST_CASE("a learning rate that overflows is stopped at a later step, with results before it") {
   PlanSpec spec = spec_of(small_model(), 1);
-  spec.optimizer.lr = 1e30;
+  spec.optimizer = Sgd{.lr = 1e30};
   const auto plan = plan_of(spec);
   RunOptions options = options_of(*plan, 50);
   std::vector<double> seen;

@@ -240,7 +240,7 @@ TEST_CASE("fifty steps with experts that move leave the optimiser where fifty wi
 
 TEST_CASE("AdamW's states move with their experts, and router losses see the same routing") {
   PlanSpec spec = spec_with("top2", 4);
-  spec.optimizer.kind = OptimizerKind::kAdamw;
+  spec.optimizer = Adamw{.lr = 0.1};
   spec.model.balance_loss.coefficient = 0.02;
   spec.model.z_loss = 1e-3;
   const RunResult expected = run_poisoned(*plan_with(spec, {}), 4);
@@ -550,7 +550,7 @@ TEST_CASE("Pro-Prophet's scheduler changes when, not what: the same bits") {
       {pass("blocking_a2a", {{"experts", false}}), pass("prophet_schedule")}};
   for (const bool own_lane : {false, true}) {
     PlanSpec spec = spec_with("top2", 4);
-    spec.system.reduce_on_own_lane = own_lane;
+    spec.system.sync.lane = own_lane ? ReduceLane::kOwn : ReduceLane::kWithAllToAlls;
     const RunResult expected = run_poisoned(*plan_with_cut(spec, {}), 4, full_shadows());
     for (size_t m = 0; m < mixes.size(); ++m) {
       CAPTURE(own_lane, m);

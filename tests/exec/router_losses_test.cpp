@@ -51,18 +51,12 @@ ModelSpec golden_model(const json& c) {
 }
 
 OptimizerSpec golden_optimizer(const json& o) {
-  OptimizerSpec spec;
-  spec.lr = o["lr"];
-  if (o["name"] == "sgd") {
-    spec.momentum = o["momentum"];
-    return spec;
-  }
-  spec.kind = OptimizerKind::kAdamw;
-  spec.beta1 = o["beta1"];
-  spec.beta2 = o["beta2"];
-  spec.eps = o["eps"];
-  spec.weight_decay = o["weight_decay"];
-  return spec;
+  if (o["name"] == "sgd") return Sgd{.lr = o["lr"], .momentum = o["momentum"]};
+  return Adamw{.lr = o["lr"],
+               .beta1 = o["beta1"],
+               .beta2 = o["beta2"],
+               .eps = o["eps"],
+               .weight_decay = o["weight_decay"]};
 }
 
 std::shared_ptr<const Plan> plan_with(PlanSpec spec, std::vector<Stage> stages) {
@@ -156,7 +150,7 @@ TEST_CASE("they do so too where the gate's batch is cut in parts, and where only
 
 TEST_CASE("priorities do not hold back the sum of counts that the backward waits for") {
   PlanSpec spec = golden_spec("balance_choices_all");
-  spec.system.reduce_on_own_lane = true;
+  spec.system.sync.lane = ReduceLane::kOwn;
   Stage stage = pass("priority", {{"hold", true}});
   stage.kind = StageKind::kSchedule;
   const auto plan = plan_with(spec, {stage});
@@ -250,7 +244,7 @@ TEST_CASE("a balance loss, and biases, keep loads nearer to each other than noth
     model.balance_loss.coefficient = coefficient;
     model.bias_rate = rate;
     PlanSpec spec = spec_of(model, 2);
-    spec.optimizer.lr = 0.01;
+    spec.optimizer = Sgd{.lr = 0.01};
     const auto plan = plan_of(spec);
     return imbalance(run_cpu(*plan, options_of(*plan, 60)));
   };
@@ -290,7 +284,7 @@ PlanSpec adamw_spec(int64_t ranks, bool bias = true) {
   ModelSpec model = small_model("switch", 4 / ranks);
   model.bias_rate = bias ? 0.02 : 0;
   PlanSpec spec = spec_of(model, ranks, Precision::kF64);
-  spec.optimizer = {.lr = 0.01, .kind = OptimizerKind::kAdamw};
+  spec.optimizer = Adamw{.lr = 0.01};
   return spec;
 }
 
@@ -327,7 +321,7 @@ TEST_CASE("a checkpoint of another optimizer, or without biases, is refused with
 
 TEST_CASE("weight decay pulls on matrices and tables, not on biases and norms") {
   PlanSpec spec = adamw_spec(1, false);
-  spec.optimizer.weight_decay = 0.25;
+  std::get<Adamw>(spec.optimizer).weight_decay = 0.25;
   const Graph graph = step_graph(spec);
   const auto decay = [&](const std::string& param) {
     return attr_double(graph.op(graph.find_op(param + ".adamw")), "weight_decay", -1);

@@ -77,7 +77,7 @@ class Training {
 
   static Graph make(const ModelSpec& model) {
     Graph graph = build_forward(model, gate_spec(model), 1);
-    add_backward_and_update(graph, {.lr = 0.1, .momentum = 0.9}, {});
+    add_backward_and_update(graph, Sgd{.lr = 0.1, .momentum = 0.9}, {});
     return graph;
   }
 

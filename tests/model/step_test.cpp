@@ -27,7 +27,7 @@ ModelSpec gpt2(int64_t layers, int64_t hidden) {
 
 Graph step_of(const ModelSpec& model, int64_t ranks, const GradientSync& sync = {}) {
   Graph graph = build_forward(model, gate_spec(model), ranks);
-  add_backward_and_update(graph, {.lr = 0.05, .momentum = 0.8}, sync);
+  add_backward_and_update(graph, Sgd{.lr = 0.05, .momentum = 0.8}, sync);
   verify(graph, "test");
   return graph;
 }
@@ -157,7 +157,7 @@ TEST_CASE("every op has the segment, layer and phase of its place in the model")
 
 TEST_CASE("an all-reduce stands where its last gradient is complete, or after the backward") {
   const GradientSync sync = {.bucket_bytes = GENERATE(0, 1 << 18, 1 << 30),
-                             .when_ready = GENERATE(true, false)};
+                             .place = GENERATE(ReducePlace::kReady, ReducePlace::kAfter)};
   const Graph graph = step_of(gpt2(4, 128), 2, sync);
   const std::vector<OpId> producers = graph.producers();
   size_t last_backward = 0;
@@ -179,7 +179,7 @@ TEST_CASE("an all-reduce stands where its last gradient is complete, or after th
       bytes += graph.bytes(t);
     }
     CHECK(op.segment == Segment::kUpdate);
-    if (sync.when_ready) {
+    if (sync.place == ReducePlace::kReady) {
       for (size_t between = ready + 1; between < i; ++between) {
         CHECK(graph.def(graph.ops()[between]).collective == Collective::kAllReduce);
       }
@@ -212,7 +212,7 @@ TEST_CASE("expert-parallel groups hold all experts each, and residents sum their
   const int64_t ep = model.ep == 0 ? 8 : model.ep;
   CAPTURE(model.ep);
   const GradientSync sync = {.bucket_bytes = GENERATE(0, 1 << 18, 1 << 30),
-                             .when_ready = GENERATE(true, false)};
+                             .place = GENERATE(ReducePlace::kReady, ReducePlace::kAfter)};
   Graph graph = build_forward(model, gate_spec(model), 8);
   add_backward_and_update(graph, {}, sync, model.resident_group(8));
   verify(graph, "test");
@@ -341,7 +341,7 @@ TEST_CASE("without balancing and a z-loss the step is what it was") {
 
 TEST_CASE("AdamW has two states a parameter, of its shape") {
   Graph graph = build_forward(gpt2(2, 128), gate_spec(gpt2(2, 128)), 2);
-  add_backward_and_update(graph, {.lr = 0.05, .kind = OptimizerKind::kAdamw, .beta2 = 0.95}, {});
+  add_backward_and_update(graph, Adamw{.lr = 0.05, .beta2 = 0.95}, {});
   verify(graph, "test");
   for (const ParamInfo& info : parameters(gpt2(2, 128))) {
     const Op& update = op_named(graph, info.name + ".adamw");

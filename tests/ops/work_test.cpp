@@ -111,7 +111,7 @@ TEST_CASE("AdamW touches seven tensors, a router loss its logits twice") {
   model.batch_per_device = 3;
   model.balance_loss.coefficient = model.z_loss = model.bias_rate = 0.1;
   Graph graph = build_forward(model, gate_spec(model), 2);
-  add_backward_and_update(graph, {.kind = OptimizerKind::kAdamw}, {});
+  add_backward_and_update(graph, Adamw{.lr = 0.1}, {});
   CHECK(work_of(graph, "wpe.adamw").bytes == 7 * 4 * (5 * 14));
   CHECK(work_of(graph, "b1.moe.z_loss").bytes == 2 * 4 * (15 * 4) + 8);
   CHECK(work_of(graph, "b1.moe.balance_loss").bytes == 2 * 4 * (15 * 4) + 8 + 4 * 4);

@@ -266,7 +266,7 @@ TEST_CASE("a mix with a pipeline or other order edges stays legal, whatever the 
           stage("capacity_pipeline", {{"degree", 2.0 + static_cast<double>(seed % 4)}}));
     }
     PlanSpec spec = small_spec(stages);
-    spec.system.reduce_on_own_lane = seed % 5 == 0;
+    spec.system.sync.lane = seed % 5 == 0 ? ReduceLane::kOwn : ReduceLane::kWithAllToAlls;
     spec.cost = std::make_shared<test::GivenCost>(
         [=](const Graph&, OpId op) { return 1 + Rng(seed * 7919 + op.index()).below(100); });
     CHECK(test::message_of<std::exception>([&] { make_plan(spec); }) == "");

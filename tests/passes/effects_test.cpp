@@ -125,7 +125,7 @@ TEST_CASE("a lane that a later stage changes back was without effect") {
     return made;
   };
   PlanSpec spec = small_spec({mover("there", "comm_reduce"), mover("back", "comm")});
-  spec.system.reduce_on_own_lane = true;
+  spec.system.sync.lane = ReduceLane::kOwn;
   const auto all = without_effect(std::move(spec));
   REQUIRE(!all.empty());
   CHECK_THAT(all[0], Contains("there: the simulated step is the same without it"));

@@ -13,7 +13,7 @@ using Catch::Matchers::Contains;
 /// A gradient an all-reduce, on a lane of their own.
 PlanSpec two_lanes(std::vector<Stage> stages) {
   PlanSpec spec = small_spec(std::move(stages));
-  spec.system.reduce_on_own_lane = true;
+  spec.system.sync.lane = ReduceLane::kOwn;
   return spec;
 }
 
@@ -68,7 +68,7 @@ TEST_CASE("with priority no two transfers overlap, and no all-reduce passes a po
   for (const bool own_lane : {true, false}) {
     for (const Nanoseconds reduce : {1, 7, 35, 400}) {
       PlanSpec spec = two_lanes({stage("priority"), stage("chunked", {{"bytes", 256.0}})});
-      spec.system.reduce_on_own_lane = own_lane;
+      spec.system.sync.lane = own_lane ? ReduceLane::kOwn : ReduceLane::kWithAllToAlls;
       spec.cost = transfers(50, reduce);
       const auto plan = make_plan(std::move(spec));
       const Timeline timeline = simulate(*plan);

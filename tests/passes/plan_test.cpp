@@ -26,7 +26,7 @@ std::vector<SystemSpec> systems() {
       {"buckets", {stage("dw_schedule")}, {}, true},
       {"late", {stage("dw_schedule")}, {}, false}};
   made[6].sync.bucket_bytes = 4096;
-  made[7].sync.when_ready = false;
+  made[7].sync.place = ReducePlace::kAfter;
   return made;
 }
 
@@ -62,7 +62,7 @@ TEST_CASE("different orders, graphs and element sizes have different hashes") {
 
 TEST_CASE("with a lane of their own all-reduces leave the lane of the all-to-alls") {
   PlanSpec spec = small_spec();
-  spec.system.reduce_on_own_lane = true;
+  spec.system.sync.lane = ReduceLane::kOwn;
   const auto plan = make_plan(spec);
   const LaneId own = plan->schedule.lane("comm_reduce");
   CHECK(own == LaneId(2));
@@ -84,7 +84,7 @@ TEST_CASE("under blocking all-to-alls compute stands still, and all-reduces do n
   for (const double degree : {1, 2}) {
     PlanSpec spec =
         small_spec({stage("capacity_pipeline", {{"degree", degree}}), stage("blocking_a2a")});
-    spec.system.reduce_on_own_lane = true;
+    spec.system.sync.lane = ReduceLane::kOwn;
     const auto plan = make_plan(spec);
     int64_t beside_reduce = 0;
     const Timeline timeline = test::simulate(*plan);

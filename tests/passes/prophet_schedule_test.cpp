@@ -224,8 +224,8 @@ TEST_CASE("the scheduler is legal beside the other papers' stages") {
     for (size_t m = 0; m < mixes.size(); ++m) {
       CAPTURE(own_lane, m);
       PlanSpec spec = cut_spec(mixes[m]);
-      spec.system.reduce_on_own_lane = own_lane;
-      spec.system.sync.when_ready = own_lane;
+      spec.system.sync.lane = own_lane ? ReduceLane::kOwn : ReduceLane::kWithAllToAlls;
+      spec.system.sync.place = own_lane ? ReducePlace::kReady : ReducePlace::kAfter;
       const auto plan = make_plan(std::move(spec));  // through the legality door
       CHECK(makespan(*plan) > 0);
       for (const OpId op : movements(plan->graph)) CHECK(plan->schedule.priority_of(op) == 1);

@@ -75,8 +75,7 @@ TEST_CASE("every op of a step can be timed on a device, whoever routes and whoev
   PlanSpec spec = spec_of(small_model(gate), 2);
   spec.model.fused_attention = gate == "switch";
   if (gate == "top2") {
-    spec.optimizer.kind = OptimizerKind::kAdamw;
-    spec.optimizer.lr = 0.01;
+    spec.optimizer = Adamw{.lr = 0.01};
   }
   CAPTURE(gate);
   const std::set<std::string> kinds = check_all_kinds(spec);
@@ -176,8 +175,7 @@ const kernels::DeviceTable& watched_device() {
 
 TEST_CASE("an operand that a call writes over is put back, so that all calls make the same") {
   PlanSpec spec = spec_of(small_model("switch"), 2);
-  spec.optimizer.kind = OptimizerKind::kAdamw;
-  spec.optimizer.lr = 0.5;  // a second step would show
+  spec.optimizer = Adamw{.lr = 0.5};  // a second step would show
   const Graph graph = make_plan(spec)->graph;
   // In place of its input, of parameters and their states, and of what all ranks sum.
   const std::string kind = GENERATE("gelu_dx", "adamw", "all_reduce");

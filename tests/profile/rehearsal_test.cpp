@@ -163,7 +163,7 @@ TEST_CASE("a rehearsal sees neither the target's link, nor its system, fill or l
   target.cost = std::make_shared<EvenCost>();
   PlanSpec other = target;
   other.cluster.intra.bytes_per_s = other.cluster.nic.bytes_per_s = 1e3;
-  other.system = {.name = "other", .sync = {.when_ready = true}, .reduce_on_own_lane = true};
+  other.system = {.name = "other", .sync = {.lane = ReduceLane::kOwn}};
   other.work.fill = 0.5;
   CHECK(make_plan(rehearsal_spec(other, true))->hash ==
         make_plan(rehearsal_spec(target, true))->hash);
@@ -171,7 +171,7 @@ TEST_CASE("a rehearsal sees neither the target's link, nor its system, fill or l
         rehearsal_spec(target, true).cluster.nic.bytes_per_s);
 
   PlanSpec diverging = tiny_target(false);
-  diverging.optimizer.lr = 1e38;
+  diverging.optimizer = Sgd{.lr = 1e38};
   CHECK_NOTHROW(rehearse(*make_plan(diverging), {.steps = 3}));
 }
 

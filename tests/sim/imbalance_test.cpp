@@ -52,7 +52,7 @@ TEST_CASE("balanced routing takes to the nanosecond what the plan expects with t
       counted({stage("partition", {{"parts", 2.0}, {"before", 0.0}, {"after", 0.0}})})};
   for (const std::vector<Stage>& stages : systems) {
     PlanSpec spec = routed_spec(stages, 4, flat_cluster(4));  // 8 of 10 places
-    spec.system.reduce_on_own_lane = true;                    // transfers meet
+    spec.system.sync.lane = ReduceLane::kOwn;                    // transfers meet
     const RunResult plain = make_simulator()->run(*make_plan(spec), {});
     const RunResult routed = simulate_law(spec, [](const RoutingQuery& q) { return even(q, 8); });
     CHECK(routed.timelines[0].num_ranks == 1);
@@ -138,7 +138,7 @@ TEST_CASE("permuted ranks have permuted timelines") {
   const std::vector<int64_t> to = {2, 0, 3, 1};
   for (const bool own_lane : {false, true}) {
     PlanSpec spec = routed_spec(counted(), 4, flat_cluster(4));
-    spec.system.reduce_on_own_lane = own_lane;
+    spec.system.sync.lane = own_lane ? ReduceLane::kOwn : ReduceLane::kWithAllToAlls;
     const Timeline a =
         simulate_law(spec, [](const RoutingQuery& q) { return random_loads(q, 1); }).timelines[0];
     Timeline b = simulate_law(spec, [&](const RoutingQuery& q) {
@@ -189,7 +189,7 @@ TEST_CASE("every step has its own timeline, from the first step asked for") {
 
 TEST_CASE("the same law gives the same bytes twice") {
   PlanSpec spec = routed_spec(counted(), 4, flat_cluster(4));
-  spec.system.reduce_on_own_lane = true;
+  spec.system.sync.lane = ReduceLane::kOwn;
   const auto run = [&] {
     return simulate_law(
         spec, [](const RoutingQuery& q) { return random_loads(q, 8); }, 3);

@@ -92,6 +92,32 @@ local function guess(name, names)
   return near and near ~= "" and (". Did you mean '%s'?"):format(near)
 end
 
+local function field_list(rows)
+  local fields = {}
+  for _, row in ipairs(rows) do
+    local field = M.merged(row, { name = false, fields = false })
+    field.name, field.fields = nil, nil
+    if row.doc == "" then field.doc = nil end
+    if row.fields then field.type = field_list(row.fields) end
+    fields[row.name] = field
+  end
+  return fields
+end
+
+local declared = {}
+for _, row in ipairs(core.table "fields") do declared[row.name] = field_list(row.fields) end
+
+--- The fields that the engine declares of what is called so ("cluster"), as a field list.
+function M.declared(name) return assert(declared[name], name) end
+
+--- The field list with what differs here: changes[name] are entries that replace the field's own,
+--- or a field that stands here alone.
+function M.changed(fields, changes)
+  local out = M.merged(fields, {})
+  for name, change in pairs(changes) do out[name] = M.merged(fields[name] or {}, change) end
+  return out
+end
+
 --- Raises "path: value is not allowed; give ...".
 local function refuse(path, value, give, at)
   errors.user(("%s: %s is not allowed; give %s"):format(path, show(value), give), at)

@@ -11,66 +11,34 @@ M.files = { "h200", "hpnv", "hpwnv", "lina", "lpwnv", "p3dn", "p4de" }
 
 local mt = schema.class("cluster", "a cluster, as moe.cluster.p4de { nodes = 2 }")
 
-local SMALLEST = 1e-9
+local function peak(doc) return { type = "number", lo = 1e-9, hi = 1e18, doc = doc } end
+local function share() return { type = "number", lo = 1e-9, hi = 1, doc = "of the peak" } end
 
-local function rate(doc) return { type = "number", lo = SMALLEST, hi = 1e18, doc = doc } end
-local function share() return { type = "number", lo = SMALLEST, hi = 1, doc = "of the peak" } end
-local function time(doc) return { type = "number", lo = 0, hi = 1e9, default = 0, doc = doc } end
+local declared = schema.declared "cluster"
 
-M.LINK = {
-  bytes_per_s = rate "achieved bytes a second, one way",
-  peak_bytes_per_s = rate "data-sheet bytes a second, one way",
-  efficiency = share(),
-  latency_us = time "one traversal, microseconds",
-}
-
---- How links are shared where collectives meet.
-M.SHARE = { type = "string",
-  enum = { "per_flow", "per_channel", "per_collective", "strict_priority" },
-  doc = "who gets how much of a link where collectives meet" }
-M.SHARING_EFFICIENCY = { type = "number", lo = 1e-6, hi = 1,
-  doc = "assumed: what is left of a link's rate while two collectives use it" }
-
-M.DEVICE = {
-  name = { type = "string", default = "device" },
-  gemm_flops_per_s = rate "achieved flops a second in GEMMs",
-  peak_gemm_flops_per_s = rate "data-sheet flops a second in GEMMs",
-  gemm_efficiency = share(),
-  vector_flops_per_s = rate "flops a second outside GEMMs; as in GEMMs",
-  memory_bytes_per_s = rate "achieved bytes a second",
-  peak_memory_bytes_per_s = rate "data-sheet bytes a second",
-  memory_efficiency = share(),
-  launch_us = time "added to every op, microseconds",
-  memory_bytes = { type = "number", lo = 0, hi = 1e18, default = 0, doc = "0: unknown" },
-}
-
-local function slower(what)
-  return { type = "number", lo = 1, hi = 100, default = 1, doc = "times of " .. what }
-end
-
+--- A link between devices or nodes.
+M.LINK = schema.changed(declared.nic.type, {
+  peak_bytes_per_s = peak "data-sheet bytes per second, one way", efficiency = share() })
+M.DEVICE = schema.changed(declared.device.type, {
+  peak_gemm_flops_per_s = peak "data-sheet flops per second in GEMMs", gemm_efficiency = share(),
+  peak_memory_bytes_per_s = peak "data-sheet bytes per second", memory_efficiency = share() })
 --- What transfers take from compute beside them.
-M.OVERLAP_SLOWDOWN = { gemm = slower "GEMMs", memory = slower "all other compute" }
+M.OVERLAP_SLOWDOWN = declared.overlap_slowdown.type
+--- How links are shared where collectives meet.
+M.SHARE, M.SHARING_EFFICIENCY = declared.share, declared.sharing_efficiency
 
-M.FIELDS = {
-  name = { type = "string", default = "custom" },
-  nodes = { type = "integer", lo = 1, hi = 65536, required = true, doc = "number of nodes" },
-  devices_per_node = { type = "integer", lo = 1, hi = 1024, required = true,
-    doc = "devices of a node" },
+-- What a plan takes of a cluster.
+local PLAIN = schema.keys_of(declared)
+PLAIN[#PLAIN + 1], PLAIN[#PLAIN + 2] = "collectives", "dtype"
+
+M.FIELDS = schema.changed(declared, {
+  device = { type = M.DEVICE }, intra = { type = M.LINK }, nic = { type = M.LINK },
+  overlap_slowdown = { type = M.OVERLAP_SLOWDOWN, default = {} },
   dtype = { type = "string", enum = { "f16", "bf16", "f32" },
     doc = "in which the device's rates were found, and so of models on it; any" },
-  device = { type = M.DEVICE, doc = "rates of a device; moe.collectives needs none" },
-  intra = { type = M.LINK, doc = "between devices of a node" },
-  nic = { type = M.LINK, doc = "between nodes" },
-  nics_per_node = { type = "integer", lo = 1, hi = 1024, default = 1 },
-  a2a_base_us = time "start-up of an all-to-all, microseconds",
-  a2a_per_peer_us = time "start-up a peer, microseconds",
-  share = schema.merged(M.SHARE, { default = "per_collective" }),
-  sharing_efficiency = schema.merged(M.SHARING_EFFICIENCY, { default = 1 }),
-  overlap_slowdown = { type = M.OVERLAP_SLOWDOWN, default = {},
-    doc = "how much longer compute takes while a collective runs beside it" },
   collectives = { type = comm_tables.FIELDS, default = {},
     doc = "measured times, instead of closed forms" },
-}
+})
 
 -- t[name] is given, or becomes the peak times the achieved share of it.
 local function achieve(t, name, peak, part, path, at)
@@ -142,7 +110,7 @@ M.constructors = schema.namespace("moe.cluster", "cluster", constructors)
 
 local function fields_of(cluster)
   local out = {}
-  for key in pairs(M.FIELDS) do out[key] = cluster[key] end
+  for _, key in ipairs(PLAIN) do out[key] = cluster[key] end
   return out
 end
 

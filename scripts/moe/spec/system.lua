@@ -23,14 +23,10 @@ local DDP = { lane = "comm_reduce", place = "ready", bucket_bytes = 25 * MIB }
 -- of its own, a bucket of one, on a queue beside the all-to-alls'.
 local LINA = { lane = "comm_reduce", place = "ready", bucket_bytes = 0 }
 
-M.REDUCE = {
-  lane = { type = "string", enum = { "comm", "comm_reduce" }, default = AFTER.lane,
-    doc = "the all-to-alls' lane or one of its own" },
-  place = { type = "string", enum = { "after", "ready" }, default = AFTER.place,
-    doc = "after the backward, or when its gradients are complete" },
-  bucket_bytes = { type = "number", lo = 0, hi = 1e12, default = AFTER.bucket_bytes,
-    doc = "bytes an all-reduce gathers; 0: one a gradient" },
-}
+M.REDUCE = schema.changed(schema.declared "all_reduce", {
+  lane = { default = AFTER.lane }, place = { default = AFTER.place },
+  bucket_bytes = { default = AFTER.bucket_bytes },
+})
 
 -- Lancet's partition pass with at most 8 parts; 4, then 2, where the plan does not fit (section 7).
 local function lancet_partition(p)
@@ -220,11 +216,8 @@ function M.system(name)
 end
 
 local function candidate_of(system, list)
-  local reduce = system.all_reduce
-  return { name = system.name, stages = list.stages, choice = list.label, all_reduce = reduce,
-    packing = system.packing,
-    sync = { bucket_bytes = reduce.bucket_bytes, when_ready = reduce.place == "ready" },
-    reduce_on_own_lane = reduce.lane == "comm_reduce" }
+  return { name = system.name, stages = list.stages, choice = list.label,
+    all_reduce = system.all_reduce, packing = system.packing }
 end
 
 --- What the system may become: a list of alternatives, of which the best is taken, each a list of

@@ -15,33 +15,32 @@ local function routing_of(model)
   return model.routing and { law = model.routing.law, name = model.routing.name }
 end
 
--- What each optimizer takes, with its defaults.
-local OPTIMIZERS = {
-  sgd = { lr = 0.1, momentum = 0.9 },
-  adamw = { lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01 },
-}
+local OPTIMIZERS = { sgd = schema.declared "sgd", adamw = schema.declared "adamw" }
 
-M.OPTIMIZER = {
-  name = { type = "string", enum = schema.keys_of(OPTIMIZERS), default = "sgd" },
-  lr = { type = "number", lo = 0, hi = 1e38, doc = "0.1 for sgd, 0.001 for adamw" },
-  momentum = { type = "number", lo = 0, hi = 1, doc = "sgd; 0.9" },
-  beta1 = { type = "number", lo = 0, hi = 1 - 2 ^ -24, doc = "adamw; 0.9" },
-  beta2 = { type = "number", lo = 0, hi = 1 - 2 ^ -24, doc = "adamw; 0.999" },
-  eps = { type = "number", lo = 1e-30, hi = 1, doc = "adamw; 1e-8" },
-  weight_decay = { type = "number", lo = 0, hi = 1e6,
-    doc = "adamw, of matrices and tables, times lr; 0.01" },
-}
+-- Without defaults, since optimizers differ in them; the doc says which optimizer takes a field.
+M.OPTIMIZER = { name = { type = "string", enum = schema.keys_of(OPTIMIZERS), default = "sgd" } }
+for _, name in ipairs(schema.keys_of(OPTIMIZERS)) do
+  for key, field in pairs(OPTIMIZERS[name]) do
+    local known = M.OPTIMIZER[key]
+    local doc = ("%s%s; %g"):format(name, field.doc and ", " .. field.doc or "", field.default)
+    M.OPTIMIZER[key] = schema.merged(field, { doc = known and known.doc .. "; " .. doc or doc })
+    M.OPTIMIZER[key].default = nil
+  end
+end
 
 -- The fields of an optimizer with its defaults. One that another optimizer takes is an error.
 local function complete(o, path, at)
   local fields = OPTIMIZERS[o.name]
   for key in pairs(o) do
-    if key ~= "name" and fields[key] == nil then
+    if key ~= "name" and not fields[key] then
       errors.user(("%s.%s: is not a field of %s, which takes: %s"):format(path, key, o.name,
         table.concat(schema.keys_of(fields), ", ")), at, path .. "." .. key)
     end
   end
-  return schema.merged(fields, o)
+  for key, field in pairs(fields) do
+    if o[key] == nil then o[key] = field.default end
+  end
+  return o
 end
 
 --- An optimizer where one may be given, and where one replaces another.

@@ -135,8 +135,8 @@ TEST_CASE("all that a model may have is rounded once, and trains with the same b
   model.z_loss = 0.25;
   model.fused_attention = false;
   PlanSpec spec = spec_of(model, 2, Precision::kBF16);
-  spec.optimizer.kind = OptimizerKind::kAdamw;
-  spec.system.reduce_on_own_lane = true;
+  spec.optimizer = Adamw{.lr = 0.1};
+  spec.system.sync.lane = ReduceLane::kOwn;
   const Pair plans = both(spec, {}, {.round_once = true});
   const RunOptions options = options_for(*plans.plain, 3);
   check_same(run_lazy(*plans.edited, options, LazyOrder::kRandom, 1),

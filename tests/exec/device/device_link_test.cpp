@@ -21,7 +21,7 @@ PlanSpec two_lanes(int64_t ranks, std::vector<Stage> stages = {},
                    const ModelSpec& model = small_model("switch", 4)) {
   PlanSpec spec = spec_of(model, ranks);
   spec.cluster.intra = {.bytes_per_s = 1e10, .latency_ns = 2'000};
-  spec.system.reduce_on_own_lane = true;
+  spec.system.sync.lane = ReduceLane::kOwn;
   spec.system.sync.bucket_bytes = 16384;
   spec.system.stages = std::move(stages);
   return spec;
@@ -119,7 +119,7 @@ TEST_CASE("on a link that lanes share no transfer is shorter than alone, and no 
   CHECK(transfers > 0);
 
   PlanSpec one_lane = two_lanes(4);
-  one_lane.system.reduce_on_own_lane = false;
+  one_lane.system.sync.lane = ReduceLane::kWithAllToAlls;
   run_lazy(*make_plan(one_lane), options, LazyOrder::kRandom, 1);
   CHECK(lazy_stats().recordings == 1);
 }

@@ -67,14 +67,14 @@ TEST_CASE("all that a model may have trains with activations in bfloat16 on a de
   model.z_loss = 0.25;
   model.bias_rate = 0.01;
   PlanSpec routed = mixed_spec(model, 2);
-  routed.optimizer.kind = OptimizerKind::kAdamw;
+  routed.optimizer = Adamw{.lr = 0.1};
   check_mixed(routed, 2);
 
   ModelSpec unfused = small_model("switch", 2);
   unfused.fused_attention = false;
   unfused.ep = 2;
   PlanSpec groups = mixed_spec(unfused, 4, {pass("irregular_a2a"), pass("used_rows")});
-  groups.system.reduce_on_own_lane = true;
+  groups.system.sync.lane = ReduceLane::kOwn;
   groups.system.sync.bucket_bytes = 4096;
   check_mixed(groups, 2);
 }

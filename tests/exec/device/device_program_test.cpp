@@ -147,8 +147,7 @@ TEST_CASE("a step that the host has no part in is recorded once and replayed") {
 TEST_CASE(
     "AdamW, whose factors are each step's own, is recorded and replayed, also from step 3 on") {
   PlanSpec spec = spec_of(small_model("switch", 4), 2);
-  spec.optimizer.kind = OptimizerKind::kAdamw;
-  spec.optimizer.beta2 = 0.95;  // forgets fast: the factors of each step differ by much
+  spec.optimizer = Adamw{.lr = 0.1, .beta2 = 0.95};  // forgets fast: the factors of each step differ by much
   const auto plan = make_plan(spec);
   const RunOptions options = options_of(*plan, 7);
   const RunResult cpu = run_cpu(*plan, options);
@@ -173,7 +172,7 @@ TEST_CASE(
 
 TEST_CASE("an evaluation between replays of AdamW's step does not move its number") {
   PlanSpec spec = spec_of(small_model("switch", 4), 1);
-  spec.optimizer.kind = OptimizerKind::kAdamw;
+  spec.optimizer = Adamw{.lr = 0.1};
   const auto plan = make_plan(spec);
   RunOptions options = options_of(*plan, 4);
   options.train.eval_data = options.data;
@@ -299,7 +298,7 @@ TEST_CASE("a device that hangs is told with the rank, the step and the op that i
 
 TEST_CASE("a run that fails on a device keeps its steps before, as on CPU ranks") {
   PlanSpec spec = spec_of(small_model(), 2);
-  spec.optimizer.lr = 1e30;
+  spec.optimizer = Sgd{.lr = 1e30};
   const auto plan = plan_of(spec);
   const auto kept = [](const auto& run) {
     try {

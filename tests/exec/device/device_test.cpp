@@ -132,7 +132,7 @@ TEST_CASE("all that a model may have trains on a device: biases, router losses, 
   model.z_loss = 0.25;
   model.bias_rate = 0.01;
   PlanSpec routed = spec_of(model, 2);
-  routed.optimizer.kind = OptimizerKind::kAdamw;
+  routed.optimizer = Adamw{.lr = 0.1};
   const auto plan = make_plan(routed);
   check_on_device(*plan, full_options(*plan, 3), 2);
 
@@ -140,7 +140,7 @@ TEST_CASE("all that a model may have trains on a device: biases, router losses, 
   unfused.fused_attention = false;
   unfused.ep = 2;
   PlanSpec groups = spec_of(unfused, 4);
-  groups.system.reduce_on_own_lane = true;
+  groups.system.sync.lane = ReduceLane::kOwn;
   groups.system.sync.bucket_bytes = 4096;
   const auto in_groups = make_plan(with(groups, {pass("irregular_a2a"), pass("used_rows")}));
   check_on_device(*in_groups, full_options(*in_groups, 2), 2);

@@ -171,7 +171,7 @@ void device(Processes& processes) {
   ModelSpec grouped = small_model("top2", 2);
   grouped.ep = n / 2;
   PlanSpec two_lanes = spec_of(grouped, n);
-  two_lanes.system.reduce_on_own_lane = true;
+  two_lanes.system.sync.lane = ReduceLane::kOwn;
   check_device(processes, two_lanes, {});
   PlanSpec serving = plain;
   serving.inference = true;
@@ -235,7 +235,7 @@ void calibrate_device(Processes& processes) {
 void device_turns(Processes& processes) {
   const int64_t n = processes.size();
   PlanSpec lina = spec_of(small_model("switch", 2), n);
-  lina.system.reduce_on_own_lane = true;
+  lina.system.sync.lane = ReduceLane::kOwn;
   lina.system.sync.bucket_bytes = 0;
   check_device(processes, lina,
                {{.name = "priority"}, {.name = "chunked", .options = {{"bytes", 1024.0}}}});
@@ -265,7 +265,7 @@ void device_turns(Processes& processes) {
 /// A lane for all-reduces in order beside one that picks.
 void device_other_lane(Processes& processes) {
   PlanSpec spec = spec_of(small_model("switch", 2), processes.size());
-  spec.system.reduce_on_own_lane = true;
+  spec.system.sync.lane = ReduceLane::kOwn;
   Schedule schedule = make_plan(spec)->schedule;
   schedule.set_pick(LaneId(1), Pick::kPriority, "mine");
   const auto plan = make_plan_of(spec, make_plan(spec)->graph, schedule);

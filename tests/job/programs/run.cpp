@@ -162,7 +162,7 @@ void kinds(Processes& processes) {
   grouped.balance_loss.coefficient = 0.02;
   grouped.z_loss = 1e-3;
   PlanSpec two_lanes = spec_of(grouped, n, Precision::kF64);
-  two_lanes.system.reduce_on_own_lane = true;
+  two_lanes.system.sync.lane = ReduceLane::kOwn;
   check_run(processes, *plan_with(two_lanes, {}), 3, [](RunOptions& options) {
     options.train.eval_batches = 2;
     options.train.eval_data = options.data;
@@ -244,7 +244,7 @@ void stops_together(Processes& processes) {
 void other_plan(Processes& processes) {
   const int64_t n = processes.size();
   PlanSpec spec = spec_of(small_model("switch", 2), n);
-  if (processes.rank() == 1) spec.optimizer.kind = OptimizerKind::kAdamw;
+  if (processes.rank() == 1) spec.optimizer = Adamw{.lr = 0.1};
   run_apart(processes, *plan_of(spec), 1, nullptr);
 }
 

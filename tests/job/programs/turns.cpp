@@ -18,7 +18,7 @@ namespace {
 /// micro-ops.
 PlanSpec lina(int64_t num_ranks) {
   PlanSpec spec = spec_of(small_model("switch", 2), num_ranks);
-  spec.system.reduce_on_own_lane = true;
+  spec.system.sync.lane = ReduceLane::kOwn;
   spec.system.sync.bucket_bytes = 0;
   spec.system.stages = {{.name = "priority"},
                         {.name = "chunked", .options = {{"bytes", 1024.0}}},

@@ -1,0 +1,142 @@
+// Tables of fields (engine/base/field.h) at the border to Lua: what may be written, values in,
+// values out. Not here: the checks of recipes, which scripts/moe/base/schema.lua makes of
+// fields_json() before anything is read.
+#pragma once
+
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "bindings/host/convert.h"
+#include "engine/base/field.h"
+
+namespace moe::lua {
+
+template <class T>
+struct IsVector : std::false_type {};
+template <class T>
+struct IsVector<std::vector<T>> : std::true_type {};
+
+/// A value as results have it. row: of the table of its struct; unit and first hold for every
+/// number in a list.
+template <class Row, class M>
+nlohmann::json value_json(const Row& row, const M& value);
+
+/// The fields of a struct as a table of Lua and results.json has them.
+template <HasFields S>
+nlohmann::json values_json(const S& object) {
+  nlohmann::json all = nlohmann::json::object();
+  for_each_field(object, [&](const std::string& name, const auto& row, const auto& value) {
+    all[name] = value_json(row, value);
+  });
+  return all;
+}
+
+template <class Row, class M>
+nlohmann::json value_json(const Row& row, const M& value) {
+  if constexpr (HasFields<M>) {
+    return values_json(value);
+  } else if constexpr (HasNames<M>) {
+    return name_of(value);
+  } else if constexpr (IsVector<M>::value) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const auto& one : value) list.push_back(value_json(row, one));
+    return list;
+  } else if constexpr (std::is_same_v<M, uint64_t>) {
+    return fmt::format("{:016x}", value);
+  } else if constexpr (std::is_integral_v<M> && !std::is_same_v<M, bool>) {
+    if (row.unit != 1) return static_cast<double>(value) / row.unit;
+    return value + row.first;
+  } else {
+    return value;
+  }
+}
+
+/// Reads the member of a row; `into` stays where the field is not there.
+template <class Row, class M>
+void read_field(const Fields& from, const Row& row, M& into) {
+  if (!row.required && !from.has(row.name)) return;
+  if constexpr (HasFields<M>) {
+    read_fields(from.at(row.name), into);
+  } else if constexpr (HasNames<M>) {
+    into = value_named<M>(row.name, from.text(row.name));
+  } else if constexpr (std::is_same_v<M, bool>) {
+    into = from.flag(row.name, into);
+  } else if constexpr (std::is_same_v<M, std::string>) {
+    into = from.text(row.name);
+  } else if constexpr (std::is_floating_point_v<M>) {
+    into = from.number(row.name) * row.unit;
+  } else if (row.unit != 1) {
+    into = from.time(row.name, row.unit);
+  } else {
+    into = static_cast<M>(from.number(row.name)) - static_cast<M>(row.first);
+  }
+}
+
+/// Reads what `from` has of the fields of a struct. Throws UserError naming the field.
+template <HasFields S>
+void read_fields(const Fields& from, S& into) {
+  for_each_row<S>([&]<class Row>(const Row& row) {
+    if constexpr (requires { row.as; }) {
+      read_fields(from, into.*row.member);
+    } else if constexpr (requires {
+                           row.doc;
+                           row.member;
+                         }) {
+      read_field(from, row, into.*row.member);
+    }
+  });
+}
+
+/// What may be written of a struct: { name, type, doc, lo, hi, default, required, enum or fields }
+/// each, as schema.declared() of the Lua library reads it.
+template <HasFields S>
+nlohmann::json fields_json();
+
+template <class M>
+constexpr const char* type_text(double unit) {
+  if constexpr (HasFields<M>) return "table";
+  if constexpr (IsVector<M>::value) return "list";
+  if constexpr (std::is_same_v<M, bool>) return "boolean";
+  if constexpr (HasNames<M> || std::is_same_v<M, std::string> || std::is_same_v<M, uint64_t>) {
+    return "string";
+  }
+  return std::is_integral_v<M> && unit == 1 ? "integer" : "number";
+}
+
+template <class Row, class M>
+nlohmann::json field_json(const std::string& name, const Row& row, const M& usual) {
+  nlohmann::json one = {{"name", name}, {"doc", row.doc}};
+  if constexpr (requires { row.unit; }) {
+    one["type"] = type_text<M>(row.unit);
+    if (std::isfinite(row.lo)) one["lo"] = row.lo;
+    if (std::isfinite(row.hi)) one["hi"] = row.hi;
+    if (row.required) one["required"] = true;
+    if constexpr (HasNames<M>) one["enum"] = names_of(usual);
+    if constexpr (HasFields<M>) one["fields"] = fields_json<M>();
+    if constexpr (!HasFields<M> && !IsVector<M>::value) {
+      if (!row.required) one["default"] = value_json(row, usual);
+      // A default that may not be written stands for "not given".
+      if (one["default"].is_number() && !(one["default"] >= row.lo && one["default"] <= row.hi)) {
+        one.erase("default");
+      }
+    }
+  } else {
+    one["type"] = "number";
+  }
+  return one;
+}
+
+template <HasFields S>
+nlohmann::json fields_json() {
+  const S usual{};
+  nlohmann::json all = nlohmann::json::array();
+  for_each_field(usual, [&](const std::string& name, const auto& row, const auto& value) {
+    all.push_back(field_json(name, row, value));
+  });
+  return all;
+}
+
+}  // namespace moe::lua

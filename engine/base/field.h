@@ -1,0 +1,220 @@
+// What a field of a struct is: its name in recipes and results, its member, its unit, the values
+// that are allowed and what it means. The table of a struct's fields stands beside the struct:
+//
+//   struct LinkSpec { double bytes_per_s = 0; Nanoseconds latency_ns = 0; };
+//   constexpr auto fields_of(const LinkSpec*) {
+//     return field_table<LinkSpec>(
+//         field("bytes_per_s", &LinkSpec::bytes_per_s, "one way").from(1e-9, 1e18),
+//         field("latency_us", &LinkSpec::latency_ns, "one traversal").in(kMicroseconds).from(0, 1e9));
+//   }
+//
+// Checks, conversions from and to Lua, results.json, `moebench list`, type stubs and messages
+// between processes walk the table. A member without a row does not compile. The default of a field
+// is the member of a default-constructed struct. Not here: JSON and Lua (bindings/host/field_json.h).
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "engine/base/errors.h"
+#include "engine/base/names.h"
+#include "engine/base/units.h"
+
+namespace moe {
+
+/// Nanoseconds of the units in which recipes and results write times.
+constexpr double kMicroseconds = 1e3, kMilliseconds = 1e6;
+
+/// A member that recipes or results name. `unit`: how many of the member's unit make one of the
+/// written one. Numbers outside [lo, hi] (in the written unit) are refused, but for the default.
+/// `first`: what the number 0 is written as; 1 for ids, which count from 1 in Lua. A uint64_t is a
+/// pattern of bits and is written as 16 hexadecimal digits.
+template <class S, class M>
+struct Field {
+  const char* name;
+  M S::*member;
+  const char* doc;
+  double unit = 1;
+  double lo = -std::numeric_limits<double>::infinity();
+  double hi = std::numeric_limits<double>::infinity();
+  bool required = false;
+  int64_t first = 0;
+
+  constexpr Field in(double of_unit) const {
+    Field copy = *this;
+    copy.unit = of_unit;
+    return copy;
+  }
+  constexpr Field from(double least, double most) const {
+    Field copy = *this;
+    copy.lo = least;
+    copy.hi = most;
+    return copy;
+  }
+  constexpr Field counted_from_one() const {
+    Field copy = *this;
+    copy.first = 1;
+    return copy;
+  }
+  /// A recipe has to give it.
+  constexpr Field must() const {
+    Field copy = *this;
+    copy.required = true;
+    return copy;
+  }
+};
+
+/// A member whose own fields stand among those of the struct; "{}" in their names becomes `as`.
+template <class S, class M>
+struct Inlined {
+  const char* as;
+  M S::*member;
+};
+
+/// A member that neither recipes nor results name, and why.
+template <class S, class M>
+struct Internal {
+  M S::*member;
+  const char* why;
+};
+
+/// A number that results show and that is computed from members.
+template <class S>
+struct Derived {
+  const char* name;
+  const char* doc;
+  double (S::*value)() const;
+};
+
+template <class S, class M>
+constexpr Field<S, M> field(const char* name, M S::*member, const char* doc = "") {
+  return {name, member, doc};
+}
+template <class S, class M>
+constexpr Inlined<S, M> inlined(const char* as, M S::*member) {
+  return {as, member};
+}
+template <class S, class M>
+constexpr Internal<S, M> internal(M S::*member, const char* why) {
+  return {member, why};
+}
+template <class S>
+constexpr Derived<S> derived(const char* name, double (S::*value)() const, const char* doc) {
+  return {name, doc, value};
+}
+
+namespace field_detail {
+
+struct AnyMember {
+  template <class T>
+  operator T() const;
+};
+template <class S, size_t... I>
+constexpr bool takes(std::index_sequence<I...>) {
+  return requires {
+    S{(static_cast<void>(I), AnyMember{})...};
+  };
+}
+template <class S, size_t N = 0>
+constexpr size_t num_members() {
+  if constexpr (takes<S>(std::make_index_sequence<N + 1>{})) return num_members<S, N + 1>();
+  return N;
+}
+
+template <class A, class B>
+constexpr bool same_member(const A& a, const B& b) {
+  if constexpr (requires { a.member == b.member; }) return a.member == b.member;
+  return false;
+}
+template <class Row>
+constexpr size_t kHasMember = requires(const Row& row) {
+  row.member;
+};
+
+}  // namespace field_detail
+
+/// The rows of S. A member of S that has no row is an error at compile time.
+template <class S, class... Rows>
+constexpr std::tuple<Rows...> field_table(Rows... rows) {
+  static_assert((field_detail::kHasMember<Rows> + ... + 0) == field_detail::num_members<S>(),
+                "a member of the struct has no row in its table of fields, or a row too many");
+  return {rows...};
+}
+
+template <class S>
+concept HasFields = requires {
+  fields_of(static_cast<const S*>(nullptr));
+};
+
+/// f(row) for each row of S's own table.
+template <HasFields S, class F>
+constexpr void for_each_row(F&& f) {
+  std::apply([&](const auto&... rows) { (f(rows), ...); },
+             fields_of(static_cast<const S*>(nullptr)));
+}
+
+/// Whether no member has two rows; a test asks it of every table.
+template <HasFields S>
+constexpr bool rows_differ() {
+  bool differ = true;
+  size_t i = 0;
+  for_each_row<S>([&](const auto& a) {
+    size_t j = 0;
+    for_each_row<S>([&](const auto& b) {
+      if (i != j++ && field_detail::same_member(a, b)) differ = false;
+    });
+    ++i;
+  });
+  return differ;
+}
+
+/// `pattern` with `as` in place of "{}".
+std::string inlined_name(std::string_view pattern, std::string_view as);
+
+/// visit(name, row, value) for each named member of `object`, those of inlined members among them,
+/// and visit(name, row, number) for each Derived row. S may be const.
+template <class S, class Visit>
+void for_each_field(S& object, Visit&& visit, std::string_view as = "") {
+  using Struct = std::remove_const_t<S>;
+  for_each_row<Struct>([&]<class Row>(const Row& row) {
+    if constexpr (requires { row.why; }) {
+      return;
+    } else if constexpr (requires { row.as; }) {
+      for_each_field(object.*row.member, visit, row.as);
+    } else if constexpr (requires { row.member; }) {
+      visit(inlined_name(row.name, as), row, object.*row.member);
+    } else {
+      const double value = (object.*row.value)();
+      visit(inlined_name(row.name, as), row, value);
+    }
+  });
+}
+
+/// Throws UserError "<path>.<field> = <value>: must be from <lo> to <hi>" for a number of `object`
+/// that its row does not allow; fields of fields too.
+template <HasFields S>
+void check_fields(const S& object, const std::string& path) {
+  const S usual{};
+  for_each_field(object, [&]<class Row, class M>(const std::string& name, const Row& row,
+                                                 const M& value) {
+    if constexpr (HasFields<M>) {
+      check_fields(value, path + "." + name);
+    } else if constexpr (std::is_arithmetic_v<M> && !std::is_same_v<M, bool>) {
+      if constexpr (requires { usual.*row.member == value; }) {
+        if (usual.*row.member == value) return;
+      }
+      if constexpr (requires { row.lo; }) {
+        const double written = static_cast<double>(value) / row.unit;
+        if (written >= row.lo && written <= row.hi && std::isfinite(written)) return;
+        throw user_error("{}.{} = {}: must be from {} to {}", path, name, written, row.lo, row.hi);
+      }
+    }
+  });
+}
+
+}  // namespace moe
