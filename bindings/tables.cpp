@@ -99,7 +99,7 @@ json executor_rows() {
   json all = json::array();
   for (const ExecutorDef& def : executors()) {
     json precisions = json::array();
-    for (const Precision p : def.precisions) precisions.push_back(precision_name(p));
+    for (const Precision p : def.precisions) precisions.push_back(name_of(p));
     all.push_back({{"name", def.name},
                    {"doc", def.doc},
                    {"kind", "executor"},
@@ -109,18 +109,17 @@ json executor_rows() {
   return all;
 }
 
-/// What a real run has where its recipe does not say it.
-json run_defaults() {
-  const RunOptions usual;
-  return {{{"name", "timeout_s"}, {"default", usual.timeout_s}},
-          {{"name", "link_blocks"}, {"default", usual.device.link_blocks}}};
-}
-
 /// The tables of fields that recipes write or results have, by the name of what they describe.
 json field_tables() {
   return json::array({
       {{"name", "cluster"}, {"doc", "moe.cluster"}, {"fields", fields_json<Cluster>()}},
       {{"name", "all_reduce"}, {"doc", "of gradients"}, {"fields", fields_json<GradientSync>()}},
+      {{"name", "run"}, {"doc", "of a plan on real ranks"}, {"fields", fields_json<RunOptions>()}},
+      {{"name", "result"}, {"doc", "of a run"}, {"fields", fields_json<RunResult>()}},
+      {{"name", "moe_stats"},
+       {"doc", "of an MoE layer in a step"},
+       {"fields", fields_json<MoeStats>()}},
+      {{"name", "rank"}, {"doc", "of a rank in a step"}, {"fields", fields_json<RankStats>()}},
       {{"name", "sgd"}, {"doc", "optimizer"}, {"fields", fields_json<Sgd>()}},
       {{"name", "adamw"}, {"doc", "optimizer"}, {"fields", fields_json<Adamw>()}},
   });
@@ -142,11 +141,10 @@ json table_json(const std::string& kind) {
   if (kind == "executors") return executor_rows();
   if (kind == "metrics") return metrics();
   if (kind == "fields") return field_tables();
-  if (kind == "run") return run_defaults();
   if (kind == "workloads") return workload_rows();
-  throw UserError(unknown_name("table", kind,
-                               {"gates", "passes", "placements", "ops", "executors", "fields",
-                                "metrics", "run", "workloads"}));
+  throw UserError(unknown_name(
+      "table", kind,
+      {"gates", "passes", "placements", "ops", "executors", "fields", "metrics", "workloads"}));
 }
 
 }  // namespace moe::lua

@@ -49,7 +49,7 @@ RunResult run(const Plan& plan, std::string_view executor, const RunOptions& opt
   const std::vector<Precision>& own = def.precisions;
   if (!own.empty() && std::find(own.begin(), own.end(), options.precision) == own.end()) {
     throw user_error("precision: {} is not allowed on executor {}",
-                     precision_name(options.precision), def.name);
+                     name_of(options.precision), def.name);
   }
   return def.make()->run(plan, options);
 }

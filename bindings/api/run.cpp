@@ -1,6 +1,7 @@
 // plan:run and plan:trace.
 #include <map>
 
+#include "bindings/host/field_json.h"
 #include "bindings/host/files.h"
 #include "bindings/host/host.h"
 #include "bindings/host/job.h"
@@ -74,43 +75,19 @@ void set_data(const Host& host, const Fields& data, const PlanSpec& spec, RunOpt
   out["corpus"] = corpus->source;
 }
 
-DeviceSettings device_settings(const Fields& f) {
-  DeviceSettings settings;
-  settings.urgent_comm = f.flag("urgent_comm", settings.urgent_comm);
-  settings.link_blocks = static_cast<int32_t>(f.integer("link_blocks", settings.link_blocks));
-  if (f.has("nccl")) {
-    const Fields nccl = f.at("nccl");
-    settings.channels = static_cast<int32_t>(nccl.integer("channels", 0));
-    settings.channels_per_net_peer = static_cast<int32_t>(nccl.integer("channels_per_net_peer", 0));
+// Paths as they are written become those of files.
+void find_files(const Host& host, Checkpoints& files) {
+  if (!files.resume_from.empty()) {
+    files.resume_from = host.files().readable(files.resume_from).string();
   }
-  return settings;
-}
-
-Checkpoints checkpoints(const Host& host, const Fields& f) {
-  Checkpoints files;
-  if (f.has("resume_from")) {
-    files.resume_from = host.files().readable(f.text("resume_from")).string();
-  }
-  if (f.has("checkpoint_to")) {
-    files.write_to = host.files().writable(f.text("checkpoint_to")).string();
-  }
-  files.every_steps = f.integer("checkpoint_every", 0);
-  return files;
+  if (!files.write_to.empty()) files.write_to = host.files().writable(files.write_to).string();
 }
 
 RunOptions options_of(Host& host, const Fields& f, const PlanBox& box,
                       const std::shared_ptr<PlacementLog>& log, json& out) {
   RunOptions options;
-  options.steps = f.integer("steps", 1);
-  options.first_step = f.integer("first_step", 0);
-  options.precision = precision_named(f.text("precision", "f32"));
-  options.emulate_link = f.flag("emulate_link", false);
-  options.timeout_s = f.number("timeout_s", options.timeout_s);
-  options.device = device_settings(f);
-  options.check_finite = f.flag("check_finite", true);
-  options.train.eval_batches = f.integer("eval_batches", 0);
-  options.train.keep_grad_norms = f.flag("keep_grad_norms", false);
-  options.train.checkpoints = checkpoints(host, f);
+  read_fields(f, options);
+  find_files(host, options.train.checkpoints);
   if (f.text("init", "reference") != "reference") {
     throw user_error("init: '{}' is not allowed; give reference", f.text("init"));
   }
@@ -126,30 +103,6 @@ RunOptions options_of(Host& host, const Fields& f, const PlanBox& box,
     options.policies.choose = executor_choose(host, *box.plan, *box.picks);
   }
   return options;
-}
-
-std::string hex(uint64_t value) {
-  return fmt::format("{:016x}", value);
-}
-
-json moe_json(const RunResult& result) {
-  json steps = json::array();
-  for (const std::vector<MoeStats>& layers : result.moe) {
-    json list = json::array();
-    for (const MoeStats& s : layers) {
-      list.push_back({{"layer", s.layer + 1},
-                      {"capacity", s.capacity},
-                      {"dropped", s.dropped},
-                      {"checksum", hex(s.checksum)},
-                      {"min_margin", s.min_margin},
-                      {"counts", s.counts},
-                      {"load", s.load},
-                      {"balance_loss", s.balance_loss},
-                      {"z_loss", s.z_loss}});
-    }
-    steps.push_back(std::move(list));
-  }
-  return steps;
 }
 
 json executed_json(const RunResult& result, const Plan& plan) {
@@ -193,24 +146,17 @@ json planner_error_json(const ModelErrors& errors) {
   return ops;
 }
 
-void fill_result(const RunResult& r, const Plan& plan, json& out) {
-  json samples = json::array(), metrics = json::array();
-  for (const Metrics& m : r.metrics) {
-    samples.push_back(to_ms(m.makespan_ns));
-    metrics.push_back(metrics_json(m));
-  }
-  out["provenance"] = provenance_name(r.provenance);
-  out["losses"] = r.losses;
-  out["samples_ms"] = samples;
-  out["metrics"] = metrics;
-  out["moe"] = moe_json(r);
-  out["grad_l2"] = r.grad_l2;
-  out["grad_projection"] = r.grad_projection;
-  out["param_l2"] = r.param_l2;
-  out["param_projection"] = r.param_projection;
+// ended: the run did not fail, so that what is said of its end is good.
+void fill_result(const RunResult& r, const Plan& plan, bool ended, json& out) {
+  out.update(values_json(r));
   out["executed"] = executed_json(r, plan);
-  out["stopped"] = r.stopped;
-  if (!r.stop_reason.empty()) out["stop_reason"] = r.stop_reason;
+  out["samples_ms"] = json::array();
+  for (const Metrics& m : r.metrics) out["samples_ms"].push_back(to_ms(m.makespan_ns));
+  if (r.stop_reason.empty()) out.erase("stop_reason");
+  if (!ended) {
+    out.erase("digest");
+    out.erase("peak_bytes");
+  }
 }
 
 }  // namespace
@@ -252,11 +198,7 @@ int run_plan(lua_State* L) {
   show_steps(host, options);
   auto [result, ended] = run_as_far(*box.plan, executor, options);
   const auto find = [&] {
-    fill_result(result, *box.plan, out);
-    if (ended) {
-      out["digest"] = hex(result.digest);
-      out["peak_bytes"] = result.peak_bytes;
-    }
+    fill_result(result, *box.plan, ended, out);
     if (!result.placements.empty()) {
       out["placements"] = placements_json(result, first_step, *log);
       out["planner_error"] = planner_error_json(planner_errors(*box.plan, result));
@@ -267,8 +209,7 @@ int run_plan(lua_State* L) {
       write_file(path, trace_bytes(*record));
       out["record"] = path.string();
     }
-    if (fields.integer("eval_batches", 0) > 0 && !result.stopped)
-      out["eval_loss"] = result.eval_loss;
+    if (options.train.eval_batches == 0 || result.stopped) out.erase("eval_loss");
     return out;
   };
   push_json(L, told(host, "result", find));

@@ -1,5 +1,7 @@
-// Threads whose start may fail.
+// Threads whose start may fail, and the CPU time of one.
 #pragma once
+
+#include <time.h>
 
 #include <atomic>
 #include <cstdint>
@@ -10,6 +12,7 @@
 #include <vector>
 
 #include "engine/base/errors.h"
+#include "engine/base/units.h"
 
 namespace moe {
 
@@ -25,6 +28,13 @@ std::jthread start_thread(const std::string& what, Body body) {
         "number of threads may be limited, see ulimit -u)",
         what, e.code().message());
   }
+}
+
+/// CPU time of the calling thread.
+inline Nanoseconds thread_cpu_ns() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return t.tv_sec * 1'000'000'000 + t.tv_nsec;
 }
 
 /// Threads that begin together or not at all: none runs its body before all of them have started.

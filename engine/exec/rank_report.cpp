@@ -74,7 +74,7 @@ std::vector<RankReport> Peers::gather(RankReport own) {
   add_records(own);
   std::vector<RankReport> reports;
   for (size_t r = 1; r < texts.size(); ++r) {
-    reports.push_back(unpack(texts[r], static_cast<int64_t>(r), own));
+    reports.push_back(unpack(texts[r], static_cast<int64_t>(r)));
   }
   reports.insert(reports.begin(), std::move(own));
   return reports;
@@ -98,25 +98,13 @@ void Peers::add_records(const RankReport& own) {
 
 std::string Peers::pack(const RankReport& report) const {
   Packer packer;
-  packer.put(report.loss);
-  for (const std::vector<Span>& lane : report.spans) packer.put(lane);
+  packer.put(report);
   for (const GateRecord* gate : report.gates) {
     packer.put(gate->expert);
     packer.put(gate->choice_slot);
     packer.put(gate->counts);
     packer.put(gate->margin);
   }
-  packer.put(report.router_losses);
-  packer.put(report.swaps.size());
-  for (const SwapRecord& swap : report.swaps) {
-    packer.put(swap.layer);
-    packer.put(swap.fine_tunes);
-    packer.put(swap.again);
-    packer.put(swap.rows);
-  }
-  packer.put(report.predictions);
-  packer.put(report.policy_failure);
-  packer.put(report.gradients);
   const RankBuffers& own = *buffers_[static_cast<size_t>(processes_.rank())];
   for (const PlacedLayer& layer : persistents_.placed) {
     const auto codes = placement_bytes(layer, own);
@@ -125,12 +113,10 @@ std::string Peers::pack(const RankReport& report) const {
   return packer.take();
 }
 
-RankReport Peers::unpack(const std::string& bytes, int64_t rank, const RankReport& own) {
+RankReport Peers::unpack(const std::string& bytes, int64_t rank) {
   Unpacker unpacker(bytes);
   RankReport report;
-  unpacker.get(report.loss);
-  report.spans.resize(own.spans.size());
-  for (std::vector<Span>& lane : report.spans) unpacker.get(lane);
+  unpacker.get(report);
   for (const auto& gate : records_[static_cast<size_t>(rank)]) {
     for (std::vector<int32_t>* list : {&gate->expert, &gate->choice_slot, &gate->counts}) {
       const size_t size = list->size();
@@ -141,19 +127,6 @@ RankReport Peers::unpack(const std::string& bytes, int64_t rank, const RankRepor
     unpacker.get(gate->margin);
     report.gates.push_back(gate.get());
   }
-  unpacker.get(report.router_losses);
-  size_t num_swaps = 0;
-  unpacker.get(num_swaps);
-  report.swaps.resize(num_swaps);
-  for (SwapRecord& swap : report.swaps) {
-    unpacker.get(swap.layer);
-    unpacker.get(swap.fine_tunes);
-    unpacker.get(swap.again);
-    unpacker.get(swap.rows);
-  }
-  unpacker.get(report.predictions);
-  unpacker.get(report.policy_failure);
-  unpacker.get(report.gradients);
   for (const PlacedLayer& layer : persistents_.placed) {
     const auto codes = placement_bytes(layer, *buffers_[static_cast<size_t>(rank)]);
     std::memcpy(codes.data(), unpacker.next(codes.size()).data(), codes.size());

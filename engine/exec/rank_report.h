@@ -22,7 +22,7 @@ struct Pass {
 };
 
 struct RankReport {
-  double loss = 0;
+  RankStats stats;
   std::vector<std::vector<Span>> spans;  // by lane
   std::vector<const GateRecord*> gates;  // of the rank, until its next pass
   std::vector<RouterLoss> router_losses;
@@ -32,6 +32,17 @@ struct RankReport {
   std::string policy_failure;               // of the first placement policy that failed
   std::vector<Measure> gradients;  // by parameter in reference order, with measure_gradients
 };
+/// What travels to rank 0.
+constexpr auto fields_of(const RankReport*) {
+  return field_table<RankReport>(
+      field("stats", &RankReport::stats), field("spans", &RankReport::spans),
+      internal(&RankReport::gates, "they travel into records of the plan's gates"),
+      field("router_losses", &RankReport::router_losses), field("swaps", &RankReport::swaps),
+      field("predictions", &RankReport::predictions),
+      internal(&RankReport::placements, "they are the same on all ranks"),
+      field("policy_failure", &RankReport::policy_failure),
+      field("gradients", &RankReport::gradients));
+}
 
 /// Ranks in other processes, as rank 0 sees them: their reports, and a copy of the memory that
 /// outlives a step where somebody asks for it. All functions are collective. They throw RunError as
@@ -59,7 +70,7 @@ class Peers {
 
  private:
   std::string pack(const RankReport& report) const;
-  RankReport unpack(const std::string& bytes, int64_t rank, const RankReport& own);
+  RankReport unpack(const std::string& bytes, int64_t rank);
   void add_records(const RankReport& own);
 
   Processes& processes_;

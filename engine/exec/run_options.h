@@ -2,11 +2,13 @@
 // the plan. The simulator reads steps, first_step, keep_links, on_step and policies.place alone.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 
+#include "engine/base/field.h"
 #include "engine/base/ids.h"
 #include "engine/base/limits.h"
 #include "engine/base/units.h"
@@ -23,10 +25,9 @@ class Processes;
 /// kBF16: floats in memory and on the wire, matrix products of operands rounded to bfloat16 and
 /// summed in float; on cuda alone. kF64: on cpu alone.
 enum class Precision : uint8_t { kF32, kF64, kBF16 };
-/// "f32", "f64", "bf16".
-const char* precision_name(Precision precision);
-/// Throws UserError with the names there are.
-Precision precision_named(std::string_view name);
+constexpr std::array<const char*, 3> names_of(Precision) {
+  return {"f32", "f64", "bf16"};
+}
 
 /// ids and targets of a rank for a step, [batch, seq] each; called once a rank and step, for all
 /// ranks of a process from one thread.
@@ -42,6 +43,13 @@ struct Checkpoints {
   std::string write_to;     // at the end, and every `every_steps`; replaced as a whole
   int64_t every_steps = 0;  // 0: only at the end
 };
+constexpr auto fields_of(const Checkpoints*) {
+  return field_table<Checkpoints>(
+      field("resume_from", &Checkpoints::resume_from,
+            "a checkpoint of the same model, in the output folder"),
+      field("checkpoint_to", &Checkpoints::write_to, "a file of the output folder"),
+      field("checkpoint_every", &Checkpoints::every_steps, "steps; 0: at the end").from(0, 1e9));
+}
 
 /// What training alone has.
 struct TrainOptions {
@@ -52,6 +60,14 @@ struct TrainOptions {
   int64_t eval_batches = 0;
   DataSource eval_data;
 };
+constexpr auto fields_of(const TrainOptions*) {
+  return field_table<TrainOptions>(
+      inlined("", &TrainOptions::checkpoints),
+      field("keep_grad_norms", &TrainOptions::keep_grad_norms),
+      field("eval_batches", &TrainOptions::eval_batches, "held-out batches after training")
+          .from(0, 1e6),
+      internal(&TrainOptions::eval_data, "a function; set with the run's data"));
+}
 
 /// What inference alone has.
 struct InferOptions {
@@ -82,13 +98,36 @@ struct Policies {
   std::function<Choose(LaneId)> choose;
 };
 
+/// How NCCL uses a GPU; 0: as NCCL chooses.
+struct NcclSettings {
+  int32_t channels = 0;
+  int32_t channels_per_net_peer = 0;
+};
+constexpr auto fields_of(const NcclSettings*) {
+  return field_table<NcclSettings>(
+      field("channels", &NcclSettings::channels,
+            "of a collective, a power of two: its blocks on the GPU; as NCCL chooses")
+          .from(1, 32),
+      field("channels_per_net_peer", &NcclSettings::channels_per_net_peer,
+            "of a collective to one rank of another machine, a power of two; as NCCL chooses")
+          .from(1, 32));
+}
+
 /// How a run uses a GPU. Only the order of NCCL's sums may depend on it.
 struct DeviceSettings {
-  bool urgent_comm = true;            // transfers go before compute where both wait for the device
-  int32_t link_blocks = 8;            // of an emulated transfer; each holds a multiprocessor
-  int32_t channels = 0;               // of a collective of NCCL's; 0: as NCCL chooses
-  int32_t channels_per_net_peer = 0;  // of it to one rank of another machine; 0: as NCCL chooses
+  bool urgent_comm = true;  // transfers go before compute where both wait for the device
+  int32_t link_blocks = 8;
+  NcclSettings nccl;
 };
+constexpr auto fields_of(const DeviceSettings*) {
+  return field_table<DeviceSettings>(
+      field("urgent_comm", &DeviceSettings::urgent_comm),
+      field("link_blocks", &DeviceSettings::link_blocks,
+            "cuda: blocks of an emulated transfer, a power of two, each with a multiprocessor to "
+            "itself")
+          .from(1, 32),
+      field("nccl", &DeviceSettings::nccl, "cuda, one rank per process: how NCCL uses the GPU"));
+}
 
 /// What tests do to a real run.
 struct TestHooks {
@@ -124,5 +163,27 @@ struct RunOptions {
   DeviceSettings device;  // executor cuda
   TestHooks test;
 };
+
+constexpr auto fields_of(const RunOptions*) {
+  constexpr const char* kFunction = "a function or an object; set by the caller";
+  return field_table<RunOptions>(
+      field("steps", &RunOptions::steps,
+            "training steps; with resume_from so many after the checkpoint's")
+          .from(1, 1e9),
+      field("first_step", &RunOptions::first_step),
+      field("precision", &RunOptions::precision,
+            "f64: on cpu; bf16: on cuda, activations in bfloat16, parameters and sums in f32"),
+      field("emulate_link", &RunOptions::emulate_link),
+      field("timeout_s", &RunOptions::timeout_s, "how long a collective waits for a peer")
+          .from(0.01, 1e6),
+      field("check_finite", &RunOptions::check_finite,
+            "stop at the op that made the first NaN or infinity; it reads every result once more"),
+      field("keep_links", &RunOptions::keep_links), inlined("", &RunOptions::train),
+      inlined("", &RunOptions::device), internal(&RunOptions::processes, kFunction),
+      internal(&RunOptions::data, kFunction), internal(&RunOptions::init, kFunction),
+      internal(&RunOptions::record, kFunction), internal(&RunOptions::on_step, kFunction),
+      internal(&RunOptions::infer, kFunction), internal(&RunOptions::policies, kFunction),
+      internal(&RunOptions::test, "tests alone have it"));
+}
 
 }  // namespace moe

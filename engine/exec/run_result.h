@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "engine/base/errors.h"
+#include "engine/base/field.h"
+#include "engine/exec/rank_stats.h"
 #include "engine/placement/policy.h"
 #include "engine/timeline/metrics.h"
 #include "engine/timeline/timeline.h"
@@ -27,6 +29,19 @@ struct MoeStats {
   double balance_loss = 0, z_loss = 0;
   double min_margin = 0;  // smallest gap between a token's best and next score
 };
+constexpr auto fields_of(const MoeStats*) {
+  return field_table<MoeStats>(
+      field("layer", &MoeStats::layer, "the block").counted_from_one(),
+      field("capacity", &MoeStats::capacity, "places per expert and rank"),
+      field("dropped", &MoeStats::dropped, "choices without a place"),
+      field("checksum", &MoeStats::checksum, "of all assignments"),
+      field("counts", &MoeStats::counts, "places used, by rank and expert"),
+      field("load", &MoeStats::load, "choices of all ranks before drops, by expert"),
+      field("balance_loss", &MoeStats::balance_loss, "coefficient included"),
+      field("z_loss", &MoeStats::z_loss, "coefficient included"),
+      field("min_margin", &MoeStats::min_margin,
+            "smallest gap between a token's best and next score"));
+}
 
 /// What the placement of one MoE layer was in a step, as Placement::codes.
 struct PlacementRecord {
@@ -54,6 +69,12 @@ struct SwapRecord {
   bool again = false;         // its placement is another than phase 1's
   std::vector<int64_t> rows;  // [ranks]: of tokens that a rank's experts computed
 };
+constexpr auto fields_of(const SwapRecord*) {
+  return field_table<SwapRecord>(field("layer", &SwapRecord::layer).counted_from_one(),
+                                 field("fine_tunes", &SwapRecord::fine_tunes),
+                                 field("again", &SwapRecord::again),
+                                 field("rows", &SwapRecord::rows));
+}
 
 struct RunResult {
   Provenance provenance = Provenance::kSimulated;
@@ -75,7 +96,31 @@ struct RunResult {
       swaps;                // [batch][layer], of layers whose experts are swapped
   bool stopped = false;     // on_step, an interrupt or stop_reason ended the run early
   std::string stop_reason;  // what failed, where the results so far are good; "" otherwise
+  std::vector<std::vector<RankStats>> ranks;  // [step][rank]
 };
+constexpr auto fields_of(const RunResult*) {
+  constexpr const char* kNamed = "results have it with the plan's names";
+  return field_table<RunResult>(
+      field("provenance", &RunResult::provenance, "simulated, emulated or measured"),
+      field("metrics", &RunResult::metrics, "times of every step"),
+      field("losses", &RunResult::losses, "cross entropy of every step, before its update"),
+      field("moe", &RunResult::moe, "[step][layer]"),
+      field("eval_loss", &RunResult::eval_loss, "on held-out text"),
+      field("grad_l2", &RunResult::grad_l2, "of the first step, by parameter"),
+      field("grad_projection", &RunResult::grad_projection, "of the first step, by parameter"),
+      field("param_l2", &RunResult::param_l2, "after the last step, by parameter"),
+      field("param_projection", &RunResult::param_projection,
+            "after the last step, by parameter"),
+      field("digest", &RunResult::digest, "hash of all parameters' bits"),
+      field("peak_bytes", &RunResult::peak_bytes, "that the executor allocated for a rank"),
+      field("stopped", &RunResult::stopped, "whether the run was interrupted or failed"),
+      field("stop_reason", &RunResult::stop_reason,
+            "what failed in the middle of the run; the steps before are good"),
+      field("ranks", &RunResult::ranks, "[step][rank]"), internal(&RunResult::timelines, kNamed),
+      internal(&RunResult::executed, kNamed), internal(&RunResult::placements, kNamed),
+      internal(&RunResult::swaps, "inference results are made of it"),
+      internal(&RunResult::predictions, "inference results are made of it"));
+}
 
 /// What failed in a run whose steps before are good, and those: `so_far` lacks all that is said of
 /// the end (digest, parameters, peak_bytes). In a job thrown on rank 0.

@@ -103,7 +103,7 @@ void add_gradients(const PassOver& over, RunResult& result) {
 
 double sum_of_losses(const std::vector<RankReport>& reports) {
   double sum = 0;
-  for (const RankReport& report : reports) sum += report.loss;
+  for (const RankReport& report : reports) sum += report.stats.loss;
   return sum;
 }
 
@@ -116,6 +116,8 @@ void add_step(const PassOver& over, std::vector<LinkLoad> links, RunResult& resu
   add_timeline(over, std::move(links), result);
   add_routing(over, result);
   result.losses.push_back(loss);
+  std::vector<RankStats>& ranks = result.ranks.emplace_back();
+  for (const RankReport& report : over.reports) ranks.push_back(report.stats);
   if (over.pass.measure_gradients) add_gradients(over, result);
   if (!over.persistents.placed.empty()) add_placements(over, result);
 }

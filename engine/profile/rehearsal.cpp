@@ -1,7 +1,5 @@
 #include "engine/profile/rehearsal.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <atomic>
 #include <set>
@@ -71,12 +69,6 @@ std::map<std::string, Nanoseconds> sums_of(const Graph& graph, const Timeline& t
   }
   for (auto& [group, ns] : sums) ns /= timeline.num_ranks;
   return sums;
-}
-
-Nanoseconds thread_cpu_ns() {
-  timespec t{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return t.tv_sec * 1'000'000'000 + t.tv_nsec;
 }
 
 /// What a transfer of next to nothing takes of a core whose compute it interrupts, on the

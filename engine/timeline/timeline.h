@@ -1,6 +1,7 @@
 // Timeline: what ran where and when, simulated or executed alike, and its provenance.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,9 @@ namespace moe {
 /// simulated: a cost model. emulated: real compute and bytes, the wire's time from a link model.
 /// measured: nothing modelled.
 enum class Provenance : uint8_t { kSimulated, kEmulated, kMeasured };
-const char* provenance_name(Provenance provenance);
+constexpr std::array<const char*, 3> names_of(Provenance) {
+  return {"simulated", "emulated", "measured"};
+}
 
 struct Span {
   OpId op;

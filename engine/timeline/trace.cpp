@@ -40,7 +40,7 @@ class Trace {
   }
 
   void name(const std::string& label, const Track& track) {
-    const std::string provenance = provenance_name(track.provenance);
+    const std::string provenance = name_of(track.provenance);
     const bool says_it = label.find(provenance) != std::string::npos;
     const std::string title = says_it ? label : fmt::format("{} ({})", label, provenance);
     for (int32_t rank = 0; rank < track.num_ranks; ++rank) {

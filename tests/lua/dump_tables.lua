@@ -19,7 +19,7 @@ end
 print "-- The engine's tables as core.table(kind) gives them, made by dump_tables.lua."
 print "-- luacheck: no max line length"
 print "return {"
-for _, kind in ipairs { "executors", "fields", "gates", "metrics", "ops", "passes", "placements", "run",
+for _, kind in ipairs { "executors", "fields", "gates", "metrics", "ops", "passes", "placements",
   "workloads" } do
   print(("  %s = {"):format(kind))
   for _, row in ipairs(core.table(kind)) do print(("    %s,"):format(text_of(row))) end

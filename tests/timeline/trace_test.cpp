@@ -161,9 +161,9 @@ TEST_CASE("a span on a lane without a name is a bug") {
 }
 
 TEST_CASE("every provenance has a name") {
-  CHECK(std::string(provenance_name(Provenance::kSimulated)) == "simulated");
-  CHECK(std::string(provenance_name(Provenance::kEmulated)) == "emulated");
-  CHECK(std::string(provenance_name(Provenance::kMeasured)) == "measured");
+  CHECK(std::string(name_of(Provenance::kSimulated)) == "simulated");
+  CHECK(std::string(name_of(Provenance::kEmulated)) == "emulated");
+  CHECK(std::string(name_of(Provenance::kMeasured)) == "measured");
 }
 
 }  // namespace

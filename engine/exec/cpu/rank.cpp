@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "engine/base/errors.h"
+#include "engine/base/threads.h"
 #include "engine/comm/local/emulated_link.h"
 #include "engine/exec/finite.h"
 #include "engine/exec/policies.h"
@@ -160,12 +161,15 @@ void Rank<T>::start_pass() {
 
 template <class T>
 void Rank<T>::run_lane(LaneId id, const Pass& pass, Communicator* comm) {
+  Lane& lane = lanes_[id.index()];
+  const Nanoseconds cpu_before = thread_cpu_ns();
   if (arbiters_[id.index()] != nullptr) {
     take_turns(id, pass, *comm);
   } else {
     walk(id, pass, comm);
   }
-  lanes_[id.index()].current = OpId();
+  lane.current = OpId();
+  lane.cpu_ns = thread_cpu_ns() - cpu_before;
 }
 
 template <class T>
@@ -270,7 +274,7 @@ Nanoseconds Rank<T>::after(Launch& launch, const Pass& pass) {
     const bool is_z = plan_.graph.def(op).loss == Loss::kZ;
     report_.router_losses.push_back({op.layer, is_z, *launch.loss});
   } else if (launch.loss != nullptr) {
-    report_.loss = *launch.loss;
+    report_.stats.loss = *launch.loss;
   }
   if (launch.record && pass.train) {
     launch.record->template capture<T>(plan_.graph, launch.op,
@@ -321,7 +325,10 @@ void Rank<T>::predict(const Launch& launch) {
 template <class T>
 RankReport Rank<T>::report() const {
   RankReport report = report_;
-  for (const Lane& lane : lanes_) report.spans.push_back(lane.spans);
+  for (const Lane& lane : lanes_) {
+    report.spans.push_back(lane.spans);
+    report.stats.cpu_ns += lane.cpu_ns;
+  }
   for (const Launch& launch : lanes_[0].launches) {
     if (launch.record) report.gates.push_back(launch.record.get());
   }

@@ -80,6 +80,7 @@ class Rank {
     std::vector<Launch> launches;
     std::vector<Span> spans;
     OpId current;
+    Nanoseconds cpu_ns = 0;  // of its thread in the last pass
   };
   /// Of an op on a lane with an arbiter: the thread that ends the last wait posts it.
   struct Posting {

@@ -34,7 +34,7 @@ RankReport DeviceRank::report(const Pass& pass, kernels::Event start) {
       const Op& op = plan_.graph.op(step.op);
       const double loss = *static_cast<const double*>(device_buffers_.host(op.outputs[0]));
       if (op.outputs[0] == loss_of(plan_.graph)) {
-        report.loss = loss;
+        report.stats.loss = loss;
       } else {
         report.router_losses.push_back({op.layer, def.loss == Loss::kZ, loss});
       }

@@ -118,6 +118,22 @@ function M.changed(fields, changes)
   return out
 end
 
+--- The field where nothing stands in for a value that is not given.
+function M.optional(field)
+  local out = M.merged(field, {})
+  out.default = nil
+  return out
+end
+
+--- Those fields of a list; each must be in it.
+function M.picked(fields, names)
+  local out = {}
+  for _, name in ipairs(names) do
+    out[name] = assert(fields[name], "no field is declared as " .. name)
+  end
+  return out
+end
+
 --- Raises "path: value is not allowed; give ...".
 local function refuse(path, value, give, at)
   errors.user(("%s: %s is not allowed; give %s"):format(path, show(value), give), at)

@@ -32,7 +32,6 @@ M.FIELDS = {
   model = "its name", cluster = "its name",
   cluster_parameters = "its rates, resolved", devices = "how many",
   executor = "simulate, cpu or cuda", device_name = "the GPU and its versions, of cuda",
-  provenance = "simulated, emulated or measured",
   point = "coordinates of a simulated run", points = "all points that an executed run stands for",
   parameters = "the model's, resolved", gate_options = "of a gate policy",
   record = "the file of its routing",
@@ -57,29 +56,40 @@ M.FIELDS = {
   memory_bytes = "of a device, where it is known", plan_ms = "time to plan",
   plan_hash = "of graph, orders and buffers", num_ops = "of a rank",
   simulate_ms = "time to simulate",
-  steps = "how many", init = "of the parameters", tokens = "text or reference", text = "its path",
-  check_finite = "whether every result was looked at for NaN and infinity",
+  init = "of the parameters", tokens = "text or reference", text = "its path",
   expert_products = "the way of experts' products where the recipe says it",
   attention = "the kernels of fused attention where the recipe says it",
   edits = "what is changed in the plan's graph for a device; nothing where it is not there",
-  nccl = "how it used the GPU, where the recipe says it",
   comm_priority = "of transfers' streams over compute's, where the recipe says it",
-  link = "the emulated link", precision = "f32, f64 or bf16", prediction = "frozen before the run",
-  metrics = "times of every step", losses = "every step", drops = "every step",
-  digest = "hash of all parameters' bits; nothing where the run failed",
+  link = "the emulated link", prediction = "frozen before the run",
+  drops = "every step",
   executed_peak_bytes = "a rank, executed; nothing where the run failed",
-  trace = "its file", stopped = "true where the run was interrupted or failed",
-  stop_reason = "what failed in the middle of the run; the steps before are good",
+  trace = "its file",
   placements = "by step and layer: moves of residents since the step before, copies and replicas; "
     .. "max_load, mean_load: rows of a device; max_load_plain: of plain expert parallelism",
   planner_error = "Pro-Prophet's performance model beside the executed spans, by op (a2a, experts, "
     .. "trans, agg): error, the mean of |estimated - real| / real over num samples, all but those "
     .. "of the first step; every sample",
   processes = "that were started for a rank each; none where ranks are threads",
-  eval_loss = "on held-out text",
+  ranks = "by rank: medians of what it counts in a step",
   unigram_entropy = "of the text, nats",
 }
 for _, row in ipairs(core.table "metrics") do M.FIELDS[row.name] = row.doc end
+--- What a record takes as it is of a run's options, and of what the run left.
+M.OF_OPTIONS = { "steps", "check_finite", "precision", "nccl" }
+M.OF_RESULT = { "provenance", "losses", "digest", "eval_loss", "metrics", "stop_reason", "stopped" }
+for name, names in pairs { run = M.OF_OPTIONS, result = M.OF_RESULT } do
+  for key, field in pairs(schema.picked(schema.declared(name), names)) do
+    M.FIELDS[key] = field.doc
+  end
+end
+
+--- Raises an error that names a field of the record which FIELDS does not have.
+function M.check_record(run)
+  for key in pairs(run) do
+    assert(M.FIELDS[key], ("'%s' stands in a record and not in results.FIELDS"):format(key))
+  end
+end
 
 local Results = schema.methods("results", {})
 

@@ -143,6 +143,7 @@ end
 
 -- The run, as it now is, is on disk; number: its own.
 local function keep(number, run)
+  results.check_record(run)
   session.runs[number] = run
   lines.note { run = number, record = run }
 end
@@ -180,14 +181,25 @@ local function median_of(metrics, key)
   return list:median()
 end
 
-local function executed_record(run, r)
-  for _, k in ipairs { "provenance", "samples_ms", "losses", "digest", "eval_loss",
-    "unigram_entropy", "metrics", "planner_error" } do
-    run[k] = r[k]
+-- By rank: medians of what it counts in a step.
+local function ranks_of(steps)
+  local out = core.array {}
+  for rank in ipairs(steps[1] or {}) do
+    local own = {}
+    for i, step in ipairs(steps) do own[i] = step[rank] end
+    out[rank] = {}
+    for k in pairs(own[1]) do out[rank][k] = median_of(own, k) end
   end
+  return out
+end
+
+local function executed_record(run, r)
+  for _, k in ipairs(results.OF_RESULT) do run[k] = r[k] end
+  run.stopped = r.stopped or nil
+  run.samples_ms, run.unigram_entropy = r.samples_ms, r.unigram_entropy
+  run.planner_error, run.placements = r.planner_error, placements_of(r.placements)
   for _, k in ipairs(METRICS) do run[k] = median_of(r.metrics, k) end
-  run.executed_peak_bytes, run.stopped = r.peak_bytes, r.stopped or nil
-  run.placements, run.stop_reason = placements_of(r.placements), r.stop_reason
+  run.executed_peak_bytes, run.ranks = r.peak_bytes, ranks_of(r.ranks)
   run.drops = core.array {}
   for step, layers in ipairs(r.moe) do
     run.drops[step] = 0
@@ -204,12 +216,10 @@ function M.execute(name, job, done)
   local run = base_record(name, job, job.spec, made)
   run.points, run.executor = core.array(job.points), entry.kind
   run.device_name = train.on_gpu(entry.kind) and core.gpu() or nil
-  run.link, run.precision = entry.link, entry.precision
-  run.nccl, run.comm_priority = entry.nccl, entry.comm_priority
-  run.processes = core.processes
+  run.link, run.comm_priority, run.processes = entry.link, entry.comm_priority, core.processes
   run.simulate_ms = nil  -- the first simulation waits for the profiler
-  for _, k in ipairs { "steps", "init", "tokens", "text", "check_finite", "expert_products",
-      "attention" } do
+  for _, k in ipairs(results.OF_OPTIONS) do run[k] = entry[k] end
+  for _, k in ipairs { "init", "tokens", "text", "expert_products", "attention" } do
     run[k] = entry[k]
   end
   local info = made.plan:info()

@@ -10,36 +10,23 @@ local target = require "moe.spec.target"
 
 local M = {}
 
--- Where the recipe says nothing.
-local usual = {}
-for _, row in ipairs(core.table "run") do usual[row.name] = row.default end
+local declared = schema.declared "run"
 
-M.INTRA = {
-  bytes_per_s = { type = "number", lo = 1e3, hi = 1e13, required = true,
-    doc = "bytes a second, one way" },
-  latency_us = { type = "number", lo = 0, hi = 1e7, default = 0, doc = "one traversal" },
-}
+local RATE = { lo = 1e3, hi = 1e13, required = true }
+local LATENCY = { hi = 1e7 }
 
-M.LINK = {
-  bytes_per_s = { type = "number", lo = 1e3, hi = 1e13, required = true,
-    doc = "bytes a second, one way" },
-  latency_us = { type = "number", lo = 0, hi = 1e7, default = 0, doc = "one traversal" },
+M.INTRA = schema.changed(cluster.PLAIN_LINK, { bytes_per_s = RATE, latency_us = LATENCY })
+
+M.LINK = schema.changed(M.INTRA, {
   devices_per_node = { type = "integer", lo = 1, hi = 1024, default = 1,
     doc = "ranks of a node, which share one such link to other nodes" },
   intra = { type = M.INTRA, doc = "of each rank inside its node; as between nodes" },
-  blocks = { type = "integer", lo = 1, hi = 32,
-    doc = "cuda: blocks of a transfer, a power of two, each with a multiprocessor to itself; "
-      .. usual.link_blocks },
-  share = cluster.SHARE,
-  sharing_efficiency = cluster.SHARING_EFFICIENCY,
-}
+  blocks = schema.optional(declared.link_blocks),
+  share = schema.optional(cluster.SHARE),
+  sharing_efficiency = schema.optional(cluster.SHARING_EFFICIENCY),
+})
 
-M.NCCL = {
-  channels = { type = "integer", lo = 1, hi = 32,
-    doc = "of a collective, a power of two: its blocks on the GPU; as NCCL chooses" },
-  channels_per_net_peer = { type = "integer", lo = 1, hi = 32,
-    doc = "of it to one rank of another machine, a power of two; as NCCL chooses" },
-}
+M.NCCL = declared.nccl.type
 
 --- What is changed in a plan's graph for a device, after all passes.
 M.EDITS = {
@@ -50,11 +37,8 @@ M.EDITS = {
 }
 
 --- Fields of a real run, in moe.train, plan:run and the executor entries of an experiment.
-M.RUN = {
-  steps = { type = "integer", lo = 1, hi = 1e9, default = 1,
-    doc = "training steps; with resume_from so many after the checkpoint's" },
-  precision = { type = "string", enum = { "f32", "f64", "bf16" }, default = "f32",
-    doc = "f64: on cpu; bf16: on cuda, activations in bfloat16, parameters and sums in f32" },
+M.RUN = schema.merged(schema.picked(declared, { "steps", "precision", "eval_batches", "resume_from",
+  "checkpoint_to", "checkpoint_every", "check_finite", "timeout_s", "nccl" }), {
   expert_products = { type = "string", enum = { "batch", "streams", "grouped", "each" },
     doc = "cuda, how experts' matrix products run: batch, one call where all have as many rows; "
       .. "streams, side by side, as others do then; grouped, one call; each, one after the other; "
@@ -68,21 +52,10 @@ M.RUN = {
   tokens = { type = "string", enum = { "text", "reference" }, default = "text",
     doc = "where tokens come from" },
   text = { type = "string", doc = "a UTF-8 file or folder; a corpus of this machine" },
-  eval_batches = { type = "integer", lo = 0, hi = 1e6, default = 0,
-    doc = "held-out batches after training" },
-  resume_from = { type = "string", doc = "a checkpoint of the same model, in the output folder" },
-  checkpoint_to = { type = "string", doc = "a file of the output folder" },
-  checkpoint_every = { type = "integer", lo = 0, hi = 1e9, default = 0,
-    doc = "steps; 0: at the end" },
   record = { type = "string", doc = "a file of the output folder for the routing, as a trace" },
-  check_finite = { type = "boolean", default = true,
-    doc = "stop at the op that made the first NaN or infinity; it reads every result once more" },
-  timeout_s = { type = "number", lo = 0.01, hi = 1e6, default = usual.timeout_s,
-    doc = "how long a collective waits for a peer" },
-  nccl = { type = M.NCCL, doc = "cuda, one rank a process: how NCCL uses the GPU" },
   comm_priority = { type = "string", enum = { "high", "normal" },
     doc = "cuda: of transfers' streams over compute's; high" },
-}
+})
 
 local executors = {}  -- by name
 --- What a real run is executed on.
@@ -201,7 +174,7 @@ end
 --- nobody says it, and where they have none.
 function M.blocks(executor, t)
   if not M.on_gpu(executor) then return nil end
-  if t.link then return t.link.blocks or usual.link_blocks end
+  if t.link then return t.link.blocks or declared.link_blocks.default end
   return t.nccl and t.nccl.channels
 end
 
@@ -250,19 +223,18 @@ function M.run_options(executor, t, model, path, at)
     errors.user(("model.vocab: %d is too small for the bytes of a text; give at least 256, or "
       .. "tokens = 'reference'"):format(model.vocab), at)
   end
-  return {
-    executor = executor, steps = t.steps, precision = t.precision, emulate_link = t.link ~= nil,
-    urgent_comm = t.comm_priority ~= "normal", nccl = t.nccl,
-    link_blocks = t.link and (t.link.blocks or usual.link_blocks),
-    timeout_s = t.timeout_s, check_finite = t.check_finite, init = t.init,
-    eval_batches = t.eval_batches,
+  local options = {}
+  for name in pairs(declared) do options[name] = t[name] end
+  return schema.merged(options, {
+    executor = executor, init = t.init, emulate_link = t.link ~= nil,
+    urgent_comm = t.comm_priority ~= "normal",
+    link_blocks = t.link and (t.link.blocks or declared.link_blocks.default),
     data = t.tokens == "reference" and { kind = "reference" }
       or { kind = "text", path = t.text or core.default_corpus(), seed = core.args.seed or 1 },
     resume_from = M.checkpoint(t.resume_from, core.out_dir, field "resume_from", at),
     checkpoint_to = M.checkpoint(t.checkpoint_to, nil, field "checkpoint_to", at),
-    checkpoint_every = t.checkpoint_every,
     record = M.checkpoint(t.record, nil, field "record", at),
-  }
+  })
 end
 
 M.TRAIN = schema.merged(M.REAL_RUN, {

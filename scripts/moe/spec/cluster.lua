@@ -16,8 +16,9 @@ local function share() return { type = "number", lo = 1e-9, hi = 1, doc = "of th
 
 local declared = schema.declared "cluster"
 
---- A link between devices or nodes.
-M.LINK = schema.changed(declared.nic.type, {
+--- A link between devices or nodes, as it is achieved, and as it may also be given.
+M.PLAIN_LINK = declared.nic.type
+M.LINK = schema.changed(M.PLAIN_LINK, {
   peak_bytes_per_s = peak "data-sheet bytes per second, one way", efficiency = share() })
 M.DEVICE = schema.changed(declared.device.type, {
   peak_gemm_flops_per_s = peak "data-sheet flops per second in GEMMs", gemm_efficiency = share(),

@@ -23,8 +23,8 @@ for _, name in ipairs(schema.keys_of(OPTIMIZERS)) do
   for key, field in pairs(OPTIMIZERS[name]) do
     local known = M.OPTIMIZER[key]
     local doc = ("%s%s; %g"):format(name, field.doc and ", " .. field.doc or "", field.default)
-    M.OPTIMIZER[key] = schema.merged(field, { doc = known and known.doc .. "; " .. doc or doc })
-    M.OPTIMIZER[key].default = nil
+    M.OPTIMIZER[key] = schema.merged(schema.optional(field),
+      { doc = known and known.doc .. "; " .. doc or doc })
   end
 end
 

@@ -125,8 +125,8 @@ RunResult run_device(Processes& processes, const Plan& plan, RunOptions options)
   job = &processes;
   lanes_used = 0;
   options.processes = &processes;
-  options.device.channels = 4;
-  options.device.channels_per_net_peer = 2;
+  options.device.nccl.channels = 4;
+  options.device.nccl.channels_per_net_peer = 2;
   joined_with = {};
   RunResult result = make_device_executor(device)->run(plan, options);
   expect(processes, joined_with.channels == 4 && joined_with.channels_per_net_peer == 2,
