@@ -4,6 +4,7 @@
 
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
+#include "bindings/host/field_json.h"
 #include "bindings/host/host.h"
 #include "bindings/host/job.h"
 #include "engine/base/stop.h"
@@ -56,7 +57,8 @@ json table_json(const CalibratedTable& table) {
 json overlap_json(const OverlapTable& table) {
   json rows = json::array();
   for (const auto& [blocks, slowdown] : table.by_blocks) {
-    rows.push_back({{"blocks", blocks}, {"gemm", slowdown.gemm}, {"memory", slowdown.memory}});
+    rows.push_back(values_json(slowdown));
+    rows.back()["blocks"] = blocks;
   }
   return {{"source", table.source}, {"rows", rows}};
 }
@@ -65,19 +67,13 @@ json calibration_json(const Calibration& c, int64_t ranks) {
   json all = {{"machine", c.machine},
               {"ranks", ranks},
               {"spread", c.spread},
-              {"device",
-               {{"name", c.device.name},
-                {"gemm_flops_per_s", c.device.gemm_flops_per_s},
-                {"vector_flops_per_s", c.device.vector_flops_per_s},
-                {"memory_bytes_per_s", c.device.memory_bytes_per_s},
-                {"launch_us", to_us(static_cast<double>(c.device.launch_ns))}}},
+              {"device", values_json(c.device)},
               {"gemm", line_json(c.gemm)},
               {"memory", line_json(c.memory)},
               {"roofline", error_json(c.roofline)}};
   if (!c.overlap.source.empty()) all["overlap"] = overlap_json(c.overlap);
   if (ranks == 1) return all;
-  all["intra"] = {{"bytes_per_s", c.link.bytes_per_s},
-                  {"latency_us", to_us(static_cast<double>(c.link.latency_ns))}};
+  all["intra"] = values_json(c.link);
   all["all_to_all"] = table_json(c.all_to_all);
   all["all_reduce"] = table_json(c.all_reduce);
   return all;

@@ -5,8 +5,10 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -241,6 +243,17 @@ int default_corpus(lua_State* L) {
   return 1;
 }
 
+// (folder of the library) -> the names of its Lua files, in order
+int library_files(lua_State* L) {
+  std::set<std::string> names;
+  const std::string folder = Host::of(L).options().scripts_dir + "/moe/" + text_argument(L, 1);
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    if (file.path().extension() == ".lua") names.insert(file.path().stem().string());
+  }
+  push_json(L, names);
+  return 1;
+}
+
 int table(lua_State* L) {
   push_json(L, table_json(text_argument(L, 1)));
   return 1;
@@ -334,6 +347,7 @@ int open_core(lua_State* L) {
                                             {"json_decode", core_function<json_decode>},
                                             {"json_encode", core_function<json_encode>},
                                             {"kind_of", core_function<kind_of>},
+                                            {"library_files", core_function<library_files>},
                                             {"machine", core_function<machine>},
                                             {"nearest", core_function<nearest>},
                                             {"now", core_function<now>},

@@ -90,33 +90,43 @@ void read_fields(const Fields& from, S& into) {
   });
 }
 
-/// What may be written of a struct: { name, type, doc, lo, hi, default, required, enum or fields }
+/// What may be written of a struct: { name, type, doc, lo, hi, default, required, enum, fields, of }
 /// each, as schema.declared() of the Lua library reads it.
 template <HasFields S>
 nlohmann::json fields_json();
 
+/// Sets type of `one`, and with it enum, fields, or for a list `of`, what its entries are.
 template <class M>
-constexpr const char* type_text(double unit) {
-  if constexpr (HasFields<M>) return "table";
-  if constexpr (IsVector<M>::value) return "list";
-  if constexpr (std::is_same_v<M, bool>) return "boolean";
-  if constexpr (HasNames<M> || std::is_same_v<M, std::string> || std::is_same_v<M, uint64_t>) {
-    return "string";
+void set_type(nlohmann::json& one, double unit) {
+  if constexpr (HasFields<M>) {
+    one["type"] = "table";
+    one["fields"] = fields_json<M>();
+  } else if constexpr (IsVector<M>::value) {
+    one["type"] = "list";
+    set_type<typename M::value_type>(one["of"], unit);
+  } else if constexpr (HasNames<M>) {
+    one["type"] = "string";
+    one["enum"] = names_of(M{});
+  } else if constexpr (std::is_same_v<M, bool>) {
+    one["type"] = "boolean";
+  } else if constexpr (std::is_same_v<M, std::string> || std::is_same_v<M, uint64_t>) {
+    one["type"] = "string";
+  } else if constexpr (std::is_arithmetic_v<M>) {
+    one["type"] = std::is_integral_v<M> && unit == 1 ? "integer" : "number";
+  } else {
+    one["type"] = "table";
   }
-  return std::is_integral_v<M> && unit == 1 ? "integer" : "number";
 }
 
 template <class Row, class M>
 nlohmann::json field_json(const std::string& name, const Row& row, const M& usual) {
   nlohmann::json one = {{"name", name}, {"doc", row.doc}};
   if constexpr (requires { row.unit; }) {
-    one["type"] = type_text<M>(row.unit);
+    set_type<M>(one, row.unit);
     if (std::isfinite(row.lo)) one["lo"] = row.lo;
     if (std::isfinite(row.hi)) one["hi"] = row.hi;
     if (row.required) one["required"] = true;
-    if constexpr (HasNames<M>) one["enum"] = names_of(usual);
-    if constexpr (HasFields<M>) one["fields"] = fields_json<M>();
-    if constexpr (!HasFields<M> && !IsVector<M>::value) {
+    if constexpr (std::is_arithmetic_v<M> || HasNames<M> || std::is_same_v<M, std::string>) {
       if (!row.required) one["default"] = value_json(row, usual);
       // A default that may not be written stands for "not given".
       if (one["default"].is_number() && !(one["default"] >= row.lo && one["default"] <= row.hi)) {

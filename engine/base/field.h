@@ -76,7 +76,13 @@ struct Inlined {
   M S::*member;
 };
 
-/// A member that neither recipes nor results name, and why.
+/// A member that travels between processes and that neither recipes nor results name.
+template <class S, class M>
+struct Carried {
+  M S::*member;
+};
+
+/// A member that neither travels nor is named, and why.
 template <class S, class M>
 struct Internal {
   M S::*member;
@@ -98,6 +104,10 @@ constexpr Field<S, M> field(const char* name, M S::*member, const char* doc = ""
 template <class S, class M>
 constexpr Inlined<S, M> inlined(const char* as, M S::*member) {
   return {as, member};
+}
+template <class S, class M>
+constexpr Carried<S, M> carried(M S::*member) {
+  return {member};
 }
 template <class S, class M>
 constexpr Internal<S, M> internal(M S::*member, const char* why) {
@@ -151,6 +161,12 @@ concept HasFields = requires {
   fields_of(static_cast<const S*>(nullptr));
 };
 
+/// The table of a struct whose members all travel and have no names.
+template <class S, class... M>
+constexpr auto carried_table(M S::*... members) {
+  return field_table<S>(Carried<S, M>{members}...);
+}
+
 /// f(row) for each row of S's own table.
 template <HasFields S, class F>
 constexpr void for_each_row(F&& f) {
@@ -182,16 +198,27 @@ template <class S, class Visit>
 void for_each_field(S& object, Visit&& visit, std::string_view as = "") {
   using Struct = std::remove_const_t<S>;
   for_each_row<Struct>([&]<class Row>(const Row& row) {
-    if constexpr (requires { row.why; }) {
-      return;
-    } else if constexpr (requires { row.as; }) {
+    if constexpr (requires { row.as; }) {
       for_each_field(object.*row.member, visit, row.as);
-    } else if constexpr (requires { row.member; }) {
+    } else if constexpr (requires {
+                           row.name;
+                           row.member;
+                         }) {
       visit(inlined_name(row.name, as), row, object.*row.member);
-    } else {
+    } else if constexpr (requires { row.name; }) {
       const double value = (object.*row.value)();
       visit(inlined_name(row.name, as), row, value);
     }
+  });
+}
+
+/// visit(member) for each member of `object` that travels between processes.
+template <class S, class Visit>
+void for_each_carried(S& object, Visit&& visit) {
+  for_each_row<std::remove_const_t<S>>([&](const auto& row) {
+    if constexpr (
+        requires { row.member; } && !requires { row.why; })
+      visit(object.*row.member);
   });
 }
 

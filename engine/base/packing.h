@@ -1,6 +1,5 @@
 // Values as bytes for another process of the same program on the same kind of machine: written and
-// read in one order. Of a struct with a table of fields the named members travel, by the table. Not
-// a file format.
+// read in one order. Of a struct with a table of fields the table says what travels. Not a file format.
 #pragma once
 
 #include <cstring>
@@ -20,9 +19,7 @@ class Packer {
   template <class T>
   void put(const T& value) {
     if constexpr (HasFields<T>) {
-      for_each_field(value, [this](const auto&, const auto& row, const auto& member) {
-        if constexpr (requires { row.member; }) put(member);
-      });
+      for_each_carried(value, [this](const auto& member) { put(member); });
     } else {
       static_assert(std::is_trivially_copyable_v<T>);
       put_bytes(&value, sizeof value);
@@ -58,9 +55,7 @@ class Unpacker {
   template <class T>
   void get(T& value) {
     if constexpr (HasFields<T>) {
-      for_each_field(value, [this](const auto&, const auto& row, auto& member) {
-        if constexpr (requires { row.member; }) get(member);
-      });
+      for_each_carried(value, [this](auto& member) { get(member); });
     } else {
       static_assert(std::is_trivially_copyable_v<T>);
       std::memcpy(&value, next(sizeof value).data(), sizeof value);

@@ -35,13 +35,12 @@ struct RankReport {
 /// What travels to rank 0.
 constexpr auto fields_of(const RankReport*) {
   return field_table<RankReport>(
-      field("stats", &RankReport::stats), field("spans", &RankReport::spans),
+      carried(&RankReport::stats), carried(&RankReport::spans),
       internal(&RankReport::gates, "they travel into records of the plan's gates"),
-      field("router_losses", &RankReport::router_losses), field("swaps", &RankReport::swaps),
-      field("predictions", &RankReport::predictions),
+      carried(&RankReport::router_losses), carried(&RankReport::swaps),
+      carried(&RankReport::predictions),
       internal(&RankReport::placements, "they are the same on all ranks"),
-      field("policy_failure", &RankReport::policy_failure),
-      field("gradients", &RankReport::gradients));
+      carried(&RankReport::policy_failure), carried(&RankReport::gradients));
 }
 
 /// Ranks in other processes, as rank 0 sees them: their reports, and a copy of the memory that

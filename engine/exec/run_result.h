@@ -70,10 +70,8 @@ struct SwapRecord {
   std::vector<int64_t> rows;  // [ranks]: of tokens that a rank's experts computed
 };
 constexpr auto fields_of(const SwapRecord*) {
-  return field_table<SwapRecord>(field("layer", &SwapRecord::layer).counted_from_one(),
-                                 field("fine_tunes", &SwapRecord::fine_tunes),
-                                 field("again", &SwapRecord::again),
-                                 field("rows", &SwapRecord::rows));
+  return carried_table(&SwapRecord::layer, &SwapRecord::fine_tunes, &SwapRecord::again,
+                       &SwapRecord::rows);
 }
 
 struct RunResult {
@@ -104,19 +102,18 @@ constexpr auto fields_of(const RunResult*) {
       field("provenance", &RunResult::provenance, "simulated, emulated or measured"),
       field("metrics", &RunResult::metrics, "times of every step"),
       field("losses", &RunResult::losses, "cross entropy of every step, before its update"),
-      field("moe", &RunResult::moe, "[step][layer]"),
+      field("moe", &RunResult::moe, "[step][layer], moe.MoeStats each"),
       field("eval_loss", &RunResult::eval_loss, "on held-out text"),
       field("grad_l2", &RunResult::grad_l2, "of the first step, by parameter"),
       field("grad_projection", &RunResult::grad_projection, "of the first step, by parameter"),
       field("param_l2", &RunResult::param_l2, "after the last step, by parameter"),
-      field("param_projection", &RunResult::param_projection,
-            "after the last step, by parameter"),
+      field("param_projection", &RunResult::param_projection, "after the last step, by parameter"),
       field("digest", &RunResult::digest, "hash of all parameters' bits"),
       field("peak_bytes", &RunResult::peak_bytes, "that the executor allocated for a rank"),
       field("stopped", &RunResult::stopped, "whether the run was interrupted or failed"),
       field("stop_reason", &RunResult::stop_reason,
             "what failed in the middle of the run; the steps before are good"),
-      field("ranks", &RunResult::ranks, "[step][rank]"), internal(&RunResult::timelines, kNamed),
+      field("ranks", &RunResult::ranks, "[step][rank], moe.RankStats each"), internal(&RunResult::timelines, kNamed),
       internal(&RunResult::executed, kNamed), internal(&RunResult::placements, kNamed),
       internal(&RunResult::swaps, "inference results are made of it"),
       internal(&RunResult::predictions, "inference results are made of it"));

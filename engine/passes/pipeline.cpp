@@ -10,7 +10,6 @@
 #include "engine/base/names.h"
 #include "engine/base/stop.h"
 #include "engine/graph/verify.h"
-#include "engine/passes/builtin.h"
 #include "engine/passes/capacity/pipemoe_degree.h"
 #include "engine/passes/order/prophet_schedule.h"
 #include "engine/passes/placement/place_experts.h"
@@ -18,11 +17,20 @@
 
 namespace moe {
 
+// Each is defined in the file of its name, with its source and equations. A new one is its file, its
+// name here and its row below.
+using GraphPass = Graph(Graph graph, const PassContext& context);
+using SchedulePass = Schedule(const Graph& graph, Schedule schedule, const PassContext& context);
+GraphPass capacity_pipeline, fastermoe_pipeline, hierarchical_a2a, irregular_a2a, lina_inference,
+    micro_ops, partition, pipemoe, used_rows;
+SchedulePass blocking_a2a, chunked, dw_schedule, fixed, priority, serial;
+
 namespace {
 
 /// The pass of a placement policy: the policy's own options behind those of all.
-PassDef placement_pass(const char* name, const char* policy, PlacementDefaults defaults) {
-  PassDef pass{.name = name, .kind = StageKind::kPlacement, .doc = builtin_policy(policy).doc};
+PassDef placement_pass(const PlacementPolicy& policy) {
+  const PlacementDefaults& defaults = policy.defaults;
+  PassDef pass{.name = policy.pass(), .kind = StageKind::kPlacement, .doc = policy.doc};
   pass.options = {
       {"use",
        std::string(defaults.now ? "now" : "next"),
@@ -49,25 +57,16 @@ PassDef placement_pass(const char* name, const char* policy, PlacementDefaults d
        false,
        Reads::kRates},
   };
-  const std::vector<OptionSpec>& own = builtin_policy(policy).options;
-  pass.options.insert(pass.options.end(), own.begin(), own.end());
+  pass.options.insert(pass.options.end(), policy.options.begin(), policy.options.end());
   pass.transform = place_by_policy;
-  pass.reads = builtin_policy(policy).reads;
+  pass.reads = policy.reads;
   return pass;
 }
 
-}  // namespace
-
-const std::vector<PassDef>& builtin_passes() {
+/// All but the placement policies'.
+const std::vector<PassDef>& other_passes() {
   // Stages of one kind run as a system lists them; this is the order in which it should.
   static const std::vector<PassDef> passes = {
-      // Placement: before anything cuts the exchange whose rows it counts by slot.
-      placement_pass("placed", "fixed", {}),
-      placement_pass("prophet", "prophet", {.shadows = 8}),
-      placement_pass("fastermoe_shadowing", "fastermoe_shadowing", {.now = true, .shadows = 8}),
-      placement_pass("top_k", "top_k", {.now = true, .shadows = 3}),
-      placement_pass("eplb", "eplb", {.extra_residents = 1}),
-      placement_pass("swap", "swap", {}),
       {.name = "lina_inference",
        .kind = StageKind::kPlacement,
        .doc = "inference: experts from host memory to as many devices as estimates want (Lina)",
@@ -233,6 +232,19 @@ const std::vector<PassDef>& builtin_passes() {
        .schedule = serial,
        .forbids = true},
   };
+  return passes;
+}
+
+}  // namespace
+
+const std::vector<PassDef>& builtin_passes() {
+  static const std::vector<PassDef> passes = [] {
+    // Placement: before anything cuts the exchange whose rows it counts by slot.
+    std::vector<PassDef> all;
+    for (const PlacementPolicy& policy : builtin_policies()) all.push_back(placement_pass(policy));
+    all.insert(all.end(), other_passes().begin(), other_passes().end());
+    return all;
+  }();
   return passes;
 }
 

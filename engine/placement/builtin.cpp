@@ -8,6 +8,26 @@
 
 namespace moe {
 
+// Each is made in the file of its name, with its source. A new one is its file, its name here and its
+// place in the list, in the order in which passes are listed.
+using MakePolicy = PlacementPolicy();
+MakePolicy prophet_policy, fastermoe_shadowing_policy, top_k_policy, eplb_policy, swap_policy;
+
+const std::vector<PlacementPolicy>& builtin_policies() {
+  static const std::vector<PlacementPolicy> policies = {
+      {.name = "fixed",
+       .doc = "the placement in force stays",
+       .place = [](const PlaceInput& input, const PolicyOptions&) { return input.now; },
+       .defaults = {.pass = "placed"}},
+      prophet_policy(),
+      fastermoe_shadowing_policy(),
+      top_k_policy(),
+      eplb_policy(),
+      swap_policy(),
+  };
+  return policies;
+}
+
 std::vector<int64_t> inputs_of_experts(const Loads& loads) {
   std::vector<int64_t> inputs(static_cast<size_t>(loads.experts));
   size_t i = 0;

@@ -1,5 +1,5 @@
-// The built-in placement policies, one file each, and what they share. What a policy does and which
-// options it takes stands in its row, which its file makes; sources stand here.
+// What the built-in placement policies share. Not here: the policies, one file each, which are listed
+// in builtin.cpp.
 #pragma once
 
 #include <cstdint>
@@ -8,22 +8,6 @@
 #include "engine/placement/policy.h"
 
 namespace moe {
-
-/// Pro-Prophet's greedy planner (prophet.h): copies of few experts to some devices, for one step.
-PlacementPolicy prophet_policy();
-/// FasterMoE's dynamic shadowing (He et al., PPoPP 2022; the policy of fastmoe's
-/// fastermoe/shadow_policy.py): copies of the heaviest experts to all devices.
-PlacementPolicy fastermoe_shadowing_policy();
-/// Copies of the k heaviest experts to all devices, every step: top2 and top3 of Pro-Prophet,
-/// figure 15.
-PlacementPolicy top_k_policy();
-/// As EPLB (DeepSeek, 2025) without its levels of nodes: heavy experts get more residents, shared
-/// evenly, which are packed onto devices so that these compute as much. Parameters and state move.
-PlacementPolicy eplb_policy();
-/// As SmartMoE (Zhai et al., ATC 2023): owners change places until devices compute as much.
-PlacementPolicy swap_policy();
-
-// What they share.
 
 /// [experts]
 std::vector<int64_t> inputs_of_experts(const Loads& loads);

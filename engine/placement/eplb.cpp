@@ -147,6 +147,8 @@ Placement settle(const Placement& now, const std::vector<std::vector<int64_t>>& 
   return next;
 }
 
+/// As EPLB (DeepSeek, 2025) without its levels of nodes: heavy experts get more residents, shared
+/// evenly, which are packed onto devices so that these compute as much. Parameters and state move.
 PlacementPolicy eplb_policy() {
   std::vector<OptionSpec> options = paying_options();
   options.push_back(whole_option(
@@ -155,7 +157,11 @@ PlacementPolicy eplb_policy() {
       "eplb",
       "EPLB: heavy experts get more residents, shared evenly and packed so that devices compute "
       "as much; parameters and state move",
-      place_eplb, std::move(options), true};
+      place_eplb,
+      std::move(options),
+      true,
+      Reads::kNothing,
+      {.extra_residents = 1}};
 }
 
 }  // namespace moe

@@ -4,22 +4,8 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
-#include "engine/placement/builtin.h"
 
 namespace moe {
-
-const std::vector<PlacementPolicy>& builtin_policies() {
-  static const std::vector<PlacementPolicy> policies = {
-      {"fixed", "the placement in force stays",
-       [](const PlaceInput& input, const PolicyOptions&) { return input.now; }},
-      prophet_policy(),
-      fastermoe_shadowing_policy(),
-      top_k_policy(),
-      eplb_policy(),
-      swap_policy(),
-  };
-  return policies;
-}
 
 const PlacementPolicy& builtin_policy(std::string_view name) {
   std::vector<std::string> names;

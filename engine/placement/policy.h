@@ -44,6 +44,13 @@ Placement ask_policy(const PlacementFunction& policy, const std::string& name, i
 
 using PolicyOptions = std::map<std::string, double>;
 
+/// What the pass that runs a policy has unless a system says otherwise.
+struct PlacementDefaults {
+  bool now = false;  // in force in the step whose loads it is made from, not in the next
+  int64_t shadows = 0, extra_residents = 0;
+  const char* pass = nullptr;  // the pass's name; the policy's
+};
+
 struct PlacementPolicy {
   const char* name;
   const char* doc;
@@ -56,6 +63,9 @@ struct PlacementPolicy {
   bool moves_residents = false;
   /// kRates: it counts with PlaceInput::rates, whatever its options are.
   Reads reads = Reads::kNothing;
+  PlacementDefaults defaults = {};
+
+  const char* pass() const { return defaults.pass != nullptr ? defaults.pass : name; }
 };
 
 const std::vector<PlacementPolicy>& builtin_policies();

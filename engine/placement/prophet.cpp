@@ -173,6 +173,7 @@ void add_copies(const std::vector<Selected>& selected, Placement& placement) {
   }
 }
 
+/// Pro-Prophet's greedy planner (prophet.h): copies of few experts to some devices, for one step.
 PlacementPolicy prophet_policy() {
   const auto place = [](const PlaceInput& input, const PolicyOptions& options) {
     require_shadows(input.now, "prophet");
@@ -200,7 +201,8 @@ PlacementPolicy prophet_policy() {
            whole_option("hidden", 1, 0, 1,
                         "1: copies are hidden behind compute (equation 8); 0: they block (6)")},
           false,
-          Reads::kRates};
+          Reads::kRates,
+          {.shadows = 8}};
 }
 
 }  // namespace moe

@@ -40,6 +40,8 @@ std::vector<int64_t> choose_shadowed(const std::vector<int64_t>& inputs,
   return {order.begin(), order.begin() + static_cast<int64_t>(taken)};
 }
 
+/// FasterMoE's dynamic shadowing (He et al., PPoPP 2022; the policy of fastmoe's
+/// fastermoe/shadow_policy.py): copies of the heaviest experts to all devices.
 PlacementPolicy fastermoe_shadowing_policy() {
   const auto place = [](const PlaceInput& input, const PolicyOptions& options) {
     require_shadows(input.now, "fastermoe_shadowing");
@@ -56,7 +58,8 @@ PlacementPolicy fastermoe_shadowing_policy() {
            number_option("alpha", 2, 1e-6, 1e6, "width of an expert over d_model"),
            whole_option("d_model", 2048, 1, 1e9, "width of an input, in elements of 4 bytes")},
           false,
-          Reads::kRates};
+          Reads::kRates,
+          {.now = true, .shadows = 8}};
 }
 
 }  // namespace moe

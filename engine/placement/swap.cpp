@@ -55,6 +55,7 @@ Placement place_swap(const PlaceInput& input, const PolicyOptions& options) {
 
 }  // namespace
 
+/// As SmartMoE (Zhai et al., ATC 2023): owners change places until devices compute as much.
 PlacementPolicy swap_policy() {
   std::vector<OptionSpec> options = paying_options();
   options.push_back(

@@ -3,6 +3,8 @@
 
 namespace moe {
 
+/// Copies of the k heaviest experts to all devices, every step: top2 and top3 of Pro-Prophet,
+/// figure 15.
 PlacementPolicy top_k_policy() {
   const auto place = [](const PlaceInput& input, const PolicyOptions& options) {
     require_shadows(input.now, "top_k");
@@ -18,7 +20,10 @@ PlacementPolicy top_k_policy() {
   return {"top_k",
           "the heaviest experts are copied to all devices, whatever it costs",
           place,
-          {whole_option("k", 2, 1, 1e6, "experts that are copied")}};
+          {whole_option("k", 2, 1, 1e6, "experts that are copied")},
+          false,
+          Reads::kNothing,
+          {.now = true, .shadows = 3}};
 }
 
 }  // namespace moe

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/field.h"
 #include "engine/base/ids.h"
 #include "engine/graph/graph.h"
 #include "engine/graph/op_def.h"
@@ -26,6 +27,9 @@ struct OrderEdge {
   std::string stage;
   std::string why;
 };
+constexpr auto fields_of(const OrderEdge*) {
+  return carried_table(&OrderEdge::from, &OrderEdge::to, &OrderEdge::stage, &OrderEdge::why);
+}
 
 /// How a comm lane finds its next op. order: by lane_orders(). priority: of the ops that are posted
 /// the one with the highest priority, then the lowest op id. policy: as `choose` says.
@@ -42,6 +46,10 @@ struct Lane {
   Choose choose = nullptr;  // with Pick::kPolicy
   std::string stage = {};   // that set pick
 };
+constexpr auto fields_of(const Lane*) {
+  return field_table<Lane>(carried(&Lane::name), carried(&Lane::kind), carried(&Lane::pick),
+                           internal(&Lane::choose, "a function"), carried(&Lane::stage));
+}
 
 /// From the begin of `from`, a compute op that announces it, until `until` is posted its arbiter
 /// begins nothing of a lower priority (Lina, ATC 2023, section 4.2: all-reduces are held back while
@@ -50,12 +58,18 @@ struct Hold {
   OpId from, until;
   std::string stage;
 };
+constexpr auto fields_of(const Hold*) {
+  return carried_table(&Hold::from, &Hold::until, &Hold::stage);
+}
 
 /// Lanes that share a network exclusively: one transfer at a time, of the highest priority.
 struct Exclusive {
   std::vector<LaneId> lanes;
   std::string stage;
 };
+constexpr auto fields_of(const Exclusive*) {
+  return carried_table(&Exclusive::lanes, &Exclusive::stage);
+}
 
 struct Decision {
   std::string op;  // or the stage, for what is about no single op
@@ -63,6 +77,9 @@ struct Decision {
   std::string why;
   bool skipped = false;  // the stage was told to do it and did not
 };
+constexpr auto fields_of(const Decision*) {
+  return carried_table(&Decision::op, &Decision::stage, &Decision::why, &Decision::skipped);
+}
 
 /// Which stage gave an op its lane, priority or chunks, or made it as a part of another; the
 /// pipeline writes it down.
@@ -73,6 +90,9 @@ struct Setting {
   std::string stage;
   int64_t before = 0;  // the lane, priority or chunk that the op had
 };
+constexpr auto fields_of(const Setting*) {
+  return carried_table(&Setting::op, &Setting::what, &Setting::stage, &Setting::before);
+}
 
 struct Schedule {
   std::vector<Lane> lanes;
@@ -103,6 +123,11 @@ struct Schedule {
   /// The ops of the lane run in another order than lane_orders() says.
   bool picks(LaneId lane) const { return lanes[lane.index()].pick != Pick::kOrder; }
 };
+constexpr auto fields_of(const Schedule*) {
+  return carried_table(&Schedule::lanes, &Schedule::lane_of, &Schedule::order_edges,
+                       &Schedule::priority, &Schedule::chunk_bytes, &Schedule::chunk_stage,
+                       &Schedule::holds, &Schedule::exclusive, &Schedule::log, &Schedule::settings);
+}
 
 /// The exclusive lanes that this one is of; null: none.
 const Exclusive* exclusive_with(const Schedule& schedule, LaneId lane);

@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/names.h"
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
 

@@ -39,7 +39,8 @@ local function class_name(name) return "moe." .. name:sub(1, 1):upper() .. name:
 local function type_text(field)
   local kind = field.type
   if NESTED[kind] then return NESTED[kind] end
-  if kind == "list" then return ("(%s)[]"):format(type_text(field.of)) end
+  if type(kind) == "table" then return "table" end
+  if kind == "list" then return field.of and ("(%s)[]"):format(type_text(field.of)) or "table" end
   if schema.classes[kind] then return class_name(kind) end
   if field.enum then return ('"%s"'):format(table.concat(field.enum, '"|"')) end
   return kind
@@ -58,14 +59,15 @@ local function doc_text(field)
   return table.concat(parts, " ")
 end
 
--- A class whose fields are a field list's; assumed: numbers may be moe.assumed.
-local function class(out, name, fields, assumed)
+-- A class whose fields are a field list's; assumed: numbers may be moe.assumed; given: all fields
+-- are there.
+local function class(out, name, fields, assumed, given)
   out[#out + 1] = "---@class " .. name
   for _, key in ipairs(schema.keys_of(fields)) do
     local field = fields[key]
     local text = type_text(field)
     if assumed and (text == "number" or text == "integer") then text = text .. "|moe.Assumed" end
-    out[#out + 1] = ("---@field %s%s %s %s"):format(key, field.required and "" or "?", text,
+    out[#out + 1] = ("---@field %s%s %s %s"):format(key, (field.required or given) and "" or "?", text,
       doc_text(field)):gsub("%s+$", "")
   end
   out[#out + 1] = ""
@@ -190,11 +192,6 @@ local FIXED = [[
 ---@class moe.TrainResult
 ---@field placements table[][]? [step][layer]: layer, owners, replicas, shadows, moves, ...
 ---@field planner_error table<string, moe.PlannerError>? of a2a, experts, trans, agg
----@field losses number[]
----@field moe table[][] [step][layer]: layer, capacity, dropped, checksum, min_margin, counts
----@field grad_l2 table<string, number> of the first step
----@field param_l2 table<string, number> after the last step
----@field digest string
 ---@field samples_ms number[]
 
 ---@class moe.InferResult
@@ -357,6 +354,13 @@ local function field_classes(out)
   class(out, "moe.WorkloadFields", options)
 end
 
+-- What the engine declares of results.
+local function result_classes(out)
+  class(out, "moe.TrainResult", schema.declared "result", false, true)
+  class(out, "moe.MoeStats", schema.declared "moe_stats", false, true)
+  class(out, "moe.RankStats", schema.declared "rank", false, true)
+end
+
 local function run_class(out)
   out[#out + 1] = "---@class moe.Run"
   for _, key in ipairs(schema.keys_of(results.FIELDS)) do
@@ -422,6 +426,7 @@ function M.text()
   out[#out + 1] = ""
   field_classes(out)
   run_class(out)
+  result_classes(out)
   out[#out + 1] = FIXED
   constructors(out)
   out[#out + 1] = "return moe"

@@ -221,6 +221,7 @@ local function make_core(world, args)
     end,
     say = function(text) world.said[#world.said + 1] = text end,
     table = function(kind) return TABLES[kind] end,
+    library_files = function(folder) return TABLES[folder] end,
     check_model = function(model)
       if model.heads == 7 then error("model.heads: 7 is not liked", 0) end
     end,

@@ -4,6 +4,10 @@
 * op kinds: string literals that are the name of an op, outside engine/ops and engine/model. Code
   there asks for a property of OpDef, and makes ops of its constants. Literals that mean something
   else are listed in OTHER_NAMES.
+* fields: those of a table of fields (engine/base/field.h) whose type, range or conversion is
+  written once more: a field list of the Lua library that says the type again, or bindings that
+  read or write the member by hand. Fields of other things with the same name are listed in
+  OTHER_FIELDS.
 * folders: those with more than 36 source files or 4,500 lines; engine/ops has one file per op.
 * functions: those of more than 50 lines, tables apart, by the indentation of clang-format.
 
@@ -47,6 +51,9 @@ OTHER_NAMES = {
     "engine/sim/inference.cpp": "place",
     "engine/sim/inference_costs.cpp": "gelu",
 }
+# Fields of something else that has no table: of a model, of one simulation, of a collective, of an op.
+OTHER_FIELDS = {
+}
 MAX_FILES, MAX_LINES, MAX_FUNCTION = 36, 4500, 50
 PRODUCT = ("engine", "kernels", "bindings", "scripts")
 SOURCES = {".h", ".cpp", ".cu", ".cuh", ".lua"}
@@ -72,6 +79,27 @@ def op_kinds(root):
             for name in re.findall(r'"(\w+)"', code):
                 if name in names and name not in OTHER_NAMES.get(path.as_posix(), "").split():
                     yield f'{path}:{number}: "{name}"'
+
+
+ROW = re.compile(r'\bfield\(\s*"(\w+)",\s*&\w+::(\w+)')
+
+
+def fields_declared_twice(root):
+    names, members = set(), set()
+    for path in files_of(root, ("engine",), {".h"}):
+        for name, member in ROW.findall((root / path).read_text()):
+            names.add(name)
+            members.add((name, member))
+    assert len(names) > 40, "the tables of fields are not found"
+    for path in files_of(root, ("scripts", "bindings"), {".lua", ".cpp", ".h"}):
+        others = OTHER_FIELDS.get(path.as_posix(), "").split()
+        for number, line in enumerate((root / path).read_text().splitlines(), 1):
+            found = set(re.findall(r'\b(\w+) = \{ *type = "', line))
+            by_hand = re.findall(r'\{"(\w+)",[^}]*[.>](\w+)\b(?!\()', line)
+            by_hand += [(n, m) for m, n in re.findall(r'[.>](\w+) = .*\("(\w+)"', line)]
+            found |= {n for n, m in by_hand if (n, m) in members}
+            for name in sorted(found & names - set(others)):
+                yield f"{path}:{number}: {name}"
 
 
 def large_folders(root):
@@ -138,13 +166,15 @@ def long_functions(root):
                 yield f"{path}:{number}: {length} lines: {head[:60]}"
 
 
+COUNTS = (("literals of op kinds", op_kinds), ("fields declared twice", fields_declared_twice),
+          ("large folders", large_folders), ("functions over 50 lines", long_functions))
+
+
 def main():
     details = "--details" in sys.argv
     root = Path(next(a for a in sys.argv[1:] if not a.startswith("--")))
-    for what, found in (("literals of op kinds", op_kinds(root)),
-                        ("large folders", large_folders(root)),
-                        ("functions over 50 lines", long_functions(root))):
-        found = list(found)
+    for what, find in COUNTS:
+        found = list(find(root))
         print(f"{what}: {len(found)}")
         if details:
             print("\n".join("  " + line for line in found))

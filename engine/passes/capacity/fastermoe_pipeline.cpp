@@ -4,9 +4,9 @@
 #include "engine/graph/edit.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/defs.h"
-#include "engine/passes/builtin.h"
 #include "engine/passes/capacity/capacity_cut.h"
 #include "engine/passes/moe_layer.h"
+#include "engine/passes/pass.h"
 
 namespace moe {
 namespace {
@@ -107,6 +107,15 @@ void check_chain(const Graph& graph, const CapacityChain& chain, const std::stri
 
 }  // namespace
 
+/// FasterMoE's smart scheduling (He et al., PPoPP 2022; FastMoE's smart_schedule.h): the
+/// all-to-alls are cut between groups of workers, not along the capacity. In S_j group g sends to
+/// group g + j, modulo `groups`, and receives from g - j; C_j are the experts on the rows of S_j,
+/// R_j the way back. On the wire S_0..S_n-1, then R_0..R_n-1. Works before autodiff, so that the
+/// backward is cut alike, but in the reverse order: round n-1 first, FastMoE's round 0. FastMoE's
+/// default is groups of 4 workers (FMOE_FASTER_GROUP_SIZE), and it needs no copies, where
+/// split_peers and join_peers make one each. Its shadowed experts are not here. Throws UserError
+/// where groups do not divide the ranks, for counted rows, for ops that are cut already and for
+/// transfers that are not among all ranks.
 Graph fastermoe_pipeline(Graph graph, const PassContext& context) {
   const int64_t groups = groups_of(graph, context);
   if (groups == 1) return graph;

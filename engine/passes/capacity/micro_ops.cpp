@@ -4,11 +4,14 @@
 #include <cmath>
 
 #include "engine/base/errors.h"
-#include "engine/passes/builtin.h"
 #include "engine/passes/capacity/capacity_cut.h"
+#include "engine/passes/pass.h"
 
 namespace moe {
 
+/// As capacity_pipeline, each MoE layer in as few parts as make the rows that a rank exchanges in a
+/// part at most `bytes`, or one slot an expert (Lina, ATC 2023, section 4.3: an expert computes a
+/// micro-op's tokens as soon as its first all-to-all is over).
 Graph micro_ops(Graph graph, const PassContext& context) {
   const double bytes = std::get<double>(context.options.at("bytes"));
   double longest = 0;

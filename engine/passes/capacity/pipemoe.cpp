@@ -7,8 +7,8 @@
 #include <map>
 
 #include "engine/base/errors.h"
-#include "engine/passes/builtin.h"
 #include "engine/passes/capacity/pipemoe_fit.h"
+#include "engine/passes/pass.h"
 
 namespace moe {
 namespace {
@@ -146,6 +146,10 @@ class PipeMoe {
 
 }  // namespace
 
+/// PipeMoE (INFOCOM 2023): as capacity_pipeline, each MoE layer at the degree that is best by its
+/// two straight lines (pipemoe_degree.h), which are given or fitted from the cost model
+/// (pipemoe_fit.h). Throws UserError naming the option for lines given in part or negative, and for
+/// degrees that are none or above the capacity of a layer.
 Graph pipemoe(Graph graph, const PassContext& context) {
   const std::vector<CapacityChain> chains = capacity_chains(graph, context.stage);
   std::vector<Chosen> chosen;

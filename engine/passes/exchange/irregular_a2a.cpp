@@ -1,10 +1,14 @@
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
-#include "engine/passes/builtin.h"
 #include "engine/passes/moe_layer.h"
+#include "engine/passes/pass.h"
 
 namespace moe {
 
+/// All-to-alls carry real rows only (Lancet, section 5.3: counts first, then the rows). Each gets
+/// attr irregular=1 and the received counts of one exchange_counts op a gate; the backward reuses
+/// them. Nothing to do where no rows are exchanged. Throws UserError for an all-to-all that is cut
+/// along the capacity or goes in steps.
 Graph irregular_a2a(Graph graph, const PassContext& context) {
   const size_t num_ops = graph.num_ops();
   size_t done_already = 0;  // a placed exchange carries real rows only

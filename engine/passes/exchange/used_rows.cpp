@@ -1,7 +1,7 @@
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
-#include "engine/passes/builtin.h"
 #include "engine/passes/moe_layer.h"
+#include "engine/passes/pass.h"
 
 namespace moe {
 namespace {
@@ -13,6 +13,9 @@ bool of_experts(const Graph& graph, OpId op) {
 
 }  // namespace
 
+/// Experts compute the rows in use only: attr rows="used" and the received counts as an input. The
+/// gradients of their weights then sum the rows source by source, so they may differ in rounding.
+/// Throws UserError for an expert that is cut along the capacity or whose rows come in steps.
 Graph used_rows(Graph graph, const PassContext& context) {
   const size_t num_ops = graph.num_ops();
   size_t done_already = 0;  // experts behind a placed exchange

@@ -1,8 +1,11 @@
 #include "engine/graph/op_def.h"
-#include "engine/passes/builtin.h"
+#include "engine/passes/pass.h"
 
 namespace moe {
 
+/// An all-to-all blocks the compute lane: it waits for the compute op before it in program order,
+/// and the compute op after it waits for it. So do experts that travel, unless experts = false.
+/// All-reduces stay free.
 Schedule blocking_a2a(const Graph& graph, Schedule schedule, const PassContext& context) {
   const bool experts = std::get<bool>(context.options.at("experts"));
   const auto blocks = [&](OpId op) {

@@ -2,10 +2,14 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
-#include "engine/passes/builtin.h"
+#include "engine/passes/pass.h"
 
 namespace moe {
 
+/// Cuts the transfers of `which` ("all_reduce", "all_to_all" or "both") whose message is longer
+/// than `bytes` into as few equal chunks as are not (Lina, section 4.1: micro-ops of 30 MB). Ops
+/// stay apart, so a chunk never holds parts of two; what one op holds is the system's bucket_bytes.
+/// Throws UserError where an op is cut already.
 Schedule chunked(const Graph& graph, Schedule schedule, const PassContext& context) {
   const auto bytes = static_cast<Bytes>(std::get<double>(context.options.at("bytes")));
   const std::string& which = std::get<std::string>(context.options.at("which"));

@@ -4,8 +4,8 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
-#include "engine/passes/builtin.h"
 #include "engine/passes/order/growing_order.h"
+#include "engine/passes/pass.h"
 #include "engine/replay/replay.h"
 
 namespace moe {
@@ -123,6 +123,7 @@ Nanoseconds step_ns(const Graph& graph, const Schedule& schedule, const CostMode
 
 }  // namespace
 
+/// Lancet's dW scheduling (MLSys 2024, algorithm 1); see dw_schedule.h.
 Schedule dw_schedule(const Graph& graph, Schedule schedule, const PassContext& context) {
   const DwCandidates found = dw_candidates(graph, schedule, context.cost);
   const bool undo = std::get<std::string>(context.options.at("if_slower")) == "undo";

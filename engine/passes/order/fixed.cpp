@@ -1,5 +1,5 @@
 #include "engine/graph/op_def.h"
-#include "engine/passes/builtin.h"
+#include "engine/passes/pass.h"
 
 namespace moe {
 namespace {
@@ -26,6 +26,9 @@ std::vector<Pair> backward_pairs(const Graph& graph) {
 
 }  // namespace
 
+/// All-reduces run between the backward's pairs of all-to-alls only: each after the pair that began
+/// before its gradients were complete, and before the next pair, which waits for it (Lina, "Fixed"
+/// of figure 14). Those that no pair comes before, or after, are free on that side.
 Schedule fixed(const Graph& graph, Schedule schedule, const PassContext& context) {
   const std::vector<Pair> pairs = backward_pairs(graph);
   if (pairs.empty()) context.skip("the backward has no all-to-alls");

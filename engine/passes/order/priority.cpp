@@ -3,8 +3,8 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
-#include "engine/passes/builtin.h"
 #include "engine/passes/moe_layer.h"
+#include "engine/passes/pass.h"
 
 namespace moe {
 namespace {
@@ -33,6 +33,11 @@ OpId combine_before(const Graph& graph, const std::vector<OpId>& producers, OpId
 
 }  // namespace
 
+/// All-to-alls before all-reduces, one transfer at a time, never interrupted (Lina, section 4.2).
+/// Where each has a lane of its own, the lanes become exclusive and run in program order each, two
+/// queues; a single comm lane picks by priority. hold: the begin of the gradient of a layer's
+/// combine announces the all-to-all that follows it, and no all-reduce begins until that is posted.
+/// Throws UserError for a lane that has a discipline already.
 Schedule priority(const Graph& graph, Schedule schedule, const PassContext& context) {
   const std::vector<LaneId> lanes = lanes_in_use(schedule);
   if (lanes.empty()) {

@@ -1,7 +1,8 @@
-#include "engine/passes/builtin.h"
+#include "engine/passes/pass.h"
 
 namespace moe {
 
+/// Every op waits for the one before it in program order: no overlap at all.
 Schedule serial(const Graph& graph, Schedule schedule, const PassContext& context) {
   for (size_t i = 1; i < graph.num_ops(); ++i) {
     schedule.before(OpId(static_cast<int64_t>(i) - 1), OpId(static_cast<int64_t>(i)), context.stage,

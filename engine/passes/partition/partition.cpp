@@ -6,10 +6,10 @@
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
 #include "engine/graph/op_def.h"
-#include "engine/passes/builtin.h"
 #include "engine/passes/moe_layer.h"
 #include "engine/passes/partition/range_search.h"
 #include "engine/passes/partition/range_times.h"
+#include "engine/passes/pass.h"
 
 namespace moe {
 namespace {
@@ -246,6 +246,10 @@ class Partition {
 
 }  // namespace
 
+/// Lancet's operator partition (MLSys 2024, section 5): ranges of the forward around the MoE layers
+/// in parts of the batch, pipelined; which ranges and how many parts by dynamic programming over
+/// groups of ops, or as given. The backward stays whole. Gates of batch scope are never cut. Throws
+/// UserError naming the op that refuses when a given range cannot be cut.
 Graph partition(Graph graph, const PassContext& context) {
   return Partition(graph, context).run();
 }

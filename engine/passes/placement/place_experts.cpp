@@ -7,8 +7,8 @@
 #include "engine/graph/op_def.h"
 #include "engine/ops/defs.h"
 #include "engine/ops/placed.h"
-#include "engine/passes/builtin.h"
 #include "engine/passes/moe_layer.h"
+#include "engine/passes/pass.h"
 
 namespace moe {
 namespace {
@@ -249,8 +249,14 @@ Graph place_by_policy(Graph graph, const PassContext& context) {
   const auto number = [&](const char* name) {
     return static_cast<int64_t>(std::get<double>(context.options.at(name)));
   };
+  const std::vector<PlacementPolicy>& all = builtin_policies();
+  const auto found = std::find_if(all.begin(), all.end(), [&](const PlacementPolicy& one) {
+    return one.pass() == context.stage;
+  });
+  MOE_CHECK(found != all.end(), "stage {}", context.stage);
+  const PlacementPolicy& policy = *found;
   PlacementStage stage;
-  stage.policy = context.stage == "placed" ? "fixed" : context.stage;
+  stage.policy = policy.name;
   const bool now = std::get<std::string>(context.options.at("use")) == "now";
   stage.use = now ? PlacementUse::kNow : PlacementUse::kNext;
   stage.every = number("every");
@@ -258,7 +264,6 @@ Graph place_by_policy(Graph graph, const PassContext& context) {
   stage.extra_residents = number("extra_residents");
   stage.expected_copies = std::get<double>(context.options.at("expected_copies"));
   stage.split = std::get<bool>(context.options.at("split"));
-  const PlacementPolicy& policy = builtin_policy(stage.policy);
   for (const OptionSpec& option : policy.options) {
     stage.options[option.name] = std::get<double>(context.options.at(option.name));
   }

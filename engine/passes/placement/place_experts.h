@@ -52,11 +52,6 @@ int64_t hidden_between(const PlaceRates& rates, int64_t shadows);
 /// their states move to where the next placement has them, and that comes into force.
 Graph add_placement_updates(Graph graph);
 
-/// Of a built-in policy's pass.
-struct PlacementDefaults {
-  bool now = false;
-  int64_t shadows = 0, extra_residents = 0;
-};
 /// place_experts by the built-in policy and the options that the stage names.
 Graph place_by_policy(Graph graph, const PassContext& context);
 

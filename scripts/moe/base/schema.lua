@@ -92,15 +92,21 @@ local function guess(name, names)
   return near and near ~= "" and (". Did you mean '%s'?"):format(near)
 end
 
-local function field_list(rows)
+local field_list
+
+-- The entry of a field list of a row of the engine's.
+local function field_of(row)
+  local field = M.merged(row, {})
+  field.name, field.fields = nil, nil
+  if row.doc == "" then field.doc = nil end
+  if row.fields then field.type = field_list(row.fields) end
+  if row.of then field.of = field_of(row.of) end
+  return field
+end
+
+function field_list(rows)
   local fields = {}
-  for _, row in ipairs(rows) do
-    local field = M.merged(row, { name = false, fields = false })
-    field.name, field.fields = nil, nil
-    if row.doc == "" then field.doc = nil end
-    if row.fields then field.type = field_list(row.fields) end
-    fields[row.name] = field
-  end
+  for _, row in ipairs(rows) do fields[row.name] = field_of(row) end
   return fields
 end
 

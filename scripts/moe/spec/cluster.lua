@@ -1,13 +1,14 @@
 -- moe.cluster.<name>{ nodes = n } and moe.cluster.custom{...}: tables that the core understands,
 -- with the assumed constants they rest on.
 local comm_tables = require "moe.spec.comm_tables"
+local core = require "moe.core"
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
 
 local M = {}
 
 --- The built-in clusters: files in clusters/.
-M.files = { "h200", "hpnv", "hpwnv", "lina", "lpwnv", "p3dn", "p4de" }
+M.files = core.library_files "clusters"
 
 local mt = schema.class("cluster", "a cluster, as moe.cluster.p4de { nodes = 2 }")
 
