@@ -1,2 +1,5 @@
-#define CATCH_CONFIG_MAIN
-#include <catch2/catch.hpp>
+#include "tests/session.h"
+
+int main(int argc, char** argv) {
+  return moe::test::run_cases(argc, argv);
+}

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "engine/base/errors.h"
+#include "tests/base/message_of.h"
 
 namespace moe {
 namespace {
@@ -11,12 +12,7 @@ namespace {
 constexpr auto kName = [] { return "op 'x'"; };
 
 std::string refusal(double ns) {
-  try {
-    checked_ns(ns, kName);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
+  return test::message_of<UserError>([&] { checked_ns(ns, kName); });
 }
 
 TEST_CASE("times up to the ceiling are rounded to the nearest nanosecond") {

@@ -4,7 +4,6 @@
 // Every row: median [lowest quarter, highest quarter] of the samples of rank 0.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <functional>
@@ -13,28 +12,18 @@
 
 #include "engine/comm/local/emulated_link.h"
 #include "engine/network/closed_form.h"
+#include "tests/bench/measure.h"
 
 namespace {
 
 using moe::Bytes;
 using moe::Nanoseconds;
+using moe::bench::in_us;
+using moe::bench::Spread;
+using moe::bench::spread_of;
 
 constexpr int64_t kRanks = 2;
 constexpr int kSamples = 301;
-
-struct Spread {
-  double low, median, high;  // us
-};
-
-Spread spread(std::vector<Nanoseconds> ns) {
-  std::sort(ns.begin(), ns.end());
-  const auto at = [&](size_t quarter) { return ns[ns.size() * quarter / 4] / 1e3; };
-  return {at(1), at(2), at(3)};
-}
-
-std::string print(const Spread& s) {
-  return fmt::format("{:8.1f} [{:.1f}, {:.1f}]", s.median, s.low, s.high);
-}
 
 void on_ranks(const std::function<void(int64_t)>& body) {
   std::thread other([&] { body(1); });
@@ -76,8 +65,8 @@ void bench_all_to_all() {
         }
       }
     });
-    const Spread a = spread(moved), m = spread(copied);
-    fmt::print("{:>12}{:>30}{:>30}{:>8.2f}\n", bytes >> 10, print(a), print(m),
+    const Spread a = spread_of(moved), m = spread_of(copied);
+    fmt::print("{:>12}{:>30}{:>30}{:>8.2f}\n", bytes >> 10, in_us(a), in_us(m),
                a.median / m.median);
   }
 }
@@ -97,9 +86,9 @@ void bench_all_reduce() {
         if (r == 0) times.push_back(t.end - t.begin);
       }
     });
-    const Spread s = spread(times);
-    fmt::print("{:>12} KiB{:>30}{:>8.1f} GB/s\n", n * 4 >> 10, print(s),
-               static_cast<double>(n * 4) / s.median / 1e3);
+    const Spread s = spread_of(times);
+    fmt::print("{:>12} KiB{:>30}{:>8.1f} GB/s\n", n * 4 >> 10, in_us(s),
+               static_cast<double>(n * 4) / s.median);
   }
 }
 
@@ -124,7 +113,7 @@ void bench_emulated_link() {
       }
     });
     fmt::print("{:>12}{:>12.1f}{:>30}\n", bytes >> 10,
-               moe::all_to_all_ns(link, static_cast<double>(bytes)) / 1e3, print(spread(times)));
+               moe::all_to_all_ns(link, static_cast<double>(bytes)) / 1e3, in_us(spread_of(times)));
   }
 }
 

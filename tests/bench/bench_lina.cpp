@@ -2,13 +2,12 @@
 // and again with actual counts (phase 2), us: median [lowest quarter, highest quarter].
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <chrono>
 #include <functional>
 
 #include "engine/base/rng.h"
 #include "engine/placement/popularity.h"
 #include "engine/placement/two_phase.h"
+#include "tests/bench/measure.h"
 
 namespace {
 
@@ -17,16 +16,7 @@ using moe::Estimate;
 constexpr int kSamples = 201;
 
 std::string measure(const std::function<void()>& work) {
-  std::vector<double> us;
-  for (int i = 0; i < kSamples; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    work();
-    us.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
-                     .count());
-  }
-  std::sort(us.begin(), us.end());
-  const auto at = [&](size_t quarter) { return us[us.size() * quarter / 4]; };
-  return fmt::format("{:8.1f} [{:.1f}, {:.1f}]", at(2), at(1), at(3));
+  return moe::bench::in_us(moe::bench::spread_ns(kSamples, work));
 }
 
 /// Skewed: the product of two uniform numbers.

@@ -2,9 +2,7 @@
 // median of the samples, and the events of a run.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <chrono>
-
+#include "tests/bench/measure.h"
 #include "tests/network/clusters.h"
 
 namespace {
@@ -18,17 +16,10 @@ using test::kMiB;
 
 constexpr int kSamples = 9;
 
-void bench(const std::string& name, const Cluster& cluster, const std::vector<NetworkOp>& ops) {
-  std::vector<double> ms;
+void measure(const std::string& name, const Cluster& cluster, const std::vector<NetworkOp>& ops) {
   NetworkRun run;
-  for (int i = 0; i < kSamples; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    run = run_collectives(cluster, ops);
-    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
-    ms.push_back(took.count());
-  }
-  std::sort(ms.begin(), ms.end());
-  fmt::print("{:<52}{:>10.2f}{:>10}{:>14.3f}\n", name, ms[kSamples / 2], run.num_events,
+  const double ms = bench::median_ms(kSamples, [&] { run = run_collectives(cluster, ops); });
+  fmt::print("{:<52}{:>10.2f}{:>10}{:>14.3f}\n", name, ms, run.num_events,
              to_ms(test::last_end_ns(run)));
 }
 
@@ -46,23 +37,23 @@ int main() {
   const NetworkOp reduce = all_reduce(100 * kMiB);
   for (const int64_t n : {64, 128, 256}) {
     for (const int64_t nics : {1, 4, 8}) {
-      bench(fmt::format("random all-to-all, {} ranks, {} NICs", n, nics), eight_a_node(n, nics),
-            {random_exchange(n)});
+      measure(fmt::format("random all-to-all, {} ranks, {} NICs", n, nics), eight_a_node(n, nics),
+              {random_exchange(n)});
     }
   }
   for (const int64_t n : {64, 256, 1024}) {
     const Cluster cluster = eight_a_node(n);
-    bench(fmt::format("balanced all-to-all, {} ranks", n), cluster, {all_to_all(kMiB)});
-    bench(fmt::format("the same and an all-reduce"), cluster, {all_to_all(kMiB), reduce});
+    measure(fmt::format("balanced all-to-all, {} ranks", n), cluster, {all_to_all(kMiB)});
+    measure(fmt::format("the same and an all-reduce"), cluster, {all_to_all(kMiB), reduce});
   }
   for (const int64_t nics : {1, 4}) {
-    bench(fmt::format("random all-to-all and all-reduce, 64 ranks, {} NICs", nics),
-          eight_a_node(64, nics), {random_exchange(64), reduce});
+    measure(fmt::format("random all-to-all and all-reduce, 64 ranks, {} NICs", nics),
+            eight_a_node(64, nics), {random_exchange(64), reduce});
   }
   const Cluster cluster = eight_a_node(64);
   const NetworkOp skewed = all_to_all_v(test::skewed_matrix(64, kMiB / 4));
-  bench("24 layers, balanced", cluster, test::iteration(24, all_to_all(kMiB / 4), 25 * kMiB));
-  bench("24 layers, skewed", cluster, test::iteration(24, skewed, 25 * kMiB));
-  bench("24 layers, random", cluster, test::iteration(24, random_exchange(64), 25 * kMiB));
+  measure("24 layers, balanced", cluster, test::iteration(24, all_to_all(kMiB / 4), 25 * kMiB));
+  measure("24 layers, skewed", cluster, test::iteration(24, skewed, 25 * kMiB));
+  measure("24 layers, random", cluster, test::iteration(24, random_exchange(64), 25 * kMiB));
   return 0;
 }

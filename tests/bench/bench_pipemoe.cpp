@@ -7,23 +7,12 @@
 #include <cstdlib>
 #include <functional>
 
-#include "engine/comm/communicator.h"
+#include "tests/bench/measure.h"
 #include "tests/passes/pipemoe_grid.h"
 
 namespace {
 
-using moe::Nanoseconds;
-
-double median_ns(int runs, const std::function<void()>& body) {
-  std::vector<Nanoseconds> samples;
-  for (int i = 0; i < runs; ++i) {
-    const Nanoseconds begin = moe::clock_ns();
-    body();
-    samples.push_back(moe::clock_ns() - begin);
-  }
-  std::sort(samples.begin(), samples.end());
-  return static_cast<double>(samples[samples.size() / 2]);
-}
+using moe::bench::median_ms;
 
 std::vector<moe::ChunkedLayer> all_layers() {
   std::vector<moe::ChunkedLayer> all;
@@ -45,11 +34,11 @@ void bench_degree(int runs, const char* what, moe::DegreeObjective objective,
     problems.push_back(problem_of(layer, objective));
   }
   int64_t sum = 0;
-  const double ns = median_ns(runs, [&] {
+  const double ms = median_ms(runs, [&] {
     for (const moe::DegreeProblem& problem : problems) sum += degree_of(problem);
   });
   fmt::print("{:24} {:9.3f} us a layer (degrees sum to {})\n", what,
-             ns / 1e3 / static_cast<double>(problems.size()), sum / runs);
+             ms * 1e3 / static_cast<double>(problems.size()), sum / runs);
 }
 
 }  // namespace
@@ -68,9 +57,9 @@ int main(int argc, char** argv) {
   });
 
   const std::vector<moe::ChunkedLayer> layers = all_layers();
-  Nanoseconds total = 0;
+  moe::Nanoseconds total = 0;
   int64_t simulated = 0;
-  const double ns = median_ns(std::min(runs, 3), [&] {
+  const double ms = median_ms(std::min(runs, 3), [&] {
     total = 0, simulated = 0;
     for (const moe::ChunkedLayer& layer : layers) {
       const int64_t best = moe::exact_degree(problem_of(layer, kForward)).degree;
@@ -82,7 +71,7 @@ int main(int argc, char** argv) {
   });
   fmt::print(
       "\n{} layers by simulation, {} plans: {:.3f} s ({:.0f} us a plan; {:.1f} s simulated)\n",
-      layers.size(), simulated, ns / 1e9, ns / 1e3 / static_cast<double>(simulated),
+      layers.size(), simulated, ms / 1e3, ms * 1e3 / static_cast<double>(simulated),
       static_cast<double>(total) / 1e9);
   return 0;
 }

@@ -7,33 +7,18 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <vector>
 
 #include "engine/comm/communicator.h"
 #include "engine/graph/text.h"
 #include "engine/plan.h"
 #include "engine/replay/replay.h"
+#include "tests/bench/measure.h"
 
 namespace {
 
 using moe::Nanoseconds;
-
-/// 8 nodes of 8 GPUs at assumed rates; the times below are the planner's, so their values only have
-/// to be of the right size.
-moe::Cluster cluster() {
-  moe::Cluster c;
-  c.nodes = 8, c.devices_per_node = 8;
-  c.device = {.gemm_flops_per_s = 140e12,
-              .vector_flops_per_s = 15e12,
-              .memory_bytes_per_s = 1.6e12,
-              .launch_ns = 8000};
-  c.intra = {300e9, 1000};
-  c.nic = {12.5e9, 2500};
-  c.nics_per_node = 4;
-  c.a2a_base_ns = 20000, c.a2a_per_peer_ns = 2000;
-  return c;
-}
+using moe::bench::median_ms;
 
 moe::PlanSpec spec(const moe::SystemSpec& system, int64_t layers = 24) {
   moe::PlanSpec s;
@@ -41,22 +26,11 @@ moe::PlanSpec spec(const moe::SystemSpec& system, int64_t layers = 24) {
   s.model.experts = 128, s.model.fused_attention = false, s.model.dtype = moe::DType::kF16;
   s.gate = moe::gate_spec(s.model);
   s.num_ranks = 64;
-  s.cluster = cluster();
+  s.cluster = moe::bench::gpu_cluster(8);
   s.system = system;
   s.work.fill = 0.8;
   s.cost = std::make_shared<moe::RooflineCost>(s.cluster, s.work);
   return s;
-}
-
-double median_ms(int runs, const std::function<void()>& body) {
-  std::vector<Nanoseconds> samples;
-  for (int i = 0; i < runs; ++i) {
-    const Nanoseconds begin = moe::clock_ns();
-    body();
-    samples.push_back(moe::clock_ns() - begin);
-  }
-  std::sort(samples.begin(), samples.end());
-  return moe::to_ms(samples[samples.size() / 2]);
 }
 
 void bench(const moe::SystemSpec& system, int runs) {

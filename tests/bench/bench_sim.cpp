@@ -14,25 +14,11 @@
 #include "engine/routing/workload.h"
 #include "engine/sim/simulator.h"
 #include "engine/sim/step_replay.h"
+#include "tests/bench/measure.h"
 
 namespace {
 
 using moe::Nanoseconds;
-
-/// 4 nodes of 8 GPUs at assumed rates; the figures below are the simulator's own times.
-moe::Cluster cluster() {
-  moe::Cluster c;
-  c.nodes = 4, c.devices_per_node = 8;
-  c.device = {.gemm_flops_per_s = 140e12,
-              .vector_flops_per_s = 15e12,
-              .memory_bytes_per_s = 1.6e12,
-              .launch_ns = 8000};
-  c.intra = {300e9, 1000};
-  c.nic = {12.5e9, 2500};
-  c.nics_per_node = 4;
-  c.a2a_base_ns = 20000, c.a2a_per_peer_ns = 2000;
-  return c;
-}
 
 moe::PlanSpec spec(int64_t moe_every, int64_t experts, const char* law) {
   moe::PlanSpec s;
@@ -40,7 +26,7 @@ moe::PlanSpec spec(int64_t moe_every, int64_t experts, const char* law) {
   s.model.experts = experts, s.model.dtype = moe::DType::kF16, s.model.moe_every = moe_every;
   s.gate = moe::gate_spec(s.model);
   s.num_ranks = 32;
-  s.cluster = cluster();
+  s.cluster = moe::bench::gpu_cluster(4);
   s.work.fill = 0.8;
   s.cost = std::make_shared<moe::RooflineCost>(s.cluster, s.work);
   if (law != nullptr) {
@@ -65,8 +51,7 @@ double seconds(const std::function<void()>& body) {
 double median_s(int runs, const std::function<void()>& body) {
   std::vector<double> samples;
   for (int i = 0; i < runs; ++i) samples.push_back(seconds(body));
-  std::sort(samples.begin(), samples.end());
-  return samples[samples.size() / 2];
+  return moe::bench::spread_of(samples).median;
 }
 
 moe::Stage stage(const char* name, moe::Options options = {}) {

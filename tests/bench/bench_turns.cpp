@@ -5,7 +5,6 @@
 //   after a post   from the time at which all ranks post an op, the network idle, to the turn
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <thread>
@@ -14,11 +13,14 @@
 #include "engine/comm/local/emulated_link.h"
 #include "engine/exec/arbiter/job_turns.h"
 #include "engine/exec/sync.h"
+#include "tests/bench/measure.h"
 #include "tests/cost/fake_ops.h"
 
 namespace {
 
 using namespace moe;
+using bench::in_us;
+using bench::spread_of;
 
 constexpr int64_t kTurns = 500;
 constexpr Nanoseconds kBetween = 2'000'000;  // of posts
@@ -70,17 +72,9 @@ Samples serve(Turns& turns, const Program& p, int64_t rank, Nanoseconds start) {
   return samples;
 }
 
-std::string spread(std::vector<Nanoseconds> ns) {
-  std::sort(ns.begin(), ns.end());
-  const auto at = [&](size_t quarter) {
-    return static_cast<double>(ns[ns.size() * quarter / 4]) / 1e3;
-  };
-  return fmt::format("{:8.1f} [{:.1f}, {:.1f}] us", at(2), at(1), at(3));
-}
-
 void print(const std::string& who, const Samples& samples) {
-  fmt::print("{}: after a turn {}, after a post {}\n", who, spread(samples.after_turn),
-             spread(samples.after_post));
+  fmt::print("{}: after a turn {} us, after a post {} us\n", who,
+             in_us(spread_of(samples.after_turn)), in_us(spread_of(samples.after_post)));
 }
 
 void add(std::vector<Nanoseconds>& all, const std::vector<Nanoseconds>& more) {
@@ -132,7 +126,7 @@ void processes(const Program& p) {
     lane.barrier("barrier");
     barriers.push_back(clock_ns() - begin);
   }
-  if (job.leads()) fmt::print("a barrier of them {}\n", spread(barriers));
+  if (job.leads()) fmt::print("a barrier of them {} us\n", in_us(spread_of(barriers)));
   job.finish();
 }
 

@@ -1,20 +1,11 @@
 // The gate's numerics, losses and optimizers.
 #include "tests/cuda/on_device.h"
+#include "tests/kernels/gate_bodies.h"
 
 using namespace moe;
 using namespace moe::test;
 using kernels::ScoreRule;
 using kernels::WeightRule;
-
-namespace {
-
-struct GateShape {
-  int64_t tokens, experts, hidden;
-};
-const std::vector<GateShape> kGates = {{1, 2, 8},   {5, 3, 17},   {19, 5, 100},
-                                       {7, 64, 33}, {33, 16, 64}, {2, 256, 20}};
-
-}  // namespace
 
 TEST_CASE("gate logits agree with the reference") {
   for (const GateShape g : kGates)
@@ -35,13 +26,7 @@ TEST_CASE("gate scores agree with the reference") {
   for (const GateShape g : kGates)
     for (const double range : {1.0, 30.0})
       for (const ScoreRule rule : {ScoreRule::kSoftmax, ScoreRule::kSigmoid})
-        agree_on_device(1e-4, [&](const auto& k, auto zero) {
-          using T = decltype(zero);
-          const auto logits = random_values<T>(g.tokens * g.experts, 1, range);
-          std::vector<T> p(logits.size());
-          k.gate_scores(p.data(), logits.data(), rule, g.tokens, g.experts, nullptr);
-          return p;
-        });
+        agree_on_device(1e-4, gate_scores(g, range, rule));
 }
 
 TEST_CASE("a row's logits and scores have the same bits alone") {
@@ -74,23 +59,7 @@ TEST_CASE("gate dlogits agree for every rule, with missing choices") {
   for (const GateShape g : kGates)
     for (const WeightRule weight : {WeightRule::kProb, WeightRule::kRenorm, WeightRule::kOne})
       for (const ScoreRule score : {ScoreRule::kSoftmax, ScoreRule::kSigmoid})
-        agree_on_device(1e-5, [&](const auto& table, auto zero) {
-          using T = decltype(zero);
-          const int64_t k = 2;
-          std::vector<int32_t> expert(g.tokens * k);
-          for (int64_t t = 0; t < g.tokens; ++t) {
-            expert[2 * t] = static_cast<int32_t>((t * 7) % g.experts);
-            expert[2 * t + 1] = t % 3 ? static_cast<int32_t>((t * 7 + 1) % g.experts) : -1;
-          }
-          if (g.tokens > 4) expert[2 * 3] = expert[2 * 3 + 1] = -1;  // a token that no expert took
-          const auto logits = random_values<T>(g.tokens * g.experts, 1, 3.0);
-          const auto dweight = random_values<T>(g.tokens * k, 2);
-          std::vector<T> p(logits.size()), dlogits(logits.size(), T(5));
-          table.gate_scores(p.data(), logits.data(), score, g.tokens, g.experts, nullptr);
-          table.gate_dlogits(dlogits.data(), dweight.data(), p.data(), expert.data(), weight, score,
-                             g.tokens, g.experts, k, nullptr);
-          return joined(p, dlogits);  // some dlogits cancel to 0: p gives the scale
-        });
+        agree_on_device(1e-5, gate_dlogits(g, weight, score));
 }
 
 TEST_CASE("cross entropy agrees with the reference, also for huge logits") {
@@ -111,22 +80,9 @@ TEST_CASE("cross entropy agrees with the reference, also for huge logits") {
 }
 
 TEST_CASE("the losses of routers agree with the reference") {
-  for (const auto& [tokens, experts] : kMatrices)
+  for (const Matrix shape : kMatrices)
     for (const auto rule : {ScoreRule::kSoftmax, ScoreRule::kSigmoid})
-      agree_on_device(5e-6, [&, tokens = tokens, experts = experts](const auto& k, auto zero) {
-        using T = decltype(zero);
-        auto logits = random_values<T>(tokens * experts, 1, 4), p = logits;
-        auto load = random_values<T>(experts, 2, 50);
-        for (T& l : load) l = std::abs(l);
-        double balance = -1, z = -1;
-        k.gate_scores(p.data(), p.data(), rule, tokens, experts, nullptr);  // in place
-        k.balance_loss(&balance, p.data(), load.data(), rule, 0.01 / tokens, tokens, experts,
-                       nullptr);
-        k.z_loss(&z, logits.data(), 0.1 / tokens, tokens, experts, nullptr);
-        p.push_back(static_cast<T>(balance));
-        p.push_back(static_cast<T>(z));
-        return joined(p, logits);
-      });
+      agree_on_device(5e-6, router_losses(shape, rule));
 }
 
 TEST_CASE("a loss of no tokens is 0, and of a NaN it is NaN") {

@@ -1,9 +1,8 @@
 // test_gpu: Catch's options. Where there is no GPU it says so, runs nothing and returns 77.
-#define CATCH_CONFIG_RUNNER
-#include <catch2/catch.hpp>
 #include <cstdio>
 
 #include "tests/gpu/gpu.h"
+#include "tests/session.h"
 
 namespace {
 
@@ -24,5 +23,5 @@ int main(int argc, char** argv) {
   opened = plugin.table;
   const moe::kernels::DeviceInfo info = opened->info();
   std::printf("%s; %s\n", info.name, info.versions);
-  return Catch::Session().run(argc, argv);
+  return moe::test::run_cases(argc, argv);
 }

@@ -1,19 +1,9 @@
-#include "tests/kernels/compare.h"
+#include "tests/kernels/gate_bodies.h"
 
 using namespace moe;
 using namespace moe::test;
 using kernels::ScoreRule;
 using kernels::WeightRule;
-
-namespace {
-
-struct GateShape {
-  int64_t tokens, experts, hidden;
-};
-const std::vector<GateShape> kGates = {{1, 2, 8},   {5, 3, 17},   {4, 4, 128}, {19, 5, 100},
-                                       {7, 64, 33}, {33, 16, 64}, {2, 256, 20}};
-
-}  // namespace
 
 TEST_CASE("gate logits agree with the reference") {
   for (const GateShape g : kGates)
@@ -71,35 +61,14 @@ TEST_CASE("gate scores agree with the reference, also for extreme logits") {
   for (const GateShape g : kGates)
     for (const double range : {1.0, 300.0})
       for (const ScoreRule rule : {ScoreRule::kSoftmax, ScoreRule::kSigmoid})
-        agree(5e-7, [&](const auto& k, auto zero) {
-          using T = decltype(zero);
-          const auto logits = random_values<T>(g.tokens * g.experts, 1, range);
-          std::vector<T> p(logits.size());
-          k.gate_scores(p.data(), logits.data(), rule, g.tokens, g.experts, nullptr);
-          return p;
-        });
+        agree(5e-7, gate_scores(g, range, rule));
 }
 
 TEST_CASE("gate dlogits agree with the reference for every rule, with missing choices") {
   for (const GateShape g : kGates)
     for (const WeightRule weight : {WeightRule::kProb, WeightRule::kRenorm, WeightRule::kOne})
       for (const ScoreRule score : {ScoreRule::kSoftmax, ScoreRule::kSigmoid})
-        agree(1e-5, [&](const auto& table, auto zero) {
-          using T = decltype(zero);
-          const int64_t k = 2;
-          std::vector<int32_t> expert(g.tokens * k);
-          for (int64_t t = 0; t < g.tokens; ++t) {
-            expert[2 * t] = static_cast<int32_t>((t * 7) % g.experts);
-            expert[2 * t + 1] = t % 3 ? static_cast<int32_t>((t * 7 + 1) % g.experts) : -1;
-          }
-          const auto logits = random_values<T>(g.tokens * g.experts, 1, 3.0);
-          const auto dweight = random_values<T>(g.tokens * k, 2);
-          std::vector<T> p(logits.size()), dlogits(logits.size(), T(5));
-          table.gate_scores(p.data(), logits.data(), score, g.tokens, g.experts, nullptr);
-          table.gate_dlogits(dlogits.data(), dweight.data(), p.data(), expert.data(), weight, score,
-                             g.tokens, g.experts, k, nullptr);
-          return dlogits;
-        });
+        agree(1e-5, gate_dlogits(g, weight, score));
 }
 
 TEST_CASE("a NaN logit makes its own row's softmax NaN and no other") {

@@ -1,4 +1,4 @@
-#include "tests/kernels/compare.h"
+#include "tests/kernels/gate_bodies.h"
 
 using namespace moe;
 using namespace moe::test;
@@ -20,22 +20,9 @@ TEST_CASE("cross entropy and its gradient agree with the reference, also for hug
 }
 
 TEST_CASE("the losses of routers and their gradients agree with the reference") {
-  for (const auto [tokens, experts] : kMatrices)
+  for (const Matrix shape : kMatrices)
     for (const auto rule : {kernels::ScoreRule::kSoftmax, kernels::ScoreRule::kSigmoid})
-      agree(5e-6, [&, tokens = tokens, experts = experts](const auto& k, auto zero) {
-        using T = decltype(zero);
-        auto logits = random_values<T>(tokens * experts, 1, 4), p = logits;
-        auto load = random_values<T>(experts, 2, 50);
-        for (T& l : load) l = std::abs(l);
-        double balance = -1, z = -1;
-        k.gate_scores(p.data(), p.data(), rule, tokens, experts, nullptr);  // in place
-        k.balance_loss(&balance, p.data(), load.data(), rule, 0.01 / tokens, tokens, experts,
-                       nullptr);
-        k.z_loss(&z, logits.data(), 0.1 / tokens, tokens, experts, nullptr);
-        p.push_back(static_cast<T>(balance));
-        p.push_back(static_cast<T>(z));
-        return joined(p, logits);
-      });
+      agree(5e-6, router_losses(shape, rule));
 }
 
 TEST_CASE("a balance loss of equal loads is its scale times the load, and has no gradient") {

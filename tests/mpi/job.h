@@ -46,4 +46,18 @@ inline JobEnd run_case(int n, const std::string& name) {
   return mpirun(n, MOE_JOB_RANKS " " + name);
 }
 
+inline void ends_well(int n, const std::string& name) {
+  const JobEnd end = run_case(n, name);
+  INFO(end.text);
+  CHECK(end.status == 0);
+  CHECK_THAT(end.text, Catch::Matchers::Contains("ok"));
+}
+/// All say why, and none stays behind.
+inline void ends_badly(int n, const std::string& name, const std::string& why) {
+  const JobEnd end = run_case(n, name);
+  INFO(end.text);
+  CHECK(end.status == 3);
+  CHECK_THAT(end.text, Catch::Matchers::Contains("0 threw: ") && Catch::Matchers::Contains(why));
+}
+
 }  // namespace moe::test

@@ -5,21 +5,6 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-void ends_well(int n, const std::string& name) {
-  const JobEnd end = run_case(n, name);
-  INFO(end.text);
-  CHECK(end.status == 0);
-  CHECK_THAT(end.text, Contains("ok"));
-}
-
-/// All say why, and none stays behind.
-void ends_badly(int n, const std::string& name, const std::string& why) {
-  const JobEnd end = run_case(n, name);
-  INFO(end.text);
-  CHECK(end.status == 3);
-  CHECK_THAT(end.text, Contains("0 threw: ") && Contains(why));
-}
-
 TEST_CASE(
     "processes exchange and sum to the bits of ranks in one process, on three lanes at once") {
   ends_well(2, "same_bits");

@@ -6,20 +6,6 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-void ends_well(int n, const std::string& name) {
-  const JobEnd end = run_case(n, name);
-  INFO(end.text);
-  CHECK(end.status == 0);
-  CHECK_THAT(end.text, Contains("ok"));
-}
-
-void ends_badly(int n, const std::string& name, const std::string& why) {
-  const JobEnd end = run_case(n, name);
-  INFO(end.text);
-  CHECK(end.status == 3);
-  CHECK_THAT(end.text, Contains("0 threw: ") && Contains(why));
-}
-
 TEST_CASE("the reference model in two and four processes has the bits of ranks in one") {
   ends_well(2, "reference");
   ends_well(4, "reference");

@@ -4,6 +4,7 @@
 #include "engine/base/errors.h"
 #include "engine/ops/defs.h"
 #include "engine/ops/ops.h"
+#include "tests/base/message_of.h"
 
 using namespace moe;
 using Catch::Matchers::Contains;
@@ -36,12 +37,7 @@ OpDef whole() {
 std::string refusal(const std::function<void(OpDef&)>& forget) {
   OpDef def = whole();
   forget(def);
-  try {
-    check_declared(OpTable({&def}));
-  } catch (const InternalError& error) {
-    return error.what();
-  }
-  return "";
+  return test::message_of<InternalError>([&] { check_declared(OpTable({&def})); });
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "engine/graph/op_def.h"
 #include "engine/plan.h"
 #include "engine/replay/replay.h"
+#include "tests/base/message_of.h"
 
 namespace moe::test {
 
@@ -75,17 +76,6 @@ inline Nanoseconds makespan(const Plan& plan) {
   Nanoseconds end = 0;
   for (const Span& span : simulate(plan).spans) end = std::max(end, span.end);
   return end;
-}
-
-/// The message of the error of type E that `call` throws, or "" when it throws none.
-template <class E, class Call>
-std::string message_of(const Call& call) {
-  try {
-    call();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return {};
 }
 
 }  // namespace moe::test

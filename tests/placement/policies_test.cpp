@@ -6,6 +6,7 @@
 #include "engine/placement/policy.h"
 #include "engine/placement/prophet.h"
 #include "engine/placement/shadowing.h"
+#include "tests/base/message_of.h"
 #include "tests/placement/fixture.h"
 
 namespace moe {
@@ -24,13 +25,10 @@ int64_t heaviest(const Placement& placement, const Loads& loads) {
 
 std::string message_of(const char* name, const Placement& now, const PolicyOptions& options = {},
                        const PlaceRates& rates = {}) {
-  try {
+  return test::message_of<UserError>([&] {
     const PlacementBounds& b = now.bounds();
     run(name, test::skewed_loads(b.devices, b.experts, 1), now, options, rates);
-  } catch (const UserError& e) {
-    return e.what();
-  }
-  return "(no error)";
+  });
 }
 
 TEST_CASE("every policy gives a legal placement, the same one each time, whatever the loads") {

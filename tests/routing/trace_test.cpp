@@ -9,6 +9,7 @@
 #include "engine/base/rng.h"
 #include "engine/routing/trace_formats.h"
 #include "engine/routing/workload.h"
+#include "tests/base/message_of.h"
 
 using namespace moe;
 using Catch::Matchers::Contains;
@@ -47,12 +48,7 @@ RoutingLaw law_of_trace(Trace t, bool cycle = false) {
 }
 
 std::string error_of(const std::string& bytes) {
-  try {
-    read_trace(bytes, "x.trace");
-  } catch (const UserError& e) {
-    return e.what();
-  }
-  return "(no error)";
+  return test::message_of<UserError>([&] { read_trace(bytes, "x.trace"); });
 }
 
 std::string with_number(std::string bytes, size_t at, uint64_t value, int width) {

@@ -8,6 +8,7 @@
 #include "engine/graph/graph.h"
 #include "engine/graph/op_def.h"
 #include "engine/schedule/schedule.h"
+#include "tests/base/message_of.h"
 
 namespace moe::fake {
 
@@ -160,15 +161,6 @@ inline std::vector<std::vector<bool>> brute_force(const Graph& graph, const Sche
   return after;
 }
 
-/// The message of the error of type E that `call` throws, or "" when it throws none.
-template <class E, class Call>
-std::string message_of(const Call& call) {
-  try {
-    call();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return {};
-}
+using test::message_of;
 
 }  // namespace moe::fake

@@ -11,7 +11,7 @@ namespace {
 
 enum class Use { kNeeded, kOptional, kRead };  // kRead: made by the library
 
-/// One attribute. One that may be of either of two types has two rows.
+/// One attribute.
 struct Row {
   cudnnBackendAttributeName_t name;
   cudnnBackendAttributeType_t type;
@@ -49,11 +49,7 @@ const std::map<cudnnBackendDescriptorType_t, Rows> kRows = {
       {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, kPart},
       {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, kPart, kOptional},
       {CUDNN_ATTR_OPERATION_POINTWISE_TDESC, kPart, kOptional},
-      {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, kPart},
-      {CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, CUDNN_TYPE_FLOAT, kOptional},
-      {CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, CUDNN_TYPE_DOUBLE, kOptional},
-      {CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, CUDNN_TYPE_FLOAT, kOptional},
-      {CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, CUDNN_TYPE_DOUBLE, kOptional}}},
+      {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, kPart}}},
     {CUDNN_BACKEND_REDUCTION_DESCRIPTOR,
      {{CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE},
       {CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE},
@@ -85,8 +81,6 @@ const std::map<cudnnBackendDescriptorType_t, Rows> kRows = {
      {{CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, kNeeded, kMany},
       {CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, kNeeded, kMany},
       {CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, kOptional}}}};
-
-thread_local std::string last_refusal;
 
 std::map<void*, Part>& all_descriptors() {
   static std::map<void*, Part> all;
@@ -128,8 +122,6 @@ size_t element_bytes(cudnnBackendAttributeType_t type) {
       return sizeof(bool);
     case CUDNN_TYPE_INT64:
       return sizeof(int64_t);
-    case CUDNN_TYPE_DOUBLE:
-      return sizeof(double);
     default:
       return sizeof(int32_t);  // float and the enumerations
   }
@@ -210,16 +202,11 @@ void forbid_cudnn(const std::string& what) {
 }
 
 cudnnStatus_t refuse(cudnnStatus_t status, const std::string& why) {
-  last_refusal = why;
   if (status / 1000 == CUDNN_STATUS_BAD_PARAM / 1000) {
     const CudnnLock lock(cudnn_mutex());
-    ++cudnn_calls.bad_params;
+    cudnn_calls.bad_params.push_back(why);
   }
   return status;
-}
-
-std::string take_refusal() {
-  return std::exchange(last_refusal, "");
 }
 
 std::recursive_mutex& cudnn_mutex() {
@@ -265,7 +252,6 @@ cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t kind,
   made->kind = kind;
   *descriptor = made.get();
   all_descriptors()[made.get()] = made;
-  ++cudnn_descriptors;
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -273,7 +259,6 @@ cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor)
   const CudnnLock lock(cudnn_mutex());
   if (!descriptor) return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "no descriptor");
   if (all_descriptors().erase(descriptor) == 0) forbid_cudnn("a descriptor destroyed twice");
-  --cudnn_descriptors;
   return CUDNN_STATUS_SUCCESS;
 }
 

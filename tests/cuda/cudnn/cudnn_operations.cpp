@@ -31,7 +31,6 @@ size_t num_inputs(int mode) {
       return 2;
     case CUDNN_POINTWISE_EXP:
     case CUDNN_POINTWISE_LOG:
-    case CUDNN_POINTWISE_IDENTITY:
     case CUDNN_POINTWISE_GEN_INDEX:
       return 1;
     case CUDNN_POINTWISE_BINARY_SELECT:
@@ -56,8 +55,6 @@ void check_pointwise_types(const Operation& op) {
     has_type(op.out, CUDNN_DATA_INT32);
   else if (!op.out.is_number())
     forbid_cudnn(name_of(op.out) + " is to be a number");
-  const bool scales = op.mode < CUDNN_POINTWISE_CMP_GE;
-  if (!scales && (op.alpha[0] != 1 || op.alpha[1] != 1)) forbid_cudnn("a factor that has no use");
 }
 
 cudnnStatus_t check_pointwise(const Operation& op) {
@@ -83,12 +80,6 @@ cudnnStatus_t read_pointwise(const Descriptor& d, Operation& op) {
   const Descriptor& pointwise = d.part(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
   op.mode = pointwise.one<int>(CUDNN_ATTR_POINTWISE_MODE);
   op.axis = pointwise.one<int64_t>(CUDNN_ATTR_POINTWISE_AXIS, -1);
-  const auto factor = [&](cudnnBackendAttributeName_t name) {
-    const bool is_float = d.has(name) && d.values.at(name).type == CUDNN_TYPE_FLOAT;
-    return is_float ? static_cast<double>(d.one<float>(name)) : d.one<double>(name, 1);
-  };
-  op.alpha[0] = factor(CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1);
-  op.alpha[1] = factor(CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2);
   constexpr cudnnBackendAttributeName_t kInputs[] = {CUDNN_ATTR_OPERATION_POINTWISE_XDESC,
                                                      CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
                                                      CUDNN_ATTR_OPERATION_POINTWISE_TDESC};

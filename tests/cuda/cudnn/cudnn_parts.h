@@ -18,9 +18,8 @@ namespace emulation {
 
 /// For what the library would not notice.
 [[noreturn]] void forbid_cudnn(const std::string& what);
-/// Keeps the sentence for cudnnGetLastErrorString and counts bad parameters.
+/// Keeps the sentence where it is the parameters that are wrong.
 cudnnStatus_t refuse(cudnnStatus_t status, const std::string& why);
-std::string take_refusal();
 /// Ranks may be threads; held by every call.
 std::recursive_mutex& cudnn_mutex();
 using CudnnLock = std::lock_guard<std::recursive_mutex>;
@@ -39,7 +38,6 @@ struct Operation {
   cudnnBackendDescriptorType_t kind = CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR;
   int mode = 0;  // of a pointwise one or a reduction
   int64_t axis = -1;
-  double alpha[2] = {1, 1};
   std::vector<Tensor> in;  // x, b, t; a, b
   Tensor out;
 };

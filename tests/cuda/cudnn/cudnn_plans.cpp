@@ -209,12 +209,6 @@ const char* cudnnGetErrorString(cudnnStatus_t status) {
   }
 }
 
-void cudnnGetLastErrorString(char* message, size_t max_size) {
-  if (!message || max_size == 0) return;
-  const std::string refusal = take_refusal();
-  message[refusal.copy(message, max_size - 1)] = 0;
-}
-
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   const CudnnLock lock(cudnn_mutex());
   if (!handle) return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "no place for a handle");
@@ -223,15 +217,6 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   auto made = std::make_unique<cudnnContext>();
   *handle = made.get();
   all_handles()[*handle] = std::move(made);
-  ++cudnn_handles;
-  return CUDNN_STATUS_SUCCESS;
-}
-
-cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
-  const CudnnLock lock(cudnn_mutex());
-  handle_at(handle);
-  all_handles().erase(handle);
-  --cudnn_handles;
   return CUDNN_STATUS_SUCCESS;
 }
 

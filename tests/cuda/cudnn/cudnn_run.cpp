@@ -51,8 +51,6 @@ double at(const Dense& values, int64_t i) {
 }
 
 double pointwise(const Operation& op, double x, double b, double t) {
-  x *= op.alpha[0];
-  b *= op.alpha[1];
   switch (op.mode) {
     case CUDNN_POINTWISE_ADD:
       return x + b;

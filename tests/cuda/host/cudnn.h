@@ -4,13 +4,15 @@
 // sentence; what it would not notice (a pointer that is not aligned, tensors that overlap, a
 // virtual tensor that nothing wrote) throws. It knows the operations of attention and no engine's
 // limits: which graphs the library has a kernel for is not to be learned here. Its functions are in
-// tests/cuda/cudnn_*.cpp.
+// tests/cuda/cudnn.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <map>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "tests/cuda/host/cudnn_attributes.h"
 #include "tests/cuda/host/cudnn_names.h"
@@ -23,10 +25,7 @@ extern "C" {
 
 size_t cudnnGetVersion();
 const char* cudnnGetErrorString(cudnnStatus_t status);
-/// Of this thread's last call that was refused; the next one gets none.
-void cudnnGetLastErrorString(char* message, size_t max_size);
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle);
-cudnnStatus_t cudnnDestroy(cudnnHandle_t handle);
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream);
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t kind,
@@ -68,12 +67,9 @@ inline CudnnKnobs cudnn_knobs;
 /// Since a test set them to {}; by the number of the engine.
 struct CudnnCalls {
   std::map<int64_t, int> plans, executions;
-  /// Calls that were refused for their parameters, whatever the caller made of it.
-  int bad_params = 0;
+  /// Why calls were refused for their parameters, whatever the caller made of it.
+  std::vector<std::string> bad_params;
 };
 inline CudnnCalls cudnn_calls;
-
-/// That are there now.
-inline int cudnn_handles = 0, cudnn_descriptors = 0;
 
 }  // namespace emulation
