@@ -127,11 +127,10 @@ nlohmann::json field_json(const std::string& name, const Row& row, const M& usua
     if (std::isfinite(row.hi)) one["hi"] = row.hi;
     if (row.required) one["required"] = true;
     if constexpr (std::is_arithmetic_v<M> || HasNames<M> || std::is_same_v<M, std::string>) {
-      if (!row.required) one["default"] = value_json(row, usual);
-      // A default that may not be written stands for "not given".
-      if (one["default"].is_number() && !(one["default"] >= row.lo && one["default"] <= row.hi)) {
-        one.erase("default");
-      }
+      const nlohmann::json written = value_json(row, usual);
+      // A default that may not be written, and an empty text, stand for "not given".
+      const bool refused = written.is_number() && !(written >= row.lo && written <= row.hi);
+      if (!row.required && !refused && written != "") one["default"] = written;
     }
   } else {
     one["type"] = "number";

@@ -237,6 +237,7 @@ test("a spread of executed samples above a tenth of the median is marked", funct
 end)
 
 test("a name with a line end is one cell of a table", function()
-  local w = expect.runs("text = moe.table { { 'a\\nb', 'c' }, { 1, 2 } }")
+  local w = expect.runs("local moe = require 'moe'\n"
+    .. "text = moe.table { { 'a\\nb', 'c' }, { 1, 2 } }")
   expect.equal(w.globals.text, "a\\nb  c\n   1  2")
 end)
