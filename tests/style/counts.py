@@ -5,9 +5,9 @@
   there asks for a property of OpDef, and makes ops of its constants. Literals that mean something
   else are listed in OTHER_NAMES.
 * fields: those of a table of fields (engine/base/field.h) whose type, range or conversion is
-  written once more: a field list of the Lua library that says the type again, or bindings that
-  read or write the member by hand. Fields of other things with the same name are listed in
-  OTHER_FIELDS.
+  written once more: a field list of the Lua library that says their types again, or bindings that
+  read or write their members by hand. Single fields have namesakes elsewhere, so two of one struct
+  within NEAR lines are counted.
 * folders: those with more than 36 source files or 4,500 lines; engine/ops has one file per op.
 * functions: those of more than 50 lines, tables apart, by the indentation of clang-format.
 
@@ -30,13 +30,14 @@ OTHER_NAMES = {
     "bindings/policy/graph_session.cpp": "gate",
     "bindings/policy/placement.cpp": "place",
     "bindings/plan_spec.cpp": "adamw all_reduce all_to_all balance_loss gate z_loss",
-    "bindings/tables.cpp": "gate",
+    "bindings/tables.cpp": "adamw all_reduce gate sgd",
     "engine/comm/local/transfer.cpp": "all_reduce all_to_all",
     "engine/exec/device/ops.cpp": "gate",
     "engine/exec/gate_stats.cpp": "gate",
     "engine/profile/profiler.cpp": "gate",
     "engine/graph/graph.cpp": "combine dispatch gate",
     "engine/graph/op_def.cpp": "round",
+    "engine/exec/results/run_result.h": "balance_loss z_loss",
     "engine/network/closed_form.cpp": "all_reduce all_to_all",
     "engine/passes/partition/axes.cpp": "gate",
     "engine/passes/order/chunked.cpp": "all_reduce",
@@ -47,12 +48,10 @@ OTHER_NAMES = {
     "engine/passes/placement/place_experts.cpp": "place slot_rows split",
     "engine/passes/placement/place_updates.cpp": "commit migrate",
     "engine/routing/gates.cpp": "gate",
+    "engine/timeline/metrics.h": "all_reduce",
     "engine/sim/chunked_layer.cpp": "combine dispatch",
     "engine/sim/inference.cpp": "place",
     "engine/sim/inference_costs.cpp": "gelu",
-}
-# Fields of something else that has no table: of a model, of one simulation, of a collective, of an op.
-OTHER_FIELDS = {
 }
 MAX_FILES, MAX_LINES, MAX_FUNCTION = 36, 4500, 50
 PRODUCT = ("engine", "kernels", "bindings", "scripts")
@@ -81,25 +80,34 @@ def op_kinds(root):
                     yield f'{path}:{number}: "{name}"'
 
 
-ROW = re.compile(r'\bfield\(\s*"(\w+)",\s*&\w+::(\w+)')
+ROW = re.compile(r'\bfield\(\s*"(\w+)",\s*&(\w+)::(\w+)')
+NEAR = 6
+
+
+def declared_in(line):
+    """(name, member or None) of fields that a line declares or converts."""
+    yield from ((name, None) for name in re.findall(r"\b(\w+) = \{ *type = \"", line))
+    yield from re.findall(r'\{"(\w+)",[^}]*[.>](\w+)\b(?!\()', line)
+    yield from ((name, member) for member, name in re.findall(r'[.>](\w+) = .*\("(\w+)"', line))
 
 
 def fields_declared_twice(root):
-    names, members = set(), set()
+    structs = {}
     for path in files_of(root, ("engine",), {".h"}):
-        for name, member in ROW.findall((root / path).read_text()):
-            names.add(name)
-            members.add((name, member))
-    assert len(names) > 40, "the tables of fields are not found"
+        for name, struct, member in ROW.findall((root / path).read_text()):
+            structs.setdefault(struct, {})[name] = member
+    assert len(structs) > 8, "the tables of fields are not found"
     for path in files_of(root, ("scripts", "bindings"), {".lua", ".cpp", ".h"}):
-        others = OTHER_FIELDS.get(path.as_posix(), "").split()
+        seen = {}  # struct -> (line, name) of the last field of it
         for number, line in enumerate((root / path).read_text().splitlines(), 1):
-            found = set(re.findall(r'\b(\w+) = \{ *type = "', line))
-            by_hand = re.findall(r'\{"(\w+)",[^}]*[.>](\w+)\b(?!\()', line)
-            by_hand += [(n, m) for m, n in re.findall(r'[.>](\w+) = .*\("(\w+)"', line)]
-            found |= {n for n, m in by_hand if (n, m) in members}
-            for name in sorted(found & names - set(others)):
-                yield f"{path}:{number}: {name}"
+            for name, member in declared_in(line):
+                for struct, fields in structs.items():
+                    if name not in fields or member not in (None, fields[name]):
+                        continue
+                    last = seen.get(struct, (-NEAR, name))
+                    if last[1] != name and number - last[0] < NEAR:
+                        yield f"{path}:{number}: {name} of {struct}, after {last[1]}"
+                    seen[struct] = (number, name)
 
 
 def large_folders(root):
@@ -116,7 +124,7 @@ def large_folders(root):
 
 
 CPP_END = re.compile(r"^( *)\}")
-NOT_A_FUNCTION = re.compile(r"\b(namespace|struct|class|enum|union|extern)\b|= *\{$|\breturn\b")
+NOT_A_FUNCTION = re.compile(r"^ *//|\b(namespace|struct|class|enum|union|extern)\b|= *\{$|\breturn\b")
 
 
 def cpp_functions(lines):
