@@ -31,6 +31,7 @@ OTHER_NAMES = {
     "engine/exec/device/ops.cpp": "gate",
     "engine/exec/gate_stats.cpp": "gate",
     "engine/profile/profiler.cpp": "gate",
+    "engine/profile/timed_policies.cpp": "gate",
     "engine/graph/graph.cpp": "combine dispatch gate",
     "engine/graph/op_def.cpp": "round",
     "engine/network/closed_form.cpp": "all_reduce all_to_all",
