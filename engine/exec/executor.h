@@ -106,7 +106,9 @@ struct RunOptions {
   /// Tests: delay (ns) before an op on a rank; poison freed buffers with NaN.
   std::function<Nanoseconds(int64_t rank, OpId op, int64_t step)> delay_ns;
   bool poison = false;
-  bool keep_links = false;  // simulated timelines say what links carry; executed ones always do
+  /// The step of the run, from 0, whose simulated timeline says what links carry; -1: none. Where
+  /// one step stands for all, that one. Executed timelines always say it.
+  int64_t links_of_step = -1;
   /// Called after every step on rank 0's thread; returning false stops the run (all ranks alike).
   /// The loss of a simulated step is 0.
   std::function<bool(int64_t step, double loss)> on_step;
