@@ -84,6 +84,7 @@ local function degrees_of(info)
   return #degrees > 0 and degrees or nil
 end
 
+-- The record as far as the plan says it, and the plan's info.
 local function base_record(name, job, spec, made)
   local info, memory = made.plan:info(), spec.cluster.device.memory_bytes
   return {
@@ -104,7 +105,7 @@ local function base_record(name, job, spec, made)
     oom = made.oom, holders = made.oom and info.holders or nil,
     without_effect = #info.without_effect > 0 and core.array(info.without_effect) or nil,
     plan_hash = info.hash, num_ops = info.num_ops, log = log_of(made, info),
-  }
+  }, info
 end
 
 -- Placements as results keep them: [step][layer], without who is where.
@@ -204,7 +205,7 @@ function M.execute(name, job, done)
   progress.job(("%s on %d ranks of %s"):format(job.system.name, job.spec.ranks, entry.kind))
   local made = target.plan(schema.merged(job.spec, {
     simulate = schema.merged(job.spec.simulate or {}, { links = true }) }), job.system)
-  local run = base_record(name, job, job.spec, made)
+  local run, info = base_record(name, job, job.spec, made)
   run.points, run.executor = core.array(job.points), entry.kind
   run.device_name = train.on_gpu(entry.kind) and core.gpu() or nil
   run.link, run.precision = entry.link, entry.precision
@@ -215,7 +216,6 @@ function M.execute(name, job, done)
       "attention" } do
     run[k] = entry[k]
   end
-  local info = made.plan:info()
   run.prediction = { frozen = true, profile_ms = info.profile_ms, rehearsal_ms = info.rehearsal_ms,
     basis = info.cost, ops_alone = made.sim.ops_alone }
   for _, k in ipairs(METRICS) do run.prediction[k] = made.sim[k] end
