@@ -1,6 +1,6 @@
 #include "bindings/plan_spec.h"
 
-#include <algorithm>
+#include <cstdio>
 #include <optional>
 
 #include "bindings/host/field_json.h"
@@ -13,14 +13,7 @@
 #include "bindings/routing.h"
 #include "engine/base/names.h"
 #include "engine/base/utf8.h"
-#include "engine/cost/profile_cache.h"
-#include "engine/exec/device/executor.h"
-#include "engine/exec/device/ops.h"
-#include "engine/exec/device/plugin.h"
-#include "engine/profile/device_overlap.h"
-#include "engine/profile/device_profiler.h"
-#include "engine/profile/profiler.h"
-#include "engine/profile/rehearsal.h"
+#include "engine/profile/predict.h"
 
 namespace moe::lua {
 namespace {
@@ -104,15 +97,6 @@ SystemSpec system_of(lua_State* L, int index, const Fields& system, const StageC
   return result;
 }
 
-// The gates of ranks where they are not built in; null: they are.
-RankGates own_gates(lua_State* L, const PlanSpec& spec, const PlanBox& box) {
-  if (spec.law) {
-    return [spec](int64_t) { return law_gate(spec.law, spec.model, spec.num_ranks); };
-  }
-  if (box.gate) return rank_gates(Host::of(L), box.gate);
-  return nullptr;
-}
-
 // A law that cannot answer for the model is refused here, not in the middle of a run.
 void check_law(const PlanSpec& spec) {
   if (spec.model.num_moe_layers() == 0) return;
@@ -123,87 +107,26 @@ void check_law(const PlanSpec& spec) {
                    .k = spec.gate.k});
 }
 
-// Where ops are timed, and by what.
-struct Profiler {
-  ProfileOp profile;
-  std::string key;
-  ProfileCost::MeasureHandoff handoff;
-  std::optional<kernels::DeviceTable> device;  // where ops are timed on one
-};
-
-// device: cost.device, "cpu" or "cuda". bf16: activations as the executor's precision has them.
-Profiler profiler_on(const std::string& device, bool bf16, const ProfileOptions& options) {
-  if (device == "cpu") {
-    return {profile_op, profile_key(options),
-            [n = options.ranks_beside] { return profile_handoff(n); }, std::nullopt};
-  }
-  if (device != "cuda") throw user_error("cost.device: '{}' is not allowed; cpu or cuda", device);
-  const std::string missing = cuda_missing();
-  if (!missing.empty()) throw user_error("cost.device: cuda: {}", missing);
-  const kernels::DeviceTable table = computing_in(bf16, *cuda_plugin().table);
-  table.use_device(0);  // the executor's
-  const auto profile = [table](const Graph& graph, OpId op, const ProfileOptions& filled) {
-    return profile_op_on_device(graph, op, filled, table);
-  };
-  return {profile, device_profile_key(options, table) + (bf16 ? "; bf16" : ""), nullptr, table};
-}
-
-// What the run's transfers, of so many blocks, do to compute beside them.
-// options: of as many ranks as share a GPU.
-void add_overlap(ProfileCost& cost, const Profiler& profiler, const ProfileOptions& options,
-                 const PlanSpec& spec, int32_t blocks, ProfileCache& cache) {
-  OverlapOptions overlap = {.profile = options};
-  if (std::find(overlap.blocks.begin(), overlap.blocks.end(), blocks) == overlap.blocks.end()) {
-    overlap.blocks.push_back(blocks);
-  }
-  if (cost.network() != nullptr) overlap.bytes_per_s = spec.cluster.nic.bytes_per_s;
-  const Graph graph = build_forward(spec.model, spec.gate, spec.num_ranks);
-  cost.set_overlap(overlap_table(graph, overlap, cache, profiler.key, *profiler.device), blocks);
-}
-
 // Ops profiled on this machine. cost.blocks: of the run's transfers on a GPU, 0 where they have
 // none or nobody knows. cost.rehearse: steps that are executed first, 0 for none.
-std::shared_ptr<const ProfileCost> profile_of(lua_State* L, const Fields& cost,
+std::shared_ptr<const ProfileCost> profile_of(const Host& host, const Fields& cost,
                                               const PlanSpec& spec, const PlanBox& box) {
-  const HostOptions& host = Host::of(L).options();
-  ProfileOptions options;
-  options.ranks_beside = spec.num_ranks;
-  options.checked = cost.flag("check_finite", true);
-  const std::string device = cost.text("device", "cpu");
-  const Profiler profiler = profiler_on(device, cost.text("precision", "f32") == "bf16", options);
-  const int64_t steps = cost.integer("rehearse", 0);
-  if (steps > 0 && device != "cpu") {
-    throw user_error("cost.rehearse: {} on {}; steps are rehearsed on cpu only", steps, device);
+  PredictOptions options;
+  options.device = cost.text("device", options.device);
+  options.bf16 = cost.text("precision", "f32") == "bf16";
+  options.cache = cost.text("cache", host.options().cache);
+  options.emulated = cost.flag("link", false);
+  options.check_finite = cost.flag("check_finite", true);
+  options.blocks = static_cast<int32_t>(cost.integer("blocks", 0));
+  options.gpu_of_one = job_of(host) != nullptr;
+  options.rehearse = cost.integer("rehearse", 0);
+  if (box.gate) options.gate = rank_gates(host, box.gate);
+  if (box.placement) options.place = rank_placements(host, box.placement, std::nullopt, nullptr);
+  const Prediction prediction = predicted_cost(spec, options);
+  if (!prediction.warning.empty()) {
+    std::fprintf(stderr, "moebench: %s\n", printable(prediction.warning).c_str());
   }
-  const auto cache = std::make_shared<ProfileCache>(cost.text("cache", host.cache));
-  const std::string warning = cache->take_warning();
-  if (!warning.empty()) std::fprintf(stderr, "moebench: %s\n", printable(warning).c_str());
-  const auto cost_on = [&](const Cluster* link, const WorkContext& work) {
-    const auto measure = placement_measure(
-        gate_measure(profiler.profile, own_gates(L, spec, box), spec.gate.name, options),
-        Host::of(L), box.placement, options);
-    return std::make_shared<ProfileCost>(cache, profiler.key, measure, link, work,
-                                         profiler.handoff);
-  };
-  const bool emulated = cost.flag("link", false);
-  const auto profile = cost_on(emulated ? &spec.cluster : nullptr, spec.work);
-  const auto blocks = static_cast<int32_t>(cost.integer("blocks", 0));
-  if (blocks > 0 && profiler.device) {
-    ProfileOptions shared = options;
-    if (job_of(Host::of(L)) != nullptr) shared.ranks_beside = 1;
-    add_overlap(*profile, profiler, shared, spec, blocks, *cache);
-  }
-  if (steps > 0) {
-    PlanSpec plain = rehearsal_spec(spec, emulated);
-    const auto alone = cost_on(emulated ? &plain.cluster : nullptr, plain.work);
-    plain.cost = alone;
-    RehearsalOptions rehearsal = {
-        .steps = steps, .emulated = emulated, .check_finite = options.checked};
-    rehearsal.time_again = [&](const Graph& graph, OpId op) { alone->time_again(graph, op); };
-    if (box.gate) rehearsal.gate = rank_gates(Host::of(L), box.gate);
-    profile->set_in_step(rehearsed(plain, rehearsal, *cache, profiler.key));
-  }
-  return profile;
+  return prediction.cost;
 }
 
 // rows: { {bytes, us}, ... }
@@ -322,7 +245,7 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
   }
   // Where others plan, nothing is measured here.
   if (cost.text("kind") == "profile" && speaks(Host::of(L))) {
-    box.profile = profile_of(L, cost, spec, box);
+    box.profile = profile_of(Host::of(L), cost, spec, box);
     spec.cost = box.profile;
     spec.quickest_ways = cost.text("device", "cpu") == "cuda";
   } else if (cost.text("kind") == "none") {

@@ -1,7 +1,8 @@
-// Running a plan from Lua, and what bind_plan.cpp and bind_run.cpp share.
+// Running a plan from Lua, and what api/plan.cpp and api/run.cpp share.
 #pragma once
 
 #include <lua.hpp>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "bindings/plan_spec.h"
@@ -13,10 +14,11 @@ namespace moe::lua {
 constexpr const char* kPlanType = "plan";
 constexpr const char* kTimelinesType = "timelines";
 
-/// What a result's handle holds for plan:trace and plan:explain.
+/// The field `timelines` of what simulating or executing a plan gives, which plan:trace, plan:spans
+/// and plan:explain take: none of them simulates. In a job rank 0's alone has any.
 struct Timelines {
   std::shared_ptr<const Plan> plan;
-  std::vector<Timeline> steps;
+  std::map<int64_t, Timeline> steps;  // by step of the run, from 1
 };
 
 /// The plan that is argument 1.
@@ -33,16 +35,16 @@ void show_steps(Host& host, RunOptions& options);
 
 /// plan:run{...} -> result table.
 int run_plan(lua_State* L);
-/// plan:trace{result =, step =, steps = 1} -> JSON text; of a simulation the last of the steps. ""
-/// in other processes than rank 0's.
+/// plan:trace{{timelines =, step =}, ...} -> JSON text; "" in other processes than rank 0's.
 int trace_plan(lua_State* L);
-/// plan:explain{result =, step =} -> table.
+/// plan:explain{timelines =, step =} -> table.
 int explain_plan(lua_State* L);
-/// The timeline of a step of a result of this plan, which the options at `index` name as result and
-/// step (from 1, the first unless given); null where they name none. The stack keeps it alive.
-/// Throws UserError for a result of another plan and a step that it has not.
-const Timeline* executed_step(lua_State* L, int index, const PlanBox& box, const char* call);
-/// The type of a result's timelines.
+/// A step and its timeline, which the table at `index` names as step (unless given the first that
+/// is kept) and timelines; on the stack, the handle keeps it alive. Throws UserError for timelines
+/// of another plan and for a step that is not among them.
+const std::pair<const int64_t, Timeline>& step_given(lua_State* L, int index, const PlanBox& box,
+                                                     const char* call);
+/// The type of the timelines.
 void open_run(lua_State* L);
 
 }  // namespace moe::lua

@@ -1,5 +1,7 @@
 #include "bindings/tables.h"
 
+#include <cmath>
+
 #include "bindings/host/field_json.h"
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
@@ -48,6 +50,7 @@ json gates() {
                    {"scores", kScores[static_cast<int>(gate.scores)]},
                    {"weight", kWeights[static_cast<int>(gate.weight)]},
                    {"k", gate.fixed_k}});
+    if (std::isfinite(gate.full_at)) all.back()["full_at"] = gate.full_at;
   }
   return all;
 }

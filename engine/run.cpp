@@ -54,4 +54,13 @@ RunResult run(const Plan& plan, std::string_view executor, const RunOptions& opt
   return def.make()->run(plan, options);
 }
 
+PartialRun run_as_far(const Plan& plan, std::string_view executor, const RunOptions& options) {
+  try {
+    return {run(plan, executor, options)};
+  } catch (const RunFailed& failed) {
+    if (plan.spec.inference) throw;
+    return {std::move(*failed.so_far), false};
+  }
+}
+
 }  // namespace moe

@@ -31,4 +31,12 @@ std::string missing(const ExecutorDef& executor);
 /// and for a precision that the executor does not compute in.
 RunResult run(const Plan& plan, std::string_view executor, const RunOptions& options);
 
+struct PartialRun {
+  RunResult result;
+  bool ended = true;  // false: the run failed after these steps (RunFailed)
+};
+/// The same, but a run that fails after a step is as good as its steps. Not an inference: half of
+/// one is good for nothing, and its failure goes on.
+PartialRun run_as_far(const Plan& plan, std::string_view executor, const RunOptions& options);
+
 }  // namespace moe

@@ -9,17 +9,12 @@
 #include "bindings/host/job.h"
 #include "engine/base/stop.h"
 #include "engine/cost/nccl_log.h"
-#include "engine/exec/device/executor.h"
-#include "engine/exec/device/plugin.h"
 #include "engine/profile/calibrate_device.h"
 
 namespace moe::lua {
 namespace {
 
 using nlohmann::json;
-
-// Half of the samples of the median operation lie within this share of its time on a quiet machine.
-constexpr double kQuietSpread = 0.15;
 
 double to_us(double ns) {
   return ns / 1e3;
@@ -83,23 +78,10 @@ CalibrateOptions usual_options(const HostOptions& host, int64_t num_ranks) {
   CalibrateOptions options;
   options.num_ranks = num_ranks;
   if (host.precision == "bf16") options.dtype = DType::kBF16;
-  if (host.device == "cuda") options.hidden = {256, 768, 2048};  // smaller ones are all start-up
+  if (host.device == "cuda") options.hidden = kGpuHidden;
   if (!host.hidden.empty()) options.hidden = host.hidden;
   if (host.max_bytes) options.max_payload = *host.max_bytes;
   return options;
-}
-
-// On the GPU of this process; several processes take those of a machine in turn.
-CalibrateOptions on_gpu(CalibrateOptions options, Processes* job) {
-  const std::string missing = cuda_missing();
-  if (!missing.empty()) throw user_error("--device cuda: {}", missing);
-  const kernels::DeviceTable& device = *cuda_plugin().table;
-  if (job == nullptr) {
-    device.use_device(0);
-    return calibrated_on(device, std::move(options));
-  }
-  device.use_device(static_cast<int32_t>(job->place_here() % device.num_devices()));
-  return calibrated_among(*job, device, std::move(options));
 }
 
 // (ranks) -> what was measured: { machine, ranks, device, intra, gemm, memory, all_to_all,
@@ -111,7 +93,7 @@ int calibrate(lua_State* L) {
   CalibrateOptions options =
       usual_options(host.options(), static_cast<int64_t>(luaL_checknumber(L, 1)));
   const bool gpu = host.options().device == "cuda";
-  if (gpu) options = on_gpu(std::move(options), job_of(host));
+  if (gpu) options = calibrated_on_gpu(std::move(options), job_of(host));
   options.progress = [&host](const std::string& what) {
     check_stop();
     host.progress().begin(what);

@@ -7,7 +7,6 @@
 #include "bindings/run.h"
 #include "engine/analysis/findings.h"
 #include "engine/analysis/idle_stages.h"
-#include "engine/run.h"
 #include "engine/sim/step_replay.h"
 
 namespace moe::lua {
@@ -147,23 +146,13 @@ class Explainer {
 };
 
 json explanation_json(lua_State* L, const PlanBox& box) {
-  const Plan& plan = *box.plan;
-  const Timeline* timeline = executed_step(L, 2, box, "explain");
-  RunResult simulated;
-  if (timeline == nullptr) {
-    RunOptions options;
-    options.policies.place = placements_of(Host::of(L), box);
-    simulated = run(plan, "simulate", options);
-    timeline = &simulated.timelines.front();
-  }
-  StepReplay step(plan, false, placements_of(Host::of(L), box));
-  lua_getfield(L, 2, "step");
-  const auto wanted = static_cast<int64_t>(luaL_optinteger(L, -1, 1)) - 1;
-  step.set_step(0);
+  const auto& [step, timeline] = step_given(L, 2, box, "explain");
+  StepReplay replay(*box.plan, placements_of(Host::of(L), box));
+  replay.set_step(0);
   // Placements are made one from the other.
-  for (int64_t s = 1; s < wanted && !step.placements().empty(); ++s) step.set_step(s);
-  if (wanted > 0) step.set_step(wanted);
-  return Explainer(plan, step, explain(step.input(), *timeline)).all();
+  for (int64_t s = 1; s < step - 1 && !replay.placements().empty(); ++s) replay.set_step(s);
+  if (step > 1) replay.set_step(step - 1);
+  return Explainer(*box.plan, replay, explain(replay.input(), timeline)).all();
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
-// core.plan and what a plan tells: simulate, info, order, text. Running it is in bind_run.cpp.
+// core.plan and what a plan tells: simulate, info, order, text. Running it is in run.cpp.
 #include <algorithm>
-#include <map>
-#include <numeric>
 
 #include "bindings/host/core.h"
 #include "bindings/host/field_json.h"
@@ -11,9 +9,12 @@
 #include "bindings/plan_spec.h"
 #include "bindings/run.h"
 #include "engine/analysis/idle_stages.h"
+#include "engine/analysis/packing.h"
+#include "engine/analysis/step_summary.h"
+#include "engine/analysis/weight_gradients.h"
 #include "engine/base/limits.h"
 #include "engine/graph/text.h"
-#include "engine/passes/order/dw_schedule.h"
+#include "engine/profile/predict.h"
 #include "engine/replay/replay.h"
 #include "engine/run.h"
 
@@ -45,59 +46,38 @@ int check_cluster(lua_State* L) {
   return 0;
 }
 
-// Time of a rank's ops, each alone: collectives by kind, the rest by segment.
 json alone_json(const Plan& plan) {
-  std::map<std::string, TimeSum> sums;
-  for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    const OpDef& def = plan.graph.def(id);
-    const std::string key =
-        def.lane == LaneKind::kComm ? def.name : segment_name(plan.graph.op(id).segment);
-    sums[key] += plan.spec.cost->op_ns(plan.graph, id);
-  }
   json all = json::object();
-  for (const auto& [key, sum] : sums) all[key] = sum.ms();
+  for (const auto& [key, sum] : ops_alone(plan.graph, *plan.spec.cost)) all[key] = sum.ms();
   return all;
 }
 
-Nanoseconds forward_end_ns(const Plan& plan, const Timeline& timeline) {
-  Nanoseconds end = 0;
-  for (const Span& span : timeline.spans) {
-    if (plan.graph.op(span.op).phase == Phase::kForward) end = std::max(end, span.end);
-  }
-  return end;
-}
-
-// The step of the median makespan; the lower one of two.
-size_t median_step(const std::vector<Metrics>& steps) {
-  std::vector<std::pair<Nanoseconds, size_t>> order;
-  for (size_t i = 0; i < steps.size(); ++i) order.emplace_back(steps[i].makespan_ns, i);
-  std::sort(order.begin(), order.end());
-  return order[(order.size() - 1) / 2].second;
-}
-
-// What the plan would take if its ops took in a step what they take alone: the prediction before
-// anything was rehearsed.
-json ops_alone_json(const PlanBox& box, RunOptions options) {
-  const auto alone = std::make_shared<ProfileCost>(*box.profile);
-  alone->set_in_step(std::nullopt);
-  Plan plan = *box.plan;
-  plan.spec.cost = alone;
-  const RunResult result = run(plan, "simulate", options);
+// The metrics of the prediction before anything was rehearsed.
+json ops_alone_json(const PlanBox& box, const RunOptions& options) {
+  const RunResult result = run(before_rehearsal(*box.plan, *box.profile), "simulate", options);
   return metrics_json(result.metrics[median_step(result.metrics)]);
 }
 
-json simulated_json(Host& host, const PlanBox& box, const json& values) {
+// Moves the timelines that option keep names.
+void keep_timelines(const std::string& keep, std::vector<Timeline>& from, Timelines& to) {
+  const size_t first = keep == "last" ? from.size() - 1 : 0;
+  const size_t end = keep == "first" ? 1 : from.size();
+  for (size_t i = first; i < end; ++i) to.steps.emplace(i + 1, std::move(from[i]));
+}
+
+json simulated_json(Host& host, const PlanBox& box, const json& values, Timelines& timelines) {
   const Plan& plan = *box.plan;
   const auto log = std::make_shared<PlacementLog>();
   const Fields fields(values, "simulate");
+  const std::string keep = fields.text("keep", "first");
   RunOptions options;
   options.policies.place = placements_of(host, box, log);
   options.steps = std::max<int64_t>(1, fields.integer("steps", 1));
   options.first_step = fields.integer("first_step", 0);
+  if (fields.flag("links", false)) options.links_of_step = keep == "last" ? options.steps - 1 : 0;
   if (options.steps > 1) show_steps(host, options);
   const int64_t begin = steady_ns();
-  const RunResult result = run(plan, "simulate", options);
+  RunResult result = run(plan, "simulate", options);
   options.on_step = nullptr;
   const int64_t end = steady_ns();
   const size_t middle = median_step(result.metrics);
@@ -107,7 +87,7 @@ json simulated_json(Host& host, const PlanBox& box, const json& values) {
   json samples = json::array();
   for (const Metrics& m : result.metrics) samples.push_back(to_ms(m.makespan_ns));
   out["samples_ms"] = std::move(samples);
-  out["forward_ms"] = to_ms(forward_end_ns(plan, result.timelines[middle]));
+  out["forward_ms"] = to_ms(forward_end_ns(plan.graph, result.timelines[middle]));
   out["lower_bound_ms"] = to_ms(bound.ns());
   out["critical_path_ms"] = to_ms(bound.critical_path_ns);
   out["busiest_lane_ms"] = to_ms(bound.busiest_lane_ns);
@@ -117,36 +97,37 @@ json simulated_json(Host& host, const PlanBox& box, const json& values) {
   out["alone_ms"] = alone_json(plan);
   if (box.profile && box.profile->in_step()) {
     options.policies.place = placements_of(host, box);  // from the beginning
+    options.links_of_step = -1;
     out["ops_alone"] = ops_alone_json(box, options);
   }
   if (!result.placements.empty()) {
     out["placements"] = placements_json(result, options.first_step, *log);
   }
+  keep_timelines(keep, result.timelines, timelines);
   return out;
 }
 
-/// plan:simulate { steps = 1, first_step = 0 }: figures are those of the median step; steps differ
-/// under a routing law only.
+/// plan:simulate { steps = 1, first_step = 0, keep = "first", links = false }: figures are those of
+/// the median step; steps differ under a routing law only. keep: the steps whose timelines are
+/// kept, the first, the last or all. links: the one that is kept says what links carry.
 int simulate(lua_State* L) {
   const PlanBox& box = check_plan(L);
   Host& host = Host::of(L);
   const Host::EngineCall call(host);
   const json values = lua_istable(L, 2) ? to_json(L, 2, true) : json::object();
-  push_json(L, told(host, "simulate", [&] { return simulated_json(host, box, values); }));
+  Timelines timelines{box.plan, {}};
+  push_json(L,
+            told(host, "simulate", [&] { return simulated_json(host, box, values, timelines); }));
+  push_kept<Timelines>(L, kTimelinesType, std::move(timelines));
+  lua_setfield(L, -2, "timelines");
   return 1;
 }
 
-/// The simulated timeline of a step, of the first rank or of all, by begin.
-json spans_json(const Host& host, const PlanBox& box, const json& values) {
+/// The spans of a step, of the first rank or of all, by begin.
+json spans_json(lua_State* L, const PlanBox& box, bool all_ranks) {
   const Plan& plan = *box.plan;
-  const Fields fields(values, "spans");
-  const bool all_ranks = fields.flag("all_ranks", false);
-  RunOptions options;
-  options.policies.place = placements_of(host, box);
-  options.steps = fields.integer("step");  // from the first one: each is placed by the one before
-  const RunResult result = run(plan, "simulate", options);
   json all = json::array();
-  for (const Span& span : result.timelines.back().spans) {
+  for (const Span& span : step_given(L, 2, box, "spans").second.spans) {
     if (span.rank != 0 && !all_ranks) continue;
     all.push_back({{"op", plan.graph.op(span.op).name},
                    {"kind", plan.graph.def(span.op).name},
@@ -160,14 +141,15 @@ json spans_json(const Host& host, const PlanBox& box, const json& values) {
   return all;
 }
 
-/// plan:spans { step = from 1, all_ranks }: { op, kind, rank, lane, chunk (from 1), post_ms,
+/// plan:spans { timelines, step, all_ranks }: { op, kind, rank, lane, chunk (from 1), post_ms,
 /// begin_ms, end_ms } each.
 int spans(lua_State* L) {
   const PlanBox& box = check_plan(L);
-  const Host& host = Host::of(L);
+  luaL_checktype(L, 2, LUA_TTABLE);
   const Host::EngineCall call(Host::of(L));
-  const json values = to_json(L, 2, true);
-  push_json(L, told(host, "spans", [&] { return spans_json(host, box, values); }));
+  lua_getfield(L, 2, "all_ranks");
+  const bool all_ranks = lua_toboolean(L, -1) != 0;
+  push_json(L, told(Host::of(L), "spans", [&] { return spans_json(L, box, all_ranks); }));
   return 1;
 }
 
@@ -234,71 +216,26 @@ json info_json(const Host&, const PlanBox& box) {
           {"num_profiled", box.profile ? box.profile->num_measured() : 0}};
 }
 
-/// Without the all-to-alls that no dW may hide under, and the dW that may hide under none.
-OverlapProblem without_idle(const OverlapProblem& all) {
-  OverlapProblem some;
-  std::vector<size_t> kept;
-  for (size_t dw = 0; dw < all.dw_ns.size(); ++dw) {
-    const auto may = [dw](const std::vector<bool>& row) { return row[dw]; };
-    if (!std::any_of(all.allowed.begin(), all.allowed.end(), may)) continue;
-    kept.push_back(dw);
-    some.dw_ns.push_back(all.dw_ns[dw]);
-  }
-  for (size_t a = 0; a < all.a2a_ns.size(); ++a) {
-    std::vector<bool> row;
-    for (const size_t dw : kept) row.push_back(all.allowed[a][dw]);
-    if (std::find(row.begin(), row.end(), true) == row.end()) continue;
-    some.a2a_ns.push_back(all.a2a_ns[a]);
-    some.allowed.push_back(std::move(row));
-  }
-  return some;
-}
-
-/// What weight gradients can hide of the all-to-alls, by the plan's graph alone: Lancet's greedy
-/// choice as printed, an upper bound, and the optimum where it is found soon.
 json overlap_json(const Host&, const PlanBox& box) {
-  constexpr size_t kMostExact = 24;  // dW
-  const Plan& plan = *box.plan;
-  const OverlapProblem problem = without_idle(
-      dw_candidates(plan.graph, default_schedule(plan.graph), *plan.spec.cost).problem);
-  const auto sum = [](const std::vector<Nanoseconds>& ns) {
-    return to_ms(std::accumulate(ns.begin(), ns.end(), Nanoseconds{0}));
-  };
-  json out = {{"num_a2a", problem.a2a_ns.size()},
-              {"num_dw", problem.dw_ns.size()},
-              {"a2a_ms", sum(problem.a2a_ns)},
-              {"dw_ms", sum(problem.dw_ns)},
-              {"greedy_ms", to_ms(assign_greedy(problem, true).hidden_ns)},
-              {"bound_ms", to_ms(overlap_bound(problem))}};
-  if (problem.dw_ns.size() <= kMostExact) {
-    out["exact_ms"] = to_ms(assign_exact(problem).hidden_ns);
-  }
+  const WeightGradientOverlap overlap =
+      weight_gradient_overlap(box.plan->graph, *box.plan->spec.cost);
+  json out = {{"num_a2a", overlap.num_a2a},
+              {"num_dw", overlap.num_dw},
+              {"a2a_ms", to_ms(overlap.a2a_ns)},
+              {"dw_ms", to_ms(overlap.dw_ns)},
+              {"greedy_ms", to_ms(overlap.greedy_ns)},
+              {"bound_ms", to_ms(overlap.bound_ns)}};
+  if (overlap.exact_ns) out["exact_ms"] = to_ms(*overlap.exact_ns);
   return out;
 }
 
-/// What Lina's packing compares in the forward: by MoE layer and part, the all-to-all to the
-/// experts and the experts, each alone; the means.
 json micro_ops_json(const Host&, const PlanBox& box) {
-  const Plan& plan = *box.plan;
-  std::map<std::pair<int32_t, int32_t>, TimeSum> a2a, ffn;  // by layer and part
-  for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    const Op& op = plan.graph.op(id);
-    if (op.phase != Phase::kForward) continue;
-    const bool sends = plan.graph.def(id).collective == Collective::kAllToAll;
-    if (sends && op.segment == Segment::kDispatch) {
-      a2a[{op.layer, op.part}] += plan.spec.cost->op_ns(plan.graph, id);
-    }
-    if (op.segment == Segment::kExpert) {
-      ffn[{op.layer, op.part}] += plan.spec.cost->op_ns(plan.graph, id);
-    }
-  }
-  const auto mean_ms = [](const auto& times) {
-    TimeSum all;
-    for (const auto& [key, sum] : times) all += sum;
-    return times.empty() ? 0.0 : all.ms() / static_cast<double>(times.size());
-  };
-  return {{"a2a_ms", mean_ms(a2a)}, {"ffn_ms", mean_ms(ffn)}, {"num", ffn.size()}};
+  const MicroOpTimes times = micro_op_times(box.plan->graph, *box.plan->spec.cost);
+  return {{"a2a_ms", times.a2a_ms}, {"ffn_ms", times.ffn_ms}, {"num", times.num}};
+}
+
+json exchange_ms_json(const Host&, const PlanBox& box) {
+  return packing_exchange_ms(box.plan->spec);
 }
 
 /// A method of a plan that gives what rank 0 finds.
@@ -337,7 +274,8 @@ json metrics_json(const Metrics& m) {
 }
 
 void open_plan(lua_State* L) {
-  static constexpr luaL_Reg kMethods[] = {{"explain", core_function<explain_plan>},
+  static constexpr luaL_Reg kMethods[] = {{"exchange_ms", core_function<tell<exchange_ms_json>>},
+                                          {"explain", core_function<explain_plan>},
                                           {"info", core_function<tell<info_json>>},
                                           {"order", core_function<order>},
                                           {"micro_ops", core_function<tell<micro_ops_json>>},

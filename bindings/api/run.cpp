@@ -1,7 +1,7 @@
 // plan:run and plan:trace.
-#include <map>
 
 #include "bindings/host/field_json.h"
+#include "bindings/run.h"
 #include "bindings/host/files.h"
 #include "bindings/host/host.h"
 #include "bindings/host/job.h"
@@ -9,7 +9,6 @@
 #include "bindings/infer.h"
 #include "bindings/policy/gate.h"
 #include "bindings/policy/pick.h"
-#include "bindings/run.h"
 #include "engine/analysis/planner_error.h"
 #include "engine/exec/data.h"
 #include "engine/run.h"
@@ -20,57 +19,25 @@ namespace {
 
 using nlohmann::json;
 
-struct RanSoFar {
-  RunResult result;
-  bool ended = true;  // else the run failed after these steps
-};
-
-// Half an inference is told to nobody: its failure goes on.
-RanSoFar run_as_far(const Plan& plan, const std::string& executor, const RunOptions& options) {
-  try {
-    return {run(plan, executor, options)};
-  } catch (const RunFailed& failed) {
-    if (plan.spec.inference) throw;
-    return {std::move(*failed.so_far), false};
-  }
-}
-
-// Matrices uniform, LayerNorm weights 1, biases 0, as the reference model.
-ParamInit reference_values(const ModelSpec& model) {
-  return [infos = parameters(model)](uint64_t element, uint64_t parameter) {
-    switch (infos[parameter].init) {
-      case ParamInfo::Init::kOne:
-        return 1.0;
-      case ParamInfo::Init::kZero:
-        return 0.0;
-      default:
-        return reference_init(element, parameter);
-    }
-  };
-}
-
 void set_data(const Host& host, const Fields& data, const PlanSpec& spec, RunOptions& options,
               json& out) {
-  const ModelSpec& m = spec.model;
   const std::string kind = data.text("kind");
   if (kind == "reference") {
-    options.data = reference_data(m.vocab, m.batch_per_device, spec.num_ranks, m.seq);
-    options.train.eval_data = options.data;
+    const RunData tokens = run_data(spec.model, spec.num_ranks);
+    options.data = tokens.train;
+    options.train.eval_data = tokens.held_out;
     return;
   }
   if (kind != "text") throw user_error("data.kind: '{}'; give text or reference", kind);
-  if (m.vocab < 256) throw user_error("model.vocab: {} is too small for bytes of a text", m.vocab);
   std::string path = data.text("path");
   if (path != default_corpus_path(host.options().scripts_dir)) {
     path = host.files().readable(path).string();
   }
-  const auto corpus = std::make_shared<const TextCorpus>(read_text(path, m.seq));
-  const auto seed = static_cast<uint64_t>(data.integer("seed", 1));
-  const auto source = [&](bool held_out) {
-    return text_data(corpus, held_out, m.batch_per_device, spec.num_ranks, m.seq, seed);
-  };
-  options.data = source(data.flag("held_out", false));
-  options.train.eval_data = source(true);
+  const auto corpus = std::make_shared<const TextCorpus>(read_text(path, spec.model.seq));
+  const RunData text =
+      run_data(spec.model, spec.num_ranks, corpus, static_cast<uint64_t>(data.integer("seed", 1)));
+  options.data = data.flag("held_out", false) ? text.held_out : text.train;
+  options.train.eval_data = text.held_out;
   out["unigram_entropy"] = corpus->unigram_entropy;
   out["corpus"] = corpus->source;
 }
@@ -213,23 +180,32 @@ int run_plan(lua_State* L) {
     return out;
   };
   push_json(L, told(host, "result", find));
-  push_userdata<Timelines>(L, kTimelinesType, box.plan, std::move(result.timelines));
+  Timelines timelines{box.plan, {}};
+  for (Timeline& step : result.timelines) {
+    timelines.steps.emplace(timelines.steps.size() + 1, std::move(step));
+  }
+  push_userdata<Timelines>(L, kTimelinesType, std::move(timelines));
   lua_setfield(L, -2, "timelines");
   return 1;
 }
 
-const Timeline* executed_step(lua_State* L, int index, const PlanBox& box, const char* call) {
-  lua_getfield(L, index, "result");
-  if (!lua_istable(L, -1)) return nullptr;
-  lua_getfield(L, -1, "timelines");
-  const Timelines& executed = check_userdata<Timelines>(L, -1, kTimelinesType);
+const std::pair<const int64_t, Timeline>& step_given(lua_State* L, int index, const PlanBox& box,
+                                                     const char* call) {
+  lua_getfield(L, index, "timelines");
+  if (lua_isnil(L, -1)) throw user_error("{}: give a result of plan:run or plan:simulate", call);
+  const Timelines& all = check_userdata<Timelines>(L, lua_gettop(L), kTimelinesType);
+  if (all.plan != box.plan) throw user_error("{}: the result is of another plan", call);
   lua_getfield(L, index, "step");
-  const auto step = static_cast<size_t>(luaL_optinteger(L, -1, 1));
-  if (executed.plan != box.plan) throw user_error("{}: the result is of another plan", call);
-  if (step < 1 || step > executed.steps.size()) {
-    throw user_error("{}: step {} of {}", call, step, executed.steps.size());
+  const bool first = lua_isnil(L, -1) && !all.steps.empty();
+  const int64_t step = first ? all.steps.begin()->first : luaL_optinteger(L, -1, 1);
+  lua_pop(L, 1);
+  const auto found = all.steps.find(step);
+  if (found == all.steps.end()) {
+    throw user_error("{}: step {} is not there; the result has {} to {}", call, step,
+                     all.steps.empty() ? 0 : all.steps.begin()->first,
+                     all.steps.empty() ? 0 : all.steps.rbegin()->first);
   }
-  return &executed.steps[step - 1];
+  return *found;
 }
 
 int trace_plan(lua_State* L) {
@@ -241,16 +217,12 @@ int trace_plan(lua_State* L) {
     lua_pushliteral(L, "");
     return 1;
   }
-  RunOptions options;
-  options.policies.place = placements_of(Host::of(L), box);
-  options.keep_links = true;
-  lua_getfield(L, 2, "steps");
-  options.steps = luaL_optinteger(L, -1, 1);
-  const RunResult simulated = run(plan, "simulate", options);
-  std::vector<LabelledTimeline> all = {{"simulated", &simulated.timelines.back()}};
-  if (const Timeline* step = executed_step(L, 2, box, "trace")) {
-    lua_getfield(L, 2, "step");
-    all.push_back({fmt::format("executed step {}", luaL_optinteger(L, -1, 1)), step});
+  std::vector<LabelledTimeline> all;
+  for (size_t i = 1; i <= lua_objlen(L, 2); ++i) {
+    lua_rawgeti(L, 2, static_cast<int>(i));
+    const auto& [step, timeline] = step_given(L, lua_gettop(L), box, "trace");
+    const bool simulated = timeline.provenance == Provenance::kSimulated;
+    all.push_back({simulated ? "simulated" : fmt::format("executed step {}", step), &timeline});
   }
   std::vector<std::string> lanes;
   for (const Lane& lane : plan.schedule.lanes) lanes.push_back(lane.name);

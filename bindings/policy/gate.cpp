@@ -5,9 +5,6 @@
 #include <set>
 
 #include "bindings/reference.h"
-#include "engine/base/rng.h"
-#include "engine/cost/profile_cache.h"
-#include "engine/graph/op_def.h"
 
 namespace moe::lua {
 namespace {
@@ -176,85 +173,6 @@ RankGates rank_gates(const Host& host, std::shared_ptr<const GatePolicy> policy)
       state->route(in, out);
     };
     return gate;
-  };
-}
-
-namespace {
-
-/// Inputs and outputs of a gate call of one op's size, with scores that look like a softmax.
-struct GateTrial {
-  explicit GateTrial(const Graph& graph, const Op& op) {
-    const Shape& scores_shape = graph.tensor(op.outputs[0]).shape;
-    const Shape& slots = graph.tensor(output_of(graph, op, Role::kSlotChoice)).shape;
-    in.tokens = scores_shape[0];
-    in.experts = scores_shape[1];
-    in.k = attr_int(op, "k", 1);
-    in.capacity = slots[1];
-    maps.columns = graph.tensor(output_of(graph, op, Role::kExpert)).shape[1];
-    Rng rng(1000249);
-    scores.resize(static_cast<size_t>(in.tokens * in.experts));
-    for (float& s : scores) {
-      s = static_cast<float>((0.5 + rng.uniform()) / static_cast<double>(in.experts));
-    }
-    ids.resize(static_cast<size_t>(in.tokens));
-    for (int32_t& id : ids) id = static_cast<int32_t>(rng.below(256));
-    in.scores = scores.data();
-    in.ids = ids.data();
-    maps.tokens = in.tokens;
-    maps.experts = in.experts;
-    maps.capacity = in.capacity;
-    place(expert, maps.expert, in.tokens * maps.columns);
-    place(choice_slot, maps.choice_slot, in.tokens * maps.columns);
-    place(slot_choice, maps.slot_choice, in.experts * in.capacity);
-    place(counts, maps.counts, in.experts);
-  }
-  GateTrial(const GateTrial&) = delete;
-  GateTrial& operator=(const GateTrial&) = delete;
-
-  GateInput in;
-  RoutingMaps maps;
-
- private:
-  static void place(std::vector<int32_t>& values, int32_t*& pointer, int64_t n) {
-    values.resize(static_cast<size_t>(n));
-    pointer = values.data();
-  }
-  std::vector<float> scores;
-  std::vector<int32_t> ids, expert, choice_slot, slot_choice, counts;
-};
-
-// The gate's own time on top of `around`, what the op does beside calling it.
-std::vector<Nanoseconds> time_gate(const Gate& gate, const Graph& graph, const Op& op,
-                                   Nanoseconds around, const ProfileOptions& options) {
-  GateTrial trial(graph, op);
-  std::vector<Nanoseconds> samples;
-  const int64_t until = steady_ns() + static_cast<int64_t>(options.min_time_s * 1e9);
-  const auto enough = static_cast<size_t>(options.min_samples);
-  while (samples.size() < enough || steady_ns() < until) {
-    RoutingBuilder builder(trial.maps);
-    const int64_t begin = steady_ns();
-    gate.route(trial.in, builder);
-    samples.push_back(around + steady_ns() - begin);
-  }
-  return samples;
-}
-
-}  // namespace
-
-ProfileCost::Measure gate_measure(ProfileOp profile, RankGates gates, const std::string& name,
-                                  const ProfileOptions& options) {
-  const auto plain = [profile = std::move(profile), options](const Graph& graph, OpId op,
-                                                             const WorkContext& work) {
-    ProfileOptions filled = options;
-    filled.work = work;
-    return profile(graph, op, filled);
-  };
-  if (!gates) return plain;
-  return [plain, options, gates, name](const Graph& graph, OpId op, const WorkContext& work) {
-    const bool is_gate = graph.def(op).moe == MoeOp::kGate;
-    if (!is_gate || attr_string(graph.op(op), "gate") != name) return plain(graph, op, work);
-    // It times the op with a built-in gate, which is a small part of it.
-    return time_gate(gates(0), graph, graph.op(op), median(plain(graph, op, work)), options);
   };
 }
 

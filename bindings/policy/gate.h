@@ -7,9 +7,7 @@
 
 #include "bindings/host/host.h"
 #include "bindings/plan_spec.h"
-#include "engine/cost/cost_model.h"
 #include "engine/exec/run_options.h"
-#include "engine/profile/profiler.h"
 #include "engine/routing/gate.h"
 
 namespace moe::lua {
@@ -22,15 +20,6 @@ std::shared_ptr<const GatePolicy> gate_policy_of(lua_State* L, int index, const 
 /// For Policies::gate. What goes wrong in a call is a UserError that names gate, rank, step,
 /// layer and the recipe's line; a call that passes its deadline ends the process with status 3.
 RankGates rank_gates(const Host& host, std::shared_ptr<const GatePolicy> policy);
-
-/// profile_op, or one like it.
-using ProfileOp =
-    std::function<std::vector<Nanoseconds>(const Graph&, OpId, const ProfileOptions&)>;
-
-/// Times one op alone; a gate op that names `name` takes the time of its own gate's calls on top.
-/// gates: the ranks' where they are not built in, or null.
-ProfileCost::Measure gate_measure(ProfileOp profile, RankGates gates, const std::string& name,
-                                  const ProfileOptions& options);
 
 /// One call's view of a gate's input, shared with the handles in Lua: either may be gone first.
 struct GateCall {

@@ -4,7 +4,6 @@
 #include <atomic>
 
 #include "bindings/policy/graph_session.h"
-#include "engine/cost/profile_cache.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
 
@@ -180,55 +179,6 @@ RankPlacements rank_placements(const Host& host, std::shared_ptr<const LuaPlacem
         });
         return [state](const PlaceInput& in) { return state->place(in); };
       };
-}
-
-namespace {
-
-/// The policy's own time of a call, spread over the steps of its period, on top of `around`.
-std::vector<Nanoseconds> time_policy(const PlacementFunction& policy, const Op& op,
-                                     Nanoseconds around, const ProfileOptions& options) {
-  const PlacementBounds bounds = ops::bounds_of(op);
-  const Placement now(bounds);
-  Rng rng(1000257);
-  Loads loads(bounds.devices, bounds.experts);
-  for (int64_t& rows : loads.rows) rows = rng.below(256);
-  std::vector<Nanoseconds> samples;
-  const int64_t every = attr_int(op, "every", 1);
-  const int64_t until = steady_ns() + static_cast<int64_t>(options.min_time_s * 1e9);
-  const auto enough = static_cast<size_t>(options.min_samples);
-  while (samples.size() < enough || steady_ns() < until) {
-    const PlaceInput input = {.step = static_cast<int64_t>(samples.size()) * every,
-                              .layer = attr_int(op, "layer_number"),
-                              .loads = loads,
-                              .now = now,
-                              .rates = ops::place_rates(op)};
-    const int64_t begin = steady_ns();
-    ask_policy(policy, attr_string(op, "policy"), 0, input);
-    samples.push_back(around + (steady_ns() - begin) / every);
-  }
-  return samples;
-}
-
-}  // namespace
-
-ProfileCost::Measure placement_measure(ProfileCost::Measure measure, const Host& host,
-                                       std::shared_ptr<const LuaPlacement> policy,
-                                       const ProfileOptions& options) {
-  if (!policy) return measure;
-  return [measure = std::move(measure), options, policy, name = policy->stage.policy,
-          places = rank_placements(host, policy, std::nullopt, nullptr)](
-             const Graph& graph, OpId op, const WorkContext& work) {
-    const bool is_place = graph.def(op).moe == MoeOp::kPlace;
-    if (!is_place || attr_string(graph.op(op), "policy") != name) return measure(graph, op, work);
-    Graph fixed = graph;
-    Attrs& attrs = fixed.op(op).attrs;
-    for (const auto& [option, value] : ops::option_attrs(policy->stage.options)) {
-      attrs.erase(option);
-    }
-    attrs["policy"] = std::string("fixed");
-    const Nanoseconds around = median(measure(fixed, op, work));
-    return time_policy(places(0, name), graph.op(op), around, options);
-  };
 }
 
 namespace {

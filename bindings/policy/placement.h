@@ -13,9 +13,7 @@
 
 #include "bindings/plan_spec.h"
 #include "bindings/reference.h"
-#include "engine/cost/cost_model.h"
 #include "engine/exec/executor.h"
-#include "engine/profile/profiler.h"
 
 namespace moe::lua {
 
@@ -39,12 +37,6 @@ class PlacementLog {
 /// where it is not known. log: may be null.
 RankPlacements rank_placements(const Host& host, std::shared_ptr<const LuaPlacement> policy,
                                std::optional<Bytes> peak_bytes, std::shared_ptr<PlacementLog> log);
-
-/// `measure`, but a place op of the policy takes the time of the policy's own calls, a call in
-/// `every` steps, on top of what the op does beside.
-ProfileCost::Measure placement_measure(ProfileCost::Measure measure, const Host& host,
-                                       std::shared_ptr<const LuaPlacement> policy,
-                                       const ProfileOptions& options);
 
 /// [step][layer]: { layer = its block, owners = by expert, replicas, shadows = { { expert, devices
 /// }, ... }, moves = residents that have come since the step before, copies, max_load, mean_load,

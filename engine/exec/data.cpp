@@ -150,4 +150,34 @@ DataSource reference_data(int64_t vocab, int64_t batch_per_rank, int64_t num_ran
   };
 }
 
+RunData run_data(const ModelSpec& model, int64_t num_ranks) {
+  const DataSource data = reference_data(model.vocab, model.batch_per_device, num_ranks, model.seq);
+  return {data, data};
+}
+
+RunData run_data(const ModelSpec& model, int64_t num_ranks,
+                 const std::shared_ptr<const TextCorpus>& corpus, uint64_t seed) {
+  constexpr int64_t kBytes = 256;
+  if (model.vocab < kBytes) {
+    throw user_error("model.vocab: {} is too small for bytes of a text", model.vocab);
+  }
+  const auto part = [&](bool held_out) {
+    return text_data(corpus, held_out, model.batch_per_device, num_ranks, model.seq, seed);
+  };
+  return {part(false), part(true)};
+}
+
+ParamInit reference_values(const ModelSpec& model) {
+  return [infos = parameters(model)](uint64_t element, uint64_t parameter) {
+    switch (infos[parameter].init) {
+      case ParamInfo::Init::kOne:
+        return 1.0;
+      case ParamInfo::Init::kZero:
+        return 0.0;
+      default:
+        return reference_init(element, parameter);
+    }
+  };
+}
+
 }  // namespace moe

@@ -1,4 +1,5 @@
-// Where tokens come from: a text as bytes (vocabulary 256), or the reference model's tokens.
+// What a run begins with and reads: initial parameters, and tokens, of a text as bytes (vocabulary
+// 256) or the reference model's.
 #pragma once
 
 #include <memory>
@@ -31,5 +32,19 @@ DataSource text_data(std::shared_ptr<const TextCorpus> corpus, bool held_out,
                      int64_t batch_per_rank, int64_t num_ranks, int64_t seq, uint64_t seed);
 /// The reference model's tokens for any vocabulary.
 DataSource reference_data(int64_t vocab, int64_t batch_per_rank, int64_t num_ranks, int64_t seq);
+
+/// Training batches of a run, and held-out ones.
+struct RunData {
+  DataSource train, held_out;
+};
+/// The reference model's tokens, which hold nothing out.
+RunData run_data(const ModelSpec& model, int64_t num_ranks);
+/// Those of a text. Throws UserError for a vocabulary that has not all bytes.
+RunData run_data(const ModelSpec& model, int64_t num_ranks,
+                 const std::shared_ptr<const TextCorpus>& corpus, uint64_t seed);
+
+/// Initial values as the reference model's: matrices uniform (reference_init), LayerNorm weights 1,
+/// biases 0.
+ParamInit reference_values(const ModelSpec& model);
 
 }  // namespace moe

@@ -1,5 +1,5 @@
 // What a caller chooses about a run of a plan, in groups by what it is about. None of it changes
-// the plan. The simulator reads steps, first_step, keep_links, on_step and policies.place alone.
+// the plan. The simulator reads steps, first_step, links_of_step, on_step and policies.place alone.
 #pragma once
 
 #include <array>
@@ -152,7 +152,9 @@ struct RunOptions {
   /// An empty trace that takes the routing of the steps, but not of eval_batches; whole when the
   /// run is over, without steps where no step or MoE layer ran. Null: nothing is recorded.
   std::shared_ptr<Trace> record;
-  bool keep_links = false;  // simulated timelines say what links carry; executed ones always do
+  /// The step of the run, from 0, whose simulated timeline says what links carry; -1: none. Where
+  /// one step stands for all, that one. Executed timelines always say it.
+  int64_t links_of_step = -1;
   /// Called after every step on rank 0's thread; returning false stops the run (all ranks alike).
   /// The loss of a simulated step is 0.
   std::function<bool(int64_t step, double loss)> on_step;
@@ -178,7 +180,7 @@ constexpr auto fields_of(const RunOptions*) {
           .from(0.01, 1e6),
       field("check_finite", &RunOptions::check_finite,
             "stop at the op that made the first NaN or infinity; it reads every result once more"),
-      field("keep_links", &RunOptions::keep_links), inlined("", &RunOptions::train),
+      field("links_of_step", &RunOptions::links_of_step), inlined("", &RunOptions::train),
       inlined("", &RunOptions::device), internal(&RunOptions::processes, kFunction),
       internal(&RunOptions::data, kFunction), internal(&RunOptions::init, kFunction),
       internal(&RunOptions::record, kFunction), internal(&RunOptions::on_step, kFunction),

@@ -46,6 +46,8 @@ struct Calibration {
   OverlapTable overlap;  // no rows where nothing measures it
   double spread = 0;     // the median of all rows'
 };
+/// Calibration::spread on a quiet machine, at most.
+constexpr double kQuietSpread = 0.15;
 
 struct CalibrateOptions {
   int64_t num_ranks = 2;

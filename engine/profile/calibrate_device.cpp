@@ -11,8 +11,10 @@
 #include "engine/base/packing.h"
 #include "engine/cost/cost_model.h"
 #include "engine/exec/device/buffers.h"
+#include "engine/exec/device/executor.h"
 #include "engine/exec/device/handles.h"
 #include "engine/exec/device/ops.h"
+#include "engine/exec/device/plugin.h"
 #include "engine/graph/op_def.h"
 #include "engine/profile/device_overlap.h"
 #include "engine/profile/device_profiler.h"
@@ -223,6 +225,20 @@ CalibrateOptions calibrated_among(Processes& processes, const kernels::DeviceTab
                                alone.machine(profile), processes.size(), processes.size_here()));
   };
   return options;
+}
+
+const std::vector<int64_t> kGpuHidden = {256, 768, 2048};
+
+CalibrateOptions calibrated_on_gpu(CalibrateOptions options, Processes* job) {
+  const std::string missing = cuda_missing();
+  if (!missing.empty()) throw user_error("--device cuda: {}", missing);
+  const kernels::DeviceTable& device = *cuda_plugin().table;
+  if (job == nullptr) {
+    device.use_device(0);
+    return calibrated_on(device, std::move(options));
+  }
+  device.use_device(static_cast<int32_t>(job->place_here() % device.num_devices()));
+  return calibrated_among(*job, device, std::move(options));
 }
 
 }  // namespace moe

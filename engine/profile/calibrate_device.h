@@ -24,4 +24,11 @@ CalibrateOptions calibrated_among(Processes& processes, const kernels::DeviceTab
                                   CalibrateOptions options,
                                   const kernels::CliqueSettings& settings = {});
 
+/// For the sizes whose ops are measured on a GPU: smaller ones are all start-up.
+extern const std::vector<int64_t> kGpuHidden;
+
+/// calibrated_on() or, in a job, calibrated_among() on this machine's GPUs, which its processes
+/// take in turn. Throws UserError where there is none.
+CalibrateOptions calibrated_on_gpu(CalibrateOptions options, Processes* job);
+
 }  // namespace moe

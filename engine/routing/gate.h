@@ -103,6 +103,8 @@ struct Gate {
   std::function<int64_t(int64_t tokens, int64_t experts, int64_t k, double factor)> capacity;
   /// Throws RunError when a score that the gate reads is NaN. Requires: scores, or ids for hash.
   std::function<void(const GateInput&, RoutingBuilder&)> route;
+  /// The capacity factor up to which balanced routing fills every slot; infinite: whatever it is.
+  double full_at = 1;
   /// kBatch for the sake of capacity alone: where every token fits, the gate is kToken.
   bool token_scope_without_capacity = false;
 };

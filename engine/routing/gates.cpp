@@ -130,6 +130,7 @@ std::vector<Gate> make_gates() {
   gates.back().capacity = [](int64_t tokens, int64_t experts, int64_t, double factor) {
     return capacity_of("top2_c1", 1, 2, tokens, experts, factor);
   };
+  gates.back().full_at = 2;  // two choices for each place
   gates.push_back(choice_gate("bpr", "the best expert, places in order of the score, best first",
                               GateScope::kBatch, WeightRule::kProb, 1, route_bpr));
   gates.push_back(choice_gate("expert_choice",
@@ -137,6 +138,7 @@ std::vector<Gate> make_gates() {
                               GateScope::kBatch, WeightRule::kProb, 1, route_expert_choice));
   gates.back().code = AssignmentCode::kTaken;
   gates.back().chooser = Chooser::kExpert;
+  gates.back().full_at = std::numeric_limits<double>::infinity();
   gates.back().columns = [](int64_t, int64_t experts) { return experts; };
   gates.push_back(choice_gate("hash", "token id modulo experts, places in token order",
                               GateScope::kToken, WeightRule::kOne, 1, route_hash));

@@ -1,5 +1,7 @@
 #include "engine/sim/simulator.h"
 
+#include <algorithm>
+
 #include "engine/base/stop.h"
 #include "engine/sim/step_replay.h"
 
@@ -11,17 +13,18 @@ class Simulator : public Executor {
   RunResult run(const Plan& plan, const RunOptions& options) override {
     RunResult result;
     result.provenance = Provenance::kSimulated;
-    StepReplay replay(plan, options.keep_links, options.policies.place);
+    StepReplay replay(plan, options.policies.place);
     const int64_t steps = plan.spec.law == nullptr ? 1 : options.steps;
+    const int64_t links_of = std::min(options.links_of_step, steps - 1);
     for (int64_t step = 0; step < steps; ++step) {
       check_stop();
       replay.set_step(options.first_step + step);
       if (!replay.placements().empty()) result.placements.push_back(replay.placements());
-      if (replay.as_before()) {
+      if (replay.as_before() && step != links_of) {
         result.timelines.push_back(result.timelines.back());
         result.metrics.push_back(result.metrics.back());
       } else {
-        result.timelines.push_back(replay.run());
+        result.timelines.push_back(replay.run(step == links_of));
         result.metrics.push_back(metrics(plan.graph, result.timelines.back()));
       }
       if (options.on_step && !options.on_step(options.first_step + step, 0)) break;

@@ -17,9 +17,8 @@ bool is_collective(const Graph& graph, OpId op) {
 
 }  // namespace
 
-StepReplay::StepReplay(const Plan& plan, bool keep_links, const RankPlacements& policies)
+StepReplay::StepReplay(const Plan& plan, const RankPlacements& policies)
     : plan_(plan),
-      keep_links_(keep_links),
       plain_ns_(plan.graph.num_ops()),
       plain_bytes_(plan.graph.num_ops()),
       loaded_(plan.graph.num_ops(), -1) {
@@ -125,7 +124,6 @@ void StepReplay::set_ranks(int32_t num_ranks) {
     const bool sends = loaded_[op.index()] >= 0 && is_collective(plan_.graph, op);
     return sends ? routed_->sent_bytes(op, rank) : plain_bytes_[op.index()];
   };
-  input_->keep_links = keep_links_;
   engine_ = std::make_unique<Engine>(*input_);
 }
 
@@ -159,7 +157,8 @@ Nanoseconds StepReplay::duration_ns(OpId op, int32_t rank) const {
   return added_ == nullptr ? ns : ns + (*added_)[op.index() * ranks + r];
 }
 
-Timeline StepReplay::run() {
+Timeline StepReplay::run(bool keep_links) {
+  input_->keep_links = keep_links;
   Timeline timeline = engine_->run();
   const std::vector<Nanoseconds> added = added_beside(timeline);
   if (added.empty()) return timeline;

@@ -19,8 +19,7 @@ namespace moe {
 class StepReplay {
  public:
   /// Keeps a reference to the plan.
-  explicit StepReplay(const Plan& plan, bool keep_links = false,
-                      const RankPlacements& policies = {});
+  explicit StepReplay(const Plan& plan, const RankPlacements& policies = {});
   StepReplay(const StepReplay&) = delete;
 
   /// Asks the plan's law, where it has one, what the ranks choose in the step, and the placement
@@ -31,7 +30,8 @@ class StepReplay {
   const std::vector<PlacementRecord>& placements() const { return records_; }
   /// Whether the step that was set goes as the one before it.
   bool as_before() const { return as_before_; }
-  Timeline run();
+  /// keep_links: Timeline::links are kept.
+  Timeline run(bool keep_links = false);
   /// The step as run() takes it, without what ops beside each other add to each other; good until
   /// the next set_step().
   const ReplayInput& input() const { return *input_; }
@@ -53,7 +53,6 @@ class StepReplay {
   std::vector<Nanoseconds> added_beside(const Timeline& timeline) const;
 
   const Plan& plan_;
-  const bool keep_links_;
   std::unique_ptr<RoutedStep> routed_;  // null without a law
   std::vector<Placing> placing_;        // by MoE layer, or empty
   std::vector<Placement> state_;        // by MoE layer, as ops find it

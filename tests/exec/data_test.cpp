@@ -204,5 +204,37 @@ TEST_CASE("the default corpus can be read, or is the fallback") {
   CHECK(corpus.unigram_entropy < 4.0);
 }
 
+TEST_CASE("a run reads a text's two parts, or the reference's tokens, which hold nothing out") {
+  const TempFolder folder;
+  const auto corpus =
+      std::make_shared<const TextCorpus>(read_text(folder.write("t.txt", letters(400)), 8));
+  ModelSpec model;
+  model.vocab = 256, model.seq = 8, model.batch_per_device = 2;
+  const auto same = [](const DataSource& a, const DataSource& b) {
+    const Batch x = global_batch(a, 3, 2, 2, 8), y = global_batch(b, 3, 2, 2, 8);
+    return x.ids == y.ids && x.targets == y.targets;
+  };
+  const RunData text = run_data(model, 2, corpus, 7);
+  CHECK(same(text.train, text_data(corpus, false, 2, 2, 8, 7)));
+  CHECK(same(text.held_out, text_data(corpus, true, 2, 2, 8, 7)));
+  const RunData tokens = run_data(model, 2);
+  CHECK(same(tokens.train, reference_data(256, 2, 2, 8)));
+  CHECK(same(tokens.held_out, tokens.train));
+  model.vocab = 255;
+  CHECK_THROWS_WITH(run_data(model, 2, corpus, 7), Contains("model.vocab: 255 is too small"));
+}
+
+TEST_CASE("LayerNorm weights begin at 1, biases at 0, matrices at random") {
+  const ModelSpec model;
+  const ParamInit value = reference_values(model);
+  const std::vector<ParamInfo> infos = parameters(model);
+  for (size_t t = 0; t < infos.size(); ++t) {
+    INFO(infos[t].name);
+    const double one = infos[t].init == ParamInfo::Init::kOne ? 1 : 0;
+    const bool random = infos[t].init == ParamInfo::Init::kUniform;
+    CHECK(value(5, t) == (random ? reference_init(5, t) : one));
+  }
+}
+
 }  // namespace
 }  // namespace moe

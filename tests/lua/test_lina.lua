@@ -1,7 +1,6 @@
 -- Lina's systems, models and packing controller.
 local expect = require "expect"
 local test = require "test"
-local world = require "world"
 
 local HEAD = [[local moe = require "moe"
 local cluster = moe.cluster.lina { nodes = 4 }
@@ -61,7 +60,7 @@ test("packing doubles the experts a device until they take as long as the all-to
   local w = expect.runs(HEAD .. [[P = moe.lina.packing { model = model {}, cluster = cluster }]],
     nil, "run", made_up)
   local p = w.globals.P
-  expect.equal({ p.n, p.ep, #p.trace, p.settled_step }, { 4, 4, 3, 18 })
+  expect.equal({ p.n, p.ep, #p.trace, p.settled_step, p.exchange_ms }, { 4, 4, 3, 18, 4 })
   for i, t in ipairs(p.trace) do
     expect.equal({ t.n, t.a2a_ms, t.step }, { 2 ^ (i - 1), 8 / 2 ^ (i - 1), 6 + 4 * i })
   end
@@ -74,25 +73,6 @@ P = moe.lina.packing { model = model {}, cluster = cluster, most = 2, begin_step
   expect.equal({ w.globals.P.n, w.globals.P.settled_step }, { 2, 1 })
   expect.fails(HEAD .. "moe.lina.packing { model = model {}, cluster = cluster, most = 0 }", 4,
     "most")
-end)
-
-test("the exchange takes what the busiest NIC receives; n = 1 exchanges nothing", function()
-  local packing_of = [[local spec = { ranks = 4, model = { hidden = 10, ffn = 20, dtype = "f32",
-    layers = 3, moe_every = 1, experts = 4 }, cluster = { devices_per_node = %d, nics_per_node = 1,
-    nic = { bytes_per_s = 1000 }, intra = { bytes_per_s = 1e9 } } }]]
-  world.run 'local moe = require "moe"'
-  local packing = require "moe.spec.packing"
-  local function ms(devices_per_node, n)
-    local spec = loadstring(packing_of:format(devices_per_node) .. " return spec")()
-    return packing.exchange_ms(spec, n)
-  end
-  local expert = 2 * (2 * 10 * 20 + 10 + 20) * 4 * 3  -- bytes in all layers, with momentum
-  expect.equal(ms(1, 1), 0)
-  -- Groups {0,1} and {2,3}: device 0 fetches expert 1; 1 fetches 2, 3; 2 fetches 0, 1; 3 fetches 2.
-  expect.equal(ms(1, 2), 2 * expert)
-  -- Two devices a node: node 0 fetches experts 2 and 3 for device 1; device 0 has 1 beside it.
-  expect.equal(ms(2, 2), 2 * expert)
-  expect.equal(ms(4, 4), 1e3 * 3 * expert / 1e9)
 end)
 
 test("system lina plans with the experts that its packing chose, and says what it saw", function()

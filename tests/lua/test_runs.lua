@@ -133,6 +133,25 @@ test("two runs do not write one checkpoint or record", function()
     "moe.train.checkpoint_to: 'results.json'")
 end)
 
+test("a record is simulated once, whatever is shown of it", function()
+  local w = expect.runs(TINY .. [[
+return moe.experiment { name = "x", over = { layers = { 2, 4, 6, 8, 10 } }, run = { "simulate" },
+  case = function(p) return { cluster = moe.cluster.p4de { nodes = 2 },
+    model = model { layers = p.layers, batch = 16, experts = 16 },
+    systems = { raf, moe.system "serial" { moe.pass.serial {} } } } end }]])
+  expect.equal({ #w.results.runs, #w.simulated, #w.shown }, { 10, 10, 8 })
+  for i, timelines in ipairs(w.shown) do
+    assert(timelines == w.simulated[i], "another simulation is traced")
+    expect.equal(timelines.options, { keep = "last", links = true })
+  end
+  expect.equal(w.simulated[9].options, {})
+  w = expect.runs(TINY .. [[
+return moe.experiment { name = "x", model = model(), systems = { raf },
+  run = { { "cpu", ranks = 2, steps = 3 } } }]])
+  expect.equal({ #w.simulated, #w.shown }, { 1, 2 })
+  assert(w.shown[1] == w.simulated[1])
+end)
+
 local function earlier(recipe)
   return function(w)
     w.earlier = { found = true, recipe = recipe,

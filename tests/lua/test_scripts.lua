@@ -298,6 +298,23 @@ S = tostring(e)
   end
 end)
 
+test("a plan is simulated once for what it tells, and once more for steps beyond", function()
+  local head = expect.HEAD:gsub("experts_per_device = 2", "%0, routing = moe.workload 'zipf' {}")
+    .. [[
+local p = moe.plan { model = m, cluster = moe.cluster.p4de { nodes = 2 },
+  system = moe.system "raf" {} }
+p:simulate() p:explain() p:spans() p:spans { all_ranks = true }
+]]
+  local w = expect.runs(head)
+  expect.equal({ #w.simulated, #w.shown }, { 1, 3 })
+  for _, timelines in ipairs(w.shown) do assert(timelines == w.simulated[1]) end
+  w = expect.runs(head .. "p:simulate { steps = 5 } for i = 1, 5 do p:spans { step = i } end")
+  expect.equal(#w.simulated, 3)
+  expect.equal(w.simulated[3].options, { keep = "all", steps = 5 })
+  w = expect.runs(head:gsub("routing = moe.workload 'zipf' {}", "") .. "p:spans { step = 9 }")
+  expect.equal(#w.simulated, 1)  -- without a routing law one step stands for all
+end)
+
 test("a plan runs on what there is, with options that there are", function()
   local head = expect.HEAD .. [[
 local p = moe.plan { model = m, cluster = moe.cluster.p4de { nodes = 2 },

@@ -117,11 +117,18 @@ function Plan:peak_bytes()
   return self.world.peak_bytes and self.world.peak_bytes(self.spec) or 2 ^ 30
 end
 
-function Plan:simulate()
+-- What was made of a plan, and then shown: the timelines of each.
+local function note(list, timelines)
+  list[#list + 1] = timelines
+  return timelines
+end
+
+function Plan:simulate(options)
   local total = step_ms(self.spec)
   local out = times(self.world.step_ms and self.world.step_ms(self.spec, total) or total)
   out.lower_bound_ms, out.sim_ms, out.peak_bytes = 0.5 * out.iteration_ms, 1, self:peak_bytes()
   out.alone_ms = { all_to_all = 1 }
+  out.timelines = note(self.world.simulated, { options = options })
   return out
 end
 
@@ -135,7 +142,10 @@ end
 
 function Plan:micro_ops() return self.world.micro_ops(self.spec) end
 
-function Plan:explain()
+function Plan:exchange_ms() return self.spec.ranks / (self.spec.model.ep or self.spec.ranks) end
+
+function Plan:explain(t)
+  note(self.world.shown, t.timelines)
   return { iteration_ms = 90, exposed_ms = 5, causes = { { cause = "data edge", ms = 5 } },
     bound = { ms = 80, by = "the critical path", distance_ms = 10 }, collectives = {},
     findings = { { op = "a", why = "'b' needs it", advice = "c", worth_ms = 2, gain_ms = 2 } },
@@ -149,7 +159,14 @@ function Plan:order(lane)
 end
 
 function Plan:text() return "graph " .. self.spec.model.name end
-function Plan:trace() return "{}" end
+function Plan:trace(list)
+  for _, one in ipairs(list) do note(self.world.shown, one.timelines) end
+  return "{}"
+end
+function Plan:spans(t)
+  note(self.world.shown, t.timelines)
+  return { { op = "a", step = t.step } }
+end
 
 function Plan:run(options)
   local world, name = self.world, self.spec.system.name
@@ -157,7 +174,7 @@ function Plan:run(options)
   if world.fails_in == name then error({ kind = "run", message = "rank 1 is gone" }, 0) end
   local out = { provenance = options.emulate_link and "emulated" or "measured", losses = {},
     samples_ms = {}, metrics = {}, moe = {}, ranks = {}, digest = "0011223344556677",
-    peak_bytes = 2 ^ 20, stop_reason = world.stop_reason }
+    peak_bytes = 2 ^ 20, stop_reason = world.stop_reason, timelines = {} }
   for step = 1, options.steps do
     out.losses[step] = 5 - 0.1 * step
     out.metrics[step] = times(1.1 * step_ms(self.spec) + (step == 1 and 50 or 0))
@@ -269,6 +286,7 @@ end
 --- loaded.
 function M.run(text, args, mode, setup)
   local world = { text = text, said = {}, plans = {}, executed = {}, files = {}, removed = {},
+    simulated = {}, shown = {},
     rows = {}, warned = {} }
   local core = make_core(world, args or {})
   core.mode = mode or "run"

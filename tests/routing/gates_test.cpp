@@ -1,6 +1,7 @@
 // Every built-in gate against its definition, computed token by token with counts over all tokens.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -436,4 +437,22 @@ TEST_CASE("scores that hold a NaN are never routed") {
 TEST_CASE("an unknown gate is refused with the nearest name") {
   CHECK_THROWS_AS(builtin_gate("swich"), UserError);
   CHECK_THROWS_WITH(builtin_gate("swich"), Contains("'swich'") && Contains("'switch'"));
+}
+
+TEST_CASE("balanced routing fills all slots up to the capacity factor that a gate names") {
+  constexpr int64_t kTokens = 64, kExperts = 4, kChoices = 2;
+  for (const Gate& gate : builtin_gates()) {
+    INFO(gate.name);
+    const int64_t k = gate.fixed_k > 0 ? gate.fixed_k : kChoices;
+    const auto choices = static_cast<double>(kTokens * gate.columns(k, kExperts));
+    const auto slots = [&](double factor) {
+      return static_cast<double>(kExperts * gate.capacity(kTokens, kExperts, k, factor));
+    };
+    if (gate.chooser == Chooser::kExpert) {
+      CHECK(std::isinf(gate.full_at));
+      continue;
+    }
+    CHECK(slots(gate.full_at) == choices);
+    CHECK(choices / slots(2 * gate.full_at) == 0.5);
+  }
 }

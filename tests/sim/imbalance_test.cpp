@@ -226,5 +226,49 @@ TEST_CASE("a plan without MoE layers goes as without a law") {
   CHECK(same_spans(plain.timelines[0], routed.timelines[0]));
 }
 
+TEST_CASE("the step that is asked for says what links carry; no time depends on it") {
+  PlanSpec spec = routed_spec(counted(), 4, flat_cluster(4));
+  spec.system.reduce_on_own_lane = true;
+  spec.law =
+      test::law_of([](const RoutingQuery& q) { return random_loads(q, q.step < 2 ? 1 : 2); });
+  const auto plan = make_plan(spec);
+  RunOptions options;
+  options.steps = 4;
+  const RunResult plain = make_simulator()->run(*plan, options);
+  options.links_of_step = 2;
+  const RunResult with = make_simulator()->run(*plan, options);
+  for (size_t i = 0; i < 4; ++i) {
+    CHECK(plain.timelines[i].links.empty());
+    CHECK(with.timelines[i].links.empty() == (i != 2));
+    CHECK(with.metrics[i].makespan_ns == plain.metrics[i].makespan_ns);
+    const auto& a = with.timelines[i].spans;
+    const auto& b = plain.timelines[i].spans;
+    CHECK(std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Span& x, const Span& y) {
+      return x.op == y.op && x.rank == y.rank && x.begin == y.begin && x.end == y.end;
+    }));
+  }
+}
+
+TEST_CASE("a step that goes as the one before says what links carry where it is asked to") {
+  PlanSpec spec = routed_spec(counted(), 4, flat_cluster(4));
+  spec.law = test::law_of([](const RoutingQuery& q) {
+    RoutingQuery first = q;
+    first.step = 0;
+    return random_loads(first, 1);
+  });
+  RunOptions options;
+  options.steps = 3;
+  options.links_of_step = 2;
+  const RunResult result = make_simulator()->run(*make_plan(spec), options);
+  CHECK(result.timelines[1].links.empty());
+  CHECK_FALSE(result.timelines[2].links.empty());
+  CHECK(result.metrics[2].makespan_ns == result.metrics[1].makespan_ns);
+
+  spec.law = nullptr;  // one step stands for all
+  const RunResult one = make_simulator()->run(*make_plan(spec), options);
+  REQUIRE(one.timelines.size() == 1);
+  CHECK_FALSE(one.timelines[0].links.empty());
+}
+
 }  // namespace
 }  // namespace moe

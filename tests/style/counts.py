@@ -35,6 +35,7 @@ OTHER_NAMES = {
     "engine/exec/device/ops.cpp": "gate",
     "engine/exec/gate_stats.cpp": "gate",
     "engine/profile/profiler.cpp": "gate",
+    "engine/profile/timed_policies.cpp": "gate",
     "engine/graph/graph.cpp": "combine dispatch gate",
     "engine/graph/op_def.cpp": "round",
     "engine/exec/results/run_result.h": "balance_loss z_loss",

@@ -74,9 +74,12 @@ function M.text(e)
   return table.concat(lines, "\n")
 end
 
---- Of the core's plan, for the call at `at`: of its simulated step, or of a step of its result.
+--- Of the core's plan, for the call at `at`: of a step of its result, the first unless given.
 function M.of(plan, at, result, step)
-  local e = errors.call(at, plan.explain, plan, { result = result, step = step })
+  if type(result) ~= "table" then
+    errors.user("explain: is a ':' missing? write result:explain(step)", at)
+  end
+  local e = errors.call(at, plan.explain, plan, { timelines = result.timelines, step = step })
   e.decisions = plan:info().log
   e.text = M.text(e)
   return setmetatable(e, { __tostring = function(self) return self.text end })

@@ -84,6 +84,7 @@ local function degrees_of(info)
   return #degrees > 0 and degrees or nil
 end
 
+-- The record as far as the plan says it, and the plan's info.
 local function base_record(name, job, spec, made)
   local info, memory = made.plan:info(), spec.cluster.device.memory_bytes
   return {
@@ -104,7 +105,7 @@ local function base_record(name, job, spec, made)
     oom = made.oom, holders = made.oom and info.holders or nil,
     without_effect = #info.without_effect > 0 and core.array(info.without_effect) or nil,
     plan_hash = info.hash, num_ops = info.num_ops, log = log_of(made, info),
-  }
+  }, info
 end
 
 -- Placements as results keep them: [step][layer], without who is where.
@@ -124,12 +125,13 @@ local function placements_of(placements)
   return out
 end
 
---- Simulates a job of the experiment `name`; returns the record of the run and its plan. ends: of
---- assumed constants, as in schema.collector, or nil.
-function M.simulated(name, job, ends)
+--- Simulates a job of the experiment `name`; returns the record of the run and what target.plan
+--- made. ends: of assumed constants, as in schema.collector, or nil; traced: whether a trace of the
+--- last step will be asked for.
+function M.simulated(name, job, ends, traced)
   local spec = ends and jobs_lib.simulated_spec(job.case, ends, job.spec.edits) or job.spec
-  spec.simulate = job.spec.simulate
-  local made = target.plan(spec, job.system)
+  local made = target.plan(schema.merged(spec, { simulate = schema.merged(job.spec.simulate or {},
+    traced and { keep = "last", links = true } or {}) }), job.system)
   local run = base_record(name, job, spec, made)
   run.point, run.executor, run.provenance = job.case.point, "simulate", "simulated"
   for _, k in ipairs(METRICS) do run[k] = made.sim[k] end
@@ -138,7 +140,7 @@ function M.simulated(name, job, ends)
   run.samples_ms = core.array(made.sim.samples_ms or { made.sim.iteration_ms })
   run.placements = placements_of(made.sim.placements)
   run.assumed = job.assumed
-  return run, made.plan
+  return run, made
 end
 
 -- The run, as it now is, is on disk; number: its own.
@@ -159,12 +161,13 @@ end
 function M.simulate(name, job, done)
   progress.job(("simulating %s on %d %s devices"):format(job.system.name, job.spec.ranks,
     job.spec.cluster.name))
-  local run, plan = M.simulated(name, job)
+  local traced = #session.runs < MAX_TRACES
+  local run, made = M.simulated(name, job, nil, traced)
   done[#done + 1] = run
   local number, trace = add_run(run)
-  if number <= MAX_TRACES then
+  if traced then
     local file = trace .. "simulated.json"
-    core.write_output(file, plan:trace(job.spec.simulate or {}))
+    core.write_output(file, made.plan:trace { { timelines = made.sim.timelines } })
     run.trace = file
     keep(number, run)
   end
@@ -212,8 +215,9 @@ end
 function M.execute(name, job, done)
   local entry = job.entry
   progress.job(("%s on %d ranks of %s"):format(job.system.name, job.spec.ranks, entry.kind))
-  local made = target.plan(job.spec, job.system)
-  local run = base_record(name, job, job.spec, made)
+  local made = target.plan(schema.merged(job.spec, {
+    simulate = schema.merged(job.spec.simulate or {}, { links = true }) }), job.system)
+  local run, info = base_record(name, job, job.spec, made)
   run.points, run.executor = core.array(job.points), entry.kind
   run.device_name = train.on_gpu(entry.kind) and core.gpu() or nil
   run.link, run.comm_priority, run.processes = entry.link, entry.comm_priority, core.processes
@@ -222,7 +226,6 @@ function M.execute(name, job, done)
   for _, k in ipairs { "init", "tokens", "text", "expert_products", "attention" } do
     run[k] = entry[k]
   end
-  local info = made.plan:info()
   run.prediction = { frozen = true, profile_ms = info.profile_ms, rehearsal_ms = info.rehearsal_ms,
     basis = info.cost, ops_alone = made.sim.ops_alone }
   for _, k in ipairs(METRICS) do run.prediction[k] = made.sim[k] end
@@ -236,7 +239,8 @@ function M.execute(name, job, done)
     run.record = record
     done[#done + 1] = run
     keep(number, run)  -- before the trace, which an interrupt would keep from being written
-    core.write_output(trace .. "executed.json", made.plan:trace { result = r, step = #r.losses })
+    core.write_output(trace .. "executed.json", made.plan:trace {
+      { timelines = made.sim.timelines }, { timelines = r.timelines, step = #r.losses } })
     run.trace = trace .. "executed.json"
     keep(number, run)
   end

@@ -324,8 +324,11 @@ function Plan:simulate(t)
   local at = errors.here()
   local c = schema.check(M.SIMULATE, t, "simulate", at)
   errors.stop_in "check"
-  return errors.call(at, core_plan.simulate, core_plan,
+  if c.first_step == 1 then self.asked = math.max(self.asked, c.steps) end
+  local sim = errors.call(at, core_plan.simulate, core_plan,
     { steps = c.steps, first_step = c.first_step - 1 })
+  sim.timelines = nil
+  return sim
 end
 
 --- What weight gradients can hide of the all-to-alls, by the graph alone: { num_a2a, num_dw,
@@ -343,13 +346,26 @@ M.SPANS = {
     doc = "not the first alone; without a routing law it stands for all" },
 }
 
+-- What has the timeline of that simulated step. Beyond the first one as many steps are simulated
+-- as were ever asked for, at least twice as many as before, and kept with the plan.
+local function simulation_with(self, step, at)
+  if step > self.held.steps then
+    local steps = math.max(step, self.asked, 2 * self.held.steps)
+    self.held = { steps = steps, timelines = errors.call(at, self.core.simulate, self.core,
+      { steps = steps, keep = "all" }).timelines }
+  end
+  return self.held.timelines
+end
+
 --- The simulated timeline, by begin: { op, kind, rank, lane, chunk (of a transfer, from 1),
 --- post_ms, begin_ms, end_ms } each.
 function Plan:spans(t)
   local core_plan = plan_self(self).core
   local at = errors.here()
   local c = schema.check(M.SPANS, t or {}, "spans", at)
-  return errors.call(at, core_plan.spans, core_plan, c)
+  local step = self.spec.routing and c.step or 1  -- without a routing law one stands for all
+  return errors.call(at, core_plan.spans, core_plan,
+    { timelines = simulation_with(self, step, at), step = step, all_ranks = c.all_ranks })
 end
 
 --- What Lina's packing compares in the forward, means over MoE layers and parts of them, each
@@ -378,7 +394,9 @@ end
 --- passes;
 --- text }. tostring gives text. A result of plan:run has the same as result:explain(step), of a
 --- step that ran.
-function Plan:explain() return explain.of(plan_self(self).core, errors.here()) end
+function Plan:explain()
+  return explain.of(plan_self(self).core, errors.here(), self.held, 1)
+end
 
 --- Runs the plan on real ranks, one a device of its cluster, in the precision that `t` says.
 function Plan:run(executor, t)
@@ -408,8 +426,10 @@ function M.plan(t)
   spec.edits = c.edits
   if target.places(c.system) then spec.simulate = { steps = target.PLACED_STEPS } end
   local made = target.plan(spec, c.system)
-  return setmetatable({ core = made.plan, sim = made.sim, candidate = made.candidate,
-    choice = made.candidate.choice, spec = spec }, Plan)
+  local held = { steps = 1, timelines = made.sim.timelines }  -- of steps from the first on
+  made.sim.timelines = nil
+  return setmetatable({ core = made.plan, sim = made.sim, held = held, asked = 1,
+    candidate = made.candidate, choice = made.candidate.choice, spec = spec }, Plan)
 end
 
 return M

@@ -62,10 +62,6 @@ local PARTNER = { batch = "batch_per_device", batch_per_device = "batch",
   experts = "experts_per_device", experts_per_device = "experts",
   capacity = "capacity_factor", capacity_factor = "capacity" }
 
--- Share of the slots that hold a token under balanced routing and a capacity factor of 1, where it
--- is not 1: two choices for each place.
-local FILL_AT_ONE = { top2_c1 = 2 }
-
 -- The row of a built-in gate, or the policy.
 local function check_gate(gate, path, at)
   if type(gate) == "string" then
@@ -183,12 +179,16 @@ end
 
 --- Share of the capacity slots that hold a token, which says what the simulator sends and computes
 --- where padding is not: the model's `fill`, or that of balanced routing. Without a capacity an
---- expert has a slot for every token of a rank. Experts that choose fill all their slots.
+--- expert has a slot for every token of a rank. A gate of the recipe's fills slots as most do.
 function M.fill(model, resolved)
   if model.fill then return model.fill end
-  if resolved.gate == "expert_choice" then return 1 end
+  local full_at = 1
+  for _, g in ipairs(core.table "gates") do
+    if g.name == resolved.gate then full_at = g.full_at or math.huge end
+  end
+  if full_at == math.huge then return 1 end
   if resolved.capacity_factor <= 0 then return resolved.k / resolved.experts end
-  return math.min(1, (FILL_AT_ONE[resolved.gate] or 1) / resolved.capacity_factor)
+  return math.min(1, full_at / resolved.capacity_factor)
 end
 
 local lancet = require "moe.models.lancet"(schema.assumed)

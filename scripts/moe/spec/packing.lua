@@ -19,42 +19,6 @@ M.FIELDS = {
     doc = "between a device and its host, one way; PCIe 4.0 x16 less its overhead" },
 }
 
--- Bytes of an expert of one layer that a resident holds: parameters and momentum.
-local function expert_bytes(model)
-  local parameters = 2 * model.hidden * model.ffn + model.hidden + model.ffn
-  return 2 * parameters * (model.dtype == "f16" and 2 or 4)
-end
-
-local function num_moe_layers(model) return math.floor(model.layers / model.moe_every) end
-
---- How long the one exchange takes that brings each device the experts it is to hold beside its
---- first ones: the busiest NIC or device receives, from the first owners, all at once. ms.
-function M.exchange_ms(spec, n)
-  local cluster, model, devices = spec.cluster, spec.model, spec.ranks
-  local ep, own = devices / n, model.experts / devices
-  local node_of = function(d) return math.floor(d / cluster.devices_per_node) end
-  local from_nodes, from_devices, slowest = {}, {}, 0
-  for d = 0, devices - 1 do
-    local first = d % ep * n  -- the first owner of its first expert
-    for owner = first, first + n - 1 do
-      if owner ~= d then
-        local at, list = d, from_devices
-        if node_of(owner) ~= node_of(d) then at, list = node_of(d), from_nodes end
-        list[at] = (list[at] or 0) + own
-      end
-    end
-  end
-  local bytes = expert_bytes(model) * num_moe_layers(model)
-  for _, experts in pairs(from_nodes) do
-    slowest = math.max(slowest,
-      experts * bytes / (cluster.nic.bytes_per_s * cluster.nics_per_node))
-  end
-  for _, experts in pairs(from_devices) do
-    slowest = math.max(slowest, experts * bytes / cluster.intra.bytes_per_s)
-  end
-  return 1e3 * slowest
-end
-
 --- The specification with n times as many experts a device.
 function M.packed(spec, n)
   return schema.merged(spec, { model = schema.merged(spec.model, { ep = spec.ranks / n }) })
@@ -66,9 +30,9 @@ end
 --- step. Errors stand at the line of `at`.
 function M.choose(spec, o, plan, at)
   local most = math.min(o.most or spec.ranks, spec.ranks)
-  local trace, n = core.array {}, 1
+  local trace, n, made = core.array {}, 1
   while true do
-    local made = plan(M.packed(spec, n))
+    made = plan(M.packed(spec, n))
     local t = errors.call(at, made.micro_ops, made)
     trace[#trace + 1] = { n = n, ffn_ms = t.ffn_ms, a2a_ms = t.a2a_ms,
       peak_bytes = made:info().peak_bytes, step = o.begin_step + (#trace) * o.every }
@@ -78,7 +42,7 @@ function M.choose(spec, o, plan, at)
   local last, memory = trace[#trace], spec.cluster.device.memory_bytes
   local over = memory > 0 and math.max(0, last.peak_bytes - memory) or 0
   return n, { n = n, ep = spec.ranks / n, settled_step = last.step,
-    exchange_ms = M.exchange_ms(spec, n), offload_bytes = over,
+    exchange_ms = errors.call(at, made.exchange_ms, made), offload_bytes = over,
     offload_ms = 2e3 * over / o.host_bytes_per_s, trace = trace }
 end
 

@@ -193,9 +193,9 @@ end
 
 --- Plans and simulates what the system may become and keeps the best: of those that fit in memory
 --- the fastest, where none does the fastest of all. spec.simulate: what plan:simulate of the core
---- takes, or nil. Returns { plan, sim = its simulation,
---- candidate, packing = what its controller saw or nil, oom = true or nil, tried = { { choice,
---- iteration_ms, peak_bytes, oom, why } } }.
+--- takes, or nil. Returns { plan, sim = its simulation, whose `timelines` the core's trace, spans
+--- and explain take, candidate, packing = what its controller saw or nil, oom = true or nil,
+--- tried = { { choice, iteration_ms, peak_bytes, oom, why } } }.
 function M.plan(spec, system)
   local best
   local tried = core.array {}

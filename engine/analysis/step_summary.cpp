@@ -1,0 +1,56 @@
+#include "engine/analysis/step_summary.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/graph/op_def.h"
+
+namespace moe {
+
+size_t median_step(const std::vector<Metrics>& steps) {
+  std::vector<std::pair<Nanoseconds, size_t>> order;
+  for (size_t i = 0; i < steps.size(); ++i) order.emplace_back(steps[i].makespan_ns, i);
+  std::sort(order.begin(), order.end());
+  return order.at((order.size() - 1) / 2).second;
+}
+
+Nanoseconds forward_end_ns(const Graph& graph, const Timeline& timeline) {
+  Nanoseconds end = 0;
+  for (const Span& span : timeline.spans) {
+    if (graph.op(span.op).phase == Phase::kForward) end = std::max(end, span.end);
+  }
+  return end;
+}
+
+std::map<std::string, TimeSum> ops_alone(const Graph& graph, const CostModel& cost) {
+  std::map<std::string, TimeSum> sums;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    const OpDef& def = graph.def(id);
+    sums[def.lane == LaneKind::kComm ? def.name : segment_name(graph.op(id).segment)] +=
+        cost.op_ns(graph, id);
+  }
+  return sums;
+}
+
+MicroOpTimes micro_op_times(const Graph& graph, const CostModel& cost) {
+  std::map<std::pair<int32_t, int32_t>, TimeSum> a2a, ffn;  // by layer and part
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    const Op& op = graph.op(id);
+    if (op.phase != Phase::kForward) continue;
+    const bool sends = graph.def(id).collective == Collective::kAllToAll;
+    if (sends && op.segment == Segment::kDispatch) {
+      a2a[{op.layer, op.part}] += cost.op_ns(graph, id);
+    }
+    if (op.segment == Segment::kExpert) ffn[{op.layer, op.part}] += cost.op_ns(graph, id);
+  }
+  const auto mean_ms = [](const auto& times) {
+    TimeSum all;
+    for (const auto& [key, sum] : times) all += sum;
+    return times.empty() ? 0.0 : all.ms() / static_cast<double>(times.size());
+  };
+  return {mean_ms(a2a), mean_ms(ffn), ffn.size()};
+}
+
+}  // namespace moe

@@ -1,0 +1,127 @@
+#include "engine/profile/timed_policies.h"
+
+#include <utility>
+
+#include "engine/base/rng.h"
+#include "engine/comm/communicator.h"
+#include "engine/cost/profile_cache.h"
+#include "engine/graph/op_def.h"
+#include "engine/ops/placed.h"
+
+namespace moe {
+namespace {
+
+/// Inputs and outputs of a gate call of one op's size, with scores that look like a softmax.
+struct GateTrial {
+  explicit GateTrial(const Graph& graph, const Op& op) {
+    const Shape& scores_shape = graph.tensor(op.outputs[0]).shape;
+    const Shape& slots = graph.tensor(output_of(graph, op, Role::kSlotChoice)).shape;
+    in.tokens = scores_shape[0];
+    in.experts = scores_shape[1];
+    in.k = attr_int(op, "k", 1);
+    in.capacity = slots[1];
+    maps.columns = graph.tensor(output_of(graph, op, Role::kExpert)).shape[1];
+    Rng rng(1000249);
+    scores.resize(static_cast<size_t>(in.tokens * in.experts));
+    for (float& s : scores) {
+      s = static_cast<float>((0.5 + rng.uniform()) / static_cast<double>(in.experts));
+    }
+    ids.resize(static_cast<size_t>(in.tokens));
+    for (int32_t& id : ids) id = static_cast<int32_t>(rng.below(256));
+    in.scores = scores.data();
+    in.ids = ids.data();
+    maps.tokens = in.tokens;
+    maps.experts = in.experts;
+    maps.capacity = in.capacity;
+    place(expert, maps.expert, in.tokens * maps.columns);
+    place(choice_slot, maps.choice_slot, in.tokens * maps.columns);
+    place(slot_choice, maps.slot_choice, in.experts * in.capacity);
+    place(counts, maps.counts, in.experts);
+  }
+  GateTrial(const GateTrial&) = delete;
+  GateTrial& operator=(const GateTrial&) = delete;
+
+  GateInput in;
+  RoutingMaps maps;
+
+ private:
+  static void place(std::vector<int32_t>& values, int32_t*& pointer, int64_t n) {
+    values.resize(static_cast<size_t>(n));
+    pointer = values.data();
+  }
+  std::vector<float> scores;
+  std::vector<int32_t> ids, expert, choice_slot, slot_choice, counts;
+};
+
+// The gate's own time on top of `around`, what the op does beside calling it.
+std::vector<Nanoseconds> time_gate(const Gate& gate, const Graph& graph, const Op& op,
+                                   Nanoseconds around, const ProfileOptions& options) {
+  GateTrial trial(graph, op);
+  std::vector<Nanoseconds> samples;
+  const int64_t until = clock_ns() + static_cast<int64_t>(options.min_time_s * 1e9);
+  const auto enough = static_cast<size_t>(options.min_samples);
+  while (samples.size() < enough || clock_ns() < until) {
+    RoutingBuilder builder(trial.maps);
+    const int64_t begin = clock_ns();
+    gate.route(trial.in, builder);
+    samples.push_back(around + clock_ns() - begin);
+  }
+  return samples;
+}
+
+/// The policy's own time of a call, spread over the steps of its period, on top of `around`.
+std::vector<Nanoseconds> time_policy(const PlacementFunction& policy, const Op& op,
+                                     Nanoseconds around, const ProfileOptions& options) {
+  const PlacementBounds bounds = ops::bounds_of(op);
+  const Placement now(bounds);
+  Rng rng(1000257);
+  Loads loads(bounds.devices, bounds.experts);
+  for (int64_t& rows : loads.rows) rows = rng.below(256);
+  std::vector<Nanoseconds> samples;
+  const int64_t every = attr_int(op, "every", 1);
+  const int64_t until = clock_ns() + static_cast<int64_t>(options.min_time_s * 1e9);
+  const auto enough = static_cast<size_t>(options.min_samples);
+  while (samples.size() < enough || clock_ns() < until) {
+    const PlaceInput input = {.step = static_cast<int64_t>(samples.size()) * every,
+                              .layer = attr_int(op, "layer_number"),
+                              .loads = loads,
+                              .now = now,
+                              .rates = ops::place_rates(op)};
+    const int64_t begin = clock_ns();
+    ask_policy(policy, attr_string(op, "policy"), 0, input);
+    samples.push_back(around + (clock_ns() - begin) / every);
+  }
+  return samples;
+}
+
+}  // namespace
+
+ProfileCost::Measure with_gate(ProfileCost::Measure measure, RankGates gates, std::string name,
+                               const ProfileOptions& options) {
+  return [measure = std::move(measure), gates = std::move(gates), name = std::move(name), options](
+             const Graph& graph, OpId op, const WorkContext& work) {
+    const bool is_gate = graph.def(op).moe == MoeOp::kGate;
+    if (!is_gate || attr_string(graph.op(op), "gate") != name) return measure(graph, op, work);
+    // It times the op with a built-in gate, which is a small part of it.
+    return time_gate(gates(0), graph, graph.op(op), median(measure(graph, op, work)), options);
+  };
+}
+
+ProfileCost::Measure with_policies(ProfileCost::Measure measure, RankPolicies policies,
+                                   const ProfileOptions& options) {
+  return [measure = std::move(measure), policies = std::move(policies), options](
+             const Graph& graph, OpId op, const WorkContext& work) {
+    PlacementFunction own;
+    if (graph.def(op).moe == MoeOp::kPlace) own = policies(0, attr_string(graph.op(op), "policy"));
+    if (!own) return measure(graph, op, work);
+    Graph fixed = graph;
+    Attrs& attrs = fixed.op(op).attrs;
+    for (const auto& [option, value] : ops::option_attrs(ops::place_options(graph.op(op)))) {
+      attrs.erase(option);
+    }
+    attrs["policy"] = std::string("fixed");
+    return time_policy(own, graph.op(op), median(measure(fixed, op, work)), options);
+  };
+}
+
+}  // namespace moe

@@ -1,0 +1,125 @@
+#include "engine/profile/predict.h"
+
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "engine/base/errors.h"
+#include "engine/exec/device/executor.h"
+#include "tests/exec/support.h"
+
+namespace moe {
+namespace {
+
+using Catch::Matchers::Contains;
+
+constexpr auto kSlow = std::chrono::milliseconds(5);  // far longer than any op of the small model
+
+PlanSpec target(std::vector<Stage> stages = {}) {
+  PlanSpec spec = test::spec_of(test::small_model(), 2);
+  spec.system.stages = std::move(stages);
+  return spec;
+}
+
+PredictOptions unkept() {
+  PredictOptions options;
+  options.cache = ":memory:";
+  return options;
+}
+
+/// By kind: the longest op of the spec's plan as predicted.
+std::map<std::string, Nanoseconds> predicted(PlanSpec spec, const PredictOptions& options) {
+  spec.cost = predicted_cost(spec, options).cost;
+  const auto plan = make_plan(spec);
+  std::map<std::string, Nanoseconds> longest;
+  for (size_t i = 0; i < plan->graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    Nanoseconds& ns = longest[plan->graph.def(op).name];
+    ns = std::max(ns, spec.cost->op_ns(plan->graph, op));
+  }
+  return longest;
+}
+
+TEST_CASE("a gate of the recipe's is predicted with the time of its own calls, no other op is") {
+  PredictOptions options = unkept();
+  options.gate = [](int64_t) {
+    Gate gate = builtin_gate("switch");
+    gate.route = [route = gate.route](const GateInput& in, RoutingBuilder& out) {
+      std::this_thread::sleep_for(kSlow);
+      route(in, out);
+    };
+    return gate;
+  };
+  const auto longest = predicted(target(), options);
+  CHECK(longest.at("gate") >= std::chrono::nanoseconds(kSlow).count());
+  CHECK(longest.at("layernorm") < std::chrono::nanoseconds(kSlow).count());
+  options.gate = nullptr;
+  CHECK(predicted(target(), options).at("gate") < std::chrono::nanoseconds(kSlow).count());
+}
+
+TEST_CASE("a placement policy of the recipe's is predicted with its own calls, by its name alone") {
+  PredictOptions options = unkept();
+  options.place = [](int64_t, const std::string& policy) -> PlacementFunction {
+    if (policy != "top_k") return nullptr;
+    return [](const PlaceInput& in) {
+      std::this_thread::sleep_for(kSlow);
+      return in.now;
+    };
+  };
+  const auto place_ns = [&](const std::string& pass) {
+    return predicted(target({test::pass(pass, {{"shadows", 1.0}})}), options).at("place");
+  };
+  CHECK(place_ns("top_k") >= std::chrono::nanoseconds(kSlow).count());
+  CHECK(place_ns("prophet") < std::chrono::nanoseconds(kSlow).count());
+}
+
+TEST_CASE("rehearsed steps are part of a prediction, and are not before the rehearsal") {
+  PredictOptions options = unkept();
+  PlanSpec spec = target();
+  CHECK_FALSE(predicted_cost(spec, options).cost->in_step());
+  options.rehearse = 2;
+  const auto cost = predicted_cost(spec, options).cost;
+  REQUIRE(cost->in_step());
+  spec.cost = cost;
+  const auto plan = make_plan(spec);
+  const Plan before = before_rehearsal(*plan, *cost);
+  const auto& alone = dynamic_cast<const ProfileCost&>(*before.spec.cost);
+  CHECK_FALSE(alone.in_step());
+  CHECK(cost->in_step());
+  CHECK(before.hash == plan->hash);
+  CHECK(alone.num_measured() == cost->num_measured());
+}
+
+TEST_CASE("a cache that cannot be read is said, and the prediction is made anew") {
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("moe-predict-" + std::to_string(getpid()) + ".sqlite"))
+                               .string();
+  std::ofstream(path) << "this is no cache";
+  PredictOptions options = unkept();
+  CHECK(predicted_cost(target(), options).warning.empty());
+  options.cache = path;
+  const Prediction prediction = predicted_cost(target(), options);
+  CHECK_THAT(prediction.warning, Contains(path));
+  CHECK(prediction.cost != nullptr);
+  for (const char* end : {"", "-wal", "-shm", ".lock", ".corrupt-1"}) {
+    std::filesystem::remove(path + end);
+  }
+}
+
+TEST_CASE("nothing is predicted for a device that is not one, or is not here") {
+  PredictOptions options = unkept();
+  options.device = "tpu";
+  CHECK_THROWS_WITH(predicted_cost(target(), options), Contains("'tpu' is not allowed"));
+  options.device = "cuda";
+  options.rehearse = 4;
+  const std::string missing = cuda_missing();
+  CHECK_THROWS_WITH(predicted_cost(target(), options),
+                    Contains(missing.empty() ? "rehearsed on cpu only" : missing));
+}
+
+}  // namespace
+}  // namespace moe
