@@ -21,6 +21,7 @@
 namespace moe {
 
 class Processes;
+class RoutedBatches;
 
 /// What one MoE layer did in one step, over all ranks.
 struct MoeStats {
@@ -74,6 +75,9 @@ struct RunOptions {
   std::function<Gate(int64_t rank)> gate;
   /// What Lina's inference estimates popularity with; null: nothing is estimated.
   std::shared_ptr<const PathProfile> popularity;
+  /// Simulated: what tokens choose and what is estimated of it, kept from run to run; null: by the
+  /// plan's law and `popularity`.
+  std::shared_ptr<RoutedBatches> batches;
   /// RunResult::predictions are kept.
   bool keep_predictions = false;
   /// Parameters alone from a checkpoint, whatever its states and placements; "" = no.
@@ -133,9 +137,11 @@ inline void count_rows(PlacementRecord& record, const Loads& loads) {
 
 /// What Lina's inference did with the experts of one MoE layer in a batch.
 struct SwapRecord {
-  int64_t layer = 0;          // block index
-  bool fine_tunes = false;    // there is a phase 2
-  bool again = false;         // its placement is another than phase 1's
+  int64_t layer = 0;              // block index
+  bool fine_tunes = false;        // there is a phase 2
+  bool again = false;             // its placement is another than phase 1's, or there is no phase 1
+  std::vector<int32_t> expected;  // phase 1's placement, as Placement::codes; empty: none
+  std::vector<int32_t> in_force;
   std::vector<int64_t> rows;  // [ranks]: of tokens that a rank's experts computed
 };
 

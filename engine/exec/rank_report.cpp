@@ -112,6 +112,8 @@ std::string Peers::pack(const RankReport& report) const {
     packer.put(swap.layer);
     packer.put(swap.fine_tunes);
     packer.put(swap.again);
+    packer.put(swap.expected);
+    packer.put(swap.in_force);
     packer.put(swap.rows);
   }
   packer.put(report.predictions);
@@ -149,6 +151,8 @@ RankReport Peers::unpack(const std::string& bytes, int64_t rank, const RankRepor
     unpacker.get(swap.layer);
     unpacker.get(swap.fine_tunes);
     unpacker.get(swap.again);
+    unpacker.get(swap.expected);
+    unpacker.get(swap.in_force);
     unpacker.get(swap.rows);
   }
   unpacker.get(report.predictions);

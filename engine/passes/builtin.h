@@ -20,11 +20,12 @@ Graph used_rows(Graph graph, const PassContext& context);
 /// Lina's inference scheduler (USENIX ATC 2023, section 5) in a forward without a backward: the
 /// weights of all experts are on every device, in its host memory. From layer `path` on, the
 /// popularity of a layer's experts is estimated from the paths of the tokens behind the gate of the
-/// layer before, experts are placed by it and their weights copied to slots beside that layer's
-/// experts (phase 1); behind the gate, where its counts say otherwise, they are placed again and
-/// what is missing is copied (phase 2). Earlier layers stay as expert parallelism has them. Without
-/// estimation every layer is placed by its counts, without fine-tuning phase 1 stands. Weights are
-/// copied in every batch: slots keep nothing. Throws UserError for layers that are cut, placed or
+/// layer before, experts are placed by it and their weights copied to slots (phase 1), on a lane of
+/// the host beside that layer's exchange and experts; behind the gate, where its counts say
+/// otherwise, they are placed again and what is missing is copied (phase 2). Earlier layers stay as
+/// expert parallelism has them, unless shorter paths estimate them too. Without estimation every
+/// layer is placed by its counts alone, without fine-tuning phase 1 stands. Weights are copied in
+/// every batch: slots keep nothing. Throws UserError for layers that are cut, placed or
 /// grouped.
 Graph lina_inference(Graph graph, const PassContext& context);
 
