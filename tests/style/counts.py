@@ -44,8 +44,7 @@ OTHER_NAMES = {
     "engine/passes/placement/place_updates.cpp": "commit migrate",
     "engine/routing/gates.cpp": "gate",
     "engine/sim/chunked_layer.cpp": "combine dispatch",
-    "engine/sim/inference.cpp": "place",
-    "engine/sim/inference_costs.cpp": "gelu",
+    "engine/cost/roofline.cpp": "place",
 }
 MAX_FILES, MAX_LINES, MAX_FUNCTION = 36, 4500, 50
 PRODUCT = ("engine", "kernels", "bindings", "scripts")
