@@ -65,6 +65,36 @@ end
 )") == "(no error)");
 }
 
+TEST_CASE("a simulated inference has the rows and the decisions of CPU ranks with that routing") {
+  CHECK(message(R"(
+local record = infer { record = "t.trace", batches = 6 }.record
+local profile = moe.lina.popularity { trace = record, batches = 3, path = 1 }
+local again = {}
+for _, options in ipairs { {}, { fine_tuning = false }, { estimation = false } } do
+  options.path = 1
+  local t = { model = model { routing = moe.trace(record) {} }, batches = 3, first_batch = 4,
+    system = moe.system "placed" { moe.pass.lina_inference(options) },
+    popularity = options.estimation ~= false and profile or nil }
+  local executed = infer(t)
+  t.executor, t.cluster = "simulate", moe.cluster.lina { nodes = 1, devices_per_node = 2 }
+  local simulated = moe.infer(t)
+  assert(simulated.provenance == "simulated" and #simulated.samples_ms == 3)
+  for layer = 1, 3 do
+    assert(simulated.phase_2[layer] == executed.phase_2[layer])
+    for batch = 1, 3 do
+      local a, b = simulated.placed_again[batch][layer], executed.placed_again[batch][layer]
+      assert(a == b)
+      again[a] = true
+      for rank = 1, 2 do
+        assert(simulated.rows[batch][layer][rank] == executed.rows[batch][layer][rank])
+      end
+    end
+  end
+end
+assert(again[true] and again[false])
+)") == "(no error)");
+}
+
 TEST_CASE("the batches of a later run are those of one long run") {
   CHECK(message(R"(
 local all, late = infer { batches = 4 }, infer { batches = 2, first_batch = 3 }

@@ -103,6 +103,12 @@ end
 local function simulated(c, candidate, at)
   local spec = target.cluster_spec(c.model, c.cluster)
   spec.inference = true
+  for _, stage in ipairs(candidate.stages) do
+    if stage.name == "lina_inference" and not spec.routing then
+      errors.user(("moe.infer.model.routing: is missing; '%s' places by what tokens choose, which "
+        .. "moe.trace or moe.workload say in a simulation"):format(c.system.name), at)
+    end
+  end
   local plan = target.plan_of(spec, candidate, at)
   errors.stop_in "check"
   local result = train.started("serving", plan, { executor = "simulate", steps = c.batches,
