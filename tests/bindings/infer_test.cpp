@@ -95,6 +95,28 @@ assert(again[true] and again[false])
 )") == "(no error)");
 }
 
+TEST_CASE("moe.lina.inference tells what a system's batches take, estimate and copy") {
+  CHECK(message(R"(
+local trace = moe.lina.trace { model = model(), devices = 4, path = 1, batches = 3,
+  profile_batches = 3, routing = moe.workload "zipf" { seed = 3 } }
+local function serve(system)
+  return moe.lina.inference { trace = trace, cluster = moe.cluster.lina { nodes = 1 },
+    system = system }
+end
+local ideal, baseline, lina = serve "ideal", serve "baseline", serve "lina"
+local none, left = serve "no_estimation", serve "no_fine_tuning"
+assert(ideal.median_ms == ideal.p95_ms and #ideal.batch_ms == 3)
+assert(baseline.swapped == 0 and not baseline.accuracy and baseline.phase2_ms == 0)
+assert(none.swapped >= 3 * 4 and not none.accuracy, "every expert of every layer is copied")
+assert(lina.swapped >= 2 * 4 and #lina.accuracy_by_layer == 2)
+assert(lina.accuracy == left.accuracy and left.fine_tuning == 0)
+assert(math.abs(lina.fine_tuning - (1 - lina.accuracy)) < 1e-9)
+local function near(a, b) return math.abs(a - b) < 1e-6 end
+assert(near(lina.resume_ms, 1.45) and near(lina.rerun_ms, 6.2) and near(none.rerun_ms, 6.2))
+assert(near(none.phase2_ms, 3 * 6.2))
+)") == "(no error)");
+}
+
 TEST_CASE("the batches of a later run are those of one long run") {
   CHECK(message(R"(
 local all, late = infer { batches = 4 }, infer { batches = 2, first_batch = 3 }

@@ -255,6 +255,9 @@ TEST_CASE("placing and weights come beside compute, and experts wait for what ou
       if (m < 2) CHECK(slow.layer(batch, m).swap_wait_ns == 0);
       waits += slow.layer(batch, m).swap_wait_ns;
     }
+    // What a host does is neither compute nor communication.
+    CHECK(slow.result.metrics[batch].compute_ns == fast.result.metrics[batch].compute_ns);
+    CHECK(slow.result.metrics[batch].comm_ns == fast.result.metrics[batch].comm_ns);
   }
   CHECK(waits > 0);
   CHECK(slow.all() > fast.all());
