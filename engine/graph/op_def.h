@@ -123,8 +123,8 @@ constexpr Operand with(const char* attribute, const char* name, Role role = Role
 struct Work {
   double flops = 0;
   double bytes = 0;
-  double host_bytes = 0;  // of them, those that come from the host's memory
   bool gemm = false;      // flops run on the matrix units
+  double host_bytes = 0;  // of the bytes, those that come from the host's memory
 };
 
 /// What the work of a data-dependent op is taken from when nothing has run yet.
