@@ -149,6 +149,20 @@ std::map<Collective, InterpolatedTable> tables_of(const Fields& cluster) {
   return tables;
 }
 
+// What ops on swapped experts take in place of their work.
+SwapTimes swap_times_of(const Fields& cost) {
+  SwapTimes times;
+  if (!cost.has("swaps")) return times;
+  const Fields swaps = cost.at("swaps");
+  for (const auto& [name, time] : {std::pair("place_ms", &times.place_ns),
+                                   {"resume_ms", &times.resume_ns},
+                                   {"rerun_ms", &times.rerun_ns}}) {
+    if (swaps.has(name)) *time = swaps.time(name, 1e6);
+  }
+  times.host_bytes_per_s = swaps.number("host_bytes_per_s");
+  return times;
+}
+
 }  // namespace
 
 ModelSpec model_of(const Fields& model) {
@@ -251,8 +265,8 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
   } else if (cost.text("kind") == "none") {
     spec.cost = std::make_shared<NoTimes>(spec.cluster);
   } else {
-    spec.cost =
-        std::make_shared<RooflineCost>(spec.cluster, spec.work, tables_of(fields.at("cluster")));
+    spec.cost = std::make_shared<RooflineCost>(
+        spec.cluster, spec.work, tables_of(fields.at("cluster")), swap_times_of(cost));
   }
   return spec;
 }

@@ -92,7 +92,7 @@ json ops() {
   for (const OpDef* def : op_table().defs()) {
     all.push_back({{"name", def->name},
                    {"doc", def->doc},
-                   {"kind", def->lane == LaneKind::kCompute ? "compute" : "comm"},
+                   {"kind", lane_kind_name(def->lane)},
                    {"executes", def->run_f32 != nullptr || def->collective != Collective::kNone}});
   }
   return all;

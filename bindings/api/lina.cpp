@@ -7,9 +7,15 @@
 #include "bindings/infer.h"
 #include "bindings/plan_spec.h"
 #include "bindings/routing.h"
+#include "bindings/run.h"
+#include "engine/analysis/served_batch.h"
 #include "engine/base/limits.h"
+#include "engine/exec/swaps.h"
+#include "engine/graph/op_def.h"
+#include "engine/ops/swap.h"
 #include "engine/routing/token_classes.h"
-#include "engine/sim/inference.h"
+#include "engine/run.h"
+#include "engine/sim/routed_batches.h"
 
 namespace moe::lua {
 namespace {
@@ -17,7 +23,6 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kTraceType = "inference trace";
-constexpr double kMs = 1e6;  // in ns
 
 RoutingQuery query_of(const Fields& fields) {
   return {.step = fields.integer("step") - 1,
@@ -33,28 +38,58 @@ std::shared_ptr<const RoutingLaw> required_law(lua_State* L) {
   return law;
 }
 
+/// Batches of a law that simulations share.
+struct TraceBox {
+  std::shared_ptr<RoutedBatches> batches;
+  int64_t first = 0, num = 0;  // steps of the law
+};
+
+ProfileSpec profile_spec(const Fields& fields, const RoutingQuery& first) {
+  return {.first = first,
+          .layers = fields.integer("layers"),
+          .batches = fields.integer("profile_batches"),
+          .path = fields.integer("path"),
+          .keep = fields.integer("keep", 0),
+          .shorter = fields.flag("shorter", false)};
+}
+
+int64_t num_paths(const PathProfile& profile) {
+  int64_t paths = 0;
+  for (int64_t m = 0; m < profile.options().layers; ++m) paths += profile.num_paths(m);
+  return paths;
+}
+
+/// The most tokens of a rank that choose one expert.
+int64_t most_rows(TraceBox& trace) {
+  int64_t most = 1;
+  for (int64_t i = 0; i < trace.num; ++i) {
+    for (const Loads& loads : trace.batches->at(trace.first + i).loads) {
+      most = std::max(most, *std::max_element(loads.rows.begin(), loads.rows.end()));
+    }
+  }
+  return most;
+}
+
 // ({ routing, step from 1, ranks, tokens, experts, k, layers, path, keep, shorter, profile_batches,
-// batches }) -> trace, { paths }
+// batches }) -> trace, { paths, most_rows }
 int trace(lua_State* L) {
   Host::of(L).end_loading();
   const json values = to_json(L, 1, true);
   const Fields fields(values, "moe.lina.trace");
   const auto law = required_law(L);
-  const TraceSpec spec{.first = query_of(fields),
-                       .layers = fields.integer("layers"),
-                       .profile_batches = fields.integer("profile_batches"),
-                       .batches = fields.integer("batches"),
-                       .path = fields.integer("path"),
-                       .keep = fields.integer("keep", 0),
-                       .shorter = fields.flag("shorter", false)};
-  InferenceTrace made;
+  TraceBox made{.num = fields.integer("batches")};
+  json info;
   {
     const Host::EngineCall call(Host::of(L));
-    made = trace_inference(*law, spec);
+    const ProfileSpec spec = profile_spec(fields, query_of(fields));
+    const auto profile = std::make_shared<const PathProfile>(profile_paths(*law, spec));
+    made.first = spec.first.step + spec.batches;
+    made.batches = std::make_shared<RoutedBatches>(law, spec.first, spec.layers, profile);
+    made.batches->take(made.first, made.num);
+    info = {{"paths", num_paths(*profile)}, {"most_rows", most_rows(made)}};
   }
-  const int64_t paths = made.paths;
-  push_kept<InferenceTrace>(L, kTraceType, std::move(made));
-  push_json(L, {{"paths", paths}});
+  push_kept<TraceBox>(L, kTraceType, std::move(made));
+  push_json(L, info);
   return 2;
 }
 
@@ -74,25 +109,23 @@ int popularity(lua_State* L) {
   if (first >= trace->steps) {
     throw user_error("step: {} of a trace of {}", first + 1, trace->steps);
   }
-  const TraceSpec spec{.first = {.step = first,
-                                 .ranks = trace->ranks,
-                                 .tokens = trace->tokens,
-                                 .experts = trace->experts,
-                                 .k = trace->k},
-                       .layers = trace->layers,
-                       .profile_batches = batches > 0 ? batches : trace->steps - first,
-                       .path = f.integer("path"),
-                       .keep = f.integer("keep"),
-                       .shorter = f.flag("shorter", false)};
+  ProfileSpec spec{.first = {.step = first,
+                             .ranks = trace->ranks,
+                             .tokens = trace->tokens,
+                             .experts = trace->experts,
+                             .k = trace->k},
+                   .layers = trace->layers,
+                   .batches = batches > 0 ? batches : trace->steps - first,
+                   .path = f.integer("path"),
+                   .keep = f.integer("keep"),
+                   .shorter = f.flag("shorter", false)};
   const auto made =
       std::make_shared<const PathProfile>(profile_paths(law_of(trace, "trace", false), spec));
-  int64_t paths = 0;
-  for (int64_t layer = 0; layer < spec.layers; ++layer) paths += made->num_paths(layer);
   push_kept<ProfileBox>(L, kProfileType, made);
-  push_json(L, {{"paths", paths},
+  push_json(L, {{"paths", num_paths(*made)},
                 {"layers", spec.layers},
                 {"experts", trace->experts},
-                {"batches", spec.profile_batches}});
+                {"batches", spec.batches}});
   return 2;
 }
 
@@ -102,96 +135,139 @@ TwoPhaseOptions place_options(const Fields& fields) {
           .weighted = fields.text("share") == "weighted"};
 }
 
-InferenceSpec inference_spec(const Fields& fields) {
-  InferenceSpec spec{.model = model_of(fields.at("model")),
-                     .cluster = cluster_of(fields.at("cluster")),
-                     .system = inference_system(fields.text("system")),
-                     .normalise = fields.flag("normalise", false),
-                     .compare = compare_named(fields.text("compare")),
-                     .place = place_options(fields)};
-  const Nanoseconds place_ns = fields.time("place_ms", kMs);
-  const double host = fields.number("host_bytes_per_s");
-  spec.times = closed_form_times(spec.cluster, spec.model.experts, place_ns, host, spec.place);
-  spec.times.resume_ns = fields.time("resume_ms", kMs, spec.times.resume_ns);
-  spec.times.rerun_ns = fields.time("rerun_ms", kMs, spec.times.rerun_ns);
-  return spec;
-}
+/// How often the estimates of one MoE layer had the right most popular experts.
+struct Accuracy {
+  int64_t estimated = 0, held = 0;
+  double share() const { return static_cast<double>(held) / static_cast<double>(estimated); }
+};
 
-json accuracy_json(const InferenceResult& result) {
-  json layers = json::array();
-  for (int64_t m = 0; m < result.num_layers; ++m) {
-    int64_t estimated = 0, held = 0;
-    for (size_t i = static_cast<size_t>(m); i < result.layers.size();
-         i += static_cast<size_t>(result.num_layers)) {
-      estimated += result.layers[i].estimated ? 1 : 0;
-      held += result.layers[i].held ? 1 : 0;
+/// By MoE layer; of those that the plan does not estimate none are.
+std::vector<Accuracy> accuracy_of(const Plan& plan, TraceBox& trace, Compare compare) {
+  std::vector<Accuracy> all(static_cast<size_t>(trace.batches->num_layers()));
+  for (const Op& op : plan.graph.ops()) {
+    if (!op.kind.valid() || plan.graph.def(op).moe != MoeOp::kExpect) continue;
+    const auto m = static_cast<size_t>(attr_int(op, "layer_number"));
+    const bool normalise = attr_int(op, "normalise") != 0;
+    for (int64_t i = 0; i < trace.num; ++i) {
+      const RoutedBatch& batch = trace.batches->at(trace.first + i);
+      if (batch.estimates[m].mass.empty()) continue;  // no path leads there
+      std::vector<int64_t> counts;
+      for (int64_t e = 0; e < batch.loads[m].experts; ++e) {
+        counts.push_back(batch.loads[m].of_expert(e));
+      }
+      const auto wanted = wanted_devices(batch.estimates[m], plan.spec.num_ranks, normalise);
+      ++all[m].estimated;
+      all[m].held += estimate_holds(wanted, counts, trace.batches->sizes().k, compare) ? 1 : 0;
     }
-    if (estimated == 0) continue;
-    layers.push_back({{"layer", m + 1},
-                      {"accuracy", static_cast<double>(held) / static_cast<double>(estimated)}});
   }
-  return layers;
+  return all;
 }
 
-double mean_ms(const TimeSum& sum, size_t batches) {
-  return sum.ms() / static_cast<double>(batches);
+void add_accuracy(const std::vector<Accuracy>& layers, bool fine_tunes, json& out) {
+  Accuracy all;
+  out["accuracy_by_layer"] = json::array();
+  for (size_t m = 0; m < layers.size(); ++m) {
+    if (layers[m].estimated == 0) continue;
+    out["accuracy_by_layer"].push_back({{"layer", m + 1}, {"accuracy", layers[m].share()}});
+    all.estimated += layers[m].estimated;
+    all.held += layers[m].held;
+  }
+  if (all.estimated == 0) return;
+  out["accuracy"] = all.share();
+  out["fine_tuning"] = fine_tunes ? 1 - all.share() : 0.0;
 }
 
-/// What happened to the layers, and over all batches alike.
-json layers_json(const InferenceResult& result) {
-  std::vector<Nanoseconds> layer, a2a, expert;
+/// What phase 2 takes in the plan, where there is one.
+void add_phase_2(const Plan& plan, json& out) {
+  for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (plan.graph.removed(id) || !is(plan.graph, id, MoeOp::kFineTune)) continue;
+    const TensorId loads = input_of(plan.graph, plan.graph.op(id), Role::kLoads);
+    const CostModel& cost = *plan.spec.cost;
+    const Nanoseconds exchange = cost.op_ns(plan.graph, plan.graph.producers()[loads.index()]);
+    const auto ms = [&](bool again) {
+      return to_ms(exchange + cost.loaded_ns(plan.graph, id, {.work = {.again = again}}));
+    };
+    out["resume_ms"] = ms(false);
+    out["rerun_ms"] = ms(true);
+    return;
+  }
+}
+
+/// Experts copied to devices in a batch, but for those that a device's slot had by phase 1.
+int64_t num_swapped(const Plan& plan, const std::vector<SwapRecord>& records) {
+  int64_t count = 0;
+  for (const SwapRecord& record : records) {
+    const PlacementBounds bounds = swapped_bounds(plan, record.layer);
+    const Placement in_force = Placement::decode(bounds, record.in_force);
+    std::optional<Placement> expected;
+    if (!record.expected.empty()) expected = Placement::decode(bounds, record.expected);
+    for (int64_t d = 0; d < bounds.devices; ++d) {
+      if (expected) count += ops::num_swapped(*expected, nullptr, d);
+      count += ops::num_swapped(in_force, expected ? &*expected : nullptr, d);
+    }
+  }
+  return count;
+}
+
+/// Over all layers and batches alike, and means over batches.
+json served_json(const Plan& plan, const RunResult& result) {
+  std::vector<Nanoseconds> batch, layer, a2a, expert;
   TimeSum phase2, mapping_wait, swap_wait;
-  int64_t swapped = 0;
-  int64_t estimated = 0, held = 0, rerun = 0;
-  for (const InferenceLayer& one : result.layers) {
-    layer.push_back(one.layer_ns);
-    a2a.push_back(one.a2a_ns);
-    expert.push_back(one.expert_ns);
-    estimated += one.estimated ? 1 : 0;
-    held += one.held ? 1 : 0;
-    rerun += one.rerun ? 1 : 0;
-    phase2 += one.phase2_ns;
-    mapping_wait += one.mapping_wait_ns;
-    swap_wait += one.swap_wait_ns;
-    swapped += one.swapped;
+  double swapped = 0;
+  json batches = json::array();
+  for (const Timeline& timeline : result.timelines) {
+    const ServedBatch served = served_batch(plan, timeline);
+    batch.push_back(served.answer_ns);
+    batches.push_back(to_ms(served.answer_ns));
+    for (const ServedLayer& one : served.layers) {
+      layer.push_back(one.layer_ns);
+      a2a.push_back(one.a2a_ns);
+      expert.push_back(one.expert_ns);
+      phase2 += one.phase2_ns;
+      mapping_wait += one.mapping_wait_ns;
+      swap_wait += one.swap_wait_ns;
+    }
   }
-  const size_t batches = result.batch_ns.size();
-  json out = {{"layer_median_ms", to_ms(percentile(layer, 0.5))},
-              {"layer_p95_ms", to_ms(percentile(layer, 0.95))},
-              {"a2a_median_ms", to_ms(percentile(a2a, 0.5))},
-              {"a2a_p95_ms", to_ms(percentile(a2a, 0.95))},
-              {"expert_p95_ms", to_ms(percentile(expert, 0.95))},
-              {"phase2_ms", mean_ms(phase2, batches)},
-              {"mapping_wait_ms", mean_ms(mapping_wait, batches)},
-              {"swap_wait_ms", mean_ms(swap_wait, batches)},
-              {"swapped", static_cast<double>(swapped) / static_cast<double>(batches)}};
-  if (estimated > 0) {
-    out["accuracy"] = static_cast<double>(held) / static_cast<double>(estimated);
-    out["fine_tuning"] = static_cast<double>(rerun) / static_cast<double>(estimated);
+  for (const auto& records : result.swaps) {
+    swapped += static_cast<double>(num_swapped(plan, records));
   }
-  return out;
+  const auto num = static_cast<double>(batch.size());
+  return {{"batch_ms", batches},
+          {"median_ms", to_ms(percentile(batch, 0.5))},
+          {"p95_ms", to_ms(percentile(batch, 0.95))},
+          {"layer_median_ms", to_ms(percentile(layer, 0.5))},
+          {"layer_p95_ms", to_ms(percentile(layer, 0.95))},
+          {"a2a_median_ms", to_ms(percentile(a2a, 0.5))},
+          {"a2a_p95_ms", to_ms(percentile(a2a, 0.95))},
+          {"expert_p95_ms", to_ms(percentile(expert, 0.95))},
+          {"phase2_ms", phase2.ms() / num},
+          {"mapping_wait_ms", mapping_wait.ms() / num},
+          {"swap_wait_ms", swap_wait.ms() / num},
+          {"swapped", swapped / num}};
 }
 
-// (trace, { model, cluster, system, normalise, compare, cap, seed, place_ms, host_bytes_per_s,
-// resume_ms and rerun_ms, else by closed form }) -> the result
+// (trace, plan, compare) -> the result
 int inference(lua_State* L) {
-  Host::of(L).end_loading();
-  const InferenceTrace& made = check_userdata<InferenceTrace>(L, 1, kTraceType);
-  const json values = to_json(L, 2, true);
-  const InferenceSpec spec = inference_spec(Fields(values, "moe.lina.inference"));
-  InferenceResult result;
+  Host& host = Host::of(L);
+  TraceBox& trace = check_userdata<TraceBox>(L, 1, kTraceType);
+  const Plan& plan = *check_userdata<PlanBox>(L, 2, kPlanType).plan;
+  const Compare compare = compare_named(luaL_checkstring(L, 3));
+  json out;
   {
-    const Host::EngineCall call(Host::of(L));
-    result = simulate_inference(made, spec);
+    const Host::EngineCall call(host);
+    RunOptions options;
+    options.steps = trace.num;
+    options.first_step = trace.first;
+    options.infer.batches = trace.batches;
+    RunResult result = run(plan, "simulate", options);
+    // Where all batches are alike one was simulated.
+    result.timelines.resize(static_cast<size_t>(trace.num), result.timelines.front());
+    out = served_json(plan, result);
+    const bool fine_tunes = !result.swaps.empty() && result.swaps[0][0].fine_tunes;
+    add_accuracy(accuracy_of(plan, trace, compare), fine_tunes, out);
+    add_phase_2(plan, out);
   }
-  json out = layers_json(result);
-  out["median_ms"] = to_ms(percentile(result.batch_ns, 0.5));
-  out["p95_ms"] = to_ms(percentile(result.batch_ns, 0.95));
-  out["batch_ms"] = json::array();
-  for (const Nanoseconds ns : result.batch_ns) out["batch_ms"].push_back(to_ms(ns));
-  out["accuracy_by_layer"] = accuracy_json(result);
-  out["resume_ms"] = to_ms(spec.times.resume_ns);
-  out["rerun_ms"] = to_ms(spec.times.rerun_ns);
   push_json(L, out);
   return 1;
 }
@@ -293,7 +369,7 @@ void open_lina(lua_State* L) {
       {nullptr, nullptr}};
   static constexpr luaL_Reg kMethods[] = {{nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);
-  new_type<InferenceTrace>(L, kTraceType, kMethods);
+  new_type<TraceBox>(L, kTraceType, kMethods);
   new_type<ProfileBox>(L, kProfileType, kMethods);
 }
 

@@ -1,7 +1,7 @@
 // plan:run and plan:trace.
 
-#include "bindings/host/field_json.h"
 #include "bindings/run.h"
+#include "bindings/host/field_json.h"
 #include "bindings/host/files.h"
 #include "bindings/host/host.h"
 #include "bindings/host/job.h"

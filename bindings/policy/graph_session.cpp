@@ -130,7 +130,7 @@ Work GraphSession::work(OpId op) const {
 
 std::string GraphSession::lane_name(OpId op) const {
   if (schedule_ != nullptr) return schedule_->lanes[schedule_->lane_of[op.index()].index()].name;
-  return graph_.def(op).lane == LaneKind::kCompute ? "compute" : "comm";
+  return lane_kind_name(graph_.def(op).lane);
 }
 
 const Dependencies& GraphSession::deps() {

@@ -109,14 +109,24 @@ class InterpolatedTable {
   std::vector<std::pair<double, double>> points_;
 };
 
+/// What Lina's inference takes beside a device's rates; nullopt: what the ops' work takes.
+struct SwapTimes {
+  std::optional<Nanoseconds> place_ns;     // a place_expected, phase 1
+  std::optional<Nanoseconds> resume_ns;    // phase 2 where the estimate holds, the loads' exchange
+                                           // included
+  std::optional<Nanoseconds> rerun_ns;     // phase 2 where it places again, the same
+  std::optional<double> host_bytes_per_s;  // experts from host memory, each device for itself
+};
+
 /// max(flops / rate, bytes / memory rate) + launch; collectives by closed form, or by table (of the
 /// payload a rank) where one is given for the kind: measured among all ranks, it says nothing of
-/// smaller groups and rounds. Throws UserError for a cluster that check()
-/// refuses or a device without rates.
+/// smaller groups and rounds. swaps: in place of that, for ops on swapped experts.
+/// Throws UserError for a cluster that check() refuses, a device without rates, and swaps that make
+/// no sense, naming "inference.<field>".
 class RooflineCost : public CostModel {
  public:
   RooflineCost(Cluster cluster, WorkContext context,
-               std::map<Collective, InterpolatedTable> tables = {});
+               std::map<Collective, InterpolatedTable> tables = {}, SwapTimes swaps = {});
   Nanoseconds op_ns(const Graph& graph, OpId op) const override {
     return loaded_ns(graph, op, {context_});
   }
@@ -128,9 +138,12 @@ class RooflineCost : public CostModel {
   std::string describe() const override;
 
  private:
+  std::optional<Nanoseconds> swap_ns(const Graph& graph, OpId op, const WorkContext& context) const;
+
   Cluster cluster_;
   WorkContext context_;
   std::map<Collective, InterpolatedTable> tables_;
+  SwapTimes swaps_;
 };
 
 /// Of a real run whose plan depends on no time, so that nothing is measured for it. op_ns() throws

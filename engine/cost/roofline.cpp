@@ -26,6 +26,18 @@ void require_rate(const char* field, double value) {
   if (!(value > 0)) throw user_error("cluster.device.{} = {}: must be above 0", field, value);
 }
 
+void check(const SwapTimes& swaps) {
+  for (const auto& [name, ns] : {std::pair("place", swaps.place_ns),
+                                 {"resume", swaps.resume_ns},
+                                 {"rerun", swaps.rerun_ns}}) {
+    checked_ns(ns.value_or(0), [name] { return fmt::format("inference.{}_ms:", name); });
+  }
+  if (swaps.host_bytes_per_s && !(*swaps.host_bytes_per_s >= 1)) {
+    throw user_error("inference.host_bytes_per_s = {}, allowed: at least 1",
+                     *swaps.host_bytes_per_s);
+  }
+}
+
 /// To do `amount` (flops, bytes) at `per_second`, rounded up to a whole nanosecond.
 double whole_ns(double amount, double per_second) {
   return std::ceil(amount * kNsPerSecond / per_second);
@@ -46,9 +58,10 @@ std::string slow_op(const Device& device, const Work& work, const std::string& n
 }  // namespace
 
 RooflineCost::RooflineCost(Cluster cluster, WorkContext context,
-                           std::map<Collective, InterpolatedTable> tables)
-    : cluster_(std::move(cluster)), context_(context), tables_(std::move(tables)) {
+                           std::map<Collective, InterpolatedTable> tables, SwapTimes swaps)
+    : cluster_(std::move(cluster)), context_(context), tables_(std::move(tables)), swaps_(swaps) {
   check(cluster_);
+  check(swaps_);
   require_rate("gemm_flops_per_s", cluster_.device.gemm_flops_per_s);
   require_rate("vector_flops_per_s", cluster_.device.vector_flops_per_s);
   require_rate("memory_bytes_per_s", cluster_.device.memory_bytes_per_s);
@@ -64,6 +77,7 @@ Nanoseconds RooflineCost::loaded_ns(const Graph& graph, OpId op, const OpLoad& l
     return table == tables_.end() || !all ? collective_ns(cluster_, graph, op, load)
                                           : table->second.at(payload_bytes(graph, op, load.work));
   }
+  if (const auto ns = swap_ns(graph, op, load.work)) return *ns;
   const Device& device = cluster_.device;
   const Work work = def.work(graph, graph.op(op), load.work);
   const double rate = work.gemm ? device.gemm_flops_per_s : device.vector_flops_per_s;
@@ -71,6 +85,31 @@ Nanoseconds RooflineCost::loaded_ns(const Graph& graph, OpId op, const OpLoad& l
       std::max(whole_ns(work.flops, rate), whole_ns(work.bytes, device.memory_bytes_per_s));
   const auto what = [&] { return slow_op(device, work, graph.op(op).name); };
   return checked_ns(checked_ns(ns, what) + device.launch_ns, what);
+}
+
+/// Of an op on swapped experts that swaps_ says something of.
+std::optional<Nanoseconds> RooflineCost::swap_ns(const Graph& graph, OpId op,
+                                                 const WorkContext& context) const {
+  switch (graph.def(op).moe) {
+    case MoeOp::kPlaceExpected:
+      return swaps_.place_ns;
+    case MoeOp::kFineTune: {
+      const std::optional<Nanoseconds> all = context.again ? swaps_.rerun_ns : swaps_.resume_ns;
+      if (!all) return context.again ? swaps_.place_ns : std::nullopt;
+      const TensorId loads = input_of(graph, graph.op(op), Role::kLoads);
+      return std::max<Nanoseconds>(0, *all - op_ns(graph, graph.producers()[loads.index()]));
+    }
+    case MoeOp::kSwapIn: {
+      if (!swaps_.host_bytes_per_s) return std::nullopt;
+      const double bytes = graph.def(op).work(graph, graph.op(op), context).host_bytes;
+      return checked_ns(whole_ns(bytes, *swaps_.host_bytes_per_s), [&] {
+        return fmt::format("op '{}': copying {:g} bytes with host_bytes_per_s = {:g}",
+                           graph.op(op).name, bytes, *swaps_.host_bytes_per_s);
+      });
+    }
+    default:
+      return std::nullopt;
+  }
 }
 
 std::optional<NetworkOp> RooflineCost::transfer(const Graph& graph, OpId op) const {

@@ -21,6 +21,7 @@
 namespace moe {
 
 class Processes;
+class RoutedBatches;
 
 /// kBF16: floats in memory and on the wire, matrix products of operands rounded to bfloat16 and
 /// summed in float; on cuda alone. kF64: on cpu alone.
@@ -73,6 +74,9 @@ constexpr auto fields_of(const TrainOptions*) {
 struct InferOptions {
   /// What Lina's inference estimates popularity with; null: nothing is estimated.
   std::shared_ptr<const PathProfile> popularity;
+  /// Simulated: what tokens choose and what is estimated of it, kept from run to run; null: by the
+  /// plan's law and `popularity`.
+  std::shared_ptr<RoutedBatches> batches;
   bool keep_predictions = false;  // RunResult::predictions
   /// The run starts from the parameters alone of this checkpoint, whatever its states and
   /// placements; "" = none.

@@ -64,14 +64,16 @@ inline void count_rows(PlacementRecord& record, const Loads& loads) {
 
 /// What Lina's inference did with the experts of one MoE layer in a batch.
 struct SwapRecord {
-  int64_t layer = 0;          // block index
-  bool fine_tunes = false;    // there is a phase 2
-  bool again = false;         // its placement is another than phase 1's
+  int64_t layer = 0;              // block index
+  bool fine_tunes = false;        // there is a phase 2
+  bool again = false;             // its placement is another than phase 1's, or there is no phase 1
+  std::vector<int32_t> expected;  // phase 1's placement, as Placement::codes; empty: none
+  std::vector<int32_t> in_force;
   std::vector<int64_t> rows;  // [ranks]: of tokens that a rank's experts computed
 };
 constexpr auto fields_of(const SwapRecord*) {
   return carried_table(&SwapRecord::layer, &SwapRecord::fine_tunes, &SwapRecord::again,
-                       &SwapRecord::rows);
+                       &SwapRecord::expected, &SwapRecord::in_force, &SwapRecord::rows);
 }
 
 struct RunResult {
@@ -113,8 +115,9 @@ constexpr auto fields_of(const RunResult*) {
       field("stopped", &RunResult::stopped, "whether the run was interrupted or failed"),
       field("stop_reason", &RunResult::stop_reason,
             "what failed in the middle of the run; the steps before are good"),
-      field("ranks", &RunResult::ranks, "[step][rank], moe.RankStats each"), internal(&RunResult::timelines, kNamed),
-      internal(&RunResult::executed, kNamed), internal(&RunResult::placements, kNamed),
+      field("ranks", &RunResult::ranks, "[step][rank], moe.RankStats each"),
+      internal(&RunResult::timelines, kNamed), internal(&RunResult::executed, kNamed),
+      internal(&RunResult::placements, kNamed),
       internal(&RunResult::swaps, "inference results are made of it"),
       internal(&RunResult::predictions, "inference results are made of it"));
 }

@@ -5,6 +5,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
+#include "engine/ops/placed.h"
 
 namespace moe {
 namespace {
@@ -18,8 +19,7 @@ SwapRecord& record_of(int64_t layer, std::vector<SwapRecord>& records) {
 /// Layers of a path that leads to an estimate; 0 where nothing is estimated.
 int64_t path_of(const Plan& plan) {
   for (const Op& op : plan.graph.ops()) {
-    const bool expects = plan.graph.def(op).moe == MoeOp::kExpect;
-    if (expects && attr_int(op, "layer_number") > 0) return static_cast<int64_t>(op.inputs.size());
+    if (plan.graph.def(op).moe == MoeOp::kExpect) return attr_int(op, "path");
   }
   return 0;
 }
@@ -30,6 +30,14 @@ void check_same(const char* what, int64_t profile, int64_t plan) {
 }
 
 }  // namespace
+
+PlacementBounds swapped_bounds(const Plan& plan, int64_t block) {
+  for (const Op& op : plan.graph.ops()) {
+    if (!op.kind.valid() || op.layer != block) continue;
+    if (plan.graph.def(op).moe == MoeOp::kSwapIn) return ops::bounds_of(op);
+  }
+  MOE_CHECK(false, "block {} swaps no experts", block);
+}
 
 bool tells_of_swap(const Plan& plan, OpId op) {
   const MoeOp what = plan.graph.def(op).moe;
@@ -44,12 +52,16 @@ void add_swap(const Plan& plan, OpId id, const std::function<const void*(TensorI
     return std::vector<int32_t>(x, x + num_elements(plan.graph.tensor(t).shape));
   };
   SwapRecord& record = record_of(op.layer, records);
-  const std::vector<int32_t> made = codes(op.outputs[0]);
+  const TensorId placement = input_of(plan.graph, op, Role::kPlacement);
   if (plan.graph.def(id).moe == MoeOp::kFineTune) {
     record.fine_tunes = true;
-    record.again = made != codes(input_of(plan.graph, op, Role::kPlacement));
+    if (placement.valid()) record.expected = codes(placement);
+    record.again = record.expected != codes(op.outputs[0]);
   } else {
-    record.rows = {std::accumulate(made.begin(), made.end(), int64_t{0})};
+    record.in_force = codes(placement);
+    if (!record.fine_tunes) record.expected = record.in_force;
+    const std::vector<int32_t> rows = codes(op.outputs[0]);
+    record.rows = {std::accumulate(rows.begin(), rows.end(), int64_t{0})};
   }
 }
 
@@ -59,7 +71,7 @@ std::vector<SwapRecord> joined(const std::vector<std::vector<SwapRecord>>& ranks
     all[layer].rows.clear();
     for (const std::vector<SwapRecord>& rank : ranks) {
       const SwapRecord& own = rank.at(layer);
-      MOE_CHECK(own.again == all[layer].again, "block {}: ranks place apart", own.layer);
+      MOE_CHECK(own.in_force == all[layer].in_force, "block {}: ranks place apart", own.layer);
       all[layer].rows.insert(all[layer].rows.end(), own.rows.begin(), own.rows.end());
     }
   }

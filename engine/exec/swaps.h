@@ -9,6 +9,9 @@
 
 namespace moe {
 
+/// Of the placements of a block whose experts are swapped.
+PlacementBounds swapped_bounds(const Plan& plan, int64_t block);
+
 /// Whether the op tells something of a swap, in a plan for inference.
 bool tells_of_swap(const Plan& plan, OpId op);
 /// Adds what an op that tells of a swap has just written; called before its buffers may be taken

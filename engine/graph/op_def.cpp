@@ -52,6 +52,18 @@ std::vector<int> mutated_inputs(const Graph& graph, const Op& op) {
   return inputs;
 }
 
+const char* lane_kind_name(LaneKind kind) {
+  switch (kind) {
+    case LaneKind::kCompute:
+      return "compute";
+    case LaneKind::kComm:
+      return "comm";
+    case LaneKind::kHost:
+      return "host";
+  }
+  return "";
+}
+
 bool runs_on_host(const Graph& graph, const Op& op) {
   const OpDef& def = graph.def(op);
   return def.on_host != nullptr && def.on_host(graph, op);

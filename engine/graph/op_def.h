@@ -13,7 +13,10 @@
 
 namespace moe {
 
-enum class LaneKind : uint8_t { kCompute, kComm };
+/// kHost: what a rank's host does beside compute, placing experts and copying them from its memory.
+enum class LaneKind : uint8_t { kCompute, kComm, kHost };
+/// "compute", "comm", "host".
+const char* lane_kind_name(LaneKind kind);
 /// kAllToAll: tokens. kAllReduce: gradients. kExperts: experts' parameters, gradients or state move
 /// from device to device, as a placement says.
 enum class Collective : uint8_t { kNone, kAllToAll, kAllReduce, kExperts };
@@ -39,9 +42,11 @@ enum class MoeOp : uint8_t {
   kCombine,
   kCombineDx,
   kSlotRows,
-  kPlace,     // from loads, by a policy
-  kExpect,    // estimates loads from the layers before
-  kFineTune,  // holds a placement against the loads that came
+  kPlace,          // from loads, by a policy
+  kExpect,         // estimates loads from the layers before
+  kPlaceExpected,  // by such estimates
+  kFineTune,       // by the loads that came, where estimates do not hold
+  kSwapIn,         // copies experts from host memory
 };
 /// Ops that the graph's own functions and passes make, take apart or put together.
 enum class BasicOp : uint8_t { kNone, kAdd, kSplit, kConcat, kTransposeBlocks, kGelu, kGeluDx };
@@ -118,7 +123,8 @@ constexpr Operand with(const char* attribute, const char* name, Role role = Role
 struct Work {
   double flops = 0;
   double bytes = 0;
-  bool gemm = false;  // flops run on the matrix units
+  bool gemm = false;      // flops run on the matrix units
+  double host_bytes = 0;  // of the bytes, those that come from the host's memory
 };
 
 /// What the work of a data-dependent op is taken from when nothing has run yet.
@@ -126,6 +132,10 @@ struct WorkContext {
   /// Expected share of capacity slots that hold a token, 0..1 (balanced routing:
   /// 1/capacity_factor).
   double fill = 1.0;
+  /// Experts that a swap_in copies to one device; negative: as many as it usually does.
+  double swapped = -1;
+  /// Of a fine_tune: it places again.
+  bool again = false;
 };
 
 struct TensorSpec {

@@ -46,7 +46,21 @@ Estimate sum_of_estimates(const int32_t* gathered, int64_t devices, int64_t expe
 }
 
 TwoPhaseOptions two_phase_options(const Op& op) {
-  return {.cap = attr_int(op, "residents"), .seed = static_cast<uint64_t>(attr_int(op, "seed"))};
+  return {.cap = attr_int(op, "residents"),
+          .seed = static_cast<uint64_t>(attr_int(op, "seed")),
+          .weighted = attr_int(op, "weighted") != 0};
+}
+
+std::vector<double> wanted_by(const Op& op, const Estimate& all, int64_t devices) {
+  return wanted_devices(all, devices, attr_int(op, "normalise") != 0);
+}
+
+bool all_zero(std::span<const int64_t> values) {
+  return std::all_of(values.begin(), values.end(), [](int64_t v) { return v == 0; });
+}
+
+bool has_estimate(const Op& op) {
+  return attr_int(op, "estimated") != 0;
 }
 
 std::vector<TensorSpec> infer_expect(const Graph& g, const Op& op) {
@@ -85,30 +99,24 @@ void write_placement(const Placement& placement, int32_t* codes) {
   std::copy(placement.codes().begin(), placement.codes().end(), codes);
 }
 
-/// Phase 1. Where nothing can be expected: one expert a device.
 template <class T>
 void run_place(const KernelCall<T>& c) {
   const PlacementBounds b = bounds_of(c.op);
   const Estimate all = sum_of_estimates(c.in_i32(0), b.devices, b.experts);
-  const bool blind =
-      std::all_of(all.mass.begin(), all.mass.end(), [](int64_t m) { return m == 0; });
-  write_placement(
-      blind ? fixed_mapping(b.experts, b.devices, two_phase_options(c.op))
-            : place_by_popularity(wanted_devices(all, b.devices, attr_int(c.op, "normalise") != 0),
-                                  b.devices, two_phase_options(c.op)),
-      c.out_i32(0));
+  write_placement(placed_as_expected(c.op, all), c.out_i32(0));
 }
 
 std::vector<TensorSpec> infer_tune(const Graph& g, const Op& op) {
   const PlacementBounds bounds = bounds_of(op);
   expect_index(g, op, 0, {bounds.devices, bounds.experts});
-  expect_index(g, op, 1, {bounds.devices, estimate_codes(bounds.experts)});
-  expect_placement(g, op, 2, bounds);
+  if (has_estimate(op)) {
+    expect_index(g, op, 1, {bounds.devices, estimate_codes(bounds.experts)});
+    expect_placement(g, op, 2, bounds);
+  }
   compare_named(attr_string(op, "compare", "list"));
   return {{{Placement::code_size(bounds)}, DType::kI32}};
 }
 
-/// Phase 2: the placement of phase 1 where the estimate holds, or one by the gate's counts.
 template <class T>
 void run_tune(const KernelCall<T>& c) {
   const PlacementBounds b = bounds_of(c.op);
@@ -118,19 +126,13 @@ void run_tune(const KernelCall<T>& c) {
       counts[static_cast<size_t>(e)] += c.in_i32(0)[d * b.experts + e];
     }
   }
-  const Estimate all = sum_of_estimates(c.in_i32(1), b.devices, b.experts);
-  std::vector<double> wanted(counts.size());
-  if (all.tokens > 0) wanted = wanted_devices(all, b.devices, attr_int(c.op, "normalise") != 0);
-  const bool none = std::all_of(counts.begin(), counts.end(), [](int64_t n) { return n == 0; });
-  if (none || estimate_holds(wanted, counts, attr_int(c.op, "k", 1),
-                             compare_named(attr_string(c.op, "compare", "list")))) {
-    const int32_t* const before = c.in_i32(2);
-    std::copy_n(before, num_elements(c.out_shape(0)), c.out_i32(0));
-    return;
+  Estimate all;
+  if (has_estimate(c.op)) all = sum_of_estimates(c.in_i32(1), b.devices, b.experts);
+  if (const auto placed = placed_by_counts(c.op, all, counts)) {
+    write_placement(*placed, c.out_i32(0));
+  } else {
+    std::copy_n(c.in_i32(2), num_elements(c.out_shape(0)), c.out_i32(0));
   }
-  write_placement(
-      place_by_popularity(wanted_devices(counts, b.devices), b.devices, two_phase_options(c.op)),
-      c.out_i32(0));
 }
 
 /// How many tensors of experts a swap_in copies: placement, [placement before], weights, [slots].
@@ -156,17 +158,19 @@ std::vector<TensorSpec> infer_swap(const Graph& g, const Op& op) {
   return specs;
 }
 
-/// As many experts a device as there are, on average; with keep none, as long as estimates hold.
-Work work_swap(const Graph& g, const Op& op, const WorkContext&) {
-  double bytes = 0;
-  if (attr_int(op, "keep") == 0) {
-    const PlacementBounds bounds = bounds_of(op);
-    for (const TensorId t : op.outputs) {
-      bytes += 2 * static_cast<double>(g.bytes(t)) / static_cast<double>(bounds.slots());
-    }
-    bytes *= static_cast<double>(bounds.experts) / static_cast<double>(bounds.devices);
+/// Usually as many experts as there are for each device; with keep none, as long as estimates hold.
+Work work_swap(const Graph& g, const Op& op, const WorkContext& context) {
+  const PlacementBounds bounds = bounds_of(op);
+  double experts = context.swapped;
+  if (experts < 0 && attr_int(op, "keep") != 0) experts = 0;
+  if (experts < 0) {
+    experts = static_cast<double>(bounds.experts) / static_cast<double>(bounds.devices);
   }
-  return {.bytes = bytes};
+  double bytes = 0;
+  for (const TensorId t : op.outputs) {
+    bytes += experts * static_cast<double>(g.bytes(t)) / static_cast<double>(bounds.slots());
+  }
+  return {.bytes = 2 * bytes, .host_bytes = bytes};
 }
 
 template <class T>
@@ -188,8 +192,39 @@ constexpr int kMaxTensors = 64;
 
 }  // namespace
 
+Placement placed_as_expected(const Op& op, const Estimate& all) {
+  const PlacementBounds b = bounds_of(op);
+  if (all_zero(all.mass)) return fixed_mapping(b.experts, b.devices, two_phase_options(op));
+  return place_by_popularity(wanted_by(op, all, b.devices), b.devices, two_phase_options(op));
+}
+
+std::optional<Placement> placed_by_counts(const Op& op, const Estimate& all,
+                                          std::span<const int64_t> counts) {
+  const PlacementBounds b = bounds_of(op);
+  if (has_estimate(op)) {
+    std::vector<double> wanted(counts.size());
+    if (all.tokens > 0) wanted = wanted_by(op, all, b.devices);
+    const Compare compare = compare_named(attr_string(op, "compare", "list"));
+    const bool holds = estimate_holds(wanted, counts, attr_int(op, "k", 1), compare);
+    if (holds || all_zero(counts)) return std::nullopt;
+  } else if (all_zero(counts)) {
+    return fixed_mapping(b.experts, b.devices, two_phase_options(op));
+  }
+  return place_by_popularity(wanted_devices(counts, b.devices), b.devices, two_phase_options(op));
+}
+
 bool is_swap(const Graph& graph, OpId op) {
-  return graph.def(op).name == std::string_view("swap_in");
+  return is(graph, op, MoeOp::kSwapIn);
+}
+
+int64_t num_swapped(const Placement& placement, const Placement* before, int64_t device) {
+  int64_t count = 0;
+  for (int64_t s = 0; s < placement.bounds().slots(); ++s) {
+    const int64_t expert = placement.at(device, s);
+    const bool there = before != nullptr && before->at(device, s) == expert;
+    count += expert >= 0 && !there ? 1 : 0;
+  }
+  return count;
 }
 
 std::vector<kernels::Copy> swap_copies(const Graph& g, const Op& op, std::span<void* const> inputs,
@@ -233,6 +268,8 @@ const OpDef kExpectExperts = {
 
 const OpDef kPlaceExpected = {.name = "place_expected",
                               .doc = "a placement by the popularity that all ranks expect (Lina)",
+                              .lane = LaneKind::kHost,
+                              .moe = MoeOp::kPlaceExpected,
                               .inputs = {{"estimates", Role::kEstimate}},
                               .outputs = {{"placement", Role::kPlacement}},
                               .infer = infer_place,
@@ -243,11 +280,13 @@ const OpDef kPlaceExpected = {.name = "place_expected",
 
 const OpDef kFineTune = {
     .name = "fine_tune",
-    .doc = "another placement by the gate's counts where they differ from what was expected (Lina)",
+    .doc =
+        "another placement by the gate's counts where they differ from what was expected (Lina); "
+        "without attr estimated always",
     .moe = MoeOp::kFineTune,
     .inputs = {{"loads", Role::kLoads},
-               {"estimates", Role::kEstimate},
-               {"placement", Role::kPlacement}},
+               with("estimated", "estimates", Role::kEstimate),
+               with("estimated", "placement", Role::kPlacement)},
     .outputs = {{"next", Role::kNextPlacement}},
     .infer = infer_tune,
     .work = work,
@@ -260,6 +299,8 @@ const OpDef kSwapIn = {
     .doc =
         "weights of the experts of this device's slots from host memory; attr keep: those that "
         "are not there already",
+    .lane = LaneKind::kHost,
+    .moe = MoeOp::kSwapIn,
     .inputs = {{"placement", Role::kPlacement},
                with("keep", "before", Role::kPlacement),
                several("weights", 2 * kMaxTensors)},

@@ -77,10 +77,9 @@ void Door::check_lanes() const {
                       lane.value, schedule_.lanes.size(), stages(op));
     }
     if (schedule_.lanes[lane.index()].kind != graph_.def(op).lane) {
-      const bool comm = graph_.def(op).lane == LaneKind::kComm;
       throw run_error("illegal schedule: op '{}' is on lane '{}', but {} runs on a {} lane ({})",
                       graph_.op(op).name, lane_name(op), graph_.def(op).name,
-                      comm ? "comm" : "compute", stages(op));
+                      lane_kind_name(graph_.def(op).lane), stages(op));
     }
   }
 }

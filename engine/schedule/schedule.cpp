@@ -139,7 +139,10 @@ Schedule default_schedule(const Graph& graph) {
   schedule.lanes = {{"compute", LaneKind::kCompute}, {"comm", LaneKind::kComm}};
   schedule.lane_of.reserve(graph.num_ops());
   for (const Op& op : graph.ops()) {
-    schedule.lane_of.emplace_back(graph.def(op).lane == LaneKind::kCompute ? 0 : 1);
+    const LaneKind kind = graph.def(op).lane;
+    if (kind == LaneKind::kHost && schedule.lanes.size() == 2)
+      schedule.lanes.push_back({"host", kind});
+    schedule.lane_of.emplace_back(static_cast<int64_t>(kind));
   }
   return schedule;
 }

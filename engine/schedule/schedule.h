@@ -38,7 +38,8 @@ enum class Pick : uint8_t { kOrder, kPriority, kPolicy };
 /// Takes the ops that may begin, ascending by id and never empty, and returns one of them.
 using Choose = std::function<OpId(std::span<const OpId>)>;
 
-/// A lane runs one op at a time. Lane 0 is the compute lane; the others are comm lanes.
+/// A lane runs one op at a time. Lane 0 is the compute lane; the others are comm lanes, or the lane
+/// of what the host does beside them.
 struct Lane {
   std::string name;
   LaneKind kind = LaneKind::kCompute;
@@ -146,7 +147,8 @@ using Arbiter = std::vector<LaneId>;
 /// One for each set of exclusive lanes, and for each other lane that picks.
 std::vector<Arbiter> arbiters(const Schedule& schedule);
 
-/// Lanes "compute" and "comm"; compute ops on the first, collectives on the second; no order edges.
+/// Lanes "compute", "comm" and, where there are such ops, "host", each with the ops of its kind; no
+/// order edges.
 Schedule default_schedule(const Graph& graph);
 
 /// One sequence of ops a lane.

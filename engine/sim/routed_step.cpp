@@ -214,7 +214,8 @@ std::vector<Placement> RoutedStep::first_placements() const {
         .experts = layer.experts, .devices = holders_.size, .residents = residents};
     for (const Op& op : graph_.ops()) {
       if (!op.kind.valid() || op.layer != layer.block) continue;
-      if (graph_.def(op).moe == MoeOp::kPlace) bounds = ops::bounds_of(op);
+      const MoeOp what = graph_.def(op).moe;
+      if (what == MoeOp::kPlace || what == MoeOp::kSwapIn) bounds = ops::bounds_of(op);
     }
     placements.emplace_back(bounds);
   }

@@ -17,18 +17,25 @@ bool is_collective(const Graph& graph, OpId op) {
 
 }  // namespace
 
-StepReplay::StepReplay(const Plan& plan, const RankPlacements& policies)
+StepReplay::StepReplay(const Plan& plan, const RankPlacements& policies,
+                       std::shared_ptr<RoutedBatches> batches)
     : plan_(plan),
+      batches_(std::move(batches)),
       plain_ns_(plan.graph.num_ops()),
       plain_bytes_(plan.graph.num_ops()),
       loaded_(plan.graph.num_ops(), -1) {
   const Graph& graph = plan.graph;
   if (plan.spec.law != nullptr) {
     routed_ = std::make_unique<RoutedStep>(graph, plan.spec.model.expert_group(graph.num_ranks));
+    swapped_ = std::make_unique<SwappedExperts>(graph, routed_->layers());
     placements_ = next_ = state_ = routed_->first_placements();
     add_policies(policies);
-    const std::vector<OpId>& ops = routed_->ops();
-    for (size_t i = 0; i < ops.size(); ++i) loaded_[ops[i].index()] = static_cast<int32_t>(i);
+    check_batches();
+    loaded_ops_ = routed_->ops();
+    loaded_ops_.insert(loaded_ops_.end(), swapped_->ops().begin(), swapped_->ops().end());
+    for (size_t i = 0; i < loaded_ops_.size(); ++i) {
+      loaded_[loaded_ops_[i].index()] = static_cast<int32_t>(i);
+    }
   }
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
@@ -59,6 +66,26 @@ void StepReplay::add_policies(const RankPlacements& policies) {
             [&](const Placing& a, const Placing& b) { return block(a) < block(b); });
   MOE_CHECK(placing_.empty() || placing_.size() == routed_->layers().size(),
             "{} policies of {} layers", placing_.size(), routed_->layers().size());
+}
+
+void StepReplay::check_batches() const {
+  const std::vector<MoeLayer>& layers = routed_->layers();
+  if (!batches_ || layers.empty()) return;
+  const RoutingQuery& sizes = batches_->sizes();
+  const struct {
+    const char* name;
+    int64_t of_batches, of_plan;
+  } all[] = {{"ranks", sizes.ranks, plan_.graph.num_ranks},
+             {"tokens", sizes.tokens, layers[0].tokens},
+             {"experts", sizes.experts, layers[0].experts},
+             {"k", sizes.k, layers[0].k},
+             {"layers", batches_->num_layers(), static_cast<int64_t>(layers.size())},
+             {"path", batches_->path(), swapped_->path().value_or(batches_->path())}};
+  for (const auto& size : all) {
+    if (size.of_batches == size.of_plan) continue;
+    throw user_error("inference.trace.{} = {}, but the model on this cluster has {}", size.name,
+                     size.of_batches, size.of_plan);
+  }
 }
 
 /// As the place, commit and migrate ops do it.
@@ -93,24 +120,49 @@ void StepReplay::set_step(int64_t step) {
   if (!routed_) return;
   const std::vector<Placement> in_force_before = placements_, next_before = next_;
   std::vector<Loads> kept;
-  for (const MoeLayer& layer : routed_->layers()) {
-    const RoutingQuery query = {.step = step,
-                                .layer = static_cast<int64_t>(kept.size()),
-                                .ranks = plan_.graph.num_ranks,
-                                .tokens = layer.tokens,
-                                .experts = layer.experts,
-                                .k = layer.k};
-    kept.push_back(kept_rows(plan_.spec.law->loads(query), layer.capacity));
+  std::vector<Estimate> estimates(routed_->layers().size());
+  choices_.clear();
+  for (size_t l = 0; l < routed_->layers().size(); ++l) {
+    const MoeLayer& layer = routed_->layers()[l];
+    if (batches_) {
+      choices_.push_back(batches_->at(step).loads[l]);
+      estimates[l] = batches_->at(step).estimates[l];
+    } else {
+      choices_.push_back(plan_.spec.law->loads({.step = step,
+                                                .layer = static_cast<int64_t>(l),
+                                                .ranks = plan_.graph.num_ranks,
+                                                .tokens = layer.tokens,
+                                                .experts = layer.experts,
+                                                .k = layer.k}));
+    }
+    kept.push_back(kept_rows(choices_.back(), layer.capacity));
   }
   place(step, kept);
-  as_before_ = engine_ && kept == kept_ && placements_ == in_force_before && next_ == next_before;
+  swapped_->place(kept, estimates, placements_);
+  as_before_ = engine_ && swapped_->ops().empty() && kept == kept_ &&
+               placements_ == in_force_before && next_ == next_before;
   if (!as_before_) take_loads(std::move(kept));
+}
+
+std::vector<MoeStats> StepReplay::moe() const {
+  std::vector<MoeStats> all;
+  for (size_t l = 0; l < kept_.size(); ++l) {
+    const MoeLayer& layer = routed_->layers()[l];
+    MoeStats stats = {.layer = layer.block,
+                      .capacity = layer.capacity,
+                      .dropped = choices_[l].total() - kept_[l].total(),
+                      .counts = kept_[l].rows};
+    for (int64_t e = 0; e < layer.experts; ++e) stats.load.push_back(choices_[l].of_expert(e));
+    all.push_back(std::move(stats));
+  }
+  return all;
 }
 
 void StepReplay::take_loads(std::vector<Loads> kept) {
   routed_->route(kept, placements_, next_);
   kept_ = std::move(kept);
-  const auto ranks = routed_->alike() ? 1 : static_cast<int32_t>(plan_.graph.num_ranks);
+  const bool alike = routed_->alike() && swapped_->alike();
+  const auto ranks = alike ? 1 : static_cast<int32_t>(plan_.graph.num_ranks);
   if (!engine_ || input_->num_ranks != ranks) set_ranks(ranks);
   cost_loads();
 }
@@ -129,19 +181,23 @@ void StepReplay::set_ranks(int32_t num_ranks) {
 
 LoadOf StepReplay::load() const {
   if (!routed_) return nullptr;
-  return [this](OpId op, int32_t rank) { return routed_->load(op, rank); };
+  return [this](OpId op, int32_t rank) {
+    const OpLoad* const swapped = swapped_->load(op, rank);
+    return swapped != nullptr ? swapped : routed_->load(op, rank);
+  };
 }
 
 /// Of every op with a load on every rank that is simulated.
 void StepReplay::cost_loads() {
   const auto ranks = static_cast<size_t>(input_->num_ranks);
-  const std::vector<OpId>& ops = routed_->ops();
+  const std::vector<OpId>& ops = loaded_ops_;
+  const LoadOf load_of = load();
   loaded_ns_.resize(ops.size() * ranks);
   for (size_t i = 0; i < ops.size(); ++i) {
     const bool together = is_collective(plan_.graph, ops[i]);
     for (size_t r = 0; r < ranks; ++r) {
       Nanoseconds& ns = loaded_ns_[i * ranks + r];
-      const OpLoad& load = *routed_->load(ops[i], static_cast<int32_t>(r));
+      const OpLoad& load = *load_of(ops[i], static_cast<int32_t>(r));
       ns = together && r > 0 ? loaded_ns_[i * ranks]
                              : plan_.spec.cost->loaded_ns(plan_.graph, ops[i], load);
     }
@@ -176,7 +232,9 @@ std::vector<Nanoseconds> StepReplay::added_beside(const Timeline& timeline) cons
   std::vector<std::vector<const Span*>> compute(ranks);
   std::vector<Nanoseconds> added;
   for (const Span& t : timeline.spans) {
-    if (!is_collective(plan_.graph, t.op)) compute[static_cast<size_t>(t.rank)].push_back(&t);
+    if (plan_.graph.def(t.op).lane == LaneKind::kCompute) {
+      compute[static_cast<size_t>(t.rank)].push_back(&t);
+    }
   }
   for (const Span& t : timeline.spans) {
     if (!is_collective(plan_.graph, t.op) || t.end == t.begin) continue;

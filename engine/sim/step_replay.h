@@ -12,14 +12,18 @@
 #include "engine/plan.h"
 #include "engine/replay/engine.h"
 #include "engine/replay/replay.h"
+#include "engine/sim/routed_batches.h"
 #include "engine/sim/routed_step.h"
+#include "engine/sim/swapped_experts.h"
 
 namespace moe {
 
 class StepReplay {
  public:
-  /// Keeps a reference to the plan.
-  explicit StepReplay(const Plan& plan, const RankPlacements& policies = {});
+  /// Keeps a reference to the plan. batches: InferOptions::batches. Throws UserError where those are
+  /// of other sizes than the plan.
+  explicit StepReplay(const Plan& plan, const RankPlacements& policies = {},
+                      std::shared_ptr<RoutedBatches> batches = nullptr);
   StepReplay(const StepReplay&) = delete;
 
   /// Asks the plan's law, where it has one, what the ranks choose in the step, and the placement
@@ -28,6 +32,10 @@ class StepReplay {
   void set_step(int64_t step);
   /// Of the step that was set, by layer with a placement.
   const std::vector<PlacementRecord>& placements() const { return records_; }
+  /// Of the step that was set, by layer whose experts are swapped.
+  const std::vector<SwapRecord>& swaps() const { return swapped_->records(); }
+  /// By MoE layer, what the step's tokens choose and what of it finds a place. Requires: a law.
+  std::vector<MoeStats> moe() const;
   /// Whether the step that was set goes as the one before it.
   bool as_before() const { return as_before_; }
   /// keep_links: Timeline::links are kept.
@@ -45,6 +53,7 @@ class StepReplay {
     PlacementFunction policy;
   };
   void add_policies(const RankPlacements& policies);
+  void check_batches() const;
   void place(int64_t step, const std::vector<Loads>& kept);
   void take_loads(std::vector<Loads> kept);
   void set_ranks(int32_t num_ranks);
@@ -53,17 +62,20 @@ class StepReplay {
   std::vector<Nanoseconds> added_beside(const Timeline& timeline) const;
 
   const Plan& plan_;
-  std::unique_ptr<RoutedStep> routed_;  // null without a law
-  std::vector<Placing> placing_;        // by MoE layer, or empty
-  std::vector<Placement> state_;        // by MoE layer, as ops find it
-  std::vector<Placement> placements_;   // in force in the step
-  std::vector<Placement> next_;         // in force in the next one
+  std::unique_ptr<RoutedStep> routed_;       // null without a law
+  std::unique_ptr<SwappedExperts> swapped_;  // the same
+  std::shared_ptr<RoutedBatches> batches_;   // the same
+  std::vector<Placing> placing_;             // by MoE layer, or empty
+  std::vector<Placement> state_;             // by MoE layer, as ops find it
+  std::vector<Placement> placements_;        // in force in the step
+  std::vector<Placement> next_;              // in force in the next one
   std::vector<PlacementRecord> records_;
-  std::vector<Loads> kept_;  // by MoE layer
+  std::vector<Loads> choices_, kept_;  // by MoE layer
   bool as_before_ = false;
   std::vector<Nanoseconds> plain_ns_;                // by op, of those without a load
   std::vector<Bytes> plain_bytes_;                   // by op
-  std::vector<int32_t> loaded_;                      // by op: its place in routed_->ops(), -1: none
+  std::vector<OpId> loaded_ops_;                     // whose time follows the routing
+  std::vector<int32_t> loaded_;                      // by op: its place there, -1: none
   std::vector<Nanoseconds> loaded_ns_;               // by that place and rank
   const std::vector<Nanoseconds>* added_ = nullptr;  // by op and rank; null: nothing
   std::unique_ptr<ReplayInput> input_;

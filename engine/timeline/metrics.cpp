@@ -199,7 +199,7 @@ Metrics metrics(const Graph& graph, const Timeline& timeline) {
     RankSpans& rank = ranks[static_cast<size_t>(span.rank)];
     if (graph.def(span.op).lane == LaneKind::kCompute) {
       rank.compute.emplace_back(span.begin, span.end);
-    } else {
+    } else if (graph.def(span.op).lane == LaneKind::kComm) {
       rank.transfer.emplace_back(span.begin, span.end);
       rank.posted.emplace_back(span.post, span.end);
       all.add(span);

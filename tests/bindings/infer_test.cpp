@@ -65,6 +65,58 @@ end
 )") == "(no error)");
 }
 
+TEST_CASE("a simulated inference has the rows and the decisions of CPU ranks with that routing") {
+  CHECK(message(R"(
+local record = infer { record = "t.trace", batches = 6 }.record
+local profile = moe.lina.popularity { trace = record, batches = 3, path = 1 }
+local again = {}
+for _, options in ipairs { {}, { fine_tuning = false }, { estimation = false } } do
+  options.path = 1
+  local t = { model = model { routing = moe.trace(record) {} }, batches = 3, first_batch = 4,
+    system = moe.system "placed" { moe.pass.lina_inference(options) },
+    popularity = options.estimation ~= false and profile or nil }
+  local executed = infer(t)
+  t.executor, t.cluster = "simulate", moe.cluster.lina { nodes = 1, devices_per_node = 2 }
+  local simulated = moe.infer(t)
+  assert(simulated.provenance == "simulated" and #simulated.samples_ms == 3)
+  for layer = 1, 3 do
+    assert(simulated.phase_2[layer] == executed.phase_2[layer])
+    for batch = 1, 3 do
+      local a, b = simulated.placed_again[batch][layer], executed.placed_again[batch][layer]
+      assert(a == b)
+      again[a] = true
+      for rank = 1, 2 do
+        assert(simulated.rows[batch][layer][rank] == executed.rows[batch][layer][rank])
+      end
+    end
+  end
+end
+assert(again[true] and again[false])
+)") == "(no error)");
+}
+
+TEST_CASE("moe.lina.inference tells what a system's batches take, estimate and copy") {
+  CHECK(message(R"(
+local trace = moe.lina.trace { model = model(), devices = 4, path = 1, batches = 3,
+  profile_batches = 3, routing = moe.workload "zipf" { seed = 3 } }
+local function serve(system)
+  return moe.lina.inference { trace = trace, cluster = moe.cluster.lina { nodes = 1 },
+    system = system }
+end
+local ideal, baseline, lina = serve "ideal", serve "baseline", serve "lina"
+local none, left = serve "no_estimation", serve "no_fine_tuning"
+assert(ideal.median_ms == ideal.p95_ms and #ideal.batch_ms == 3)
+assert(baseline.swapped == 0 and not baseline.accuracy and baseline.phase2_ms == 0)
+assert(none.swapped >= 3 * 4 and not none.accuracy, "every expert of every layer is copied")
+assert(lina.swapped >= 2 * 4 and #lina.accuracy_by_layer == 2)
+assert(lina.accuracy == left.accuracy and left.fine_tuning == 0)
+assert(math.abs(lina.fine_tuning - (1 - lina.accuracy)) < 1e-9)
+local function near(a, b) return math.abs(a - b) < 1e-6 end
+assert(near(lina.resume_ms, 1.45) and near(lina.rerun_ms, 6.2) and near(none.rerun_ms, 6.2))
+assert(near(none.phase2_ms, 3 * 6.2))
+)") == "(no error)");
+}
+
 TEST_CASE("the batches of a later run are those of one long run") {
   CHECK(message(R"(
 local all, late = infer { batches = 4 }, infer { batches = 2, first_batch = 3 }

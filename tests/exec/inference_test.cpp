@@ -7,6 +7,7 @@
 #include "engine/graph/op_def.h"
 #include "engine/placement/popularity.h"
 #include "engine/routing/workload.h"
+#include "engine/sim/simulator.h"
 #include "tests/exec/support.h"
 
 namespace moe::test {
@@ -45,9 +46,10 @@ RunResult infer(const Plan& plan, int64_t batches,
 
 /// Paths as a law has them, of batches that are not run.
 std::shared_ptr<const PathProfile> profile_of(const RoutingLaw& law, const PlanSpec& spec,
-                                              int64_t path) {
+                                              int64_t path, bool shorter = false) {
   const ModelSpec& m = spec.model;
-  const PathOptions options = {.layers = m.layers, .experts = m.experts, .path = path};
+  const PathOptions options = {
+      .layers = m.layers, .experts = m.experts, .path = path, .shorter = shorter};
   PathCounts counts(options);
   const int64_t tokens = m.batch_per_device * m.seq;
   for (int64_t step = 100; step < 120; ++step) {
@@ -79,6 +81,7 @@ TEST_CASE("experts from host memory give the outputs of one expert a device") {
   const std::vector<Options> systems = {{},
                                         {{"fine_tuning", false}},
                                         {{"estimation", false}},
+                                        {{"share", std::string("weighted")}},
                                         {{"compare", std::string("set")}, {"normalise", true}}};
   for (const int64_t ranks : {2, 4}) {
     PlanSpec spec = inference_spec(ranks);
@@ -95,6 +98,73 @@ TEST_CASE("experts from host memory give the outputs of one expert a device") {
       }
     }
   }
+}
+
+void check_same_decisions(const RunResult& simulated, const RunResult& executed) {
+  REQUIRE(simulated.swaps.size() == executed.swaps.size());
+  for (size_t i = 0; i < executed.swaps.size(); ++i) {
+    REQUIRE(simulated.swaps[i].size() == executed.swaps[i].size());
+    for (size_t l = 0; l < executed.swaps[i].size(); ++l) {
+      const SwapRecord &a = simulated.swaps[i][l], &b = executed.swaps[i][l];
+      CAPTURE(i, b.layer);
+      CHECK(a.layer == b.layer);
+      CHECK(a.fine_tunes == b.fine_tunes);
+      CHECK(a.again == b.again);
+      CHECK(a.expected == b.expected);
+      CHECK(a.in_force == b.in_force);
+      CHECK(a.rows == b.rows);
+    }
+    for (size_t l = 0; l < executed.moe[i].size(); ++l) {
+      CHECK(simulated.moe[i][l].counts == executed.moe[i][l].counts);
+      CHECK(simulated.moe[i][l].load == executed.moe[i][l].load);
+      CHECK(simulated.moe[i][l].dropped == executed.moe[i][l].dropped);
+    }
+  }
+}
+
+TEST_CASE("the simulator decides what CPU ranks decide: placements of both phases, and rows") {
+  const std::vector<Options> systems = {
+      {},
+      {{"fine_tuning", false}, {"normalise", true}},
+      {{"estimation", false}, {"share", std::string("weighted")}},
+      {{"compare", std::string("set")}, {"share", std::string("weighted")}, {"seed", 3.0}}};
+  std::set<bool> again, dropped;
+  for (const int64_t ranks : {2, 4}) {
+    for (const std::string name : {"markov", "hot_expert"}) {
+      PlanSpec spec = inference_spec(ranks);
+      const RoutingLaw law = workload(name, {}, 5);
+      spec.law = std::make_shared<RoutingLaw>(law);
+      for (Options options : systems) {
+        options["path"] = 2.0;
+        CAPTURE(ranks, name, options.size());
+        const auto plan = plan_with(spec, {lina(options)});
+        RunOptions run = options_of(*plan, 3);
+        run.first_step = 7;
+        run.popularity = profile_of(law, spec, 2);
+        const RunResult executed = run_cpu(*plan, run);
+        check_same_decisions(make_simulator()->run(*plan, run), executed);
+        for (const SwapRecord& record : executed.swaps[0]) again.insert(record.again);
+        for (const MoeStats& layer : executed.moe[0]) dropped.insert(layer.dropped > 0);
+      }
+    }
+  }
+  CHECK(again.size() == 2);
+  CHECK(dropped.contains(true));
+}
+
+TEST_CASE("where a path is short, layers before it are estimated by what there is of it") {
+  PlanSpec spec = inference_spec(2);
+  const RoutingLaw law = workload("markov", {}, 5);
+  spec.law = std::make_shared<RoutingLaw>(law);
+  const auto plan = plan_with(spec, {lina({{"path", 3.0}, {"shorter", true}})});
+  CHECK(!plan->graph.find_op("b0.moe.swap_in").valid());
+  RunOptions run = options_of(*plan, 2);
+  run.popularity = profile_of(law, spec, 3, true);
+  const RunResult executed = run_cpu(*plan, run);
+  REQUIRE(executed.swaps[0].size() == 3);
+  CHECK(executed.swaps[0][0].expected != executed.swaps[0][1].expected);
+  check_same_decisions(make_simulator()->run(*plan, run), executed);
+  check_same_outputs(infer(*plan_with(spec, {}), 2), infer(*plan, 2, run.popularity));
 }
 
 TEST_CASE("popular experts are on more devices than one, and their rows are shared") {

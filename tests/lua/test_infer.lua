@@ -98,3 +98,23 @@ test("systems of training are refused by name", function()
     seq = 16, batch_per_device = 2, experts = 2, gate = "top_k", k = 1,
     bias_balance = { rate = 0.1 } } }]], 1, "bias_balance")
 end)
+
+test("a simulation takes a cluster, and nothing that only real ranks have a use for", function()
+  local w = runs [[R = moe.infer { executor = "simulate", batches = 3, first_batch = 2,
+    model = moe.model.gpt2_moe { vocab = 64, layers = 2, hidden = 16, heads = 2, seq = 8,
+      batch_per_device = 2, experts = 8, gate = "switch", routing = moe.workload "zipf" {} },
+    cluster = moe.cluster.p4de { nodes = 1 }, popularity = p,
+    system = moe.system "own" { moe.pass.lina_inference { path = 1 } } }]]
+  local run = w.executed[1]
+  expect.equal({ run.spec.inference, run.spec.ranks, run.spec.cost.kind }, { true, 8, "roofline" })
+  expect.equal({ run.options.executor, run.options.steps, run.options.first_step,
+    run.options.popularity }, { "simulate", 3, 1, "profile" })
+  expect.equal({ w.globals.R.digest, w.globals.R.losses }, {})
+  fails([[moe.infer { model = m, executor = "simulate" }]], 1, "moe.infer.cluster: is missing")
+  fails([[moe.infer { model = m, executor = "simulate", cluster = moe.cluster.p4de { nodes = 1 },
+    system = moe.system "lina_no_estimation" {} }]], 1, "moe.infer.model.routing: is missing")
+  fails([[moe.infer { model = m, cluster = moe.cluster.p4de { nodes = 1 } }]], 1,
+    "moe.infer.cluster: is of the executor simulate, here it is cpu")
+  fails([[moe.infer { model = m, executor = "simulate", record = "r.trace",
+    cluster = moe.cluster.p4de { nodes = 1 } }]], 1, "moe.infer.record: a simulation has no use")
+end)

@@ -7,10 +7,15 @@ local world = require "world"
 local function setup(w, core)
   core.lina_trace = function(spec)
     w.trace = spec
-    return "handle", { paths = 7 }
+    return "handle", { paths = 7, most_rows = 2048 }
   end
-  core.lina_inference = function(handle, spec)
-    w.inference = { handle = handle, spec = spec }
+  local plan = core.plan
+  core.plan = function(spec)
+    w.plan = spec
+    return plan(spec)
+  end
+  core.lina_inference = function(handle, _, compare)
+    w.inference = { handle = handle, compare = compare }
     return { median_ms = 1 }
   end
   for _, name in ipairs { "place", "locality" } do
@@ -47,18 +52,43 @@ test("a trace has the sizes of the model on the devices, and 20 batches for the 
 end)
 
 test("phases take the paper's times, or place_ms and the links, or what is given", function()
-  local spec = runs("moe.lina.inference { trace = trace, cluster = cluster }").inference.spec
-  expect.equal({ spec.place_ms, spec.resume_ms, spec.rerun_ms }, { 6.2, 1.45, 6.2 })
-  expect.equal({ spec.system, spec.cap, spec.compare, spec.share }, { "lina", 4, "list", "even" })
-  spec = runs([[moe.lina.inference { trace = trace, cluster = cluster, schedule = "closed_form",
-    rerun_ms = 3 }]]).inference.spec
-  expect.equal({ spec.place_ms, spec.resume_ms, spec.rerun_ms }, { 0.2, nil, 3 })
+  local swaps = runs("moe.lina.inference { trace = trace, cluster = cluster }").plan.cost.swaps
+  expect.equal(swaps,
+    { place_ms = 6.2, resume_ms = 1.45, rerun_ms = 6.2, host_bytes_per_s = 25e9 })
+  swaps = runs([[moe.lina.inference { trace = trace, cluster = cluster, schedule = "closed_form",
+    rerun_ms = 3 }]]).plan.cost.swaps
+  expect.equal({ swaps.place_ms, swaps.resume_ms, swaps.rerun_ms }, { 0.2, nil, 3 })
+end)
+
+test("a system is a plan of the forward: with its pass, or with real rows alone", function()
+  local function plan_of(more)
+    return runs(("moe.lina.inference { trace = trace, cluster = cluster, %s }"):format(more)).plan
+  end
+  local function names(plan)
+    local out = {}
+    for i, stage in ipairs(plan.system.stages) do out[i] = stage.name end
+    return table.concat(out, " ")
+  end
+  local plan = plan_of "cap = 3, normalise = true"
+  expect.equal(names(plan), "lina_inference irregular_a2a used_rows")
+  local o = plan.system.stages[1].options
+  expect.equal({ o.path, o.cap, o.share, o.normalise, o.estimation, o.fine_tuning },
+    { 6, 3, "even", true, true, true })
+  expect.equal({ plan.inference, plan.ranks, plan.routing.law }, { true, 16, "law" })
+  -- The fullest expert has half of a rank's tokens: eight times its share.
+  expect.equal(math.floor(plan.model.capacity_factor * 1e6), 8e6)
+  o = plan_of("system = 'no_estimation'").system.stages[1].options
+  expect.equal({ o.estimation, o.fine_tuning }, { false, true })
+  o = plan_of("system = 'no_fine_tuning'").system.stages[1].options
+  expect.equal({ o.estimation, o.fine_tuning }, { true, false })
+  expect.equal(names(plan_of "system = 'baseline'"), "irregular_a2a used_rows")
+  expect.equal(plan_of("system = 'ideal'").routing, nil)
 end)
 
 test("a cluster's assumed constants may stand at an end of their bands, by name", function()
   local w = runs([[R = moe.lina.inference { trace = trace, cluster = cluster,
     ends = { ["cluster.nic.efficiency"] = "lo" } }]])
-  expect.equal(w.inference.spec.cluster.nic.bytes_per_s, 0.6 * 12.5e9)
+  expect.equal(w.plan.cluster.nic.bytes_per_s, 0.6 * 12.5e9)
   expect.equal(w.globals.R.assumed["cluster.nic.efficiency"].hi, 0.95)
   fails([[moe.lina.inference { trace = trace, cluster = cluster,
     ends = { ["cluster.nic.eficiency"] = "lo" } }]], 2, "cluster.nic.efficiency")

@@ -1,17 +1,19 @@
-#include "engine/sim/inference.h"
-
+// Lina's inference, simulated from its plan: what batches take, by hand and by comparison.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <numeric>
 
+#include "engine/analysis/served_batch.h"
 #include "engine/base/errors.h"
 #include "engine/base/rng.h"
 #include "engine/network/closed_form.h"
+#include "engine/sim/routed_batches.h"
+#include "tests/sim/routing.h"
 
-namespace moe {
+namespace moe::test {
 namespace {
 
-constexpr int64_t kRanks = 4;
+constexpr int64_t kRanks = 4, kLayers = 6, kBatches = 8, kExperts = 4, kTokens = 1024;
 
 Cluster four_devices() {
   return {.name = "four",
@@ -26,22 +28,10 @@ Cluster four_devices() {
           .a2a_base_ns = 10'000};
 }
 
-ModelSpec small_model() {
-  return {.vocab = 100,
-          .layers = 6,
-          .hidden = 128,
-          .heads = 4,
-          .seq = 64,
-          .ffn = 512,
-          .batch_per_device = 16,
-          .experts = 4,
-          .moe_every = 1};
-}
-
 /// Tokens have a class for good, skewed and different from step to step; in each layer they choose
 /// their class's expert, or with probability `noise` any. From step `turn` on classes have other
 /// experts.
-RoutingLaw class_law(double noise, int64_t turn = 1 << 20) {
+std::shared_ptr<const RoutingLaw> class_law(double noise, int64_t turn = 1 << 20) {
   const auto route = [=](const RoutingQuery& q, int64_t rank, std::span<int32_t> choices) {
     Rng classes(hash32(static_cast<uint64_t>(q.step), static_cast<uint64_t>(rank)));
     Rng draws(hash32(static_cast<uint64_t>(q.step * 1000 + q.layer), 77 + uint64_t(rank)));
@@ -62,166 +52,245 @@ RoutingLaw class_law(double noise, int64_t turn = 1 << 20) {
     }
     return all;
   };
-  return {"classes", route, loads};
+  return std::make_shared<const RoutingLaw>(RoutingLaw{"classes", route, loads});
 }
 
-InferenceTrace trace_of(const RoutingLaw& law) {
-  return trace_inference(law, {.first = {.ranks = kRanks, .tokens = 1024, .experts = 4},
-                               .layers = 6,
-                               .profile_batches = 8,
-                               .batches = 8,
-                               .path = 2});
+/// Eight batches behind eight that the profile of paths is of.
+std::shared_ptr<RoutedBatches> batches_of(std::shared_ptr<const RoutingLaw> law) {
+  const RoutingQuery sizes = {.ranks = kRanks, .tokens = kTokens, .experts = kExperts};
+  const auto profile = std::make_shared<const PathProfile>(
+      profile_paths(*law, {.first = sizes, .layers = kLayers, .batches = 8, .path = 2}));
+  return std::make_shared<RoutedBatches>(law, sizes, kLayers, profile);
 }
 
-InferenceSpec spec_of(InferenceSystem system) {
-  return {.model = small_model(),
-          .cluster = four_devices(),
-          .system = system,
-          .times = {.place_ns = 0, .resume_ns = 0, .rerun_ns = 0, .host_bytes_per_s = 1e18}};
-}
+/// Without a cost that is not the network's or the experts'.
+constexpr SwapTimes kFree = {
+    .place_ns = 0, .resume_ns = 0, .rerun_ns = 0, .host_bytes_per_s = 1e18};
 
-InferenceResult run(InferenceSystem system, const RoutingLaw& law = class_law(0)) {
-  return simulate_inference(trace_of(law), spec_of(system));
-}
-
-Nanoseconds sum(const std::vector<Nanoseconds>& v) {
-  return std::accumulate(v.begin(), v.end(), Nanoseconds{0});
-}
-
-TEST_CASE("with a balanced gate a batch takes what its parts take alone") {
-  const InferenceResult result = run(InferenceSystem::kIdeal);
-  const InferenceCosts costs(small_model(), four_devices());
-  const int64_t rows = 16 * 64;  // a rank's tokens, as many for each of four experts
-  const Nanoseconds a2a = all_to_all_ns(four_devices(), double(rows / 4 * 128 * 4));
-  Nanoseconds expected = costs.after_layers();
-  for (const auto& layer : costs.layers()) {
-    expected += layer.before + layer.gate + layer.dispatch + layer.combine + 2 * a2a;
-    expected += costs.expert_ns(rows);
+/// law: null: a balanced gate. lina: null: one expert a device.
+std::shared_ptr<const Plan> plan_for(std::shared_ptr<const RoutingLaw> law, const Options* lina,
+                                     const SwapTimes& swaps = kFree,
+                                     const Cluster& cluster = four_devices()) {
+  PlanSpec spec;
+  spec.model = {.vocab = 100,
+                .layers = kLayers,
+                .hidden = 128,
+                .heads = 4,
+                .seq = 64,
+                .ffn = 512,
+                .batch_per_device = 16,
+                .experts = kExperts,
+                .moe_every = 1,
+                .capacity_factor = 4};  // all tokens find a place
+  spec.gate = gate_spec(spec.model);
+  spec.cluster = cluster;
+  spec.num_ranks = kRanks;
+  spec.work.fill = 0.25;
+  spec.inference = true;
+  spec.law = std::move(law);
+  spec.system.name = "test";
+  spec.system.stages = counted();
+  if (lina != nullptr) {
+    Options options = *lina;
+    options["path"] = 2.0;
+    spec.system.stages.insert(spec.system.stages.begin(), stage("lina_inference", options));
   }
-  CHECK(costs.layers().size() == 6);
-  for (const Nanoseconds ns : result.batch_ns) CHECK(ns == expected);
+  spec.cost = std::make_shared<RooflineCost>(spec.cluster, spec.work,
+                                             std::map<Collective, InterpolatedTable>{}, swaps);
+  return make_plan(std::move(spec));
 }
+
+struct Served {
+  std::shared_ptr<const Plan> plan;
+  RunResult result;
+  std::vector<ServedBatch> batches;
+
+  const ServedLayer& layer(size_t batch, size_t m) const { return batches[batch].layers[m]; }
+  /// Null for a layer that is not placed.
+  const SwapRecord* swap(size_t batch, size_t m) const {
+    for (const SwapRecord& record : result.swaps[batch]) {
+      if (record.layer == static_cast<int64_t>(m)) return &record;
+    }
+    return nullptr;
+  }
+  Nanoseconds all() const {
+    Nanoseconds sum = 0;
+    for (const ServedBatch& batch : batches) sum += batch.answer_ns;
+    return sum;
+  }
+};
+
+Served serve(std::shared_ptr<const Plan> plan, std::shared_ptr<RoutedBatches> batches) {
+  RunOptions options;
+  options.steps = options.first_step = kBatches;
+  options.infer.batches = std::move(batches);
+  Served served = {plan, make_simulator()->run(*plan, options), {}};
+  for (const Timeline& timeline : served.result.timelines) {
+    served.batches.push_back(served_batch(*plan, timeline));
+  }
+  return served;
+}
+
+Served serve(std::shared_ptr<const RoutingLaw> law, const Options& lina,
+             const SwapTimes& swaps = kFree) {
+  return serve(plan_for(law, &lina, swaps), batches_of(law));
+}
+
+const Options kLina, kNoEstimation = {{"estimation", false}},
+                     kNoFineTuning = {{"fine_tuning", false}};
 
 TEST_CASE("with one expert a device the most loaded device decides, by counting") {
-  const RoutingLaw law = class_law(0.3);
-  const InferenceResult result = run(InferenceSystem::kBaseline, law);
-  const InferenceCosts costs(small_model(), four_devices());
-  for (int64_t batch = 0; batch < 8; ++batch) {
-    for (int64_t m = 0; m < 6; ++m) {
-      const Loads loads =
-          law.loads({.step = 8 + batch, .layer = m, .ranks = kRanks, .tokens = 1024, .experts = 4});
+  const auto law = class_law(0.3);
+  const Served served = serve(plan_for(law, nullptr), nullptr);
+  const CostModel& cost = *served.plan->spec.cost;
+  for (size_t batch = 0; batch < kBatches; ++batch) {
+    for (size_t m = 0; m < kLayers; ++m) {
+      const Loads loads = law->loads({.step = kBatches + static_cast<int64_t>(batch),
+                                      .layer = static_cast<int64_t>(m),
+                                      .ranks = kRanks,
+                                      .tokens = kTokens,
+                                      .experts = kExperts});
       std::vector<double> there(16), back(16);
       int64_t most = 0;
-      for (int64_t e = 0; e < 4; ++e) {
+      for (int64_t e = 0; e < kExperts; ++e) {
         most = std::max(most, loads.of_expert(e));
-        for (int64_t s = 0; s < 4; ++s) {
+        for (int64_t s = 0; s < kRanks; ++s) {
           there[size_t(s * 4 + e)] = back[size_t(e * 4 + s)] = double(loads.at(s, e)) * 512;
         }
       }
-      const InferenceLayer& layer = result.layers[size_t(batch * 6 + m)];
-      CHECK(layer.a2a_ns ==
+      Nanoseconds experts = 0;
+      for (size_t i = 0; i < served.plan->graph.num_ops(); ++i) {
+        const OpId id(static_cast<int64_t>(i));
+        const Op& op = served.plan->graph.op(id);
+        if (op.segment != Segment::kExpert || op.layer != static_cast<int32_t>(m)) continue;
+        const double fill = double(most) / double(kExperts * kTokens);
+        experts += cost.loaded_ns(served.plan->graph, id, {.work = {.fill = fill}});
+      }
+      CHECK(served.layer(batch, m).a2a_ns ==
             all_to_all_v_ns(four_devices(), there) + all_to_all_v_ns(four_devices(), back));
-      CHECK(layer.expert_ns == costs.expert_ns(most));
-      CHECK_FALSE(layer.estimated);
+      CHECK(served.layer(batch, m).expert_ns == experts);
+      CHECK(served.layer(batch, m).phase2_ns == 0);
+      CHECK(served.layer(batch, m).swap_wait_ns == 0);
     }
   }
 }
 
 TEST_CASE("where paths say all, phase 1 is right and allocation brings a batch near the ideal") {
-  const InferenceResult lina = run(InferenceSystem::kLina);
-  for (size_t i = 0; i < lina.layers.size(); ++i) {
-    CHECK(lina.layers[i].estimated == (i % 6 >= 2));
-    CHECK(lina.layers[i].held == lina.layers[i].estimated);
-    CHECK_FALSE(lina.layers[i].rerun);
+  const auto law = class_law(0);
+  const Served lina = serve(law, kLina), left = serve(law, kNoFineTuning);
+  for (size_t batch = 0; batch < kBatches; ++batch) {
+    for (size_t m = 0; m < kLayers; ++m) {
+      const SwapRecord* const swap = lina.swap(batch, m);
+      CHECK((swap != nullptr) == (m >= 2));
+      if (swap == nullptr) continue;
+      CHECK_FALSE(swap->again);
+      CHECK(swap->in_force == left.swap(batch, m)->in_force);
+    }
   }
-  const Nanoseconds ours = sum(lina.batch_ns), ideal = sum(run(InferenceSystem::kIdeal).batch_ns),
-                    baseline = sum(run(InferenceSystem::kBaseline).batch_ns);
+  Cluster wide = four_devices();  // the exchange of estimates takes no time
+  wide.intra.latency_ns = wide.nic.latency_ns = wide.a2a_base_ns = 0;
+  const auto all = [&](std::shared_ptr<const RoutingLaw> of, const Options* options) {
+    return serve(plan_for(of, options, kFree, wide), options ? batches_of(of) : nullptr).all();
+  };
+  const Nanoseconds ours = all(law, &kLina), ideal = all(nullptr, nullptr) * kBatches,
+                    baseline = all(law, nullptr);
   CHECK(ideal < ours);
   CHECK(ours < baseline);
   CHECK(double(ours - ideal) < 0.7 * double(baseline - ideal));
-  CHECK(run(InferenceSystem::kNoFineTuning).batch_ns == lina.batch_ns);
-  CHECK(run(InferenceSystem::kLina).batch_ns == lina.batch_ns);
 }
 
 TEST_CASE("where the profile is wrong, phase 2 places by what the gate chose") {
-  const RoutingLaw law = class_law(0, 8);
-  const InferenceResult lina = run(InferenceSystem::kLina, law),
-                        none = run(InferenceSystem::kNoEstimation, law);
-  const InferenceResult left = run(InferenceSystem::kNoFineTuning, law);
-  for (size_t i = 0; i < lina.layers.size(); ++i) {
-    CHECK(none.layers[i].rerun);
-    if (i % 6 < 2) continue;
-    CHECK(lina.layers[i].rerun == !lina.layers[i].held);
-    if (lina.layers[i].rerun) CHECK(lina.layers[i].layer_ns == none.layers[i].layer_ns);
-    CHECK(left.layers[i].layer_ns >= none.layers[i].layer_ns);
+  const auto law = class_law(0, kBatches);
+  const Served lina = serve(law, kLina), none = serve(law, kNoEstimation);
+  bool again = false;
+  for (size_t batch = 0; batch < kBatches; ++batch) {
+    for (size_t m = 2; m < kLayers; ++m) {
+      CHECK(none.swap(batch, m)->again);
+      if (!lina.swap(batch, m)->again) continue;
+      again = true;
+      CHECK(lina.swap(batch, m)->in_force == none.swap(batch, m)->in_force);
+    }
   }
-  CHECK(sum(left.batch_ns) > sum(lina.batch_ns));
+  CHECK(again);
+  CHECK(serve(law, kNoFineTuning).all() > lina.all());
 }
 
 TEST_CASE("phase 2 blocks: a held estimate costs resume, another one rerun") {
-  InferenceSpec spec = spec_of(InferenceSystem::kLina);
-  const InferenceTrace trace = trace_of(class_law(0.5));
-  const InferenceResult free = simulate_inference(trace, spec);
-  spec.times.resume_ns = 1'450'000, spec.times.rerun_ns = 6'200'000;
-  const InferenceResult paid = simulate_inference(trace, spec);
+  const auto law = class_law(0.5);
+  SwapTimes times = kFree;
+  const Served free = serve(law, kLina, times);
+  times.resume_ns = 1'450'000, times.rerun_ns = 6'200'000;
+  const Served paid = serve(law, kLina, times);
   int64_t held = 0, rerun = 0;
-  Nanoseconds more = 0;
-  for (size_t i = 0; i < paid.layers.size(); ++i) {
-    const InferenceLayer& layer = paid.layers[i];
-    held += layer.held ? 1 : 0;
-    rerun += layer.rerun ? 1 : 0;
-    const Nanoseconds cost = !layer.estimated ? 0 : layer.held ? 1'450'000 : 6'200'000;
-    CHECK(layer.phase2_ns == cost);
-    CHECK(layer.layer_ns == free.layers[i].layer_ns + cost);
-    more += cost;
+  for (size_t batch = 0; batch < kBatches; ++batch) {
+    for (size_t m = 0; m < kLayers; ++m) {
+      const ServedLayer &with = paid.layer(batch, m), &without = free.layer(batch, m);
+      if (m < 2) {
+        CHECK(with.phase2_ns == 0);
+        continue;
+      }
+      held += with.phase2_ns == 1'450'000 ? 1 : 0;
+      rerun += with.phase2_ns == 6'200'000 ? 1 : 0;
+      if (paid.swap(batch, m)->again) CHECK(with.phase2_ns == 6'200'000);
+      CHECK(with.layer_ns - without.layer_ns == with.phase2_ns - without.phase2_ns);
+    }
   }
   CHECK(held > 0);
   CHECK(rerun > 0);
-  CHECK(sum(paid.batch_ns) == sum(free.batch_ns) + more);
+  CHECK(held + rerun == kBatches * (kLayers - 2));
 }
 
-TEST_CASE("weights come under compute, and what outlasts it makes experts wait") {
-  InferenceSpec spec = spec_of(InferenceSystem::kLina);
-  const InferenceTrace trace = trace_of(class_law(0.2));
-  const InferenceResult fast = simulate_inference(trace, spec);
-  spec.times.host_bytes_per_s = 1e9;
-  const InferenceResult slow = simulate_inference(trace, spec);
+TEST_CASE("placing and weights come beside compute, and experts wait for what outlasts it") {
+  const auto law = class_law(0.2);
+  SwapTimes times = kFree;
+  const Served fast = serve(law, kLina, times);
+  times.host_bytes_per_s = 1e9;
+  const Served slow = serve(law, kLina, times);
   const Nanoseconds copy = duration_ns(double((2 * 128 * 512 + 640) * 4), 1e9);
-  int64_t swapped = 0;
   Nanoseconds waits = 0;
-  for (size_t i = 0; i < slow.layers.size(); ++i) {
-    CHECK(fast.layers[i].swap_wait_ns <= 10);
-    CHECK(slow.layers[i].swapped == fast.layers[i].swapped);
-    CHECK(slow.layers[i].swap_wait_ns <= 8 * copy);  // at most cap new ones by either phase
-    if (slow.layers[i].swapped == 0) CHECK(slow.layers[i].swap_wait_ns == 0);
-    swapped += slow.layers[i].swapped;
-    waits += slow.layers[i].swap_wait_ns;
+  for (size_t batch = 0; batch < kBatches; ++batch) {
+    for (size_t m = 0; m < kLayers; ++m) {
+      CHECK(fast.layer(batch, m).swap_wait_ns <= 10);
+      CHECK(slow.layer(batch, m).swap_wait_ns <= 8 * copy);  // at most cap new ones by either phase
+      if (m < 2) CHECK(slow.layer(batch, m).swap_wait_ns == 0);
+      waits += slow.layer(batch, m).swap_wait_ns;
+    }
+    // What a host does is neither compute nor communication.
+    CHECK(slow.result.metrics[batch].compute_ns == fast.result.metrics[batch].compute_ns);
+    CHECK(slow.result.metrics[batch].comm_ns == fast.result.metrics[batch].comm_ns);
   }
-  CHECK(swapped > 0);
   CHECK(waits > 0);
-  CHECK(sum(slow.batch_ns) > sum(fast.batch_ns));
+  CHECK(slow.all() > fast.all());
+  // While a device computes, its host copies.
+  Nanoseconds beside = 0;
+  const Timeline& timeline = slow.result.timelines[0];
+  for (const Span& a : timeline.spans) {
+    if (slow.plan->graph.def(a.op).moe != MoeOp::kSwapIn) continue;
+    CHECK(slow.plan->schedule.lanes[a.lane.index()].name == "host");
+    for (const Span& b : timeline.spans) {
+      if (b.rank != a.rank || slow.plan->graph.def(b.op).lane != LaneKind::kCompute) continue;
+      beside += std::max<Nanoseconds>(0, std::min(a.end, b.end) - std::max(a.begin, b.begin));
+    }
+  }
+  CHECK(beside > 0);
 }
 
 TEST_CASE("a mapping that comes too late is waited for") {
-  InferenceSpec spec = spec_of(InferenceSystem::kNoFineTuning);
-  const InferenceTrace trace = trace_of(class_law(0));
-  const InferenceResult early = simulate_inference(trace, spec);
-  spec.times.place_ns = 100'000'000;
-  const InferenceResult late = simulate_inference(trace, spec);
-  for (size_t i = 0; i < late.layers.size(); ++i) {
-    CHECK(early.layers[i].mapping_wait_ns == 0);
-    CHECK((late.layers[i].mapping_wait_ns > 90'000'000) == late.layers[i].estimated);
+  const auto law = class_law(0);
+  SwapTimes times = kFree;
+  const Served early = serve(law, kNoFineTuning, times);
+  times.place_ns = 100'000'000;
+  const Served late = serve(law, kNoFineTuning, times);
+  for (size_t batch = 0; batch < kBatches; ++batch) {
+    for (size_t m = 0; m < kLayers; ++m) {
+      CHECK(early.layer(batch, m).mapping_wait_ns == 0);
+      CHECK((late.layer(batch, m).mapping_wait_ns > 90'000'000) == (m >= 2));
+    }
   }
 }
 
-TEST_CASE("scheduling by closed form takes the cluster's own start-ups") {
-  const ScheduleTimes times = closed_form_times(four_devices(), 4, 50'000, 25e9);
-  CHECK(times.resume_ns > 0);
-  CHECK(times.rerun_ns >= times.resume_ns + 50'000);
-}
-
 TEST_CASE("percentiles are samples, by nearest rank") {
-  std::vector<Nanoseconds> samples = {40, 10, 30, 20};
+  const std::vector<Nanoseconds> samples = {40, 10, 30, 20};
   CHECK(percentile(samples, 0.5) == 20);
   CHECK(percentile(samples, 0.75) == 30);
   CHECK(percentile(samples, 0.95) == 40);
@@ -229,7 +298,7 @@ TEST_CASE("percentiles are samples, by nearest rank") {
 }
 
 TEST_CASE("transitions of a law are counted between neighbouring layers") {
-  const auto all = transitions(class_law(0), {.ranks = 2, .tokens = 100, .experts = 4}, 3, 4);
+  const auto all = transitions(*class_law(0), {.ranks = 2, .tokens = 100, .experts = 4}, 3, 4);
   REQUIRE(all.size() == 3);
   for (const Loads& next : all) {
     CHECK(next.total() == 600);
@@ -238,21 +307,20 @@ TEST_CASE("transitions of a law are counted between neighbouring layers") {
 }
 
 TEST_CASE("what cannot be simulated is refused by name") {
-  const InferenceTrace trace = trace_of(class_law(0));
-  InferenceSpec spec = spec_of(InferenceSystem::kLina);
-  spec.times.host_bytes_per_s = 0;
-  CHECK_THROWS_WITH(simulate_inference(trace, spec), Catch::Contains("host_bytes_per_s = 0"));
-  spec = spec_of(InferenceSystem::kLina);
-  spec.model.moe_every = 100;
-  CHECK_THROWS_WITH(simulate_inference(trace, spec), Catch::Contains("has no MoE layer"));
-  spec = spec_of(InferenceSystem::kLina);
-  spec.model.seq = 32;
-  CHECK_THROWS_WITH(simulate_inference(trace, spec),
-                    Catch::Contains("trace.tokens = 1024, but the model on this cluster has 512"));
-  CHECK_THROWS_WITH(trace_inference(class_law(0), {.batches = 0}),
-                    Catch::Contains("inference.batches = 0"));
-  CHECK_THROWS_WITH(inference_system("linna"), Catch::Contains("Did you mean 'lina'?"));
+  const auto law = class_law(0);
+  SwapTimes times = kFree;
+  times.host_bytes_per_s = 0;
+  CHECK_THROWS_WITH(plan_for(law, &kLina, times), Catch::Contains("host_bytes_per_s = 0"));
+  const RoutingQuery other = {.ranks = kRanks, .tokens = 512, .experts = kExperts};
+  const auto batches = std::make_shared<RoutedBatches>(law, other, kLayers, nullptr);
+  CHECK_THROWS_WITH(serve(plan_for(law, nullptr), batches),
+                    Catch::Contains("trace.tokens = 512, but the model on this cluster has 1024"));
+  CHECK_THROWS_WITH(RoutedBatches(law, other, 0, nullptr), Catch::Contains("inference.layers = 0"));
+  const auto paths = std::make_shared<const PathProfile>(
+      profile_paths(*law, {.first = {.ranks = 1, .tokens = 8, .experts = 4}, .layers = 3}));
+  CHECK_THROWS_WITH(RoutedBatches(law, other, kLayers, paths),
+                    Catch::Contains("popularity.layers: the profile has 3, the batches 6"));
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::test

@@ -51,8 +51,7 @@ OTHER_NAMES = {
     "engine/routing/gates.cpp": "gate",
     "engine/timeline/metrics.h": "all_reduce",
     "engine/sim/chunked_layer.cpp": "combine dispatch",
-    "engine/sim/inference.cpp": "place",
-    "engine/sim/inference_costs.cpp": "gelu",
+    "engine/cost/roofline.cpp": "place",
 }
 MAX_FILES, MAX_LINES, MAX_FUNCTION = 36, 4500, 50
 PRODUCT = ("engine", "kernels", "bindings", "scripts")

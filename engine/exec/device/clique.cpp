@@ -17,6 +17,7 @@ class DeviceClique : public DeviceCommunicator {
                double timeout_s, const kernels::CliqueSettings& settings)
       : device_(device), cliques_(*device.cliques), num_ranks_(processes.size()) {
     for (size_t lane = 1; lane < plan.orders.lanes.size(); ++lane) {
+      if (plan.schedule.lanes[lane].kind != LaneKind::kComm) continue;
       const kernels::Clique all = join(processes, timeout_s, settings);
       groups_[{static_cast<int64_t>(lane), num_ranks_, 1}] = all;
       for (const OpId op : plan.orders.lanes[lane]) {

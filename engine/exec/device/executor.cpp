@@ -32,12 +32,16 @@ DeviceChoices choices(const Plan& plan, const Policies& policies) {
   return choices;
 }
 
+bool transfers(const Plan& plan, size_t lane) {
+  return plan.schedule.lanes[lane].kind == LaneKind::kComm && !plan.orders.lanes[lane].empty();
+}
+
 /// Whether transfers of two comm lanes may be under way at once.
 bool lanes_meet(const Plan& plan) {
   const std::vector<Arbiter> turns = arbiters(plan.schedule);
   std::vector<size_t> alone;  // by lane that carries something: who else's transfers it waits for
   for (size_t l = 1; l < plan.orders.lanes.size(); ++l) {
-    if (plan.orders.lanes[l].empty()) continue;
+    if (!transfers(plan, l)) continue;
     const LaneId lane(static_cast<int64_t>(l));
     const auto own = std::find_if(turns.begin(), turns.end(), [&](const Arbiter& lanes) {
       return std::find(lanes.begin(), lanes.end(), lane) != lanes.end();
@@ -56,7 +60,7 @@ void check_turns(const Plan& plan) {
   for (size_t l = 1; l < plan.orders.lanes.size(); ++l) {
     const LaneId lane(static_cast<int64_t>(l));
     const bool shares = std::find(all[0].begin(), all[0].end(), lane) != all[0].end();
-    if (shares || plan.orders.lanes[l].empty()) continue;
+    if (shares || !transfers(plan, l)) continue;
     throw user_error(
         "lane {}: transfers of lane {} are chosen while the step runs, and on cuda all transfers "
         "must begin in one order in all {} processes; make the lanes exclusive",

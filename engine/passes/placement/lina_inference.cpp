@@ -23,15 +23,13 @@ class InferencePlacer {
     layers_ = exchanged_layers(graph_);
     if (layers_.empty()) return std::move(graph_);
     const ModelSpec& model = context_.model;
-    bounds_ = two_phase_bounds(model.experts, graph_.num_ranks, {.cap = number("cap")});
+    bounds_ = two_phase_bounds(model.experts, graph_.num_ranks,
+                               {.cap = number("cap"), .weighted = text("share") == "weighted"});
     attrs_ = ops::bounds_attrs(bounds_);
-    attrs_["seed"] = int64_t{0};
-    attrs_["normalise"] = int64_t{std::get<bool>(context_.options.at("normalise"))};
-    const bool estimates = std::get<bool>(context_.options.at("estimation"));
-    for (size_t i = 0; i < layers_.size(); ++i) {
-      const bool expected = static_cast<int64_t>(i) >= number("path");
-      if (expected || !estimates) place(i, expected && estimates);
-    }
+    attrs_["seed"] = number("seed");
+    attrs_["normalise"] = int64_t{flag("normalise")};
+    const size_t first = !flag("estimation") ? 0 : flag("shorter") ? 1 : path();
+    for (size_t i = first; i < layers_.size(); ++i) place(i);
     const std::vector<OpId> order = this->order();
     infer_shapes(graph_, order);
     return with_order(graph_, order);
@@ -41,6 +39,11 @@ class InferencePlacer {
   int64_t number(const char* name) const {
     return static_cast<int64_t>(std::get<double>(context_.options.at(name)));
   }
+  bool flag(const char* name) const { return std::get<bool>(context_.options.at(name)); }
+  const std::string& text(const char* name) const {
+    return std::get<std::string>(context_.options.at(name));
+  }
+  size_t path() const { return static_cast<size_t>(number("path")); }
 
   /// Nothing is placed or cut yet, and exchanges are among all ranks.
   void check_free(OpId id) const {
@@ -67,71 +70,98 @@ class InferencePlacer {
     return made;
   }
 
-  /// What all ranks estimate of layer i's loads, which is there before its block begins. expected:
-  /// by the paths that lead here; else by the layer's own choices.
-  OpId expect(size_t i, bool expected, const std::string& prefix) {
+  /// What all ranks estimate of layer i's loads by the paths that lead there, before the block of
+  /// the layer before exchanges its rows.
+  TensorId expect(size_t i, const std::string& prefix) {
     const ExchangedLayer& layer = layers_[i];
     Attrs attrs = attrs_;
-    attrs["layer_number"] = expected ? static_cast<int64_t>(i) : 0;  // none leads to the first
+    attrs["layer_number"] = static_cast<int64_t>(i);
+    attrs["path"] = number("path");
     std::vector<TensorId> choices;
-    const size_t first = expected ? i - static_cast<size_t>(number("path")) : i;
-    for (size_t j = first; j < i; ++j) {
+    for (size_t j = i - std::min(i, path()); j < i; ++j) {
       choices.push_back(output_of(graph_, graph_.op(layers_[j].gate), Role::kExpert));
     }
-    if (choices.empty()) choices.push_back(output_of(graph_, graph_.op(layer.gate), Role::kExpert));
-    const OpId early = expected ? layers_[i - 1].dispatch : layer.dispatch;
+    const OpId early = layers_[i - 1].dispatch;
     const OpId part = add(ops::kExpectExperts, prefix + "expect", choices, attrs, layer, early);
-    return add(ops::kGatherLoads, prefix + "expected", {graph_.out(part)}, {}, layer, early);
+    return graph_.out(
+        add(ops::kGatherLoads, prefix + "expected", {graph_.out(part)}, {}, layer, early));
   }
 
-  /// expected: by the paths that lead here, then fine-tuned; else by the gate's counts alone.
-  void place(size_t i, bool expected) {
+  /// A layer's placement in force, and the slots with its experts' weights.
+  struct Placed {
+    TensorId placement;
+    std::vector<TensorId> slots;
+  };
+
+  Placed swap_in(const std::string& name, TensorId placement, std::vector<TensorId> more,
+                 const ExchangedLayer& layer, OpId before) {
+    Attrs attrs = attrs_;
+    if (more.size() > weights_.size()) attrs["keep"] = int64_t{1};
+    std::vector<TensorId> inputs = {placement};
+    inputs.insert(inputs.end(), more.begin(), more.end());
+    const OpId swap = add(ops::kSwapIn, name, std::move(inputs), std::move(attrs), layer, before);
+    return {placement, graph_.op(swap).outputs};
+  }
+
+  /// By the estimate; its copies run beside the experts of the layer before.
+  Placed phase_1(size_t i, TensorId estimates, const std::string& prefix) {
+    const OpId later = layers_[i - 1].experts.front();
+    const OpId placed =
+        add(ops::kPlaceExpected, prefix + "place_expected", {estimates}, attrs_, layers_[i], later);
+    return swap_in(prefix + "swap_in", graph_.out(placed), weights_, layers_[i], later);
+  }
+
+  /// By the gate's counts, unless the estimate holds; without one, whatever they are.
+  Placed phase_2(size_t i, TensorId loads, TensorId estimates, const Placed& before,
+                 const std::string& prefix) {
+    const ExchangedLayer& layer = layers_[i];
+    Attrs attrs = attrs_;
+    attrs["k"] = attr_int(graph_.op(layer.gate), "k", 1);
+    attrs["compare"] = text("compare");
+    std::vector<TensorId> inputs = {loads};
+    if (estimates.valid()) {
+      attrs["estimated"] = int64_t{1};
+      inputs.insert(inputs.end(), {estimates, before.placement});
+    }
+    const TensorId placed = graph_.out(add(ops::kFineTune, prefix + "fine_tune", std::move(inputs),
+                                           std::move(attrs), layer, layer.dispatch));
+    if (!estimates.valid()) {
+      return swap_in(prefix + "swap_in", placed, weights_, layer, layer.dispatch);
+    }
+    std::vector<TensorId> kept = {before.placement};
+    kept.insert(kept.end(), weights_.begin(), weights_.end());
+    kept.insert(kept.end(), before.slots.begin(), before.slots.end());
+    return swap_in(prefix + "swap_again", placed, std::move(kept), layer, layer.dispatch);
+  }
+
+  void place(size_t i) {
     const ExchangedLayer& layer = layers_[i];
     const std::string prefix = fmt::format("b{}.moe.", graph_.op(layer.gate).layer);
-    const std::vector<TensorId> weights = take_weights(layer);
-    const auto slots_of = [&](OpId swap) { return graph_.op(swap).outputs; };
-    const OpId gathered = expect(i, expected, prefix);
-    // The copies run beside the experts of the layer before.
-    const OpId later = expected ? layers_[i - 1].experts.front() : layer.dispatch;
-    const OpId phase_1 = add(ops::kPlaceExpected, prefix + "place_expected", {graph_.out(gathered)},
-                             attrs_, layer, later);
-    std::vector<TensorId> inputs = {graph_.out(phase_1)};
-    inputs.insert(inputs.end(), weights.begin(), weights.end());
-    const OpId swap = add(ops::kSwapIn, prefix + "swap_in", inputs, attrs_, layer, later);
-
+    weights_ = take_weights(layer);
+    TensorId estimates;
+    Placed placed;
+    if (flag("estimation")) {
+      estimates = expect(i, prefix);
+      placed = phase_1(i, estimates, prefix);
+    }
     const TensorId counts =
         origin_of_rows(graph_, graph_.out(layer.there), prefix + "inference").counts;
-    const OpId loads =
-        add(ops::kGatherLoads, prefix + "loads", {counts}, {}, layer, layer.dispatch);
-    TensorId in_force = graph_.out(phase_1);
-    std::vector<TensorId> slots = slots_of(swap);
-    if (!expected || std::get<bool>(context_.options.at("fine_tuning"))) {
-      Attrs tune = attrs_;
-      tune["k"] = attr_int(graph_.op(layer.gate), "k", 1);
-      tune["compare"] = std::get<std::string>(context_.options.at("compare"));
-      const OpId phase_2 = add(ops::kFineTune, prefix + "fine_tune",
-                               {graph_.out(loads), graph_.out(gathered), graph_.out(phase_1)}, tune,
-                               layer, layer.dispatch);
-      in_force = graph_.out(phase_2);
-      Attrs keep = attrs_;
-      keep["keep"] = int64_t{1};
-      inputs = {in_force, graph_.out(phase_1)};
-      inputs.insert(inputs.end(), weights.begin(), weights.end());
-      inputs.insert(inputs.end(), slots.begin(), slots.end());
-      slots =
-          slots_of(add(ops::kSwapIn, prefix + "swap_again", inputs, keep, layer, layer.dispatch));
+    const TensorId loads =
+        graph_.out(add(ops::kGatherLoads, prefix + "loads", {counts}, {}, layer, layer.dispatch));
+    if (!estimates.valid() || flag("fine_tuning")) {
+      placed = phase_2(i, loads, estimates, placed, prefix);
     }
-    const OpId rows = add(ops::kSlotRows, prefix + "slot_rows", {graph_.out(loads), in_force},
-                          attrs_, layer, layer.dispatch);
+    const OpId rows = add(ops::kSlotRows, prefix + "slot_rows", {loads, placed.placement}, attrs_,
+                          layer, layer.dispatch);
     for (const OpId id : layer.experts) {
       for (TensorId& t : graph_.op(id).inputs) {
-        const auto found = std::find(weights.begin(), weights.end(), t);
-        if (t.valid() && found != weights.end()) {
-          t = slots[static_cast<size_t>(found - weights.begin())];
+        const auto found = std::find(weights_.begin(), weights_.end(), t);
+        if (t.valid() && found != weights_.end()) {
+          t = placed.slots[static_cast<size_t>(found - weights_.begin())];
         }
       }
     }
-    send_by_slot(graph_, layer, bounds_, counts, in_force, graph_.out(rows));
+    send_by_slot(graph_, layer, bounds_, counts, placed.placement, graph_.out(rows));
   }
 
   /// The parameters of a layer's experts, all of them on every device.
@@ -162,6 +192,7 @@ class InferencePlacer {
   std::vector<ExchangedLayer> layers_;
   PlacementBounds bounds_;
   Attrs attrs_;
+  std::vector<TensorId> weights_;          // of the experts of the layer that is placed
   std::vector<std::vector<OpId>> before_;  // by op of the graph that was given
 };
 
@@ -170,11 +201,12 @@ class InferencePlacer {
 /// Lina's inference scheduler (USENIX ATC 2023, section 5) in a forward without a backward: the
 /// weights of all experts are on every device, in its host memory. From layer `path` on, the
 /// popularity of a layer's experts is estimated from the paths of the tokens behind the gate of the
-/// layer before, experts are placed by it and their weights copied to slots beside that layer's
-/// experts (phase 1); behind the gate, where its counts say otherwise, they are placed again and
-/// what is missing is copied (phase 2). Earlier layers stay as expert parallelism has them. Without
-/// estimation every layer is placed by its counts, without fine-tuning phase 1 stands. Weights are
-/// copied in every batch: slots keep nothing. Throws UserError for layers that are cut, placed or
+/// layer before, experts are placed by it and their weights copied to slots (phase 1), on a lane of
+/// the host beside that layer's exchange and experts; behind the gate, where its counts say
+/// otherwise, they are placed again and what is missing is copied (phase 2). Earlier layers stay as
+/// expert parallelism has them, unless shorter paths estimate them too. Without estimation every
+/// layer is placed by its counts alone, without fine-tuning phase 1 stands. Weights are copied in
+/// every batch: slots keep nothing. Throws UserError for layers that are cut, placed or
 /// grouped.
 Graph lina_inference(Graph graph, const PassContext& context) {
   return InferencePlacer(std::move(graph), context).run();

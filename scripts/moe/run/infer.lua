@@ -1,5 +1,5 @@
--- moe.infer{...}: batches through the forward of a model on real ranks, its experts where a system
--- puts them.
+-- moe.infer{...}: batches through the forward of a model on real ranks, or simulated on a cluster,
+-- its experts where a system puts them.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
@@ -9,6 +9,9 @@ local train = require "moe.run.train"
 
 local M = {}
 
+local EXECUTORS = { "simulate" }
+for _, name in ipairs(train.EXECUTORS) do EXECUTORS[#EXECUTORS + 1] = name end
+
 M.INFER = {
   model = { type = "model", required = true, doc = "moe.model.gpt2_moe {...}" },
   system = { type = "system", doc = "moe.system; raf_rows, one expert a device" },
@@ -16,7 +19,8 @@ M.INFER = {
   batches = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "that are served" },
   first_batch = { type = "integer", lo = 1, hi = 1e9, default = 1,
     doc = "which the first one is; batches are the same in every run" },
-  executor = train.TRAIN.executor,
+  executor = { type = "string", enum = EXECUTORS, default = "cpu" },
+  cluster = { type = "cluster", doc = "moe.cluster, of the executor simulate" },
   precision = train.RUN.precision,
   expert_products = train.RUN.expert_products,
   attention = train.RUN.attention,
@@ -76,10 +80,52 @@ local function options_of(c, model, at)
   return options
 end
 
+-- What a simulation takes beside executor and cluster.
+local SIMULATED = { model = true, system = true, batches = true, first_batch = true,
+  popularity = true, executor = true, cluster = true }
+
+local function check_cluster(c, given, at)
+  if c.executor ~= "simulate" then
+    if not c.cluster then return end
+    errors.user(("moe.infer.cluster: is of the executor simulate, here it is %s"):format(
+      c.executor), at)
+  end
+  if not c.cluster then
+    errors.user("moe.infer.cluster: is missing; the executor simulate needs moe.cluster", at)
+  end
+  for _, key in ipairs(schema.keys_of(given)) do
+    if not SIMULATED[key] then
+      errors.user(("moe.infer.%s: a simulation has no use for it; leave it away"):format(key), at)
+    end
+  end
+end
+
+local function simulated(c, candidate, at)
+  local spec = target.cluster_spec(c.model, c.cluster)
+  spec.inference = true
+  for _, stage in ipairs(candidate.stages) do
+    if stage.name == "lina_inference" and not spec.routing then
+      errors.user(("moe.infer.model.routing: is missing; '%s' places by what tokens choose, which "
+        .. "moe.trace or moe.workload say in a simulation"):format(c.system.name), at)
+    end
+  end
+  local plan = target.plan_of(spec, candidate, at)
+  errors.stop_in "check"
+  local result = train.started("serving", plan, { executor = "simulate", steps = c.batches,
+    first_step = c.first_batch - 1, popularity = c.popularity and c.popularity.handle },
+    spec.ranks, at)
+  local out = { rows = result.inference.rows, phase_2 = result.inference.phase_2,
+    placed_again = result.inference.placed_again }
+  for _, key in ipairs { "samples_ms", "metrics", "moe", "provenance", "timelines" } do
+    out[key] = result[key]
+  end
+  return out
+end
+
 --- Inference on real ranks: { losses and accuracy (next tokens that are right) by batch, digest of
 --- all predictions, samples_ms, metrics, moe as moe.train; rows[batch][MoE layer][rank] of tokens;
 --- phase_2[MoE layer], whether lina_inference may place again there, and placed_again[batch][MoE
---- layer], whether it did; record }.
+--- layer], whether it did; record }. Simulated: what of that a plan and the model's routing say.
 function M.infer(t)
   local at = errors.here()
   local c = schema.check(M.INFER, t, "moe.infer", at)
@@ -91,6 +137,8 @@ function M.infer(t)
   end
   local candidate = candidate_of(c.system, at)
   check_popularity(c, candidate, at)
+  check_cluster(c, t, at)
+  if c.executor == "simulate" then return simulated(c, candidate, at) end
   train.check_executor(c.executor, "moe.infer.executor", at)
   local spec = target.real_spec(c.executor, c.model, core.args.ranks or c.ranks, c.link, nil,
     c.precision)

@@ -3,8 +3,10 @@
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local model_lib = require "moe.spec.model"
+local policy = require "moe.spec.policy"
 local routing = require "moe.spec.routing"
 local schema = require "moe.base.schema"
+local system_lib = require "moe.spec.system"
 local target = require "moe.spec.target"
 
 local M = {}
@@ -122,7 +124,9 @@ function M.trace(t)
     shorter = c.shorter, profile_batches = c.profile_batches, batches = c.batches }
   local handle, info = errors.call(at, core.lina_trace, query)
   return setmetatable({ handle = handle, model = c.model, devices = c.devices,
-    paths = info.paths, path = c.path, routing = c.routing.name }, mt)
+    paths = info.paths, path = c.path, shorter = c.shorter, routing = c.routing.name,
+    law = c.routing, -- so much capacity that every token of every batch finds a place
+    capacity_factor = info.most_rows * query.experts / (query.tokens * query.k) * (1 + 1e-9) }, mt)
 end
 
 --- The profile that lina_inference estimates with in moe.infer: how often each expert follows each
@@ -142,11 +146,39 @@ function M.popularity(t)
     experts = info.experts, batches = info.batches }, profile_mt)
 end
 
+-- Only real rows are sent and computed; one thing after the other, but for what the host does.
+local function system_of(c)
+  local passes = { policy.passes.irregular_a2a {}, policy.passes.used_rows {} }
+  if c.system ~= "baseline" and c.system ~= "ideal" then
+    table.insert(passes, 1, policy.passes.lina_inference { path = c.trace.path,
+      shorter = c.trace.shorter, cap = c.cap, seed = c.seed, share = c.share,
+      normalise = c.normalise, compare = c.compare, estimation = c.system ~= "no_estimation",
+      fine_tuning = c.system ~= "no_fine_tuning" })
+  end
+  return system_lib.system("inference_" .. c.system)(passes)
+end
+
+-- The forward of the trace's model on the cluster, what the phases take with it.
+local function plan_of(c, at)
+  local spec = target.cluster_spec(c.trace.model, c.cluster, nil, c.ends)
+  local constants = c.schedule == "paper" and PAPER_MS or { place_ms = PLACE_MS }
+  local swaps = { host_bytes_per_s = c.host_bytes_per_s }
+  for _, name in ipairs { "place_ms", "resume_ms", "rerun_ms" } do
+    swaps[name] = c[name] or constants[name]
+  end
+  spec.model.capacity_factor = c.trace.capacity_factor
+  spec.fill = model_lib.fill(c.trace.model, spec.model)
+  spec.inference, spec.cost = true, { kind = "roofline", swaps = swaps }
+  if c.system ~= "ideal" then spec.routing = c.trace.law end
+  return target.plan_of(spec, system_lib.expand(system_of(c))[1][1], at)
+end
+
 --- Batches of a trace on a cluster, simulated: { median_ms, p95_ms, batch_ms, of MoE layers
 --- layer_median_ms, layer_p95_ms, a2a_median_ms, a2a_p95_ms (both all-to-alls), expert_p95_ms;
 --- accuracy and accuracy_by_layer (estimated top 2k = actual), fine_tuning (share of estimated
---- layers); a batch's phase2_ms, mapping_wait_ms, swap_wait_ms, swapped experts; resume_ms,
---- rerun_ms as taken; system, assumed: the cluster's constants by name }.
+--- layers); a batch's phase2_ms, mapping_wait_ms, swap_wait_ms, swapped experts; resume_ms and
+--- rerun_ms, what phase 2 takes where there is one; system, assumed: the cluster's constants by
+--- name }.
 function M.inference(t)
   local at = errors.here()
   local c = schema.check(M.INFERENCE, t, "moe.lina.inference", at)
@@ -166,17 +198,7 @@ function M.inference(t)
       schema.refuse("moe.lina.inference.ends." .. name, part, "'lo' or 'hi'", at)
     end
   end
-  local spec = target.cluster_spec(c.trace.model, c.cluster, nil, c.ends)
-  local constants = c.schedule == "paper" and PAPER_MS or { place_ms = PLACE_MS }
-  local given = { model = spec.model, cluster = spec.cluster }
-  for _, name in ipairs { "system", "cap", "seed", "share", "normalise", "compare",
-    "host_bytes_per_s" } do
-    given[name] = c[name]
-  end
-  for _, name in ipairs { "place_ms", "resume_ms", "rerun_ms" } do
-    given[name] = c[name] or constants[name]
-  end
-  local result = errors.call(at, core.lina_inference, c.trace.handle, given)
+  local result = errors.call(at, core.lina_inference, c.trace.handle, plan_of(c, at), c.compare)
   result.system, result.assumed = c.system, assumed
   return result
 end

@@ -1,4 +1,4 @@
-#include "engine/sim/inference_trace.h"
+#include "engine/sim/routed_batches.h"
 
 #include <algorithm>
 
@@ -59,17 +59,76 @@ class Tokens {
   std::vector<std::vector<int32_t>> choices_;  // [ranks][tokens, k]
 };
 
-PathOptions path_options(const TraceSpec& spec) {
-  return {.layers = spec.layers,
-          .experts = spec.first.experts,
-          .path = spec.path,
-          .keep = spec.keep > 0 ? spec.keep : spec.first.k,
-          .shorter = spec.shorter};
+void check_field(const char* field, int64_t value, int64_t least) {
+  if (value < least)
+    throw user_error("inference.{} = {}, allowed: at least {}", field, value, least);
 }
 
-PathProfile learn(Tokens& tokens, const TraceSpec& spec) {
-  PathCounts counts(path_options(spec));
-  for (int64_t batch = 0; batch < spec.profile_batches; ++batch) {
+void check_same(const char* field, int64_t profile, int64_t batches) {
+  if (profile == batches) return;
+  throw user_error("popularity.{}: the profile has {}, the batches {}", field, profile, batches);
+}
+
+}  // namespace
+
+RoutedBatches::RoutedBatches(std::shared_ptr<const RoutingLaw> law, const RoutingQuery& sizes,
+                             int64_t layers, std::shared_ptr<const PathProfile> profile)
+    : law_(std::move(law)), sizes_(sizes), layers_(layers), profile_(std::move(profile)) {
+  check_field("layers", layers, 1);
+  check_field("ranks", sizes.ranks, 1);
+  if (profile_ == nullptr) return;
+  path_ = profile_->options().path;
+  check_same("layers", profile_->options().layers, layers);
+  check_same("experts", profile_->options().experts, sizes.experts);
+}
+
+const RoutedBatch& RoutedBatches::at(int64_t step) {
+  const auto known = batches_.find(step);
+  return known != batches_.end() ? known->second
+                                 : batches_.emplace(step, routed(step)).first->second;
+}
+
+void RoutedBatches::take(int64_t first, int64_t num) {
+  for (int64_t step = first; step < first + num; ++step) at(step);
+  law_ = nullptr;
+  profile_ = nullptr;
+}
+
+RoutedBatch RoutedBatches::routed(int64_t step) const {
+  MOE_CHECK(law_ != nullptr, "step {} of batches that were taken without it", step);
+  RoutedBatch batch;
+  RoutingQuery query = sizes_;
+  query.step = step;
+  if (profile_ == nullptr) {
+    for (query.layer = 0; query.layer < layers_; ++query.layer) {
+      batch.loads.push_back(law_->loads(query));
+    }
+    batch.estimates.resize(batch.loads.size());
+    return batch;
+  }
+  Tokens tokens(*law_, query, profile_->options());
+  tokens.begin(step);
+  for (int64_t m = 0; m < layers_; ++m) {
+    batch.estimates.push_back(profile_->covers(m) ? tokens.estimate(*profile_, m) : Estimate{});
+    batch.loads.push_back(tokens.route(m));
+    tokens.go_on();
+  }
+  return batch;
+}
+
+PathProfile profile_paths(const RoutingLaw& law, const ProfileSpec& spec) {
+  check_field("layers", spec.layers, 1);
+  check_field("profile_batches", spec.batches, 0);
+  check_field("keep", spec.keep, 0);
+  check_field("ranks", spec.first.ranks, 1);
+  const PathOptions options = {.layers = spec.layers,
+                               .experts = spec.first.experts,
+                               .path = spec.path,
+                               .keep = spec.keep > 0 ? spec.keep : spec.first.k,
+                               .shorter = spec.shorter};
+  Tokens tokens(law, spec.first, options);
+  PathCounts counts(options);
+  for (int64_t batch = 0; batch < spec.batches; ++batch) {
     tokens.begin(spec.first.step + batch);
     for (int64_t m = 0; m < spec.layers; ++m) {
       tokens.route(m);
@@ -78,44 +137,6 @@ PathProfile learn(Tokens& tokens, const TraceSpec& spec) {
     }
   }
   return counts.profile();
-}
-
-void check_field(const char* field, int64_t value, int64_t least) {
-  if (value < least)
-    throw user_error("inference.{} = {}, allowed: at least {}", field, value, least);
-}
-
-void check_sizes(const TraceSpec& spec) {
-  check_field("layers", spec.layers, 1);
-  check_field("profile_batches", spec.profile_batches, 0);
-  check_field("keep", spec.keep, 0);
-  check_field("ranks", spec.first.ranks, 1);
-}
-
-}  // namespace
-
-PathProfile profile_paths(const RoutingLaw& law, const TraceSpec& spec) {
-  check_sizes(spec);
-  Tokens tokens(law, spec.first, path_options(spec));
-  return learn(tokens, spec);
-}
-
-InferenceTrace trace_inference(const RoutingLaw& law, const TraceSpec& spec) {
-  check_sizes(spec);
-  check_field("batches", spec.batches, 1);
-  Tokens tokens(law, spec.first, path_options(spec));
-  const PathProfile profile = learn(tokens, spec);
-  InferenceTrace trace{.spec = spec};
-  for (int64_t m = 0; m < spec.layers; ++m) trace.paths += profile.num_paths(m);
-  for (int64_t batch = 0; batch < spec.batches; ++batch) {
-    tokens.begin(spec.first.step + spec.profile_batches + batch);
-    for (int64_t m = 0; m < spec.layers; ++m) {
-      trace.estimates.push_back(profile.covers(m) ? tokens.estimate(profile, m) : Estimate{});
-      trace.loads.push_back(tokens.route(m));
-      tokens.go_on();
-    }
-  }
-  return trace;
 }
 
 std::vector<Loads> transitions(const RoutingLaw& law, const RoutingQuery& first, int64_t batches,

@@ -1,0 +1,108 @@
+#include "engine/analysis/served_batch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+
+namespace moe {
+namespace {
+
+struct Hull {
+  Nanoseconds begin = std::numeric_limits<Nanoseconds>::max(), end = 0;
+  void add(const Span& span) {
+    begin = std::min(begin, span.begin);
+    end = std::max(end, span.end);
+  }
+  Nanoseconds length() const { return std::max<Nanoseconds>(0, end - begin); }
+};
+
+/// The spans of one MoE layer.
+struct Layer {
+  Hull gate, loads, placed, tuned, there, combine;
+  Nanoseconds a2a_ns = 0;
+  std::map<int32_t, Hull> experts;  // by rank
+
+  ServedLayer times() const {
+    ServedLayer t = {.layer_ns = Hull{gate.begin, combine.end}.length(), .a2a_ns = a2a_ns};
+    const Nanoseconds known = tuned.end > 0 ? tuned.end : placed.end;
+    t.phase2_ns = std::max<Nanoseconds>(0, known - gate.end);
+    if (placed.end > 0) t.mapping_wait_ns = std::max<Nanoseconds>(0, placed.end - loads.end);
+    Nanoseconds last = there.end, unhindered = there.end;
+    for (const auto& [rank, mine] : experts) {
+      last = std::max(last, mine.end);
+      unhindered = std::max(unhindered, there.end + mine.end - mine.begin);
+    }
+    t.expert_ns = last - there.end;
+    t.swap_wait_ns = placed.end > 0 || tuned.end > 0 ? last - unhindered : 0;
+    return t;
+  }
+};
+
+class Reader {
+ public:
+  explicit Reader(const Plan& plan) : graph_(plan.graph), gives_loads_(graph_.num_ops()) {
+    const std::vector<OpId> producers = graph_.producers();
+    for (size_t i = 0; i < graph_.num_ops(); ++i) {
+      const OpId id(static_cast<int64_t>(i));
+      if (graph_.removed(id)) continue;
+      if (is(graph_, id, MoeOp::kGate)) layers_[graph_.op(id).layer];
+      if (!is(graph_, id, MoeOp::kSlotRows)) continue;
+      const TensorId loads = input_of(graph_, graph_.op(id), Role::kLoads);
+      gives_loads_[producers[loads.index()].index()] = true;
+    }
+  }
+
+  void add(const Span& span) {
+    const Op& op = graph_.op(span.op);
+    const OpDef& def = graph_.def(span.op);
+    if (def.loss != Loss::kModel) answer_ns_ = std::max(answer_ns_, span.end);
+    const auto found = layers_.find(op.layer);
+    if (found == layers_.end()) return;
+    Layer& layer = found->second;
+    if (op.segment == Segment::kGate) layer.gate.add(span);
+    if (op.segment == Segment::kCombine) layer.combine.add(span);
+    if (op.segment == Segment::kExpert && def.lane == LaneKind::kCompute) {
+      layer.experts[span.rank].add(span);
+    }
+    if (gives_loads_[span.op.index()]) layer.loads.add(span);
+    if (def.moe == MoeOp::kPlaceExpected) layer.placed.add(span);
+    if (def.moe == MoeOp::kFineTune) layer.tuned.add(span);
+    if (def.payload != Payload::kRows) return;
+    if (attr_string(op, "to") == "expert") layer.there.add(span);
+    if (span.rank == 0) layer.a2a_ns += span.end - span.begin;
+  }
+
+  ServedBatch batch() const {
+    ServedBatch batch = {.answer_ns = answer_ns_};
+    for (const auto& [block, layer] : layers_) batch.layers.push_back(layer.times());
+    return batch;
+  }
+
+ private:
+  const Graph& graph_;
+  std::vector<bool> gives_loads_;    // by op: the exchange of a layer's counts
+  std::map<int32_t, Layer> layers_;  // by block
+  Nanoseconds answer_ns_ = 0;
+};
+
+}  // namespace
+
+ServedBatch served_batch(const Plan& plan, const Timeline& timeline) {
+  Reader reader(plan);
+  for (const Span& span : timeline.spans) reader.add(span);
+  return reader.batch();
+}
+
+Nanoseconds percentile(std::vector<Nanoseconds> samples, double share) {
+  MOE_CHECK(!samples.empty() && share > 0 && share <= 1, "share {} of {}", share, samples.size());
+  const double rank = std::ceil(share * static_cast<double>(samples.size()) - 1e-9);
+  const auto at = samples.begin() + static_cast<ptrdiff_t>(std::max(rank, 1.0)) - 1;
+  std::nth_element(samples.begin(), at, samples.end());
+  return *at;
+}
+
+}  // namespace moe

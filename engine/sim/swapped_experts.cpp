@@ -1,0 +1,106 @@
+#include "engine/sim/swapped_experts.h"
+
+#include <algorithm>
+
+#include "engine/graph/op_def.h"
+#include "engine/ops/placed.h"
+#include "engine/ops/swap.h"
+
+namespace moe {
+namespace {
+
+std::vector<int32_t> codes_of(const Placement& placement) {
+  return {placement.codes().begin(), placement.codes().end()};
+}
+
+std::vector<int64_t> counts_of(const Loads& loads) {
+  std::vector<int64_t> counts;
+  for (int64_t e = 0; e < loads.experts; ++e) counts.push_back(loads.of_expert(e));
+  return counts;
+}
+
+}  // namespace
+
+SwappedExperts::SwappedExperts(const Graph& graph, const std::vector<MoeLayer>& layers)
+    : graph_(graph), loads_(graph.num_ops()) {
+  std::vector<Layer> all(layers.size());
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (graph.removed(id)) continue;
+    const MoeOp what = graph.def(id).moe;
+    if (what == MoeOp::kExpect) path_ = attr_int(graph.op(id), "path");
+    if (what != MoeOp::kPlaceExpected && what != MoeOp::kFineTune && what != MoeOp::kSwapIn) {
+      continue;
+    }
+    const Op& op = graph.op(id);
+    const auto of_block = std::find_if(layers.begin(), layers.end(),
+                                       [&](const MoeLayer& l) { return l.block == op.layer; });
+    Layer& layer = all[static_cast<size_t>(of_block - layers.begin())];
+    if (what == MoeOp::kPlaceExpected) {
+      layer.place = id;
+      continue;
+    }
+    if (what == MoeOp::kFineTune) {
+      layer.tune = id;
+    } else {
+      (attr_int(op, "keep") != 0 ? layer.swap_again : layer.swap) = id;
+    }
+    ops_.push_back(id);
+    loads_[i].resize(static_cast<size_t>(graph.num_ranks));
+  }
+  for (size_t l = 0; l < all.size(); ++l) {
+    all[l].number = l;
+    if (all[l].swap.valid()) layers_.push_back(all[l]);
+  }
+}
+
+void SwappedExperts::place(const std::vector<Loads>& kept, const std::vector<Estimate>& estimates,
+                           std::vector<Placement>& in_force) {
+  records_.clear();
+  alike_ = true;
+  for (const Layer& layer : layers_) {
+    place(layer, kept[layer.number], estimates[layer.number], in_force[layer.number]);
+  }
+}
+
+/// As the layer's ops do it.
+void SwappedExperts::place(const Layer& layer, const Loads& kept, const Estimate& estimate,
+                           Placement& in_force) {
+  SwapRecord record = {.layer = graph_.op(layer.swap).layer, .fine_tunes = layer.tune.valid()};
+  if (layer.place.valid()) {
+    in_force = ops::placed_as_expected(graph_.op(layer.place), estimate);
+    record.expected = codes_of(in_force);
+    set_copies(layer.swap, in_force, nullptr);
+  }
+  if (layer.tune.valid()) {
+    const auto placed = ops::placed_by_counts(graph_.op(layer.tune), estimate, counts_of(kept));
+    for (OpLoad& load : loads_[layer.tune.index()]) load.work.again = placed.has_value();
+    const Placement before = in_force;
+    if (placed) in_force = *placed;
+    record.again = codes_of(in_force) != record.expected;
+    if (layer.place.valid()) {
+      set_copies(layer.swap_again, in_force, &before);
+    } else {
+      set_copies(layer.swap, in_force, nullptr);
+    }
+  }
+  record.in_force = codes_of(in_force);
+  record.rows = device_loads(in_force, kept).computed;
+  records_.push_back(std::move(record));
+}
+
+void SwappedExperts::set_copies(OpId op, const Placement& placement, const Placement* before) {
+  std::vector<OpLoad>& loads = loads_[op.index()];
+  for (size_t rank = 0; rank < loads.size(); ++rank) {
+    loads[rank].work.swapped =
+        static_cast<double>(ops::num_swapped(placement, before, static_cast<int64_t>(rank)));
+    alike_ = alike_ && loads[rank].work.swapped == loads[0].work.swapped;
+  }
+}
+
+const OpLoad* SwappedExperts::load(OpId op, int32_t rank) const {
+  const std::vector<OpLoad>& loads = loads_[op.index()];
+  return loads.empty() ? nullptr : &loads[static_cast<size_t>(rank)];
+}
+
+}  // namespace moe
