@@ -7,7 +7,8 @@
 namespace moe::lua {
 
 /// kind: "gates", "passes", "executors", "ops", ...: an array of {name, doc, ...}; "fields": the
-/// tables of fields of structs, each with its fields_json(). Throws UserError with the nearest kind.
+/// tables of fields of structs, each with its fields_json(). Throws UserError with the nearest
+/// kind.
 nlohmann::json table_json(const std::string& kind);
 
 }  // namespace moe::lua

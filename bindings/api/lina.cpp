@@ -10,7 +10,7 @@
 #include "bindings/run.h"
 #include "engine/analysis/served_batch.h"
 #include "engine/base/limits.h"
-#include "engine/exec/swaps.h"
+#include "engine/exec/results/swaps.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/swap.h"
 #include "engine/routing/token_classes.h"

@@ -71,9 +71,8 @@ json simulated_json(Host& host, const PlanBox& box, const json& values, Timeline
   const Fields fields(values, "simulate");
   const std::string keep = fields.text("keep", "first");
   RunOptions options;
+  read_fields(fields, options);
   options.policies.place = placements_of(host, box, log);
-  options.steps = std::max<int64_t>(1, fields.integer("steps", 1));
-  options.first_step = fields.integer("first_step", 0);
   if (fields.flag("links", false)) options.links_of_step = keep == "last" ? options.steps - 1 : 0;
   if (options.steps > 1) show_steps(host, options);
   const int64_t begin = steady_ns();

@@ -90,8 +90,8 @@ void read_fields(const Fields& from, S& into) {
   });
 }
 
-/// What may be written of a struct: { name, type, doc, lo, hi, default, required, enum, fields, of }
-/// each, as schema.declared() of the Lua library reads it.
+/// What may be written of a struct: { name, type, doc, lo, hi, default, required, enum, fields, of
+/// } each, as schema.declared() of the Lua library reads it.
 template <HasFields S>
 nlohmann::json fields_json();
 

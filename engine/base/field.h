@@ -5,12 +5,13 @@
 //   constexpr auto fields_of(const LinkSpec*) {
 //     return field_table<LinkSpec>(
 //         field("bytes_per_s", &LinkSpec::bytes_per_s, "one way").from(1e-9, 1e18),
-//         field("latency_us", &LinkSpec::latency_ns, "one traversal").in(kMicroseconds).from(0, 1e9));
+//         field("latency_us", &LinkSpec::latency_ns, "one traversal").in(kMicroseconds));
 //   }
 //
 // Checks, conversions from and to Lua, results.json, `moebench list`, type stubs and messages
 // between processes walk the table. A member without a row does not compile. The default of a field
-// is the member of a default-constructed struct. Not here: JSON and Lua (bindings/host/field_json.h).
+// is the member of a default-constructed struct. Not here: JSON and Lua
+// (bindings/host/field_json.h).
 #pragma once
 
 #include <cmath>

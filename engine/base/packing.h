@@ -1,5 +1,6 @@
 // Values as bytes for another process of the same program on the same kind of machine: written and
-// read in one order. Of a struct with a table of fields the table says what travels. Not a file format.
+// read in one order. Of a struct with a table of fields the table says what travels. Not a file
+// format.
 #pragma once
 
 #include <cstring>

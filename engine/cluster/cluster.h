@@ -1,5 +1,5 @@
-// Device, links, Cluster: what exists and how fast, with the table of each one's fields. Values only;
-// every number comes from a Lua data file (with its source) or from a measurement.
+// Device, links, Cluster: what exists and how fast, with the table of each one's fields. Values
+// only; every number comes from a Lua data file (with its source) or from a measurement.
 #pragma once
 
 #include <array>

@@ -2,7 +2,7 @@
 
 #include "engine/base/stop.h"
 #include "engine/exec/checkpoint.h"
-#include "engine/exec/step_results.h"
+#include "engine/exec/results/step_results.h"
 
 namespace moe {
 namespace {

@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/exec/rank_report.h"
+#include "engine/exec/results/rank_report.h"
 
 namespace moe {
 

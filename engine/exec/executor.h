@@ -1,8 +1,8 @@
 // Executor: the one virtual function that the simulator, the CPU ranks and GPUs share.
 #pragma once
 
+#include "engine/exec/results/run_result.h"
 #include "engine/exec/run_options.h"
-#include "engine/exec/run_result.h"
 #include "engine/plan.h"
 
 namespace moe {

@@ -17,8 +17,8 @@
 
 namespace moe {
 
-// Each is defined in the file of its name, with its source and equations. A new one is its file, its
-// name here and its row below.
+// Each is defined in the file of its name, with its source and equations. A new one is its file,
+// its name here and its row below.
 using GraphPass = Graph(Graph graph, const PassContext& context);
 using SchedulePass = Schedule(const Graph& graph, Schedule schedule, const PassContext& context);
 GraphPass capacity_pipeline, fastermoe_pipeline, hierarchical_a2a, irregular_a2a, lina_inference,

@@ -8,8 +8,8 @@
 
 namespace moe {
 
-// Each is made in the file of its name, with its source. A new one is its file, its name here and its
-// place in the list, in the order in which passes are listed.
+// Each is made in the file of its name, with its source. A new one is its file, its name here and
+// its place in the list, in the order in which passes are listed.
 using MakePolicy = PlacementPolicy();
 MakePolicy prophet_policy, fastermoe_shadowing_policy, top_k_policy, eplb_policy, swap_policy;
 

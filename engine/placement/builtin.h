@@ -1,5 +1,5 @@
-// What the built-in placement policies share. Not here: the policies, one file each, which are listed
-// in builtin.cpp.
+// What the built-in placement policies share. Not here: the policies, one file each, which are
+// listed in builtin.cpp.
 #pragma once
 
 #include <cstdint>

@@ -140,7 +140,8 @@ double ratio(Nanoseconds a, Nanoseconds b) {
 
 PlanSpec rehearsal_spec(const PlanSpec& target, bool emulated) {
   PlanSpec spec = target;
-  spec.system = {.name = "rehearsal", .sync = {.bucket_bytes = kBucketBytes, .place = ReducePlace::kAfter}};
+  spec.system = {.name = "rehearsal",
+                 .sync = {.bucket_bytes = kBucketBytes, .place = ReducePlace::kAfter}};
   spec.work = {};
   // Ranks that differ by their routing would pass for jitter; the skew is the simulator's to say.
   if (spec.law) spec.law = std::make_shared<const RoutingLaw>(workload("balanced", {}, 1));

@@ -1,6 +1,7 @@
 // Recorded routing: the experts that tokens chose, by step, MoE layer, rank and token, as a value,
 // as bytes of our own format, and as a routing law that replays it. Numbers in files and in errors
-// about them count from 0. Other tools' formats: trace_formats.h. Recording: exec/trace_record.h.
+// about them count from 0. Other tools' formats: trace_formats.h. Recording:
+// exec/results/trace_record.h.
 //
 // The format, little-endian, nothing between the parts:
 //   "MOETRACE"                          8 bytes

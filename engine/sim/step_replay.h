@@ -20,8 +20,8 @@ namespace moe {
 
 class StepReplay {
  public:
-  /// Keeps a reference to the plan. batches: InferOptions::batches. Throws UserError where those are
-  /// of other sizes than the plan.
+  /// Keeps a reference to the plan. batches: InferOptions::batches. Throws UserError where those
+  /// are of other sizes than the plan.
   explicit StepReplay(const Plan& plan, const RankPlacements& policies = {},
                       std::shared_ptr<RoutedBatches> batches = nullptr);
   StepReplay(const StepReplay&) = delete;

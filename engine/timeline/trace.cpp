@@ -4,8 +4,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "engine/base/names.h"
 #include "engine/base/errors.h"
+#include "engine/base/names.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {

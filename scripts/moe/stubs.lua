@@ -67,8 +67,8 @@ local function class(out, name, fields, assumed, given)
     local field = fields[key]
     local text = type_text(field)
     if assumed and (text == "number" or text == "integer") then text = text .. "|moe.Assumed" end
-    out[#out + 1] = ("---@field %s%s %s %s"):format(key, (field.required or given) and "" or "?", text,
-      doc_text(field)):gsub("%s+$", "")
+    local name = key .. ((field.required or given) and "" or "?")
+    out[#out + 1] = ("---@field %s %s %s"):format(name, text, doc_text(field)):gsub("%s+$", "")
   end
   out[#out + 1] = ""
 end

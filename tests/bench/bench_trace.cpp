@@ -5,7 +5,7 @@
 #include <chrono>
 
 #include "engine/exec/data.h"
-#include "engine/exec/trace_record.h"
+#include "engine/exec/results/trace_record.h"
 #include "engine/plan.h"
 #include "engine/routing/workload.h"
 #include "engine/run.h"

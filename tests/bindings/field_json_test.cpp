@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 
 #include "engine/cluster/cluster.h"
+#include "engine/exec/results/run_result.h"
 #include "engine/exec/run_options.h"
-#include "engine/exec/run_result.h"
 #include "engine/model/model.h"
 #include "engine/timeline/metrics.h"
 

@@ -53,7 +53,8 @@ test("the stubs are Lua, and know every field that is checked", function()
   for _, part in ipairs { "---@meta", "---@field layers integer|moe.Assumed blocks (1 to 10000)",
     '---@field scope "token"|"batch"', "---@field degree? number parts; 1 leaves ",
     "---@field link? moe.Link", "---@field gemm_efficiency? number|moe.Assumed",
-    "---@field systems (moe.System)[]", "---@field bytes_per_s number achieved bytes per second" } do
+    "---@field systems (moe.System)[]",
+    "---@field bytes_per_s number achieved bytes per second" } do
     assert(text:find(part, 1, true), part)
   end
 end)

@@ -347,7 +347,8 @@ TEST_CASE("what is wrong with a collective is named with its field and value") {
   fails(late, "ops[1]: what comes before it and start_ms takes");
   CHECK_THROWS_WITH(run_collectives(cluster, {}, {.efficiency = 0}),
                     Catch::Contains("efficiency = 0: must be above 0"));
-  CHECK_THROWS_WITH(value_named<Share>("sharing rule", "per_flows"), Catch::Contains("Did you mean 'per_flow'?"));
+  CHECK_THROWS_WITH(value_named<Share>("sharing rule", "per_flows"),
+                    Catch::Contains("Did you mean 'per_flow'?"));
   Cluster broken = cluster;
   broken.nics_per_node = 3;
   CHECK_THROWS_WITH(run_collectives(broken, {}), Catch::Contains("cluster.nics_per_node = 3"));

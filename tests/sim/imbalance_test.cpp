@@ -52,7 +52,7 @@ TEST_CASE("balanced routing takes to the nanosecond what the plan expects with t
       counted({stage("partition", {{"parts", 2.0}, {"before", 0.0}, {"after", 0.0}})})};
   for (const std::vector<Stage>& stages : systems) {
     PlanSpec spec = routed_spec(stages, 4, flat_cluster(4));  // 8 of 10 places
-    spec.system.sync.lane = ReduceLane::kOwn;                    // transfers meet
+    spec.system.sync.lane = ReduceLane::kOwn;                 // transfers meet
     const RunResult plain = make_simulator()->run(*make_plan(spec), {});
     const RunResult routed = simulate_law(spec, [](const RoutingQuery& q) { return even(q, 8); });
     CHECK(routed.timelines[0].num_ranks == 1);

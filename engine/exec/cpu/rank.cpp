@@ -10,7 +10,7 @@
 #include "engine/comm/local/emulated_link.h"
 #include "engine/exec/finite.h"
 #include "engine/exec/policies.h"
-#include "engine/exec/swaps.h"
+#include "engine/exec/results/swaps.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {

@@ -11,7 +11,7 @@
 
 #include "engine/exec/arbiter/turns.h"
 #include "engine/exec/cpu/collectives.h"
-#include "engine/exec/rank_report.h"
+#include "engine/exec/results/rank_report.h"
 #include "engine/exec/sync.h"
 #include "engine/ops/kernel_call.h"
 

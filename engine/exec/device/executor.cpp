@@ -105,9 +105,10 @@ class DeviceRun {
     shares_link_ = emulates && lanes_meet(plan);
     const DeviceLink link = {emulates ? &plan.spec.cluster : nullptr, own.link_blocks,
                              shares_link_};
-    comm_ = processes != nullptr ? device_clique(device, *processes, plan, options.timeout_s,
-                                                 {own.nccl.channels, own.nccl.channels_per_net_peer})
-                                 : device_ranks(device, here, lanes, link);
+    comm_ = processes != nullptr
+                ? device_clique(device, *processes, plan, options.timeout_s,
+                                {own.nccl.channels, own.nccl.channels_per_net_peer})
+                : device_ranks(device, here, lanes, link);
     queue_.emplace(plan, options, program_, device, ranks_, *comm_,
                    [this](const std::function<bool()>& holds) { wait_until(holds); });
     check_device(device, "the device");

@@ -6,7 +6,7 @@
 #include "engine/base/errors.h"
 #include "engine/exec/device/ops.h"
 #include "engine/exec/policies.h"
-#include "engine/exec/swaps.h"
+#include "engine/exec/results/swaps.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {

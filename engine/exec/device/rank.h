@@ -13,7 +13,7 @@
 #include "engine/exec/device/comm.h"
 #include "engine/exec/device/handles.h"
 #include "engine/exec/expert_mover.h"
-#include "engine/exec/rank_report.h"
+#include "engine/exec/results/rank_report.h"
 #include "engine/ops/kernel_call.h"
 
 namespace moe {

@@ -310,11 +310,11 @@ end
 function Plan:text() return plan_self(self).core:text() end
 function Plan:info() return plan_self(self).core:info() end
 
-M.SIMULATE = {
-  steps = { type = "integer", lo = 1, hi = 1e6, required = true,
+M.SIMULATE = schema.changed(schema.picked(declared, { "steps", "first_step" }), {
+  steps = { hi = 1e6, required = true,
     doc = "that are simulated; they differ under a routing law" },
-  first_step = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "of the law, from 1" },
-}
+  first_step = { lo = 1, hi = 1e9, default = 1, doc = "of the law, from 1" },
+})
 
 --- Times of the step of the median, samples_ms of all, and under a routing law the placements.
 --- Without `t` as the plan was simulated when it was made; with it `moebench check` ends here.

@@ -12,7 +12,7 @@ M.files = core.library_files "clusters"
 
 local mt = schema.class("cluster", "a cluster, as moe.cluster.p4de { nodes = 2 }")
 
-local function peak(doc) return { type = "number", lo = 1e-9, hi = 1e18, doc = doc } end
+local function rate(doc) return { type = "number", lo = 1e-9, hi = 1e18, doc = doc } end
 local function share() return { type = "number", lo = 1e-9, hi = 1, doc = "of the peak" } end
 
 local declared = schema.declared "cluster"
@@ -20,10 +20,10 @@ local declared = schema.declared "cluster"
 --- A link between devices or nodes, as it is achieved, and as it may also be given.
 M.PLAIN_LINK = declared.nic.type
 M.LINK = schema.changed(M.PLAIN_LINK, {
-  peak_bytes_per_s = peak "data-sheet bytes per second, one way", efficiency = share() })
+  peak_bytes_per_s = rate "data-sheet bytes per second, one way", efficiency = share() })
 M.DEVICE = schema.changed(declared.device.type, {
-  peak_gemm_flops_per_s = peak "data-sheet flops per second in GEMMs", gemm_efficiency = share(),
-  peak_memory_bytes_per_s = peak "data-sheet bytes per second", memory_efficiency = share() })
+  peak_gemm_flops_per_s = rate "data-sheet flops per second in GEMMs", gemm_efficiency = share(),
+  peak_memory_bytes_per_s = rate "data-sheet bytes per second", memory_efficiency = share() })
 --- What transfers take from compute beside them.
 M.OVERLAP_SLOWDOWN = declared.overlap_slowdown.type
 --- How links are shared where collectives meet.

@@ -147,7 +147,8 @@ TEST_CASE("a step that the host has no part in is recorded once and replayed") {
 TEST_CASE(
     "AdamW, whose factors are each step's own, is recorded and replayed, also from step 3 on") {
   PlanSpec spec = spec_of(small_model("switch", 4), 2);
-  spec.optimizer = Adamw{.lr = 0.1, .beta2 = 0.95};  // forgets fast: the factors of each step differ by much
+  spec.optimizer =
+      Adamw{.lr = 0.1, .beta2 = 0.95};  // forgets fast: the factors of each step differ by much
   const auto plan = make_plan(spec);
   const RunOptions options = options_of(*plan, 7);
   const RunResult cpu = run_cpu(*plan, options);

@@ -10,7 +10,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/field.h"
-#include "engine/exec/rank_stats.h"
+#include "engine/exec/results/rank_stats.h"
 #include "engine/placement/policy.h"
 #include "engine/timeline/metrics.h"
 #include "engine/timeline/timeline.h"

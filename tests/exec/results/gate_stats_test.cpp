@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "engine/base/rng.h"
-#include "engine/exec/gate_stats.h"
+#include "engine/exec/results/gate_stats.h"
 #include "tests/exec/support.h"
 
 namespace moe::test {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "engine/exec/rank_report.h"
+#include "engine/exec/results/rank_report.h"
 
 namespace moe {
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "engine/exec/gate_stats.h"
+#include "engine/exec/results/gate_stats.h"
 #include "engine/routing/trace.h"
 
 namespace moe {

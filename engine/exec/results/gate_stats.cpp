@@ -1,4 +1,4 @@
-#include "engine/exec/gate_stats.h"
+#include "engine/exec/results/gate_stats.h"
 #include "engine/graph/op_def.h"
 
 #include <algorithm>

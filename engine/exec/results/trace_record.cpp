@@ -1,4 +1,4 @@
-#include "engine/exec/trace_record.h"
+#include "engine/exec/results/trace_record.h"
 
 #include <algorithm>
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "engine/comm/job/processes.h"
-#include "engine/exec/gate_stats.h"
 #include "engine/exec/parameters.h"
+#include "engine/exec/results/gate_stats.h"
 
 namespace moe {
 

@@ -1,4 +1,4 @@
-#include "engine/exec/swaps.h"
+#include "engine/exec/results/swaps.h"
 
 #include <algorithm>
 #include <numeric>

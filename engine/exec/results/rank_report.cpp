@@ -1,4 +1,4 @@
-#include "engine/exec/rank_report.h"
+#include "engine/exec/results/rank_report.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,12 +1,12 @@
-#include "engine/exec/step_results.h"
+#include "engine/exec/results/step_results.h"
 
 #include <algorithm>
 #include <cmath>
 #include <tuple>
 
 #include "engine/base/errors.h"
-#include "engine/exec/swaps.h"
-#include "engine/exec/trace_record.h"
+#include "engine/exec/results/swaps.h"
+#include "engine/exec/results/trace_record.h"
 
 namespace moe {
 namespace {
