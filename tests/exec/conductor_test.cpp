@@ -71,7 +71,7 @@ class FarRanks {
     events_.push_back((pass.train ? "step " : "batch ") + std::to_string(pass.step));
     std::vector<RankReport> reports(far_.size());
     for (size_t r = 0; r < far_.size(); ++r) {
-      reports[r].loss = 0.5;
+      reports[r].stats.loss = 0.5;
       reports[r].spans.resize(plan_.orders.lanes.size());
       if (!pass.train) continue;
       initialise<float>(plan_, conductor_.persistents(), *far_[r], static_cast<int64_t>(r),

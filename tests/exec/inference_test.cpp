@@ -140,7 +140,7 @@ TEST_CASE("the simulator decides what CPU ranks decide: placements of both phase
         const auto plan = plan_with(spec, {lina(options)});
         RunOptions run = options_of(*plan, 3);
         run.first_step = 7;
-        run.popularity = profile_of(law, spec, 2);
+        run.infer.popularity = profile_of(law, spec, 2);
         const RunResult executed = run_cpu(*plan, run);
         check_same_decisions(make_simulator()->run(*plan, run), executed);
         for (const SwapRecord& record : executed.swaps[0]) again.insert(record.again);
@@ -159,12 +159,12 @@ TEST_CASE("where a path is short, layers before it are estimated by what there i
   const auto plan = plan_with(spec, {lina({{"path", 3.0}, {"shorter", true}})});
   CHECK(!plan->graph.find_op("b0.moe.swap_in").valid());
   RunOptions run = options_of(*plan, 2);
-  run.popularity = profile_of(law, spec, 3, true);
+  run.infer.popularity = profile_of(law, spec, 3, true);
   const RunResult executed = run_cpu(*plan, run);
   REQUIRE(executed.swaps[0].size() == 3);
   CHECK(executed.swaps[0][0].expected != executed.swaps[0][1].expected);
   check_same_decisions(make_simulator()->run(*plan, run), executed);
-  check_same_outputs(infer(*plan_with(spec, {}), 2), infer(*plan, 2, run.popularity));
+  check_same_outputs(infer(*plan_with(spec, {}), 2), infer(*plan, 2, run.infer.popularity));
 }
 
 TEST_CASE("popular experts are on more devices than one, and their rows are shared") {

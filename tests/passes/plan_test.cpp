@@ -16,15 +16,16 @@ using test::stage;
 /// Systems of all kinds, by name.
 std::vector<SystemSpec> systems() {
   const auto cut = [](double degree) { return stage("capacity_pipeline", {{"degree", degree}}); };
+  const GradientSync own_lane = {.lane = ReduceLane::kOwn};
   std::vector<SystemSpec> made = {
-      {"plain", {}, {}, false},
-      {"raf", {stage("serial")}, {}, false},
-      {"deepspeed", {stage("blocking_a2a")}, {}, true},
-      {"tutel", {cut(4)}, {}, true},
-      {"lancet", {stage("irregular_a2a"), stage("used_rows"), stage("dw_schedule")}, {}, false},
-      {"mix", {cut(3), stage("dw_schedule")}, {}, true},
-      {"buckets", {stage("dw_schedule")}, {}, true},
-      {"late", {stage("dw_schedule")}, {}, false}};
+      {"plain", {}, {}},
+      {"raf", {stage("serial")}, {}},
+      {"deepspeed", {stage("blocking_a2a")}, own_lane},
+      {"tutel", {cut(4)}, own_lane},
+      {"lancet", {stage("irregular_a2a"), stage("used_rows"), stage("dw_schedule")}, {}},
+      {"mix", {cut(3), stage("dw_schedule")}, own_lane},
+      {"buckets", {stage("dw_schedule")}, own_lane},
+      {"late", {stage("dw_schedule")}, {}}};
   made[6].sync.bucket_bytes = 4096;
   made[7].sync.place = ReducePlace::kAfter;
   return made;

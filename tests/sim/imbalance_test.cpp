@@ -228,7 +228,7 @@ TEST_CASE("a plan without MoE layers goes as without a law") {
 
 TEST_CASE("the step that is asked for says what links carry; no time depends on it") {
   PlanSpec spec = routed_spec(counted(), 4, flat_cluster(4));
-  spec.system.reduce_on_own_lane = true;
+  spec.system.sync.lane = ReduceLane::kOwn;
   spec.law =
       test::law_of([](const RoutingQuery& q) { return random_loads(q, q.step < 2 ? 1 : 2); });
   const auto plan = make_plan(spec);

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "engine/base/errors.h"
+#include "engine/base/names.h"
 #include "tests/cost/fake_ops.h"
 
 namespace moe {
