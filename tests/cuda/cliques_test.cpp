@@ -16,7 +16,8 @@ namespace {
 using Calls = std::vector<std::string>;
 constexpr char kId[128] = {};
 constexpr int kNever = -1;
-constexpr double kTimeoutS = 1;  // long for a busy machine, short for a test
+constexpr double kTimeoutS = 1;    // of calls that never end
+constexpr double kPatienceS = 60;  // of calls that end: a busy machine may take seconds
 
 const moe::kernels::CliqueTable& table() {
   return *moe::kernels::cuda::cliques();
@@ -40,8 +41,8 @@ void check_clean() {
   CHECK(moe::kernels::cuda::take_error() == "");
 }
 
-Clique joined() {
-  const Clique clique = table().join(kId, 1, 4, kTimeoutS, {});
+Clique joined(double timeout_s = kPatienceS) {
+  const Clique clique = table().join(kId, 1, 4, timeout_s, {});
   REQUIRE(clique);
   return clique;
 }
@@ -93,7 +94,7 @@ TEST_CASE("joining that fails later says what the library says") {
 
 TEST_CASE("a call that is never queued puts the clique in trouble, which is asked no more") {
   begin(1);
-  const Clique clique = joined();
+  const Clique clique = joined(kTimeoutS);
   from_now_on(kNever);
   table().all_reduce(clique, nullptr, nullptr, 3, nullptr);
   CHECK_THAT(table().trouble(clique), Contains("all_reduce: not done after 1"));
@@ -122,7 +123,7 @@ TEST_CASE("a clique is split by color, and its parts are cliques of their own") 
   begin(2);
   const Clique clique = joined();
   from_now_on(2);
-  const Clique part = table().split(clique, 7, kTimeoutS);
+  const Clique part = table().split(clique, 7, kPatienceS);
   REQUIRE(part);
   table().all_reduce(part, nullptr, nullptr, 1, nullptr);
   CHECK(emulation::nccl.calls == Calls{"split 7", "all_reduce 1"});
@@ -138,8 +139,8 @@ TEST_CASE(
   begin(1);
   const Clique plain = joined();
   const Clique clique =
-      table().join(kId, 1, 4, kTimeoutS, {.channels = 4, .channels_per_net_peer = 2});
-  const Clique part = table().split(clique, 7, kTimeoutS);
+      table().join(kId, 1, 4, kPatienceS, {.channels = 4, .channels_per_net_peer = 2});
+  const Clique part = table().split(clique, 7, kPatienceS);
   REQUIRE(emulation::nccl.configs.size() == 3);
   const ncclConfig_t& first = emulation::nccl.configs[0];
   CHECK(first.minCTAs == NCCL_CONFIG_UNDEF_INT);
@@ -158,7 +159,7 @@ TEST_CASE(
 
 TEST_CASE("a part that comes too late is ended with the clique that it was split off") {
   begin(1);
-  const Clique clique = joined();
+  const Clique clique = joined(kTimeoutS);
   from_now_on(kNever);
   CHECK(table().split(clique, 0, kTimeoutS) == nullptr);
   CHECK_THAT(moe::kernels::cuda::take_error(), Contains("split: not done after 1"));
