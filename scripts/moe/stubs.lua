@@ -67,8 +67,8 @@ local function class(out, name, fields, assumed, given)
     local field = fields[key]
     local text = type_text(field)
     if assumed and (text == "number" or text == "integer") then text = text .. "|moe.Assumed" end
-    local name = key .. ((field.required or given) and "" or "?")
-    out[#out + 1] = ("---@field %s %s %s"):format(name, text, doc_text(field)):gsub("%s+$", "")
+    local shown = key .. ((field.required or given) and "" or "?")
+    out[#out + 1] = ("---@field %s %s %s"):format(shown, text, doc_text(field)):gsub("%s+$", "")
   end
   out[#out + 1] = ""
 end
