@@ -80,8 +80,9 @@ struct TopKRouting {
   void* work;           // top_k_work_bytes
 };
 
-/// Collectives of one rank a process. Calls of all members come in the same order; they are queued
-/// on the stream. A clique that is in trouble says so in trouble(), not by an error of the call.
+/// Collectives of one rank per process. Calls of all members come in the same order; they are
+/// queued on the stream. A clique that is in trouble says so in trouble(), not by an error of the
+/// call.
 struct CliqueTable {
   static constexpr int64_t kIdBytes = 128;
   bool (*make_id)(void* id);

@@ -11,7 +11,7 @@ local SIZES = {
 
 return moe.experiment {
   name = "lancet_gpt2",
-  title = "GPT-2-MoE, Switch gate, two experts a device",
+  title = "GPT-2-MoE, Switch gate, two experts per device",
   over = { gpu = { "p4de", "p3dn" }, size = { "S", "L" }, nodes = { 2, 4, 8 } },
   params = { all_reduce = "own" }, -- --set all_reduce=after: the same all-reduce policy for all
   case = function(p)

@@ -88,7 +88,7 @@ for _, coefficient in ipairs { 0, 0.01 } do
     percent(next_expert.share[2]) }
   rows[#rows + 1] = {}
 end
-print(("%d experts, top-1, %d tokens a step; medians over steps %d to %d"):format(EXPERTS,
+print(("%d experts, top-1, %d tokens per step; medians over steps %d to %d"):format(EXPERTS,
   RANKS * ROWS * SEQ, FIRST, STEPS))
 print(moe.table(rows))
 print "Even loads: top 3 18.8%, bottom 3 18.8%. Lina's figure 9: 41.94%, 54.59% (another model)."

@@ -1,10 +1,10 @@
--- When does it pay? Three techniques against doing without, each over tokens a GPU and one more
+-- When does it pay? Three techniques against doing without, each over tokens per GPU and one more
 -- axis: GPUs, NIC bandwidth, skew. A cell is how many times as fast the technique is; the last row
 -- is where it breaks even, interpolated between the tokens of the rows. Simulated on p4de, 8 GPUs a
--- node, and where transfers meet on Lina's testbed, 4 GPUs a node.
+-- node, and where transfers meet on Lina's testbed, 4 GPUs per node.
 --
--- Skew: expert e is chosen in proportion to e^-s (Zipf), one expert a GPU. (1) sends real rows, so
--- it goes by the byte matrix. (2) and (3) pad: no row is dropped when the capacity factor is the
+-- Skew: expert e is chosen in proportion to e^-s (Zipf), one expert per GPU. (1) sends real rows,
+-- so it goes by the byte matrix. (2) and (3) pad: no row is dropped when the capacity factor is the
 -- first expert's share times the experts, and then every pair sends as many slots.
 local moe = require "moe"
 local pass = moe.pass
@@ -37,7 +37,7 @@ end
 
 -- gain(tokens, value) over all tokens and the axis' values.
 local function map(axis, gain)
-  local rows = { { "tokens a GPU \\ " .. axis.name } }
+  local rows = { { "tokens per GPU \\ " .. axis.name } }
   local last = { "breaks even" }
   for i, tokens in ipairs(TOKENS) do rows[i + 1] = { tokens } end
   for c, value in ipairs(axis) do
@@ -205,7 +205,7 @@ maps(axes, over_fair_share(moe.system "priority" { pass.priority {},
   all_reduce = { lane = "comm_reduce", place = "ready", bucket_bytes = 25 * 2 ^ 20 } }))
 
 print [[
-(3a) One all-reduce a gradient (lina_priority) over fair share of buckets
+(3a) One all-reduce per gradient (lina_priority) over fair share of buckets
 Short all-reduces begin sooner and are soon out of the way, but each pays the latency of a ring:
 more with more GPUs, and with few tokens nothing hides it.
 ]]

@@ -86,7 +86,7 @@ int context_index(lua_State* L) {
   return no_such_member(L);
 }
 
-// cluster:node_of(d); upvalues: devices, devices a node.
+// cluster:node_of(d); upvalues: devices, devices per node.
 int node_of(lua_State* L) {
   const auto devices = static_cast<int64_t>(lua_tonumber(L, lua_upvalueindex(1)));
   const auto a_node = static_cast<int64_t>(lua_tonumber(L, lua_upvalueindex(2)));

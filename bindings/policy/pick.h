@@ -1,5 +1,5 @@
 // Picks written in Lua: s:discipline(lane, { pick = f }). Where a plan is simulated f is called in
-// the recipe's state; an executor calls it in a state of its own, one a lane, in which the recipe
+// the recipe's state; an executor calls it in a state of its own, one per lane, in which the recipe
 // was evaluated and its schedule applied again.
 #pragma once
 

@@ -164,7 +164,7 @@ class ProfileCache;
 
 /// Compute ops as timed alone on this machine; collectives as max(closed form on `link`, the time
 /// the bytes take in memory as profiled). A signature that is not in the cache is timed by
-/// `measure` and stored; times already read are kept, so a plan sees one value an op throughout.
+/// `measure` and stored; times already read are kept, so a plan sees one value per op throughout.
 /// Where the op's work follows the fill, so does its key ("... fill=0.8", to three decimals), and
 /// it is measured with that fill; other ops are measured with full slots. A load of another fill is
 /// taken from the straight line between its neighbours among that fill and 0, 1/4, 1/2, 3/4, 1, so

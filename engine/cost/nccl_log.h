@@ -25,7 +25,7 @@ struct NcclLog {
 /// For alltoall, whose count a peer is size / ranks / bytes of the type, it holds the rank's part
 /// for itself too (algbw = size / time; busbw = algbw (n-1)/n takes that part off). Both are what
 /// payload_bytes() says of an op, so sizes are taken as they are. Rows of size 0 (an all-to-all of
-/// less than one element a peer) are left out.
+/// less than one element per peer) are left out.
 ///
 /// Ranks: the "Rank" lines of rank 0's group, else nThread * nGpus. Throws UserError naming the
 /// file and the line: no rows, no number of ranks, a row that is cut off or holds no number, sizes

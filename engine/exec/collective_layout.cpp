@@ -86,7 +86,7 @@ void CollectiveLayout<T>::lay_out_all_to_all(const Graph& graph, const Op& op,
   begin_by_group_ = memory.numbers(input_of(graph, op, Role::kRecvBegin));
 }
 
-/// One group a slot of the experts' side.
+/// One group per slot of the experts' side.
 template <class T>
 void CollectiveLayout<T>::lay_out_placed(const Graph&, const Op& op,
                                          const CollectiveMemory& memory) {

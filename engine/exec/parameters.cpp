@@ -28,8 +28,9 @@ Persistent place(const Graph& graph, TensorId id, Shape full, int64_t holders,
     }
   }
   if (num_elements(full) != local * holders) {
-    throw user_error("tensor {} of the graph holds {} elements a rank, the model's holds {} in all",
-                     tensor.name, local, num_elements(full));
+    throw user_error(
+        "tensor {} of the graph holds {} elements per rank, the model's holds {} in all",
+        tensor.name, local, num_elements(full));
   }
   return {tensor.name, id, std::move(full), holders, local};
 }

@@ -30,7 +30,7 @@ constexpr std::array<const char*, 3> names_of(Precision) {
   return {"f32", "f64", "bf16"};
 }
 
-/// ids and targets of a rank for a step, [batch, seq] each; called once a rank and step, for all
+/// ids and targets of a rank for a step, [batch, seq] each; called once per rank and step, for all
 /// ranks of a process from one thread.
 using DataSource = std::function<void(int64_t step, int64_t rank, int32_t* ids, int32_t* targets)>;
 /// Initial value of an element (of the full tensor) of parameter t (index into parameters(model));
@@ -145,7 +145,7 @@ struct RunOptions {
   Precision precision = Precision::kF32;
   bool emulate_link = false;  // the plan's cluster is the link
   double timeout_s = kWatchdogSeconds;
-  /// One rank a process; null: all ranks are threads of this one. All processes run plans of the
+  /// One rank per process; null: all ranks are threads of this one. All processes run plans of the
   /// same hash; those of other ranks than 0 get a RunResult that says no more than `stopped`.
   Processes* processes = nullptr;
   DataSource data;

@@ -33,7 +33,7 @@ class Progress {
  public:
   explicit Progress(size_t num_ops) : ops_(num_ops) {}
 
-  /// Requires: called once an op and epoch. `awaited`: some op of another lane waits for it.
+  /// Requires: called once per op and epoch. `awaited`: some op of another lane waits for it.
   void finish(OpId op, uint32_t epoch, Nanoseconds now, bool awaited);
   /// Sleeps until the op is over; returns when it ended. Throws Aborted.
   Nanoseconds wait(OpId op, uint32_t epoch);

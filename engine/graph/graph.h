@@ -159,7 +159,7 @@ using Edge = std::pair<OpId, OpId>;
 std::vector<OpId> topological_order(const Graph& graph, const Dependencies& deps,
                                     std::span<const Edge> more_edges = {});
 
-/// For every op the set of ops it can reach, as one bit row an op. Throws UserError naming the ops
+/// For every op the set of ops it can reach, as one bit row per op. Throws UserError naming the ops
 /// of a cycle.
 class Reachability {
  public:

@@ -1,5 +1,5 @@
-// OpDef: everything the engine knows about one kind of op, declared here, defined one file an op in
-// ops/. Passes ask for properties (lane kind, collective, dw), never for names.
+// OpDef: everything the engine knows about one kind of op, declared here, defined one file per op
+// in ops/. Passes ask for properties (lane kind, collective, dw), never for names.
 #pragma once
 
 #include <optional>

@@ -38,7 +38,7 @@ struct ModelSpec {
   int64_t heads = 12;
   int64_t seq = 512;
   int64_t ffn = 0;               // 0: 4 * hidden
-  int64_t batch_per_device = 1;  // rows of seq tokens a rank
+  int64_t batch_per_device = 1;  // rows of seq tokens per rank
   int64_t experts = 4;           // in all; divide over the ranks of an expert-parallel group
   int64_t ep = 0;                // ranks of an expert-parallel group; 0: all
   int64_t moe_every = 2;         // an MoE FFN in blocks b with b % moe_every == moe_every - 1
@@ -64,7 +64,7 @@ struct ModelSpec {
   int64_t moe_layer(int64_t block) const { return block / moe_every; }
   int64_t tokens_per_rank() const { return batch_per_device * seq; }
   /// Expert-parallel groups are consecutive ranks; each holds all experts, so every expert has one
-  /// resident a group.
+  /// resident per group.
   Group expert_group(int64_t num_ranks) const { return {ep > 0 ? ep : num_ranks, 1}; }
   /// The residents of one rank's experts, whose gradients are summed: {1, ...} where there is one.
   Group resident_group(int64_t num_ranks) const {
@@ -118,7 +118,7 @@ void check(const ModelSpec& model, int64_t num_ranks);
 GateSpec gate_spec(const ModelSpec& model);
 GateSpec gate_spec(const ModelSpec& model, const Gate& gate);
 
-/// The gate that follows the law in place of the model's, with as many choices a token.
+/// The gate that follows the law in place of the model's, with as many choices per token.
 Gate law_gate(std::shared_ptr<const RoutingLaw> law, const ModelSpec& model, int64_t num_ranks);
 
 /// The forward: embedding ... cross_entropy, then what model/routers.h adds. Tensors "ids",

@@ -71,7 +71,7 @@ void check(const ModelSpec& model, int64_t num_ranks) {
   }
   const int64_t tokens = model.batch_per_device * model.seq;
   if (tokens >= kMaxIndex / model.k || tokens * num_ranks >= int64_t{1} << 40) {
-    throw user_error("model.batch_per_device * model.seq = {} tokens a rank is too many", tokens);
+    throw user_error("model.batch_per_device * model.seq = {} tokens per rank is too many", tokens);
   }
 }
 

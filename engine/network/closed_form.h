@@ -30,7 +30,7 @@ Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group g
 Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> bytes, Group group = {},
                             const Round& round = {});
 /// Rings in rank order (rings.h): 2 (n-1) dependent steps of floor(bytes / n / rings) each for n
-/// members, a step as long as its slowest link. rings: how many, 0 for one a NIC.
+/// members, a step as long as its slowest link. rings: how many, 0 for one per NIC.
 Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes, int64_t rings = 0,
                           Group group = {});
 /// Binomial tree, first over the nodes, then inside each: ceil(log2) of either number of steps of

@@ -25,7 +25,7 @@ void check_count(const std::string& field, int64_t count, int64_t least) {
 void check_matrix(const std::string& field, const std::vector<double>& bytes, int64_t devices) {
   const size_t n = static_cast<size_t>(devices);
   if (bytes.size() != n * n) {
-    throw user_error("{}: {} entries, must be {} rows of {} (one a device of the cluster)", field,
+    throw user_error("{}: {} entries, must be {} rows of {} (one per device of the cluster)", field,
                      bytes.size(), n, n);
   }
   for (size_t k = 0; k < bytes.size(); ++k) {
@@ -55,7 +55,7 @@ void check_op(const Cluster& cluster, const NetworkOp& op, size_t index) {
   }
   const size_t ranks = op.rank_start_ns.size();
   if (ranks != 0 && ranks != static_cast<size_t>(cluster.num_devices())) {
-    throw user_error("{}.rank_start_ns: {} entries, must be {} (one a device of the cluster)",
+    throw user_error("{}.rank_start_ns: {} entries, must be {} (one per device of the cluster)",
                      field, ranks, cluster.num_devices());
   }
   for (size_t r = 0; r < ranks; ++r) {

@@ -36,7 +36,7 @@ struct AllToAll {
 };
 
 /// Rings in rank order as all_reduce_ns() has them: 2 (n-1) dependent steps; a step ends with its
-/// slowest link. rings: 0 for one a NIC.
+/// slowest link. rings: 0 for one per NIC.
 struct AllReduce {
   double bytes = 0;
   int64_t rings = 0;

@@ -42,7 +42,7 @@ class CollectiveSteps {
   /// Makes step k in `step`, which is that of k-1 (k > 0) or new; false where it stays as it is.
   /// alone: nothing else moves until
   /// it ends; then a direct all-to-all shares links by bytes, which keeps the fullest link busy to
-  /// the end, as the closed form has it, and costs an event a link, not a pair.
+  /// the end, as the closed form has it, and costs an event per link, not a pair.
   bool make_step(int64_t k, bool alone, Step& step) const;
 
  private:

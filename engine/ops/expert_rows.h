@@ -19,7 +19,7 @@ inline bool is_loose(const Op& op) {
   return attr_int(op, "loose") != 0;
 }
 
-/// Rows of input i come in blocks, one an expert and source rank.
+/// Rows of input i come in blocks, one per expert and source rank.
 struct Blocks {
   int64_t experts, sources, capacity;
   int64_t rows_an_expert() const { return sources * capacity; }

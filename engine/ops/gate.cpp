@@ -62,7 +62,7 @@ std::vector<TensorSpec> infer_gate(const Graph& g, const Op& op) {
   weight_rule(op);
   const int64_t columns = columns_of(op), capacity = expect_attr(op, "capacity", 1);
   if (columns < 1 || columns > experts) {
-    throw user_error("op '{}' (gate): {} choices a token, allowed: 1 to {} experts", op.name,
+    throw user_error("op '{}' (gate): {} choices per token, allowed: 1 to {} experts", op.name,
                      columns, experts);
   }
   const DType dtype = arg(g, op, 0).dtype;

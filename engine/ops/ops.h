@@ -1,4 +1,4 @@
-// The table of all ops. One file an op (or an op with its backward); adding one is a file and a
+// The table of all ops. One file per op (or an op with its backward); adding one is a file and a
 // line in defs.h.
 //
 // Names, inputs -> outputs ([x] is optional), T = tokens of this rank, d hidden, E experts in all,
@@ -55,9 +55,9 @@
 //                     own, needed where a transfer is irregular or rows="used"
 //                     attrs experts, devices, residents, shadows, weighted and input 5, placement:
 //                     to="expert" slots[E,C,d] -> recv[L,P,C,d], the rows of each expert to the
-//                     slots that hold it (L slots a device, placement/placement.h); to="source" the
-//                     reverse; recv_counts is slot_rows' [L,P]; with attr loose=1 rows that are not
-//                     in use hold anything
+//                     slots that hold it (L slots per device, placement/placement.h); to="source"
+//                     the reverse; recv_counts is slot_rows' [L,P]; with attr loose=1 rows that
+//                     are not in use hold anything
 //   gather_loads      counts[E] -> loads[P,E]; a collective
 //   slot_rows         loads placement -> rows[L,P]
 //   copy_experts      placement w[R,..]... -> shadows[S,..]...; attrs first, last (S of the shadow

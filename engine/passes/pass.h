@@ -16,7 +16,7 @@
 
 namespace moe {
 
-/// placement: lets a policy place the experts; one a system. forward: edits the forward graph.
+/// placement: lets a policy place the experts; one per system. forward: edits the forward graph.
 /// step: edits the whole step. schedule: makes order.
 enum class StageKind : uint8_t { kPlacement, kForward, kStep, kSchedule };
 /// "placement", "forward", "step", "schedule": as recipes and results write it.

@@ -151,8 +151,9 @@ Placement settle(const Placement& now, const std::vector<std::vector<int64_t>>& 
 /// evenly, which are packed onto devices so that these compute as much. Parameters and state move.
 PlacementPolicy eplb_policy() {
   std::vector<OptionSpec> options = paying_options();
-  options.push_back(whole_option(
-      "slots", 0, 0, 1e6, "residents a device, each with parameters, gradients and state; 0: all"));
+  options.push_back(
+      whole_option("slots", 0, 0, 1e6,
+                   "residents per device, each with parameters, gradients and state; 0: all"));
   return {
       "eplb",
       "EPLB: heavy experts get more residents, shared evenly and packed so that devices compute "

@@ -42,7 +42,7 @@ double exposed_agg_s(double agg, const DeviceLoads& loads, const PlaceRates& r);
 double layer_s(TimeEquation equation, const DeviceLoads& loads, int64_t copies,
                const PlaceRates& rates);
 
-/// (7), for several experts a device too: max H - min H < alpha * the mean of H (I / E where each
+/// (7), for several experts per device too: max H - min H < alpha * the mean of H (I / E where each
 /// device has one expert). Devices without any input are balanced.
 bool is_balanced(std::span<const int64_t> computed, double alpha);
 

@@ -24,8 +24,8 @@ enum class Sharing : int32_t { kLocal = 0, kEven = 1, kWeighted = 2 };
 struct PlacementBounds {
   int64_t experts = 1;
   int64_t devices = 1;
-  int64_t residents = 1;  // slots a device; residents * devices >= experts
-  int64_t shadows = 0;    // slots a device
+  int64_t residents = 1;  // slots per device; residents * devices >= experts
+  int64_t shadows = 0;    // slots per device
   bool weighted = false;  // whether Sharing::kWeighted may be used
   int64_t slots() const { return residents + shadows; }
   bool operator==(const PlacementBounds&) const = default;

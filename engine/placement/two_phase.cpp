@@ -214,7 +214,7 @@ PlacementBounds two_phase_bounds(int64_t experts, int64_t devices, const TwoPhas
                      devices);
   }
   if ((experts + devices - 1) / devices > options.cap) {
-    throw user_error("place.cap = {} experts a device: {} devices do not hold {} experts",
+    throw user_error("place.cap = {} experts per device: {} devices do not hold {} experts",
                      options.cap, devices, experts);
   }
   return {.experts = experts,

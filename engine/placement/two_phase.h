@@ -43,8 +43,8 @@ PlacementBounds two_phase_bounds(int64_t experts, int64_t devices, const TwoPhas
 /// The same with actual counts, phase 2: n_e = devices * count / all.
 std::vector<double> wanted_devices(std::span<const int64_t> counts, int64_t devices);
 
-/// One expert a device (experts / devices of them where there are more), as without Lina, with the
-/// same slots.
+/// One expert per device (experts / devices of them where there are more), as without Lina, with
+/// the same slots.
 Placement fixed_mapping(int64_t experts, int64_t devices, const TwoPhaseOptions& options = {});
 
 /// The `most` experts with the largest values above 0, largest first; of equal ones the lower.

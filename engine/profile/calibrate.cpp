@@ -31,7 +31,7 @@ Graph gpt2_step(int64_t hidden, DType dtype, int64_t num_ranks) {
   return graph;
 }
 
-/// One collective of about so many bytes a rank.
+/// One collective of about so many bytes per rank.
 Graph collective_graph(const OpDef& def, Bytes payload, int64_t num_ranks) {
   Graph graph(op_table());
   graph.num_ranks = num_ranks;

@@ -70,9 +70,9 @@ struct CalibrateOptions {
 
 /// Times are alone and, of collectives, without the wait for other ranks (profile_op).
 /// Compute: every distinct shape of a GEMM and every size of a memory-bound op in the training
-/// steps of small GPT-2 models with MoE layers, one thread a rank, on num_ranks ranks at the same
+/// steps of small GPT-2 models with MoE layers, one thread per rank, on num_ranks ranks at the same
 /// time. Collectives: 1 KiB, 2 KiB, 4 KiB ... max_payload a rank (rounded down to whole
-/// elements a peer; less where the ranks would hold more than 2 GiB), as Lancet's communication
+/// elements per peer; less where the ranks would hold more than 2 GiB), as Lancet's communication
 /// table. Throws UserError for less than one rank, RunError where times do not grow with sizes.
 Calibration calibrate(const CalibrateOptions& options);
 

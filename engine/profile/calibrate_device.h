@@ -1,5 +1,5 @@
 // What calibrate() measures where the ranks are on a GPU: all of them on one, which copies between
-// them, or one a process, between which NCCL carries the bytes.
+// them, or one per process, between which NCCL carries the bytes.
 #pragma once
 
 #include "engine/comm/job/processes.h"
@@ -14,7 +14,7 @@ namespace moe {
 /// UserError for bf16 on a device without kernels of it.
 CalibrateOptions calibrated_on(const kernels::DeviceTable& device, CalibrateOptions options);
 
-/// The same for one rank a process: compute of one rank on its device, as rank 0 measures it, and
+/// The same for one rank per process: compute of one rank on its device, as rank 0 measures it, and
 /// collectives of the plugin's library, each from a meeting of all ranks to its end on the last of
 /// them, by events. All processes calibrate with what this returns at the same time, and all get
 /// the same numbers. The table outlives them. settings: of the library's communicator. Throws

@@ -29,7 +29,7 @@ class TransfersBeside;  // device_overlap.h
 /// beside: transfers that are under way around each sample, of an op of the device; no samples
 /// where the device does not run them beside the op.
 /// Throws UserError for an op without a kernel, RunError naming the op where the device fails, has
-/// no room, or does not come to an end. Holds a few times 160 MiB of the device a rank meanwhile.
+/// no room, or does not come to an end. Holds a few times 160 MiB of the device per rank meanwhile.
 std::vector<Nanoseconds> profile_op_on_device(const Graph& graph, OpId op,
                                               const ProfileOptions& options,
                                               const kernels::DeviceTable& device,

@@ -34,8 +34,8 @@ struct RehearsalOptions {
 };
 constexpr double kLeastFactor = 0.95;
 
-/// Samples in ns, one a step. By step_group(): the sum over its ops of the mean rank's duration, of
-/// a collective from when its last member posted. Under "peers": Metrics::wait_ns. Under "core",
+/// Samples in ns, one per step. By step_group(): the sum over its ops of the mean rank's duration,
+/// of a collective from when its last member posted. Under "peers": Metrics::wait_ns. Under "core",
 /// over a link and where ranks meet: samples of InStep::core_ns; under "core late": of how late
 /// such transfers end.
 using StepSamples = std::map<std::string, std::vector<Nanoseconds>>;

@@ -13,7 +13,7 @@ std::vector<LinkUse> averaged(const std::vector<LinkUse>& use, size_t count) {
   const double from = use.front().begin_ns;
   const double width = (use.back().end_ns - from) / static_cast<double>(count);
   const auto border = [&](size_t i) { return from + static_cast<double>(i) * width; };
-  std::vector<double> moved(count);  // bytes a second times ns
+  std::vector<double> moved(count);  // bytes per second times ns
   for (const LinkUse& u : use) {
     for (auto i = static_cast<size_t>((u.begin_ns - from) / width);
          i < count && border(i) < u.end_ns; ++i) {

@@ -1,4 +1,4 @@
-// A gate decides which experts a token goes to and which tokens find a place. A gate's function
+// A gate decides which experts per token goes to and which tokens find a place. A gate's function
 // sees the scores of one rank's tokens and takes places through RoutingBuilder, which alone counts
 // used capacity and drops, so that a gate (built in or Lua's) cannot break the distributed
 // algorithm. The weights of the choices and their gradient follow from the declared rules, not from
@@ -22,8 +22,8 @@ enum class GateScope : uint8_t { kToken, kBatch };
 /// Who chooses: a token by its scores, an expert among the tokens by theirs, or a rule that scores
 /// play no part in.
 enum class Chooser : uint8_t { kToken, kExpert, kRule };
-/// How an assignment is coded in checksums: a byte a choice (expert | dropped ? 0x80 : 0), or a
-/// byte an expert (1 where it took the token).
+/// How an assignment is coded in checksums: a byte per choice (expert | dropped ? 0x80 : 0), or a
+/// byte per expert (1 where it took the token).
 enum class AssignmentCode : uint8_t { kChoices, kTaken };
 
 /// What a gate sees: tokens of one rank in token order.
@@ -31,7 +31,7 @@ struct GateInput {
   int64_t tokens = 0;
   int64_t experts = 0;
   int64_t k = 1;
-  int64_t capacity = 0;           // places an expert on this rank
+  int64_t capacity = 0;           // places per expert on this rank
   const float* scores = nullptr;  // [tokens, experts], after the score rule, bias added
   const int32_t* ids = nullptr;   // [tokens] input token ids
   int64_t first_token = 0;        // global number of token 0, for counter-based randomness
@@ -39,7 +39,7 @@ struct GateInput {
   int64_t layer = 0;
 };
 
-/// The index maps of one rank's routing, owned by the caller. K = columns = choices a token.
+/// The index maps of one rank's routing, owned by the caller. K = columns = choices per token.
 /// The batch may be routed in parts: slots and choices are numbered through the whole batch, and
 /// all parts write one slot_choice, each the places that it takes.
 struct RoutingMaps {

@@ -72,7 +72,7 @@ void route_random(const GateInput& in, RoutingBuilder& out) {
   }
 }
 
-// `share`: places an expert in units of factor * tokens / experts; k: choices a token.
+// `share`: places per expert in units of factor * tokens / experts; k: choices per token.
 int64_t capacity_of(const std::string& gate, int64_t share, int64_t k, int64_t tokens,
                     int64_t experts, double factor) {
   if (tokens < 1) throw user_error("gate {}: tokens = {} must be at least 1", gate, tokens);
@@ -88,7 +88,7 @@ int64_t capacity_of(const std::string& gate, int64_t share, int64_t k, int64_t t
                             : std::ceil(static_cast<double>(share) * factor *
                                         static_cast<double>(tokens) / static_cast<double>(experts));
   if (places * static_cast<double>(experts) > std::numeric_limits<int32_t>::max()) {
-    throw user_error("gate {}: capacity factor = {} makes {} places an expert, too many", gate,
+    throw user_error("gate {}: capacity factor = {} makes {} places per expert, too many", gate,
                      factor, places);
   }
   return static_cast<int64_t>(places);

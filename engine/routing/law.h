@@ -21,7 +21,7 @@ struct RoutingQuery {
   int64_t ranks = 1;
   int64_t tokens = 0;  // a rank
   int64_t experts = 1;
-  int64_t k = 1;  // choices a token, all different
+  int64_t k = 1;  // choices per token, all different
 };
 
 struct RoutingLaw {

@@ -186,7 +186,7 @@ int64_t record_of(const Trace& t, const std::string& name, bool cycle, const Rou
     throw user_error("{}: has {} {}, asked for {}", name, has, what, asked);
   };
   if (q.experts != t.experts) refuse("experts", t.experts, q.experts);
-  if (q.k != t.k) refuse("choices a token (k)", t.k, q.k);
+  if (q.k != t.k) refuse("choices per token (k)", t.k, q.k);
   if (q.layer >= t.layers) refuse("MoE layers", t.layers, q.layer + 1);
   if (q.ranks * q.tokens != t.ranks * t.tokens) {
     throw user_error(
@@ -301,7 +301,7 @@ Trace read_trace(std::string_view bytes, const std::string& source) {
                      kVersion);
   }
   if (bytes_a_choice > 2) {
-    throw user_error("{}: has {} bytes a choice, allowed: 0, 1, 2", source, bytes_a_choice);
+    throw user_error("{}: has {} bytes per choice, allowed: 0, 1, 2", source, bytes_a_choice);
   }
   Trace t;
   for (int64_t* size : {&t.steps, &t.layers, &t.ranks, &t.tokens, &t.experts, &t.k}) {

@@ -40,7 +40,7 @@ struct Trace {
 
 /// Sets the counts of a trace with choices. Throws UserError that begins with `source` for sizes
 /// out of range (experts up to 65535), an expert that is not there or that a token chose twice, and
-/// counts alone that no k different choices a token make.
+/// counts alone that no k different choices per token make.
 void finish_trace(Trace& trace, const std::string& source);
 
 /// For readers of other formats, before they allocate: throws UserError that begins with `source`

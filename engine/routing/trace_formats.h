@@ -16,7 +16,7 @@ struct NamedText {
   std::string_view text;
 };
 
-/// Megatron-LM's RouterTracer (its pull request 5220): a file a rank, a JSON object a line,
+/// Megatron-LM's RouterTracer (its pull request 5220): a file per rank, a JSON object a line,
 ///   {"step", "stage": "pre_dispatch", "block": "decoder", "layer", "rank", "num_tokens", "topk",
 ///    "top_indices": [[expert, ...], ...]}
 /// Records of other stages or blocks (multi-token prediction) are left out. Several records of one
@@ -44,7 +44,7 @@ Trace trace_of_tensorrt(const NamedText& file, int64_t k);
 /// Throws UserError where experts do not divide over ranks.
 std::string tensorrt_of_trace(const Trace& trace, int64_t step, int64_t layer);
 
-/// Lines "layer,expert", one a choice, with or without this header (as llama.cpp's example
+/// Lines "layer,expert", one per choice, with or without this header (as llama.cpp's example
 /// moe-trace writes them): k lines are a token, lines of one layer in a row are its tokens, and a
 /// step begins where the layer falls. One rank. Steps with fewer tokens have places without choice
 /// at their end. experts: as above. Throws UserError with the line.

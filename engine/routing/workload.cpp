@@ -45,7 +45,7 @@ std::string full_name(const WorkloadSetting& setting) {
 void check_query(const std::string& name, const RoutingQuery& q) {
   MOE_CHECK(q.ranks >= 1 && q.tokens >= 0 && q.experts >= 1 && q.step >= 0 && q.layer >= 0);
   if (q.k < 1 || q.k > q.experts) {
-    throw user_error("workload {}: k = {} choices a token, allowed: 1 to experts = {}", name, q.k,
+    throw user_error("workload {}: k = {} choices per token, allowed: 1 to experts = {}", name, q.k,
                      q.experts);
   }
   if (q.ranks == 1 && name.starts_with("zero_token_rank")) {

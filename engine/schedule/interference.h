@@ -1,4 +1,4 @@
-// Which blocks of storage may be in use at the same time, as one bit row a block.
+// Which blocks of storage may be in use at the same time, as one bit row per block.
 #pragma once
 
 #include <cstdint>

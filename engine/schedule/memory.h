@@ -37,7 +37,7 @@ struct MemoryPlan {
   std::vector<JoinedBlock> joined;
   Bytes arena_bytes = 0;
   Bytes persistent_bytes = 0;
-  Bytes scratch_bytes = 0;  // the largest scratch of one op a lane
+  Bytes scratch_bytes = 0;  // the largest scratch of one op per lane
   /// The most bytes alive at once when ops run one by one in lane order: what must exist.
   Bytes liveness_bytes = 0;
   Bytes peak_bytes() const { return arena_bytes + persistent_bytes + scratch_bytes; }

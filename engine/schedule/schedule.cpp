@@ -64,7 +64,7 @@ void Schedule::set_pick(LaneId id, Pick pick, std::string stage, Choose choose) 
   Lane& lane = lanes[id.index()];
   refuse_compute(lane);
   if (!lane.stage.empty()) {
-    throw user_error("lane '{}' has a discipline already; one a lane (stages '{}' and '{}')",
+    throw user_error("lane '{}' has a discipline already; one per lane (stages '{}' and '{}')",
                      lane.name, lane.stage, stage);
   }
   lane.pick = pick;

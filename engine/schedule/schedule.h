@@ -151,7 +151,7 @@ std::vector<Arbiter> arbiters(const Schedule& schedule);
 /// order edges.
 Schedule default_schedule(const Graph& graph);
 
-/// One sequence of ops a lane.
+/// One sequence of ops per lane.
 struct LaneOrders {
   std::vector<std::vector<OpId>> lanes;
 };

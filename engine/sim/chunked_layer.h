@@ -21,7 +21,7 @@ struct PipeMoeLines {
 struct ChunkedLayer {
   int64_t num_ranks = 1;         // 2 or more
   int64_t experts_per_rank = 1;  // each [hidden, ffn] and [ffn, hidden]
-  int64_t rows = 0;              // of a rank: choices a token * tokens, over all experts alike
+  int64_t rows = 0;              // of a rank: choices per token * tokens, over all experts alike
   int64_t hidden = 0, ffn = 0;   // M, H
   DType dtype = DType::kF16;     // of what is sent
   PipeMoeLines lines;
@@ -32,7 +32,7 @@ LayerModel model_of(const ChunkedLayer& layer);
 
 /// The plan of the layer's forward in `degree` parts. Throws UserError naming "layer.<field>" for
 /// sizes below 1, rows that do not divide over the experts, a degree outside 1 to the capacity
-/// (rows an expert and source), lines that check() refuses.
+/// (rows per expert and source), lines that check() refuses.
 std::shared_ptr<const Plan> plan_layer(const ChunkedLayer& layer, int64_t degree);
 
 /// When the last transfer of the plan ends, by simulation.

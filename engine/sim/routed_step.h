@@ -21,7 +21,7 @@ struct MoeLayer {
   int64_t tokens = 0;
   int64_t experts = 0;
   int64_t k = 0;
-  int64_t capacity = 0;  // places an expert
+  int64_t capacity = 0;  // places per expert
 };
 /// By block: the layers that routing laws count from 0.
 std::vector<MoeLayer> moe_layers(const Graph& graph);
@@ -29,7 +29,7 @@ std::vector<MoeLayer> moe_layers(const Graph& graph);
 /// What each source keeps of its choices for each expert: at most the capacity.
 Loads kept_rows(Loads choices, int64_t capacity);
 
-/// Whose rows an op's work follows: those of the rank's own tokens, or of its experts.
+/// Whose rows per op's work follows: those of the rank's own tokens, or of its experts.
 enum class Side : uint8_t { kSource, kExperts };
 
 class RoutedStep {

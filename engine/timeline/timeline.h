@@ -35,7 +35,7 @@ struct LinkLoad {
   Nanoseconds begin = 0;
   Nanoseconds end = 0;
   double bytes_per_s = 0;
-  double capacity = 0;  // bytes a second
+  double capacity = 0;  // bytes per second
 };
 
 struct Timeline {

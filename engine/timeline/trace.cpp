@@ -17,7 +17,7 @@ double to_us(Nanoseconds ns) {
   return static_cast<double>(ns) / 1e3;
 }
 
-/// The processes of one label: ids from first_pid, one a rank; `end` is where its next timeline
+/// The processes of one label: ids from first_pid, one per rank; `end` is where its next timeline
 /// begins.
 struct Track {
   int64_t first_pid = 0;

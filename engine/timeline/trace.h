@@ -1,6 +1,6 @@
-// Chrome / Perfetto trace export: one process a label and rank, one thread a lane, complete events
-// in microseconds with op, bytes, wait and stage as arguments; one counter a link at the process of
-// rank 0, in percent of its rate.
+// Chrome / Perfetto trace export: one process a label and rank, one thread per lane, complete
+// events in microseconds with op, bytes, wait and stage as arguments; one counter a link at the
+// process of rank 0, in percent of its rate.
 #pragma once
 
 #include <string>

@@ -182,7 +182,7 @@ void attn_score(double* score, const double* qkv, AttentionShape s, Stream) {
   });
 }
 
-/// Softmax of the first i + 1 scores of row i; lse (may be null) gets one number a row.
+/// Softmax of the first i + 1 scores of row i; lse (may be null) gets one number per row.
 void causal_softmax(double* prob, double* lse, const double* score, AttentionShape s) {
   for (int64_t row = 0; row < s.batch * s.heads * s.seq; ++row) {
     const int64_t count = row % s.seq + 1;

@@ -1,4 +1,4 @@
-// The gate's numerics: a warp a token, so that a row's bits do not depend on the other rows.
+// The gate's numerics: a warp per token, so that a row's bits do not depend on the other rows.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/functions.h"
 

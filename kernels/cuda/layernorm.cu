@@ -1,6 +1,6 @@
-// LayerNorm: a block a row. Column sums (of the bias and of gamma and beta) take two stages inside
-// one block: each thread sums the rows of its lane, every kLanes-th, then one adds the lanes' sums.
-// A block takes eight columns, and no memory is needed between the stages.
+// LayerNorm: a block per row. Column sums (of the bias and of gamma and beta) take two stages
+// inside one block: each thread sums the rows of its lane, every kLanes-th, then one adds the
+// lanes' sums. A block takes eight columns, and no memory is needed between the stages.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/functions.h"
 

@@ -1,6 +1,6 @@
 // Losses with their gradients in place. A block takes every gridDim-th row and adds its rows'
 // losses in double, in their order; one warp then adds the blocks' sums. The sums between the two
-// launches lie in a fixed piece of device memory, one a stream, because the table gives no work
+// launches lie in a fixed piece of device memory, one per stream, because the table gives no work
 // area; so losses of different streams do not meet.
 #include <algorithm>
 #include <array>

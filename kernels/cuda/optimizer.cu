@@ -31,7 +31,7 @@ __global__ void sgd_kernel(float* w, float* v, const float* g, float lr, float m
   }
 }
 
-/// Powers in double are slow: a thread a block makes them.
+/// Powers in double are slow: a thread per block makes them.
 __global__ void adamw_kernel(float* w, float* m, float* v, const float* g, AdamwRates rates,
                              const int64_t* step, int64_t n) {
   __shared__ AdamwFactors shared;

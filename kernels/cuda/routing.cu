@@ -1,5 +1,5 @@
 // A choice's place is the number of choices of the same expert before it. It is counted in three
-// launches: each block counts its chunk by expert; a thread an expert sums the chunks before each
+// launches: each block counts its chunk by expert; a thread per expert sums the chunks before each
 // chunk; each block adds the ranks inside its chunk, by matching lanes and by warps in order. That
 // is done twice: in GShard order to see which choices find a place, then in token order to number
 // them.
@@ -11,7 +11,7 @@ namespace moe::kernels::cuda {
 namespace {
 
 constexpr int32_t kDropped = -1;
-constexpr int kChunk = kThreads;  // choices a block
+constexpr int kChunk = kThreads;  // choices per block
 
 /// Which choice comes i-th, and whether it counts.
 struct Sequence {

@@ -26,7 +26,7 @@ end
 local function show(R)
   for size, some in R:by "size" do
     local model = some.runs[1].parameters
-    print(("\nGPT2-%s-MoE, %d layers, %d rows a GPU"):format(size, model.layers,
+    print(("\nGPT2-%s-MoE, %d layers, %d rows per GPU"):format(size, model.layers,
       model.batch_per_device))
     local orig = some:where { system = "raf_rows" }.runs[1]
     local _, alone = range_of(some:where { system = name_of(0) }.runs[1])

@@ -43,7 +43,7 @@ local function of(R, set, padding)
   return R:where { gpu = set.gpu, batch = set.batch, padding = padding or "assumed" }
 end
 
--- Of lancet over the best baseline, a value a point; suffixes say whose all-reduce policy they
+-- Of lancet over the best baseline, a value per point; suffixes say whose all-reduce policy they
 -- have.
 local function speedups(R, suffix, baselines_suffix)
   local other = baselines_suffix or ""

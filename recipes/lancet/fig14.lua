@@ -12,7 +12,7 @@ local MODELS = {
   deep = { layers = 8, hidden = 128, heads = 4, seq = 64, batch_per_device = 16 },
 }
 
--- model, gate, ranks, bytes a second; a Switch gate routes unevenly, so its rows are those of a
+-- model, gate, ranks, bytes per second; a Switch gate routes unevenly, so its rows are those of a
 -- recorded run of the same length.
 local CASES = {
   { "wide", "random", 1 }, { "long", "switch", 1 },

@@ -25,7 +25,7 @@ for _, name in ipairs(BASELINES) do
 end
 local lancet, ms = run_of.lancet, run_of.lancet.iteration_ms
 local simulated, bound = lancet.prediction.iteration_ms, lancet.lower_bound_ms
-print(("\nEmulated: lancet takes %.1f ms a step, %.2fx its simulated %.1f ms and %.2fx the bound "
+print(("\nEmulated: lancet takes %.1f ms per step, %.2fx its simulated %.1f ms and %.2fx the bound "
   .. "of %.1f ms"):format(ms, ms / simulated, simulated, ms / bound, bound))
 print(("%s, the best baseline, takes %.2fx as long (simulated: %.2fx)"):format(best.system,
   best.iteration_ms / ms, best.prediction.iteration_ms / simulated))

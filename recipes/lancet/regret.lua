@@ -5,11 +5,11 @@ local moe = require "moe"
 
 local function text(run)
   local p = run.point
-  return ("%s, %s, %s gate, %d GPUs, %d rows a GPU, capacity factor %g"):format(run.cluster,
+  return ("%s, %s, %s gate, %d GPUs, %d rows per GPU, capacity factor %g"):format(run.cluster,
     run.model, p.gate, run.devices, run.parameters.batch_per_device, p.capacity_factor)
 end
 
--- A line about the gains of a set: lancet over tutel, a value a point.
+-- A line about the gains of a set: lancet over tutel, a value per point.
 local function line(label, R, system)
   local gains, wins, worst, at = R:ratio { "iteration_ms", of = system, to = "tutel" }, 0
   for gain, run in gains:each() do

@@ -131,8 +131,8 @@ for _, normalise in ipairs { false, true } do
       ("%.2fx"):format(r.median_ms / ideal.median_ms), ("%.2f"):format(r.p95_ms),
       ("%.2fx"):format(r.p95_ms / ideal.p95_ms) }
   end
-  print(("\nSimulated: %d layers of Transformer-XL's sizes, %d tokens a GPU, 8 GPUs of the paper's "
-    .. "cluster, our model's routing; phases by closed form, estimates %s"):format(LAYERS,
+  print(("\nSimulated: %d layers of Transformer-XL's sizes, %d tokens per GPU, 8 GPUs of the "
+    .. "paper's cluster, our model's routing; phases by closed form, estimates %s"):format(LAYERS,
     RANKS * ROWS * SEQ / DEVICES, normalise and "scaled to all devices" or "as printed"))
   print(moe.table(times))
 end

@@ -1,4 +1,4 @@
--- Figures 16, 17 and 18: Lina's inference scheduler against one expert a device, without its
+-- Figures 16, 17 and 18: Lina's inference scheduler against one expert per device, without its
 -- estimation and without its fine-tuning, and an ideal, balanced gate. Simulated on made-up routing
 -- (synthetic traces): tokens of 128 classes, fitted to figure 9's 41.94% and 54.59% and to figure
 -- 6's most to least popular expert, 4.02x of 4 experts and 5.56x of 16. How much popularity moves
@@ -75,7 +75,7 @@ local function results_of(reading)
 end
 
 local function show(reading, result)
-  print(("\n%s: batches of 4,096 tokens a GPU"):format(reading.name))
+  print(("\n%s: batches of 4,096 tokens per GPU"):format(reading.name))
   local rows = { { "model", "experts", "system", "median ms", "of ideal", "95% ms", "of ideal",
     "layer 95%", "all-to-alls 95%", "phase 2", "waits for mapping", "for weights", "accuracy",
     "fine-tuned" } }

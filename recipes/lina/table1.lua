@@ -1,6 +1,7 @@
 -- Table 1, figures 2 and 4: how much of the baseline's step are all-to-alls? Transformer-XL with
--- 12, 24 and 36 layers on Lina's testbed, simulated. The rows a GPU, which the paper does not give,
--- are chosen to meet the 333 ms of 12 layers and 16 experts: that figure is fitted, and no other.
+-- 12, 24 and 36 layers on Lina's testbed, simulated. The rows per GPU, which the paper does not
+-- give, are chosen to meet the 333 ms of 12 layers and 16 experts: that figure is fitted, and no
+-- other.
 local moe = require "moe"
 
 local ROWS = 10
@@ -34,7 +35,7 @@ for _, row in ipairs {
   local note = experts == 4 and FOUR or nil
   claims[#claims + 1] = moe.claim { id = ("lina-%03d"):format(id), neutral = 0, within = 0.25,
     value = of(layers, experts, a2a_ms), note = note,
-    fitted = id == 18 and "rows a GPU, to it" or nil }
+    fitted = id == 18 and "rows per GPU, to it" or nil }
   claims[#claims + 1] = moe.claim { id = ("lina-%03d"):format(id + 1), neutral = 0, within = 0.25,
     value = of(layers, experts, share), note = SHARE }
 end

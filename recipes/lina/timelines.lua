@@ -1,7 +1,8 @@
 -- Figures 7 and 8: what becomes of one MoE layer's backward when the gradients of the block above
 -- it are all-reduced meanwhile? Simulated on Lina's testbed, 16 GPUs. The paper describes neither
--- its layer nor its model: ours is as wide as GPT-2 XL, with 5 rows a GPU, whose layer takes about
--- the 24.6 ms of figure 7c (fitted), and with 2, whose all-to-alls are shorter than an all-reduce.
+-- its layer nor its model: ours is as wide as GPT-2 XL, with 5 rows per GPU, whose layer takes
+-- about the 24.6 ms of figure 7c (fitted), and with 2, whose all-to-alls are shorter than an
+-- all-reduce.
 local moe = require "moe"
 
 local ROWS, EFFICIENCIES, CELL_MS = { 5, 2 }, { 0.7, 1, 0.5 }, 1

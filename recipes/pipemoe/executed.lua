@@ -9,7 +9,7 @@ local MAX_DEGREE = 64
 local ROUNDS, STEPS = 4, 4  -- samples of a degree: so many turns of so many steps
 local WITHIN = 0.03         -- of the best executed time
 
--- Rows of 128 tokens a rank; the wire: bytes a second, start-up in microseconds.
+-- Rows of 128 tokens per rank; the wire: bytes per second, start-up in microseconds.
 local LAYERS = {
   { rows = 4, hidden = 256, ffn = 256, bytes_per_s = 5e8, latency_us = 2000 },
   { rows = 4, hidden = 256, ffn = 1024, bytes_per_s = 2e8, latency_us = 1000 },
@@ -96,7 +96,7 @@ end
 -- Returns the best executed time and its degree.
 local function show_layer(i, layer, fit, choice, degrees, samples)
   local l, e = fit.lines, fit.error
-  print(("\nLayer %d: %d tokens a rank, M %d, H %d; link %g MB/s, %g us"):format(i,
+  print(("\nLayer %d: %d tokens per rank, M %d, H %d; link %g MB/s, %g us"):format(i,
     128 * layer.rows, layer.hidden, layer.ffn, layer.bytes_per_s / 1e6, layer.latency_us))
   print(("transfer %.2f + %.2f ms (fit within %.0f%%), experts %.2f + %.2f ms (%.0f%%), backward "
     .. "%.2f + %.2f ms (%.0f%%), cutting %.2f ms"):format(1e3 * l.alpha_a, 1e3 * l.beta_a * l.n_d,

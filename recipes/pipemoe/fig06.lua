@@ -5,7 +5,7 @@ local moe = require "moe"
 
 local GPUS_PER_NODE, NIC_GBIT = 4, 100
 
-print "Published: an all-to-all of y bytes a GPU"
+print "Published: an all-to-all of y bytes per GPU"
 local rows = { { "GPUs", "alpha_a s", "alpha_a/(P-1)", "beta_a s/byte", "1 MiB ms", "10 MiB ms",
   "100 MiB ms", "Gb/s of a NIC" } }
 local function line_row(gpus, reading)

@@ -91,7 +91,7 @@ for _, name in ipairs(SYSTEMS) do
     ("%.3fx"):format(predicted.placed / predicted[name]),
     digests[name] }
 end
-print(("\nEmulated, %d samples a system\n"):format(#base) .. moe.table(rows))
+print(("\nEmulated, %d samples per system\n"):format(#base) .. moe.table(rows))
 
 local errors = { { "system", "op", "phase", "estimated ms", "executed ms", "off by",
   "10% .. 90%", "mean error", "n" } }

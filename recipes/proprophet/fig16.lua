@@ -105,7 +105,7 @@ local function show(values)
     end
     rows[#rows + 1] = row
   end
-  print "RB: balance degree before over after; alpha = 1, k = 1 choice a token"
+  print "RB: balance degree before over after; alpha = 1, k = 1 choice per token"
   print(moe.table(rows))
 
   rows = { { "loads", "alpha", "FasterMoE's rates", "k", "ratio, most", "layers below 1" } }

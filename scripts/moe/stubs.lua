@@ -140,7 +140,7 @@ local FIXED = [[
 ---@field under fun(self, op: moe.Op, comm: moe.Op, why?: string)
 ---@field chunk fun(self, op: moe.Op, bytes: integer)
 ---@field priority fun(self, op: moe.Op, n: integer) higher first; 0 where none is given
----@field discipline fun(self, lane: string, t: moe.Discipline) one a lane
+---@field discipline fun(self, lane: string, t: moe.Discipline) one per lane
 
 ---@class moe.PlacementContext in the calls of a placement; all ranks see the same
 ---@field step integer

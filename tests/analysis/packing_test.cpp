@@ -5,7 +5,7 @@
 namespace moe {
 namespace {
 
-/// Four experts on four devices, three MoE layers, so many devices a node.
+/// Four experts on four devices, three MoE layers, so many devices per node.
 double exchange_ms(int64_t devices_per_node, int64_t n, DType dtype = DType::kF32) {
   PlanSpec spec;
   spec.num_ranks = 4;
@@ -25,7 +25,7 @@ TEST_CASE("packing's exchange takes what the busiest NIC receives; without packi
   // Groups {0,1} and {2,3}: device 0 fetches expert 1; 1 fetches 2, 3; 2 fetches 0, 1; 3 fetches 2.
   CHECK(exchange_ms(1, 2) == 2 * expert);
   CHECK(exchange_ms(1, 2, DType::kF16) == expert);
-  // Two devices a node: node 0 fetches experts 2 and 3 for device 1; device 0 has 1 beside it.
+  // Two devices per node: node 0 fetches experts 2 and 3 for device 1; device 0 has 1 beside it.
   CHECK(exchange_ms(2, 2) == 2 * expert);
   CHECK(exchange_ms(4, 4) == 1e3 * 3 * expert / 1e9);
 }

@@ -97,7 +97,7 @@ TEST_CASE("the planner's model of a layer is near the simulated timeline, op by 
 
 // Equations (4) and (5) are linear in the number of experts, with a rate that one expert has. Where
 // owners differ, their scatters go at the same time, so that several experts take less than that:
-// with one device a node about (s + 1) / 2 of what one takes. How much less is the error.
+// with one device per node about (s + 1) / 2 of what one takes. How much less is the error.
 TEST_CASE("copies of several owners' experts take less than the planner's model says") {
   for (const auto& [count, most] : {std::pair{1, 0.001}, {2, 0.45}, {4, 1.25}}) {
     for (const auto& [nodes, per_node] : {std::pair{4, 1}, {4, 4}, {8, 1}, {8, 4}}) {

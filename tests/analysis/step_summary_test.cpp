@@ -37,7 +37,7 @@ TEST_CASE("the forward ends with the last forward op of any rank") {
 }
 
 TEST_CASE("ops alone are summed by collective, and by segment where they compute") {
-  const auto plan = make_plan(small_spec());  // 10 ns an op
+  const auto plan = make_plan(small_spec());  // 10 ns per op
   const auto sums = ops_alone(plan->graph, *plan->spec.cost);
   const auto count = [&](const std::string& wanted) { return ops_of(plan->graph, wanted).size(); };
   CHECK(sums.at("all_to_all").ms() == Approx(1e-5 * static_cast<double>(count("all_to_all"))));

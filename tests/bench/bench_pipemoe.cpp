@@ -37,7 +37,7 @@ void bench_degree(int runs, const char* what, moe::DegreeObjective objective,
   const double ms = median_ms(runs, [&] {
     for (const moe::DegreeProblem& problem : problems) sum += degree_of(problem);
   });
-  fmt::print("{:24} {:9.3f} us a layer (degrees sum to {})\n", what,
+  fmt::print("{:24} {:9.3f} us per layer (degrees sum to {})\n", what,
              ms * 1e3 / static_cast<double>(problems.size()), sum / runs);
 }
 
@@ -70,7 +70,7 @@ int main(int argc, char** argv) {
     }
   });
   fmt::print(
-      "\n{} layers by simulation, {} plans: {:.3f} s ({:.0f} us a plan; {:.1f} s simulated)\n",
+      "\n{} layers by simulation, {} plans: {:.3f} s ({:.0f} us per plan; {:.1f} s simulated)\n",
       layers.size(), simulated, ms / 1e3, ms * 1e3 / static_cast<double>(simulated),
       static_cast<double>(total) / 1e9);
   return 0;

@@ -96,7 +96,8 @@ void gap(int64_t devices, int64_t n, moe::TimeEquation equation) {
 
 constexpr int64_t kLayers = 24, kTokens = 4096;
 
-/// GPT with an MoE layer in each of 24 blocks, an expert a device, on nodes of 8 at assumed rates.
+/// GPT with an MoE layer in each of 24 blocks, an expert per device, on nodes of 8 at assumed
+/// rates.
 moe::PlanSpec model_spec(int64_t devices, bool placed) {
   moe::PlanSpec s;
   s.model.layers = kLayers, s.model.moe_every = 1, s.model.experts = devices;
@@ -206,7 +207,7 @@ int main(int argc, char** argv) {
   for (const int64_t devices : {16, 64, 512}) bench_search(runs, devices, devices);
   bench_search(runs, 64, 256);
 
-  fmt::print("\nPolicies as a step calls them, two experts a device, us of {} runs\n", runs);
+  fmt::print("\nPolicies as a step calls them, two experts per device, us of {} runs\n", runs);
   fmt::print("{:20} {:>8} {:>10} {:>10} {:>10}\n", "", "devices", "median", "10%", "90%");
   for (const moe::PlacementPolicy& policy : moe::builtin_policies()) {
     for (const int64_t devices : {16, 64}) bench_policy(runs, policy, devices);

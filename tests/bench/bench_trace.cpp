@@ -18,7 +18,7 @@ double ms_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
-// 12 MoE layers, 100 steps of 1,024 tokens a rank, an expert a rank.
+// 12 MoE layers, 100 steps of 1,024 tokens per rank, an expert per rank.
 void time_loads(const char* name, const moe::WorkloadOptions& options, int64_t ranks, int64_t k,
                 int64_t steps) {
   const moe::RoutingLaw law = moe::workload(name, options, 1);
@@ -29,7 +29,7 @@ void time_loads(const char* name, const moe::WorkloadOptions& options, int64_t r
     for (q.layer = 0; q.layer < 12; ++q.layer) total += law.loads(q).total();
   }
   const double ms = ms_since(begin);
-  fmt::print("{:44} {:5} ranks, k {}: {:8.1f} ms for {} steps, {:.2f} ns a choice\n", law.name,
+  fmt::print("{:44} {:5} ranks, k {}: {:8.1f} ms for {} steps, {:.2f} ns per choice\n", law.name,
              ranks, k, ms, steps, ms * 1e6 / static_cast<double>(total));
 }
 
@@ -52,10 +52,10 @@ void time_step_of_record(const moe::Plan& plan, double step_ms) {
   for (int i = 0; i < kTurns; ++i) moe::record_step(trace, records);
   moe::finish_trace(trace, "bench");
   const double ms = ms_since(begin) / kTurns;
-  fmt::print("  the record itself: {:.4f} ms a step, {:.3f}% of it\n", ms, 100 * ms / step_ms);
+  fmt::print("  the record itself: {:.4f} ms per step, {:.3f}% of it\n", ms, 100 * ms / step_ms);
 }
 
-// A model of README size, run with and without a record in turns; the record's own time a step
+// A model of README size, run with and without a record in turns; the record's own time per step
 // beside it, which the difference of two noisy medians cannot show.
 void time_record(int64_t ranks) {
   moe::ModelSpec m;

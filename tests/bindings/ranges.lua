@@ -192,7 +192,7 @@ local function corners(subject, all, count)
   end
 end
 
---- The subjects' names, one a line.
+--- The subjects' names, one per line.
 function M.names() return table.concat(schema.keys_of(M.subjects), "\n") end
 
 --- Runs one subject: each number in so many steps, and so many corners. What was wrong as text,

@@ -47,7 +47,7 @@ TEST_CASE("attention of bfloat16 runs by the library where it has it, unless our
   CHECK(same_bits(run(s, in), own));
 }
 
-TEST_CASE("a plan of attention is made once a shape and direction, before it runs") {
+TEST_CASE("a plan of attention is made once per shape and direction, before it runs") {
   const Library library;
   const AttentionShape s = {1, 21, 2, 16};
   const Inputs in(s, 1);

@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kExperts = 5, kSources = 2, kCapacity = 9, kIn = 24, kOut = 40;
 constexpr int64_t kRows = kSources * kCapacity;  // of an expert
 
-/// Rows in use, by expert and source; none: all, as one run an expert.
+/// Rows in use, by expert and source; none: all, as one run per expert.
 using Counts = std::vector<int64_t>;
 
 const Counts kLoads[] = {{},                              // padded

@@ -77,7 +77,7 @@ void check_same_outputs(const RunResult& a, const RunResult& b) {
   }
 }
 
-TEST_CASE("experts from host memory give the outputs of one expert a device") {
+TEST_CASE("experts from host memory give the outputs of one expert per device") {
   const std::vector<Options> systems = {{},
                                         {{"fine_tuning", false}},
                                         {{"estimation", false}},

@@ -154,7 +154,7 @@ TEST_CASE("a recorded run replays: the same routing, losses and parameters") {
     CHECK(trace.steps == 3);
     CHECK(trace.blocks == std::vector<int32_t>{1, 3});
     CHECK(trace.k == plan->spec.gate.columns);
-    if (gate == std::string("expert_choice")) continue;  // no law of k choices a token
+    if (gate == std::string("expert_choice")) continue;  // no law of k choices per token
     const RoutingLaw law = law_of(options.record, "trace", false);
     PlanSpec spec = spec_with(law, model, 2);
     spec.gate.weight = plan->spec.gate.weight;

@@ -22,7 +22,7 @@ PlanSpec spec_of(const ModelSpec& model, int64_t num_ranks, Precision precision 
 inline Stage pass(const std::string& name, Options options = {}) {
   return {.name = name, .options = std::move(options)};
 }
-/// The training step of that spec with one all-reduce a gradient.
+/// The training step of that spec with one all-reduce per gradient.
 Graph step_graph(const PlanSpec& spec);
 /// The same with all-to-alls that carry only the rows in use, after an exchange of counts.
 Graph ragged_step_graph(const PlanSpec& spec);

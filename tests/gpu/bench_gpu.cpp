@@ -1,8 +1,8 @@
 // Times the plugin's kernels on the GPU at the sizes of a training step, one JSON object a line:
-// samples in microseconds a call, bytes or flops of a call, the rates, their ratios to this card's
-// own copy rate and large GEMM in the same run, and what is aimed at. Where a row does not name
-// bfloat16 the kernels are float32; targets that were set for bfloat16 say so.
-// usage: bench_gpu [--quick] [--device] [part of a bench's name]
+// samples in microseconds per call, bytes or flops of a call, the rates, their ratios to this
+// card's own copy rate and large GEMM in the same run, and what is aimed at. Where a row does not
+// name bfloat16 the kernels are float32; targets that were set for bfloat16 say so. usage:
+// bench_gpu [--quick] [--device] [part of a bench's name]
 //   --device: only one line with the device and its versions
 // Status: 0, 1 something failed, 77 there is no GPU.
 #include <algorithm>

@@ -27,7 +27,7 @@ local function fails(fields, line, ...)
   return expect.fails(HEAD .. "moe.collectives {\n cluster = c,\n " .. fields .. " }", line, ...)
 end
 
-test("collectives go to the core with defaults, and come back one an op", function()
+test("collectives go to the core with defaults, and come back one per op", function()
   local w = runs [[ops = { { kind = "all_to_all", bytes_per_pair = 5, start_ms = 2 },
     { kind = "all_reduce", bytes = 7, rings = 2, after = { 1 } } }]]
   local spec = w.asked.spec

@@ -21,7 +21,7 @@ local function without_effect(w)
   end
 end
 
-test("a stage without effect is said under the table, once a system, with its reasons", function()
+test("a stage without effect is said under the table, once per system, with its reasons", function()
   local w = expect.runs(RECIPE, {}, "run", without_effect)
   local _, count = w.output:gsub("Without effect in", "")
   expect.equal(count, 3)

@@ -67,7 +67,7 @@ test("the gate's own number of choices stands, and contradicting it is refused",
   expect.equal(expect.runs(train "batch = 2, experts = 4, gate = 'top_k', k = 3").plans[1].model.k,
     3)
   expect.fails(train "batch = 2, experts = 4, gate = 'top2', k = 3", 2,
-    "model.gpt2_moe.k: 3, but the gate 'top2' makes 2 choices a token")
+    "model.gpt2_moe.k: 3, but the gate 'top2' makes 2 choices per token")
 end)
 
 test("losses of the router and bias balancing reach the core, with their defaults", function()
@@ -240,7 +240,7 @@ test("the ranks of an emulated link may share nodes, with wires of their own ins
     "link.devices_per_node: 3 does not divide 4 ranks")
 end)
 
-test("expert-parallel groups: experts a device are those of a group over its devices", function()
+test("expert-parallel groups: experts per device are those of a group over its devices", function()
   local function model_of(fields, ranks)
     return expect.runs(train(fields, "ranks = " .. ranks)).plans[1].model
   end

@@ -31,7 +31,7 @@ return moe.experiment { name = "x", model = model {}, cluster = cluster, systems
     expect.equal(r[5].stages[3].options.bytes, 30e6)
   end)
 
-test("Lina's models have an expert a device in every FFN, and assumed sizes with bands", function()
+test("Lina's models have an expert per device in every FFN, and sizes with bands", function()
   local w = expect.runs(HEAD .. [[
 return moe.experiment { name = "x", model = model { size = "gpt2" }, cluster = cluster,
   systems = { moe.system "raf" {} } }]])
@@ -56,7 +56,7 @@ local function made_up(w)
   end
 end
 
-test("packing doubles the experts a device until they take as long as the all-to-all", function()
+test("packing doubles the experts per device until they take as long as the all-to-all", function()
   local w = expect.runs(HEAD .. [[P = moe.lina.packing { model = model {}, cluster = cluster }]],
     nil, "run", made_up)
   local p = w.globals.P
@@ -89,7 +89,7 @@ return moe.experiment { name = "x", model = model {}, cluster = cluster, systems
   expect.equal({ eps[1], eps[2], eps[3], eps[4] }, { 16, 8, 4, 4 })
 end)
 
-test("what does not fit comes from the host, and goes there, once a step", function()
+test("what does not fit comes from the host, and goes there, once per step", function()
   local w = expect.runs(HEAD .. [[P = moe.lina.packing { model = model {}, cluster = cluster,
   host_bytes_per_s = 1e9 }]], nil, "run", function(w)
     made_up(w)

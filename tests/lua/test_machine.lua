@@ -102,7 +102,7 @@ test("calibrate on a GPU says so in the file, and is refused where there is none
   core.args.ranks = nil
   w.moe._main("calibrate", "machine.lua")
   file = w.files["out/machine.lua"]
-  assert(file:find("one GPU a rank, collectives by NCCL", 1, true), file)
+  assert(file:find("one GPU per rank, collectives by NCCL", 1, true), file)
   assert(file:find("ranks = 4", 1, true), file)
   core.executor_missing = function() return "the CUDA plugin sees no GPU" end
   ok, err = pcall(w.moe._main, "calibrate", "machine.lua")

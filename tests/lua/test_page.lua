@@ -131,7 +131,7 @@ test("what is long is folded", function()
   expect.equal(folds "{ 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 }", "11")
 end)
 
-test("a timeline has a row a lane, and every span says op, time and bytes", function()
+test("a timeline has a row per lane, and every span says op, time and bytes", function()
   local page = assert(page_of(folder()))
   has(page, "<b>comm</b> simulated rank 0",
     "a2a: 2.000 ms from 1.000; all_to_all forward &lt;dispatch&gt;; 1.00 MiB; waited 0.250 ms",

@@ -58,7 +58,7 @@ test("map makes values of runs and leaves out those that give nil; each brings t
   expect.equal(seen, { { 50, 16 }, { 25, 32 } })
 end)
 
-test("best is a run a point: of some systems or of all", function()
+test("best is a run per point: of some systems or of all", function()
   local R = results_of():where { executor = "simulate" }
   local best = R:best { "iteration_ms" }
   expect.equal({ #best.runs, best.runs[1].system, best.runs[2].point.nodes },
@@ -87,7 +87,7 @@ test("get, mean, max, min and median", function()
   expect.equal({ v:mean(), v:max(), v:min(), v:median() }, { 280 / 3, 100, 80, 100 })
 end)
 
-test("ratio is the best of the others over one, a value a point", function()
+test("ratio is the best of the others over one, a value per point", function()
   local R = results_of():where { executor = "simulate" }
   local v = R:ratio { "iteration_ms", of = "lancet_dw", to = { "raf", "deepspeed" } }
   expect.equal({ v[1], v[2], v[3] }, { 1.25, 1.25 })

@@ -292,7 +292,7 @@ local e = moe.plan { model = m, cluster = moe.cluster.p4de { nodes = 2 },
 S = tostring(e)
 ]])
   for _, part in ipairs { "5.000 ms exposed", "below 80.000 ms (the critical path), 10.000 ms away",
-    "data edge", "1. 2.000 ms a step, by simulation: c. 'a' is exposed since 'b' needs it",
+    "data edge", "1. 2.000 ms per step, by simulation: c. 'a' is exposed since 'b' needs it",
     "t: no MoE layer" } do
     assert(w.globals.S:find(part, 1, true), w.globals.S)
   end

@@ -79,7 +79,7 @@ TEST_CASE("a model that makes no sense is refused with its field, value and what
                m.batch_per_device = 1 << 22;
                m.seq = 1 << 22;
              }),
-             Contains("tokens a rank is too many"));
+             Contains("tokens per rank is too many"));
 }
 
 TEST_CASE("a gate's spec follows from the gate, the model and its capacity factor") {
@@ -103,7 +103,7 @@ TEST_CASE("a gate's spec follows from the gate, the model and its capacity facto
   CHECK(gate_spec(model).weight == "one");
   model.gate = "top2";
   model.experts = 1;
-  CHECK_THROWS_WITH(gate_spec(model), Contains("model.gate = 'top2' takes 2 experts a token"));
+  CHECK_THROWS_WITH(gate_spec(model), Contains("model.gate = 'top2' takes 2 experts per token"));
   model.gate = "swich";
   CHECK_THROWS_WITH(gate_spec(model), Contains("Did you mean 'switch'?"));
 }

@@ -1,4 +1,4 @@
-// Whole runs of one rank a process: the same bits as ranks that are threads, or a clear end.
+// Whole runs of one rank per process: the same bits as ranks that are threads, or a clear end.
 #include "tests/mpi/job.h"
 
 namespace moe::test {

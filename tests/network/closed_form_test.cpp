@@ -127,7 +127,7 @@ TEST_CASE("a device with two NICs sends twice as fast") {
   CHECK(std::abs(one - 2 * two) <= 2);
 }
 
-TEST_CASE("an all-to-all starts up with a base and a part a peer, also when it carries nothing") {
+TEST_CASE("an all-to-all starts up with a base and a part per peer, also when it carries nothing") {
   Cluster cluster = eight_a_node(16);
   const Nanoseconds wire = all_to_all_ns(cluster, 1000);
   cluster.a2a_base_ns = 20'000;

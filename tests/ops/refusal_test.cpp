@@ -56,7 +56,7 @@ TEST_CASE("misuse of an op names the op, the tensor and what is allowed") {
       {"%20, %21, %22, %23, %24, %25 = gate(%4, %8) {k=1, capacity=4} r forward gate",
        "expected i32 ids of 12 tokens"},
       {"%20, %21, %22, %23, %24, %25 = gate(%4, %0) {k=4, capacity=4} r forward gate",
-       "4 choices a token, allowed: 1 to 3 experts"},
+       "4 choices per token, allowed: 1 to 3 experts"},
       {"%20, %21, %22, %23, %24, %25 = gate(%4, %0) {k=1} r forward gate",
        "attribute 'capacity' must be at least 1"},
       {"%20, %21, %22, %23, %24, %25 = gate(%4, %0) {k=1, capacity=4, weight=\"probs\"} r forward "

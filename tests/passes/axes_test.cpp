@@ -18,7 +18,7 @@ using test::random_program;
 using test::RandomProgram;
 using test::range_of;
 
-/// A program of fake ops, written an op a line.
+/// A program of fake ops, written an op per line.
 class Program {
  public:
   Program() : graph(test::axis_ops()) {}

@@ -151,7 +151,7 @@ class AxisRules {
            });
   }
 
-  /// The cuts that these ways (one an op) give; none when they contradict each other or the rules.
+  /// The cuts that these ways (one per op) give; none when they contradict each other or the rules.
   std::optional<Cuts> cuts(const std::vector<size_t>& chosen) const {
     Cuts cuts(problem_.graph.tensors().size());
     for (size_t i = 0; i < chosen.size(); ++i) {

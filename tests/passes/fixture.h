@@ -25,7 +25,7 @@ class GivenCost : public CostModel {
   Function cost_;
 };
 
-/// Four blocks, MoE in 1 and 3; 32 tokens and 4 experts, so 10 slots an expert.
+/// Four blocks, MoE in 1 and 3; 32 tokens and 4 experts, so 10 slots per expert.
 inline PlanSpec small_spec(std::vector<Stage> stages = {}, int64_t num_ranks = 2) {
   PlanSpec spec;
   spec.model.vocab = 64;

@@ -21,7 +21,7 @@ std::string refusal(std::vector<Stage> stages) {
 }
 
 TEST_CASE(
-    "irregular all-to-alls take counts both ways, exchanged once a layer, backward included") {
+    "irregular all-to-alls take counts both ways, exchanged once per layer, backward included") {
   const auto plan = make_plan(small_spec({stage("irregular_a2a")}));
   const Graph& graph = plan->graph;
   CHECK(ops_of(graph, "exchange_counts").size() == 2);

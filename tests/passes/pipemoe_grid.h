@@ -1,5 +1,5 @@
 // The layers of PipeMoE's table IV with the constants of its figure 6, in the reading that fits
-// both (two bytes an element, k = 2, no factor E/P).
+// both (two bytes per element, k = 2, no factor E/P).
 #pragma once
 
 #include <vector>

@@ -33,7 +33,7 @@ Nanoseconds line_ns(const Lines& lines, const Graph& graph, OpId id) {
 }
 
 PlanSpec spec_with(const Lines& lines, std::vector<Stage> stages) {
-  PlanSpec spec = small_spec(std::move(stages));  // 10 slots an expert and rank
+  PlanSpec spec = small_spec(std::move(stages));  // 10 slots per expert and rank
   spec.cost = std::make_shared<test::GivenCost>(
       [lines](const Graph& graph, OpId op) { return line_ns(lines, graph, op); });
   return spec;

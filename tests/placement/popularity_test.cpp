@@ -169,7 +169,7 @@ TEST_CASE("no path goes through a layer in which the token chose nothing") {
   CHECK(profile_of(o, {all}).estimate(2, paths_before(o, none, 2)).known == 0);
 }
 
-TEST_CASE("with two choices a token both are counted, and the first is on the path") {
+TEST_CASE("with two choices per token both are counted, and the first is on the path") {
   const PathOptions o{.layers = 2, .experts = 3, .path = 1, .keep = 2};
   const PathProfile profile = profile_of(o, {{{0, 1, 0, 2}, {1, 2, 1, 0}}}, 2);
   CHECK(profile.at(1, std::vector<int32_t>{0}) ==

@@ -25,7 +25,7 @@ Placement placed(const ProphetPlan& plan, int64_t experts, int64_t devices) {
   return p;
 }
 
-// The paper's search as it is printed, for one expert a device: every pass counts anew.
+// The paper's search as it is printed, for one expert per device: every pass counts anew.
 ProphetPlan printed_search(const Loads& loads, const PlaceRates& rates, double alpha, int64_t n,
                            TimeEquation equation) {
   const int64_t devices = loads.sources;
@@ -74,7 +74,7 @@ ProphetPlan printed_search(const Loads& loads, const PlaceRates& rates, double a
   return plan;
 }
 
-TEST_CASE("with one expert a device the search is the printed one") {
+TEST_CASE("with one expert per device the search is the printed one") {
   int with_copies = 0;
   for (uint64_t seed = 0; seed < 600; ++seed) {
     const auto devices = static_cast<int64_t>(1 + seed % 9);
@@ -170,7 +170,7 @@ TEST_CASE("the prefix of the search with the least time is kept, not the last on
 }
 
 TEST_CASE("ties go to the lower device, the lower expert and the lower device left out") {
-  Loads loads(4, 8);  // two experts a device; the first four take as much from everyone
+  Loads loads(4, 8);  // two experts per device; the first four take as much from everyone
   for (int64_t source = 0; source < 4; ++source) {
     for (int64_t e = 0; e < 4; ++e) loads.at(source, e) = 20;
   }

@@ -20,7 +20,7 @@ class EvenCost : public CostModel {
   Nanoseconds op_ns(const Graph& graph, OpId op) const override {
     return is_view(graph, graph.op(op)) ? 0 : kAlone;
   }
-  std::string describe() const override { return "1 us an op"; }
+  std::string describe() const override { return "1 us per op"; }
 };
 
 PlanSpec tiny_target(bool emulated, int64_t num_ranks = 2) {

@@ -187,7 +187,7 @@ TEST_CASE("replay agrees with a machine that looks at every lane at every nanose
   }
 }
 
-TEST_CASE("every op runs once a rank, and spans stand in order of begin, rank, lane and op") {
+TEST_CASE("every op runs once per rank, and spans stand in order of begin, rank, lane and op") {
   const Program p = random_program(1, 200, 3);
   const Timeline timeline = p.run();
   CHECK(timeline.num_ranks == 3);
@@ -385,7 +385,7 @@ TEST_CASE("a lane that waits for another one pays for waking, one that is busy d
   CHECK(spans["c"].begin == 46);
 }
 
-TEST_CASE("waking lanes never makes a step shorter, and no more longer than once an op") {
+TEST_CASE("waking lanes never makes a step shorter, and no more longer than once per op") {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     const Program p = random_program(seed, 30, 2);
     ReplayInput input = p.input();

@@ -41,7 +41,7 @@ TEST_CASE("a dropped choice sets the high bit of its byte, and no choice is 255"
   CHECK(dropped(m.maps, AssignmentCode::kChoices) == 1);
 }
 
-TEST_CASE("expert choice is coded a byte an expert, whatever the order of a token's columns") {
+TEST_CASE("expert choice is coded a byte per expert, whatever the order of a token's columns") {
   for (const bool swapped : {false, true}) {
     OwnedMaps m(2, 3, 3, 1);
     RoutingBuilder builder(m.maps);

@@ -93,7 +93,7 @@ void check_gshard_order(const Routed& r) {
   }
 }
 
-// Kept are the first `capacity` tokens of an expert in token order; with one choice a token.
+// Kept are the first `capacity` tokens of an expert in token order; with one choice per token.
 void check_token_order(const Routed& r, const std::vector<int32_t>& expert) {
   std::vector<int64_t> position(static_cast<size_t>(r.in.experts));
   for (int64_t t = 0; t < r.in.tokens; ++t) {

@@ -199,7 +199,7 @@ TEST_CASE("a trace of other sizes than the model's is refused with both") {
   };
   refused({.ranks = 4, .tokens = 10, .experts = 8, .k = 2}, "has 12 experts, asked for 8");
   refused({.ranks = 4, .tokens = 10, .experts = 12, .k = 1},
-          "has 2 choices a token (k), asked for 1");
+          "has 2 choices per token (k), asked for 1");
   refused({.layer = 2, .ranks = 4, .tokens = 10, .experts = 12, .k = 2},
           "has 2 MoE layers, asked for 3");
   refused({.ranks = 3, .tokens = 10, .experts = 12, .k = 2},

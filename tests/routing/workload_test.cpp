@@ -499,7 +499,7 @@ TEST_CASE("wrong workloads, options and queries are named") {
   CHECK_THROWS_WITH(workload("zipf", {{"s", NAN}}, 1), Contains("s = nan is not allowed"));
   CHECK_THROWS_WITH(workload("burst", {{"length", 2.5}}, 1), Contains("a whole number"));
   CHECK_THROWS_WITH(workload("zipf", {}, 1).loads({.ranks = 1, .tokens = 4, .experts = 2, .k = 3}),
-                    Contains("k = 3 choices a token, allowed: 1 to experts = 2"));
+                    Contains("k = 3 choices per token, allowed: 1 to experts = 2"));
   CHECK_THROWS_WITH(workload("zero_token_rank", {}, 1).loads({.tokens = 4, .experts = 2}),
                     Contains("give 2 ranks or more"));
 }

@@ -64,7 +64,7 @@ TEST_CASE("two ranks and one layer come out as computed by hand") {
   PlanSpec spec = routed_spec(counted(), 2, flat_cluster(2));
   spec.law = test::law_of([](const RoutingQuery& q) {
     Loads loads(q.ranks, q.experts);
-    loads.rows = {10, 12, 3, 7, 0, 10, 9, 1};  // two experts a rank; 12 are cut to 10
+    loads.rows = {10, 12, 3, 7, 0, 10, 9, 1};  // two experts per rank; 12 are cut to 10
     return loads;
   });
   const auto plan = make_plan(spec);

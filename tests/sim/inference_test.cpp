@@ -67,7 +67,7 @@ std::shared_ptr<RoutedBatches> batches_of(std::shared_ptr<const RoutingLaw> law)
 constexpr SwapTimes kFree = {
     .place_ns = 0, .resume_ns = 0, .rerun_ns = 0, .host_bytes_per_s = 1e18};
 
-/// law: null: a balanced gate. lina: null: one expert a device.
+/// law: null: a balanced gate. lina: null: one expert per device.
 std::shared_ptr<const Plan> plan_for(std::shared_ptr<const RoutingLaw> law, const Options* lina,
                                      const SwapTimes& swaps = kFree,
                                      const Cluster& cluster = four_devices()) {
@@ -139,7 +139,7 @@ Served serve(std::shared_ptr<const RoutingLaw> law, const Options& lina,
 const Options kLina, kNoEstimation = {{"estimation", false}},
                      kNoFineTuning = {{"fine_tuning", false}};
 
-TEST_CASE("with one expert a device the most loaded device decides, by counting") {
+TEST_CASE("with one expert per device the most loaded device decides, by counting") {
   const auto law = class_law(0.3);
   const Served served = serve(plan_for(law, nullptr), nullptr);
   const CostModel& cost = *served.plan->spec.cost;

@@ -20,7 +20,7 @@ inline std::shared_ptr<const RoutingLaw> law_of(LoadsOf loads) {
       RoutingLaw{.name = "given", .route = nullptr, .loads = std::move(loads)});
 }
 
-/// One device a node, all links alike.
+/// One device per node, all links alike.
 inline Cluster flat_cluster(int64_t ranks) {
   return {.name = "flat",
           .nodes = ranks,
@@ -39,7 +39,7 @@ inline std::vector<Stage> counted(std::vector<Stage> more = {}) {
   return stages;
 }
 
-/// Four blocks, MoE in 1 and 3; 32 tokens a rank, 4 experts, 10 places an expert.
+/// Four blocks, MoE in 1 and 3; 32 tokens per rank, 4 experts, 10 places per expert.
 inline PlanSpec routed_spec(std::vector<Stage> stages, int64_t ranks, const Cluster& cluster,
                             double fill = 0.8) {
   PlanSpec spec = small_spec(std::move(stages), ranks);

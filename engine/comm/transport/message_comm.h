@@ -1,7 +1,7 @@
-// The Communicator of one rank a process, by messages. Before a collective every member tells every
-// other what it calls, since when, and how much it sends: calls that do not belong together are
-// named before any byte moves, and a peer that says nothing is the one that did not arrive. Sums
-// run in rank order for each element, as among ranks of one process: the same bits.
+// The Communicator of one rank per process, by messages. Before a collective every member tells
+// every other what it calls, since when, and how much it sends: calls that do not belong together
+// are named before any byte moves, and a peer that says nothing is the one that did not arrive.
+// Sums run in rank order for each element, as among ranks of one process: the same bits.
 #pragma once
 
 #include <memory>

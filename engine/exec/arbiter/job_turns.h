@@ -1,4 +1,4 @@
-// The turns of one arbiter for the ranks of a job, one a process. Rank 0's process holds the one
+// The turns of one arbiter for the ranks of a job, one per process. Rank 0's process holds the one
 // Arbitration of all; the others tell it by notes what they posted, began and are through with, and
 // it tells them every turn. No thread waits for notes but those that wait for turns: nothing can be
 // chosen before rank 0 itself has posted, and from then on its lane looks. Times in notes are on

@@ -42,7 +42,7 @@ class Turns {
   /// All threads of this process have left the pass. Returns when every turn is done.
   virtual void end_pass() = 0;
   /// These became ready on this rank: all of them, where several do at the same time, so that the
-  /// choice knows of each. Requires: once an op, rank and pass; on a lane that runs in order, when
+  /// choice knows of each. Requires: once per op, rank and pass; on a lane that runs in order, when
   /// the op before it is over.
   virtual void post(int64_t rank, const std::vector<Ready>& ops) = 0;
   /// A compute op begins on some rank: holds.

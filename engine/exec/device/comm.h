@@ -1,6 +1,6 @@
 // Collectives between ranks whose memory is on devices. A call queues work on the members' streams
 // and returns; nothing waits on the host. Two kinds: all ranks in this process on one device, whose
-// streams copy from each other, also at the pace of an emulated link; and one rank a process, by
+// streams copy from each other, also at the pace of an emulated link; and one rank per process, by
 // the plugin's library (NCCL).
 #pragma once
 
@@ -75,7 +75,7 @@ std::unique_ptr<DeviceCommunicator> device_ranks(const kernels::DeviceTable& dev
                                                  int64_t num_ranks, int64_t num_lanes,
                                                  const DeviceLink& link);
 
-/// One rank a process; the order of sums is the library's. Collective. Throws RunError where the
+/// One rank per process; the order of sums is the library's. Collective. Throws RunError where the
 /// library cannot connect all ranks within the timeout.
 std::unique_ptr<DeviceCommunicator> device_clique(const kernels::DeviceTable& device,
                                                   Processes& processes, const Plan& plan,

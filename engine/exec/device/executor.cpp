@@ -264,7 +264,7 @@ class DeviceExecutor : public Executor {
       check_supported(plan, options);
       const kernels::DeviceTable table = computing_in(options.precision == Precision::kBF16,
                                                       table_ != nullptr ? *table_ : opened());
-      // One rank a process: those of a machine take its devices in turn.
+      // One rank per process: those of a machine take its devices in turn.
       const bool shared = options.processes == nullptr;
       table.use_device(shared ? device_
                               : static_cast<int32_t>(options.processes->place_here() %

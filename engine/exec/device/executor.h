@@ -1,7 +1,7 @@
 // The executor of ranks whose memory is on a device: one thread queues the work of all ranks of
-// this process, a stream a rank and lane, and runs ahead of the device; a step that the host has no
-// part in is recorded once and replayed. With the CUDA plugin's table it is the executor "cuda"; a
-// test gives a table that runs on the host. All that is in memory is float32, in bf16 too, where
+// this process, a stream per rank and lane, and runs ahead of the device; a step that the host has
+// no part in is recorded once and replayed. With the CUDA plugin's table it is the executor "cuda";
+// a test gives a table that runs on the host. All that is in memory is float32, in bf16 too, where
 // the table's kernels of bfloat16 round what matrix products take. What it does not run yet it
 // refuses by name before anything starts.
 #pragma once

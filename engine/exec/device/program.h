@@ -1,5 +1,5 @@
 // What one rank gives to its device: every op of the plan in the order in which the host issues it,
-// a stream a lane, with the events that order streams and the copies between host and device that
+// a stream per lane, with the events that order streams and the copies between host and device that
 // its glue needs. The host runs ahead of the device and stops only where it reads what the device
 // made (host_waits). Not here: pointers and handles; the executor adds them.
 #pragma once

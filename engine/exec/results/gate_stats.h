@@ -9,7 +9,7 @@
 
 namespace moe {
 
-/// A copy of one gate op's outputs. A gate that was cut into parts has one record a part.
+/// A copy of one gate op's outputs. A gate that was cut into parts has one record per part.
 struct GateRecord {
   int64_t layer = 0;
   int64_t part = 0;
@@ -39,7 +39,7 @@ struct RouterLoss {
   double value = 0;
 };
 
-/// records[rank], losses[rank]: one rank's, in any order. Returns one entry a layer, ascending.
+/// records[rank], losses[rank]: one rank's, in any order. Returns one entry per layer, ascending.
 std::vector<MoeStats> moe_stats(const std::vector<std::vector<const GateRecord*>>& records,
                                 const std::vector<std::vector<RouterLoss>>& losses);
 

@@ -20,7 +20,7 @@ namespace moe {
 /// What one MoE layer did in one step, over all ranks.
 struct MoeStats {
   int64_t layer = 0;     // block index
-  int64_t capacity = 0;  // places an expert and rank
+  int64_t capacity = 0;  // places per expert and rank
   int64_t dropped = 0;
   uint64_t checksum = 0;
   std::vector<int64_t> counts;  // [ranks * experts]: places used

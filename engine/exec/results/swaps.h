@@ -18,7 +18,7 @@ bool tells_of_swap(const Plan& plan, OpId op);
 /// over. Records have one row count, the rank's own. at: where a tensor can be read on the host.
 void add_swap(const Plan& plan, OpId op, const std::function<const void*(TensorId)>& at,
               std::vector<SwapRecord>& records);
-/// All ranks' records [rank][layer] as one a layer: phase 2 decides alike on all of them.
+/// All ranks' records [rank][layer] as one per layer: phase 2 decides alike on all of them.
 std::vector<SwapRecord> joined(const std::vector<std::vector<SwapRecord>>& ranks);
 
 /// Throws UserError where infer.popularity has another number of layers, experts or layers of a

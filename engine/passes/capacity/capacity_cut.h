@@ -12,7 +12,7 @@ namespace moe {
 /// From an all-to-all "to expert" to the one back, in program order.
 struct CapacityChain {
   std::vector<OpId> ops;
-  int64_t capacity = 0;  // slots an expert and source: [E, C, d]
+  int64_t capacity = 0;  // slots per expert and source: [E, C, d]
 };
 
 /// The chains of all MoE layers, in program order; none where nothing is sent. Throws UserError

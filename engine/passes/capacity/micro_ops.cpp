@@ -10,7 +10,7 @@
 namespace moe {
 
 /// As capacity_pipeline, each MoE layer in as few parts as make the rows that a rank exchanges in a
-/// part at most `bytes`, or one slot an expert (Lina, ATC 2023, section 4.3: an expert computes a
+/// part at most `bytes`, or one slot per expert (Lina, ATC 2023, section 4.3: an expert computes a
 /// micro-op's tokens as soon as its first all-to-all is over).
 Graph micro_ops(Graph graph, const PassContext& context) {
   const double bytes = std::get<double>(context.options.at("bytes"));

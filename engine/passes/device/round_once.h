@@ -1,4 +1,4 @@
-// Parameters (and other float32 operands) rounded to bfloat16 once a step: where kernels store
+// Parameters (and other float32 operands) rounded to bfloat16 once per step: where kernels store
 // bf16, every matrix product would round such an operand anew. An edit of a plan's graph for a
 // device, after all passes (plan.cpp). Results have the same bits; the copies are tensors of the
 // plan, with a life and bytes of their own.

@@ -6,7 +6,7 @@
 namespace moe {
 
 /// All-to-alls carry real rows only (Lancet, section 5.3: counts first, then the rows). Each gets
-/// attr irregular=1 and the received counts of one exchange_counts op a gate; the backward reuses
+/// attr irregular=1 and the received counts of one exchange_counts op per gate; the backward reuses
 /// them. Nothing to do where no rows are exchanged. Throws UserError for an all-to-all that is cut
 /// along the capacity or goes in steps.
 Graph irregular_a2a(Graph graph, const PassContext& context) {

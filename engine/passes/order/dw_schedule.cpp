@@ -140,7 +140,7 @@ Schedule dw_schedule(const Graph& graph, Schedule schedule, const PassContext& c
       if (log.empty()) context.skip(nothing_free(found));
       return made;
     }
-    undone = fmt::format("undone ({} overshoot): {:.3f} ms a step, {:.3f} without",
+    undone = fmt::format("undone ({} overshoot): {:.3f} ms per step, {:.3f} without",
                          overshoot ? "with" : "without", to_ms(after), to_ms(before));
     if (overshoot) context.log->push_back({context.stage, context.stage, undone});
   }

@@ -19,8 +19,8 @@ struct PlacementStage {
   PolicyOptions options;
   PlacementUse use = PlacementUse::kNext;
   int64_t every = 1;             // steps from one placement to the next
-  int64_t shadows = 0;           // slots a device
-  int64_t extra_residents = 0;   // slots a device, beyond experts / devices rounded up
+  int64_t shadows = 0;           // slots per device
+  int64_t extra_residents = 0;   // slots per device, beyond experts / devices rounded up
   bool moves_residents = false;  // owners may move, experts may have more residents than one
   bool weighted = false;
   /// Copies go in two transfers, sub-Trans A and B of Pro-Prophet's scheduler (section V).
@@ -34,10 +34,10 @@ struct PlacementStage {
 ///   copy_experts, concat        parameters into shadow slots, behind the residents'; with attr
 ///                               beside = "experts" or "between": the compute that may hide them
 ///   place                       the policy, on the loads: at the end of the step, or (kNow) first
-/// a state "b<i>.placement", and experts in `residents` slots a device. Autodiff turns copy_experts
-/// into return_gradients. Layers on one rank stay as they are. Throws UserError where a stage has
-/// placed the layers already, where all-to-alls are cut or among fewer than all ranks, and for
-/// bounds that make no sense.
+/// a state "b<i>.placement", and experts in `residents` slots per device. Autodiff turns
+/// copy_experts into return_gradients. Layers on one rank stay as they are. Throws UserError where
+/// a stage has placed the layers already, where all-to-alls are cut or among fewer than all ranks,
+/// and for bounds that make no sense.
 Graph place_experts(Graph graph, const PlacementStage& stage, const PassContext& context);
 
 /// What the compute between two MoE layers can hide of copies (Pro-Prophet, section V), in

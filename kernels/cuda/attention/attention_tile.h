@@ -13,12 +13,12 @@ constexpr int64_t kMaxHeadDim = 128;
 /// Sizes for heads of up to 32 * wide columns; shared memory stays below 48 KB.
 template <int wide>
 struct Sizes {
-  static constexpr int kWide = wide;  // columns a lane
+  static constexpr int kWide = wide;  // columns per lane
   static constexpr int kColumns = wide * kWarp;
   static constexpr int kRows = wide > 2 ? 2 : 4;  // rows a warp
   static constexpr int kBlockRows = kRows * kWarps;
   using Rows = float[kBlockRows][kColumns];
-  using Tile = float[kTile][kColumns + 1];  // a lane a row without bank conflicts
+  using Tile = float[kTile][kColumns + 1];  // a lane per row without bank conflicts
   using Weights = float[kBlockRows][kTile];
 };
 

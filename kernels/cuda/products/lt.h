@@ -1,5 +1,5 @@
 // Products of bfloat16 by cublasLt, with what follows a product in the same kernel. An algorithm is
-// what the library's heuristic offers first; it is asked once a device and kind of call, where
+// what the library's heuristic offers first; it is asked once per device and kind of call, where
 // numbers of rows count as one kind up to the next power of two or multiple of 128. So the choice,
 // and with it the bits, depends on nothing that came before.
 #pragma once

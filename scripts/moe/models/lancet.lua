@@ -1,6 +1,6 @@
 -- The models of Lancet (Jiang et al., MLSys 2024, section 7): GPT-2 with an MoE FFN in every other
--- block, two experts a GPU, 512 tokens a row. Heads and vocabulary are GPT-2's own; the paper says
--- neither, nor the capacity factor.
+-- block, two experts per GPU, 512 tokens per row. Heads and vocabulary are GPT-2's own; the paper
+-- says neither, nor the capacity factor.
 return function(assumed)
   return {
     doc = "GPT2-S-MoE and GPT2-L-MoE of the Lancet paper, with its batches on p4de and p3dn",

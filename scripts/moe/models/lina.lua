@@ -1,6 +1,6 @@
 -- The models of Lina (Li et al., USENIX ATC 2023, section 7.1): every FFN is an MoE layer
--- with as many experts as GPUs, two choices a token. The paper gives layers and numbers of experts;
--- widths, batch, tokens a row, vocabulary and capacity it does not.
+-- with as many experts as GPUs, two choices per token. The paper gives layers and numbers of
+-- experts; widths, batch, tokens per row, vocabulary and capacity it does not.
 return function(assumed)
   return {
     doc = "Transformer-XL, BERT2GPT2 and GPT-2 with MoE in every FFN, of the Lina paper",
@@ -14,8 +14,8 @@ return function(assumed)
         why = "not in the paper; DeepSpeed-MoE's default is 1" },
     },
     sizes = {
-      -- Width and FFN from table 1: 5 d^2 + experts 2 d f parameters a layer make 117M to 1.2B with
-      -- d = 512, f = 2048. Vocabulary: enwik8's, the data set of its inference.
+      -- Width and FFN from table 1: 5 d^2 + experts 2 d f parameters per layer make 117M to 1.2B
+      -- with d = 512, f = 2048. Vocabulary: enwik8's, the data set of its inference.
       transformer_xl = { name = "Transformer-XL", layers = 24, hidden = 512, heads = 8, ffn = 2048,
         vocab = 204 },
       -- GPT-2 small.

@@ -2,7 +2,7 @@
 --
 -- How its units are read. beta_a is seconds a byte of what a GPU brings to an all-to-all: four GPUs
 -- share a 100 Gb/s NIC, and a second an element would need 156 to 324 Gb/s of it. beta_gemm is 48.8
--- TFLOP/s, which a 2080Ti reaches with fp16 tensor cores alone: two bytes an element. k is not
+-- TFLOP/s, which a 2080Ti reaches with fp16 tensor cores alone: two bytes per element. k is not
 -- given: Tutel's default, 2. A GPU sends and computes k B L rows whatever E/P is (section II-B);
 -- lines 2 and 3 of Algorithm 1 multiply them by E/P.
 return {

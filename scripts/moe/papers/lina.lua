@@ -43,9 +43,9 @@ add("038-order", "figure 7", 1, "yes/no", "deferring all-reduces makes all-to-al
 add("040", "figure 8a", 21.7, "%", "the all-reduce ends earlier with micro-ops than deferred")
 add("040-order", "figure 8a", 1, "yes/no", "micro-ops do not prolong the all-to-alls")
 
-add("060", "section 7.2", 2, "experts", "experts a device that packing chooses")
+add("060", "section 7.2", 2, "experts", "experts per device that packing chooses")
 add("060-xl", "section 7.2", 4, "experts",
-  "experts a device that packing chooses, Transformer-XL with 16 experts")
+  "experts per device that packing chooses, Transformer-XL with 16 experts")
 
 by_experts("062", "figure 10", { [2] = 1.71, [4] = 1.37, [8] = 1.73, [16] = 1.47 }, "x",
   "speed-up of the step")
@@ -81,7 +81,7 @@ add("083-small", "figure 15", 1, "yes/no",
   "steps with micro-ops below 10 MB are slower than with 30 MB")
 add("085", "section 7.2.2", 1.7, "%", "all-reduces take longer in micro-ops of 30 MB")
 
--- Inference. Speed-ups are over one expert a device; "of ideal" is over a balanced gate.
+-- Inference. Speed-ups are over one expert per device; "of ideal" is over a balanced gate.
 local XL, BERT = "Transformer-XL", "BERT-Large"
 by_experts("087", "figure 16", { [4] = 1.54, [16] = 1.45 }, "x", XL .. ", median batch, speed-up")
 by_experts("088", "figure 16", { [4] = 1.36, [16] = 1.46 }, "x", BERT .. ", median batch, speed-up")

@@ -33,7 +33,7 @@ for id, row in pairs {
   add(id .. "-reduce", "table I", reduce, "%", text .. "sums of gradients")
 end
 
--- Tables IV and V: FasterMoE and Pro-Prophet over DeepSpeed-MoE; k choices a token.
+-- Tables IV and V: FasterMoE and Pro-Prophet over DeepSpeed-MoE; k choices per token.
 local function add_table(figure, gpus, k, first, rows)
   for i, row in ipairs(rows) do
     local model, faster, prophet = unpack(row)

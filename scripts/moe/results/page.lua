@@ -238,7 +238,7 @@ local function timelines_section(data, R)
       item.trace, longest[item.group])
   end
   return { html.h3 { "Timelines" },
-    html.p { "A row a lane of a rank; runs of one point share the length of their axis. Ctrl + "
+    html.p { "A row per lane of a rank; runs of one point share the length of their axis. Ctrl + "
       .. "wheel, buttons or + - 0 zoom." },
     timeline.legend(), figures,
     #left_out > 0 and html.p { "Left out here, for Perfetto or chrome://tracing: ",

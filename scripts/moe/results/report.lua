@@ -300,7 +300,7 @@ local function executed_lines(runs, differs)
       first.link and ("emulated link of %s MB/s and %s us"):format(
         exact(first.link.bytes_per_s / 1e6), exact(first.link.latency_us)) or "no link",
       first.provenance),
-    ("%d layers, hidden %d, seq %d, %d rows a rank, %d experts, %s, capacity %s"):format(
+    ("%d layers, hidden %d, seq %d, %d rows per rank, %d experts, %s, capacity %s"):format(
       p.layers, p.hidden, p.seq, p.batch_per_device, p.experts,
       first.routing and "routing " .. first.routing or p.gate .. " gate",
       p.capacity_factor > 0 and "factor " .. exact(p.capacity_factor) or "none") }, differs)

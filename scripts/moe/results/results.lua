@@ -7,9 +7,9 @@
 --   R:get "iteration_ms"                     values
 --   R:map(function(run) return x end)        values; runs that give nil are left out
 --   R:best{ "iteration_ms", among = { "raf", "tutel" } }
---                                            results with the run of the least value a point
+--                                            results with the run of the least value per point
 --   R:ratio{ "iteration_ms", of = "lancet", to = { "raf", "tutel" } }
---                                            a value a point: least of `to` divided by `of`
+--                                            a value per point: least of `to` divided by `of`
 --   :mean() :max() :min() :median() :each()  of values; each iterates over value, run
 --   R:table{ rows = { "gpu", "nodes" }, cols = "system", cell = function(run) return text end }
 -- best and ratio pass over runs that are out of memory (run.oom): their times are of plans that no
@@ -41,7 +41,7 @@ M.FIELDS = {
   all_reduce = "the policy", choice = "what moe.best, moe.fallback or a system of systems chose",
   candidates = "what it chose from, and why",
   degrees = "that pipemoe chose, by MoE layer",
-  packing = "Lina's: experts a device over those without, what the controller saw, what it costs",
+  packing = "Lina's: experts per device over those without, what the controller saw, what it costs",
   fill = "expected share of capacity slots in use", assumed = "constants without a source, by path",
   forward_ms = "until the forward's last op ends",
   alone_ms = "a rank's ops, each alone: collectives by kind, the rest by segment",

@@ -51,7 +51,7 @@ local function fits_text(c)
 end
 
 local function tables_text(c)
-  local rows = { { "bytes a rank" } }
+  local rows = { { "bytes per rank" } }
   for _, kind in ipairs(TABLES) do
     for _, cell in ipairs { kind .. " us", "spread", "n" } do table.insert(rows[1], cell) end
     for i, row in ipairs(c[kind].rows) do
@@ -125,16 +125,16 @@ local HEAD = [[
 -- Measured by `moebench calibrate`; %s, %s.
 -- In a recipe beside this file:
 --   cluster = moe.cluster.custom(moe.machine "%s")
--- collectives: { bytes a rank, us }. overlap: what a transfer of so many blocks makes of the times
--- of compute beside it. residuals: of the lines t = alpha_us + work / per_s; rows are
--- { flops or bytes, us, spread between quartiles, samples, op }; worst_row counts from 1.
+-- collectives: { bytes per rank, us }. overlap: what a transfer of so many blocks makes of the
+-- times of compute beside it. residuals: of the lines t = alpha_us + work / per_s; rows are { flops
+-- or bytes, us, spread between quartiles, samples, op }; worst_row counts from 1.
 return %s
 ]]
 
 -- What a rank computed on, in the file's head.
 local function where(c)
-  if c.executor ~= "cuda" then return "one thread a rank" end
-  return core.processes and "one GPU a rank, collectives by NCCL"
+  if c.executor ~= "cuda" then return "one thread per rank" end
+  return core.processes and "one GPU per rank, collectives by NCCL"
     or "all ranks on one GPU, which copies between them"
 end
 

@@ -17,7 +17,7 @@ end
 
 --- One finding in a line.
 function M.finding(f)
-  local worth = f.gain_ms and ("%.3f ms a step, by simulation"):format(f.gain_ms)
+  local worth = f.gain_ms and ("%.3f ms per step, by simulation"):format(f.gain_ms)
     or ("about %.3f ms, a guess"):format(f.worth_ms)
   return ("%s: %s. '%s' is exposed since %s"):format(worth, f.advice, f.op, f.why)
 end

@@ -14,7 +14,7 @@ for _, name in ipairs(train.EXECUTORS) do EXECUTORS[#EXECUTORS + 1] = name end
 
 M.INFER = {
   model = { type = "model", required = true, doc = "moe.model.gpt2_moe {...}" },
-  system = { type = "system", doc = "moe.system; raf_rows, one expert a device" },
+  system = { type = "system", doc = "moe.system; raf_rows, one expert per device" },
   ranks = train.REAL_RUN.ranks,
   batches = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "that are served" },
   first_batch = { type = "integer", lo = 1, hi = 1e9, default = 1,

@@ -33,7 +33,7 @@ M.EDITS = {
   fuse_gelu = { type = "boolean",
     doc = "GELU in one op with the product before it, its gradient with the one that leads to it" },
   round_once = { type = "boolean",
-    doc = "bf16: what several products would round, as parameters, is rounded once a step" },
+    doc = "bf16: what several products would round, as parameters, is rounded once per step" },
 }
 
 --- Fields of a real run, in moe.train, plan:run and the executor entries of an experiment.
@@ -181,7 +181,7 @@ end
 --- The same with what a run on real ranks is made for.
 M.REAL_RUN = schema.merged(M.RUN, {
   ranks = { type = "integer", lo = 1, hi = 4096, default = 1,
-    doc = "ranks; of this process (cpu: threads, cuda: on one GPU), or one a process" },
+    doc = "ranks; of this process (cpu: threads, cuda: on one GPU), or one per process" },
   link = { type = M.LINK, doc = "the emulated link; none: the ranks' memory" },
 })
 
@@ -398,7 +398,7 @@ function Plan:explain()
   return explain.of(plan_self(self).core, errors.here(), self.held, 1)
 end
 
---- Runs the plan on real ranks, one a device of its cluster, in the precision that `t` says.
+--- Runs the plan on real ranks, one per device of its cluster, in the precision that `t` says.
 function Plan:run(executor, t)
   local at = errors.here()
   plan_self(self)

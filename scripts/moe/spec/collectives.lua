@@ -30,7 +30,7 @@ M.OPS = {
   all_reduce = schema.merged(ANY_OP, {
     bytes = schema.merged(BYTES, { required = true, doc = "of a rank" }),
     algorithm = { type = "string", enum = { "ring" }, default = "ring" },
-    rings = { type = "integer", lo = 1, hi = 1024, doc = "one a NIC" },
+    rings = { type = "integer", lo = 1, hi = 1024, doc = "one per NIC" },
   }),
 }
 
@@ -44,7 +44,7 @@ M.FIELDS = {
 
 local function check_length(list, n, path, what, at)
   if #list ~= n then
-    errors.user(("%s: has %d %s; give %d, one a device of the cluster"):format(path, #list, what,
+    errors.user(("%s: has %d %s; give %d, one per device of the cluster"):format(path, #list, what,
       n), at)
   end
 end
@@ -102,7 +102,7 @@ local function check_op(t, index, c, at)
   return op, matrix
 end
 
---- A list of { begin_ms, end_ms, rank_end_ms }, one an op. With link_use it has .link_use, a list
+--- A list of { begin_ms, end_ms, rank_end_ms }, one per op. With link_use it has .link_use, a list
 --- of { link = "nic_out", node, index, begin_ms, end_ms, bytes_per_s }; and .nodes_alike: node 1
 --- then stands for every node.
 function M.collectives(t)

@@ -28,12 +28,12 @@ M.FIELDS = {
   layers = { type = "integer", lo = 1, hi = 10000, required = true, doc = "blocks" },
   hidden = { type = "integer", lo = 1, hi = 1e6, required = true, doc = "model width" },
   heads = { type = "integer", lo = 1, hi = 1e5, required = true, doc = "divide hidden" },
-  seq = { type = "integer", lo = 1, hi = 1e7, required = true, doc = "tokens a row" },
+  seq = { type = "integer", lo = 1, hi = 1e7, required = true, doc = "tokens per row" },
   ffn = { type = "integer", lo = 1, hi = 1e7, doc = "inner width of an FFN; 4 * hidden" },
   batch = { type = "integer", lo = 1, hi = 1e8, doc = "rows of the whole batch" },
-  batch_per_device = { type = "integer", lo = 1, hi = 1e7, doc = "rows a device" },
+  batch_per_device = { type = "integer", lo = 1, hi = 1e7, doc = "rows per device" },
   experts = { type = "integer", lo = 1, hi = 1e6, doc = "experts in all" },
-  experts_per_device = { type = "integer", lo = 1, hi = 1e5, doc = "experts a device" },
+  experts_per_device = { type = "integer", lo = 1, hi = 1e5, doc = "experts per device" },
   ep = { type = "integer", lo = 1, hi = 1e6,
     doc = "devices of an expert-parallel group, which holds all experts; all devices" },
   moe_every = { type = "integer", lo = 1, hi = 1e4, default = 2,
@@ -41,9 +41,9 @@ M.FIELDS = {
   gate = { type = "any", default = "switch", doc = "a gate's name or a policy" },
   routing = { type = "routing", doc = "which experts tokens choose, in place of the gate" },
   k = { type = "integer", lo = 1, hi = 1e6,
-    doc = "choices a token, where the gate leaves it open; 1" },
+    doc = "choices per token, where the gate leaves it open; 1" },
   capacity_factor = { type = "number", lo = 1e-6, hi = 1e6,
-    doc = "an expert's places over a rank's tokens an expert; 1.25" },
+    doc = "an expert's places over a rank's tokens per expert; 1.25" },
   capacity = { type = "string", enum = { "none" }, doc = "every token fits" },
   balance_loss = { type = M.BALANCE_LOSS, doc = "auxiliary load-balance loss of the router" },
   z_loss = { type = "number", lo = 0, hi = 1e6, default = 0,
@@ -115,7 +115,7 @@ local function make(t, path, at, ends)
   if m.routing then gate = routed(m, t.gate, gate, path, at) end
   local fixed = gate.k and gate.k > 0 and gate.k or nil
   if fixed and m.k and m.k ~= fixed then
-    errors.user(("%s.k: %d, but the gate '%s' makes %d choices a token"):format(path, m.k,
+    errors.user(("%s.k: %d, but the gate '%s' makes %d choices per token"):format(path, m.k,
       gate.name, fixed), at)
   end
   m.k = fixed or m.k or 1

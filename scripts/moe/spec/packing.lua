@@ -1,7 +1,7 @@
--- Lina's expert packing (ATC 2023, section 4.4): n times as many experts a device, in groups of 1/n
--- of the devices, so that all-to-alls stay inside a group and every expert has n residents whose
--- gradients are all-reduced. Its controller as a planning function: from n = 1 on, n doubles while
--- the experts of a micro-op take less time than its all-to-all.
+-- Lina's expert packing (ATC 2023, section 4.4): n times as many experts per device, in groups of
+-- 1/n of the devices, so that all-to-alls stay inside a group and every expert has n residents
+-- whose gradients are all-reduced. Its controller as a planning function: from n = 1 on, n doubles
+-- while the experts of a micro-op take less time than its all-to-all.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
@@ -19,7 +19,7 @@ M.FIELDS = {
     doc = "between a device and its host, one way; PCIe 4.0 x16 less its overhead" },
 }
 
---- The specification with n times as many experts a device.
+--- The specification with n times as many experts per device.
 function M.packed(spec, n)
   return schema.merged(spec, { model = schema.merged(spec.model, { ep = spec.ranks / n }) })
 end

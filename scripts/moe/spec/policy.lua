@@ -29,9 +29,9 @@ local PLACED = {
   every = { type = "integer", lo = 1, hi = 1e9, default = 1,
     doc = "steps from one placement to the next" },
   shadows = { type = "integer", lo = 0, hi = 4096, default = 1,
-    doc = "slots a device for copies of a step; as many memory as that many experts" },
+    doc = "slots per device for copies of a step; as many memory as that many experts" },
   extra_residents = { type = "integer", lo = 0, hi = 4096, default = 0,
-    doc = "slots a device for experts that live there, beyond experts / devices" },
+    doc = "slots per device for experts that live there, beyond experts / devices" },
   expected_copies = { type = "number", lo = 0, hi = 4096, default = 1,
     doc = "that a device receives a step, for plans made before anything ran" },
 }
@@ -42,7 +42,7 @@ M.KINDS = {
       doc = "what a token's choice depends on: 'token' or 'batch'" },
     scores = { type = "string", enum = { "softmax", "sigmoid" }, default = "softmax" },
     weight = { type = "string", enum = { "prob", "renorm", "one" }, default = "prob" },
-    k = { type = "integer", lo = 1, hi = 1e6, doc = "choices a token; the model's k" },
+    k = { type = "integer", lo = 1, hi = 1e6, doc = "choices per token; the model's k" },
     bound = { type = "function", doc = "function(C, o): the largest capacity, for buffers" },
     route = { type = "function", required = true, doc = "function(ctx, s, o)" },
   },
@@ -61,7 +61,7 @@ M.KINDS = {
     moves = { type = "boolean",
       doc = "whether experts may move or get residents beside their owner; at == 'step'" },
     weighted = { type = "boolean", default = false,
-      doc = "whether p:share may take a function; memory of devices^2 * slots numbers a layer" },
+      doc = "whether p:share may take a function; memory of devices^2 * slots numbers per layer" },
     place = { type = "function", required = true,
       doc = "function(ctx, load, p, o) returning p; the same on all ranks" },
   })),
@@ -92,7 +92,7 @@ end
 local in_case = false
 
 --- Calls f, in which no policy may be defined: rank threads know those that are defined when the
---- recipe is read, and a case is made once a point.
+--- recipe is read, and a case is made once per point.
 function M.without_definitions(f)
   in_case = true
   local results = { xpcall(f, errors.with_traceback) }
@@ -122,7 +122,7 @@ local function define(kind)
     local at = errors.here()
     local path = "moe.policy." .. kind
     if in_case then
-      errors.user(path .. ": stands in a case, which is made once a point and not by the ranks; "
+      errors.user(path .. ": stands in a case, which is made once per point and not by the ranks; "
         .. "define the policy before moe.experiment and use it in the case", at)
     end
     local def = schema.check(M.KINDS[kind], t, path, at)

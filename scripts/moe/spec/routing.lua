@@ -51,9 +51,9 @@ end
 M.LOADS = {
   routing = { type = "routing", required = true, doc = "moe.workload or moe.trace" },
   ranks = { type = "integer", lo = 1, hi = 65536, required = true, doc = "sources" },
-  tokens = { type = "integer", lo = 0, hi = 1e8, required = true, doc = "tokens a rank" },
+  tokens = { type = "integer", lo = 0, hi = 1e8, required = true, doc = "tokens per rank" },
   experts = { type = "integer", lo = 1, hi = 65536, required = true, doc = "experts in all" },
-  k = { type = "integer", lo = 1, hi = 65536, default = 1, doc = "choices a token" },
+  k = { type = "integer", lo = 1, hi = 65536, default = 1, doc = "choices per token" },
   step = { type = "integer", lo = 1, hi = 1e9, default = 1 },
   layer = { type = "integer", lo = 1, hi = 1e6, default = 1, doc = "MoE layer, from 1" },
 }
@@ -77,10 +77,10 @@ local FORMAT = { type = "string", enum = { "csv", "megatron", "tensorrt" }, requ
 M.IMPORT = {
   format = FORMAT,
   files = { type = "list", of = { type = "string" }, required = true,
-    doc = "of megatron one a rank, else one" },
+    doc = "of megatron one per rank, else one" },
   experts = { type = "integer", lo = 1, hi = 65535, doc = "in all; the highest that occurs" },
   k = { type = "integer", lo = 1, hi = 65535,
-    doc = "choices a token, where the file does not say; 1" },
+    doc = "choices per token, where the file does not say; 1" },
   to = { type = "string", required = true, doc = "the trace, a file of the output folder" },
 }
 
@@ -131,7 +131,7 @@ local function import(t)
     at)
   if #c.files == 0 or #c.files > 1 and c.format ~= "megatron" then
     errors.user(("%s.files: %d files; %s takes %s"):format(path, #c.files, c.format,
-      c.format == "megatron" and "one a rank" or "one"), at)
+      c.format == "megatron" and "one per rank" or "one"), at)
   end
   c.experts, c.k = c.experts or 0, c.k or 1
   claim_output(c, "import", at)

@@ -97,7 +97,7 @@ M.known = {
     all_reduce = LINA, passes = function(p) return lina(p, 1) end },
   lina_partition = { doc = "lina_priority with all-reduces in micro-ops of 30 MB",
     all_reduce = LINA, passes = function(p) return lina(p, 2) end },
-  lina = { doc = "lina_pipelining with the experts a device that its packing chooses",
+  lina = { doc = "lina_pipelining with the experts per device that its packing chooses",
     all_reduce = LINA, passes = function(p) return lina(p, 3) end, packing = {} },
   -- Placement. raf_rows is the same without it.
   eplb = placed("EPLB: heavy experts live on several devices, which share their tokens",

@@ -27,7 +27,7 @@ M.TRACE = {
   step = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "of routing, the first batch's" },
   path = { type = "integer", lo = 1, hi = 62, default = 3, doc = "layers of a path" },
   keep = { type = "integer", lo = 1, hi = 65536,
-    doc = "most probable experts kept a path; as many as choices a token" },
+    doc = "most probable experts kept a path; as many as choices per token" },
   shorter = { type = "boolean", default = false,
     doc = "the known end of an unknown path stands for it, or nothing" },
 }
@@ -40,7 +40,7 @@ M.POPULARITY = {
 }
 
 local PLACE = {
-  cap = { type = "integer", lo = 1, hi = 65536, default = 4, doc = "experts a device at most" },
+  cap = { type = "integer", lo = 1, hi = 65536, default = 4, doc = "experts per device at most" },
   seed = { type = "integer", lo = 0, hi = 2 ^ 53, default = 0,
     doc = "of random devices for experts that nobody expects" },
   share = { type = "string", enum = { "even", "weighted" }, default = "even",
@@ -103,7 +103,7 @@ M.TOKEN_CLASSES = {
 local PAPER_MS = { place_ms = 6.2, resume_ms = 1.45, rerun_ms = 6.2 }
 local PLACE_MS = 0.2  -- tests/bench: 0.13 ms from the paths of 16k tokens to the mapping
 
--- The model on so many devices: sizes, and the built-in gate's choices a token.
+-- The model on so many devices: sizes, and the built-in gate's choices per token.
 local function resolved(model, devices, path, at)
   local spec, gate = model_lib.resolve(model, devices, "f16")
   if gate then errors.user(path .. ".model: its gate is a policy; give a built-in one", at) end

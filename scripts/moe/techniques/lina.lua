@@ -16,7 +16,7 @@ M.PACKING = schema.merged(packing.FIELDS, {
 
 local functions = {}
 
---- What the packing controller saw, and what it chose: { n = experts a device over those without,
+--- What the packing controller saw, and what it chose: { n = experts per device over those without,
 --- ep = devices of a group, settled_step, exchange_ms (once), offload_bytes, offload_ms (a step),
 --- trace = { { n, ffn_ms, a2a_ms, peak_bytes, step } } }.
 function functions.packing(t)

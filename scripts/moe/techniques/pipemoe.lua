@@ -50,7 +50,7 @@ end
 M.SIMULATE = {
   devices = size("ranks; at least 2", true),
   experts_per_device = schema.merged(size "", { default = 1 }),
-  rows = size("choices a token * tokens, of a rank", true),
+  rows = size("choices per token * tokens, of a rank", true),
   hidden = size("M", true),
   ffn = size("H, the inner width", true),
   dtype = { type = "string", enum = { "f16", "f32" }, default = "f16", doc = "of what is sent" },
@@ -65,7 +65,7 @@ M.LAYERS = {
   devices = { type = "integer", required = true, doc = "GPUs: 16, 32 or 64" },
   alpha_a_16 = { type = "string", enum = { "likely", "printed" }, default = "likely",
     doc = "start-up on 16 GPUs: 1.72e-4 s, or 1.72e-5 as printed" },
-  k = { type = "integer", lo = 1, hi = 64, default = paper.k, doc = "choices a token" },
+  k = { type = "integer", lo = 1, hi = 64, default = paper.k, doc = "choices per token" },
   element_bytes = { type = "integer", lo = 1, hi = 8, default = paper.element_bytes,
     doc = "1: beta_a counts elements" },
   times_experts = { type = "boolean", default = false,

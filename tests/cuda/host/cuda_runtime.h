@@ -59,8 +59,8 @@ namespace emulation {
 
 /// The order in which blocks and threads run: 0 ascending, 1 descending, others shuffled.
 void set_order(uint64_t seed);
-/// Runs body once a thread, with dynamic shared memory. Throws std::runtime_error naming the place
-/// where threads wait for ones that come to another place or to none.
+/// Runs body once per thread, with dynamic shared memory. Throws std::runtime_error naming the
+/// place where threads wait for ones that come to another place or to none.
 void run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
 /// So far.
 uint64_t num_launches();

@@ -179,7 +179,7 @@ TEST_CASE("Lina's inference on a device has the predictions, estimates and place
   CHECK(again.size() == 2);
 }
 
-TEST_CASE("several choices a token, a hot expert and no estimate at all are served on a device") {
+TEST_CASE("several choices per token, a hot expert and no estimate at all are served on a device") {
   PlanSpec two = spec_to_serve("top2", 2);
   const auto plan = plan_with(two, {lina()});
   RunOptions options = serving(*plan, 2);

@@ -1,4 +1,4 @@
-// Ranks on a device, one a process: the cliques' side of the device table by the processes' own
+// Ranks on a device, one per process: the cliques' side of the device table by the processes' own
 // communicators, on a device that runs late, on the host.
 #include <algorithm>
 #include <chrono>

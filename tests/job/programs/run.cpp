@@ -1,4 +1,4 @@
-// Runs of one rank a process against the same runs in one process, which rank 0 makes afterwards.
+// Runs of one rank per process against the same runs in one process, which rank 0 makes afterwards.
 #include <signal.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// Lanes that choose their next transfer while the step runs, of one rank a process: rank 0 chooses
-// for all. The same bits as ranks that are threads, one order of transfers, or a clear end.
+// Lanes that choose their next transfer while the step runs, of one rank per process: rank 0
+// chooses for all. The same bits as ranks that are threads, one order of transfers, or a clear end.
 #include <signal.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
--- Timelines of a trace file (engine/timeline): a row a lane of a rank, the simulated ones above the
--- executed ones on one axis. Places are in percent of the width, so that zooming is a wider SVG.
+-- Timelines of a trace file (engine/timeline): a row per lane of a rank, the simulated ones above
+-- the executed ones on one axis. Places are in percent of the width, so that zooming is a wider
+-- SVG.
 local charts = require "moe.results.page.charts"
 local html = require "moe.results.page.html"
 local results = require "moe.results.results"
