@@ -28,6 +28,14 @@ std::span<const ExecutorDef> executors() {
        true,
        cuda_missing},
   };
+  static const bool checked = [] {
+    check_rows("executors", kExecutors);
+    for (const ExecutorDef& def : kExecutors) {
+      MOE_CHECK(def.make != nullptr, "executor '{}' has no function that makes it", def.name);
+    }
+    return true;
+  }();
+  static_cast<void>(checked);
   return kExecutors;
 }
 

@@ -18,7 +18,7 @@ namespace moe {
 
 /// placement: lets a policy place the experts; one per system. forward: edits the forward graph.
 /// step: edits the whole step. schedule: makes order.
-enum class StageKind : uint8_t { kPlacement, kForward, kStep, kSchedule };
+enum class StageKind : uint8_t { kPlacement, kForward, kStep, kSchedule, kUnset };
 /// "placement", "forward", "step", "schedule": as recipes and results write it.
 const char* stage_kind_name(StageKind kind);
 
@@ -37,9 +37,9 @@ struct PassContext {
 };
 
 struct PassDef {
-  const char* name;
-  StageKind kind;
-  const char* doc;
+  const char* name = nullptr;
+  StageKind kind = StageKind::kUnset;
+  const char* doc = nullptr;
   std::vector<OptionSpec> options;
   Graph (*transform)(Graph, const PassContext&) = nullptr;                     // forward, step
   Schedule (*schedule)(const Graph&, Schedule, const PassContext&) = nullptr;  // schedule

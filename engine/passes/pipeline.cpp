@@ -21,11 +21,44 @@ namespace moe {
 // its name here and its row below.
 using GraphPass = Graph(Graph graph, const PassContext& context);
 using SchedulePass = Schedule(const Graph& graph, Schedule schedule, const PassContext& context);
-GraphPass capacity_pipeline, fastermoe_pipeline, hierarchical_a2a, irregular_a2a, lina_inference,
-    micro_ops, partition, pipemoe, used_rows;
-SchedulePass blocking_a2a, chunked, dw_schedule, fixed, priority, serial;
+// clang-format off
+#define MOE_GRAPH_PASSES(X) \
+  X(capacity_pipeline) X(fastermoe_pipeline) X(hierarchical_a2a) X(irregular_a2a) \
+  X(lina_inference) X(micro_ops) X(partition) X(pipemoe) X(used_rows)
+#define MOE_SCHEDULE_PASSES(X) \
+  X(blocking_a2a) X(chunked) X(dw_schedule) X(fixed) X(priority) X(serial)
+// clang-format on
+#define MOE_DECLARE_PASS(pass) GraphPass pass;
+MOE_GRAPH_PASSES(MOE_DECLARE_PASS)
+#undef MOE_DECLARE_PASS
+#define MOE_DECLARE_PASS(pass) SchedulePass pass;
+MOE_SCHEDULE_PASSES(MOE_DECLARE_PASS)
+#undef MOE_DECLARE_PASS
 
 namespace {
+
+/// Throws InternalError for a row that lacks something, and a pass above that has no row.
+void check_passes(const std::vector<PassDef>& passes) {
+  check_rows("passes", passes);
+  for (const PassDef& pass : passes) {
+    const bool schedules = pass.kind == StageKind::kSchedule;
+    MOE_CHECK(pass.kind != StageKind::kUnset, "pass '{}' has no kind", pass.name);
+    MOE_CHECK((pass.schedule != nullptr) == schedules && (pass.transform == nullptr) == schedules,
+              "pass '{}' has not the function of its kind", pass.name);
+  }
+  const auto has_row = [&](auto member, auto function) {
+    return std::any_of(passes.begin(), passes.end(),
+                       [&](const PassDef& pass) { return pass.*member == function; });
+  };
+#define MOE_CHECK_ROW(pass) \
+  MOE_CHECK(has_row(&PassDef::transform, &pass), "pass '{}' has no row", #pass);
+  MOE_GRAPH_PASSES(MOE_CHECK_ROW)
+#undef MOE_CHECK_ROW
+#define MOE_CHECK_ROW(pass) \
+  MOE_CHECK(has_row(&PassDef::schedule, &pass), "pass '{}' has no row", #pass);
+  MOE_SCHEDULE_PASSES(MOE_CHECK_ROW)
+#undef MOE_CHECK_ROW
+}
 
 /// The pass of a placement policy: the policy's own options behind those of all.
 PassDef placement_pass(const PlacementPolicy& policy) {
@@ -255,6 +288,7 @@ const std::vector<PassDef>& builtin_passes() {
     std::vector<PassDef> all;
     for (const PlacementPolicy& policy : builtin_policies()) all.push_back(placement_pass(policy));
     all.insert(all.end(), other_passes().begin(), other_passes().end());
+    check_passes(all);
     return all;
   }();
   return passes;

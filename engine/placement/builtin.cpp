@@ -4,27 +4,35 @@
 #include <numeric>
 
 #include "engine/base/errors.h"
+#include "engine/base/names.h"
 #include "engine/placement/performance_model.h"
 
 namespace moe {
 
 // Each is made in the file of its name, with its source. A new one is its file, its name here and
 // its place in the list, in the order in which passes are listed.
-using MakePolicy = PlacementPolicy();
-MakePolicy prophet_policy, fastermoe_shadowing_policy, top_k_policy, eplb_policy, swap_policy;
+#define MOE_POLICIES(X) \
+  X(prophet_policy) X(fastermoe_shadowing_policy) X(top_k_policy) X(eplb_policy) X(swap_policy)
+#define MOE_DECLARE_POLICY(policy) PlacementPolicy policy();
+MOE_POLICIES(MOE_DECLARE_POLICY)
+#undef MOE_DECLARE_POLICY
 
 const std::vector<PlacementPolicy>& builtin_policies() {
-  static const std::vector<PlacementPolicy> policies = {
-      {.name = "fixed",
-       .doc = "the placement in force stays",
-       .place = [](const PlaceInput& input, const PolicyOptions&) { return input.now; },
-       .defaults = {.pass = "placed"}},
-      prophet_policy(),
-      fastermoe_shadowing_policy(),
-      top_k_policy(),
-      eplb_policy(),
-      swap_policy(),
-  };
+  static const std::vector<PlacementPolicy> policies = [] {
+    std::vector<PlacementPolicy> all = {
+        {.name = "fixed",
+         .doc = "the placement in force stays",
+         .place = [](const PlaceInput& input, const PolicyOptions&) { return input.now; },
+         .defaults = {.pass = "placed"}}};
+#define MOE_LIST_POLICY(policy) all.push_back(policy());
+    MOE_POLICIES(MOE_LIST_POLICY)
+#undef MOE_LIST_POLICY
+    check_rows("placement policies", all);
+    for (const PlacementPolicy& policy : all) {
+      MOE_CHECK(policy.place != nullptr, "policy '{}' has no function", policy.name);
+    }
+    return all;
+  }();
   return policies;
 }
 

@@ -52,12 +52,12 @@ struct PlacementDefaults {
 };
 
 struct PlacementPolicy {
-  const char* name;
-  const char* doc;
+  const char* name = nullptr;
+  const char* doc = nullptr;
   /// Deterministic: every rank calls it with the same input and must get the same placement.
   /// Requires options as resolved() gives them. Throws UserError where the plan's bounds or the
   /// placement in force are none that the policy can work with.
-  Placement (*place)(const PlaceInput& input, const PolicyOptions& options);
+  Placement (*place)(const PlaceInput& input, const PolicyOptions& options) = nullptr;
   std::vector<OptionSpec> options = {};
   /// Owners may move, and experts may have more residents than their owner.
   bool moves_residents = false;

@@ -118,16 +118,7 @@ GateScope scope_of(const Gate& gate, double factor);
 void check_token_scope(const std::function<void(const GateInput&, RoutingBuilder&)>& route,
                        const GateInput& input, int64_t columns);
 
-/// The built-in gates; equal scores go to the lower expert. Capacity is the ceiling of
-/// c * factor * tokens / experts, multiplied from left to right, with c as given here:
-///   switch         c 1  the best expert, places in token order (Fedus et al. 2021)
-///   top_k          c k  the k best, places in GShard order, weights renormalised (1 where k is 1)
-///   top2           c 2  top_k with k = 2 (Lepikhin et al. 2020)
-///   top2_c1        c 1  top2 with half the places
-///   bpr            c 1  switch, places in order of the score, best first (Riquelme et al. 2021)
-///   expert_choice  c 1  every expert takes the tokens that score best for it (Zhou et al. 2022)
-///   hash           c 1  token id modulo experts, weight 1 (Roller et al. 2021)
-///   random         c k  k different experts by (global token, step, layer), weight 1, token order
+/// The built-in gates, listed with their sources in gates.cpp; equal scores go to the lower expert.
 const std::vector<Gate>& builtin_gates();
 /// Throws UserError with the nearest name.
 const Gate& builtin_gate(std::string_view name);

@@ -114,6 +114,16 @@ Gate choice_gate(std::string name, std::string doc, GateScope scope, WeightRule 
   return gate;
 }
 
+/// Capacity is the ceiling of c * factor * tokens / experts, multiplied from left to right, with c as
+/// given here:
+///   switch         c 1  the best expert, places in token order (Fedus et al. 2021)
+///   top_k          c k  the k best, places in GShard order, weights renormalised (1 where k is 1)
+///   top2           c 2  top_k with k = 2 (Lepikhin et al. 2020)
+///   top2_c1        c 1  top2 with half the places
+///   bpr            c 1  switch, places in order of the score, best first (Riquelme et al. 2021)
+///   expert_choice  c 1  every expert takes the tokens that score best for it (Zhou et al. 2022)
+///   hash           c 1  token id modulo experts, weight 1 (Roller et al. 2021)
+///   random         c k  k different experts by (global token, step, layer), weight 1, token order
 std::vector<Gate> make_gates() {
   const auto route_top2 = [](const GateInput& in, RoutingBuilder& out) { route_top(in, 2, out); };
   std::vector<Gate> gates;
@@ -146,6 +156,10 @@ std::vector<Gate> make_gates() {
   gates.push_back(choice_gate("random", "k different experts at random, places in token order",
                               GateScope::kToken, WeightRule::kOne, 0, route_random));
   gates.back().chooser = Chooser::kRule;
+  check_rows("gates", gates);
+  for (const Gate& gate : gates) {
+    MOE_CHECK(gate.columns && gate.capacity && gate.route, "gate '{}' lacks a function", gate.name);
+  }
   return gates;
 }
 

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "engine/base/errors.h"
+#include "engine/base/names.h"
 
 namespace moe {
 namespace {
@@ -242,7 +243,11 @@ std::vector<WorkloadDef> make_rows() {
 }  // namespace
 
 const std::vector<WorkloadDef>& workloads() {
-  static const std::vector<WorkloadDef> rows = make_rows();
+  static const std::vector<WorkloadDef> rows = [] {
+    std::vector<WorkloadDef> all = make_rows();
+    check_rows("workloads", all);
+    return all;
+  }();
   return rows;
 }
 

@@ -100,4 +100,19 @@ TEST_CASE("a value of an enumeration is found by its name, or the nearest one is
                     Catch::Contains("unknown color 'grean'") && Catch::Contains("'green'"));
 }
 
+TEST_CASE(
+    "a row without name or doc, or with another's name, stops the program where it is listed") {
+  struct Row {
+    const char* name;
+    std::string doc;
+  };
+  CHECK_NOTHROW(check_rows("rows", std::vector<Row>{{"a", "x"}, {"b", "x"}}));
+  CHECK_THROWS_WITH(check_rows("rows", std::vector<Row>{{"a", "x"}, {"a", "x"}}),
+                    Catch::Contains("two rows of the table of rows are named 'a'"));
+  CHECK_THROWS_WITH(check_rows("rows", std::vector<Row>{{"a", "x"}, {"b", ""}}),
+                    Catch::Contains("'b' of the table of rows has no doc"));
+  CHECK_THROWS_WITH(check_rows("rows", std::vector<Row>{{nullptr, "x"}}),
+                    Catch::Contains("a row of the table of rows has no name"));
+}
+
 }  // namespace moe

@@ -88,7 +88,15 @@ end
 --- The cluster with some assumed constants at an end of their band.
 function M.at_ends(cluster, ends) return resolve(cluster.given, cluster.path, cluster.at, ends) end
 
-local function load_file(name) return require("moe.clusters." .. name)(schema.assumed) end
+local function load_file(name)
+  local file = require("moe.clusters." .. name)
+  local data = type(file) == "function" and file(schema.assumed)
+  if type(data) ~= "table" or type(data.doc) ~= "string" then
+    error(("clusters/%s.lua: return a function of assumed that gives a table of fields with a doc")
+      :format(name), 0)
+  end
+  return data
+end
 
 --- One line about a built-in cluster.
 function M.doc(name) return load_file(name).doc end
