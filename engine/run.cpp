@@ -18,7 +18,7 @@ std::span<const ExecutorDef> executors() {
   static const ExecutorDef kExecutors[] = {
       {"simulate", "the cost model's timeline", make_simulator},
       {"cpu",
-       "real training on ranks that are threads of this process",
+       "real training on ranks that are threads of this process, or processes of a job",
        make_cpu_executor,
        {kF32, kF64}},
       {"cuda",

@@ -76,7 +76,7 @@ json simulated_json(Host& host, const PlanBox& box, const json& values, Timeline
   if (fields.flag("links", false)) options.links_of_step = keep == "last" ? options.steps - 1 : 0;
   if (options.steps > 1) show_steps(host, options);
   const int64_t begin = steady_ns();
-  RunResult result = run(plan, "simulate", options);
+  RunResult result = run(plan, fields.text("executor", "simulate"), options);
   options.on_step = nullptr;
   const int64_t end = steady_ns();
   const size_t middle = median_step(result.metrics);

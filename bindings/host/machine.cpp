@@ -11,6 +11,7 @@
 #include "engine/cost/profile_cache.h"
 #include "engine/exec/data.h"
 #include "engine/exec/device/executor.h"
+#include "engine/run.h"
 #include "kernels/kernels.h"
 
 namespace moe::lua {
@@ -112,9 +113,12 @@ std::string doctor_text(const std::string& scripts_dir, const std::string& cache
   line("kernels", kernels::kernel_set());
   line("instruction sets", tables);
   const std::string no_gpu = cuda_missing();
-  line("executors",
-       fmt::format("simulate, cpu (ranks are threads of this process, or processes of a job){}",
-                   no_gpu.empty() ? ", cuda" : ""));
+  bool first = true;
+  for (const ExecutorDef& def : executors()) {
+    if (missing(def).empty())
+      line(first ? "executors" : "", fmt::format("{}: {}", def.name, def.doc));
+    first = false;
+  }
   line("MPI", mpi_library().empty()
                   ? "none in this build; with libopenmpi-dev and openmpi-bin it "
                     "runs one rank per process under mpirun or srun, without under "

@@ -114,8 +114,8 @@ Gate choice_gate(std::string name, std::string doc, GateScope scope, WeightRule 
   return gate;
 }
 
-/// Capacity is the ceiling of c * factor * tokens / experts, multiplied from left to right, with c as
-/// given here:
+/// Capacity is the ceiling of c * factor * tokens / experts, multiplied from left to right, with
+/// this c:
 ///   switch         c 1  the best expert, places in token order (Fedus et al. 2021)
 ///   top_k          c k  the k best, places in GShard order, weights renormalised (1 where k is 1)
 ///   top2           c 2  top_k with k = 2 (Lepikhin et al. 2020)

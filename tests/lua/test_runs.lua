@@ -142,9 +142,9 @@ return moe.experiment { name = "x", over = { layers = { 2, 4, 6, 8, 10 } }, run 
   expect.equal({ #w.results.runs, #w.simulated, #w.shown }, { 10, 10, 8 })
   for i, timelines in ipairs(w.shown) do
     assert(timelines == w.simulated[i], "another simulation is traced")
-    expect.equal(timelines.options, { keep = "last", links = true })
+    expect.equal(timelines.options, { executor = "simulate", keep = "last", links = true })
   end
-  expect.equal(w.simulated[9].options, {})
+  expect.equal(w.simulated[9].options, { executor = "simulate" })
   w = expect.runs(TINY .. [[
 return moe.experiment { name = "x", model = model(), systems = { raf },
   run = { { "cpu", ranks = 2, steps = 3 } } }]])

@@ -4,6 +4,7 @@
 * op kinds: string literals that are the name of an op, outside engine/ops and engine/model. Code
   there asks for a property of OpDef, and makes ops of its constants. Literals that mean something
   else are listed in OTHER_NAMES.
+* ops: definitions that MOE_OPS does not list, which nothing would find.
 * fields: those of a table of fields (engine/base/field.h) whose type, range or conversion is
   written once more: a field list of the Lua library that says their types again, or bindings that
   read or write their members by hand. Single fields have namesakes elsewhere, so two of one struct
@@ -115,6 +116,14 @@ def fields_declared_twice(root):
                     seen[struct] = (number, name)
 
 
+def unlisted_ops(root):
+    listed = set(re.findall(r"X\((\w+)\)", (root / "engine/ops/defs.h").read_text()))
+    for path in files_of(root, ("engine/ops",), {".cpp"}):
+        for name in re.findall(r"^const OpDef k(\w+)", (root / path).read_text(), re.M):
+            if name not in listed:
+                yield f"{path}: k{name} is not in MOE_OPS"
+
+
 def large_folders(root):
     files, lines = Counter(), Counter()
     for path in files_of(root, PRODUCT + ("recipes", "tests"), SOURCES | {".py"}):
@@ -179,8 +188,8 @@ def long_functions(root):
                 yield f"{path}:{number}: {length} lines: {head[:60]}"
 
 
-COUNTS = (("literals of op kinds", op_kinds), ("fields declared twice", fields_declared_twice),
-          ("large folders", large_folders), ("functions over 50 lines", long_functions))
+COUNTS = (("literals of op kinds", op_kinds), ("ops that are not listed", unlisted_ops),
+          ("fields declared twice", fields_declared_twice), ("large folders", large_folders), ("functions over 50 lines", long_functions))
 
 
 def main():

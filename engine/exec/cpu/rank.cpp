@@ -151,6 +151,7 @@ void Rank<T>::fill_inputs(const DataSource& data, int64_t step) {
 template <class T>
 void Rank<T>::start_pass() {
   if (poison_) poison_->start_step();
+  report_.stats = {};
   std::fill(report_.gradients.begin(), report_.gradients.end(), Measure());
   report_.placements.clear();
   report_.swaps.clear();

@@ -143,6 +143,7 @@ void DeviceRank::fill_inputs(const DataSource& data, int64_t step) {
 
 void DeviceRank::start_pass() {
   current_ = OpId();
+  report_.stats = {};
   std::fill(gradients_.begin(), gradients_.end(), Measure());
   report_.placements.clear();
   report_.swaps.clear();

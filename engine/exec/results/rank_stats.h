@@ -1,5 +1,7 @@
 // Numbers that each rank counts in a step. A new one is a member, its row and the line that counts
-// it: it travels between processes, and results have it by rank.
+// it: it travels between processes, and results have it by rank. They are 0 when a step begins. The
+// compute lane's thread counts in the rank's report; what other lanes count they keep apart, and
+// Rank::report() adds it up. On a GPU DeviceRank::report() counts.
 #pragma once
 
 #include "engine/base/field.h"

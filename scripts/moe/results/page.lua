@@ -191,7 +191,7 @@ local function traced(R)
       local rank = (i == 1 or run == best) and 0 or 2
       if run.trace then
         list[#list + 1] = { run = run, group = g, place = #list,
-          rank = rank + (run.executor == "simulate" and 1 or 0) }
+          rank = rank + (run.provenance == "simulated" and 1 or 0) }
       end
     end
   end
@@ -205,14 +205,14 @@ end
 -- What stands above the timeline of a run of R: run -> text.
 local function captions(R)
   local executed = R:where { provenance = { "emulated", "measured" } }:groups(results.case_of)
-  local names, out = report.coordinates(R:where { executor = "simulate" }, true), {}
+  local names, out = report.coordinates(R:where { provenance = "simulated" }, true), {}
   for g, lines in ipairs(report.differences(executed)) do
     for _, run in ipairs(executed[g]) do
       local what = ("predicted (simulated) and executed (%s)"):format(run.provenance)
       out[run] = table.concat({ what, unpack(lines) }, "; ")
     end
   end
-  for run in R:where { executor = "simulate" }:each() do
+  for run in R:where { provenance = "simulated" }:each() do
     out[run] = point_text(run, names) .. ", simulated"
   end
   return out
@@ -297,7 +297,7 @@ local function experiment_section(e, all, id)
     end
   end
   local R, out = results.ended(runs), {}
-  local simulated = R:where { executor = "simulate" }
+  local simulated = R:where { provenance = "simulated" }
   if #simulated.runs > 0 then out[1] = simulated_section(simulated) end
   local executed = R:where { provenance = { "emulated", "measured" } }:groups(results.case_of)
   local differs = report.differences(executed)

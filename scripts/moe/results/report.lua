@@ -387,7 +387,7 @@ M.coordinates, M.coordinate, M.differences, M.system_text, M.ms = coordinates, c
 
 function M.print(e, R, claims)
   core.say(e.name .. (e.title ~= "" and ": " .. e.title or ""))
-  local simulated = R:where { executor = "simulate" }
+  local simulated = R:where { provenance = "simulated" }
   if #simulated.runs > 0 then print_simulated(e, simulated) end
   local executed = R:where { provenance = { "emulated", "measured" } }:groups(results.case_of)
   local differs = differences(executed)

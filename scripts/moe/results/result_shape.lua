@@ -38,7 +38,7 @@ local CONSTANT = { value = "number", lo = "number", hi = "number", why = "string
 local function check_run(run, file, path)
   if not run.iteration_ms then return end
   shape.check(run, ENDED, file, path)
-  shape.check(run, run.executor ~= "simulate" and EXECUTED or SIMULATED, file, path)
+  shape.check(run, run.provenance ~= "simulated" and EXECUTED or SIMULATED, file, path)
   if run.oom then shape.check(run, OUT_OF_MEMORY, file, path) end
   for name, constant in pairs(run.assumed or {}) do
     shape.check(constant, CONSTANT, file, path .. ".assumed." .. name)

@@ -62,7 +62,10 @@ M.SIMULATE = {
     doc = "what is changed in the plans' graphs, as for the executor cuda; nothing" },
 }
 
-local ENTRIES = { simulate = M.SIMULATE, cpu = M.CPU, cuda = M.CUDA }
+local ENTRIES = {}  -- by executor
+for _, row in ipairs(core.table "executors") do
+  ENTRIES[row.name] = not train.is_real(row.name) and M.SIMULATE or row.gpu and M.CUDA or M.CPU
+end
 
 local function check_entry(entry, i, at)
   local path = ("experiment.run[%d]"):format(i)

@@ -48,24 +48,25 @@ function M.simulated_spec(case, ends, edits)
   return spec
 end
 
--- Steps of a simulation; all systems of a case the same.
-local function steps_of(entry, case)
-  local steps = entry.kind == "simulate" and entry.steps
+-- What is said of a simulation; all systems of a case have the same steps.
+local function simulation_of(entry, case)
+  local real = train.is_real(entry.kind)
+  local steps = not real and entry.steps
   for _, system in ipairs(case.systems) do
     steps = steps or target.places(system) and target.PLACED_STEPS
   end
-  return steps and { steps = steps } or nil
+  return { steps = steps or nil, executor = not real and entry.kind or nil }
 end
 
 local function simulate_jobs(e, entry, case)
   if not case.cluster then
-    errors.user(e.case_path .. ': cluster is missing; "simulate" needs it', e.at)
+    errors.user(e.case_path .. (': cluster is missing; "%s" needs it'):format(entry.kind), e.at)
   end
   local jobs = {}
   for i, system in ipairs(case.systems) do
     jobs[i] = { system = system, case = case, spec = M.simulated_spec(case, nil, entry.edits),
       assumed = schema.merged(case.model.assumed, case.cluster.assumed) }
-    jobs[i].spec.simulate = steps_of(entry, case)
+    jobs[i].spec.simulate = simulation_of(entry, case)
   end
   return jobs
 end
@@ -93,7 +94,7 @@ local function real_jobs(e, entry, case)
       spec.ways = train.ways(entry.kind, entry, entry.path, e.at)
       spec.edits = train.edits(entry.kind, entry, entry.path, e.at)
       spec.cost.blocks = train.blocks(entry.kind, entry)
-      spec.simulate = steps_of(entry, case)
+      spec.simulate = simulation_of(entry, case)
       jobs[#jobs + 1] = { system = system, case = case, entry = entry, spec = spec,
         options = train.run_options(entry.kind, entry, spec.model, entry.path, e.at) }
     end
@@ -139,7 +140,7 @@ end
 local function jobs_of(e, entry, cases)
   local all, by_key = {}, {}
   for _, case in ipairs(cases) do
-    local real = entry.kind ~= "simulate"
+    local real = train.is_real(entry.kind)
     local jobs = real and real_jobs(e, entry, case) or simulate_jobs(e, entry, case)
     for _, job in ipairs(jobs) do
       local key = real and key_of(job) or #all
@@ -159,7 +160,7 @@ local function entries_of(e)
   local only, kept, have = core.args.executor, {}, {}
   for _, entry in ipairs(e.entries) do have[entry.kind] = true end
   for _, entry in ipairs(e.entries) do
-    local on_cpu = entry.kind ~= "simulate" and not train.on_gpu(entry.kind)
+    local on_cpu = train.is_real(entry.kind) and not train.on_gpu(entry.kind)
     if only and train.on_gpu(only) and not have[only] and on_cpu then
       entry = schema.merged(entry, { kind = only })
     end

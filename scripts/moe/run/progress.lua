@@ -40,8 +40,8 @@ end
 --- A finished run in a line.
 function M.row(run)
   local parts = { ("%s on %s, %d %s"):format(report.system_text(run),
-    run.executor == "simulate" and run.cluster or run.executor, run.devices,
-    run.executor == "simulate" and "devices" or "ranks") }
+    run.provenance == "simulated" and run.cluster or run.executor, run.devices,
+    run.provenance == "simulated" and "devices" or "ranks") }
   for name, value in pairs(run.point or {}) do
     parts[#parts + 1] = ("%s = %s"):format(name, tostring(value))
   end

@@ -133,7 +133,8 @@ function M.simulated(name, job, ends, traced)
   local made = target.plan(schema.merged(spec, { simulate = schema.merged(job.spec.simulate or {},
     traced and { keep = "last", links = true } or {}) }), job.system)
   local run = base_record(name, job, spec, made)
-  run.point, run.executor, run.provenance = job.case.point, "simulate", "simulated"
+  run.point, run.provenance = job.case.point, "simulated"
+  run.executor = job.spec.simulate.executor or "simulate"
   for _, k in ipairs(METRICS) do run[k] = made.sim[k] end
   run.forward_ms = made.sim.forward_ms
   if not ends then run.overlap = errors.call(job.system.at, made.plan.overlap, made.plan) end

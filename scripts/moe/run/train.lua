@@ -65,6 +65,9 @@ for _, row in ipairs(core.table "executors") do
   if #row.precisions > 0 then M.EXECUTORS[#M.EXECUTORS + 1] = row.name end
 end
 
+--- Whether the executor has ranks that compute; one without gives simulated times.
+function M.is_real(executor) return #executors[executor].precisions > 0 end
+
 --- Whether the executor's ranks run their ops on a GPU.
 function M.on_gpu(executor) return executors[executor].gpu end
 
