@@ -189,7 +189,8 @@ def long_functions(root):
 
 
 COUNTS = (("literals of op kinds", op_kinds), ("ops that are not listed", unlisted_ops),
-          ("fields declared twice", fields_declared_twice), ("large folders", large_folders), ("functions over 50 lines", long_functions))
+          ("fields declared twice", fields_declared_twice), ("large folders", large_folders),
+          ("functions over 50 lines", long_functions))
 
 
 def main():
