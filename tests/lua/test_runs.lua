@@ -201,3 +201,15 @@ return moe.experiment { name = "x", model = model { batch = 16, experts = 16 },
     end)
   assert(w.output:find("lina (packing=2)", 1, true), w.output)
 end)
+
+test("an executor without precisions is named in recipes as simulate is", function()
+  local executors = require("tables").executors
+  executors[#executors + 1] = { name = "null", doc = "no time", precisions = {}, gpu = false,
+    kind = "executor" }
+  local w = expect.runs(TINY .. [[
+return moe.experiment { name = "x", run = { "null" }, systems = { raf },
+  model = model { batch = 16, experts = 16 }, cluster = moe.cluster.p4de { nodes = 2 } }]])
+  executors[#executors] = nil
+  expect.equal(w.simulated[1].options, { executor = "null", keep = "last", links = true })
+  expect.equal(w.results.runs[1].executor, "null")
+end)
