@@ -220,7 +220,7 @@ json served_json(const Plan& plan, const RunResult& result) {
     const ServedBatch served = served_batch(plan, timeline);
     batch.push_back(served.answer_ns);
     batches.push_back(to_ms(served.answer_ns));
-    for (const ServedLayer& one : served.layers) {
+    for (const ServedTimes& one : served.layers) {
       layer.push_back(one.layer_ns);
       a2a.push_back(one.a2a_ns);
       expert.push_back(one.expert_ns);

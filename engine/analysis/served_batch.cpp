@@ -26,8 +26,8 @@ struct Layer {
   Nanoseconds a2a_ns = 0;
   std::map<int32_t, Hull> experts;  // by rank
 
-  ServedLayer times() const {
-    ServedLayer t = {.layer_ns = Hull{gate.begin, combine.end}.length(), .a2a_ns = a2a_ns};
+  ServedTimes times() const {
+    ServedTimes t = {.layer_ns = Hull{gate.begin, combine.end}.length(), .a2a_ns = a2a_ns};
     const Nanoseconds known = tuned.end > 0 ? tuned.end : placed.end;
     t.phase2_ns = std::max<Nanoseconds>(0, known - gate.end);
     if (placed.end > 0) t.mapping_wait_ns = std::max<Nanoseconds>(0, placed.end - loads.end);

@@ -11,7 +11,7 @@
 namespace moe {
 
 /// One MoE layer of one batch.
-struct ServedLayer {
+struct ServedTimes {
   Nanoseconds layer_ns = 0;         // from the gate's begin to the end of what combines rows
   Nanoseconds a2a_ns = 0;           // both all-to-alls
   Nanoseconds expert_ns = 0;        // from the end of the first one to the last end of an expert
@@ -22,7 +22,7 @@ struct ServedLayer {
 
 struct ServedBatch {
   Nanoseconds answer_ns = 0;        // until all but the loss is over, which an answer does not need
-  std::vector<ServedLayer> layers;  // by MoE layer
+  std::vector<ServedTimes> layers;  // by MoE layer
 };
 ServedBatch served_batch(const Plan& plan, const Timeline& timeline);
 

@@ -21,7 +21,7 @@ struct Ask {
   int64_t whole(std::string_view option) const {
     return static_cast<int64_t>(setting.value(option));
   }
-  uint32_t key(Stream stream, std::initializer_list<int64_t> on) const {
+  uint32_t key(RandomStream stream, std::initializer_list<int64_t> on) const {
     return stream_key(setting.seed, stream, on);
   }
   /// The layer that what belongs to a class is drawn for.
@@ -47,7 +47,7 @@ double normal(uint64_t index, uint64_t stream) {  // Box and Muller
 
 Shape even_shape(const Ask& ask) {
   return {std::vector<double>(static_cast<size_t>(ask.query.experts), 1.0),
-          permutation(ask.query.experts, ask.key(Stream::kOrder, {ask.query.layer}))};
+          permutation(ask.query.experts, ask.key(RandomStream::kOrder, {ask.query.layer}))};
 }
 
 Shape zipf_shape(const Ask& ask, double s) {
@@ -76,11 +76,11 @@ Shape log_normal_shape(const Ask& ask, uint32_t key) {
 }
 
 Shape log_normal(const Ask& ask) {
-  return log_normal_shape(ask, ask.key(Stream::kShape, {ask.class_layer()}));
+  return log_normal_shape(ask, ask.key(RandomStream::kShape, {ask.class_layer()}));
 }
 
 Shape source_ragged(const Ask& ask) {
-  return log_normal_shape(ask, ask.key(Stream::kShape, {ask.class_layer(), ask.rank + 1}));
+  return log_normal_shape(ask, ask.key(RandomStream::kShape, {ask.class_layer(), ask.rank + 1}));
 }
 
 /// Makes `hot` the experts of the first classes, which get `share`.
@@ -100,7 +100,7 @@ int64_t drawn_below(int64_t n, uint32_t key) {
 }
 
 Shape hot_expert(const Ask& ask) {
-  const uint32_t key = ask.key(Stream::kHot, {ask.query.layer});
+  const uint32_t key = ask.key(RandomStream::kHot, {ask.query.layer});
   return with_hot(ask, {static_cast<int32_t>(drawn_below(ask.query.experts, key))});
 }
 
@@ -118,18 +118,18 @@ std::vector<int32_t> experts_on(const RoutingQuery& q, int64_t rank) {
 }
 
 Shape hot_rank(const Ask& ask) {
-  const uint32_t key = ask.key(Stream::kHot, {ask.query.layer});
+  const uint32_t key = ask.key(RandomStream::kHot, {ask.query.layer});
   return with_hot(ask, experts_on(ask.query, drawn_below(num_holders(ask.query), key)));
 }
 
 Shape spread_hot(const Ask& ask) {
   const RoutingQuery& q = ask.query;
   std::vector<std::vector<int32_t>> on;  // by holder in a random order, each list in a random order
-  for (const int32_t d : permutation(num_holders(q), ask.key(Stream::kHot, {q.layer}))) {
+  for (const int32_t d : permutation(num_holders(q), ask.key(RandomStream::kHot, {q.layer}))) {
     const std::vector<int32_t> held = experts_on(q, d);
     on.emplace_back();
-    for (const int32_t i :
-         permutation(static_cast<int64_t>(held.size()), ask.key(Stream::kHot, {q.layer, d}))) {
+    for (const int32_t i : permutation(static_cast<int64_t>(held.size()),
+                                       ask.key(RandomStream::kHot, {q.layer, d}))) {
       on.back().push_back(held[static_cast<size_t>(i)]);
     }
   }
@@ -145,15 +145,15 @@ Shape spread_hot(const Ask& ask) {
 
 Shape rotating_hotspot(const Ask& ask) {
   const RoutingQuery& q = ask.query;
-  const std::vector<int32_t> turns = permutation(q.experts, ask.key(Stream::kHot, {q.layer}));
+  const std::vector<int32_t> turns = permutation(q.experts, ask.key(RandomStream::kHot, {q.layer}));
   return with_hot(ask, {turns[static_cast<size_t>(q.step / ask.whole("period") % q.experts)]});
 }
 
 Shape burst(const Ask& ask) {
   const RoutingQuery& q = ask.query;
   const int64_t stretch = q.step / ask.whole("length");
-  if (uniform(0, ask.key(Stream::kHot, {stretch})) >= ask["chance"]) return even_shape(ask);
-  const uint32_t key = ask.key(Stream::kHot, {stretch, q.layer});
+  if (uniform(0, ask.key(RandomStream::kHot, {stretch})) >= ask["chance"]) return even_shape(ask);
+  const uint32_t key = ask.key(RandomStream::kHot, {stretch, q.layer});
   return with_hot(ask, {static_cast<int32_t>(drawn_below(q.experts, key))});
 }
 
@@ -165,7 +165,8 @@ void add_drift(const Ask& ask, std::vector<double>& weight) {
   const double phi = std::exp(-1 / memory);
   const auto window = static_cast<int64_t>(std::ceil(4 * memory));
   for (size_t c = 0; c < weight.size(); ++c) {
-    const uint32_t key = ask.key(Stream::kDrift, {ask.class_layer(), static_cast<int64_t>(c)});
+    const uint32_t key =
+        ask.key(RandomStream::kDrift, {ask.class_layer(), static_cast<int64_t>(c)});
     double x = 0;
     for (int64_t i = window; i >= 0; --i) {
       x = phi * x + uniform(static_cast<uint64_t>(ask.query.step - i), key) - 0.5;
@@ -294,12 +295,12 @@ bool differs_by_source(const WorkloadSetting& setting) {
 
 int64_t active_tokens(const WorkloadSetting& setting, const RoutingQuery& query, int64_t rank) {
   if (is(setting, "zero_token_rank")) {
-    const uint32_t key = stream_key(setting.seed, Stream::kActive, {});
+    const uint32_t key = stream_key(setting.seed, RandomStream::kActive, {});
     return rank == drawn_below(query.ranks, key) ? 0 : query.tokens;
   }
   if (!is(setting, "source_ragged")) return query.tokens;
   const double least = setting.value("least");
-  const uint32_t key = stream_key(setting.seed, Stream::kActive, {query.step});
+  const uint32_t key = stream_key(setting.seed, RandomStream::kActive, {query.step});
   const double part = least + (1 - least) * uniform(static_cast<uint64_t>(rank), key);
   return std::llround(part * static_cast<double>(query.tokens));
 }

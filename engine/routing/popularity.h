@@ -11,10 +11,19 @@
 namespace moe {
 
 /// Streams of a workload's random numbers.
-enum class Stream : uint64_t { kOrder = 1, kShape, kDrift, kHot, kTokens, kFollow, kMore, kActive };
+enum class RandomStream : uint64_t {
+  kOrder = 1,
+  kShape,
+  kDrift,
+  kHot,
+  kTokens,
+  kFollow,
+  kMore,
+  kActive
+};
 
 /// A stream's key by seed, what it is for, and what it depends on.
-inline uint32_t stream_key(uint64_t seed, Stream stream, std::initializer_list<int64_t> on) {
+inline uint32_t stream_key(uint64_t seed, RandomStream stream, std::initializer_list<int64_t> on) {
   uint32_t key = hash32(static_cast<uint64_t>(stream), hash32(seed, seed >> 32));
   for (const int64_t value : on) key = hash32(static_cast<uint64_t>(value), key);
   return key;

@@ -119,14 +119,14 @@ Sampler::Sampler(const WorkloadSetting& setting, const RoutingQuery& query, Popu
 
 Sampler::Keys Sampler::keys_of(int64_t rank) const {
   Keys keys;
-  const auto key = [&](Stream stream, int64_t number) {
+  const auto key = [&](RandomStream stream, int64_t number) {
     return stream_key(setting_.seed, stream, {query_.step, number, rank});
   };
   for (int64_t l = setting_.chained() ? 0 : query_.layer; l <= query_.layer; ++l) {
-    keys.first.push_back(key(Stream::kTokens, l));
+    keys.first.push_back(key(RandomStream::kTokens, l));
   }
   for (int64_t j = 1; j < query_.k; ++j) {
-    keys.more.push_back(hash32(static_cast<uint64_t>(j), key(Stream::kMore, query_.layer)));
+    keys.more.push_back(hash32(static_cast<uint64_t>(j), key(RandomStream::kMore, query_.layer)));
   }
   return keys;
 }

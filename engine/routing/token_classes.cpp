@@ -21,8 +21,8 @@ void check_range(const char* field, double value, double lo, double hi) {
 enum Purpose : int64_t { kDeal, kDriftOf, kClassOf, kStrayOf };
 
 uint32_t key(const TokenClasses& spec, Purpose purpose, std::initializer_list<int64_t> on) {
-  const uint32_t own = stream_key(spec.seed, Stream::kTokens, {-1, purpose});
-  return stream_key(own, Stream::kTokens, on);
+  const uint32_t own = stream_key(spec.seed, RandomStream::kTokens, {-1, purpose});
+  return stream_key(own, RandomStream::kTokens, on);
 }
 
 /// Uniform in (0, 1).

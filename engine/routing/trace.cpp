@@ -169,7 +169,7 @@ std::vector<uint16_t> made_choices(const Trace& t, const std::string& name, int6
     const std::span<const uint32_t> counts = counts_of(t, record, rank);
     for (size_t e = 0; e < counts.size(); ++e) row.insert(row.end(), counts[e], uint16_t(e));
     const int64_t n = static_cast<int64_t>(row.size()) / t.k;
-    const uint32_t key = stream_key(kShuffleSeed, Stream::kTokens, {record, rank});
+    const uint32_t key = stream_key(kShuffleSeed, RandomStream::kTokens, {record, rank});
     const std::vector<int32_t> order = permutation(n, key);
     for (int64_t i = 0; i < n; ++i) {
       for (int64_t j = 0; j < t.k; ++j) {

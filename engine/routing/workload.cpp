@@ -61,7 +61,7 @@ class Balanced {
  public:
   Balanced(uint64_t seed, const RoutingQuery& q)
       : q_(q),
-        round_(permutation(q.experts, stream_key(seed, Stream::kOrder, {q.step, q.layer}))) {}
+        round_(permutation(q.experts, stream_key(seed, RandomStream::kOrder, {q.step, q.layer}))) {}
   void choose(int64_t rank, std::span<int32_t> choices) const {
     for (int64_t t = 0; t < q_.tokens; ++t) {
       const int64_t place = (rank * q_.tokens + t) * q_.k;

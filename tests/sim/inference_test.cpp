@@ -105,7 +105,7 @@ struct Served {
   RunResult result;
   std::vector<ServedBatch> batches;
 
-  const ServedLayer& layer(size_t batch, size_t m) const { return batches[batch].layers[m]; }
+  const ServedTimes& layer(size_t batch, size_t m) const { return batches[batch].layers[m]; }
   /// Null for a layer that is not placed.
   const SwapRecord* swap(size_t batch, size_t m) const {
     for (const SwapRecord& record : result.swaps[batch]) {
@@ -224,7 +224,7 @@ TEST_CASE("phase 2 blocks: a held estimate costs resume, another one rerun") {
   int64_t held = 0, rerun = 0;
   for (size_t batch = 0; batch < kBatches; ++batch) {
     for (size_t m = 0; m < kLayers; ++m) {
-      const ServedLayer &with = paid.layer(batch, m), &without = free.layer(batch, m);
+      const ServedTimes &with = paid.layer(batch, m), &without = free.layer(batch, m);
       if (m < 2) {
         CHECK(with.phase2_ns == 0);
         continue;

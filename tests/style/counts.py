@@ -5,6 +5,7 @@
   there asks for a property of OpDef, and makes ops of its constants. Literals that mean something
   else are listed in OTHER_NAMES.
 * ops: definitions that MOE_OPS does not list, which nothing would find.
+* types: those that two headers define under one name in one namespace.
 * fields: those of a table of fields (engine/base/field.h) whose type, range or conversion is
   written once more: a field list of the Lua library that says their types again, or bindings that
   read or write their members by hand. Single fields have namesakes elsewhere, so two of one struct
@@ -124,6 +125,25 @@ def unlisted_ops(root):
                 yield f"{path}: k{name} is not in MOE_OPS"
 
 
+def types_of_one_name(root):
+    """Types that two headers define in one namespace: the linker would take either for both."""
+    places = {}
+    for path in files_of(root, ("engine", "kernels", "bindings"), {".h"}):
+        scope = []
+        for line in (root / path).read_text().splitlines():
+            opened = re.match(r"namespace ?([\w:]*) ?\{$", line)
+            defined = re.match(r"(?:struct|class|enum class) (\w+)(?: [^<;]*)?\{", line)
+            if opened:
+                scope.append(opened[1])
+            elif line.startswith("}  // namespace"):
+                scope.pop()
+            elif defined:
+                places.setdefault("::".join(scope + [defined[1]]), set()).add(path.as_posix())
+    for name, found in sorted(places.items()):
+        if len(found) > 1:
+            yield f"{name}: {', '.join(sorted(found))}"
+
+
 def large_folders(root):
     files, lines = Counter(), Counter()
     for path in files_of(root, PRODUCT + ("recipes", "tests"), SOURCES | {".py"}):
@@ -189,7 +209,8 @@ def long_functions(root):
 
 
 COUNTS = (("literals of op kinds", op_kinds), ("ops that are not listed", unlisted_ops),
-          ("fields declared twice", fields_declared_twice), ("large folders", large_folders),
+          ("fields declared twice", fields_declared_twice),
+          ("types of one name", types_of_one_name), ("large folders", large_folders),
           ("functions over 50 lines", long_functions))
 
 
