@@ -79,8 +79,7 @@ void bench_lancet(int64_t layers, double groups, int runs) {
       spec({"lancet",
             {stage("irregular_a2a"), stage("used_rows"),
              stage("partition", {{"max_parts", 8.0}, {"groups", groups}}), stage("dw_schedule")},
-            {},
-            false},
+            {}},
            layers);
   std::shared_ptr<const moe::Plan> plan;
   const double plan_ms = median_ms(runs, [&] { plan = moe::make_plan(s); });
@@ -102,15 +101,15 @@ int main(int argc, char** argv) {
   fmt::print("{:10} {:>5} {:>7} {:>8} {:>8} {:>7} {:>7} {:>6} {:>7} {:>6} {:>6} {:>8} {:>6}\n",
              "system", "ops", "tensors", "plan", "simulate", "stages", "orders", "waits", "memory",
              "legal", "text", "step", "arena");
+  const moe::GradientSync own_lane = {.lane = moe::ReduceLane::kOwn};
   const auto cut = [](double degree) { return stage("capacity_pipeline", {{"degree", degree}}); };
-  bench({"raf", {stage("serial")}, {}, false}, runs);
-  bench({"deepspeed", {stage("blocking_a2a")}, {}, true}, runs);
-  bench({"tutel-2", {cut(2)}, {}, true}, runs);
-  bench({"tutel-8", {cut(8)}, {}, true}, runs);
-  bench(
-      {"lancet-dw", {stage("irregular_a2a"), stage("used_rows"), stage("dw_schedule")}, {}, false},
-      runs);
-  bench({"mix-8", {cut(8), stage("dw_schedule")}, {}, true}, runs);
+  bench({"raf", {stage("serial")}, {}}, runs);
+  bench({"deepspeed", {stage("blocking_a2a")}, own_lane}, runs);
+  bench({"tutel-2", {cut(2)}, own_lane}, runs);
+  bench({"tutel-8", {cut(8)}, own_lane}, runs);
+  bench({"lancet-dw", {stage("irregular_a2a"), stage("used_rows"), stage("dw_schedule")}, {}},
+        runs);
+  bench({"mix-8", {cut(8), stage("dw_schedule")}, own_lane}, runs);
   fmt::print("\nLancet, rho 8, all passes, one core; median of {} runs\n", runs);
   bench_lancet(24, 5, runs);
   bench_lancet(96, 5, runs);

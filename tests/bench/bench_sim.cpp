@@ -67,7 +67,10 @@ void bench(const char* name, std::vector<moe::Stage> stages, bool own_lane, int6
            int runs, int64_t iterations) {
   if (only != nullptr && std::string(only) != name) return;
   moe::PlanSpec s = spec(moe_every, 32, "zipf");
-  s.system = {name, std::move(stages), {.bucket_bytes = 25 << 20}, own_lane};
+  using enum moe::ReduceLane;
+  s.system = {name,
+              std::move(stages),
+              {.bucket_bytes = 25 << 20, .lane = own_lane ? kOwn : kWithAllToAlls}};
   const auto plan = moe::make_plan(s);
   moe::RunOptions options;
   options.steps = iterations;
