@@ -23,8 +23,6 @@ struct Timelines {
 
 /// The plan that is argument 1.
 PlanBox& check_plan(lua_State* L);
-/// Milliseconds, as results name them.
-nlohmann::json metrics_json(const Metrics& metrics);
 
 /// Policies::place of a plan; null: its policy, if it has one, is built in. log: may be null.
 RankPlacements placements_of(const Host& host, const PlanBox& box,

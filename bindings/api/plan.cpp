@@ -40,12 +40,6 @@ int check_model(lua_State* L) {
   return 0;
 }
 
-int check_cluster(lua_State* L) {
-  const json cluster = to_json(L, 1, true);
-  check(cluster_of({cluster, "cluster"}));
-  return 0;
-}
-
 json alone_json(const Plan& plan) {
   json all = json::object();
   for (const auto& [key, sum] : ops_alone(plan.graph, *plan.spec.cost)) all[key] = sum.ms();
@@ -55,7 +49,7 @@ json alone_json(const Plan& plan) {
 // The metrics of the prediction before anything was rehearsed.
 json ops_alone_json(const PlanBox& box, const RunOptions& options) {
   const RunResult result = run(before_rehearsal(*box.plan, *box.profile), "simulate", options);
-  return metrics_json(result.metrics[median_step(result.metrics)]);
+  return values_json(result.metrics[median_step(result.metrics)]);
 }
 
 // Moves the timelines that option keep names.
@@ -82,7 +76,7 @@ json simulated_json(Host& host, const PlanBox& box, const json& values, Timeline
   const size_t middle = median_step(result.metrics);
   const auto op_ns = [&](OpId op) { return plan.spec.cost->op_ns(plan.graph, op); };
   const LowerBound bound = lower_bound(plan.graph, plan.schedule, op_ns);
-  json out = metrics_json(result.metrics[middle]);
+  json out = values_json(result.metrics[middle]);
   json samples = json::array();
   for (const Metrics& m : result.metrics) samples.push_back(to_ms(m.makespan_ns));
   out["samples_ms"] = std::move(samples);
@@ -268,10 +262,6 @@ PlanBox& check_plan(lua_State* L) {
   return check_userdata<PlanBox>(L, 1, kPlanType);
 }
 
-json metrics_json(const Metrics& m) {
-  return values_json(m);
-}
-
 void open_plan(lua_State* L) {
   static constexpr luaL_Reg kMethods[] = {{"exchange_ms", core_function<tell<exchange_ms_json>>},
                                           {"explain", core_function<explain_plan>},
@@ -289,7 +279,6 @@ void open_plan(lua_State* L) {
   open_run(L);
   static constexpr luaL_Reg kFunctions[] = {{"plan", core_function<make>},
                                             {"check_model", core_function<check_model>},
-                                            {"check_cluster", core_function<check_cluster>},
                                             {nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);
 }

@@ -12,7 +12,7 @@ int open_core(lua_State* L);
 /// host's mode, and the recipe's chunk or (no recipe) the argument, nil for "".
 int prepare_main(lua_State* L);
 
-/// core.plan, core.check_model, core.check_cluster into the table on top; the plan's type
+/// core.plan, core.check_model into the table on top; the plan's type
 /// (bind_plan.cpp, bind_run.cpp).
 void open_plan(lua_State* L);
 /// The types of graph, op, tensor and schedule handles (bind_graph.cpp, bind_schedule.cpp).

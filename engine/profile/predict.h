@@ -22,8 +22,8 @@ struct PredictOptions {
   int32_t blocks = 0;       // of its transfers on a GPU; 0: none, or not known
   bool gpu_of_one = false;  // each rank has a GPU to itself, else all share one
   int64_t rehearse = 0;     // steps that are executed first, on cpu alone
-  RankGates gate;           // RunOptions::gate
-  RankPolicies place;       // RunOptions::place
+  RankGates gate;           // Policies::gate
+  RankPlacements place;     // Policies::place
 };
 
 struct Prediction {

@@ -107,7 +107,7 @@ ProfileCost::Measure with_gate(ProfileCost::Measure measure, RankGates gates, st
   };
 }
 
-ProfileCost::Measure with_policies(ProfileCost::Measure measure, RankPolicies policies,
+ProfileCost::Measure with_policies(ProfileCost::Measure measure, RankPlacements policies,
                                    const ProfileOptions& options) {
   return [measure = std::move(measure), policies = std::move(policies), options](
              const Graph& graph, OpId op, const WorkContext& work) {

@@ -2,20 +2,13 @@
 // in its place, and the calls' own time comes on top.
 #pragma once
 
-#include <functional>
 #include <string>
-#include <vector>
 
 #include "engine/cost/cost_model.h"
-#include "engine/placement/policy.h"
+#include "engine/exec/run_options.h"
 #include "engine/profile/profiler.h"
-#include "engine/routing/gate.h"
 
 namespace moe {
-
-/// RunOptions::gate and RunOptions::place.
-using RankGates = std::function<Gate(int64_t rank)>;
-using RankPolicies = std::function<PlacementFunction(int64_t rank, const std::string& policy)>;
 
 /// `measure`, but a gate op that names `name` takes the time of rank 0's gate's calls on top.
 ProfileCost::Measure with_gate(ProfileCost::Measure measure, RankGates gates, std::string name,
@@ -23,7 +16,7 @@ ProfileCost::Measure with_gate(ProfileCost::Measure measure, RankGates gates, st
 
 /// `measure`, but a place op whose policy is one of rank 0's takes the time of that policy's calls,
 /// a call in `every` steps, on top of what the op does beside.
-ProfileCost::Measure with_policies(ProfileCost::Measure measure, RankPolicies policies,
+ProfileCost::Measure with_policies(ProfileCost::Measure measure, RankPlacements policies,
                                    const ProfileOptions& options);
 
 }  // namespace moe
