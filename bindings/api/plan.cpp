@@ -1,4 +1,4 @@
-// core.plan and what a plan tells: simulate, info, order, text. Running it is in run.cpp.
+// core.plan and what a plan's methods return: simulate, info, order, text. run.cpp runs it.
 #include <algorithm>
 
 #include "bindings/host/core.h"

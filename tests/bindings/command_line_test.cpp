@@ -299,3 +299,9 @@ return moe.experiment { name = "tiny", model = model(), systems = { moe.system "
   CHECK_THAT(o.text, Contains("interrupted"));
   CHECK(fs::exists(folder.path("out/results.json")));
 }
+
+TEST_CASE("a program whose Lua library is not there names the file that it cannot read") {
+  HostOptions options = options_for("");
+  options.scripts_dir = "/nonexistent";
+  CHECK_THROWS_WITH(Host(options), Contains("cannot be read: /nonexistent/moe/init.lua"));
+}
