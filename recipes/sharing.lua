@@ -1,5 +1,5 @@
 -- How much does the sharing rule decide where two collectives meet? 64 ranks on 8 nodes, an
--- all-to-all of 1 MiB a pair beside a ring all-reduce of 100 MiB: when each ends under every rule,
+-- all-to-all of 1 MiB per pair beside a ring all-reduce of 100 MiB: when each ends under every rule,
 -- and with links that lose some of their rate while they are shared.
 local moe = require "moe"
 

@@ -1,6 +1,6 @@
 -- When does it pay? Three techniques against doing without, each over tokens per GPU and one more
 -- axis: GPUs, NIC bandwidth, skew. A cell is how many times as fast the technique is; the last row
--- is where it breaks even, interpolated between the tokens of the rows. Simulated on p4de, 8 GPUs a
+-- is where it breaks even, interpolated between the tokens of the rows. Simulated on p4de, 8 GPUs per
 -- node, and where transfers meet on Lina's testbed, 4 GPUs per node.
 --
 -- Skew: expert e is chosen in proportion to e^-s (Zipf), one expert per GPU. (1) sends real rows,

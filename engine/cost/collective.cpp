@@ -124,7 +124,7 @@ Nanoseconds InterpolatedTable::at(double bytes) const {
   const auto [x0, y0] = *(above - 1);
   const double ns = y0 + (y1 - y0) * (bytes - x0) / (x1 - x0);
   return checked_ns(std::max(ns, 0.0), [bytes] {
-    return fmt::format("by its table in cluster.collectives a collective of {:g} bytes", bytes);
+    return fmt::format("by its table in cluster.collectives, a collective of {:g} bytes", bytes);
   });
 }
 

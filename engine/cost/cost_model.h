@@ -85,7 +85,7 @@ double payload_bytes(const Graph& graph, OpId op, const WorkContext& context);
 Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context);
 
 /// The collective as a transfer on the cluster, all groups at once: an all-to-all of payload /
-/// members a pair (members of a block, in rounds) or of the load's bytes, an all-reduce of the
+/// members per pair (members of a block, in rounds) or of the load's bytes, an all-reduce of the
 /// payload. An irregular
 /// all-to-all is charged a counts exchange of its own op, not here. Throws UserError when the
 /// cluster has another number of devices than the graph ranks.

@@ -21,7 +21,7 @@ struct Persistent {
   TensorId tensor;
   Shape shape;          // of the full tensor, [E, ...] for an expert's
   int64_t holders = 1;  // consecutive ranks that hold it together; the next ones hold copies
-  int64_t local = 0;    // elements a rank holds
+  int64_t local = 0;    // elements that a rank holds
   int32_t layer = -1;   // valid: placed, an index into Persistents::placed; all ranks hold it
   /// The number of a rank's first element in the full tensor. Requires: not placed.
   int64_t first(int64_t rank) const { return rank % holders * local; }

@@ -49,7 +49,7 @@ struct ModelSpec {
   /// Coefficient of the mean over all tokens of logsumexp(router logits)^2, a layer (ST-MoE, Zoph
   /// et al. 2022, equation 5); 0: none.
   double z_loss = 0;
-  /// Balancing without a loss (Wang et al. 2024): a bias an expert, added to its scores for the
+  /// Balancing without a loss (Wang et al. 2024): a bias per expert, added to its scores for the
   /// choice and not for the weights, goes up by this much after each step where the expert got
   /// fewer choices (of all ranks, before drops) than the mean, down where it got more; 0: none.
   double bias_rate = 0;

@@ -41,7 +41,7 @@ std::vector<Bucket> buckets_of(const Graph& graph, const Gradients& gradients, B
   return buckets;
 }
 
-/// Appends one all-reduce a bucket and replaces the gradients by their sums. Returns, an
+/// Appends one all-reduce per bucket and replaces the gradients by their sums. Returns, an
 /// all-reduce, the op that completes its last gradient.
 std::vector<OpId> add_all_reduces(Graph& graph, Gradients& gradients, const GradientSync& sync,
                                   const Group& residents) {

@@ -25,7 +25,7 @@ Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group g
 /// bytes[i * N + j] from device i to device j; the diagonal stays in memory and is free.
 /// N = cluster.num_devices(); another size or a negative entry is a UserError that names it. A NIC
 /// is shared by neighbours: with 4 NICs for 8 devices by the devices 2i and 2i+1 of the node.
-/// `group` and `round` say with how many peers a device starts up; what the matrix holds is what
+/// `group` and `round` say with how many peers each device starts up; what the matrix holds is what
 /// moves.
 Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> bytes, Group group = {},
                             const Round& round = {});

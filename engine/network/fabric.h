@@ -11,7 +11,7 @@
 namespace moe {
 
 /// The devices of a node fall into groups; a group's traffic to other nodes shares one NIC link of
-/// bytes_per_s each way. With fewer NICs than devices a group shares a NIC; with more, a device has
+/// bytes_per_s each way. With fewer NICs than devices, a group shares a NIC; with more, a device has
 /// several. Requires: a cluster that check() lets pass.
 struct NodePorts {
   int64_t groups;

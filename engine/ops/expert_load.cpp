@@ -58,7 +58,7 @@ void run_bias(const KernelCall<T>& c) {
 }  // namespace
 
 const OpDef kExpertLoad = {.name = "expert_load",
-                           .doc = "choices an expert gets, of all or, attr first=1, first choices",
+                           .doc = "choices per expert; of all or, attr first=1, first choices",
                            .inputs = {{"expert", Role::kExpert}},
                            .outputs = {{"load"}},
                            .infer = infer_load,

@@ -3,7 +3,7 @@
 //
 // Names, inputs -> outputs ([x] is optional), T = tokens of this rank, d hidden, E experts in all,
 // El experts of this rank, P ranks of a group that holds all experts (attrs group, stride of the
-// collectives, base/group.h; all ranks unless given), C capacity an expert and rank, K choices a
+// collectives, base/group.h; all ranks unless given), C capacity an expert and rank, K choices per
 // token:
 //   embedding         ids[B,S] wte[V,d] wpe[S,d] -> x[B,S,d]
 //   embedding_dw      dx ids [acc wte] [acc wpe] -> dwte dwpe; attr vocab
@@ -61,7 +61,7 @@
 //   gather_loads      counts[E] -> loads[P,E]; a collective
 //   slot_rows         loads placement -> rows[L,P]
 //   copy_experts      placement w[R,..]... -> shadows[S,..]...; attrs first, last (S of the shadow
-//                     slots); expected: copies a device receives, for cost models; a collective
+//                     slots); expected: copies that a device receives, for cost models; a collective
 //   return_gradients  placement dshadows[S,..]... dw[R,..]... -> dw...; a collective
 //   sum_residents     placement dw[R,..]... -> dw...; a collective
 //   place             loads placement -> next; attrs policy, every, layer_number, option_<name>

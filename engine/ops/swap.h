@@ -14,7 +14,7 @@
 
 namespace moe::ops {
 
-/// What a place_expected makes of all ranks' estimate; where nothing is expected, one expert a
+/// What a place_expected makes of all ranks' estimate; where nothing is expected, one expert per
 /// device.
 Placement placed_as_expected(const Op& op, const Estimate& all);
 /// What a fine_tune makes of the gate's counts [experts]; nullopt: the estimate holds, and with it

@@ -150,7 +150,7 @@ ProphetPlan plan_prophet(const Loads& loads, std::span<const int64_t> owners,
     if (expert < 0) break;
     Selected selected{expert, search.devices_for(expert)};
     // Copies that would take no input change nothing and cost; the paper's search, with one expert
-    // a device, picks the same device again next and ends.
+    // per device, picks the same device again next and ends.
     if (search.copy(selected) == 0) continue;
     copies += static_cast<int64_t>(selected.devices.size()) + 1;
     plan.selected.push_back(std::move(selected));

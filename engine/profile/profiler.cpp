@@ -28,7 +28,7 @@ constexpr int64_t kWarmUpCalls = 2;
 // Samples to keep of an op that is over in no time; they are spread over the whole measurement.
 constexpr int64_t kMostSamples = 400;
 
-/// A small GEMM before each call: in a step an op comes after others, at the clock rate that wide
+/// A small GEMM before each call: in a step, an op comes after others, at the clock rate that wide
 /// vector units leave behind, with caches and branch history that are not its own.
 class Primer {
  public:

@@ -26,7 +26,7 @@ struct ProfileOptions {
 /// gate that is not built in is timed as top_k. For a collective: the in-process time without a
 /// link and without waiting for the others, among ranks_beside ranks; 0 for experts that travel, of
 /// which a link alone knows. Throws UserError for an op without a CPU kernel. Holds a few times 160
-/// MiB a thread meanwhile.
+/// MiB per thread meanwhile.
 std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOptions& options);
 
 /// What an all-to-all or a gathering of loads moves in a step of balanced routing, in pieces of one

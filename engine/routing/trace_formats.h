@@ -35,7 +35,7 @@ std::vector<std::string> megatron_of_trace(const Trace& trace);
 /// TensorRT-LLM's routing pattern file of bench_moe, one layer of one step:
 ///   {"ep_size", "experts_per_rank", "slot_dispatch_matrix": [source][target rank],
 ///    "expert_histogram": [target rank][its experts]}
-/// A slot is one choice. Without a histogram a rank's slots are even over its experts. Makes a
+/// A slot is one choice. Without a histogram, a rank's slots are even over its experts. Makes a
 /// trace of counts alone: a source's slots for a target are dealt over its experts in proportion.
 /// Throws UserError: other sizes than ep_size says, rows that k does not divide, a histogram whose
 /// row is not the sum of the matrix's column.

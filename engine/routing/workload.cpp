@@ -56,7 +56,7 @@ void check_query(const std::string& name, const RoutingQuery& q) {
 
 /// Choice j of token t of rank r is the expert at place (r tokens + t) k + j of an endless round
 /// over all experts, so that every run of places is even. A token's k experts are turned around
-/// once a round, so that each is its first choice as often as the others.
+/// once per round, so that each is its first choice as often as the others.
 class Balanced {
  public:
   Balanced(uint64_t seed, const RoutingQuery& q)

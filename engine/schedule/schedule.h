@@ -1,5 +1,5 @@
 // Schedule: on which lane each op runs and in which order, beside the graph's data edges. Every
-// order edge says which stage added it and why. lane_orders() turns the wish into one sequence a
+// order edge says which stage added it and why. lane_orders() turns the wish into one sequence per
 // lane, which simulator and executors follow on lanes that run in order.
 //
 // A comm lane may instead pick its next op while the step runs (Pick), and several lanes may share

@@ -1,5 +1,5 @@
 // Chrome / Perfetto trace export: one process a label and rank, one thread per lane, complete
-// events in microseconds with op, bytes, wait and stage as arguments; one counter a link at the
+// events in microseconds with op, bytes, wait and stage as arguments; one counter per link at the
 // process of rank 0, in percent of its rate.
 #pragma once
 

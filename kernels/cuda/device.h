@@ -60,7 +60,7 @@ template <int N = 4, class... P>
 bool vectorable(int64_t cols, const P*... pointers) {
   return cols % N == 0 && ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
 }
-/// Calls run with how many numbers a thread takes at once, as a constant: a pack of T where rows of
+/// Calls run with how many numbers one thread takes at once, as a constant: a pack of T where rows of
 /// `cols` numbers at these pointers allow it, else 1.
 template <class T, class Run, class... P>
 void in_packs(Run run, int64_t cols, const P*... pointers) {

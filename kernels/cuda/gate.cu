@@ -5,7 +5,7 @@
 namespace moe::kernels::cuda {
 namespace {
 
-constexpr int kLogits = 8;  // experts whose dot products a warp takes at once: x is read once
+constexpr int kLogits = 8;  // experts whose dot products that a warp takes at once: x is read once
 
 template <class T>
 __global__ void gate_logits_kernel(float* logits, const T* x, const float* w, int64_t tokens,

@@ -57,7 +57,7 @@ return moe.experiment {
     end },
     moe.claim { id = "lina-083-small", value = function(R)
       return relative(R, 5) > 1
-    end, note = "In the simulator a cut costs a start-up a transfer and a launch a kernel, and "
+    end, note = "In the simulator a cut costs a start-up per transfer and a launch per kernel, and "
       .. "pipelining gains more with every part; splitting and joining tensors is in the graph." },
   },
 }

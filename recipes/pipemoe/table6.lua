@@ -137,7 +137,7 @@ local function show_gains(likely, printed)
     table_row("closed form, with the backward, the forward's degree", step),
     table_row("closed form, with the backward, the step's degree", measure({}, closed, "step")),
     table_row("rows times E/P", measure({ times_experts = true }, closed)),
-    table_row("a second an element, k = 1, rows times E/P, printed",
+    table_row("a second per element, k = 1, rows times E/P, printed",
       measure({ alpha_a_16 = "printed", times_experts = true, k = 1, element_bytes = 1 }, closed)),
     table_row("522 layers by a guess of memory", likely,
       function(row) return row.layer.fits end) })

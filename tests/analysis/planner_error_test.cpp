@@ -116,7 +116,7 @@ TEST_CASE("copies of several owners' experts take less than the planner's model 
   }
 }
 
-/// 1 ns a byte, 100 ns an input, experts of 1,000 bytes.
+/// 1 ns per byte, 100 ns per input, experts of 1,000 bytes.
 constexpr PlaceRates kRates = {.input_bytes = 10,
                                .expert_bytes = 1000,
                                .a2a_bytes_per_s = 1e9,

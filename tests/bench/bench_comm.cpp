@@ -42,7 +42,7 @@ moe::Pieces even_pieces(Bytes bytes) {
 }
 
 void bench_all_to_all() {
-  fmt::print("all_to_all, {} ranks, us\n{:>12}{:>30}{:>30}{:>8}\n", kRanks, "KiB a pair",
+  fmt::print("all_to_all, {} ranks, us\n{:>12}{:>30}{:>30}{:>8}\n", kRanks, "KiB per pair",
              "all_to_all", "memcpy of the same bytes", "ratio");
   for (Bytes bytes = 64 << 10; bytes <= 16 << 20; bytes *= 2) {
     moe::InProcessWorld world(kRanks, 1, {});
@@ -97,7 +97,7 @@ void bench_emulated_link() {
   link.devices_per_node = kRanks;
   link.intra = {.bytes_per_s = 1e9, .latency_ns = 10'000};
   link.nic = link.intra;
-  fmt::print("\nall_to_all on an emulated link of 1 GB/s, us\n{:>12}{:>12}{:>30}\n", "KiB a pair",
+  fmt::print("\nall_to_all on an emulated link of 1 GB/s, us\n{:>12}{:>12}{:>30}\n", "KiB per pair",
              "law", "achieved");
   for (Bytes bytes = 64 << 10; bytes <= 4 << 20; bytes *= 4) {
     moe::InProcessWorld world(kRanks, 1, {});

@@ -1,7 +1,7 @@
 """The reference GPT-2-MoE (Switch gate) in PyTorch on one CPU thread: the peer of bench_step.
 
 The same model, initialisation, tokens and update as the project's reference (README, 'Reference
-model'). Prints one JSON line: losses, and milliseconds a step (all samples).
+model'). Prints one JSON line: losses, and milliseconds per step (all samples).
 
     python3 torch_gpt2_moe.py --vocab 512 --layers 4 --hidden 128 --heads 4 --seq 64 --batch 8 \
         --experts 4 --steps 12 [--dtype f64] [--experts-by rows|padded]

@@ -387,7 +387,7 @@ InStep made_up_in_step() {
           .late = {{"all_to_all", 300}, {"all_reduce", 700}}};
 }
 
-TEST_CASE("in a step an op takes its time alone times its kind's factor and the peers'") {
+TEST_CASE("in a step, an op takes its time alone times its kind's factor and the peers'") {
   Graph g = four_ranks();
   const TensorId w = fake::param(g, "w", 8);
   const auto alone = [&](Phase phase) {
@@ -414,7 +414,7 @@ TEST_CASE("in a step an op takes its time alone times its kind's factor and the 
   CHECK_THAT(plain.describe(), !Catch::Contains("in-step"));
 }
 
-TEST_CASE("in a step a collective ends its kind's lateness after the link or the memory says") {
+TEST_CASE("in a step, a collective ends its kind's lateness after the link or the memory says") {
   Graph g = four_ranks();
   const OpId wire_bound = g.add_op("all_to_all", "a", {}, {{"bytes", 4e6}, {"ns", {1000}}});
   const OpId memory_bound = g.add_op("all_reduce", "b", {}, {{"bytes", 4.0}, {"ns", {70'000}}});

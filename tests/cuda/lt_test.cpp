@@ -113,7 +113,7 @@ TEST_CASE("where cublasLt offers less, nothing or refuses, cuBLAS and own kernel
       }
 }
 
-TEST_CASE("an algorithm is asked for once a bucket of rows, also by another stream") {
+TEST_CASE("an algorithm is asked for once per bucket of rows, also by another stream") {
   const Library library;
   const int64_t n = fresh_size();
   Layer layer(n);

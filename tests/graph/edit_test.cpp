@@ -95,7 +95,7 @@ TEST_CASE("split_ops refuses an axis that a tensor does not have") {
                     Contains("tensor 'slots' [4,6,5] has no axis 3"));
 }
 
-TEST_CASE("split_ops refuses to cut an op a second time") {
+TEST_CASE("split_ops refuses to cut an op twice") {
   Graph graph = experts();
   const auto clones =
       split_ops(graph, chain(graph), capacity_cuts(graph), std::vector<int64_t>{2, 4});

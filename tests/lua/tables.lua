@@ -101,7 +101,7 @@ return {
     { doc = "a placement by the popularity that all ranks expect (Lina)", executes = true, kind = "host", name = "place_expected" },
     { doc = "another placement by the gate's counts where they differ from what was expected (Lina); without attr estimated always", executes = true, kind = "compute", name = "fine_tune" },
     { doc = "weights of the experts of this device's slots from host memory; attr keep: those that are not there already", executes = true, kind = "host", name = "swap_in" },
-    { doc = "choices an expert gets, of all or, attr first=1, first choices", executes = true, kind = "compute", name = "expert_load" },
+    { doc = "choices per expert; of all or, attr first=1, first choices", executes = true, kind = "compute", name = "expert_load" },
     { doc = "loss = attr scale * sum of load[e] * score[t,e], load a constant; dlogits", executes = true, kind = "compute", name = "balance_loss" },
     { doc = "loss = attr scale * sum of logsumexp(logits[t])^2; dlogits", executes = true, kind = "compute", name = "z_loss" },
     { doc = "bias = bias + rate * sign(mean load - load); attr rate", executes = true, kind = "compute", name = "balance_bias" },

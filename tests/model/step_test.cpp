@@ -339,7 +339,7 @@ TEST_CASE("without balancing and a z-loss the step is what it was") {
   CHECK(states(gpt2(4, 128)).empty());
 }
 
-TEST_CASE("AdamW has two states a parameter, of its shape") {
+TEST_CASE("AdamW has two states per parameter, of its shape") {
   Graph graph = build_forward(gpt2(2, 128), gate_spec(gpt2(2, 128)), 2);
   add_backward_and_update(graph, Adamw{.lr = 0.05, .beta2 = 0.95}, {});
   verify(graph, "test");

@@ -12,8 +12,8 @@
 namespace moe {
 namespace {
 
-/// The topology of the cross-check against a flow simulator (ideal max-min sharing): 8 devices a
-/// node, 50e9 bytes/s of NIC a node in all.
+/// The topology of the cross-check against a flow simulator (ideal max-min sharing): 8 devices per
+/// node, 50e9 bytes/s of NIC per node in all.
 Cluster eight_a_node(int64_t devices, int64_t nics = 1) {
   Cluster cluster;
   cluster.nodes = devices / 8;
@@ -146,7 +146,7 @@ TEST_CASE("a lone device communicates in no time") {
   CHECK(broadcast_ns(cluster, 1e9) == 0);
 }
 
-TEST_CASE("a ring a NIC uses every NIC of a node, one ring only one") {
+TEST_CASE("a ring per NIC uses every NIC of a node, one ring only one") {
   const Cluster cluster = eight_a_node(64, 4);
   const double chunk = std::floor(100 * kMiB / 64);
   CHECK(all_reduce_ns(cluster, 100 * kMiB, 1) ==

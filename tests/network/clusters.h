@@ -11,8 +11,8 @@ namespace moe::test {
 
 constexpr double kMiB = 1 << 20;
 
-/// The topology of the cross-check against a flow simulator (ideal max-min sharing): 8 devices a
-/// node, 50e9 bytes/s of NIC a node in all.
+/// The topology of the cross-check against a flow simulator (ideal max-min sharing): 8 devices per
+/// node, 50e9 bytes/s of NIC per node in all.
 inline Cluster eight_a_node(int64_t devices, int64_t nics = 1) {
   Cluster cluster;
   cluster.nodes = devices / 8;

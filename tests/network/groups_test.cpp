@@ -130,14 +130,14 @@ TEST_CASE("all-reduces in groups take the time of their rings, hop by hop") {
   }
 }
 
-TEST_CASE("a ring a NIC: as many rings as NICs serve a group in a node") {
+TEST_CASE("a ring per NIC: as many rings as NICs serve a group in a node") {
   const Cluster cluster = eight_a_node(64, 4);
   const auto same = [&](const Group& group, int64_t rings) {
     CHECK(all_reduce_ns(cluster, 100 * kMiB, 0, group) ==
           all_reduce_ns(cluster, 100 * kMiB, rings, group));
   };
   same({64, 1}, 4);
-  same({8, 8}, 1);   // one member a node
+  same({8, 8}, 1);   // one member per node
   same({16, 4}, 2);  // members 0 and 4: two NICs
   same({32, 2}, 4);
   same({8, 1}, 1);  // inside a node

@@ -103,7 +103,7 @@ inline AxisProblem range_of(const AxisProblem& whole, size_t begin, size_t end) 
 /// A candidate solution: the value of each tensor that an op of the range has, if it has only one.
 using Cuts = std::vector<std::optional<int>>;
 
-/// The definition, read off the comments of AxisSolver: one value a tensor, long enough axes that
+/// The definition, read off the comments of AxisSolver: one value per tensor, long enough axes that
 /// are cut at the same places, and what may become of a tensor at the border.
 class AxisRules {
  public:

@@ -192,7 +192,7 @@ TEST_CASE("micro_ops cuts each layer so that no part exchanges more than the byt
   }
 }
 
-TEST_CASE("with micro-ops an expert computes a part while the next is on the wire") {
+TEST_CASE("with micro-ops, an expert computes a part while the next is on the wire") {
   const auto time = [](double bytes) {
     PlanSpec spec = two_lanes({stage("micro_ops", {{"bytes", bytes}}), stage("priority")});
     spec.cost = std::make_shared<GivenCost>([](const Graph& graph, OpId op) -> Nanoseconds {

@@ -10,7 +10,7 @@
 
 namespace moe::test {
 
-/// Skewed: the square of a draw an expert, times a draw a device; some devices choose nothing.
+/// Skewed: the square of a draw per expert, times a draw per device; some devices choose nothing.
 inline Loads skewed_loads(int64_t devices, int64_t experts, uint64_t seed) {
   Rng rng(seed);
   Loads loads(devices, experts);

@@ -59,7 +59,7 @@ TEST_CASE("a calibration has every rate that a roofline wants, from the lines it
   CHECK_THAT(c.machine, Catch::Contains("beside=2"));
 }
 
-TEST_CASE("tables go from 1 KiB a rank upwards, and their line is the link's closed form") {
+TEST_CASE("tables go from 1 KiB per rank upwards, and their line is the link's closed form") {
   const Calibration c = calibrate(quick(2));
   check_table(c.all_to_all, 1 << 10, 4 << 20);
   check_table(c.all_reduce, 1 << 10, 4 << 20);

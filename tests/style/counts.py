@@ -12,6 +12,7 @@
   within NEAR lines are counted.
 * folders: those with more than 36 source files or 4,500 lines; engine/ops has one file per op.
 * functions: those of more than 50 lines, tables apart, by the indentation of clang-format.
+* phrases: "rows a rank" for "rows per rank", in every text of the project.
 
 --details lists what was counted.
 """
@@ -208,10 +209,36 @@ def long_functions(root):
                 yield f"{path}:{number}: {length} lines: {head[:60]}"
 
 
+# What is counted per unit: a plural, or a number or an article with one word that is no preposition
+# and no verb.
+NO_NOUN = "of|in|on|at|by|for|from|with|over|within|inside|without|to|as|than|is|has|was|where|when|take"
+COUNTED = (r"(?:rows|slots|bytes|experts|choices|tokens|files|elements|members|ms|ns|us|floats|peers|"
+           r"products|ops|devices|ranks|blocks|lanes|numbers|entries|residents|copies|shadows|parts|"
+           r"chunks|rounds|values|words|threads|streams|warps|columns|heads|layers|GPUs|NICs|nodes|"
+           r"batches|steps|samples|transfers|messages|calls|collectives|gradients|weights|parameters|"
+           r"sources|links|pairs|buffers|(?:milli|micro|nano)?seconds|flops|[KMG]i?B|once|twice|bias|"
+           r"(?:one|two|three|\d+|an?) (?!(?:%s)\b)[\w-]+)" % NO_NOUN)
+UNITS = (r"(?:rank|device|GPU|node|expert|layer|step|token|op|lane|process|tensor|row|head|parameter|"
+         r"group|batch|collective|transfer|pair|thread|gradient|iteration|second|block|link|choice|"
+         r"slot|part|chunk|point|turn|byte|element|column|stream|warp|machine|NIC|peer|member|source|"
+         r"destination|matrix|bucket|round|entry|direction|count|message)")
+PHRASE = re.compile(r"\b%s an? %s\b" % (COUNTED, UNITS))
+TEXTS = SOURCES | {".md", ".py", ".sh"}
+
+
+def phrases(root):
+    for path in (Path("README.md"), *files_of(root, PRODUCT + ("recipes", "tests"), TEXTS)):
+        if path.name == "counts.py":
+            continue
+        text = re.sub(r"\n *(?://+|--+|#|\*)? *", "\n", (root / path).read_text(errors="replace"))
+        for found in PHRASE.finditer(text.replace("\n", " ")):
+            yield f"{path}:{text.count(chr(10), 0, found.start()) + 1}: {found[0]}"
+
+
 COUNTS = (("literals of op kinds", op_kinds), ("ops that are not listed", unlisted_ops),
           ("fields declared twice", fields_declared_twice),
           ("types of one name", types_of_one_name), ("large folders", large_folders),
-          ("functions over 50 lines", long_functions))
+          ("functions over 50 lines", long_functions), ("phrases such as 'rows a rank'", phrases))
 
 
 def main():

@@ -157,15 +157,37 @@ def check_shell(root):
     return run_tool(["shellcheck", "-x", "--source-path", str(root)], files)
 
 
+def heading_anchor(heading):
+    return re.sub(r"[^\w -]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def dead_links(root):
+    """Links of documents to files or headings that are not there."""
+    for path in (root / "README.md", *root.glob("[a-z]*/**/*.md")):
+        if "build" in path.parts:
+            continue
+        for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+            name, _, anchor = target.partition("#")
+            place = path.parent / name if name else path
+            if target.startswith("http"):
+                continue
+            if not place.exists():
+                yield f"{path.relative_to(root)}: {target} is not there"
+            elif anchor and anchor not in map(
+                    heading_anchor, re.findall(r"^#+ (.*)$", place.read_text(), re.M)):
+                yield f"{path.relative_to(root)}: {target} has no such heading"
+
+
 def check_readme(root):
-    """The simulated rows of the README's first table are what lancet_gpt2 prints."""
+    """The simulated rows of the README's first table are what lancet_gpt2 prints, and links of all
+    documents lead somewhere."""
     block = re.search(r"^```\n(.*?)^Executed on", (root / "README.md").read_text(), re.S | re.M)
     if not block:
         return ["README.md: has no table that ends before 'Executed on'"]
     golden = root / "tests" / "recipes" / "golden" / "lancet_gpt2.txt"
     printed = set(golden.read_text().splitlines())
     return [f"README.md: not in {golden.name}: {line}" for line in block[1].splitlines()
-            if line not in printed]
+            if line not in printed] + list(dead_links(root))
 
 
 def check_counts(root):

@@ -1,4 +1,4 @@
-// The collectives of one rank per process: a clique a lane and group, so that lanes do not wait for
+// The collectives of one rank per process: a clique per lane and group, so that lanes do not wait for
 // each other.
 #include <array>
 #include <map>

@@ -1,4 +1,4 @@
-// Along which axes a range of ops may be cut into parts: one value a tensor, equal at its producer
+// Along which axes a range of ops may be cut into parts: one value per tensor, equal at its producer
 // and at all readers within the range, so that every op is cut in one of the ways that its
 // OpDef::axes allows (Lancet, MLSys 2024, section 5.1). What comes from outside the range is cut at
 // its border, what leaves it is put together there. Not here: the cutting, and whether it pays.

@@ -16,9 +16,9 @@ constexpr int kMmaWarps = 4, kMmaThreads = kMmaWarps * kWarp;
 constexpr int kSide = 16;  // of the fragments that ldmatrix loads at once
 constexpr float kLog2E = 1.44269504f;
 
-/// Heads of up to `columns` columns, `groups` times 16 rows a warp, tiles of `passing` rows of the
+/// Heads of up to `columns` columns, `groups` times 16 rows per warp, tiles of `passing` rows of the
 /// other side. A fragment of the other side is read from shared memory once for all of a warp's
-/// rows, so groups, then rows that pass, are as many as 255 registers a thread hold without spills;
+/// rows, so groups, then rows that pass, are as many as 255 registers per thread hold without spills;
 /// two blocks share a multiprocessor.
 template <int columns, int groups, int passing>
 struct MmaSizes {

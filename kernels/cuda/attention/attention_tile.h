@@ -1,5 +1,5 @@
 // What attention's forward and backward share: a block holds a few rows of one head (queries, or
-// keys in the gradient of k and v) and goes through the other side in tiles of 32 rows, a lane a
+// keys in the gradient of k and v) and goes through the other side in tiles of 32 rows, one lane per
 // row. float32 throughout, no tensor cores: right first, not fast.
 #pragma once
 
@@ -15,7 +15,7 @@ template <int wide>
 struct Sizes {
   static constexpr int kWide = wide;  // columns per lane
   static constexpr int kColumns = wide * kWarp;
-  static constexpr int kRows = wide > 2 ? 2 : 4;  // rows a warp
+  static constexpr int kRows = wide > 2 ? 2 : 4;  // rows per warp
   static constexpr int kBlockRows = kRows * kWarps;
   using Rows = float[kBlockRows][kColumns];
   using Tile = float[kTile][kColumns + 1];  // a lane per row without bank conflicts

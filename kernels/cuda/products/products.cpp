@@ -3,7 +3,7 @@
 // follows them by kernels of our own.
 //
 // kBatch: one strided call, where sizes are equal and operands equally far apart; kGrouped: one
-// call a round for any sizes, round i with the i-th product of each c. Where one of the two does
+// call per round for any sizes, round i with the i-th product of each c. Where one of the two does
 // not apply, kStreams: each c's products on one of four side streams, which begin after what the
 // stream was given before and are waited for by what comes after, also in a recording. kEach: one
 // after the other, and so run a single product and products of which one has no depth.

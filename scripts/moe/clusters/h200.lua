@@ -3,7 +3,7 @@
 -- TFLOP/s by a bf16 GEMM of 8192^3. All about links is from data sheets; nothing is fitted.
 return function(assumed)
   return {
-    doc = "8 H200 a node, NVLink 4, a 400 Gb/s InfiniBand NIC a GPU",
+    doc = "8 H200 per node, NVLink 4, a 400 Gb/s InfiniBand NIC per GPU",
     devices_per_node = 8,
     device = {
       name = "H200",

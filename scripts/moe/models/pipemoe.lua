@@ -1,7 +1,7 @@
 -- The layers of PipeMoE (Shi et al., INFOCOM 2023): table IV's grid and the lines of figure 6.
 --
--- How its units are read. beta_a is seconds a byte of what a GPU brings to an all-to-all: four GPUs
--- share a 100 Gb/s NIC, and a second an element would need 156 to 324 Gb/s of it. beta_gemm is 48.8
+-- How its units are read. beta_a is seconds per byte of what a GPU brings to an all-to-all: four GPUs
+-- share a 100 Gb/s NIC, and a second per element would need 156 to 324 Gb/s of it. beta_gemm is 48.8
 -- TFLOP/s, which a 2080Ti reaches with fp16 tensor cores alone: two bytes per element. k is not
 -- given: Tutel's default, 2. A GPU sends and computes k B L rows whatever E/P is (section II-B);
 -- lines 2 and 3 of Algorithm 1 multiply them by E/P.

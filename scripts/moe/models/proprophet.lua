@@ -1,5 +1,5 @@
 -- The models of Pro-Prophet (arXiv 2411.10003, table III): every FFN is an MoE layer with as many
--- experts as GPUs, no capacity. Layers, width and FFN are the paper's; heads, vocabulary, tokens a
+-- experts as GPUs, no capacity. Layers, width and FFN are the paper's; heads, vocabulary, tokens per
 -- row and element type it does not give. The authors' launcher trains 64 rows of 256 tokens on 16
 -- GPUs, in single precision.
 return function(assumed)

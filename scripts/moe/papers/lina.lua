@@ -1,5 +1,5 @@
 -- Published figures of Lina's schedulers of training and inference (Li et al., USENIX ATC 2023), by
--- id: what was measured, and where it stands. A figure with a number a count of experts (as many as
+-- id: what was measured, and where it stands. A figure with one number per count of experts (as many as
 -- GPUs) has ids that end in it.
 local figures = {}
 

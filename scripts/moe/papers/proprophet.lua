@@ -1,5 +1,5 @@
 -- Published figures of Pro-Prophet (arXiv 2411.10003), by id: what was measured, and where it
--- stands. Speed-ups of its tables have an id a row, ending in -fm for FasterMoE and -pp for
+-- stands. Speed-ups of its tables have one id per row, ending in -fm for FasterMoE and -pp for
 -- Pro-Prophet, both over DeepSpeed-MoE; ranges end in -min and -max.
 local figures = {}
 

@@ -74,7 +74,7 @@ local function resolve(t, path, at, ends)
     errors.user(path .. ": nic is missing; more than one node needs it", at)
   end
   if c.devices_per_node > 1 and not c.intra then
-    errors.user(path .. ": intra is missing; more than one device a node needs it", at)
+    errors.user(path .. ": intra is missing; more than one device per node needs it", at)
   end
   -- A link that nothing crosses.
   c.intra = c.intra or c.nic or { bytes_per_s = 1e12, latency_us = 0 }

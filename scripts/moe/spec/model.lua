@@ -48,7 +48,7 @@ M.FIELDS = {
   balance_loss = { type = M.BALANCE_LOSS, doc = "auxiliary load-balance loss of the router" },
   z_loss = { type = "number", lo = 0, hi = 1e6, default = 0,
     doc = "coefficient of the mean of logsumexp(router logits)^2, a layer" },
-  bias_balance = { type = M.BIAS_BALANCE, doc = "balancing by a bias an expert, without a loss" },
+  bias_balance = { type = M.BIAS_BALANCE, doc = "balancing by a bias per expert, without a loss" },
   fill = { type = "number", lo = 1e-6, hi = 1,
     doc = "share of capacity slots that hold a token, as simulated; that of balanced routing" },
   attention = { type = "string", enum = { "fused", "unfused" }, default = "fused",
@@ -178,8 +178,8 @@ function M.resolve(model, devices, dtype)
 end
 
 --- Share of the capacity slots that hold a token, which says what the simulator sends and computes
---- where padding is not: the model's `fill`, or that of balanced routing. Without a capacity an
---- expert has a slot for every token of a rank. A gate of the recipe's fills slots as most do.
+--- where padding is not: the model's `fill`, or that of balanced routing. Without a capacity,
+--- an expert has a slot for every token of a rank. A gate of the recipe's fills slots as most do.
 function M.fill(model, resolved)
   if model.fill then return model.fill end
   local full_at = 1

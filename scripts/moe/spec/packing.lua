@@ -26,7 +26,7 @@ end
 
 --- Runs the controller. plan(spec): a plan. Returns n and what it saw: { n, ep, settled_step,
 --- exchange_ms, offload_bytes, offload_ms (a step), trace = { { n, ffn_ms, a2a_ms, peak_bytes, step
---- } } }. What does not fit in the device's memory is in its host's, and comes and goes once a
+--- } } }. What does not fit in the device's memory is in its host's, and comes and goes once per
 --- step. Errors stand at the line of `at`.
 function M.choose(spec, o, plan, at)
   local most = math.min(o.most or spec.ranks, spec.ranks)

@@ -18,7 +18,7 @@ local OBJECTIVE = { type = "string", enum = { "forward", "step" }, default = "fo
 
 local LINES = {
   alpha_a = least_0("start-up of a transfer", true),
-  beta_a = least_0("seconds a byte", true),
+  beta_a = least_0("seconds per byte", true),
   n_d = least_0("bytes of a rank's all-to-all", true),
   alpha_e = least_0("start-up of a chunk's experts, both GEMMs", true),
   beta_e = least_0("seconds a multiply-add of one GEMM, for both", true),

@@ -1,4 +1,4 @@
-// Fibers: ucontext makes them, one stack a thread of the block, once for all blocks; _setjmp and
+// Fibers: ucontext makes them, one stack per thread of the block, once for all blocks; _setjmp and
 // _longjmp switch them, which unlike swapcontext costs no system call.
 #include <cuda_runtime.h>
 #include <setjmp.h>

@@ -179,7 +179,7 @@ void device(Processes& processes) {
                {{.name = "lina_inference", .options = {{"estimation", false}}}});
 }
 
-/// A collective of so many floats a rank.
+/// A collective of so many floats per rank.
 Graph collective(std::string_view kind, int64_t n, int64_t part) {
   Graph graph(op_table());
   graph.num_ranks = n;

@@ -86,7 +86,7 @@ RunResult check_run(Processes& processes, const Plan& plan, int64_t steps,
   if (!processes.leads()) return {};
   expect_same(processes, apart, run_cpu(plan, options_with(plan, steps, change)));
   expect(processes, apart.provenance == Provenance::kMeasured, "measured");
-  expect(processes, apart.timelines.size() == static_cast<size_t>(steps), "a timeline a step");
+  expect(processes, apart.timelines.size() == static_cast<size_t>(steps), "a timeline per step");
   for (const Timeline& timeline : apart.timelines) {
     for (const Span& span : timeline.spans) {
       expect(processes, span.post <= span.begin && span.begin <= span.end, "post, begin, end");
