@@ -161,7 +161,8 @@ int explain_plan(lua_State* L) {
   const PlanBox& box = check_plan(L);
   luaL_checktype(L, 2, LUA_TTABLE);
   const Host::EngineCall in_engine(Host::of(L));
-  push_json(L, told(Host::of(L), "explain", [&] { return explanation_json(L, box); }));
+  push_json(L,
+            broadcast_from_root(Host::of(L), "explain", [&] { return explanation_json(L, box); }));
   return 1;
 }
 

@@ -109,8 +109,8 @@ int simulate(lua_State* L) {
   const Host::EngineCall call(host);
   const json values = lua_istable(L, 2) ? to_json(L, 2, true) : json::object();
   Timelines timelines{box.plan, {}};
-  push_json(L,
-            told(host, "simulate", [&] { return simulated_json(host, box, values, timelines); }));
+  push_json(L, broadcast_from_root(host, "simulate",
+                                   [&] { return simulated_json(host, box, values, timelines); }));
   push_kept<Timelines>(L, kTimelinesType, std::move(timelines));
   lua_setfield(L, -2, "timelines");
   return 1;
@@ -142,7 +142,8 @@ int spans(lua_State* L) {
   const Host::EngineCall call(Host::of(L));
   lua_getfield(L, 2, "all_ranks");
   const bool all_ranks = lua_toboolean(L, -1) != 0;
-  push_json(L, told(Host::of(L), "spans", [&] { return spans_json(L, box, all_ranks); }));
+  push_json(
+      L, broadcast_from_root(Host::of(L), "spans", [&] { return spans_json(L, box, all_ranks); }));
   return 1;
 }
 
@@ -237,7 +238,7 @@ int tell(lua_State* L) {
   const PlanBox& box = check_plan(L);
   const Host& host = Host::of(L);
   const Host::EngineCall call(Host::of(L));
-  push_json(L, told(host, "plan", [&] { return kFind(host, box); }));
+  push_json(L, broadcast_from_root(host, "plan", [&] { return kFind(host, box); }));
   return 1;
 }
 

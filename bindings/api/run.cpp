@@ -179,7 +179,7 @@ int run_plan(lua_State* L) {
     if (options.train.eval_batches == 0 || result.stopped) out.erase("eval_loss");
     return out;
   };
-  push_json(L, told(host, "result", find));
+  push_json(L, broadcast_from_root(host, "result", find));
   Timelines timelines{box.plan, {}};
   for (Timeline& step : result.timelines) {
     timelines.steps.emplace(timelines.steps.size() + 1, std::move(step));

@@ -78,7 +78,8 @@ bool speaks(const Host& host) {
   return job == nullptr || job->leads();
 }
 
-json told(const Host& host, const std::string& what, const std::function<json()>& find) {
+json broadcast_from_root(const Host& host, const std::string& what,
+                         const std::function<json()>& find) {
   Processes* const job = job_of(host);
   if (job == nullptr) return find();
   json answer = json::object();
@@ -107,7 +108,7 @@ PlanBox plan_for_all(lua_State* L, int index) {
   Processes* const job = job_of(host);
   PlanBox box;
   if (job != nullptr) compare(*job, asked_for(L, index, host));
-  const json program = told(host, "plan", [&]() -> json {
+  const json program = broadcast_from_root(host, "plan", [&]() -> json {
     box.plan = make_plan(plan_spec_of(L, index, box));
     if (job == nullptr) return nullptr;
     const std::string bytes = packed_program(*box.plan);

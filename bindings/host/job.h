@@ -1,4 +1,4 @@
-// A recipe that runs in several processes: what rank 0 alone finds out, and all are told. Scripts
+// A recipe that runs in several processes: what rank 0 alone finds and broadcasts. Scripts
 // run in every process and go the same way, since they see the same values; each function here is
 // collective. In a program that no launcher started, `find` is called, and that is all.
 #pragma once
@@ -20,8 +20,8 @@ bool speaks(const Host& host);
 
 /// What rank 0 found; what it threw is thrown everywhere. `what` names the call in errors. In a job
 /// that has failed rank 0 finds it for itself alone.
-nlohmann::json told(const Host& host, const std::string& what,
-                    const std::function<nlohmann::json()>& find);
+nlohmann::json broadcast_from_root(const Host& host, const std::string& what,
+                                   const std::function<nlohmann::json()>& find);
 
 /// The plan of the specification at `index`, whose values are `spec`: made on rank 0 alone, as
 /// bytes to the others, who make theirs of it. Throws RunError naming a rank that asks for another
