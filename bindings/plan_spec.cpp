@@ -258,7 +258,7 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
                   .round_once = edits.flag("round_once", false)};
   }
   // Where others plan, nothing is measured here.
-  if (cost.text("kind") == "profile" && speaks(Host::of(L))) {
+  if (cost.text("kind") == "profile" && is_root(Host::of(L))) {
     box.profile = profile_of(Host::of(L), cost, spec, box);
     spec.cost = box.profile;
     spec.quickest_ways = cost.text("device", "cpu") == "cuda";

@@ -134,7 +134,7 @@ int read_readable_file(lua_State* L) {
 // (name, text, anew) on rank 0 alone.
 int append_output(lua_State* L) {
   const Host& host = Host::of(L);
-  if (!speaks(host)) return 0;
+  if (!is_root(host)) return 0;
   append_file(host.files().writable(text_argument(L, 1)), text_argument(L, 2),
               lua_toboolean(L, 3) != 0);
   return 0;
@@ -171,7 +171,7 @@ int undisturbed(lua_State* L) {
 int warn(lua_State* L) {
   Host& host = Host::of(L);
   host.progress().erase();
-  if (speaks(host)) std::fprintf(stderr, "moebench: %s\n", printable(text_argument(L, 1)).c_str());
+  if (is_root(host)) std::fprintf(stderr, "moebench: %s\n", printable(text_argument(L, 1)).c_str());
   return 0;
 }
 

@@ -213,7 +213,7 @@ int trace_plan(lua_State* L) {
   const Plan& plan = *box.plan;
   luaL_checktype(L, 2, LUA_TTABLE);
   const Host::EngineCall in_engine(Host::of(L));
-  if (!speaks(Host::of(L))) {  // rank 0 writes traces
+  if (!is_root(Host::of(L))) {  // rank 0 writes traces
     lua_pushliteral(L, "");
     return 1;
   }

@@ -45,8 +45,8 @@ void* allocate(void* host, void* block, size_t old_size, size_t new_size) {
 
 // Commands that take long, on rank 0 of a job.
 bool shows_progress(const HostOptions& options) {
-  const bool leads = options.processes == nullptr || options.processes->leads();
-  return leads && (options.mode == "run" || options.mode == "calibrate");
+  const bool root = options.processes == nullptr || options.processes->is_root();
+  return root && (options.mode == "run" || options.mode == "calibrate");
 }
 
 Files::Options file_options(const HostOptions& options) {
@@ -108,7 +108,7 @@ void Host::Closer::operator()(lua_State* L) const {
 }
 
 bool Host::must_stop() const {
-  return stop_requested() && (options_.processes == nullptr || options_.processes->leads());
+  return stop_requested() && (options_.processes == nullptr || options_.processes->is_root());
 }
 
 void Host::heed_stop() {

@@ -73,9 +73,9 @@ Processes* job_of(const Host& host) {
   return host.options().mode == "policies" ? nullptr : host.options().processes;
 }
 
-bool speaks(const Host& host) {
+bool is_root(const Host& host) {
   const Processes* const job = job_of(host);
-  return job == nullptr || job->leads();
+  return job == nullptr || job->is_root();
 }
 
 json broadcast_from_root(const Host& host, const std::string& what,
@@ -84,7 +84,7 @@ json broadcast_from_root(const Host& host, const std::string& what,
   if (job == nullptr) return find();
   json answer = json::object();
   std::exception_ptr error;
-  if (job->leads()) {
+  if (job->is_root()) {
     try {
       answer["value"] = find();
     } catch (const std::exception&) {
@@ -95,10 +95,10 @@ json broadcast_from_root(const Host& host, const std::string& what,
     }
   }
   // What there is can still be kept.
-  const bool alone = job->leads() && job->failed();
+  const bool alone = job->is_root() && job->failed();
   const std::string text = alone ? "" : job->broadcast(what, bytes_of(answer));
   if (error) std::rethrow_exception(error);
-  if (!job->leads()) answer = json::from_msgpack(text);
+  if (!job->is_root()) answer = json::from_msgpack(text);
   if (answer.contains("error")) raise(answer["error"]);
   return std::move(answer["value"]);
 }
@@ -114,7 +114,7 @@ PlanBox plan_for_all(lua_State* L, int index) {
     const std::string bytes = packed_program(*box.plan);
     return json::binary({bytes.begin(), bytes.end()});
   });
-  if (speaks(host)) return box;
+  if (is_root(host)) return box;
   const std::vector<uint8_t>& bytes = program.get_binary();
   box.plan = plan_of_program(plan_spec_of(L, index, box), std::string(bytes.begin(), bytes.end()));
   return box;

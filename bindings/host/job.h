@@ -15,8 +15,8 @@ namespace moe::lua {
 
 /// The job that this host takes part in; null: none, also for a rank's policies.
 Processes* job_of(const Host& host);
-/// Whether files are written and texts printed here.
-bool speaks(const Host& host);
+/// Whether this process is rank 0 of the job, or alone: it writes the files and prints.
+bool is_root(const Host& host);
 
 /// What rank 0 found; what it threw is thrown everywhere. `what` names the call in errors. In a job
 /// that has failed rank 0 finds it for itself alone.

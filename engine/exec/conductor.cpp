@@ -27,8 +27,8 @@ bool Conductor<T>::starts_afresh() const {
 }
 
 template <class T>
-bool Conductor<T>::leads() const {
-  return options_.processes == nullptr || options_.processes->leads();
+bool Conductor<T>::is_root() const {
+  return options_.processes == nullptr || options_.processes->is_root();
 }
 
 template <class T>
@@ -45,9 +45,9 @@ template <class T>
 void Conductor<T>::restore() {
   if (starts_afresh()) return;
   const std::string& from = options_.train.checkpoints.resume_from;
-  if (leads() && !from.empty()) {
+  if (is_root() && !from.empty()) {
     first_step_ = read_checkpoint(from, plan_, persistents_, buffers_, kElementBytes<T>);
-  } else if (leads()) {
+  } else if (is_root()) {
     for (size_t r = 0; r < buffers_.size(); ++r) {
       initialise<T>(plan_, persistents_, *buffers_[r], static_cast<int64_t>(r), reference_init);
     }
@@ -76,7 +76,7 @@ void Conductor<T>::conduct() {
 template <class T>
 RunResult Conductor<T>::finish() {
   gather_persistent();
-  if (leads()) measure_parameters<T>(persistents_, buffers_, result_);
+  if (is_root()) measure_parameters<T>(persistents_, buffers_, result_);
   if (peers_) peers_->agree(true);  // copies that differ fail the run of all
   if (options_.record && options_.record->steps > 0) finish_trace(*options_.record, "record");
   return std::move(result_);
@@ -87,7 +87,7 @@ void Conductor<T>::fail(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const RunError& failure) {
-    if (!leads() || result_.losses.empty()) throw;
+    if (!is_root() || result_.losses.empty()) throw;
     throw RunFailed(failure, std::move(result_));
   }
 }
@@ -105,7 +105,7 @@ bool Conductor<T>::train_step(int64_t step) {
   const bool measure = options_.train.keep_grad_norms && step == first_step_;
   run_pass(options_.data, {.step = step, .train = true, .measure_gradients = measure});
   bool go_on = true;
-  if (leads()) {
+  if (is_root()) {
     std::vector<LinkLoad> links;
     if (crew_.take_links) links = crew_.take_links();
     add_step({plan_, options_, persistents_, buffers_, reports_, pass_}, std::move(links), result_);
@@ -137,7 +137,7 @@ void Conductor<T>::checkpoint(int64_t next_step) {
   const std::string& to = options_.train.checkpoints.write_to;
   if (to.empty()) return;
   gather_persistent();
-  if (!leads()) return;
+  if (!is_root()) return;
   write_checkpoint(to, plan_, persistents_, buffers_, kElementBytes<T>, next_step);
 }
 

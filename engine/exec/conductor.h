@@ -66,7 +66,7 @@ class Conductor {
   void checkpoint(int64_t next_step);
   /// All ranks' persistent tensors into buffers_, on rank 0.
   void gather_persistent();
-  bool leads() const;
+  bool is_root() const;
 
   const Plan& plan_;
   const RunOptions& options_;

@@ -42,7 +42,7 @@ class TimedClique {
         over_(device, false),
         meeting_(device, Where::kDevice, sizeof(float)) {
     std::string id(kernels::CliqueTable::kIdBytes, '\0');
-    if (processes.leads() && !cliques_.make_id(id.data())) fail("the identity of a clique");
+    if (processes.is_root() && !cliques_.make_id(id.data())) fail("the identity of a clique");
     id = processes.broadcast("clique", id);
     clique_ = cliques_.join(id.data(), processes.rank(), processes.size(), kTimeout_s, settings);
     if (clique_ == nullptr) fail("joining the other ranks");
@@ -209,13 +209,13 @@ CalibrateOptions calibrated_among(Processes& processes, const kernels::DeviceTab
     }
     profile.ranks_beside = 1;
     Samples samples;
-    if (processes.leads()) samples = alone.time_op(graph, op, profile);
+    if (processes.is_root()) samples = alone.time_op(graph, op, profile);
     return samples_of(processes.broadcast(what, text_of(samples)));
   };
   options.overlap = [&processes, alone](const Graph& graph, ProfileOptions profile) {
     profile.ranks_beside = 1;
     OverlapTable table;
-    if (processes.leads()) table = alone.overlap(graph, profile);
+    if (processes.is_root()) table = alone.overlap(graph, profile);
     return overlap_of(processes.broadcast("calibrate overlap", text_of(table)));
   };
   options.machine = [&processes, alone](ProfileOptions profile) {

@@ -118,7 +118,7 @@ void processes(const Program& p) {
     return all;
   };
   const Samples all = {gather(own.after_turn), gather(own.after_post)};
-  if (job.leads()) print(fmt::format("{} processes", job.size()), all);
+  if (job.is_root()) print(fmt::format("{} processes", job.size()), all);
   std::vector<Nanoseconds> barriers;
   Communicator& lane = *job.lanes(1, 30)[0];
   for (int64_t i = 0; i < kTurns; ++i) {
@@ -126,7 +126,7 @@ void processes(const Program& p) {
     lane.barrier("barrier");
     barriers.push_back(clock_ns() - begin);
   }
-  if (job.leads()) fmt::print("a barrier of them {} us\n", in_us(spread_of(barriers)));
+  if (job.is_root()) fmt::print("a barrier of them {} us\n", in_us(spread_of(barriers)));
   job.finish();
 }
 

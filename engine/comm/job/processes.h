@@ -42,7 +42,7 @@ class Processes {
   int64_t size_here() const { return transport_->size_here(); }
   /// This one's place among them, by rank.
   int64_t place_here() const { return transport_->place_here(); }
-  bool leads() const { return rank() == 0; }
+  bool is_root() const { return rank() == 0; }
 
   /// This rank's communicators of the lanes 0 to n - 1 of a run; the same ones for the next run.
   std::vector<Communicator*> lanes(int64_t n, double timeout_s);

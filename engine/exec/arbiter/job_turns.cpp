@@ -50,7 +50,7 @@ JobTurns::JobTurns(const Graph& graph, const Schedule& schedule, const Arbiter& 
       timeout_s_(options.timeout_s),
       processes_(processes),
       posted_(schedule.lanes.size()) {
-  if (!processes.leads()) return;
+  if (!processes.is_root()) return;
   options.chosen = [this](const Turn& turn) { tell_others(turn); };
   all_ = std::make_unique<Arbitration>(graph, schedule, lanes, std::move(options));
 }

@@ -63,7 +63,7 @@ class DeviceClique : public DeviceCommunicator {
   kernels::Clique join(Processes& processes, double timeout_s,
                        const kernels::CliqueSettings& settings) {
     std::string id(kernels::CliqueTable::kIdBytes, '\0');
-    if (processes.leads() && !cliques_.make_id(id.data())) fail("the identity of a clique");
+    if (processes.is_root() && !cliques_.make_id(id.data())) fail("the identity of a clique");
     id = processes.broadcast("clique", id);
     const kernels::Clique clique =
         cliques_.join(id.data(), processes.rank(), num_ranks_, timeout_s, settings);

@@ -140,10 +140,10 @@ void check_plan(Processes& processes, const std::shared_ptr<const Plan>& plan) {
   options.train.keep_grad_norms = true;
   options.infer.keep_predictions = plan->spec.inference;
   options.test.poison = true;
-  const RunResult expected = processes.leads() ? run_cpu(*plan, options) : RunResult();
+  const RunResult expected = processes.is_root() ? run_cpu(*plan, options) : RunResult();
   const RunResult result = run_device(processes, *plan, options);
   expect(processes, lazy_stats().handles == 0 && still_there == 0, "nothing is left");
-  if (!processes.leads()) return;
+  if (!processes.is_root()) return;
   expect(processes, result.losses == expected.losses && result.losses.size() == 4, "losses");
   expect(processes, result.predictions == expected.predictions, "the same predictions");
   expect(processes, result.digest == expected.digest, "the same digest");

@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
   moe::Processes processes(options);
   try {
     found->second(processes);
-    if (processes.leads()) std::printf("ok\n");
+    if (processes.is_root()) std::printf("ok\n");
     std::fflush(stdout);
     processes.finish();
   } catch (const std::exception& error) {
