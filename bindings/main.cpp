@@ -165,10 +165,10 @@ int run_in_job(moe::lua::HostOptions options,
   processes.fail(fmt::format("rank {}: {}", processes.rank(), failure->message));
   if (processes.is_root()) {
     report(*failure);
-    processes.leave(status_of(*failure), "");
+    processes.exit_job(status_of(*failure), "");
   }
-  processes.leave(status_of(*failure),
-                  fmt::format("moebench: rank {}: {}\n", processes.rank(), failure->message));
+  processes.exit_job(status_of(*failure),
+                     fmt::format("moebench: rank {}: {}\n", processes.rank(), failure->message));
 }
 
 // calibrate and report write one file.

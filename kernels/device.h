@@ -101,7 +101,7 @@ struct CliqueTable {
   const char* (*trouble)(Clique);
   /// Ends what is under way on this rank, and the clique.
   void (*abort)(Clique);
-  void (*leave)(Clique);
+  void (*destroy)(Clique);
 };
 
 struct DeviceTable {

@@ -66,7 +66,7 @@ Files::Options file_options(const HostOptions& options) {
 
 }  // namespace
 
-void leave(const std::string& message, int status) {
+void exit_now(const std::string& message, int status) {
   const std::string line = "moebench: " + printable(message) + "\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
   std::_Exit(status);
@@ -117,13 +117,13 @@ void Host::heed_stop() {
   limits_.watch_lines();
 }
 
-void Host::leave_job() const {
+void Host::fail_job() const {
   if (options_.processes != nullptr) options_.processes->fail("rank 0: interrupted");
 }
 
 Host::EngineCall::EngineCall(Host& host) : host_(host) {
   if (host.must_stop()) {
-    host.leave_job();
+    host.fail_job();
     throw Interrupted();
   }
   host_.note_effect();
@@ -165,7 +165,7 @@ void Host::begin_loading() {
             Limits::Where::kAnywhere);
       },
       [this, seconds] {
-        leave(
+        exit_now(
             fmt::format("{} is stuck while loading, for more than {} s", options_.recipe, seconds),
             1);
       });

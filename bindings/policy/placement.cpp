@@ -89,11 +89,12 @@ class RankPlacement {
 
   // On the watchdog's thread.
   void too_late() const {
-    leave(fmt::format("placement '{}', rank {}, step {}, layer {}: its call passed the deadline of "
-                      "{} s",
-                      policy_->name, rank_, step_.load(), layer_.load(),
-                      host_.options().policy_deadline_s),
-          3);
+    exit_now(
+        fmt::format("placement '{}', rank {}, step {}, layer {}: its call passed the deadline of "
+                    "{} s",
+                    policy_->name, rank_, step_.load(), layer_.load(),
+                    host_.options().policy_deadline_s),
+        3);
   }
 
   Host host_;

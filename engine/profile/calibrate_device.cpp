@@ -49,7 +49,7 @@ class TimedClique {
     device_.fill(meeting_.data(), 0, meeting_.size(), stream_.get());
   }
   TimedClique(const TimedClique&) = delete;
-  ~TimedClique() { (broken_ ? cliques_.abort : cliques_.leave)(clique_); }
+  ~TimedClique() { (broken_ ? cliques_.abort : cliques_.destroy)(clique_); }
 
   /// Of an all_to_all or an all_reduce of as many bytes as the op has, on this rank.
   Samples time(const Graph& graph, OpId op, int64_t min_samples) {

@@ -56,7 +56,7 @@ TEST_CASE("a clique waits for each call to settle before the next, and leaves in
     table().all_reduce(clique, nullptr, nullptr, 12, nullptr);
     table().all_reduce(clique, nullptr, nullptr, 0, nullptr);
     CHECK(std::string(table().trouble(clique)) == "");
-    table().leave(clique);
+    table().destroy(clique);
     CHECK(emulation::nccl.calls == Calls{"all_reduce 12", "finalize", "destroy"});
     check_clean();
   }
@@ -71,7 +71,7 @@ TEST_CASE("an exchange is one group, without empty messages") {
   table().exchange(clique, sends.data(), 4, receives.data(), 2, nullptr);
   CHECK(emulation::nccl.calls == Calls{"group", "send 5 to 0", "send 6 to 3", "send 7 to 3",
                                        "receive 9 from 1", "end of group"});
-  table().leave(clique);
+  table().destroy(clique);
   check_clean();
 }
 
@@ -103,7 +103,7 @@ TEST_CASE("a call that is never queued puts the clique in trouble, which is aske
   CHECK(table().split(clique, 0, kTimeoutS) == nullptr);
   CHECK_THAT(moe::kernels::cuda::take_error(), Contains("split with color 0: all_reduce: not"));
   CHECK(emulation::nccl.calls == Calls{"all_reduce 3"});
-  table().leave(clique);
+  table().destroy(clique);
   CHECK(emulation::nccl.calls == Calls{"all_reduce 3", "abort"});
   check_clean();
 }
@@ -129,8 +129,8 @@ TEST_CASE("a clique is split by color, and its parts are cliques of their own") 
   CHECK(emulation::nccl.calls == Calls{"split 7", "all_reduce 1"});
   CHECK(table().split(clique, -1, kTimeoutS) == nullptr);
   CHECK_THAT(moe::kernels::cuda::take_error(), Contains("color -1: must be 0 to"));
-  table().leave(part);
-  table().leave(clique);
+  table().destroy(part);
+  table().destroy(clique);
   check_clean();
 }
 
@@ -151,7 +151,7 @@ TEST_CASE(
     CHECK(emulation::nccl.configs[i].maxCTAs == 4);
     CHECK(emulation::nccl.configs[i].nChannelsPerNetPeer == 2);
   }
-  for (const Clique c : {part, clique, plain}) table().leave(c);
+  for (const Clique c : {part, clique, plain}) table().destroy(c);
   CHECK(table().join(kId, 1, 4, kTimeoutS, {.channels = -1}) == nullptr);
   CHECK_THAT(moe::kernels::cuda::take_error(), Contains("channels below 0"));
   check_clean();

@@ -302,7 +302,7 @@ void Processes::finish() {
   transport_->finish();
 }
 
-void Processes::leave(int status, const std::string& last_words) {
+void Processes::exit_job(int status, const std::string& last_words) {
   if (!is_root()) {
     std::signal(SIGTERM, SIG_DFL);  // mpirun's, when rank 0 has left
     nap(static_cast<Nanoseconds>(kGrace_s * kNsPerSecond));

@@ -27,7 +27,7 @@ class DeviceClique : public DeviceCommunicator {
     }
   }
   ~DeviceClique() override {
-    for (const auto& [key, clique] : groups_) cliques_.leave(clique);
+    for (const auto& [key, clique] : groups_) cliques_.destroy(clique);
   }
 
   void meet(const DeviceTransfer&) override {}

@@ -62,7 +62,7 @@ struct RangeCutter::Parts {
       }
       begin = end;
     }
-    leave();
+    join_outputs();
     std::vector<OpId> made;
     for (size_t i = before; i < graph().num_ops(); ++i) made.emplace_back(static_cast<int64_t>(i));
     return made;
@@ -186,7 +186,7 @@ struct RangeCutter::Parts {
   }
 
   /// Puts together what others read. Rows that nobody else reads are only joined in one storage.
-  void leave() {
+  void join_outputs() {
     for (size_t i = range.begin; i < range.end; ++i) {
       for (const TensorId t : given().op(op(i)).outputs) {
         const std::vector<OpId>& readers = cutter.readers_[t.index()];

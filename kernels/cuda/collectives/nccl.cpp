@@ -209,7 +209,7 @@ void abort(Clique clique) {
   end(std::unique_ptr<Member>(static_cast<Member*>(clique)));
 }
 
-void leave(Clique clique) {
+void destroy(Clique clique) {
   std::unique_ptr<Member> member(static_cast<Member*>(clique));
   const Clock::time_point deadline = member->deadline();
   if (member->trouble.empty() &&
@@ -230,7 +230,7 @@ const CliqueTable* cliques() {
                                         .all_reduce = all_reduce,
                                         .trouble = trouble,
                                         .abort = abort,
-                                        .leave = leave};
+                                        .destroy = destroy};
   return &table;
 }
 

@@ -92,7 +92,7 @@ void all_reduce(kernels::Clique clique, const float* in, float* out, int64_t n,
   lazy_give(stream, [=] { comm->all_reduce("sum", in, out, n); });
 }
 
-void leave(kernels::Clique clique) {
+void destroy(kernels::Clique clique) {
   delete &state(clique);
   --still_there;
 }
@@ -103,8 +103,8 @@ const kernels::CliqueTable kCliques = {.make_id = [](void*) { return true; },
                                        .exchange = exchange,
                                        .all_reduce = all_reduce,
                                        .trouble = [](kernels::Clique) { return ""; },
-                                       .abort = leave,
-                                       .leave = leave};
+                                       .abort = destroy,
+                                       .destroy = destroy};
 
 /// The lanes of rank 0 on all ranks, which hold their ops in the order in which they began.
 void expect_one_order(Processes& processes, const Plan& plan, const RunResult& result) {

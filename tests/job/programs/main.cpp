@@ -11,7 +11,7 @@ void expect(Processes& processes, bool holds, const std::string& what) {
   if (holds) return;
   std::fprintf(stderr, "rank %d: not so: %s\n", static_cast<int>(processes.rank()), what.c_str());
   std::fflush(stderr);
-  processes.leave(9);
+  processes.exit_job(9);
 }
 
 }  // namespace moe::test
@@ -36,7 +36,7 @@ int main(int argc, char** argv) {
     processes.finish();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%d threw: %s\n", static_cast<int>(processes.rank()), error.what());
-    processes.leave(3);
+    processes.exit_job(3);
   }
   return 0;
 }
