@@ -32,8 +32,8 @@ bool Conductor<T>::is_root() const {
 }
 
 template <class T>
-void Conductor<T>::meet(AllBuffers here, Crew crew) {
-  crew_ = std::move(crew);
+void Conductor<T>::meet(AllBuffers here, LocalRanks local_ranks) {
+  local_ranks_ = std::move(local_ranks);
   buffers_ = std::move(here);
   if (options_.processes == nullptr) return;
   peers_ = std::make_unique<Peers>(*options_.processes, plan_, persistents_, *buffers_[0],
@@ -58,7 +58,7 @@ void Conductor<T>::restore() {
     peers_->spread_persistent();
     first_step_ = peers_->agree(first_step_);
   }
-  if (crew_.store) crew_.store();
+  if (local_ranks_.store) local_ranks_.store();
 }
 
 template <class T>
@@ -96,7 +96,7 @@ template <class T>
 void Conductor<T>::run_pass(const DataSource& data, Pass pass) {
   pass.epoch = pass_.epoch + 1;
   pass_ = pass;
-  reports_ = crew_.run_pass(data, pass_);
+  reports_ = local_ranks_.run_pass(data, pass_);
   if (peers_) reports_ = peers_->gather(std::move(reports_[0]));
 }
 
@@ -107,7 +107,7 @@ bool Conductor<T>::train_step(int64_t step) {
   bool go_on = true;
   if (is_root()) {
     std::vector<LinkLoad> links;
-    if (crew_.take_links) links = crew_.take_links();
+    if (local_ranks_.take_links) links = local_ranks_.take_links();
     add_step({plan_, options_, persistents_, buffers_, reports_, pass_}, std::move(links), result_);
     // Rank 0 decides for all: the others wait for the next pass.
     const bool wanted = !options_.on_step || options_.on_step(step, result_.losses.back());
@@ -143,7 +143,7 @@ void Conductor<T>::checkpoint(int64_t next_step) {
 
 template <class T>
 void Conductor<T>::gather_persistent() {
-  if (crew_.fetch) crew_.fetch();
+  if (local_ranks_.fetch) local_ranks_.fetch();
   if (peers_) peers_->gather_persistent();
 }
 

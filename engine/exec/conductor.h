@@ -1,6 +1,6 @@
 // Conducts a run, whoever executes it: which passes there are, and between them what is done with
-// all ranks' reports and parameters. An executor lends it the ranks that are here as a Crew. In a
-// job every process has a conductor; all do the same at the same time, and rank 0's decides.
+// all ranks' reports and parameters. An executor lends it the ranks that are here as a LocalRanks.
+// In a job every process has a conductor; all do the same at the same time, and rank 0's decides.
 // What a pass is made of (threads, devices, their failures) is the executor's.
 #pragma once
 
@@ -14,8 +14,8 @@
 namespace moe {
 
 /// The ranks that are here. Called on the conductor's thread, one function at a time.
-struct Crew {
-  /// Runs one pass, begun when the crew sees fit (Pass::start comes as 0), in a job at
+struct LocalRanks {
+  /// Runs one pass, begun when they see fit (Pass::start comes as 0), in a job at
   /// common_start(); returns the reports in rank order. The host buffers then hold the placements
   /// in force (Persistents::placed), which are compared after every step.
   std::function<std::vector<RankReport>(const DataSource&, const Pass&)> run_pass;
@@ -40,7 +40,7 @@ class Conductor {
 
   /// here: host buffers in rank order; in a job this process's one. Throws RunError naming a rank
   /// of the job whose plan has another hash.
-  void meet(AllBuffers here, Crew crew);
+  void meet(AllBuffers here, LocalRanks local_ranks);
   /// Where a file gives initial values, they are all ranks' afterwards. Throws as read_checkpoint
   /// and read_parameters.
   void restore();
@@ -71,11 +71,11 @@ class Conductor {
   const Plan& plan_;
   const RunOptions& options_;
   const Persistents persistents_;
-  Crew crew_;
+  LocalRanks local_ranks_;
   std::unique_ptr<Peers> peers_;  // null: all ranks are here
   AllBuffers buffers_;            // by rank, as Peers has them
   int64_t first_step_;
-  Pass pass_;                        // the last one; start is the crew's
+  Pass pass_;                        // the last one; start is set by LocalRanks
   std::vector<RankReport> reports_;  // of the last pass, by rank
   RunResult result_;
 };

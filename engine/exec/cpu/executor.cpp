@@ -44,7 +44,7 @@ class CpuRun {
  private:
   void add_turns();
   void add_lanes();
-  Crew crew();
+  LocalRanks local_ranks();
   void set_start();
   void spawn();
   void worker(int64_t rank, LaneId lane);
@@ -99,18 +99,22 @@ CpuRun<T>::CpuRun(const Plan& plan, const RunOptions& options)
         std::make_unique<Rank<T>>(plan, options, conductor_.persistents(), arbiter_of_, r));
     here.push_back(&ranks_.back()->buffers());
   }
-  conductor_.meet(std::move(here), crew());
+  conductor_.meet(std::move(here), local_ranks());
   add_lanes();
 }
 
 template <class T>
-Crew CpuRun<T>::crew() {
-  Crew crew;
-  crew.run_pass = [this](const DataSource& data, const Pass& pass) { return run_pass(data, pass); };
+LocalRanks CpuRun<T>::local_ranks() {
+  LocalRanks local_ranks;
+  local_ranks.run_pass = [this](const DataSource& data, const Pass& pass) {
+    return run_pass(data, pass);
+  };
   if (options_.emulate_link) {
-    crew.take_links = [this] { return link_loads(wire_->wire(), wire_->take_use(pass_.start)); };
+    local_ranks.take_links = [this] {
+      return link_loads(wire_->wire(), wire_->take_use(pass_.start));
+    };
   }
-  return crew;
+  return local_ranks;
 }
 
 template <class T>

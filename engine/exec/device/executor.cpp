@@ -117,7 +117,7 @@ class DeviceRun {
   RunResult run() {
     AllBuffers buffers;
     for (const auto& rank : ranks_) buffers.push_back(&rank->buffers());
-    conductor_.meet(std::move(buffers), crew());
+    conductor_.meet(std::move(buffers), local_ranks());
     for (const auto& rank : ranks_) rank->prepare(conductor_.starts_afresh());
     try {
       conductor_.restore();
@@ -132,7 +132,7 @@ class DeviceRun {
   }
 
  private:
-  Crew crew() {
+  LocalRanks local_ranks() {
     const auto each = [this](void (DeviceRank::*what)()) {
       return [this, what] {
         for (const auto& rank : ranks_) ((*rank).*what)();
