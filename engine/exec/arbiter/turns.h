@@ -37,7 +37,7 @@ class Turns {
   virtual ~Turns() = default;
 
   /// A pass begins; no thread is in another function. In a job collective, and it returns on rank 0
-  /// before any process posts for the pass: common_start() of the conductor follows it.
+  /// before any process posts for the pass: common_start() of the run loop follows it.
   virtual void start_pass() = 0;
   /// All threads of this process have left the pass. Returns when every turn is done.
   virtual void end_pass() = 0;

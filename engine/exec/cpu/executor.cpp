@@ -15,8 +15,8 @@
 #include "engine/comm/local/emulated_link.h"
 #include "engine/exec/arbiter/turns.h"
 #include "engine/exec/check_options.h"
-#include "engine/exec/conductor.h"
 #include "engine/exec/cpu/rank.h"
+#include "engine/exec/run_loop.h"
 #include "engine/exec/sync.h"
 #include "engine/replay/link_loads.h"
 #include "kernels/cpu/blas_buffers.h"
@@ -62,7 +62,7 @@ class CpuRun {
   const int64_t num_lanes_;
   const int64_t first_;     // of the ranks that are here
   const int64_t num_here_;  // ranks
-  Conductor<T> conductor_;
+  RunLoop<T> loop_;
   std::vector<std::unique_ptr<Turns>> turns_;    // by arbiter
   std::vector<Turns*> arbiter_of_;               // by lane
   std::vector<std::unique_ptr<Rank<T>>> ranks_;  // those that are here
@@ -73,7 +73,7 @@ class CpuRun {
   Rendezvous start_, end_;
   Nanoseconds common_start_ = 0;  // of all processes
   Pass pass_;
-  bool over_ = false;  // written before the conductor's thread arrives at start_
+  bool over_ = false;  // written before the loop's thread arrives at start_
   std::mutex failure_mutex_;
   Failure failure_;
   std::vector<std::jthread> threads_;  // last: they use all of the above
@@ -88,18 +88,17 @@ CpuRun<T>::CpuRun(const Plan& plan, const RunOptions& options)
       num_lanes_(static_cast<int64_t>(plan.orders.lanes.size())),
       first_(processes_ != nullptr ? processes_->rank() : 0),
       num_here_(processes_ != nullptr ? 1 : num_ranks_),
-      conductor_(plan, options),
+      loop_(plan, options),
       arbiter_of_(plan.orders.lanes.size()),
       start_(num_here_ * num_lanes_, [this] { set_start(); }),
       end_(num_here_ * num_lanes_) {
   add_turns();
   AllBuffers here;
   for (int64_t r = first_; r < first_ + num_here_; ++r) {
-    ranks_.push_back(
-        std::make_unique<Rank<T>>(plan, options, conductor_.persistents(), arbiter_of_, r));
+    ranks_.push_back(std::make_unique<Rank<T>>(plan, options, loop_.persistents(), arbiter_of_, r));
     here.push_back(&ranks_.back()->buffers());
   }
-  conductor_.meet(std::move(here), local_ranks());
+  loop_.meet(std::move(here), local_ranks());
   add_lanes();
 }
 
@@ -162,16 +161,16 @@ template <class T>
 RunResult CpuRun<T>::run() {
   RunResult result;
   guarded(0, LaneId(0), [&] {
-    conductor_.restore();
+    loop_.restore();
     spawn();
-    ranks_[0]->prepare(conductor_.starts_afresh());
-    conductor_.conduct();
+    ranks_[0]->prepare(loop_.starts_afresh());
+    loop_.run();
     over_ = true;
     start_.arrive();
-    result = conductor_.finish();
+    result = loop_.finish();
   });
   threads_.clear();  // joins
-  if (failure_.error) conductor_.fail(failure_.error);
+  if (failure_.error) loop_.fail(failure_.error);
   result.peak_bytes = ranks_[0]->buffers().allocated();
   return result;
 }
@@ -202,7 +201,7 @@ void CpuRun<T>::worker(int64_t rank, LaneId lane) {
   if (lane.index() != 0) wake_promptly();
   guarded(rank, lane, [&] {
     Rank<T>& self = *ranks_[static_cast<size_t>(rank)];
-    if (lane.index() == 0) self.prepare(conductor_.starts_afresh());
+    if (lane.index() == 0) self.prepare(loop_.starts_afresh());
     for (;;) {
       start_.arrive();
       if (over_) return;
@@ -220,7 +219,7 @@ std::vector<RankReport> CpuRun<T>::run_pass(const DataSource& data, const Pass& 
     rank->start_pass();
   }
   for (const auto& turns : turns_) turns->start_pass();
-  if (processes_ != nullptr) common_start_ = conductor_.common_start();
+  if (processes_ != nullptr) common_start_ = loop_.common_start();
   start_.arrive();
   ranks_[0]->run_lane(LaneId(0), pass_, nullptr);
   end_.arrive();

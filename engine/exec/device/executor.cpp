@@ -9,10 +9,10 @@
 #include "engine/base/errors.h"
 #include "engine/base/rethrow.h"
 #include "engine/exec/check_options.h"
-#include "engine/exec/conductor.h"
 #include "engine/exec/device/ops.h"
 #include "engine/exec/device/plugin.h"
 #include "engine/exec/device/queue.h"
+#include "engine/exec/run_loop.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {
@@ -86,7 +86,7 @@ class DeviceRun {
       : plan_(plan),
         options_(options),
         device_(device),
-        conductor_(plan, options),
+        loop_(plan, options),
         program_(device_program(plan, choices(plan, options.policies))),
         finish_(device, false) {
     check_program(plan, program_);
@@ -96,7 +96,7 @@ class DeviceRun {
     check_memory(here);
     for (int64_t r = first; r < first + here; ++r) {
       ranks_.push_back(std::make_unique<DeviceRank>(
-          plan, options, conductor_.persistents(), program_, device,
+          plan, options, loop_.persistents(), program_, device,
           [this](kernels::Event e) { wait(e); }, r));
     }
     const auto lanes = static_cast<int64_t>(plan.orders.lanes.size());
@@ -117,17 +117,17 @@ class DeviceRun {
   RunResult run() {
     AllBuffers buffers;
     for (const auto& rank : ranks_) buffers.push_back(&rank->buffers());
-    conductor_.meet(std::move(buffers), local_ranks());
-    for (const auto& rank : ranks_) rank->prepare(conductor_.starts_afresh());
+    loop_.meet(std::move(buffers), local_ranks());
+    for (const auto& rank : ranks_) rank->prepare(loop_.starts_afresh());
     try {
-      conductor_.restore();
-      conductor_.conduct();
-      RunResult result = conductor_.finish();
+      loop_.restore();
+      loop_.run();
+      RunResult result = loop_.finish();
       result.peak_bytes = ranks_[0]->allocated();
       return result;
     } catch (const std::exception&) {
       comm_->abort();
-      conductor_.fail(std::current_exception());
+      loop_.fail(std::current_exception());
     }
   }
 
@@ -161,7 +161,7 @@ class DeviceRun {
       rank->start_pass();
     }
     queue_->start_pass(pass);
-    if (options_.processes != nullptr) conductor_.common_start();
+    if (options_.processes != nullptr) loop_.common_start();
     give(pass);
     device_.record(finish_.get(), queue_->first_stream());
     wait(finish_.get());
@@ -240,7 +240,7 @@ class DeviceRun {
   const Plan& plan_;
   const RunOptions& options_;
   const kernels::DeviceTable& device_;
-  Conductor<float> conductor_;
+  RunLoop<float> loop_;
   const DeviceProgram program_;
   DeviceEvent finish_;
   DeviceQueue::Ranks ranks_;

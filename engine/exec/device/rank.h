@@ -1,6 +1,6 @@
 // One rank whose memory is on a device: queues each op of the program on the stream of its lane, as
 // the host comes to it, and reads when the step is over what the host wants of it. In float32; the
-// collectives are queued by who conducts the ranks, between begin() and end().
+// collectives are queued by the DeviceQueue of the ranks, between begin() and end().
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-#include "engine/exec/conductor.h"
+#include "engine/exec/run_loop.h"
 
 #include "engine/base/stop.h"
 #include "engine/exec/checkpoint.h"
@@ -13,7 +13,7 @@ constexpr Bytes kElementBytes = static_cast<Bytes>(sizeof(T));
 }  // namespace
 
 template <class T>
-Conductor<T>::Conductor(const Plan& plan, const RunOptions& options)
+RunLoop<T>::RunLoop(const Plan& plan, const RunOptions& options)
     : plan_(plan),
       options_(options),
       persistents_(moe::persistents(plan)),
@@ -22,17 +22,17 @@ Conductor<T>::Conductor(const Plan& plan, const RunOptions& options)
 }
 
 template <class T>
-bool Conductor<T>::starts_afresh() const {
+bool RunLoop<T>::starts_afresh() const {
   return options_.train.checkpoints.resume_from.empty() && options_.infer.parameters_from.empty();
 }
 
 template <class T>
-bool Conductor<T>::is_root() const {
+bool RunLoop<T>::is_root() const {
   return options_.processes == nullptr || options_.processes->is_root();
 }
 
 template <class T>
-void Conductor<T>::meet(AllBuffers here, LocalRanks local_ranks) {
+void RunLoop<T>::meet(AllBuffers here, LocalRanks local_ranks) {
   local_ranks_ = std::move(local_ranks);
   buffers_ = std::move(here);
   if (options_.processes == nullptr) return;
@@ -42,7 +42,7 @@ void Conductor<T>::meet(AllBuffers here, LocalRanks local_ranks) {
 }
 
 template <class T>
-void Conductor<T>::restore() {
+void RunLoop<T>::restore() {
   if (starts_afresh()) return;
   const std::string& from = options_.train.checkpoints.resume_from;
   if (is_root() && !from.empty()) {
@@ -62,7 +62,7 @@ void Conductor<T>::restore() {
 }
 
 template <class T>
-void Conductor<T>::conduct() {
+void RunLoop<T>::run() {
   const int64_t every = options_.train.checkpoints.every_steps;
   int64_t step = first_step_, saved = -1;
   for (bool go_on = true; go_on && step < first_step_ + options_.steps;) {
@@ -74,7 +74,7 @@ void Conductor<T>::conduct() {
 }
 
 template <class T>
-RunResult Conductor<T>::finish() {
+RunResult RunLoop<T>::finish() {
   gather_persistent();
   if (is_root()) measure_parameters<T>(persistents_, buffers_, result_);
   if (peers_) peers_->agree(true);  // copies that differ fail the run of all
@@ -83,7 +83,7 @@ RunResult Conductor<T>::finish() {
 }
 
 template <class T>
-void Conductor<T>::fail(const std::exception_ptr& error) {
+void RunLoop<T>::fail(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const RunError& failure) {
@@ -93,7 +93,7 @@ void Conductor<T>::fail(const std::exception_ptr& error) {
 }
 
 template <class T>
-void Conductor<T>::run_pass(const DataSource& data, Pass pass) {
+void RunLoop<T>::run_pass(const DataSource& data, Pass pass) {
   pass.epoch = pass_.epoch + 1;
   pass_ = pass;
   reports_ = local_ranks_.run_pass(data, pass_);
@@ -101,7 +101,7 @@ void Conductor<T>::run_pass(const DataSource& data, Pass pass) {
 }
 
 template <class T>
-bool Conductor<T>::train_step(int64_t step) {
+bool RunLoop<T>::train_step(int64_t step) {
   const bool measure = options_.train.keep_grad_norms && step == first_step_;
   run_pass(options_.data, {.step = step, .train = true, .measure_gradients = measure});
   bool go_on = true;
@@ -118,12 +118,12 @@ bool Conductor<T>::train_step(int64_t step) {
 }
 
 template <class T>
-bool Conductor<T>::agreed(bool go_on) {
+bool RunLoop<T>::agreed(bool go_on) {
   return peers_ ? peers_->agree(go_on) : go_on;
 }
 
 template <class T>
-void Conductor<T>::evaluate() {
+void RunLoop<T>::evaluate() {
   const TrainOptions& train = options_.train;
   for (int64_t b = 0; b < train.eval_batches && !result_.stopped; ++b) {
     run_pass(train.eval_data, {.step = b, .train = false});
@@ -133,7 +133,7 @@ void Conductor<T>::evaluate() {
 }
 
 template <class T>
-void Conductor<T>::checkpoint(int64_t next_step) {
+void RunLoop<T>::checkpoint(int64_t next_step) {
   const std::string& to = options_.train.checkpoints.write_to;
   if (to.empty()) return;
   gather_persistent();
@@ -142,12 +142,12 @@ void Conductor<T>::checkpoint(int64_t next_step) {
 }
 
 template <class T>
-void Conductor<T>::gather_persistent() {
+void RunLoop<T>::gather_persistent() {
   if (local_ranks_.fetch) local_ranks_.fetch();
   if (peers_) peers_->gather_persistent();
 }
 
-template class Conductor<float>;
-template class Conductor<double>;
+template class RunLoop<float>;
+template class RunLoop<double>;
 
 }  // namespace moe

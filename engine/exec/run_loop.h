@@ -1,6 +1,7 @@
-// Conducts a run, whoever executes it: which passes there are, and between them what is done with
-// all ranks' reports and parameters. An executor lends it the ranks that are here as a LocalRanks.
-// In a job every process has a conductor; all do the same at the same time, and rank 0's decides.
+// The loop of a run, the same for every executor: which passes there are, and between them what is
+// done with all ranks' reports and parameters. An executor lends it the ranks that are here as
+// LocalRanks. In a job every process has a loop; all do the same at the same time, and rank 0's
+// decides.
 // What a pass is made of (threads, devices, their failures) is the executor's.
 #pragma once
 
@@ -13,7 +14,7 @@
 
 namespace moe {
 
-/// The ranks that are here. Called on the conductor's thread, one function at a time.
+/// The ranks that are here. Called on the loop's thread, one function at a time.
 struct LocalRanks {
   /// Runs one pass, begun when they see fit (Pass::start comes as 0), in a job at
   /// common_start(); returns the reports in rank order. The host buffers then hold the placements
@@ -26,13 +27,13 @@ struct LocalRanks {
   std::function<void()> fetch, store;
 };
 
-/// In this order: meet, restore, conduct, finish, each once. T is the float type of the run. In a
+/// In this order: meet, restore, run, finish, each once. T is the float type of the run. In a
 /// job all four are collective, and throw RunError as Processes does.
 template <class T>
-class Conductor {
+class RunLoop {
  public:
   /// Keeps references to its arguments.
-  Conductor(const Plan& plan, const RunOptions& options);
+  RunLoop(const Plan& plan, const RunOptions& options);
 
   const Persistents& persistents() const { return persistents_; }
   /// Whether the ranks are to make their own initial values: no file gives them.
@@ -46,7 +47,7 @@ class Conductor {
   void restore();
   /// All steps with their checkpoints, then the evaluation; a request to stop (base/stop.h) ends
   /// either behind the step or batch in progress.
-  void conduct();
+  void run();
   /// Within run_pass, in a job: a time for all its ranks to begin with, soon, on this process's
   /// clock. Collective.
   Nanoseconds common_start() { return peers_->start(); }

@@ -1,9 +1,9 @@
-// What a conductor asks of ranks whose parameters are not in the host buffers, and when.
+// What a run loop asks of ranks whose parameters are not in the host buffers, and when.
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <filesystem>
 
-#include "engine/exec/conductor.h"
+#include "engine/exec/run_loop.h"
 #include "tests/exec/support.h"
 
 namespace moe::test {
@@ -16,7 +16,7 @@ using Events = std::vector<std::string>;
 class FarRanks {
  public:
   FarRanks(const Plan& plan, const RunOptions& options)
-      : plan_(plan), conductor_(plan, options), host_(buffers()), far_(buffers()) {
+      : plan_(plan), loop_(plan, options), host_(buffers()), far_(buffers()) {
     for (const auto& rank : far_) std::memset(rank->persistent().data(), 0, bytes());
     for (const auto& rank : host_) std::memset(rank->persistent().data(), 0xff, bytes());  // NaN
   }
@@ -24,13 +24,13 @@ class FarRanks {
   RunResult run() {
     AllBuffers here;
     for (const auto& rank : host_) here.push_back(rank.get());
-    conductor_.meet(
-        here, {.run_pass = [this](const DataSource&, const Pass& pass) { return run_pass(pass); },
-               .fetch = [this] { copy("fetch", far_, host_); },
-               .store = [this] { copy("store", host_, far_); }});
-    conductor_.restore();
-    conductor_.conduct();
-    return conductor_.finish();
+    loop_.meet(here,
+               {.run_pass = [this](const DataSource&, const Pass& pass) { return run_pass(pass); },
+                .fetch = [this] { copy("fetch", far_, host_); },
+                .store = [this] { copy("store", host_, far_); }});
+    loop_.restore();
+    loop_.run();
+    return loop_.finish();
   }
 
   /// Of the parameters where the ranks have them.
@@ -38,7 +38,7 @@ class FarRanks {
     AllBuffers far;
     for (const auto& rank : far_) far.push_back(rank.get());
     RunResult result;
-    measure_parameters<float>(conductor_.persistents(), far, result);
+    measure_parameters<float>(loop_.persistents(), far, result);
     return result.digest;
   }
   const Events& events() const { return events_; }
@@ -74,7 +74,7 @@ class FarRanks {
       reports[r].stats.loss = 0.5;
       reports[r].spans.resize(plan_.orders.lanes.size());
       if (!pass.train) continue;
-      initialise<float>(plan_, conductor_.persistents(), *far_[r], static_cast<int64_t>(r),
+      initialise<float>(plan_, loop_.persistents(), *far_[r], static_cast<int64_t>(r),
                         [&](uint64_t element, uint64_t parameter) {
                           return reference_init(element, parameter) *
                                  static_cast<double>(pass.step + 1);
@@ -84,7 +84,7 @@ class FarRanks {
   }
 
   const Plan& plan_;
-  Conductor<float> conductor_;
+  RunLoop<float> loop_;
   Memory host_, far_;
   Events events_;
   std::vector<uint64_t> digests_before_;
@@ -96,7 +96,7 @@ std::shared_ptr<const Plan> small_plan() {
 }
 
 TEST_CASE("parameters that are elsewhere are fetched before each checkpoint and at the end") {
-  const std::string path = "conductor_fetch_test";
+  const std::string path = "run_loop_fetch_test";
   const auto plan = small_plan();
   RunOptions options = options_of(*plan, 3);
   options.train.checkpoints.write_to = path;
@@ -115,7 +115,7 @@ TEST_CASE("parameters that are elsewhere are fetched before each checkpoint and 
 }
 
 TEST_CASE("parameters from a file are stored where the ranks are before their first pass") {
-  const std::string path = "conductor_store_test";
+  const std::string path = "run_loop_store_test";
   const auto plan = small_plan();
   RunOptions options = options_of(*plan, 2);
   options.train.checkpoints.write_to = path;
