@@ -93,23 +93,23 @@ void RunLoop<T>::fail(const std::exception_ptr& error) {
 }
 
 template <class T>
-void RunLoop<T>::run_pass(const DataSource& data, Pass pass) {
-  pass.epoch = pass_.epoch + 1;
-  pass_ = pass;
-  reports_ = local_ranks_.run_pass(data, pass_);
+void RunLoop<T>::run_step(const DataSource& data, StepSpec spec) {
+  spec.epoch = spec_.epoch + 1;
+  spec_ = spec;
+  reports_ = local_ranks_.run_step(data, spec_);
   if (peers_) reports_ = peers_->gather(std::move(reports_[0]));
 }
 
 template <class T>
 bool RunLoop<T>::train_step(int64_t step) {
   const bool measure = options_.train.keep_grad_norms && step == first_step_;
-  run_pass(options_.data, {.step = step, .train = true, .measure_gradients = measure});
+  run_step(options_.data, {.step = step, .train = true, .measure_gradients = measure});
   bool go_on = true;
   if (is_root()) {
     std::vector<LinkLoad> links;
     if (local_ranks_.take_links) links = local_ranks_.take_links();
     add_step({plan_, options_, persistents_, buffers_, reports_, pass_}, std::move(links), result_);
-    // Rank 0 decides for all: the others wait for the next pass.
+    // Rank 0 decides for all: the others wait for the next step.
     const bool wanted = !options_.on_step || options_.on_step(step, result_.losses.back());
     go_on = wanted && !stop_requested() && result_.stop_reason.empty();
   }
@@ -126,7 +126,7 @@ template <class T>
 void RunLoop<T>::evaluate() {
   const TrainOptions& train = options_.train;
   for (int64_t b = 0; b < train.eval_batches && !result_.stopped; ++b) {
-    run_pass(train.eval_data, {.step = b, .train = false});
+    run_step(train.eval_data, {.step = b, .train = false});
     result_.eval_loss += sum_of_losses(reports_) / static_cast<double>(train.eval_batches);
     result_.stopped = !agreed(!stop_requested());
   }

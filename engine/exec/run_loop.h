@@ -1,8 +1,8 @@
-// The loop of a run, the same for every executor: which passes there are, and between them what is
+// The loop of a run, the same for every executor: which steps there are, and between them what is
 // done with all ranks' reports and parameters. An executor lends it the ranks that are here as
 // LocalRanks. In a job every process has a loop; all do the same at the same time, and rank 0's
 // decides.
-// What a pass is made of (threads, devices, their failures) is the executor's.
+// What a step is made of (threads, devices, their failures) is the executor's.
 #pragma once
 
 #include <exception>
@@ -16,11 +16,11 @@ namespace moe {
 
 /// The ranks that are here. Called on the loop's thread, one function at a time.
 struct LocalRanks {
-  /// Runs one pass, begun when they see fit (Pass::start comes as 0), in a job at
+  /// Runs one step, begun when they see fit (StepSpec::start comes as 0), in a job at
   /// common_start(); returns the reports in rank order. The host buffers then hold the placements
   /// in force (Persistents::placed), which are compared after every step.
-  std::function<std::vector<RankReport>(const DataSource&, const Pass&)> run_pass;
-  /// What the emulated link carried since the last pass began; null: there is none.
+  std::function<std::vector<RankReport>(const DataSource&, const StepSpec&)> run_step;
+  /// What the emulated link carried since the last step began; null: there is none.
   std::function<std::vector<LinkLoad>()> take_links;
   /// All persistent tensors into the host buffers, before these are read, and out of them, after
   /// they were written. Null: the ranks work in the host buffers.
@@ -48,17 +48,17 @@ class RunLoop {
   /// All steps with their checkpoints, then the evaluation; a request to stop (base/stop.h) ends
   /// either behind the step or batch in progress.
   void run();
-  /// Within run_pass, in a job: a time for all its ranks to begin with, soon, on this process's
+  /// Within run_step, in a job: a time for all its ranks to begin with, soon, on this process's
   /// clock. Collective.
   Nanoseconds common_start() { return peers_->start(); }
-  /// Measures the parameters, compares ranks' copies and ends RunOptions::record; no pass follows.
+  /// Measures the parameters, compares ranks' copies and ends RunOptions::record; no step follows.
   /// Throws as measure_parameters. The result lacks peak_bytes.
   RunResult finish();
   /// Instead of finish(): throws what ended the run, a RunError as RunFailed where steps are over.
   [[noreturn]] void fail(const std::exception_ptr& error);
 
  private:
-  void run_pass(const DataSource& data, Pass pass);
+  void run_step(const DataSource& data, StepSpec spec);
   /// Returns whether to go on.
   bool train_step(int64_t step);
   /// What rank 0 says.
@@ -76,8 +76,8 @@ class RunLoop {
   std::unique_ptr<Peers> peers_;  // null: all ranks are here
   AllBuffers buffers_;            // by rank, as Peers has them
   int64_t first_step_;
-  Pass pass_;                        // the last one; start is set by LocalRanks
-  std::vector<RankReport> reports_;  // of the last pass, by rank
+  StepSpec spec_;                    // the last one; start is set by LocalRanks
+  std::vector<RankReport> reports_;  // of the last step, by rank
   RunResult result_;
 };
 

@@ -83,7 +83,7 @@ void add(std::vector<Nanoseconds>& all, const std::vector<Nanoseconds>& more) {
 
 void threads(const Program& p, int64_t num_ranks) {
   Arbitration turns(p.graph, p.schedule, {kLane}, {.num_ranks = num_ranks});
-  turns.start_pass();
+  turns.start_step();
   const Nanoseconds start = clock_ns() + 10'000'000;
   std::vector<Samples> by_rank(static_cast<size_t>(num_ranks));
   std::vector<std::thread> ranks;
@@ -102,11 +102,11 @@ void threads(const Program& p, int64_t num_ranks) {
 void processes(const Program& p) {
   Processes job;
   JobTurns turns(p.graph, p.schedule, {kLane}, 0, job, {.num_ranks = job.size()});
-  turns.start_pass();
+  turns.start_step();
   const Nanoseconds start =
       std::stoll(job.broadcast("start", std::to_string(clock_ns() + 10'000'000)));
   const Samples own = serve(turns, p, job.rank(), job.from_common(start));
-  turns.end_pass();
+  turns.end_step();
   const auto gather = [&](const std::vector<Nanoseconds>& ns) {
     std::vector<Nanoseconds> all;
     const std::string bytes(reinterpret_cast<const char*>(ns.data()), ns.size() * sizeof ns[0]);

@@ -11,7 +11,7 @@ namespace {
 
 using Events = std::vector<std::string>;
 
-/// Ranks that keep their memory elsewhere. A training pass makes all parameters anew, so that they
+/// Ranks that keep their memory elsewhere. A training step makes all parameters anew, so that they
 /// show its step.
 class FarRanks {
  public:
@@ -24,10 +24,10 @@ class FarRanks {
   RunResult run() {
     AllBuffers here;
     for (const auto& rank : host_) here.push_back(rank.get());
-    loop_.meet(here,
-               {.run_pass = [this](const DataSource&, const Pass& pass) { return run_pass(pass); },
-                .fetch = [this] { copy("fetch", far_, host_); },
-                .store = [this] { copy("store", host_, far_); }});
+    loop_.meet(here, {.run_step = [this](const DataSource&,
+                                         const StepSpec& spec) { return run_step(spec); },
+                      .fetch = [this] { copy("fetch", far_, host_); },
+                      .store = [this] { copy("store", host_, far_); }});
     loop_.restore();
     loop_.run();
     return loop_.finish();
@@ -65,19 +65,19 @@ class FarRanks {
     }
   }
 
-  std::vector<RankReport> run_pass(const Pass& pass) {
+  std::vector<RankReport> run_step(const StepSpec& spec) {
     digests_before_.push_back(digest());
-    epochs_.push_back(pass.epoch);
-    events_.push_back((pass.train ? "step " : "batch ") + std::to_string(pass.step));
+    epochs_.push_back(spec.epoch);
+    events_.push_back((spec.train ? "step " : "batch ") + std::to_string(spec.step));
     std::vector<RankReport> reports(far_.size());
     for (size_t r = 0; r < far_.size(); ++r) {
       reports[r].stats.loss = 0.5;
       reports[r].spans.resize(plan_.orders.lanes.size());
-      if (!pass.train) continue;
+      if (!spec.train) continue;
       initialise<float>(plan_, loop_.persistents(), *far_[r], static_cast<int64_t>(r),
                         [&](uint64_t element, uint64_t parameter) {
                           return reference_init(element, parameter) *
-                                 static_cast<double>(pass.step + 1);
+                                 static_cast<double>(spec.step + 1);
                         });
     }
     return reports;
@@ -114,7 +114,7 @@ TEST_CASE("parameters that are elsewhere are fetched before each checkpoint and 
   CHECK(result.eval_loss == 1);
 }
 
-TEST_CASE("parameters from a file are stored where the ranks are before their first pass") {
+TEST_CASE("parameters from a file are stored where the ranks are before their first step") {
   const std::string path = "run_loop_store_test";
   const auto plan = small_plan();
   RunOptions options = options_of(*plan, 2);

@@ -156,7 +156,7 @@ TEST_CASE("transfers of two lanes that meet on the emulated link take what its l
   const auto now = [] {
     return std::chrono::nanoseconds(HostClock::now().time_since_epoch()).count();
   };
-  gpu().sleep(0, keeper.start_pass(now()), lanes.stream[0]);
+  gpu().sleep(0, keeper.start_step(now()), lanes.stream[0]);
   for (size_t i = 0; i < 2; ++i) {
     const KeptTransfer kept = keeper.post(i, lanes.exchange(static_cast<double>(bytes[i])));
     if (i == 1) gpu().sleep(500'000, {}, lanes.stream[1]);

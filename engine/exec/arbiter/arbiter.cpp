@@ -36,16 +36,16 @@ Arbitration::Arbitration(const Graph& graph, const Schedule& schedule, Arbiter l
       ready_(graph.num_ops()),
       posted_at_(graph.num_ops() * index(options_.num_ranks)) {}
 
-void Arbitration::start_pass() {
+void Arbitration::start_step() {
   end_ = idle_since_ = 0;
   std::fill(num_posted_.begin(), num_posted_.end(), 0);
   std::fill(ready_.begin(), ready_.end(), 0);
   std::fill(posted_at_.begin(), posted_at_.end(), 0);
 }
 
-void Arbitration::end_pass() {
+void Arbitration::end_step() {
   const std::lock_guard lock(mutex_);
-  MOE_CHECK(!state_.busy() && state_.waiting().empty(), "a pass ended with turns left");
+  MOE_CHECK(!state_.busy() && state_.waiting().empty(), "a step ended with turns left");
 }
 
 void Arbitration::post(int64_t rank, const std::vector<Ready>& ops) {

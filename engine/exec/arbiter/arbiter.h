@@ -30,8 +30,8 @@ class Arbitration final : public Turns {
   /// Keeps references to graph and schedule.
   Arbitration(const Graph& graph, const Schedule& schedule, Arbiter lanes, Options options);
 
-  void start_pass() override;
-  void end_pass() override;
+  void start_step() override;
+  void end_step() override;
   void post(int64_t rank, const std::vector<Ready>& ops) override;
   void begun(int64_t rank, OpId op) override;
   Turn next(int64_t rank, LaneId lane) override;

@@ -55,14 +55,14 @@ JobTurns::JobTurns(const Graph& graph, const Schedule& schedule, const Arbiter& 
   all_ = std::make_unique<Arbitration>(graph, schedule, lanes, std::move(options));
 }
 
-/// A process posts only when it has rank 0's start of the pass, which comes after this.
-void JobTurns::start_pass() {
+/// A process posts only when it has rank 0's start of the step, which comes after this.
+void JobTurns::start_step() {
   if (mail_ == nullptr) mail_ = &processes_.mail(number_);
-  if (all_) all_->start_pass();
+  if (all_) all_->start_step();
 }
 
-/// The last notes of a pass are what other ranks are through with: afterwards no letter is left.
-void JobTurns::end_pass() {
+/// The last notes of a step are what other ranks are through with: afterwards no letter is left.
+void JobTurns::end_step() {
   if (!all_) return;
   const auto limit = static_cast<Nanoseconds>(std::min(timeout_s_, 1e9) * kNsPerSecond);
   const Nanoseconds deadline = clock_ns() + limit;
@@ -75,7 +75,7 @@ void JobTurns::end_pass() {
     if (clock_ns() > deadline) throw run_error("{} {} s after rank 0", left, timeout_s_);
     naps.rest();
   }
-  all_->end_pass();
+  all_->end_step();
 }
 
 void JobTurns::post(int64_t rank, const std::vector<Ready>& ops) {

@@ -22,8 +22,8 @@ class JobTurns final : public Turns {
   JobTurns(const Graph& graph, const Schedule& schedule, const Arbiter& lanes, int64_t number,
            Processes& processes, Arbitration::Options options);
 
-  void start_pass() override;
-  void end_pass() override;
+  void start_step() override;
+  void end_step() override;
   void post(int64_t rank, const std::vector<Ready>& ops) override;
   void begun(int64_t rank, OpId op) override;
   Turn next(int64_t rank, LaneId lane) override;
@@ -44,7 +44,7 @@ class JobTurns final : public Turns {
   const double timeout_s_;
   Processes& processes_;
   std::unique_ptr<Arbitration> all_;  // on rank 0
-  Mail* mail_ = nullptr;              // from the first pass on
+  Mail* mail_ = nullptr;              // from the first step on
   std::mutex reading_;                // letters are followed in the order in which they are read
   std::mutex mutex_;                  // of what follows; taken after reading_
   std::condition_variable changed_;

@@ -36,13 +36,13 @@ class Turns {
  public:
   virtual ~Turns() = default;
 
-  /// A pass begins; no thread is in another function. In a job collective, and it returns on rank 0
-  /// before any process posts for the pass: common_start() of the run loop follows it.
-  virtual void start_pass() = 0;
-  /// All threads of this process have left the pass. Returns when every turn is done.
-  virtual void end_pass() = 0;
+  /// A step begins; no thread is in another function. In a job collective, and it returns on rank 0
+  /// before any process posts for the step: common_start() of the run loop follows it.
+  virtual void start_step() = 0;
+  /// All threads of this process have left the step. Returns when every turn is done.
+  virtual void end_step() = 0;
   /// These became ready on this rank: all of them, where several do at the same time, so that the
-  /// choice knows of each. Requires: once per op, rank and pass; on a lane that runs in order, when
+  /// choice knows of each. Requires: once per op, rank and step; on a lane that runs in order, when
   /// the op before it is over.
   virtual void post(int64_t rank, const std::vector<Ready>& ops) = 0;
   /// A compute op begins on some rank: holds.

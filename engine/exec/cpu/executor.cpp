@@ -48,8 +48,8 @@ class CpuRun {
   void set_start();
   void spawn();
   void worker(int64_t rank, LaneId lane);
-  /// Runs one pass on all threads; the caller's own part is the first rank's compute lane.
-  std::vector<RankReport> run_pass(const DataSource& data, const Pass& pass);
+  /// Runs one step on all threads; the caller's own part is the first rank's compute lane.
+  std::vector<RankReport> run_step(const DataSource& data, const StepSpec& spec);
 
   template <class Body>
   void guarded(int64_t rank, LaneId lane, Body body);
@@ -72,7 +72,7 @@ class CpuRun {
   std::vector<Communicator*> comms_;  // by rank that is here and lane; null for compute lanes
   Rendezvous start_, end_;
   Nanoseconds common_start_ = 0;  // of all processes
-  Pass pass_;
+  StepSpec spec_;
   bool over_ = false;  // written before the loop's thread arrives at start_
   std::mutex failure_mutex_;
   Failure failure_;
@@ -105,12 +105,12 @@ CpuRun<T>::CpuRun(const Plan& plan, const RunOptions& options)
 template <class T>
 LocalRanks CpuRun<T>::local_ranks() {
   LocalRanks local_ranks;
-  local_ranks.run_pass = [this](const DataSource& data, const Pass& pass) {
-    return run_pass(data, pass);
+  local_ranks.run_step = [this](const DataSource& data, const StepSpec& spec) {
+    return run_step(data, spec);
   };
   if (options_.emulate_link) {
     local_ranks.take_links = [this] {
-      return link_loads(wire_->wire(), wire_->take_use(pass_.start));
+      return link_loads(wire_->wire(), wire_->take_use(spec_.start));
     };
   }
   return local_ranks;
@@ -141,14 +141,14 @@ void CpuRun<T>::add_lanes() {
 /// Run by the last thread to come, before anybody leaves.
 template <class T>
 void CpuRun<T>::set_start() {
-  pass_.start = processes_ != nullptr ? common_start_ : clock_ns() + (num_ranks_ > 1 ? kWakeUp : 0);
+  spec_.start = processes_ != nullptr ? common_start_ : clock_ns() + (num_ranks_ > 1 ? kWakeUp : 0);
 }
 
 template <class T>
 void CpuRun<T>::add_turns() {
   const auto waits_for = [this](int64_t rank, OpId op) -> std::string {
     if (rank < first_ || rank >= first_ + num_here_) return "";
-    return ranks_[static_cast<size_t>(rank - first_)]->waits_for(op, pass_);
+    return ranks_[static_cast<size_t>(rank - first_)]->waits_for(op, spec_);
   };
   turns_ = make_turns(plan_, options_, num_ranks_, waits_for);
   const std::vector<Arbiter> lanes = arbiters(plan_.schedule);
@@ -205,25 +205,25 @@ void CpuRun<T>::worker(int64_t rank, LaneId lane) {
     for (;;) {
       start_.arrive();
       if (over_) return;
-      self.run_lane(lane, pass_, comms_[static_cast<size_t>(rank * num_lanes_) + lane.index()]);
+      self.run_lane(lane, spec_, comms_[static_cast<size_t>(rank * num_lanes_) + lane.index()]);
       end_.arrive();
     }
   });
 }
 
 template <class T>
-std::vector<RankReport> CpuRun<T>::run_pass(const DataSource& data, const Pass& pass) {
-  pass_ = pass;
+std::vector<RankReport> CpuRun<T>::run_step(const DataSource& data, const StepSpec& spec) {
+  spec_ = spec;
   for (auto& rank : ranks_) {
-    rank->fill_inputs(data, pass.step);
-    rank->start_pass();
+    rank->fill_inputs(data, spec.step);
+    rank->start_step();
   }
-  for (const auto& turns : turns_) turns->start_pass();
+  for (const auto& turns : turns_) turns->start_step();
   if (processes_ != nullptr) common_start_ = loop_.common_start();
   start_.arrive();
-  ranks_[0]->run_lane(LaneId(0), pass_, nullptr);
+  ranks_[0]->run_lane(LaneId(0), spec_, nullptr);
   end_.arrive();
-  for (const auto& turns : turns_) turns->end_pass();
+  for (const auto& turns : turns_) turns->end_step();
   std::vector<RankReport> reports;
   for (const auto& rank : ranks_) {
     reports.push_back(rank->report());
@@ -248,7 +248,7 @@ template <class T>
 void CpuRun<T>::fail(int64_t rank, LaneId lane, std::exception_ptr error) {
   const OpId op = ranks_[static_cast<size_t>(rank)]->current(lane);
   if (op.valid()) {
-    error = with_prefix(fmt::format("rank {}, step {}, op {}: ", first_ + rank, pass_.step,
+    error = with_prefix(fmt::format("rank {}, step {}, op {}: ", first_ + rank, spec_.step,
                                     plan_.graph.op(op).name),
                         error);
   }

@@ -48,10 +48,10 @@ class DeviceCommunicator {
   /// After meet(). The members' streams go on when their results are there and nobody reads what
   /// they sent. Throws RunError naming both ranks and sizes where pieces do not match.
   virtual void move(const DeviceTransfer& transfer) = 0;
-  /// A pass begins soon; the stream was just given what it begins with.
-  virtual void expect_pass() {}
-  virtual void begin_pass(kernels::Stream) {}
-  /// What the link carried since the last pass began, where transfers share it.
+  /// A step begins soon; the stream was just given what it begins with.
+  virtual void expect_step() {}
+  virtual void begin_step(kernels::Stream) {}
+  /// What the link carried since the last step began, where transfers share it.
   virtual std::vector<LinkLoad> take_links() { return {}; }
   /// Throws RunError where the library, or who keeps the link, reports trouble.
   virtual void check() = 0;

@@ -138,8 +138,8 @@ class DeviceRun {
         for (const auto& rank : ranks_) ((*rank).*what)();
       };
     };
-    return {.run_pass = [this](const DataSource& data,
-                               const Pass& pass) { return run_pass(data, pass); },
+    return {.run_step = [this](const DataSource& data,
+                               const StepSpec& spec) { return run_step(data, spec); },
             .take_links = [this] { return comm_->take_links(); },
             .fetch = each(&DeviceRank::fetch),
             .store = each(&DeviceRank::store)};
@@ -154,42 +154,42 @@ class DeviceRun {
                      static_cast<double>(info.free_bytes) / 0x1p30);
   }
 
-  std::vector<RankReport> run_pass(const DataSource& data, const Pass& pass) {
-    pass_ = pass;
+  std::vector<RankReport> run_step(const DataSource& data, const StepSpec& spec) {
+    spec_ = spec;
     for (const auto& rank : ranks_) {
-      rank->fill_inputs(data, pass.step);
-      rank->start_pass();
+      rank->fill_inputs(data, spec.step);
+      rank->start_step();
     }
-    queue_->start_pass(pass);
+    queue_->start_step(spec);
     if (options_.processes != nullptr) loop_.common_start();
-    give(pass);
+    give(spec);
     device_.record(finish_.get(), queue_->first_stream());
     wait(finish_.get());
-    queue_->end_pass();
+    queue_->end_step();
     std::vector<RankReport> reports;
     for (const auto& rank : ranks_) {
       try {
-        reports.push_back(rank->report(pass, queue_->start()));
+        reports.push_back(rank->report(spec, queue_->start()));
       } catch (const std::exception&) {
         std::rethrow_exception(
-            with_prefix(rank->whereabouts(pass.step) + ": ", std::current_exception()));
+            with_prefix(rank->whereabouts(spec.step) + ": ", std::current_exception()));
       }
     }
     return reports;
   }
 
-  /// The second training pass of a program that allows it is recorded, later ones replayed. Among
+  /// The second training step of a program that allows it is recorded, later ones replayed. Among
   /// processes none is: a library that connects while it is called must not be recorded. Nor is one
   /// whose transfers the host keeps.
-  void give(const Pass& pass) {
-    const bool alike = program_.recordable && pass.train && !pass.measure_gradients &&
+  void give(const StepSpec& spec) {
+    const bool alike = program_.recordable && spec.train && !spec.measure_gradients &&
                        !options_.test.delay_ns && !options_.test.poison &&
                        options_.processes == nullptr && !shares_link_;
-    if (!alike) return queue_->give(pass);
-    if (++alike_passes_ == 1) return queue_->give(pass);  // what is made lazily is made outside
+    if (!alike) return queue_->give(spec);
+    if (++alike_steps_ == 1) return queue_->give(spec);  // what is made lazily is made outside
     if (recording_.get() == nullptr) {
       device_.begin_recording(queue_->first_stream());
-      queue_->give(pass);
+      queue_->give(spec);
       recording_ = DeviceRecording(device_, device_.end_recording(queue_->first_stream()));
       check_device(device_, "recording a step");
     } else {
@@ -233,7 +233,7 @@ class DeviceRun {
 
   [[noreturn]] void throw_stuck(OpId op) const {
     throw run_error("rank {}, step {}: the device is at {} for more than {} s", ranks_[0]->rank(),
-                    pass_.step, op.valid() ? plan_.graph.op(op).name : "a copy",
+                    spec_.step, op.valid() ? plan_.graph.op(op).name : "a copy",
                     options_.timeout_s);
   }
 
@@ -248,8 +248,8 @@ class DeviceRun {
   std::optional<DeviceQueue> queue_;
   bool shares_link_ = false;  // among lanes
   DeviceRecording recording_;
-  int64_t alike_passes_ = 0;
-  Pass pass_;
+  int64_t alike_steps_ = 0;
+  StepSpec spec_;
 };
 
 class DeviceExecutor : public Executor {

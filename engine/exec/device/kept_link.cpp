@@ -36,17 +36,17 @@ KeptLink::~KeptLink() {
   thread_.join();
 }
 
-void KeptLink::expect_pass() {
+void KeptLink::expect_step() {
   check();
   Lock lock(mutex_);
-  pass_ = keeper_.start_pass(clock_ns());
+  start_ = keeper_.start_step(clock_ns());
   posted_ = expected_ = true;
   wake_.notify_one();
   looked_.wait(lock, [&] { return !expected_ || stopped_ || error_; });
 }
 
-void KeptLink::begin_pass(kernels::Stream stream) {
-  device_.sleep(0, pass_, stream);
+void KeptLink::begin_step(kernels::Stream stream) {
+  device_.sleep(0, start_, stream);
 }
 
 KeptTransfer KeptLink::post(size_t channel, LinkTransfer transfer) {

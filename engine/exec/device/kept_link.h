@@ -1,5 +1,5 @@
 // The emulated link of ranks on a device with the thread that keeps it (link_keeper.h). It sleeps
-// while nothing can begin or end, and spins only before an end and where a pass begins. Where it
+// while nothing can begin or end, and spins only before an end and where a step begins. Where it
 // fails or is told to stop it lets all transfers end, so that no stream is left waiting.
 #pragma once
 
@@ -21,11 +21,11 @@ class KeptLink {
   ~KeptLink();
   KeptLink(const KeptLink&) = delete;
 
-  /// Returns when the thread looks for the pass that is about to begin: what of the device's clock
+  /// Returns when the thread looks for the step that is about to begin: what of the device's clock
   /// is seen late makes all ends late.
-  void expect_pass();
+  void expect_step();
   /// The stream was just given what begins it.
-  void begin_pass(kernels::Stream stream);
+  void begin_step(kernels::Stream stream);
   KeptTransfer post(size_t channel, LinkTransfer transfer);
   /// Throws what ended the keeper.
   void check();
@@ -44,8 +44,8 @@ class KeptLink {
   std::condition_variable wake_, looked_;
   LinkKeeper keeper_;
   bool posted_ = false;    // since the last look
-  bool expected_ = false;  // a pass is, and nobody looks for it yet
-  kernels::LinkTurn pass_;
+  bool expected_ = false;  // a step is, and nobody looks for it yet
+  kernels::LinkTurn start_;
   bool stopped_ = false;
   std::exception_ptr error_;
   std::jthread thread_;  // last: it uses all of the above

@@ -12,7 +12,7 @@ namespace {
 
 // Between looks at what has not begun. A transfer that takes less alone ends so much late at worst.
 constexpr Nanoseconds kNap = 20'000;
-// How long the start of a pass is looked for without a rest: all times of the device are counted
+// How long the start of a step is looked for without a rest: all times of the device are counted
 // from it, and what is seen late makes all ends late.
 constexpr Nanoseconds kSoon = 500'000;
 
@@ -28,7 +28,7 @@ void write(int64_t& word, int64_t value) {
 LinkKeeper::LinkKeeper(const Cluster& link, std::span<kernels::LinkWords> words)
     : words_(words), transfers_(link, true), channels_(words.size() - 1) {}
 
-kernels::LinkTurn LinkKeeper::start_pass(Nanoseconds now) {
+kernels::LinkTurn LinkKeeper::start_step(Nanoseconds now) {
   asked_ = now;
   awaits_start_ = true;
   return {&words_[0], ++passes_, 0};
@@ -43,7 +43,7 @@ KeptTransfer LinkKeeper::post(size_t channel, LinkTransfer transfer) {
   return {{&words_[channel + 1], c.turns, c.turns}, alone};
 }
 
-/// The clocks drift apart: what an earlier pass told of them is forgotten.
+/// The clocks drift apart: what an earlier step told of them is forgotten.
 bool LinkKeeper::has_started(Nanoseconds now) {
   if (awaits_start_ && read(words_[0].begun) == passes_) {
     awaits_start_ = false;
@@ -93,7 +93,7 @@ void LinkKeeper::end(Nanoseconds now) {
 }
 
 Nanoseconds LinkKeeper::look(Nanoseconds now) {
-  // Nothing of a pass begins before it.
+  // Nothing of a step begins before it.
   if (!has_started(now)) return now < asked_ + kSoon ? now : now + kNap;
   see_begins(now);
   end(now);

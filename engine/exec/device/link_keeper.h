@@ -31,11 +31,11 @@ struct KeptTransfer {
 /// wire's are the device's: a begin that is seen late is not a late begin. For one thread.
 class LinkKeeper {
  public:
-  /// words: one for the starts of passes, and one a channel; zeros.
+  /// words: one for the starts of steps, and one a channel; zeros.
   LinkKeeper(const Cluster& link, std::span<kernels::LinkWords> words);
 
-  /// The device is to say where a pass begins, by a kernel with this turn. Between passes.
-  kernels::LinkTurn start_pass(Nanoseconds now);
+  /// The device is to say where a step begins, by a kernel with this turn. Between steps.
+  kernels::LinkTurn start_step(Nanoseconds now);
   /// A transfer that the channel carries after those that it was given before.
   KeptTransfer post(size_t channel, LinkTransfer transfer);
   /// Sees what has begun, and lets end what is over at `now`. Returns when to look again: kNever
@@ -44,7 +44,7 @@ class LinkKeeper {
   /// Whatever is posted may end, and whatever will be.
   void let_all_end();
 
-  /// What the links carried since the last call; times from the last start of a pass.
+  /// What the links carried since the last call; times from the last start of a step.
   std::vector<LinkLoad> take_links();
 
  private:
@@ -75,7 +75,7 @@ class LinkKeeper {
   Nanoseconds asked_ = 0;  // for the start of the last one
   bool awaits_start_ = false, knows_origin_ = false;
   Nanoseconds origin_ = 0;  // of the wire's clock, on the device's
-  Nanoseconds start_ = 0;   // of the last pass, on the device's
+  Nanoseconds start_ = 0;   // of the last step, on the device's
   Nanoseconds ahead_ = 0;   // the host's clock of the device's, by the begin that was seen soonest
 };
 

@@ -48,11 +48,11 @@ class DeviceRanks : public DeviceCommunicator {
     meet(t);
   }
 
-  void expect_pass() override {
-    if (kept_) kept_->expect_pass();
+  void expect_step() override {
+    if (kept_) kept_->expect_step();
   }
-  void begin_pass(kernels::Stream stream) override {
-    if (kept_) kept_->begin_pass(stream);
+  void begin_step(kernels::Stream stream) override {
+    if (kept_) kept_->begin_step(stream);
   }
   std::vector<LinkLoad> take_links() override {
     return kept_ ? kept_->take_links() : std::vector<LinkLoad>();

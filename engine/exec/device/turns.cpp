@@ -21,11 +21,11 @@ DeviceTurns::DeviceTurns(const Plan& plan, const RunOptions& options, Ranks rank
   }
 }
 
-void DeviceTurns::start_pass(int64_t step, const std::function<bool(OpId)>& runs) {
+void DeviceTurns::start_step(int64_t step, const std::function<bool(OpId)>& runs) {
   step_ = step;
   left_ = 0;
   for (One& one : arbiters_) {
-    one.turns->start_pass();
+    one.turns->start_step();
     add_ops(one, runs);
     left_ += one.ops.size();
   }
@@ -50,8 +50,8 @@ void DeviceTurns::add_ops(One& one, const std::function<bool(OpId)>& runs) {
   }
 }
 
-void DeviceTurns::end_pass() {
-  for (One& one : arbiters_) one.turns->end_pass();
+void DeviceTurns::end_step() {
+  for (One& one : arbiters_) one.turns->end_step();
 }
 
 bool DeviceTurns::may_post(const One& one, const Op& op) const {

@@ -1,4 +1,4 @@
-// The arbiters of a pass on devices: lanes that choose their next transfer while the step runs
+// The arbiters of a step on devices: lanes that choose their next transfer while the step runs
 // (schedule/arbiter.h), as one host thread drives them by looking at events. A choice is made where
 // the host next looks, so it costs what that costs. The ranks of this process are one member of the
 // turns; in a job the other processes' are the others.
@@ -28,15 +28,15 @@ class DeviceTurns {
 
   bool any() const { return !arbiters_.empty(); }
   bool is_mine(LaneId lane) const { return mine_[lane.index()]; }
-  /// A pass begins or ends, as Turns says. runs: whether an op does.
-  void start_pass(int64_t step, const std::function<bool(OpId)>& runs);
-  void end_pass();
+  /// A step begins or ends, as Turns says. runs: whether an op does.
+  void start_step(int64_t step, const std::function<bool(OpId)>& runs);
+  void end_step();
   /// Posts what became ready, tells what is over, and queues the turns that it is given. Returns
   /// whether anything happened. Throws as Turns::try_next, and what comes as Turn::error.
   bool go_on();
   /// Transfers are posted, and a turn depends on other processes.
   bool awaits_others() const;
-  /// Every transfer of the pass is over here.
+  /// Every transfer of the step is over here.
   bool done() const { return left_ == 0; }
 
  private:
@@ -48,7 +48,7 @@ class DeviceTurns {
   struct One {
     Arbiter lanes;
     std::unique_ptr<Turns> turns;
-    std::vector<Op> ops;           // of the pass
+    std::vector<Op> ops;           // of the step
     std::vector<OpId> announcers;  // of its holds, that have not begun
     std::optional<Turn> in_flight;
   };

@@ -32,7 +32,7 @@ struct GateRecord {
 /// built-in one that the op names. Called on the thread that will call the gates.
 std::function<Gate(const Op&)> gates_of(const Plan& plan, const Policies& policies, int64_t rank);
 
-/// A rank's part of a router loss of the last pass.
+/// A rank's part of a router loss of the last step.
 struct RouterLoss {
   int64_t layer = 0;
   bool is_z = false;

@@ -47,10 +47,10 @@ Peers::Peers(Processes& processes, const Plan& plan, const Persistents& persiste
 }
 
 Nanoseconds Peers::start() {
-  processes_.gather("pass", "");
+  processes_.gather("step", "");
   Packer packer;
   packer.put(processes_.to_common(clock_ns()) + kStartDelay);
-  const std::string told = processes_.broadcast("pass", packer.take());
+  const std::string told = processes_.broadcast("step", packer.take());
   Nanoseconds start = 0;
   Unpacker(told).get(start);
   return processes_.from_common(start);

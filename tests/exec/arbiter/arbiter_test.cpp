@@ -188,7 +188,7 @@ TEST_CASE("whoever posts when, all members are given what the rule says, one tur
     }
     for (const OpId op : p.transfers) expected += p.chunks(op);
     REQUIRE(turns == expected);
-    arbiter.end_pass();  // nothing is left
+    arbiter.end_step();  // nothing is left
   }
   CHECK(cut > 100);
   CHECK(waited > 100);
@@ -372,8 +372,8 @@ TEST_CASE("one choice for all takes the same ranks through 200 steps") {
   p.schedule.chunk_bytes.clear();
   for (size_t i = 0; i < 2; ++i) p.schedule.lane_of[p.transfers[i].index()] = kLanes[i];
   Arbitration arbiter(p.graph, p.schedule, kLanes, {.num_ranks = TwoLanes::kRanks, .timeout_s = 5});
-  Rendezvous start(3 * TwoLanes::kRanks, [&] { arbiter.start_pass(); }),
-      end(3 * TwoLanes::kRanks, [&] { arbiter.end_pass(); });
+  Rendezvous start(3 * TwoLanes::kRanks, [&] { arbiter.start_step(); }),
+      end(3 * TwoLanes::kRanks, [&] { arbiter.end_step(); });
   const auto errors = run_ranks(3 * TwoLanes::kRanks, [&](int64_t thread) {
     const int64_t rank = thread / 3, which = thread % 3;
     for (int64_t step = 0; step < 200; ++step) {

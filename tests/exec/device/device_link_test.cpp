@@ -197,7 +197,7 @@ TEST_CASE("what the host fails in while transfers wait ends the run with its mes
 TEST_CASE("what ends the keeper of the link ends the run with its message") {
   const auto plan = make_plan(two_lanes(2));
   kernels::DeviceTable device = lazy_device();
-  // A device whose clock goes wild after the pass has begun.
+  // A device whose clock goes wild after the step has begun.
   device.paced_copies = [](const kernels::Copy* copies, int64_t n, int64_t ns, int32_t blocks,
                            const kernels::LinkTurn& turn, kernels::Stream stream) {
     lazy_give(stream, [turn] {

@@ -84,10 +84,10 @@ class Played {
     REQUIRE(kept.turn.ends == kept.turn.begins);
   }
 
-  /// The pass begins on the device `wait` after the host has asked for it.
+  /// The step begins on the device `wait` after the host has asked for it.
   void run(Nanoseconds wait) {
     Nanoseconds now = device_ + ahead_;
-    const kernels::LinkTurn start = keeper_.start_pass(now);
+    const kernels::LinkTurn start = keeper_.start_step(now);
     start_ = device_ + wait;
     for (Nanoseconds next = now; next != kNever;) {
       now = std::max(next, now + kStep) + (next > now ? rng_.below(late_ + 1) : 0);
@@ -188,7 +188,7 @@ TEST_CASE("transfers of several lanes may end when the law says so for their beg
 TEST_CASE("a keeper that wakes late lets transfers end late, but never by another law") {
   for (uint64_t seed = 1; seed <= 25; ++seed) {
     CHECK(check_random_posts(seed, 30'000, 5 * kStep) <= 60'000);
-    // Where it has seen the pass begin late, until a begin is seen sooner.
+    // Where it has seen the step begin late, until a begin is seen sooner.
     check_random_posts(seed, 30'000, 1'000'000);
   }
 }
@@ -197,7 +197,7 @@ TEST_CASE("what shares with nobody lasts as long as it says, and others beside i
   const Cluster link = link_of(4, Share::kPerFlow);
   std::vector<kernels::LinkWords> words(3);
   LinkKeeper keeper(link, words);
-  keeper.start_pass(0);
+  keeper.start_step(0);
   words[0] = {.began_ns = 70, .begun = 1, .over = 0};
   const NetworkOp op{AllToAll{.bytes_per_pair = 40'000}};
   const Nanoseconds alone = keeper.post(0, op).alone;
@@ -213,11 +213,11 @@ TEST_CASE("what shares with nobody lasts as long as it says, and others beside i
   CHECK(words[1].over == 1);
 }
 
-TEST_CASE("what the links carried is told by the device's clock from the pass's begin") {
+TEST_CASE("what the links carried is told by the device's clock from the step's begin") {
   const Cluster link = link_of(4, Share::kPerCollective);
   Played played(link, 2, 12'345, 0, 1);
   const NetworkOp op{AllToAll{.bytes_per_pair = 30'000}};
-  for (int pass = 0; pass < 2; ++pass) {
+  for (int step = 0; step < 2; ++step) {
     for (size_t c = 0; c < 2; ++c) played.post(c, op, 0);
     played.run(100);
     std::map<std::string, double> bytes;
@@ -228,15 +228,15 @@ TEST_CASE("what the links carried is told by the device's clock from the pass's 
       last = std::max(last, load.end);
     }
     for (const auto& [name, sum] : bytes) {
-      CAPTURE(pass, name);
+      CAPTURE(step, name);
       // A device has one peer in its node and two beyond, a NIC carries for two devices.
       CHECK(sum == Approx(name.starts_with("nic") ? 2 * 4 * 30e3 : 2 * 30e3).epsilon(1e-3));
     }
     CHECK(bytes.size() == 4 * 2 + 2 * 2);
     const PlayedChannel& c = played.channels()[0];
-    CHECK(first >= c.transfers[static_cast<size_t>(pass)].began - played.start());
+    CHECK(first >= c.transfers[static_cast<size_t>(step)].began - played.start());
     CHECK(first < 20'000);
-    CHECK(last <= c.transfers[static_cast<size_t>(pass)].let_end - played.start());
+    CHECK(last <= c.transfers[static_cast<size_t>(step)].let_end - played.start());
     CHECK(played.keeper().take_links().empty());
   }
 }
@@ -268,9 +268,9 @@ TEST_CASE("the thread that keeps a link lets no transfer end before the law says
   const Cluster link = link_of(2, Share::kPerFlow);
   KeptLink kept(device, link, 2);
   const NetworkOp op{AllToAll{.bytes_per_pair = 4e6}};
-  for (int pass = 0; pass < 3; ++pass) {
-    kept.expect_pass();
-    kept.begin_pass(nullptr);
+  for (int step = 0; step < 3; ++step) {
+    kept.expect_step();
+    kept.begin_step(nullptr);
     const kernels::LinkTurn turns[] = {kept.post(0, op).turn, kept.post(1, op).turn};
     begin(turns[0]);
     begin(turns[1]);
