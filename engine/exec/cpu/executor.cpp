@@ -13,7 +13,7 @@
 #include "engine/base/threads.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/local/emulated_link.h"
-#include "engine/exec/arbiter/turns.h"
+#include "engine/exec/arbiter/lane_arbiter.h"
 #include "engine/exec/check_options.h"
 #include "engine/exec/cpu/rank.h"
 #include "engine/exec/run_loop.h"
@@ -42,7 +42,7 @@ class CpuRun {
   RunResult run();
 
  private:
-  void add_turns();
+  void add_arbiters();
   void add_lanes();
   LocalRanks local_ranks();
   void set_start();
@@ -63,9 +63,9 @@ class CpuRun {
   const int64_t first_;     // of the ranks that are here
   const int64_t num_here_;  // ranks
   RunLoop<T> loop_;
-  std::vector<std::unique_ptr<Turns>> turns_;    // by arbiter
-  std::vector<Turns*> arbiter_of_;               // by lane
-  std::vector<std::unique_ptr<Rank<T>>> ranks_;  // those that are here
+  std::vector<std::unique_ptr<LaneArbiter>> arbiters_;  // by number
+  std::vector<LaneArbiter*> arbiter_of_;                // by lane
+  std::vector<std::unique_ptr<Rank<T>>> ranks_;         // those that are here
   std::optional<InProcessWorld> world_;
   std::unique_ptr<EmulatedWire> wire_;                // null: the ranks' memory
   std::vector<std::unique_ptr<Communicator>> links_;  // emulated, by rank and comm lane
@@ -92,7 +92,7 @@ CpuRun<T>::CpuRun(const Plan& plan, const RunOptions& options)
       arbiter_of_(plan.orders.lanes.size()),
       start_(num_here_ * num_lanes_, [this] { set_start(); }),
       end_(num_here_ * num_lanes_) {
-  add_turns();
+  add_arbiters();
   AllBuffers here;
   for (int64_t r = first_; r < first_ + num_here_; ++r) {
     ranks_.push_back(std::make_unique<Rank<T>>(plan, options, loop_.persistents(), arbiter_of_, r));
@@ -145,15 +145,15 @@ void CpuRun<T>::set_start() {
 }
 
 template <class T>
-void CpuRun<T>::add_turns() {
+void CpuRun<T>::add_arbiters() {
   const auto waits_for = [this](int64_t rank, OpId op) -> std::string {
     if (rank < first_ || rank >= first_ + num_here_) return "";
     return ranks_[static_cast<size_t>(rank - first_)]->waits_for(op, spec_);
   };
-  turns_ = make_turns(plan_, options_, num_ranks_, waits_for);
+  arbiters_ = make_lane_arbiters(plan_, options_, num_ranks_, waits_for);
   const std::vector<Arbiter> lanes = arbiters(plan_.schedule);
   for (size_t a = 0; a < lanes.size(); ++a) {
-    for (const LaneId lane : lanes[a]) arbiter_of_[lane.index()] = turns_[a].get();
+    for (const LaneId lane : lanes[a]) arbiter_of_[lane.index()] = arbiters_[a].get();
   }
 }
 
@@ -218,12 +218,12 @@ std::vector<RankReport> CpuRun<T>::run_step(const DataSource& data, const StepSp
     rank->fill_inputs(data, spec.step);
     rank->start_step();
   }
-  for (const auto& turns : turns_) turns->start_step();
+  for (const auto& arbiter : arbiters_) arbiter->start_step();
   if (processes_ != nullptr) common_start_ = loop_.common_start();
   start_.arrive();
   ranks_[0]->run_lane(LaneId(0), spec_, nullptr);
   end_.arrive();
-  for (const auto& turns : turns_) turns->end_step();
+  for (const auto& arbiter : arbiters_) arbiter->end_step();
   std::vector<RankReport> reports;
   for (const auto& rank : ranks_) {
     reports.push_back(rank->report());
@@ -261,7 +261,7 @@ void CpuRun<T>::fail(int64_t rank, LaneId lane, std::exception_ptr error) {
     if (first || (!follows && lower)) failure_ = {error, op.value, rank};
   }
   for (auto& r : ranks_) r->abort();
-  for (const auto& turns : turns_) turns->abort();
+  for (const auto& arbiter : arbiters_) arbiter->abort();
   start_.abort();
   end_.abort();
   if (world_) world_->abort(message_of(error));

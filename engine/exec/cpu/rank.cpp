@@ -37,7 +37,7 @@ auto kernel_of(const OpDef& def, double) {
 
 template <class T>
 Rank<T>::Rank(const Plan& plan, const RunOptions& options, const Persistents& persistents,
-              const std::vector<Turns*>& arbiters, int64_t rank)
+              const std::vector<LaneArbiter*>& arbiters, int64_t rank)
     : plan_(plan),
       options_(options),
       persistents_(persistents),
@@ -215,7 +215,7 @@ Nanoseconds Rank<T>::before(const Launch& launch, const StepSpec& spec, Nanoseco
         std::chrono::nanoseconds(options_.test.delay_ns(rank_, launch.op, spec.step)));
     ready = clock_ns();
   }
-  for (Turns* turns : launch.announces) turns->begun(rank_, launch.op);
+  for (LaneArbiter* arbiter : launch.announces) arbiter->begun(rank_, launch.op);
   if (poison_) poison_->before(launch.op);
   return ready;
 }

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/exec/arbiter/turns.h"
+#include "engine/exec/arbiter/lane_arbiter.h"
 #include "engine/exec/cpu/collectives.h"
 #include "engine/exec/results/rank_report.h"
 #include "engine/exec/sync.h"
@@ -22,7 +22,7 @@ class Rank {
  public:
   /// arbiters: by lane, null where the lane has none. Keeps references to its arguments.
   Rank(const Plan& plan, const RunOptions& options, const Persistents& persistents,
-       const std::vector<Turns*>& arbiters, int64_t rank);
+       const std::vector<LaneArbiter*>& arbiters, int64_t rank);
 
   /// Called once on the compute lane's thread: pages, initial values (unless resumed), gates.
   void prepare(bool initialise_parameters);
@@ -61,8 +61,8 @@ class Rank {
     std::vector<OpId> waits;  // on other lanes; with an arbiter, on all
     bool awaited = false;     // by another lane
     bool forward = false;
-    std::vector<OpId> posts;        // ops on lanes with an arbiter that wait for it
-    std::vector<Turns*> announces;  // which hold from its begin
+    std::vector<OpId> posts;              // ops on lanes with an arbiter that wait for it
+    std::vector<LaneArbiter*> announces;  // which hold from its begin
     int64_t num_chunks = 1;
     Nanoseconds chunk_post = 0;  // of the chunk that comes next
     Gate gate;                   // of a gate op, with what it did
@@ -112,7 +112,7 @@ class Rank {
   const Plan& plan_;
   const RunOptions& options_;
   const Persistents& persistents_;
-  const std::vector<Turns*>& arbiters_;
+  const std::vector<LaneArbiter*>& arbiters_;
   const int64_t rank_;
   const kernels::KernelTable<T>& table_;
   RankBuffers buffers_;

@@ -13,11 +13,11 @@ namespace moe {
 /// before.
 template <class T>
 void Rank<T>::add_postings() {
-  const auto arbitrated = [](const Turns* t) { return t != nullptr; };
+  const auto arbitrated = [](const LaneArbiter* t) { return t != nullptr; };
   if (std::none_of(arbiters_.begin(), arbiters_.end(), arbitrated)) return;
   postings_ = std::vector<Posting>(plan_.graph.num_ops());
   std::vector<std::vector<OpId>> posts(plan_.graph.num_ops());
-  std::vector<std::vector<Turns*>> announces(plan_.graph.num_ops());
+  std::vector<std::vector<LaneArbiter*>> announces(plan_.graph.num_ops());
   for (size_t l = 0; l < lanes_.size(); ++l) {
     if (arbiters_[l] == nullptr) continue;
     const bool picks = plan_.schedule.picks(LaneId(static_cast<int64_t>(l)));
@@ -45,7 +45,7 @@ void Rank<T>::add_postings() {
 template <class T>
 void Rank<T>::take_turns(LaneId id, const StepSpec& spec, Communicator& comm) {
   Lane& lane = lanes_[id.index()];
-  Turns& arbiter = *arbiters_[id.index()];
+  LaneArbiter& arbiter = *arbiters_[id.index()];
   std::vector<OpId> first;
   for (const Launch& launch : lane.launches) {
     if (launch.waits.empty()) first.push_back(launch.op);
@@ -86,7 +86,7 @@ void Rank<T>::post(std::vector<OpId> ops, const StepSpec& spec) {
     return arbiters_[plan_.schedule.lane_of[op.index()].index()];
   };
   while (!ops.empty()) {
-    Turns* const arbiter = arbiter_of(ops[0]);
+    LaneArbiter* const arbiter = arbiter_of(ops[0]);
     std::vector<Ready> ready;
     std::erase_if(ops, [&](OpId op) {
       if (arbiter_of(op) != arbiter) return false;

@@ -38,16 +38,15 @@ bool transfers(const Plan& plan, size_t lane) {
 
 /// Whether transfers of two comm lanes may be under way at once.
 bool lanes_meet(const Plan& plan) {
-  const std::vector<Arbiter> turns = arbiters(plan.schedule);
+  const std::vector<Arbiter> all = arbiters(plan.schedule);
   std::vector<size_t> alone;  // by lane that carries something: who else's transfers it waits for
   for (size_t l = 1; l < plan.orders.lanes.size(); ++l) {
     if (!transfers(plan, l)) continue;
     const LaneId lane(static_cast<int64_t>(l));
-    const auto own = std::find_if(turns.begin(), turns.end(), [&](const Arbiter& lanes) {
+    const auto own = std::find_if(all.begin(), all.end(), [&](const Arbiter& lanes) {
       return std::find(lanes.begin(), lanes.end(), lane) != lanes.end();
     });
-    alone.push_back(own != turns.end() ? static_cast<size_t>(own - turns.begin())
-                                       : turns.size() + l);
+    alone.push_back(own != all.end() ? static_cast<size_t>(own - all.begin()) : all.size() + l);
   }
   return std::adjacent_find(alone.begin(), alone.end(), std::not_equal_to<>()) != alone.end();
 }

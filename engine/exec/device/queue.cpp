@@ -17,20 +17,20 @@ DeviceQueue::DeviceQueue(const Plan& plan, const RunOptions& options, const Devi
       ranks_(ranks),
       comm_(comm),
       wait_until_(std::move(wait_until)),
-      turns_(plan, options,
-             {[this](OpId op) { return is_over(op); },
-              [this](OpId op) {
-                return given_[op.index()] &&
-                       std::any_of(ranks_.begin(), ranks_.end(),
-                                   [&](const auto& rank) { return rank->has_begun(op); });
-              },
-              [this](OpId op, int64_t chunk) {
-                give_chunk(program_.steps[step_of_[op.index()]], chunk);
-              },
-              [this](OpId op, int64_t chunk) {
-                return std::all_of(ranks_.begin(), ranks_.end(),
-                                   [&](const auto& rank) { return rank->is_over(op, chunk); });
-              }}),
+      arbiters_(plan, options,
+                {[this](OpId op) { return is_over(op); },
+                 [this](OpId op) {
+                   return given_[op.index()] &&
+                          std::any_of(ranks_.begin(), ranks_.end(),
+                                      [&](const auto& rank) { return rank->has_begun(op); });
+                 },
+                 [this](OpId op, int64_t chunk) {
+                   give_chunk(program_.steps[step_of_[op.index()]], chunk);
+                 },
+                 [this](OpId op, int64_t chunk) {
+                   return std::all_of(ranks_.begin(), ranks_.end(),
+                                      [&](const auto& rank) { return rank->is_over(op, chunk); });
+                 }}),
       go_(device, false),
       start_(device, true),
       step_of_(plan.graph.num_ops()),
@@ -47,7 +47,7 @@ bool DeviceQueue::runs(OpId op, const StepSpec& spec) const {
 }
 
 void DeviceQueue::start_step(const StepSpec& spec) {
-  turns_.start_step(spec.step, [&](OpId op) { return runs(op, spec); });
+  arbiters_.start_step(spec.step, [&](OpId op) { return runs(op, spec); });
   comm_.expect_step();
 }
 
@@ -55,7 +55,7 @@ void DeviceQueue::give(const StepSpec& spec) {
   step_ = spec.step;
   device_.record(go_.get(), first_stream());
   for (size_t r = 0; r < ranks_.size(); ++r) begin(r);
-  if (turns_.any()) {
+  if (arbiters_.any()) {
     give_by_turns(spec);
   } else {
     for (const DeviceStep& step : program_.steps) {
@@ -71,7 +71,7 @@ void DeviceQueue::give_by_turns(const StepSpec& spec) {
   queues_.assign(plan_.orders.lanes.size(), {});
   heads_.assign(queues_.size(), 0);
   for (size_t l = 0; l < queues_.size(); ++l) {
-    if (turns_.is_mine(LaneId(static_cast<int64_t>(l)))) continue;
+    if (arbiters_.is_mine(LaneId(static_cast<int64_t>(l)))) continue;
     std::copy_if(plan_.orders.lanes[l].begin(), plan_.orders.lanes[l].end(),
                  std::back_inserter(queues_[l]), [&](OpId op) { return runs(op, spec); });
   }
@@ -79,11 +79,11 @@ void DeviceQueue::give_by_turns(const StepSpec& spec) {
     for (size_t l = 0; l < queues_.size(); ++l) {
       if (heads_[l] < queues_[l].size()) return false;
     }
-    return turns_.done();
+    return arbiters_.done();
   };
   while (!all_given()) {
     wait_until_([&] {
-      const bool turned = turns_.go_on();
+      const bool turned = arbiters_.go_on();
       return give_what_can_be(spec) || turned;
     });
   }

@@ -7,9 +7,9 @@
 #include <memory>
 #include <vector>
 
+#include "engine/exec/device/arbiters.h"
 #include "engine/exec/device/comm.h"
 #include "engine/exec/device/rank.h"
-#include "engine/exec/device/turns.h"
 
 namespace moe {
 
@@ -29,10 +29,10 @@ class DeviceQueue {
   void start_step(const StepSpec& spec);
   /// Returns when all is given; what follows on first_stream() begins when the step is over.
   void give(const StepSpec& spec);
-  /// As DeviceTurns says.
-  bool awaits_others() const { return turns_.awaits_others(); }
+  /// As DeviceArbiters says.
+  bool awaits_others() const { return arbiters_.awaits_others(); }
   /// When the step is over here.
-  void end_step() { turns_.end_step(); }
+  void end_step() { arbiters_.end_step(); }
   kernels::Stream first_stream() const { return ranks_[0]->stream(LaneId(0)); }
   /// The timed event at which the last step began.
   kernels::Event start() const { return start_.get(); }
@@ -61,7 +61,7 @@ class DeviceQueue {
   const Ranks& ranks_;
   DeviceCommunicator& comm_;
   const WaitUntil wait_until_;
-  DeviceTurns turns_;
+  DeviceArbiters arbiters_;
   DeviceEvent go_, start_;
   std::vector<DeviceEvent> over_;   // by rank and lane
   std::vector<DeviceEvent> ready_;  // by rank: its inputs are there; at the end: its results

@@ -1,4 +1,4 @@
-// Arbitration: the turns of one arbiter for members whose threads are in this process. Whichever
+// The turns of one arbiter for members whose threads are in this process. Whichever
 // thread makes a choice possible makes it, under a lock. Knows no tensors, and no communicator.
 #pragma once
 
@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "engine/base/limits.h"
-#include "engine/exec/arbiter/turns.h"
+#include "engine/exec/arbiter/lane_arbiter.h"
 #include "engine/schedule/arbiter.h"
 
 namespace moe {
 
-class Arbitration final : public Turns {
+class LocalArbiter final : public LaneArbiter {
  public:
   struct Options {
     int64_t num_ranks = 1;
@@ -28,7 +28,7 @@ class Arbitration final : public Turns {
   };
 
   /// Keeps references to graph and schedule.
-  Arbitration(const Graph& graph, const Schedule& schedule, Arbiter lanes, Options options);
+  LocalArbiter(const Graph& graph, const Schedule& schedule, Arbiter lanes, Options options);
 
   void start_step() override;
   void end_step() override;

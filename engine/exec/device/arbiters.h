@@ -9,11 +9,11 @@
 #include <optional>
 #include <vector>
 
-#include "engine/exec/arbiter/turns.h"
+#include "engine/exec/arbiter/lane_arbiter.h"
 
 namespace moe {
 
-class DeviceTurns {
+class DeviceArbiters {
  public:
   /// What the ranks of this process say and do, all of them together.
   struct Ranks {
@@ -24,15 +24,15 @@ class DeviceTurns {
   };
 
   /// Keeps references to plan and options.
-  DeviceTurns(const Plan& plan, const RunOptions& options, Ranks ranks);
+  DeviceArbiters(const Plan& plan, const RunOptions& options, Ranks ranks);
 
   bool any() const { return !arbiters_.empty(); }
   bool is_mine(LaneId lane) const { return mine_[lane.index()]; }
-  /// A step begins or ends, as Turns says. runs: whether an op does.
+  /// A step begins or ends, as LaneArbiter says. runs: whether an op does.
   void start_step(int64_t step, const std::function<bool(OpId)>& runs);
   void end_step();
   /// Posts what became ready, tells what is over, and queues the turns that it is given. Returns
-  /// whether anything happened. Throws as Turns::try_next, and what comes as Turn::error.
+  /// whether anything happened. Throws as LaneArbiter::try_next, and what comes as Turn::error.
   bool go_on();
   /// Transfers are posted, and a turn depends on other processes.
   bool awaits_others() const;
@@ -47,7 +47,7 @@ class DeviceTurns {
   };
   struct One {
     Arbiter lanes;
-    std::unique_ptr<Turns> turns;
+    std::unique_ptr<LaneArbiter> arbiter;
     std::vector<Op> ops;           // of the step
     std::vector<OpId> announcers;  // of its holds, that have not begun
     std::optional<Turn> in_flight;

@@ -1,8 +1,8 @@
 // The turns of one arbiter for the ranks of a job, one per process. Rank 0's process holds the one
-// Arbitration of all; the others tell it by notes what they posted, began and are through with, and
-// it tells them every turn. No thread waits for notes but those that wait for turns: nothing can be
-// chosen before rank 0 itself has posted, and from then on its lane looks. Times in notes are on
-// the job's common clock.
+// LocalArbiter of all; the others tell it by notes what they posted, began and are through with,
+// and it tells them every turn. No thread waits for notes but those that wait for turns: nothing
+// can be chosen before rank 0 itself has posted, and from then on its lane looks. Times in notes
+// are on the job's common clock.
 #pragma once
 
 #include <condition_variable>
@@ -11,16 +11,16 @@
 #include <vector>
 
 #include "engine/comm/transport/mail.h"
-#include "engine/exec/arbiter/arbiter.h"
+#include "engine/exec/arbiter/local_arbiter.h"
 
 namespace moe {
 
-class JobTurns final : public Turns {
+class DistributedArbiter final : public LaneArbiter {
  public:
-  /// number: of the arbiter in the schedule. Options: of an Arbitration of all ranks, used on rank
+  /// number: of the arbiter in the schedule. Options: of a LocalArbiter of all ranks, used on rank
   /// 0 alone but for the timeout. Keeps references to graph, schedule and processes.
-  JobTurns(const Graph& graph, const Schedule& schedule, const Arbiter& lanes, int64_t number,
-           Processes& processes, Arbitration::Options options);
+  DistributedArbiter(const Graph& graph, const Schedule& schedule, const Arbiter& lanes,
+                     int64_t number, Processes& processes, LocalArbiter::Options options);
 
   void start_step() override;
   void end_step() override;
@@ -43,10 +43,10 @@ class JobTurns final : public Turns {
   const int64_t number_;
   const double timeout_s_;
   Processes& processes_;
-  std::unique_ptr<Arbitration> all_;  // on rank 0
-  Mail* mail_ = nullptr;              // from the first step on
-  std::mutex reading_;                // letters are followed in the order in which they are read
-  std::mutex mutex_;                  // of what follows; taken after reading_
+  std::unique_ptr<LocalArbiter> all_;  // on rank 0
+  Mail* mail_ = nullptr;               // from the first step on
+  std::mutex reading_;                 // letters are followed in the order in which they are read
+  std::mutex mutex_;                   // of what follows; taken after reading_
   std::condition_variable changed_;
   std::vector<int64_t> posted_;  // by lane of the schedule: ops of this rank that are not over
   std::optional<Turn> told_;     // on others than rank 0: not taken yet

@@ -1,4 +1,4 @@
-#include "engine/exec/arbiter/job_turns.h"
+#include "engine/exec/arbiter/distributed_arbiter.h"
 
 #include <chrono>
 #include <cstring>
@@ -42,8 +42,9 @@ std::vector<T> notes_of(const std::string& letter) {
 
 }  // namespace
 
-JobTurns::JobTurns(const Graph& graph, const Schedule& schedule, const Arbiter& lanes,
-                   int64_t number, Processes& processes, Arbitration::Options options)
+DistributedArbiter::DistributedArbiter(const Graph& graph, const Schedule& schedule,
+                                       const Arbiter& lanes, int64_t number, Processes& processes,
+                                       LocalArbiter::Options options)
     : graph_(graph),
       schedule_(schedule),
       number_(number),
@@ -52,17 +53,17 @@ JobTurns::JobTurns(const Graph& graph, const Schedule& schedule, const Arbiter& 
       posted_(schedule.lanes.size()) {
   if (!processes.is_root()) return;
   options.chosen = [this](const Turn& turn) { tell_others(turn); };
-  all_ = std::make_unique<Arbitration>(graph, schedule, lanes, std::move(options));
+  all_ = std::make_unique<LocalArbiter>(graph, schedule, lanes, std::move(options));
 }
 
 /// A process posts only when it has rank 0's start of the step, which comes after this.
-void JobTurns::start_step() {
+void DistributedArbiter::start_step() {
   if (mail_ == nullptr) mail_ = &processes_.mail(number_);
   if (all_) all_->start_step();
 }
 
 /// The last notes of a step are what other ranks are through with: afterwards no letter is left.
-void JobTurns::end_step() {
+void DistributedArbiter::end_step() {
   if (!all_) return;
   const auto limit = static_cast<Nanoseconds>(std::min(timeout_s_, 1e9) * kNsPerSecond);
   const Nanoseconds deadline = clock_ns() + limit;
@@ -78,7 +79,7 @@ void JobTurns::end_step() {
   all_->end_step();
 }
 
-void JobTurns::post(int64_t rank, const std::vector<Ready>& ops) {
+void DistributedArbiter::post(int64_t rank, const std::vector<Ready>& ops) {
   {
     const std::lock_guard lock(mutex_);
     for (const Ready& ready : ops) ++posted_[schedule_.lane_of[ready.op.index()].index()];
@@ -96,12 +97,12 @@ void JobTurns::post(int64_t rank, const std::vector<Ready>& ops) {
   changed_.notify_all();
 }
 
-void JobTurns::begun(int64_t rank, OpId op) {
+void DistributedArbiter::begun(int64_t rank, OpId op) {
   if (all_) return all_->begun(rank, op);
   mail_->send(0, letter_of(std::vector<Note>{{Note::kBegun, op, 0}}));
 }
 
-void JobTurns::done(int64_t rank, Nanoseconds end) {
+void DistributedArbiter::done(int64_t rank, Nanoseconds end) {
   OpId op;
   {
     const std::lock_guard lock(mutex_);
@@ -115,18 +116,18 @@ void JobTurns::done(int64_t rank, Nanoseconds end) {
   mail_->send(0, letter_of(std::vector<Note>{{Note::kDone, op, processes_.to_common(end)}}));
 }
 
-/// Under the lock of the Arbitration, so that turns leave in order.
-void JobTurns::tell_others(const Turn& turn) {
+/// Under the lock of the LocalArbiter, so that turns leave in order.
+void DistributedArbiter::tell_others(const Turn& turn) {
   const std::vector<TurnNote> note = {{turn.op, turn.chunk, turn.since}};
   for (int64_t r = 1; r < processes_.size(); ++r) mail_->send(r, letter_of(note));
 }
 
-void JobTurns::read_mail() {
+void DistributedArbiter::read_mail() {
   const std::lock_guard lock(reading_);
   while (const auto letter = mail_->read()) hear(letter->peer, letter->text);
 }
 
-void JobTurns::hear(int64_t rank, const std::string& text) {
+void DistributedArbiter::hear(int64_t rank, const std::string& text) {
   if (!all_) {
     for (const TurnNote& note : notes_of<TurnNote>(text)) {
       const std::lock_guard lock(mutex_);
@@ -150,7 +151,7 @@ void JobTurns::hear(int64_t rank, const std::string& text) {
 }
 
 /// Rank 0 looks after the posts of all ranks, whichever lane's thread asks.
-std::optional<Turn> JobTurns::try_next(int64_t rank, LaneId lane) {
+std::optional<Turn> DistributedArbiter::try_next(int64_t rank, LaneId lane) {
   read_mail();
   if (processes_.failed()) throw RunError(processes_.reason());
   if (all_ && may_look()) {
@@ -159,7 +160,7 @@ std::optional<Turn> JobTurns::try_next(int64_t rank, LaneId lane) {
   return take(rank, lane);
 }
 
-std::optional<Turn> JobTurns::take(int64_t rank, LaneId lane) {
+std::optional<Turn> DistributedArbiter::take(int64_t rank, LaneId lane) {
   std::optional<Turn> turn;
   if (all_) turn = all_->try_next(rank, lane);
   const std::lock_guard lock(mutex_);
@@ -168,7 +169,7 @@ std::optional<Turn> JobTurns::take(int64_t rank, LaneId lane) {
   return turn;
 }
 
-bool JobTurns::may_look() {
+bool DistributedArbiter::may_look() {
   const std::lock_guard lock(mutex_);
   const Nanoseconds now = clock_ns();
   if (now < next_look_) return false;
@@ -178,7 +179,7 @@ bool JobTurns::may_look() {
 
 /// A lane for which this rank has posted nothing gets no turn: it sleeps until that changes, but
 /// for a look now and then, at failures and, on rank 0, at what others wait for.
-Turn JobTurns::next(int64_t rank, LaneId lane) {
+Turn DistributedArbiter::next(int64_t rank, LaneId lane) {
   Naps naps;
   for (;;) {
     if (auto turn = try_next(rank, lane)) return *turn;
@@ -196,7 +197,7 @@ Turn JobTurns::next(int64_t rank, LaneId lane) {
   }
 }
 
-void JobTurns::abort() {
+void DistributedArbiter::abort() {
   {
     const std::lock_guard lock(mutex_);
     aborted_ = true;
@@ -204,22 +205,23 @@ void JobTurns::abort() {
   changed_.notify_all();
 }
 
-std::vector<std::unique_ptr<Turns>> make_turns(
+std::vector<std::unique_ptr<LaneArbiter>> make_lane_arbiters(
     const Plan& plan, const RunOptions& options, int64_t num_members,
     const std::function<std::string(int64_t rank, OpId op)>& waits_for) {
-  std::vector<std::unique_ptr<Turns>> turns;
+  std::vector<std::unique_ptr<LaneArbiter>> made;
   for (const Arbiter& lanes : arbiters(plan.schedule)) {
-    Arbitration::Options how = {num_members, options.timeout_s, options.policies.choose, waits_for};
+    LocalArbiter::Options how = {num_members, options.timeout_s, options.policies.choose,
+                                 waits_for};
     if (options.processes == nullptr) {
-      turns.push_back(std::make_unique<Arbitration>(plan.graph, plan.schedule, lanes, how));
+      made.push_back(std::make_unique<LocalArbiter>(plan.graph, plan.schedule, lanes, how));
       continue;
     }
     how.num_ranks = options.processes->size();
-    turns.push_back(std::make_unique<JobTurns>(plan.graph, plan.schedule, lanes,
-                                               static_cast<int64_t>(turns.size()),
-                                               *options.processes, std::move(how)));
+    made.push_back(std::make_unique<DistributedArbiter>(plan.graph, plan.schedule, lanes,
+                                                        static_cast<int64_t>(made.size()),
+                                                        *options.processes, std::move(how)));
   }
-  return turns;
+  return made;
 }
 
 }  // namespace moe

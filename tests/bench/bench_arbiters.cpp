@@ -11,7 +11,7 @@
 
 #include "engine/comm/job/launch.h"
 #include "engine/comm/local/emulated_link.h"
-#include "engine/exec/arbiter/job_turns.h"
+#include "engine/exec/arbiter/distributed_arbiter.h"
 #include "engine/exec/sync.h"
 #include "tests/bench/measure.h"
 #include "tests/cost/fake_ops.h"
@@ -45,28 +45,28 @@ struct Samples {
 };
 
 /// The lane of a rank, beside a thread that posts as a rank's compute lane does.
-Samples serve(Turns& turns, const Program& p, int64_t rank, Nanoseconds start) {
+Samples serve(LaneArbiter& arbiter, const Program& p, int64_t rank, Nanoseconds start) {
   wake_promptly();
   Samples samples;
   std::thread compute([&] {
     std::vector<Ready> first;
     for (int64_t i = 0; i < kTurns; ++i) first.push_back({p.ops[static_cast<size_t>(i)], start});
     wait_until_ns(start);
-    turns.post(rank, first);
+    arbiter.post(rank, first);
     for (int64_t i = 0; i < kTurns; ++i) {
       const Nanoseconds at = start + 500'000'000 + i * kBetween;
       std::this_thread::sleep_for(std::chrono::nanoseconds(at - clock_ns()));
-      turns.post(rank, {{p.ops[static_cast<size_t>(kTurns + i)], at}});
+      arbiter.post(rank, {{p.ops[static_cast<size_t>(kTurns + i)], at}});
     }
   });
   Nanoseconds before = 0;
   for (int64_t i = 0; i < 2 * kTurns; ++i) {
-    const Turn turn = turns.next(rank, kLane);
+    const Turn turn = arbiter.next(rank, kLane);
     if (turn.error) std::rethrow_exception(turn.error);
     const Nanoseconds now = clock_ns();
     if (i > 0 && i < kTurns) samples.after_turn.push_back(now - before);
     if (i >= kTurns) samples.after_post.push_back(now - turn.since);
-    turns.done(rank, before = clock_ns());
+    arbiter.done(rank, before = clock_ns());
   }
   compute.join();
   return samples;
@@ -82,13 +82,13 @@ void add(std::vector<Nanoseconds>& all, const std::vector<Nanoseconds>& more) {
 }
 
 void threads(const Program& p, int64_t num_ranks) {
-  Arbitration turns(p.graph, p.schedule, {kLane}, {.num_ranks = num_ranks});
-  turns.start_step();
+  LocalArbiter arbiter(p.graph, p.schedule, {kLane}, {.num_ranks = num_ranks});
+  arbiter.start_step();
   const Nanoseconds start = clock_ns() + 10'000'000;
   std::vector<Samples> by_rank(static_cast<size_t>(num_ranks));
   std::vector<std::thread> ranks;
   for (int64_t r = 0; r < num_ranks; ++r) {
-    ranks.emplace_back([&, r] { by_rank[static_cast<size_t>(r)] = serve(turns, p, r, start); });
+    ranks.emplace_back([&, r] { by_rank[static_cast<size_t>(r)] = serve(arbiter, p, r, start); });
   }
   Samples all;
   for (std::thread& rank : ranks) rank.join();
@@ -101,12 +101,12 @@ void threads(const Program& p, int64_t num_ranks) {
 
 void processes(const Program& p) {
   Processes job;
-  JobTurns turns(p.graph, p.schedule, {kLane}, 0, job, {.num_ranks = job.size()});
-  turns.start_step();
+  DistributedArbiter arbiter(p.graph, p.schedule, {kLane}, 0, job, {.num_ranks = job.size()});
+  arbiter.start_step();
   const Nanoseconds start =
       std::stoll(job.broadcast("start", std::to_string(clock_ns() + 10'000'000)));
-  const Samples own = serve(turns, p, job.rank(), job.from_common(start));
-  turns.end_step();
+  const Samples own = serve(arbiter, p, job.rank(), job.from_common(start));
+  arbiter.end_step();
   const auto gather = [&](const std::vector<Nanoseconds>& ns) {
     std::vector<Nanoseconds> all;
     const std::string bytes(reinterpret_cast<const char*>(ns.data()), ns.size() * sizeof ns[0]);

@@ -1,4 +1,4 @@
-#include "engine/exec/arbiter/arbiter.h"
+#include "engine/exec/arbiter/local_arbiter.h"
 
 #include <fmt/ranges.h>
 
@@ -21,8 +21,8 @@ size_t index(int64_t i) {
 
 }  // namespace
 
-Arbitration::Arbitration(const Graph& graph, const Schedule& schedule, Arbiter lanes,
-                         Options options)
+LocalArbiter::LocalArbiter(const Graph& graph, const Schedule& schedule, Arbiter lanes,
+                           Options options)
     : graph_(graph),
       schedule_(schedule),
       options_(std::move(options)),
@@ -36,19 +36,19 @@ Arbitration::Arbitration(const Graph& graph, const Schedule& schedule, Arbiter l
       ready_(graph.num_ops()),
       posted_at_(graph.num_ops() * index(options_.num_ranks)) {}
 
-void Arbitration::start_step() {
+void LocalArbiter::start_step() {
   end_ = idle_since_ = 0;
   std::fill(num_posted_.begin(), num_posted_.end(), 0);
   std::fill(ready_.begin(), ready_.end(), 0);
   std::fill(posted_at_.begin(), posted_at_.end(), 0);
 }
 
-void Arbitration::end_step() {
+void LocalArbiter::end_step() {
   const std::lock_guard lock(mutex_);
   MOE_CHECK(!state_.busy() && state_.waiting().empty(), "a step ended with turns left");
 }
 
-void Arbitration::post(int64_t rank, const std::vector<Ready>& ops) {
+void LocalArbiter::post(int64_t rank, const std::vector<Ready>& ops) {
   const std::lock_guard lock(mutex_);
   bool on_all = false;
   for (const auto& [op, since] : ops) {
@@ -62,13 +62,13 @@ void Arbitration::post(int64_t rank, const std::vector<Ready>& ops) {
   if (on_all) choose();
 }
 
-void Arbitration::begun(int64_t, OpId op) {
+void LocalArbiter::begun(int64_t, OpId op) {
   const std::lock_guard lock(mutex_);
   state_.begun(op);
 }
 
 /// Where the network is free and something may begin, a turn for all.
-void Arbitration::choose() {
+void LocalArbiter::choose() {
   if (turn_.error) return;
   try {
     const auto transfer = state_.next();
@@ -85,12 +85,12 @@ void Arbitration::choose() {
 }
 
 /// The turn is on this lane, and this rank has not been given it. An error is one rank's to tell.
-bool Arbitration::is_for(int64_t rank, LaneId lane) const {
+bool LocalArbiter::is_for(int64_t rank, LaneId lane) const {
   if (turn_.error ? rank != 0 : !state_.busy()) return false;
   return schedule_.lane_of[turn_.op.index()] == lane && !taken_[index(rank)];
 }
 
-Turn Arbitration::next(int64_t rank, LaneId lane) {
+Turn LocalArbiter::next(int64_t rank, LaneId lane) {
   std::unique_lock lock(mutex_);
   const auto ready = [&] { return aborted_ || is_for(rank, lane); };
   Nanoseconds deadline = clock_ns() + timeout_;
@@ -107,7 +107,7 @@ Turn Arbitration::next(int64_t rank, LaneId lane) {
   return turn_;
 }
 
-std::optional<Turn> Arbitration::try_next(int64_t rank, LaneId lane) {
+std::optional<Turn> LocalArbiter::try_next(int64_t rank, LaneId lane) {
   const std::lock_guard lock(mutex_);
   if (aborted_) throw Aborted();
   if (!is_for(rank, lane)) return std::nullopt;
@@ -115,7 +115,7 @@ std::optional<Turn> Arbitration::try_next(int64_t rank, LaneId lane) {
   return turn_;
 }
 
-std::string Arbitration::under_way() {
+std::string LocalArbiter::under_way() {
   const std::lock_guard lock(mutex_);
   if (!state_.busy()) return "";
   std::vector<size_t> ranks;
@@ -126,7 +126,7 @@ std::string Arbitration::under_way() {
                      fmt::join(ranks, ", "), graph_.op(turn_.op).name);
 }
 
-std::optional<Turn> Arbitration::late() {
+std::optional<Turn> LocalArbiter::late() {
   const std::lock_guard lock(mutex_);
   const Overdue oldest = overdue(kAny, LaneId());
   if (!oldest.op.valid() || oldest.since + timeout_ > clock_ns()) return std::nullopt;
@@ -134,7 +134,7 @@ std::optional<Turn> Arbitration::late() {
 }
 
 /// 0: no rank has.
-Nanoseconds Arbitration::first_post(OpId op) {
+Nanoseconds LocalArbiter::first_post(OpId op) {
   Nanoseconds first = 0;
   for (int64_t r = 0; r < options_.num_ranks; ++r) {
     const Nanoseconds at = posted_at(r, op);
@@ -144,7 +144,7 @@ Nanoseconds Arbitration::first_post(OpId op) {
 }
 
 /// Of the ops that this rank, or any, posted on the lane, an invalid one for all.
-Arbitration::Overdue Arbitration::overdue(int64_t rank, LaneId lane) {
+LocalArbiter::Overdue LocalArbiter::overdue(int64_t rank, LaneId lane) {
   Overdue oldest{OpId(), clock_ns()};
   if (state_.busy()) return oldest;
   for (size_t i = 0; i < num_posted_.size(); ++i) {
@@ -160,7 +160,7 @@ Arbitration::Overdue Arbitration::overdue(int64_t rank, LaneId lane) {
 }
 
 /// "rank 1 did not post it in 30 s; rank 1 waits for b1.moe.gate"
-Turn Arbitration::missing(OpId op) {
+Turn LocalArbiter::missing(OpId op) {
   std::vector<int64_t> ranks;
   std::string waits;
   for (int64_t r = 0; r < options_.num_ranks; ++r) {
@@ -175,7 +175,7 @@ Turn Arbitration::missing(OpId op) {
   return {.op = op, .error = std::make_exception_ptr(RunError(why))};
 }
 
-void Arbitration::done(int64_t rank, Nanoseconds end) {
+void LocalArbiter::done(int64_t rank, Nanoseconds end) {
   const std::lock_guard lock(mutex_);
   MOE_CHECK(state_.busy() && taken_[index(rank)] && !done_[index(rank)], "rank {} has no turn",
             rank);
@@ -187,7 +187,7 @@ void Arbitration::done(int64_t rank, Nanoseconds end) {
   choose();
 }
 
-void Arbitration::abort() {
+void LocalArbiter::abort() {
   {
     const std::lock_guard lock(mutex_);
     aborted_ = true;

@@ -1,4 +1,4 @@
-#include "engine/exec/device/turns.h"
+#include "engine/exec/device/arbiters.h"
 
 #include <algorithm>
 
@@ -8,30 +8,30 @@
 
 namespace moe {
 
-DeviceTurns::DeviceTurns(const Plan& plan, const RunOptions& options, Ranks ranks)
+DeviceArbiters::DeviceArbiters(const Plan& plan, const RunOptions& options, Ranks ranks)
     : plan_(plan),
       ranks_(std::move(ranks)),
       rank_(options.processes != nullptr ? options.processes->rank() : 0),
       in_job_(options.processes != nullptr),
       mine_(plan.schedule.lanes.size()) {
-  auto turns = make_turns(plan, options, 1, nullptr);
+  auto made = make_lane_arbiters(plan, options, 1, nullptr);
   for (const Arbiter& lanes : arbiters(plan.schedule)) {
-    arbiters_.push_back({lanes, std::move(turns[arbiters_.size()]), {}, {}, {}});
+    arbiters_.push_back({lanes, std::move(made[arbiters_.size()]), {}, {}, {}});
     for (const LaneId lane : lanes) mine_[lane.index()] = true;
   }
 }
 
-void DeviceTurns::start_step(int64_t step, const std::function<bool(OpId)>& runs) {
+void DeviceArbiters::start_step(int64_t step, const std::function<bool(OpId)>& runs) {
   step_ = step;
   left_ = 0;
   for (One& one : arbiters_) {
-    one.turns->start_step();
+    one.arbiter->start_step();
     add_ops(one, runs);
     left_ += one.ops.size();
   }
 }
 
-void DeviceTurns::add_ops(One& one, const std::function<bool(OpId)>& runs) {
+void DeviceArbiters::add_ops(One& one, const std::function<bool(OpId)>& runs) {
   one.ops.clear();
   one.announcers.clear();
   for (const LaneId lane : one.lanes) {
@@ -50,11 +50,11 @@ void DeviceTurns::add_ops(One& one, const std::function<bool(OpId)>& runs) {
   }
 }
 
-void DeviceTurns::end_step() {
-  for (One& one : arbiters_) one.turns->end_step();
+void DeviceArbiters::end_step() {
+  for (One& one : arbiters_) one.arbiter->end_step();
 }
 
-bool DeviceTurns::may_post(const One& one, const Op& op) const {
+bool DeviceArbiters::may_post(const One& one, const Op& op) const {
   const std::vector<OpId>& waits = plan_.waits[op.id.index()];
   const auto is_over = [&](OpId id) {
     const auto own = [&](const Op& other) { return other.id == id; };
@@ -67,7 +67,7 @@ bool DeviceTurns::may_post(const One& one, const Op& op) const {
 
 /// What has happened since the last look. Begins are looked for after posts: a hold ends where its
 /// op is posted, and must have begun by then. What a turn made ready is posted before it is done.
-bool DeviceTurns::tell(One& one) {
+bool DeviceArbiters::tell(One& one) {
   bool happened = false;
   const bool through =
       one.in_flight && ranks_.chunk_is_over(one.in_flight->op, one.in_flight->chunk);
@@ -89,21 +89,21 @@ bool DeviceTurns::tell(One& one) {
   }
   std::erase_if(one.announcers, [&](OpId op) {
     if (!ranks_.begun(op)) return false;
-    one.turns->begun(rank_, op);
+    one.arbiter->begun(rank_, op);
     return happened = true;
   });
-  if (!ready.empty()) one.turns->post(rank_, ready);
+  if (!ready.empty()) one.arbiter->post(rank_, ready);
   if (through) {
     one.in_flight.reset();
-    one.turns->done(rank_, now);
+    one.arbiter->done(rank_, now);
   }
   return happened || through || !ready.empty();
 }
 
-bool DeviceTurns::take(One& one) {
+bool DeviceArbiters::take(One& one) {
   if (one.in_flight) return false;
   for (const LaneId lane : one.lanes) {
-    one.in_flight = one.turns->try_next(rank_, lane);
+    one.in_flight = one.arbiter->try_next(rank_, lane);
     if (one.in_flight) break;
   }
   if (!one.in_flight) return false;
@@ -116,14 +116,14 @@ bool DeviceTurns::take(One& one) {
   return true;
 }
 
-bool DeviceTurns::awaits_others() const {
+bool DeviceArbiters::awaits_others() const {
   return in_job_ && std::any_of(arbiters_.begin(), arbiters_.end(), [](const One& one) {
            return !one.in_flight && std::any_of(one.ops.begin(), one.ops.end(),
                                                 [](const Op& op) { return op.posted && !op.over; });
          });
 }
 
-bool DeviceTurns::go_on() {
+bool DeviceArbiters::go_on() {
   bool happened = false;
   for (One& one : arbiters_) {
     happened |= tell(one);

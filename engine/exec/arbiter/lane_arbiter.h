@@ -1,8 +1,8 @@
 // The turns of one arbiter (schedule/arbiter.h): members tell which transfers became ready, one
 // choice is made for all of them, and all get the same turns one after another. Were each to choose
 // alone, members would wait for each other in different transfers. Who chooses, and how the members
-// hear of it, is the implementation's: threads of one process (arbiter.h), or the processes of a
-// job (job_turns.h).
+// hear of it, is the implementation's: threads of one process (local_arbiter.h), or the processes
+// of a job (distributed_arbiter.h).
 #pragma once
 
 #include <exception>
@@ -32,9 +32,9 @@ struct Ready {
   Nanoseconds since = 0;
 };
 
-class Turns {
+class LaneArbiter {
  public:
-  virtual ~Turns() = default;
+  virtual ~LaneArbiter() = default;
 
   /// A step begins; no thread is in another function. In a job collective, and it returns on rank 0
   /// before any process posts for the step: common_start() of the run loop follows it.
@@ -65,7 +65,7 @@ class Turns {
 /// options.processes) among its ranks, otherwise of these many members in this process. waits_for:
 /// for the watchdog, what a rank waits for that has not posted the op, "" where that is not known;
 /// called by any thread; may be null. Keeps references to plan and options.
-std::vector<std::unique_ptr<Turns>> make_turns(
+std::vector<std::unique_ptr<LaneArbiter>> make_lane_arbiters(
     const Plan& plan, const RunOptions& options, int64_t num_members,
     const std::function<std::string(int64_t rank, OpId op)>& waits_for);
 
