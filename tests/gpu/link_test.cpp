@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "engine/base/rng.h"
-#include "engine/exec/device/link_keeper.h"
+#include "engine/exec/device/emulated_link_driver.h"
 #include "tests/gpu/gpu.h"
 
 using namespace moe;
@@ -152,23 +152,23 @@ TEST_CASE("transfers of two lanes that meet on the emulated link take what its l
   const int64_t bytes[] = {32 << 20, 8 << 20};
   const DeviceArray<char> from(gpu(), bytes[0]), to(gpu(), bytes[0]);
   const Words words(3);
-  LinkKeeper keeper(lanes.link, words.all());
+  EmulatedLinkDriver driver(lanes.link, words.all());
   const auto now = [] {
     return std::chrono::nanoseconds(HostClock::now().time_since_epoch()).count();
   };
-  gpu().sleep(0, keeper.start_step(now()), lanes.stream[0]);
+  gpu().sleep(0, driver.start_step(now()), lanes.stream[0]);
   for (size_t i = 0; i < 2; ++i) {
-    const KeptTransfer kept = keeper.post(i, lanes.exchange(static_cast<double>(bytes[i])));
+    const PacedTransfer paced = driver.post(i, lanes.exchange(static_cast<double>(bytes[i])));
     if (i == 1) gpu().sleep(500'000, {}, lanes.stream[1]);
     const Paced paced = {{{to.data(), from.data(), bytes[i]}}};
     gpu().record(lanes.from[i], lanes.stream[i]);
-    paced.give(lanes.stream[i], kept.alone, 4, kept.turn);
+    paced.give(lanes.stream[i], paced.alone, 4, paced.turn);
     gpu().record(lanes.to[i], lanes.stream[i]);
   }
   const auto limit = HostClock::now() + kTooLong;
-  while (keeper.look(now()) != kNever && HostClock::now() < limit) {
+  while (driver.look(now()) != kNever && HostClock::now() < limit) {
   }
-  keeper.let_all_end();
+  driver.let_all_end();
   for (const OwnStream& stream : lanes.stream) stream.finish();
   std::vector<NetworkOp> ops;
   for (size_t i = 0; i < 2; ++i) {

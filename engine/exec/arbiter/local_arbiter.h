@@ -1,5 +1,5 @@
-// The turns of one arbiter for members whose threads are in this process. Whichever
-// thread makes a choice possible makes it, under a lock. Knows no tensors, and no communicator.
+// The turns of one arbiter for members whose threads are in this process. Whichever thread makes a
+// choice possible makes it, under a lock. Not here: tensors, and communicators.
 #pragma once
 
 #include <condition_variable>

@@ -53,7 +53,7 @@ class DeviceCommunicator {
   virtual void begin_step(kernels::Stream) {}
   /// What the link carried since the last step began, where transfers share it.
   virtual std::vector<LinkLoad> take_links() { return {}; }
-  /// Throws RunError where the library, or who keeps the link, reports trouble.
+  /// Throws RunError where the library, or the thread of the emulated link, reports trouble.
   virtual void check() = 0;
   /// Ends what is under way.
   virtual void abort() noexcept = 0;
@@ -64,8 +64,8 @@ struct DeviceLink {
   const Cluster* cluster = nullptr;  // null: copies go as fast as they do
   int32_t blocks = 0;                // of the device, that a transfer takes
   /// Transfers of several lanes may meet, and share the link as those of CPU ranks do; the host
-  /// keeps them (kept_link.h), so they cannot be recorded. Otherwise each lasts as long as its
-  /// closed form says (network/closed_form.h).
+  /// drives them (emulated_link_thread.h), so they cannot be recorded. Otherwise each lasts as long
+  /// as its closed form says (network/closed_form.h).
   bool shared = false;
 };
 

@@ -194,7 +194,7 @@ TEST_CASE("what the host fails in while transfers wait ends the run with its mes
   CHECK(lazy_stats().handles == 0);
 }
 
-TEST_CASE("what ends the keeper of the link ends the run with its message") {
+TEST_CASE("what ends the driver of the link ends the run with its message") {
   const auto plan = make_plan(two_lanes(2));
   kernels::DeviceTable device = lazy_device();
   // A device whose clock goes wild after the step has begun.

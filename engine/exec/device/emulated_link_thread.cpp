@@ -1,4 +1,4 @@
-#include "engine/exec/device/kept_link.h"
+#include "engine/exec/device/emulated_link_thread.h"
 
 #include <pthread.h>
 
@@ -24,74 +24,75 @@ std::span<kernels::LinkWords> words_in(const DeviceStorage& memory) {
 
 }  // namespace
 
-KeptLink::KeptLink(const kernels::DeviceTable& device, const Cluster& link, size_t num_channels)
+EmulatedLinkThread::EmulatedLinkThread(const kernels::DeviceTable& device, const Cluster& link,
+                                       size_t num_channels)
     : device_(device),
       memory_(device, DeviceStorage::Where::kHost,
               static_cast<Bytes>((num_channels + 1) * sizeof(kernels::LinkWords))),
-      keeper_(link, words_in(memory_)),
-      thread_(start_thread("the emulated link", [this] { keep(); })) {}
+      driver_(link, words_in(memory_)),
+      thread_(start_thread("the emulated link", [this] { run(); })) {}
 
-KeptLink::~KeptLink() {
+EmulatedLinkThread::~EmulatedLinkThread() {
   abort();
   thread_.join();
 }
 
-void KeptLink::expect_step() {
+void EmulatedLinkThread::expect_step() {
   check();
   Lock lock(mutex_);
-  start_ = keeper_.start_step(clock_ns());
+  start_ = driver_.start_step(clock_ns());
   posted_ = expected_ = true;
   wake_.notify_one();
   looked_.wait(lock, [&] { return !expected_ || stopped_ || error_; });
 }
 
-void KeptLink::begin_step(kernels::Stream stream) {
+void EmulatedLinkThread::begin_step(kernels::Stream stream) {
   device_.sleep(0, start_, stream);
 }
 
-KeptTransfer KeptLink::post(size_t channel, LinkTransfer transfer) {
+PacedTransfer EmulatedLinkThread::post(size_t channel, LinkTransfer transfer) {
   const Lock lock(mutex_);
-  KeptTransfer kept = keeper_.post(channel, std::move(transfer));
+  PacedTransfer paced = driver_.post(channel, std::move(transfer));
   posted_ = true;
   wake_.notify_one();
-  return kept;
+  return paced;
 }
 
-void KeptLink::check() {
+void EmulatedLinkThread::check() {
   const Lock lock(mutex_);
   if (error_) std::rethrow_exception(error_);
 }
 
-void KeptLink::abort() noexcept {
+void EmulatedLinkThread::abort() noexcept {
   const Lock lock(mutex_);
   stopped_ = true;
-  keeper_.let_all_end();
+  driver_.let_all_end();
   wake_.notify_one();
 }
 
-std::vector<LinkLoad> KeptLink::take_links() {
+std::vector<LinkLoad> EmulatedLinkThread::take_links() {
   check();
   const Lock lock(mutex_);
-  return keeper_.take_links();
+  return driver_.take_links();
 }
 
-void KeptLink::keep() {
+void EmulatedLinkThread::run() {
   pthread_setname_np(pthread_self(), "link");
   wake_promptly();
   Lock lock(mutex_);
   try {
-    keep_looking(lock);
+    look_repeatedly(lock);
   } catch (const std::exception&) {
     error_ = with_prefix("the emulated link: ", std::current_exception());
-    keeper_.let_all_end();
+    driver_.let_all_end();
     looked_.notify_one();
   }
 }
 
-void KeptLink::keep_looking(Lock& lock) {
+void EmulatedLinkThread::look_repeatedly(Lock& lock) {
   const auto called = [&] { return stopped_ || posted_; };
   while (!stopped_) {
-    const Nanoseconds next = keeper_.look(clock_ns());
+    const Nanoseconds next = driver_.look(clock_ns());
     posted_ = false;
     if (std::exchange(expected_, false)) looked_.notify_one();
     if (next == kNever) {

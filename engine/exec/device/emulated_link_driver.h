@@ -3,8 +3,8 @@
 // whose law is that of CPU ranks (comm/link_transfers.h), says when the transfer is over, and the
 // kernels end when the host has written so. All that device and host share is that memory: no call
 // of the device is made, so nothing that waits in a driver keeps a transfer from ending.
-// Not here: the thread that looks (kept_link.h), and what is copied, for as long at least as the
-// transfer takes alone.
+// Not here: the thread that looks (emulated_link_thread.h), and what is copied, for as long at
+// least as the transfer takes alone.
 #pragma once
 
 #include <deque>
@@ -22,22 +22,22 @@ namespace moe {
 using LinkTransfer = std::variant<NetworkOp, Nanoseconds>;
 
 /// What the kernels of a transfer are to keep.
-struct KeptTransfer {
+struct PacedTransfer {
   kernels::LinkTurn turn;
   Nanoseconds alone = 0;  // how long it takes with nothing else on the wire
 };
 
-/// What the keeper does whenever it looks; times are the host's, as the caller gives them. The
-/// wire's are the device's: a begin that is seen late is not a late begin. For one thread.
-class LinkKeeper {
+/// Drives the link whenever it looks at the memory; times are the host's, as the caller gives them.
+/// The wire's are the device's: a begin that is seen late is not a late begin. For one thread.
+class EmulatedLinkDriver {
  public:
   /// words: one for the starts of steps, and one a channel; zeros.
-  LinkKeeper(const Cluster& link, std::span<kernels::LinkWords> words);
+  EmulatedLinkDriver(const Cluster& link, std::span<kernels::LinkWords> words);
 
   /// The device is to say where a step begins, by a kernel with this turn. Between steps.
   kernels::LinkTurn start_step(Nanoseconds now);
   /// A transfer that the channel carries after those that it was given before.
-  KeptTransfer post(size_t channel, LinkTransfer transfer);
+  PacedTransfer post(size_t channel, LinkTransfer transfer);
   /// Sees what has begun, and lets end what is over at `now`. Returns when to look again: kNever
   /// where nothing is posted, at once where that time has come. Throws as Wire does.
   Nanoseconds look(Nanoseconds now);

@@ -1,4 +1,4 @@
-#include "engine/exec/device/link_keeper.h"
+#include "engine/exec/device/emulated_link_driver.h"
 
 #include <algorithm>
 #include <atomic>
@@ -25,16 +25,16 @@ void write(int64_t& word, int64_t value) {
 
 }  // namespace
 
-LinkKeeper::LinkKeeper(const Cluster& link, std::span<kernels::LinkWords> words)
+EmulatedLinkDriver::EmulatedLinkDriver(const Cluster& link, std::span<kernels::LinkWords> words)
     : words_(words), transfers_(link, true), channels_(words.size() - 1) {}
 
-kernels::LinkTurn LinkKeeper::start_step(Nanoseconds now) {
+kernels::LinkTurn EmulatedLinkDriver::start_step(Nanoseconds now) {
   asked_ = now;
   awaits_start_ = true;
   return {&words_[0], ++passes_, 0};
 }
 
-KeptTransfer LinkKeeper::post(size_t channel, LinkTransfer transfer) {
+PacedTransfer EmulatedLinkDriver::post(size_t channel, LinkTransfer transfer) {
   const auto* const op = std::get_if<NetworkOp>(&transfer);
   const Nanoseconds alone =
       op != nullptr ? alone_ns(transfers_.link(), *op) : std::get<Nanoseconds>(transfer);
@@ -44,7 +44,7 @@ KeptTransfer LinkKeeper::post(size_t channel, LinkTransfer transfer) {
 }
 
 /// The clocks drift apart: what an earlier step told of them is forgotten.
-bool LinkKeeper::has_started(Nanoseconds now) {
+bool EmulatedLinkDriver::has_started(Nanoseconds now) {
   if (awaits_start_ && read(words_[0].begun) == passes_) {
     awaits_start_ = false;
     start_ = read(words_[0].began_ns);
@@ -56,11 +56,11 @@ bool LinkKeeper::has_started(Nanoseconds now) {
 }
 
 /// Of all begins, the one that was seen soonest says most.
-void LinkKeeper::see_clock(Nanoseconds device, Nanoseconds now) {
+void EmulatedLinkDriver::see_clock(Nanoseconds device, Nanoseconds now) {
   ahead_ = std::min(ahead_, now - device);
 }
 
-void LinkKeeper::see_begins(Nanoseconds now) {
+void EmulatedLinkDriver::see_begins(Nanoseconds now) {
   std::vector<std::tuple<Nanoseconds, size_t>> begun;
   for (size_t i = 0; i < channels_.size(); ++i) {
     Channel& c = channels_[i];
@@ -82,7 +82,7 @@ void LinkKeeper::see_begins(Nanoseconds now) {
   }
 }
 
-void LinkKeeper::end(Nanoseconds now) {
+void EmulatedLinkDriver::end(Nanoseconds now) {
   for (size_t i = 0; i < channels_.size(); ++i) {
     Channel& c = channels_[i];
     if (!c.begun || !transfers_.is_over(c.wire, on_wire(now))) continue;
@@ -92,7 +92,7 @@ void LinkKeeper::end(Nanoseconds now) {
   }
 }
 
-Nanoseconds LinkKeeper::look(Nanoseconds now) {
+Nanoseconds EmulatedLinkDriver::look(Nanoseconds now) {
   // Nothing of a step begins before it.
   if (!has_started(now)) return now < asked_ + kSoon ? now : now + kNap;
   see_begins(now);
@@ -106,17 +106,17 @@ Nanoseconds LinkKeeper::look(Nanoseconds now) {
 
 /// What has not begun by now is not over before it has lasted for as long as alone, and who begins
 /// meanwhile is seen before anybody is let end.
-Nanoseconds LinkKeeper::next_look(const Channel& c, Nanoseconds now) {
+Nanoseconds EmulatedLinkDriver::next_look(const Channel& c, Nanoseconds now) {
   if (!c.begun) return now + std::max(kNap, c.posts.front().alone - kWakesLate);
   const Nanoseconds next = transfers_.next_ns(c.wire) + origin_ + ahead_;
   return transfers_.may_end_next(c.wire) ? next - kWakesLate : next;
 }
 
-void LinkKeeper::let_all_end() {
+void EmulatedLinkDriver::let_all_end() {
   for (kernels::LinkWords& words : words_) write(words.over, kNever);
 }
 
-std::vector<LinkLoad> LinkKeeper::take_links() {
+std::vector<LinkLoad> EmulatedLinkDriver::take_links() {
   std::vector<LinkUse> use = transfers_.take_use();
   const auto offset = static_cast<double>(origin_ - start_);
   for (LinkUse& u : use) {

@@ -1,4 +1,4 @@
-// The keeper of the emulated link by itself: a device that is played here begins transfers, and
+// The driver of the emulated link by itself: a device that is played here begins transfers, and
 // each may end when the law of network/ says so for those begins.
 #include <algorithm>
 #include <atomic>
@@ -9,7 +9,7 @@
 
 #include "engine/base/rng.h"
 #include "engine/comm/communicator.h"
-#include "engine/exec/device/kept_link.h"
+#include "engine/exec/device/emulated_link_thread.h"
 #include "engine/network/closed_form.h"
 #include "tests/exec/device/lazy_device.h"
 
@@ -17,7 +17,7 @@ namespace moe::test {
 namespace {
 
 constexpr Nanoseconds kStep = 20;  // of the host's clock while it spins
-// The keeper naps for so long between looks at what has not begun: what is shorter ends later.
+// The driver naps for so long between looks at what has not begun: what is shorter ends later.
 constexpr Nanoseconds kNap = 20'000;
 
 Cluster link_of(int64_t ranks, Share share) {
@@ -71,23 +71,23 @@ struct PlayedChannel {
 class Played {
  public:
   Played(const Cluster& link, size_t channels, Nanoseconds ahead, Nanoseconds late, uint64_t seed)
-      : words_(channels + 1), keeper_(link, words_), late_(late), ahead_(ahead), rng_(seed) {
+      : words_(channels + 1), driver_(link, words_), late_(late), ahead_(ahead), rng_(seed) {
     channels_.resize(channels);
   }
 
   void post(size_t channel, const NetworkOp& op, Nanoseconds ready) {
     PlayedChannel& c = channels_[channel];
-    const KeptTransfer kept = keeper_.post(channel, op);
-    c.transfers.push_back({op, kept.alone, ready});
-    REQUIRE(kept.turn.words == &words_[channel + 1]);
-    REQUIRE(kept.turn.begins == static_cast<int64_t>(c.transfers.size()));
-    REQUIRE(kept.turn.ends == kept.turn.begins);
+    const PacedTransfer paced = driver_.post(channel, op);
+    c.transfers.push_back({op, paced.alone, ready});
+    REQUIRE(paced.turn.words == &words_[channel + 1]);
+    REQUIRE(paced.turn.begins == static_cast<int64_t>(c.transfers.size()));
+    REQUIRE(paced.turn.ends == paced.turn.begins);
   }
 
   /// The step begins on the device `wait` after the host has asked for it.
   void run(Nanoseconds wait) {
     Nanoseconds now = device_ + ahead_;
-    const kernels::LinkTurn start = keeper_.start_step(now);
+    const kernels::LinkTurn start = driver_.start_step(now);
     start_ = device_ + wait;
     for (Nanoseconds next = now; next != kNever;) {
       now = std::max(next, now + kStep) + (next > now ? rng_.below(late_ + 1) : 0);
@@ -96,14 +96,14 @@ class Played {
         *start.words = {.began_ns = start_, .begun = start.begins, .over = 0};
       }
       play();
-      next = keeper_.look(now);
+      next = driver_.look(now);
       let_end();
     }
   }
 
   std::vector<PlayedChannel>& channels() { return channels_; }
   Nanoseconds start() const { return start_; }
-  LinkKeeper& keeper() { return keeper_; }
+  EmulatedLinkDriver& driver() { return driver_; }
 
  private:
   void play() {
@@ -126,7 +126,7 @@ class Played {
   }
 
   std::vector<kernels::LinkWords> words_;
-  LinkKeeper keeper_;
+  EmulatedLinkDriver driver_;
   std::vector<PlayedChannel> channels_;
   const Nanoseconds late_;
   Nanoseconds ahead_;
@@ -185,7 +185,7 @@ TEST_CASE("transfers of several lanes may end when the law says so for their beg
   }
 }
 
-TEST_CASE("a keeper that wakes late lets transfers end late, but never by another law") {
+TEST_CASE("a driver that wakes late lets transfers end late, but never by another law") {
   for (uint64_t seed = 1; seed <= 25; ++seed) {
     CHECK(check_random_posts(seed, 30'000, 5 * kStep) <= 60'000);
     // Where it has seen the step begin late, until a begin is seen sooner.
@@ -196,20 +196,20 @@ TEST_CASE("a keeper that wakes late lets transfers end late, but never by anothe
 TEST_CASE("what shares with nobody lasts as long as it says, and others beside it as if alone") {
   const Cluster link = link_of(4, Share::kPerFlow);
   std::vector<kernels::LinkWords> words(3);
-  LinkKeeper keeper(link, words);
-  keeper.start_step(0);
+  EmulatedLinkDriver driver(link, words);
+  driver.start_step(0);
   words[0] = {.began_ns = 70, .begun = 1, .over = 0};
   const NetworkOp op{AllToAll{.bytes_per_pair = 40'000}};
-  const Nanoseconds alone = keeper.post(0, op).alone;
+  const Nanoseconds alone = driver.post(0, op).alone;
   CHECK(alone == all_to_all_ns(link, 40'000));
-  CHECK(keeper.post(1, Nanoseconds{30'000}).alone == 30'000);
-  keeper.look(70);
+  CHECK(driver.post(1, Nanoseconds{30'000}).alone == 30'000);
+  driver.look(70);
   for (kernels::LinkWords& w : std::span(words).subspan(1)) w = {100, 1, 0};
-  keeper.look(100);
-  CHECK((keeper.look(30'099), words[2].over) == 0);
-  CHECK((keeper.look(30'100), words[2].over) == 1);
-  CHECK((keeper.look(99 + alone), words[1].over) == 0);
-  CHECK(keeper.look(100 + alone) == kNever);
+  driver.look(100);
+  CHECK((driver.look(30'099), words[2].over) == 0);
+  CHECK((driver.look(30'100), words[2].over) == 1);
+  CHECK((driver.look(99 + alone), words[1].over) == 0);
+  CHECK(driver.look(100 + alone) == kNever);
   CHECK(words[1].over == 1);
 }
 
@@ -222,7 +222,7 @@ TEST_CASE("what the links carried is told by the device's clock from the step's 
     played.run(100);
     std::map<std::string, double> bytes;
     Nanoseconds first = kNever, last = 0;
-    for (const LinkLoad& load : played.keeper().take_links()) {
+    for (const LinkLoad& load : played.driver().take_links()) {
       bytes[load.name] += load.bytes_per_s * static_cast<double>(load.end - load.begin) / 1e9;
       first = std::min(first, load.begin);
       last = std::max(last, load.end);
@@ -237,21 +237,21 @@ TEST_CASE("what the links carried is told by the device's clock from the step's 
     CHECK(first >= c.transfers[static_cast<size_t>(step)].began - played.start());
     CHECK(first < 20'000);
     CHECK(last <= c.transfers[static_cast<size_t>(step)].let_end - played.start());
-    CHECK(played.keeper().take_links().empty());
+    CHECK(played.driver().take_links().empty());
   }
 }
 
-TEST_CASE("a keeper that gives up lets end whatever was posted, and whatever will be") {
+TEST_CASE("a driver that gives up lets end whatever was posted, and whatever will be") {
   std::vector<kernels::LinkWords> words(3);
-  LinkKeeper keeper(link_of(2, Share::kPerFlow), words);
-  const auto ends = [&](const KeptTransfer& t) { return t.turn.words->over >= t.turn.ends; };
+  EmulatedLinkDriver driver(link_of(2, Share::kPerFlow), words);
+  const auto ends = [&](const PacedTransfer& t) { return t.turn.words->over >= t.turn.ends; };
   const NetworkOp op{AllReduce{.bytes = 1e12}};
-  const KeptTransfer before = keeper.post(0, op);
+  const PacedTransfer before = driver.post(0, op);
   CHECK_FALSE(ends(before));
-  keeper.let_all_end();
+  driver.let_all_end();
   CHECK(ends(before));
-  CHECK(ends(keeper.post(0, op)));
-  CHECK(ends(keeper.post(1, op)));
+  CHECK(ends(driver.post(0, op)));
+  CHECK(ends(driver.post(1, op)));
 }
 
 constexpr Nanoseconds kAhead = 1'000'000'000;  // the host's clock of the played device's
@@ -266,12 +266,12 @@ TEST_CASE("the thread that keeps a link lets no transfer end before the law says
   lazy_start(LazyOrder::kAsGiven);
   device.sleep = [](int64_t, const kernels::LinkTurn& turn, kernels::Stream) { begin(turn); };
   const Cluster link = link_of(2, Share::kPerFlow);
-  KeptLink kept(device, link, 2);
+  EmulatedLinkThread link_thread(device, link, 2);
   const NetworkOp op{AllToAll{.bytes_per_pair = 4e6}};
   for (int step = 0; step < 3; ++step) {
-    kept.expect_step();
-    kept.begin_step(nullptr);
-    const kernels::LinkTurn turns[] = {kept.post(0, op).turn, kept.post(1, op).turn};
+    link_thread.expect_step();
+    link_thread.begin_step(nullptr);
+    const kernels::LinkTurn turns[] = {link_thread.post(0, op).turn, link_thread.post(1, op).turn};
     begin(turns[0]);
     begin(turns[1]);
     std::vector<NetworkOp> ops(2, op);
@@ -283,12 +283,12 @@ TEST_CASE("the thread that keeps a link lets no transfer end before the law says
       const Nanoseconds late = clock_ns() - kAhead - turns[0].words->began_ns - law[i].end_ns;
       CHECK(late >= -2);
     }
-    CHECK_NOTHROW(kept.check());
-    CHECK_FALSE(kept.take_links().empty());
+    CHECK_NOTHROW(link_thread.check());
+    CHECK_FALSE(link_thread.take_links().empty());
   }
   // A post that never begins: the thread ends all the same.
-  const kernels::LinkTurn last = kept.post(0, op).turn;
-  kept.abort();
+  const kernels::LinkTurn last = link_thread.post(0, op).turn;
+  link_thread.abort();
   CHECK(last.words->over >= last.ends);
 }
 
