@@ -30,17 +30,16 @@ struct Copy {
   int64_t bytes;
 };
 
-/// What the device and the host tell each other of transfers that last as long as the host says,
-/// numbered from 1, in memory of allocate_host; zeros at first. Each side writes the other's words
-/// never.
-struct LinkWords {
+/// Flags of transfers that last as long as the host says, numbered from 1, in memory of
+/// allocate_host; zeros at first. Device and host each write their own and read the other's.
+struct LinkFlags {
   int64_t began_ns;  // the device's clock when `begun` was written
   int64_t begun;     // by the device: the last transfer that has begun
   int64_t over;      // by the host: the last transfer that may end
 };
-/// A transfer's part in that. As it stands: none.
-struct LinkTurn {
-  LinkWords* words = nullptr;
+/// Which flags a transfer writes and awaits; by default none.
+struct LinkSignal {
+  LinkFlags* flags = nullptr;
   int64_t begins = 0;  // above 0: what it writes to `begun`, after the time, where that is less
   int64_t ends = 0;    // it ends no sooner than `over` is as much
 };
@@ -152,13 +151,13 @@ struct DeviceTable {
   void (*largest_columns)(int32_t* column, EitherIn x, int64_t rows, int64_t cols, Stream);
   void (*route_top_k)(const TopKRouting&, Stream);
   int64_t (*top_k_work_bytes)(int64_t tokens, int64_t experts, int64_t k);
-  /// Keeps the stream busy, one thread of the device, for as long, and as the turn says.
-  void (*sleep)(int64_t ns, const LinkTurn&, Stream);
+  /// Keeps the stream busy, one thread of the device, for as long, and as the signal says.
+  void (*sleep)(int64_t ns, const LinkSignal&, Stream);
   /// The copies by `blocks` blocks that share a multiprocessor with nobody, paced evenly, over no
-  /// earlier than duration_ns after they begin, and as the turn says: a network's transfer as a
+  /// earlier than duration_ns after they begin, and as the signal says: a network's transfer as a
   /// kernel of the device.
   void (*paced_copies)(const Copy* copies, int64_t count, int64_t duration_ns, int32_t blocks,
-                       const LinkTurn&, Stream);
+                       const LinkSignal&, Stream);
 
   /// From now on what is given to the stream, and to others that wait for it, is not run but kept.
   void (*begin_recording)(Stream);

@@ -25,13 +25,13 @@ void write(int64_t& word, int64_t value) {
 
 }  // namespace
 
-EmulatedLinkDriver::EmulatedLinkDriver(const Cluster& link, std::span<kernels::LinkWords> words)
-    : words_(words), transfers_(link, true), channels_(words.size() - 1) {}
+EmulatedLinkDriver::EmulatedLinkDriver(const Cluster& link, std::span<kernels::LinkFlags> flags)
+    : flags_(flags), transfers_(link, true), channels_(flags.size() - 1) {}
 
-kernels::LinkTurn EmulatedLinkDriver::start_step(Nanoseconds now) {
+kernels::LinkSignal EmulatedLinkDriver::start_step(Nanoseconds now) {
   asked_ = now;
   awaits_start_ = true;
-  return {&words_[0], ++passes_, 0};
+  return {&flags_[0], ++passes_, 0};
 }
 
 PacedTransfer EmulatedLinkDriver::post(size_t channel, LinkTransfer transfer) {
@@ -39,15 +39,15 @@ PacedTransfer EmulatedLinkDriver::post(size_t channel, LinkTransfer transfer) {
   const Nanoseconds alone =
       op != nullptr ? alone_ns(transfers_.link(), *op) : std::get<Nanoseconds>(transfer);
   Channel& c = channels_[channel];
-  c.posts.push_back({++c.turns, std::move(transfer), alone});
-  return {{&words_[channel + 1], c.turns, c.turns}, alone};
+  c.posts.push_back({++c.num_posted, std::move(transfer), alone});
+  return {{&flags_[channel + 1], c.num_posted, c.num_posted}, alone};
 }
 
 /// The clocks drift apart: what an earlier step told of them is forgotten.
 bool EmulatedLinkDriver::has_started(Nanoseconds now) {
-  if (awaits_start_ && read(words_[0].begun) == passes_) {
+  if (awaits_start_ && read(flags_[0].begun) == passes_) {
     awaits_start_ = false;
-    start_ = read(words_[0].began_ns);
+    start_ = read(flags_[0].began_ns);
     ahead_ = now - start_;
     if (!knows_origin_) origin_ = start_;
     knows_origin_ = true;
@@ -64,10 +64,10 @@ void EmulatedLinkDriver::see_begins(Nanoseconds now) {
   std::vector<std::tuple<Nanoseconds, size_t>> begun;
   for (size_t i = 0; i < channels_.size(); ++i) {
     Channel& c = channels_[i];
-    kernels::LinkWords& words = words_[i + 1];
-    if (c.posts.empty() || c.begun || read(words.begun) < c.posts.front().turn) continue;
-    begun.emplace_back(read(words.began_ns), i);
-    see_clock(read(words.began_ns), now);
+    kernels::LinkFlags& flags = flags_[i + 1];
+    if (c.posts.empty() || c.begun || read(flags.begun) < c.posts.front().number) continue;
+    begun.emplace_back(read(flags.began_ns), i);
+    see_clock(read(flags.began_ns), now);
   }
   std::sort(begun.begin(), begun.end());
   for (const auto& [at, i] : begun) {
@@ -75,7 +75,7 @@ void EmulatedLinkDriver::see_begins(Nanoseconds now) {
     const Post& post = c.posts.front();
     std::visit(
         [&, at = at](const auto& transfer) {
-          transfers_.begin(c.wire, static_cast<uint64_t>(post.turn), transfer, at - origin_);
+          transfers_.begin(c.wire, static_cast<uint64_t>(post.number), transfer, at - origin_);
         },
         post.transfer);
     c.begun = true;
@@ -86,7 +86,7 @@ void EmulatedLinkDriver::end(Nanoseconds now) {
   for (size_t i = 0; i < channels_.size(); ++i) {
     Channel& c = channels_[i];
     if (!c.begun || !transfers_.is_over(c.wire, on_wire(now))) continue;
-    write(words_[i + 1].over, c.posts.front().turn);
+    write(flags_[i + 1].over, c.posts.front().number);
     c.posts.pop_front();
     c.begun = false;
   }
@@ -113,7 +113,7 @@ Nanoseconds EmulatedLinkDriver::next_look(const Channel& c, Nanoseconds now) {
 }
 
 void EmulatedLinkDriver::let_all_end() {
-  for (kernels::LinkWords& words : words_) write(words.over, kNever);
+  for (kernels::LinkFlags& flags : flags_) write(flags.over, kNever);
 }
 
 std::vector<LinkLoad> EmulatedLinkDriver::take_links() {

@@ -1,5 +1,5 @@
 // Keeps the emulated link of ranks on a device where transfers of several lanes may meet on it. A
-// transfer's kernels say in host memory when they begin (kernels/device.h, LinkTurn); the wire,
+// transfer's kernels say in host memory when they begin (kernels/device.h, LinkSignal); the wire,
 // whose law is that of CPU ranks (comm/link_transfers.h), says when the transfer is over, and the
 // kernels end when the host has written so. All that device and host share is that memory: no call
 // of the device is made, so nothing that waits in a driver keeps a transfer from ending.
@@ -23,7 +23,7 @@ using LinkTransfer = std::variant<NetworkOp, Nanoseconds>;
 
 /// What the kernels of a transfer are to keep.
 struct PacedTransfer {
-  kernels::LinkTurn turn;
+  kernels::LinkSignal signal;
   Nanoseconds alone = 0;  // how long it takes with nothing else on the wire
 };
 
@@ -31,11 +31,11 @@ struct PacedTransfer {
 /// The wire's are the device's: a begin that is seen late is not a late begin. For one thread.
 class EmulatedLinkDriver {
  public:
-  /// words: one for the starts of steps, and one a channel; zeros.
-  EmulatedLinkDriver(const Cluster& link, std::span<kernels::LinkWords> words);
+  /// flags: one for the starts of steps, and one a channel; zeros.
+  EmulatedLinkDriver(const Cluster& link, std::span<kernels::LinkFlags> flags);
 
-  /// The device is to say where a step begins, by a kernel with this turn. Between steps.
-  kernels::LinkTurn start_step(Nanoseconds now);
+  /// The device is to say where a step begins, by a kernel with this signal. Between steps.
+  kernels::LinkSignal start_step(Nanoseconds now);
   /// A transfer that the channel carries after those that it was given before.
   PacedTransfer post(size_t channel, LinkTransfer transfer);
   /// Sees what has begun, and lets end what is over at `now`. Returns when to look again: kNever
@@ -49,13 +49,13 @@ class EmulatedLinkDriver {
 
  private:
   struct Post {
-    int64_t turn;
+    int64_t number;
     LinkTransfer transfer;
     Nanoseconds alone;
   };
   struct Channel {
     std::deque<Post> posts;  // those that are not over
-    int64_t turns = 0;       // posted so far
+    int64_t num_posted = 0;  // so far
     bool begun = false;      // the first of them
     LinkTransfers::Channel wire = {};
   };
@@ -68,7 +68,7 @@ class EmulatedLinkDriver {
   Nanoseconds on_wire(Nanoseconds now) const { return now - ahead_ - origin_; }
   void see_clock(Nanoseconds device, Nanoseconds now);
 
-  const std::span<kernels::LinkWords> words_;
+  const std::span<kernels::LinkFlags> flags_;
   LinkTransfers transfers_;
   std::vector<Channel> channels_;
   int64_t passes_ = 0;

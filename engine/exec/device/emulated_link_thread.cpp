@@ -16,10 +16,10 @@ namespace {
 
 constexpr int kPauses = 20;  // about a microsecond
 
-std::span<kernels::LinkWords> words_in(const DeviceStorage& memory) {
+std::span<kernels::LinkFlags> flags_in(const DeviceStorage& memory) {
   std::memset(memory.data(), 0, static_cast<size_t>(memory.size()));
-  return {reinterpret_cast<kernels::LinkWords*>(memory.data()),
-          static_cast<size_t>(memory.size()) / sizeof(kernels::LinkWords)};
+  return {reinterpret_cast<kernels::LinkFlags*>(memory.data()),
+          static_cast<size_t>(memory.size()) / sizeof(kernels::LinkFlags)};
 }
 
 }  // namespace
@@ -28,8 +28,8 @@ EmulatedLinkThread::EmulatedLinkThread(const kernels::DeviceTable& device, const
                                        size_t num_channels)
     : device_(device),
       memory_(device, DeviceStorage::Where::kHost,
-              static_cast<Bytes>((num_channels + 1) * sizeof(kernels::LinkWords))),
-      driver_(link, words_in(memory_)),
+              static_cast<Bytes>((num_channels + 1) * sizeof(kernels::LinkFlags))),
+      driver_(link, flags_in(memory_)),
       thread_(start_thread("the emulated link", [this] { run(); })) {}
 
 EmulatedLinkThread::~EmulatedLinkThread() {

@@ -45,7 +45,7 @@ class EmulatedLinkThread {
   EmulatedLinkDriver driver_;
   bool posted_ = false;    // since the last look
   bool expected_ = false;  // a step is, and nobody looks for it yet
-  kernels::LinkTurn start_;
+  kernels::LinkSignal start_;
   bool stopped_ = false;
   std::exception_ptr error_;
   std::jthread thread_;  // last: it uses all of the above

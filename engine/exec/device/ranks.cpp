@@ -89,7 +89,7 @@ class DeviceRanks : public DeviceCommunicator {
     const Paces paces = paces_of_exchange(t, bytes);
     for (size_t r = 0; r < copies.size(); ++r) {
       device_.paced_copies(copies[r].data(), static_cast<int64_t>(copies[r].size()), paces[r].alone,
-                           link_.blocks, paces[r].turn, t.members[r].stream);
+                           link_.blocks, paces[r].signal, t.members[r].stream);
     }
   }
 
@@ -234,7 +234,7 @@ class DeviceRanks : public DeviceCommunicator {
       const size_t i = number(t, t.members[r].rank);
       device_.record(paced_[i].get(), t.members[r].stream);
       device_.wait(pace_[i].get(), paced_[i].get());
-      device_.sleep(paces[r].alone, paces[r].turn, pace_[i].get());
+      device_.sleep(paces[r].alone, paces[r].signal, pace_[i].get());
       device_.record(paced_[i].get(), pace_[i].get());
     }
   }

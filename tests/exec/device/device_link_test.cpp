@@ -199,13 +199,13 @@ TEST_CASE("what ends the driver of the link ends the run with its message") {
   kernels::DeviceTable device = lazy_device();
   // A device whose clock goes wild after the step has begun.
   device.paced_copies = [](const kernels::Copy* copies, int64_t n, int64_t ns, int32_t blocks,
-                           const kernels::LinkTurn& turn, kernels::Stream stream) {
-    lazy_give(stream, [turn] {
-      if (turn.begins == 0) return;
-      std::atomic_ref(turn.words->began_ns).store(int64_t{3} << 61);
-      std::atomic_ref(turn.words->begun).store(turn.begins);
+                           const kernels::LinkSignal& signal, kernels::Stream stream) {
+    lazy_give(stream, [signal] {
+      if (signal.begins == 0) return;
+      std::atomic_ref(signal.flags->began_ns).store(int64_t{3} << 61);
+      std::atomic_ref(signal.flags->begun).store(signal.begins);
     });
-    lazy_device().paced_copies(copies, n, ns, blocks, {turn.words, 0, turn.ends}, stream);
+    lazy_device().paced_copies(copies, n, ns, blocks, {signal.flags, 0, signal.ends}, stream);
   };
   lazy_start(LazyOrder::kAsGiven);
   CHECK_THROWS_WITH(make_device_executor(device)->run(*plan, on_link(*plan, 1)),

@@ -71,7 +71,7 @@ struct PlayedChannel {
 class Played {
  public:
   Played(const Cluster& link, size_t channels, Nanoseconds ahead, Nanoseconds late, uint64_t seed)
-      : words_(channels + 1), driver_(link, words_), late_(late), ahead_(ahead), rng_(seed) {
+      : flags_(channels + 1), driver_(link, flags_), late_(late), ahead_(ahead), rng_(seed) {
     channels_.resize(channels);
   }
 
@@ -79,21 +79,21 @@ class Played {
     PlayedChannel& c = channels_[channel];
     const PacedTransfer paced = driver_.post(channel, op);
     c.transfers.push_back({op, paced.alone, ready});
-    REQUIRE(paced.turn.words == &words_[channel + 1]);
-    REQUIRE(paced.turn.begins == static_cast<int64_t>(c.transfers.size()));
-    REQUIRE(paced.turn.ends == paced.turn.begins);
+    REQUIRE(paced.signal.flags == &flags_[channel + 1]);
+    REQUIRE(paced.signal.begins == static_cast<int64_t>(c.transfers.size()));
+    REQUIRE(paced.signal.ends == paced.signal.begins);
   }
 
   /// The step begins on the device `wait` after the host has asked for it.
   void run(Nanoseconds wait) {
     Nanoseconds now = device_ + ahead_;
-    const kernels::LinkTurn start = driver_.start_step(now);
+    const kernels::LinkSignal start = driver_.start_step(now);
     start_ = device_ + wait;
     for (Nanoseconds next = now; next != kNever;) {
       now = std::max(next, now + kStep) + (next > now ? rng_.below(late_ + 1) : 0);
       device_ = now - ahead_;
-      if (device_ >= start_ && start.words->begun < start.begins) {
-        *start.words = {.began_ns = start_, .begun = start.begins, .over = 0};
+      if (device_ >= start_ && start.flags->begun < start.begins) {
+        *start.flags = {.began_ns = start_, .begun = start.begins, .over = 0};
       }
       play();
       next = driver_.look(now);
@@ -111,21 +111,21 @@ class Played {
       const auto begins = channels_[c].begins_at();
       if (!begins || std::max(*begins, start_) > device_) continue;
       PlayedChannel::Transfer& t = channels_[c].transfers[channels_[c].at];
-      t.began = words_[c + 1].began_ns = std::max(*begins, start_);
-      words_[c + 1].begun = static_cast<int64_t>(channels_[c].at) + 1;
+      t.began = flags_[c + 1].began_ns = std::max(*begins, start_);
+      flags_[c + 1].begun = static_cast<int64_t>(channels_[c].at) + 1;
     }
   }
   void let_end() {
     for (size_t c = 0; c < channels_.size(); ++c) {
       PlayedChannel& channel = channels_[c];
-      if (words_[c + 1].over <= static_cast<int64_t>(channel.at)) continue;
-      REQUIRE(words_[c + 1].over == static_cast<int64_t>(channel.at) + 1);
+      if (flags_[c + 1].over <= static_cast<int64_t>(channel.at)) continue;
+      REQUIRE(flags_[c + 1].over == static_cast<int64_t>(channel.at) + 1);
       REQUIRE(channel.transfers[channel.at].began >= 0);
       channel.transfers[channel.at++].let_end = device_;
     }
   }
 
-  std::vector<kernels::LinkWords> words_;
+  std::vector<kernels::LinkFlags> flags_;
   EmulatedLinkDriver driver_;
   std::vector<PlayedChannel> channels_;
   const Nanoseconds late_;
@@ -195,22 +195,22 @@ TEST_CASE("a driver that wakes late lets transfers end late, but never by anothe
 
 TEST_CASE("what shares with nobody lasts as long as it says, and others beside it as if alone") {
   const Cluster link = link_of(4, Share::kPerFlow);
-  std::vector<kernels::LinkWords> words(3);
-  EmulatedLinkDriver driver(link, words);
+  std::vector<kernels::LinkFlags> flags(3);
+  EmulatedLinkDriver driver(link, flags);
   driver.start_step(0);
-  words[0] = {.began_ns = 70, .begun = 1, .over = 0};
+  flags[0] = {.began_ns = 70, .begun = 1, .over = 0};
   const NetworkOp op{AllToAll{.bytes_per_pair = 40'000}};
   const Nanoseconds alone = driver.post(0, op).alone;
   CHECK(alone == all_to_all_ns(link, 40'000));
   CHECK(driver.post(1, Nanoseconds{30'000}).alone == 30'000);
   driver.look(70);
-  for (kernels::LinkWords& w : std::span(words).subspan(1)) w = {100, 1, 0};
+  for (kernels::LinkFlags& w : std::span(flags).subspan(1)) w = {100, 1, 0};
   driver.look(100);
-  CHECK((driver.look(30'099), words[2].over) == 0);
-  CHECK((driver.look(30'100), words[2].over) == 1);
-  CHECK((driver.look(99 + alone), words[1].over) == 0);
+  CHECK((driver.look(30'099), flags[2].over) == 0);
+  CHECK((driver.look(30'100), flags[2].over) == 1);
+  CHECK((driver.look(99 + alone), flags[1].over) == 0);
   CHECK(driver.look(100 + alone) == kNever);
-  CHECK(words[1].over == 1);
+  CHECK(flags[1].over == 1);
 }
 
 TEST_CASE("what the links carried is told by the device's clock from the step's begin") {
@@ -242,9 +242,9 @@ TEST_CASE("what the links carried is told by the device's clock from the step's 
 }
 
 TEST_CASE("a driver that gives up lets end whatever was posted, and whatever will be") {
-  std::vector<kernels::LinkWords> words(3);
-  EmulatedLinkDriver driver(link_of(2, Share::kPerFlow), words);
-  const auto ends = [&](const PacedTransfer& t) { return t.turn.words->over >= t.turn.ends; };
+  std::vector<kernels::LinkFlags> flags(3);
+  EmulatedLinkDriver driver(link_of(2, Share::kPerFlow), flags);
+  const auto ends = [&](const PacedTransfer& t) { return t.signal.flags->over >= t.signal.ends; };
   const NetworkOp op{AllReduce{.bytes = 1e12}};
   const PacedTransfer before = driver.post(0, op);
   CHECK_FALSE(ends(before));
@@ -256,40 +256,41 @@ TEST_CASE("a driver that gives up lets end whatever was posted, and whatever wil
 
 constexpr Nanoseconds kAhead = 1'000'000'000;  // the host's clock of the played device's
 
-void begin(const kernels::LinkTurn& turn) {
-  std::atomic_ref(turn.words->began_ns).store(clock_ns() - kAhead);
-  std::atomic_ref(turn.words->begun).store(turn.begins);
+void begin(const kernels::LinkSignal& signal) {
+  std::atomic_ref(signal.flags->began_ns).store(clock_ns() - kAhead);
+  std::atomic_ref(signal.flags->begun).store(signal.begins);
 }
 
 TEST_CASE("the thread that keeps a link lets no transfer end before the law says so") {
   kernels::DeviceTable device = lazy_device();
   lazy_start(LazyOrder::kAsGiven);
-  device.sleep = [](int64_t, const kernels::LinkTurn& turn, kernels::Stream) { begin(turn); };
+  device.sleep = [](int64_t, const kernels::LinkSignal& signal, kernels::Stream) { begin(signal); };
   const Cluster link = link_of(2, Share::kPerFlow);
   EmulatedLinkThread link_thread(device, link, 2);
   const NetworkOp op{AllToAll{.bytes_per_pair = 4e6}};
   for (int step = 0; step < 3; ++step) {
     link_thread.expect_step();
     link_thread.begin_step(nullptr);
-    const kernels::LinkTurn turns[] = {link_thread.post(0, op).turn, link_thread.post(1, op).turn};
-    begin(turns[0]);
-    begin(turns[1]);
+    const kernels::LinkSignal signals[] = {link_thread.post(0, op).signal,
+                                           link_thread.post(1, op).signal};
+    begin(signals[0]);
+    begin(signals[1]);
     std::vector<NetworkOp> ops(2, op);
-    ops[1].start_ns = turns[1].words->began_ns - turns[0].words->began_ns;
+    ops[1].start_ns = signals[1].flags->began_ns - signals[0].flags->began_ns;
     const auto law = run_collectives(link, ops, network_options(link)).ops;
     for (size_t i = 0; i < 2; ++i) {
-      while (std::atomic_ref(turns[i].words->over).load() < turns[i].ends) {
+      while (std::atomic_ref(signals[i].flags->over).load() < signals[i].ends) {
       }
-      const Nanoseconds late = clock_ns() - kAhead - turns[0].words->began_ns - law[i].end_ns;
+      const Nanoseconds late = clock_ns() - kAhead - signals[0].flags->began_ns - law[i].end_ns;
       CHECK(late >= -2);
     }
     CHECK_NOTHROW(link_thread.check());
     CHECK_FALSE(link_thread.take_links().empty());
   }
   // A post that never begins: the thread ends all the same.
-  const kernels::LinkTurn last = link_thread.post(0, op).turn;
+  const kernels::LinkSignal last = link_thread.post(0, op).signal;
   link_thread.abort();
-  CHECK(last.words->over >= last.ends);
+  CHECK(last.flags->over >= last.ends);
 }
 
 }  // namespace
