@@ -77,9 +77,8 @@ std::unique_ptr<DeviceCommunicator> device_ranks(const kernels::DeviceTable& dev
 
 /// One rank per process; the order of sums is the library's. Collective. Throws RunError where the
 /// library cannot connect all ranks within the timeout.
-std::unique_ptr<DeviceCommunicator> device_clique(const kernels::DeviceTable& device,
-                                                  Processes& processes, const Plan& plan,
-                                                  double timeout_s,
-                                                  const kernels::CliqueSettings& settings);
+std::unique_ptr<DeviceCommunicator> device_process_groups(
+    const kernels::DeviceTable& device, Processes& processes, const Plan& plan, double timeout_s,
+    const kernels::ProcessGroupSettings& settings);
 
 }  // namespace moe

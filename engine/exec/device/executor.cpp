@@ -105,8 +105,8 @@ class DeviceRun {
     const DeviceLink link = {emulates ? &plan.spec.cluster : nullptr, own.link_blocks,
                              shares_link_};
     comm_ = processes != nullptr
-                ? device_clique(device, *processes, plan, options.timeout_s,
-                                {own.nccl.channels, own.nccl.channels_per_net_peer})
+                ? device_process_groups(device, *processes, plan, options.timeout_s,
+                                        {own.nccl.channels, own.nccl.channels_per_net_peer})
                 : device_ranks(device, here, lanes, link);
     queue_.emplace(plan, options, program_, device, ranks_, *comm_,
                    [this](const std::function<bool()>& holds) { wait_until(holds); });

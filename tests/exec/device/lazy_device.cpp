@@ -412,7 +412,7 @@ const kernels::DeviceTable& lazy_device() {
   static const kernels::DeviceTable device = {
       .kernels = &lazy_table<float>(),
       .mixed = &lazy_table<kernels::Bf16>(),
-      .cliques = nullptr,
+      .process_groups = nullptr,
       .num_devices = [] { return int32_t{1}; },
       .use_device = [](int32_t) {},
       .info = info,

@@ -9,8 +9,8 @@
 namespace moe::kernels::cuda {
 
 /// Null in a build without NCCL.
-const CliqueTable* cliques();
+const ProcessGroupTable* process_groups();
 /// "NCCL 2.28.9" or "no NCCL".
-std::string clique_version();
+std::string nccl_version();
 
 }  // namespace moe::kernels::cuda

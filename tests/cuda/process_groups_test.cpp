@@ -1,15 +1,15 @@
-// How cliques deal with a library that is slow, late, or fails: nccl.cpp against the stand-in of
-// host/nccl.h. No bytes are moved and nothing runs on a GPU.
+// How process groups deal with a library that is slow, late, or fails: nccl.cpp against the
+// stand-in of host/nccl.h. No bytes are moved and nothing runs on a GPU.
 #include <nccl.h>
 
 #include <catch2/catch.hpp>
 
-#include "kernels/cuda/collectives/cliques.h"
+#include "kernels/cuda/collectives/process_groups.h"
 #include "kernels/cuda/errors.h"
 
 using Catch::Matchers::Contains;
-using moe::kernels::Clique;
 using moe::kernels::Message;
+using moe::kernels::ProcessGroup;
 
 namespace {
 
@@ -19,8 +19,8 @@ constexpr int kNever = -1;
 constexpr double kTimeoutS = 1;    // of calls that never end
 constexpr double kPatienceS = 60;  // of calls that end: a busy machine may take seconds
 
-const moe::kernels::CliqueTable& table() {
-  return *moe::kernels::cuda::cliques();
+const moe::kernels::ProcessGroupTable& table() {
+  return *moe::kernels::cuda::process_groups();
 }
 
 /// A library whose calls end after so many polls; nothing is left of the last test's.
@@ -41,22 +41,22 @@ void check_clean() {
   CHECK(moe::kernels::cuda::take_error() == "");
 }
 
-Clique joined(double timeout_s = kPatienceS) {
-  const Clique clique = table().join(kId, 1, 4, timeout_s, {});
-  REQUIRE(clique);
-  return clique;
+ProcessGroup joined(double timeout_s = kPatienceS) {
+  const ProcessGroup process_group = table().join(kId, 1, 4, timeout_s, {});
+  REQUIRE(process_group);
+  return process_group;
 }
 
 }  // namespace
 
-TEST_CASE("a clique waits for each call to settle before the next, and leaves in order") {
+TEST_CASE("a process group waits for each call to settle before the next, and leaves in order") {
   for (const int polls : {0, 1, 5, 1010}) {  // the last: beyond what is polled eagerly
     begin(polls);
-    const Clique clique = joined();
-    table().all_reduce(clique, nullptr, nullptr, 12, nullptr);
-    table().all_reduce(clique, nullptr, nullptr, 0, nullptr);
-    CHECK(std::string(table().trouble(clique)) == "");
-    table().destroy(clique);
+    const ProcessGroup process_group = joined();
+    table().all_reduce(process_group, nullptr, nullptr, 12, nullptr);
+    table().all_reduce(process_group, nullptr, nullptr, 0, nullptr);
+    CHECK(std::string(table().trouble(process_group)) == "");
+    table().destroy(process_group);
     CHECK(emulation::nccl.calls == Calls{"all_reduce 12", "finalize", "destroy"});
     check_clean();
   }
@@ -64,14 +64,14 @@ TEST_CASE("a clique waits for each call to settle before the next, and leaves in
 
 TEST_CASE("an exchange is one group, without empty messages") {
   begin(2);
-  const Clique clique = joined();
+  const ProcessGroup process_group = joined();
   char byte = 0;
   const std::vector<Message> sends = {{0, &byte, 5}, {2, &byte, 0}, {3, &byte, 6}, {3, &byte, 7}},
                              receives = {{2, &byte, 0}, {1, &byte, 9}};
-  table().exchange(clique, sends.data(), 4, receives.data(), 2, nullptr);
+  table().exchange(process_group, sends.data(), 4, receives.data(), 2, nullptr);
   CHECK(emulation::nccl.calls == Calls{"group", "send 5 to 0", "send 6 to 3", "send 7 to 3",
                                        "receive 9 from 1", "end of group"});
-  table().destroy(clique);
+  table().destroy(process_group);
   check_clean();
 }
 
@@ -92,55 +92,56 @@ TEST_CASE("joining that fails later says what the library says") {
   check_clean();
 }
 
-TEST_CASE("a call that is never queued puts the clique in trouble, which is asked no more") {
+TEST_CASE("a call that is never queued puts the process group in trouble, which is asked no more") {
   begin(1);
-  const Clique clique = joined(kTimeoutS);
+  const ProcessGroup process_group = joined(kTimeoutS);
   from_now_on(kNever);
-  table().all_reduce(clique, nullptr, nullptr, 3, nullptr);
-  CHECK_THAT(table().trouble(clique), Contains("all_reduce: not done after 1"));
-  table().all_reduce(clique, nullptr, nullptr, 4, nullptr);
-  table().exchange(clique, nullptr, 0, nullptr, 0, nullptr);
-  CHECK(table().split(clique, 0, kTimeoutS) == nullptr);
+  table().all_reduce(process_group, nullptr, nullptr, 3, nullptr);
+  CHECK_THAT(table().trouble(process_group), Contains("all_reduce: not done after 1"));
+  table().all_reduce(process_group, nullptr, nullptr, 4, nullptr);
+  table().exchange(process_group, nullptr, 0, nullptr, 0, nullptr);
+  CHECK(table().split(process_group, 0, kTimeoutS) == nullptr);
   CHECK_THAT(moe::kernels::cuda::take_error(), Contains("split with color 0: all_reduce: not"));
   CHECK(emulation::nccl.calls == Calls{"all_reduce 3"});
-  table().destroy(clique);
+  table().destroy(process_group);
   CHECK(emulation::nccl.calls == Calls{"all_reduce 3", "abort"});
   check_clean();
 }
 
 TEST_CASE("a failure that comes after the call is seen by who asks for trouble") {
   begin(0);
-  const Clique clique = joined();
-  CHECK(std::string(table().trouble(clique)) == "");
+  const ProcessGroup process_group = joined();
+  CHECK(std::string(table().trouble(process_group)) == "");
   (*emulation::nccl.alive.begin())->outcome = ncclRemoteError;
-  CHECK(std::string(table().trouble(clique)) ==
+  CHECK(std::string(table().trouble(process_group)) ==
         "remote process exited (connection closed by peer)");
-  table().abort(clique);
+  table().abort(process_group);
   check_clean();
 }
 
-TEST_CASE("a clique is split by color, and its parts are cliques of their own") {
+TEST_CASE("a process group is split by color, and its parts are process groups of their own") {
   begin(2);
-  const Clique clique = joined();
+  const ProcessGroup process_group = joined();
   from_now_on(2);
-  const Clique part = table().split(clique, 7, kPatienceS);
+  const ProcessGroup part = table().split(process_group, 7, kPatienceS);
   REQUIRE(part);
   table().all_reduce(part, nullptr, nullptr, 1, nullptr);
   CHECK(emulation::nccl.calls == Calls{"split 7", "all_reduce 1"});
-  CHECK(table().split(clique, -1, kTimeoutS) == nullptr);
+  CHECK(table().split(process_group, -1, kTimeoutS) == nullptr);
   CHECK_THAT(moe::kernels::cuda::take_error(), Contains("color -1: must be 0 to"));
   table().destroy(part);
-  table().destroy(clique);
+  table().destroy(process_group);
   check_clean();
 }
 
 TEST_CASE(
-    "a clique and its parts have the channels that were asked for, else the library's choice") {
+    "a process group and its parts have the channels that were asked for, else the library's "
+    "choice") {
   begin(1);
-  const Clique plain = joined();
-  const Clique clique =
+  const ProcessGroup plain = joined();
+  const ProcessGroup process_group =
       table().join(kId, 1, 4, kPatienceS, {.channels = 4, .channels_per_net_peer = 2});
-  const Clique part = table().split(clique, 7, kPatienceS);
+  const ProcessGroup part = table().split(process_group, 7, kPatienceS);
   REQUIRE(emulation::nccl.configs.size() == 3);
   const ncclConfig_t& first = emulation::nccl.configs[0];
   CHECK(first.minCTAs == NCCL_CONFIG_UNDEF_INT);
@@ -151,21 +152,21 @@ TEST_CASE(
     CHECK(emulation::nccl.configs[i].maxCTAs == 4);
     CHECK(emulation::nccl.configs[i].nChannelsPerNetPeer == 2);
   }
-  for (const Clique c : {part, clique, plain}) table().destroy(c);
+  for (const ProcessGroup c : {part, process_group, plain}) table().destroy(c);
   CHECK(table().join(kId, 1, 4, kTimeoutS, {.channels = -1}) == nullptr);
   CHECK_THAT(moe::kernels::cuda::take_error(), Contains("channels below 0"));
   check_clean();
 }
 
-TEST_CASE("a part that comes too late is ended with the clique that it was split off") {
+TEST_CASE("a part that comes too late is ended with the process group that it was split off") {
   begin(1);
-  const Clique clique = joined(kTimeoutS);
+  const ProcessGroup process_group = joined(kTimeoutS);
   from_now_on(kNever);
-  CHECK(table().split(clique, 0, kTimeoutS) == nullptr);
+  CHECK(table().split(process_group, 0, kTimeoutS) == nullptr);
   CHECK_THAT(moe::kernels::cuda::take_error(), Contains("split: not done after 1"));
-  CHECK_THAT(table().trouble(clique), Contains("split: not done after 1"));
+  CHECK_THAT(table().trouble(process_group), Contains("split: not done after 1"));
   from_now_on(0);
-  table().abort(clique);
+  table().abort(process_group);
   CHECK(emulation::nccl.calls == Calls{"abort", "abort"});
   check_clean();
 }
