@@ -16,7 +16,7 @@ template <class T>
 RunLoop<T>::RunLoop(const Plan& plan, const RunOptions& options)
     : plan_(plan),
       options_(options),
-      persistents_(moe::persistents(plan)),
+      persistents_(moe::persistent_tensors(plan)),
       first_step_(options.first_step) {
   result_.provenance = options.emulate_link ? Provenance::kEmulated : Provenance::kMeasured;
 }

@@ -18,7 +18,7 @@ namespace moe {
 struct LocalRanks {
   /// Runs one step, begun when they see fit (StepSpec::start comes as 0), in a job at
   /// common_start(); returns the reports in rank order. The host buffers then hold the placements
-  /// in force (Persistents::placed), which are compared after every step.
+  /// in force (PersistentTensors::placed), which are compared after every step.
   std::function<std::vector<RankReport>(const DataSource&, const StepSpec&)> run_step;
   /// What the emulated link carried since the last step began; null: there is none.
   std::function<std::vector<LinkLoad>()> take_links;
@@ -35,7 +35,7 @@ class RunLoop {
   /// Keeps references to its arguments.
   RunLoop(const Plan& plan, const RunOptions& options);
 
-  const Persistents& persistents() const { return persistents_; }
+  const PersistentTensors& persistents() const { return persistents_; }
   /// Whether the ranks are to make their own initial values: no file gives them.
   bool starts_afresh() const;
 
@@ -71,7 +71,7 @@ class RunLoop {
 
   const Plan& plan_;
   const RunOptions& options_;
-  const Persistents persistents_;
+  const PersistentTensors persistents_;
   LocalRanks local_ranks_;
   std::unique_ptr<Peers> peers_;  // null: all ranks are here
   AllBuffers buffers_;            // by rank, as Peers has them

@@ -36,7 +36,7 @@ auto kernel_of(const OpDef& def, double) {
 }  // namespace
 
 template <class T>
-Rank<T>::Rank(const Plan& plan, const RunOptions& options, const Persistents& persistents,
+Rank<T>::Rank(const Plan& plan, const RunOptions& options, const PersistentTensors& persistents,
               const std::vector<LaneArbiter*>& arbiters, int64_t rank)
     : plan_(plan),
       options_(options),

@@ -21,7 +21,7 @@ template <class T>
 class Rank {
  public:
   /// arbiters: by lane, null where the lane has none. Keeps references to its arguments.
-  Rank(const Plan& plan, const RunOptions& options, const Persistents& persistents,
+  Rank(const Plan& plan, const RunOptions& options, const PersistentTensors& persistents,
        const std::vector<LaneArbiter*>& arbiters, int64_t rank);
 
   /// Called once on the compute lane's thread: pages, initial values (unless resumed), gates.
@@ -111,7 +111,7 @@ class Rank {
 
   const Plan& plan_;
   const RunOptions& options_;
-  const Persistents& persistents_;
+  const PersistentTensors& persistents_;
   const std::vector<LaneArbiter*>& arbiters_;
   const int64_t rank_;
   const kernels::KernelTable<T>& table_;

@@ -38,9 +38,9 @@ std::vector<TensorId> kept_tensors(const Plan& plan) {
   return kept;
 }
 
-DeviceRank::DeviceRank(const Plan& plan, const RunOptions& options, const Persistents& persistents,
-                       const DeviceProgram& program, const kernels::DeviceTable& device,
-                       HostWait wait, int64_t rank)
+DeviceRank::DeviceRank(const Plan& plan, const RunOptions& options,
+                       const PersistentTensors& persistents, const DeviceProgram& program,
+                       const kernels::DeviceTable& device, HostWait wait, int64_t rank)
     : plan_(plan),
       options_(options),
       persistents_(persistents),

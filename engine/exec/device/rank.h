@@ -24,7 +24,7 @@ class DeviceRank {
   using HostWait = std::function<void(kernels::Event)>;
 
   /// Keeps references to its arguments. Throws RunError where the device has no room.
-  DeviceRank(const Plan& plan, const RunOptions& options, const Persistents& persistents,
+  DeviceRank(const Plan& plan, const RunOptions& options, const PersistentTensors& persistents,
              const DeviceProgram& program, const kernels::DeviceTable& device, HostWait wait,
              int64_t rank);
 
@@ -118,7 +118,7 @@ class DeviceRank {
 
   const Plan& plan_;
   const RunOptions& options_;
-  const Persistents& persistents_;
+  const PersistentTensors& persistents_;
   const DeviceProgram& program_;
   const kernels::DeviceTable& device_;
   const HostWait wait_;

@@ -24,7 +24,7 @@ std::span<std::byte> placement_bytes(const PlacedLayer& layer, const RankBuffers
 
 }  // namespace
 
-Peers::Peers(Processes& processes, const Plan& plan, const Persistents& persistents,
+Peers::Peers(Processes& processes, const Plan& plan, const PersistentTensors& persistents,
              const RankBuffers& own, Bytes element_bytes)
     : processes_(processes),
       plan_(plan),

@@ -50,7 +50,7 @@ constexpr auto fields_of(const RankReport*) {
 class Peers {
  public:
   /// own: this rank's. Throws RunError naming a rank whose plan has another hash.
-  Peers(Processes& processes, const Plan& plan, const Persistents& persistents,
+  Peers(Processes& processes, const Plan& plan, const PersistentTensors& persistents,
         const RankBuffers& own, Bytes element_bytes);
 
   /// By rank; on others than rank 0 null but for their own.
@@ -75,7 +75,7 @@ class Peers {
 
   Processes& processes_;
   const Plan& plan_;
-  const Persistents& persistents_;
+  const PersistentTensors& persistents_;
   std::vector<std::unique_ptr<RankBuffers>> copies_;  // by rank; on rank 0
   AllBuffers buffers_;
   std::vector<std::vector<std::unique_ptr<GateRecord>>> records_;  // by rank; on rank 0

@@ -11,7 +11,7 @@ namespace moe {
 struct FinishedStep {
   const Plan& plan;
   const RunOptions& options;
-  const Persistents& persistents;
+  const PersistentTensors& persistents;
   const AllBuffers& buffers;
   const std::vector<RankReport>& reports;  // by rank
   const StepSpec& spec;
