@@ -112,7 +112,7 @@ void fill(const PersistentTensors& all, const Persistent& p, const AllBuffers& r
   for (size_t r = 0; r < ranks.size(); ++r) {
     auto* const data = static_cast<std::byte*>(ranks[r]->at(p.tensor));
     std::memset(data, 0, storage_bytes(p.local, element_bytes));
-    for (const Stretch& s : stretches_on(all, p, *ranks[r], static_cast<int64_t>(r))) {
+    for (const TensorSlice& s : slices_on(all, p, *ranks[r], static_cast<int64_t>(r))) {
       std::memcpy(data + s.at * element_bytes, content.data() + s.first * element_bytes,
                   storage_bytes(s.n, element_bytes));
     }
@@ -250,7 +250,7 @@ void write_checkpoint(const std::string& path, const Plan& plan, const Persisten
   }
   for (const auto* tensors : {&all.parameters, &all.states}) {
     for (const Persistent& p : *tensors) {
-      for (const Stretch& s : stretches(all, p, *ranks[0])) {
+      for (const TensorSlice& s : slices(all, p, *ranks[0])) {
         const auto* const data =
             static_cast<const std::byte*>(ranks[static_cast<size_t>(s.rank)]->at(p.tensor));
         file.write(data + s.at * element_bytes, storage_bytes(s.n, element_bytes));

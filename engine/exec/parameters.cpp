@@ -122,9 +122,9 @@ Placement placement_of(const PlacedLayer& layer, const RankBuffers& buffers) {
                                           static_cast<size_t>(Placement::code_size(layer.bounds))});
 }
 
-std::vector<Stretch> stretches(const PersistentTensors& all, const Persistent& p,
-                               const RankBuffers& buffers) {
-  std::vector<Stretch> result;
+std::vector<TensorSlice> slices(const PersistentTensors& all, const Persistent& p,
+                                const RankBuffers& buffers) {
+  std::vector<TensorSlice> result;
   if (p.layer < 0) {
     for (int64_t r = 0; r < p.holders; ++r) result.push_back({r, 0, p.first(r), p.local});
     return result;
@@ -138,12 +138,12 @@ std::vector<Stretch> stretches(const PersistentTensors& all, const Persistent& p
   return result;
 }
 
-std::vector<Stretch> stretches_on(const PersistentTensors& all, const Persistent& p,
-                                  const RankBuffers& buffers, int64_t rank) {
+std::vector<TensorSlice> slices_on(const PersistentTensors& all, const Persistent& p,
+                                   const RankBuffers& buffers, int64_t rank) {
   if (p.layer < 0) return {{rank, 0, p.first(rank), p.local}};
   const Placement placement = placement_of(all.placed[static_cast<size_t>(p.layer)], buffers);
   const int64_t each = p.size() / placement.bounds().experts;
-  std::vector<Stretch> result;
+  std::vector<TensorSlice> result;
   for (int64_t s = 0; s < placement.bounds().residents; ++s) {
     const int64_t expert = placement.at(rank, s);
     if (expert >= 0) result.push_back({rank, s * each, expert * each, each});
@@ -168,7 +168,7 @@ void initialise(const Plan& plan, const PersistentTensors& all, const RankBuffer
       continue;
     }
     std::fill_n(x, p.local, T(0));
-    for (const Stretch& s : stretches_on(all, p, buffers, rank)) {
+    for (const TensorSlice& s : slices_on(all, p, buffers, rank)) {
       for (int64_t i = 0; i < s.n; ++i) {
         x[s.at + i] = static_cast<T>(init(static_cast<uint64_t>(s.first + i), t));
       }
@@ -213,7 +213,7 @@ template <class T>
 void add_measure(const PersistentTensors& all, size_t parameter, const RankBuffers& buffers,
                  int64_t rank, const T* gradient, Measure& sum) {
   const Persistent& p = all.parameters[parameter];
-  for (const Stretch& s : stretches(all, p, buffers)) {
+  for (const TensorSlice& s : slices(all, p, buffers)) {
     if (p.layer >= 0 ? s.rank != rank : s.rank != rank % p.holders) continue;
     const Measure part = measure(gradient + s.at, s.n, s.first);
     sum.sum_of_squares += part.sum_of_squares;
@@ -228,7 +228,7 @@ void measure_parameters(const PersistentTensors& all, const AllBuffers& ranks, R
     Measure sum;
     check_copies(p, ranks, static_cast<size_t>(p.local) * sizeof(T));
     if (p.layer >= 0) check_residents(all, p, ranks, sizeof(T));
-    for (const Stretch& s : stretches(all, p, *ranks[0])) {
+    for (const TensorSlice& s : slices(all, p, *ranks[0])) {
       const T* x = static_cast<const T*>(ranks[static_cast<size_t>(s.rank)]->at(p.tensor)) + s.at;
       const Measure part = measure(x, s.n, s.first);
       sum.sum_of_squares += part.sum_of_squares;

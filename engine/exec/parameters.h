@@ -48,15 +48,15 @@ PersistentTensors persistent_tensors(const Plan& plan);
 Placement placement_of(const PlacedLayer& layer, const RankBuffers& buffers);
 
 /// Neighbouring elements of a tensor on a rank: number `first` of the full tensor on lies at `at`.
-struct Stretch {
+struct TensorSlice {
   int64_t rank = 0, at = 0, first = 0, n = 0;
 };
-/// Stretches that make the full tensor, in its order: an expert's of its owner.
-std::vector<Stretch> stretches(const PersistentTensors& all, const Persistent& p,
-                               const RankBuffers& buffers);
+/// Slices that make the full tensor, in its order: an expert's of its owner.
+std::vector<TensorSlice> slices(const PersistentTensors& all, const Persistent& p,
+                                const RankBuffers& buffers);
 /// All that one rank holds of it; of a placed tensor its residents only.
-std::vector<Stretch> stretches_on(const PersistentTensors& all, const Persistent& p,
-                                  const RankBuffers& buffers, int64_t rank);
+std::vector<TensorSlice> slices_on(const PersistentTensors& all, const Persistent& p,
+                                   const RankBuffers& buffers, int64_t rank);
 
 /// Writes a rank's initial parameters and clears its states. T is the float type of the run.
 template <class T>
