@@ -47,8 +47,8 @@ Work gemm_work(const Graph& g, const Op& op, const WorkContext& context, const S
 /// Counted rows; or the capacity, the axis before the last; or the features that come out.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   if (only_used(op)) {
-    return and_gelu(op, {{{kRows, kWhole, kWhole, kTally, kWhole}, {kRows}},
-                         {{kWhole, kWhole, kWhole, kTally, kWhole}, {kRows}}});
+    return and_gelu(op, {{{kRows, kWhole, kWhole, kRowEnds, kWhole}, {kRows}},
+                         {{kWhole, kWhole, kWhole, kRowEnds, kWhole}, {kRows}}});
   }
   const int last = static_cast<int>(shape(g, op, 0).size()) - 1;
   return and_gelu(op, {{{last - 1, kWhole, kWhole, kWhole, kWhole}, {last - 1}},
