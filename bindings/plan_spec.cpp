@@ -44,7 +44,7 @@ Options options_of(const nlohmann::json& values) {
 // What stages are made with: the plan as far as it is read.
 struct StageContext {
   const PlanSpec& spec;
-  PlanBox& box;
+  PlanHandle& handle;
   std::shared_ptr<PickPolicies> picks;
 };
 
@@ -57,7 +57,7 @@ Stage stage_of(lua_State* L, int index, const Fields& stage, const StageContext&
   if (stage.has("options")) result.options = options_of(stage.at("options").value());
   if (stage.has("placement")) {
     const auto policy = placement_policy_of(L, stage, context.spec);
-    context.box.placement = policy;
+    context.handle.placement = policy;
     result.transform = [policy](Graph graph, const PassContext& pass) {
       return place_experts(std::move(graph), policy->stage, pass);
     };
@@ -110,7 +110,7 @@ void check_law(const PlanSpec& spec) {
 // Ops profiled on this machine. cost.blocks: of the run's transfers on a GPU, 0 where they have
 // none or nobody knows. cost.rehearse: steps that are executed first, 0 for none.
 std::shared_ptr<const ProfileCost> profile_of(const Host& host, const Fields& cost,
-                                              const PlanSpec& spec, const PlanBox& box) {
+                                              const PlanSpec& spec, const PlanHandle& handle) {
   PredictOptions options;
   options.device = cost.text("device", options.device);
   options.bf16 = cost.text("precision", "f32") == "bf16";
@@ -120,8 +120,9 @@ std::shared_ptr<const ProfileCost> profile_of(const Host& host, const Fields& co
   options.blocks = static_cast<int32_t>(cost.integer("blocks", 0));
   options.gpu_of_one = job_of(host) != nullptr;
   options.rehearse = cost.integer("rehearse", 0);
-  if (box.gate) options.gate = rank_gates(host, box.gate);
-  if (box.placement) options.place = rank_placements(host, box.placement, std::nullopt, nullptr);
+  if (handle.gate) options.gate = rank_gates(host, handle.gate);
+  if (handle.placement)
+    options.place = rank_placements(host, handle.placement, std::nullopt, nullptr);
   const Prediction prediction = predicted_cost(spec, options);
   if (!prediction.warning.empty()) {
     std::fprintf(stderr, "moebench: %s\n", printable(prediction.warning).c_str());
@@ -212,16 +213,16 @@ OptimizerSpec optimizer_of(const Fields& fields) {
 }
 
 /// Field gate of the table at `index`, the law of its routing, or the model's own gate.
-void set_gate(lua_State* L, int index, const Fields& fields, PlanSpec& spec, PlanBox& box) {
+void set_gate(lua_State* L, int index, const Fields& fields, PlanSpec& spec, PlanHandle& handle) {
   spec.law = law_in(L, index);
   if (spec.law) {
     spec.gate = gate_spec(spec.model, law_gate(spec.law, spec.model, spec.num_ranks));
     check_law(spec);
   } else if (fields.has("gate")) {
     lua_getfield(L, index, "gate");
-    box.gate = gate_policy_of(L, lua_gettop(L), fields.at("gate"), spec.model);
+    handle.gate = gate_policy_of(L, lua_gettop(L), fields.at("gate"), spec.model);
     lua_pop(L, 1);
-    spec.gate = box.gate->spec;
+    spec.gate = handle.gate->spec;
   } else {
     spec.gate = gate_spec(spec.model);
   }
@@ -229,7 +230,7 @@ void set_gate(lua_State* L, int index, const Fields& fields, PlanSpec& spec, Pla
 
 }  // namespace
 
-PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
+PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle) {
   const nlohmann::json values = to_json(L, index, true);
   const Fields fields(values, "plan");
   PlanSpec spec;
@@ -240,11 +241,11 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
   spec.element_bytes = fields.integer("element_bytes", 0);
   spec.inference = fields.flag("inference", false);
   if (fields.has("optimizer")) spec.optimizer = optimizer_of(fields.at("optimizer"));
-  set_gate(L, index, fields, spec, box);
+  set_gate(L, index, fields, spec, handle);
   lua_getfield(L, index, "system");
   const auto picks = std::make_shared<PickPolicies>(PickPolicies{.fill = spec.work.fill});
-  box.picks = picks;
-  spec.system = system_of(L, lua_gettop(L), fields.at("system"), {spec, box, picks});
+  handle.picks = picks;
+  spec.system = system_of(L, lua_gettop(L), fields.at("system"), {spec, handle, picks});
   lua_pop(L, 1);
   const Fields cost = fields.at("cost");
   if (fields.has("ways")) {
@@ -259,8 +260,8 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
   }
   // Where others plan, nothing is measured here.
   if (cost.text("kind") == "profile" && is_root(Host::of(L))) {
-    box.profile = profile_of(Host::of(L), cost, spec, box);
-    spec.cost = box.profile;
+    handle.profile = profile_of(Host::of(L), cost, spec, handle);
+    spec.cost = handle.profile;
     spec.quickest_ways = cost.text("device", "cpu") == "cuda";
   } else if (cost.text("kind") == "none") {
     spec.cost = std::make_shared<NoTimes>(spec.cluster);

@@ -11,7 +11,7 @@ namespace moe::lua {
 
 constexpr const char* kLawType = "routing law";
 
-struct LawBox {
+struct RoutingHandle {
   std::shared_ptr<const RoutingLaw> law;
 };
 

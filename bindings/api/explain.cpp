@@ -145,24 +145,24 @@ class Explainer {
   const double ranks_;
 };
 
-json explanation_json(lua_State* L, const PlanBox& box) {
-  const auto& [step, timeline] = step_given(L, 2, box, "explain");
-  StepReplay replay(*box.plan, placements_of(Host::of(L), box));
+json explanation_json(lua_State* L, const PlanHandle& handle) {
+  const auto& [step, timeline] = step_given(L, 2, handle, "explain");
+  StepReplay replay(*handle.plan, placements_of(Host::of(L), handle));
   replay.set_step(0);
   // Placements are made one from the other.
   for (int64_t s = 1; s < step - 1 && !replay.placements().empty(); ++s) replay.set_step(s);
   if (step > 1) replay.set_step(step - 1);
-  return Explainer(*box.plan, replay, explain(replay.input(), timeline)).all();
+  return Explainer(*handle.plan, replay, explain(replay.input(), timeline)).all();
 }
 
 }  // namespace
 
 int explain_plan(lua_State* L) {
-  const PlanBox& box = check_plan(L);
+  const PlanHandle& handle = check_plan(L);
   luaL_checktype(L, 2, LUA_TTABLE);
   const Host::EngineCall in_engine(Host::of(L));
-  push_json(L,
-            broadcast_from_root(Host::of(L), "explain", [&] { return explanation_json(L, box); }));
+  push_json(
+      L, broadcast_from_root(Host::of(L), "explain", [&] { return explanation_json(L, handle); }));
   return 1;
 }
 

@@ -39,7 +39,7 @@ std::shared_ptr<const RoutingLaw> required_law(lua_State* L) {
 }
 
 /// Batches of a law that simulations share.
-struct TraceBox {
+struct TraceHandle {
   std::shared_ptr<RoutedBatches> batches;
   int64_t first = 0, num = 0;  // steps of the law
 };
@@ -60,7 +60,7 @@ int64_t num_paths(const PathProfile& profile) {
 }
 
 /// The most tokens of a rank that choose one expert.
-int64_t most_rows(TraceBox& trace) {
+int64_t most_rows(TraceHandle& trace) {
   int64_t most = 1;
   for (int64_t i = 0; i < trace.num; ++i) {
     for (const Loads& loads : trace.batches->at(trace.first + i).loads) {
@@ -77,7 +77,7 @@ int trace(lua_State* L) {
   const json values = to_json(L, 1, true);
   const Fields fields(values, "moe.lina.trace");
   const auto law = required_law(L);
-  TraceBox made{.num = fields.integer("batches")};
+  TraceHandle made{.num = fields.integer("batches")};
   json info;
   {
     const Host::EngineCall call(Host::of(L));
@@ -88,7 +88,7 @@ int trace(lua_State* L) {
     made.batches->take(made.first, made.num);
     info = {{"paths", num_paths(*profile)}, {"most_rows", most_rows(made)}};
   }
-  push_kept<TraceBox>(L, kTraceType, std::move(made));
+  push_kept<TraceHandle>(L, kTraceType, std::move(made));
   push_json(L, info);
   return 2;
 }
@@ -121,7 +121,7 @@ int popularity(lua_State* L) {
                    .shorter = f.flag("shorter", false)};
   const auto made =
       std::make_shared<const PathProfile>(profile_paths(law_of(trace, "trace", false), spec));
-  push_kept<ProfileBox>(L, kProfileType, made);
+  push_kept<ProfileHandle>(L, kProfileType, made);
   push_json(L, {{"paths", num_paths(*made)},
                 {"layers", spec.layers},
                 {"experts", trace->experts},
@@ -142,7 +142,7 @@ struct Accuracy {
 };
 
 /// By MoE layer; of those that the plan does not estimate none are.
-std::vector<Accuracy> accuracy_of(const Plan& plan, TraceBox& trace, Compare compare) {
+std::vector<Accuracy> accuracy_of(const Plan& plan, TraceHandle& trace, Compare compare) {
   std::vector<Accuracy> all(static_cast<size_t>(trace.batches->num_layers()));
   for (const Op& op : plan.graph.ops()) {
     if (!op.kind.valid() || plan.graph.def(op).moe != MoeOp::kExpect) continue;
@@ -250,8 +250,8 @@ json served_json(const Plan& plan, const RunResult& result) {
 // (trace, plan, compare) -> the result
 int inference(lua_State* L) {
   Host& host = Host::of(L);
-  TraceBox& trace = check_userdata<TraceBox>(L, 1, kTraceType);
-  const Plan& plan = *check_userdata<PlanBox>(L, 2, kPlanType).plan;
+  TraceHandle& trace = check_userdata<TraceHandle>(L, 1, kTraceType);
+  const Plan& plan = *check_userdata<PlanHandle>(L, 2, kPlanType).plan;
   const Compare compare = compare_named(luaL_checkstring(L, 3));
   json out;
   {
@@ -369,8 +369,8 @@ void open_lina(lua_State* L) {
       {nullptr, nullptr}};
   static constexpr luaL_Reg kMethods[] = {{nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);
-  new_type<TraceBox>(L, kTraceType, kMethods);
-  new_type<ProfileBox>(L, kProfileType, kMethods);
+  new_type<TraceHandle>(L, kTraceType, kMethods);
+  new_type<ProfileHandle>(L, kProfileType, kMethods);
 }
 
 }  // namespace moe::lua

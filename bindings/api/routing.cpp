@@ -23,7 +23,7 @@ int make_workload(lua_State* L) {
 
 // (law, { step, layer from 1, ranks, tokens, experts, k }) -> [source][expert]
 int loads(lua_State* L) {
-  const LawBox& box = check_userdata<LawBox>(L, 1, kLawType);
+  const RoutingHandle& handle = check_userdata<RoutingHandle>(L, 1, kLawType);
   const nlohmann::json values = to_json(L, 2);
   const Fields fields(values, "loads");
   const RoutingQuery query = {.step = fields.integer("step") - 1,
@@ -33,7 +33,7 @@ int loads(lua_State* L) {
                               .experts = fields.integer("experts"),
                               .k = fields.integer("k")};
   const Host::EngineCall call(Host::of(L));
-  const Loads loads = box.law->loads(query);
+  const Loads loads = handle.law->loads(query);
   lua_createtable(L, static_cast<int>(loads.sources), 0);
   for (int64_t s = 0; s < loads.sources; ++s) {
     lua_createtable(L, static_cast<int>(loads.experts), 0);
@@ -138,7 +138,8 @@ std::shared_ptr<const RoutingLaw> law_in(lua_State* L, int index) {
     return nullptr;
   }
   lua_getfield(L, -1, "law");
-  std::shared_ptr<const RoutingLaw> law = check_userdata<LawBox>(L, lua_gettop(L), kLawType).law;
+  std::shared_ptr<const RoutingLaw> law =
+      check_userdata<RoutingHandle>(L, lua_gettop(L), kLawType).law;
   lua_pop(L, 2);
   return law;
 }
@@ -150,7 +151,7 @@ ReadTrace trace_in(lua_State* L, const std::string& path) {
 
 void push_law(lua_State* L, RoutingLaw law) {
   const std::string name = law.name;
-  push_kept<LawBox>(L, kLawType, std::make_shared<const RoutingLaw>(std::move(law)));
+  push_kept<RoutingHandle>(L, kLawType, std::make_shared<const RoutingLaw>(std::move(law)));
   lua_pushlstring(L, name.data(), name.size());
 }
 
@@ -164,7 +165,7 @@ void open_routing(lua_State* L) {
                                             {nullptr, nullptr}};
   static constexpr luaL_Reg kMethods[] = {{nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);
-  new_type<LawBox>(L, kLawType, kMethods);
+  new_type<RoutingHandle>(L, kLawType, kMethods);
 }
 
 }  // namespace moe::lua

@@ -103,21 +103,22 @@ json broadcast_from_root(const Host& host, const std::string& what,
   return std::move(answer["value"]);
 }
 
-PlanBox plan_for_all(lua_State* L, int index) {
+PlanHandle plan_for_all(lua_State* L, int index) {
   const Host& host = Host::of(L);
   Processes* const job = job_of(host);
-  PlanBox box;
+  PlanHandle handle;
   if (job != nullptr) compare(*job, asked_for(L, index, host));
   const json program = broadcast_from_root(host, "plan", [&]() -> json {
-    box.plan = make_plan(plan_spec_of(L, index, box));
+    handle.plan = make_plan(plan_spec_of(L, index, handle));
     if (job == nullptr) return nullptr;
-    const std::string bytes = packed_program(*box.plan);
+    const std::string bytes = packed_program(*handle.plan);
     return json::binary({bytes.begin(), bytes.end()});
   });
-  if (is_root(host)) return box;
+  if (is_root(host)) return handle;
   const std::vector<uint8_t>& bytes = program.get_binary();
-  box.plan = plan_of_program(plan_spec_of(L, index, box), std::string(bytes.begin(), bytes.end()));
-  return box;
+  handle.plan =
+      plan_of_program(plan_spec_of(L, index, handle), std::string(bytes.begin(), bytes.end()));
+  return handle;
 }
 
 }  // namespace moe::lua

@@ -26,6 +26,6 @@ nlohmann::json broadcast_from_root(const Host& host, const std::string& what,
 /// The plan of the specification at `index`, whose values are `spec`: made on rank 0 alone, as
 /// bytes to the others, who make theirs of it. Throws RunError naming a rank that asks for another
 /// plan, and the field.
-PlanBox plan_for_all(lua_State* L, int index);
+PlanHandle plan_for_all(lua_State* L, int index);
 
 }  // namespace moe::lua
