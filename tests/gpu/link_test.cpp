@@ -146,8 +146,9 @@ struct TwoLanes {
   OwnEvent from[2] = {OwnEvent(true), OwnEvent(true)}, to[2] = {OwnEvent(true), OwnEvent(true)};
 };
 
-TEST_CASE("transfers of two lanes that meet on the emulated link take what its law says, within 2%",
-          "[time]") {
+TEST_CASE(
+    "transfers of two lanes that meet on the emulated link take what its model says, within 2%",
+    "[time]") {
   const TwoLanes lanes;
   const int64_t bytes[] = {32 << 20, 8 << 20};
   const DeviceArray<char> from(gpu(), bytes[0]), to(gpu(), bytes[0]);
@@ -176,13 +177,13 @@ TEST_CASE("transfers of two lanes that meet on the emulated link take what its l
     ops.back().start_ns = flags.began_ns(static_cast<int64_t>(i) + 1) - flags.began_ns(1);
   }
   REQUIRE(ops[1].start_ns > 0);
-  const auto law = run_collectives(lanes.link, ops, network_options(lanes.link)).ops;
+  const auto model = run_collectives(lanes.link, ops, network_options(lanes.link)).ops;
   for (size_t i = 0; i < 2; ++i) {
-    const auto by_law = static_cast<double>(law[i].end_ns - ops[i].start_ns);
+    const auto by_model = static_cast<double>(model[i].end_ns - ops[i].start_ns);
     const double took = gpu().elapsed_ns(lanes.from[i], lanes.to[i]);
-    INFO("transfer " << i << " took " << took << " ns, by the law " << by_law);
-    CHECK(by_law > 1.2 * static_cast<double>(alone_ns(lanes.link, ops[i])));  // they met
-    CHECK(took >= 0.999 * by_law);
-    CHECK(took <= 1.02 * by_law);
+    INFO("transfer " << i << " took " << took << " ns, by the model " << by_model);
+    CHECK(by_model > 1.2 * static_cast<double>(alone_ns(lanes.link, ops[i])));  // they met
+    CHECK(took >= 0.999 * by_model);
+    CHECK(took <= 1.02 * by_model);
   }
 }

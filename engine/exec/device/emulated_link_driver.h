@@ -1,6 +1,6 @@
 // Keeps the emulated link of ranks on a device where transfers of several lanes may meet on it. A
 // transfer's kernels say in host memory when they begin (kernels/device.h, LinkSignal); the wire,
-// whose law is that of CPU ranks (comm/link_transfers.h), says when the transfer is over, and the
+// whose model is that of CPU ranks (comm/link_transfers.h), says when the transfer is over, and the
 // kernels end when the host has written so. All that device and host share is that memory: no call
 // of the device is made, so nothing that waits in a driver keeps a transfer from ending.
 // Not here: the thread that looks (emulated_link_thread.h), and what is copied, for as long at

@@ -1,5 +1,5 @@
 // The driver of the emulated link by itself: a device that is played here begins transfers, and
-// each may end when the law of network/ says so for those begins.
+// each may end when the model of network/ says so for those begins.
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -134,8 +134,9 @@ class Played {
   Nanoseconds device_ = 1'000'000, start_ = 0;
 };
 
-/// When each transfer ends by the law for the begins that the device had, in the order of channels.
-std::vector<Nanoseconds> ends_by_law(const Cluster& link, const std::vector<PlayedChannel>& all) {
+/// When each transfer ends by the link model for the begins that the device had, in the order of
+/// channels.
+std::vector<Nanoseconds> ends_by_model(const Cluster& link, const std::vector<PlayedChannel>& all) {
   std::vector<NetworkOp> ops;
   Nanoseconds first = std::numeric_limits<Nanoseconds>::max();
   for (const PlayedChannel& c : all) first = std::min(first, c.transfers[0].began);
@@ -164,7 +165,7 @@ Nanoseconds check_random_posts(uint64_t seed, Nanoseconds late, Nanoseconds wait
     for (int i = 0; i < 6; ++i) played.post(c, random_op(ranks, rng), rng.below(100'000));
   }
   played.run(wait);
-  const std::vector<Nanoseconds> ends = ends_by_law(link, played.channels());
+  const std::vector<Nanoseconds> ends = ends_by_model(link, played.channels());
   Nanoseconds latest = 0;
   size_t i = 0;
   for (const PlayedChannel& c : played.channels()) {
@@ -179,13 +180,13 @@ Nanoseconds check_random_posts(uint64_t seed, Nanoseconds late, Nanoseconds wait
   return latest;
 }
 
-TEST_CASE("transfers of several lanes may end when the law says so for their begins") {
+TEST_CASE("transfers of several lanes may end when the link model says so for their begins") {
   for (uint64_t seed = 1; seed <= 25; ++seed) {
     CHECK(check_random_posts(seed, 0, 5 * kStep) <= 2 * kStep + 2);
   }
 }
 
-TEST_CASE("a driver that wakes late lets transfers end late, but never by another law") {
+TEST_CASE("a driver that wakes late lets transfers end late, but never by another model") {
   for (uint64_t seed = 1; seed <= 25; ++seed) {
     CHECK(check_random_posts(seed, 30'000, 5 * kStep) <= 60'000);
     // Where it has seen the step begin late, until a begin is seen sooner.
@@ -261,7 +262,7 @@ void begin(const kernels::LinkSignal& signal) {
   std::atomic_ref(signal.flags->begun).store(signal.begins);
 }
 
-TEST_CASE("the thread that keeps a link lets no transfer end before the law says so") {
+TEST_CASE("the thread that drives a link lets no transfer end before the link model says so") {
   kernels::DeviceTable device = lazy_device();
   lazy_start(LazyOrder::kAsGiven);
   device.sleep = [](int64_t, const kernels::LinkSignal& signal, kernels::Stream) { begin(signal); };
@@ -277,11 +278,11 @@ TEST_CASE("the thread that keeps a link lets no transfer end before the law says
     begin(signals[1]);
     std::vector<NetworkOp> ops(2, op);
     ops[1].start_ns = signals[1].flags->began_ns - signals[0].flags->began_ns;
-    const auto law = run_collectives(link, ops, network_options(link)).ops;
+    const auto model = run_collectives(link, ops, network_options(link)).ops;
     for (size_t i = 0; i < 2; ++i) {
       while (std::atomic_ref(signals[i].flags->over).load() < signals[i].ends) {
       }
-      const Nanoseconds late = clock_ns() - kAhead - signals[0].flags->began_ns - law[i].end_ns;
+      const Nanoseconds late = clock_ns() - kAhead - signals[0].flags->began_ns - model[i].end_ns;
       CHECK(late >= -2);
     }
     CHECK_NOTHROW(link_thread.check());
