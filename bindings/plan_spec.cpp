@@ -97,14 +97,15 @@ SystemSpec system_of(lua_State* L, int index, const Fields& system, const StageC
   return result;
 }
 
-// A law that cannot answer for the model is refused here, not in the middle of a run.
-void check_law(const PlanSpec& spec) {
+// A routing model that cannot answer for the plan's sizes is refused here, not in the middle of a
+// run.
+void check_routing(const PlanSpec& spec) {
   if (spec.model.num_moe_layers() == 0) return;
-  spec.law->loads({.layer = spec.model.num_moe_layers() - 1,
-                   .ranks = spec.num_ranks,
-                   .tokens = spec.model.tokens_per_rank(),
-                   .experts = spec.model.experts,
-                   .k = spec.gate.k});
+  spec.routing->loads({.layer = spec.model.num_moe_layers() - 1,
+                       .ranks = spec.num_ranks,
+                       .tokens = spec.model.tokens_per_rank(),
+                       .experts = spec.model.experts,
+                       .k = spec.gate.k});
 }
 
 // Ops profiled on this machine. cost.blocks: of the run's transfers on a GPU, 0 where they have
@@ -212,12 +213,12 @@ OptimizerSpec optimizer_of(const Fields& fields) {
   return fields.text("name") == "adamw" ? optimizer_as<Adamw>(fields) : optimizer_as<Sgd>(fields);
 }
 
-/// Field gate of the table at `index`, the law of its routing, or the model's own gate.
+/// Field gate of the table at `index`, the gate of its routing model, or the model's own gate.
 void set_gate(lua_State* L, int index, const Fields& fields, PlanSpec& spec, PlanHandle& handle) {
-  spec.law = law_in(L, index);
-  if (spec.law) {
-    spec.gate = gate_spec(spec.model, law_gate(spec.law, spec.model, spec.num_ranks));
-    check_law(spec);
+  spec.routing = routing_in(L, index);
+  if (spec.routing) {
+    spec.gate = gate_spec(spec.model, routed_gate(spec.routing, spec.model, spec.num_ranks));
+    check_routing(spec);
   } else if (fields.has("gate")) {
     lua_getfield(L, index, "gate");
     handle.gate = gate_policy_of(L, lua_gettop(L), fields.at("gate"), spec.model);

@@ -26,7 +26,7 @@ struct LuaPlacement {
   nlohmann::json options;         // params and fields that an instance may change
   PlacementStage stage;           // its policy: the name with a hash of the recipe's code
   nlohmann::json model, cluster;  // as ctx shows them
-  std::string workload;           // of the routing law, "": none
+  std::string workload;           // of the routing model, "": none
   Bytes device_bytes = 0;         // memory of a device, 0: unknown
 };
 

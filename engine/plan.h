@@ -11,7 +11,7 @@
 #include "engine/model/model.h"
 #include "engine/passes/device/choose_ways.h"
 #include "engine/passes/pass.h"
-#include "engine/routing/law.h"
+#include "engine/routing/routing_model.h"
 #include "engine/schedule/legality.h"
 #include "engine/schedule/memory.h"
 #include "engine/schedule/schedule.h"
@@ -49,7 +49,7 @@ struct PlanSpec {
   bool quickest_ways = false;
   DeviceEdits edits;
   /// Which experts tokens choose, in place of the model's gate; null: the gate.
-  std::shared_ptr<const RoutingLaw> law;
+  std::shared_ptr<const RoutingModel> routing;
 };
 
 struct Plan {

@@ -32,16 +32,16 @@ RoutingQuery query_of(const Fields& fields) {
           .k = fields.integer("k")};
 }
 
-std::shared_ptr<const RoutingLaw> required_law(lua_State* L) {
-  auto law = law_in(L, 1);
-  MOE_CHECK(law != nullptr, "the library requires routing");
-  return law;
+std::shared_ptr<const RoutingModel> required_routing(lua_State* L) {
+  auto routing = routing_in(L, 1);
+  MOE_CHECK(routing != nullptr, "the library requires routing");
+  return routing;
 }
 
-/// Batches of a law that simulations share.
+/// Batches of a routing model that simulations share.
 struct TraceHandle {
   std::shared_ptr<RoutedBatches> batches;
-  int64_t first = 0, num = 0;  // steps of the law
+  int64_t first = 0, num = 0;  // steps of the routing model
 };
 
 ProfileSpec profile_spec(const Fields& fields, const RoutingQuery& first) {
@@ -76,15 +76,15 @@ int trace(lua_State* L) {
   Host::of(L).end_loading();
   const json values = to_json(L, 1, true);
   const Fields fields(values, "moe.lina.trace");
-  const auto law = required_law(L);
+  const auto routing = required_routing(L);
   TraceHandle made{.num = fields.integer("batches")};
   json info;
   {
     const Host::EngineCall call(Host::of(L));
     const ProfileSpec spec = profile_spec(fields, query_of(fields));
-    const auto profile = std::make_shared<const PathProfile>(profile_paths(*law, spec));
+    const auto profile = std::make_shared<const PathProfile>(profile_paths(*routing, spec));
     made.first = spec.first.step + spec.batches;
-    made.batches = std::make_shared<RoutedBatches>(law, spec.first, spec.layers, profile);
+    made.batches = std::make_shared<RoutedBatches>(routing, spec.first, spec.layers, profile);
     made.batches->take(made.first, made.num);
     info = {{"paths", num_paths(*profile)}, {"most_rows", most_rows(made)}};
   }
@@ -120,7 +120,7 @@ int popularity(lua_State* L) {
                    .keep = f.integer("keep"),
                    .shorter = f.flag("shorter", false)};
   const auto made =
-      std::make_shared<const PathProfile>(profile_paths(law_of(trace, "trace", false), spec));
+      std::make_shared<const PathProfile>(profile_paths(routing_of(trace, "trace", false), spec));
   push_kept<ProfileHandle>(L, kProfileType, made);
   push_json(L, {{"paths", num_paths(*made)},
                 {"layers", spec.layers},
@@ -319,9 +319,10 @@ int locality(lua_State* L) {
   if (fields.has("choices")) {
     all = transitions_of_choices(fields.value().at("choices"), experts);
   } else {
-    const auto law = required_law(L);
+    const auto routing = required_routing(L);
     const Host::EngineCall call(Host::of(L));
-    all = transitions(*law, query_of(fields), fields.integer("batches"), fields.integer("layers"));
+    all = transitions(*routing, query_of(fields), fields.integer("batches"),
+                      fields.integer("layers"));
   }
   const auto shares = [&](const Loads& loads) {
     json out = json::array();
@@ -343,16 +344,16 @@ int locality(lua_State* L) {
   return 1;
 }
 
-// ({ classes, skew, ratio, stray, drift, seed }) -> law, its full name
+// ({ classes, skew, ratio, stray, drift, seed }) -> routing model, its full name
 int make_token_classes(lua_State* L) {
   const json values = to_json(L, 1);
   const Fields fields(values, "moe.lina.token_classes");
-  push_law(L, token_classes({.classes = fields.integer("classes"),
-                             .skew = fields.number("skew"),
-                             .ratio = fields.number("ratio"),
-                             .stray = fields.number("stray"),
-                             .drift = fields.number("drift"),
-                             .seed = static_cast<uint64_t>(fields.integer("seed"))}));
+  push_routing(L, token_classes({.classes = fields.integer("classes"),
+                                 .skew = fields.number("skew"),
+                                 .ratio = fields.number("ratio"),
+                                 .stray = fields.number("stray"),
+                                 .drift = fields.number("drift"),
+                                 .seed = static_cast<uint64_t>(fields.integer("seed"))}));
   return 2;
 }
 

@@ -103,7 +103,7 @@ json simulated_json(Host& host, const PlanHandle& handle, const json& values,
 }
 
 /// plan:simulate { steps = 1, first_step = 0, keep = "first", links = false }: figures are those of
-/// the median step; steps differ under a routing law only. keep: the steps whose timelines are
+/// the median step; steps differ under a routing model only. keep: the steps whose timelines are
 /// kept, the first, the last or all. links: the one that is kept says what links carry.
 int simulate(lua_State* L) {
   const PlanHandle& handle = check_plan(L);
@@ -174,7 +174,7 @@ json stages_json(const Plan& plan) {
 
 json without_effect_json(const Plan& plan) {
   json all = json::array();
-  const CostModel* cost = plan.spec.law ? nullptr : plan.spec.cost.get();
+  const CostModel* cost = plan.spec.routing ? nullptr : plan.spec.cost.get();
   for (const IdleStage& s : idle_stages(plan.graph, plan.schedule, cost, plan.stages)) {
     if (!s.as_told) all.push_back({{"stage", s.name}, {"reason", s.why}});
   }

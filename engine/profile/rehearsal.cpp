@@ -144,7 +144,8 @@ PlanSpec rehearsal_spec(const PlanSpec& target, bool emulated) {
                  .sync = {.bucket_bytes = kBucketBytes, .place = ReducePlace::kAfter}};
   spec.work = {};
   // Ranks that differ by their routing would pass for jitter; the skew is the simulator's to say.
-  if (spec.law) spec.law = std::make_shared<const RoutingLaw>(workload("balanced", {}, 1));
+  if (spec.routing)
+    spec.routing = std::make_shared<const RoutingModel>(workload("balanced", {}, 1));
   spec.element_bytes = sizeof(float);
   if (emulated) spec.cluster.intra = spec.cluster.nic = kRehearsalLink;
   return spec;

@@ -1,5 +1,5 @@
 // Loads: how many choices of each source rank go to each expert in one MoE layer and step. What a
-// gate counts, what a routing law says, what placements are planned from.
+// gate counts, what a routing model says, what placements are planned from.
 #pragma once
 
 #include <cstddef>

@@ -333,7 +333,7 @@ Trace read_trace(std::string_view bytes, const std::string& source) {
   return t;
 }
 
-RoutingLaw law_of(std::shared_ptr<const Trace> trace, const std::string& name, bool cycle) {
+RoutingModel routing_of(std::shared_ptr<const Trace> trace, const std::string& name, bool cycle) {
   MOE_CHECK(trace != nullptr);
   return {name,
           [=](const RoutingQuery& q, int64_t rank, std::span<int32_t> choices) {

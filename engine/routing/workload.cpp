@@ -123,7 +123,7 @@ Loads loads(const std::string& name, const WorkloadSetting& setting, const Routi
 
 }  // namespace
 
-RoutingLaw workload(std::string_view name, const WorkloadOptions& options, uint64_t seed) {
+RoutingModel workload(std::string_view name, const WorkloadOptions& options, uint64_t seed) {
   const auto setting = std::make_shared<const WorkloadSetting>(setting_of(name, options, seed));
   const std::string full = full_name(*setting);
   return {full,

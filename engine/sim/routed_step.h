@@ -23,7 +23,7 @@ struct MoeLayer {
   int64_t k = 0;
   int64_t capacity = 0;  // places per expert
 };
-/// By block: the layers that routing laws count from 0.
+/// By block: the layers that routing models count from 0.
 std::vector<MoeLayer> moe_layers(const Graph& graph);
 
 /// What each source keeps of its choices for each expert: at most the capacity.

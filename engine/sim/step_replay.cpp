@@ -25,7 +25,7 @@ StepReplay::StepReplay(const Plan& plan, const RankPlacements& policies,
       plain_bytes_(plan.graph.num_ops()),
       loaded_(plan.graph.num_ops(), -1) {
   const Graph& graph = plan.graph;
-  if (plan.spec.law != nullptr) {
+  if (plan.spec.routing != nullptr) {
     routed_ = std::make_unique<RoutedStep>(graph, plan.spec.model.expert_group(graph.num_ranks));
     swapped_ = std::make_unique<SwappedExperts>(graph, routed_->layers());
     placements_ = next_ = state_ = routed_->first_placements();
@@ -128,12 +128,12 @@ void StepReplay::set_step(int64_t step) {
       choices_.push_back(batches_->at(step).loads[l]);
       estimates[l] = batches_->at(step).estimates[l];
     } else {
-      choices_.push_back(plan_.spec.law->loads({.step = step,
-                                                .layer = static_cast<int64_t>(l),
-                                                .ranks = plan_.graph.num_ranks,
-                                                .tokens = layer.tokens,
-                                                .experts = layer.experts,
-                                                .k = layer.k}));
+      choices_.push_back(plan_.spec.routing->loads({.step = step,
+                                                    .layer = static_cast<int64_t>(l),
+                                                    .ranks = plan_.graph.num_ranks,
+                                                    .tokens = layer.tokens,
+                                                    .experts = layer.experts,
+                                                    .k = layer.k}));
     }
     kept.push_back(kept_rows(choices_.back(), layer.capacity));
   }

@@ -1,4 +1,4 @@
-// StepReplay: the steps of a plan on the event engine, one after the other. Under a routing law
+// StepReplay: the steps of a plan on the event engine, one after the other. Under a routing model
 // every rank has its own compute and its own bytes; ranks that do the same are simulated once. What
 // does not change from step to step is found out once.
 #pragma once
@@ -26,15 +26,16 @@ class StepReplay {
                       std::shared_ptr<RoutedBatches> batches = nullptr);
   StepReplay(const StepReplay&) = delete;
 
-  /// Asks the plan's law, where it has one, what the ranks choose in the step, and the placement
-  /// policies, which see the steps in the order in which they are set, what they make of it. Throws
-  /// what the law or a policy throws.
+  /// Asks the plan's routing model, where it has one, what the ranks choose in the step, and the
+  /// placement policies, which see the steps in the order in which they are set, what they make of
+  /// it. Throws what the routing model or a policy throws.
   void set_step(int64_t step);
   /// Of the step that was set, by layer with a placement.
   const std::vector<PlacementRecord>& placements() const { return records_; }
   /// Of the step that was set, by layer whose experts are swapped.
   const std::vector<SwapRecord>& swaps() const { return swapped_->records(); }
-  /// By MoE layer, what the step's tokens choose and what of it finds a place. Requires: a law.
+  /// By MoE layer, what the step's tokens choose and what of it finds a place. Requires: a routing
+  /// model.
   std::vector<MoeStats> moe() const;
   /// Whether the step that was set goes as the one before it.
   bool as_before() const { return as_before_; }
@@ -43,7 +44,7 @@ class StepReplay {
   /// The step as run() takes it, without what ops beside each other add to each other; good until
   /// the next set_step().
   const ReplayInput& input() const { return *input_; }
-  /// For replay_input() of the same ranks under another schedule; null without a law.
+  /// For replay_input() of the same ranks under another schedule; null without a routing model.
   LoadOf load() const;
 
  private:
@@ -62,7 +63,7 @@ class StepReplay {
   std::vector<Nanoseconds> added_beside(const Timeline& timeline) const;
 
   const Plan& plan_;
-  std::unique_ptr<RoutedStep> routed_;       // null without a law
+  std::unique_ptr<RoutedStep> routed_;       // null without a routing model
   std::unique_ptr<SwappedExperts> swapped_;  // the same
   std::shared_ptr<RoutedBatches> batches_;   // the same
   std::vector<Placing> placing_;             // by MoE layer, or empty

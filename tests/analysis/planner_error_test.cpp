@@ -41,7 +41,8 @@ PlanSpec prophet_spec(int64_t nodes, int64_t per_node) {
                   .intra = {12e9, 2000},
                   .nic = {10e9, 2500}};
   spec.cost = std::make_shared<RooflineCost>(spec.cluster, spec.work);
-  spec.law = std::make_shared<const RoutingLaw>(workload("zipf", {{"s", 1.1}, {"drift", 0.05}}, 1));
+  spec.routing =
+      std::make_shared<const RoutingModel>(workload("zipf", {{"s", 1.1}, {"drift", 0.05}}, 1));
   return spec;
 }
 

@@ -112,7 +112,7 @@ moe::PlanSpec model_spec(int64_t devices, bool placed) {
                       .launch_ns = 8000};
   s.cluster.intra = {300e9, 1000}, s.cluster.nic = {12.5e9, 2500};
   s.cost = std::make_shared<moe::RooflineCost>(s.cluster, s.work);
-  s.law = std::make_shared<const moe::RoutingLaw>(
+  s.routing = std::make_shared<const moe::RoutingModel>(
       moe::workload("zipf", {{"s", 1.1}, {"drift", 0.05}}, 1));
   moe::Stage prophet, schedule;
   prophet.name = "prophet", schedule.name = "prophet_schedule";
@@ -124,7 +124,7 @@ moe::PlanSpec model_spec(int64_t devices, bool placed) {
 std::vector<moe::Loads> loads_of(const moe::PlanSpec& s, int64_t step) {
   std::vector<moe::Loads> out;
   for (int64_t l = 0; l < kLayers; ++l) {
-    out.push_back(s.law->loads({step, l, s.num_ranks, kTokens, s.num_ranks, 1}));
+    out.push_back(s.routing->loads({step, l, s.num_ranks, kTokens, s.num_ranks, 1}));
   }
   return out;
 }
@@ -173,16 +173,17 @@ class RankStep {
   std::vector<Layer> layers_;
 };
 
-/// Of a step in the simulator without the law's own time, us.
+/// Of a step in the simulator without the routing model's own time, us.
 Spread simulated_us(int runs, const moe::Plan& plan) {
   moe::StepReplay steps(plan);
   std::vector<double> samples;
   for (int i = 0; i <= runs; ++i) {
     const moe::Nanoseconds begin = moe::clock_ns();
     loads_of(plan.spec, i);
-    const moe::Nanoseconds law = moe::clock_ns();
+    const moe::Nanoseconds routing = moe::clock_ns();
     steps.set_step(i);
-    if (i > 0) samples.push_back(static_cast<double>(moe::clock_ns() - law - (law - begin)) / 1e3);
+    if (i > 0)
+      samples.push_back(static_cast<double>(moe::clock_ns() - routing - (routing - begin)) / 1e3);
   }
   return spread_of(samples);
 }

@@ -613,7 +613,8 @@ TEST_CASE("the simulator places and moves as the executor does") {
   for (const std::vector<Stage>& stages : systems) {
     CAPTURE(stages[0].name);
     PlanSpec spec = spec_with("switch", 4);
-    spec.law = std::make_shared<RoutingLaw>(workload("zipf", {{"s", 1.5}, {"drift", 0.3}}, 3));
+    spec.routing =
+        std::make_shared<RoutingModel>(workload("zipf", {{"s", 1.5}, {"drift", 0.3}}, 3));
     const auto plan = plan_with(spec, stages);
     RunOptions options = options_of(*plan, 5);
     if (stages[0].name == "test") {

@@ -312,7 +312,7 @@ p:simulate() p:explain() p:spans() p:spans { all_ranks = true }
   expect.equal(#w.simulated, 3)
   expect.equal(w.simulated[3].options, { keep = "all", steps = 5 })
   w = expect.runs(head:gsub("routing = moe.workload 'zipf' {}", "") .. "p:spans { step = 9 }")
-  expect.equal(#w.simulated, 1)  -- without a routing law one step stands for all
+  expect.equal(#w.simulated, 1)  -- without a routing model one step stands for all
 end)
 
 test("a plan runs on what there is, with options that there are", function()

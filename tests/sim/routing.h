@@ -15,9 +15,9 @@ namespace moe::test {
 
 using LoadsOf = std::function<Loads(const RoutingQuery&)>;
 
-inline std::shared_ptr<const RoutingLaw> law_of(LoadsOf loads) {
-  return std::make_shared<const RoutingLaw>(
-      RoutingLaw{.name = "given", .route = nullptr, .loads = std::move(loads)});
+inline std::shared_ptr<const RoutingModel> routing_of(LoadsOf loads) {
+  return std::make_shared<const RoutingModel>(
+      RoutingModel{.name = "given", .route = nullptr, .loads = std::move(loads)});
 }
 
 /// One device per node, all links alike.
@@ -49,9 +49,9 @@ inline PlanSpec routed_spec(std::vector<Stage> stages, int64_t ranks, const Clus
   return spec;
 }
 
-inline RunResult simulate_law(PlanSpec spec, LoadsOf loads, int64_t steps = 1,
-                              int64_t first_step = 0) {
-  spec.law = law_of(std::move(loads));
+inline RunResult simulate_routing(PlanSpec spec, LoadsOf loads, int64_t steps = 1,
+                                  int64_t first_step = 0) {
+  spec.routing = routing_of(std::move(loads));
   RunOptions options;
   options.steps = steps;
   options.first_step = first_step;

@@ -21,7 +21,7 @@ bool contains(const std::vector<TensorId>& list, TensorId t) {
 }  // namespace
 
 bool routes_on_device(const Plan& plan, const Policies& policies, OpId op) {
-  return !policies.gate && plan.spec.law == nullptr && routes_on_device(plan.graph, op);
+  return !policies.gate && plan.spec.routing == nullptr && routes_on_device(plan.graph, op);
 }
 
 std::vector<TensorId> kept_tensors(const Plan& plan) {

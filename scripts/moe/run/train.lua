@@ -315,11 +315,11 @@ function Plan:info() return plan_self(self).core:info() end
 
 M.SIMULATE = schema.changed(schema.picked(declared, { "steps", "first_step" }), {
   steps = { hi = 1e6, required = true,
-    doc = "that are simulated; they differ under a routing law" },
-  first_step = { lo = 1, hi = 1e9, default = 1, doc = "of the law, from 1" },
+    doc = "that are simulated; they differ under a routing model" },
+  first_step = { lo = 1, hi = 1e9, default = 1, doc = "of the routing, from 1" },
 })
 
---- Times of the step of the median, samples_ms of all, and under a routing law the placements.
+--- Times of the step of the median, samples_ms of all, and under a routing model the placements.
 --- Without `t` as the plan was simulated when it was made; with it `moebench check` ends here.
 function Plan:simulate(t)
   local core_plan = plan_self(self).core
@@ -344,9 +344,9 @@ end
 
 M.SPANS = {
   step = { type = "integer", lo = 1, hi = 1e6, default = 1,
-    doc = "simulated after those before it; they differ under a routing law" },
+    doc = "simulated after those before it; they differ under a routing model" },
   all_ranks = { type = "boolean", default = false,
-    doc = "not the first alone; without a routing law it stands for all" },
+    doc = "not the first alone; without a routing model it stands for all" },
 }
 
 -- What has the timeline of that simulated step. Beyond the first one as many steps are simulated
@@ -366,7 +366,7 @@ function Plan:spans(t)
   local core_plan = plan_self(self).core
   local at = errors.here()
   local c = schema.check(M.SPANS, t or {}, "spans", at)
-  local step = self.spec.routing and c.step or 1  -- without a routing law one stands for all
+  local step = self.spec.routing and c.step or 1  -- without a routing model one stands for all
   return errors.call(at, core_plan.spans, core_plan,
     { timelines = simulation_with(self, step, at), step = step, all_ranks = c.all_ranks })
 end

@@ -1,5 +1,5 @@
-// The gate that follows a routing law.
-#include "engine/routing/law.h"
+// The gate that follows a routing model.
+#include "engine/routing/routing_model.h"
 
 #include <catch2/catch.hpp>
 
@@ -15,12 +15,12 @@ namespace {
 
 constexpr int64_t kRanks = 3, kTokens = 20, kExperts = 6;
 
-std::shared_ptr<const RoutingLaw> zipf() {
-  return std::make_shared<const RoutingLaw>(workload("zipf", {}, 4));
+std::shared_ptr<const RoutingModel> zipf() {
+  return std::make_shared<const RoutingModel>(workload("zipf", {}, 4));
 }
 
 Gate gate_of(int64_t k) {
-  return law_gate(zipf(), kRanks, kTokens, k, [](int64_t block) { return block / 2; });
+  return routed_gate(zipf(), kRanks, kTokens, k, [](int64_t block) { return block / 2; });
 }
 
 }  // namespace
@@ -31,7 +31,7 @@ TEST_CASE("loads that no memory can hold are refused with their sizes") {
                     Contains("4398046511104 experts from each of 524288 ranks take 17179869184.0"));
 }
 
-TEST_CASE("a law's gate gives every rank the law's choices of its step and MoE layer") {
+TEST_CASE("a routed gate gives every rank the choices of its step and MoE layer") {
   for (const int64_t k : {1, 3}) {
     for (int64_t rank = 0; rank < kRanks; ++rank) {
       OwnedMaps out(kTokens, kExperts, k, kTokens);
@@ -51,7 +51,7 @@ TEST_CASE("a law's gate gives every rank the law's choices of its step and MoE l
   }
 }
 
-TEST_CASE("a law's gate has token scope where it makes one choice, or where every token fits") {
+TEST_CASE("a routed gate has token scope where it makes one choice, or where every token fits") {
   CHECK(scope_of(gate_of(1), 1.25) == GateScope::kToken);
   CHECK(scope_of(gate_of(2), 1.25) == GateScope::kBatch);
   CHECK(scope_of(gate_of(2), 0) == GateScope::kToken);
@@ -67,7 +67,7 @@ TEST_CASE("a law's gate has token scope where it makes one choice, or where ever
   CHECK_NOTHROW(check_token_scope(gate_of(1).route, in, 1));
 }
 
-TEST_CASE("a law's gate has top_k's capacity and weights that follow the scores") {
+TEST_CASE("a routed gate has top_k's capacity and weights that follow the scores") {
   const Gate gate = gate_of(2);
   CHECK(gate.capacity(64, 8, 2, 1.25) == builtin_gate("top_k").capacity(64, 8, 2, 1.25));
   CHECK(gate.columns(2, 8) == 2);

@@ -1,15 +1,16 @@
-#include "engine/routing/law.h"
+#include "engine/routing/routing_model.h"
 
 #include "engine/base/errors.h"
 
 namespace moe {
 
-Gate law_gate(std::shared_ptr<const RoutingLaw> law, int64_t ranks, int64_t tokens_per_rank,
-              int64_t k, std::function<int64_t(int64_t block)> moe_layer) {
-  MOE_CHECK(law != nullptr && ranks >= 1 && tokens_per_rank >= 1 && k >= 1);
+Gate routed_gate(std::shared_ptr<const RoutingModel> routing, int64_t ranks,
+                 int64_t tokens_per_rank, int64_t k,
+                 std::function<int64_t(int64_t block)> moe_layer) {
+  MOE_CHECK(routing != nullptr && ranks >= 1 && tokens_per_rank >= 1 && k >= 1);
   Gate gate = builtin_gate("top_k");
-  gate.name = law->name;
-  gate.doc = "experts by a routing law";
+  gate.name = routing->name;
+  gate.doc = "experts by a routing model";
   gate.weight = kernels::WeightRule::kProb;
   gate.fixed_k = k;
   gate.columns = [k](int64_t, int64_t) { return k; };
@@ -28,7 +29,7 @@ Gate law_gate(std::shared_ptr<const RoutingLaw> law, int64_t ranks, int64_t toke
                                 .tokens = tokens_per_rank,
                                 .experts = in.experts,
                                 .k = k};
-    law->route(query, rank, choices);
+    routing->route(query, rank, choices);
     out.fill(std::span<const int32_t>(choices).subspan(static_cast<size_t>(first * k),
                                                        static_cast<size_t>(in.tokens * k)),
              k);

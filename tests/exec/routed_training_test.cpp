@@ -1,4 +1,4 @@
-// Plans with a routing law, executed: tokens go where the law says, whatever the system.
+// Plans with a routing model, executed: tokens go where it says, whatever the system.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
@@ -14,11 +14,11 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-PlanSpec spec_with(const RoutingLaw& law, ModelSpec model, int64_t ranks,
+PlanSpec spec_with(const RoutingModel& routing, ModelSpec model, int64_t ranks,
                    Precision precision = Precision::kF32) {
   PlanSpec spec = spec_of(model, ranks, precision);
-  spec.law = std::make_shared<const RoutingLaw>(law);
-  spec.gate = gate_spec(model, law_gate(spec.law, model, ranks));
+  spec.routing = std::make_shared<const RoutingModel>(routing);
+  spec.gate = gate_spec(model, routed_gate(spec.routing, model, ranks));
   return spec;
 }
 
@@ -40,13 +40,13 @@ ModelSpec model_of(int64_t k, double capacity_factor) {
   return model;
 }
 
-// Places used are the law's loads, as far as there are places.
+// Places used are the routing model's loads, as far as there are places.
 void check_counts(const Plan& plan, const RunResult& result) {
   for (size_t step = 0; step < result.moe.size(); ++step) {
     REQUIRE(result.moe[step].size() == 2);
     for (const MoeStats& stats : result.moe[step]) {
       const Loads loads =
-          plan.spec.law->loads(query_of(plan, static_cast<int64_t>(step), stats.layer));
+          plan.spec.routing->loads(query_of(plan, static_cast<int64_t>(step), stats.layer));
       int64_t dropped = 0;
       for (size_t i = 0; i < loads.rows.size(); ++i) {
         CHECK(stats.counts[i] == std::min(loads.rows[i], stats.capacity));
@@ -59,7 +59,7 @@ void check_counts(const Plan& plan, const RunResult& result) {
 
 }  // namespace
 
-TEST_CASE("ranks send their tokens where the law says, each layer and step") {
+TEST_CASE("ranks send their tokens where the routing model says, each layer and step") {
   for (const WorkloadDef& def : workloads()) {
     for (const int64_t k : {1, 2}) {
       for (const double factor : {0.0, 1.0}) {
@@ -77,7 +77,7 @@ TEST_CASE("a rank without tokens takes part in all-to-alls that carry only rows 
   check_counts(*plan, run_cpu(*plan, options_of(*plan, 2)));
 }
 
-TEST_CASE("gradients reach the gate of a law with one choice") {
+TEST_CASE("gradients reach the gate of a routing model with one choice") {
   const auto plan = plan_of(spec_with(workload("balanced", {}, 3), model_of(1, 0), 2));
   RunOptions options = options_of(*plan, 1);
   options.train.keep_grad_norms = true;
@@ -85,7 +85,7 @@ TEST_CASE("gradients reach the gate of a law with one choice") {
   CHECK(result.grad_l2.at("b1.gate.w") > 0);
 }
 
-TEST_CASE("a law's batch in parts is routed and trained as the whole batch") {
+TEST_CASE("a routing model's batch in parts is routed and trained as the whole batch") {
   PlanSpec spec = spec_with(workload("zipf", {}, 3), model_of(1, 1.0), 2, Precision::kF64);
   const auto stage = [](const std::string& name, Options options = {}) {
     Stage s;
@@ -107,11 +107,11 @@ TEST_CASE("a law's batch in parts is routed and trained as the whole batch") {
   CHECK(a.digest == b.digest);
 }
 
-TEST_CASE("the graph's gates carry the law's name, and a rehearsal is balanced") {
+TEST_CASE("the graph's gates carry the routing model's name, and a rehearsal is balanced") {
   const PlanSpec spec = spec_with(workload("hot_expert", {}, 3), model_of(1, 1.25), 2);
   CHECK(spec.gate.name == "hot_expert(share=0.5, seed=3)");
-  CHECK(rehearsal_spec(spec, false).law->name == workload("balanced", {}, 1).name);
-  CHECK(rehearsal_spec(spec_of(model_of(1, 1.25), 2, Precision::kF32), false).law == nullptr);
+  CHECK(rehearsal_spec(spec, false).routing->name == workload("balanced", {}, 1).name);
+  CHECK(rehearsal_spec(spec_of(model_of(1, 1.25), 2, Precision::kF32), false).routing == nullptr);
 }
 
 TEST_CASE("simulated ranks send what executed ranks send, to the byte") {
@@ -154,9 +154,9 @@ TEST_CASE("a recorded run replays: the same routing, losses and parameters") {
     CHECK(trace.steps == 3);
     CHECK(trace.blocks == std::vector<int32_t>{1, 3});
     CHECK(trace.k == plan->spec.gate.columns);
-    if (gate == std::string("expert_choice")) continue;  // no law of k choices per token
-    const RoutingLaw law = law_of(options.record, "trace", false);
-    PlanSpec spec = spec_with(law, model, 2);
+    if (gate == std::string("expert_choice")) continue;  // no routing model of k choices per token
+    const RoutingModel routing = routing_of(options.record, "trace", false);
+    PlanSpec spec = spec_with(routing, model, 2);
     spec.gate.weight = plan->spec.gate.weight;
     const auto replayed = plan_of(spec);
     const RunResult again = run_cpu(*replayed, options_of(*replayed, 3));
@@ -185,19 +185,19 @@ TEST_CASE("a gate in parts is recorded as the whole, and evaluation is not") {
   options.train.eval_data = options.data;
   run_cpu(*plan, options);
   REQUIRE(options.record->steps == 2);
-  const RoutingLaw law = law_of(options.record, "trace", false);
+  const RoutingModel routing = routing_of(options.record, "trace", false);
   for (int64_t step = 0; step < 2; ++step) {
     const RoutingQuery q = query_of(*plan, step, 3);
-    CHECK(law.loads(q) == spec.law->loads(q));
+    CHECK(routing.loads(q) == spec.routing->loads(q));
   }
 }
 
-TEST_CASE("what the law refuses is told with rank, step and op") {
-  RoutingLaw law = workload("zipf", {}, 3);
-  law.route = [](const RoutingQuery& q, int64_t, std::span<int32_t>) {
+TEST_CASE("what the routing model refuses is told with rank, step and op") {
+  RoutingModel routing = workload("zipf", {}, 3);
+  routing.route = [](const RoutingQuery& q, int64_t, std::span<int32_t>) {
     throw UserError("the trace has 1 step, asked for step " + std::to_string(q.step + 1));
   };
-  const auto plan = plan_of(spec_with(law, model_of(1, 0), 2));
+  const auto plan = plan_of(spec_with(routing, model_of(1, 0), 2));
   CHECK_THROWS_WITH(run_cpu(*plan, options_of(*plan, 2)),
                     Contains("step 0, op b1.moe.gate: the trace has 1 step, asked for step 1"));
 }
