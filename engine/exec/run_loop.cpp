@@ -106,7 +106,7 @@ bool RunLoop<T>::train_step(int64_t step) {
   run_step(options_.data, {.step = step, .train = true, .measure_gradients = measure});
   bool go_on = true;
   if (is_root()) {
-    std::vector<LinkLoad> links;
+    std::vector<LinkSpan> links;
     if (local_ranks_.take_links) links = local_ranks_.take_links();
     add_step({plan_, options_, persistents_, buffers_, reports_, pass_}, std::move(links), result_);
     // Rank 0 decides for all: the others wait for the next step.

@@ -21,7 +21,7 @@ struct LocalRanks {
   /// in force (PersistentTensors::placed), which are compared after every step.
   std::function<std::vector<RankReport>(const DataSource&, const StepSpec&)> run_step;
   /// What the emulated link carried since the last step began; null: there is none.
-  std::function<std::vector<LinkLoad>()> take_links;
+  std::function<std::vector<LinkSpan>()> take_links;
   /// All persistent tensors into the host buffers, before these are read, and out of them, after
   /// they were written. Null: the ranks work in the host buffers.
   std::function<void()> fetch, store;

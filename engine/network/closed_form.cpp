@@ -13,17 +13,17 @@
 namespace moe {
 namespace {
 
-/// `load` bytes over one link and the link's traversal out and in. Requires: bytes_per_s > 0.
-double step_ns(double sent_bytes, double bytes_per_s, Nanoseconds latency_ns) {
-  return sent_bytes * kNsPerSecond / bytes_per_s + 2.0 * static_cast<double>(latency_ns);
+/// `bytes` over one link and the link's traversal out and in. Requires: bytes_per_s > 0.
+double step_ns(double bytes, double bytes_per_s, Nanoseconds latency_ns) {
+  return bytes * kNsPerSecond / bytes_per_s + 2.0 * static_cast<double>(latency_ns);
 }
 
-double port_step_ns(const Cluster& cluster, double sent_bytes) {
-  return step_ns(sent_bytes, cluster.intra.bytes_per_s, cluster.intra.latency_ns);
+double port_step_ns(const Cluster& cluster, double bytes) {
+  return step_ns(bytes, cluster.intra.bytes_per_s, cluster.intra.latency_ns);
 }
 
-double nic_step_ns(const Cluster& cluster, const NodePorts& ports, double sent_bytes) {
-  return step_ns(sent_bytes, ports.bytes_per_s, cluster.nic.latency_ns);
+double nic_step_ns(const Cluster& cluster, const NodePorts& ports, double bytes) {
+  return step_ns(bytes, ports.bytes_per_s, cluster.nic.latency_ns);
 }
 
 /// An all-to-all whose most loaded device port and NIC carry so many bytes; idle links cost

@@ -18,7 +18,7 @@
 #include "engine/exec/cpu/rank.h"
 #include "engine/exec/run_loop.h"
 #include "engine/exec/sync.h"
-#include "engine/replay/link_loads.h"
+#include "engine/replay/link_spans.h"
 #include "kernels/cpu/blas_buffers.h"
 
 namespace moe {
@@ -110,7 +110,7 @@ LocalRanks CpuRun<T>::local_ranks() {
   };
   if (options_.emulate_link) {
     local_ranks.take_links = [this] {
-      return link_loads(wire_->wire(), wire_->take_use(spec_.start));
+      return link_spans(wire_->wire(), wire_->take_use(spec_.start));
     };
   }
   return local_ranks;

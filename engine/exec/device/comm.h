@@ -52,7 +52,7 @@ class DeviceCommunicator {
   virtual void expect_step() {}
   virtual void begin_step(kernels::Stream) {}
   /// What the link carried since the last step began, where transfers share it.
-  virtual std::vector<LinkLoad> take_links() { return {}; }
+  virtual std::vector<LinkSpan> take_links() { return {}; }
   /// Throws RunError where the library, or the thread of the emulated link, reports trouble.
   virtual void check() = 0;
   /// Ends what is under way.

@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "engine/comm/local/emulated_link.h"
-#include "engine/replay/link_loads.h"
+#include "engine/replay/link_spans.h"
 
 namespace moe {
 namespace {
@@ -116,14 +116,14 @@ void EmulatedLinkDriver::let_all_end() {
   for (kernels::LinkFlags& flags : flags_) write(flags.over, kNever);
 }
 
-std::vector<LinkLoad> EmulatedLinkDriver::take_links() {
+std::vector<LinkSpan> EmulatedLinkDriver::take_links() {
   std::vector<LinkUse> use = transfers_.take_use();
   const auto offset = static_cast<double>(origin_ - start_);
   for (LinkUse& u : use) {
     u.begin_ns += offset;
     u.end_ns += offset;
   }
-  return link_loads(transfers_.wire(), use);
+  return link_spans(transfers_.wire(), use);
 }
 
 }  // namespace moe

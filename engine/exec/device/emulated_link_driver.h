@@ -45,7 +45,7 @@ class EmulatedLinkDriver {
   void let_all_end();
 
   /// What the links carried since the last call; times from the last start of a step.
-  std::vector<LinkLoad> take_links();
+  std::vector<LinkSpan> take_links();
 
  private:
   struct Post {

@@ -70,7 +70,7 @@ void EmulatedLinkThread::abort() noexcept {
   wake_.notify_one();
 }
 
-std::vector<LinkLoad> EmulatedLinkThread::take_links() {
+std::vector<LinkSpan> EmulatedLinkThread::take_links() {
   check();
   const Lock lock(mutex_);
   return driver_.take_links();

@@ -31,7 +31,7 @@ class EmulatedLinkThread {
   void check();
   /// Lets all transfers end that are under way or come.
   void abort() noexcept;
-  std::vector<LinkLoad> take_links();
+  std::vector<LinkSpan> take_links();
 
  private:
   using Lock = std::unique_lock<std::mutex>;

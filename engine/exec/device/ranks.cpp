@@ -54,8 +54,8 @@ class DeviceRanks : public DeviceCommunicator {
   void begin_step(kernels::Stream stream) override {
     if (link_thread_) link_thread_->begin_step(stream);
   }
-  std::vector<LinkLoad> take_links() override {
-    return link_thread_ ? link_thread_->take_links() : std::vector<LinkLoad>();
+  std::vector<LinkSpan> take_links() override {
+    return link_thread_ ? link_thread_->take_links() : std::vector<LinkSpan>();
   }
   void check() override {
     if (link_thread_) link_thread_->check();

@@ -11,7 +11,7 @@
 namespace moe {
 namespace {
 
-void add_timeline(const FinishedStep& step, std::vector<LinkLoad> links, RunResult& result) {
+void add_timeline(const FinishedStep& step, std::vector<LinkSpan> links, RunResult& result) {
   Timeline timeline;
   timeline.num_ranks = static_cast<int32_t>(step.reports.size());
   timeline.provenance = result.provenance;
@@ -107,7 +107,7 @@ double sum_of_losses(const std::vector<RankReport>& reports) {
   return sum;
 }
 
-void add_step(const FinishedStep& step, std::vector<LinkLoad> links, RunResult& result) {
+void add_step(const FinishedStep& step, std::vector<LinkSpan> links, RunResult& result) {
   const double loss = sum_of_losses(step.reports);
   if (step.options.check_finite && !std::isfinite(loss)) {
     throw run_error("step {}: the loss is {}", step.spec.step, loss);

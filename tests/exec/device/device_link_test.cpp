@@ -54,8 +54,8 @@ void check_in_every_order(const Plan& plan) {
 /// What each link carried, by its name.
 std::map<std::string, double> bytes_of_links(const Timeline& timeline) {
   std::map<std::string, double> bytes;
-  for (const LinkLoad& load : timeline.links) {
-    bytes[load.name] += load.bytes_per_s * static_cast<double>(load.end - load.begin) / 1e9;
+  for (const LinkSpan& span : timeline.links) {
+    bytes[span.name] += span.bytes_per_s * static_cast<double>(span.end - span.begin) / 1e9;
   }
   return bytes;
 }
@@ -145,7 +145,7 @@ TEST_CASE("a device's link that lanes share tells what it carried, as that of CP
         CAPTURE(plan->graph.num_ranks, step, name);
         CHECK(got.at(name) == Approx(bytes).epsilon(0.01));  // times are whole nanoseconds
       }
-      for (const LinkLoad& load : device.timelines[step].links) CHECK(load.begin >= 0);
+      for (const LinkSpan& span : device.timelines[step].links) CHECK(span.begin >= 0);
     }
   }
 }

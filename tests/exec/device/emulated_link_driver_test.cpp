@@ -223,10 +223,10 @@ TEST_CASE("what the links carried is told by the device's clock from the step's 
     played.run(100);
     std::map<std::string, double> bytes;
     Nanoseconds first = kNever, last = 0;
-    for (const LinkLoad& load : played.driver().take_links()) {
-      bytes[load.name] += load.bytes_per_s * static_cast<double>(load.end - load.begin) / 1e9;
-      first = std::min(first, load.begin);
-      last = std::max(last, load.end);
+    for (const LinkSpan& span : played.driver().take_links()) {
+      bytes[span.name] += span.bytes_per_s * static_cast<double>(span.end - span.begin) / 1e9;
+      first = std::min(first, span.begin);
+      last = std::max(last, span.end);
     }
     for (const auto& [name, sum] : bytes) {
       CAPTURE(step, name);

@@ -11,7 +11,7 @@ namespace moe {
 /// use: of the wire's links (Wire::take_use), its times those of the timeline. A ring changes the
 /// rates at each of its steps: a link with more changes than `most` is averaged over so many equal
 /// intervals, in each of which it carries the same bytes.
-std::vector<LinkLoad> link_loads(const Wire& wire, const std::vector<LinkUse>& use,
+std::vector<LinkSpan> link_spans(const Wire& wire, const std::vector<LinkUse>& use,
                                  size_t most = 500);
 
 }  // namespace moe

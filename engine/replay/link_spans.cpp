@@ -1,4 +1,4 @@
-#include "engine/replay/link_loads.h"
+#include "engine/replay/link_spans.h"
 
 #include <fmt/format.h>
 
@@ -30,20 +30,20 @@ std::vector<LinkUse> averaged(const std::vector<LinkUse>& use, size_t count) {
 
 }  // namespace
 
-std::vector<LinkLoad> link_loads(const Wire& wire, const std::vector<LinkUse>& use, size_t most) {
+std::vector<LinkSpan> link_spans(const Wire& wire, const std::vector<LinkUse>& use, size_t most) {
   std::vector<std::vector<LinkUse>> by_link(wire.num_links());
   for (const LinkUse& u : use) by_link[u.link].push_back(u);
-  std::vector<LinkLoad> loads;
+  std::vector<LinkSpan> spans;
   for (std::vector<LinkUse>& link : by_link) {
     if (link.size() > most) link = averaged(link, most);
     for (const LinkUse& u : link) {
       const LinkName name = wire.name(u.link);
-      loads.push_back({fmt::format("{} {}.{}", link_kind_name(name.kind), name.node, name.index),
+      spans.push_back({fmt::format("{} {}.{}", link_kind_name(name.kind), name.node, name.index),
                        std::llround(u.begin_ns), std::llround(u.end_ns), u.bytes_per_s,
                        wire.bytes_per_s(u.link)});
     }
   }
-  return loads;
+  return spans;
 }
 
 }  // namespace moe
