@@ -120,7 +120,7 @@ class Explainer {
 
   json found(const std::vector<IdleStage>& idle) const {
     const Remake remake = [this](const Schedule& schedule, const LaneOrders& orders) {
-      return replay_input(plan_.graph, schedule, orders, *plan_.spec.cost, step_.load(),
+      return replay_input(plan_.graph, schedule, orders, *plan_.spec.cost, step_.routed_work(),
                           step_.input().num_ranks);
     };
     json list = json::array();

@@ -186,7 +186,7 @@ void add_phase_2(const Plan& plan, json& out) {
     const CostModel& cost = *plan.spec.cost;
     const Nanoseconds exchange = cost.op_ns(plan.graph, plan.graph.producers()[loads.index()]);
     const auto ms = [&](bool again) {
-      return to_ms(exchange + cost.loaded_ns(plan.graph, id, {.work = {.again = again}}));
+      return to_ms(exchange + cost.routed_ns(plan.graph, id, {.work = {.again = again}}));
     };
     out["resume_ms"] = ms(false);
     out["rerun_ms"] = ms(true);

@@ -68,9 +68,9 @@ double ratio(int64_t rows, int64_t places) {
   return static_cast<double>(rows) / static_cast<double>(places);
 }
 
-bool all_equal(const std::vector<OpLoad>& loads) {
-  return std::all_of(loads.begin(), loads.end(),
-                     [&](const OpLoad& l) { return l.work.fill == loads[0].work.fill; });
+bool all_equal(const std::vector<RoutedWork>& works) {
+  return std::all_of(works.begin(), works.end(),
+                     [&](const RoutedWork& l) { return l.work.fill == works[0].work.fill; });
 }
 
 }  // namespace
@@ -194,7 +194,7 @@ void RoutedStep::move(Movement& movement, const Placement& now, const Placement&
   }
   const auto ranks = static_cast<int64_t>(ranks_);
   movement.steps.assign(steps.size(), std::vector<double>(ranks_ * ranks_));
-  movement.load = {.steps = &movement.steps};
+  movement.routed = {.steps = &movement.steps};
   std::vector<double> sent(ranks_);
   for (size_t i = 0; i < steps.size(); ++i) {
     add_bytes(steps[i], movement.expert_bytes, ranks, movement.steps[i]);
@@ -299,7 +299,7 @@ void RoutedStep::fill_matrix(Exchange& exchange) const {
   for (double& entry : exchange.matrix) entry *= exchange.row_bytes;
   const int64_t fullest =
       std::max(*std::max_element(out.begin(), out.end()), *std::max_element(in.begin(), in.end()));
-  exchange.load = {{.fill = ratio(fullest, exchange.places)}, &exchange.matrix};
+  exchange.routed = {{.fill = ratio(fullest, exchange.places)}, &exchange.matrix};
   exchange.sent.resize(ranks_);
   for (size_t r = 0; r < ranks_; ++r) {
     exchange.sent[r] = std::llround(exchange.row_bytes * static_cast<double>(out[r] - own[r]));
@@ -321,11 +321,11 @@ bool RoutedStep::ranks_alike() const {
   });
 }
 
-const OpLoad* RoutedStep::load(OpId op, int32_t rank) const {
+const RoutedWork* RoutedStep::routed_work(OpId op, int32_t rank) const {
   const Entry& entry = entries_[op.index()];
   if (entry.layer < 0) return nullptr;
-  if (entry.exchange >= 0) return &exchanges_[index(entry.exchange)].load;
-  if (entry.movement >= 0) return &movements_[index(entry.movement)].load;
+  if (entry.exchange >= 0) return &exchanges_[index(entry.exchange)].routed;
+  if (entry.movement >= 0) return &movements_[index(entry.movement)].routed;
   const Rows& rows = rows_[index(entry.layer)];
   return &(entry.side == Side::kSource ? rows.source : rows.experts)[index(rank)];
 }

@@ -57,17 +57,17 @@ class RoutedStep {
   /// All ranks compute and send the same.
   bool alike() const { return alike_; }
   /// Null for an op that no routing changes. Stays where it is until route().
-  const OpLoad* load(OpId op, int32_t rank) const;
+  const RoutedWork* routed_work(OpId op, int32_t rank) const;
   /// What a rank sends to others in an irregular all-to-all or a movement of experts. Requires:
-  /// load(op) has bytes or steps.
+  /// routed_work(op) has bytes or steps.
   Bytes sent_bytes(OpId op, int32_t rank) const;
-  /// Ops with a load, ascending.
+  /// Ops whose work or bytes follow the routing, ascending.
   const std::vector<OpId>& ops() const { return ops_; }
 
  private:
   struct Rows {
     std::vector<int64_t> sent;  // [ranks, ranks]: from a source to a device, itself included
-    std::vector<OpLoad> source, experts;  // by rank
+    std::vector<RoutedWork> source, experts;  // by rank
     bool source_used = false, experts_used = false;
   };
   /// All-to-alls that move the same bytes.
@@ -78,7 +78,7 @@ class RoutedStep {
     double row_bytes;  // of a part: its share of a row
     int64_t places;    // rows that the slots of a rank have room for
     std::vector<double> matrix;
-    OpLoad load;
+    RoutedWork routed;
     std::vector<Bytes> sent;  // by rank, to others
   };
   /// An op that moves experts, step by step.
@@ -87,7 +87,7 @@ class RoutedStep {
     size_t layer;
     std::vector<double> expert_bytes;  // of all of the op's tensors, by range
     std::vector<std::vector<double>> steps;
-    OpLoad load;
+    RoutedWork routed;
     std::vector<Bytes> sent;  // by rank, to others
   };
   struct Entry {

@@ -169,8 +169,8 @@ void StepReplay::take_loads(std::vector<Loads> kept) {
 
 void StepReplay::set_ranks(int32_t num_ranks) {
   engine_.reset();
-  input_ = std::make_unique<ReplayInput>(
-      replay_input(plan_.graph, plan_.schedule, plan_.orders, *plan_.spec.cost, load(), num_ranks));
+  input_ = std::make_unique<ReplayInput>(replay_input(plan_.graph, plan_.schedule, plan_.orders,
+                                                      *plan_.spec.cost, routed_work(), num_ranks));
   input_->duration_ns = [this](OpId op, int32_t rank) { return duration_ns(op, rank); };
   input_->bytes = [this](OpId op, int32_t rank) {
     const bool sends = loaded_[op.index()] >= 0 && is_collective(plan_.graph, op);
@@ -179,27 +179,27 @@ void StepReplay::set_ranks(int32_t num_ranks) {
   engine_ = std::make_unique<Engine>(*input_);
 }
 
-LoadOf StepReplay::load() const {
+RoutedWorkOf StepReplay::routed_work() const {
   if (!routed_) return nullptr;
   return [this](OpId op, int32_t rank) {
-    const OpLoad* const swapped = swapped_->load(op, rank);
-    return swapped != nullptr ? swapped : routed_->load(op, rank);
+    const RoutedWork* const swapped = swapped_->routed_work(op, rank);
+    return swapped != nullptr ? swapped : routed_->routed_work(op, rank);
   };
 }
 
-/// Of every op with a load on every rank that is simulated.
+/// Of every op whose work the routing changes, on every rank that is simulated.
 void StepReplay::cost_loads() {
   const auto ranks = static_cast<size_t>(input_->num_ranks);
   const std::vector<OpId>& ops = loaded_ops_;
-  const LoadOf load_of = load();
+  const RoutedWorkOf work_of = routed_work();
   loaded_ns_.resize(ops.size() * ranks);
   for (size_t i = 0; i < ops.size(); ++i) {
     const bool together = is_collective(plan_.graph, ops[i]);
     for (size_t r = 0; r < ranks; ++r) {
       Nanoseconds& ns = loaded_ns_[i * ranks + r];
-      const OpLoad& load = *load_of(ops[i], static_cast<int32_t>(r));
+      const RoutedWork& routed = *work_of(ops[i], static_cast<int32_t>(r));
       ns = together && r > 0 ? loaded_ns_[i * ranks]
-                             : plan_.spec.cost->loaded_ns(plan_.graph, ops[i], load);
+                             : plan_.spec.cost->routed_ns(plan_.graph, ops[i], routed);
     }
   }
 }

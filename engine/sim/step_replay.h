@@ -45,7 +45,7 @@ class StepReplay {
   /// the next set_step().
   const ReplayInput& input() const { return *input_; }
   /// For replay_input() of the same ranks under another schedule; null without a routing model.
-  LoadOf load() const;
+  RoutedWorkOf routed_work() const;
 
  private:
   /// The policy of a layer, from its place op.
@@ -73,7 +73,7 @@ class StepReplay {
   std::vector<PlacementRecord> records_;
   std::vector<Loads> choices_, kept_;  // by MoE layer
   bool as_before_ = false;
-  std::vector<Nanoseconds> plain_ns_;                // by op, of those without a load
+  std::vector<Nanoseconds> plain_ns_;                // by op, of those without routed work
   std::vector<Bytes> plain_bytes_;                   // by op
   std::vector<OpId> loaded_ops_;                     // whose time follows the routing
   std::vector<int32_t> loaded_;                      // by op: its place there, -1: none

@@ -27,10 +27,10 @@ class SwappedExperts {
   /// By layer whose experts are swapped.
   const std::vector<SwapRecord>& records() const { return records_; }
   /// Null for other ops. Stays where it is until place().
-  const OpLoad* load(OpId op, int32_t rank) const;
+  const RoutedWork* routed_work(OpId op, int32_t rank) const;
   /// All ranks copy equally many experts.
   bool alike() const { return alike_; }
-  /// Ops with a load.
+  /// Ops whose work the routing changes.
   const std::vector<OpId>& ops() const { return ops_; }
   /// Layers of the paths that the plan estimates by; nullopt: it estimates nothing.
   std::optional<int64_t> path() const { return path_; }
@@ -48,7 +48,7 @@ class SwappedExperts {
   std::vector<Layer> layers_;
   std::vector<OpId> ops_;
   std::optional<int64_t> path_;
-  std::vector<std::vector<OpLoad>> loads_;  // by op, then rank, or none
+  std::vector<std::vector<RoutedWork>> works_;  // by op, then rank, or none
   std::vector<SwapRecord> records_;
   bool alike_ = true;
 };

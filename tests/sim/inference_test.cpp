@@ -164,7 +164,7 @@ TEST_CASE("with one expert per device the most loaded device decides, by countin
         const Op& op = served.plan->graph.op(id);
         if (op.segment != Segment::kExpert || op.layer != static_cast<int32_t>(m)) continue;
         const double fill = double(most) / double(kExperts * kTokens);
-        experts += cost.loaded_ns(served.plan->graph, id, {.work = {.fill = fill}});
+        experts += cost.routed_ns(served.plan->graph, id, {.work = {.fill = fill}});
       }
       CHECK(served.layer(batch, m).a2a_ns ==
             all_to_all_v_ns(four_devices(), there) + all_to_all_v_ns(four_devices(), back));

@@ -98,18 +98,18 @@ TEST_CASE("what an irregular all-to-all moves is what the ranks send and receive
     for (uint64_t seed = 0; seed < 5; ++seed) {
       const Routed routed(g, ep, seed);
       for (const OpId op : ops_of(g, "all_to_all")) {
-        const OpLoad* const load = routed.step.load(op, 0);
-        REQUIRE(load != nullptr);
-        REQUIRE(load->bytes != nullptr);
+        const RoutedWork* const work = routed.step.routed_work(op, 0);
+        REQUIRE(work != nullptr);
+        REQUIRE(work->bytes != nullptr);
         const Loads& kept = routed.kept[routed.layer_of(g, op)];
         const bool there = attr_string(g.op(op), "to") == "expert";
         const int64_t row_bytes = 16 * 4;
         for (int64_t r = 0; r < 4; ++r) {
           const double out = static_cast<double>(row_bytes * of_source(kept, r));
           const double in = static_cast<double>(row_bytes * of_device(kept, r, ep));
-          CHECK(sum_of_row(*load->bytes, 4, r) == (there ? out : in));
-          CHECK(sum_of_column(*load->bytes, 4, r) == (there ? in : out));
-          const double own = (*load->bytes)[static_cast<size_t>(r * 5)];
+          CHECK(sum_of_row(*work->bytes, 4, r) == (there ? out : in));
+          CHECK(sum_of_column(*work->bytes, 4, r) == (there ? in : out));
+          const double own = (*work->bytes)[static_cast<size_t>(r * 5)];
           CHECK(static_cast<double>(routed.step.sent_bytes(op, static_cast<int32_t>(r))) ==
                 (there ? out : in) - own);
         }
@@ -126,13 +126,14 @@ TEST_CASE("fills are rows over places: of a rank's tokens, and of its experts") 
     for (const char* kind : {"dispatch", "dispatch_dx", "combine", "combine_dx"}) {
       for (const OpId op : ops_of(g, kind)) {
         const Loads& kept = routed.kept[routed.layer_of(g, op)];
-        CHECK(routed.step.load(op, r)->work.fill == static_cast<double>(of_source(kept, r)) / 40.0);
+        CHECK(routed.step.routed_work(op, r)->work.fill ==
+              static_cast<double>(of_source(kept, r)) / 40.0);
       }
     }
     for (const char* kind : {"expert_linear", "expert_linear_dx", "expert_linear_dw"}) {
       for (const OpId op : ops_of(g, kind)) {
         const Loads& kept = routed.kept[routed.layer_of(g, op)];
-        CHECK(routed.step.load(op, r)->work.fill ==
+        CHECK(routed.step.routed_work(op, r)->work.fill ==
               static_cast<double>(of_device(kept, r, 2)) / 40.0);
       }
     }
@@ -143,7 +144,8 @@ TEST_CASE("padded experts and transfers do not follow the routing") {
   const auto plan = make_plan(routed_spec({}, 2, flat_cluster(2)));
   const Routed routed(plan->graph, 2, 1);
   for (const char* kind : {"all_to_all", "expert_linear", "gelu", "linear", "all_reduce"}) {
-    for (const OpId op : ops_of(plan->graph, kind)) CHECK(routed.step.load(op, 0) == nullptr);
+    for (const OpId op : ops_of(plan->graph, kind))
+      CHECK(routed.step.routed_work(op, 0) == nullptr);
   }
   CHECK_FALSE(routed.step.alike());  // tokens of ranks differ in dispatch and combine
 }
@@ -167,7 +169,7 @@ TEST_CASE("the steps of a hierarchical exchange move each row by its place, then
             64.0 * static_cast<double>(kept.at(s, owner));
       }
     }
-    CHECK(*routed.step.load(op, 0)->bytes == expected);
+    CHECK(*routed.step.routed_work(op, 0)->bytes == expected);
     ++checked;
   }
   CHECK(checked == 2 * 2 * 2 * 2);  // layers, there and back, steps, phases
@@ -183,7 +185,7 @@ TEST_CASE("parts of a batch move together what the whole moves") {
     double sum = 0;
     for (const OpId op : ops_of(g, "all_to_all")) {
       if (g.op(op).phase != Phase::kForward) continue;
-      const std::vector<double>& m = *routed.step.load(op, 0)->bytes;
+      const std::vector<double>& m = *routed.step.routed_work(op, 0)->bytes;
       sum += std::accumulate(m.begin(), m.end(), 0.0);
     }
     return sum;
@@ -205,7 +207,7 @@ TEST_CASE("a shadow takes its own device's rows off the wire") {
   routed.step.route(routed.kept, placements);
   const OpId there = ops_of(g, "all_to_all")[0];
   const Loads& kept = routed.kept[routed.layer_of(g, there)];
-  const std::vector<double>& m = *routed.step.load(there, 0)->bytes;
+  const std::vector<double>& m = *routed.step.routed_work(there, 0)->bytes;
   CHECK(m[2] == 64.0 * static_cast<double>(kept.at(1, 1)));  // of 1 to 0: expert 1 alone
 }
 
