@@ -63,7 +63,7 @@ int64_t num_paths(const PathProfile& profile) {
 int64_t most_rows(TraceHandle& trace) {
   int64_t most = 1;
   for (int64_t i = 0; i < trace.num; ++i) {
-    for (const Loads& loads : trace.batches->at(trace.first + i).loads) {
+    for (const ExpertCounts& loads : trace.batches->at(trace.first + i).loads) {
       most = std::max(most, *std::max_element(loads.rows.begin(), loads.rows.end()));
     }
   }
@@ -294,8 +294,8 @@ int place(lua_State* L) {
   return 1;
 }
 
-std::vector<Loads> transitions_of_choices(const json& choices, int64_t experts) {
-  std::vector<Loads> all;
+std::vector<ExpertCounts> transitions_of_choices(const json& choices, int64_t experts) {
+  std::vector<ExpertCounts> all;
   std::vector<int32_t> before;
   for (const json& layer : choices) {
     std::vector<int32_t> chosen;
@@ -315,7 +315,7 @@ int locality(lua_State* L) {
   const json values = to_json(L, 1, true);
   const Fields fields(values, "moe.lina.locality");
   const int64_t experts = fields.integer("experts"), top = fields.integer("top");
-  std::vector<Loads> all;
+  std::vector<ExpertCounts> all;
   if (fields.has("choices")) {
     all = transitions_of_choices(fields.value().at("choices"), experts);
   } else {
@@ -324,7 +324,7 @@ int locality(lua_State* L) {
     all = transitions(*routing, query_of(fields), fields.integer("batches"),
                       fields.integer("layers"));
   }
-  const auto shares = [&](const Loads& loads) {
+  const auto shares = [&](const ExpertCounts& loads) {
     json out = json::array();
     for (int64_t n = 1; n <= top; ++n) out.push_back(moe::locality(loads, n));
     return out;
@@ -332,7 +332,7 @@ int locality(lua_State* L) {
   json layers = json::array();
   std::vector<double> sum(static_cast<size_t>(top));
   int64_t layer = 2, tokens = 0;
-  for (const Loads& loads : all) {
+  for (const ExpertCounts& loads : all) {
     layers.push_back({{"layer", layer++}, {"share", shares(loads)}});
     tokens += loads.total();
     for (size_t n = 0; n < sum.size(); ++n) {

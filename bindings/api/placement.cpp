@@ -12,7 +12,7 @@
 namespace moe::lua {
 namespace {
 
-int64_t of_source(const Loads& loads, int64_t source) {
+int64_t of_source(const ExpertCounts& loads, int64_t source) {
   int64_t sum = 0;
   for (int64_t e = 0; e < loads.experts; ++e) sum += loads.at(source, e);
   return sum;
@@ -37,18 +37,18 @@ int load_of_device(lua_State* L) {
 }
 
 int load_by_expert(lua_State* L) {
-  const Loads& loads = check_call(L, kLoadsType).in->loads;
+  const ExpertCounts& loads = check_call(L, kLoadsType).in->loads;
   return push_list(L, loads.experts, [&](int64_t e) { return loads.of_expert(e); });
 }
 
 int load_by_device(lua_State* L) {
-  const Loads& loads = check_call(L, kLoadsType).in->loads;
+  const ExpertCounts& loads = check_call(L, kLoadsType).in->loads;
   return push_list(L, loads.sources, [&](int64_t d) { return of_source(loads, d); });
 }
 
 // Experts, those with most tokens first; of equal ones the lower number.
 int load_heaviest(lua_State* L) {
-  const Loads& loads = check_call(L, kLoadsType).in->loads;
+  const ExpertCounts& loads = check_call(L, kLoadsType).in->loads;
   std::vector<int64_t> inputs, experts;
   for (int64_t e = 0; e < loads.experts; ++e) {
     inputs.push_back(loads.of_expert(e));

@@ -33,7 +33,7 @@ int loads(lua_State* L) {
                               .experts = fields.integer("experts"),
                               .k = fields.integer("k")};
   const Host::EngineCall call(Host::of(L));
-  const Loads loads = handle.routing->loads(query);
+  const ExpertCounts loads = handle.routing->loads(query);
   lua_createtable(L, static_cast<int>(loads.sources), 0);
   for (int64_t s = 0; s < loads.sources; ++s) {
     lua_createtable(L, static_cast<int>(loads.experts), 0);

@@ -31,7 +31,7 @@ void run(const KernelCall<T>& c) {
   const auto keep = [&] { std::copy_n(c.in_i32(1), codes, c.out_i32(0)); };
   if (c.rank.step % attr_int(c.op, "every", 1) != 0) return keep();
   const Placement now = placement_in(c, 1);
-  Loads loads(now.bounds().devices, now.bounds().experts);
+  ExpertCounts loads(now.bounds().devices, now.bounds().experts);
   std::copy_n(c.in_i32(0), loads.rows.size(), loads.rows.begin());
   const PlaceInput input = {.step = c.rank.step,
                             .layer = attr_int(c.op, "layer_number"),

@@ -137,7 +137,7 @@ double balance_ratio(std::span<const int64_t> before, std::span<const int64_t> a
   return was > 0 ? std::numeric_limits<double>::infinity() : 1;
 }
 
-double placement_s(TimeEquation equation, const Placement& placement, const Loads& loads,
+double placement_s(TimeEquation equation, const Placement& placement, const ExpertCounts& loads,
                    const PlaceRates& rates) {
   return layer_s(equation, device_loads(placement, loads), shadow_copies(placement), rates) +
          resident_sum_s(placement, rates);

@@ -55,7 +55,7 @@ double balance_ratio(std::span<const int64_t> before, std::span<const int64_t> a
 /// A layer's step under a placement, shadows and second residents alike: (6) or (8), and the sum of
 /// gradients over each expert's residents (a ring's 2 (r - 1) / r expert bytes on each, the busiest
 /// device's). Requires loads of the placement's sizes.
-double placement_s(TimeEquation equation, const Placement& placement, const Loads& loads,
+double placement_s(TimeEquation equation, const Placement& placement, const ExpertCounts& loads,
                    const PlaceRates& rates);
 /// What it takes to go from one placement's residents to the other's: parameters and state, the
 /// device that sends or receives most, at the rate of copies.

@@ -28,7 +28,7 @@ struct PlaceRates {
 struct PlaceInput {
   int64_t step = 0;
   int64_t layer = 0;  // MoE layers from 0
-  const Loads& loads;
+  const ExpertCounts& loads;
   const Placement& now;
   PlaceRates rates;
 };

@@ -75,7 +75,7 @@ std::vector<Nanoseconds> time_policy(const PlacementFunction& policy, const Op& 
   const PlacementBounds bounds = ops::bounds_of(op);
   const Placement now(bounds);
   Rng rng(1000257);
-  Loads loads(bounds.devices, bounds.experts);
+  ExpertCounts loads(bounds.devices, bounds.experts);
   for (int64_t& rows : loads.rows) rows = rng.below(256);
   std::vector<Nanoseconds> samples;
   const int64_t every = attr_int(op, "every", 1);

@@ -9,8 +9,8 @@
 #include <span>
 #include <string>
 
+#include "engine/routing/expert_counts.h"
 #include "engine/routing/gate.h"
-#include "engine/routing/loads.h"
 
 namespace moe {
 
@@ -30,7 +30,7 @@ struct RoutingModel {
   /// Throws UserError where it cannot answer: a trace of other sizes, fewer experts than k.
   std::function<void(const RoutingQuery&, int64_t rank, std::span<int32_t> choices)> route;
   /// How often each rank's tokens choose each expert: exactly the histogram of route().
-  std::function<Loads(const RoutingQuery&)> loads;
+  std::function<ExpertCounts(const RoutingQuery&)> loads;
 };
 
 /// A gate of k choices that follows a routing model: rules of top_k (gate.h) but for its weights,

@@ -122,7 +122,7 @@ RoutingModel token_classes(const TokenClasses& spec) {
     route(spec, q, rank, choices);
   };
   routing.loads = [spec](const RoutingQuery& q) {
-    Loads loads(q.ranks, q.experts);
+    ExpertCounts loads(q.ranks, q.experts);
     std::vector<int32_t> choices(static_cast<size_t>(q.tokens * q.k));
     for (int64_t rank = 0; rank < q.ranks; ++rank) {
       route(spec, q, rank, choices);

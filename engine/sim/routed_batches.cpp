@@ -23,9 +23,9 @@ class Tokens {
     for (TokenPaths& of_rank : paths_) of_rank.clear();
   }
   /// Choices of the layer; how often each rank chooses each expert.
-  Loads route(int64_t layer) {
+  ExpertCounts route(int64_t layer) {
     query_.layer = layer;
-    Loads loads(query_.ranks, query_.experts);
+    ExpertCounts loads(query_.ranks, query_.experts);
     for (int64_t rank = 0; rank < query_.ranks; ++rank) {
       routing_.route(query_, rank, choices_[static_cast<size_t>(rank)]);
       for (const int32_t e : choices_[static_cast<size_t>(rank)]) {
@@ -139,10 +139,10 @@ PathProfile profile_paths(const RoutingModel& routing, const ProfileSpec& spec) 
   return counts.profile();
 }
 
-std::vector<Loads> transitions(const RoutingModel& routing, const RoutingQuery& first,
-                               int64_t batches, int64_t layers) {
-  std::vector<Loads> all(static_cast<size_t>(std::max<int64_t>(0, layers - 1)),
-                         Loads(first.experts, first.experts));
+std::vector<ExpertCounts> transitions(const RoutingModel& routing, const RoutingQuery& first,
+                                      int64_t batches, int64_t layers) {
+  std::vector<ExpertCounts> all(static_cast<size_t>(std::max<int64_t>(0, layers - 1)),
+                                ExpertCounts(first.experts, first.experts));
   const auto size = static_cast<size_t>(first.tokens * first.k), k = static_cast<size_t>(first.k);
   std::vector<int32_t> choices(size), before, after(static_cast<size_t>(first.tokens));
   RoutingQuery query = first;

@@ -15,7 +15,7 @@ namespace moe {
 
 /// One batch, by MoE layer.
 struct RoutedBatch {
-  std::vector<Loads> loads;
+  std::vector<ExpertCounts> loads;
   std::vector<Estimate> estimates;  // made before the layer; no mass: none
 };
 
@@ -61,7 +61,7 @@ PathProfile profile_paths(const RoutingModel& routing, const ProfileSpec& spec);
 
 /// Lina, figure 9, of a routing model: add_transitions over the batches, by layer from the second
 /// on.
-std::vector<Loads> transitions(const RoutingModel& routing, const RoutingQuery& first,
-                               int64_t batches, int64_t layers);
+std::vector<ExpertCounts> transitions(const RoutingModel& routing, const RoutingQuery& first,
+                                      int64_t batches, int64_t layers);
 
 }  // namespace moe

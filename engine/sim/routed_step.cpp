@@ -96,7 +96,7 @@ std::vector<MoeLayer> moe_layers(const Graph& graph) {
   return layers;
 }
 
-Loads kept_rows(Loads choices, int64_t capacity) {
+ExpertCounts kept_rows(ExpertCounts choices, int64_t capacity) {
   for (int64_t& rows : choices.rows) rows = std::min(rows, capacity);
   return choices;
 }
@@ -222,7 +222,8 @@ std::vector<Placement> RoutedStep::first_placements() const {
   return placements;
 }
 
-void RoutedStep::route(const std::vector<Loads>& kept, const std::vector<Placement>& placements,
+void RoutedStep::route(const std::vector<ExpertCounts>& kept,
+                       const std::vector<Placement>& placements,
                        const std::vector<Placement>& next) {
   MOE_CHECK(kept.size() == layers_.size() && placements.size() == layers_.size() &&
                 next.size() == layers_.size(),
@@ -236,7 +237,7 @@ void RoutedStep::route(const std::vector<Loads>& kept, const std::vector<Placeme
   alike_ = ranks_alike();
 }
 
-void RoutedStep::route_layer(size_t l, const Loads& kept, const Placement& placement) {
+void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement& placement) {
   const MoeLayer& layer = layers_[l];
   if (index(kept.sources) != ranks_ || kept.experts != layer.experts) {
     throw user_error("routing of MoE layer {}: {} sources x {} experts, expected {} x {}", l,
@@ -249,7 +250,7 @@ void RoutedStep::route_layer(size_t l, const Loads& kept, const Placement& place
   for (size_t r = 0; r < ranks_; ++r) {  // the first rank of each group stands for it
     const auto rank = static_cast<int64_t>(r);
     if (holders_.place(rank) != 0) continue;
-    Loads mine(n, layer.experts);
+    ExpertCounts mine(n, layer.experts);
     for (int64_t p = 0; p < n; ++p) {
       for (int64_t e = 0; e < layer.experts; ++e) {
         mine.at(p, e) = kept.at(holders_.member(rank, p), e);

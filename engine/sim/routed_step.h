@@ -11,7 +11,7 @@
 #include "engine/cost/cost_model.h"
 #include "engine/graph/graph.h"
 #include "engine/placement/placement.h"
-#include "engine/routing/loads.h"
+#include "engine/routing/expert_counts.h"
 
 namespace moe {
 
@@ -27,7 +27,7 @@ struct MoeLayer {
 std::vector<MoeLayer> moe_layers(const Graph& graph);
 
 /// What each source keeps of its choices for each expert: at most the capacity.
-Loads kept_rows(Loads choices, int64_t capacity);
+ExpertCounts kept_rows(ExpertCounts choices, int64_t capacity);
 
 /// Whose rows per op's work follows: those of the rank's own tokens, or of its experts.
 enum class Side : uint8_t { kSource, kExperts };
@@ -45,10 +45,10 @@ class RoutedStep {
 
   /// Takes a step's routing: kept rows of all ranks, and who holds what in each group of holders,
   /// by layer, in this step and in the next one. Throws UserError for loads of other sizes.
-  void route(const std::vector<Loads>& kept, const std::vector<Placement>& placements,
+  void route(const std::vector<ExpertCounts>& kept, const std::vector<Placement>& placements,
              const std::vector<Placement>& next);
   /// Nothing moves to the next step.
-  void route(const std::vector<Loads>& kept, const std::vector<Placement>& placements) {
+  void route(const std::vector<ExpertCounts>& kept, const std::vector<Placement>& placements) {
     route(kept, placements, placements);
   }
 
@@ -102,7 +102,7 @@ class RoutedStep {
   int32_t exchange_of(OpId op, size_t layer);
   int32_t movement_of(OpId op, size_t layer);
   void move(Movement& movement, const Placement& now, const Placement& next) const;
-  void route_layer(size_t layer, const Loads& kept, const Placement& placement);
+  void route_layer(size_t layer, const ExpertCounts& kept, const Placement& placement);
   void fill_matrix(Exchange& exchange) const;
   bool ranks_alike() const;
 

@@ -89,7 +89,7 @@ void StepReplay::check_batches() const {
 }
 
 /// As the place, commit and migrate ops do it.
-void StepReplay::place(int64_t step, const std::vector<Loads>& kept) {
+void StepReplay::place(int64_t step, const std::vector<ExpertCounts>& kept) {
   if (placing_.empty()) return;
   state_ = next_;
   records_.clear();
@@ -119,7 +119,7 @@ void StepReplay::set_step(int64_t step) {
   as_before_ = false;
   if (!routed_) return;
   const std::vector<Placement> in_force_before = placements_, next_before = next_;
-  std::vector<Loads> kept;
+  std::vector<ExpertCounts> kept;
   std::vector<Estimate> estimates(routed_->layers().size());
   choices_.clear();
   for (size_t l = 0; l < routed_->layers().size(); ++l) {
@@ -158,7 +158,7 @@ std::vector<MoeStats> StepReplay::moe() const {
   return all;
 }
 
-void StepReplay::take_loads(std::vector<Loads> kept) {
+void StepReplay::take_loads(std::vector<ExpertCounts> kept) {
   routed_->route(kept, placements_, next_);
   kept_ = std::move(kept);
   const bool alike = routed_->alike() && swapped_->alike();

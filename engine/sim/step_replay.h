@@ -55,8 +55,8 @@ class StepReplay {
   };
   void add_policies(const RankPlacements& policies);
   void check_batches() const;
-  void place(int64_t step, const std::vector<Loads>& kept);
-  void take_loads(std::vector<Loads> kept);
+  void place(int64_t step, const std::vector<ExpertCounts>& kept);
+  void take_loads(std::vector<ExpertCounts> kept);
   void set_ranks(int32_t num_ranks);
   void cost_loads();
   Nanoseconds duration_ns(OpId op, int32_t rank) const;
@@ -71,7 +71,7 @@ class StepReplay {
   std::vector<Placement> placements_;        // in force in the step
   std::vector<Placement> next_;              // in force in the next one
   std::vector<PlacementRecord> records_;
-  std::vector<Loads> choices_, kept_;  // by MoE layer
+  std::vector<ExpertCounts> choices_, kept_;  // by MoE layer
   bool as_before_ = false;
   std::vector<Nanoseconds> plain_ns_;                // by op, of those without routed work
   std::vector<Bytes> plain_bytes_;                   // by op

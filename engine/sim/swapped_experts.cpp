@@ -13,7 +13,7 @@ std::vector<int32_t> codes_of(const Placement& placement) {
   return {placement.codes().begin(), placement.codes().end()};
 }
 
-std::vector<int64_t> counts_of(const Loads& loads) {
+std::vector<int64_t> counts_of(const ExpertCounts& loads) {
   std::vector<int64_t> counts;
   for (int64_t e = 0; e < loads.experts; ++e) counts.push_back(loads.of_expert(e));
   return counts;
@@ -54,7 +54,8 @@ SwappedExperts::SwappedExperts(const Graph& graph, const std::vector<MoeLayer>& 
   }
 }
 
-void SwappedExperts::place(const std::vector<Loads>& kept, const std::vector<Estimate>& estimates,
+void SwappedExperts::place(const std::vector<ExpertCounts>& kept,
+                           const std::vector<Estimate>& estimates,
                            std::vector<Placement>& in_force) {
   records_.clear();
   alike_ = true;
@@ -64,7 +65,7 @@ void SwappedExperts::place(const std::vector<Loads>& kept, const std::vector<Est
 }
 
 /// As the layer's ops do it.
-void SwappedExperts::place(const Layer& layer, const Loads& kept, const Estimate& estimate,
+void SwappedExperts::place(const Layer& layer, const ExpertCounts& kept, const Estimate& estimate,
                            Placement& in_force) {
   SwapRecord record = {.layer = graph_.op(layer.swap).layer, .fine_tunes = layer.tune.valid()};
   if (layer.place.valid()) {

@@ -19,7 +19,7 @@ class SwappedExperts {
 
   /// Takes a batch: kept rows of all ranks and what was estimated (no mass: nothing), by MoE layer;
   /// the placements of layers whose experts are swapped go to `in_force`.
-  void place(const std::vector<Loads>& kept, const std::vector<Estimate>& estimates,
+  void place(const std::vector<ExpertCounts>& kept, const std::vector<Estimate>& estimates,
              std::vector<Placement>& in_force);
 
   // Of the batch taken last.
@@ -41,7 +41,8 @@ class SwappedExperts {
     size_t number = 0;  // of MoE layers
     OpId place, tune, swap, swap_again;
   };
-  void place(const Layer& layer, const Loads& kept, const Estimate& estimate, Placement& in_force);
+  void place(const Layer& layer, const ExpertCounts& kept, const Estimate& estimate,
+             Placement& in_force);
   void set_copies(OpId op, const Placement& placement, const Placement* before);
 
   const Graph& graph_;

@@ -164,7 +164,7 @@ struct Spans {
 };
 
 PlacementRecord record_of(const Plan& plan, int64_t block, const Placement& placement,
-                          const Loads& loads) {
+                          const ExpertCounts& loads) {
   const std::vector<int32_t> codes(placement.codes().begin(), placement.codes().end());
   PlacementRecord record;
   record.layer = block;
@@ -204,7 +204,7 @@ TEST_CASE("spans that are made from the model leave no error") {
       result.placements.emplace_back();
       result.timelines.emplace_back();
       for (const int64_t block : kBlocks) {
-        const Loads loads = random_loads(
+        const ExpertCounts loads = random_loads(
             {.step = step, .layer = block, .ranks = 4, .tokens = 32, .experts = 4, .k = 1}, seed);
         const Placement none(ops::bounds_of(plan.graph.op(ops_of(plan.graph, "place").front())));
         const Placement placement = copies_heaviest(step)({.loads = loads, .now = none});
@@ -230,7 +230,7 @@ TEST_CASE("spans that are made from the model leave no error") {
 // an all-to-all, 4,500 and 9,000 ns of experts, 2 copies among 2 devices 1,000 ns.
 TEST_CASE("a layer's errors are those counted by hand: late ranks and the first step are no part") {
   const Plan plan = plan_with_rates(2);
-  Loads loads(2, 4);
+  ExpertCounts loads(2, 4);
   loads.rows = {30, 10, 7, 0, 20, 5, 4, 6};
   Placement placement(ops::bounds_of(plan.graph.op(ops_of(plan.graph, "place").front())));
   placement.add_shadow(0, 1);

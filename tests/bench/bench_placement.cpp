@@ -50,7 +50,7 @@ constexpr moe::PlaceRates kRates{.input_bytes = 2048,
                                  .inputs_per_s = 5e6};
 
 void bench_search(int runs, int64_t devices, int64_t experts) {
-  const moe::Loads loads = moe::test::skewed_loads(devices, experts, 1);
+  const moe::ExpertCounts loads = moe::test::skewed_loads(devices, experts, 1);
   const auto owners = moe::test::owners_in_order(experts, devices);
   for (const double alpha : {1.0, 0.0}) {
     moe::ProphetPlan plan;
@@ -62,7 +62,7 @@ void bench_search(int runs, int64_t devices, int64_t experts) {
 }
 
 void bench_policy(int runs, const moe::PlacementPolicy& policy, int64_t devices) {
-  const moe::Loads loads = moe::test::skewed_loads(devices, devices * 2, 1);
+  const moe::ExpertCounts loads = moe::test::skewed_loads(devices, devices * 2, 1);
   const moe::Placement now(
       {.experts = 2 * devices, .devices = devices, .residents = 3, .shadows = 8});
   const moe::PolicyOptions options = moe::resolved(policy, {});
@@ -77,7 +77,8 @@ void gap(int64_t devices, int64_t n, moe::TimeEquation equation) {
   std::vector<double> percents;
   int best = 0;
   for (int seed = 0; seed < kSets; ++seed) {
-    const moe::Loads loads = moe::test::skewed_loads(devices, devices, static_cast<uint64_t>(seed));
+    const moe::ExpertCounts loads =
+        moe::test::skewed_loads(devices, devices, static_cast<uint64_t>(seed));
     const moe::PlaceRates rates = moe::test::random_rates(static_cast<uint64_t>(seed));
     const auto owners = moe::test::owners_in_order(devices, devices);
     const double least = moe::test::exhaustive_s(loads, owners, rates, equation);
@@ -121,8 +122,8 @@ moe::PlanSpec model_spec(int64_t devices, bool placed) {
   return s;
 }
 
-std::vector<moe::Loads> loads_of(const moe::PlanSpec& s, int64_t step) {
-  std::vector<moe::Loads> out;
+std::vector<moe::ExpertCounts> loads_of(const moe::PlanSpec& s, int64_t step) {
+  std::vector<moe::ExpertCounts> out;
   for (int64_t l = 0; l < kLayers; ++l) {
     out.push_back(s.routing->loads({step, l, s.num_ranks, kTokens, s.num_ranks, 1}));
   }
@@ -133,7 +134,8 @@ std::vector<moe::Loads> loads_of(const moe::PlanSpec& s, int64_t step) {
 /// their lane runs them, and a first reading of each placement.
 class RankStep {
  public:
-  RankStep(const moe::Plan& plan, const std::vector<moe::Loads>& loads) : graph_(plan.graph) {
+  RankStep(const moe::Plan& plan, const std::vector<moe::ExpertCounts>& loads)
+      : graph_(plan.graph) {
     for (size_t i = 0; i < graph_.num_ops(); ++i) {
       const moe::OpId id(static_cast<int64_t>(i));
       if (graph_.removed(id) || graph_.def(id).name != std::string_view("place")) continue;

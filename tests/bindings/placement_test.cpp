@@ -25,7 +25,7 @@ struct Trial {
   }
 
   LuaPlacement policy;
-  Loads loads{2, 4};
+  ExpertCounts loads{2, 4};
   Placement now;
   PlaceRates rates{.input_bytes = 8,
                    .expert_bytes = 64,

@@ -529,7 +529,7 @@ TEST_CASE("the gradients that arrive in a step fit the room that their op asks f
       }
       for (uint64_t seed = 0; seed < 100; ++seed) {
         const Placement now = Placement(ops::bounds_of(op));
-        const Loads loads(8, 8);
+        const ExpertCounts loads(8, 8);
         const Placement placement = random_shadows(seed)({.loads = loads, .now = now, .rates = {}});
         for (const auto& pieces : return_steps(placement, ranges, per_node)) {
           for (int64_t d = 0; d < 8; ++d) {

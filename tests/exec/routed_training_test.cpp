@@ -45,7 +45,7 @@ void check_counts(const Plan& plan, const RunResult& result) {
   for (size_t step = 0; step < result.moe.size(); ++step) {
     REQUIRE(result.moe[step].size() == 2);
     for (const MoeStats& stats : result.moe[step]) {
-      const Loads loads =
+      const ExpertCounts loads =
           plan.spec.routing->loads(query_of(plan, static_cast<int64_t>(step), stats.layer));
       int64_t dropped = 0;
       for (size_t i = 0; i < loads.rows.size(); ++i) {

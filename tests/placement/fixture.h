@@ -1,5 +1,5 @@
-// Loads and rates for tests of planners, and the search through every set of copies that greedy
-// planners are held against.
+// Loads and rates for tests of planners, and the search through every set of copies that
+// greedy planners are held against.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 namespace moe::test {
 
 /// Skewed: the square of a draw an expert, times a draw a device; some devices choose nothing.
-inline Loads skewed_loads(int64_t devices, int64_t experts, uint64_t seed) {
+inline ExpertCounts skewed_loads(int64_t devices, int64_t experts, uint64_t seed) {
   Rng rng(seed);
-  Loads loads(devices, experts);
+  ExpertCounts loads(devices, experts);
   for (int64_t e = 0; e < experts; ++e) {
     const double heavy = rng.uniform();
     for (int64_t d = 0; d < devices; ++d) {
@@ -44,7 +44,7 @@ inline std::vector<int64_t> owners_in_order(int64_t experts, int64_t devices) {
 
 /// The least time over all sets of (expert, device) copies, an expert with copies on c devices
 /// counted as c + 1 copies: n of the paper for each expert on its own.
-inline double exhaustive_s(const Loads& loads, const std::vector<int64_t>& owners,
+inline double exhaustive_s(const ExpertCounts& loads, const std::vector<int64_t>& owners,
                            const PlaceRates& rates, TimeEquation equation) {
   struct Pair {
     int64_t expert, device;

@@ -62,7 +62,7 @@ TEST_CASE("the balance degree is the population's deviation, RB how much less it
 
 TEST_CASE("a placement's time counts its own loads, its copies and its second residents") {
   Placement p({.experts = 3, .devices = 3, .residents = 2, .shadows = 1});
-  Loads loads(3, 3);
+  ExpertCounts loads(3, 3);
   loads.at(0, 0) = 2, loads.at(1, 0) = 2, loads.at(2, 0) = 1, loads.at(1, 1) = 2;
   const auto time_s = [&] { return placement_s(TimeEquation::kBlocking, p, loads, kRates); };
   CHECK(time_s() == Approx(4 * 3 * 10 / 20.0 + 3 * 5 / 4.0));

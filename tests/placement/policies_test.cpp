@@ -12,13 +12,13 @@
 namespace moe {
 namespace {
 
-Placement run(const char* name, const Loads& loads, const Placement& now,
+Placement run(const char* name, const ExpertCounts& loads, const Placement& now,
               const PolicyOptions& options = {}, const PlaceRates& rates = {}) {
   const PlacementPolicy& policy = builtin_policy(name);
   return policy.place({.loads = loads, .now = now, .rates = rates}, resolved(policy, options));
 }
 
-int64_t heaviest(const Placement& placement, const Loads& loads) {
+int64_t heaviest(const Placement& placement, const ExpertCounts& loads) {
   const auto computed = device_loads(placement, loads).computed;
   return *std::max_element(computed.begin(), computed.end());
 }
@@ -40,8 +40,8 @@ TEST_CASE("every policy gives a legal placement, the same one each time, whateve
         .devices = devices,
         .residents = std::min(experts, experts / devices + static_cast<int64_t>(seed % 2)),
         .shadows = std::min<int64_t>(experts, 3)};
-    const Loads loads =
-        seed % 10 == 0 ? Loads(devices, experts) : test::skewed_loads(devices, experts, seed);
+    const ExpertCounts loads = seed % 10 == 0 ? ExpertCounts(devices, experts)
+                                              : test::skewed_loads(devices, experts, seed);
     const PlaceRates rates = test::random_rates(seed);
     for (const PlacementPolicy& policy : builtin_policies()) {
       const PolicyOptions options = resolved(
@@ -62,7 +62,7 @@ TEST_CASE("every policy gives a legal placement, the same one each time, whateve
 }
 
 TEST_CASE("prophet sends the q-th selected expert to shadow slot q of each of its devices") {
-  const Loads loads = test::skewed_loads(8, 8, 3);
+  const ExpertCounts loads = test::skewed_loads(8, 8, 3);
   PlaceRates rates = test::random_rates(3);
   rates.expert_bytes = 1;
   const Placement now({.experts = 8, .devices = 8, .residents = 1, .shadows = 4});
@@ -91,7 +91,7 @@ TEST_CASE("shadowing counts with its published constants only where a rate is mi
   // d = 2048: 4 * 2 d^2 / 11.5e12 + 4 * 4 d / 6.25e9 s an input against 16 d^2 / 6.25e9 s a copy:
   // (3 * 2.918 + 4 * 1.311) us = 14 us against 10.7 ms, or 767 inputs.
   const Placement now({.experts = 2, .devices = 2, .residents = 1, .shadows = 1});
-  Loads loads(2, 2);
+  ExpertCounts loads(2, 2);
   for (const auto& [more, copied] : {std::pair{760, false}, std::pair{775, true}}) {
     loads.at(1, 0) = 1000 + more, loads.at(0, 1) = 1000;
     CHECK(run("fastermoe_shadowing", loads, now).holds(1, 0) == copied);
@@ -106,7 +106,7 @@ TEST_CASE("shadowing counts with its published constants only where a rate is mi
 
 TEST_CASE("top_k copies the heaviest experts to all devices") {
   const Placement now({.experts = 4, .devices = 4, .residents = 1, .shadows = 3});
-  Loads loads(4, 4);
+  ExpertCounts loads(4, 4);
   loads.at(0, 1) = 5, loads.at(1, 3) = 9, loads.at(0, 2) = 5;
   const Placement next = run("top_k", loads, now, {{"k", 2}});
   CHECK(next.holders(3).size() == 4);
@@ -141,7 +141,7 @@ TEST_CASE("packed groups hold every expert, none twice, and never more than ther
 
 TEST_CASE("eplb evens the devices, and moves no expert to where it is") {
   const PlacementBounds bounds{.experts = 8, .devices = 4, .residents = 3};
-  Loads loads(4, 8);
+  ExpertCounts loads(4, 8);
   for (int64_t s = 0; s < 4; ++s) {
     for (int64_t e = 0; e < 8; ++e) loads.at(s, e) = e == 0 ? 60 : 10;
   }
@@ -154,7 +154,7 @@ TEST_CASE("eplb evens the devices, and moves no expert to where it is") {
 
 TEST_CASE("eplb never makes the heaviest device heavier, and keeps what gains too little") {
   for (uint64_t seed = 0; seed < 200; ++seed) {
-    const Loads loads = test::skewed_loads(4, 8, seed);
+    const ExpertCounts loads = test::skewed_loads(4, 8, seed);
     const Placement now({.experts = 8, .devices = 4, .residents = 3});
     const Placement next = run("eplb", loads, now);
     CHECK((next == now || heaviest(next, loads) <= 0.95 * heaviest(now, loads)));
@@ -166,7 +166,7 @@ TEST_CASE("eplb never makes the heaviest device heavier, and keeps what gains to
 }
 
 TEST_CASE("swaps even the devices and leave as many experts on each") {
-  Loads loads(2, 4);
+  ExpertCounts loads(2, 4);
   loads.at(0, 0) = 10, loads.at(0, 1) = 20, loads.at(1, 2) = 3, loads.at(1, 3) = 7;
   const Placement now({.experts = 4, .devices = 2, .residents = 2});  // 30 and 10
   const Placement next = run("swap", loads, now);
@@ -174,7 +174,7 @@ TEST_CASE("swaps even the devices and leave as many experts on each") {
   CHECK(resident_moves(now, next).size() == 2);
   CHECK(run("swap", loads, now, {{"swaps", 1}}) == next);
   for (uint64_t seed = 0; seed < 200; ++seed) {
-    const Loads more = test::skewed_loads(4, 12, seed);
+    const ExpertCounts more = test::skewed_loads(4, 12, seed);
     const Placement before({.experts = 12, .devices = 4, .residents = 3});
     const Placement after = run("swap", more, before, {{"keep", 0}});
     CHECK(heaviest(after, more) <= heaviest(before, more));
@@ -183,7 +183,7 @@ TEST_CASE("swaps even the devices and leave as many experts on each") {
 }
 
 TEST_CASE("a move is made only where it pays within the horizon") {
-  Loads loads(2, 4);
+  ExpertCounts loads(2, 4);
   loads.at(0, 0) = 10, loads.at(0, 1) = 20, loads.at(1, 2) = 3, loads.at(1, 3) = 7;
   const Placement now({.experts = 4, .devices = 2, .residents = 2});
   const PlaceRates rates{.input_bytes = 0,

@@ -26,8 +26,8 @@ Gate gate_of(int64_t k) {
 }  // namespace
 
 TEST_CASE("loads that no memory can hold are refused with their sizes") {
-  CHECK_THROWS_AS(Loads(int64_t{1} << 31, int64_t{1} << 31), RunError);
-  CHECK_THROWS_WITH(Loads(524288, int64_t{1} << 42),
+  CHECK_THROWS_AS(ExpertCounts(int64_t{1} << 31, int64_t{1} << 31), RunError);
+  CHECK_THROWS_WITH(ExpertCounts(524288, int64_t{1} << 42),
                     Contains("4398046511104 experts from each of 524288 ranks take 17179869184.0"));
 }
 

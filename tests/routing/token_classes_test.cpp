@@ -47,7 +47,7 @@ TEST_CASE("strays are as many as said, and any expert alike") {
 
 TEST_CASE("popularity falls about as the ratio says") {
   const RoutingModel routing = token_classes({.classes = 4000, .skew = 0, .ratio = 5});
-  const Loads loads = routing.loads({.ranks = 4, .tokens = 50'000, .experts = 16});
+  const ExpertCounts loads = routing.loads({.ranks = 4, .tokens = 50'000, .experts = 16});
   std::vector<int64_t> rows;
   for (int64_t e = 0; e < 16; ++e) rows.push_back(loads.of_expert(e));
   const auto [least, most] = std::minmax_element(rows.begin(), rows.end());
@@ -57,8 +57,8 @@ TEST_CASE("popularity falls about as the ratio says") {
 TEST_CASE("drift moves popularity from step to step, and loads count what is routed") {
   const RoutingModel routing = token_classes({.classes = 30, .drift = 1, .seed = 7});
   RoutingQuery q{.ranks = 2, .tokens = 3000, .experts = 6, .k = 2};
-  const Loads first = routing.loads(q);
-  Loads counted(2, 6);
+  const ExpertCounts first = routing.loads(q);
+  ExpertCounts counted(2, 6);
   for (int64_t rank = 0; rank < 2; ++rank) {
     const auto layers = layers_of(routing, q, 1, rank);
     for (const int32_t e : layers[0]) ++counted.at(rank, e);
@@ -66,7 +66,7 @@ TEST_CASE("drift moves popularity from step to step, and loads count what is rou
   CHECK(first == counted);
   CHECK(first == routing.loads(q));
   q.step = 1;
-  const Loads second = routing.loads(q);
+  const ExpertCounts second = routing.loads(q);
   int64_t moved = 0;
   for (size_t i = 0; i < first.rows.size(); ++i) moved += std::abs(first.rows[i] - second.rows[i]);
   CHECK(moved > 1000);

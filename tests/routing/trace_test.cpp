@@ -146,7 +146,7 @@ TEST_CASE("at another number of ranks the tokens are dealt out again in order") 
     const RoutingQuery q = {
         .step = 1, .layer = 1, .ranks = ranks, .tokens = tokens, .experts = 12, .k = 2};
     std::vector<int32_t> choices, one(static_cast<size_t>(tokens * 2));
-    const Loads loads = routing.loads(q);
+    const ExpertCounts loads = routing.loads(q);
     for (int64_t r = 0; r < ranks; ++r) {
       routing.route(q, r, one);
       choices.insert(choices.end(), one.begin(), one.end());
@@ -166,7 +166,7 @@ TEST_CASE("a trace of counts replays choices that make them, different ones of a
     t.choices.clear();
     const RoutingModel routing = routing_of_trace(t);
     const RoutingQuery q = {.step = 2, .layer = 1, .ranks = 4, .tokens = 10, .experts = 12, .k = 3};
-    const Loads loads = routing.loads(q);
+    const ExpertCounts loads = routing.loads(q);
     CHECK(loads == with_choices.loads(q));
     std::vector<int32_t> choices(30);
     for (int64_t r = 0; r < 4; ++r) {

@@ -23,8 +23,8 @@ std::vector<int32_t> choices_of(const RoutingModel& routing, const RoutingQuery&
   return choices;
 }
 
-Loads histogram(const RoutingModel& routing, const RoutingQuery& q) {
-  Loads loads(q.ranks, q.experts);
+ExpertCounts histogram(const RoutingModel& routing, const RoutingQuery& q) {
+  ExpertCounts loads(q.ranks, q.experts);
   for (int64_t r = 0; r < q.ranks; ++r) {
     for (const int32_t e : choices_of(routing, q, r)) {
       if (e >= 0) ++loads.at(r, e);
@@ -34,16 +34,16 @@ Loads histogram(const RoutingModel& routing, const RoutingQuery& q) {
 }
 
 // Loads summed over steps.
-Loads summed(const RoutingModel& routing, RoutingQuery q, int64_t steps) {
-  Loads sum(q.ranks, q.experts);
+ExpertCounts summed(const RoutingModel& routing, RoutingQuery q, int64_t steps) {
+  ExpertCounts sum(q.ranks, q.experts);
   for (q.step = 0; q.step < steps; ++q.step) {
-    const Loads one = routing.loads(q);
+    const ExpertCounts one = routing.loads(q);
     for (size_t i = 0; i < sum.rows.size(); ++i) sum.rows[i] += one.rows[i];
   }
   return sum;
 }
 
-std::vector<int64_t> by_expert(const Loads& loads) {
+std::vector<int64_t> by_expert(const ExpertCounts& loads) {
   std::vector<int64_t> sums;
   for (int64_t e = 0; e < loads.experts; ++e) sums.push_back(loads.of_expert(e));
   return sums;
@@ -56,7 +56,7 @@ bool near(int64_t count, int64_t n, double share) {
 }
 
 // The experts' counts and each rank's counts follow `share`, largest first.
-void check_shares(const Loads& loads, std::vector<double> share) {
+void check_shares(const ExpertCounts& loads, std::vector<double> share) {
   std::vector<int64_t> order(static_cast<size_t>(loads.experts));
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(),
@@ -86,7 +86,7 @@ std::vector<double> hot_shares(size_t n, size_t hot, double share) {
   return p;
 }
 
-int64_t hottest(const Loads& loads) {
+int64_t hottest(const ExpertCounts& loads) {
   const std::vector<int64_t> sums = by_expert(loads);
   return std::max_element(sums.begin(), sums.end()) - sums.begin();
 }
@@ -169,7 +169,7 @@ TEST_CASE("balanced is balanced per rank and per expert: counts differ by at mos
     q.tokens = rng.below(50);
     q.experts = 1 + rng.below(12);
     q.k = 1 + rng.below(q.experts);
-    const Loads loads = routing.loads(q);
+    const ExpertCounts loads = routing.loads(q);
     const auto spread = [](const auto& counts) {
       const auto [lo, hi] = std::minmax_element(counts.begin(), counts.end());
       return *hi - *lo;
@@ -220,7 +220,7 @@ TEST_CASE("first choices follow popularity, second ones what is left of it") {
 
 TEST_CASE("where popularity leaves nothing the further choices are even") {
   const RoutingQuery q = {.ranks = 1, .tokens = 30000, .experts = 4, .k = 2};
-  const Loads loads = workload("hot_expert", {{"share", 1}}, 7).loads(q);
+  const ExpertCounts loads = workload("hot_expert", {{"share", 1}}, 7).loads(q);
   const int64_t hot = hottest(loads);
   for (int64_t e = 0; e < 4; ++e) {
     CHECK((e == hot ? loads.at(0, e) == q.tokens : near(loads.at(0, e), q.tokens, 1 / 3.0)));
@@ -229,7 +229,7 @@ TEST_CASE("where popularity leaves nothing the further choices are even") {
 
 TEST_CASE("log_normal: the logarithm of popularity has the given spread") {
   const RoutingQuery q = {.ranks = 2, .tokens = 1000000, .experts = 1000};
-  const Loads loads = workload("log_normal", {{"sigma", 0.8}}, 4).loads(q);
+  const ExpertCounts loads = workload("log_normal", {{"sigma", 0.8}}, 4).loads(q);
   double sum = 0, squares = 0;
   for (const int64_t n : by_expert(loads)) {
     sum += std::log(static_cast<double>(n));
@@ -244,7 +244,7 @@ TEST_CASE("hot_expert: one expert gets the share of every rank, another one in e
   const RoutingModel routing = workload("hot_expert", {{"share", 0.4}}, 2);
   std::set<int64_t> hot;
   for (q.layer = 0; q.layer < 6; ++q.layer) {
-    const Loads loads = summed(routing, q, 20);
+    const ExpertCounts loads = summed(routing, q, 20);
     check_shares(loads, hot_shares(16, 1, 0.4));
     hot.insert(hottest(loads));
   }
@@ -255,7 +255,7 @@ TEST_CASE("hot_rank: the experts of one rank get the share") {
   RoutingQuery q = {.ranks = 4, .tokens = 1000, .experts = 16};
   const RoutingModel routing = workload("hot_rank", {{"share", 0.6}}, 2);
   for (q.layer = 0; q.layer < 4; ++q.layer) {
-    const Loads loads = summed(routing, q, 20);
+    const ExpertCounts loads = summed(routing, q, 20);
     check_shares(loads, hot_shares(16, 4, 0.6));
     const int64_t rank = hottest(loads) / 4;
     int64_t there = 0;
@@ -268,7 +268,7 @@ TEST_CASE("spread_hot: the hot experts lie on different ranks") {
   RoutingQuery q = {.ranks = 4, .tokens = 1000, .experts = 16};
   const RoutingModel routing = workload("spread_hot", {{"share", 0.6}, {"hot", 4}}, 2);
   for (q.layer = 0; q.layer < 4; ++q.layer) {
-    const Loads loads = summed(routing, q, 20);
+    const ExpertCounts loads = summed(routing, q, 20);
     check_shares(loads, hot_shares(16, 4, 0.6));
     for (int64_t rank = 0; rank < 4; ++rank) {
       int64_t there = 0;
@@ -283,10 +283,10 @@ TEST_CASE(
   RoutingQuery q = {.step = 5, .ranks = 16, .tokens = 4000, .experts = 8};
   const RoutingModel routing = workload("source_ragged", {{"least", 0.25}, {"sigma", 1}}, 2);
   std::set<int64_t> totals;
-  const Loads first = routing.loads(q);
+  const ExpertCounts first = routing.loads(q);
   q.layer = 3;
-  const Loads other = routing.loads(q);
-  const auto tokens = [](const Loads& loads, int64_t r) {
+  const ExpertCounts other = routing.loads(q);
+  const auto tokens = [](const ExpertCounts& loads, int64_t r) {
     int64_t sum = 0;
     for (int64_t e = 0; e < loads.experts; ++e) sum += loads.at(r, e);
     return sum;
@@ -317,7 +317,7 @@ TEST_CASE("zero_token_rank: one rank chooses nothing, in any step and layer") {
   std::set<int64_t> empty;
   for (q.step = 0; q.step < 3; ++q.step) {
     for (q.layer = 0; q.layer < 3; ++q.layer) {
-      const Loads loads = routing.loads(q);
+      const ExpertCounts loads = routing.loads(q);
       CHECK(loads.total() == 4 * 100 * 2);
       for (int64_t r = 0; r < 5; ++r) {
         const auto row = loads.rows.begin() + r * 8;
@@ -333,7 +333,7 @@ TEST_CASE("rotating_hotspot: the hot expert moves on every period and comes to a
   const RoutingModel routing = workload("rotating_hotspot", {{"period", 4}, {"share", 0.7}}, 2);
   std::vector<int64_t> hot;
   for (q.step = 0; q.step < 24; ++q.step) {
-    const Loads loads = routing.loads(q);
+    const ExpertCounts loads = routing.loads(q);
     hot.push_back(hottest(loads));
     CHECK(near(loads.of_expert(hot.back()), 1000, 0.7));
     if (q.step % 4 != 0) CHECK(hot[static_cast<size_t>(q.step - 1)] == hot.back());
@@ -348,9 +348,9 @@ TEST_CASE("burst: in so many stretches an expert is hot, in the others none") {
   int64_t bursts = 0;
   for (int64_t stretch = 0; stretch < 400; ++stretch) {
     q.step = 5 * stretch;
-    const Loads begin = routing.loads(q);
+    const ExpertCounts begin = routing.loads(q);
     q.step += 4;
-    const Loads end = routing.loads(q);
+    const ExpertCounts end = routing.loads(q);
     const bool hot = begin.of_expert(hottest(begin)) > 700;
     CHECK(near(begin.of_expert(hottest(begin)), 2000, 0.6) == hot);
     CHECK((end.of_expert(hottest(end)) > 700) == hot);
@@ -394,7 +394,7 @@ TEST_CASE("drift: log popularity follows an AR(1) over steps") {
 
 TEST_CASE("a share of hot experts stays under drift") {
   const RoutingQuery q = {.step = 40, .ranks = 2, .tokens = 100000, .experts = 8};
-  const Loads loads = workload("hot_expert", {{"share", 0.4}, {"drift", 0.3}}, 3).loads(q);
+  const ExpertCounts loads = workload("hot_expert", {{"share", 0.4}, {"drift", 0.3}}, 3).loads(q);
   CHECK(near(loads.of_expert(hottest(loads)), 200000, 0.4));
 }
 
@@ -440,7 +440,7 @@ std::pair<double, double> next_masses(const RoutingModel& routing, RoutingQuery 
   const std::vector<int32_t> from = choices_of(routing, q, 0);
   q.layer = layer + 1;
   const std::vector<int32_t> to = choices_of(routing, q, 0);
-  Loads joint(q.experts, q.experts);
+  ExpertCounts joint(q.experts, q.experts);
   for (size_t t = 0; t < from.size(); ++t) ++joint.at(from[t], to[t]);
   double one = 0, two = 0;
   for (int64_t e = 0; e < q.experts; ++e) {

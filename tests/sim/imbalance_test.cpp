@@ -25,15 +25,15 @@ bool same_spans(const Timeline& a, const Timeline& b) {
                     [](const Span& x, const Span& y) { return key(x) == key(y); });
 }
 
-Loads even(const RoutingQuery& q, int64_t rows) {
-  Loads loads(q.ranks, q.experts);
+ExpertCounts even(const RoutingQuery& q, int64_t rows) {
+  ExpertCounts loads(q.ranks, q.experts);
   std::fill(loads.rows.begin(), loads.rows.end(), rows);
   return loads;
 }
 
 /// Every choice is expert 0's as far as rank 0 has places; the rest is even.
-Loads hot(const RoutingQuery& q) {
-  Loads loads = even(q, 4);
+ExpertCounts hot(const RoutingQuery& q) {
+  ExpertCounts loads = even(q, 4);
   for (int64_t s = 0; s < q.ranks; ++s) loads.at(s, 0) = 20;
   return loads;
 }
@@ -64,7 +64,7 @@ TEST_CASE("balanced routing takes to the nanosecond what the plan expects with t
 TEST_CASE("two ranks and one layer come out as computed by hand") {
   PlanSpec spec = routed_spec(counted(), 2, flat_cluster(2));
   spec.routing = test::routing_of([](const RoutingQuery& q) {
-    Loads loads(q.ranks, q.experts);
+    ExpertCounts loads(q.ranks, q.experts);
     loads.rows = {10, 12, 3, 7, 0, 10, 9, 1};  // two experts per rank; 12 are cut to 10
     return loads;
   });
@@ -144,8 +144,8 @@ TEST_CASE("permuted ranks have permuted timelines") {
                          return random_loads(q, 1);
                        }).timelines[0];
     Timeline b = simulate_routing(spec, [&](const RoutingQuery& q) {
-                   const Loads given = random_loads(q, 1);
-                   Loads moved(q.ranks, q.experts);
+                   const ExpertCounts given = random_loads(q, 1);
+                   ExpertCounts moved(q.ranks, q.experts);
                    for (int64_t s = 0; s < 4; ++s) {
                      for (int64_t e = 0; e < 4; ++e) {  // expert e is rank e's
                        moved.at(to[static_cast<size_t>(s)], to[static_cast<size_t>(e)]) =
@@ -173,7 +173,7 @@ TEST_CASE("permuted ranks have permuted timelines") {
 TEST_CASE("every step has its own timeline, from the first step asked for") {
   const PlanSpec spec = routed_spec(counted(), 2, flat_cluster(2));
   const auto loads = [](const RoutingQuery& q) {
-    Loads made = random_loads(q, 3);
+    ExpertCounts made = random_loads(q, 3);
     if (q.step % 4 >= 2) made = even(q, 8);
     return made;
   };

@@ -44,7 +44,7 @@ std::shared_ptr<const RoutingModel> class_routing(double noise, int64_t turn = 1
     }
   };
   const auto loads = [=](const RoutingQuery& q) {
-    Loads all(q.ranks, q.experts);
+    ExpertCounts all(q.ranks, q.experts);
     std::vector<int32_t> choices(static_cast<size_t>(q.tokens));
     for (int64_t rank = 0; rank < q.ranks; ++rank) {
       route(q, rank, choices);
@@ -145,11 +145,11 @@ TEST_CASE("with one expert per device the most loaded device decides, by countin
   const CostModel& cost = *served.plan->spec.cost;
   for (size_t batch = 0; batch < kBatches; ++batch) {
     for (size_t m = 0; m < kLayers; ++m) {
-      const Loads loads = routing->loads({.step = kBatches + static_cast<int64_t>(batch),
-                                          .layer = static_cast<int64_t>(m),
-                                          .ranks = kRanks,
-                                          .tokens = kTokens,
-                                          .experts = kExperts});
+      const ExpertCounts loads = routing->loads({.step = kBatches + static_cast<int64_t>(batch),
+                                                 .layer = static_cast<int64_t>(m),
+                                                 .ranks = kRanks,
+                                                 .tokens = kTokens,
+                                                 .experts = kExperts});
       std::vector<double> there(16), back(16);
       int64_t most = 0;
       for (int64_t e = 0; e < kExperts; ++e) {
@@ -300,7 +300,7 @@ TEST_CASE("percentiles are samples, by nearest rank") {
 TEST_CASE("transitions of a routing model are counted between neighbouring layers") {
   const auto all = transitions(*class_routing(0), {.ranks = 2, .tokens = 100, .experts = 4}, 3, 4);
   REQUIRE(all.size() == 3);
-  for (const Loads& next : all) {
+  for (const ExpertCounts& next : all) {
     CHECK(next.total() == 600);
     CHECK(locality(next, 1) == 1);
   }

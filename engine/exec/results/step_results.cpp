@@ -78,7 +78,7 @@ void add_placements(const FinishedStep& step, RunResult& result) {
   for (PlacementRecord& record : records) {
     for (const MoeStats& stats : result.moe.back()) {
       if (stats.layer != record.layer) continue;
-      Loads loads(static_cast<int64_t>(step.reports.size()), record.bounds.experts);
+      ExpertCounts loads(static_cast<int64_t>(step.reports.size()), record.bounds.experts);
       loads.rows.assign(stats.counts.begin(), stats.counts.end());
       count_rows(record, loads);
     }

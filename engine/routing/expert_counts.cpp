@@ -1,4 +1,4 @@
-#include "engine/routing/loads.h"
+#include "engine/routing/expert_counts.h"
 
 #include <new>
 #include <stdexcept>
@@ -29,7 +29,7 @@ std::vector<int64_t> zeros(int64_t sources, int64_t experts) {
 
 }  // namespace
 
-Loads::Loads(int64_t num_sources, int64_t num_experts)
+ExpertCounts::ExpertCounts(int64_t num_sources, int64_t num_experts)
     : sources(num_sources), experts(num_experts), rows(zeros(num_sources, num_experts)) {}
 
 }  // namespace moe

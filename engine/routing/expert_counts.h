@@ -1,5 +1,5 @@
-// Loads: how many choices of each source rank go to each expert in one MoE layer and step. What a
-// gate counts, what a routing model says, what placements are planned from.
+// How many choices of each source rank go to each expert in one MoE layer and step.
+// What a gate counts, what a routing model says, what placements are planned from.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,13 @@
 
 namespace moe {
 
-struct Loads {
+struct ExpertCounts {
   int64_t sources = 0, experts = 0;
   std::vector<int64_t> rows;  // [sources, experts], tokens that hold a place, or choices
 
-  Loads() = default;
+  ExpertCounts() = default;
   /// All 0. Throws RunError naming the sizes where there is no memory for them.
-  Loads(int64_t num_sources, int64_t num_experts);
+  ExpertCounts(int64_t num_sources, int64_t num_experts);
 
   int64_t& at(int64_t source, int64_t expert) {
     return rows[static_cast<size_t>(source * experts + expert)];
@@ -29,7 +29,7 @@ struct Loads {
     return sum;
   }
   int64_t total() const { return std::accumulate(rows.begin(), rows.end(), int64_t{0}); }
-  bool operator==(const Loads&) const = default;
+  bool operator==(const ExpertCounts&) const = default;
 };
 
 }  // namespace moe
