@@ -121,15 +121,11 @@ lua_State* pushed_cluster(lua_State* L, const nlohmann::json& cluster) {
   return L;
 }
 
-nlohmann::json rates_table(const PlaceRates& r) {
-  return {{"input_bytes", r.input_bytes},
-          {"expert_bytes", r.expert_bytes},
-          {"state_bytes", r.state_bytes},
-          {"a2a_bytes_per_s", r.a2a_bytes_per_s},
-          {"copy_bytes_per_s", copy_rate(r)},
-          {"inputs_per_s", r.inputs_per_s},
-          {"fnec_s", r.fnec_s},
-          {"bnec_s", r.bnec_s}};
+nlohmann::json rates_table(const PlacementRates& r) {
+  return {{"input_bytes", r.input_bytes},     {"expert_bytes", r.expert_bytes},
+          {"state_bytes", r.state_bytes},     {"a2a_bytes_per_s", r.a2a_bytes_per_s},
+          {"copy_bytes_per_s", copy_rate(r)}, {"inputs_per_s", r.inputs_per_s},
+          {"fnec_s", r.forward_other_s},      {"bnec_s", r.backward_other_s}};
 }
 
 // Numbers of one call: seed, step and layer decide them, and no rank.

@@ -40,15 +40,15 @@ std::vector<int64_t> owners_of(const ExpertCounts& loads) {
   return {in_order.codes().begin(), in_order.codes().begin() + loads.experts};
 }
 
-PlaceRates rates_of(const Fields& fields, const char* who) {
-  const PlaceRates rates{.input_bytes = fields.number("input_bytes"),
-                         .expert_bytes = fields.number("expert_bytes"),
-                         .state_bytes = fields.number("state_bytes", 0),
-                         .a2a_bytes_per_s = fields.number("bytes_per_s"),
-                         .copy_bytes_per_s = fields.number("copy_bytes_per_s", 0),
-                         .inputs_per_s = fields.number("inputs_per_s"),
-                         .fnec_s = fields.number("fnec_s"),
-                         .bnec_s = fields.number("bnec_s")};
+PlacementRates rates_of(const Fields& fields, const char* who) {
+  const PlacementRates rates{.input_bytes = fields.number("input_bytes"),
+                             .expert_bytes = fields.number("expert_bytes"),
+                             .state_bytes = fields.number("state_bytes", 0),
+                             .a2a_bytes_per_s = fields.number("bytes_per_s"),
+                             .copy_bytes_per_s = fields.number("copy_bytes_per_s", 0),
+                             .inputs_per_s = fields.number("inputs_per_s"),
+                             .forward_other_s = fields.number("fnec_s"),
+                             .backward_other_s = fields.number("bnec_s")};
   check(rates, who);
   return rates;
 }
@@ -84,7 +84,7 @@ int plan(lua_State* L) {
   const json values = to_json(L, 1);
   const Fields fields(values, kWho);
   const ExpertCounts loads = loads_of(values.at("routed"), kWho);
-  const PlaceRates rates = rates_of(fields, kWho);
+  const PlacementRates rates = rates_of(fields, kWho);
   const ProphetOptions options{.alpha = fields.number("alpha"),
                                .n = fields.integer("n", ProphetOptions::kAuto),
                                .equation = static_cast<TimeEquation>(fields.integer("equation")),

@@ -136,7 +136,7 @@ void check_input(const ExpertCounts& loads, std::span<const int64_t> owners,
 }  // namespace
 
 ProphetPlan plan_prophet(const ExpertCounts& loads, std::span<const int64_t> owners,
-                         const PlaceRates& rates, const ProphetOptions& options) {
+                         const PlacementRates& rates, const ProphetOptions& options) {
   check_input(loads, owners, options);
   Search search(loads, owners, options);
   ProphetPlan plan;

@@ -103,7 +103,7 @@ void StepReplay::place(int64_t step, const std::vector<ExpertCounts>& kept) {
                          .layer = static_cast<int64_t>(l),
                          .loads = kept[l],
                          .now = state_[l],
-                         .rates = ops::place_rates(op)});
+                         .rates = ops::placement_rates(op)});
     }
     placements_[l] = now ? made : state_[l];
     next_[l] = now ? state_[l] : made;

@@ -118,11 +118,11 @@ TEST_CASE("copies of several owners' experts take less than the planner's model 
 }
 
 /// 1 ns a byte, 100 ns an input, experts of 1,000 bytes.
-constexpr PlaceRates kRates = {.input_bytes = 10,
-                               .expert_bytes = 1000,
-                               .a2a_bytes_per_s = 1e9,
-                               .copy_bytes_per_s = 1e9,
-                               .inputs_per_s = 1e7};
+constexpr PlacementRates kRates = {.input_bytes = 10,
+                                   .expert_bytes = 1000,
+                                   .a2a_bytes_per_s = 1e9,
+                                   .copy_bytes_per_s = 1e9,
+                                   .inputs_per_s = 1e7};
 constexpr std::array<int64_t, 2> kBlocks = {1, 3};
 constexpr std::array<const char*, 4> kAllToAlls = {"a2a_1", "a2a_2", "a2a_2.dx", "a2a_1.dx"};
 /// Of the 100 ns of an input forward, of the 200 ns backward.

@@ -42,12 +42,12 @@ Spread time_us(int runs, const std::function<void()>& body) {
 }
 
 // Copies cost little, so that the search is long.
-constexpr moe::PlaceRates kRates{.input_bytes = 2048,
-                                 .expert_bytes = 1e5,
-                                 .state_bytes = 2e5,
-                                 .a2a_bytes_per_s = 5e9,
-                                 .copy_bytes_per_s = 5e9,
-                                 .inputs_per_s = 5e6};
+constexpr moe::PlacementRates kRates{.input_bytes = 2048,
+                                     .expert_bytes = 1e5,
+                                     .state_bytes = 2e5,
+                                     .a2a_bytes_per_s = 5e9,
+                                     .copy_bytes_per_s = 5e9,
+                                     .inputs_per_s = 5e6};
 
 void bench_search(int runs, int64_t devices, int64_t experts) {
   const moe::ExpertCounts loads = moe::test::skewed_loads(devices, experts, 1);
@@ -79,7 +79,7 @@ void gap(int64_t devices, int64_t n, moe::TimeEquation equation) {
   for (int seed = 0; seed < kSets; ++seed) {
     const moe::ExpertCounts loads =
         moe::test::skewed_loads(devices, devices, static_cast<uint64_t>(seed));
-    const moe::PlaceRates rates = moe::test::random_rates(static_cast<uint64_t>(seed));
+    const moe::PlacementRates rates = moe::test::random_rates(static_cast<uint64_t>(seed));
     const auto owners = moe::test::owners_in_order(devices, devices);
     const double least = moe::test::exhaustive_s(loads, owners, rates, equation);
     if (least <= 0) continue;

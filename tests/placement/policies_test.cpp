@@ -13,7 +13,7 @@ namespace moe {
 namespace {
 
 Placement run(const char* name, const ExpertCounts& loads, const Placement& now,
-              const PolicyOptions& options = {}, const PlaceRates& rates = {}) {
+              const PolicyOptions& options = {}, const PlacementRates& rates = {}) {
   const PlacementPolicy& policy = builtin_policy(name);
   return policy.place({.loads = loads, .now = now, .rates = rates}, resolved(policy, options));
 }
@@ -24,7 +24,7 @@ int64_t heaviest(const Placement& placement, const ExpertCounts& loads) {
 }
 
 std::string message_of(const char* name, const Placement& now, const PolicyOptions& options = {},
-                       const PlaceRates& rates = {}) {
+                       const PlacementRates& rates = {}) {
   return test::message_of<UserError>([&] {
     const PlacementBounds& b = now.bounds();
     run(name, test::skewed_loads(b.devices, b.experts, 1), now, options, rates);
@@ -42,7 +42,7 @@ TEST_CASE("every policy gives a legal placement, the same one each time, whateve
         .shadows = std::min<int64_t>(experts, 3)};
     const ExpertCounts loads = seed % 10 == 0 ? ExpertCounts(devices, experts)
                                               : test::skewed_loads(devices, experts, seed);
-    const PlaceRates rates = test::random_rates(seed);
+    const PlacementRates rates = test::random_rates(seed);
     for (const PlacementPolicy& policy : builtin_policies()) {
       const PolicyOptions options = resolved(
           policy, policy.name == std::string("top_k") ? PolicyOptions{{"k", 1}} : PolicyOptions{});
@@ -63,7 +63,7 @@ TEST_CASE("every policy gives a legal placement, the same one each time, whateve
 
 TEST_CASE("prophet sends the q-th selected expert to shadow slot q of each of its devices") {
   const ExpertCounts loads = test::skewed_loads(8, 8, 3);
-  PlaceRates rates = test::random_rates(3);
+  PlacementRates rates = test::random_rates(3);
   rates.expert_bytes = 1;
   const Placement now({.experts = 8, .devices = 8, .residents = 1, .shadows = 4});
   const Placement next = run("prophet", loads, now, {{"alpha", 0.1}}, rates);
@@ -96,11 +96,11 @@ TEST_CASE("shadowing counts with its published constants only where a rate is mi
     loads.at(1, 0) = 1000 + more, loads.at(0, 1) = 1000;
     CHECK(run("fastermoe_shadowing", loads, now).holds(1, 0) == copied);
   }
-  const PlaceRates dear{.input_bytes = 1,
-                        .expert_bytes = 1e9,
-                        .a2a_bytes_per_s = 1e6,
-                        .copy_bytes_per_s = 1e6,
-                        .inputs_per_s = 1e6};
+  const PlacementRates dear{.input_bytes = 1,
+                            .expert_bytes = 1e9,
+                            .a2a_bytes_per_s = 1e6,
+                            .copy_bytes_per_s = 1e6,
+                            .inputs_per_s = 1e6};
   CHECK_FALSE(run("fastermoe_shadowing", loads, now, {}, dear).holds(1, 0));
 }
 
@@ -186,11 +186,11 @@ TEST_CASE("a move is made only where it pays within the horizon") {
   ExpertCounts loads(2, 4);
   loads.at(0, 0) = 10, loads.at(0, 1) = 20, loads.at(1, 2) = 3, loads.at(1, 3) = 7;
   const Placement now({.experts = 4, .devices = 2, .residents = 2});
-  const PlaceRates rates{.input_bytes = 0,
-                         .expert_bytes = 20,
-                         .state_bytes = 64,
-                         .a2a_bytes_per_s = 1,
-                         .inputs_per_s = 1};
+  const PlacementRates rates{.input_bytes = 0,
+                             .expert_bytes = 20,
+                             .state_bytes = 64,
+                             .a2a_bytes_per_s = 1,
+                             .inputs_per_s = 1};
   // 84 s to move, 3 * (30 - 23) = 21 s gained a step: even after 4 steps
   CHECK(run("swap", loads, now, {{"horizon", 3}}, rates) == now);
   CHECK_FALSE(run("swap", loads, now, {{"horizon", 4}}, rates) == now);
@@ -198,7 +198,7 @@ TEST_CASE("a move is made only where it pays within the horizon") {
 
 TEST_CASE("what a policy cannot work with is refused by name") {
   using Catch::Contains;
-  const PlaceRates rates = test::random_rates(1);
+  const PlacementRates rates = test::random_rates(1);
   const Placement bare({.experts = 4, .devices = 4, .residents = 2});
   CHECK_THAT(message_of("prophet", bare, {}, rates), Contains("prophet: placement.shadows = 0"));
   CHECK_THAT(message_of("top_k", bare), Contains("top_k: placement.shadows = 0"));

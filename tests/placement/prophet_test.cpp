@@ -12,7 +12,7 @@ namespace {
 constexpr auto kAuto = ProphetOptions::kAuto;
 
 // Copies that cost next to nothing.
-const PlaceRates kCheap{
+const PlacementRates kCheap{
     .input_bytes = 1, .expert_bytes = 1e-6, .a2a_bytes_per_s = 1, .inputs_per_s = 1};
 
 Placement placed(const ProphetPlan& plan, int64_t experts, int64_t devices) {
@@ -26,7 +26,7 @@ Placement placed(const ProphetPlan& plan, int64_t experts, int64_t devices) {
 }
 
 // The paper's search as it is printed, for one expert per device: every pass counts anew.
-ProphetPlan printed_search(const ExpertCounts& loads, const PlaceRates& rates, double alpha,
+ProphetPlan printed_search(const ExpertCounts& loads, const PlacementRates& rates, double alpha,
                            int64_t n, TimeEquation equation) {
   const int64_t devices = loads.sources;
   std::vector<std::vector<bool>> bottom(static_cast<size_t>(devices));  // of a selected expert
@@ -79,7 +79,7 @@ TEST_CASE("with one expert per device the search is the printed one") {
   for (uint64_t seed = 0; seed < 600; ++seed) {
     const auto devices = static_cast<int64_t>(1 + seed % 9);
     const ExpertCounts loads = test::skewed_loads(devices, devices, seed);
-    const PlaceRates rates = test::random_rates(seed);
+    const PlacementRates rates = test::random_rates(seed);
     const ProphetOptions how{
         .alpha = 0.25 * static_cast<double>(seed % 5),
         .n = static_cast<int64_t>(seed / 9) % devices,
@@ -101,7 +101,7 @@ TEST_CASE("a plan is never slower than none, and its counts are those of its pla
     const auto devices = static_cast<int64_t>(1 + seed % 8),
                experts = devices * static_cast<int64_t>(1 + seed % 3 / 2);
     const ExpertCounts loads = test::skewed_loads(devices, experts, seed);
-    const PlaceRates rates = test::random_rates(seed);
+    const PlacementRates rates = test::random_rates(seed);
     const ProphetOptions how{
         .alpha = 0.5 * static_cast<double>(seed % 4),
         .n = seed % 5 == 0   ? devices - 1
@@ -124,7 +124,7 @@ TEST_CASE("the best of all sets of copies is at most as slow as the greedy one, 
   for (uint64_t seed = 0; seed < 150; ++seed) {
     const int64_t devices = seed % 3 == 0 ? 4 : 3;
     const ExpertCounts loads = test::skewed_loads(devices, devices, seed);
-    const PlaceRates rates = test::random_rates(seed);
+    const PlacementRates rates = test::random_rates(seed);
     const auto equation = seed % 2 == 0 ? TimeEquation::kBlocking : TimeEquation::kHidden;
     const auto owners = test::owners_in_order(devices, devices);
     const double best = test::exhaustive_s(loads, owners, rates, equation);
@@ -160,7 +160,7 @@ TEST_CASE("the prefix of the search with the least time is kept, not the last on
   ExpertCounts loads(3, 3);
   loads.at(0, 0) = 6, loads.at(1, 0) = 3, loads.at(2, 0) = 3;
   loads.at(1, 1) = 5, loads.at(2, 1) = 1;
-  PlaceRates rates = kCheap;
+  PlacementRates rates = kCheap;
   rates.expert_bytes = 10;
   const auto plan = plan_prophet(loads, test::owners_in_order(3, 3), rates,
                                  {.alpha = 0, .n = 0, .equation = TimeEquation::kBlocking});

@@ -65,17 +65,17 @@ double copy_rate(const PassContext& context, int64_t devices, double expert_byte
 
 }  // namespace
 
-int64_t hidden_between(const PlaceRates& rates, int64_t shadows) {
+int64_t hidden_between(const PlacementRates& rates, int64_t shadows) {
   if (rates.expert_bytes <= 0) return 0;
   constexpr int64_t kWhole = ExpertShare::kWhole;
-  const double between_s = std::min(rates.fnec_s, rates.bnec_s);
+  const double between_s = std::min(rates.forward_other_s, rates.backward_other_s);
   const double experts = between_s * rates.copy_bytes_per_s / rates.expert_bytes;
   const double all = static_cast<double>(kWhole * shadows);
   return static_cast<int64_t>(std::clamp(std::floor(kWhole * experts), 0.0, all));
 }
 
-PlaceRates fit_place_rates(const Graph& graph, OpId exchange, const PassContext& context) {
-  PlaceRates rates;
+PlacementRates fit_placement_rates(const Graph& graph, OpId exchange, const PassContext& context) {
+  PlacementRates rates;
   const Shape& rows = graph.tensor(graph.op(exchange).inputs[0]).shape;  // [E,C,d]
   rates.input_bytes = static_cast<double>(rows.back() * dtype_bytes(context.model.dtype));
   if (!context.cost.knows_times()) return rates;  // of a policy that reads none
@@ -105,8 +105,8 @@ PlaceRates fit_place_rates(const Graph& graph, OpId exchange, const PassContext&
   const double inputs = static_cast<double>(rows[0] * rows[1]);
   rates.inputs_per_s = inputs / std::max(seconds(experts), 1e-12);
   rates.state_bytes = rates.expert_bytes;  // of SGD with momentum; add_placement_updates knows
-  rates.fnec_s = seconds(between);
-  rates.bnec_s = 2 * rates.fnec_s;  // the backward of a GEMM is two of them
+  rates.forward_other_s = seconds(between);
+  rates.backward_other_s = 2 * rates.forward_other_s;  // the backward of a GEMM is two of them
   rates.a2a_bytes_per_s = a2a_rate(context, graph, exchange, inputs * rates.input_bytes);
   rates.copy_bytes_per_s =
       copy_rate(context, graph.num_ranks, rates.expert_bytes, rates.a2a_bytes_per_s);
