@@ -249,9 +249,9 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle) {
   spec.system = system_of(L, lua_gettop(L), fields.at("system"), {spec, handle, picks});
   lua_pop(L, 1);
   const Fields cost = fields.at("cost");
-  if (fields.has("ways")) {
-    for (const auto& [attribute, way] : fields.at("ways").value().items()) {
-      spec.ways[attribute] = way.get<std::string>();
+  if (fields.has("variants")) {
+    for (const auto& [attribute, variant] : fields.at("variants").value().items()) {
+      spec.variants[attribute] = variant.get<std::string>();
     }
   }
   if (fields.has("edits")) {
@@ -263,7 +263,7 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle) {
   if (cost.text("kind") == "profile" && is_root(Host::of(L))) {
     handle.profile = profile_of(Host::of(L), cost, spec, handle);
     spec.cost = handle.profile;
-    spec.quickest_ways = cost.text("device", "cpu") == "cuda";
+    spec.autotune = cost.text("device", "cpu") == "cuda";
   } else if (cost.text("kind") == "none") {
     spec.cost = std::make_shared<NoTimes>(spec.cluster);
   } else {

@@ -170,9 +170,10 @@ struct Piece {
   TensorId end = {};   // valid: the piece holds rows of the whole only, up to this row end
 };
 
-/// Ways in which a device may run one op: what its attribute may say, first what is meant where it
-/// says nothing. Results are the same but for rounding; fewer than two names: there is no choice.
-struct OpWays {
+/// Variants in which a device may run one op: what its attribute may say, first what is meant where
+/// it says nothing. Results are the same but for rounding; fewer than two names: there is no
+/// choice.
+struct KernelVariants {
   const char* attribute = nullptr;
   std::vector<const char*> names = {};
 };
@@ -254,8 +255,8 @@ struct OpDef {
   /// The glue of this very op does the work itself: its inputs, outputs and scratch must all be on
   /// the host; null: never.
   bool (*on_host)(const Graph&, const Op&) = nullptr;
-  /// Ways in which its kernels may run this very op; null: one.
-  OpWays (*ways)(const Graph&, const Op&) = nullptr;
+  /// Variants of its kernels for this very op; null: one.
+  KernelVariants (*variants)(const Graph&, const Op&) = nullptr;
 };
 
 /// OpDef::on_host of an op that always is.

@@ -102,28 +102,28 @@ local function check_precision(executor, precision, path, at)
 end
 
 -- Fields of a run that say how ops run, and the attribute of an op that says it in a plan.
-local WAYS = { { "expert_products", "products" }, { "attention", "kernels" } }
+local VARIANTS = { { "expert_products", "products" }, { "attention", "kernels" } }
 
 --- What a plan takes of how ops run on the executor; nil: what it finds.
-function M.ways(executor, t, path, at)
-  local ways
-  for _, one in ipairs(WAYS) do
+function M.variants(executor, t, path, at)
+  local variants
+  for _, one in ipairs(VARIANTS) do
     local field, attribute = one[1], one[2]
-    local way = t[field]
-    if way and not M.on_gpu(executor) then
+    local variant = t[field]
+    if variant and not M.on_gpu(executor) then
       errors.user(("%s.%s: '%s' is for the executor cuda, here it is %s; leave it away")
-        :format(path, field, way, executor), at)
+        :format(path, field, variant, executor), at)
     end
-    if field == "attention" and way == "cudnn" and t.precision ~= "bf16" then
+    if field == "attention" and variant == "cudnn" and t.precision ~= "bf16" then
       errors.user(("%s.attention: 'cudnn' is for precision 'bf16', here it is %s; leave it away")
         :format(path, t.precision), at)
     end
-    if way then
-      ways = ways or {}
-      ways[attribute] = way
+    if variant then
+      variants = variants or {}
+      variants[attribute] = variant
     end
   end
-  return ways
+  return variants
 end
 
 --- What is changed in the graph of a plan for the executor, all that can be unless the recipe says
@@ -269,7 +269,7 @@ function M.train(t)
   M.check_executor(c.executor, "moe.train.executor", at)
   local spec = target.real_spec(c.executor, c.model, core.args.ranks or c.ranks, c.link,
     c.optimizer, c.precision)
-  spec.ways = M.ways(c.executor, c, "moe.train", at)
+  spec.variants = M.variants(c.executor, c, "moe.train", at)
   spec.edits = M.edits(c.executor, c, "moe.train", at)
   spec.cost.check_finite, spec.cost.blocks = c.check_finite, M.blocks(c.executor, c)
   local options = M.run_options(c.executor, c, spec.model, "moe.train", at)
@@ -410,7 +410,7 @@ function Plan:run(executor, t)
   M.check_executor(executor, "moe.plan.run", at)
   local c = schema.check(M.RUN, t or {}, "moe.plan.run", at)
   local spec = target.executed_in(c.precision, schema.merged(self.spec, {
-    ways = M.ways(executor, c, "moe.plan.run", at) }))
+    variants = M.variants(executor, c, "moe.plan.run", at) }))
   spec.edits = M.edits(executor, c, "moe.plan.run", at)  -- whatever the simulated plan has
   local options = M.run_options(executor, c, spec.model, "moe.plan.run", at)
   M.claim_outputs(c, "moe.plan.run", at)

@@ -9,15 +9,15 @@
 
 using namespace moe;
 using namespace moe::test;
-using kernels::ProductsWay;
+using kernels::GemmVariant;
 
 extern "C" const kernels::DeviceTable* moe_cuda_device();
 
 namespace {
 
 constexpr int64_t kSize = 8, kArea = kSize * kSize;
-constexpr ProductsWay kWays[] = {ProductsWay::kBatch, ProductsWay::kStreams, ProductsWay::kGrouped,
-                                 ProductsWay::kEach};
+constexpr GemmVariant kVariants[] = {GemmVariant::kBatch, GemmVariant::kStreams,
+                                     GemmVariant::kGrouped, GemmVariant::kEach};
 
 const kernels::DeviceTable& device() {
   return *moe_cuda_device();
@@ -42,7 +42,7 @@ struct OneStream {
 struct Experts {
   explicit Experts(std::vector<int64_t> rows_, bool together = false)
       : rows(std::move(rows_)), sums(together ? 1 : rows.size()) {}
-  void give(ProductsWay way, kernels::Stream stream) {
+  void give(GemmVariant variant, kernels::Stream stream) {
     // Gone when the call is over.
     const std::unique_ptr<kernels::Product<float>[]> products(
         new kernels::Product<float>[rows.size()]);
@@ -54,7 +54,7 @@ struct Experts {
                      b.data() + i * kArea,
                      c.data() + i % sums * kArea};
     emulation::cublas_calls = {};
-    device().kernels->gemm_many(way, false, false, static_cast<int64_t>(rows.size()),
+    device().kernels->gemm_many(variant, false, false, static_cast<int64_t>(rows.size()),
                                 products.get(), 1, kSize, kSize, 1, kSize, stream);
     std::fill_n(reinterpret_cast<char*>(products.get()), rows.size() * sizeof products[0], '\xff');
   }
@@ -86,13 +86,13 @@ struct Experts {
 TEST_CASE("equal products are one strided call, and any are one call of groups") {
   const OneStream one;
   Experts experts({8, 8, 8, 8, 8, 8});
-  experts.give(ProductsWay::kBatch, one.stream);
+  experts.give(GemmVariant::kBatch, one.stream);
   CHECK((emulation::cublas_calls.batched == 1 && emulation::cublas_calls.single == 0));
   CHECK(emulation::cublas_used.stream == one.stream);
   CHECK(emulation::cublas_used.math == CUBLAS_PEDANTIC_MATH);
   for (const auto& rows : std::vector<std::vector<int64_t>>{{8, 8, 8}, {1, 5, 0, 5, 8}}) {
     Experts grouped(rows);
-    grouped.give(ProductsWay::kGrouped, one.stream);
+    grouped.give(GemmVariant::kGrouped, one.stream);
     CHECK((emulation::cublas_calls.grouped == 1 && emulation::cublas_calls.single == 0));
     CHECK(emulation::cublas_used.math == CUBLAS_PEDANTIC_MATH);
   }
@@ -101,7 +101,7 @@ TEST_CASE("equal products are one strided call, and any are one call of groups")
 TEST_CASE("products side by side run on four streams beside the caller's, as urgent as it") {
   const OneStream one;
   Experts experts({8, 7, 6, 5, 4, 3, 2});
-  experts.give(ProductsWay::kStreams, one.stream);
+  experts.give(GemmVariant::kStreams, one.stream);
   CHECK(emulation::cublas_calls.single == 7);
   CHECK(emulation::cublas_calls.streams.size() == 4);
   CHECK(emulation::cublas_calls.streams.count(one.stream) == 0);
@@ -114,46 +114,47 @@ TEST_CASE("products side by side run on four streams beside the caller's, as urg
   }
 }
 
-TEST_CASE("where a way does not apply the products run side by side, or one after the other") {
+TEST_CASE("where a variant does not apply the products run side by side, or one after the other") {
   const OneStream one;
-  const auto singles = [&](Experts experts, ProductsWay way) {
+  const auto singles = [&](Experts experts, GemmVariant variant) {
     const std::vector<float> want = experts.next();
-    experts.give(way, one.stream);
+    experts.give(variant, one.stream);
     CHECK(emulation::cublas_calls.batched + emulation::cublas_calls.grouped == 0);
     CHECK(experts.c == want);
     return emulation::cublas_calls.streams.size();
   };
-  CHECK(singles(Experts({8, 7}), ProductsWay::kBatch) == 2);        // sizes differ
-  CHECK(singles(Experts({8, 0, 8, 8}), ProductsWay::kBatch) == 3);  // distances differ
-  for (const ProductsWay way : kWays) CHECK(singles(Experts({0, 8, 0}), way) == 1);  // one is left
-  CHECK(singles(Experts({8, 8, 8}, true), ProductsWay::kBatch) == 1);                // into one sum
-  CHECK(singles(Experts({8, 8, 8}, true), ProductsWay::kStreams) == 1);
-  CHECK(singles(Experts({0, 0}), ProductsWay::kGrouped) == 0);
+  CHECK(singles(Experts({8, 7}), GemmVariant::kBatch) == 2);        // sizes differ
+  CHECK(singles(Experts({8, 0, 8, 8}), GemmVariant::kBatch) == 3);  // distances differ
+  for (const GemmVariant variant : kVariants)
+    CHECK(singles(Experts({0, 8, 0}), variant) == 1);                  // one is left
+  CHECK(singles(Experts({8, 8, 8}, true), GemmVariant::kBatch) == 1);  // into one sum
+  CHECK(singles(Experts({8, 8, 8}, true), GemmVariant::kStreams) == 1);
+  CHECK(singles(Experts({0, 0}), GemmVariant::kGrouped) == 0);
 }
 
 TEST_CASE("of products into one sum a call of groups takes one at a time, in their order") {
   const OneStream one;
   Experts experts({8, 3, 8}, true);
   const std::vector<float> want = experts.next();
-  experts.give(ProductsWay::kGrouped, one.stream);
+  experts.give(GemmVariant::kGrouped, one.stream);
   CHECK(emulation::cublas_calls.grouped == 3);
   CHECK(experts.c == want);
 }
 
-TEST_CASE("a recording of experts' products keeps all that it needs, in every way") {
+TEST_CASE("a recording of experts' products keeps all that it needs, in every variant") {
   const OneStream one;
-  for (const ProductsWay way : kWays)
+  for (const GemmVariant variant : kVariants)
     for (const auto& rows : std::vector<std::vector<int64_t>>{{8, 8, 8, 8}, {5, 8, 1, 0, 8, 2}}) {
-      INFO("way " << static_cast<int>(way));
+      INFO("variant " << static_cast<int>(variant));
       Experts experts(rows), others(std::vector<int64_t>(12, 8));
       const std::vector<float> before = experts.c;
       device().begin_recording(one.stream);
-      experts.give(way, one.stream);
+      experts.give(variant, one.stream);
       const kernels::Recording recording = device().end_recording(one.stream);
       CHECK(kernels::cuda::take_error() == "");
       REQUIRE(recording);
       CHECK(experts.c == before);
-      others.give(way, one.stream);  // takes over the room, and makes it larger
+      others.give(variant, one.stream);  // takes over the room, and makes it larger
       for (int round = 0; round < 2; ++round) {
         const std::vector<float> want = experts.next();
         device().replay(recording, one.stream);
@@ -169,7 +170,7 @@ TEST_CASE("experts' products without room for their pointers say so and touch no
   REQUIRE((all && device().info().free_bytes == 0));
   Experts experts({8, 7});
   const std::vector<float> before = experts.c;
-  experts.give(ProductsWay::kGrouped, one.stream);
+  experts.give(GemmVariant::kGrouped, one.stream);
   CHECK(kernels::cuda::take_error() == "cuda: gemm: allocate 48 bytes: out of memory");
   CHECK(experts.c == before);
   device().release(all);
