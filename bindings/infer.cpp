@@ -16,7 +16,7 @@ void set_inference(lua_State* L, int index, const Fields& fields, const Host& ho
   }
   lua_getfield(L, index, "popularity");
   if (!lua_isnil(L, -1)) {
-    options.popularity = check_userdata<ProfileBox>(L, lua_gettop(L), kProfileType).profile;
+    options.popularity = check_userdata<ProfileHandle>(L, lua_gettop(L), kProfileType).profile;
   }
   lua_pop(L, 1);
 }

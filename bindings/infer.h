@@ -13,7 +13,7 @@ namespace moe::lua {
 
 constexpr const char* kProfileType = "path profile";
 
-struct ProfileBox {
+struct ProfileHandle {
   std::shared_ptr<const PathProfile> profile;
 };
 

@@ -137,12 +137,12 @@ Failed run_recipe(moe::lua::HostOptions options, bool out_given) {
   check_recipe(options.recipe);
   if (!writes) options.out_dir.clear();
   if (writes && !out_given) options.out_dir = "out/" + fs::path(options.recipe).stem().string();
-  const bool leads = options.processes == nullptr || options.processes->leads();
-  if (leads) prepare(options);
+  const bool root = options.processes == nullptr || options.processes->is_root();
+  if (root) prepare(options);
   Failed failure = run_host(options, "");
   // An output folder of our own choice that nothing was written to goes again.
   std::error_code error;
-  if (writes && !out_given && leads) {
+  if (writes && !out_given && root) {
     fs::remove(options.out_dir, error);  // fails where something is in it
     fs::remove("out", error);
   }
@@ -155,7 +155,7 @@ int run_in_job(moe::lua::HostOptions options,
   moe::Processes processes;
   options.processes = &processes;
   // Also what the script prints by itself.
-  if (!processes.leads()) std::freopen("/dev/null", "w", stdout);
+  if (!processes.is_root()) std::freopen("/dev/null", "w", stdout);
   const Failed failure = attempt([&] {
     Failed failed = command(options);
     if (!failed) processes.finish();
@@ -163,12 +163,12 @@ int run_in_job(moe::lua::HostOptions options,
   });
   if (!failure) return kDone;
   processes.fail(fmt::format("rank {}: {}", processes.rank(), failure->message));
-  if (processes.leads()) {
+  if (processes.is_root()) {
     report(*failure);
-    processes.leave(status_of(*failure), "");
+    processes.exit_job(status_of(*failure), "");
   }
-  processes.leave(status_of(*failure),
-                  fmt::format("moebench: rank {}: {}\n", processes.rank(), failure->message));
+  processes.exit_job(status_of(*failure),
+                     fmt::format("moebench: rank {}: {}\n", processes.rank(), failure->message));
 }
 
 // calibrate and report write one file.

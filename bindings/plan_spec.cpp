@@ -44,7 +44,7 @@ Options options_of(const nlohmann::json& values) {
 // What stages are made with: the plan as far as it is read.
 struct StageContext {
   const PlanSpec& spec;
-  PlanBox& box;
+  PlanHandle& handle;
   std::shared_ptr<PickPolicies> picks;
 };
 
@@ -57,7 +57,7 @@ Stage stage_of(lua_State* L, int index, const Fields& stage, const StageContext&
   if (stage.has("options")) result.options = options_of(stage.at("options").value());
   if (stage.has("placement")) {
     const auto policy = placement_policy_of(L, stage, context.spec);
-    context.box.placement = policy;
+    context.handle.placement = policy;
     result.transform = [policy](Graph graph, const PassContext& pass) {
       return place_experts(std::move(graph), policy->stage, pass);
     };
@@ -97,20 +97,21 @@ SystemSpec system_of(lua_State* L, int index, const Fields& system, const StageC
   return result;
 }
 
-// A law that cannot answer for the model is refused here, not in the middle of a run.
-void check_law(const PlanSpec& spec) {
+// A routing model that cannot answer for the plan's sizes is refused here, not in the middle of a
+// run.
+void check_routing(const PlanSpec& spec) {
   if (spec.model.num_moe_layers() == 0) return;
-  spec.law->loads({.layer = spec.model.num_moe_layers() - 1,
-                   .ranks = spec.num_ranks,
-                   .tokens = spec.model.tokens_per_rank(),
-                   .experts = spec.model.experts,
-                   .k = spec.gate.k});
+  spec.routing->loads({.layer = spec.model.num_moe_layers() - 1,
+                       .ranks = spec.num_ranks,
+                       .tokens = spec.model.tokens_per_rank(),
+                       .experts = spec.model.experts,
+                       .k = spec.gate.k});
 }
 
 // Ops profiled on this machine. cost.blocks: of the run's transfers on a GPU, 0 where they have
 // none or nobody knows. cost.rehearse: steps that are executed first, 0 for none.
 std::shared_ptr<const ProfileCost> profile_of(const Host& host, const Fields& cost,
-                                              const PlanSpec& spec, const PlanBox& box) {
+                                              const PlanSpec& spec, const PlanHandle& handle) {
   PredictOptions options;
   options.device = cost.text("device", options.device);
   options.bf16 = cost.text("precision", "f32") == "bf16";
@@ -120,8 +121,9 @@ std::shared_ptr<const ProfileCost> profile_of(const Host& host, const Fields& co
   options.blocks = static_cast<int32_t>(cost.integer("blocks", 0));
   options.gpu_of_one = job_of(host) != nullptr;
   options.rehearse = cost.integer("rehearse", 0);
-  if (box.gate) options.gate = rank_gates(host, box.gate);
-  if (box.placement) options.place = rank_placements(host, box.placement, std::nullopt, nullptr);
+  if (handle.gate) options.gate = rank_gates(host, handle.gate);
+  if (handle.placement)
+    options.place = rank_placements(host, handle.placement, std::nullopt, nullptr);
   const Prediction prediction = predicted_cost(spec, options);
   if (!prediction.warning.empty()) {
     std::fprintf(stderr, "moebench: %s\n", printable(prediction.warning).c_str());
@@ -211,17 +213,17 @@ OptimizerSpec optimizer_of(const Fields& fields) {
   return fields.text("name") == "adamw" ? optimizer_as<Adamw>(fields) : optimizer_as<Sgd>(fields);
 }
 
-/// Field gate of the table at `index`, the law of its routing, or the model's own gate.
-void set_gate(lua_State* L, int index, const Fields& fields, PlanSpec& spec, PlanBox& box) {
-  spec.law = law_in(L, index);
-  if (spec.law) {
-    spec.gate = gate_spec(spec.model, law_gate(spec.law, spec.model, spec.num_ranks));
-    check_law(spec);
+/// Field gate of the table at `index`, the gate of its routing model, or the model's own gate.
+void set_gate(lua_State* L, int index, const Fields& fields, PlanSpec& spec, PlanHandle& handle) {
+  spec.routing = routing_in(L, index);
+  if (spec.routing) {
+    spec.gate = gate_spec(spec.model, routed_gate(spec.routing, spec.model, spec.num_ranks));
+    check_routing(spec);
   } else if (fields.has("gate")) {
     lua_getfield(L, index, "gate");
-    box.gate = gate_policy_of(L, lua_gettop(L), fields.at("gate"), spec.model);
+    handle.gate = gate_policy_of(L, lua_gettop(L), fields.at("gate"), spec.model);
     lua_pop(L, 1);
-    spec.gate = box.gate->spec;
+    spec.gate = handle.gate->spec;
   } else {
     spec.gate = gate_spec(spec.model);
   }
@@ -229,7 +231,7 @@ void set_gate(lua_State* L, int index, const Fields& fields, PlanSpec& spec, Pla
 
 }  // namespace
 
-PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
+PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle) {
   const nlohmann::json values = to_json(L, index, true);
   const Fields fields(values, "plan");
   PlanSpec spec;
@@ -240,16 +242,16 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
   spec.element_bytes = fields.integer("element_bytes", 0);
   spec.inference = fields.flag("inference", false);
   if (fields.has("optimizer")) spec.optimizer = optimizer_of(fields.at("optimizer"));
-  set_gate(L, index, fields, spec, box);
+  set_gate(L, index, fields, spec, handle);
   lua_getfield(L, index, "system");
   const auto picks = std::make_shared<PickPolicies>(PickPolicies{.fill = spec.work.fill});
-  box.picks = picks;
-  spec.system = system_of(L, lua_gettop(L), fields.at("system"), {spec, box, picks});
+  handle.picks = picks;
+  spec.system = system_of(L, lua_gettop(L), fields.at("system"), {spec, handle, picks});
   lua_pop(L, 1);
   const Fields cost = fields.at("cost");
-  if (fields.has("ways")) {
-    for (const auto& [attribute, way] : fields.at("ways").value().items()) {
-      spec.ways[attribute] = way.get<std::string>();
+  if (fields.has("variants")) {
+    for (const auto& [attribute, variant] : fields.at("variants").value().items()) {
+      spec.variants[attribute] = variant.get<std::string>();
     }
   }
   if (fields.has("edits")) {
@@ -258,10 +260,10 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box) {
                   .round_once = edits.flag("round_once", false)};
   }
   // Where others plan, nothing is measured here.
-  if (cost.text("kind") == "profile" && speaks(Host::of(L))) {
-    box.profile = profile_of(Host::of(L), cost, spec, box);
-    spec.cost = box.profile;
-    spec.quickest_ways = cost.text("device", "cpu") == "cuda";
+  if (cost.text("kind") == "profile" && is_root(Host::of(L))) {
+    handle.profile = profile_of(Host::of(L), cost, spec, handle);
+    spec.cost = handle.profile;
+    spec.autotune = cost.text("device", "cpu") == "cuda";
   } else if (cost.text("kind") == "none") {
     spec.cost = std::make_shared<NoTimes>(spec.cluster);
   } else {

@@ -26,7 +26,7 @@ struct LuaPlacement {
   nlohmann::json options;         // params and fields that an instance may change
   PlacementStage stage;           // its policy: the name with a hash of the recipe's code
   nlohmann::json model, cluster;  // as ctx shows them
-  std::string workload;           // of the routing law, "": none
+  std::string workload;           // of the routing model, "": none
   Bytes device_bytes = 0;         // memory of a device, 0: unknown
 };
 
@@ -43,7 +43,7 @@ struct PickPolicies {
 };
 
 /// What core.plan makes: the plan, and what running and explaining it takes beside.
-struct PlanBox {
+struct PlanHandle {
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<const ProfileCost> profile;     // null: costs are not profiled
   std::shared_ptr<const GatePolicy> gate;         // null: a built-in gate
@@ -56,6 +56,6 @@ Cluster cluster_of(const Fields& cluster);
 
 /// The whole specification at `index` (a table as lua_core says). Functions of policies are kept by
 /// reference. Throws UserError naming the field.
-PlanSpec plan_spec_of(lua_State* L, int index, PlanBox& box);
+PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle);
 
 }  // namespace moe::lua

@@ -1,23 +1,23 @@
-// Routing laws in Lua: a handle that a model's specification carries.
+// Routing models in Lua: a handle that a model's specification carries.
 #pragma once
 
 #include <lua.hpp>
 #include <memory>
 
-#include "engine/routing/law.h"
+#include "engine/routing/routing_model.h"
 #include "engine/routing/trace.h"
 
 namespace moe::lua {
 
-constexpr const char* kLawType = "routing law";
+constexpr const char* kRoutingType = "routing model";
 
-struct LawBox {
-  std::shared_ptr<const RoutingLaw> law;
+struct RoutingHandle {
+  std::shared_ptr<const RoutingModel> routing;
 };
 
-/// The law of the specification's field `routing` ({ name =, law = }) at `index`; null where there
-/// is none.
-std::shared_ptr<const RoutingLaw> law_in(lua_State* L, int index);
+/// The routing model of the specification's field `routing` ({ name =, handle = }) at `index`; null
+/// where there is none.
+std::shared_ptr<const RoutingModel> routing_in(lua_State* L, int index);
 
 struct ReadTrace {
   std::shared_ptr<const Trace> trace;
@@ -26,7 +26,7 @@ struct ReadTrace {
 /// A trace that the recipe may read. Throws UserError as Files::readable and read_trace.
 ReadTrace trace_in(lua_State* L, const std::string& path);
 
-/// Pushes a handle of the law and its name.
-void push_law(lua_State* L, RoutingLaw law);
+/// Pushes a handle of the routing model and its name.
+void push_routing(lua_State* L, RoutingModel routing);
 
 }  // namespace moe::lua

@@ -22,10 +22,10 @@ struct Timelines {
 };
 
 /// The plan that is argument 1.
-PlanBox& check_plan(lua_State* L);
+PlanHandle& check_plan(lua_State* L);
 
 /// Policies::place of a plan; null: its policy, if it has one, is built in. log: may be null.
-RankPlacements placements_of(const Host& host, const PlanBox& box,
+RankPlacements placements_of(const Host& host, const PlanHandle& handle,
                              std::shared_ptr<PlacementLog> log = nullptr);
 
 /// Each step of a run with these options shows on the terminal, where there is one.
@@ -40,8 +40,8 @@ int explain_plan(lua_State* L);
 /// A step and its timeline, which the table at `index` names as step (unless given the first that
 /// is kept) and timelines; on the stack, the handle keeps it alive. Throws UserError for timelines
 /// of another plan and for a step that is not among them.
-const std::pair<const int64_t, Timeline>& step_given(lua_State* L, int index, const PlanBox& box,
-                                                     const char* call);
+const std::pair<const int64_t, Timeline>& step_given(lua_State* L, int index,
+                                                     const PlanHandle& handle, const char* call);
 /// The type of the timelines.
 void open_run(lua_State* L);
 

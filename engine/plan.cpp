@@ -93,13 +93,13 @@ void check_stages(const PlanSpec& spec) {
 }
 
 /// Behind all passes, which know nothing of it, and before the schedulers, whose costs are then
-/// those of what runs. Ways come last, as they are chosen by the cost of each op as it will be.
+/// those of what runs. Variants come last, as they are chosen by the cost of each op as it will be.
 Graph edit_for_device(Graph graph, const PlanSpec& spec) {
   if (spec.edits.fuse_gelu) graph = fuse_gelu(std::move(graph));
   if (spec.edits.round_once) graph = round_once(std::move(graph));
   verify(graph, "edits for a device");
-  graph = take_ways(std::move(graph), spec.ways);
-  if (spec.quickest_ways) graph = take_quickest_ways(std::move(graph), *spec.cost, spec.ways);
+  graph = select_variants(std::move(graph), spec.variants);
+  if (spec.autotune) graph = autotune_variants(std::move(graph), *spec.cost, spec.variants);
   return graph;
 }
 

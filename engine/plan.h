@@ -9,9 +9,9 @@
 
 #include "engine/cost/cost_model.h"
 #include "engine/model/model.h"
-#include "engine/passes/device/choose_ways.h"
+#include "engine/passes/device/kernel_variants.h"
 #include "engine/passes/pass.h"
-#include "engine/routing/law.h"
+#include "engine/routing/routing_model.h"
 #include "engine/schedule/legality.h"
 #include "engine/schedule/memory.h"
 #include "engine/schedule/schedule.h"
@@ -43,13 +43,13 @@ struct PlanSpec {
   Bytes element_bytes = 0;  // as plan_memory
   /// The forward alone: no backward, no update, no optimiser state.
   bool inference = false;
-  /// How a device is to run ops that have several ways; and whether ops that this says nothing of
-  /// take the way that is quickest by `cost`, not the usual one.
-  WantedWays ways;
-  bool quickest_ways = false;
+  /// How a device is to run ops that have several variants; and whether ops that this says nothing
+  /// of take the fastest one by `cost`, not the usual one.
+  WantedVariants variants;
+  bool autotune = false;
   DeviceEdits edits;
   /// Which experts tokens choose, in place of the model's gate; null: the gate.
-  std::shared_ptr<const RoutingLaw> law;
+  std::shared_ptr<const RoutingModel> routing;
 };
 
 struct Plan {

@@ -11,9 +11,9 @@
 
 namespace moe::kernels {
 
-using Event = void*;      // a point in a stream
-using Recording = void*;  // work of several streams, to be replayed
-using Clique = void*;     // ranks in several processes that meet in collectives
+using Event = void*;         // a point in a stream
+using Recording = void*;     // work of several streams, to be replayed
+using ProcessGroup = void*;  // ranks in several processes that meet in collectives
 
 struct DeviceInfo {
   char name[128];
@@ -30,24 +30,23 @@ struct Copy {
   int64_t bytes;
 };
 
-/// What the device and the host tell each other of transfers that last as long as the host says,
-/// numbered from 1, in memory of allocate_host; zeros at first. Each side writes the other's words
-/// never.
-struct LinkWords {
+/// Flags of transfers that last as long as the host says, numbered from 1, in memory of
+/// allocate_host; zeros at first. Device and host each write their own and read the other's.
+struct LinkFlags {
   int64_t began_ns;  // the device's clock when `begun` was written
   int64_t begun;     // by the device: the last transfer that has begun
   int64_t over;      // by the host: the last transfer that may end
 };
-/// A transfer's part in that. As it stands: none.
-struct LinkTurn {
-  LinkWords* words = nullptr;
+/// Which flags a transfer writes and awaits; by default none.
+struct LinkSignal {
+  LinkFlags* flags = nullptr;
   int64_t begins = 0;  // above 0: what it writes to `begun`, after the time, where that is less
   int64_t ends = 0;    // it ends no sooner than `over` is as much
 };
 
 /// A copy of a collective that has an end in another process.
 struct Message {
-  int32_t peer;  // its rank in the clique
+  int32_t peer;  // its rank in the process group
   void* data;
   int64_t bytes;
 };
@@ -56,8 +55,8 @@ struct Message {
 /// CPU ends there ("gate: scores of token N hold a NaN"), so must one on the device.
 constexpr int32_t kNanScores = -2;
 
-/// How a clique uses the device; 0: as the library chooses.
-struct CliqueSettings {
+/// How a process group uses the device; 0: as the library chooses.
+struct ProcessGroupSettings {
   int32_t channels = 0;               // of a collective, at least and at most: blocks on the device
   int32_t channels_per_net_peer = 0;  // of messages to one rank of another machine
 };
@@ -81,27 +80,28 @@ struct TopKRouting {
 };
 
 /// Collectives of one rank per process. Calls of all members come in the same order; they are
-/// queued on the stream. A clique that is in trouble says so in trouble(), not by an error of the
-/// call.
-struct CliqueTable {
+/// queued on the stream. A process group that is in trouble says so in trouble(), not by an error
+/// of the call.
+struct ProcessGroupTable {
   static constexpr int64_t kIdBytes = 128;
   bool (*make_id)(void* id);
   /// Returns when all `size` ranks have joined, or null after timeout_s, which is also how long a
-  /// later call may take until its work is queued before the clique is in trouble.
-  Clique (*join)(const void* id, int64_t rank, int64_t size, double timeout_s,
-                 const CliqueSettings& settings);
-  /// Members of one color, numbered by their ranks, with the clique's settings. Collective over it.
-  Clique (*split)(Clique, int64_t color, double timeout_s);
+  /// later call may take until its work is queued before the process group is in trouble.
+  ProcessGroup (*join)(const void* id, int64_t rank, int64_t size, double timeout_s,
+                       const ProcessGroupSettings& settings);
+  /// Members of one color, numbered by their ranks, with the process group's settings. Collective
+  /// over it.
+  ProcessGroup (*split)(ProcessGroup, int64_t color, double timeout_s);
   /// Every message to a peer meets the message of the same size from this rank there, in order.
-  void (*exchange)(Clique, const Message* sends, int64_t num_sends, const Message* receives,
+  void (*exchange)(ProcessGroup, const Message* sends, int64_t num_sends, const Message* receives,
                    int64_t num_receives, Stream);
   /// The order of the sum is the library's.
-  void (*all_reduce)(Clique, const float* in, float* out, int64_t n, Stream);
+  void (*all_reduce)(ProcessGroup, const float* in, float* out, int64_t n, Stream);
   /// "" while all is well; otherwise what the library says. Valid until the next call.
-  const char* (*trouble)(Clique);
-  /// Ends what is under way on this rank, and the clique.
-  void (*abort)(Clique);
-  void (*leave)(Clique);
+  const char* (*trouble)(ProcessGroup);
+  /// Ends what is under way on this rank, and the process group.
+  void (*abort)(ProcessGroup);
+  void (*destroy)(ProcessGroup);
 };
 
 struct DeviceTable {
@@ -112,7 +112,7 @@ struct DeviceTable {
   /// Whether a library, not this project's kernels, runs attention in bfloat16 of this shape on the
   /// calling thread's device, unless shape.own; null: never.
   bool (*library_has_attention)(AttentionShape shape);
-  const CliqueTable* cliques;  // null: no library for it
+  const ProcessGroupTable* process_groups;  // null: no library for it
 
   /// 0 where there is no driver.
   int32_t (*num_devices)();
@@ -152,13 +152,13 @@ struct DeviceTable {
   void (*largest_columns)(int32_t* column, EitherIn x, int64_t rows, int64_t cols, Stream);
   void (*route_top_k)(const TopKRouting&, Stream);
   int64_t (*top_k_work_bytes)(int64_t tokens, int64_t experts, int64_t k);
-  /// Keeps the stream busy, one thread of the device, for as long, and as the turn says.
-  void (*sleep)(int64_t ns, const LinkTurn&, Stream);
+  /// Keeps the stream busy, one thread of the device, for as long, and as the signal says.
+  void (*sleep)(int64_t ns, const LinkSignal&, Stream);
   /// The copies by `blocks` blocks that share a multiprocessor with nobody, paced evenly, over no
-  /// earlier than duration_ns after they begin, and as the turn says: a network's transfer as a
+  /// earlier than duration_ns after they begin, and as the signal says: a network's transfer as a
   /// kernel of the device.
   void (*paced_copies)(const Copy* copies, int64_t count, int64_t duration_ns, int32_t blocks,
-                       const LinkTurn&, Stream);
+                       const LinkSignal&, Stream);
 
   /// From now on what is given to the stream, and to others that wait for it, is not run but kept.
   void (*begin_recording)(Stream);

@@ -19,7 +19,7 @@ inline Bf16* stored(EitherOut c) {
 /// kFillBias(y, bias, residual, rows, cols, stream): y[r,c] = bias[c] + residual[r,c], of which
 /// either may be null and taken as 0; y may be residual.
 template <class T, auto kGemm, auto kFillBias, auto kGelu, auto kGeluDx>
-void each_product(ProductsWay, bool transpose_a, bool transpose_b, int64_t count,
+void each_product(GemmVariant, bool transpose_a, bool transpose_b, int64_t count,
                   const Product<T>* products, Wide<T> alpha, int64_t lda, int64_t ldb, Wide<T> beta,
                   int64_t ldc, Stream stream) {
   for (const Product<T>* p = products; p != products + count; ++p) {

@@ -81,7 +81,7 @@ using Wide = typename TypesOf<T>::Wide;
 /// is. kBatch: one call for all, where sizes are the same and operands lie equally far apart.
 /// kStreams: side by side. kGrouped: one call for products of any sizes. kEach: one after the
 /// other. Where a device cannot run them so, kBatch and kGrouped become kStreams.
-enum class ProductsWay : int32_t { kBatch, kStreams, kGrouped, kEach };
+enum class GemmVariant : int32_t { kBatch, kStreams, kGrouped, kEach };
 
 /// What is done with a product before it is stored: s = alpha * op(a) * op(b) + beta * c + bias +
 /// add, and c = s; with before_gelu, *before_gelu = s and c = GELU(s) in its tanh form; or with
@@ -123,7 +123,7 @@ struct KernelTable {
   /// Those with the same c follow one another and are made in this order; otherwise none writes
   /// what another reads or writes. All a have one type, as have all b and all c. The array is read
   /// during the call alone.
-  void (*gemm_many)(ProductsWay way, bool transpose_a, bool transpose_b, int64_t count,
+  void (*gemm_many)(GemmVariant variant, bool transpose_a, bool transpose_b, int64_t count,
                     const Product<T>* products, W alpha, int64_t lda, int64_t ldb, W beta,
                     int64_t ldc, Stream stream);
 

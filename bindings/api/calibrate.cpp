@@ -105,7 +105,7 @@ int calibrate(lua_State* L) {
   }
   const Calibration c = moe::calibrate(options);
   host.progress().erase();
-  if (c.spread > kQuietSpread && speaks(host)) {
+  if (c.spread > kQuietSpread && is_root(host)) {
     std::fprintf(stderr,
                  "moebench: half of the samples spread over %.0f%% of their median: the machine "
                  "is busy, and its rates are uncertain; calibrate again when it is quiet\n",

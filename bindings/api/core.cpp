@@ -53,7 +53,7 @@ int write_output(lua_State* L) {
   Host& host = Host::of(L);
   host.note_effect();
   const std::string name = text_argument(L, 1);
-  const nlohmann::json written = told(host, "write " + name, [&] {
+  const nlohmann::json written = broadcast_from_root(host, "write " + name, [&] {
     const auto path = host.files().writable(name);
     write_file(path, text_argument(L, 2));
     return path.string();
@@ -110,7 +110,8 @@ nlohmann::json earlier_of(const Files& files) {
 // () -> earlier_of
 int earlier_results(lua_State* L) {
   const Host& host = Host::of(L);
-  push_json(L, told(host, "earlier results", [&] { return earlier_of(host.files()); }));
+  push_json(L,
+            broadcast_from_root(host, "earlier results", [&] { return earlier_of(host.files()); }));
   return 1;
 }
 
@@ -118,7 +119,7 @@ int earlier_results(lua_State* L) {
 int remove_output(lua_State* L) {
   const Host& host = Host::of(L);
   const std::string name = text_argument(L, 1);
-  told(host, "remove " + name, [&]() -> nlohmann::json {
+  broadcast_from_root(host, "remove " + name, [&]() -> nlohmann::json {
     remove_file(host.files().writable(name));
     return nullptr;
   });
@@ -133,7 +134,7 @@ int read_readable_file(lua_State* L) {
 // (name, text, anew) on rank 0 alone.
 int append_output(lua_State* L) {
   const Host& host = Host::of(L);
-  if (!speaks(host)) return 0;
+  if (!is_root(host)) return 0;
   append_file(host.files().writable(text_argument(L, 1)), text_argument(L, 2),
               lua_toboolean(L, 3) != 0);
   return 0;
@@ -170,7 +171,7 @@ int undisturbed(lua_State* L) {
 int warn(lua_State* L) {
   Host& host = Host::of(L);
   host.progress().erase();
-  if (speaks(host)) std::fprintf(stderr, "moebench: %s\n", printable(text_argument(L, 1)).c_str());
+  if (is_root(host)) std::fprintf(stderr, "moebench: %s\n", printable(text_argument(L, 1)).c_str());
   return 0;
 }
 

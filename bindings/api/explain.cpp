@@ -30,8 +30,8 @@ class Explainer {
     for (const Exposure& e : explanation_.exposures) exposures.push_back(exposure(e));
     json idle = json::array();
     const std::vector<IdleStage> stages =
-        idle_stages(plan_.graph, plan_.schedule, plan_.spec.law ? nullptr : plan_.spec.cost.get(),
-                    plan_.stages);
+        idle_stages(plan_.graph, plan_.schedule,
+                    plan_.spec.routing ? nullptr : plan_.spec.cost.get(), plan_.stages);
     for (const IdleStage& s : stages) idle.push_back({{"stage", s.name}, {"why", s.why}});
     return {{"iteration_ms", to_ms(explanation_.makespan_ns)},
             {"exposed_ms", mean(exposed)},
@@ -120,7 +120,7 @@ class Explainer {
 
   json found(const std::vector<IdleStage>& idle) const {
     const Remake remake = [this](const Schedule& schedule, const LaneOrders& orders) {
-      return replay_input(plan_.graph, schedule, orders, *plan_.spec.cost, step_.load(),
+      return replay_input(plan_.graph, schedule, orders, *plan_.spec.cost, step_.routed_work(),
                           step_.input().num_ranks);
     };
     json list = json::array();
@@ -145,23 +145,24 @@ class Explainer {
   const double ranks_;
 };
 
-json explanation_json(lua_State* L, const PlanBox& box) {
-  const auto& [step, timeline] = step_given(L, 2, box, "explain");
-  StepReplay replay(*box.plan, placements_of(Host::of(L), box));
+json explanation_json(lua_State* L, const PlanHandle& handle) {
+  const auto& [step, timeline] = step_given(L, 2, handle, "explain");
+  StepReplay replay(*handle.plan, placements_of(Host::of(L), handle));
   replay.set_step(0);
   // Placements are made one from the other.
   for (int64_t s = 1; s < step - 1 && !replay.placements().empty(); ++s) replay.set_step(s);
   if (step > 1) replay.set_step(step - 1);
-  return Explainer(*box.plan, replay, explain(replay.input(), timeline)).all();
+  return Explainer(*handle.plan, replay, explain(replay.input(), timeline)).all();
 }
 
 }  // namespace
 
 int explain_plan(lua_State* L) {
-  const PlanBox& box = check_plan(L);
+  const PlanHandle& handle = check_plan(L);
   luaL_checktype(L, 2, LUA_TTABLE);
   const Host::EngineCall in_engine(Host::of(L));
-  push_json(L, told(Host::of(L), "explain", [&] { return explanation_json(L, box); }));
+  push_json(
+      L, broadcast_from_root(Host::of(L), "explain", [&] { return explanation_json(L, handle); }));
   return 1;
 }
 

@@ -32,16 +32,16 @@ RoutingQuery query_of(const Fields& fields) {
           .k = fields.integer("k")};
 }
 
-std::shared_ptr<const RoutingLaw> required_law(lua_State* L) {
-  auto law = law_in(L, 1);
-  MOE_CHECK(law != nullptr, "the library requires routing");
-  return law;
+std::shared_ptr<const RoutingModel> required_routing(lua_State* L) {
+  auto routing = routing_in(L, 1);
+  MOE_CHECK(routing != nullptr, "the library requires routing");
+  return routing;
 }
 
-/// Batches of a law that simulations share.
-struct TraceBox {
+/// Batches of a routing model that simulations share.
+struct TraceHandle {
   std::shared_ptr<RoutedBatches> batches;
-  int64_t first = 0, num = 0;  // steps of the law
+  int64_t first = 0, num = 0;  // steps of the routing model
 };
 
 ProfileSpec profile_spec(const Fields& fields, const RoutingQuery& first) {
@@ -60,10 +60,10 @@ int64_t num_paths(const PathProfile& profile) {
 }
 
 /// The most tokens of a rank that choose one expert.
-int64_t most_rows(TraceBox& trace) {
+int64_t most_rows(TraceHandle& trace) {
   int64_t most = 1;
   for (int64_t i = 0; i < trace.num; ++i) {
-    for (const Loads& loads : trace.batches->at(trace.first + i).loads) {
+    for (const ExpertCounts& loads : trace.batches->at(trace.first + i).loads) {
       most = std::max(most, *std::max_element(loads.rows.begin(), loads.rows.end()));
     }
   }
@@ -76,19 +76,19 @@ int trace(lua_State* L) {
   Host::of(L).end_loading();
   const json values = to_json(L, 1, true);
   const Fields fields(values, "moe.lina.trace");
-  const auto law = required_law(L);
-  TraceBox made{.num = fields.integer("batches")};
+  const auto routing = required_routing(L);
+  TraceHandle made{.num = fields.integer("batches")};
   json info;
   {
     const Host::EngineCall call(Host::of(L));
     const ProfileSpec spec = profile_spec(fields, query_of(fields));
-    const auto profile = std::make_shared<const PathProfile>(profile_paths(*law, spec));
+    const auto profile = std::make_shared<const PathProfile>(profile_paths(*routing, spec));
     made.first = spec.first.step + spec.batches;
-    made.batches = std::make_shared<RoutedBatches>(law, spec.first, spec.layers, profile);
+    made.batches = std::make_shared<RoutedBatches>(routing, spec.first, spec.layers, profile);
     made.batches->take(made.first, made.num);
     info = {{"paths", num_paths(*profile)}, {"most_rows", most_rows(made)}};
   }
-  push_kept<TraceBox>(L, kTraceType, std::move(made));
+  push_kept<TraceHandle>(L, kTraceType, std::move(made));
   push_json(L, info);
   return 2;
 }
@@ -120,8 +120,8 @@ int popularity(lua_State* L) {
                    .keep = f.integer("keep"),
                    .shorter = f.flag("shorter", false)};
   const auto made =
-      std::make_shared<const PathProfile>(profile_paths(law_of(trace, "trace", false), spec));
-  push_kept<ProfileBox>(L, kProfileType, made);
+      std::make_shared<const PathProfile>(profile_paths(routing_of(trace, "trace", false), spec));
+  push_kept<ProfileHandle>(L, kProfileType, made);
   push_json(L, {{"paths", num_paths(*made)},
                 {"layers", spec.layers},
                 {"experts", trace->experts},
@@ -142,7 +142,7 @@ struct Accuracy {
 };
 
 /// By MoE layer; of those that the plan does not estimate none are.
-std::vector<Accuracy> accuracy_of(const Plan& plan, TraceBox& trace, Compare compare) {
+std::vector<Accuracy> accuracy_of(const Plan& plan, TraceHandle& trace, Compare compare) {
   std::vector<Accuracy> all(static_cast<size_t>(trace.batches->num_layers()));
   for (const Op& op : plan.graph.ops()) {
     if (!op.kind.valid() || plan.graph.def(op).moe != MoeOp::kExpect) continue;
@@ -186,7 +186,7 @@ void add_phase_2(const Plan& plan, json& out) {
     const CostModel& cost = *plan.spec.cost;
     const Nanoseconds exchange = cost.op_ns(plan.graph, plan.graph.producers()[loads.index()]);
     const auto ms = [&](bool again) {
-      return to_ms(exchange + cost.loaded_ns(plan.graph, id, {.work = {.again = again}}));
+      return to_ms(exchange + cost.routed_ns(plan.graph, id, {.work = {.again = again}}));
     };
     out["resume_ms"] = ms(false);
     out["rerun_ms"] = ms(true);
@@ -250,8 +250,8 @@ json served_json(const Plan& plan, const RunResult& result) {
 // (trace, plan, compare) -> the result
 int inference(lua_State* L) {
   Host& host = Host::of(L);
-  TraceBox& trace = check_userdata<TraceBox>(L, 1, kTraceType);
-  const Plan& plan = *check_userdata<PlanBox>(L, 2, kPlanType).plan;
+  TraceHandle& trace = check_userdata<TraceHandle>(L, 1, kTraceType);
+  const Plan& plan = *check_userdata<PlanHandle>(L, 2, kPlanType).plan;
   const Compare compare = compare_named(luaL_checkstring(L, 3));
   json out;
   {
@@ -294,8 +294,8 @@ int place(lua_State* L) {
   return 1;
 }
 
-std::vector<Loads> transitions_of_choices(const json& choices, int64_t experts) {
-  std::vector<Loads> all;
+std::vector<ExpertCounts> transitions_of_choices(const json& choices, int64_t experts) {
+  std::vector<ExpertCounts> all;
   std::vector<int32_t> before;
   for (const json& layer : choices) {
     std::vector<int32_t> chosen;
@@ -315,15 +315,16 @@ int locality(lua_State* L) {
   const json values = to_json(L, 1, true);
   const Fields fields(values, "moe.lina.locality");
   const int64_t experts = fields.integer("experts"), top = fields.integer("top");
-  std::vector<Loads> all;
+  std::vector<ExpertCounts> all;
   if (fields.has("choices")) {
     all = transitions_of_choices(fields.value().at("choices"), experts);
   } else {
-    const auto law = required_law(L);
+    const auto routing = required_routing(L);
     const Host::EngineCall call(Host::of(L));
-    all = transitions(*law, query_of(fields), fields.integer("batches"), fields.integer("layers"));
+    all = transitions(*routing, query_of(fields), fields.integer("batches"),
+                      fields.integer("layers"));
   }
-  const auto shares = [&](const Loads& loads) {
+  const auto shares = [&](const ExpertCounts& loads) {
     json out = json::array();
     for (int64_t n = 1; n <= top; ++n) out.push_back(moe::locality(loads, n));
     return out;
@@ -331,7 +332,7 @@ int locality(lua_State* L) {
   json layers = json::array();
   std::vector<double> sum(static_cast<size_t>(top));
   int64_t layer = 2, tokens = 0;
-  for (const Loads& loads : all) {
+  for (const ExpertCounts& loads : all) {
     layers.push_back({{"layer", layer++}, {"share", shares(loads)}});
     tokens += loads.total();
     for (size_t n = 0; n < sum.size(); ++n) {
@@ -343,16 +344,16 @@ int locality(lua_State* L) {
   return 1;
 }
 
-// ({ classes, skew, ratio, stray, drift, seed }) -> law, its full name
+// ({ classes, skew, ratio, stray, drift, seed }) -> routing model, its full name
 int make_token_classes(lua_State* L) {
   const json values = to_json(L, 1);
   const Fields fields(values, "moe.lina.token_classes");
-  push_law(L, token_classes({.classes = fields.integer("classes"),
-                             .skew = fields.number("skew"),
-                             .ratio = fields.number("ratio"),
-                             .stray = fields.number("stray"),
-                             .drift = fields.number("drift"),
-                             .seed = static_cast<uint64_t>(fields.integer("seed"))}));
+  push_routing(L, token_classes({.classes = fields.integer("classes"),
+                                 .skew = fields.number("skew"),
+                                 .ratio = fields.number("ratio"),
+                                 .stray = fields.number("stray"),
+                                 .drift = fields.number("drift"),
+                                 .seed = static_cast<uint64_t>(fields.integer("seed"))}));
   return 2;
 }
 
@@ -369,8 +370,8 @@ void open_lina(lua_State* L) {
       {nullptr, nullptr}};
   static constexpr luaL_Reg kMethods[] = {{nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);
-  new_type<TraceBox>(L, kTraceType, kMethods);
-  new_type<ProfileBox>(L, kProfileType, kMethods);
+  new_type<TraceHandle>(L, kTraceType, kMethods);
+  new_type<ProfileHandle>(L, kProfileType, kMethods);
 }
 
 }  // namespace moe::lua

@@ -120,8 +120,8 @@ int fit(lua_State* L) {
   const std::string objective = luaL_checkstring(L, 2);
   host.end_loading();
   const Host::EngineCall call(host);
-  PlanBox box;
-  const PlanSpec spec = plan_spec_of(L, 1, box);
+  PlanHandle handle;
+  const PlanSpec spec = plan_spec_of(L, 1, handle);
   const Graph graph = build_forward(spec.model, spec.gate, spec.num_ranks);
   const std::vector<CapacityChain> chains = capacity_chains(graph, "moe.pipemoe.fit");
   if (chains.empty()) {

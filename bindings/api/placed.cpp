@@ -230,7 +230,7 @@ int free_bytes(lua_State* L) {
   const PlacementHandle& p = check_placement(L);
   const int64_t d = check_device(L, 2, *p.call);
   if (!p.call->left) return 0;
-  const PlaceRates& rates = p.call->in->rates;
+  const PlacementRates& rates = p.call->in->rates;
   const auto shadows = static_cast<double>(p.placement.free_shadows(d));
   const auto residents = static_cast<double>(p.placement.free_residents(d));
   return push_number(L, static_cast<double>(*p.call->left) + shadows * rates.expert_bytes +

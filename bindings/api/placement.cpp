@@ -12,7 +12,7 @@
 namespace moe::lua {
 namespace {
 
-int64_t of_source(const Loads& loads, int64_t source) {
+int64_t of_source(const ExpertCounts& loads, int64_t source) {
   int64_t sum = 0;
   for (int64_t e = 0; e < loads.experts; ++e) sum += loads.at(source, e);
   return sum;
@@ -37,18 +37,18 @@ int load_of_device(lua_State* L) {
 }
 
 int load_by_expert(lua_State* L) {
-  const Loads& loads = check_call(L, kLoadsType).in->loads;
+  const ExpertCounts& loads = check_call(L, kLoadsType).in->loads;
   return push_list(L, loads.experts, [&](int64_t e) { return loads.of_expert(e); });
 }
 
 int load_by_device(lua_State* L) {
-  const Loads& loads = check_call(L, kLoadsType).in->loads;
+  const ExpertCounts& loads = check_call(L, kLoadsType).in->loads;
   return push_list(L, loads.sources, [&](int64_t d) { return of_source(loads, d); });
 }
 
 // Experts, those with most tokens first; of equal ones the lower number.
 int load_heaviest(lua_State* L) {
-  const Loads& loads = check_call(L, kLoadsType).in->loads;
+  const ExpertCounts& loads = check_call(L, kLoadsType).in->loads;
   std::vector<int64_t> inputs, experts;
   for (int64_t e = 0; e < loads.experts; ++e) {
     inputs.push_back(loads.of_expert(e));
@@ -121,15 +121,11 @@ lua_State* pushed_cluster(lua_State* L, const nlohmann::json& cluster) {
   return L;
 }
 
-nlohmann::json rates_table(const PlaceRates& r) {
-  return {{"input_bytes", r.input_bytes},
-          {"expert_bytes", r.expert_bytes},
-          {"state_bytes", r.state_bytes},
-          {"a2a_bytes_per_s", r.a2a_bytes_per_s},
-          {"copy_bytes_per_s", copy_rate(r)},
-          {"inputs_per_s", r.inputs_per_s},
-          {"fnec_s", r.fnec_s},
-          {"bnec_s", r.bnec_s}};
+nlohmann::json rates_table(const PlacementRates& r) {
+  return {{"input_bytes", r.input_bytes},     {"expert_bytes", r.expert_bytes},
+          {"state_bytes", r.state_bytes},     {"a2a_bytes_per_s", r.a2a_bytes_per_s},
+          {"copy_bytes_per_s", copy_rate(r)}, {"inputs_per_s", r.inputs_per_s},
+          {"fnec_s", r.forward_other_s},      {"bnec_s", r.backward_other_s}};
 }
 
 // Numbers of one call: seed, step and layer decide them, and no rank.

@@ -29,8 +29,8 @@ int make(lua_State* L) {
   if (host.options().mode == "policies") throw LuaError({"stop", "a plan is made here", ""});
   host.end_loading();
   const Host::EngineCall call(host);
-  PlanBox box = plan_for_all(L, 1);
-  push_kept<PlanBox>(L, kPlanType, std::move(box));
+  PlanHandle handle = plan_for_all(L, 1);
+  push_kept<PlanHandle>(L, kPlanType, std::move(handle));
   return 1;
 }
 
@@ -47,8 +47,9 @@ json alone_json(const Plan& plan) {
 }
 
 // The metrics of the prediction before anything was rehearsed.
-json ops_alone_json(const PlanBox& box, const RunOptions& options) {
-  const RunResult result = run(before_rehearsal(*box.plan, *box.profile), "simulate", options);
+json ops_alone_json(const PlanHandle& handle, const RunOptions& options) {
+  const RunResult result =
+      run(before_rehearsal(*handle.plan, *handle.profile), "simulate", options);
   return values_json(result.metrics[median_step(result.metrics)]);
 }
 
@@ -59,14 +60,15 @@ void keep_timelines(const std::string& keep, std::vector<Timeline>& from, Timeli
   for (size_t i = first; i < end; ++i) to.steps.emplace(i + 1, std::move(from[i]));
 }
 
-json simulated_json(Host& host, const PlanBox& box, const json& values, Timelines& timelines) {
-  const Plan& plan = *box.plan;
+json simulated_json(Host& host, const PlanHandle& handle, const json& values,
+                    Timelines& timelines) {
+  const Plan& plan = *handle.plan;
   const auto log = std::make_shared<PlacementLog>();
   const Fields fields(values, "simulate");
   const std::string keep = fields.text("keep", "first");
   RunOptions options;
   read_fields(fields, options);
-  options.policies.place = placements_of(host, box, log);
+  options.policies.place = placements_of(host, handle, log);
   if (fields.flag("links", false)) options.links_of_step = keep == "last" ? options.steps - 1 : 0;
   if (options.steps > 1) show_steps(host, options);
   const int64_t begin = steady_ns();
@@ -88,10 +90,10 @@ json simulated_json(Host& host, const PlanBox& box, const json& values, Timeline
   out["liveness_bytes"] = plan.memory.liveness_bytes;
   out["sim_ms"] = to_ms(end - begin);
   out["alone_ms"] = alone_json(plan);
-  if (box.profile && box.profile->in_step()) {
-    options.policies.place = placements_of(host, box);  // from the beginning
+  if (handle.profile && handle.profile->in_step()) {
+    options.policies.place = placements_of(host, handle);  // from the beginning
     options.links_of_step = -1;
-    out["ops_alone"] = ops_alone_json(box, options);
+    out["ops_alone"] = ops_alone_json(handle, options);
   }
   if (!result.placements.empty()) {
     out["placements"] = placements_json(result, options.first_step, *log);
@@ -101,26 +103,27 @@ json simulated_json(Host& host, const PlanBox& box, const json& values, Timeline
 }
 
 /// plan:simulate { steps = 1, first_step = 0, keep = "first", links = false }: figures are those of
-/// the median step; steps differ under a routing law only. keep: the steps whose timelines are
+/// the median step; steps differ under a routing model only. keep: the steps whose timelines are
 /// kept, the first, the last or all. links: the one that is kept says what links carry.
 int simulate(lua_State* L) {
-  const PlanBox& box = check_plan(L);
+  const PlanHandle& handle = check_plan(L);
   Host& host = Host::of(L);
   const Host::EngineCall call(host);
   const json values = lua_istable(L, 2) ? to_json(L, 2, true) : json::object();
-  Timelines timelines{box.plan, {}};
-  push_json(L,
-            told(host, "simulate", [&] { return simulated_json(host, box, values, timelines); }));
+  Timelines timelines{handle.plan, {}};
+  push_json(L, broadcast_from_root(host, "simulate", [&] {
+              return simulated_json(host, handle, values, timelines);
+            }));
   push_kept<Timelines>(L, kTimelinesType, std::move(timelines));
   lua_setfield(L, -2, "timelines");
   return 1;
 }
 
 /// The spans of a step, of the first rank or of all, by begin.
-json spans_json(lua_State* L, const PlanBox& box, bool all_ranks) {
-  const Plan& plan = *box.plan;
+json spans_json(lua_State* L, const PlanHandle& handle, bool all_ranks) {
+  const Plan& plan = *handle.plan;
   json all = json::array();
-  for (const Span& span : step_given(L, 2, box, "spans").second.spans) {
+  for (const Span& span : step_given(L, 2, handle, "spans").second.spans) {
     if (span.rank != 0 && !all_ranks) continue;
     all.push_back({{"op", plan.graph.op(span.op).name},
                    {"kind", plan.graph.def(span.op).name},
@@ -137,12 +140,13 @@ json spans_json(lua_State* L, const PlanBox& box, bool all_ranks) {
 /// plan:spans { timelines, step, all_ranks }: { op, kind, rank, lane, chunk (from 1), post_ms,
 /// begin_ms, end_ms } each.
 int spans(lua_State* L) {
-  const PlanBox& box = check_plan(L);
+  const PlanHandle& handle = check_plan(L);
   luaL_checktype(L, 2, LUA_TTABLE);
   const Host::EngineCall call(Host::of(L));
   lua_getfield(L, 2, "all_ranks");
   const bool all_ranks = lua_toboolean(L, -1) != 0;
-  push_json(L, told(Host::of(L), "spans", [&] { return spans_json(L, box, all_ranks); }));
+  push_json(L, broadcast_from_root(Host::of(L), "spans",
+                                   [&] { return spans_json(L, handle, all_ranks); }));
   return 1;
 }
 
@@ -170,7 +174,7 @@ json stages_json(const Plan& plan) {
 
 json without_effect_json(const Plan& plan) {
   json all = json::array();
-  const CostModel* cost = plan.spec.law ? nullptr : plan.spec.cost.get();
+  const CostModel* cost = plan.spec.routing ? nullptr : plan.spec.cost.get();
   for (const IdleStage& s : idle_stages(plan.graph, plan.schedule, cost, plan.stages)) {
     if (!s.as_told) all.push_back({{"stage", s.name}, {"reason", s.why}});
   }
@@ -185,9 +189,9 @@ json log_json(const Plan& plan) {
   return all;
 }
 
-json info_json(const Host&, const PlanBox& box) {
+json info_json(const Host&, const PlanHandle& handle) {
   constexpr size_t kHolders = 10;
-  const Plan& plan = *box.plan;
+  const Plan& plan = *handle.plan;
   json lanes = json::array();
   for (const Lane& lane : plan.schedule.lanes) lanes.push_back(lane.name);
   return {{"num_ops", plan.graph.num_ops()},
@@ -203,15 +207,16 @@ json info_json(const Host&, const PlanBox& box) {
           {"log", log_json(plan)},
           {"lanes", lanes},
           {"cost", plan.spec.cost->describe()},
-          {"profile_ms", box.profile ? to_ms(box.profile->measuring_ns()) : 0.0},
-          {"rehearsal_ms",
-           box.profile && box.profile->in_step() ? to_ms(box.profile->in_step()->took_ns) : 0.0},
-          {"num_profiled", box.profile ? box.profile->num_measured() : 0}};
+          {"profile_ms", handle.profile ? to_ms(handle.profile->measuring_ns()) : 0.0},
+          {"rehearsal_ms", handle.profile && handle.profile->in_step()
+                               ? to_ms(handle.profile->in_step()->took_ns)
+                               : 0.0},
+          {"num_profiled", handle.profile ? handle.profile->num_measured() : 0}};
 }
 
-json overlap_json(const Host&, const PlanBox& box) {
+json overlap_json(const Host&, const PlanHandle& handle) {
   const WeightGradientOverlap overlap =
-      weight_gradient_overlap(box.plan->graph, *box.plan->spec.cost);
+      weight_gradient_overlap(handle.plan->graph, *handle.plan->spec.cost);
   json out = {{"num_a2a", overlap.num_a2a},
               {"num_dw", overlap.num_dw},
               {"a2a_ms", to_ms(overlap.a2a_ns)},
@@ -222,22 +227,22 @@ json overlap_json(const Host&, const PlanBox& box) {
   return out;
 }
 
-json micro_ops_json(const Host&, const PlanBox& box) {
-  const MicroOpTimes times = micro_op_times(box.plan->graph, *box.plan->spec.cost);
+json micro_ops_json(const Host&, const PlanHandle& handle) {
+  const MicroOpTimes times = micro_op_times(handle.plan->graph, *handle.plan->spec.cost);
   return {{"a2a_ms", times.a2a_ms}, {"ffn_ms", times.ffn_ms}, {"num", times.num}};
 }
 
-json exchange_ms_json(const Host&, const PlanBox& box) {
-  return packing_exchange_ms(box.plan->spec);
+json exchange_ms_json(const Host&, const PlanHandle& handle) {
+  return packing_exchange_ms(handle.plan->spec);
 }
 
 /// A method of a plan that gives what rank 0 finds.
-template <json (*kFind)(const Host&, const PlanBox&)>
+template <json (*kFind)(const Host&, const PlanHandle&)>
 int tell(lua_State* L) {
-  const PlanBox& box = check_plan(L);
+  const PlanHandle& handle = check_plan(L);
   const Host& host = Host::of(L);
   const Host::EngineCall call(Host::of(L));
-  push_json(L, told(host, "plan", [&] { return kFind(host, box); }));
+  push_json(L, broadcast_from_root(host, "plan", [&] { return kFind(host, handle); }));
   return 1;
 }
 
@@ -258,8 +263,8 @@ int text(lua_State* L) {
 
 }  // namespace
 
-PlanBox& check_plan(lua_State* L) {
-  return check_userdata<PlanBox>(L, 1, kPlanType);
+PlanHandle& check_plan(lua_State* L) {
+  return check_userdata<PlanHandle>(L, 1, kPlanType);
 }
 
 void open_plan(lua_State* L) {
@@ -275,7 +280,7 @@ void open_plan(lua_State* L) {
                                           {"text", core_function<text>},
                                           {"trace", core_function<trace_plan>},
                                           {nullptr, nullptr}};
-  new_type<PlanBox>(L, kPlanType, kMethods);
+  new_type<PlanHandle>(L, kPlanType, kMethods);
   open_run(L);
   static constexpr luaL_Reg kFunctions[] = {{"plan", core_function<make>},
                                             {"check_model", core_function<check_model>},

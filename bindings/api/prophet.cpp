@@ -12,9 +12,10 @@ namespace {
 using nlohmann::json;
 
 // routed[expert][device], all rows as long
-Loads loads_of(const json& routed, const char* who) {
+ExpertCounts loads_of(const json& routed, const char* who) {
   constexpr double kMost = 0x1p53;  // whose sums over devices and experts doubles hold
-  Loads loads(static_cast<int64_t>(routed.at(0).size()), static_cast<int64_t>(routed.size()));
+  ExpertCounts loads(static_cast<int64_t>(routed.at(0).size()),
+                     static_cast<int64_t>(routed.size()));
   double all = 0;
   for (int64_t e = 0; e < loads.experts; ++e) {
     const json& row = routed.at(static_cast<size_t>(e));
@@ -29,25 +30,25 @@ Loads loads_of(const json& routed, const char* who) {
   return loads;
 }
 
-int64_t experts_a_device(const Loads& loads) {
+int64_t experts_a_device(const ExpertCounts& loads) {
   return (loads.experts + loads.sources - 1) / loads.sources;
 }
 
-std::vector<int64_t> owners_of(const Loads& loads) {
+std::vector<int64_t> owners_of(const ExpertCounts& loads) {
   const Placement in_order(
       {.experts = loads.experts, .devices = loads.sources, .residents = experts_a_device(loads)});
   return {in_order.codes().begin(), in_order.codes().begin() + loads.experts};
 }
 
-PlaceRates rates_of(const Fields& fields, const char* who) {
-  const PlaceRates rates{.input_bytes = fields.number("input_bytes"),
-                         .expert_bytes = fields.number("expert_bytes"),
-                         .state_bytes = fields.number("state_bytes", 0),
-                         .a2a_bytes_per_s = fields.number("bytes_per_s"),
-                         .copy_bytes_per_s = fields.number("copy_bytes_per_s", 0),
-                         .inputs_per_s = fields.number("inputs_per_s"),
-                         .fnec_s = fields.number("fnec_s"),
-                         .bnec_s = fields.number("bnec_s")};
+PlacementRates rates_of(const Fields& fields, const char* who) {
+  const PlacementRates rates{.input_bytes = fields.number("input_bytes"),
+                             .expert_bytes = fields.number("expert_bytes"),
+                             .state_bytes = fields.number("state_bytes", 0),
+                             .a2a_bytes_per_s = fields.number("bytes_per_s"),
+                             .copy_bytes_per_s = fields.number("copy_bytes_per_s", 0),
+                             .inputs_per_s = fields.number("inputs_per_s"),
+                             .forward_other_s = fields.number("fnec_s"),
+                             .backward_other_s = fields.number("bnec_s")};
   check(rates, who);
   return rates;
 }
@@ -82,8 +83,8 @@ int plan(lua_State* L) {
   constexpr const char* kWho = "moe.prophet.plan";
   const json values = to_json(L, 1);
   const Fields fields(values, kWho);
-  const Loads loads = loads_of(values.at("routed"), kWho);
-  const PlaceRates rates = rates_of(fields, kWho);
+  const ExpertCounts loads = loads_of(values.at("routed"), kWho);
+  const PlacementRates rates = rates_of(fields, kWho);
   const ProphetOptions options{.alpha = fields.number("alpha"),
                                .n = fields.integer("n", ProphetOptions::kAuto),
                                .equation = static_cast<TimeEquation>(fields.integer("equation")),
@@ -110,7 +111,7 @@ int place(lua_State* L) {
   constexpr const char* kWho = "moe.prophet.place";
   const json values = to_json(L, 1);
   const Fields fields(values, kWho);
-  const Loads loads = loads_of(values.at("routed"), kWho);
+  const ExpertCounts loads = loads_of(values.at("routed"), kWho);
   const Placement now({.experts = loads.experts,
                        .devices = loads.sources,
                        .residents = fields.integer("residents", experts_a_device(loads)),

@@ -1,4 +1,4 @@
-// Routing laws by name and from traces, what they say, and traces of other tools.
+// Routing models by name and from traces, what they say, and traces of other tools.
 #include "bindings/routing.h"
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
@@ -11,19 +11,19 @@
 namespace moe::lua {
 namespace {
 
-// (name, options, seed) -> law, its full name
+// (name, options, seed) -> routing model, its full name
 int make_workload(lua_State* L) {
   const nlohmann::json options = to_json(L, 2);
   WorkloadOptions given;
   for (const auto& [name, value] : options.items()) given[name] = value.get<double>();
-  push_law(L,
-           workload(luaL_checkstring(L, 1), given, static_cast<uint64_t>(luaL_checknumber(L, 3))));
+  push_routing(
+      L, workload(luaL_checkstring(L, 1), given, static_cast<uint64_t>(luaL_checknumber(L, 3))));
   return 2;
 }
 
-// (law, { step, layer from 1, ranks, tokens, experts, k }) -> [source][expert]
+// (routing model, { step, layer from 1, ranks, tokens, experts, k }) -> [source][expert]
 int loads(lua_State* L) {
-  const LawBox& box = check_userdata<LawBox>(L, 1, kLawType);
+  const RoutingHandle& handle = check_userdata<RoutingHandle>(L, 1, kRoutingType);
   const nlohmann::json values = to_json(L, 2);
   const Fields fields(values, "loads");
   const RoutingQuery query = {.step = fields.integer("step") - 1,
@@ -33,7 +33,7 @@ int loads(lua_State* L) {
                               .experts = fields.integer("experts"),
                               .k = fields.integer("k")};
   const Host::EngineCall call(Host::of(L));
-  const Loads loads = box.law->loads(query);
+  const ExpertCounts loads = handle.routing->loads(query);
   lua_createtable(L, static_cast<int>(loads.sources), 0);
   for (int64_t s = 0; s < loads.sources; ++s) {
     lua_createtable(L, static_cast<int>(loads.experts), 0);
@@ -50,16 +50,16 @@ std::string file_name(const std::string& path) {
   return std::filesystem::path(path).filename().string();
 }
 
-// (file, cycle) -> law, its name
-int trace_law(lua_State* L) {
+// (file, cycle) -> routing model, its name
+int trace_routing(lua_State* L) {
   const std::string path = text_argument(L, 1);
   const Host::EngineCall call(Host::of(L));
   const ReadTrace read = trace_in(L, path);
   const bool cycle = lua_toboolean(L, 2) != 0;
-  push_law(L, law_of(read.trace,
-                     fmt::format("trace({}, {:08x}{})", file_name(path), read.hash >> 32,
-                                 cycle ? ", cycle" : ""),
-                     cycle));
+  push_routing(L, routing_of(read.trace,
+                             fmt::format("trace({}, {:08x}{})", file_name(path), read.hash >> 32,
+                                         cycle ? ", cycle" : ""),
+                             cycle));
   return 2;
 }
 
@@ -131,16 +131,17 @@ int trace_export(lua_State* L) {
 
 }  // namespace
 
-std::shared_ptr<const RoutingLaw> law_in(lua_State* L, int index) {
+std::shared_ptr<const RoutingModel> routing_in(lua_State* L, int index) {
   lua_getfield(L, index, "routing");
   if (lua_isnil(L, -1)) {
     lua_pop(L, 1);
     return nullptr;
   }
-  lua_getfield(L, -1, "law");
-  std::shared_ptr<const RoutingLaw> law = check_userdata<LawBox>(L, lua_gettop(L), kLawType).law;
+  lua_getfield(L, -1, "handle");
+  std::shared_ptr<const RoutingModel> routing =
+      check_userdata<RoutingHandle>(L, lua_gettop(L), kRoutingType).routing;
   lua_pop(L, 2);
-  return law;
+  return routing;
 }
 
 ReadTrace trace_in(lua_State* L, const std::string& path) {
@@ -148,9 +149,10 @@ ReadTrace trace_in(lua_State* L, const std::string& path) {
   return {std::make_shared<const Trace>(read_trace(bytes, file_name(path))), text_hash(bytes)};
 }
 
-void push_law(lua_State* L, RoutingLaw law) {
-  const std::string name = law.name;
-  push_kept<LawBox>(L, kLawType, std::make_shared<const RoutingLaw>(std::move(law)));
+void push_routing(lua_State* L, RoutingModel routing) {
+  const std::string name = routing.name;
+  push_kept<RoutingHandle>(L, kRoutingType,
+                           std::make_shared<const RoutingModel>(std::move(routing)));
   lua_pushlstring(L, name.data(), name.size());
 }
 
@@ -159,12 +161,12 @@ void open_routing(lua_State* L) {
                                             {"trace_export", core_function<trace_export>},
                                             {"trace_import", core_function<trace_import>},
                                             {"trace_info", core_function<trace_info>},
-                                            {"trace_law", core_function<trace_law>},
+                                            {"trace_routing", core_function<trace_routing>},
                                             {"workload", core_function<make_workload>},
                                             {nullptr, nullptr}};
   static constexpr luaL_Reg kMethods[] = {{nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);
-  new_type<LawBox>(L, kLawType, kMethods);
+  new_type<RoutingHandle>(L, kRoutingType, kMethods);
 }
 
 }  // namespace moe::lua

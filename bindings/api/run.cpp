@@ -50,7 +50,7 @@ void find_files(const Host& host, Checkpoints& files) {
   if (!files.write_to.empty()) files.write_to = host.files().writable(files.write_to).string();
 }
 
-RunOptions options_of(Host& host, const Fields& f, const PlanBox& box,
+RunOptions options_of(Host& host, const Fields& f, const PlanHandle& handle,
                       const std::shared_ptr<PlacementLog>& log, json& out) {
   RunOptions options;
   read_fields(f, options);
@@ -58,16 +58,16 @@ RunOptions options_of(Host& host, const Fields& f, const PlanBox& box,
   if (f.text("init", "reference") != "reference") {
     throw user_error("init: '{}' is not allowed; give reference", f.text("init"));
   }
-  options.init = reference_values(box.plan->spec.model);
-  if (f.has("data")) set_data(host, f.at("data"), box.plan->spec, options, out);
+  options.init = reference_values(handle.plan->spec.model);
+  if (f.has("data")) set_data(host, f.at("data"), handle.plan->spec, options, out);
   if (f.has("record")) {
     host.files().writable(f.text("record"));  // refused before the run
     options.record = std::make_shared<Trace>();
   }
-  if (box.gate) options.policies.gate = rank_gates(host, box.gate);
-  options.policies.place = placements_of(host, box, log);
-  if (box.picks && !box.picks->list.empty()) {
-    options.policies.choose = executor_choose(host, *box.plan, *box.picks);
+  if (handle.gate) options.policies.gate = rank_gates(host, handle.gate);
+  options.policies.place = placements_of(host, handle, log);
+  if (handle.picks && !handle.picks->list.empty()) {
+    options.policies.choose = executor_choose(host, *handle.plan, *handle.picks);
   }
   return options;
 }
@@ -128,10 +128,10 @@ void fill_result(const RunResult& r, const Plan& plan, bool ended, json& out) {
 
 }  // namespace
 
-RankPlacements placements_of(const Host& host, const PlanBox& box,
+RankPlacements placements_of(const Host& host, const PlanHandle& handle,
                              std::shared_ptr<PlacementLog> log) {
-  if (!box.placement) return nullptr;
-  return rank_placements(host, box.placement, box.plan->memory.peak_bytes(), std::move(log));
+  if (!handle.placement) return nullptr;
+  return rank_placements(host, handle.placement, handle.plan->memory.peak_bytes(), std::move(log));
 }
 
 void show_steps(Host& host, RunOptions& options) {
@@ -144,7 +144,7 @@ void show_steps(Host& host, RunOptions& options) {
 }
 
 int run_plan(lua_State* L) {
-  const PlanBox& box = check_plan(L);
+  const PlanHandle& handle = check_plan(L);
   Host& host = Host::of(L);
   luaL_checktype(L, 2, LUA_TTABLE);
   lua_settop(L, 2);
@@ -154,23 +154,23 @@ int run_plan(lua_State* L) {
   const json values = to_json(L, 2, true);
   const Fields fields(values, "run");
   const auto log = std::make_shared<PlacementLog>();
-  RunOptions options = options_of(host, fields, box, log, out);
+  RunOptions options = options_of(host, fields, handle, log, out);
   const int64_t first_step = options.first_step;
-  const bool inference = box.plan->spec.inference;
+  const bool inference = handle.plan->spec.inference;
   if (inference) set_inference(L, 2, fields, host, options.infer);
   const DataSource data = options.data;
   const std::string executor = fields.text("executor", "cpu");
   const std::shared_ptr<const Trace> record = options.record;
   options.processes = job_of(host);
   show_steps(host, options);
-  auto [result, ended] = run_as_far(*box.plan, executor, options);
+  auto [result, ended] = run_as_far(*handle.plan, executor, options);
   const auto find = [&] {
-    fill_result(result, *box.plan, ended, out);
+    fill_result(result, *handle.plan, ended, out);
     if (!result.placements.empty()) {
       out["placements"] = placements_json(result, first_step, *log);
-      out["planner_error"] = planner_error_json(planner_errors(*box.plan, result));
+      out["planner_error"] = planner_error_json(planner_errors(*handle.plan, result));
     }
-    if (inference) out["inference"] = inference_json(result, *box.plan, data, first_step);
+    if (inference) out["inference"] = inference_json(result, *handle.plan, data, first_step);
     if (ended && record && record->steps > 0) {
       const std::filesystem::path path = host.files().writable(fields.text("record"));
       write_file(path, trace_bytes(*record));
@@ -179,8 +179,8 @@ int run_plan(lua_State* L) {
     if (options.train.eval_batches == 0 || result.stopped) out.erase("eval_loss");
     return out;
   };
-  push_json(L, told(host, "result", find));
-  Timelines timelines{box.plan, {}};
+  push_json(L, broadcast_from_root(host, "result", find));
+  Timelines timelines{handle.plan, {}};
   for (Timeline& step : result.timelines) {
     timelines.steps.emplace(timelines.steps.size() + 1, std::move(step));
   }
@@ -189,12 +189,12 @@ int run_plan(lua_State* L) {
   return 1;
 }
 
-const std::pair<const int64_t, Timeline>& step_given(lua_State* L, int index, const PlanBox& box,
-                                                     const char* call) {
+const std::pair<const int64_t, Timeline>& step_given(lua_State* L, int index,
+                                                     const PlanHandle& handle, const char* call) {
   lua_getfield(L, index, "timelines");
   if (lua_isnil(L, -1)) throw user_error("{}: give a result of plan:run or plan:simulate", call);
   const Timelines& all = check_userdata<Timelines>(L, lua_gettop(L), kTimelinesType);
-  if (all.plan != box.plan) throw user_error("{}: the result is of another plan", call);
+  if (all.plan != handle.plan) throw user_error("{}: the result is of another plan", call);
   lua_getfield(L, index, "step");
   const bool first = lua_isnil(L, -1) && !all.steps.empty();
   const int64_t step = first ? all.steps.begin()->first : luaL_optinteger(L, -1, 1);
@@ -209,18 +209,18 @@ const std::pair<const int64_t, Timeline>& step_given(lua_State* L, int index, co
 }
 
 int trace_plan(lua_State* L) {
-  const PlanBox& box = check_plan(L);
-  const Plan& plan = *box.plan;
+  const PlanHandle& handle = check_plan(L);
+  const Plan& plan = *handle.plan;
   luaL_checktype(L, 2, LUA_TTABLE);
   const Host::EngineCall in_engine(Host::of(L));
-  if (!speaks(Host::of(L))) {  // rank 0 writes traces
+  if (!is_root(Host::of(L))) {  // rank 0 writes traces
     lua_pushliteral(L, "");
     return 1;
   }
   std::vector<LabelledTimeline> all;
   for (size_t i = 1; i <= lua_objlen(L, 2); ++i) {
     lua_rawgeti(L, 2, static_cast<int>(i));
-    const auto& [step, timeline] = step_given(L, lua_gettop(L), box, "trace");
+    const auto& [step, timeline] = step_given(L, lua_gettop(L), handle, "trace");
     const bool simulated = timeline.provenance == Provenance::kSimulated;
     all.push_back({simulated ? "simulated" : fmt::format("executed step {}", step), &timeline});
   }

@@ -28,8 +28,8 @@ void open_lina(lua_State* L);
 void open_pipemoe(lua_State* L);
 /// core.prophet_plan, core.prophet_place into the table on top (bind_prophet.cpp).
 void open_prophet(lua_State* L);
-/// core.workload, core.loads, core.trace_law, _info, _import, _export into the table on top; the
-/// type of a law (bind_routing.cpp).
+/// core.workload, core.loads, core.trace_routing, _info, _import, _export into the table on top;
+/// the type of a routing model (bind_routing.cpp).
 void open_routing(lua_State* L);
 /// The types of a gate's views (bind_gate.cpp).
 void open_gate(lua_State* L);

@@ -45,8 +45,8 @@ void* allocate(void* host, void* block, size_t old_size, size_t new_size) {
 
 // Commands that take long, on rank 0 of a job.
 bool shows_progress(const HostOptions& options) {
-  const bool leads = options.processes == nullptr || options.processes->leads();
-  return leads && (options.mode == "run" || options.mode == "calibrate");
+  const bool root = options.processes == nullptr || options.processes->is_root();
+  return root && (options.mode == "run" || options.mode == "calibrate");
 }
 
 Files::Options file_options(const HostOptions& options) {
@@ -66,7 +66,7 @@ Files::Options file_options(const HostOptions& options) {
 
 }  // namespace
 
-void leave(const std::string& message, int status) {
+void exit_now(const std::string& message, int status) {
   const std::string line = "moebench: " + printable(message) + "\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
   std::_Exit(status);
@@ -108,7 +108,7 @@ void Host::Closer::operator()(lua_State* L) const {
 }
 
 bool Host::must_stop() const {
-  return stop_requested() && (options_.processes == nullptr || options_.processes->leads());
+  return stop_requested() && (options_.processes == nullptr || options_.processes->is_root());
 }
 
 void Host::heed_stop() {
@@ -117,13 +117,13 @@ void Host::heed_stop() {
   limits_.watch_lines();
 }
 
-void Host::leave_job() const {
+void Host::fail_job() const {
   if (options_.processes != nullptr) options_.processes->fail("rank 0: interrupted");
 }
 
 Host::EngineCall::EngineCall(Host& host) : host_(host) {
   if (host.must_stop()) {
-    host.leave_job();
+    host.fail_job();
     throw Interrupted();
   }
   host_.note_effect();
@@ -165,7 +165,7 @@ void Host::begin_loading() {
             Limits::Where::kAnywhere);
       },
       [this, seconds] {
-        leave(
+        exit_now(
             fmt::format("{} is stuck while loading, for more than {} s", options_.recipe, seconds),
             1);
       });

@@ -85,8 +85,8 @@ class Host {
   bool must_stop() const;
   /// Where must_stop(), the recipe's next line fails.
   void heed_stop();
-  /// Before this process ends by itself where the others of its job do not: their calls then fail.
-  void leave_job() const;
+  /// Fails the job before this process ends by itself: the calls of the other processes then fail.
+  void fail_job() const;
   /// Around long engine calls. Throws Interrupted on entry where must_stop(); a request that comes
   /// during the call is the engine's business, and ends the recipe at its next line.
   class EngineCall {
@@ -143,9 +143,9 @@ int with_effect(lua_State* L) {
   return function(L);
 }
 
-/// Prints the message and leaves at once: for a deadline that passed in code which cannot be
-/// stopped otherwise. Results that are complete are on disk by then.
-[[noreturn]] void leave(const std::string& message, int status);
+/// Prints the message and ends the process at once: for a deadline that passed in code which
+/// cannot be stopped otherwise. Results that are complete are on disk by then.
+[[noreturn]] void exit_now(const std::string& message, int status);
 
 /// SIGINT, SIGTERM and SIGHUP (unless it is ignored, as nohup does). The first one requests to stop
 /// (base/stop.h): the present run stops after its step, the recipe at its line. The second one ends

@@ -73,17 +73,18 @@ Processes* job_of(const Host& host) {
   return host.options().mode == "policies" ? nullptr : host.options().processes;
 }
 
-bool speaks(const Host& host) {
+bool is_root(const Host& host) {
   const Processes* const job = job_of(host);
-  return job == nullptr || job->leads();
+  return job == nullptr || job->is_root();
 }
 
-json told(const Host& host, const std::string& what, const std::function<json()>& find) {
+json broadcast_from_root(const Host& host, const std::string& what,
+                         const std::function<json()>& find) {
   Processes* const job = job_of(host);
   if (job == nullptr) return find();
   json answer = json::object();
   std::exception_ptr error;
-  if (job->leads()) {
+  if (job->is_root()) {
     try {
       answer["value"] = find();
     } catch (const std::exception&) {
@@ -94,29 +95,30 @@ json told(const Host& host, const std::string& what, const std::function<json()>
     }
   }
   // What there is can still be kept.
-  const bool alone = job->leads() && job->failed();
+  const bool alone = job->is_root() && job->failed();
   const std::string text = alone ? "" : job->broadcast(what, bytes_of(answer));
   if (error) std::rethrow_exception(error);
-  if (!job->leads()) answer = json::from_msgpack(text);
+  if (!job->is_root()) answer = json::from_msgpack(text);
   if (answer.contains("error")) raise(answer["error"]);
   return std::move(answer["value"]);
 }
 
-PlanBox plan_for_all(lua_State* L, int index) {
+PlanHandle plan_for_all(lua_State* L, int index) {
   const Host& host = Host::of(L);
   Processes* const job = job_of(host);
-  PlanBox box;
+  PlanHandle handle;
   if (job != nullptr) compare(*job, asked_for(L, index, host));
-  const json program = told(host, "plan", [&]() -> json {
-    box.plan = make_plan(plan_spec_of(L, index, box));
+  const json program = broadcast_from_root(host, "plan", [&]() -> json {
+    handle.plan = make_plan(plan_spec_of(L, index, handle));
     if (job == nullptr) return nullptr;
-    const std::string bytes = packed_program(*box.plan);
+    const std::string bytes = packed_program(*handle.plan);
     return json::binary({bytes.begin(), bytes.end()});
   });
-  if (speaks(host)) return box;
+  if (is_root(host)) return handle;
   const std::vector<uint8_t>& bytes = program.get_binary();
-  box.plan = plan_of_program(plan_spec_of(L, index, box), std::string(bytes.begin(), bytes.end()));
-  return box;
+  handle.plan =
+      plan_of_program(plan_spec_of(L, index, handle), std::string(bytes.begin(), bytes.end()));
+  return handle;
 }
 
 }  // namespace moe::lua

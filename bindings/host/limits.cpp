@@ -156,7 +156,7 @@ void Limits::raise(lua_State* L) {
   if (failure.kind.empty()) return;
   // Every instruction, or line of the recipe, from here on fails likewise, wherever it is caught.
   lua_sethook(L, &Limits::on_instruction, anywhere ? LUA_MASKCOUNT : LUA_MASKLINE, 1);
-  if (!anywhere) Host::of(L).leave_job();
+  if (!anywhere) Host::of(L).fail_job();
   push_failure(L, failure);
   lua_error(L);
 }

@@ -71,8 +71,8 @@ std::string status_text(const Status& status, int64_t now_ns) {
   return text + ", " + duration_text(*left + *status.rest_s) + " left";
 }
 
-Progress::Progress(bool speaks)
-    : shown_(speaks && isatty(STDERR_FILENO) != 0), begin_ns_(steady_ns()) {}
+Progress::Progress(bool root)
+    : shown_(root && isatty(STDERR_FILENO) != 0), begin_ns_(steady_ns()) {}
 
 Progress::~Progress() {
   draw();

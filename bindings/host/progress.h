@@ -29,8 +29,8 @@ std::string status_text(const Status& status, int64_t now_ns);
 /// Any thread.
 class Progress {
  public:
-  /// Where stderr is no terminal, or not `speaks`, it shows nothing.
-  explicit Progress(bool speaks);
+  /// Where stderr is no terminal, or this is not rank 0, it shows nothing.
+  explicit Progress(bool root);
   /// Erases the line.
   ~Progress();
   Progress(const Progress&) = delete;

@@ -95,10 +95,11 @@ class RankGate {
 
   // On the watchdog's thread.
   void too_late() const {
-    leave(fmt::format("gate '{}', rank {}, step {}, layer {}: its call passed the deadline of {} s",
-                      policy_->name, rank_, step_.load(), layer_.load(),
-                      host_.options().policy_deadline_s),
-          3);
+    exit_now(
+        fmt::format("gate '{}', rank {}, step {}, layer {}: its call passed the deadline of {} s",
+                    policy_->name, rank_, step_.load(), layer_.load(),
+                    host_.options().policy_deadline_s),
+        3);
   }
 
   Host host_;

@@ -251,7 +251,7 @@ void GraphSession::call(lua_State* L, int num_args, int num_results, const std::
   deadline_ = std::make_unique<Deadline>(
       host_.watchdog(),
       [this, late] { host_.limits().stop("run", late, Limits::Where::kAnywhere); },
-      [what, late] { leave(what + ": " + late, 3); });
+      [what, late] { exit_now(what + ": " + late, 3); });
   Failure failure;
   deadline_->arm(seconds);
   const bool good = try_call(L, num_args, num_results, failure);

@@ -89,11 +89,12 @@ class RankPlacement {
 
   // On the watchdog's thread.
   void too_late() const {
-    leave(fmt::format("placement '{}', rank {}, step {}, layer {}: its call passed the deadline of "
-                      "{} s",
-                      policy_->name, rank_, step_.load(), layer_.load(),
-                      host_.options().policy_deadline_s),
-          3);
+    exit_now(
+        fmt::format("placement '{}', rank {}, step {}, layer {}: its call passed the deadline of "
+                    "{} s",
+                    policy_->name, rank_, step_.load(), layer_.load(),
+                    host_.options().policy_deadline_s),
+        3);
   }
 
   Host host_;
@@ -133,7 +134,7 @@ std::shared_ptr<const LuaPlacement> placement_policy_of(lua_State* L, const Fiel
   policy->options = stage.at("options").value();
   policy->model = model_table(spec.model);
   policy->cluster = cluster_table(spec.cluster);
-  if (spec.law) policy->workload = spec.law->name;
+  if (spec.routing) policy->workload = spec.routing->name;
   policy->device_bytes = spec.cluster.device.memory_bytes;
   const Fields how = stage.at("placement"), options = stage.at("options");
   PlacementStage& placed = policy->stage;

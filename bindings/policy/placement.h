@@ -17,7 +17,8 @@
 
 namespace moe::lua {
 
-/// From a stage of the library, whose options are checked, and the plan's model, cluster and law.
+/// From a stage of the library, whose options are checked, and the plan's model, cluster and
+/// routing model.
 std::shared_ptr<const LuaPlacement> placement_policy_of(lua_State* L, const Fields& stage,
                                                         const PlanSpec& spec);
 

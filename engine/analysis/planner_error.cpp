@@ -106,7 +106,7 @@ class StepTimes {
   std::map<std::tuple<int32_t, Part, int32_t>, Nanoseconds> compute_;  // by block, part, rank
 };
 
-PartTimes estimated(const PlacementRecord& record, const PlaceRates& rates) {
+PartTimes estimated(const PlacementRecord& record, const PlacementRates& rates) {
   const DeviceLoads loads = {record.computed, record.received};
   const int64_t copies = shadow_copies(Placement::decode(record.bounds, record.in_force));
   PartTimes times{};
@@ -136,11 +136,11 @@ const char* model_op_name(ModelOp op) {
 }
 
 ModelErrors planner_errors(const Plan& plan, const RunResult& result) {
-  std::map<int64_t, PlaceRates> rates;  // by block
+  std::map<int64_t, PlacementRates> rates;  // by block
   for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
     if (plan.graph.removed(id) || plan.graph.def(id).moe != MoeOp::kPlace) continue;
-    rates[plan.graph.op(id).layer] = ops::place_rates(plan.graph.op(id));
+    rates[plan.graph.op(id).layer] = ops::placement_rates(plan.graph.op(id));
   }
   const size_t steps = result.placements.size();
   MOE_CHECK(steps == 0 || steps == result.timelines.size(), "{} steps' placements, {} timelines",

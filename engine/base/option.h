@@ -16,7 +16,7 @@ using OptionValue = std::variant<bool, double, std::string>;
 using Options = std::map<std::string, OptionValue>;
 
 /// What of the cost model a pass or a policy asks for. kRates: a few ops, which a placement's
-/// planner gets as PlaceRates. kTimes: how long ops take, by which the step is planned.
+/// planner gets as PlacementRates. kTimes: how long ops take, by which the step is planned.
 enum class Reads : uint8_t { kNothing, kRates, kTimes };
 /// "nothing", "rates", "times".
 const char* reads_name(Reads reads);

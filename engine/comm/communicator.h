@@ -21,7 +21,7 @@ namespace moe {
 struct CommTimes {
   Nanoseconds post = 0;   // this member called
   Nanoseconds begin = 0;  // the last member called
-  Nanoseconds end = 0;    // over: by the link's law where there is one, else when this call returns
+  Nanoseconds end = 0;    // over: by the link model where there is one, else when this call returns
 };
 
 /// What one member of an all-to-all sends and receives.

@@ -48,19 +48,20 @@ bool is_empty(const std::vector<double>& bytes) {
 
 }  // namespace
 
-NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op, const OpLoad& load) {
+NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
+                     const RoutedWork& routed) {
   if (cluster.num_devices() != graph.num_ranks) {
     throw user_error("cluster '{}' has {} devices, but '{}' runs on {} ranks", cluster.name,
                      cluster.num_devices(), graph.name, graph.num_ranks);
   }
-  const double payload = payload_bytes(graph, op, load.work);
+  const double payload = payload_bytes(graph, op, routed.work);
   const Group group = group_of(graph, graph.op(op));
   switch (graph.def(op).collective) {
     case Collective::kAllToAll:
     case Collective::kExperts: {
       const Round round = round_of(graph, graph.op(op));
-      if (load.steps != nullptr) return {AllToAll{.bytes = sum_of(*load.steps)}, group};
-      if (load.bytes != nullptr) return {AllToAll{.bytes = *load.bytes, .round = round}, group};
+      if (routed.steps != nullptr) return {AllToAll{.bytes = sum_of(*routed.steps)}, group};
+      if (routed.bytes != nullptr) return {AllToAll{.bytes = *routed.bytes, .round = round}, group};
       const double pair = payload / static_cast<double>(round.members(group));
       return {AllToAll{.bytes_per_pair = pair, .round = round}, group};
     }
@@ -72,7 +73,8 @@ NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op, const 
   MOE_CHECK(false, "op '{}' is no collective", graph.op(op).name);
 }
 
-Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op, const OpLoad& load) {
+Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
+                          const RoutedWork& routed) {
   const auto alone = [&](const NetworkOp& transfer) {
     try {
       return alone_ns(cluster, transfer);
@@ -80,22 +82,22 @@ Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op, c
       throw user_error("op '{}': {}", graph.op(op).name, error.what());
     }
   };
-  if (load.steps == nullptr) return alone(network_op(cluster, graph, op, load));
+  if (routed.steps == nullptr) return alone(network_op(cluster, graph, op, routed));
   TimeSum total;
-  for (const std::vector<double>& bytes : *load.steps) {
+  for (const std::vector<double>& bytes : *routed.steps) {
     if (!is_empty(bytes)) total += alone({AllToAll{.bytes = bytes}});  // else no rank meets another
   }
   return total.ns([&] {
-    return with_links(fmt::format("op '{}' of {} steps", graph.op(op).name, load.steps->size()),
+    return with_links(fmt::format("op '{}' of {} steps", graph.op(op).name, routed.steps->size()),
                       cluster);
   });
 }
 
 std::optional<NetworkOp> transfer_on(const Cluster& cluster, const Graph& graph, OpId op,
-                                     const OpLoad& load) {
+                                     const RoutedWork& routed) {
   if (graph.def(op).collective == Collective::kNone || is_view(graph, graph.op(op))) return {};
-  if (collective_ns(cluster, graph, op, load) == 0) return {};
-  return network_op(cluster, graph, op, load);
+  if (collective_ns(cluster, graph, op, routed) == 0) return {};
+  return network_op(cluster, graph, op, routed);
 }
 
 InterpolatedTable::InterpolatedTable(std::vector<std::pair<double, double>> points)

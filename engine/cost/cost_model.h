@@ -20,7 +20,7 @@
 namespace moe {
 
 /// What a routing gives an op whose work or bytes follow the fill.
-struct OpLoad {
+struct RoutedWork {
   /// Of a compute op on one rank; of an all-to-all on the rank that sends or receives most.
   WorkContext work;
   /// AllToAll::bytes of an irregular all-to-all; null: as many between every pair as work says.
@@ -47,9 +47,9 @@ class CostModel {
   virtual bool knows_times() const { return true; }
   /// How long the op takes alone; 0 for a view. Same answer for the same op signature, always.
   virtual Nanoseconds op_ns(const Graph& graph, OpId op) const = 0;
-  /// How long it takes alone with this load in place of the one that op_ns() expects; op_ns() of a
+  /// How long it takes alone with this work in place of the one that op_ns() expects; op_ns() of a
   /// model that knows no other.
-  virtual Nanoseconds loaded_ns(const Graph& graph, OpId op, const OpLoad&) const {
+  virtual Nanoseconds routed_ns(const Graph& graph, OpId op, const RoutedWork&) const {
     return op_ns(graph, op);
   }
   /// From the end of an op to the begin of an op on another lane that was waiting for it: what
@@ -85,17 +85,18 @@ double payload_bytes(const Graph& graph, OpId op, const WorkContext& context);
 Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context);
 
 /// The collective as a transfer on the cluster, all groups at once: an all-to-all of payload /
-/// members per pair (members of a block, in rounds) or of the load's bytes, an all-reduce of the
+/// members per pair (members of a block, in rounds) or of the routed bytes, an all-reduce of the
 /// payload. An irregular
 /// all-to-all is charged a counts exchange of its own op, not here. Throws UserError when the
 /// cluster has another number of devices than the graph ranks.
-NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op, const OpLoad& load);
+NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op, const RoutedWork& routed);
 /// The closed form of that transfer.
-Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op, const OpLoad& load);
+Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
+                          const RoutedWork& routed);
 
 /// CostModel::transfer of a model whose collectives cross the links of `cluster`.
 std::optional<NetworkOp> transfer_on(const Cluster& cluster, const Graph& graph, OpId op,
-                                     const OpLoad& load);
+                                     const RoutedWork& routed);
 
 /// Piecewise linear through measured (bytes, ns) points, as Lancet's communication table (1 KiB,
 /// 2 KiB, 4 KiB, ...); beyond the ends the nearest segment goes on, never below 0. Requires: at
@@ -128,9 +129,9 @@ class RooflineCost : public CostModel {
   RooflineCost(Cluster cluster, WorkContext context,
                std::map<Collective, InterpolatedTable> tables = {}, SwapTimes swaps = {});
   Nanoseconds op_ns(const Graph& graph, OpId op) const override {
-    return loaded_ns(graph, op, {context_});
+    return routed_ns(graph, op, {context_});
   }
-  Nanoseconds loaded_ns(const Graph& graph, OpId op, const OpLoad& load) const override;
+  Nanoseconds routed_ns(const Graph& graph, OpId op, const RoutedWork& routed) const override;
   const Cluster* network() const override { return &cluster_; }
   std::optional<NetworkOp> transfer(const Graph& graph, OpId op) const override;
   /// Cluster::overlap_slowdown.
@@ -166,7 +167,7 @@ class ProfileCache;
 /// the bytes take in memory as profiled). A signature that is not in the cache is timed by
 /// `measure` and stored; times already read are kept, so a plan sees one value per op throughout.
 /// Where the op's work follows the fill, so does its key ("... fill=0.8", to three decimals), and
-/// it is measured with that fill; other ops are measured with full slots. A load of another fill is
+/// it is measured with that fill; other ops are measured with full slots. Work of another fill is
 /// taken from the straight line between its neighbours among that fill and 0, 1/4, 1/2, 3/4, 1, so
 /// that a run of many loads measures few. For one thread at a time.
 class ProfileCost : public CostModel {
@@ -179,9 +180,9 @@ class ProfileCost : public CostModel {
   ProfileCost(std::shared_ptr<ProfileCache> cache, std::string key_prefix, Measure measure,
               const Cluster* link, WorkContext context, MeasureHandoff measure_handoff = nullptr);
   Nanoseconds op_ns(const Graph& graph, OpId op) const override {
-    return loaded_ns(graph, op, {context_});
+    return routed_ns(graph, op, {context_});
   }
-  Nanoseconds loaded_ns(const Graph& graph, OpId op, const OpLoad& load) const override;
+  Nanoseconds routed_ns(const Graph& graph, OpId op, const RoutedWork& routed) const override;
   Nanoseconds handoff_ns() const override;
   /// With in-step factors: moving the bytes in memory and InStep::core_ns; InStep::core_late_ns.
   /// With an overlap table: its slowdown by the blocks of the run's transfers.

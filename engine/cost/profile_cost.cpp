@@ -100,15 +100,15 @@ Nanoseconds ProfileCost::handoff_ns() const {
   return measure_handoff_ ? median_of("handoff", 0, measure_handoff_) : 0;
 }
 
-Nanoseconds ProfileCost::loaded_ns(const Graph& graph, OpId op, const OpLoad& load) const {
+Nanoseconds ProfileCost::routed_ns(const Graph& graph, OpId op, const RoutedWork& routed) const {
   if (is_view(graph, graph.op(op))) return 0;
-  Nanoseconds ns = alone_ns(graph, op, load.work.fill);
+  Nanoseconds ns = alone_ns(graph, op, routed.work.fill);
   const bool collective = graph.def(op).collective != Collective::kNone;
-  if (collective && has_link_) ns = std::max(ns, collective_ns(link_, graph, op, load));
+  if (collective && has_link_) ns = std::max(ns, collective_ns(link_, graph, op, routed));
   if (!in_step_) return ns;
   const std::string group = step_group(graph, op);
   if (!collective) return in_step_->of_compute(group, ns);
-  return in_step_->of_collective(group, payload_bytes(graph, op, load.work), ns);
+  return in_step_->of_collective(group, payload_bytes(graph, op, routed.work), ns);
 }
 
 CoreSharing ProfileCost::sharing(const Graph& graph, OpId op) const {

@@ -67,19 +67,19 @@ RooflineCost::RooflineCost(Cluster cluster, WorkContext context,
   require_rate("memory_bytes_per_s", cluster_.device.memory_bytes_per_s);
 }
 
-Nanoseconds RooflineCost::loaded_ns(const Graph& graph, OpId op, const OpLoad& load) const {
+Nanoseconds RooflineCost::routed_ns(const Graph& graph, OpId op, const RoutedWork& routed) const {
   const OpDef& def = graph.def(op);
   if (is_view(graph, graph.op(op))) return 0;
   if (def.collective != Collective::kNone) {
     const auto table = tables_.find(def.collective);
     const bool all = group_of(graph, graph.op(op)).size == graph.num_ranks &&
                      round_of(graph, graph.op(op)).of == 1;
-    return table == tables_.end() || !all ? collective_ns(cluster_, graph, op, load)
-                                          : table->second.at(payload_bytes(graph, op, load.work));
+    return table == tables_.end() || !all ? collective_ns(cluster_, graph, op, routed)
+                                          : table->second.at(payload_bytes(graph, op, routed.work));
   }
-  if (const auto ns = swap_ns(graph, op, load.work)) return *ns;
+  if (const auto ns = swap_ns(graph, op, routed.work)) return *ns;
   const Device& device = cluster_.device;
-  const Work work = def.work(graph, graph.op(op), load.work);
+  const Work work = def.work(graph, graph.op(op), routed.work);
   const double rate = work.gemm ? device.gemm_flops_per_s : device.vector_flops_per_s;
   const double ns =
       std::max(whole_ns(work.flops, rate), whole_ns(work.bytes, device.memory_bytes_per_s));

@@ -31,7 +31,7 @@ struct Header {
 static_assert(sizeof(Header) == 32);
 
 /// The lines that say which model the tensors belong to.
-std::string text_of(const ModelSpec& m, const Persistents& all) {
+std::string text_of(const ModelSpec& m, const PersistentTensors& all) {
   std::string text;
   const std::pair<const char*, int64_t> fields[] = {
       {"vocab", m.vocab},     {"layers", m.layers},
@@ -107,12 +107,12 @@ size_t storage_bytes(int64_t elements, Bytes element_bytes) {
 }
 
 /// What each rank holds of a full tensor.
-void fill(const Persistents& all, const Persistent& p, const AllBuffers& ranks,
+void fill(const PersistentTensors& all, const Persistent& p, const AllBuffers& ranks,
           const std::vector<char>& content, Bytes element_bytes) {
   for (size_t r = 0; r < ranks.size(); ++r) {
     auto* const data = static_cast<std::byte*>(ranks[r]->at(p.tensor));
     std::memset(data, 0, storage_bytes(p.local, element_bytes));
-    for (const Stretch& s : stretches_on(all, p, *ranks[r], static_cast<int64_t>(r))) {
+    for (const TensorSlice& s : slices_on(all, p, *ranks[r], static_cast<int64_t>(r))) {
       std::memcpy(data + s.at * element_bytes, content.data() + s.first * element_bytes,
                   storage_bytes(s.n, element_bytes));
     }
@@ -236,7 +236,7 @@ class Opened {
 
 }  // namespace
 
-void write_checkpoint(const std::string& path, const Plan& plan, const Persistents& all,
+void write_checkpoint(const std::string& path, const Plan& plan, const PersistentTensors& all,
                       const AllBuffers& ranks, Bytes element_bytes, int64_t next_step) {
   const std::string text = text_of(plan.spec.model, all);
   Header header = {{}, kVersion, static_cast<uint32_t>(element_bytes), next_step, text.size()};
@@ -250,7 +250,7 @@ void write_checkpoint(const std::string& path, const Plan& plan, const Persisten
   }
   for (const auto* tensors : {&all.parameters, &all.states}) {
     for (const Persistent& p : *tensors) {
-      for (const Stretch& s : stretches(all, p, *ranks[0])) {
+      for (const TensorSlice& s : slices(all, p, *ranks[0])) {
         const auto* const data =
             static_cast<const std::byte*>(ranks[static_cast<size_t>(s.rank)]->at(p.tensor));
         file.write(data + s.at * element_bytes, storage_bytes(s.n, element_bytes));
@@ -262,7 +262,7 @@ void write_checkpoint(const std::string& path, const Plan& plan, const Persisten
   file.commit();
 }
 
-int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persistents& all,
+int64_t read_checkpoint(const std::string& path, const Plan& plan, const PersistentTensors& all,
                         const AllBuffers& ranks, Bytes element_bytes) {
   Opened file(path, element_bytes);
   const std::string expected = text_of(plan.spec.model, all);
@@ -302,7 +302,7 @@ int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persist
   return file.next_step();
 }
 
-void read_parameters(const std::string& path, const Plan& plan, const Persistents& all,
+void read_parameters(const std::string& path, const Plan& plan, const PersistentTensors& all,
                      const AllBuffers& ranks, Bytes element_bytes) {
   Opened file(path, element_bytes);
   const std::string& text = file.text();

@@ -20,18 +20,18 @@ namespace moe {
 
 /// Everything stays as it is in `ranks`; they must not run meanwhile. Throws RunError naming the
 /// path and the system's reason.
-void write_checkpoint(const std::string& path, const Plan& plan, const Persistents& all,
+void write_checkpoint(const std::string& path, const Plan& plan, const PersistentTensors& all,
                       const AllBuffers& ranks, Bytes element_bytes, int64_t next_step);
 
 /// Fills every rank's parameters and states; returns the step to go on with. Throws UserError
 /// naming the path and what is wrong: missing, corrupt or damaged (then set aside), another
 /// version, precision or model. The ranks are untouched then.
-int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persistents& all,
+int64_t read_checkpoint(const std::string& path, const Plan& plan, const PersistentTensors& all,
                         const AllBuffers& ranks, Bytes element_bytes);
 
 /// Fills every rank's parameters alone, from a checkpoint of the same model with any states and
 /// placements. Throws as read_checkpoint, and for a parameter that the file has not.
-void read_parameters(const std::string& path, const Plan& plan, const Persistents& all,
+void read_parameters(const std::string& path, const Plan& plan, const PersistentTensors& all,
                      const AllBuffers& ranks, Bytes element_bytes);
 
 }  // namespace moe

@@ -47,7 +47,7 @@ std::vector<PlacedLayer> placed_layers(const Graph& graph) {
 }
 
 /// Residents of an expert have the bits of its owner.
-void check_residents(const Persistents& all, const Persistent& p, const AllBuffers& ranks,
+void check_residents(const PersistentTensors& all, const Persistent& p, const AllBuffers& ranks,
                      size_t element_bytes) {
   const Placement placement = placement_of(all.placed[static_cast<size_t>(p.layer)], *ranks[0]);
   const size_t bytes = static_cast<size_t>(p.size() / placement.bounds().experts) * element_bytes;
@@ -78,9 +78,9 @@ void check_copies(const Persistent& p, const AllBuffers& ranks, size_t bytes) {
 
 }  // namespace
 
-Persistents persistents(const Plan& plan) {
+PersistentTensors persistent_tensors(const Plan& plan) {
   const Graph& graph = plan.graph;
-  Persistents all;
+  PersistentTensors all;
   all.placed = placed_layers(graph);
   for (const ParamInfo& info : parameters(plan.spec.model)) {
     const TensorId id = graph.find_tensor(info.name);
@@ -122,9 +122,9 @@ Placement placement_of(const PlacedLayer& layer, const RankBuffers& buffers) {
                                           static_cast<size_t>(Placement::code_size(layer.bounds))});
 }
 
-std::vector<Stretch> stretches(const Persistents& all, const Persistent& p,
-                               const RankBuffers& buffers) {
-  std::vector<Stretch> result;
+std::vector<TensorSlice> slices(const PersistentTensors& all, const Persistent& p,
+                                const RankBuffers& buffers) {
+  std::vector<TensorSlice> result;
   if (p.layer < 0) {
     for (int64_t r = 0; r < p.holders; ++r) result.push_back({r, 0, p.first(r), p.local});
     return result;
@@ -138,12 +138,12 @@ std::vector<Stretch> stretches(const Persistents& all, const Persistent& p,
   return result;
 }
 
-std::vector<Stretch> stretches_on(const Persistents& all, const Persistent& p,
-                                  const RankBuffers& buffers, int64_t rank) {
+std::vector<TensorSlice> slices_on(const PersistentTensors& all, const Persistent& p,
+                                   const RankBuffers& buffers, int64_t rank) {
   if (p.layer < 0) return {{rank, 0, p.first(rank), p.local}};
   const Placement placement = placement_of(all.placed[static_cast<size_t>(p.layer)], buffers);
   const int64_t each = p.size() / placement.bounds().experts;
-  std::vector<Stretch> result;
+  std::vector<TensorSlice> result;
   for (int64_t s = 0; s < placement.bounds().residents; ++s) {
     const int64_t expert = placement.at(rank, s);
     if (expert >= 0) result.push_back({rank, s * each, expert * each, each});
@@ -152,8 +152,8 @@ std::vector<Stretch> stretches_on(const Persistents& all, const Persistent& p,
 }
 
 template <class T>
-void initialise(const Plan& plan, const Persistents& all, const RankBuffers& buffers, int64_t rank,
-                const ParamInit& init) {
+void initialise(const Plan& plan, const PersistentTensors& all, const RankBuffers& buffers,
+                int64_t rank, const ParamInit& init) {
   const std::vector<ParamInfo> infos = parameters(plan.spec.model);
   for (const PlacedLayer& layer : all.placed) {
     const Placement first(layer.bounds);
@@ -168,7 +168,7 @@ void initialise(const Plan& plan, const Persistents& all, const RankBuffers& buf
       continue;
     }
     std::fill_n(x, p.local, T(0));
-    for (const Stretch& s : stretches_on(all, p, buffers, rank)) {
+    for (const TensorSlice& s : slices_on(all, p, buffers, rank)) {
       for (int64_t i = 0; i < s.n; ++i) {
         x[s.at + i] = static_cast<T>(init(static_cast<uint64_t>(s.first + i), t));
       }
@@ -192,7 +192,7 @@ Measure measure(const T* x, int64_t n, int64_t first) {
   return sum;
 }
 
-Update update_of(const Graph& graph, const Persistents& all, OpId id) {
+Update update_of(const Graph& graph, const PersistentTensors& all, OpId id) {
   const Op& op = graph.op(id);
   const std::vector<int>& mutates = graph.def(id).mutates;
   Update update;
@@ -210,10 +210,10 @@ Update update_of(const Graph& graph, const Persistents& all, OpId id) {
 }
 
 template <class T>
-void add_measure(const Persistents& all, size_t parameter, const RankBuffers& buffers, int64_t rank,
-                 const T* gradient, Measure& sum) {
+void add_measure(const PersistentTensors& all, size_t parameter, const RankBuffers& buffers,
+                 int64_t rank, const T* gradient, Measure& sum) {
   const Persistent& p = all.parameters[parameter];
-  for (const Stretch& s : stretches(all, p, buffers)) {
+  for (const TensorSlice& s : slices(all, p, buffers)) {
     if (p.layer >= 0 ? s.rank != rank : s.rank != rank % p.holders) continue;
     const Measure part = measure(gradient + s.at, s.n, s.first);
     sum.sum_of_squares += part.sum_of_squares;
@@ -222,13 +222,13 @@ void add_measure(const Persistents& all, size_t parameter, const RankBuffers& bu
 }
 
 template <class T>
-void measure_parameters(const Persistents& all, const AllBuffers& ranks, RunResult& result) {
+void measure_parameters(const PersistentTensors& all, const AllBuffers& ranks, RunResult& result) {
   result.digest = kFnvStart;
   for (const Persistent& p : all.parameters) {
     Measure sum;
     check_copies(p, ranks, static_cast<size_t>(p.local) * sizeof(T));
     if (p.layer >= 0) check_residents(all, p, ranks, sizeof(T));
-    for (const Stretch& s : stretches(all, p, *ranks[0])) {
+    for (const TensorSlice& s : slices(all, p, *ranks[0])) {
       const T* x = static_cast<const T*>(ranks[static_cast<size_t>(s.rank)]->at(p.tensor)) + s.at;
       const Measure part = measure(x, s.n, s.first);
       sum.sum_of_squares += part.sum_of_squares;
@@ -243,17 +243,17 @@ void measure_parameters(const Persistents& all, const AllBuffers& ranks, RunResu
   }
 }
 
-template void initialise<float>(const Plan&, const Persistents&, const RankBuffers&, int64_t,
+template void initialise<float>(const Plan&, const PersistentTensors&, const RankBuffers&, int64_t,
                                 const ParamInit&);
-template void initialise<double>(const Plan&, const Persistents&, const RankBuffers&, int64_t,
+template void initialise<double>(const Plan&, const PersistentTensors&, const RankBuffers&, int64_t,
                                  const ParamInit&);
 template Measure measure(const float*, int64_t, int64_t);
 template Measure measure(const double*, int64_t, int64_t);
-template void add_measure(const Persistents&, size_t, const RankBuffers&, int64_t, const float*,
-                          Measure&);
-template void add_measure(const Persistents&, size_t, const RankBuffers&, int64_t, const double*,
-                          Measure&);
-template void measure_parameters<float>(const Persistents&, const AllBuffers&, RunResult&);
-template void measure_parameters<double>(const Persistents&, const AllBuffers&, RunResult&);
+template void add_measure(const PersistentTensors&, size_t, const RankBuffers&, int64_t,
+                          const float*, Measure&);
+template void add_measure(const PersistentTensors&, size_t, const RankBuffers&, int64_t,
+                          const double*, Measure&);
+template void measure_parameters<float>(const PersistentTensors&, const AllBuffers&, RunResult&);
+template void measure_parameters<double>(const PersistentTensors&, const AllBuffers&, RunResult&);
 
 }  // namespace moe

@@ -75,7 +75,7 @@ struct InferOptions {
   /// What Lina's inference estimates popularity with; null: nothing is estimated.
   std::shared_ptr<const PathProfile> popularity;
   /// Simulated: what tokens choose and what is estimated of it, kept from run to run; null: by the
-  /// plan's law and `popularity`.
+  /// plan's routing and `popularity`.
   std::shared_ptr<RoutedBatches> batches;
   bool keep_predictions = false;  // RunResult::predictions
   /// The run starts from the parameters alone of this checkpoint, whatever its states and
@@ -91,7 +91,7 @@ using RankPlacements = std::function<PlacementFunction(int64_t rank, const std::
 
 /// Functions that decide in place of what is built in; each may be null.
 struct Policies {
-  /// Null: the gate that the op names. A plan with a routing law follows the law instead.
+  /// Null: the gate that the op names. A plan with a routing model follows that instead.
   RankGates gate;
   /// Null: the built-in policy. Where a policy throws, the old placement stays and the run ends
   /// after the step (RunResult::stop_reason).

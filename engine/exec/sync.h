@@ -27,7 +27,7 @@ class Aborted : public std::exception {
 /// only wakes it later.
 void wake_promptly();
 
-/// Which ops of one rank are over. An epoch is a pass over the program, from 1 on.
+/// Which ops of one rank are over. An epoch is a run of the program, from 1 on.
 /// Invariant: what a thread wrote before finish(op) is seen after wait(op).
 class Progress {
  public:

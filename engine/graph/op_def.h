@@ -144,20 +144,21 @@ struct TensorSpec {
 };
 
 /// How a tensor is cut when its op runs in parts: along an axis (0, 1, ...), or as one of these.
-/// Rows and tallies are Lancet's irregular axis A_irr (MLSys 2024, section 5.1): the parts of a
-/// rows tensor lie in one storage, part p in the rows from its begin tally up to its end tally.
-constexpr int kWhole = -1;  // not cut: all parts share it
-constexpr int kRows = -2;   // rows of slots, as many as the gate says
-constexpr int kTally = -3;  // what this part and those before it use; the last part's is all
+/// Rows and row ends are Lancet's irregular axis A_irr (MLSys 2024, section 5.1): the parts of a
+/// rows tensor lie in one storage, part p in the rows from its row end of the part before up to its
+/// own.
+constexpr int kWhole = -1;    // not cut: all parts share it
+constexpr int kRows = -2;     // rows of slots, as many as the gate says
+constexpr int kRowEnds = -3;  // what this part and those before it use; the last part's is all
 
 /// One allowed way to cut an op: for each input that it may have and each output an axis, kWhole,
-/// kRows or kTally. What stands for an absent input does not matter.
+/// kRows or kRowEnds. What stands for an absent input does not matter.
 struct AxisTuple {
   std::vector<int> inputs, outputs;
 };
 
-/// In the parts after the first, optional input `input` is the tally of the part before: what that
-/// part has as input `of_input`, or makes as output `of_output`.
+/// In the parts after the first, optional input `input` is the row end of the part before: what
+/// that part has as input `of_input`, or makes as output `of_output`.
 struct BeginInput {
   int input, of_input = -1, of_output = -1;
 };
@@ -166,12 +167,13 @@ struct BeginInput {
 struct Piece {
   TensorId piece, whole;
   int64_t offset = 0;  // in elements, from the whole's first to the piece's first
-  TensorId end = {};   // valid: the piece holds rows of the whole only, up to this end tally
+  TensorId end = {};   // valid: the piece holds rows of the whole only, up to this row end
 };
 
-/// Ways in which a device may run one op: what its attribute may say, first what is meant where it
-/// says nothing. Results are the same but for rounding; fewer than two names: there is no choice.
-struct OpWays {
+/// Variants in which a device may run one op: what its attribute may say, first what is meant where
+/// it says nothing. Results are the same but for rounding; fewer than two names: there is no
+/// choice.
+struct KernelVariants {
   const char* attribute = nullptr;
   std::vector<const char*> names = {};
 };
@@ -210,7 +212,7 @@ struct OpDef {
   /// All ways to cut the op, preferred first (Lancet, section 5.1, less "all whole"); null: none.
   std::vector<AxisTuple> (*axes)(const Graph&, const Op&) = nullptr;
   std::vector<BeginInput> begins = {};
-  /// The end tally of an output that is cut as kRows.
+  /// The row end of an output that is cut as kRows.
   TensorId (*rows_end)(const Graph&, const Op&, size_t output) = nullptr;
 
   /// (output, input): the output may take the input's storage when the input dies here.
@@ -226,7 +228,7 @@ struct OpDef {
   /// What this very op joins in one storage; null: nothing. Where the pieces lie in their places
   /// the kernel moves none of them.
   std::vector<Piece> (*pieces)(const Graph&, const Op&) = nullptr;
-  /// Its pieces are rows of parts, with their end tallies.
+  /// Its pieces are rows of parts, with their row ends.
   bool joins_parts = false;
   /// This very op does nothing but join, so it writes nothing and costs nothing; null: never.
   bool (*view)(const Op&) = nullptr;
@@ -248,13 +250,13 @@ struct OpDef {
   void (*run_bf16)(const KernelCall<kernels::Bf16>&) = nullptr;
 
   // Where kernels run on a device and their operands lie there, the glue runs on the host.
-  /// Inputs that the glue itself reads, counts and tallies: they must be on the host; null: none.
+  /// Inputs that the glue itself reads, counts and row ends: they must be on the host; null: none.
   std::vector<size_t> (*host_inputs)(const Op&) = nullptr;
   /// The glue of this very op does the work itself: its inputs, outputs and scratch must all be on
   /// the host; null: never.
   bool (*on_host)(const Graph&, const Op&) = nullptr;
-  /// Ways in which its kernels may run this very op; null: one.
-  OpWays (*ways)(const Graph&, const Op&) = nullptr;
+  /// Variants of its kernels for this very op; null: one.
+  KernelVariants (*variants)(const Graph&, const Op&) = nullptr;
 };
 
 /// OpDef::on_host of an op that always is.

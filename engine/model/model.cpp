@@ -179,9 +179,10 @@ GateSpec gate_spec(const ModelSpec& model) {
   return gate_spec(model, builtin_gate(model.gate));
 }
 
-Gate law_gate(std::shared_ptr<const RoutingLaw> law, const ModelSpec& model, int64_t num_ranks) {
-  return law_gate(std::move(law), num_ranks, model.tokens_per_rank(), model.k,
-                  [model](int64_t block) { return model.moe_layer(block); });
+Gate routed_gate(std::shared_ptr<const RoutingModel> routing, const ModelSpec& model,
+                 int64_t num_ranks) {
+  return routed_gate(std::move(routing), num_ranks, model.tokens_per_rank(), model.k,
+                     [model](int64_t block) { return model.moe_layer(block); });
 }
 
 GateSpec gate_spec(const ModelSpec& model, const Gate& gate) {

@@ -12,7 +12,7 @@
 #include "engine/base/group.h"
 #include "engine/graph/graph.h"
 #include "engine/routing/gate.h"
-#include "engine/routing/law.h"
+#include "engine/routing/routing_model.h"
 
 namespace moe {
 
@@ -118,8 +118,9 @@ void check(const ModelSpec& model, int64_t num_ranks);
 GateSpec gate_spec(const ModelSpec& model);
 GateSpec gate_spec(const ModelSpec& model, const Gate& gate);
 
-/// The gate that follows the law in place of the model's, with as many choices per token.
-Gate law_gate(std::shared_ptr<const RoutingLaw> law, const ModelSpec& model, int64_t num_ranks);
+/// The gate that follows the routing model in place of the model's, with as many choices per token.
+Gate routed_gate(std::shared_ptr<const RoutingModel> routing, const ModelSpec& model,
+                 int64_t num_ranks);
 
 /// The forward: embedding ... cross_entropy, then what model/routers.h adds. Tensors "ids",
 /// "targets" are inputs. Parameter names and order are the reference model's: wte, wpe,

@@ -13,17 +13,17 @@
 namespace moe {
 namespace {
 
-/// `load` bytes over one link and the link's traversal out and in. Requires: bytes_per_s > 0.
-double step_ns(double load, double bytes_per_s, Nanoseconds latency_ns) {
-  return load * kNsPerSecond / bytes_per_s + 2.0 * static_cast<double>(latency_ns);
+/// `bytes` over one link and the link's traversal out and in. Requires: bytes_per_s > 0.
+double step_ns(double bytes, double bytes_per_s, Nanoseconds latency_ns) {
+  return bytes * kNsPerSecond / bytes_per_s + 2.0 * static_cast<double>(latency_ns);
 }
 
-double port_step_ns(const Cluster& cluster, double load) {
-  return step_ns(load, cluster.intra.bytes_per_s, cluster.intra.latency_ns);
+double port_step_ns(const Cluster& cluster, double bytes) {
+  return step_ns(bytes, cluster.intra.bytes_per_s, cluster.intra.latency_ns);
 }
 
-double nic_step_ns(const Cluster& cluster, const NodePorts& ports, double load) {
-  return step_ns(load, ports.bytes_per_s, cluster.nic.latency_ns);
+double nic_step_ns(const Cluster& cluster, const NodePorts& ports, double bytes) {
+  return step_ns(bytes, ports.bytes_per_s, cluster.nic.latency_ns);
 }
 
 /// An all-to-all whose most loaded device port and NIC carry so many bytes; idle links cost
@@ -50,35 +50,37 @@ void check_bytes(const char* what, double bytes) {
 }
 
 /// Bytes on every link of the cluster.
-struct Loads {
+struct LinkBytes {
   std::vector<double> port_out, port_in;  // by device
   std::vector<double> nic_out, nic_in;    // by node * groups + group
 };
 
-Loads link_loads(const Cluster& cluster, const NodePorts& ports, std::span<const double> bytes) {
+LinkBytes link_bytes(const Cluster& cluster, const NodePorts& ports,
+                     std::span<const double> bytes) {
   const size_t n = static_cast<size_t>(cluster.num_devices());
   const size_t per_node = static_cast<size_t>(cluster.devices_per_node);
   const size_t per_group = static_cast<size_t>(ports.devices_per_group);
   const size_t num_groups = n / per_group;
-  Loads loads{std::vector<double>(n), std::vector<double>(n), std::vector<double>(num_groups),
-              std::vector<double>(num_groups)};
+  LinkBytes sent{std::vector<double>(n), std::vector<double>(n), std::vector<double>(num_groups),
+                 std::vector<double>(num_groups)};
   for (size_t i = 0; i < n; ++i) {
     for (size_t j = 0; j < n; ++j) {
-      const double load = bytes[i * n + j];
-      if (!std::isfinite(load) || load < 0) {
-        throw user_error("bytes[{}][{}] = {}: must be a finite number of at least 0", i, j, load);
+      const double sent_bytes = bytes[i * n + j];
+      if (!std::isfinite(sent_bytes) || sent_bytes < 0) {
+        throw user_error("bytes[{}][{}] = {}: must be a finite number of at least 0", i, j,
+                         sent_bytes);
       }
       if (i == j) continue;
       if (i / per_node == j / per_node) {
-        loads.port_out[i] += load;
-        loads.port_in[j] += load;
+        sent.port_out[i] += sent_bytes;
+        sent.port_in[j] += sent_bytes;
       } else {
-        loads.nic_out[i / per_group] += load;
-        loads.nic_in[j / per_group] += load;
+        sent.nic_out[i / per_group] += sent_bytes;
+        sent.nic_in[j / per_group] += sent_bytes;
       }
     }
   }
-  return loads;
+  return sent;
 }
 
 Ground ground_of(const Cluster& cluster, const NodePorts& ports) {
@@ -132,9 +134,9 @@ Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> byte
   group = resolve(group, cluster.num_devices(), "all_to_all");
   check(round, group, "all_to_all");
   const NodePorts ports = node_ports(cluster);
-  const Loads loads = link_loads(cluster, ports, bytes);
-  const double port = largest(loads.port_out, loads.port_in);
-  const double nic = largest(loads.nic_out, loads.nic_in);
+  const LinkBytes sent = link_bytes(cluster, ports, bytes);
+  const double port = largest(sent.port_out, sent.port_in);
+  const double nic = largest(sent.nic_out, sent.nic_in);
   return a2a_ns(cluster, slowest_ns(cluster, ports, port, nic), round.peers(group),
                 "bytes of a link", std::max(port, nic));
 }

@@ -1,4 +1,4 @@
-// How long a collective takes alone on the wire. One law for the simulator and for the emulated
+// How long a collective takes alone on the wire. One model for the simulator and for the emulated
 // link. A link is one direction of a device port or of a NIC; a transfer ends at the largest
 // load/bandwidth over all links, plus two link latencies (out and in) - exact for ideal max-min
 // sharing when nothing else is on the links. Collectives that meet are a matter for the contention

@@ -1,4 +1,4 @@
-// The wire of a cluster while time goes on: collectives come one by one, and end when the law of
+// The wire of a cluster while time goes on: collectives come one by one, and end when the model of
 // contention.h says, which knows nothing of what will come. The simulator, the emulated link and
 // run_collectives() all share links by it.
 //

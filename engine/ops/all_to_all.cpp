@@ -21,8 +21,8 @@ int64_t local_experts(const Op& op, int64_t experts, int64_t ranks) {
   return experts / ranks;
 }
 
-/// A tally of slots: [experts], or [experts, sources] where rows of several sources lie in each.
-Shape tally_shape(int64_t experts, const Shape& slots) {
+/// Row ends of slots: [experts], or [experts, sources] where rows of several sources lie in each.
+Shape row_ends_shape(int64_t experts, const Shape& slots) {
   return slots.size() == 4 ? Shape{experts, slots[1]} : Shape{experts};
 }
 
@@ -86,11 +86,11 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
     if (op.attrs.contains("sources")) slots.insert(slots.begin() + 1, sources);
     out = slots;
   }
-  const Shape tally = tally_shape(slots[0], slots);
+  const Shape ends = row_ends_shape(slots[0], slots);
   const Shape received = to_expert(op) ? Shape{out[0], out[1]} : Shape{in[0], in[1]};
-  expect_index(g, op, 1, tally);
+  expect_index(g, op, 1, ends);
   expect_index(g, op, 2, received);
-  expect_index(g, op, 3, tally);
+  expect_index(g, op, 3, ends);
   expect_index(g, op, 4, received);
   if (has(op, 3) != has(op, 4)) {
     throw user_error("op '{}': a part needs both begins, inputs 3 and 4", op.name);
@@ -111,8 +111,8 @@ Work work(const Graph& g, const Op& op, const WorkContext& context) {
 /// Padded slots are cut along the capacity, counted rows as the gate says.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   if (attr_int(op, "irregular") != 0) {
-    return {{{kRows, kTally, kTally, kWhole, kWhole, kWhole}, {kRows}},
-            {{kWhole, kTally, kTally, kWhole, kWhole, kWhole}, {kRows}}};
+    return {{{kRows, kRowEnds, kRowEnds, kWhole, kWhole, kWhole}, {kRows}},
+            {{kWhole, kRowEnds, kRowEnds, kWhole, kWhole, kWhole}, {kRows}}};
   }
   const int in = static_cast<int>(shape(g, op, 0).size()) - 2;
   const int out = to_expert(op) || op.attrs.contains("sources") ? 2 : 1;
@@ -124,7 +124,7 @@ TensorId rows_end(const Graph&, const Op& op, size_t) {
 }
 
 std::vector<AxisTuple> axes_counts(const Graph&, const Op&) {
-  return {{{kTally}, {kTally}}};
+  return {{{kRowEnds}, {kRowEnds}}};
 }
 
 void gradient(GradContext& c, OpId) {

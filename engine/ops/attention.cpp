@@ -50,8 +50,8 @@ std::vector<AxisTuple> axes(const Graph&, const Op&) {
 }
 
 /// Of a device: a library's kernels where it has some for the shape, or this project's own.
-OpWays kernels_ways(const Tensor& qkv) {
-  return qkv.dtype == DType::kBF16 ? OpWays{kKernels, {kLibrary, kOwn}} : OpWays();
+KernelVariants attention_variants(const Tensor& qkv) {
+  return qkv.dtype == DType::kBF16 ? KernelVariants{kKernels, {kLibrary, kOwn}} : KernelVariants();
 }
 
 template <class T>
@@ -116,7 +116,7 @@ const OpDef kAttention = {
     .run_f32 = run<float>,
     .run_f64 = run<double>,
     .run_bf16 = run<kernels::Bf16>,
-    .ways = [](const Graph& g, const Op& op) { return kernels_ways(arg(g, op, 0)); }};
+    .variants = [](const Graph& g, const Op& op) { return attention_variants(arg(g, op, 0)); }};
 
 const OpDef kAttentionDx = {
     .name = "attention_dx",
@@ -129,6 +129,6 @@ const OpDef kAttentionDx = {
     .run_f32 = run_dx<float>,
     .run_f64 = run_dx<double>,
     .run_bf16 = run_dx<kernels::Bf16>,
-    .ways = [](const Graph& g, const Op& op) { return kernels_ways(arg(g, op, 2)); }};
+    .variants = [](const Graph& g, const Op& op) { return attention_variants(arg(g, op, 2)); }};
 
 }  // namespace moe::ops

@@ -27,7 +27,7 @@ Work work(const Graph& g, const Op& op, const WorkContext& context) {
 }
 
 std::vector<AxisTuple> axes(const Graph&, const Op&) {
-  return {{{0, kRows, 0, kTally, kWhole}, {kRows}}, {{0, kWhole, 0, kTally, kWhole}, {kRows}}};
+  return {{{0, kRows, 0, kRowEnds, kWhole}, {kRows}}, {{0, kWhole, 0, kRowEnds, kWhole}, {kRows}}};
 }
 
 TensorId rows_end(const Graph&, const Op& op, size_t) {

@@ -9,14 +9,14 @@
 namespace moe::ops {
 namespace {
 
-/// Checks the rows (input i), the counts of them (input `counts`) and the way of the products.
+/// Checks the rows (input i), the counts of them (input `counts`) and the variant of the products.
 const Shape& expect_blocks(const Graph& g, const Op& op, size_t i, size_t counts) {
   const Shape& x = expect_matrix(g, op, i, 3);
   if (x.size() > 4) expect_shape(g, op, i, {kAny, kAny, kAny, kAny});
   if (only_used(op) && !has(op, counts)) {
     throw user_error("op '{}': rows=\"used\" needs input {}, recv_counts", op.name, counts);
   }
-  products_way(op);
+  gemm_variant(op);
   const Blocks b = blocks_of(g, op, i);
   if (has(op, counts) && (arg(g, op, counts).dtype != DType::kI32 ||
                           num_elements(shape(g, op, counts)) != b.experts * b.sources)) {
@@ -47,8 +47,8 @@ Work gemm_work(const Graph& g, const Op& op, const WorkContext& context, const S
 /// Counted rows; or the capacity, the axis before the last; or the features that come out.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   if (only_used(op)) {
-    return and_gelu(op, {{{kRows, kWhole, kWhole, kTally, kWhole}, {kRows}},
-                         {{kWhole, kWhole, kWhole, kTally, kWhole}, {kRows}}});
+    return and_gelu(op, {{{kRows, kWhole, kWhole, kRowEnds, kWhole}, {kRows}},
+                         {{kWhole, kWhole, kWhole, kRowEnds, kWhole}, {kRows}}});
   }
   const int last = static_cast<int>(shape(g, op, 0).size()) - 1;
   return and_gelu(op, {{{last - 1, kWhole, kWhole, kWhole, kWhole}, {last - 1}},
@@ -116,7 +116,7 @@ void run(const KernelCall<T>& c) {
          gelu ? c.out(1) + first * out : y,
          {.bias = bias == nullptr ? nullptr : bias + e * out, .before_gelu = gelu ? y : nullptr}});
   });
-  c.k.gemm_many(products_way(c.op), false, true, static_cast<int64_t>(products.size()),
+  c.k.gemm_many(gemm_variant(c.op), false, true, static_cast<int64_t>(products.size()),
                 products.data(), W{1}, in, in, W{0}, out, c.stream);
   zero_unused(c, c.out(0), b, c.in_i32(3), out);
   if (gelu) zero_unused(c, c.out(1), b, c.in_i32(3), out);
@@ -153,7 +153,7 @@ void run_dx(const KernelCall<T>& c) {
                         c.out(0) + first * in,
                         {.gelu_at = sum == nullptr ? nullptr : sum + first * in}});
   });
-  c.k.gemm_many(products_way(c.op), false, false, static_cast<int64_t>(products.size()),
+  c.k.gemm_many(gemm_variant(c.op), false, false, static_cast<int64_t>(products.size()),
                 products.data(), W{1}, out, in, acc != nullptr ? W{1} : W{0}, in, c.stream);
   if (acc == nullptr) zero_unused(c, c.out(0), b, c.in_i32(3), in);
 }
@@ -194,7 +194,7 @@ void run_dw(const KernelCall<T>& c) {
       c.k.bias_grad(db, dy, db, rows, out, c.stream);
     }
   });
-  c.k.gemm_many(products_way(c.op), true, false, static_cast<int64_t>(products.size()),
+  c.k.gemm_many(gemm_variant(c.op), true, false, static_cast<int64_t>(products.size()),
                 products.data(), W{1}, out, in, W{1}, in, c.stream);
 }
 
@@ -224,7 +224,7 @@ const OpDef kExpertLinear = {
     .run_f64 = run<double>,
     .run_bf16 = run<kernels::Bf16>,
     .host_inputs = counted<3, 4>,
-    .ways = products_ways};
+    .variants = gemm_variants};
 
 const OpDef kExpertLinearDx = {
     .name = "expert_linear_dx",
@@ -244,7 +244,7 @@ const OpDef kExpertLinearDx = {
     .run_f64 = run_dx<double>,
     .run_bf16 = run_dx<kernels::Bf16>,
     .host_inputs = counted<3>,
-    .ways = products_ways};
+    .variants = gemm_variants};
 
 const OpDef kExpertLinearDw = {
     .name = "expert_linear_dw",
@@ -263,6 +263,6 @@ const OpDef kExpertLinearDw = {
     .run_f64 = run_dw<double>,
     .run_bf16 = run_dw<kernels::Bf16>,
     .host_inputs = counted<4>,
-    .ways = products_ways};
+    .variants = gemm_variants};
 
 }  // namespace moe::ops

@@ -1,5 +1,6 @@
-// The matrix products of a rank's experts in one call of the kernels, by the way that attr products
-// says; absent: batch where all experts have equally many rows, streams where rows are counted.
+// The matrix products of a rank's experts in one call of the kernels, by the variant that attr
+// products says; absent: batch where all experts have equally many rows, streams where rows are
+// counted.
 #pragma once
 
 #include <vector>
@@ -8,10 +9,10 @@
 
 namespace moe::ops {
 
-/// OpDef::ways of an op with such products, of the rows in input 0.
-OpWays products_ways(const Graph& graph, const Op& op);
+/// OpDef::variants of an op with such products, of the rows in input 0.
+KernelVariants gemm_variants(const Graph& graph, const Op& op);
 /// Throws UserError where attr products says something else.
-kernels::ProductsWay products_way(const Op& op);
+kernels::GemmVariant gemm_variant(const Op& op);
 
 /// An empty list, this thread's until its next call.
 template <class T>

@@ -74,7 +74,7 @@ std::vector<TensorSpec> infer_gate(const Graph& g, const Op& op) {
 /// A gate of token scope runs in parts that hand on the places used; one of batch scope does not.
 std::vector<AxisTuple> axes_gate(const Graph&, const Op& op) {
   if (attr_string(op, "scope", "token") != "token") return {};
-  return {{{0, 0, kWhole, kWhole}, {0, 0, 0, 0, kRows, kTally}}};
+  return {{{0, 0, kWhole, kWhole}, {0, 0, 0, 0, kRows, kRowEnds}}};
 }
 
 TensorId gate_rows_end(const Graph&, const Op& op, size_t output) {

@@ -46,7 +46,7 @@ Work work(const Graph& g, const Op& op, const WorkContext&) {
 }
 
 std::vector<AxisTuple> axes(const Graph&, const Op&) {
-  return {{{kTally}, {kTally}}};
+  return {{{kRowEnds}, {kRowEnds}}};
 }
 
 std::vector<TensorSpec> infer_rows(const Graph& g, const Op& op) {
@@ -61,7 +61,7 @@ Work work_rows(const Graph& g, const Op& op, const WorkContext&) {
 }
 
 std::vector<AxisTuple> axes_rows(const Graph&, const Op&) {
-  return {{{kTally, kWhole}, {kTally}}};
+  return {{{kRowEnds, kWhole}, {kRowEnds}}};
 }
 
 /// A part of the batch would have rows at places that its holders do not share in one stretch.

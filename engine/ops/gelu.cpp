@@ -48,8 +48,8 @@ Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
 /// Any axis; the bias goes along with the last one. Counted rows as the gate says.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   if (only_used(op)) {
-    return {{{kRows, kWhole, kTally, kWhole}, {kRows}},
-            {{kWhole, kWhole, kTally, kWhole}, {kRows}}};
+    return {{{kRows, kWhole, kRowEnds, kWhole}, {kRows}},
+            {{kWhole, kWhole, kRowEnds, kWhole}, {kRows}}};
   }
   const int rank = static_cast<int>(shape(g, op, 0).size());
   const int bias_rank = has(op, 1) ? static_cast<int>(shape(g, op, 1).size()) : 0;

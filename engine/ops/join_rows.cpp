@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kMaxParts = 1 << 16;
 
-/// Inputs 0 .. k-1 are the end tallies, k .. 2k-1 the parts.
+/// Inputs 0 .. k-1 are the row ends, k .. 2k-1 the parts.
 size_t num_parts(const Op& op) {
   return static_cast<size_t>(expect_attr(op, "parts", 1));
 }
@@ -19,7 +19,7 @@ size_t num_parts(const Op& op) {
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const size_t k = num_parts(op);
   if (op.inputs.size() != 2 * k) {
-    throw user_error("op '{}' (join_rows): {} inputs, expected {} end tallies and as many parts",
+    throw user_error("op '{}' (join_rows): {} inputs, expected {} row ends and as many parts",
                      op.name, op.inputs.size(), k);
   }
   for (size_t i = 0; i < 2 * k; ++i) {
@@ -30,7 +30,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const bool inside = blocks.size() < part.shape.size() &&
                       std::equal(blocks.begin(), blocks.end(), part.shape.begin());
   if (blocks.empty() || !inside) {
-    throw user_error("op '{}' (join_rows): tallies '{}' {} are not the first axes of part '{}' {}",
+    throw user_error("op '{}' (join_rows): row ends '{}' {} are not the first axes of part '{}' {}",
                      op.name, arg(g, op, 0).name, shape_text(blocks), part.name,
                      shape_text(part.shape));
   }
@@ -111,7 +111,7 @@ void run(const KernelCall<T>& c) {
   }
 }
 
-std::vector<size_t> tallies(const Op& op) {
+std::vector<size_t> row_ends(const Op& op) {
   std::vector<size_t> inputs(num_parts(op));
   std::iota(inputs.begin(), inputs.end(), 0);
   return inputs;
@@ -127,7 +127,7 @@ bool clears_on_host(const Graph& g, const Op& op) {
 const OpDef kJoinRows = {
     .name = "join_rows",
     .doc =
-        "parts of some rows each, up to their end tallies, as one; unused rows are cleared, with "
+        "parts of some rows each, up to their row ends, as one; unused rows are cleared, with "
         "view=1 left as they are",
     .inputs = {several("ends_and_parts", 2 * kMaxParts, Role::kAny)},
     .outputs = {{"whole", Role::kAny}},
@@ -139,7 +139,7 @@ const OpDef kJoinRows = {
     .run_f32 = run<float>,
     .run_f64 = run<double>,
     .run_bf16 = run<kernels::Bf16>,
-    .host_inputs = tallies,
+    .host_inputs = row_ends,
     .on_host = clears_on_host};
 
 }  // namespace moe::ops

@@ -65,7 +65,7 @@
 //   return_gradients  placement dshadows[S,..]... dw[R,..]... -> dw...; a collective
 //   sum_residents     placement dw[R,..]... -> dw...; a collective
 //   place             loads placement -> next; attrs policy, every, layer_number, option_<name>
-//                     and the rates of PlaceRates
+//                     and the rates of PlacementRates
 //   migrate           placement next w[R,..] v[R,..]...; overwrites the tensors; a collective
 //   commit            next placement; overwrites the placement
 //   expect_experts    expert[T,K]... (of the layers before) -> estimate[2(E+2)]; attrs experts,

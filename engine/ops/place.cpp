@@ -31,13 +31,13 @@ void run(const KernelCall<T>& c) {
   const auto keep = [&] { std::copy_n(c.in_i32(1), codes, c.out_i32(0)); };
   if (c.rank.step % attr_int(c.op, "every", 1) != 0) return keep();
   const Placement now = placement_in(c, 1);
-  Loads loads(now.bounds().devices, now.bounds().experts);
+  ExpertCounts loads(now.bounds().devices, now.bounds().experts);
   std::copy_n(c.in_i32(0), loads.rows.size(), loads.rows.begin());
   const PlaceInput input = {.step = c.rank.step,
                             .layer = attr_int(c.op, "layer_number"),
                             .loads = loads,
                             .now = now,
-                            .rates = place_rates(c.op)};
+                            .rates = placement_rates(c.op)};
   const auto builtin = [&] {
     const PlacementPolicy& policy = builtin_policy(attr_string(c.op, "policy"));
     return policy.place(input, resolved(policy, place_options(c.op)));
@@ -59,26 +59,26 @@ void run_commit(const KernelCall<T>& c) {
 
 }  // namespace
 
-PlaceRates place_rates(const Op& op) {
+PlacementRates placement_rates(const Op& op) {
   return {.input_bytes = attr_double(op, "input_bytes"),
           .expert_bytes = attr_double(op, "expert_bytes"),
           .state_bytes = attr_double(op, "state_bytes"),
           .a2a_bytes_per_s = attr_double(op, "a2a_bytes_per_s"),
           .copy_bytes_per_s = attr_double(op, "copy_bytes_per_s"),
           .inputs_per_s = attr_double(op, "inputs_per_s"),
-          .fnec_s = attr_double(op, "fnec_s"),
-          .bnec_s = attr_double(op, "bnec_s")};
+          .forward_other_s = attr_double(op, "fnec_s"),
+          .backward_other_s = attr_double(op, "bnec_s")};
 }
 
-Attrs rate_attrs(const PlaceRates& rates) {
+Attrs rate_attrs(const PlacementRates& rates) {
   return {{"input_bytes", rates.input_bytes},
           {"expert_bytes", rates.expert_bytes},
           {"state_bytes", rates.state_bytes},
           {"a2a_bytes_per_s", rates.a2a_bytes_per_s},
           {"copy_bytes_per_s", rates.copy_bytes_per_s},
           {"inputs_per_s", rates.inputs_per_s},
-          {"fnec_s", rates.fnec_s},
-          {"bnec_s", rates.bnec_s}};
+          {"fnec_s", rates.forward_other_s},
+          {"bnec_s", rates.backward_other_s}};
 }
 
 PolicyOptions place_options(const Op& op) {

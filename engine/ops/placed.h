@@ -35,8 +35,8 @@ Placement placement_in(const KernelCall<T>& c, size_t i) {
 }
 
 /// What a `place` op's policy counts with, as attributes and back.
-PlaceRates place_rates(const Op& op);
-Attrs rate_attrs(const PlaceRates& rates);
+PlacementRates placement_rates(const Op& op);
+Attrs rate_attrs(const PlacementRates& rates);
 PolicyOptions place_options(const Op& op);
 Attrs option_attrs(const PolicyOptions& options);
 

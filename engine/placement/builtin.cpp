@@ -36,7 +36,7 @@ const std::vector<PlacementPolicy>& builtin_policies() {
   return policies;
 }
 
-std::vector<int64_t> inputs_of_experts(const Loads& loads) {
+std::vector<int64_t> inputs_of_experts(const ExpertCounts& loads) {
   std::vector<int64_t> inputs(static_cast<size_t>(loads.experts));
   size_t i = 0;
   for (int64_t source = 0; source < loads.sources; ++source) {

@@ -10,7 +10,7 @@
 namespace moe {
 
 /// [experts]
-std::vector<int64_t> inputs_of_experts(const Loads& loads);
+std::vector<int64_t> inputs_of_experts(const ExpertCounts& loads);
 /// Expert numbers, those with most inputs first, ties to the lower number.
 std::vector<int64_t> heaviest_first(const std::vector<int64_t>& inputs);
 /// Owners [experts] of a placement without second residents. Throws UserError "<who>: ..." else.

@@ -21,12 +21,12 @@ double most(std::span<const int64_t> values) {
   return static_cast<double>(*std::max_element(values.begin(), values.end()));
 }
 
-double copies_s(int64_t copies, int64_t devices, const PlaceRates& rates) {
+double copies_s(int64_t copies, int64_t devices, const PlacementRates& rates) {
   return static_cast<double>(copies) * rates.expert_bytes /
          (static_cast<double>(devices) * copy_rate(rates));
 }
 
-double resident_sum_s(const Placement& placement, const PlaceRates& rates) {
+double resident_sum_s(const Placement& placement, const PlacementRates& rates) {
   const PlacementBounds& b = placement.bounds();
   std::vector<double> residents(static_cast<size_t>(b.experts));
   const auto each = [&](const auto& body) {
@@ -47,18 +47,18 @@ double resident_sum_s(const Placement& placement, const PlaceRates& rates) {
 
 }  // namespace
 
-void check(const PlaceRates& rates, const char* who) {
+void check(const PlacementRates& rates, const char* who) {
   check_rate(who, "input_bytes", rates.input_bytes, false);
   check_rate(who, "expert_bytes", rates.expert_bytes, false);
   check_rate(who, "state_bytes", rates.state_bytes, false);
   check_rate(who, "a2a_bytes_per_s", rates.a2a_bytes_per_s, true);
   check_rate(who, "copy_bytes_per_s", rates.copy_bytes_per_s, false);
   check_rate(who, "inputs_per_s", rates.inputs_per_s, true);
-  check_rate(who, "fnec_s", rates.fnec_s, false);
-  check_rate(who, "bnec_s", rates.bnec_s, false);
+  check_rate(who, "fnec_s", rates.forward_other_s, false);
+  check_rate(who, "bnec_s", rates.backward_other_s, false);
 }
 
-double copy_rate(const PlaceRates& rates) {
+double copy_rate(const PlacementRates& rates) {
   return rates.copy_bytes_per_s > 0 ? rates.copy_bytes_per_s : rates.a2a_bytes_per_s;
 }
 
@@ -73,36 +73,36 @@ int64_t shadow_copies(const Placement& placement) {
   return copies;
 }
 
-double a2a_s(const DeviceLoads& loads, const PlaceRates& rates) {
+double a2a_s(const DeviceLoads& loads, const PlacementRates& rates) {
   return most(loads.received) * rates.input_bytes / rates.a2a_bytes_per_s;
 }
 
-double fec_s(const DeviceLoads& loads, const PlaceRates& rates) {
+double fec_s(const DeviceLoads& loads, const PlacementRates& rates) {
   return most(loads.computed) / rates.inputs_per_s;
 }
 
-double bec_s(const DeviceLoads& loads, const PlaceRates& rates) {
+double bec_s(const DeviceLoads& loads, const PlacementRates& rates) {
   return 2 * fec_s(loads, rates);
 }
 
-double trans_s(int64_t copies, int64_t devices, const PlaceRates& rates) {
+double trans_s(int64_t copies, int64_t devices, const PlacementRates& rates) {
   return copies_s(copies, devices, rates);
 }
 
-double agg_s(int64_t copies, int64_t devices, const PlaceRates& rates) {
+double agg_s(int64_t copies, int64_t devices, const PlacementRates& rates) {
   return copies_s(copies, devices, rates);  // gradients are as large as parameters
 }
 
-double exposed_trans_s(double trans, const DeviceLoads& loads, const PlaceRates& r) {
-  return std::max(0.0, trans - fec_s(loads, r) - r.fnec_s);
+double exposed_trans_s(double trans, const DeviceLoads& loads, const PlacementRates& r) {
+  return std::max(0.0, trans - fec_s(loads, r) - r.forward_other_s);
 }
 
-double exposed_agg_s(double agg, const DeviceLoads& loads, const PlaceRates& r) {
-  return std::max(0.0, agg - bec_s(loads, r) - r.bnec_s);
+double exposed_agg_s(double agg, const DeviceLoads& loads, const PlacementRates& r) {
+  return std::max(0.0, agg - bec_s(loads, r) - r.backward_other_s);
 }
 
 double layer_s(TimeEquation equation, const DeviceLoads& loads, int64_t copies,
-               const PlaceRates& rates) {
+               const PlacementRates& rates) {
   const auto devices = static_cast<int64_t>(loads.computed.size());
   double trans = trans_s(copies, devices, rates), agg = agg_s(copies, devices, rates);
   if (equation == TimeEquation::kHidden) {
@@ -137,13 +137,13 @@ double balance_ratio(std::span<const int64_t> before, std::span<const int64_t> a
   return was > 0 ? std::numeric_limits<double>::infinity() : 1;
 }
 
-double placement_s(TimeEquation equation, const Placement& placement, const Loads& loads,
-                   const PlaceRates& rates) {
+double placement_s(TimeEquation equation, const Placement& placement, const ExpertCounts& loads,
+                   const PlacementRates& rates) {
   return layer_s(equation, device_loads(placement, loads), shadow_copies(placement), rates) +
          resident_sum_s(placement, rates);
 }
 
-double move_s(const Placement& now, const Placement& next, const PlaceRates& rates) {
+double move_s(const Placement& now, const Placement& next, const PlacementRates& rates) {
   const auto devices = static_cast<size_t>(now.bounds().devices);
   std::vector<int64_t> sent(devices), received(devices);
   for (const Move& move : resident_moves(now, next)) {

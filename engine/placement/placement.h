@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/routing/loads.h"
+#include "engine/routing/expert_counts.h"
 
 namespace moe {
 
@@ -115,14 +115,14 @@ std::vector<RowRange> share_rows(const Placement& placement, int64_t expert, int
 
 /// Rows that each slot computes for each source: [devices, slots, sources].
 /// Requires: loads of as many sources as devices, and as many experts.
-std::vector<int64_t> rows_by_slot(const Placement& placement, const Loads& loads);
+std::vector<int64_t> rows_by_slot(const Placement& placement, const ExpertCounts& loads);
 
 /// What the devices do under a placement, by device: inputs computed (H), inputs received from
 /// others (R), in the notation of Pro-Prophet, table II.
 struct DeviceLoads {
   std::vector<int64_t> computed, received;
 };
-DeviceLoads device_loads(const Placement& placement, const Loads& loads);
+DeviceLoads device_loads(const Placement& placement, const ExpertCounts& loads);
 
 /// A copy of an expert that goes from one device to another.
 struct Move {

@@ -15,22 +15,23 @@ namespace moe {
 
 /// What planners count with: one device, one MoE layer. Fitted to the cost model in use when the
 /// plan is made (passes/), or given; never copied from a paper.
-struct PlaceRates {
-  double input_bytes = 0;         // of one input: hidden * element bytes
-  double expert_bytes = 0;        // parameters of an expert; its gradients alike
-  double state_bytes = 0;         // optimiser state of an expert
-  double a2a_bytes_per_s = 0;     // what a device receives in an all-to-all
-  double copy_bytes_per_s = 0;    // what a device receives while experts are copied
-  double inputs_per_s = 0;        // inputs through an expert's forward
-  double fnec_s = 0, bnec_s = 0;  // non-expert compute of a block, forward and backward
+struct PlacementRates {
+  double input_bytes = 0;       // of one input: hidden * element bytes
+  double expert_bytes = 0;      // parameters of an expert; its gradients alike
+  double state_bytes = 0;       // optimiser state of an expert
+  double a2a_bytes_per_s = 0;   // what a device receives in an all-to-all
+  double copy_bytes_per_s = 0;  // what a device receives while experts are copied
+  double inputs_per_s = 0;      // inputs through an expert's forward
+  /// Non-expert compute of a block: the fnec_s and bnec_s of Pro-Prophet and of plan texts.
+  double forward_other_s = 0, backward_other_s = 0;
 };
 
 struct PlaceInput {
   int64_t step = 0;
   int64_t layer = 0;  // MoE layers from 0
-  const Loads& loads;
+  const ExpertCounts& loads;
   const Placement& now;
-  PlaceRates rates;
+  PlacementRates rates;
 };
 
 using PlacementFunction = std::function<Placement(const PlaceInput&)>;

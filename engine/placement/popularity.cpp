@@ -307,7 +307,7 @@ PathProfile PathCounts::profile() const {
 }
 
 void add_transitions(std::span<const int32_t> before, std::span<const int32_t> after,
-                     Loads& transitions) {
+                     ExpertCounts& transitions) {
   MOE_CHECK(transitions.sources == transitions.experts, "{} x {}", transitions.sources,
             transitions.experts);
   check_choices(before, after.size(), 1, transitions.experts);
@@ -317,7 +317,7 @@ void add_transitions(std::span<const int32_t> before, std::span<const int32_t> a
   }
 }
 
-double locality(const Loads& transitions, int64_t top) {
+double locality(const ExpertCounts& transitions, int64_t top) {
   check_range("top", top, 1, transitions.experts);
   int64_t follow = 0;
   for (int64_t e = 0; e < transitions.sources; ++e) {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/routing/loads.h"
+#include "engine/routing/expert_counts.h"
 
 namespace moe {
 
@@ -144,9 +144,9 @@ class PathCounts {
 /// (expert): adds those of one rank and batch. before, after [tokens] first choices; -1: none.
 /// Throws UserError for an expert out of range or lists that differ in length.
 void add_transitions(std::span<const int32_t> before, std::span<const int32_t> after,
-                     Loads& transitions);
+                     ExpertCounts& transitions);
 /// Lina, figure 9: the share of tokens that go on to one of the `top` experts that are most popular
 /// among the tokens with the same expert before; over all tokens. 0 without tokens.
-double locality(const Loads& transitions, int64_t top);
+double locality(const ExpertCounts& transitions, int64_t top);
 
 }  // namespace moe

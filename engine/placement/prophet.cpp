@@ -16,7 +16,7 @@ size_t at(int64_t i) {
 /// H and R of the placement so far, and which experts of a device are still to be tried.
 class Search {
  public:
-  Search(const Loads& loads, std::span<const int64_t> owners, const ProphetOptions& options)
+  Search(const ExpertCounts& loads, std::span<const int64_t> owners, const ProphetOptions& options)
       : loads_(loads), owners_(owners), options_(options), column_(at(loads.sources)) {
     count_inputs();
     sort_experts();
@@ -34,7 +34,7 @@ class Search {
   void count_inputs();
   void sort_experts();
 
-  const Loads& loads_;
+  const ExpertCounts& loads_;
   std::span<const int64_t> owners_;
   const ProphetOptions& options_;
   DeviceLoads now_;
@@ -116,7 +116,7 @@ int64_t Search::copy(const Selected& selected) {
   return moved;
 }
 
-void check_input(const Loads& loads, std::span<const int64_t> owners,
+void check_input(const ExpertCounts& loads, std::span<const int64_t> owners,
                  const ProphetOptions& options) {
   MOE_CHECK(static_cast<int64_t>(owners.size()) == loads.experts && loads.sources > 0,
             "{} owners of {} experts", owners.size(), loads.experts);
@@ -135,8 +135,8 @@ void check_input(const Loads& loads, std::span<const int64_t> owners,
 
 }  // namespace
 
-ProphetPlan plan_prophet(const Loads& loads, std::span<const int64_t> owners,
-                         const PlaceRates& rates, const ProphetOptions& options) {
+ProphetPlan plan_prophet(const ExpertCounts& loads, std::span<const int64_t> owners,
+                         const PlacementRates& rates, const ProphetOptions& options) {
   check_input(loads, owners, options);
   Search search(loads, owners, options);
   ProphetPlan plan;

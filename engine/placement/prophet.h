@@ -39,8 +39,8 @@ struct ProphetPlan {
 /// O(D + E) a selected expert.
 /// Requires: rates as check() wants them; loads of as many sources as devices, not negative.
 /// Throws UserError: an owner out of range, n not kAuto nor 0 to devices - 1, alpha negative.
-ProphetPlan plan_prophet(const Loads& loads, std::span<const int64_t> owners,
-                         const PlaceRates& rates, const ProphetOptions& options);
+ProphetPlan plan_prophet(const ExpertCounts& loads, std::span<const int64_t> owners,
+                         const PlacementRates& rates, const ProphetOptions& options);
 
 /// Adds a plan's copies to a placement: the q-th selected expert takes shadow slot q of each
 /// device.

@@ -7,7 +7,7 @@ namespace moe {
 namespace {
 
 // What the rates leave open is counted as in the public code: two GEMMs in single precision.
-ShadowingCosts costs_of(const PlaceRates& r, const PolicyOptions& options) {
+ShadowingCosts costs_of(const PlacementRates& r, const PolicyOptions& options) {
   constexpr double kElementBytes = 4;
   const double given_d = options.at("d_model");
   const double input_bytes = r.input_bytes > 0 ? r.input_bytes : given_d * kElementBytes;

@@ -75,7 +75,7 @@ void share(const Placement& placement, int64_t expert, const Holders& holders, i
 
 /// Calls take(source, RowRange) for all rows of all sources.
 template <class Take>
-void share_all(const Placement& placement, const Loads& loads, const Take& take) {
+void share_all(const Placement& placement, const ExpertCounts& loads, const Take& take) {
   const PlacementBounds& b = placement.bounds();
   MOE_CHECK(loads.sources == b.devices && loads.experts == b.experts, "loads {} x {}",
             loads.sources, loads.experts);
@@ -98,7 +98,7 @@ std::vector<RowRange> share_rows(const Placement& placement, int64_t expert, int
   return ranges;
 }
 
-std::vector<int64_t> rows_by_slot(const Placement& placement, const Loads& loads) {
+std::vector<int64_t> rows_by_slot(const Placement& placement, const ExpertCounts& loads) {
   const PlacementBounds& b = placement.bounds();
   std::vector<int64_t> rows(static_cast<size_t>(b.devices * b.slots() * b.devices));
   share_all(placement, loads, [&](int64_t source, const RowRange& range) {
@@ -108,7 +108,7 @@ std::vector<int64_t> rows_by_slot(const Placement& placement, const Loads& loads
   return rows;
 }
 
-DeviceLoads device_loads(const Placement& placement, const Loads& loads) {
+DeviceLoads device_loads(const Placement& placement, const ExpertCounts& loads) {
   DeviceLoads result;
   result.computed.resize(static_cast<size_t>(placement.bounds().devices));
   result.received = result.computed;

@@ -31,25 +31,26 @@ constexpr auto kPoll = std::chrono::microseconds(20);
 constexpr int32_t kByte = 0x3c;  // floats of 0.01: neither zeros nor growing over many sums
 
 /// One rank's end of the collectives that are timed.
-class TimedClique {
+class TimedProcessGroup {
  public:
-  TimedClique(Processes& processes, const kernels::DeviceTable& device,
-              const kernels::CliqueSettings& settings)
+  TimedProcessGroup(Processes& processes, const kernels::DeviceTable& device,
+                    const kernels::ProcessGroupSettings& settings)
       : processes_(processes),
         device_(device),
-        cliques_(*device.cliques),
+        table_(*device.process_groups),
         stream_(device, true),
         over_(device, false),
         meeting_(device, Where::kDevice, sizeof(float)) {
-    std::string id(kernels::CliqueTable::kIdBytes, '\0');
-    if (processes.leads() && !cliques_.make_id(id.data())) fail("the identity of a clique");
-    id = processes.broadcast("clique", id);
-    clique_ = cliques_.join(id.data(), processes.rank(), processes.size(), kTimeout_s, settings);
-    if (clique_ == nullptr) fail("joining the other ranks");
+    std::string id(kernels::ProcessGroupTable::kIdBytes, '\0');
+    if (processes.is_root() && !table_.make_id(id.data())) fail("the identity of a process group");
+    id = processes.broadcast("process group", id);
+    process_group_ =
+        table_.join(id.data(), processes.rank(), processes.size(), kTimeout_s, settings);
+    if (process_group_ == nullptr) fail("joining the other ranks");
     device_.fill(meeting_.data(), 0, meeting_.size(), stream_.get());
   }
-  TimedClique(const TimedClique&) = delete;
-  ~TimedClique() { (broken_ ? cliques_.abort : cliques_.leave)(clique_); }
+  TimedProcessGroup(const TimedProcessGroup&) = delete;
+  ~TimedProcessGroup() { (broken_ ? table_.abort : table_.destroy)(process_group_); }
 
   /// Of an all_to_all or an all_reduce of as many bytes as the op has, on this rank.
   Samples time(const Graph& graph, OpId op, int64_t min_samples) {
@@ -62,12 +63,12 @@ class TimedClique {
     const int64_t rounds = kWarmUp + std::max(kFewestRounds, min_samples);
     for (int64_t round = 0; round < rounds; ++round) {
       auto* const met = reinterpret_cast<float*>(meeting_.data());
-      cliques_.all_reduce(clique_, met, met, 1, stream_.get());
+      table_.all_reduce(process_group_, met, met, 1, stream_.get());
       device_.record(begin.get(), stream_.get());
       if (sums) {
-        cliques_.all_reduce(clique_, reinterpret_cast<const float*>(in.data()),
-                            reinterpret_cast<float*>(out.data()),
-                            bytes / static_cast<Bytes>(sizeof(float)), stream_.get());
+        table_.all_reduce(process_group_, reinterpret_cast<const float*>(in.data()),
+                          reinterpret_cast<float*>(out.data()),
+                          bytes / static_cast<Bytes>(sizeof(float)), stream_.get());
       } else {
         exchange(in.data(), out.data(), bytes / processes_.size());
       }
@@ -93,7 +94,7 @@ class TimedClique {
       receives.push_back({static_cast<int32_t>(peer), out + peer * part, part});
     }
     const auto count = static_cast<int64_t>(sends.size());
-    cliques_.exchange(clique_, sends.data(), count, receives.data(), count, stream_.get());
+    table_.exchange(process_group_, sends.data(), count, receives.data(), count, stream_.get());
   }
 
   /// Returns when all that was queued is over on this rank.
@@ -104,7 +105,7 @@ class TimedClique {
         std::chrono::steady_clock::now() + std::chrono::duration<double>(kTimeout_s);
     while (!device_.over(over_.get())) {
       check_device(device_, what);
-      const std::string trouble = cliques_.trouble(clique_);
+      const std::string trouble = table_.trouble(process_group_);
       if (!trouble.empty()) throw run_error("{} between processes: {}", what, trouble);
       if (processes_.failed()) throw RunError(processes_.reason());
       if (std::chrono::steady_clock::now() > deadline) {
@@ -121,11 +122,11 @@ class TimedClique {
 
   Processes& processes_;
   const kernels::DeviceTable& device_;
-  const kernels::CliqueTable& cliques_;
+  const kernels::ProcessGroupTable& table_;
   DeviceStream stream_;
   DeviceEvent over_;
   DeviceStorage meeting_;
-  kernels::Clique clique_ = nullptr;
+  kernels::ProcessGroup process_group_ = nullptr;
   bool broken_ = false;  // something that was queued may never end
 };
 
@@ -194,28 +195,28 @@ CalibrateOptions calibrated_on(const kernels::DeviceTable& table, CalibrateOptio
 
 CalibrateOptions calibrated_among(Processes& processes, const kernels::DeviceTable& device,
                                   CalibrateOptions options,
-                                  const kernels::CliqueSettings& settings) {
-  if (device.cliques == nullptr) {
+                                  const kernels::ProcessGroupSettings& settings) {
+  if (device.process_groups == nullptr) {
     throw user_error("ranks in several processes need NCCL, which the plugin was built without");
   }
   options.num_ranks = processes.size();
   const CalibrateOptions alone = calibrated_on(device, options);
-  const auto clique = std::make_shared<TimedClique>(processes, device, settings);
-  options.time_op = [&processes, alone, clique](const Graph& graph, OpId op,
-                                                ProfileOptions profile) {
+  const auto process_group = std::make_shared<TimedProcessGroup>(processes, device, settings);
+  options.time_op = [&processes, alone, process_group](const Graph& graph, OpId op,
+                                                       ProfileOptions profile) {
     const std::string what = "calibrate " + graph.op(op).name;
     if (graph.def(op).collective != Collective::kNone) {
-      return slowest(processes, what, clique->time(graph, op, profile.min_samples));
+      return slowest(processes, what, process_group->time(graph, op, profile.min_samples));
     }
     profile.ranks_beside = 1;
     Samples samples;
-    if (processes.leads()) samples = alone.time_op(graph, op, profile);
+    if (processes.is_root()) samples = alone.time_op(graph, op, profile);
     return samples_of(processes.broadcast(what, text_of(samples)));
   };
   options.overlap = [&processes, alone](const Graph& graph, ProfileOptions profile) {
     profile.ranks_beside = 1;
     OverlapTable table;
-    if (processes.leads()) table = alone.overlap(graph, profile);
+    if (processes.is_root()) table = alone.overlap(graph, profile);
     return overlap_of(processes.broadcast("calibrate overlap", text_of(table)));
   };
   options.machine = [&processes, alone](ProfileOptions profile) {

@@ -22,7 +22,7 @@ CalibrateOptions calibrated_on(const kernels::DeviceTable& device, CalibrateOpti
 /// fails.
 CalibrateOptions calibrated_among(Processes& processes, const kernels::DeviceTable& device,
                                   CalibrateOptions options,
-                                  const kernels::CliqueSettings& settings = {});
+                                  const kernels::ProcessGroupSettings& settings = {});
 
 /// For the sizes whose ops are measured on a GPU: smaller ones are all start-up.
 extern const std::vector<int64_t> kGpuHidden;

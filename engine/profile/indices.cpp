@@ -105,7 +105,7 @@ std::vector<int32_t> map_values(const Graph& graph, const Op& op, Role role,
 }
 
 /// Each of the parts whose rows the op joins ends as far behind the one before, the last where the
-/// balanced routing's rows end. Nothing when the input is not an end tally.
+/// balanced routing's rows end. Nothing when the input is not a row end.
 std::optional<int32_t> end_of_rows(const Graph& graph, OpId id, size_t input,
                                    const WorkContext& context) {
   const Op& op = graph.op(id);

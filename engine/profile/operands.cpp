@@ -279,9 +279,9 @@ void ProfileOperands::advance() {
   }
   if (turns_) {
     const int64_t part = call_ / turns_->calls_a_part % turns_->num_parts;
-    std::fill_n(static_cast<int32_t*>(inputs_[turns_->begin]), turns_->num_tallies,
+    std::fill_n(static_cast<int32_t*>(inputs_[turns_->begin]), turns_->num_row_ends,
                 static_cast<int32_t>(part * turns_->rows));
-    std::fill_n(static_cast<int32_t*>(inputs_[turns_->end]), turns_->num_tallies,
+    std::fill_n(static_cast<int32_t*>(inputs_[turns_->end]), turns_->num_row_ends,
                 static_cast<int32_t>((part + 1) * turns_->rows));
   }
   ++call_;

@@ -28,8 +28,8 @@ class ProfileOperands {
 
   /// The operands of the next call. What earlier calls wrote over is put back.
   void next();
-  /// The same without putting back: for calls on copies of storage() elsewhere. Tallies that follow
-  /// the parts of a cut are current here alone.
+  /// The same without putting back: for calls on copies of storage() elsewhere. Row ends that
+  /// follow the parts of a cut are current here alone.
   void advance();
   /// By input and output of the op; null for an absent input.
   std::span<void* const> inputs() const { return inputs_; }
@@ -66,7 +66,7 @@ class ProfileOperands {
   /// tensor, so that a call's rows are as cold as in a step.
   struct Turns {
     size_t begin, end;  // inputs
-    int64_t num_tallies, rows, num_parts, calls_a_part;
+    int64_t num_row_ends, rows, num_parts, calls_a_part;
   };
 
   void join(const Graph& graph, const Op& op);

@@ -81,9 +81,9 @@ Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options) {
   }
   ProfileCost::Measure measure = profiler.measure;
   RankGates gates = options.gate;
-  if (spec.law) {
-    gates = [law = spec.law, model = spec.model, ranks = spec.num_ranks](int64_t) {
-      return law_gate(law, model, ranks);
+  if (spec.routing) {
+    gates = [routing = spec.routing, model = spec.model, ranks = spec.num_ranks](int64_t) {
+      return routed_gate(routing, model, ranks);
     };
   }
   if (gates) measure = with_gate(measure, gates, spec.gate.name, profile);

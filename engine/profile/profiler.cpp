@@ -283,7 +283,7 @@ std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOp
   MOE_CHECK(options.ranks_beside > 0 && options.min_samples > 0, "{} ranks beside, {} samples",
             options.ranks_beside, options.min_samples);
   MOE_CHECK(!is_view(graph, graph.op(op)), "op '{}' does nothing", graph.op(op).name);
-  // How many experts travel a placement says: the link's law has their time.
+  // How many experts travel a placement says: the link model has their time.
   if (def.collective == Collective::kExperts) {
     return std::vector<Nanoseconds>(static_cast<size_t>(options.min_samples));
   }

@@ -83,7 +83,7 @@ void probe_core(int64_t n, StepSamples& samples) {
   InProcessWorld world(n, 1, {});
   EmulatedWire wire(link);
   std::atomic<int64_t> running{n};
-  const Nanoseconds law = all_to_all_ns(link, kBytes);
+  const Nanoseconds model = all_to_all_ns(link, kBytes);
   const auto comm_lane = [&](int64_t rank) {
     wake_promptly();
     const std::unique_ptr<Communicator> comm = emulate_link(world.comm(rank, 0), wire, 0);
@@ -100,7 +100,7 @@ void probe_core(int64_t n, StepSamples& samples) {
       const Nanoseconds woken = clock_ns();
       if (rank != 0 || round < kWarmUpRounds) continue;
       samples[kCore].push_back(thread_cpu_ns() - begin);
-      samples[kCoreLate].push_back(std::max<Nanoseconds>(0, woken - times.begin - law));
+      samples[kCoreLate].push_back(std::max<Nanoseconds>(0, woken - times.begin - model));
     }
     --running;
   };
@@ -144,7 +144,8 @@ PlanSpec rehearsal_spec(const PlanSpec& target, bool emulated) {
                  .sync = {.bucket_bytes = kBucketBytes, .place = ReducePlace::kAfter}};
   spec.work = {};
   // Ranks that differ by their routing would pass for jitter; the skew is the simulator's to say.
-  if (spec.law) spec.law = std::make_shared<const RoutingLaw>(workload("balanced", {}, 1));
+  if (spec.routing)
+    spec.routing = std::make_shared<const RoutingModel>(workload("balanced", {}, 1));
   spec.element_bytes = sizeof(float);
   if (emulated) spec.cluster.intra = spec.cluster.nic = kRehearsalLink;
   return spec;

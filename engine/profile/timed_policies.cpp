@@ -75,7 +75,7 @@ std::vector<Nanoseconds> time_policy(const PlacementFunction& policy, const Op& 
   const PlacementBounds bounds = ops::bounds_of(op);
   const Placement now(bounds);
   Rng rng(1000257);
-  Loads loads(bounds.devices, bounds.experts);
+  ExpertCounts loads(bounds.devices, bounds.experts);
   for (int64_t& rows : loads.rows) rows = rng.below(256);
   std::vector<Nanoseconds> samples;
   const int64_t every = attr_int(op, "every", 1);
@@ -86,7 +86,7 @@ std::vector<Nanoseconds> time_policy(const PlacementFunction& policy, const Op& 
                               .layer = attr_int(op, "layer_number"),
                               .loads = loads,
                               .now = now,
-                              .rates = ops::place_rates(op)};
+                              .rates = ops::placement_rates(op)};
     const int64_t begin = clock_ns();
     ask_policy(policy, attr_string(op, "policy"), 0, input);
     samples.push_back(around + (clock_ns() - begin) / every);

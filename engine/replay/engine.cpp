@@ -6,7 +6,7 @@
 #include "engine/base/limits.h"
 #include "engine/base/stop.h"
 #include "engine/graph/op_def.h"
-#include "engine/replay/link_loads.h"
+#include "engine/replay/link_spans.h"
 
 namespace moe {
 namespace {
@@ -142,7 +142,7 @@ Timeline Engine::run() {
     take(event);
   }
   if (num_over_ < posts_.size()) fail_stuck();
-  if (wire_ && input_.keep_links) timeline_.links = link_loads(*wire_, wire_->take_use());
+  if (wire_ && input_.keep_links) timeline_.links = link_spans(*wire_, wire_->take_use());
   const auto key = [](const Span& s) { return std::tie(s.begin, s.rank, s.lane, s.op); };
   std::sort(timeline_.spans.begin(), timeline_.spans.end(),
             [&key](const Span& a, const Span& b) { return key(a) < key(b); });

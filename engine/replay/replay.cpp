@@ -32,12 +32,12 @@ NetworkOp chunk_of(NetworkOp op, int64_t chunks) {
 /// The ops of a graph as a model and a routing have them.
 class Costs {
  public:
-  Costs(const Graph& graph, const CostModel& cost, LoadOf load)
-      : graph_(graph), cost_(cost), load_(std::move(load)) {}
+  Costs(const Graph& graph, const CostModel& cost, RoutedWorkOf routed)
+      : graph_(graph), cost_(cost), work_(std::move(routed)) {}
 
   Nanoseconds op_ns(OpId op, int32_t rank) const {
-    const OpLoad* const load = load_of(op, rank);
-    return load == nullptr ? cost_.op_ns(graph_, op) : cost_.loaded_ns(graph_, op, *load);
+    const RoutedWork* const routed = work_of(op, rank);
+    return routed == nullptr ? cost_.op_ns(graph_, op) : cost_.routed_ns(graph_, op, *routed);
   }
 
   std::optional<NetworkOp> chunk_of(OpId op, int64_t chunks) const {
@@ -60,25 +60,27 @@ class Costs {
   }
 
  private:
-  const OpLoad* load_of(OpId op, int32_t rank) const { return load_ ? load_(op, rank) : nullptr; }
+  const RoutedWork* work_of(OpId op, int32_t rank) const {
+    return work_ ? work_(op, rank) : nullptr;
+  }
 
   std::optional<NetworkOp> transfer(OpId op) const {
-    const OpLoad* const load = load_of(op, 0);
-    if (load == nullptr) return cost_.transfer(graph_, op);
+    const RoutedWork* const routed = work_of(op, 0);
+    if (routed == nullptr) return cost_.transfer(graph_, op);
     if (cost_.network() == nullptr) return std::nullopt;
-    return transfer_on(*cost_.network(), graph_, op, *load);
+    return transfer_on(*cost_.network(), graph_, op, *routed);
   }
 
   const Graph& graph_;
   const CostModel& cost_;
-  const LoadOf load_;
+  const RoutedWorkOf work_;
 };
 
 }  // namespace
 
 ReplayInput replay_input(const Graph& graph, const Schedule& schedule, const LaneOrders& orders,
-                         const CostModel& cost, LoadOf load, int32_t num_ranks) {
-  const auto costs = std::make_shared<const Costs>(graph, cost, std::move(load));
+                         const CostModel& cost, RoutedWorkOf routed, int32_t num_ranks) {
+  const auto costs = std::make_shared<const Costs>(graph, cost, std::move(routed));
   return {.graph = graph,
           .schedule = schedule,
           .orders = orders,

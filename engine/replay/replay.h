@@ -46,13 +46,14 @@ struct ReplayInput {
 Timeline replay(const ReplayInput& input);
 
 /// What a routing gives an op on a rank (of a collective: on any); null: what the model expects.
-using LoadOf = std::function<const OpLoad*(OpId, int32_t rank)>;
+using RoutedWorkOf = std::function<const RoutedWork*(OpId, int32_t rank)>;
 
 /// The schedule on ranks that all do the same, with the durations and the links of a cost model;
-/// or, with `load`, on so many ranks that differ by it. Keeps references to the first four and to
-/// what `load` returns.
+/// or, with `routed`, on so many ranks that differ by it. Keeps references to the first four and to
+/// what `routed` returns.
 ReplayInput replay_input(const Graph& graph, const Schedule& schedule, const LaneOrders& orders,
-                         const CostModel& cost, LoadOf load = nullptr, int32_t num_ranks = 1);
+                         const CostModel& cost, RoutedWorkOf routed = nullptr,
+                         int32_t num_ranks = 1);
 
 /// max(busiest lane, longest path of data and mutation edges): no schedule of these lanes is
 /// shorter.

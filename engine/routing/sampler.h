@@ -51,8 +51,9 @@ inline int64_t neighbour(int64_t c, int64_t n) {
 /// top2; as near as can be where independent choices give more, or popularity could not stay.
 ChainStep chain_step(const std::vector<double>& share, double top1, double top2);
 
-/// The law of one layer, for all ranks that share a popularity. Tokens are drawn together, one
-/// layer or column after the other, those that are not settled yet in a list that shrinks.
+/// The routing model of one layer, for all ranks that share a popularity. Tokens are drawn
+/// together, one layer or column after the other, those that are not settled yet in a list that
+/// shrinks.
 class Sampler {
  public:
   Sampler(const WorkloadSetting& setting, const RoutingQuery& query, Popularity popularity);

@@ -108,20 +108,21 @@ void route(const TokenClasses& spec, const RoutingQuery& q, int64_t rank,
 
 }  // namespace
 
-RoutingLaw token_classes(const TokenClasses& spec) {
+RoutingModel token_classes(const TokenClasses& spec) {
   check_range("classes", static_cast<double>(spec.classes), 1, 1 << 20);
   check_range("skew", spec.skew, 0, 20);
   check_range("ratio", spec.ratio, 1, 1e6);
   check_range("stray", spec.stray, 0, 1);
   check_range("drift", spec.drift, 0, 20);
-  RoutingLaw law;
-  law.name = fmt::format("classes(classes={},skew={},ratio={},stray={},drift={},seed={})",
-                         spec.classes, spec.skew, spec.ratio, spec.stray, spec.drift, spec.seed);
-  law.route = [spec](const RoutingQuery& q, int64_t rank, std::span<int32_t> choices) {
+  RoutingModel routing;
+  routing.name =
+      fmt::format("classes(classes={},skew={},ratio={},stray={},drift={},seed={})", spec.classes,
+                  spec.skew, spec.ratio, spec.stray, spec.drift, spec.seed);
+  routing.route = [spec](const RoutingQuery& q, int64_t rank, std::span<int32_t> choices) {
     route(spec, q, rank, choices);
   };
-  law.loads = [spec](const RoutingQuery& q) {
-    Loads loads(q.ranks, q.experts);
+  routing.loads = [spec](const RoutingQuery& q) {
+    ExpertCounts loads(q.ranks, q.experts);
     std::vector<int32_t> choices(static_cast<size_t>(q.tokens * q.k));
     for (int64_t rank = 0; rank < q.ranks; ++rank) {
       route(spec, q, rank, choices);
@@ -129,7 +130,7 @@ RoutingLaw token_classes(const TokenClasses& spec) {
     }
     return loads;
   };
-  return law;
+  return routing;
 }
 
 }  // namespace moe

@@ -1,4 +1,4 @@
-// A routing law in which tokens keep a class through all layers, as words do: a class goes to one
+// A routing model in which tokens keep a class through all layers, as words do: a class goes to one
 // expert in each layer, another one in each, and some of the choices are strays. A class shows only
 // in several layers together, unlike in workload "markov", where the last layer says all. Made up
 // to study popularity estimation (Lina, USENIX ATC 2023); no trace of a model.
@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "engine/routing/law.h"
+#include "engine/routing/routing_model.h"
 
 namespace moe {
 
@@ -22,6 +22,6 @@ struct TokenClasses {
 /// Classes are dealt out to experts whose popularity falls geometrically over `ratio`, in an order
 /// that is new in each layer; the choices after a token's first are the experts after it. Throws
 /// UserError naming "classes.<field>".
-RoutingLaw token_classes(const TokenClasses& spec);
+RoutingModel token_classes(const TokenClasses& spec);
 
 }  // namespace moe

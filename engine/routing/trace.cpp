@@ -217,8 +217,9 @@ void replay(const Trace& t, const std::string& name, int64_t record, const Routi
   for (size_t i = 0; i < choices.size(); ++i) choices[i] = all[i] == kNoExpert ? -1 : all[i];
 }
 
-Loads loads_of(const Trace& t, const std::string& name, int64_t record, const RoutingQuery& q) {
-  Loads loads(q.ranks, q.experts);
+ExpertCounts loads_of(const Trace& t, const std::string& name, int64_t record,
+                      const RoutingQuery& q) {
+  ExpertCounts loads(q.ranks, q.experts);
   if (q.ranks == t.ranks) {
     for (int64_t r = 0; r < q.ranks; ++r) {
       const std::span<const uint32_t> counts = counts_of(t, record, r);
@@ -333,7 +334,7 @@ Trace read_trace(std::string_view bytes, const std::string& source) {
   return t;
 }
 
-RoutingLaw law_of(std::shared_ptr<const Trace> trace, const std::string& name, bool cycle) {
+RoutingModel routing_of(std::shared_ptr<const Trace> trace, const std::string& name, bool cycle) {
   MOE_CHECK(trace != nullptr);
   return {name,
           [=](const RoutingQuery& q, int64_t rank, std::span<int32_t> choices) {

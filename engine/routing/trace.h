@@ -1,6 +1,6 @@
 // Recorded routing: the experts that tokens chose, by step, MoE layer, rank and token, as a value,
-// as bytes of our own format, and as a routing law that replays it. Numbers in files and in errors
-// about them count from 0. Other tools' formats: trace_formats.h. Recording:
+// as bytes of our own format, and as a routing model that replays it. Numbers in files and in
+// errors about them count from 0. Other tools' formats: trace_formats.h. Recording:
 // exec/results/trace_record.h.
 //
 // The format, little-endian, nothing between the parts:
@@ -23,7 +23,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/routing/law.h"
+#include "engine/routing/routing_model.h"
 
 namespace moe {
 
@@ -59,6 +59,6 @@ Trace read_trace(std::string_view bytes, const std::string& source);
 /// given choices that make them, in a random order by step, layer and rank. A step behind the last:
 /// refused, or with `cycle` from the first on again. Throws UserError naming the trace, what is
 /// asked for and what it has; choices to be made of counts alone are 2^27 in a layer at most.
-RoutingLaw law_of(std::shared_ptr<const Trace> trace, const std::string& name, bool cycle);
+RoutingModel routing_of(std::shared_ptr<const Trace> trace, const std::string& name, bool cycle);
 
 }  // namespace moe

@@ -85,7 +85,7 @@ class Balanced {
   std::vector<int32_t> round_;
 };
 
-std::span<int64_t> row(Loads& loads, int64_t rank) {
+std::span<int64_t> row(ExpertCounts& loads, int64_t rank) {
   return std::span(loads.rows)
       .subspan(static_cast<size_t>(rank * loads.experts), static_cast<size_t>(loads.experts));
 }
@@ -103,9 +103,9 @@ void route(const std::string& name, const WorkloadSetting& setting, const Routin
   std::fill(choices.begin() + static_cast<std::ptrdiff_t>(chosen.size()), choices.end(), -1);
 }
 
-Loads loads(const std::string& name, const WorkloadSetting& setting, const RoutingQuery& q) {
+ExpertCounts loads(const std::string& name, const WorkloadSetting& setting, const RoutingQuery& q) {
   check_query(name, q);
-  Loads loads(q.ranks, q.experts);
+  ExpertCounts loads(q.ranks, q.experts);
   if (setting.values.empty()) {
     const Balanced balanced(setting.seed, q);
     for (int64_t r = 0; r < q.ranks; ++r) balanced.count(r, row(loads, r));
@@ -123,7 +123,7 @@ Loads loads(const std::string& name, const WorkloadSetting& setting, const Routi
 
 }  // namespace
 
-RoutingLaw workload(std::string_view name, const WorkloadOptions& options, uint64_t seed) {
+RoutingModel workload(std::string_view name, const WorkloadOptions& options, uint64_t seed) {
   const auto setting = std::make_shared<const WorkloadSetting>(setting_of(name, options, seed));
   const std::string full = full_name(*setting);
   return {full,

@@ -1,6 +1,6 @@
-// Workloads: routing laws by name, options and seed, for systems that are compared under skew. What
-// a token chooses is a function of (name, options, seed, step, layer, ranks, tokens, experts, k,
-// rank, token) alone, by counter-based hashing: no history, no state, any part in any order.
+// Workloads: routing models by name, options and seed, for systems that are compared under skew.
+// What a token chooses is a function of (name, options, seed, step, layer, ranks, tokens, experts,
+// k, rank, token) alone, by counter-based hashing: no history, no state, any part in any order.
 //
 // Popularity belongs to classes of experts; a permutation, another one in each layer, says which
 // expert a class is. A token draws its k experts one after the other by popularity, without taking
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "engine/base/option.h"
-#include "engine/routing/law.h"
+#include "engine/routing/routing_model.h"
 
 namespace moe {
 
@@ -55,7 +55,7 @@ const std::vector<WorkloadDef>& workloads();
 using WorkloadOptions = std::map<std::string, double>;
 
 /// Throws UserError for an unknown name or option (with the nearest) and for a value out of range.
-/// The law throws UserError for k > experts, and zero_token_rank where there is one rank.
-RoutingLaw workload(std::string_view name, const WorkloadOptions& options, uint64_t seed);
+/// The routing model throws UserError for k > experts, and zero_token_rank where there is one rank.
+RoutingModel workload(std::string_view name, const WorkloadOptions& options, uint64_t seed);
 
 }  // namespace moe

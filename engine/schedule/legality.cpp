@@ -41,7 +41,7 @@ class Door {
   const Schedule& schedule_;
 };
 
-/// The tally of all rows that the op joins: its last part's. Invalid where it joins none.
+/// The row end of all rows that the op joins: its last part's. Invalid where it joins none.
 TensorId end_of_rows(const Graph& graph, const Op& op) {
   const std::vector<Piece> joined = pieces(graph, op);
   return joined.empty() ? TensorId() : joined.back().end;

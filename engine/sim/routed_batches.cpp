@@ -7,11 +7,11 @@
 namespace moe {
 namespace {
 
-/// All ranks' tokens in one step of a law, layer after layer.
+/// All ranks' tokens in one step of a routing model, layer after layer.
 class Tokens {
  public:
-  Tokens(const RoutingLaw& law, const RoutingQuery& query, const PathOptions& options)
-      : law_(law),
+  Tokens(const RoutingModel& routing, const RoutingQuery& query, const PathOptions& options)
+      : routing_(routing),
         query_(query),
         paths_(static_cast<size_t>(query.ranks), TokenPaths(options, query.tokens)),
         choices_(static_cast<size_t>(query.ranks)) {
@@ -23,11 +23,11 @@ class Tokens {
     for (TokenPaths& of_rank : paths_) of_rank.clear();
   }
   /// Choices of the layer; how often each rank chooses each expert.
-  Loads route(int64_t layer) {
+  ExpertCounts route(int64_t layer) {
     query_.layer = layer;
-    Loads loads(query_.ranks, query_.experts);
+    ExpertCounts loads(query_.ranks, query_.experts);
     for (int64_t rank = 0; rank < query_.ranks; ++rank) {
-      law_.route(query_, rank, choices_[static_cast<size_t>(rank)]);
+      routing_.route(query_, rank, choices_[static_cast<size_t>(rank)]);
       for (const int32_t e : choices_[static_cast<size_t>(rank)]) {
         if (e >= 0) ++loads.at(rank, e);
       }
@@ -53,7 +53,7 @@ class Tokens {
   }
 
  private:
-  const RoutingLaw& law_;
+  const RoutingModel& routing_;
   RoutingQuery query_;
   std::vector<TokenPaths> paths_;              // [ranks]
   std::vector<std::vector<int32_t>> choices_;  // [ranks][tokens, k]
@@ -71,9 +71,9 @@ void check_same(const char* field, int64_t profile, int64_t batches) {
 
 }  // namespace
 
-RoutedBatches::RoutedBatches(std::shared_ptr<const RoutingLaw> law, const RoutingQuery& sizes,
+RoutedBatches::RoutedBatches(std::shared_ptr<const RoutingModel> routing, const RoutingQuery& sizes,
                              int64_t layers, std::shared_ptr<const PathProfile> profile)
-    : law_(std::move(law)), sizes_(sizes), layers_(layers), profile_(std::move(profile)) {
+    : routing_(std::move(routing)), sizes_(sizes), layers_(layers), profile_(std::move(profile)) {
   check_field("layers", layers, 1);
   check_field("ranks", sizes.ranks, 1);
   if (profile_ == nullptr) return;
@@ -90,23 +90,23 @@ const RoutedBatch& RoutedBatches::at(int64_t step) {
 
 void RoutedBatches::take(int64_t first, int64_t num) {
   for (int64_t step = first; step < first + num; ++step) at(step);
-  law_ = nullptr;
+  routing_ = nullptr;
   profile_ = nullptr;
 }
 
 RoutedBatch RoutedBatches::routed(int64_t step) const {
-  MOE_CHECK(law_ != nullptr, "step {} of batches that were taken without it", step);
+  MOE_CHECK(routing_ != nullptr, "step {} of batches that were taken without it", step);
   RoutedBatch batch;
   RoutingQuery query = sizes_;
   query.step = step;
   if (profile_ == nullptr) {
     for (query.layer = 0; query.layer < layers_; ++query.layer) {
-      batch.loads.push_back(law_->loads(query));
+      batch.loads.push_back(routing_->loads(query));
     }
     batch.estimates.resize(batch.loads.size());
     return batch;
   }
-  Tokens tokens(*law_, query, profile_->options());
+  Tokens tokens(*routing_, query, profile_->options());
   tokens.begin(step);
   for (int64_t m = 0; m < layers_; ++m) {
     batch.estimates.push_back(profile_->covers(m) ? tokens.estimate(*profile_, m) : Estimate{});
@@ -116,7 +116,7 @@ RoutedBatch RoutedBatches::routed(int64_t step) const {
   return batch;
 }
 
-PathProfile profile_paths(const RoutingLaw& law, const ProfileSpec& spec) {
+PathProfile profile_paths(const RoutingModel& routing, const ProfileSpec& spec) {
   check_field("layers", spec.layers, 1);
   check_field("profile_batches", spec.batches, 0);
   check_field("keep", spec.keep, 0);
@@ -126,7 +126,7 @@ PathProfile profile_paths(const RoutingLaw& law, const ProfileSpec& spec) {
                                .path = spec.path,
                                .keep = spec.keep > 0 ? spec.keep : spec.first.k,
                                .shorter = spec.shorter};
-  Tokens tokens(law, spec.first, options);
+  Tokens tokens(routing, spec.first, options);
   PathCounts counts(options);
   for (int64_t batch = 0; batch < spec.batches; ++batch) {
     tokens.begin(spec.first.step + batch);
@@ -139,10 +139,10 @@ PathProfile profile_paths(const RoutingLaw& law, const ProfileSpec& spec) {
   return counts.profile();
 }
 
-std::vector<Loads> transitions(const RoutingLaw& law, const RoutingQuery& first, int64_t batches,
-                               int64_t layers) {
-  std::vector<Loads> all(static_cast<size_t>(std::max<int64_t>(0, layers - 1)),
-                         Loads(first.experts, first.experts));
+std::vector<ExpertCounts> transitions(const RoutingModel& routing, const RoutingQuery& first,
+                                      int64_t batches, int64_t layers) {
+  std::vector<ExpertCounts> all(static_cast<size_t>(std::max<int64_t>(0, layers - 1)),
+                                ExpertCounts(first.experts, first.experts));
   const auto size = static_cast<size_t>(first.tokens * first.k), k = static_cast<size_t>(first.k);
   std::vector<int32_t> choices(size), before, after(static_cast<size_t>(first.tokens));
   RoutingQuery query = first;
@@ -150,7 +150,7 @@ std::vector<Loads> transitions(const RoutingLaw& law, const RoutingQuery& first,
     query.step = first.step + batch;
     for (int64_t rank = 0; rank < first.ranks; ++rank) {
       for (query.layer = 0; query.layer < layers; ++query.layer) {
-        law.route(query, rank, choices);
+        routing.route(query, rank, choices);
         before = after;
         for (size_t t = 0; t < after.size(); ++t) after[t] = choices[t * k];
         if (query.layer == 0) continue;

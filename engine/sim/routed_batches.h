@@ -1,7 +1,7 @@
-// What Lina's inference needs of a routing law, batch after batch: how often each rank chooses each
-// expert in each MoE layer, and what the paths of the tokens make expect of the layer
+// What Lina's inference needs of a routing model, batch after batch: how often each rank chooses
+// each expert in each MoE layer, and what the paths of the tokens make expect of the layer
 // (placement/popularity.h). Does not depend on devices, rates or the system, so that the batches of
-// one law serve many simulations.
+// one routing model serve many simulations.
 #pragma once
 
 #include <map>
@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "engine/placement/popularity.h"
-#include "engine/routing/law.h"
+#include "engine/routing/routing_model.h"
 
 namespace moe {
 
 /// One batch, by MoE layer.
 struct RoutedBatch {
-  std::vector<Loads> loads;
+  std::vector<ExpertCounts> loads;
   std::vector<Estimate> estimates;  // made before the layer; no mass: none
 };
 
@@ -23,13 +23,13 @@ class RoutedBatches {
  public:
   /// sizes: of all batches; step and layer are not looked at. profile: null: nothing is estimated.
   /// Throws UserError where the profile has another number of layers or experts.
-  RoutedBatches(std::shared_ptr<const RoutingLaw> law, const RoutingQuery& sizes, int64_t layers,
-                std::shared_ptr<const PathProfile> profile);
+  RoutedBatches(std::shared_ptr<const RoutingModel> routing, const RoutingQuery& sizes,
+                int64_t layers, std::shared_ptr<const PathProfile> profile);
   const RoutingQuery& sizes() const { return sizes_; }
   int64_t num_layers() const { return layers_; }
   /// Layers of the paths by which estimates are made; 0: none are.
   int64_t path() const { return path_; }
-  /// Asks the law once for each step, and keeps what it says. Throws what the law throws.
+  /// Asks the routing model once for each step, and keeps what it says. Throws what it throws.
   const RoutedBatch& at(int64_t step);
   /// Asks for these steps now; there are no others from then on. A profile may be large, and is not
   /// kept for them.
@@ -38,7 +38,7 @@ class RoutedBatches {
  private:
   RoutedBatch routed(int64_t step) const;
 
-  std::shared_ptr<const RoutingLaw> law_;
+  std::shared_ptr<const RoutingModel> routing_;
   RoutingQuery sizes_;
   int64_t layers_;
   int64_t path_ = 0;
@@ -47,19 +47,21 @@ class RoutedBatches {
 };
 
 struct ProfileSpec {
-  RoutingQuery first;  // sizes, and the law's step of the first batch; layer is not looked at
+  RoutingQuery
+      first;  // sizes, and the routing model's step of the first batch; layer is not looked at
   int64_t layers = 1;  // MoE layers
   int64_t batches = 1;
   int64_t path = 3;
   int64_t keep = 0;  // probabilities a path; 0: k
   bool shorter = false;
 };
-/// The paths of the law's batches. Throws UserError naming "inference.<field>", and as the law and
-/// check(PathOptions).
-PathProfile profile_paths(const RoutingLaw& law, const ProfileSpec& spec);
+/// The paths of the routing model's batches. Throws UserError naming "inference.<field>", and as
+/// the model and check(PathOptions).
+PathProfile profile_paths(const RoutingModel& routing, const ProfileSpec& spec);
 
-/// Lina, figure 9, of a law: add_transitions over the batches, by layer from the second on.
-std::vector<Loads> transitions(const RoutingLaw& law, const RoutingQuery& first, int64_t batches,
-                               int64_t layers);
+/// Lina, figure 9, of a routing model: add_transitions over the batches, by layer from the second
+/// on.
+std::vector<ExpertCounts> transitions(const RoutingModel& routing, const RoutingQuery& first,
+                                      int64_t batches, int64_t layers);
 
 }  // namespace moe

@@ -68,9 +68,9 @@ double ratio(int64_t rows, int64_t places) {
   return static_cast<double>(rows) / static_cast<double>(places);
 }
 
-bool all_equal(const std::vector<OpLoad>& loads) {
-  return std::all_of(loads.begin(), loads.end(),
-                     [&](const OpLoad& l) { return l.work.fill == loads[0].work.fill; });
+bool all_equal(const std::vector<RoutedWork>& works) {
+  return std::all_of(works.begin(), works.end(),
+                     [&](const RoutedWork& l) { return l.work.fill == works[0].work.fill; });
 }
 
 }  // namespace
@@ -96,7 +96,7 @@ std::vector<MoeLayer> moe_layers(const Graph& graph) {
   return layers;
 }
 
-Loads kept_rows(Loads choices, int64_t capacity) {
+ExpertCounts kept_rows(ExpertCounts choices, int64_t capacity) {
   for (int64_t& rows : choices.rows) rows = std::min(rows, capacity);
   return choices;
 }
@@ -194,7 +194,7 @@ void RoutedStep::move(Movement& movement, const Placement& now, const Placement&
   }
   const auto ranks = static_cast<int64_t>(ranks_);
   movement.steps.assign(steps.size(), std::vector<double>(ranks_ * ranks_));
-  movement.load = {.steps = &movement.steps};
+  movement.routed = {.steps = &movement.steps};
   std::vector<double> sent(ranks_);
   for (size_t i = 0; i < steps.size(); ++i) {
     add_bytes(steps[i], movement.expert_bytes, ranks, movement.steps[i]);
@@ -222,7 +222,8 @@ std::vector<Placement> RoutedStep::first_placements() const {
   return placements;
 }
 
-void RoutedStep::route(const std::vector<Loads>& kept, const std::vector<Placement>& placements,
+void RoutedStep::route(const std::vector<ExpertCounts>& kept,
+                       const std::vector<Placement>& placements,
                        const std::vector<Placement>& next) {
   MOE_CHECK(kept.size() == layers_.size() && placements.size() == layers_.size() &&
                 next.size() == layers_.size(),
@@ -236,7 +237,7 @@ void RoutedStep::route(const std::vector<Loads>& kept, const std::vector<Placeme
   alike_ = ranks_alike();
 }
 
-void RoutedStep::route_layer(size_t l, const Loads& kept, const Placement& placement) {
+void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement& placement) {
   const MoeLayer& layer = layers_[l];
   if (index(kept.sources) != ranks_ || kept.experts != layer.experts) {
     throw user_error("routing of MoE layer {}: {} sources x {} experts, expected {} x {}", l,
@@ -249,7 +250,7 @@ void RoutedStep::route_layer(size_t l, const Loads& kept, const Placement& place
   for (size_t r = 0; r < ranks_; ++r) {  // the first rank of each group stands for it
     const auto rank = static_cast<int64_t>(r);
     if (holders_.place(rank) != 0) continue;
-    Loads mine(n, layer.experts);
+    ExpertCounts mine(n, layer.experts);
     for (int64_t p = 0; p < n; ++p) {
       for (int64_t e = 0; e < layer.experts; ++e) {
         mine.at(p, e) = kept.at(holders_.member(rank, p), e);
@@ -299,7 +300,7 @@ void RoutedStep::fill_matrix(Exchange& exchange) const {
   for (double& entry : exchange.matrix) entry *= exchange.row_bytes;
   const int64_t fullest =
       std::max(*std::max_element(out.begin(), out.end()), *std::max_element(in.begin(), in.end()));
-  exchange.load = {{.fill = ratio(fullest, exchange.places)}, &exchange.matrix};
+  exchange.routed = {{.fill = ratio(fullest, exchange.places)}, &exchange.matrix};
   exchange.sent.resize(ranks_);
   for (size_t r = 0; r < ranks_; ++r) {
     exchange.sent[r] = std::llround(exchange.row_bytes * static_cast<double>(out[r] - own[r]));
@@ -321,11 +322,11 @@ bool RoutedStep::ranks_alike() const {
   });
 }
 
-const OpLoad* RoutedStep::load(OpId op, int32_t rank) const {
+const RoutedWork* RoutedStep::routed_work(OpId op, int32_t rank) const {
   const Entry& entry = entries_[op.index()];
   if (entry.layer < 0) return nullptr;
-  if (entry.exchange >= 0) return &exchanges_[index(entry.exchange)].load;
-  if (entry.movement >= 0) return &movements_[index(entry.movement)].load;
+  if (entry.exchange >= 0) return &exchanges_[index(entry.exchange)].routed;
+  if (entry.movement >= 0) return &movements_[index(entry.movement)].routed;
   const Rows& rows = rows_[index(entry.layer)];
   return &(entry.side == Side::kSource ? rows.source : rows.experts)[index(rank)];
 }

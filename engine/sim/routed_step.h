@@ -11,7 +11,7 @@
 #include "engine/cost/cost_model.h"
 #include "engine/graph/graph.h"
 #include "engine/placement/placement.h"
-#include "engine/routing/loads.h"
+#include "engine/routing/expert_counts.h"
 
 namespace moe {
 
@@ -23,11 +23,11 @@ struct MoeLayer {
   int64_t k = 0;
   int64_t capacity = 0;  // places per expert
 };
-/// By block: the layers that routing laws count from 0.
+/// By block: the layers that routing models count from 0.
 std::vector<MoeLayer> moe_layers(const Graph& graph);
 
 /// What each source keeps of its choices for each expert: at most the capacity.
-Loads kept_rows(Loads choices, int64_t capacity);
+ExpertCounts kept_rows(ExpertCounts choices, int64_t capacity);
 
 /// Whose rows per op's work follows: those of the rank's own tokens, or of its experts.
 enum class Side : uint8_t { kSource, kExperts };
@@ -45,10 +45,10 @@ class RoutedStep {
 
   /// Takes a step's routing: kept rows of all ranks, and who holds what in each group of holders,
   /// by layer, in this step and in the next one. Throws UserError for loads of other sizes.
-  void route(const std::vector<Loads>& kept, const std::vector<Placement>& placements,
+  void route(const std::vector<ExpertCounts>& kept, const std::vector<Placement>& placements,
              const std::vector<Placement>& next);
   /// Nothing moves to the next step.
-  void route(const std::vector<Loads>& kept, const std::vector<Placement>& placements) {
+  void route(const std::vector<ExpertCounts>& kept, const std::vector<Placement>& placements) {
     route(kept, placements, placements);
   }
 
@@ -57,17 +57,17 @@ class RoutedStep {
   /// All ranks compute and send the same.
   bool alike() const { return alike_; }
   /// Null for an op that no routing changes. Stays where it is until route().
-  const OpLoad* load(OpId op, int32_t rank) const;
+  const RoutedWork* routed_work(OpId op, int32_t rank) const;
   /// What a rank sends to others in an irregular all-to-all or a movement of experts. Requires:
-  /// load(op) has bytes or steps.
+  /// routed_work(op) has bytes or steps.
   Bytes sent_bytes(OpId op, int32_t rank) const;
-  /// Ops with a load, ascending.
+  /// Ops whose work or bytes follow the routing, ascending.
   const std::vector<OpId>& ops() const { return ops_; }
 
  private:
   struct Rows {
     std::vector<int64_t> sent;  // [ranks, ranks]: from a source to a device, itself included
-    std::vector<OpLoad> source, experts;  // by rank
+    std::vector<RoutedWork> source, experts;  // by rank
     bool source_used = false, experts_used = false;
   };
   /// All-to-alls that move the same bytes.
@@ -78,7 +78,7 @@ class RoutedStep {
     double row_bytes;  // of a part: its share of a row
     int64_t places;    // rows that the slots of a rank have room for
     std::vector<double> matrix;
-    OpLoad load;
+    RoutedWork routed;
     std::vector<Bytes> sent;  // by rank, to others
   };
   /// An op that moves experts, step by step.
@@ -87,7 +87,7 @@ class RoutedStep {
     size_t layer;
     std::vector<double> expert_bytes;  // of all of the op's tensors, by range
     std::vector<std::vector<double>> steps;
-    OpLoad load;
+    RoutedWork routed;
     std::vector<Bytes> sent;  // by rank, to others
   };
   struct Entry {
@@ -102,7 +102,7 @@ class RoutedStep {
   int32_t exchange_of(OpId op, size_t layer);
   int32_t movement_of(OpId op, size_t layer);
   void move(Movement& movement, const Placement& now, const Placement& next) const;
-  void route_layer(size_t layer, const Loads& kept, const Placement& placement);
+  void route_layer(size_t layer, const ExpertCounts& kept, const Placement& placement);
   void fill_matrix(Exchange& exchange) const;
   bool ranks_alike() const;
 

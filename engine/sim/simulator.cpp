@@ -11,10 +11,10 @@ namespace {
 /// With a profile of paths estimates need what every token chooses.
 std::shared_ptr<RoutedBatches> batches_of(const Plan& plan, const RunOptions& options) {
   const InferOptions& infer = options.infer;
-  if (infer.batches || !infer.popularity || plan.spec.law == nullptr) return infer.batches;
+  if (infer.batches || !infer.popularity || plan.spec.routing == nullptr) return infer.batches;
   const std::vector<MoeLayer> layers = moe_layers(plan.graph);
   if (layers.empty()) return nullptr;
-  return std::make_shared<RoutedBatches>(plan.spec.law,
+  return std::make_shared<RoutedBatches>(plan.spec.routing,
                                          RoutingQuery{.ranks = plan.graph.num_ranks,
                                                       .tokens = layers[0].tokens,
                                                       .experts = layers[0].experts,
@@ -28,13 +28,13 @@ class Simulator : public Executor {
     RunResult result;
     result.provenance = Provenance::kSimulated;
     StepReplay replay(plan, options.policies.place, batches_of(plan, options));
-    const int64_t steps = plan.spec.law == nullptr ? 1 : options.steps;
+    const int64_t steps = plan.spec.routing == nullptr ? 1 : options.steps;
     const int64_t links_of = std::min(options.links_of_step, steps - 1);
     for (int64_t step = 0; step < steps; ++step) {
       check_stop();
       replay.set_step(options.first_step + step);
       if (!replay.placements().empty()) result.placements.push_back(replay.placements());
-      if (plan.spec.inference && plan.spec.law != nullptr) {
+      if (plan.spec.inference && plan.spec.routing != nullptr) {
         if (!replay.swaps().empty()) result.swaps.push_back(replay.swaps());
         result.moe.push_back(replay.moe());
       }

@@ -25,7 +25,7 @@ StepReplay::StepReplay(const Plan& plan, const RankPlacements& policies,
       plain_bytes_(plan.graph.num_ops()),
       loaded_(plan.graph.num_ops(), -1) {
   const Graph& graph = plan.graph;
-  if (plan.spec.law != nullptr) {
+  if (plan.spec.routing != nullptr) {
     routed_ = std::make_unique<RoutedStep>(graph, plan.spec.model.expert_group(graph.num_ranks));
     swapped_ = std::make_unique<SwappedExperts>(graph, routed_->layers());
     placements_ = next_ = state_ = routed_->first_placements();
@@ -89,7 +89,7 @@ void StepReplay::check_batches() const {
 }
 
 /// As the place, commit and migrate ops do it.
-void StepReplay::place(int64_t step, const std::vector<Loads>& kept) {
+void StepReplay::place(int64_t step, const std::vector<ExpertCounts>& kept) {
   if (placing_.empty()) return;
   state_ = next_;
   records_.clear();
@@ -103,7 +103,7 @@ void StepReplay::place(int64_t step, const std::vector<Loads>& kept) {
                          .layer = static_cast<int64_t>(l),
                          .loads = kept[l],
                          .now = state_[l],
-                         .rates = ops::place_rates(op)});
+                         .rates = ops::placement_rates(op)});
     }
     placements_[l] = now ? made : state_[l];
     next_[l] = now ? state_[l] : made;
@@ -119,7 +119,7 @@ void StepReplay::set_step(int64_t step) {
   as_before_ = false;
   if (!routed_) return;
   const std::vector<Placement> in_force_before = placements_, next_before = next_;
-  std::vector<Loads> kept;
+  std::vector<ExpertCounts> kept;
   std::vector<Estimate> estimates(routed_->layers().size());
   choices_.clear();
   for (size_t l = 0; l < routed_->layers().size(); ++l) {
@@ -128,12 +128,12 @@ void StepReplay::set_step(int64_t step) {
       choices_.push_back(batches_->at(step).loads[l]);
       estimates[l] = batches_->at(step).estimates[l];
     } else {
-      choices_.push_back(plan_.spec.law->loads({.step = step,
-                                                .layer = static_cast<int64_t>(l),
-                                                .ranks = plan_.graph.num_ranks,
-                                                .tokens = layer.tokens,
-                                                .experts = layer.experts,
-                                                .k = layer.k}));
+      choices_.push_back(plan_.spec.routing->loads({.step = step,
+                                                    .layer = static_cast<int64_t>(l),
+                                                    .ranks = plan_.graph.num_ranks,
+                                                    .tokens = layer.tokens,
+                                                    .experts = layer.experts,
+                                                    .k = layer.k}));
     }
     kept.push_back(kept_rows(choices_.back(), layer.capacity));
   }
@@ -158,7 +158,7 @@ std::vector<MoeStats> StepReplay::moe() const {
   return all;
 }
 
-void StepReplay::take_loads(std::vector<Loads> kept) {
+void StepReplay::take_loads(std::vector<ExpertCounts> kept) {
   routed_->route(kept, placements_, next_);
   kept_ = std::move(kept);
   const bool alike = routed_->alike() && swapped_->alike();
@@ -169,8 +169,8 @@ void StepReplay::take_loads(std::vector<Loads> kept) {
 
 void StepReplay::set_ranks(int32_t num_ranks) {
   engine_.reset();
-  input_ = std::make_unique<ReplayInput>(
-      replay_input(plan_.graph, plan_.schedule, plan_.orders, *plan_.spec.cost, load(), num_ranks));
+  input_ = std::make_unique<ReplayInput>(replay_input(plan_.graph, plan_.schedule, plan_.orders,
+                                                      *plan_.spec.cost, routed_work(), num_ranks));
   input_->duration_ns = [this](OpId op, int32_t rank) { return duration_ns(op, rank); };
   input_->bytes = [this](OpId op, int32_t rank) {
     const bool sends = loaded_[op.index()] >= 0 && is_collective(plan_.graph, op);
@@ -179,27 +179,27 @@ void StepReplay::set_ranks(int32_t num_ranks) {
   engine_ = std::make_unique<Engine>(*input_);
 }
 
-LoadOf StepReplay::load() const {
+RoutedWorkOf StepReplay::routed_work() const {
   if (!routed_) return nullptr;
   return [this](OpId op, int32_t rank) {
-    const OpLoad* const swapped = swapped_->load(op, rank);
-    return swapped != nullptr ? swapped : routed_->load(op, rank);
+    const RoutedWork* const swapped = swapped_->routed_work(op, rank);
+    return swapped != nullptr ? swapped : routed_->routed_work(op, rank);
   };
 }
 
-/// Of every op with a load on every rank that is simulated.
+/// Of every op whose work the routing changes, on every rank that is simulated.
 void StepReplay::cost_loads() {
   const auto ranks = static_cast<size_t>(input_->num_ranks);
   const std::vector<OpId>& ops = loaded_ops_;
-  const LoadOf load_of = load();
+  const RoutedWorkOf work_of = routed_work();
   loaded_ns_.resize(ops.size() * ranks);
   for (size_t i = 0; i < ops.size(); ++i) {
     const bool together = is_collective(plan_.graph, ops[i]);
     for (size_t r = 0; r < ranks; ++r) {
       Nanoseconds& ns = loaded_ns_[i * ranks + r];
-      const OpLoad& load = *load_of(ops[i], static_cast<int32_t>(r));
+      const RoutedWork& routed = *work_of(ops[i], static_cast<int32_t>(r));
       ns = together && r > 0 ? loaded_ns_[i * ranks]
-                             : plan_.spec.cost->loaded_ns(plan_.graph, ops[i], load);
+                             : plan_.spec.cost->routed_ns(plan_.graph, ops[i], routed);
     }
   }
 }

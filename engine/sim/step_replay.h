@@ -1,4 +1,4 @@
-// StepReplay: the steps of a plan on the event engine, one after the other. Under a routing law
+// StepReplay: the steps of a plan on the event engine, one after the other. Under a routing model
 // every rank has its own compute and its own bytes; ranks that do the same are simulated once. What
 // does not change from step to step is found out once.
 #pragma once
@@ -26,15 +26,16 @@ class StepReplay {
                       std::shared_ptr<RoutedBatches> batches = nullptr);
   StepReplay(const StepReplay&) = delete;
 
-  /// Asks the plan's law, where it has one, what the ranks choose in the step, and the placement
-  /// policies, which see the steps in the order in which they are set, what they make of it. Throws
-  /// what the law or a policy throws.
+  /// Asks the plan's routing model, where it has one, what the ranks choose in the step, and the
+  /// placement policies, which see the steps in the order in which they are set, what they make of
+  /// it. Throws what the routing model or a policy throws.
   void set_step(int64_t step);
   /// Of the step that was set, by layer with a placement.
   const std::vector<PlacementRecord>& placements() const { return records_; }
   /// Of the step that was set, by layer whose experts are swapped.
   const std::vector<SwapRecord>& swaps() const { return swapped_->records(); }
-  /// By MoE layer, what the step's tokens choose and what of it finds a place. Requires: a law.
+  /// By MoE layer, what the step's tokens choose and what of it finds a place. Requires: a routing
+  /// model.
   std::vector<MoeStats> moe() const;
   /// Whether the step that was set goes as the one before it.
   bool as_before() const { return as_before_; }
@@ -43,8 +44,8 @@ class StepReplay {
   /// The step as run() takes it, without what ops beside each other add to each other; good until
   /// the next set_step().
   const ReplayInput& input() const { return *input_; }
-  /// For replay_input() of the same ranks under another schedule; null without a law.
-  LoadOf load() const;
+  /// For replay_input() of the same ranks under another schedule; null without a routing model.
+  RoutedWorkOf routed_work() const;
 
  private:
   /// The policy of a layer, from its place op.
@@ -54,15 +55,15 @@ class StepReplay {
   };
   void add_policies(const RankPlacements& policies);
   void check_batches() const;
-  void place(int64_t step, const std::vector<Loads>& kept);
-  void take_loads(std::vector<Loads> kept);
+  void place(int64_t step, const std::vector<ExpertCounts>& kept);
+  void take_loads(std::vector<ExpertCounts> kept);
   void set_ranks(int32_t num_ranks);
   void cost_loads();
   Nanoseconds duration_ns(OpId op, int32_t rank) const;
   std::vector<Nanoseconds> added_beside(const Timeline& timeline) const;
 
   const Plan& plan_;
-  std::unique_ptr<RoutedStep> routed_;       // null without a law
+  std::unique_ptr<RoutedStep> routed_;       // null without a routing model
   std::unique_ptr<SwappedExperts> swapped_;  // the same
   std::shared_ptr<RoutedBatches> batches_;   // the same
   std::vector<Placing> placing_;             // by MoE layer, or empty
@@ -70,9 +71,9 @@ class StepReplay {
   std::vector<Placement> placements_;        // in force in the step
   std::vector<Placement> next_;              // in force in the next one
   std::vector<PlacementRecord> records_;
-  std::vector<Loads> choices_, kept_;  // by MoE layer
+  std::vector<ExpertCounts> choices_, kept_;  // by MoE layer
   bool as_before_ = false;
-  std::vector<Nanoseconds> plain_ns_;                // by op, of those without a load
+  std::vector<Nanoseconds> plain_ns_;                // by op, of those without routed work
   std::vector<Bytes> plain_bytes_;                   // by op
   std::vector<OpId> loaded_ops_;                     // whose time follows the routing
   std::vector<int32_t> loaded_;                      // by op: its place there, -1: none

@@ -13,7 +13,7 @@ std::vector<int32_t> codes_of(const Placement& placement) {
   return {placement.codes().begin(), placement.codes().end()};
 }
 
-std::vector<int64_t> counts_of(const Loads& loads) {
+std::vector<int64_t> counts_of(const ExpertCounts& loads) {
   std::vector<int64_t> counts;
   for (int64_t e = 0; e < loads.experts; ++e) counts.push_back(loads.of_expert(e));
   return counts;
@@ -22,7 +22,7 @@ std::vector<int64_t> counts_of(const Loads& loads) {
 }  // namespace
 
 SwappedExperts::SwappedExperts(const Graph& graph, const std::vector<MoeLayer>& layers)
-    : graph_(graph), loads_(graph.num_ops()) {
+    : graph_(graph), works_(graph.num_ops()) {
   std::vector<Layer> all(layers.size());
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
@@ -46,7 +46,7 @@ SwappedExperts::SwappedExperts(const Graph& graph, const std::vector<MoeLayer>& 
       (attr_int(op, "keep") != 0 ? layer.swap_again : layer.swap) = id;
     }
     ops_.push_back(id);
-    loads_[i].resize(static_cast<size_t>(graph.num_ranks));
+    works_[i].resize(static_cast<size_t>(graph.num_ranks));
   }
   for (size_t l = 0; l < all.size(); ++l) {
     all[l].number = l;
@@ -54,7 +54,8 @@ SwappedExperts::SwappedExperts(const Graph& graph, const std::vector<MoeLayer>& 
   }
 }
 
-void SwappedExperts::place(const std::vector<Loads>& kept, const std::vector<Estimate>& estimates,
+void SwappedExperts::place(const std::vector<ExpertCounts>& kept,
+                           const std::vector<Estimate>& estimates,
                            std::vector<Placement>& in_force) {
   records_.clear();
   alike_ = true;
@@ -64,7 +65,7 @@ void SwappedExperts::place(const std::vector<Loads>& kept, const std::vector<Est
 }
 
 /// As the layer's ops do it.
-void SwappedExperts::place(const Layer& layer, const Loads& kept, const Estimate& estimate,
+void SwappedExperts::place(const Layer& layer, const ExpertCounts& kept, const Estimate& estimate,
                            Placement& in_force) {
   SwapRecord record = {.layer = graph_.op(layer.swap).layer, .fine_tunes = layer.tune.valid()};
   if (layer.place.valid()) {
@@ -74,7 +75,7 @@ void SwappedExperts::place(const Layer& layer, const Loads& kept, const Estimate
   }
   if (layer.tune.valid()) {
     const auto placed = ops::placed_by_counts(graph_.op(layer.tune), estimate, counts_of(kept));
-    for (OpLoad& load : loads_[layer.tune.index()]) load.work.again = placed.has_value();
+    for (RoutedWork& routed : works_[layer.tune.index()]) routed.work.again = placed.has_value();
     const Placement before = in_force;
     if (placed) in_force = *placed;
     record.again = codes_of(in_force) != record.expected;
@@ -90,17 +91,17 @@ void SwappedExperts::place(const Layer& layer, const Loads& kept, const Estimate
 }
 
 void SwappedExperts::set_copies(OpId op, const Placement& placement, const Placement* before) {
-  std::vector<OpLoad>& loads = loads_[op.index()];
-  for (size_t rank = 0; rank < loads.size(); ++rank) {
-    loads[rank].work.swapped =
+  std::vector<RoutedWork>& works = works_[op.index()];
+  for (size_t rank = 0; rank < works.size(); ++rank) {
+    works[rank].work.swapped =
         static_cast<double>(ops::num_swapped(placement, before, static_cast<int64_t>(rank)));
-    alike_ = alike_ && loads[rank].work.swapped == loads[0].work.swapped;
+    alike_ = alike_ && works[rank].work.swapped == works[0].work.swapped;
   }
 }
 
-const OpLoad* SwappedExperts::load(OpId op, int32_t rank) const {
-  const std::vector<OpLoad>& loads = loads_[op.index()];
-  return loads.empty() ? nullptr : &loads[static_cast<size_t>(rank)];
+const RoutedWork* SwappedExperts::routed_work(OpId op, int32_t rank) const {
+  const std::vector<RoutedWork>& works = works_[op.index()];
+  return works.empty() ? nullptr : &works[static_cast<size_t>(rank)];
 }
 
 }  // namespace moe

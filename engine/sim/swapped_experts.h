@@ -19,7 +19,7 @@ class SwappedExperts {
 
   /// Takes a batch: kept rows of all ranks and what was estimated (no mass: nothing), by MoE layer;
   /// the placements of layers whose experts are swapped go to `in_force`.
-  void place(const std::vector<Loads>& kept, const std::vector<Estimate>& estimates,
+  void place(const std::vector<ExpertCounts>& kept, const std::vector<Estimate>& estimates,
              std::vector<Placement>& in_force);
 
   // Of the batch taken last.
@@ -27,10 +27,10 @@ class SwappedExperts {
   /// By layer whose experts are swapped.
   const std::vector<SwapRecord>& records() const { return records_; }
   /// Null for other ops. Stays where it is until place().
-  const OpLoad* load(OpId op, int32_t rank) const;
+  const RoutedWork* routed_work(OpId op, int32_t rank) const;
   /// All ranks copy equally many experts.
   bool alike() const { return alike_; }
-  /// Ops with a load.
+  /// Ops whose work the routing changes.
   const std::vector<OpId>& ops() const { return ops_; }
   /// Layers of the paths that the plan estimates by; nullopt: it estimates nothing.
   std::optional<int64_t> path() const { return path_; }
@@ -41,14 +41,15 @@ class SwappedExperts {
     size_t number = 0;  // of MoE layers
     OpId place, tune, swap, swap_again;
   };
-  void place(const Layer& layer, const Loads& kept, const Estimate& estimate, Placement& in_force);
+  void place(const Layer& layer, const ExpertCounts& kept, const Estimate& estimate,
+             Placement& in_force);
   void set_copies(OpId op, const Placement& placement, const Placement* before);
 
   const Graph& graph_;
   std::vector<Layer> layers_;
   std::vector<OpId> ops_;
   std::optional<int64_t> path_;
-  std::vector<std::vector<OpLoad>> loads_;  // by op, then rank, or none
+  std::vector<std::vector<RoutedWork>> works_;  // by op, then rank, or none
   std::vector<SwapRecord> records_;
   bool alike_ = true;
 };

@@ -30,7 +30,7 @@ struct Span {
 };
 
 /// A link carries so much from begin to end.
-struct LinkLoad {
+struct LinkSpan {
   std::string name;  // "nic_out 0.1": the node, and the NIC or device of it, from 0
   Nanoseconds begin = 0;
   Nanoseconds end = 0;
@@ -42,7 +42,7 @@ struct Timeline {
   std::vector<Span> spans;  // ordered by (begin, rank, lane, op)
   /// Where a network model knows them; ascending by begin for each link, idle times left out. Links
   /// of node 0 stand for those of all nodes where all do the same.
-  std::vector<LinkLoad> links;
+  std::vector<LinkSpan> links;
   int32_t num_ranks = 1;
   Provenance provenance = Provenance::kSimulated;
 };

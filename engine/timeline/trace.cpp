@@ -82,16 +82,16 @@ class Trace {
   }
 
   /// A counter keeps its value until the next event; a link that falls idle says so.
-  void add_links(const std::vector<LinkLoad>& links, int64_t pid, Nanoseconds offset) {
+  void add_links(const std::vector<LinkSpan>& links, int64_t pid, Nanoseconds offset) {
     std::map<std::string, Nanoseconds> busy_until;
-    for (const LinkLoad& load : links) {
-      const auto before = busy_until.find(load.name);
-      if (before != busy_until.end() && before->second < load.begin) {
-        events_.push_back(counter(load.name, pid, offset + before->second, 0));
+    for (const LinkSpan& span : links) {
+      const auto before = busy_until.find(span.name);
+      if (before != busy_until.end() && before->second < span.begin) {
+        events_.push_back(counter(span.name, pid, offset + before->second, 0));
       }
-      const double percent = 100 * load.bytes_per_s / load.capacity;
-      events_.push_back(counter(load.name, pid, offset + load.begin, percent));
-      busy_until[load.name] = load.end;
+      const double percent = 100 * span.bytes_per_s / span.capacity;
+      events_.push_back(counter(span.name, pid, offset + span.begin, percent));
+      busy_until[span.name] = span.end;
     }
     for (const auto& [name, end] : busy_until) {
       events_.push_back(counter(name, pid, offset + end, 0));

@@ -1,5 +1,6 @@
 // The functions of the device table, as plugin.cpp lists them; each is described in kernels/
-// device.h. The collectives are a table of their own (cliques.h), and take_error is plugin.cpp's.
+// device.h. The collectives are a table of their own (process_groups.h), and take_error is
+// plugin.cpp's.
 #pragma once
 
 #include <type_traits>

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "kernels/cuda/attention/attention_library.h"
-#include "kernels/cuda/collectives/cliques.h"
+#include "kernels/cuda/collectives/process_groups.h"
 #include "kernels/cuda/device_functions.h"
 #include "kernels/cuda/errors.h"
 #include "kernels/cuda/table.h"
@@ -22,7 +22,7 @@ const DeviceTable& device_table() {
       .kernels = &cuda::table(),
       .mixed = &cuda::table_mixed(),
       .library_has_attention = cuda::library_has_attention,
-      .cliques = cuda::cliques(),
+      .process_groups = cuda::process_groups(),
       .num_devices = num_devices,
       .use_device = use_device,
       .info = info,

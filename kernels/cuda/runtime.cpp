@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/attention/attention_library.h"
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/collectives/cliques.h"
+#include "kernels/cuda/collectives/process_groups.h"
 #include "kernels/cuda/device_functions.h"
 
 namespace moe::kernels::cuda {
@@ -76,7 +76,7 @@ DeviceInfo info() {
   if (!all) return info;
   put(info.name, properties.name);
   put(info.versions, "driver " + version_text(driver) + ", runtime " + version_text(runtime) +
-                         ", cuBLAS " + cublas_version() + ", " + clique_version() + ", " +
+                         ", cuBLAS " + cublas_version() + ", " + nccl_version() + ", " +
                          attention_library_version() + ", build " + MOE_CUDA_BUILD);
   info.memory_bytes = static_cast<int64_t>(bytes);
   info.free_bytes = static_cast<int64_t>(free_bytes);

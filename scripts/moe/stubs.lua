@@ -149,7 +149,7 @@ local FIXED = [[
 ---@field devices integer
 ---@field model table
 ---@field cluster table with :node_of(device) and :devices_of(node)
----@field workload string? the routing law's name
+---@field workload string? the routing model's name
 ---@field placement moe.Placement in force, read only
 ---@field rates table what p:time_ms() counts with: input_bytes, expert_bytes, inputs_per_s, ...
 ---@field rng table :uniform(), :below(n); seeded by --seed, step and layer, alike on all ranks

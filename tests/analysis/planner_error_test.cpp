@@ -41,7 +41,8 @@ PlanSpec prophet_spec(int64_t nodes, int64_t per_node) {
                   .intra = {12e9, 2000},
                   .nic = {10e9, 2500}};
   spec.cost = std::make_shared<RooflineCost>(spec.cluster, spec.work);
-  spec.law = std::make_shared<const RoutingLaw>(workload("zipf", {{"s", 1.1}, {"drift", 0.05}}, 1));
+  spec.routing =
+      std::make_shared<const RoutingModel>(workload("zipf", {{"s", 1.1}, {"drift", 0.05}}, 1));
   return spec;
 }
 
@@ -117,11 +118,11 @@ TEST_CASE("copies of several owners' experts take less than the planner's model 
 }
 
 /// 1 ns per byte, 100 ns per input, experts of 1,000 bytes.
-constexpr PlaceRates kRates = {.input_bytes = 10,
-                               .expert_bytes = 1000,
-                               .a2a_bytes_per_s = 1e9,
-                               .copy_bytes_per_s = 1e9,
-                               .inputs_per_s = 1e7};
+constexpr PlacementRates kRates = {.input_bytes = 10,
+                                   .expert_bytes = 1000,
+                                   .a2a_bytes_per_s = 1e9,
+                                   .copy_bytes_per_s = 1e9,
+                                   .inputs_per_s = 1e7};
 constexpr std::array<int64_t, 2> kBlocks = {1, 3};
 constexpr std::array<const char*, 4> kAllToAlls = {"a2a_1", "a2a_2", "a2a_2.dx", "a2a_1.dx"};
 /// Of the 100 ns of an input forward, of the 200 ns backward.
@@ -163,7 +164,7 @@ struct Spans {
 };
 
 PlacementRecord record_of(const Plan& plan, int64_t block, const Placement& placement,
-                          const Loads& loads) {
+                          const ExpertCounts& loads) {
   const std::vector<int32_t> codes(placement.codes().begin(), placement.codes().end());
   PlacementRecord record;
   record.layer = block;
@@ -203,7 +204,7 @@ TEST_CASE("spans that are made from the model leave no error") {
       result.placements.emplace_back();
       result.timelines.emplace_back();
       for (const int64_t block : kBlocks) {
-        const Loads loads = random_loads(
+        const ExpertCounts loads = random_loads(
             {.step = step, .layer = block, .ranks = 4, .tokens = 32, .experts = 4, .k = 1}, seed);
         const Placement none(ops::bounds_of(plan.graph.op(ops_of(plan.graph, "place").front())));
         const Placement placement = copies_heaviest(step)({.loads = loads, .now = none});
@@ -229,7 +230,7 @@ TEST_CASE("spans that are made from the model leave no error") {
 // an all-to-all, 4,500 and 9,000 ns of experts, 2 copies among 2 devices 1,000 ns.
 TEST_CASE("a layer's errors are those counted by hand: late ranks and the first step are no part") {
   const Plan plan = plan_with_rates(2);
-  Loads loads(2, 4);
+  ExpertCounts loads(2, 4);
   loads.rows = {30, 10, 7, 0, 20, 5, 4, 6};
   Placement placement(ops::bounds_of(plan.graph.op(ops_of(plan.graph, "place").front())));
   placement.add_shadow(0, 1);

@@ -1,6 +1,6 @@
 // Collectives of ranks in one process against what the memory can do, in one run: all_to_all beside
 // memcpy of the same bytes by as many threads, all_reduce in GB/s, the emulated link beside its
-// law.
+// model.
 // Every row: median [lowest quarter, highest quarter] of the samples of rank 0.
 #include <fmt/format.h>
 
@@ -98,7 +98,7 @@ void bench_emulated_link() {
   link.intra = {.bytes_per_s = 1e9, .latency_ns = 10'000};
   link.nic = link.intra;
   fmt::print("\nall_to_all on an emulated link of 1 GB/s, us\n{:>12}{:>12}{:>30}\n", "KiB per pair",
-             "law", "achieved");
+             "model", "achieved");
   for (Bytes bytes = 64 << 10; bytes <= 4 << 20; bytes *= 4) {
     moe::InProcessWorld world(kRanks, 1, {});
     moe::EmulatedWire wire(link);

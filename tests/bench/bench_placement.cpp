@@ -42,15 +42,15 @@ Spread time_us(int runs, const std::function<void()>& body) {
 }
 
 // Copies cost little, so that the search is long.
-constexpr moe::PlaceRates kRates{.input_bytes = 2048,
-                                 .expert_bytes = 1e5,
-                                 .state_bytes = 2e5,
-                                 .a2a_bytes_per_s = 5e9,
-                                 .copy_bytes_per_s = 5e9,
-                                 .inputs_per_s = 5e6};
+constexpr moe::PlacementRates kRates{.input_bytes = 2048,
+                                     .expert_bytes = 1e5,
+                                     .state_bytes = 2e5,
+                                     .a2a_bytes_per_s = 5e9,
+                                     .copy_bytes_per_s = 5e9,
+                                     .inputs_per_s = 5e6};
 
 void bench_search(int runs, int64_t devices, int64_t experts) {
-  const moe::Loads loads = moe::test::skewed_loads(devices, experts, 1);
+  const moe::ExpertCounts loads = moe::test::skewed_loads(devices, experts, 1);
   const auto owners = moe::test::owners_in_order(experts, devices);
   for (const double alpha : {1.0, 0.0}) {
     moe::ProphetPlan plan;
@@ -62,7 +62,7 @@ void bench_search(int runs, int64_t devices, int64_t experts) {
 }
 
 void bench_policy(int runs, const moe::PlacementPolicy& policy, int64_t devices) {
-  const moe::Loads loads = moe::test::skewed_loads(devices, devices * 2, 1);
+  const moe::ExpertCounts loads = moe::test::skewed_loads(devices, devices * 2, 1);
   const moe::Placement now(
       {.experts = 2 * devices, .devices = devices, .residents = 3, .shadows = 8});
   const moe::PolicyOptions options = moe::resolved(policy, {});
@@ -77,8 +77,9 @@ void gap(int64_t devices, int64_t n, moe::TimeEquation equation) {
   std::vector<double> percents;
   int best = 0;
   for (int seed = 0; seed < kSets; ++seed) {
-    const moe::Loads loads = moe::test::skewed_loads(devices, devices, static_cast<uint64_t>(seed));
-    const moe::PlaceRates rates = moe::test::random_rates(static_cast<uint64_t>(seed));
+    const moe::ExpertCounts loads =
+        moe::test::skewed_loads(devices, devices, static_cast<uint64_t>(seed));
+    const moe::PlacementRates rates = moe::test::random_rates(static_cast<uint64_t>(seed));
     const auto owners = moe::test::owners_in_order(devices, devices);
     const double least = moe::test::exhaustive_s(loads, owners, rates, equation);
     if (least <= 0) continue;
@@ -112,7 +113,7 @@ moe::PlanSpec model_spec(int64_t devices, bool placed) {
                       .launch_ns = 8000};
   s.cluster.intra = {300e9, 1000}, s.cluster.nic = {12.5e9, 2500};
   s.cost = std::make_shared<moe::RooflineCost>(s.cluster, s.work);
-  s.law = std::make_shared<const moe::RoutingLaw>(
+  s.routing = std::make_shared<const moe::RoutingModel>(
       moe::workload("zipf", {{"s", 1.1}, {"drift", 0.05}}, 1));
   moe::Stage prophet, schedule;
   prophet.name = "prophet", schedule.name = "prophet_schedule";
@@ -121,10 +122,10 @@ moe::PlanSpec model_spec(int64_t devices, bool placed) {
   return s;
 }
 
-std::vector<moe::Loads> loads_of(const moe::PlanSpec& s, int64_t step) {
-  std::vector<moe::Loads> out;
+std::vector<moe::ExpertCounts> loads_of(const moe::PlanSpec& s, int64_t step) {
+  std::vector<moe::ExpertCounts> out;
   for (int64_t l = 0; l < kLayers; ++l) {
-    out.push_back(s.law->loads({step, l, s.num_ranks, kTokens, s.num_ranks, 1}));
+    out.push_back(s.routing->loads({step, l, s.num_ranks, kTokens, s.num_ranks, 1}));
   }
   return out;
 }
@@ -133,7 +134,8 @@ std::vector<moe::Loads> loads_of(const moe::PlanSpec& s, int64_t step) {
 /// their lane runs them, and a first reading of each placement.
 class RankStep {
  public:
-  RankStep(const moe::Plan& plan, const std::vector<moe::Loads>& loads) : graph_(plan.graph) {
+  RankStep(const moe::Plan& plan, const std::vector<moe::ExpertCounts>& loads)
+      : graph_(plan.graph) {
     for (size_t i = 0; i < graph_.num_ops(); ++i) {
       const moe::OpId id(static_cast<int64_t>(i));
       if (graph_.removed(id) || graph_.def(id).name != std::string_view("place")) continue;
@@ -173,16 +175,17 @@ class RankStep {
   std::vector<Layer> layers_;
 };
 
-/// Of a step in the simulator without the law's own time, us.
+/// Of a step in the simulator without the routing model's own time, us.
 Spread simulated_us(int runs, const moe::Plan& plan) {
   moe::StepReplay steps(plan);
   std::vector<double> samples;
   for (int i = 0; i <= runs; ++i) {
     const moe::Nanoseconds begin = moe::clock_ns();
     loads_of(plan.spec, i);
-    const moe::Nanoseconds law = moe::clock_ns();
+    const moe::Nanoseconds routing = moe::clock_ns();
     steps.set_step(i);
-    if (i > 0) samples.push_back(static_cast<double>(moe::clock_ns() - law - (law - begin)) / 1e3);
+    if (i > 0)
+      samples.push_back(static_cast<double>(moe::clock_ns() - routing - (routing - begin)) / 1e3);
   }
   return spread_of(samples);
 }

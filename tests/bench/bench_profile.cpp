@@ -52,8 +52,8 @@ std::shared_ptr<const moe::Plan> plan_of(const moe::ModelSpec& model, int64_t ra
       },
       &spec.cluster, spec.work);
   if (workload != nullptr) {
-    spec.law = std::make_shared<const moe::RoutingLaw>(moe::workload(workload, {}, 1));
-    spec.gate = moe::gate_spec(model, moe::law_gate(spec.law, model, ranks));
+    spec.routing = std::make_shared<const moe::RoutingModel>(moe::workload(workload, {}, 1));
+    spec.gate = moe::gate_spec(model, moe::routed_gate(spec.routing, model, ranks));
     spec.system.stages.resize(2);
     spec.system.stages[0].name = "irregular_a2a";
     spec.system.stages[1].name = "used_rows";

@@ -1,5 +1,5 @@
 // Simulating imbalanced training: iterations of a 12-layer GPT-MoE on 32 devices whose ranks differ
-// by a routing law; CPU time, medians over repeated runs, and the parts of it.
+// by a routing model; CPU time, medians over repeated runs, and the parts of it.
 // Usage: bench_sim [RUNS] [ITERATIONS] [SYSTEM]
 #include <fmt/format.h>
 #include <time.h>
@@ -20,7 +20,7 @@ namespace {
 
 using moe::Nanoseconds;
 
-moe::PlanSpec spec(int64_t moe_every, int64_t experts, const char* law) {
+moe::PlanSpec spec(int64_t moe_every, int64_t experts, const char* routing) {
   moe::PlanSpec s;
   s.model.layers = 12, s.model.hidden = 1024, s.model.heads = 16, s.model.batch_per_device = 8;
   s.model.experts = experts, s.model.dtype = moe::DType::kF16, s.model.moe_every = moe_every;
@@ -29,8 +29,9 @@ moe::PlanSpec spec(int64_t moe_every, int64_t experts, const char* law) {
   s.cluster = moe::bench::gpu_cluster(4);
   s.work.fill = 0.8;
   s.cost = std::make_shared<moe::RooflineCost>(s.cluster, s.work);
-  if (law != nullptr) {
-    s.law = std::make_shared<const moe::RoutingLaw>(moe::workload(law, {{"drift", 0.2}}, 1));
+  if (routing != nullptr) {
+    s.routing =
+        std::make_shared<const moe::RoutingModel>(moe::workload(routing, {{"drift", 0.2}}, 1));
   }
   return s;
 }
@@ -76,11 +77,13 @@ void bench(const char* name, std::vector<moe::Stage> stages, bool own_lane, int6
   options.steps = iterations;
   moe::RunResult result;
   const double all = median_s(runs, [&] { result = moe::make_simulator()->run(*plan, options); });
-  double law = 0, step = 0, replay = 0, sums = 0;
+  double routing = 0, step = 0, replay = 0, sums = 0;
   moe::StepReplay steps(*plan);
   for (int64_t i = 0; i < iterations; ++i) {
     for (size_t l = 0; l < 12 / static_cast<size_t>(moe_every); ++l) {
-      law += seconds([&] { s.law->loads({i, static_cast<int64_t>(l), 32, 8 * 512, 32, 1}); });
+      routing += seconds([&] {
+        s.routing->loads({i, static_cast<int64_t>(l), 32, 8 * 512, 32, 1});
+      });
     }
     step += seconds([&] { steps.set_step(i); });
     moe::Timeline timeline;
@@ -91,8 +94,8 @@ void bench(const char* name, std::vector<moe::Stage> stages, bool own_lane, int6
   for (const moe::Metrics& m : result.metrics) made.push_back(moe::to_ms(m.makespan_ns));
   std::sort(made.begin(), made.end());
   fmt::print("{:22} {:5} {:7} {:8.3f} {:8.3f} {:8.3f} {:8.3f} {:8.3f} {:9.1f} {:9.1f}\n", name,
-             plan->graph.num_ops(), result.timelines[0].spans.size(), all, law, step - law, replay,
-             sums, made[made.size() / 2], made.back());
+             plan->graph.num_ops(), result.timelines[0].spans.size(), all, routing, step - routing,
+             replay, sums, made[made.size() / 2], made.back());
 }
 
 }  // namespace
@@ -104,7 +107,7 @@ int main(int argc, char** argv) {
   fmt::print("{} iterations on 32 devices, 12 blocks; CPU seconds, medians of {} runs\n",
              iterations, runs);
   fmt::print("{:22} {:>5} {:>7} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9}\n", "system", "ops",
-             "spans", "all", "law", "loads", "replay", "metrics", "median ms", "worst ms");
+             "spans", "all", "routing", "loads", "replay", "metrics", "median ms", "worst ms");
   const std::vector<moe::Stage> counted = {stage("irregular_a2a"), stage("used_rows")};
   bench("padded, every 2nd", {stage("serial")}, false, 2, runs, iterations);
   bench("counted, every 2nd", counted, false, 2, runs, iterations);

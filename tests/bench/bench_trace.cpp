@@ -1,4 +1,4 @@
-// Routing laws: how long the loads of a step take, and what recording a run's routing costs.
+// Routing models: how long the loads of a step take, and what recording a run's routing costs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,16 +21,16 @@ double ms_since(Clock::time_point begin) {
 // 12 MoE layers, 100 steps of 1,024 tokens per rank, an expert per rank.
 void time_loads(const char* name, const moe::WorkloadOptions& options, int64_t ranks, int64_t k,
                 int64_t steps) {
-  const moe::RoutingLaw law = moe::workload(name, options, 1);
+  const moe::RoutingModel routing = moe::workload(name, options, 1);
   moe::RoutingQuery q = {.ranks = ranks, .tokens = 1024, .experts = ranks, .k = k};
   const Clock::time_point begin = Clock::now();
   int64_t total = 0;
   for (q.step = 0; q.step < steps; ++q.step) {
-    for (q.layer = 0; q.layer < 12; ++q.layer) total += law.loads(q).total();
+    for (q.layer = 0; q.layer < 12; ++q.layer) total += routing.loads(q).total();
   }
   const double ms = ms_since(begin);
-  fmt::print("{:44} {:5} ranks, k {}: {:8.1f} ms for {} steps, {:.2f} ns per choice\n", law.name,
-             ranks, k, ms, steps, ms * 1e6 / static_cast<double>(total));
+  fmt::print("{:44} {:5} ranks, k {}: {:8.1f} ms for {} steps, {:.2f} ns per choice\n",
+             routing.name, ranks, k, ms, steps, ms * 1e6 / static_cast<double>(total));
 }
 
 // record_step alone, of records as the plan's gates make them, over the step's time.

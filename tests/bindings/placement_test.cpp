@@ -25,16 +25,16 @@ struct Trial {
   }
 
   LuaPlacement policy;
-  Loads loads{2, 4};
+  ExpertCounts loads{2, 4};
   Placement now;
-  PlaceRates rates{.input_bytes = 8,
-                   .expert_bytes = 64,
-                   .state_bytes = 32,
-                   .a2a_bytes_per_s = 1000,
-                   .copy_bytes_per_s = 500,
-                   .inputs_per_s = 100,
-                   .fnec_s = 0,
-                   .bnec_s = 0};
+  PlacementRates rates{.input_bytes = 8,
+                       .expert_bytes = 64,
+                       .state_bytes = 32,
+                       .a2a_bytes_per_s = 1000,
+                       .copy_bytes_per_s = 500,
+                       .inputs_per_s = 100,
+                       .forward_other_s = 0,
+                       .backward_other_s = 0};
   std::optional<Bytes> left;
   std::vector<std::string> log;
   int64_t step = 3, layer = 1;

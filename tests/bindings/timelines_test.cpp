@@ -10,11 +10,11 @@ namespace {
 
 const std::string kHead = R"(
 local moe = require 'moe'
-local law = moe.workload 'zipf' { drift = 0.3, seed = 1 }
+local routing = moe.workload 'zipf' { drift = 0.3, seed = 1 }
 local function plan(system)
   return moe.plan { cluster = moe.cluster.p4de { nodes = 1 }, system = moe.system(system) {},
     model = moe.model.gpt2_moe { vocab = 64, layers = 2, hidden = 16, heads = 2, seq = 8,
-      batch_per_device = 2, experts_per_device = 1, routing = law } }
+      batch_per_device = 2, experts_per_device = 1, routing = routing } }
 end
 local p, q = plan 'raf', plan 'deepspeed'
 local sim = p.core:simulate { steps = 3, keep = 'all' }

@@ -192,11 +192,11 @@ TEST_CASE("an interrupted moe.train ends the recipe at its next line, whatever c
 
 TEST_CASE("a signal ends what takes long: simulated steps, a pass, a loop, a check", "[signals]") {
   const std::string cluster = "cluster = moe.cluster.p4de { nodes = 4 }";
-  const std::string law = "moe.workload 'zipf' { s = 1, drift = 0.1 }";
+  const std::string routing = "moe.workload 'zipf' { s = 1, drift = 0.1 }";
   const std::string routed =
       "moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4, seq = 16, "
       "batch_per_device = 2, experts_per_device = 2, routing = " +
-      law + ", k = 2 }";
+      routing + ", k = 2 }";
   for (const std::string& body : std::vector<std::string>{
            "moe.plan { model = " + routed + ", system = moe.system 'raf' {}, " + cluster +
                " }:simulate { steps = 1000000 }",

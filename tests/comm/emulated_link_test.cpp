@@ -42,8 +42,8 @@ TEST_CASE(
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t j = 0; j < n; ++j) matrix.push_back(static_cast<double>(bytes(i, j)));
   }
-  const Nanoseconds law = all_to_all_v_ns(link, matrix);
-  REQUIRE(law > 5'000'000);
+  const Nanoseconds model = all_to_all_v_ns(link, matrix);
+  REQUIRE(model > 5'000'000);
   std::vector<CommTimes> times(index(n));
   std::vector<std::vector<char>> received(index(n), std::vector<char>(40'000));
   const auto errors = run_ranks(n, [&](int64_t r) {
@@ -68,7 +68,7 @@ TEST_CASE(
   CHECK(errors == no_errors(n));
   for (int64_t r = 0; r < n; ++r) {
     CHECK(times[index(r)].begin == times[2].post);
-    CHECK(times[index(r)].end - times[index(r)].begin >= law);
+    CHECK(times[index(r)].end - times[index(r)].begin >= model);
     const Bytes from_0 = bytes(0, r), from_1 = bytes(1, r), from_2 = bytes(2, r);
     CHECK(std::string(received[index(r)].data(), index(from_0 + from_1 + from_2)) ==
           std::string(index(from_0), 'a') + std::string(index(from_1), 'b') +
@@ -96,7 +96,7 @@ TEST_CASE("all_reduce and broadcast last as long as their closed forms") {
 
 TEST_CASE("the wire of a lane carries one transfer at a time, however early the next was posted") {
   const Cluster link = slow_link(2);
-  const Nanoseconds law = all_reduce_ns(link, 8000);
+  const Nanoseconds model = all_reduce_ns(link, 8000);
   InProcessWorld world(2, 1, {});
   EmulatedWire wire(link);
   std::vector<std::vector<CommTimes>> times(2);
@@ -111,7 +111,7 @@ TEST_CASE("the wire of a lane carries one transfer at a time, however early the 
     }
   });
   for (size_t i = 1; i < 3; ++i) {
-    CHECK(times[0][i].begin == times[0][i - 1].begin + law);
+    CHECK(times[0][i].begin == times[0][i - 1].begin + model);
     CHECK(times[1][i].begin == times[0][i].begin);
   }
 }
@@ -155,7 +155,8 @@ Overlap overlap(const Cluster& link, Bytes bytes, std::chrono::microseconds late
   return all;
 }
 
-TEST_CASE("transfers that overlap on different lanes end as the law has it for their begins") {
+TEST_CASE(
+    "transfers that overlap on different lanes end as the link model has it for their begins") {
   for (const int64_t n : {2, 4}) {
     for (const Share share : {Share::kPerFlow, Share::kPerCollective}) {
       Cluster link = slow_link(n);
@@ -168,17 +169,17 @@ TEST_CASE("transfers that overlap on different lanes end as the law has it for t
       NetworkOp exchange{AllToAll{.bytes_per_pair = static_cast<double>(bytes)}};
       reduce.start_ns = all.reduced[0].begin - first;
       exchange.start_ns = all.exchanged[0].begin - first;
-      const auto law = run_collectives(link, {reduce, exchange}, network_options(link)).ops;
+      const auto model = run_collectives(link, {reduce, exchange}, network_options(link)).ops;
       INFO(n << " ranks, " << name_of(share) << ", the exchange "
              << exchange.start_ns - reduce.start_ns << " ns later");
       for (size_t r = 0; r < index(n); ++r) {
         CHECK(all.reduced[r].begin == all.reduced[0].begin);
         CHECK(all.exchanged[r].begin == all.exchanged[0].begin);
-        CHECK(all.reduced[r].end - first >= law[0].end_ns);
-        CHECK(all.exchanged[r].end - first >= law[1].end_ns);
+        CHECK(all.reduced[r].end - first >= model[0].end_ns);
+        CHECK(all.exchanged[r].end - first >= model[1].end_ns);
       }
       // The wire's own time, which no thread's waking blurs.
-      CHECK(std::abs(all.last_byte - first - std::max(law[0].end_ns, law[1].end_ns)) <= 2);
+      CHECK(std::abs(all.last_byte - first - std::max(model[0].end_ns, model[1].end_ns)) <= 2);
     }
   }
 }

@@ -138,8 +138,8 @@ TEST_CASE(
   link.nic = {1e6, 20'000};
   const Group across{2, 2};
   constexpr int64_t kFloats = 2000;
-  const Nanoseconds law = all_to_all_ns(link, 4 * kFloats, across);
-  REQUIRE(law == 2 * 8'000'000 + 40'000);  // both pairs share the NICs
+  const Nanoseconds model = all_to_all_ns(link, 4 * kFloats, across);
+  REQUIRE(model == 2 * 8'000'000 + 40'000);  // both pairs share the NICs
   InProcessWorld world(4, 1, {.timeout_s = 5});
   EmulatedWire wire(link);
   std::vector<CommTimes> moved(4), reduced(4);
@@ -160,7 +160,7 @@ TEST_CASE(
   }
   // One that begins before the other has the NICs for itself for a moment; none of it is idle.
   const Nanoseconds begin = std::min(moved[0].begin, moved[1].begin);
-  CHECK(std::max(moved[0].end, moved[1].end) - begin >= law - 1);
+  CHECK(std::max(moved[0].end, moved[1].end) - begin >= model - 1);
 }
 
 }  // namespace

@@ -319,7 +319,7 @@ TEST_CASE("two fills share the profile of an op just when its work does not foll
   CHECK(cache->find("cpu | " + op_signature(g, irregular) + " fill=0.8").has_value());
 }
 
-TEST_CASE("a load of another fill lies on the line between the fills beside it") {
+TEST_CASE("routed work of another fill lies on the line between the fills beside it") {
   Graph g = four_ranks();
   const OpId irregular =
       g.add_op("all_to_all", "b", {}, {{"bytes", 4e6}, {"irregular", int64_t{1}}});
@@ -331,15 +331,15 @@ TEST_CASE("a load of another fill lies on the line between the fills beside it")
   };
   const ProfileCost cost(std::make_shared<ProfileCache>(""), "cpu", measure, nullptr,
                          {.fill = 0.8});
-  CHECK(cost.loaded_ns(g, irregular, {{.fill = 0.8}}) == cost.op_ns(g, irregular));
+  CHECK(cost.routed_ns(g, irregular, {{.fill = 0.8}}) == cost.op_ns(g, irregular));
   CHECK(fills == std::vector<double>{0.8});
-  CHECK(cost.loaded_ns(g, irregular, {{.fill = 0.6}}) == 375);  // 0.4 of 250 to 562.5
-  CHECK(cost.loaded_ns(g, irregular, {{.fill = 0.79}}) == Approx(625).margin(1));
-  CHECK(cost.loaded_ns(g, irregular, {{.fill = 1}}) == 1000);
-  CHECK(cost.loaded_ns(g, irregular, {{.fill = 0}}) == 0);
-  for (int i = 0; i <= 100; ++i) cost.loaded_ns(g, irregular, {{.fill = i / 100.0}});
+  CHECK(cost.routed_ns(g, irregular, {{.fill = 0.6}}) == 375);  // 0.4 of 250 to 562.5
+  CHECK(cost.routed_ns(g, irregular, {{.fill = 0.79}}) == Approx(625).margin(1));
+  CHECK(cost.routed_ns(g, irregular, {{.fill = 1}}) == 1000);
+  CHECK(cost.routed_ns(g, irregular, {{.fill = 0}}) == 0);
+  for (int i = 0; i <= 100; ++i) cost.routed_ns(g, irregular, {{.fill = i / 100.0}});
   CHECK(fills.size() == 6);  // 0, 1/4, 1/2, 3/4, 1 and the plan's own
-  CHECK(cost.loaded_ns(g, padded, {{.fill = 0.3}}) == cost.op_ns(g, padded));
+  CHECK(cost.routed_ns(g, padded, {{.fill = 0.3}}) == cost.op_ns(g, padded));
 }
 
 TEST_CASE("an uneven all-to-all takes its matrix's closed form, and what its fullest rank copies") {
@@ -348,15 +348,15 @@ TEST_CASE("an uneven all-to-all takes its matrix's closed form, and what its ful
   const Cluster cluster = two_nodes();
   std::vector<double> bytes(16, 1e5);
   bytes[3] = 4e6;
-  const OpLoad load = {{.fill = 1}, &bytes};
-  CHECK(RooflineCost(cluster, {}).loaded_ns(g, a2a, load) == all_to_all_v_ns(cluster, bytes));
+  const RoutedWork routed = {{.fill = 1}, &bytes};
+  CHECK(RooflineCost(cluster, {}).routed_ns(g, a2a, routed) == all_to_all_v_ns(cluster, bytes));
   CHECK(RooflineCost(cluster, {}).op_ns(g, a2a) == all_to_all_ns(cluster, 1e6));
-  CHECK(std::get<AllToAll>(transfer_on(cluster, g, a2a, load)->what).bytes == bytes);
+  CHECK(std::get<AllToAll>(transfer_on(cluster, g, a2a, routed)->what).bytes == bytes);
   const auto slow = [](const Graph&, OpId, const WorkContext& work) {
     return std::vector<Nanoseconds>{std::llround(1e9 * work.fill)};
   };
   const ProfileCost copies(std::make_shared<ProfileCache>(""), "cpu", slow, &cluster, {});
-  CHECK(copies.loaded_ns(g, a2a, {{.fill = 0.9}, &bytes}) == 900'000'000);
+  CHECK(copies.routed_ns(g, a2a, {{.fill = 0.9}, &bytes}) == 900'000'000);
 }
 
 TEST_CASE("an op that is timed again keeps the lower median, for all who read the cache") {

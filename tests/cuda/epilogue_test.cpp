@@ -1,4 +1,4 @@
-// What follows the products of experts, in every way: bias, summand, GELU and its slope.
+// What follows the products of experts, in every variant: bias, summand, GELU and its slope.
 #include "tests/cuda/epilogues.h"
 
 using namespace moe;
@@ -7,18 +7,18 @@ using namespace moe::test;
 /// In bfloat16 a kernel may round what it gives to the next one: twice, numbers below 8.
 constexpr double kTwoRoundings = 2 * 8 * 0x1p-9;
 
-TEST_CASE("what follows experts' products agrees with the reference in every way", "[gemm]") {
+TEST_CASE("what follows experts' products agrees with the reference in every variant", "[gemm]") {
   for (const Sizes& s : kSizes)
-    for (const ProductsWay way : kWays)
+    for (const GemmVariant variant : kVariants)
       for (const int gelu : {0, kBeforeGelu, kGeluAt})
         for (const int filled : {0, kBias, kAdd, kBias | kAdd})
           for (const int transposed : {0, 1, 2, 3}) {
             const bool ta = transposed & 1, tb = transposed & 2;
             if ((ta || !tb) && filled != kBias) continue;  // the others with x w^T alone
-            INFO("sizes " << &s - kSizes << ", way " << static_cast<int>(way) << ", given "
+            INFO("sizes " << &s - kSizes << ", variant " << static_cast<int>(variant) << ", given "
                           << (gelu | filled) << ", transposed " << transposed);
             const auto body = [&](const auto& k, auto arrays) {
-              return followed(k, arrays, way, s, gelu | filled, ta, tb);
+              return followed(k, arrays, variant, s, gelu | filled, ta, tb);
             };
             agree_on_device(1e-5, [&](const auto& k, auto zero) {
               return body(k, Arrays<decltype(zero)>()).stored;
@@ -38,7 +38,7 @@ TEST_CASE("a summand may be the result, and a product of no depth leaves what is
       const std::vector<W> bias(16, W(0.25));
       const kernels::Product<T> product = {
           4, 16, k, a.data(), b.data(), c.data(), {.bias = bias.data(), .add = c.data()}};
-      table.gemm_many(ProductsWay::kEach, false, true, 1, &product, W(1), 8, 8, W(0), 16, nullptr);
+      table.gemm_many(GemmVariant::kEach, false, true, 1, &product, W(1), 8, 8, W(0), 16, nullptr);
       return Results<T>{c, {}};
     });
 }

@@ -7,10 +7,10 @@
 
 namespace moe::test {
 
-using kernels::ProductsWay;
+using kernels::GemmVariant;
 
-constexpr ProductsWay kWays[] = {ProductsWay::kBatch, ProductsWay::kStreams, ProductsWay::kGrouped,
-                                 ProductsWay::kEach};
+constexpr GemmVariant kVariants[] = {GemmVariant::kBatch, GemmVariant::kStreams,
+                                     GemmVariant::kGrouped, GemmVariant::kEach};
 /// Members of an epilogue.
 constexpr int kBias = 1, kAdd = 2, kBeforeGelu = 4, kGeluAt = 8;
 
@@ -26,7 +26,7 @@ inline const Sizes kSizes[] = {{{16, 16, 16}, 24, 16, 0},  // padded
 
 /// c of experts, then before_gelu.
 template <class A, class Table>
-Results<typename A::Stored> followed(const Table& table, A, ProductsWay way, const Sizes& s,
+Results<typename A::Stored> followed(const Table& table, A, GemmVariant variant, const Sizes& s,
                                      int given, bool ta, bool tb) {
   using T = typename A::Stored;
   using W = typename A::Wide;
@@ -57,7 +57,7 @@ Results<typename A::Stored> followed(const Table& table, A, ProductsWay way, con
                          .gelu_at = given & kGeluAt ? at.data() + begin : nullptr}});
     first += s.rows[e];
   }
-  table.gemm_many(way, ta, tb, experts, products.data(), W(0.5), lda, tb ? s.k : s.n, W(0), s.n,
+  table.gemm_many(variant, ta, tb, experts, products.data(), W(0.5), lda, tb ? s.k : s.n, W(0), s.n,
                   nullptr);
   return {joined(c, before), {}};
 }

@@ -83,7 +83,7 @@ TEST_CASE("all that a model may have trains with the CUDA kernels' sources") {
   check_emulated(spec, 3);
 }
 
-TEST_CASE("experts' products in every way train alike with the CUDA kernels' sources") {
+TEST_CASE("experts' products in every variant train alike with the CUDA kernels' sources") {
   const auto executor = make_device_executor(*moe_cuda_device());
   for (const auto& stages :
        std::vector<std::vector<Stage>>{{}, {pass("irregular_a2a"), pass("used_rows")}}) {
@@ -92,12 +92,12 @@ TEST_CASE("experts' products in every way train alike with the CUDA kernels' sou
     const auto plain = make_plan(spec);
     // The third step is a replay where whole capacities are multiplied.
     const RunResult usual = executor->run(*plain, options_of(*plain, 3));
-    for (const char* const way : {"streams", "grouped", "each"}) {
-      CAPTURE(stages.size(), way);
-      spec.ways = {{"products", way}};
+    for (const char* const variant : {"streams", "grouped", "each"}) {
+      CAPTURE(stages.size(), variant);
+      spec.variants = {{"products", variant}};
       const auto plan = make_plan(spec);
       const RunResult result = executor->run(*plan, options_of(*plan, 3));
-      CHECK(result.losses == usual.losses);  // the emulation's sums are the same in every way
+      CHECK(result.losses == usual.losses);  // the emulation's sums are the same in every variant
       CHECK(result.digest == usual.digest);
     }
   }

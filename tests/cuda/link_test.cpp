@@ -46,10 +46,11 @@ struct Transfer {
 };
 
 /// Nanoseconds of the emulated clock.
-int64_t send(Transfer& t, int64_t duration_ns, int32_t blocks, const kernels::LinkTurn& turn = {}) {
+int64_t send(Transfer& t, int64_t duration_ns, int32_t blocks,
+             const kernels::LinkSignal& signal = {}) {
   const uint64_t before = emulation::read_clock();
   kernels::cuda::paced_copies(t.copies.data(), static_cast<int64_t>(t.copies.size()), duration_ns,
-                              blocks, turn, nullptr);
+                              blocks, signal, nullptr);
   REQUIRE(kernels::cuda::take_error() == "");
   return static_cast<int64_t>(emulation::read_clock() - before);
 }
@@ -142,40 +143,40 @@ TEST_CASE("emulated on the host: a transfer says when it begins and ends when th
     for (const int32_t blocks : {1, 4}) {
       INFO(count << " copies by " << blocks << " blocks");
       Transfer t(count, 400, 17);
-      kernels::LinkWords words = {};
+      kernels::LinkFlags flags = {};
       int64_t looks = 0, begun_after = 0;
       const auto began = static_cast<int64_t>(emulation::read_clock());
       // The host looks each time that the device does something; it lets the transfer end late.
       emulation::watch_clock([&](uint64_t now) {
         ++looks;
-        if (words.begun == 7 && begun_after == 0) begun_after = looks;
-        if (static_cast<int64_t>(now) >= began + 60000) words.over = 7;
+        if (flags.begun == 7 && begun_after == 0) begun_after = looks;
+        if (static_cast<int64_t>(now) >= began + 60000) flags.over = 7;
       });
-      const int64_t lasted_ns = send(t, 20000, blocks, {&words, 7, 7});
+      const int64_t lasted_ns = send(t, 20000, blocks, {&flags, 7, 7});
       emulation::watch_clock({});
       CHECK(lasted_ns >= 60000);
       if (blocks == 1) CHECK(lasted_ns < 63000);  // several run one after another
-      CHECK(words.began_ns > began);
-      CHECK(words.began_ns < began + 1000);
+      CHECK(flags.began_ns > began);
+      CHECK(flags.began_ns < began + 1000);
       CHECK((begun_after > 0 && begun_after < 10));
       CHECK(t.arrived());
     }
 }
 
 TEST_CASE("emulated on the host: what the host has let end long ago lasts as long as it says") {
-  kernels::LinkWords words = {0, 0, 9};
+  kernels::LinkFlags flags = {0, 0, 9};
   Transfer t(5, 3000, 3);
-  const int64_t lasted_ns = send(t, 20000, 2, {&words, 9, 9});
+  const int64_t lasted_ns = send(t, 20000, 2, {&flags, 9, 9});
   CHECK(lasted_ns >= 20000);
   CHECK(lasted_ns < 45000);  // two blocks, one after another
-  CHECK(words.begun == 9);
-  kernels::LinkWords silent = {};
+  CHECK(flags.begun == 9);
+  kernels::LinkFlags silent = {};
   const auto before = static_cast<int64_t>(emulation::read_clock());
   kernels::cuda::sleep(1000, {&silent, 0, 0}, nullptr);
   kernels::cuda::sleep(0, {&silent, 4, 0}, nullptr);
   CHECK(silent.begun == 4);
   CHECK(silent.began_ns >= before + 1000);
-  const kernels::LinkWords told = silent;
+  const kernels::LinkFlags told = silent;
   kernels::cuda::sleep(1000, {&silent, 4, 0}, nullptr);  // another kernel of the same transfer
   CHECK(silent.began_ns == told.began_ns);
   CHECK(kernels::cuda::take_error() == "");

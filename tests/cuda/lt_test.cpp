@@ -38,10 +38,10 @@ struct Library {
 struct Layer {
   explicit Layer(int64_t n_, int64_t k_ = 8) : n(n_), k(k_) {}
   void run(int64_t rows, kernels::Stream stream = nullptr) {
-    run(ProductsWay::kEach, {rows}, stream);
+    run(GemmVariant::kEach, {rows}, stream);
   }
   /// Of so many rows a product, one after the other.
-  void run(ProductsWay way, const std::vector<int64_t>& rows, kernels::Stream stream) {
+  void run(GemmVariant variant, const std::vector<int64_t>& rows, kernels::Stream stream) {
     std::vector<kernels::Product<Bf16>> products;
     int64_t first = 0;
     for (const int64_t m : rows) {
@@ -54,7 +54,7 @@ struct Layer {
                           {.bias = bias.data(), .before_gelu = z.data() + first * n}});
       first += m;
     }
-    device().mixed->gemm_many(way, false, true, static_cast<int64_t>(products.size()),
+    device().mixed->gemm_many(variant, false, true, static_cast<int64_t>(products.size()),
                               products.data(), 1, k, k, 0, n, stream);
     REQUIRE(kernels::cuda::take_error() == "");
   }
@@ -70,19 +70,21 @@ struct Layer {
 TEST_CASE("what follows a product is in its call, and within one rounding") {
   const Library library;
   for (const bool ragged : {false, true})
-    for (const ProductsWay way : {ProductsWay::kBatch, ProductsWay::kStreams, ProductsWay::kEach})
+    for (const GemmVariant variant :
+         {GemmVariant::kBatch, GemmVariant::kStreams, GemmVariant::kEach})
       for (const int given : {kBias, kAdd, kBias | kAdd, kBeforeGelu, kBeforeGelu | kBias, kGeluAt})
         for (const bool tb : {false, true}) {
           const Sizes& s = kSizes[ragged ? 1 : 0];
-          INFO("ragged " << ragged << ", way " << static_cast<int>(way) << ", given " << given);
+          INFO("ragged " << ragged << ", variant " << static_cast<int>(variant) << ", given "
+                         << given);
           const auto body = [&](const auto& k, auto arrays) {
-            return followed(k, arrays, way, s, given, false, tb);
+            return followed(k, arrays, variant, s, given, false, tb);
           };
           agree_mixed(1e-5, body);
           emulation::lt_calls = {};
           const uint64_t launches = emulation::num_launches();
           body(device_mixed(), Arrays<Bf16>());
-          const int products = way == ProductsWay::kBatch && !ragged ? 1 : 3;
+          const int products = variant == GemmVariant::kBatch && !ragged ? 1 : 3;
           CHECK(emulation::lt_calls.made == products);
           CHECK(emulation::lt_calls.fused == (given == kAdd ? 0 : products));
           // Nothing is a kernel of ours but the rounding of biases that lie side by side.
@@ -94,7 +96,8 @@ TEST_CASE("what follows a product is in its call, and within one rounding") {
 TEST_CASE("where cublasLt offers less, nothing or refuses, cuBLAS and own kernels do the rest") {
   const Library library;
   for (const LtOffers offers : {LtOffers::kAll, LtOffers::kPlain, LtOffers::kNone})
-    for (const ProductsWay way : {ProductsWay::kBatch, ProductsWay::kStreams, ProductsWay::kEach})
+    for (const GemmVariant variant :
+         {GemmVariant::kBatch, GemmVariant::kStreams, GemmVariant::kEach})
       for (const int given : {0, kBias, kBias | kAdd, kBeforeGelu | kBias, kGeluAt}) {
         // The library is asked anew.
         const Sizes s = {{16, 16}, 24, fresh_size(), 0};
@@ -103,9 +106,9 @@ TEST_CASE("where cublasLt offers less, nothing or refuses, cuBLAS and own kernel
         emulation::lt_calls = {};
         emulation::cublas_calls = {};
         const auto body = [&](const auto& k, auto arrays) {
-          return followed(k, arrays, way, s, given, false, true);
+          return followed(k, arrays, variant, s, given, false, true);
         };
-        INFO("way " << static_cast<int>(way) << ", given " << given);
+        INFO("variant " << static_cast<int>(variant) << ", given " << given);
         agree_mixed(0.25, body);  // sums of some thousand products
         CHECK(emulation::lt_calls.fused == 0);
         CHECK((emulation::lt_calls.made > 0) == (offers == LtOffers::kPlain && given == 0));
@@ -181,19 +184,19 @@ TEST_CASE("where memory lies does not choose the algorithm, beyond 16 bytes") {
   CHECK(run(2) == 3);
 }
 
-TEST_CASE("a recording of products and what follows them is replayed, in every way") {
+TEST_CASE("a recording of products and what follows them is replayed, in every variant") {
   const Library library;
   const size_t alive = emulation::things_alive();
   const kernels::Stream stream = device().make_stream(false);
   Layer layer(24), other(fresh_size(), 64);
-  for (const ProductsWay way :
-       {ProductsWay::kBatch, ProductsWay::kStreams, ProductsWay::kGrouped, ProductsWay::kEach})
+  for (const GemmVariant variant :
+       {GemmVariant::kBatch, GemmVariant::kStreams, GemmVariant::kGrouped, GemmVariant::kEach})
     for (const auto& rows : std::vector<std::vector<int64_t>>{{100, 100, 100}, {40, 0, 259, 1}}) {
-      INFO("way " << static_cast<int>(way));
-      layer.run(way, rows, stream);
+      INFO("variant " << static_cast<int>(variant));
+      layer.run(variant, rows, stream);
       const std::vector<Bf16> y = layer.y, z = layer.z;
       device().begin_recording(stream);
-      layer.run(way, rows, stream);
+      layer.run(variant, rows, stream);
       const kernels::Recording recording = device().end_recording(stream);
       REQUIRE(recording);
       other.run(300, stream);  // takes over the room, and makes it larger
@@ -214,7 +217,7 @@ TEST_CASE("a recording of products and what follows them is replayed, in every w
 TEST_CASE("products side by side have workspaces of their own") {
   const Library library;
   const Sizes s = {{16, 16, 16, 16, 16, 16, 16}, 24, 16, 0};
-  followed(device_mixed(), Arrays<Bf16>(), ProductsWay::kStreams, s, kBias, false, true);
+  followed(device_mixed(), Arrays<Bf16>(), GemmVariant::kStreams, s, kBias, false, true);
   CHECK(emulation::lt_calls.workspaces.size() == 4);
   std::set<void*> places;
   for (const auto& [stream, place] : emulation::lt_calls.workspaces) places.insert(place);

@@ -8,12 +8,12 @@
 using namespace moe;
 using namespace moe::test;
 using kernels::Bf16;
-using kernels::ProductsWay;
+using kernels::GemmVariant;
 
 namespace {
 
-constexpr ProductsWay kWays[] = {ProductsWay::kBatch, ProductsWay::kStreams, ProductsWay::kGrouped,
-                                 ProductsWay::kEach};
+constexpr GemmVariant kVariants[] = {GemmVariant::kBatch, GemmVariant::kStreams,
+                                     GemmVariant::kGrouped, GemmVariant::kEach};
 constexpr int64_t kExperts = 4, kRows = 6, kIn = 16, kOut = 24;
 
 /// Numbers in both types, and as they are multiplied.
@@ -38,7 +38,7 @@ struct Case {
   std::vector<int64_t> rows;
   bool sum, wide_a, wide_b, wide_c;
 
-  void run(ProductsWay way, double tolerance) const {
+  void run(GemmVariant variant, double tolerance) const {
     const Numbers a(kExperts * kRows * (sum ? kOut : kIn), 1);
     const Numbers b(kExperts * (sum ? kRows : kOut) * kIn, 2);
     Numbers c(kExperts * (sum ? kIn : kRows) * kOut, 3);
@@ -59,8 +59,8 @@ struct Case {
                                       nullptr);
     }
     emulation::cublas_calls = {};
-    kernels::cuda::gemm_many_mixed(way, sum, !sum, kExperts, products.data(), 0.5F, lda(), kIn, 1,
-                                   ldc(), nullptr);
+    kernels::cuda::gemm_many_mixed(variant, sum, !sum, kExperts, products.data(), 0.5F, lda(), kIn,
+                                   1, ldc(), nullptr);
     REQUIRE(kernels::cuda::take_error() == "");
     std::vector<float> got = c.wide;
     for (size_t i = 0; i < got.size() && !wide_c; ++i) got[i] = kernels::to_float(c.narrow[i]);
@@ -75,29 +75,29 @@ const std::vector<int64_t> kLoads[] = {{6, 6, 6, 6}, {1, 6, 0, 3}, {0, 6, 0, 0},
 }  // namespace
 
 TEST_CASE("mixed products agree with the reference of rounded operands, whatever is wide") {
-  for (const ProductsWay way : kWays)
+  for (const GemmVariant variant : kVariants)
     for (const auto& rows : kLoads)
       for (int types = 0; types < 8; ++types)
         for (const bool sum : {false, true}) {
           const Case one = {rows, sum, (types & 1) != 0, (types & 2) != 0, (types & 4) != 0};
-          INFO("way " << static_cast<int>(way) << ", load " << &rows - kLoads << ", types " << types
-                      << ", sum " << sum);
-          one.run(way, one.wide_c ? 1e-5 : 4e-3);
+          INFO("variant " << static_cast<int>(variant) << ", load " << &rows - kLoads << ", types "
+                          << types << ", sum " << sum);
+          one.run(variant, one.wide_c ? 1e-5 : 4e-3);
         }
 }
 
 TEST_CASE("mixed products of equal experts are one strided call after one cast of all weights") {
   const uint64_t launches = emulation::num_launches();
-  Case{kLoads[0], false, false, true, false}.run(ProductsWay::kBatch, 4e-3);
+  Case{kLoads[0], false, false, true, false}.run(GemmVariant::kBatch, 4e-3);
   CHECK((emulation::cublas_calls.batched == 1 && emulation::cublas_calls.single == 0));
   CHECK(emulation::cublas_used.math == CUBLAS_DEFAULT_MATH);
   CHECK(emulation::num_launches() == launches + 1);
 }
 
 TEST_CASE("groups of mixed products are one call where they write bfloat16, else single ones") {
-  Case{kLoads[1], false, false, true, false}.run(ProductsWay::kGrouped, 4e-3);
+  Case{kLoads[1], false, false, true, false}.run(GemmVariant::kGrouped, 4e-3);
   CHECK((emulation::cublas_calls.grouped == 1 && emulation::cublas_calls.single == 0));
-  Case{kLoads[0], true, false, false, true}.run(ProductsWay::kGrouped, 1e-5);
+  Case{kLoads[0], true, false, false, true}.run(GemmVariant::kGrouped, 1e-5);
   CHECK((emulation::cublas_calls.grouped == 0 && emulation::cublas_calls.single == 4));
   CHECK(emulation::cublas_calls.streams.size() == 4);
 }
@@ -109,7 +109,7 @@ TEST_CASE("runs of one expert share its rounded weights") {
   for (int64_t run = 0; run < 4; ++run)
     products.push_back({1, 8, 8, x.in(false, 8 * run), w.in(true, 0), y.data() + 8 * run});
   const uint64_t launches = emulation::num_launches();
-  kernels::cuda::gemm_many_mixed(ProductsWay::kStreams, false, true, 4, products.data(), 1, 8, 8, 0,
+  kernels::cuda::gemm_many_mixed(GemmVariant::kStreams, false, true, 4, products.data(), 1, 8, 8, 0,
                                  8, nullptr);
   CHECK(emulation::num_launches() == launches + 1);
   std::vector<double> want(y.size());

@@ -1,9 +1,9 @@
-// The products of experts, in every way, for loads of every kind.
+// The products of experts, in every variant, for loads of every kind.
 #include "tests/cuda/on_device.h"
 
 using namespace moe;
 using namespace moe::test;
-using kernels::ProductsWay;
+using kernels::GemmVariant;
 
 namespace {
 
@@ -31,7 +31,7 @@ void each_run(const Counts& counts, F f) {
 
 /// y = x w^T, dx = dy w and dw += dy^T x, the latter run by run.
 template <class T>
-std::vector<T> products_of_experts(const kernels::KernelTable<T>& table, ProductsWay way,
+std::vector<T> products_of_experts(const kernels::KernelTable<T>& table, GemmVariant variant,
                                    const Counts& counts) {
   const auto x = random_values<T>(kExperts * kRows * kIn, 1);
   const auto w = random_values<T>(kExperts * kOut * kIn, 2);
@@ -47,30 +47,32 @@ std::vector<T> products_of_experts(const kernels::KernelTable<T>& table, Product
     if (rows > 0) of_dw.push_back({kOut, kIn, rows, dys, xs, dw.data() + e * kOut * kIn});
   });
   const auto count = [](const auto& products) { return static_cast<int64_t>(products.size()); };
-  table.gemm_many(way, false, true, count(of_y), of_y.data(), T(1), kIn, kIn, T(0), kOut, nullptr);
-  table.gemm_many(way, false, false, count(of_dx), of_dx.data(), T(0.5), kOut, kIn, T(1), kIn,
+  table.gemm_many(variant, false, true, count(of_y), of_y.data(), T(1), kIn, kIn, T(0), kOut,
                   nullptr);
-  table.gemm_many(way, true, false, count(of_dw), of_dw.data(), T(1), kOut, kIn, T(1), kIn,
+  table.gemm_many(variant, false, false, count(of_dx), of_dx.data(), T(0.5), kOut, kIn, T(1), kIn,
+                  nullptr);
+  table.gemm_many(variant, true, false, count(of_dw), of_dw.data(), T(1), kOut, kIn, T(1), kIn,
                   nullptr);
   return joined(joined(y, dx), dw);
 }
 
 }  // namespace
 
-TEST_CASE("experts' products agree with the reference in every way and for every load", "[gemm]") {
-  for (const auto way :
-       {ProductsWay::kBatch, ProductsWay::kStreams, ProductsWay::kGrouped, ProductsWay::kEach})
+TEST_CASE("experts' products agree with the reference in every variant and for every load",
+          "[gemm]") {
+  for (const auto variant :
+       {GemmVariant::kBatch, GemmVariant::kStreams, GemmVariant::kGrouped, GemmVariant::kEach})
     for (const Counts& counts : kLoads) {
-      INFO("way " << static_cast<int>(way) << ", load " << &counts - kLoads);
+      INFO("variant " << static_cast<int>(variant) << ", load " << &counts - kLoads);
       agree_on_device(1e-5, [&](const auto& table, auto zero) {
-        return products_of_experts<decltype(zero)>(table, way, counts);
+        return products_of_experts<decltype(zero)>(table, variant, counts);
       });
     }
 }
 
-TEST_CASE("products without depth scale their sums in every way", "[gemm]") {
-  for (const auto way :
-       {ProductsWay::kBatch, ProductsWay::kStreams, ProductsWay::kGrouped, ProductsWay::kEach})
+TEST_CASE("products without depth scale their sums in every variant", "[gemm]") {
+  for (const auto variant :
+       {GemmVariant::kBatch, GemmVariant::kStreams, GemmVariant::kGrouped, GemmVariant::kEach})
     agree_on_device(1e-6, [&](const auto& table, auto zero) {
       using T = decltype(zero);
       const auto a = random_values<T>(64, 1), b = random_values<T>(64, 2);
@@ -79,7 +81,7 @@ TEST_CASE("products without depth scale their sums in every way", "[gemm]") {
           {4, 4, 0, a.data(), b.data(), c.data()},
           {4, 4, 8, a.data(), b.data(), c.data() + 16},
           {4, 4, 0, a.data() + 32, b.data() + 32, c.data() + 32}};
-      table.gemm_many(way, false, true, 3, products.data(), T(1), 8, 8, T(0.5), 4, nullptr);
+      table.gemm_many(variant, false, true, 3, products.data(), T(1), 8, 8, T(0.5), 4, nullptr);
       return c;
     });
 }

@@ -208,7 +208,7 @@ struct Crafted {
 void check_damaged(const Folder& folder, const Crafted& crafted, const std::string& why) {
   INFO(why);
   const auto plan = small_plan(2);
-  const Persistents all = persistents(*plan);
+  const PersistentTensors all = persistent_tensors(*plan);
   RankBuffers a(*plan, 4), b(*plan, 4);
   const AllBuffers ranks = {&a, &b};
   for (const RankBuffers* rank : ranks) {

@@ -191,11 +191,11 @@ TEST_CASE("an emulated link slows the transfers, says so, and changes no number"
     std::map<std::string, double> bytes;
     Nanoseconds end = 0;
     for (const Span& span : step.spans) end = std::max(end, span.end);
-    for (const LinkLoad& load : step.links) {
-      CHECK(load.begin >= 0);
-      CHECK(load.end <= end);
-      CHECK(load.bytes_per_s <= load.capacity * (1 + 1e-9));
-      bytes[load.name] += load.bytes_per_s * static_cast<double>(load.end - load.begin) / 1e9;
+    for (const LinkSpan& span : step.links) {
+      CHECK(span.begin >= 0);
+      CHECK(span.end <= end);
+      CHECK(span.bytes_per_s <= span.capacity * (1 + 1e-9));
+      bytes[span.name] += span.bytes_per_s * static_cast<double>(span.end - span.begin) / 1e9;
     }
     CHECK(bytes.size() == 4);
     for (const auto& [name, carried] : bytes) CHECK(carried > 0);

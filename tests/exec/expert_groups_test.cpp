@@ -165,7 +165,7 @@ TEST_CASE("a run goes on from a checkpoint of groups of another size") {
 TEST_CASE("copies of a parameter that differ are found, with its name and the ranks") {
   for (const bool of_expert : {true, false}) {
     const auto plan = plan_with(spec_with("switch", 2, 4), {});
-    const Persistents all = persistents(*plan);
+    const PersistentTensors all = persistent_tensors(*plan);
     std::vector<std::unique_ptr<RankBuffers>> own;
     AllBuffers ranks;
     for (int64_t r = 0; r < 4; ++r) {

@@ -7,7 +7,7 @@
 #include "engine/base/errors.h"
 #include "engine/base/stop.h"
 #include "engine/exec/check_options.h"
-#include "engine/exec/conductor.h"
+#include "engine/exec/run_loop.h"
 #include "engine/run.h"
 #include "tests/exec/support.h"
 

@@ -44,8 +44,8 @@ RunResult infer(const Plan& plan, int64_t batches,
   return run_cpu(plan, options);
 }
 
-/// Paths as a law has them, of batches that are not run.
-std::shared_ptr<const PathProfile> profile_of(const RoutingLaw& law, const PlanSpec& spec,
+/// Paths as a routing model has them, of batches that are not run.
+std::shared_ptr<const PathProfile> profile_of(const RoutingModel& routing, const PlanSpec& spec,
                                               int64_t path, bool shorter = false) {
   const ModelSpec& m = spec.model;
   const PathOptions options = {
@@ -57,7 +57,7 @@ std::shared_ptr<const PathProfile> profile_of(const RoutingLaw& law, const PlanS
       TokenPaths paths(options, tokens);
       for (int64_t layer = 0; layer < m.layers; ++layer) {
         std::vector<int32_t> choices(static_cast<size_t>(tokens));
-        law.route({step, layer, spec.num_ranks, tokens, m.experts, 1}, rank, choices);
+        routing.route({step, layer, spec.num_ranks, tokens, m.experts, 1}, rank, choices);
         counts.add(layer, paths, choices, 1);
         paths.add(choices, 1);
       }
@@ -85,15 +85,15 @@ TEST_CASE("experts from host memory give the outputs of one expert per device") 
                                         {{"compare", std::string("set")}, {"normalise", true}}};
   for (const int64_t ranks : {2, 4}) {
     PlanSpec spec = inference_spec(ranks);
-    const RoutingLaw law = workload("markov", {}, 5);
-    for (const bool by_law : {true, false}) {
-      if (by_law) spec.law = std::make_shared<RoutingLaw>(law);
-      if (!by_law) spec.law = nullptr;
+    const RoutingModel routing = workload("markov", {}, 5);
+    for (const bool by_routing : {true, false}) {
+      if (by_routing) spec.routing = std::make_shared<RoutingModel>(routing);
+      if (!by_routing) spec.routing = nullptr;
       const RunResult expected = infer(*plan_with(spec, {}), 3);
-      const auto profile = profile_of(law, spec, 2);
+      const auto profile = profile_of(routing, spec, 2);
       for (Options options : systems) {
         options["path"] = 2.0;
-        CAPTURE(ranks, by_law, options.size());
+        CAPTURE(ranks, by_routing, options.size());
         check_same_outputs(expected, infer(*plan_with(spec, {lina(options)}), 3, profile));
       }
     }
@@ -132,15 +132,15 @@ TEST_CASE("the simulator decides what CPU ranks decide: placements of both phase
   for (const int64_t ranks : {2, 4}) {
     for (const std::string name : {"markov", "hot_expert"}) {
       PlanSpec spec = inference_spec(ranks);
-      const RoutingLaw law = workload(name, {}, 5);
-      spec.law = std::make_shared<RoutingLaw>(law);
+      const RoutingModel routing = workload(name, {}, 5);
+      spec.routing = std::make_shared<RoutingModel>(routing);
       for (Options options : systems) {
         options["path"] = 2.0;
         CAPTURE(ranks, name, options.size());
         const auto plan = plan_with(spec, {lina(options)});
         RunOptions run = options_of(*plan, 3);
         run.first_step = 7;
-        run.infer.popularity = profile_of(law, spec, 2);
+        run.infer.popularity = profile_of(routing, spec, 2);
         const RunResult executed = run_cpu(*plan, run);
         check_same_decisions(make_simulator()->run(*plan, run), executed);
         for (const SwapRecord& record : executed.swaps[0]) again.insert(record.again);
@@ -154,12 +154,12 @@ TEST_CASE("the simulator decides what CPU ranks decide: placements of both phase
 
 TEST_CASE("where a path is short, layers before it are estimated by what there is of it") {
   PlanSpec spec = inference_spec(2);
-  const RoutingLaw law = workload("markov", {}, 5);
-  spec.law = std::make_shared<RoutingLaw>(law);
+  const RoutingModel routing = workload("markov", {}, 5);
+  spec.routing = std::make_shared<RoutingModel>(routing);
   const auto plan = plan_with(spec, {lina({{"path", 3.0}, {"shorter", true}})});
   CHECK(!plan->graph.find_op("b0.moe.swap_in").valid());
   RunOptions run = options_of(*plan, 2);
-  run.infer.popularity = profile_of(law, spec, 3, true);
+  run.infer.popularity = profile_of(routing, spec, 3, true);
   const RunResult executed = run_cpu(*plan, run);
   REQUIRE(executed.swaps[0].size() == 3);
   CHECK(executed.swaps[0][0].expected != executed.swaps[0][1].expected);
@@ -169,11 +169,11 @@ TEST_CASE("where a path is short, layers before it are estimated by what there i
 
 TEST_CASE("popular experts are on more devices than one, and their rows are shared") {
   PlanSpec spec = inference_spec(4);
-  const RoutingLaw law = workload("hot_expert", {{"share", 0.7}}, 5);
-  spec.law = std::make_shared<RoutingLaw>(law);
+  const RoutingModel routing = workload("hot_expert", {{"share", 0.7}}, 5);
+  spec.routing = std::make_shared<RoutingModel>(routing);
   const auto plan = plan_with(spec, {lina({{"path", 2.0}})});
   RunOptions options = options_of(*plan, 2);
-  options.infer.popularity = profile_of(law, spec, 2);
+  options.infer.popularity = profile_of(routing, spec, 2);
   const RunResult result = run_cpu(*plan, options);
   const auto most_received = [&](const std::string& op) {
     std::vector<Bytes> sent;

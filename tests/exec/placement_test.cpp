@@ -529,7 +529,7 @@ TEST_CASE("the gradients that arrive in a step fit the room that their op asks f
       }
       for (uint64_t seed = 0; seed < 100; ++seed) {
         const Placement now = Placement(ops::bounds_of(op));
-        const Loads loads(8, 8);
+        const ExpertCounts loads(8, 8);
         const Placement placement = random_shadows(seed)({.loads = loads, .now = now, .rates = {}});
         for (const auto& pieces : return_steps(placement, ranges, per_node)) {
           for (int64_t d = 0; d < 8; ++d) {
@@ -613,7 +613,8 @@ TEST_CASE("the simulator places and moves as the executor does") {
   for (const std::vector<Stage>& stages : systems) {
     CAPTURE(stages[0].name);
     PlanSpec spec = spec_with("switch", 4);
-    spec.law = std::make_shared<RoutingLaw>(workload("zipf", {{"s", 1.5}, {"drift", 0.3}}, 3));
+    spec.routing =
+        std::make_shared<RoutingModel>(workload("zipf", {{"s", 1.5}, {"drift", 0.3}}, 3));
     const auto plan = plan_with(spec, stages);
     RunOptions options = options_of(*plan, 5);
     if (stages[0].name == "test") {

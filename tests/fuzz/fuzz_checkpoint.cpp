@@ -14,7 +14,7 @@ constexpr size_t kHead = 32, kTextBytes = 24;  // of a header; where the text's 
 
 struct World {
   std::shared_ptr<const Plan> plan = test::plan_of(test::spec_of(test::small_model(), 1));
-  Persistents all = persistents(*plan);
+  PersistentTensors all = persistent_tensors(*plan);
   RankBuffers buffers{*plan, 4};
   AllBuffers ranks = {&buffers};
   std::string path = fuzz::folder() + "/x.ckpt", good;

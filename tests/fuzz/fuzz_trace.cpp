@@ -42,14 +42,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return fuzz::loaded([&] {
     const auto trace = std::make_shared<const Trace>(read_trace(bytes, "fuzz.trace"));
     if (trace->ranks * trace->tokens > kMostTokens) return;
-    const RoutingLaw law = law_of(trace, "fuzz", true);
+    const RoutingModel routing = routing_of(trace, "fuzz", true);
     for (const int64_t part : {1, 2}) {
       if (trace->ranks % part != 0) continue;
-      law.loads({.step = 1,
-                 .ranks = trace->ranks / part,
-                 .tokens = trace->tokens * part,
-                 .experts = trace->experts,
-                 .k = trace->k});
+      routing.loads({.step = 1,
+                     .ranks = trace->ranks / part,
+                     .tokens = trace->tokens * part,
+                     .experts = trace->experts,
+                     .k = trace->k});
     }
     tensorrt_of_trace(*trace, 0, 0);
     megatron_of_trace(*trace);

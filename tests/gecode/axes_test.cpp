@@ -15,7 +15,7 @@ class AxisModel : public Gecode::Space {
   explicit AxisModel(const AxisProblem& problem) {
     const test::AxisRules rules(problem);
     const auto num_tensors = static_cast<int>(problem.graph.tensors().size());
-    cuts_ = Gecode::IntVarArray(*this, num_tensors, kTally, 16);
+    cuts_ = Gecode::IntVarArray(*this, num_tensors, kRowEnds, 16);
     ways_ = Gecode::IntVarArray(*this, static_cast<int>(problem.ops.size()), 0, 63);
     for (size_t i = 0; i < problem.ops.size(); ++i) {
       Gecode::IntVarArgs scope(ways_.slice(static_cast<int>(i), 1, 1));

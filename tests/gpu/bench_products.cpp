@@ -5,18 +5,19 @@
 namespace moe::test {
 namespace {
 
-/// y[e] = x[e] w[e]^T of 8 experts with rows[e] rows each, of `capacity`, in every way.
+/// y[e] = x[e] w[e]^T of 8 experts with rows[e] rows each, of `capacity`, in every variant.
 void expert_products(Bench& bench, const std::string& name, const std::vector<int64_t>& rows,
                      int64_t capacity, int64_t n, int64_t k, double target_tflops) {
-  using kernels::ProductsWay;
-  constexpr std::pair<const char*, ProductsWay> kWays[] = {{"batch", ProductsWay::kBatch},
-                                                           {"streams", ProductsWay::kStreams},
-                                                           {"grouped", ProductsWay::kGrouped},
-                                                           {"each", ProductsWay::kEach}};
+  using kernels::GemmVariant;
+  constexpr std::pair<const char*, GemmVariant> kVariants[] = {{"batch", GemmVariant::kBatch},
+                                                               {"streams", GemmVariant::kStreams},
+                                                               {"grouped", GemmVariant::kGrouped},
+                                                               {"each", GemmVariant::kEach}};
   const bool padded =
       std::all_of(rows.begin(), rows.end(), [&](int64_t r) { return r == rows[0]; });
-  const auto wanted = [&](const char* way) { return bench.wants(name + " " + way); };
-  if (std::none_of(std::begin(kWays), std::end(kWays), [&](auto& w) { return wanted(w.first); }))
+  const auto wanted = [&](const char* variant) { return bench.wants(name + " " + variant); };
+  if (std::none_of(std::begin(kVariants), std::end(kVariants),
+                   [&](auto& w) { return wanted(w.first); }))
     return;
   const auto experts = static_cast<int64_t>(rows.size());
   const DeviceArray<float> x = bench.random(experts * capacity * k),
@@ -32,10 +33,10 @@ void expert_products(Bench& bench, const std::string& name, const std::vector<in
   const std::string what = std::to_string(experts) + " experts, " + std::to_string(all_rows) +
                            " rows in all, " + (padded ? "equally many each" : "unequal") + ", " +
                            std::to_string(n) + " x " + std::to_string(k) + ", float32";
-  for (const auto& [text, way] : kWays) {
-    if (!wanted(text) || (way == ProductsWay::kBatch && !padded)) continue;
-    const Call call = [&, way = way](int64_t) {
-      bench.kernels().gemm_many(way, false, true, experts, products.data(), 1, k, k, 0, n,
+  for (const auto& [text, variant] : kVariants) {
+    if (!wanted(text) || (variant == GemmVariant::kBatch && !padded)) continue;
+    const Call call = [&, variant = variant](int64_t) {
+      bench.kernels().gemm_many(variant, false, true, experts, products.data(), 1, k, k, 0, n,
                                 bench.stream());
     };
     bench.row(name + " " + text, what, bench.time(call),
@@ -82,7 +83,7 @@ void products_and_gelu(Bench& bench) {
     const auto many = [=, &table](const Layer& l, bool transpose_b, kernels::Epilogue<Bf16> then) {
       const kernels::Product<Bf16> product = {kRows,      n,          k,   l.x.data(),
                                               l.w.data(), l.y.data(), then};
-      table.gemm_many(kernels::ProductsWay::kEach, false, transpose_b, 1, &product, 1, k,
+      table.gemm_many(kernels::GemmVariant::kEach, false, transpose_b, 1, &product, 1, k,
                       transpose_b ? k : n, 0, n, stream);
     };
     const std::string size = std::to_string(hidden);
@@ -103,7 +104,7 @@ void products_and_gelu(Bench& bench) {
   }
 }
 
-void experts_in_all_ways(Bench& bench) {
+void experts_in_all_variants(Bench& bench) {
   const std::vector<int64_t> padded(8, 2048);
   const std::vector<int64_t> ragged = {6000, 3001, 2500, 2047, 1500, 1000, 336, 0};
   struct Shape {

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "engine/base/rng.h"
-#include "engine/exec/device/link_keeper.h"
+#include "engine/exec/device/emulated_link_driver.h"
 #include "tests/gpu/gpu.h"
 
 using namespace moe;
@@ -15,17 +15,17 @@ using namespace moe::test;
 namespace {
 
 std::vector<int32_t> random_words(int64_t n, uint64_t stream) {
-  std::vector<int32_t> words(static_cast<size_t>(n));
-  for (size_t i = 0; i < words.size(); ++i) words[i] = static_cast<int32_t>(random24(i, stream));
-  return words;
+  std::vector<int32_t> flags(static_cast<size_t>(n));
+  for (size_t i = 0; i < flags.size(); ++i) flags[i] = static_cast<int32_t>(random24(i, stream));
+  return flags;
 }
 
 /// The list as paced_copies takes it, once for the whole case.
 struct Paced {
   void give(kernels::Stream stream, int64_t duration_ns, int32_t blocks,
-            const kernels::LinkTurn& turn = {}) const {
+            const kernels::LinkSignal& signal = {}) const {
     gpu().paced_copies(copies.data(), static_cast<int64_t>(copies.size()), duration_ns, blocks,
-                       turn, stream);
+                       signal, stream);
   }
   std::vector<kernels::Copy> copies;
 };
@@ -35,23 +35,23 @@ class Words {
  public:
   explicit Words(int64_t count)
       : count_(static_cast<size_t>(count)),
-        words_(static_cast<kernels::LinkWords*>(
-            gpu().allocate_host(count * static_cast<int64_t>(sizeof(kernels::LinkWords))))) {
-    REQUIRE(words_);
-    std::memset(static_cast<void*>(words_), 0, static_cast<size_t>(count) * sizeof *words_);
+        flags_(static_cast<kernels::LinkFlags*>(
+            gpu().allocate_host(count * static_cast<int64_t>(sizeof(kernels::LinkFlags))))) {
+    REQUIRE(flags_);
+    std::memset(static_cast<void*>(flags_), 0, static_cast<size_t>(count) * sizeof *flags_);
   }
   Words(const Words&) = delete;
-  ~Words() { gpu().release_host(words_); }
-  kernels::LinkTurn turn(int64_t i) const { return {&words_[i], 1, 1}; }
-  std::span<kernels::LinkWords> all() const { return {words_, count_}; }
+  ~Words() { gpu().release_host(flags_); }
+  kernels::LinkSignal signal(int64_t i) const { return {&flags_[i], 1, 1}; }
+  std::span<kernels::LinkFlags> all() const { return {flags_, count_}; }
 
-  bool has_begun(int64_t i) const { return std::atomic_ref(words_[i].begun).load() == 1; }
-  int64_t began_ns(int64_t i) const { return words_[i].began_ns; }
-  void let_end(int64_t i) const { std::atomic_ref(words_[i].over).store(1); }
+  bool has_begun(int64_t i) const { return std::atomic_ref(flags_[i].begun).load() == 1; }
+  int64_t began_ns(int64_t i) const { return flags_[i].began_ns; }
+  void let_end(int64_t i) const { std::atomic_ref(flags_[i].over).store(1); }
 
  private:
   const size_t count_;
-  kernels::LinkWords* const words_;
+  kernels::LinkFlags* const flags_;
 };
 
 using HostClock = std::chrono::steady_clock;
@@ -68,7 +68,7 @@ TEST_CASE("paced copies bring all bytes of all copies and none beside them") {
     for (size_t i = 0; i < sizes.size(); ++i) {
       from.emplace_back(gpu(), random_words(sizes[i] + 2, i));
       to.emplace_back(gpu(), std::vector<int32_t>(static_cast<size_t>(sizes[i] + 2), -1));
-      // An odd place to begin and an end that is not whole words.
+      // An odd place to begin and an end that is not whole flags.
       paced.copies.push_back({to.back().data() + 1, from.back().data() + 1, 4 * sizes[i] - 3});
     }
     paced.copies.push_back({to[0].data(), from[0].data(), 0});
@@ -118,18 +118,18 @@ TEST_CASE("a transfer says when it begins, and ends when the host lets it") {
   Paced paced;
   for (int64_t i = 0; i < 256; ++i)
     paced.copies.push_back({to.data() + i * 4096, from.data() + i * 4096, 4096});
-  const Words words(1);
+  const Words flags(1);
   bool begun = false;
   std::thread host([&] {
     const auto limit = HostClock::now() + kTooLong;
-    while (!(begun = words.has_begun(0)) && HostClock::now() < limit) std::this_thread::yield();
-    words.let_end(0);
+    while (!(begun = flags.has_begun(0)) && HostClock::now() < limit) std::this_thread::yield();
+    flags.let_end(0);
   });
-  paced.give(stream, 100'000, 4, words.turn(0));
+  paced.give(stream, 100'000, 4, flags.signal(0));
   stream.finish();
   host.join();
   CHECK(begun);
-  CHECK(words.began_ns(0) > 0);
+  CHECK(flags.began_ns(0) > 0);
   CHECK((to.read() == std::vector<char>(static_cast<size_t>(bytes), 0x5b)));
 }
 
@@ -146,43 +146,44 @@ struct TwoLanes {
   OwnEvent from[2] = {OwnEvent(true), OwnEvent(true)}, to[2] = {OwnEvent(true), OwnEvent(true)};
 };
 
-TEST_CASE("transfers of two lanes that meet on the emulated link take what its law says, within 2%",
-          "[time]") {
+TEST_CASE(
+    "transfers of two lanes that meet on the emulated link take what its model says, within 2%",
+    "[time]") {
   const TwoLanes lanes;
   const int64_t bytes[] = {32 << 20, 8 << 20};
   const DeviceArray<char> from(gpu(), bytes[0]), to(gpu(), bytes[0]);
-  const Words words(3);
-  LinkKeeper keeper(lanes.link, words.all());
+  const Words flags(3);
+  EmulatedLinkDriver driver(lanes.link, flags.all());
   const auto now = [] {
     return std::chrono::nanoseconds(HostClock::now().time_since_epoch()).count();
   };
-  gpu().sleep(0, keeper.start_pass(now()), lanes.stream[0]);
+  gpu().sleep(0, driver.start_step(now()), lanes.stream[0]);
   for (size_t i = 0; i < 2; ++i) {
-    const KeptTransfer kept = keeper.post(i, lanes.exchange(static_cast<double>(bytes[i])));
+    const PacedTransfer paced = driver.post(i, lanes.exchange(static_cast<double>(bytes[i])));
     if (i == 1) gpu().sleep(500'000, {}, lanes.stream[1]);
     const Paced paced = {{{to.data(), from.data(), bytes[i]}}};
     gpu().record(lanes.from[i], lanes.stream[i]);
-    paced.give(lanes.stream[i], kept.alone, 4, kept.turn);
+    paced.give(lanes.stream[i], paced.alone, 4, paced.signal);
     gpu().record(lanes.to[i], lanes.stream[i]);
   }
   const auto limit = HostClock::now() + kTooLong;
-  while (keeper.look(now()) != kNever && HostClock::now() < limit) {
+  while (driver.look(now()) != kNever && HostClock::now() < limit) {
   }
-  keeper.let_all_end();
+  driver.let_all_end();
   for (const OwnStream& stream : lanes.stream) stream.finish();
   std::vector<NetworkOp> ops;
   for (size_t i = 0; i < 2; ++i) {
     ops.push_back(lanes.exchange(static_cast<double>(bytes[i])));
-    ops.back().start_ns = words.began_ns(static_cast<int64_t>(i) + 1) - words.began_ns(1);
+    ops.back().start_ns = flags.began_ns(static_cast<int64_t>(i) + 1) - flags.began_ns(1);
   }
   REQUIRE(ops[1].start_ns > 0);
-  const auto law = run_collectives(lanes.link, ops, network_options(lanes.link)).ops;
+  const auto model = run_collectives(lanes.link, ops, network_options(lanes.link)).ops;
   for (size_t i = 0; i < 2; ++i) {
-    const auto by_law = static_cast<double>(law[i].end_ns - ops[i].start_ns);
+    const auto by_model = static_cast<double>(model[i].end_ns - ops[i].start_ns);
     const double took = gpu().elapsed_ns(lanes.from[i], lanes.to[i]);
-    INFO("transfer " << i << " took " << took << " ns, by the law " << by_law);
-    CHECK(by_law > 1.2 * static_cast<double>(alone_ns(lanes.link, ops[i])));  // they met
-    CHECK(took >= 0.999 * by_law);
-    CHECK(took <= 1.02 * by_law);
+    INFO("transfer " << i << " took " << took << " ns, by the model " << by_model);
+    CHECK(by_model > 1.2 * static_cast<double>(alone_ns(lanes.link, ops[i])));  // they met
+    CHECK(took >= 0.999 * by_model);
+    CHECK(took <= 1.02 * by_model);
   }
 }

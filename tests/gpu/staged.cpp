@@ -80,7 +80,7 @@ Bf16* pointer(EitherOut out) {
 
 /// Of operands in T.
 template <class T>
-void gemm_many(kernels::ProductsWay way, bool ta, bool tb, int64_t count,
+void gemm_many(kernels::GemmVariant variant, bool ta, bool tb, int64_t count,
                const kernels::Product<T>* products, float alpha, int64_t lda, int64_t ldb,
                float beta, int64_t ldc, Stream) {
   if (count == 0) return;
@@ -116,7 +116,7 @@ void gemm_many(kernels::ProductsWay way, bool ta, bool tb, int64_t count,
       [](auto& p) -> auto& { return p.then.gelu_at; }, of_c);
   move(
       [](auto& p) -> auto& { return p.then.bias; }, [](const auto& p) { return p.n; });
-  kernels_of_gpu<T>().gemm_many(way, ta, tb, count, moved.data(), alpha, lda, ldb, beta, ldc,
+  kernels_of_gpu<T>().gemm_many(variant, ta, tb, count, moved.data(), alpha, lda, ldb, beta, ldc,
                                 s.stream());
   s.end(refused);
 }

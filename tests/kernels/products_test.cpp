@@ -3,12 +3,12 @@
 
 using namespace moe;
 using namespace moe::test;
-using kernels::ProductsWay;
+using kernels::GemmVariant;
 
 namespace {
 
-constexpr ProductsWay kWays[] = {ProductsWay::kBatch, ProductsWay::kStreams, ProductsWay::kGrouped,
-                                 ProductsWay::kEach};
+constexpr GemmVariant kVariants[] = {GemmVariant::kBatch, GemmVariant::kStreams,
+                                     GemmVariant::kGrouped, GemmVariant::kEach};
 
 /// Two products with all members of an epilogue that `given` says, and what they are made of.
 template <class T>
@@ -16,7 +16,7 @@ struct Followed {
   static constexpr int64_t kM = 5, kN = 19, kK = 7, kArea = kM * kN;
   explicit Followed(int given_) : given(given_) {}
 
-  std::vector<T> run(const kernels::KernelTable<T>& table, ProductsWay way) {
+  std::vector<T> run(const kernels::KernelTable<T>& table, GemmVariant variant) {
     std::vector<kernels::Product<T>> products;
     for (int64_t i = 0; i < 2; ++i)
       products.push_back({kM,
@@ -29,7 +29,7 @@ struct Followed {
                            .add = has(2) ? (has(16) ? c : add).data() + i * kArea : nullptr,
                            .before_gelu = has(4) ? before.data() + i * kArea : nullptr,
                            .gelu_at = has(8) ? at.data() + i * kArea : nullptr}});
-    table.gemm_many(way, false, true, 2, products.data(), T(0.5), kK, kK, T(0), kN, nullptr);
+    table.gemm_many(variant, false, true, 2, products.data(), T(0.5), kK, kK, T(0), kN, nullptr);
     return joined(c, before);
   }
   /// Of a bit of `given`, which says: bias, add, before_gelu, gelu_at, and that add is c.
@@ -76,13 +76,13 @@ TEST_CASE("many products in one call have the bits of as many gemms, also where 
       for (int64_t i = 0; i < count; ++i)
         table->gemm(ta, tb, sizes[i][0], sizes[i][1], sizes[i][2], alpha, a.data() + i * area, ld,
                     b.data() + i * area, ld, beta, want.data() + sizes[i][3] * area, ld, nullptr);
-      for (const ProductsWay way : kWays) {
+      for (const GemmVariant variant : kVariants) {
         std::vector<float> c = before;
         std::vector<kernels::Product<float>> products;
         for (int64_t i = 0; i < count; ++i)
           products.push_back({sizes[i][0], sizes[i][1], sizes[i][2], a.data() + i * area,
                               b.data() + i * area, c.data() + sizes[i][3] * area});
-        table->gemm_many(way, ta, tb, count, products.data(), alpha, ld, ld, beta, ld, nullptr);
+        table->gemm_many(variant, ta, tb, count, products.data(), alpha, ld, ld, beta, ld, nullptr);
         INFO(table->name << ", seed " << seed);
         CHECK(c == want);
       }
@@ -95,7 +95,7 @@ TEST_CASE("the reference adds bias and summand to a product and takes GELU or it
   for (const int given : epilogues()) {
     One one(given);
     const One was(given);
-    one.run(kernels::reference_table(), ProductsWay::kEach);
+    one.run(kernels::reference_table(), GemmVariant::kEach);
     for (size_t i = 0; i < one.c.size(); ++i) {
       const size_t row = i / One::kN, product = row / One::kM;
       const size_t column = product * One::kN + i % One::kN;
@@ -136,6 +136,6 @@ TEST_CASE(
       if (one.has(8))
         table->gelu_dx(want.data(), sum.data(), one.at.data(), nullptr, 2 * One::kM, n, nullptr);
       INFO(table->name << ", given " << given);
-      CHECK(one.run(*table, kWays[given % 4]) == joined(want, one.has(4) ? sum : before));
+      CHECK(one.run(*table, kVariants[given % 4]) == joined(want, one.has(4) ? sum : before));
     }
 }

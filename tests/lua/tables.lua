@@ -86,7 +86,7 @@ return {
     { doc = "cuts along attr axis into lengths attr sizes, as \"4,4\"; attr view=1: in place", executes = true, kind = "compute", name = "split" },
     { doc = "block (i, j) of x [rows, cols, ...] becomes block (j, i); attrs rows, cols", executes = true, kind = "compute", name = "transpose_blocks" },
     { doc = "puts parts together along attr axis; attr view=1: in place", executes = true, kind = "compute", name = "concat" },
-    { doc = "parts of some rows each, up to their end tallies, as one; unused rows are cleared, with view=1 left as they are", executes = true, kind = "compute", name = "join_rows" },
+    { doc = "parts of some rows each, up to their row ends, as one; unused rows are cleared, with view=1 left as they are", executes = true, kind = "compute", name = "join_rows" },
     { doc = "slots by the round in which they are sent; attrs rounds, group, stride", executes = true, kind = "compute", name = "split_peers" },
     { doc = "puts the slots of all rounds together; attrs rounds, group, stride", executes = true, kind = "compute", name = "join_peers" },
     { doc = "every rank's counts to all ranks; attrs group, stride", executes = true, kind = "comm", name = "gather_loads" },

@@ -51,7 +51,8 @@ test("a forward runs on a GPU, in its precisions", function()
     expert_products = "each", attention = "own", edits = { fuse_gelu = false } }]]
   local run = w.executed[1]
   expect.equal({ run.options.executor, run.options.precision, run.spec.model.dtype,
-    run.spec.ways.products, run.spec.ways.kernels }, { "cuda", "bf16", "bf16", "each", "own" })
+    run.spec.variants.products, run.spec.variants.kernels },
+    { "cuda", "bf16", "bf16", "each", "own" })
   expect.equal(run.spec.edits, { fuse_gelu = false, round_once = true })
   expect.equal(runs [[moe.infer { model = m }]].executed[1].options.executor, "cpu")
   fails([[moe.infer { model = m, executor = "cuda", precision = "f64" }]], 1,

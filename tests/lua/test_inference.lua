@@ -26,7 +26,7 @@ local function setup(w, core)
   end
   core.lina_token_classes = function(spec)
     w.classes = spec
-    return "law", "classes"
+    return "handle", "classes"
   end
 end
 
@@ -48,7 +48,7 @@ test("a trace has the sizes of the model on the devices, and 20 batches for the 
   expect.equal({ spec.ranks, spec.experts, spec.k, spec.tokens, spec.layers },
     { 16, 16, 1, 8 * 512, 12 })
   expect.equal({ spec.path, spec.profile_batches, spec.batches, spec.step }, { 6, 20, 50, 1 })
-  expect.equal(spec.routing.law, "law")
+  expect.equal(spec.routing.handle, "handle")
 end)
 
 test("phases take the paper's times, or place_ms and the links, or what is given", function()
@@ -74,7 +74,7 @@ test("a system is a plan of the forward: with its pass, or with real rows alone"
   local o = plan.system.stages[1].options
   expect.equal({ o.path, o.cap, o.share, o.normalise, o.estimation, o.fine_tuning },
     { 6, 3, "even", true, true, true })
-  expect.equal({ plan.inference, plan.ranks, plan.routing.law }, { true, 16, "law" })
+  expect.equal({ plan.inference, plan.ranks, plan.routing.handle }, { true, 16, "handle" })
   -- The fullest expert has half of a rank's tokens: eight times its share.
   expect.equal(math.floor(plan.model.capacity_factor * 1e6), 8e6)
   o = plan_of("system = 'no_estimation'").system.stages[1].options

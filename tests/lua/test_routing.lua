@@ -26,10 +26,10 @@ test("unknown workloads and options are named, and values out of range", functio
   expect.fails(zipf "seed = -1", 2, "seed: -1 is not allowed; give an integer from 0")
 end)
 
-test("loads are asked of a law, ids from 1", function()
+test("loads are asked of a routing model, ids from 1", function()
   local w = expect.runs(zipf "" .. [[
 R = moe.loads { routing = L, ranks = 2, tokens = 8, experts = 4, layer = 3 }]])
-  expect.equal(w.loads, { law = "law", query = { ranks = 2, tokens = 8, experts = 4, k = 1,
+  expect.equal(w.loads, { handle = "handle", query = { ranks = 2, tokens = 8, experts = 4, k = 1,
     step = 1, layer = 3 } })
   expect.equal(w.globals.R, { { 1, 2 } })
   expect.fails(zipf "" .. "moe.loads { routing = L, ranks = 2, tokens = 8, experts = 4, k = 5 }", 3,
@@ -46,14 +46,14 @@ end
 
 test("a model's routing reaches the core in place of its gate, on ranks and on a cluster",
   function()
-    local law = "routing = moe.workload 'zipf' { seed = 3 }"
-    local w = expect.runs(model(law) .. "moe.train { model = m, ranks = 2 }")
-    expect.equal(w.plans[1].routing, { law = "law", name = "zipf(seed=3)" })
+    local routing = "routing = moe.workload 'zipf' { seed = 3 }"
+    local w = expect.runs(model(routing) .. "moe.train { model = m, ranks = 2 }")
+    expect.equal(w.plans[1].routing, { handle = "handle", name = "zipf(seed=3)" })
     expect.equal({ w.plans[1].model.gate, w.plans[1].model.k }, { "top_k", 1 })
     for _, two in ipairs { ", k = 2", ", gate = 'top2'" } do
-      expect.equal(expect.runs(model(law .. two) .. "moe.train { model = m }").plans[1].model.k, 2)
+      expect.equal(expect.runs(model(routing .. two) .. "moe.train { model = m }").plans[1].model.k, 2)
     end
-    w = expect.runs(model(law) .. [[
+    w = expect.runs(model(routing) .. [[
 return moe.experiment { name = "x", model = m, systems = { moe.system "raf" {} },
   cluster = moe.cluster.p4de { nodes = 1 }, run = { "simulate", { "cpu", ranks = 2 } } }]])
     expect.equal(#w.plans, 2)
@@ -63,7 +63,7 @@ return moe.experiment { name = "x", model = m, systems = { moe.system "raf" {} }
     end
   end)
 
-test("a routing law may come with a target's model, and is no gate policy's companion", function()
+test("a routing model may come with a target's model, and is no gate policy's companion", function()
   local w = expect.runs(model "gate = 'top2'" .. [[
 return moe.experiment { name = "x", model = m, systems = { moe.system "raf" {} },
   run = { { "cpu", ranks = 2, model = { routing = moe.workload "balanced" {} } } } }]])
@@ -81,7 +81,7 @@ end)
 test("a trace is a model's routing, too", function()
   local w = expect.runs(model "routing = moe.trace 'a.trace' { cycle = true }"
     .. "moe.train { model = m, record = 'b.trace' }")
-  expect.equal(w.plans[1].routing, { law = "replay", name = "a.trace, cycle" })
+  expect.equal(w.plans[1].routing, { handle = "replay", name = "a.trace, cycle" })
   expect.equal(w.executed[1].options.record, "b.trace")
   expect.fails(expect.HEAD .. "moe.trace 'a' { cycles = true }", 2,
     "moe.trace: unknown key 'cycles'. Did you mean 'cycle'?")

@@ -64,9 +64,9 @@ local c = moe.cluster.p4de { nodes = 2 }
     end
   end)
 
-test("the way of experts' products is said for the executor cuda alone, and reaches its plan",
+test("the variant of experts' products is said for the executor cuda alone, and reaches its plan",
   function()
-    local function ways(text) return expect.runs(text).executed[1].spec.ways end
+    local function variants(text) return expect.runs(text).executed[1].spec.variants end
     local head = expect.HEAD .. [[
 local s = { moe.system "raf" {} }
 local c = moe.cluster.p4de { nodes = 2 }
@@ -75,16 +75,16 @@ local c = moe.cluster.p4de { nodes = 2 }
       return head .. ('return moe.experiment { name = "x", model = m, cluster = c, systems = s, '
         .. 'run = { { "%s", ranks = 2, expert_products = "each" } } }'):format(executor)
     end
-    local function planned(executor, way)
+    local function planned(executor, variant)
       return head .. ('local p = moe.plan { model = m, cluster = c, system = s[1] }\n'
-        .. 'p:run("%s", { expert_products = "%s" })'):format(executor, way)
+        .. 'p:run("%s", { expert_products = "%s" })'):format(executor, variant)
     end
-    expect.equal(ways(train "executor = 'cuda', expert_products = 'grouped'"),
+    expect.equal(variants(train "executor = 'cuda', expert_products = 'grouped'"),
       { products = "grouped" })
-    expect.equal(ways(train "executor = 'cuda'"), nil)
-    expect.equal(ways(entry "cuda"), { products = "each" })
+    expect.equal(variants(train "executor = 'cuda'"), nil)
+    expect.equal(variants(entry "cuda"), { products = "each" })
     expect.equal(expect.runs(entry "cuda").results.runs[1].expert_products, "each")
-    expect.equal(ways(planned("cuda", "streams")), { products = "streams" })
+    expect.equal(variants(planned("cuda", "streams")), { products = "streams" })
     expect.fails(train "executor = 'cuda', expert_products = 'stream'", 2,
       "moe.train.expert_products: 'stream' is not allowed; give one of: batch, "
       .. "streams, grouped, each. Did you mean 'streams'?")
@@ -95,12 +95,12 @@ local c = moe.cluster.p4de { nodes = 2 }
   end)
 
 test("kernels of attention are said for bf16 on the executor cuda, and reach its plan", function()
-  local function ways(text) return expect.runs(text).executed[1].spec.ways end
-  expect.equal(ways(train "executor = 'cuda', precision = 'bf16', attention = 'own'"),
+  local function variants(text) return expect.runs(text).executed[1].spec.variants end
+  expect.equal(variants(train "executor = 'cuda', precision = 'bf16', attention = 'own'"),
     { kernels = "own" })
-  expect.equal(ways(train("executor = 'cuda', precision = 'bf16', attention = 'cudnn', "
+  expect.equal(variants(train("executor = 'cuda', precision = 'bf16', attention = 'cudnn', "
     .. "expert_products = 'each'")), { kernels = "cudnn", products = "each" })
-  expect.equal(ways(train "executor = 'cuda', attention = 'own'"), { kernels = "own" })
+  expect.equal(variants(train "executor = 'cuda', attention = 'own'"), { kernels = "own" })
   expect.fails(train "executor = 'cuda', attention = 'cudnn'", 2,
     "moe.train.attention: 'cudnn' is for precision 'bf16', here it is f32; leave it away")
   expect.fails(train "attention = 'own'", 2,
@@ -312,7 +312,7 @@ p:simulate() p:explain() p:spans() p:spans { all_ranks = true }
   expect.equal(#w.simulated, 3)
   expect.equal(w.simulated[3].options, { keep = "all", steps = 5 })
   w = expect.runs(head:gsub("routing = moe.workload 'zipf' {}", "") .. "p:spans { step = 9 }")
-  expect.equal(#w.simulated, 1)  -- without a routing law one step stands for all
+  expect.equal(#w.simulated, 1)  -- without a routing model one step stands for all
 end)
 
 test("a plan runs on what there is, with options that there are", function()

@@ -245,13 +245,13 @@ local function make_core(world, args)
     end,
     workload = function(name, options, seed)
       world.workload = { name = name, options = options, seed = seed }
-      return "law", ("%s(seed=%d)"):format(name, seed)
+      return "handle", ("%s(seed=%d)"):format(name, seed)
     end,
-    trace_law = function(file, cycle) return "replay", file .. (cycle and ", cycle" or "") end,
+    trace_routing = function(file, cycle) return "replay", file .. (cycle and ", cycle" or "") end,
     trace_import = function(t) world.imported = t return "out/" .. t.to end,
     trace_export = function(t) world.exported = t return { "out/" .. t.to } end,
-    loads = function(law, query)
-      world.loads = { law = law, query = query }
+    loads = function(handle, query)
+      world.loads = { handle = handle, query = query }
       if query.k > query.experts then error("k is too large", 0) end
       return { { 1, 2 } }
     end,

@@ -110,7 +110,7 @@ const std::vector<Rows> kRowCases = {{{4}, 5, {3}, 2, false},
                                      {{7}, 1, {2, 2}, 1, false},
                                      {{2}, 9, {2}, 5, true}};
 
-/// Ascending tallies of one block; some parts are empty, some blocks full.
+/// Ascending row ends of one block; some parts are empty, some blocks full.
 std::vector<int32_t> random_ends(const Rows& c, Rng& rng) {
   std::vector<int32_t> ends;
   for (int64_t p = 0; p < c.parts; ++p) ends.push_back(static_cast<int32_t>(rng.below(c.rows + 1)));
@@ -190,28 +190,28 @@ TEST_CASE("join_rows in one storage touches the unused rows alone") {
     const Graph graph = c.graph();
     const int64_t blocks = num_elements(c.blocks), width = num_elements(c.width);
     const int64_t n = num_elements(c.shape());
-    std::vector<std::vector<int32_t>> tallies(static_cast<size_t>(c.parts));
+    std::vector<std::vector<int32_t>> row_ends(static_cast<size_t>(c.parts));
     for (int64_t b = 0; b < blocks; ++b) {
       const std::vector<int32_t> ends = random_ends(c, rng);
-      for (size_t p = 0; p < tallies.size(); ++p) tallies[p].push_back(ends[p]);
+      for (size_t p = 0; p < row_ends.size(); ++p) row_ends[p].push_back(ends[p]);
     }
     std::vector<double> reals(static_cast<size_t>(n), 7);
     std::vector<int32_t> indices(static_cast<size_t>(n), 7);
     void* const whole = c.index ? static_cast<void*>(indices.data()) : reals.data();
     std::vector<void*> inputs;
-    for (auto& tally : tallies) inputs.push_back(tally.data());
+    for (auto& ends : row_ends) inputs.push_back(ends.data());
     inputs.resize(inputs.size() * 2, whole);
     run_still(graph, "j", inputs, {whole});
     for (int64_t i = 0; i < n; ++i) {
       const bool used =
-          i / width % c.rows < tallies.back()[static_cast<size_t>(i / (c.rows * width))];
+          i / width % c.rows < row_ends.back()[static_cast<size_t>(i / (c.rows * width))];
       const auto at = static_cast<size_t>(i);
       CHECK((c.index ? indices[at] == (used ? 7 : -1) : reals[at] == (used ? 7 : 0)));
     }
   }
 }
 
-TEST_CASE("tallies that fall or leave the block are an error that names op and part") {
+TEST_CASE("row ends that fall or leave the block are an error that names op and part") {
   const Graph graph = Rows{{1}, 4, {2}, 2, false}.graph();
   for (const auto& [first, second] : {std::pair(3, 2), std::pair(0, 5), std::pair(-1, 2)}) {
     Interpreter<double> run(graph);

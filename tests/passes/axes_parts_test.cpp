@@ -1,5 +1,5 @@
 // The rules of real ops: a range that runs in parts, its inputs sliced by plain loops, gives slices
-// of what it gives as a whole. Ways with rows or tallies need a cut that is not a slice: not here.
+// of what it gives as a whole. Ways with rows or row ends need a cut that is not a slice: not here.
 #include <catch2/catch.hpp>
 
 #include "engine/model/model.h"
@@ -131,7 +131,7 @@ class Whole {
 };
 
 bool sliced(const std::vector<int>& axis) {
-  return std::none_of(axis.begin(), axis.end(), [](int a) { return a == kRows || a == kTally; });
+  return std::none_of(axis.begin(), axis.end(), [](int a) { return a == kRows || a == kRowEnds; });
 }
 
 /// "linear 0", "linear 2": kinds, and along what their first output was cut.

@@ -129,24 +129,24 @@ TEST_CASE("every op of a solution is cut in one of its ways, at the same places"
   }
 }
 
-TEST_CASE("at the border a tensor becomes rows if an op made it, a tally if a gate did") {
+TEST_CASE("at the border a tensor becomes rows if an op made it, row ends if a gate did") {
   Program p;
   const TensorId x = p.tensor("x", {4, 8});
   const TensorId w = p.tensor("w", {8, 8}, TensorKind::kParam);
   const TensorId counts = p.op("gate", "gate", {x}, "4 8 | 8", "0 > 0 t");
-  const TensorId tally = p.graph.op(p.ops[0]).outputs[1];
+  const TensorId row_ends = p.graph.op(p.ops[0]).outputs[1];
   const TensorId y = p.op("cut", "y", {counts}, "4 8", "0 > 0");
   p.op("cut", "rows of y", {y}, "4 8", "r > r");
-  p.op("cut", "tally of gate", {tally}, "4 8", "t > 0");
-  p.op("cut", "tally of y", {y}, "4 8", "t > 0");
+  p.op("cut", "ends of gate", {row_ends}, "4 8", "t > 0");
+  p.op("cut", "ends of y", {y}, "4 8", "t > 0");
   p.op("cut", "rows of w", {w}, "4 8", "r > 0");
   p.op("cut", "slices of w", {w}, "4 8", "1 > 1");
   const AxisSolution rows = p.solve(2, 3);
   CHECK(rows.found);
   CHECK(rows.axis[y.index()] == kRows);
-  CHECK(p.solve(3, 4).axis[tally.index()] == kTally);
+  CHECK(p.solve(3, 4).axis[row_ends.index()] == kRowEnds);
   CHECK(p.solve(4, 5).why ==
-        "op 'tally of y' (cut) cannot be cut into 2 parts: 'y' cannot be taken as a tally, since "
+        "op 'ends of y' (cut) cannot be cut into 2 parts: 'y' cannot be taken as row ends, since "
         "no gate makes it");
   CHECK(p.solve(5, 6).why ==
         "op 'rows of w' (cut) cannot be cut into 2 parts: 'w' cannot be taken as rows of slots, "

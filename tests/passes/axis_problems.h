@@ -17,7 +17,7 @@
 
 namespace moe::test {
 
-/// "0 w > r t | 1 w > 1": an axis, or whole, rows, tally, for every input and output.
+/// "0 w > r t | 1 w > 1": an axis, or whole, rows, row ends (t), for every input and output.
 inline std::vector<AxisTuple> parse_ways(const std::string& text) {
   std::vector<AxisTuple> ways(1);
   std::istringstream words(text);
@@ -30,7 +30,7 @@ inline std::vector<AxisTuple> parse_ways(const std::string& text) {
     }
     const int axis = word == "w"   ? kWhole
                      : word == "r" ? kRows
-                     : word == "t" ? kTally
+                     : word == "t" ? kRowEnds
                                    : std::stoi(word);
     (outputs ? ways.back().outputs : ways.back().inputs).push_back(axis);
   }
@@ -221,7 +221,7 @@ inline AxisTuple random_way(Rng& rng, int theme, const std::vector<TensorId>& in
     const int64_t draw = rng.below(20);
     if (draw < 14) return theme;
     if (draw < 17) return kWhole;
-    return draw == 17 ? static_cast<int>(rng.below(3)) : draw == 18 ? kRows : kTally;
+    return draw == 17 ? static_cast<int>(rng.below(3)) : draw == 18 ? kRows : kRowEnds;
   };
   AxisTuple way;
   for (const TensorId t : inputs) way.inputs.push_back(t.valid() ? axis() : kWhole);

@@ -54,16 +54,16 @@ std::map<OpId, Span> spans(const Plan& plan) {
 }
 
 TEST_CASE("the compute between layers hides T / tau of experts, in sixteenths") {
-  PlaceRates rates;
+  PlacementRates rates;
   rates.expert_bytes = 100;
   rates.copy_bytes_per_s = 1000;  // tau = 0.1 s
-  rates.bnec_s = 10;
-  for (const auto& [fnec_s, expected] : std::map<double, int64_t>{
+  rates.backward_other_s = 10;
+  for (const auto& [forward_other_s, expected] : std::map<double, int64_t>{
            {0, 0}, {0.006, 0}, {0.0126, 2}, {0.09, 14}, {0.11, 17}, {0.35, 56}, {100, 128}}) {
-    rates.fnec_s = fnec_s;
+    rates.forward_other_s = forward_other_s;
     CHECK(hidden_between(rates, 8) == expected);
   }
-  rates.bnec_s = 0.15;  // one cut for both directions: the shorter time
+  rates.backward_other_s = 0.15;  // one cut for both directions: the shorter time
   CHECK(hidden_between(rates, 8) == 24);
 }
 
@@ -86,7 +86,7 @@ TEST_CASE("copies are cut in the slots that come first and the rest, but the fir
   const Graph& g = plan->graph;
   const Op& make = g.op(found(g, "b1.moe.place"));
   constexpr int64_t kWhole = ExpertShare::kWhole;
-  const int64_t cut = hidden_between(ops::place_rates(make), 3);
+  const int64_t cut = hidden_between(ops::placement_rates(make), 3);
   for (const std::string suffix : {"", ".dw"}) {
     const Op& a = g.op(found(g, "b3.moe.copy_a" + suffix));
     const Op& b = g.op(found(g, "b3.moe.copy_b" + suffix));

@@ -46,8 +46,8 @@ TEST_CASE("a pass asks how long ops take if it declares that it reads times, and
 }
 
 TEST_CASE("a policy that declares no rates plans without any; with such an option it refuses to") {
-  const Loads loads = [] {
-    Loads all(2, 4);
+  const ExpertCounts loads = [] {
+    ExpertCounts all(2, 4);
     for (int64_t e = 0; e < 4; ++e) all.at(0, e) = all.at(1, e) = e == 0 ? 30 : 1;
     return all;
   }();

@@ -1,5 +1,5 @@
-// Loads and rates for tests of planners, and the search through every set of copies that greedy
-// planners are held against.
+// Loads and rates for tests of planners, and the search through every set of copies that
+// greedy planners are held against.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 namespace moe::test {
 
 /// Skewed: the square of a draw per expert, times a draw per device; some devices choose nothing.
-inline Loads skewed_loads(int64_t devices, int64_t experts, uint64_t seed) {
+inline ExpertCounts skewed_loads(int64_t devices, int64_t experts, uint64_t seed) {
   Rng rng(seed);
-  Loads loads(devices, experts);
+  ExpertCounts loads(devices, experts);
   for (int64_t e = 0; e < experts; ++e) {
     const double heavy = rng.uniform();
     for (int64_t d = 0; d < devices; ++d) {
@@ -25,13 +25,13 @@ inline Loads skewed_loads(int64_t devices, int64_t experts, uint64_t seed) {
 }
 
 /// Rates of seconds near 1, whose parts weigh alike or not at all.
-inline PlaceRates random_rates(uint64_t seed) {
+inline PlacementRates random_rates(uint64_t seed) {
   Rng rng(seed + 77);
-  PlaceRates r{.input_bytes = 1, .expert_bytes = 1 + 600 * rng.uniform(), .state_bytes = 1000};
+  PlacementRates r{.input_bytes = 1, .expert_bytes = 1 + 600 * rng.uniform(), .state_bytes = 1000};
   r.a2a_bytes_per_s = 50 + 500 * rng.uniform();
   r.copy_bytes_per_s = rng.below(2) == 0 ? 0 : 50 + 1000 * rng.uniform();
   r.inputs_per_s = 50 + 500 * rng.uniform();
-  r.fnec_s = rng.uniform(), r.bnec_s = 2 * r.fnec_s;
+  r.forward_other_s = rng.uniform(), r.backward_other_s = 2 * r.forward_other_s;
   return r;
 }
 
@@ -44,8 +44,8 @@ inline std::vector<int64_t> owners_in_order(int64_t experts, int64_t devices) {
 
 /// The least time over all sets of (expert, device) copies, an expert with copies on c devices
 /// counted as c + 1 copies: n of the paper for each expert on its own.
-inline double exhaustive_s(const Loads& loads, const std::vector<int64_t>& owners,
-                           const PlaceRates& rates, TimeEquation equation) {
+inline double exhaustive_s(const ExpertCounts& loads, const std::vector<int64_t>& owners,
+                           const PlacementRates& rates, TimeEquation equation) {
   struct Pair {
     int64_t expert, device;
   };

@@ -11,12 +11,12 @@ namespace {
 
 // By hand: 4 devices, the greatest of H is 8 and of R is 6.
 const DeviceLoads kLoads{{8, 4, 2, 2}, {6, 3, 0, 1}};
-const PlaceRates kRates{.input_bytes = 10,
-                        .expert_bytes = 100,
-                        .state_bytes = 300,
-                        .a2a_bytes_per_s = 20,
-                        .copy_bytes_per_s = 50,
-                        .inputs_per_s = 4};
+const PlacementRates kRates{.input_bytes = 10,
+                            .expert_bytes = 100,
+                            .state_bytes = 300,
+                            .a2a_bytes_per_s = 20,
+                            .copy_bytes_per_s = 50,
+                            .inputs_per_s = 4};
 
 TEST_CASE("equations 1 to 5 are the printed ones") {
   CHECK(a2a_s(kLoads, kRates) == Approx(3));  // 6 * 10 / 20
@@ -29,7 +29,7 @@ TEST_CASE("equations 1 to 5 are the printed ones") {
 }
 
 TEST_CASE("copies and all-to-alls share one rate where no rate of copies is given") {
-  PlaceRates one = kRates;
+  PlacementRates one = kRates;
   one.copy_bytes_per_s = 0;
   CHECK(trans_s(6, 4, one) == Approx(6 * 100 / (4 * 20.0)));
 }
@@ -38,8 +38,8 @@ TEST_CASE("copies block in equation 6, and only what compute does not hide count
   CHECK(layer_s(TimeEquation::kBlocking, kLoads, 6, kRates) == Approx(4 * 3 + 3 * 2 + 3 + 3));
   // Trans 3 against FEC 2; Agg 3 against BEC 4
   CHECK(layer_s(TimeEquation::kHidden, kLoads, 6, kRates) == Approx(4 * 3 + 3 * 2 + 1));
-  PlaceRates wide = kRates;
-  wide.fnec_s = 0.25;
+  PlacementRates wide = kRates;
+  wide.forward_other_s = 0.25;
   CHECK(layer_s(TimeEquation::kHidden, kLoads, 6, wide) == Approx(18 + 0.75));
   CHECK(exposed_agg_s(agg_s(20, 4, kRates), kLoads, kRates) == Approx(6));
 }
@@ -62,7 +62,7 @@ TEST_CASE("the balance degree is the population's deviation, RB how much less it
 
 TEST_CASE("a placement's time counts its own loads, its copies and its second residents") {
   Placement p({.experts = 3, .devices = 3, .residents = 2, .shadows = 1});
-  Loads loads(3, 3);
+  ExpertCounts loads(3, 3);
   loads.at(0, 0) = 2, loads.at(1, 0) = 2, loads.at(2, 0) = 1, loads.at(1, 1) = 2;
   const auto time_s = [&] { return placement_s(TimeEquation::kBlocking, p, loads, kRates); };
   CHECK(time_s() == Approx(4 * 3 * 10 / 20.0 + 3 * 5 / 4.0));
@@ -91,7 +91,7 @@ TEST_CASE("a move breaks even after its time over the gain, and never without a 
 }
 
 TEST_CASE("rates that nothing can be divided by are refused by name") {
-  PlaceRates bad = kRates;
+  PlacementRates bad = kRates;
   bad.inputs_per_s = 0;
   CHECK_THROWS_WITH(check(bad, "prophet"),
                     Catch::Contains("prophet.inputs_per_s = 0, allowed: a number above 0"));

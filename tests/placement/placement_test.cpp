@@ -8,9 +8,9 @@
 namespace moe {
 namespace {
 
-Loads random_loads(int64_t devices, int64_t experts, uint64_t seed) {
+ExpertCounts random_loads(int64_t devices, int64_t experts, uint64_t seed) {
   Rng rng(seed);
-  Loads loads(devices, experts);
+  ExpertCounts loads(devices, experts);
   for (int64_t& rows : loads.rows) rows = static_cast<int64_t>(rng.below(40));
   return loads;
 }
@@ -77,7 +77,7 @@ TEST_CASE("every row of every source goes to one holder of its expert") {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const PlacementBounds bounds{.experts = 6, .devices = 4, .residents = 3, .shadows = 2};
     const Placement p = random_placement(bounds, seed);
-    const Loads loads = random_loads(4, 6, seed + 1000);
+    const ExpertCounts loads = random_loads(4, 6, seed + 1000);
     std::vector<int64_t> expected(static_cast<size_t>(4 * 5 * 4));
     for (int64_t e = 0; e < 6; ++e) {
       for (int64_t s = 0; s < 4; ++s) {
@@ -99,7 +99,7 @@ TEST_CASE("every row of every source goes to one holder of its expert") {
 TEST_CASE("local sharing keeps a holder's tokens at home and sends the others' to the owner") {
   Placement p({.experts = 3, .devices = 3, .residents = 1, .shadows = 1});
   p.add_shadow(0, 1);
-  Loads loads(3, 3);
+  ExpertCounts loads(3, 3);
   loads.at(0, 0) = 2, loads.at(1, 0) = 2, loads.at(2, 0) = 1;
   const DeviceLoads now = device_loads(p, loads);
   CHECK(now.computed == std::vector<int64_t>{3, 2, 0});
@@ -110,7 +110,7 @@ TEST_CASE("even sharing gives every holder as many rows, from another first hold
   Placement p({.experts = 2, .devices = 2, .residents = 2});
   p.add_resident(0, 1);
   p.set_sharing(0, Sharing::kEven);
-  Loads loads(2, 2);
+  ExpertCounts loads(2, 2);
   loads.at(0, 0) = 1, loads.at(1, 0) = 1;
   CHECK(device_loads(p, loads).computed == std::vector<int64_t>{1, 1});
   loads.at(0, 0) = 10, loads.at(1, 0) = 20;
@@ -125,7 +125,7 @@ TEST_CASE("weights share rows as they say") {
   p.set_weight(1, 1, p.slot_of(0, 1), 1);
   p.set_sharing(0, Sharing::kWeighted);
   p.check();
-  Loads loads(2, 2);
+  ExpertCounts loads(2, 2);
   loads.at(0, 0) = 8, loads.at(1, 0) = 5;
   CHECK(device_loads(p, loads).computed == std::vector<int64_t>{6, 7});
 }

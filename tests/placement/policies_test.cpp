@@ -12,19 +12,19 @@
 namespace moe {
 namespace {
 
-Placement run(const char* name, const Loads& loads, const Placement& now,
-              const PolicyOptions& options = {}, const PlaceRates& rates = {}) {
+Placement run(const char* name, const ExpertCounts& loads, const Placement& now,
+              const PolicyOptions& options = {}, const PlacementRates& rates = {}) {
   const PlacementPolicy& policy = builtin_policy(name);
   return policy.place({.loads = loads, .now = now, .rates = rates}, resolved(policy, options));
 }
 
-int64_t heaviest(const Placement& placement, const Loads& loads) {
+int64_t heaviest(const Placement& placement, const ExpertCounts& loads) {
   const auto computed = device_loads(placement, loads).computed;
   return *std::max_element(computed.begin(), computed.end());
 }
 
 std::string message_of(const char* name, const Placement& now, const PolicyOptions& options = {},
-                       const PlaceRates& rates = {}) {
+                       const PlacementRates& rates = {}) {
   return test::message_of<UserError>([&] {
     const PlacementBounds& b = now.bounds();
     run(name, test::skewed_loads(b.devices, b.experts, 1), now, options, rates);
@@ -40,9 +40,9 @@ TEST_CASE("every policy gives a legal placement, the same one each time, whateve
         .devices = devices,
         .residents = std::min(experts, experts / devices + static_cast<int64_t>(seed % 2)),
         .shadows = std::min<int64_t>(experts, 3)};
-    const Loads loads =
-        seed % 10 == 0 ? Loads(devices, experts) : test::skewed_loads(devices, experts, seed);
-    const PlaceRates rates = test::random_rates(seed);
+    const ExpertCounts loads = seed % 10 == 0 ? ExpertCounts(devices, experts)
+                                              : test::skewed_loads(devices, experts, seed);
+    const PlacementRates rates = test::random_rates(seed);
     for (const PlacementPolicy& policy : builtin_policies()) {
       const PolicyOptions options = resolved(
           policy, policy.name == std::string("top_k") ? PolicyOptions{{"k", 1}} : PolicyOptions{});
@@ -62,8 +62,8 @@ TEST_CASE("every policy gives a legal placement, the same one each time, whateve
 }
 
 TEST_CASE("prophet sends the q-th selected expert to shadow slot q of each of its devices") {
-  const Loads loads = test::skewed_loads(8, 8, 3);
-  PlaceRates rates = test::random_rates(3);
+  const ExpertCounts loads = test::skewed_loads(8, 8, 3);
+  PlacementRates rates = test::random_rates(3);
   rates.expert_bytes = 1;
   const Placement now({.experts = 8, .devices = 8, .residents = 1, .shadows = 4});
   const Placement next = run("prophet", loads, now, {{"alpha", 0.1}}, rates);
@@ -91,22 +91,22 @@ TEST_CASE("shadowing counts with its published constants only where a rate is mi
   // d = 2048: 4 * 2 d^2 / 11.5e12 + 4 * 4 d / 6.25e9 s an input against 16 d^2 / 6.25e9 s a copy:
   // (3 * 2.918 + 4 * 1.311) us = 14 us against 10.7 ms, or 767 inputs.
   const Placement now({.experts = 2, .devices = 2, .residents = 1, .shadows = 1});
-  Loads loads(2, 2);
+  ExpertCounts loads(2, 2);
   for (const auto& [more, copied] : {std::pair{760, false}, std::pair{775, true}}) {
     loads.at(1, 0) = 1000 + more, loads.at(0, 1) = 1000;
     CHECK(run("fastermoe_shadowing", loads, now).holds(1, 0) == copied);
   }
-  const PlaceRates dear{.input_bytes = 1,
-                        .expert_bytes = 1e9,
-                        .a2a_bytes_per_s = 1e6,
-                        .copy_bytes_per_s = 1e6,
-                        .inputs_per_s = 1e6};
+  const PlacementRates dear{.input_bytes = 1,
+                            .expert_bytes = 1e9,
+                            .a2a_bytes_per_s = 1e6,
+                            .copy_bytes_per_s = 1e6,
+                            .inputs_per_s = 1e6};
   CHECK_FALSE(run("fastermoe_shadowing", loads, now, {}, dear).holds(1, 0));
 }
 
 TEST_CASE("top_k copies the heaviest experts to all devices") {
   const Placement now({.experts = 4, .devices = 4, .residents = 1, .shadows = 3});
-  Loads loads(4, 4);
+  ExpertCounts loads(4, 4);
   loads.at(0, 1) = 5, loads.at(1, 3) = 9, loads.at(0, 2) = 5;
   const Placement next = run("top_k", loads, now, {{"k", 2}});
   CHECK(next.holders(3).size() == 4);
@@ -141,7 +141,7 @@ TEST_CASE("packed groups hold every expert, none twice, and never more than ther
 
 TEST_CASE("eplb evens the devices, and moves no expert to where it is") {
   const PlacementBounds bounds{.experts = 8, .devices = 4, .residents = 3};
-  Loads loads(4, 8);
+  ExpertCounts loads(4, 8);
   for (int64_t s = 0; s < 4; ++s) {
     for (int64_t e = 0; e < 8; ++e) loads.at(s, e) = e == 0 ? 60 : 10;
   }
@@ -154,7 +154,7 @@ TEST_CASE("eplb evens the devices, and moves no expert to where it is") {
 
 TEST_CASE("eplb never makes the heaviest device heavier, and keeps what gains too little") {
   for (uint64_t seed = 0; seed < 200; ++seed) {
-    const Loads loads = test::skewed_loads(4, 8, seed);
+    const ExpertCounts loads = test::skewed_loads(4, 8, seed);
     const Placement now({.experts = 8, .devices = 4, .residents = 3});
     const Placement next = run("eplb", loads, now);
     CHECK((next == now || heaviest(next, loads) <= 0.95 * heaviest(now, loads)));
@@ -166,7 +166,7 @@ TEST_CASE("eplb never makes the heaviest device heavier, and keeps what gains to
 }
 
 TEST_CASE("swaps even the devices and leave as many experts on each") {
-  Loads loads(2, 4);
+  ExpertCounts loads(2, 4);
   loads.at(0, 0) = 10, loads.at(0, 1) = 20, loads.at(1, 2) = 3, loads.at(1, 3) = 7;
   const Placement now({.experts = 4, .devices = 2, .residents = 2});  // 30 and 10
   const Placement next = run("swap", loads, now);
@@ -174,7 +174,7 @@ TEST_CASE("swaps even the devices and leave as many experts on each") {
   CHECK(resident_moves(now, next).size() == 2);
   CHECK(run("swap", loads, now, {{"swaps", 1}}) == next);
   for (uint64_t seed = 0; seed < 200; ++seed) {
-    const Loads more = test::skewed_loads(4, 12, seed);
+    const ExpertCounts more = test::skewed_loads(4, 12, seed);
     const Placement before({.experts = 12, .devices = 4, .residents = 3});
     const Placement after = run("swap", more, before, {{"keep", 0}});
     CHECK(heaviest(after, more) <= heaviest(before, more));
@@ -183,14 +183,14 @@ TEST_CASE("swaps even the devices and leave as many experts on each") {
 }
 
 TEST_CASE("a move is made only where it pays within the horizon") {
-  Loads loads(2, 4);
+  ExpertCounts loads(2, 4);
   loads.at(0, 0) = 10, loads.at(0, 1) = 20, loads.at(1, 2) = 3, loads.at(1, 3) = 7;
   const Placement now({.experts = 4, .devices = 2, .residents = 2});
-  const PlaceRates rates{.input_bytes = 0,
-                         .expert_bytes = 20,
-                         .state_bytes = 64,
-                         .a2a_bytes_per_s = 1,
-                         .inputs_per_s = 1};
+  const PlacementRates rates{.input_bytes = 0,
+                             .expert_bytes = 20,
+                             .state_bytes = 64,
+                             .a2a_bytes_per_s = 1,
+                             .inputs_per_s = 1};
   // 84 s to move, 3 * (30 - 23) = 21 s gained a step: even after 4 steps
   CHECK(run("swap", loads, now, {{"horizon", 3}}, rates) == now);
   CHECK_FALSE(run("swap", loads, now, {{"horizon", 4}}, rates) == now);
@@ -198,7 +198,7 @@ TEST_CASE("a move is made only where it pays within the horizon") {
 
 TEST_CASE("what a policy cannot work with is refused by name") {
   using Catch::Contains;
-  const PlaceRates rates = test::random_rates(1);
+  const PlacementRates rates = test::random_rates(1);
   const Placement bare({.experts = 4, .devices = 4, .residents = 2});
   CHECK_THAT(message_of("prophet", bare, {}, rates), Contains("prophet: placement.shadows = 0"));
   CHECK_THAT(message_of("top_k", bare), Contains("top_k: placement.shadows = 0"));

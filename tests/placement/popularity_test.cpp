@@ -213,13 +213,13 @@ TEST_CASE("a damaged profile is refused with its line") {
 }
 
 TEST_CASE("locality is the share of tokens on the experts most popular in their group") {
-  Loads next(3, 3);
+  ExpertCounts next(3, 3);
   add_transitions(std::vector<int32_t>{0, 0, 0, 1, 1, -1}, std::vector<int32_t>{2, 2, 1, 0, 1, 1},
                   next);
   CHECK(next.of_expert(2) == 2);
   CHECK(locality(next, 1) == Approx(0.6));
   CHECK(locality(next, 2) == Approx(1));
-  CHECK(locality(Loads(2, 2), 1) == 0);
+  CHECK(locality(ExpertCounts(2, 2), 1) == 0);
 }
 
 TEST_CASE("popularity's options are refused by name") {

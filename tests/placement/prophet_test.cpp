@@ -12,7 +12,7 @@ namespace {
 constexpr auto kAuto = ProphetOptions::kAuto;
 
 // Copies that cost next to nothing.
-const PlaceRates kCheap{
+const PlacementRates kCheap{
     .input_bytes = 1, .expert_bytes = 1e-6, .a2a_bytes_per_s = 1, .inputs_per_s = 1};
 
 Placement placed(const ProphetPlan& plan, int64_t experts, int64_t devices) {
@@ -26,8 +26,8 @@ Placement placed(const ProphetPlan& plan, int64_t experts, int64_t devices) {
 }
 
 // The paper's search as it is printed, for one expert per device: every pass counts anew.
-ProphetPlan printed_search(const Loads& loads, const PlaceRates& rates, double alpha, int64_t n,
-                           TimeEquation equation) {
+ProphetPlan printed_search(const ExpertCounts& loads, const PlacementRates& rates, double alpha,
+                           int64_t n, TimeEquation equation) {
   const int64_t devices = loads.sources;
   std::vector<std::vector<bool>> bottom(static_cast<size_t>(devices));  // of a selected expert
   const auto count = [&] {
@@ -78,8 +78,8 @@ TEST_CASE("with one expert per device the search is the printed one") {
   int with_copies = 0;
   for (uint64_t seed = 0; seed < 600; ++seed) {
     const auto devices = static_cast<int64_t>(1 + seed % 9);
-    const Loads loads = test::skewed_loads(devices, devices, seed);
-    const PlaceRates rates = test::random_rates(seed);
+    const ExpertCounts loads = test::skewed_loads(devices, devices, seed);
+    const PlacementRates rates = test::random_rates(seed);
     const ProphetOptions how{
         .alpha = 0.25 * static_cast<double>(seed % 5),
         .n = static_cast<int64_t>(seed / 9) % devices,
@@ -100,8 +100,8 @@ TEST_CASE("a plan is never slower than none, and its counts are those of its pla
   for (uint64_t seed = 0; seed < 3000; ++seed) {
     const auto devices = static_cast<int64_t>(1 + seed % 8),
                experts = devices * static_cast<int64_t>(1 + seed % 3 / 2);
-    const Loads loads = test::skewed_loads(devices, experts, seed);
-    const PlaceRates rates = test::random_rates(seed);
+    const ExpertCounts loads = test::skewed_loads(devices, experts, seed);
+    const PlacementRates rates = test::random_rates(seed);
     const ProphetOptions how{
         .alpha = 0.5 * static_cast<double>(seed % 4),
         .n = seed % 5 == 0   ? devices - 1
@@ -123,8 +123,8 @@ TEST_CASE("a plan is never slower than none, and its counts are those of its pla
 TEST_CASE("the best of all sets of copies is at most as slow as the greedy one, that as none") {
   for (uint64_t seed = 0; seed < 150; ++seed) {
     const int64_t devices = seed % 3 == 0 ? 4 : 3;
-    const Loads loads = test::skewed_loads(devices, devices, seed);
-    const PlaceRates rates = test::random_rates(seed);
+    const ExpertCounts loads = test::skewed_loads(devices, devices, seed);
+    const PlacementRates rates = test::random_rates(seed);
     const auto equation = seed % 2 == 0 ? TimeEquation::kBlocking : TimeEquation::kHidden;
     const auto owners = test::owners_in_order(devices, devices);
     const double best = test::exhaustive_s(loads, owners, rates, equation);
@@ -140,7 +140,7 @@ TEST_CASE("the best of all sets of copies is at most as slow as the greedy one, 
 // Figure 6: the experts receive 5, 2 and 2 of 9 inputs, and each device ends with 3. Which device
 // has which input is only drawn there; this is one way.
 TEST_CASE("figure 6: devices end even, and none gets an expert that it has no input for") {
-  Loads loads(3, 3);
+  ExpertCounts loads(3, 3);
   loads.at(0, 0) = 3, loads.at(1, 0) = 2;
   loads.at(1, 1) = 1, loads.at(2, 1) = 1;
   loads.at(2, 2) = 2;
@@ -157,10 +157,10 @@ TEST_CASE("figure 6: devices end even, and none gets an expert that it has no in
 
 TEST_CASE("the prefix of the search with the least time is kept, not the last one tried") {
   // The second copy costs more than it gains: 12, 6, 0 -> 6, 9, 3 -> 6, 8, 4
-  Loads loads(3, 3);
+  ExpertCounts loads(3, 3);
   loads.at(0, 0) = 6, loads.at(1, 0) = 3, loads.at(2, 0) = 3;
   loads.at(1, 1) = 5, loads.at(2, 1) = 1;
-  PlaceRates rates = kCheap;
+  PlacementRates rates = kCheap;
   rates.expert_bytes = 10;
   const auto plan = plan_prophet(loads, test::owners_in_order(3, 3), rates,
                                  {.alpha = 0, .n = 0, .equation = TimeEquation::kBlocking});
@@ -170,7 +170,7 @@ TEST_CASE("the prefix of the search with the least time is kept, not the last on
 }
 
 TEST_CASE("ties go to the lower device, the lower expert and the lower device left out") {
-  Loads loads(4, 8);  // two experts per device; the first four take as much from everyone
+  ExpertCounts loads(4, 8);  // two experts per device; the first four take as much from everyone
   for (int64_t source = 0; source < 4; ++source) {
     for (int64_t e = 0; e < 4; ++e) loads.at(source, e) = 20;
   }
@@ -179,7 +179,7 @@ TEST_CASE("ties go to the lower device, the lower expert and the lower device le
 }
 
 TEST_CASE("of a device with several experts the heaviest goes first, and others may follow") {
-  Loads loads(2, 4);
+  ExpertCounts loads(2, 4);
   loads.at(1, 0) = 10, loads.at(1, 1) = 31;
   loads.at(0, 0) = 20;
   const auto plan = plan_prophet(loads, test::owners_in_order(4, 2), kCheap, {.alpha = 0});
@@ -191,17 +191,18 @@ TEST_CASE("of a device with several experts the heaviest goes first, and others 
 
 TEST_CASE("loads without choice leave nothing to plan") {
   const ProphetOptions strict{.alpha = 0};
-  CHECK(plan_prophet(Loads(4, 4), test::owners_in_order(4, 4), kCheap, strict).selected.empty());
-  Loads one(1, 3);
+  CHECK(plan_prophet(ExpertCounts(4, 4), test::owners_in_order(4, 4), kCheap, strict)
+            .selected.empty());
+  ExpertCounts one(1, 3);
   one.at(0, 1) = 7;
   CHECK(plan_prophet(one, test::owners_in_order(3, 1), kCheap, strict).selected.empty());
-  Loads home(2, 2);  // everything is where it belongs, uneven as it is
+  ExpertCounts home(2, 2);  // everything is where it belongs, uneven as it is
   home.at(0, 0) = 100;
   CHECK(plan_prophet(home, test::owners_in_order(2, 2), kCheap, strict).selected.empty());
 }
 
 TEST_CASE("one expert that takes all is copied to everyone with inputs for it") {
-  Loads loads(4, 4);
+  ExpertCounts loads(4, 4);
   for (int64_t d = 0; d < 3; ++d) loads.at(d, 2) = 50;
   const auto plan = plan_prophet(loads, test::owners_in_order(4, 4), kCheap, {.alpha = 1});
   CHECK(plan.selected == std::vector<Selected>{{2, {0, 1}}});
@@ -210,7 +211,7 @@ TEST_CASE("one expert that takes all is copied to everyone with inputs for it") 
 
 TEST_CASE("no more experts are selected than there is room for") {
   for (uint64_t seed = 0; seed < 50; ++seed) {
-    const Loads loads = test::skewed_loads(8, 8, seed);
+    const ExpertCounts loads = test::skewed_loads(8, 8, seed);
     double time_s = std::numeric_limits<double>::infinity();
     for (int64_t most = 0; most <= 8; ++most) {
       const auto plan =
@@ -223,7 +224,7 @@ TEST_CASE("no more experts are selected than there is room for") {
 }
 
 TEST_CASE("options that cannot be are refused by name") {
-  const Loads loads(3, 3);
+  const ExpertCounts loads(3, 3);
   const auto owners = test::owners_in_order(3, 3);
   CHECK_THROWS_WITH(plan_prophet(loads, owners, kCheap, {.n = 3}),
                     Catch::Contains("prophet.n = 3, allowed: 0 to 2, or auto"));

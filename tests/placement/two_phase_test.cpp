@@ -189,7 +189,7 @@ TEST_CASE("no device expects more than rounding up to whole devices explains") {
 }
 
 TEST_CASE("shared evenly a small rest fills a device; by weight every device gets its part") {
-  Loads loads(4, 4);
+  ExpertCounts loads(4, 4);
   const std::vector<double> wanted = {2.25, 0.75, 0.5, 0.5};
   for (int64_t e = 0; e < 4; ++e) {
     for (int64_t s = 0; s < 4; ++s) loads.at(s, e) = int64_t(400 * wanted[size_t(e)]);

@@ -44,7 +44,7 @@ kernels::DeviceTable counting_device() {
   transfers = last_blocks = 0;
   kernels::DeviceTable device = lazy_device();
   device.paced_copies = [](const kernels::Copy* copies, int64_t n, int64_t ns, int32_t blocks,
-                           const kernels::LinkTurn& turn, kernels::Stream stream) {
+                           const kernels::LinkSignal& turn, kernels::Stream stream) {
     ++transfers;
     last_blocks = blocks;
     lazy_device().paced_copies(copies, n, ns, blocks, turn, stream);
@@ -110,7 +110,7 @@ TEST_CASE("where a device runs no transfer beside compute no slowdown is made up
   ProfileCache cache("");
   kernels::DeviceTable one_by_one = counting_device();
   one_by_one.paced_copies = [](const kernels::Copy*, int64_t, int64_t, int32_t,
-                               const kernels::LinkTurn&, kernels::Stream) { ++transfers; };
+                               const kernels::LinkSignal&, kernels::Stream) { ++transfers; };
   const OverlapTable table = table_of({1, 2}, cache, one_by_one);
   CHECK(table.by_blocks.empty());
   CHECK_THAT(table.describe(), Contains("the device runs no transfer beside compute"));

@@ -120,7 +120,8 @@ TEST_CASE("every op of a plan that is edited for a device can be timed on it") {
   }
 }
 
-TEST_CASE("ways of experts' products are timed on a device, each once, and an allowed one taken") {
+TEST_CASE(
+    "variants of experts' products are timed on a device, each once, and an allowed one taken") {
   PlanSpec spec = spec_of(small_model("switch"), 2);
   std::multiset<std::string> timed;
   const auto measure = [&](const Graph& graph, OpId op, const WorkContext& work) {
@@ -132,28 +133,28 @@ TEST_CASE("ways of experts' products are timed on a device, each once, and an al
   const auto cache = std::make_shared<ProfileCache>(":memory:");
   const auto cost = std::make_shared<ProfileCost>(cache, "lazy", measure, nullptr, spec.work);
   spec.cost = cost;
-  spec.quickest_ways = true;
+  spec.autotune = true;
   Graph graph = make_plan(spec)->graph;
   const int64_t measured = cost->num_measured();
   size_t ops = 0;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
-    if (graph.def(id).ways == nullptr) continue;
-    const OpWays ways = graph.def(id).ways(graph, graph.op(id));
-    if (ways.names.size() < 2) continue;  // attention in float32
+    if (graph.def(id).variants == nullptr) continue;
+    const KernelVariants variants = graph.def(id).variants(graph, graph.op(id));
+    if (variants.names.size() < 2) continue;  // attention in float32
     ++ops;
     const Nanoseconds chosen = cost->op_ns(graph, id);
     CHECK(chosen > 0);
-    for (size_t way = 0; way < ways.names.size(); ++way) {
-      graph.op(id).attrs[ways.attribute] = std::string(ways.names[way]);
-      if (way == 0) graph.op(id).attrs.erase(ways.attribute);
+    for (size_t variant = 0; variant < variants.names.size(); ++variant) {
+      graph.op(id).attrs[variants.attribute] = std::string(variants.names[variant]);
+      if (variant == 0) graph.op(id).attrs.erase(variants.attribute);
       CHECK(chosen <= cost->op_ns(graph, id));
     }
   }
   CHECK(cost->num_measured() == measured);
   CHECK(ops > 0);
   CHECK(std::set<std::string>(timed.begin(), timed.end()).size() == timed.size());
-  CHECK(timed.size() == 6 * 4);  // shapes and ways
+  CHECK(timed.size() == 6 * 4);  // shapes and variants
 }
 
 // --- what a call finds, as the look after it sees it

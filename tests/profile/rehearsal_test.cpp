@@ -64,7 +64,7 @@ TEST_CASE("a rehearsal gives every kind of op of the plain program a finite figu
   CHECK((std::isfinite(result.peers) && result.peers >= 1));
 }
 
-TEST_CASE("over an emulated link a collective is never over before the link's law says") {
+TEST_CASE("over an emulated link a collective is never over before the link model says") {
   PlanSpec spec = tiny_target(true);
   const auto plan = make_plan(spec);
   const StepSamples samples = rehearse(*plan, {.steps = 3, .emulated = true});

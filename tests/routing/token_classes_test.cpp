@@ -9,20 +9,20 @@
 namespace moe {
 namespace {
 
-std::vector<std::vector<int32_t>> layers_of(const RoutingLaw& law, RoutingQuery q, int64_t layers,
-                                            int64_t rank = 0) {
+std::vector<std::vector<int32_t>> layers_of(const RoutingModel& routing, RoutingQuery q,
+                                            int64_t layers, int64_t rank = 0) {
   std::vector<std::vector<int32_t>> all;
   for (q.layer = 0; q.layer < layers; ++q.layer) {
     all.emplace_back(static_cast<size_t>(q.tokens * q.k));
-    law.route(q, rank, all.back());
+    routing.route(q, rank, all.back());
   }
   return all;
 }
 
 TEST_CASE(
     "a token's class goes to one expert in each layer, and several layers tell classes apart") {
-  const RoutingLaw law = token_classes({.classes = 40, .skew = 0.5});
-  const auto all = layers_of(law, {.step = 3, .ranks = 2, .tokens = 5000, .experts = 8}, 8);
+  const RoutingModel routing = token_classes({.classes = 40, .skew = 0.5});
+  const auto all = layers_of(routing, {.step = 3, .ranks = 2, .tokens = 5000, .experts = 8}, 8);
   std::map<std::vector<int32_t>, int> paths;
   std::set<std::pair<int32_t, int32_t>> pairs;
   for (size_t t = 0; t < 5000; ++t) {
@@ -46,8 +46,8 @@ TEST_CASE("strays are as many as said, and any expert alike") {
 }
 
 TEST_CASE("popularity falls about as the ratio says") {
-  const RoutingLaw law = token_classes({.classes = 4000, .skew = 0, .ratio = 5});
-  const Loads loads = law.loads({.ranks = 4, .tokens = 50'000, .experts = 16});
+  const RoutingModel routing = token_classes({.classes = 4000, .skew = 0, .ratio = 5});
+  const ExpertCounts loads = routing.loads({.ranks = 4, .tokens = 50'000, .experts = 16});
   std::vector<int64_t> rows;
   for (int64_t e = 0; e < 16; ++e) rows.push_back(loads.of_expert(e));
   const auto [least, most] = std::minmax_element(rows.begin(), rows.end());
@@ -55,18 +55,18 @@ TEST_CASE("popularity falls about as the ratio says") {
 }
 
 TEST_CASE("drift moves popularity from step to step, and loads count what is routed") {
-  const RoutingLaw law = token_classes({.classes = 30, .drift = 1, .seed = 7});
+  const RoutingModel routing = token_classes({.classes = 30, .drift = 1, .seed = 7});
   RoutingQuery q{.ranks = 2, .tokens = 3000, .experts = 6, .k = 2};
-  const Loads first = law.loads(q);
-  Loads counted(2, 6);
+  const ExpertCounts first = routing.loads(q);
+  ExpertCounts counted(2, 6);
   for (int64_t rank = 0; rank < 2; ++rank) {
-    const auto layers = layers_of(law, q, 1, rank);
+    const auto layers = layers_of(routing, q, 1, rank);
     for (const int32_t e : layers[0]) ++counted.at(rank, e);
   }
   CHECK(first == counted);
-  CHECK(first == law.loads(q));
+  CHECK(first == routing.loads(q));
   q.step = 1;
-  const Loads second = law.loads(q);
+  const ExpertCounts second = routing.loads(q);
   int64_t moved = 0;
   for (size_t i = 0; i < first.rows.size(); ++i) moved += std::abs(first.rows[i] - second.rows[i]);
   CHECK(moved > 1000);

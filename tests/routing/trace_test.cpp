@@ -16,8 +16,8 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-// What a law says, as a trace of it.
-Trace traced(const RoutingLaw& law, int64_t steps, int64_t layers, RoutingQuery q) {
+// What a routing model says, as a trace of it.
+Trace traced(const RoutingModel& routing, int64_t steps, int64_t layers, RoutingQuery q) {
   Trace t = {.steps = steps,
              .layers = layers,
              .ranks = q.ranks,
@@ -29,7 +29,7 @@ Trace traced(const RoutingLaw& law, int64_t steps, int64_t layers, RoutingQuery 
   for (q.step = 0; q.step < steps; ++q.step) {
     for (q.layer = 0; q.layer < layers; ++q.layer) {
       for (int64_t r = 0; r < q.ranks; ++r) {
-        law.route(q, r, choices);
+        routing.route(q, r, choices);
         for (const int32_t e : choices) t.choices.push_back(static_cast<uint16_t>(e));
       }
     }
@@ -43,8 +43,8 @@ Trace some_trace(const std::string& name = "zipf", int64_t experts = 12, int64_t
                 {.ranks = 4, .tokens = 10, .experts = experts, .k = k});
 }
 
-RoutingLaw law_of_trace(Trace t, bool cycle = false) {
-  return law_of(std::make_shared<const Trace>(std::move(t)), "t", cycle);
+RoutingModel routing_of_trace(Trace t, bool cycle = false) {
+  return routing_of(std::make_shared<const Trace>(std::move(t)), "t", cycle);
 }
 
 std::string error_of(const std::string& bytes) {
@@ -123,15 +123,15 @@ TEST_CASE("what is wrong in a trace is named") {
 
 TEST_CASE("a replayed trace gives every rank its choices, and the same loads") {
   for (const char* name : {"zipf", "source_ragged", "zero_token_rank"}) {
-    const RoutingLaw law = workload(name, {}, 3);
+    const RoutingModel routing = workload(name, {}, 3);
     RoutingQuery q = {.ranks = 4, .tokens = 10, .experts = 12, .k = 2};
-    const RoutingLaw replayed = law_of_trace(traced(law, 3, 2, q));
+    const RoutingModel replayed = routing_of_trace(traced(routing, 3, 2, q));
     for (q.step = 0; q.step < 3; ++q.step) {
       for (q.layer = 0; q.layer < 2; ++q.layer) {
-        CHECK(replayed.loads(q) == law.loads(q));
+        CHECK(replayed.loads(q) == routing.loads(q));
         std::vector<int32_t> theirs(20), mine(20);
         for (int64_t r = 0; r < 4; ++r) {
-          law.route(q, r, theirs);
+          routing.route(q, r, theirs);
           replayed.route(q, r, mine);
           CHECK(mine == theirs);
         }
@@ -141,14 +141,14 @@ TEST_CASE("a replayed trace gives every rank its choices, and the same loads") {
 }
 
 TEST_CASE("at another number of ranks the tokens are dealt out again in order") {
-  const RoutingLaw law = law_of_trace(some_trace());
+  const RoutingModel routing = routing_of_trace(some_trace());
   const auto all = [&](int64_t ranks, int64_t tokens) {
     const RoutingQuery q = {
         .step = 1, .layer = 1, .ranks = ranks, .tokens = tokens, .experts = 12, .k = 2};
     std::vector<int32_t> choices, one(static_cast<size_t>(tokens * 2));
-    const Loads loads = law.loads(q);
+    const ExpertCounts loads = routing.loads(q);
     for (int64_t r = 0; r < ranks; ++r) {
-      law.route(q, r, one);
+      routing.route(q, r, one);
       choices.insert(choices.end(), one.begin(), one.end());
       for (int64_t e = 0; e < 12; ++e)
         CHECK(loads.at(r, e) == std::count(one.begin(), one.end(), e));
@@ -162,15 +162,15 @@ TEST_CASE("at another number of ranks the tokens are dealt out again in order") 
 TEST_CASE("a trace of counts replays choices that make them, different ones of a token") {
   for (const char* name : {"zipf", "source_ragged"}) {
     Trace t = some_trace(name, 12, 3);
-    const RoutingLaw with_choices = law_of_trace(t);
+    const RoutingModel with_choices = routing_of_trace(t);
     t.choices.clear();
-    const RoutingLaw law = law_of_trace(t);
+    const RoutingModel routing = routing_of_trace(t);
     const RoutingQuery q = {.step = 2, .layer = 1, .ranks = 4, .tokens = 10, .experts = 12, .k = 3};
-    const Loads loads = law.loads(q);
+    const ExpertCounts loads = routing.loads(q);
     CHECK(loads == with_choices.loads(q));
     std::vector<int32_t> choices(30);
     for (int64_t r = 0; r < 4; ++r) {
-      law.route(q, r, choices);
+      routing.route(q, r, choices);
       for (int64_t e = 0; e < 12; ++e) {
         CHECK(loads.at(r, e) == std::count(choices.begin(), choices.end(), e));
       }
@@ -186,16 +186,16 @@ TEST_CASE("steps behind the last are refused, or begin again") {
   const RoutingQuery q = {.step = 4, .ranks = 4, .tokens = 10, .experts = 12, .k = 2};
   RoutingQuery first = q;
   first.step = 1;
-  CHECK_THROWS_WITH(law_of_trace(some_trace()).loads(q),
+  CHECK_THROWS_WITH(routing_of_trace(some_trace()).loads(q),
                     Contains("t: has 3 steps, asked for step 5; cycle = true begins again"));
-  const RoutingLaw cycled = law_of_trace(some_trace(), true);
+  const RoutingModel cycled = routing_of_trace(some_trace(), true);
   CHECK(cycled.loads(q) == cycled.loads(first));
 }
 
 TEST_CASE("a trace of other sizes than the model's is refused with both") {
-  const RoutingLaw law = law_of_trace(some_trace());
+  const RoutingModel routing = routing_of_trace(some_trace());
   const auto refused = [&](RoutingQuery q, const std::string& part) {
-    CHECK_THROWS_WITH(law.loads(q), Contains(part));
+    CHECK_THROWS_WITH(routing.loads(q), Contains(part));
   };
   refused({.ranks = 4, .tokens = 10, .experts = 8, .k = 2}, "has 12 experts, asked for 8");
   refused({.ranks = 4, .tokens = 10, .experts = 12, .k = 1},
@@ -390,14 +390,14 @@ TEST_CASE("of counts alone as many choices are made as a layer may have, and no 
   Trace t = {.steps = 1, .layers = 1, .ranks = 2, .tokens = 1'000'000'000, .experts = 9, .k = 9};
   t.blocks = {0};
   t.counts.assign(18, 3);
-  const RoutingLaw law = law_of_trace(read_trace(trace_bytes(t), "x"));
+  const RoutingModel routing = routing_of_trace(read_trace(trace_bytes(t), "x"));
   const RoutingQuery q = {.ranks = 2, .tokens = t.tokens, .experts = 9, .k = 9};
-  CHECK(law.loads(q).at(1, 8) == 3);
+  CHECK(routing.loads(q).at(1, 8) == 3);
   RoutingQuery one = q;
   one.ranks = 1;
   one.tokens = 2 * t.tokens;
-  CHECK_THROWS_WITH(law.loads(one), Contains("t: knows counts alone, of 2 ranks of 1000000000 "
-                                             "tokens; at most 134217728 choices"));
+  CHECK_THROWS_WITH(routing.loads(one), Contains("t: knows counts alone, of 2 ranks of 1000000000 "
+                                                 "tokens; at most 134217728 choices"));
 }
 
 TEST_CASE("blocks that do not ascend from 0 are refused, the checksum right or not") {

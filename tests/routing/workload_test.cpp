@@ -17,16 +17,16 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-std::vector<int32_t> choices_of(const RoutingLaw& law, const RoutingQuery& q, int64_t rank) {
+std::vector<int32_t> choices_of(const RoutingModel& routing, const RoutingQuery& q, int64_t rank) {
   std::vector<int32_t> choices(static_cast<size_t>(q.tokens * q.k), -7);
-  law.route(q, rank, choices);
+  routing.route(q, rank, choices);
   return choices;
 }
 
-Loads histogram(const RoutingLaw& law, const RoutingQuery& q) {
-  Loads loads(q.ranks, q.experts);
+ExpertCounts histogram(const RoutingModel& routing, const RoutingQuery& q) {
+  ExpertCounts loads(q.ranks, q.experts);
   for (int64_t r = 0; r < q.ranks; ++r) {
-    for (const int32_t e : choices_of(law, q, r)) {
+    for (const int32_t e : choices_of(routing, q, r)) {
       if (e >= 0) ++loads.at(r, e);
     }
   }
@@ -34,16 +34,16 @@ Loads histogram(const RoutingLaw& law, const RoutingQuery& q) {
 }
 
 // Loads summed over steps.
-Loads summed(const RoutingLaw& law, RoutingQuery q, int64_t steps) {
-  Loads sum(q.ranks, q.experts);
+ExpertCounts summed(const RoutingModel& routing, RoutingQuery q, int64_t steps) {
+  ExpertCounts sum(q.ranks, q.experts);
   for (q.step = 0; q.step < steps; ++q.step) {
-    const Loads one = law.loads(q);
+    const ExpertCounts one = routing.loads(q);
     for (size_t i = 0; i < sum.rows.size(); ++i) sum.rows[i] += one.rows[i];
   }
   return sum;
 }
 
-std::vector<int64_t> by_expert(const Loads& loads) {
+std::vector<int64_t> by_expert(const ExpertCounts& loads) {
   std::vector<int64_t> sums;
   for (int64_t e = 0; e < loads.experts; ++e) sums.push_back(loads.of_expert(e));
   return sums;
@@ -56,7 +56,7 @@ bool near(int64_t count, int64_t n, double share) {
 }
 
 // The experts' counts and each rank's counts follow `share`, largest first.
-void check_shares(const Loads& loads, std::vector<double> share) {
+void check_shares(const ExpertCounts& loads, std::vector<double> share) {
   std::vector<int64_t> order(static_cast<size_t>(loads.experts));
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(),
@@ -86,7 +86,7 @@ std::vector<double> hot_shares(size_t n, size_t hot, double share) {
   return p;
 }
 
-int64_t hottest(const Loads& loads) {
+int64_t hottest(const ExpertCounts& loads) {
   const std::vector<int64_t> sums = by_expert(loads);
   return std::max_element(sums.begin(), sums.end()) - sums.begin();
 }
@@ -108,7 +108,7 @@ TEST_CASE("loads are the histogram of the choices, which are different experts o
   Rng rng(20);
   for (const WorkloadDef& def : workloads()) {
     for (int trial = 0; trial < 12; ++trial) {
-      const RoutingLaw law = workload(def.name, some_options(def, rng), rng.next());
+      const RoutingModel routing = workload(def.name, some_options(def, rng), rng.next());
       RoutingQuery q;
       q.step = rng.below(30);
       q.layer = rng.below(7);
@@ -116,12 +116,12 @@ TEST_CASE("loads are the histogram of the choices, which are different experts o
       q.tokens = rng.below(60);
       q.experts = 1 + rng.below(20);
       q.k = 1 + rng.below(std::min<int64_t>(q.experts, trial % 3 == 0 ? 20 : 3));
-      INFO(law.name << ": step " << q.step << " layer " << q.layer << " ranks " << q.ranks
-                    << " tokens " << q.tokens << " experts " << q.experts << " k " << q.k);
-      REQUIRE(law.loads(q) == histogram(law, q));
+      INFO(routing.name << ": step " << q.step << " layer " << q.layer << " ranks " << q.ranks
+                        << " tokens " << q.tokens << " experts " << q.experts << " k " << q.k);
+      REQUIRE(routing.loads(q) == histogram(routing, q));
       for (int64_t r = 0; r < q.ranks; ++r) {
-        const std::vector<int32_t> choices = choices_of(law, q, r);
-        REQUIRE(choices == choices_of(law, q, r));
+        const std::vector<int32_t> choices = choices_of(routing, q, r);
+        REQUIRE(choices == choices_of(routing, q, r));
         for (size_t t = 0; t < static_cast<size_t>(q.tokens); ++t) {
           const auto first = choices.begin() + static_cast<std::ptrdiff_t>(t) * q.k;
           const std::set<int32_t> different(first, first + q.k);
@@ -136,7 +136,7 @@ TEST_CASE("loads are the histogram of the choices, which are different experts o
 }
 
 TEST_CASE(
-    "the same name, options and seed give the same law; another seed, step or layer another") {
+    "the same name, options and seed give the same routing; another seed, step or layer another") {
   for (const WorkloadDef& def : workloads()) {
     INFO(def.name);
     const RoutingQuery q = {.step = 3, .layer = 2, .ranks = 4, .tokens = 64, .experts = 16, .k = 2};
@@ -144,10 +144,10 @@ TEST_CASE(
       RoutingQuery other = q;
       other.step = step;
       other.layer = layer;
-      const RoutingLaw law = workload(def.name, {}, seed);
+      const RoutingModel routing = workload(def.name, {}, seed);
       std::vector<int32_t> all;
       for (int64_t r = 0; r < q.ranks; ++r) {
-        for (const int32_t e : choices_of(law, other, r)) all.push_back(e);
+        for (const int32_t e : choices_of(routing, other, r)) all.push_back(e);
       }
       return all;
     };
@@ -161,7 +161,7 @@ TEST_CASE(
 
 TEST_CASE("balanced is balanced per rank and per expert: counts differ by at most one") {
   Rng rng(3);
-  const RoutingLaw law = workload("balanced", {}, 9);
+  const RoutingModel routing = workload("balanced", {}, 9);
   for (int trial = 0; trial < 200; ++trial) {
     RoutingQuery q;
     q.layer = rng.below(3);
@@ -169,7 +169,7 @@ TEST_CASE("balanced is balanced per rank and per expert: counts differ by at mos
     q.tokens = rng.below(50);
     q.experts = 1 + rng.below(12);
     q.k = 1 + rng.below(q.experts);
-    const Loads loads = law.loads(q);
+    const ExpertCounts loads = routing.loads(q);
     const auto spread = [](const auto& counts) {
       const auto [lo, hi] = std::minmax_element(counts.begin(), counts.end());
       return *hi - *lo;
@@ -220,7 +220,7 @@ TEST_CASE("first choices follow popularity, second ones what is left of it") {
 
 TEST_CASE("where popularity leaves nothing the further choices are even") {
   const RoutingQuery q = {.ranks = 1, .tokens = 30000, .experts = 4, .k = 2};
-  const Loads loads = workload("hot_expert", {{"share", 1}}, 7).loads(q);
+  const ExpertCounts loads = workload("hot_expert", {{"share", 1}}, 7).loads(q);
   const int64_t hot = hottest(loads);
   for (int64_t e = 0; e < 4; ++e) {
     CHECK((e == hot ? loads.at(0, e) == q.tokens : near(loads.at(0, e), q.tokens, 1 / 3.0)));
@@ -229,7 +229,7 @@ TEST_CASE("where popularity leaves nothing the further choices are even") {
 
 TEST_CASE("log_normal: the logarithm of popularity has the given spread") {
   const RoutingQuery q = {.ranks = 2, .tokens = 1000000, .experts = 1000};
-  const Loads loads = workload("log_normal", {{"sigma", 0.8}}, 4).loads(q);
+  const ExpertCounts loads = workload("log_normal", {{"sigma", 0.8}}, 4).loads(q);
   double sum = 0, squares = 0;
   for (const int64_t n : by_expert(loads)) {
     sum += std::log(static_cast<double>(n));
@@ -241,10 +241,10 @@ TEST_CASE("log_normal: the logarithm of popularity has the given spread") {
 
 TEST_CASE("hot_expert: one expert gets the share of every rank, another one in each layer") {
   RoutingQuery q = {.ranks = 4, .tokens = 1000, .experts = 16};
-  const RoutingLaw law = workload("hot_expert", {{"share", 0.4}}, 2);
+  const RoutingModel routing = workload("hot_expert", {{"share", 0.4}}, 2);
   std::set<int64_t> hot;
   for (q.layer = 0; q.layer < 6; ++q.layer) {
-    const Loads loads = summed(law, q, 20);
+    const ExpertCounts loads = summed(routing, q, 20);
     check_shares(loads, hot_shares(16, 1, 0.4));
     hot.insert(hottest(loads));
   }
@@ -253,9 +253,9 @@ TEST_CASE("hot_expert: one expert gets the share of every rank, another one in e
 
 TEST_CASE("hot_rank: the experts of one rank get the share") {
   RoutingQuery q = {.ranks = 4, .tokens = 1000, .experts = 16};
-  const RoutingLaw law = workload("hot_rank", {{"share", 0.6}}, 2);
+  const RoutingModel routing = workload("hot_rank", {{"share", 0.6}}, 2);
   for (q.layer = 0; q.layer < 4; ++q.layer) {
-    const Loads loads = summed(law, q, 20);
+    const ExpertCounts loads = summed(routing, q, 20);
     check_shares(loads, hot_shares(16, 4, 0.6));
     const int64_t rank = hottest(loads) / 4;
     int64_t there = 0;
@@ -266,9 +266,9 @@ TEST_CASE("hot_rank: the experts of one rank get the share") {
 
 TEST_CASE("spread_hot: the hot experts lie on different ranks") {
   RoutingQuery q = {.ranks = 4, .tokens = 1000, .experts = 16};
-  const RoutingLaw law = workload("spread_hot", {{"share", 0.6}, {"hot", 4}}, 2);
+  const RoutingModel routing = workload("spread_hot", {{"share", 0.6}, {"hot", 4}}, 2);
   for (q.layer = 0; q.layer < 4; ++q.layer) {
-    const Loads loads = summed(law, q, 20);
+    const ExpertCounts loads = summed(routing, q, 20);
     check_shares(loads, hot_shares(16, 4, 0.6));
     for (int64_t rank = 0; rank < 4; ++rank) {
       int64_t there = 0;
@@ -281,12 +281,12 @@ TEST_CASE("spread_hot: the hot experts lie on different ranks") {
 TEST_CASE(
     "source_ragged: ranks differ in tokens, the same in all layers, and in what they choose") {
   RoutingQuery q = {.step = 5, .ranks = 16, .tokens = 4000, .experts = 8};
-  const RoutingLaw law = workload("source_ragged", {{"least", 0.25}, {"sigma", 1}}, 2);
+  const RoutingModel routing = workload("source_ragged", {{"least", 0.25}, {"sigma", 1}}, 2);
   std::set<int64_t> totals;
-  const Loads first = law.loads(q);
+  const ExpertCounts first = routing.loads(q);
   q.layer = 3;
-  const Loads other = law.loads(q);
-  const auto tokens = [](const Loads& loads, int64_t r) {
+  const ExpertCounts other = routing.loads(q);
+  const auto tokens = [](const ExpertCounts& loads, int64_t r) {
     int64_t sum = 0;
     for (int64_t e = 0; e < loads.experts; ++e) sum += loads.at(r, e);
     return sum;
@@ -305,7 +305,7 @@ TEST_CASE(
   }
   CHECK(totals.size() > 12);
   CHECK(distance / 2 / static_cast<double>(q.ranks) > 0.2);  // mean total variation
-  const std::vector<int32_t> choices = choices_of(law, q, 0);
+  const std::vector<int32_t> choices = choices_of(routing, q, 0);
   const auto chosen = static_cast<std::ptrdiff_t>(tokens(first, 0));
   CHECK(std::count(choices.begin(), choices.begin() + chosen, -1) == 0);
   CHECK(std::count(choices.begin() + chosen, choices.end(), -1) == 4000 - chosen);
@@ -313,11 +313,11 @@ TEST_CASE(
 
 TEST_CASE("zero_token_rank: one rank chooses nothing, in any step and layer") {
   RoutingQuery q = {.ranks = 5, .tokens = 100, .experts = 8, .k = 2};
-  const RoutingLaw law = workload("zero_token_rank", {}, 2);
+  const RoutingModel routing = workload("zero_token_rank", {}, 2);
   std::set<int64_t> empty;
   for (q.step = 0; q.step < 3; ++q.step) {
     for (q.layer = 0; q.layer < 3; ++q.layer) {
-      const Loads loads = law.loads(q);
+      const ExpertCounts loads = routing.loads(q);
       CHECK(loads.total() == 4 * 100 * 2);
       for (int64_t r = 0; r < 5; ++r) {
         const auto row = loads.rows.begin() + r * 8;
@@ -330,10 +330,10 @@ TEST_CASE("zero_token_rank: one rank chooses nothing, in any step and layer") {
 
 TEST_CASE("rotating_hotspot: the hot expert moves on every period and comes to all") {
   RoutingQuery q = {.layer = 1, .ranks = 2, .tokens = 500, .experts = 6};
-  const RoutingLaw law = workload("rotating_hotspot", {{"period", 4}, {"share", 0.7}}, 2);
+  const RoutingModel routing = workload("rotating_hotspot", {{"period", 4}, {"share", 0.7}}, 2);
   std::vector<int64_t> hot;
   for (q.step = 0; q.step < 24; ++q.step) {
-    const Loads loads = law.loads(q);
+    const ExpertCounts loads = routing.loads(q);
     hot.push_back(hottest(loads));
     CHECK(near(loads.of_expert(hot.back()), 1000, 0.7));
     if (q.step % 4 != 0) CHECK(hot[static_cast<size_t>(q.step - 1)] == hot.back());
@@ -343,13 +343,14 @@ TEST_CASE("rotating_hotspot: the hot expert moves on every period and comes to a
 
 TEST_CASE("burst: in so many stretches an expert is hot, in the others none") {
   RoutingQuery q = {.ranks = 2, .tokens = 1000, .experts = 8};
-  const RoutingLaw law = workload("burst", {{"chance", 0.3}, {"length", 5}, {"share", 0.6}}, 2);
+  const RoutingModel routing =
+      workload("burst", {{"chance", 0.3}, {"length", 5}, {"share", 0.6}}, 2);
   int64_t bursts = 0;
   for (int64_t stretch = 0; stretch < 400; ++stretch) {
     q.step = 5 * stretch;
-    const Loads begin = law.loads(q);
+    const ExpertCounts begin = routing.loads(q);
     q.step += 4;
-    const Loads end = law.loads(q);
+    const ExpertCounts end = routing.loads(q);
     const bool hot = begin.of_expert(hottest(begin)) > 700;
     CHECK(near(begin.of_expert(hottest(begin)), 2000, 0.6) == hot);
     CHECK((end.of_expert(hottest(end)) > 700) == hot);
@@ -363,13 +364,14 @@ TEST_CASE("drift: log popularity follows an AR(1) over steps") {
   constexpr double kDrift = 0.2, kMemory = 20;
   constexpr int64_t kSteps = 3000, kExperts = 8;
   RoutingQuery q = {.ranks = 1, .tokens = 4000, .experts = kExperts};
-  const RoutingLaw law = workload("zipf", {{"s", 0}, {"drift", kDrift}, {"memory", kMemory}}, 3);
+  const RoutingModel routing =
+      workload("zipf", {{"s", 0}, {"drift", kDrift}, {"memory", kMemory}}, 3);
   // Deviations from the mean over experts, in which the normalisation cancels.
   std::vector<std::vector<double>> x;
   for (q.step = 0; q.step < kSteps; ++q.step) {
     x.emplace_back();
     double mean = 0;
-    for (const int64_t n : by_expert(law.loads(q))) {
+    for (const int64_t n : by_expert(routing.loads(q))) {
       x.back().push_back(std::log(static_cast<double>(n)));
       mean += x.back().back() / kExperts;
     }
@@ -392,7 +394,7 @@ TEST_CASE("drift: log popularity follows an AR(1) over steps") {
 
 TEST_CASE("a share of hot experts stays under drift") {
   const RoutingQuery q = {.step = 40, .ranks = 2, .tokens = 100000, .experts = 8};
-  const Loads loads = workload("hot_expert", {{"share", 0.4}, {"drift", 0.3}}, 3).loads(q);
+  const ExpertCounts loads = workload("hot_expert", {{"share", 0.4}, {"drift", 0.3}}, 3).loads(q);
   CHECK(near(loads.of_expert(hottest(loads)), 200000, 0.4));
 }
 
@@ -433,12 +435,12 @@ TEST_CASE("a chain step keeps popularity and has the masses asked for, where bot
 namespace {
 
 // Mass of the likeliest and the two likeliest next experts, means over the tokens of layer `layer`.
-std::pair<double, double> next_masses(const RoutingLaw& law, RoutingQuery q, int64_t layer) {
+std::pair<double, double> next_masses(const RoutingModel& routing, RoutingQuery q, int64_t layer) {
   q.layer = layer;
-  const std::vector<int32_t> from = choices_of(law, q, 0);
+  const std::vector<int32_t> from = choices_of(routing, q, 0);
   q.layer = layer + 1;
-  const std::vector<int32_t> to = choices_of(law, q, 0);
-  Loads joint(q.experts, q.experts);
+  const std::vector<int32_t> to = choices_of(routing, q, 0);
+  ExpertCounts joint(q.experts, q.experts);
   for (size_t t = 0; t < from.size(); ++t) ++joint.at(from[t], to[t]);
   double one = 0, two = 0;
   for (int64_t e = 0; e < q.experts; ++e) {
@@ -455,12 +457,12 @@ std::pair<double, double> next_masses(const RoutingLaw& law, RoutingQuery q, int
 
 TEST_CASE("markov: popularity by the ratio in every layer, the next expert by the masses") {
   RoutingQuery q = {.ranks = 1, .tokens = 200000, .experts = 16};
-  const RoutingLaw law = workload("markov", {}, 6);
+  const RoutingModel routing = workload("markov", {}, 6);
   for (q.layer = 0; q.layer < 6; ++q.layer) {
-    check_shares(law.loads(q), zipf_shares(16, std::log(5.56) / std::log(16)));
+    check_shares(routing.loads(q), zipf_shares(16, std::log(5.56) / std::log(16)));
   }
   for (const int64_t layer : {0, 4}) {
-    const auto [one, two] = next_masses(law, q, layer);
+    const auto [one, two] = next_masses(routing, q, layer);
     CHECK(one == Approx(0.4194).margin(0.01));
     CHECK(two >= 0.5459 - 0.01);  // the second likeliest may be a popular expert
     CHECK(two <= 0.5459 + 0.03);
@@ -469,23 +471,24 @@ TEST_CASE("markov: popularity by the ratio in every layer, the next expert by th
 
 TEST_CASE("markov: masses rise with depth") {
   const RoutingQuery q = {.ranks = 1, .tokens = 100000, .experts = 16};
-  const RoutingLaw law = workload("markov", {{"rise", 0.2}}, 6);
+  const RoutingModel routing = workload("markov", {{"rise", 0.2}}, 6);
   for (const int64_t layer : {0, 2, 5}) {
     const double missing = (1 - 0.4194) * std::pow(0.8, static_cast<double>(layer));
-    CHECK(next_masses(law, q, layer).first == Approx(1 - missing).margin(0.02));
+    CHECK(next_masses(routing, q, layer).first == Approx(1 - missing).margin(0.02));
   }
 }
 
 TEST_CASE("any popularity may be chained") {
   const RoutingQuery q = {.layer = 3, .ranks = 1, .tokens = 100000, .experts = 16};
-  const RoutingLaw law = workload("zipf", {{"s", 0.5}, {"top1", 0.5}, {"top2", 0.6}}, 6);
-  check_shares(law.loads(q), zipf_shares(16, 0.5));
-  CHECK(next_masses(law, q, 2).first == Approx(0.5).margin(0.01));
-  const RoutingLaw independent = workload("zipf", {{"s", 0.5}}, 6);
+  const RoutingModel routing = workload("zipf", {{"s", 0.5}, {"top1", 0.5}, {"top2", 0.6}}, 6);
+  check_shares(routing.loads(q), zipf_shares(16, 0.5));
+  CHECK(next_masses(routing, q, 2).first == Approx(0.5).margin(0.01));
+  const RoutingModel independent = workload("zipf", {{"s", 0.5}}, 6);
   CHECK(next_masses(independent, q, 2).first < 0.25);
 }
 
-TEST_CASE("a law's name shows its first option, what differs from the defaults, and the seed") {
+TEST_CASE(
+    "a workload's name shows its first option, what differs from the defaults, and the seed") {
   CHECK(workload("zipf", {{"drift", 0.02}}, 3).name == "zipf(s=1.2, drift=0.02, seed=3)");
   CHECK(workload("balanced", {}, 3).name == "balanced(seed=3)");
 }

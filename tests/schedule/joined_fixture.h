@@ -90,9 +90,9 @@ class RandomProgram {
     const char* kind = rng_.below(2) == 0 ? "rows" : "send_rows";
     return graph_.out(graph_.add_op(kind, name(kind), inputs(), {{"rows", rows}}));
   }
-  TensorId tally() {
+  TensorId row_ends() {
     return graph_.out(
-        graph_.add_op("work", name("tally"), {made_[0]}, {{"sizes", "4"}, {"i32", int64_t{1}}}));
+        graph_.add_op("work", name("row_ends"), {made_[0]}, {{"sizes", "4"}, {"i32", int64_t{1}}}));
   }
 
   void step() {
@@ -115,7 +115,7 @@ class RandomProgram {
       case 2: {
         const int64_t k = 1 + rng_.below(3), rows = 1 + rng_.below(9);
         std::vector<TensorId> list;
-        for (int64_t p = 0; p < k; ++p) list.push_back(tally());
+        for (int64_t p = 0; p < k; ++p) list.push_back(row_ends());
         for (int64_t p = 0; p < k; ++p) list.push_back(fresh_rows(rows));
         made_.push_back(list.back());
         made_.push_back(graph_.out(graph_.add_op("join_rows", name("join"), list, {{"parts", k}})));

@@ -119,12 +119,13 @@ TEST_CASE(
   // Two parts of rows lie over all of it.
   Graph rows(table());
   const OpId begin = add(rows, "work", "start");
-  const OpId tally = rows.add_op("work", "tally", {}, {{"sizes", "4"}, {"i32", int64_t{1}}});
+  const OpId row_ends = rows.add_op("work", "row_ends", {}, {{"sizes", "4"}, {"i32", int64_t{1}}});
   const OpId had = rows.add_op("rows", "had", {rows.out(begin)});
   const OpId read = add(rows, "send", "read", {rows.out(had)});
   const OpId r1 = rows.add_op("send_rows", "r1", {rows.out(begin)});
   const OpId r2 = rows.add_op("send_rows", "r2", {rows.out(begin)});
-  rows.add_op("join_rows", "join", {rows.out(tally), rows.out(tally), rows.out(r1), rows.out(r2)},
+  rows.add_op("join_rows", "join",
+              {rows.out(row_ends), rows.out(row_ends), rows.out(r1), rows.out(r2)},
               {{"parts", {2}}});
   Schedule schedule = three_lanes(rows);
   schedule.before(read, r1, "test", "r1 comes after all uses of 'had'");
@@ -240,14 +241,14 @@ TEST_CASE("joined tensors are one holder of the peak, under the name of the larg
         std::vector<std::string>{"whole 1.0 MiB", "end 0.0 MiB"});
 }
 
-TEST_CASE("an irregular collective may send rows that were joined, by the tally of them all") {
+TEST_CASE("an irregular collective may send rows that were joined, by the row ends of them all") {
   Graph graph(table());
-  const auto tally = [&](const char* name, std::vector<TensorId> inputs) {
+  const auto row_ends = [&](const char* name, std::vector<TensorId> inputs) {
     return graph.out(
         graph.add_op("work", name, std::move(inputs), {{"sizes", "4"}, {"i32", int64_t{1}}}));
   };
   const TensorId logits = graph.out(add(graph, "work", "logits"));
-  const TensorId end1 = tally("gate1", {logits}), end2 = tally("gate2", {logits, end1});
+  const TensorId end1 = row_ends("gate1", {logits}), end2 = row_ends("gate2", {logits, end1});
   const OpId p1 = graph.add_op("rows", "p1", {logits, end1});
   const OpId p2 = graph.add_op("rows", "p2", {logits, end2});
   const OpId join = graph.add_op("join_rows", "join", {end1, end2, graph.out(p1), graph.out(p2)},

@@ -13,7 +13,7 @@ using test::flat_cluster;
 using test::ops_of;
 using test::random_loads;
 using test::routed_spec;
-using test::simulate_law;
+using test::simulate_routing;
 using test::stage;
 
 auto key(const Span& s) {
@@ -25,15 +25,15 @@ bool same_spans(const Timeline& a, const Timeline& b) {
                     [](const Span& x, const Span& y) { return key(x) == key(y); });
 }
 
-Loads even(const RoutingQuery& q, int64_t rows) {
-  Loads loads(q.ranks, q.experts);
+ExpertCounts even(const RoutingQuery& q, int64_t rows) {
+  ExpertCounts loads(q.ranks, q.experts);
   std::fill(loads.rows.begin(), loads.rows.end(), rows);
   return loads;
 }
 
 /// Every choice is expert 0's as far as rank 0 has places; the rest is even.
-Loads hot(const RoutingQuery& q) {
-  Loads loads = even(q, 4);
+ExpertCounts hot(const RoutingQuery& q) {
+  ExpertCounts loads = even(q, 4);
   for (int64_t s = 0; s < q.ranks; ++s) loads.at(s, 0) = 20;
   return loads;
 }
@@ -54,7 +54,8 @@ TEST_CASE("balanced routing takes to the nanosecond what the plan expects with t
     PlanSpec spec = routed_spec(stages, 4, flat_cluster(4));  // 8 of 10 places
     spec.system.sync.lane = ReduceLane::kOwn;                 // transfers meet
     const RunResult plain = make_simulator()->run(*make_plan(spec), {});
-    const RunResult routed = simulate_law(spec, [](const RoutingQuery& q) { return even(q, 8); });
+    const RunResult routed =
+        simulate_routing(spec, [](const RoutingQuery& q) { return even(q, 8); });
     CHECK(routed.timelines[0].num_ranks == 1);
     CHECK(same_spans(routed.timelines[0], plain.timelines[0]));
   }
@@ -62,8 +63,8 @@ TEST_CASE("balanced routing takes to the nanosecond what the plan expects with t
 
 TEST_CASE("two ranks and one layer come out as computed by hand") {
   PlanSpec spec = routed_spec(counted(), 2, flat_cluster(2));
-  spec.law = test::law_of([](const RoutingQuery& q) {
-    Loads loads(q.ranks, q.experts);
+  spec.routing = test::routing_of([](const RoutingQuery& q) {
+    ExpertCounts loads(q.ranks, q.experts);
     loads.rows = {10, 12, 3, 7, 0, 10, 9, 1};  // two experts per rank; 12 are cut to 10
     return loads;
   });
@@ -99,8 +100,8 @@ TEST_CASE("two ranks and one layer come out as computed by hand") {
 TEST_CASE("a hot expert keeps its rank busy and the others waiting, apart from transfers") {
   const PlanSpec spec = routed_spec(counted(), 4, flat_cluster(4));
   const Metrics even_one =
-      simulate_law(spec, [](const RoutingQuery& q) { return even(q, 5); }).metrics[0];
-  const RunResult result = simulate_law(spec, hot);
+      simulate_routing(spec, [](const RoutingQuery& q) { return even(q, 5); }).metrics[0];
+  const RunResult result = simulate_routing(spec, hot);
   const Metrics& m = result.metrics[0];
   CHECK(result.timelines[0].num_ranks == 4);
   CHECK(even_one.imbalance() == 1);
@@ -124,7 +125,7 @@ TEST_CASE("a hot expert keeps its rank busy and the others waiting, apart from t
 
 TEST_CASE("the wire's time of a hot expert is that of its rank's link") {
   const PlanSpec spec = routed_spec(counted(), 4, flat_cluster(4));
-  const Timeline timeline = simulate_law(spec, hot).timelines[0];
+  const Timeline timeline = simulate_routing(spec, hot).timelines[0];
   const auto plan = make_plan(spec);
   const OpId there = plan->graph.find_op("b1.moe.a2a_1");
   for (const Span& span : timeline.spans) {
@@ -139,11 +140,12 @@ TEST_CASE("permuted ranks have permuted timelines") {
   for (const bool own_lane : {false, true}) {
     PlanSpec spec = routed_spec(counted(), 4, flat_cluster(4));
     spec.system.sync.lane = own_lane ? ReduceLane::kOwn : ReduceLane::kWithAllToAlls;
-    const Timeline a =
-        simulate_law(spec, [](const RoutingQuery& q) { return random_loads(q, 1); }).timelines[0];
-    Timeline b = simulate_law(spec, [&](const RoutingQuery& q) {
-                   const Loads given = random_loads(q, 1);
-                   Loads moved(q.ranks, q.experts);
+    const Timeline a = simulate_routing(spec, [](const RoutingQuery& q) {
+                         return random_loads(q, 1);
+                       }).timelines[0];
+    Timeline b = simulate_routing(spec, [&](const RoutingQuery& q) {
+                   const ExpertCounts given = random_loads(q, 1);
+                   ExpertCounts moved(q.ranks, q.experts);
                    for (int64_t s = 0; s < 4; ++s) {
                      for (int64_t e = 0; e < 4; ++e) {  // expert e is rank e's
                        moved.at(to[static_cast<size_t>(s)], to[static_cast<size_t>(e)]) =
@@ -171,15 +173,15 @@ TEST_CASE("permuted ranks have permuted timelines") {
 TEST_CASE("every step has its own timeline, from the first step asked for") {
   const PlanSpec spec = routed_spec(counted(), 2, flat_cluster(2));
   const auto loads = [](const RoutingQuery& q) {
-    Loads made = random_loads(q, 3);
+    ExpertCounts made = random_loads(q, 3);
     if (q.step % 4 >= 2) made = even(q, 8);
     return made;
   };
-  const RunResult all = simulate_law(spec, loads, 6);
+  const RunResult all = simulate_routing(spec, loads, 6);
   REQUIRE(all.timelines.size() == 6);
   REQUIRE(all.metrics.size() == 6);
   for (size_t step = 0; step < 6; ++step) {
-    const RunResult one = simulate_law(spec, loads, 1, static_cast<int64_t>(step));
+    const RunResult one = simulate_routing(spec, loads, 1, static_cast<int64_t>(step));
     CHECK(same_spans(one.timelines[0], all.timelines[step]));
     CHECK(all.timelines[step].num_ranks == (step % 4 >= 2 ? 1 : 2));
   }
@@ -187,11 +189,11 @@ TEST_CASE("every step has its own timeline, from the first step asked for") {
   CHECK_FALSE(same_spans(all.timelines[0], all.timelines[1]));
 }
 
-TEST_CASE("the same law gives the same bytes twice") {
+TEST_CASE("the same routing gives the same bytes twice") {
   PlanSpec spec = routed_spec(counted(), 4, flat_cluster(4));
   spec.system.sync.lane = ReduceLane::kOwn;
   const auto run = [&] {
-    return simulate_law(
+    return simulate_routing(
         spec, [](const RoutingQuery& q) { return random_loads(q, 8); }, 3);
   };
   const RunResult a = run(), b = run();
@@ -200,7 +202,7 @@ TEST_CASE("the same law gives the same bytes twice") {
 
 TEST_CASE("a chunked irregular all-to-all moves its matrix in equal parts") {
   PlanSpec spec = routed_spec(counted(), 4, flat_cluster(4));
-  spec.law = test::law_of(hot);
+  spec.routing = test::routing_of(hot);
   const auto whole = make_plan(spec);
   const OpId there = whole->graph.find_op("b1.moe.a2a_1");
   Schedule schedule = whole->schedule;
@@ -218,19 +220,19 @@ TEST_CASE("a chunked irregular all-to-all moves its matrix in equal parts") {
   }
 }
 
-TEST_CASE("a plan without MoE layers goes as without a law") {
+TEST_CASE("a plan without MoE layers goes as without a routing model") {
   PlanSpec spec = routed_spec({}, 2, flat_cluster(2));
   spec.model.moe_every = 5;
   const RunResult plain = make_simulator()->run(*make_plan(spec), {});
-  const RunResult routed = simulate_law(spec, hot);
+  const RunResult routed = simulate_routing(spec, hot);
   CHECK(same_spans(plain.timelines[0], routed.timelines[0]));
 }
 
 TEST_CASE("the step that is asked for says what links carry; no time depends on it") {
   PlanSpec spec = routed_spec(counted(), 4, flat_cluster(4));
   spec.system.sync.lane = ReduceLane::kOwn;
-  spec.law =
-      test::law_of([](const RoutingQuery& q) { return random_loads(q, q.step < 2 ? 1 : 2); });
+  spec.routing =
+      test::routing_of([](const RoutingQuery& q) { return random_loads(q, q.step < 2 ? 1 : 2); });
   const auto plan = make_plan(spec);
   RunOptions options;
   options.steps = 4;
@@ -251,7 +253,7 @@ TEST_CASE("the step that is asked for says what links carry; no time depends on 
 
 TEST_CASE("a step that goes as the one before says what links carry where it is asked to") {
   PlanSpec spec = routed_spec(counted(), 4, flat_cluster(4));
-  spec.law = test::law_of([](const RoutingQuery& q) {
+  spec.routing = test::routing_of([](const RoutingQuery& q) {
     RoutingQuery first = q;
     first.step = 0;
     return random_loads(first, 1);
@@ -264,7 +266,7 @@ TEST_CASE("a step that goes as the one before says what links carry where it is 
   CHECK_FALSE(result.timelines[2].links.empty());
   CHECK(result.metrics[2].makespan_ns == result.metrics[1].makespan_ns);
 
-  spec.law = nullptr;  // one step stands for all
+  spec.routing = nullptr;  // one step stands for all
   const RunResult one = make_simulator()->run(*make_plan(spec), options);
   REQUIRE(one.timelines.size() == 1);
   CHECK_FALSE(one.timelines[0].links.empty());

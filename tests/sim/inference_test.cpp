@@ -31,7 +31,7 @@ Cluster four_devices() {
 /// Tokens have a class for good, skewed and different from step to step; in each layer they choose
 /// their class's expert, or with probability `noise` any. From step `turn` on classes have other
 /// experts.
-std::shared_ptr<const RoutingLaw> class_law(double noise, int64_t turn = 1 << 20) {
+std::shared_ptr<const RoutingModel> class_routing(double noise, int64_t turn = 1 << 20) {
   const auto route = [=](const RoutingQuery& q, int64_t rank, std::span<int32_t> choices) {
     Rng classes(hash32(static_cast<uint64_t>(q.step), static_cast<uint64_t>(rank)));
     Rng draws(hash32(static_cast<uint64_t>(q.step * 1000 + q.layer), 77 + uint64_t(rank)));
@@ -44,7 +44,7 @@ std::shared_ptr<const RoutingLaw> class_law(double noise, int64_t turn = 1 << 20
     }
   };
   const auto loads = [=](const RoutingQuery& q) {
-    Loads all(q.ranks, q.experts);
+    ExpertCounts all(q.ranks, q.experts);
     std::vector<int32_t> choices(static_cast<size_t>(q.tokens));
     for (int64_t rank = 0; rank < q.ranks; ++rank) {
       route(q, rank, choices);
@@ -52,24 +52,24 @@ std::shared_ptr<const RoutingLaw> class_law(double noise, int64_t turn = 1 << 20
     }
     return all;
   };
-  return std::make_shared<const RoutingLaw>(RoutingLaw{"classes", route, loads});
+  return std::make_shared<const RoutingModel>(RoutingModel{"classes", route, loads});
 }
 
 /// Eight batches behind eight that the profile of paths is of.
-std::shared_ptr<RoutedBatches> batches_of(std::shared_ptr<const RoutingLaw> law) {
+std::shared_ptr<RoutedBatches> batches_of(std::shared_ptr<const RoutingModel> routing) {
   const RoutingQuery sizes = {.ranks = kRanks, .tokens = kTokens, .experts = kExperts};
   const auto profile = std::make_shared<const PathProfile>(
-      profile_paths(*law, {.first = sizes, .layers = kLayers, .batches = 8, .path = 2}));
-  return std::make_shared<RoutedBatches>(law, sizes, kLayers, profile);
+      profile_paths(*routing, {.first = sizes, .layers = kLayers, .batches = 8, .path = 2}));
+  return std::make_shared<RoutedBatches>(routing, sizes, kLayers, profile);
 }
 
 /// Without a cost that is not the network's or the experts'.
 constexpr SwapTimes kFree = {
     .place_ns = 0, .resume_ns = 0, .rerun_ns = 0, .host_bytes_per_s = 1e18};
 
-/// law: null: a balanced gate. lina: null: one expert per device.
-std::shared_ptr<const Plan> plan_for(std::shared_ptr<const RoutingLaw> law, const Options* lina,
-                                     const SwapTimes& swaps = kFree,
+/// routing: null: a balanced gate. lina: null: one expert per device.
+std::shared_ptr<const Plan> plan_for(std::shared_ptr<const RoutingModel> routing,
+                                     const Options* lina, const SwapTimes& swaps = kFree,
                                      const Cluster& cluster = four_devices()) {
   PlanSpec spec;
   spec.model = {.vocab = 100,
@@ -87,7 +87,7 @@ std::shared_ptr<const Plan> plan_for(std::shared_ptr<const RoutingLaw> law, cons
   spec.num_ranks = kRanks;
   spec.work.fill = 0.25;
   spec.inference = true;
-  spec.law = std::move(law);
+  spec.routing = std::move(routing);
   spec.system.name = "test";
   spec.system.stages = counted();
   if (lina != nullptr) {
@@ -131,25 +131,25 @@ Served serve(std::shared_ptr<const Plan> plan, std::shared_ptr<RoutedBatches> ba
   return served;
 }
 
-Served serve(std::shared_ptr<const RoutingLaw> law, const Options& lina,
+Served serve(std::shared_ptr<const RoutingModel> routing, const Options& lina,
              const SwapTimes& swaps = kFree) {
-  return serve(plan_for(law, &lina, swaps), batches_of(law));
+  return serve(plan_for(routing, &lina, swaps), batches_of(routing));
 }
 
 const Options kLina, kNoEstimation = {{"estimation", false}},
                      kNoFineTuning = {{"fine_tuning", false}};
 
 TEST_CASE("with one expert per device the most loaded device decides, by counting") {
-  const auto law = class_law(0.3);
-  const Served served = serve(plan_for(law, nullptr), nullptr);
+  const auto routing = class_routing(0.3);
+  const Served served = serve(plan_for(routing, nullptr), nullptr);
   const CostModel& cost = *served.plan->spec.cost;
   for (size_t batch = 0; batch < kBatches; ++batch) {
     for (size_t m = 0; m < kLayers; ++m) {
-      const Loads loads = law->loads({.step = kBatches + static_cast<int64_t>(batch),
-                                      .layer = static_cast<int64_t>(m),
-                                      .ranks = kRanks,
-                                      .tokens = kTokens,
-                                      .experts = kExperts});
+      const ExpertCounts loads = routing->loads({.step = kBatches + static_cast<int64_t>(batch),
+                                                 .layer = static_cast<int64_t>(m),
+                                                 .ranks = kRanks,
+                                                 .tokens = kTokens,
+                                                 .experts = kExperts});
       std::vector<double> there(16), back(16);
       int64_t most = 0;
       for (int64_t e = 0; e < kExperts; ++e) {
@@ -164,7 +164,7 @@ TEST_CASE("with one expert per device the most loaded device decides, by countin
         const Op& op = served.plan->graph.op(id);
         if (op.segment != Segment::kExpert || op.layer != static_cast<int32_t>(m)) continue;
         const double fill = double(most) / double(kExperts * kTokens);
-        experts += cost.loaded_ns(served.plan->graph, id, {.work = {.fill = fill}});
+        experts += cost.routed_ns(served.plan->graph, id, {.work = {.fill = fill}});
       }
       CHECK(served.layer(batch, m).a2a_ns ==
             all_to_all_v_ns(four_devices(), there) + all_to_all_v_ns(four_devices(), back));
@@ -176,8 +176,8 @@ TEST_CASE("with one expert per device the most loaded device decides, by countin
 }
 
 TEST_CASE("where paths say all, phase 1 is right and allocation brings a batch near the ideal") {
-  const auto law = class_law(0);
-  const Served lina = serve(law, kLina), left = serve(law, kNoFineTuning);
+  const auto routing = class_routing(0);
+  const Served lina = serve(routing, kLina), left = serve(routing, kNoFineTuning);
   for (size_t batch = 0; batch < kBatches; ++batch) {
     for (size_t m = 0; m < kLayers; ++m) {
       const SwapRecord* const swap = lina.swap(batch, m);
@@ -189,19 +189,19 @@ TEST_CASE("where paths say all, phase 1 is right and allocation brings a batch n
   }
   Cluster wide = four_devices();  // the exchange of estimates takes no time
   wide.intra.latency_ns = wide.nic.latency_ns = wide.a2a_base_ns = 0;
-  const auto all = [&](std::shared_ptr<const RoutingLaw> of, const Options* options) {
+  const auto all = [&](std::shared_ptr<const RoutingModel> of, const Options* options) {
     return serve(plan_for(of, options, kFree, wide), options ? batches_of(of) : nullptr).all();
   };
-  const Nanoseconds ours = all(law, &kLina), ideal = all(nullptr, nullptr) * kBatches,
-                    baseline = all(law, nullptr);
+  const Nanoseconds ours = all(routing, &kLina), ideal = all(nullptr, nullptr) * kBatches,
+                    baseline = all(routing, nullptr);
   CHECK(ideal < ours);
   CHECK(ours < baseline);
   CHECK(double(ours - ideal) < 0.7 * double(baseline - ideal));
 }
 
 TEST_CASE("where the profile is wrong, phase 2 places by what the gate chose") {
-  const auto law = class_law(0, kBatches);
-  const Served lina = serve(law, kLina), none = serve(law, kNoEstimation);
+  const auto routing = class_routing(0, kBatches);
+  const Served lina = serve(routing, kLina), none = serve(routing, kNoEstimation);
   bool again = false;
   for (size_t batch = 0; batch < kBatches; ++batch) {
     for (size_t m = 2; m < kLayers; ++m) {
@@ -212,15 +212,15 @@ TEST_CASE("where the profile is wrong, phase 2 places by what the gate chose") {
     }
   }
   CHECK(again);
-  CHECK(serve(law, kNoFineTuning).all() > lina.all());
+  CHECK(serve(routing, kNoFineTuning).all() > lina.all());
 }
 
 TEST_CASE("phase 2 blocks: a held estimate costs resume, another one rerun") {
-  const auto law = class_law(0.5);
+  const auto routing = class_routing(0.5);
   SwapTimes times = kFree;
-  const Served free = serve(law, kLina, times);
+  const Served free = serve(routing, kLina, times);
   times.resume_ns = 1'450'000, times.rerun_ns = 6'200'000;
-  const Served paid = serve(law, kLina, times);
+  const Served paid = serve(routing, kLina, times);
   int64_t held = 0, rerun = 0;
   for (size_t batch = 0; batch < kBatches; ++batch) {
     for (size_t m = 0; m < kLayers; ++m) {
@@ -241,11 +241,11 @@ TEST_CASE("phase 2 blocks: a held estimate costs resume, another one rerun") {
 }
 
 TEST_CASE("placing and weights come beside compute, and experts wait for what outlasts it") {
-  const auto law = class_law(0.2);
+  const auto routing = class_routing(0.2);
   SwapTimes times = kFree;
-  const Served fast = serve(law, kLina, times);
+  const Served fast = serve(routing, kLina, times);
   times.host_bytes_per_s = 1e9;
-  const Served slow = serve(law, kLina, times);
+  const Served slow = serve(routing, kLina, times);
   const Nanoseconds copy = duration_ns(double((2 * 128 * 512 + 640) * 4), 1e9);
   Nanoseconds waits = 0;
   for (size_t batch = 0; batch < kBatches; ++batch) {
@@ -276,11 +276,11 @@ TEST_CASE("placing and weights come beside compute, and experts wait for what ou
 }
 
 TEST_CASE("a mapping that comes too late is waited for") {
-  const auto law = class_law(0);
+  const auto routing = class_routing(0);
   SwapTimes times = kFree;
-  const Served early = serve(law, kNoFineTuning, times);
+  const Served early = serve(routing, kNoFineTuning, times);
   times.place_ns = 100'000'000;
-  const Served late = serve(law, kNoFineTuning, times);
+  const Served late = serve(routing, kNoFineTuning, times);
   for (size_t batch = 0; batch < kBatches; ++batch) {
     for (size_t m = 0; m < kLayers; ++m) {
       CHECK(early.layer(batch, m).mapping_wait_ns == 0);
@@ -297,28 +297,29 @@ TEST_CASE("percentiles are samples, by nearest rank") {
   CHECK(percentile(samples, 0.01) == 10);
 }
 
-TEST_CASE("transitions of a law are counted between neighbouring layers") {
-  const auto all = transitions(*class_law(0), {.ranks = 2, .tokens = 100, .experts = 4}, 3, 4);
+TEST_CASE("transitions of a routing model are counted between neighbouring layers") {
+  const auto all = transitions(*class_routing(0), {.ranks = 2, .tokens = 100, .experts = 4}, 3, 4);
   REQUIRE(all.size() == 3);
-  for (const Loads& next : all) {
+  for (const ExpertCounts& next : all) {
     CHECK(next.total() == 600);
     CHECK(locality(next, 1) == 1);
   }
 }
 
 TEST_CASE("what cannot be simulated is refused by name") {
-  const auto law = class_law(0);
+  const auto routing = class_routing(0);
   SwapTimes times = kFree;
   times.host_bytes_per_s = 0;
-  CHECK_THROWS_WITH(plan_for(law, &kLina, times), Catch::Contains("host_bytes_per_s = 0"));
+  CHECK_THROWS_WITH(plan_for(routing, &kLina, times), Catch::Contains("host_bytes_per_s = 0"));
   const RoutingQuery other = {.ranks = kRanks, .tokens = 512, .experts = kExperts};
-  const auto batches = std::make_shared<RoutedBatches>(law, other, kLayers, nullptr);
-  CHECK_THROWS_WITH(serve(plan_for(law, nullptr), batches),
+  const auto batches = std::make_shared<RoutedBatches>(routing, other, kLayers, nullptr);
+  CHECK_THROWS_WITH(serve(plan_for(routing, nullptr), batches),
                     Catch::Contains("trace.tokens = 512, but the model on this cluster has 1024"));
-  CHECK_THROWS_WITH(RoutedBatches(law, other, 0, nullptr), Catch::Contains("inference.layers = 0"));
+  CHECK_THROWS_WITH(RoutedBatches(routing, other, 0, nullptr),
+                    Catch::Contains("inference.layers = 0"));
   const auto paths = std::make_shared<const PathProfile>(
-      profile_paths(*law, {.first = {.ranks = 1, .tokens = 8, .experts = 4}, .layers = 3}));
-  CHECK_THROWS_WITH(RoutedBatches(law, other, kLayers, paths),
+      profile_paths(*routing, {.first = {.ranks = 1, .tokens = 8, .experts = 4}, .layers = 3}));
+  CHECK_THROWS_WITH(RoutedBatches(routing, other, kLayers, paths),
                     Catch::Contains("popularity.layers: the profile has 3, the batches 6"));
 }
 

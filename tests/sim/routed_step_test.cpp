@@ -40,17 +40,17 @@ struct Routed {
     return l;
   }
   RoutedStep step;
-  std::vector<Loads> kept;
+  std::vector<ExpertCounts> kept;
 };
 
-int64_t of_source(const Loads& kept, int64_t source) {
+int64_t of_source(const ExpertCounts& kept, int64_t source) {
   int64_t sum = 0;
   for (int64_t e = 0; e < kept.experts; ++e) sum += kept.at(source, e);
   return sum;
 }
 
 /// Rows of expert-parallel groups of `ep` neighbours that come to a device.
-int64_t of_device(const Loads& kept, int64_t device, int64_t ep) {
+int64_t of_device(const ExpertCounts& kept, int64_t device, int64_t ep) {
   const int64_t local = kept.experts / ep, first = device / ep * ep;
   int64_t sum = 0;
   for (int64_t s = first; s < first + ep; ++s) {
@@ -84,7 +84,7 @@ TEST_CASE("the MoE layers are found by their gates, parts of a batch together") 
 }
 
 TEST_CASE("a source keeps of its choices for an expert what its places hold") {
-  Loads choices(1, 3);
+  ExpertCounts choices(1, 3);
   choices.rows = {3, 0, 17};
   CHECK(kept_rows(choices, 10).rows == std::vector<int64_t>{3, 0, 10});
 }
@@ -98,18 +98,18 @@ TEST_CASE("what an irregular all-to-all moves is what the ranks send and receive
     for (uint64_t seed = 0; seed < 5; ++seed) {
       const Routed routed(g, ep, seed);
       for (const OpId op : ops_of(g, "all_to_all")) {
-        const OpLoad* const load = routed.step.load(op, 0);
-        REQUIRE(load != nullptr);
-        REQUIRE(load->bytes != nullptr);
-        const Loads& kept = routed.kept[routed.layer_of(g, op)];
+        const RoutedWork* const work = routed.step.routed_work(op, 0);
+        REQUIRE(work != nullptr);
+        REQUIRE(work->bytes != nullptr);
+        const ExpertCounts& kept = routed.kept[routed.layer_of(g, op)];
         const bool there = attr_string(g.op(op), "to") == "expert";
         const int64_t row_bytes = 16 * 4;
         for (int64_t r = 0; r < 4; ++r) {
           const double out = static_cast<double>(row_bytes * of_source(kept, r));
           const double in = static_cast<double>(row_bytes * of_device(kept, r, ep));
-          CHECK(sum_of_row(*load->bytes, 4, r) == (there ? out : in));
-          CHECK(sum_of_column(*load->bytes, 4, r) == (there ? in : out));
-          const double own = (*load->bytes)[static_cast<size_t>(r * 5)];
+          CHECK(sum_of_row(*work->bytes, 4, r) == (there ? out : in));
+          CHECK(sum_of_column(*work->bytes, 4, r) == (there ? in : out));
+          const double own = (*work->bytes)[static_cast<size_t>(r * 5)];
           CHECK(static_cast<double>(routed.step.sent_bytes(op, static_cast<int32_t>(r))) ==
                 (there ? out : in) - own);
         }
@@ -125,14 +125,15 @@ TEST_CASE("fills are rows over places: of a rank's tokens, and of its experts") 
   for (int32_t r = 0; r < 2; ++r) {
     for (const char* kind : {"dispatch", "dispatch_dx", "combine", "combine_dx"}) {
       for (const OpId op : ops_of(g, kind)) {
-        const Loads& kept = routed.kept[routed.layer_of(g, op)];
-        CHECK(routed.step.load(op, r)->work.fill == static_cast<double>(of_source(kept, r)) / 40.0);
+        const ExpertCounts& kept = routed.kept[routed.layer_of(g, op)];
+        CHECK(routed.step.routed_work(op, r)->work.fill ==
+              static_cast<double>(of_source(kept, r)) / 40.0);
       }
     }
     for (const char* kind : {"expert_linear", "expert_linear_dx", "expert_linear_dw"}) {
       for (const OpId op : ops_of(g, kind)) {
-        const Loads& kept = routed.kept[routed.layer_of(g, op)];
-        CHECK(routed.step.load(op, r)->work.fill ==
+        const ExpertCounts& kept = routed.kept[routed.layer_of(g, op)];
+        CHECK(routed.step.routed_work(op, r)->work.fill ==
               static_cast<double>(of_device(kept, r, 2)) / 40.0);
       }
     }
@@ -143,7 +144,8 @@ TEST_CASE("padded experts and transfers do not follow the routing") {
   const auto plan = make_plan(routed_spec({}, 2, flat_cluster(2)));
   const Routed routed(plan->graph, 2, 1);
   for (const char* kind : {"all_to_all", "expert_linear", "gelu", "linear", "all_reduce"}) {
-    for (const OpId op : ops_of(plan->graph, kind)) CHECK(routed.step.load(op, 0) == nullptr);
+    for (const OpId op : ops_of(plan->graph, kind))
+      CHECK(routed.step.routed_work(op, 0) == nullptr);
   }
   CHECK_FALSE(routed.step.alike());  // tokens of ranks differ in dispatch and combine
 }
@@ -156,7 +158,7 @@ TEST_CASE("the steps of a hierarchical exchange move each row by its place, then
   for (const OpId op : ops_of(g, "all_to_all")) {
     const bool there = attr_string(g.op(op), "to") == "expert";
     const bool inside = group_of(g, g.op(op)).stride == 1;
-    const Loads& kept = routed.kept[routed.layer_of(g, op)];
+    const ExpertCounts& kept = routed.kept[routed.layer_of(g, op)];
     std::vector<double> expected(16);
     for (int64_t s = 0; s < 4; ++s) {
       for (int64_t owner = 0; owner < 4; ++owner) {  // one expert each
@@ -167,7 +169,7 @@ TEST_CASE("the steps of a hierarchical exchange move each row by its place, then
             64.0 * static_cast<double>(kept.at(s, owner));
       }
     }
-    CHECK(*routed.step.load(op, 0)->bytes == expected);
+    CHECK(*routed.step.routed_work(op, 0)->bytes == expected);
     ++checked;
   }
   CHECK(checked == 2 * 2 * 2 * 2);  // layers, there and back, steps, phases
@@ -183,7 +185,7 @@ TEST_CASE("parts of a batch move together what the whole moves") {
     double sum = 0;
     for (const OpId op : ops_of(g, "all_to_all")) {
       if (g.op(op).phase != Phase::kForward) continue;
-      const std::vector<double>& m = *routed.step.load(op, 0)->bytes;
+      const std::vector<double>& m = *routed.step.routed_work(op, 0)->bytes;
       sum += std::accumulate(m.begin(), m.end(), 0.0);
     }
     return sum;
@@ -204,15 +206,15 @@ TEST_CASE("a shadow takes its own device's rows off the wire") {
   }
   routed.step.route(routed.kept, placements);
   const OpId there = ops_of(g, "all_to_all")[0];
-  const Loads& kept = routed.kept[routed.layer_of(g, there)];
-  const std::vector<double>& m = *routed.step.load(there, 0)->bytes;
+  const ExpertCounts& kept = routed.kept[routed.layer_of(g, there)];
+  const std::vector<double>& m = *routed.step.routed_work(there, 0)->bytes;
   CHECK(m[2] == 64.0 * static_cast<double>(kept.at(1, 1)));  // of 1 to 0: expert 1 alone
 }
 
 TEST_CASE("loads of another number of ranks or experts are refused") {
   const auto plan = make_plan(routed_spec(counted(), 2, flat_cluster(2)));
   RoutedStep step(plan->graph, {2, 1});
-  CHECK_THROWS_WITH(step.route({Loads(2, 4), Loads(2, 5)}, step.first_placements()),
+  CHECK_THROWS_WITH(step.route({ExpertCounts(2, 4), ExpertCounts(2, 5)}, step.first_placements()),
                     Catch::Contains("MoE layer 1: 2 sources x 5 experts, expected 2 x 4"));
 }
 

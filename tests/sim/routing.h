@@ -13,11 +13,11 @@
 
 namespace moe::test {
 
-using LoadsOf = std::function<Loads(const RoutingQuery&)>;
+using CountsOf = std::function<ExpertCounts(const RoutingQuery&)>;
 
-inline std::shared_ptr<const RoutingLaw> law_of(LoadsOf loads) {
-  return std::make_shared<const RoutingLaw>(
-      RoutingLaw{.name = "given", .route = nullptr, .loads = std::move(loads)});
+inline std::shared_ptr<const RoutingModel> routing_of(CountsOf loads) {
+  return std::make_shared<const RoutingModel>(
+      RoutingModel{.name = "given", .route = nullptr, .loads = std::move(loads)});
 }
 
 /// One device per node, all links alike.
@@ -49,17 +49,17 @@ inline PlanSpec routed_spec(std::vector<Stage> stages, int64_t ranks, const Clus
   return spec;
 }
 
-inline RunResult simulate_law(PlanSpec spec, LoadsOf loads, int64_t steps = 1,
-                              int64_t first_step = 0) {
-  spec.law = law_of(std::move(loads));
+inline RunResult simulate_routing(PlanSpec spec, CountsOf loads, int64_t steps = 1,
+                                  int64_t first_step = 0) {
+  spec.routing = routing_of(std::move(loads));
   RunOptions options;
   options.steps = steps;
   options.first_step = first_step;
   return make_simulator()->run(*make_plan(std::move(spec)), options);
 }
 
-inline Loads random_loads(const RoutingQuery& q, uint64_t seed) {
-  Loads loads(q.ranks, q.experts);
+inline ExpertCounts random_loads(const RoutingQuery& q, uint64_t seed) {
+  ExpertCounts loads(q.ranks, q.experts);
   Rng rng(seed + static_cast<uint64_t>(q.step * 100 + q.layer));
   for (int64_t s = 0; s < q.ranks; ++s) {
     for (int64_t t = 0; t < q.tokens * q.k; ++t) {

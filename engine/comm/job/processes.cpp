@@ -55,7 +55,7 @@ Processes::Processes(Options options)
   control_ = std::make_unique<MessageComm>(*this, transport_->open_channel());
   for (int64_t r = 0; r < size(); ++r) {
     letters_.push_back(transport_->messages());
-    if (r != rank() && (leads() || r == 0)) watched_.push_back(r);
+    if (r != rank() && (is_root() || r == 0)) watched_.push_back(r);
     beats_.push_back(transport_->messages());
   }
   stop_letter_ = transport_->messages();
@@ -108,7 +108,7 @@ std::vector<std::string> Processes::gather(const std::string& what, const std::s
   const std::vector<Bytes> none(index(size()));
   std::vector<Bytes> to_leader = none, from_all = none, sizes = none;
   to_leader[0] = sizeof(Bytes);
-  if (leads()) from_all.assign(index(size()), sizeof(Bytes));
+  if (is_root()) from_all.assign(index(size()), sizeof(Bytes));
   const auto own = static_cast<Bytes>(text.size());
   control_->all_to_all(what, &own, sizes.data(), pieces_of(to_leader, from_all));
   to_leader[0] = own;
@@ -116,7 +116,7 @@ std::vector<std::string> Processes::gather(const std::string& what, const std::s
   for (const Bytes bytes : sizes) sum += bytes;
   std::string all(index(sum), '\0');
   control_->all_to_all(what, text.data(), all.data(), pieces_of(to_leader, sizes));
-  if (!leads()) return {};
+  if (!is_root()) return {};
   std::vector<std::string> texts;
   size_t at = 0;
   for (const Bytes bytes : sizes) {
@@ -130,7 +130,7 @@ std::string Processes::scatter(const std::string& what, const std::vector<std::s
   const std::vector<Bytes> none(index(size()));
   std::vector<Bytes> sizes = none, to_all = none, from_leader = none;
   std::string all;
-  for (size_t r = 0; leads() && r < sizes.size(); ++r) {
+  for (size_t r = 0; is_root() && r < sizes.size(); ++r) {
     sizes[r] = static_cast<Bytes>(texts.at(r).size());
     to_all[r] = sizeof(Bytes);
     all += texts[r];
@@ -147,7 +147,7 @@ std::string Processes::scatter(const std::string& what, const std::vector<std::s
 /// One after the other, so that rank 0 answers at once.
 void Processes::find_clock(bool measure) {
   for (int64_t r = 1; measure && r < size(); ++r) {
-    if (leads()) {
+    if (is_root()) {
       for (int i = 0; i < kClockRounds; ++i) distance_to(r);
     } else if (r == rank()) {
       Nanoseconds shortest = 0;
@@ -170,10 +170,10 @@ Nanoseconds Processes::distance_to(int64_t peer) {
   Nanoseconds theirs = 0, mine = 0;
   const auto in = transport_->messages(), out = transport_->messages();
   in->receive(alive_, peer, 0, &theirs, sizeof theirs);
-  if (!leads()) out->send(alive_, peer, 0, &mine, sizeof mine);
+  if (!is_root()) out->send(alive_, peer, 0, &mine, sizeof mine);
   while (!in->over()) std::this_thread::yield();
   mine = clock_ns();
-  if (leads()) out->send(alive_, peer, 0, &mine, sizeof mine);
+  if (is_root()) out->send(alive_, peer, 0, &mine, sizeof mine);
   while (!out->over()) std::this_thread::yield();
   return theirs;
 }
@@ -277,7 +277,7 @@ void Processes::beat(Nanoseconds now) {
 }
 
 void Processes::pass_on_stop() {
-  if (leads() || stop_sent_ || !stop_requested()) return;
+  if (is_root() || stop_sent_ || !stop_requested()) return;
   stop_sent_ = true;
   stop_letter_->send(alive_, 0, 0, kStop, 1);
 }
@@ -302,8 +302,8 @@ void Processes::finish() {
   transport_->finish();
 }
 
-void Processes::leave(int status, const std::string& last_words) {
-  if (!leads()) {
+void Processes::exit_job(int status, const std::string& last_words) {
+  if (!is_root()) {
     std::signal(SIGTERM, SIG_DFL);  // mpirun's, when rank 0 has left
     nap(static_cast<Nanoseconds>(kGrace_s * kNsPerSecond));
   }

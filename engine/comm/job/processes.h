@@ -33,7 +33,7 @@ class Processes {
   /// As open_transport().
   explicit Processes(Options options);
   Processes() : Processes(Options()) {}
-  /// Not a way to end well: finish() or leave() are.
+  /// Not a way to end well: finish() or exit_job() are.
   ~Processes();
 
   int64_t rank() const { return transport_->rank(); }
@@ -42,7 +42,7 @@ class Processes {
   int64_t size_here() const { return transport_->size_here(); }
   /// This one's place among them, by rank.
   int64_t place_here() const { return transport_->place_here(); }
-  bool leads() const { return rank() == 0; }
+  bool is_root() const { return rank() == 0; }
 
   /// This rank's communicators of the lanes 0 to n - 1 of a run; the same ones for the next run.
   std::vector<Communicator*> lanes(int64_t n, double timeout_s);
@@ -75,11 +75,11 @@ class Processes {
   enum class Wait : uint8_t { kOver, kLate, kFailed };
   Wait await(Messages& messages, Nanoseconds deadline);
 
-  /// All processes are done and leave.
+  /// All processes are done and end.
   void finish();
   /// Ends all processes with this exit status. Rank 0 does so at once; another one gives it
   /// kGrace_s to save and to tell what there is, then does so with last words on stderr.
-  [[noreturn]] void leave(int status, const std::string& last_words = "");
+  [[noreturn]] void exit_job(int status, const std::string& last_words = "");
   static constexpr double kGrace_s = 3;
 
  private:

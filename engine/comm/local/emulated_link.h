@@ -1,8 +1,8 @@
 // The emulated link: wraps the Communicators of a world. Bytes really move; a transfer also lasts
-// at least as long as the link's law says, counted from the time when its last member posted, not
-// from when a thread wakes. Transfers that overlap on different lanes share the links by the law of
-// network/, on one wire. Its times are waited for by sleeping, then briefly spinning, so that the
-// core is left to compute.
+// at least as long as the link model says, counted from the time when its last member posted, not
+// from when a thread wakes. Transfers that overlap on different lanes share the links by the model
+// of network/, on one wire. Its times are waited for by sleeping, then briefly spinning, so that
+// the core is left to compute.
 #pragma once
 
 #include <array>

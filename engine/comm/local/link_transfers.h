@@ -2,7 +2,8 @@
 // after another in each channel. Time goes on when somebody looks, and only as far as that one has
 // to know, so that a transfer of which the wire is told late still begins when it was posted unless
 // another has ended since. Times are those of network/wire.h, from 0. Not here: threads, clocks and
-// who waits; emulated_link.h has them for ranks on the CPU, exec/link_keeper.h for a device.
+// who waits; emulated_link.h has them for ranks on the CPU, exec/device/emulated_link_driver.h for
+// a device.
 #pragma once
 
 #include <cstdint>

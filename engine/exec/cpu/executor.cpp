@@ -13,12 +13,12 @@
 #include "engine/base/threads.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/local/emulated_link.h"
-#include "engine/exec/arbiter/turns.h"
+#include "engine/exec/arbiter/lane_arbiter.h"
 #include "engine/exec/check_options.h"
-#include "engine/exec/conductor.h"
 #include "engine/exec/cpu/rank.h"
+#include "engine/exec/run_loop.h"
 #include "engine/exec/sync.h"
-#include "engine/replay/link_loads.h"
+#include "engine/replay/link_spans.h"
 #include "kernels/cpu/blas_buffers.h"
 
 namespace moe {
@@ -42,14 +42,14 @@ class CpuRun {
   RunResult run();
 
  private:
-  void add_turns();
+  void add_arbiters();
   void add_lanes();
-  Crew crew();
+  LocalRanks local_ranks();
   void set_start();
   void spawn();
   void worker(int64_t rank, LaneId lane);
-  /// Runs one pass on all threads; the caller's own part is the first rank's compute lane.
-  std::vector<RankReport> run_pass(const DataSource& data, const Pass& pass);
+  /// Runs one step on all threads; the caller's own part is the first rank's compute lane.
+  std::vector<RankReport> run_step(const DataSource& data, const StepSpec& spec);
 
   template <class Body>
   void guarded(int64_t rank, LaneId lane, Body body);
@@ -62,18 +62,18 @@ class CpuRun {
   const int64_t num_lanes_;
   const int64_t first_;     // of the ranks that are here
   const int64_t num_here_;  // ranks
-  Conductor<T> conductor_;
-  std::vector<std::unique_ptr<Turns>> turns_;    // by arbiter
-  std::vector<Turns*> arbiter_of_;               // by lane
-  std::vector<std::unique_ptr<Rank<T>>> ranks_;  // those that are here
+  RunLoop<T> loop_;
+  std::vector<std::unique_ptr<LaneArbiter>> arbiters_;  // by number
+  std::vector<LaneArbiter*> arbiter_of_;                // by lane
+  std::vector<std::unique_ptr<Rank<T>>> ranks_;         // those that are here
   std::optional<InProcessWorld> world_;
   std::unique_ptr<EmulatedWire> wire_;                // null: the ranks' memory
   std::vector<std::unique_ptr<Communicator>> links_;  // emulated, by rank and comm lane
   std::vector<Communicator*> comms_;  // by rank that is here and lane; null for compute lanes
   Rendezvous start_, end_;
   Nanoseconds common_start_ = 0;  // of all processes
-  Pass pass_;
-  bool over_ = false;  // written before the conductor's thread arrives at start_
+  StepSpec spec_;
+  bool over_ = false;  // written before the loop's thread arrives at start_
   std::mutex failure_mutex_;
   Failure failure_;
   std::vector<std::jthread> threads_;  // last: they use all of the above
@@ -88,29 +88,32 @@ CpuRun<T>::CpuRun(const Plan& plan, const RunOptions& options)
       num_lanes_(static_cast<int64_t>(plan.orders.lanes.size())),
       first_(processes_ != nullptr ? processes_->rank() : 0),
       num_here_(processes_ != nullptr ? 1 : num_ranks_),
-      conductor_(plan, options),
+      loop_(plan, options),
       arbiter_of_(plan.orders.lanes.size()),
       start_(num_here_ * num_lanes_, [this] { set_start(); }),
       end_(num_here_ * num_lanes_) {
-  add_turns();
+  add_arbiters();
   AllBuffers here;
   for (int64_t r = first_; r < first_ + num_here_; ++r) {
-    ranks_.push_back(
-        std::make_unique<Rank<T>>(plan, options, conductor_.persistents(), arbiter_of_, r));
+    ranks_.push_back(std::make_unique<Rank<T>>(plan, options, loop_.persistents(), arbiter_of_, r));
     here.push_back(&ranks_.back()->buffers());
   }
-  conductor_.meet(std::move(here), crew());
+  loop_.meet(std::move(here), local_ranks());
   add_lanes();
 }
 
 template <class T>
-Crew CpuRun<T>::crew() {
-  Crew crew;
-  crew.run_pass = [this](const DataSource& data, const Pass& pass) { return run_pass(data, pass); };
+LocalRanks CpuRun<T>::local_ranks() {
+  LocalRanks local_ranks;
+  local_ranks.run_step = [this](const DataSource& data, const StepSpec& spec) {
+    return run_step(data, spec);
+  };
   if (options_.emulate_link) {
-    crew.take_links = [this] { return link_loads(wire_->wire(), wire_->take_use(pass_.start)); };
+    local_ranks.take_links = [this] {
+      return link_spans(wire_->wire(), wire_->take_use(spec_.start));
+    };
   }
-  return crew;
+  return local_ranks;
 }
 
 template <class T>
@@ -138,19 +141,19 @@ void CpuRun<T>::add_lanes() {
 /// Run by the last thread to come, before anybody leaves.
 template <class T>
 void CpuRun<T>::set_start() {
-  pass_.start = processes_ != nullptr ? common_start_ : clock_ns() + (num_ranks_ > 1 ? kWakeUp : 0);
+  spec_.start = processes_ != nullptr ? common_start_ : clock_ns() + (num_ranks_ > 1 ? kWakeUp : 0);
 }
 
 template <class T>
-void CpuRun<T>::add_turns() {
+void CpuRun<T>::add_arbiters() {
   const auto waits_for = [this](int64_t rank, OpId op) -> std::string {
     if (rank < first_ || rank >= first_ + num_here_) return "";
-    return ranks_[static_cast<size_t>(rank - first_)]->waits_for(op, pass_);
+    return ranks_[static_cast<size_t>(rank - first_)]->waits_for(op, spec_);
   };
-  turns_ = make_turns(plan_, options_, num_ranks_, waits_for);
+  arbiters_ = make_lane_arbiters(plan_, options_, num_ranks_, waits_for);
   const std::vector<Arbiter> lanes = arbiters(plan_.schedule);
   for (size_t a = 0; a < lanes.size(); ++a) {
-    for (const LaneId lane : lanes[a]) arbiter_of_[lane.index()] = turns_[a].get();
+    for (const LaneId lane : lanes[a]) arbiter_of_[lane.index()] = arbiters_[a].get();
   }
 }
 
@@ -158,16 +161,16 @@ template <class T>
 RunResult CpuRun<T>::run() {
   RunResult result;
   guarded(0, LaneId(0), [&] {
-    conductor_.restore();
+    loop_.restore();
     spawn();
-    ranks_[0]->prepare(conductor_.starts_afresh());
-    conductor_.conduct();
+    ranks_[0]->prepare(loop_.starts_afresh());
+    loop_.run();
     over_ = true;
     start_.arrive();
-    result = conductor_.finish();
+    result = loop_.finish();
   });
   threads_.clear();  // joins
-  if (failure_.error) conductor_.fail(failure_.error);
+  if (failure_.error) loop_.fail(failure_.error);
   result.peak_bytes = ranks_[0]->buffers().allocated();
   return result;
 }
@@ -198,29 +201,29 @@ void CpuRun<T>::worker(int64_t rank, LaneId lane) {
   if (lane.index() != 0) wake_promptly();
   guarded(rank, lane, [&] {
     Rank<T>& self = *ranks_[static_cast<size_t>(rank)];
-    if (lane.index() == 0) self.prepare(conductor_.starts_afresh());
+    if (lane.index() == 0) self.prepare(loop_.starts_afresh());
     for (;;) {
       start_.arrive();
       if (over_) return;
-      self.run_lane(lane, pass_, comms_[static_cast<size_t>(rank * num_lanes_) + lane.index()]);
+      self.run_lane(lane, spec_, comms_[static_cast<size_t>(rank * num_lanes_) + lane.index()]);
       end_.arrive();
     }
   });
 }
 
 template <class T>
-std::vector<RankReport> CpuRun<T>::run_pass(const DataSource& data, const Pass& pass) {
-  pass_ = pass;
+std::vector<RankReport> CpuRun<T>::run_step(const DataSource& data, const StepSpec& spec) {
+  spec_ = spec;
   for (auto& rank : ranks_) {
-    rank->fill_inputs(data, pass.step);
-    rank->start_pass();
+    rank->fill_inputs(data, spec.step);
+    rank->start_step();
   }
-  for (const auto& turns : turns_) turns->start_pass();
-  if (processes_ != nullptr) common_start_ = conductor_.common_start();
+  for (const auto& arbiter : arbiters_) arbiter->start_step();
+  if (processes_ != nullptr) common_start_ = loop_.common_start();
   start_.arrive();
-  ranks_[0]->run_lane(LaneId(0), pass_, nullptr);
+  ranks_[0]->run_lane(LaneId(0), spec_, nullptr);
   end_.arrive();
-  for (const auto& turns : turns_) turns->end_pass();
+  for (const auto& arbiter : arbiters_) arbiter->end_step();
   std::vector<RankReport> reports;
   for (const auto& rank : ranks_) {
     reports.push_back(rank->report());
@@ -245,7 +248,7 @@ template <class T>
 void CpuRun<T>::fail(int64_t rank, LaneId lane, std::exception_ptr error) {
   const OpId op = ranks_[static_cast<size_t>(rank)]->current(lane);
   if (op.valid()) {
-    error = with_prefix(fmt::format("rank {}, step {}, op {}: ", first_ + rank, pass_.step,
+    error = with_prefix(fmt::format("rank {}, step {}, op {}: ", first_ + rank, spec_.step,
                                     plan_.graph.op(op).name),
                         error);
   }
@@ -258,7 +261,7 @@ void CpuRun<T>::fail(int64_t rank, LaneId lane, std::exception_ptr error) {
     if (first || (!follows && lower)) failure_ = {error, op.value, rank};
   }
   for (auto& r : ranks_) r->abort();
-  for (const auto& turns : turns_) turns->abort();
+  for (const auto& arbiter : arbiters_) arbiter->abort();
   start_.abort();
   end_.abort();
   if (world_) world_->abort(message_of(error));

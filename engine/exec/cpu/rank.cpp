@@ -36,8 +36,8 @@ auto kernel_of(const OpDef& def, double) {
 }  // namespace
 
 template <class T>
-Rank<T>::Rank(const Plan& plan, const RunOptions& options, const Persistents& persistents,
-              const std::vector<Turns*>& arbiters, int64_t rank)
+Rank<T>::Rank(const Plan& plan, const RunOptions& options, const PersistentTensors& persistents,
+              const std::vector<LaneArbiter*>& arbiters, int64_t rank)
     : plan_(plan),
       options_(options),
       persistents_(persistents),
@@ -149,7 +149,7 @@ void Rank<T>::fill_inputs(const DataSource& data, int64_t step) {
 }
 
 template <class T>
-void Rank<T>::start_pass() {
+void Rank<T>::start_step() {
   if (poison_) poison_->start_step();
   report_.stats = {};
   std::fill(report_.gradients.begin(), report_.gradients.end(), Measure());
@@ -161,43 +161,43 @@ void Rank<T>::start_pass() {
 }
 
 template <class T>
-void Rank<T>::run_lane(LaneId id, const Pass& pass, Communicator* comm) {
+void Rank<T>::run_lane(LaneId id, const StepSpec& spec, Communicator* comm) {
   Lane& lane = lanes_[id.index()];
   const Nanoseconds cpu_before = thread_cpu_ns();
   if (arbiters_[id.index()] != nullptr) {
-    take_turns(id, pass, *comm);
+    take_turns(id, spec, *comm);
   } else {
-    walk(id, pass, comm);
+    walk(id, spec, comm);
   }
   lane.current = OpId();
   lane.cpu_ns = thread_cpu_ns() - cpu_before;
 }
 
 template <class T>
-void Rank<T>::walk(LaneId id, const Pass& pass, Communicator* comm) {
+void Rank<T>::walk(LaneId id, const StepSpec& spec, Communicator* comm) {
   Lane& lane = lanes_[id.index()];
-  if (id.index() == 0) wait_until_ns(pass.start);
+  if (id.index() == 0) wait_until_ns(spec.start);
   Nanoseconds ready =
-      pass.start;  // the lane's last op and all that the next one waits for are over
+      spec.start;  // the lane's last op and all that the next one waits for are over
   for (Launch& launch : lane.launches) {
     lane.current = launch.op;
-    for (const OpId op : launch.waits) ready = std::max(ready, progress_.wait(op, pass.epoch));
+    for (const OpId op : launch.waits) ready = std::max(ready, progress_.wait(op, spec.epoch));
     if (aborted_.load(std::memory_order_relaxed)) throw Aborted();
-    // A forward-only pass walks the whole program, so that its order is the proven one.
-    if (pass.train || launch.forward) {
-      ready = before(launch, pass, ready);
+    // A forward-only step walks the whole program, so that its order is the proven one.
+    if (spec.train || launch.forward) {
+      ready = before(launch, spec, ready);
       if (launch.collective) {
         launch.chunk_post = ready;
         for (int64_t c = 0; c < launch.num_chunks; ++c) {
-          ready = transfer(launch, c, id, pass, ready, *comm);
+          ready = transfer(launch, c, id, spec, ready, *comm);
         }
-        ready = after(launch, pass);
-        lane.spans.back().end = ready - pass.start;  // until the op is over
+        ready = after(launch, spec);
+        lane.spans.back().end = ready - spec.start;  // until the op is over
       } else {
-        ready = compute(launch, id, pass, ready);
+        ready = compute(launch, id, spec, ready);
       }
     }
-    finish(launch, pass, ready);
+    finish(launch, spec, ready);
   }
 }
 
@@ -209,46 +209,46 @@ void Rank<T>::abort() {
 
 /// Returns when the op is ready.
 template <class T>
-Nanoseconds Rank<T>::before(const Launch& launch, const Pass& pass, Nanoseconds ready) {
+Nanoseconds Rank<T>::before(const Launch& launch, const StepSpec& spec, Nanoseconds ready) {
   if (options_.test.delay_ns) {
     std::this_thread::sleep_for(
-        std::chrono::nanoseconds(options_.test.delay_ns(rank_, launch.op, pass.step)));
+        std::chrono::nanoseconds(options_.test.delay_ns(rank_, launch.op, spec.step)));
     ready = clock_ns();
   }
-  for (Turns* turns : launch.announces) turns->begun(rank_, launch.op);
+  for (LaneArbiter* arbiter : launch.announces) arbiter->begun(rank_, launch.op);
   if (poison_) poison_->before(launch.op);
   return ready;
 }
 
 /// Returns when the op is over, the look at its numbers with it.
 template <class T>
-Nanoseconds Rank<T>::compute(Launch& launch, LaneId lane, const Pass& pass, Nanoseconds ready) {
+Nanoseconds Rank<T>::compute(Launch& launch, LaneId lane, const StepSpec& spec, Nanoseconds ready) {
   const Nanoseconds begin = clock_ns();
-  call_kernel(launch, pass);
-  const Nanoseconds end = after(launch, pass);
+  call_kernel(launch, spec);
+  const Nanoseconds end = after(launch, spec);
   lanes_[lane.index()].spans.push_back({launch.op, static_cast<int32_t>(rank_), lane,
-                                        ready - pass.start, begin - pass.start, end - pass.start});
+                                        ready - spec.start, begin - spec.start, end - spec.start});
   return end;
 }
 
 /// One chunk. Returns when it ended: the next one may be posted.
 template <class T>
-Nanoseconds Rank<T>::transfer(Launch& launch, int64_t chunk, LaneId lane, const Pass& pass,
+Nanoseconds Rank<T>::transfer(Launch& launch, int64_t chunk, LaneId lane, const StepSpec& spec,
                               Nanoseconds posted, Communicator& comm) {
   comm.posted_at(posted);
   const CollectiveDone done = launch.collective->call(comm, chunk, launch.num_chunks);
   const Nanoseconds end = options_.emulate_link ? done.times.end : clock_ns();
   lanes_[lane.index()].spans.push_back({launch.op, static_cast<int32_t>(rank_), lane,
-                                        std::min(launch.chunk_post, done.times.post) - pass.start,
-                                        done.times.begin - pass.start, end - pass.start, done.bytes,
+                                        std::min(launch.chunk_post, done.times.post) - spec.start,
+                                        done.times.begin - spec.start, end - spec.start, done.bytes,
                                         static_cast<int32_t>(chunk)});
   launch.chunk_post = end;
   return end;
 }
 
 template <class T>
-void Rank<T>::call_kernel(Launch& launch, const Pass& pass) {
-  const bool measured = pass.measure_gradients && launch.updates >= 0;
+void Rank<T>::call_kernel(Launch& launch, const StepSpec& spec) {
+  const bool measured = spec.measure_gradients && launch.updates >= 0;
   if (measured) {
     const auto number = static_cast<size_t>(launch.updates);
     add_measure(persistents_, number, buffers_, rank_, launch.gradient, report_.gradients[number]);
@@ -256,7 +256,7 @@ void Rank<T>::call_kernel(Launch& launch, const Pass& pass) {
   const RankContext context = {
       .rank = rank_,
       .num_ranks = plan_.graph.num_ranks,
-      .step = pass.step,
+      .step = spec.step,
       .first_token = rank_ * num_elements(plan_.graph.tensor(ids_).shape),
       .gate = launch.record ? &launch.gate : nullptr,
       .place = launch.place ? &launch.place : nullptr,
@@ -269,7 +269,7 @@ void Rank<T>::call_kernel(Launch& launch, const Pass& pass) {
 
 /// Returns when the op is over.
 template <class T>
-Nanoseconds Rank<T>::after(Launch& launch, const Pass& pass) {
+Nanoseconds Rank<T>::after(Launch& launch, const StepSpec& spec) {
   if (launch.of_router) {
     const Op& op = plan_.graph.op(launch.op);
     const bool is_z = plan_.graph.def(op).loss == Loss::kZ;
@@ -277,11 +277,11 @@ Nanoseconds Rank<T>::after(Launch& launch, const Pass& pass) {
   } else if (launch.loss != nullptr) {
     report_.stats.loss = *launch.loss;
   }
-  if (launch.record && pass.train) {
+  if (launch.record && spec.train) {
     launch.record->template capture<T>(plan_.graph, launch.op,
                                        [this](TensorId t) { return buffers_.at(t); });
   }
-  if (launch.place && pass.train) {
+  if (launch.place && spec.train) {
     report_.placements.push_back(placement_record(plan_.graph, plan_.graph.op(launch.op),
                                                   [this](TensorId t) { return buffers_.at(t); }));
   }

@@ -1,5 +1,5 @@
 // One rank of a CPU run: its memory, its program as tables that a lane's thread walks in the plan's
-// order or as the lane's arbiter chooses, and what a pass over it gave. T is the float type of the
+// order or as the lane's arbiter chooses, and what a step gave. T is the float type of the
 // run.
 #pragma once
 
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/exec/arbiter/turns.h"
+#include "engine/exec/arbiter/lane_arbiter.h"
 #include "engine/exec/cpu/collectives.h"
 #include "engine/exec/results/rank_report.h"
 #include "engine/exec/sync.h"
@@ -21,27 +21,27 @@ template <class T>
 class Rank {
  public:
   /// arbiters: by lane, null where the lane has none. Keeps references to its arguments.
-  Rank(const Plan& plan, const RunOptions& options, const Persistents& persistents,
-       const std::vector<Turns*>& arbiters, int64_t rank);
+  Rank(const Plan& plan, const RunOptions& options, const PersistentTensors& persistents,
+       const std::vector<LaneArbiter*>& arbiters, int64_t rank);
 
   /// Called once on the compute lane's thread: pages, initial values (unless resumed), gates.
   void prepare(bool initialise_parameters);
-  /// Called between passes by one thread.
+  /// Called between steps by one thread.
   void fill_inputs(const DataSource& data, int64_t step);
-  void start_pass();
+  void start_step();
   /// Runs the lane's ops: in order, each after the ops of other lanes that it waits for, or the
   /// turns of its arbiter. Called on the lane's thread; comm is null for the compute lane. Throws
   /// Aborted, or what an op threw.
-  void run_lane(LaneId lane, const Pass& pass, Communicator* comm);
+  void run_lane(LaneId lane, const StepSpec& spec, Communicator* comm);
   /// Ends all lanes at their next op.
   void abort();
 
   /// Names of the ops that this op, on a lane with an arbiter, waits for. Called by any thread.
-  std::string waits_for(OpId op, const Pass& pass) const;
-  /// The op that a lane is at; invalid outside a pass.
+  std::string waits_for(OpId op, const StepSpec& spec) const;
+  /// The op that a lane is at; invalid outside a step.
   OpId current(LaneId lane) const { return lanes_[lane.index()].current; }
   const RankBuffers& buffers() const { return buffers_; }
-  /// Of the last pass, called when all threads have left it.
+  /// Of the last step, called when all threads have left it.
   RankReport report() const;
 
  private:
@@ -61,8 +61,8 @@ class Rank {
     std::vector<OpId> waits;  // on other lanes; with an arbiter, on all
     bool awaited = false;     // by another lane
     bool forward = false;
-    std::vector<OpId> posts;        // ops on lanes with an arbiter that wait for it
-    std::vector<Turns*> announces;  // which hold from its begin
+    std::vector<OpId> posts;              // ops on lanes with an arbiter that wait for it
+    std::vector<LaneArbiter*> announces;  // which hold from its begin
     int64_t num_chunks = 1;
     Nanoseconds chunk_post = 0;  // of the chunk that comes next
     Gate gate;                   // of a gate op, with what it did
@@ -80,7 +80,7 @@ class Rank {
     std::vector<Launch> launches;
     std::vector<Span> spans;
     OpId current;
-    Nanoseconds cpu_ns = 0;  // of its thread in the last pass
+    Nanoseconds cpu_ns = 0;  // of its thread in the last step
   };
   /// Of an op on a lane with an arbiter: the thread that ends the last wait posts it.
   struct Posting {
@@ -94,25 +94,25 @@ class Rank {
   void add_checks(Launch& launch);
   void add_update(Launch& launch);
   void add_postings();
-  void walk(LaneId id, const Pass& pass, Communicator* comm);
-  void take_turns(LaneId id, const Pass& pass, Communicator& comm);
-  Nanoseconds take_turn(Launch& launch, LaneId id, const Pass& pass, const Turn& turn,
+  void walk(LaneId id, const StepSpec& spec, Communicator* comm);
+  void take_turns(LaneId id, const StepSpec& spec, Communicator& comm);
+  Nanoseconds take_turn(Launch& launch, LaneId id, const StepSpec& spec, const Turn& turn,
                         Communicator& comm);
-  void post(std::vector<OpId> ops, const Pass& pass);
-  Nanoseconds before(const Launch& launch, const Pass& pass, Nanoseconds ready);
-  Nanoseconds compute(Launch& launch, LaneId lane, const Pass& pass, Nanoseconds ready);
-  Nanoseconds transfer(Launch& launch, int64_t chunk, LaneId lane, const Pass& pass,
+  void post(std::vector<OpId> ops, const StepSpec& spec);
+  Nanoseconds before(const Launch& launch, const StepSpec& spec, Nanoseconds ready);
+  Nanoseconds compute(Launch& launch, LaneId lane, const StepSpec& spec, Nanoseconds ready);
+  Nanoseconds transfer(Launch& launch, int64_t chunk, LaneId lane, const StepSpec& spec,
                        Nanoseconds posted, Communicator& comm);
-  void call_kernel(Launch& launch, const Pass& pass);
+  void call_kernel(Launch& launch, const StepSpec& spec);
   void predict(const Launch& launch);
-  Nanoseconds after(Launch& launch, const Pass& pass);
-  void finish(const Launch& launch, const Pass& pass, Nanoseconds end);
+  Nanoseconds after(Launch& launch, const StepSpec& spec);
+  void finish(const Launch& launch, const StepSpec& spec, Nanoseconds end);
   void check(const Launch& launch) const;
 
   const Plan& plan_;
   const RunOptions& options_;
-  const Persistents& persistents_;
-  const std::vector<Turns*>& arbiters_;
+  const PersistentTensors& persistents_;
+  const std::vector<LaneArbiter*>& arbiters_;
   const int64_t rank_;
   const kernels::KernelTable<T>& table_;
   RankBuffers buffers_;

@@ -13,11 +13,11 @@ namespace moe {
 /// before.
 template <class T>
 void Rank<T>::add_postings() {
-  const auto arbitrated = [](const Turns* t) { return t != nullptr; };
+  const auto arbitrated = [](const LaneArbiter* t) { return t != nullptr; };
   if (std::none_of(arbiters_.begin(), arbiters_.end(), arbitrated)) return;
   postings_ = std::vector<Posting>(plan_.graph.num_ops());
   std::vector<std::vector<OpId>> posts(plan_.graph.num_ops());
-  std::vector<std::vector<Turns*>> announces(plan_.graph.num_ops());
+  std::vector<std::vector<LaneArbiter*>> announces(plan_.graph.num_ops());
   for (size_t l = 0; l < lanes_.size(); ++l) {
     if (arbiters_[l] == nullptr) continue;
     const bool picks = plan_.schedule.picks(LaneId(static_cast<int64_t>(l)));
@@ -43,21 +43,21 @@ void Rank<T>::add_postings() {
 }
 
 template <class T>
-void Rank<T>::take_turns(LaneId id, const Pass& pass, Communicator& comm) {
+void Rank<T>::take_turns(LaneId id, const StepSpec& spec, Communicator& comm) {
   Lane& lane = lanes_[id.index()];
-  Turns& arbiter = *arbiters_[id.index()];
+  LaneArbiter& arbiter = *arbiters_[id.index()];
   std::vector<OpId> first;
   for (const Launch& launch : lane.launches) {
     if (launch.waits.empty()) first.push_back(launch.op);
   }
-  if (!first.empty()) wait_until_ns(pass.start);
-  post(std::move(first), pass);
+  if (!first.empty()) wait_until_ns(spec.start);
+  post(std::move(first), spec);
   for (size_t left = lane.launches.size(); left > 0;) {
     const Turn turn = arbiter.next(rank_, id);
     lane.current = turn.op;
     if (turn.error) std::rethrow_exception(turn.error);
     Launch& launch = lane.launches[postings_[turn.op.index()].launch];
-    const Nanoseconds end = take_turn(launch, id, pass, turn, comm);
+    const Nanoseconds end = take_turn(launch, id, spec, turn, comm);
     if (turn.chunk + 1 == launch.num_chunks) --left;
     lane.current = OpId();
     arbiter.done(rank_, end);
@@ -66,34 +66,34 @@ void Rank<T>::take_turns(LaneId id, const Pass& pass, Communicator& comm) {
 
 /// Returns when the transfer ended.
 template <class T>
-Nanoseconds Rank<T>::take_turn(Launch& launch, LaneId id, const Pass& pass, const Turn& turn,
+Nanoseconds Rank<T>::take_turn(Launch& launch, LaneId id, const StepSpec& spec, const Turn& turn,
                                Communicator& comm) {
-  const bool runs = pass.train || launch.forward;
+  const bool runs = spec.train || launch.forward;
   Nanoseconds end = turn.since;
   if (turn.chunk == 0) launch.chunk_post = postings_[turn.op.index()].ready;
-  if (runs && turn.chunk == 0) end = before(launch, pass, end);
-  if (runs) end = transfer(launch, turn.chunk, id, pass, end, comm);
+  if (runs && turn.chunk == 0) end = before(launch, spec, end);
+  if (runs) end = transfer(launch, turn.chunk, id, spec, end, comm);
   if (turn.chunk + 1 == launch.num_chunks) {
-    finish(launch, pass, runs ? after(launch, pass) : end);
+    finish(launch, spec, runs ? after(launch, spec) : end);
   }
   return end;
 }
 
 /// To each arbiter those of its lanes at once.
 template <class T>
-void Rank<T>::post(std::vector<OpId> ops, const Pass& pass) {
+void Rank<T>::post(std::vector<OpId> ops, const StepSpec& spec) {
   const auto arbiter_of = [&](OpId op) {
     return arbiters_[plan_.schedule.lane_of[op.index()].index()];
   };
   while (!ops.empty()) {
-    Turns* const arbiter = arbiter_of(ops[0]);
+    LaneArbiter* const arbiter = arbiter_of(ops[0]);
     std::vector<Ready> ready;
     std::erase_if(ops, [&](OpId op) {
       if (arbiter_of(op) != arbiter) return false;
       Posting& posting = postings_[op.index()];
-      posting.ready = pass.start;
+      posting.ready = spec.start;
       for (const OpId before : posting.waits) {
-        posting.ready = std::max(posting.ready, progress_.wait(before, pass.epoch));
+        posting.ready = std::max(posting.ready, progress_.wait(before, spec.epoch));
       }
       ready.push_back({op, posting.ready});
       return true;
@@ -103,31 +103,31 @@ void Rank<T>::post(std::vector<OpId> ops, const Pass& pass) {
 }
 
 template <class T>
-void Rank<T>::finish(const Launch& launch, const Pass& pass, Nanoseconds end) {
-  progress_.finish(launch.op, pass.epoch, end, launch.awaited);
+void Rank<T>::finish(const Launch& launch, const StepSpec& spec, Nanoseconds end) {
+  progress_.finish(launch.op, spec.epoch, end, launch.awaited);
   std::vector<OpId> ready;
   for (const OpId next : launch.posts) {
     if (postings_[next.index()].left.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       ready.push_back(next);
     }
   }
-  post(std::move(ready), pass);
+  post(std::move(ready), spec);
 }
 
 template <class T>
-std::string Rank<T>::waits_for(OpId op, const Pass& pass) const {
+std::string Rank<T>::waits_for(OpId op, const StepSpec& spec) const {
   std::vector<std::string> names;
   for (const OpId before : postings_[op.index()].waits) {
-    if (!progress_.over(before, pass.epoch)) names.push_back(plan_.graph.op(before).name);
+    if (!progress_.over(before, spec.epoch)) names.push_back(plan_.graph.op(before).name);
   }
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-#define MOE_INSTANTIATE(T)                                                              \
-  template void Rank<T>::add_postings();                                                \
-  template void Rank<T>::take_turns(LaneId id, const Pass& pass, Communicator& comm);   \
-  template void Rank<T>::finish(const Launch& launch, const Pass& pass, Nanoseconds e); \
-  template std::string Rank<T>::waits_for(OpId op, const Pass& pass) const;
+#define MOE_INSTANTIATE(T)                                                                  \
+  template void Rank<T>::add_postings();                                                    \
+  template void Rank<T>::take_turns(LaneId id, const StepSpec& spec, Communicator& comm);   \
+  template void Rank<T>::finish(const Launch& launch, const StepSpec& spec, Nanoseconds e); \
+  template std::string Rank<T>::waits_for(OpId op, const StepSpec& spec) const;
 MOE_INSTANTIATE(float)
 MOE_INSTANTIATE(double)
 #undef MOE_INSTANTIATE

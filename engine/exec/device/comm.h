@@ -48,12 +48,12 @@ class DeviceCommunicator {
   /// After meet(). The members' streams go on when their results are there and nobody reads what
   /// they sent. Throws RunError naming both ranks and sizes where pieces do not match.
   virtual void move(const DeviceTransfer& transfer) = 0;
-  /// A pass begins soon; the stream was just given what it begins with.
-  virtual void expect_pass() {}
-  virtual void begin_pass(kernels::Stream) {}
-  /// What the link carried since the last pass began, where transfers share it.
-  virtual std::vector<LinkLoad> take_links() { return {}; }
-  /// Throws RunError where the library, or who keeps the link, reports trouble.
+  /// A step begins soon; the stream was just given what it begins with.
+  virtual void expect_step() {}
+  virtual void begin_step(kernels::Stream) {}
+  /// What the link carried since the last step began, where transfers share it.
+  virtual std::vector<LinkSpan> take_links() { return {}; }
+  /// Throws RunError where the library, or the thread of the emulated link, reports trouble.
   virtual void check() = 0;
   /// Ends what is under way.
   virtual void abort() noexcept = 0;
@@ -64,8 +64,8 @@ struct DeviceLink {
   const Cluster* cluster = nullptr;  // null: copies go as fast as they do
   int32_t blocks = 0;                // of the device, that a transfer takes
   /// Transfers of several lanes may meet, and share the link as those of CPU ranks do; the host
-  /// keeps them (kept_link.h), so they cannot be recorded. Otherwise each lasts as long as its
-  /// closed form says (network/closed_form.h).
+  /// drives them (emulated_link_thread.h), so they cannot be recorded. Otherwise each lasts as long
+  /// as its closed form says (network/closed_form.h).
   bool shared = false;
 };
 
@@ -77,9 +77,8 @@ std::unique_ptr<DeviceCommunicator> device_ranks(const kernels::DeviceTable& dev
 
 /// One rank per process; the order of sums is the library's. Collective. Throws RunError where the
 /// library cannot connect all ranks within the timeout.
-std::unique_ptr<DeviceCommunicator> device_clique(const kernels::DeviceTable& device,
-                                                  Processes& processes, const Plan& plan,
-                                                  double timeout_s,
-                                                  const kernels::CliqueSettings& settings);
+std::unique_ptr<DeviceCommunicator> device_process_groups(
+    const kernels::DeviceTable& device, Processes& processes, const Plan& plan, double timeout_s,
+    const kernels::ProcessGroupSettings& settings);
 
 }  // namespace moe

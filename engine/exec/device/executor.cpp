@@ -9,10 +9,10 @@
 #include "engine/base/errors.h"
 #include "engine/base/rethrow.h"
 #include "engine/exec/check_options.h"
-#include "engine/exec/conductor.h"
 #include "engine/exec/device/ops.h"
 #include "engine/exec/device/plugin.h"
 #include "engine/exec/device/queue.h"
+#include "engine/exec/run_loop.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {
@@ -38,16 +38,15 @@ bool transfers(const Plan& plan, size_t lane) {
 
 /// Whether transfers of two comm lanes may be under way at once.
 bool lanes_meet(const Plan& plan) {
-  const std::vector<Arbiter> turns = arbiters(plan.schedule);
+  const std::vector<Arbiter> all = arbiters(plan.schedule);
   std::vector<size_t> alone;  // by lane that carries something: who else's transfers it waits for
   for (size_t l = 1; l < plan.orders.lanes.size(); ++l) {
     if (!transfers(plan, l)) continue;
     const LaneId lane(static_cast<int64_t>(l));
-    const auto own = std::find_if(turns.begin(), turns.end(), [&](const Arbiter& lanes) {
+    const auto own = std::find_if(all.begin(), all.end(), [&](const Arbiter& lanes) {
       return std::find(lanes.begin(), lanes.end(), lane) != lanes.end();
     });
-    alone.push_back(own != turns.end() ? static_cast<size_t>(own - turns.begin())
-                                       : turns.size() + l);
+    alone.push_back(own != all.end() ? static_cast<size_t>(own - all.begin()) : all.size() + l);
   }
   return std::adjacent_find(alone.begin(), alone.end(), std::not_equal_to<>()) != alone.end();
 }
@@ -86,7 +85,7 @@ class DeviceRun {
       : plan_(plan),
         options_(options),
         device_(device),
-        conductor_(plan, options),
+        loop_(plan, options),
         program_(device_program(plan, choices(plan, options.policies))),
         finish_(device, false) {
     check_program(plan, program_);
@@ -96,7 +95,7 @@ class DeviceRun {
     check_memory(here);
     for (int64_t r = first; r < first + here; ++r) {
       ranks_.push_back(std::make_unique<DeviceRank>(
-          plan, options, conductor_.persistents(), program_, device,
+          plan, options, loop_.persistents(), program_, device,
           [this](kernels::Event e) { wait(e); }, r));
     }
     const auto lanes = static_cast<int64_t>(plan.orders.lanes.size());
@@ -106,8 +105,8 @@ class DeviceRun {
     const DeviceLink link = {emulates ? &plan.spec.cluster : nullptr, own.link_blocks,
                              shares_link_};
     comm_ = processes != nullptr
-                ? device_clique(device, *processes, plan, options.timeout_s,
-                                {own.nccl.channels, own.nccl.channels_per_net_peer})
+                ? device_process_groups(device, *processes, plan, options.timeout_s,
+                                        {own.nccl.channels, own.nccl.channels_per_net_peer})
                 : device_ranks(device, here, lanes, link);
     queue_.emplace(plan, options, program_, device, ranks_, *comm_,
                    [this](const std::function<bool()>& holds) { wait_until(holds); });
@@ -117,29 +116,29 @@ class DeviceRun {
   RunResult run() {
     AllBuffers buffers;
     for (const auto& rank : ranks_) buffers.push_back(&rank->buffers());
-    conductor_.meet(std::move(buffers), crew());
-    for (const auto& rank : ranks_) rank->prepare(conductor_.starts_afresh());
+    loop_.meet(std::move(buffers), local_ranks());
+    for (const auto& rank : ranks_) rank->prepare(loop_.starts_afresh());
     try {
-      conductor_.restore();
-      conductor_.conduct();
-      RunResult result = conductor_.finish();
+      loop_.restore();
+      loop_.run();
+      RunResult result = loop_.finish();
       result.peak_bytes = ranks_[0]->allocated();
       return result;
     } catch (const std::exception&) {
       comm_->abort();
-      conductor_.fail(std::current_exception());
+      loop_.fail(std::current_exception());
     }
   }
 
  private:
-  Crew crew() {
+  LocalRanks local_ranks() {
     const auto each = [this](void (DeviceRank::*what)()) {
       return [this, what] {
         for (const auto& rank : ranks_) ((*rank).*what)();
       };
     };
-    return {.run_pass = [this](const DataSource& data,
-                               const Pass& pass) { return run_pass(data, pass); },
+    return {.run_step = [this](const DataSource& data,
+                               const StepSpec& spec) { return run_step(data, spec); },
             .take_links = [this] { return comm_->take_links(); },
             .fetch = each(&DeviceRank::fetch),
             .store = each(&DeviceRank::store)};
@@ -154,42 +153,42 @@ class DeviceRun {
                      static_cast<double>(info.free_bytes) / 0x1p30);
   }
 
-  std::vector<RankReport> run_pass(const DataSource& data, const Pass& pass) {
-    pass_ = pass;
+  std::vector<RankReport> run_step(const DataSource& data, const StepSpec& spec) {
+    spec_ = spec;
     for (const auto& rank : ranks_) {
-      rank->fill_inputs(data, pass.step);
-      rank->start_pass();
+      rank->fill_inputs(data, spec.step);
+      rank->start_step();
     }
-    queue_->start_pass(pass);
-    if (options_.processes != nullptr) conductor_.common_start();
-    give(pass);
+    queue_->start_step(spec);
+    if (options_.processes != nullptr) loop_.common_start();
+    give(spec);
     device_.record(finish_.get(), queue_->first_stream());
     wait(finish_.get());
-    queue_->end_pass();
+    queue_->end_step();
     std::vector<RankReport> reports;
     for (const auto& rank : ranks_) {
       try {
-        reports.push_back(rank->report(pass, queue_->start()));
+        reports.push_back(rank->report(spec, queue_->start()));
       } catch (const std::exception&) {
         std::rethrow_exception(
-            with_prefix(rank->whereabouts(pass.step) + ": ", std::current_exception()));
+            with_prefix(rank->whereabouts(spec.step) + ": ", std::current_exception()));
       }
     }
     return reports;
   }
 
-  /// The second training pass of a program that allows it is recorded, later ones replayed. Among
+  /// The second training step of a program that allows it is recorded, later ones replayed. Among
   /// processes none is: a library that connects while it is called must not be recorded. Nor is one
   /// whose transfers the host keeps.
-  void give(const Pass& pass) {
-    const bool alike = program_.recordable && pass.train && !pass.measure_gradients &&
+  void give(const StepSpec& spec) {
+    const bool alike = program_.recordable && spec.train && !spec.measure_gradients &&
                        !options_.test.delay_ns && !options_.test.poison &&
                        options_.processes == nullptr && !shares_link_;
-    if (!alike) return queue_->give(pass);
-    if (++alike_passes_ == 1) return queue_->give(pass);  // what is made lazily is made outside
+    if (!alike) return queue_->give(spec);
+    if (++alike_steps_ == 1) return queue_->give(spec);  // what is made lazily is made outside
     if (recording_.get() == nullptr) {
       device_.begin_recording(queue_->first_stream());
-      queue_->give(pass);
+      queue_->give(spec);
       recording_ = DeviceRecording(device_, device_.end_recording(queue_->first_stream()));
       check_device(device_, "recording a step");
     } else {
@@ -233,14 +232,14 @@ class DeviceRun {
 
   [[noreturn]] void throw_stuck(OpId op) const {
     throw run_error("rank {}, step {}: the device is at {} for more than {} s", ranks_[0]->rank(),
-                    pass_.step, op.valid() ? plan_.graph.op(op).name : "a copy",
+                    spec_.step, op.valid() ? plan_.graph.op(op).name : "a copy",
                     options_.timeout_s);
   }
 
   const Plan& plan_;
   const RunOptions& options_;
   const kernels::DeviceTable& device_;
-  Conductor<float> conductor_;
+  RunLoop<float> loop_;
   const DeviceProgram program_;
   DeviceEvent finish_;
   DeviceQueue::Ranks ranks_;
@@ -248,8 +247,8 @@ class DeviceRun {
   std::optional<DeviceQueue> queue_;
   bool shares_link_ = false;  // among lanes
   DeviceRecording recording_;
-  int64_t alike_passes_ = 0;
-  Pass pass_;
+  int64_t alike_steps_ = 0;
+  StepSpec spec_;
 };
 
 class DeviceExecutor : public Executor {

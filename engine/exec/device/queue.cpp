@@ -17,20 +17,20 @@ DeviceQueue::DeviceQueue(const Plan& plan, const RunOptions& options, const Devi
       ranks_(ranks),
       comm_(comm),
       wait_until_(std::move(wait_until)),
-      turns_(plan, options,
-             {[this](OpId op) { return is_over(op); },
-              [this](OpId op) {
-                return given_[op.index()] &&
-                       std::any_of(ranks_.begin(), ranks_.end(),
-                                   [&](const auto& rank) { return rank->has_begun(op); });
-              },
-              [this](OpId op, int64_t chunk) {
-                give_chunk(program_.steps[step_of_[op.index()]], chunk);
-              },
-              [this](OpId op, int64_t chunk) {
-                return std::all_of(ranks_.begin(), ranks_.end(),
-                                   [&](const auto& rank) { return rank->is_over(op, chunk); });
-              }}),
+      arbiters_(plan, options,
+                {[this](OpId op) { return is_over(op); },
+                 [this](OpId op) {
+                   return given_[op.index()] &&
+                          std::any_of(ranks_.begin(), ranks_.end(),
+                                      [&](const auto& rank) { return rank->has_begun(op); });
+                 },
+                 [this](OpId op, int64_t chunk) {
+                   give_chunk(program_.steps[step_of_[op.index()]], chunk);
+                 },
+                 [this](OpId op, int64_t chunk) {
+                   return std::all_of(ranks_.begin(), ranks_.end(),
+                                      [&](const auto& rank) { return rank->is_over(op, chunk); });
+                 }}),
       go_(device, false),
       start_(device, true),
       step_of_(plan.graph.num_ops()),
@@ -42,61 +42,61 @@ DeviceQueue::DeviceQueue(const Plan& plan, const RunOptions& options, const Devi
   for (size_t s = 0; s < program.steps.size(); ++s) step_of_[program.steps[s].op.index()] = s;
 }
 
-bool DeviceQueue::runs(OpId op, const Pass& pass) const {
-  return pass.train || plan_.graph.op(op).phase == Phase::kForward;
+bool DeviceQueue::runs(OpId op, const StepSpec& spec) const {
+  return spec.train || plan_.graph.op(op).phase == Phase::kForward;
 }
 
-void DeviceQueue::start_pass(const Pass& pass) {
-  turns_.start_pass(pass.step, [&](OpId op) { return runs(op, pass); });
-  comm_.expect_pass();
+void DeviceQueue::start_step(const StepSpec& spec) {
+  arbiters_.start_step(spec.step, [&](OpId op) { return runs(op, spec); });
+  comm_.expect_step();
 }
 
-void DeviceQueue::give(const Pass& pass) {
-  step_ = pass.step;
+void DeviceQueue::give(const StepSpec& spec) {
+  step_ = spec.step;
   device_.record(go_.get(), first_stream());
   for (size_t r = 0; r < ranks_.size(); ++r) begin(r);
-  if (turns_.any()) {
-    give_by_turns(pass);
+  if (arbiters_.any()) {
+    give_by_turns(spec);
   } else {
     for (const DeviceStep& step : program_.steps) {
-      if (runs(step.op, pass)) give(step, pass);
+      if (runs(step.op, spec)) give(step, spec);
     }
   }
   for (size_t r = 0; r < ranks_.size(); ++r) end(r);
   for (size_t r = 1; r < ranks_.size(); ++r) device_.wait(first_stream(), ready_[r].get());
 }
 
-void DeviceQueue::give_by_turns(const Pass& pass) {
+void DeviceQueue::give_by_turns(const StepSpec& spec) {
   std::fill(given_.begin(), given_.end(), false);
   queues_.assign(plan_.orders.lanes.size(), {});
   heads_.assign(queues_.size(), 0);
   for (size_t l = 0; l < queues_.size(); ++l) {
-    if (turns_.is_mine(LaneId(static_cast<int64_t>(l)))) continue;
+    if (arbiters_.is_mine(LaneId(static_cast<int64_t>(l)))) continue;
     std::copy_if(plan_.orders.lanes[l].begin(), plan_.orders.lanes[l].end(),
-                 std::back_inserter(queues_[l]), [&](OpId op) { return runs(op, pass); });
+                 std::back_inserter(queues_[l]), [&](OpId op) { return runs(op, spec); });
   }
   const auto all_given = [&] {
     for (size_t l = 0; l < queues_.size(); ++l) {
       if (heads_[l] < queues_[l].size()) return false;
     }
-    return turns_.done();
+    return arbiters_.done();
   };
   while (!all_given()) {
     wait_until_([&] {
-      const bool turned = turns_.go_on();
-      return give_what_can_be(pass) || turned;
+      const bool turned = arbiters_.go_on();
+      return give_what_can_be(spec) || turned;
     });
   }
 }
 
 /// Each lane in its order, until it waits for the host or for what nobody has given yet.
-bool DeviceQueue::give_what_can_be(const Pass& pass) {
+bool DeviceQueue::give_what_can_be(const StepSpec& spec) {
   bool gave = false;
   for (size_t l = 0; l < queues_.size(); ++l) {
     for (size_t& head = heads_[l]; head < queues_[l].size(); ++head) {
       const DeviceStep& step = program_.steps[step_of_[queues_[l][head].index()]];
       if (!can_be_given(step)) break;
-      give(step, pass);
+      give(step, spec);
       given_[step.op.index()] = gave = true;
     }
   }
@@ -115,19 +115,19 @@ bool DeviceQueue::can_be_given(const DeviceStep& step) const {
          std::all_of(step.host_waits.begin(), step.host_waits.end(), is_there);
 }
 
-void DeviceQueue::give(const DeviceStep& step, const Pass& pass) {
+void DeviceQueue::give(const DeviceStep& step, const StepSpec& spec) {
   if (plan_.graph.def(step.op).collective == Collective::kNone) {
-    for (const auto& rank : ranks_) guarded(*rank, [&] { give_compute(*rank, step, pass); });
+    for (const auto& rank : ranks_) guarded(*rank, [&] { give_compute(*rank, step, spec); });
     return;
   }
   const int64_t chunks = ranks_[0]->num_chunks(step.op);
   for (int64_t c = 0; c < chunks; ++c) give_chunk(step, c);
 }
 
-void DeviceQueue::give_compute(DeviceRank& rank, const DeviceStep& step, const Pass& pass) {
+void DeviceQueue::give_compute(DeviceRank& rank, const DeviceStep& step, const StepSpec& spec) {
   rank.wait_for(step);
   rank.begin(step);
-  rank.compute(step, pass);
+  rank.compute(step, spec);
   rank.end(step);
 }
 
@@ -184,7 +184,7 @@ void DeviceQueue::begin(size_t r) {
   rank.queue_inputs();
   if (r == 0) {
     device_.record(start_.get(), first);
-    comm_.begin_pass(first);
+    comm_.begin_step(first);
   }
   device_.record(ready_[r].get(), first);
   for (size_t l = 1; l < plan_.orders.lanes.size(); ++l) {

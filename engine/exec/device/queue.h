@@ -1,15 +1,15 @@
-// Gives a pass to the ranks' streams: in the program's order where every lane runs in order;
+// Gives a step to the ranks' streams: in the program's order where every lane runs in order;
 // otherwise each lane as far as what it waits for has been given, and the lanes that choose as
-// their arbiters do. Not here: recordings, and what is done between passes.
+// their arbiters do. Not here: recordings, and what is done between steps.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <vector>
 
+#include "engine/exec/device/arbiters.h"
 #include "engine/exec/device/comm.h"
 #include "engine/exec/device/rank.h"
-#include "engine/exec/device/turns.h"
 
 namespace moe {
 
@@ -25,27 +25,27 @@ class DeviceQueue {
               const kernels::DeviceTable& device, const Ranks& ranks, DeviceCommunicator& comm,
               WaitUntil wait_until);
 
-  /// Before the pass's common start.
-  void start_pass(const Pass& pass);
-  /// Returns when all is given; what follows on first_stream() begins when the pass is over.
-  void give(const Pass& pass);
-  /// As DeviceTurns says.
-  bool awaits_others() const { return turns_.awaits_others(); }
-  /// When the pass is over here.
-  void end_pass() { turns_.end_pass(); }
+  /// Before the step's common start.
+  void start_step(const StepSpec& spec);
+  /// Returns when all is given; what follows on first_stream() begins when the step is over.
+  void give(const StepSpec& spec);
+  /// As DeviceArbiters says.
+  bool awaits_others() const { return arbiters_.awaits_others(); }
+  /// When the step is over here.
+  void end_step() { arbiters_.end_step(); }
   kernels::Stream first_stream() const { return ranks_[0]->stream(LaneId(0)); }
-  /// The timed event at which the last pass began.
+  /// The timed event at which the last step began.
   kernels::Event start() const { return start_.get(); }
 
  private:
-  bool runs(OpId op, const Pass& pass) const;
-  void give_by_turns(const Pass& pass);
-  bool give_what_can_be(const Pass& pass);
-  /// Given in this pass, where lanes choose, and over on every rank.
+  bool runs(OpId op, const StepSpec& spec) const;
+  void give_by_turns(const StepSpec& spec);
+  bool give_what_can_be(const StepSpec& spec);
+  /// Given in this step, where lanes choose, and over on every rank.
   bool is_over(OpId op) const;
   bool can_be_given(const DeviceStep& step) const;
-  void give(const DeviceStep& step, const Pass& pass);
-  void give_compute(DeviceRank& rank, const DeviceStep& step, const Pass& pass);
+  void give(const DeviceStep& step, const StepSpec& spec);
+  void give_compute(DeviceRank& rank, const DeviceStep& step, const StepSpec& spec);
   void give_chunk(const DeviceStep& step, int64_t chunk);
   void move(const DeviceStep& step, int64_t chunk);
   void move_experts(const DeviceStep& step);
@@ -61,11 +61,11 @@ class DeviceQueue {
   const Ranks& ranks_;
   DeviceCommunicator& comm_;
   const WaitUntil wait_until_;
-  DeviceTurns turns_;
+  DeviceArbiters arbiters_;
   DeviceEvent go_, start_;
   std::vector<DeviceEvent> over_;   // by rank and lane
   std::vector<DeviceEvent> ready_;  // by rank: its inputs are there; at the end: its results
-  int64_t step_ = 0;                // of the pass
+  int64_t step_ = 0;                // number of the step
   // Where lanes choose.
   std::vector<size_t> step_of_;            // by op: its place in the program
   std::vector<std::vector<OpId>> queues_;  // by lane, of those that run in order: as in the plan

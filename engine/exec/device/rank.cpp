@@ -21,7 +21,7 @@ bool contains(const std::vector<TensorId>& list, TensorId t) {
 }  // namespace
 
 bool routes_on_device(const Plan& plan, const Policies& policies, OpId op) {
-  return !policies.gate && plan.spec.law == nullptr && routes_on_device(plan.graph, op);
+  return !policies.gate && plan.spec.routing == nullptr && routes_on_device(plan.graph, op);
 }
 
 std::vector<TensorId> kept_tensors(const Plan& plan) {
@@ -38,9 +38,9 @@ std::vector<TensorId> kept_tensors(const Plan& plan) {
   return kept;
 }
 
-DeviceRank::DeviceRank(const Plan& plan, const RunOptions& options, const Persistents& persistents,
-                       const DeviceProgram& program, const kernels::DeviceTable& device,
-                       HostWait wait, int64_t rank)
+DeviceRank::DeviceRank(const Plan& plan, const RunOptions& options,
+                       const PersistentTensors& persistents, const DeviceProgram& program,
+                       const kernels::DeviceTable& device, HostWait wait, int64_t rank)
     : plan_(plan),
       options_(options),
       persistents_(persistents),
@@ -141,7 +141,7 @@ void DeviceRank::fill_inputs(const DataSource& data, int64_t step) {
   std::memcpy(step_host_.data(), &step, sizeof step);
 }
 
-void DeviceRank::start_pass() {
+void DeviceRank::start_step() {
   current_ = OpId();
   report_.stats = {};
   std::fill(gradients_.begin(), gradients_.end(), Measure());
@@ -149,7 +149,7 @@ void DeviceRank::start_pass() {
   report_.swaps.clear();
   for (Launch& launch : launches_) launch.ran = false;
   if (!options_.test.poison) return;
-  // What the last pass left on the host is not this one's.
+  // What the last step left on the host is not this one's.
   for (size_t i = 0; i < plan_.graph.tensors().size(); ++i) {
     const TensorId t(static_cast<int64_t>(i));
     void* const mirror = device_buffers_.host(t);
@@ -215,11 +215,11 @@ void DeviceRank::moved(const DeviceStep& step, int64_t chunk) {
 }
 
 RankContext DeviceRank::context(const DeviceStep& step, const Launch& launch,
-                                const Pass& pass) const {
+                                const StepSpec& spec) const {
   const auto* const number = reinterpret_cast<const int64_t*>(step_.data());
   return {.rank = rank_,
           .num_ranks = plan_.graph.num_ranks,
-          .step = pass.step,
+          .step = spec.step,
           .device_step = program_.on_host[step.op.index()] ? nullptr : number,
           .first_token = rank_ * num_elements(plan_.graph.tensor(ids_).shape),
           .gate = launch.record ? &launch.gate : nullptr,
@@ -227,28 +227,28 @@ RankContext DeviceRank::context(const DeviceStep& step, const Launch& launch,
           .popularity = options_.infer.popularity.get()};
 }
 
-void DeviceRank::compute(const DeviceStep& step, const Pass& pass) {
+void DeviceRank::compute(const DeviceStep& step, const StepSpec& spec) {
   Launch& launch = launches_[step.op.index()];
   const kernels::Stream own = stream(step.lane);
   const TestHooks& test = options_.test;
-  if (test.delay_ns) device_.sleep(test.delay_ns(rank_, step.op, pass.step), {}, own);
+  if (test.delay_ns) device_.sleep(test.delay_ns(rank_, step.op, spec.step), {}, own);
   if (test.poison) poison(step);
-  if (program_.on_host[step.op.index()]) return run_on_host(step, launch, pass);
-  if (pass.measure_gradients && launch.update.parameter >= 0) measure_gradient(step, launch);
+  if (program_.on_host[step.op.index()]) return run_on_host(step, launch, spec);
+  if (spec.measure_gradients && launch.update.parameter >= 0) measure_gradient(step, launch);
   if (launch.predicts) {  // before the loss may take the logits' place
     queue_predictions(plan_.graph.tensor(plan_.graph.op(step.op).inputs[0]), launch.inputs[0],
                       reinterpret_cast<int32_t*>(predictions_.data()), device_, own);
   }
   queue_op(plan_.graph, step.op,
            {launch.inputs, launch.outputs, device_buffers_.scratch(step.lane)},
-           context(step, launch, pass), device_, own);
+           context(step, launch, spec), device_, own);
 }
 
-void DeviceRank::run_on_host(const DeviceStep& step, Launch& launch, const Pass& pass) {
+void DeviceRank::run_on_host(const DeviceStep& step, Launch& launch, const StepSpec& spec) {
   const Op& op = plan_.graph.op(step.op);
   const kernels::KernelTable<float>& k = kernels::fast_table();
   plan_.graph.def(op).run_f32({plan_.graph, op, launch.inputs, launch.outputs,
-                               device_buffers_.host_scratch(), k, context(step, launch, pass)});
+                               device_buffers_.host_scratch(), k, context(step, launch, spec)});
   for (const TensorId t : launch.checks) {
     const auto* const x = static_cast<const float*>(device_buffers_.host(t));
     const int64_t at = k.first_nonfinite(x, num_elements(plan_.graph.tensor(t).shape));
@@ -256,7 +256,7 @@ void DeviceRank::run_on_host(const DeviceStep& step, Launch& launch, const Pass&
     throw run_error("made the first number that is not finite: element {} of {} is {}", at,
                     plan_.graph.tensor(t).name, x[at]);
   }
-  if (launch.place && pass.train) {
+  if (launch.place && spec.train) {
     report_.placements.push_back(
         placement_record(plan_.graph, op, [this](TensorId t) { return device_buffers_.host(t); }));
   }
@@ -264,7 +264,7 @@ void DeviceRank::run_on_host(const DeviceStep& step, Launch& launch, const Pass&
     add_swap(
         plan_, step.op, [this](TensorId t) { return device_buffers_.host(t); }, report_.swaps);
   }
-  if (launch.record && pass.train) {
+  if (launch.record && spec.train) {
     launch.record->capture<float>(plan_.graph, step.op,
                                   [this](TensorId t) { return device_buffers_.host(t); });
   }

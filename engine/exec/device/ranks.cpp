@@ -5,8 +5,8 @@
 #include "engine/base/errors.h"
 #include "engine/exec/device/buffers.h"
 #include "engine/exec/device/comm.h"
+#include "engine/exec/device/emulated_link_thread.h"
 #include "engine/exec/device/handles.h"
-#include "engine/exec/device/kept_link.h"
 #include "engine/network/closed_form.h"
 
 namespace moe {
@@ -24,7 +24,7 @@ class DeviceRanks : public DeviceCommunicator {
     }
     check_device(device, "streams of the link");
     if (link.shared) {
-      kept_.emplace(device, *link.cluster, static_cast<size_t>(num_ranks * num_lanes));
+      link_thread_.emplace(device, *link.cluster, static_cast<size_t>(num_ranks * num_lanes));
     }
   }
 
@@ -48,20 +48,20 @@ class DeviceRanks : public DeviceCommunicator {
     meet(t);
   }
 
-  void expect_pass() override {
-    if (kept_) kept_->expect_pass();
+  void expect_step() override {
+    if (link_thread_) link_thread_->expect_step();
   }
-  void begin_pass(kernels::Stream stream) override {
-    if (kept_) kept_->begin_pass(stream);
+  void begin_step(kernels::Stream stream) override {
+    if (link_thread_) link_thread_->begin_step(stream);
   }
-  std::vector<LinkLoad> take_links() override {
-    return kept_ ? kept_->take_links() : std::vector<LinkLoad>();
+  std::vector<LinkSpan> take_links() override {
+    return link_thread_ ? link_thread_->take_links() : std::vector<LinkSpan>();
   }
   void check() override {
-    if (kept_) kept_->check();
+    if (link_thread_) link_thread_->check();
   }
   void abort() noexcept override {
-    if (kept_) kept_->abort();
+    if (link_thread_) link_thread_->abort();
   }
 
  private:
@@ -89,17 +89,17 @@ class DeviceRanks : public DeviceCommunicator {
     const Paces paces = paces_of_exchange(t, bytes);
     for (size_t r = 0; r < copies.size(); ++r) {
       device_.paced_copies(copies[r].data(), static_cast<int64_t>(copies[r].size()), paces[r].alone,
-                           link_.blocks, paces[r].turn, t.members[r].stream);
+                           link_.blocks, paces[r].signal, t.members[r].stream);
     }
   }
 
   /// How long each member's kernels last, in the order of members.
-  using Paces = std::vector<KeptTransfer>;
+  using Paces = std::vector<PacedTransfer>;
 
   Paces paces_of_exchange(const DeviceTransfer& t, const Matrix& bytes) {
     const Group& group = t.members[0].group;
     const Round& round = t.members[0].pieces->round;
-    if (!kept_) {
+    if (!link_thread_) {
       return Paces(t.members.size(), {{}, all_to_all_v_ns(*link_.cluster, bytes, group, round)});
     }
     return keep(t, [&](const DeviceMember& first) {
@@ -112,7 +112,7 @@ class DeviceRanks : public DeviceCommunicator {
     const Group& group = t.members[0].group;
     const auto bytes = static_cast<double>((range.last - range.first) * Bytes{sizeof(float)});
     const Nanoseconds alone = all_reduce_ns(*link_.cluster, bytes, 0, group);
-    if (!kept_) return Paces(t.members.size(), {{}, alone});
+    if (!link_thread_) return Paces(t.members.size(), {{}, alone});
     const bool all = group.size == num_ranks_;
     return keep(t, [&](const DeviceMember&) -> LinkTransfer {
       if (all) return NetworkOp{AllReduce{.bytes = bytes}};
@@ -129,7 +129,7 @@ class DeviceRanks : public DeviceCommunicator {
       const DeviceMember& m = t.members[r];
       const auto first = static_cast<size_t>(m.group.member(m.rank, 0));
       if (first == r) {
-        paces[r] = kept_->post(number(t, m.rank), of(m));
+        paces[r] = link_thread_->post(number(t, m.rank), of(m));
       } else {
         paces[r] = paces[first];
       }
@@ -234,7 +234,7 @@ class DeviceRanks : public DeviceCommunicator {
       const size_t i = number(t, t.members[r].rank);
       device_.record(paced_[i].get(), t.members[r].stream);
       device_.wait(pace_[i].get(), paced_[i].get());
-      device_.sleep(paces[r].alone, paces[r].turn, pace_[i].get());
+      device_.sleep(paces[r].alone, paces[r].signal, pace_[i].get());
       device_.record(paced_[i].get(), pace_[i].get());
     }
   }
@@ -251,7 +251,7 @@ class DeviceRanks : public DeviceCommunicator {
   // By lane and rank.
   std::vector<DeviceEvent> met_, paced_;
   std::vector<DeviceStream> pace_;
-  std::optional<KeptLink> kept_;  // where it is shared
+  std::optional<EmulatedLinkThread> link_thread_;  // where it is shared
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// How far a rank on a device is, and what it did in a pass, read when the device is through with
+// How far a rank on a device is, and what it did in a step, read when the device is through with
 // it.
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 
 namespace moe {
 
-RankReport DeviceRank::report(const Pass& pass, kernels::Event start) {
+RankReport DeviceRank::report(const StepSpec& spec, kernels::Event start) {
   current_ = OpId();
   check_finite();
   RankReport report = report_;
@@ -47,7 +47,7 @@ RankReport DeviceRank::report(const Pass& pass, kernels::Event start) {
   for (const OpId op : plan_.orders.lanes[0]) {
     const Launch& launch = launches_[op.index()];
     if (!launch.record) continue;
-    if (launch.routed && pass.train) {
+    if (launch.routed && spec.train) {
       launch.record->capture<float>(plan_.graph, op,
                                     [this](TensorId t) { return device_buffers_.host(t); });
       check_scores(op, launch.record->expert.data());

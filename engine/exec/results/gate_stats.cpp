@@ -67,11 +67,11 @@ template void GateRecord::capture<double>(const Graph&, OpId,
 
 std::function<Gate(const Op&)> gates_of(const Plan& plan, const Policies& policies, int64_t rank) {
   const PlanSpec& spec = plan.spec;
-  if (spec.law == nullptr && !policies.gate) {
+  if (spec.routing == nullptr && !policies.gate) {
     return [](const Op& op) { return builtin_gate(attr_string(op, "gate")); };
   }
-  Gate own = spec.law != nullptr ? law_gate(spec.law, spec.model, plan.graph.num_ranks)
-                                 : policies.gate(rank);
+  Gate own = spec.routing != nullptr ? routed_gate(spec.routing, spec.model, plan.graph.num_ranks)
+                                     : policies.gate(rank);
   return [own = std::move(own)](const Op&) { return own; };
 }
 

@@ -28,11 +28,11 @@ struct GateRecord {
   void capture(const Graph& graph, OpId op, const std::function<const void*(TensorId)>& at);
 };
 
-/// The gate of each gate op as this rank has it: of the plan's routing law, of `policies`, or the
+/// The gate of each gate op as this rank has it: of the plan's routing model, of `policies`, or the
 /// built-in one that the op names. Called on the thread that will call the gates.
 std::function<Gate(const Op&)> gates_of(const Plan& plan, const Policies& policies, int64_t rank);
 
-/// A rank's part of a router loss of the last pass.
+/// A rank's part of a router loss of the last step.
 struct RouterLoss {
   int64_t layer = 0;
   bool is_z = false;

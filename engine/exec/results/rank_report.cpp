@@ -24,7 +24,7 @@ std::span<std::byte> placement_bytes(const PlacedLayer& layer, const RankBuffers
 
 }  // namespace
 
-Peers::Peers(Processes& processes, const Plan& plan, const Persistents& persistents,
+Peers::Peers(Processes& processes, const Plan& plan, const PersistentTensors& persistents,
              const RankBuffers& own, Bytes element_bytes)
     : processes_(processes),
       plan_(plan),
@@ -37,7 +37,7 @@ Peers::Peers(Processes& processes, const Plan& plan, const Persistents& persiste
                     hashes[r], plan.hash);
   }
   agree(true);  // nobody begins before the hashes are compared
-  for (int64_t r = 0; processes.leads() && r < processes.size(); ++r) {
+  for (int64_t r = 0; processes.is_root() && r < processes.size(); ++r) {
     // Only what persists is ever written, so the rest takes no memory.
     copies_.push_back(r == 0 ? nullptr : std::make_unique<RankBuffers>(plan, element_bytes));
     buffers_[static_cast<size_t>(r)] = copies_.back().get();
@@ -47,10 +47,10 @@ Peers::Peers(Processes& processes, const Plan& plan, const Persistents& persiste
 }
 
 Nanoseconds Peers::start() {
-  processes_.gather("pass", "");
+  processes_.gather("step", "");
   Packer packer;
   packer.put(processes_.to_common(clock_ns()) + kStartDelay);
-  const std::string told = processes_.broadcast("pass", packer.take());
+  const std::string told = processes_.broadcast("step", packer.take());
   Nanoseconds start = 0;
   Unpacker(told).get(start);
   return processes_.from_common(start);
@@ -69,7 +69,7 @@ int64_t Peers::agree(int64_t value) {
 }
 
 std::vector<RankReport> Peers::gather(RankReport own) {
-  const std::string mine = processes_.leads() ? std::string() : pack(own);
+  const std::string mine = processes_.is_root() ? std::string() : pack(own);
   const std::vector<std::string> texts = processes_.gather("reports", mine);
   add_records(own);
   std::vector<RankReport> reports;
@@ -137,7 +137,7 @@ RankReport Peers::unpack(const std::string& bytes, int64_t rank) {
 void Peers::gather_persistent() {
   const RankBuffers& own = *buffers_[static_cast<size_t>(processes_.rank())];
   const std::vector<std::string> all = processes_.gather(
-      "parameters", processes_.leads() ? std::string() : text_of(own.persistent()));
+      "parameters", processes_.is_root() ? std::string() : text_of(own.persistent()));
   for (size_t r = 1; r < all.size(); ++r) {
     const auto to = buffers_[r]->persistent();
     MOE_CHECK(all[r].size() == to.size(), "{} bytes from rank {}", all[r].size(), r);
@@ -147,11 +147,11 @@ void Peers::gather_persistent() {
 
 void Peers::spread_persistent() {
   std::vector<std::string> all;
-  for (size_t r = 0; processes_.leads() && r < buffers_.size(); ++r) {
+  for (size_t r = 0; processes_.is_root() && r < buffers_.size(); ++r) {
     all.push_back(r == 0 ? std::string() : text_of(buffers_[r]->persistent()));
   }
   const std::string own = processes_.scatter("parameters", all);
-  if (processes_.leads()) return;
+  if (processes_.is_root()) return;
   const auto to = buffers_[static_cast<size_t>(processes_.rank())]->persistent();
   MOE_CHECK(own.size() == to.size(), "{} bytes from rank 0", own.size());
   std::memcpy(to.data(), own.data(), own.size());

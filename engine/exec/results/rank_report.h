@@ -1,4 +1,4 @@
-// What one rank did in a pass, for rank 0 to put together: of a rank of this process, or of another
+// What one rank did in a step, for rank 0 to put together: of a rank of this process, or of another
 // process's, whose report comes as bytes.
 #pragma once
 
@@ -12,10 +12,11 @@
 
 namespace moe {
 
-/// What one pass over the program is: the same for all threads, written while they wait.
-struct Pass {
+/// One run of the program, a training step or the forward of a batch: the same for all threads,
+/// written while they wait.
+struct StepSpec {
   int64_t step = 0;
-  uint32_t epoch = 0;  // counts passes, from 1
+  uint32_t epoch = 0;  // counts steps, from 1
   bool train = true;   // false: the forward's ops only
   bool measure_gradients = false;
   Nanoseconds start = 0;  // common start on the run's clock
@@ -24,7 +25,7 @@ struct Pass {
 struct RankReport {
   RankStats stats;
   std::vector<std::vector<Span>> spans;  // by lane
-  std::vector<const GateRecord*> gates;  // of the rank, until its next pass
+  std::vector<const GateRecord*> gates;  // of the rank, until its next step
   std::vector<RouterLoss> router_losses;
   std::vector<SwapRecord> swaps;            // by layer, of layers whose experts are swapped
   std::vector<int32_t> predictions;         // [tokens], with InferOptions::keep_predictions
@@ -49,7 +50,7 @@ constexpr auto fields_of(const RankReport*) {
 class Peers {
  public:
   /// own: this rank's. Throws RunError naming a rank whose plan has another hash.
-  Peers(Processes& processes, const Plan& plan, const Persistents& persistents,
+  Peers(Processes& processes, const Plan& plan, const PersistentTensors& persistents,
         const RankBuffers& own, Bytes element_bytes);
 
   /// By rank; on others than rank 0 null but for their own.
@@ -74,7 +75,7 @@ class Peers {
 
   Processes& processes_;
   const Plan& plan_;
-  const Persistents& persistents_;
+  const PersistentTensors& persistents_;
   std::vector<std::unique_ptr<RankBuffers>> copies_;  // by rank; on rank 0
   AllBuffers buffers_;
   std::vector<std::vector<std::unique_ptr<GateRecord>>> records_;  // by rank; on rank 0

@@ -54,7 +54,7 @@ struct PlacementRecord {
   std::vector<int64_t> computed, received, computed_plain;
 };
 /// Fills them from the rows that sources sent to experts.
-inline void count_rows(PlacementRecord& record, const Loads& loads) {
+inline void count_rows(PlacementRecord& record, const ExpertCounts& loads) {
   const Placement in_force = Placement::decode(record.bounds, record.in_force);
   DeviceLoads devices = device_loads(in_force, loads);
   record.computed = std::move(devices.computed);

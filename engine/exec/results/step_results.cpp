@@ -11,13 +11,13 @@
 namespace moe {
 namespace {
 
-void add_timeline(const PassOver& over, std::vector<LinkLoad> links, RunResult& result) {
+void add_timeline(const FinishedStep& step, std::vector<LinkSpan> links, RunResult& result) {
   Timeline timeline;
-  timeline.num_ranks = static_cast<int32_t>(over.reports.size());
+  timeline.num_ranks = static_cast<int32_t>(step.reports.size());
   timeline.provenance = result.provenance;
   timeline.links = std::move(links);
   result.executed.clear();
-  for (const RankReport& report : over.reports) {
+  for (const RankReport& report : step.reports) {
     result.executed.emplace_back();
     for (const std::vector<Span>& spans : report.spans) {
       timeline.spans.insert(timeline.spans.end(), spans.begin(), spans.end());
@@ -31,54 +31,54 @@ void add_timeline(const PassOver& over, std::vector<LinkLoad> links, RunResult& 
     return std::tie(a.begin, a.rank, a.lane, a.op, a.chunk) <
            std::tie(b.begin, b.rank, b.lane, b.op, b.chunk);
   });
-  result.metrics.push_back(metrics(over.plan.graph, timeline));
+  result.metrics.push_back(metrics(step.plan.graph, timeline));
   result.timelines.push_back(std::move(timeline));
 }
 
-void add_routing(const PassOver& over, RunResult& result) {
+void add_routing(const FinishedStep& step, RunResult& result) {
   std::vector<std::vector<const GateRecord*>> records;
   std::vector<std::vector<RouterLoss>> router_losses;
   std::vector<std::vector<SwapRecord>> swaps;
-  for (const RankReport& report : over.reports) {
+  for (const RankReport& report : step.reports) {
     records.push_back(report.gates);
     router_losses.push_back(report.router_losses);
     swaps.push_back(report.swaps);
   }
   result.moe.push_back(moe_stats(records, router_losses));
   if (!swaps[0].empty()) result.swaps.push_back(joined(swaps));
-  if (over.options.record) record_step(*over.options.record, std::move(records));
-  if (!over.options.infer.keep_predictions) return;
+  if (step.options.record) record_step(*step.options.record, std::move(records));
+  if (!step.options.infer.keep_predictions) return;
   std::vector<int32_t>& all = result.predictions.emplace_back();
-  for (const RankReport& report : over.reports) {
+  for (const RankReport& report : step.reports) {
     all.insert(all.end(), report.predictions.begin(), report.predictions.end());
   }
 }
 
 /// All ranks must have the same placements in force, or they would meet in different transfers.
-void check_placements(const PassOver& over) {
-  for (const PlacedLayer& layer : over.persistents.placed) {
-    const Placement first = placement_of(layer, *over.buffers[0]);
-    for (size_t r = 1; r < over.buffers.size(); ++r) {
-      if (placement_of(layer, *over.buffers[r]) == first) continue;
+void check_placements(const FinishedStep& step) {
+  for (const PlacedLayer& layer : step.persistents.placed) {
+    const Placement first = placement_of(layer, *step.buffers[0]);
+    for (size_t r = 1; r < step.buffers.size(); ++r) {
+      if (placement_of(layer, *step.buffers[r]) == first) continue;
       throw run_error(
           "step {}: ranks 0 and {} have other placements of block {}'s experts: the policy does "
           "not give the same on all ranks",
-          over.pass.step, r, layer.layer);
+          step.spec.step, r, layer.layer);
     }
   }
 }
 
-void add_placements(const PassOver& over, RunResult& result) {
-  for (const RankReport& report : over.reports) {
+void add_placements(const FinishedStep& step, RunResult& result) {
+  for (const RankReport& report : step.reports) {
     if (result.stop_reason.empty()) result.stop_reason = report.policy_failure;
   }
-  std::vector<PlacementRecord> records = over.reports[0].placements;
+  std::vector<PlacementRecord> records = step.reports[0].placements;
   std::sort(records.begin(), records.end(),
             [](const auto& a, const auto& b) { return a.layer < b.layer; });
   for (PlacementRecord& record : records) {
     for (const MoeStats& stats : result.moe.back()) {
       if (stats.layer != record.layer) continue;
-      Loads loads(static_cast<int64_t>(over.reports.size()), record.bounds.experts);
+      ExpertCounts loads(static_cast<int64_t>(step.reports.size()), record.bounds.experts);
       loads.rows.assign(stats.counts.begin(), stats.counts.end());
       count_rows(record, loads);
     }
@@ -86,13 +86,13 @@ void add_placements(const PassOver& over, RunResult& result) {
   result.placements.push_back(std::move(records));
 }
 
-void add_gradients(const PassOver& over, RunResult& result) {
-  for (size_t p = 0; p < over.persistents.parameters.size(); ++p) {
-    const Persistent& parameter = over.persistents.parameters[p];
+void add_gradients(const FinishedStep& step, RunResult& result) {
+  for (size_t p = 0; p < step.persistents.parameters.size(); ++p) {
+    const Persistent& parameter = step.persistents.parameters[p];
     Measure sum;
     for (size_t r = 0; r < static_cast<size_t>(parameter.holders); ++r) {
-      sum.sum_of_squares += over.reports[r].gradients[p].sum_of_squares;
-      sum.projection += over.reports[r].gradients[p].projection;
+      sum.sum_of_squares += step.reports[r].gradients[p].sum_of_squares;
+      sum.projection += step.reports[r].gradients[p].projection;
     }
     result.grad_l2[parameter.name] = std::sqrt(sum.sum_of_squares);
     result.grad_projection[parameter.name] = sum.projection;
@@ -107,19 +107,19 @@ double sum_of_losses(const std::vector<RankReport>& reports) {
   return sum;
 }
 
-void add_step(const PassOver& over, std::vector<LinkLoad> links, RunResult& result) {
-  const double loss = sum_of_losses(over.reports);
-  if (over.options.check_finite && !std::isfinite(loss)) {
-    throw run_error("step {}: the loss is {}", over.pass.step, loss);
+void add_step(const FinishedStep& step, std::vector<LinkSpan> links, RunResult& result) {
+  const double loss = sum_of_losses(step.reports);
+  if (step.options.check_finite && !std::isfinite(loss)) {
+    throw run_error("step {}: the loss is {}", step.spec.step, loss);
   }
-  if (!over.persistents.placed.empty()) check_placements(over);
-  add_timeline(over, std::move(links), result);
-  add_routing(over, result);
+  if (!step.persistents.placed.empty()) check_placements(step);
+  add_timeline(step, std::move(links), result);
+  add_routing(step, result);
   result.losses.push_back(loss);
   std::vector<RankStats>& ranks = result.ranks.emplace_back();
-  for (const RankReport& report : over.reports) ranks.push_back(report.stats);
-  if (over.pass.measure_gradients) add_gradients(over, result);
-  if (!over.persistents.placed.empty()) add_placements(over, result);
+  for (const RankReport& report : step.reports) ranks.push_back(report.stats);
+  if (step.spec.measure_gradients) add_gradients(step, result);
+  if (!step.persistents.placed.empty()) add_placements(step, result);
 }
 
 }  // namespace moe

@@ -7,14 +7,14 @@
 
 namespace moe {
 
-/// All ranks are through with a pass.
-struct PassOver {
+/// All ranks are through with a step.
+struct FinishedStep {
   const Plan& plan;
   const RunOptions& options;
-  const Persistents& persistents;
+  const PersistentTensors& persistents;
   const AllBuffers& buffers;
   const std::vector<RankReport>& reports;  // by rank
-  const Pass& pass;
+  const StepSpec& spec;
 };
 
 double sum_of_losses(const std::vector<RankReport>& reports);
@@ -22,6 +22,6 @@ double sum_of_losses(const std::vector<RankReport>& reports);
 /// Adds a training step (or a batch of inference); links: what the emulated link carried. Throws
 /// RunError where the loss is not finite or ranks have other placements in force; then the result
 /// is as it was.
-void add_step(const PassOver& over, std::vector<LinkLoad> links, RunResult& result);
+void add_step(const FinishedStep& step, std::vector<LinkSpan> links, RunResult& result);
 
 }  // namespace moe

@@ -12,10 +12,10 @@ namespace {
 
 /// Values as bits of a set.
 constexpr size_t value_of(int axis) {
-  return static_cast<size_t>(axis - kTally);
+  return static_cast<size_t>(axis - kRowEnds);
 }
 constexpr int axis_of(size_t value) {
-  return static_cast<int>(value) + kTally;
+  return static_cast<int>(value) + kRowEnds;
 }
 constexpr uint32_t bit(int axis) {
   return 1u << value_of(axis);
@@ -36,7 +36,7 @@ std::string ways_text(uint32_t values) {
   });
   if (!axes.empty()) add(axes);
   if ((values & bit(kRows)) != 0) add("as rows of slots");
-  if ((values & bit(kTally)) != 0) add("as a tally");
+  if ((values & bit(kRowEnds)) != 0) add("as row ends");
   return text;
 }
 
@@ -59,7 +59,7 @@ void check_tuple(const Graph& graph, const Op& op, const AxisTuple& tuple) {
             tuple.outputs.size());
   for_each_place(op, tuple, [&](TensorId t, int axis) {
     const Tensor& tensor = graph.tensor(t);
-    MOE_CHECK(axis >= kTally && axis < static_cast<int>(tensor.shape.size()),
+    MOE_CHECK(axis >= kRowEnds && axis < static_cast<int>(tensor.shape.size()),
               "op {}: axis {} of {} {}", op.name, axis, tensor.name, shape_text(tensor.shape));
   });
   MOE_CHECK(std::any_of(tuple.outputs.begin(), tuple.outputs.end(),
@@ -212,7 +212,7 @@ class AxisSearch {
     const AxisSolver::Source& source = solver_.made_[t.index()];
     const bool inside = source.at >= static_cast<int64_t>(begin_);
     if (inside || source.by_op) values |= bit(kRows);
-    if (inside || source.by_gate) values |= bit(kTally);
+    if (inside || source.by_gate) values |= bit(kRowEnds);
     return values;
   }
 
@@ -365,7 +365,7 @@ uint64_t AxisSolver::ways_within(const Table& table, const AxisSearch& search,
       const int axis = axis_of(value);
       const std::string reason =
           axis < 0 ? fmt::format("cannot be taken {}, since no {} makes it", ways_text(1u << value),
-                                 axis == kTally ? "gate" : "op")
+                                 axis == kRowEnds ? "gate" : "op")
                    : fmt::format("{} has only {} along axis {}", shape_text(tensor.shape),
                                  tensor.shape[static_cast<size_t>(axis)], axis);
       reasons += fmt::format("{}'{}' {}", reasons.empty() ? "" : "; ", tensor.name, reason);

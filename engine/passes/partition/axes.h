@@ -28,8 +28,8 @@ struct AxisProblem {
 
 struct AxisSolution {
   bool found = false;
-  /// By tensor of the graph, an axis, kRows, kTally or kWhole (not cut, or not in the range); empty
-  /// when nothing is found.
+  /// By tensor of the graph, an axis, kRows, kRowEnds or kWhole (not cut, or not in the range);
+  /// empty when nothing is found.
   std::vector<int> axis;
   /// The first op with which the range, grown from its first op, cannot be cut, and the reason.
   /// Invalid where the batch itself is too short.
@@ -43,7 +43,7 @@ class AxisSearch;
 
 /// The solver for all ranges of one program; it may be used by many threads. A tensor that is cut
 /// along an axis has at least `parts` along it. One that comes from outside the range may also be
-/// taken as rows unless it is a parameter, state or input, and as a tally if a gate made it (which
+/// taken as rows unless it is a parameter, state or input, and as row ends if a gate made it (which
 /// can count again, part by part).
 /// Growing a range at its end, or raising `parts`, only adds constraints: a range that is refused
 /// at some op stays so.
@@ -58,7 +58,7 @@ class AxisSolver {
 
  private:
   friend class AxisSearch;
-  static constexpr size_t kNumValues = 16;  // kTally, kRows, kWhole, axis 0 to 12
+  static constexpr size_t kNumValues = 16;  // kRowEnds, kRows, kWhole, axis 0 to 12
 
   /// The ways to cut one op, as sets: bit i is way i.
   struct Table {

@@ -62,7 +62,7 @@ struct RangeCutter::Parts {
       }
       begin = end;
     }
-    leave();
+    join_outputs();
     std::vector<OpId> made;
     for (size_t i = before; i < graph().num_ops(); ++i) made.emplace_back(static_cast<int64_t>(i));
     return made;
@@ -88,7 +88,7 @@ struct RangeCutter::Parts {
   /// Cuts a tensor that comes from outside, once.
   void enter(TensorId t, OpId reader) {
     if (axis(t) == kWhole || axis(t) == kRows || made_by.contains(t) || parts.contains(t)) return;
-    if (axis(t) == kTally) {
+    if (axis(t) == kRowEnds) {
       count_again(t);
     } else {
       parts[t] = split(t, axis(t), given().op(reader));
@@ -142,18 +142,18 @@ struct RangeCutter::Parts {
   void add_begins(const Op& op, size_t p, std::vector<TensorId>& inputs) {
     for (const BeginInput& begin : given().def(op).begins) {
       const auto at = static_cast<size_t>(begin.input);
-      TensorId tally;
-      if (begin.of_output >= 0) tally = op.outputs[static_cast<size_t>(begin.of_output)];
+      TensorId end;
+      if (begin.of_output >= 0) end = op.outputs[static_cast<size_t>(begin.of_output)];
       const auto of = static_cast<size_t>(begin.of_input);
-      if (begin.of_input >= 0 && of < op.inputs.size()) tally = op.inputs[of];
-      if (p == 0 || axis(tally) != kTally) continue;
+      if (begin.of_input >= 0 && of < op.inputs.size()) end = op.inputs[of];
+      if (p == 0 || axis(end) != kRowEnds) continue;
       if (inputs.size() <= at) inputs.resize(at + 1);
-      inputs[at] = parts.at(tally)[p - 1];
+      inputs[at] = parts.at(end)[p - 1];
     }
   }
 
   bool counts_rows(const Op& op) const {
-    const auto counted = [this](TensorId t) { return axis(t) == kRows || axis(t) == kTally; };
+    const auto counted = [this](TensorId t) { return axis(t) == kRows || axis(t) == kRowEnds; };
     return std::any_of(op.inputs.begin(), op.inputs.end(), counted) ||
            std::any_of(op.outputs.begin(), op.outputs.end(), counted);
   }
@@ -186,7 +186,7 @@ struct RangeCutter::Parts {
   }
 
   /// Puts together what others read. Rows that nobody else reads are only joined in one storage.
-  void leave() {
+  void join_outputs() {
     for (size_t i = range.begin; i < range.end; ++i) {
       for (const TensorId t : given().op(op(i)).outputs) {
         const std::vector<OpId>& readers = cutter.readers_[t.index()];
@@ -208,7 +208,7 @@ struct RangeCutter::Parts {
   TensorId put_together(TensorId t, bool read) {
     const std::vector<TensorId>& pieces = parts.at(t);
     const Op& op = given().op(made_by.at(t));
-    if (axis(t) == kTally || pieces.size() == 1) return pieces.back();
+    if (axis(t) == kRowEnds || pieces.size() == 1) return pieces.back();
     OpId made;
     if (axis(t) == kRows) {
       std::vector<TensorId> inputs;

@@ -102,7 +102,7 @@ void Placer::place(const ExchangedLayer& layer, int64_t number) {
   bounds_ = bounds();
   attrs_ = ops::bounds_attrs(bounds_);
   const std::string prefix = fmt::format("b{}.moe.", graph_.op(layer.gate).layer);
-  const PlaceRates rates = fit_place_rates(graph_, layer.there, context_);
+  const PlacementRates rates = fit_placement_rates(graph_, layer.there, context_);
   const TensorId state =
       graph_.add_tensor({fmt::format("b{}.placement", graph_.op(layer.gate).layer),
                          {Placement::code_size(bounds_)},

@@ -46,7 +46,7 @@ Graph place_experts(Graph graph, const PlacementStage& stage, const PassContext&
 /// by the slots that the parameters came by. From 0 to 16 `shadows`. A planner fills shadow slots
 /// in the order of its selection, so the first slots and a part of the next one, sub-Trans B, carry
 /// what hides there of the experts that a step needs, and sub-Trans A the rest.
-int64_t hidden_between(const PlaceRates& rates, int64_t shadows);
+int64_t hidden_between(const PlacementRates& rates, int64_t shadows);
 
 /// After the updates: gradients are summed over residents before they are applied, residents and
 /// their states move to where the next placement has them, and that comes into force.
@@ -58,6 +58,6 @@ Graph place_by_policy(Graph graph, const PassContext& context);
 /// What a layer's planner counts with, from the cost model: rates of the links (slopes of closed
 /// forms or of op_ns where no links are known), inputs through fc1, GELU and fc2 of `fc1`'s layer,
 /// compute of the forward between this MoE layer's combine and the next one's dispatch.
-PlaceRates fit_place_rates(const Graph& graph, OpId exchange, const PassContext& context);
+PlacementRates fit_placement_rates(const Graph& graph, OpId exchange, const PassContext& context);
 
 }  // namespace moe

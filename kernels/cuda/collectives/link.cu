@@ -38,25 +38,26 @@ __device__ auto shared_with_host(int64_t& word) {
 }
 
 /// Both by one thread.
-__device__ void tell_begin(const LinkTurn& turn, int64_t now_ns) {
-  if (turn.begins == 0) return;
-  if (shared_with_host(turn.words->begun).load(::cuda::std::memory_order_relaxed) >= turn.begins)
+__device__ void tell_begin(const LinkSignal& signal, int64_t now_ns) {
+  if (signal.begins == 0) return;
+  if (shared_with_host(signal.flags->begun).load(::cuda::std::memory_order_relaxed) >=
+      signal.begins)
     return;
-  shared_with_host(turn.words->began_ns).store(now_ns, ::cuda::std::memory_order_relaxed);
-  shared_with_host(turn.words->begun).store(turn.begins, ::cuda::std::memory_order_release);
+  shared_with_host(signal.flags->began_ns).store(now_ns, ::cuda::std::memory_order_relaxed);
+  shared_with_host(signal.flags->begun).store(signal.begins, ::cuda::std::memory_order_release);
 }
-__device__ void await_end(const LinkTurn& turn) {
-  if (turn.ends == 0) return;
-  while (shared_with_host(turn.words->over).load(::cuda::std::memory_order_acquire) < turn.ends)
+__device__ void await_end(const LinkSignal& signal) {
+  if (signal.ends == 0) return;
+  while (shared_with_host(signal.flags->over).load(::cuda::std::memory_order_acquire) < signal.ends)
     __nanosleep(kLookNs);
 }
 
-__global__ void sleep_kernel(int64_t ns, LinkTurn turn) {
+__global__ void sleep_kernel(int64_t ns, LinkSignal signal) {
   if (threadIdx.x > 0) return;
   const int64_t began = clock_ns();
-  tell_begin(turn, began);
+  tell_begin(signal, began);
   wait_until(began + ns);
-  await_end(turn);
+  await_end(signal);
 }
 
 /// By the whole block; what is left over of vectors goes by bytes. A thread reads a batch before it
@@ -91,9 +92,9 @@ __device__ void copy_chunk(char* to, const char* from, int64_t bytes) {
 /// The chunks of all pieces, one after another, go round the blocks. A block that has copied one
 /// waits until the time of all bytes up to its end, by the clock at its own start.
 __global__ void __launch_bounds__(kLinkThreads)
-    paced_copies_kernel(Pieces pieces, int64_t chunk, int64_t duration_ns, LinkTurn turn) {
+    paced_copies_kernel(Pieces pieces, int64_t chunk, int64_t duration_ns, LinkSignal signal) {
   const int64_t blocks = gridDim.x, began = threadIdx.x == 0 ? clock_ns() : 0;
-  if (threadIdx.x == 0 && blockIdx.x == 0) tell_begin(turn, began);
+  if (threadIdx.x == 0 && blockIdx.x == 0) tell_begin(signal, began);
   int64_t chunks_before = 0, bytes_before = 0;
   for (int64_t p = 0; p < pieces.count; ++p) {
     const Copy& piece = pieces.copy[p];
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(kLinkThreads)
   }
   if (threadIdx.x > 0) return;
   wait_until(began + duration_ns);
-  await_end(turn);
+  await_end(signal);
 }
 
 /// All shared memory that a block can have: then no other block fits beside it. 0: failed.
@@ -138,14 +139,14 @@ int64_t chunk_of(int64_t bytes, int64_t blocks) {
 
 }  // namespace
 
-void sleep(int64_t ns, const LinkTurn& turn, Stream stream) {
-  launch(sleep_kernel, 1, kWarp, stream, ns, turn);
+void sleep(int64_t ns, const LinkSignal& signal, Stream stream) {
+  launch(sleep_kernel, 1, kWarp, stream, ns, signal);
 }
 
 /// More copies than a launch takes go in several, each over its bytes' part of the duration. The
 /// first says that they begin, the last one waits for the host.
 void paced_copies(const Copy* copies, int64_t count, int64_t duration_ns, int32_t blocks,
-                  const LinkTurn& turn, Stream stream) {
+                  const LinkSignal& signal, Stream stream) {
   if (blocks < 1)
     return keep_error("cuda: paced_copies takes 1 block or more, here are " +
                       std::to_string(blocks));
@@ -169,7 +170,7 @@ void paced_copies(const Copy* copies, int64_t count, int64_t duration_ns, int32_
     launch_with_shared(
         shared_bytes, paced_copies_kernel, blocks, kLinkThreads, stream, pieces,
         chunk_of(pieces.bytes, blocks), until_ns - spent_ns,
-        LinkTurn{turn.words, first ? turn.begins : 0, next == count ? turn.ends : 0});
+        LinkSignal{signal.flags, first ? signal.begins : 0, next == count ? signal.ends : 0});
     spent_ns = until_ns;
   } while (next < count);
 }

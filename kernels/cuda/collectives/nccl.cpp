@@ -1,7 +1,7 @@
-// Cliques by NCCL. All communicators are non-blocking: a call may return before it is done, so each
-// is polled until its end or a deadline, and none can hang where a member is gone. What a clique
-// may be asked for before that is nothing, which is why calls wait until their work is queued (not
-// until it has run).
+// Process groups by NCCL. All communicators are non-blocking: a call may return before it is done,
+// so each is polled until its end or a deadline, and none can hang where a member is gone. What a
+// process group may be asked for before that is nothing, which is why calls wait until their work
+// is queued (not until it has run).
 #include <nccl.h>
 
 #include <chrono>
@@ -11,13 +11,13 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cuda/collectives/cliques.h"
+#include "kernels/cuda/collectives/process_groups.h"
 #include "kernels/cuda/errors.h"
 
 namespace moe::kernels::cuda {
 namespace {
 
-static_assert(sizeof(ncclUniqueId) == CliqueTable::kIdBytes);
+static_assert(sizeof(ncclUniqueId) == ProcessGroupTable::kIdBytes);
 
 using Clock = std::chrono::steady_clock;
 // Queueing takes tens of microseconds; joining, seconds.
@@ -27,7 +27,7 @@ constexpr std::chrono::microseconds kPause{100};
 struct Member {
   int rank = 0;
   double timeout_s = 0;
-  CliqueSettings settings;
+  ProcessGroupSettings settings;
   std::string trouble;  // the first
   ncclComm_t comm = nullptr;
   // Split off too late to be used: the library may write to them until this one is aborted.
@@ -43,8 +43,8 @@ struct Member {
   }
 };
 
-Member& member_of(Clique clique) {
-  return *static_cast<Member*>(clique);
+Member& member_of(ProcessGroup process_group) {
+  return *static_cast<Member*>(process_group);
 }
 
 /// How a call that returned `returned` ends; ncclInProgress: not before the deadline. A new
@@ -70,7 +70,7 @@ void end(std::unique_ptr<Member> member) {
   for (auto& child : member->late) end(std::move(child));
 }
 
-ncclConfig_t config_of(const CliqueSettings& settings) {
+ncclConfig_t config_of(const ProcessGroupSettings& settings) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   // A channel is a block of the library's kernels, a CTA in its words.
@@ -84,7 +84,7 @@ ncclConfig_t config_of(const CliqueSettings& settings) {
 }
 
 /// "" where this library has all that is asked for.
-std::string missing(const CliqueSettings& settings) {
+std::string missing(const ProcessGroupSettings& settings) {
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 28, 0)
   if (settings.channels_per_net_peer > 0) return "channels_per_net_peer needs NCCL 2.28 or later";
 #endif
@@ -102,8 +102,8 @@ bool make_id(void* id) {
   return true;
 }
 
-Clique join(const void* id, int64_t rank, int64_t size, double timeout_s,
-            const CliqueSettings& settings) {
+ProcessGroup join(const void* id, int64_t rank, int64_t size, double timeout_s,
+                  const ProcessGroupSettings& settings) {
   const std::string what =
       "cuda: join as rank " + std::to_string(rank) + " of " + std::to_string(size) + ": ";
   if (rank < 0 || rank >= size || size > INT_MAX) {
@@ -131,8 +131,8 @@ Clique join(const void* id, int64_t rank, int64_t size, double timeout_s,
   return nullptr;
 }
 
-Clique split(Clique clique, int64_t color, double timeout_s) {
-  Member& parent = member_of(clique);
+ProcessGroup split(ProcessGroup process_group, int64_t color, double timeout_s) {
+  Member& parent = member_of(process_group);
   const std::string what = "cuda: split with color " + std::to_string(color) + ": ";
   if (color < 0 || color > INT_MAX || !parent.trouble.empty()) {
     keep_error(what + (parent.trouble.empty() ? "must be 0 to 2^31 - 1" : parent.trouble));
@@ -155,11 +155,11 @@ Clique split(Clique clique, int64_t color, double timeout_s) {
   return nullptr;
 }
 
-/// Asks the library for work on a stream and waits until it is queued; a clique in trouble is asked
-/// for nothing more.
+/// Asks the library for work on a stream and waits until it is queued; a process group in trouble
+/// is asked for nothing more.
 template <class Call>
-void queue(Clique clique, const char* what, Call call) {
-  Member& member = member_of(clique);
+void queue(ProcessGroup process_group, const char* what, Call call) {
+  Member& member = member_of(process_group);
   if (!member.trouble.empty()) return;
   const Clock::time_point deadline = member.deadline();
   const ncclResult_t result = settled(member.comm, call(member.comm), deadline);
@@ -167,10 +167,10 @@ void queue(Clique clique, const char* what, Call call) {
 }
 
 /// One group, so that no message waits for another. Empty messages are left out on both sides.
-void exchange(Clique clique, const Message* sends, int64_t num_sends, const Message* receives,
-              int64_t num_receives, Stream stream) {
+void exchange(ProcessGroup process_group, const Message* sends, int64_t num_sends,
+              const Message* receives, int64_t num_receives, Stream stream) {
   const auto s = static_cast<cudaStream_t>(stream);
-  queue(clique, "exchange", [&](ncclComm_t comm) {
+  queue(process_group, "exchange", [&](ncclComm_t comm) {
     ncclResult_t first = ncclGroupStart();
     if (first != ncclSuccess) return first;
     const auto note = [&](ncclResult_t result) {
@@ -187,16 +187,16 @@ void exchange(Clique clique, const Message* sends, int64_t num_sends, const Mess
   });
 }
 
-void all_reduce(Clique clique, const float* in, float* out, int64_t n, Stream stream) {
+void all_reduce(ProcessGroup process_group, const float* in, float* out, int64_t n, Stream stream) {
   if (n == 0) return;
-  queue(clique, "all_reduce", [&](ncclComm_t comm) {
+  queue(process_group, "all_reduce", [&](ncclComm_t comm) {
     return ncclAllReduce(in, out, static_cast<size_t>(n), ncclFloat32, ncclSum, comm,
                          static_cast<cudaStream_t>(stream));
   });
 }
 
-const char* trouble(Clique clique) {
-  Member& member = member_of(clique);
+const char* trouble(ProcessGroup process_group) {
+  Member& member = member_of(process_group);
   if (member.trouble.empty()) {
     // Not before a deadline that has passed: this asks once.
     const ncclResult_t result = settled(member.comm, ncclSuccess, Clock::now());
@@ -205,12 +205,12 @@ const char* trouble(Clique clique) {
   return member.trouble.c_str();
 }
 
-void abort(Clique clique) {
-  end(std::unique_ptr<Member>(static_cast<Member*>(clique)));
+void abort(ProcessGroup process_group) {
+  end(std::unique_ptr<Member>(static_cast<Member*>(process_group)));
 }
 
-void leave(Clique clique) {
-  std::unique_ptr<Member> member(static_cast<Member*>(clique));
+void destroy(ProcessGroup process_group) {
+  std::unique_ptr<Member> member(static_cast<Member*>(process_group));
   const Clock::time_point deadline = member->deadline();
   if (member->trouble.empty() &&
       settled(member->comm, ncclCommFinalize(member->comm), deadline) == ncclSuccess) {
@@ -222,19 +222,19 @@ void leave(Clique clique) {
 
 }  // namespace
 
-const CliqueTable* cliques() {
-  static constexpr CliqueTable table = {.make_id = make_id,
-                                        .join = join,
-                                        .split = split,
-                                        .exchange = exchange,
-                                        .all_reduce = all_reduce,
-                                        .trouble = trouble,
-                                        .abort = abort,
-                                        .leave = leave};
+const ProcessGroupTable* process_groups() {
+  static constexpr ProcessGroupTable table = {.make_id = make_id,
+                                              .join = join,
+                                              .split = split,
+                                              .exchange = exchange,
+                                              .all_reduce = all_reduce,
+                                              .trouble = trouble,
+                                              .abort = abort,
+                                              .destroy = destroy};
   return &table;
 }
 
-std::string clique_version() {
+std::string nccl_version() {
   int version = 0;
   ncclGetVersion(&version);  // 22809 is 2.28.9
   return "NCCL " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) +

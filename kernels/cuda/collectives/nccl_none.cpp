@@ -1,13 +1,13 @@
 // A build without NCCL: one process a job.
-#include "kernels/cuda/collectives/cliques.h"
+#include "kernels/cuda/collectives/process_groups.h"
 
 namespace moe::kernels::cuda {
 
-const CliqueTable* cliques() {
+const ProcessGroupTable* process_groups() {
   return nullptr;
 }
 
-std::string clique_version() {
+std::string nccl_version() {
   return "no NCCL";
 }
 

@@ -1,6 +1,6 @@
-// gemm_many, in one of four ways. Products of bfloat16 and what follows them are made by cublasLt
-// (lt.h). Those of float32, those for which it has nothing, and groups are made by cuBLAS, and what
-// follows them by kernels of our own.
+// gemm_many, in one of four variants. Products of bfloat16 and what follows them are made by
+// cublasLt (lt.h). Those of float32, those for which it has nothing, and groups are made by cuBLAS,
+// and what follows them by kernels of our own.
 //
 // kBatch: one strided call, where sizes are equal and operands equally far apart; kGrouped: one
 // call per round for any sizes, round i with the i-th product of each c. Where one of the two does
@@ -161,8 +161,8 @@ struct Groups {
   }
 };
 
-int64_t table_bytes(ProductsWay way, size_t products) {
-  return way == ProductsWay::kGrouped ? static_cast<int64_t>(3 * products * sizeof(void*)) : 0;
+int64_t table_bytes(GemmVariant variant, size_t products) {
+  return variant == GemmVariant::kGrouped ? static_cast<int64_t>(3 * products * sizeof(void*)) : 0;
 }
 
 /// The library's groups of bfloat16 write bfloat16, and want what vectors of 16 bytes can touch.
@@ -245,15 +245,15 @@ void side_by_side(Kept& kept, const Common& s, const std::vector<Ones>& chains, 
 }
 
 /// table: as grouped() wants it; not looked at otherwise.
-void run(ProductsWay way, Kept& kept, const Common& s, Ones all, void* table, Stream stream) {
+void run(GemmVariant variant, Kept& kept, const Common& s, Ones all, void* table, Stream stream) {
   const Lane lane = {handle_of(kept.handles, s.exact, stream), stream, &kept.workspace,
                      kWorkspaceBytes};
   if (lane.handle == nullptr) return;
   const bool no_depth = std::any_of(all.begin(), all.end(), [](const One& p) { return p.k == 0; });
-  if (way == ProductsWay::kEach || all.size() < 2 || no_depth) return each(lane, s, all);
-  if (way == ProductsWay::kBatch)
+  if (variant == GemmVariant::kEach || all.size() < 2 || no_depth) return each(lane, s, all);
+  if (variant == GemmVariant::kBatch)
     if (const auto apart = equally_apart(s, all)) return batch(lane, s, all, *apart);
-  if (way == ProductsWay::kGrouped && takes_groups(s, all)) return grouped(lane, s, all, table);
+  if (variant == GemmVariant::kGrouped && takes_groups(s, all)) return grouped(lane, s, all, table);
   const std::vector<Ones> chains = chains_of(all);
   if (chains.size() == 1) return each(lane, s, all);
   side_by_side(kept, s, chains, stream);
@@ -266,7 +266,7 @@ One one_of(const Product<T>& p, const void* a, const void* b, void* c) {
 
 }  // namespace
 
-void gemm_many(ProductsWay way, bool transpose_a, bool transpose_b, int64_t count,
+void gemm_many(GemmVariant variant, bool transpose_a, bool transpose_b, int64_t count,
                const Product<float>* products, float alpha, int64_t lda, int64_t ldb, float beta,
                int64_t ldc, Stream stream) {
   std::vector<One> all;
@@ -276,15 +276,15 @@ void gemm_many(ProductsWay way, bool transpose_a, bool transpose_b, int64_t coun
   Kept* const kept = kept_of(stream);
   if (kept == nullptr) return;
   void* table = nullptr;
-  if (const int64_t bytes = table_bytes(way, all.size()); bytes > 0) {
+  if (const int64_t bytes = table_bytes(variant, all.size()); bytes > 0) {
     table = bytes_of(kept->operands, bytes);
     if (table == nullptr) return;
   }
-  run(way, *kept, {transpose_a, transpose_b, alpha, lda, ldb, beta, ldc, true, true}, all, table,
-      stream);
+  run(variant, *kept, {transpose_a, transpose_b, alpha, lda, ldb, beta, ldc, true, true}, all,
+      table, stream);
 }
 
-void gemm_many_mixed(ProductsWay way, bool transpose_a, bool transpose_b, int64_t count,
+void gemm_many_mixed(GemmVariant variant, bool transpose_a, bool transpose_b, int64_t count,
                      const Product<Bf16>* products, float alpha, int64_t lda, int64_t ldb,
                      float beta, int64_t ldc, Stream stream) {
   std::vector<One> all;
@@ -295,7 +295,7 @@ void gemm_many_mixed(ProductsWay way, bool transpose_a, bool transpose_b, int64_
     a.add(p->a, transpose_a ? p->k : p->m, transpose_a ? p->m : p->k);
     b.add(p->b, transpose_b ? p->n : p->k, transpose_b ? p->k : p->n);
     wide_c = p->c.wide;
-    has_bias = p->then.bias != nullptr && way != ProductsWay::kGrouped;
+    has_bias = p->then.bias != nullptr && variant != GemmVariant::kGrouped;
     if (has_bias) bias.add(p->then.bias, 1, p->n);
     all.push_back(one_of(*p, nullptr, nullptr, p->c.data));
   }
@@ -304,7 +304,7 @@ void gemm_many_mixed(ProductsWay way, bool transpose_a, bool transpose_b, int64_
   if (kept == nullptr) return;
   char* begin = nullptr;
   const int64_t operands = a.bytes() + b.bytes() + bias.bytes();
-  if (const int64_t bytes = operands + table_bytes(way, all.size()); bytes > 0) {
+  if (const int64_t bytes = operands + table_bytes(variant, all.size()); bytes > 0) {
     begin = static_cast<char*>(bytes_of(kept->operands, bytes));
     if (begin == nullptr) return;
   }
@@ -316,7 +316,7 @@ void gemm_many_mixed(ProductsWay way, bool transpose_a, bool transpose_b, int64_
     all[i].b = b.at(i);
     if (has_bias) all[i].rounded_bias = bias.at(i);
   }
-  run(way, *kept,
+  run(variant, *kept,
       {transpose_a, transpose_b, alpha, a.stride(), b.stride(), beta, ldc, false, wide_c}, all,
       begin + operands, stream);
 }

@@ -57,7 +57,7 @@ M.FIELDS = {
   plan_hash = "of graph, orders and buffers", num_ops = "of a rank",
   simulate_ms = "time to simulate",
   init = "of the parameters", tokens = "text or reference", text = "its path",
-  expert_products = "the way of experts' products where the recipe says it",
+  expert_products = "the variant of experts' products where the recipe says it",
   attention = "the kernels of fused attention where the recipe says it",
   edits = "what is changed in the plan's graph for a device; nothing where it is not there",
   comm_priority = "of transfers' streams over compute's, where the recipe says it",

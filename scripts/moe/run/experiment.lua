@@ -57,7 +57,7 @@ M.CPU = schema.merged(M.CUDA, {
 M.SIMULATE = {
   steps = { type = "integer", lo = 1, hi = 1e6,
     doc = "that are simulated, of which the one of the median time is taken; they differ under a "
-      .. "routing law. 1, or 8 where a system places experts" },
+      .. "routing model. 1, or 8 where a system places experts" },
   edits = { type = train.EDITS,
     doc = "what is changed in the plans' graphs, as for the executor cuda; nothing" },
 }

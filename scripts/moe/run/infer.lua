@@ -143,7 +143,7 @@ function M.infer(t)
   local spec = target.real_spec(c.executor, c.model, core.args.ranks or c.ranks, c.link, nil,
     c.precision)
   spec.inference, spec.cost = true, { kind = "none" }
-  spec.ways = train.ways(c.executor, c, "moe.infer", at)
+  spec.variants = train.variants(c.executor, c, "moe.infer", at)
   spec.edits = train.edits(c.executor, c, "moe.infer", at)
   local options = options_of(c, spec.model, at)
   train.claim_outputs(c, "moe.infer", at)

@@ -91,7 +91,7 @@ local function real_jobs(e, entry, case)
       local threads = not train.on_gpu(entry.kind) and not core.processes
       spec.cost.rehearse = threads and entry.rehearse or 0
       spec.cost.check_finite = entry.check_finite
-      spec.ways = train.ways(entry.kind, entry, entry.path, e.at)
+      spec.variants = train.variants(entry.kind, entry, entry.path, e.at)
       spec.edits = train.edits(entry.kind, entry, entry.path, e.at)
       spec.cost.blocks = train.blocks(entry.kind, entry)
       spec.simulate = simulation_of(entry, case)

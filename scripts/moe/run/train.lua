@@ -102,28 +102,28 @@ local function check_precision(executor, precision, path, at)
 end
 
 -- Fields of a run that say how ops run, and the attribute of an op that says it in a plan.
-local WAYS = { { "expert_products", "products" }, { "attention", "kernels" } }
+local VARIANTS = { { "expert_products", "products" }, { "attention", "kernels" } }
 
 --- What a plan takes of how ops run on the executor; nil: what it finds.
-function M.ways(executor, t, path, at)
-  local ways
-  for _, one in ipairs(WAYS) do
+function M.variants(executor, t, path, at)
+  local variants
+  for _, one in ipairs(VARIANTS) do
     local field, attribute = one[1], one[2]
-    local way = t[field]
-    if way and not M.on_gpu(executor) then
+    local variant = t[field]
+    if variant and not M.on_gpu(executor) then
       errors.user(("%s.%s: '%s' is for the executor cuda, here it is %s; leave it away")
-        :format(path, field, way, executor), at)
+        :format(path, field, variant, executor), at)
     end
-    if field == "attention" and way == "cudnn" and t.precision ~= "bf16" then
+    if field == "attention" and variant == "cudnn" and t.precision ~= "bf16" then
       errors.user(("%s.attention: 'cudnn' is for precision 'bf16', here it is %s; leave it away")
         :format(path, t.precision), at)
     end
-    if way then
-      ways = ways or {}
-      ways[attribute] = way
+    if variant then
+      variants = variants or {}
+      variants[attribute] = variant
     end
   end
-  return ways
+  return variants
 end
 
 --- What is changed in the graph of a plan for the executor, all that can be unless the recipe says
@@ -269,7 +269,7 @@ function M.train(t)
   M.check_executor(c.executor, "moe.train.executor", at)
   local spec = target.real_spec(c.executor, c.model, core.args.ranks or c.ranks, c.link,
     c.optimizer, c.precision)
-  spec.ways = M.ways(c.executor, c, "moe.train", at)
+  spec.variants = M.variants(c.executor, c, "moe.train", at)
   spec.edits = M.edits(c.executor, c, "moe.train", at)
   spec.cost.check_finite, spec.cost.blocks = c.check_finite, M.blocks(c.executor, c)
   local options = M.run_options(c.executor, c, spec.model, "moe.train", at)
@@ -315,11 +315,11 @@ function Plan:info() return plan_self(self).core:info() end
 
 M.SIMULATE = schema.changed(schema.picked(declared, { "steps", "first_step" }), {
   steps = { hi = 1e6, required = true,
-    doc = "that are simulated; they differ under a routing law" },
-  first_step = { lo = 1, hi = 1e9, default = 1, doc = "of the law, from 1" },
+    doc = "that are simulated; they differ under a routing model" },
+  first_step = { lo = 1, hi = 1e9, default = 1, doc = "of the routing, from 1" },
 })
 
---- Times of the step of the median, samples_ms of all, and under a routing law the placements.
+--- Times of the step of the median, samples_ms of all, and under a routing model the placements.
 --- Without `t` as the plan was simulated when it was made; with it `moebench check` ends here.
 function Plan:simulate(t)
   local core_plan = plan_self(self).core
@@ -344,9 +344,9 @@ end
 
 M.SPANS = {
   step = { type = "integer", lo = 1, hi = 1e6, default = 1,
-    doc = "simulated after those before it; they differ under a routing law" },
+    doc = "simulated after those before it; they differ under a routing model" },
   all_ranks = { type = "boolean", default = false,
-    doc = "not the first alone; without a routing law it stands for all" },
+    doc = "not the first alone; without a routing model it stands for all" },
 }
 
 -- What has the timeline of that simulated step. Beyond the first one as many steps are simulated
@@ -366,7 +366,7 @@ function Plan:spans(t)
   local core_plan = plan_self(self).core
   local at = errors.here()
   local c = schema.check(M.SPANS, t or {}, "spans", at)
-  local step = self.spec.routing and c.step or 1  -- without a routing law one stands for all
+  local step = self.spec.routing and c.step or 1  -- without a routing model one stands for all
   return errors.call(at, core_plan.spans, core_plan,
     { timelines = simulation_with(self, step, at), step = step, all_ranks = c.all_ranks })
 end
@@ -410,7 +410,7 @@ function Plan:run(executor, t)
   M.check_executor(executor, "moe.plan.run", at)
   local c = schema.check(M.RUN, t or {}, "moe.plan.run", at)
   local spec = target.executed_in(c.precision, schema.merged(self.spec, {
-    ways = M.ways(executor, c, "moe.plan.run", at) }))
+    variants = M.variants(executor, c, "moe.plan.run", at) }))
   spec.edits = M.edits(executor, c, "moe.plan.run", at)  -- whatever the simulated plan has
   local options = M.run_options(executor, c, spec.model, "moe.plan.run", at)
   M.claim_outputs(c, "moe.plan.run", at)

@@ -78,8 +78,8 @@ local function check_gate(gate, path, at)
     or "a gate's name or a gate policy", at)
 end
 
--- The gate that stands for a routing law: top_k, whose places it takes, with as many choices as the
--- gate that it replaces, where one is given.
+-- The gate that stands for a routing model: top_k, whose places it takes, with as many choices as
+-- the gate that it replaces, where one is given.
 local function routed(m, given, gate, path, at)
   if type(m.gate) == "table" then
     errors.user(("%s.routing: takes the gate's place, but gate is the policy '%s'; give one of "

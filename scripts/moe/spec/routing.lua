@@ -1,5 +1,5 @@
--- Routing laws: moe.workload "name" {...}, moe.trace "file" {...} and its functions, and
--- moe.loads{...}, what a law says.
+-- Routing models: moe.workload "name" {...}, moe.trace "file" {...} and its functions, and
+-- moe.loads{...}, what a routing model says.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local outputs = require "moe.run.outputs"
@@ -21,9 +21,9 @@ function M.workload_fields(row)
   return out
 end
 
---- What `routing` takes. law, name: as the core's functions return them.
-local function object(law, name, file)
-  return schema.object({ law = law, name = name, file = file }, mt)
+--- What `routing` takes. handle, name: as the core's functions return them.
+local function object(handle, name, file)
+  return schema.object({ handle = handle, name = name, file = file }, mt)
 end
 M.object = object
 
@@ -62,9 +62,9 @@ M.LOADS = {
 function M.loads(t)
   local at = errors.here()
   local c = schema.check(M.LOADS, t, "moe.loads", at)
-  local law = c.routing.law
+  local handle = c.routing.handle
   c.routing = nil
-  return errors.call(at, core.loads, law, c)
+  return errors.call(at, core.loads, handle, c)
 end
 
 M.TRACE = {
@@ -156,8 +156,8 @@ getmetatable(M.trace).__call = function(_, file)
   return function(t)
     local at = errors.here()
     local c = schema.check(M.TRACE, t or {}, "moe.trace", at)
-    local law, name = errors.call(at, core.trace_law, file, c.cycle)
-    return object(law, name, file)
+    local handle, name = errors.call(at, core.trace_routing, file, c.cycle)
+    return object(handle, name, file)
   end
 end
 

@@ -10,9 +10,9 @@ local system_lib = require "moe.spec.system"
 
 local M = {}
 
--- What the core and results take of a model's routing law.
+-- What the core and results take of a model's routing.
 local function routing_of(model)
-  return model.routing and { law = model.routing.law, name = model.routing.name }
+  return model.routing and { handle = model.routing.handle, name = model.routing.name }
 end
 
 local OPTIMIZERS = { sgd = schema.declared "sgd", adamw = schema.declared "adamw" }

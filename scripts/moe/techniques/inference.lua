@@ -125,7 +125,7 @@ function M.trace(t)
   local handle, info = errors.call(at, core.lina_trace, query)
   return setmetatable({ handle = handle, model = c.model, devices = c.devices,
     paths = info.paths, path = c.path, shorter = c.shorter, routing = c.routing.name,
-    law = c.routing, -- so much capacity that every token of every batch finds a place
+    routing_model = c.routing, -- so much capacity that every token of every batch finds a place
     capacity_factor = info.most_rows * query.experts / (query.tokens * query.k) * (1 + 1e-9) }, mt)
 end
 
@@ -169,7 +169,7 @@ local function plan_of(c, at)
   spec.model.capacity_factor = c.trace.capacity_factor
   spec.fill = model_lib.fill(c.trace.model, spec.model)
   spec.inference, spec.cost = true, { kind = "roofline", swaps = swaps }
-  if c.system ~= "ideal" then spec.routing = c.trace.law end
+  if c.system ~= "ideal" then spec.routing = c.trace.routing_model end
   return target.plan_of(spec, system_lib.expand(system_of(c))[1][1], at)
 end
 

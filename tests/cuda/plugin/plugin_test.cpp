@@ -10,8 +10,8 @@
 
 #include "kernels/device.h"
 
-using moe::kernels::CliqueTable;
 using moe::kernels::DeviceTable;
+using moe::kernels::ProcessGroupTable;
 
 namespace {
 
@@ -73,7 +73,7 @@ TEST_CASE("the table of mixed precision lacks what takes only float32") {
   CHECK((t.copy_2d && t.clear));
 }
 
-TEST_CASE("no entry of the device table is null, nor of its cliques where there is NCCL") {
+TEST_CASE("no entry of the device table is null, nor of its process groups where there is NCCL") {
   // The tables are pointers and nothing else.
   const auto full = [](const auto& table, size_t optional) {
     void* entries[sizeof table / sizeof(void*)];
@@ -82,8 +82,8 @@ TEST_CASE("no entry of the device table is null, nor of its cliques where there 
       if (entries[i] == nullptr && i != optional) return false;
     return true;
   };
-  CHECK(full(plugin(), offsetof(DeviceTable, cliques) / sizeof(void*)));
-  if (plugin().cliques) CHECK(full(*plugin().cliques, SIZE_MAX));
+  CHECK(full(plugin(), offsetof(DeviceTable, process_groups) / sizeof(void*)));
+  if (plugin().process_groups) CHECK(full(*plugin().process_groups, SIZE_MAX));
 }
 
 TEST_CASE("without a GPU a launch and a GEMM fail with a reason that is read once") {
@@ -139,21 +139,21 @@ TEST_CASE("what was never made may be given up") {
   CHECK(std::string(plugin().take_error()) == "");
 }
 
-TEST_CASE("without a GPU a clique can be named but not joined, and that is said in time") {
-  const CliqueTable* const cliques = plugin().cliques;
-  if (cliques == nullptr) {
+TEST_CASE("without a GPU a process group can be named but not joined, and that is said in time") {
+  const ProcessGroupTable* const process_groups = plugin().process_groups;
+  if (process_groups == nullptr) {
     WARN("skipped: built without NCCL");
     return;
   }
-  char id[CliqueTable::kIdBytes] = {}, other[CliqueTable::kIdBytes] = {};
-  REQUIRE(cliques->make_id(id));
-  REQUIRE(cliques->make_id(other));
+  char id[ProcessGroupTable::kIdBytes] = {}, other[ProcessGroupTable::kIdBytes] = {};
+  REQUIRE(process_groups->make_id(id));
+  REQUIRE(process_groups->make_id(other));
   CHECK(std::memcmp(id, other, sizeof id) != 0);
-  CHECK(cliques->join(id, 2, 2, 1, {}) == nullptr);
+  CHECK(process_groups->join(id, 2, 2, 1, {}) == nullptr);
   check_error("cuda: join as rank 2 of 2: ");
   if (has_gpu()) return;
   const auto began = std::chrono::steady_clock::now();
-  CHECK(cliques->join(id, 0, 2, 5, {}) == nullptr);
+  CHECK(process_groups->join(id, 0, 2, 5, {}) == nullptr);
   CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(15));
   check_error("cuda: join as rank 0 of 2: ");
 }

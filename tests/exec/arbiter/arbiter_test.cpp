@@ -11,7 +11,7 @@
 #include "engine/base/errors.h"
 #include "engine/base/rng.h"
 #include "engine/comm/communicator.h"
-#include "engine/exec/arbiter/arbiter.h"
+#include "engine/exec/arbiter/local_arbiter.h"
 #include "engine/exec/sync.h"
 #include "tests/comm/ranks.h"
 #include "tests/cost/fake_ops.h"
@@ -104,7 +104,7 @@ class Oracle {
 };
 
 /// next() that fails the test instead of sleeping for ever.
-Turn next_of(Arbitration& arbiter, int64_t rank, LaneId lane) {
+Turn next_of(LocalArbiter& arbiter, int64_t rank, LaneId lane) {
   auto turn = std::async(std::launch::async, [&] { return arbiter.next(rank, lane); });
   if (turn.wait_for(std::chrono::seconds(20)) != std::future_status::ready) arbiter.abort();
   return turn.get();
@@ -146,7 +146,7 @@ TEST_CASE("whoever posts when, all members are given what the rule says, one tur
     Rng rng(seed);
     const int64_t num_ranks = 1 + rng.below(4);
     const Program p(8, rng);
-    Arbitration arbiter(p.graph, p.schedule, kLanes, {.num_ranks = num_ranks});
+    LocalArbiter arbiter(p.graph, p.schedule, kLanes, {.num_ranks = num_ranks});
     Oracle oracle(p, num_ranks);
     std::optional<Turn> flight;
     int64_t through = 0, turns = 0, expected = 0;
@@ -188,7 +188,7 @@ TEST_CASE("whoever posts when, all members are given what the rule says, one tur
     }
     for (const OpId op : p.transfers) expected += p.chunks(op);
     REQUIRE(turns == expected);
-    arbiter.end_pass();  // nothing is left
+    arbiter.end_step();  // nothing is left
   }
   CHECK(cut > 100);
   CHECK(waited > 100);
@@ -198,7 +198,7 @@ TEST_CASE("threads of all members get the same turns, none before all are throug
   Rng rng(1);
   const int64_t num_ranks = 4;
   const Program p(40, rng);
-  Arbitration arbiter(p.graph, p.schedule, kLanes, {.num_ranks = num_ranks});
+  LocalArbiter arbiter(p.graph, p.schedule, kLanes, {.num_ranks = num_ranks});
   std::vector<std::atomic<int64_t>> num_taken(num_ranks), num_done(num_ranks);
   std::vector<std::vector<std::pair<OpId, int64_t>>> taken(num_ranks);
   std::atomic<int64_t> too_early = 0;
@@ -256,8 +256,8 @@ Program rising(int64_t num_transfers) {
 TEST_CASE("what one rank posted and another did not is told, but not while a transfer goes on") {
   const Program p = rising(3);
   const auto waits_for = [](int64_t rank, OpId) { return fmt::format("op {}", rank + 40); };
-  Arbitration arbiter(p.graph, p.schedule, kLanes,
-                      {.num_ranks = 2, .timeout_s = 0.1, .waits_for = waits_for});
+  LocalArbiter arbiter(p.graph, p.schedule, kLanes,
+                       {.num_ranks = 2, .timeout_s = 0.1, .waits_for = waits_for});
   for (int64_t r = 0; r < 2; ++r) arbiter.post(r, {{p.transfers[0], 1}});
   arbiter.post(0, {{p.transfers[1], 1}});
   for (int64_t r = 0; r < 2; ++r) arbiter.next(r, LaneId(1));
@@ -279,7 +279,7 @@ TEST_CASE("what one rank posted and another did not is told, but not while a tra
 
 TEST_CASE("of ops that become ready at the same time the one of the highest priority begins") {
   const Program p = rising(3);
-  Arbitration arbiter(p.graph, p.schedule, kLanes, {.num_ranks = 1});
+  LocalArbiter arbiter(p.graph, p.schedule, kLanes, {.num_ranks = 1});
   CHECK(!arbiter.try_next(0, LaneId(1)));
   arbiter.post(0, {{p.transfers[0], 1}, {p.transfers[2], 1}, {p.transfers[1], 1}});
   CHECK(!arbiter.try_next(0, LaneId(2)));
@@ -291,10 +291,10 @@ TEST_CASE("of ops that become ready at the same time the one of the highest prio
 TEST_CASE("whoever watches for all ranks hears of what none of its own posted, and who goes on") {
   const Program p = rising(2);
   std::vector<OpId> chosen;
-  Arbitration arbiter(p.graph, p.schedule, kLanes,
-                      {.num_ranks = 3, .timeout_s = 0.1, .chosen = [&](const Turn& turn) {
-                         chosen.push_back(turn.op);
-                       }});
+  LocalArbiter arbiter(p.graph, p.schedule, kLanes,
+                       {.num_ranks = 3, .timeout_s = 0.1, .chosen = [&](const Turn& turn) {
+                          chosen.push_back(turn.op);
+                        }});
   for (int64_t r = 0; r < 3; ++r) arbiter.post(r, {{p.transfers[0], 1}});
   CHECK(chosen == std::vector<OpId>{p.transfers[0]});
   CHECK(arbiter.under_way() == "ranks 0, 1, 2 not through with t0");
@@ -315,7 +315,7 @@ TEST_CASE("whoever watches for all ranks hears of what none of its own posted, a
 TEST_CASE("abort ends every wait for a turn") {
   Rng rng(4);
   const Program p(2, rng);
-  Arbitration arbiter(p.graph, p.schedule, kLanes, {.num_ranks = 1});
+  LocalArbiter arbiter(p.graph, p.schedule, kLanes, {.num_ranks = 1});
   auto waiting = std::async(std::launch::async, [&] { return arbiter.next(0, LaneId(1)); });
   arbiter.abort();
   CHECK_THROWS_AS(waiting.get(), Aborted);
@@ -371,9 +371,10 @@ TEST_CASE("one choice for all takes the same ranks through 200 steps") {
   Program p(2, rng);
   p.schedule.chunk_bytes.clear();
   for (size_t i = 0; i < 2; ++i) p.schedule.lane_of[p.transfers[i].index()] = kLanes[i];
-  Arbitration arbiter(p.graph, p.schedule, kLanes, {.num_ranks = TwoLanes::kRanks, .timeout_s = 5});
-  Rendezvous start(3 * TwoLanes::kRanks, [&] { arbiter.start_pass(); }),
-      end(3 * TwoLanes::kRanks, [&] { arbiter.end_pass(); });
+  LocalArbiter arbiter(p.graph, p.schedule, kLanes,
+                       {.num_ranks = TwoLanes::kRanks, .timeout_s = 5});
+  Rendezvous start(3 * TwoLanes::kRanks, [&] { arbiter.start_step(); }),
+      end(3 * TwoLanes::kRanks, [&] { arbiter.end_step(); });
   const auto errors = run_ranks(3 * TwoLanes::kRanks, [&](int64_t thread) {
     const int64_t rank = thread / 3, which = thread % 3;
     for (int64_t step = 0; step < 200; ++step) {

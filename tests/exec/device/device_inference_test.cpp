@@ -157,15 +157,15 @@ TEST_CASE("Lina's inference on a device has the predictions, estimates and place
                                         {{"fine_tuning", false}},
                                         {{"estimation", false}},
                                         {{"compare", std::string("set")}, {"normalise", true}}};
-  const bool by_law = GENERATE(false, true);
+  const bool by_routing = GENERATE(false, true);
   const int64_t ranks = GENERATE(2, 4);
   PlanSpec spec = spec_to_serve("switch", ranks);
-  if (by_law) spec.law = std::make_shared<RoutingLaw>(workload("markov", {}, 5));
+  if (by_routing) spec.routing = std::make_shared<RoutingModel>(workload("markov", {}, 5));
   const auto profile = learnt(spec, 2, 2);
   const RunResult plain = run_cpu(*plan_with(spec, {}), serving(*plan_with(spec, {}), 3));
   std::set<bool> again;
   for (const Options& options : systems) {
-    CAPTURE(by_law, ranks, options.size());
+    CAPTURE(by_routing, ranks, options.size());
     const auto plan = plan_with(spec, {lina(options)});
     RunOptions run = serving(*plan, 3);
     run.infer.popularity = profile;
@@ -188,7 +188,7 @@ TEST_CASE("several choices per token, a hot expert and no estimate at all are se
   check_on_device(*plan, options);
 
   PlanSpec hot = spec_to_serve("switch", 4);
-  hot.law = std::make_shared<RoutingLaw>(workload("hot_expert", {{"share", 0.7}}, 5));
+  hot.routing = std::make_shared<RoutingModel>(workload("hot_expert", {{"share", 0.7}}, 5));
   const auto shared = plan_with(hot, {lina()});
   options = serving(*shared, 2);
   options.infer.popularity = learnt(hot, 2, 2);

@@ -54,8 +54,8 @@ void check_in_every_order(const Plan& plan) {
 /// What each link carried, by its name.
 std::map<std::string, double> bytes_of_links(const Timeline& timeline) {
   std::map<std::string, double> bytes;
-  for (const LinkLoad& load : timeline.links) {
-    bytes[load.name] += load.bytes_per_s * static_cast<double>(load.end - load.begin) / 1e9;
+  for (const LinkSpan& span : timeline.links) {
+    bytes[span.name] += span.bytes_per_s * static_cast<double>(span.end - span.begin) / 1e9;
   }
   return bytes;
 }
@@ -145,7 +145,7 @@ TEST_CASE("a device's link that lanes share tells what it carried, as that of CP
         CAPTURE(plan->graph.num_ranks, step, name);
         CHECK(got.at(name) == Approx(bytes).epsilon(0.01));  // times are whole nanoseconds
       }
-      for (const LinkLoad& load : device.timelines[step].links) CHECK(load.begin >= 0);
+      for (const LinkSpan& span : device.timelines[step].links) CHECK(span.begin >= 0);
     }
   }
 }
@@ -194,18 +194,18 @@ TEST_CASE("what the host fails in while transfers wait ends the run with its mes
   CHECK(lazy_stats().handles == 0);
 }
 
-TEST_CASE("what ends the keeper of the link ends the run with its message") {
+TEST_CASE("what ends the driver of the link ends the run with its message") {
   const auto plan = make_plan(two_lanes(2));
   kernels::DeviceTable device = lazy_device();
-  // A device whose clock goes wild after the pass has begun.
+  // A device whose clock goes wild after the step has begun.
   device.paced_copies = [](const kernels::Copy* copies, int64_t n, int64_t ns, int32_t blocks,
-                           const kernels::LinkTurn& turn, kernels::Stream stream) {
-    lazy_give(stream, [turn] {
-      if (turn.begins == 0) return;
-      std::atomic_ref(turn.words->began_ns).store(int64_t{3} << 61);
-      std::atomic_ref(turn.words->begun).store(turn.begins);
+                           const kernels::LinkSignal& signal, kernels::Stream stream) {
+    lazy_give(stream, [signal] {
+      if (signal.begins == 0) return;
+      std::atomic_ref(signal.flags->began_ns).store(int64_t{3} << 61);
+      std::atomic_ref(signal.flags->begun).store(signal.begins);
     });
-    lazy_device().paced_copies(copies, n, ns, blocks, {turn.words, 0, turn.ends}, stream);
+    lazy_device().paced_copies(copies, n, ns, blocks, {signal.flags, 0, signal.ends}, stream);
   };
   lazy_start(LazyOrder::kAsGiven);
   CHECK_THROWS_WITH(make_device_executor(device)->run(*plan, on_link(*plan, 1)),

@@ -246,9 +246,9 @@ kernels::DeviceTable noting_device() {
     return lazy_device().make_stream(urgent);
   };
   device.paced_copies = [](const kernels::Copy* copies, int64_t n, int64_t ns, int32_t blocks,
-                           const kernels::LinkTurn& turn, kernels::Stream stream) {
+                           const kernels::LinkSignal& signal, kernels::Stream stream) {
     given.link_blocks.push_back(blocks);
-    lazy_device().paced_copies(copies, n, ns, blocks, turn, stream);
+    lazy_device().paced_copies(copies, n, ns, blocks, signal, stream);
   };
   return device;
 }

@@ -97,7 +97,7 @@ TEST_CASE("experts' products in any way give the bits of CPU ranks on a device")
       CAPTURE(way, stages.size());
       PlanSpec spec = with(spec_of(small_model("switch"), 2), stages);
       const auto plain = make_plan(spec);
-      spec.ways = {{"products", way}};
+      spec.variants = {{"products", way}};
       const auto plan = make_plan(spec);
       const RunOptions options = full_options(*plan, 3);
       const RunResult expected = run_cpu(*plain, options);

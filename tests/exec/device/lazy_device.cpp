@@ -40,10 +40,10 @@ struct Task {
   Kind kind = Kind::kWork;
   std::function<void()> work;
   EventState* event = nullptr;
-  uint64_t version = 0;         // of the event
-  uint64_t number = 0;          // as given
-  double duration_ns = 0;       // of a timer, from when it comes to the head of its stream
-  kernels::LinkTurn turn = {};  // of a hold, until the host lets it end
+  uint64_t version = 0;             // of the event
+  uint64_t number = 0;              // as given
+  double duration_ns = 0;           // of a timer, from when it comes to the head of its stream
+  kernels::LinkSignal signal = {};  // of a hold, until the host lets it end
 };
 
 struct StreamState {
@@ -129,16 +129,16 @@ int64_t lazy_below(int64_t end) {
 
 namespace {
 
-void give_hold(Stream stream, const kernels::LinkTurn& turn) {
-  if (turn.ends > 0) give(state(stream), {.kind = Kind::kHold, .turn = turn});
+void give_hold(Stream stream, const kernels::LinkSignal& signal) {
+  if (signal.ends > 0) give(state(stream), {.kind = Kind::kHold, .signal = signal});
 }
-void tell_begin(const kernels::LinkTurn& turn) {
-  if (turn.begins == 0 || std::atomic_ref(turn.words->begun).load() >= turn.begins) return;
-  std::atomic_ref(turn.words->began_ns).store(std::llround(lazy.clock_ns));
-  std::atomic_ref(turn.words->begun).store(turn.begins);
+void tell_begin(const kernels::LinkSignal& signal) {
+  if (signal.begins == 0 || std::atomic_ref(signal.flags->begun).load() >= signal.begins) return;
+  std::atomic_ref(signal.flags->began_ns).store(std::llround(lazy.clock_ns));
+  std::atomic_ref(signal.flags->begun).store(signal.begins);
 }
-bool may_end(const kernels::LinkTurn& turn) {
-  return turn.ends == 0 || std::atomic_ref(turn.words->over).load() >= turn.ends;
+bool may_end(const kernels::LinkSignal& signal) {
+  return signal.ends == 0 || std::atomic_ref(signal.flags->over).load() >= signal.ends;
 }
 
 /// A timer starts as soon as it is at the head, and lets other streams go on meanwhile.
@@ -166,7 +166,7 @@ bool pass_time() {
 bool can_run(const StreamState& stream) {
   if (stream.tasks.empty()) return false;
   const Task& task = stream.tasks.front();
-  if (task.kind == Kind::kHold) return may_end(task.turn);
+  if (task.kind == Kind::kHold) return may_end(task.signal);
   if (task.kind == Kind::kTimer) return lazy.clock_ns >= stream.until_ns;
   return task.kind != Kind::kWait || task.event->done >= task.version;
 }
@@ -412,7 +412,7 @@ const kernels::DeviceTable& lazy_device() {
   static const kernels::DeviceTable device = {
       .kernels = &lazy_table<float>(),
       .mixed = &lazy_table<kernels::Bf16>(),
-      .cliques = nullptr,
+      .process_groups = nullptr,
       .num_devices = [] { return int32_t{1}; },
       .use_device = [](int32_t) {},
       .info = info,
@@ -444,25 +444,25 @@ const kernels::DeviceTable& lazy_device() {
       .route_top_k = lazy_route_top_k,
       .top_k_work_bytes = [](int64_t, int64_t, int64_t) { return int64_t{0}; },
       .sleep =
-          [](int64_t ns, const kernels::LinkTurn& turn, Stream s) {
+          [](int64_t ns, const kernels::LinkSignal& signal, Stream s) {
             give_work(s, [=] {
-              tell_begin(turn);
+              tell_begin(signal);
               lazy.clock_ns += static_cast<double>(ns);
             });
-            give_hold(s, turn);
+            give_hold(s, signal);
           },
       .paced_copies =
           [](const kernels::Copy* copies, int64_t count, int64_t duration_ns, int32_t,
-             const kernels::LinkTurn& turn, Stream s) {
+             const kernels::LinkSignal& signal, Stream s) {
             const std::vector<kernels::Copy> all(copies, copies + count);
             give_work(s, [=] {
-              tell_begin(turn);
+              tell_begin(signal);
               for (const kernels::Copy& c : all) {
                 std::memcpy(c.to, c.from, static_cast<size_t>(c.bytes));
               }
             });
             give(state(s), {.kind = Kind::kTimer, .duration_ns = static_cast<double>(duration_ns)});
-            give_hold(s, turn);
+            give_hold(s, signal);
           },
       .begin_recording = begin_recording,
       .end_recording = end_recording,
@@ -480,8 +480,8 @@ const kernels::DeviceTable& lazy_device() {
 kernels::DeviceTable lazy_without_copying() {
   kernels::DeviceTable device = lazy_device();
   device.paced_copies = [](const kernels::Copy*, int64_t, int64_t ns, int32_t blocks,
-                           const kernels::LinkTurn& turn, Stream stream) {
-    lazy_device().paced_copies(nullptr, 0, ns, blocks, turn, stream);
+                           const kernels::LinkSignal& signal, Stream stream) {
+    lazy_device().paced_copies(nullptr, 0, ns, blocks, signal, stream);
   };
   return device;
 }

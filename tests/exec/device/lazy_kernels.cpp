@@ -72,7 +72,7 @@ void sum_n(T* y, const T* const* in, int64_t count, int64_t n, Stream stream) {
 
 /// Products in any order, but those with the same c in theirs.
 template <class T>
-void gemm_many(kernels::ProductsWay way, bool ta, bool tb, int64_t count,
+void gemm_many(kernels::GemmVariant way, bool ta, bool tb, int64_t count,
                const kernels::Product<T>* products, kernels::Wide<T> alpha, int64_t lda,
                int64_t ldb, kernels::Wide<T> beta, int64_t ldc, Stream stream) {
   std::vector<std::vector<kernels::Product<T>>> chains;

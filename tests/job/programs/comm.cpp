@@ -261,7 +261,7 @@ void killed(Processes& processes) {
 }
 void leader_killed(Processes& processes) {
   processes.gather("all are here", "");
-  if (processes.leads()) raise(SIGKILL);
+  if (processes.is_root()) raise(SIGKILL);
   processes.broadcast("the end", "");
 }
 void stopped(Processes& processes) {

@@ -1,5 +1,5 @@
-// Ranks on a device, one per process: the cliques' side of the device table by the processes' own
-// communicators, on a device that runs late, on the host.
+// Ranks on a device, one per process: the process groups' side of the device table by the
+// processes' own communicators, on a device that runs late, on the host.
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -19,7 +19,7 @@ namespace {
 // Pieces for a peer that one exchange may have here, the same on all members.
 constexpr int64_t kMostPieces = 64;
 
-struct FakeClique {
+struct FakeProcessGroup {
   Communicator* comm;
   bool whole;
 };
@@ -27,26 +27,26 @@ struct FakeClique {
 Processes* job = nullptr;
 int64_t lanes_used = 0;
 int64_t still_there = 0;
-kernels::CliqueSettings joined_with;  // the last clique
+kernels::ProcessGroupSettings joined_with;  // the last process group
 
-FakeClique& state(kernels::Clique c) {
-  return *static_cast<FakeClique*>(c);
+FakeProcessGroup& state(kernels::ProcessGroup c) {
+  return *static_cast<FakeProcessGroup*>(c);
 }
 
-kernels::Clique made(Communicator* comm, bool whole) {
+kernels::ProcessGroup made(Communicator* comm, bool whole) {
   ++still_there;
-  return new FakeClique{comm, whole};
+  return new FakeProcessGroup{comm, whole};
 }
 
-kernels::Clique join(const void*, int64_t, int64_t, double timeout_s,
-                     const kernels::CliqueSettings& settings) {
+kernels::ProcessGroup join(const void*, int64_t, int64_t, double timeout_s,
+                           const kernels::ProcessGroupSettings& settings) {
   joined_with = settings;
   const int64_t lane = lanes_used++;
   return made(job->lanes(lane + 1, timeout_s)[static_cast<size_t>(lane)], true);
 }
 
 /// Members of one color are a group of even strides.
-kernels::Clique split(kernels::Clique all, int64_t color, double) {
+kernels::ProcessGroup split(kernels::ProcessGroup all, int64_t color, double) {
   const auto colors = job->gather("colors", std::to_string(color));
   std::string text;
   for (const std::string& c : colors) text += c + " ";
@@ -64,9 +64,9 @@ kernels::Clique split(kernels::Clique all, int64_t color, double) {
 }
 
 /// Offsets are addresses.
-void exchange(kernels::Clique clique, const kernels::Message* sends, int64_t num_sends,
+void exchange(kernels::ProcessGroup process_group, const kernels::Message* sends, int64_t num_sends,
               const kernels::Message* receives, int64_t num_receives, kernels::Stream stream) {
-  Communicator* const comm = state(clique).comm;
+  Communicator* const comm = state(process_group).comm;
   Pieces pieces;
   pieces.groups = kMostPieces;
   const auto lay_out = [&](const kernels::Message* messages, int64_t n, std::vector<Bytes>& offset,
@@ -86,25 +86,26 @@ void exchange(kernels::Clique clique, const kernels::Message* sends, int64_t num
   lazy_give(stream, [=] { comm->all_to_all("exchange", nullptr, nullptr, pieces); });
 }
 
-void all_reduce(kernels::Clique clique, const float* in, float* out, int64_t n,
+void all_reduce(kernels::ProcessGroup process_group, const float* in, float* out, int64_t n,
                 kernels::Stream stream) {
-  Communicator* const comm = state(clique).comm;
+  Communicator* const comm = state(process_group).comm;
   lazy_give(stream, [=] { comm->all_reduce("sum", in, out, n); });
 }
 
-void leave(kernels::Clique clique) {
-  delete &state(clique);
+void destroy(kernels::ProcessGroup process_group) {
+  delete &state(process_group);
   --still_there;
 }
 
-const kernels::CliqueTable kCliques = {.make_id = [](void*) { return true; },
-                                       .join = join,
-                                       .split = split,
-                                       .exchange = exchange,
-                                       .all_reduce = all_reduce,
-                                       .trouble = [](kernels::Clique) { return ""; },
-                                       .abort = leave,
-                                       .leave = leave};
+const kernels::ProcessGroupTable kProcessGroups = {
+    .make_id = [](void*) { return true; },
+    .join = join,
+    .split = split,
+    .exchange = exchange,
+    .all_reduce = all_reduce,
+    .trouble = [](kernels::ProcessGroup) { return ""; },
+    .abort = destroy,
+    .destroy = destroy};
 
 /// The lanes of rank 0 on all ranks, which hold their ops in the order in which they began.
 void expect_one_order(Processes& processes, const Plan& plan, const RunResult& result) {
@@ -119,7 +120,7 @@ void expect_one_order(Processes& processes, const Plan& plan, const RunResult& r
 
 RunResult run_device(Processes& processes, const Plan& plan, RunOptions options) {
   kernels::DeviceTable device = lazy_device();
-  device.cliques = &kCliques;
+  device.process_groups = &kProcessGroups;
   // Blocking calls stand for what is queued on a GPU: all ranks must run them in one order.
   lazy_start(LazyOrder::kAsGiven);
   job = &processes;
@@ -140,10 +141,10 @@ void check_plan(Processes& processes, const std::shared_ptr<const Plan>& plan) {
   options.train.keep_grad_norms = true;
   options.infer.keep_predictions = plan->spec.inference;
   options.test.poison = true;
-  const RunResult expected = processes.leads() ? run_cpu(*plan, options) : RunResult();
+  const RunResult expected = processes.is_root() ? run_cpu(*plan, options) : RunResult();
   const RunResult result = run_device(processes, *plan, options);
   expect(processes, lazy_stats().handles == 0 && still_there == 0, "nothing is left");
-  if (!processes.leads()) return;
+  if (!processes.is_root()) return;
   expect(processes, result.losses == expected.losses && result.losses.size() == 4, "losses");
   expect(processes, result.predictions == expected.predictions, "the same predictions");
   expect(processes, result.digest == expected.digest, "the same digest");
@@ -192,7 +193,7 @@ Graph collective(std::string_view kind, int64_t n, int64_t part) {
 void calibrate_device(Processes& processes) {
   const int64_t n = processes.size();
   kernels::DeviceTable device = lazy_without_copying();
-  device.cliques = &kCliques;
+  device.process_groups = &kProcessGroups;
   lazy_start(LazyOrder::kAsGiven);
   job = &processes;
   lanes_used = 0;

@@ -11,7 +11,7 @@ void expect(Processes& processes, bool holds, const std::string& what) {
   if (holds) return;
   std::fprintf(stderr, "rank %d: not so: %s\n", static_cast<int>(processes.rank()), what.c_str());
   std::fflush(stderr);
-  processes.leave(9);
+  processes.exit_job(9);
 }
 
 }  // namespace moe::test
@@ -31,12 +31,12 @@ int main(int argc, char** argv) {
   moe::Processes processes(options);
   try {
     found->second(processes);
-    if (processes.leads()) std::printf("ok\n");
+    if (processes.is_root()) std::printf("ok\n");
     std::fflush(stdout);
     processes.finish();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%d threw: %s\n", static_cast<int>(processes.rank()), error.what());
-    processes.leave(3);
+    processes.exit_job(3);
   }
   return 0;
 }

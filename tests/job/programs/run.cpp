@@ -83,7 +83,7 @@ void expect_same(Processes& p, const RunResult& a, const RunResult& b) {
 RunResult check_run(Processes& processes, const Plan& plan, int64_t steps,
                     const Change& change = nullptr) {
   RunResult apart = run_apart(processes, plan, steps, change);
-  if (!processes.leads()) return {};
+  if (!processes.is_root()) return {};
   expect_same(processes, apart, run_cpu(plan, options_with(plan, steps, change)));
   expect(processes, apart.provenance == Provenance::kMeasured, "measured");
   expect(processes, apart.timelines.size() == static_cast<size_t>(steps), "a timeline per step");
@@ -103,7 +103,7 @@ void reference(Processes& processes) {
     const auto plan = plan_of(spec_of(reference_model("switch", n), n, precision));
     const int64_t steps = precision == Precision::kF32 ? 5 : 2;
     const RunResult result = check_run(processes, *plan, steps);
-    if (!processes.leads() || n != 2) continue;
+    if (!processes.is_root() || n != 2) continue;
     std::ifstream in(std::string(MOE_SOURCE_DIR) + "/tests/data/golden_tiny.json");
     const auto golden = nlohmann::json::parse(in)["gates"]["switch_ranks2"]["fp64"];
     const double tolerance = precision == Precision::kF32 ? 2e-6 : 1e-9;
@@ -182,7 +182,7 @@ void kinds(Processes& processes) {
   int64_t runs = 0;
   check_run(processes, *plan_of(plain), 3,
             [&](RunOptions& options) { options.record = runs++ == 0 ? apart : together; });
-  expect(processes, !processes.leads() || apart->choices == together->choices, "the same trace");
+  expect(processes, !processes.is_root() || apart->choices == together->choices, "the same trace");
 }
 
 std::string file_of(Processes& processes) {
@@ -207,7 +207,7 @@ void checkpoints(Processes& processes) {
   };
   run_apart(processes, *plan, 2, change("", file));
   const RunResult apart = run_apart(processes, *plan, 2, change(file.c_str(), ""));
-  if (processes.leads()) {
+  if (processes.is_root()) {
     run_cpu(*plan, options_with(*plan, 2, change("", file + "2")));
     expect(processes, content(file) == content(file + "2"), "the same file");
     const RunResult whole = run_cpu(*plan, options_with(*plan, 4, change("", "")));
@@ -220,14 +220,14 @@ void checkpoints(Processes& processes) {
     return make_plan(spec);
   }();
   const auto read = [&](RunOptions& options) { options.infer.parameters_from = file; };
-  if (processes.leads()) {
+  if (processes.is_root()) {
     const auto plain = plan_of(spec_of(small_model("switch", 2), n));
     run_cpu(*plain,
             options_with(*plain, 1, [&](RunOptions& o) { o.train.checkpoints.write_to = file; }));
   }
   processes.gather("file", "");
   check_run(processes, *inference, 1, read);
-  if (!processes.leads()) return;
+  if (!processes.is_root()) return;
   std::filesystem::remove(file);
   std::filesystem::remove(file + "2");
 }
@@ -238,7 +238,7 @@ void stops_together(Processes& processes) {
     options.on_step = [](int64_t step, double) { return step < 2; };
   });
   expect(processes, result.stopped, "all know that it stopped");
-  expect(processes, result.losses.size() == (processes.leads() ? 3 : 0), "after three steps");
+  expect(processes, result.losses.size() == (processes.is_root() ? 3 : 0), "after three steps");
 }
 
 void other_plan(Processes& processes) {

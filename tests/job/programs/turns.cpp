@@ -94,10 +94,10 @@ int64_t check_turns(Processes& processes, const Plan& plan, uint64_t seed) {
   options.policies.choose = random_policy(seed, calls);
   options.processes = &processes;
   const RunResult apart = run_cpu(plan, options);
-  expect(processes, processes.leads() || calls == 0, "rank 0 alone chooses");
+  expect(processes, processes.is_root() || calls == 0, "rank 0 alone chooses");
   options.processes = nullptr;
   const int64_t asked = calls;
-  if (processes.leads()) expect_same(processes, plan, apart, run_cpu(plan, options));
+  if (processes.is_root()) expect_same(processes, plan, apart, run_cpu(plan, options));
   return asked;
 }
 
@@ -115,7 +115,7 @@ void turns(Processes& processes) {
     asked += check_turns(processes, *make_plan_of(spec, graph, random_discipline(spec, graph, rng)),
                          seed);
   }
-  expect(processes, asked > 50 || !processes.leads(), "policies were asked");
+  expect(processes, asked > 50 || !processes.is_root(), "policies were asked");
 }
 
 /// Two steps on a lane that picks by this policy.

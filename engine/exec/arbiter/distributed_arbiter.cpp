@@ -1,0 +1,227 @@
+#include "engine/exec/arbiter/distributed_arbiter.h"
+
+#include <chrono>
+#include <cstring>
+
+#include "engine/base/errors.h"
+#include "engine/comm/local/naps.h"
+#include "engine/exec/sync.h"
+
+namespace moe {
+namespace {
+
+constexpr Nanoseconds kLookEvery = 10'000'000;  // where nothing is expected
+
+/// What a rank tells rank 0: a letter holds one or several, as they lie in memory.
+struct Note {
+  enum Kind : int32_t { kPost, kBegun, kDone };
+  Kind kind = kPost;
+  OpId op;
+  Nanoseconds time = 0;  // ready since, or the transfer's end
+};
+/// What rank 0 tells the others.
+struct TurnNote {
+  OpId op;
+  int64_t chunk = 0;
+  Nanoseconds since = 0;
+};
+
+template <class T>
+std::string letter_of(const std::vector<T>& notes) {
+  return {reinterpret_cast<const char*>(notes.data()), notes.size() * sizeof(T)};
+}
+
+template <class T>
+std::vector<T> notes_of(const std::string& letter) {
+  MOE_CHECK(!letter.empty() && letter.size() % sizeof(T) == 0, "a letter of {} bytes",
+            letter.size());
+  std::vector<T> notes(letter.size() / sizeof(T));
+  std::memcpy(notes.data(), letter.data(), letter.size());
+  return notes;
+}
+
+}  // namespace
+
+DistributedArbiter::DistributedArbiter(const Graph& graph, const Schedule& schedule,
+                                       const Arbiter& lanes, int64_t number, Processes& processes,
+                                       LocalArbiter::Options options)
+    : graph_(graph),
+      schedule_(schedule),
+      number_(number),
+      timeout_s_(options.timeout_s),
+      processes_(processes),
+      posted_(schedule.lanes.size()) {
+  if (!processes.is_root()) return;
+  options.chosen = [this](const Turn& turn) { tell_others(turn); };
+  all_ = std::make_unique<LocalArbiter>(graph, schedule, lanes, std::move(options));
+}
+
+/// A process posts only when it has rank 0's start of the step, which comes after this.
+void DistributedArbiter::start_step() {
+  if (mail_ == nullptr) mail_ = &processes_.mail(number_);
+  if (all_) all_->start_step();
+}
+
+/// The last notes of a step are what other ranks are through with: afterwards no letter is left.
+void DistributedArbiter::end_step() {
+  if (!all_) return;
+  const auto limit = static_cast<Nanoseconds>(std::min(timeout_s_, 1e9) * kNsPerSecond);
+  const Nanoseconds deadline = clock_ns() + limit;
+  Naps naps;
+  for (;;) {
+    read_mail();
+    const std::string left = all_->under_way();
+    if (left.empty()) break;
+    if (processes_.failed()) throw RunError(processes_.reason());
+    if (clock_ns() > deadline) throw run_error("{} {} s after rank 0", left, timeout_s_);
+    naps.rest();
+  }
+  all_->end_step();
+}
+
+void DistributedArbiter::post(int64_t rank, const std::vector<Ready>& ops) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Ready& ready : ops) ++posted_[schedule_.lane_of[ready.op.index()].index()];
+  }
+  if (all_) {
+    read_mail();  // the choice knows all that has come
+    all_->post(rank, ops);
+  } else {
+    std::vector<Note> notes;
+    for (const auto& [op, since] : ops) {
+      notes.push_back({Note::kPost, op, processes_.to_common(since)});
+    }
+    mail_->send(0, letter_of(notes));
+  }
+  changed_.notify_all();
+}
+
+void DistributedArbiter::begun(int64_t rank, OpId op) {
+  if (all_) return all_->begun(rank, op);
+  mail_->send(0, letter_of(std::vector<Note>{{Note::kBegun, op, 0}}));
+}
+
+void DistributedArbiter::done(int64_t rank, Nanoseconds end) {
+  OpId op;
+  {
+    const std::lock_guard lock(mutex_);
+    MOE_CHECK(taken_, "rank {} has no turn", rank);
+    op = taken_->op;
+    const bool over = taken_->chunk + 1 == num_chunks(graph_, schedule_, op);
+    if (over) --posted_[schedule_.lane_of[op.index()].index()];
+    taken_.reset();
+  }
+  if (all_) return all_->done(rank, end);
+  mail_->send(0, letter_of(std::vector<Note>{{Note::kDone, op, processes_.to_common(end)}}));
+}
+
+/// Under the lock of the LocalArbiter, so that turns leave in order.
+void DistributedArbiter::tell_others(const Turn& turn) {
+  const std::vector<TurnNote> note = {{turn.op, turn.chunk, turn.since}};
+  for (int64_t r = 1; r < processes_.size(); ++r) mail_->send(r, letter_of(note));
+}
+
+void DistributedArbiter::read_mail() {
+  const std::lock_guard lock(reading_);
+  while (const auto letter = mail_->read()) hear(letter->peer, letter->text);
+}
+
+void DistributedArbiter::hear(int64_t rank, const std::string& text) {
+  if (!all_) {
+    for (const TurnNote& note : notes_of<TurnNote>(text)) {
+      const std::lock_guard lock(mutex_);
+      MOE_CHECK(!told_ && !taken_, "a turn of op '{}' before the last one is over",
+                graph_.op(note.op).name);
+      told_ = Turn{note.op, note.chunk, processes_.from_common(note.since)};
+    }
+    return;
+  }
+  std::vector<Ready> posts;
+  for (const Note& note : notes_of<Note>(text)) {
+    if (note.kind == Note::kPost) posts.push_back({note.op, note.time});
+    if (note.kind == Note::kBegun) all_->begun(rank, note.op);
+    if (note.kind != Note::kDone) continue;
+    const auto turn = all_->try_next(rank, schedule_.lane_of[note.op.index()]);
+    MOE_CHECK(turn && turn->op == note.op, "rank {} is through with op '{}', which is not its turn",
+              rank, graph_.op(note.op).name);
+    all_->done(rank, note.time);
+  }
+  if (!posts.empty()) all_->post(rank, posts);
+}
+
+/// Rank 0 looks after the posts of all ranks, whichever lane's thread asks.
+std::optional<Turn> DistributedArbiter::try_next(int64_t rank, LaneId lane) {
+  read_mail();
+  if (processes_.failed()) throw RunError(processes_.reason());
+  if (all_ && may_look()) {
+    if (auto late = all_->late()) return late;
+  }
+  return take(rank, lane);
+}
+
+std::optional<Turn> DistributedArbiter::take(int64_t rank, LaneId lane) {
+  std::optional<Turn> turn;
+  if (all_) turn = all_->try_next(rank, lane);
+  const std::lock_guard lock(mutex_);
+  if (!all_ && told_ && schedule_.lane_of[told_->op.index()] == lane) turn.swap(told_);
+  if (turn) taken_ = turn;
+  return turn;
+}
+
+bool DistributedArbiter::may_look() {
+  const std::lock_guard lock(mutex_);
+  const Nanoseconds now = clock_ns();
+  if (now < next_look_) return false;
+  next_look_ = now + kLookEvery;
+  return true;
+}
+
+/// A lane for which this rank has posted nothing gets no turn: it sleeps until that changes, but
+/// for a look now and then, at failures and, on rank 0, at what others wait for.
+Turn DistributedArbiter::next(int64_t rank, LaneId lane) {
+  Naps naps;
+  for (;;) {
+    if (auto turn = try_next(rank, lane)) return *turn;
+    std::unique_lock lock(mutex_);
+    if (aborted_) throw Aborted();
+    int64_t& posted = posted_[lane.index()];
+    if (posted > 0) {
+      lock.unlock();
+      naps.rest();
+    } else {
+      changed_.wait_for(lock, std::chrono::nanoseconds(kLookEvery),
+                        [&] { return aborted_ || posted > 0; });
+      naps = Naps();
+    }
+  }
+}
+
+void DistributedArbiter::abort() {
+  {
+    const std::lock_guard lock(mutex_);
+    aborted_ = true;
+  }
+  changed_.notify_all();
+}
+
+std::vector<std::unique_ptr<LaneArbiter>> make_lane_arbiters(
+    const Plan& plan, const RunOptions& options, int64_t num_members,
+    const std::function<std::string(int64_t rank, OpId op)>& waits_for) {
+  std::vector<std::unique_ptr<LaneArbiter>> made;
+  for (const Arbiter& lanes : arbiters(plan.schedule)) {
+    LocalArbiter::Options how = {num_members, options.timeout_s, options.policies.choose,
+                                 waits_for};
+    if (options.processes == nullptr) {
+      made.push_back(std::make_unique<LocalArbiter>(plan.graph, plan.schedule, lanes, how));
+      continue;
+    }
+    how.num_ranks = options.processes->size();
+    made.push_back(std::make_unique<DistributedArbiter>(plan.graph, plan.schedule, lanes,
+                                                        static_cast<int64_t>(made.size()),
+                                                        *options.processes, std::move(how)));
+  }
+  return made;
+}
+
+}  // namespace moe

@@ -1,0 +1,116 @@
+// What a placement's planner counts with, fitted to the cost model of the plan.
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+#include "engine/network/contention.h"
+#include "engine/passes/moe_layer.h"
+#include "engine/passes/placement/place_experts.h"
+#include "engine/placement/transfers.h"
+
+namespace moe {
+namespace {
+
+double seconds(Nanoseconds ns) {
+  return static_cast<double>(ns) * 1e-9;
+}
+
+/// Of all inputs to the device that receives most, where B of equation (1) is fitted: about the
+/// skew of Pro-Prophet's figure 3. Even all-to-alls would not do: where devices share a NIC, one
+/// that receives more than its neighbours has more of it than they.
+constexpr double kShareOfMost = 1.0 / 3;
+
+/// Bytes a second that device 0 receives while every device sends about `bytes`.
+double a2a_rate(const PassContext& context, const Graph& graph, OpId exchange, double bytes) {
+  const auto devices = static_cast<size_t>(graph.num_ranks);
+  const double others = static_cast<double>(devices - 1);
+  const Cluster* const cluster = context.cost.network();
+  if (cluster == nullptr) {
+    const double sent = bytes * others / static_cast<double>(devices);
+    return sent / std::max(seconds(context.cost.op_ns(graph, exchange)), 1e-9);
+  }
+  const double share = std::max(kShareOfMost, 1.0 / static_cast<double>(devices));
+  const auto time = [&](double factor) {
+    AllToAll skewed;
+    skewed.bytes.assign(devices * devices, factor * bytes * (1 - share) / std::max(others, 1.0));
+    for (size_t source = 0; source < devices; ++source) {
+      skewed.bytes[source * devices] = factor * bytes * share;
+    }
+    return seconds(alone_ns(*cluster, {std::move(skewed)}));
+  };
+  return bytes * share * others / std::max(time(2) - time(1), 1e-12);
+}
+
+/// Bytes a second at which one expert reaches all other devices, as copy_experts sends it.
+double copy_rate(const PassContext& context, int64_t devices, double expert_bytes, double a2a) {
+  const Cluster* const cluster = context.cost.network();
+  if (cluster == nullptr) {  // scattered to h others, which pass on (h - 1) / h of it
+    const auto h = static_cast<double>(std::max<int64_t>(devices - 1, 1));
+    return a2a * h / (2 * h - 1);
+  }
+  Placement p({.experts = devices, .devices = devices, .residents = 1, .shadows = 1});
+  for (int64_t d = 1; d < devices; ++d) p.add_shadow(0, d, 0);
+  Nanoseconds total = 0;
+  const ShadowRange range = {0, 1};
+  for (const auto& pieces : copy_steps(p, {&range, 1}, cluster->devices_per_node)) {
+    if (pieces.empty()) continue;
+    AllToAll step;
+    step.bytes.assign(static_cast<size_t>(devices * devices), 0);
+    add_bytes(pieces, {&expert_bytes, 1}, devices, step.bytes);
+    total += alone_ns(*cluster, {std::move(step)});
+  }
+  return expert_bytes / std::max(seconds(total), 1e-12);
+}
+
+}  // namespace
+
+int64_t hidden_between(const PlacementRates& rates, int64_t shadows) {
+  if (rates.expert_bytes <= 0) return 0;
+  constexpr int64_t kWhole = ExpertShare::kWhole;
+  const double between_s = std::min(rates.forward_other_s, rates.backward_other_s);
+  const double experts = between_s * rates.copy_bytes_per_s / rates.expert_bytes;
+  const double all = static_cast<double>(kWhole * shadows);
+  return static_cast<int64_t>(std::clamp(std::floor(kWhole * experts), 0.0, all));
+}
+
+PlacementRates fit_placement_rates(const Graph& graph, OpId exchange, const PassContext& context) {
+  PlacementRates rates;
+  const Shape& rows = graph.tensor(graph.op(exchange).inputs[0]).shape;  // [E,C,d]
+  rates.input_bytes = static_cast<double>(rows.back() * dtype_bytes(context.model.dtype));
+  if (!context.cost.knows_times()) return rates;  // of a policy that reads none
+  Nanoseconds experts = 0, between = 0;
+  bool inside = false, behind = false;
+  for (size_t i = exchange.index(); i < graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (graph.removed(op)) continue;
+    const bool exchanges = carries(graph, op, Payload::kRows);
+    if (op == exchange) {
+      inside = true;
+    } else if (exchanges && inside) {
+      inside = false, behind = true;
+    } else if (is(graph, op, MoeOp::kDispatch) || graph.def(op).loss == Loss::kModel) {
+      break;
+    } else if (inside) {
+      experts += context.cost.op_ns(graph, op);
+      for (const TensorId t : graph.op(op).inputs) {
+        if (t.valid() && graph.tensor(t).kind == TensorKind::kParam) {
+          rates.expert_bytes += static_cast<double>(graph.bytes(t) / graph.tensor(t).shape[0]);
+        }
+      }
+    } else if (behind && graph.def(op).lane == LaneKind::kCompute) {
+      between += context.cost.op_ns(graph, op);
+    }
+  }
+  const double inputs = static_cast<double>(rows[0] * rows[1]);
+  rates.inputs_per_s = inputs / std::max(seconds(experts), 1e-12);
+  rates.state_bytes = rates.expert_bytes;  // of SGD with momentum; add_placement_updates knows
+  rates.forward_other_s = seconds(between);
+  rates.backward_other_s = 2 * rates.forward_other_s;  // the backward of a GEMM is two of them
+  rates.a2a_bytes_per_s = a2a_rate(context, graph, exchange, inputs * rates.input_bytes);
+  rates.copy_bytes_per_s =
+      copy_rate(context, graph.num_ranks, rates.expert_bytes, rates.a2a_bytes_per_s);
+  return rates;
+}
+
+}  // namespace moe

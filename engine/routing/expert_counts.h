@@ -1,0 +1,35 @@
+// How many choices of each source rank go to each expert in one MoE layer and step.
+// What a gate counts, what a routing model says, what placements are planned from.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+namespace moe {
+
+struct ExpertCounts {
+  int64_t sources = 0, experts = 0;
+  std::vector<int64_t> rows;  // [sources, experts], tokens that hold a place, or choices
+
+  ExpertCounts() = default;
+  /// All 0. Throws RunError naming the sizes where there is no memory for them.
+  ExpertCounts(int64_t num_sources, int64_t num_experts);
+
+  int64_t& at(int64_t source, int64_t expert) {
+    return rows[static_cast<size_t>(source * experts + expert)];
+  }
+  int64_t at(int64_t source, int64_t expert) const {
+    return rows[static_cast<size_t>(source * experts + expert)];
+  }
+  int64_t of_expert(int64_t expert) const {
+    int64_t sum = 0;
+    for (int64_t s = 0; s < sources; ++s) sum += at(s, expert);
+    return sum;
+  }
+  int64_t total() const { return std::accumulate(rows.begin(), rows.end(), int64_t{0}); }
+  bool operator==(const ExpertCounts&) const = default;
+};
+
+}  // namespace moe

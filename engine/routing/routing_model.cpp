@@ -1,0 +1,40 @@
+#include "engine/routing/routing_model.h"
+
+#include "engine/base/errors.h"
+
+namespace moe {
+
+Gate routed_gate(std::shared_ptr<const RoutingModel> routing, int64_t ranks,
+                 int64_t tokens_per_rank, int64_t k,
+                 std::function<int64_t(int64_t block)> moe_layer) {
+  MOE_CHECK(routing != nullptr && ranks >= 1 && tokens_per_rank >= 1 && k >= 1);
+  Gate gate = builtin_gate("top_k");
+  gate.name = routing->name;
+  gate.doc = "experts by a routing model";
+  gate.weight = kernels::WeightRule::kProb;
+  gate.fixed_k = k;
+  gate.columns = [k](int64_t, int64_t) { return k; };
+  gate.capacity = [k, top_k = gate.capacity](int64_t tokens, int64_t experts, int64_t, double f) {
+    return top_k(tokens, experts, k, f);
+  };
+  if (k == 1) gate.scope = GateScope::kToken;  // first choices come in token order
+  gate.route = [=, layer_of = std::move(moe_layer)](const GateInput& in, RoutingBuilder& out) {
+    const int64_t rank = in.first_token / tokens_per_rank, first = in.first_token % tokens_per_rank;
+    MOE_CHECK(rank < ranks && first + in.tokens <= tokens_per_rank && in.k == k,
+              "tokens from {} on, {} of them, with k = {}", in.first_token, in.tokens, in.k);
+    std::vector<int32_t> choices(static_cast<size_t>(tokens_per_rank * k));
+    const RoutingQuery query = {.step = in.step,
+                                .layer = layer_of(in.layer),
+                                .ranks = ranks,
+                                .tokens = tokens_per_rank,
+                                .experts = in.experts,
+                                .k = k};
+    routing->route(query, rank, choices);
+    out.fill(std::span<const int32_t>(choices).subspan(static_cast<size_t>(first * k),
+                                                       static_cast<size_t>(in.tokens * k)),
+             k);
+  };
+  return gate;
+}
+
+}  // namespace moe

@@ -1,0 +1,205 @@
+// Plans with a routing model, executed: tokens go where it says, whatever the system.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <map>
+
+#include "engine/base/errors.h"
+#include "engine/profile/rehearsal.h"
+#include "engine/routing/workload.h"
+#include "engine/run.h"
+#include "tests/exec/support.h"
+
+namespace moe::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+PlanSpec spec_with(const RoutingModel& routing, ModelSpec model, int64_t ranks,
+                   Precision precision = Precision::kF32) {
+  PlanSpec spec = spec_of(model, ranks, precision);
+  spec.routing = std::make_shared<const RoutingModel>(routing);
+  spec.gate = gate_spec(model, routed_gate(spec.routing, model, ranks));
+  return spec;
+}
+
+RoutingQuery query_of(const Plan& plan, int64_t step, int64_t block) {
+  const ModelSpec& m = plan.spec.model;
+  return {.step = step,
+          .layer = m.moe_layer(block),
+          .ranks = plan.spec.num_ranks,
+          .tokens = m.tokens_per_rank(),
+          .experts = m.experts,
+          .k = plan.spec.gate.k};
+}
+
+ModelSpec model_of(int64_t k, double capacity_factor) {
+  ModelSpec model = small_model("switch", 3);
+  model.layers = 4;
+  model.k = k;
+  model.capacity_factor = capacity_factor;
+  return model;
+}
+
+// Places used are the routing model's loads, as far as there are places.
+void check_counts(const Plan& plan, const RunResult& result) {
+  for (size_t step = 0; step < result.moe.size(); ++step) {
+    REQUIRE(result.moe[step].size() == 2);
+    for (const MoeStats& stats : result.moe[step]) {
+      const ExpertCounts loads =
+          plan.spec.routing->loads(query_of(plan, static_cast<int64_t>(step), stats.layer));
+      int64_t dropped = 0;
+      for (size_t i = 0; i < loads.rows.size(); ++i) {
+        CHECK(stats.counts[i] == std::min(loads.rows[i], stats.capacity));
+        dropped += loads.rows[i] - stats.counts[i];
+      }
+      CHECK(stats.dropped == dropped);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("ranks send their tokens where the routing model says, each layer and step") {
+  for (const WorkloadDef& def : workloads()) {
+    for (const int64_t k : {1, 2}) {
+      for (const double factor : {0.0, 1.0}) {
+        CAPTURE(def.name, k, factor);
+        const auto plan = plan_of(spec_with(workload(def.name, {}, 3), model_of(k, factor), 2));
+        check_counts(*plan, run_cpu(*plan, options_of(*plan, 2)));
+      }
+    }
+  }
+}
+
+TEST_CASE("a rank without tokens takes part in all-to-alls that carry only rows in use") {
+  const PlanSpec spec = spec_with(workload("zero_token_rank", {}, 3), model_of(1, 0), 4);
+  const auto plan = plan_of(spec, ragged_step_graph(spec));
+  check_counts(*plan, run_cpu(*plan, options_of(*plan, 2)));
+}
+
+TEST_CASE("gradients reach the gate of a routing model with one choice") {
+  const auto plan = plan_of(spec_with(workload("balanced", {}, 3), model_of(1, 0), 2));
+  RunOptions options = options_of(*plan, 1);
+  options.train.keep_grad_norms = true;
+  const RunResult result = run_cpu(*plan, options);
+  CHECK(result.grad_l2.at("b1.gate.w") > 0);
+}
+
+TEST_CASE("a routing model's batch in parts is routed and trained as the whole batch") {
+  PlanSpec spec = spec_with(workload("zipf", {}, 3), model_of(1, 1.0), 2, Precision::kF64);
+  const auto stage = [](const std::string& name, Options options = {}) {
+    Stage s;
+    s.name = name;
+    s.options = std::move(options);
+    return s;
+  };
+  spec.system.stages = {stage("irregular_a2a"), stage("used_rows")};
+  const auto whole = make_plan(spec);
+  spec.system.stages.push_back(
+      stage("partition", {{"parts", 3.0}, {"before", 2.0}, {"after", 2.0}}));
+  const auto parts = make_plan(spec);
+  REQUIRE(parts->graph.num_ops() > whole->graph.num_ops());
+  const RunResult a = run_cpu(*whole, options_of(*whole, 2));
+  const RunResult b = run_cpu(*parts, options_of(*parts, 2));
+  check_counts(*whole, a);
+  check_counts(*parts, b);
+  CHECK(a.moe[1][1].checksum == b.moe[1][1].checksum);
+  CHECK(a.digest == b.digest);
+}
+
+TEST_CASE("the graph's gates carry the routing model's name, and a rehearsal is balanced") {
+  const PlanSpec spec = spec_with(workload("hot_expert", {}, 3), model_of(1, 1.25), 2);
+  CHECK(spec.gate.name == "hot_expert(share=0.5, seed=3)");
+  CHECK(rehearsal_spec(spec, false).routing->name == workload("balanced", {}, 1).name);
+  CHECK(rehearsal_spec(spec_of(model_of(1, 1.25), 2, Precision::kF32), false).routing == nullptr);
+}
+
+TEST_CASE("simulated ranks send what executed ranks send, to the byte") {
+  PlanSpec spec = spec_with(workload("zipf", {{"s", 1.5}}, 3), model_of(1, 1.25), 2);
+  spec.system.stages.resize(2);
+  spec.system.stages[0].name = "irregular_a2a";
+  spec.system.stages[1].name = "used_rows";
+  const auto plan = make_plan(spec);
+  const RunResult executed = run_cpu(*plan, options_of(*plan, 3));
+  RunOptions options;
+  options.steps = 3;
+  const RunResult simulated = moe::run(*plan, "simulate", options);
+  REQUIRE(simulated.timelines.size() == 3);
+  int64_t checked = 0;
+  for (size_t step = 0; step < 3; ++step) {
+    std::map<std::pair<int32_t, int32_t>, Bytes> sent;  // by op and rank
+    for (const Span& span : executed.timelines[step].spans) {
+      sent[{span.op.value, span.rank}] += span.bytes;
+    }
+    for (const Span& span : simulated.timelines[step].spans) {
+      if (attr_int(plan->graph.op(span.op), "irregular") == 0) continue;
+      CHECK(sent.at({span.op.value, span.rank}) == span.bytes);
+      ++checked;
+    }
+  }
+  CHECK(checked == 3 * 2 * 2 * 4);  // steps, ranks, layers, transfers
+}
+
+TEST_CASE("a recorded run replays: the same routing, losses and parameters") {
+  for (const char* gate : {"top2", "expert_choice"}) {
+    CAPTURE(gate);
+    ModelSpec model = model_of(2, 1.0);
+    model.gate = gate;
+    const auto plan = plan_of(spec_of(model, 2));
+    RunOptions options = options_of(*plan, 3);
+    options.record = std::make_shared<Trace>();
+    const RunResult recorded = run_cpu(*plan, options);
+    const Trace& trace = *options.record;
+    CHECK(read_trace(trace_bytes(trace), "x") == trace);
+    CHECK(trace.steps == 3);
+    CHECK(trace.blocks == std::vector<int32_t>{1, 3});
+    CHECK(trace.k == plan->spec.gate.columns);
+    if (gate == std::string("expert_choice")) continue;  // no routing model of k choices per token
+    const RoutingModel routing = routing_of(options.record, "trace", false);
+    PlanSpec spec = spec_with(routing, model, 2);
+    spec.gate.weight = plan->spec.gate.weight;
+    const auto replayed = plan_of(spec);
+    const RunResult again = run_cpu(*replayed, options_of(*replayed, 3));
+    CHECK(again.losses == recorded.losses);
+    CHECK(again.digest == recorded.digest);
+    for (size_t step = 0; step < 3; ++step) {
+      for (size_t layer = 0; layer < 2; ++layer) {
+        CHECK(again.moe[step][layer].checksum == recorded.moe[step][layer].checksum);
+      }
+    }
+  }
+}
+
+TEST_CASE("a gate in parts is recorded as the whole, and evaluation is not") {
+  PlanSpec spec = spec_with(workload("zipf", {}, 3), model_of(1, 1.0), 2);
+  Stage irregular, used, partition;
+  irregular.name = "irregular_a2a";
+  used.name = "used_rows";
+  partition.name = "partition";
+  partition.options = {{"parts", 3.0}, {"before", 2.0}, {"after", 2.0}};
+  spec.system.stages = {irregular, used, partition};
+  const auto plan = make_plan(spec);
+  RunOptions options = options_of(*plan, 2);
+  options.record = std::make_shared<Trace>();
+  options.train.eval_batches = 1;
+  options.train.eval_data = options.data;
+  run_cpu(*plan, options);
+  REQUIRE(options.record->steps == 2);
+  const RoutingModel routing = routing_of(options.record, "trace", false);
+  for (int64_t step = 0; step < 2; ++step) {
+    const RoutingQuery q = query_of(*plan, step, 3);
+    CHECK(routing.loads(q) == spec.routing->loads(q));
+  }
+}
+
+TEST_CASE("what the routing model refuses is told with rank, step and op") {
+  RoutingModel routing = workload("zipf", {}, 3);
+  routing.route = [](const RoutingQuery& q, int64_t, std::span<int32_t>) {
+    throw UserError("the trace has 1 step, asked for step " + std::to_string(q.step + 1));
+  };
+  const auto plan = plan_of(spec_with(routing, model_of(1, 0), 2));
+  CHECK_THROWS_WITH(run_cpu(*plan, options_of(*plan, 2)),
+                    Contains("step 0, op b1.moe.gate: the trace has 1 step, asked for step 1"));
+}
+
+}  // namespace moe::test
