@@ -139,7 +139,7 @@ TEST_CASE("what was never made may be given up") {
   CHECK(std::string(plugin().take_error()) == "");
 }
 
-TEST_CASE("without a GPU a process group can be named but not joined, and that is said in time") {
+TEST_CASE("without a GPU per process group can be named but not joined, and that is said in time") {
   const ProcessGroupTable* const process_groups = plugin().process_groups;
   if (process_groups == nullptr) {
     WARN("skipped: built without NCCL");
