@@ -102,6 +102,15 @@ test("table puts systems across and points down", function()
     .. "    4   50.0       50.0       40.0")
 end)
 
+test("a table with several runs in one cell is refused, with what they differ in", function()
+  local cell = "cell = function(run) return '' end }"
+  expect.fails(recipe() .. "R:where { executor = 'simulate' }:table { rows = 'executor', "
+    .. "cols = 'system', " .. cell, 8, "table: 2 runs for executor = simulate, system = raf, which "
+    .. "differ in nodes; add it to rows, or choose with where")
+  expect.fails(recipe() .. "R:table { rows = 'nodes', cols = 'provenance', " .. cell, 8,
+    "table: 3 runs for nodes = 2, provenance = simulated, which differ in system;")
+end)
+
 test("fields and systems that no run has are errors, at the recipe's line", function()
   expect.fails(recipe() .. "R:where { nodez = 2 }", 8, "where: unknown field 'nodez'")
   expect.fails(recipe() .. 'R:get "iteration"', 8, "get: unknown field 'iteration'")

@@ -1,6 +1,7 @@
 -- moe.workload, moe.loads and a model's routing: what is checked, and what the core gets.
 local expect = require "expect"
 local test = require "test"
+local world = require "world"
 
 local function zipf(fields)
   return expect.HEAD .. "L = moe.workload 'zipf' { " .. fields .. " }\n"
@@ -106,6 +107,17 @@ test("other tools' traces are imported and exported with checked fields", functi
   fails("import", "format = 'megatron', files = { 'a' }, k = 2", "k: megatron has no use for it")
   fails("export", "format = 'csv', trace = 'a', step = 2", "step: csv has no use for it")
   fails("exprot", "", "moe.trace: unknown function 'exprot'. Did you mean 'export'?")
+end)
+
+test("a check, and a rank that looks for policies, stop before a trace would be written", function()
+  for _, mode in ipairs { "check", "policies" } do
+    for _, call in ipairs { "import { format = 'csv', files = { 'a.csv' }, to = 'a.trace' }",
+      "export { format = 'csv', trace = 'a.trace', to = 'a.csv' }" } do
+      local w = world.run(expect.HEAD .. "moe.trace." .. call, {}, mode)
+      expect.equal({ w.imported, w.exported }, {})
+      expect.equal(w.error and w.error.kind, mode == "policies" and "stop" or nil)
+    end
+  end
 end)
 
 test("two traces are not written to one name; the same one may be made again", function()

@@ -143,8 +143,9 @@ local function print_simulated(e, R)
   for run in R:each() do
     for path in pairs(run.assumed or {}) do constants[path] = true end
   end
-  core.say(("\nSimulated by a cost model that rests on %d assumed constants (results.json has "
-    .. "their bands)"):format(#schema.keys_of(constants)))
+  local num = #schema.keys_of(constants)
+  core.say("\nSimulated by a cost model that rests on " .. (num == 0 and "no assumed constant"
+    or ("%d assumed constants (results.json has their bands)"):format(num)))
   if e.show then e.show(R) else print_simulated_tables(R) end
   say_all(out_of_memory_lines(R))
   say_all(effects.lines(R.runs))

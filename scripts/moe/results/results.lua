@@ -12,6 +12,7 @@
 --                                            a value per point: least of `to` divided by `of`
 --   :mean() :max() :min() :median() :each()  of values; each iterates over value, run
 --   R:table{ rows = { "gpu", "nodes" }, cols = "system", cell = function(run) return text end }
+--                                            a cell holds one run: several are an error
 -- best and ratio pass over runs that are out of memory (run.oom): their times are of plans that no
 -- device can hold. get, map and table show all; leave them out with where { oom = false }.
 local aligned = require "moe.base.aligned"
@@ -259,6 +260,26 @@ function Results:ratio(t)
   return values.new(out, runs)
 end
 
+-- A coordinate, or one of these fields, in which runs differ.
+local function difference_of(runs)
+  local keys = schema.keys_of(schema.merged(runs[1].point or {}, {}))
+  for _, key in ipairs { "system", "executor", "experiment", "entry" } do keys[#keys + 1] = key end
+  for _, key in ipairs(keys) do
+    for _, run in ipairs(runs) do
+      if field(run, key) ~= field(runs[1], key) then return key end
+    end
+  end
+end
+
+-- The run of a cell, or nil. Several are an error: all but one would be missing in the table.
+local function only_run(runs, keys, at)
+  if #runs < 2 then return runs[1] end
+  local cell = {}
+  for i, key in ipairs(keys) do cell[i] = ("%s = %s"):format(key, tostring(field(runs[1], key))) end
+  errors.user(("table: %d runs for %s, which differ in %s; add it to rows, or choose with where")
+    :format(#runs, table.concat(cell, ", "), difference_of(runs) or "nothing but their times"), at)
+end
+
 local TABLE = {
   rows = { type = "any", required = true, doc = "a field or a list of fields" },
   cols = { type = "string", required = true, doc = "a field" },
@@ -269,7 +290,8 @@ function Results:table(t)
   local at = errors.here()
   t = schema.check(TABLE, t, "table", at)
   local keys = type(t.rows) == "table" and t.rows or { t.rows }
-  for _, key in ipairs { t.cols, unpack(keys) } do check_key(self, key, "table", at) end
+  local all_keys = schema.merged(keys, { [#keys + 1] = t.cols })
+  for _, key in ipairs(all_keys) do check_key(self, key, "table", at) end
   local function labels_of(run)
     local labels = {}
     for i, key in ipairs(keys) do labels[i] = tostring(field(run, key)) end
@@ -281,7 +303,7 @@ function Results:table(t)
   for _, row in ipairs(self:groups(labels_of)) do
     local line = labels_of(row[1])
     for _, col in ipairs(cols) do
-      local run = M.new(row):where { [t.cols] = field(col[1], t.cols) }.runs[1]
+      local run = only_run(M.new(row):where { [t.cols] = field(col[1], t.cols) }.runs, all_keys, at)
       line[#line + 1] = run and t.cell(run) or "-"
     end
     lines[#lines + 1] = line

@@ -134,6 +134,8 @@ local function import(t)
       c.format == "megatron" and "one per rank" or "one"), at)
   end
   c.experts, c.k = c.experts or 0, c.k or 1
+  errors.stop_in "policies"
+  errors.stop_in "check"
   claim_output(c, "import", at)
   return errors.call(at, core.trace_import, c)
 end
@@ -144,6 +146,8 @@ local function export(t)
   local c = schema.check(M.EXPORT, t, path, at)
   only(c, { step = { tensorrt = true }, layer = { tensorrt = true } }, path, at)
   c.step, c.layer = c.step or 1, c.layer or 1
+  errors.stop_in "policies"
+  errors.stop_in "check"
   claim_output(c, "export", at)
   return schema.merged(errors.call(at, core.trace_export, c), {})  -- a list that import takes
 end
