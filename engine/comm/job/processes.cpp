@@ -9,7 +9,7 @@
 #include "engine/base/stop.h"
 #include "engine/base/threads.h"
 #include "engine/base/utf8.h"
-#include "engine/comm/local/naps.h"
+#include "engine/comm/local/backoff.h"
 #include "engine/comm/transport/control_channel.h"
 #include "engine/comm/transport/message_comm.h"
 
@@ -20,7 +20,7 @@ constexpr Nanoseconds kLookEvery = 10'000'000;
 constexpr Nanoseconds kBeatEvery = 500'000'000;
 constexpr Nanoseconds kAbsent = 200'000'000;
 constexpr Nanoseconds kLettersOut = 200'000'000;
-constexpr Nanoseconds kMessageNap = 10'000;
+constexpr Nanoseconds kMessagePoll = 10'000;
 constexpr int kClockRounds = 64;
 constexpr size_t kLongestReason = 2000;       // goes out at once, also where the peer does not look
 constexpr char kBeat[] = ".", kStop[] = "s";  // messages; that of a failure begins with !
@@ -29,7 +29,7 @@ size_t index(int64_t i) {
   return static_cast<size_t>(i);
 }
 
-void nap(Nanoseconds ns) {
+void sleep_ns(Nanoseconds ns) {
   std::this_thread::sleep_for(std::chrono::nanoseconds(ns));
 }
 
@@ -202,7 +202,7 @@ void Processes::fail(const std::string& reason) {
   }
   // From now on nobody here moves messages.
   const Nanoseconds until = clock_ns() + kLettersOut;
-  while (!messages_out() && clock_ns() < until) nap(kMessageNap);
+  while (!messages_out() && clock_ns() < until) sleep_ns(kMessagePoll);
 }
 
 bool Processes::messages_out() {
@@ -217,7 +217,7 @@ bool Processes::messages_out() {
 }
 
 Processes::Wait Processes::await(Messages& messages, Nanoseconds deadline) {
-  Naps naps;
+  Backoff backoff;
   for (;;) {
     if (failed()) return Wait::kFailed;
     try {
@@ -228,7 +228,7 @@ Processes::Wait Processes::await(Messages& messages, Nanoseconds deadline) {
     }
     const Nanoseconds now = clock_ns();
     if (deadline > 0 && now >= deadline) return Wait::kLate;
-    naps.rest(now);
+    backoff.rest(now);
   }
 }
 
@@ -306,7 +306,7 @@ void Processes::finish() {
 void Processes::exit_job(int status, const std::string& last_words) {
   if (!is_root()) {
     std::signal(SIGTERM, SIG_DFL);  // mpirun's, when rank 0 has left
-    nap(static_cast<Nanoseconds>(kGrace_s * kNsPerSecond));
+    sleep_ns(static_cast<Nanoseconds>(kGrace_s * kNsPerSecond));
   }
   std::fputs(printable(last_words).c_str(), stderr);
   transport_->abort(status);

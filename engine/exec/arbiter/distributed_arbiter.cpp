@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "engine/base/errors.h"
-#include "engine/comm/local/naps.h"
+#include "engine/comm/local/backoff.h"
 #include "engine/exec/sync.h"
 
 namespace moe {
@@ -67,14 +67,14 @@ void DistributedArbiter::end_step() {
   if (!all_) return;
   const auto limit = static_cast<Nanoseconds>(std::min(timeout_s_, 1e9) * kNsPerSecond);
   const Nanoseconds deadline = clock_ns() + limit;
-  Naps naps;
+  Backoff backoff;
   for (;;) {
     read_messages();
     const std::string left = all_->under_way();
     if (left.empty()) break;
     if (processes_.failed()) throw RunError(processes_.reason());
     if (clock_ns() > deadline) throw run_error("{} {} s after rank 0", left, timeout_s_);
-    naps.rest();
+    backoff.rest();
   }
   all_->end_step();
 }
@@ -182,7 +182,7 @@ bool DistributedArbiter::may_look() {
 /// A lane for which this rank has posted nothing gets no turn: it sleeps until that changes, but
 /// for a look now and then, at failures and, on rank 0, at what others wait for.
 Turn DistributedArbiter::next(int64_t rank, LaneId lane) {
-  Naps naps;
+  Backoff backoff;
   for (;;) {
     if (auto turn = try_next(rank, lane)) return *turn;
     std::unique_lock lock(mutex_);
@@ -190,11 +190,11 @@ Turn DistributedArbiter::next(int64_t rank, LaneId lane) {
     int64_t& posted = posted_[lane.index()];
     if (posted > 0) {
       lock.unlock();
-      naps.rest();
+      backoff.rest();
     } else {
       changed_.wait_for(lock, std::chrono::nanoseconds(kLookEvery),
                         [&] { return aborted_ || posted > 0; });
-      naps = Naps();
+      backoff = Backoff();
     }
   }
 }
