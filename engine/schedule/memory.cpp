@@ -20,7 +20,7 @@ Bytes round_up(Bytes bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// One call's worth of facts about graph and orders.
+/// When tensors of a graph under its orders are used last.
 struct Facts {
   const Graph& graph;
   const HappensBefore& hb;
