@@ -53,29 +53,29 @@ int64_t members_in_node(const NodeLayout& layout, const Group& group, int64_t de
 
 Rings make_rings(const NodeLayout& layout, const Group& group, int64_t rings,
                  int64_t devices_seen) {
-  struct Crossing {
+  struct NodeHop {
     int64_t from, to;
     std::vector<int64_t> out, in;
   };
   Rings made;
-  std::vector<Crossing> crossings;
+  std::vector<NodeHop> node_hops;
   for (int64_t from = 0; from < devices_seen && group.size > 1; ++from) {
     const int64_t to = group.member(from, (group.place(from) + 1) % group.size);
     if (from / layout.devices_per_node == to / layout.devices_per_node) {
       made.hops.push_back({from, to, -1, -1, 0});
     } else {
-      crossings.push_back({from, to, nics_of(layout, group, from), nics_of(layout, group, to)});
+      node_hops.push_back({from, to, nics_of(layout, group, from), nics_of(layout, group, to)});
     }
   }
   made.count = rings;
-  for (size_t i = 0; i < crossings.size() && rings == 0; ++i) {
+  for (size_t i = 0; i < node_hops.size() && rings == 0; ++i) {
     const auto nics =
-        static_cast<int64_t>(std::min(crossings[i].out.size(), crossings[i].in.size()));
+        static_cast<int64_t>(std::min(node_hops[i].out.size(), node_hops[i].in.size()));
     made.count = i == 0 ? nics : std::min(made.count, nics);
   }
   made.count = std::max<int64_t>(1, made.count);
   for (RingHop& hop : made.hops) hop.rings = made.count;
-  for (const Crossing& c : crossings) {
+  for (const NodeHop& c : node_hops) {
     const auto ways = static_cast<int64_t>(std::lcm(c.out.size(), c.in.size()));
     for (int64_t w = 0; w < std::min(ways, made.count); ++w) {
       made.hops.push_back({c.from, c.to, c.out[static_cast<size_t>(w) % c.out.size()],
