@@ -26,7 +26,7 @@ struct Order {
 };
 
 /// A collective that ended.
-struct Landed {
+struct FinishedCollective {
   size_t op;
   double end_ns;
   std::vector<double> rank_end_ns;  // by seen device
@@ -46,7 +46,7 @@ class Traffic {
   /// False for an op that is not here.
   bool is_at_last_step(size_t op) const;
   /// On to next_ns(), which is finite. Appends what ended.
-  void step(std::vector<Landed>& ended);
+  void step(std::vector<FinishedCollective>& ended);
   /// As LinkClock has it.
   std::vector<LinkUse> take_use();
 
@@ -70,15 +70,15 @@ class Traffic {
   };
   static constexpr int64_t kNextStep = -1;
 
-  void take_begin(std::vector<Landed>& ended);
-  void take_end(const Ended& flow, std::vector<Landed>& ended);
-  void next_step(size_t op, double at_ns, std::vector<Landed>& ended);
+  void take_begin(std::vector<FinishedCollective>& ended);
+  void take_end(const FinishedFlow& flow, std::vector<FinishedCollective>& ended);
+  void next_step(size_t op, double at_ns, std::vector<FinishedCollective>& ended);
 
   const Fabric& fabric_;
   LinkClock clock_;
   std::unordered_map<size_t, Running> running_;
   std::priority_queue<Begin, std::vector<Begin>, std::greater<>> begins_;
-  std::vector<Ended> flows_;  // scratch
+  std::vector<FinishedFlow> flows_;  // scratch
 };
 
 }  // namespace moe
