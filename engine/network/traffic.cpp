@@ -53,12 +53,12 @@ void Traffic::step(std::vector<FinishedCollective>& ended) {
 void Traffic::take_begin(std::vector<FinishedCollective>& ended) {
   const Begin b = begins_.top();
   begins_.pop();
-  if (b.wave == kNextStep) return next_step(b.op, b.at_ns, ended);
+  if (b.batch == kNextStep) return next_step(b.op, b.at_ns, ended);
   const Running& r = running_.at(b.op);
-  const Wave& wave = r.step.waves[static_cast<size_t>(b.wave)];
+  const TransferBatch& batch = r.step.batches[static_cast<size_t>(b.batch)];
   const std::span<const Stream> streams = r.step.streams;
   clock_.add(static_cast<uint32_t>(b.op), r.order->op.priority,
-             streams.subspan(wave.first, wave.last - wave.first));
+             streams.subspan(batch.first, batch.last - batch.first));
 }
 
 void Traffic::next_step(size_t op, double at_ns, std::vector<FinishedCollective>& ended) {
@@ -67,8 +67,8 @@ void Traffic::next_step(size_t op, double at_ns, std::vector<FinishedCollective>
   while (r.next_step < collective.num_steps()) {
     if (collective.make_step(r.next_step++, r.alone, r.step)) stretch(r.step, r.order->scale);
     r.unfinished = r.step.flows.size();
-    for (size_t w = 0; w < r.step.waves.size(); ++w) {
-      begins_.push({at_ns + r.step.waves[w].delay_ns, op, static_cast<int64_t>(w)});
+    for (size_t w = 0; w < r.step.batches.size(); ++w) {
+      begins_.push({at_ns + r.step.batches[w].delay_ns, op, static_cast<int64_t>(w)});
     }
     if (r.unfinished > 0) return;
   }

@@ -59,13 +59,13 @@ class Traffic {
     Step step = {};
     std::vector<double> rank_end_ns = {};
   };
-  /// Wave `wave` of an op's step begins; or the next step does.
+  /// Batch `batch` of an op's step begins; or the next step does.
   struct Begin {
     double at_ns;
     size_t op;
-    int64_t wave;
+    int64_t batch;
     bool operator>(const Begin& o) const {
-      return std::tie(at_ns, op, wave) > std::tie(o.at_ns, o.op, o.wave);
+      return std::tie(at_ns, op, batch) > std::tie(o.at_ns, o.op, o.batch);
     }
   };
   static constexpr int64_t kNextStep = -1;
