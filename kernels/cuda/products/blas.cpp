@@ -29,8 +29,8 @@ void end(const Handles& handles) {
 }
 
 /// Waits for what the device still does with it.
-void end(const Room& room) {
-  for (void* const block : room.blocks) worked(cudaFree(block), "end_stream: gemm");
+void end(const Workspace& workspace) {
+  for (void* const block : workspace.blocks) worked(cudaFree(block), "end_stream: gemm");
 }
 
 void end(const Kept& kept) {
@@ -88,16 +88,16 @@ cublasHandle_t handle_of(Handles& handles, bool exact, Stream stream) {
   return nullptr;
 }
 
-void* bytes_of(Room& room, int64_t bytes) {
-  if (bytes > room.bytes) {
-    const int64_t more = std::max(bytes, 2 * room.bytes);
+void* bytes_of(Workspace& workspace, int64_t bytes) {
+  if (bytes > workspace.bytes) {
+    const int64_t more = std::max(bytes, 2 * workspace.bytes);
     void* block = nullptr;
     const std::string what = "gemm: allocate " + std::to_string(more) + " bytes";
     if (!worked(cudaMalloc(&block, static_cast<size_t>(more)), what.c_str())) return nullptr;
-    room.blocks.push_back(block);
-    room.bytes = more;
+    workspace.blocks.push_back(block);
+    workspace.bytes = more;
   }
-  return room.blocks.back();
+  return workspace.blocks.back();
 }
 
 bool have_sides(Kept& kept, Stream stream) {

@@ -22,7 +22,7 @@ struct Handles {
 /// Memory for the calls of one stream, each of which takes it over from the one before. A block
 /// that has become too small stays: work under way and recordings may still use it. A new one has
 /// at least twice its bytes, so those that stay have together no more than it.
-struct Room {
+struct Workspace {
   std::vector<void*> blocks;
   int64_t bytes = 0;  // of the last block
 };
@@ -32,12 +32,12 @@ struct Side {
   cudaStream_t stream = nullptr;
   cudaEvent_t done = nullptr;
   Handles handles;
-  Room workspace;
+  Workspace workspace;
 };
 
 struct Kept {
   Handles handles;
-  Room operands, workspace;
+  Workspace operands, workspace;
   cudaEvent_t fork = nullptr;
   std::vector<Side> sides;
 };
@@ -51,7 +51,7 @@ Kept* kept_of(Stream stream);
 /// error kept.
 cublasHandle_t handle_of(Handles& handles, bool exact, Stream stream);
 /// At least so many bytes, from the beginning of the last block; null with an error kept.
-void* bytes_of(Room& room, int64_t bytes);
+void* bytes_of(Workspace& workspace, int64_t bytes);
 /// Makes kSides sides and the fork event where they are not there; false with an error kept.
 bool have_sides(Kept& kept, Stream stream);
 constexpr size_t kSides = 4;

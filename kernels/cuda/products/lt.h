@@ -12,7 +12,7 @@ namespace moe::kernels::cuda {
 struct Lane {
   cublasHandle_t handle;
   Stream stream;
-  Room* workspace;
+  Workspace* workspace;
   int64_t workspace_bytes;  // at most
 };
 
