@@ -222,31 +222,35 @@ void share(const std::vector<Ones>& chains, const std::vector<Lane>& sides, cons
   }
 }
 
-void side_by_side(Kept& kept, const Common& s, const std::vector<Ones>& chains, Stream stream) {
-  if (!have_sides(kept, stream)) return;
+void side_by_side(StreamResources& resources, const Common& s, const std::vector<Ones>& chains,
+                  Stream stream) {
+  if (!have_sides(resources, stream)) return;
   auto* const caller = static_cast<cudaStream_t>(stream);
-  const std::span<Side> sides(kept.sides.data(), std::min(kSides, chains.size()));
+  const std::span<SideStream> sides(resources.sides.data(), std::min(kSides, chains.size()));
   std::vector<Lane> lanes;
-  for (Side& side : sides) {
+  for (SideStream& side : sides) {
     lanes.push_back({handle_of(side.handles, s.exact, side.stream), side.stream, &side.workspace,
                      kWorkspaceBytes / static_cast<int64_t>(kSides)});
     if (lanes.back().handle == nullptr) return;
   }
-  if (!worked(cudaEventRecordWithFlags(kept.fork, caller, cudaEventRecordDefault), "gemm: fork"))
+  if (!worked(cudaEventRecordWithFlags(resources.fork, caller, cudaEventRecordDefault),
+              "gemm: fork"))
     return;
-  for (const Side& side : sides)
-    if (!worked(cudaStreamWaitEvent(side.stream, kept.fork, cudaEventWaitDefault), "gemm: fork"))
+  for (const SideStream& side : sides)
+    if (!worked(cudaStreamWaitEvent(side.stream, resources.fork, cudaEventWaitDefault),
+                "gemm: fork"))
       return;
   share(chains, lanes, s);
-  for (const Side& side : sides)
+  for (const SideStream& side : sides)
     if (worked(cudaEventRecordWithFlags(side.done, side.stream, cudaEventRecordDefault),
                "gemm: join"))
       worked(cudaStreamWaitEvent(caller, side.done, cudaEventWaitDefault), "gemm: join");
 }
 
 /// table: as grouped() wants it; not looked at otherwise.
-void run(GemmVariant variant, Kept& kept, const Common& s, Ones all, void* table, Stream stream) {
-  const Lane lane = {handle_of(kept.handles, s.exact, stream), stream, &kept.workspace,
+void run(GemmVariant variant, StreamResources& resources, const Common& s, Ones all, void* table,
+         Stream stream) {
+  const Lane lane = {handle_of(resources.handles, s.exact, stream), stream, &resources.workspace,
                      kWorkspaceBytes};
   if (lane.handle == nullptr) return;
   const bool no_depth = std::any_of(all.begin(), all.end(), [](const One& p) { return p.k == 0; });
@@ -256,7 +260,7 @@ void run(GemmVariant variant, Kept& kept, const Common& s, Ones all, void* table
   if (variant == GemmVariant::kGrouped && takes_groups(s, all)) return grouped(lane, s, all, table);
   const std::vector<Ones> chains = chains_of(all);
   if (chains.size() == 1) return each(lane, s, all);
-  side_by_side(kept, s, chains, stream);
+  side_by_side(resources, s, chains, stream);
 }
 
 template <class T>
@@ -273,14 +277,14 @@ void gemm_many(GemmVariant variant, bool transpose_a, bool transpose_b, int64_t 
   for (const Product<float>* p = products; p != products + count; ++p)
     if (p->m > 0 && p->n > 0) all.push_back(one_of(*p, p->a, p->b, p->c));
   if (all.empty()) return;
-  Kept* const kept = kept_of(stream);
-  if (kept == nullptr) return;
+  StreamResources* const resources = resources_of(stream);
+  if (resources == nullptr) return;
   void* table = nullptr;
   if (const int64_t bytes = table_bytes(variant, all.size()); bytes > 0) {
-    table = bytes_of(kept->operands, bytes);
+    table = bytes_of(resources->operands, bytes);
     if (table == nullptr) return;
   }
-  run(variant, *kept, {transpose_a, transpose_b, alpha, lda, ldb, beta, ldc, true, true}, all,
+  run(variant, *resources, {transpose_a, transpose_b, alpha, lda, ldb, beta, ldc, true, true}, all,
       table, stream);
 }
 
@@ -300,12 +304,12 @@ void gemm_many_mixed(GemmVariant variant, bool transpose_a, bool transpose_b, in
     all.push_back(one_of(*p, nullptr, nullptr, p->c.data));
   }
   if (all.empty()) return;
-  Kept* const kept = kept_of(stream);
-  if (kept == nullptr) return;
+  StreamResources* const resources = resources_of(stream);
+  if (resources == nullptr) return;
   char* begin = nullptr;
   const int64_t operands = a.bytes() + b.bytes() + bias.bytes();
   if (const int64_t bytes = operands + table_bytes(variant, all.size()); bytes > 0) {
-    begin = static_cast<char*>(bytes_of(kept->operands, bytes));
+    begin = static_cast<char*>(bytes_of(resources->operands, bytes));
     if (begin == nullptr) return;
   }
   a.round(begin, stream);
@@ -316,7 +320,7 @@ void gemm_many_mixed(GemmVariant variant, bool transpose_a, bool transpose_b, in
     all[i].b = b.at(i);
     if (has_bias) all[i].rounded_bias = bias.at(i);
   }
-  run(variant, *kept,
+  run(variant, *resources,
       {transpose_a, transpose_b, alpha, a.stride(), b.stride(), beta, ldc, false, wide_c}, all,
       begin + operands, stream);
 }
