@@ -162,14 +162,14 @@ std::string InProcessWorld::Impl::whereabouts(int64_t rank) {
   const Nanoseconds now = clock_ns();
   const auto seconds = [&](Nanoseconds since) { return static_cast<double>(now - since) / 1e9; };
   std::string waits;
-  Meeting::Presence last;
+  Meeting::MemberState last;
   int64_t last_lane = 0;
   const std::lock_guard lock(mutex);
   for (GroupLane& group_lane : group_lanes) {
     const Members& who = group_lane.meeting.members();
     const int64_t number = (rank - who.first) / who.stride;
     if (rank < who.first || number >= who.size || who.rank(number) != rank) continue;
-    const Meeting::Presence p = group_lane.meeting.presence(number);
+    const Meeting::MemberState p = group_lane.meeting.state_of(number);
     if (p.inside) {
       waits += fmt::format("{}in {} on lane {} for {:.3g} s", waits.empty() ? "" : " and ", p.what,
                            group_lane.lane, seconds(p.since));
