@@ -96,13 +96,13 @@ Host::Host(HostOptions options, std::shared_ptr<Watchdog> watchdog)
       files_(file_options(options_)),
       limits_(options_.trust ? 0 : options_.memory_cap),
       progress_(shows_progress(options_)),
-      state_(lua_newstate(allocate, this), Closer{&limits_}),
+      state_(lua_newstate(allocate, this), StateDeleter{&limits_}),
       watchdog_(std::move(watchdog)) {
   MOE_CHECK(state_ != nullptr);
   open_library();
 }
 
-void Host::Closer::operator()(lua_State* L) const {
+void Host::StateDeleter::operator()(lua_State* L) const {
   limits->finish();
   lua_close(L);
 }
