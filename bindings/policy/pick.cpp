@@ -63,10 +63,10 @@ HostOptions own_options(const Host& host) {
 }
 
 /// A lane's choice with the state that it lives in.
-class OwnState {
+class LaneState {
  public:
-  OwnState(const HostOptions& options, std::shared_ptr<Watchdog> watchdog, const Plan& plan,
-           const PickPolicy& policy, double fill, LaneId lane)
+  LaneState(const HostOptions& options, std::shared_ptr<Watchdog> watchdog, const Plan& plan,
+            const PickPolicy& policy, double fill, LaneId lane)
       : host_(options, std::move(watchdog)) {
     try {
       host_.evaluate_policies();
@@ -128,7 +128,7 @@ std::function<Choose(LaneId)> executor_choose(const Host& host, const Plan& plan
                                      [&](const PickPolicy& p) { return p.name == stage; });
     MOE_CHECK(policy != picks.list.end(), "lane {} has no pick", lane.value);
     const auto state =
-        std::make_shared<OwnState>(options, watchdog, plan, *policy, picks.fill, lane);
+        std::make_shared<LaneState>(options, watchdog, plan, *policy, picks.fill, lane);
     return [state](std::span<const OpId> ready) { return state->choose(ready); };
   };
 }
