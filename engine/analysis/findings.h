@@ -29,13 +29,13 @@ struct IdleStage {
 };
 
 /// The input of a replay of another schedule of the same graph.
-using Remake = std::function<ReplayInput(const Schedule&, const LaneOrders&)>;
+using MakeReplayInput = std::function<ReplayInput(const Schedule&, const LaneOrders&)>;
 
 struct FindingsInput {
   const Graph& graph;
   const Schedule& schedule;
   const Explanation& explanation;
-  Remake remake;
+  MakeReplayInput make_input;
   std::vector<IdleStage> idle = {};
   int max_replays = 128;
 };
