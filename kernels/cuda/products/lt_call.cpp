@@ -4,7 +4,7 @@ namespace moe::kernels::cuda {
 namespace {
 
 /// Fills descriptors until one of its values is refused.
-class Filler {
+class DescriptorFiller {
  public:
   template <class V>
   void set(cublasLtMatmulDescOpaque_t& operation, cublasLtMatmulDescAttributes_t what, V value) {
@@ -34,8 +34,8 @@ class Filler {
   }
 };
 
-void describe_epilogue(Filler& fill, cublasLtMatmulDescOpaque_t& operation, const Common& s,
-                       const GemmCall& p, const Batch& batch) {
+void describe_epilogue(DescriptorFiller& fill, cublasLtMatmulDescOpaque_t& operation,
+                       const Common& s, const GemmCall& p, const Batch& batch) {
   fill.set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, *lt_epilogue(p));
   if (p.bias != nullptr) {
     fill.set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.rounded_bias);
@@ -65,7 +65,7 @@ std::optional<cublasLtEpilogue_t> lt_epilogue(const GemmCall& p) {
 }
 
 cublasStatus_t describe(LtCall& call, const Common& s, const GemmCall& p, const Batch& batch) {
-  Filler fill;
+  DescriptorFiller fill;
   fill.note([&] { return cublasLtMatmulDescInit(&call.operation, s.compute(), CUDA_R_32F); });
   fill.set(call.operation, CUBLASLT_MATMUL_DESC_TRANSA, s.op_b());
   fill.set(call.operation, CUBLASLT_MATMUL_DESC_TRANSB, s.op_a());
