@@ -36,7 +36,7 @@ struct Wire::Impl {
   /// The one op on its way, or the next one, as long as nothing has joined it. How it goes alone is
   /// found out on links of its own, and only when something asks; joined, it goes to `traffic` from
   /// its begin.
-  struct Alone {
+  struct LoneOp {
     size_t op;
     bool known = false;  // what follows
     FinishedCollective finished = {};
@@ -79,7 +79,7 @@ struct Wire::Impl {
   Traffic traffic;
   std::unordered_map<size_t, Order> orders;  // of ops that have not ended
   std::priority_queue<Begin, std::vector<Begin>, std::greater<>> begins;  // first steps
-  std::optional<Alone> alone;
+  std::optional<LoneOp> alone;
   std::vector<LinkUse> use;
   std::vector<FinishedCollective> finished;  // scratch
   size_t num_ops = 0;
@@ -89,7 +89,7 @@ struct Wire::Impl {
 
 /// Runs the lone op to its end.
 void Wire::Impl::go_alone() {
-  Alone& a = *alone;
+  LoneOp& a = *alone;
   const Order& order = orders.at(a.op);
   // Sums of events round other than the closed form, and a scaled end other than a scaled sum.
   std::optional<Nanoseconds> closed;
@@ -149,7 +149,7 @@ void Wire::Impl::settle() {
       alone.reset();
     }
   }
-  if (!alone && traffic.empty() && !begins.empty()) alone = Alone{pop_begin()};
+  if (!alone && traffic.empty() && !begins.empty()) alone = LoneOp{pop_begin()};
 }
 
 Nanoseconds Wire::Impl::next_ns() {
@@ -177,7 +177,7 @@ NetworkTimes Wire::Impl::times(const Order& order, const FinishedCollective& op,
 }
 
 void Wire::Impl::end_alone(std::vector<Done>& ended) {
-  const Alone& a = *alone;
+  const LoneOp& a = *alone;
   ended.push_back({a.op, times(orders.at(a.op), a.finished, a.end), a.finished.end_ns});
   append(use, traffic.take_use());
   append(use, a.use);
