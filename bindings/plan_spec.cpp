@@ -256,8 +256,8 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle) {
   }
   if (fields.has("edits")) {
     const Fields edits = fields.at("edits");
-    spec.edits = {.fuse_gelu = edits.flag("fuse_gelu", false),
-                  .round_once = edits.flag("round_once", false)};
+    spec.lowering = {.fuse_gelu = edits.flag("fuse_gelu", false),
+                     .round_once = edits.flag("round_once", false)};
   }
   // Where others plan, nothing is measured here.
   if (cost.text("kind") == "profile" && is_root(Host::of(L))) {
