@@ -25,7 +25,7 @@ json option_value(const OptionValue& value) {
 json options_json(const std::vector<OptionSpec>& options) {
   json all = json::array();
   for (const OptionSpec& o : options) {
-    json option = {{"name", o.name}, {"default", option_value(o.otherwise)}, {"doc", o.doc}};
+    json option = {{"name", o.name}, {"default", option_value(o.default_value)}, {"doc", o.doc}};
     if (o.lo < o.hi) {
       option["lo"] = o.lo;
       option["hi"] = o.hi;

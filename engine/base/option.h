@@ -23,7 +23,7 @@ const char* reads_name(Reads reads);
 
 struct OptionSpec {
   std::string name;
-  OptionValue otherwise;                  // the default
+  OptionValue default_value;
   std::string doc;                        // unit, range, source
   double lo = 0, hi = 0;                  // allowed numbers where lo < hi
   std::vector<std::string> allowed = {};  // allowed strings
@@ -33,9 +33,11 @@ struct OptionSpec {
 };
 
 /// A number from lo to hi.
-OptionSpec number_option(std::string name, double otherwise, double lo, double hi, std::string doc);
+OptionSpec number_option(std::string name, double default_value, double lo, double hi,
+                         std::string doc);
 /// A whole number from lo to hi.
-OptionSpec whole_option(std::string name, double otherwise, double lo, double hi, std::string doc);
+OptionSpec whole_option(std::string name, double default_value, double lo, double hi,
+                        std::string doc);
 
 /// Every option: the given ones, and the defaults of the others. Throws UserError "<owner>.<option>
 /// = <value> is not allowed; give ...", or with the nearest name for one that is unknown.

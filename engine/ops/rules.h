@@ -65,7 +65,7 @@ inline DType stats_dtype(DType dtype) {
 }
 /// The type of an activation that an op makes of wide ones alone: attr store, `otherwise` unless
 /// given. Throws UserError for anything but bf16.
-DType stored_dtype(const Op& op, DType otherwise);
+DType stored_dtype(const Op& op, DType default_value);
 
 /// The op is one part of a cut along rows: it touches the rows of its own part only, which are attr
 /// share of the whole batch's (expected).

@@ -102,8 +102,8 @@ void print_kinds(const moe::Plan& plan, const moe::RunResult& run) {
   print_row("all compute", all);
 }
 
-int64_t argument(int argc, char** argv, int i, int64_t otherwise) {
-  return i < argc ? std::atoll(argv[i]) : otherwise;
+int64_t argument(int argc, char** argv, int i, int64_t default_value) {
+  return i < argc ? std::atoll(argv[i]) : default_value;
 }
 
 }  // namespace
