@@ -31,7 +31,7 @@ json options_json(const std::vector<OptionSpec>& options) {
       option["hi"] = o.hi;
     }
     if (!o.allowed.empty()) option["allowed"] = o.allowed;
-    if (o.whole) option["whole"] = true;
+    if (o.is_integer) option["whole"] = true;
     if (o.reads != Reads::kNothing) option["reads"] = reads_name(o.reads);
     all.push_back(std::move(option));
   }

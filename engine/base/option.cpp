@@ -16,7 +16,7 @@ std::string text_of(const OptionValue& value) {
 
 std::string allowed_of(const OptionSpec& spec) {
   constexpr const char* kTypes[] = {"true or false", "a number", "a string"};
-  const std::string type = spec.whole ? "a whole number" : kTypes[spec.default_value.index()];
+  const std::string type = spec.is_integer ? "a whole number" : kTypes[spec.default_value.index()];
   return spec.lo < spec.hi ? fmt::format("{} from {} to {}", type, spec.lo, spec.hi) : type;
 }
 
@@ -25,7 +25,7 @@ bool fits(const OptionSpec& spec, const OptionValue& value) {
   const double* const number = std::get_if<double>(&value);
   if (number == nullptr) return true;
   const bool inside = spec.lo >= spec.hi || (*number >= spec.lo && *number <= spec.hi);
-  return inside && (!spec.whole || *number == std::floor(*number));  // NaN does not
+  return inside && (!spec.is_integer || *number == std::floor(*number));  // NaN does not
 }
 
 void check(std::string_view owner, const OptionSpec& spec, const OptionValue& value) {
@@ -53,10 +53,10 @@ OptionSpec number_option(std::string name, double default_value, double lo, doub
   return {std::move(name), default_value, std::move(doc), lo, hi};
 }
 
-OptionSpec whole_option(std::string name, double default_value, double lo, double hi,
-                        std::string doc) {
+OptionSpec integer_option(std::string name, double default_value, double lo, double hi,
+                          std::string doc) {
   OptionSpec spec = number_option(std::move(name), default_value, lo, hi, std::move(doc));
-  spec.whole = true;
+  spec.is_integer = true;
   return spec;
 }
 

@@ -63,8 +63,8 @@ Attrs seq_attr(const Shape& shape);
 inline DType stats_dtype(DType dtype) {
   return dtype == DType::kF16 ? DType::kF32 : wide_dtype(dtype);
 }
-/// The type of an activation that an op makes of wide ones alone: attr store, `otherwise` unless
-/// given. Throws UserError for anything but bf16.
+/// The type of an activation that an op makes of wide ones alone: attr store, `default_value`
+/// unless given. Throws UserError for anything but bf16.
 DType stored_dtype(const Op& op, DType default_value);
 
 /// The op is one part of a cut along rows: it touches the rows of its own part only, which are attr

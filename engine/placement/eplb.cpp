@@ -153,8 +153,8 @@ Placement settle(const Placement& now, const std::vector<std::vector<int64_t>>& 
 PlacementPolicy eplb_policy() {
   std::vector<OptionSpec> options = paying_options();
   options.push_back(
-      whole_option("slots", 0, 0, 1e6,
-                   "residents per device, each with parameters, gradients and state; 0: all"));
+      integer_option("slots", 0, 0, 1e6,
+                     "residents per device, each with parameters, gradients and state; 0: all"));
   return {
       "eplb",
       "EPLB: heavy experts get more residents, shared evenly and packed so that devices compute "

@@ -18,7 +18,7 @@ struct SeededQuery {
   int64_t rank;
 
   double operator[](std::string_view option) const { return setting.value(option); }
-  int64_t whole(std::string_view option) const {
+  int64_t integer(std::string_view option) const {
     return static_cast<int64_t>(setting.value(option));
   }
   uint32_t key(RandomStream stream, std::initializer_list<int64_t> on) const {
@@ -135,7 +135,7 @@ Shape spread_hot(const SeededQuery& seeded) {
       on.back().push_back(held[static_cast<size_t>(i)]);
     }
   }
-  const auto wanted = static_cast<size_t>(std::min(seeded.whole("hot"), q.experts));
+  const auto wanted = static_cast<size_t>(std::min(seeded.integer("hot"), q.experts));
   std::vector<int32_t> hot;
   for (size_t turn = 0; hot.size() < wanted; ++turn) {
     for (const std::vector<int32_t>& held : on) {
@@ -150,12 +150,12 @@ Shape rotating_hotspot(const SeededQuery& seeded) {
   const std::vector<int32_t> turns =
       permutation(q.experts, seeded.key(RandomStream::kHot, {q.layer}));
   return with_hot(seeded,
-                  {turns[static_cast<size_t>(q.step / seeded.whole("period") % q.experts)]});
+                  {turns[static_cast<size_t>(q.step / seeded.integer("period") % q.experts)]});
 }
 
 Shape burst(const SeededQuery& seeded) {
   const RoutingQuery& q = seeded.query;
-  const int64_t stretch = q.step / seeded.whole("length");
+  const int64_t stretch = q.step / seeded.integer("length");
   if (uniform(0, seeded.key(RandomStream::kHot, {stretch})) >= seeded["chance"])
     return even_shape(seeded);
   const uint32_t key = seeded.key(RandomStream::kHot, {stretch, q.layer});
@@ -226,7 +226,7 @@ std::vector<WorkloadDef> make_rows() {
       {"hot_expert", "one expert gets a share of all choices",
        with_common({share_option("of choices to the expert")})},
       {"spread_hot", "hot experts on different ranks",
-       with_common({whole_option("hot", 4, 1, 65535, "hot experts"),
+       with_common({integer_option("hot", 4, 1, 65535, "hot experts"),
                     share_option("of choices to the hot experts")})},
       {"source_ragged", "ranks differ in what they choose and in how many tokens they have",
        with_common(
@@ -234,11 +234,11 @@ std::vector<WorkloadDef> make_rows() {
       {"zero_token_rank", "one rank has no tokens, the others choose by zipf",
        with_common({number_option("s", 0, 0, 20, "exponent; 0: even")})},
       {"rotating_hotspot", "a hot expert that moves on",
-       with_common({whole_option("period", 10, 1, 1e9, "steps that it stays"),
+       with_common({integer_option("period", 10, 1, 1e9, "steps that it stays"),
                     share_option("of choices to the expert")})},
       {"burst", "a hot expert now and then",
        with_common({number_option("chance", 0.2, 0, 1, "of a stretch to be a burst"),
-                    whole_option("length", 5, 1, 1e9, "steps of a stretch"),
+                    integer_option("length", 5, 1, 1e9, "steps of a stretch"),
                     share_option("of choices to the expert in a burst")})},
       {"markov", "the expert in a layer depends on that in the layer before",
        with_common({number_option("ratio", 5.56, 1, 1e6, "most over least popular expert")}, 0.4194,
