@@ -72,9 +72,9 @@ Stage stage_of(lua_State* L, int index, const Fields& stage, const StageContext&
   lua_getfield(L, index, "options");
   const auto options = std::make_shared<const Reference>(L);
   if (result.kind == StageKind::kSchedule) {
-    result.schedule = schedule_policy(L, apply, options, picks->fill, picks);
+    result.schedule = schedule_policy(L, apply, options, picks->slot_occupancy, picks);
   } else {
-    result.transform = pass_policy(L, apply, options, picks->fill);
+    result.transform = pass_policy(L, apply, options, picks->slot_occupancy);
   }
   return result;
 }
@@ -238,13 +238,14 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle) {
   spec.model = model_of(fields.at("model"));
   spec.num_ranks = fields.integer("ranks");
   spec.cluster = cluster_of(fields.at("cluster"));
-  spec.work.fill = fields.number("fill", 1);
+  spec.work.slot_occupancy = fields.number("fill", 1);
   spec.element_bytes = fields.integer("element_bytes", 0);
   spec.inference = fields.flag("inference", false);
   if (fields.has("optimizer")) spec.optimizer = optimizer_of(fields.at("optimizer"));
   set_gate(L, index, fields, spec, handle);
   lua_getfield(L, index, "system");
-  const auto picks = std::make_shared<PickPolicies>(PickPolicies{.fill = spec.work.fill});
+  const auto picks =
+      std::make_shared<PickPolicies>(PickPolicies{.slot_occupancy = spec.work.slot_occupancy});
   handle.picks = picks;
   spec.system = system_of(L, lua_gettop(L), fields.at("system"), {spec, handle, picks});
   lua_pop(L, 1);

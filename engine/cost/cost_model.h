@@ -19,7 +19,7 @@
 
 namespace moe {
 
-/// What a routing gives an op whose work or bytes follow the fill.
+/// What a routing gives an op whose work or bytes follow the slot occupancy.
 struct RoutedWork {
   /// Of a compute op on one rank; of an all-to-all on the rank that sends or receives most.
   WorkContext work;
@@ -73,8 +73,9 @@ class CostModel {
 
 /// What decides an op's time: kind, ranks, shapes, dtypes, attributes; not its name or place.
 std::string op_signature(const Graph& graph, OpId op);
-/// Whether the op's work follows the fill: it reads, writes or sends only slots that hold a token.
-bool work_follows_fill(const Graph& graph, OpId op);
+/// Whether the op's work follows the slot occupancy: it reads, writes or sends only slots that hold
+/// a token.
+bool work_follows_occupancy(const Graph& graph, OpId op);
 
 /// What a rank brings to a collective, OpDef::work's bytes: of an all-to-all all that it holds, for
 /// itself too; of an all-reduce the tensor.
@@ -166,10 +167,10 @@ class ProfileCache;
 /// Compute ops as timed alone on this machine; collectives as max(closed form on `link`, the time
 /// the bytes take in memory as profiled). A signature that is not in the cache is timed by
 /// `measure` and stored; times already read are kept, so a plan sees one value per op throughout.
-/// Where the op's work follows the fill, so does its key ("... fill=0.8", to three decimals), and
-/// it is measured with that fill; other ops are measured with full slots. Work of another fill is
-/// taken from the straight line between its neighbours among that fill and 0, 1/4, 1/2, 3/4, 1, so
-/// that a run of many loads measures few. For one thread at a time.
+/// Where the op's work follows the slot occupancy, so does its key ("... fill=0.8", to three
+/// decimals), and it is measured with that occupancy; other ops are measured with full slots. Work
+/// at another one is taken from the straight line between its neighbours among that and 0, 1/4,
+/// 1/2, 3/4, 1, so that a run of many loads measures few. For one thread at a time.
 class ProfileCost : public CostModel {
  public:
   using Measure =
@@ -204,10 +205,11 @@ class ProfileCost : public CostModel {
 
  private:
   /// What the op's samples are kept under, after the prefix, and what it is measured with.
-  std::pair<std::string, WorkContext> signature_of(const Graph& graph, OpId op, double fill) const;
+  std::pair<std::string, WorkContext> signature_of(const Graph& graph, OpId op,
+                                                   double slot_occupancy) const;
   /// The median of the op's samples: as seen before, from the cache, or measured now.
-  Nanoseconds measured_ns(const Graph& graph, OpId op, double fill) const;
-  Nanoseconds alone_ns(const Graph& graph, OpId op, double fill) const;
+  Nanoseconds measured_ns(const Graph& graph, OpId op, double slot_occupancy) const;
+  Nanoseconds alone_ns(const Graph& graph, OpId op, double slot_occupancy) const;
   template <class F>
   Nanoseconds median_of(const std::string& signature, Nanoseconds least, const F& measure) const;
 
@@ -217,8 +219,8 @@ class ProfileCost : public CostModel {
   bool has_link_;
   Cluster link_;
   WorkContext context_;
-  double fill_;                // context_'s as keys have it
-  std::vector<double> fills_;  // that are measured, ascending
+  double slot_occupancy_;            // context_'s as keys have it
+  std::vector<double> occupancies_;  // that are measured, ascending
   MeasureHandoff measure_handoff_;
   std::optional<InStep> in_step_;
   std::optional<OverlapTable> overlap_;

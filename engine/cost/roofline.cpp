@@ -133,7 +133,8 @@ std::string RooflineCost::describe() const {
       "roofline of {} on {}: GEMM {:g} TFLOP/s, vector {:g} TFLOP/s, memory {:g} GB/s, launch "
       "{:g} us, fill {:g}; collectives by closed form",
       device.name, cluster_.name, device.gemm_flops_per_s / 1e12, device.vector_flops_per_s / 1e12,
-      device.memory_bytes_per_s / 1e9, static_cast<double>(device.launch_ns) / 1e3, context_.fill);
+      device.memory_bytes_per_s / 1e9, static_cast<double>(device.launch_ns) / 1e3,
+      context_.slot_occupancy);
   const OverlapSlowdown& slowdown = cluster_.overlap_slowdown;
   if (slowdown.gemm > 1 || slowdown.memory > 1) {
     text += fmt::format(", compute beside them: GEMMs x{:g}, others x{:g}", slowdown.gemm,

@@ -77,7 +77,7 @@ inline double share_of(const Op& op) {
 }
 
 /// Of rows in the slots of a placed layer: the part of the slots that experts are expected in.
-inline double occupancy_of(const Op& op) {
+inline double slot_ratio_of(const Op& op) {
   return attr_double(op, "occupancy", 1.0);
 }
 

@@ -262,9 +262,10 @@ EvenExchange even_exchange(const Graph& graph, OpId id, const WorkContext& work,
   const bool gathers = graph.def(op).payload == Payload::kLoads;
   const Bytes all = gathers ? out : std::min(in, out);
   const bool irregular = attr_int(op, "irregular") != 0;
-  const double fill = irregular ? work.fill * attr_double(op, "share", 1.0) : 1.0;
+  const double slot_occupancy =
+      irregular ? work.slot_occupancy * attr_double(op, "share", 1.0) : 1.0;
   EvenExchange exchange;
-  exchange.used = static_cast<Bytes>(fill * static_cast<double>(all)) / size * size;
+  exchange.used = static_cast<Bytes>(slot_occupancy * static_cast<double>(all)) / size * size;
   const bool clears = !op.attrs.contains("share") && attr_int(op, "loose") == 0;
   exchange.unused = clears ? all - exchange.used : 0;
   const auto n = static_cast<size_t>(size);

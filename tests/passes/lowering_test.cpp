@@ -307,7 +307,7 @@ TEST_CASE("the fused op costs the flops of both and the bytes without the passes
     const Graph apart = make_plan(spec)->graph;
     spec.lowering.fuse_gelu = true;
     const Graph fused = make_plan(spec)->graph;
-    const WorkContext context = {.fill = 0.5};
+    const WorkContext context = {.slot_occupancy = 0.5};
     const auto work = [&](const Graph& graph, const char* name) {
       const OpId op = graph.find_op(name);
       REQUIRE(op.valid());

@@ -85,7 +85,7 @@ std::shared_ptr<const Plan> plan_for(std::shared_ptr<const RoutingModel> routing
   spec.gate = gate_spec(spec.model);
   spec.cluster = cluster;
   spec.num_ranks = kRanks;
-  spec.work.fill = 0.25;
+  spec.work.slot_occupancy = 0.25;
   spec.inference = true;
   spec.routing = std::move(routing);
   spec.system.name = "test";
@@ -163,8 +163,9 @@ TEST_CASE("with one expert per device the most loaded device decides, by countin
         const OpId id(static_cast<int64_t>(i));
         const Op& op = served.plan->graph.op(id);
         if (op.segment != Segment::kExpert || op.layer != static_cast<int32_t>(m)) continue;
-        const double fill = double(most) / double(kExperts * kTokens);
-        experts += cost.routed_ns(served.plan->graph, id, {.work = {.fill = fill}});
+        const double slot_occupancy = double(most) / double(kExperts * kTokens);
+        experts +=
+            cost.routed_ns(served.plan->graph, id, {.work = {.slot_occupancy = slot_occupancy}});
       }
       CHECK(served.layer(batch, m).a2a_ns ==
             all_to_all_v_ns(four_devices(), there) + all_to_all_v_ns(four_devices(), back));
