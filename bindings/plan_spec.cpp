@@ -151,17 +151,17 @@ std::map<Collective, InterpolatedTable> tables_of(const Fields& cluster) {
   return tables;
 }
 
-// What ops on swapped experts take in place of their work.
-SwapTimes swap_times_of(const Fields& cost) {
-  SwapTimes times;
+// What ops on offloaded experts take in place of their work.
+OffloadTimes offload_times_of(const Fields& cost) {
+  OffloadTimes times;
   if (!cost.has("swaps")) return times;
-  const Fields swaps = cost.at("swaps");
+  const Fields given = cost.at("swaps");
   for (const auto& [name, time] : {std::pair("place_ms", &times.place_ns),
                                    {"resume_ms", &times.resume_ns},
                                    {"rerun_ms", &times.rerun_ns}}) {
-    if (swaps.has(name)) *time = swaps.time(name, 1e6);
+    if (given.has(name)) *time = given.time(name, 1e6);
   }
-  times.host_bytes_per_s = swaps.number("host_bytes_per_s");
+  times.host_bytes_per_s = given.number("host_bytes_per_s");
   return times;
 }
 
@@ -269,7 +269,7 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle) {
     spec.cost = std::make_shared<NoTimes>(spec.cluster);
   } else {
     spec.cost = std::make_shared<RooflineCost>(
-        spec.cluster, spec.work, tables_of(fields.at("cluster")), swap_times_of(cost));
+        spec.cluster, spec.work, tables_of(fields.at("cluster")), offload_times_of(cost));
   }
   return spec;
 }

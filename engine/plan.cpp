@@ -85,7 +85,7 @@ void check_stages(const PlanSpec& spec) {
     }
     if (!spec.inference && built_in && builtin_pass(stage.name).inference_only) {
       throw user_error(
-          "stage '{}': no backward goes through experts that are swapped; it is for inference "
+          "stage '{}': no backward goes through experts that are offloaded; it is for inference "
           "alone (moe.infer), not for training",
           stage.name);
     }

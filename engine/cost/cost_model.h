@@ -112,7 +112,7 @@ class InterpolatedTable {
 };
 
 /// What Lina's inference takes beside a device's rates; nullopt: what the ops' work takes.
-struct SwapTimes {
+struct OffloadTimes {
   std::optional<Nanoseconds> place_ns;     // a place_expected, phase 1
   std::optional<Nanoseconds> resume_ns;    // phase 2 where the estimate holds, the loads' exchange
                                            // included
@@ -122,13 +122,13 @@ struct SwapTimes {
 
 /// max(flops / rate, bytes / memory rate) + launch; collectives by closed form, or by table (of the
 /// payload a rank) where one is given for the kind: measured among all ranks, it says nothing of
-/// smaller groups and rounds. swaps: in place of that, for ops on swapped experts.
-/// Throws UserError for a cluster that check() refuses, a device without rates, and swaps that make
+/// smaller groups and rounds. times: in place of that, for ops on offloaded experts.
+/// Throws UserError for a cluster that check() refuses, a device without rates, and times that make
 /// no sense, naming "inference.<field>".
 class RooflineCost : public CostModel {
  public:
   RooflineCost(Cluster cluster, WorkContext context,
-               std::map<Collective, InterpolatedTable> tables = {}, SwapTimes swaps = {});
+               std::map<Collective, InterpolatedTable> tables = {}, OffloadTimes times = {});
   Nanoseconds op_ns(const Graph& graph, OpId op) const override {
     return routed_ns(graph, op, {context_});
   }
@@ -140,12 +140,13 @@ class RooflineCost : public CostModel {
   std::string describe() const override;
 
  private:
-  std::optional<Nanoseconds> swap_ns(const Graph& graph, OpId op, const WorkContext& context) const;
+  std::optional<Nanoseconds> offload_ns(const Graph& graph, OpId op,
+                                        const WorkContext& context) const;
 
   Cluster cluster_;
   WorkContext context_;
   std::map<Collective, InterpolatedTable> tables_;
-  SwapTimes swaps_;
+  OffloadTimes offload_times_;
 };
 
 /// Of a real run whose plan depends on no time, so that nothing is measured for it. op_ns() throws

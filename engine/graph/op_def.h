@@ -133,7 +133,7 @@ struct WorkContext {
   /// 1/capacity_factor).
   double slot_occupancy = 1.0;
   /// Experts that a swap_in copies to one device; negative: as many as it usually does.
-  double swapped = -1;
+  double loaded_experts = -1;
   /// Of a fine_tune: it places again.
   bool again = false;
 };
