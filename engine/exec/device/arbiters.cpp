@@ -112,7 +112,7 @@ bool DeviceArbiters::take(LaneGroup& group) {
     std::rethrow_exception(with_prefix(
         fmt::format("rank {}, step {}, op {}: ", rank_, step_, plan_.graph.op(op).name), error));
   }
-  ranks_.give(op, chunk);
+  ranks_.enqueue(op, chunk);
   return true;
 }
 

@@ -19,7 +19,7 @@ class DeviceArbiters {
   struct Ranks {
     std::function<bool(OpId)> over;                          // on every rank
     std::function<bool(OpId)> begun;                         // on some rank
-    std::function<void(OpId, int64_t chunk)> give;           // queues one chunk
+    std::function<void(OpId, int64_t chunk)> enqueue;        // one chunk
     std::function<bool(OpId, int64_t chunk)> chunk_is_over;  // on every rank
   };
 
