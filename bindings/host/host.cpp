@@ -111,7 +111,7 @@ bool Host::must_stop() const {
   return stop_requested() && (options_.processes == nullptr || options_.processes->is_root());
 }
 
-void Host::heed_stop() {
+void Host::check_stop() {
   if (!must_stop()) return;
   poll();
   limits_.watch_lines();

@@ -84,7 +84,7 @@ class Host {
   /// see it.
   bool must_stop() const;
   /// Where must_stop(), the recipe's next line fails.
-  void heed_stop();
+  void check_stop();
   /// Fails the job before this process ends by itself: the calls of the other processes then fail.
   void fail_job() const;
   /// Around long engine calls. Throws Interrupted on entry where must_stop(); a request that comes
@@ -92,7 +92,7 @@ class Host {
   class EngineCall {
    public:
     explicit EngineCall(Host& host);
-    ~EngineCall() { host_.heed_stop(); }
+    ~EngineCall() { host_.check_stop(); }
     EngineCall(const EngineCall&) = delete;
     EngineCall& operator=(const EngineCall&) = delete;
 

@@ -24,8 +24,8 @@ struct Finding {
 struct IdleStage {
   std::string name;
   std::string why;
-  bool cuts = false;     // it would have cut transfers into parts, and changed nothing
-  bool as_told = false;  // its options ask for nothing, or it forbids what nothing does
+  bool cuts = false;       // it would have cut transfers into parts, and changed nothing
+  bool by_option = false;  // its options ask for nothing, or it forbids what nothing does
 };
 
 /// The input of a replay of another schedule of the same graph.

@@ -44,7 +44,7 @@ class CostModel {
  public:
   virtual ~CostModel() = default;
   /// False: the model has no times, neither measured nor modelled, and op_ns() throws.
-  virtual bool knows_times() const { return true; }
+  virtual bool has_times() const { return true; }
   /// How long the op takes alone; 0 for a view. Same answer for the same op signature, always.
   virtual Nanoseconds op_ns(const Graph& graph, OpId op) const = 0;
   /// How long it takes alone with this work in place of the one that op_ns() expects; op_ns() of a
@@ -154,7 +154,7 @@ class RooflineCost : public CostModel {
 class NoTimes : public CostModel {
  public:
   explicit NoTimes(Cluster cluster) : cluster_(std::move(cluster)) {}
-  bool knows_times() const override { return false; }
+  bool has_times() const override { return false; }
   Nanoseconds op_ns(const Graph& graph, OpId op) const override;
   const Cluster* network() const override { return &cluster_; }
   std::string describe() const override { return "no times: the plan depends on none"; }

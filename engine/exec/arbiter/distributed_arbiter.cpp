@@ -52,7 +52,7 @@ DistributedArbiter::DistributedArbiter(const Graph& graph, const Schedule& sched
       processes_(processes),
       posted_(schedule.lanes.size()) {
   if (!processes.is_root()) return;
-  options.chosen = [this](const Turn& turn) { tell_others(turn); };
+  options.chosen = [this](const Turn& turn) { send_turn(turn); };
   all_ = std::make_unique<LocalArbiter>(graph, schedule, lanes, std::move(options));
 }
 
@@ -118,23 +118,23 @@ void DistributedArbiter::done(int64_t rank, Nanoseconds end) {
 }
 
 /// Under the lock of the LocalArbiter, so that turns leave in order.
-void DistributedArbiter::tell_others(const Turn& turn) {
+void DistributedArbiter::send_turn(const Turn& turn) {
   const std::vector<TurnMessage> message = {{turn.op, turn.chunk, turn.since}};
   for (int64_t r = 1; r < processes_.size(); ++r) channel_->send(r, message_of(message));
 }
 
 void DistributedArbiter::read_messages() {
   const std::lock_guard lock(reading_);
-  while (const auto message = channel_->read()) hear(message->peer, message->text);
+  while (const auto message = channel_->read()) handle(message->peer, message->text);
 }
 
-void DistributedArbiter::hear(int64_t rank, const std::string& text) {
+void DistributedArbiter::handle(int64_t rank, const std::string& text) {
   if (!all_) {
     for (const TurnMessage& message : events_of<TurnMessage>(text)) {
       const std::lock_guard lock(mutex_);
-      MOE_CHECK(!told_ && !taken_, "a turn of op '{}' before the last one is over",
+      MOE_CHECK(!received_ && !taken_, "a turn of op '{}' before the last one is over",
                 graph_.op(message.op).name);
-      told_ = Turn{message.op, message.chunk, processes_.from_common(message.since)};
+      received_ = Turn{message.op, message.chunk, processes_.from_common(message.since)};
     }
     return;
   }
@@ -166,7 +166,7 @@ std::optional<Turn> DistributedArbiter::take(int64_t rank, LaneId lane) {
   std::optional<Turn> turn;
   if (all_) turn = all_->try_next(rank, lane);
   const std::lock_guard lock(mutex_);
-  if (!all_ && told_ && schedule_.lane_of[told_->op.index()] == lane) turn.swap(told_);
+  if (!all_ && received_ && schedule_.lane_of[received_->op.index()] == lane) turn.swap(received_);
   if (turn) taken_ = turn;
   return turn;
 }

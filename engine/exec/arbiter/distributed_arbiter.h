@@ -32,9 +32,9 @@ class DistributedArbiter final : public LaneArbiter {
   void abort() override;
 
  private:
-  void tell_others(const Turn& turn);
+  void send_turn(const Turn& turn);
   void read_messages();
-  void hear(int64_t rank, const std::string& text);
+  void handle(int64_t rank, const std::string& text);
   std::optional<Turn> take(int64_t rank, LaneId lane);
   bool may_look();
 
@@ -48,10 +48,10 @@ class DistributedArbiter final : public LaneArbiter {
   std::mutex reading_;                 // messages are followed in the order in which they are read
   std::mutex mutex_;                   // of what follows; taken after reading_
   std::condition_variable changed_;
-  std::vector<int64_t> posted_;  // by lane of the schedule: ops of this rank that are not over
-  std::optional<Turn> told_;     // on others than rank 0: not taken yet
-  std::optional<Turn> taken_;    // not done yet
-  Nanoseconds next_look_ = 0;    // the watchdog's
+  std::vector<int64_t> posted_;   // by lane of the schedule: ops of this rank that are not over
+  std::optional<Turn> received_;  // on others than rank 0: not taken yet
+  std::optional<Turn> taken_;     // not done yet
+  Nanoseconds next_look_ = 0;     // the watchdog's
   bool aborted_ = false;
 };
 

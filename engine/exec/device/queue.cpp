@@ -75,13 +75,13 @@ void DeviceQueue::enqueue_arbitrated(const StepSpec& spec) {
     std::copy_if(plan_.orders.lanes[l].begin(), plan_.orders.lanes[l].end(),
                  std::back_inserter(queues_[l]), [&](OpId op) { return runs(op, spec); });
   }
-  const auto all_given = [&] {
+  const auto all_enqueued = [&] {
     for (size_t l = 0; l < queues_.size(); ++l) {
       if (heads_[l] < queues_[l].size()) return false;
     }
     return arbiters_.done();
   };
-  while (!all_given()) {
+  while (!all_enqueued()) {
     wait_until_([&] {
       const bool turned = arbiters_.go_on();
       return enqueue_ready(spec) || turned;
@@ -131,7 +131,7 @@ void DeviceQueue::enqueue_compute(DeviceRank& rank, const DeviceStep& step, cons
   rank.end(step);
 }
 
-/// Of all ranks; with the last one the op is given.
+/// Of all ranks; with the last one the op is enqueued.
 void DeviceQueue::enqueue_chunk(const DeviceStep& step, int64_t chunk) {
   const bool experts = plan_.graph.def(step.op).collective == Collective::kExperts;
   for (const auto& rank : ranks_) {
