@@ -1,6 +1,6 @@
 // Collectives that move on the links of a fabric at the same time, step after step: the event loop
-// between a LinkClock and the steps of transfers.h. Times are not rounded. Who is alone, and when
-// to begin, is the Wire's to say.
+// between a LinkClock and the steps of expert_transfers.h. Times are not rounded. Who is alone, and
+// when to begin, is the Wire's to say.
 #pragma once
 
 #include <cstddef>

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "engine/ops/rules.h"
+#include "engine/placement/expert_transfers.h"
 #include "engine/placement/policy.h"
-#include "engine/placement/transfers.h"
 
 namespace moe::ops {
 

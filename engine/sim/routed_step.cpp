@@ -7,7 +7,7 @@
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
-#include "engine/placement/transfers.h"
+#include "engine/placement/expert_transfers.h"
 
 namespace moe {
 namespace {

@@ -7,7 +7,7 @@
 #include "engine/network/contention.h"
 #include "engine/passes/moe_layer.h"
 #include "engine/passes/placement/place_experts.h"
-#include "engine/placement/transfers.h"
+#include "engine/placement/expert_transfers.h"
 
 namespace moe {
 namespace {
