@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/network/transfers.h"
+#include "engine/network/collective_steps.h"
 
 namespace moe {
 

@@ -1,4 +1,4 @@
-#include "engine/network/transfers.h"
+#include "engine/network/collective_steps.h"
 
 #include <algorithm>
 #include <cmath>
