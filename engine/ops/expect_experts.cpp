@@ -8,7 +8,7 @@
 #include "engine/ops/defs.h"
 #include "engine/ops/placed.h"
 #include "engine/ops/swap_in.h"
-#include "engine/placement/popularity.h"
+#include "engine/placement/path_profile.h"
 #include "engine/placement/two_phase.h"
 
 namespace moe::ops {

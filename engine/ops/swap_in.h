@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
-#include "engine/placement/popularity.h"
+#include "engine/placement/path_profile.h"
 #include "engine/placement/two_phase.h"
 #include "kernels/device.h"
 

@@ -5,7 +5,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
-#include "engine/placement/popularity.h"
+#include "engine/placement/path_profile.h"
 #include "engine/routing/workload.h"
 #include "engine/sim/simulator.h"
 #include "tests/exec/support.h"
