@@ -12,7 +12,7 @@
 #include "engine/analysis/planner_error.h"
 #include "engine/exec/data.h"
 #include "engine/run.h"
-#include "engine/timeline/trace.h"
+#include "engine/timeline/chrome_trace.h"
 
 namespace moe::lua {
 namespace {

@@ -1,5 +1,5 @@
 // Collectives that move on the links of a fabric at the same time, step after step: the event loop
-// between a LinkClock and the steps of expert_transfers.h. Times are not rounded. Who is alone, and
+// between a LinkClock and the steps of collective_steps.h. Times are not rounded. Who is alone, and
 // when to begin, is the Wire's to say.
 #pragma once
 
