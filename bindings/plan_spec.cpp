@@ -72,9 +72,9 @@ Stage stage_of(lua_State* L, int index, const Fields& stage, const StageContext&
   lua_getfield(L, index, "options");
   const auto options = std::make_shared<const Reference>(L);
   if (result.kind == StageKind::kSchedule) {
-    result.schedule = schedule_policy(L, apply, options, picks->fill, picks);
+    result.schedule = schedule_policy(L, apply, options, picks->slot_occupancy, picks);
   } else {
-    result.transform = pass_policy(L, apply, options, picks->fill);
+    result.transform = pass_policy(L, apply, options, picks->slot_occupancy);
   }
   return result;
 }
@@ -151,17 +151,17 @@ std::map<Collective, InterpolatedTable> tables_of(const Fields& cluster) {
   return tables;
 }
 
-// What ops on swapped experts take in place of their work.
-SwapTimes swap_times_of(const Fields& cost) {
-  SwapTimes times;
+// What ops on offloaded experts take in place of their work.
+OffloadTimes offload_times_of(const Fields& cost) {
+  OffloadTimes times;
   if (!cost.has("swaps")) return times;
-  const Fields swaps = cost.at("swaps");
+  const Fields given = cost.at("swaps");
   for (const auto& [name, time] : {std::pair("place_ms", &times.place_ns),
                                    {"resume_ms", &times.resume_ns},
                                    {"rerun_ms", &times.rerun_ns}}) {
-    if (swaps.has(name)) *time = swaps.time(name, 1e6);
+    if (given.has(name)) *time = given.time(name, 1e6);
   }
-  times.host_bytes_per_s = swaps.number("host_bytes_per_s");
+  times.host_bytes_per_s = given.number("host_bytes_per_s");
   return times;
 }
 
@@ -238,13 +238,14 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle) {
   spec.model = model_of(fields.at("model"));
   spec.num_ranks = fields.integer("ranks");
   spec.cluster = cluster_of(fields.at("cluster"));
-  spec.work.fill = fields.number("fill", 1);
+  spec.work.slot_occupancy = fields.number("fill", 1);
   spec.element_bytes = fields.integer("element_bytes", 0);
   spec.inference = fields.flag("inference", false);
   if (fields.has("optimizer")) spec.optimizer = optimizer_of(fields.at("optimizer"));
   set_gate(L, index, fields, spec, handle);
   lua_getfield(L, index, "system");
-  const auto picks = std::make_shared<PickPolicies>(PickPolicies{.fill = spec.work.fill});
+  const auto picks =
+      std::make_shared<PickPolicies>(PickPolicies{.slot_occupancy = spec.work.slot_occupancy});
   handle.picks = picks;
   spec.system = system_of(L, lua_gettop(L), fields.at("system"), {spec, handle, picks});
   lua_pop(L, 1);
@@ -256,8 +257,8 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle) {
   }
   if (fields.has("edits")) {
     const Fields edits = fields.at("edits");
-    spec.edits = {.fuse_gelu = edits.flag("fuse_gelu", false),
-                  .round_once = edits.flag("round_once", false)};
+    spec.lowering = {.fuse_gelu = edits.flag("fuse_gelu", false),
+                     .round_once = edits.flag("round_once", false)};
   }
   // Where others plan, nothing is measured here.
   if (cost.text("kind") == "profile" && is_root(Host::of(L))) {
@@ -268,7 +269,7 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle) {
     spec.cost = std::make_shared<NoTimes>(spec.cluster);
   } else {
     spec.cost = std::make_shared<RooflineCost>(
-        spec.cluster, spec.work, tables_of(fields.at("cluster")), swap_times_of(cost));
+        spec.cluster, spec.work, tables_of(fields.at("cluster")), offload_times_of(cost));
   }
   return spec;
 }

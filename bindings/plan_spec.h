@@ -38,7 +38,7 @@ struct PickPolicy {
   Schedule before;
 };
 struct PickPolicies {
-  double fill = 1;
+  double slot_occupancy = 1;
   std::vector<PickPolicy> list;
 };
 

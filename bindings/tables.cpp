@@ -25,13 +25,13 @@ json option_value(const OptionValue& value) {
 json options_json(const std::vector<OptionSpec>& options) {
   json all = json::array();
   for (const OptionSpec& o : options) {
-    json option = {{"name", o.name}, {"default", option_value(o.otherwise)}, {"doc", o.doc}};
+    json option = {{"name", o.name}, {"default", option_value(o.default_value)}, {"doc", o.doc}};
     if (o.lo < o.hi) {
       option["lo"] = o.lo;
       option["hi"] = o.hi;
     }
     if (!o.allowed.empty()) option["allowed"] = o.allowed;
-    if (o.whole) option["whole"] = true;
+    if (o.is_integer) option["whole"] = true;
     if (o.reads != Reads::kNothing) option["reads"] = reads_name(o.reads);
     all.push_back(std::move(option));
   }

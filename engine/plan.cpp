@@ -85,7 +85,7 @@ void check_stages(const PlanSpec& spec) {
     }
     if (!spec.inference && built_in && builtin_pass(stage.name).inference_only) {
       throw user_error(
-          "stage '{}': no backward goes through experts that are swapped; it is for inference "
+          "stage '{}': no backward goes through experts that are offloaded; it is for inference "
           "alone (moe.infer), not for training",
           stage.name);
     }
@@ -95,9 +95,9 @@ void check_stages(const PlanSpec& spec) {
 /// Behind all passes, which know nothing of it, and before the schedulers, whose costs are then
 /// those of what runs. Variants come last, as they are chosen by the cost of each op as it will be.
 Graph edit_for_device(Graph graph, const PlanSpec& spec) {
-  if (spec.edits.fuse_gelu) graph = fuse_gelu(std::move(graph));
-  if (spec.edits.round_once) graph = round_once(std::move(graph));
-  verify(graph, "edits for a device");
+  if (spec.lowering.fuse_gelu) graph = fuse_gelu(std::move(graph));
+  if (spec.lowering.round_once) graph = round_once(std::move(graph));
+  verify(graph, "lowering for a device");
   graph = select_variants(std::move(graph), spec.variants);
   if (spec.autotune) graph = autotune_variants(std::move(graph), *spec.cost, spec.variants);
   return graph;

@@ -26,7 +26,7 @@ struct SystemSpec {
 };
 
 /// What is changed in a plan's graph for a device, after all passes.
-struct DeviceEdits {
+struct DeviceLowering {
   bool fuse_gelu = false;   // passes/fuse_gelu.h
   bool round_once = false;  // passes/round_once.h
 };
@@ -47,7 +47,7 @@ struct PlanSpec {
   /// of take the fastest one by `cost`, not the usual one.
   WantedVariants variants;
   bool autotune = false;
-  DeviceEdits edits;
+  DeviceLowering lowering;
   /// Which experts tokens choose, in place of the model's gate; null: the gate.
   std::shared_ptr<const RoutingModel> routing;
 };

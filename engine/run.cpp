@@ -62,7 +62,7 @@ RunResult run(const Plan& plan, std::string_view executor, const RunOptions& opt
   return def.make()->run(plan, options);
 }
 
-PartialRun run_as_far(const Plan& plan, std::string_view executor, const RunOptions& options) {
+PartialRun run_partially(const Plan& plan, std::string_view executor, const RunOptions& options) {
   try {
     return {run(plan, executor, options)};
   } catch (const RunFailed& failed) {

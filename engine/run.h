@@ -37,6 +37,6 @@ struct PartialRun {
 };
 /// The same, but a run that fails after a step is as good as its steps. Not an inference: half of
 /// one is good for nothing, and its failure goes on.
-PartialRun run_as_far(const Plan& plan, std::string_view executor, const RunOptions& options);
+PartialRun run_partially(const Plan& plan, std::string_view executor, const RunOptions& options);
 
 }  // namespace moe

@@ -164,7 +164,7 @@ int undisturbed(lua_State* L) {
     const Limits::Hold hold(Host::of(L).limits());
     call(L, 0, 0);
   }
-  Host::of(L).heed_stop();
+  Host::of(L).check_stop();
   return 0;
 }
 

@@ -119,7 +119,7 @@ class Explainer {
   }
 
   json found(const std::vector<IdleStage>& idle) const {
-    const Remake remake = [this](const Schedule& schedule, const LaneOrders& orders) {
+    const MakeReplayInput make_input = [this](const Schedule& schedule, const LaneOrders& orders) {
       return replay_input(plan_.graph, schedule, orders, *plan_.spec.cost, step_.routed_work(),
                           step_.input().num_ranks);
     };
@@ -127,7 +127,7 @@ class Explainer {
     for (const Finding& f : findings({.graph = plan_.graph,
                             .schedule = plan_.schedule,
                             .explanation = explanation_,
-                            .remake = remake,
+                            .make_input = make_input,
                             .idle = idle})) {
       json one = exposure(f.exposure);
       one["ms"] = mean(f.exposed_ns);

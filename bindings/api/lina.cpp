@@ -10,9 +10,9 @@
 #include "bindings/run.h"
 #include "engine/analysis/served_batch.h"
 #include "engine/base/limits.h"
-#include "engine/exec/results/swaps.h"
+#include "engine/exec/results/expert_offload.h"
 #include "engine/graph/op_def.h"
-#include "engine/ops/swap.h"
+#include "engine/ops/swap_in.h"
 #include "engine/routing/token_classes.h"
 #include "engine/run.h"
 #include "engine/sim/routed_batches.h"
@@ -195,16 +195,16 @@ void add_phase_2(const Plan& plan, json& out) {
 }
 
 /// Experts copied to devices in a batch, but for those that a device's slot had by phase 1.
-int64_t num_swapped(const Plan& plan, const std::vector<SwapRecord>& records) {
+int64_t num_loaded(const Plan& plan, const std::vector<OffloadRecord>& records) {
   int64_t count = 0;
-  for (const SwapRecord& record : records) {
-    const PlacementBounds bounds = swapped_bounds(plan, record.layer);
+  for (const OffloadRecord& record : records) {
+    const PlacementBounds bounds = offloaded_bounds(plan, record.layer);
     const Placement in_force = Placement::decode(bounds, record.in_force);
     std::optional<Placement> expected;
     if (!record.expected.empty()) expected = Placement::decode(bounds, record.expected);
     for (int64_t d = 0; d < bounds.devices; ++d) {
-      if (expected) count += ops::num_swapped(*expected, nullptr, d);
-      count += ops::num_swapped(in_force, expected ? &*expected : nullptr, d);
+      if (expected) count += ops::num_loaded(*expected, nullptr, d);
+      count += ops::num_loaded(in_force, expected ? &*expected : nullptr, d);
     }
   }
   return count;
@@ -229,8 +229,8 @@ json served_json(const Plan& plan, const RunResult& result) {
       swap_wait += one.swap_wait_ns;
     }
   }
-  for (const auto& records : result.swaps) {
-    swapped += static_cast<double>(num_swapped(plan, records));
+  for (const auto& records : result.offloads) {
+    swapped += static_cast<double>(num_loaded(plan, records));
   }
   const auto num = static_cast<double>(batch.size());
   return {{"batch_ms", batches},
@@ -264,7 +264,7 @@ int inference(lua_State* L) {
     // Where all batches are alike one was simulated.
     result.timelines.resize(static_cast<size_t>(trace.num), result.timelines.front());
     out = served_json(plan, result);
-    const bool fine_tunes = !result.swaps.empty() && result.swaps[0][0].fine_tunes;
+    const bool fine_tunes = !result.offloads.empty() && result.offloads[0][0].fine_tunes;
     add_accuracy(accuracy_of(plan, trace, compare), fine_tunes, out);
     add_phase_2(plan, out);
   }

@@ -176,7 +176,7 @@ json without_effect_json(const Plan& plan) {
   json all = json::array();
   const CostModel* cost = plan.spec.routing ? nullptr : plan.spec.cost.get();
   for (const IdleStage& s : idle_stages(plan.graph, plan.schedule, cost, plan.stages)) {
-    if (!s.as_told) all.push_back({{"stage", s.name}, {"reason", s.why}});
+    if (!s.by_option) all.push_back({{"stage", s.name}, {"reason", s.why}});
   }
   return all;
 }

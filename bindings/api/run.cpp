@@ -12,7 +12,7 @@
 #include "engine/analysis/planner_error.h"
 #include "engine/exec/data.h"
 #include "engine/run.h"
-#include "engine/timeline/trace.h"
+#include "engine/timeline/chrome_trace.h"
 
 namespace moe::lua {
 namespace {
@@ -163,7 +163,7 @@ int run_plan(lua_State* L) {
   const std::shared_ptr<const Trace> record = options.record;
   options.processes = job_of(host);
   show_steps(host, options);
-  auto [result, ended] = run_as_far(*handle.plan, executor, options);
+  auto [result, ended] = run_partially(*handle.plan, executor, options);
   const auto find = [&] {
     fill_result(result, *handle.plan, ended, out);
     if (!result.placements.empty()) {

@@ -213,8 +213,8 @@ int64_t Fields::integer(const char* key) const {
   return value.get<int64_t>();
 }
 
-int64_t Fields::integer(const char* key, int64_t otherwise) const {
-  return has(key) ? integer(key) : otherwise;
+int64_t Fields::integer(const char* key, int64_t default_value) const {
+  return has(key) ? integer(key) : default_value;
 }
 
 double Fields::number(const char* key) const {
@@ -223,16 +223,16 @@ double Fields::number(const char* key) const {
   return value.get<double>();
 }
 
-double Fields::number(const char* key, double otherwise) const {
-  return has(key) ? number(key) : otherwise;
+double Fields::number(const char* key, double default_value) const {
+  return has(key) ? number(key) : default_value;
 }
 
 Nanoseconds Fields::time(const char* key, double unit_ns) const {
   return checked_ns(number(key) * unit_ns, [&] { return path_ + "." + key; });
 }
 
-Nanoseconds Fields::time(const char* key, double unit_ns, Nanoseconds otherwise) const {
-  return has(key) ? time(key, unit_ns) : otherwise;
+Nanoseconds Fields::time(const char* key, double unit_ns, Nanoseconds default_value) const {
+  return has(key) ? time(key, unit_ns) : default_value;
 }
 
 std::string Fields::text(const char* key) const {
@@ -241,12 +241,12 @@ std::string Fields::text(const char* key) const {
   return value.get<std::string>();
 }
 
-std::string Fields::text(const char* key, const std::string& otherwise) const {
-  return has(key) ? text(key) : otherwise;
+std::string Fields::text(const char* key, const std::string& default_value) const {
+  return has(key) ? text(key) : default_value;
 }
 
-bool Fields::flag(const char* key, bool otherwise) const {
-  if (!has(key)) return otherwise;
+bool Fields::flag(const char* key, bool default_value) const {
+  if (!has(key)) return default_value;
   const json& value = get(key);
   if (!value.is_boolean()) fail(key, "give true or false");
   return value.get<bool>();

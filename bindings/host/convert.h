@@ -40,16 +40,16 @@ class Fields {
   Fields(const nlohmann::json& value, std::string path);
   bool has(const char* key) const;
   int64_t integer(const char* key) const;
-  int64_t integer(const char* key, int64_t otherwise) const;
+  int64_t integer(const char* key, int64_t default_value) const;
   /// Finite.
   double number(const char* key) const;
-  double number(const char* key, double otherwise) const;
+  double number(const char* key, double default_value) const;
   /// A number of units of so many ns, of at least 0 and at most kLongestNs.
   Nanoseconds time(const char* key, double unit_ns) const;
-  Nanoseconds time(const char* key, double unit_ns, Nanoseconds otherwise) const;
+  Nanoseconds time(const char* key, double unit_ns, Nanoseconds default_value) const;
   std::string text(const char* key) const;
-  std::string text(const char* key, const std::string& otherwise) const;
-  bool flag(const char* key, bool otherwise) const;
+  std::string text(const char* key, const std::string& default_value) const;
+  bool flag(const char* key, bool default_value) const;
   Fields at(const char* key) const;
   const nlohmann::json& value() const { return *value_; }
 

@@ -96,13 +96,13 @@ Host::Host(HostOptions options, std::shared_ptr<Watchdog> watchdog)
       files_(file_options(options_)),
       limits_(options_.trust ? 0 : options_.memory_cap),
       progress_(shows_progress(options_)),
-      state_(lua_newstate(allocate, this), Closer{&limits_}),
+      state_(lua_newstate(allocate, this), StateDeleter{&limits_}),
       watchdog_(std::move(watchdog)) {
   MOE_CHECK(state_ != nullptr);
   open_library();
 }
 
-void Host::Closer::operator()(lua_State* L) const {
+void Host::StateDeleter::operator()(lua_State* L) const {
   limits->finish();
   lua_close(L);
 }
@@ -111,7 +111,7 @@ bool Host::must_stop() const {
   return stop_requested() && (options_.processes == nullptr || options_.processes->is_root());
 }
 
-void Host::heed_stop() {
+void Host::check_stop() {
   if (!must_stop()) return;
   poll();
   limits_.watch_lines();

@@ -84,7 +84,7 @@ class Host {
   /// see it.
   bool must_stop() const;
   /// Where must_stop(), the recipe's next line fails.
-  void heed_stop();
+  void check_stop();
   /// Fails the job before this process ends by itself: the calls of the other processes then fail.
   void fail_job() const;
   /// Around long engine calls. Throws Interrupted on entry where must_stop(); a request that comes
@@ -92,7 +92,7 @@ class Host {
   class EngineCall {
    public:
     explicit EngineCall(Host& host);
-    ~EngineCall() { host_.heed_stop(); }
+    ~EngineCall() { host_.check_stop(); }
     EngineCall(const EngineCall&) = delete;
     EngineCall& operator=(const EngineCall&) = delete;
 
@@ -114,7 +114,7 @@ class Host {
   void add_code(const std::string& text) { code_hash_ = text_hash(text, code_hash_); }
 
  private:
-  struct Closer {
+  struct StateDeleter {
     Limits* limits;
     void operator()(lua_State* L) const;
   };
@@ -130,7 +130,7 @@ class Host {
   std::map<uint32_t, GraphSession*> sessions_;
   uint32_t last_session_ = 0;
   bool had_effect_ = false;
-  std::unique_ptr<lua_State, Closer> state_;
+  std::unique_ptr<lua_State, StateDeleter> state_;
   lua_State* main_ = nullptr;  // the coroutine that runs _main, while it does
   std::shared_ptr<Watchdog> watchdog_;
   std::unique_ptr<Deadline> loading_deadline_;

@@ -40,8 +40,8 @@ Deadline::Pause::~Pause() {
 void Deadline::check(int64_t now_ns) {
   const int64_t due = due_ns_;
   if (due == 0 || now_ns < due) return;
-  if (overdue_ && due != told_ns_) {
-    told_ns_ = due;
+  if (overdue_ && due != reported_ns_) {
+    reported_ns_ = due;
     overdue_();
   } else if (!overdue_ || now_ns >= due + kGraceNs) {
     ends_();

@@ -54,7 +54,7 @@ class Deadline {
   std::shared_ptr<Watchdog> watchdog_;
   std::function<void()> overdue_, ends_;
   std::atomic<int64_t> due_ns_{0};  // 0: not armed
-  int64_t told_ns_ = 0;             // the due time that was told; the watchdog's thread only
+  int64_t reported_ns_ = 0;         // the due time that was reported; the watchdog's thread only
 };
 
 class Watchdog {

@@ -70,13 +70,13 @@ nlohmann::json cluster_table(const Cluster& c) {
 }
 
 GraphSession::GraphSession(lua_State* L, Graph graph, Schedule* schedule,
-                           const PassContext& context, double fill)
+                           const PassContext& context, double slot_occupancy)
     : L_(L),
       host_(Host::of(L)),
       graph_(std::move(graph)),
       schedule_(schedule),
       context_(context),
-      fill_(fill),
+      slot_occupancy_(slot_occupancy),
       serial_(host_.add_session(this)),
       what_(fmt::format("{} '{}'", schedule ? "schedule" : "pass", context.stage)) {
   lua_newtable(L);
@@ -125,7 +125,7 @@ double GraphSession::cost_ms(OpId op) {
 }
 
 Work GraphSession::work(OpId op) const {
-  return graph_.def(op).work(graph_, graph_.op(op), WorkContext{fill_});
+  return graph_.def(op).work(graph_, graph_.op(op), WorkContext{slot_occupancy_});
 }
 
 std::string GraphSession::lane_name(OpId op) const {
@@ -299,20 +299,22 @@ std::vector<OpId> check_ops(lua_State* L, int index, const GraphSession& session
 }
 
 std::function<Graph(Graph, const PassContext&)> pass_policy(lua_State* L, SharedReference apply,
-                                                            SharedReference options, double fill) {
+                                                            SharedReference options,
+                                                            double slot_occupancy) {
   return [=](Graph graph, const PassContext& context) {
-    GraphSession session(L, std::move(graph), nullptr, context, fill);
+    GraphSession session(L, std::move(graph), nullptr, context, slot_occupancy);
     session.call_policy(*apply, *options);
     return session.take_graph();
   };
 }
 
 std::function<Schedule(const Graph&, Schedule, const PassContext&)> schedule_policy(
-    lua_State* L, SharedReference apply, SharedReference options, double fill,
+    lua_State* L, SharedReference apply, SharedReference options, double slot_occupancy,
     std::shared_ptr<PickPolicies> picks) {
   return [=](const Graph& graph, Schedule schedule, const PassContext& context) {
     Schedule before = schedule;
-    const auto session = std::make_shared<GraphSession>(L, graph, &schedule, context, fill);
+    const auto session =
+        std::make_shared<GraphSession>(L, graph, &schedule, context, slot_occupancy);
     session->call_policy(*apply, *options);
     session->close();
     const auto is_new = [&](const Lane& lane) {

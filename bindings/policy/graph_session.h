@@ -21,7 +21,7 @@ class GraphSession : public std::enable_shared_from_this<GraphSession> {
   /// L: where the plan is being made. schedule: null for a pass, which may edit the graph;
   /// otherwise the graph is fixed.
   GraphSession(lua_State* L, Graph graph, Schedule* schedule, const PassContext& context,
-               double fill);
+               double slot_occupancy);
   ~GraphSession();
   GraphSession(const GraphSession&) = delete;
   GraphSession& operator=(const GraphSession&) = delete;
@@ -92,7 +92,7 @@ class GraphSession : public std::enable_shared_from_this<GraphSession> {
   Schedule kept_;  // once closed
   bool open_ = true, closed_ = false;
   PassContext context_;
-  double fill_;
+  double slot_occupancy_;
   uint32_t serial_;
   std::string what_;  // "schedule 'longest_first'"
   std::unique_ptr<Reference> handles_;
@@ -135,10 +135,11 @@ std::vector<OpId> check_ops(lua_State* L, int index, const GraphSession& session
 
 /// Stage functions for a make_plan that is called from L.
 std::function<Graph(Graph, const PassContext&)> pass_policy(lua_State* L, SharedReference apply,
-                                                            SharedReference options, double fill);
+                                                            SharedReference options,
+                                                            double slot_occupancy);
 /// picks: gets what it takes to call the policy's picks elsewhere; may be null.
 std::function<Schedule(const Graph&, Schedule, const PassContext&)> schedule_policy(
-    lua_State* L, SharedReference apply, SharedReference options, double fill,
+    lua_State* L, SharedReference apply, SharedReference options, double slot_occupancy,
     std::shared_ptr<PickPolicies> picks);
 
 /// rng:uniform() in [0, 1), rng:below(n) in 1..n.

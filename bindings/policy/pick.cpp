@@ -63,14 +63,14 @@ HostOptions own_options(const Host& host) {
 }
 
 /// A lane's choice with the state that it lives in.
-class OwnState {
+class LaneState {
  public:
-  OwnState(const HostOptions& options, std::shared_ptr<Watchdog> watchdog, const Plan& plan,
-           const PickPolicy& policy, double fill, LaneId lane)
+  LaneState(const HostOptions& options, std::shared_ptr<Watchdog> watchdog, const Plan& plan,
+            const PickPolicy& policy, double slot_occupancy, LaneId lane)
       : host_(options, std::move(watchdog)) {
     try {
       host_.evaluate_policies();
-      choose_ = chosen(plan, policy, fill, lane);
+      choose_ = chosen(plan, policy, slot_occupancy, lane);
     } catch (const UserError& e) {
       throw user_error("schedule '{}', where the executor picks: {}", policy.name, e.what());
     }
@@ -78,7 +78,7 @@ class OwnState {
   OpId choose(std::span<const OpId> ready) const { return choose_(ready); }
 
  private:
-  Choose chosen(const Plan& plan, const PickPolicy& policy, double fill, LaneId lane) {
+  Choose chosen(const Plan& plan, const PickPolicy& policy, double slot_occupancy, LaneId lane) {
     lua_State* L = host_.state();
     lua_getglobal(L, "require");
     lua_pushliteral(L, "moe");
@@ -100,8 +100,8 @@ class OwnState {
     std::vector<Decision> log;
     const PassContext context{
         plan.spec.model, plan.spec.cluster, *plan.spec.cost, {}, policy.name, &log};
-    const Schedule again =
-        schedule_policy(L, apply, options, fill, nullptr)(plan.graph, policy.before, context);
+    const Schedule again = schedule_policy(L, apply, options, slot_occupancy, nullptr)(
+        plan.graph, policy.before, context);
     const Lane& own = again.lanes[lane.index()];
     if (own.choose == nullptr) throw user_error("gives lane '{}' no pick this time", own.name);
     return own.choose;
@@ -128,7 +128,7 @@ std::function<Choose(LaneId)> executor_choose(const Host& host, const Plan& plan
                                      [&](const PickPolicy& p) { return p.name == stage; });
     MOE_CHECK(policy != picks.list.end(), "lane {} has no pick", lane.value);
     const auto state =
-        std::make_shared<OwnState>(options, watchdog, plan, *policy, picks.fill, lane);
+        std::make_shared<LaneState>(options, watchdog, plan, *policy, picks.slot_occupancy, lane);
     return [state](std::span<const OpId> ready) { return state->choose(ready); };
   };
 }

@@ -44,11 +44,11 @@ std::vector<Trial> trials_of(const FindingsInput& in, const Remedies& remedies) 
 
 /// How long a step takes; nullopt where the schedule cannot run.
 std::optional<Nanoseconds> step_ns(const Graph& graph, const Schedule& schedule,
-                                   const Remake& remake) {
+                                   const MakeReplayInput& make_input) {
   try {
     const LaneOrders orders = lane_orders(graph, schedule);
     Nanoseconds end = 0;
-    for (const Span& s : replay(remake(schedule, orders)).spans) end = std::max(end, s.end);
+    for (const Span& s : replay(make_input(schedule, orders)).spans) end = std::max(end, s.end);
     return end;
   } catch (const Interrupted&) {
     throw;
@@ -58,14 +58,14 @@ std::optional<Nanoseconds> step_ns(const Graph& graph, const Schedule& schedule,
 }
 
 void try_out(const FindingsInput& in, std::vector<Trial>& trials) {
-  const std::optional<Nanoseconds> now = step_ns(in.graph, in.schedule, in.remake);
+  const std::optional<Nanoseconds> now = step_ns(in.graph, in.schedule, in.make_input);
   MOE_CHECK(now.has_value(), "the schedule itself cannot run");
   int left = in.max_replays;
   for (Trial& trial : trials) {
     if (!trial.remedy.change || left-- <= 0) continue;
     Schedule changed = in.schedule;
     trial.remedy.change(changed);
-    const std::optional<Nanoseconds> then = step_ns(in.graph, changed, in.remake);
+    const std::optional<Nanoseconds> then = step_ns(in.graph, changed, in.make_input);
     if (!then || *then >= *now) continue;
     trial.finding.gain_ns = trial.finding.worth_ns = *now - *then;
   }

@@ -24,18 +24,18 @@ struct Finding {
 struct IdleStage {
   std::string name;
   std::string why;
-  bool cuts = false;     // it would have cut transfers into parts, and changed nothing
-  bool as_told = false;  // its options ask for nothing, or it forbids what nothing does
+  bool cuts = false;       // it would have cut transfers into parts, and changed nothing
+  bool by_option = false;  // its options ask for nothing, or it forbids what nothing does
 };
 
 /// The input of a replay of another schedule of the same graph.
-using Remake = std::function<ReplayInput(const Schedule&, const LaneOrders&)>;
+using MakeReplayInput = std::function<ReplayInput(const Schedule&, const LaneOrders&)>;
 
 struct FindingsInput {
   const Graph& graph;
   const Schedule& schedule;
   const Explanation& explanation;
-  Remake remake;
+  MakeReplayInput make_input;
   std::vector<IdleStage> idle = {};
   int max_replays = 128;
 };

@@ -106,7 +106,7 @@ bool steps_are_alike(const Graph& graph, const Schedule& schedule) {
 
 std::vector<IdleStage> idle_stages(const Graph& graph, const Schedule& schedule,
                                    const CostModel* cost, const std::vector<StageReport>& reports) {
-  const bool timed = cost != nullptr && cost->knows_times() && steps_are_alike(graph, schedule);
+  const bool timed = cost != nullptr && cost->has_times() && steps_are_alike(graph, schedule);
   std::vector<IdleStage> idle;
   for (const StageReport& report : reports) {
     const bool cuts = std::find(kCutters.begin(), kCutters.end(), report.name) != kCutters.end();
@@ -114,8 +114,8 @@ std::vector<IdleStage> idle_stages(const Graph& graph, const Schedule& schedule,
     for (const std::string& why : report.without_effect) {
       idle.push_back({report.name, why, could_cut});
     }
-    if (!report.as_told.empty()) {
-      idle.push_back({report.name, report.as_told + " changes nothing", could_cut, true});
+    if (!report.no_op_option.empty()) {
+      idle.push_back({report.name, report.no_op_option + " changes nothing", could_cut, true});
     }
     const bool scheduler = report.changed && report.changes.ops == 0;
     if (!scheduler || !timed) continue;

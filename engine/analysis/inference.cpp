@@ -7,9 +7,10 @@
 namespace moe {
 namespace {
 
-const SwapRecord* swap_of(const std::vector<SwapRecord>& batch, int64_t block) {
-  const auto found = std::find_if(batch.begin(), batch.end(),
-                                  [&](const SwapRecord& record) { return record.layer == block; });
+const OffloadRecord* offload_of(const std::vector<OffloadRecord>& batch, int64_t block) {
+  const auto found = std::find_if(batch.begin(), batch.end(), [&](const OffloadRecord& record) {
+    return record.layer == block;
+  });
   return found == batch.end() ? nullptr : &*found;
 }
 
@@ -52,14 +53,15 @@ std::vector<std::vector<ServedLayer>> served_layers(const RunResult& result, int
                                                     int64_t experts) {
   std::vector<std::vector<ServedLayer>> batches;
   for (size_t i = 0; i < result.moe.size(); ++i) {
-    const std::vector<SwapRecord> none;
-    const std::vector<SwapRecord>& swaps = result.swaps.empty() ? none : result.swaps.at(i);
+    const std::vector<OffloadRecord> none;
+    const std::vector<OffloadRecord>& offloads =
+        result.offloads.empty() ? none : result.offloads.at(i);
     std::vector<ServedLayer> layers;
     for (const MoeStats& layer : result.moe[i]) {
-      const SwapRecord* const swap = swap_of(swaps, layer.layer);
-      layers.push_back(swap == nullptr
+      const OffloadRecord* const offload = offload_of(offloads, layer.layer);
+      layers.push_back(offload == nullptr
                            ? ServedLayer{false, false, rows_of_owners(layer, ranks, experts)}
-                           : ServedLayer{swap->fine_tunes, swap->again, swap->rows});
+                           : ServedLayer{offload->fine_tunes, offload->again, offload->rows});
     }
     batches.push_back(std::move(layers));
   }

@@ -23,7 +23,7 @@ std::vector<int64_t> rows_of_owners(const MoeStats& layer, int64_t ranks, int64_
 
 /// What an MoE layer did in a batch.
 struct ServedLayer {
-  bool fine_tunes = false, placed_again = false;  // SwapRecord's
+  bool fine_tunes = false, placed_again = false;  // OffloadRecord's
   std::vector<int64_t> rows;                      // by rank: of tokens that its experts computed
 };
 /// [batch][layer]

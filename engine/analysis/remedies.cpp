@@ -37,7 +37,7 @@ Remedies::Remedies(const FindingsInput& input)
       shares_(graph_.num_ops()) {
   for (const CollectiveShare& t : input.explanation.collectives) shares_[t.op.index()] = &t;
   const LaneOrders orders = lane_orders(graph_, schedule_);
-  const ReplayInput now = input.remake(schedule_, orders);
+  const ReplayInput now = input.make_input(schedule_, orders);
   for (size_t i = 0; i < alone_.size(); ++i) {
     for (int32_t r = 0; r < now.num_ranks; ++r) {
       alone_[i] = std::max(alone_[i], now.duration_ns(OpId(static_cast<int64_t>(i)), r));

@@ -11,7 +11,7 @@
 namespace moe {
 namespace {
 
-struct Hull {
+struct SpanBounds {
   Nanoseconds begin = std::numeric_limits<Nanoseconds>::max(), end = 0;
   void add(const Span& span) {
     begin = std::min(begin, span.begin);
@@ -22,12 +22,12 @@ struct Hull {
 
 /// The spans of one MoE layer.
 struct Layer {
-  Hull gate, loads, placed, tuned, there, combine;
+  SpanBounds gate, loads, placed, tuned, there, combine;
   Nanoseconds a2a_ns = 0;
-  std::map<int32_t, Hull> experts;  // by rank
+  std::map<int32_t, SpanBounds> experts;  // by rank
 
   ServedTimes times() const {
-    ServedTimes t = {.layer_ns = Hull{gate.begin, combine.end}.length(), .a2a_ns = a2a_ns};
+    ServedTimes t = {.layer_ns = SpanBounds{gate.begin, combine.end}.length(), .a2a_ns = a2a_ns};
     const Nanoseconds known = tuned.end > 0 ? tuned.end : placed.end;
     t.phase2_ns = std::max<Nanoseconds>(0, known - gate.end);
     if (placed.end > 0) t.mapping_wait_ns = std::max<Nanoseconds>(0, placed.end - loads.end);

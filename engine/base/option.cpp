@@ -16,16 +16,16 @@ std::string text_of(const OptionValue& value) {
 
 std::string allowed_of(const OptionSpec& spec) {
   constexpr const char* kTypes[] = {"true or false", "a number", "a string"};
-  const std::string type = spec.whole ? "a whole number" : kTypes[spec.otherwise.index()];
+  const std::string type = spec.is_integer ? "a whole number" : kTypes[spec.default_value.index()];
   return spec.lo < spec.hi ? fmt::format("{} from {} to {}", type, spec.lo, spec.hi) : type;
 }
 
 bool fits(const OptionSpec& spec, const OptionValue& value) {
-  if (value.index() != spec.otherwise.index()) return false;
+  if (value.index() != spec.default_value.index()) return false;
   const double* const number = std::get_if<double>(&value);
   if (number == nullptr) return true;
   const bool inside = spec.lo >= spec.hi || (*number >= spec.lo && *number <= spec.hi);
-  return inside && (!spec.whole || *number == std::floor(*number));  // NaN does not
+  return inside && (!spec.is_integer || *number == std::floor(*number));  // NaN does not
 }
 
 void check(std::string_view owner, const OptionSpec& spec, const OptionValue& value) {
@@ -48,14 +48,15 @@ const char* reads_name(Reads reads) {
   return kNames[static_cast<int>(reads)];
 }
 
-OptionSpec number_option(std::string name, double otherwise, double lo, double hi,
+OptionSpec number_option(std::string name, double default_value, double lo, double hi,
                          std::string doc) {
-  return {std::move(name), otherwise, std::move(doc), lo, hi};
+  return {std::move(name), default_value, std::move(doc), lo, hi};
 }
 
-OptionSpec whole_option(std::string name, double otherwise, double lo, double hi, std::string doc) {
-  OptionSpec spec = number_option(std::move(name), otherwise, lo, hi, std::move(doc));
-  spec.whole = true;
+OptionSpec integer_option(std::string name, double default_value, double lo, double hi,
+                          std::string doc) {
+  OptionSpec spec = number_option(std::move(name), default_value, lo, hi, std::move(doc));
+  spec.is_integer = true;
   return spec;
 }
 
@@ -64,7 +65,7 @@ Options resolve_options(std::string_view owner, const std::vector<OptionSpec>& s
   Options resolved;
   std::vector<std::string> names;
   for (const OptionSpec& spec : specs) {
-    resolved[spec.name] = spec.otherwise;
+    resolved[spec.name] = spec.default_value;
     names.push_back(spec.name);
   }
   for (const auto& [name, value] : given) {

@@ -23,19 +23,21 @@ const char* reads_name(Reads reads);
 
 struct OptionSpec {
   std::string name;
-  OptionValue otherwise;                  // the default
+  OptionValue default_value;
   std::string doc;                        // unit, range, source
   double lo = 0, hi = 0;                  // allowed numbers where lo < hi
   std::vector<std::string> allowed = {};  // allowed strings
   std::optional<double> off = {};         // the number with which the pass changes nothing
-  bool whole = false;                     // only whole numbers
+  bool is_integer = false;                // only whole numbers
   Reads reads = Reads::kNothing;          // what is read where the value is neither 0 nor false
 };
 
 /// A number from lo to hi.
-OptionSpec number_option(std::string name, double otherwise, double lo, double hi, std::string doc);
+OptionSpec number_option(std::string name, double default_value, double lo, double hi,
+                         std::string doc);
 /// A whole number from lo to hi.
-OptionSpec whole_option(std::string name, double otherwise, double lo, double hi, std::string doc);
+OptionSpec integer_option(std::string name, double default_value, double lo, double hi,
+                          std::string doc);
 
 /// Every option: the given ones, and the defaults of the others. Throws UserError "<owner>.<option>
 /// = <value> is not allowed; give ...", or with the nearest name for one that is unknown.

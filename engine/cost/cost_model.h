@@ -19,7 +19,7 @@
 
 namespace moe {
 
-/// What a routing gives an op whose work or bytes follow the fill.
+/// What a routing gives an op whose work or bytes follow the slot occupancy.
 struct RoutedWork {
   /// Of a compute op on one rank; of an all-to-all on the rank that sends or receives most.
   WorkContext work;
@@ -44,7 +44,7 @@ class CostModel {
  public:
   virtual ~CostModel() = default;
   /// False: the model has no times, neither measured nor modelled, and op_ns() throws.
-  virtual bool knows_times() const { return true; }
+  virtual bool has_times() const { return true; }
   /// How long the op takes alone; 0 for a view. Same answer for the same op signature, always.
   virtual Nanoseconds op_ns(const Graph& graph, OpId op) const = 0;
   /// How long it takes alone with this work in place of the one that op_ns() expects; op_ns() of a
@@ -73,8 +73,9 @@ class CostModel {
 
 /// What decides an op's time: kind, ranks, shapes, dtypes, attributes; not its name or place.
 std::string op_signature(const Graph& graph, OpId op);
-/// Whether the op's work follows the fill: it reads, writes or sends only slots that hold a token.
-bool work_follows_fill(const Graph& graph, OpId op);
+/// Whether the op's work follows the slot occupancy: it reads, writes or sends only slots that hold
+/// a token.
+bool work_follows_occupancy(const Graph& graph, OpId op);
 
 /// What a rank brings to a collective, OpDef::work's bytes: of an all-to-all all that it holds, for
 /// itself too; of an all-reduce the tensor.
@@ -111,7 +112,7 @@ class InterpolatedTable {
 };
 
 /// What Lina's inference takes beside a device's rates; nullopt: what the ops' work takes.
-struct SwapTimes {
+struct OffloadTimes {
   std::optional<Nanoseconds> place_ns;     // a place_expected, phase 1
   std::optional<Nanoseconds> resume_ns;    // phase 2 where the estimate holds, the loads' exchange
                                            // included
@@ -121,13 +122,13 @@ struct SwapTimes {
 
 /// max(flops / rate, bytes / memory rate) + launch; collectives by closed form, or by table (of the
 /// payload a rank) where one is given for the kind: measured among all ranks, it says nothing of
-/// smaller groups and rounds. swaps: in place of that, for ops on swapped experts.
-/// Throws UserError for a cluster that check() refuses, a device without rates, and swaps that make
+/// smaller groups and rounds. times: in place of that, for ops on offloaded experts.
+/// Throws UserError for a cluster that check() refuses, a device without rates, and times that make
 /// no sense, naming "inference.<field>".
 class RooflineCost : public CostModel {
  public:
   RooflineCost(Cluster cluster, WorkContext context,
-               std::map<Collective, InterpolatedTable> tables = {}, SwapTimes swaps = {});
+               std::map<Collective, InterpolatedTable> tables = {}, OffloadTimes times = {});
   Nanoseconds op_ns(const Graph& graph, OpId op) const override {
     return routed_ns(graph, op, {context_});
   }
@@ -139,12 +140,13 @@ class RooflineCost : public CostModel {
   std::string describe() const override;
 
  private:
-  std::optional<Nanoseconds> swap_ns(const Graph& graph, OpId op, const WorkContext& context) const;
+  std::optional<Nanoseconds> offload_ns(const Graph& graph, OpId op,
+                                        const WorkContext& context) const;
 
   Cluster cluster_;
   WorkContext context_;
   std::map<Collective, InterpolatedTable> tables_;
-  SwapTimes swaps_;
+  OffloadTimes offload_times_;
 };
 
 /// Of a real run whose plan depends on no time, so that nothing is measured for it. op_ns() throws
@@ -152,7 +154,7 @@ class RooflineCost : public CostModel {
 class NoTimes : public CostModel {
  public:
   explicit NoTimes(Cluster cluster) : cluster_(std::move(cluster)) {}
-  bool knows_times() const override { return false; }
+  bool has_times() const override { return false; }
   Nanoseconds op_ns(const Graph& graph, OpId op) const override;
   const Cluster* network() const override { return &cluster_; }
   std::string describe() const override { return "no times: the plan depends on none"; }
@@ -166,10 +168,10 @@ class ProfileCache;
 /// Compute ops as timed alone on this machine; collectives as max(closed form on `link`, the time
 /// the bytes take in memory as profiled). A signature that is not in the cache is timed by
 /// `measure` and stored; times already read are kept, so a plan sees one value per op throughout.
-/// Where the op's work follows the fill, so does its key ("... fill=0.8", to three decimals), and
-/// it is measured with that fill; other ops are measured with full slots. Work of another fill is
-/// taken from the straight line between its neighbours among that fill and 0, 1/4, 1/2, 3/4, 1, so
-/// that a run of many loads measures few. For one thread at a time.
+/// Where the op's work follows the slot occupancy, so does its key ("... fill=0.8", to three
+/// decimals), and it is measured with that occupancy; other ops are measured with full slots. Work
+/// at another one is taken from the straight line between its neighbours among that and 0, 1/4,
+/// 1/2, 3/4, 1, so that a run of many loads measures few. For one thread at a time.
 class ProfileCost : public CostModel {
  public:
   using Measure =
@@ -204,10 +206,11 @@ class ProfileCost : public CostModel {
 
  private:
   /// What the op's samples are kept under, after the prefix, and what it is measured with.
-  std::pair<std::string, WorkContext> signature_of(const Graph& graph, OpId op, double fill) const;
+  std::pair<std::string, WorkContext> signature_of(const Graph& graph, OpId op,
+                                                   double slot_occupancy) const;
   /// The median of the op's samples: as seen before, from the cache, or measured now.
-  Nanoseconds measured_ns(const Graph& graph, OpId op, double fill) const;
-  Nanoseconds alone_ns(const Graph& graph, OpId op, double fill) const;
+  Nanoseconds measured_ns(const Graph& graph, OpId op, double slot_occupancy) const;
+  Nanoseconds alone_ns(const Graph& graph, OpId op, double slot_occupancy) const;
   template <class F>
   Nanoseconds median_of(const std::string& signature, Nanoseconds least, const F& measure) const;
 
@@ -217,8 +220,8 @@ class ProfileCost : public CostModel {
   bool has_link_;
   Cluster link_;
   WorkContext context_;
-  double fill_;                // context_'s as keys have it
-  std::vector<double> fills_;  // that are measured, ascending
+  double slot_occupancy_;            // context_'s as keys have it
+  std::vector<double> occupancies_;  // that are measured, ascending
   MeasureHandoff measure_handoff_;
   std::optional<InStep> in_step_;
   std::optional<OverlapTable> overlap_;

@@ -63,11 +63,11 @@ std::string op_signature(const Graph& graph, OpId id) {
   return text;
 }
 
-bool work_follows_fill(const Graph& graph, OpId id) {
+bool work_follows_occupancy(const Graph& graph, OpId id) {
   const OpDef& def = graph.def(id);
   if (def.work == nullptr) return false;
-  const Work sparse = def.work(graph, graph.op(id), {.fill = 0.25});
-  const Work full = def.work(graph, graph.op(id), {.fill = 1.0});
+  const Work sparse = def.work(graph, graph.op(id), {.slot_occupancy = 0.25});
+  const Work full = def.work(graph, graph.op(id), {.slot_occupancy = 1.0});
   return sparse.flops != full.flops || sparse.bytes != full.bytes;
 }
 

@@ -11,8 +11,8 @@ namespace moe {
 namespace {
 
 /// As keys have it.
-double rounded(double fill) {
-  return std::round(fill * 1000) / 1000;
+double rounded(double slot_occupancy) {
+  return std::round(slot_occupancy * 1000) / 1000;
 }
 
 }  // namespace
@@ -26,11 +26,11 @@ ProfileCost::ProfileCost(std::shared_ptr<ProfileCache> cache, std::string key_pr
       has_link_(link != nullptr),
       link_(link != nullptr ? *link : Cluster()),
       context_(context),
-      fill_(rounded(context.fill)),
-      fills_{0, 0.25, 0.5, 0.75, 1},
+      slot_occupancy_(rounded(context.slot_occupancy)),
+      occupancies_{0, 0.25, 0.5, 0.75, 1},
       measure_handoff_(std::move(measure_handoff)) {
-  const auto at = std::lower_bound(fills_.begin(), fills_.end(), fill_);
-  if (at == fills_.end() || *at != fill_) fills_.insert(at, fill_);
+  const auto at = std::lower_bound(occupancies_.begin(), occupancies_.end(), slot_occupancy_);
+  if (at == occupancies_.end() || *at != slot_occupancy_) occupancies_.insert(at, slot_occupancy_);
   if (has_link_) check(link_);
 }
 
@@ -54,41 +54,45 @@ Nanoseconds ProfileCost::median_of(const std::string& signature, Nanoseconds lea
 }
 
 std::pair<std::string, WorkContext> ProfileCost::signature_of(const Graph& graph, OpId op,
-                                                              double fill) const {
+                                                              double slot_occupancy) const {
   std::string signature = op_signature(graph, op);
-  if (!work_follows_fill(graph, op)) return {std::move(signature), {}};
-  return {signature + fmt::format(" fill={:g}", fill), {.fill = fill}};
+  if (!work_follows_occupancy(graph, op)) return {std::move(signature), {}};
+  return {signature + fmt::format(" fill={:g}", slot_occupancy),
+          {.slot_occupancy = slot_occupancy}};
 }
 
-Nanoseconds ProfileCost::measured_ns(const Graph& graph, OpId op, double fill) const {
-  const auto [signature, context] = signature_of(graph, op, fill);
+Nanoseconds ProfileCost::measured_ns(const Graph& graph, OpId op, double slot_occupancy) const {
+  const auto [signature, context] = signature_of(graph, op, slot_occupancy);
   const Nanoseconds least = graph.def(op).collective == Collective::kNone ? 1 : 0;
   return checked_ns(
       median_of(signature, least, [&, &with = context] { return measure_(graph, op, with); }),
       [&] { return fmt::format("by its profile op '{}'", graph.op(op).name); });
 }
 
-Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op, double fill) const {
-  if (rounded(fill) == fill_ || !work_follows_fill(graph, op)) {
-    return measured_ns(graph, op, fill_);
+Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op, double slot_occupancy) const {
+  if (rounded(slot_occupancy) == slot_occupancy_ || !work_follows_occupancy(graph, op)) {
+    return measured_ns(graph, op, slot_occupancy_);
   }
   // In the slots of a placed layer there is room for more rows than experts have places; there the
   // last segment goes on.
   const double most = 1 / attr_double(graph.op(op), "occupancy", 1);
-  MOE_CHECK(fill >= 0 && fill <= most * (1 + 1e-9), "op '{}': fill {}", graph.op(op).name, fill);
-  const auto above = std::lower_bound(fills_.begin() + 1, fills_.end() - 1, fill);
+  MOE_CHECK(slot_occupancy >= 0 && slot_occupancy <= most * (1 + 1e-9), "op '{}': fill {}",
+            graph.op(op).name, slot_occupancy);
+  const auto above =
+      std::lower_bound(occupancies_.begin() + 1, occupancies_.end() - 1, slot_occupancy);
   const double hi = *above, lo = *(above - 1);
   const auto at_hi = static_cast<double>(measured_ns(graph, op, hi));
   const auto at_lo = static_cast<double>(measured_ns(graph, op, lo));
-  const double ns = at_lo + (at_hi - at_lo) * (fill - lo) / (hi - lo);
+  const double ns = at_lo + (at_hi - at_lo) * (slot_occupancy - lo) / (hi - lo);
   return checked_ns(std::max(ns, 0.0), [&] {
-    return fmt::format("by its profile op '{}' with a fill of {:g}", graph.op(op).name, fill);
+    return fmt::format("by its profile op '{}' with a slot_occupancy of {:g}", graph.op(op).name,
+                       slot_occupancy);
   });
 }
 
 void ProfileCost::time_again(const Graph& graph, OpId op) const {
-  const Nanoseconds before = measured_ns(graph, op, fill_);
-  const auto [signature, context] = signature_of(graph, op, fill_);
+  const Nanoseconds before = measured_ns(graph, op, slot_occupancy_);
+  const auto [signature, context] = signature_of(graph, op, slot_occupancy_);
   const std::vector<Nanoseconds> samples = measure_(graph, op, context);
   ++num_measured_;
   if (median(samples) >= before) return;
@@ -102,7 +106,7 @@ Nanoseconds ProfileCost::handoff_ns() const {
 
 Nanoseconds ProfileCost::routed_ns(const Graph& graph, OpId op, const RoutedWork& routed) const {
   if (is_view(graph, graph.op(op))) return 0;
-  Nanoseconds ns = alone_ns(graph, op, routed.work.fill);
+  Nanoseconds ns = alone_ns(graph, op, routed.work.slot_occupancy);
   const bool collective = graph.def(op).collective != Collective::kNone;
   if (collective && has_link_) ns = std::max(ns, collective_ns(link_, graph, op, routed));
   if (!in_step_) return ns;
@@ -116,7 +120,7 @@ CoreSharing ProfileCost::sharing(const Graph& graph, OpId op) const {
   if (!collective) return {};
   CoreSharing sharing;
   if (in_step_ && in_step_->core_ns > 0) {
-    sharing.taken = alone_ns(graph, op, fill_) + in_step_->core_ns;
+    sharing.taken = alone_ns(graph, op, slot_occupancy_) + in_step_->core_ns;
     sharing.late = in_step_->core_late_ns;
   }
   if (overlap_) sharing.slowdown = overlap_->at(blocks_);

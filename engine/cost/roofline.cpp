@@ -26,20 +26,20 @@ void require_rate(const char* field, double value) {
   if (!(value > 0)) throw user_error("cluster.device.{} = {}: must be above 0", field, value);
 }
 
-void check(const SwapTimes& swaps) {
-  for (const auto& [name, ns] : {std::pair("place", swaps.place_ns),
-                                 {"resume", swaps.resume_ns},
-                                 {"rerun", swaps.rerun_ns}}) {
+void check(const OffloadTimes& times) {
+  for (const auto& [name, ns] : {std::pair("place", times.place_ns),
+                                 {"resume", times.resume_ns},
+                                 {"rerun", times.rerun_ns}}) {
     checked_ns(ns.value_or(0), [name] { return fmt::format("inference.{}_ms:", name); });
   }
-  if (swaps.host_bytes_per_s && !(*swaps.host_bytes_per_s >= 1)) {
+  if (times.host_bytes_per_s && !(*times.host_bytes_per_s >= 1)) {
     throw user_error("inference.host_bytes_per_s = {}, allowed: at least 1",
-                     *swaps.host_bytes_per_s);
+                     *times.host_bytes_per_s);
   }
 }
 
 /// To do `amount` (flops, bytes) at `per_second`, rounded up to a whole nanosecond.
-double whole_ns(double amount, double per_second) {
+double rounded_ns(double amount, double per_second) {
   return std::ceil(amount * kNsPerSecond / per_second);
 }
 
@@ -58,10 +58,13 @@ std::string slow_op(const Device& device, const Work& work, const std::string& n
 }  // namespace
 
 RooflineCost::RooflineCost(Cluster cluster, WorkContext context,
-                           std::map<Collective, InterpolatedTable> tables, SwapTimes swaps)
-    : cluster_(std::move(cluster)), context_(context), tables_(std::move(tables)), swaps_(swaps) {
+                           std::map<Collective, InterpolatedTable> tables, OffloadTimes times)
+    : cluster_(std::move(cluster)),
+      context_(context),
+      tables_(std::move(tables)),
+      offload_times_(times) {
   check(cluster_);
-  check(swaps_);
+  check(offload_times_);
   require_rate("gemm_flops_per_s", cluster_.device.gemm_flops_per_s);
   require_rate("vector_flops_per_s", cluster_.device.vector_flops_per_s);
   require_rate("memory_bytes_per_s", cluster_.device.memory_bytes_per_s);
@@ -77,34 +80,35 @@ Nanoseconds RooflineCost::routed_ns(const Graph& graph, OpId op, const RoutedWor
     return table == tables_.end() || !all ? collective_ns(cluster_, graph, op, routed)
                                           : table->second.at(payload_bytes(graph, op, routed.work));
   }
-  if (const auto ns = swap_ns(graph, op, routed.work)) return *ns;
+  if (const auto ns = offload_ns(graph, op, routed.work)) return *ns;
   const Device& device = cluster_.device;
   const Work work = def.work(graph, graph.op(op), routed.work);
   const double rate = work.gemm ? device.gemm_flops_per_s : device.vector_flops_per_s;
   const double ns =
-      std::max(whole_ns(work.flops, rate), whole_ns(work.bytes, device.memory_bytes_per_s));
+      std::max(rounded_ns(work.flops, rate), rounded_ns(work.bytes, device.memory_bytes_per_s));
   const auto what = [&] { return slow_op(device, work, graph.op(op).name); };
   return checked_ns(checked_ns(ns, what) + device.launch_ns, what);
 }
 
-/// Of an op on swapped experts that swaps_ says something of.
-std::optional<Nanoseconds> RooflineCost::swap_ns(const Graph& graph, OpId op,
-                                                 const WorkContext& context) const {
+/// Of an op on offloaded experts that offload_times_ says something of.
+std::optional<Nanoseconds> RooflineCost::offload_ns(const Graph& graph, OpId op,
+                                                    const WorkContext& context) const {
   switch (graph.def(op).moe) {
     case MoeOp::kPlaceExpected:
-      return swaps_.place_ns;
+      return offload_times_.place_ns;
     case MoeOp::kFineTune: {
-      const std::optional<Nanoseconds> all = context.again ? swaps_.rerun_ns : swaps_.resume_ns;
-      if (!all) return context.again ? swaps_.place_ns : std::nullopt;
+      const std::optional<Nanoseconds> all =
+          context.again ? offload_times_.rerun_ns : offload_times_.resume_ns;
+      if (!all) return context.again ? offload_times_.place_ns : std::nullopt;
       const TensorId loads = input_of(graph, graph.op(op), Role::kLoads);
       return std::max<Nanoseconds>(0, *all - op_ns(graph, graph.producers()[loads.index()]));
     }
     case MoeOp::kSwapIn: {
-      if (!swaps_.host_bytes_per_s) return std::nullopt;
+      if (!offload_times_.host_bytes_per_s) return std::nullopt;
       const double bytes = graph.def(op).work(graph, graph.op(op), context).host_bytes;
-      return checked_ns(whole_ns(bytes, *swaps_.host_bytes_per_s), [&] {
+      return checked_ns(rounded_ns(bytes, *offload_times_.host_bytes_per_s), [&] {
         return fmt::format("op '{}': copying {:g} bytes with host_bytes_per_s = {:g}",
-                           graph.op(op).name, bytes, *swaps_.host_bytes_per_s);
+                           graph.op(op).name, bytes, *offload_times_.host_bytes_per_s);
       });
     }
     default:
@@ -133,7 +137,8 @@ std::string RooflineCost::describe() const {
       "roofline of {} on {}: GEMM {:g} TFLOP/s, vector {:g} TFLOP/s, memory {:g} GB/s, launch "
       "{:g} us, fill {:g}; collectives by closed form",
       device.name, cluster_.name, device.gemm_flops_per_s / 1e12, device.vector_flops_per_s / 1e12,
-      device.memory_bytes_per_s / 1e9, static_cast<double>(device.launch_ns) / 1e3, context_.fill);
+      device.memory_bytes_per_s / 1e9, static_cast<double>(device.launch_ns) / 1e3,
+      context_.slot_occupancy);
   const OverlapSlowdown& slowdown = cluster_.overlap_slowdown;
   if (slowdown.gemm > 1 || slowdown.memory > 1) {
     text += fmt::format(", compute beside them: GEMMs x{:g}, others x{:g}", slowdown.gemm,

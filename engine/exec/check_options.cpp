@@ -3,7 +3,7 @@
 #include "engine/base/errors.h"
 #include "engine/comm/job/processes.h"
 #include "engine/exec/machine_memory.h"
-#include "engine/exec/results/swaps.h"
+#include "engine/exec/results/expert_offload.h"
 
 namespace moe {
 namespace {

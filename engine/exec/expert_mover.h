@@ -1,7 +1,7 @@
 // The collectives that move experts as a placement says: copies into shadow slots, gradients back
 // to owners, sums over residents, residents to other devices. Which pieces go where is
-// placement/transfers.h; here they get addresses, wherever a rank's memory is: a list of what the
-// rank does. Where a placement asks for nothing, all ranks know it and nobody calls the
+// placement/expert_transfers.h; here they get addresses, wherever a rank's memory is: a list of
+// what the rank does. Where a placement asks for nothing, all ranks know it and nobody calls the
 // communicator.
 #pragma once
 
@@ -11,7 +11,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/exec/collective_layout.h"
 #include "engine/graph/op_def.h"
-#include "engine/placement/transfers.h"
+#include "engine/placement/expert_transfers.h"
 
 namespace moe {
 

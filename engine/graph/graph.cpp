@@ -202,24 +202,24 @@ const AttrValue* find_attr(const Op& op, std::string_view key) {
 
 }  // namespace
 
-int64_t attr_int(const Op& op, std::string_view key, int64_t otherwise) {
+int64_t attr_int(const Op& op, std::string_view key, int64_t default_value) {
   const AttrValue* value = find_attr(op, key);
-  if (value == nullptr) return otherwise;
+  if (value == nullptr) return default_value;
   if (const auto* number = std::get_if<int64_t>(value)) return *number;
   throw user_error("op '{}': attribute '{}' must be an integer", op.name, key);
 }
 
-double attr_double(const Op& op, std::string_view key, double otherwise) {
+double attr_double(const Op& op, std::string_view key, double default_value) {
   const AttrValue* value = find_attr(op, key);
-  if (value == nullptr) return otherwise;
+  if (value == nullptr) return default_value;
   if (const auto* number = std::get_if<double>(value)) return *number;
   if (const auto* number = std::get_if<int64_t>(value)) return static_cast<double>(*number);
   throw user_error("op '{}': attribute '{}' must be a number", op.name, key);
 }
 
-std::string attr_string(const Op& op, std::string_view key, std::string otherwise) {
+std::string attr_string(const Op& op, std::string_view key, std::string default_value) {
   const AttrValue* value = find_attr(op, key);
-  if (value == nullptr) return otherwise;
+  if (value == nullptr) return default_value;
   if (const auto* text = std::get_if<std::string>(value)) return *text;
   throw user_error("op '{}': attribute '{}' must be a string", op.name, key);
 }

@@ -141,9 +141,9 @@ class Graph {
   std::vector<Tensor> tensors_;
 };
 
-int64_t attr_int(const Op& op, std::string_view key, int64_t otherwise = 0);
-double attr_double(const Op& op, std::string_view key, double otherwise = 0);
-std::string attr_string(const Op& op, std::string_view key, std::string otherwise = "");
+int64_t attr_int(const Op& op, std::string_view key, int64_t default_value = 0);
+double attr_double(const Op& op, std::string_view key, double default_value = 0);
+std::string attr_string(const Op& op, std::string_view key, std::string default_value = "");
 
 /// Direct edges between ops: data edges and mutation edges, each list sorted and without doubles.
 struct Dependencies {

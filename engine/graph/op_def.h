@@ -131,9 +131,9 @@ struct Work {
 struct WorkContext {
   /// Expected share of capacity slots that hold a token, 0..1 (balanced routing:
   /// 1/capacity_factor).
-  double fill = 1.0;
+  double slot_occupancy = 1.0;
   /// Experts that a swap_in copies to one device; negative: as many as it usually does.
-  double swapped = -1;
+  double loaded_experts = -1;
   /// Of a fine_tune: it places again.
   bool again = false;
 };

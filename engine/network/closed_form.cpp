@@ -83,18 +83,18 @@ LinkBytes link_bytes(const Cluster& cluster, const NodePorts& ports,
   return sent;
 }
 
-Ground ground_of(const Cluster& cluster, const NodePorts& ports) {
+NodeLayout layout_of(const Cluster& cluster, const NodePorts& ports) {
   return {cluster.num_devices(), cluster.devices_per_node, ports.devices_per_group};
 }
 
 /// Devices whose transfers stand for all: one node's where every node has the same.
-int64_t devices_seen(const Ground& ground, const Group& group, const Round& round = {}) {
-  const bool alike = nodes_alike(group, ground.devices_per_node, round);
-  return alike ? ground.devices_per_node : ground.num_devices;
+int64_t devices_seen(const NodeLayout& layout, const Group& group, const Round& round = {}) {
+  const bool alike = nodes_alike(group, layout.devices_per_node, round);
+  return alike ? layout.devices_per_node : layout.num_devices;
 }
 
-int64_t nics_seen(const Ground& ground, const Group& group, const Round& round = {}) {
-  return devices_seen(ground, group, round) / ground.devices_per_nic;
+int64_t nics_seen(const NodeLayout& layout, const Group& group, const Round& round = {}) {
+  return devices_seen(layout, group, round) / layout.devices_per_nic;
 }
 
 double largest(const std::vector<double>& a, const std::vector<double>& b) {
@@ -110,11 +110,11 @@ Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group g
   group = resolve(group, cluster.num_devices(), "all_to_all");
   check(round, group, "all_to_all");
   const NodePorts ports = node_ports(cluster);
-  const Ground ground = ground_of(cluster, ports);
+  const NodeLayout layout = layout_of(cluster, ports);
   int64_t near = 0;  // peers of a device
-  std::vector<int64_t> far(static_cast<size_t>(nics_seen(ground, group, round)));  // pairs, by NIC
-  for (int64_t d = 0; d < devices_seen(ground, group, round); ++d) {
-    const int64_t in_node = members_in_node(ground, group, d, round);
+  std::vector<int64_t> far(static_cast<size_t>(nics_seen(layout, group, round)));  // pairs, by NIC
+  for (int64_t d = 0; d < devices_seen(layout, group, round); ++d) {
+    const int64_t in_node = members_in_node(layout, group, d, round);
     near = std::max(near, in_node - (round.number == 0 ? 1 : 0));
     far[static_cast<size_t>(d / ports.devices_per_group)] += round.members(group) - in_node;
   }
@@ -147,18 +147,18 @@ Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes, int64_t rings, G
   group = resolve(group, cluster.num_devices(), "all_reduce");
   if (group.size == 1 || bytes == 0) return 0;
   const NodePorts ports = node_ports(cluster);
-  const Ground ground = ground_of(cluster, ports);
-  const Rings made = make_rings(ground, group, rings, devices_seen(ground, group));
+  const NodeLayout layout = layout_of(cluster, ports);
+  const Rings made = make_rings(layout, group, rings, devices_seen(layout, group));
   const double chunk = std::floor(bytes / static_cast<double>(group.size * made.count));
   int64_t near = 0;  // rings on a port
-  std::vector<int64_t> out(static_cast<size_t>(nics_seen(ground, group))), in(out.size());
+  std::vector<int64_t> out(static_cast<size_t>(nics_seen(layout, group))), in(out.size());
   for (const RingHop& hop : made.hops) {
     if (hop.nic_out < 0) {
       near = made.count;
       continue;
     }
     const auto nic = [&](int64_t device, int64_t number) {
-      const int64_t node = device / ground.devices_per_node;
+      const int64_t node = device / layout.devices_per_node;
       return static_cast<size_t>(node * ports.groups + number) % out.size();
     };
     out[nic(hop.from, hop.nic_out)] += hop.rings;

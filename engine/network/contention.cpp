@@ -6,7 +6,7 @@
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
 #include "engine/network/closed_form.h"
-#include "engine/network/transfers.h"
+#include "engine/network/collective_steps.h"
 #include "engine/network/wire.h"
 
 namespace moe {

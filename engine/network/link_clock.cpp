@@ -86,7 +86,7 @@ void LinkClock::settle(Part& part) {
   if (share_ == Share::kPerCollective && !part.by_bytes) weigh_per_collective(part);
   part.sharing.fill(part.groups, fabric_.bytes_per_s().data() + first);
   for (size_t i = 0; i < part.moving.size(); ++i) {
-    Moving& m = part.moving[i];
+    MovingStream& m = part.moving[i];
     const double left = m.next->bytes - m.moved;
     m.next_end_ns = left > 0 ? now_ns_ + left * kNsPerSecond / part.groups[i].rate : now_ns_;
   }
@@ -95,7 +95,8 @@ void LinkClock::settle(Part& part) {
 
 void LinkClock::look_ahead(Part& part) {
   part.next_end_ns = kInfinity;
-  for (const Moving& m : part.moving) part.next_end_ns = std::min(part.next_end_ns, m.next_end_ns);
+  for (const MovingStream& m : part.moving)
+    part.next_end_ns = std::min(part.next_end_ns, m.next_end_ns);
   if (keep_use_) record(part);
 }
 
@@ -108,10 +109,10 @@ double LinkClock::next_end_ns() {
   return next;
 }
 
-void LinkClock::take_ended(Part& part, double limit_ns, std::vector<Ended>& ended) {
+void LinkClock::take_ended(Part& part, double limit_ns, std::vector<FinishedFlow>& ended) {
   size_t kept = 0;
   for (size_t i = 0; i < part.moving.size(); ++i) {
-    Moving& m = part.moving[i];
+    MovingStream& m = part.moving[i];
     FlowGroup& group = part.groups[i];
     if (m.next_end_ns <= limit_ns) {
       m.moved = m.next->bytes;
@@ -133,7 +134,7 @@ void LinkClock::take_ended(Part& part, double limit_ns, std::vector<Ended>& ende
   part.regroup = true;
 }
 
-void LinkClock::advance(double ns, std::vector<Ended>& ended) {
+void LinkClock::advance(double ns, std::vector<FinishedFlow>& ended) {
   MOE_CHECK(ns >= now_ns_ && ns <= next_end_ns(), "from {} to {}", now_ns_, ns);
   now_ns_ = ns;
   const double limit = same_moment(ns);

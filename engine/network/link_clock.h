@@ -36,7 +36,7 @@ struct Stream {
   bool by_bytes = false;
 };
 
-struct Ended {
+struct FinishedFlow {
   uint32_t owner;
   const Flow* flow;
 };
@@ -51,7 +51,7 @@ class LinkClock {
   /// When the next flow ends; infinity without flows.
   double next_end_ns();
   /// Moves to `ns`, not before now_ns() and not beyond next_end_ns(). Appends what ends.
-  void advance(double ns, std::vector<Ended>& ended);
+  void advance(double ns, std::vector<FinishedFlow>& ended);
   double now_ns() const { return now_ns_; }
 
   /// What was recorded since the last call: ascending by begin for each link; idle times are left
@@ -59,7 +59,7 @@ class LinkClock {
   std::vector<LinkUse> take_use() { return std::exchange(use_, {}); }
 
  private:
-  struct Moving {
+  struct MovingStream {
     const Flow* next;
     const Flow* last;
     double moved = 0;  // bytes of each unfinished flow
@@ -67,7 +67,7 @@ class LinkClock {
   };
   struct Part {
     LinkPart links;
-    std::vector<Moving> moving;
+    std::vector<MovingStream> moving;
     std::vector<FlowGroup> groups;  // of the same index
     FairShare sharing;
     double since_ns = 0;
@@ -81,7 +81,7 @@ class LinkClock {
   void look_ahead(Part& part);
   void weigh_per_collective(Part& part);
   void progress(Part& part);
-  void take_ended(Part& part, double limit_ns, std::vector<Ended>& ended);
+  void take_ended(Part& part, double limit_ns, std::vector<FinishedFlow>& ended);
   void record(const Part& part);
 
   const Fabric& fabric_;

@@ -9,7 +9,7 @@
 namespace moe {
 
 /// The devices that a collective runs on; devices_per_nic share a NIC.
-struct Ground {
+struct NodeLayout {
   int64_t num_devices;
   int64_t devices_per_node;
   int64_t devices_per_nic;
@@ -20,7 +20,7 @@ struct Ground {
 /// stands for all.
 bool nodes_alike(const Group& group, int64_t devices_per_node, const Round& round = {});
 /// Members of the device's group in its node, itself included; of those it sends to in `round`.
-int64_t members_in_node(const Ground& ground, const Group& group, int64_t device,
+int64_t members_in_node(const NodeLayout& layout, const Group& group, int64_t device,
                         const Round& round = {});
 
 /// From a device to the next of its group. NICs by their number in the node, -1 inside a node.
@@ -38,6 +38,6 @@ struct Rings {
 };
 /// rings: 0 for as many as NICs serve a group in a node, which is what NCCL builds. Requires: a
 /// resolved group; devices_seen covers whole nodes.
-Rings make_rings(const Ground& ground, const Group& group, int64_t rings, int64_t devices_seen);
+Rings make_rings(const NodeLayout& layout, const Group& group, int64_t rings, int64_t devices_seen);
 
 }  // namespace moe

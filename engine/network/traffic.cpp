@@ -41,34 +41,34 @@ double Traffic::next_ns() {
   return std::min(clock_.next_end_ns(), begin_ns);
 }
 
-void Traffic::step(std::vector<Landed>& ended) {
+void Traffic::step(std::vector<FinishedCollective>& ended) {
   const double next_end = clock_.next_end_ns();
   const double next_begin = begins_.empty() ? kInfinity : begins_.top().at_ns;
   flows_.clear();
   clock_.advance(std::max(clock_.now_ns(), std::min(next_end, next_begin)), flows_);
-  for (const Ended& flow : flows_) take_end(flow, ended);
+  for (const FinishedFlow& flow : flows_) take_end(flow, ended);
   if (next_begin <= next_end) take_begin(ended);
 }
 
-void Traffic::take_begin(std::vector<Landed>& ended) {
+void Traffic::take_begin(std::vector<FinishedCollective>& ended) {
   const Begin b = begins_.top();
   begins_.pop();
-  if (b.wave == kNextStep) return next_step(b.op, b.at_ns, ended);
+  if (b.batch == kNextStep) return next_step(b.op, b.at_ns, ended);
   const Running& r = running_.at(b.op);
-  const Wave& wave = r.step.waves[static_cast<size_t>(b.wave)];
+  const TransferBatch& batch = r.step.batches[static_cast<size_t>(b.batch)];
   const std::span<const Stream> streams = r.step.streams;
   clock_.add(static_cast<uint32_t>(b.op), r.order->op.priority,
-             streams.subspan(wave.first, wave.last - wave.first));
+             streams.subspan(batch.first, batch.last - batch.first));
 }
 
-void Traffic::next_step(size_t op, double at_ns, std::vector<Landed>& ended) {
+void Traffic::next_step(size_t op, double at_ns, std::vector<FinishedCollective>& ended) {
   Running& r = running_.at(op);
   const CollectiveSteps& collective = r.order->collective;
   while (r.next_step < collective.num_steps()) {
     if (collective.make_step(r.next_step++, r.alone, r.step)) stretch(r.step, r.order->scale);
     r.unfinished = r.step.flows.size();
-    for (size_t w = 0; w < r.step.waves.size(); ++w) {
-      begins_.push({at_ns + r.step.waves[w].delay_ns, op, static_cast<int64_t>(w)});
+    for (size_t w = 0; w < r.step.batches.size(); ++w) {
+      begins_.push({at_ns + r.step.batches[w].delay_ns, op, static_cast<int64_t>(w)});
     }
     if (r.unfinished > 0) return;
   }
@@ -77,7 +77,7 @@ void Traffic::next_step(size_t op, double at_ns, std::vector<Landed>& ended) {
   running_.erase(op);
 }
 
-void Traffic::take_end(const Ended& flow, std::vector<Landed>& ended) {
+void Traffic::take_end(const FinishedFlow& flow, std::vector<FinishedCollective>& ended) {
   Running& r = running_.at(flow.owner);
   r.rank_end_ns[static_cast<size_t>(flow.flow->source)] = clock_.now_ns();
   r.rank_end_ns[static_cast<size_t>(flow.flow->destination)] = clock_.now_ns();

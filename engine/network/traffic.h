@@ -1,6 +1,6 @@
 // Collectives that move on the links of a fabric at the same time, step after step: the event loop
-// between a LinkClock and the steps of transfers.h. Times are not rounded. Who is alone, and when
-// to begin, is the Wire's to say.
+// between a LinkClock and the steps of collective_steps.h. Times are not rounded. Who is alone, and
+// when to begin, is the Wire's to say.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/network/transfers.h"
+#include "engine/network/collective_steps.h"
 
 namespace moe {
 
@@ -26,7 +26,7 @@ struct Order {
 };
 
 /// A collective that ended.
-struct Landed {
+struct FinishedCollective {
   size_t op;
   double end_ns;
   std::vector<double> rank_end_ns;  // by seen device
@@ -46,7 +46,7 @@ class Traffic {
   /// False for an op that is not here.
   bool is_at_last_step(size_t op) const;
   /// On to next_ns(), which is finite. Appends what ended.
-  void step(std::vector<Landed>& ended);
+  void step(std::vector<FinishedCollective>& ended);
   /// As LinkClock has it.
   std::vector<LinkUse> take_use();
 
@@ -59,26 +59,26 @@ class Traffic {
     Step step = {};
     std::vector<double> rank_end_ns = {};
   };
-  /// Wave `wave` of an op's step begins; or the next step does.
+  /// Batch `batch` of an op's step begins; or the next step does.
   struct Begin {
     double at_ns;
     size_t op;
-    int64_t wave;
+    int64_t batch;
     bool operator>(const Begin& o) const {
-      return std::tie(at_ns, op, wave) > std::tie(o.at_ns, o.op, o.wave);
+      return std::tie(at_ns, op, batch) > std::tie(o.at_ns, o.op, o.batch);
     }
   };
   static constexpr int64_t kNextStep = -1;
 
-  void take_begin(std::vector<Landed>& ended);
-  void take_end(const Ended& flow, std::vector<Landed>& ended);
-  void next_step(size_t op, double at_ns, std::vector<Landed>& ended);
+  void take_begin(std::vector<FinishedCollective>& ended);
+  void take_end(const FinishedFlow& flow, std::vector<FinishedCollective>& ended);
+  void next_step(size_t op, double at_ns, std::vector<FinishedCollective>& ended);
 
   const Fabric& fabric_;
   LinkClock clock_;
   std::unordered_map<size_t, Running> running_;
   std::priority_queue<Begin, std::vector<Begin>, std::greater<>> begins_;
-  std::vector<Ended> flows_;  // scratch
+  std::vector<FinishedFlow> flows_;  // scratch
 };
 
 }  // namespace moe

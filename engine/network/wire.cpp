@@ -36,15 +36,15 @@ struct Wire::Impl {
   /// The one op on its way, or the next one, as long as nothing has joined it. How it goes alone is
   /// found out on links of its own, and only when something asks; joined, it goes to `traffic` from
   /// its begin.
-  struct Alone {
+  struct LoneOp {
     size_t op;
     bool known = false;  // what follows
-    Landed landed = {};
+    FinishedCollective finished = {};
     Nanoseconds end = 0;
     std::vector<LinkUse> use = {};
     int64_t num_events = 0;
     /// Nothing that begins later joins it.
-    double until_ns() const { return std::min(landed.end_ns, static_cast<double>(end)); }
+    double until_ns() const { return std::min(finished.end_ns, static_cast<double>(end)); }
   };
   struct Begin {
     double at_ns;
@@ -70,7 +70,7 @@ struct Wire::Impl {
   void end_alone(std::vector<Done>& ended);
   bool step(std::vector<Done>& ended);
   Nanoseconds next_ns();
-  NetworkTimes times(const Order& order, const Landed& landed, Nanoseconds end) const;
+  NetworkTimes times(const Order& order, const FinishedCollective& finished, Nanoseconds end) const;
 
   const Cluster cluster;
   const NetworkOptions options;
@@ -79,9 +79,9 @@ struct Wire::Impl {
   Traffic traffic;
   std::unordered_map<size_t, Order> orders;  // of ops that have not ended
   std::priority_queue<Begin, std::vector<Begin>, std::greater<>> begins;  // first steps
-  std::optional<Alone> alone;
+  std::optional<LoneOp> alone;
   std::vector<LinkUse> use;
-  std::vector<Landed> landed;  // scratch
+  std::vector<FinishedCollective> finished;  // scratch
   size_t num_ops = 0;
   int64_t num_events = 0;
   Nanoseconds now = 0;
@@ -89,7 +89,7 @@ struct Wire::Impl {
 
 /// Runs the lone op to its end.
 void Wire::Impl::go_alone() {
-  Alone& a = *alone;
+  LoneOp& a = *alone;
   const Order& order = orders.at(a.op);
   // Sums of events round other than the closed form, and a scaled end other than a scaled sum.
   std::optional<Nanoseconds> closed;
@@ -99,22 +99,22 @@ void Wire::Impl::go_alone() {
     a.end = nearest(static_cast<double>(nearest(order.begin_ns) + length));
     if (!rank_ends && !options.keep_use) {
       const auto end_ns = static_cast<double>(a.end);
-      a.landed = {a.op, end_ns, {}};
-      a.landed.rank_end_ns.resize(static_cast<size_t>(fabric.devices_seen()), end_ns);
+      a.finished = {a.op, end_ns, {}};
+      a.finished.rank_end_ns.resize(static_cast<size_t>(fabric.devices_seen()), end_ns);
       a.known = true;
       return;
     }
   }
   Traffic links(fabric, options);
   links.begin(a.op, order, true);
-  std::vector<Landed> ended;
+  std::vector<FinishedCollective> ended;
   for (; !links.empty(); ++a.num_events) {
     if (links.next_ns() == kInfinity) nearest(kInfinity);  // more bytes than a double can time
     links.step(ended);
   }
-  a.landed = std::move(ended[0]);
+  a.finished = std::move(ended[0]);
   a.use = links.take_use();
-  if (!closed) a.end = nearest(a.landed.end_ns);
+  if (!closed) a.end = nearest(a.finished.end_ns);
   a.known = true;
 }
 
@@ -149,7 +149,7 @@ void Wire::Impl::settle() {
       alone.reset();
     }
   }
-  if (!alone && traffic.empty() && !begins.empty()) alone = Alone{pop_begin()};
+  if (!alone && traffic.empty() && !begins.empty()) alone = LoneOp{pop_begin()};
 }
 
 Nanoseconds Wire::Impl::next_ns() {
@@ -165,7 +165,8 @@ Nanoseconds Wire::Impl::next_ns() {
   return std::max(now, nearest(next));
 }
 
-NetworkTimes Wire::Impl::times(const Order& order, const Landed& op, Nanoseconds end) const {
+NetworkTimes Wire::Impl::times(const Order& order, const FinishedCollective& op,
+                               Nanoseconds end) const {
   NetworkTimes times{nearest(order.begin_ns), end, {}};
   times.rank_end_ns.reserve(static_cast<size_t>(fabric.num_devices()));
   for (int64_t r = 0; r < fabric.num_devices(); ++r) {
@@ -176,8 +177,8 @@ NetworkTimes Wire::Impl::times(const Order& order, const Landed& op, Nanoseconds
 }
 
 void Wire::Impl::end_alone(std::vector<Done>& ended) {
-  const Alone& a = *alone;
-  ended.push_back({a.op, times(orders.at(a.op), a.landed, a.end), a.landed.end_ns});
+  const LoneOp& a = *alone;
+  ended.push_back({a.op, times(orders.at(a.op), a.finished, a.end), a.finished.end_ns});
   append(use, traffic.take_use());
   append(use, a.use);
   num_events += a.num_events;
@@ -205,9 +206,9 @@ bool Wire::Impl::step(std::vector<Done>& ended) {
   }
   ++num_events;
   if (next <= begin_ns) {
-    landed.clear();
-    traffic.step(landed);
-    for (const Landed& op : landed) {
+    finished.clear();
+    traffic.step(finished);
+    for (const FinishedCollective& op : finished) {
       ended.push_back({op.op, times(orders.at(op.op), op, nearest(op.end_ns)), op.end_ns});
       orders.erase(op.op);
     }

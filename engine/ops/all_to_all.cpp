@@ -105,7 +105,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
   const auto bytes = static_cast<double>(g.bytes(op.inputs[0]));
   if (attr_int(op, "irregular") == 0) return {.bytes = bytes};
-  return {.bytes = bytes * context.fill * share_of(op) * occupancy_of(op)};
+  return {.bytes = bytes * context.slot_occupancy * share_of(op) * slot_ratio_of(op)};
 }
 
 /// Padded slots are cut along the capacity, counted rows as the gate says.
@@ -140,7 +140,7 @@ void gradient(GradContext& c, OpId) {
   if (has(op, 5)) {
     const PlacementBounds bounds = bounds_of(op);
     attrs.erase("occupancy");
-    if (to_expert(op)) attrs["occupancy"] = occupancy_of(bounds);
+    if (to_expert(op)) attrs["occupancy"] = slot_ratio_of(bounds);
     inputs.resize(6);
     inputs[5] = op.inputs[5];
   }

@@ -23,7 +23,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 }
 
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
-  const double read = share_of(op) * context.fill;
+  const double read = share_of(op) * context.slot_occupancy;
   const double unread = (1 - read) * static_cast<double>(g.bytes(op.inputs[kSlots]));
   const double backward_only =
       has(op, kSlotChoice) ? static_cast<double>(g.bytes(op.inputs[kSlotChoice])) : 0;
@@ -77,8 +77,9 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
 
 Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
   const auto slots = static_cast<double>(g.bytes(op.outputs[0]));
-  return {.flops = context.fill * static_cast<double>(num_elements(g.tensor(op.outputs[0]).shape)),
-          .bytes = slots * (1 + context.fill) +
+  return {.flops = context.slot_occupancy *
+                   static_cast<double>(num_elements(g.tensor(op.outputs[0]).shape)),
+          .bytes = slots * (1 + context.slot_occupancy) +
                    static_cast<double>(g.bytes(op.inputs[1]) + g.bytes(op.inputs[2]))};
 }
 
@@ -97,8 +98,8 @@ std::vector<TensorSpec> infer_dweight(const Graph& g, const Op& op) {
 }
 
 Work work_dweight(const Graph& g, const Op& op, const WorkContext& context) {
-  const double unread = (1 - context.fill) * static_cast<double>(g.bytes(op.inputs[1]));
-  return {.flops = 2 * context.fill * static_cast<double>(num_elements(shape(g, op, 1))),
+  const double unread = (1 - context.slot_occupancy) * static_cast<double>(g.bytes(op.inputs[1]));
+  return {.flops = 2 * context.slot_occupancy * static_cast<double>(num_elements(shape(g, op, 1))),
           .bytes = io_bytes(g, op) - unread};
 }
 

@@ -1,6 +1,6 @@
 // The parameters of experts into the shadow slots of a placement, and their gradients back; the sum
 // of gradients over residents; residents from one device to another. The executor runs all of them
-// through its Communicator; who sends what to whom is placement/transfers.h.
+// through its Communicator; who sends what to whom is placement/expert_transfers.h.
 #include <algorithm>
 #include <span>
 

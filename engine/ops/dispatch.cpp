@@ -22,8 +22,8 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
   const auto slots = static_cast<double>(g.bytes(op.outputs[0]));
   const auto index = static_cast<double>(g.bytes(op.inputs[1]));
-  if (is_part(op)) return {.bytes = share_of(op) * context.fill * (2 * slots + index)};
-  return {.bytes = slots * (1 + context.fill) + index};
+  if (is_part(op)) return {.bytes = share_of(op) * context.slot_occupancy * (2 * slots + index)};
+  return {.bytes = slots * (1 + context.slot_occupancy) + index};
 }
 
 std::vector<AxisTuple> axes(const Graph&, const Op&) {
@@ -71,9 +71,9 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
 }
 
 Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
-  const double slots = context.fill * static_cast<double>(g.bytes(op.inputs[0]));
+  const double slots = context.slot_occupancy * static_cast<double>(g.bytes(op.inputs[0]));
   const double rows = static_cast<double>(g.bytes(op.outputs[0])) * (has(op, 2) ? 2 : 1);
-  return {.flops = context.fill * static_cast<double>(num_elements(shape(g, op, 0))),
+  return {.flops = context.slot_occupancy * static_cast<double>(num_elements(shape(g, op, 0))),
           .bytes = slots + rows + static_cast<double>(g.bytes(op.inputs[1]))};
 }
 

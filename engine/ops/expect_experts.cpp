@@ -7,8 +7,8 @@
 
 #include "engine/ops/defs.h"
 #include "engine/ops/placed.h"
-#include "engine/ops/swap.h"
-#include "engine/placement/popularity.h"
+#include "engine/ops/swap_in.h"
+#include "engine/placement/path_profile.h"
 #include "engine/placement/two_phase.h"
 
 namespace moe::ops {
@@ -140,7 +140,7 @@ size_t weights_of(const Op& op) {
   return attr_int(op, "keep") != 0 ? (op.inputs.size() - 2) / 2 : op.inputs.size() - 1;
 }
 
-std::vector<TensorSpec> infer_swap(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_swap_in(const Graph& g, const Op& op) {
   const PlacementBounds bounds = bounds_of(op);
   const bool keep = attr_int(op, "keep") != 0;
   expect_placement(g, op, 0, bounds);
@@ -159,9 +159,9 @@ std::vector<TensorSpec> infer_swap(const Graph& g, const Op& op) {
 }
 
 /// Usually as many experts as there are for each device; with keep none, as long as estimates hold.
-Work work_swap(const Graph& g, const Op& op, const WorkContext& context) {
+Work work_swap_in(const Graph& g, const Op& op, const WorkContext& context) {
   const PlacementBounds bounds = bounds_of(op);
-  double experts = context.swapped;
+  double experts = context.loaded_experts;
   if (experts < 0 && attr_int(op, "keep") != 0) experts = 0;
   if (experts < 0) {
     experts = static_cast<double>(bounds.experts) / static_cast<double>(bounds.devices);
@@ -174,9 +174,9 @@ Work work_swap(const Graph& g, const Op& op, const WorkContext& context) {
 }
 
 template <class T>
-void run_swap(const KernelCall<T>& c) {
+void run_swap_in(const KernelCall<T>& c) {
   for (const kernels::Copy& one :
-       swap_copies(c.graph, c.op, c.inputs, c.outputs, c.rank.rank, Bytes{sizeof(T)})) {
+       swap_in_copies(c.graph, c.op, c.inputs, c.outputs, c.rank.rank, Bytes{sizeof(T)})) {
     std::memcpy(one.to, one.from, static_cast<size_t>(one.bytes));
   }
 }
@@ -213,11 +213,11 @@ std::optional<Placement> placed_by_counts(const Op& op, const Estimate& all,
   return place_by_popularity(wanted_devices(counts, b.devices), b.devices, two_phase_options(op));
 }
 
-bool is_swap(const Graph& graph, OpId op) {
+bool is_swap_in(const Graph& graph, OpId op) {
   return is(graph, op, MoeOp::kSwapIn);
 }
 
-int64_t num_swapped(const Placement& placement, const Placement* before, int64_t device) {
+int64_t num_loaded(const Placement& placement, const Placement* before, int64_t device) {
   int64_t count = 0;
   for (int64_t s = 0; s < placement.bounds().slots(); ++s) {
     const int64_t expert = placement.at(device, s);
@@ -227,9 +227,10 @@ int64_t num_swapped(const Placement& placement, const Placement* before, int64_t
   return count;
 }
 
-std::vector<kernels::Copy> swap_copies(const Graph& g, const Op& op, std::span<void* const> inputs,
-                                       std::span<void* const> outputs, int64_t device,
-                                       Bytes element_bytes) {
+std::vector<kernels::Copy> swap_in_copies(const Graph& g, const Op& op,
+                                          std::span<void* const> inputs,
+                                          std::span<void* const> outputs, int64_t device,
+                                          Bytes element_bytes) {
   const PlacementBounds bounds = bounds_of(op);
   const auto placement_in = [&](size_t i) {
     return Placement::decode(bounds, {static_cast<const int32_t*>(inputs[i]),
@@ -305,11 +306,11 @@ const OpDef kSwapIn = {
                with("keep", "before", Role::kPlacement),
                several("weights", 2 * kMaxTensors)},
     .outputs = {several("slots", kMaxTensors)},
-    .infer = infer_swap,
-    .work = work_swap,
+    .infer = infer_swap_in,
+    .work = work_swap_in,
     .loose_slots = true,
-    .run_f32 = run_swap<float>,
-    .run_f64 = run_swap<double>,
+    .run_f32 = run_swap_in<float>,
+    .run_f64 = run_swap_in<double>,
     .host_inputs = inputs_in_host_memory};
 
 }  // namespace moe::ops

@@ -50,7 +50,7 @@ std::vector<size_t> counted(const Op& op) {
 }
 
 inline double used_share(const Op& op, const WorkContext& context) {
-  return only_used(op) ? context.fill * share_of(op) * occupancy_of(op) : 1.0;
+  return only_used(op) ? context.slot_occupancy * share_of(op) * slot_ratio_of(op) : 1.0;
 }
 
 /// Calls f(expert, first row, rows) for the runs of rows to multiply, in row order. begins null: 0.

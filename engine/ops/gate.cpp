@@ -84,7 +84,7 @@ TensorId gate_rows_end(const Graph&, const Op& op, size_t output) {
 /// A part writes its own places of slot_choice only.
 Work work_gate(const Graph& g, const Op& op, const WorkContext& context) {
   Work work = elementwise_work(g, op, 5.0 * static_cast<double>(num_elements(shape(g, op, 0))));
-  const double written = is_part(op) ? share_of(op) * context.fill : 1.0;
+  const double written = is_part(op) ? share_of(op) * context.slot_occupancy : 1.0;
   work.bytes -= (1 - written) * static_cast<double>(g.bytes(op.outputs[4]));
   return work;
 }

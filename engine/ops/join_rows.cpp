@@ -48,7 +48,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 
 /// Only rows that no token uses are written.
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
-  return {.bytes = (1 - context.fill) * static_cast<double>(g.bytes(op.outputs[0]))};
+  return {.bytes = (1 - context.slot_occupancy) * static_cast<double>(g.bytes(op.outputs[0]))};
 }
 
 std::vector<Piece> pieces(const Graph&, const Op& op) {

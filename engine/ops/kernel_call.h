@@ -7,8 +7,8 @@
 #include <type_traits>
 
 #include "engine/graph/graph.h"
+#include "engine/placement/path_profile.h"
 #include "engine/placement/policy.h"
-#include "engine/placement/popularity.h"
 #include "engine/routing/gate.h"
 #include "kernels/kernels.h"
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "engine/ops/rules.h"
+#include "engine/placement/expert_transfers.h"
 #include "engine/placement/policy.h"
-#include "engine/placement/transfers.h"
 
 namespace moe::ops {
 
@@ -12,7 +12,7 @@ PlacementBounds bounds_of(const Op& op);
 Attrs bounds_attrs(const PlacementBounds& bounds);
 
 /// Attr occupancy of ops on rows in slots: experts over slots.
-inline double occupancy_of(const PlacementBounds& bounds) {
+inline double slot_ratio_of(const PlacementBounds& bounds) {
   return static_cast<double>(bounds.experts) / static_cast<double>(bounds.devices * bounds.slots());
 }
 

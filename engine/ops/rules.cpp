@@ -108,8 +108,8 @@ kernels::WeightRule weight_rule(const Op& op) {
                    weight);
 }
 
-DType stored_dtype(const Op& op, DType otherwise) {
-  if (!op.attrs.contains("store")) return otherwise;
+DType stored_dtype(const Op& op, DType default_value) {
+  if (!op.attrs.contains("store")) return default_value;
   const std::string name = attr_string(op, "store");
   if (name == dtype_name(DType::kBF16)) return DType::kBF16;
   throw user_error("op '{}': attribute 'store' is '{}', allowed: bf16", op.name, name);

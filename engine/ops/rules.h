@@ -63,9 +63,9 @@ Attrs seq_attr(const Shape& shape);
 inline DType stats_dtype(DType dtype) {
   return dtype == DType::kF16 ? DType::kF32 : wide_dtype(dtype);
 }
-/// The type of an activation that an op makes of wide ones alone: attr store, `otherwise` unless
-/// given. Throws UserError for anything but bf16.
-DType stored_dtype(const Op& op, DType otherwise);
+/// The type of an activation that an op makes of wide ones alone: attr store, `default_value`
+/// unless given. Throws UserError for anything but bf16.
+DType stored_dtype(const Op& op, DType default_value);
 
 /// The op is one part of a cut along rows: it touches the rows of its own part only, which are attr
 /// share of the whole batch's (expected).
@@ -77,7 +77,7 @@ inline double share_of(const Op& op) {
 }
 
 /// Of rows in the slots of a placed layer: the part of the slots that experts are expected in.
-inline double occupancy_of(const Op& op) {
+inline double slot_ratio_of(const Op& op) {
   return attr_double(op, "occupancy", 1.0);
 }
 

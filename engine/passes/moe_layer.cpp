@@ -77,19 +77,19 @@ std::vector<ExchangedLayer> exchanged_layers(const Graph& graph) {
 void send_by_slot(Graph& graph, const ExchangedLayer& layer, const PlacementBounds& bounds,
                   TensorId counts, TensorId placement, TensorId rows) {
   const Attrs attrs = ops::bounds_attrs(bounds);
-  const double occupancy = ops::occupancy_of(bounds);
+  const double slot_ratio = ops::slot_ratio_of(bounds);
   for (const OpId id : {layer.there, layer.back}) {
     Op& op = graph.op(id);
     op.attrs.insert(attrs.begin(), attrs.end());
     op.attrs["irregular"] = op.attrs["loose"] = int64_t{1};
-    if (id == layer.back) op.attrs["occupancy"] = occupancy;
+    if (id == layer.back) op.attrs["occupancy"] = slot_ratio;
     op.inputs = {op.inputs[0], counts, rows, TensorId(), TensorId(), placement};
   }
   for (const OpId id : layer.experts) {
     Op& op = graph.op(id);
     op.attrs["rows"] = std::string("used");
     op.attrs["loose"] = int64_t{1};
-    op.attrs["occupancy"] = occupancy;
+    op.attrs["occupancy"] = slot_ratio;
     set_input(graph, id, Role::kRecvCounts, rows);
   }
 }

@@ -77,10 +77,10 @@ struct StageReport {
   bool changed = false;
   Nanoseconds took_ns = 0;
   StageChanges changes = {};
-  /// What it was told and did not do, with the reason; of a stage that changed nothing at least
-  /// one, unless as_told.
+  /// What its options ask for and it did not do, with the reason; of a stage that changed nothing
+  /// at least one, unless no_op_option.
   std::vector<std::string> without_effect = {};
-  std::string as_told = {};  // the option by which it was told to change nothing: "degree = 1"
+  std::string no_op_option = {};  // the option by which it changes nothing: "degree = 1"
 };
 
 }  // namespace moe

@@ -124,8 +124,8 @@ const std::vector<PassDef>& other_passes() {
              0,
              0,
              {"even", "weighted"}},
-            whole_option("seed", 0, 0, 9007199254740992,
-                         "of random devices for experts that nobody expects")},
+            integer_option("seed", 0, 0, 9007199254740992,
+                           "of random devices for experts that nobody expects")},
        .transform = lina_inference,
        .inference_only = true},
       // Forward: what autodiff should see, so that the backward follows without a pass of its own.

@@ -38,7 +38,7 @@ bool has_all_to_all(const Graph& graph) {
 }
 
 /// The option of a built-in pass by which it is told to change nothing, or "".
-std::string told_nothing(const Stage& stage) {
+std::string no_op_option_of(const Stage& stage) {
   const PassDef& pass = builtin_pass(stage.name);
   const Options options = resolve_options(pass.name, pass.options, stage.options);
   for (const OptionSpec& spec : pass.options) {
@@ -118,8 +118,8 @@ StageReport report_of(const Stage& stage, const StageChanges& changes,
   }
   if (report.changed || !report.without_effect.empty()) return report;
   const bool built_in = !stage.transform && !stage.schedule;
-  if (built_in) report.as_told = told_nothing(stage);
-  if (!report.as_told.empty()) return report;
+  if (built_in) report.no_op_option = no_op_option_of(stage);
+  if (!report.no_op_option.empty()) return report;
   report.without_effect.push_back(said.empty() ? reason_of(stage, built_in, graph)
                                                : said.back().why);
   return report;

@@ -115,7 +115,7 @@ bool pays(const PlaceInput& input, const Placement& next, const PolicyOptions& o
 }
 
 std::vector<OptionSpec> paying_options() {
-  OptionSpec horizon = whole_option(
+  OptionSpec horizon = integer_option(
       "horizon", 0, 0, 1e9,
       "steps within which a move must have paid by the performance model; 0: not asked");
   horizon.reads = Reads::kRates;

@@ -13,19 +13,19 @@ size_t at(int64_t i) {
   return static_cast<size_t>(i);
 }
 
-struct InCommon {
+struct SharedExperts {
   int64_t experts = 0, group = 0, device = 0;
 };
 
-std::vector<InCommon> in_common(const Placement& now,
-                                const std::vector<std::vector<int64_t>>& groups) {
+std::vector<SharedExperts> shared_experts(const Placement& now,
+                                          const std::vector<std::vector<int64_t>>& groups) {
   std::vector<std::vector<int64_t>> homes(at(now.bounds().experts));
   for (int64_t d = 0; d < now.bounds().devices; ++d) {
     for (int64_t s = 0; s < now.bounds().residents; ++s) {
       if (now.at(d, s) >= 0) homes[at(now.at(d, s))].push_back(d);
     }
   }
-  std::vector<InCommon> all;
+  std::vector<SharedExperts> all;
   std::vector<int64_t> with(at(now.bounds().devices));
   for (size_t g = 0; g < groups.size(); ++g) {
     std::fill(with.begin(), with.end(), 0);
@@ -36,8 +36,9 @@ std::vector<InCommon> in_common(const Placement& now,
       if (with[d] > 0) all.push_back({with[d], int64_t(g), int64_t(d)});
     }
   }
-  std::stable_sort(all.begin(), all.end(),
-                   [](const InCommon& a, const InCommon& b) { return a.experts > b.experts; });
+  std::stable_sort(all.begin(), all.end(), [](const SharedExperts& a, const SharedExperts& b) {
+    return a.experts > b.experts;
+  });
   return all;
 }
 
@@ -51,7 +52,7 @@ std::vector<std::vector<int64_t>> on_devices(const Placement& now,
     held[device] = groups[group];
     group_done[group] = device_done[device] = true;
   };
-  for (const InCommon& c : in_common(now, groups)) put(at(c.group), at(c.device));
+  for (const SharedExperts& c : shared_experts(now, groups)) put(at(c.group), at(c.device));
   size_t device = 0;
   for (size_t g = 0; g < groups.size(); ++g) {
     while (device < groups.size() && device_done[device]) ++device;
@@ -152,8 +153,8 @@ Placement settle(const Placement& now, const std::vector<std::vector<int64_t>>& 
 PlacementPolicy eplb_policy() {
   std::vector<OptionSpec> options = paying_options();
   options.push_back(
-      whole_option("slots", 0, 0, 1e6,
-                   "residents per device, each with parameters, gradients and state; 0: all"));
+      integer_option("slots", 0, 0, 1e6,
+                     "residents per device, each with parameters, gradients and state; 0: all"));
   return {
       "eplb",
       "EPLB: heavy experts get more residents, shared evenly and packed so that devices compute "

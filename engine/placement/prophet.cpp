@@ -195,11 +195,11 @@ PlacementPolicy prophet_policy() {
                "alpha", 1, 0, 1e6,
                "balanced enough: most and fewest inputs of a device differ by less than this many "
                "times their mean (the authors' code: 3)"),
-           whole_option("n", ProphetOptions::kAuto, ProphetOptions::kAuto, 1e6,
-                        "devices that go without a copy, fewest inputs first; -1: those without "
-                        "inputs"),
-           whole_option("hidden", 1, 0, 1,
-                        "1: copies are hidden behind compute (equation 8); 0: they block (6)")},
+           integer_option("n", ProphetOptions::kAuto, ProphetOptions::kAuto, 1e6,
+                          "devices that go without a copy, fewest inputs first; -1: those without "
+                          "inputs"),
+           integer_option("hidden", 1, 0, 1,
+                          "1: copies are hidden behind compute (equation 8); 0: they block (6)")},
           false,
           Reads::kRates,
           {.shadows = 8}};

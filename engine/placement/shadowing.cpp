@@ -56,7 +56,7 @@ PlacementPolicy fastermoe_shadowing_policy() {
           {number_option("net_gbit_per_s", 50, 1e-6, 1e6, "what a device receives"),
            number_option("gemm_tflop_per_s", 11.5, 1e-6, 1e6, "what a device computes"),
            number_option("alpha", 2, 1e-6, 1e6, "width of an expert over d_model"),
-           whole_option("d_model", 2048, 1, 1e9, "width of an input, in elements of 4 bytes")},
+           integer_option("d_model", 2048, 1, 1e9, "width of an input, in elements of 4 bytes")},
           false,
           Reads::kRates,
           {.now = true, .shadows = 8}};

@@ -22,7 +22,7 @@ constexpr int kProbes = 3;
 /// Without this a device that runs one stream after the other would be asked with ever longer
 /// transfers.
 bool runs_side_by_side(const kernels::DeviceTable& device) {
-  TransfersBeside transfer(device, 1, 1, 0);
+  BackgroundTransfers transfer(device, 1, 1, 0);
   const DeviceStream stream(device, false);
   const DeviceEvent go(device, false), begin(device, true), end(device, true), over(device, false);
   for (int probe = 0; probe < kProbes; ++probe) {
@@ -84,7 +84,7 @@ class OverlapProfiler {
     if (const auto known = cache_.find(key)) return median(*known);
     if (!side_by_side_) side_by_side_ = runs_side_by_side(device_);
     if (!*side_by_side_) return std::nullopt;
-    std::optional<TransfersBeside> transfers;
+    std::optional<BackgroundTransfers> transfers;
     if (blocks > 0) {
       transfers.emplace(device_, options_.profile.ranks_beside, blocks, options_.bytes_per_s);
     }
@@ -105,8 +105,8 @@ class OverlapProfiler {
 
 }  // namespace
 
-TransfersBeside::TransfersBeside(const kernels::DeviceTable& device, int64_t num_ranks,
-                                 int32_t blocks, double bytes_per_s)
+BackgroundTransfers::BackgroundTransfers(const kernels::DeviceTable& device, int64_t num_ranks,
+                                         int32_t blocks, double bytes_per_s)
     : device_(device), blocks_(blocks), bytes_per_s_(bytes_per_s) {
   for (int64_t r = 0; r < num_ranks; ++r) {
     ranks_.push_back({{device, true},
@@ -119,7 +119,7 @@ TransfersBeside::TransfersBeside(const kernels::DeviceTable& device, int64_t num
   check_device(device, "transfers beside compute");
 }
 
-void TransfersBeside::queue(kernels::Event go, Nanoseconds length) {
+void BackgroundTransfers::queue(kernels::Event go, Nanoseconds length) {
   const auto bytes =
       std::max<Bytes>(1, std::llround(bytes_per_s_ * static_cast<double>(length) / kNsPerSecond));
   for (const Rank& rank : ranks_) {
@@ -136,7 +136,7 @@ void TransfersBeside::queue(kernels::Event go, Nanoseconds length) {
   }
 }
 
-bool TransfersBeside::covered(kernels::Event begin, kernels::Event end) {
+bool BackgroundTransfers::covered(kernels::Event begin, kernels::Event end) {
   bool all = true;
   for (const Rank& rank : ranks_) {
     wait_for(device_, rank.over.get(), rank.stream.get(), "transfers beside compute");

@@ -17,11 +17,11 @@
 namespace moe {
 
 /// Transfers of ranks side by side that are under way on the device while ops are timed there.
-class TransfersBeside {
+class BackgroundTransfers {
  public:
   /// Each of so many blocks, and as fast. Throws RunError where the device has no room.
-  TransfersBeside(const kernels::DeviceTable& device, int64_t num_ranks, int32_t blocks,
-                  double bytes_per_s);
+  BackgroundTransfers(const kernels::DeviceTable& device, int64_t num_ranks, int32_t blocks,
+                      double bytes_per_s);
   /// Queues a transfer per rank that begins after the event's last record and lasts so long.
   void queue(kernels::Event go, Nanoseconds length);
   /// When all are over: whether all were under way from `begin` to `end`, timed events.

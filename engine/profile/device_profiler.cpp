@@ -40,9 +40,9 @@ constexpr size_t kMostSamples = 400;
 /// One op's calls by ranks side by side, in batches.
 class DeviceCalls {
  public:
-  /// beside: null for none.
+  /// background: null for none.
   DeviceCalls(const Graph& graph, OpId id, const ProfileOptions& options, const DeviceTable& device,
-              TransfersBeside* beside)
+              BackgroundTransfers* background)
       : graph_(graph),
         id_(id),
         op_(graph.op(id)),
@@ -51,7 +51,7 @@ class DeviceCalls {
         collective_(graph.def(id).collective != Collective::kNone),
         work_(options.work),
         checks_(options.checked ? checked_on_device(graph, op_) : std::vector<TensorId>{}),
-        beside_(beside),
+        background_(background),
         operands_(graph, id, options.work, options.ranks_beside, device),
         step_(device, DeviceStorage::Where::kDevice, sizeof(int64_t)),
         go_(device, false) {
@@ -91,9 +91,9 @@ class DeviceCalls {
     }
     check_device(device_, what_);
     bool good = stayed_ahead(queueing);
-    if (beside_ != nullptr) {
+    if (background_ != nullptr) {
       const kernels::Event begin = begins_[0].get(), end = ends_[samples.size() - 1].get();
-      const bool covered = beside_->covered(begin, end);
+      const bool covered = background_->covered(begin, end);
       good = good && covered;
       too_short_ = covered ? 0 : too_short_ + 1;
       if (too_short_ > kMostShort) return std::nullopt;
@@ -109,10 +109,10 @@ class DeviceCalls {
   Nanoseconds queue_batch() {
     device_.sleep(ahead_, {}, streams_[0].get());
     const Nanoseconds begin = clock_ns();
-    if (beside_ != nullptr) {
+    if (background_ != nullptr) {
       device_.record(go_.get(), streams_[0].get());
       const Nanoseconds calls = call_ns_ > 0 ? 2 * num_calls_ * call_ns_ : kFirstBeside;
-      beside_->queue(go_.get(), 2 * kLead + longer_ * calls);
+      background_->queue(go_.get(), 2 * kLead + longer_ * calls);
       device_.sleep(kLead, {}, streams_[0].get());
     }
     device_.record(go_.get(), streams_[0].get());
@@ -242,7 +242,7 @@ class DeviceCalls {
   const bool collective_;
   const WorkContext work_;
   const std::vector<TensorId> checks_;
-  TransfersBeside* const beside_;
+  BackgroundTransfers* const background_;
   TrialOperands operands_;
   std::vector<DeviceStorage> scratch_, nonfinite_;  // by rank
   DeviceStorage step_;                              // number 0, for ops that read it
@@ -285,7 +285,8 @@ std::vector<Nanoseconds> sample(const ProfileOptions& options, Batch batch) {
 
 std::vector<Nanoseconds> profile_op_on_device(const Graph& graph, OpId id,
                                               const ProfileOptions& options,
-                                              const DeviceTable& device, TransfersBeside* beside) {
+                                              const DeviceTable& device,
+                                              BackgroundTransfers* background) {
   const Op& op = graph.op(id);
   const OpDef& def = graph.def(id);
   MOE_CHECK(options.ranks_beside > 0 && options.min_samples > 0, "{} ranks beside, {} samples",
@@ -301,11 +302,11 @@ std::vector<Nanoseconds> profile_op_on_device(const Graph& graph, OpId id,
     throw user_error("op '{}': a {} has no kernel, so it cannot be timed", op.name, def.name);
   }
   if (works_on_host(graph, id)) {
-    MOE_CHECK(beside == nullptr, "op '{}' works on the host", op.name);
+    MOE_CHECK(background == nullptr, "op '{}' works on the host", op.name);
     HostTrial trial(graph, id, options, device);
     return sample(options, [&] { return std::optional(std::vector{trial.call()}); });
   }
-  DeviceCalls calls(graph, id, options, device, beside);
+  DeviceCalls calls(graph, id, options, device, background);
   return sample(options, [&] { return calls.batch(); });
 }
 

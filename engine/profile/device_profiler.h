@@ -16,7 +16,7 @@
 
 namespace moe {
 
-class TransfersBeside;  // device_overlap.h
+class BackgroundTransfers;  // device_overlap.h
 
 /// Samples in ns on the calling thread's device, f32, at least min_samples, with the executor's
 /// look for numbers that are not finite; what a call wrote over is put back outside of its sample.
@@ -26,14 +26,14 @@ class TransfersBeside;  // device_overlap.h
 /// - A collective: from the meeting of its ranks to the end on rank 0's stream, without a link, all
 ///   groups at once. Requires: ranks_beside is the graph's ranks.
 /// - Experts that travel: 0, as profile_op.
-/// beside: transfers that are under way around each sample, of an op of the device; no samples
+/// background: transfers that are under way around each sample, of an op of the device; no samples
 /// where the device does not run them beside the op.
 /// Throws UserError for an op without a kernel, RunError naming the op where the device fails, has
 /// no room, or does not come to an end. Holds a few times 160 MiB of the device per rank meanwhile.
 std::vector<Nanoseconds> profile_op_on_device(const Graph& graph, OpId op,
                                               const ProfileOptions& options,
                                               const kernels::DeviceTable& device,
-                                              TransfersBeside* beside = nullptr);
+                                              BackgroundTransfers* background = nullptr);
 
 /// "<device>; <versions>; host <profile_key>": what a profile's key begins with. The versions name
 /// the build of the device's kernels, the host's part that of the ops' glue.

@@ -44,7 +44,8 @@ struct Maps {
 
 /// Places of an expert that hold a token, of this part of the batch.
 int64_t used_places(const Op& op, const WorkContext& context, int64_t capacity) {
-  return std::llround(attr_double(op, "share", 1) * context.fill * static_cast<double>(capacity));
+  return std::llround(attr_double(op, "share", 1) * context.slot_occupancy *
+                      static_cast<double>(capacity));
 }
 
 /// Every run of E tokens goes to E different experts, in an order that changes from run to run, as
@@ -115,7 +116,7 @@ std::optional<int32_t> end_of_rows(const Graph& graph, OpId id, size_t input,
     const Shape& blocks = graph.tensor(joined[p].end).shape;
     const auto rows = static_cast<double>(graph.tensor(joined[p].whole).shape[blocks.size()]);
     const double share = static_cast<double>(p + 1) / static_cast<double>(joined.size());
-    return static_cast<int32_t>(std::lround(share * context.fill * rows));
+    return static_cast<int32_t>(std::lround(share * context.slot_occupancy * rows));
   }
   return std::nullopt;
 }
@@ -134,13 +135,14 @@ std::vector<int32_t> placement_codes(const Op& op, size_t n) {
   return {placement.codes().begin(), placement.codes().end()};
 }
 
-/// Counts [slots, sources] of the rows that a fill gives a device, in as few slots as hold them.
+/// Counts [slots, sources] of the rows that a slot occupancy gives a device, in as few slots as
+/// hold them.
 std::vector<int32_t> rows_of_slots(const Graph& graph, const Op& op, size_t input,
                                    const WorkContext& context) {
   const Shape& blocks = graph.tensor(op.inputs[input]).shape;
   const int64_t capacity = capacity_of(graph, op);
   std::vector<int32_t> rows(index(blocks[0] * blocks[1]));
-  const double a_source = attr_double(op, "share", 1) * context.fill *
+  const double a_source = attr_double(op, "share", 1) * context.slot_occupancy *
                           attr_double(op, "occupancy") * static_cast<double>(blocks[0] * capacity);
   int64_t left = std::llround(a_source);
   for (int64_t s = 0; s < blocks[0]; ++s) {

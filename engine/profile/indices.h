@@ -1,5 +1,5 @@
 // Values for the index tensors of an op that is timed alone: token ids as skewed as a text's, maps
-// and counts of a balanced routing, at a fill that the caller gives.
+// and counts of a balanced routing, at a slot occupancy that the caller gives.
 #pragma once
 
 #include <vector>
@@ -10,8 +10,8 @@
 namespace moe {
 
 /// The elements of input i, an i32 tensor. Zeros for an input that no rule knows. Of an expert's
-/// capacity so many places hold a token as the fill (0 to 1) says, rounded, or as there are
-/// choices; what finds no place is dropped.
+/// capacity so many places hold a token as the slot occupancy (0 to 1) says, rounded, or as there
+/// are choices; what finds no place is dropped.
 std::vector<int32_t> index_values(const Graph& graph, OpId op, size_t input,
                                   const WorkContext& context);
 

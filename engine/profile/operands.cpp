@@ -171,10 +171,10 @@ ProfileOperands::ProfileOperands(const Graph& graph, OpId op, const WorkContext&
   }
   lay_out(graph, op);
   fill_inputs(graph, op, context);
-  take_turns(graph, graph.op(op));
+  rotate_parts(graph, graph.op(op));
 }
 
-void ProfileOperands::take_turns(const Graph& graph, const Op& op) {
+void ProfileOperands::rotate_parts(const Graph& graph, const Op& op) {
   const OpDef& def = graph.def(op);
   if (!op.attrs.contains("share") || def.axes == nullptr || def.begins.size() != 1) return;
   const BeginInput& begin = def.begins[0];
@@ -186,12 +186,12 @@ void ProfileOperands::take_turns(const Graph& graph, const Op& op) {
   const int64_t rows = *static_cast<const int32_t*>(static_cast<void*>(input_copies_[e].first));
   const auto parts = std::llround(1 / attr_double(op, "share", 1));
   if (rows == 0) return;
-  turns_ = Turns{b,
-                 e,
-                 num_elements(graph.tensor(op.inputs[e]).shape),
-                 rows,
-                 std::max<int64_t>(1, std::min<int64_t>(parts, x[x.size() - 2] / rows)),
-                 std::max<int64_t>(1, output_copies_[0].count)};
+  rotation_ = PartRotation{b,
+                           e,
+                           num_elements(graph.tensor(op.inputs[e]).shape),
+                           rows,
+                           std::max<int64_t>(1, std::min<int64_t>(parts, x[x.size() - 2] / rows)),
+                           std::max<int64_t>(1, output_copies_[0].count)};
 }
 
 void ProfileOperands::join(const Graph& graph, const Op& op) {
@@ -277,12 +277,12 @@ void ProfileOperands::advance() {
   for (const Joined& joined : joined_) {
     inputs_[joined.input] = static_cast<std::byte*>(outputs_[joined.output]) + joined.offset;
   }
-  if (turns_) {
-    const int64_t part = call_ / turns_->calls_a_part % turns_->num_parts;
-    std::fill_n(static_cast<int32_t*>(inputs_[turns_->begin]), turns_->num_row_ends,
-                static_cast<int32_t>(part * turns_->rows));
-    std::fill_n(static_cast<int32_t*>(inputs_[turns_->end]), turns_->num_row_ends,
-                static_cast<int32_t>((part + 1) * turns_->rows));
+  if (rotation_) {
+    const int64_t part = call_ / rotation_->calls_a_part % rotation_->num_parts;
+    std::fill_n(static_cast<int32_t*>(inputs_[rotation_->begin]), rotation_->num_row_ends,
+                static_cast<int32_t>(part * rotation_->rows));
+    std::fill_n(static_cast<int32_t*>(inputs_[rotation_->end]), rotation_->num_row_ends,
+                static_cast<int32_t>((part + 1) * rotation_->rows));
   }
   ++call_;
 }

@@ -64,13 +64,13 @@ class ProfileOperands {
 
   /// Of one part of a cut along rows: calls take turns at the parts' rows, which all lie in one
   /// tensor, so that a call's rows are as cold as in a step.
-  struct Turns {
+  struct PartRotation {
     size_t begin, end;  // inputs
     int64_t num_row_ends, rows, num_parts, calls_a_part;
   };
 
   void join(const Graph& graph, const Op& op);
-  void take_turns(const Graph& graph, const Op& op);
+  void rotate_parts(const Graph& graph, const Op& op);
   void lay_out(const Graph& graph, OpId op);
   void fill_inputs(const Graph& graph, OpId op, const WorkContext& context);
 
@@ -78,7 +78,7 @@ class ProfileOperands {
   std::vector<Joined> joined_;
   std::vector<int> taken_over_;  // by output: the input it lies on, -1 none
   std::vector<Overwritten> overwritten_;
-  std::optional<Turns> turns_;
+  std::optional<PartRotation> rotation_;
   std::vector<void*> inputs_, outputs_;
   Bytes element_bytes_;
   Storage operands_{0}, scratch_{0};

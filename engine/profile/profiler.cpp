@@ -30,7 +30,7 @@ constexpr int64_t kMostSamples = 400;
 
 /// A small GEMM before each call: in a step, an op comes after others, at the clock rate that wide
 /// vector units leave behind, with caches and branch history that are not its own.
-class Primer {
+class WarmUpGemm {
  public:
   void run() {
     kernels::fast_table().gemm(false, true, kSize, kSize, kSize, 1.0f, a_.data(), kSize, b_.data(),
@@ -54,21 +54,21 @@ class KernelCalls {
       const bool is_output = std::count(op_.outputs.begin(), op_.outputs.end(), t) > 0;
       const auto& list = is_output ? op_.outputs : op_.inputs;
       const auto index = static_cast<size_t>(std::find(list.begin(), list.end(), t) - list.begin());
-      looks_.push_back({is_output, index, num_elements(graph.tensor(t).shape)});
+      finite_checks_.push_back({is_output, index, num_elements(graph.tensor(t).shape)});
     }
   }
 
   Nanoseconds call() {
     operands_.next();
     const RankContext context = {.num_ranks = graph_.num_ranks, .gate = &gate_};
-    primer_.run();
+    warm_up_.run();
     const Nanoseconds begin = clock_ns();
     run_({graph_, op_, operands_.inputs(), operands_.outputs(), operands_.scratch(),
           kernels::fast_table(), context});
-    for (const Look& look : looks_) {
-      const auto operands = look.is_output ? operands_.outputs() : operands_.inputs();
-      kernels::fast_table().first_nonfinite(static_cast<const float*>(operands[look.index]),
-                                            look.n);
+    for (const FiniteCheck& check : finite_checks_) {
+      const auto operands = check.is_output ? operands_.outputs() : operands_.inputs();
+      kernels::fast_table().first_nonfinite(static_cast<const float*>(operands[check.index]),
+                                            check.n);
     }
     return clock_ns() - begin;
   }
@@ -77,15 +77,15 @@ class KernelCalls {
   const Graph& graph_;
   const Op& op_;
   void (*run_)(const KernelCall<float>&);
-  /// The executor's look for numbers that are not finite.
-  struct Look {
+  /// The executor's check for numbers that are not finite.
+  struct FiniteCheck {
     bool is_output;
     size_t index;
     int64_t n;
   };
-  std::vector<Look> looks_;
+  std::vector<FiniteCheck> finite_checks_;
   ProfileOperands operands_;
-  Primer primer_;
+  WarmUpGemm warm_up_;
   Gate gate_;
 };
 
@@ -262,9 +262,10 @@ EvenExchange even_exchange(const Graph& graph, OpId id, const WorkContext& work,
   const bool gathers = graph.def(op).payload == Payload::kLoads;
   const Bytes all = gathers ? out : std::min(in, out);
   const bool irregular = attr_int(op, "irregular") != 0;
-  const double fill = irregular ? work.fill * attr_double(op, "share", 1.0) : 1.0;
+  const double slot_occupancy =
+      irregular ? work.slot_occupancy * attr_double(op, "share", 1.0) : 1.0;
   EvenExchange exchange;
-  exchange.used = static_cast<Bytes>(fill * static_cast<double>(all)) / size * size;
+  exchange.used = static_cast<Bytes>(slot_occupancy * static_cast<double>(all)) / size * size;
   const bool clears = !op.attrs.contains("share") && attr_int(op, "loose") == 0;
   exchange.unused = clears ? all - exchange.used : 0;
   const auto n = static_cast<size_t>(size);

@@ -48,7 +48,7 @@ Gate timed_gate(const Op& op);
 
 /// "<processor>; openblas 0.3.21 SkylakeX, cpu-v4, build 1f2e3d4c; threads=1 beside=2 checked":
 /// what a profile's key begins with;
-/// the fill is not part of it.
+/// the slot occupancy is not part of it.
 std::string profile_key(const ProfileOptions& options);
 
 }  // namespace moe

@@ -23,7 +23,7 @@ json json_object(std::string_view text, const std::string& where) {
   return value;
 }
 
-int64_t whole_field(const json& object, const char* field, const std::string& where) {
+int64_t integer_field(const json& object, const char* field, const std::string& where) {
   const auto at = object.find(field);
   if (at == object.end()) throw user_error("{}: field '{}' is missing", where, field);
   if (!at->is_number_integer() || at->get<int64_t>() < 0) {

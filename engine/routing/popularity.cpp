@@ -12,13 +12,13 @@ namespace moe {
 namespace {
 
 /// One query under one setting.
-struct Ask {
+struct SeededQuery {
   const WorkloadSetting& setting;
   const RoutingQuery& query;
   int64_t rank;
 
   double operator[](std::string_view option) const { return setting.value(option); }
-  int64_t whole(std::string_view option) const {
+  int64_t integer(std::string_view option) const {
     return static_cast<int64_t>(setting.value(option));
   }
   uint32_t key(RandomStream stream, std::initializer_list<int64_t> on) const {
@@ -45,53 +45,55 @@ double normal(uint64_t index, uint64_t stream) {  // Box and Muller
          std::cos(2 * std::numbers::pi * uniform(2 * index + 1, stream));
 }
 
-Shape even_shape(const Ask& ask) {
-  return {std::vector<double>(static_cast<size_t>(ask.query.experts), 1.0),
-          permutation(ask.query.experts, ask.key(RandomStream::kOrder, {ask.query.layer}))};
+Shape even_shape(const SeededQuery& seeded) {
+  return {
+      std::vector<double>(static_cast<size_t>(seeded.query.experts), 1.0),
+      permutation(seeded.query.experts, seeded.key(RandomStream::kOrder, {seeded.query.layer}))};
 }
 
-Shape zipf_shape(const Ask& ask, double s) {
-  Shape shape = even_shape(ask);
+Shape zipf_shape(const SeededQuery& seeded, double s) {
+  Shape shape = even_shape(seeded);
   for (size_t c = 0; c < shape.weight.size(); ++c) {
     shape.weight[c] = std::pow(static_cast<double>(c + 1), -s);
   }
   return shape;
 }
 
-Shape zipf(const Ask& ask) {
-  return zipf_shape(ask, ask["s"]);
+Shape zipf(const SeededQuery& seeded) {
+  return zipf_shape(seeded, seeded["s"]);
 }
 
-Shape markov(const Ask& ask) {
-  const auto n = static_cast<double>(ask.query.experts);
-  return zipf_shape(ask, n > 1 ? std::log(ask["ratio"]) / std::log(n) : 0);
+Shape markov(const SeededQuery& seeded) {
+  const auto n = static_cast<double>(seeded.query.experts);
+  return zipf_shape(seeded, n > 1 ? std::log(seeded["ratio"]) / std::log(n) : 0);
 }
 
-Shape log_normal_shape(const Ask& ask, uint32_t key) {
-  Shape shape = even_shape(ask);
+Shape log_normal_shape(const SeededQuery& seeded, uint32_t key) {
+  Shape shape = even_shape(seeded);
   for (size_t c = 0; c < shape.weight.size(); ++c) {
-    shape.weight[c] = std::exp(ask["sigma"] * normal(c, key));
+    shape.weight[c] = std::exp(seeded["sigma"] * normal(c, key));
   }
   return shape;
 }
 
-Shape log_normal(const Ask& ask) {
-  return log_normal_shape(ask, ask.key(RandomStream::kShape, {ask.class_layer()}));
+Shape log_normal(const SeededQuery& seeded) {
+  return log_normal_shape(seeded, seeded.key(RandomStream::kShape, {seeded.class_layer()}));
 }
 
-Shape source_ragged(const Ask& ask) {
-  return log_normal_shape(ask, ask.key(RandomStream::kShape, {ask.class_layer(), ask.rank + 1}));
+Shape source_ragged(const SeededQuery& seeded) {
+  return log_normal_shape(
+      seeded, seeded.key(RandomStream::kShape, {seeded.class_layer(), seeded.rank + 1}));
 }
 
 /// Makes `hot` the experts of the first classes, which get `share`.
-Shape with_hot(const Ask& ask, const std::vector<int32_t>& hot) {
-  Shape shape = even_shape(ask);
+Shape with_hot(const SeededQuery& seeded, const std::vector<int32_t>& hot) {
+  Shape shape = even_shape(seeded);
   for (size_t i = 0; i < hot.size(); ++i) {
     const auto at = std::find(shape.expert_of.begin(), shape.expert_of.end(), hot[i]);
     std::iter_swap(shape.expert_of.begin() + static_cast<std::ptrdiff_t>(i), at);
   }
   shape.num_hot = static_cast<int64_t>(hot.size());
-  shape.share = ask["share"];
+  shape.share = seeded["share"];
   return shape;
 }
 
@@ -99,9 +101,9 @@ int64_t drawn_below(int64_t n, uint32_t key) {
   return static_cast<int64_t>(uniform(0, key) * static_cast<double>(n));
 }
 
-Shape hot_expert(const Ask& ask) {
-  const uint32_t key = ask.key(RandomStream::kHot, {ask.query.layer});
-  return with_hot(ask, {static_cast<int32_t>(drawn_below(ask.query.experts, key))});
+Shape hot_expert(const SeededQuery& seeded) {
+  const uint32_t key = seeded.key(RandomStream::kHot, {seeded.query.layer});
+  return with_hot(seeded, {static_cast<int32_t>(drawn_below(seeded.query.experts, key))});
 }
 
 /// Ranks of a group that holds every expert.
@@ -117,59 +119,62 @@ std::vector<int32_t> experts_on(const RoutingQuery& q, int64_t rank) {
   return experts;
 }
 
-Shape hot_rank(const Ask& ask) {
-  const uint32_t key = ask.key(RandomStream::kHot, {ask.query.layer});
-  return with_hot(ask, experts_on(ask.query, drawn_below(num_holders(ask.query), key)));
+Shape hot_rank(const SeededQuery& seeded) {
+  const uint32_t key = seeded.key(RandomStream::kHot, {seeded.query.layer});
+  return with_hot(seeded, experts_on(seeded.query, drawn_below(num_holders(seeded.query), key)));
 }
 
-Shape spread_hot(const Ask& ask) {
-  const RoutingQuery& q = ask.query;
+Shape spread_hot(const SeededQuery& seeded) {
+  const RoutingQuery& q = seeded.query;
   std::vector<std::vector<int32_t>> on;  // by holder in a random order, each list in a random order
-  for (const int32_t d : permutation(num_holders(q), ask.key(RandomStream::kHot, {q.layer}))) {
+  for (const int32_t d : permutation(num_holders(q), seeded.key(RandomStream::kHot, {q.layer}))) {
     const std::vector<int32_t> held = experts_on(q, d);
     on.emplace_back();
     for (const int32_t i : permutation(static_cast<int64_t>(held.size()),
-                                       ask.key(RandomStream::kHot, {q.layer, d}))) {
+                                       seeded.key(RandomStream::kHot, {q.layer, d}))) {
       on.back().push_back(held[static_cast<size_t>(i)]);
     }
   }
-  const auto wanted = static_cast<size_t>(std::min(ask.whole("hot"), q.experts));
+  const auto wanted = static_cast<size_t>(std::min(seeded.integer("hot"), q.experts));
   std::vector<int32_t> hot;
   for (size_t turn = 0; hot.size() < wanted; ++turn) {
     for (const std::vector<int32_t>& held : on) {
       if (turn < held.size() && hot.size() < wanted) hot.push_back(held[turn]);
     }
   }
-  return with_hot(ask, hot);
+  return with_hot(seeded, hot);
 }
 
-Shape rotating_hotspot(const Ask& ask) {
-  const RoutingQuery& q = ask.query;
-  const std::vector<int32_t> turns = permutation(q.experts, ask.key(RandomStream::kHot, {q.layer}));
-  return with_hot(ask, {turns[static_cast<size_t>(q.step / ask.whole("period") % q.experts)]});
+Shape rotating_hotspot(const SeededQuery& seeded) {
+  const RoutingQuery& q = seeded.query;
+  const std::vector<int32_t> turns =
+      permutation(q.experts, seeded.key(RandomStream::kHot, {q.layer}));
+  return with_hot(seeded,
+                  {turns[static_cast<size_t>(q.step / seeded.integer("period") % q.experts)]});
 }
 
-Shape burst(const Ask& ask) {
-  const RoutingQuery& q = ask.query;
-  const int64_t stretch = q.step / ask.whole("length");
-  if (uniform(0, ask.key(RandomStream::kHot, {stretch})) >= ask["chance"]) return even_shape(ask);
-  const uint32_t key = ask.key(RandomStream::kHot, {stretch, q.layer});
-  return with_hot(ask, {static_cast<int32_t>(drawn_below(q.experts, key))});
+Shape burst(const SeededQuery& seeded) {
+  const RoutingQuery& q = seeded.query;
+  const int64_t stretch = q.step / seeded.integer("length");
+  if (uniform(0, seeded.key(RandomStream::kHot, {stretch})) >= seeded["chance"])
+    return even_shape(seeded);
+  const uint32_t key = seeded.key(RandomStream::kHot, {stretch, q.layer});
+  return with_hot(seeded, {static_cast<int32_t>(drawn_below(q.experts, key))});
 }
 
 /// Multiplies weights by exp(x), x an AR(1) over steps: the sum of the last 4 * memory innovations,
 /// each phi times what it was a step before. Innovations are uniform with variance 1.
-void add_drift(const Ask& ask, std::vector<double>& weight) {
-  const double drift = ask["drift"], memory = ask["memory"];
+void add_drift(const SeededQuery& seeded, std::vector<double>& weight) {
+  const double drift = seeded["drift"], memory = seeded["memory"];
   if (drift == 0) return;
   const double phi = std::exp(-1 / memory);
   const auto window = static_cast<int64_t>(std::ceil(4 * memory));
   for (size_t c = 0; c < weight.size(); ++c) {
     const uint32_t key =
-        ask.key(RandomStream::kDrift, {ask.class_layer(), static_cast<int64_t>(c)});
+        seeded.key(RandomStream::kDrift, {seeded.class_layer(), static_cast<int64_t>(c)});
     double x = 0;
     for (int64_t i = window; i >= 0; --i) {
-      x = phi * x + uniform(static_cast<uint64_t>(ask.query.step - i), key) - 0.5;
+      x = phi * x + uniform(static_cast<uint64_t>(seeded.query.step - i), key) - 0.5;
     }
     weight[c] *= std::exp(drift * std::sqrt(12.0) * x);
   }
@@ -184,7 +189,7 @@ void scale(std::vector<double>& weight, size_t begin, size_t end, double sum) {
   }
 }
 
-using ShapeOf = Shape (*)(const Ask&);
+using ShapeOf = Shape (*)(const SeededQuery&);
 constexpr ShapeOf kShapes[] = {nullptr,          zipf,       log_normal,    hot_rank,
                                hot_expert,       spread_hot, source_ragged, zipf,
                                rotating_hotspot, burst,      markov};
@@ -221,7 +226,7 @@ std::vector<WorkloadDef> make_rows() {
       {"hot_expert", "one expert gets a share of all choices",
        with_common({share_option("of choices to the expert")})},
       {"spread_hot", "hot experts on different ranks",
-       with_common({whole_option("hot", 4, 1, 65535, "hot experts"),
+       with_common({integer_option("hot", 4, 1, 65535, "hot experts"),
                     share_option("of choices to the hot experts")})},
       {"source_ragged", "ranks differ in what they choose and in how many tokens they have",
        with_common(
@@ -229,11 +234,11 @@ std::vector<WorkloadDef> make_rows() {
       {"zero_token_rank", "one rank has no tokens, the others choose by zipf",
        with_common({number_option("s", 0, 0, 20, "exponent; 0: even")})},
       {"rotating_hotspot", "a hot expert that moves on",
-       with_common({whole_option("period", 10, 1, 1e9, "steps that it stays"),
+       with_common({integer_option("period", 10, 1, 1e9, "steps that it stays"),
                     share_option("of choices to the expert")})},
       {"burst", "a hot expert now and then",
        with_common({number_option("chance", 0.2, 0, 1, "of a stretch to be a burst"),
-                    whole_option("length", 5, 1, 1e9, "steps of a stretch"),
+                    integer_option("length", 5, 1, 1e9, "steps of a stretch"),
                     share_option("of choices to the expert in a burst")})},
       {"markov", "the expert in a layer depends on that in the layer before",
        with_common({number_option("ratio", 5.56, 1, 1e6, "most over least popular expert")}, 0.4194,
@@ -275,9 +280,9 @@ std::vector<int32_t> permutation(int64_t n, uint32_t key) {
 
 Popularity popularity(const WorkloadSetting& setting, const RoutingQuery& query, int64_t rank) {
   static_assert(std::size(kShapes) == 11);
-  const Ask ask = {setting, query, rank};
-  Shape shape = kShapes[setting.row](ask);
-  add_drift(ask, shape.weight);
+  const SeededQuery seeded = {setting, query, rank};
+  Shape shape = kShapes[setting.row](seeded);
+  add_drift(seeded, shape.weight);
   const auto hot = static_cast<size_t>(shape.num_hot);
   const size_t all = shape.weight.size();
   if (hot > 0 && hot < all) {

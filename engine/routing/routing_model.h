@@ -1,6 +1,6 @@
 // RoutingModel: which experts the tokens of a step choose, without computing scores: a workload by
-// name and seed (workload.h) or a recorded trace (trace.h). It is a function of the query alone, so
-// that the simulator, the executors' gates and every rank see the same routing.
+// name and seed (workload.h) or a recorded trace (trace.h). It is a function of the query
+// alone, so that the simulator, the executors' gates and every rank see the same routing.
 #pragma once
 
 #include <cstdint>

@@ -112,7 +112,7 @@ Sampler::Sampler(const WorkloadSetting& setting, const RoutingQuery& query, Popu
     const ChainStep step = chain_step(popularity_.share, top1, top2);
     const uint64_t limit = of_2_32(step.same + step.beside);
     const uint64_t rest = std::max<uint64_t>(1, (uint64_t{1} << 32) - limit);
-    follow_.push_back(
+    transitions_.push_back(
         {of_2_32(step.same), limit, (uint64_t{1} << 56) / rest, AliasTable(step.fresh)});
   }
 }
@@ -150,17 +150,17 @@ void Sampler::draw_first(const Keys& keys, std::span<int32_t> classes) const {
     classes[t * k] = other < n ? other : c;
   };
   for (; layer > 0; --layer) {
-    const Follow& follow = follow_[std::min(layer, follow_.size()) - 1];
+    const Transition& transition = transitions_[std::min(layer, transitions_.size()) - 1];
     size_t left = 0;
     for (const uint32_t t : open) {
       const uint64_t bits = hash32(t, keys.first[layer]);
-      const bool follows = bits < follow.same_or_beside;
+      const bool follows = bits < transition.same_or_neighbour;
       // Where it does not follow, its bits above the limit make 32 new ones.
-      settle(t, follow.fresh.draw(static_cast<uint32_t>(
-                    ((bits - follow.same_or_beside) * follow.stretch) >> 24)));
+      settle(t, transition.fresh.draw(static_cast<uint32_t>(
+                    ((bits - transition.same_or_neighbour) * transition.stretch) >> 24)));
       open[left] = t;
       left += follows ? 1 : 0;
-      beside[t] ^= bits >= follow.same ? 1 : 0;
+      beside[t] ^= bits >= transition.same ? 1 : 0;
     }
     open.resize(left);
   }

@@ -68,9 +68,9 @@ class Sampler {
     std::vector<uint32_t> first;  // by layer up to the query's; without a chain the last
     std::vector<uint32_t> more;   // by choice
   };
-  struct Follow {
-    uint64_t same, same_or_beside;  // of 2^32
-    uint64_t stretch;               // 2^24 over the rest of 1
+  struct Transition {
+    uint64_t same, same_or_neighbour;  // of 2^32
+    uint64_t stretch;                  // 2^24 over the rest of 1
     AliasTable fresh;
   };
   Keys keys_of(int64_t rank) const;
@@ -84,7 +84,8 @@ class Sampler {
   RoutingQuery query_;
   Popularity popularity_;
   AliasTable table_;
-  std::vector<Follow> follow_;  // by layer from 1; one for all without `rise`; empty: no chain
+  std::vector<Transition>
+      transitions_;  // by layer from 1; one for all without `rise`; empty: no chain
 };
 
 }  // namespace moe

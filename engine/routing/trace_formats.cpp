@@ -123,7 +123,7 @@ void each_line(const NamedText& file, F f) {
 
 /// Appends top_indices to the record's batch.
 void add_indices(const json& record, int64_t k, int64_t experts, Batch& batch) {
-  const int64_t tokens = whole_field(record, "num_tokens", batch.where);
+  const int64_t tokens = integer_field(record, "num_tokens", batch.where);
   const auto at = record.find("top_indices");
   if (at == record.end() || !at->is_array() || static_cast<int64_t>(at->size()) != tokens) {
     throw user_error("{}: field 'top_indices' is no list of num_tokens = {} tokens", batch.where,
@@ -188,16 +188,16 @@ Trace trace_of_megatron(const std::vector<NamedText>& files, int64_t experts) {
     each_line(file, [&](std::string_view line, const std::string& where) {
       const json record = json_object(line, where);
       if (!is_text(record, "stage", "pre_dispatch") || !is_text(record, "block", "decoder")) return;
-      const int64_t topk = whole_field(record, "topk", where);
+      const int64_t topk = integer_field(record, "topk", where);
       if (k == 0) k = topk;
       if (topk != k || k == 0) {
         throw user_error("{}: field 'topk' is {}; allowed: {}, as in the records before", where,
                          topk, std::max<int64_t>(k, 1));
       }
-      const int64_t layer = whole_field(record, "layer", where);
+      const int64_t layer = integer_field(record, "layer", where);
       if (layer > 1'000'000) throw user_error("{}: field 'layer' is {}", where, layer);
-      Batch& batch =
-          batches[{whole_field(record, "step", where), layer, whole_field(record, "rank", where)}];
+      Batch& batch = batches[{integer_field(record, "step", where), layer,
+                              integer_field(record, "rank", where)}];
       batch.where = where;
       add_indices(record, k, experts, batch);
     });

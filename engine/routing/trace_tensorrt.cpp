@@ -92,8 +92,8 @@ std::vector<int64_t> take_in_proportion(int64_t n, std::vector<int64_t>& left) {
 Trace trace_of_tensorrt(const NamedText& file, int64_t k) {
   const std::string& source = file.name;
   const json object = json_object(file.text, source);
-  const int64_t ranks = whole_field(object, "ep_size", source);
-  const int64_t experts = whole_field(object, "experts_per_rank", source);
+  const int64_t ranks = integer_field(object, "ep_size", source);
+  const int64_t experts = integer_field(object, "experts_per_rank", source);
   if (ranks < 1 || experts < 1 || ranks > 65535 || experts > 65535 ||
       ranks * experts >= kNoExpert) {
     throw user_error("{}: ep_size = {} of experts_per_rank = {} are not allowed; 1 to 65534 in all",

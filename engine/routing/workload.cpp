@@ -36,7 +36,7 @@ std::string full_name(const WorkloadSetting& setting) {
   const WorkloadDef& def = workloads()[setting.row];
   std::string text = def.name + "(";
   for (size_t i = 0; i < def.options.size(); ++i) {
-    if (OptionValue(setting.values[i]) == def.options[i].otherwise && i > 0) continue;
+    if (OptionValue(setting.values[i]) == def.options[i].default_value && i > 0) continue;
     text += fmt::format("{}={}, ", def.options[i].name, setting.values[i]);
   }
   return text + fmt::format("seed={})", setting.seed);

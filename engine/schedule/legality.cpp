@@ -13,9 +13,10 @@ namespace moe {
 namespace {
 
 /// What the checks share: the wording of ops, lanes and stages.
-class Door {
+class LegalityChecker {
  public:
-  Door(const Graph& graph, const Schedule& schedule) : graph_(graph), schedule_(schedule) {}
+  LegalityChecker(const Graph& graph, const Schedule& schedule)
+      : graph_(graph), schedule_(schedule) {}
 
   void check_lanes() const;
   void check_disciplines() const;
@@ -47,7 +48,7 @@ TensorId end_of_rows(const Graph& graph, const Op& op) {
   return joined.empty() ? TensorId() : joined.back().end;
 }
 
-std::string Door::stages(OpId op) const {
+std::string LegalityChecker::stages(OpId op) const {
   std::vector<std::string> names;
   const auto add = [&names](const std::string& name) {
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
@@ -64,7 +65,7 @@ std::string Door::stages(OpId op) const {
   return text;
 }
 
-void Door::check_lanes() const {
+void LegalityChecker::check_lanes() const {
   if (schedule_.lane_of.size() != graph_.num_ops()) {
     throw run_error("illegal schedule: it gives lanes to {} ops, the graph has {}",
                     schedule_.lane_of.size(), graph_.num_ops());
@@ -85,7 +86,7 @@ void Door::check_lanes() const {
 }
 
 /// Lanes that pick are comm lanes, and a lane has one arbiter.
-void Door::check_disciplines() const {
+void LegalityChecker::check_disciplines() const {
   std::vector<bool> arbitrated(schedule_.lanes.size());
   for (const Arbiter& arbiter : arbiters(schedule_)) {
     for (const LaneId id : arbiter) {
@@ -108,7 +109,7 @@ void Door::check_disciplines() const {
             "{} priorities for {} ops", schedule_.priority.size(), graph_.num_ops());
 }
 
-void Door::check_holds(const LaneOrders& orders) const {
+void LegalityChecker::check_holds(const LaneOrders& orders) const {
   if (schedule_.holds.empty()) return;
   std::vector<bool> arbitrated(schedule_.lanes.size());
   for (const Arbiter& arbiter : arbiters(schedule_)) {
@@ -124,8 +125,8 @@ void Door::check_holds(const LaneOrders& orders) const {
 
 /// What `until` waits for must not be held back by any hold: all of it that an arbiter may still
 /// have before it when `from` begins has the highest priority of those who hold.
-void Door::check_hold(const Precedence& edges, const Hold& hold, int64_t highest,
-                      const std::vector<bool>& arbitrated) const {
+void LegalityChecker::check_hold(const Precedence& edges, const Hold& hold, int64_t highest,
+                                 const std::vector<bool>& arbitrated) const {
   const auto lane = [&](OpId op) { return schedule_.lane_of[op.index()].index(); };
   const std::string names = fmt::format("'{}' to '{}' (stage '{}')", graph_.op(hold.from).name,
                                         graph_.op(hold.until).name, hold.stage);
@@ -161,7 +162,7 @@ void Door::check_hold(const Precedence& edges, const Hold& hold, int64_t highest
   }
 }
 
-void Door::check_each_op_once(const LaneOrders& orders, size_t rank) const {
+void LegalityChecker::check_each_op_once(const LaneOrders& orders, size_t rank) const {
   if (orders.lanes.size() != schedule_.lanes.size()) {
     throw run_error("illegal schedule: rank {} has {} lanes, the schedule {}", rank,
                     orders.lanes.size(), schedule_.lanes.size());
@@ -194,7 +195,7 @@ void Door::check_each_op_once(const LaneOrders& orders, size_t rank) const {
   }
 }
 
-void Door::check_edges_on_lanes(const LaneOrders& orders, size_t rank) const {
+void LegalityChecker::check_edges_on_lanes(const LaneOrders& orders, size_t rank) const {
   std::vector<size_t> place(graph_.num_ops());
   for (const std::vector<OpId>& lane : orders.lanes) {
     for (size_t i = 0; i < lane.size(); ++i) place[lane[i].index()] = i;
@@ -217,7 +218,7 @@ void Door::check_edges_on_lanes(const LaneOrders& orders, size_t rank) const {
   }
 }
 
-void Door::check_same_collectives(std::span<const LaneOrders> ranks, size_t rank) const {
+void LegalityChecker::check_same_collectives(std::span<const LaneOrders> ranks, size_t rank) const {
   for (size_t l = 0; l < schedule_.lanes.size(); ++l) {
     if (schedule_.lanes[l].kind != LaneKind::kComm) continue;
     if (schedule_.picks(LaneId(static_cast<int64_t>(l)))) continue;  // one choice for all
@@ -234,7 +235,7 @@ void Door::check_same_collectives(std::span<const LaneOrders> ranks, size_t rank
 
 /// The op that made the routing which these indices belong to; ops from indices to indices (an
 /// exchange of counts) pass it on, and of a batch routed in parts it is the first one's.
-OpId Door::routing_of(const std::vector<OpId>& producer, TensorId indices) const {
+OpId LegalityChecker::routing_of(const std::vector<OpId>& producer, TensorId indices) const {
   while (producer[indices.index()].valid()) {
     const OpId made = producer[indices.index()];
     if (const TensorId end = end_of_rows(graph_, graph_.op(made)); end.valid()) {
@@ -255,7 +256,7 @@ OpId Door::routing_of(const std::vector<OpId>& producer, TensorId indices) const
 
 /// The op that made the routing by which the rows of an all-to-all were laid out: from the rows
 /// upwards, the first index map that an op reads.
-OpId Door::routing_of_rows(const std::vector<OpId>& producer, OpId op) const {
+OpId LegalityChecker::routing_of_rows(const std::vector<OpId>& producer, OpId op) const {
   for (OpId at = producer[graph_.op(op).inputs[0].index()]; at.valid();) {
     const std::vector<TensorId>& inputs = graph_.op(at).inputs;
     const TensorId end = end_of_rows(graph_, graph_.op(at));
@@ -270,7 +271,7 @@ OpId Door::routing_of_rows(const std::vector<OpId>& producer, OpId op) const {
   return {};
 }
 
-void Door::check_counts() const {
+void LegalityChecker::check_counts() const {
   const std::vector<OpId> producer = graph_.producers();
   for (size_t i = 0; i < graph_.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
@@ -341,20 +342,20 @@ void check_legal(const Graph& graph, const Schedule& schedule, std::span<const L
   MOE_CHECK(!ranks.empty() && memory.buffers.size() == graph.tensors().size(),
             "{} ranks, {} buffers for {} tensors", ranks.size(), memory.buffers.size(),
             graph.tensors().size());
-  const Door door(graph, schedule);
-  door.check_lanes();
-  door.check_disciplines();
-  door.check_counts();
+  const LegalityChecker checker(graph, schedule);
+  checker.check_lanes();
+  checker.check_disciplines();
+  checker.check_counts();
   const JoinedTensors joined(graph);
   check_places(graph, joined, memory);
   std::vector<LaneOrders> distinct;
   for (size_t r = 0; r < ranks.size(); ++r) {
     const auto same = [&](const LaneOrders& other) { return other.lanes == ranks[r].lanes; };
     if (std::any_of(distinct.begin(), distinct.end(), same)) continue;
-    door.check_each_op_once(ranks[r], r);
-    door.check_edges_on_lanes(ranks[r], r);
-    door.check_holds(ranks[r]);
-    door.check_same_collectives(ranks, r);
+    checker.check_each_op_once(ranks[r], r);
+    checker.check_edges_on_lanes(ranks[r], r);
+    checker.check_holds(ranks[r]);
+    checker.check_same_collectives(ranks, r);
     check_reuse(graph, schedule, joined, HappensBefore(graph, schedule, ranks[r]), memory);
     distinct.push_back(ranks[r]);
   }

@@ -20,8 +20,8 @@ Bytes round_up(Bytes bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// One call's worth of facts about graph and orders.
-struct Facts {
+/// When tensors of a graph under its orders are used last.
+struct Lifetimes {
   const Graph& graph;
   const HappensBefore& hb;
   const TensorUses& uses;
@@ -54,17 +54,17 @@ struct Facts {
 };
 
 /// Which tensor's storage each tensor takes over, decided op by op.
-void choose_aliases(const Facts& facts, std::vector<Buffer>& buffers) {
+void choose_aliases(const Lifetimes& lifetimes, std::vector<Buffer>& buffers) {
   std::vector<bool> taken(buffers.size());
-  for (const OpId id : facts.hb.serial()) {
-    const Op& op = facts.graph.op(id);
-    for (const auto& [out, in] : alias_pairs(facts.graph, op)) {
+  for (const OpId id : lifetimes.hb.serial()) {
+    const Op& op = lifetimes.graph.op(id);
+    for (const auto& [out, in] : alias_pairs(lifetimes.graph, op)) {
       const TensorId to = op.outputs[static_cast<size_t>(out)];
       const TensorId from = op.inputs[static_cast<size_t>(in)];
       Buffer& buffer = buffers[to.index()];
       const bool joined = buffer.joined >= 0 || buffers[from.index()].joined >= 0;
       if (joined || buffer.alias_of.valid() || taken[from.index()] ||
-          buffer.bytes != buffers[from.index()].bytes || !facts.dies_at(from, id)) {
+          buffer.bytes != buffers[from.index()].bytes || !lifetimes.dies_at(from, id)) {
         continue;
       }
       buffer.alias_of = from;
@@ -81,24 +81,25 @@ std::vector<size_t> places_of(const std::vector<OpId>& serial) {
 
 /// The last op of the serial order that on any timing is, or is over before, the first op that
 /// writes one of these.
-OpId start_of(const Facts& facts, const std::vector<size_t>& place,
+OpId start_of(const Lifetimes& lifetimes, const std::vector<size_t>& place,
               const std::vector<TensorId>& members) {
   std::vector<OpId> writers;
   for (const TensorId t : members) {
-    const OpId maker = facts.uses.producer[t.index()];
-    if (maker.valid() && !is_view(facts.graph, facts.graph.op(maker))) writers.push_back(maker);
+    const OpId maker = lifetimes.uses.producer[t.index()];
+    if (maker.valid() && !is_view(lifetimes.graph, lifetimes.graph.op(maker)))
+      writers.push_back(maker);
   }
-  const std::vector<OpId>& serial = facts.hb.serial();
+  const std::vector<OpId>& serial = lifetimes.hb.serial();
   size_t at = serial.size();
   for (const OpId writer : writers) at = std::min(at, place[writer.index()] + 1);
   while (at-- > 0) {
     const bool first = std::all_of(writers.begin(), writers.end(), [&](OpId writer) {
-      return serial[at] == writer || facts.hb.before(serial[at], writer);
+      return serial[at] == writer || lifetimes.hb.before(serial[at], writer);
     });
     if (first) return serial[at];
   }
   std::vector<std::string> names;
-  for (const TensorId t : members) names.push_back(facts.graph.tensor(t).name);
+  for (const TensorId t : members) names.push_back(lifetimes.graph.tensor(t).name);
   throw run_error(
       "illegal schedule: tensors '{}' share one storage, but no op stands before all that write "
       "them: order one of their ops first (stage 'memory')",
@@ -107,21 +108,21 @@ OpId start_of(const Facts& facts, const std::vector<size_t>& place,
 
 /// The groups of tensors that ops join. Leaves a member's offset relative to its group's block;
 /// set_offsets() adds the block's.
-void add_joined(const Facts& facts, Bytes element_bytes, MemoryPlan& plan) {
-  const JoinedTensors joined(facts.graph);
-  const std::vector<size_t> place = places_of(facts.hb.serial());
+void add_joined(const Lifetimes& lifetimes, Bytes element_bytes, MemoryPlan& plan) {
+  const JoinedTensors joined(lifetimes.graph);
+  const std::vector<size_t> place = places_of(lifetimes.hb.serial());
   for (const JoinedTensors::Group& group : joined.groups) {
     const auto number = static_cast<int32_t>(plan.joined.size());
-    const Bytes size = dtype_bytes(facts.graph.tensor(group.members[0]).dtype, element_bytes);
+    const Bytes size = dtype_bytes(lifetimes.graph.tensor(group.members[0]).dtype, element_bytes);
     JoinedBlock block{.members = group.members, .bytes = round_up(group.num_elements * size)};
     for (const TensorId t : group.members) {
       Buffer& buffer = plan.buffers[t.index()];
-      buffer.bytes = num_elements(facts.graph.tensor(t).shape) * size;
+      buffer.bytes = num_elements(lifetimes.graph.tensor(t).shape) * size;
       buffer.offset = joined.offset[t.index()] * size;
       buffer.joined = number;
-      block.persistent |= is_persistent(facts.graph, t);
+      block.persistent |= is_persistent(lifetimes.graph, t);
     }
-    if (!block.persistent) block.start = start_of(facts, place, group.members);
+    if (!block.persistent) block.start = start_of(lifetimes, place, group.members);
     plan.joined.push_back(std::move(block));
   }
 }
@@ -159,11 +160,11 @@ struct Root {
   std::span<const TensorId> tensors;
 };
 
-std::vector<Root> roots_of(const Facts& facts, const MemoryPlan& plan) {
+std::vector<Root> roots_of(const Lifetimes& lifetimes, const MemoryPlan& plan) {
   std::vector<Root> roots;
-  for (const std::vector<OpId>& chain : facts.hb.chains().lanes) {
+  for (const std::vector<OpId>& chain : lifetimes.hb.chains().lanes) {
     for (const OpId op : chain) {
-      for (const TensorId& t : facts.graph.op(op).outputs) {
+      for (const TensorId& t : lifetimes.graph.op(op).outputs) {
         const Buffer& buffer = plan.buffers[t.index()];
         if (buffer.joined >= 0 || buffer.alias_of.valid()) continue;
         roots.push_back({op, buffer.bytes, {&t, 1}});
@@ -173,28 +174,29 @@ std::vector<Root> roots_of(const Facts& facts, const MemoryPlan& plan) {
   for (const JoinedBlock& block : plan.joined) {
     if (!block.persistent) roots.push_back({block.start, block.bytes, block.members});
   }
-  const auto key = [&facts](const Root& root) {
-    return std::pair(facts.hb.chain(root.start), facts.hb.index(root.start));
+  const auto key = [&lifetimes](const Root& root) {
+    return std::pair(lifetimes.hb.chain(root.start), lifetimes.hb.index(root.start));
   };
   std::stable_sort(roots.begin(), roots.end(),
                    [&key](const Root& a, const Root& b) { return key(a) < key(b); });
   return roots;
 }
 
-Blocks make_blocks(const Facts& facts, const MemoryPlan& plan) {
+Blocks make_blocks(const Lifetimes& lifetimes, const MemoryPlan& plan) {
   Blocks blocks{{}, std::vector<int32_t>(plan.buffers.size(), -1)};
-  for (const Root& root : roots_of(facts, plan)) {
+  for (const Root& root : roots_of(lifetimes, plan)) {
     for (const TensorId t : root.tensors) {
       blocks.of[t.index()] = static_cast<int32_t>(blocks.list.size());
     }
-    blocks.list.push_back({root.start, std::vector<int32_t>(facts.hb.num_chains()), root.bytes, 0});
+    blocks.list.push_back(
+        {root.start, std::vector<int32_t>(lifetimes.hb.num_chains()), root.bytes, 0});
   }
-  for (const OpId op : facts.hb.serial()) {  // an alias stands after its source
-    for (const TensorId t : facts.graph.op(op).outputs) {
+  for (const OpId op : lifetimes.hb.serial()) {  // an alias stands after its source
+    for (const TensorId t : lifetimes.graph.op(op).outputs) {
       const TensorId from = plan.buffers[t.index()].alias_of;
       if (from.valid()) blocks.of[t.index()] = blocks.of[from.index()];
       const int32_t block = blocks.of[t.index()];
-      if (block >= 0) facts.add_uses(t, blocks.list[static_cast<size_t>(block)].over);
+      if (block >= 0) lifetimes.add_uses(t, blocks.list[static_cast<size_t>(block)].over);
     }
   }
   return blocks;
@@ -205,14 +207,14 @@ struct Life {
   size_t from, to;
 };
 
-std::vector<Life> serial_lives(const Facts& facts, const std::vector<Block>& blocks) {
-  const std::vector<OpId>& serial = facts.hb.serial();
+std::vector<Life> serial_lives(const Lifetimes& lifetimes, const std::vector<Block>& blocks) {
+  const std::vector<OpId>& serial = lifetimes.hb.serial();
   const std::vector<size_t> place = places_of(serial);
   std::vector<Life> lives;
   for (const Block& block : blocks) {
     Life life{place[block.start.index()], place[block.start.index()]};
-    for (size_t c = 0; c < facts.hb.num_chains(); ++c) {
-      const std::vector<OpId>& chain = facts.hb.chains().lanes[c];
+    for (size_t c = 0; c < lifetimes.hb.num_chains(); ++c) {
+      const std::vector<OpId>& chain = lifetimes.hb.chains().lanes[c];
       const auto count = static_cast<size_t>(block.over[c]);
       if (count == 0) continue;
       const bool forever = count > chain.size();
@@ -302,7 +304,7 @@ MemoryPlan plan_memory(const Graph& graph, const Schedule& schedule, const LaneO
                        Bytes element_bytes) {
   const HappensBefore hb(graph, schedule, orders);
   const TensorUses uses(graph);
-  const Facts facts{graph, hb, uses};
+  const Lifetimes lifetimes{graph, hb, uses};
   MemoryPlan plan;
   plan.buffers.resize(graph.tensors().size());
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
@@ -310,14 +312,14 @@ MemoryPlan plan_memory(const Graph& graph, const Schedule& schedule, const LaneO
     plan.buffers[i].bytes =
         round_up(num_elements(tensor.shape) * dtype_bytes(tensor.dtype, element_bytes));
   }
-  add_joined(facts, element_bytes, plan);
+  add_joined(lifetimes, element_bytes, plan);
   place_persistent(graph, plan);
-  choose_aliases(facts, plan.buffers);
-  Blocks blocks = make_blocks(facts, plan);
+  choose_aliases(lifetimes, plan.buffers);
+  Blocks blocks = make_blocks(lifetimes, plan);
   plan.arena_bytes = place_blocks(Interference(hb, blocks.list), blocks.list);
   set_offsets(blocks, plan);
   const std::vector<Bytes> alive =
-      alive_bytes(blocks.list, serial_lives(facts, blocks.list), graph.num_ops());
+      alive_bytes(blocks.list, serial_lives(lifetimes, blocks.list), graph.num_ops());
   plan.liveness_bytes = *std::max_element(alive.begin(), alive.end());
   plan.scratch_bytes = scratch(graph, orders, element_bytes);
   return plan;
@@ -328,9 +330,9 @@ std::vector<std::string> peak_holders(const Graph& graph, const Schedule& schedu
                                       size_t count) {
   const HappensBefore hb(graph, schedule, orders);
   const TensorUses uses(graph);
-  const Facts facts{graph, hb, uses};
-  const Blocks blocks = make_blocks(facts, plan);
-  const std::vector<Life> lives = serial_lives(facts, blocks.list);
+  const Lifetimes lifetimes{graph, hb, uses};
+  const Blocks blocks = make_blocks(lifetimes, plan);
+  const std::vector<Life> lives = serial_lives(lifetimes, blocks.list);
   const std::vector<Bytes> alive = alive_bytes(blocks.list, lives, graph.num_ops());
   const auto peak =
       static_cast<size_t>(std::max_element(alive.begin(), alive.end()) - alive.begin());

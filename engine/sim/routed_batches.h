@@ -1,14 +1,14 @@
 // What Lina's inference needs of a routing model, batch after batch: how often each rank chooses
 // each expert in each MoE layer, and what the paths of the tokens make expect of the layer
-// (placement/popularity.h). Does not depend on devices, rates or the system, so that the batches of
-// one routing model serve many simulations.
+// (placement/path_profile.h). Does not depend on devices, rates or the system, so that the batches
+// of one routing model serve many simulations.
 #pragma once
 
 #include <map>
 #include <memory>
 #include <vector>
 
-#include "engine/placement/popularity.h"
+#include "engine/placement/path_profile.h"
 #include "engine/routing/routing_model.h"
 
 namespace moe {

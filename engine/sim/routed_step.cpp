@@ -7,7 +7,7 @@
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
-#include "engine/placement/transfers.h"
+#include "engine/placement/expert_transfers.h"
 
 namespace moe {
 namespace {
@@ -69,8 +69,9 @@ double ratio(int64_t rows, int64_t places) {
 }
 
 bool all_equal(const std::vector<RoutedWork>& works) {
-  return std::all_of(works.begin(), works.end(),
-                     [&](const RoutedWork& l) { return l.work.fill == works[0].work.fill; });
+  return std::all_of(works.begin(), works.end(), [&](const RoutedWork& l) {
+    return l.work.slot_occupancy == works[0].work.slot_occupancy;
+  });
 }
 
 }  // namespace
@@ -117,7 +118,7 @@ RoutedStep::RoutedStep(const Graph& graph, const Group& holders)
 void RoutedStep::add(OpId op) {
   if (layers_.empty()) return;
   const bool moves = graph_.def(op).collective == Collective::kExperts;
-  if (!moves && !work_follows_fill(graph_, op)) return;
+  if (!moves && !work_follows_occupancy(graph_, op)) return;
   Entry entry;
   entry.layer = layer_of(op);
   if (moves) {
@@ -273,9 +274,9 @@ void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement
   rows.source.resize(ranks_);
   rows.experts.resize(ranks_);
   for (size_t r = 0; r < ranks_; ++r) {
-    rows.source[r].work.fill = ratio(of_source[r], layer.experts * layer.capacity);
+    rows.source[r].work.slot_occupancy = ratio(of_source[r], layer.experts * layer.capacity);
     // Of the rows that even routing fills a device with; slots for copies make no difference.
-    rows.experts[r].work.fill = ratio(of_device[r], layer.experts * layer.capacity);
+    rows.experts[r].work.slot_occupancy = ratio(of_device[r], layer.experts * layer.capacity);
   }
 }
 
@@ -300,7 +301,7 @@ void RoutedStep::fill_matrix(Exchange& exchange) const {
   for (double& entry : exchange.matrix) entry *= exchange.row_bytes;
   const int64_t fullest =
       std::max(*std::max_element(out.begin(), out.end()), *std::max_element(in.begin(), in.end()));
-  exchange.routed = {{.fill = ratio(fullest, exchange.places)}, &exchange.matrix};
+  exchange.routed = {{.slot_occupancy = ratio(fullest, exchange.places)}, &exchange.matrix};
   exchange.sent.resize(ranks_);
   for (size_t r = 0; r < ranks_; ++r) {
     exchange.sent[r] = std::llround(exchange.row_bytes * static_cast<double>(out[r] - own[r]));

@@ -35,7 +35,7 @@ class Simulator : public Executor {
       replay.set_step(options.first_step + step);
       if (!replay.placements().empty()) result.placements.push_back(replay.placements());
       if (plan.spec.inference && plan.spec.routing != nullptr) {
-        if (!replay.swaps().empty()) result.swaps.push_back(replay.swaps());
+        if (!replay.offloads().empty()) result.offloads.push_back(replay.offloads());
         result.moe.push_back(replay.moe());
       }
       if (replay.as_before() && step != links_of) {

@@ -27,14 +27,14 @@ StepReplay::StepReplay(const Plan& plan, const RankPlacements& policies,
   const Graph& graph = plan.graph;
   if (plan.spec.routing != nullptr) {
     routed_ = std::make_unique<RoutedStep>(graph, plan.spec.model.expert_group(graph.num_ranks));
-    swapped_ = std::make_unique<SwappedExperts>(graph, routed_->layers());
+    offloaded_ = std::make_unique<OffloadedExperts>(graph, routed_->layers());
     placements_ = next_ = state_ = routed_->first_placements();
     add_policies(policies);
     check_batches();
-    loaded_ops_ = routed_->ops();
-    loaded_ops_.insert(loaded_ops_.end(), swapped_->ops().begin(), swapped_->ops().end());
-    for (size_t i = 0; i < loaded_ops_.size(); ++i) {
-      loaded_[loaded_ops_[i].index()] = static_cast<int32_t>(i);
+    routed_ops_ = routed_->ops();
+    routed_ops_.insert(routed_ops_.end(), offloaded_->ops().begin(), offloaded_->ops().end());
+    for (size_t i = 0; i < routed_ops_.size(); ++i) {
+      loaded_[routed_ops_[i].index()] = static_cast<int32_t>(i);
     }
   }
   for (size_t i = 0; i < graph.num_ops(); ++i) {
@@ -80,7 +80,7 @@ void StepReplay::check_batches() const {
              {"experts", sizes.experts, layers[0].experts},
              {"k", sizes.k, layers[0].k},
              {"layers", batches_->num_layers(), static_cast<int64_t>(layers.size())},
-             {"path", batches_->path(), swapped_->path().value_or(batches_->path())}};
+             {"path", batches_->path(), offloaded_->path().value_or(batches_->path())}};
   for (const auto& size : all) {
     if (size.of_batches == size.of_plan) continue;
     throw user_error("inference.trace.{} = {}, but the model on this cluster has {}", size.name,
@@ -138,8 +138,8 @@ void StepReplay::set_step(int64_t step) {
     kept.push_back(kept_rows(choices_.back(), layer.capacity));
   }
   place(step, kept);
-  swapped_->place(kept, estimates, placements_);
-  as_before_ = engine_ && swapped_->ops().empty() && kept == kept_ &&
+  offloaded_->place(kept, estimates, placements_);
+  as_before_ = engine_ && offloaded_->ops().empty() && kept == kept_ &&
                placements_ == in_force_before && next_ == next_before;
   if (!as_before_) take_loads(std::move(kept));
 }
@@ -161,7 +161,7 @@ std::vector<MoeStats> StepReplay::moe() const {
 void StepReplay::take_loads(std::vector<ExpertCounts> kept) {
   routed_->route(kept, placements_, next_);
   kept_ = std::move(kept);
-  const bool alike = routed_->alike() && swapped_->alike();
+  const bool alike = routed_->alike() && offloaded_->alike();
   const auto ranks = alike ? 1 : static_cast<int32_t>(plan_.graph.num_ranks);
   if (!engine_ || input_->num_ranks != ranks) set_ranks(ranks);
   cost_loads();
@@ -182,15 +182,15 @@ void StepReplay::set_ranks(int32_t num_ranks) {
 RoutedWorkOf StepReplay::routed_work() const {
   if (!routed_) return nullptr;
   return [this](OpId op, int32_t rank) {
-    const RoutedWork* const swapped = swapped_->routed_work(op, rank);
-    return swapped != nullptr ? swapped : routed_->routed_work(op, rank);
+    const RoutedWork* const offloaded = offloaded_->routed_work(op, rank);
+    return offloaded != nullptr ? offloaded : routed_->routed_work(op, rank);
   };
 }
 
 /// Of every op whose work the routing changes, on every rank that is simulated.
 void StepReplay::cost_loads() {
   const auto ranks = static_cast<size_t>(input_->num_ranks);
-  const std::vector<OpId>& ops = loaded_ops_;
+  const std::vector<OpId>& ops = routed_ops_;
   const RoutedWorkOf work_of = routed_work();
   loaded_ns_.resize(ops.size() * ranks);
   for (size_t i = 0; i < ops.size(); ++i) {

@@ -12,9 +12,9 @@
 #include "engine/plan.h"
 #include "engine/replay/engine.h"
 #include "engine/replay/replay.h"
+#include "engine/sim/offloaded_experts.h"
 #include "engine/sim/routed_batches.h"
 #include "engine/sim/routed_step.h"
-#include "engine/sim/swapped_experts.h"
 
 namespace moe {
 
@@ -32,8 +32,8 @@ class StepReplay {
   void set_step(int64_t step);
   /// Of the step that was set, by layer with a placement.
   const std::vector<PlacementRecord>& placements() const { return records_; }
-  /// Of the step that was set, by layer whose experts are swapped.
-  const std::vector<SwapRecord>& swaps() const { return swapped_->records(); }
+  /// Of the step that was set, by layer whose experts are offloaded.
+  const std::vector<OffloadRecord>& offloads() const { return offloaded_->records(); }
   /// By MoE layer, what the step's tokens choose and what of it finds a place. Requires: a routing
   /// model.
   std::vector<MoeStats> moe() const;
@@ -63,19 +63,19 @@ class StepReplay {
   std::vector<Nanoseconds> added_beside(const Timeline& timeline) const;
 
   const Plan& plan_;
-  std::unique_ptr<RoutedStep> routed_;       // null without a routing model
-  std::unique_ptr<SwappedExperts> swapped_;  // the same
-  std::shared_ptr<RoutedBatches> batches_;   // the same
-  std::vector<Placing> placing_;             // by MoE layer, or empty
-  std::vector<Placement> state_;             // by MoE layer, as ops find it
-  std::vector<Placement> placements_;        // in force in the step
-  std::vector<Placement> next_;              // in force in the next one
+  std::unique_ptr<RoutedStep> routed_;           // null without a routing model
+  std::unique_ptr<OffloadedExperts> offloaded_;  // the same
+  std::shared_ptr<RoutedBatches> batches_;       // the same
+  std::vector<Placing> placing_;                 // by MoE layer, or empty
+  std::vector<Placement> state_;                 // by MoE layer, as ops find it
+  std::vector<Placement> placements_;            // in force in the step
+  std::vector<Placement> next_;                  // in force in the next one
   std::vector<PlacementRecord> records_;
   std::vector<ExpertCounts> choices_, kept_;  // by MoE layer
   bool as_before_ = false;
   std::vector<Nanoseconds> plain_ns_;                // by op, of those without routed work
   std::vector<Bytes> plain_bytes_;                   // by op
-  std::vector<OpId> loaded_ops_;                     // whose time follows the routing
+  std::vector<OpId> routed_ops_;                     // whose time follows the routing
   std::vector<int32_t> loaded_;                      // by op: its place there, -1: none
   std::vector<Nanoseconds> loaded_ns_;               // by that place and rank
   const std::vector<Nanoseconds>* added_ = nullptr;  // by op and rank; null: nothing

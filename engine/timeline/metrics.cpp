@@ -55,7 +55,7 @@ struct RankSpans {
   Intervals posted;    // post..end of comm spans
 };
 
-struct Hull {
+struct SpanBounds {
   Nanoseconds begin = std::numeric_limits<Nanoseconds>::max();
   Nanoseconds end = std::numeric_limits<Nanoseconds>::min();
   void add(const Span& span) {
@@ -68,7 +68,7 @@ struct Hull {
 struct LayerSpans {
   int32_t rank = 0;
   bool backward = false;
-  Hull layer, window;
+  SpanBounds layer, window;
   Intervals a2a;              // post..end
   Nanoseconds expert_ns = 0;  // compute of its experts
 };
@@ -121,7 +121,7 @@ MoeTimes moe_times(std::vector<LayerSpans>& layers, bool backward,
   Nanoseconds n = 0;
   for (LayerSpans& spans : layers) {
     if (spans.backward != backward || spans.a2a.empty()) continue;
-    const Hull& window = spans.window;
+    const SpanBounds& window = spans.window;
     sort(spans.a2a);
     layer += spans.layer.end - spans.layer.begin;
     a2a += covered(spans.a2a);

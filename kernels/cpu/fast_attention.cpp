@@ -1,6 +1,6 @@
-// Fused causal attention, one head at a time, one strip of queries at a time (FlashAttention's
-// recomputation without its online softmax: a strip's scores against all keys fit the second-level
-// cache). Scores are held transposed, [key][query of the strip]: a vector runs over queries, so
+// Fused causal attention, one head at a time, one block of queries at a time (FlashAttention's
+// recomputation without its online softmax: a block's scores against all keys fit the second-level
+// cache). Scores are held transposed, [key][query of the block]: a vector runs over queries, so
 // maxima and sums need no work across lanes, and in all five products the scalar operand is read
 // from consecutive addresses or constant strides. They are held as powers of 2: log2(e) is in the
 // scale of q. What lies above the diagonal is skipped as far as tiles allow, and masked within one.
@@ -14,7 +14,7 @@ namespace {
 #define MOE_NOINLINE __attribute__((noinline))
 
 constexpr int kTileRows = kLanes == 16 ? 8 : 4;
-constexpr int64_t kStrip = kTileCols;  // queries of a strip: two vectors
+constexpr int64_t kQueryBlock = kTileCols;  // queries of a block: two vectors
 constexpr float kLn2 = 0.69314718f, kLog2E = 1.44269504f;
 constexpr int64_t kInPlaceFloats = 128 * 1024;  // rows this near together are read where they are
 
@@ -35,8 +35,8 @@ struct Rows {
 using In = Rows<const float>;
 using Out = Rows<float>;
 
-/// Sizes of one call. The work area holds four arrays of a head's keys, two of a strip's scores,
-/// and four of a strip's rows.
+/// Sizes of one call. The work area holds four arrays of a head's keys, two of a block's scores,
+/// and four of a block's rows.
 struct Layout {
   explicit Layout(AttentionShape s)
       : seq(s.seq),
@@ -44,18 +44,18 @@ struct Layout {
         hidden(s.heads * s.head_dim),
         pitch(3 * hidden),
         dim_padded(round_up(s.head_dim, kTileCols)),
-        keys_padded(round_up(s.seq, kStrip)),
+        keys_padded(round_up(s.seq, kQueryBlock)),
         scale(1.0f / __builtin_sqrtf(static_cast<float>(s.head_dim))) {}
 
   bool whole_tiles() const { return dim == dim_padded && seq == keys_padded; }
   /// Whether tiles may read and write q, k, v and their gradients where they are.
   bool in_place() const { return whole_tiles() && seq * pitch <= kInPlaceFloats; }
   int64_t head_floats() const { return keys_padded * dim_padded; }
-  int64_t score_floats() const { return keys_padded * kStrip; }
-  int64_t strip_floats() const { return kStrip * dim_padded; }
+  int64_t score_floats() const { return keys_padded * kQueryBlock; }
+  int64_t block_floats() const { return kQueryBlock * dim_padded; }
   int64_t work_bytes() const {
     return static_cast<int64_t>(sizeof(float)) *
-           (kAlign + 4 * head_floats() + 2 * score_floats() + 4 * strip_floats());
+           (kAlign + 4 * head_floats() + 2 * score_floats() + 4 * block_floats());
   }
 
   static constexpr int64_t kAlign = 16;  // floats of a cache line
@@ -74,12 +74,12 @@ struct Work {
     };
     for (float** array : {&k, &v, &dk, &dv}) *array = take(at.head_floats());
     for (float** array : {&prob, &dprob}) *array = take(at.score_floats());
-    for (float** array : {&q, &q_t, &dctx, &dctx_t}) *array = take(at.strip_floats());
+    for (float** array : {&q, &q_t, &dctx, &dctx_t}) *array = take(at.block_floats());
   }
   float *k, *v, *dk, *dv;  // [keys_padded, dim_padded]
-  float *prob, *dprob;     // [keys_padded, kStrip]
-  float *q, *dctx;         // [kStrip, dim_padded]
-  float *q_t, *dctx_t;     // [dim_padded, kStrip]
+  float *prob, *dprob;     // [keys_padded, kQueryBlock]
+  float *q, *dctx;         // [kQueryBlock, dim_padded]
+  float *q_t, *dctx_t;     // [dim_padded, kQueryBlock]
 };
 
 /// `rows` rows of a head, packed in `to` with zeros around them.
@@ -95,68 +95,69 @@ In packed(float* to, In from, int64_t rows, int64_t rows_padded, const Layout& a
   return {to, at.dim_padded};
 }
 
-// Where a strip has fewer queries than lanes, the last one is repeated: what comes of the copies is
+// Where a block has fewer queries than lanes, the last one is repeated: what comes of the copies is
 // never stored.
 
-/// to [dim, kStrip] = transpose of `rows` rows, times `factor`.
-MOE_NOINLINE void transpose_strip(float* to, In from, int64_t rows, float factor,
+/// to [dim, kQueryBlock] = transpose of `rows` rows, times `factor`.
+MOE_NOINLINE void transpose_block(float* to, In from, int64_t rows, float factor,
                                   const Layout& at) {
-  for (int64_t first = 0; first < kStrip; first += kLanes) {
+  for (int64_t first = 0; first < kQueryBlock; first += kLanes) {
     const float* row[kLanes];
     for (int i = 0; i < kLanes; ++i) row[i] = from.row(smaller(first + i, rows - 1));
     each_vec(at.dim, [&](int64_t c, auto lanes) {
       Vec block[kLanes];
       MOE_UNROLL for (int i = 0; i < kLanes; ++i) block[i] = factor * load(row[i] + c, lanes);
       transpose(block);
-      float* column = to + c * kStrip + first;
-      MOE_UNROLL for (int i = 0; i < kLanes; ++i) store(column + i * kStrip, block[i]);
+      float* column = to + c * kQueryBlock + first;
+      MOE_UNROLL for (int i = 0; i < kLanes; ++i) store(column + i * kQueryBlock, block[i]);
     });
   }
 }
 
-/// One number a query of the strip.
+/// One number a query of the block.
 struct PerQuery {
   Vec half[2];
 };
 
-/// The strip of queries [begin, end), which sees the keys [0, end).
-struct Strip {
+/// The block of queries [begin, end), which sees the keys [0, end).
+struct QueryBlock {
   int64_t begin, end;
   int64_t rows() const { return end - begin; }
   /// From this key on, only the second half of the queries sees anything.
   int64_t half_from() const { return smaller(begin + kLanes, end); }
 };
 
-/// f(key, product of kTileRows keys with the strip's queries, its first half) for tiles of keys;
+/// f(key, product of kTileRows keys with the block's queries, its first half) for tiles of keys;
 /// the product has both halves, or from half_from() on only the second.
 template <class F>
-MOE_INLINE void each_score_tile(const Strip& strip, In keys, const float* queries_t,
+MOE_INLINE void each_score_tile(const QueryBlock& block, In keys, const float* queries_t,
                                 const Layout& at, F f) {
   int64_t j = 0;
-  for (; j < strip.half_from(); j += kTileRows)
-    f(j, multiply<kTileRows, false>(at.dim, keys.row(j), keys.ld, queries_t, kStrip), 0);
-  for (; j < strip.end; j += kTileRows)
-    f(j, multiply<kTileRows, false, 1>(at.dim, keys.row(j), keys.ld, queries_t + kLanes, kStrip),
+  for (; j < block.half_from(); j += kTileRows)
+    f(j, multiply<kTileRows, false>(at.dim, keys.row(j), keys.ld, queries_t, kQueryBlock), 0);
+  for (; j < block.end; j += kTileRows)
+    f(j,
+      multiply<kTileRows, false, 1>(at.dim, keys.row(j), keys.ld, queries_t + kLanes, kQueryBlock),
       1);
 }
 
-/// -infinity for the queries that come before key `key`, counted from the strip's begin.
+/// -infinity for the queries that come before key `key`, counted from the block's begin.
 MOE_INLINE Vec mask_above(Vec score, int64_t key, int half) {
   const IntVec query = iota() + static_cast<int32_t>(half * kLanes);
   return query < static_cast<int32_t>(key) ? splat(-__builtin_inff()) : score;
 }
 
 /// Transposed scores, masked; returns each query's maximum.
-MOE_NOINLINE PerQuery strip_scores(float* score, const Strip& strip, In keys, const float* q_t,
+MOE_NOINLINE PerQuery block_scores(float* score, const QueryBlock& block, In keys, const float* q_t,
                                    const Layout& at) {
   PerQuery top = {{splat(-__builtin_inff()), splat(-__builtin_inff())}};
-  each_score_tile(strip, keys, q_t, at, [&](int64_t j, auto tile, int first) {
+  each_score_tile(block, keys, q_t, at, [&](int64_t j, auto tile, int first) {
     MOE_UNROLL for (int r = 0; r < kTileRows; ++r) {
       MOE_UNROLL for (int h = first; h < 2; ++h) {
         Vec& sum = tile.at[r][h - first];
-        if (j >= strip.begin) sum = mask_above(sum, j + r - strip.begin, h);
+        if (j >= block.begin) sum = mask_above(sum, j + r - block.begin, h);
         top.half[h] = at_least(top.half[h], sum);
-        store(score + (j + r) * kStrip + h * kLanes, sum);
+        store(score + (j + r) * kQueryBlock + h * kLanes, sum);
       }
     }
   });
@@ -164,16 +165,16 @@ MOE_NOINLINE PerQuery strip_scores(float* score, const Strip& strip, In keys, co
 }
 
 /// Scores become 2^(score - shift); returns each query's sum.
-MOE_NOINLINE PerQuery strip_exp(float* score, const Strip& strip, const PerQuery& shift) {
+MOE_NOINLINE PerQuery block_exp(float* score, const QueryBlock& block, const PerQuery& shift) {
   PerQuery sum = {};
   const auto step = [&](int64_t j, int h) {
-    float* at = score + j * kStrip + h * kLanes;
+    float* at = score + j * kQueryBlock + h * kLanes;
     const Vec e = exp2_bounded(load(at) - shift.half[h]);
     store(at, e);
     sum.half[h] += e;
   };
-  for (int64_t j = 0; j < strip.half_from(); ++j) step(j, 0), step(j, 1);
-  for (int64_t j = strip.half_from(); j < strip.end; ++j) step(j, 1);
+  for (int64_t j = 0; j < block.half_from(); ++j) step(j, 0), step(j, 1);
+  for (int64_t j = block.half_from(); j < block.end; ++j) step(j, 1);
   return sum;
 }
 
@@ -193,30 +194,31 @@ MOE_INLINE void store_tile(const Tile<kTileRows>& tile, Out to, int64_t rows, in
   }
 }
 
-/// out[i, :] = factor[i] * sum over keys j <= i of scores[j][i] * rows[j, :], i in the strip.
+/// out[i, :] = factor[i] * sum over keys j <= i of scores[j][i] * rows[j, :], i in the block.
 MOE_NOINLINE void queries_product(Out out, const float* scores, In rows, const float* factor,
-                                  const Strip& strip, const Layout& at) {
-  for (int64_t i = 0; i < strip.rows(); i += kTileRows)
+                                  const QueryBlock& block, const Layout& at) {
+  for (int64_t i = 0; i < block.rows(); i += kTileRows)
     for (int64_t c = 0; c < at.dim; c += kTileCols) {
-      const int64_t seen = smaller(strip.begin + i + kTileRows, strip.end);
-      auto tile = multiply<kTileRows, true>(seen, scores + i, kStrip, rows.data + c, rows.ld);
+      const int64_t seen = smaller(block.begin + i + kTileRows, block.end);
+      auto tile = multiply<kTileRows, true>(seen, scores + i, kQueryBlock, rows.data + c, rows.ld);
       MOE_UNROLL for (int r = 0; r < kTileRows; ++r) {
         MOE_UNROLL for (Vec& v : tile.at[r]) v *= factor[i + r];
       }
-      store_tile(tile, {out.row(i) + c, out.ld}, strip.rows() - i, at.dim - c, false);
+      store_tile(tile, {out.row(i) + c, out.ld}, block.rows() - i, at.dim - c, false);
     }
 }
 
-/// out[j, :] (+)= sum over the strip's queries i >= j of scores[j][i] * rows[i, :]. The strip that
+/// out[j, :] (+)= sum over the block's queries i >= j of scores[j][i] * rows[i, :]. The block that
 /// holds key j on its diagonal is the first to reach it and overwrites.
-MOE_NOINLINE void keys_product(Out out, const float* scores, In rows, const Strip& strip,
+MOE_NOINLINE void keys_product(Out out, const float* scores, In rows, const QueryBlock& block,
                                const Layout& at) {
-  for (int64_t j = 0; j < strip.end; j += kTileRows) {
-    const int64_t first = j > strip.begin ? j - strip.begin : 0;
+  for (int64_t j = 0; j < block.end; j += kTileRows) {
+    const int64_t first = j > block.begin ? j - block.begin : 0;
     for (int64_t c = 0; c < at.dim; c += kTileCols) {
-      const auto tile = multiply<kTileRows, false>(
-          strip.rows() - first, scores + j * kStrip + first, kStrip, rows.row(first) + c, rows.ld);
-      store_tile(tile, {out.row(j) + c, out.ld}, strip.end - j, at.dim - c, j < strip.begin);
+      const auto tile =
+          multiply<kTileRows, false>(block.rows() - first, scores + j * kQueryBlock + first,
+                                     kQueryBlock, rows.row(first) + c, rows.ld);
+      store_tile(tile, {out.row(j) + c, out.ld}, block.end - j, at.dim - c, j < block.begin);
     }
   }
 }
@@ -232,11 +234,11 @@ MOE_INLINE void each_head(AttentionShape s, F f) {
     }
 }
 
-/// f(strip) for the strips of a sequence, ascending.
+/// f(block) for the blocks of a sequence, ascending.
 template <class F>
-MOE_INLINE void each_strip(int64_t seq, F f) {
-  for (int64_t begin = 0; begin < seq; begin += kStrip)
-    f(Strip{begin, smaller(begin + kStrip, seq)});
+MOE_INLINE void each_block(int64_t seq, F f) {
+  for (int64_t begin = 0; begin < seq; begin += kQueryBlock)
+    f(QueryBlock{begin, smaller(begin + kQueryBlock, seq)});
 }
 
 void attention(float* ctx, float* lse, const float* qkv, AttentionShape s, void* area, Stream) {
@@ -249,30 +251,30 @@ void attention(float* ctx, float* lse, const float* qkv, AttentionShape s, void*
       k = packed(work.k, k, s.seq, at.keys_padded, at);
       v = packed(work.v, v, s.seq, at.keys_padded, at);
     }
-    each_strip(s.seq, [&](Strip strip) {
-      const int64_t begin = strip.begin;
-      transpose_strip(work.q_t, {q.row(begin), q.ld}, strip.rows(), at.scale * kLog2E, at);
-      const PerQuery top = strip_scores(work.prob, strip, k, work.q_t, at);
-      const PerQuery sum = strip_exp(work.prob, strip, top);
-      float inverse[kStrip], strip_lse[kStrip];
+    each_block(s.seq, [&](QueryBlock block) {
+      const int64_t begin = block.begin;
+      transpose_block(work.q_t, {q.row(begin), q.ld}, block.rows(), at.scale * kLog2E, at);
+      const PerQuery top = block_scores(work.prob, block, k, work.q_t, at);
+      const PerQuery sum = block_exp(work.prob, block, top);
+      float inverse[kQueryBlock], block_lse[kQueryBlock];
       for (int h = 0; h < 2; ++h) {
         store(inverse + h * kLanes, 1.0f / sum.half[h]);
-        store(strip_lse + h * kLanes, kLn2 * top.half[h] + log(sum.half[h]));
+        store(block_lse + h * kLanes, kLn2 * top.half[h] + log(sum.half[h]));
       }
-      __builtin_memcpy(lse + lse_at + begin, strip_lse,
-                       static_cast<size_t>(strip.rows()) * sizeof(float));
-      queries_product({ctx + ctx_at + begin * at.hidden, at.hidden}, work.prob, v, inverse, strip,
+      __builtin_memcpy(lse + lse_at + begin, block_lse,
+                       static_cast<size_t>(block.rows()) * sizeof(float));
+      queries_product({ctx + ctx_at + begin * at.hidden, at.hidden}, work.prob, v, inverse, block,
                       at);
     });
   });
 }
 
-/// For each query of the strip the sum over dim of dctx * ctx.
-MOE_NOINLINE PerQuery strip_dots(In dctx, In ctx, const Strip& strip, const Layout& at) {
+/// For each query of the block the sum over dim of dctx * ctx.
+MOE_NOINLINE PerQuery block_dots(In dctx, In ctx, const QueryBlock& block, const Layout& at) {
   PerQuery dots;
   for (int h = 0; h < 2; ++h) {
     int64_t row[kLanes];
-    for (int i = 0; i < kLanes; ++i) row[i] = smaller(h * kLanes + i, strip.rows() - 1);
+    for (int i = 0; i < kLanes; ++i) row[i] = smaller(h * kLanes + i, block.rows() - 1);
     Vec sum[kLanes];
     MOE_UNROLL for (Vec& v : sum) v = Vec{};
     each_vec(at.dim, [&](int64_t c, auto lanes) {
@@ -286,19 +288,20 @@ MOE_NOINLINE PerQuery strip_dots(In dctx, In ctx, const Strip& strip, const Layo
 }
 
 /// Transposed gradients of q k^T: scale * prob * (dctx v^T - dots).
-MOE_NOINLINE void strip_dscores(float* dscore, const float* prob, const Strip& strip, In values,
-                                const float* dctx_t, const PerQuery& dots, const Layout& at) {
-  each_score_tile(strip, values, dctx_t, at, [&](int64_t j, auto tile, int first) {
+MOE_NOINLINE void block_dscores(float* dscore, const float* prob, const QueryBlock& block,
+                                In values, const float* dctx_t, const PerQuery& dots,
+                                const Layout& at) {
+  each_score_tile(block, values, dctx_t, at, [&](int64_t j, auto tile, int first) {
     MOE_UNROLL for (int r = 0; r < kTileRows; ++r) {
       MOE_UNROLL for (int h = first; h < 2; ++h) {
-        const int64_t to = (j + r) * kStrip + h * kLanes;
+        const int64_t to = (j + r) * kQueryBlock + h * kLanes;
         store(dscore + to, at.scale * load(prob + to) * (tile.at[r][h - first] - dots.half[h]));
       }
     }
   });
 }
 
-/// One head's gradients, strip by strip. q, dctx and ctx in place; k, v, dk, dv perhaps packed.
+/// One head's gradients, block by block. q, dctx and ctx in place; k, v, dk, dv perhaps packed.
 struct HeadBackward {
   const Layout& at;
   const Work& work;
@@ -306,25 +309,25 @@ struct HeadBackward {
   const float* lse;
   Out dq, dk, dv;
 
-  void operator()(const Strip& strip) const {
-    const int64_t begin = strip.begin, rows = strip.rows();
+  void operator()(const QueryBlock& block) const {
+    const int64_t begin = block.begin, rows = block.rows();
     In sq = {q.row(begin), q.ld}, sd = {dctx.row(begin), dctx.ld};
-    transpose_strip(work.q_t, sq, rows, at.scale * kLog2E, at);
-    transpose_strip(work.dctx_t, sd, rows, 1.0f, at);
-    const PerQuery dots = strip_dots(sd, {ctx.row(begin), ctx.ld}, strip, at);
+    transpose_block(work.q_t, sq, rows, at.scale * kLog2E, at);
+    transpose_block(work.dctx_t, sd, rows, 1.0f, at);
+    const PerQuery dots = block_dots(sd, {ctx.row(begin), ctx.ld}, block, at);
     if (at.dim != at.dim_padded) {  // a tile's columns would run into the next head
       sq = packed(work.q, sq, rows, rows, at);
       sd = packed(work.dctx, sd, rows, rows, at);
     }
-    float shift[kStrip] = {}, ones[kStrip];
+    float shift[kQueryBlock] = {}, ones[kQueryBlock];
     for (int64_t i = 0; i < rows; ++i) shift[i] = kLog2E * lse[begin + i];
     for (float& one : ones) one = 1.0f;
-    strip_scores(work.prob, strip, k, work.q_t, at);
-    strip_exp(work.prob, strip, {{load(shift), load(shift + kLanes)}});
-    strip_dscores(work.dprob, work.prob, strip, v, work.dctx_t, dots, at);
-    queries_product({dq.row(begin), dq.ld}, work.dprob, k, ones, strip, at);
-    keys_product(dk, work.dprob, sq, strip, at);
-    keys_product(dv, work.prob, sd, strip, at);
+    block_scores(work.prob, block, k, work.q_t, at);
+    block_exp(work.prob, block, {{load(shift), load(shift + kLanes)}});
+    block_dscores(work.dprob, work.prob, block, v, work.dctx_t, dots, at);
+    queries_product({dq.row(begin), dq.ld}, work.dprob, k, ones, block, at);
+    keys_product(dk, work.dprob, sq, block, at);
+    keys_product(dv, work.prob, sd, block, at);
   }
 };
 
@@ -360,7 +363,7 @@ void attention_dx(float* dqkv, const float* dctx, const float* ctx, const float*
       head.dk = {work.dk, at.dim_padded};
       head.dv = {work.dv, at.dim_padded};
     }
-    each_strip(s.seq, head);
+    each_block(s.seq, head);
     if (!at.in_place()) {
       copy_rows(dq + at.hidden, at.pitch, work.dk, at);
       copy_rows(dq + 2 * at.hidden, at.pitch, work.dv, at);

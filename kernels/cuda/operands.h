@@ -28,7 +28,7 @@ class Operands {
     place_.push_back(all_.size() - 1);
   }
   /// Numbers from row to row, of all as they are multiplied: at 16 bytes where they are rounded.
-  int64_t stride() const { return wide_ ? Rounded(rows_, widest_).stride : ld_; }
+  int64_t stride() const { return wide_ ? Bf16Operand(rows_, widest_).stride : ld_; }
   /// Of room, a multiple of 16.
   int64_t bytes() const { return wide_ ? 2 * rows_ * stride() : 0; }
   void round(void* to, Stream stream) {

@@ -87,20 +87,20 @@ struct Explained {
 Explained explained(PlanSpec spec) {
   Explained all{make_plan(std::move(spec)), {}, {}};
   const Plan& plan = *all.plan;
-  const auto remake = [&plan](const Schedule& schedule, const LaneOrders& orders) {
+  const auto make_input = [&plan](const Schedule& schedule, const LaneOrders& orders) {
     ReplayInput input = replay_input(plan.graph, schedule, orders, *plan.spec.cost);
     input.chunk_ns = [&plan](OpId op, int64_t chunks) {
       return kStartUp + (cost_of(plan.graph, op) - kStartUp + chunks - 1) / chunks;
     };
     return input;
   };
-  const ReplayInput input = remake(plan.schedule, plan.orders);
+  const ReplayInput input = make_input(plan.schedule, plan.orders);
   const Explanation explanation = explain(input, replay(input));
   all.idle = idle_stages(plan.graph, plan.schedule, plan.spec.cost.get(), plan.stages);
   all.findings = findings({.graph = plan.graph,
                            .schedule = plan.schedule,
                            .explanation = explanation,
-                           .remake = remake,
+                           .make_input = make_input,
                            .idle = all.idle});
   return all;
 }

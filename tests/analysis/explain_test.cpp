@@ -93,7 +93,7 @@ struct Program {
         {.graph = graph,
          .schedule = schedule,
          .explanation = e,
-         .remake = [this](const Schedule& s, const LaneOrders& o) { return input_of(s, o); }});
+         .make_input = [this](const Schedule& s, const LaneOrders& o) { return input_of(s, o); }});
   }
 };
 

@@ -44,7 +44,7 @@ TEST_CASE("what was swapped says where rows were; other layers' experts are on t
   CHECK(layers[1][1].rows == std::vector<int64_t>{4, 6});
   CHECK_FALSE((layers[1][1].fine_tunes || layers[1][1].placed_again));
 
-  result.swaps = {{}, {{.layer = 3, .fine_tunes = true, .again = true, .rows = {9, 1}}}};
+  result.offloads = {{}, {{.layer = 3, .fine_tunes = true, .again = true, .rows = {9, 1}}}};
   layers = served_layers(result, 2, 2);
   CHECK(layers[1][0].rows == std::vector<int64_t>{4, 6});
   CHECK(layers[1][1].rows == std::vector<int64_t>{9, 1});

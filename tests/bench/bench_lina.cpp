@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "engine/base/rng.h"
-#include "engine/placement/popularity.h"
+#include "engine/placement/path_profile.h"
 #include "engine/placement/two_phase.h"
 #include "tests/bench/measure.h"
 

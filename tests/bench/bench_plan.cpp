@@ -28,7 +28,7 @@ moe::PlanSpec spec(const moe::SystemSpec& system, int64_t layers = 24) {
   s.num_ranks = 64;
   s.cluster = moe::bench::gpu_cluster(8);
   s.system = system;
-  s.work.fill = 0.8;
+  s.work.slot_occupancy = 0.8;
   s.cost = std::make_shared<moe::RooflineCost>(s.cluster, s.work);
   return s;
 }

@@ -43,7 +43,7 @@ std::shared_ptr<const moe::Plan> plan_of(const moe::ModelSpec& model, int64_t ra
   spec.cluster.device = {"cpu", 1e11, 1e10, 1e10, 0, 0};
   spec.cluster.intra = spec.cluster.nic = {.bytes_per_s = 2e9, .latency_ns = 20'000};
   moe::ProfileOptions profile = {.ranks_beside = ranks};
-  spec.work.fill = 1 / model.capacity_factor;
+  spec.work.slot_occupancy = 1 / model.capacity_factor;
   spec.cost = std::make_shared<moe::ProfileCost>(
       std::make_shared<moe::ProfileCache>(""), moe::profile_key(profile),
       [=](const Graph& graph, OpId op, const moe::WorkContext& work) mutable {
@@ -102,8 +102,8 @@ void print_kinds(const moe::Plan& plan, const moe::RunResult& run) {
   print_row("all compute", all);
 }
 
-int64_t argument(int argc, char** argv, int i, int64_t otherwise) {
-  return i < argc ? std::atoll(argv[i]) : otherwise;
+int64_t argument(int argc, char** argv, int i, int64_t default_value) {
+  return i < argc ? std::atoll(argv[i]) : default_value;
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ moe::PlanSpec spec(int64_t moe_every, int64_t experts, const char* routing) {
   s.gate = moe::gate_spec(s.model);
   s.num_ranks = 32;
   s.cluster = moe::bench::gpu_cluster(4);
-  s.work.fill = 0.8;
+  s.work.slot_occupancy = 0.8;
   s.cost = std::make_shared<moe::RooflineCost>(s.cluster, s.work);
   if (routing != nullptr) {
     s.routing =

@@ -71,7 +71,7 @@ int64_t rows_of(const moe::Shape& s) {
 }
 
 /// The GEMMs of an op (attention is taken by flops, see below); expert ops count used rows only.
-void gemms_of(const Graph& g, const Op& op, double fill, std::vector<Gemm>& out) {
+void gemms_of(const Graph& g, const Op& op, double slot_occupancy, std::vector<Gemm>& out) {
   const std::string kind = g.def(op).name;
   const auto& in = op.inputs;
   auto shape = [&](size_t i) -> const moe::Shape& { return g.tensor(in[i]).shape; };
@@ -83,8 +83,9 @@ void gemms_of(const Graph& g, const Op& op, double fill, std::vector<Gemm>& out)
     out.push_back({true, false, shape(0).back(), shape(1).back(), rows_of(shape(0))});
   } else if (kind.rfind("expert_linear", 0) == 0) {
     const int64_t experts = shape(0)[0];
-    const auto rows = static_cast<int64_t>(
-        fill * static_cast<double>(moe::num_elements(shape(0)) / shape(0).back() / experts));
+    const auto rows =
+        static_cast<int64_t>(slot_occupancy * static_cast<double>(moe::num_elements(shape(0)) /
+                                                                  shape(0).back() / experts));
     for (int64_t e = 0; e < experts; ++e) {
       if (kind == "expert_linear") out.push_back({false, true, rows, shape(1)[1], shape(1)[2]});
       if (kind == "expert_linear_dx") out.push_back({false, false, rows, shape(1)[2], shape(1)[1]});
@@ -124,7 +125,7 @@ Floor floor_of(const moe::Plan& plan) {
     const Op& op = plan.graph.ops()[i];
     const moe::Work work = plan.graph.def(op).work(plan.graph, op, plan.spec.work);
     std::vector<Gemm> gemms;
-    gemms_of(plan.graph, op, plan.spec.work.fill, gemms);
+    gemms_of(plan.graph, op, plan.spec.work.slot_occupancy, gemms);
     for (const Gemm& s : gemms) {
       auto [it, fresh] = seen.try_emplace(s, 0.0);
       if (fresh) it->second = gemm_seconds(s);
@@ -149,7 +150,7 @@ std::shared_ptr<const moe::Plan> plan_of(const moe::ModelSpec& model) {
   s.num_ranks = 1;
   s.system.name = "used_rows";
   s.system.stages.push_back({.name = "used_rows", .kind = moe::StageKind::kForward});
-  s.work.fill = 1.0 / model.capacity_factor;
+  s.work.slot_occupancy = 1.0 / model.capacity_factor;
   s.cost = std::make_shared<moe::RooflineCost>(s.cluster, s.work);
   s.element_bytes = 4;
   return moe::make_plan(s);

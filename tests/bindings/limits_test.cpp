@@ -84,19 +84,19 @@ TEST_CASE("a state that ran out of time leaves the next one alone", "[signals]")
 
 TEST_CASE("a deadline tells once, and ends what does not heed it; a pause holds its time") {
   const auto watchdog = std::make_shared<Watchdog>();
-  std::atomic<int> told{0};
+  std::atomic<int> reports{0};
   Deadline deadline(
-      watchdog, [&] { ++told; }, [] {});
+      watchdog, [&] { ++reports; }, [] {});
   deadline.arm(0.05);
   {
     const Deadline::Pause pause(&deadline);
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    CHECK(told == 0);
+    CHECK(reports == 0);
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  CHECK(told == 1);
+  CHECK(reports == 1);
   deadline.arm(0.05);
   deadline.disarm();
   std::this_thread::sleep_for(std::chrono::milliseconds(150));
-  CHECK(told == 1);
+  CHECK(reports == 1);
 }

@@ -132,9 +132,9 @@ TEST_CASE("padding that is not sent costs nothing") {
   Graph g = four_ranks();
   const OpId padded = g.add_op("all_to_all", "a", {}, {{"bytes", 3.2e6}});
   const OpId irregular = g.add_op("all_to_all", "b", {}, {{"bytes", 4e6}, {"irregular", {1}}});
-  const RooflineCost cost(two_nodes(), {.fill = 0.8});
+  const RooflineCost cost(two_nodes(), {.slot_occupancy = 0.8});
   CHECK(cost.op_ns(g, irregular) == cost.op_ns(g, padded));
-  CHECK(wire_bytes(g, irregular, {.fill = 0.8}) == 2'400'000);
+  CHECK(wire_bytes(g, irregular, {.slot_occupancy = 0.8}) == 2'400'000);
 }
 
 TEST_CASE("a table takes the place of the closed form for its kind alone") {
@@ -151,7 +151,7 @@ TEST_CASE("a table takes the place of the closed form for its kind alone") {
 }
 
 TEST_CASE("a roofline names its device and rates") {
-  const std::string text = RooflineCost(two_nodes(), {.fill = 0.8}).describe();
+  const std::string text = RooflineCost(two_nodes(), {.slot_occupancy = 0.8}).describe();
   for (const char* part : {"gpu", "pair", "1 TFLOP/s", "0.1 TFLOP/s", "1 GB/s", "8 us", "0.8"}) {
     CHECK_THAT(text, Catch::Contains(part));
   }
@@ -251,7 +251,7 @@ struct FakeClock {
   ProfileCost::Measure measure() {
     return [this](const Graph& graph, OpId op, const WorkContext& context) {
       ++calls;
-      fills.push_back(context.fill);
+      fills.push_back(context.slot_occupancy);
       const Nanoseconds ns = attr_int(graph.op(op), "ns");
       return std::vector<Nanoseconds>{ns + 50, ns - 3, ns, ns - 9, ns + 7};
     };
@@ -295,18 +295,19 @@ TEST_CASE("a plan keeps the time it has seen although the cache has moved on") {
   CHECK(ProfileCost(cache, "cpu", clock.measure(), nullptr, {}).op_ns(g, a) == 5);
 }
 
-TEST_CASE("two fills share the profile of an op just when its work does not follow the fill") {
+TEST_CASE("two occupancies share the profile of an op just when its work follows neither") {
   Graph g = four_ranks();
   const OpId padded = g.add_op("all_to_all", "a", {}, {{"bytes", 4e6}, {"ns", {1000}}});
   const OpId irregular =
       g.add_op("all_to_all", "b", {}, {{"bytes", 4e6}, {"ns", {1000}}, {"irregular", {1}}});
-  CHECK_FALSE(work_follows_fill(g, padded));
-  CHECK(work_follows_fill(g, irregular));
+  CHECK_FALSE(work_follows_occupancy(g, padded));
+  CHECK(work_follows_occupancy(g, irregular));
   const auto cache = std::make_shared<ProfileCache>("");
   FakeClock clock;
-  const auto profile = [&](OpId op, double fill) {
+  const auto profile = [&](OpId op, double slot_occupancy) {
     const int before = clock.calls;
-    ProfileCost(cache, "cpu", clock.measure(), nullptr, {.fill = fill}).op_ns(g, op);
+    ProfileCost(cache, "cpu", clock.measure(), nullptr, {.slot_occupancy = slot_occupancy})
+        .op_ns(g, op);
     return clock.calls - before;
   };
   CHECK(profile(padded, 0.8) == 1);
@@ -319,27 +320,27 @@ TEST_CASE("two fills share the profile of an op just when its work does not foll
   CHECK(cache->find("cpu | " + op_signature(g, irregular) + " fill=0.8").has_value());
 }
 
-TEST_CASE("routed work of another fill lies on the line between the fills beside it") {
+TEST_CASE("work at another occupancy lies on the line between the occupancies beside it") {
   Graph g = four_ranks();
   const OpId irregular =
       g.add_op("all_to_all", "b", {}, {{"bytes", 4e6}, {"irregular", int64_t{1}}});
   const OpId padded = g.add_op("all_to_all", "a", {}, {{"bytes", 4e6}});
   std::vector<double> fills;
   const auto measure = [&](const Graph&, OpId, const WorkContext& work) {
-    fills.push_back(work.fill);
-    return std::vector<Nanoseconds>{std::llround(1000 * work.fill * work.fill)};
+    fills.push_back(work.slot_occupancy);
+    return std::vector<Nanoseconds>{std::llround(1000 * work.slot_occupancy * work.slot_occupancy)};
   };
   const ProfileCost cost(std::make_shared<ProfileCache>(""), "cpu", measure, nullptr,
-                         {.fill = 0.8});
-  CHECK(cost.routed_ns(g, irregular, {{.fill = 0.8}}) == cost.op_ns(g, irregular));
+                         {.slot_occupancy = 0.8});
+  CHECK(cost.routed_ns(g, irregular, {{.slot_occupancy = 0.8}}) == cost.op_ns(g, irregular));
   CHECK(fills == std::vector<double>{0.8});
-  CHECK(cost.routed_ns(g, irregular, {{.fill = 0.6}}) == 375);  // 0.4 of 250 to 562.5
-  CHECK(cost.routed_ns(g, irregular, {{.fill = 0.79}}) == Approx(625).margin(1));
-  CHECK(cost.routed_ns(g, irregular, {{.fill = 1}}) == 1000);
-  CHECK(cost.routed_ns(g, irregular, {{.fill = 0}}) == 0);
-  for (int i = 0; i <= 100; ++i) cost.routed_ns(g, irregular, {{.fill = i / 100.0}});
+  CHECK(cost.routed_ns(g, irregular, {{.slot_occupancy = 0.6}}) == 375);  // 0.4 of 250 to 562.5
+  CHECK(cost.routed_ns(g, irregular, {{.slot_occupancy = 0.79}}) == Approx(625).margin(1));
+  CHECK(cost.routed_ns(g, irregular, {{.slot_occupancy = 1}}) == 1000);
+  CHECK(cost.routed_ns(g, irregular, {{.slot_occupancy = 0}}) == 0);
+  for (int i = 0; i <= 100; ++i) cost.routed_ns(g, irregular, {{.slot_occupancy = i / 100.0}});
   CHECK(fills.size() == 6);  // 0, 1/4, 1/2, 3/4, 1 and the plan's own
-  CHECK(cost.routed_ns(g, padded, {{.fill = 0.3}}) == cost.op_ns(g, padded));
+  CHECK(cost.routed_ns(g, padded, {{.slot_occupancy = 0.3}}) == cost.op_ns(g, padded));
 }
 
 TEST_CASE("an uneven all-to-all takes its matrix's closed form, and what its fullest rank copies") {
@@ -348,15 +349,15 @@ TEST_CASE("an uneven all-to-all takes its matrix's closed form, and what its ful
   const Cluster cluster = two_nodes();
   std::vector<double> bytes(16, 1e5);
   bytes[3] = 4e6;
-  const RoutedWork routed = {{.fill = 1}, &bytes};
+  const RoutedWork routed = {{.slot_occupancy = 1}, &bytes};
   CHECK(RooflineCost(cluster, {}).routed_ns(g, a2a, routed) == all_to_all_v_ns(cluster, bytes));
   CHECK(RooflineCost(cluster, {}).op_ns(g, a2a) == all_to_all_ns(cluster, 1e6));
   CHECK(std::get<AllToAll>(transfer_on(cluster, g, a2a, routed)->what).bytes == bytes);
   const auto slow = [](const Graph&, OpId, const WorkContext& work) {
-    return std::vector<Nanoseconds>{std::llround(1e9 * work.fill)};
+    return std::vector<Nanoseconds>{std::llround(1e9 * work.slot_occupancy)};
   };
   const ProfileCost copies(std::make_shared<ProfileCache>(""), "cpu", slow, &cluster, {});
-  CHECK(copies.routed_ns(g, a2a, {{.fill = 0.9}, &bytes}) == 900'000'000);
+  CHECK(copies.routed_ns(g, a2a, {{.slot_occupancy = 0.9}, &bytes}) == 900'000'000);
 }
 
 TEST_CASE("an op that is timed again keeps the lower median, for all who read the cache") {

@@ -15,7 +15,7 @@ inline std::vector<TensorSpec> infer(const Graph&, const Op& op) {
 }
 
 inline Work work(const Graph&, const Op& op, const WorkContext& context) {
-  const double share = attr_int(op, "irregular") != 0 ? context.fill : 1.0;
+  const double share = attr_int(op, "irregular") != 0 ? context.slot_occupancy : 1.0;
   return {attr_double(op, "flops"), share * attr_double(op, "bytes"), attr_int(op, "gemm") != 0};
 }
 

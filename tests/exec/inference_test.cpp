@@ -5,7 +5,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
-#include "engine/placement/popularity.h"
+#include "engine/placement/path_profile.h"
 #include "engine/routing/workload.h"
 #include "engine/sim/simulator.h"
 #include "tests/exec/support.h"
@@ -101,11 +101,11 @@ TEST_CASE("experts from host memory give the outputs of one expert per device") 
 }
 
 void check_same_decisions(const RunResult& simulated, const RunResult& executed) {
-  REQUIRE(simulated.swaps.size() == executed.swaps.size());
-  for (size_t i = 0; i < executed.swaps.size(); ++i) {
-    REQUIRE(simulated.swaps[i].size() == executed.swaps[i].size());
-    for (size_t l = 0; l < executed.swaps[i].size(); ++l) {
-      const SwapRecord &a = simulated.swaps[i][l], &b = executed.swaps[i][l];
+  REQUIRE(simulated.offloads.size() == executed.offloads.size());
+  for (size_t i = 0; i < executed.offloads.size(); ++i) {
+    REQUIRE(simulated.offloads[i].size() == executed.offloads[i].size());
+    for (size_t l = 0; l < executed.offloads[i].size(); ++l) {
+      const OffloadRecord &a = simulated.offloads[i][l], &b = executed.offloads[i][l];
       CAPTURE(i, b.layer);
       CHECK(a.layer == b.layer);
       CHECK(a.fine_tunes == b.fine_tunes);
@@ -143,7 +143,7 @@ TEST_CASE("the simulator decides what CPU ranks decide: placements of both phase
         run.infer.popularity = profile_of(routing, spec, 2);
         const RunResult executed = run_cpu(*plan, run);
         check_same_decisions(make_simulator()->run(*plan, run), executed);
-        for (const SwapRecord& record : executed.swaps[0]) again.insert(record.again);
+        for (const OffloadRecord& record : executed.offloads[0]) again.insert(record.again);
         for (const MoeStats& layer : executed.moe[0]) dropped.insert(layer.dropped > 0);
       }
     }
@@ -161,8 +161,8 @@ TEST_CASE("where a path is short, layers before it are estimated by what there i
   RunOptions run = options_of(*plan, 2);
   run.infer.popularity = profile_of(routing, spec, 3, true);
   const RunResult executed = run_cpu(*plan, run);
-  REQUIRE(executed.swaps[0].size() == 3);
-  CHECK(executed.swaps[0][0].expected != executed.swaps[0][1].expected);
+  REQUIRE(executed.offloads[0].size() == 3);
+  CHECK(executed.offloads[0][0].expected != executed.offloads[0][1].expected);
   check_same_decisions(make_simulator()->run(*plan, run), executed);
   check_same_outputs(infer(*plan_with(spec, {}), 2), infer(*plan, 2, run.infer.popularity));
 }

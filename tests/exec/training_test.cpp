@@ -28,7 +28,7 @@ std::shared_ptr<const Plan> plan_of(const ModelSpec& model, int64_t ranks, Preci
   s.cluster.intra = s.cluster.nic = {1e12, 0};
   s.system.name = "raf";
   s.system.stages.push_back({.name = "serial", .kind = StageKind::kSchedule});
-  s.work.fill = 0.8;
+  s.work.slot_occupancy = 0.8;
   s.cost = std::make_shared<RooflineCost>(s.cluster, s.work);
   s.element_bytes = precision == Precision::kF64 ? 8 : 4;
   return make_plan(s);

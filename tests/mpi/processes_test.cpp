@@ -15,8 +15,8 @@ TEST_CASE("texts of any length go from rank 0 to all and back") {
   ends_well(3, "texts");
 }
 
-TEST_CASE("letters come in the order in which each process sent them") {
-  ends_well(3, "letters");
+TEST_CASE("control messages come in the order in which each process sent them") {
+  ends_well(3, "messages");
 }
 
 TEST_CASE("MPI's variables go before torchrun's") {

@@ -24,21 +24,22 @@ std::vector<NetworkTimes> told_as_they_begin(const Cluster& cluster,
   Wire wire(cluster, options, alike);
   std::vector<NetworkTimes> times(ops.size());
   std::vector<size_t> op_of, left(ops.size());
-  std::vector<Nanoseconds> told;
+  std::vector<Nanoseconds> announced;
   for (size_t i = 0; i < ops.size(); ++i) {
     left[i] = i;
-    told.push_back(ops[i].start_ns - (rng.below(2) == 0 ? rng.below(ops[i].start_ns + 1) : 0));
+    announced.push_back(ops[i].start_ns - (rng.below(2) == 0 ? rng.below(ops[i].start_ns + 1) : 0));
   }
-  std::stable_sort(left.begin(), left.end(), [&](size_t a, size_t b) { return told[a] < told[b]; });
+  std::stable_sort(left.begin(), left.end(),
+                   [&](size_t a, size_t b) { return announced[a] < announced[b]; });
   std::vector<Done> ended;
   for (size_t next = 0;;) {
-    for (; next < left.size() && told[left[next]] == wire.now(); ++next) {
+    for (; next < left.size() && announced[left[next]] == wire.now(); ++next) {
       wire.begin(ops[left[next]], static_cast<double>(ops[left[next]].start_ns));
       op_of.push_back(left[next]);
     }
     Nanoseconds to = wire.next_ns();
     REQUIRE(to >= wire.now());
-    if (next < left.size()) to = std::min(to, told[left[next]]);
+    if (next < left.size()) to = std::min(to, announced[left[next]]);
     if (to == kNever) break;
     if (rng.below(2) == 0) to = wire.now() + rng.below(to - wire.now() + 1);
     const Nanoseconds expected = wire.next_ns();

@@ -69,7 +69,7 @@ TEST_CASE("what is forgotten or contradicts itself in an op's definition is name
       {[](OpDef& d) { d.collective = Collective::kAllToAll; }, "contradict one another"},
       {[](OpDef& d) { d.payload = Payload::kRows; }, "contradict one another"},
       {[](OpDef& d) { d.loss = Loss::kModel, d.outputs = {}; }, "its loss is not declared"}};
-  for (const auto& [forget, told] : faults) CHECK_THAT(refusal(forget), Contains(told));
+  for (const auto& [forget, message] : faults) CHECK_THAT(refusal(forget), Contains(message));
   const OpDef def = whole();
   CHECK_THROWS_WITH(check_declared(OpTable({&def, &def})), Contains("two ops are named mine"));
 }

@@ -112,7 +112,7 @@ TEST_CASE("the gradient cases hold every op that runs") {
         // tests/exec/placement_test.cpp, inference_test.cpp
         "gather_loads", "slot_rows", "place", "commit", "copy_experts", "return_gradients",
         "sum_residents", "migrate", "expect_experts", "place_expected", "fine_tune", "swap_in",
-        "round"};  // of plans for a device: tests/exec/device/device_edits_test.cpp
+        "round"};  // of plans for a device: tests/exec/device/device_lowering_test.cpp
     if (without.contains(name)) continue;
     INFO(name);
     CHECK(seen.contains(name));

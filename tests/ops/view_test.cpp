@@ -224,7 +224,7 @@ TEST_CASE("row ends that fall or leave the block are an error that names op and 
 TEST_CASE("a view costs nothing, a join the rows that it clears") {
   const auto bytes = [](const Graph& graph, const std::string& name) {
     const Op& op = graph.op(graph.find_op(name));
-    return graph.def(op).work(graph, op, {.fill = 0.75}).bytes;
+    return graph.def(op).work(graph, op, {.slot_occupancy = 0.75}).bytes;
   };
   CHECK(bytes(halves(1), "cut") == 0);
   CHECK(bytes(halves(1), "whole") == 0);

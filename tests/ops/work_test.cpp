@@ -9,10 +9,10 @@
 namespace moe::test {
 namespace {
 
-Work work_of(const Graph& graph, std::string_view name, double fill = 1.0) {
+Work work_of(const Graph& graph, std::string_view name, double slot_occupancy = 1.0) {
   const OpId id = graph.find_op(name);
   REQUIRE(id.valid());
-  return graph.def(id).work(graph, graph.op(id), {.fill = fill});
+  return graph.def(id).work(graph, graph.op(id), {.slot_occupancy = slot_occupancy});
 }
 
 Graph model_graph(ModelSpec model, int64_t ranks) {
@@ -138,7 +138,7 @@ TEST_CASE("every op of a step says what it costs") {
   const Graph graph = model_graph({}, 2);
   for (const Op& op : graph.ops()) {
     INFO(op.name);
-    const Work work = graph.def(op).work(graph, op, {.fill = 0.8});
+    const Work work = graph.def(op).work(graph, op, {.slot_occupancy = 0.8});
     CHECK(work.bytes > 0);
     CHECK(work.flops >= 0);
     CHECK((!work.gemm || work.flops > 0));

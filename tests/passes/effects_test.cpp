@@ -19,7 +19,7 @@ std::vector<std::string> without_effect(PlanSpec spec) {
   std::vector<std::string> all;
   for (const IdleStage& s :
        idle_stages(plan->graph, plan->schedule, plan->spec.cost.get(), plan->stages)) {
-    if (!s.as_told) all.push_back(s.name + ": " + s.why);
+    if (!s.by_option) all.push_back(s.name + ": " + s.why);
   }
   return all;
 }
@@ -82,17 +82,17 @@ TEST_CASE("an option that has no effect beside another stage is named") {
 }
 
 TEST_CASE("what options ask for is as told") {
-  const std::vector<std::pair<std::string, Options>> told = {
+  const std::vector<std::pair<std::string, Options>> no_ops = {
       {"capacity_pipeline", {{"degree", 1.0}}},
       {"fastermoe_pipeline", {{"groups", 1.0}}},
       {"partition", {{"parts", 1.0}}}};
-  for (const auto& [pass, options] : told) {
+  for (const auto& [pass, options] : no_ops) {
     INFO(pass);
     const auto plan = make_plan(small_spec({stage(pass, options)}));
     const std::vector<IdleStage> idle =
         idle_stages(plan->graph, plan->schedule, plan->spec.cost.get(), plan->stages);
     REQUIRE(idle.size() == 1);
-    CHECK(idle[0].as_told);
+    CHECK(idle[0].by_option);
     CHECK_THAT(idle[0].why, Contains(" = 1 changes nothing"));
   }
 }

@@ -120,7 +120,7 @@ TEST_CASE("a plan of a graph and an illegal schedule is refused") {
              Contains("'b1.moe.a2a_1' is on lane 'compute'"));
 }
 
-TEST_CASE("irregular counts of another layer are refused at the door") {
+TEST_CASE("irregular counts of another layer are refused") {
   const auto plan = make_plan(small_spec({stage("irregular_a2a")}));
   Graph graph = plan->graph;
   const Op& other = graph.op(graph.find_op("b1.moe.a2a_1"));

@@ -226,7 +226,7 @@ TEST_CASE("the scheduler is legal beside the other papers' stages") {
       PlanSpec spec = cut_spec(mixes[m]);
       spec.system.sync.lane = own_lane ? ReduceLane::kOwn : ReduceLane::kWithAllToAlls;
       spec.system.sync.place = own_lane ? ReducePlace::kReady : ReducePlace::kAfter;
-      const auto plan = make_plan(std::move(spec));  // through the legality door
+      const auto plan = make_plan(std::move(spec));  // through the legality checker
       CHECK(makespan(*plan) > 0);
       for (const OpId op : movements(plan->graph)) CHECK(plan->schedule.priority_of(op) == 1);
     }

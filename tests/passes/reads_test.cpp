@@ -37,7 +37,7 @@ TEST_CASE("a pass asks how long ops take if it declares that it reads times, and
     for (const OptionSpec& option : pass.options) {
       if (option.reads == Reads::kNothing) continue;
       CAPTURE(option.name);
-      const bool flag = std::holds_alternative<bool>(option.otherwise);
+      const bool flag = std::holds_alternative<bool>(option.default_value);
       const Options on = {{option.name, flag ? OptionValue(true) : OptionValue(1.0)},
                           {"shadows", 1.0}};
       CHECK(asks(pass, on) == (std::max(pass.reads, option.reads) == Reads::kTimes));

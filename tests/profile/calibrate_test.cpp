@@ -166,13 +166,13 @@ TEST_CASE("a calibration in bf16 times what stores bf16, and compute beside tran
 
 TEST_CASE("a calibration ends where its caller says so") {
   CalibrateOptions options = quick(1);
-  int told = 0;
+  int reports = 0;
   options.progress = [&](const std::string& what) {
     CHECK_FALSE(what.empty());
-    if (++told == 3) throw RunError("interrupted");
+    if (++reports == 3) throw RunError("interrupted");
   };
   CHECK_THROWS_WITH(calibrate(options), "interrupted");
-  CHECK(told == 3);
+  CHECK(reports == 3);
 }
 
 }  // namespace

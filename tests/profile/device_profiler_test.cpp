@@ -87,7 +87,7 @@ TEST_CASE("every op of a step can be timed on a device, whoever routes and whoev
 
 TEST_CASE("every op of a step that sends and multiplies used rows alone can be timed on a device") {
   PlanSpec spec = spec_of(small_model("switch", 4), 2);
-  spec.work.fill = 0.8;
+  spec.work.slot_occupancy = 0.8;
   const auto partition = [](double parts, double before, double after) {
     return pass("partition", {{"parts", parts}, {"before", before}, {"after", after}});
   };

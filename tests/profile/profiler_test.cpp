@@ -80,16 +80,16 @@ TEST_CASE(
   CHECK(std::count(slot_choice.begin(), slot_choice.end(), -1) == slots[0] * slots[1] - 64);
 }
 
-TEST_CASE("the operands of a timed op follow the fill, and both maps tell the same") {
+TEST_CASE("the operands of a timed op follow the slot occupancy, and both maps tell the same") {
   const Graph graph = step_graph("switch", 2);
   const OpId combine = op_of_kind(graph, "combine"), dispatch = op_of_kind(graph, "dispatch");
   const Shape slots = graph.tensor(graph.op(dispatch).outputs[0]).shape;  // [E,C,d]
-  const double fill = GENERATE(0.25, 0.5, 0.75);
-  INFO("fill " << fill << " of " << slots[1] << " places");
-  const WorkContext context = {.fill = fill};
+  const double slot_occupancy = GENERATE(0.25, 0.5, 0.75);
+  INFO("slot occupancy " << slot_occupancy << " of " << slots[1] << " places");
+  const WorkContext context = {.slot_occupancy = slot_occupancy};
   const std::vector<int32_t> choice_slot = index_values(graph, combine, 2, context);
   const std::vector<int32_t> slot_choice = index_values(graph, dispatch, 1, context);
-  const int64_t used = slots[0] * std::llround(fill * static_cast<double>(slots[1]));
+  const int64_t used = slots[0] * std::llround(slot_occupancy * static_cast<double>(slots[1]));
   REQUIRE(used > 0);
   CHECK(std::count_if(choice_slot.begin(), choice_slot.end(), [](int s) { return s >= 0; }) ==
         used);
@@ -101,23 +101,24 @@ TEST_CASE("the operands of a timed op follow the fill, and both maps tell the sa
   }
   const OpId exchange = op_of_kind(graph, "all_to_all");
   for (const int32_t rows : index_values(graph, exchange, 1, context)) {
-    CHECK(rows == std::llround(fill * static_cast<double>(slots[1])));
+    CHECK(rows == std::llround(slot_occupancy * static_cast<double>(slots[1])));
   }
 }
 
-TEST_CASE("what a step's ops do with slots follows the fill, what they do with tokens does not") {
+TEST_CASE(
+    "what a step's ops do with slots follows the occupancy, what they do with tokens does not") {
   const Graph graph = step_graph("switch", 2);
   for (const char* kind : {"dispatch", "combine", "dispatch_dx", "combine_dx", "combine_dweight"}) {
-    CHECK(work_follows_fill(graph, op_of_kind(graph, kind)));
+    CHECK(work_follows_occupancy(graph, op_of_kind(graph, kind)));
   }
   for (const char* kind : {"all_to_all", "expert_linear", "linear", "gate", "sgd", "all_reduce"}) {
-    CHECK_FALSE(work_follows_fill(graph, op_of_kind(graph, kind)));
+    CHECK_FALSE(work_follows_occupancy(graph, op_of_kind(graph, kind)));
   }
   Graph irregular = graph;
   irregular.op(op_of_kind(graph, "all_to_all")).attrs["irregular"] = int64_t{1};
   irregular.op(op_of_kind(graph, "expert_linear")).attrs["rows"] = "used";
-  CHECK(work_follows_fill(irregular, op_of_kind(graph, "all_to_all")));
-  CHECK(work_follows_fill(irregular, op_of_kind(graph, "expert_linear")));
+  CHECK(work_follows_occupancy(irregular, op_of_kind(graph, "all_to_all")));
+  CHECK(work_follows_occupancy(irregular, op_of_kind(graph, "expert_linear")));
 }
 
 TEST_CASE("token ids are rows of the table that they index") {
@@ -284,7 +285,7 @@ TEST_CASE("calls of a part take turns at the rows of all parts, which never leav
   const TensorId begin = rows("begin", {2, 2}, DType::kI32, TensorKind::kInput);
   const OpId part = graph.add_op("expert_linear", "part", {x, w, TensorId(), end, begin},
                                  {{"rows", std::string("used")}, {"share", 0.25}});
-  ProfileOperands operands(graph, part, {.fill = 0.8});
+  ProfileOperands operands(graph, part, {.slot_occupancy = 0.8});
   std::set<std::pair<int32_t, int32_t>> seen;
   for (int call = 0; call < 1000; ++call) {
     operands.next();

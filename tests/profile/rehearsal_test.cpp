@@ -164,7 +164,7 @@ TEST_CASE("a rehearsal sees neither the target's link, nor its system, fill or l
   PlanSpec other = target;
   other.cluster.intra.bytes_per_s = other.cluster.nic.bytes_per_s = 1e3;
   other.system = {.name = "other", .sync = {.lane = ReduceLane::kOwn}};
-  other.work.fill = 0.5;
+  other.work.slot_occupancy = 0.5;
   CHECK(make_plan(rehearsal_spec(other, true))->hash ==
         make_plan(rehearsal_spec(target, true))->hash);
   CHECK(rehearsal_spec(other, true).cluster.nic.bytes_per_s ==

@@ -64,12 +64,12 @@ std::shared_ptr<RoutedBatches> batches_of(std::shared_ptr<const RoutingModel> ro
 }
 
 /// Without a cost that is not the network's or the experts'.
-constexpr SwapTimes kFree = {
+constexpr OffloadTimes kFree = {
     .place_ns = 0, .resume_ns = 0, .rerun_ns = 0, .host_bytes_per_s = 1e18};
 
 /// routing: null: a balanced gate. lina: null: one expert per device.
 std::shared_ptr<const Plan> plan_for(std::shared_ptr<const RoutingModel> routing,
-                                     const Options* lina, const SwapTimes& swaps = kFree,
+                                     const Options* lina, const OffloadTimes& times = kFree,
                                      const Cluster& cluster = four_devices()) {
   PlanSpec spec;
   spec.model = {.vocab = 100,
@@ -85,7 +85,7 @@ std::shared_ptr<const Plan> plan_for(std::shared_ptr<const RoutingModel> routing
   spec.gate = gate_spec(spec.model);
   spec.cluster = cluster;
   spec.num_ranks = kRanks;
-  spec.work.fill = 0.25;
+  spec.work.slot_occupancy = 0.25;
   spec.inference = true;
   spec.routing = std::move(routing);
   spec.system.name = "test";
@@ -96,7 +96,7 @@ std::shared_ptr<const Plan> plan_for(std::shared_ptr<const RoutingModel> routing
     spec.system.stages.insert(spec.system.stages.begin(), stage("lina_inference", options));
   }
   spec.cost = std::make_shared<RooflineCost>(spec.cluster, spec.work,
-                                             std::map<Collective, InterpolatedTable>{}, swaps);
+                                             std::map<Collective, InterpolatedTable>{}, times);
   return make_plan(std::move(spec));
 }
 
@@ -107,8 +107,8 @@ struct Served {
 
   const ServedTimes& layer(size_t batch, size_t m) const { return batches[batch].layers[m]; }
   /// Null for a layer that is not placed.
-  const SwapRecord* swap(size_t batch, size_t m) const {
-    for (const SwapRecord& record : result.swaps[batch]) {
+  const OffloadRecord* offload(size_t batch, size_t m) const {
+    for (const OffloadRecord& record : result.offloads[batch]) {
       if (record.layer == static_cast<int64_t>(m)) return &record;
     }
     return nullptr;
@@ -132,8 +132,8 @@ Served serve(std::shared_ptr<const Plan> plan, std::shared_ptr<RoutedBatches> ba
 }
 
 Served serve(std::shared_ptr<const RoutingModel> routing, const Options& lina,
-             const SwapTimes& swaps = kFree) {
-  return serve(plan_for(routing, &lina, swaps), batches_of(routing));
+             const OffloadTimes& times = kFree) {
+  return serve(plan_for(routing, &lina, times), batches_of(routing));
 }
 
 const Options kLina, kNoEstimation = {{"estimation", false}},
@@ -163,8 +163,9 @@ TEST_CASE("with one expert per device the most loaded device decides, by countin
         const OpId id(static_cast<int64_t>(i));
         const Op& op = served.plan->graph.op(id);
         if (op.segment != Segment::kExpert || op.layer != static_cast<int32_t>(m)) continue;
-        const double fill = double(most) / double(kExperts * kTokens);
-        experts += cost.routed_ns(served.plan->graph, id, {.work = {.fill = fill}});
+        const double slot_occupancy = double(most) / double(kExperts * kTokens);
+        experts +=
+            cost.routed_ns(served.plan->graph, id, {.work = {.slot_occupancy = slot_occupancy}});
       }
       CHECK(served.layer(batch, m).a2a_ns ==
             all_to_all_v_ns(four_devices(), there) + all_to_all_v_ns(four_devices(), back));
@@ -180,11 +181,11 @@ TEST_CASE("where paths say all, phase 1 is right and allocation brings a batch n
   const Served lina = serve(routing, kLina), left = serve(routing, kNoFineTuning);
   for (size_t batch = 0; batch < kBatches; ++batch) {
     for (size_t m = 0; m < kLayers; ++m) {
-      const SwapRecord* const swap = lina.swap(batch, m);
-      CHECK((swap != nullptr) == (m >= 2));
-      if (swap == nullptr) continue;
-      CHECK_FALSE(swap->again);
-      CHECK(swap->in_force == left.swap(batch, m)->in_force);
+      const OffloadRecord* const offload = lina.offload(batch, m);
+      CHECK((offload != nullptr) == (m >= 2));
+      if (offload == nullptr) continue;
+      CHECK_FALSE(offload->again);
+      CHECK(offload->in_force == left.offload(batch, m)->in_force);
     }
   }
   Cluster wide = four_devices();  // the exchange of estimates takes no time
@@ -205,10 +206,10 @@ TEST_CASE("where the profile is wrong, phase 2 places by what the gate chose") {
   bool again = false;
   for (size_t batch = 0; batch < kBatches; ++batch) {
     for (size_t m = 2; m < kLayers; ++m) {
-      CHECK(none.swap(batch, m)->again);
-      if (!lina.swap(batch, m)->again) continue;
+      CHECK(none.offload(batch, m)->again);
+      if (!lina.offload(batch, m)->again) continue;
       again = true;
-      CHECK(lina.swap(batch, m)->in_force == none.swap(batch, m)->in_force);
+      CHECK(lina.offload(batch, m)->in_force == none.offload(batch, m)->in_force);
     }
   }
   CHECK(again);
@@ -217,7 +218,7 @@ TEST_CASE("where the profile is wrong, phase 2 places by what the gate chose") {
 
 TEST_CASE("phase 2 blocks: a held estimate costs resume, another one rerun") {
   const auto routing = class_routing(0.5);
-  SwapTimes times = kFree;
+  OffloadTimes times = kFree;
   const Served free = serve(routing, kLina, times);
   times.resume_ns = 1'450'000, times.rerun_ns = 6'200'000;
   const Served paid = serve(routing, kLina, times);
@@ -231,7 +232,7 @@ TEST_CASE("phase 2 blocks: a held estimate costs resume, another one rerun") {
       }
       held += with.phase2_ns == 1'450'000 ? 1 : 0;
       rerun += with.phase2_ns == 6'200'000 ? 1 : 0;
-      if (paid.swap(batch, m)->again) CHECK(with.phase2_ns == 6'200'000);
+      if (paid.offload(batch, m)->again) CHECK(with.phase2_ns == 6'200'000);
       CHECK(with.layer_ns - without.layer_ns == with.phase2_ns - without.phase2_ns);
     }
   }
@@ -242,7 +243,7 @@ TEST_CASE("phase 2 blocks: a held estimate costs resume, another one rerun") {
 
 TEST_CASE("placing and weights come beside compute, and experts wait for what outlasts it") {
   const auto routing = class_routing(0.2);
-  SwapTimes times = kFree;
+  OffloadTimes times = kFree;
   const Served fast = serve(routing, kLina, times);
   times.host_bytes_per_s = 1e9;
   const Served slow = serve(routing, kLina, times);
@@ -277,7 +278,7 @@ TEST_CASE("placing and weights come beside compute, and experts wait for what ou
 
 TEST_CASE("a mapping that comes too late is waited for") {
   const auto routing = class_routing(0);
-  SwapTimes times = kFree;
+  OffloadTimes times = kFree;
   const Served early = serve(routing, kNoFineTuning, times);
   times.place_ns = 100'000'000;
   const Served late = serve(routing, kNoFineTuning, times);
@@ -308,7 +309,7 @@ TEST_CASE("transitions of a routing model are counted between neighbouring layer
 
 TEST_CASE("what cannot be simulated is refused by name") {
   const auto routing = class_routing(0);
-  SwapTimes times = kFree;
+  OffloadTimes times = kFree;
   times.host_bytes_per_s = 0;
   CHECK_THROWS_WITH(plan_for(routing, &kLina, times), Catch::Contains("host_bytes_per_s = 0"));
   const RoutingQuery other = {.ranks = kRanks, .tokens = 512, .experts = kExperts};

@@ -126,14 +126,14 @@ TEST_CASE("fills are rows over places: of a rank's tokens, and of its experts") 
     for (const char* kind : {"dispatch", "dispatch_dx", "combine", "combine_dx"}) {
       for (const OpId op : ops_of(g, kind)) {
         const ExpertCounts& kept = routed.kept[routed.layer_of(g, op)];
-        CHECK(routed.step.routed_work(op, r)->work.fill ==
+        CHECK(routed.step.routed_work(op, r)->work.slot_occupancy ==
               static_cast<double>(of_source(kept, r)) / 40.0);
       }
     }
     for (const char* kind : {"expert_linear", "expert_linear_dx", "expert_linear_dw"}) {
       for (const OpId op : ops_of(g, kind)) {
         const ExpertCounts& kept = routed.kept[routed.layer_of(g, op)];
-        CHECK(routed.step.routed_work(op, r)->work.fill ==
+        CHECK(routed.step.routed_work(op, r)->work.slot_occupancy ==
               static_cast<double>(of_device(kept, r, 2)) / 40.0);
       }
     }

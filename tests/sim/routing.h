@@ -41,10 +41,10 @@ inline std::vector<Stage> counted(std::vector<Stage> more = {}) {
 
 /// Four blocks, MoE in 1 and 3; 32 tokens per rank, 4 experts, 10 places per expert.
 inline PlanSpec routed_spec(std::vector<Stage> stages, int64_t ranks, const Cluster& cluster,
-                            double fill = 0.8) {
+                            double slot_occupancy = 0.8) {
   PlanSpec spec = small_spec(std::move(stages), ranks);
   spec.cluster = cluster;
-  spec.work.fill = fill;
+  spec.work.slot_occupancy = slot_occupancy;
   spec.cost = std::make_shared<RooflineCost>(cluster, spec.work);
   return spec;
 }

@@ -40,8 +40,8 @@ TEST_CASE("texts of any length go from rank 0 to all and back over TCP") {
   ends_well(3, "texts");
 }
 
-TEST_CASE("letters over TCP come in the order in which each process sent them") {
-  ends_well(3, "letters");
+TEST_CASE("control messages over TCP come in the order in which each process sent them") {
+  ends_well(3, "messages");
 }
 
 TEST_CASE("messages over TCP find the distance of two clocks") {

@@ -67,11 +67,11 @@ TEST_CASE("processes that do not meet say who is missing, and where they looked"
 }
 
 /// Listens at a port, or connects to it; closed at the end.
-class Stranger {
+class ForeignSocket {
  public:
-  Stranger() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {}
-  Stranger(const Stranger&) = delete;
-  ~Stranger() { close(socket_); }
+  ForeignSocket() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {}
+  ForeignSocket(const ForeignSocket&) = delete;
+  ~ForeignSocket() { close(socket_); }
 
   int listen() {
     REQUIRE(bind(socket_, address(0), sizeof(sockaddr_in)) == 0);
@@ -108,7 +108,7 @@ class Stranger {
 };
 
 TEST_CASE("a port that is in use is named, with the variable that sets another") {
-  Stranger other;
+  ForeignSocket other;
   const int port = other.listen();
   says({{"RANK", "0"}, {"MOEBENCH_PORT", std::to_string(port)}}, 3,
        "cannot listen at 127.0.0.1:" + std::to_string(port) +
@@ -116,10 +116,10 @@ TEST_CASE("a port that is in use is named, with the variable that sets another")
            "MOEBENCH_PORT to a free port)");
 }
 
-TEST_CASE("strangers that connect are turned away, and the job comes together") {
+TEST_CASE("foreign connections are turned away, and the job comes together") {
   Job job(3, {MOE_JOB_RANKS, "texts"});
   job.start(0);
-  Stranger silent, loud, brief;
+  ForeignSocket silent, loud, brief;
   silent.connect(job.port());
   loud.connect(job.port());
   loud.say("GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");

@@ -59,7 +59,7 @@ std::string set_variable(const char* variable) {
       variable, text_of("RANK"), text_of("WORLD_SIZE"), text_of("MASTER_ADDR"));
 }
 
-int64_t whole_number(const char* variable, int64_t least, int64_t most) {
+int64_t integer_of(const char* variable, int64_t least, int64_t most) {
   const std::string text = set_variable(variable);
   const std::optional<double> value = parsed(text);
   if (value && *value >= static_cast<double>(least) && *value <= static_cast<double>(most) &&
@@ -90,17 +90,17 @@ Launch launch() {
 
 TcpJob tcp_job() {
   TcpJob job;
-  job.size = whole_number("WORLD_SIZE", 1, kMostProcesses);
+  job.size = integer_of("WORLD_SIZE", 1, kMostProcesses);
   const std::string rank = set_variable("RANK");
   const std::optional<double> own = parsed(rank);
   if (own && *own >= static_cast<double>(job.size)) {
     throw user_error("RANK={} of WORLD_SIZE={}: ranks are 0 to {}", rank, job.size, job.size - 1);
   }
-  job.rank = whole_number("RANK", 0, job.size - 1);
+  job.rank = integer_of("RANK", 0, job.size - 1);
   job.address = set_variable("MASTER_ADDR");
-  const int64_t master_port = whole_number("MASTER_PORT", 1, kLastPort);
+  const int64_t master_port = integer_of("MASTER_PORT", 1, kLastPort);
   if (!text_of("MOEBENCH_PORT").empty()) {
-    job.port = whole_number("MOEBENCH_PORT", 1, kLastPort);
+    job.port = integer_of("MOEBENCH_PORT", 1, kLastPort);
   } else if (master_port == kLastPort) {
     throw user_error("MASTER_PORT={}: there is none above it; set MOEBENCH_PORT to a free port",
                      master_port);

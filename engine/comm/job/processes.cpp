@@ -9,8 +9,8 @@
 #include "engine/base/stop.h"
 #include "engine/base/threads.h"
 #include "engine/base/utf8.h"
-#include "engine/comm/local/naps.h"
-#include "engine/comm/transport/mail.h"
+#include "engine/comm/local/backoff.h"
+#include "engine/comm/transport/control_channel.h"
 #include "engine/comm/transport/message_comm.h"
 
 namespace moe {
@@ -20,16 +20,16 @@ constexpr Nanoseconds kLookEvery = 10'000'000;
 constexpr Nanoseconds kBeatEvery = 500'000'000;
 constexpr Nanoseconds kAbsent = 200'000'000;
 constexpr Nanoseconds kLettersOut = 200'000'000;
-constexpr Nanoseconds kLetterNap = 10'000;
+constexpr Nanoseconds kMessagePoll = 10'000;
 constexpr int kClockRounds = 64;
 constexpr size_t kLongestReason = 2000;       // goes out at once, also where the peer does not look
-constexpr char kBeat[] = ".", kStop[] = "s";  // letters; that of a failure begins with !
+constexpr char kBeat[] = ".", kStop[] = "s";  // messages; that of a failure begins with !
 
 size_t index(int64_t i) {
   return static_cast<size_t>(i);
 }
 
-void nap(Nanoseconds ns) {
+void sleep_ns(Nanoseconds ns) {
   std::this_thread::sleep_for(std::chrono::nanoseconds(ns));
 }
 
@@ -88,12 +88,13 @@ std::vector<Communicator*> Processes::lanes(int64_t n, double timeout_s) {
   return result;
 }
 
-Mail& Processes::mail(int64_t n) {
-  while (static_cast<int64_t>(mails_.size()) <= n) {
-    control_->barrier(fmt::format("mail {}", mails_.size()));
-    mails_.push_back(std::make_unique<Mail>(*this, transport_->open_channel()));
+ControlChannel& Processes::control_channel(int64_t n) {
+  while (static_cast<int64_t>(control_channels_.size()) <= n) {
+    control_->barrier(fmt::format("control channel {}", control_channels_.size()));
+    control_channels_.push_back(
+        std::make_unique<ControlChannel>(*this, transport_->open_channel()));
   }
-  return *mails_[index(n)];
+  return *control_channels_[index(n)];
 }
 
 std::string Processes::broadcast(const std::string& what, std::string text) {
@@ -201,13 +202,13 @@ void Processes::fail(const std::string& reason) {
   }
   // From now on nobody here moves messages.
   const Nanoseconds until = clock_ns() + kLettersOut;
-  while (!letters_out() && clock_ns() < until) nap(kLetterNap);
+  while (!messages_out() && clock_ns() < until) sleep_ns(kMessagePoll);
 }
 
-bool Processes::letters_out() {
-  const auto out = [](const std::unique_ptr<Messages>& letter) {
+bool Processes::messages_out() {
+  const auto out = [](const std::unique_ptr<Messages>& message) {
     try {
-      return letter->over();
+      return message->over();
     } catch (const RunError&) {
       return true;  // whom it was for is lost
     }
@@ -216,7 +217,7 @@ bool Processes::letters_out() {
 }
 
 Processes::Wait Processes::await(Messages& messages, Nanoseconds deadline) {
-  Naps naps;
+  Backoff backoff;
   for (;;) {
     if (failed()) return Wait::kFailed;
     try {
@@ -227,7 +228,7 @@ Processes::Wait Processes::await(Messages& messages, Nanoseconds deadline) {
     }
     const Nanoseconds now = clock_ns();
     if (deadline > 0 && now >= deadline) return Wait::kLate;
-    naps.rest(now);
+    backoff.rest(now);
   }
 }
 
@@ -252,15 +253,15 @@ void Processes::watch() {
 }
 
 void Processes::listen(Nanoseconds now) {
-  while (const auto letter = transport_->read(alive_)) {
-    heard_[index(letter->peer)] = now;
-    if (letter->text == kBeat) continue;
-    if (letter->text == kStop) {
+  while (const auto message = transport_->read(alive_)) {
+    heard_[index(message->peer)] = now;
+    if (message->text == kBeat) continue;
+    if (message->text == kStop) {
       request_stop();
       continue;
     }
     const std::lock_guard guard(mutex_);
-    note_failure(letter->text.substr(1));
+    note_failure(message->text.substr(1));
   }
 }
 
@@ -305,7 +306,7 @@ void Processes::finish() {
 void Processes::exit_job(int status, const std::string& last_words) {
   if (!is_root()) {
     std::signal(SIGTERM, SIG_DFL);  // mpirun's, when rank 0 has left
-    nap(static_cast<Nanoseconds>(kGrace_s * kNsPerSecond));
+    sleep_ns(static_cast<Nanoseconds>(kGrace_s * kNsPerSecond));
   }
   std::fputs(printable(last_words).c_str(), stderr);
   transport_->abort(status);

@@ -1,6 +1,6 @@
 // The processes of a job, one rank each: the lanes' communicators, texts that go from rank 0 to all
-// and back, letters, one clock, and who is alive. What fails in one process ends the calls of all:
-// they throw RunError with its reason, and no call succeeds any more.
+// and back, control messages, one clock, and who is alive. What fails in one process ends the calls
+// of all: they throw RunError with its reason, and no call succeeds any more.
 // Calls are collective: all processes make them in the same order, else they fail with both calls
 // named. A process that is silent (killed, stopped, its machine gone) is named within silence_s
 // plus half a second, also while nobody waits for it; at once where the transport loses it.
@@ -20,7 +20,7 @@
 
 namespace moe {
 
-class Mail;
+class ControlChannel;
 class MessageComm;
 
 class Processes {
@@ -48,7 +48,7 @@ class Processes {
   std::vector<Communicator*> lanes(int64_t n, double timeout_s);
 
   /// Number n, from 0; the same one for the next who asks. Collective as lanes().
-  Mail& mail(int64_t n);
+  ControlChannel& control_channel(int64_t n);
 
   // `what` names the call in errors. They wait as long as the others live.
   /// Rank 0's text.
@@ -83,12 +83,12 @@ class Processes {
   static constexpr double kGrace_s = 3;
 
  private:
-  friend class Mail;
+  friend class ControlChannel;
   friend class MessageComm;
   void find_clock(bool measure);
   Nanoseconds distance_to(int64_t peer);
   void note_failure(const std::string& reason);
-  bool letters_out();
+  bool messages_out();
   void watch();
   void listen(Nanoseconds now);
   void forgive(Nanoseconds absent);
@@ -101,7 +101,7 @@ class Processes {
   const int64_t alive_;  // the monitor's channel
   std::unique_ptr<MessageComm> control_;
   std::vector<std::unique_ptr<MessageComm>> lanes_;
-  std::vector<std::unique_ptr<Mail>> mails_;
+  std::vector<std::unique_ptr<ControlChannel>> control_channels_;
   Nanoseconds ahead_ns_ = 0, clock_error_ns_ = 0;
   std::atomic<bool> failed_{false};
   mutable std::mutex mutex_;  // of what follows

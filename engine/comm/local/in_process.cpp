@@ -44,17 +44,17 @@ void check_pieces(const Pieces& pieces, int64_t num_ranks) {
 struct InProcessWorld::Impl {
   class Member;
   /// Where a group meets on a lane.
-  struct Room {
-    Room(int64_t lane, const Members& members, double timeout_s)
+  struct GroupLane {
+    GroupLane(int64_t lane, const Members& members, double timeout_s)
         : lane(lane), meeting(members, timeout_s) {}
     const int64_t lane;
     Meeting meeting;
   };
 
   Impl(int64_t num_ranks, int64_t num_lanes, double timeout_s);
-  /// The room of these members on the lane, made where there is none yet.
-  Room& room(int64_t lane, const Members& members);
-  CommTimes call(Room& room, int64_t number, const Request& request);
+  /// The meeting of these members on the lane, made where there is none yet.
+  GroupLane& group_lane(int64_t lane, const Members& members);
+  CommTimes call(GroupLane& group_lane, int64_t number, const Request& request);
   void abort(const std::string& reason);
   std::string whereabouts(int64_t rank);
 
@@ -62,17 +62,18 @@ struct InProcessWorld::Impl {
   const double timeout_s;
   std::vector<std::unique_ptr<Member>> members;  // [lane * num_ranks + rank]
   std::mutex mutex;                              // of what follows
-  std::deque<Room> rooms;
-  std::optional<std::string> aborted;  // the first reason; a new room is then failed too
+  std::deque<GroupLane> group_lanes;
+  std::optional<std::string> aborted;  // the first reason; a new group is then failed too
 };
 
-/// The view of one rank on one lane, as member `number` of a room.
+/// The view of one rank on one lane, as member `number` of a group.
 class InProcessWorld::Impl::Member final : public Communicator {
  public:
-  Member(Impl& world, Room& room, int64_t number) : world_(world), room_(room), number_(number) {}
+  Member(Impl& world, GroupLane& group_lane, int64_t number)
+      : world_(world), group_lane_(group_lane), number_(number) {}
 
   int64_t rank() const override { return number_; }
-  int64_t size() const override { return room_.meeting.members().size; }
+  int64_t size() const override { return group_lane_.meeting.members().size; }
 
   CommTimes all_to_all(const std::string& what, const void* send, void* receive,
                        const Pieces& pieces) override {
@@ -96,20 +97,20 @@ class InProcessWorld::Impl::Member final : public Communicator {
     MOE_CHECK(size() == world_.num_ranks, "a group of a group of {}", size());
     const Members who = {group.size, group.member(number_, 0), group.stride};
     for (const auto& made : subgroups_) {
-      if (made->room_.meeting.members() == who) return *made;
+      if (made->group_lane_.meeting.members() == who) return *made;
     }
-    subgroups_.push_back(
-        std::make_unique<Member>(world_, world_.room(room_.lane, who), group.place(number_)));
+    subgroups_.push_back(std::make_unique<Member>(world_, world_.group_lane(group_lane_.lane, who),
+                                                  group.place(number_)));
     return *subgroups_.back();
   }
 
   CommTimes call(Request request) {
     request.post = take_post();
-    return world_.call(room_, number_, request);
+    return world_.call(group_lane_, number_, request);
   }
 
   Impl& world_;
-  Room& room_;
+  GroupLane& group_lane_;
   const int64_t number_;
   std::vector<std::unique_ptr<Member>> subgroups_;
 };
@@ -117,29 +118,31 @@ class InProcessWorld::Impl::Member final : public Communicator {
 InProcessWorld::Impl::Impl(int64_t num_ranks, int64_t num_lanes, double timeout_s)
     : num_ranks(num_ranks), timeout_s(timeout_s) {
   for (int64_t lane = 0; lane < num_lanes; ++lane) {
-    Room& all = room(lane, {num_ranks});
+    GroupLane& all = group_lane(lane, {num_ranks});
     for (int64_t r = 0; r < num_ranks; ++r) {
       members.push_back(std::make_unique<Member>(*this, all, r));
     }
   }
 }
 
-InProcessWorld::Impl::Room& InProcessWorld::Impl::room(int64_t lane, const Members& who) {
+InProcessWorld::Impl::GroupLane& InProcessWorld::Impl::group_lane(int64_t lane,
+                                                                  const Members& who) {
   const std::lock_guard lock(mutex);
-  for (Room& room : rooms) {
-    if (room.lane == lane && room.meeting.members() == who) return room;
+  for (GroupLane& group_lane : group_lanes) {
+    if (group_lane.lane == lane && group_lane.meeting.members() == who) return group_lane;
   }
-  Room& made = rooms.emplace_back(lane, who, timeout_s);
+  GroupLane& made = group_lanes.emplace_back(lane, who, timeout_s);
   if (aborted) made.meeting.fail(*aborted);
   return made;
 }
 
-CommTimes InProcessWorld::Impl::call(Room& room, int64_t number, const Request& request) {
+CommTimes InProcessWorld::Impl::call(GroupLane& group_lane, int64_t number,
+                                     const Request& request) {
   try {
-    return room.meeting.join(number, request);
+    return group_lane.meeting.join(number, request);
   } catch (const Meeting::Failure& failure) {
     if (!failure.found_here) {
-      throw run_error("rank {}: {}: stopped: {}", room.meeting.members().rank(number),
+      throw run_error("rank {}: {}: stopped: {}", group_lane.meeting.members().rank(number),
                       describe(request), failure.reason);
     }
     std::string reason = failure.reason;
@@ -152,27 +155,27 @@ CommTimes InProcessWorld::Impl::call(Room& room, int64_t number, const Request& 
 void InProcessWorld::Impl::abort(const std::string& reason) {
   const std::lock_guard lock(mutex);
   if (!aborted) aborted = reason;
-  for (Room& room : rooms) room.meeting.fail(reason);
+  for (GroupLane& group_lane : group_lanes) group_lane.meeting.fail(reason);
 }
 
 std::string InProcessWorld::Impl::whereabouts(int64_t rank) {
   const Nanoseconds now = clock_ns();
   const auto seconds = [&](Nanoseconds since) { return static_cast<double>(now - since) / 1e9; };
   std::string waits;
-  Meeting::Presence last;
+  Meeting::MemberState last;
   int64_t last_lane = 0;
   const std::lock_guard lock(mutex);
-  for (Room& room : rooms) {
-    const Members& who = room.meeting.members();
+  for (GroupLane& group_lane : group_lanes) {
+    const Members& who = group_lane.meeting.members();
     const int64_t number = (rank - who.first) / who.stride;
     if (rank < who.first || number >= who.size || who.rank(number) != rank) continue;
-    const Meeting::Presence p = room.meeting.presence(number);
+    const Meeting::MemberState p = group_lane.meeting.state_of(number);
     if (p.inside) {
       waits += fmt::format("{}in {} on lane {} for {:.3g} s", waits.empty() ? "" : " and ", p.what,
-                           room.lane, seconds(p.since));
+                           group_lane.lane, seconds(p.since));
     } else if (p.since > last.since) {
       last = p;
-      last_lane = room.lane;
+      last_lane = group_lane.lane;
     }
   }
   if (!waits.empty()) return fmt::format("rank {} is {}", rank, waits);

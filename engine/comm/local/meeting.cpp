@@ -145,7 +145,7 @@ void Meeting::fail(const std::string& reason) {
   changed_.notify_all();
 }
 
-Meeting::Presence Meeting::presence(int64_t member) {
+Meeting::MemberState Meeting::state_of(int64_t member) {
   const Lock lock(mutex_);
   const Member& m = members_[index(member)];
   if (m.came == 0) return {};

@@ -25,7 +25,7 @@ class Meeting {
     std::vector<int64_t> missing;  // found here by the watchdog: the ranks that did not arrive
   };
   /// What a member does here, or did last.
-  struct Presence {
+  struct MemberState {
     std::string what;  // "" when it never called
     bool inside = false;
     Nanoseconds since = 0;  // when it arrived or left
@@ -37,7 +37,7 @@ class Meeting {
   /// Throws Failure. Requires: one call at a time for each member; request.pieces fits all of them.
   CommTimes join(int64_t member, const Request& request);
   void fail(const std::string& reason);
-  Presence presence(int64_t member);
+  MemberState state_of(int64_t member);
 
  private:
   using Lock = std::unique_lock<std::mutex>;

@@ -68,91 +68,93 @@ uint64_t machine() {
 }
 
 /// Takes the connections of the ranks from `first` on.
-class Door {
+class Acceptor {
  public:
-  Door(const TcpJob& job, const Socket& listener, int64_t first)
+  Acceptor(const TcpJob& job, const Socket& listener, int64_t first)
       : job_(job), listener_(listener), first_(first) {}
 
-  struct Guest {
+  struct Connection {
     Socket socket;
     std::string address;
     Hello hello;
   };
   /// By rank, from `first` on. Ends with RunError when the deadline passes, when one of those who
   /// came goes away, or `rank_0` does (closed: it is this process).
-  std::vector<Guest> wait_for_all(Nanoseconds deadline, const Socket& rank_0) {
-    guests_.resize(index(job_.size - first_));
+  std::vector<Connection> wait_for_all(Nanoseconds deadline, const Socket& rank_0) {
+    connections_.resize(index(job_.size - first_));
     while (!missing().empty()) {
-      look(deadline, rank_0);
+      poll_once(deadline, rank_0);
       if (clock_ns() < deadline || missing().empty()) continue;
       throw run_error("{} of {} did not come to rank {} in {} s{} (MOEBENCH_CONNECT_S is more)",
                       ranks_text(missing()), job_.size, job_.rank, job_.connect_s,
                       turned_away_.empty() ? "" : "; turned away: " + turned_away_);
     }
-    return std::move(guests_);
+    return std::move(connections_);
   }
 
  private:
-  /// One who has not said all of its hello.
-  struct Stranger {
-    Guest guest;
-    size_t said = 0;
+  /// A connection whose hello has not come whole.
+  struct Handshake {
+    Connection connection;
+    size_t bytes_read = 0;
     bool done = false;
   };
 
   std::vector<int64_t> missing() const {
     std::vector<int64_t> ranks;
-    for (size_t i = 0; i < guests_.size(); ++i) {
-      if (!guests_[i].socket.open()) ranks.push_back(first_ + static_cast<int64_t>(i));
+    for (size_t i = 0; i < connections_.size(); ++i) {
+      if (!connections_[i].socket.open()) ranks.push_back(first_ + static_cast<int64_t>(i));
     }
     return ranks;
   }
 
-  void look(Nanoseconds deadline, const Socket& rank_0) {
-    // Strangers and the listener for reading, the others for their end alone.
+  void poll_once(Nanoseconds deadline, const Socket& rank_0) {
+    // Handshakes and the listener for reading, the others for their end alone.
     std::vector<Watched> watched = {{listener_.descriptor(), POLLIN},
                                     {rank_0.descriptor(), POLLRDHUP}};
-    const size_t num_strangers = strangers_.size();
-    for (const Stranger& one : strangers_)
-      watched.push_back({one.guest.socket.descriptor(), POLLIN});
-    for (const Guest& one : guests_) watched.push_back({one.socket.descriptor(), POLLRDHUP});
+    const size_t num_handshakes = handshakes_.size();
+    for (const Handshake& one : handshakes_)
+      watched.push_back({one.connection.socket.descriptor(), POLLIN});
+    for (const Connection& one : connections_)
+      watched.push_back({one.socket.descriptor(), POLLRDHUP});
     const std::vector<bool> ready = wait_for(watched, deadline);
     if (ready[1]) throw run_error("rank 0 ended before all processes were connected");
-    for (size_t i = 0; i < guests_.size(); ++i) {
-      if (!ready[2 + num_strangers + i]) continue;
+    for (size_t i = 0; i < connections_.size(); ++i) {
+      if (!ready[2 + num_handshakes + i]) continue;
       throw run_error("rank {} ended before all processes were connected",
                       first_ + static_cast<int64_t>(i));
     }
-    for (size_t i = 0; i < num_strangers; ++i) {
-      if (ready[2 + i]) hear(strangers_[i]);
+    for (size_t i = 0; i < num_handshakes; ++i) {
+      if (ready[2 + i]) read_hello(handshakes_[i]);
     }
-    std::erase_if(strangers_, [](const Stranger& one) { return one.done; });
+    std::erase_if(handshakes_, [](const Handshake& one) { return one.done; });
     if (!ready[0]) return;
-    Stranger one;
-    one.guest.socket = accept_at(listener_, one.guest.address);
-    if (one.guest.socket.open()) strangers_.push_back(std::move(one));
+    Handshake one;
+    one.connection.socket = accept_at(listener_, one.connection.address);
+    if (one.connection.socket.open()) handshakes_.push_back(std::move(one));
   }
 
-  void hear(Stranger& one) {
-    const ssize_t n =
-        recv(one.guest.socket.descriptor(), reinterpret_cast<char*>(&one.guest.hello) + one.said,
-             sizeof(Hello) - one.said, 0);
+  void read_hello(Handshake& one) {
+    const ssize_t n = recv(one.connection.socket.descriptor(),
+                           reinterpret_cast<char*>(&one.connection.hello) + one.bytes_read,
+                           sizeof(Hello) - one.bytes_read, 0);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    one.said += n > 0 ? static_cast<size_t>(n) : 0;
-    const bool magic = one.said < sizeof kHelloMagic || one.guest.hello.magic == kHelloMagic;
-    one.done = n <= 0 || !magic || one.said == sizeof(Hello);
-    if (n > 0 && one.done && magic) answer(one.guest);
+    one.bytes_read += n > 0 ? static_cast<size_t>(n) : 0;
+    const bool magic =
+        one.bytes_read < sizeof kHelloMagic || one.connection.hello.magic == kHelloMagic;
+    one.done = n <= 0 || !magic || one.bytes_read == sizeof(Hello);
+    if (n > 0 && one.done && magic) answer(one.connection);
   }
 
-  void answer(Guest& guest) {
-    const std::string why = objection(guest.hello);
+  void answer(Connection& connection) {
+    const std::string why = objection(connection.hello);
     Answer answer;
     answer.accepted = why.empty() ? 1 : 0;
     why.copy(answer.why.data(), answer.why.size() - 1);
     if (!why.empty()) turned_away_ = why;
-    const bool told = write_all(guest.socket, &answer, sizeof answer, clock_ns());
-    if (!why.empty() || !told) return;
-    guests_[index(guest.hello.rank - first_)] = std::move(guest);
+    const bool sent = write_all(connection.socket, &answer, sizeof answer, clock_ns());
+    if (!why.empty() || !sent) return;
+    connections_[index(connection.hello.rank - first_)] = std::move(connection);
   }
 
   std::string objection(const Hello& hello) const {
@@ -169,7 +171,7 @@ class Door {
     if (hello.rank < first_ || hello.rank >= job_.size) {
       return fmt::format("RANK={}: another process has it", hello.rank);
     }
-    if (guests_[index(hello.rank - first_)].socket.open()) {
+    if (connections_[index(hello.rank - first_)].socket.open()) {
       return fmt::format("RANK={}: another process has it", hello.rank);
     }
     return "";
@@ -178,16 +180,16 @@ class Door {
   const TcpJob& job_;
   const Socket& listener_;
   const int64_t first_;
-  std::vector<Guest> guests_;
-  std::vector<Stranger> strangers_;
+  std::vector<Connection> connections_;
+  std::vector<Handshake> handshakes_;
   std::string turned_away_;
 };
 
 constexpr char kWhere[] = "MASTER_ADDR; MOEBENCH_PORT, else MASTER_PORT + 1";
 
-/// Says hello and is let in. False: there was no answer.
-bool let_in(const Socket& socket, const Hello& hello, const std::string& place,
-            Nanoseconds deadline) {
+/// Sends the hello and reads the answer. False: there was no answer.
+bool shake_hands(const Socket& socket, const Hello& hello, const std::string& place,
+                 Nanoseconds deadline) {
   Answer answer;
   if (!write_all(socket, &hello, sizeof hello, deadline) ||
       !read_all(socket, &answer, sizeof answer, deadline)) {
@@ -202,13 +204,13 @@ bool let_in(const Socket& socket, const Hello& hello, const std::string& place,
 }
 
 /// Tries again where nobody listens yet, or does not answer.
-Socket come_to(const std::string& address, int64_t port, const Hello& hello, double seconds) {
+Socket connect_until(const std::string& address, int64_t port, const Hello& hello, double seconds) {
   const Nanoseconds deadline = in_seconds(seconds);
   const std::string place = place_of(address, port);
   std::string why;
   for (;;) {
     Socket socket = connect_to(address, port, deadline, why);
-    if (socket.open() && let_in(socket, hello, place, deadline)) return socket;
+    if (socket.open() && shake_hands(socket, hello, place, deadline)) return socket;
     if (socket.open()) why = "what listens there does not answer";
     if (clock_ns() >= deadline) break;
     std::this_thread::sleep_for(kBetweenTries);
@@ -237,40 +239,40 @@ int64_t num_on(uint64_t here, const std::vector<Entry>& table, int64_t end) {
                        [&](const Entry& one) { return one.machine == here; });
 }
 
-TcpMesh lead(const TcpJob& job) {
+TcpMesh connect_root(const TcpJob& job) {
   const Socket listener = listen_for_all(job);
-  std::vector<Door::Guest> guests =
-      Door(job, listener, 1).wait_for_all(in_seconds(job.connect_s), Socket());
+  std::vector<Acceptor::Connection> connections =
+      Acceptor(job, listener, 1).wait_for_all(in_seconds(job.connect_s), Socket());
   std::vector<Entry> table(index(job.size));
   table[0].machine = machine();
   TcpMesh mesh;
   mesh.peers.resize(index(job.size));
   for (size_t r = 1; r < table.size(); ++r) {
-    const Door::Guest& guest = guests[r - 1];
-    table[r].port = guest.hello.port;
-    table[r].machine = guest.hello.machine;
-    if (!is_loopback(guest.address)) {
-      guest.address.copy(table[r].address.data(), table[r].address.size() - 1);
+    const Acceptor::Connection& connection = connections[r - 1];
+    table[r].port = connection.hello.port;
+    table[r].machine = connection.hello.machine;
+    if (!is_loopback(connection.address)) {
+      connection.address.copy(table[r].address.data(), table[r].address.size() - 1);
     }
   }
   for (size_t r = 1; r < table.size(); ++r) {
-    if (!write_all(guests[r - 1].socket, table.data(), table.size() * sizeof(Entry),
+    if (!write_all(connections[r - 1].socket, table.data(), table.size() * sizeof(Entry),
                    in_seconds(job.connect_s))) {
       throw run_error("rank {} ended before all processes were connected", r);
     }
-    mesh.peers[r] = std::move(guests[r - 1].socket);
+    mesh.peers[r] = std::move(connections[r - 1].socket);
   }
   mesh.size_here = num_on(table[0].machine, table, job.size);
   return mesh;
 }
 
-TcpMesh follow(const TcpJob& job) {
+TcpMesh connect_other(const TcpJob& job) {
   const Socket listener = listen_at(job.address, 0);
   Hello hello{.job = job.id, .machine = machine(), .size = job.size, .rank = job.rank};
   hello.port = port_of(listener);
   TcpMesh mesh;
   mesh.peers.resize(index(job.size));
-  mesh.peers[0] = come_to(job.address, job.port, hello, job.connect_s);
+  mesh.peers[0] = connect_until(job.address, job.port, hello, job.connect_s);
   std::vector<Entry> table(index(job.size));
   if (!read_all(mesh.peers[0], table.data(), table.size() * sizeof(Entry),
                 in_seconds(job.connect_s) + kLater)) {
@@ -281,13 +283,13 @@ TcpMesh follow(const TcpJob& job) {
   for (int64_t r = 1; r < job.rank; ++r) {
     const Entry& to = table[index(r)];
     const std::string address = to.address.front() != '\0' ? to.address.data() : beside_rank_0;
-    mesh.peers[index(r)] = come_to(address, to.port, hello, job.connect_s);
+    mesh.peers[index(r)] = connect_until(address, to.port, hello, job.connect_s);
   }
   const int64_t next = job.rank + 1;
-  std::vector<Door::Guest> guests =
-      Door(job, listener, next).wait_for_all(in_seconds(job.connect_s), mesh.peers[0]);
-  for (size_t i = 0; i < guests.size(); ++i) {
-    mesh.peers[index(next) + i] = std::move(guests[i].socket);
+  std::vector<Acceptor::Connection> connections =
+      Acceptor(job, listener, next).wait_for_all(in_seconds(job.connect_s), mesh.peers[0]);
+  for (size_t i = 0; i < connections.size(); ++i) {
+    mesh.peers[index(next) + i] = std::move(connections[i].socket);
   }
   mesh.size_here = num_on(hello.machine, table, job.size);
   mesh.place_here = num_on(hello.machine, table, job.rank);
@@ -298,7 +300,7 @@ TcpMesh follow(const TcpJob& job) {
 
 TcpMesh connect_all(const TcpJob& job) {
   if (job.size == 1) return {std::vector<Socket>(1)};
-  return job.rank == 0 ? lead(job) : follow(job);
+  return job.rank == 0 ? connect_root(job) : connect_other(job);
 }
 
 }  // namespace moe

@@ -117,16 +117,16 @@ TcpLink TcpOutbox::flush(int descriptor, Bytes most) {
 
 void TcpInbox::post(int64_t channel, int tag, TcpRequest& request) {
   Stream& stream = streams_[{channel, tag}];
-  if (stream.arrived.empty()) {
+  if (stream.received.empty()) {
     stream.posted.push_back(&request);
     return;
   }
-  Arrived& first = stream.arrived.front();
+  ReceivedMessage& first = stream.received.front();
   if (first.total != request.bytes) throw other_size(first.total, request.bytes);
   std::memcpy(request.data, first.text.data(), first.text.size());
   request.moved = static_cast<Bytes>(first.text.size());
   const bool whole = request.moved == request.bytes;
-  stream.arrived.pop_front();
+  stream.received.pop_front();
   if (whole) {
     request.over.store(true, std::memory_order_release);
   } else {
@@ -140,11 +140,11 @@ void TcpInbox::drop(const TcpRequest& request) {
 
 std::optional<std::string> TcpInbox::take(int64_t channel) {
   for (auto& [key, stream] : streams_) {
-    if (key.first != channel || stream.arrived.empty()) continue;
-    Arrived& first = stream.arrived.front();
+    if (key.first != channel || stream.received.empty()) continue;
+    ReceivedMessage& first = stream.received.front();
     if (static_cast<Bytes>(first.text.size()) < first.total) continue;
     std::string text = std::move(first.text);
-    stream.arrived.pop_front();
+    stream.received.pop_front();
     return text;
   }
   return std::nullopt;
@@ -164,7 +164,7 @@ void TcpInbox::begin_frame() {
     stream_ = &streams_[{frame_.channel, frame_.tag}];
     if (frame_.offset > 0) return;
     if (stream_->posted.empty()) {
-      stream_->arrived.push_back({"", frame_.total});
+      stream_->received.push_back({"", frame_.total});
     } else if (stream_->posted.front()->bytes != frame_.total) {
       fault_ = other_size(frame_.total, stream_->posted.front()->bytes).what();
     }
@@ -178,9 +178,9 @@ char* TcpInbox::room(Bytes bytes) {
   if (!stream_->posted.empty() && stream_->posted.front()->moved == at) {
     return stream_->posted.front()->data + at;
   }
-  const bool kept = stream_->posted.empty() && !stream_->arrived.empty() &&
-                    static_cast<Bytes>(stream_->arrived.back().text.size()) == at;
-  std::string& text = kept ? stream_->arrived.back().text : scrap_;
+  const bool kept = stream_->posted.empty() && !stream_->received.empty() &&
+                    static_cast<Bytes>(stream_->received.back().text.size()) == at;
+  std::string& text = kept ? stream_->received.back().text : scrap_;
   const size_t begin = kept ? size_of(at) : 0;
   text.resize(begin + size_of(bytes));
   return text.data() + begin;
@@ -190,8 +190,9 @@ void TcpInbox::advance(Bytes bytes) {
   const Bytes at = frame_.offset + body_read_;
   body_read_ += bytes;
   if (stream_->posted.empty()) {
-    if (!stream_->arrived.empty() && static_cast<Bytes>(stream_->arrived.back().text.size()) > at) {
-      stream_->arrived.back().text.resize(size_of(at + bytes));
+    if (!stream_->received.empty() &&
+        static_cast<Bytes>(stream_->received.back().text.size()) > at) {
+      stream_->received.back().text.resize(size_of(at + bytes));
     }
     return;
   }

@@ -85,13 +85,13 @@ class TcpInbox {
   std::optional<int> said_abort() const { return abort_; }
 
  private:
-  struct Arrived {
+  struct ReceivedMessage {
     std::string text;  // as much as has come
     Bytes total;
   };
   struct Stream {
     std::deque<TcpRequest*> posted;
-    std::deque<Arrived> arrived;
+    std::deque<ReceivedMessage> received;
   };
   void begin_frame();
   char* room(Bytes bytes);

@@ -51,12 +51,12 @@ class Transport {
   virtual int64_t open_channel() = 0;
   virtual std::unique_ptr<Messages> messages() = 0;
   /// A message that has come and that nobody has asked for: reads it. From anybody.
-  struct Letter {
+  struct ControlMessage {
     int64_t peer;
     std::string text;
   };
   /// Throws RunError where there is none and a peer is lost, naming it.
-  virtual std::optional<Letter> read(int64_t channel) = 0;
+  virtual std::optional<ControlMessage> read(int64_t channel) = 0;
 
   /// Waits for all processes; nothing may be called afterwards.
   virtual void finish() = 0;

@@ -50,7 +50,7 @@ class Mpi final : public Transport {
   int64_t place_here() const override { return place_here_; }
   int64_t open_channel() override;
   std::unique_ptr<Messages> messages() override;
-  std::optional<Letter> read(int64_t channel) override;
+  std::optional<ControlMessage> read(int64_t channel) override;
   void finish() override;
   void abort(int status) override;
 
@@ -111,7 +111,7 @@ int64_t Mpi::open_channel() {
   return static_cast<int64_t>(channels_.size()) - 1;
 }
 
-std::optional<Transport::Letter> Mpi::read(int64_t channel) {
+std::optional<Transport::ControlMessage> Mpi::read(int64_t channel) {
   MPI_Message message = MPI_MESSAGE_NULL;
   MPI_Status status;
   int there = 0;
@@ -120,9 +120,9 @@ std::optional<Transport::Letter> Mpi::read(int64_t channel) {
   if (there == 0) return std::nullopt;
   int bytes = 0;
   MPI_Get_count(&status, MPI_BYTE, &bytes);
-  Letter letter{status.MPI_SOURCE, std::string(static_cast<size_t>(bytes), '\0')};
-  check(MPI_Mrecv(letter.text.data(), bytes, MPI_BYTE, &message, &status), "MPI_Mrecv");
-  return letter;
+  ControlMessage received{status.MPI_SOURCE, std::string(static_cast<size_t>(bytes), '\0')};
+  check(MPI_Mrecv(received.text.data(), bytes, MPI_BYTE, &message, &status), "MPI_Mrecv");
+  return received;
 }
 
 void Mpi::finish() {

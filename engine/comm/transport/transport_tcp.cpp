@@ -52,7 +52,7 @@ class Tcp final : public Transport {
   int64_t place_here() const override { return place_here_; }
   int64_t open_channel() override { return num_channels_++; }
   std::unique_ptr<Messages> messages() override;
-  std::optional<Letter> read(int64_t channel) override;
+  std::optional<ControlMessage> read(int64_t channel) override;
   void finish() override;
   void abort(int status) override;
 
@@ -178,10 +178,10 @@ std::unique_ptr<Messages> Tcp::messages() {
   return std::make_unique<TcpMessages>(*this);
 }
 
-std::optional<Transport::Letter> Tcp::read(int64_t channel) {
+std::optional<Transport::ControlMessage> Tcp::read(int64_t channel) {
   for (int64_t r = 0; r < size(); ++r) {
     const std::lock_guard lock(peer(r).mutex);
-    if (auto text = peer(r).inbox.take(channel)) return Letter{r, std::move(*text)};
+    if (auto text = peer(r).inbox.take(channel)) return ControlMessage{r, std::move(*text)};
   }
   for (Peer& one : peers_) {
     if (one.lost.load(std::memory_order_acquire)) throw RunError(one.why);

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "engine/base/errors.h"
-#include "engine/comm/local/naps.h"
+#include "engine/comm/local/backoff.h"
 #include "engine/exec/sync.h"
 
 namespace moe {
@@ -12,32 +12,32 @@ namespace {
 
 constexpr Nanoseconds kLookEvery = 10'000'000;  // where nothing is expected
 
-/// What a rank tells rank 0: a letter holds one or several, as they lie in memory.
-struct Note {
+/// What a rank sends to rank 0: a message holds one or several of these.
+struct MemberEvent {
   enum Kind : int32_t { kPost, kBegun, kDone };
   Kind kind = kPost;
   OpId op;
   Nanoseconds time = 0;  // ready since, or the transfer's end
 };
-/// What rank 0 tells the others.
-struct TurnNote {
+/// What rank 0 sends to the others.
+struct TurnMessage {
   OpId op;
   int64_t chunk = 0;
   Nanoseconds since = 0;
 };
 
 template <class T>
-std::string letter_of(const std::vector<T>& notes) {
-  return {reinterpret_cast<const char*>(notes.data()), notes.size() * sizeof(T)};
+std::string message_of(const std::vector<T>& events) {
+  return {reinterpret_cast<const char*>(events.data()), events.size() * sizeof(T)};
 }
 
 template <class T>
-std::vector<T> notes_of(const std::string& letter) {
-  MOE_CHECK(!letter.empty() && letter.size() % sizeof(T) == 0, "a letter of {} bytes",
-            letter.size());
-  std::vector<T> notes(letter.size() / sizeof(T));
-  std::memcpy(notes.data(), letter.data(), letter.size());
-  return notes;
+std::vector<T> events_of(const std::string& message) {
+  MOE_CHECK(!message.empty() && message.size() % sizeof(T) == 0, "a message of {} bytes",
+            message.size());
+  std::vector<T> events(message.size() / sizeof(T));
+  std::memcpy(events.data(), message.data(), message.size());
+  return events;
 }
 
 }  // namespace
@@ -52,29 +52,29 @@ DistributedArbiter::DistributedArbiter(const Graph& graph, const Schedule& sched
       processes_(processes),
       posted_(schedule.lanes.size()) {
   if (!processes.is_root()) return;
-  options.chosen = [this](const Turn& turn) { tell_others(turn); };
+  options.chosen = [this](const Turn& turn) { send_turn(turn); };
   all_ = std::make_unique<LocalArbiter>(graph, schedule, lanes, std::move(options));
 }
 
 /// A process posts only when it has rank 0's start of the step, which comes after this.
 void DistributedArbiter::start_step() {
-  if (mail_ == nullptr) mail_ = &processes_.mail(number_);
+  if (channel_ == nullptr) channel_ = &processes_.control_channel(number_);
   if (all_) all_->start_step();
 }
 
-/// The last notes of a step are what other ranks are through with: afterwards no letter is left.
+/// The last events of a step are what other ranks are through with: afterwards no message is left.
 void DistributedArbiter::end_step() {
   if (!all_) return;
   const auto limit = static_cast<Nanoseconds>(std::min(timeout_s_, 1e9) * kNsPerSecond);
   const Nanoseconds deadline = clock_ns() + limit;
-  Naps naps;
+  Backoff backoff;
   for (;;) {
-    read_mail();
+    read_messages();
     const std::string left = all_->under_way();
     if (left.empty()) break;
     if (processes_.failed()) throw RunError(processes_.reason());
     if (clock_ns() > deadline) throw run_error("{} {} s after rank 0", left, timeout_s_);
-    naps.rest();
+    backoff.rest();
   }
   all_->end_step();
 }
@@ -85,21 +85,21 @@ void DistributedArbiter::post(int64_t rank, const std::vector<Ready>& ops) {
     for (const Ready& ready : ops) ++posted_[schedule_.lane_of[ready.op.index()].index()];
   }
   if (all_) {
-    read_mail();  // the choice knows all that has come
+    read_messages();  // the choice knows all that has come
     all_->post(rank, ops);
   } else {
-    std::vector<Note> notes;
+    std::vector<MemberEvent> events;
     for (const auto& [op, since] : ops) {
-      notes.push_back({Note::kPost, op, processes_.to_common(since)});
+      events.push_back({MemberEvent::kPost, op, processes_.to_common(since)});
     }
-    mail_->send(0, letter_of(notes));
+    channel_->send(0, message_of(events));
   }
   changed_.notify_all();
 }
 
 void DistributedArbiter::begun(int64_t rank, OpId op) {
   if (all_) return all_->begun(rank, op);
-  mail_->send(0, letter_of(std::vector<Note>{{Note::kBegun, op, 0}}));
+  channel_->send(0, message_of(std::vector<MemberEvent>{{MemberEvent::kBegun, op, 0}}));
 }
 
 void DistributedArbiter::done(int64_t rank, Nanoseconds end) {
@@ -113,46 +113,48 @@ void DistributedArbiter::done(int64_t rank, Nanoseconds end) {
     taken_.reset();
   }
   if (all_) return all_->done(rank, end);
-  mail_->send(0, letter_of(std::vector<Note>{{Note::kDone, op, processes_.to_common(end)}}));
+  channel_->send(
+      0, message_of(std::vector<MemberEvent>{{MemberEvent::kDone, op, processes_.to_common(end)}}));
 }
 
 /// Under the lock of the LocalArbiter, so that turns leave in order.
-void DistributedArbiter::tell_others(const Turn& turn) {
-  const std::vector<TurnNote> note = {{turn.op, turn.chunk, turn.since}};
-  for (int64_t r = 1; r < processes_.size(); ++r) mail_->send(r, letter_of(note));
+void DistributedArbiter::send_turn(const Turn& turn) {
+  const std::vector<TurnMessage> message = {{turn.op, turn.chunk, turn.since}};
+  for (int64_t r = 1; r < processes_.size(); ++r) channel_->send(r, message_of(message));
 }
 
-void DistributedArbiter::read_mail() {
+void DistributedArbiter::read_messages() {
   const std::lock_guard lock(reading_);
-  while (const auto letter = mail_->read()) hear(letter->peer, letter->text);
+  while (const auto message = channel_->read()) handle(message->peer, message->text);
 }
 
-void DistributedArbiter::hear(int64_t rank, const std::string& text) {
+void DistributedArbiter::handle(int64_t rank, const std::string& text) {
   if (!all_) {
-    for (const TurnNote& note : notes_of<TurnNote>(text)) {
+    for (const TurnMessage& message : events_of<TurnMessage>(text)) {
       const std::lock_guard lock(mutex_);
-      MOE_CHECK(!told_ && !taken_, "a turn of op '{}' before the last one is over",
-                graph_.op(note.op).name);
-      told_ = Turn{note.op, note.chunk, processes_.from_common(note.since)};
+      MOE_CHECK(!received_ && !taken_, "a turn of op '{}' before the last one is over",
+                graph_.op(message.op).name);
+      received_ = Turn{message.op, message.chunk, processes_.from_common(message.since)};
     }
     return;
   }
   std::vector<Ready> posts;
-  for (const Note& note : notes_of<Note>(text)) {
-    if (note.kind == Note::kPost) posts.push_back({note.op, note.time});
-    if (note.kind == Note::kBegun) all_->begun(rank, note.op);
-    if (note.kind != Note::kDone) continue;
-    const auto turn = all_->try_next(rank, schedule_.lane_of[note.op.index()]);
-    MOE_CHECK(turn && turn->op == note.op, "rank {} is through with op '{}', which is not its turn",
-              rank, graph_.op(note.op).name);
-    all_->done(rank, note.time);
+  for (const MemberEvent& event : events_of<MemberEvent>(text)) {
+    if (event.kind == MemberEvent::kPost) posts.push_back({event.op, event.time});
+    if (event.kind == MemberEvent::kBegun) all_->begun(rank, event.op);
+    if (event.kind != MemberEvent::kDone) continue;
+    const auto turn = all_->try_next(rank, schedule_.lane_of[event.op.index()]);
+    MOE_CHECK(turn && turn->op == event.op,
+              "rank {} is through with op '{}', which is not its turn", rank,
+              graph_.op(event.op).name);
+    all_->done(rank, event.time);
   }
   if (!posts.empty()) all_->post(rank, posts);
 }
 
 /// Rank 0 looks after the posts of all ranks, whichever lane's thread asks.
 std::optional<Turn> DistributedArbiter::try_next(int64_t rank, LaneId lane) {
-  read_mail();
+  read_messages();
   if (processes_.failed()) throw RunError(processes_.reason());
   if (all_ && may_look()) {
     if (auto late = all_->late()) return late;
@@ -164,7 +166,7 @@ std::optional<Turn> DistributedArbiter::take(int64_t rank, LaneId lane) {
   std::optional<Turn> turn;
   if (all_) turn = all_->try_next(rank, lane);
   const std::lock_guard lock(mutex_);
-  if (!all_ && told_ && schedule_.lane_of[told_->op.index()] == lane) turn.swap(told_);
+  if (!all_ && received_ && schedule_.lane_of[received_->op.index()] == lane) turn.swap(received_);
   if (turn) taken_ = turn;
   return turn;
 }
@@ -180,7 +182,7 @@ bool DistributedArbiter::may_look() {
 /// A lane for which this rank has posted nothing gets no turn: it sleeps until that changes, but
 /// for a look now and then, at failures and, on rank 0, at what others wait for.
 Turn DistributedArbiter::next(int64_t rank, LaneId lane) {
-  Naps naps;
+  Backoff backoff;
   for (;;) {
     if (auto turn = try_next(rank, lane)) return *turn;
     std::unique_lock lock(mutex_);
@@ -188,11 +190,11 @@ Turn DistributedArbiter::next(int64_t rank, LaneId lane) {
     int64_t& posted = posted_[lane.index()];
     if (posted > 0) {
       lock.unlock();
-      naps.rest();
+      backoff.rest();
     } else {
       changed_.wait_for(lock, std::chrono::nanoseconds(kLookEvery),
                         [&] { return aborted_ || posted > 0; });
-      naps = Naps();
+      backoff = Backoff();
     }
   }
 }

@@ -1,7 +1,7 @@
 // The turns of one arbiter for the ranks of a job, one per process. Rank 0's process holds the one
-// LocalArbiter of all; the others tell it by notes what they posted, began and are through with,
-// and it tells them every turn. No thread waits for notes but those that wait for turns: nothing
-// can be chosen before rank 0 itself has posted, and from then on its lane looks. Times in notes
+// LocalArbiter of all; the others tell it by messages what they posted, began and are through with,
+// and it tells them every turn. No thread waits for messages but those that wait for turns: nothing
+// can be chosen before rank 0 itself has posted, and from then on its lane looks. Times in messages
 // are on the job's common clock.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/comm/transport/mail.h"
+#include "engine/comm/transport/control_channel.h"
 #include "engine/exec/arbiter/local_arbiter.h"
 
 namespace moe {
@@ -32,9 +32,9 @@ class DistributedArbiter final : public LaneArbiter {
   void abort() override;
 
  private:
-  void tell_others(const Turn& turn);
-  void read_mail();
-  void hear(int64_t rank, const std::string& text);
+  void send_turn(const Turn& turn);
+  void read_messages();
+  void handle(int64_t rank, const std::string& text);
   std::optional<Turn> take(int64_t rank, LaneId lane);
   bool may_look();
 
@@ -44,14 +44,14 @@ class DistributedArbiter final : public LaneArbiter {
   const double timeout_s_;
   Processes& processes_;
   std::unique_ptr<LocalArbiter> all_;  // on rank 0
-  Mail* mail_ = nullptr;               // from the first step on
-  std::mutex reading_;                 // letters are followed in the order in which they are read
+  ControlChannel* channel_ = nullptr;  // from the first step on
+  std::mutex reading_;                 // messages are followed in the order in which they are read
   std::mutex mutex_;                   // of what follows; taken after reading_
   std::condition_variable changed_;
-  std::vector<int64_t> posted_;  // by lane of the schedule: ops of this rank that are not over
-  std::optional<Turn> told_;     // on others than rank 0: not taken yet
-  std::optional<Turn> taken_;    // not done yet
-  Nanoseconds next_look_ = 0;    // the watchdog's
+  std::vector<int64_t> posted_;   // by lane of the schedule: ops of this rank that are not over
+  std::optional<Turn> received_;  // on others than rank 0: not taken yet
+  std::optional<Turn> taken_;     // not done yet
+  Nanoseconds next_look_ = 0;     // the watchdog's
   bool aborted_ = false;
 };
 

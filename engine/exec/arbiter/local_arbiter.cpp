@@ -98,7 +98,7 @@ Turn LocalArbiter::next(int64_t rank, LaneId lane) {
     return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(deadline));
   };
   while (!turn_on_[lane.index()].wait_until(lock, time(), ready)) {
-    const Overdue late = overdue(rank, lane);
+    const OverduePost late = overdue(rank, lane);
     if (late.op.valid() && late.since + timeout_ <= deadline) return missing(late.op);
     deadline = late.since + timeout_;
   }
@@ -128,7 +128,7 @@ std::string LocalArbiter::under_way() {
 
 std::optional<Turn> LocalArbiter::late() {
   const std::lock_guard lock(mutex_);
-  const Overdue oldest = overdue(kAny, LaneId());
+  const OverduePost oldest = overdue(kAny, LaneId());
   if (!oldest.op.valid() || oldest.since + timeout_ > clock_ns()) return std::nullopt;
   return missing(oldest.op);
 }
@@ -144,8 +144,8 @@ Nanoseconds LocalArbiter::first_post(OpId op) {
 }
 
 /// Of the ops that this rank, or any, posted on the lane, an invalid one for all.
-LocalArbiter::Overdue LocalArbiter::overdue(int64_t rank, LaneId lane) {
-  Overdue oldest{OpId(), clock_ns()};
+LocalArbiter::OverduePost LocalArbiter::overdue(int64_t rank, LaneId lane) {
+  OverduePost oldest{OpId(), clock_ns()};
   if (state_.busy()) return oldest;
   for (size_t i = 0; i < num_posted_.size(); ++i) {
     const OpId op(static_cast<int64_t>(i));

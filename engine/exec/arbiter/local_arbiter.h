@@ -46,7 +46,7 @@ class LocalArbiter final : public LaneArbiter {
 
  private:
   /// An op that a rank posted and others did not, and since when that holds up the arbiter.
-  struct Overdue {
+  struct OverduePost {
     OpId op;
     Nanoseconds since;
   };
@@ -57,7 +57,7 @@ class LocalArbiter final : public LaneArbiter {
   bool is_for(int64_t rank, LaneId lane) const;
   void choose();
   Nanoseconds first_post(OpId op);
-  Overdue overdue(int64_t rank, LaneId lane);
+  OverduePost overdue(int64_t rank, LaneId lane);
   Turn missing(OpId op);
 
   const Graph& graph_;

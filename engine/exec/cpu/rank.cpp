@@ -10,7 +10,7 @@
 #include "engine/comm/local/emulated_link.h"
 #include "engine/exec/finite.h"
 #include "engine/exec/policies.h"
-#include "engine/exec/results/swaps.h"
+#include "engine/exec/results/expert_offload.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {
@@ -98,7 +98,7 @@ typename Rank<T>::Launch Rank<T>::make_launch(LaneId lane, OpId id) {
     launch.of_router = op.outputs[0] != loss_of(graph);
   }
   launch.predicts = options_.infer.keep_predictions && def.loss == Loss::kModel;
-  launch.swaps = tells_of_swap(plan_, id);
+  launch.offloads = records_offload(plan_, id);
   add_checks(launch);
   add_update(launch);
   return launch;
@@ -154,7 +154,7 @@ void Rank<T>::start_step() {
   report_.stats = {};
   std::fill(report_.gradients.begin(), report_.gradients.end(), Measure());
   report_.placements.clear();
-  report_.swaps.clear();
+  report_.offloads.clear();
   report_.router_losses.clear();
   for (Lane& lane : lanes_) lane.spans.clear();
   for (Posting& posting : postings_) posting.left = posting.waits.size();
@@ -285,9 +285,9 @@ Nanoseconds Rank<T>::after(Launch& launch, const StepSpec& spec) {
     report_.placements.push_back(placement_record(plan_.graph, plan_.graph.op(launch.op),
                                                   [this](TensorId t) { return buffers_.at(t); }));
   }
-  if (launch.swaps) {
-    add_swap(
-        plan_, launch.op, [this](TensorId t) { return buffers_.at(t); }, report_.swaps);
+  if (launch.offloads) {
+    add_offload(
+        plan_, launch.op, [this](TensorId t) { return buffers_.at(t); }, report_.offloads);
   }
   if (options_.check_finite) check(launch);
   if (poison_) poison_->after(launch.op);

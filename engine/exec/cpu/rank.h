@@ -71,7 +71,7 @@ class Rank {
     const double* loss = nullptr;  // of an op that makes one, a router's or the model's
     bool of_router = false;
     bool predicts = false;
-    bool swaps = false;
+    bool offloads = false;
     int64_t updates = -1;  // number of the parameter, of an update op
     const T* gradient = nullptr;
     std::vector<Check> checks;

@@ -24,42 +24,42 @@ DeviceArbiters::DeviceArbiters(const Plan& plan, const RunOptions& options, Rank
 void DeviceArbiters::start_step(int64_t step, const std::function<bool(OpId)>& runs) {
   step_ = step;
   left_ = 0;
-  for (One& one : arbiters_) {
-    one.arbiter->start_step();
-    add_ops(one, runs);
-    left_ += one.ops.size();
+  for (LaneGroup& group : arbiters_) {
+    group.arbiter->start_step();
+    add_ops(group, runs);
+    left_ += group.ops.size();
   }
 }
 
-void DeviceArbiters::add_ops(One& one, const std::function<bool(OpId)>& runs) {
-  one.ops.clear();
-  one.announcers.clear();
-  for (const LaneId lane : one.lanes) {
+void DeviceArbiters::add_ops(LaneGroup& group, const std::function<bool(OpId)>& runs) {
+  group.ops.clear();
+  group.announcers.clear();
+  for (const LaneId lane : group.lanes) {
     OpId before;
     for (const OpId op : plan_.orders.lanes[lane.index()]) {
       if (!runs(op)) continue;
-      one.ops.push_back({op, plan_.schedule.picks(lane) ? OpId() : before});
+      group.ops.push_back({op, plan_.schedule.picks(lane) ? OpId() : before});
       before = op;
     }
   }
   for (const Hold& hold : plan_.schedule.holds) {
     const LaneId lane = plan_.schedule.lane_of[hold.until.index()];
-    const bool own = std::find(one.lanes.begin(), one.lanes.end(), lane) != one.lanes.end();
+    const bool own = std::find(group.lanes.begin(), group.lanes.end(), lane) != group.lanes.end();
     // What does not run is never posted: its hold would not end.
-    if (own && runs(hold.from) && runs(hold.until)) one.announcers.push_back(hold.from);
+    if (own && runs(hold.from) && runs(hold.until)) group.announcers.push_back(hold.from);
   }
 }
 
 void DeviceArbiters::end_step() {
-  for (One& one : arbiters_) one.arbiter->end_step();
+  for (LaneGroup& group : arbiters_) group.arbiter->end_step();
 }
 
-bool DeviceArbiters::may_post(const One& one, const Op& op) const {
+bool DeviceArbiters::may_post(const LaneGroup& group, const Op& op) const {
   const std::vector<OpId>& waits = plan_.waits[op.id.index()];
   const auto is_over = [&](OpId id) {
     const auto own = [&](const Op& other) { return other.id == id; };
-    const auto found = std::find_if(one.ops.begin(), one.ops.end(), own);
-    return found != one.ops.end() ? found->over : ranks_.over(id);
+    const auto found = std::find_if(group.ops.begin(), group.ops.end(), own);
+    return found != group.ops.end() ? found->over : ranks_.over(id);
   };
   if (op.before.valid() && !is_over(op.before)) return false;
   return std::all_of(waits.begin(), waits.end(), is_over);
@@ -67,67 +67,68 @@ bool DeviceArbiters::may_post(const One& one, const Op& op) const {
 
 /// What has happened since the last look. Begins are looked for after posts: a hold ends where its
 /// op is posted, and must have begun by then. What a turn made ready is posted before it is done.
-bool DeviceArbiters::tell(One& one) {
+bool DeviceArbiters::report(LaneGroup& group) {
   bool happened = false;
   const bool through =
-      one.in_flight && ranks_.chunk_is_over(one.in_flight->op, one.in_flight->chunk);
+      group.in_flight && ranks_.chunk_is_over(group.in_flight->op, group.in_flight->chunk);
   if (through) {
-    const auto [op, chunk, since, error] = *one.in_flight;
+    const auto [op, chunk, since, error] = *group.in_flight;
     if (chunk + 1 == num_chunks(plan_.graph, plan_.schedule, op)) {
       --left_;
-      std::find_if(one.ops.begin(), one.ops.end(), [op = op](const Op& o) {
+      std::find_if(group.ops.begin(), group.ops.end(), [op = op](const Op& o) {
         return o.id == op;
       })->over = true;
     }
   }
   const Nanoseconds now = clock_ns();
   std::vector<Ready> ready;
-  for (Op& op : one.ops) {
-    if (op.posted || !may_post(one, op)) continue;
+  for (Op& op : group.ops) {
+    if (op.posted || !may_post(group, op)) continue;
     ready.push_back({op.id, now});
     op.posted = true;
   }
-  std::erase_if(one.announcers, [&](OpId op) {
+  std::erase_if(group.announcers, [&](OpId op) {
     if (!ranks_.begun(op)) return false;
-    one.arbiter->begun(rank_, op);
+    group.arbiter->begun(rank_, op);
     return happened = true;
   });
-  if (!ready.empty()) one.arbiter->post(rank_, ready);
+  if (!ready.empty()) group.arbiter->post(rank_, ready);
   if (through) {
-    one.in_flight.reset();
-    one.arbiter->done(rank_, now);
+    group.in_flight.reset();
+    group.arbiter->done(rank_, now);
   }
   return happened || through || !ready.empty();
 }
 
-bool DeviceArbiters::take(One& one) {
-  if (one.in_flight) return false;
-  for (const LaneId lane : one.lanes) {
-    one.in_flight = one.arbiter->try_next(rank_, lane);
-    if (one.in_flight) break;
+bool DeviceArbiters::take(LaneGroup& group) {
+  if (group.in_flight) return false;
+  for (const LaneId lane : group.lanes) {
+    group.in_flight = group.arbiter->try_next(rank_, lane);
+    if (group.in_flight) break;
   }
-  if (!one.in_flight) return false;
-  const auto& [op, chunk, since, error] = *one.in_flight;
+  if (!group.in_flight) return false;
+  const auto& [op, chunk, since, error] = *group.in_flight;
   if (error) {
     std::rethrow_exception(with_prefix(
         fmt::format("rank {}, step {}, op {}: ", rank_, step_, plan_.graph.op(op).name), error));
   }
-  ranks_.give(op, chunk);
+  ranks_.enqueue(op, chunk);
   return true;
 }
 
 bool DeviceArbiters::awaits_others() const {
-  return in_job_ && std::any_of(arbiters_.begin(), arbiters_.end(), [](const One& one) {
-           return !one.in_flight && std::any_of(one.ops.begin(), one.ops.end(),
-                                                [](const Op& op) { return op.posted && !op.over; });
+  return in_job_ && std::any_of(arbiters_.begin(), arbiters_.end(), [](const LaneGroup& group) {
+           return !group.in_flight &&
+                  std::any_of(group.ops.begin(), group.ops.end(),
+                              [](const Op& op) { return op.posted && !op.over; });
          });
 }
 
 bool DeviceArbiters::go_on() {
   bool happened = false;
-  for (One& one : arbiters_) {
-    happened |= tell(one);
-    happened |= take(one);
+  for (LaneGroup& group : arbiters_) {
+    happened |= report(group);
+    happened |= take(group);
   }
   return happened;
 }

@@ -19,7 +19,7 @@ class DeviceArbiters {
   struct Ranks {
     std::function<bool(OpId)> over;                          // on every rank
     std::function<bool(OpId)> begun;                         // on some rank
-    std::function<void(OpId, int64_t chunk)> give;           // queues one chunk
+    std::function<void(OpId, int64_t chunk)> enqueue;        // one chunk
     std::function<bool(OpId, int64_t chunk)> chunk_is_over;  // on every rank
   };
 
@@ -45,7 +45,7 @@ class DeviceArbiters {
     OpId before;  // on a lane that runs in order
     bool posted = false, over = false;
   };
-  struct One {
+  struct LaneGroup {
     Arbiter lanes;
     std::unique_ptr<LaneArbiter> arbiter;
     std::vector<Op> ops;           // of the step
@@ -53,17 +53,17 @@ class DeviceArbiters {
     std::optional<Turn> in_flight;
   };
 
-  void add_ops(One& one, const std::function<bool(OpId)>& runs);
-  bool may_post(const One& one, const Op& op) const;
-  bool tell(One& one);
-  bool take(One& one);
+  void add_ops(LaneGroup& group, const std::function<bool(OpId)>& runs);
+  bool may_post(const LaneGroup& group, const Op& op) const;
+  bool report(LaneGroup& group);
+  bool take(LaneGroup& group);
 
   const Plan& plan_;
   const Ranks ranks_;
   const int64_t rank_;  // of the member
   const bool in_job_;
   std::vector<bool> mine_;  // by lane
-  std::vector<One> arbiters_;
+  std::vector<LaneGroup> arbiters_;
   int64_t step_ = 0;
   size_t left_ = 0;  // ops that are not over
 };

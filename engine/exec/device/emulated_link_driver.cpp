@@ -49,8 +49,8 @@ bool EmulatedLinkDriver::has_started(Nanoseconds now) {
     awaits_start_ = false;
     start_ = read(flags_[0].began_ns);
     ahead_ = now - start_;
-    if (!knows_origin_) origin_ = start_;
-    knows_origin_ = true;
+    if (!has_origin_) origin_ = start_;
+    has_origin_ = true;
   }
   return !awaits_start_;
 }

@@ -73,7 +73,7 @@ class EmulatedLinkDriver {
   std::vector<Channel> channels_;
   int64_t passes_ = 0;
   Nanoseconds asked_ = 0;  // for the start of the last one
-  bool awaits_start_ = false, knows_origin_ = false;
+  bool awaits_start_ = false, has_origin_ = false;
   Nanoseconds origin_ = 0;  // of the wire's clock, on the device's
   Nanoseconds start_ = 0;   // of the last step, on the device's
   Nanoseconds ahead_ = 0;   // the host's clock of the device's, by the begin that was seen soonest

@@ -161,7 +161,7 @@ class DeviceRun {
     }
     queue_->start_step(spec);
     if (options_.processes != nullptr) loop_.common_start();
-    give(spec);
+    enqueue(spec);
     device_.record(finish_.get(), queue_->first_stream());
     wait(finish_.get());
     queue_->end_step();
@@ -180,15 +180,15 @@ class DeviceRun {
   /// The second training step of a program that allows it is recorded, later ones replayed. Among
   /// processes none is: a library that connects while it is called must not be recorded. Nor is one
   /// whose transfers the host keeps.
-  void give(const StepSpec& spec) {
+  void enqueue(const StepSpec& spec) {
     const bool alike = program_.recordable && spec.train && !spec.measure_gradients &&
                        !options_.test.delay_ns && !options_.test.poison &&
                        options_.processes == nullptr && !shares_link_;
-    if (!alike) return queue_->give(spec);
-    if (++alike_steps_ == 1) return queue_->give(spec);  // what is made lazily is made outside
+    if (!alike) return queue_->enqueue(spec);
+    if (++alike_steps_ == 1) return queue_->enqueue(spec);  // what is made lazily is made outside
     if (recording_.get() == nullptr) {
       device_.begin_recording(queue_->first_stream());
-      queue_->give(spec);
+      queue_->enqueue(spec);
       recording_ = DeviceRecording(device_, device_.end_recording(queue_->first_stream()));
       check_device(device_, "recording a step");
     } else {

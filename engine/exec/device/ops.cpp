@@ -9,7 +9,7 @@
 #include "engine/graph/op_def.h"
 #include "engine/ops/attention_shape.h"
 #include "engine/ops/rules.h"
-#include "engine/ops/swap.h"
+#include "engine/ops/swap_in.h"
 
 namespace moe {
 namespace {
@@ -131,9 +131,9 @@ void queue_op(const Graph& graph, OpId id, const DeviceOperands& operands,
               kernels::Stream stream) {
   const Op& op = graph.op(id);
   if (is_gate(graph, id)) return route(graph, op, operands, device, stream);
-  if (ops::is_swap(graph, id)) {
-    for (const kernels::Copy& one : ops::swap_copies(graph, op, operands.inputs, operands.outputs,
-                                                     context.rank, Bytes{sizeof(float)})) {
+  if (ops::is_swap_in(graph, id)) {
+    for (const kernels::Copy& one : ops::swap_in_copies(
+             graph, op, operands.inputs, operands.outputs, context.rank, Bytes{sizeof(float)})) {
       device.copy(one.to, one.from, one.bytes, stream);
     }
     return;

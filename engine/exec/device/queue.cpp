@@ -20,12 +20,12 @@ DeviceQueue::DeviceQueue(const Plan& plan, const RunOptions& options, const Devi
       arbiters_(plan, options,
                 {[this](OpId op) { return is_over(op); },
                  [this](OpId op) {
-                   return given_[op.index()] &&
+                   return enqueued_[op.index()] &&
                           std::any_of(ranks_.begin(), ranks_.end(),
                                       [&](const auto& rank) { return rank->has_begun(op); });
                  },
                  [this](OpId op, int64_t chunk) {
-                   give_chunk(program_.steps[step_of_[op.index()]], chunk);
+                   enqueue_chunk(program_.steps[step_of_[op.index()]], chunk);
                  },
                  [this](OpId op, int64_t chunk) {
                    return std::all_of(ranks_.begin(), ranks_.end(),
@@ -34,7 +34,7 @@ DeviceQueue::DeviceQueue(const Plan& plan, const RunOptions& options, const Devi
       go_(device, false),
       start_(device, true),
       step_of_(plan.graph.num_ops()),
-      given_(plan.graph.num_ops()) {
+      enqueued_(plan.graph.num_ops()) {
   for (size_t r = 0; r < ranks.size(); ++r) {
     ready_.emplace_back(device, false);
     for (size_t l = 0; l < plan.orders.lanes.size(); ++l) over_.emplace_back(device, false);
@@ -51,23 +51,23 @@ void DeviceQueue::start_step(const StepSpec& spec) {
   comm_.expect_step();
 }
 
-void DeviceQueue::give(const StepSpec& spec) {
+void DeviceQueue::enqueue(const StepSpec& spec) {
   step_ = spec.step;
   device_.record(go_.get(), first_stream());
   for (size_t r = 0; r < ranks_.size(); ++r) begin(r);
   if (arbiters_.any()) {
-    give_by_turns(spec);
+    enqueue_arbitrated(spec);
   } else {
     for (const DeviceStep& step : program_.steps) {
-      if (runs(step.op, spec)) give(step, spec);
+      if (runs(step.op, spec)) enqueue(step, spec);
     }
   }
   for (size_t r = 0; r < ranks_.size(); ++r) end(r);
   for (size_t r = 1; r < ranks_.size(); ++r) device_.wait(first_stream(), ready_[r].get());
 }
 
-void DeviceQueue::give_by_turns(const StepSpec& spec) {
-  std::fill(given_.begin(), given_.end(), false);
+void DeviceQueue::enqueue_arbitrated(const StepSpec& spec) {
+  std::fill(enqueued_.begin(), enqueued_.end(), false);
   queues_.assign(plan_.orders.lanes.size(), {});
   heads_.assign(queues_.size(), 0);
   for (size_t l = 0; l < queues_.size(); ++l) {
@@ -75,64 +75,64 @@ void DeviceQueue::give_by_turns(const StepSpec& spec) {
     std::copy_if(plan_.orders.lanes[l].begin(), plan_.orders.lanes[l].end(),
                  std::back_inserter(queues_[l]), [&](OpId op) { return runs(op, spec); });
   }
-  const auto all_given = [&] {
+  const auto all_enqueued = [&] {
     for (size_t l = 0; l < queues_.size(); ++l) {
       if (heads_[l] < queues_[l].size()) return false;
     }
     return arbiters_.done();
   };
-  while (!all_given()) {
+  while (!all_enqueued()) {
     wait_until_([&] {
       const bool turned = arbiters_.go_on();
-      return give_what_can_be(spec) || turned;
+      return enqueue_ready(spec) || turned;
     });
   }
 }
 
-/// Each lane in its order, until it waits for the host or for what nobody has given yet.
-bool DeviceQueue::give_what_can_be(const StepSpec& spec) {
-  bool gave = false;
+/// Each lane in its order, until it waits for the host or for what is not enqueued yet.
+bool DeviceQueue::enqueue_ready(const StepSpec& spec) {
+  bool any = false;
   for (size_t l = 0; l < queues_.size(); ++l) {
     for (size_t& head = heads_[l]; head < queues_[l].size(); ++head) {
       const DeviceStep& step = program_.steps[step_of_[queues_[l][head].index()]];
-      if (!can_be_given(step)) break;
-      give(step, spec);
-      given_[step.op.index()] = gave = true;
+      if (!can_be_enqueued(step)) break;
+      enqueue(step, spec);
+      enqueued_[step.op.index()] = any = true;
     }
   }
-  return gave;
+  return any;
 }
 
 bool DeviceQueue::is_over(OpId op) const {
-  return given_[op.index()] && std::all_of(ranks_.begin(), ranks_.end(),
-                                           [&](const auto& rank) { return rank->is_over(op); });
+  return enqueued_[op.index()] && std::all_of(ranks_.begin(), ranks_.end(),
+                                              [&](const auto& rank) { return rank->is_over(op); });
 }
 
-bool DeviceQueue::can_be_given(const DeviceStep& step) const {
-  const auto is_given = [&](OpId op) { return given_[op.index()]; };
+bool DeviceQueue::can_be_enqueued(const DeviceStep& step) const {
+  const auto is_enqueued = [&](OpId op) { return enqueued_[op.index()]; };
   const auto is_there = [&](OpId op) { return is_over(op); };
-  return std::all_of(step.stream_waits.begin(), step.stream_waits.end(), is_given) &&
+  return std::all_of(step.stream_waits.begin(), step.stream_waits.end(), is_enqueued) &&
          std::all_of(step.host_waits.begin(), step.host_waits.end(), is_there);
 }
 
-void DeviceQueue::give(const DeviceStep& step, const StepSpec& spec) {
+void DeviceQueue::enqueue(const DeviceStep& step, const StepSpec& spec) {
   if (plan_.graph.def(step.op).collective == Collective::kNone) {
-    for (const auto& rank : ranks_) guarded(*rank, [&] { give_compute(*rank, step, spec); });
+    for (const auto& rank : ranks_) guarded(*rank, [&] { enqueue_compute(*rank, step, spec); });
     return;
   }
   const int64_t chunks = ranks_[0]->num_chunks(step.op);
-  for (int64_t c = 0; c < chunks; ++c) give_chunk(step, c);
+  for (int64_t c = 0; c < chunks; ++c) enqueue_chunk(step, c);
 }
 
-void DeviceQueue::give_compute(DeviceRank& rank, const DeviceStep& step, const StepSpec& spec) {
+void DeviceQueue::enqueue_compute(DeviceRank& rank, const DeviceStep& step, const StepSpec& spec) {
   rank.wait_for(step);
   rank.begin(step);
   rank.compute(step, spec);
   rank.end(step);
 }
 
-/// Of all ranks; with the last one the op is given.
-void DeviceQueue::give_chunk(const DeviceStep& step, int64_t chunk) {
+/// Of all ranks; with the last one the op is enqueued.
+void DeviceQueue::enqueue_chunk(const DeviceStep& step, int64_t chunk) {
   const bool experts = plan_.graph.def(step.op).collective == Collective::kExperts;
   for (const auto& rank : ranks_) {
     if (chunk == 0) guarded(*rank, [&] { rank->wait_for(step); });
@@ -146,7 +146,7 @@ void DeviceQueue::give_chunk(const DeviceStep& step, int64_t chunk) {
     for (const auto& rank : ranks_) rank->moved(step, chunk);
     if (chunk + 1 < ranks_[0]->num_chunks(step.op)) return;
     for (const auto& rank : ranks_) rank->end(step);
-    given_[step.op.index()] = true;
+    enqueued_[step.op.index()] = true;
   });
 }
 

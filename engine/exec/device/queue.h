@@ -1,5 +1,5 @@
-// Gives a step to the ranks' streams: in the program's order where every lane runs in order;
-// otherwise each lane as far as what it waits for has been given, and the lanes that choose as
+// Enqueues a step on the ranks' streams: in the program's order where every lane runs in order;
+// otherwise each lane as far as what it waits for has been enqueued, and the lanes that choose as
 // their arbiters do. Not here: recordings, and what is done between steps.
 #pragma once
 
@@ -27,8 +27,8 @@ class DeviceQueue {
 
   /// Before the step's common start.
   void start_step(const StepSpec& spec);
-  /// Returns when all is given; what follows on first_stream() begins when the step is over.
-  void give(const StepSpec& spec);
+  /// Returns when all is enqueued; what follows on first_stream() begins when the step is over.
+  void enqueue(const StepSpec& spec);
   /// As DeviceArbiters says.
   bool awaits_others() const { return arbiters_.awaits_others(); }
   /// When the step is over here.
@@ -39,14 +39,14 @@ class DeviceQueue {
 
  private:
   bool runs(OpId op, const StepSpec& spec) const;
-  void give_by_turns(const StepSpec& spec);
-  bool give_what_can_be(const StepSpec& spec);
-  /// Given in this step, where lanes choose, and over on every rank.
+  void enqueue_arbitrated(const StepSpec& spec);
+  bool enqueue_ready(const StepSpec& spec);
+  /// Enqueued in this step, where lanes choose, and over on every rank.
   bool is_over(OpId op) const;
-  bool can_be_given(const DeviceStep& step) const;
-  void give(const DeviceStep& step, const StepSpec& spec);
-  void give_compute(DeviceRank& rank, const DeviceStep& step, const StepSpec& spec);
-  void give_chunk(const DeviceStep& step, int64_t chunk);
+  bool can_be_enqueued(const DeviceStep& step) const;
+  void enqueue(const DeviceStep& step, const StepSpec& spec);
+  void enqueue_compute(DeviceRank& rank, const DeviceStep& step, const StepSpec& spec);
+  void enqueue_chunk(const DeviceStep& step, int64_t chunk);
   void move(const DeviceStep& step, int64_t chunk);
   void move_experts(const DeviceStep& step);
   void begin(size_t rank);
@@ -69,8 +69,8 @@ class DeviceQueue {
   // Where lanes choose.
   std::vector<size_t> step_of_;            // by op: its place in the program
   std::vector<std::vector<OpId>> queues_;  // by lane, of those that run in order: as in the plan
-  std::vector<size_t> heads_;              // by lane: the next one to give
-  std::vector<bool> given_;                // by op
+  std::vector<size_t> heads_;              // by lane: the next one to enqueue
+  std::vector<bool> enqueued_;             // by op
 };
 
 }  // namespace moe

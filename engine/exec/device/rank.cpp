@@ -6,7 +6,7 @@
 #include "engine/base/errors.h"
 #include "engine/exec/device/ops.h"
 #include "engine/exec/policies.h"
-#include "engine/exec/results/swaps.h"
+#include "engine/exec/results/expert_offload.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {
@@ -125,7 +125,7 @@ DeviceRank::Launch DeviceRank::make_launch(const DeviceStep& step) {
   }
   launch.update = update_of(graph, persistents_, step.op);
   launch.predicts = options_.infer.keep_predictions && def.loss == Loss::kModel;
-  launch.swaps = tells_of_swap(plan_, step.op);
+  launch.offloads = records_offload(plan_, step.op);
   if (options_.check_finite) launch.checks = checked_on_device(graph, op);
   if (step.marked) launch.done = DeviceEvent(device_, false);
   for (int64_t c = 0; c < launch.num_chunks; ++c) {
@@ -146,7 +146,7 @@ void DeviceRank::start_step() {
   report_.stats = {};
   std::fill(gradients_.begin(), gradients_.end(), Measure());
   report_.placements.clear();
-  report_.swaps.clear();
+  report_.offloads.clear();
   for (Launch& launch : launches_) launch.ran = false;
   if (!options_.test.poison) return;
   // What the last step left on the host is not this one's.
@@ -260,9 +260,9 @@ void DeviceRank::run_on_host(const DeviceStep& step, Launch& launch, const StepS
     report_.placements.push_back(
         placement_record(plan_.graph, op, [this](TensorId t) { return device_buffers_.host(t); }));
   }
-  if (launch.swaps) {
-    add_swap(
-        plan_, step.op, [this](TensorId t) { return device_buffers_.host(t); }, report_.swaps);
+  if (launch.offloads) {
+    add_offload(
+        plan_, step.op, [this](TensorId t) { return device_buffers_.host(t); }, report_.offloads);
   }
   if (launch.record && spec.train) {
     launch.record->capture<float>(plan_.graph, step.op,

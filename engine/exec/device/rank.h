@@ -83,7 +83,7 @@ class DeviceRank {
   struct Launch {
     bool forward = false;
     bool routed = false;  // a gate whose routing is made on the device
-    bool predicts = false, swaps = false;
+    bool predicts = false, offloads = false;
     int64_t num_chunks = 1;
     std::vector<void*> inputs, outputs;
     std::unique_ptr<CollectiveLayout<float>> layout;

@@ -86,35 +86,36 @@ class DeviceRanks : public DeviceCommunicator {
       }
       return;
     }
-    const Paces paces = paces_of_exchange(t, bytes);
+    const PacedTransfers paced = paced_exchange(t, bytes);
     for (size_t r = 0; r < copies.size(); ++r) {
-      device_.paced_copies(copies[r].data(), static_cast<int64_t>(copies[r].size()), paces[r].alone,
-                           link_.blocks, paces[r].signal, t.members[r].stream);
+      device_.paced_copies(copies[r].data(), static_cast<int64_t>(copies[r].size()), paced[r].alone,
+                           link_.blocks, paced[r].signal, t.members[r].stream);
     }
   }
 
   /// How long each member's kernels last, in the order of members.
-  using Paces = std::vector<PacedTransfer>;
+  using PacedTransfers = std::vector<PacedTransfer>;
 
-  Paces paces_of_exchange(const DeviceTransfer& t, const Matrix& bytes) {
+  PacedTransfers paced_exchange(const DeviceTransfer& t, const Matrix& bytes) {
     const Group& group = t.members[0].group;
     const Round& round = t.members[0].pieces->round;
     if (!link_thread_) {
-      return Paces(t.members.size(), {{}, all_to_all_v_ns(*link_.cluster, bytes, group, round)});
+      return PacedTransfers(t.members.size(),
+                            {{}, all_to_all_v_ns(*link_.cluster, bytes, group, round)});
     }
-    return keep(t, [&](const DeviceMember& first) {
+    return post_all(t, [&](const DeviceMember& first) {
       return NetworkOp{AllToAll{.bytes = sent_within(group, first.rank, bytes), .round = round},
                        group};
     });
   }
 
-  Paces paces_of_sum(const DeviceTransfer& t, ElementRange range) {
+  PacedTransfers paced_sum(const DeviceTransfer& t, ElementRange range) {
     const Group& group = t.members[0].group;
     const auto bytes = static_cast<double>((range.last - range.first) * Bytes{sizeof(float)});
     const Nanoseconds alone = all_reduce_ns(*link_.cluster, bytes, 0, group);
-    if (!link_thread_) return Paces(t.members.size(), {{}, alone});
+    if (!link_thread_) return PacedTransfers(t.members.size(), {{}, alone});
     const bool all = group.size == num_ranks_;
-    return keep(t, [&](const DeviceMember&) -> LinkTransfer {
+    return post_all(t, [&](const DeviceMember&) -> LinkTransfer {
       if (all) return NetworkOp{AllReduce{.bytes = bytes}};
       return alone;  // as the emulated link of CPU ranks has it
     });
@@ -123,18 +124,18 @@ class DeviceRanks : public DeviceCommunicator {
   /// A transfer a group, of(its first member). The first of its kernels to run says that it begins:
   /// were that one member's alone, others' might hold all multiprocessors and wait for it.
   template <class Of>
-  Paces keep(const DeviceTransfer& t, Of of) {
-    Paces paces(t.members.size());
-    for (size_t r = 0; r < paces.size(); ++r) {
+  PacedTransfers post_all(const DeviceTransfer& t, Of of) {
+    PacedTransfers paced(t.members.size());
+    for (size_t r = 0; r < paced.size(); ++r) {
       const DeviceMember& m = t.members[r];
       const auto first = static_cast<size_t>(m.group.member(m.rank, 0));
       if (first == r) {
-        paces[r] = link_thread_->post(number(t, m.rank), of(m));
+        paced[r] = link_thread_->post(number(t, m.rank), of(m));
       } else {
-        paces[r] = paces[first];
+        paced[r] = paced[first];
       }
     }
-    return paces;
+    return paced;
   }
 
   Matrix sent_within(const Group& group, int64_t rank, const Matrix& bytes) const {
@@ -229,12 +230,12 @@ class DeviceRanks : public DeviceCommunicator {
   /// A stream of its own counts the link's time from the meeting on.
   void start_pace(const DeviceTransfer& t, ElementRange range) {
     if (link_.cluster == nullptr) return;
-    const Paces paces = paces_of_sum(t, range);
-    for (size_t r = 0; r < paces.size(); ++r) {
+    const PacedTransfers paced = paced_sum(t, range);
+    for (size_t r = 0; r < paced.size(); ++r) {
       const size_t i = number(t, t.members[r].rank);
       device_.record(paced_[i].get(), t.members[r].stream);
       device_.wait(pace_[i].get(), paced_[i].get());
-      device_.sleep(paces[r].alone, paces[r].signal, pace_[i].get());
+      device_.sleep(paced[r].alone, paced[r].signal, pace_[i].get());
       device_.record(paced_[i].get(), pace_[i].get());
     }
   }

@@ -50,9 +50,9 @@ Nanoseconds Peers::start() {
   processes_.gather("step", "");
   Packer packer;
   packer.put(processes_.to_common(clock_ns()) + kStartDelay);
-  const std::string told = processes_.broadcast("step", packer.take());
+  const std::string text = processes_.broadcast("step", packer.take());
   Nanoseconds start = 0;
-  Unpacker(told).get(start);
+  Unpacker(text).get(start);
   return processes_.from_common(start);
 }
 
@@ -63,8 +63,8 @@ bool Peers::agree(bool go_on) {
 int64_t Peers::agree(int64_t value) {
   Packer packer;
   packer.put(value);
-  const std::string told = processes_.broadcast("rank 0's answer", packer.take());
-  Unpacker(told).get(value);
+  const std::string text = processes_.broadcast("rank 0's answer", packer.take());
+  Unpacker(text).get(value);
   return value;
 }
 

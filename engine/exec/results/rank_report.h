@@ -27,7 +27,7 @@ struct RankReport {
   std::vector<std::vector<Span>> spans;  // by lane
   std::vector<const GateRecord*> gates;  // of the rank, until its next step
   std::vector<RouterLoss> router_losses;
-  std::vector<SwapRecord> swaps;            // by layer, of layers whose experts are swapped
+  std::vector<OffloadRecord> offloads;      // by layer, of layers whose experts are offloaded
   std::vector<int32_t> predictions;         // [tokens], with InferOptions::keep_predictions
   std::vector<PlacementRecord> placements;  // of ranks that are here; those of others are the same
   std::string policy_failure;               // of the first placement policy that failed
@@ -38,7 +38,7 @@ constexpr auto fields_of(const RankReport*) {
   return field_table<RankReport>(
       carried(&RankReport::stats), carried(&RankReport::spans),
       internal(&RankReport::gates, "they travel into records of the plan's gates"),
-      carried(&RankReport::router_losses), carried(&RankReport::swaps),
+      carried(&RankReport::router_losses), carried(&RankReport::offloads),
       carried(&RankReport::predictions),
       internal(&RankReport::placements, "they are the same on all ranks"),
       carried(&RankReport::policy_failure), carried(&RankReport::gradients));

@@ -63,7 +63,7 @@ inline void count_rows(PlacementRecord& record, const ExpertCounts& loads) {
 }
 
 /// What Lina's inference did with the experts of one MoE layer in a batch.
-struct SwapRecord {
+struct OffloadRecord {
   int64_t layer = 0;              // block index
   bool fine_tunes = false;        // there is a phase 2
   bool again = false;             // its placement is another than phase 1's, or there is no phase 1
@@ -71,9 +71,9 @@ struct SwapRecord {
   std::vector<int32_t> in_force;
   std::vector<int64_t> rows;  // [ranks]: of tokens that a rank's experts computed
 };
-constexpr auto fields_of(const SwapRecord*) {
-  return carried_table(&SwapRecord::layer, &SwapRecord::fine_tunes, &SwapRecord::again,
-                       &SwapRecord::expected, &SwapRecord::in_force, &SwapRecord::rows);
+constexpr auto fields_of(const OffloadRecord*) {
+  return carried_table(&OffloadRecord::layer, &OffloadRecord::fine_tunes, &OffloadRecord::again,
+                       &OffloadRecord::expected, &OffloadRecord::in_force, &OffloadRecord::rows);
 }
 
 struct RunResult {
@@ -92,8 +92,8 @@ struct RunResult {
   Bytes peak_bytes = 0;  // bytes that the executor allocated for a rank
   std::vector<std::vector<std::vector<OpId>>> executed;  // [rank][lane]: as begun, last step
   std::vector<std::vector<PlacementRecord>> placements;  // [step][layer], of layers with one
-  std::vector<std::vector<SwapRecord>>
-      swaps;                // [batch][layer], of layers whose experts are swapped
+  std::vector<std::vector<OffloadRecord>>
+      offloads;             // [batch][layer], of layers whose experts are offloaded
   bool stopped = false;     // on_step, an interrupt or stop_reason ended the run early
   std::string stop_reason;  // what failed, where the results so far are good; "" otherwise
   std::vector<std::vector<RankStats>> ranks;  // [step][rank]
@@ -118,7 +118,7 @@ constexpr auto fields_of(const RunResult*) {
       field("ranks", &RunResult::ranks, "[step][rank], moe.RankStats each"),
       internal(&RunResult::timelines, kNamed), internal(&RunResult::executed, kNamed),
       internal(&RunResult::placements, kNamed),
-      internal(&RunResult::swaps, "inference results are made of it"),
+      internal(&RunResult::offloads, "inference results are made of it"),
       internal(&RunResult::predictions, "inference results are made of it"));
 }
 

@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "engine/base/errors.h"
-#include "engine/exec/results/swaps.h"
+#include "engine/exec/results/expert_offload.h"
 #include "engine/exec/results/trace_record.h"
 
 namespace moe {
@@ -38,14 +38,14 @@ void add_timeline(const FinishedStep& step, std::vector<LinkSpan> links, RunResu
 void add_routing(const FinishedStep& step, RunResult& result) {
   std::vector<std::vector<const GateRecord*>> records;
   std::vector<std::vector<RouterLoss>> router_losses;
-  std::vector<std::vector<SwapRecord>> swaps;
+  std::vector<std::vector<OffloadRecord>> offloads;
   for (const RankReport& report : step.reports) {
     records.push_back(report.gates);
     router_losses.push_back(report.router_losses);
-    swaps.push_back(report.swaps);
+    offloads.push_back(report.offloads);
   }
   result.moe.push_back(moe_stats(records, router_losses));
-  if (!swaps[0].empty()) result.swaps.push_back(joined(swaps));
+  if (!offloads[0].empty()) result.offloads.push_back(joined(offloads));
   if (step.options.record) record_step(*step.options.record, std::move(records));
   if (!step.options.infer.keep_predictions) return;
   std::vector<int32_t>& all = result.predictions.emplace_back();

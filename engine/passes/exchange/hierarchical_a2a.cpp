@@ -150,7 +150,7 @@ class Hierarchy {
   }
 
   void log(OpId id) const {
-    if (!context_.cost.knows_times()) return;
+    if (!context_.cost.has_times()) return;
     const Nanoseconds whole_ns = context_.cost.op_ns(given_, id);
     Nanoseconds steps_ns = 0;
     for (size_t i = graph_.num_ops() - 3; i < graph_.num_ops(); ++i) {

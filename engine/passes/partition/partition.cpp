@@ -14,7 +14,7 @@
 namespace moe {
 namespace {
 
-int64_t whole_option(const PassContext& context, const char* name) {
+int64_t integer_value(const PassContext& context, const char* name) {
   const double value = std::get<double>(context.options.at(name));
   if (value != std::floor(value)) {
     throw user_error("{}.{} = {}: a whole number is allowed", context.stage, name, value);
@@ -48,8 +48,8 @@ class Partition {
       return graph_;
     }
     choose_allowed_parts();
-    const int64_t before = whole_option(context_, "before");
-    const int64_t after = whole_option(context_, "after");
+    const int64_t before = integer_value(context_, "before");
+    const int64_t after = integer_value(context_, "after");
     if ((before < 0) != (after < 0)) {
       throw user_error("{}.before = {}, after = {}: give both, 0 or more ops each, or neither",
                        context_.stage, before, after);
@@ -95,12 +95,12 @@ class Partition {
   }
 
   void choose_allowed_parts() {
-    const int64_t given = whole_option(context_, "parts");
+    const int64_t given = integer_value(context_, "parts");
     if (given > batch_) {
       throw user_error("{}.parts = {}: 0 to {}, the rows of a device's batch, is allowed",
                        context_.stage, given, batch_);
     }
-    const int64_t most = std::min(whole_option(context_, "max_parts"), batch_);
+    const int64_t most = std::min(integer_value(context_, "max_parts"), batch_);
     const int64_t first = given > 0 ? given : 2, last = given > 0 ? given : most;
     for (int64_t k = std::max<int64_t>(first, 2); k <= last; ++k) allowed_parts_.push_back(k);
   }
@@ -158,7 +158,7 @@ class Partition {
     }
     checked_ns(total, [] { return "the forward, op by op,"; });
     const double interval = total / static_cast<double>(layers_.size());
-    const int64_t groups = whole_option(context_, "groups");
+    const int64_t groups = integer_value(context_, "groups");
     const double gamma = groups == 0 ? 0 : interval / static_cast<double>(groups);
     const double iota = interval * std::get<double>(context_.options.at("max_range")) + gamma;
     const std::vector<size_t> ends = group_ends(ns, static_cast<Nanoseconds>(gamma), alone);
@@ -190,7 +190,7 @@ class Partition {
   /// and why the first stays whole.
   void say_uncut() {
     if (allowed_parts_.empty()) return;
-    if (!ranges_.empty() && whole_option(context_, "parts") == 0) return;
+    if (!ranges_.empty() && integer_value(context_, "parts") == 0) return;
     const auto whole = [&](const Layer& layer) {
       return std::none_of(ranges_.begin(), ranges_.end(), [&](const CutRange& range) {
         return range.begin < layer.end && layer.begin < range.end;

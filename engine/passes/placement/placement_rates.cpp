@@ -7,7 +7,7 @@
 #include "engine/network/contention.h"
 #include "engine/passes/moe_layer.h"
 #include "engine/passes/placement/place_experts.h"
-#include "engine/placement/transfers.h"
+#include "engine/placement/expert_transfers.h"
 
 namespace moe {
 namespace {
@@ -78,7 +78,7 @@ PlacementRates fit_placement_rates(const Graph& graph, OpId exchange, const Pass
   PlacementRates rates;
   const Shape& rows = graph.tensor(graph.op(exchange).inputs[0]).shape;  // [E,C,d]
   rates.input_bytes = static_cast<double>(rows.back() * dtype_bytes(context.model.dtype));
-  if (!context.cost.knows_times()) return rates;  // of a policy that reads none
+  if (!context.cost.has_times()) return rates;  // of a policy that reads none
   Nanoseconds experts = 0, between = 0;
   bool inside = false, behind = false;
   for (size_t i = exchange.index(); i < graph.num_ops(); ++i) {

@@ -38,7 +38,7 @@ __device__ auto shared_with_host(int64_t& word) {
 }
 
 /// Both by one thread.
-__device__ void tell_begin(const LinkSignal& signal, int64_t now_ns) {
+__device__ void signal_begin(const LinkSignal& signal, int64_t now_ns) {
   if (signal.begins == 0) return;
   if (shared_with_host(signal.flags->begun).load(::cuda::std::memory_order_relaxed) >=
       signal.begins)
@@ -55,7 +55,7 @@ __device__ void await_end(const LinkSignal& signal) {
 __global__ void sleep_kernel(int64_t ns, LinkSignal signal) {
   if (threadIdx.x > 0) return;
   const int64_t began = clock_ns();
-  tell_begin(signal, began);
+  signal_begin(signal, began);
   wait_until(began + ns);
   await_end(signal);
 }
@@ -94,7 +94,7 @@ __device__ void copy_chunk(char* to, const char* from, int64_t bytes) {
 __global__ void __launch_bounds__(kLinkThreads)
     paced_copies_kernel(Pieces pieces, int64_t chunk, int64_t duration_ns, LinkSignal signal) {
   const int64_t blocks = gridDim.x, began = threadIdx.x == 0 ? clock_ns() : 0;
-  if (threadIdx.x == 0 && blockIdx.x == 0) tell_begin(signal, began);
+  if (threadIdx.x == 0 && blockIdx.x == 0) signal_begin(signal, began);
   int64_t chunks_before = 0, bytes_before = 0;
   for (int64_t p = 0; p < pieces.count; ++p) {
     const Copy& piece = pieces.copy[p];

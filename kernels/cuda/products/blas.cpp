@@ -14,7 +14,7 @@ namespace {
 
 struct Streams {
   std::mutex mutex;
-  std::map<std::pair<int, Stream>, Kept> of;
+  std::map<std::pair<int, Stream>, StreamResources> of;
 };
 
 /// Never destroyed: a process may end after the driver has gone.
@@ -29,26 +29,26 @@ void end(const Handles& handles) {
 }
 
 /// Waits for what the device still does with it.
-void end(const Room& room) {
-  for (void* const block : room.blocks) worked(cudaFree(block), "end_stream: gemm");
+void end(const Workspace& workspace) {
+  for (void* const block : workspace.blocks) worked(cudaFree(block), "end_stream: gemm");
 }
 
-void end(const Kept& kept) {
-  for (const Side& side : kept.sides) {
+void end(const StreamResources& resources) {
+  for (const SideStream& side : resources.sides) {
     end(side.handles);
     end(side.workspace);
     worked(cudaEventDestroy(side.done), "end_stream: side");
     worked(cudaStreamDestroy(side.stream), "end_stream: side");
   }
-  if (kept.fork != nullptr) worked(cudaEventDestroy(kept.fork), "end_stream: fork");
-  end(kept.handles);
-  end(kept.operands);
-  end(kept.workspace);
+  if (resources.fork != nullptr) worked(cudaEventDestroy(resources.fork), "end_stream: fork");
+  end(resources.handles);
+  end(resources.operands);
+  end(resources.workspace);
 }
 
 /// As urgent as the stream beside which it runs; null members with an error kept.
-Side make_side(Stream stream) {
-  Side side;
+SideStream make_side(Stream stream) {
+  SideStream side;
   int priority = 0;
   const bool all =
       worked(cudaStreamGetPriority(static_cast<cudaStream_t>(stream), &priority), "gemm: side") &&
@@ -56,7 +56,7 @@ Side make_side(Stream stream) {
       worked(cudaStreamCreateWithPriority(&side.stream, cudaStreamNonBlocking, priority),
              "gemm: side");
   if (!all && side.done != nullptr) worked(cudaEventDestroy(side.done), "gemm: side");
-  return all ? side : Side();
+  return all ? side : SideStream();
 }
 
 }  // namespace
@@ -67,7 +67,7 @@ bool accepted(cublasStatus_t status, const char* what) {
   return false;
 }
 
-Kept* kept_of(Stream stream) {
+StreamResources* resources_of(Stream stream) {
   int device = 0;
   if (!worked(cudaGetDevice(&device), "gemm")) return nullptr;
   Streams& all = streams();
@@ -88,26 +88,26 @@ cublasHandle_t handle_of(Handles& handles, bool exact, Stream stream) {
   return nullptr;
 }
 
-void* bytes_of(Room& room, int64_t bytes) {
-  if (bytes > room.bytes) {
-    const int64_t more = std::max(bytes, 2 * room.bytes);
+void* bytes_of(Workspace& workspace, int64_t bytes) {
+  if (bytes > workspace.bytes) {
+    const int64_t more = std::max(bytes, 2 * workspace.bytes);
     void* block = nullptr;
     const std::string what = "gemm: allocate " + std::to_string(more) + " bytes";
     if (!worked(cudaMalloc(&block, static_cast<size_t>(more)), what.c_str())) return nullptr;
-    room.blocks.push_back(block);
-    room.bytes = more;
+    workspace.blocks.push_back(block);
+    workspace.bytes = more;
   }
-  return room.blocks.back();
+  return workspace.blocks.back();
 }
 
-bool have_sides(Kept& kept, Stream stream) {
-  if (kept.fork == nullptr &&
-      !worked(cudaEventCreateWithFlags(&kept.fork, cudaEventDisableTiming), "gemm: fork"))
+bool have_sides(StreamResources& resources, Stream stream) {
+  if (resources.fork == nullptr &&
+      !worked(cudaEventCreateWithFlags(&resources.fork, cudaEventDisableTiming), "gemm: fork"))
     return false;
-  while (kept.sides.size() < kSides) {
-    const Side side = make_side(stream);
+  while (resources.sides.size() < kSides) {
+    const SideStream side = make_side(stream);
     if (side.stream == nullptr) return false;
-    kept.sides.push_back(side);
+    resources.sides.push_back(side);
   }
   return true;
 }

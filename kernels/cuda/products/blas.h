@@ -22,44 +22,45 @@ struct Handles {
 /// Memory for the calls of one stream, each of which takes it over from the one before. A block
 /// that has become too small stays: work under way and recordings may still use it. A new one has
 /// at least twice its bytes, so those that stay have together no more than it.
-struct Room {
+struct Workspace {
   std::vector<void*> blocks;
   int64_t bytes = 0;  // of the last block
 };
 
 /// A stream beside another one, whose products it may take a share of.
-struct Side {
+struct SideStream {
   cudaStream_t stream = nullptr;
   cudaEvent_t done = nullptr;
   Handles handles;
-  Room workspace;
+  Workspace workspace;
 };
 
-struct Kept {
+struct StreamResources {
   Handles handles;
-  Room operands, workspace;
+  Workspace operands, workspace;
   cudaEvent_t fork = nullptr;
-  std::vector<Side> sides;
+  std::vector<SideStream> sides;
 };
 
 /// Whether the call worked; if not, an error that names `what` is kept.
 bool accepted(cublasStatus_t status, const char* what);
 /// Of the calling thread's device; null with an error kept. It stays where it is until the stream
 /// ends; one thread at a time gives work to a stream.
-Kept* kept_of(Stream stream);
+StreamResources* resources_of(Stream stream);
 /// Of one stream's handles the exact or the other, made when it is first asked for; null with an
 /// error kept.
 cublasHandle_t handle_of(Handles& handles, bool exact, Stream stream);
 /// At least so many bytes, from the beginning of the last block; null with an error kept.
-void* bytes_of(Room& room, int64_t bytes);
+void* bytes_of(Workspace& workspace, int64_t bytes);
 /// Makes kSides sides and the fork event where they are not there; false with an error kept.
-bool have_sides(Kept& kept, Stream stream);
+bool have_sides(StreamResources& resources, Stream stream);
 constexpr size_t kSides = 4;
 
 /// Sizes of an operand in bfloat16, and how many numbers apart its rows begin: at 16 bytes, as
 /// tensor cores want them.
-struct Rounded {
-  Rounded(int64_t rows_, int64_t cols_) : rows(rows_), cols(cols_), stride((cols_ + 7) / 8 * 8) {}
+struct Bf16Operand {
+  Bf16Operand(int64_t rows_, int64_t cols_)
+      : rows(rows_), cols(cols_), stride((cols_ + 7) / 8 * 8) {}
   int64_t numbers() const { return rows * stride; }
   int64_t rows, cols, stride;
 };

@@ -38,7 +38,7 @@ uint32_t alignment(const void* at, int64_t apart, int64_t bytes) {
 }
 
 struct Alignments {
-  Alignments(const Common& s, const One& p, const Batch& batch)
+  Alignments(const Common& s, const GemmCall& p, const Batch& batch)
       : a(alignment(p.a, batch.a, 2)),
         b(alignment(p.b, batch.b, 2)),
         add(p.add == nullptr ? alignment(p.c, batch.c, s.bytes_c())
@@ -50,7 +50,7 @@ struct Alignments {
 };
 
 /// What the library wants of an auxiliary matrix, and what one call of it can say.
-bool suits(const Common& s, const One& p, const Alignments& at) {
+bool suits(const Common& s, const GemmCall& p, const Alignments& at) {
   if (p.k == 0 || !lt_epilogue(p)) return false;
   if (p.bias != nullptr && (p.rounded_bias == nullptr || at.bias < 16)) return false;
   return p.aux() == nullptr || (at.aux == 16 && s.ldc % 8 == 0);
@@ -63,7 +63,7 @@ int64_t bucket(int64_t rows) {
 }
 
 /// The largest product of p's bucket. Rows may be more where no operand has them side by side.
-One largest(const Common& s, One p, const Batch& batch) {
+GemmCall largest(const Common& s, GemmCall p, const Batch& batch) {
   if (batch.count > 1) return p;
   if (!s.transpose_a) p.m = bucket(p.m);
   if (s.transpose_a && !s.transpose_b) p.k = bucket(p.k);
@@ -93,8 +93,8 @@ std::optional<Algorithm> ask(const Lane& lane, LtCall& call, const Alignments& a
 }
 
 /// The heuristic's first for just this product.
-std::optional<Algorithm> offered_for(const Lane& lane, const Common& s, One p, const Batch& batch,
-                                     const Alignments& at) {
+std::optional<Algorithm> offered_for(const Lane& lane, const Common& s, GemmCall p,
+                                     const Batch& batch, const Alignments& at) {
   int device = 0;
   if (!worked(cudaGetDevice(&device), "gemm")) return std::nullopt;
   const Key key = {device,
@@ -138,8 +138,9 @@ std::optional<Algorithm> offered_for(const Lane& lane, const Common& s, One p, c
 
 /// For the bucket, if it also makes this product; otherwise for the product alone.
 std::optional<Algorithm> algorithm_for(const Lane& lane, LtCall& call, const Common& s,
-                                       const One& p, const Batch& batch, const Alignments& at) {
-  const One most = largest(s, p, batch);
+                                       const GemmCall& p, const Batch& batch,
+                                       const Alignments& at) {
+  const GemmCall most = largest(s, p, batch);
   if (most.m == p.m && most.k == p.k) return offered_for(lane, s, p, batch, at);
   if (auto found = offered_for(lane, s, most, batch, at)) {
     cublasLtMatmulHeuristicResult_t result = {};
@@ -156,7 +157,7 @@ std::optional<Algorithm> algorithm_for(const Lane& lane, LtCall& call, const Com
 
 }  // namespace
 
-bool multiply_by_lt(const Lane& lane, const Common& s, const One& p, const Batch& batch) {
+bool multiply_by_lt(const Lane& lane, const Common& s, const GemmCall& p, const Batch& batch) {
   const Alignments at(s, p, batch);
   LtCall call;
   if (!suits(s, p, at) || describe(call, s, p, batch) != CUBLAS_STATUS_SUCCESS) return false;

@@ -12,7 +12,7 @@ namespace moe::kernels::cuda {
 struct Lane {
   cublasHandle_t handle;
   Stream stream;
-  Room* workspace;
+  Workspace* workspace;
   int64_t workspace_bytes;  // at most
 };
 
@@ -21,6 +21,6 @@ constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 
 /// Of operands that are not exact. False where the library has nothing for it or refuses it: then
 /// the lane was given nothing. Otherwise true, perhaps with an error kept.
-bool multiply_by_lt(const Lane& lane, const Common& s, const One& p, const Batch& batch);
+bool multiply_by_lt(const Lane& lane, const Common& s, const GemmCall& p, const Batch& batch);
 
 }  // namespace moe::kernels::cuda

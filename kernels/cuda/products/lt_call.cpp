@@ -4,7 +4,7 @@ namespace moe::kernels::cuda {
 namespace {
 
 /// Fills descriptors until one of its values is refused.
-class Filler {
+class DescriptorFiller {
  public:
   template <class V>
   void set(cublasLtMatmulDescOpaque_t& operation, cublasLtMatmulDescAttributes_t what, V value) {
@@ -34,8 +34,8 @@ class Filler {
   }
 };
 
-void describe_epilogue(Filler& fill, cublasLtMatmulDescOpaque_t& operation, const Common& s,
-                       const One& p, const Batch& batch) {
+void describe_epilogue(DescriptorFiller& fill, cublasLtMatmulDescOpaque_t& operation,
+                       const Common& s, const GemmCall& p, const Batch& batch) {
   fill.set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, *lt_epilogue(p));
   if (p.bias != nullptr) {
     fill.set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.rounded_bias);
@@ -52,7 +52,7 @@ void describe_epilogue(Filler& fill, cublasLtMatmulDescOpaque_t& operation, cons
 
 }  // namespace
 
-std::optional<cublasLtEpilogue_t> lt_epilogue(const One& p) {
+std::optional<cublasLtEpilogue_t> lt_epilogue(const GemmCall& p) {
   if (p.gelu_at != nullptr) {
     if (p.filled()) return std::nullopt;
     return CUBLASLT_EPILOGUE_DGELU;
@@ -64,8 +64,8 @@ std::optional<cublasLtEpilogue_t> lt_epilogue(const One& p) {
   return p.bias != nullptr ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-cublasStatus_t describe(LtCall& call, const Common& s, const One& p, const Batch& batch) {
-  Filler fill;
+cublasStatus_t describe(LtCall& call, const Common& s, const GemmCall& p, const Batch& batch) {
+  DescriptorFiller fill;
   fill.note([&] { return cublasLtMatmulDescInit(&call.operation, s.compute(), CUDA_R_32F); });
   fill.set(call.operation, CUBLASLT_MATMUL_DESC_TRANSA, s.op_b());
   fill.set(call.operation, CUBLASLT_MATMUL_DESC_TRANSB, s.op_a());

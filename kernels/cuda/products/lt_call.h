@@ -24,8 +24,8 @@ struct LtCall {
 
 /// What the library calls the epilogue of p; nothing where it has none: with GELU a summand, with
 /// its slope a bias too.
-std::optional<cublasLtEpilogue_t> lt_epilogue(const One& p);
+std::optional<cublasLtEpilogue_t> lt_epilogue(const GemmCall& p);
 /// Requires: p has an epilogue of the library's; s is not exact. Gives the first refusal.
-cublasStatus_t describe(LtCall& call, const Common& s, const One& p, const Batch& batch);
+cublasStatus_t describe(LtCall& call, const Common& s, const GemmCall& p, const Batch& batch);
 
 }  // namespace moe::kernels::cuda

@@ -31,7 +31,7 @@ struct Common {
 };
 
 /// One product, and its epilogue as Product has it.
-struct One {
+struct GemmCall {
   int64_t m, n, k;
   const void *a, *b;
   void* c;
@@ -46,6 +46,6 @@ struct One {
   /// Where the product itself goes, before what a kernel of our own makes of it.
   void* sum() const { return before_gelu != nullptr ? before_gelu : c; }
 };
-using Ones = std::span<const One>;
+using GemmCalls = std::span<const GemmCall>;
 
 }  // namespace moe::kernels::cuda

@@ -24,12 +24,12 @@ namespace {
 // --- what follows a product, by kernels of our own
 
 template <class T>
-void fill(const One& p, Stream stream) {
+void fill(const GemmCall& p, Stream stream) {
   fill_bias(static_cast<T*>(p.sum()), p.bias, static_cast<const T*>(p.add), p.m, p.n, stream);
 }
 
 template <class T>
-void end(const One& p, Stream stream) {
+void end(const GemmCall& p, Stream stream) {
   auto* const c = static_cast<T*>(p.c);
   if (p.before_gelu != nullptr)
     gelu(c, static_cast<const T*>(p.before_gelu), nullptr, p.m, p.n, stream);
@@ -38,20 +38,20 @@ void end(const One& p, Stream stream) {
 }
 
 /// Puts into p.sum() what the product is added to.
-void begin(const Common& s, const One& p, Stream stream) {
+void begin(const Common& s, const GemmCall& p, Stream stream) {
   if (p.filled()) s.exact ? fill<float>(p, stream) : fill<Bf16>(p, stream);
 }
 /// Makes c of p.sum().
-void end(const Common& s, const One& p, Stream stream) {
+void end(const Common& s, const GemmCall& p, Stream stream) {
   s.exact ? end<float>(p, stream) : end<Bf16>(p, stream);
 }
-float beta_of(const Common& s, const One& p) {
+float beta_of(const Common& s, const GemmCall& p) {
   return p.filled() ? 1 : s.beta;
 }
 
 // --- one after the other
 
-bool multiply_alone(cublasHandle_t handle, const Common& s, const One& p) {
+bool multiply_alone(cublasHandle_t handle, const Common& s, const GemmCall& p) {
   const float beta = beta_of(s, p);
   if (s.exact)
     return accepted(
@@ -65,8 +65,8 @@ bool multiply_alone(cublasHandle_t handle, const Common& s, const One& p) {
                   "gemm");
 }
 
-void each(const Lane& lane, const Common& s, Ones products) {
-  for (const One& p : products) {
+void each(const Lane& lane, const Common& s, GemmCalls products) {
+  for (const GemmCall& p : products) {
     if (!s.exact && multiply_by_lt(lane, s, p, {})) continue;
     begin(s, p, lane.stream);
     if (!multiply_alone(lane.handle, s, p)) return;
@@ -75,8 +75,8 @@ void each(const Lane& lane, const Common& s, Ones products) {
 }
 
 /// Products with the same c, which come one after the other.
-std::vector<Ones> chains_of(Ones products) {
-  std::vector<Ones> chains;
+std::vector<GemmCalls> chains_of(GemmCalls products) {
+  std::vector<GemmCalls> chains;
   for (size_t begin = 0, end = 0; begin < products.size(); begin = end) {
     while (end < products.size() && products[end].c == products[begin].c) ++end;
     chains.push_back(products.subspan(begin, end - begin));
@@ -93,21 +93,21 @@ std::optional<int64_t> step(const void* from, const void* to, int64_t bytes) {
 }
 
 /// Of products that one strided call can make; nothing where it cannot.
-std::optional<Batch> equally_apart(const Common& s, Ones all) {
-  const One &first = all[0], &second = all[1];
+std::optional<Batch> equally_apart(const Common& s, GemmCalls all) {
+  const GemmCall &first = all[0], &second = all[1];
   Batch batch = {.count = static_cast<int64_t>(all.size())};
   struct Operand {
     int64_t& apart;
     int64_t bytes;
-    const void* (*of)(const One&);
+    const void* (*of)(const GemmCall&);
   };
   const Operand operands[] = {
-      {batch.a, s.bytes_ab(), [](const One& p) { return p.a; }},
-      {batch.b, s.bytes_ab(), [](const One& p) { return p.b; }},
-      {batch.c, s.bytes_c(), [](const One& p) -> const void* { return p.c; }},
-      {batch.add, s.bytes_c(), [](const One& p) { return p.add; }},
-      {batch.aux, s.bytes_c(), [](const One& p) { return p.aux(); }},
-      {batch.bias, 2, [](const One& p) { return p.rounded_bias; }},
+      {batch.a, s.bytes_ab(), [](const GemmCall& p) { return p.a; }},
+      {batch.b, s.bytes_ab(), [](const GemmCall& p) { return p.b; }},
+      {batch.c, s.bytes_c(), [](const GemmCall& p) -> const void* { return p.c; }},
+      {batch.add, s.bytes_c(), [](const GemmCall& p) { return p.add; }},
+      {batch.aux, s.bytes_c(), [](const GemmCall& p) { return p.aux(); }},
+      {batch.bias, 2, [](const GemmCall& p) { return p.rounded_bias; }},
   };
   for (const Operand& x : operands) {
     const auto apart = step(x.of(first), x.of(second), x.bytes);
@@ -116,7 +116,7 @@ std::optional<Batch> equally_apart(const Common& s, Ones all) {
     for (size_t i = 2; i < all.size(); ++i)
       if (step(x.of(all[i - 1]), x.of(all[i]), x.bytes) != apart) return std::nullopt;
   }
-  const auto as_large = [&](const One& p) {
+  const auto as_large = [&](const GemmCall& p) {
     return p.m == first.m && p.n == first.n && p.k == first.k;
   };
   const int64_t size = (first.m - 1) * s.ldc + first.n;
@@ -126,10 +126,10 @@ std::optional<Batch> equally_apart(const Common& s, Ones all) {
   return batch;
 }
 
-void batch(const Lane& lane, const Common& s, Ones all, const Batch& apart) {
-  const One& p = all[0];
+void batch(const Lane& lane, const Common& s, GemmCalls all, const Batch& apart) {
+  const GemmCall& p = all[0];
   if (!s.exact && multiply_by_lt(lane, s, p, apart)) return;
-  for (const One& product : all) begin(s, product, lane.stream);
+  for (const GemmCall& product : all) begin(s, product, lane.stream);
   const float beta = beta_of(s, p);
   accepted(cublasGemmStridedBatchedEx_64(lane.handle, s.op_b(), s.op_a(), p.n, p.m, p.k, &s.alpha,
                                          p.b, s.type_ab(), s.ldb, apart.b, p.a, s.type_ab(), s.lda,
@@ -137,7 +137,7 @@ void batch(const Lane& lane, const Common& s, Ones all, const Batch& apart) {
                                          p.before_gelu != nullptr ? apart.aux : apart.c,
                                          apart.count, s.compute(), CUBLAS_GEMM_DEFAULT),
            "gemm_many as a batch");
-  for (const One& product : all) end(s, product, lane.stream);
+  for (const GemmCall& product : all) end(s, product, lane.stream);
 }
 
 // --- one call for groups of equal sizes
@@ -147,7 +147,7 @@ struct Groups {
   std::vector<int64_t> m, n, k, size;
   std::vector<const void*> a, b, c;
 
-  void add(const One& p) {
+  void add(const GemmCall& p) {
     if (m.empty() || m.back() != p.m || n.back() != p.n || k.back() != p.k) {
       m.push_back(p.m);
       n.push_back(p.n);
@@ -166,11 +166,11 @@ int64_t table_bytes(GemmVariant variant, size_t products) {
 }
 
 /// The library's groups of bfloat16 write bfloat16, and want what vectors of 16 bytes can touch.
-bool takes_groups(const Common& s, Ones all) {
+bool takes_groups(const Common& s, GemmCalls all) {
   if (s.exact) return true;
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   return !s.wide_c && s.lda % 8 == 0 && s.ldb % 8 == 0 && s.ldc % 8 == 0 &&
-         std::all_of(all.begin(), all.end(), [&](const One& p) {
+         std::all_of(all.begin(), all.end(), [&](const GemmCall& p) {
            return aligned(p.a) && aligned(p.b) && aligned(p.sum());
          });
 }
@@ -189,10 +189,10 @@ void group(cublasHandle_t handle, const Common& s, float beta, const Groups& g, 
 }
 
 /// table: room on the device for table_bytes, this stream's.
-void grouped(const Lane& lane, const Common& s, Ones all, void* table) {
-  for (const One& p : all) begin(s, p, lane.stream);
+void grouped(const Lane& lane, const Common& s, GemmCalls all, void* table) {
+  for (const GemmCall& p : all) begin(s, p, lane.stream);
   std::vector<Groups> rounds;
-  for (const Ones chain : chains_of(all)) {
+  for (const GemmCalls chain : chains_of(all)) {
     if (chain.size() > rounds.size()) rounds.resize(chain.size());
     for (size_t i = 0; i < chain.size(); ++i) rounds[i].add(chain[i]);
   }
@@ -207,60 +207,65 @@ void grouped(const Lane& lane, const Common& s, Ones all, void* table) {
     group(lane.handle, s, beta_of(s, all[0]), g, at, at + n, const_cast<void**>(at + 2 * n));
     at += 3 * n;
   }
-  for (const One& p : all) end(s, p, lane.stream);
+  for (const GemmCall& p : all) end(s, p, lane.stream);
 }
 
 // --- side by side
 
 /// Each chain to the side that has least to do so far.
-void share(const std::vector<Ones>& chains, const std::vector<Lane>& sides, const Common& s) {
+void share(const std::vector<GemmCalls>& chains, const std::vector<Lane>& sides, const Common& s) {
   std::vector<int64_t> load(sides.size());
-  for (const Ones chain : chains) {
+  for (const GemmCalls chain : chains) {
     const auto least = std::min_element(load.begin(), load.end());
     each(sides[static_cast<size_t>(least - load.begin())], s, chain);
-    for (const One& p : chain) *least += p.m * p.n * p.k;
+    for (const GemmCall& p : chain) *least += p.m * p.n * p.k;
   }
 }
 
-void side_by_side(Kept& kept, const Common& s, const std::vector<Ones>& chains, Stream stream) {
-  if (!have_sides(kept, stream)) return;
+void side_by_side(StreamResources& resources, const Common& s, const std::vector<GemmCalls>& chains,
+                  Stream stream) {
+  if (!have_sides(resources, stream)) return;
   auto* const caller = static_cast<cudaStream_t>(stream);
-  const std::span<Side> sides(kept.sides.data(), std::min(kSides, chains.size()));
+  const std::span<SideStream> sides(resources.sides.data(), std::min(kSides, chains.size()));
   std::vector<Lane> lanes;
-  for (Side& side : sides) {
+  for (SideStream& side : sides) {
     lanes.push_back({handle_of(side.handles, s.exact, side.stream), side.stream, &side.workspace,
                      kWorkspaceBytes / static_cast<int64_t>(kSides)});
     if (lanes.back().handle == nullptr) return;
   }
-  if (!worked(cudaEventRecordWithFlags(kept.fork, caller, cudaEventRecordDefault), "gemm: fork"))
+  if (!worked(cudaEventRecordWithFlags(resources.fork, caller, cudaEventRecordDefault),
+              "gemm: fork"))
     return;
-  for (const Side& side : sides)
-    if (!worked(cudaStreamWaitEvent(side.stream, kept.fork, cudaEventWaitDefault), "gemm: fork"))
+  for (const SideStream& side : sides)
+    if (!worked(cudaStreamWaitEvent(side.stream, resources.fork, cudaEventWaitDefault),
+                "gemm: fork"))
       return;
   share(chains, lanes, s);
-  for (const Side& side : sides)
+  for (const SideStream& side : sides)
     if (worked(cudaEventRecordWithFlags(side.done, side.stream, cudaEventRecordDefault),
                "gemm: join"))
       worked(cudaStreamWaitEvent(caller, side.done, cudaEventWaitDefault), "gemm: join");
 }
 
 /// table: as grouped() wants it; not looked at otherwise.
-void run(GemmVariant variant, Kept& kept, const Common& s, Ones all, void* table, Stream stream) {
-  const Lane lane = {handle_of(kept.handles, s.exact, stream), stream, &kept.workspace,
+void run(GemmVariant variant, StreamResources& resources, const Common& s, GemmCalls all,
+         void* table, Stream stream) {
+  const Lane lane = {handle_of(resources.handles, s.exact, stream), stream, &resources.workspace,
                      kWorkspaceBytes};
   if (lane.handle == nullptr) return;
-  const bool no_depth = std::any_of(all.begin(), all.end(), [](const One& p) { return p.k == 0; });
+  const bool no_depth =
+      std::any_of(all.begin(), all.end(), [](const GemmCall& p) { return p.k == 0; });
   if (variant == GemmVariant::kEach || all.size() < 2 || no_depth) return each(lane, s, all);
   if (variant == GemmVariant::kBatch)
     if (const auto apart = equally_apart(s, all)) return batch(lane, s, all, *apart);
   if (variant == GemmVariant::kGrouped && takes_groups(s, all)) return grouped(lane, s, all, table);
-  const std::vector<Ones> chains = chains_of(all);
+  const std::vector<GemmCalls> chains = chains_of(all);
   if (chains.size() == 1) return each(lane, s, all);
-  side_by_side(kept, s, chains, stream);
+  side_by_side(resources, s, chains, stream);
 }
 
 template <class T>
-One one_of(const Product<T>& p, const void* a, const void* b, void* c) {
+GemmCall gemm_call_of(const Product<T>& p, const void* a, const void* b, void* c) {
   return {p.m, p.n, p.k, a, b, c, p.then.bias, p.then.add, p.then.before_gelu, p.then.gelu_at};
 }
 
@@ -269,25 +274,25 @@ One one_of(const Product<T>& p, const void* a, const void* b, void* c) {
 void gemm_many(GemmVariant variant, bool transpose_a, bool transpose_b, int64_t count,
                const Product<float>* products, float alpha, int64_t lda, int64_t ldb, float beta,
                int64_t ldc, Stream stream) {
-  std::vector<One> all;
+  std::vector<GemmCall> all;
   for (const Product<float>* p = products; p != products + count; ++p)
-    if (p->m > 0 && p->n > 0) all.push_back(one_of(*p, p->a, p->b, p->c));
+    if (p->m > 0 && p->n > 0) all.push_back(gemm_call_of(*p, p->a, p->b, p->c));
   if (all.empty()) return;
-  Kept* const kept = kept_of(stream);
-  if (kept == nullptr) return;
+  StreamResources* const resources = resources_of(stream);
+  if (resources == nullptr) return;
   void* table = nullptr;
   if (const int64_t bytes = table_bytes(variant, all.size()); bytes > 0) {
-    table = bytes_of(kept->operands, bytes);
+    table = bytes_of(resources->operands, bytes);
     if (table == nullptr) return;
   }
-  run(variant, *kept, {transpose_a, transpose_b, alpha, lda, ldb, beta, ldc, true, true}, all,
+  run(variant, *resources, {transpose_a, transpose_b, alpha, lda, ldb, beta, ldc, true, true}, all,
       table, stream);
 }
 
 void gemm_many_mixed(GemmVariant variant, bool transpose_a, bool transpose_b, int64_t count,
                      const Product<Bf16>* products, float alpha, int64_t lda, int64_t ldb,
                      float beta, int64_t ldc, Stream stream) {
-  std::vector<One> all;
+  std::vector<GemmCall> all;
   Operands a(lda), b(ldb), bias(ldc);
   bool wide_c = false, has_bias = false;
   for (const Product<Bf16>* p = products; p != products + count; ++p) {
@@ -297,15 +302,15 @@ void gemm_many_mixed(GemmVariant variant, bool transpose_a, bool transpose_b, in
     wide_c = p->c.wide;
     has_bias = p->then.bias != nullptr && variant != GemmVariant::kGrouped;
     if (has_bias) bias.add(p->then.bias, 1, p->n);
-    all.push_back(one_of(*p, nullptr, nullptr, p->c.data));
+    all.push_back(gemm_call_of(*p, nullptr, nullptr, p->c.data));
   }
   if (all.empty()) return;
-  Kept* const kept = kept_of(stream);
-  if (kept == nullptr) return;
+  StreamResources* const resources = resources_of(stream);
+  if (resources == nullptr) return;
   char* begin = nullptr;
   const int64_t operands = a.bytes() + b.bytes() + bias.bytes();
   if (const int64_t bytes = operands + table_bytes(variant, all.size()); bytes > 0) {
-    begin = static_cast<char*>(bytes_of(kept->operands, bytes));
+    begin = static_cast<char*>(bytes_of(resources->operands, bytes));
     if (begin == nullptr) return;
   }
   a.round(begin, stream);
@@ -316,7 +321,7 @@ void gemm_many_mixed(GemmVariant variant, bool transpose_a, bool transpose_b, in
     all[i].b = b.at(i);
     if (has_bias) all[i].rounded_bias = bias.at(i);
   }
-  run(variant, *kept,
+  run(variant, *resources,
       {transpose_a, transpose_b, alpha, a.stride(), b.stride(), beta, ldc, false, wide_c}, all,
       begin + operands, stream);
 }

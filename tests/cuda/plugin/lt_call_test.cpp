@@ -30,9 +30,9 @@ V value_of(cublasLtMatrixLayoutOpaque_t& matrix, cublasLtMatrixLayoutAttribute_t
 alignas(16) char place[6][16];
 
 /// Products of m, n, k = 32, 24, 16, all of whose operands have places.
-One product() {
+GemmCall product() {
   static const float bias[24] = {};
-  One p = {32, 24, 16, place[0], place[1], place[2], bias, place[3], place[4], place[5]};
+  GemmCall p = {32, 24, 16, place[0], place[1], place[2], bias, place[3], place[4], place[5]};
   p.rounded_bias = place[3];
   return p;
 }
@@ -54,7 +54,7 @@ TEST_CASE("cublasLt takes each attribute of each epilogue, and has what was set"
     for (const int64_t count : {1, 5})
       for (const bool wide_c : {false, true}) {
         if (wide_c && given != 0) continue;
-        One p = product();
+        GemmCall p = product();
         if ((given & 1) == 0) p.bias = nullptr;
         if ((given & 2) == 0) p.add = nullptr;
         if ((given & 4) == 0) p.before_gelu = nullptr;
@@ -92,7 +92,7 @@ TEST_CASE("cublasLt takes each attribute of each epilogue, and has what was set"
 
 TEST_CASE("what cublasLt has no epilogue for is GELU with a summand and a slope with anything") {
   for (int given = 0; given < 16; ++given) {
-    One p = product();
+    GemmCall p = product();
     if ((given & 1) == 0) p.bias = nullptr;
     if ((given & 2) == 0) p.add = nullptr;
     if ((given & 4) == 0) p.before_gelu = nullptr;
@@ -103,7 +103,7 @@ TEST_CASE("what cublasLt has no epilogue for is GELU with a summand and a slope 
 }
 
 TEST_CASE("the library's GELU and bias are those that its header names") {
-  One p = product();
+  GemmCall p = product();
   p.gelu_at = p.add = nullptr;
   CHECK(lt_epilogue(p) == CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
   p.bias = nullptr;

@@ -88,11 +88,11 @@ void check_same(const RunResult& device, const RunResult& cpu) {
   CHECK(device.param_projection == cpu.param_projection);
   CHECK(device.eval_loss == cpu.eval_loss);
   CHECK(sent(device) == sent(cpu));
-  REQUIRE(device.swaps.size() == cpu.swaps.size());
-  for (size_t batch = 0; batch < cpu.swaps.size(); ++batch) {
-    REQUIRE(device.swaps[batch].size() == cpu.swaps[batch].size());
-    for (size_t i = 0; i < cpu.swaps[batch].size(); ++i) {
-      const SwapRecord &a = device.swaps[batch][i], &b = cpu.swaps[batch][i];
+  REQUIRE(device.offloads.size() == cpu.offloads.size());
+  for (size_t batch = 0; batch < cpu.offloads.size(); ++batch) {
+    REQUIRE(device.offloads[batch].size() == cpu.offloads[batch].size());
+    for (size_t i = 0; i < cpu.offloads[batch].size(); ++i) {
+      const OffloadRecord &a = device.offloads[batch][i], &b = cpu.offloads[batch][i];
       CAPTURE(batch, b.layer);
       CHECK(a.layer == b.layer);
       CHECK(a.fine_tunes == b.fine_tunes);
@@ -172,8 +172,8 @@ TEST_CASE("Lina's inference on a device has the predictions, estimates and place
     run.record = std::make_shared<Trace>();
     const RunResult result = check_on_device(*plan, run);
     CHECK(result.predictions == plain.predictions);
-    for (const auto& batch : result.swaps) {
-      for (const SwapRecord& record : batch) again.insert(record.again);
+    for (const auto& batch : result.offloads) {
+      for (const OffloadRecord& record : batch) again.insert(record.again);
     }
   }
   CHECK(again.size() == 2);
@@ -195,7 +195,7 @@ TEST_CASE("several choices per token, a hot expert and no estimate at all are se
   check_on_device(*shared, options);
 }
 
-TEST_CASE("experts that are swapped in lie in host memory alone") {
+TEST_CASE("offloaded experts lie in host memory alone") {
   const auto plan = plan_with(spec_to_serve("switch", 4), {lina()});
   Bytes experts = 0;
   std::set<TensorId> counted;

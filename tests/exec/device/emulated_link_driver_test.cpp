@@ -17,7 +17,7 @@ namespace moe::test {
 namespace {
 
 constexpr Nanoseconds kStep = 20;  // of the host's clock while it spins
-// The driver naps for so long between looks at what has not begun: what is shorter ends later.
+// The driver sleeps for so long between looks at what has not begun: what is shorter ends later.
 constexpr Nanoseconds kNap = 20'000;
 
 Cluster link_of(int64_t ranks, Share share) {
@@ -154,7 +154,7 @@ std::vector<Nanoseconds> ends_by_model(const Cluster& link, const std::vector<Pl
 }
 
 /// Random posts on two or three lanes; how late transfers were let end at worst, short ones less a
-/// nap.
+/// sleep.
 Nanoseconds check_random_posts(uint64_t seed, Nanoseconds late, Nanoseconds wait) {
   Rng rng(seed);
   const int64_t ranks = 2 + 2 * rng.below(2);

@@ -71,7 +71,7 @@ struct Lazy {
   LazyOrder order = LazyOrder::kAsGiven;
   Rng rng{1};
   bool hangs = false, running = false;
-  std::string error, told;
+  std::string error, taken_error;
   LazyStats stats;
   uint64_t given = 0;
   double clock_ns = 0, slower_beside = 1;
@@ -132,7 +132,7 @@ namespace {
 void give_hold(Stream stream, const kernels::LinkSignal& signal) {
   if (signal.ends > 0) give(state(stream), {.kind = Kind::kHold, .signal = signal});
 }
-void tell_begin(const kernels::LinkSignal& signal) {
+void signal_begin(const kernels::LinkSignal& signal) {
   if (signal.begins == 0 || std::atomic_ref(signal.flags->begun).load() >= signal.begins) return;
   std::atomic_ref(signal.flags->began_ns).store(std::llround(lazy.clock_ns));
   std::atomic_ref(signal.flags->begun).store(signal.begins);
@@ -374,8 +374,8 @@ kernels::DeviceInfo info() {
 }
 
 const char* take_error() {
-  lazy.told = std::exchange(lazy.error, "");
-  return lazy.told.c_str();
+  lazy.taken_error = std::exchange(lazy.error, "");
+  return lazy.taken_error.c_str();
 }
 
 }  // namespace
@@ -446,7 +446,7 @@ const kernels::DeviceTable& lazy_device() {
       .sleep =
           [](int64_t ns, const kernels::LinkSignal& signal, Stream s) {
             give_work(s, [=] {
-              tell_begin(signal);
+              signal_begin(signal);
               lazy.clock_ns += static_cast<double>(ns);
             });
             give_hold(s, signal);
@@ -456,7 +456,7 @@ const kernels::DeviceTable& lazy_device() {
              const kernels::LinkSignal& signal, Stream s) {
             const std::vector<kernels::Copy> all(copies, copies + count);
             give_work(s, [=] {
-              tell_begin(signal);
+              signal_begin(signal);
               for (const kernels::Copy& c : all) {
                 std::memcpy(c.to, c.from, static_cast<size_t>(c.bytes));
               }

@@ -8,7 +8,7 @@
 #include <random>
 #include <thread>
 
-#include "engine/comm/transport/mail.h"
+#include "engine/comm/transport/control_channel.h"
 #include "tests/comm/ranks.h"
 #include "tests/job/programs/ranks.h"
 
@@ -174,16 +174,16 @@ void texts(Processes& processes) {
 }
 
 /// Of any length, from all to all at once; two kinds that never meet.
-void letters(Processes& processes) {
-  constexpr int64_t kLetters = 300;
+void messages(Processes& processes) {
+  constexpr int64_t kMessages = 300;
   const int64_t n = processes.size(), me = processes.rank();
   const auto text = [](int64_t from, int64_t to, int64_t number) {
     const int64_t length = 1 + number % 7 * (number % 50 == 0 ? 20'000 : 5);
     return std::to_string(number) + std::string(static_cast<size_t>(length + from), 'a') +
            std::to_string(to);
   };
-  Mail &first = processes.mail(0), &second = processes.mail(1);
-  for (int64_t number = 0; number < kLetters; ++number) {
+  ControlChannel &first = processes.control_channel(0), &second = processes.control_channel(1);
+  for (int64_t number = 0; number < kMessages; ++number) {
     for (int64_t to = 0; to < n; ++to) {
       if (to == me) continue;
       first.send(to, text(me, to, number));
@@ -191,13 +191,14 @@ void letters(Processes& processes) {
     }
   }
   std::vector<int64_t> got(static_cast<size_t>(n));
-  got[static_cast<size_t>(me)] = kLetters;
-  while (std::any_of(got.begin(), got.end(), [](int64_t count) { return count < kLetters; })) {
-    const auto letter = first.read();
+  got[static_cast<size_t>(me)] = kMessages;
+  while (std::any_of(got.begin(), got.end(), [](int64_t count) { return count < kMessages; })) {
+    const auto message = first.read();
     expect(processes, !processes.failed(), "nobody fails");
-    if (!letter) continue;
-    int64_t& count = got[static_cast<size_t>(letter->peer)];
-    expect(processes, letter->text == text(letter->peer, me, count), "in the order of the sender");
+    if (!message) continue;
+    int64_t& count = got[static_cast<size_t>(message->peer)];
+    expect(processes, message->text == text(message->peer, me, count),
+           "in the order of the sender");
     ++count;
   }
   expect(processes, !first.read(), "no more");
@@ -286,7 +287,7 @@ Cases comm_cases() {
   return {{"same_bits", same_bits},
           {"large", large},
           {"texts", texts},
-          {"letters", letters},
+          {"messages", messages},
           {"clock", clock},
           {"begins", begins},
           {"never_comes", never_comes},

@@ -57,10 +57,11 @@ void expect_same_places(Processes& p, const RunResult& a, const RunResult& b) {
       expect(p, x.computed == y.computed, "the same rows");
     }
   }
-  expect(p, a.swaps.size() == b.swaps.size(), "as many batches with swaps");
-  for (size_t s = 0; s < a.swaps.size(); ++s) {
-    for (size_t l = 0; l < a.swaps[s].size(); ++l) {
-      expect(p, a.swaps[s][l].rows == b.swaps[s][l].rows, "the same rows of swapped experts");
+  expect(p, a.offloads.size() == b.offloads.size(), "as many batches with offloaded experts");
+  for (size_t s = 0; s < a.offloads.size(); ++s) {
+    for (size_t l = 0; l < a.offloads[s].size(); ++l) {
+      expect(p, a.offloads[s][l].rows == b.offloads[s][l].rows,
+             "the same rows of offloaded experts");
     }
   }
 }

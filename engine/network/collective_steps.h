@@ -12,7 +12,7 @@
 namespace moe {
 
 /// Streams [first, last) of a step, which begin to move `delay_ns` after the step.
-struct Wave {
+struct TransferBatch {
   double delay_ns = 0;
   size_t first = 0;
   size_t last = 0;
@@ -21,7 +21,7 @@ struct Wave {
 struct Step {
   std::vector<Flow> flows;  // devices as the fabric sees them
   std::vector<Stream> streams;
-  std::vector<Wave> waves;
+  std::vector<TransferBatch> batches;
 };
 
 /// The same transfers with all times longer by the factor.

@@ -3,7 +3,7 @@
 #include <charconv>
 
 #include "engine/base/errors.h"
-#include "engine/placement/popularity.h"
+#include "engine/placement/path_profile.h"
 
 namespace moe {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
-#include "engine/placement/popularity.h"
+#include "engine/placement/path_profile.h"
 #include "engine/placement/two_phase.h"
 #include "kernels/device.h"
 
@@ -22,16 +22,16 @@ Placement placed_as_expected(const Op& op, const Estimate& all);
 std::optional<Placement> placed_by_counts(const Op& op, const Estimate& all,
                                           std::span<const int64_t> counts);
 
-bool is_swap(const Graph& graph, OpId op);
+bool is_swap_in(const Graph& graph, OpId op);
 /// Experts that a swap_in copies to the device; before: with keep, what its slots hold.
-int64_t num_swapped(const Placement& placement, const Placement* before, int64_t device);
+int64_t num_loaded(const Placement& placement, const Placement* before, int64_t device);
 
 /// An expert's weights each, into the slots that hold one on this device; others are left as they
 /// are. inputs, outputs: where the op's tensors lie; placements are read, weights and slots are
 /// not. element_bytes: of the weights.
-std::vector<kernels::Copy> swap_copies(const Graph& graph, const Op& op,
-                                       std::span<void* const> inputs,
-                                       std::span<void* const> outputs, int64_t device,
-                                       Bytes element_bytes);
+std::vector<kernels::Copy> swap_in_copies(const Graph& graph, const Op& op,
+                                          std::span<void* const> inputs,
+                                          std::span<void* const> outputs, int64_t device,
+                                          Bytes element_bytes);
 
 }  // namespace moe::ops

@@ -76,7 +76,7 @@ TEST_CASE("what several products of a step in bfloat16 round is rounded once, an
     CAPTURE(stages.size(), stages.empty() ? "" : stages[0].name);
     PlanSpec spec = mixed_spec(stages);
     const auto before = make_plan(spec);
-    spec.edits.round_once = true;
+    spec.lowering.round_once = true;
     const auto plan = make_plan(spec);
     const Graph& graph = plan->graph;
     size_t shared = 0;
@@ -106,7 +106,7 @@ TEST_CASE("what several products of a step in bfloat16 round is rounded once, an
 
 TEST_CASE("a rounded parameter is updated after it was read, and may be before the backward is") {
   PlanSpec spec = mixed_spec();
-  spec.edits.round_once = true;
+  spec.lowering.round_once = true;
   const Graph graph = make_plan(spec)->graph;
   const Dependencies deps = dependencies(graph);
   const Reachability reach(graph, deps);
@@ -124,7 +124,7 @@ TEST_CASE("a rounded parameter is updated after it was read, and may be before t
 TEST_CASE("rounded operands have room in the memory plan, and in float32 there are none") {
   PlanSpec spec = mixed_spec();
   const auto anew = make_plan(spec);
-  spec.edits.round_once = true;
+  spec.lowering.round_once = true;
   const auto once = make_plan(spec);
   Bytes least = 0;  // of those that live from the forward to the backward
   for (const OpId id : ops_of(once->graph, "round")) {
@@ -144,7 +144,7 @@ TEST_CASE("a forward alone rounds what its parts share, and nothing else apart")
   PlanSpec spec = mixed_spec();
   spec.inference = true;
   const auto plain = make_plan(spec);
-  spec.edits.round_once = true;
+  spec.lowering.round_once = true;
   CHECK(make_plan(spec)->hash == plain->hash);
   spec.system.stages = {stage("capacity_pipeline", {{"degree", 2.0}})};
   const Graph graph = make_plan(spec)->graph;
@@ -164,7 +164,7 @@ TEST_CASE("every GELU of every system's step is made with its product, and so is
     CAPTURE(stages.size(), stages.empty() ? "" : stages[0].name);
     PlanSpec spec = small_spec(stages);
     const auto before = make_plan(spec);
-    spec.edits.fuse_gelu = true;
+    spec.lowering.fuse_gelu = true;
     const auto plan = make_plan(spec);
     const size_t gelus = ops_of(before->graph, "gelu").size();
     const size_t slopes = ops_of(before->graph, "gelu_dx").size();
@@ -189,7 +189,7 @@ TEST_CASE("a pair that Lancet's cut has come between stays as it is, on both way
       PlanSpec spec =
           small_spec({stage("irregular_a2a"), stage("used_rows"),
                       stage("partition", {{"parts", 2.0}, {"before", before}, {"after", after}})});
-      spec.edits.fuse_gelu = true;
+      spec.lowering.fuse_gelu = true;
       const Graph graph = make_plan(spec)->graph;
       const std::vector<OpId> producer = graph.producers();
       const size_t left = ops_of(graph, "gelu").size();
@@ -305,9 +305,9 @@ TEST_CASE("the fused op costs the flops of both and the bytes without the passes
        std::vector<std::vector<Stage>>{{}, {stage("irregular_a2a"), stage("used_rows")}}) {
     PlanSpec spec = small_spec(stages);
     const Graph apart = make_plan(spec)->graph;
-    spec.edits.fuse_gelu = true;
+    spec.lowering.fuse_gelu = true;
     const Graph fused = make_plan(spec)->graph;
-    const WorkContext context = {.fill = 0.5};
+    const WorkContext context = {.slot_occupancy = 0.5};
     const auto work = [&](const Graph& graph, const char* name) {
       const OpId op = graph.find_op(name);
       REQUIRE(op.valid());

@@ -1,10 +1,10 @@
-#include "engine/sim/swapped_experts.h"
+#include "engine/sim/offloaded_experts.h"
 
 #include <algorithm>
 
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
-#include "engine/ops/swap.h"
+#include "engine/ops/swap_in.h"
 
 namespace moe {
 namespace {
@@ -21,7 +21,7 @@ std::vector<int64_t> counts_of(const ExpertCounts& loads) {
 
 }  // namespace
 
-SwappedExperts::SwappedExperts(const Graph& graph, const std::vector<MoeLayer>& layers)
+OffloadedExperts::OffloadedExperts(const Graph& graph, const std::vector<MoeLayer>& layers)
     : graph_(graph), works_(graph.num_ops()) {
   std::vector<Layer> all(layers.size());
   for (size_t i = 0; i < graph.num_ops(); ++i) {
@@ -43,20 +43,20 @@ SwappedExperts::SwappedExperts(const Graph& graph, const std::vector<MoeLayer>& 
     if (what == MoeOp::kFineTune) {
       layer.tune = id;
     } else {
-      (attr_int(op, "keep") != 0 ? layer.swap_again : layer.swap) = id;
+      (attr_int(op, "keep") != 0 ? layer.load_again : layer.load) = id;
     }
     ops_.push_back(id);
     works_[i].resize(static_cast<size_t>(graph.num_ranks));
   }
   for (size_t l = 0; l < all.size(); ++l) {
     all[l].number = l;
-    if (all[l].swap.valid()) layers_.push_back(all[l]);
+    if (all[l].load.valid()) layers_.push_back(all[l]);
   }
 }
 
-void SwappedExperts::place(const std::vector<ExpertCounts>& kept,
-                           const std::vector<Estimate>& estimates,
-                           std::vector<Placement>& in_force) {
+void OffloadedExperts::place(const std::vector<ExpertCounts>& kept,
+                             const std::vector<Estimate>& estimates,
+                             std::vector<Placement>& in_force) {
   records_.clear();
   alike_ = true;
   for (const Layer& layer : layers_) {
@@ -65,13 +65,13 @@ void SwappedExperts::place(const std::vector<ExpertCounts>& kept,
 }
 
 /// As the layer's ops do it.
-void SwappedExperts::place(const Layer& layer, const ExpertCounts& kept, const Estimate& estimate,
-                           Placement& in_force) {
-  SwapRecord record = {.layer = graph_.op(layer.swap).layer, .fine_tunes = layer.tune.valid()};
+void OffloadedExperts::place(const Layer& layer, const ExpertCounts& kept, const Estimate& estimate,
+                             Placement& in_force) {
+  OffloadRecord record = {.layer = graph_.op(layer.load).layer, .fine_tunes = layer.tune.valid()};
   if (layer.place.valid()) {
     in_force = ops::placed_as_expected(graph_.op(layer.place), estimate);
     record.expected = codes_of(in_force);
-    set_copies(layer.swap, in_force, nullptr);
+    set_copies(layer.load, in_force, nullptr);
   }
   if (layer.tune.valid()) {
     const auto placed = ops::placed_by_counts(graph_.op(layer.tune), estimate, counts_of(kept));
@@ -80,9 +80,9 @@ void SwappedExperts::place(const Layer& layer, const ExpertCounts& kept, const E
     if (placed) in_force = *placed;
     record.again = codes_of(in_force) != record.expected;
     if (layer.place.valid()) {
-      set_copies(layer.swap_again, in_force, &before);
+      set_copies(layer.load_again, in_force, &before);
     } else {
-      set_copies(layer.swap, in_force, nullptr);
+      set_copies(layer.load, in_force, nullptr);
     }
   }
   record.in_force = codes_of(in_force);
@@ -90,16 +90,16 @@ void SwappedExperts::place(const Layer& layer, const ExpertCounts& kept, const E
   records_.push_back(std::move(record));
 }
 
-void SwappedExperts::set_copies(OpId op, const Placement& placement, const Placement* before) {
+void OffloadedExperts::set_copies(OpId op, const Placement& placement, const Placement* before) {
   std::vector<RoutedWork>& works = works_[op.index()];
   for (size_t rank = 0; rank < works.size(); ++rank) {
-    works[rank].work.swapped =
-        static_cast<double>(ops::num_swapped(placement, before, static_cast<int64_t>(rank)));
-    alike_ = alike_ && works[rank].work.swapped == works[0].work.swapped;
+    works[rank].work.loaded_experts =
+        static_cast<double>(ops::num_loaded(placement, before, static_cast<int64_t>(rank)));
+    alike_ = alike_ && works[rank].work.loaded_experts == works[0].work.loaded_experts;
   }
 }
 
-const RoutedWork* SwappedExperts::routed_work(OpId op, int32_t rank) const {
+const RoutedWork* OffloadedExperts::routed_work(OpId op, int32_t rank) const {
   const std::vector<RoutedWork>& works = works_[op.index()];
   return works.empty() ? nullptr : &works[static_cast<size_t>(rank)];
 }

@@ -1,4 +1,4 @@
-#include "engine/timeline/trace.h"
+#include "engine/timeline/chrome_trace.h"
 
 #include <algorithm>
 #include <map>

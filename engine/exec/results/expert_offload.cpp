@@ -1,4 +1,4 @@
-#include "engine/exec/results/swaps.h"
+#include "engine/exec/results/expert_offload.h"
 
 #include <algorithm>
 #include <numeric>
@@ -11,7 +11,7 @@ namespace moe {
 namespace {
 
 /// The record of a block; a new one where the last is of another.
-SwapRecord& record_of(int64_t layer, std::vector<SwapRecord>& records) {
+OffloadRecord& record_of(int64_t layer, std::vector<OffloadRecord>& records) {
   if (records.empty() || records.back().layer != layer) records.push_back({.layer = layer});
   return records.back();
 }
@@ -31,27 +31,27 @@ void check_same(const char* what, int64_t profile, int64_t plan) {
 
 }  // namespace
 
-PlacementBounds swapped_bounds(const Plan& plan, int64_t block) {
+PlacementBounds offloaded_bounds(const Plan& plan, int64_t block) {
   for (const Op& op : plan.graph.ops()) {
     if (!op.kind.valid() || op.layer != block) continue;
     if (plan.graph.def(op).moe == MoeOp::kSwapIn) return ops::bounds_of(op);
   }
-  MOE_CHECK(false, "block {} swaps no experts", block);
+  MOE_CHECK(false, "block {} offloads no experts", block);
 }
 
-bool tells_of_swap(const Plan& plan, OpId op) {
+bool records_offload(const Plan& plan, OpId op) {
   const MoeOp what = plan.graph.def(op).moe;
   return plan.spec.inference && (what == MoeOp::kFineTune || what == MoeOp::kSlotRows);
 }
 
-void add_swap(const Plan& plan, OpId id, const std::function<const void*(TensorId)>& at,
-              std::vector<SwapRecord>& records) {
+void add_offload(const Plan& plan, OpId id, const std::function<const void*(TensorId)>& at,
+                 std::vector<OffloadRecord>& records) {
   const Op& op = plan.graph.op(id);
   const auto codes = [&](TensorId t) {
     const auto* const x = static_cast<const int32_t*>(at(t));
     return std::vector<int32_t>(x, x + num_elements(plan.graph.tensor(t).shape));
   };
-  SwapRecord& record = record_of(op.layer, records);
+  OffloadRecord& record = record_of(op.layer, records);
   const TensorId placement = input_of(plan.graph, op, Role::kPlacement);
   if (plan.graph.def(id).moe == MoeOp::kFineTune) {
     record.fine_tunes = true;
@@ -65,12 +65,12 @@ void add_swap(const Plan& plan, OpId id, const std::function<const void*(TensorI
   }
 }
 
-std::vector<SwapRecord> joined(const std::vector<std::vector<SwapRecord>>& ranks) {
-  std::vector<SwapRecord> all = ranks.at(0);
+std::vector<OffloadRecord> joined(const std::vector<std::vector<OffloadRecord>>& ranks) {
+  std::vector<OffloadRecord> all = ranks.at(0);
   for (size_t layer = 0; layer < all.size(); ++layer) {
     all[layer].rows.clear();
-    for (const std::vector<SwapRecord>& rank : ranks) {
-      const SwapRecord& own = rank.at(layer);
+    for (const std::vector<OffloadRecord>& rank : ranks) {
+      const OffloadRecord& own = rank.at(layer);
       MOE_CHECK(own.in_force == all[layer].in_force, "block {}: ranks place apart", own.layer);
       all[layer].rows.insert(all[layer].rows.end(), own.rows.begin(), own.rows.end());
     }

@@ -1,4 +1,4 @@
-#include "engine/network/transfers.h"
+#include "engine/network/collective_steps.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@ namespace moe {
 
 void stretch(Step& step, double factor) {
   for (Flow& flow : step.flows) flow.bytes *= factor;
-  for (Wave& wave : step.waves) wave.delay_ns *= factor;
+  for (TransferBatch& batch : step.batches) batch.delay_ns *= factor;
 }
 
 bool is_even(const AllToAll& a2a, const Group& group, int64_t num_devices) {
@@ -168,11 +168,11 @@ void CollectiveSteps::sort_into(std::vector<Transfer> all, Step& step) {
            all[last].in == t.in && all[last].weight == t.weight) {
       ++last;
     }
-    if (step.waves.empty() || step.waves.back().delay_ns != t.delay_ns) {
-      step.waves.push_back({t.delay_ns, step.streams.size(), step.streams.size()});
+    if (step.batches.empty() || step.batches.back().delay_ns != t.delay_ns) {
+      step.batches.push_back({t.delay_ns, step.streams.size(), step.streams.size()});
     }
     step.streams.push_back({t.out, t.in, t.weight, {step.flows.data() + first, last - first}});
-    ++step.waves.back().last;
+    ++step.batches.back().last;
   }
 }
 

@@ -1,4 +1,4 @@
-#include "engine/placement/transfers.h"
+#include "engine/placement/expert_transfers.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "engine/placement/popularity.h"
+#include "engine/placement/path_profile.h"
 
 #include <catch2/catch.hpp>
 #include <map>

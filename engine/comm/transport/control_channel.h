@@ -13,15 +13,15 @@
 
 namespace moe {
 
-class Mail {
+class ControlChannel {
  public:
   /// Keeps a reference to processes.
-  Mail(Processes& processes, int64_t channel);
+  ControlChannel(Processes& processes, int64_t channel);
 
   // Where a peer is lost the job fails; in a job that has failed nothing goes or comes any more.
   void send(int64_t peer, std::string text);
   /// The next of those that have come, from anybody.
-  std::optional<Transport::Letter> read();
+  std::optional<Transport::ControlMessage> read();
 
  private:
   struct Sent {

@@ -10,11 +10,11 @@
 namespace moe {
 
 /// A peer that is at work answers within microseconds; who waits for longer leaves its core to
-/// compute, for an eighth of what it has waited so far: were naps longer, two that wait for each
+/// compute, for an eighth of what it has waited so far: were sleeps longer, two that wait for each
 /// other in turn would find each other asleep every time.
-class Naps {
+class Backoff {
  public:
-  explicit Naps(Nanoseconds now = clock_ns()) : begin_(now) {}
+  explicit Backoff(Nanoseconds now = clock_ns()) : begin_(now) {}
   /// Between two looks.
   void rest(Nanoseconds now = clock_ns()) const {
     if (now - begin_ < kSpin) return;

@@ -35,10 +35,10 @@ struct Pair {
   std::shared_ptr<const Plan> plain, edited;
 };
 
-Pair both(PlanSpec spec, const Stages& stages, DeviceEdits edits) {
+Pair both(PlanSpec spec, const Stages& stages, DeviceLowering lowering) {
   spec.system.stages = stages;
   const auto plain = make_plan(spec);
-  spec.edits = edits;
+  spec.lowering = lowering;
   return {plain, make_plan(spec)};
 }
 

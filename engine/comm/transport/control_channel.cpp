@@ -1,13 +1,13 @@
-#include "engine/comm/transport/mail.h"
+#include "engine/comm/transport/control_channel.h"
 
 #include "engine/base/errors.h"
 
 namespace moe {
 
-Mail::Mail(Processes& processes, int64_t channel)
+ControlChannel::ControlChannel(Processes& processes, int64_t channel)
     : processes_(processes), transport_(*processes.transport_), channel_(channel) {}
 
-void Mail::send(int64_t peer, std::string text) {
+void ControlChannel::send(int64_t peer, std::string text) {
   if (processes_.failed()) return;
   try {
     const std::lock_guard lock(mutex_);
@@ -20,11 +20,11 @@ void Mail::send(int64_t peer, std::string text) {
   }
 }
 
-void Mail::forget_sent() {
+void ControlChannel::forget_sent() {
   while (!sent_.empty() && sent_.front().messages->over()) sent_.pop_front();
 }
 
-std::optional<Transport::Letter> Mail::read() {
+std::optional<Transport::ControlMessage> ControlChannel::read() {
   if (processes_.failed()) return std::nullopt;
   try {
     return transport_.read(channel_);

@@ -1,4 +1,4 @@
-#include "engine/placement/transfers.h"
+#include "engine/placement/expert_transfers.h"
 
 #include <catch2/catch.hpp>
 #include <map>

@@ -1,4 +1,4 @@
-#include "engine/placement/popularity.h"
+#include "engine/placement/path_profile.h"
 
 #include <algorithm>
 #include <array>
