@@ -1,4 +1,6 @@
-// Strong ids: an index into a vector that cannot be mixed up with another kind of index.
+// Strong ids: an index into a vector, of a type that cannot be mixed up with another kind of index.
+// An id that was not set is -1 (not valid). In Lua, ids count from 1; the conversion is in
+// bindings/.
 #pragma once
 
 #include <compare>

@@ -25,7 +25,7 @@ bool fits(const OptionSpec& spec, const OptionValue& value) {
   const double* const number = std::get_if<double>(&value);
   if (number == nullptr) return true;
   const bool inside = spec.lo >= spec.hi || (*number >= spec.lo && *number <= spec.hi);
-  return inside && (!spec.whole || *number == std::floor(*number));  // NaN does not
+  return inside && (!spec.whole || *number == std::floor(*number));  // a NaN is not inside
 }
 
 void check(std::string_view owner, const OptionSpec& spec, const OptionValue& value) {
