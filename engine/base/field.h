@@ -154,8 +154,9 @@ constexpr size_t kHasMember = requires(const Row& row) {
 /// Returns the table of rows of S. A member of S that has no row is an error at compile time.
 template <class S, class... Rows>
 constexpr std::tuple<Rows...> field_table(Rows... rows) {
-  static_assert((field_detail::kHasMember<Rows> + ... + 0) == field_detail::num_members<S>(),
-                "a member of the struct has no row in its table of fields, or a row too many");
+  static_assert(
+      (field_detail::kHasMember<Rows> + ... + 0) == field_detail::num_members<S>(),
+      "a member of the struct has no row in its table of fields, or the table has too many rows");
   return {rows...};
 }
 

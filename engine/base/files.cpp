@@ -23,7 +23,7 @@ constexpr std::string_view kPrefix = ".moebench-", kSuffix = ".tmp";
 constexpr size_t kDigits = 16;
 
 std::string reason() {
-  return errno == ELOOP ? "a link stands in its path" : std::strerror(errno);
+  return errno == ELOOP ? "a link is in its path, which is not allowed" : std::strerror(errno);
 }
 
 std::optional<struct stat> stat_at(const Descriptor& folder, const std::string& name) {
@@ -246,7 +246,8 @@ void append_file(const fs::path& path, std::string_view text, bool anew) {
     return run_error("cannot write {}: {}", path.string(), why);
   };
   if (!file.valid() || fstat(file.get(), &found) != 0) throw fail(reason());
-  if (!S_ISREG(found.st_mode) || found.st_nlink != 1) throw fail("something else took its place");
+  if (!S_ISREG(found.st_mode) || found.st_nlink != 1)
+    throw fail("it is not a regular file, or it has a second name (a hard link)");
   if (!write_all(file, text.data(), text.size()) || file.close() != 0) throw fail(reason());
 }
 

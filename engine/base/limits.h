@@ -29,8 +29,8 @@ void check_bytes(double bytes, const What& what) {
   if (!(bytes <= static_cast<double>(kMostBytes))) fail_bytes(what(), bytes);
 }
 
-/// Throws UserError: "<what> takes 3.2e+19 s, beyond the clock: at most 104 days are computed
-/// with".
+/// Throws UserError: "<what> takes 3.2e+19 s, which is beyond the clock: at most 104 days are
+/// allowed".
 [[noreturn]] void fail_time(const std::string& what, double ns);
 
 /// Returns `ns` rounded to the nearest whole nanosecond. Throws UserError by fail_time() where `ns`

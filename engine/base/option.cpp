@@ -68,7 +68,7 @@ Options resolve_options(std::string_view owner, const std::vector<OptionSpec>& s
     names.push_back(spec.name);
   }
   for (const auto& [name, value] : given) {
-    if (specs.empty()) throw user_error("{}: '{}': it has no options", owner, name);
+    if (specs.empty()) throw user_error("{} has no options, but '{}' was given", owner, name);
     if (!resolved.contains(name)) {
       throw UserError(unknown_name(fmt::format("option of {}", owner), name, names));
     }
