@@ -13,7 +13,8 @@
 namespace moe {
 namespace {
 
-/// `bytes` over one link and the link's traversal out and in. Requires: bytes_per_s > 0.
+/// Nanoseconds to move `bytes` over a link, plus the latency of two links (out and in). Requires:
+/// bytes_per_s > 0.
 double step_ns(double bytes, double bytes_per_s, Nanoseconds latency_ns) {
   return bytes * kNsPerSecond / bytes_per_s + 2.0 * static_cast<double>(latency_ns);
 }
@@ -26,15 +27,16 @@ double nic_step_ns(const Cluster& cluster, const NodePorts& ports, double bytes)
   return step_ns(bytes, ports.bytes_per_s, cluster.nic.latency_ns);
 }
 
-/// An all-to-all whose most loaded device port and NIC carry so many bytes; idle links cost
-/// nothing.
+/// Returns the time of an all-to-all whose most loaded device port carries `port_load` bytes and
+/// whose most loaded NIC carries `nic_load` bytes. A link without load costs nothing.
 double slowest_ns(const Cluster& cluster, const NodePorts& ports, double port_load,
                   double nic_load) {
   return std::max(port_load > 0 ? port_step_ns(cluster, port_load) : 0.0,
                   nic_load > 0 ? nic_step_ns(cluster, ports, nic_load) : 0.0);
 }
 
-/// On the wire, and starting up with so many peers.
+/// Returns the time of an all-to-all: `wire_ns` for the transfer plus the start-up for `peers`
+/// peers. `bytes` and `amount` name the size in errors.
 Nanoseconds a2a_ns(const Cluster& cluster, double wire_ns, int64_t peers, const char* bytes,
                    double amount) {
   const auto what = [&] {
@@ -49,10 +51,10 @@ void check_bytes(const char* what, double bytes) {
   }
 }
 
-/// Bytes on every link of the cluster.
+/// Bytes that each link of the cluster carries in one all-to-all.
 struct LinkBytes {
-  std::vector<double> port_out, port_in;  // by device
-  std::vector<double> nic_out, nic_in;    // by node * groups + group
+  std::vector<double> port_out, port_in;  // indexed by device
+  std::vector<double> nic_out, nic_in;    // indexed by node * groups + group
 };
 
 LinkBytes link_bytes(const Cluster& cluster, const NodePorts& ports,
@@ -87,7 +89,8 @@ Ground ground_of(const Cluster& cluster, const NodePorts& ports) {
   return {cluster.num_devices(), cluster.devices_per_node, ports.devices_per_group};
 }
 
-/// Devices whose transfers stand for all: one node's where every node has the same.
+/// Number of devices whose transfers are computed: those of one node where all nodes have the same
+/// transfers, otherwise all devices.
 int64_t devices_seen(const Ground& ground, const Group& group, const Round& round = {}) {
   const bool alike = nodes_alike(group, ground.devices_per_node, round);
   return alike ? ground.devices_per_node : ground.num_devices;
@@ -103,7 +106,8 @@ double largest(const std::vector<double>& a, const std::vector<double>& b) {
 
 }  // namespace
 
-// What comes in is what goes out of the devices counted from the other end, so it loads as much.
+// Only outgoing bytes are counted: by symmetry (device i receives what device n - 1 - i would
+// send), the most loaded incoming link carries as many bytes as the most loaded outgoing link.
 Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group group,
                           const Round& round) {
   check_bytes("bytes_per_pair", bytes_per_pair);
@@ -111,8 +115,8 @@ Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group g
   check(round, group, "all_to_all");
   const NodePorts ports = node_ports(cluster);
   const Ground ground = ground_of(cluster, ports);
-  int64_t near = 0;  // peers of a device
-  std::vector<int64_t> far(static_cast<size_t>(nics_seen(ground, group, round)));  // pairs, by NIC
+  int64_t near = 0;  // largest number of peers of a device in its node
+  std::vector<int64_t> far(static_cast<size_t>(nics_seen(ground, group, round)));  // pairs per NIC
   for (int64_t d = 0; d < devices_seen(ground, group, round); ++d) {
     const int64_t in_node = members_in_node(ground, group, d, round);
     near = std::max(near, in_node - (round.number == 0 ? 1 : 0));
@@ -150,7 +154,7 @@ Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes, int64_t rings, G
   const Ground ground = ground_of(cluster, ports);
   const Rings made = make_rings(ground, group, rings, devices_seen(ground, group));
   const double chunk = std::floor(bytes / static_cast<double>(group.size * made.count));
-  int64_t near = 0;  // rings on a port
+  int64_t near = 0;  // number of rings that cross a port
   std::vector<int64_t> out(static_cast<size_t>(nics_seen(ground, group))), in(out.size());
   for (const RingHop& hop : made.hops) {
     if (hop.nic_out < 0) {

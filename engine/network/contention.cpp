@@ -63,8 +63,8 @@ void check_op(const Cluster& cluster, const NetworkOp& op, size_t index) {
   }
 }
 
-/// Everything about one run of run_collectives(): tells the wire what begins when what it waits for
-/// has ended.
+/// The state of one call of run_collectives(): begins an op on the wire when all ops in its `after`
+/// have ended.
 class Batch {
  public:
   Batch(const Cluster& cluster, const std::vector<NetworkOp>& ops, const NetworkOptions& options,
@@ -122,7 +122,7 @@ class Batch {
   const bool alike_;
   Wire wire_;
   std::vector<Waits> waits_;
-  std::vector<size_t> op_of_;  // the wire's number
+  std::vector<size_t> op_of_;  // index into ops_, for each number that Wire::begin() returned
 };
 
 }  // namespace

@@ -17,7 +17,8 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Rejects what the wire cannot be built of before its members are.
+/// Returns `cluster`. Throws UserError for arguments with which the wire's members cannot be
+/// constructed.
 const Cluster& checked(const Cluster& cluster, const NetworkOptions& options) {
   check(cluster);
   if (!(options.efficiency > 0 && options.efficiency <= 1)) {
@@ -33,17 +34,17 @@ void append(std::vector<LinkUse>& all, const std::vector<LinkUse>& more) {
 }  // namespace
 
 struct Wire::Impl {
-  /// The one op on its way, or the next one, as long as nothing has joined it. How it goes alone is
-  /// found out on links of its own, and only when something asks; joined, it goes to `traffic` from
-  /// its begin.
+  /// The only op in progress (or about to begin), as long as no other op overlaps with it. Its end
+  /// is computed by closed form or in a Traffic of its own, and only when it is needed. If another
+  /// op begins before that end, both are run in `traffic`, this one from its begin.
   struct Alone {
     size_t op;
-    bool known = false;  // what follows
+    bool known = false;  // whether the members below are set
     Landed landed = {};
     Nanoseconds end = 0;
     std::vector<LinkUse> use = {};
     int64_t num_events = 0;
-    /// Nothing that begins later joins it.
+    /// An op that begins at or after this time does not overlap with this one.
     double until_ns() const { return std::min(landed.end_ns, static_cast<double>(end)); }
   };
   struct Begin {
@@ -59,7 +60,7 @@ struct Wire::Impl {
         fabric(cluster, nodes_alike),
         traffic(fabric, options) {}
 
-  /// A time of the wire's clock.
+  /// Rounds to the wire's clock. Throws UserError for a time beyond kLongestNs.
   Nanoseconds nearest(double ns) const {
     return checked_ns(ns, [this] { return with_links("what its links carry", cluster); });
   }
@@ -77,8 +78,8 @@ struct Wire::Impl {
   const bool rank_ends;
   const Fabric fabric;
   Traffic traffic;
-  std::unordered_map<size_t, Order> orders;  // of ops that have not ended
-  std::priority_queue<Begin, std::vector<Begin>, std::greater<>> begins;  // first steps
+  std::unordered_map<size_t, Order> orders;  // ops that have not ended, by number
+  std::priority_queue<Begin, std::vector<Begin>, std::greater<>> begins;  // times of first steps
   std::optional<Alone> alone;
   std::vector<LinkUse> use;
   std::vector<Landed> landed;  // scratch
@@ -87,11 +88,12 @@ struct Wire::Impl {
   Nanoseconds now = 0;
 };
 
-/// Runs the lone op to its end.
+/// Computes the end of the lone op without other ops.
 void Wire::Impl::go_alone() {
   Alone& a = *alone;
   const Order& order = orders.at(a.op);
-  // Sums of events round other than the closed form, and a scaled end other than a scaled sum.
+  // Where there is a closed form, the end is taken from it: sums over events are rounded
+  // differently, and rounding a scaled end differs from rounding the scaled duration.
   std::optional<Nanoseconds> closed;
   if (order.begin_ns == std::floor(order.begin_ns)) closed = closed_form_ns(cluster, order.op);
   if (closed) {
@@ -109,7 +111,8 @@ void Wire::Impl::go_alone() {
   links.begin(a.op, order, true);
   std::vector<Landed> ended;
   for (; !links.empty(); ++a.num_events) {
-    if (links.next_ns() == kInfinity) nearest(kInfinity);  // more bytes than a double can time
+    if (links.next_ns() == kInfinity)
+      nearest(kInfinity);  // the bytes are too many for a finite time
     links.step(ended);
   }
   a.landed = std::move(ended[0]);
@@ -118,7 +121,7 @@ void Wire::Impl::go_alone() {
   a.known = true;
 }
 
-/// Whether the lone op is on its way still when the next one takes its first step.
+/// Whether another op takes its first step before the lone op has ended.
 bool Wire::Impl::is_joined() {
   if (begins.empty()) return false;
   const double at_ns = begins.top().at_ns;
@@ -132,19 +135,19 @@ bool Wire::Impl::is_joined() {
   return at_ns < alone->until_ns();
 }
 
-/// The op to take the first step next.
+/// Removes and returns the op that takes its first step next.
 size_t Wire::Impl::pop_begin() {
   const size_t op = begins.top().op;
   begins.pop();
   return op;
 }
 
-/// Afterwards the first of the ops that are about to begin is the lone one, unless there is traffic
-/// for it to join.
+/// Afterwards `alone` holds the op whose first step is next, unless ops are already in `traffic`,
+/// with which it would share links.
 void Wire::Impl::settle() {
   if (alone && !begins.empty()) {
     const double first_step_ns = orders.at(alone->op).first_step_ns;
-    if (begins.top().at_ns < first_step_ns) {  // told later, but sooner on the links
+    if (begins.top().at_ns < first_step_ns) {  // begun later, but with an earlier first step
       begins.push({first_step_ns, alone->op});
       alone.reset();
     }
