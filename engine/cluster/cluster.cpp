@@ -5,10 +5,12 @@
 namespace moe {
 namespace {
 
-/// Devices beyond this are a typing error; a matrix of them would not fit into memory.
+/// More devices than this are taken for a typing error; an N x N matrix over them would not fit
+/// into memory.
 constexpr int64_t kMaxDevices = 1 << 20;
 
-/// A rate that is 0 stands for a link that nothing crosses.
+/// Throws UserError for a rate of 0 when the link is `needed`. A rate of 0 is fine for a link that
+/// no transfer crosses (the NICs of a single node).
 void check_rate(const char* link, double value, bool needed) {
   if (needed && value == 0) throw user_error("cluster.{}.bytes_per_s = 0: must be above 0", link);
 }
