@@ -1,28 +1,32 @@
-// Metrics of a timeline. A rank's interval runs from 0 to its last end.
+// Metrics of a timeline: how its time divides into compute, communication and waiting. The step of
+// every rank begins at time 0. What the metrics mean for a plan is in analysis/, not here.
 //   makespan          the latest end over all ranks
 //   compute_ns        union of the compute lane's spans, mean over ranks
 //   comm_ns           union of [begin, end] over a rank's comm lanes, mean over ranks
 //   exposed_comm_ns   the part of [post, end] of comm spans during which no compute span runs, mean
-//   hidden_comm_ns    comm_ns less the part of it that is exposed
+//   hidden_comm_ns    comm_ns minus the part of it during which no compute span runs
 //   wait_ns           sum of begin - post over comm spans (waiting for peers), mean over ranks
-// Imbalance, by which ranks wait (wait_ns) whatever the wire does:
+//
+// Imbalance of compute; it makes ranks wait (wait_ns) even with infinitely fast links:
 //   busiest_compute_ns   compute_ns of the rank that computes longest
 //   expert_ns            sum of the compute spans of experts, mean over ranks
-//   busiest_expert_ns    that sum with each layer's and phase's busiest rank in place of the mean
-//   imbalance(), expert_imbalance()   busiest over mean; 1 where nothing is computed
-// A chunk of a collective is a span, posted where the chunk before it ends, so that what others
-// transfer between two chunks is a wait.
+//   busiest_expert_ns    the same sum, but with each layer's and phase's busiest rank, not the mean
+//   imbalance(), expert_imbalance()   busiest / mean; 1 where nothing is computed
 //
-// By kind of collective, mean over ranks; waiting and transferring apart:
-//   wait_ns           sum of begin - post: for peers, and for what an arbiter lets pass
+// A collective that is cut into chunks has one span per chunk, posted when the chunk before it
+// ends; so the time that other transfers take between two chunks counts as waiting.
+//
+// Per kind of collective, mean over ranks:
+//   wait_ns           sum of begin - post: waiting for peers and for ops that an arbiter puts first
 //   transfer_ns       sum of end - begin
 //
-// By phase (forward, backward), mean over ranks and over the layers that have all-to-alls (Lina,
-// ATC 2023, sections 4.3 and 7.2, which defines no window; this one is ours):
+// Per phase (forward, backward), mean over ranks and over the layers that have all-to-alls. They
+// follow Lina (ATC 2023, sections 4.3 and 7.2), which does not define the window; window_ns is a
+// definition of this project.
 //   layer_ns          from the first begin to the last end of the layer's ops, gate to combine
-//   a2a_ns            union of [post, end] of its all-to-alls
-//   window_ns         from the first begin to the last end of its all-to-alls
-//   busy_ns           the part of that window in which a compute span runs, of any layer
+//   a2a_ns            union of [post, end] of the layer's all-to-alls
+//   window_ns         from the first begin to the last end of the layer's all-to-alls
+//   busy_ns           the part of that window in which a compute span of any layer runs
 //   pipelining_efficiency = sum of busy_ns / sum of window_ns over both phases
 #pragma once
 
@@ -73,11 +77,11 @@ struct Metrics {
   MoeTimes forward, backward;
   double imbalance() const;
   double expert_imbalance() const;
-  /// 0 where there are no all-to-alls.
+  /// Returns 0 where there are no all-to-alls.
   double pipelining_efficiency() const;
 };
 
-/// All that results.json has of a timeline, in ms.
+/// All fields that results.json has of a timeline; times are in ms.
 constexpr auto fields_of(const Metrics*) {
   constexpr const char* kShown = "as imbalance or expert_imbalance";
   return field_table<Metrics>(
