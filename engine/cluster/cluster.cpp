@@ -20,8 +20,9 @@ void check_rate(const char* link, double value, bool needed) {
 void check(const Cluster& cluster) {
   check_fields(cluster, "cluster");
   if (cluster.num_devices() > kMaxDevices) {
-    throw user_error("cluster.nodes = {} of {} devices each: at most {} devices in all",
-                     cluster.nodes, cluster.devices_per_node, kMaxDevices);
+    throw user_error(
+        "cluster.nodes = {} with {} devices each: at most {} devices in all are allowed",
+        cluster.nodes, cluster.devices_per_node, kMaxDevices);
   }
   if (cluster.devices_per_node % cluster.nics_per_node != 0 &&
       cluster.nics_per_node % cluster.devices_per_node != 0) {

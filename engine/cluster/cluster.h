@@ -37,20 +37,22 @@ constexpr auto fields_of(const Device*) {
       field("gemm_flops_per_s", &Device::gemm_flops_per_s, "achieved flops per second in GEMMs")
           .from(kLeastRate, kMostRate),
       field("vector_flops_per_s", &Device::vector_flops_per_s,
-            "flops per second outside GEMMs; as in GEMMs")
+            "achieved flops per second outside GEMMs")
           .from(kLeastRate, kMostRate),
       field("memory_bytes_per_s", &Device::memory_bytes_per_s, "achieved bytes per second")
           .from(kLeastRate, kMostRate),
-      field("launch_us", &Device::launch_ns, "added to every op, microseconds")
+      field("launch_us", &Device::launch_ns, "time added to every compute op, microseconds")
           .in(kMicroseconds)
           .from(0, kMostStartUs),
-      field("memory_bytes", &Device::memory_bytes, "0: unknown").from(0, 1e18));
+      field("memory_bytes", &Device::memory_bytes, "memory of a device in bytes; 0 means unknown")
+          .from(0, 1e18));
 }
 constexpr auto fields_of(const LinkSpec*) {
   return field_table<LinkSpec>(
-      field("bytes_per_s", &LinkSpec::bytes_per_s, "achieved bytes per second, one way")
+      field("bytes_per_s", &LinkSpec::bytes_per_s, "achieved bytes per second in one direction")
           .from(kLeastRate, kMostRate),
-      field("latency_us", &LinkSpec::latency_ns, "one traversal, microseconds")
+      field("latency_us", &LinkSpec::latency_ns,
+            "latency of one traversal of the link, microseconds")
           .in(kMicroseconds)
           .from(0, kMostStartUs));
 }
@@ -64,8 +66,9 @@ struct OverlapSlowdown {
 };
 constexpr auto fields_of(const OverlapSlowdown*) {
   return field_table<OverlapSlowdown>(
-      field("gemm", &OverlapSlowdown::gemm, "times of GEMMs").from(1, 100),
-      field("memory", &OverlapSlowdown::memory, "times of all other compute").from(1, 100));
+      field("gemm", &OverlapSlowdown::gemm, "factor of the time of GEMMs").from(1, 100),
+      field("memory", &OverlapSlowdown::memory, "factor of the time of all other compute")
+          .from(1, 100));
 }
 
 /// How collectives that use a link at the same time share it. Every flow (the bytes of one transfer
@@ -114,25 +117,26 @@ constexpr auto fields_of(const Cluster*) {
   return field_table<Cluster>(
       field("name", &Cluster::name),
       field("nodes", &Cluster::nodes, "number of nodes").from(1, 65536).must(),
-      field("devices_per_node", &Cluster::devices_per_node, "devices of a node")
+      field("devices_per_node", &Cluster::devices_per_node, "number of devices per node")
           .from(1, 1024)
           .must(),
-      field("device", &Cluster::device, "rates of a device; moe.collectives needs none"),
-      field("intra", &Cluster::intra, "between devices of a node"),
-      field("nic", &Cluster::nic, "between nodes"),
+      field("device", &Cluster::device, "rates of a device; moe.collectives does not need them"),
+      field("intra", &Cluster::intra, "link between devices of the same node"),
+      field("nic", &Cluster::nic, "link of one NIC, between nodes"),
       field("nics_per_node", &Cluster::nics_per_node).from(1, 1024),
-      field("a2a_base_us", &Cluster::a2a_base_ns, "start-up of an all-to-all, microseconds")
+      field("a2a_base_us", &Cluster::a2a_base_ns, "start-up time of an all-to-all, microseconds")
           .in(kMicroseconds)
           .from(0, kMostStartUs),
-      field("a2a_per_peer_us", &Cluster::a2a_per_peer_ns, "start-up per peer, microseconds")
+      field("a2a_per_peer_us", &Cluster::a2a_per_peer_ns,
+            "start-up time of an all-to-all per peer, microseconds")
           .in(kMicroseconds)
           .from(0, kMostStartUs),
-      field("share", &Cluster::share, "who gets how much of a link where collectives meet"),
+      field("share", &Cluster::share, "how collectives that use a link at the same time share it"),
       field("sharing_efficiency", &Cluster::sharing_efficiency,
-            "assumed: what is left of a link's rate while two collectives use it")
+            "assumed: the fraction of a link's rate that remains while two collectives use it")
           .from(1e-6, 1),
       field("overlap_slowdown", &Cluster::overlap_slowdown,
-            "how much longer compute takes while a collective runs beside it"));
+            "how much longer compute takes while a collective runs"));
 }
 
 /// Throws UserError naming "cluster.<field>", the value and what is allowed.

@@ -132,7 +132,7 @@ Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> byte
                             const Round& round) {
   const size_t n = static_cast<size_t>(cluster.num_devices());
   if (bytes.size() != n * n) {
-    throw user_error("bytes: {} entries, must be {} rows of {} (one per device of the cluster)",
+    throw user_error("bytes has {} entries: must be {} rows of {} (one per device of the cluster)",
                      bytes.size(), n, n);
   }
   group = resolve(group, cluster.num_devices(), "all_to_all");
@@ -147,7 +147,7 @@ Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> byte
 
 Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes, int64_t rings, Group group) {
   check_bytes("bytes", bytes);
-  if (rings < 0) throw user_error("rings = {}: must be at least 0 (0: one per NIC)", rings);
+  if (rings < 0) throw user_error("rings = {}: must be at least 0 (0 means one per NIC)", rings);
   group = resolve(group, cluster.num_devices(), "all_reduce");
   if (group.size == 1 || bytes == 0) return 0;
   const NodePorts ports = node_ports(cluster);

@@ -25,8 +25,8 @@ void check_count(const std::string& field, int64_t count, int64_t least) {
 void check_matrix(const std::string& field, const std::vector<double>& bytes, int64_t devices) {
   const size_t n = static_cast<size_t>(devices);
   if (bytes.size() != n * n) {
-    throw user_error("{}: {} entries, must be {} rows of {} (one per device of the cluster)", field,
-                     bytes.size(), n, n);
+    throw user_error("{} has {} entries: must be {} rows of {} (one per device of the cluster)",
+                     field, bytes.size(), n, n);
   }
   for (size_t k = 0; k < bytes.size(); ++k) {
     if (std::isfinite(bytes[k]) && bytes[k] >= 0) continue;
@@ -50,12 +50,13 @@ void check_op(const Cluster& cluster, const NetworkOp& op, size_t index) {
   check_count(field + ".start_ns", op.start_ns, 0);
   for (const size_t before : op.after) {
     if (before >= index) {
-      throw user_error("{}.after = {}: must be an earlier op, below {}", field, before, index);
+      throw user_error("{}.after = {}: must be an earlier op, with an index below {}", field,
+                       before, index);
     }
   }
   const size_t ranks = op.rank_start_ns.size();
   if (ranks != 0 && ranks != static_cast<size_t>(cluster.num_devices())) {
-    throw user_error("{}.rank_start_ns: {} entries, must be {} (one per device of the cluster)",
+    throw user_error("{}.rank_start_ns has {} entries: must be {} (one per device of the cluster)",
                      field, ranks, cluster.num_devices());
   }
   for (size_t r = 0; r < ranks; ++r) {
@@ -106,7 +107,9 @@ class Batch {
 
   void begin(size_t i) {
     const double at_ns = waits_[i].ready_ns + static_cast<double>(ops_[i].start_ns);
-    checked_ns(at_ns, [i] { return fmt::format("ops[{}]: what comes before it and start_ms", i); });
+    checked_ns(at_ns, [i] {
+      return fmt::format("ops[{}]: waiting for the ops before it and for start_ms", i);
+    });
     wire_.begin(ops_[i], at_ns);
     op_of_.push_back(i);
   }

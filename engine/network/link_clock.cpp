@@ -135,7 +135,8 @@ void LinkClock::take_ended(Part& part, double limit_ns, std::vector<Ended>& ende
 }
 
 void LinkClock::advance(double ns, std::vector<Ended>& ended) {
-  MOE_CHECK(ns >= now_ns_ && ns <= next_end_ns(), "from {} to {}", now_ns_, ns);
+  MOE_CHECK(ns >= now_ns_ && ns <= next_end_ns(), "the clock cannot go from {} to {} ns", now_ns_,
+            ns);
   now_ns_ = ns;
   const double limit = same_moment(ns);
   for (Part& part : parts_) {

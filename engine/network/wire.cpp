@@ -62,7 +62,7 @@ struct Wire::Impl {
 
   /// Rounds to the wire's clock. Throws UserError for a time beyond kLongestNs.
   Nanoseconds nearest(double ns) const {
-    return checked_ns(ns, [this] { return with_links("what its links carry", cluster); });
+    return checked_ns(ns, [this] { return with_links("a transfer", cluster); });
   }
   size_t pop_begin();
   void settle();
@@ -228,10 +228,12 @@ Wire::~Wire() = default;
 
 size_t Wire::begin(NetworkOp op, double at_ns, double scale) {
   Impl& w = *impl_;
-  MOE_CHECK(at_ns >= static_cast<double>(w.now) - 1, "a begin at {} before {}", at_ns, w.now);
-  MOE_CHECK(scale > 0 && (scale == 1 || op.rank_start_ns.empty()), "scale {}", scale);
+  MOE_CHECK(at_ns >= static_cast<double>(w.now) - 1,
+            "an op begins at {} ns, before the clock's {} ns", at_ns, w.now);
+  MOE_CHECK(scale > 0 && (scale == 1 || op.rank_start_ns.empty()),
+            "scale {} is not allowed for these starts", scale);
   MOE_CHECK(!w.fabric.nodes_alike() || is_alike(op, w.cluster),
-            "an op that differs by node where all nodes are alike");
+            "the transfers of an op differ by node, but nodes_alike was given");
   const size_t number = w.num_ops++;
   const Order& order =
       w.orders
@@ -246,7 +248,8 @@ Nanoseconds Wire::next_ns() {
 }
 
 void Wire::advance(Nanoseconds to, std::vector<Done>& ended) {
-  MOE_CHECK(to >= impl_->now && to < kNever, "from {} to {}", impl_->now, to);
+  MOE_CHECK(to >= impl_->now && to < kNever, "the clock cannot go from {} to {} ns", impl_->now,
+            to);
   while (impl_->next_ns() <= to) impl_->step(ended);
   impl_->now = to;
 }

@@ -197,8 +197,8 @@ Metrics metrics(const Graph& graph, const Timeline& timeline) {
   Nanoseconds makespan = 0;
   CollectiveSums all, all_to_all, all_reduce;
   for (const Span& span : timeline.spans) {
-    MOE_CHECK(span.rank >= 0 && span.rank < timeline.num_ranks, "rank {} of {}", span.rank,
-              timeline.num_ranks);
+    MOE_CHECK(span.rank >= 0 && span.rank < timeline.num_ranks, "a span has rank {} of {} ranks",
+              span.rank, timeline.num_ranks);
     makespan = std::max(makespan, span.end);
     RankSpans& rank = ranks[static_cast<size_t>(span.rank)];
     if (graph.def(span.op).lane == LaneKind::kCompute) {
@@ -226,9 +226,9 @@ Metrics metrics(const Graph& graph, const Timeline& timeline) {
           .comm_ns = comm_ns,
           .exposed_comm_ns = sums.exposed.mean(n, step),
           .hidden_comm_ns = comm_ns - sums.exposed_transfer.mean(n, step),
-          .wait_ns = all.mean(n, "all waiting for peers").wait_ns,
-          .all_to_all = all_to_all.mean(n, "all waiting for all-to-alls, and all of them,"),
-          .all_reduce = all_reduce.mean(n, "all waiting for all-reduces, and all of them,"),
+          .wait_ns = all.mean(n, "all waiting for peers together").wait_ns,
+          .all_to_all = all_to_all.mean(n, "the all-to-alls and their waits together"),
+          .all_reduce = all_reduce.mean(n, "the all-reduces and their waits together"),
           .forward = moe_times(layers, false, ranks),
           .backward = moe_times(layers, true, ranks)};
 }

@@ -42,9 +42,10 @@ struct CollectiveTimes {
 constexpr auto fields_of(const CollectiveTimes*) {
   return field_table<CollectiveTimes>(
       field("{}_wait_ms", &CollectiveTimes::wait_ns,
-            "posted and not begun: peers, or others on the wire")
+            "posted but not begun: waiting for peers, or for other transfers")
           .in(kMilliseconds),
-      field("{}_transfer_ms", &CollectiveTimes::transfer_ns, "on the wire").in(kMilliseconds));
+      field("{}_transfer_ms", &CollectiveTimes::transfer_ns, "from begin to end of the transfers")
+          .in(kMilliseconds));
 }
 
 struct MoeTimes {
@@ -54,11 +55,12 @@ struct MoeTimes {
   Nanoseconds busy_ns = 0;
 };
 constexpr auto fields_of(const MoeTimes*) {
-  constexpr const char* kShown = "as pipelining_efficiency";
+  constexpr const char* kShown = "is shown as pipelining_efficiency";
   return field_table<MoeTimes>(
-      field("moe_{}_ms", &MoeTimes::layer_ns, "an MoE layer from gate to combine, mean")
+      field("moe_{}_ms", &MoeTimes::layer_ns, "time of an MoE layer from gate to combine, mean")
           .in(kMilliseconds),
-      field("a2a_{}_ms", &MoeTimes::a2a_ns, "of it its all-to-alls posted or on the wire")
+      field("a2a_{}_ms", &MoeTimes::a2a_ns,
+            "part of the MoE layer's time with an all-to-all posted or in transfer")
           .in(kMilliseconds),
       internal(&MoeTimes::window_ns, kShown), internal(&MoeTimes::busy_ns, kShown));
 }
@@ -83,23 +85,25 @@ struct Metrics {
 
 /// All fields that results.json has of a timeline; times are in ms.
 constexpr auto fields_of(const Metrics*) {
-  constexpr const char* kShown = "as imbalance or expert_imbalance";
+  constexpr const char* kShown = "is shown as imbalance or expert_imbalance";
   return field_table<Metrics>(
       field("iteration_ms", &Metrics::makespan_ns, "time of a step").in(kMilliseconds),
-      field("compute_ms", &Metrics::compute_ns, "busy compute lane").in(kMilliseconds),
-      field("comm_ms", &Metrics::comm_ns, "busy communication lanes").in(kMilliseconds),
-      field("exposed_comm_ms", &Metrics::exposed_comm_ns, "communication beside no compute")
+      field("compute_ms", &Metrics::compute_ns, "time with compute").in(kMilliseconds),
+      field("comm_ms", &Metrics::comm_ns, "time with communication").in(kMilliseconds),
+      field("exposed_comm_ms", &Metrics::exposed_comm_ns,
+            "communication while the rank computes nothing")
           .in(kMilliseconds),
-      field("hidden_comm_ms", &Metrics::hidden_comm_ns, "communication beside compute")
+      field("hidden_comm_ms", &Metrics::hidden_comm_ns, "communication while the rank computes")
           .in(kMilliseconds),
-      field("wait_ms", &Metrics::wait_ns, "communication posted and not begun").in(kMilliseconds),
-      derived("imbalance", &Metrics::imbalance, "compute of the busiest rank over the mean"),
+      field("wait_ms", &Metrics::wait_ns, "communication posted but not begun").in(kMilliseconds),
+      derived("imbalance", &Metrics::imbalance,
+              "compute time of the busiest rank / mean over ranks"),
       derived("expert_imbalance", &Metrics::expert_imbalance,
-              "the same of experts' compute, each layer's busiest rank"),
+              "the same for compute of experts, with the busiest rank of each layer"),
       inlined("a2a", &Metrics::all_to_all), inlined("all_reduce", &Metrics::all_reduce),
       inlined("forward", &Metrics::forward), inlined("backward", &Metrics::backward),
       derived("pipelining_efficiency", &Metrics::pipelining_efficiency,
-              "share of a layer's all-to-alls, first to last, in which compute is busy"),
+              "fraction of the time from a layer's first to its last all-to-all with compute"),
       internal(&Metrics::busiest_compute_ns, kShown), internal(&Metrics::expert_ns, kShown),
       internal(&Metrics::busiest_expert_ns, kShown));
 }
