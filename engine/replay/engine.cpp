@@ -11,9 +11,9 @@
 namespace moe {
 namespace {
 
-constexpr uint32_t kLookEvery = 256;  // events, at the request to stop
+constexpr uint32_t kLookEvery = 256;  // number of events between two checks of the request to stop
 
-/// The lane of every op, from the orders. Every op stands in them once.
+/// Returns the lane of every op. Every op must be exactly once in the orders of the lanes.
 std::vector<LaneId> lanes_of(const ReplayInput& input) {
   std::vector<LaneId> lanes(input.graph.num_ops());
   size_t placed = 0;
@@ -29,7 +29,8 @@ std::vector<LaneId> lanes_of(const ReplayInput& input) {
   return lanes;
 }
 
-/// Two transfers may be on their way at once: two comm lanes carry some, and no arbiter has both.
+/// Returns whether two transfers may be in progress at once: at least two comm lanes have
+/// transfers, and no single arbiter takes the choices of all these lanes.
 bool may_meet(const ReplayInput& input) {
   std::vector<size_t> owner(input.orders.lanes.size());
   for (size_t l = 0; l < owner.size(); ++l) owner[l] = l;
@@ -46,12 +47,13 @@ bool may_meet(const ReplayInput& input) {
   return std::any_of(used.begin(), used.end(), [&](size_t o) { return o != used[0]; });
 }
 
-/// Sums over all ranks of a clock up to there are in Nanoseconds, too.
+/// Returns the largest clock value for which the sum over `ranks` ranks still fits into
+/// Nanoseconds.
 Nanoseconds latest_for(int64_t ranks) {
   return std::min(kLongestNs, (Nanoseconds{1} << 62) / ranks);
 }
 
-/// bytes * parts / n, which no product overflows. Requires: parts <= n.
+/// Returns bytes * parts / n without overflow. Requires: parts <= n.
 Bytes part_of(Bytes bytes, int64_t parts, int64_t n) {
   return bytes / n * parts + bytes % n * parts / n;
 }
@@ -80,7 +82,7 @@ Engine::Engine(const ReplayInput& input)
       latest_(latest_for(input.num_ranks)),
       states_(input.graph.num_ops()),
       posts_(input.graph.num_ops() * ranks_) {
-  edges_.order(input.graph, input.schedule);  // names the cycle where there is one
+  edges_.order(input.graph, input.schedule);  // throws RunError with the cycle, if there is one
   int32_t number = 0;
   for (const Arbiter& arbiter : arbiters(input.schedule)) {
     for (const LaneId lane : arbiter) arbiter_of_[lane.index()] = number;
@@ -177,10 +179,11 @@ void Engine::take(const Event& event) {
   }
 }
 
-/// All that the op waits for is over on this rank.
+/// Everything that the op waits for on this rank is over: the rank posts the op.
 void Engine::ready(OpId op, size_t rank) {
   Post& mine = post(op, rank);
-  // A lane of an arbiter is woken for what the arbiter chooses, not for what is ready.
+  // A lane with an arbiter does not wake when an op becomes ready but when the arbiter chooses it,
+  // so the wake-up time (handoff_ns) is not added here.
   const bool chosen = arbiter_of_[lanes_[op.index()].index()] >= 0;
   mine.at = mine.lane_free;
   if (mine.others_over > mine.at) mine.at = mine.others_over + (chosen ? 0 : input_.handoff_ns);
@@ -219,7 +222,7 @@ void Engine::begin_transfer(OpId op, Nanoseconds at) {
   push(at + alone_ns(op), Kind::kEnd, op.value);
 }
 
-/// The next chunk takes to the links.
+/// Begins the next chunk of the op on the links.
 void Engine::send(OpId op) {
   const Nanoseconds ns = alone_ns(op);
   std::optional<NetworkOp> transfer = input_.transfer(op, states_[op.index()].num_chunks);
@@ -235,7 +238,7 @@ Nanoseconds Engine::duration_ns(OpId op, size_t rank) const {
   return checked_ns(ns, [&] { return fmt::format("op '{}'", input_.graph.op(op).name); });
 }
 
-/// A chunk of the op with nothing beside it.
+/// Returns the duration of one chunk of the op when it has the links for itself.
 Nanoseconds Engine::alone_ns(OpId op) const {
   Nanoseconds ns = 0;
   for (size_t r = 0; r < ranks_; ++r) {
@@ -246,7 +249,7 @@ Nanoseconds Engine::alone_ns(OpId op) const {
   return input_.chunk_ns ? input_.chunk_ns(op, n) : (ns + n - 1) / n;
 }
 
-/// A chunk is over on all ranks.
+/// A chunk has ended on all ranks.
 void Engine::end_transfer(OpId op) {
   State& state = states_[op.index()];
   const int64_t n = state.num_chunks, c = state.chunk++;
