@@ -7,8 +7,8 @@
 namespace moe {
 namespace {
 
-constexpr int64_t kMaxLength = int64_t{1} << 24;  // of one axis
-constexpr int64_t kMaxIndex = int64_t{1} << 31;   // index maps are i32
+constexpr int64_t kMaxLength = int64_t{1} << 24;  // largest length of one axis
+constexpr int64_t kMaxIndex = int64_t{1} << 31;   // most choices: index maps are i32
 
 void check_range(const char* field, int64_t value, int64_t lo, int64_t hi) {
   if (value < lo || value > hi) {

@@ -1,5 +1,5 @@
 // The links of a cluster, and the two links that a transfer crosses: inside a node the ports of its
-// two devices, between nodes a NIC of each node (and no ports). A link is one direction. Values
+// two devices, between nodes one NIC of either node (and no ports). A link is one direction. Values
 // only; how flows share links is in fair_share.h and link_clock.h.
 #pragma once
 
