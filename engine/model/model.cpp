@@ -191,7 +191,7 @@ GateSpec gate_spec(const ModelSpec& model, const Gate& gate) {
   spec.name = gate.name;
   spec.k = gate.fixed_k > 0 ? gate.fixed_k : model.k;
   if (spec.k > model.experts) {
-    throw user_error("model.gate = '{}' takes {} experts per token, but model.experts = {}",
+    throw user_error("model.gate = '{}' chooses {} experts per token, but model.experts = {}",
                      gate.name, spec.k, model.experts);
   }
   spec.columns = gate.columns(spec.k, model.experts);
@@ -227,7 +227,7 @@ TensorId loss_of(const Graph& graph) {
       return graph.out(id);
     }
   }
-  throw user_error("graph '{}' has no cross_entropy op", graph.name);
+  throw user_error("graph '{}' has no cross_entropy op, which computes the loss", graph.name);
 }
 
 }  // namespace moe

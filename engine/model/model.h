@@ -100,7 +100,8 @@ constexpr auto fields_of(const Adamw*) {
   return field_table<Adamw>(
       field("lr", &Adamw::lr).from(0, 1e38), field("beta1", &Adamw::beta1).from(0, kBelowOne),
       field("beta2", &Adamw::beta2).from(0, kBelowOne), field("eps", &Adamw::eps).from(1e-30, 1),
-      field("weight_decay", &Adamw::weight_decay, "of matrices and tables, times lr").from(0, 1e6));
+      field("weight_decay", &Adamw::weight_decay, "decay of matrices and tables, multiplied by lr")
+          .from(0, 1e6));
 }
 
 using OptimizerSpec = std::variant<Sgd, Adamw>;
@@ -168,11 +169,12 @@ struct GradientSync {
 constexpr auto fields_of(const GradientSync*) {
   return field_table<GradientSync>(
       field("bucket_bytes", &GradientSync::bucket_bytes,
-            "bytes that an all-reduce gathers; 0: one per gradient")
+            "least bytes per all-reduce of gradients; 0 means one all-reduce per gradient")
           .from(0, 1e12),
       field("place", &GradientSync::place,
-            "after the backward, or when its gradients are complete"),
-      field("lane", &GradientSync::lane, "the all-to-alls' lane or one of its own"));
+            "where all-reduces are: after the backward, or each when its gradients are complete"),
+      field("lane", &GradientSync::lane,
+            "lane of the all-reduces: that of the all-to-alls, or a lane of their own"));
 }
 
 /// Adds the backward by autodiff, then the all-reduce of every gradient over the ranks that hold

@@ -121,7 +121,7 @@ void check_router_losses(const ModelSpec& model, const GateSpec& gate) {
   };
   const bool by_token = gate.chooser == Chooser::kToken;
   const char* why = gate.chooser == Chooser::kExpert
-                        ? "lets experts choose, so that loads are equal as they are"
+                        ? "lets experts choose tokens, so that loads are equal without it"
                         : "does not choose by scores";
   if (model.balance_loss.coefficient > 0 && !by_token) refuse("balance_loss", why);
   if (model.bias_rate > 0 && !by_token) refuse("bias_balance", why);

@@ -19,13 +19,13 @@ std::vector<LaneId> lanes_of(const ReplayInput& input) {
   size_t placed = 0;
   for (size_t lane = 0; lane < input.orders.lanes.size(); ++lane) {
     for (const OpId op : input.orders.lanes[lane]) {
-      MOE_CHECK(!lanes[op.index()].valid(), "op '{}' twice in the lane orders",
+      MOE_CHECK(!lanes[op.index()].valid(), "op '{}' is twice in the orders of the lanes",
                 input.graph.op(op).name);
       lanes[op.index()] = LaneId(static_cast<int64_t>(lane));
       ++placed;
     }
   }
-  MOE_CHECK(placed == lanes.size(), "{} of {} ops have a lane", placed, lanes.size());
+  MOE_CHECK(placed == lanes.size(), "only {} of {} ops have a lane", placed, lanes.size());
   return lanes;
 }
 
@@ -156,7 +156,7 @@ void Engine::set_now(Nanoseconds at) {
     const auto order = [](const Span& a, const Span& b) { return a.end < b.end; };
     const auto& spans = timeline_.spans;
     const auto last = std::max_element(spans.begin(), spans.end(), order);
-    fail_time(fmt::format("on {} rank{} a step with op '{}', whose end is the latest,", ranks_,
+    fail_time(fmt::format("a step on {} rank{}, up to op '{}',", ranks_,
                           ranks_ == 1 ? "" : "s that differ",
                           last == spans.end() ? "" : input_.graph.op(last->op).name),
               static_cast<double>(at));
@@ -234,7 +234,7 @@ void Engine::send(OpId op) {
 
 Nanoseconds Engine::duration_ns(OpId op, size_t rank) const {
   const Nanoseconds ns = input_.duration_ns(op, static_cast<int32_t>(rank));
-  MOE_CHECK(ns >= 0, "op '{}' takes {} ns", input_.graph.op(op).name, ns);
+  MOE_CHECK(ns >= 0, "op '{}' takes {} ns, which is negative", input_.graph.op(op).name, ns);
   return checked_ns(ns, [&] { return fmt::format("op '{}'", input_.graph.op(op).name); });
 }
 
@@ -287,10 +287,10 @@ void Engine::over(OpId op, size_t rank) {
 void Engine::fail_stuck() const {
   for (const ArbiterState& arbiter : arbiters_) {
     if (arbiter.waiting().empty()) continue;
-    throw run_error("op '{}' is held back for ever: a hold waits for an op that never comes",
+    throw run_error("op '{}' is held back forever: a hold waits for an op that never begins",
                     input_.graph.op(arbiter.waiting()[0]).name);
   }
-  MOE_CHECK(false, "{} of {} ops ran", num_over_, posts_.size());
+  MOE_CHECK(false, "only {} of {} ops (times ranks) ran", num_over_, posts_.size());
 }
 
 }  // namespace moe

@@ -110,10 +110,7 @@ LowerBound lower_bound(const Graph& graph, const Schedule& schedule,
     Nanoseconds begin = 0;
     for (const OpId before : deps.preds[op.index()]) begin = std::max(begin, end[before.index()]);
     const LaneId lane = schedule.lane_of[op.index()];
-    const auto before = [&] {
-      return fmt::format("with what op '{}' waits for, or its lane does before it, the step",
-                         graph.op(op).name);
-    };
+    const auto before = [&] { return fmt::format("a step up to op '{}'", graph.op(op).name); };
     end[op.index()] = checked_ns(begin + ns, before);
     busy[lane.index()] = checked_ns(busy[lane.index()] + ns, before);
     bound.critical_path_ns = std::max(bound.critical_path_ns, end[op.index()]);
