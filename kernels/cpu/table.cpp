@@ -1,5 +1,5 @@
-// Picks the fast table at run time. Compiled for the base instruction set, like everything but the
-// fast files.
+// Chooses the fast table at run time. Compiled for the base instruction set, as are all files
+// except fast_*.cpp.
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -28,17 +28,17 @@ struct Level {
   const KernelTable<float>& (*table)();
 };
 
-/// Narrowest first.
+/// Levels of instruction sets, the narrowest first.
 std::vector<Level> levels() {
   return {{"v2", __builtin_cpu_supports("x86-64-v2") != 0, v2::fast_table},
           {"v3", __builtin_cpu_supports("x86-64-v3") != 0, v3::fast_table},
           {"v4", __builtin_cpu_supports("x86-64-v4") != 0, v4::fast_table}};
 }
 
-/// Throws: std::runtime_error when MOEBENCH_ISA names no level that this machine can run, or when
-/// there is none.
+/// Throws std::runtime_error when MOEBENCH_ISA names no level that this machine can run, or when
+/// the machine can run none.
 const KernelTable<float>& choose() {
-  blas();  // fails here rather than in the first GEMM
+  blas();  // opens OpenBLAS, so that an error appears here and not in the first GEMM
   const char* wanted = std::getenv("MOEBENCH_ISA");
   const Level* best = nullptr;
   std::string allowed;
