@@ -133,7 +133,7 @@ struct DeviceTable {
 
   void* (*allocate)(int64_t bytes);
   void (*release)(void*);
-  /// Allocates host memory that copies to and from the device can use without stopping the stream.
+  /// Allocates pinned host memory, so that copies between it and the device are asynchronous.
   void* (*allocate_host)(int64_t bytes);
   void (*release_host)(void*);
 

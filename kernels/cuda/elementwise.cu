@@ -1,4 +1,4 @@
-// Elementwise ops: a thread strides over elements; one pass over each operand.
+// Elementwise ops: threads stride over elements, in one pass over each operand.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/functions.h"
 
@@ -10,7 +10,7 @@ constexpr float kCubic = 0.044715f;
 constexpr int kMaxSummands = 256;
 
 template <class T>
-struct Summands {  // passed by value: the list lies in host memory
+struct Summands {  // passed by value, since the list is in host memory
   const T* in[kMaxSummands];
 };
 
@@ -19,7 +19,8 @@ __device__ Numbers<N> load_or_zero(const T* p, int64_t i) {
   return p ? load<N>(p + i) : Numbers<N>{};
 }
 
-/// The column of a thread's first number as the thread strides on, without a division each time.
+/// The column of the first number of a thread, updated as the thread strides on; avoids a division
+/// per step.
 template <int N>
 class Column {
  public:

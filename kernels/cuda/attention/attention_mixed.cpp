@@ -1,4 +1,5 @@
-// Attention in bfloat16: by the library where it has kernels for the shape, otherwise by our own.
+// Attention in bfloat16: by the library if it has kernels for the shape, otherwise by the project's
+// own kernels.
 #include <algorithm>
 
 #include "kernels/cuda/attention/attention_library.h"

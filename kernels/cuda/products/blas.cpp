@@ -17,7 +17,7 @@ struct Streams {
   std::map<std::pair<int, Stream>, Kept> of;
 };
 
-/// Never destroyed: a process may end after the driver has gone.
+/// Never destroyed, since the process may end after the driver was unloaded.
 Streams& streams() {
   static auto* all = new Streams;
   return *all;
@@ -28,7 +28,7 @@ void end(const Handles& handles) {
     if (handle != nullptr) accepted(cublasDestroy(handle), "end_stream: cublasDestroy");
 }
 
-/// Waits for what the device still does with it.
+/// Frees the blocks; cudaFree waits for work that still uses them.
 void end(const Room& room) {
   for (void* const block : room.blocks) worked(cudaFree(block), "end_stream: gemm");
 }
@@ -46,7 +46,8 @@ void end(const Kept& kept) {
   end(kept.workspace);
 }
 
-/// As urgent as the stream beside which it runs; null members with an error kept.
+/// Creates a side stream with the priority of `stream`. On failure returns null members and keeps
+/// an error.
 Side make_side(Stream stream) {
   Side side;
   int priority = 0;
