@@ -34,8 +34,7 @@ struct Copy {
 };
 
 /// Flags for transfers whose end the host decides. They are in memory of allocate_host() and begin
-/// at 0; transfers are numbered from 1. Device and host each write their own flags and read the
-/// other's.
+/// at 0; transfers are numbered from 1. Device and host each write their own.
 struct LinkFlags {
   int64_t began_ns;  // the device's clock in ns when it wrote `begun`
   int64_t begun;     // written by the device: number of the last transfer that has begun
@@ -57,8 +56,7 @@ struct Message {
 };
 
 /// Written to `expert` for all choices of a token whose scores contain a NaN; the token gets no
-/// slot. A run on the CPU ends in this case ("gate: scores of token N hold a NaN"), and so must a
-/// run on the device.
+/// slot. The run must then end, as on the CPU ("gate: scores of token N hold a NaN").
 constexpr int32_t kNanScores = -2;
 
 /// How a process group uses the device; 0 means that the library (NCCL) decides.
@@ -87,15 +85,14 @@ struct TopKRouting {
 };
 
 /// Collectives between processes with one rank each. All members must make the same calls in the
-/// same order; the calls queue work on the stream. An error of a process group is not reported by
-/// the call but by trouble().
+/// same order; the calls queue work on the stream. Errors are reported by trouble(), not by the
+/// call.
 struct ProcessGroupTable {
   static constexpr int64_t kIdBytes = 128;
   /// Writes a new id of kIdBytes bytes; one rank makes it and sends it to all others.
   bool (*make_id)(void* id);
   /// Joins the process group `id`. Returns when all `size` ranks have joined, or null after
-  /// `timeout_s`. If a later call needs longer than `timeout_s` to queue its work, trouble()
-  /// reports it.
+  /// `timeout_s`. trouble() reports later calls that take longer to queue their work.
   ProcessGroup (*join)(const void* id, int64_t rank, int64_t size, double timeout_s,
                        const ProcessGroupSettings& settings);
   /// Returns a process group of the members that gave the same `color`, in the order of their
@@ -107,8 +104,7 @@ struct ProcessGroupTable {
                    int64_t num_receives, Stream);
   /// out = sum of `in` over all ranks; the library decides the order of the sum.
   void (*all_reduce)(ProcessGroup, const float* in, float* out, int64_t n, Stream);
-  /// Returns "" while there is no error, otherwise the library's message. Valid until the next
-  /// call.
+  /// Returns "" or the library's error message, which is valid until the next call.
   const char* (*trouble)(ProcessGroup);
   /// Aborts what is in progress on this rank and destroys the process group.
   void (*abort)(ProcessGroup);
@@ -143,8 +139,7 @@ struct DeviceTable {
   /// timed: the event is for elapsed_ns(); other events only order streams.
   Event (*make_event)(bool timed);
   void (*end_event)(Event);
-  /// Sets the event to the current end of the stream's queued work. A timed event works in a replay
-  /// too.
+  /// Sets the event to the end of the stream's queued work. Timed events work in replays too.
   void (*record)(Event, Stream);
   /// Makes work that is queued on the stream from now on wait for the event's last record().
   void (*wait)(Stream, Event);
@@ -165,8 +160,7 @@ struct DeviceTable {
   /// Computes the choices, slots and weights of a gate; see TopKRouting.
   void (*route_top_k)(const TopKRouting&, Stream);
   int64_t (*top_k_work_bytes)(int64_t tokens, int64_t experts, int64_t k);
-  /// Occupies the stream, with one thread of the device, for at least `ns` nanoseconds and until
-  /// LinkSignal::ends.
+  /// Occupies the stream, with one thread, for at least `ns` ns and until LinkSignal::ends.
   void (*sleep)(int64_t ns, const LinkSignal&, Stream);
   /// Makes the copies with `blocks` thread blocks, each of which has a multiprocessor to itself.
   /// The copies are spread evenly over duration_ns and end no earlier than that, and not before
@@ -174,8 +168,7 @@ struct DeviceTable {
   void (*paced_copies)(const Copy* copies, int64_t count, int64_t duration_ns, int32_t blocks,
                        const LinkSignal&, Stream);
 
-  /// From now on, work queued on the stream, and on streams that wait for it, is not run but kept
-  /// in a recording.
+  /// From now on, work on the stream, and on streams that wait for it, is recorded and not run.
   void (*begin_recording)(Stream);
   /// Ends the recording and returns it. Requires: the stream has waited for all other streams that
   /// are part of the recording. Those streams must not be destroyed before the recording, because
@@ -184,8 +177,7 @@ struct DeviceTable {
   void (*replay)(Recording, Stream);
   void (*release_recording)(Recording);
 
-  /// Returns the first error message of this thread since the last call, or "". Valid until the
-  /// next call.
+  /// Returns this thread's first error since the last call, or "". Valid until the next call.
   const char* (*take_error)();
 };
 

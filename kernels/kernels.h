@@ -34,7 +34,7 @@ enum class ScoreRule : int32_t { kSoftmax, kSigmoid };
 /// Sizes of one attention call. qkv is [batch, seq, 3 * heads * head_dim]; q, k and v are blocks of
 /// columns, and head j is in columns [j * head_dim, (j + 1) * head_dim) of each block. The mask is
 /// causal and the scale is 1/sqrt(head_dim). `own`: use this project's kernels even where a library
-/// of the device could run attention.
+/// has some.
 struct AttentionShape {
   int64_t batch, seq, heads, head_dim;
   bool own = false;
@@ -137,8 +137,7 @@ struct KernelTable {
   /// db[c] = acc[c] + sum over r of dy[r,c], in ascending order of r.
   void (*bias_grad)(W* db, const T* dy, const W* acc, int64_t rows, int64_t cols, Stream);
 
-  /// y[r,:] = (x[r,:] - mean) * rstd * gamma + beta, with eps 1e-5 and the biased variance; mean
-  /// and rstd are [rows].
+  /// y[r,:] = (x[r,:] - mean) * rstd * gamma + beta, eps 1e-5, biased variance; mean, rstd [rows].
   void (*layernorm)(T* y, W* mean, W* rstd, const T* x, const W* gamma, const W* beta, int64_t rows,
                     int64_t cols, Stream);
   /// Gradient of the input: dx [rows,cols], plus acc.
@@ -157,8 +156,8 @@ struct KernelTable {
   /// x[t,:] = wte[ids[t],:] + wpe[t % seq,:].
   void (*embedding)(T* x, const int32_t* ids, const W* wte, const W* wpe, int64_t tokens,
                     int64_t seq, int64_t hidden, Stream);
-  /// dwte[v,:] = acc[v,:] + sum over t with ids[t] == v of dx[t,:], in ascending order of t; dwte
-  /// is [vocab,hidden].
+  /// dwte[v,:] = acc[v,:] + sum over t with ids[t] == v of dx[t,:], t ascending; dwte
+  /// [vocab,hidden].
   void (*embedding_dwte)(W* dwte, const int32_t* ids, const T* dx, const W* acc, int64_t tokens,
                          int64_t vocab, int64_t hidden, Stream);
   /// dwpe[p,:] = acc[p,:] + sum over sequences b of dx[b*seq+p,:], in ascending order of b.
@@ -166,8 +165,7 @@ struct KernelTable {
                          int64_t hidden, Stream);
 
   /// Fused causal attention: ctx is [batch,seq,heads*head_dim]; lse [batch,heads,seq] is the
-  /// log-sum-exp of the scaled scores and is kept for the backward. `work`: attention_work_bytes()
-  /// bytes.
+  /// log-sum-exp of scaled scores, kept for the backward. `work`: attention_work_bytes().
   void (*attention)(T* ctx, W* lse, const T* qkv, AttentionShape shape, void* work, Stream);
   /// Computes dqkv from dctx; the probabilities are computed again from qkv and lse.
   void (*attention_dx)(T* dqkv, const T* dctx, const T* ctx, const T* qkv, const W* lse,
@@ -189,13 +187,11 @@ struct KernelTable {
   /// logits[t,e] = sum over i of x[t,i] * w[e,i]. The bits of row t do not depend on `tokens`.
   void (*gate_logits)(W* logits, const T* x, const W* w, int64_t tokens, int64_t experts,
                       int64_t hidden, Stream);
-  /// Writes the scores p [tokens,experts]; p may be logits. The result for a row does not depend on
-  /// the number of rows.
+  /// Scores p [tokens,experts]; p may be logits. A row's bits do not depend on the number of rows.
   void (*gate_scores)(W* p, const W* logits, ScoreRule rule, int64_t tokens, int64_t experts,
                       Stream);
   /// Computes dlogits [tokens,experts] from dweight [tokens,k] by the weight rule. expert
-  /// [tokens,k] is -1 where there is no choice. A choice that was dropped still counts in kRenorm's
-  /// sum; its dweight is 0.
+  /// [tokens,k] is -1 for no choice. A dropped choice counts in kRenorm's sum; its dweight is 0.
   void (*gate_dlogits)(W* dlogits, const W* dweight, const W* p, const int32_t* expert,
                        WeightRule weight, ScoreRule score, int64_t tokens, int64_t experts,
                        int64_t k, Stream);
@@ -211,8 +207,7 @@ struct KernelTable {
   /// be null.
   void (*combine)(T* y, const T* in, const W* weight, const int32_t* choice_slot, const T* residual,
                   int64_t tokens, int64_t k, int64_t hidden, Stream);
-  /// din[s,:] = weight[choice] * dy[choice / k,:] for choice = slot_choice[s], or 0 for a free
-  /// slot.
+  /// din[s,:] = weight[choice] * dy[choice / k,:] with choice = slot_choice[s], 0 for a free slot.
   void (*combine_dx)(T* din, const T* dy, const W* weight, const int32_t* slot_choice,
                      int64_t slots, int64_t k, int64_t hidden, Stream);
   /// dweight[t,j] = dot(dy[t,:], in[choice_slot[t*k+j],:]), or 0 for a choice without a slot.
@@ -236,12 +231,10 @@ struct KernelTable {
 
   /// v = momentum * v + g; w = w - lr * v.
   void (*sgd)(W* w, W* v, const W* g, W lr, W momentum, int64_t n, Stream);
-  /// With t = *step + 1:
-  /// m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
-  /// w = (1 - lr decay) w - lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps).
-  /// `step` is in the same memory as the other operands and is read when the kernel runs, so that a
-  /// recording of the call computes another step at each replay. The factors that depend on t are
-  /// computed in double.
+  /// With t = *step + 1: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; w = (1 - lr
+  /// decay) w - lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps). `step` is in the same
+  /// memory as the other operands and is read when the kernel runs, so that a recording of the call
+  /// computes another step at each replay. Factors that depend on t are in double.
   void (*adamw)(W* w, W* m, W* v, const W* g, const AdamwRates& rates, const int64_t* step,
                 int64_t n, Stream);
 

@@ -1,8 +1,7 @@
-// The three kinds of errors of the project, as exceptions with a formatted message.
-// UserError: what the user gave is wrong; the message names the field, the value and what is allowed.
+// The three kinds of errors of the project, as exceptions with a formatted message. UserError: what
+// the user gave is wrong; the message names the field, the value and what is allowed.
 // InternalError: a bug of this project; carries file and line, and is thrown by MOE_CHECK.
 // RunError: the input was fine but a run failed (illegal schedule, lost rank, deadline, NaN).
-// Not for passing an exception to another thread, which is in rethrow.h.
 #pragma once
 
 #include <fmt/core.h>

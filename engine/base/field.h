@@ -9,8 +9,7 @@
 //
 // Checks, conversions from and to Lua, results.json, `moebench list`, type stubs and messages
 // between processes walk the table. A member without a row does not compile. The default of a field
-// is its value in a default-constructed struct. JSON and Lua are not here but in
-// bindings/host/field_json.h.
+// is its value in a default-constructed struct. JSON and Lua: bindings/host/field_json.h.
 #pragma once
 
 #include <cmath>
@@ -27,15 +26,14 @@
 
 namespace moe {
 
-/// Nanoseconds per microsecond and per millisecond, the units in which recipes and results give
-/// times.
+/// Nanoseconds per microsecond and millisecond, the units of times in recipes and results.
 constexpr double kMicroseconds = 1e3, kMilliseconds = 1e6;
 
 /// A member that has a name in recipes or results. `unit`: how many units of the member make one
 /// unit of the written value (1000 for a member in ns that is written in us). check_fields()
 /// refuses a written value outside [lo, hi], except the default. `first`: the written number for a
-/// member of 0; 1 for ids, which count from 1 in Lua. A uint64_t is a bit pattern and is written as
-/// 16 hexadecimal digits.
+/// member of 0; 1 for ids, which count from 1 in Lua. A uint64_t is written as 16 hexadecimal
+/// digits.
 template <class S, class M>
 struct Field {
   const char* name;

@@ -187,8 +187,8 @@ AtomicFile::~AtomicFile() {
 }
 
 // The loop starts again with another name where a process that cleans up left-over files locked and
-// removed the new file before this process could lock it. Where a file system has no locks, no file
-// ever counts as left over.
+// removed the new file before this process could lock it. Without locks no file counts as left
+// over.
 void AtomicFile::make_temporary() {
   for (;;) {
     temporary_ = random_name();

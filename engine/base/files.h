@@ -21,8 +21,7 @@ class Descriptor {
 
   bool valid() const { return fd_ >= 0; }
   int get() const { return fd_; }
-  /// Closes the descriptor and returns the result of close(2), which on some file systems is the
-  /// first report of a failed write.
+  /// Returns the result of close(2), which on some file systems first reports a failed write.
   int close();
 
  private:
@@ -33,13 +32,12 @@ class Descriptor {
 /// a path that was checked before: a link in such a path was put there after the check.
 enum class Links { kFollow, kRefuse };
 
-/// Opens a folder as a place for *at(2) calls. Follows no link on the way, but accepts "..".
-/// `make`: create missing folders. On failure returns an invalid descriptor with errno set, to
-/// ELOOP for a link.
+/// Opens a folder for *at(2) calls, following no link (".." is accepted). `make`: create missing
+/// folders. On failure returns an invalid descriptor with errno set (ELOOP for a link).
 Descriptor open_folder(const std::filesystem::path& path, bool make);
 
-/// Returns "a folder", "a link", "a FIFO or a pipe", ... for `mode` (st_mode of stat(2)), and ""
-/// for a regular file.
+/// Returns "a folder", "a link", "a FIFO or a pipe", ... for st_mode of stat(2); "" for a regular
+/// file.
 std::string unusual_kind(unsigned mode);
 
 /// A regular file, read from its beginning to its end.
@@ -66,13 +64,12 @@ class InputFile {
 std::string read_file(const std::filesystem::path& path, Links links = Links::kFollow);
 
 /// A file that appears under its name only when it is complete, replacing an older file of that
-/// name. Until then it has a random name in the same folder and is locked, which shows other
-/// processes that its writer lives.
+/// name. Until then it has a random name in the same folder and is locked, which shows that its
+/// writer lives.
 class AtomicFile {
  public:
   /// Creates the temporary file. No part of the path may be a link. Also removes temporary files
-  /// that killed writers left in that folder. Like the other members, throws RunError with the path
-  /// and the reason.
+  /// that killed writers left in that folder. All members throw RunError with path and reason.
   explicit AtomicFile(std::filesystem::path path);
   /// Removes the temporary file unless commit() has returned.
   ~AtomicFile();

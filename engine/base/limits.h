@@ -33,9 +33,8 @@ void check_bytes(double bytes, const What& what) {
 /// allowed".
 [[noreturn]] void fail_time(const std::string& what, double ns);
 
-/// Returns `ns` rounded to the nearest whole nanosecond. Throws UserError by fail_time() where `ns`
-/// is NaN, negative or above kLongestNs. what() names what takes that time ("op 'b0.ln1'"); it is
-/// called only for the error.
+/// Returns `ns` rounded to a whole nanosecond. Throws UserError by fail_time() where `ns` is NaN,
+/// negative or above kLongestNs. what() ("op 'b0.ln1'") is called only for the error.
 template <class What>
 Nanoseconds checked_ns(double ns, const What& what) {
   if (!(ns >= 0 && ns <= static_cast<double>(kLongestNs))) fail_time(what(), ns);
@@ -81,9 +80,8 @@ class TimeSum {
   Wide sum_ = 0;
 };
 
-/// Seconds that a collective waits for a peer unless the recipe gives another number. A choice of
-/// this project: longer than the slowest steps of the tests and recipes, shorter than a user's
-/// patience.
+/// Seconds that a collective waits for a peer unless the recipe gives another number. Chosen here:
+/// longer than the slowest steps of tests and recipes, shorter than a user's patience.
 inline constexpr double kWatchdogSeconds = 60;
 
 }  // namespace moe

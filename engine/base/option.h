@@ -17,8 +17,7 @@ using OptionValue = std::variant<bool, double, std::string>;
 using Options = std::map<std::string, OptionValue>;
 
 /// What a pass or a policy reads from the cost model. kRates: the times of a few ops, which the
-/// planner of a placement gets as PlacementRates. kTimes: the durations of ops, from which the pass
-/// plans the step.
+/// planner of a placement gets as PlacementRates. kTimes: durations of ops, for planning the step.
 enum class Reads : uint8_t { kNothing, kRates, kTimes };
 /// Returns "nothing", "rates" or "times".
 const char* reads_name(Reads reads);
@@ -39,7 +38,7 @@ OptionSpec number_option(std::string name, double otherwise, double lo, double h
 /// Declares an option that is a whole number from lo to hi.
 OptionSpec whole_option(std::string name, double otherwise, double lo, double hi, std::string doc);
 
-/// Returns a value for every option in `specs`: the given one, or the default. Throws UserError
+/// Returns every option in `specs` with its given or default value. Throws UserError
 /// "<owner>.<option> = <value> is not allowed; give ...", or for an unknown option an error with
 /// the nearest name.
 Options resolve_options(std::string_view owner, const std::vector<OptionSpec>& specs,

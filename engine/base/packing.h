@@ -48,8 +48,7 @@ class Packer {
   std::string bytes_;
 };
 
-/// Reads the values that a Packer put, in the same order. Keeps a view of `bytes`, so `bytes` must
-/// outlive it.
+/// Reads the values that a Packer put, in the same order. `bytes` must outlive the Unpacker.
 class Unpacker {
  public:
   explicit Unpacker(std::string_view bytes) : left_(bytes) {}

@@ -1,5 +1,4 @@
-// Exceptions that are passed from one thread or rank to another. The kinds of errors are in
-// errors.h.
+// Exceptions that are passed from one thread or rank to another. Kinds of errors: errors.h.
 #pragma once
 
 #include <exception>

@@ -38,8 +38,7 @@ inline Nanoseconds thread_cpu_ns() {
   return t.tv_sec * 1'000'000'000 + t.tv_nsec;
 }
 
-/// Threads that begin together or not at all: no thread runs its body before all have started. The
-/// destructor joins them.
+/// Threads of which none runs its body before all have started. The destructor joins them.
 class ThreadGroup {
  public:
   /// Starts n threads; thread i runs body(i). name(i) describes it in errors. Throws RunError like

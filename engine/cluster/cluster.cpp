@@ -5,8 +5,7 @@
 namespace moe {
 namespace {
 
-/// More devices than this are taken for a typing error; an N x N matrix over them would not fit
-/// into memory.
+/// More devices are taken for a typing error; their N x N matrix would not fit into memory.
 constexpr int64_t kMaxDevices = 1 << 20;
 
 /// Throws UserError for a rate of 0 when the link is `needed`. A rate of 0 is fine for a link that

@@ -1,7 +1,6 @@
 // The hardware of a run: Device, LinkSpec and Cluster (which parts exist and their rates), each
-// with the table of its fields. These structs hold values only; every number comes from a Lua data
-// file (with its source) or from a measurement. How long a transfer takes is in network/, the time
-// of an op in cost/.
+// with the table of its fields. Values only; every number comes from a Lua data file (with its
+// source) or from a measurement. Times of transfers are in network/, of ops in cost/.
 #pragma once
 
 #include <array>
@@ -96,8 +95,7 @@ struct Cluster {
   LinkSpec intra;
   LinkSpec nic;
   int64_t nics_per_node = 1;
-  /// Start-up time of an all-to-all, in addition to the transfer: base + per_peer * number of
-  /// peers.
+  /// Start-up time of an all-to-all, added to the transfer: base + per_peer * peers.
   Nanoseconds a2a_base_ns = 0;
   Nanoseconds a2a_per_peer_ns = 0;
   Share share = Share::kPerCollective;

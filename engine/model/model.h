@@ -24,12 +24,12 @@ namespace moe {
 struct BalanceLossSpec {
   double coefficient = 0;  // 0 means no balance loss
   /// Which choices f counts. "first": each token's first choice, before drops (GShard, DeepSpeed).
-  /// "choices": all k choices, before drops, divided by k (Megatron). "kept": the choices that
-  /// found a slot, divided by k.
+  /// "choices": all k choices, before drops, divided by k (Megatron). "kept": choices with a slot,
+  /// divided by k.
   std::string count = "choices";
   /// false: f and P are of each rank's own tokens, and the loss is the mean over ranks, so it
-  /// depends on how tokens are distributed. true: f and P are of all ranks' tokens; the counts for
-  /// f are summed by an all-reduce.
+  /// depends on how tokens are distributed. true: f and P are of all ranks' tokens (one all-reduce
+  /// of counts).
   bool over_all = false;
 };
 
@@ -54,8 +54,8 @@ struct ModelSpec {
   double z_loss = 0;
   /// Balancing without a loss (Wang et al. 2024): each expert has a bias that is added to its
   /// scores for the choice, but not for the weights. After each step the bias goes up by this much
-  /// where the expert got fewer choices (of all ranks, before drops) than the mean, and down where
-  /// it got more. 0 means no bias.
+  /// where the expert got fewer choices (of all ranks, before drops) than the mean, down where
+  /// more; 0: no bias.
   double bias_rate = 0;
   /// false: separate ops for score, softmax and context, with [B,nh,S,S] in memory.
   bool fused_attention = true;
@@ -88,9 +88,8 @@ constexpr auto fields_of(const Sgd*) {
                           field("momentum", &Sgd::momentum).from(0, 1));
 }
 
-/// AdamW. The weight decay, multiplied by lr, applies only to matrices and tables, that is, to
-/// tensors with two or more axes (not counting a leading axis over experts); biases and LayerNorms
-/// are not decayed.
+/// AdamW. The weight decay, multiplied by lr, applies to tensors with two or more axes (not
+/// counting an axis over experts), and not to biases and LayerNorms.
 struct Adamw {
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
@@ -118,18 +117,15 @@ struct GateSpec {
   Chooser chooser = Chooser::kToken;
 };
 
-/// Throws UserError naming "model.<field>", the value and what is allowed. Checks that sizes are in
-/// their ranges, heads divides hidden, ep divides num_ranks and experts, and the capacity factor is
-/// finite.
+/// Throws UserError naming "model.<field>", the value and what is allowed. Checks ranges of sizes,
+/// that heads divides hidden and ep num_ranks and experts, and a finite factor.
 void check(const ModelSpec& model, int64_t num_ranks);
 
-/// Returns the GateSpec of the built-in gate that `model` names. The GateSpec of a Lua gate comes
-/// from its binding.
+/// Returns the GateSpec of the model's built-in gate. For a Lua gate, its binding makes it.
 GateSpec gate_spec(const ModelSpec& model);
 GateSpec gate_spec(const ModelSpec& model, const Gate& gate);
 
-/// Returns a gate whose choices follow `routing` instead of the model's own gate, with the model's
-/// number of choices per token.
+/// Returns a gate whose choices follow `routing`, with the model's number of choices per token.
 Gate routed_gate(std::shared_ptr<const RoutingModel> routing, const ModelSpec& model,
                  int64_t num_ranks);
 
@@ -194,12 +190,10 @@ struct ParamInfo {
   enum class Init { kUniform, kOne, kZero } init;
 };
 std::vector<ParamInfo> parameters(const ModelSpec& model);
-/// Returns the states that belong to no parameter and begin at 0: b<i>.gate.bias [E] when biases
-/// balance the loads (bias_rate > 0).
+/// Returns the states of no parameter, which begin at 0: b<i>.gate.bias [E] if bias_rate > 0.
 std::vector<ParamInfo> states(const ModelSpec& model);
 
-/// Returns the initial value of element i of parameter t: (int(random24(i, t)) - 2^23) * 2^-28,
-/// uniform in [-2^-5, 2^-5).
+/// Initial value of element i of parameter t: (random24(i, t) - 2^23) * 2^-28, in [-2^-5, 2^-5).
 double reference_init(uint64_t element, uint64_t parameter);
 
 }  // namespace moe

@@ -92,8 +92,7 @@ class RouterBuilder {
   }
 
   /// The op multiplies the counts by the sum over tokens of the scores; `scale` turns the counts
-  /// into f and the sum into P. The value on a rank is its part of the total loss: the values of
-  /// all ranks add up to the loss.
+  /// into f and the sum into P. The values of all ranks add up to the total loss.
   void add_balance_loss(const Router& r) {
     const BalanceLossSpec& balance = model_.balance_loss;
     const double choices =

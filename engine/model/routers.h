@@ -20,7 +20,7 @@ struct Router {
 void check_router_losses(const ModelSpec& model, const GateSpec& gate);
 
 /// Appends the ops that the model's fields request: for every router b<i>.moe.load (counts of
-/// choices per expert), .balance_loss, .z_loss and .balance_bias, and one all-reduce of the counts,
+/// choices per expert), .balance_loss, .z_loss and .balance_bias, and the all-reduce
 /// moe.load.all_reduce.
 void add_router_losses(Graph& graph, const ModelSpec& model, const GateSpec& gate,
                        const std::vector<Router>& routers);

@@ -13,8 +13,7 @@
 namespace moe {
 namespace {
 
-/// Nanoseconds to move `bytes` over a link, plus the latency of two links (out and in). Requires:
-/// bytes_per_s > 0.
+/// Time to move `bytes` over a link, plus two latencies (out and in). Requires: bytes_per_s > 0.
 double step_ns(double bytes, double bytes_per_s, Nanoseconds latency_ns) {
   return bytes * kNsPerSecond / bytes_per_s + 2.0 * static_cast<double>(latency_ns);
 }
@@ -89,8 +88,7 @@ Ground ground_of(const Cluster& cluster, const NodePorts& ports) {
   return {cluster.num_devices(), cluster.devices_per_node, ports.devices_per_group};
 }
 
-/// Number of devices whose transfers are computed: those of one node where all nodes have the same
-/// transfers, otherwise all devices.
+/// Devices whose transfers are computed: those of one node where all nodes have the same, else all.
 int64_t devices_seen(const Ground& ground, const Group& group, const Round& round = {}) {
   const bool alike = nodes_alike(group, ground.devices_per_node, round);
   return alike ? ground.devices_per_node : ground.num_devices;

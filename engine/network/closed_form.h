@@ -20,8 +20,7 @@
 
 namespace moe {
 
-/// Time of an all-to-all in which every ordered pair of different devices that meet in `round`
-/// sends `bytes_per_pair` bytes.
+/// Time of an all-to-all of `bytes_per_pair` bytes from each device to each other one in `round`.
 Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group group = {},
                           const Round& round = {});
 /// Time of an all-to-all with a size per pair: bytes[i * N + j] from device i to device j, where N

@@ -64,8 +64,7 @@ void check_op(const Cluster& cluster, const NetworkOp& op, size_t index) {
   }
 }
 
-/// The state of one call of run_collectives(): begins an op on the wire when all ops in its `after`
-/// have ended.
+/// One call of run_collectives(): begins an op when all ops in its `after` have ended.
 class Batch {
  public:
   Batch(const Cluster& cluster, const std::vector<NetworkOp>& ops, const NetworkOptions& options,

@@ -54,8 +54,7 @@ struct NetworkOp {
   std::vector<size_t> after;
   Nanoseconds start_ns = 0;
   /// Additional delay of each rank, indexed by rank; empty means no delays. A direct all-to-all
-  /// moves the bytes of a pair once both of its ranks have begun; a pairwise all-to-all or an
-  /// all-reduce waits for all ranks.
+  /// moves the bytes of a pair once both of its ranks have begun; other ops wait for all ranks.
   std::vector<Nanoseconds> rank_start_ns;
   int64_t priority = 0;  // a higher number is served first; for Share::kStrictPriority
 };
@@ -100,8 +99,7 @@ NetworkRun run_collectives(const Cluster& cluster, const std::vector<NetworkOp>&
 Nanoseconds alone_ns(const Cluster& cluster, const NetworkOp& op);
 /// Returns whether the transfers of `op` are the same for every node.
 bool is_alike(const NetworkOp& op, const Cluster& cluster);
-/// Returns the closed form of an all-reduce or of a direct all-to-all whose ranks all begin
-/// together; nullopt for other ops.
+/// The closed form of an all-reduce or direct all-to-all whose ranks begin together, else nullopt.
 std::optional<Nanoseconds> closed_form_ns(const Cluster& cluster, const NetworkOp& op);
 
 }  // namespace moe

@@ -28,8 +28,7 @@ Nanoseconds a2a_start_up_ns(const Cluster& cluster, int64_t peers);
 enum class LinkKind { kPortOut, kPortIn, kNicOut, kNicIn };
 const char* link_kind_name(LinkKind kind);  // returns "port_out", ...
 
-/// A link, by its kind, its node, and its `index` in the node: the device for ports, the group
-/// (NodePorts) for NICs.
+/// A link; `index` in its node is the device for ports, the group (NodePorts) for NICs.
 struct LinkName {
   LinkKind kind = LinkKind::kPortOut;
   int64_t node = 0;
@@ -59,8 +58,7 @@ class Fabric {
   };
 
   /// `nodes_alike`: all nodes have the same transfers, so the fabric holds only one node's links.
-  /// If the cluster is a single node, its devices then have the same transfers too, and each counts
-  /// as a node with one device.
+  /// In a cluster of one node, each device then counts as a node.
   Fabric(const Cluster& cluster, bool nodes_alike);
 
   int64_t nodes() const { return nodes_; }
@@ -70,8 +68,7 @@ class Fabric {
   /// Number of nodes, and of devices, whose links the fabric holds ("seen" nodes and devices).
   int64_t nodes_seen() const { return alike_ ? 1 : nodes_; }
   int64_t devices_seen() const { return nodes_seen() * devices_per_node_; }
-  /// Returns the seen device that represents `device`: itself, or the one at the same place in node
-  /// 0.
+  /// The seen device that represents `device`: itself, or that at the same place in node 0.
   int64_t seen(int64_t device) const { return alike_ ? device % devices_per_node_ : device; }
 
   /// The links of a transfer from device `source` to device `destination`.

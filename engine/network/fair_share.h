@@ -21,8 +21,7 @@ struct FlowGroup {
   double rate = 0;     // result: bytes per second of each flow
 };
 
-/// Computes the shares of groups of flows. Made to be called many times: keeps its buffers between
-/// calls.
+/// Computes the shares of groups of flows; keeps its buffers between calls.
 class FairShare {
  public:
   /// `efficiency`: the fraction of a link's rate that remains while flows of two or more owners use

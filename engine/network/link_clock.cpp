@@ -10,8 +10,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Flows whose ends differ by no more than rounding end in one event: those until the time
-/// returned.
+/// Flows that end until the time returned end in one event: they differ only by rounding.
 double same_moment(double ns) {
   return ns + 1e-5 + 1e-14 * ns;
 }

@@ -33,9 +33,8 @@ struct Stream {
   double weight = 1;
   std::span<const Flow> flows;
   /// True: links are shared in proportion to bytes (a flow of b bytes counts as b flows of one
-  /// byte). Such streams must all begin at once and have their links for themselves until the last
-  /// one ends. All flows on the fullest link then end together, and rates stay constant when a flow
-  /// ends.
+  /// byte). Such streams must begin at once and have their links for themselves. All flows on the
+  /// fullest link then end together, and rates stay constant when a flow ends.
   bool by_bytes = false;
 };
 
@@ -54,13 +53,11 @@ class LinkClock {
   void add(uint32_t owner, int64_t priority, std::span<const Stream> streams);
   /// Returns when the next flow ends; infinity without flows.
   double next_end_ns();
-  /// Advances the clock to `ns`, which must be from now_ns() to next_end_ns(). Appends the flows
-  /// that end.
+  /// Advances to `ns`, which must be from now_ns() to next_end_ns(). Appends flows that end.
   void advance(double ns, std::vector<Ended>& ended);
   double now_ns() const { return now_ns_; }
 
-  /// Returns what links carried since the last call, for each link in ascending order of begin,
-  /// without idle times.
+  /// What links carried since the last call, per link ascending by begin, without idle times.
   std::vector<LinkUse> take_use() { return std::exchange(use_, {}); }
 
  private:

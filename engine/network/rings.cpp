@@ -33,8 +33,7 @@ std::vector<int64_t> nics_of(const Ground& ground, const Group& group, int64_t d
 }  // namespace
 
 bool nodes_alike(const Group& group, int64_t devices_per_node, const Round& round) {
-  // A shift by one node maps groups to groups: within a block of group.size * stride devices, or
-  // from block to block.
+  // A shift by a node maps groups to groups, inside a block of size * stride devices or across.
   const int64_t block = group.size * group.stride;
   if (devices_per_node % block == 0) return true;
   if (block % devices_per_node != 0 || round.of == 1) return block % devices_per_node == 0;

@@ -40,8 +40,7 @@ struct Rings {
   std::vector<RingHop> hops;  // hops from the devices [0, devices_seen)
 };
 /// `rings`: rings per group; 0 means as many as there are NICs that serve a group in a node, which
-/// is what NCCL builds. Requires: a group that resolve() returned, and devices_seen a multiple of
-/// the devices per node.
+/// is what NCCL builds. Requires: a resolved group, and devices_seen in whole nodes.
 Rings make_rings(const Ground& ground, const Group& group, int64_t rings, int64_t devices_seen);
 
 }  // namespace moe

@@ -43,8 +43,8 @@ class CollectiveSteps {
   /// Writes step k to `step`, which must hold step k-1 (k > 0) or be new. Returns false where the
   /// step is the same as the step before and was left as it is. `alone`: nothing else moves until
   /// the op ends; a direct all-to-all then shares links in proportion to bytes. This keeps the
-  /// fullest link busy to the end, as the closed form assumes, and costs one event per link instead
-  /// of one per pair.
+  /// fullest link busy to the end, as the closed form assumes, and costs one event per link, not
+  /// pair.
   bool make_step(int64_t k, bool alone, Step& step) const;
 
  private:

@@ -17,8 +17,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Returns `cluster`. Throws UserError for arguments with which the wire's members cannot be
-/// constructed.
+/// Returns `cluster`; throws UserError if the wire cannot be constructed with the arguments.
 const Cluster& checked(const Cluster& cluster, const NetworkOptions& options) {
   check(cluster);
   if (!(options.efficiency > 0 && options.efficiency <= 1)) {
@@ -142,8 +141,7 @@ size_t Wire::Impl::pop_begin() {
   return op;
 }
 
-/// Afterwards `alone` holds the op whose first step is next, unless ops are already in `traffic`,
-/// with which it would share links.
+/// Afterwards `alone` holds the op whose first step is next, unless there are ops in `traffic`.
 void Wire::Impl::settle() {
   if (alone && !begins.empty()) {
     const double first_step_ns = orders.at(alone->op).first_step_ns;

@@ -24,18 +24,16 @@ constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max();
 struct Done {
   size_t op = 0;  // the number that begin() returned
   NetworkTimes times;
-  /// times.end_ns before rounding. A chain of ops that continues from this time does not accumulate
-  /// rounding errors.
+  /// times.end_ns before rounding, so that a chain of ops does not accumulate rounding errors.
   double end_exact_ns = 0;
 };
 
 class Wire {
  public:
-  /// `nodes_alike`: every op will have the same transfers for every node (is_alike()), so only one
-  /// node is computed. `rank_ends`: whether the end of each rank is needed; if false,
-  /// NetworkTimes::rank_end_ns may be the end of the op for all ranks, and an op with which no
-  /// other overlaps costs only its closed form. Throws UserError for a cluster that check() refuses
-  /// or an efficiency outside (0, 1].
+  /// `nodes_alike`: every op will have the same transfers for every node (is_alike()). `rank_ends`:
+  /// whether the end of each rank is needed; if false, NetworkTimes::rank_end_ns may be the end of
+  /// the op for all ranks, and an op with which no other overlaps costs only its closed form.
+  /// Throws UserError for a cluster that check() refuses or an efficiency outside (0, 1].
   Wire(const Cluster& cluster, const NetworkOptions& options, bool nodes_alike,
        bool rank_ends = true);
   ~Wire();
@@ -48,8 +46,7 @@ class Wire {
   /// accepts. Returns the number of the op, counted from 0.
   size_t begin(NetworkOp op, double at_ns, double scale = 1);
 
-  /// Returns the time of the next event, not before now(); kNever when no op is in progress. No
-  /// collective ends before that time.
+  /// The time of the next event (kNever without ops in progress); no collective ends earlier.
   Nanoseconds next_ns();
   /// Advances to `to`, which must not be before now(). Appends the collectives that ended.
   void advance(Nanoseconds to, std::vector<Done>& ended);
@@ -57,8 +54,7 @@ class Wire {
   /// all begins up to the next event are known and now() is not needed.
   bool step(std::vector<Done>& ended);
   Nanoseconds now() const;
-  /// Whether `op`, which has not ended, has no more steps to begin, so that the next event may be
-  /// its end.
+  /// Whether `op` has no more steps to begin, so that the next event may be its end.
   bool may_end_next(size_t op);
 
   /// Returns what the links carried since the last call (needs keep_use), for each link in

@@ -47,8 +47,7 @@ bool may_meet(const ReplayInput& input) {
   return std::any_of(used.begin(), used.end(), [&](size_t o) { return o != used[0]; });
 }
 
-/// Returns the largest clock value for which the sum over `ranks` ranks still fits into
-/// Nanoseconds.
+/// Returns the latest clock time whose sum over `ranks` ranks fits into Nanoseconds.
 Nanoseconds latest_for(int64_t ranks) {
   return std::min(kLongestNs, (Nanoseconds{1} << 62) / ranks);
 }

@@ -41,7 +41,7 @@ class Engine {
     Nanoseconds at = 0;           // when the rank posted the op
   };
   /// The order of events at the same time: first ends, ordered by op and rank; then begins of
-  /// compute ops that a hold of an arbiter waits for, and begins of transfers on shared links; then
+  /// compute ops that a hold of an arbiter waits for, and of transfers on shared links; then
   /// choices of arbiters.
   enum class Kind : uint8_t { kEnd, kBegin, kSend, kChoose };
   struct Event {

@@ -1,5 +1,4 @@
-// Converts what the links of a Wire carried into the link spans of a timeline. It computes no
-// transfer itself.
+// Converts what the links of a Wire carried into the link spans of a timeline.
 #pragma once
 
 #include <vector>

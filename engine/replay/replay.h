@@ -3,8 +3,7 @@
 // runs in order, the op before it. A collective begins when every member has posted it and ends at
 // the same time for all members. On lanes with an arbiter, a collective begins when the arbiter
 // chooses it (schedule/arbiter.h), chunk by chunk. Time is an integer and ties are ordered by op
-// id, so that the same input gives the same bytes of output. Durations come from cost/, shared
-// links from network/.
+// id: equal input gives equal output. Durations come from cost/, shared links from network/.
 #pragma once
 
 #include <algorithm>
@@ -30,8 +29,7 @@ struct ReplayInput {
   std::function<Bytes(OpId, int32_t rank)> bytes = nullptr;
   /// Time to wake a lane that waited for an op of another lane (CostModel::handoff_ns).
   Nanoseconds handoff_ns = 0;
-  /// Duration of one of `chunks` equal chunks of a collective; null means an equal part of the
-  /// whole duration.
+  /// Duration of one of `chunks` equal chunks of a collective; null: an equal part of the whole.
   std::function<Nanoseconds(OpId, int64_t chunks)> chunk_ns = nullptr;
   /// The cluster on whose links transfers may overlap, if no arbiter prevents it. Where it is null,
   /// or where transfers cannot overlap, each transfer takes its duration.
@@ -42,8 +40,7 @@ struct ReplayInput {
   std::function<std::optional<NetworkOp>(OpId, int64_t chunks)> transfer = nullptr;
   /// Whether Timeline::links is recorded.
   bool keep_links = false;
-  /// Time from an arbiter's choice to the begin of the chosen op: agreeing on the choice and waking
-  /// the lane.
+  /// Time from an arbiter's choice to the begin of the op (agreeing on it, waking the lane).
   Nanoseconds pick_ns = 0;
 };
 
@@ -62,8 +59,7 @@ ReplayInput replay_input(const Graph& graph, const Schedule& schedule, const Lan
                          const CostModel& cost, RoutedWorkOf routed = nullptr,
                          int32_t num_ranks = 1);
 
-/// max(busiest lane, longest path of data and mutation edges): no schedule on these lanes takes
-/// less time.
+/// max(busiest lane, longest path of data and mutation edges); no schedule takes less time.
 struct LowerBound {
   Nanoseconds busiest_lane_ns = 0;
   LaneId busiest_lane;

@@ -169,8 +169,7 @@ struct CollectiveSums {
   }
 };
 
-/// The times covered by the ranks' spans, summed over ranks, and the compute time of the busiest
-/// rank.
+/// Times covered by spans, summed over ranks, and the compute time of the busiest rank.
 struct Covered {
   Nanoseconds busiest = 0;
   TimeSum computes, comm, exposed, exposed_transfer;

@@ -81,8 +81,7 @@ class Trace {
                        {"args", {{"sort_index", place}}}});
   }
 
-  /// Adds a counter per link. A counter keeps its value until its next event, so 0 is written when
-  /// a link becomes idle.
+  /// Adds a counter per link. A counter keeps its value, so 0 is written when a link becomes idle.
   void add_links(const std::vector<LinkSpan>& links, int64_t pid, Nanoseconds offset) {
     std::map<std::string, Nanoseconds> busy_until;
     for (const LinkSpan& span : links) {

@@ -12,16 +12,14 @@
 namespace moe {
 
 /// A timeline and the label of its processes, for instance "simulated" or "executed step 3".
-/// Timelines with the same label follow one another on one time axis; the axis of each label begins
-/// at 0.
+/// Timelines with the same label follow one another on one time axis, which begins at 0.
 struct LabelledTimeline {
   std::string label;
   const Timeline* timeline;
 };
 
 /// Returns the JSON text of timelines of one graph. A process is named "<label> (<provenance>) rank
-/// <r>", without the provenance where the label contains it already. `lane_names` is indexed by
-/// LaneId.
+/// <r>", without the provenance if the label contains it. `lane_names` is indexed by LaneId.
 std::string trace_json(const Graph& graph, const std::vector<std::string>& lane_names,
                        const std::vector<LabelledTimeline>& timelines);
 

@@ -17,9 +17,8 @@ struct Blas {
 };
 
 /// Opens OpenBLAS at the first call; each product runs on the caller's thread only. If the user has
-/// set OPENBLAS_CORETYPE, it decides the kernels; otherwise they are SkylakeX with AVX-512, Haswell
-/// with AVX2, and OpenBLAS's own choice below that. Throws std::runtime_error when there is no
-/// OpenBLAS.
+/// set OPENBLAS_CORETYPE, it decides the kernels; else they are SkylakeX with AVX-512, Haswell with
+/// AVX2, else OpenBLAS's choice. Throws std::runtime_error when there is no OpenBLAS.
 const Blas& blas();
 
 }  // namespace moe::kernels

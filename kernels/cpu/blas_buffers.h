@@ -6,9 +6,8 @@
 
 namespace moe::kernels {
 
-/// Makes OpenBLAS allocate and keep buffers for `num_threads` threads that call it at the same
-/// time. Returns false where there is not enough address space. Requires: no other thread calls
-/// OpenBLAS during the call.
+/// Makes OpenBLAS keep buffers for `num_threads` concurrent callers. Returns false if there is not
+/// enough address space. Requires: no other thread calls OpenBLAS during the call.
 bool reserve_blas_buffers(int64_t num_threads);
 
 }  // namespace moe::kernels

@@ -1,6 +1,6 @@
 // The parts of a fast table: each file fast_<part>.cpp has a function set_<part>() that sets its
-// entries. The files are compiled once per instruction set, in namespace MOE_ISA. How a table is
-// chosen is in table.cpp.
+// entries. The files are compiled once per instruction set, in namespace MOE_ISA. table.cpp chooses
+// one.
 #pragma once
 
 #include "kernels/kernels.h"

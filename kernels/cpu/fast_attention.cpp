@@ -11,8 +11,7 @@
 namespace moe::kernels::MOE_ISA {
 namespace {
 
-// For functions that keep their own loop in registers; inlined into one function, they would need
-// more registers than there are.
+// For functions that keep a loop in registers; inlined together, they would spill.
 #define MOE_NOINLINE __attribute__((noinline))
 
 constexpr int kTileRows = kLanes == 16 ? 8 : 4;
@@ -99,8 +98,7 @@ In packed(float* to, In from, int64_t rows, int64_t rows_padded, const Layout& a
   return {to, at.dim_padded};
 }
 
-// If a strip has fewer queries than there are SIMD lanes, its last query is repeated; the results
-// for the copies are never stored.
+// If a strip has fewer queries than SIMD lanes, its last one is repeated, without storing results.
 
 /// to [dim, kStrip] = transpose of `rows` rows, multiplied by `factor`.
 MOE_NOINLINE void transpose_strip(float* to, In from, int64_t rows, float factor,
@@ -303,8 +301,7 @@ MOE_NOINLINE void strip_dscores(float* dscore, const float* prob, const Strip& s
   });
 }
 
-/// Computes the gradients of one head, strip by strip. q, dctx and ctx are read in place; k, v, dk
-/// and dv may be packed copies.
+/// The gradients of one head, strip by strip. k, v, dk and dv may be packed, the others are not.
 struct HeadBackward {
   const Layout& at;
   const Work& work;

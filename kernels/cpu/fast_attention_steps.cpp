@@ -1,5 +1,5 @@
-// Attention as separate ops over [batch, heads, seq, seq]: one GEMM per head, on strided blocks,
-// and a softmax per row.
+// Attention as separate ops over [batch, heads, seq, seq]: a strided GEMM per head, a softmax per
+// row.
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/fast_simd.h"
 

@@ -13,9 +13,8 @@ struct TileRows {
   const float* w[kExperts];
 };
 
-/// Returns in SIMD lane r * kExperts + e the dot product of x[r] and w[e]. All sums of logits are
-/// computed by this function; at the edges of the matrix the last row is repeated, so that every
-/// sum has the same order.
+/// Returns in SIMD lane r * kExperts + e the dot product of x[r] and w[e]. All sums are computed
+/// here, in one order: at the edges of the matrix the last row is repeated.
 MOE_INLINE Vec tile_dots(const TileRows& rows, int64_t hidden) {
   Vec sum[kLanes] = {};
   each_vec(hidden, [&](int64_t i, auto lanes) {

@@ -56,8 +56,7 @@ void embedding_dwpe(float* dwpe, const float* dx, const float* acc, int64_t toke
            [&](int64_t r, int64_t c, auto lanes) { return dx_at(r, longer + c, lanes); });
 }
 
-/// y[t,:] = base[t,:] + sum over j of weight[t,j] * in[choice_slot[t*k+j],:]; null for weight means
-/// 1.
+/// y[t,:] = base[t,:] + sum over j of weight[t,j] * in[choice_slot[t*k+j],:]; no weight: 1.
 void gather_sum(float* y, const float* in, const float* weight, const int32_t* choice_slot,
                 const float* base, int64_t tokens, int64_t k, int64_t hidden) {
   for (int64_t t = 0; t < tokens; ++t) {

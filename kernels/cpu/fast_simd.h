@@ -176,8 +176,7 @@ MOE_INLINE float max_of(int64_t n, F f) {
   return max_lanes(at_least(m0, m1));
 }
 
-/// out[c] = acc[c] + sum over r, ascending, of f(r, c, lanes), for c < cols; acc may be null or
-/// out.
+/// out[c] = acc[c] + sum over ascending r of f(r, c, lanes), c < cols; acc may be null or out.
 template <class F>
 MOE_INLINE void sum_rows(float* out, const float* acc, int64_t rows, int64_t cols, F f) {
   // vectors of columns in registers: enough independent sums to hide the latency of an add.
@@ -247,8 +246,7 @@ struct Power {
 };
 
 /// Returns p 2^n, or 0 where x < lowest: no result is subnormal, since some machines are slow with
-/// subnormal numbers. Without AVX-512, raised_to() must have raised x to about `lowest` before, so
-/// that n = -126 there.
+/// subnormal numbers. Without AVX-512, raised_to() must have raised x before, so that n >= -126.
 MOE_INLINE Vec value_of(Power power, Vec x, float lowest) {
 #if defined(__AVX512F__)
   const __mmask16 keep = _mm512_cmp_ps_mask(x, splat(lowest), _CMP_NLT_UQ);  // true for NaN
@@ -288,8 +286,7 @@ MOE_INLINE Vec exp_bounded(Vec x) {
   return value_of({p, n}, x, kLowest);
 }
 
-/// Returns 2^x for x <= 129 or NaN, computed as in exp_bounded(); the polynomial's relative error
-/// is 2e-9.
+/// Returns 2^x for x <= 129 or NaN, like exp_bounded(); the polynomial's relative error is 2e-9.
 MOE_INLINE Vec exp2_bounded(Vec x) {
   constexpr float kLowest = -125.5f;
   x = raised_to(x, -126.0f);

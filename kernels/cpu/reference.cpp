@@ -1,6 +1,5 @@
 // The reference: double, plain loops in the order of the formulas. The fast kernels are tested
-// against it, so it shares no code with them (except the factors of AdamW) and is as simple as
-// possible.
+// against it, so it shares only the factors of AdamW with them and is kept simple.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

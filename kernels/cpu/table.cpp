@@ -1,5 +1,4 @@
-// Chooses the fast table at run time. Compiled for the base instruction set, as are all files
-// except fast_*.cpp.
+// Chooses the fast table at run time. Only fast_*.cpp use more than the base instruction set.
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -35,8 +34,7 @@ std::vector<Level> levels() {
           {"v4", __builtin_cpu_supports("x86-64-v4") != 0, v4::fast_table}};
 }
 
-/// Throws std::runtime_error when MOEBENCH_ISA names no level that this machine can run, or when
-/// the machine can run none.
+/// Throws std::runtime_error if this machine cannot run the level of MOEBENCH_ISA, or any level.
 const KernelTable<float>& choose() {
   blas();  // opens OpenBLAS, so that an error appears here and not in the first GEMM
   const char* wanted = std::getenv("MOEBENCH_ISA");

@@ -10,8 +10,7 @@
 
 namespace moe::kernels::cuda {
 
-/// Returns whether `error` is success. If not, keeps the message "cuda: <what>: out of memory",
-/// where `what` names the call.
+/// Whether `error` is success. If not, keeps "cuda: <what>: out of memory"; `what`: the call.
 inline bool worked(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return true;
   keep_error(std::string("cuda: ") + what + ": " + cudaGetErrorString(error));

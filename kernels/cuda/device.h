@@ -22,8 +22,7 @@ constexpr int kThreads = 256;  // threads per block, unless a kernel uses anothe
 constexpr int kWarps = kThreads / kWarp;
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int64_t kMaxGrid = 0x7fffffff;
-// Most blocks of a kernel whose threads stride over elements: enough to fill any device, few enough
-// to start fast.
+// Most blocks of striding threads: enough to fill any device, few enough to start fast.
 constexpr int64_t kStrideGrid = 4096;
 
 /// Starts `kernel` on `blocks` blocks; does nothing for 0 blocks. A failure is kept by errors.h.
@@ -94,8 +93,7 @@ __device__ inline T warp_sum(T v) {
   for (int step = kWarp / 2; step > 0; step /= 2) v += __shfl_xor_sync(kAllLanes, v, step);
   return v;
 }
-/// Returns the larger of a and b, or NaN where one of them is NaN, so that the maximum of a row
-/// with a NaN is NaN.
+/// Returns the larger of a and b, or NaN if one is NaN: a row's maximum must show its NaN.
 __device__ inline float max_or_nan(float a, float b) {
   return a > b || isnan(a) ? a : b;
 }

@@ -46,8 +46,7 @@ DeviceFunction<&DeviceTable::end_recording> end_recording;
 DeviceFunction<&DeviceTable::replay> replay;
 DeviceFunction<&DeviceTable::release_recording> release_recording;
 
-/// Free what gemm and the losses keep for a stream that is being destroyed, since a new stream may
-/// get the same address.
+/// Free what is kept for a stream that is destroyed; a new stream may get its address.
 void forget_gemm(Stream stream);
 void forget_losses(Stream stream);
 

@@ -19,8 +19,7 @@ __device__ Numbers<N> load_or_zero(const T* p, int64_t i) {
   return p ? load<N>(p + i) : Numbers<N>{};
 }
 
-/// The column of the first number of a thread, updated as the thread strides on; avoids a division
-/// per step.
+/// The column of a thread's first number as it strides on, without a division per step.
 template <int N>
 class Column {
  public:

@@ -20,9 +20,8 @@ __global__ void embedding_kernel(T* x, const int32_t* ids, const float* wte, con
   }
 }
 
-/// Sets *rank to the number of threads before this one in the block that have `wanted` set, and
-/// returns how many threads of the block have it set. `shared` has kWarps elements and may be used
-/// again afterwards.
+/// Returns how many threads of the block have `wanted` set; *rank: how many of them before this
+/// one. `shared` has kWarps elements and may be used again afterwards.
 __device__ int rank_in_block(bool wanted, int* rank, int* shared) {
   const unsigned mask = __ballot_sync(kAllLanes, wanted);
   if (lane() == 0) shared[warp()] = __popc(mask);
@@ -37,9 +36,8 @@ __device__ int rank_in_block(bool wanted, int* rank, int* shared) {
   return all;
 }
 
-/// A block owns kVocabRows rows of dwte and reads all ids. It lists the tokens whose ids are in its
-/// rows, in order; then each thread adds its columns of the listed tokens. No two threads share an
-/// element.
+/// A block owns kVocabRows rows of dwte and reads all ids. It lists the tokens of its rows in
+/// order; then each thread adds its columns of these tokens.
 template <class T, int N>
 __global__ void embedding_dwte_kernel(float* dwte, const int32_t* ids, const T* dx,
                                       const float* acc, int64_t tokens, int64_t vocab,
@@ -69,8 +67,7 @@ __global__ void embedding_dwte_kernel(float* dwte, const int32_t* ids, const T* 
         const auto sum = load<N>(to), grad = load<N>(dx + token_at[i] * hidden + c);
         store(to, numbers<N>([&](int j) { return sum.at[j] + grad.at[j]; }));
       }
-    // rank_in_block() of the next iteration synchronises all threads before the lists are
-    // overwritten.
+    // rank_in_block() of the next iteration has a barrier before the lists are overwritten.
   }
 }
 

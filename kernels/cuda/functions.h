@@ -1,6 +1,5 @@
-// The functions of which table.cpp builds the kernel tables. kernels/kernels.h describes each, and
-// each is defined in the .cu file of its family. Only table.cpp and these files include this
-// header.
+// The functions of which table.cpp builds the kernel tables. kernels/kernels.h describes them; .cu
+// files define them. Only these files and table.cpp include this.
 #pragma once
 
 #include <type_traits>

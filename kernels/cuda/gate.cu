@@ -1,5 +1,4 @@
-// The computations of a gate: a warp per token, so that the bits of a row do not depend on other
-// rows.
+// The computations of a gate: a warp per token, so a row's bits do not depend on other rows.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/functions.h"
 

@@ -27,8 +27,7 @@ class Operands {
     }
     place_.push_back(all_.size() - 1);
   }
-  /// Elements from row to row, of all operands as they are multiplied; rounded rows are aligned to
-  /// 16 bytes.
+  /// Elements from row to row of all operands as multiplied; rounded rows are aligned to 16 bytes.
   int64_t stride() const { return wide_ ? Rounded(rows_, widest_).stride : ld_; }
   /// Bytes of the buffer for rounded operands, a multiple of 16.
   int64_t bytes() const { return wide_ ? 2 * rows_ * stride() : 0; }

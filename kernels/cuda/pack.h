@@ -1,6 +1,6 @@
 // Numbers in registers: always floats, however they are stored, moved 16 bytes at a time where
-// alignment allows. A bfloat16 is read exactly and rounded once, when it is written. Invariant:
-// which columns of a row a thread gets does not depend on the address at which the row begins.
+// alignment allows. A bfloat16 is read exactly and rounded once, when it is written. Invariant: the
+// columns that a thread gets do not depend on the address of the row.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -52,8 +52,7 @@ __device__ Numbers<N> unpacked(const unsigned* words) {
   });
 }
 
-/// Loads N numbers that begin at p. If N > 1, p must be aligned to 16 bytes and N a multiple of a
-/// pack.
+/// Loads N numbers from p; for N > 1, p must be aligned to 16 bytes and N a multiple of a pack.
 template <int N>
 __device__ Numbers<N> load(const float* p) {
   if constexpr (N == 1) {
@@ -108,8 +107,7 @@ template <class T>
 __device__ unsigned bytes_off(const T* p) {
   return static_cast<unsigned>(reinterpret_cast<uintptr_t>(p) % 16);
 }
-/// Returns the pack that begins at p, `off` bytes after a multiple of 16, from the two aligned
-/// packs that contain it.
+/// Returns the pack at p, `off` bytes after a multiple of 16, from two aligned packs.
 __device__ inline Numbers<kPack<Bf16>> load_between(const Bf16* p, unsigned off) {
   const auto* const from = reinterpret_cast<const uint4*>(p - off / sizeof(Bf16));
   const uint4 a = from[0], b = from[1];
@@ -123,8 +121,7 @@ __device__ inline Numbers<kPack<Bf16>> load_between(const Bf16* p, unsigned off)
   return unpacked<kPack<Bf16>>(words);
 }
 
-/// Loads columns c to c + N - 1 of a row of `cols` columns, with c < cols; columns after the last
-/// are `beyond`.
+/// Loads columns c to c + N - 1 (c < cols) of a row; columns after the last are `beyond`.
 template <int N, class T>
 __device__ Numbers<N> load_columns(const T* row, int64_t c, int64_t cols, float beyond) {
   if constexpr (N == 1) {

@@ -58,8 +58,7 @@ const DeviceTable& device_table() {
 }  // namespace
 }  // namespace moe::kernels::cuda
 
-/// Returns a hash of the headers that program and plugin share; the program compares it before it
-/// uses the table.
+/// Returns a hash of the headers that program and plugin share, compared before the table is used.
 extern "C" const char* moe_cuda_interface() {
   return MOE_DEVICE_INTERFACE;
 }

@@ -1,5 +1,4 @@
-// Copies arrays of pointers from the host to device memory, for library calls on many matrices that
-// need such arrays.
+// Arrays of pointers in device memory, for library calls on many matrices.
 #pragma once
 
 #include <vector>

@@ -1,9 +1,8 @@
 // The place of a choice is the number of earlier choices of the same expert. It is computed in
 // three launches: each block counts the choices of its chunk (kChunk choices) per expert; one
 // thread per expert sums the counts of the chunks before each chunk; each block adds the places
-// inside its chunk, by matching lanes and by going through warps in order. This is done twice:
-// first in GShard order to decide which choices get a slot, then in token order to number the
-// slots.
+// inside its chunk, by matching lanes and by going through warps in order. This is done twice: in
+// GShard order to decide who gets a slot, then in token order to number slots.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/device_functions.h"
 #include "kernels/cuda/routing.h"
@@ -65,8 +64,7 @@ __global__ void top_k_kernel(int32_t* expert, const float* scores, int64_t token
   }
 }
 
-/// counts[chunk, e] = number of choices of expert e in the chunk. Each warp counts in its own row
-/// of in_warp.
+/// counts[chunk, e] = choices of expert e in the chunk. Each warp uses its own row of in_warp.
 __global__ void count_kernel(int32_t* counts, Sequence sequence, int64_t experts) {
   __shared__ int32_t in_warp[kWarps][kMaxRoutedExperts];
   for (int64_t e = lane(); e < experts; e += kWarp) in_warp[warp()][e] = 0;
@@ -176,8 +174,7 @@ void route(DeviceMaps maps, const int32_t* used_before, RouteShape shape, void* 
   auto* before = static_cast<int32_t*>(work);
   if (!maps.part)
     launch(clear_kernel, stride_blocks(slots), kThreads, stream, maps.slot_choice, slots);
-  // In the second round a thread reads the drop of its own choice before it overwrites it with the
-  // slot.
+  // In the second round a thread reads whether its choice was dropped before it writes the slot.
   for (const int32_t* kept :
        {static_cast<const int32_t*>(nullptr), static_cast<const int32_t*>(maps.choice_slot)}) {
     const Sequence sequence = {maps.expert, kept, shape.tokens, shape.k};

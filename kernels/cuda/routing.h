@@ -18,8 +18,7 @@ struct RouteShape {
   int64_t tokens, experts, k, capacity;
 };
 
-/// Arrays in device memory. RoutingMaps in engine/routing/gate.h describes them; its `columns` is k
-/// here.
+/// Arrays in device memory, as RoutingMaps in engine/routing/gate.h; its `columns` is k here.
 struct DeviceMaps {
   int32_t* expert;       // [tokens, k]
   int32_t* choice_slot;  // [tokens, k]
@@ -39,9 +38,8 @@ void top_k(int32_t* expert, const float* scores, RouteShape shape, Stream stream
 
 /// Computes the other maps from maps.expert, in which a negative number means no choice; the
 /// choices of a token must differ. used_before [experts] (null means none) is the number of slots
-/// that earlier parts of the batch used. Keeps an error and does nothing unless experts <=
-/// kMaxRoutedExperts and all numbers of slots and choices, counted from first_token, fit into
-/// int32.
+/// that earlier parts of the batch used. Keeps an error and does nothing if experts >
+/// kMaxRoutedExperts or numbers of slots or choices exceed int32.
 void route(DeviceMaps maps, const int32_t* used_before, RouteShape shape, void* work,
            Stream stream);
 

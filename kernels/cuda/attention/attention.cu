@@ -16,8 +16,7 @@ __global__ void attention_kernel(float* ctx, float* lse, const float* qkv, Atten
   float acc[S::kRows][S::kWide] = {}, top[S::kRows], sum[S::kRows] = {};
   for (float& t : top) t = -INFINITY;
   load(queries, qkv + head.qkv_row(0, 0), 3 * head.hidden, head.first_row, head);
-  // Since kBlockRows divides kTile, every row of the block attends to at least one key in each
-  // tile.
+  // Since kBlockRows divides kTile, each row of the block attends to a key in each tile.
   for (int64_t key = 0; key < head.first_row + S::kBlockRows; key += kTile) {
     load(tile, qkv + head.qkv_row(1, 0), 3 * head.hidden, key, head);
     float score[S::kRows];

@@ -1,5 +1,4 @@
-// Attention in bfloat16: by the library if it has kernels for the shape, otherwise by the project's
-// own kernels.
+// Attention in bfloat16: by the library if it has kernels for the shape, else by this project's.
 #include <algorithm>
 
 #include "kernels/cuda/attention/attention_library.h"

@@ -25,12 +25,10 @@ struct MmaSizes {
   static constexpr int kColumns = columns, kGroups = groups, kPassing = passing;
   static constexpr int kWarpRows = kSide * groups, kBlockRows = kMmaWarps * kWarpRows;
   static constexpr int kOwnTile = kBlockRows * columns, kTile = passing * columns;  // elements
-  /// The sums of a warp: its rows x the columns of the head, and (Scores) its rows x the rows of a
-  /// tile.
+  /// A warp's sums: its rows x the head's columns, and (Scores) its rows x the rows of a tile.
   using Sums = float[groups][columns / 8][4];
   using Scores = float[groups][passing / 8][4];
-  /// One value for each row of which the thread holds elements: rows lane / 4 and lane / 4 + 8 of
-  /// each group.
+  /// One value per row of the thread's elements: rows lane / 4 and lane / 4 + 8 of each group.
   using RowValues = float[groups][2];
 };
 

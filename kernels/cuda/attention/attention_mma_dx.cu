@@ -112,8 +112,7 @@ __device__ inline void add_queries(typename S::Sums& dk, typename S::Sums& dv, i
                                    const float* values, int query, int first, const MmaHead& head) {
   const float factor = head.scale * kLog2E;
   const float *const lse = values, *const delta = values + S::kPassing;
-  // On the diagonal and beyond the sequence the elements are set to 0, and not multiplied by 0,
-  // since a key may be infinite.
+  // Masked elements are set to 0, and not multiplied by 0, since a key may be infinite.
   const bool masked = first + S::kWarpRows > query + 1 || query + S::kPassing > head.seq;
   const auto hide = [&](typename S::Scores& all) {
     if (!masked) return;
@@ -136,8 +135,7 @@ __device__ inline void add_queries(typename S::Sums& dk, typename S::Sums& dv, i
   add_weighted<S>(dk, dscores, tile);
 }
 
-/// The block owns rows of keys and values; the tiles are queries and rows of dctx, with their lse
-/// and delta.
+/// The block owns rows of keys and values; the tiles are of queries, dctx, lse and delta.
 template <class S>
 __global__ void __launch_bounds__(kMmaThreads, 2)
     dkv_mma_kernel(Bf16* dqkv, const Bf16* dctx, const Bf16* qkv, const float* lse,

@@ -31,8 +31,7 @@ __device__ inline Bf16* beyond(int from, int rows, int chunks) {
   return dynamic_shared() + (from ^ (mixed * 8)) + rows * kColumns + (chunks - mixed) * 8;
 }
 
-/// Starts to copy rows first .. first + kRows - 1 to a tile, by the whole block; finish_copies()
-/// waits for them.
+/// Starts to copy kRows rows to a tile, by the whole block; finish_copies() waits for them.
 template <int kRows, int kColumns>
 __device__ inline void start_load(int tile, MmaRows<const Bf16> rows, int first,
                                   const MmaHead& head) {
@@ -114,8 +113,7 @@ __device__ inline void add_weighted(typename S::Sums& sums, const typename S::Sc
   }
 }
 
-/// Rounds and writes the warp's rows. They go through the warp's own rows of a tile, which no other
-/// warp reads.
+/// Rounds and writes the warp's rows, through its rows of a tile that no other warp reads.
 template <class S>
 __device__ inline void store_rows(MmaRows<Bf16> to, const typename S::Sums& sums, int tile,
                                   const MmaHead& head) {

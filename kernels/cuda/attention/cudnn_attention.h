@@ -10,8 +10,7 @@ namespace moe::kernels::cuda {
 
 enum class Direction : bool { kForward, kBackward };
 
-/// Ids of the tensors in the graphs. Scores are multiplied by kScale; scores that the mask hides
-/// are kHidden.
+/// Ids of tensors in the graphs. Scores are multiplied by kScale; masked scores are kHidden.
 enum CudnnId : int64_t {
   kQuery = 1,
   kKey,
@@ -28,8 +27,7 @@ enum CudnnId : int64_t {
   kOne
 };
 
-/// Returns whether graphs of this shape are known to be correct in a library of this version
-/// (cudnnGetVersion).
+/// Whether graphs of this shape are correct in the library's version (cudnnGetVersion).
 bool cudnn_takes(size_t version, AttentionShape shape);
 CudnnGraph attention_graph(const CudnnCalls& calls, AttentionShape shape, Direction direction);
 

@@ -39,8 +39,7 @@ class CudnnDescriptor {
     set(name, type, 1, &value);
   }
   void set(cudnnBackendAttributeName_t name, const CudnnDescriptor& part);
-  /// Returns how many values there are, and writes at most `count` of them; `values` may be null to
-  /// write none.
+  /// Returns the number of values, and writes at most `count` of them (none if null).
   int64_t get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
               void* values) const;
   void finalize();
@@ -112,8 +111,7 @@ class CudnnGraph {
   CudnnDescriptor graph_;  // made for the last target
 };
 
-/// Runs a graph with the first offered engine that is deterministic and for which the library can
-/// make a plan.
+/// Runs a graph with the first offered deterministic engine for which a plan can be made.
 class CudnnPlan {
  public:
   /// Throws CudnnRefusal if there is no such engine.

@@ -42,8 +42,7 @@ __device__ inline void load_transposed(unsigned (&to)[4], const Bf16* row) {
                : "memory");
 }
 
-/// sums += a b, by a warp. volatile, so that the compiler does not move it into a branch that only
-/// some lanes take.
+/// sums += a b, by a warp. volatile keeps it out of branches that only some lanes take.
 __device__ inline void multiply_add(float (&sums)[4], const unsigned (&a)[4], unsigned b0,
                                     unsigned b1) {
   asm volatile(
@@ -85,8 +84,7 @@ __device__ inline void start_copy(void* to_shared, const void* from, bool there)
                  : "memory");
   }
 }
-/// Waits for the copies that this thread has started. A barrier afterwards makes the copies of all
-/// threads visible.
+/// Waits for this thread's copies. A barrier afterwards makes those of all threads visible.
 __device__ inline void finish_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }

@@ -15,8 +15,7 @@ constexpr int kLinkThreads = 512;
 constexpr int kBatch = 8;  // vectors in progress per thread: with 512 threads, 64 KB per block
 constexpr int64_t kMaxPieces = 128;  // keeps the arguments of a launch below 4 KB
 // The share of a block in a launch is copied in about kTurns chunks. Small chunks keep the pace
-// even; large chunks keep enough bytes in progress. Chunks are multiples of a vector, so that
-// aligned copies stay aligned.
+// even; large chunks keep enough bytes in progress. Chunks are whole vectors, for alignment.
 constexpr int64_t kTurns = 16, kLeastChunk = 4 << 10, kLargestChunk = 64 << 10;
 
 struct Pieces {  // passed by value, since the list is in host memory
@@ -94,8 +93,7 @@ __device__ void copy_chunk(char* to, const char* from, int64_t bytes) {
 }
 
 /// The chunks of all pieces are distributed to the blocks in turn. After each chunk, a block waits
-/// until the time at which all bytes up to the end of that chunk are due, counted from its own
-/// start.
+/// until all bytes up to that chunk are due, counted from its start.
 __global__ void __launch_bounds__(kLinkThreads)
     paced_copies_kernel(Pieces pieces, int64_t chunk, int64_t duration_ns, LinkSignal signal) {
   const int64_t blocks = gridDim.x, began = threadIdx.x == 0 ? clock_ns() : 0;
@@ -123,8 +121,7 @@ __global__ void __launch_bounds__(kLinkThreads)
   await_end(signal);
 }
 
-/// Returns all the shared memory that a block can have; with it no other block fits on the same
-/// multiprocessor. 0 on failure.
+/// The most shared memory of a block, so that no other block fits next to it. 0 on failure.
 int64_t whole_shared_memory() {
   int device = 0, bytes = 0;
   const bool all =
@@ -149,9 +146,8 @@ void sleep(int64_t ns, const LinkSignal& signal, Stream stream) {
   launch(sleep_kernel, 1, kWarp, stream, ns, signal);
 }
 
-/// If there are more copies than fit into a launch, several launches each take the part of the
-/// duration that corresponds to their bytes. The first one signals the begin, the last one waits
-/// for the host.
+/// If there are more copies than fit into a launch, launches share the duration by their bytes. The
+/// first signals the begin, the last waits for the host.
 void paced_copies(const Copy* copies, int64_t count, int64_t duration_ns, int32_t blocks,
                   const LinkSignal& signal, Stream stream) {
   if (blocks < 1)

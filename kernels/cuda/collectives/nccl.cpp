@@ -167,8 +167,7 @@ void queue(ProcessGroup process_group, const char* what, Call call) {
   if (result != ncclSuccess) member.trouble = std::string(what) + ": " + member.explain(result);
 }
 
-/// All messages are in one NCCL group, so that none waits for another. Empty messages are omitted
-/// on both sides.
+/// One NCCL group, so that no message waits for another. Both sides omit empty messages.
 void exchange(ProcessGroup process_group, const Message* sends, int64_t num_sends,
               const Message* receives, int64_t num_receives, Stream stream) {
   const auto s = static_cast<cudaStream_t>(stream);

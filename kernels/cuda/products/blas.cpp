@@ -46,8 +46,7 @@ void end(const Kept& kept) {
   end(kept.workspace);
 }
 
-/// Creates a side stream with the priority of `stream`. On failure returns null members and keeps
-/// an error.
+/// Creates a side stream with the priority of `stream`; null members on failure (error kept).
 Side make_side(Stream stream) {
   Side side;
   int priority = 0;

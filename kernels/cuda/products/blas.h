@@ -22,8 +22,7 @@ struct Handles {
 
 /// Memory for the calls of one stream; each call may overwrite what the call before left in it. A
 /// block that has become too small is kept, since work in progress and recordings may still use it.
-/// A new block is at least twice as large as the last, so all older blocks together are no larger
-/// than the newest.
+/// A new block is at least twice as large as the last, so the older blocks together are no larger.
 struct Room {
   std::vector<void*> blocks;
   int64_t bytes = 0;  // size of the last block
@@ -51,14 +50,11 @@ bool accepted(cublasStatus_t status, const char* what);
 /// failure. The address stays the same until the stream is destroyed. Only one thread at a time may
 /// queue work on a stream.
 Kept* kept_of(Stream stream);
-/// Returns the exact or the other handle of `handles`, created at the first request; null with an
-/// error kept on failure.
+/// Returns the exact or other handle, created at the first request; null on failure (error kept).
 cublasHandle_t handle_of(Handles& handles, bool exact, Stream stream);
-/// Returns memory of at least `bytes` bytes, from the beginning of the last block; null with an
-/// error kept on failure.
+/// Returns at least `bytes` bytes, at the begin of the last block; null on failure (error kept).
 void* bytes_of(Room& room, int64_t bytes);
-/// Creates kSides side streams and the fork event unless they exist; false with an error kept on
-/// failure.
+/// Creates kSides side streams and the fork event if missing; false on failure (error kept).
 bool have_sides(Kept& kept, Stream stream);
 constexpr size_t kSides = 4;
 

@@ -31,8 +31,7 @@ Algorithms& algorithms() {
 }
 
 /// Returns the largest power of two, at most 16, to which all matrices of an operand are aligned;
-/// 16 is what vector accesses need. With larger alignments, the algorithm could depend on the
-/// address of memory.
+/// vectors need 16. With more, the algorithm could depend on the address.
 uint32_t alignment(const void* at, int64_t apart, int64_t bytes) {
   const auto all = reinterpret_cast<uintptr_t>(at) | static_cast<uintptr_t>(apart * bytes) | 16;
   return uint32_t{1} << std::countr_zero(all);
@@ -64,8 +63,7 @@ int64_t bucket(int64_t rows) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows)));
 }
 
-/// Returns the largest product in p's bucket of row counts. Only a dimension along which no operand
-/// is contiguous may be enlarged.
+/// Returns the largest product in p's bucket. Only dimensions without contiguous operands grow.
 One largest(const Common& s, One p, const Batch& batch) {
   if (batch.count > 1) return p;
   if (!s.transpose_a) p.m = bucket(p.m);
@@ -139,8 +137,7 @@ std::optional<Algorithm> offered_for(const Lane& lane, const Common& s, One p, c
   return found->second;
 }
 
-/// Returns the algorithm of the bucket if it can run this product, otherwise one for this product
-/// alone.
+/// Returns the bucket's algorithm if it can run this product, else one for this product alone.
 std::optional<Algorithm> algorithm_for(const Lane& lane, LtCall& call, const Common& s,
                                        const One& p, const Batch& batch, const Alignments& at) {
   const One most = largest(s, p, batch);

@@ -9,8 +9,7 @@
 
 namespace moe::kernels::cuda {
 
-/// Where products run one after the other: a stream with its handle and workspace. The handle
-/// serves both cuBLAS and cublasLt.
+/// A stream with its handle (for cuBLAS and cublasLt) and workspace; products run in sequence.
 struct Lane {
   cublasHandle_t handle;
   Stream stream;
@@ -22,8 +21,8 @@ struct Lane {
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 
 /// Computes a product whose operands are not exact (bfloat16). Returns false where the library has
-/// no algorithm or refuses the product; nothing was queued then. Otherwise returns true, possibly
-/// with an error kept.
+/// no algorithm or refuses the product; nothing is queued then. Else true, perhaps with an error
+/// kept.
 bool multiply_by_lt(const Lane& lane, const Common& s, const One& p, const Batch& batch);
 
 }  // namespace moe::kernels::cuda

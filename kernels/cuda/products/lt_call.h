@@ -1,6 +1,5 @@
 // The descriptors of a call of cublasLtMatmul; they can be filled without a device. The library is
-// column-major: its bias runs along its rows, which are the columns here, and its operand a is b
-// here.
+// column-major: its bias runs along its rows (the columns here), and its a is b here.
 #pragma once
 
 #include <cublasLt.h>
@@ -26,8 +25,7 @@ struct LtCall {
 /// Returns the library's epilogue for p; nullopt where it has none: for GELU with a summand, and
 /// for GELU's gradient with a summand or a bias.
 std::optional<cublasLtEpilogue_t> lt_epilogue(const One& p);
-/// Fills `call` and returns the first error. Requires: lt_epilogue(p) is not nullopt; s is not
-/// exact.
+/// Fills `call`; returns the first error. Requires: lt_epilogue(p) has a value; s is not exact.
 cublasStatus_t describe(LtCall& call, const Common& s, const One& p, const Batch& batch);
 
 }  // namespace moe::kernels::cuda

@@ -43,8 +43,7 @@ struct One {
 
   bool filled() const { return bias != nullptr || add != nullptr; }
   const void* aux() const { return before_gelu != nullptr ? before_gelu : gelu_at; }
-  /// The matrix that the product itself is written to, before a kernel of this project computes c
-  /// from it.
+  /// Where the product itself is written, before a kernel of this project computes c from it.
   void* sum() const { return before_gelu != nullptr ? before_gelu : c; }
 };
 using Ones = std::span<const One>;

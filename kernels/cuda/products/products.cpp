@@ -6,8 +6,7 @@
 // round for products of any sizes; round i has the i-th product of each c. Where kBatch or kGrouped
 // is not possible, kStreams is used: the products of each c run on one of four side streams, which
 // begin after the earlier work of the caller's stream and are waited for by its later work, also in
-// a recording. kEach: one after the other; also used for a single product, and if any product has k
-// = 0.
+// a recording. kEach: one after the other, also for one product or if any has k = 0.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -93,8 +92,7 @@ std::optional<int64_t> step(const void* from, const void* to, int64_t bytes) {
   return between / bytes;
 }
 
-/// Returns the distances of operands if one strided call can compute all products, otherwise
-/// nullopt.
+/// Returns the distances of operands if one strided call can compute all products.
 std::optional<Batch> equally_apart(const Common& s, Ones all) {
   const One &first = all[0], &second = all[1];
   Batch batch = {.count = static_cast<int64_t>(all.size())};
