@@ -20,7 +20,7 @@ constexpr const char* kLibrary = "libopenblas.so.0";
 template <class F>
 F symbol(void* library, const char* name) {
   void* found = dlsym(library, name);
-  if (!found) throw std::runtime_error(std::string(kLibrary) + " has no " + name);
+  if (!found) throw std::runtime_error(std::string(kLibrary) + " has no function " + name);
   return reinterpret_cast<F>(found);
 }
 

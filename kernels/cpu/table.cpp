@@ -47,9 +47,10 @@ const KernelTable<float>& choose() {
     if (!wanted || std::string(wanted) == level.name) best = &level;
   }
   if (best) return best->table();
-  if (allowed.empty()) throw std::runtime_error("this CPU lacks SSE4.2 (x86-64-v2)");
+  if (allowed.empty())
+    throw std::runtime_error("this CPU lacks SSE4.2 (x86-64-v2), which the kernels need");
   throw std::runtime_error("MOEBENCH_ISA=" + std::string(wanted) +
-                           ": unknown, or not for this CPU; allowed here: " + allowed);
+                           " is unknown or needs another CPU; allowed on this CPU: " + allowed);
 }
 
 }  // namespace

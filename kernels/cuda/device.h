@@ -32,7 +32,9 @@ template <class... P>
 void launch_with_shared(int64_t shared_bytes, void (*kernel)(P...), int64_t blocks, int threads,
                         Stream stream, std::type_identity_t<P>... args) {
   if (blocks == 0) return;
-  if (blocks > kMaxGrid) return keep_error("cuda: a grid of more than 2^31 - 1 blocks");
+  if (blocks > kMaxGrid)
+    return keep_error(
+        "cuda: a launch needs more than 2^31 - 1 blocks, the most that a grid can have");
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));

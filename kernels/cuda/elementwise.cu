@@ -146,7 +146,8 @@ void add(T* y, const T* a, const T* b, int64_t n, Stream stream) {
 template <class T>
 void sum_n(T* y, const T* const* in, int64_t count, int64_t n, Stream stream) {
   if (count < 1 || count > kMaxSummands)
-    return keep_error("cuda: sum_n takes 1 to 256 summands, here are " + std::to_string(count));
+    return keep_error("cuda: sum_n got " + std::to_string(count) +
+                      " summands; 1 to 256 are allowed");
   Summands<T> summands{};
   bool packs = vectorable<kPack<T>>(n, y);
   for (int64_t j = 0; j < count; ++j) {

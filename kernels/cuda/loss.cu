@@ -39,7 +39,7 @@ int piece_of(Stream stream) {
   if (piece >= 0) return piece;
   piece = pieces.find(std::nullopt);
   if (piece < 0) {
-    keep_error("cuda: losses on more than 64 streams");
+    keep_error("cuda: losses run on more than 64 streams; at most 64 are possible");
   } else {
     pieces.owner[static_cast<size_t>(piece)] = stream;
   }

@@ -157,8 +157,9 @@ int64_t route_work_bytes(RouteShape shape) {
 
 void top_k(int32_t* expert, const float* scores, RouteShape shape, Stream stream) {
   if (shape.k > shape.experts)
-    return keep_error("cuda: top_k takes up to " + std::to_string(shape.experts) +
-                      " choices of as many experts, here are " + std::to_string(shape.k));
+    return keep_error("cuda: top_k got k = " + std::to_string(shape.k) +
+                      " choices per token; at most the number of experts, " +
+                      std::to_string(shape.experts) + ", is allowed");
   launch(top_k_kernel, blocks_of(shape.tokens, kWarps), kThreads, stream, expert, scores,
          shape.tokens, shape.experts, shape.k);
 }
@@ -169,7 +170,7 @@ void route(DeviceMaps maps, const int32_t* used_before, RouteShape shape, void* 
   const int64_t slots = shape.experts * shape.capacity;
   if (shape.experts > kMaxRoutedExperts || slots > kMaxNumber ||
       (maps.first_token + shape.tokens) * shape.k > kMaxNumber)
-    return keep_error("cuda: route takes up to 1024 experts, and slots and choices below 2^31");
+    return keep_error("cuda: route allows at most 1024 experts, and slots and choices below 2^31");
   const int64_t chunks = num_chunks(shape);
   auto* before = static_cast<int32_t*>(work);
   if (!maps.part)

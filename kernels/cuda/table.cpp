@@ -10,7 +10,7 @@ namespace {
 
 void no_kernel(const char* name) {
   keep_error(std::string("cuda: ") + name +
-             " has no kernel: attention that materialises its scores runs on the CPU only");
+             " has no kernel: attention that stores its scores runs on the CPU only");
 }
 
 /// Sets the functions that have the same source for all T, and those that have no kernel.

@@ -98,8 +98,8 @@ __device__ void store(float* to, const float (&acc)[S::kWide], float factor, int
 /// Returns whether the head is narrow enough; if not, keeps an error.
 inline bool takes_head(AttentionShape s) {
   if (s.head_dim <= kMaxHeadDim) return true;
-  keep_error("cuda: attention takes heads of up to 128 columns, here are " +
-             std::to_string(s.head_dim));
+  keep_error("cuda: attention got heads of " + std::to_string(s.head_dim) +
+             " columns; at most 128 are possible");
   return false;
 }
 

@@ -151,8 +151,8 @@ void sleep(int64_t ns, const LinkSignal& signal, Stream stream) {
 void paced_copies(const Copy* copies, int64_t count, int64_t duration_ns, int32_t blocks,
                   const LinkSignal& signal, Stream stream) {
   if (blocks < 1)
-    return keep_error("cuda: paced_copies takes 1 block or more, here are " +
-                      std::to_string(blocks));
+    return keep_error("cuda: paced_copies got " + std::to_string(blocks) +
+                      " blocks; at least 1 is needed");
   const int64_t shared_bytes = whole_shared_memory();
   if (shared_bytes == 0) return;
   int64_t total = 0, sent = 0, spent_ns = 0, next = 0;

@@ -89,7 +89,9 @@ std::string missing(const ProcessGroupSettings& settings) {
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 28, 0)
   if (settings.channels_per_net_peer > 0) return "channels_per_net_peer needs NCCL 2.28 or later";
 #endif
-  return settings.channels < 0 || settings.channels_per_net_peer < 0 ? "channels below 0" : "";
+  return settings.channels < 0 || settings.channels_per_net_peer < 0
+             ? "channels and channels_per_net_peer must be at least 0"
+             : "";
 }
 
 bool make_id(void* id) {
@@ -108,7 +110,7 @@ ProcessGroup join(const void* id, int64_t rank, int64_t size, double timeout_s,
   const std::string what =
       "cuda: join as rank " + std::to_string(rank) + " of " + std::to_string(size) + ": ";
   if (rank < 0 || rank >= size || size > INT_MAX) {
-    keep_error(what + "there is no such rank");
+    keep_error(what + "the rank must be at least 0 and below the number of ranks");
     return nullptr;
   }
   if (const std::string why = missing(settings); !why.empty()) {
@@ -136,7 +138,8 @@ ProcessGroup split(ProcessGroup process_group, int64_t color, double timeout_s) 
   Member& parent = member_of(process_group);
   const std::string what = "cuda: split with color " + std::to_string(color) + ": ";
   if (color < 0 || color > INT_MAX || !parent.trouble.empty()) {
-    keep_error(what + (parent.trouble.empty() ? "must be 0 to 2^31 - 1" : parent.trouble));
+    keep_error(what +
+               (parent.trouble.empty() ? "the color must be 0 to 2^31 - 1" : parent.trouble));
     return nullptr;
   }
   auto child = std::make_unique<Member>();
