@@ -58,7 +58,7 @@ class EitherIn {
   const void* data;
   bool wide;  // whether elements are float32
 };
-/// The same for a matrix to write.
+/// A matrix to write, of either type.
 class EitherOut {
  public:
   EitherOut(Bf16* data) : data(data), wide(false) {}

@@ -1,4 +1,5 @@
 // The 64-bit FNV-1a hash of bytes: checksums of files that detect damage, but not forgery.
+// Invariant: chained hashes give the same result as one hash of all bytes.
 #pragma once
 
 #include <cstddef>

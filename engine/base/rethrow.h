@@ -1,4 +1,5 @@
-// Exceptions that are passed from one thread or rank to another. Kinds of errors: errors.h.
+// Exceptions that are passed from one thread or rank to another. The kind of error and its message
+// are kept. Kinds of errors: errors.h.
 #pragma once
 
 #include <exception>

@@ -121,7 +121,7 @@ struct GateSpec {
 /// that heads divides hidden and ep num_ranks and experts, and a finite factor.
 void check(const ModelSpec& model, int64_t num_ranks);
 
-/// Returns the GateSpec of the model's built-in gate. For a Lua gate, its binding makes it.
+/// Returns the GateSpec of `gate`; without it, of the built-in gate that the model names.
 GateSpec gate_spec(const ModelSpec& model);
 GateSpec gate_spec(const ModelSpec& model, const Gate& gate);
 

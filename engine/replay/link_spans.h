@@ -1,4 +1,5 @@
-// Converts what the links of a Wire carried into the link spans of a timeline.
+// Converts what the links of a Wire carried into the link spans of a timeline, without a change of
+// the bytes carried. Names and rates of links come from network/fabric.h.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,5 @@
-// Arrays of pointers in device memory, for library calls on many matrices.
+// Arrays of pointers in device memory, for library calls on many matrices. The copy is queued on a
+// stream and works in recordings.
 #pragma once
 
 #include <vector>

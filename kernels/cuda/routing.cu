@@ -2,7 +2,7 @@
 // three launches: each block counts the choices of its chunk (kChunk choices) per expert; one
 // thread per expert sums the counts of the chunks before each chunk; each block adds the places
 // inside its chunk, by matching lanes and by going through warps in order. This is done twice: in
-// GShard order to decide who gets a slot, then in token order to number slots.
+// GShard order to decide which get a slot, then in token order to number slots.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/device_functions.h"
 #include "kernels/cuda/routing.h"

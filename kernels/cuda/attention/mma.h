@@ -34,7 +34,7 @@ __device__ inline void load_matrices(unsigned (&to)[4], const Bf16* row) {
                : "r"(shared_address(row))
                : "memory");
 }
-/// The same, with each matrix transposed: lane l gets elements (c..c+1, r).
+/// As load_matrices(), but with each matrix transposed: lane l gets elements (c..c+1, r).
 __device__ inline void load_transposed(unsigned (&to)[4], const Bf16* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
