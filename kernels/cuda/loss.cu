@@ -32,7 +32,7 @@ struct Pieces {
 };
 Pieces pieces;
 
-/// Returns the piece that a stream has until it is destroyed; -1 (error kept) if none is free.
+/// Returns the piece that a stream has until it is destroyed; -1 (see errors.h) if none is free.
 int piece_of(Stream stream) {
   const std::lock_guard<std::mutex> lock(pieces.mutex);
   int piece = pieces.find(stream);

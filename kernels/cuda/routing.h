@@ -33,12 +33,12 @@ int64_t route_work_bytes(RouteShape shape);
 
 /// expert [tokens,k] = the k best of scores [tokens,experts], the best first. The CPU refuses
 /// scores that contain a NaN; here all choices of such a token become kNanScores, which the caller
-/// must check. Keeps an error and does nothing unless k <= experts.
+/// must check. Unless k <= experts, keeps an error (errors.h) and does nothing.
 void top_k(int32_t* expert, const float* scores, RouteShape shape, Stream stream);
 
 /// Computes the other maps from maps.expert, in which a negative number means no choice; the
 /// choices of a token must differ. used_before [experts] (null means none) is the number of slots
-/// that earlier parts of the batch used. Keeps an error and does nothing if experts >
+/// that earlier parts of the batch used. Keeps an error (errors.h) and does nothing if experts >
 /// kMaxRoutedExperts or numbers of slots or choices exceed int32.
 void route(DeviceMaps maps, const int32_t* used_before, RouteShape shape, void* work,
            Stream stream);

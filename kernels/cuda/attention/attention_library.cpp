@@ -36,7 +36,7 @@ Devices& devices() {
   return *all;
 }
 
-/// Returns the Device of the calling thread; null with an error kept on failure.
+/// Returns the Device of the calling thread; null on failure (see errors.h).
 Device* this_device(const CudnnCalls& calls) {
   int number = 0;
   if (!worked(cudaGetDevice(&number), "attention")) return nullptr;

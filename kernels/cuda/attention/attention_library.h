@@ -17,7 +17,8 @@ bool library_has_attention(AttentionShape shape);
 /// Returns the bytes of `work` that the library needs; 0 where it has neither direction.
 int64_t library_attention_work_bytes(AttentionShape shape);
 /// As KernelTable::attention and attention_dx. Return false where the library does not support the
-/// call; nothing was queued on the stream then. Otherwise return true, possibly with an error kept.
+/// call; nothing was queued on the stream then. Otherwise return true, possibly with an error in
+/// errors.h.
 bool library_attention(Bf16* ctx, float* lse, const Bf16* qkv, AttentionShape shape, void* work,
                        Stream stream);
 bool library_attention_dx(Bf16* dqkv, const Bf16* dctx, const Bf16* ctx, const Bf16* qkv,

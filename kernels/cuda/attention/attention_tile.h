@@ -95,7 +95,7 @@ __device__ void store(float* to, const float (&acc)[S::kWide], float factor, int
   }
 }
 
-/// Returns whether the head is narrow enough; if not, keeps an error.
+/// Returns whether the head is narrow enough; if not, keeps an error (errors.h).
 inline bool takes_head(AttentionShape s) {
   if (s.head_dim <= kMaxHeadDim) return true;
   keep_error("cuda: attention got heads of " + std::to_string(s.head_dim) +
@@ -103,7 +103,7 @@ inline bool takes_head(AttentionShape s) {
   return false;
 }
 
-/// Calls run with the Sizes that fit the head, or keeps an error.
+/// Calls run with the Sizes that fit the head, or keeps an error (errors.h).
 template <class Run>
 void with_sizes(AttentionShape s, Run run) {
   if (!takes_head(s)) return;

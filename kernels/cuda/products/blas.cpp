@@ -46,7 +46,7 @@ void end(const Kept& kept) {
   end(kept.workspace);
 }
 
-/// Creates a side stream with the priority of `stream`; null members on failure (error kept).
+/// Creates a side stream with the priority of `stream`; null members on failure (see errors.h).
 Side make_side(Stream stream) {
   Side side;
   int priority = 0;

@@ -44,17 +44,17 @@ struct Kept {
   std::vector<Side> sides;
 };
 
-/// Returns whether the call worked; if not, keeps an error that names `what`.
+/// Returns whether the call worked; if not, keeps an error (errors.h) that names `what`.
 bool accepted(cublasStatus_t status, const char* what);
-/// Returns what is kept for a stream on the calling thread's device; null with an error kept on
-/// failure. The address stays the same until the stream is destroyed. Only one thread at a time may
-/// queue work on a stream.
+/// Returns what is kept for a stream on the calling thread's device; null on failure (see
+/// errors.h). The address stays the same until the stream is destroyed. Only one thread at a time
+/// may queue work on a stream.
 Kept* kept_of(Stream stream);
-/// Returns the exact or other handle, created at the first request; null on failure (error kept).
+/// Returns the exact or other handle, created if missing; null on failure (see errors.h).
 cublasHandle_t handle_of(Handles& handles, bool exact, Stream stream);
-/// Returns at least `bytes` bytes, at the begin of the last block; null on failure (error kept).
+/// Returns at least `bytes` bytes, at the begin of the last block; null on failure (see errors.h).
 void* bytes_of(Room& room, int64_t bytes);
-/// Creates kSides side streams and the fork event if missing; false on failure (error kept).
+/// Creates kSides side streams and the fork event if missing; false on failure (see errors.h).
 bool have_sides(Kept& kept, Stream stream);
 constexpr size_t kSides = 4;
 

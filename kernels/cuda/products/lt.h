@@ -21,8 +21,8 @@ struct Lane {
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 
 /// Computes a product whose operands are not exact (bfloat16). Returns false where the library has
-/// no algorithm or refuses the product; nothing is queued then. Else true, perhaps with an error
-/// kept.
+/// no algorithm or refuses the product; nothing is queued then. Else true, perhaps with an error in
+/// errors.h.
 bool multiply_by_lt(const Lane& lane, const Common& s, const One& p, const Batch& batch);
 
 }  // namespace moe::kernels::cuda
