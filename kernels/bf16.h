@@ -1,5 +1,6 @@
-// bfloat16: the upper half of a float, as a type of 2 bytes to store activations in. It has no
-// arithmetic: kernels read it as a float (exactly) and round what they write, once, to the nearest.
+// bfloat16 (the upper half of a float) as a type of 2 bytes for storing activations. It has no
+// arithmetic: kernels convert it to float, which is exact, compute in float, and round once, to the
+// nearest, when they write the result. The GPU's versions are in cuda/device.h.
 #pragma once
 
 #include <bit>
@@ -19,8 +20,8 @@ inline float to_float(float v) {
   return v;
 }
 
-/// The nearest, of two as near the even one; beyond the largest it is infinity, a NaN stays a NaN
-/// with its sign, denormals are kept.
+/// Rounds to the nearest bfloat16, and to the even one if two are equally near. A value beyond the
+/// largest bfloat16 becomes infinity, a NaN stays a NaN with its sign, denormals are kept.
 inline Bf16 to_bf16(float v) {
   const auto bits = std::bit_cast<uint32_t>(v);
   if (std::isnan(v)) return {static_cast<uint16_t>(bits >> 16 | 0x40U)};

@@ -1,12 +1,14 @@
-// KernelTable::gemm_many of a table that knows one way only, and its epilogues by kernels of their
-// own. Their order fixes the bits: bias and summand first, then the sum of the product onto them;
-// before GELU the bias comes last, as where GELU adds it.
+// KernelTable::gemm_many for tables that run products only one after the other, with separate
+// kernels for the epilogues. The order of the steps fixes the bits of the result: bias and summand
+// first, then the product is added to them. With GELU the bias is added last, as in
+// KernelTable::gelu. The CUDA products with fused epilogues are in cuda/products/.
 #pragma once
 
 #include "kernels/kernels.h"
 
 namespace moe::kernels {
 
+/// The matrix that a kernel for T writes; with Bf16, `c` must be in bfloat16.
 template <class T>
 T* stored(T* c) {
   return c;
@@ -15,9 +17,9 @@ inline Bf16* stored(EitherOut c) {
   return static_cast<Bf16*>(c.data);
 }
 
-/// One product after the other by kGemm, kGelu and kGeluDx, the table's gemm, gelu and gelu_dx, and
-/// kFillBias(y, bias, residual, rows, cols, stream): y[r,c] = bias[c] + residual[r,c], of which
-/// either may be null and taken as 0; y may be residual.
+/// Computes the products one after the other. kGemm, kGelu and kGeluDx are the table's gemm, gelu
+/// and gelu_dx. kFillBias(y, bias, residual, rows, cols, stream) computes y[r,c] = bias[c] +
+/// residual[r,c]; null counts as 0, and y may be residual.
 template <class T, auto kGemm, auto kFillBias, auto kGelu, auto kGeluDx>
 void each_product(GemmVariant, bool transpose_a, bool transpose_b, int64_t count,
                   const Product<T>* products, Wide<T> alpha, int64_t lda, int64_t ldb, Wide<T> beta,

@@ -1,15 +1,18 @@
-// The one table of compute kernels: plain pointers and sizes, row-major, numerics only.
+// The table of compute kernels: plain pointers and sizes, row-major, only numerics. Devices,
+// streams and memory are in device.h; ops and shapes are in engine/ops.
 //
-// KernelTable<double> is the plain reference; KernelTable<float> is the fast version for the widest
-// instruction set of this machine. KernelTable<Bf16> keeps activations and their gradients in
-// bfloat16 (T) and computes in float32; parameters with their gradients and states, and all that
-// scores, weighs or normalises, stay float32 (Wide<T>). All have the same functions, so an op's
-// glue is written once; null in KernelTable<Bf16> are those that only take Wide<T>.
-// Invariants: no kernel allocates memory that outlives the call, starts threads, or uses atomics;
-// the sum for one element runs in a fixed order, whatever the other elements are; NaN and infinity
-// pass through (no -ffinite-math-only). `stream` is opaque; CPU kernels ignore it and are
-// synchronous. Index maps hold -1 for 'none'. An accumulator argument `acc` (may be null, may be
-// the output itself) is added to the result elementwise.
+// KernelTable<double> is the plain reference, KernelTable<float> the fast version for the widest
+// instruction set of this machine. KernelTable<Bf16> stores activations and their gradients in
+// bfloat16 (type T) and computes in float32. Parameters, their gradients and states, and everything
+// that belongs to scores, weights of choices or normalisation stay float32 (type Wide<T>). All
+// tables have the same functions, so that the code that calls kernels is written once per op; in
+// KernelTable<Bf16>, functions that only take Wide<T> are null.
+//
+// Invariants: no kernel allocates memory that outlives the call, starts threads, or uses atomics.
+// The sum for one element has a fixed order that does not depend on other elements. NaN and
+// infinity pass through (no -ffinite-math-only). `stream` is opaque; CPU kernels ignore it and are
+// synchronous. In index maps -1 means 'none'. An accumulator argument `acc` is added to the result
+// elementwise; it may be null, or the output itself.
 #pragma once
 
 #include <cstdint>
@@ -22,37 +25,40 @@ namespace moe::kernels {
 
 using Stream = void*;
 
-/// How a token's weights for its experts follow from the scores of the gate.
+/// How the weights of a token's choices are computed from the scores p of the gate: the score
+/// itself (kProb), the score divided by the sum over the token's choices (kRenorm), or 1 (kOne).
 enum class WeightRule : int32_t { kProb, kRenorm, kOne };
-/// scores: p = softmax(logits) over experts, or p = sigmoid(logits) elementwise.
+/// How scores p are computed from logits: softmax over experts, or elementwise sigmoid.
 enum class ScoreRule : int32_t { kSoftmax, kSigmoid };
 
-/// Sizes of one attention call. qkv is [batch, seq, 3 * heads * head_dim] with q, k, v as column
-/// blocks and head j in columns j*head_dim of each block; the mask is causal; scale
-/// 1/sqrt(head_dim). own: by this project's kernels even where a device's library has some.
+/// Sizes of one attention call. qkv is [batch, seq, 3 * heads * head_dim]; q, k and v are blocks of
+/// columns, and head j is in columns [j * head_dim, (j + 1) * head_dim) of each block. The mask is
+/// causal and the scale is 1/sqrt(head_dim). `own`: use this project's kernels even where a library
+/// has some.
 struct AttentionShape {
   int64_t batch, seq, heads, head_dim;
   bool own = false;
 };
 
-/// AdamW's settings, the same in every step.
+/// Settings of AdamW, the same in every step.
 struct AdamwRates {
   double beta1, beta2, eps, lr, weight_decay;
 };
 
-/// A matrix of which the caller says at run time whether it is bfloat16 or float32.
+/// A matrix to read whose element type, bfloat16 or float32, is known only at run time.
 class EitherIn {
  public:
   EitherIn(const Bf16* data) : data(data), wide(false) {}
   EitherIn(const float* data) : data(data), wide(true) {}
-  /// From its number `n` on.
+  /// The matrix that begins `n` elements later.
   EitherIn operator+(int64_t n) const {
     return wide ? EitherIn(static_cast<const float*>(data) + n)
                 : EitherIn(static_cast<const Bf16*>(data) + n);
   }
   const void* data;
-  bool wide;  // float32
+  bool wide;  // whether elements are float32
 };
+/// A matrix to write, of either type.
 class EitherOut {
  public:
   EitherOut(Bf16* data) : data(data), wide(false) {}
@@ -61,7 +67,8 @@ class EitherOut {
   bool wide;
 };
 
-/// What goes with a T of a KernelTable: see above. MatrixIn and MatrixOut are a GEMM's operands.
+/// The types that belong to T in KernelTable<T> (see the top of this file). MatrixIn and MatrixOut
+/// are the types of a GEMM's operands and result.
 template <class T>
 struct TypesOf {
   using Wide = T;
@@ -77,17 +84,17 @@ struct TypesOf<Bf16> {
 template <class T>
 using Wide = typename TypesOf<T>::Wide;
 
-/// How a device runs the products of one gemm_many; the CPU's run one after the other whatever it
-/// is. kBatch: one call for all, where sizes are the same and operands lie equally far apart.
-/// kStreams: side by side. kGrouped: one call for products of any sizes. kEach: one after the
-/// other. Where a device cannot run them so, kBatch and kGrouped become kStreams.
+/// How a device runs the products of one gemm_many(); the CPU always runs one after the other.
+/// kBatch: one call for all products, for equal sizes and operands at equal distances. kStreams: at
+/// the same time on several streams. kGrouped: one call for products of any sizes. kEach: one after
+/// the other. Where a device cannot run kBatch or kGrouped, it uses kStreams.
 enum class GemmVariant : int32_t { kBatch, kStreams, kGrouped, kEach };
 
-/// What is done with a product before it is stored: s = alpha * op(a) * op(b) + beta * c + bias +
-/// add, and c = s; with before_gelu, *before_gelu = s and c = GELU(s) in its tanh form; or with
-/// gelu_at, c = s * GELU'(gelu_at). All but bias are [m,n] as c is; add may be c itself.
-/// Requires, where a member is set: beta 0, ldc = n, a c that no other product has, with Bf16 a c
-/// in bfloat16. The bias may be rounded to T.
+/// What is done with a product before it is stored. With s = alpha * op(a) * op(b) + beta * c +
+/// bias + add, the result is c = s; if before_gelu is set, *before_gelu = s and c = GELU(s) in its
+/// tanh form; if gelu_at is set, c = s * GELU'(gelu_at). All members except bias are [m,n] like c;
+/// `add` may be c itself. Requires, if any member is set: beta = 0, ldc = n, a c that no other
+/// product writes, and with Bf16 a c in bfloat16. The bias may be rounded to T.
 template <class T>
 struct Epilogue {
   const Wide<T>* bias = nullptr;  // [n]
@@ -96,7 +103,7 @@ struct Epilogue {
   const T* gelu_at = nullptr;
 };
 
-/// One product of gemm_many: c[m,n] = alpha * op(a) * op(b) + beta * c, and what follows it.
+/// One product of gemm_many(): c[m,n] = alpha * op(a) * op(b) + beta * c, followed by `then`.
 template <class T>
 struct Product {
   int64_t m, n, k;
@@ -111,36 +118,36 @@ struct KernelTable {
   using MatrixIn = typename TypesOf<T>::MatrixIn;
   using MatrixOut = typename TypesOf<T>::MatrixOut;
 
-  /// "cpu-v4", "cpu-v3", "cpu-v2", "reference".
+  /// "cpu-v4", "cpu-v3", "cpu-v2", "reference"; the GPU's tables have other names.
   const char* name;
 
-  /// c[m,n] = alpha * op(a) * op(b) + beta * c; op transposes where the flag says so. With Bf16,
-  /// operands that are float32 are rounded to bfloat16 first; the sum is float32.
+  /// c[m,n] = alpha * op(a) * op(b) + beta * c, where op transposes if the flag is set. With Bf16,
+  /// float32 operands are first rounded to bfloat16; the sum is in float32.
   void (*gemm)(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, W alpha,
                MatrixIn a, int64_t lda, MatrixIn b, int64_t ldb, W beta, MatrixOut c, int64_t ldc,
                Stream stream);
-  /// gemm() of each of `count` products, and their epilogues, of which all set the same members.
-  /// Those with the same c follow one another and are made in this order; otherwise none writes
-  /// what another reads or writes. All a have one type, as have all b and all c. The array is read
-  /// during the call alone.
+  /// Computes gemm() and the epilogue for each of `count` products; all epilogues must have the
+  /// same members set. Products with the same c must be adjacent and are computed in order; apart
+  /// from that, no product may write what another reads or writes. All a must have the same type,
+  /// and so must all b and all c. The array `products` is read only during the call.
   void (*gemm_many)(GemmVariant variant, bool transpose_a, bool transpose_b, int64_t count,
                     const Product<T>* products, W alpha, int64_t lda, int64_t ldb, W beta,
                     int64_t ldc, Stream stream);
 
-  /// db[c] = acc[c] + sum over r of dy[r,c], r ascending.
+  /// db[c] = acc[c] + sum over r of dy[r,c], in ascending order of r.
   void (*bias_grad)(W* db, const T* dy, const W* acc, int64_t rows, int64_t cols, Stream);
 
-  /// y[r,:] = (x[r,:] - mean) * rstd * gamma + beta; eps 1e-5, biased variance; mean, rstd [rows].
+  /// y[r,:] = (x[r,:] - mean) * rstd * gamma + beta, eps 1e-5, biased variance; mean, rstd [rows].
   void (*layernorm)(T* y, W* mean, W* rstd, const T* x, const W* gamma, const W* beta, int64_t rows,
                     int64_t cols, Stream);
-  /// dx [rows,cols] (+ acc).
+  /// Gradient of the input: dx [rows,cols], plus acc.
   void (*layernorm_dx)(T* dx, const T* dy, const T* x, const W* mean, const W* rstd, const W* gamma,
                        const T* acc, int64_t rows, int64_t cols, Stream);
-  /// dgamma, dbeta [cols] (+ acc_gamma, acc_beta).
+  /// Gradients of the parameters: dgamma and dbeta [cols], plus acc_gamma and acc_beta.
   void (*layernorm_dw)(W* dgamma, W* dbeta, const T* dy, const T* x, const W* mean, const W* rstd,
                        const W* acc_gamma, const W* acc_beta, int64_t rows, int64_t cols, Stream);
 
-  /// y = GELU(x + bias[c]), tanh form; bias may be null.
+  /// y = GELU(x + bias[c]) in its tanh form; bias may be null.
   void (*gelu)(T* y, const T* x, const W* bias, int64_t rows, int64_t cols, Stream);
   /// dx = dy * GELU'(x + bias[c]); dx may be dy.
   void (*gelu_dx)(T* dx, const T* dy, const T* x, const W* bias, int64_t rows, int64_t cols,
@@ -149,73 +156,73 @@ struct KernelTable {
   /// x[t,:] = wte[ids[t],:] + wpe[t % seq,:].
   void (*embedding)(T* x, const int32_t* ids, const W* wte, const W* wpe, int64_t tokens,
                     int64_t seq, int64_t hidden, Stream);
-  /// dwte[v,:] = acc[v,:] + sum over t with ids[t] == v of dx[t,:], t ascending. dwte
+  /// dwte[v,:] = acc[v,:] + sum over t with ids[t] == v of dx[t,:], t ascending; dwte
   /// [vocab,hidden].
   void (*embedding_dwte)(W* dwte, const int32_t* ids, const T* dx, const W* acc, int64_t tokens,
                          int64_t vocab, int64_t hidden, Stream);
-  /// dwpe[p,:] = acc + sum over rows b of dx[b*seq+p,:], b ascending.
+  /// dwpe[p,:] = acc[p,:] + sum over sequences b of dx[b*seq+p,:], in ascending order of b.
   void (*embedding_dwpe)(W* dwpe, const T* dx, const W* acc, int64_t tokens, int64_t seq,
                          int64_t hidden, Stream);
 
-  /// Fused causal attention: ctx [batch,seq,heads*head_dim], lse [batch,heads,seq] = log-sum-exp of
-  /// the scaled scores, kept for the backward. `work` as attention_work_bytes says.
+  /// Fused causal attention: ctx is [batch,seq,heads*head_dim]; lse [batch,heads,seq] is the
+  /// log-sum-exp of scaled scores, kept for the backward. `work`: attention_work_bytes().
   void (*attention)(T* ctx, W* lse, const T* qkv, AttentionShape shape, void* work, Stream);
-  /// dqkv from dctx; recomputes the probabilities from qkv and lse.
+  /// Computes dqkv from dctx; the probabilities are computed again from qkv and lse.
   void (*attention_dx)(T* dqkv, const T* dctx, const T* ctx, const T* qkv, const W* lse,
                        AttentionShape shape, void* work, Stream);
   int64_t (*attention_work_bytes)(AttentionShape shape);
 
-  /// The same in three ops that materialise [batch,heads,seq,seq].
-  void (*attn_score)(T* score, const T* qkv, AttentionShape shape, Stream);  // q k^T, unscaled
+  /// The same attention as three ops that store score and prob [batch,heads,seq,seq].
+  void (*attn_score)(T* score, const T* qkv, AttentionShape shape, Stream);  // q k^T, not scaled
   void (*attn_softmax)(T* prob, const T* score, AttentionShape shape,
-                       Stream);  // scale, mask; above the diagonal 0
+                       Stream);  // scales and masks; 0 above the diagonal
   void (*attn_context)(T* ctx, const T* prob, const T* qkv, AttentionShape shape, Stream);
-  /// dprob [b,h,s,s] and the v columns of dqkv; the q and k columns are left alone.
+  /// Writes dprob [b,h,s,s] and the v columns of dqkv; leaves the q and k columns unchanged.
   void (*attn_context_dx)(T* dprob, T* dqkv, const T* dctx, const T* prob, const T* qkv,
                           AttentionShape shape, Stream);
   void (*attn_softmax_dx)(T* dscore, const T* dprob, const T* prob, AttentionShape shape, Stream);
-  /// the q and k columns of dqkv; the v columns are left alone.
+  /// Writes the q and k columns of dqkv; leaves the v columns unchanged.
   void (*attn_score_dx)(T* dqkv, const T* dscore, const T* qkv, AttentionShape shape, Stream);
 
   /// logits[t,e] = sum over i of x[t,i] * w[e,i]. The bits of row t do not depend on `tokens`.
   void (*gate_logits)(W* logits, const T* x, const W* w, int64_t tokens, int64_t experts,
                       int64_t hidden, Stream);
-  /// p [tokens,experts], which may be logits; row results do not depend on the number of rows.
+  /// Scores p [tokens,experts]; p may be logits. A row's bits do not depend on the number of rows.
   void (*gate_scores)(W* p, const W* logits, ScoreRule rule, int64_t tokens, int64_t experts,
                       Stream);
-  /// dlogits [tokens,experts] from dweight [tokens,k] by the weight rule; expert [tokens,k], -1 =
-  /// no choice there. A choice that was dropped still counts in kRenorm's sum; its dweight is 0.
+  /// Computes dlogits [tokens,experts] from dweight [tokens,k] by the weight rule. expert
+  /// [tokens,k] is -1 for no choice. A dropped choice counts in kRenorm's sum; its dweight is 0.
   void (*gate_dlogits)(W* dlogits, const W* dweight, const W* p, const int32_t* expert,
                        WeightRule weight, ScoreRule score, int64_t tokens, int64_t experts,
                        int64_t k, Stream);
 
-  /// Slot s of `slots` slots holds choice slot_choice[s] (= token * k + j) or -1.
-  /// out[s,:] = x[slot_choice[s] / k,:], or 0.
+  /// Slot s of `slots` slots has choice slot_choice[s] (= token * k + j), or -1 if it is free.
+  /// out[s,:] = x[slot_choice[s] / k,:], or 0 for a free slot.
   void (*dispatch)(T* out, const T* x, const int32_t* slot_choice, int64_t slots, int64_t k,
                    int64_t hidden, Stream);
-  /// dx[t,:] = acc[t,:] + sum over j of dout[choice_slot[t*k+j],:], j ascending.
+  /// dx[t,:] = acc[t,:] + sum over j of dout[choice_slot[t*k+j],:], in ascending order of j.
   void (*dispatch_dx)(T* dx, const T* dout, const int32_t* choice_slot, const T* acc,
                       int64_t tokens, int64_t k, int64_t hidden, Stream);
   /// y[t,:] = residual[t,:] + sum over j of weight[t,j] * in[choice_slot[t*k+j],:]; residual may
   /// be null.
   void (*combine)(T* y, const T* in, const W* weight, const int32_t* choice_slot, const T* residual,
                   int64_t tokens, int64_t k, int64_t hidden, Stream);
-  /// din[s,:] = weight[choice] * dy[choice / k,:] for choice = slot_choice[s], or 0.
+  /// din[s,:] = weight[choice] * dy[choice / k,:] with choice = slot_choice[s], 0 for a free slot.
   void (*combine_dx)(T* din, const T* dy, const W* weight, const int32_t* slot_choice,
                      int64_t slots, int64_t k, int64_t hidden, Stream);
-  /// dweight[t,j] = dot(dy[t,:], in[choice_slot[t*k+j],:]), 0 where there is no slot.
+  /// dweight[t,j] = dot(dy[t,:], in[choice_slot[t*k+j],:]), or 0 for a choice without a slot.
   void (*combine_dweight)(W* dweight, const T* dy, const T* in, const int32_t* choice_slot,
                           int64_t tokens, int64_t k, int64_t hidden, Stream);
 
-  /// loss[0] (double) = scale * sum over t of -log softmax(logits[t,:])[target[t]];
-  /// logits is overwritten by its gradient, scale * (softmax - onehot), when `gradient` is set.
+  /// loss[0] (double) = scale * sum over t of -log softmax(logits[t,:])[target[t]]. With
+  /// `gradient`, logits is overwritten by its gradient, scale * (softmax - onehot).
   void (*cross_entropy)(double* loss, T* logits, const int32_t* target, double scale, bool gradient,
                         int64_t tokens, int64_t vocab, Stream);
 
   /// loss[0] (double) = scale * sum over t, e of load[e] * q[t,e], where q are the scores p
-  /// [tokens,experts] of the rule, those of a sigmoid divided by their sum over e; p is overwritten
-  /// by the gradient of the logits, load [experts] taken as constant. Row results do not depend on
-  /// the number of rows.
+  /// [tokens,experts] computed by `rule`; those of a sigmoid are divided by their sum over e. p is
+  /// overwritten by the gradient of the logits; load [experts] counts as constant. The result for a
+  /// row does not depend on the number of rows.
   void (*balance_loss)(double* loss, W* p, const W* load, ScoreRule rule, double scale,
                        int64_t tokens, int64_t experts, Stream);
   /// loss[0] (double) = scale * sum over t of log(sum over e of exp(logits[t,e]))^2; logits
@@ -224,11 +231,10 @@ struct KernelTable {
 
   /// v = momentum * v + g; w = w - lr * v.
   void (*sgd)(W* w, W* v, const W* g, W lr, W momentum, int64_t n, Stream);
-  /// m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
-  /// w = (1 - lr decay) w - lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps)
-  /// with t = *step + 1. step is where the kernel's other operands are and read when it runs, so
-  /// that a recording of the call makes another step each time. The factors that depend on t are
-  /// made in double.
+  /// With t = *step + 1: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; w = (1 - lr
+  /// decay) w - lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps). `step` is in the same
+  /// memory as the other operands and is read when the kernel runs, so that a recording of the call
+  /// computes another step at each replay. Factors that depend on t are in double.
   void (*adamw)(W* w, W* m, W* v, const W* g, const AdamwRates& rates, const int64_t* step,
                 int64_t n, Stream);
 
@@ -236,26 +242,28 @@ struct KernelTable {
   void (*add)(T* y, const T* a, const T* b, int64_t n, Stream);
   /// y = ((in[0] + in[1]) + in[2]) + ... for every element, in this order.
   void (*sum_n)(T* y, const T* const* in, int64_t count, int64_t n, Stream);
-  /// y = x, rounded where T is narrower.
+  /// y = x, rounded if T is narrower.
   void (*round)(T* y, const W* x, int64_t n, Stream);
-  /// Rows of `width` bytes from a pitched source to a pitched destination.
+  /// Copies `rows` rows of `width` bytes between arrays with the given distances between rows.
   void (*copy_2d)(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t width,
                   int64_t rows, Stream);
   /// Sets every byte to 0.
   void (*clear)(void* to, int64_t bytes, Stream);
-  /// The first index of a NaN or infinity in x, or -1.
+  /// Returns the first index of a NaN or infinity in x, or -1.
   int64_t (*first_nonfinite)(const T* x, int64_t n);
 };
 
-/// The plain double reference.
+/// Returns the plain reference in double.
 const KernelTable<double>& reference_table();
-/// The fast table for this machine, or for the level that MOEBENCH_ISA names (v2, v3, v4).
+/// Returns the fast table for this machine, or for the level that MOEBENCH_ISA names (v2, v3, v4).
 const KernelTable<float>& fast_table();
-/// Every fast table that this machine can run, narrowest first; for tests.
+/// Returns every fast table that this machine can run, beginning with the narrowest; for tests.
 std::vector<const KernelTable<float>*> runnable_tables();
-/// What decides the bits and the speed: "openblas 0.3.21 SkylakeX, cpu-v4, build 1f2e3d4c".
+/// Returns what determines the bits and the speed of the CPU kernels:
+/// "openblas 0.3.21 SkylakeX, cpu-v4, build 1f2e3d4c".
 std::string kernel_set();
 
+/// The table for CPU ranks that compute in T.
 template <class T>
 const KernelTable<T>& table();
 template <>

@@ -1,6 +1,6 @@
-// The three kinds of errors of the project.
-// UserError: what the user gave is wrong; names the field, the value and what is allowed.
-// InternalError: a bug of ours; carries file and line, made by MOE_CHECK.
+// The three kinds of errors of the project, as exceptions with a formatted message. UserError: what
+// the user gave is wrong; the message names the field, the value and what is allowed.
+// InternalError: a bug of this project; carries file and line, and is thrown by MOE_CHECK.
 // RunError: the input was fine but a run failed (illegal schedule, lost rank, deadline, NaN).
 #pragma once
 
@@ -26,7 +26,8 @@ class InternalError : public std::logic_error {
   explicit InternalError(const std::string& message) : std::logic_error(message) {}
 };
 
-/// throw user_error("model.heads: {} does not divide hidden = {}", heads, hidden);
+/// Returns a UserError with a formatted message. Example:
+///   throw user_error("model.heads: {} does not divide hidden = {}", heads, hidden);
 template <class... Args>
 [[nodiscard]] UserError user_error(fmt::format_string<Args...> f, Args&&... args) {
   return UserError(fmt::format(f, std::forward<Args>(args)...));
@@ -42,7 +43,9 @@ template <class... Args>
 
 }  // namespace moe
 
-/// A failure is our bug; no user input may reach it. MOE_CHECK(i < n, "op {} of {}", i, n)
+/// Throws InternalError unless `condition` holds. It is for invariants that no user input may
+/// break.
+/// Example: MOE_CHECK(i < n, "op {} of {}", i, n)
 #define MOE_CHECK(condition, ...)                                                       \
   do {                                                                                  \
     if (!(condition))                                                                   \

@@ -1,6 +1,5 @@
 // What a field of a struct is: its name in recipes and results, its member, its unit, the values
-// that are allowed and what it means. The table of a struct's fields stands beside the struct:
-//
+// that are allowed, and its meaning. The table of a struct's fields is next to the struct:
 //   struct LinkSpec { double bytes_per_s = 0; Nanoseconds latency_ns = 0; };
 //   constexpr auto fields_of(const LinkSpec*) {
 //     return field_table<LinkSpec>(
@@ -10,8 +9,7 @@
 //
 // Checks, conversions from and to Lua, results.json, `moebench list`, type stubs and messages
 // between processes walk the table. A member without a row does not compile. The default of a field
-// is the member of a default-constructed struct. Not here: JSON and Lua
-// (bindings/host/field_json.h).
+// is its value in a default-constructed struct. JSON and Lua: bindings/host/field_json.h.
 #pragma once
 
 #include <cmath>
@@ -28,13 +26,14 @@
 
 namespace moe {
 
-/// Nanoseconds of the units in which recipes and results write times.
+/// Nanoseconds per microsecond and millisecond, the units of times in recipes and results.
 constexpr double kMicroseconds = 1e3, kMilliseconds = 1e6;
 
-/// A member that recipes or results name. `unit`: how many of the member's unit make one of the
-/// written one. Numbers outside [lo, hi] (in the written unit) are refused, but for the default.
-/// `first`: what the number 0 is written as; 1 for ids, which count from 1 in Lua. A uint64_t is a
-/// pattern of bits and is written as 16 hexadecimal digits.
+/// A member that has a name in recipes or results. `unit`: how many units of the member make one
+/// unit of the written value (1000 for a member in ns that is written in us). check_fields()
+/// refuses a written value outside [lo, hi], except the default. `first`: the written number for a
+/// member of 0; 1 for ids, which count from 1 in Lua. A uint64_t is written as 16 hexadecimal
+/// digits.
 template <class S, class M>
 struct Field {
   const char* name;
@@ -62,7 +61,7 @@ struct Field {
     copy.first = 1;
     return copy;
   }
-  /// A recipe has to give it.
+  /// Marks the field as required: a recipe must give a value.
   constexpr Field must() const {
     Field copy = *this;
     copy.required = true;
@@ -70,27 +69,28 @@ struct Field {
   }
 };
 
-/// A member whose own fields stand among those of the struct; "{}" in their names becomes `as`.
+/// A member that is itself a struct with fields; these appear among the fields of the outer struct.
+/// "{}" in their names is replaced by `as`.
 template <class S, class M>
 struct Inlined {
   const char* as;
   M S::*member;
 };
 
-/// A member that travels between processes and that neither recipes nor results name.
+/// A member that is sent between processes but has no name in recipes or results.
 template <class S, class M>
 struct Carried {
   M S::*member;
 };
 
-/// A member that neither travels nor is named, and why.
+/// A member that is neither sent between processes nor named, with the reason in `why`.
 template <class S, class M>
 struct Internal {
   M S::*member;
   const char* why;
 };
 
-/// A number that results show and that is computed from members.
+/// A number that results show and that is computed from members by `value`.
 template <class S>
 struct Derived {
   const char* name;
@@ -149,11 +149,12 @@ constexpr size_t kHasMember = requires(const Row& row) {
 
 }  // namespace field_detail
 
-/// The rows of S. A member of S that has no row is an error at compile time.
+/// Returns the table of rows of S. A member of S that has no row is an error at compile time.
 template <class S, class... Rows>
 constexpr std::tuple<Rows...> field_table(Rows... rows) {
-  static_assert((field_detail::kHasMember<Rows> + ... + 0) == field_detail::num_members<S>(),
-                "a member of the struct has no row in its table of fields, or a row too many");
+  static_assert(
+      (field_detail::kHasMember<Rows> + ... + 0) == field_detail::num_members<S>(),
+      "a member of the struct has no row in its table of fields, or the table has too many rows");
   return {rows...};
 }
 
@@ -162,20 +163,20 @@ concept HasFields = requires {
   fields_of(static_cast<const S*>(nullptr));
 };
 
-/// The table of a struct whose members all travel and have no names.
+/// Returns the table of a struct whose members are all sent between processes and have no names.
 template <class S, class... M>
 constexpr auto carried_table(M S::*... members) {
   return field_table<S>(Carried<S, M>{members}...);
 }
 
-/// f(row) for each row of S's own table.
+/// Calls f(row) for each row of the table of S, without the rows of inlined members.
 template <HasFields S, class F>
 constexpr void for_each_row(F&& f) {
   std::apply([&](const auto&... rows) { (f(rows), ...); },
              fields_of(static_cast<const S*>(nullptr)));
 }
 
-/// Whether no member has two rows; a test asks it of every table.
+/// Returns whether no member has two rows; a test checks this for every table.
 template <HasFields S>
 constexpr bool rows_differ() {
   bool differ = true;
@@ -190,11 +191,11 @@ constexpr bool rows_differ() {
   return differ;
 }
 
-/// `pattern` with `as` in place of "{}".
+/// Returns `pattern` with `as` in place of "{}".
 std::string inlined_name(std::string_view pattern, std::string_view as);
 
-/// visit(name, row, value) for each named member of `object`, those of inlined members among them,
-/// and visit(name, row, number) for each Derived row. S may be const.
+/// Calls visit(name, row, value) for each named member of `object`, including the named members of
+/// inlined members, and visit(name, row, number) for each Derived row. S may be const.
 template <class S, class Visit>
 void for_each_field(S& object, Visit&& visit, std::string_view as = "") {
   using Struct = std::remove_const_t<S>;
@@ -213,7 +214,7 @@ void for_each_field(S& object, Visit&& visit, std::string_view as = "") {
   });
 }
 
-/// visit(member) for each member of `object` that travels between processes.
+/// Calls visit(member) for each member of `object` that is sent between processes.
 template <class S, class Visit>
 void for_each_carried(S& object, Visit&& visit) {
   for_each_row<std::remove_const_t<S>>([&](const auto& row) {
@@ -223,8 +224,8 @@ void for_each_carried(S& object, Visit&& visit) {
   });
 }
 
-/// Throws UserError "<path>.<field> = <value>: must be from <lo> to <hi>" for a number of `object`
-/// that its row does not allow; fields of fields too.
+/// Throws UserError "<path>.<field> = <value>: must be from <lo> to <hi>" for a number in `object`
+/// that its row does not allow. Also checks members that are themselves structs with fields.
 template <HasFields S>
 void check_fields(const S& object, const std::string& path) {
   const S usual{};

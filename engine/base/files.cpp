@@ -23,7 +23,7 @@ constexpr std::string_view kPrefix = ".moebench-", kSuffix = ".tmp";
 constexpr size_t kDigits = 16;
 
 std::string reason() {
-  return errno == ELOOP ? "a link stands in its path" : std::strerror(errno);
+  return errno == ELOOP ? "a link is in its path, which is not allowed" : std::strerror(errno);
 }
 
 std::optional<struct stat> stat_at(const Descriptor& folder, const std::string& name) {
@@ -63,8 +63,9 @@ bool is_temporary(std::string_view name) {
          digits.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-/// Removes a temporary file whose writer is dead, while it holds its lock. The lock says that the
-/// writer is, not a process id: that is another process's in another container, or later.
+/// Removes a temporary file whose writer is dead, holding the file's lock while it does so. The
+/// lock shows whether the writer lives; a process id would not, since the same id may belong to
+/// another process in another container or at a later time.
 void remove_if_left_over(const Descriptor& folder, const char* name) {
   if (!is_temporary(name)) return;
   const Descriptor file(openat(folder.get(), name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
@@ -74,7 +75,7 @@ void remove_if_left_over(const Descriptor& folder, const char* name) {
   if (ours && flock(file.get(), LOCK_EX | LOCK_NB) == 0) unlinkat(folder.get(), name, 0);
 }
 
-/// False, with errno, where not all of it could be written.
+/// Returns false, with errno set, where not all bytes could be written.
 bool write_all(const Descriptor& file, const void* data, size_t bytes) {
   const char* p = static_cast<const char*>(data);
   while (bytes > 0) {
@@ -162,7 +163,7 @@ void InputFile::rewind() {
   if (lseek(file_.get(), 0, SEEK_SET) != 0) throw user_error("cannot read {}: {}", path_, reason());
 }
 
-// Also of a file in /proc, whose size is 0, and of one that grows.
+// The size is only a first guess: a file in /proc has size 0, and another file may grow.
 std::string read_file(const fs::path& path, Links links) {
   InputFile file(path, links);
   std::string text(file.size() + 1, '\0');
@@ -185,8 +186,9 @@ AtomicFile::~AtomicFile() {
   if (!temporary_.empty()) unlinkat(folder_.get(), temporary_.c_str(), 0);
 }
 
-// One that looks for left-over files may have the new one before it is locked, and remove it. Where
-// a file system has no locks nothing is ever taken for left over.
+// The loop starts again with another name where a process that cleans up left-over files locked and
+// removed the new file before this process could lock it. Without locks no file counts as left
+// over.
 void AtomicFile::make_temporary() {
   for (;;) {
     temporary_ = random_name();
@@ -211,14 +213,15 @@ void AtomicFile::write(const void* data, size_t bytes) {
 void AtomicFile::commit(bool durable) {
   if (durable && fsync(file_.get()) != 0) fail("write");
   const std::string name = path_.filename();
-  // What close(2) has to say must be known before the rename; the lock is held until after it.
+  // An error of close(2) must be known before the rename, so a duplicate of the descriptor is
+  // closed here; the file itself, and with it the lock, is closed after the rename.
   Descriptor same(dup(file_.get()));
   if (same.close() != 0) fail("write");
   if (renameat(folder_.get(), temporary_.c_str(), folder_.get(), name.c_str()) != 0) fail("write");
   temporary_.clear();
   file_ = Descriptor();
   if (!durable) return;
-  // The new name must be on the disk too.
+  // Syncs the folder, so that the new name is on the disk too.
   const Descriptor list(openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (list.valid()) fsync(list.get());
 }
@@ -243,7 +246,8 @@ void append_file(const fs::path& path, std::string_view text, bool anew) {
     return run_error("cannot write {}: {}", path.string(), why);
   };
   if (!file.valid() || fstat(file.get(), &found) != 0) throw fail(reason());
-  if (!S_ISREG(found.st_mode) || found.st_nlink != 1) throw fail("something else took its place");
+  if (!S_ISREG(found.st_mode) || found.st_nlink != 1)
+    throw fail("it is not a regular file, or it has a second name (a hard link)");
   if (!write_all(file, text.data(), text.size()) || file.close() != 0) throw fail(reason());
 }
 

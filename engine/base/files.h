@@ -1,5 +1,6 @@
-// Files in folders that somebody else may have prepared: what is no regular file is not read, links
-// are not followed where nobody typed them, and what is written appears whole or not at all.
+// Files in folders that somebody else may have prepared. Only regular files are read, links are not
+// followed except in a path that the user typed, and a file that is written appears complete or not
+// at all. Which folders a recipe may use is not decided here but in bindings/host/files.h.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +11,7 @@
 
 namespace moe {
 
-/// A file descriptor that closes itself; -1 where there is none.
+/// A file descriptor that closes itself; -1 means that there is none.
 class Descriptor {
  public:
   explicit Descriptor(int fd = -1) : fd_(fd) {}
@@ -20,34 +21,37 @@ class Descriptor {
 
   bool valid() const { return fd_ >= 0; }
   int get() const { return fd_; }
-  /// What close(2) returns: the last word of some file systems on what was written.
+  /// Returns the result of close(2), which on some file systems first reports a failed write.
   int close();
 
  private:
   int fd_;
 };
 
-/// Whether links in a path are followed. They are in a path that the user typed; they are not in
-/// one that was checked, since one that stands there now was put there afterwards.
+/// Whether links in a path are followed. kFollow is for a path that the user typed. kRefuse is for
+/// a path that was checked before: a link in such a path was put there after the check.
 enum class Links { kFollow, kRefuse };
 
-/// Opens a folder as a place for *at(2) calls and follows no link on the way, ".." apart. make:
-/// folders that are missing are made. Not valid, with errno, where it fails: ELOOP for a link.
+/// Opens a folder for *at(2) calls, following no link (".." is accepted). `make`: create missing
+/// folders. On failure returns an invalid descriptor with errno set (ELOOP for a link).
 Descriptor open_folder(const std::filesystem::path& path, bool make);
 
-/// "a folder", "a link", "a FIFO", ... of a mode of stat(2); "" of a regular file.
+/// Returns "a folder", "a link", "a FIFO or a pipe", ... for st_mode of stat(2); "" for a regular
+/// file.
 std::string unusual_kind(unsigned mode);
 
-/// A regular file that is read from its beginning.
+/// A regular file, read from its beginning to its end.
 class InputFile {
  public:
-  /// Throws UserError with the path and the reason. Does not wait for the writer of a FIFO.
+  /// Opens the file; does not wait for the writer of a FIFO. Throws UserError with the path and the
+  /// reason when the file cannot be opened or is not a regular file.
   InputFile(const std::filesystem::path& path, Links links);
-  /// Fewer bytes at the file's end only. Throws UserError.
+  /// Reads `bytes` bytes and returns their number, which is smaller only at the end of the file.
+  /// Throws UserError when reading fails.
   size_t read(void* to, size_t bytes);
-  /// The next read begins at the file's beginning again. Throws UserError.
+  /// Makes the next read begin at the beginning of the file. Throws UserError when that fails.
   void rewind();
-  /// When it was opened.
+  /// The size in bytes when the file was opened.
   size_t size() const { return size_; }
 
  private:
@@ -56,23 +60,25 @@ class InputFile {
   size_t size_ = 0;
 };
 
-/// The whole file. Throws as InputFile.
+/// Returns the content of the whole file. Throws UserError as InputFile does.
 std::string read_file(const std::filesystem::path& path, Links links = Links::kFollow);
 
-/// A file that appears under its name when it is complete, in the place of what stood there. Until
-/// then it has a random name beside it and is locked, by which others see that its writer lives.
+/// A file that appears under its name only when it is complete, replacing an older file of that
+/// name. Until then it has a random name in the same folder and is locked, which shows that its
+/// writer lives.
 class AtomicFile {
  public:
-  /// No part of the path may be a link. Removes what killed writers left in that folder.
-  /// Throws RunError with the path and the reason, as the other members do.
+  /// Creates the temporary file. No part of the path may be a link. Also removes temporary files
+  /// that killed writers left in that folder. All members throw RunError with path and reason.
   explicit AtomicFile(std::filesystem::path path);
-  /// Leaves nothing behind unless commit() has returned.
+  /// Removes the temporary file unless commit() has returned.
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(const void* data, size_t bytes);
-  /// durable: also on the disk when this returns, should the machine stop.
+  /// Gives the file its final name. `durable`: when commit() returns, the file is also on the disk
+  /// and survives a crash of the machine.
   void commit(bool durable);
 
  private:
@@ -81,18 +87,19 @@ class AtomicFile {
 
   std::filesystem::path path_;
   Descriptor folder_, file_;
-  std::string temporary_;  // its name; "" where there is none
+  std::string temporary_;  // name of the temporary file; "" when there is none
 };
 
-/// Removes what stands at a path of which no part before the last is a link, if anything does.
+/// Removes the file at `path`, if there is one. No part of the path before the last may be a link.
 void remove_file(const std::filesystem::path& path);
 
-/// Writes at the end of a file, by one call where the disk takes it whole. anew: what stood there
-/// goes and an empty file takes its place; else the file is there and is a regular one under this
-/// name alone. No part of the path may be a link. Throws RunError with the path and the reason.
+/// Appends `text` to a file, by one system call where the disk accepts all of it at once. `anew`:
+/// an existing file is removed first and a new, empty one is created; otherwise the file must
+/// exist, be a regular file and have no second name (hard link). No part of the path may be a link.
+/// Throws RunError with the path and the reason.
 void append_file(const std::filesystem::path& path, std::string_view text, bool anew);
 
-/// Writes an AtomicFile.
+/// Writes `text` as the whole content of an AtomicFile and commits it, not durably.
 void write_file(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace moe

@@ -1,4 +1,5 @@
-// FNV-1a 64 over bytes: checksums of files against damage, not against forgery.
+// The 64-bit FNV-1a hash of bytes: checksums of files that detect damage, but not forgery.
+// Invariant: chained hashes give the same result as one hash of all bytes.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +9,8 @@ namespace moe {
 
 constexpr uint64_t kFnvStart = 14695981039346656037ull;
 
-/// Chained: `so_far` is kFnvStart, or the hash of the bytes before.
+/// Returns the hash of `data` appended to what was hashed before. `so_far` is kFnvStart at the
+/// beginning, then the hash of the preceding bytes.
 inline uint64_t fnv1a(uint64_t so_far, const void* data, size_t bytes) {
   const auto* const p = static_cast<const unsigned char*>(data);
   for (size_t i = 0; i < bytes; ++i) so_far = (so_far ^ p[i]) * 1099511628211ull;

@@ -1,4 +1,5 @@
-// Strong ids: an index into a vector that cannot be mixed up with another kind of index.
+// Strong ids: an index into a vector, of a type that cannot be mixed up with another kind of index.
+// An id that was not set is -1. In Lua, ids count from 1 (converted in bindings/).
 #pragma once
 
 #include <compare>

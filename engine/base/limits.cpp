@@ -6,14 +6,15 @@ namespace moe {
 
 void fail_bytes(const std::string& what, double bytes) {
   throw user_error(
-      "{} has {:.4g} bytes; at most 2^53 are allowed: make the model smaller, or cut it over more "
+      "{} has {:.4g} bytes; at most 2^53 are allowed: make the model smaller, or divide it over "
+      "more "
       "ranks",
       what, bytes);
 }
 
 void fail_time(const std::string& what, double ns) {
-  throw user_error("{} takes {:.4g} s, beyond the clock: at most 104 days are computed with", what,
-                   ns / kNsPerSecond);
+  throw user_error("{} takes {:.4g} s, which is beyond the clock: at most 104 days are allowed",
+                   what, ns / kNsPerSecond);
 }
 
 }  // namespace moe

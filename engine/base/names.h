@@ -1,4 +1,5 @@
-// Names as users type them: the nearest valid name, and the one error for an unknown one.
+// Names as users type them: the nearest valid name for a misspelt one, the error message for an
+// unknown name, and the names of enumerations. Names of struct fields are in field.h.
 #pragma once
 
 #include <set>
@@ -11,17 +12,18 @@
 
 namespace moe {
 
-/// The nearest of `names` by edit distance (a swap of neighbours counts as one), or "" when none is
-/// within a third of the length (at least 1). Names of three letters or fewer must
-/// begin alike, and names that differ in digits alone are not near.
+/// Returns the nearest of `names` by edit distance (a swap of neighbours is one edit), or "" when
+/// no distance is within a third of the length of `name` (at least 1). Names of three letters or
+/// fewer must begin with the same letter, and names that differ only in digits are not near.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& names);
 
+/// Returns the message for an unknown name:
 /// "unknown gate 'swich', have: bpr, hash, switch. Did you mean 'switch'?"
 std::string unknown_name(std::string_view what, std::string_view name,
                          std::vector<std::string> names);
 
-/// Throws InternalError unless each row of a table has a name of its own and a doc. rows: with
-/// members name and doc, texts or pointers to them.
+/// Throws InternalError unless each row of a table has a unique name and a doc. `rows`: elements
+/// with members name and doc, as strings or pointers to strings.
 template <class Rows>
 void check_rows(std::string_view table, const Rows& rows) {
   const auto text = [](const auto& value) {
@@ -40,7 +42,8 @@ void check_rows(std::string_view table, const Rows& rows) {
   }
 }
 
-/// An enumeration whose values count from 0 and whose names stand beside it, by value:
+/// An enumeration whose values count from 0 and which has a function names_of() next to it that
+/// returns the names in the order of the values:
 ///   constexpr std::array<const char*, 2> names_of(Color) { return {"red", "green"}; }
 template <class E>
 concept HasNames = requires {
@@ -51,7 +54,7 @@ template <HasNames E>
 constexpr const char* name_of(E value) {
   return names_of(value)[static_cast<size_t>(value)];
 }
-/// The value of that name. Throws UserError with the nearest name: "unknown <what> ...".
+/// Returns the value with that name. Throws UserError "unknown <what> ..." with the nearest name.
 template <HasNames E>
 E value_named(std::string_view what, std::string_view name) {
   constexpr auto kNames = names_of(E{});

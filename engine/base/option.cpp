@@ -25,7 +25,7 @@ bool fits(const OptionSpec& spec, const OptionValue& value) {
   const double* const number = std::get_if<double>(&value);
   if (number == nullptr) return true;
   const bool inside = spec.lo >= spec.hi || (*number >= spec.lo && *number <= spec.hi);
-  return inside && (!spec.is_integer || *number == std::floor(*number));  // NaN does not
+  return inside && (!spec.is_integer || *number == std::floor(*number));  // a NaN is not inside
 }
 
 void check(std::string_view owner, const OptionSpec& spec, const OptionValue& value) {
@@ -69,7 +69,7 @@ Options resolve_options(std::string_view owner, const std::vector<OptionSpec>& s
     names.push_back(spec.name);
   }
   for (const auto& [name, value] : given) {
-    if (specs.empty()) throw user_error("{}: '{}': it has no options", owner, name);
+    if (specs.empty()) throw user_error("{} has no options, but '{}' was given", owner, name);
     if (!resolved.contains(name)) {
       throw UserError(unknown_name(fmt::format("option of {}", owner), name, names));
     }

@@ -1,5 +1,6 @@
-// Options of passes, placement policies and workloads: declared once, as strict checking, `list`
-// and the type stubs read them.
+// Options of passes, placement policies and workloads. An option is declared once, as an
+// OptionSpec; strict checking, `moebench list` and the type stubs read the declaration. Options
+// that are members of a struct are declared by field.h instead.
 #pragma once
 
 #include <cstdint>
@@ -15,35 +16,36 @@ namespace moe {
 using OptionValue = std::variant<bool, double, std::string>;
 using Options = std::map<std::string, OptionValue>;
 
-/// What of the cost model a pass or a policy asks for. kRates: a few ops, which a placement's
-/// planner gets as PlacementRates. kTimes: how long ops take, by which the step is planned.
+/// What a pass or a policy reads from the cost model. kRates: the times of a few ops, which the
+/// planner of a placement gets as PlacementRates. kTimes: durations of ops, for planning the step.
 enum class Reads : uint8_t { kNothing, kRates, kTimes };
-/// "nothing", "rates", "times".
+/// Returns "nothing", "rates" or "times".
 const char* reads_name(Reads reads);
 
 struct OptionSpec {
   std::string name;
   OptionValue default_value;
-  std::string doc;                        // unit, range, source
-  double lo = 0, hi = 0;                  // allowed numbers where lo < hi
-  std::vector<std::string> allowed = {};  // allowed strings
-  std::optional<double> off = {};         // the number with which the pass changes nothing
-  bool is_integer = false;                // only whole numbers
-  Reads reads = Reads::kNothing;          // what is read where the value is neither 0 nor false
+  std::string doc;        // unit, range, source
+  double lo = 0, hi = 0;  // the allowed range of a number, where lo < hi; any number otherwise
+  std::vector<std::string> allowed = {};  // the allowed strings; empty: any string
+  std::optional<double> off = {};         // the number for which the pass changes nothing
+  bool is_integer = false;                // only whole numbers are allowed
+  Reads reads = Reads::kNothing;          // what is read when the value is neither 0 nor false
 };
 
-/// A number from lo to hi.
+/// Declares an option that is a number from lo to hi.
 OptionSpec number_option(std::string name, double default_value, double lo, double hi,
                          std::string doc);
-/// A whole number from lo to hi.
+/// Declares an option that is a whole number from lo to hi.
 OptionSpec integer_option(std::string name, double default_value, double lo, double hi,
                           std::string doc);
 
-/// Every option: the given ones, and the defaults of the others. Throws UserError "<owner>.<option>
-/// = <value> is not allowed; give ...", or with the nearest name for one that is unknown.
+/// Returns every option in `specs` with its given or default value. Throws UserError
+/// "<owner>.<option> = <value> is not allowed; give ...", or for an unknown option an error with
+/// the nearest name.
 Options resolve_options(std::string_view owner, const std::vector<OptionSpec>& specs,
                         const Options& given);
-/// The same where all options are numbers.
+/// As resolve_options(), for options that are all numbers.
 std::map<std::string, double> resolve_numbers(std::string_view owner,
                                               const std::vector<OptionSpec>& specs,
                                               const std::map<std::string, double>& given);

@@ -1,6 +1,6 @@
-// Values as bytes for another process of the same program on the same kind of machine: written and
-// read in one order. Of a struct with a table of fields the table says what travels. Not a file
-// format.
+// Values as bytes for another process that runs the same program on the same kind of machine.
+// Packer and Unpacker must handle the values in the same order. For a struct with a table of fields
+// (field.h), the table defines which members are sent. It is not a file format.
 #pragma once
 
 #include <cstring>
@@ -48,7 +48,7 @@ class Packer {
   std::string bytes_;
 };
 
-/// Reads what a Packer put, in its order. Keeps a view of its argument.
+/// Reads the values that a Packer put, in the same order. `bytes` must outlive the Unpacker.
 class Unpacker {
  public:
   explicit Unpacker(std::string_view bytes) : left_(bytes) {}
@@ -74,7 +74,8 @@ class Unpacker {
   }
   void get(std::string& text) { text = next(next_size()); }
   std::string_view next(size_t bytes) {
-    MOE_CHECK(bytes <= left_.size(), "{} bytes of {}", bytes, left_.size());
+    MOE_CHECK(bytes <= left_.size(), "{} bytes are requested, but only {} are left", bytes,
+              left_.size());
     const std::string_view taken = left_.substr(0, bytes);
     left_.remove_prefix(bytes);
     return taken;

@@ -1,27 +1,27 @@
-// The request to stop, one of the whole process: a signal makes it, and everything that may take
-// longer than a second looks at it. Not here: which signals (bindings/host/host.h), and the other
-// processes of a job (comm/processes.h).
+// The request to stop this process: a signal handler sets one flag for the whole process, and any
+// code that may take longer than a second checks the flag. Which signals set it is in
+// bindings/host/host.h; how the other processes of a job stop is in comm/processes.h.
 #pragma once
 
 #include "engine/base/errors.h"
 
 namespace moe {
 
-/// Something that takes long was left because of a request to stop; what it would have returned is
-/// lost, what was complete before is not.
+/// Thrown when a long computation was abandoned because a stop was requested. The result of that
+/// computation is lost; results that were complete before are not.
 class Interrupted : public RunError {
  public:
   Interrupted() : RunError("interrupted") {}
 };
 
-/// Async-signal safe, as the two below.
+/// Sets the flag. Async-signal-safe, like the two functions below.
 void request_stop() noexcept;
-/// For a process that goes on all the same (tests).
+/// Clears the flag, for a process that continues after a request to stop (tests).
 void withdraw_stop() noexcept;
 bool stop_requested() noexcept;
 
-/// Throws Interrupted where a stop was requested. Belongs into loops whose rounds are shorter than
-/// a second, on threads that nobody waits for in a collective.
+/// Throws Interrupted when a stop was requested. Call it in loops whose iterations take less than a
+/// second, on threads that no other rank waits for in a collective.
 void check_stop();
 
 }  // namespace moe

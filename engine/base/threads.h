@@ -1,4 +1,5 @@
-// Threads whose start may fail, and the CPU time of one.
+// Starting threads with a clear error where the machine allows no more, and the CPU time of a
+// thread. Which threads a run has is decided in exec/, not here.
 #pragma once
 
 #include <time.h>
@@ -16,8 +17,8 @@
 
 namespace moe {
 
-/// Starts a thread for `what`, as "lane comm of rank 3". Throws RunError naming it where the
-/// machine gives none.
+/// Starts a thread that runs `body`. `what` describes the thread in errors, for instance "lane comm
+/// of rank 3". Throws RunError with `what` when the machine allows no more threads.
 template <class Body>
 std::jthread start_thread(const std::string& what, Body body) {
   try {
@@ -30,19 +31,18 @@ std::jthread start_thread(const std::string& what, Body body) {
   }
 }
 
-/// CPU time of the calling thread.
+/// CPU time of the calling thread, in nanoseconds.
 inline Nanoseconds thread_cpu_ns() {
   timespec t{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return t.tv_sec * 1'000'000'000 + t.tv_nsec;
 }
 
-/// Threads that begin together or not at all: none runs its body before all of them have started.
-/// The destructor joins them.
+/// Threads of which none runs its body before all have started. The destructor joins them.
 class ThreadGroup {
  public:
-  /// body(i) runs on a thread of its own for each i in [0, n); name(i) says what it is for in
-  /// errors. Throws RunError as start_thread() does, and then no body has run.
+  /// Starts n threads; thread i runs body(i). name(i) describes it in errors. Throws RunError like
+  /// start_thread(), and then no body has run.
   ThreadGroup(int64_t n, const std::function<std::string(int64_t)>& name,
               const std::function<void(int64_t)>& body) {
     try {

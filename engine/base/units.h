@@ -1,5 +1,5 @@
-// Units. Time is integer nanoseconds everywhere in the engine; a name says its unit by its suffix
-// (_ns, _bytes, _flops, _bytes_per_s).
+// Units of time and size. Time is in integer nanoseconds everywhere in the engine; the suffix of a
+// name gives its unit (_ns, _bytes, _flops, _bytes_per_s). The limits of both are in limits.h.
 #pragma once
 
 #include <cmath>
@@ -12,8 +12,8 @@ using Bytes = int64_t;
 
 constexpr double kNsPerSecond = 1e9;
 
-/// The time to do `amount` (flops, bytes) at `per_second`, rounded up to a whole nanosecond.
-/// Requires: per_second > 0.
+/// Returns the time for `amount` (flops or bytes) at a rate of `per_second`, rounded up to a whole
+/// nanosecond. Requires: per_second > 0.
 inline Nanoseconds duration_ns(double amount, double per_second) {
   return static_cast<Nanoseconds>(std::ceil(amount * kNsPerSecond / per_second));
 }

@@ -1,4 +1,5 @@
-// Texts of others: whether they are UTF-8, and what of them a terminal may see.
+// Texts from outside (recipes, files, messages of libraries): whether they are UTF-8, and how to
+// print them without effects on a terminal. Whether JSON or Lua is well-formed is not checked here.
 #pragma once
 
 #include <cstddef>
@@ -8,13 +9,14 @@
 
 namespace moe {
 
-/// Where the first byte stands that is not UTF-8 (RFC 3629: no overlong forms, no surrogates, no
-/// numbers above U+10FFFF); none in a text that is UTF-8.
+/// Returns the index of the first byte that does not belong to valid UTF-8 (RFC 3629: no overlong
+/// forms, no surrogates, no code points above U+10FFFF), or nullopt for valid UTF-8.
 std::optional<size_t> first_invalid_byte(std::string_view text);
 
-/// The text without what would act on a terminal: control characters (C0 but for newline and tab,
-/// DEL, C1), the controls of writing direction (which show a text in another order than it has) and
-/// bytes that are not UTF-8 become \x1b or \u202e. The result is UTF-8.
+/// Returns `text` with everything that would act on a terminal written as an escape such as \x1b or
+/// \u202e: control characters (C0 except newline and tab, DEL, C1), the controls of writing
+/// direction (which show a text in another order than it has), line and paragraph separators, and
+/// bytes that are not UTF-8. The result is UTF-8.
 std::string printable(std::string_view text);
 
 }  // namespace moe

@@ -5,10 +5,11 @@
 namespace moe {
 namespace {
 
-/// Devices beyond this are a typing error; a matrix of them would not fit into memory.
+/// More devices are taken for a typing error; their N x N matrix would not fit into memory.
 constexpr int64_t kMaxDevices = 1 << 20;
 
-/// A rate that is 0 stands for a link that nothing crosses.
+/// Throws UserError for a rate of 0 when the link is `needed`. A rate of 0 is fine for a link that
+/// no transfer crosses (the NICs of a single node).
 void check_rate(const char* link, double value, bool needed) {
   if (needed && value == 0) throw user_error("cluster.{}.bytes_per_s = 0: must be above 0", link);
 }
@@ -18,8 +19,9 @@ void check_rate(const char* link, double value, bool needed) {
 void check(const Cluster& cluster) {
   check_fields(cluster, "cluster");
   if (cluster.num_devices() > kMaxDevices) {
-    throw user_error("cluster.nodes = {} of {} devices each: at most {} devices in all",
-                     cluster.nodes, cluster.devices_per_node, kMaxDevices);
+    throw user_error(
+        "cluster.nodes = {} with {} devices each: at most {} devices in all are allowed",
+        cluster.nodes, cluster.devices_per_node, kMaxDevices);
   }
   if (cluster.devices_per_node % cluster.nics_per_node != 0 &&
       cluster.nics_per_node % cluster.devices_per_node != 0) {

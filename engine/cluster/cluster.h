@@ -1,5 +1,6 @@
-// Device, links, Cluster: what exists and how fast, with the table of each one's fields. Values
-// only; every number comes from a Lua data file (with its source) or from a measurement.
+// The hardware of a run: Device, LinkSpec and Cluster (which parts exist and their rates), each
+// with the table of its fields. Values only; every number comes from a Lua data file (with its
+// source) or from a measurement. Times of transfers are in network/, of ops in cost/.
 #pragma once
 
 #include <array>
@@ -10,14 +11,14 @@
 
 namespace moe {
 
-/// Achieved rates (peak times the achieved fraction), not data-sheet peaks.
+/// The rates that a device achieves (peak times the achieved fraction), not data-sheet peaks.
 struct Device {
   std::string name = "device";
-  double gemm_flops_per_s = 0;    // for the element type that the model runs in
-  double vector_flops_per_s = 0;  // everything that is not a GEMM
+  double gemm_flops_per_s = 0;    // for the element type of the model
+  double vector_flops_per_s = 0;  // for all compute that is not a GEMM
   double memory_bytes_per_s = 0;
-  Nanoseconds launch_ns = 0;  // added to every compute op
-  Bytes memory_bytes = 0;     // 0: unknown, no out-of-memory verdict
+  Nanoseconds launch_ns = 0;  // added to the time of every compute op
+  Bytes memory_bytes = 0;     // 0 means unknown: no check for out of memory
 };
 
 struct LinkSpec {
@@ -25,8 +26,8 @@ struct LinkSpec {
   Nanoseconds latency_ns = 0;  // one traversal of the link
 };
 
-/// Ranges of rates and of times in microseconds: beyond them is a typing error, and a time of every
-/// one of kMaxDevices devices is still in Nanoseconds.
+/// Allowed ranges of rates (per second) and of times in microseconds. A value outside them is taken
+/// for a typing error. Sums of such times over kMaxDevices devices still fit into Nanoseconds.
 constexpr double kLeastRate = 1e-9, kMostRate = 1e18, kMostStartUs = 1e9;
 
 constexpr auto fields_of(const Device*) {
@@ -35,51 +36,57 @@ constexpr auto fields_of(const Device*) {
       field("gemm_flops_per_s", &Device::gemm_flops_per_s, "achieved flops per second in GEMMs")
           .from(kLeastRate, kMostRate),
       field("vector_flops_per_s", &Device::vector_flops_per_s,
-            "flops per second outside GEMMs; as in GEMMs")
+            "achieved flops per second outside GEMMs")
           .from(kLeastRate, kMostRate),
       field("memory_bytes_per_s", &Device::memory_bytes_per_s, "achieved bytes per second")
           .from(kLeastRate, kMostRate),
-      field("launch_us", &Device::launch_ns, "added to every op, microseconds")
+      field("launch_us", &Device::launch_ns, "time added to every compute op, microseconds")
           .in(kMicroseconds)
           .from(0, kMostStartUs),
-      field("memory_bytes", &Device::memory_bytes, "0: unknown").from(0, 1e18));
+      field("memory_bytes", &Device::memory_bytes, "memory of a device in bytes; 0 means unknown")
+          .from(0, 1e18));
 }
 constexpr auto fields_of(const LinkSpec*) {
   return field_table<LinkSpec>(
-      field("bytes_per_s", &LinkSpec::bytes_per_s, "achieved bytes per second, one way")
+      field("bytes_per_s", &LinkSpec::bytes_per_s, "achieved bytes per second in one direction")
           .from(kLeastRate, kMostRate),
-      field("latency_us", &LinkSpec::latency_ns, "one traversal, microseconds")
+      field("latency_us", &LinkSpec::latency_ns,
+            "latency of one traversal of the link, microseconds")
           .in(kMicroseconds)
           .from(0, kMostStartUs));
 }
 
-/// How much longer compute takes while a transfer runs beside it, which holds multiprocessors and
-/// takes memory's rate and power: factors of its time, 1 and more. Of several transfers at a time
-/// what exceeds 1 adds up.
+/// How much longer compute takes while transfers run, since a transfer occupies multiprocessors and
+/// takes memory bandwidth and power. Each member is a factor of compute time, at least 1. When
+/// several transfers run at once, the excess of each factor over 1 is added up.
 struct OverlapSlowdown {
   double gemm = 1;
-  double memory = 1;  // of all compute that is no GEMM
+  double memory = 1;  // for all compute that is not a GEMM
 };
 constexpr auto fields_of(const OverlapSlowdown*) {
   return field_table<OverlapSlowdown>(
-      field("gemm", &OverlapSlowdown::gemm, "times of GEMMs").from(1, 100),
-      field("memory", &OverlapSlowdown::memory, "times of all other compute").from(1, 100));
+      field("gemm", &OverlapSlowdown::gemm, "factor of the time of GEMMs").from(1, 100),
+      field("memory", &OverlapSlowdown::memory, "factor of the time of all other compute")
+          .from(1, 100));
 }
 
-/// How links are shared where collectives meet. A flow's weight:
-///   kPerFlow         1: whoever has more flows gets more
-///   kPerChannel      its collective's: a ring is a channel; a sender's channels serve its flows
-///   kPerCollective   1 / the unfinished flows of its collective on the fuller one of its links, so
-///                    that collectives share a link evenly however they are cut
-///   kStrictPriority  1 within a priority; lower priorities get what higher ones leave
+/// How collectives that use a link at the same time share it. Every flow (the bytes of one transfer
+/// from one device to another) gets a weight:
+///   kPerFlow         1: a collective with more flows gets more of the link
+///   kPerChannel      the channels of its collective: each ring of an all-reduce is one channel; in an
+///                    all-to-all the channels of a sender are divided among its flows
+///   kPerCollective   1 / the number of unfinished flows of its collective on whichever of the flow's
+///                    two links has more of them, so that collectives share a link evenly, in however
+///                    many flows their bytes move
+///   kStrictPriority  1 within a priority; a lower priority gets only what higher ones leave
 enum class Share { kPerFlow, kPerChannel, kPerCollective, kStrictPriority };
 constexpr std::array<const char*, 4> names_of(Share) {
   return {"per_flow", "per_channel", "per_collective", "strict_priority"};
 }
 
-/// nodes x devices_per_node devices. Inside a node each device has one port each way (`intra`);
-/// between nodes traffic leaves by the node's nics_per_node NICs, each `nic` fast each way, shared
-/// evenly by the node's devices.
+/// A cluster of nodes x devices_per_node devices. Inside a node each device has one port in each
+/// direction (`intra`). Traffic between nodes leaves through the node's nics_per_node NICs, each
+/// with the rate `nic` in each direction; the devices of a node are divided evenly among its NICs.
 struct Cluster {
   std::string name = "custom";
   int64_t nodes = 1;
@@ -88,16 +95,17 @@ struct Cluster {
   LinkSpec intra;
   LinkSpec nic;
   int64_t nics_per_node = 1;
-  /// Start-up of an all-to-all beside the wire: base + per_peer * (devices - 1).
+  /// Start-up time of an all-to-all, added to the transfer: base + per_peer * peers.
   Nanoseconds a2a_base_ns = 0;
   Nanoseconds a2a_per_peer_ns = 0;
   Share share = Share::kPerCollective;
-  /// The part of a link's rate that is left while flows of two or more collectives move on it. An
-  /// assumption: 1 is ideal sharing; Lina (ATC 2023, section 2) sees all-to-alls beside all-reduces
-  /// slowed by more (x1.83 at the median, x4.14 at worst) than even sharing explains (x2 at most).
+  /// The fraction of a link's rate that remains while flows of two or more collectives use the
+  /// link. It is an assumption; 1 is ideal sharing. Lina (ATC 2023, section 2) measures that
+  /// all-to-alls slow down more while all-reduces run (x1.83 at the median, x4.14 at worst) than
+  /// even sharing explains (x2 at most).
   double sharing_efficiency = 1;
 
-  /// Of compute beside its collectives.
+  /// How much longer compute takes while collectives run.
   OverlapSlowdown overlap_slowdown;
 
   int64_t num_devices() const { return nodes * devices_per_node; }
@@ -107,25 +115,26 @@ constexpr auto fields_of(const Cluster*) {
   return field_table<Cluster>(
       field("name", &Cluster::name),
       field("nodes", &Cluster::nodes, "number of nodes").from(1, 65536).must(),
-      field("devices_per_node", &Cluster::devices_per_node, "devices of a node")
+      field("devices_per_node", &Cluster::devices_per_node, "number of devices per node")
           .from(1, 1024)
           .must(),
-      field("device", &Cluster::device, "rates of a device; moe.collectives needs none"),
-      field("intra", &Cluster::intra, "between devices of a node"),
-      field("nic", &Cluster::nic, "between nodes"),
+      field("device", &Cluster::device, "rates of a device; moe.collectives does not need them"),
+      field("intra", &Cluster::intra, "link between devices of the same node"),
+      field("nic", &Cluster::nic, "link of one NIC, between nodes"),
       field("nics_per_node", &Cluster::nics_per_node).from(1, 1024),
-      field("a2a_base_us", &Cluster::a2a_base_ns, "start-up of an all-to-all, microseconds")
+      field("a2a_base_us", &Cluster::a2a_base_ns, "start-up time of an all-to-all, microseconds")
           .in(kMicroseconds)
           .from(0, kMostStartUs),
-      field("a2a_per_peer_us", &Cluster::a2a_per_peer_ns, "start-up per peer, microseconds")
+      field("a2a_per_peer_us", &Cluster::a2a_per_peer_ns,
+            "start-up time of an all-to-all per peer, microseconds")
           .in(kMicroseconds)
           .from(0, kMostStartUs),
-      field("share", &Cluster::share, "who gets how much of a link where collectives meet"),
+      field("share", &Cluster::share, "how collectives that use a link at the same time share it"),
       field("sharing_efficiency", &Cluster::sharing_efficiency,
-            "assumed: what is left of a link's rate while two collectives use it")
+            "assumed: the fraction of a link's rate that remains while two collectives use it")
           .from(1e-6, 1),
       field("overlap_slowdown", &Cluster::overlap_slowdown,
-            "how much longer compute takes while a collective runs beside it"));
+            "how much longer compute takes while a collective runs"));
 }
 
 /// Throws UserError naming "cluster.<field>", the value and what is allowed.

@@ -1,5 +1,5 @@
-// The forward graph. Op names: b<i>.ln1, b<i>.attn.*, b<i>.ln2, b<i>.mlp.* or b<i>.moe.*, lnf,
-// head, loss; a backward op is named after its forward op.
+// Builds the forward graph. Names of ops: b<i>.ln1, b<i>.attn.*, b<i>.ln2, b<i>.mlp.* or b<i>.moe.*
+// for block i, then lnf, head, loss. A backward op is named after its forward op.
 #include "engine/model/model.h"
 
 #include <unordered_map>
@@ -69,7 +69,7 @@ class ForwardBuilder {
     return id;
   }
 
-  /// The first output of a new op.
+  /// Adds an op and returns its first output.
   TensorId op(std::string_view kind, std::string_view name, std::vector<TensorId> inputs,
               Attrs attrs = {}) {
     return graph_.out(add(kind, name, std::move(inputs), std::move(attrs)));
@@ -79,7 +79,7 @@ class ForwardBuilder {
     return op("layernorm", name, {x, block_param(name + ".w"), block_param(name + ".b")});
   }
 
-  /// x + attn(LN1(x))
+  /// Returns x + attn(LN1(x)).
   TensorId attention(TensorId x) {
     segment_ = Segment::kAttn;
     const TensorId u = layernorm("ln1", x);
@@ -99,7 +99,7 @@ class ForwardBuilder {
               {context, block_param("attn.out.w"), block_param("attn.out.b"), x});
   }
 
-  /// x + fc2(GELU(fc1(LN2(x))))
+  /// Returns x + fc2(GELU(fc1(LN2(x)))).
   TensorId dense_ffn(TensorId x) {
     segment_ = Segment::kMlp;
     TensorId u = layernorm("ln2", x);
@@ -154,7 +154,8 @@ class ForwardBuilder {
 
   static Attrs capacity_rows() { return {{"rows", std::string("capacity")}}; }
 
-  /// One rank holds every expert: there is nothing to exchange, and rows stay [E,C,d].
+  /// Adds the all-to-all of `rows`. Where one rank holds every expert, nothing is exchanged and
+  /// rows keep the shape [E,C,d] (experts, capacity, hidden).
   TensorId exchange(std::string_view name, TensorId rows, TensorId counts, const char* to) {
     if (holders_.size == 1) return rows;
     Attrs attrs = group_attrs(holders_, graph_.num_ranks);
@@ -165,7 +166,7 @@ class ForwardBuilder {
   const ModelSpec& model_;
   const GateSpec& gate_;
   Graph graph_;
-  Group holders_;  // ranks that hold all experts together
+  Group holders_;  // a group of ranks that together hold all experts
   std::unordered_map<std::string, TensorId> params_;
   std::vector<Router> routers_;
   TensorId ids_;
@@ -190,7 +191,7 @@ GateSpec gate_spec(const ModelSpec& model, const Gate& gate) {
   spec.name = gate.name;
   spec.k = gate.fixed_k > 0 ? gate.fixed_k : model.k;
   if (spec.k > model.experts) {
-    throw user_error("model.gate = '{}' takes {} experts per token, but model.experts = {}",
+    throw user_error("model.gate = '{}' chooses {} experts per token, but model.experts = {}",
                      gate.name, spec.k, model.experts);
   }
   spec.columns = gate.columns(spec.k, model.experts);
@@ -226,7 +227,7 @@ TensorId loss_of(const Graph& graph) {
       return graph.out(id);
     }
   }
-  throw user_error("graph '{}' has no cross_entropy op", graph.name);
+  throw user_error("graph '{}' has no cross_entropy op, which computes the loss", graph.name);
 }
 
 }  // namespace moe

@@ -1,5 +1,6 @@
-// ModelSpec and Workload, and the builder of the training-step graph of a GPT-2 with MoE layers
-// (pre-LayerNorm, tied head, an MoE FFN in every odd block; Lancet's instruction list).
+// ModelSpec and the builder of the graph of a training step: a GPT-2 with MoE layers
+// (pre-LayerNorm, output head tied to the embedding, an MoE FFN in every second block; the ops are
+// Lancet's instruction list). Gates are in routing/, the ops in ops/.
 #pragma once
 
 #include <array>
@@ -16,17 +17,19 @@
 
 namespace moe {
 
-/// The auxiliary loss of Switch (Fedus et al. 2021, equations 4 to 6) of each MoE layer:
-/// coefficient * E * sum over experts of f[e] * P[e], where P[e] is the mean over tokens of the
-/// router's scores (softmax; those of a sigmoid divided by their sum over experts) and f[e] the
-/// share of choices that fall on e. No gradient flows through f.
+/// The auxiliary loss of the Switch Transformer (Fedus et al. 2021, equations 4 to 6), for each MoE
+/// layer: coefficient * E * sum over experts e of f[e] * P[e]. P[e] is the mean over tokens of the
+/// router's scores (softmax scores, or sigmoid scores divided by their sum over experts), and f[e]
+/// the fraction of choices that fall on expert e. No gradient flows through f.
 struct BalanceLossSpec {
-  double coefficient = 0;  // 0: no such loss
-  /// "first": each token's first choice, before drops (GShard, DeepSpeed). "choices": all k of
-  /// them, before drops, over k (Megatron). "kept": those that found a place, over k.
+  double coefficient = 0;  // 0 means no balance loss
+  /// Which choices f counts. "first": each token's first choice, before drops (GShard, DeepSpeed).
+  /// "choices": all k choices, before drops, divided by k (Megatron). "kept": choices with a slot,
+  /// divided by k.
   std::string count = "choices";
-  /// false: f and P of each rank's own tokens, and the mean over ranks of the losses; it depends on
-  /// how tokens are spread. true: f and P of all ranks' tokens, f by an all-reduce of the counts.
+  /// false: f and P are of each rank's own tokens, and the loss is the mean over ranks, so it
+  /// depends on how tokens are distributed. true: f and P are of all ranks' tokens (one all-reduce
+  /// of counts).
   bool over_all = false;
 };
 
@@ -37,36 +40,39 @@ struct ModelSpec {
   int64_t hidden = 768;
   int64_t heads = 12;
   int64_t seq = 512;
-  int64_t ffn = 0;               // 0: 4 * hidden
-  int64_t batch_per_device = 1;  // rows of seq tokens per rank
-  int64_t experts = 4;           // in all; divide over the ranks of an expert-parallel group
-  int64_t ep = 0;                // ranks of an expert-parallel group; 0: all
-  int64_t moe_every = 2;         // an MoE FFN in blocks b with b % moe_every == moe_every - 1
+  int64_t ffn = 0;               // 0 means 4 * hidden
+  int64_t batch_per_device = 1;  // sequences of seq tokens per rank
+  int64_t experts = 4;    // experts per layer; a multiple of the ranks per expert-parallel group
+  int64_t ep = 0;         // ranks per expert-parallel group; 0 means all ranks
+  int64_t moe_every = 2;  // blocks b with b % moe_every == moe_every - 1 have an MoE FFN
   std::string gate = "switch";
   int64_t k = 1;
-  double capacity_factor = 1.25;  // <= 0: "none", every token fits
+  double capacity_factor = 1.25;  // 0 or less ("none" in Lua): every token gets a slot
   BalanceLossSpec balance_loss;
-  /// Coefficient of the mean over all tokens of logsumexp(router logits)^2, a layer (ST-MoE, Zoph
-  /// et al. 2022, equation 5); 0: none.
+  /// Coefficient of the z-loss per layer: the mean over all tokens of logsumexp(router logits)^2
+  /// (ST-MoE, Zoph et al. 2022, equation 5); 0 means no z-loss.
   double z_loss = 0;
-  /// Balancing without a loss (Wang et al. 2024): a bias per expert, added to its scores for the
-  /// choice and not for the weights, goes up by this much after each step where the expert got
-  /// fewer choices (of all ranks, before drops) than the mean, down where it got more; 0: none.
+  /// Balancing without a loss (Wang et al. 2024): each expert has a bias that is added to its
+  /// scores for the choice, but not for the weights. After each step the bias goes up by this much
+  /// where the expert got fewer choices (of all ranks, before drops) than the mean, down where
+  /// more; 0: no bias.
   double bias_rate = 0;
-  bool fused_attention = true;  // one op, or score, softmax and context with [B,nh,S,S] in memory
-  // Of activations, parameters and what goes over the wire; bf16: parameters stay f32.
+  /// false: separate ops for score, softmax and context, with [B,nh,S,S] in memory.
+  bool fused_attention = true;
+  // Type of activations, of parameters and of what is sent. With bf16, parameters stay f32.
   DType dtype = DType::kF32;
 
   int64_t ffn_size() const { return ffn > 0 ? ffn : 4 * hidden; }
   bool is_moe(int64_t block) const { return block % moe_every == moe_every - 1; }
   int64_t num_moe_layers() const;
-  /// Number of an MoE block among the MoE layers, from 0.
+  /// Number of an MoE block among the MoE layers, counted from 0.
   int64_t moe_layer(int64_t block) const { return block / moe_every; }
   int64_t tokens_per_rank() const { return batch_per_device * seq; }
-  /// Expert-parallel groups are consecutive ranks; each holds all experts, so every expert has one
-  /// resident per group.
+  /// An expert-parallel group consists of consecutive ranks that together hold all experts, so
+  /// every expert has one resident per group.
   Group expert_group(int64_t num_ranks) const { return {ep > 0 ? ep : num_ranks, 1}; }
-  /// The residents of one rank's experts, whose gradients are summed: {1, ...} where there is one.
+  /// The ranks that hold the same experts as a given rank, over which the gradients of experts are
+  /// summed; {1, ...} where there is only one.
   Group resident_group(int64_t num_ranks) const {
     const int64_t size = expert_group(num_ranks).size;
     return {num_ranks / size, size};
@@ -82,64 +88,66 @@ constexpr auto fields_of(const Sgd*) {
                           field("momentum", &Sgd::momentum).from(0, 1));
 }
 
-/// The decay, scaled by lr, is that of matrices and tables: of tensors with two axes or more, a
-/// leading one over experts not counted; biases and LayerNorms have none.
+/// AdamW. The weight decay, multiplied by lr, applies to tensors with two or more axes (not
+/// counting an axis over experts), and not to biases and LayerNorms.
 struct Adamw {
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
 };
 constexpr auto fields_of(const Adamw*) {
-  constexpr double kBelowOne = 1 - 0x1p-24;  // in float, too
+  constexpr double kBelowOne = 1 - 0x1p-24;  // the largest value below 1 in float
   return field_table<Adamw>(
       field("lr", &Adamw::lr).from(0, 1e38), field("beta1", &Adamw::beta1).from(0, kBelowOne),
       field("beta2", &Adamw::beta2).from(0, kBelowOne), field("eps", &Adamw::eps).from(1e-30, 1),
-      field("weight_decay", &Adamw::weight_decay, "of matrices and tables, times lr").from(0, 1e6));
+      field("weight_decay", &Adamw::weight_decay, "decay of matrices and tables, multiplied by lr")
+          .from(0, 1e6));
 }
 
 using OptimizerSpec = std::variant<Sgd, Adamw>;
 
-/// How expert-gate details of a Lua gate reach the graph: what a Gate declares, as values.
+/// What a gate, built-in or from Lua, declares for the graph, as values.
 struct GateSpec {
   std::string name;
   int64_t k = 1;
   int64_t columns = 1;
   int64_t capacity = 0;
   bool batch_scope = false;
-  std::string scores = "softmax";  // | "sigmoid"
-  std::string weight = "prob";     // | "renorm" | "one"
+  std::string scores = "softmax";  // or "sigmoid"
+  std::string weight = "prob";     // or "renorm", "one"
   Chooser chooser = Chooser::kToken;
 };
 
-/// Throws UserError naming "model.<field>", the value and what is allowed: sizes from 1 to a sane
-/// bound, heads divide hidden, ep divides num_ranks and experts, factor finite.
+/// Throws UserError naming "model.<field>", the value and what is allowed. Checks ranges of sizes,
+/// that heads divides hidden and ep num_ranks and experts, and a finite factor.
 void check(const ModelSpec& model, int64_t num_ranks);
 
-/// From the built-in gates; a Lua gate's spec is made by its binding.
+/// Returns the GateSpec of `gate`; without it, of the built-in gate that the model names.
 GateSpec gate_spec(const ModelSpec& model);
 GateSpec gate_spec(const ModelSpec& model, const Gate& gate);
 
-/// The gate that follows the routing model in place of the model's, with as many choices per token.
+/// Returns a gate whose choices follow `routing`, with the model's number of choices per token.
 Gate routed_gate(std::shared_ptr<const RoutingModel> routing, const ModelSpec& model,
                  int64_t num_ranks);
 
-/// The forward: embedding ... cross_entropy, then what model/routers.h adds. Tensors "ids",
-/// "targets" are inputs. Parameter names and order are the reference model's: wte, wpe,
-/// b<i>.ln1.w, b<i>.attn.qkv.w, ..., lnf.b; expert parameters hold this rank's experts [El, ...].
-/// Loss scale = 1 / global tokens. Where a rank has every expert (one rank, or ep = 1) nothing is
-/// exchanged, and rows stay [E,C,d]. Throws UserError naming "model.balance_loss", "model.z_loss"
-/// or "model.bias_balance" and the gate where choices do not follow from a token's scores.
+/// Returns the forward graph: embedding ... cross_entropy, then the ops that model/routers.h adds.
+/// The tensors "ids" and "targets" are inputs. Names and order of parameters are those of the
+/// reference model: wte, wpe, b<i>.ln1.w, b<i>.attn.qkv.w, ..., lnf.b; expert parameters hold only
+/// the experts of one rank, [El, ...]. Loss scale = 1 / tokens of all ranks. Where a rank has every
+/// expert (one rank, or ep = 1), nothing is exchanged and rows keep the shape [E,C,d]. Throws
+/// UserError naming "model.balance_loss", "model.z_loss" or "model.bias_balance" and the gate when
+/// the gate's choices do not follow from each token's scores.
 Graph build_forward(const ModelSpec& model, const GateSpec& gate, int64_t num_ranks);
 
-/// The tensor of the cross entropy in a graph of build_forward (also after passes).
+/// Returns the tensor of the cross entropy in a graph of build_forward() (also after passes).
 TensorId loss_of(const Graph& graph);
 
-/// kReady: an all-reduce stands in program order where its last gradient is complete; kAfter: all
-/// stand after the backward.
+/// Where an all-reduce of gradients is in program order. kReady: directly after the op that
+/// completes its last gradient. kAfter: after the whole backward.
 enum class ReducePlace : uint8_t { kAfter, kReady };
 constexpr std::array<const char*, 2> names_of(ReducePlace) {
   return {"after", "ready"};
 }
-/// The names are those of the schedule's lanes.
+/// The lane of the gradients' all-reduces; the names are those of the schedule's lanes.
 enum class ReduceLane : uint8_t { kWithAllToAlls, kOwn };
 constexpr std::array<const char*, 2> names_of(ReduceLane) {
   return {"comm", "comm_reduce"};
@@ -148,8 +156,8 @@ constexpr std::array<const char*, 2> names_of(ReduceLane) {
 /// How gradients are all-reduced.
 struct GradientSync {
   /// Gradients are packed into all-reduces of at least this many bytes, in the order in which they
-  /// become complete, those of experts apart where they are summed over other ranks; 0: one
-  /// all-reduce per gradient.
+  /// become complete. Gradients of experts get all-reduces of their own where they are summed over
+  /// other ranks than the rest. 0: one all-reduce per gradient.
   Bytes bucket_bytes = 0;
   ReducePlace place = ReducePlace::kReady;
   ReduceLane lane = ReduceLane::kWithAllToAlls;
@@ -157,21 +165,24 @@ struct GradientSync {
 constexpr auto fields_of(const GradientSync*) {
   return field_table<GradientSync>(
       field("bucket_bytes", &GradientSync::bucket_bytes,
-            "bytes that an all-reduce gathers; 0: one per gradient")
+            "least bytes per all-reduce of gradients; 0 means one all-reduce per gradient")
           .from(0, 1e12),
       field("place", &GradientSync::place,
-            "after the backward, or when its gradients are complete"),
-      field("lane", &GradientSync::lane, "the all-to-alls' lane or one of its own"));
+            "where all-reduces are: after the backward, or each when its gradients are complete"),
+      field("lane", &GradientSync::lane,
+            "lane of the all-reduces: that of the all-to-alls, or a lane of their own"));
 }
 
-/// autodiff, then the all-reduce of every gradient over the ranks that hold its parameter (of an
-/// expert's over `residents`, ModelSpec::resident_group; nothing where that is one rank), then the
-/// update of every parameter: SGD with momentum (states "<param>.v") or AdamW ("<param>.m", ".v").
+/// Adds the backward by autodiff, then the all-reduce of every gradient over the ranks that hold
+/// its parameter, then the update of every parameter: SGD with momentum (state "<param>.v") or
+/// AdamW (states "<param>.m" and "<param>.v"). The gradients of experts are summed over `residents`
+/// (ModelSpec::resident_group); there is no all-reduce where that is one rank.
 void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer, const GradientSync& sync,
                              const Group& residents = {1, 1});
 
-/// Names and full shapes of all parameters in the reference's order (expert tensors with all
-/// experts, so [E, ...]); number t is the stream of the initialisation.
+/// A parameter: its name and full shape (tensors of experts with all experts, so [E, ...]).
+/// parameters() returns all parameters in the order of the reference model; parameter number t is
+/// initialised from random stream t.
 struct ParamInfo {
   std::string name;
   Shape shape;
@@ -179,10 +190,10 @@ struct ParamInfo {
   enum class Init { kUniform, kOne, kZero } init;
 };
 std::vector<ParamInfo> parameters(const ModelSpec& model);
-/// States that belong to no parameter, which begin at 0: b<i>.gate.bias [E] under bias balancing.
+/// Returns the states of no parameter, which begin at 0: b<i>.gate.bias [E] if bias_rate > 0.
 std::vector<ParamInfo> states(const ModelSpec& model);
 
-/// Element i of parameter t: (int(r24(i, t)) - 2^23) * 2^-28, uniform in [-2^-5, 2^-5).
+/// Initial value of element i of parameter t: (random24(i, t) - 2^23) * 2^-28, in [-2^-5, 2^-5).
 double reference_init(uint64_t element, uint64_t parameter);
 
 }  // namespace moe

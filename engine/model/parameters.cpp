@@ -7,8 +7,8 @@
 namespace moe {
 namespace {
 
-constexpr int64_t kMaxLength = int64_t{1} << 24;  // of one axis
-constexpr int64_t kMaxIndex = int64_t{1} << 31;   // index maps are i32
+constexpr int64_t kMaxLength = int64_t{1} << 24;  // largest length of one axis
+constexpr int64_t kMaxIndex = int64_t{1} << 31;   // most choices: index maps are i32
 
 void check_range(const char* field, int64_t value, int64_t lo, int64_t hi) {
   if (value < lo || value > hi) {
@@ -51,12 +51,13 @@ void check(const ModelSpec& model, int64_t num_ranks) {
                      num_ranks);
   }
   if (model.experts % ep != 0) {
-    throw user_error("model.experts = {} do not divide over {} ranks{}", model.experts, ep,
-                     model.ep > 0 ? " of an expert-parallel group, model.ep" : "");
+    throw user_error("model.experts = {} cannot be divided evenly over {} ranks{}", model.experts,
+                     ep, model.ep > 0 ? " of an expert-parallel group (model.ep)" : "");
   }
   if (!std::isfinite(model.capacity_factor)) {
     throw user_error(
-        "model.capacity_factor = {}, allowed: a finite number (0 or less: no capacity)",
+        "model.capacity_factor = {}, allowed: a finite number (0 or less: no limit on an expert's "
+        "rows)",
         model.capacity_factor);
   }
   check_rate("balance_loss.coefficient", model.balance_loss.coefficient);
@@ -71,7 +72,10 @@ void check(const ModelSpec& model, int64_t num_ranks) {
   }
   const int64_t tokens = model.batch_per_device * model.seq;
   if (tokens >= kMaxIndex / model.k || tokens * num_ranks >= int64_t{1} << 40) {
-    throw user_error("model.batch_per_device * model.seq = {} tokens per rank is too many", tokens);
+    throw user_error(
+        "model.batch_per_device * model.seq = {} tokens per rank is too many: k * tokens per rank "
+        "must be below 2^31, and tokens on all ranks below 2^40",
+        tokens);
   }
 }
 

@@ -7,7 +7,7 @@
 namespace moe {
 namespace {
 
-// Outputs of a gate op.
+// Indices of outputs of a gate op.
 constexpr size_t kExpert = 2, kChoiceSlot = 3;
 
 class RouterBuilder {
@@ -42,7 +42,8 @@ class RouterBuilder {
   }
 
  private:
-  using Key = std::pair<int64_t, std::string>;  // block, what is counted
+  /// The block, and which choices are counted (BalanceLossSpec::count).
+  using Key = std::pair<int64_t, std::string>;
 
   OpId add(const Router& r, const char* kind, const std::string& name, std::vector<TensorId> inputs,
            Attrs attrs) {
@@ -55,7 +56,7 @@ class RouterBuilder {
 
   TensorId logits(const Router& r) const { return graph_.op(r.gate).inputs[0]; }
 
-  /// Of a rank or of all ranks.
+  /// Number of tokens per rank, or of all ranks.
   double tokens(bool all) const {
     return static_cast<double>(model_.batch_per_device * model_.seq) *
            (all ? static_cast<double>(graph_.num_ranks) : 1.0);
@@ -72,7 +73,7 @@ class RouterBuilder {
     load_[{r.block, count}] = graph_.out(id);
   }
 
-  /// One message for all layers, behind the model's loss.
+  /// Adds one all-reduce for the counts of all layers, after the model's loss.
   void all_reduce(const std::string& count, bool forward) {
     if (sum_.contains({routers_[0].block, count})) return;
     std::vector<TensorId> inputs;
@@ -90,8 +91,8 @@ class RouterBuilder {
     return sum_.contains(key) ? sum_.at(key) : load_.at(key);
   }
 
-  /// The op multiplies the counts by the sum of scores: f is counts over choices, P the sum over
-  /// tokens. A rank's value is its part of the loss of all, so that the ranks' values sum to it.
+  /// The op multiplies the counts by the sum over tokens of the scores; `scale` turns the counts
+  /// into f and the sum into P. The values of all ranks add up to the total loss.
   void add_balance_loss(const Router& r) {
     const BalanceLossSpec& balance = model_.balance_loss;
     const double choices =
@@ -108,7 +109,7 @@ class RouterBuilder {
   const ModelSpec& model_;
   const GateSpec& gate_;
   const std::vector<Router>& routers_;
-  std::map<Key, TensorId> load_, sum_;  // of this rank, of all ranks
+  std::map<Key, TensorId> load_, sum_;  // load of this rank; sum over all ranks
 };
 
 }  // namespace
@@ -119,7 +120,7 @@ void check_router_losses(const ModelSpec& model, const GateSpec& gate) {
   };
   const bool by_token = gate.chooser == Chooser::kToken;
   const char* why = gate.chooser == Chooser::kExpert
-                        ? "lets experts choose, so that loads are equal as they are"
+                        ? "lets experts choose tokens, so that loads are equal without it"
                         : "does not choose by scores";
   if (model.balance_loss.coefficient > 0 && !by_token) refuse("balance_loss", why);
   if (model.bias_rate > 0 && !by_token) refuse("bias_balance", why);

@@ -1,6 +1,6 @@
-// What a training step does with its routers beside routing: their losses, and the biases that
-// balance them. All of it stands after the model's loss: it needs whole batches, and nothing of the
-// forward waits for it.
+// What a training step does with its routers apart from routing: their losses, and the biases that
+// balance loads. All these ops come after the model's loss: they need whole batches, and no op of
+// the forward waits for them. The gates are in routing/.
 #pragma once
 
 #include <vector>
@@ -13,14 +13,15 @@ namespace moe {
 struct Router {
   int64_t block = 0;
   OpId gate;
-  TensorId bias;  // invalid without bias balancing
+  TensorId bias;  // not valid without bias balancing
 };
 
-/// Throws UserError naming the field of the model and the gate where they do not fit.
+/// Throws UserError naming the field of the model and the gate when they cannot be combined.
 void check_router_losses(const ModelSpec& model, const GateSpec& gate);
 
-/// Appends, as the model asks for them, ops b<i>.moe.load (counts), .balance_loss, .z_loss and
-/// .balance_bias of every router, and one all-reduce of the counts, moe.load.all_reduce.
+/// Appends the ops that the model's fields request: for every router b<i>.moe.load (counts of
+/// choices per expert), .balance_loss, .z_loss and .balance_bias, and the all-reduce
+/// moe.load.all_reduce.
 void add_router_losses(Graph& graph, const ModelSpec& model, const GateSpec& gate,
                        const std::vector<Router>& routers);
 

@@ -1,4 +1,4 @@
-// The rest of a training step: backward, all-reduces, update.
+// Completes a training step: backward, all-reduces, updates.
 #include <algorithm>
 
 #include "engine/base/errors.h"
@@ -11,14 +11,14 @@ namespace {
 
 using Gradients = std::vector<std::pair<TensorId, TensorId>>;  // (parameter, its gradient)
 
-/// Gradients that travel together, in the order in which they become complete.
+/// Gradients that share one all-reduce, in the order in which they become complete.
 struct Bucket {
   Group group;
   std::vector<size_t> gradients;
   Bytes bytes = 0;
 };
 
-/// In the order of their last gradients.
+/// Returns the buckets, ordered by when their last gradient is complete.
 std::vector<Bucket> buckets_of(const Graph& graph, const Gradients& gradients, Bytes bucket_bytes,
                                const Group& residents) {
   std::vector<Bucket> buckets;
@@ -41,7 +41,7 @@ std::vector<Bucket> buckets_of(const Graph& graph, const Gradients& gradients, B
   return buckets;
 }
 
-/// Appends one all-reduce per bucket and replaces the gradients by their sums. Returns, an
+/// Appends one all-reduce per bucket and replaces the gradients by their sums. Returns, for each
 /// all-reduce, the op that completes its last gradient.
 std::vector<OpId> add_all_reduces(Graph& graph, Gradients& gradients, const GradientSync& sync,
                                   const Group& residents) {
@@ -64,7 +64,7 @@ std::vector<OpId> add_all_reduces(Graph& graph, Gradients& gradients, const Grad
   return ready;
 }
 
-/// A tensor like the parameter.
+/// Adds a state tensor of the shape and type of `param`.
 TensorId add_state(Graph& graph, TensorId param, const char* suffix) {
   Tensor state = graph.tensor(param);
   state.name += suffix;
@@ -72,7 +72,7 @@ TensorId add_state(Graph& graph, TensorId param, const char* suffix) {
   return graph.add_tensor(std::move(state));
 }
 
-/// Adamw says which.
+/// Whether weight decay applies to `param`; see Adamw.
 bool decays(const Tensor& param) {
   return param.shape.size() >= (param.expert ? 3 : 2);
 }
@@ -101,12 +101,12 @@ void add_updates(Graph& graph, const Gradients& gradients, const OptimizerSpec& 
   }
 }
 
-/// Program order with all-reduce i (op first + i) right after ready[i].
+/// Returns the program order in which all-reduce i (op first + i) is right after ready[i].
 std::vector<OpId> order_when_ready(const Graph& graph, size_t first,
                                    const std::vector<OpId>& ready) {
   std::vector<OpId> order;
   order.reserve(graph.num_ops());
-  size_t next = 0;  // ready ascends, since gradients come in the order of completion
+  size_t next = 0;  // `ready` is ascending, since gradients are in the order of completion
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     if (i >= first && i < first + ready.size()) continue;
     const OpId id(static_cast<int64_t>(i));

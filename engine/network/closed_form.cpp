@@ -13,7 +13,7 @@
 namespace moe {
 namespace {
 
-/// `bytes` over one link and the link's traversal out and in. Requires: bytes_per_s > 0.
+/// Time to move `bytes` over a link, plus two latencies (out and in). Requires: bytes_per_s > 0.
 double step_ns(double bytes, double bytes_per_s, Nanoseconds latency_ns) {
   return bytes * kNsPerSecond / bytes_per_s + 2.0 * static_cast<double>(latency_ns);
 }
@@ -26,15 +26,16 @@ double nic_step_ns(const Cluster& cluster, const NodePorts& ports, double bytes)
   return step_ns(bytes, ports.bytes_per_s, cluster.nic.latency_ns);
 }
 
-/// An all-to-all whose most loaded device port and NIC carry so many bytes; idle links cost
-/// nothing.
+/// Returns the time of an all-to-all whose most loaded device port carries `port_load` bytes and
+/// whose most loaded NIC carries `nic_load` bytes. A link without load costs nothing.
 double slowest_ns(const Cluster& cluster, const NodePorts& ports, double port_load,
                   double nic_load) {
   return std::max(port_load > 0 ? port_step_ns(cluster, port_load) : 0.0,
                   nic_load > 0 ? nic_step_ns(cluster, ports, nic_load) : 0.0);
 }
 
-/// On the wire, and starting up with so many peers.
+/// Returns the time of an all-to-all: `wire_ns` for the transfer plus the start-up for `peers`
+/// peers. `bytes` and `amount` name the size in errors.
 Nanoseconds a2a_ns(const Cluster& cluster, double wire_ns, int64_t peers, const char* bytes,
                    double amount) {
   const auto what = [&] {
@@ -49,10 +50,10 @@ void check_bytes(const char* what, double bytes) {
   }
 }
 
-/// Bytes on every link of the cluster.
+/// Bytes that each link of the cluster carries in one all-to-all.
 struct LinkBytes {
-  std::vector<double> port_out, port_in;  // by device
-  std::vector<double> nic_out, nic_in;    // by node * groups + group
+  std::vector<double> port_out, port_in;  // indexed by device
+  std::vector<double> nic_out, nic_in;    // indexed by node * groups + group
 };
 
 LinkBytes link_bytes(const Cluster& cluster, const NodePorts& ports,
@@ -87,7 +88,7 @@ NodeLayout layout_of(const Cluster& cluster, const NodePorts& ports) {
   return {cluster.num_devices(), cluster.devices_per_node, ports.devices_per_group};
 }
 
-/// Devices whose transfers stand for all: one node's where every node has the same.
+/// Devices whose transfers are computed: those of one node where all nodes have the same, else all.
 int64_t devices_seen(const NodeLayout& layout, const Group& group, const Round& round = {}) {
   const bool alike = nodes_alike(group, layout.devices_per_node, round);
   return alike ? layout.devices_per_node : layout.num_devices;
@@ -103,7 +104,8 @@ double largest(const std::vector<double>& a, const std::vector<double>& b) {
 
 }  // namespace
 
-// What comes in is what goes out of the devices counted from the other end, so it loads as much.
+// Only outgoing bytes are counted: by symmetry (device i receives what device n - 1 - i would
+// send), the most loaded incoming link carries as many bytes as the most loaded outgoing link.
 Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group group,
                           const Round& round) {
   check_bytes("bytes_per_pair", bytes_per_pair);
@@ -111,8 +113,8 @@ Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group g
   check(round, group, "all_to_all");
   const NodePorts ports = node_ports(cluster);
   const NodeLayout layout = layout_of(cluster, ports);
-  int64_t near = 0;  // peers of a device
-  std::vector<int64_t> far(static_cast<size_t>(nics_seen(layout, group, round)));  // pairs, by NIC
+  int64_t near = 0;  // largest number of peers of a device in its node
+  std::vector<int64_t> far(static_cast<size_t>(nics_seen(layout, group, round)));  // pairs per NIC
   for (int64_t d = 0; d < devices_seen(layout, group, round); ++d) {
     const int64_t in_node = members_in_node(layout, group, d, round);
     near = std::max(near, in_node - (round.number == 0 ? 1 : 0));
@@ -128,7 +130,7 @@ Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> byte
                             const Round& round) {
   const size_t n = static_cast<size_t>(cluster.num_devices());
   if (bytes.size() != n * n) {
-    throw user_error("bytes: {} entries, must be {} rows of {} (one per device of the cluster)",
+    throw user_error("bytes has {} entries: must be {} rows of {} (one per device of the cluster)",
                      bytes.size(), n, n);
   }
   group = resolve(group, cluster.num_devices(), "all_to_all");
@@ -143,14 +145,14 @@ Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> byte
 
 Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes, int64_t rings, Group group) {
   check_bytes("bytes", bytes);
-  if (rings < 0) throw user_error("rings = {}: must be at least 0 (0: one per NIC)", rings);
+  if (rings < 0) throw user_error("rings = {}: must be at least 0 (0 means one per NIC)", rings);
   group = resolve(group, cluster.num_devices(), "all_reduce");
   if (group.size == 1 || bytes == 0) return 0;
   const NodePorts ports = node_ports(cluster);
   const NodeLayout layout = layout_of(cluster, ports);
   const Rings made = make_rings(layout, group, rings, devices_seen(layout, group));
   const double chunk = std::floor(bytes / static_cast<double>(group.size * made.count));
-  int64_t near = 0;  // rings on a port
+  int64_t near = 0;  // number of rings that cross a port
   std::vector<int64_t> out(static_cast<size_t>(nics_seen(layout, group))), in(out.size());
   for (const RingHop& hop : made.hops) {
     if (hop.nic_out < 0) {

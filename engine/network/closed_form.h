@@ -1,13 +1,15 @@
-// How long a collective takes alone on the wire. One model for the simulator and for the emulated
-// link. A link is one direction of a device port or of a NIC; a transfer ends at the largest
-// load/bandwidth over all links, plus two link latencies (out and in) - exact for ideal max-min
-// sharing when nothing else is on the links. Collectives that meet are a matter for the contention
-// model, which takes the same Cluster and stands beside this file. Times are rounded to the nearest
-// nanosecond. An all-to-all adds the cluster's start-up. Byte counts that are negative or not
-// finite are a UserError that names them. All require a cluster that check() lets pass.
-// `group` (base/group.h): all groups of the cluster do the same at once, each within itself, and
-// share its links; all devices are one group unless said otherwise.
-// A time beyond kLongestNs (base/limits.h) is a UserError that names bytes and links.
+// Closed forms: how long a collective takes that has the links for itself. The simulator and the
+// emulated link both use them. A link is one direction of a device port or of a NIC. A transfer
+// ends after the largest load / bandwidth over all links plus the latency of two links (out and
+// in), which is exact for ideal max-min sharing. Times are rounded to the nearest nanosecond. An
+// all-to-all adds the cluster's start-up. Collectives that share links are not here but in
+// contention.h.
+//
+// Common to all functions:
+// Requires: a cluster that check() accepts. Throws UserError for a byte count that is negative or
+// not finite, naming it, and for a time beyond kLongestNs (base/limits.h), naming bytes and links.
+// `group` (base/group.h): all groups of the cluster run the same collective at once, each among its
+// own members, and share the links; by default all devices are one group.
 #pragma once
 
 #include <span>
@@ -18,27 +20,27 @@
 
 namespace moe {
 
-/// Every ordered pair of different devices of a group that meet in `round` exchanges
-/// `bytes_per_pair`.
+/// Time of an all-to-all of `bytes_per_pair` bytes from each device to each other one in `round`.
 Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group group = {},
                           const Round& round = {});
-/// bytes[i * N + j] from device i to device j; the diagonal stays in memory and is free.
-/// N = cluster.num_devices(); another size or a negative entry is a UserError that names it. A NIC
-/// is shared by neighbours: with 4 NICs for 8 devices by the devices 2i and 2i+1 of the node.
-/// `group` and `round` say with how many peers each device starts up; what the matrix holds is what
-/// moves.
+/// Time of an all-to-all with a size per pair: bytes[i * N + j] from device i to device j, where N
+/// = cluster.num_devices(). The diagonal stays in memory and is free. Throws UserError for a matrix
+/// of another size or a negative entry. Neighbouring devices share a NIC: with 4 NICs for 8
+/// devices, devices 2i and 2i+1 of a node share NIC i. `group` and `round` only give the number of
+/// peers for the start-up time; the bytes that move are those of the matrix.
 Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> bytes, Group group = {},
                             const Round& round = {});
-/// Rings in rank order (rings.h): 2 (n-1) dependent steps of floor(bytes / n / rings) each for n
-/// members, a step as long as its slowest link. rings: how many, 0 for one per NIC.
+/// Time of an all-reduce over rings in rank order (rings.h). With n members it has 2 (n-1)
+/// dependent steps of floor(bytes / n / rings) per ring; a step lasts as long as its slowest link.
+/// `rings`: number of rings; 0 means one per NIC.
 Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes, int64_t rings = 0,
                           Group group = {});
-/// Binomial tree, first over the nodes, then inside each: ceil(log2) of either number of steps of
-/// `bytes`, from one device to all.
+/// Time of a broadcast of `bytes` from one device to all others by a binomial tree: first over the
+/// nodes, then inside each node, with ceil(log2(number)) steps each.
 Nanoseconds broadcast_ns(const Cluster& cluster, double bytes);
 
-/// "<what> with cluster.intra.bytes_per_s = 1e-09, ...": all that a transfer's time rests on, for
-/// errors.
+/// Returns "<what> with cluster.intra.bytes_per_s = 1e-09, ...", with all rates and latencies from
+/// which the time of a transfer is computed. For error messages.
 std::string with_links(const std::string& what, const Cluster& cluster);
 
 }  // namespace moe

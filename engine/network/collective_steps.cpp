@@ -42,7 +42,7 @@ CollectiveSteps::CollectiveSteps(const Cluster& cluster, const Fabric& fabric, c
   const int64_t n = group_.size;
   const auto latest = std::max_element(op.rank_start_ns.begin(), op.rank_start_ns.end());
   if (latest != op.rank_start_ns.end()) latest_ns_ = static_cast<double>(*latest);
-  // Rounds and steps wait for all ranks.
+  // Pairwise rounds and ring steps begin only when all ranks have begun.
   if (!is_direct()) start_up_ns_ = latest_ns_;
   if (a2a_ != nullptr) {
     even_ = is_even(*a2a_, group_, fabric.num_devices());
@@ -90,7 +90,8 @@ void CollectiveSteps::add_pair(std::vector<Transfer>& all, int64_t i, int64_t j,
 
 void CollectiveSteps::add_sends(std::vector<Transfer>& all, int64_t i) const {
   const int64_t per_node = fabric_.devices_per_node(), node = i / per_node;
-  // Where nodes are alike, sends to the same place of other nodes take the same links.
+  // Where all nodes have the same transfers, sends to the same place in different nodes use the
+  // same links, so they are counted and added as one.
   std::vector<int64_t> far(fabric_.nodes_alike() ? static_cast<size_t>(per_node) : 0);
   const int64_t first = a2a_->round.sends_to(group_, group_.place(i));
   for (int64_t place = first; place < first + a2a_->round.members(group_); ++place) {

@@ -1,5 +1,5 @@
-// A collective as steps of transfers on a fabric: the next step begins when every transfer of the
-// last one has ended.
+// A collective as a sequence of steps, each a set of transfers on a fabric. A step begins when
+// every transfer of the step before has ended. The event loop that runs steps is in traffic.h.
 #pragma once
 
 #include <tuple>
@@ -11,7 +11,7 @@
 
 namespace moe {
 
-/// Streams [first, last) of a step, which begin to move `delay_ns` after the step.
+/// Streams [first, last) of a step; they begin to move `delay_ns` after the step begins.
 struct TransferBatch {
   double delay_ns = 0;
   size_t first = 0;
@@ -19,40 +19,42 @@ struct TransferBatch {
 };
 
 struct Step {
-  std::vector<Flow> flows;  // devices as the fabric sees them
+  std::vector<Flow> flows;  // source and destination are seen devices (Fabric)
   std::vector<Stream> streams;
   std::vector<TransferBatch> batches;
 };
 
-/// The same transfers with all times longer by the factor.
+/// Makes all times of the step longer by `factor`: bytes and delays are multiplied by it.
 void stretch(Step& step, double factor);
 
-/// Every pair of different devices of a group exchanges the same number of bytes. Requires: a
-/// resolved group.
+/// Returns whether every pair of different devices of a group exchanges the same number of bytes.
+/// Requires: a group that resolve() returned.
 bool is_even(const AllToAll& a2a, const Group& group, int64_t num_devices);
 
+/// The steps of one collective.
 class CollectiveSteps {
  public:
-  /// The cluster's start-up and NICs, the fabric and the op outlive it.
+  /// `fabric` and `op` must outlive the object.
   CollectiveSteps(const Cluster& cluster, const Fabric& fabric, const NetworkOp& op, Share share);
 
   int64_t num_steps() const { return num_steps_; }
-  /// From the op's begin to its first step.
+  /// Nanoseconds from the begin of the op to its first step.
   double start_up_ns() const { return start_up_ns_; }
-  /// Makes step k in `step`, which is that of k-1 (k > 0) or new; false where it stays as it is.
-  /// alone: nothing else moves until
-  /// it ends; then a direct all-to-all shares links by bytes, which keeps the fullest link busy to
-  /// the end, as the closed form has it, and costs an event per link, not a pair.
+  /// Writes step k to `step`, which must hold step k-1 (k > 0) or be new. Returns false where the
+  /// step is the same as the step before and was left as it is. `alone`: nothing else moves until
+  /// the op ends; a direct all-to-all then shares links in proportion to bytes. This keeps the
+  /// fullest link busy to the end, as the closed form assumes, and costs one event per link, not
+  /// pair.
   bool make_step(int64_t k, bool alone, Step& step) const;
 
  private:
-  /// A transfer before transfers are sorted into streams.
+  /// A transfer, before transfers are sorted into streams.
   struct Transfer {
     double delay_ns;
     uint32_t out, in;
     double weight;
     Flow flow;
-    /// What makes a stream, and its bytes.
+    /// Sorting order: by the members that define a stream, then by bytes.
     auto key() const { return std::tie(delay_ns, out, in, weight, flow.bytes); }
   };
 
@@ -61,8 +63,9 @@ class CollectiveSteps {
   std::vector<Transfer> direct() const;
   std::vector<Transfer> round(int64_t k) const;
   std::vector<Transfer> ring_step() const;
-  /// To rank j, and all that rank i sends; nothing where there are no bytes.
+  /// Appends a transfer from rank i to rank j, `count` times; nothing when the pair has no bytes.
   void add_pair(std::vector<Transfer>& all, int64_t i, int64_t j, int64_t count) const;
+  /// Appends all transfers that rank i sends.
   void add_sends(std::vector<Transfer>& all, int64_t i) const;
   double delay_of(int64_t i, int64_t j) const;
   static void sort_into(std::vector<Transfer> all, Step& step);
@@ -74,7 +77,7 @@ class CollectiveSteps {
   bool even_ = false;
   bool by_channel_;
   int64_t num_steps_ = 0;
-  double latest_ns_ = 0;  // of the ranks' starts
+  double latest_ns_ = 0;  // the largest of op.rank_start_ns
   Rings rings_;
   double start_up_ns_ = 0;
 };

@@ -25,8 +25,8 @@ void check_count(const std::string& field, int64_t count, int64_t least) {
 void check_matrix(const std::string& field, const std::vector<double>& bytes, int64_t devices) {
   const size_t n = static_cast<size_t>(devices);
   if (bytes.size() != n * n) {
-    throw user_error("{}: {} entries, must be {} rows of {} (one per device of the cluster)", field,
-                     bytes.size(), n, n);
+    throw user_error("{} has {} entries: must be {} rows of {} (one per device of the cluster)",
+                     field, bytes.size(), n, n);
   }
   for (size_t k = 0; k < bytes.size(); ++k) {
     if (std::isfinite(bytes[k]) && bytes[k] >= 0) continue;
@@ -50,12 +50,13 @@ void check_op(const Cluster& cluster, const NetworkOp& op, size_t index) {
   check_count(field + ".start_ns", op.start_ns, 0);
   for (const size_t before : op.after) {
     if (before >= index) {
-      throw user_error("{}.after = {}: must be an earlier op, below {}", field, before, index);
+      throw user_error("{}.after = {}: must be an earlier op, with an index below {}", field,
+                       before, index);
     }
   }
   const size_t ranks = op.rank_start_ns.size();
   if (ranks != 0 && ranks != static_cast<size_t>(cluster.num_devices())) {
-    throw user_error("{}.rank_start_ns: {} entries, must be {} (one per device of the cluster)",
+    throw user_error("{}.rank_start_ns has {} entries: must be {} (one per device of the cluster)",
                      field, ranks, cluster.num_devices());
   }
   for (size_t r = 0; r < ranks; ++r) {
@@ -63,8 +64,7 @@ void check_op(const Cluster& cluster, const NetworkOp& op, size_t index) {
   }
 }
 
-/// Everything about one run of run_collectives(): tells the wire what begins when what it waits for
-/// has ended.
+/// One call of run_collectives(): begins an op when all ops in its `after` have ended.
 class Batch {
  public:
   Batch(const Cluster& cluster, const std::vector<NetworkOp>& ops, const NetworkOptions& options,
@@ -106,7 +106,9 @@ class Batch {
 
   void begin(size_t i) {
     const double at_ns = waits_[i].ready_ns + static_cast<double>(ops_[i].start_ns);
-    checked_ns(at_ns, [i] { return fmt::format("ops[{}]: what comes before it and start_ms", i); });
+    checked_ns(at_ns, [i] {
+      return fmt::format("ops[{}]: waiting for the ops before it and for start_ms", i);
+    });
     wire_.begin(ops_[i], at_ns);
     op_of_.push_back(i);
   }
@@ -122,7 +124,7 @@ class Batch {
   const bool alike_;
   Wire wire_;
   std::vector<Waits> waits_;
-  std::vector<size_t> op_of_;  // the wire's number
+  std::vector<size_t> op_of_;  // index into ops_, for each number that Wire::begin() returned
 };
 
 }  // namespace

@@ -1,11 +1,13 @@
-// How long collectives take that meet on the links of a cluster. Values in, values out: ideal fluid
-// sharing (weighted max-min) of the same links and latencies as the closed forms, to which a
-// collective alone on the wire comes back within a nanosecond. A transfer first waits the latency
-// of its two links, then moves its bytes. What is not modelled: queues in a switch, congestion
-// control, a device's memory and copy engines.
+// How long collectives take that share the links of a cluster at the same time. Functions of
+// values: ideal fluid sharing (weighted max-min, fair_share.h) of the same links and latencies that
+// the closed forms use; for a collective without others on its links the result is within a
+// nanosecond of its closed form. A transfer first waits for the latency of its two links, then
+// moves its bytes. Not modelled: queues in a switch, congestion control, a device's memory and copy
+// engines.
 //
-// A direct all-to-all alone on the wire shares links by bytes, one beside others by the rule: with
-// pairs of different sizes, equal rates may leave the fullest link idle near the end.
+// A direct all-to-all that has the links for itself shares them in proportion to bytes; one that
+// runs together with other collectives shares them by the Share rule. The latter may take longer:
+// with pairs of different sizes, equal rates may leave the fullest link idle near the end.
 #pragma once
 
 #include <optional>
@@ -18,25 +20,26 @@
 
 namespace moe {
 
-/// direct: all pairs at once. pairwise: n-1 rounds, in round k member i sends to i+k; a round ends
-/// with its slowest pair.
+/// kDirect: all pairs exchange at once. kPairwise: n-1 rounds for n members; in round k member i
+/// sends to member i+k, and a round ends with its slowest pair.
 enum class AllToAllAlgorithm { kDirect, kPairwise };
 
-/// Starts up (Cluster::a2a_base_ns, a2a_per_peer_ns), then moves.
+/// An all-to-all: first the start-up (Cluster::a2a_base_ns, a2a_per_peer_ns), then the transfers.
 struct AllToAll {
   double bytes_per_pair = 0;
-  /// N rows of N, from i to j at [i * N + j], instead of bytes_per_pair; empty: not given. The
-  /// diagonal is free.
+  /// Bytes from device i to device j at [i * N + j], for N devices; if empty, every pair sends
+  /// bytes_per_pair. The diagonal is free.
   std::vector<double> bytes;
   AllToAllAlgorithm algorithm = AllToAllAlgorithm::kDirect;
-  /// For Share::kPerChannel: of each device, shared by its sends.
+  /// For Share::kPerChannel: the number of channels of each device, divided among its sends.
   int64_t channels = 1;
-  /// Of the group's exchange in rounds: only its pairs move, at once; the start-up counts them.
+  /// The round of the group's exchange to which this op belongs. Only the pairs of that round
+  /// exchange bytes, all at once, and only they count for the start-up.
   Round round = {};
 };
 
-/// Rings in rank order as all_reduce_ns() has them: 2 (n-1) dependent steps; a step ends with its
-/// slowest link. rings: 0 for one per NIC.
+/// An all-reduce over rings in rank order, as in all_reduce_ns(): 2 (n-1) dependent steps for n
+/// members; a step ends with its slowest link. rings = 0 means one ring per NIC.
 struct AllReduce {
   double bytes = 0;
   int64_t rings = 0;
@@ -44,57 +47,59 @@ struct AllReduce {
 
 struct NetworkOp {
   std::variant<AllToAll, AllReduce> what;
-  /// All groups do the same at once, each within itself; of a matrix, what it holds between members
-  /// of a group moves.
+  /// All groups run the op at once, each among its own members. Of a matrix of bytes, only the
+  /// entries between members of the same group are moved.
   Group group = {};
-  /// Earlier ops, by index; it starts when the last of them ended and start_ns have passed.
+  /// Indices of earlier ops. The op begins `start_ns` after the last of them has ended.
   std::vector<size_t> after;
   Nanoseconds start_ns = 0;
-  /// Later by this much, by rank; empty: none. A pair moves when both ranks are there; algorithms
-  /// in rounds or steps wait for all.
+  /// Additional delay of each rank, indexed by rank; empty means no delays. A direct all-to-all
+  /// moves the bytes of a pair once both of its ranks have begun; other ops wait for all ranks.
   std::vector<Nanoseconds> rank_start_ns;
-  int64_t priority = 0;  // higher first; for Share::kStrictPriority
+  int64_t priority = 0;  // a higher number is served first; for Share::kStrictPriority
 };
 
 struct NetworkOptions {
   Share share = Share::kPerFlow;
-  double efficiency = 1;  // as Cluster::sharing_efficiency
+  double efficiency = 1;  // see Cluster::sharing_efficiency
+  /// Whether NetworkRun::use is recorded.
   bool keep_use = false;
 };
-/// The rule that the cluster names.
+/// Returns the options with the share rule and the efficiency of `cluster`.
 NetworkOptions network_options(const Cluster& cluster, bool keep_use = false);
 
 struct NetworkTimes {
   Nanoseconds begin_ns = 0;
   Nanoseconds end_ns = 0;
-  /// When the last transfer from or to the rank ended.
+  /// For each rank, the time when the last transfer from or to that rank ended.
   std::vector<Nanoseconds> rank_end_ns;
 };
 
 struct NetworkRun {
+  /// Indexed as the ops of the call.
   std::vector<NetworkTimes> ops;
   int64_t num_events = 0;
-  /// Where all nodes do the same one node's links stand for all; then links and use are of node 0.
+  /// True where all nodes have the same transfers, so that only one node's links were computed;
+  /// then `links` and `use` are of node 0.
   bool nodes_alike = false;
   std::vector<LinkName> links;
-  std::vector<LinkUse> use;  // with keep_use
+  std::vector<LinkUse> use;  // only with NetworkOptions::keep_use
 };
 
-/// Throws UserError naming the field ("ops[2].bytes[3][7]", from 0), the value and what is allowed:
-/// a matrix that is not N x N, bytes that are negative or not finite, counts below their least
-/// value, an efficiency outside (0, 1], a cluster that check() refuses.
-/// Memory grows with the square of the ranks only where a matrix has pairs that differ, or ranks
-/// start apart.
+/// Runs all `ops` and returns their times. Throws UserError naming the field ("ops[2].bytes[3][7]",
+/// counted from 0), the value and what is allowed: for a matrix that is not N x N, bytes that are
+/// negative or not finite, counts that are too small, an efficiency outside (0, 1], or a cluster
+/// that check() refuses. Memory grows with the square of the number of ranks only where a matrix
+/// has pairs of different sizes or ranks begin at different times.
 NetworkRun run_collectives(const Cluster& cluster, const std::vector<NetworkOp>& ops,
                            const NetworkOptions& options = {});
 
-/// How long the op takes with nothing else on the links, counted from its begin (without `after`
-/// and start_ns): by closed form where there is one, else as run_collectives() has it.
+/// Returns how long the op takes with nothing else on the links, counted from its begin (without
+/// `after` and start_ns): by closed form where there is one, otherwise from run_collectives().
 Nanoseconds alone_ns(const Cluster& cluster, const NetworkOp& op);
-/// Transfers of an op are the same seen from every node.
+/// Returns whether the transfers of `op` are the same for every node.
 bool is_alike(const NetworkOp& op, const Cluster& cluster);
-/// The closed form: of an all-reduce and of a direct all-to-all whose ranks all start together;
-/// null for other ops.
+/// The closed form of an all-reduce or direct all-to-all whose ranks begin together, else nullopt.
 std::optional<Nanoseconds> closed_form_ns(const Cluster& cluster, const NetworkOp& op);
 
 }  // namespace moe

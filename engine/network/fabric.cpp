@@ -28,7 +28,8 @@ const char* link_kind_name(LinkKind kind) {
   return "";
 }
 
-// Links: for each node its ports out, its ports in; then for each node its NICs out, its NICs in.
+// The order of links: for each node its outgoing ports, then its incoming ports; after all ports,
+// for each node its outgoing NICs, then its incoming NICs.
 Fabric::Fabric(const Cluster& cluster, bool nodes_alike)
     : nodes_(cluster.nodes),
       devices_per_node_(cluster.devices_per_node),

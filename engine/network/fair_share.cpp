@@ -9,7 +9,7 @@ namespace moe {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-/// Links that are full at the same moment but for rounding are filled in one go.
+/// Links that become full at the same moment except for rounding are handled in one iteration.
 constexpr double kTie = 1 + 1e-13;
 
 }  // namespace
@@ -68,7 +68,7 @@ void FairShare::fill_level(std::vector<FlowGroup>& groups, int64_t level, const 
   start_level(groups, level);
   open_.resize(links_.size());
   std::iota(open_.begin(), open_.end(), 0);
-  // Rounding must not let a later link be full before an earlier one.
+  // `reached` only grows: rounding must not fill a link below the level of links filled before.
   for (double reached = 0;;) {
     double least = kInfinity;
     size_t num_open = 0;

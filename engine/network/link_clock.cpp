@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Ends that differ by no more than rounding are one event.
+/// Flows that end until the time returned end in one event: they differ only by rounding.
 double same_moment(double ns) {
   return ns + 1e-5 + 1e-14 * ns;
 }
@@ -43,7 +43,7 @@ void LinkClock::add(uint32_t owner, int64_t priority, std::span<const Stream> st
     FlowGroup group{s.out - first, s.in - first, 0, s.weight, 0, owner, 0};
     if (share_ == Share::kStrictPriority) group.level = priority;
     for (const Flow& flow : s.flows) group.count += flow.count;
-    // Groups of one owner stand together.
+    // Groups of one owner must be adjacent (FairShare::set_groups).
     auto at = std::upper_bound(part.groups.begin(), part.groups.end(), group,
                                [](const auto& a, const auto& b) { return a.owner < b.owner; });
     const auto place = at - part.groups.begin();
@@ -135,7 +135,8 @@ void LinkClock::take_ended(Part& part, double limit_ns, std::vector<FinishedFlow
 }
 
 void LinkClock::advance(double ns, std::vector<FinishedFlow>& ended) {
-  MOE_CHECK(ns >= now_ns_ && ns <= next_end_ns(), "from {} to {}", now_ns_, ns);
+  MOE_CHECK(ns >= now_ns_ && ns <= next_end_ns(), "the clock cannot go from {} to {} ns", now_ns_,
+            ns);
   now_ns_ = ns;
   const double limit = same_moment(ns);
   for (Part& part : parts_) {

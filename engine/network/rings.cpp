@@ -6,7 +6,7 @@
 namespace moe {
 namespace {
 
-/// Places [first, last] of a device's group that are in its node.
+/// The places [first, last] in a device's group whose ranks are in the device's node.
 struct Places {
   int64_t first, last;
 };
@@ -33,12 +33,12 @@ std::vector<int64_t> nics_of(const NodeLayout& layout, const Group& group, int64
 }  // namespace
 
 bool nodes_alike(const Group& group, int64_t devices_per_node, const Round& round) {
-  // Shifts by a node, within a block of group.size * stride devices or from block to block, leave
-  // the groups as they are.
+  // A shift by a node maps groups to groups, inside a block of size * stride devices or across.
   const int64_t block = group.size * group.stride;
   if (devices_per_node % block == 0) return true;
   if (block % devices_per_node != 0 || round.of == 1) return block % devices_per_node == 0;
-  // They take the blocks of a round, too, to blocks; or every node sends to whole nodes.
+  // With rounds, the shift must also map the blocks of a round to such blocks; that holds as well
+  // when every node sends to whole nodes.
   const int64_t members = round.members(group);
   return group.stride == 1 && (devices_per_node % members == 0 || members % devices_per_node == 0);
 }

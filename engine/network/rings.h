@@ -1,4 +1,5 @@
-// Where the members of a collective's groups stand: how many share a node, and the ring of each.
+// How the groups of a collective lie in the nodes: how many members share a node, and over which
+// NICs the rings of a group run. Times are in closed_form.h and contention.h.
 #pragma once
 
 #include <cstdint>
@@ -8,36 +9,38 @@
 
 namespace moe {
 
-/// The devices that a collective runs on; devices_per_nic share a NIC.
+/// The devices that a collective runs on. devices_per_nic devices share a NIC.
 struct NodeLayout {
   int64_t num_devices;
   int64_t devices_per_node;
   int64_t devices_per_nic;
 };
 
-/// The groups look the same from every node: from its i-th device as many members in the node and
-/// outside, at the same places in their nodes; of a round, as many whom it sends to. Then one node
-/// stands for all.
+/// Returns whether the groups look the same from every node: the i-th device of each node has as
+/// many members of its group inside and outside its node, at the same places in their nodes; in a
+/// round, also as many members to send to. If so, computing one node is enough.
 bool nodes_alike(const Group& group, int64_t devices_per_node, const Round& round = {});
-/// Members of the device's group in its node, itself included; of those it sends to in `round`.
+/// Returns how many of the members to which `device` sends in `round` are in its node; the device
+/// counts too if it is in the block that it sends to.
 int64_t members_in_node(const NodeLayout& layout, const Group& group, int64_t device,
                         const Round& round = {});
 
-/// From a device to the next of its group. NICs by their number in the node, -1 inside a node.
+/// A hop of a ring: from a device to the next device of its group. NICs are given by their number
+/// in the node; -1 for a hop inside a node.
 struct RingHop {
   int64_t from, to;
   int64_t nic_out, nic_in;
-  int64_t rings;  // that take this way
+  int64_t rings;  // number of rings that use this hop
 };
 
-/// Rings in rank order in every group at once. A ring crosses to the next node by one of the NICs
-/// that serve the group's members in its node, ring c by number c modulo their count.
+/// Rings in rank order, in every group at once. Each ring crosses to the next node by one of the
+/// NICs that serve the group's members in its node: ring c uses NIC number c modulo their count.
 struct Rings {
-  int64_t count = 1;          // a group
-  std::vector<RingHop> hops;  // from devices [0, devices_seen)
+  int64_t count = 1;          // rings per group
+  std::vector<RingHop> hops;  // hops from the devices [0, devices_seen)
 };
-/// rings: 0 for as many as NICs serve a group in a node, which is what NCCL builds. Requires: a
-/// resolved group; devices_seen covers whole nodes.
+/// `rings`: rings per group; 0 means as many as there are NICs that serve a group in a node, which
+/// is what NCCL builds. Requires: a resolved group, and devices_seen in whole nodes.
 Rings make_rings(const NodeLayout& layout, const Group& group, int64_t rings, int64_t devices_seen);
 
 }  // namespace moe

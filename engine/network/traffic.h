@@ -1,6 +1,6 @@
 // Collectives that move on the links of a fabric at the same time, step after step: the event loop
-// between a LinkClock and the steps of collective_steps.h. Times are not rounded. Who is alone, and
-// when to begin, is the Wire's to say.
+// between a LinkClock and the steps of transfers.h. Times are not rounded. Which collective has the
+// links for itself, and when one begins, is decided in wire.cpp.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,13 @@
 
 namespace moe {
 
-/// A collective as it was asked for. Not to be copied: `collective` refers to `op`.
+/// A collective that was given to the wire. Not copyable, since `collective` refers to `op`.
 struct Order {
   Order(const Cluster& cluster, const Fabric& fabric, NetworkOp network_op, Share share,
         double begin, double stretch);
   Order(const Order&) = delete;
 
+  /// `scale` stretches all times, as Wire::begin() says; `first_step_ns` is after the start-up.
   const NetworkOp op;
   const CollectiveSteps collective;
   const double begin_ns;
@@ -25,29 +26,29 @@ struct Order {
   const double first_step_ns;
 };
 
-/// A collective that ended.
+/// A collective that has ended.
 struct FinishedCollective {
   size_t op;
   double end_ns;
-  std::vector<double> rank_end_ns;  // by seen device
+  std::vector<double> rank_end_ns;  // indexed by seen device (Fabric)
 };
 
 class Traffic {
  public:
-  /// The fabric outlives it.
+  /// The fabric must outlive the traffic.
   Traffic(const Fabric& fabric, const NetworkOptions& options);
 
-  /// The op takes its first step at order.first_step_ns, or now if that is over; the order outlives
-  /// its end. alone: nothing else will be here until it ends.
+  /// Begins an op: its first step is at order.first_step_ns, or now if that time is past. The order
+  /// must live until the op ends. `alone`: no other op will move until this one ends.
   void begin(size_t op, const Order& order, bool alone);
   bool empty() const { return running_.empty(); }
-  /// When something next happens; infinity when nothing does.
+  /// Returns the time of the next event; infinity when there is none.
   double next_ns();
-  /// False for an op that is not here.
+  /// Whether the op has begun its last step. False for an op that is not running.
   bool is_at_last_step(size_t op) const;
-  /// On to next_ns(), which is finite. Appends what ended.
+  /// Advances to next_ns(), which must be finite. Appends the collectives that ended.
   void step(std::vector<FinishedCollective>& ended);
-  /// As LinkClock has it.
+  /// Returns what links carried, as LinkClock::take_use() does.
   std::vector<LinkUse> take_use();
 
  private:
@@ -55,11 +56,11 @@ class Traffic {
     const Order* order;
     bool alone;
     int64_t next_step = 0;
-    size_t unfinished = 0;  // flows of the step
+    size_t unfinished = 0;  // number of unfinished flows of the current step
     Step step = {};
     std::vector<double> rank_end_ns = {};
   };
-  /// Batch `batch` of an op's step begins; or the next step does.
+  /// The time when wave `wave` of an op's step begins, or (kNextStep) when its next step begins.
   struct Begin {
     double at_ns;
     size_t op;

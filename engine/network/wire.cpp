@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Rejects what the wire cannot be built of before its members are.
+/// Returns `cluster`; throws UserError if the wire cannot be constructed with the arguments.
 const Cluster& checked(const Cluster& cluster, const NetworkOptions& options) {
   check(cluster);
   if (!(options.efficiency > 0 && options.efficiency <= 1)) {
@@ -33,17 +33,17 @@ void append(std::vector<LinkUse>& all, const std::vector<LinkUse>& more) {
 }  // namespace
 
 struct Wire::Impl {
-  /// The one op on its way, or the next one, as long as nothing has joined it. How it goes alone is
-  /// found out on links of its own, and only when something asks; joined, it goes to `traffic` from
-  /// its begin.
+  /// The only op in progress (or about to begin), as long as no other op overlaps with it. Its end
+  /// is computed by closed form or in a Traffic of its own, and only when it is needed. If another
+  /// op begins before that end, both are run in `traffic`, this one from its begin.
   struct LoneOp {
     size_t op;
-    bool known = false;  // what follows
+    bool known = false;  // whether the members below are set
     FinishedCollective finished = {};
     Nanoseconds end = 0;
     std::vector<LinkUse> use = {};
     int64_t num_events = 0;
-    /// Nothing that begins later joins it.
+    /// An op that begins at or after this time does not overlap with this one.
     double until_ns() const { return std::min(finished.end_ns, static_cast<double>(end)); }
   };
   struct Begin {
@@ -59,9 +59,9 @@ struct Wire::Impl {
         fabric(cluster, nodes_alike),
         traffic(fabric, options) {}
 
-  /// A time of the wire's clock.
+  /// Rounds to the wire's clock. Throws UserError for a time beyond kLongestNs.
   Nanoseconds nearest(double ns) const {
-    return checked_ns(ns, [this] { return with_links("what its links carry", cluster); });
+    return checked_ns(ns, [this] { return with_links("a transfer", cluster); });
   }
   size_t pop_begin();
   void settle();
@@ -77,8 +77,8 @@ struct Wire::Impl {
   const bool rank_ends;
   const Fabric fabric;
   Traffic traffic;
-  std::unordered_map<size_t, Order> orders;  // of ops that have not ended
-  std::priority_queue<Begin, std::vector<Begin>, std::greater<>> begins;  // first steps
+  std::unordered_map<size_t, Order> orders;  // ops that have not ended, by number
+  std::priority_queue<Begin, std::vector<Begin>, std::greater<>> begins;  // times of first steps
   std::optional<LoneOp> alone;
   std::vector<LinkUse> use;
   std::vector<FinishedCollective> finished;  // scratch
@@ -87,11 +87,12 @@ struct Wire::Impl {
   Nanoseconds now = 0;
 };
 
-/// Runs the lone op to its end.
+/// Computes the end of the lone op without other ops.
 void Wire::Impl::go_alone() {
   LoneOp& a = *alone;
   const Order& order = orders.at(a.op);
-  // Sums of events round other than the closed form, and a scaled end other than a scaled sum.
+  // Where there is a closed form, the end is taken from it: sums over events are rounded
+  // differently, and rounding a scaled end differs from rounding the scaled duration.
   std::optional<Nanoseconds> closed;
   if (order.begin_ns == std::floor(order.begin_ns)) closed = closed_form_ns(cluster, order.op);
   if (closed) {
@@ -109,7 +110,8 @@ void Wire::Impl::go_alone() {
   links.begin(a.op, order, true);
   std::vector<FinishedCollective> ended;
   for (; !links.empty(); ++a.num_events) {
-    if (links.next_ns() == kInfinity) nearest(kInfinity);  // more bytes than a double can time
+    if (links.next_ns() == kInfinity)
+      nearest(kInfinity);  // the bytes are too many for a finite time
     links.step(ended);
   }
   a.finished = std::move(ended[0]);
@@ -118,7 +120,7 @@ void Wire::Impl::go_alone() {
   a.known = true;
 }
 
-/// Whether the lone op is on its way still when the next one takes its first step.
+/// Whether another op takes its first step before the lone op has ended.
 bool Wire::Impl::is_joined() {
   if (begins.empty()) return false;
   const double at_ns = begins.top().at_ns;
@@ -132,19 +134,18 @@ bool Wire::Impl::is_joined() {
   return at_ns < alone->until_ns();
 }
 
-/// The op to take the first step next.
+/// Removes and returns the op that takes its first step next.
 size_t Wire::Impl::pop_begin() {
   const size_t op = begins.top().op;
   begins.pop();
   return op;
 }
 
-/// Afterwards the first of the ops that are about to begin is the lone one, unless there is traffic
-/// for it to join.
+/// Afterwards `alone` holds the op whose first step is next, unless there are ops in `traffic`.
 void Wire::Impl::settle() {
   if (alone && !begins.empty()) {
     const double first_step_ns = orders.at(alone->op).first_step_ns;
-    if (begins.top().at_ns < first_step_ns) {  // told later, but sooner on the links
+    if (begins.top().at_ns < first_step_ns) {  // begun later, but with an earlier first step
       begins.push({first_step_ns, alone->op});
       alone.reset();
     }
@@ -226,10 +227,12 @@ Wire::~Wire() = default;
 
 size_t Wire::begin(NetworkOp op, double at_ns, double scale) {
   Impl& w = *impl_;
-  MOE_CHECK(at_ns >= static_cast<double>(w.now) - 1, "a begin at {} before {}", at_ns, w.now);
-  MOE_CHECK(scale > 0 && (scale == 1 || op.rank_start_ns.empty()), "scale {}", scale);
+  MOE_CHECK(at_ns >= static_cast<double>(w.now) - 1,
+            "an op begins at {} ns, before the clock's {} ns", at_ns, w.now);
+  MOE_CHECK(scale > 0 && (scale == 1 || op.rank_start_ns.empty()),
+            "scale {} is not allowed for these starts", scale);
   MOE_CHECK(!w.fabric.nodes_alike() || is_alike(op, w.cluster),
-            "an op that differs by node where all nodes are alike");
+            "the transfers of an op differ by node, but nodes_alike was given");
   const size_t number = w.num_ops++;
   const Order& order =
       w.orders
@@ -244,7 +247,8 @@ Nanoseconds Wire::next_ns() {
 }
 
 void Wire::advance(Nanoseconds to, std::vector<Done>& ended) {
-  MOE_CHECK(to >= impl_->now && to < kNever, "from {} to {}", impl_->now, to);
+  MOE_CHECK(to >= impl_->now && to < kNever, "the clock cannot go from {} to {} ns", impl_->now,
+            to);
   while (impl_->next_ns() <= to) impl_->step(ended);
   impl_->now = to;
 }

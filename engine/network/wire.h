@@ -1,11 +1,12 @@
-// The wire of a cluster while time goes on: collectives come one by one, and end when the model of
-// contention.h says, which knows nothing of what will come. The simulator, the emulated link and
-// run_collectives() all share links by it.
+// The links of a cluster as time advances: collectives begin one by one, and end when the model of
+// contention.h says. The model does not know collectives that begin later. The simulator, the
+// emulated link and run_collectives() all share links through this class.
 //
-// A collective that nothing joins takes its closed form, to the nanosecond; one that another joins
-// shares by the rule from its begin on, as if the other had been known. Ends do not depend on the
-// steps in which time goes on. Memory is that of the collectives on their way, and of the use that
-// is kept. Not here: who waits for whom.
+// A collective with which no other overlaps takes exactly its closed form in nanoseconds. If
+// another overlaps, both share links by the Share rule from the begin of the first, as if the
+// second had been known. Ends do not depend on the steps in which time is advanced. Memory is
+// needed only for collectives in progress and for recorded use. Which rank waits for which is not
+// decided here but in replay/ and comm/.
 #pragma once
 
 #include <limits>
@@ -16,53 +17,54 @@
 
 namespace moe {
 
+/// The time of an event that does not happen.
 constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max();
 
-/// A collective that ended.
+/// A collective that has ended.
 struct Done {
-  size_t op = 0;  // its number
+  size_t op = 0;  // the number that begin() returned
   NetworkTimes times;
-  /// times.end_ns before it was rounded: a chain of ops that goes on from here gathers no rounding.
+  /// times.end_ns before rounding, so that a chain of ops does not accumulate rounding errors.
   double end_exact_ns = 0;
 };
 
 class Wire {
  public:
-  /// nodes_alike: every op that will come is the same seen from every node (is_alike), so that one
-  /// node stands for all. Throws UserError for a cluster that check() refuses or an efficiency
-  /// outside (0, 1]. rank_ends: false where nobody asks when single ranks were through;
-  /// NetworkTimes::rank_end_ns may be the op's end then; what nothing joins goes by closed form.
+  /// `nodes_alike`: every op will have the same transfers for every node (is_alike()). `rank_ends`:
+  /// whether the end of each rank is needed; if false, NetworkTimes::rank_end_ns may be the end of
+  /// the op for all ranks, and an op with which no other overlaps costs only its closed form.
+  /// Throws UserError for a cluster that check() refuses or an efficiency outside (0, 1].
   Wire(const Cluster& cluster, const NetworkOptions& options, bool nodes_alike,
        bool rank_ends = true);
   ~Wire();
 
-  /// The op (not its `after` and start_ns, which say when to call this) begins at at_ns, not before
-  /// now(). Its bytes, start-up and latencies are stretched by `scale`, above 0: for a cost model
-  /// that knows better how long it takes alone; other than 1 only for ranks that start together.
-  /// With nothing else on the links it ends at at_ns + round(scale * its closed form). Requires: an
-  /// op that run_collectives() accepts. Returns its number, counted from 0.
+  /// Begins an op at `at_ns`, which must not be before now(). Ignores `after` and `start_ns` of the
+  /// op: the caller follows them by its choice of `at_ns`. `scale` (above 0) stretches bytes,
+  /// start-up and latencies, for a cost model that knows better how long the op takes without
+  /// others; a value other than 1 needs ranks that begin together. With nothing else on the links,
+  /// the op ends at at_ns + round(scale * its closed form). Requires: an op that run_collectives()
+  /// accepts. Returns the number of the op, counted from 0.
   size_t begin(NetworkOp op, double at_ns, double scale = 1);
 
-  /// When something next happens, not before now(); kNever when nothing is on its way. No
-  /// collective ends before.
+  /// The time of the next event (kNever without ops in progress); no collective ends earlier.
   Nanoseconds next_ns();
-  /// Time goes on to `to`, not before now(). Appends what ended.
+  /// Advances to `to`, which must not be before now(). Appends the collectives that ended.
   void advance(Nanoseconds to, std::vector<Done>& ended);
-  /// Instead, where all begins so far are known and no time is watched: on to the next thing that
-  /// happens, if anything does.
+  /// Advances to the next event; returns false when there is none. Use it instead of advance() when
+  /// all begins up to the next event are known and now() is not needed.
   bool step(std::vector<Done>& ended);
   Nanoseconds now() const;
-  /// Whether the op, which has not ended, takes no more steps: what happens next may be its end.
+  /// Whether `op` has no more steps to begin, so that the next event may be its end.
   bool may_end_next(size_t op);
 
-  /// What the links carried since the last call (with keep_use), ascending by begin for each link;
-  /// the rate that a link has now is told when it changes.
+  /// Returns what the links carried since the last call (needs keep_use), for each link in
+  /// ascending order of begin. The rate at which a link is used now is reported when it changes.
   std::vector<LinkUse> take_use();
-  /// By LinkUse::link. Of node 0 alone where nodes are alike.
+  /// Name of a link, by LinkUse::link. With nodes_alike, all links are of node 0.
   LinkName name(uint32_t link) const;
   double bytes_per_s(uint32_t link) const;
   uint32_t num_links() const;
-  /// What has happened so far; the cost of it all.
+  /// Number of events so far, a measure of the cost of the computation.
   int64_t num_events() const;
 
  private:

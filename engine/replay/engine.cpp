@@ -11,25 +11,26 @@
 namespace moe {
 namespace {
 
-constexpr uint32_t kLookEvery = 256;  // events, at the request to stop
+constexpr uint32_t kLookEvery = 256;  // number of events between two checks of the request to stop
 
-/// The lane of every op, from the orders. Every op stands in them once.
+/// Returns the lane of every op. Every op must be exactly once in the orders of the lanes.
 std::vector<LaneId> lanes_of(const ReplayInput& input) {
   std::vector<LaneId> lanes(input.graph.num_ops());
   size_t placed = 0;
   for (size_t lane = 0; lane < input.orders.lanes.size(); ++lane) {
     for (const OpId op : input.orders.lanes[lane]) {
-      MOE_CHECK(!lanes[op.index()].valid(), "op '{}' twice in the lane orders",
+      MOE_CHECK(!lanes[op.index()].valid(), "op '{}' is twice in the orders of the lanes",
                 input.graph.op(op).name);
       lanes[op.index()] = LaneId(static_cast<int64_t>(lane));
       ++placed;
     }
   }
-  MOE_CHECK(placed == lanes.size(), "{} of {} ops have a lane", placed, lanes.size());
+  MOE_CHECK(placed == lanes.size(), "only {} of {} ops have a lane", placed, lanes.size());
   return lanes;
 }
 
-/// Two transfers may be on their way at once: two comm lanes carry some, and no arbiter has both.
+/// Returns whether two transfers may be in progress at once: at least two comm lanes have
+/// transfers, and no single arbiter takes the choices of all these lanes.
 bool may_meet(const ReplayInput& input) {
   std::vector<size_t> owner(input.orders.lanes.size());
   for (size_t l = 0; l < owner.size(); ++l) owner[l] = l;
@@ -46,12 +47,12 @@ bool may_meet(const ReplayInput& input) {
   return std::any_of(used.begin(), used.end(), [&](size_t o) { return o != used[0]; });
 }
 
-/// Sums over all ranks of a clock up to there are in Nanoseconds, too.
+/// Returns the latest clock time whose sum over `ranks` ranks fits into Nanoseconds.
 Nanoseconds latest_for(int64_t ranks) {
   return std::min(kLongestNs, (Nanoseconds{1} << 62) / ranks);
 }
 
-/// bytes * parts / n, which no product overflows. Requires: parts <= n.
+/// Returns bytes * parts / n without overflow. Requires: parts <= n.
 Bytes part_of(Bytes bytes, int64_t parts, int64_t n) {
   return bytes / n * parts + bytes % n * parts / n;
 }
@@ -80,7 +81,7 @@ Engine::Engine(const ReplayInput& input)
       latest_(latest_for(input.num_ranks)),
       states_(input.graph.num_ops()),
       posts_(input.graph.num_ops() * ranks_) {
-  edges_.order(input.graph, input.schedule);  // names the cycle where there is one
+  edges_.order(input.graph, input.schedule);  // throws RunError with the cycle, if there is one
   int32_t number = 0;
   for (const Arbiter& arbiter : arbiters(input.schedule)) {
     for (const LaneId lane : arbiter) arbiter_of_[lane.index()] = number;
@@ -154,7 +155,7 @@ void Engine::set_now(Nanoseconds at) {
     const auto order = [](const Span& a, const Span& b) { return a.end < b.end; };
     const auto& spans = timeline_.spans;
     const auto last = std::max_element(spans.begin(), spans.end(), order);
-    fail_time(fmt::format("on {} rank{} a step with op '{}', whose end is the latest,", ranks_,
+    fail_time(fmt::format("a step on {} rank{}, up to op '{}',", ranks_,
                           ranks_ == 1 ? "" : "s that differ",
                           last == spans.end() ? "" : input_.graph.op(last->op).name),
               static_cast<double>(at));
@@ -177,10 +178,11 @@ void Engine::take(const Event& event) {
   }
 }
 
-/// All that the op waits for is over on this rank.
+/// Everything that the op waits for on this rank is over: the rank posts the op.
 void Engine::ready(OpId op, size_t rank) {
   Post& mine = post(op, rank);
-  // A lane of an arbiter is woken for what the arbiter chooses, not for what is ready.
+  // A lane with an arbiter does not wake when an op becomes ready but when the arbiter chooses it,
+  // so the wake-up time (handoff_ns) is not added here.
   const bool chosen = arbiter_of_[lanes_[op.index()].index()] >= 0;
   mine.at = mine.lane_free;
   if (mine.others_over > mine.at) mine.at = mine.others_over + (chosen ? 0 : input_.handoff_ns);
@@ -219,7 +221,7 @@ void Engine::begin_transfer(OpId op, Nanoseconds at) {
   push(at + alone_ns(op), Kind::kEnd, op.value);
 }
 
-/// The next chunk takes to the links.
+/// Begins the next chunk of the op on the links.
 void Engine::send(OpId op) {
   const Nanoseconds ns = alone_ns(op);
   std::optional<NetworkOp> transfer = input_.transfer(op, states_[op.index()].num_chunks);
@@ -231,11 +233,11 @@ void Engine::send(OpId op) {
 
 Nanoseconds Engine::duration_ns(OpId op, size_t rank) const {
   const Nanoseconds ns = input_.duration_ns(op, static_cast<int32_t>(rank));
-  MOE_CHECK(ns >= 0, "op '{}' takes {} ns", input_.graph.op(op).name, ns);
+  MOE_CHECK(ns >= 0, "op '{}' takes {} ns, which is negative", input_.graph.op(op).name, ns);
   return checked_ns(ns, [&] { return fmt::format("op '{}'", input_.graph.op(op).name); });
 }
 
-/// A chunk of the op with nothing beside it.
+/// Returns the duration of one chunk of the op when it has the links for itself.
 Nanoseconds Engine::alone_ns(OpId op) const {
   Nanoseconds ns = 0;
   for (size_t r = 0; r < ranks_; ++r) {
@@ -246,7 +248,7 @@ Nanoseconds Engine::alone_ns(OpId op) const {
   return input_.chunk_ns ? input_.chunk_ns(op, n) : (ns + n - 1) / n;
 }
 
-/// A chunk is over on all ranks.
+/// A chunk has ended on all ranks.
 void Engine::end_transfer(OpId op) {
   State& state = states_[op.index()];
   const int64_t n = state.num_chunks, c = state.chunk++;
@@ -284,10 +286,10 @@ void Engine::over(OpId op, size_t rank) {
 void Engine::fail_stuck() const {
   for (const ArbiterState& arbiter : arbiters_) {
     if (arbiter.waiting().empty()) continue;
-    throw run_error("op '{}' is held back for ever: a hold waits for an op that never comes",
+    throw run_error("op '{}' is held back forever: a hold waits for an op that never begins",
                     input_.graph.op(arbiter.waiting()[0]).name);
   }
-  MOE_CHECK(false, "{} of {} ops ran", num_over_, posts_.size());
+  MOE_CHECK(false, "only {} of {} ops (times ranks) ran", num_over_, posts_.size());
 }
 
 }  // namespace moe

@@ -1,4 +1,5 @@
-// The event engine's machine: time, what is ready, what is in flight. See replay.h for its rules.
+// The state and the events of one replay: time, ops that are ready, and transfers in progress. The
+// rules of the replay are in replay.h.
 #pragma once
 
 #include <deque>
@@ -16,35 +17,38 @@ namespace moe {
 
 class Engine {
  public:
-  /// Keeps a reference to the input. What its functions say may change between runs.
+  /// Keeps a reference to `input`. The results of its functions may differ from run to run.
   explicit Engine(const ReplayInput& input);
-  /// From time 0, as often as wanted.
+  /// Replays the step from time 0 and returns its timeline. May be called repeatedly. Throws
+  /// RunError when an arbiter holds an op back forever.
   Timeline run();
 
  private:
-  /// Of one op on all ranks.
+  /// The state of one op, common to all ranks.
   struct State {
-    size_t ranks_waiting = 0;  // that have not posted
+    size_t ranks_waiting = 0;  // number of ranks that have not posted the op
     Nanoseconds last_post = 0;
     int64_t chunk = 0, num_chunks = 1;
-    Nanoseconds begin = 0;       // of the chunk in flight
-    Nanoseconds chunk_post = 0;  // of a later chunk: the end of the one before
+    Nanoseconds begin = 0;  // when the current chunk began
+    /// When a later chunk than the first was posted: the end of the chunk before it.
+    Nanoseconds chunk_post = 0;
   };
-  /// Of one op on one rank.
+  /// The state of one op on one rank.
   struct Post {
-    size_t waits = 0;             // predecessors that are not over
-    Nanoseconds lane_free = 0;    // the latest end of those on its own lane
-    Nanoseconds others_over = 0;  // and of the others
-    Nanoseconds at = 0;           // when the rank posted it
+    size_t waits = 0;             // number of predecessors that are not over
+    Nanoseconds lane_free = 0;    // latest end of the predecessors on the op's own lane
+    Nanoseconds others_over = 0;  // latest end of the predecessors on other lanes
+    Nanoseconds at = 0;           // when the rank posted the op
   };
-  /// What happens at one time: first ends, in order of op and rank, then begins of compute ops that
-  /// announce others and of transfers that share links, then choices.
+  /// The order of events at the same time: first ends, ordered by op and rank; then begins of
+  /// compute ops that a hold of an arbiter waits for, and of transfers on shared links; then
+  /// choices of arbiters.
   enum class Kind : uint8_t { kEnd, kBegin, kSend, kChoose };
   struct Event {
     Nanoseconds at;
     Kind kind;
-    int32_t which;  // op; an arbiter's number
-    int32_t rank;   // -1: all
+    int32_t which;  // the op, or the number of the arbiter
+    int32_t rank;   // -1 means all ranks
     bool operator>(const Event& o) const {
       return std::tie(at, kind, which, rank) > std::tie(o.at, o.kind, o.which, o.rank);
     }
@@ -57,7 +61,7 @@ class Engine {
   }
 
   void reset();
-  /// Time goes on; no further than kLongestNs, nor than what the ranks' times add up from.
+  /// Advances the clock. Throws UserError beyond `latest_`.
   void set_now(Nanoseconds at);
   void take(const Event& event);
   void ready(OpId op, size_t rank);
@@ -75,18 +79,18 @@ class Engine {
   const ReplayInput& input_;
   const size_t ranks_;
   const Precedence edges_;
-  std::vector<OpId> first_;          // ops that wait for nothing
-  std::vector<LaneId> lanes_;        // by op
-  std::vector<char> together_;       // by op: a collective
-  std::vector<char> announces_;      // by op: a hold begins with it
-  std::vector<int32_t> arbiter_of_;  // by lane, -1: none
-  const bool may_meet_;              // transfers
-  const Nanoseconds latest_;         // that the clock may show
+  std::vector<OpId> first_;          // ops without predecessors
+  std::vector<LaneId> lanes_;        // indexed by op
+  std::vector<char> together_;       // indexed by op: whether it is a collective
+  std::vector<char> announces_;      // indexed by op: whether a hold waits for its begin
+  std::vector<int32_t> arbiter_of_;  // indexed by lane: number of its arbiter, -1 for none
+  const bool may_meet_;              // whether two transfers may be in progress at once
+  const Nanoseconds latest_;         // the latest time that the clock may reach
   std::deque<ArbiterState> arbiters_;
-  std::unique_ptr<Wire> wire_;  // null where no transfers meet
-  std::vector<OpId> sent_;      // by number on the wire
+  std::unique_ptr<Wire> wire_;  // null where transfers do not share links
+  std::vector<OpId> sent_;      // indexed by the number that Wire::begin() returned
   std::vector<State> states_;
-  std::vector<Post> posts_;  // by op and rank
+  std::vector<Post> posts_;  // indexed by op * ranks + rank
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   Nanoseconds now_ = 0;
   size_t num_over_ = 0;

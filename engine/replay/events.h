@@ -1,6 +1,7 @@
-// The core of the event engine: an event begins when what it waits for is over and ends after its
-// duration; of events that all ranks do together, all begin with the last rank and end with the
-// slowest. Callers run events in an order in which predecessors come first.
+// The times of a list of events, without lanes, arbiters or shared links. An event begins when all
+// events that it waits for are over, and ends after its duration. An event that all ranks do
+// together begins with the last rank and ends with the slowest. Callers must run the events in an
+// order in which predecessors come first. The full event engine is in engine.h.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,7 @@ namespace moe {
 
 class Events {
  public:
-  /// handoff_ns: how long a lane that waits for an event of another lane takes to wake.
+  /// handoff_ns: the time that a lane needs to wake up when it waited for an event of another lane.
   Events(size_t count, size_t ranks, Nanoseconds handoff_ns = 0)
       : ranks_(ranks),
         handoff_ns_(handoff_ns),
@@ -24,13 +25,13 @@ class Events {
         others_(ranks),
         durations_(ranks) {}
 
-  /// When a rank was ready for an event, began it and ended it.
+  /// The times when a rank was ready for an event, began it and ended it.
   struct Times {
     Nanoseconds post, begin, end;
   };
 
-  /// Runs event number `event`: waits(f) calls f(number, same_lane) for every event that it waits
-  /// for, duration(rank) is how long it takes. done(rank, times) is called for each rank.
+  /// Runs event number `event`. waits(f) must call f(number, same_lane) for every event that it
+  /// waits for; duration(rank) returns its duration. Calls done(rank, times) for each rank.
   template <class Waits, class Duration, class Done>
   void run(size_t event, bool together, Waits&& waits, Duration&& duration, Done&& done) {
     std::fill(posts_.begin(), posts_.end(), 0);
@@ -55,7 +56,7 @@ class Events {
     }
   }
 
-  /// When `rank` was through with an event that has run.
+  /// Returns when `rank` ended `event`, which must have run.
   Nanoseconds end(size_t event, size_t rank = 0) const { return ends_[event * ranks_ + rank]; }
 
  private:
@@ -67,8 +68,9 @@ class Events {
 
   size_t ranks_;
   Nanoseconds handoff_ns_;
-  std::vector<Nanoseconds> ends_;  // by event * ranks + rank
-  // Of the event that runs, by rank: when its lane is free, and when what it waits for on others.
+  std::vector<Nanoseconds> ends_;  // indexed by event * ranks + rank
+  // For the event that is being run, indexed by rank: when its lane is free (then: when the rank is
+  // ready), when the events on other lanes that it waits for are over, and its duration.
   std::vector<Nanoseconds> posts_, others_, durations_;
 };
 

@@ -8,7 +8,8 @@
 namespace moe {
 namespace {
 
-/// One link's use in equal intervals, each with the mean of its rate; idle ones are left out.
+/// Divides the use of one link into `count` equal intervals, each with the mean rate over the
+/// interval; idle intervals are omitted.
 std::vector<LinkUse> averaged(const std::vector<LinkUse>& use, size_t count) {
   const double from = use.front().begin_ns;
   const double width = (use.back().end_ns - from) / static_cast<double>(count);

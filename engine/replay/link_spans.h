@@ -1,4 +1,5 @@
-// What the links of a wire carried, as a timeline has it.
+// Converts what the links of a Wire carried into the link spans of a timeline, without a change of
+// the bytes carried. Names and rates of links come from network/fabric.h.
 #pragma once
 
 #include <vector>
@@ -8,9 +9,9 @@
 
 namespace moe {
 
-/// use: of the wire's links (Wire::take_use), its times those of the timeline. A ring changes the
-/// rates at each of its steps: a link with more changes than `most` is averaged over so many equal
-/// intervals, in each of which it carries the same bytes.
+/// Returns the link spans for `use`, which Wire::take_use() returned for `wire`; times stay the
+/// same. A ring changes rates at each of its steps, so a link with more than `most` changes is
+/// averaged over `most` equal intervals, each with the bytes that the link carries in it.
 std::vector<LinkSpan> link_spans(const Wire& wire, const std::vector<LinkUse>& use,
                                  size_t most = 500);
 

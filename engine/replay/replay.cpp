@@ -17,7 +17,7 @@ Timeline replay(const ReplayInput& input) {
 
 namespace {
 
-/// One of so many equal chunks.
+/// Returns one of `chunks` equal chunks of `op`.
 NetworkOp chunk_of(NetworkOp op, int64_t chunks) {
   const auto cut = [chunks](double& bytes) { bytes /= static_cast<double>(chunks); };
   if (auto* a2a = std::get_if<AllToAll>(&op.what)) {
@@ -29,7 +29,7 @@ NetworkOp chunk_of(NetworkOp op, int64_t chunks) {
   return op;
 }
 
-/// The ops of a graph as a model and a routing have them.
+/// The durations and transfers of a graph's ops, from a cost model and optionally a routing.
 class Costs {
  public:
   Costs(const Graph& graph, const CostModel& cost, RoutedWorkOf routed)
@@ -46,7 +46,8 @@ class Costs {
     return whole;
   }
 
-  /// Stretched as the model stretches the closed form of the whole.
+  /// Returns the duration of one chunk: its closed form, scaled by the same factor by which the
+  /// cost model scales the closed form of the whole op.
   Nanoseconds chunk_ns(OpId op, int64_t chunks) const {
     const Nanoseconds whole = op_ns(op, 0);
     const std::optional<NetworkOp> chunk = chunk_of(op, chunks);
@@ -109,10 +110,7 @@ LowerBound lower_bound(const Graph& graph, const Schedule& schedule,
     Nanoseconds begin = 0;
     for (const OpId before : deps.preds[op.index()]) begin = std::max(begin, end[before.index()]);
     const LaneId lane = schedule.lane_of[op.index()];
-    const auto before = [&] {
-      return fmt::format("with what op '{}' waits for, or its lane does before it, the step",
-                         graph.op(op).name);
-    };
+    const auto before = [&] { return fmt::format("a step up to op '{}'", graph.op(op).name); };
     end[op.index()] = checked_ns(begin + ns, before);
     busy[lane.index()] = checked_ns(busy[lane.index()] + ns, before);
     bound.critical_path_ns = std::max(bound.critical_path_ns, end[op.index()]);

@@ -1,8 +1,9 @@
-// The event engine, the only one: graph + schedule + durations -> timeline. An op begins when all
-// that it waits for is over: data, order edges and, on a lane that runs in order, the op before it.
-// A collective begins when every member has posted it and ends for all alike; on lanes with an
-// arbiter it begins when the arbiter chooses it (schedule/arbiter.h), chunk by chunk. Integer time,
-// ties by op id: the same input gives the same bytes.
+// The event engine, the only one in the project: graph + schedule + durations -> timeline. An op
+// begins when everything that it waits for is over: its data, its order edges and, on a lane that
+// runs in order, the op before it. A collective begins when every member has posted it and ends at
+// the same time for all members. On lanes with an arbiter, a collective begins when the arbiter
+// chooses it (schedule/arbiter.h), chunk by chunk. Time is an integer and ties are ordered by op
+// id: equal input gives equal output. Durations come from cost/, shared links from network/.
 #pragma once
 
 #include <algorithm>
@@ -15,48 +16,50 @@
 
 namespace moe {
 
+/// What replay() needs; the referenced objects must outlive it.
 struct ReplayInput {
   const Graph& graph;
   const Schedule& schedule;
   const LaneOrders& orders;
-  /// Ranks to simulate. 1 stands for all of them when they do the same.
+  /// Number of ranks to simulate. 1 is enough when all ranks do the same.
   int32_t num_ranks = 1;
-  /// Duration of an op on a rank. For a collective the largest over ranks counts.
+  /// Duration of an op on a rank. A collective takes the largest duration over all ranks.
   std::function<Nanoseconds(OpId, int32_t rank)> duration_ns;
-  /// What a rank sends in an op, for the spans; null: nothing.
+  /// Bytes that a rank sends in an op, for Span::bytes; null means 0.
   std::function<Bytes(OpId, int32_t rank)> bytes = nullptr;
-  /// CostModel::handoff_ns.
+  /// Time to wake a lane that waited for an op of another lane (CostModel::handoff_ns).
   Nanoseconds handoff_ns = 0;
-  /// Duration of one of so many equal chunks of a collective; null: an equal share of the whole's.
+  /// Duration of one of `chunks` equal chunks of a collective; null: an equal part of the whole.
   std::function<Nanoseconds(OpId, int64_t chunks)> chunk_ns = nullptr;
-  /// The links on which transfers meet that no arbiter keeps apart. Null, or where none can meet:
-  /// each takes its duration.
+  /// The cluster on whose links transfers may overlap, if no arbiter prevents it. Where it is null,
+  /// or where transfers cannot overlap, each transfer takes its duration.
   const Cluster* network = nullptr;
-  /// One of so many equal chunks of a collective on these links, with network; alone it is scaled
-  /// to its duration. nullopt: it takes that whatever else is on its way.
+  /// Returns one of `chunks` equal chunks of a collective as a transfer on the links of `network`.
+  /// With the links for itself the transfer is scaled to take its duration. nullopt: the op takes
+  /// its duration whatever else is in progress.
   std::function<std::optional<NetworkOp>(OpId, int64_t chunks)> transfer = nullptr;
-  /// Timeline::links are kept.
+  /// Whether Timeline::links is recorded.
   bool keep_links = false;
-  /// From an arbiter's choice to the begin of what it chose: agreeing on it, and waking the lane.
+  /// Time from an arbiter's choice to the begin of the op (agreeing on it, waking the lane).
   Nanoseconds pick_ns = 0;
 };
 
-/// Requires: a legal schedule (check_legal); orders that deadlock are a RunError naming the cycle,
-/// a lane's policy that names no op that is ready one naming lane and stage.
+/// Requires: a legal schedule (check_legal). Throws RunError naming the cycle when the orders
+/// deadlock, and RunError naming lane and stage when a lane's policy names no op that is ready.
 Timeline replay(const ReplayInput& input);
 
-/// What a routing gives an op on a rank (of a collective: on any); null: what the model expects.
+/// Returns the work that a routing gives an op on a rank (for a collective: on any rank); null
+/// means the work that the model expects.
 using RoutedWorkOf = std::function<const RoutedWork*(OpId, int32_t rank)>;
 
-/// The schedule on ranks that all do the same, with the durations and the links of a cost model;
-/// or, with `routed`, on so many ranks that differ by it. Keeps references to the first four and to
-/// what `routed` returns.
+/// Returns the input for replaying a schedule with the durations and links of a cost model. Without
+/// `routed` all ranks do the same; with it, `num_ranks` ranks differ by the work that `routed`
+/// returns. Keeps references to the first four arguments and to what `routed` returns.
 ReplayInput replay_input(const Graph& graph, const Schedule& schedule, const LaneOrders& orders,
                          const CostModel& cost, RoutedWorkOf routed = nullptr,
                          int32_t num_ranks = 1);
 
-/// max(busiest lane, longest path of data and mutation edges): no schedule of these lanes is
-/// shorter.
+/// max(busiest lane, longest path of data and mutation edges); no schedule takes less time.
 struct LowerBound {
   Nanoseconds busiest_lane_ns = 0;
   LaneId busiest_lane;

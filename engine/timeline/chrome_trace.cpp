@@ -17,8 +17,8 @@ double to_us(Nanoseconds ns) {
   return static_cast<double>(ns) / 1e3;
 }
 
-/// The processes of one label: ids from first_pid, one per rank; `end` is where its next timeline
-/// begins.
+/// The processes of one label in the trace: ids from `first_pid`, one per rank. `end` is the time
+/// at which the next timeline with this label begins.
 struct Track {
   int64_t first_pid = 0;
   int32_t num_ranks = 0;
@@ -62,7 +62,7 @@ class Trace {
   }
 
  private:
-  /// Thread ids are unique over all processes and above 0, which viewers take for an idle thread.
+  /// Thread ids are unique over all processes and above 0, since viewers take 0 for an idle thread.
   int64_t thread_id(int64_t pid, size_t lane) const {
     return (pid - 1) * static_cast<int64_t>(lane_names_.size()) + static_cast<int64_t>(lane) + 1;
   }
@@ -81,7 +81,7 @@ class Trace {
                        {"args", {{"sort_index", place}}}});
   }
 
-  /// A counter keeps its value until the next event; a link that falls idle says so.
+  /// Adds a counter per link. A counter keeps its value, so 0 is written when a link becomes idle.
   void add_links(const std::vector<LinkSpan>& links, int64_t pid, Nanoseconds offset) {
     std::map<std::string, Nanoseconds> busy_until;
     for (const LinkSpan& span : links) {

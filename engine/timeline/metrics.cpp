@@ -20,7 +20,7 @@ void sort(Intervals& intervals) {
   }
 }
 
-/// How much time at least one of the intervals covers. Requires: sorted.
+/// Returns how much time at least one of the intervals covers. Requires: sorted intervals.
 Nanoseconds covered(const Intervals& intervals) {
   Nanoseconds total = 0;
   Nanoseconds until = std::numeric_limits<Nanoseconds>::min();
@@ -31,14 +31,14 @@ Nanoseconds covered(const Intervals& intervals) {
   return total;
 }
 
-/// Requires: both sorted.
+/// Returns the intervals of `a` and of `b` in one sorted list. Requires: both sorted.
 Intervals both(const Intervals& a, const Intervals& b) {
   Intervals all(a.size() + b.size());
   std::merge(a.begin(), a.end(), b.begin(), b.end(), all.begin());
   return all;
 }
 
-/// How much of [from, to] at least one of the intervals covers. Requires: sorted.
+/// Returns how much of [from, to] at least one of the intervals covers. Requires: sorted intervals.
 Nanoseconds covered_within(const Intervals& intervals, Nanoseconds from, Nanoseconds to) {
   Intervals within;
   for (const auto& [begin, end] : intervals) {
@@ -49,12 +49,14 @@ Nanoseconds covered_within(const Intervals& intervals, Nanoseconds from, Nanosec
   return covered(within);
 }
 
+/// The intervals of one rank.
 struct RankSpans {
-  Intervals compute;   // begin..end
-  Intervals transfer;  // begin..end of comm spans
-  Intervals posted;    // post..end of comm spans
+  Intervals compute;   // begin to end of compute spans
+  Intervals transfer;  // begin to end of comm spans
+  Intervals posted;    // post to end of comm spans
 };
 
+/// The smallest interval that contains all spans added so far.
 struct SpanBounds {
   Nanoseconds begin = std::numeric_limits<Nanoseconds>::max();
   Nanoseconds end = std::numeric_limits<Nanoseconds>::min();
@@ -64,13 +66,13 @@ struct SpanBounds {
   }
 };
 
-/// One phase of an MoE layer on one rank.
+/// One phase (forward or backward) of an MoE layer on one rank.
 struct LayerSpans {
   int32_t rank = 0;
   bool backward = false;
   SpanBounds layer, window;
-  Intervals a2a;              // post..end
-  Nanoseconds expert_ns = 0;  // compute of its experts
+  Intervals a2a;              // post to end of the layer's all-to-alls
+  Nanoseconds expert_ns = 0;  // compute time of its experts
 };
 
 bool of_moe_layer(const Op& op) {
@@ -79,7 +81,8 @@ bool of_moe_layer(const Op& op) {
           op.segment == Segment::kExpert || op.segment == Segment::kCombine);
 }
 
-/// Which of its rank's LayerSpans an op belongs to, by op; -1: none.
+/// Returns for each op the index of its layer and phase among the LayerSpans of a rank, or -1 for
+/// an op outside MoE layers. `count`: LayerSpans per rank.
 std::vector<int32_t> layer_numbers(const Graph& graph, int32_t& count) {
   int32_t blocks = 0;
   for (const Op& op : graph.ops()) blocks = std::max(blocks, op.layer + 1);
@@ -92,7 +95,7 @@ std::vector<int32_t> layer_numbers(const Graph& graph, int32_t& count) {
   return numbers;
 }
 
-/// By rank, then block, then phase.
+/// Returns the LayerSpans of all ranks, ordered by rank, then layer, then phase.
 std::vector<LayerSpans> layers_of(const Graph& graph, const Timeline& timeline) {
   int32_t count = 0;
   const std::vector<int32_t> numbers = layer_numbers(graph, count);
@@ -107,7 +110,7 @@ std::vector<LayerSpans> layers_of(const Graph& graph, const Timeline& timeline) 
     const OpDef& def = graph.def(span.op);
     const bool of_expert = graph.op(span.op).segment == Segment::kExpert;
     if (of_expert && def.lane == LaneKind::kCompute) mine.expert_ns += span.end - span.begin;
-    // Not the exchange of counts, which comes before the layer's pair.
+    // Only exchanges of rows count, not the exchange of row counts before them.
     if (def.payload != Payload::kRows) continue;
     mine.window.add(span);
     mine.a2a.emplace_back(span.post, span.end);
@@ -135,8 +138,8 @@ MoeTimes moe_times(std::vector<LayerSpans>& layers, bool backward,
   return {layer.mean(n, what), a2a.mean(n, what), inside.mean(n, what), busy.mean(n, what)};
 }
 
-/// Compute of experts, summed over layers and phases: the mean over ranks, and of each layer's and
-/// phase's busiest rank.
+/// Returns the compute time of experts, summed over layers and phases: first the mean over ranks,
+/// then the sum in which each layer and phase has the time of its busiest rank.
 std::pair<Nanoseconds, Nanoseconds> expert_times(const std::vector<LayerSpans>& layers,
                                                  int32_t num_ranks) {
   const auto ranks = static_cast<size_t>(num_ranks), count = layers.size() / ranks;
@@ -166,7 +169,7 @@ struct CollectiveSums {
   }
 };
 
-/// What the ranks' spans cover, summed over ranks, and the busiest rank's compute.
+/// Times covered by spans, summed over ranks, and the compute time of the busiest rank.
 struct Covered {
   Nanoseconds busiest = 0;
   TimeSum computes, comm, exposed, exposed_transfer;
@@ -193,8 +196,8 @@ Metrics metrics(const Graph& graph, const Timeline& timeline) {
   Nanoseconds makespan = 0;
   CollectiveSums all, all_to_all, all_reduce;
   for (const Span& span : timeline.spans) {
-    MOE_CHECK(span.rank >= 0 && span.rank < timeline.num_ranks, "rank {} of {}", span.rank,
-              timeline.num_ranks);
+    MOE_CHECK(span.rank >= 0 && span.rank < timeline.num_ranks, "a span has rank {} of {} ranks",
+              span.rank, timeline.num_ranks);
     makespan = std::max(makespan, span.end);
     RankSpans& rank = ranks[static_cast<size_t>(span.rank)];
     if (graph.def(span.op).lane == LaneKind::kCompute) {
@@ -222,9 +225,9 @@ Metrics metrics(const Graph& graph, const Timeline& timeline) {
           .comm_ns = comm_ns,
           .exposed_comm_ns = sums.exposed.mean(n, step),
           .hidden_comm_ns = comm_ns - sums.exposed_transfer.mean(n, step),
-          .wait_ns = all.mean(n, "all waiting for peers").wait_ns,
-          .all_to_all = all_to_all.mean(n, "all waiting for all-to-alls, and all of them,"),
-          .all_reduce = all_reduce.mean(n, "all waiting for all-reduces, and all of them,"),
+          .wait_ns = all.mean(n, "all waiting for peers together").wait_ns,
+          .all_to_all = all_to_all.mean(n, "the all-to-alls and their waits together"),
+          .all_reduce = all_reduce.mean(n, "the all-reduces and their waits together"),
           .forward = moe_times(layers, false, ranks),
           .backward = moe_times(layers, true, ranks)};
 }

@@ -1,28 +1,32 @@
-// Metrics of a timeline. A rank's interval runs from 0 to its last end.
+// Metrics of a timeline: how its time divides into compute, communication and waiting. The step of
+// every rank begins at time 0. What the metrics mean for a plan is in analysis/, not here.
 //   makespan          the latest end over all ranks
 //   compute_ns        union of the compute lane's spans, mean over ranks
 //   comm_ns           union of [begin, end] over a rank's comm lanes, mean over ranks
 //   exposed_comm_ns   the part of [post, end] of comm spans during which no compute span runs, mean
-//   hidden_comm_ns    comm_ns less the part of it that is exposed
+//   hidden_comm_ns    comm_ns minus the part of it during which no compute span runs
 //   wait_ns           sum of begin - post over comm spans (waiting for peers), mean over ranks
-// Imbalance, by which ranks wait (wait_ns) whatever the wire does:
+//
+// Imbalance of compute; it makes ranks wait (wait_ns) even with infinitely fast links:
 //   busiest_compute_ns   compute_ns of the rank that computes longest
 //   expert_ns            sum of the compute spans of experts, mean over ranks
-//   busiest_expert_ns    that sum with each layer's and phase's busiest rank in place of the mean
-//   imbalance(), expert_imbalance()   busiest over mean; 1 where nothing is computed
-// A chunk of a collective is a span, posted where the chunk before it ends, so that what others
-// transfer between two chunks is a wait.
+//   busiest_expert_ns    the same sum, but with each layer's and phase's busiest rank, not the mean
+//   imbalance(), expert_imbalance()   busiest / mean; 1 where nothing is computed
 //
-// By kind of collective, mean over ranks; waiting and transferring apart:
-//   wait_ns           sum of begin - post: for peers, and for what an arbiter lets pass
+// A collective that is cut into chunks has one span per chunk, posted when the chunk before it
+// ends; so the time that other transfers take between two chunks counts as waiting.
+//
+// Per kind of collective, mean over ranks:
+//   wait_ns           sum of begin - post: waiting for peers and for ops that an arbiter puts first
 //   transfer_ns       sum of end - begin
 //
-// By phase (forward, backward), mean over ranks and over the layers that have all-to-alls (Lina,
-// ATC 2023, sections 4.3 and 7.2, which defines no window; this one is ours):
+// Per phase (forward, backward), mean over ranks and over the layers that have all-to-alls. They
+// follow Lina (ATC 2023, sections 4.3 and 7.2), which does not define the window; window_ns is a
+// definition of this project.
 //   layer_ns          from the first begin to the last end of the layer's ops, gate to combine
-//   a2a_ns            union of [post, end] of its all-to-alls
-//   window_ns         from the first begin to the last end of its all-to-alls
-//   busy_ns           the part of that window in which a compute span runs, of any layer
+//   a2a_ns            union of [post, end] of the layer's all-to-alls
+//   window_ns         from the first begin to the last end of the layer's all-to-alls
+//   busy_ns           the part of that window in which a compute span of any layer runs
 //   pipelining_efficiency = sum of busy_ns / sum of window_ns over both phases
 #pragma once
 
@@ -38,9 +42,10 @@ struct CollectiveTimes {
 constexpr auto fields_of(const CollectiveTimes*) {
   return field_table<CollectiveTimes>(
       field("{}_wait_ms", &CollectiveTimes::wait_ns,
-            "posted and not begun: peers, or others on the wire")
+            "posted but not begun: waiting for peers, or for other transfers")
           .in(kMilliseconds),
-      field("{}_transfer_ms", &CollectiveTimes::transfer_ns, "on the wire").in(kMilliseconds));
+      field("{}_transfer_ms", &CollectiveTimes::transfer_ns, "from begin to end of the transfers")
+          .in(kMilliseconds));
 }
 
 struct MoeTimes {
@@ -50,11 +55,12 @@ struct MoeTimes {
   Nanoseconds busy_ns = 0;
 };
 constexpr auto fields_of(const MoeTimes*) {
-  constexpr const char* kShown = "as pipelining_efficiency";
+  constexpr const char* kShown = "is shown as pipelining_efficiency";
   return field_table<MoeTimes>(
-      field("moe_{}_ms", &MoeTimes::layer_ns, "an MoE layer from gate to combine, mean")
+      field("moe_{}_ms", &MoeTimes::layer_ns, "time of an MoE layer from gate to combine, mean")
           .in(kMilliseconds),
-      field("a2a_{}_ms", &MoeTimes::a2a_ns, "of it its all-to-alls posted or on the wire")
+      field("a2a_{}_ms", &MoeTimes::a2a_ns,
+            "part of the MoE layer's time with an all-to-all posted or in transfer")
           .in(kMilliseconds),
       internal(&MoeTimes::window_ns, kShown), internal(&MoeTimes::busy_ns, kShown));
 }
@@ -73,29 +79,31 @@ struct Metrics {
   MoeTimes forward, backward;
   double imbalance() const;
   double expert_imbalance() const;
-  /// 0 where there are no all-to-alls.
+  /// Returns 0 where there are no all-to-alls.
   double pipelining_efficiency() const;
 };
 
-/// All that results.json has of a timeline, in ms.
+/// All fields that results.json has of a timeline; times are in ms.
 constexpr auto fields_of(const Metrics*) {
-  constexpr const char* kShown = "as imbalance or expert_imbalance";
+  constexpr const char* kShown = "is shown as imbalance or expert_imbalance";
   return field_table<Metrics>(
       field("iteration_ms", &Metrics::makespan_ns, "time of a step").in(kMilliseconds),
-      field("compute_ms", &Metrics::compute_ns, "busy compute lane").in(kMilliseconds),
-      field("comm_ms", &Metrics::comm_ns, "busy communication lanes").in(kMilliseconds),
-      field("exposed_comm_ms", &Metrics::exposed_comm_ns, "communication beside no compute")
+      field("compute_ms", &Metrics::compute_ns, "time with compute").in(kMilliseconds),
+      field("comm_ms", &Metrics::comm_ns, "time with communication").in(kMilliseconds),
+      field("exposed_comm_ms", &Metrics::exposed_comm_ns,
+            "communication while the rank computes nothing")
           .in(kMilliseconds),
-      field("hidden_comm_ms", &Metrics::hidden_comm_ns, "communication beside compute")
+      field("hidden_comm_ms", &Metrics::hidden_comm_ns, "communication while the rank computes")
           .in(kMilliseconds),
-      field("wait_ms", &Metrics::wait_ns, "communication posted and not begun").in(kMilliseconds),
-      derived("imbalance", &Metrics::imbalance, "compute of the busiest rank over the mean"),
+      field("wait_ms", &Metrics::wait_ns, "communication posted but not begun").in(kMilliseconds),
+      derived("imbalance", &Metrics::imbalance,
+              "compute time of the busiest rank / mean over ranks"),
       derived("expert_imbalance", &Metrics::expert_imbalance,
-              "the same of experts' compute, each layer's busiest rank"),
+              "the same for compute of experts, with the busiest rank of each layer"),
       inlined("a2a", &Metrics::all_to_all), inlined("all_reduce", &Metrics::all_reduce),
       inlined("forward", &Metrics::forward), inlined("backward", &Metrics::backward),
       derived("pipelining_efficiency", &Metrics::pipelining_efficiency,
-              "share of a layer's all-to-alls, first to last, in which compute is busy"),
+              "fraction of the time from a layer's first to its last all-to-all with compute"),
       internal(&Metrics::busiest_compute_ns, kShown), internal(&Metrics::expert_ns, kShown),
       internal(&Metrics::busiest_expert_ns, kShown));
 }

@@ -1,4 +1,5 @@
-// Timeline: what ran where and when, simulated or executed alike, and its provenance.
+// Timeline: which op ran on which rank and lane, and when. Simulated and executed runs have the
+// same form; `provenance` says which it is. Metrics: metrics.h; file for Perfetto: trace.h.
 #pragma once
 
 #include <array>
@@ -11,37 +12,38 @@
 
 namespace moe {
 
-/// simulated: a cost model. emulated: real compute and bytes, the wire's time from a link model.
-/// measured: nothing modelled.
+/// simulated: all times come from a cost model. emulated: compute and bytes are real, but the time
+/// of a transfer comes from a link model. measured: nothing is modelled.
 enum class Provenance : uint8_t { kSimulated, kEmulated, kMeasured };
 constexpr std::array<const char*, 3> names_of(Provenance) {
   return {"simulated", "emulated", "measured"};
 }
 
+/// One run of an op on a rank, or of one chunk of it.
 struct Span {
   OpId op;
   int32_t rank = 0;
   LaneId lane;
-  Nanoseconds post = 0;   // the rank was ready (a collective: had posted)
-  Nanoseconds begin = 0;  // work or transfer began: a collective's when its last member posted
+  Nanoseconds post = 0;   // when the rank was ready (for a collective: when the rank had posted it)
+  Nanoseconds begin = 0;  // when work began; for a collective, when its last member had posted
   Nanoseconds end = 0;
-  Bytes bytes = 0;    // sent by this rank over the wire
-  int32_t chunk = 0;  // of an op that is cut into chunks; a span each
+  Bytes bytes = 0;    // bytes that this rank sent over links
+  int32_t chunk = 0;  // number of the chunk; an op that is cut into chunks has one span per chunk
 };
 
-/// A link carries so much from begin to end.
+/// A link carries `bytes_per_s` from `begin` to `end`.
 struct LinkSpan {
-  std::string name;  // "nic_out 0.1": the node, and the NIC or device of it, from 0
+  std::string name;  // "nic_out 0.1": the node and its NIC or device, counted from 0
   Nanoseconds begin = 0;
   Nanoseconds end = 0;
   double bytes_per_s = 0;
-  double capacity = 0;  // bytes per second
+  double capacity = 0;  // bytes per second that the link can carry
 };
 
 struct Timeline {
   std::vector<Span> spans;  // ordered by (begin, rank, lane, op)
-  /// Where a network model knows them; ascending by begin for each link, idle times left out. Links
-  /// of node 0 stand for those of all nodes where all do the same.
+  /// What links carried, where a network model computes it; for each link in ascending order of
+  /// begin, without idle times. Only links of node 0 where all nodes have the same.
   std::vector<LinkSpan> links;
   int32_t num_ranks = 1;
   Provenance provenance = Provenance::kSimulated;

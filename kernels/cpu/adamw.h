@@ -1,5 +1,6 @@
-// What one step of AdamW multiplies with; for all CPU tables from one text, compiled for the base
-// instruction set: no fused multiply-add of a wider one makes their factors differ.
+// The factors of one step of AdamW, for all CPU tables. They are computed by one function that is
+// compiled for the base instruction set: fused multiply-adds of wider instruction sets would make
+// the factors of the tables differ. The update itself is in the tables.
 #pragma once
 
 #include "kernels/kernels.h"
@@ -11,7 +12,7 @@ struct AdamwFactors {
   double rate;  // lr / (1 - beta1^t)
   double root;  // 1 / sqrt(1 - beta2^t)
 };
-/// Of step t = 1, 2, ...
+/// Returns the factors of step t = 1, 2, ...
 AdamwFactors adamw_factors(const AdamwRates& rates, int64_t t);
 
 }  // namespace moe::kernels

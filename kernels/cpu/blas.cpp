@@ -20,7 +20,7 @@ constexpr const char* kLibrary = "libopenblas.so.0";
 template <class F>
 F symbol(void* library, const char* name) {
   void* found = dlsym(library, name);
-  if (!found) throw std::runtime_error(std::string(kLibrary) + " has no " + name);
+  if (!found) throw std::runtime_error(std::string(kLibrary) + " has no function " + name);
   return reinterpret_cast<F>(found);
 }
 
@@ -30,7 +30,7 @@ Blas open() {
   } else if (__builtin_cpu_supports("x86-64-v3")) {
     setenv("OPENBLAS_CORETYPE", "Haswell", 0);
   }
-  setenv("OPENBLAS_NUM_THREADS", "1", 1);  // its workers would spin beside our ranks
+  setenv("OPENBLAS_NUM_THREADS", "1", 1);  // its own threads would compete with the ranks for cores
   void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (!library) throw std::runtime_error(dlerror());
   symbol<void (*)(int)>(library, "openblas_set_num_threads")(1);
@@ -51,7 +51,8 @@ const Blas& blas() {
 }
 
 bool reserve_blas_buffers(int64_t num_threads) {
-  constexpr size_t kBytes = size_t{130} << 20;  // a buffer's, and some for its bookkeeping
+  // 128 MiB for a buffer, and some bytes for its bookkeeping.
+  constexpr size_t kBytes = size_t{130} << 20;
   static std::mutex mutex;
   static int64_t reserved = 0;
   const std::lock_guard lock(mutex);

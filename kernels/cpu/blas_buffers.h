@@ -1,14 +1,13 @@
-// OpenBLAS's work space, which must be there before ranks call it: it takes 128 MiB of address
-// space at a thread's first product and, where there is none, tries again without end.
+// Reserves the work space of OpenBLAS before ranks call it. OpenBLAS takes 128 MiB of address space
+// at a thread's first product and, if there is not enough, tries again forever instead of failing.
 #pragma once
 
 #include <cstdint>
 
 namespace moe::kernels {
 
-/// Makes OpenBLAS hold buffers for so many threads that call it at a time; it keeps them. Returns
-/// false where the address space does not suffice.
-/// Requires: no other thread calls OpenBLAS meanwhile.
+/// Makes OpenBLAS keep buffers for `num_threads` concurrent callers. Returns false if there is not
+/// enough address space. Requires: no other thread calls OpenBLAS during the call.
 bool reserve_blas_buffers(int64_t num_threads);
 
 }  // namespace moe::kernels

@@ -1,5 +1,6 @@
-// The parts of a fast table: each file of the same name writes its entries. One set of these
-// functions an instruction set.
+// The parts of a fast table: each file fast_<part>.cpp has a function set_<part>() that sets its
+// entries. The files are compiled once per instruction set, in namespace MOE_ISA. table.cpp chooses
+// one.
 #pragma once
 
 #include "kernels/kernels.h"
@@ -8,14 +9,14 @@ namespace moe::kernels::MOE_ISA {
 
 const KernelTable<float>& fast_table();
 
-/// KernelTable::gemm.
+/// As KernelTable::gemm.
 void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha,
           const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c,
           int64_t ldc, Stream stream) noexcept;
-/// As each_product wants it.
+/// The kFillBias of each_product().
 void fill_bias(float* y, const float* bias, const float* residual, int64_t rows, int64_t cols,
                Stream stream) noexcept;
-/// KernelTable::gelu and gelu_dx.
+/// As KernelTable::gelu and gelu_dx.
 void gelu(float* y, const float* x, const float* bias, int64_t rows, int64_t cols,
           Stream stream) noexcept;
 void gelu_dx(float* dx, const float* dy, const float* x, const float* bias, int64_t rows,

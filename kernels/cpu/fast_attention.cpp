@@ -1,22 +1,24 @@
-// Fused causal attention, one head at a time, one block of queries at a time (FlashAttention's
-// recomputation without its online softmax: a block's scores against all keys fit the second-level
-// cache). Scores are held transposed, [key][query of the block]: a vector runs over queries, so
-// maxima and sums need no work across lanes, and in all five products the scalar operand is read
-// from consecutive addresses or constant strides. They are held as powers of 2: log2(e) is in the
-// scale of q. What lies above the diagonal is skipped as far as tiles allow, and masked within one.
+// Fused causal attention, computed per head and per strip of queries (FlashAttention's
+// recomputation without its online softmax, since the scores of a strip against all keys fit into
+// the second-level cache). Scores are stored transposed, as [key][query of the strip]. A vector
+// then runs over queries, so maxima and sums need no operations across SIMD lanes, and in all five
+// products the scalar operand is read from consecutive addresses or at constant strides. Scores are
+// exponents of 2: log2(e) is contained in the scale of q. Scores above the diagonal are skipped
+// where whole tiles are, and masked inside a tile.
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/fast_tile.h"
 
 namespace moe::kernels::MOE_ISA {
 namespace {
 
-// Each keeps its own loop in registers; inlined into one function they would spill.
+// For functions that keep a loop in registers; inlined together, they would spill.
 #define MOE_NOINLINE __attribute__((noinline))
 
 constexpr int kTileRows = kLanes == 16 ? 8 : 4;
-constexpr int64_t kQueryBlock = kTileCols;  // queries of a block: two vectors
+constexpr int64_t kQueryBlock = kTileCols;  // queries per strip: two vectors
 constexpr float kLn2 = 0.69314718f, kLog2E = 1.44269504f;
-constexpr int64_t kInPlaceFloats = 128 * 1024;  // rows this near together are read where they are
+// A sequence with at most this many floats is read in place.
+constexpr int64_t kInPlaceFloats = 128 * 1024;
 
 int64_t round_up(int64_t n, int64_t unit) {
   return (n + unit - 1) / unit * unit;
@@ -25,7 +27,7 @@ int64_t smaller(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
-/// Rows of floats, `ld` apart.
+/// Rows of floats; row r begins at data + r * ld.
 template <class T>
 struct Rows {
   T* data;
@@ -35,8 +37,8 @@ struct Rows {
 using In = Rows<const float>;
 using Out = Rows<float>;
 
-/// Sizes of one call. The work area holds four arrays of a head's keys, two of a block's scores,
-/// and four of a block's rows.
+/// Sizes of one call. The work area contains four arrays for the keys of a head, two for the scores
+/// of a strip, and four for the rows of a strip.
 struct Layout {
   explicit Layout(AttentionShape s)
       : seq(s.seq),
@@ -58,11 +60,12 @@ struct Layout {
            (kAlign + 4 * head_floats() + 2 * score_floats() + 4 * block_floats());
   }
 
-  static constexpr int64_t kAlign = 16;  // floats of a cache line
+  static constexpr int64_t kAlign = 16;  // a cache line in floats
   int64_t seq, dim, hidden, pitch, dim_padded, keys_padded;
   float scale;
 };
 
+/// The arrays of the work area, each aligned to a cache line.
 struct Work {
   Work(void* work, const Layout& at) {
     const auto address = reinterpret_cast<uintptr_t>(work);
@@ -82,7 +85,7 @@ struct Work {
   float *q_t, *dctx_t;     // [dim_padded, kQueryBlock]
 };
 
-/// `rows` rows of a head, packed in `to` with zeros around them.
+/// Copies `rows` rows of a head to `to`, padded with zeros to whole tiles, and returns them.
 In packed(float* to, In from, int64_t rows, int64_t rows_padded, const Layout& at) {
   for (int64_t r = 0; r < rows_padded; ++r)
     for (int64_t c = 0; c < at.dim_padded; c += kLanes) {
@@ -95,10 +98,9 @@ In packed(float* to, In from, int64_t rows, int64_t rows_padded, const Layout& a
   return {to, at.dim_padded};
 }
 
-// Where a block has fewer queries than lanes, the last one is repeated: what comes of the copies is
-// never stored.
+// If a strip has fewer queries than SIMD lanes, its last one is repeated, without storing results.
 
-/// to [dim, kQueryBlock] = transpose of `rows` rows, times `factor`.
+/// to [dim, kStrip] = transpose of `rows` rows, multiplied by `factor`.
 MOE_NOINLINE void transpose_block(float* to, In from, int64_t rows, float factor,
                                   const Layout& at) {
   for (int64_t first = 0; first < kQueryBlock; first += kLanes) {
@@ -114,21 +116,22 @@ MOE_NOINLINE void transpose_block(float* to, In from, int64_t rows, float factor
   }
 }
 
-/// One number a query of the block.
+/// One number per query of the strip.
 struct PerQuery {
   Vec half[2];
 };
 
-/// The block of queries [begin, end), which sees the keys [0, end).
+/// The queries [begin, end); they attend to the keys [0, end).
 struct QueryBlock {
   int64_t begin, end;
   int64_t rows() const { return end - begin; }
-  /// From this key on, only the second half of the queries sees anything.
+  /// The first key to which only queries of the second half attend.
   int64_t half_from() const { return smaller(begin + kLanes, end); }
 };
 
-/// f(key, product of kTileRows keys with the block's queries, its first half) for tiles of keys;
-/// the product has both halves, or from half_from() on only the second.
+/// Calls f(key, tile, first) for each tile of kTileRows keys; `tile` is the product of the keys
+/// with the strip's queries. `first` is the first half of queries in the tile: 0 (both halves), or
+/// 1 from half_from() on.
 template <class F>
 MOE_INLINE void each_score_tile(const QueryBlock& block, In keys, const float* queries_t,
                                 const Layout& at, F f) {
@@ -141,13 +144,13 @@ MOE_INLINE void each_score_tile(const QueryBlock& block, In keys, const float* q
       1);
 }
 
-/// -infinity for the queries that come before key `key`, counted from the block's begin.
+/// Returns `score` with -infinity for the queries before key `key`, counted from the strip's begin.
 MOE_INLINE Vec mask_above(Vec score, int64_t key, int half) {
   const IntVec query = iota() + static_cast<int32_t>(half * kLanes);
   return query < static_cast<int32_t>(key) ? splat(-__builtin_inff()) : score;
 }
 
-/// Transposed scores, masked; returns each query's maximum.
+/// Writes transposed, masked scores; returns the maximum of each query.
 MOE_NOINLINE PerQuery block_scores(float* score, const QueryBlock& block, In keys, const float* q_t,
                                    const Layout& at) {
   PerQuery top = {{splat(-__builtin_inff()), splat(-__builtin_inff())}};
@@ -164,7 +167,7 @@ MOE_NOINLINE PerQuery block_scores(float* score, const QueryBlock& block, In key
   return top;
 }
 
-/// Scores become 2^(score - shift); returns each query's sum.
+/// Replaces scores by 2^(score - shift); returns the sum of each query.
 MOE_NOINLINE PerQuery block_exp(float* score, const QueryBlock& block, const PerQuery& shift) {
   PerQuery sum = {};
   const auto step = [&](int64_t j, int h) {
@@ -178,7 +181,7 @@ MOE_NOINLINE PerQuery block_exp(float* score, const QueryBlock& block, const Per
   return sum;
 }
 
-/// to [rows, cols] = tile, or += where `add` is set, as far as the tile reaches.
+/// to [rows, cols] = tile, or += if `add` is set; elements beyond the tile are left unchanged.
 MOE_INLINE void store_tile(const Tile<kTileRows>& tile, Out to, int64_t rows, int64_t cols,
                            bool add) {
   MOE_UNROLL for (int r = 0; r < kTileRows; ++r) {
@@ -194,7 +197,7 @@ MOE_INLINE void store_tile(const Tile<kTileRows>& tile, Out to, int64_t rows, in
   }
 }
 
-/// out[i, :] = factor[i] * sum over keys j <= i of scores[j][i] * rows[j, :], i in the block.
+/// out[i, :] = factor[i] * sum over keys j <= i of scores[j][i] * rows[j, :], for i in the strip.
 MOE_NOINLINE void queries_product(Out out, const float* scores, In rows, const float* factor,
                                   const QueryBlock& block, const Layout& at) {
   for (int64_t i = 0; i < block.rows(); i += kTileRows)
@@ -208,8 +211,8 @@ MOE_NOINLINE void queries_product(Out out, const float* scores, In rows, const f
     }
 }
 
-/// out[j, :] (+)= sum over the block's queries i >= j of scores[j][i] * rows[i, :]. The block that
-/// holds key j on its diagonal is the first to reach it and overwrites.
+/// out[j, :] (+)= sum over the strip's queries i >= j of scores[j][i] * rows[i, :]. The first strip
+/// that reaches key j, the one with key j on its diagonal, overwrites; later strips add.
 MOE_NOINLINE void keys_product(Out out, const float* scores, In rows, const QueryBlock& block,
                                const Layout& at) {
   for (int64_t j = 0; j < block.end; j += kTileRows) {
@@ -223,7 +226,7 @@ MOE_NOINLINE void keys_product(Out out, const float* scores, In rows, const Quer
   }
 }
 
-/// f(head's q in qkv, head's first element of ctx, head's lse) as offsets.
+/// Calls f(q, ctx, lse) for each head, with its offsets in qkv, ctx and lse.
 template <class F>
 MOE_INLINE void each_head(AttentionShape s, F f) {
   const int64_t hidden = s.heads * s.head_dim;
@@ -234,7 +237,7 @@ MOE_INLINE void each_head(AttentionShape s, F f) {
     }
 }
 
-/// f(block) for the blocks of a sequence, ascending.
+/// Calls f(strip) for the strips of a sequence, in ascending order.
 template <class F>
 MOE_INLINE void each_block(int64_t seq, F f) {
   for (int64_t begin = 0; begin < seq; begin += kQueryBlock)
@@ -269,7 +272,7 @@ void attention(float* ctx, float* lse, const float* qkv, AttentionShape s, void*
   });
 }
 
-/// For each query of the block the sum over dim of dctx * ctx.
+/// Returns, for each query of the strip, the sum over dim of dctx * ctx.
 MOE_NOINLINE PerQuery block_dots(In dctx, In ctx, const QueryBlock& block, const Layout& at) {
   PerQuery dots;
   for (int h = 0; h < 2; ++h) {
@@ -287,7 +290,7 @@ MOE_NOINLINE PerQuery block_dots(In dctx, In ctx, const QueryBlock& block, const
   return dots;
 }
 
-/// Transposed gradients of q k^T: scale * prob * (dctx v^T - dots).
+/// Writes the transposed gradients of q k^T: scale * prob * (dctx v^T - dots).
 MOE_NOINLINE void block_dscores(float* dscore, const float* prob, const QueryBlock& block,
                                 In values, const float* dctx_t, const PerQuery& dots,
                                 const Layout& at) {
@@ -301,7 +304,7 @@ MOE_NOINLINE void block_dscores(float* dscore, const float* prob, const QueryBlo
   });
 }
 
-/// One head's gradients, block by block. q, dctx and ctx in place; k, v, dk, dv perhaps packed.
+/// The gradients of one head, strip by strip. k, v, dk and dv may be packed, the others are not.
 struct HeadBackward {
   const Layout& at;
   const Work& work;

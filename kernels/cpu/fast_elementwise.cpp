@@ -1,4 +1,4 @@
-// Kernels that go once over their data: bias, GELU, sums, copies, the optimiser.
+// Kernels that read their data once: bias, GELU, sums, copies, the optimizers.
 #include "kernels/cpu/adamw.h"
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/fast_simd.h"
@@ -23,8 +23,9 @@ void bias_grad(float* db, const float* dy, const float* acc, int64_t rows, int64
            [&](int64_t r, int64_t c, auto lanes) { return load(dy + r * cols + c, lanes); });
 }
 
-// With u = sqrt(2/pi) (z + 0.044715 z^3), (1 + tanh u) / 2 is the sigmoid of 2u: 1 / (1 + e) with
-// e = exp(-2u) = 2^(-2u / ln 2). The bound keeps e finite; there GELU is 0 to the last bit.
+// With u = sqrt(2/pi) (z + 0.044715 z^3), (1 + tanh u) / 2 is the sigmoid of 2u: 1 / (1 + e) with e
+// = exp(-2u) = 2^(-2u / ln 2). The upper bound of the exponent keeps e finite; beyond it the result
+// is z 2^-115 instead of a value that is even nearer to 0.
 constexpr float kTwoSqrt2OverPi = 1.5957691216057308f;
 constexpr float kCubic = 0.044715f;
 constexpr float kLog2E = 1.4426950408889634f;
@@ -43,7 +44,7 @@ MOE_INLINE Vec gelu_slope(Vec z) {
   const Vec squared = z * z;
   const Vec e = exp_of_minus_2u(z, squared);
   const Vec sigmoid = reciprocal(1.0f + e);
-  const Vec slope = kTwoSqrt2OverPi + 3 * kTwoSqrt2OverPi * kCubic * squared;  // of 2u
+  const Vec slope = kTwoSqrt2OverPi + 3 * kTwoSqrt2OverPi * kCubic * squared;  // derivative of 2u
   return sigmoid + z * slope * (sigmoid * (e * sigmoid));
 }
 
@@ -125,7 +126,7 @@ int64_t first_nonfinite(const float* x, int64_t n) {
     const int64_t count = n - first < kBlock ? n - first : kBlock;
     const float difference = sum_of(count, [&](int64_t i, auto lanes) {
       const Vec v = load(x + first + i, lanes);
-      return v - v;  // 0, or NaN for NaN and infinity
+      return v - v;  // 0 for finite v, NaN for NaN and infinity
     });
     if (difference == 0) continue;
     for (int64_t i = first; i < first + count; ++i)

@@ -1,11 +1,11 @@
-// The gate: logits whose bits do not depend on how many rows there are, scores, and their gradient.
+// The gate: logits whose bits do not depend on the number of rows, scores, and their gradient.
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/fast_simd.h"
 
 namespace moe::kernels::MOE_ISA {
 namespace {
 
-constexpr int kExperts = 4;               // a tile holds as many sums as a vector has lanes:
+constexpr int kExperts = 4;               // a tile has as many sums as a vector has SIMD lanes:
 constexpr int kRows = kLanes / kExperts;  // kRows tokens x kExperts experts
 
 struct TileRows {
@@ -13,8 +13,8 @@ struct TileRows {
   const float* w[kExperts];
 };
 
-/// Lane r * kExperts + e: the dot product of x[r] and w[e]. The only code that sums; the ragged
-/// edges of the matrix repeat a row instead of taking another path.
+/// Returns in SIMD lane r * kExperts + e the dot product of x[r] and w[e]. All sums are computed
+/// here, in one order: at the edges of the matrix the last row is repeated.
 MOE_INLINE Vec tile_dots(const TileRows& rows, int64_t hidden) {
   Vec sum[kLanes] = {};
   each_vec(hidden, [&](int64_t i, auto lanes) {
@@ -71,7 +71,7 @@ void gate_scores(float* p, const float* logits, ScoreRule rule, int64_t tokens, 
   for (int64_t t = 0; t < tokens; ++t) softmax_row(p + t * experts, logits + t * experts, experts);
 }
 
-/// Adds to dp[e], the gradient of one token's scores, what comes from that of its weights.
+/// Adds the gradient that comes from a token's weights to dp[e], the gradient of its scores.
 void add_score_grad(float* dp, const float* dweight, const float* p, const int32_t* expert,
                     WeightRule rule, int64_t k) {
   if (rule == WeightRule::kOne) return;
@@ -94,7 +94,7 @@ void gate_dlogits(float* dlogits, const float* dweight, const float* p, const in
                   WeightRule weight, ScoreRule score, int64_t tokens, int64_t experts, int64_t k,
                   Stream) {
   for (int64_t t = 0; t < tokens; ++t) {
-    float* d = dlogits + t * experts;  // holds dp first
+    float* d = dlogits + t * experts;  // first contains dp
     const float* pt = p + t * experts;
     each_vec(experts, [&](int64_t i, auto lanes) { store(d + i, Vec{}, lanes); });
     add_score_grad(d, dweight + t * k, pt, expert + t * k, weight, k);

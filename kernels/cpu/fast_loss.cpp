@@ -1,5 +1,5 @@
-// Losses, each with its gradient in place: cross entropy in three passes over each row while it is
-// in the cache, and those of the router; sums of sums in double.
+// Losses, each with its gradient in place: cross entropy, in three passes over each row while the
+// row is in the cache, and the losses of routers. Sums of partial sums are in double.
 #include <cmath>
 
 #include "kernels/cpu/fast.h"
@@ -8,8 +8,8 @@
 namespace moe::kernels::MOE_ISA {
 namespace {
 
-/// sum of exp(x - top), in blocks so that a large vocabulary does not lose bits; x becomes
-/// exp(x - top) when `keep_exp` is set.
+/// Returns the sum of exp(x - top), computed in blocks so that a large vocabulary does not lose
+/// bits. With `keep_exp`, x becomes exp(x - top).
 double sum_exp(float* x, float top, bool keep_exp, int64_t n) {
   constexpr int64_t kBlock = 4096;
   double sum = 0;

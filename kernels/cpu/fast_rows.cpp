@@ -1,4 +1,4 @@
-// Kernels that gather and scatter rows by an index: the embedding, and an expert's slots.
+// Kernels that gather and scatter rows by an index: the embedding, and the slots of experts.
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/fast_simd.h"
 
@@ -13,7 +13,7 @@ void clear_row(float* to, int64_t n) {
   each_vec(n, [&](int64_t i, auto lanes) { store(to + i, Vec{}, lanes); });
 }
 
-/// y = base + scale * x; base may be y, or null for 0.
+/// y = base + scale * x; base may be y, or null, which counts as 0.
 void add_row(float* y, const float* base, float scale, const float* x, int64_t n) {
   if (!base) {
     each_vec(n, [&](int64_t i, auto lanes) { store(y + i, scale * load(x + i, lanes), lanes); });
@@ -47,7 +47,7 @@ void embedding_dwte(float* dwte, const int32_t* ids, const float* dx, const floa
 void embedding_dwpe(float* dwpe, const float* dx, const float* acc, int64_t tokens, int64_t seq,
                     int64_t hidden, Stream) {
   const int64_t cols = seq * hidden, rows = tokens / seq;
-  const int64_t longer = tokens % seq * hidden;  // columns of a last, partial row of the batch
+  const int64_t longer = tokens % seq * hidden;  // columns of a last, partial sequence of the batch
   const auto dx_at = [&](int64_t r, int64_t c, auto lanes) {
     return load(dx + r * cols + c, lanes);
   };
@@ -56,7 +56,7 @@ void embedding_dwpe(float* dwpe, const float* dx, const float* acc, int64_t toke
            [&](int64_t r, int64_t c, auto lanes) { return dx_at(r, longer + c, lanes); });
 }
 
-/// y[t,:] = base[t,:] + sum over j of weight[t,j] * in[choice_slot[t*k+j],:]; weight null: 1.
+/// y[t,:] = base[t,:] + sum over j of weight[t,j] * in[choice_slot[t*k+j],:]; no weight: 1.
 void gather_sum(float* y, const float* in, const float* weight, const int32_t* choice_slot,
                 const float* base, int64_t tokens, int64_t k, int64_t hidden) {
   for (int64_t t = 0; t < tokens; ++t) {

@@ -1,8 +1,8 @@
-// The vectors that the fast kernels are written in: GCC vector types as wide as the instruction set
-// that the file is compiled for. Every sum's order is the source's order (no -fassociative-math),
-// so bits depend on neither alignment nor the optimiser's mood. Everything here has internal
-// linkage: a shared inline function compiled for AVX-512 must not become the linker's pick for
-// other code.
+// The vectors in which the fast kernels are written: GCC vector types, as wide as the instruction
+// set for which the file is compiled. Every sum has the order of the source (no
+// -fassociative-math), so that the bits depend neither on alignment nor on what the optimizer does.
+// Everything here has internal linkage: otherwise the linker could take an inline function that was
+// compiled for AVX-512 for code that runs on other machines. "Lanes" in these files are SIMD lanes.
 #pragma once
 
 #include <immintrin.h>
@@ -26,7 +26,7 @@ constexpr int64_t kLanes = 4;
 using Vec = float __attribute__((vector_size(kLanes * sizeof(float))));
 using IntVec = int32_t __attribute__((vector_size(kLanes * sizeof(float))));
 
-/// Which lanes a load or store touches: all, or the first n (0 < n < kLanes).
+/// The SIMD lanes that a load or store accesses: all, or the first n (0 < n < kLanes).
 struct All {};
 struct First {
   int64_t n;
@@ -52,7 +52,7 @@ MOE_INLINE void store(float* p, Vec v, All = {}) {
   __builtin_memcpy(p, &v, sizeof v);
 }
 
-/// Lanes from `n` on read as 0.
+/// Loads the first `n` lanes; the others are 0.
 MOE_INLINE Vec load(const float* p, First some) {
 #if defined(__AVX512F__)
   return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << some.n) - 1), p);
@@ -75,7 +75,7 @@ MOE_INLINE void store(float* p, Vec v, First some) {
 #endif
 }
 
-/// `v` with the lanes that are not touched replaced by `fill`.
+/// Returns `v` with `fill` in the lanes that are not accessed.
 MOE_INLINE Vec keep(Vec v, All, float) {
   return v;
 }
@@ -83,13 +83,13 @@ MOE_INLINE Vec keep(Vec v, First some, float fill) {
   return iota() < static_cast<int32_t>(some.n) ? v : splat(fill);
 }
 
-/// p[i..] or 0 where p is null.
+/// Returns the vector at p + i, or 0 where p is null.
 template <class Lanes>
 MOE_INLINE Vec load_or_zero(const float* p, int64_t i, Lanes lanes) {
   return p ? load(p + i, lanes) : Vec{};
 }
 
-/// f(i, All) for each whole vector of n elements, then f(i, First) for the rest.
+/// Calls f(i, All) for each whole vector of n elements, then f(i, First) for the rest.
 template <class F>
 MOE_INLINE void each_vec(int64_t n, F f) {
   int64_t i = 0;
@@ -97,8 +97,8 @@ MOE_INLINE void each_vec(int64_t n, F f) {
   if (i < n) f(i, First{n - i});
 }
 
-/// The larger or smaller of a and b; NaN where a is NaN (the instructions return their second
-/// operand when one is NaN).
+/// at_least returns the larger and at_most the smaller of a and b. The result is NaN where a is
+/// NaN, since the instructions return their second operand if one of the two is NaN.
 #if defined(__AVX512F__)
 MOE_INLINE Vec at_least(Vec a, Vec b) {
   return _mm512_max_ps(b, a);
@@ -132,7 +132,7 @@ MOE_INLINE Vec sqrt(Vec v) {
 #endif
 }
 
-/// Sum over lanes by halves, in every lane the same.
+/// Returns the sum over lanes; it is computed by halves.
 MOE_INLINE float sum_lanes(Vec v) {
   for (int step = kLanes / 2; step > 0; step /= 2) v += __builtin_shuffle(v, iota() ^ step);
   return v[0];
@@ -144,8 +144,8 @@ MOE_INLINE float max_lanes(Vec v) {
   return v[0];
 }
 
-/// Sum over n elements of the vectors f(i, lanes), whose untouched lanes must be 0: four running
-/// vectors, then a tree.
+/// Returns the sum over n elements of the vectors f(i, lanes), in which lanes that are not accessed
+/// must be 0. The sum uses four running vectors, then a tree.
 template <class F>
 MOE_INLINE float sum_of(int64_t n, F f) {
   Vec s0{}, s1{}, s2{}, s3{};
@@ -161,8 +161,8 @@ MOE_INLINE float sum_of(int64_t n, F f) {
   return sum_lanes((s0 + s1) + (s2 + s3));
 }
 
-/// Maximum over n elements of f(i, lanes), whose untouched lanes must be -infinity. A NaN may be
-/// passed over: what follows (x - max) brings it back.
+/// Returns the maximum over n elements of f(i, lanes), in which lanes that are not accessed must be
+/// -infinity. It may miss a NaN; the NaN appears again when the caller computes x - maximum.
 template <class F>
 MOE_INLINE float max_of(int64_t n, F f) {
   Vec m0 = splat(-__builtin_inff()), m1 = m0;
@@ -176,10 +176,11 @@ MOE_INLINE float max_of(int64_t n, F f) {
   return max_lanes(at_least(m0, m1));
 }
 
-/// out[c] = acc[c] + sum over r ascending of f(r, c, lanes), for c < cols; acc may be null or out.
+/// out[c] = acc[c] + sum over ascending r of f(r, c, lanes), c < cols; acc may be null or out.
 template <class F>
 MOE_INLINE void sum_rows(float* out, const float* acc, int64_t rows, int64_t cols, F f) {
-  constexpr int kBlock = 8;  // columns in registers: enough chains to hide the latency of an add
+  // vectors of columns in registers: enough independent sums to hide the latency of an add.
+  constexpr int kBlock = 8;
   int64_t c = 0;
   for (; c + kBlock * kLanes <= cols; c += kBlock * kLanes) {
     Vec sum[kBlock] = {};
@@ -195,8 +196,8 @@ MOE_INLINE void sum_rows(float* out, const float* acc, int64_t rows, int64_t col
   });
 }
 
-/// Lane l of the result is the sum over the lanes of v[l]: pairs of vectors are merged, so that all
-/// sums together cost about what transposing half of them would. The tree is the same for every l.
+/// Returns in lane l the sum over the lanes of v[l]. Pairs of vectors are merged, so that all sums
+/// together cost about as much as transposing half of the vectors. The order is the same for all l.
 template <int kStep = 1>
 MOE_INLINE Vec sums_of_lanes(Vec (&v)[kLanes]) {
   const IntVec low = (iota() & kStep) == 0 ? iota() : iota() + static_cast<int32_t>(kLanes);
@@ -233,30 +234,31 @@ MOE_INLINE Vec reciprocal(Vec x) {
 #endif
 }
 
-/// x rounded to an integer, for |x| < 2^22.
+/// Returns x rounded to an integer, for |x| < 2^22.
 MOE_INLINE Vec rounded(Vec x) {
-  const Vec magic = splat(0x1.8p23f);  // adding it leaves no bits for a fraction
+  const Vec magic = splat(0x1.8p23f);  // after adding it no bits are left for a fraction
   return (x + magic) - magic;
 }
 
-/// e^x = p 2^n and 2^x = p 2^n with an integer n and 0.7 < p < 1.5.
+/// The parts of e^x = p 2^n or 2^x = p 2^n, with an integer n and 0.7 < p < 1.5.
 struct Power {
   Vec p, n;
 };
 
-/// p 2^n, or 0 where x < lowest: no result is subnormal, which some machines are slow with. Without
-/// AVX-512, x has been raised to `lowest` before, which makes n = -126.
+/// Returns p 2^n, or 0 where x < lowest: no result is subnormal, since some machines are slow with
+/// subnormal numbers. Without AVX-512, raised_to() must have raised x before, so that n >= -126.
 MOE_INLINE Vec value_of(Power power, Vec x, float lowest) {
 #if defined(__AVX512F__)
   const __mmask16 keep = _mm512_cmp_ps_mask(x, splat(lowest), _CMP_NLT_UQ);  // true for NaN
   return _mm512_maskz_scalef_ps(keep, power.p, power.n);
 #else
   (void)x, (void)lowest;
-  // In two factors, so that n = 128 does not overflow before its time.
+  // The power is multiplied in two factors, so that n = 128 does not overflow too early.
   return (power.p + power.p) * (Vec)((__builtin_convertvector(power.n, IntVec) + 126) << 23);
 #endif
 }
 
+/// Returns x, without AVX-512 raised to at least `lowest`.
 MOE_INLINE Vec raised_to(Vec x, float lowest) {
 #if defined(__AVX512F__)
   (void)lowest;
@@ -266,9 +268,9 @@ MOE_INLINE Vec raised_to(Vec x, float lowest) {
 #endif
 }
 
-/// e^x for x <= 89.5 or NaN, within 1.5 ulp; 0 where it would be below about the smallest normal
-/// number. With x = n ln2 + r, |r| <= ln2 / 2, e^r is the polynomial of degree 6 with the least
-/// relative error (3e-9) among those that begin 1 + r.
+/// Returns e^x for x <= 89.5 or NaN, within 1.5 ulp, and 0 where e^x is below about the smallest
+/// normal number. With x = n ln2 + r, |r| <= ln2 / 2, e^r is approximated by the polynomial of
+/// degree 6 that begins 1 + r and has the least relative error (3e-9).
 MOE_INLINE Vec exp_bounded(Vec x) {
   constexpr float kLowest = -87.1f;
   x = raised_to(x, -87.4f);
@@ -284,7 +286,7 @@ MOE_INLINE Vec exp_bounded(Vec x) {
   return value_of({p, n}, x, kLowest);
 }
 
-/// 2^x for x <= 129 or NaN, as above; the polynomial's relative error is 2e-9.
+/// Returns 2^x for x <= 129 or NaN, like exp_bounded(); the polynomial's relative error is 2e-9.
 MOE_INLINE Vec exp2_bounded(Vec x) {
   constexpr float kLowest = -125.5f;
   x = raised_to(x, -126.0f);
@@ -300,15 +302,16 @@ MOE_INLINE Vec exp2_bounded(Vec x) {
   return value_of({p, n}, x, kLowest);
 }
 
-/// e^x for any x; 0 below about the smallest normal number.
+/// Returns e^x for any x, and 0 below about the smallest normal number.
 MOE_INLINE Vec exp(Vec x) {
   return exp_bounded(at_most(x, splat(89.5f)));
 }
 
-/// ln x for normal x > 0, within 2 ulp; NaN and infinity give NaN. Cephes' logf.
+/// Returns ln x for normal x > 0, within 2 ulp; NaN and infinity give NaN. From Cephes (logf).
 MOE_INLINE Vec log(Vec x) {
   const IntVec bits = (IntVec)x;
-  const IntVec half_up = bits - 0x3f3504f3;  // sqrt(1/2): the mantissa lands in [sqrt(1/2), sqrt 2)
+  // Bits of sqrt(1/2): puts the mantissa into [sqrt(1/2), sqrt 2).
+  const IntVec half_up = bits - 0x3f3504f3;
   const IntVec n = half_up >> 23;
   const Vec m = (Vec)((half_up & 0x007fffff) + 0x3f3504f3) - 1.0f;
   Vec p = splat(7.0376836292e-2f);

@@ -1,4 +1,4 @@
-// Assembles the fast table of one instruction set.
+// Assembles the fast table of one instruction set, and its gemm from OpenBLAS.
 #include "kernels/cpu/blas.h"
 #include "kernels/cpu/fast.h"
 #include "kernels/each_product.h"
@@ -10,7 +10,7 @@ namespace moe::kernels::MOE_ISA {
 void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha,
           const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c,
           int64_t ldc, Stream) noexcept {
-  if (m == 0 || n == 0) return;  // BLAS would complain about leading dimensions of 0
+  if (m == 0 || n == 0) return;  // BLAS would report leading dimensions of 0 as errors
   const auto flag = [](bool t) { return t ? CblasTrans : CblasNoTrans; };
   const auto i = [](int64_t v) { return static_cast<blasint>(v); };
   blas().sgemm(CblasRowMajor, flag(transpose_a), flag(transpose_b), i(m), i(n), i(k), alpha, a,

@@ -1,6 +1,6 @@
-// The register tile that every matrix product of the fast kernels is made of. Each element is one
-// chain of multiply-adds over the depth, ascending: its bits do not depend on the tile's height, on
-// its place in the tile, or on how the operands are packed.
+// The tile of registers that every matrix product of the fast kernels uses. Each element is one
+// chain of multiply-adds in ascending order of the depth, so its bits do not depend on the height
+// of the tile, on its place in the tile, or on how the operands are packed.
 #pragma once
 
 #include "kernels/cpu/fast_simd.h"
@@ -16,8 +16,8 @@ struct Tile {
   Vec at[kRows][kVecs];
 };
 
-/// The sum over p < depth of a[r, p] * b[p * ldb + column]. a[r, p] is a[r * lda + p], or
-/// a[p * lda + r] when kColumns is set.
+/// Returns the sum over p < depth of a[r, p] * b[p * ldb + column], for row r and column of the
+/// tile. a[r, p] is a[r * lda + p], or a[p * lda + r] if kColumns is set.
 template <int kRows, bool kColumns, int kVecs = 2>
 MOE_INLINE Tile<kRows, kVecs> multiply(int64_t depth, const float* a, int64_t lda, const float* b,
                                        int64_t ldb) {

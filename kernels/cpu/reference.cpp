@@ -1,5 +1,5 @@
-// The reference: double, plain loops in the order of the formulas. It is what the fast kernels are
-// tested against, so it shares no code with them and has no cleverness to be wrong about.
+// The reference: double, plain loops in the order of the formulas. The fast kernels are tested
+// against it, so it shares only the factors of AdamW with them and is kept simple.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -24,7 +24,7 @@ double at_or_zero(const double* p, int64_t i) {
 void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, double alpha,
           const double* a, int64_t lda, const double* b, int64_t ldb, double beta, double* c,
           int64_t ldc, Stream) {
-  if (m == 0) return;  // an expert without tokens: b is not read
+  if (m == 0) return;  // an expert without rows: b is not read
   std::vector<double> op_b(static_cast<size_t>(k * n)), row(static_cast<size_t>(n));
   for (int64_t p = 0; p < k; ++p)
     for (int64_t j = 0; j < n; ++j) op_b[p * n + j] = transpose_b ? b[j * ldb + p] : b[p * ldb + j];
@@ -36,7 +36,8 @@ void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, d
     }
     for (int64_t j = 0; j < n; ++j) {
       double& out = c[i * ldc + j];
-      out = alpha * row[j] + (beta == 0 ? 0.0 : beta * out);  // as BLAS: beta 0 does not read c
+      // As in BLAS, c is not read if beta is 0.
+      out = alpha * row[j] + (beta == 0 ? 0.0 : beta * out);
     }
   }
 }
@@ -142,10 +143,10 @@ void embedding_dwpe(double* dwpe, const double* dx, const double* acc, int64_t t
   }
 }
 
-// Attention is written as its three ops; a matrix of one head is seen through its strides.
+// Attention consists of its three ops. Heads gives the index of an element of one head's matrices.
 struct Heads {
   explicit Heads(AttentionShape s) : shape(s), hidden(s.heads * s.head_dim) {}
-  /// Element (i, c) of head h of batch row b in block 0 (q), 1 (k) or 2 (v) of qkv.
+  /// Index of element (i, c) of head h, sequence b, in block 0 (q), 1 (k) or 2 (v) of qkv.
   int64_t qkv(int64_t b, int64_t h, int64_t block, int64_t i, int64_t c) const {
     return (b * shape.seq + i) * 3 * hidden + block * hidden + h * shape.head_dim + c;
   }
@@ -156,7 +157,7 @@ struct Heads {
     return ((b * shape.heads + h) * shape.seq + i) * shape.seq + j;
   }
   template <class F>
-  void each_pair(F f) const {  // f(b, h, i, j)
+  void each_pair(F f) const {  // calls f(b, h, i, j)
     for (int64_t b = 0; b < shape.batch; ++b)
       for (int64_t h = 0; h < shape.heads; ++h)
         for (int64_t i = 0; i < shape.seq; ++i)
@@ -182,7 +183,7 @@ void attn_score(double* score, const double* qkv, AttentionShape s, Stream) {
   });
 }
 
-/// Softmax of the first i + 1 scores of row i; lse (may be null) gets one number per row.
+/// Softmax of the first i + 1 scores of row i; if lse is not null, it gets one number per row.
 void causal_softmax(double* prob, double* lse, const double* score, AttentionShape s) {
   for (int64_t row = 0; row < s.batch * s.heads * s.seq; ++row) {
     const int64_t count = row % s.seq + 1;
@@ -297,12 +298,12 @@ void gate_scores(double* p, const double* logits, ScoreRule rule, int64_t tokens
   }
 }
 
-/// dp[e], the gradient of one token's scores, from that of its weights.
+/// Computes dp[e], the gradient of one token's scores, from the gradient of its weights.
 void score_grad(double* dp, const double* dweight, const double* p, const int32_t* expert,
                 WeightRule rule, int64_t experts, int64_t k) {
   std::fill_n(dp, experts, 0.0);
   if (rule == WeightRule::kOne) return;
-  double chosen = 0, dot = 0;  // the sum that kRenorm divides by; sum of dweight * weight
+  double chosen = 0, dot = 0;  // the sum by which kRenorm divides; the sum of dweight * weight
   for (int64_t j = 0; j < k; ++j)
     if (expert[j] >= 0) chosen += p[expert[j]];
   for (int64_t j = 0; j < k; ++j)
@@ -394,7 +395,7 @@ void balance_loss(double* loss, double* p, const double* load, ScoreRule rule, d
                   int64_t tokens, int64_t experts, Stream) {
   *loss = 0;
   for (int64_t t = 0; t < tokens; ++t, p += experts) {
-    double sum = 0, mean = 0;  // of the scores; of the loads, weighted by the scores
+    double sum = 0, mean = 0;  // sum of the scores; mean of the loads, weighted by the scores
     for (int64_t e = 0; e < experts; ++e) sum += p[e];
     if (rule == ScoreRule::kSoftmax) sum = 1;
     for (int64_t e = 0; e < experts; ++e) mean += load[e] * p[e] / sum;

@@ -1,5 +1,4 @@
-// Picks the fast table at run time. Compiled for the base instruction set, like everything but the
-// fast files.
+// Chooses the fast table at run time. Only fast_*.cpp use more than the base instruction set.
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -28,17 +27,16 @@ struct Level {
   const KernelTable<float>& (*table)();
 };
 
-/// Narrowest first.
+/// Levels of instruction sets, the narrowest first.
 std::vector<Level> levels() {
   return {{"v2", __builtin_cpu_supports("x86-64-v2") != 0, v2::fast_table},
           {"v3", __builtin_cpu_supports("x86-64-v3") != 0, v3::fast_table},
           {"v4", __builtin_cpu_supports("x86-64-v4") != 0, v4::fast_table}};
 }
 
-/// Throws: std::runtime_error when MOEBENCH_ISA names no level that this machine can run, or when
-/// there is none.
+/// Throws std::runtime_error if this machine cannot run the level of MOEBENCH_ISA, or any level.
 const KernelTable<float>& choose() {
-  blas();  // fails here rather than in the first GEMM
+  blas();  // opens OpenBLAS, so that an error appears here and not in the first GEMM
   const char* wanted = std::getenv("MOEBENCH_ISA");
   const Level* best = nullptr;
   std::string allowed;
@@ -49,9 +47,10 @@ const KernelTable<float>& choose() {
     if (!wanted || std::string(wanted) == level.name) best = &level;
   }
   if (best) return best->table();
-  if (allowed.empty()) throw std::runtime_error("this CPU lacks SSE4.2 (x86-64-v2)");
+  if (allowed.empty())
+    throw std::runtime_error("this CPU lacks SSE4.2 (x86-64-v2), which the kernels need");
   throw std::runtime_error("MOEBENCH_ISA=" + std::string(wanted) +
-                           ": unknown, or not for this CPU; allowed here: " + allowed);
+                           " is unknown or needs another CPU; allowed on this CPU: " + allowed);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Rounding to bfloat16: a warp takes a piece of a row, so that rows of any length fill the device.
+// Rounding to bfloat16. A warp rounds a piece of a row, so that rows of any length fill the device.
 #include "kernels/cuda/cast.h"
 
 #include "kernels/cuda/device.h"
@@ -7,7 +7,7 @@
 namespace moe::kernels::cuda {
 namespace {
 
-constexpr int64_t kPiece = 4 * kWarp;  // vectors of a row that a warp takes
+constexpr int64_t kPiece = 4 * kWarp;  // vectors of a row per warp
 
 __device__ void store(uint16_t* to, float v) {
   *to = static_cast<uint16_t>(rounded(v));
@@ -17,7 +17,7 @@ __device__ void store(uint2* to, float4 v) {
   to->y = rounded_pair(v.z, v.w);
 }
 
-/// Sizes in vectors; `pieces` a row.
+/// Strides and columns are counted in vectors; `pieces`: pieces per row.
 template <class To, class V>
 __global__ void cast_kernel(To* out, int64_t out_stride, const V* in, int64_t in_stride,
                             int64_t rows, int64_t cols, int64_t pieces) {
@@ -56,7 +56,7 @@ void round_exact(float* y, const float* x, int64_t n, Stream stream) {
   copy_2d(y, bytes, x, bytes, bytes, 1, stream);
 }
 
-/// As one row.
+/// Rounds the numbers as one row.
 void round_mixed(Bf16* y, const float* x, int64_t n, Stream stream) {
   if (n == 0) return;
   auto* const to = reinterpret_cast<uint16_t*>(y);

@@ -1,5 +1,5 @@
-// One answer to a call of the CUDA runtime: whether it worked. A failure is kept in errors.h, and
-// cleared in the runtime, which would hand it to the next one that asks for the last error.
+// Checks whether a call of the CUDA runtime worked. A failure is kept by errors.h and cleared in
+// the runtime, which would otherwise report it again to the next call that asks for the last error.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,7 +10,7 @@
 
 namespace moe::kernels::cuda {
 
-/// `what` names the call in the message: "cuda: WHAT: out of memory".
+/// Whether `error` is success. If not, keeps "cuda: <what>: out of memory"; `what`: the call.
 inline bool worked(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return true;
   keep_error(std::string("cuda: ") + what + ": " + cudaGetErrorString(error));

@@ -1,8 +1,8 @@
-// What the kernels share: launches, and sums over a warp and a block. Only the .cu files of this
-// folder include it. They hold no <<<>>> and no __CUDACC__, so that nvcc and,
-// with the runtime of tests/cuda/host, a plain C++ compiler take the same text.
-// Invariant: a sum has one fixed order whatever the grid. There are no atomics but the minimum of
-// finite.cu, which is the same in any order.
+// What all kernels share: launches, and sums over a warp and a block. Only the .cu files in this
+// folder include it. They contain no <<<>>> and no __CUDACC__, so that nvcc and, with the runtime
+// in tests/cuda/host, a plain C++ compiler can compile the same text. The functions of the device
+// table are in device_functions.h. Invariant: a sum has one fixed order, whatever the grid. The
+// only atomic is the minimum in finite.cu, whose result is the same in any order.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,20 +18,23 @@
 namespace moe::kernels::cuda {
 
 constexpr int kWarp = 32;
-constexpr int kThreads = 256;  // of a block, unless a kernel says otherwise
+constexpr int kThreads = 256;  // threads per block, unless a kernel uses another number
 constexpr int kWarps = kThreads / kWarp;
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int64_t kMaxGrid = 0x7fffffff;
-// Where threads stride over elements: enough blocks to fill any device, few enough to start fast.
+// Most blocks of striding threads: enough to fill any device, few enough to start fast.
 constexpr int64_t kStrideGrid = 4096;
 
-/// Starts kernel on `blocks` blocks; none: nothing to do. A failure is kept in errors.h. Each block
-/// gets shared_bytes of dynamic shared memory; beyond 48 KB the kernel must have been allowed them.
+/// Starts `kernel` on `blocks` blocks; does nothing for 0 blocks. A failure is kept by errors.h.
+/// Each block gets `shared_bytes` of dynamic shared memory; for more than 48 KB, the caller must
+/// have set the kernel's limit before.
 template <class... P>
 void launch_with_shared(int64_t shared_bytes, void (*kernel)(P...), int64_t blocks, int threads,
                         Stream stream, std::type_identity_t<P>... args) {
   if (blocks == 0) return;
-  if (blocks > kMaxGrid) return keep_error("cuda: a grid of more than 2^31 - 1 blocks");
+  if (blocks > kMaxGrid)
+    return keep_error(
+        "cuda: a launch needs more than 2^31 - 1 blocks, the most that a grid can have");
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
@@ -48,20 +51,20 @@ void launch(void (*kernel)(P...), int64_t blocks, int threads, Stream stream,
 constexpr int64_t blocks_of(int64_t n, int64_t a_block) {
   return (n + a_block - 1) / a_block;
 }
-/// Blocks for a kernel whose threads stride over n elements.
+/// Returns the number of blocks for a kernel whose threads stride over n elements.
 constexpr int64_t stride_blocks(int64_t n) {
   const int64_t blocks = blocks_of(n, kThreads);
   return blocks < kStrideGrid ? blocks : kStrideGrid;
 }
 
-/// Whether rows of `cols` numbers that begin at these pointers (null: yes) are 16-byte vectors with
-/// N numbers of the type of which there are N in one.
+/// Returns whether rows of `cols` numbers that begin at these pointers can be read as 16-byte
+/// vectors of N numbers each. A null pointer counts as aligned.
 template <int N = 4, class... P>
 bool vectorable(int64_t cols, const P*... pointers) {
   return cols % N == 0 && ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
 }
-/// Calls run with how many numbers one thread takes at once, as a constant: a pack of T where rows of
-/// `cols` numbers at these pointers allow it, else 1.
+/// Calls run(n) with the number of elements that a thread handles at once, as a constant: a pack
+/// (16 bytes) of T if rows of `cols` numbers at these pointers allow it, otherwise 1.
 template <class T, class Run, class... P>
 void in_packs(Run run, int64_t cols, const P*... pointers) {
   if (vectorable<kPack<T>>(cols, pointers...)) return run(std::integral_constant<int, kPack<T>>());
@@ -81,18 +84,18 @@ __device__ inline int warp() {
   return static_cast<int>(threadIdx.x / kWarp);
 }
 
-/// Of the warps of a grid of blocks of kThreads threads.
+/// The number of this warp in the grid, for blocks of kThreads threads.
 __device__ inline int64_t warp_number() {
   return static_cast<int64_t>(blockIdx.x) * kWarps + warp();
 }
 
-/// Over the lanes of a warp, the same in every lane. All 32 lanes must call.
+/// Returns the sum over the lanes of a warp, in every lane. All 32 lanes must call it.
 template <class T>
 __device__ inline T warp_sum(T v) {
   for (int step = kWarp / 2; step > 0; step /= 2) v += __shfl_xor_sync(kAllLanes, v, step);
   return v;
 }
-/// The larger; NaN where either is NaN, so that a row with one cannot lose it.
+/// Returns the larger of a and b, or NaN if one is NaN: a row's maximum must show its NaN.
 __device__ inline float max_or_nan(float a, float b) {
   return a > b || isnan(a) ? a : b;
 }
@@ -101,7 +104,8 @@ __device__ inline float warp_max(float v) {
     v = max_or_nan(v, __shfl_xor_sync(kAllLanes, v, step));
   return v;
 }
-/// Over a block of as many warps as `shared` holds values; it is free again afterwards.
+/// Returns the sum over a block, in every thread. The block must have as many warps as `shared` has
+/// elements; `shared` may be used again afterwards.
 template <class T, int kCount>
 __device__ inline T block_sum(T v, T (&shared)[kCount]) {
   v = warp_sum(v);

@@ -1,6 +1,5 @@
-// The functions of the device table, as plugin.cpp lists them; each is described in kernels/
-// device.h. The collectives are a table of their own (process_groups.h), and take_error is
-// plugin.cpp's.
+// The functions of the device table, as plugin.cpp lists them; kernels/device.h describes each. The
+// collectives have a table of their own (process_groups.h), and take_error is in plugin.cpp.
 #pragma once
 
 #include <type_traits>
@@ -47,7 +46,7 @@ DeviceFunction<&DeviceTable::end_recording> end_recording;
 DeviceFunction<&DeviceTable::replay> replay;
 DeviceFunction<&DeviceTable::release_recording> release_recording;
 
-/// They give up what gemm and the losses keep for a stream that ends; another may get its address.
+/// Free what is kept for a stream that is destroyed; a new stream may get its address.
 void forget_gemm(Stream stream);
 void forget_losses(Stream stream);
 

@@ -1,4 +1,4 @@
-// Elementwise ops: a thread strides over elements; one pass over each operand.
+// Elementwise ops: threads stride over elements, in one pass over each operand.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/functions.h"
 
@@ -10,7 +10,7 @@ constexpr float kCubic = 0.044715f;
 constexpr int kMaxSummands = 256;
 
 template <class T>
-struct Summands {  // passed by value: the list lies in host memory
+struct Summands {  // passed by value, since the list is in host memory
   const T* in[kMaxSummands];
 };
 
@@ -19,7 +19,7 @@ __device__ Numbers<N> load_or_zero(const T* p, int64_t i) {
   return p ? load<N>(p + i) : Numbers<N>{};
 }
 
-/// The column of a thread's first number as the thread strides on, without a division each time.
+/// The column of a thread's first number as it strides on, without a division per step.
 template <int N>
 class Column {
  public:
@@ -146,7 +146,8 @@ void add(T* y, const T* a, const T* b, int64_t n, Stream stream) {
 template <class T>
 void sum_n(T* y, const T* const* in, int64_t count, int64_t n, Stream stream) {
   if (count < 1 || count > kMaxSummands)
-    return keep_error("cuda: sum_n takes 1 to 256 summands, here are " + std::to_string(count));
+    return keep_error("cuda: sum_n got " + std::to_string(count) +
+                      " summands; 1 to 256 are allowed");
   Summands<T> summands{};
   bool packs = vectorable<kPack<T>>(n, y);
   for (int64_t j = 0; j < count; ++j) {

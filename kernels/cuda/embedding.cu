@@ -1,11 +1,12 @@
-// The embedding and its gradients; sums run over tokens in ascending order.
+// The embedding and its gradients; gradients are summed over tokens in ascending order.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/functions.h"
 
 namespace moe::kernels::cuda {
 namespace {
 
-constexpr int kVocabRows = 8;  // of dwte a block: the token ids are read once for all of them
+// Rows of dwte per block: the block reads the token ids once for all of them.
+constexpr int kVocabRows = 8;
 
 template <class T, int N>
 __global__ void embedding_kernel(T* x, const int32_t* ids, const float* wte, const float* wpe,
@@ -19,8 +20,8 @@ __global__ void embedding_kernel(T* x, const int32_t* ids, const float* wte, con
   }
 }
 
-/// Numbers the threads of a block whose `wanted` is set, in thread order, from 0; `shared` holds
-/// kWarps values and is free again afterwards. Returns how many there are.
+/// Returns how many threads of the block have `wanted` set; *rank: how many of them before this
+/// one. `shared` has kWarps elements and may be used again afterwards.
 __device__ int rank_in_block(bool wanted, int* rank, int* shared) {
   const unsigned mask = __ballot_sync(kAllLanes, wanted);
   if (lane() == 0) shared[warp()] = __popc(mask);
@@ -35,8 +36,8 @@ __device__ int rank_in_block(bool wanted, int* rank, int* shared) {
   return all;
 }
 
-/// A block owns kVocabRows rows of dwte and goes through all ids: it lists those of its rows in
-/// order, then each thread adds its columns of the listed tokens. No two threads share an element.
+/// A block owns kVocabRows rows of dwte and reads all ids. It lists the tokens of its rows in
+/// order; then each thread adds its columns of these tokens.
 template <class T, int N>
 __global__ void embedding_dwte_kernel(float* dwte, const int32_t* ids, const T* dx,
                                       const float* acc, int64_t tokens, int64_t vocab,
@@ -66,7 +67,7 @@ __global__ void embedding_dwte_kernel(float* dwte, const int32_t* ids, const T* 
         const auto sum = load<N>(to), grad = load<N>(dx + token_at[i] * hidden + c);
         store(to, numbers<N>([&](int j) { return sum.at[j] + grad.at[j]; }));
       }
-    // The next chunk's ranking waits for all threads before the lists are written again.
+    // rank_in_block() of the next iteration has a barrier before the lists are overwritten.
   }
 }
 

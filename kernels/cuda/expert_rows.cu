@@ -1,12 +1,12 @@
-// Rows to the experts' slots and back. All are gathers, the gradients too: each element is written
-// by one thread, which adds in the order of the choices. A warp takes a row.
+// Copies rows to the experts' slots and back. All kernels gather, also those of gradients: each
+// element is written by one thread, which adds in the order of the choices. One warp per row.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/functions.h"
 
 namespace moe::kernels::cuda {
 namespace {
 
-/// hidden in V, which is a number or 16 bytes of them: nothing is computed.
+/// V is one number or 16 bytes, and hidden is counted in V: rows are copied without arithmetic.
 template <class V>
 __global__ void dispatch_kernel(V* out, const V* x, const int32_t* slot_choice, int64_t slots,
                                 int64_t k, int64_t hidden) {

@@ -1,4 +1,4 @@
-// Where the first NaN or infinity of a tensor is.
+// Finds the first NaN or infinity of a tensor.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/device_functions.h"
 
@@ -8,8 +8,8 @@ namespace {
 using Index = unsigned long long;
 constexpr Index kNone = ~Index{0};
 
-/// The one atomic of this folder. The least of some numbers is the same in whatever order they
-/// come, so the result is the same bits every time. Sizes in numbers.
+/// The only atomic in this folder. A minimum is the same in any order, so the result has the same
+/// bits every time. `begin` and `end` are counted in numbers.
 template <class T, int N>
 __global__ void note_nonfinite_kernel(Index* first, const T* x, int64_t begin, int64_t end) {
   Index mine = kNone;

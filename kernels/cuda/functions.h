@@ -1,5 +1,5 @@
-// What table.cpp makes the tables of; each function is described in kernels/kernels.h and defined
-// in the .cu file of its family. Only table.cpp and these files include this.
+// The functions of which table.cpp builds the kernel tables. kernels/kernels.h describes them; .cu
+// files define them. Only these files and table.cpp include this.
 #pragma once
 
 #include <type_traits>
@@ -21,8 +21,9 @@ MixedFunction<&Mixed::gemm> gemm_mixed;
 Function<&Floats::gemm_many> gemm_many;
 MixedFunction<&Mixed::gemm_many> gemm_many_mixed;
 
-/// What is left to do with products where a library does not do it. In the table all but the first.
-/// y[r,c] = bias[c] + residual[r,c]; either may be null (taken as 0); residual may be y.
+/// The steps before and after a product that a library does not do in the product's kernel. gelu
+/// and gelu_dx are also in the table. fill_bias: y[r,c] = bias[c] + residual[r,c], where null
+/// counts as 0 and residual may be y.
 template <class T>
 void fill_bias(T* y, const float* bias, const T* residual, int64_t rows, int64_t cols, Stream);
 template <class T>
@@ -36,7 +37,7 @@ Function<&Floats::attention_work_bytes> attention_work_bytes;
 MixedFunction<&Mixed::attention> attention_mixed;
 MixedFunction<&Mixed::attention_dx> attention_dx_mixed;
 MixedFunction<&Mixed::attention_work_bytes> attention_mixed_work_bytes;
-// This project's own, where the library has none or is not wanted.
+// This project's own kernels, where the library has none or AttentionShape::own is set.
 MixedFunction<&Mixed::attention> attention_mma;
 MixedFunction<&Mixed::attention_dx> attention_mma_dx;
 MixedFunction<&Mixed::attention_work_bytes> attention_mma_work_bytes;
@@ -54,7 +55,7 @@ MixedFunction<&Mixed::round> round_mixed;
 Function<&Floats::copy_2d> copy_2d;
 Function<&Floats::clear> clear;
 
-// Each sets the functions of its file that have one text for all types of activations.
+// Each sets those functions of its file that have the same source for all types of activations.
 template <class T>
 void elementwise_kernels(KernelTable<T>& table);
 template <class T>

@@ -1,11 +1,11 @@
-// The gate's numerics: a warp per token, so that a row's bits do not depend on the other rows.
+// The computations of a gate: a warp per token, so a row's bits do not depend on other rows.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/functions.h"
 
 namespace moe::kernels::cuda {
 namespace {
 
-constexpr int kLogits = 8;  // experts whose dot products that a warp takes at once: x is read once
+constexpr int kLogits = 8;  // experts per warp: their dot products share one read of x
 
 template <class T>
 __global__ void gate_logits_kernel(float* logits, const T* x, const float* w, int64_t tokens,
@@ -47,7 +47,7 @@ __global__ void gate_scores_kernel(float* p, const float* logits, ScoreRule rule
   for (int64_t e = lane(); e < experts; e += kWarp) to[e] = expf(from[e] - top) / sum;
 }
 
-/// The gradient of the score of expert e: the choices that name it, in their order.
+/// Returns the gradient of the score of expert e: the sum over the choices of e, in their order.
 __device__ float score_grad(int64_t e, const float* dweight, const int32_t* expert, int64_t k,
                             WeightRule rule, float chosen, float dot) {
   float sum = 0;
@@ -68,12 +68,12 @@ __global__ void gate_dlogits_kernel(float* dlogits, const float* dweight, const 
     for (int64_t e = lane(); e < experts; e += kWarp) dlogits[t * experts + e] = 0;
     return;
   }
-  float chosen = 0, dot = 0;  // what kRenorm divides by; sum of dweight * weight
+  float chosen = 0, dot = 0;  // the sum by which kRenorm divides; the sum of dweight * weight
   for (int64_t j = 0; j < k; ++j)
     if (choice[j] >= 0) chosen += row[choice[j]];
   for (int64_t j = 0; j < k; ++j)
     if (choice[j] >= 0) dot += grad[j] * row[choice[j]] / chosen;
-  float mean = 0;  // sum of dp * p over the experts; only chosen ones have a dp
+  float mean = 0;  // sum of dp * p over experts; dp is 0 except for chosen experts
   for (int64_t e = lane(); e < experts && score == ScoreRule::kSoftmax; e += kWarp)
     mean += score_grad(e, grad, choice, k, weight, chosen, dot) * row[e];
   mean = warp_sum(mean);

@@ -1,4 +1,4 @@
-// Where the largest number of each row is: a warp takes a row.
+// Finds the largest number of each row: one warp per row.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/device_functions.h"
 
@@ -9,7 +9,7 @@ constexpr int64_t kNowhere = -1;
 
 struct Found {
   float value;
-  int64_t column;  // kNowhere: all numbers were NaN
+  int64_t column;  // kNowhere if all numbers were NaN
 };
 __device__ Found larger(Found a, Found b) {
   if (a.column == kNowhere) return b;

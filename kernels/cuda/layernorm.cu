@@ -1,6 +1,6 @@
-// LayerNorm: a block per row. Column sums (of the bias and of gamma and beta) take two stages
-// inside one block: each thread sums the rows of its lane, every kLanes-th, then one adds the
-// lanes' sums. A block takes eight columns, and no memory is needed between the stages.
+// LayerNorm: one block per row. Sums of columns (gradients of bias, gamma and beta) take two stages
+// inside one block: first each thread sums every kLanes-th row, then one thread per column adds the
+// partial sums. A block sums eight columns, and no memory is needed between the stages.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/functions.h"
 
@@ -10,7 +10,7 @@ namespace {
 constexpr float kEps = 1e-5f;
 constexpr int kColumns = 8;
 
-/// Of a block that takes a row: half where a thread takes more columns at once.
+/// Threads of a block that handles a row: half as many where a thread handles more columns at once.
 template <class T>
 constexpr int kRowThreads = kSummed<T> == 1 ? kThreads : kThreads / 2;
 template <class T>
@@ -84,23 +84,23 @@ __global__ void layernorm_dx_kernel(T* dx, const T* dy, const T* x, const float*
   }
 }
 
-/// Sums of kColumns columns over the rows, by one block.
+/// Sums of kColumns columns over all rows, computed by one block.
 template <class T>
 struct ColumnSums {
   static constexpr int N = kSummed<T>;
-  static constexpr int kAcross = kColumns / N;       // threads side by side
-  static constexpr int kLanes = kThreads / kAcross;  // one below the other
+  static constexpr int kAcross = kColumns / N;       // threads next to each other in a row
+  static constexpr int kLanes = kThreads / kAcross;  // rows that are read at the same time
   using Shared = float[kLanes][kColumns];
 
   static __device__ int64_t block_column() { return static_cast<int64_t>(blockIdx.x) * kColumns; }
   static __device__ int first_row() { return static_cast<int>(threadIdx.x) / kAcross; }
-  /// The first of this thread's columns of the block.
+  /// The first column of this thread in the block.
   static __device__ int column() { return static_cast<int>(threadIdx.x) % kAcross * N; }
 
   static __device__ void keep(Shared& part, const Numbers<N>& sum) {
     for (int i = 0; i < N; ++i) part[first_row()][column() + i] = sum.at[i];
   }
-  /// out[c] = acc[c] + the lanes' sums in their order. Requires: all have kept theirs.
+  /// out[c] = acc[c] + the partial sums in order. Requires: all threads have called keep().
   static __device__ void write(float* out, const float* acc, const Shared& part, int64_t cols) {
     const int64_t c = block_column() + threadIdx.x;
     if (threadIdx.x >= kColumns || c >= cols) return;

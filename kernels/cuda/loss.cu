@@ -1,7 +1,7 @@
-// Losses with their gradients in place. A block takes every gridDim-th row and adds its rows'
-// losses in double, in their order; one warp then adds the blocks' sums. The sums between the two
-// launches lie in a fixed piece of device memory, one per stream, because the table gives no work
-// area; so losses of different streams do not meet.
+// Losses, each with its gradient in place. A block handles every gridDim-th row and adds the losses
+// of its rows in double, in order; then one warp adds the sums of the blocks. Between the two
+// launches the sums are in a fixed piece of device memory, one piece per stream, since the kernel
+// table has no work area for losses; so losses on different streams do not conflict.
 #include <algorithm>
 #include <array>
 #include <mutex>
@@ -14,17 +14,17 @@
 namespace moe::kernels::cuda {
 namespace {
 
-constexpr int kPartials = 264;  // blocks of one loss, two for each SM of the largest device
+constexpr int kPartials = 264;  // blocks per loss, two per multiprocessor of the largest device
 constexpr int kStreams = 64;
 
 __device__ double partial_loss[kStreams * kPartials];
 
-/// Whose the pieces of partial_loss are; nobody's are free.
+/// Which stream owns each piece of partial_loss; a piece without an owner is free.
 struct Pieces {
   std::mutex mutex;
   std::array<std::optional<Stream>, kStreams> owner;
 
-  /// The first piece with this owner, or -1.
+  /// Returns the first piece with this owner, or -1.
   int find(std::optional<Stream> stream) const {
     const auto at = std::find(owner.begin(), owner.end(), stream);
     return at == owner.end() ? -1 : static_cast<int>(at - owner.begin());
@@ -32,14 +32,14 @@ struct Pieces {
 };
 Pieces pieces;
 
-/// The piece that belongs to a stream until it ends, or -1 with an error kept.
+/// Returns the piece that a stream has until it is destroyed; -1 (see errors.h) if none is free.
 int piece_of(Stream stream) {
   const std::lock_guard<std::mutex> lock(pieces.mutex);
   int piece = pieces.find(stream);
   if (piece >= 0) return piece;
   piece = pieces.find(std::nullopt);
   if (piece < 0) {
-    keep_error("cuda: losses on more than 64 streams");
+    keep_error("cuda: losses run on more than 64 streams; at most 64 are possible");
   } else {
     pieces.owner[static_cast<size_t>(piece)] = stream;
   }
@@ -57,7 +57,7 @@ __global__ void total_kernel(double* loss, int piece, int count) {
   if (threadIdx.x == 0) *loss = sum;
 }
 
-/// top and sum of exp(x - top) of one row, for the whole block.
+/// The maximum of a row and the sum of exp(x - top) over it, in every thread of the block.
 struct SoftmaxSums {
   float top, sum;
 };
@@ -77,14 +77,14 @@ __device__ SoftmaxSums softmax_sums(const T* row, int64_t cols, float (&shared)[
   return {top, block_sum(sum, shared)};
 }
 
-/// row[c] = f(row[c], c) for all columns, by the whole block. Packs begin where memory wants it:
-/// no number depends on another here.
+/// row[c] = f(row[c], c) for all columns, by the whole block. Packs begin at aligned addresses:
+/// here no result depends on which thread computes it.
 template <class T, class F>
 __device__ void change(T* row, int64_t cols, F f) {
   constexpr int N = kPack<T>;
   const int64_t to_pack = (16 - bytes_off(row)) % 16 / sizeof(T);
   const int64_t first = to_pack < cols ? to_pack : cols;
-  const int64_t last = first + (cols - first) / N * N;  // the end of the last pack
+  const int64_t last = first + (cols - first) / N * N;  // end of the last pack
   for (int64_t c = first + threadIdx.x * N; c < last; c += kThreads * N) {
     const auto x = load<N>(row + c);
     store(row + c, numbers<N>([&](int i) { return f(x.at[i], c + i); }));
@@ -101,7 +101,8 @@ __global__ void cross_entropy_kernel(T* logits, const int32_t* target, double sc
   for (int64_t t = blockIdx.x; t < tokens; t += gridDim.x) {
     T* const row = logits + t * vocab;
     const int32_t wanted = target[t];
-    const float at_target = load<1>(row + wanted).at[0];  // all read it before the sums' barriers
+    // All threads read at_target before the barriers in softmax_sums().
+    const float at_target = load<1>(row + wanted).at[0];
     const SoftmaxSums s = softmax_sums(row, vocab, shared);
     loss += scale * (log(static_cast<double>(s.sum)) + (static_cast<double>(s.top) - at_target));
     if (!gradient) continue;

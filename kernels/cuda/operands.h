@@ -1,6 +1,6 @@
-// One side's operands of several products in bfloat16: as they come, or rounded into room. One that
-// comes again right after itself is rounded once, and those that lie one behind the other in one
-// go.
+// The left or right operands of several products in bfloat16. Operands in bfloat16 are used as they
+// are; operands in float32 are rounded into a buffer. An operand that is added twice in a row is
+// rounded once, and operands that are adjacent in memory are rounded by one launch.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,9 @@ namespace moe::kernels::cuda {
 
 class Operands {
  public:
-  /// ld: numbers from row to row, of all as they come.
+  /// ld: elements from row to row, of all operands as given.
   explicit Operands(int64_t ld) : ld_(ld) {}
-  /// Requires: all of one type.
+  /// Adds the operand of the next product. Requires: all operands have one type.
   void add(EitherIn x, int64_t rows, int64_t cols) {
     wide_ = x.wide;
     const bool again = !all_.empty() && all_.back().from == x.data && all_.back().rows == rows &&
@@ -27,10 +27,11 @@ class Operands {
     }
     place_.push_back(all_.size() - 1);
   }
-  /// Numbers from row to row, of all as they are multiplied: at 16 bytes where they are rounded.
+  /// Elements from row to row of all operands as multiplied; rounded rows are aligned to 16 bytes.
   int64_t stride() const { return wide_ ? Bf16Operand(rows_, widest_).stride : ld_; }
-  /// Of room, a multiple of 16.
+  /// Bytes of the buffer for rounded operands, a multiple of 16.
   int64_t bytes() const { return wide_ ? 2 * rows_ * stride() : 0; }
+  /// Rounds the operands into the buffer `to` of bytes() bytes.
   void round(void* to, Stream stream) {
     to_ = static_cast<uint16_t*>(to);
     for (size_t begin = 0, end = 1; wide_ && begin < all_.size(); begin = end++) {
@@ -44,7 +45,7 @@ class Operands {
       cast_to_bf16(to_ + first.before * stride(), stride(), from, ld_, rows, first.cols, stream);
     }
   }
-  /// Of the i-th that was added. Requires: they are rounded.
+  /// Returns the i-th operand that was added. Requires: round() was called.
   const void* at(size_t i) const {
     const Operand& x = all_[place_[i]];
     return wide_ ? to_ + x.before * stride() : x.from;
@@ -53,7 +54,7 @@ class Operands {
  private:
   struct Operand {
     const void* from;
-    int64_t rows, cols, before;  // rows of those before it
+    int64_t rows, cols, before;  // total rows of the operands before this one
   };
   const int64_t ld_;
   bool wide_ = false;

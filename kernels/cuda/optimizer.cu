@@ -1,11 +1,11 @@
-// SGD with momentum and AdamW: one pass over weights, state and gradient.
+// SGD with momentum and AdamW: one pass over weights, states and gradients.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/functions.h"
 
 namespace moe::kernels::cuda {
 namespace {
 
-/// What one step multiplies with: made in double, rounded once.
+/// The factors of one step, computed in double and rounded once.
 struct AdamwFactors {
   float beta1, rest1, beta2, rest2, eps, keep, rate, root;
 };
@@ -31,7 +31,7 @@ __global__ void sgd_kernel(float* w, float* v, const float* g, float lr, float m
   }
 }
 
-/// Powers in double are slow: a thread per block makes them.
+/// Powers in double are slow, so one thread per block computes the factors.
 __global__ void adamw_kernel(float* w, float* m, float* v, const float* g, AdamwRates rates,
                              const int64_t* step, int64_t n) {
   __shared__ AdamwFactors shared;

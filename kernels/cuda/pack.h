@@ -1,6 +1,6 @@
-// Numbers in registers: floats, however they are stored, moved 16 bytes at a time where they can
-// be. A bfloat16 is read exactly and rounded once, when it is written. What a thread gets for a
-// column of a row never depends on where in memory the row begins.
+// Numbers in registers: always floats, however they are stored, moved 16 bytes at a time where
+// alignment allows. A bfloat16 is read exactly and rounded once, when it is written. Invariant: the
+// columns that a thread gets do not depend on the address of the row.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,11 +12,11 @@
 
 namespace moe::kernels::cuda {
 
-/// Numbers in 16 bytes.
+/// Numbers of type T in 16 bytes, a "pack".
 template <class T>
 constexpr int kPack = 16 / static_cast<int>(sizeof(T));
-/// Columns in a row that a thread adds up before it goes on to columns further right: what fixes
-/// the order of a row's sum.
+/// Number of adjacent columns that a thread adds before it moves on to columns further right. It
+/// fixes the order of a row's sum.
 template <class T>
 constexpr int kSummed = std::is_same_v<T, float> ? 1 : kPack<T>;
 
@@ -24,7 +24,7 @@ template <int N>
 struct Numbers {
   float at[N];
 };
-/// f(0), f(1), ...
+/// Returns f(0), f(1), ..., f(N - 1).
 template <int N, class F>
 __device__ Numbers<N> numbers(F f) {
   Numbers<N> all;
@@ -32,18 +32,19 @@ __device__ Numbers<N> numbers(F f) {
   return all;
 }
 
-/// The bits of to_bf16(v).
+/// Returns the bits of to_bf16(v).
 __device__ inline unsigned rounded(float v) {
   const unsigned bits = __float_as_uint(v);
-  if (isnan(v)) return bits >> 16 | 0x40u;  // a NaN whose bits are all in the lower half too
-  // Half a unit is added, less one bit where the upper half is even and a tie must stay; the carry
-  // may go into the exponent, as it should.
+  // Sets a bit, since the upper half alone could be infinity.
+  if (isnan(v)) return bits >> 16 | 0x40u;
+  // Adds half a unit, minus one bit where the upper half is even, so that a tie stays even. The
+  // carry may go into the exponent, as it should.
   return (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
 }
 __device__ inline unsigned rounded_pair(float low, float high) {
   return rounded(low) | rounded(high) << 16;
 }
-/// Two numbers of bfloat16 in each word.
+/// Returns the numbers in `words`, each of which contains two bfloat16.
 template <int N>
 __device__ Numbers<N> unpacked(const unsigned* words) {
   return numbers<N>([&](int i) {
@@ -51,7 +52,7 @@ __device__ Numbers<N> unpacked(const unsigned* words) {
   });
 }
 
-/// N numbers that begin at p; more than one begin at 16 bytes and are whole packs.
+/// Loads N numbers from p; for N > 1, p must be aligned to 16 bytes and N a multiple of a pack.
 template <int N>
 __device__ Numbers<N> load(const float* p) {
   if constexpr (N == 1) {
@@ -101,12 +102,12 @@ __device__ void store(Bf16* p, const Numbers<N>& v) {
   }
 }
 
-/// Bytes from the last multiple of 16 to p.
+/// Returns the number of bytes from the last multiple of 16 to p.
 template <class T>
 __device__ unsigned bytes_off(const T* p) {
   return static_cast<unsigned>(reinterpret_cast<uintptr_t>(p) % 16);
 }
-/// The pack that begins `off` bytes after a multiple of 16, out of the two that it lies in.
+/// Returns the pack at p, `off` bytes after a multiple of 16, from two aligned packs.
 __device__ inline Numbers<kPack<Bf16>> load_between(const Bf16* p, unsigned off) {
   const auto* const from = reinterpret_cast<const uint4*>(p - off / sizeof(Bf16));
   const uint4 a = from[0], b = from[1];
@@ -120,7 +121,7 @@ __device__ inline Numbers<kPack<Bf16>> load_between(const Bf16* p, unsigned off)
   return unpacked<kPack<Bf16>>(words);
 }
 
-/// Columns c to c + N - 1 of a row of `cols` columns, c < cols; `beyond` for those after the last.
+/// Loads columns c to c + N - 1 (c < cols) of a row; columns after the last are `beyond`.
 template <int N, class T>
 __device__ Numbers<N> load_columns(const T* row, int64_t c, int64_t cols, float beyond) {
   if constexpr (N == 1) {
@@ -133,7 +134,7 @@ __device__ Numbers<N> load_columns(const T* row, int64_t c, int64_t cols, float 
     return numbers<N>([&](int i) { return c + i < cols ? load<1>(row + c + i).at[0] : beyond; });
   }
 }
-/// The other way round; what is beyond the last column is not written.
+/// Stores columns c to c + N - 1 of a row; columns after the last are not written.
 template <int N, class T>
 __device__ void store_columns(T* row, int64_t c, int64_t cols, const Numbers<N>& v) {
   if constexpr (N == 1) {

@@ -1,5 +1,5 @@
-// What the shared library shows: C names for dlsym. The program is to open it only when a GPU is
-// asked for, so that it runs where there is neither driver nor CUDA library.
+// The interface of the shared library: C names for dlsym. A program should open the library only
+// when a GPU is requested, so that it also runs where there is neither a driver nor a CUDA library.
 #include <string>
 
 #include "kernels/cuda/attention/attention_library.h"
@@ -58,7 +58,7 @@ const DeviceTable& device_table() {
 }  // namespace
 }  // namespace moe::kernels::cuda
 
-/// A hash of the headers that program and plugin share; asked before the table.
+/// Returns a hash of the headers that program and plugin share, compared before the table is used.
 extern "C" const char* moe_cuda_interface() {
   return MOE_DEVICE_INTERFACE;
 }

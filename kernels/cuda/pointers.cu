@@ -1,4 +1,4 @@
-// Writes pointers that come as an argument of the kernel, so many a launch as an argument holds.
+// Writes pointers that are passed as a kernel argument, as many per launch as an argument can hold.
 #include "kernels/cuda/pointers.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace moe::kernels::cuda {
 namespace {
 
-/// 2 KB of the 4 KB that arguments may have on any device.
+/// 2 KB; kernel arguments may have 4 KB on any device.
 struct Pointers {
   const void* at[kThreads];
 };

@@ -1,4 +1,5 @@
-// Pointers of the host's arrays in device memory, as calls for many matrices want them.
+// Arrays of pointers in device memory, for library calls on many matrices. The copy is queued on a
+// stream and works in recordings.
 #pragma once
 
 #include <vector>
@@ -7,8 +8,8 @@
 
 namespace moe::kernels::cuda {
 
-/// to[i] = pointers[i]; `to` is on the device. The values travel with the launch: the vector may go
-/// at once, and a replay writes what was there when it was recorded.
+/// to[i] = pointers[i], where `to` is in device memory. The values are arguments of the launch: the
+/// vector may be destroyed at once, and a replay writes the values that were recorded.
 void store_pointers(const void** to, const std::vector<const void*>& pointers, Stream stream);
 
 }  // namespace moe::kernels::cuda

@@ -1,4 +1,4 @@
-// Recordings: what streams are given is captured as a CUDA graph and launched again as one piece.
+// Recordings: the work queued on streams is captured as a CUDA graph and launched again as a whole.
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/check.h"
@@ -6,8 +6,8 @@
 
 namespace moe::kernels::cuda {
 
-/// Relaxed: a thread that allocates while another records, or the first GEMM of a stream, which
-/// makes a handle of cuBLAS, would else end the recording.
+/// The mode is relaxed: in another mode, the recording would fail when another thread allocates
+/// memory, or when the first GEMM on a stream creates a cuBLAS handle.
 void begin_recording(Stream stream) {
   worked(cudaStreamBeginCapture(static_cast<cudaStream_t>(stream), cudaStreamCaptureModeRelaxed),
          "begin_recording");
@@ -18,7 +18,7 @@ Recording end_recording(Stream stream) {
   if (!worked(cudaStreamEndCapture(static_cast<cudaStream_t>(stream), &graph), "end_recording"))
     return nullptr;
   cudaGraphExec_t recording = nullptr;
-  // Otherwise all nodes get the priority of the stream that the replay is given to.
+  // Without this flag all nodes get the priority of the stream on which the recording is replayed.
   const cudaError_t error =
       cudaGraphInstantiate(&recording, graph, cudaGraphInstantiateFlagUseNodePriority);
   const bool made = worked(error, "end_recording");

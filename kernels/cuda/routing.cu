@@ -1,8 +1,8 @@
-// A choice's place is the number of choices of the same expert before it. It is counted in three
-// launches: each block counts its chunk by expert; a thread per expert sums the chunks before each
-// chunk; each block adds the ranks inside its chunk, by matching lanes and by warps in order. That
-// is done twice: in GShard order to see which choices find a place, then in token order to number
-// them.
+// The place of a choice is the number of earlier choices of the same expert. It is computed in
+// three launches: each block counts the choices of its chunk (kChunk choices) per expert; one
+// thread per expert sums the counts of the chunks before each chunk; each block adds the places
+// inside its chunk, by matching lanes and by going through warps in order. This is done twice: in
+// GShard order to decide which get a slot, then in token order to number slots.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/device_functions.h"
 #include "kernels/cuda/routing.h"
@@ -13,14 +13,15 @@ namespace {
 constexpr int32_t kDropped = -1;
 constexpr int kChunk = kThreads;  // choices per block
 
-/// Which choice comes i-th, and whether it counts.
+/// The order of the choices, and which choices count.
 struct Sequence {
   const int32_t* expert;
-  const int32_t* kept;  // null: all choices count; otherwise those that are not dropped
+  // Null: all choices count; otherwise choice_slot, in which dropped choices do not count.
+  const int32_t* kept;
   int64_t tokens, k;
 
   __device__ int64_t choice(int64_t i) const { return kept ? i : i % tokens * k + i / tokens; }
-  /// The expert of the i-th choice, or -1.
+  /// Returns the expert of the i-th choice, or -1 if there is none or it does not count.
   __device__ int32_t expert_of(int64_t i) const {
     if (i >= tokens * k) return -1;
     const int64_t c = choice(i);
@@ -31,12 +32,13 @@ struct Sequence {
 __global__ void top_k_kernel(int32_t* expert, const float* scores, int64_t tokens, int64_t experts,
                              int64_t k) {
   const int64_t t = warp_number();
-  if (t >= tokens) return;  // the whole warp
+  if (t >= tokens) return;  // the whole warp returns
   const float* row = scores + t * experts;
   int nan = 0;
   for (int64_t e = lane(); e < experts; e += kWarp) nan |= isnan(row[e]);
   nan = __ballot_sync(kAllLanes, nan) != 0;
-  float last = INFINITY;  // what the round before took: only later ones in the order are left
+  // The last choice that was taken; only choices after it in the order are left.
+  float last = INFINITY;
   int32_t last_expert = -1;
   for (int64_t j = 0; j < k; ++j) {
     float best = -INFINITY;
@@ -62,11 +64,11 @@ __global__ void top_k_kernel(int32_t* expert, const float* scores, int64_t token
   }
 }
 
-/// counts[chunk, e] = choices of expert e in the chunk. A warp counts in a row of its own.
+/// counts[chunk, e] = choices of expert e in the chunk. Each warp uses its own row of in_warp.
 __global__ void count_kernel(int32_t* counts, Sequence sequence, int64_t experts) {
   __shared__ int32_t in_warp[kWarps][kMaxRoutedExperts];
   for (int64_t e = lane(); e < experts; e += kWarp) in_warp[warp()][e] = 0;
-  __syncwarp();  // matching lanes orders no memory
+  __syncwarp();  // __match_any_sync does not order memory accesses
   const int32_t expert = sequence.expert_of(thread_number());
   const unsigned same = __match_any_sync(kAllLanes, expert);
   if (expert >= 0 && __ffs(static_cast<int>(same)) - 1 == lane())
@@ -79,7 +81,7 @@ __global__ void count_kernel(int32_t* counts, Sequence sequence, int64_t experts
   }
 }
 
-/// counts[chunk, e] becomes the choices of e before the chunk, used_before among them.
+/// Replaces counts[chunk, e] by the number of choices of e before the chunk, including used_before.
 __global__ void scan_kernel(int32_t* counts, int32_t* total, const int32_t* used_before,
                             int64_t chunks, int64_t experts, int64_t capacity) {
   const int64_t e = thread_number();
@@ -93,15 +95,15 @@ __global__ void scan_kernel(int32_t* counts, int32_t* total, const int32_t* used
   total[e] = static_cast<int32_t>(sum < capacity ? sum : capacity);
 }
 
-/// choice_slot of the sequence's choices from `before` [chunks, experts]. slot_choice, where this
-/// part's choices count from first_choice on, is null in the first round, which only says which
-/// choices are dropped.
+/// Computes choice_slot of the sequence's choices from `before` [chunks, experts]. slot_choice is
+/// null in the first of the two rounds, which only decides which choices are dropped; in the
+/// second, this part's choices are numbered from first_choice on.
 __global__ void place_kernel(int32_t* choice_slot, int32_t* slot_choice, const int32_t* before,
                              Sequence sequence, int64_t first_choice, int64_t experts,
                              int64_t capacity) {
   __shared__ int32_t in_warp[kWarps][kMaxRoutedExperts];
   for (int64_t e = lane(); e < experts; e += kWarp) in_warp[warp()][e] = 0;
-  __syncwarp();  // matching lanes orders no memory
+  __syncwarp();  // __match_any_sync does not order memory accesses
   const int32_t expert = sequence.expert_of(thread_number());
   const unsigned same = __match_any_sync(kAllLanes, expert);
   if (expert >= 0 && __ffs(static_cast<int>(same)) - 1 == lane())
@@ -155,8 +157,9 @@ int64_t route_work_bytes(RouteShape shape) {
 
 void top_k(int32_t* expert, const float* scores, RouteShape shape, Stream stream) {
   if (shape.k > shape.experts)
-    return keep_error("cuda: top_k takes up to " + std::to_string(shape.experts) +
-                      " choices of as many experts, here are " + std::to_string(shape.k));
+    return keep_error("cuda: top_k got k = " + std::to_string(shape.k) +
+                      " choices per token; at most the number of experts, " +
+                      std::to_string(shape.experts) + ", is allowed");
   launch(top_k_kernel, blocks_of(shape.tokens, kWarps), kThreads, stream, expert, scores,
          shape.tokens, shape.experts, shape.k);
 }
@@ -167,12 +170,12 @@ void route(DeviceMaps maps, const int32_t* used_before, RouteShape shape, void* 
   const int64_t slots = shape.experts * shape.capacity;
   if (shape.experts > kMaxRoutedExperts || slots > kMaxNumber ||
       (maps.first_token + shape.tokens) * shape.k > kMaxNumber)
-    return keep_error("cuda: route takes up to 1024 experts, and slots and choices below 2^31");
+    return keep_error("cuda: route allows at most 1024 experts, and slots and choices below 2^31");
   const int64_t chunks = num_chunks(shape);
   auto* before = static_cast<int32_t*>(work);
   if (!maps.part)
     launch(clear_kernel, stride_blocks(slots), kThreads, stream, maps.slot_choice, slots);
-  // The second round reads the drops of its own choices before it overwrites them with places.
+  // In the second round a thread reads whether its choice was dropped before it writes the slot.
   for (const int32_t* kept :
        {static_cast<const int32_t*>(nullptr), static_cast<const int32_t*>(maps.choice_slot)}) {
     const Sequence sequence = {maps.expert, kept, shape.tokens, shape.k};

@@ -1,5 +1,5 @@
-// The runtime's part of the device table: devices, memory, streams, events, copies. Thin: what a
-// call means is the CUDA runtime's; here is what flags it takes and why.
+// The part of the device table that calls the CUDA runtime: devices, memory, streams, events,
+// copies. The functions only choose flags, with the reasons given here; all else is the runtime's.
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 
@@ -14,7 +14,7 @@
 namespace moe::kernels::cuda {
 namespace {
 
-/// The runtime does not tell of an event whether it is timed.
+/// An event, and whether it is timed, which the runtime does not tell.
 struct OneEvent {
   cudaEvent_t event;
   bool timed;
@@ -27,12 +27,13 @@ OneEvent& event_of(Event event) {
   return *static_cast<OneEvent*>(event);
 }
 
-/// Null is then a failure alone. Less than nothing is more than there is.
+/// Returns `bytes`, but 1 for 0, so that a null pointer always means failure. A negative number
+/// becomes larger than any memory and fails.
 size_t at_least_one(int64_t bytes) {
   return bytes == 0 ? 1 : static_cast<size_t>(bytes);
 }
 
-/// 13020 is 13.2.
+/// Converts a version number: 13020 is 13.2.
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
@@ -99,7 +100,7 @@ void release(void* memory) {
 void* allocate_host(int64_t bytes) {
   void* memory = nullptr;
   const std::string what = "allocate_host " + std::to_string(bytes) + " bytes";
-  // Portable: ranks in one process have a device each.
+  // Portable, because ranks in one process may use different devices.
   return worked(cudaHostAlloc(&memory, at_least_one(bytes), cudaHostAllocPortable), what.c_str())
              ? memory
              : nullptr;
@@ -112,7 +113,7 @@ void release_host(void* memory) {
 Stream make_stream(bool urgent) {
   int least = 0, greatest = 0;
   cudaStream_t stream = nullptr;
-  // Non-blocking: nothing waits for what someone else gives to the default stream.
+  // Non-blocking: the stream does not wait for work that other code queues on the default stream.
   const bool all = worked(cudaDeviceGetStreamPriorityRange(&least, &greatest), "make_stream") &&
                    worked(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
                                                        urgent ? greatest : least),
@@ -144,7 +145,7 @@ void record(Event event, Stream stream) {
   const OneEvent& e = event_of(event);
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   if (e.timed && !worked(cudaStreamIsCapturing(stream_of(stream), &status), "record")) return;
-  // Without the flag, an event in a recording only orders its streams and never gets a time.
+  // Without this flag, an event in a recording only orders its streams and never gets a time.
   const unsigned flags =
       status == cudaStreamCaptureStatusActive ? cudaEventRecordExternal : cudaEventRecordDefault;
   worked(cudaEventRecordWithFlags(e.event, stream_of(stream), flags), "record");
@@ -158,7 +159,7 @@ void wait(Stream stream, Event event) {
 bool over(Event event) {
   const cudaError_t error = cudaEventQuery(event_of(event).event);
   if (error != cudaErrorNotReady) return worked(error, "over");
-  cudaGetLastError();  // the next launch would seem to have failed
+  cudaGetLastError();  // otherwise the next launch would seem to have failed
   return false;
 }
 

@@ -10,10 +10,10 @@ namespace {
 
 void no_kernel(const char* name) {
   keep_error(std::string("cuda: ") + name +
-             " has no kernel: attention that materialises its scores runs on the CPU only");
+             " has no kernel: attention that stores its scores runs on the CPU only");
 }
 
-/// What has one text for all T, and what has no kernel for any.
+/// Sets the functions that have the same source for all T, and those that have no kernel.
 template <class T>
 KernelTable<T> common(const char* name) {
   KernelTable<T> table = {
@@ -30,8 +30,8 @@ KernelTable<T> common(const char* name) {
                           Stream) { no_kernel("attn_score_dx"); },
       .copy_2d = copy_2d,
       .clear = clear,
-      // Its result would want a wait for the device: note_nonfinite of the device table leaves it
-      // there.
+      // Returning its result would need a wait for the device; note_nonfinite of the device table
+      // keeps the result in device memory instead.
       .first_nonfinite = nullptr,
   };
   elementwise_kernels(table);

@@ -1,8 +1,8 @@
-// The kernel tables on device pointers; `stream` is a cudaStream_t. Compiled for the device and, by
-// the tests, for the host's emulation; it has never run on a GPU.
-// Functions that return nothing keep a failed launch in errors.h. Without a kernel:
-//   attn_score, attn_softmax, attn_context and their gradients: they keep an error that says so
-//   first_nonfinite: null, it has no stream to read a result on
+// The kernel tables for device pointers; `stream` is a cudaStream_t. Compiled for the device and,
+// in the tests, for the host's emulation; they have never run on a GPU. Functions that return
+// nothing keep the error of a failed launch in errors.h. Functions without a kernel:
+//   attn_score, attn_softmax, attn_context and their gradients: keep an error that says so
+//   first_nonfinite: null, since it has no stream; note_nonfinite of the device table replaces it
 #pragma once
 
 #include "kernels/kernels.h"
@@ -11,10 +11,10 @@ namespace moe::kernels::cuda {
 
 const KernelTable<float>& table();
 
-/// Activations in bfloat16, sums in float32; float32 operands of a GEMM are rounded into room that
-/// the stream keeps. gate_logits computes in float32, so that tokens choose other experts only for
-/// what the ops before made of their rows, never for the rounding of logits. Null are those that
-/// only take Wide<T>, and first_nonfinite.
+/// Activations in bfloat16, sums in float32. float32 operands of a GEMM are rounded into memory
+/// that is kept for the stream. gate_logits computes in float32, so the choice of experts is
+/// affected by the rounding of a token's row in earlier ops, but not by a rounding of logits.
+/// Functions that only take Wide<T> are null, as is first_nonfinite.
 const KernelTable<Bf16>& table_mixed();
 
 }  // namespace moe::kernels::cuda

@@ -127,8 +127,8 @@ TEST_CASE("a key of bfloat16 that no query wants has a value without gradient") 
 
 TEST_CASE("attention of bfloat16 with heads that are too wide is refused with their size") {
   device_mixed().attention(nullptr, nullptr, nullptr, {1, 4, 1, 129}, nullptr, nullptr);
-  CHECK(device_error() == "cuda: attention takes heads of up to 128 columns, here are 129");
+  CHECK(device_error() == "cuda: attention got heads of 129 columns; at most 128 are possible");
   device_mixed().attention_dx(nullptr, nullptr, nullptr, nullptr, nullptr, {1, 4, 1, 130}, nullptr,
                               nullptr);
-  CHECK(device_error() == "cuda: attention takes heads of up to 128 columns, here are 130");
+  CHECK(device_error() == "cuda: attention got heads of 130 columns; at most 128 are possible");
 }

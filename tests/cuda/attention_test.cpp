@@ -48,5 +48,5 @@ TEST_CASE("attention does not look at later tokens, not even at a NaN") {
 
 TEST_CASE("attention with heads that are too wide is refused with their size") {
   device_table().attention(nullptr, nullptr, nullptr, {1, 4, 1, 129}, nullptr, nullptr);
-  CHECK(device_error() == "cuda: attention takes heads of up to 128 columns, here are 129");
+  CHECK(device_error() == "cuda: attention got heads of 129 columns; at most 128 are possible");
 }

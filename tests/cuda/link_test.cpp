@@ -134,7 +134,7 @@ TEST_CASE("emulated on the host: a transfer of nothing and a sleep last as long 
 
 TEST_CASE("paced copies by no block are refused") {
   kernels::cuda::paced_copies(nullptr, 0, 1, 0, {}, nullptr);
-  CHECK(kernels::cuda::take_error() == "cuda: paced_copies takes 1 block or more, here are 0");
+  CHECK(kernels::cuda::take_error() == "cuda: paced_copies got 0 blocks; at least 1 is needed");
 }
 
 TEST_CASE("emulated on the host: a transfer says when it begins and ends when the host lets it") {

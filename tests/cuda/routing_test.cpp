@@ -249,6 +249,5 @@ TEST_CASE("a part whose choices have no int32 number, and more choices than expe
   CHECK(kernels::cuda::take_error().find("choices below 2^31") != std::string::npos);
   kernels::cuda::top_k(nullptr, nullptr, {1, 2, 3, 1}, nullptr);
   CHECK(kernels::cuda::take_error() ==
-        "cuda: top_k takes up to 2 choices of as many experts, here "
-        "are 3");
+        "cuda: top_k got k = 3 choices per token; at most the number of experts, 2, is allowed");
 }

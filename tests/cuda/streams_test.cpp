@@ -15,7 +15,7 @@ TEST_CASE(
   for (int round = 0; round < 3; ++round) {
     std::string errors;
     for (char& handle : handles) errors += z_loss(handle);
-    CHECK(errors.find("cuda: losses on more than 64 streams") == 0);
+    CHECK(errors.find("cuda: losses run on more than 64 streams") == 0);
     for (char& handle : handles) kernels::cuda::forget_losses(&handle);
   }
   CHECK(z_loss(handles[64]) == "");

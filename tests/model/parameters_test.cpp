@@ -69,7 +69,7 @@ TEST_CASE("a model that makes no sense is refused with its field, value and what
   CHECK_THAT(refusal([](ModelSpec& m) { m.moe_every = 0; }), Contains("model.moe_every = 0"));
   CHECK_THAT(refusal([](ModelSpec& m) { m.k = 5; }), Contains("model.k = 5, allowed: 1 to 4"));
   CHECK_THAT(refusal([](ModelSpec&) {}, 3),
-             Contains("model.experts = 4 do not divide over 3 ranks"));
+             Contains("model.experts = 4 cannot be divided evenly over 3 ranks"));
   CHECK_THAT(
       refusal([](ModelSpec& m) { m.capacity_factor = std::numeric_limits<double>::quiet_NaN(); }),
       Contains("model.capacity_factor = nan, allowed: a finite number"));

@@ -174,7 +174,7 @@ TEST_CASE("a broadcast takes a step for every doubling") {
 TEST_CASE("a matrix that is not one of the cluster is refused with the entry") {
   const Cluster cluster = eight_a_node(16);
   CHECK_THROWS_WITH(all_to_all_v_ns(cluster, uniform_matrix(8, 1)),
-                    Catch::Contains("64 entries, must be 16 rows of 16"));
+                    Catch::Contains("64 entries: must be 16 rows of 16"));
   std::vector<double> bytes = uniform_matrix(16, 1);
   bytes[3 * 16 + 7] = -1;
   CHECK_THROWS_WITH(all_to_all_v_ns(cluster, bytes), Catch::Contains("bytes[3][7] = -1"));

@@ -328,7 +328,8 @@ TEST_CASE("what is wrong with a collective is named with its field and value") {
     CHECK_THROWS_WITH(run_collectives(cluster, {all_to_all(1), op}), Catch::Contains(why));
   };
   fails(all_to_all(-1), "ops[1].bytes_per_pair = -1: must be");
-  fails(all_to_all_v(std::vector<double>(255)), "ops[1].bytes: 255 entries, must be 16 rows of 16");
+  fails(all_to_all_v(std::vector<double>(255)),
+        "ops[1].bytes has 255 entries: must be 16 rows of 16");
   std::vector<double> bytes(256);
   bytes[3 * 16 + 7] = -2;
   fails(all_to_all_v(bytes), "ops[1].bytes[3][7] = -2: must be");
@@ -344,7 +345,7 @@ TEST_CASE("what is wrong with a collective is named with its field and value") {
   fails(all_to_all(1e300), "beyond the clock");
   NetworkOp late{.what = AllReduce{1, 1}, .after = {0}};
   late.start_ns = Nanoseconds{1} << 53;
-  fails(late, "ops[1]: what comes before it and start_ms takes");
+  fails(late, "ops[1]: waiting for the ops before it and for start_ms takes");
   CHECK_THROWS_WITH(run_collectives(cluster, {}, {.efficiency = 0}),
                     Catch::Contains("efficiency = 0: must be above 0"));
   CHECK_THROWS_WITH(value_named<Share>("sharing rule", "per_flows"),

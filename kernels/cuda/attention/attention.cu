@@ -1,5 +1,5 @@
-// Fused causal attention, forward (FlashAttention-2, Dao 2023, algorithm 1): the softmax is kept
-// running over tiles of keys, so no [seq, seq] matrix is stored.
+// Fused causal attention, forward (FlashAttention-2, Dao 2023, algorithm 1): the softmax is updated
+// over tiles of keys, so no [seq, seq] matrix is stored.
 #include "kernels/cuda/attention/attention_tile.h"
 #include "kernels/cuda/functions.h"
 
@@ -12,11 +12,11 @@ __global__ void attention_kernel(float* ctx, float* lse, const float* qkv, Atten
   __shared__ typename S::Tile tile;
   __shared__ typename S::Weights weights;
   const Head head(shape, S::kBlockRows);
-  const int64_t first = head.first_row + warp() * S::kRows;  // of this warp's rows
+  const int64_t first = head.first_row + warp() * S::kRows;  // first row of this warp
   float acc[S::kRows][S::kWide] = {}, top[S::kRows], sum[S::kRows] = {};
   for (float& t : top) t = -INFINITY;
   load(queries, qkv + head.qkv_row(0, 0), 3 * head.hidden, head.first_row, head);
-  // Every row of the block has a key in each of these tiles: kBlockRows divides kTile.
+  // Since kBlockRows divides kTile, each row of the block attends to a key in each tile.
   for (int64_t key = 0; key < head.first_row + S::kBlockRows; key += kTile) {
     load(tile, qkv + head.qkv_row(1, 0), 3 * head.hidden, key, head);
     float score[S::kRows];
@@ -31,7 +31,8 @@ __global__ void attention_kernel(float* ctx, float* lse, const float* qkv, Atten
       for (float& a : acc[r]) a *= shrink;
       top[r] = new_top;
     }
-    load(tile, qkv + head.qkv_row(2, 0), 3 * head.hidden, key, head);  // orders weights too
+    // The barriers of load() also order the accesses to weights.
+    load(tile, qkv + head.qkv_row(2, 0), 3 * head.hidden, key, head);
     accumulate<S>(acc, weights, tile, [&](int r, int j) { return key + j <= first + r; });
   }
   for (int r = 0; r < S::kRows; ++r) {

@@ -1,6 +1,6 @@
-// The gradient of fused attention (FlashAttention-2, Dao 2023, algorithm 2), with two kernels in
-// place of atomic additions: one owns the rows of dq, one those of dk and dv; both compute the
-// probabilities anew. work: delta [batch, heads, seq] = the rows' dot(dctx, ctx).
+// The gradient of fused attention (FlashAttention-2, Dao 2023, algorithm 2). Two kernels replace
+// atomic additions: one owns the rows of dq, the other those of dk and dv. Both compute the
+// probabilities again. work: delta [batch, heads, seq], where delta = dot(dctx, ctx) for each row.
 #include "kernels/cuda/attention/attention_tile.h"
 #include "kernels/cuda/functions.h"
 
@@ -10,7 +10,7 @@ namespace {
 __global__ void delta_kernel(float* delta, const float* dctx, const float* ctx,
                              AttentionShape shape) {
   const int64_t row = warp_number();                         // (b * heads + h) * seq + i
-  if (row >= shape.batch * shape.heads * shape.seq) return;  // the whole warp
+  if (row >= shape.batch * shape.heads * shape.seq) return;  // the whole warp returns
   const int64_t head = row / shape.seq, i = row % shape.seq;
   const int64_t first =
       ((head / shape.heads * shape.seq + i) * shape.heads + head % shape.heads) * shape.head_dim;
@@ -46,7 +46,7 @@ __global__ void dq_kernel(float* dqkv, const float* dctx, const float* qkv, cons
       }
       weights[warp() * S::kRows + r][lane()] = dscore;
     }
-    __syncwarp();  // a warp reads its own weights only
+    __syncwarp();  // each warp reads only its own weights
     accumulate<S>(acc, weights, tile, [&](int r, int j) { return key + j <= first + r; });
   }
   for (int r = 0; r < S::kRows; ++r)
@@ -79,7 +79,7 @@ __global__ void dkv_kernel(float* dqkv, const float* dctx, const float* qkv, con
     load(tile, dctx + head.ctx, head.hidden, query, head);
     dots<S>(dprob, values, tile);
     accumulate<S>(dv, weights, tile, seen);
-    __syncwarp();  // the probabilities are read before they are overwritten
+    __syncwarp();  // all lanes have read the probabilities before they are overwritten
     for (int r = 0; r < S::kRows; ++r)
       weights[warp() * S::kRows + r][lane()] =
           seen(r, lane()) ? p[r] * (dprob[r] - my_delta) * head.scale : 0.0f;

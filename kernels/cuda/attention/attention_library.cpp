@@ -16,27 +16,27 @@
 namespace moe::kernels::cuda {
 namespace {
 
-/// A direction and a shape.
+/// A direction (forward or backward) and the sizes of a shape.
 using Key = std::tuple<Direction, int64_t, int64_t, int64_t, int64_t>;
 
 struct Device {
-  cudnnHandle_t handle = nullptr;  // null: the library does not work here
+  cudnnHandle_t handle = nullptr;  // null if the library does not work on this device
   std::map<Key, std::optional<CudnnPlan>> plans;
 };
 
-/// One handle a device, which is set to a call's stream: calls hold the mutex.
+/// One cuDNN handle per device. It is set to the stream of each call, so calls hold the mutex.
 struct Devices {
   std::mutex mutex;
   std::map<int, Device> of;
 };
 
-/// Never destroyed: a process may end after the driver has gone.
+/// Never destroyed, since the process may end after the driver was unloaded.
 Devices& devices() {
   static auto* all = new Devices;
   return *all;
 }
 
-/// The calling thread's; null with an error kept.
+/// Returns the Device of the calling thread; null on failure (see errors.h).
 Device* this_device(const CudnnCalls& calls) {
   int number = 0;
   if (!worked(cudaGetDevice(&number), "attention")) return nullptr;
@@ -53,7 +53,7 @@ Key key_of(AttentionShape s, Direction direction) {
   return {direction, s.batch, s.seq, s.heads, s.head_dim};
 }
 
-/// Made when it is first asked for; null where the library has none.
+/// Returns the plan for a shape, made at the first request; null where the library has none.
 const CudnnPlan* plan_of(const CudnnCalls& calls, Device& device, AttentionShape s,
                          Direction direction) {
   if (device.handle == nullptr || !cudnn_takes(calls.version(), s)) return nullptr;
@@ -62,13 +62,13 @@ const CudnnPlan* plan_of(const CudnnCalls& calls, Device& device, AttentionShape
     try {
       found->second.emplace(calls, attention_graph(calls, s, direction), device.handle);
     } catch (const CudnnRefusal&) {
-      cudaGetLastError();  // of what the library tried
+      cudaGetLastError();  // clears errors that the library's attempts left in the runtime
     }
   }
   return found->second ? &*found->second : nullptr;
 }
 
-/// What a direction's plan takes of `work`: the rows' delta, then the library's own.
+/// The parts of `work`: first delta of all rows, then the library's own workspace.
 constexpr int64_t kAligned = 256;
 int64_t delta_bytes(AttentionShape s) {
   const int64_t bytes = s.batch * s.heads * s.seq * static_cast<int64_t>(sizeof(float));
@@ -82,8 +82,9 @@ bool aligned(const std::vector<std::pair<int64_t, void*>>& data) {
   });
 }
 
-/// With the plan that was made when the bytes of work were asked for, since none can be made while
-/// the stream is recorded. data: all but the numbers that do not change.
+/// Runs the plan that was made when the bytes of work were requested, since no plan can be made
+/// while the stream is being recorded. `data`: pointers of all tensors except the constants.
+/// Returns false where the library cannot run this call.
 bool run(AttentionShape s, Direction direction, std::vector<std::pair<int64_t, void*>> data,
          void* workspace, Stream stream) {
   const CudnnCalls* const calls = cudnn_calls();

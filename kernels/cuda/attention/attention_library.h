@@ -1,5 +1,6 @@
-// Attention in bfloat16 by cuDNN's fused kernels, where the library is found and has for a shape
-// kernels that give the same bits on every run. Who calls has kernels of its own for the rest.
+// Attention in bfloat16 by cuDNN's fused kernels, where the library is installed and has kernels
+// for the shape that give the same bits on every run. For other shapes the caller must use the
+// project's own kernels (attention_mixed.cpp does so).
 #pragma once
 
 #include <string>
@@ -8,15 +9,16 @@
 
 namespace moe::kernels::cuda {
 
-/// "cuDNN 9.19.0", "no cuDNN".
+/// Returns "cuDNN 9.19.0" or "no cuDNN".
 std::string attention_library_version();
-/// Whether the library has both directions on the calling thread's device. The first time that a
-/// shape is asked for its plans are made, which takes seconds.
+/// Returns whether the library has kernels for both directions on the calling thread's device. The
+/// first request for a shape makes its plans, which takes seconds.
 bool library_has_attention(AttentionShape shape);
-/// Bytes of work; as much as the library says, 0 where it has neither direction.
+/// Returns the bytes of `work` that the library needs; 0 where it has neither direction.
 int64_t library_attention_work_bytes(AttentionShape shape);
-/// As KernelTable says. False where the library does not take it: then the stream was given
-/// nothing. Otherwise true, perhaps with an error kept.
+/// As KernelTable::attention and attention_dx. Return false where the library does not support the
+/// call; nothing was queued on the stream then. Otherwise return true, possibly with an error in
+/// errors.h.
 bool library_attention(Bf16* ctx, float* lse, const Bf16* qkv, AttentionShape shape, void* work,
                        Stream stream);
 bool library_attention_dx(Bf16* dqkv, const Bf16* dctx, const Bf16* ctx, const Bf16* qkv,

@@ -1,4 +1,4 @@
-// Where the plugin is built without cuDNN's headers.
+// The functions of attention_library.h for a plugin that is built without cuDNN's headers.
 #include "kernels/cuda/attention/attention_library.h"
 
 namespace moe::kernels::cuda {

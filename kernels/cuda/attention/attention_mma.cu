@@ -1,14 +1,14 @@
 // Fused causal attention of bfloat16 on tensor cores, forward (FlashAttention-2, Dao 2023,
-// algorithm 1). A block owns queries and goes through tiles of keys and values up to the diagonal;
-// probabilities go from registers to the second product, rounded to bfloat16; sums of probabilities
-// take them unrounded.
+// algorithm 1). A block owns queries and goes through tiles of keys and values up to the diagonal.
+// The probabilities are rounded to bfloat16 and passed in registers to the second product; their
+// sums are of the probabilities before rounding.
 #include "kernels/cuda/attention/attention_mma_tile.h"
 #include "kernels/cuda/functions.h"
 
 namespace moe::kernels::cuda {
 namespace {
 
-/// Of a row: the largest score so far, unscaled, and this thread's part of the sum of
+/// For each row: the largest score so far, not scaled, and this thread's part of the sum of
 /// exp(scaled score - largest).
 template <class S>
 struct Softmax {
@@ -24,17 +24,17 @@ struct Softmax {
   typename S::RowValues top, sum;
 };
 
-/// The four lanes that hold a row come to the same value.
+/// Combines v over the four lanes that hold a row; all four get the same result.
 template <class Join>
 __device__ inline float over_row(float v, Join join) {
   v = join(v, __shfl_xor_sync(kAllLanes, v, 1));
   return join(v, __shfl_xor_sync(kAllLanes, v, 2));
 }
 
-/// Turns scores into probabilities not yet divided by their sum, and takes the sums that there are
-/// to the new largest score. factor = scale * log2(e). A NaN does not show in the largest score,
-/// but its probability is one and so is the sum. Where all scores are -infinity so far, 0 stands
-/// for the largest: the differences stay numbers.
+/// Replaces scores by probabilities that are not yet divided by their sum, and rescales the sums so
+/// far to the new largest score. factor = scale * log2(e). A NaN score does not become the largest
+/// score, but its probability is a NaN, and so is the sum. Where all scores so far are -infinity, 0
+/// is used as the largest, so that differences are not NaN.
 template <class S>
 __device__ inline void advance(Softmax<S>& softmax, typename S::Scores& scores,
                                typename S::Sums& sums, float factor) {
@@ -64,7 +64,7 @@ __device__ inline void advance(Softmax<S>& softmax, typename S::Scores& scores,
   scale_rows<S>(sums, [&](int g, int half) { return shrink[g][half]; });
 }
 
-/// Divides the sums by those of the probabilities and writes lse.
+/// Divides the sums by the sums of the probabilities, and writes lse.
 template <class S>
 __device__ inline void finish(Softmax<S>& softmax, typename S::Sums& sums, float* lse, int first,
                               const MmaHead& head) {
@@ -87,13 +87,14 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
                          bool in_vectors) {
   const MmaHead head(shape, S::kBlockRows, true, in_vectors);
   constexpr int kQueries = 0;
-  constexpr int kTiles = kQueries + S::kOwnTile;  // twice keys and values
+  // Two pairs of tiles of keys and values, used in turn.
+  constexpr int kTiles = kQueries + S::kOwnTile;
   const auto load = [&](int key) {
     const int tile = kTiles + key / S::kPassing % 2 * 2 * S::kTile;
     start_load<S::kPassing, S::kColumns>(tile, qkv_rows(qkv, 1, head), key, head);
     start_load<S::kPassing, S::kColumns>(tile + S::kTile, qkv_rows(qkv, 2, head), key, head);
   };
-  const int first = head.first_row + warp() * S::kWarpRows;  // of this warp's rows
+  const int first = head.first_row + warp() * S::kWarpRows;  // first row of this warp
   const int end = head.end(S::kBlockRows);
   Softmax<S> softmax;
   typename S::Sums sums = {};
@@ -101,13 +102,13 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   load(0);
   for (int key = 0; key < end; key += S::kPassing) {
     finish_copies();
-    __syncthreads();  // the tile is there, and nobody reads the one before
+    __syncthreads();  // the tile is complete, and no warp still reads the tile before
     if (key + S::kPassing < end) load(key + S::kPassing);
-    if (key >= first + S::kWarpRows) continue;  // hidden from all of the warp's rows
+    if (key >= first + S::kWarpRows) continue;  // the mask hides the tile from all rows of the warp
     const int tile = kTiles + key / S::kPassing % 2 * 2 * S::kTile;
     typename S::Scores scores = {};
     add_products<S>(scores, kQueries, tile);
-    if (key + S::kPassing > first + 1)  // on the diagonal
+    if (key + S::kPassing > first + 1)  // the tile is on the diagonal
       each_score<S>([&](int g, int j, int i, int row, int column) {
         if (key + column > first + row) scores[g][j][i] = -INFINITY;
       });

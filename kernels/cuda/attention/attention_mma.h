@@ -1,10 +1,10 @@
-// What attention's kernels for bfloat16 share (FlashAttention-2, Dao 2023). A block of four warps
-// owns rows of one head and goes through the other side in tiles of rows that are copied to shared
-// memory while the one before is multiplied; a warp owns 16 * kGroups of the block's rows and holds
-// its sums in float32 registers.
-// Heads of other sizes than kColumns, and sequences that end within a tile, are filled with zeros.
-// What the mask hides weighs 0, so a NaN or infinity in it is not seen beyond its tile, but may
-// be seen by the other rows within it.
+// What the attention kernels for bfloat16 share (FlashAttention-2, Dao 2023). A block of four warps
+// owns rows of one head (queries or keys) and goes through the rows of the other side in tiles. A
+// tile is copied to shared memory while the tile before is multiplied. A warp owns 16 * kGroups of
+// the block's rows and holds their sums in float32 registers. Heads with fewer than kColumns
+// columns, and sequences that end inside a tile, are filled with zeros. Masked elements have weight
+// 0; so a NaN or infinity in a masked element does not reach other tiles, but it may reach other
+// rows of its own tile. The kernels for float32 are in attention_tile.h.
 #pragma once
 
 #include "kernels/cuda/attention/attention_tile.h"
@@ -13,27 +13,27 @@
 namespace moe::kernels::cuda {
 
 constexpr int kMmaWarps = 4, kMmaThreads = kMmaWarps * kWarp;
-constexpr int kSide = 16;  // of the fragments that ldmatrix loads at once
+constexpr int kSide = 16;  // rows and columns of the fragments that ldmatrix loads at once
 constexpr float kLog2E = 1.44269504f;
 
-/// Heads of up to `columns` columns, `groups` times 16 rows per warp, tiles of `passing` rows of the
-/// other side. A fragment of the other side is read from shared memory once for all of a warp's
-/// rows, so groups, then rows that pass, are as many as 255 registers per thread hold without spills;
-/// two blocks share a multiprocessor.
+/// Sizes of a kernel: heads of up to `columns` columns, `groups` times 16 rows per warp, and tiles
+/// of `passing` rows of the other side. A fragment of the other side is read from shared memory
+/// once for all rows of a warp. Therefore first `groups`, then `passing`, are as large as 255
+/// registers per thread allow without spilling. Two blocks share a multiprocessor.
 template <int columns, int groups, int passing>
 struct MmaSizes {
   static constexpr int kColumns = columns, kGroups = groups, kPassing = passing;
   static constexpr int kWarpRows = kSide * groups, kBlockRows = kMmaWarps * kWarpRows;
   static constexpr int kOwnTile = kBlockRows * columns, kTile = passing * columns;  // elements
-  /// A warp's sums for its rows and the head's columns, and for its rows and a tile's.
+  /// A warp's sums: its rows x the head's columns, and (Scores) its rows x the rows of a tile.
   using Sums = float[groups][columns / 8][4];
   using Scores = float[groups][passing / 8][4];
-  /// A value for each row of which the thread holds elements: lane / 4 and that + 8 of each group.
+  /// One value per row of the thread's elements: rows lane / 4 and lane / 4 + 8 of each group.
   using RowValues = float[groups][2];
 };
 
-/// One head of one sequence, and the rows of it that the block owns. Blocks of one position in the
-/// sequence come together, those with the most tiles to go through first.
+/// One head of one sequence, and its rows that the block owns. Blocks at the same position of the
+/// sequence are launched together; positions with the most tiles are launched first.
 struct MmaHead {
   __device__ MmaHead(AttentionShape s, int block_rows, bool last_first, bool vectors)
       : seq(static_cast<int>(s.seq)),
@@ -50,11 +50,11 @@ struct MmaHead {
     lse = head * s.seq;
     scale = 1 / sqrtf(static_cast<float>(s.head_dim));
   }
-  /// Behind the last of `rows` rows from first_row on.
+  /// The end of the `rows` rows from first_row on, at most seq.
   __device__ int end(int rows) const { return first_row + rows < seq ? first_row + rows : seq; }
   int seq, head_dim, hidden, first_row;
-  bool in_vectors;        // chunks of 16 bytes are aligned in global memory
-  int64_t qkv, ctx, lse;  // the head's first elements
+  bool in_vectors;        // whether chunks of 16 bytes are aligned in global memory
+  int64_t qkv, ctx, lse;  // offsets of the head's first elements
   float scale;
 };
 
@@ -65,7 +65,7 @@ struct MmaRows {
   int stride;
   __device__ T* at(int row, int column) const { return first + int64_t{row} * stride + column; }
 };
-/// Block 0, 1, 2 of qkv or its gradient: q, k, v.
+/// Rows of block 0, 1 or 2 of qkv or its gradient: q, k or v.
 template <class T>
 __device__ inline MmaRows<T> qkv_rows(T* qkv, int block, const MmaHead& head) {
   return {qkv + head.qkv + int64_t{block} * head.hidden, 3 * head.hidden};
@@ -75,8 +75,9 @@ __device__ inline MmaRows<T> ctx_rows(T* ctx, const MmaHead& head) {
   return {ctx + head.ctx, head.hidden};
 }
 
-/// Calls visit(g, j, i, row, column) for the thread's elements [g][j][i] of scores: where they lie
-/// among the warp's rows and the tile's. i / 2 is the row's number among RowValues of g.
+/// Calls visit(g, j, i, row, column) for the thread's elements [g][j][i] of scores, where `row` is
+/// the row among the warp's rows and `column` the row of the tile. i / 2 is the index of the row in
+/// RowValues of group g.
 template <class S, class Visit>
 __device__ inline void each_score(Visit visit) {
 #pragma unroll
@@ -88,7 +89,7 @@ __device__ inline void each_score(Visit visit) {
         visit(g, j, i, g * kSide + i / 2 * 8 + lane() / 4, j * 8 + lane() % 4 * 2 + i % 2);
 }
 
-/// Multiplies each row of the sums by its factor.
+/// Multiplies each row of the sums by factor(g, half).
 template <class S, class Factor>
 __device__ inline void scale_rows(typename S::Sums& sums, Factor factor) {
 #pragma unroll
@@ -99,7 +100,7 @@ __device__ inline void scale_rows(typename S::Sums& sums, Factor factor) {
       for (int i = 0; i < 4; ++i) sums[g][j][i] *= factor(g, i / 2);
 }
 
-/// Whether chunks of 8 elements are aligned in rows of heads that begin at these pointers.
+/// Returns whether chunks of 8 elements are aligned in rows of heads that begin at these pointers.
 template <class... P>
 bool in_chunks(AttentionShape s, const P*... pointers) {
   return s.head_dim % 8 == 0 && ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);

@@ -1,18 +1,18 @@
 // The gradient of fused attention of bfloat16 on tensor cores (FlashAttention-2, Dao 2023,
-// algorithm 2), with two kernels in place of atomic additions: one owns rows of k and v, one rows
-// of q; both compute the probabilities anew from lse. Probabilities and the gradients of scores are
-// rounded to bfloat16 for the products that sum them, which are float32.
-// work: delta [batch, heads, seq] = the rows' dot(dctx, ctx).
+// algorithm 2). Two kernels replace atomic additions: one owns rows of k and v, the other rows of
+// q. Both compute the probabilities again from lse. Probabilities and gradients of scores are
+// rounded to bfloat16 for the products that sum them; the sums are float32. work: delta [batch,
+// heads, seq], where delta = dot(dctx, ctx) for each row.
 #include "kernels/cuda/attention/attention_mma_tile.h"
 #include "kernels/cuda/functions.h"
 
 namespace moe::kernels::cuda {
 namespace {
 
-/// Lanes that share a row of up to 128 columns, 8 each.
+/// Number of lanes that share a row of up to 128 columns, with 8 columns each.
 constexpr int kRowLanes = 16, kRowsAWarp = kWarp / kRowLanes;
 
-/// Of two bfloat16 in each.
+/// Returns the dot product of the two bfloat16 in `a` with the two in `b`.
 __device__ inline float pair_dot(unsigned a, unsigned b) {
   const auto half = [](unsigned word, int index) {
     return widened({static_cast<uint16_t>(word >> 16 * index)});
@@ -22,7 +22,7 @@ __device__ inline float pair_dot(unsigned a, unsigned b) {
 
 __global__ void delta_mma_kernel(float* delta, const Bf16* dctx, const Bf16* ctx,
                                  AttentionShape shape, bool in_vectors) {
-  // Row (b * seq + i) * heads + h of ctx as it lies in memory.
+  // The index of a row of ctx in memory: (b * seq + i) * heads + h.
   const int64_t rows = shape.batch * shape.seq * shape.heads;
   const int64_t row = warp_number() * kRowsAWarp + lane() / kRowLanes;
   const int64_t first = row * shape.head_dim;
@@ -44,7 +44,7 @@ __global__ void delta_mma_kernel(float* delta, const Bf16* dctx, const Bf16* ctx
   delta[b_h * shape.seq + i] = sum;
 }
 
-/// A thread's values of its rows of a [batch, heads, seq] array; 0 beyond the sequence.
+/// Loads a thread's values of its rows from a [batch, heads, seq] array; 0 beyond the sequence.
 template <class S>
 __device__ inline void load_values(typename S::RowValues& values, const float* all, int first,
                                    const MmaHead& head) {
@@ -57,7 +57,7 @@ __device__ inline void load_values(typename S::RowValues& values, const float* a
     }
 }
 
-/// The block's rows are queries, those that pass are keys and values.
+/// The block owns rows of queries; the tiles are keys and values.
 template <class S>
 __global__ void __launch_bounds__(kMmaThreads, 2)
     dq_mma_kernel(Bf16* dqkv, const Bf16* dctx, const Bf16* qkv, const float* lse,
@@ -65,7 +65,8 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   const MmaHead head(shape, S::kBlockRows, true, in_vectors);
   constexpr int kQueries = 0;
   constexpr int kGrads = kQueries + S::kOwnTile;
-  constexpr int kTiles = kGrads + S::kOwnTile;  // twice keys and values
+  // Two pairs of tiles of keys and values, used in turn.
+  constexpr int kTiles = kGrads + S::kOwnTile;
   const auto load = [&](int key) {
     const int tile = kTiles + key / S::kPassing % 2 * 2 * S::kTile;
     start_load<S::kPassing, S::kColumns>(tile, qkv_rows(qkv, 1, head), key, head);
@@ -80,12 +81,13 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   load(0);
   for (int key = 0; key < end; key += S::kPassing) {
     finish_copies();
-    __syncthreads();  // the tile is there, and nobody reads the one before
+    __syncthreads();  // the tile is complete, and no warp still reads the tile before
     if (key + S::kPassing < end) load(key + S::kPassing);
-    if (key >= first + S::kWarpRows) continue;  // hidden from all of the warp's rows
+    if (key >= first + S::kWarpRows) continue;  // the mask hides the tile from all rows of the warp
     const int tile = kTiles + key / S::kPassing % 2 * 2 * S::kTile;
     typename S::Scores scores = {}, dscores;
-    typename S::RowValues values;  // read anew each time: they would be registers too many
+    // Loaded again each time, since they would need too many registers.
+    typename S::RowValues values;
     load_values<S>(values, delta, first, head);
     each_score<S>([&](int g, int j, int i, int, int) { dscores[g][j][i] = -values[g][i / 2]; });
     add_products<S>(scores, kQueries, tile);
@@ -94,7 +96,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
     each_score<S>([&](int g, int j, int i, int, int) {
       dscores[g][j][i] *= fast_exp2(scores[g][j][i] * factor - values[g][i / 2] * kLog2E);
     });
-    if (key + S::kPassing > first + 1)  // on the diagonal
+    if (key + S::kPassing > first + 1)  // the tile is on the diagonal
       each_score<S>([&](int g, int j, int i, int row, int column) {
         if (key + column > first + row) dscores[g][j][i] = 0;
       });
@@ -104,13 +106,13 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   store_rows<S>(qkv_rows(dqkv, 0, head), sums, kQueries, head);
 }
 
-/// What a tile of queries brings to the sums of keys and values; it begins at row `query`.
+/// Adds to dk and dv what a tile of queries contributes; the tile begins at row `query`.
 template <class S>
 __device__ inline void add_queries(typename S::Sums& dk, typename S::Sums& dv, int own, int tile,
                                    const float* values, int query, int first, const MmaHead& head) {
   const float factor = head.scale * kLog2E;
   const float *const lse = values, *const delta = values + S::kPassing;
-  // On the diagonal, or beyond the sequence: zeros there, but not times an infinite key.
+  // Masked elements are set to 0, and not multiplied by 0, since a key may be infinite.
   const bool masked = first + S::kWarpRows > query + 1 || query + S::kPassing > head.seq;
   const auto hide = [&](typename S::Scores& all) {
     if (!masked) return;
@@ -133,17 +135,18 @@ __device__ inline void add_queries(typename S::Sums& dk, typename S::Sums& dv, i
   add_weighted<S>(dk, dscores, tile);
 }
 
-/// The block's rows are keys and values, those that pass are queries and rows of dctx, with their
-/// lse and delta.
+/// The block owns rows of keys and values; the tiles are of queries, dctx, lse and delta.
 template <class S>
 __global__ void __launch_bounds__(kMmaThreads, 2)
     dkv_mma_kernel(Bf16* dqkv, const Bf16* dctx, const Bf16* qkv, const float* lse,
                    const float* delta, AttentionShape shape, bool in_vectors) {
   const MmaHead head(shape, S::kBlockRows, false, in_vectors);
-  constexpr int kOwn = 0;                         // keys and values
-  constexpr int kTiles = kOwn + 2 * S::kOwnTile;  // twice queries and dctx
+  constexpr int kOwn = 0;  // tiles of keys and values
+  // Two pairs of tiles of queries and dctx, used in turn.
+  constexpr int kTiles = kOwn + 2 * S::kOwnTile;
   auto* const values =
-      reinterpret_cast<float*>(dynamic_shared() + kTiles + 4 * S::kTile);  // twice lse and delta
+      // Two pairs of lse and delta.
+      reinterpret_cast<float*>(dynamic_shared() + kTiles + 4 * S::kTile);
   const auto load = [&](int query) {
     const int side = query / S::kPassing % 2, row = static_cast<int>(threadIdx.x);
     const int tile = kTiles + side * 2 * S::kTile;
@@ -164,9 +167,10 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   load(head.first_row);  // a multiple of kPassing
   for (int query = head.first_row; query < head.seq; query += S::kPassing) {
     finish_copies();
-    __syncthreads();  // the tile is there, and nobody reads the one before
+    __syncthreads();  // the tile is complete, and no warp still reads the tile before
     if (query + S::kPassing < head.seq) load(query + S::kPassing);
-    if (query + S::kPassing <= first) continue;  // sees none of the warp's rows
+    // No query of the tile attends to a row of the warp.
+    if (query + S::kPassing <= first) continue;
     const int side = query / S::kPassing % 2;
     add_queries<S>(dk, dv, kOwn, kTiles + side * 2 * S::kTile, values + side * 2 * S::kPassing,
                    query, first, head);

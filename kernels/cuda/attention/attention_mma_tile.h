@@ -1,18 +1,18 @@
-// Tiles of rows in shared memory for attention's kernels for bfloat16: their loads, their products
-// with a warp's own rows, and what leaves by way of one.
-// A row's chunks of 16 bytes are permuted by the row, so that an ldmatrix has no bank conflicts: it
-// reads 8 chunks of 8 rows at a time, which fill the 32 banks once if they lie in 8 different
-// places modulo 128 bytes (see place()).
+// Tiles of rows in shared memory for the attention kernels for bfloat16: loading them, multiplying
+// them with a warp's own rows, and storing results through them. The chunks of 16 bytes of a row
+// are permuted depending on the row, so that ldmatrix has no bank conflicts: it reads 8 chunks of 8
+// rows at a time, and these fill the 32 banks exactly once if their 8 places differ modulo 128
+// bytes (see place()).
 #pragma once
 
 #include "kernels/cuda/attention/attention_mma.h"
 
 namespace moe::kernels::cuda {
 
-/// Where a chunk of 8 elements of a row lies in a tile. Tiles and places are numbers of elements in
-/// the block's shared memory. Rows of 64 or 128 columns all begin at bank 0: there chunk c of row r
-/// takes place c ^ r % 8. Those of 32 and 96 begin at banks 0 and 16 in turn: c ^ r / 2 % 4, among
-/// the four chunks of one half.
+/// Where a chunk of 8 elements of a row is in a tile. Tiles and places are indices of elements in
+/// the block's shared memory. Rows of 64 or 128 columns all begin at bank 0; there chunk c of row r
+/// is at c ^ r % 8. Rows of 32 or 96 columns begin alternately at banks 0 and 16; there the chunk
+/// is at c ^ r / 2 % 4, among the four chunks of one half of the banks.
 template <int kColumns>
 struct Permuted {
   static constexpr int kChunks = kColumns / 8, kMixed = kChunks % 8 == 0 ? 8 : 4;
@@ -22,21 +22,22 @@ __device__ inline int place(int row, int chunk) {
   using P = Permuted<kColumns>;
   return row * kColumns + (chunk ^ (row / (8 / P::kMixed) & (P::kMixed - 1))) * 8;
 }
-/// The chunk that lies `rows`, a multiple of 8, below and `chunks` beyond the one at `from`, whose
-/// number has no bit in common with it: with both known to the compiler, few addresses that all
-/// chunks of a lane share.
+/// Returns the chunk that is `rows` rows (a multiple of 8) below and `chunks` chunks after the
+/// chunk at `from`. The number of the chunk at `from` must have no bit in common with `chunks`. If
+/// `rows` and `chunks` are constants, a lane needs only few addresses for all its chunks.
 template <int kColumns>
 __device__ inline Bf16* beyond(int from, int rows, int chunks) {
   const int mixed = chunks % Permuted<kColumns>::kMixed;
   return dynamic_shared() + (from ^ (mixed * 8)) + rows * kColumns + (chunks - mixed) * 8;
 }
 
-/// Starts to copy rows first .. first + kRows - 1 to a tile, by the whole block.
+/// Starts to copy kRows rows to a tile, by the whole block; finish_copies() waits for them.
 template <int kRows, int kColumns>
 __device__ inline void start_load(int tile, MmaRows<const Bf16> rows, int first,
                                   const MmaHead& head) {
   if (head.in_vectors) {
-    constexpr int kAcross = kRows < 32 ? 8 : 4, kDown = kMmaThreads / kAcross;  // threads
+    // Threads across a row; rows at the same time.
+    constexpr int kAcross = kRows < 32 ? 8 : 4, kDown = kMmaThreads / kAcross;
     static_assert(kRows % kDown == 0 && kColumns / 8 % kAcross == 0);
     const int row = static_cast<int>(threadIdx.x) / kAcross;
     const int chunk = static_cast<int>(threadIdx.x) % kAcross;
@@ -59,7 +60,7 @@ __device__ inline void start_load(int tile, MmaRows<const Bf16> rows, int first,
   }
 }
 
-/// sums[row, j] += own[row] * passing[j] over the columns, for the warp's rows.
+/// sums[row, j] += dot(own[row], passing[j]) over the columns, for the warp's rows.
 template <class S>
 __device__ inline void add_products(typename S::Scores& sums, int own, int passing) {
   own += place<S::kColumns>(warp() * S::kWarpRows + lane() % 16, lane() / 16);
@@ -83,8 +84,8 @@ __device__ inline void add_products(typename S::Scores& sums, int own, int passi
   }
 }
 
-/// sums[row, :] += sum over j of weights[row, j] * passing[j, :], the weights rounded to bfloat16.
-/// Two neighbouring fragments of sums, rounded in pairs, are a fragment of a left operand.
+/// sums[row, :] += sum over j of weights[row, j] * passing[j, :], with weights rounded to bfloat16.
+/// Two neighbouring fragments of sums, rounded in pairs, form a fragment of a left operand.
 template <class S>
 __device__ inline void add_weighted(typename S::Sums& sums, const typename S::Scores& weights,
                                     int passing) {
@@ -112,7 +113,7 @@ __device__ inline void add_weighted(typename S::Sums& sums, const typename S::Sc
   }
 }
 
-/// Writes the warp's rows, rounded, by way of its own rows of a tile, which nobody else reads.
+/// Rounds and writes the warp's rows, through its rows of a tile that no other warp reads.
 template <class S>
 __device__ inline void store_rows(MmaRows<Bf16> to, const typename S::Sums& sums, int tile,
                                   const MmaHead& head) {

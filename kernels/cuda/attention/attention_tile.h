@@ -1,6 +1,7 @@
-// What attention's forward and backward share: a block holds a few rows of one head (queries, or
-// keys in the gradient of k and v) and goes through the other side in tiles of 32 rows, one lane per
-// row. float32 throughout, no tensor cores: right first, not fast.
+// What the forward and the backward of float32 attention share: a block owns a few rows of one head
+// (queries, or keys for the gradients of k and v) and goes through the other side in tiles of 32
+// rows, one lane per row. All in float32, without tensor cores: simple rather than fast. The
+// kernels for bfloat16 are in attention_mma.h.
 #pragma once
 
 #include "kernels/cuda/device.h"
@@ -18,11 +19,12 @@ struct Sizes {
   static constexpr int kRows = wide > 2 ? 2 : 4;  // rows per warp
   static constexpr int kBlockRows = kRows * kWarps;
   using Rows = float[kBlockRows][kColumns];
-  using Tile = float[kTile][kColumns + 1];  // a lane per row without bank conflicts
+  /// One column more, so that lanes that read one row each have no bank conflicts.
+  using Tile = float[kTile][kColumns + 1];
   using Weights = float[kBlockRows][kTile];
 };
 
-/// One head of one sequence: where the block's rows begin, and the strides of qkv and ctx.
+/// One head of one sequence: the block's first row, and the strides and offsets of qkv and ctx.
 struct Head {
   __device__ Head(AttentionShape s, int block_rows)
       : seq(s.seq), head_dim(s.head_dim), hidden(s.heads * s.head_dim) {
@@ -39,11 +41,12 @@ struct Head {
     return qkv + i * 3 * hidden + block * hidden;
   }
   int64_t seq, head_dim, hidden, first_row;
-  int64_t qkv, ctx, lse;  // the head's first elements
+  int64_t qkv, ctx, lse;  // offsets of the head's first elements
   float scale;
 };
 
-/// Rows first, first + 1, ... of a matrix; 0 beyond its rows and columns. Waits before and after.
+/// Copies the kRows rows from row `first` on to `to`, with 0 beyond the rows and columns of the
+/// head. There is a barrier before and after the copy.
 template <int kRows, int kPitch>
 __device__ void load(float (&to)[kRows][kPitch], const float* from, int64_t stride, int64_t first,
                      const Head& head) {
@@ -56,7 +59,7 @@ __device__ void load(float (&to)[kRows][kPitch], const float* from, int64_t stri
   __syncthreads();
 }
 
-/// out[r] = the warp's r-th row times the lane's row of the tile.
+/// out[r] = dot product of the warp's r-th row with the lane's row of the tile.
 template <class S>
 __device__ void dots(float (&out)[S::kRows], const typename S::Rows& rows,
                      const typename S::Tile& tile) {
@@ -67,8 +70,8 @@ __device__ void dots(float (&out)[S::kRows], const typename S::Rows& rows,
   }
 }
 
-/// acc[r] += sum over j of weights[r][j] * tile[j], j ascending through those that the mask lets
-/// in: what it hides may be NaN.
+/// acc[r] += sum over j of weights[r][j] * tile[j], in ascending order of j. Rows j that the mask
+/// hides are skipped, since they may contain NaN.
 template <class S, class Mask>
 __device__ void accumulate(float (&acc)[S::kRows][S::kWide], const typename S::Weights& weights,
                            const typename S::Tile& tile, Mask mask) {
@@ -83,7 +86,7 @@ __device__ void accumulate(float (&acc)[S::kRows][S::kWide], const typename S::W
   }
 }
 
-/// Writes a warp's r-th row.
+/// Writes the lane's columns of one row, multiplied by `factor`.
 template <class S>
 __device__ void store(float* to, const float (&acc)[S::kWide], float factor, int64_t head_dim) {
   for (int i = 0; i < S::kWide; ++i) {
@@ -92,15 +95,15 @@ __device__ void store(float* to, const float (&acc)[S::kWide], float factor, int
   }
 }
 
-/// Keeps an error where heads are too wide.
+/// Returns whether the head is narrow enough; if not, keeps an error (errors.h).
 inline bool takes_head(AttentionShape s) {
   if (s.head_dim <= kMaxHeadDim) return true;
-  keep_error("cuda: attention takes heads of up to 128 columns, here are " +
-             std::to_string(s.head_dim));
+  keep_error("cuda: attention got heads of " + std::to_string(s.head_dim) +
+             " columns; at most 128 are possible");
   return false;
 }
 
-/// Calls run with the Sizes that fit, or keeps an error.
+/// Calls run with the Sizes that fit the head, or keeps an error (errors.h).
 template <class Run>
 void with_sizes(AttentionShape s, Run run) {
   if (!takes_head(s)) return;

@@ -6,7 +6,7 @@ namespace {
 using Tensor = CudnnGraph::Tensor;
 using Sizes = CudnnGraph::Sizes;
 
-/// Adds the ops to a graph. Axes of tensors are [batch, heads, seq, column].
+/// Adds the ops of attention to a graph. The axes of tensors are [batch, heads, seq, column].
 class Attention {
  public:
   Attention(CudnnGraph& graph, AttentionShape s)
@@ -30,16 +30,16 @@ class Attention {
     g_.matmul(probabilities, in_qkv(kValue), in_context(kContext));
   }
 
-  /// dquery is a product of the gradient of scores, as forward's sums are, not a sum that blocks
-  /// add to in any order.
+  /// dquery is computed as a product with the gradient of scores, like the sums in forward();
+  /// kernels that add to dquery from several blocks, in any order, would give different bits.
   void backward() {
     const Tensor query = in_qkv(kQuery), key = in_qkv_transposed(kKey);
     const Tensor dcontext = in_context(kDcontext);
     const Tensor terms =
         g_.binary(CUDNN_POINTWISE_MUL, dcontext, in_context(kContext), g_.between(heads_));
     const Tensor sum = g_.reduce(CUDNN_REDUCE_TENSOR_ADD, terms, g_.between(row_));
-    // A factor of dropout stands here in what the library's kernels are made for, the graph that
-    // cudnn-frontend makes of attention.
+    // In the graph that cudnn-frontend builds for attention, and for which the library has kernels,
+    // there is a factor for dropout at this place. It is 1 here.
     const Tensor delta = g_.binary(CUDNN_POINTWISE_MUL, sum, g_.scalar(kOne), rows(kDelta));
 
     const Tensor less =
@@ -60,7 +60,7 @@ class Attention {
   static Sizes transposed(const Sizes& s) { return {s[0], s[1], s[3], s[2]}; }
   int64_t hidden() const { return heads_[1] * heads_[3]; }
   Sizes qkv_strides() const { return {heads_[2] * 3 * hidden(), heads_[3], 3 * hidden(), 1}; }
-  /// A block of columns of qkv or its gradient.
+  /// Returns a tensor that is a block of columns of qkv or of its gradient.
   Tensor in_qkv(int64_t id) { return g_.real(id, CUDNN_DATA_BFLOAT16, heads_, qkv_strides()); }
   Tensor in_qkv_transposed(int64_t id) {
     return g_.real(id, CUDNN_DATA_BFLOAT16, transposed(heads_), transposed(qkv_strides()));
@@ -75,7 +75,7 @@ class Attention {
     const Tensor scores = g_.matmul(query, key, g_.between(scores_));
     return g_.binary(CUDNN_POINTWISE_MUL, scores, scale_, g_.between(scores_));
   }
-  /// kHidden where the key comes after the query.
+  /// Returns the scores, with kHidden where the key comes after the query.
   Tensor hide(const Tensor& scores) {
     const Tensor row = g_.index(scores, 2), column = g_.index(scores, 3);
     const Tensor seen =
@@ -95,14 +95,14 @@ class Attention {
 }  // namespace
 
 bool cudnn_takes(size_t version, AttentionShape s) {
-  // Before 9.10.2 the library's notes tell of faults in attention of 16 bits.
+  // The library's release notes list faults in 16-bit attention before 9.10.2.
   constexpr size_t kOldest = 91002;
-  // Up to 9.15 the gradient is wrong in tiles of keys that the sequence does not fill, as
-  // cudnn-frontend 1.32 has it, which hides them by a mask of lengths.
+  // Up to 9.15, the gradient is wrong for tiles of keys that the sequence does not fill;
+  // cudnn-frontend 1.32 avoids this by a mask of lengths.
   constexpr size_t kOnlyWholeTiles = 91500;
   constexpr int64_t kTile = 128, kLargestHead = 128, kWholeVectors = 8;
   if (version < kOldest || (version <= kOnlyWholeTiles && s.seq % kTile != 0)) return false;
-  // The gradient of a single row ends the process in 9.28.
+  // In 9.28 the gradient for a sequence of one row crashes the process.
   return s.seq > 1 && s.head_dim <= kLargestHead && s.head_dim % kWholeVectors == 0;
 }
 

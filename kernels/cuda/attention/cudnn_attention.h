@@ -1,5 +1,6 @@
-// Causal attention in bfloat16 by cuDNN's fused kernels, as one operation graph each way, of the
-// ops that the library knows as attention: those of cudnn-frontend 1.32.
+// Causal attention in bfloat16 by cuDNN's fused kernels: one operation graph per direction, built
+// from the ops in which the library recognises attention, those of cudnn-frontend 1.32. How a graph
+// is run is in attention_library.cpp.
 #pragma once
 
 #include "kernels/cuda/attention/cudnn_graph.h"
@@ -9,25 +10,24 @@ namespace moe::kernels::cuda {
 
 enum class Direction : bool { kForward, kBackward };
 
-/// Tensors of the graphs. Scores are multiplied by kScale, those that the mask hides are kHidden.
+/// Ids of tensors in the graphs. Scores are multiplied by kScale; masked scores are kHidden.
 enum CudnnId : int64_t {
   kQuery = 1,
   kKey,
   kValue,
   kContext,
-  kLse,  // lse: logarithm of a row's sum of exponentials
+  kLse,  // lse: logarithm of the sum of exponentials of a row
   kDquery,
   kDkey,
   kDvalue,
   kDcontext,
-  kDelta,  // [batch, heads, seq, 1], a row's sum of dcontext * context
+  kDelta,  // [batch, heads, seq, 1], the sum over a row of dcontext * context
   kScale,
   kHidden,
   kOne
 };
 
-/// Whether graphs of that shape have been found sound in a library of that version
-/// (cudnnGetVersion).
+/// Whether graphs of this shape are correct in the library's version (cudnnGetVersion).
 bool cudnn_takes(size_t version, AttentionShape shape);
 CudnnGraph attention_graph(const CudnnCalls& calls, AttentionShape shape, Direction direction);
 

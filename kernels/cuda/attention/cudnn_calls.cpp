@@ -9,7 +9,7 @@ namespace moe::kernels::cuda {
 namespace {
 
 std::optional<CudnnCalls> find() {
-  // Of the headers' major version, within which the interface stays.
+  // The major version of the headers; the interface does not change within it.
   const std::string name = "libcudnn.so." + std::to_string(CUDNN_MAJOR);
   void* const library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return std::nullopt;

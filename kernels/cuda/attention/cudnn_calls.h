@@ -1,5 +1,5 @@
-// The calls of cuDNN that attention is made with. The library is no part of what the plugin links
-// against: it is taken where the process finds it when it is first asked for.
+// The functions of cuDNN that attention uses. The plugin is not linked against the library; it
+// opens the library at run time, when cuDNN is first requested.
 #pragma once
 
 #include <cudnn.h>
@@ -19,7 +19,7 @@ struct CudnnCalls {
   decltype(&cudnnBackendExecute) execute;
 };
 
-/// Null where there is no library with all of them. The same whenever it is asked.
+/// Returns null if there is no library with all of these functions. Every call returns the same.
 const CudnnCalls* cudnn_calls();
 
 }  // namespace moe::kernels::cuda

@@ -1,5 +1,6 @@
-// An operation graph of cuDNN's backend interface, what the library offers to run it with, and a
-// plan that runs it. Graph and offer are made without a device where its properties are given.
+// An operation graph of cuDNN's backend interface, the engines that the library offers to run it,
+// and a plan that runs it. Graphs and offers can be made without a device if the properties of a
+// device are given. Which ops attention consists of is in cudnn_attention.cpp.
 #pragma once
 
 #include <array>
@@ -11,15 +12,16 @@
 
 namespace moe::kernels::cuda {
 
-/// A call that the library did not take.
+/// Thrown when the library refuses a call.
 struct CudnnRefusal {
   std::string what;  // "cudnnBackendFinalize: CUDNN_STATUS_NOT_SUPPORTED"
 };
 
+/// A backend descriptor, which is destroyed with this object.
 class CudnnDescriptor {
  public:
   CudnnDescriptor() = default;
-  /// Throws CudnnRefusal, as all that follows.
+  /// Throws CudnnRefusal when the library refuses, as do all functions below.
   CudnnDescriptor(const CudnnCalls& calls, cudnnBackendDescriptorType_t type);
   CudnnDescriptor(CudnnDescriptor&& other) noexcept
       : calls_(other.calls_), handle_(std::exchange(other.handle_, nullptr)) {}
@@ -37,7 +39,7 @@ class CudnnDescriptor {
     set(name, type, 1, &value);
   }
   void set(cudnnBackendAttributeName_t name, const CudnnDescriptor& part);
-  /// How many values there are, of which at most `count` were written; null: none.
+  /// Returns the number of values, and writes at most `count` of them (none if null).
   int64_t get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
               void* values) const;
   void finalize();
@@ -48,52 +50,52 @@ class CudnnDescriptor {
   cudnnBackendDescriptor_t handle_ = nullptr;
 };
 
-/// For whom a graph is made: one of both is given.
+/// The target of a graph: exactly one of the two is given.
 struct CudnnTarget {
   cudnnHandle_t handle = nullptr;
-  cudnnBackendDescriptor_t properties = nullptr;  // of a device that need not be there
+  cudnnBackendDescriptor_t properties = nullptr;  // properties of a device that need not be present
 };
 
-/// One way to run a graph.
+/// One way in which the library can run a graph.
 struct CudnnEngine {
   CudnnDescriptor config;
-  bool deterministic;  // the library says nothing else
+  bool deterministic;  // the library does not mark it as nondeterministic
 };
 
-/// Ops in the order in which they are added; each gives the tensor that it writes.
+/// Ops in the order in which they are added; each function returns the tensor that the op writes.
 class CudnnGraph {
  public:
   using Sizes = std::array<int64_t, 4>;
   struct Tensor {
     Sizes dims;
-    size_t at;  // among the descriptors
+    size_t at;  // index among the descriptors
   };
 
   explicit CudnnGraph(const CudnnCalls& calls) : calls_(calls) {}
 
-  /// In device memory that `id` stands for when the graph runs, at a multiple of 16 bytes.
+  /// A tensor in device memory, aligned to 16 bytes; run() gets its pointer under `id`.
   Tensor real(int64_t id, cudnnDataType_t type, const Sizes& dims, const Sizes& strides);
-  /// A float on the host, read when the graph is given to a stream.
+  /// A float on the host, read when the graph is queued on a stream.
   Tensor scalar(int64_t id);
-  /// What ops hand to each other: packed, or as the strides say.
+  /// A tensor between two ops, packed or with the given strides.
   Tensor between(const Sizes& dims, cudnnDataType_t type = CUDNN_DATA_FLOAT);
   Tensor between(const Sizes& dims, const Sizes& strides, cudnnDataType_t type);
   static Sizes packed(const Sizes& d) { return {d[1] * d[2] * d[3], d[2] * d[3], d[3], 1}; }
 
-  /// Over the last two axes.
+  /// c = a b over the last two axes.
   Tensor matmul(const Tensor& a, const Tensor& b, const Tensor& c);
   Tensor unary(cudnnPointwiseMode_t mode, const Tensor& x, const Tensor& y);
   Tensor binary(cudnnPointwiseMode_t mode, const Tensor& x, const Tensor& b, const Tensor& y);
-  /// y[i] = i's number along the axis; x gives the sizes.
+  /// y = the index of each element along the axis; x gives the sizes.
   Tensor index(const Tensor& x, int64_t axis);
   /// y = where[i] ? x : otherwise.
   Tensor select(const Tensor& where, const Tensor& x, const Tensor& otherwise, const Tensor& y);
-  /// Over the axes that y has not.
+  /// Reduces over the axes in which y has size 1.
   Tensor reduce(cudnnReduceTensorOp_t op, const Tensor& x, const Tensor& y);
-  /// x's values as y is laid out.
+  /// Returns x's values in the layout of y.
   Tensor reshape(const Tensor& x, const Tensor& y);
 
-  /// What the heuristic offers, its first choice first; empty where it has nothing.
+  /// Returns the engines that the heuristic offers, the best first; empty if it has none.
   std::vector<CudnnEngine> offers(const CudnnTarget& target);
 
  private:
@@ -106,16 +108,16 @@ class CudnnGraph {
   const CudnnCalls& calls_;
   int64_t next_between_ = int64_t{1} << 32;
   std::vector<CudnnDescriptor> tensors_, math_, ops_;
-  CudnnDescriptor graph_;  // of the last target
+  CudnnDescriptor graph_;  // made for the last target
 };
 
-/// Runs a graph with the first engine that is deterministic and that the library can make.
+/// Runs a graph with the first offered deterministic engine for which a plan can be made.
 class CudnnPlan {
  public:
-  /// Throws CudnnRefusal where there is none.
+  /// Throws CudnnRefusal if there is no such engine.
   CudnnPlan(const CudnnCalls& calls, CudnnGraph graph, cudnnHandle_t handle);
   int64_t workspace_bytes() const { return workspace_bytes_; }
-  /// data: what the graph's ids stand for.
+  /// Queues the graph on a stream. `data`: the pointer for each id of the graph.
   void run(cudnnHandle_t handle, cudaStream_t stream,
            const std::vector<std::pair<int64_t, void*>>& data, void* workspace) const;
 

@@ -1,6 +1,7 @@
-// A network's transfer as a kernel of the device: real bytes, by blocks that hold whole
-// multiprocessors as a collective library's do, over a time that is given. It reads the device's
-// nanosecond timer, which some devices advance only every microsecond. Emulated, never NCCL's time.
+// The transfer of a network, emulated as a kernel on the device: real bytes, copied by blocks that
+// occupy whole multiprocessors, as those of a collective library do, over a given time. The time is
+// read from the device's nanosecond timer, which some devices advance only every microsecond. Such
+// times are emulated, not times of NCCL.
 #include <cuda/atomic>
 #include <cuda/ptx>
 
@@ -11,13 +12,13 @@ namespace moe::kernels::cuda {
 namespace {
 
 constexpr int kLinkThreads = 512;
-constexpr int kBatch = 8;  // vectors of a thread that are under way: with 512 threads, 64 KB
-constexpr int64_t kMaxPieces = 128;  // a launch's parameters are to stay below 4 KB
-// A block's share of a launch comes in about kTurns chunks: small ones keep the pace even, large
-// ones keep enough bytes under way. Multiples of a vector, so that aligned pieces stay aligned.
+constexpr int kBatch = 8;  // vectors in progress per thread: with 512 threads, 64 KB per block
+constexpr int64_t kMaxPieces = 128;  // keeps the arguments of a launch below 4 KB
+// The share of a block in a launch is copied in about kTurns chunks. Small chunks keep the pace
+// even; large chunks keep enough bytes in progress. Chunks are whole vectors, for alignment.
 constexpr int64_t kTurns = 16, kLeastChunk = 4 << 10, kLargestChunk = 64 << 10;
 
-struct Pieces {  // passed by value: the list lies in host memory
+struct Pieces {  // passed by value, since the list is in host memory
   Copy copy[kMaxPieces];
   int64_t count, bytes;
 };
@@ -30,14 +31,15 @@ __device__ void wait_until(int64_t ns) {
   }
 }
 
-constexpr unsigned kLookNs = 200;  // between looks at a word of the host: each goes over the bus
+// Time between two reads of a flag in host memory, each of which crosses the bus.
+constexpr unsigned kLookNs = 200;
 
-/// The host reads and writes it meanwhile.
+/// For words that the host reads and writes while the kernel runs.
 __device__ auto shared_with_host(int64_t& word) {
   return ::cuda::atomic_ref<int64_t, ::cuda::thread_scope_system>(word);
 }
 
-/// Both by one thread.
+/// Both functions must be called by one thread only.
 __device__ void signal_begin(const LinkSignal& signal, int64_t now_ns) {
   if (signal.begins == 0) return;
   if (shared_with_host(signal.flags->begun).load(::cuda::std::memory_order_relaxed) >=
@@ -60,8 +62,9 @@ __global__ void sleep_kernel(int64_t ns, LinkSignal signal) {
   await_end(signal);
 }
 
-/// By the whole block; what is left over of vectors goes by bytes. A thread reads a batch before it
-/// writes one: the compiler, which cannot know that they do not overlap, would wait for each.
+/// Copies by the whole block; bytes that do not fill a vector are copied singly. A thread reads a
+/// batch before it writes one, because the compiler does not know that source and destination do
+/// not overlap and would otherwise wait for each read.
 template <class V>
 __device__ void copy_as(char* to, const char* from, int64_t bytes) {
   const int64_t n = bytes / static_cast<int64_t>(sizeof(V));
@@ -89,8 +92,8 @@ __device__ void copy_chunk(char* to, const char* from, int64_t bytes) {
   }
 }
 
-/// The chunks of all pieces, one after another, go round the blocks. A block that has copied one
-/// waits until the time of all bytes up to its end, by the clock at its own start.
+/// The chunks of all pieces are distributed to the blocks in turn. After each chunk, a block waits
+/// until all bytes up to that chunk are due, counted from its start.
 __global__ void __launch_bounds__(kLinkThreads)
     paced_copies_kernel(Pieces pieces, int64_t chunk, int64_t duration_ns, LinkSignal signal) {
   const int64_t blocks = gridDim.x, began = threadIdx.x == 0 ? clock_ns() : 0;
@@ -118,7 +121,7 @@ __global__ void __launch_bounds__(kLinkThreads)
   await_end(signal);
 }
 
-/// All shared memory that a block can have: then no other block fits beside it. 0: failed.
+/// The most shared memory of a block, so that no other block fits next to it. 0 on failure.
 int64_t whole_shared_memory() {
   int device = 0, bytes = 0;
   const bool all =
@@ -143,13 +146,13 @@ void sleep(int64_t ns, const LinkSignal& signal, Stream stream) {
   launch(sleep_kernel, 1, kWarp, stream, ns, signal);
 }
 
-/// More copies than a launch takes go in several, each over its bytes' part of the duration. The
-/// first says that they begin, the last one waits for the host.
+/// If there are more copies than fit into a launch, launches share the duration by their bytes. The
+/// first signals the begin, the last waits for the host.
 void paced_copies(const Copy* copies, int64_t count, int64_t duration_ns, int32_t blocks,
                   const LinkSignal& signal, Stream stream) {
   if (blocks < 1)
-    return keep_error("cuda: paced_copies takes 1 block or more, here are " +
-                      std::to_string(blocks));
+    return keep_error("cuda: paced_copies got " + std::to_string(blocks) +
+                      " blocks; at least 1 is needed");
   const int64_t shared_bytes = whole_shared_memory();
   if (shared_bytes == 0) return;
   int64_t total = 0, sent = 0, spent_ns = 0, next = 0;

@@ -1,7 +1,7 @@
 // Process groups by NCCL. All communicators are non-blocking: a call may return before it is done,
-// so each is polled until its end or a deadline, and none can hang where a member is gone. What a
-// process group may be asked for before that is nothing, which is why calls wait until their work
-// is queued (not until it has run).
+// so it is polled until its end or a deadline, and no call can hang when a member has died. Until a
+// call is done, the communicator accepts no other call; therefore each call waits until its work is
+// queued (but not until it has run).
 #include <nccl.h>
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace {
 static_assert(sizeof(ncclUniqueId) == ProcessGroupTable::kIdBytes);
 
 using Clock = std::chrono::steady_clock;
-// Queueing takes tens of microseconds; joining, seconds.
+// Queueing takes tens of microseconds, joining takes seconds: poll eagerly first, then with pauses.
 constexpr int kEagerPolls = 1000;
 constexpr std::chrono::microseconds kPause{100};
 
@@ -28,9 +28,10 @@ struct Member {
   int rank = 0;
   double timeout_s = 0;
   ProcessGroupSettings settings;
-  std::string trouble;  // the first
+  std::string trouble;  // the first error
   ncclComm_t comm = nullptr;
-  // Split off too late to be used: the library may write to them until this one is aborted.
+  // Members that were split off after the deadline and cannot be used. The library may still write
+  // to them until this member is aborted.
   std::vector<std::unique_ptr<Member>> late;
 
   Clock::time_point deadline() const {
@@ -47,8 +48,8 @@ Member& member_of(ProcessGroup process_group) {
   return *static_cast<Member*>(process_group);
 }
 
-/// How a call that returned `returned` ends; ncclInProgress: not before the deadline. A new
-/// communicator may still be in progress when its call has returned success.
+/// Waits for a call that returned `returned` and returns its result, or ncclInProgress at the
+/// deadline. A new communicator may still be in progress when its call has returned success.
 ncclResult_t settled(ncclComm_t comm, ncclResult_t returned, Clock::time_point deadline) {
   if (returned != ncclSuccess && returned != ncclInProgress) return returned;
   for (int polls = 0;; ++polls) {
@@ -64,7 +65,7 @@ ncclResult_t settled(ncclComm_t comm, ncclResult_t returned, Clock::time_point d
   }
 }
 
-/// The communicator is gone when this returns, or is being taken apart by the library's thread.
+/// When this returns, the communicator is destroyed or is being destroyed by the library's thread.
 void end(std::unique_ptr<Member> member) {
   if (member->comm != nullptr) ncclCommAbort(member->comm);
   for (auto& child : member->late) end(std::move(child));
@@ -73,7 +74,7 @@ void end(std::unique_ptr<Member> member) {
 ncclConfig_t config_of(const ProcessGroupSettings& settings) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  // A channel is a block of the library's kernels, a CTA in its words.
+  // A channel is one block of NCCL's kernels, which NCCL calls a CTA.
   if (settings.channels > 0) config.minCTAs = config.maxCTAs = settings.channels;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
   if (settings.channels_per_net_peer > 0) {
@@ -83,12 +84,14 @@ ncclConfig_t config_of(const ProcessGroupSettings& settings) {
   return config;
 }
 
-/// "" where this library has all that is asked for.
+/// Returns "" if this NCCL supports the settings, otherwise the reason.
 std::string missing(const ProcessGroupSettings& settings) {
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 28, 0)
   if (settings.channels_per_net_peer > 0) return "channels_per_net_peer needs NCCL 2.28 or later";
 #endif
-  return settings.channels < 0 || settings.channels_per_net_peer < 0 ? "channels below 0" : "";
+  return settings.channels < 0 || settings.channels_per_net_peer < 0
+             ? "channels and channels_per_net_peer must be at least 0"
+             : "";
 }
 
 bool make_id(void* id) {
@@ -107,7 +110,7 @@ ProcessGroup join(const void* id, int64_t rank, int64_t size, double timeout_s,
   const std::string what =
       "cuda: join as rank " + std::to_string(rank) + " of " + std::to_string(size) + ": ";
   if (rank < 0 || rank >= size || size > INT_MAX) {
-    keep_error(what + "there is no such rank");
+    keep_error(what + "the rank must be at least 0 and below the number of ranks");
     return nullptr;
   }
   if (const std::string why = missing(settings); !why.empty()) {
@@ -135,12 +138,13 @@ ProcessGroup split(ProcessGroup process_group, int64_t color, double timeout_s) 
   Member& parent = member_of(process_group);
   const std::string what = "cuda: split with color " + std::to_string(color) + ": ";
   if (color < 0 || color > INT_MAX || !parent.trouble.empty()) {
-    keep_error(what + (parent.trouble.empty() ? "must be 0 to 2^31 - 1" : parent.trouble));
+    keep_error(what +
+               (parent.trouble.empty() ? "the color must be 0 to 2^31 - 1" : parent.trouble));
     return nullptr;
   }
   auto child = std::make_unique<Member>();
   child->timeout_s = timeout_s;
-  child->settings = parent.settings;  // a config of its own inherits nothing
+  child->settings = parent.settings;  // the config of a child inherits nothing from its parent
   ncclConfig_t config = config_of(child->settings);
   const Clock::time_point deadline = child->deadline();
   const ncclResult_t returned =
@@ -155,8 +159,8 @@ ProcessGroup split(ProcessGroup process_group, int64_t color, double timeout_s) 
   return nullptr;
 }
 
-/// Asks the library for work on a stream and waits until it is queued; a process group in trouble
-/// is asked for nothing more.
+/// Calls the library to queue work on a stream, and waits until it is queued. Does nothing for a
+/// process group that has reported trouble.
 template <class Call>
 void queue(ProcessGroup process_group, const char* what, Call call) {
   Member& member = member_of(process_group);
@@ -166,7 +170,7 @@ void queue(ProcessGroup process_group, const char* what, Call call) {
   if (result != ncclSuccess) member.trouble = std::string(what) + ": " + member.explain(result);
 }
 
-/// One group, so that no message waits for another. Empty messages are left out on both sides.
+/// One NCCL group, so that no message waits for another. Both sides omit empty messages.
 void exchange(ProcessGroup process_group, const Message* sends, int64_t num_sends,
               const Message* receives, int64_t num_receives, Stream stream) {
   const auto s = static_cast<cudaStream_t>(stream);
@@ -198,7 +202,7 @@ void all_reduce(ProcessGroup process_group, const float* in, float* out, int64_t
 const char* trouble(ProcessGroup process_group) {
   Member& member = member_of(process_group);
   if (member.trouble.empty()) {
-    // Not before a deadline that has passed: this asks once.
+    // The deadline has already passed, so the state is read only once.
     const ncclResult_t result = settled(member.comm, ncclSuccess, Clock::now());
     if (result != ncclSuccess && result != ncclInProgress) member.trouble = member.explain(result);
   }

@@ -1,4 +1,4 @@
-// A build without NCCL: one process a job.
+// Process groups in a build without NCCL: there are none, so a job has only one process.
 #include "kernels/cuda/collectives/process_groups.h"
 
 namespace moe::kernels::cuda {

@@ -1,5 +1,5 @@
-// Collectives between processes: by NCCL in nccl.cpp, or none in nccl_none.cpp where the build
-// found no NCCL. The build takes one of the two.
+// Collectives between processes. nccl.cpp implements this header with NCCL; nccl_none.cpp is built
+// instead where NCCL was not found. The emulated link is in link.cu.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace moe::kernels::cuda {
 
-/// Null in a build without NCCL.
+/// Returns null in a build without NCCL.
 const ProcessGroupTable* process_groups();
-/// "NCCL 2.28.9" or "no NCCL".
+/// Returns "NCCL 2.28.9" or "no NCCL".
 std::string nccl_version();
 
 }  // namespace moe::kernels::cuda

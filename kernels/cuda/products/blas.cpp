@@ -17,7 +17,7 @@ struct Streams {
   std::map<std::pair<int, Stream>, StreamResources> of;
 };
 
-/// Never destroyed: a process may end after the driver has gone.
+/// Never destroyed, since the process may end after the driver was unloaded.
 Streams& streams() {
   static auto* all = new Streams;
   return *all;
@@ -28,7 +28,7 @@ void end(const Handles& handles) {
     if (handle != nullptr) accepted(cublasDestroy(handle), "end_stream: cublasDestroy");
 }
 
-/// Waits for what the device still does with it.
+/// Frees the blocks; cudaFree waits for work that still uses them.
 void end(const Workspace& workspace) {
   for (void* const block : workspace.blocks) worked(cudaFree(block), "end_stream: gemm");
 }
@@ -46,7 +46,7 @@ void end(const StreamResources& resources) {
   end(resources.workspace);
 }
 
-/// As urgent as the stream beside which it runs; null members with an error kept.
+/// Creates a side stream with the priority of `stream`; null members on failure (see errors.h).
 SideStream make_side(Stream stream) {
   SideStream side;
   int priority = 0;

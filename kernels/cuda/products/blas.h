@@ -1,7 +1,8 @@
-// What products keep for each stream of a device: handles of cuBLAS, room for operands, and side
-// streams. cuBLAS gives the same bits for the same sizes on the same device as long as a handle
-// serves one stream; streams that shared one would also share its workspace. All of it lives until
-// the stream ends (forget_gemm), since recordings, which streams outlive, may still use it.
+// What matrix products keep for each stream of a device: handles of cuBLAS, memory for operands,
+// and side streams. cuBLAS gives the same bits for the same sizes on the same device only if each
+// handle serves one stream; streams that share a handle would also share its workspace. Everything
+// is kept until the stream is destroyed (forget_gemm()), because recordings may use it, and a
+// recording never lives longer than its streams. The products themselves are in products.cpp.
 #pragma once
 
 #include <cublas_v2.h>
@@ -13,21 +14,21 @@
 
 namespace moe::kernels::cuda {
 
-/// exact: pedantic math, which keeps TF32 and emulation by narrower types out, whatever the
-/// environment says. tensor: for bfloat16, which pedantic math would keep from tensor cores.
+/// exact: pedantic math, which rules out TF32 and emulation by narrower types, whatever the
+/// environment says. tensor: for bfloat16, since pedantic math would not use tensor cores.
 struct Handles {
   cublasHandle_t exact = nullptr, tensor = nullptr;
 };
 
-/// Memory for the calls of one stream, each of which takes it over from the one before. A block
-/// that has become too small stays: work under way and recordings may still use it. A new one has
-/// at least twice its bytes, so those that stay have together no more than it.
+/// Memory for the calls of one stream; each call may overwrite what the call before left in it. A
+/// block that has become too small is kept, since work in progress and recordings may still use it.
+/// A new block is at least twice as large as the last, so the older blocks together are no larger.
 struct Workspace {
   std::vector<void*> blocks;
-  int64_t bytes = 0;  // of the last block
+  int64_t bytes = 0;  // size of the last block
 };
 
-/// A stream beside another one, whose products it may take a share of.
+/// A stream that runs a share of the products of another stream.
 struct SideStream {
   cudaStream_t stream = nullptr;
   cudaEvent_t done = nullptr;
@@ -35,6 +36,7 @@ struct SideStream {
   Workspace workspace;
 };
 
+/// What is kept for one stream.
 struct StreamResources {
   Handles handles;
   Workspace operands, workspace;
@@ -42,22 +44,22 @@ struct StreamResources {
   std::vector<SideStream> sides;
 };
 
-/// Whether the call worked; if not, an error that names `what` is kept.
+/// Returns whether the call worked; if not, keeps an error (errors.h) that names `what`.
 bool accepted(cublasStatus_t status, const char* what);
-/// Of the calling thread's device; null with an error kept. It stays where it is until the stream
-/// ends; one thread at a time gives work to a stream.
+/// Returns what is kept for a stream on the calling thread's device; null on failure (see
+/// errors.h). The address stays the same until the stream is destroyed. Only one thread at a time
+/// may queue work on a stream.
 StreamResources* resources_of(Stream stream);
-/// Of one stream's handles the exact or the other, made when it is first asked for; null with an
-/// error kept.
+/// Returns the exact or other handle, created if missing; null on failure (see errors.h).
 cublasHandle_t handle_of(Handles& handles, bool exact, Stream stream);
-/// At least so many bytes, from the beginning of the last block; null with an error kept.
+/// Returns at least `bytes` bytes, at the begin of the last block; null on failure (see errors.h).
 void* bytes_of(Workspace& workspace, int64_t bytes);
-/// Makes kSides sides and the fork event where they are not there; false with an error kept.
+/// Creates kSides side streams and the fork event if missing; false on failure (see errors.h).
 bool have_sides(StreamResources& resources, Stream stream);
 constexpr size_t kSides = 4;
 
-/// Sizes of an operand in bfloat16, and how many numbers apart its rows begin: at 16 bytes, as
-/// tensor cores want them.
+/// Sizes of an operand in bfloat16. `stride`: elements from row to row, rounded up so that rows are
+/// aligned to 16 bytes, as tensor cores need them.
 struct Bf16Operand {
   Bf16Operand(int64_t rows_, int64_t cols_)
       : rows(rows_), cols(cols_), stride((cols_ + 7) / 8 * 8) {}

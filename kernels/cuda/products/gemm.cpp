@@ -1,4 +1,4 @@
-// A GEMM is gemm_many of one product.
+// A GEMM is a gemm_many() of one product.
 #include "kernels/cuda/functions.h"
 
 namespace moe::kernels::cuda {

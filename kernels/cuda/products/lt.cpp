@@ -16,22 +16,22 @@ struct Algorithm {
   size_t workspace_bytes;
 };
 
-/// All that the heuristic may look at, but the types that follow from it.
+/// All sizes, strides and alignments that the heuristic may use. Types follow from them.
 using Key = std::array<int64_t, 25>;
 
 struct Algorithms {
   std::mutex mutex;
-  std::map<Key, std::optional<Algorithm>> of;  // nothing: the library has none
+  std::map<Key, std::optional<Algorithm>> of;  // nullopt: the library has none
 };
 
-/// Never destroyed: a process may end after the driver has gone.
+/// Never destroyed, since the process may end after the driver was unloaded.
 Algorithms& algorithms() {
   static auto* all = new Algorithms;
   return *all;
 }
 
-/// As many bytes as all of an operand's matrices begin at, 16 at most: as vectors want them. More
-/// would let an algorithm depend on where memory lies.
+/// Returns the largest power of two, at most 16, to which all matrices of an operand are aligned;
+/// vectors need 16. With more, the algorithm could depend on the address.
 uint32_t alignment(const void* at, int64_t apart, int64_t bytes) {
   const auto all = reinterpret_cast<uintptr_t>(at) | static_cast<uintptr_t>(apart * bytes) | 16;
   return uint32_t{1} << std::countr_zero(all);
@@ -49,7 +49,8 @@ struct Alignments {
   uint32_t a, b, add, c, bias, aux;
 };
 
-/// What the library wants of an auxiliary matrix, and what one call of it can say.
+/// Returns whether the product meets what the library requires of an auxiliary matrix, and whether
+/// one call of the library can express it.
 bool suits(const Common& s, const GemmCall& p, const Alignments& at) {
   if (p.k == 0 || !lt_epilogue(p)) return false;
   if (p.bias != nullptr && (p.rounded_bias == nullptr || at.bias < 16)) return false;
@@ -62,7 +63,7 @@ int64_t bucket(int64_t rows) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows)));
 }
 
-/// The largest product of p's bucket. Rows may be more where no operand has them side by side.
+/// Returns the largest product in p's bucket. Only dimensions without contiguous operands grow.
 GemmCall largest(const Common& s, GemmCall p, const Batch& batch) {
   if (batch.count > 1) return p;
   if (!s.transpose_a) p.m = bucket(p.m);
@@ -92,7 +93,7 @@ std::optional<Algorithm> ask(const Lane& lane, LtCall& call, const Alignments& a
   return Algorithm{first.algo, first.workspaceSize};
 }
 
-/// The heuristic's first for just this product.
+/// Returns the heuristic's first choice for exactly this product.
 std::optional<Algorithm> offered_for(const Lane& lane, const Common& s, GemmCall p,
                                      const Batch& batch, const Alignments& at) {
   int device = 0;
@@ -126,7 +127,7 @@ std::optional<Algorithm> offered_for(const Lane& lane, const Common& s, GemmCall
   const std::lock_guard lock(all.mutex);
   const auto [found, is_new] = all.of.try_emplace(key);
   if (!is_new) return found->second;
-  // The heuristic reads alignments off these two, and nothing else.
+  // The heuristic reads only the alignment of these pointers.
   const auto place = [](uint32_t at_bytes) { return reinterpret_cast<void*>(uintptr_t{at_bytes}); };
   if (p.rounded_bias != nullptr) p.rounded_bias = place(at.bias);
   if (p.before_gelu != nullptr) p.before_gelu = place(at.aux);
@@ -136,7 +137,7 @@ std::optional<Algorithm> offered_for(const Lane& lane, const Common& s, GemmCall
   return found->second;
 }
 
-/// For the bucket, if it also makes this product; otherwise for the product alone.
+/// Returns the bucket's algorithm if it can run this product, else one for this product alone.
 std::optional<Algorithm> algorithm_for(const Lane& lane, LtCall& call, const Common& s,
                                        const GemmCall& p, const Batch& batch,
                                        const Alignments& at) {

@@ -1,26 +1,28 @@
-// Products of bfloat16 by cublasLt, with what follows a product in the same kernel. An algorithm is
-// what the library's heuristic offers first; it is asked once per device and kind of call, where
-// numbers of rows count as one kind up to the next power of two or multiple of 128. So the choice,
-// and with it the bits, depends on nothing that came before.
+// Products of bfloat16 by cublasLt, with the epilogue in the same kernel. The algorithm is the
+// first choice of the library's heuristic, which is called once per device and kind of call;
+// numbers of rows count as the same kind up to the next power of two (up to 128) or multiple of
+// 128. So the choice, and with it the bits of the result, does not depend on earlier calls.
+// Products without cublasLt are in products.cpp.
 #pragma once
 
 #include "kernels/cuda/products/lt_call.h"
 
 namespace moe::kernels::cuda {
 
-/// Where products run one after the other. handle serves both libraries.
+/// A stream with its handle (for cuBLAS and cublasLt) and workspace; products run in sequence.
 struct Lane {
   cublasHandle_t handle;
   Stream stream;
   Workspace* workspace;
-  int64_t workspace_bytes;  // at most
+  int64_t workspace_bytes;  // limit of the workspace
 };
 
-/// What cuBLAS itself takes on compute capability 9.0.
+/// The workspace that cuBLAS itself uses on compute capability 9.0.
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 
-/// Of operands that are not exact. False where the library has nothing for it or refuses it: then
-/// the lane was given nothing. Otherwise true, perhaps with an error kept.
+/// Computes a product whose operands are not exact (bfloat16). Returns false where the library has
+/// no algorithm or refuses the product; nothing is queued then. Else true, perhaps with an error in
+/// errors.h.
 bool multiply_by_lt(const Lane& lane, const Common& s, const GemmCall& p, const Batch& batch);
 
 }  // namespace moe::kernels::cuda

@@ -3,14 +3,14 @@
 namespace moe::kernels::cuda {
 namespace {
 
-/// Fills descriptors until one of its values is refused.
+/// Fills descriptors, and stops at the first value that the library refuses.
 class DescriptorFiller {
  public:
   template <class V>
   void set(cublasLtMatmulDescOpaque_t& operation, cublasLtMatmulDescAttributes_t what, V value) {
     note([&] { return cublasLtMatmulDescSetAttribute(&operation, what, &value, sizeof value); });
   }
-  /// rows, cols: as the library sees them.
+  /// rows, cols: in the library's column-major order.
   void layout(cublasLtMatrixLayoutOpaque_t& matrix, cudaDataType_t type, int64_t rows, int64_t cols,
               int64_t ld, int64_t count, int64_t apart) {
     note([&] {

@@ -1,6 +1,6 @@
-// Products as kernels/cuda gives them to the libraries: row-major, operands in the type that they
-// are multiplied in. The libraries are column-major and see the transposes, so that their first
-// operand is b and their rows are our columns: c' = op(b)' * op(a)'.
+// Products in the form in which they are passed to the libraries: row-major, with operands in the
+// type in which they are multiplied. The libraries are column-major and so see the transposed
+// matrices: their first operand is b and their rows are the columns here: c' = op(b)' * op(a)'.
 #pragma once
 
 #include <span>
@@ -9,8 +9,8 @@
 
 namespace moe::kernels::cuda {
 
-/// What the products of a call have in common. exact: of float32 alone; otherwise operands are
-/// bfloat16, and c is float32 where wide_c says so.
+/// What all products of a call have in common. exact: all in float32; otherwise operands are
+/// bfloat16, and c is float32 if wide_c is set.
 struct Common {
   bool transpose_a, transpose_b;
   float alpha;
@@ -30,7 +30,7 @@ struct Common {
   int64_t bytes_c() const { return exact || wide_c ? 4 : 2; }
 };
 
-/// One product, and its epilogue as Product has it.
+/// One product with its epilogue, as in kernels::Product.
 struct GemmCall {
   int64_t m, n, k;
   const void *a, *b;
@@ -39,11 +39,11 @@ struct GemmCall {
   const void* add;
   void* before_gelu;
   const void* gelu_at;
-  const void* rounded_bias = nullptr;  // in bfloat16, where cublasLt may want it
+  const void* rounded_bias = nullptr;  // the bias in bfloat16, for cublasLt
 
   bool filled() const { return bias != nullptr || add != nullptr; }
   const void* aux() const { return before_gelu != nullptr ? before_gelu : gelu_at; }
-  /// Where the product itself goes, before what a kernel of our own makes of it.
+  /// Where the product itself is written, before a kernel of this project computes c from it.
   void* sum() const { return before_gelu != nullptr ? before_gelu : c; }
 };
 using GemmCalls = std::span<const GemmCall>;

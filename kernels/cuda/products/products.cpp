@@ -1,12 +1,12 @@
-// gemm_many, in one of four variants. Products of bfloat16 and what follows them are made by
-// cublasLt (lt.h). Those of float32, those for which it has nothing, and groups are made by cuBLAS,
-// and what follows them by kernels of our own.
+// gemm_many, in one of four variants. Products of bfloat16 and their epilogues are computed by
+// cublasLt (lt.h). Products of float32, products for which cublasLt has nothing, and grouped
+// products are computed by cuBLAS, and their epilogues by this project's kernels.
 //
-// kBatch: one strided call, where sizes are equal and operands equally far apart; kGrouped: one
-// call per round for any sizes, round i with the i-th product of each c. Where one of the two does
-// not apply, kStreams: each c's products on one of four side streams, which begin after what the
-// stream was given before and are waited for by what comes after, also in a recording. kEach: one
-// after the other, and so run a single product and products of which one has no depth.
+// kBatch: one strided call, for equal sizes and operands at equal distances. kGrouped: one call per
+// round for products of any sizes; round i has the i-th product of each c. Where kBatch or kGrouped
+// is not possible, kStreams is used: the products of each c run on one of four side streams, which
+// begin after the earlier work of the caller's stream and are waited for by its later work, also in
+// a recording. kEach: one after the other, also for one product or if any has k = 0.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -21,7 +21,7 @@
 namespace moe::kernels::cuda {
 namespace {
 
-// --- what follows a product, by kernels of our own
+// --- epilogues by this project's kernels
 
 template <class T>
 void fill(const GemmCall& p, Stream stream) {
@@ -37,11 +37,11 @@ void end(const GemmCall& p, Stream stream) {
     gelu_dx(c, c, static_cast<const T*>(p.gelu_at), nullptr, p.m, p.n, stream);
 }
 
-/// Puts into p.sum() what the product is added to.
+/// Writes to p.sum() the matrix to which the product is added.
 void begin(const Common& s, const GemmCall& p, Stream stream) {
   if (p.filled()) s.exact ? fill<float>(p, stream) : fill<Bf16>(p, stream);
 }
-/// Makes c of p.sum().
+/// Computes c from p.sum().
 void end(const Common& s, const GemmCall& p, Stream stream) {
   s.exact ? end<float>(p, stream) : end<Bf16>(p, stream);
 }
@@ -74,7 +74,7 @@ void each(const Lane& lane, const Common& s, GemmCalls products) {
   }
 }
 
-/// Products with the same c, which come one after the other.
+/// Returns the chains: products with the same c, which are adjacent.
 std::vector<GemmCalls> chains_of(GemmCalls products) {
   std::vector<GemmCalls> chains;
   for (size_t begin = 0, end = 0; begin < products.size(); begin = end) {
@@ -92,7 +92,7 @@ std::optional<int64_t> step(const void* from, const void* to, int64_t bytes) {
   return between / bytes;
 }
 
-/// Of products that one strided call can make; nothing where it cannot.
+/// Returns the distances of operands if one strided call can compute all products.
 std::optional<Batch> equally_apart(const Common& s, GemmCalls all) {
   const GemmCall &first = all[0], &second = all[1];
   Batch batch = {.count = static_cast<int64_t>(all.size())};
@@ -142,7 +142,7 @@ void batch(const Lane& lane, const Common& s, GemmCalls all, const Batch& apart)
 
 // --- one call for groups of equal sizes
 
-/// Sizes as the library's arrays have them, by group; and pointers by product.
+/// Sizes in the form of the library's arrays, one entry per group, and pointers, one per product.
 struct Groups {
   std::vector<int64_t> m, n, k, size;
   std::vector<const void*> a, b, c;
@@ -165,7 +165,7 @@ int64_t table_bytes(GemmVariant variant, size_t products) {
   return variant == GemmVariant::kGrouped ? static_cast<int64_t>(3 * products * sizeof(void*)) : 0;
 }
 
-/// The library's groups of bfloat16 write bfloat16, and want what vectors of 16 bytes can touch.
+/// cuBLAS's grouped products of bfloat16 write bfloat16 and need operands aligned to 16 bytes.
 bool takes_groups(const Common& s, GemmCalls all) {
   if (s.exact) return true;
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
@@ -188,7 +188,7 @@ void group(cublasHandle_t handle, const Common& s, float beta, const Groups& g, 
            "gemm_many in groups");
 }
 
-/// table: room on the device for table_bytes, this stream's.
+/// table: device memory of this stream with table_bytes() bytes.
 void grouped(const Lane& lane, const Common& s, GemmCalls all, void* table) {
   for (const GemmCall& p : all) begin(s, p, lane.stream);
   std::vector<Groups> rounds;
@@ -210,9 +210,9 @@ void grouped(const Lane& lane, const Common& s, GemmCalls all, void* table) {
   for (const GemmCall& p : all) end(s, p, lane.stream);
 }
 
-// --- side by side
+// --- on several streams
 
-/// Each chain to the side that has least to do so far.
+/// Gives each chain to the side stream that has the least work so far.
 void share(const std::vector<GemmCalls>& chains, const std::vector<Lane>& sides, const Common& s) {
   std::vector<int64_t> load(sides.size());
   for (const GemmCalls chain : chains) {
@@ -247,7 +247,7 @@ void side_by_side(StreamResources& resources, const Common& s, const std::vector
       worked(cudaStreamWaitEvent(caller, side.done, cudaEventWaitDefault), "gemm: join");
 }
 
-/// table: as grouped() wants it; not looked at otherwise.
+/// table: as for grouped(); not used otherwise.
 void run(GemmVariant variant, StreamResources& resources, const Common& s, GemmCalls all,
          void* table, Stream stream) {
   const Lane lane = {handle_of(resources.handles, s.exact, stream), stream, &resources.workspace,
