@@ -1,5 +1,5 @@
-// Lina's inference in a run: what a rank did with swapped experts, and whether a profile of
-// paths is one for the plan.
+// Records of Lina's inference in a run: what a rank did with swapped experts. Also checks that a
+// profile of paths fits the plan. The passes that add the ops are in passes/placement/, not here.
 #pragma once
 
 #include <functional>
@@ -9,20 +9,22 @@
 
 namespace moe {
 
-/// Of the placements of a block whose experts are swapped.
+/// Returns the bounds of the placements of a block whose experts are swapped.
 PlacementBounds swapped_bounds(const Plan& plan, int64_t block);
 
-/// Whether the op tells something of a swap, in a plan for inference.
+/// Whether the op's outputs belong into a SwapRecord, in a plan for inference.
 bool tells_of_swap(const Plan& plan, OpId op);
-/// Adds what an op that tells of a swap has just written; called before its buffers may be taken
-/// over. Records have one row count, the rank's own. at: where a tensor can be read on the host.
+/// Adds the outputs of an op for which tells_of_swap() is true to `records`; called before other
+/// tensors may take over its buffers. Each record has one row count, that of this rank. at(tensor)
+/// is the host address of a tensor's values.
 void add_swap(const Plan& plan, OpId op, const std::function<const void*(TensorId)>& at,
               std::vector<SwapRecord>& records);
-/// All ranks' records [rank][layer] as one per layer: phase 2 decides alike on all of them.
+/// Combines all ranks' records [rank][layer] into one per layer. Phase 2 gives the same placement
+/// on all ranks.
 std::vector<SwapRecord> joined(const std::vector<std::vector<SwapRecord>>& ranks);
 
-/// Throws UserError where infer.popularity has another number of layers, experts or layers of a
-/// path than the plan.
+/// Throws UserError when infer.popularity was made for another number of MoE layers, experts or
+/// layers per path than the plan has.
 void check_popularity(const Plan& plan, const InferOptions& infer);
 
 }  // namespace moe
