@@ -18,7 +18,7 @@ Bytes round_up(Bytes bytes, Bytes to) {
   return (bytes + to - 1) / to * to;
 }
 
-/// Where each lane's scratch begins, and at the end the sum.
+/// Returns the offset of each lane's scratch area, and the size of all of them as the last entry.
 std::vector<Bytes> scratch_offsets(const Plan& plan, Bytes element_bytes) {
   std::vector<Bytes> offsets = {0};
   for (const auto& lane : plan.orders.lanes) {
@@ -48,7 +48,7 @@ Storage::Storage(Bytes bytes) : bytes_(bytes) {
   void* p = std::aligned_alloc(static_cast<size_t>(alignment), size);
   if (p == nullptr) throw run_error("no memory for {} bytes of tensors", bytes);
   data_.reset(static_cast<std::byte*>(p));
-  // Fewer TLB misses; a kernel that refuses the advice costs speed only.
+  // Huge pages cause fewer TLB misses; where the kernel refuses the advice, only speed is lost.
   if (alignment == kHugePage) madvise(p, size, MADV_HUGEPAGE);
 }
 
@@ -108,7 +108,7 @@ Poison::Poison(const Plan& plan, const RankBuffers& buffers, Bytes element_bytes
   for (size_t t = 0; t < num_readers_.size(); ++t) {
     const Buffer& buffer = plan.memory.buffers[t];
     if (buffer.persistent || buffer.joined >= 0) num_readers_[t] = -1;
-    if (buffer.alias_of.valid()) num_readers_[buffer.alias_of.index()] = -1;  // lives on in t
+    if (buffer.alias_of.valid()) num_readers_[buffer.alias_of.index()] = -1;  // used as t
   }
 }
 
@@ -154,7 +154,8 @@ void Poison::after(OpId op) {
 }
 
 void Poison::fill(TensorId t) {
-  // All ones is a NaN in float and in double; -1 would be a valid 'none' in an index tensor.
+  // All ones is a NaN in float and in double. In an index tensor all ones would be -1, a valid
+  // value for "none".
   const Tensor& tensor = plan_.graph.tensor(t);
   const int pattern = tensor.dtype == DType::kI32 ? 0x80 : 0xFF;
   std::memset(buffers_.at(t), pattern, static_cast<size_t>(tensor_bytes(tensor, element_bytes_)));

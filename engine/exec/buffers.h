@@ -1,6 +1,7 @@
-// One rank's memory as the plan lays it out: an arena that tensors of a step share, storage that
-// persists across steps, and a scratch area a lane. Buffers of the arena hold garbage until an op
-// writes them.
+// The host memory of one rank, as the plan lays it out: an arena whose bytes the tensors of a step
+// share, storage for the tensors that persist across steps, and a scratch area per lane. A tensor
+// in the arena holds garbage until an op writes it. Where each tensor is placed is decided in
+// schedule/memory.h, not here; memory of a device is in device/buffers.h.
 #pragma once
 
 #include <atomic>
@@ -14,7 +15,8 @@
 
 namespace moe {
 
-/// Uninitialised, aligned to kAlignment (to a huge page where it is that large).
+/// Owns uninitialised memory, aligned to kAlignment (to a huge page where it is at least that
+/// large). Throws RunError when the system has no memory for it.
 class Storage {
  public:
   explicit Storage(Bytes bytes);
@@ -29,57 +31,59 @@ class Storage {
   std::unique_ptr<std::byte[], Free> data_;
 };
 
-/// Bytes of a tensor with floats of `element_bytes` (0: as they are); index tensors and the loss
-/// keep their size.
+/// Bytes of `tensor` when its floats have `element_bytes` (0: the size that their dtype has). Index
+/// tensors and the loss keep the size of their dtype.
 Bytes tensor_bytes(const Tensor& tensor, Bytes element_bytes);
 
 class RankBuffers {
  public:
-  /// Throws UserError when the plan's memory was made for another element size.
+  /// Throws UserError when the plan's memory was laid out for smaller elements.
   RankBuffers(const Plan& plan, Bytes element_bytes);
 
-  /// Null for an invalid id.
+  /// Address of a tensor; null for an invalid id.
   void* at(TensorId tensor) const;
   void* scratch(LaneId lane) const { return scratch_.data() + scratch_offset_[lane.index()]; }
-  /// All tensors that persist across steps.
+  /// The bytes of all tensors that persist across steps.
   std::span<std::byte> persistent() const {
     return {persistent_.data(), static_cast<size_t>(persistent_.size())};
   }
-  /// Makes the arena's pages present; called on the thread that will use them.
+  /// Writes zeros to the arena and the scratch areas, so that the system allocates their pages.
+  /// Called on the thread that will use them.
   void touch();
-  /// What this rank really holds.
+  /// Bytes that this object has allocated.
   Bytes allocated() const { return arena_.size() + persistent_.size() + scratch_.size(); }
 
  private:
   const Plan& plan_;
-  std::vector<Bytes> scratch_offset_;  // by lane
+  std::vector<Bytes> scratch_offset_;  // indexed by lane
   Storage arena_, persistent_, scratch_;
 };
 
-/// For tests: makes a use of a buffer outside its tensor's life show. A tensor is filled with NaN
-/// (an index tensor with 0x80 bytes) before the op that writes it, unless it takes over a live
-/// input, and after its last reader on this timing; joined tensors together, before the op with
-/// which their block starts and after the last use of any. Calls of different lanes may overlap.
+/// For tests: makes the use of a buffer outside its tensor's lifetime visible. A tensor is filled
+/// with NaN (an index tensor with 0x80 bytes) before the op that writes it, unless that op writes
+/// in place over a live input, and again when its last reader has finished in this step. Tensors of
+/// a joined block are filled together: before the op with which the block starts, and when its last
+/// user has finished. Ops of different lanes may call at the same time.
 class Poison {
  public:
   Poison(const Plan& plan, const RankBuffers& buffers, Bytes element_bytes);
   void start_step();
   void before(OpId op);
-  /// Requires: called before the op is marked as finished.
+  /// Requires: called before the op is marked as finished in Progress.
   void after(OpId op);
 
  private:
   void fill(TensorId tensor);
   void fill_joined(size_t block);
-  /// Blocks of the arena that hold joined tensors of the op.
+  /// The joined blocks of the arena that hold an input or output of `op`.
   std::set<size_t> joined_blocks(const Op& op) const;
 
   const Plan& plan_;
   const RankBuffers& buffers_;
   Bytes element_bytes_;
-  std::vector<int32_t> num_readers_;  // by tensor; -1: never poisoned after use
+  std::vector<int32_t> num_readers_;  // indexed by tensor; -1: not filled after its last use
   std::vector<std::atomic<int32_t>> readers_left_;
-  std::vector<int32_t> num_users_;  // by joined block: ops that read or write one of its tensors
+  std::vector<int32_t> num_users_;  // indexed by joined block: ops that use one of its tensors
   std::vector<std::atomic<int32_t>> users_left_;
 };
 

@@ -30,7 +30,8 @@ struct Header {
 };
 static_assert(sizeof(Header) == 32);
 
-/// The lines that say which model the tensors belong to.
+/// Returns the text lines of the file: the model that the tensors belong to, placements and
+/// tensors.
 std::string text_of(const ModelSpec& m, const PersistentTensors& all) {
   std::string text;
   const std::pair<const char*, int64_t> fields[] = {
@@ -48,7 +49,7 @@ std::string text_of(const ModelSpec& m, const PersistentTensors& all) {
   return text;
 }
 
-/// A file and the checksum of what was written into it.
+/// A file that is being written, with the checksum of the bytes so far.
 class HashedFile {
  public:
   explicit HashedFile(const std::string& path) : file_(path) {}
@@ -64,8 +65,8 @@ class HashedFile {
   uint64_t hash_ = kFnvStart;
 };
 
-/// The file is no checkpoint that a run could have written: it is renamed to "<path>.corrupt", so
-/// that nothing picks it up again.
+/// Renames a file that no run could have written to "<path>.corrupt", so that nothing reads it
+/// again, and throws UserError.
 [[noreturn]] void set_aside(const std::string& path, const std::string& why) {
   const std::string aside = path + ".corrupt";
   const bool moved = std::rename(path.c_str(), aside.c_str()) == 0;
@@ -77,7 +78,8 @@ class HashedFile {
   set_aside(path, "damaged: " + why);
 }
 
-/// The first line in which the texts differ, as "hidden=128 in the file, hidden=64 in this run".
+/// Returns the first line in which the texts differ, as "hidden=128 in the file, hidden=64 in this
+/// run".
 std::string difference(const std::string& file, const std::string& run) {
   std::istringstream a(file), b(run);
   std::string x, y;
@@ -106,7 +108,7 @@ size_t storage_bytes(int64_t elements, Bytes element_bytes) {
   return static_cast<size_t>(elements * element_bytes);
 }
 
-/// What each rank holds of a full tensor.
+/// Copies to each rank the elements of a full tensor that it holds; the rest of its tensor is 0.
 void fill(const PersistentTensors& all, const Persistent& p, const AllBuffers& ranks,
           const std::vector<char>& content, Bytes element_bytes) {
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -119,11 +121,11 @@ void fill(const PersistentTensors& all, const Persistent& p, const AllBuffers& r
   }
 }
 
-/// Holds the whole file against the checksum at its end; sets a checkpoint aside that does not fit.
-/// Returns the bytes before the checksum.
+/// Compares the checksum of the whole file with the one at its end, and sets a checkpoint aside
+/// whose checksum differs. Returns the number of bytes before the checksum.
 size_t checked_bytes(const std::string& path, InputFile& in) {
   std::vector<char> block(1 << 16);
-  std::string tail;  // what may be the checksum
+  std::string tail;  // the last bytes read, which may be the checksum
   std::string magic;
   uint64_t hash = kFnvStart;
   size_t bytes = 0;
@@ -146,15 +148,16 @@ size_t checked_bytes(const std::string& path, InputFile& in) {
   return bytes;
 }
 
-/// A tensor's or placement's place in the file.
+/// A tensor or placement in the file.
 struct Block {
   bool placement;
   std::string name;
   int64_t elements;
-  Bytes each;  // of an element
+  Bytes each;  // bytes per element
 };
 
-/// "tensor NAME ELEMENTS", "placement BLOCK CODES"; nothing for "key=value".
+/// Parses a line "tensor NAME ELEMENTS" or "placement BLOCK CODES"; returns nothing for
+/// "key=value".
 std::optional<Block> block_of(const std::string& path, const std::string& line,
                               Bytes element_bytes) {
   const bool placement = line.starts_with("placement ");
@@ -173,7 +176,8 @@ std::optional<Block> block_of(const std::string& path, const std::string& line,
   return Block{placement, line.substr(name, number - 1 - name), elements, each};
 }
 
-/// A checkpoint whose header, text and length fit each other, read up to its first block.
+/// An open checkpoint whose header, text and length are consistent; the file is read up to its
+/// first block.
 class Opened {
  public:
   Opened(const std::string& path, Bytes element_bytes) : path_(path), in_(path, Links::kRefuse) {
@@ -202,7 +206,7 @@ class Opened {
   const std::string& text() const { return text_; }
   const std::vector<Block>& blocks() const { return blocks_; }
 
-  /// The blocks come one after the other.
+  /// Reads the next bytes of the blocks, which follow each other without gaps.
   void read(void* to, size_t bytes) {
     if (bytes > left_) damaged(path_, "cut off");
     if (in_.read(to, bytes) != bytes) throw user_error("checkpoint {}: changed", path_);
@@ -270,7 +274,7 @@ int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persist
     throw user_error("checkpoint {}: another model: {}", path, difference(file.text(), expected));
   }
 
-  // All of it is read and checked before any rank is touched.
+  // The whole file is read and checked before any rank's buffers are written.
   std::vector<std::vector<int32_t>> placements;
   for (const PlacedLayer& layer : all.placed) {
     placements.emplace_back(static_cast<size_t>(Placement::code_size(layer.bounds)));

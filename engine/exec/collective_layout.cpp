@@ -14,7 +14,7 @@ size_t index(int64_t i) {
   return static_cast<size_t>(i);
 }
 
-/// Where chunk c of num_chunks begins in n elements.
+/// The first of `n` elements that is in `chunk`, of `num_chunks`.
 int64_t chunk_begin(int64_t n, int64_t chunk, int64_t num_chunks) {
   return n * chunk / num_chunks;
 }
@@ -39,7 +39,8 @@ CollectiveLayout<T>::CollectiveLayout(const Graph& graph, OpId id, const Collect
   }
 }
 
-/// One piece a peer, local expert and source, as the blocks (p, e, s) of the sources' side lie.
+/// Lays out one piece per peer p, local expert e and source s, in the order (p, e, s) that the
+/// blocks have on the sources' side.
 template <class T>
 void CollectiveLayout<T>::lay_out_pieces(const Shape& received, Bytes piece_bytes) {
   sources_ = received[1] / group_.size;
@@ -55,7 +56,7 @@ void CollectiveLayout<T>::lay_out_pieces(const Shape& received, Bytes piece_byte
   pieces_.receive_bytes = pieces_.send_bytes;
 }
 
-/// Where piece (p, e, s) lies on the experts' side: (e, p, s).
+/// Returns the index (e, p, s) that piece (p, e, s) has on the experts' side.
 template <class T>
 size_t CollectiveLayout<T>::received_at(int64_t sent_at) const {
   const int64_t p = sent_at / pieces_.groups, e = sent_at % pieces_.groups / sources_;
@@ -66,7 +67,7 @@ template <class T>
 void CollectiveLayout<T>::lay_out_all_to_all(const Graph& graph, const Op& op,
                                              const CollectiveMemory& memory) {
   to_expert_ = attr_string(op, "to") == "expert";
-  // [El,P*S,C,d] on the experts' side.
+  // The shape [El,P*S,C,d] of the tensor on the experts' side.
   const Shape& shape = graph.tensor(to_expert_ ? op.outputs[0] : op.inputs[0]).shape;
   capacity_ = shape[2];
   row_bytes_ = shape[3] * dtype_bytes(graph.tensor(op.inputs[0]).dtype, memory.element_bytes);
@@ -86,7 +87,7 @@ void CollectiveLayout<T>::lay_out_all_to_all(const Graph& graph, const Op& op,
   begin_by_group_ = memory.numbers(input_of(graph, op, Role::kRecvBegin));
 }
 
-/// One group per slot of the experts' side.
+/// Lays out one group of pieces per slot of the experts' side; the sizes come with each step.
 template <class T>
 void CollectiveLayout<T>::lay_out_placed(const Graph&, const Op& op,
                                          const CollectiveMemory& memory) {
@@ -108,9 +109,9 @@ void CollectiveLayout<T>::lay_out_placed(const Graph&, const Op& op,
   }
 }
 
-/// Rows [begin, count) of an expert on the sources' side lie where the gate put them; on the
-/// experts' side each slot's rows begin at the block's first, those of a part where they lie at
-/// their source.
+/// On the sources' side, rows [begin, count) of an expert are where the gate put them. On the
+/// experts' side, the rows of each slot start at the beginning of its block; the rows of a part of
+/// the batch start at the row that they have at their source.
 template <class T>
 void CollectiveLayout<T>::set_placed_sizes() {
   const Placement placement =
@@ -142,7 +143,8 @@ void CollectiveLayout<T>::set_placed_sizes() {
   }
 }
 
-/// received: [El,P/n,C,d] of a round of n, whose pieces lie as those of a whole group would.
+/// `received` is [El,P/n,C,d], the experts' side of one of n rounds. Its pieces have the order that
+/// they would have in a group of only the round's peers.
 template <class T>
 void CollectiveLayout<T>::lay_out_round(const Shape& received, const Round& round) {
   const int64_t experts = received[0], members = received[1];
@@ -176,7 +178,7 @@ void CollectiveLayout<T>::lay_out_exchange(const Graph& graph, const Op& op,
   receive_ = static_cast<std::byte*>(memory.data(op.outputs[0]));
 }
 
-/// The same numbers to every rank.
+/// Sends the same numbers to every rank.
 template <class T>
 void CollectiveLayout<T>::lay_out_gather(const Graph& graph, const Op& op,
                                          const CollectiveMemory& memory) {

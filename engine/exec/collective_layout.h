@@ -1,6 +1,7 @@
-// Which bytes of a collective op's tensors go where, for one rank, wherever its memory is: laid out
-// once, sized by the step's counts. Not here: who moves them, and the movements of experts
-// (expert_mover.h).
+// Which bytes of a collective op's tensors one rank sends and receives, and at which addresses,
+// whether its memory is on the host or on a device. The layout is made once; its sizes are read
+// from the counts of each step. Not here: who transfers the bytes (comm/, device/comm.h), and the
+// collectives that move experts (expert_mover.h).
 #pragma once
 
 #include <algorithm>
@@ -13,68 +14,72 @@
 
 namespace moe {
 
-/// Where a rank's tensors lie. numbers: on the host, current when read_counts() is called; both
-/// give null for an invalid id.
+/// Addresses of a rank's tensors. `numbers` gives an index tensor on the host, with current values
+/// when read_counts() is called. Both functions return null for an invalid id.
 struct CollectiveMemory {
   std::function<void*(TensorId)> data;
   std::function<const int32_t*(TensorId)> numbers;
-  Bytes element_bytes;  // of floats, as dtype_bytes() takes it
+  Bytes element_bytes;  // per float, as dtype_bytes() takes it
 };
 
-/// Elements [first, last) of a message.
+/// The elements [first, last) of a message.
 struct ElementRange {
   int64_t first, last;
 };
 
-/// Room that an exchange leaves without rows.
+/// Rows of a received block that no peer has filled in this step.
 struct UnusedRows {
   std::byte* data;
   Bytes bytes;
 };
 
-/// T is the float type of sums; P ranks and their numbers are those of the op's group, S is 1 or
-/// the sources that share a slot already.
+/// The layout of one collective op on one rank. T is the float type of sums. Ranks are numbered
+/// within the op's group, P is its size. El is the number of local experts, C the capacity, d the
+/// elements per row. S is the number of sources whose rows are already combined in one slot, 1 for
+/// a plain exchange.
 ///   all_to_all to="expert"  block (p, e) of [P,El,S,C,d] goes to [e][this rank] of p's
 ///                           [El,P,S,C,d]
 ///   all_to_all to="source"  the reverse
 ///   all_to_all placed       rows of an expert to the slots [L,P,C,d] that share them
-///   all_to_all with rounds  the same with the blocks p of the round's peers alone
-///   exchange_counts         the same for the numbers counts [P,El,S] -> [El,P,S]
+///   all_to_all with rounds  as above, for the blocks p of the round's peers only
+///   exchange_counts         as all_to_all, for the numbers counts [P,El,S] -> [El,P,S]
 ///   gather_loads            counts [E] -> [P,E]
 ///   all_reduce              all tensors as one message, sums in rank order
-/// Cut into n chunks, chunk c carries the rows [rows*c/n, rows*(c+1)/n) of every piece, or the
-/// elements [n_el*c/n, n_el*(c+1)/n) of the message.
+/// When the transfer is cut into n chunks, chunk c carries the rows [rows*c/n, rows*(c+1)/n) of
+/// every piece, or the elements [n_el*c/n, n_el*(c+1)/n) of the message.
 template <class T>
 class CollectiveLayout {
  public:
-  /// A tensor of a sum.
+  /// One tensor of an all-reduce, with n elements.
   struct Part {
     T* in;
     T* out;
     int64_t n;
   };
 
-  /// rank: this one's among all. Requires: a legal plan; an op of another kind than kExperts.
+  /// `rank` is the number of this rank among all ranks, not within the group. Requires: a legal
+  /// plan; an op that is not of Collective::kExperts.
   CollectiveLayout(const Graph& graph, OpId op, const CollectiveMemory& memory, int64_t rank);
 
   const Group& group() const { return group_; }
-  /// An all-reduce; an exchange of pieces otherwise.
+  /// Whether the op is an all-reduce; otherwise it exchanges pieces.
   bool sums() const { return !parts_.empty(); }
 
   const std::byte* send() const { return send_; }
   std::byte* receive() const { return receive_; }
-  /// Takes the sizes from this step's counts. Called before the first chunk.
+  /// Reads the sizes of the pieces from this step's counts. Called before the first chunk.
   void read_counts();
-  /// Valid until the next call.
+  /// The pieces of a chunk. The reference is valid until the next call.
   const Pieces& pieces(int64_t chunk, int64_t num_chunks);
-  /// What this rank sends to others.
+  /// Bytes of `pieces` that this rank sends to other ranks.
   Bytes bytes_to_others(const Pieces& pieces) const;
-  /// To be cleared after the last chunk.
+  /// Rows that must be set to 0 after the last chunk.
   std::vector<UnusedRows> unused_rows() const;
 
   const std::vector<Part>& parts() const { return parts_; }
   ElementRange elements(int64_t chunk, int64_t num_chunks) const;
-  /// f(part, its first element in the range, how many, their place in the range).
+  /// Calls f(part, first, n, to) for each part that `range` meets: n elements of the part, from its
+  /// element `first` on, are in the range from its element `to` on.
   template <class F>
   void each_part(ElementRange range, F f) const {
     int64_t begin = 0;
@@ -84,7 +89,8 @@ class CollectiveLayout {
       begin += part.n;
     }
   }
-  /// A ring sends 2 (N-1)/N of the message from every rank.
+  /// Bytes that this rank sends for the elements of `range`. In a ring of N, every rank sends 2
+  /// (N-1)/N of the message.
   Bytes bytes_of_sum(ElementRange range) const {
     const auto sent = [&](int64_t n) {
       return 2 * n * static_cast<int64_t>(sizeof(T)) * (group_.size - 1) / group_.size;
@@ -106,25 +112,26 @@ class CollectiveLayout {
   const Pieces& pieces_of(int64_t chunk, int64_t num_chunks);
 
   Group group_;
-  int64_t place_;            // of this rank in its group
-  std::vector<Part> parts_;  // all_reduce
+  int64_t place_;            // number of this rank within its group
+  std::vector<Part> parts_;  // of an all_reduce
   int64_t num_elements_ = 0;
-  // all_to_all and exchange_counts
+  // The following members are of all_to_all and exchange_counts.
   const std::byte* send_ = nullptr;
   std::byte* receive_ = nullptr;
-  Pieces pieces_, chunk_;  // of the whole, of a chunk
+  Pieces pieces_, chunk_;  // of the whole op, of one chunk
   int64_t row_bytes_ = 0, capacity_ = 0, sources_ = 1;
-  // Rows by piece, as blocks lie on the sources' side and as they lie on the experts'
-  // (received_at); null where every row counts.
+  // Rows of each piece, in the order of the blocks on the sources' side and in their order on the
+  // experts' side (received_at); null where every row of a block is transferred.
   const int32_t* by_peer_ = nullptr;
   const int32_t* by_group_ = nullptr;
-  // Where a part of the batch begins; null: at row 0.
+  // The first row that is transferred of each piece, for an op that is cut along the batch; null:
+  // row 0.
   const int32_t* begin_by_peer_ = nullptr;
   const int32_t* begin_by_group_ = nullptr;
   bool to_expert_ = true;
-  bool part_ = false;   // rows of other parts are left as they are
-  bool loose_ = false;  // and so are unused ones
-  // Of a placed exchange.
+  bool part_ = false;   // an op cut along the batch: rows of other parts stay unchanged
+  bool loose_ = false;  // rows that nobody fills stay unchanged
+  // The following members are of a placed exchange.
   const int32_t* placement_ = nullptr;
   PlacementBounds bounds_;
 };

@@ -35,7 +35,8 @@ void append_file(const fs::path& path, std::vector<uint8_t>& text) {
   }
 }
 
-/// Links are left out: in a folder they mostly stand for a file that is there already.
+/// Lists the regular files of a folder. Links are skipped: most of them point to a file that is in
+/// the folder already.
 std::vector<fs::path> files_of(const fs::path& folder) {
   std::error_code error;
   std::vector<fs::path> files;
@@ -59,7 +60,7 @@ double entropy(const std::vector<uint8_t>& text) {
   return sum;
 }
 
-/// 64 bits that depend on nothing else than these three.
+/// 64 random bits that depend only on these three arguments.
 uint64_t random64(int64_t step, int64_t row, uint64_t seed) {
   const uint64_t low = hash32(seed, 0), high = hash32(seed >> 32, 1);
   const uint64_t a = hash32(static_cast<uint64_t>(step), low ^ (high << 1));
@@ -68,7 +69,8 @@ uint64_t random64(int64_t step, int64_t row, uint64_t seed) {
   return (static_cast<uint64_t>(hash32(i, a)) << 32) | hash32(i, b);
 }
 
-/// ids = row[0 .. seq), targets = row[1 .. seq] for one row of token(pos), pos = 0 .. seq.
+/// Writes one row whose token at position pos is token(pos), for pos = 0 .. seq: ids are the tokens
+/// [0, seq), targets the tokens [1, seq].
 template <class Token>
 void fill_row(int32_t* ids, int32_t* targets, int64_t seq, const Token& token) {
   for (int64_t pos = 0; pos < seq; ++pos) {
@@ -143,7 +145,7 @@ DataSource reference_data(int64_t vocab, int64_t batch_per_rank, int64_t num_ran
       const int64_t row = step * batch + rank * batch_per_rank + r;
       fill_row(ids + r * seq, targets + r * seq, seq, [&](int64_t pos) {
         const uint64_t u = random24(static_cast<uint64_t>(row * (seq + 1) + pos), kReferenceStream);
-        const uint64_t skewed = (u * u) >> 24;  // towards small ids
+        const uint64_t skewed = (u * u) >> 24;  // small ids are more frequent
         return static_cast<int32_t>((skewed * static_cast<uint64_t>(vocab)) >> 24);
       });
     }

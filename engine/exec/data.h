@@ -1,5 +1,5 @@
-// What a run begins with and reads: initial parameters, and tokens, of a text as bytes (vocabulary
-// 256) or the reference model's.
+// The data and initial parameters of a run. Tokens are the bytes of a text (vocabulary 256) or come
+// from the reference model's generator. Recorded routing is in routing/trace.h, not here.
 #pragma once
 
 #include <memory>
@@ -10,41 +10,43 @@
 
 namespace moe {
 
-/// Bytes of a UTF-8 text, cut into a training and a held-out part (the last tenth).
+/// The bytes of a UTF-8 text, split into a training part and a held-out part (the last tenth).
 struct TextCorpus {
-  std::string source;  // file or folder
+  std::string source;  // path of the file or folder
   std::vector<uint8_t> train, held_out;
-  /// -sum p log p over byte frequencies of the training part, in nats.
+  /// -sum p log p over the byte frequencies of the training part, in nats.
   double unigram_entropy = 0;
 };
 
-/// Reads a file, or all regular files of a folder in name order; no part of the path may be a link.
-/// Throws UserError naming the path for a missing, unreadable, empty or non-UTF-8 file (with the
-/// byte offset), or a text whose held-out part is shorter than seq + 1.
+/// Reads a file, or all regular files of a folder in the order of their names. No part of the path
+/// may be a link. Throws UserError, which names the path, for a file that is missing, unreadable,
+/// empty or not UTF-8 (with the byte offset), and for a text whose held-out part is shorter than
+/// seq + 1 bytes.
 TextCorpus read_text(const std::string& path, int64_t seq);
-/// A plain-text corpus that every Debian machine has (licences and copyright files), else
-/// `fallback`; without links.
+/// Path of a plain-text corpus that every Debian machine has (the licence texts), or `fallback`
+/// where it is missing or too small. The path returned contains no link.
 std::string default_corpus_path(const std::string& fallback);
 
-/// Batch rows at counter-based random places: (step, global row, seed) alone decides them, so the
-/// same global batch is seen with any number of ranks.
+/// Rows of the batch start at random places of the text. A place depends only on (step, global row,
+/// seed), so the global batch is the same with any number of ranks.
 DataSource text_data(std::shared_ptr<const TextCorpus> corpus, bool held_out,
                      int64_t batch_per_rank, int64_t num_ranks, int64_t seq, uint64_t seed);
-/// The reference model's tokens for any vocabulary.
+/// The tokens of the reference model's generator, for any vocabulary.
 DataSource reference_data(int64_t vocab, int64_t batch_per_rank, int64_t num_ranks, int64_t seq);
 
-/// Training batches of a run, and held-out ones.
+/// The training batches and the held-out batches of a run.
 struct RunData {
   DataSource train, held_out;
 };
-/// The reference model's tokens, which hold nothing out.
+/// The reference model's tokens, for training and held out: this generator holds nothing out.
 RunData run_data(const ModelSpec& model, int64_t num_ranks);
-/// Those of a text. Throws UserError for a vocabulary that has not all bytes.
+/// Batches of a text. Throws UserError when the vocabulary is smaller than the 256 values of a
+/// byte.
 RunData run_data(const ModelSpec& model, int64_t num_ranks,
                  const std::shared_ptr<const TextCorpus>& corpus, uint64_t seed);
 
-/// Initial values as the reference model's: matrices uniform (reference_init), LayerNorm weights 1,
-/// biases 0.
+/// The initial values of the reference model: matrices are uniform (reference_init), LayerNorm
+/// weights 1, biases 0.
 ParamInit reference_values(const ModelSpec& model);
 
 }  // namespace moe

@@ -1,4 +1,5 @@
-// Executor: the one virtual function that the simulator, the CPU ranks and GPUs share.
+// Executor: the interface, with one virtual function, that the simulator, the CPU ranks and the
+// GPUs implement. The executors' names are in engine/run.h, not here.
 #pragma once
 
 #include "engine/exec/results/run_result.h"
@@ -7,7 +8,8 @@
 
 namespace moe {
 
-/// run() throws RunError where a run fails, RunFailed where a step of it was over by then.
+/// run() throws RunError when a run fails, and RunFailed, with the results so far, when at least
+/// one step was finished before the failure.
 class Executor {
  public:
   virtual ~Executor() = default;

@@ -74,7 +74,7 @@ const typename ExpertMover<T>::Experts& ExpertMover<T>::of(const std::vector<Exp
   return all[static_cast<size_t>(piece.range) * tensors_ + t];
 }
 
-/// The piece's part of what moves of the expert in a slot.
+/// Address of the piece's part of the moved elements, for the expert in `slot`.
 template <class T>
 T* ExpertMover<T>::at(const std::vector<Experts>& all, const ExpertPiece& piece, size_t t,
                       int64_t slot) const {
@@ -156,7 +156,7 @@ void ExpertMover<T>::exchange(const std::vector<ExpertPiece>& pieces, Send send,
   if (pieces.empty()) return;
   const auto size = static_cast<size_t>(group_.size);
   const size_t tensors = tensors_;
-  // The k-th piece from one rank to another is its k-th group, for both of them.
+  // The k-th piece from one rank to another is group k of that pair on both sides.
   std::vector<size_t> count(size * size), number;
   for (const ExpertPiece& piece : pieces) {
     number.push_back(
@@ -205,8 +205,8 @@ void ExpertMover<T>::copy_shadows(const Placement& placement) {
   }
 }
 
-/// Sums go by the order of devices, this one's own in its place: where every device is a node of
-/// its own, the bits do not depend on who sums which part.
+/// Sums are taken in the order of devices, with this device's own value at its position: where
+/// every device is its own node, the bits do not depend on which device sums which part.
 template <class T>
 template <class From, class To>
 void ExpertMover<T>::exchange_and_add(const std::vector<ExpertPiece>& pieces, From from, To to,
@@ -221,7 +221,7 @@ void ExpertMover<T>::exchange_and_add(const std::vector<ExpertPiece>& pieces, Fr
       if (n > 0) actions_.push_back({ExpertAction<T>::Kind::kAdd, into(t), arrival(i, t), n});
     }
   };
-  // By range, slot and part: the piece in whose room the sum is.
+  // For each (range, slot, part): the first piece, whose memory holds the sum so far.
   std::map<std::tuple<int64_t, int64_t, int64_t>, size_t> before;
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (!to_me(pieces[i]) || pieces[i].from > device_) continue;
@@ -264,7 +264,7 @@ void ExpertMover<T>::give_back(const Placement& placement) {
   }
 }
 
-/// This device's own gradients.
+/// The results start with this device's own gradients.
 template <class T>
 void ExpertMover<T>::begin_results() {
   for (size_t t = 0; t < tensors_; ++t) {
@@ -293,7 +293,7 @@ void ExpertMover<T>::migrate(const Placement& now, const Placement& next) {
     pieces.push_back(
         {move.expert, move.from, now.slot_of(move.expert, move.from), move.to, move.slot});
   }
-  // Packed slot by slot: an expert may leave for several devices.
+  // All slots are packed first, because an expert may move to several devices.
   std::vector<T*> packed;
   T* free = scratch_;
   for (const Experts& tensor : residents_) {

@@ -1,8 +1,8 @@
-// The collectives that move experts as a placement says: copies into shadow slots, gradients back
-// to owners, sums over residents, residents to other devices. Which pieces go where is
-// placement/expert_transfers.h; here they get addresses, wherever a rank's memory is: a list of
-// what the rank does. Where a placement asks for nothing, all ranks know it and nobody calls the
-// communicator.
+// The collectives that move experts as a placement requires: copy an expert into shadow slots,
+// return gradients to owners, sum gradients over residents, migrate residents to other devices.
+// Which pieces move is decided in placement/transfers.h; here each piece gets its addresses, on the
+// host or on a device, as a list of actions for this rank. When a placement requires no transfer,
+// all ranks see that from the placement, and none calls the communicator.
 #pragma once
 
 #include <string>
@@ -15,48 +15,51 @@
 
 namespace moe {
 
-/// A step of an op of Collective::kExperts. All ranks have as many exchanges, in one order.
+/// One action of an op of Collective::kExperts. All ranks have the same number of exchanges, in the
+/// same order.
 template <class T>
 struct ExpertAction {
   enum class Kind : uint8_t { kCopy, kAdd, kExchange };
   Kind kind;
-  T* to = nullptr;  // to = from, or to += from, n elements that do not overlap
+  T* to = nullptr;  // kCopy: to = from, kAdd: to += from, for n elements that do not overlap
   const T* from = nullptr;
   int64_t n = 0;
-  Pieces pieces = {};  // of an exchange; offsets from ExpertMover::base()
+  Pieces pieces = {};  // of kExchange; offsets are relative to ExpertMover::base()
 };
 
-/// What an op of Collective::kExperts did.
+/// The result of an op of Collective::kExperts.
 struct ExpertsMoved {
   CommTimes times;
-  Bytes bytes = 0;  // sent by this rank to others
+  Bytes bytes = 0;  // sent by this rank to other ranks
 };
 
-/// One such op of one rank, laid out once and called every step. T is the float type of the run.
+/// One op of Collective::kExperts on one rank, laid out once and called every step. T is the float
+/// type of the run.
 template <class T>
 class ExpertMover {
  public:
   ExpertMover(const Graph& graph, OpId op, const CollectiveMemory& memory, void* scratch,
               int64_t rank);
   const Group& group() const { return group_; }
-  /// By this step's placements. Valid until the next call.
+  /// The actions for this step's placements. The reference is valid until the next call.
   const std::vector<ExpertAction<T>>& actions();
   std::byte* base() const {
     return reinterpret_cast<std::byte*>(scratch_ != nullptr ? scratch_ : residents_[0].data);
   }
-  /// What the actions send to others.
+  /// Bytes that the actions send to other ranks.
   Bytes bytes() const { return bytes_; }
-  /// Does them, on the host. Called by every rank's lane in the same order. Throws as the
+  /// Executes the actions on the host. Called by every rank's lane in the same order. Throws as the
   /// Communicator does.
   ExpertsMoved call(Communicator& all);
 
  private:
-  /// A tensor [slots, ...] of experts; its first slot is number `first` of the placement's.
+  /// A tensor [slots, ...] with one slot per expert; its first slot is slot `first` of the
+  /// placement.
   struct Experts {
     T* data;
-    int64_t each;  // elements of a slot
+    int64_t each;  // elements per slot
     int64_t first;
-    int64_t begin, length;  // of each slot's elements: those that move
+    int64_t begin, length;  // the range of each slot's elements that is moved
   };
 
   Experts experts(const Graph& graph, TensorId t, const CollectiveMemory& memory, int64_t first,
@@ -73,15 +76,18 @@ class ExpertMover {
   void migrate(const Placement& now, const Placement& next);
   void copy(T* to, const T* from, int64_t n);
 
-  using Pointers = std::vector<T*>;  // by piece and tensor; null where this rank has no part
-  /// Room in scratch for the pieces of which wanted(piece) is true.
+  /// Indexed by piece and tensor; null where this rank has no part in the piece.
+  using Pointers = std::vector<T*>;
+  /// Assigns scratch memory, from `free` on, to each piece for which wanted(piece) is true.
   template <class Wanted>
   Pointers lay_out(const std::vector<ExpertPiece>& pieces, Wanted wanted, T*& free) const;
-  /// One exchange of pieces; send(i, tensor) and receive(i, tensor) give the addresses of piece i
-  /// where this rank has part in it. There is none where there are no pieces.
+  /// Adds one exchange of pieces. send(i, tensor) and receive(i, tensor) return the addresses of
+  /// piece i, and are called only where this rank sends or receives it. Adds nothing when there are
+  /// no pieces.
   template <class Send, class Receive>
   void exchange(const std::vector<ExpertPiece>& pieces, Send send, Receive receive);
-  /// An exchange whose pieces are added to what lies at to(i, tensor). free: room for them.
+  /// Adds an exchange whose received pieces are added to the values at to(i, tensor). `free` is
+  /// scratch memory for the received pieces.
   template <class From, class To>
   void exchange_and_add(const std::vector<ExpertPiece>& pieces, From from, To to, T* free);
 
@@ -90,11 +96,11 @@ class ExpertMover {
   PlacementBounds bounds_;
   Group group_;
   int64_t device_;
-  int64_t per_node_ = 1;             // devices
-  size_t tensors_ = 0;               // of an expert
-  std::vector<ShadowRange> ranges_;  // one where no shadows move
+  int64_t per_node_ = 1;             // devices per node
+  size_t tensors_ = 0;               // tensors per expert
+  std::vector<ShadowRange> ranges_;  // one (empty) range where no shadows are moved
   std::vector<const int32_t*> placements_;
-  std::vector<Experts> residents_, shadows_, results_;  // by range and tensor
+  std::vector<Experts> residents_, shadows_, results_;  // indexed by range and tensor
   T* scratch_;
   std::vector<ExpertAction<T>> actions_;
   Bytes bytes_ = 0;

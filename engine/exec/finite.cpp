@@ -7,7 +7,7 @@
 namespace moe {
 namespace {
 
-/// An op joins rows of the tensor with those of others.
+/// Whether some op joins rows of tensor `t` with rows of other tensors.
 bool joined_by_rows(const Graph& graph, TensorId t) {
   return std::any_of(graph.ops().begin(), graph.ops().end(), [&](const Op& op) {
     if (!op.kind.valid()) return false;
@@ -17,7 +17,8 @@ bool joined_by_rows(const Graph& graph, TensorId t) {
   });
 }
 
-/// Of a part (attr share) that touches only its rows, the others hold anything.
+/// Whether the output has rows that the op does not write: a part of the batch (attr share) that
+/// writes only its own rows leaves garbage in the others.
 bool holds_rows_only(const Graph& graph, const Op& op, size_t output) {
   if (attr_int(op, "loose") != 0 && graph.tensor(op.outputs[output]).shape.size() == 4) return true;
   if (!op.attrs.contains("share")) return false;
@@ -31,7 +32,7 @@ bool holds_rows_only(const Graph& graph, const Op& op, size_t output) {
 std::vector<TensorId> finite_operands(const Graph& graph, const Op& op) {
   const OpDef& def = graph.def(op);
   std::vector<TensorId> operands;
-  // Slots that hold no expert, and rows that hold no token, are never read.
+  // Slots without an expert and rows without a token are never read.
   if (def.collective == Collective::kAllToAll || def.loose_slots || is_view(graph, op)) {
     return operands;
   }
@@ -44,7 +45,7 @@ std::vector<TensorId> finite_operands(const Graph& graph, const Op& op) {
     }
     operands.push_back(op.outputs[i]);
   }
-  // The parameter; a momentum that is not finite makes it so too.
+  // The updated parameter; when its momentum is not finite, neither is the parameter.
   if (def.mutates.empty()) return operands;
   const TensorId mutated = op.inputs[static_cast<size_t>(def.mutates[0])];
   if (graph.tensor(mutated).dtype != DType::kI32) operands.push_back(mutated);

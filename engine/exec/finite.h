@@ -1,5 +1,5 @@
-// Which of an op's operands must be finite when it is over. The executor looks at them after each
-// op, and the profiler counts that look as part of the op's time.
+// Which operands of an op must be finite after it has run. The executors check them after each op,
+// and the profiler measures this check as part of the op's time.
 #pragma once
 
 #include <vector>
@@ -8,9 +8,10 @@
 
 namespace moe {
 
-/// Float outputs that the op writes whole, and the parameter that it updates. Of an all-to-all
-/// none: its senders have been looked at; nor of a view, nor of a part that holds some rows only
-/// (attr share): they are looked at where join_rows puts them together.
+/// Returns the float outputs that the op writes completely, and the parameter that it updates. Not
+/// included are outputs of an all-to-all (its senders' tensors have been checked), views, and
+/// outputs of a part along the batch that fill some rows only (attr share): these are checked where
+/// join_rows combines them.
 std::vector<TensorId> finite_operands(const Graph& graph, const Op& op);
 
 }  // namespace moe

@@ -13,7 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The number after `name` in a file of lines "name: number kB"; a file of one number has no name.
+// Returns the number after `name` in a file of lines "name: number kB"; with an empty name, the
+// first number of the file.
 std::optional<Bytes> number_in(const fs::path& file, const std::string& name = "") {
   std::ifstream in(file);
   std::string word;
@@ -32,7 +33,8 @@ std::optional<Bytes> left_of_address_space() {
   return static_cast<Bytes>(limit.rlim_cur) - *pages * sysconf(_SC_PAGESIZE);
 }
 
-// Of both versions of cgroups; "max", and a path that is not mounted here, are no number.
+// Reads cgroups of version 1 and 2. A limit of "max", and a path that is not mounted in this
+// container, give nothing.
 std::optional<Bytes> left_of_cgroup() {
   std::ifstream in("/proc/self/cgroup");
   for (std::string line; std::getline(in, line);) {

@@ -1,4 +1,4 @@
-// How much memory this process may still take.
+// How much more memory this process may allocate.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@ namespace moe {
 
 struct AvailableMemory {
   Bytes bytes;
-  std::string limited_by;  // "the memory of its cgroup"
+  std::string limited_by;  // for example "the memory of its cgroup"
 };
 
-/// The least of what the machine has free, what the process's cgroup leaves and what its address
-/// space leaves. A limit that cannot be read does not count.
+/// Returns the smallest of three limits: the machine's free memory, what the process's cgroup
+/// leaves and what its address space (ulimit -v) leaves. A limit that cannot be read is ignored.
 AvailableMemory available_memory();
 
 }  // namespace moe

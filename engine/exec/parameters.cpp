@@ -11,14 +11,14 @@
 namespace moe {
 namespace {
 
-/// Of an optimiser's states, behind the name of the parameter.
+/// Suffixes of an optimizer's states, appended to the name of the parameter.
 constexpr const char* kStateSuffixes[] = {".m", ".v"};
 
 Persistent place(const Graph& graph, TensorId id, Shape full, int64_t holders,
                  const std::vector<PlacedLayer>& placed) {
   const Tensor& tensor = graph.tensor(id);
   const int64_t local = num_elements(tensor.shape);
-  // All experts on every rank, as inference keeps them in host memory.
+  // Every rank holds all experts, as inference keeps them in host memory.
   if (tensor.expert && num_elements(full) == local) holders = 1;
   for (size_t i = 0; tensor.expert && i < placed.size(); ++i) {
     if (!tensor.name.starts_with(fmt::format("b{}.", placed[i].layer))) continue;
@@ -46,7 +46,7 @@ std::vector<PlacedLayer> placed_layers(const Graph& graph) {
   return layers;
 }
 
-/// Residents of an expert have the bits of its owner.
+/// Throws RunError unless all residents of an expert have the same bits as its owner.
 void check_residents(const PersistentTensors& all, const Persistent& p, const AllBuffers& ranks,
                      size_t element_bytes) {
   const Placement placement = placement_of(all.placed[static_cast<size_t>(p.layer)], *ranks[0]);
@@ -67,7 +67,8 @@ void check_residents(const PersistentTensors& all, const Persistent& p, const Al
   }
 }
 
-/// Every rank after the first holders has the bits of the holder before it.
+/// Throws RunError unless every rank from number `holders` on has the same bits as the rank
+/// `holders` before it.
 void check_copies(const Persistent& p, const AllBuffers& ranks, size_t bytes) {
   const auto holders = static_cast<size_t>(p.holders);
   for (size_t r = holders; r < ranks.size(); ++r) {

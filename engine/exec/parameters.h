@@ -1,6 +1,7 @@
-// The parameters and optimiser states of a plan in the reference model's order, and where each lies
-// in every rank's storage: an expert's tensor is cut along its first axis over the ranks of an
-// expert-parallel group, and groups hold copies; any other is the same on all ranks.
+// The parameters and optimizer states of a plan, in the reference model's order, and where each
+// rank stores them. An expert's tensor is cut along its first axis over the ranks of an
+// expert-parallel group, and every group has a copy; every other tensor is the same on all ranks.
+// Reading and writing them to files is in checkpoint.h.
 #pragma once
 
 #include <cstdint>
@@ -15,81 +16,92 @@
 
 namespace moe {
 
-/// A tensor that outlives the step.
+/// A tensor that persists across steps.
 struct Persistent {
   std::string name;
   TensorId tensor;
-  Shape shape;          // of the full tensor, [E, ...] for an expert's
-  int64_t holders = 1;  // consecutive ranks that hold it together; the next ones hold copies
-  int64_t local = 0;    // elements that a rank holds
-  int32_t layer = -1;   // valid: placed, an index into PersistentTensors::placed; all ranks hold it
-  /// The number of a rank's first element in the full tensor. Requires: not placed.
+  Shape shape;          // of the full tensor; [E, ...] for a tensor of experts
+  int64_t holders = 1;  // consecutive ranks that hold it together; the next ranks hold copies
+  int64_t local = 0;    // elements per rank
+  /// Index into PersistentTensors::placed when a placement says which ranks hold which experts
+  /// (`holders` is then all devices); -1 otherwise.
+  int32_t layer = -1;
+  /// Index, in the full tensor, of the first element on `rank`. Requires: layer is -1.
   int64_t first(int64_t rank) const { return rank % holders * local; }
   int64_t size() const { return num_elements(shape); }
 };
 
-/// An MoE layer whose experts a placement puts on devices.
+/// An MoE layer whose experts are placed on devices by a placement.
 struct PlacedLayer {
   int64_t layer = 0;  // block index
-  TensorId state;     // the placement in force between steps
+  TensorId state;     // holds the placement in force between steps
   PlacementBounds bounds;
 };
 
 struct PersistentTensors {
   std::vector<PlacedLayer> placed;
-  std::vector<Persistent> parameters;  // in reference order
-  /// In the order of their parameters, then the model's own (states(model)).
+  std::vector<Persistent> parameters;  // in the reference model's order
+  /// States of parameters in the order of the parameters, then states of the model itself
+  /// (states(model)).
   std::vector<Persistent> states;
 };
-/// Throws UserError when the graph holds other parameters than the plan's model, or of other sizes.
+/// Throws UserError when the graph has other parameters or states than the plan's model, or other
+/// sizes.
 PersistentTensors persistent_tensors(const Plan& plan);
 
-/// The placement that a rank has in force.
+/// The placement in force, as the rank of `buffers` has it.
 Placement placement_of(const PlacedLayer& layer, const RankBuffers& buffers);
 
-/// Neighbouring elements of a tensor on a rank: number `first` of the full tensor on lies at `at`.
+/// n consecutive elements of a tensor on a rank: from element `at` of the rank's tensor, and from
+/// element `first` of the full tensor.
 struct TensorSlice {
   int64_t rank = 0, at = 0, first = 0, n = 0;
 };
-/// Slices that make the full tensor, in its order: an expert's of its owner.
+/// Slices that together are the full tensor, in its order; those of a placed expert are its
+/// owner's.
 std::vector<TensorSlice> slices(const PersistentTensors& all, const Persistent& p,
                                 const RankBuffers& buffers);
-/// All that one rank holds of it; of a placed tensor its residents only.
+/// Slices of all elements of `p` that one rank holds; of a placed tensor, those of the rank's
+/// residents.
 std::vector<TensorSlice> slices_on(const PersistentTensors& all, const Persistent& p,
                                    const RankBuffers& buffers, int64_t rank);
 
-/// Writes a rank's initial parameters and clears its states. T is the float type of the run.
+/// Writes a rank's initial parameters and placements, and sets its states to 0. T is the float type
+/// of the run.
 template <class T>
 void initialise(const Plan& plan, const PersistentTensors& all, const RankBuffers& buffers,
                 int64_t rank, const ParamInit& init);
 
-/// Euclidean norm and a projection that sees signs and order: sum of x[i] * ((i mod 13) - 6).
+/// The squared Euclidean norm, and a projection that depends on signs and order: sum of x[i] * ((i
+/// mod 13) - 6).
 struct Measure {
   double sum_of_squares = 0;
   double projection = 0;
 };
-/// Elements of a flat tensor from number `first` on, summed in double in their order.
+/// Measures n elements of a flat tensor, of which the first has index `first`; summed in double, in
+/// order.
 template <class T>
 Measure measure(const T* x, int64_t n, int64_t first);
 
-/// What an op updates: a parameter by its number (-1: none), with which of its inputs.
+/// The parameter that an op updates: its index (-1: none), and which of the op's inputs is the
+/// gradient.
 struct Update {
   int64_t parameter = -1;
   size_t gradient = 0;
 };
 Update update_of(const Graph& graph, const PersistentTensors& all, OpId op);
 
-/// Adds a rank's part of the measure of a parameter's gradient, which lies as the parameter does:
-/// each element is some rank's once.
+/// Adds a rank's part of the measure of a parameter's gradient to `sum`. The gradient has the
+/// layout of the parameter; over all ranks, each element is counted once.
 template <class T>
 void add_measure(const PersistentTensors& all, size_t parameter, const RankBuffers& buffers,
                  int64_t rank, const T* gradient, Measure& sum);
 
-/// One rank's storage after another: ranks[r]->at(tensor).
+/// The buffers of all ranks, indexed by rank.
 using AllBuffers = std::vector<const RankBuffers*>;
 
-/// Fills param_l2, param_projection and digest, each parameter once. Throws RunError naming the
-/// parameter or state and two ranks whose copies of it differ.
+/// Fills param_l2, param_projection and digest of the result; each parameter is counted once.
+/// Throws RunError, which names the parameter or state and two ranks, when copies of it differ.
 template <class T>
 void measure_parameters(const PersistentTensors& all, const AllBuffers& ranks, RunResult& result);
 

@@ -1,4 +1,5 @@
-// Placement policies as a rank asks them while a step runs, wherever its memory is.
+// Calls of placement policies by a rank while a step runs, with memory on the host or on a device.
+// The policies themselves are in placement/.
 #pragma once
 
 #include <functional>
@@ -8,13 +9,13 @@
 
 namespace moe {
 
-/// The policy of a place op as this rank sees it: that of `policies`, or the built-in one. One
-/// that throws leaves the placement as it is from then on, and is told in `failure`, which outlives
-/// it.
+/// Returns the policy of a place op for this rank: the one that `policies` has, or the built-in
+/// policy. When a policy throws, its message is stored in `failure`, and the placement stays
+/// unchanged from then on. `failure` must outlive the function that is returned.
 PlacementFunction policy_of(const Op& place, const Policies& policies, int64_t rank,
                             std::string& failure);
 
-/// What a place op did in a step. at: where a tensor can be read on the host.
+/// Returns what a place op did in a step. at(tensor) is the host address of a tensor's values.
 PlacementRecord placement_record(const Graph& graph, const Op& place,
                                  const std::function<const void*(TensorId)>& at);
 

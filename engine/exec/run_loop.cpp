@@ -77,7 +77,7 @@ template <class T>
 RunResult RunLoop<T>::finish() {
   gather_persistent();
   if (is_root()) measure_parameters<T>(persistents_, buffers_, result_);
-  if (peers_) peers_->agree(true);  // copies that differ fail the run of all
+  if (peers_) peers_->agree(true);  // where copies differ, the run of all ranks fails
   if (options_.record && options_.record->steps > 0) finish_trace(*options_.record, "record");
   return std::move(result_);
 }
@@ -109,7 +109,7 @@ bool RunLoop<T>::train_step(int64_t step) {
     std::vector<LinkSpan> links;
     if (local_ranks_.take_links) links = local_ranks_.take_links();
     add_step({plan_, options_, persistents_, buffers_, reports_, pass_}, std::move(links), result_);
-    // Rank 0 decides for all: the others wait for the next step.
+    // Rank 0 decides for all ranks: the others wait here for its answer.
     const bool wanted = !options_.on_step || options_.on_step(step, result_.losses.back());
     go_on = wanted && !stop_requested() && result_.stop_reason.empty();
   }

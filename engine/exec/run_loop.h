@@ -1,8 +1,8 @@
-// The loop of a run, the same for every executor: which steps there are, and between them what is
-// done with all ranks' reports and parameters. An executor lends it the ranks that are here as
-// LocalRanks. In a job every process has a loop; all do the same at the same time, and rank 0's
-// decides.
-// What a step is made of (threads, devices, their failures) is the executor's.
+// The loop over the steps of a run, the same for every executor on real ranks: it counts the steps,
+// and between steps collects all ranks' reports and parameters. The executor passes the ranks of
+// this process as LocalRanks. In a job, every process has a loop; all loops do the same in the same
+// order, and rank 0 decides when they stop. How a step is executed (threads, devices, their
+// failures) is the executor's, not here.
 #pragma once
 
 #include <exception>
@@ -14,21 +14,23 @@
 
 namespace moe {
 
-/// The ranks that are here. Called on the loop's thread, one function at a time.
+/// The ranks of this process. The loop calls these functions on its own thread, one at a time.
 struct LocalRanks {
-  /// Runs one step, begun when they see fit (StepSpec::start comes as 0), in a job at
-  /// common_start(); returns the reports in rank order. The host buffers then hold the placements
+  /// Runs one step and returns the reports in rank order. StepSpec::start is 0: the executor
+  /// chooses the start, in a job by common_start(). Afterwards the host buffers hold the placements
   /// in force (PersistentTensors::placed), which are compared after every step.
   std::function<std::vector<RankReport>(const DataSource&, const StepSpec&)> run_step;
-  /// What the emulated link carried since the last step began; null: there is none.
+  /// Returns what the emulated link carried since the last step began. Null when there is no
+  /// emulated link.
   std::function<std::vector<LinkSpan>()> take_links;
-  /// All persistent tensors into the host buffers, before these are read, and out of them, after
-  /// they were written. Null: the ranks work in the host buffers.
+  /// `fetch` copies all persistent tensors into the host buffers, before the loop reads these;
+  /// `store` copies them from the host buffers to the ranks, after the loop wrote these. Null when
+  /// the ranks work in the host buffers.
   std::function<void()> fetch, store;
 };
 
-/// In this order: meet, restore, run, finish, each once. T is the float type of the run. In a
-/// job all four are collective, and throw RunError as Processes does.
+/// Call order: meet, restore, run, finish, each once. T is the float type of the run. In a job all
+/// four are collective, and throw RunError as Processes does.
 template <class T>
 class RunLoop {
  public:
@@ -36,36 +38,37 @@ class RunLoop {
   RunLoop(const Plan& plan, const RunOptions& options);
 
   const PersistentTensors& persistents() const { return persistents_; }
-  /// Whether the ranks are to make their own initial values: no file gives them.
+  /// Whether the ranks must compute their initial values, because no file gives them.
   bool starts_afresh() const;
 
-  /// here: host buffers in rank order; in a job this process's one. Throws RunError naming a rank
-  /// of the job whose plan has another hash.
+  /// `here` are the host buffers of this process's ranks in rank order; in a job, of its one rank.
+  /// Throws RunError, which names the rank, when a rank of the job has a plan of another hash.
   void meet(AllBuffers here, LocalRanks local_ranks);
-  /// Where a file gives initial values, they are all ranks' afterwards. Throws as read_checkpoint
-  /// and read_parameters.
+  /// Reads the initial values of all ranks from the checkpoint that the options name; does nothing
+  /// where they name none. Throws as read_checkpoint and read_parameters do.
   void restore();
-  /// All steps with their checkpoints, then the evaluation; a request to stop (base/stop.h) ends
-  /// either behind the step or batch in progress.
+  /// Runs all steps, writes the checkpoints, then evaluates. A request to stop (base/stop.h) ends
+  /// the steps or the evaluation after the current step or batch.
   void run();
-  /// Within run_step, in a job: a time for all its ranks to begin with, soon, on this process's
-  /// clock. Collective.
+  /// In a job, called by the executor within run_step: returns a time in the near future, on this
+  /// process's clock, at which all ranks begin the step. Collective.
   Nanoseconds common_start() { return peers_->start(); }
-  /// Measures the parameters, compares ranks' copies and ends RunOptions::record; no step follows.
-  /// Throws as measure_parameters. The result lacks peak_bytes.
+  /// Measures the parameters, compares the ranks' copies and completes RunOptions::record; no step
+  /// may follow. Throws as measure_parameters does. The executor fills in peak_bytes of the result.
   RunResult finish();
-  /// Instead of finish(): throws what ended the run, a RunError as RunFailed where steps are over.
+  /// Called instead of finish(): throws `error` again, a RunError as RunFailed where at least one
+  /// step is finished.
   [[noreturn]] void fail(const std::exception_ptr& error);
 
  private:
   void run_step(const DataSource& data, StepSpec spec);
-  /// Returns whether to go on.
+  /// Runs one step; returns whether to continue.
   bool train_step(int64_t step);
-  /// What rank 0 says.
+  /// Returns rank 0's value of `go_on`, on every process. Collective.
   bool agreed(bool go_on);
   void evaluate();
   void checkpoint(int64_t next_step);
-  /// All ranks' persistent tensors into buffers_, on rank 0.
+  /// Copies all ranks' persistent tensors into buffers_ on rank 0.
   void gather_persistent();
   bool is_root() const;
 
@@ -73,11 +76,12 @@ class RunLoop {
   const RunOptions& options_;
   const PersistentTensors persistents_;
   LocalRanks local_ranks_;
-  std::unique_ptr<Peers> peers_;  // null: all ranks are here
-  AllBuffers buffers_;            // by rank, as Peers has them
+  std::unique_ptr<Peers> peers_;  // null when all ranks are in this process
+  AllBuffers buffers_;            // indexed by rank, as Peers::buffers() is
   int64_t first_step_;
-  StepSpec spec_;                    // the last one; start is set by LocalRanks
-  std::vector<RankReport> reports_;  // of the last step, by rank
+  /// Of the last step; `start` is set by the executor.
+  StepSpec spec_;
+  std::vector<RankReport> reports_;  // of the last step, indexed by rank
   RunResult result_;
 };
 

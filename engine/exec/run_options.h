@@ -1,5 +1,5 @@
-// What a caller chooses about a run of a plan, in groups by what it is about. None of it changes
-// the plan. The simulator reads steps, first_step, links_of_step, on_step and policies.place alone.
+// The options of a run of a plan, grouped by subject. No option changes the plan. The simulator
+// uses only steps, first_step, links_of_step, on_step and policies.place.
 #pragma once
 
 #include <array>
@@ -23,25 +23,26 @@ namespace moe {
 class Processes;
 class RoutedBatches;
 
-/// kBF16: floats in memory and on the wire, matrix products of operands rounded to bfloat16 and
-/// summed in float; on cuda alone. kF64: on cpu alone.
+/// kF64: only on the executor cpu. kBF16: only on the executor cuda; activations are stored and
+/// transferred in bfloat16, parameters and sums are float.
 enum class Precision : uint8_t { kF32, kF64, kBF16 };
 constexpr std::array<const char*, 3> names_of(Precision) {
   return {"f32", "f64", "bf16"};
 }
 
-/// ids and targets of a rank for a step, [batch, seq] each; called once per rank and step, for all
-/// ranks of a process from one thread.
+/// Writes the ids and targets of a rank for a step, [batch, seq] each. Called once per rank and
+/// step; one thread calls it for all ranks of a process.
 using DataSource = std::function<void(int64_t step, int64_t rank, int32_t* ids, int32_t* targets)>;
-/// Initial value of an element (of the full tensor) of parameter t (index into parameters(model));
-/// a rank asks for its own experts only. Called from the ranks' threads at the same time.
+/// Returns the initial value of an element (its index in the full tensor) of a parameter (its index
+/// in parameters(model)). A rank calls it for its own experts only. The ranks' threads call it at
+/// the same time.
 using ParamInit = std::function<double(uint64_t element, uint64_t parameter)>;
 
-/// Files of parameters and states; "" = none. No part of a path may be a link.
+/// Paths of checkpoint files; "" = none. No part of a path may be a link.
 struct Checkpoints {
-  /// The run starts from this file, at the step that it names, whatever first_step says.
+  /// The run starts from this file, at the step that the file names; first_step is ignored.
   std::string resume_from;
-  std::string write_to;     // at the end, and every `every_steps`; replaced as a whole
+  std::string write_to;     // written at the end and every `every_steps`; replaced in one rename
   int64_t every_steps = 0;  // 0: only at the end
 };
 constexpr auto fields_of(const Checkpoints*) {
@@ -52,12 +53,13 @@ constexpr auto fields_of(const Checkpoints*) {
       field("checkpoint_every", &Checkpoints::every_steps, "steps; 0: at the end").from(0, 1e9));
 }
 
-/// What training alone has.
+/// Options of training.
 struct TrainOptions {
   Checkpoints checkpoints;
-  bool keep_grad_norms = false;  // RunResult::grad_l2 and grad_projection, of the first step
-  /// After the last step these many extra batches run forward only; RunResult::eval_loss is their
-  /// mean loss. Batches need eval_data.
+  /// Whether RunResult::grad_l2 and grad_projection are filled, for the first step.
+  bool keep_grad_norms = false;
+  /// Number of extra batches that run forward only after the last step; RunResult::eval_loss is
+  /// their mean loss. More than 0 requires eval_data.
   int64_t eval_batches = 0;
   DataSource eval_data;
 };
@@ -70,39 +72,41 @@ constexpr auto fields_of(const TrainOptions*) {
       internal(&TrainOptions::eval_data, "a function; set with the run's data"));
 }
 
-/// What inference alone has.
+/// Options of inference.
 struct InferOptions {
-  /// What Lina's inference estimates popularity with; null: nothing is estimated.
+  /// The profile of expert paths with which Lina's inference estimates popularity; null: popularity
+  /// is not estimated.
   std::shared_ptr<const PathProfile> popularity;
-  /// Simulated: what tokens choose and what is estimated of it, kept from run to run; null: by the
-  /// plan's routing and `popularity`.
+  /// For the simulator: the experts that tokens choose and their estimated popularity, kept between
+  /// runs. Null: they are computed from the plan's routing and `popularity`.
   std::shared_ptr<RoutedBatches> batches;
-  bool keep_predictions = false;  // RunResult::predictions
-  /// The run starts from the parameters alone of this checkpoint, whatever its states and
-  /// placements; "" = none.
+  bool keep_predictions = false;  // fill RunResult::predictions
+  /// The run starts from the parameters of this checkpoint, with any states and placements in the
+  /// file; "" = none.
   std::string parameters_from;
 };
 
-/// The gate as a rank sees it; called on the rank's compute thread.
+/// Returns the gate that a rank uses; called on the rank's compute thread.
 using RankGates = std::function<Gate(int64_t rank)>;
-/// The policy of a `place` op (its attr policy) as a rank sees it; called on the rank's compute
-/// thread, and so is what it returns. All ranks must get the same placements.
+/// Returns the policy that a rank uses for a `place` op (its attr policy). It, and the policy that
+/// it returns, are called on the rank's compute thread. All ranks must get the same placements.
 using RankPlacements = std::function<PlacementFunction(int64_t rank, const std::string& policy)>;
 
-/// Functions that decide in place of what is built in; each may be null.
+/// Functions that replace the built-in decisions; each may be null.
 struct Policies {
-  /// Null: the gate that the op names. A plan with a routing model follows that instead.
+  /// Null: the built-in gate that the op names. Not used where the plan has a routing model.
   RankGates gate;
-  /// Null: the built-in policy. Where a policy throws, the old placement stays and the run ends
-  /// after the step (RunResult::stop_reason).
+  /// Null: the built-in policy. When a policy throws, the previous placement stays in force and the
+  /// run ends after the step (RunResult::stop_reason).
   RankPlacements place;
-  /// Called once for each lane that picks by policy, before the run; what it returns is used in
-  /// place of Lane::choose: by any thread, one call at a time for the lanes of one arbiter (under
-  /// its lock), for all ranks, in a job on rank 0. What it throws ends the run. Null: Lane::choose.
+  /// Called once, before the run, for each lane that chooses its ops by a policy. The function that
+  /// it returns replaces Lane::choose. Any thread may call that function, one call at a time for
+  /// the lanes of one arbiter (under the arbiter's lock), for all ranks; in a job on rank 0. An
+  /// exception that it throws ends the run. Null: Lane::choose.
   std::function<Choose(LaneId)> choose;
 };
 
-/// How NCCL uses a GPU; 0: as NCCL chooses.
+/// How NCCL uses a GPU; 0 means that NCCL chooses.
 struct NcclSettings {
   int32_t channels = 0;
   int32_t channels_per_net_peer = 0;
@@ -117,9 +121,9 @@ constexpr auto fields_of(const NcclSettings*) {
           .from(1, 32));
 }
 
-/// How a run uses a GPU. Only the order of NCCL's sums may depend on it.
+/// How a run uses a GPU. Of the results, only the order of NCCL's sums may depend on it.
 struct DeviceSettings {
-  bool urgent_comm = true;  // transfers go before compute where both wait for the device
+  bool urgent_comm = true;  // transfers run first where both wait for the device
   int32_t link_blocks = 8;
   NcclSettings nccl;
 };
@@ -133,40 +137,44 @@ constexpr auto fields_of(const DeviceSettings*) {
       field("nccl", &DeviceSettings::nccl, "cuda, one rank per process: how NCCL uses the GPU"));
 }
 
-/// What tests do to a real run.
+/// Interference with a real run, for tests.
 struct TestHooks {
-  std::function<Nanoseconds(int64_t rank, OpId op, int64_t step)> delay_ns;  // before an op
-  bool poison = false;  // freed buffers are filled with NaN
+  /// Returns for how long the rank sleeps before it begins an op.
+  std::function<Nanoseconds(int64_t rank, OpId op, int64_t step)> delay_ns;
+  bool poison = false;  // fill freed buffers with NaN (Poison)
 };
 
 struct RunOptions {
   int64_t steps = 1;
   int64_t first_step = 0;
   Precision precision = Precision::kF32;
-  bool emulate_link = false;  // the plan's cluster is the link
+  bool emulate_link = false;  // over the links of the plan's cluster
   double timeout_s = kWatchdogSeconds;
-  /// One rank per process; null: all ranks are threads of this one. All processes run plans of the
-  /// same hash; those of other ranks than 0 get a RunResult that says no more than `stopped`.
+  /// For a job, with one rank per process; null: all ranks are threads of this process. All
+  /// processes run plans of the same hash. On other ranks than 0, only `stopped` of the RunResult
+  /// is filled.
   Processes* processes = nullptr;
   DataSource data;
   ParamInit init;  // null: reference_init
-  /// Stop at the op that made the first NaN or infinity: every result is read once more, which
+  /// Stop at the op that produced the first NaN or infinity. Every result is read once more, which
   /// costs 2 to 3% of a step of the reference model on one core.
   bool check_finite = true;
-  /// An empty trace that takes the routing of the steps, but not of eval_batches; whole when the
-  /// run is over, without steps where no step or MoE layer ran. Null: nothing is recorded.
+  /// A trace, empty at first, into which the routing of the steps is recorded, but not that of
+  /// eval_batches. It is complete when the run is over, and has no steps when no step or no MoE
+  /// layer ran. Null: nothing is recorded.
   std::shared_ptr<Trace> record;
-  /// The step of the run, from 0, whose simulated timeline says what links carry; -1: none. Where
-  /// one step stands for all, that one. Executed timelines always say it.
+  /// The step, counted from the run's first as 0, for whose simulated timeline the traffic of each
+  /// link is recorded; -1: none. Where one simulated step represents all, that step is used.
+  /// Executed timelines always have the traffic of links.
   int64_t links_of_step = -1;
-  /// Called after every step on rank 0's thread; returning false stops the run (all ranks alike).
-  /// The loss of a simulated step is 0.
+  /// Called after every step on rank 0's thread; returning false stops the run on all ranks. The
+  /// loss of a simulated step is 0.
   std::function<bool(int64_t step, double loss)> on_step;
 
   TrainOptions train;
   InferOptions infer;
   Policies policies;
-  DeviceSettings device;  // executor cuda
+  DeviceSettings device;  // for the executor cuda
   TestHooks test;
 };
 

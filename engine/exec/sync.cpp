@@ -9,10 +9,11 @@
 namespace moe {
 
 void wake_promptly() {
-  prctl(PR_SET_TIMERSLACK, 1);  // sleeps end when they were to; 50 us later otherwise
+  // Sleeps end on time; with the default slack up to 50 us later.
+  prctl(PR_SET_TIMERSLACK, 1);
   // The short form of the kernel's struct sched_attr, which glibc does not declare. Since Linux
-  // 6.12 the runtime of a normal thread is the length of its slice: a shorter one than that of the
-  // thread that computes lets it take the core on waking. Older kernels ignore it.
+  // 6.12, `runtime` of a normal thread is the length of its time slice: a thread with a shorter
+  // slice than the computing thread gets the core when it wakes. Older kernels ignore the field.
   struct {
     uint32_t size, policy;
     uint64_t flags;
@@ -22,7 +23,7 @@ void wake_promptly() {
   } attr = {};
   attr.size = sizeof(attr);
   attr.policy = SCHED_OTHER;
-  attr.nice = getpriority(PRIO_PROCESS, 0);  // of this thread
+  attr.nice = getpriority(PRIO_PROCESS, 0);  // of this thread, although the call names a process
   constexpr uint64_t kShortestSlice = 100'000;
   attr.runtime = kShortestSlice;
   syscall(SYS_sched_setattr, 0, &attr, 0);
@@ -33,7 +34,8 @@ void Progress::finish(OpId op, uint32_t epoch, Nanoseconds now, bool awaited) {
   State& state = ops_[op.index()];
   state.end = now;
   {
-    // Under the mutex, so that a waiter that has just looked cannot miss the notification.
+    // Under the mutex, so that a waiter between its check and its sleep cannot miss the
+    // notification.
     const std::lock_guard lock(mutex_);
     state.epoch.store(epoch, std::memory_order_release);
   }

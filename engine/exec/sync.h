@@ -1,6 +1,7 @@
-// How the threads of a run wait for each other: the ops of one rank across lanes, and all threads
-// at the ends of a step. Waits sleep (a waiting comm lane must leave its core to compute) and end
-// with Aborted when some thread fails.
+// How the threads of a run wait for each other: for ops of the same rank on other lanes, and all
+// threads at the ends of a step. A waiting thread sleeps (a waiting comm lane must leave its core
+// to compute), and throws Aborted when some thread fails. Waiting for other ranks' transfers is in
+// comm/ and arbiter/.
 #pragma once
 
 #include <atomic>
@@ -16,26 +17,28 @@
 
 namespace moe {
 
-/// Ends a thread's work because another thread failed; never leaves the executor.
+/// Thrown in a waiting thread when another thread has failed; never leaves the executor.
 class Aborted : public std::exception {
  public:
   const char* what() const noexcept override { return "another thread failed"; }
 };
 
-/// Asks the system to let the calling thread run soon after it wakes, also where all cores compute:
-/// a comm lane works for microseconds and then waits. Asks for no privilege; a system that refuses
-/// only wakes it later.
+/// Asks the system to run the calling thread soon after it wakes, even when all cores are
+/// computing: a comm lane works for microseconds and then waits. Needs no privilege; where the
+/// system refuses, the thread only wakes later.
 void wake_promptly();
 
-/// Which ops of one rank are over. An epoch is a run of the program, from 1 on.
-/// Invariant: what a thread wrote before finish(op) is seen after wait(op).
+/// Which ops of one rank have finished in an epoch. An epoch is one run of the program, counted
+/// from 1.
+/// Invariant: what a thread wrote before finish(op) is visible after wait(op).
 class Progress {
  public:
   explicit Progress(size_t num_ops) : ops_(num_ops) {}
 
-  /// Requires: called once per op and epoch. `awaited`: some op of another lane waits for it.
+  /// Marks the op as finished at `now`. Requires: called once per op and epoch. `awaited` is
+  /// whether some op of another lane waits for it.
   void finish(OpId op, uint32_t epoch, Nanoseconds now, bool awaited);
-  /// Sleeps until the op is over; returns when it ended. Throws Aborted.
+  /// Sleeps until the op has finished, and returns when it ended. Throws Aborted.
   Nanoseconds wait(OpId op, uint32_t epoch);
   bool over(OpId op, uint32_t epoch) const {
     return ops_[op.index()].epoch.load(std::memory_order_acquire) == epoch;
@@ -53,14 +56,14 @@ class Progress {
   bool aborted_ = false;
 };
 
-/// A barrier of a fixed number of threads that can be aborted.
+/// A barrier for a fixed number of threads that can be aborted.
 class Rendezvous {
  public:
-  /// on_last: run by the last thread to come, before anybody leaves.
+  /// `on_last` is run by the last thread to arrive, before any thread leaves.
   explicit Rendezvous(int64_t num_threads, std::function<void()> on_last = nullptr)
       : num_threads_(num_threads), on_last_(std::move(on_last)) {}
 
-  /// Returns when all have come. Throws Aborted.
+  /// Returns when all threads have arrived. Throws Aborted.
   void arrive();
   void abort();
 

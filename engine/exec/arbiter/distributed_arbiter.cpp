@@ -10,16 +10,16 @@
 namespace moe {
 namespace {
 
-constexpr Nanoseconds kLookEvery = 10'000'000;  // where nothing is expected
+constexpr Nanoseconds kLookEvery = 10'000'000;  // between checks while no turn is expected
 
-/// What a rank sends to rank 0: a message holds one or several of these.
+/// A message of a rank to rank 0. A letter holds one or several, as they are in memory.
 struct MemberEvent {
   enum Kind : int32_t { kPost, kBegun, kDone };
   Kind kind = kPost;
   OpId op;
-  Nanoseconds time = 0;  // ready since, or the transfer's end
+  Nanoseconds time = 0;  // kPost: ready since; kDone: end of the transfer
 };
-/// What rank 0 sends to the others.
+/// A message of rank 0 to the other ranks.
 struct TurnMessage {
   OpId op;
   int64_t chunk = 0;
@@ -56,13 +56,15 @@ DistributedArbiter::DistributedArbiter(const Graph& graph, const Schedule& sched
   all_ = std::make_unique<LocalArbiter>(graph, schedule, lanes, std::move(options));
 }
 
-/// A process posts only when it has rank 0's start of the step, which comes after this.
+/// A process posts only after it has received rank 0's start of the step, which is sent after this
+/// call.
 void DistributedArbiter::start_step() {
   if (channel_ == nullptr) channel_ = &processes_.control_channel(number_);
   if (all_) all_->start_step();
 }
 
-/// The last events of a step are what other ranks are through with: afterwards no message is left.
+/// The last notes of a step say that other ranks have finished their turns: afterwards no letter is
+/// left.
 void DistributedArbiter::end_step() {
   if (!all_) return;
   const auto limit = static_cast<Nanoseconds>(std::min(timeout_s_, 1e9) * kNsPerSecond);
@@ -85,7 +87,7 @@ void DistributedArbiter::post(int64_t rank, const std::vector<Ready>& ops) {
     for (const Ready& ready : ops) ++posted_[schedule_.lane_of[ready.op.index()].index()];
   }
   if (all_) {
-    read_messages();  // the choice knows all that has come
+    read_messages();  // the choice takes all notes so far into account
     all_->post(rank, ops);
   } else {
     std::vector<MemberEvent> events;
@@ -117,7 +119,7 @@ void DistributedArbiter::done(int64_t rank, Nanoseconds end) {
       0, message_of(std::vector<MemberEvent>{{MemberEvent::kDone, op, processes_.to_common(end)}}));
 }
 
-/// Under the lock of the LocalArbiter, so that turns leave in order.
+/// Called under the lock of the LocalArbiter, so that turns are sent in order.
 void DistributedArbiter::send_turn(const Turn& turn) {
   const std::vector<TurnMessage> message = {{turn.op, turn.chunk, turn.since}};
   for (int64_t r = 1; r < processes_.size(); ++r) channel_->send(r, message_of(message));
@@ -152,7 +154,7 @@ void DistributedArbiter::handle(int64_t rank, const std::string& text) {
   if (!posts.empty()) all_->post(rank, posts);
 }
 
-/// Rank 0 looks after the posts of all ranks, whichever lane's thread asks.
+/// On rank 0 the watchdog checks the posts of all ranks, whichever lane's thread calls.
 std::optional<Turn> DistributedArbiter::try_next(int64_t rank, LaneId lane) {
   read_messages();
   if (processes_.failed()) throw RunError(processes_.reason());
@@ -179,8 +181,8 @@ bool DistributedArbiter::may_look() {
   return true;
 }
 
-/// A lane for which this rank has posted nothing gets no turn: it sleeps until that changes, but
-/// for a look now and then, at failures and, on rank 0, at what others wait for.
+/// A lane for which this rank has posted nothing gets no turn: it sleeps until that changes. At
+/// intervals it wakes to check for failures and, on rank 0, for posts of the other ranks.
 Turn DistributedArbiter::next(int64_t rank, LaneId lane) {
   Backoff backoff;
   for (;;) {

@@ -1,8 +1,9 @@
-// The turns of one arbiter for the ranks of a job, one per process. Rank 0's process holds the one
-// LocalArbiter of all; the others tell it by messages what they posted, began and are through with,
-// and it tells them every turn. No thread waits for messages but those that wait for turns: nothing
-// can be chosen before rank 0 itself has posted, and from then on its lane looks. Times in messages
-// are on the job's common clock.
+// The turns of one arbiter for the ranks of a job, one rank per process. Rank 0's process holds a
+// LocalArbiter for all ranks. The other ranks send it notes (which ops they posted, began and
+// finished), and it sends them every turn. There is no extra thread that reads notes; the threads
+// that wait for a turn read them. This suffices: a transfer cannot be chosen before rank 0 itself
+// has posted it, and from then on rank 0's lane is waiting for a turn. Times in notes are on the
+// job's common clock.
 #pragma once
 
 #include <condition_variable>
@@ -17,8 +18,9 @@ namespace moe {
 
 class DistributedArbiter final : public LaneArbiter {
  public:
-  /// number: of the arbiter in the schedule. Options: of a LocalArbiter of all ranks, used on rank
-  /// 0 alone but for the timeout. Keeps references to graph, schedule and processes.
+  /// `number` is the arbiter's index in the schedule. `options` are those of a LocalArbiter of all
+  /// ranks; on ranks other than 0 only the timeout is used. Keeps references to graph, schedule and
+  /// processes.
   DistributedArbiter(const Graph& graph, const Schedule& schedule, const Arbiter& lanes,
                      int64_t number, Processes& processes, LocalArbiter::Options options);
 
@@ -43,15 +45,16 @@ class DistributedArbiter final : public LaneArbiter {
   const int64_t number_;
   const double timeout_s_;
   Processes& processes_;
-  std::unique_ptr<LocalArbiter> all_;  // on rank 0
-  ControlChannel* channel_ = nullptr;  // from the first step on
-  std::mutex reading_;                 // messages are followed in the order in which they are read
-  std::mutex mutex_;                   // of what follows; taken after reading_
+  std::unique_ptr<LocalArbiter> all_;  // on rank 0; null elsewhere
+  ControlChannel* channel_ = nullptr;  // set when the first step starts
+  std::mutex reading_;  // held while letters are read, so that they are handled in order
+  std::mutex mutex_;    // guards the members below; locked after reading_
   std::condition_variable changed_;
-  std::vector<int64_t> posted_;   // by lane of the schedule: ops of this rank that are not over
-  std::optional<Turn> received_;  // on others than rank 0: not taken yet
-  std::optional<Turn> taken_;     // not done yet
-  Nanoseconds next_look_ = 0;     // the watchdog's
+  /// Indexed by lane of the schedule: ops that this rank has posted and that have not finished.
+  std::vector<int64_t> posted_;
+  std::optional<Turn> received_;  // on other ranks than 0: received, not yet taken by a lane
+  std::optional<Turn> taken_;     // taken by a lane, not yet finished
+  Nanoseconds next_look_ = 0;     // when the watchdog checks next
   bool aborted_ = false;
 };
 

@@ -1,8 +1,8 @@
-// The turns of one arbiter (schedule/arbiter.h): members tell which transfers became ready, one
-// choice is made for all of them, and all get the same turns one after another. Were each to choose
-// alone, members would wait for each other in different transfers. Who chooses, and how the members
-// hear of it, is the implementation's: threads of one process (local_arbiter.h), or the processes
-// of a job (distributed_arbiter.h).
+// The turns of one arbiter (schedule/arbiter.h): members post the transfers that are ready on them,
+// one choice is made for all members, and all members get the same turns in the same order. If each
+// member chose alone, they would wait for each other in different transfers. How a choice is made
+// and reaches the members is the implementation's: local_arbiter.h for threads of one process,
+// distributed_arbiter.h for the processes of a job.
 #pragma once
 
 #include <exception>
@@ -16,17 +16,18 @@
 
 namespace moe {
 
-/// One chunk of one op, for all members.
+/// A turn: one chunk of one op, which all members transfer next.
 struct Turn {
   OpId op;
   int64_t chunk = 0;
-  /// Since when, on the run's clock, all members have posted the op and the network was free.
+  /// The time, on the run's clock, since which all members have posted the op and the network has
+  /// been free.
   Nanoseconds since = 0;
-  /// Instead of a transfer: why the run cannot go on, at the op.
+  /// When set, there is no transfer: the run cannot continue at `op`, for this reason.
   std::exception_ptr error = nullptr;
 };
 
-/// An op that is ready on a member since then (run's clock).
+/// An op that has been ready on a member since `since` (run's clock).
 struct Ready {
   OpId op;
   Nanoseconds since = 0;
@@ -36,35 +37,37 @@ class LaneArbiter {
  public:
   virtual ~LaneArbiter() = default;
 
-  /// A step begins; no thread is in another function. In a job collective, and it returns on rank 0
-  /// before any process posts for the step: common_start() of the run loop follows it.
+  /// Begins a step; no thread may be in another function. Collective in a job: it returns on rank 0
+  /// before any process posts an op of the step, since common_start() of the run loop is called
+  /// after it.
   virtual void start_step() = 0;
-  /// All threads of this process have left the step. Returns when every turn is done.
+  /// Ends a step that all threads of this process have left. Returns when every turn has finished.
   virtual void end_step() = 0;
-  /// These became ready on this rank: all of them, where several do at the same time, so that the
-  /// choice knows of each. Requires: once per op, rank and step; on a lane that runs in order, when
-  /// the op before it is over.
+  /// Posts the ops that became ready on this rank. Ops that become ready at the same time are
+  /// posted in one call, so that the choice takes all of them into account. Requires: once per op,
+  /// rank and step; on a lane that runs in order, only when the previous op has finished.
   virtual void post(int64_t rank, const std::vector<Ready>& ops) = 0;
-  /// A compute op begins on some rank: holds.
+  /// A compute op has begun on some rank. If the schedule has a hold from this op, the hold begins.
   virtual void begun(int64_t rank, OpId op) = 0;
-  /// Sleeps until the arbiter has chosen an op of this lane and returns it; every member is given
-  /// each such turn once. A failed choice, or the watchdog's finding that a rank has not posted in
-  /// time what another one has, comes as Turn::error, to one rank. Throws Aborted, and in a job
-  /// that failed RunError.
+  /// Sleeps until the arbiter has chosen an op of this lane and returns that turn; every member
+  /// gets each turn of its lanes once. Two failures are returned as Turn::error, on one rank only:
+  /// a choice that threw, and the watchdog's timeout for an op that some ranks have posted and
+  /// others have not. Throws Aborted, and in a job that failed RunError.
   virtual Turn next(int64_t rank, LaneId lane) = 0;
-  /// The same without sleep: nothing where next() would sleep.
+  /// As next(), but returns nothing where next() would sleep.
   virtual std::optional<Turn> try_next(int64_t rank, LaneId lane) = 0;
-  /// This member is through with the turn that it was given; the transfer ended at `end`. After an
-  /// op's last chunk it is called when all that became ready on this rank is posted.
+  /// This member has finished its turn; the transfer ended at `end`. After the last chunk of an op,
+  /// it is called only when all ops that thereby became ready on this rank have been posted.
   virtual void done(int64_t rank, Nanoseconds end) = 0;
-  /// Ends all waits of this process. Any thread.
+  /// Ends all waits of this process. Called by any thread.
   virtual void abort() = 0;
 };
 
-/// One for each arbiter of the schedule, by Policies::choose and options.timeout_s; in a job (of
-/// options.processes) among its ranks, otherwise of these many members in this process. waits_for:
-/// for the watchdog, what a rank waits for that has not posted the op, "" where that is not known;
-/// called by any thread; may be null. Keeps references to plan and options.
+/// Returns one LaneArbiter for each arbiter of the schedule, with Policies::choose and
+/// options.timeout_s. In a job its members are the ranks of options.processes, otherwise
+/// `num_members` members in this process. waits_for(rank, op), which may be null, is for the
+/// watchdog's message: it returns what a rank is waiting for that has not posted the op, "" when
+/// unknown; any thread calls it. Keeps references to plan and options.
 std::vector<std::unique_ptr<LaneArbiter>> make_lane_arbiters(
     const Plan& plan, const RunOptions& options, int64_t num_members,
     const std::function<std::string(int64_t rank, OpId op)>& waits_for);

@@ -12,8 +12,8 @@
 namespace moe {
 namespace {
 
-constexpr int64_t kAny = -1;             // of the ranks
-constexpr double kLongestTimeout = 1e9;  // seconds; its nanoseconds fit in an int64
+constexpr int64_t kAny = -1;             // stands for all ranks
+constexpr double kLongestTimeout = 1e9;  // in seconds; in nanoseconds it fits in an int64
 
 size_t index(int64_t i) {
   return static_cast<size_t>(i);
@@ -67,14 +67,14 @@ void LocalArbiter::begun(int64_t, OpId op) {
   state_.begun(op);
 }
 
-/// Where the network is free and something may begin, a turn for all.
+/// Chooses the next turn for all members, when the network is free and some transfer may begin.
 void LocalArbiter::choose() {
   if (turn_.error) return;
   try {
     const auto transfer = state_.next();
     if (!transfer) return;
     turn_ = {transfer->op, transfer->chunk, std::max(end_, ready_[transfer->op.index()])};
-  } catch (const std::exception&) {  // a policy's
+  } catch (const std::exception&) {  // thrown by a policy
     turn_ = {.op = state_.waiting().front(), .error = std::current_exception()};
   }
   end_ = 0;
@@ -84,7 +84,8 @@ void LocalArbiter::choose() {
   turn_on_[schedule_.lane_of[turn_.op.index()].index()].notify_all();
 }
 
-/// The turn is on this lane, and this rank has not been given it. An error is one rank's to tell.
+/// Whether the turn is on this lane and this rank has not been given it. An error is given to rank
+/// 0 only.
 bool LocalArbiter::is_for(int64_t rank, LaneId lane) const {
   if (turn_.error ? rank != 0 : !state_.busy()) return false;
   return schedule_.lane_of[turn_.op.index()] == lane && !taken_[index(rank)];
@@ -133,7 +134,7 @@ std::optional<Turn> LocalArbiter::late() {
   return missing(oldest.op);
 }
 
-/// 0: no rank has.
+/// Returns when the first rank posted the op; 0 when no rank has.
 Nanoseconds LocalArbiter::first_post(OpId op) {
   Nanoseconds first = 0;
   for (int64_t r = 0; r < options_.num_ranks; ++r) {
@@ -143,7 +144,8 @@ Nanoseconds LocalArbiter::first_post(OpId op) {
   return first;
 }
 
-/// Of the ops that this rank, or any, posted on the lane, an invalid one for all.
+/// Returns the longest-waiting op that this rank (kAny: any rank) has posted on the lane (an
+/// invalid lane: on any) and that other ranks have not posted.
 LocalArbiter::OverduePost LocalArbiter::overdue(int64_t rank, LaneId lane) {
   OverduePost oldest{OpId(), clock_ns()};
   if (state_.busy()) return oldest;
@@ -159,7 +161,8 @@ LocalArbiter::OverduePost LocalArbiter::overdue(int64_t rank, LaneId lane) {
   return oldest;
 }
 
-/// "rank 1 did not post it in 30 s; rank 1 waits for b1.moe.gate"
+/// Returns the error turn of an overdue op: "rank 1 did not post it in 30 s; rank 1 waits for
+/// b1.moe.gate".
 Turn LocalArbiter::missing(OpId op) {
   std::vector<int64_t> ranks;
   std::string waits;

@@ -1,5 +1,5 @@
-// The turns of one arbiter for members whose threads are in this process. Whichever thread makes a
-// choice possible makes it, under a lock. Not here: tensors, and communicators.
+// The turns of one arbiter whose members' threads are all in this process. The thread whose call
+// makes a choice possible makes it, under a lock. Not here: tensors, and communicators.
 #pragma once
 
 #include <condition_variable>
@@ -20,10 +20,10 @@ class LocalArbiter final : public LaneArbiter {
     int64_t num_ranks = 1;
     double timeout_s = kWatchdogSeconds;
     std::function<Choose(LaneId)> choose = nullptr;
-    /// For the watchdog: what a rank waits for that has not posted the op, "" where that is not
-    /// known. Called by any thread.
+    /// For the watchdog's message: returns what a rank is waiting for that has not posted the op,
+    /// "" when unknown. Called by any thread.
     std::function<std::string(int64_t rank, OpId op)> waits_for = nullptr;
-    /// Told of each turn that is no error as it is chosen, under the lock.
+    /// Called for each turn that is not an error, when it is chosen, under the lock.
     std::function<void(const Turn&)> chosen = nullptr;
   };
 
@@ -39,13 +39,16 @@ class LocalArbiter final : public LaneArbiter {
   void done(int64_t rank, Nanoseconds end) override;
   void abort() override;
 
-  /// Who is not through with the turn that is under way, and its op; "" where none is.
+  /// Returns the ranks that have not finished the current turn, and its op, as text; "" when there
+  /// is no turn.
   std::string under_way();
-  /// What the watchdog finds for all ranks and lanes, as next() does for one of each.
+  /// The watchdog's check over all ranks and lanes: returns an error turn for an op that some ranks
+  /// posted too long ago. next() does this check for one rank and lane.
   std::optional<Turn> late();
 
  private:
-  /// An op that a rank posted and others did not, and since when that holds up the arbiter.
+  /// An op that some ranks have posted and others have not, and since when the arbiter has been
+  /// waiting for it.
   struct OverduePost {
     OpId op;
     Nanoseconds since;
@@ -65,16 +68,18 @@ class LocalArbiter final : public LaneArbiter {
   const Options options_;
   const Nanoseconds timeout_;
   std::mutex mutex_;
-  std::vector<std::condition_variable> turn_on_;  // by lane of the schedule
+  std::vector<std::condition_variable> turn_on_;  // indexed by lane of the schedule
   ArbiterState state_;
-  Turn turn_;                // where state_ is busy or the choice failed
-  std::vector<bool> taken_;  // by rank: has been given the turn
-  std::vector<bool> done_;   // by rank: is through with it
-  Nanoseconds end_ = 0;  // of the transfer, as members told; then: since when the network is free
-  Nanoseconds idle_since_ = 0;          // as the watchdog sees it
-  std::vector<int64_t> num_posted_;     // by op: ranks
-  std::vector<Nanoseconds> ready_;      // by op: the last rank's
-  std::vector<Nanoseconds> posted_at_;  // by rank and op; 0: not yet
+  Turn turn_;                // valid when state_ is busy or the choice failed
+  std::vector<bool> taken_;  // indexed by rank: has been given the turn
+  std::vector<bool> done_;   // indexed by rank: has finished it
+  /// While a turn runs, the latest end of the transfer that members passed to done(); afterwards
+  /// the time since which the network has been free.
+  Nanoseconds end_ = 0;
+  Nanoseconds idle_since_ = 0;          // start of the current wait, for the watchdog
+  std::vector<int64_t> num_posted_;     // indexed by op: ranks that have posted it
+  std::vector<Nanoseconds> ready_;      // indexed by op: the latest time at which a rank was ready
+  std::vector<Nanoseconds> posted_at_;  // indexed by rank and op; 0: not posted yet
   bool aborted_ = false;
 };
 

@@ -1,4 +1,5 @@
-// Collective ops of one rank through a Communicator.
+// Runs the collective ops of one CPU rank through a Communicator. Which bytes they send is in
+// exec/collective_layout.h and exec/expert_mover.h.
 #pragma once
 
 #include <memory>
@@ -13,7 +14,7 @@ namespace moe {
 
 struct CollectiveDone {
   CommTimes times;
-  Bytes bytes = 0;  // sent by this rank to others
+  Bytes bytes = 0;  // sent by this rank to other ranks
 };
 
 /// One collective op of one rank, laid out once and called every step. T is the float type of the
@@ -21,12 +22,12 @@ struct CollectiveDone {
 template <class T>
 class CollectiveOp {
  public:
-  /// rank: this one's among all. Requires: a legal plan.
+  /// `rank` is the number of this rank among all ranks. Requires: a legal plan.
   CollectiveOp(const Graph& graph, OpId op, const RankBuffers& buffers, void* scratch,
                int64_t rank);
-  /// One chunk; called by every rank's lane in the same order with the lane's communicator of all
-  /// ranks, an op's chunks in ascending order, others' between them. Throws as the Communicator
-  /// does.
+  /// Transfers one chunk. Called by every rank's lane in the same order, with the lane's
+  /// communicator of all ranks. The chunks of an op come in ascending order; chunks of other ops
+  /// may come between them. Throws as the Communicator does.
   CollectiveDone call(Communicator& all, int64_t chunk = 0, int64_t num_chunks = 1);
 
  private:
@@ -34,7 +35,7 @@ class CollectiveOp {
 
   std::string name_;
   void* scratch_;
-  std::unique_ptr<CollectiveLayout<T>> layout_;  // or
+  std::unique_ptr<CollectiveLayout<T>> layout_;  // one of the two is set
   std::unique_ptr<ExpertMover<T>> mover_;
 };
 

@@ -24,11 +24,11 @@
 namespace moe {
 namespace {
 
-// Threads that sleep at the start of a step need up to this long to wake.
+// Threads that sleep at the start of a step need up to this many nanoseconds to wake.
 constexpr Nanoseconds kWakeUp = 60'000;
 
-/// What went wrong first. Threads fail at the same time; the op that stands first in the program on
-/// the lowest rank is told.
+/// The failure that is reported. When threads fail at the same time, it is the one whose op is
+/// first in the program, on the lowest rank.
 struct Failure {
   std::exception_ptr error;
   int32_t op = 0;
@@ -48,7 +48,7 @@ class CpuRun {
   void set_start();
   void spawn();
   void worker(int64_t rank, LaneId lane);
-  /// Runs one step on all threads; the caller's own part is the first rank's compute lane.
+  /// Runs one step on all threads. The calling thread runs the first rank's compute lane.
   std::vector<RankReport> run_step(const DataSource& data, const StepSpec& spec);
 
   template <class Body>
@@ -57,23 +57,24 @@ class CpuRun {
 
   const Plan& plan_;
   const RunOptions& options_;
-  Processes* const processes_;  // null: all ranks are here
+  Processes* const processes_;  // null: all ranks are in this process
   const int64_t num_ranks_;
   const int64_t num_lanes_;
-  const int64_t first_;     // of the ranks that are here
-  const int64_t num_here_;  // ranks
+  const int64_t first_;     // the first rank of this process
+  const int64_t num_here_;  // ranks of this process
   RunLoop<T> loop_;
-  std::vector<std::unique_ptr<LaneArbiter>> arbiters_;  // by number
-  std::vector<LaneArbiter*> arbiter_of_;                // by lane
-  std::vector<std::unique_ptr<Rank<T>>> ranks_;         // those that are here
+  std::vector<std::unique_ptr<LaneArbiter>> arbiters_;  // indexed by the arbiter's number
+  std::vector<LaneArbiter*> arbiter_of_;                // indexed by lane
+  std::vector<std::unique_ptr<Rank<T>>> ranks_;         // the ranks of this process
   std::optional<InProcessWorld> world_;
-  std::unique_ptr<EmulatedWire> wire_;                // null: the ranks' memory
-  std::vector<std::unique_ptr<Communicator>> links_;  // emulated, by rank and comm lane
-  std::vector<Communicator*> comms_;  // by rank that is here and lane; null for compute lanes
+  std::unique_ptr<EmulatedWire> wire_;                // null: transfers are copies in memory
+  std::vector<std::unique_ptr<Communicator>> links_;  // emulated; by rank, then comm lane
+  // Indexed by rank of this process, then lane; null for compute lanes.
+  std::vector<Communicator*> comms_;
   Rendezvous start_, end_;
-  Nanoseconds common_start_ = 0;  // of all processes
+  Nanoseconds common_start_ = 0;  // of all processes of a job
   StepSpec spec_;
-  bool over_ = false;  // written before the loop's thread arrives at start_
+  bool over_ = false;  // set before the loop's thread arrives at start_ for the last time
   std::mutex failure_mutex_;
   Failure failure_;
   std::vector<std::jthread> threads_;  // last: they use all of the above
@@ -138,7 +139,7 @@ void CpuRun<T>::add_lanes() {
   }
 }
 
-/// Run by the last thread to come, before anybody leaves.
+/// Run by the last thread to arrive, before any thread leaves.
 template <class T>
 void CpuRun<T>::set_start() {
   spec_.start = processes_ != nullptr ? common_start_ : clock_ns() + (num_ranks_ > 1 ? kWakeUp : 0);
@@ -169,7 +170,7 @@ RunResult CpuRun<T>::run() {
     start_.arrive();
     result = loop_.finish();
   });
-  threads_.clear();  // joins
+  threads_.clear();  // joins the threads
   if (failure_.error) loop_.fail(failure_.error);
   result.peak_bytes = ranks_[0]->buffers().allocated();
   return result;
@@ -236,7 +237,7 @@ template <class Body>
 void CpuRun<T>::guarded(int64_t rank, LaneId lane, Body body) {
   try {
     body();
-  } catch (const Aborted&) {  // whoever failed has told why
+  } catch (const Aborted&) {  // the thread that failed has reported the reason
   } catch (const std::bad_alloc&) {
     fail(rank, lane, std::make_exception_ptr(RunError("no more memory beside the plan's buffers")));
   } catch (const std::exception&) {
@@ -255,7 +256,7 @@ void CpuRun<T>::fail(int64_t rank, LaneId lane, std::exception_ptr error) {
   {
     const std::lock_guard lock(failure_mutex_);
     const bool first = !failure_.error;
-    // A collective that ends after the first failure ends because of it.
+    // A collective that fails after the first failure fails because of it.
     const bool follows = !first && lane.index() != 0;
     const bool lower = std::tie(op.value, rank) < std::tie(failure_.op, failure_.rank);
     if (first || (!follows && lower)) failure_ = {error, op.value, rank};
@@ -280,7 +281,7 @@ class CpuExecutor : public Executor {
       return options.precision == Precision::kF32 ? CpuRun<float>(plan, options).run()
                                                   : CpuRun<double>(plan, options).run();
     } catch (const std::exception& error) {
-      // What fails in one process ends the run of all.
+      // A failure in one process ends the run of all processes.
       if (options.processes != nullptr) options.processes->fail(error.what());
       throw;
     }

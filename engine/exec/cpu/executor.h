@@ -1,5 +1,5 @@
-// Runs a plan on N CPU ranks, all of them in this process or one in each of a job's: a compute
-// thread and one thread a comm lane for each rank, in the plan's lane orders and no other. The
+// Runs a plan on N CPU ranks, either all in this process or one per process of a job. Each rank has
+// a compute thread and one thread per comm lane, which run ops only in the plan's lane orders. The
 // compute lane of a process's first rank runs on the caller's thread. Denormal numbers are kept (no
 // flush to zero), as in the double reference.
 #pragma once

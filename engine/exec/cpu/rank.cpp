@@ -177,13 +177,14 @@ template <class T>
 void Rank<T>::walk(LaneId id, const StepSpec& spec, Communicator* comm) {
   Lane& lane = lanes_[id.index()];
   if (id.index() == 0) wait_until_ns(spec.start);
-  Nanoseconds ready =
-      spec.start;  // the lane's last op and all that the next one waits for are over
+  // When the lane's previous op, and all ops that the next one waits for, have ended.
+  Nanoseconds ready = spec.start;
   for (Launch& launch : lane.launches) {
     lane.current = launch.op;
     for (const OpId op : launch.waits) ready = std::max(ready, progress_.wait(op, spec.epoch));
     if (aborted_.load(std::memory_order_relaxed)) throw Aborted();
-    // A forward-only step walks the whole program, so that its order is the proven one.
+    // A forward-only step passes over the whole program, so that its order is the one that was
+    // proven.
     if (spec.train || launch.forward) {
       ready = before(launch, spec, ready);
       if (launch.collective) {
@@ -192,7 +193,8 @@ void Rank<T>::walk(LaneId id, const StepSpec& spec, Communicator* comm) {
           ready = transfer(launch, c, id, spec, ready, *comm);
         }
         ready = after(launch, spec);
-        lane.spans.back().end = ready - spec.start;  // until the op is over
+        // The last span lasts until the op has finished, including its checks.
+        lane.spans.back().end = ready - spec.start;
       } else {
         ready = compute(launch, id, spec, ready);
       }
@@ -207,7 +209,7 @@ void Rank<T>::abort() {
   progress_.abort();
 }
 
-/// Returns when the op is ready.
+/// What is done before an op begins; returns the time at which the op is ready.
 template <class T>
 Nanoseconds Rank<T>::before(const Launch& launch, const StepSpec& spec, Nanoseconds ready) {
   if (options_.test.delay_ns) {
@@ -220,7 +222,7 @@ Nanoseconds Rank<T>::before(const Launch& launch, const StepSpec& spec, Nanoseco
   return ready;
 }
 
-/// Returns when the op is over, the look at its numbers with it.
+/// Runs a compute op; returns when it ended, including the check for finite numbers.
 template <class T>
 Nanoseconds Rank<T>::compute(Launch& launch, LaneId lane, const StepSpec& spec, Nanoseconds ready) {
   const Nanoseconds begin = clock_ns();
@@ -231,7 +233,7 @@ Nanoseconds Rank<T>::compute(Launch& launch, LaneId lane, const StepSpec& spec, 
   return end;
 }
 
-/// One chunk. Returns when it ended: the next one may be posted.
+/// Transfers one chunk; returns when it ended, which is when the next chunk may be posted.
 template <class T>
 Nanoseconds Rank<T>::transfer(Launch& launch, int64_t chunk, LaneId lane, const StepSpec& spec,
                               Nanoseconds posted, Communicator& comm) {
@@ -267,7 +269,7 @@ void Rank<T>::call_kernel(Launch& launch, const StepSpec& spec) {
                  launch.scratch, table_, context});
 }
 
-/// Returns when the op is over.
+/// What is done after an op; returns when the op ended.
 template <class T>
 Nanoseconds Rank<T>::after(Launch& launch, const StepSpec& spec) {
   if (launch.of_router) {
@@ -297,7 +299,7 @@ Nanoseconds Rank<T>::after(Launch& launch, const StepSpec& spec) {
 template <class T>
 void Rank<T>::check(const Launch& launch) const {
   for (const Check& c : launch.checks) {
-    // Only losses may be of another float type than the run.
+    // Only losses may have another float type than the run.
     const int64_t at =
         c.is_double
             ? kernels::reference_table().first_nonfinite(static_cast<const double*>(c.data), c.n)
@@ -310,7 +312,7 @@ void Rank<T>::check(const Launch& launch) const {
   }
 }
 
-/// The most probable next token of each, before the loss may take the logits' place.
+/// Notes the most probable next token of each token, before the loss op may overwrite the logits.
 template <class T>
 void Rank<T>::predict(const Launch& launch) {
   const Shape& logits = plan_.graph.tensor(plan_.graph.op(launch.op).inputs[0]).shape;

@@ -1,6 +1,6 @@
-// One rank of a CPU run: its memory, its program as tables that a lane's thread walks in the plan's
-// order or as the lane's arbiter chooses, and what a step gave. T is the float type of the
-// run.
+// One rank of a CPU run: its memory, its program as tables that each lane's thread runs (in the
+// plan's order, or as the lane's arbiter chooses), and the results of a step. T is the float type
+// of the run. The threads are in executor.cpp, not here.
 #pragma once
 
 #include <atomic>
@@ -20,32 +20,35 @@ namespace moe {
 template <class T>
 class Rank {
  public:
-  /// arbiters: by lane, null where the lane has none. Keeps references to its arguments.
+  /// `arbiters` is indexed by lane, null where the lane has none. Keeps references to its
+  /// arguments.
   Rank(const Plan& plan, const RunOptions& options, const PersistentTensors& persistents,
        const std::vector<LaneArbiter*>& arbiters, int64_t rank);
 
-  /// Called once on the compute lane's thread: pages, initial values (unless resumed), gates.
+  /// Touches the memory's pages, computes initial values if `initialise_parameters`, and makes the
+  /// gates. Called once, on the compute lane's thread.
   void prepare(bool initialise_parameters);
-  /// Called between steps by one thread.
+  /// Writes the ids and targets of the step. Called between steps by one thread.
   void fill_inputs(const DataSource& data, int64_t step);
   void start_step();
-  /// Runs the lane's ops: in order, each after the ops of other lanes that it waits for, or the
-  /// turns of its arbiter. Called on the lane's thread; comm is null for the compute lane. Throws
-  /// Aborted, or what an op threw.
+  /// Runs the lane's ops: in order, each after the ops of other lanes that it waits for, or in the
+  /// turns of the lane's arbiter. Called on the lane's thread; `comm` is null for the compute lane.
+  /// Throws Aborted, or what an op threw.
   void run_lane(LaneId lane, const StepSpec& spec, Communicator* comm);
-  /// Ends all lanes at their next op.
+  /// Makes every lane throw Aborted at its next op.
   void abort();
 
-  /// Names of the ops that this op, on a lane with an arbiter, waits for. Called by any thread.
+  /// Returns the names of the unfinished ops that `op`, on a lane with an arbiter, waits for.
+  /// Called by any thread.
   std::string waits_for(OpId op, const StepSpec& spec) const;
-  /// The op that a lane is at; invalid outside a step.
+  /// The op that a lane is running or waiting to run; invalid outside a step.
   OpId current(LaneId lane) const { return lanes_[lane.index()].current; }
   const RankBuffers& buffers() const { return buffers_; }
-  /// Of the last step, called when all threads have left it.
+  /// The report of the last step. Called when all threads have left the step.
   RankReport report() const;
 
  private:
-  /// Floats that must be finite when the op is over.
+  /// Floats that must be finite when the op has run.
   struct Check {
     TensorId tensor;
     const void* data;
@@ -58,21 +61,21 @@ class Rank {
     std::unique_ptr<CollectiveOp<T>> collective;
     std::vector<void*> inputs, outputs;
     void* scratch = nullptr;
-    std::vector<OpId> waits;  // on other lanes; with an arbiter, on all
-    bool awaited = false;     // by another lane
+    std::vector<OpId> waits;  // on other lanes; on a lane with an arbiter, on all lanes
+    bool awaited = false;     // whether an op of another lane waits for it
     bool forward = false;
-    std::vector<OpId> posts;              // ops on lanes with an arbiter that wait for it
-    std::vector<LaneArbiter*> announces;  // which hold from its begin
+    std::vector<OpId> posts;              // the ops that wait for it, on lanes with an arbiter
+    std::vector<LaneArbiter*> announces;  // arbiters with a hold that starts with it
     int64_t num_chunks = 1;
-    Nanoseconds chunk_post = 0;  // of the chunk that comes next
-    Gate gate;                   // of a gate op, with what it did
+    Nanoseconds chunk_post = 0;  // when the next chunk is posted
+    Gate gate;                   // of a gate op, with a copy of its outputs
     std::unique_ptr<GateRecord> record;
     PlacementFunction place;       // of a place op
-    const double* loss = nullptr;  // of an op that makes one, a router's or the model's
+    const double* loss = nullptr;  // of an op that computes a loss, the router's or the model's
     bool of_router = false;
     bool predicts = false;
     bool offloads = false;
-    int64_t updates = -1;  // number of the parameter, of an update op
+    int64_t updates = -1;  // index of the parameter, of an update op; else -1
     const T* gradient = nullptr;
     std::vector<Check> checks;
   };
@@ -80,14 +83,15 @@ class Rank {
     std::vector<Launch> launches;
     std::vector<Span> spans;
     OpId current;
-    Nanoseconds cpu_ns = 0;  // of its thread in the last step
+    Nanoseconds cpu_ns = 0;  // CPU time of its thread in the last step
   };
-  /// Of an op on a lane with an arbiter: the thread that ends the last wait posts it.
+  /// State of an op on a lane with an arbiter. The thread that finishes the last op of `waits`
+  /// posts it.
   struct Posting {
     std::vector<OpId> waits;
     std::atomic<size_t> left{0};
     Nanoseconds ready = 0;
-    size_t launch = 0;  // its place in the lane's launches
+    size_t launch = 0;  // its index in the lane's launches
   };
 
   Launch make_launch(LaneId lane, OpId op);
@@ -121,8 +125,8 @@ class Rank {
   std::atomic<bool> aborted_{false};
   TensorId ids_, targets_;
   std::vector<Lane> lanes_;
-  std::vector<Posting> postings_;  // by op; empty where no lane has an arbiter
-  RankReport report_;              // all but spans and gates
+  std::vector<Posting> postings_;  // indexed by op; empty when no lane has an arbiter
+  RankReport report_;              // all except spans and gates
 };
 
 }  // namespace moe

@@ -1,4 +1,5 @@
-// The lanes of a rank that an arbiter gives turns: when their ops are posted, and what a turn does.
+// The lanes of a CPU rank that get their turns from an arbiter: when their ops are posted, and how
+// a turn is executed.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -9,8 +10,8 @@
 
 namespace moe {
 
-/// Ops on lanes with an arbiter wait by counting down; on one that runs in order also for the op
-/// before.
+/// An op on a lane with an arbiter counts down the ops that it waits for. On a lane that runs in
+/// order, it also waits for the previous op.
 template <class T>
 void Rank<T>::add_postings() {
   const auto arbitrated = [](const LaneArbiter* t) { return t != nullptr; };
@@ -64,7 +65,7 @@ void Rank<T>::take_turns(LaneId id, const StepSpec& spec, Communicator& comm) {
   }
 }
 
-/// Returns when the transfer ended.
+/// Executes a turn; returns when the transfer ended.
 template <class T>
 Nanoseconds Rank<T>::take_turn(Launch& launch, LaneId id, const StepSpec& spec, const Turn& turn,
                                Communicator& comm) {
@@ -79,7 +80,7 @@ Nanoseconds Rank<T>::take_turn(Launch& launch, LaneId id, const StepSpec& spec, 
   return end;
 }
 
-/// To each arbiter those of its lanes at once.
+/// Posts the ops, all ops of an arbiter in one call.
 template <class T>
 void Rank<T>::post(std::vector<OpId> ops, const StepSpec& spec) {
   const auto arbiter_of = [&](OpId op) {

@@ -45,7 +45,7 @@ void DeviceArbiters::add_ops(LaneGroup& group, const std::function<bool(OpId)>& 
   for (const Hold& hold : plan_.schedule.holds) {
     const LaneId lane = plan_.schedule.lane_of[hold.until.index()];
     const bool own = std::find(group.lanes.begin(), group.lanes.end(), lane) != group.lanes.end();
-    // What does not run is never posted: its hold would not end.
+    // An op that does not run is never posted, so its hold would not end.
     if (own && runs(hold.from) && runs(hold.until)) group.announcers.push_back(hold.from);
   }
 }
@@ -65,8 +65,9 @@ bool DeviceArbiters::may_post(const LaneGroup& group, const Op& op) const {
   return std::all_of(waits.begin(), waits.end(), is_over);
 }
 
-/// What has happened since the last look. Begins are looked for after posts: a hold ends where its
-/// op is posted, and must have begun by then. What a turn made ready is posted before it is done.
+/// Passes on what has happened since the last call. Posts are determined before begins, because a
+/// hold ends when its second op is posted, and must have begun by then. Ops that a turn made ready
+/// are posted before the turn is reported as done.
 bool DeviceArbiters::report(LaneGroup& group) {
   bool happened = false;
   const bool through =

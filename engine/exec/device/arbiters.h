@@ -1,7 +1,8 @@
-// The arbiters of a step on devices: lanes that choose their next transfer while the step runs
-// (schedule/arbiter.h), as one host thread drives them by looking at events. A choice is made where
-// the host next looks, so it costs what that costs. The ranks of this process are one member of the
-// turns; in a job the other processes' are the others.
+// Drives the arbiters (schedule/arbiter.h) of a step on devices: for lanes that choose their next
+// transfer while the step runs. One host thread drives them by polling events of the device. A
+// choice is made only when the host polls next, so a choice takes up to one polling interval. All
+// ranks of this process together are one member of the turns; in a job, the other processes are the
+// other members.
 #pragma once
 
 #include <functional>
@@ -15,12 +16,12 @@ namespace moe {
 
 class DeviceArbiters {
  public:
-  /// What the ranks of this process say and do, all of them together.
+  /// What the arbiters ask of the ranks of this process, and request from them.
   struct Ranks {
-    std::function<bool(OpId)> over;                          // on every rank
-    std::function<bool(OpId)> begun;                         // on some rank
-    std::function<void(OpId, int64_t chunk)> enqueue;        // one chunk
-    std::function<bool(OpId, int64_t chunk)> chunk_is_over;  // on every rank
+    std::function<bool(OpId)> over;                          // finished on every rank
+    std::function<bool(OpId)> begun;                         // begun on some rank
+    std::function<void(OpId, int64_t chunk)> enqueue;        // queues one chunk on all ranks
+    std::function<bool(OpId, int64_t chunk)> chunk_is_over;  // finished on every rank
   };
 
   /// Keeps references to plan and options.
@@ -28,28 +29,29 @@ class DeviceArbiters {
 
   bool any() const { return !arbiters_.empty(); }
   bool is_mine(LaneId lane) const { return mine_[lane.index()]; }
-  /// A step begins or ends, as LaneArbiter says. runs: whether an op does.
+  /// Begin and end a step as LaneArbiter defines it. runs(op) is whether the step executes an op.
   void start_step(int64_t step, const std::function<bool(OpId)>& runs);
   void end_step();
-  /// Posts what became ready, tells what is over, and queues the turns that it is given. Returns
-  /// whether anything happened. Throws as LaneArbiter::try_next, and what comes as Turn::error.
+  /// Posts ops that became ready, reports finished turns to the arbiters, and queues the turns that
+  /// they give. Returns whether anything happened. Throws as LaneArbiter::try_next, and the error
+  /// of a Turn.
   bool go_on();
-  /// Transfers are posted, and a turn depends on other processes.
+  /// Whether transfers are posted here whose turn depends on other processes.
   bool awaits_others() const;
-  /// Every transfer of the step is over here.
+  /// Whether every transfer of the step has finished on this process's ranks.
   bool done() const { return left_ == 0; }
 
  private:
   struct Op {
     OpId id;
-    OpId before;  // on a lane that runs in order
+    OpId before;  // the previous op, on a lane that runs in order
     bool posted = false, over = false;
   };
   struct LaneGroup {
     Arbiter lanes;
     std::unique_ptr<LaneArbiter> arbiter;
-    std::vector<Op> ops;           // of the step
-    std::vector<OpId> announcers;  // of its holds, that have not begun
+    std::vector<Op> ops;           // the ops of this step
+    std::vector<OpId> announcers;  // ops that start its holds and have not begun
     std::optional<Turn> in_flight;
   };
 
@@ -60,12 +62,12 @@ class DeviceArbiters {
 
   const Plan& plan_;
   const Ranks ranks_;
-  const int64_t rank_;  // of the member
+  const int64_t rank_;  // the rank as which this process is a member
   const bool in_job_;
-  std::vector<bool> mine_;  // by lane
+  std::vector<bool> mine_;  // indexed by lane: has an arbiter
   std::vector<LaneGroup> arbiters_;
   int64_t step_ = 0;
-  size_t left_ = 0;  // ops that are not over
+  size_t left_ = 0;  // ops that have not finished
 };
 
 }  // namespace moe

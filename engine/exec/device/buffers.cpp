@@ -16,11 +16,12 @@ Bytes aligned(Bytes bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// Where each tensor's copy lies, and at the end the sum. Joined tensors share a block's room.
+/// Returns the offset of each tensor's host copy (-1: none), and the total size as the last entry.
+/// Tensors of a joined block share the block's memory.
 std::vector<Bytes> host_offsets(const Plan& plan, const DeviceProgram& program,
                                 Bytes element_bytes) {
   std::vector<Bytes> offsets;
-  std::map<int32_t, Bytes> blocks;  // by joined block: where its room begins
+  std::map<int32_t, Bytes> blocks;  // indexed by joined block: its offset
   Bytes end = 0;
   const auto take = [&](Bytes bytes) { return std::exchange(end, end + aligned(bytes)); };
   for (size_t t = 0; t < plan.graph.tensors().size(); ++t) {
@@ -39,10 +40,11 @@ std::vector<Bytes> host_offsets(const Plan& plan, const DeviceProgram& program,
   return offsets;
 }
 
-/// Where each tensor lies on the device: what persists moves up into the room of what stays on the
-/// host.
+/// Returns the offset of each tensor on the device: persistent tensors move up into the space of
+/// tensors that stay on the host.
 std::vector<Bytes> device_offsets(const Plan& plan, const DeviceProgram& program) {
-  std::map<Bytes, Bytes> saved;  // by place in the plan's persistent storage: bytes so far
+  // Key: the offset of a host-only tensor in the plan; value: bytes saved up to and including it.
+  std::map<Bytes, Bytes> saved;
   Bytes sum = 0;
   for (size_t t = 0; t < program.host_only.size(); ++t) {
     const Buffer& buffer = plan.memory.buffers[t];

@@ -1,7 +1,8 @@
-// One rank's memory on a device, as the plan lays it out less what stays on the host, and the
-// copies on the host of what the glue of its ops reads or makes there. A host copy has room of its
-// own for the whole step, so that a copy under way never meets another tensor; tensors that ops
-// join share it as they do on the device.
+// The memory of one rank on a device, in the plan's layout without the tensors that stay on the
+// host, and host copies of the tensors that the host reads or computes for its ops. A host copy
+// keeps its own memory for the whole step, so that a copy in progress never overlaps another
+// tensor; tensors of a joined block share memory on the host as they do on the device. Memory of
+// CPU ranks is in exec/buffers.h.
 #pragma once
 
 #include <memory>
@@ -14,11 +15,11 @@
 
 namespace moe {
 
-/// Throws RunError "WHAT: MESSAGE" where the calling thread's last calls of the device failed.
+/// Throws RunError "WHAT: MESSAGE" when an earlier device call of this thread failed.
 void check_device(const kernels::DeviceTable& device, std::string_view what);
 
-/// Device memory or, for the host's side, memory that copies without a stop. Throws RunError naming
-/// the bytes where there is none left.
+/// Device memory or, on the host, pinned memory, from which copies run asynchronously. Throws
+/// RunError, which names the bytes, when there is not enough memory.
 class DeviceStorage {
  public:
   enum class Where : uint8_t { kDevice, kHost };
@@ -35,33 +36,34 @@ class DeviceStorage {
   std::unique_ptr<std::byte, Release> data_;
 };
 
-/// What DeviceProgram::host_only saves of the plan's memory on a device.
+/// Bytes of the plan's memory that DeviceProgram::host_only saves on a device.
 Bytes host_only_bytes(const Plan& plan, const DeviceProgram& program);
 
 class DeviceBuffers {
  public:
-  /// scratch: bytes of each lane's on the device. The first three outlive the buffers.
+  /// `scratch` has the bytes of each lane's scratch area on the device. The first three arguments
+  /// must outlive the buffers.
   DeviceBuffers(const Plan& plan, const DeviceProgram& program, const kernels::DeviceTable& device,
                 const std::vector<Bytes>& scratch);
 
-  /// On the device; null for an invalid id, and for what the program keeps on the host alone.
+  /// Address on the device; null for an invalid id, and for a tensor that is only on the host.
   void* at(TensorId tensor) const;
-  /// On the host; null where the tensor has no copy there.
+  /// Address of the tensor's host copy; null when it has none.
   void* host(TensorId tensor) const;
   Bytes bytes(const Tensor& tensor) const { return tensor_bytes(tensor, element_bytes_); }
   void* scratch(LaneId lane) const { return scratch_.data() + scratch_offset_[lane.index()]; }
-  /// Of the glue that works on the host.
+  /// Scratch memory of the ops that run on the host.
   void* host_scratch() const { return host_scratch_.data(); }
-  /// On the device.
+  /// Bytes allocated on the device.
   Bytes allocated() const { return arena_.size() + persistent_.size() + scratch_.size(); }
 
  private:
   const Plan& plan_;
   const DeviceProgram& program_;
   const Bytes element_bytes_;
-  std::vector<Bytes> device_offset_;   // by tensor
-  std::vector<Bytes> host_offset_;     // by tensor; -1: no copy
-  std::vector<Bytes> scratch_offset_;  // by lane
+  std::vector<Bytes> device_offset_;   // indexed by tensor
+  std::vector<Bytes> host_offset_;     // indexed by tensor; -1: no copy
+  std::vector<Bytes> scratch_offset_;  // indexed by lane
   DeviceStorage arena_, persistent_, scratch_, host_, host_scratch_;
 };
 

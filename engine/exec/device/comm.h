@@ -1,7 +1,7 @@
 // Collectives between ranks whose memory is on devices. A call queues work on the members' streams
-// and returns; nothing waits on the host. Two kinds: all ranks in this process on one device, whose
-// streams copy from each other, also at the pace of an emulated link; and one rank per process, by
-// the plugin's library (NCCL).
+// and returns; nothing waits on the host. There are two implementations: all ranks in this process
+// on one device, where streams copy from each other, also with the times of an emulated link; and
+// one rank per process, through NCCL in the plugin. Collectives of CPU ranks are in engine/comm.
 #pragma once
 
 #include <memory>
@@ -17,24 +17,24 @@
 
 namespace moe {
 
-/// A rank of this process in a collective: an exchange of pieces, or a sum.
+/// One rank of this process in a collective, which is an exchange of pieces or a sum.
 struct DeviceMember {
-  int64_t rank = 0;                  // among all
-  kernels::Stream stream = nullptr;  // of the lane
+  int64_t rank = 0;                  // its number among all ranks
+  kernels::Stream stream = nullptr;  // the lane's stream
   Group group;
-  // Of an exchange; offsets of the pieces are from these.
+  // For an exchange; the offsets of the pieces are relative to send and receive.
   const std::byte* send = nullptr;
   std::byte* receive = nullptr;
   const Pieces* pieces = nullptr;
-  // Of a sum.
+  // For a sum.
   const CollectiveLayout<float>* summed = nullptr;
   ElementRange range = {};
-  void* scratch = nullptr;  // of the lane
+  void* scratch = nullptr;  // the lane's scratch area
 };
 
 /// One chunk of one collective op.
 struct DeviceTransfer {
-  std::string what;  // the op, in errors
+  std::string what;  // name of the op, for errors
   LaneId lane;
   std::span<const DeviceMember> members;  // all ranks of this process, ascending
   bool sums() const { return members[0].summed != nullptr; }
@@ -43,40 +43,43 @@ struct DeviceTransfer {
 class DeviceCommunicator {
  public:
   virtual ~DeviceCommunicator() = default;
-  /// The members' streams go on when all of their group that are in this process have come.
+  /// Lets each member's stream wait until all members of its group in this process have reached
+  /// this call.
   virtual void meet(const DeviceTransfer& transfer) = 0;
-  /// After meet(). The members' streams go on when their results are there and nobody reads what
-  /// they sent. Throws RunError naming both ranks and sizes where pieces do not match.
+  /// Transfers the data; called after meet(). Each member's stream continues when its results are
+  /// complete and no other member still reads what it sent. Throws RunError, which names both ranks
+  /// and sizes, when pieces do not match.
   virtual void move(const DeviceTransfer& transfer) = 0;
-  /// A step begins soon; the stream was just given what it begins with.
+  /// Calls before a step: expect_step() when the step begins soon; begin_step() when the work at
+  /// the step's start has just been queued on the stream.
   virtual void expect_step() {}
   virtual void begin_step(kernels::Stream) {}
-  /// What the link carried since the last step began, where transfers share it.
+  /// Returns what the emulated link carried since the last step began, when lanes share it.
   virtual std::vector<LinkSpan> take_links() { return {}; }
-  /// Throws RunError where the library, or the thread of the emulated link, reports trouble.
+  /// Throws RunError when the library, or the thread of the emulated link, has failed.
   virtual void check() = 0;
-  /// Ends what is under way.
+  /// Ends all transfers in progress.
   virtual void abort() noexcept = 0;
 };
 
 /// The emulated link of ranks on a device.
 struct DeviceLink {
-  const Cluster* cluster = nullptr;  // null: copies go as fast as they do
-  int32_t blocks = 0;                // of the device, that a transfer takes
-  /// Transfers of several lanes may meet, and share the link as those of CPU ranks do; the host
-  /// drives them (emulated_link_thread.h), so they cannot be recorded. Otherwise each lasts as long
-  /// as its closed form says (network/closed_form.h).
+  const Cluster* cluster = nullptr;  // null: no emulation, copies run at full speed
+  int32_t blocks = 0;                // thread blocks per transfer
+  /// Whether transfers of several lanes may overlap and share the link, as those of CPU ranks do.
+  /// The host then drives them (emulated_link_thread.h), so the step cannot be recorded. Otherwise
+  /// each transfer takes the time of its closed form (network/closed_form.h).
   bool shared = false;
 };
 
-/// N ranks of this process. Sums run in rank order for each element: the bits of InProcessWorld.
-/// The table and the cluster outlive it.
+/// Returns the communicator of ranks that are all in this process. Each element is summed in rank
+/// order, which gives the same bits as InProcessWorld. The table and the cluster must outlive it.
 std::unique_ptr<DeviceCommunicator> device_ranks(const kernels::DeviceTable& device,
                                                  int64_t num_ranks, int64_t num_lanes,
                                                  const DeviceLink& link);
 
-/// One rank per process; the order of sums is the library's. Collective. Throws RunError where the
-/// library cannot connect all ranks within the timeout.
+/// Returns the communicator of one rank per process; the library (NCCL) chooses the order of sums.
+/// Collective. Throws RunError when the library cannot connect all ranks within the timeout.
 std::unique_ptr<DeviceCommunicator> device_process_groups(
     const kernels::DeviceTable& device, Processes& processes, const Plan& plan, double timeout_s,
     const kernels::ProcessGroupSettings& settings);

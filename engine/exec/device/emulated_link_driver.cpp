@@ -10,10 +10,11 @@
 namespace moe {
 namespace {
 
-// Between looks at what has not begun. A transfer that takes less alone ends so much late at worst.
+// Interval between checks for transfers that have not begun. A transfer that takes less than this
+// alone ends late by at most this much.
 constexpr Nanoseconds kNap = 20'000;
-// How long the start of a step is looked for without a rest: all times of the device are counted
-// from it, and what is seen late makes all ends late.
+// How long the start of a step is polled without a pause: all times of the device are counted from
+// it, and a late look at it would make all ends late.
 constexpr Nanoseconds kSoon = 500'000;
 
 int64_t read(int64_t& word) {
@@ -43,7 +44,7 @@ PacedTransfer EmulatedLinkDriver::post(size_t channel, LinkTransfer transfer) {
   return {{&flags_[channel + 1], c.num_posted, c.num_posted}, alone};
 }
 
-/// The clocks drift apart: what an earlier step told of them is forgotten.
+/// The clocks drift, so the offset is estimated again in each step.
 bool EmulatedLinkDriver::has_started(Nanoseconds now) {
   if (awaits_start_ && read(flags_[0].begun) == passes_) {
     awaits_start_ = false;
@@ -55,7 +56,7 @@ bool EmulatedLinkDriver::has_started(Nanoseconds now) {
   return !awaits_start_;
 }
 
-/// Of all begins, the one that was seen soonest says most.
+/// The begin that was noticed with the shortest delay gives the best estimate of the offset.
 void EmulatedLinkDriver::see_clock(Nanoseconds device, Nanoseconds now) {
   ahead_ = std::min(ahead_, now - device);
 }
@@ -93,7 +94,7 @@ void EmulatedLinkDriver::end(Nanoseconds now) {
 }
 
 Nanoseconds EmulatedLinkDriver::look(Nanoseconds now) {
-  // Nothing of a step begins before it.
+  // No transfer of a step begins before the step's start.
   if (!has_started(now)) return now < asked_ + kSoon ? now : now + kNap;
   see_begins(now);
   end(now);
@@ -104,8 +105,8 @@ Nanoseconds EmulatedLinkDriver::look(Nanoseconds now) {
   return next;
 }
 
-/// What has not begun by now is not over before it has lasted for as long as alone, and who begins
-/// meanwhile is seen before anybody is let end.
+/// A transfer that has not begun by `now` cannot end before its duration alone has passed. Begins
+/// of other transfers until then are noticed before any transfer is ended.
 Nanoseconds EmulatedLinkDriver::next_look(const Channel& c, Nanoseconds now) {
   if (!c.begun) return now + std::max(kNap, c.posts.front().alone - kWakesLate);
   const Nanoseconds next = transfers_.next_ns(c.wire) + origin_ + ahead_;

@@ -1,10 +1,11 @@
-// Keeps the emulated link of ranks on a device where transfers of several lanes may meet on it. A
-// transfer's kernels say in host memory when they begin (kernels/device.h, LinkSignal); the wire,
-// whose model is that of CPU ranks (comm/link_transfers.h), says when the transfer is over, and the
-// kernels end when the host has written so. All that device and host share is that memory: no call
-// of the device is made, so nothing that waits in a driver keeps a transfer from ending.
-// Not here: the thread that looks (emulated_link_thread.h), and what is copied, for as long at
-// least as the transfer takes alone.
+// Emulates the link for ranks on a device where transfers of several lanes may share it. A
+// transfer's kernels write to host memory when they begin (kernels/device.h, LinkSignal). The wire,
+// with the model of CPU ranks (comm/local/link_transfers.h), computes when the transfer ends, and
+// the kernels end when the host has written that into the same memory. Device and host share only
+// this memory and no device call is made, so a call that blocks in the driver cannot delay the end
+// of a transfer.
+// Not here: the thread that calls look() (emulated_link_thread.h), and the copying itself, which
+// the kernels spread over at least the time that the transfer takes alone.
 #pragma once
 
 #include <deque>
@@ -18,33 +19,37 @@
 
 namespace moe {
 
-/// A NetworkOp, or a length that nothing else on the wire changes.
+/// A NetworkOp, or a fixed duration that other transfers on the wire do not change.
 using LinkTransfer = std::variant<NetworkOp, Nanoseconds>;
 
-/// What the kernels of a transfer are to keep.
+/// What the kernels of a transfer need in order to follow the emulated link.
 struct PacedTransfer {
   kernels::LinkSignal signal;
-  Nanoseconds alone = 0;  // how long it takes with nothing else on the wire
+  Nanoseconds alone = 0;  // its duration with nothing else on the wire
 };
 
-/// Drives the link whenever it looks at the memory; times are the host's, as the caller gives them.
-/// The wire's are the device's: a begin that is seen late is not a late begin. For one thread.
+/// Advances the link each time that look() is called. Times passed in are the host's clock; the
+/// wire uses the device's clock, so a transfer's begin does not count as late when the host sees it
+/// late. For one thread.
 class EmulatedLinkDriver {
  public:
-  /// flags: one for the starts of steps, and one a channel; zeros.
+  /// `flags` has one entry for the starts of steps and one per channel; all are zeros.
   EmulatedLinkDriver(const Cluster& link, std::span<kernels::LinkFlags> flags);
 
-  /// The device is to say where a step begins, by a kernel with this signal. Between steps.
+  /// Returns the signal that a kernel must write when the step begins on the device. Called between
+  /// steps.
   kernels::LinkSignal start_step(Nanoseconds now);
-  /// A transfer that the channel carries after those that it was given before.
+  /// Adds a transfer to a channel, behind the transfers posted to it before.
   PacedTransfer post(size_t channel, LinkTransfer transfer);
-  /// Sees what has begun, and lets end what is over at `now`. Returns when to look again: kNever
-  /// where nothing is posted, at once where that time has come. Throws as Wire does.
+  /// Notices transfers that have begun, and ends those that are over at `now`. Returns when to call
+  /// again: kNever when nothing is posted, and a time that is not after `now` to call again at
+  /// once. Throws as Wire does.
   Nanoseconds look(Nanoseconds now);
-  /// Whatever is posted may end, and whatever will be.
+  /// Lets all transfers end, those that are posted and those that will be.
   void let_all_end();
 
-  /// What the links carried since the last call; times from the last start of a step.
+  /// Returns what the links carried since the last call; times are relative to the last start of a
+  /// step.
   std::vector<LinkSpan> take_links();
 
  private:
@@ -54,9 +59,9 @@ class EmulatedLinkDriver {
     Nanoseconds alone;
   };
   struct Channel {
-    std::deque<Post> posts;  // those that are not over
-    int64_t num_posted = 0;  // so far
-    bool begun = false;      // the first of them
+    std::deque<Post> posts;  // those that have not ended
+    int64_t num_posted = 0;  // since construction
+    bool begun = false;      // whether the first of `posts` has begun
     LinkTransfers::Channel wire = {};
   };
 
@@ -64,7 +69,7 @@ class EmulatedLinkDriver {
   void see_begins(Nanoseconds now);
   void end(Nanoseconds now);
   Nanoseconds next_look(const Channel& channel, Nanoseconds now);
-  /// On the wire's clock.
+  /// Converts a time of the host to the wire's clock.
   Nanoseconds on_wire(Nanoseconds now) const { return now - ahead_ - origin_; }
   void see_clock(Nanoseconds device, Nanoseconds now);
 
@@ -72,11 +77,13 @@ class EmulatedLinkDriver {
   LinkTransfers transfers_;
   std::vector<Channel> channels_;
   int64_t passes_ = 0;
-  Nanoseconds asked_ = 0;  // for the start of the last one
+  Nanoseconds asked_ = 0;  // when start_step() was last called
   bool awaits_start_ = false, has_origin_ = false;
-  Nanoseconds origin_ = 0;  // of the wire's clock, on the device's
-  Nanoseconds start_ = 0;   // of the last step, on the device's
-  Nanoseconds ahead_ = 0;   // the host's clock of the device's, by the begin that was seen soonest
+  Nanoseconds origin_ = 0;  // start of the wire's clock, on the device's clock
+  Nanoseconds start_ = 0;   // start of the last step, on the device's clock
+  /// How far the host's clock is ahead of the device's, estimated from the begin that was noticed
+  /// with the shortest delay.
+  Nanoseconds ahead_ = 0;
 };
 
 }  // namespace moe

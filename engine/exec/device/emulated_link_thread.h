@@ -1,6 +1,6 @@
-// The emulated link of ranks on a device with the thread that drives it (emulated_link_driver.h).
-// It sleeps while nothing can begin or end, and spins only before an end and where a step begins.
-// Where it fails or is told to stop it lets all transfers end, so that no stream is left waiting.
+// The thread that drives the emulated link of ranks on a device (emulated_link_driver.h). It sleeps
+// while nothing can begin or end, and spins only just before an end and while a step begins. When
+// it fails or is stopped, it lets all transfers end, so that no stream waits forever.
 #pragma once
 
 #include <condition_variable>
@@ -21,15 +21,15 @@ class EmulatedLinkThread {
   ~EmulatedLinkThread();
   EmulatedLinkThread(const EmulatedLinkThread&) = delete;
 
-  /// Returns when the thread looks for the step that is about to begin: what of the device's clock
-  /// is seen late makes all ends late.
+  /// Returns when the thread is polling for the step that is about to begin: if it noticed the
+  /// step's start late, all ends would be late.
   void expect_step();
-  /// The stream was just given what begins it.
+  /// Queues the signal of the step's start; the stream has just been given the work before it.
   void begin_step(kernels::Stream stream);
   PacedTransfer post(size_t channel, LinkTransfer transfer);
-  /// Throws what ended the driver.
+  /// Throws the error that ended the driver, if any.
   void check();
-  /// Lets all transfers end that are under way or come.
+  /// Lets all transfers end, those in progress and later ones.
   void abort() noexcept;
   std::vector<LinkSpan> take_links();
 
@@ -43,8 +43,8 @@ class EmulatedLinkThread {
   std::mutex mutex_;
   std::condition_variable wake_, looked_;
   EmulatedLinkDriver driver_;
-  bool posted_ = false;    // since the last look
-  bool expected_ = false;  // a step is, and nobody looks for it yet
+  bool posted_ = false;    // whether anything was posted since the last look
+  bool expected_ = false;  // a step is expected, and the thread does not poll for it yet
   kernels::LinkSignal start_;
   bool stopped_ = false;
   std::exception_ptr error_;

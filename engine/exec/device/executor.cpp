@@ -19,7 +19,7 @@ namespace moe {
 namespace {
 
 constexpr auto kPoll = std::chrono::microseconds(20);
-constexpr Nanoseconds kSpin = 200'000;  // before a waiting host sleeps between looks
+constexpr Nanoseconds kSpin = 200'000;  // how long a waiting host polls without sleeping
 
 DeviceChoices choices(const Plan& plan, const Policies& policies) {
   DeviceChoices choices;
@@ -36,10 +36,12 @@ bool transfers(const Plan& plan, size_t lane) {
   return plan.schedule.lanes[lane].kind == LaneKind::kComm && !plan.orders.lanes[lane].empty();
 }
 
-/// Whether transfers of two comm lanes may be under way at once.
+/// Whether transfers of two comm lanes may be in progress at the same time.
 bool lanes_meet(const Plan& plan) {
   const std::vector<Arbiter> all = arbiters(plan.schedule);
-  std::vector<size_t> alone;  // by lane that carries something: who else's transfers it waits for
+  // For each comm lane with transfers: its arbiter, or a number of its own. Lanes with the same
+  // number never transfer at the same time.
+  std::vector<size_t> alone;
   for (size_t l = 1; l < plan.orders.lanes.size(); ++l) {
     if (!transfers(plan, l)) continue;
     const LaneId lane(static_cast<int64_t>(l));
@@ -51,8 +53,9 @@ bool lanes_meet(const Plan& plan) {
   return std::adjacent_find(alone.begin(), alone.end(), std::not_equal_to<>()) != alone.end();
 }
 
-/// Among processes all ranks must queue transfers in one order: else devices wait for each other in
-/// different ones. Turns of one arbiter give that, beside other lanes nothing does.
+/// Throws UserError unless all processes will queue transfers in the same order; otherwise devices
+/// would wait for each other in different transfers. The turns of one arbiter give one order; other
+/// lanes next to an arbiter's have no order with its transfers.
 void check_turns(const Plan& plan) {
   const std::vector<Arbiter> all = arbiters(plan.schedule);
   if (all.empty()) return;
@@ -177,15 +180,16 @@ class DeviceRun {
     return reports;
   }
 
-  /// The second training step of a program that allows it is recorded, later ones replayed. Among
-  /// processes none is: a library that connects while it is called must not be recorded. Nor is one
-  /// whose transfers the host keeps.
+  /// The second training step of a program that allows it is recorded, and later ones replay the
+  /// recording. Nothing is recorded in a job, since NCCL connects within its first calls, which
+  /// must not be recorded; nor when the host drives the emulated link.
   void enqueue(const StepSpec& spec) {
     const bool alike = program_.recordable && spec.train && !spec.measure_gradients &&
                        !options_.test.delay_ns && !options_.test.poison &&
                        options_.processes == nullptr && !shares_link_;
     if (!alike) return queue_->enqueue(spec);
-    if (++alike_steps_ == 1) return queue_->enqueue(spec);  // what is made lazily is made outside
+    // The first step runs unrecorded, so that lazy allocations are not part of the recording.
+    if (++alike_steps_ == 1) return queue_->enqueue(spec);
     if (recording_.get() == nullptr) {
       device_.begin_recording(queue_->first_stream());
       queue_->enqueue(spec);
@@ -202,7 +206,8 @@ class DeviceRun {
     wait_until([&] { return device_.over(event); });
   }
 
-  /// The host goes on when the condition holds; it waits as long as the device makes progress.
+  /// Returns when `holds` is true. Throws when an op takes longer than the timeout without progress
+  /// of the device.
   void wait_until(const std::function<bool()>& holds) {
     const Nanoseconds begin = clock_ns();
     const auto limit = static_cast<Nanoseconds>(options_.timeout_s * 1e9);
@@ -217,7 +222,7 @@ class DeviceRun {
       const Nanoseconds now = clock_ns();
       if (now > deadline) {
         const OpId now_at = stuck();
-        // Who did not post what this rank has is rank 0's to find.
+        // An idle device in a job waits for a turn: rank 0 then finds the rank that has not posted.
         const bool idle = !now_at.valid() && queue_->awaits_others();
         if (now_at == at && !idle) throw_stuck(at);
         at = now_at;
@@ -245,7 +250,7 @@ class DeviceRun {
   DeviceQueue::Ranks ranks_;
   std::unique_ptr<DeviceCommunicator> comm_;
   std::optional<DeviceQueue> queue_;
-  bool shares_link_ = false;  // among lanes
+  bool shares_link_ = false;  // whether lanes share the emulated link
   DeviceRecording recording_;
   int64_t alike_steps_ = 0;
   StepSpec spec_;
@@ -253,7 +258,7 @@ class DeviceRun {
 
 class DeviceExecutor : public Executor {
  public:
-  /// table: null for the CUDA plugin's.
+  /// `table` is null to use the CUDA plugin's table.
   DeviceExecutor(const kernels::DeviceTable* table, int32_t device)
       : table_(table), device_(device) {}
 
@@ -263,7 +268,7 @@ class DeviceExecutor : public Executor {
       check_supported(plan, options);
       const kernels::DeviceTable table = computing_in(options.precision == Precision::kBF16,
                                                       table_ != nullptr ? *table_ : opened());
-      // One rank per process: those of a machine take its devices in turn.
+      // In a job, the processes of a machine use its devices in round-robin order.
       const bool shared = options.processes == nullptr;
       table.use_device(shared ? device_
                               : static_cast<int32_t>(options.processes->place_here() %

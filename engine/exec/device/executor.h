@@ -1,9 +1,9 @@
-// The executor of ranks whose memory is on a device: one thread queues the work of all ranks of
-// this process, a stream per rank and lane, and runs ahead of the device; a step that the host has
-// no part in is recorded once and replayed. With the CUDA plugin's table it is the executor "cuda";
-// a test gives a table that runs on the host. All that is in memory is float32, in bf16 too, where
-// the table's kernels of bfloat16 round what matrix products take. What it does not run yet it
-// refuses by name before anything starts.
+// The executor of ranks whose memory is on a device. One host thread queues the work of all ranks
+// of this process, on one stream per rank and lane, ahead of the device. A step in which the host
+// takes no part is recorded once (a CUDA graph) and replayed. With the CUDA plugin's table this is
+// the executor "cuda"; tests pass a table that runs on the host. With precision f32, all floats are
+// float32; with bf16, the table's kernels of mixed precision store activations in bfloat16. What
+// the executor cannot run it refuses, with a message that names it, before anything starts.
 #pragma once
 
 #include <memory>
@@ -14,16 +14,18 @@
 
 namespace moe {
 
-/// The table outlives the executor. device: the number of the one to use.
+/// The table must outlive the executor. `device` is the index of the device that is used.
 std::unique_ptr<Executor> make_device_executor(const kernels::DeviceTable& table,
                                                int32_t device = 0);
 
-/// With the table of the CUDA plugin. run() throws UserError with cuda_missing().
+/// Returns the executor with the table of the CUDA plugin. Its run() throws UserError with
+/// cuda_missing() when the plugin or a GPU is missing.
 std::unique_ptr<Executor> make_cuda_executor();
 
-/// What keeps this machine from running it; "" where nothing does.
+/// Returns why this machine cannot run the executor cuda; "" when it can.
 std::string cuda_missing();
-/// The one that is used: "NVIDIA H200, 140 GiB, driver ...". Requires: nothing is missing.
+/// Describes the GPU that is used: "NVIDIA H200, 140 GiB, driver ...". Requires: cuda_missing() is
+/// "".
 std::string cuda_gpu();
 
 }  // namespace moe

@@ -1,4 +1,5 @@
-// Owners of a device's streams, events and recordings.
+// RAII owners of a device's streams, events and recordings. Memory is owned by DeviceStorage
+// (buffers.h).
 #pragma once
 
 #include <utility>
@@ -7,8 +8,8 @@
 
 namespace moe {
 
-/// Ends its handle with the table's function kEnd. Null where the device gave none: check_device()
-/// says why.
+/// Owns a handle and ends it with the table's function kEnd. The handle is null when the device
+/// could not make it; check_device() then gives the reason.
 template <auto kEnd>
 class DeviceHandle {
  public:

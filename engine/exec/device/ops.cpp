@@ -14,9 +14,9 @@
 namespace moe {
 namespace {
 
-constexpr int64_t kMaxRoutedExperts = 1024;  // what the device's routing takes
+constexpr int64_t kMaxRoutedExperts = 1024;  // the most experts that the device's routing supports
 
-/// The op is of the kernels that store bf16.
+/// Whether the op uses the kernels that store bf16.
 bool mixed(const Graph& graph, const Op& op, const kernels::DeviceTable& device) {
   return device.mixed != nullptr && stores_bf16(graph, op);
 }

@@ -44,10 +44,11 @@ CudaPlugin open() {
                      " beside the program: it was built without a CUDA compiler";
     return plugin;
   }
-  // Streams in one of the device's queues wait for each other's kernels. There are 8 unless this
-  // says more before the device is first used, and ranks' lanes are soon as many.
+  // Streams that share one of the device's hardware queues wait for each other's kernels. There are
+  // 8 queues unless this variable sets more before the device is first used, and the lanes of a few
+  // ranks need more.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  // Never closed: threads may still hold what the library made.
+  // Never closed: threads may still use objects of the library.
   void* const library = dlopen(plugin.path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     plugin.missing = dlerror();

@@ -1,5 +1,5 @@
-// Finds and opens the library with the device code. The program does not link against it, so that
-// the same program runs where there is neither driver nor CUDA library.
+// Finds and opens the shared library with the device code. The program does not link against it, so
+// that the same program runs on machines without a driver or CUDA libraries.
 #pragma once
 
 #include <string>
@@ -9,13 +9,14 @@
 namespace moe {
 
 struct CudaPlugin {
-  const kernels::DeviceTable* table = nullptr;  // null: `missing` says why
-  std::string path;                             // "" where none was found
+  const kernels::DeviceTable* table = nullptr;  // null: `missing` has the reason
+  std::string path;                             // "" when none was found
   std::string missing;
 };
 
-/// Opened once in a process. Looked for where MOEBENCH_CUDA_PLUGIN says, beside the program, in its
-/// build folder, and where it would be installed.
+/// Opens the plugin, once per process. It is searched for at the path in MOEBENCH_CUDA_PLUGIN;
+/// without that variable, next to the program, in the program's build folder, and where it would be
+/// installed.
 const CudaPlugin& cuda_plugin();
 
 }  // namespace moe

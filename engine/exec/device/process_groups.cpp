@@ -1,5 +1,5 @@
-// The collectives of one rank per process: a process group per lane and group, so that lanes do not
-// wait for each other.
+// The collectives of one rank per process: one process group (NCCL communicator) per lane and group
+// of ranks, so that lanes do not wait for each other.
 #include <array>
 #include <map>
 
@@ -93,7 +93,7 @@ class DeviceProcessGroups : public DeviceCommunicator {
     for (int64_t p = 0; p < group.size; ++p) {
       for (int64_t g = 0; g < pieces.groups; ++g) {
         const auto i = static_cast<size_t>(p * pieces.groups + g);
-        // The library only reads what is sent.
+        // The library's interface takes a non-const pointer but only reads from it.
         auto* const from = const_cast<std::byte*>(m.send) + pieces.send_offset[i];
         std::byte* const to = m.receive + pieces.receive_offset[i];
         if (p == own) {

@@ -11,7 +11,7 @@
 namespace moe {
 namespace {
 
-/// Outputs, and inputs that are overwritten.
+/// The tensors that an op writes: outputs, and inputs that it overwrites.
 std::vector<TensorId> written(const Graph& graph, const Op& op) {
   std::vector<TensorId> tensors = op.outputs;
   for (const int i : mutated_inputs(graph, op)) {
@@ -124,7 +124,7 @@ class Builder {
   std::vector<OpId> issue_order(const std::vector<DeviceStep>& steps) const {
     const Precedence edges(plan_.graph, plan_.schedule, &plan_.orders);
     std::vector<size_t> left(steps.size());
-    std::set<OpId> ready, blocking;  // the latter make the host wait
+    std::set<OpId> ready, blocking;  // those in `blocking` make the host wait
     const auto add = [&](OpId op) {
       (steps[op.index()].host_waits.empty() ? ready : blocking).insert(op);
     };
@@ -148,12 +148,12 @@ class Builder {
 
   const Plan& plan_;
   const TensorUses uses_;
-  std::vector<bool> wanted_;  // by tensor: the host reads it
+  std::vector<bool> wanted_;  // indexed by tensor: whether the host reads it
   DeviceProgram program_;
 };
 
-/// By chain, how many of its ops are over. A lane that runs in order is a chain; on one that
-/// chooses, whose order nobody knows, each op is.
+/// A vector clock: for each chain, how many of its ops have finished. A lane that runs in order is
+/// one chain. On a lane that chooses its order at run time, each op is a chain of its own.
 using Clock = std::vector<int32_t>;
 
 void join(Clock& clock, const Clock& with) {
@@ -195,7 +195,7 @@ class Checker {
     return plan_.schedule.lanes[plan_.schedule.lane_of[op.index()].index()].name;
   }
 
-  /// What is over at the event after `op`.
+  /// The ops that have finished at the event after `op`.
   const Clock& at_event(OpId op, OpId waiting) const {
     const Clock& clock = after_[op.index()];
     if (clock.empty() || !marked_[op.index()]) {
@@ -210,7 +210,7 @@ class Checker {
     Clock& clock = chains_[chain];
     for (const OpId op : step.stream_waits) join(clock, at_event(op, step.op));
     for (const OpId op : step.host_waits) join(host_, at_event(op, step.op));
-    // What the host has seen is over for all that it issues from now on.
+    // Ops that the host has waited for have finished before everything that it issues from now on.
     join(clock, host_);
     for (const OpId op : edges_.deps.preds[step.op.index()]) {
       if (is_over(op, clock)) continue;
@@ -238,11 +238,11 @@ class Checker {
   const DeviceProgram& program_;
   const TensorUses uses_;
   const Precedence edges_;
-  std::vector<size_t> chain_;  // by op
+  std::vector<size_t> chain_;  // indexed by op
   std::vector<Clock> chains_;
   Clock host_;
-  std::vector<Clock> after_;  // by op: what is over when it is; empty before it is issued
-  std::vector<bool> marked_;  // by op
+  std::vector<Clock> after_;  // indexed by op: the clock at its end; empty before it is issued
+  std::vector<bool> marked_;  // indexed by op
 };
 
 }  // namespace

@@ -1,7 +1,8 @@
-// What one rank gives to its device: every op of the plan in the order in which the host issues it,
-// a stream per lane, with the events that order streams and the copies between host and device that
-// its glue needs. The host runs ahead of the device and stops only where it reads what the device
-// made (host_waits). Not here: pointers and handles; the executor adds them.
+// The program of one rank on a device: every op of the plan in the order in which the host issues
+// it to the stream of its lane, with the events that order the streams and the copies between host
+// and device that the op's kernel call needs. The host runs ahead of the device and waits only
+// where it reads a result of the device (host_waits). Not here: pointers and handles; the executor
+// adds them.
 #pragma once
 
 #include <vector>
@@ -10,43 +11,47 @@
 
 namespace moe {
 
-/// What the executor decides before.
+/// What the executor decides before the program is made.
 struct DeviceChoices {
-  std::vector<bool> on_host;   // by op: its glue does the work, on the host's copies
-  std::vector<TensorId> kept;  // read on the host when the step is over
+  /// Indexed by op: whether the op runs on the host, on the host copies of its tensors.
+  std::vector<bool> on_host;
+  std::vector<TensorId> kept;  // tensors that the host reads after the step
 };
 
 struct DeviceStep {
   OpId op;
-  LaneId lane;                       // whose stream it goes to
-  std::vector<OpId> stream_waits;    // its stream waits for the events after these ops
-  std::vector<OpId> host_waits;      // and the host, before it issues the op, for those of these
-  bool marked = false;               // an event is recorded after it
-  std::vector<TensorId> host_reads;  // what the glue reads on the host
-  std::vector<TensorId> fetch;       // copied to the host after it
-  std::vector<TensorId> push;        // of an op on the host: copied to the device after it
+  LaneId lane;                     // on whose stream the op is queued
+  std::vector<OpId> stream_waits;  // before it, its stream waits for the events after these ops
+  std::vector<OpId> host_waits;  // before the issue, the host waits for the events after these ops
+  bool marked = false;           // whether an event is recorded after it
+  std::vector<TensorId> host_reads;  // tensors that its kernel call reads on the host
+  std::vector<TensorId> fetch;       // tensors that are copied to the host after it
+  std::vector<TensorId> push;        // for an op on the host: tensors copied to the device after it
 };
 
 struct DeviceProgram {
-  std::vector<DeviceStep> steps;  // as they are issued
-  std::vector<bool> on_host;      // by op
-  std::vector<bool> mirrored;     // by tensor: it has a copy on the host
-  /// By tensor: parameters that nobody writes and only the host reads, or copies from there, as
-  /// Lina's experts in host memory. They take no room on the device.
+  std::vector<DeviceStep> steps;  // in the order in which they are issued
+  std::vector<bool> on_host;      // indexed by op
+  std::vector<bool> mirrored;     // indexed by tensor: has a copy on the host
+  /// Indexed by tensor: parameters that no op writes and that are read, or copied from, only on the
+  /// host, such as experts that Lina keeps in host memory. They use no memory of the device.
   std::vector<bool> host_only;
-  /// The host never waits within a step, and hands over the same in each: it may be recorded.
+  /// Whether a step may be recorded: the host never waits within it, and queues the same work in
+  /// every step.
   bool recordable = false;
 };
 
-/// Ops that make the host wait are issued when nothing else can be, in program order otherwise.
-/// With lanes that choose while the step runs this is one order of many, and not recordable.
+/// Makes the program. Ops that make the host wait are issued only when no other op can be;
+/// otherwise ops are in program order. When some lanes choose their ops while the step runs, the
+/// order is one of several that are possible, and the program is not recordable.
 DeviceProgram device_program(const Plan& plan, const DeviceChoices& choices);
 
-/// Throws RunError naming two ops, their lanes and what orders them unless, by vector clocks over
-/// streams and events, every op begins after all that precede it in the plan (data, what is
-/// overwritten, order edges, its lane) on any timing, the host reads nothing before it is there,
-/// and no event is waited for before it is recorded. Reuse of memory is safe then: the plan proved
-/// it from the same edges.
+/// Proves by vector clocks over streams and events that, with any timing, every op begins after all
+/// ops that precede it in the plan (by data, by overwriting, by order edges or by its lane), that
+/// the host reads nothing before it is complete, and that no event is waited for before it is
+/// recorded. Throws RunError, which names two ops, their lanes and the edge between them, where
+/// this does not hold. Memory reuse is then safe too, because the plan proved it from the same
+/// edges.
 void check_program(const Plan& plan, const DeviceProgram& program);
 
 }  // namespace moe

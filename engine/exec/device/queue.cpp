@@ -89,7 +89,8 @@ void DeviceQueue::enqueue_arbitrated(const StepSpec& spec) {
   }
 }
 
-/// Each lane in its order, until it waits for the host or for what is not enqueued yet.
+/// Queues the ops of each ordered lane, until the next op waits for the host or for an op that is
+/// not queued yet. Returns whether any op was queued.
 bool DeviceQueue::enqueue_ready(const StepSpec& spec) {
   bool any = false;
   for (size_t l = 0; l < queues_.size(); ++l) {
@@ -131,7 +132,7 @@ void DeviceQueue::enqueue_compute(DeviceRank& rank, const DeviceStep& step, cons
   rank.end(step);
 }
 
-/// Of all ranks; with the last one the op is enqueued.
+/// Queues one chunk on all ranks; with its last chunk the op counts as queued.
 void DeviceQueue::enqueue_chunk(const DeviceStep& step, int64_t chunk) {
   const bool experts = plan_.graph.def(step.op).collective == Collective::kExperts;
   for (const auto& rank : ranks_) {
@@ -159,7 +160,7 @@ void DeviceQueue::move(const DeviceStep& step, int64_t chunk) {
   comm_.move(transfer);
 }
 
-/// All ranks know the placement, and so come to as many exchanges.
+/// All ranks have the same placement, and so the same number of exchanges.
 void DeviceQueue::move_experts(const DeviceStep& step) {
   std::vector<size_t> at(ranks_.size());
   for (const auto& rank : ranks_) rank->begin(step);

@@ -1,6 +1,7 @@
-// Enqueues a step on the ranks' streams: in the program's order where every lane runs in order;
-// otherwise each lane as far as what it waits for has been enqueued, and the lanes that choose as
-// their arbiters do. Not here: recordings, and what is done between steps.
+// Queues the ops of a step on the ranks' streams. Where every lane runs in order, in the program's
+// order. Otherwise each ordered lane is queued as far as the ops that it waits for have been
+// queued, and the lanes that choose follow their arbiters. Not here: recordings, and what is done
+// between steps.
 #pragma once
 
 #include <functional>
@@ -15,9 +16,9 @@ namespace moe {
 
 class DeviceQueue {
  public:
-  /// All ranks of this process.
+  /// The ranks of this process.
   using Ranks = std::vector<std::unique_ptr<DeviceRank>>;
-  /// Returns when the condition holds, looking at it again and again; throws what ended the run.
+  /// Polls a condition and returns when it is true; throws the error that ended the run.
   using WaitUntil = std::function<void(const std::function<bool()>&)>;
 
   /// Keeps references to its arguments.
@@ -25,13 +26,14 @@ class DeviceQueue {
               const kernels::DeviceTable& device, const Ranks& ranks, DeviceCommunicator& comm,
               WaitUntil wait_until);
 
-  /// Before the step's common start.
+  /// Called before the step's common start.
   void start_step(const StepSpec& spec);
-  /// Returns when all is enqueued; what follows on first_stream() begins when the step is over.
+  /// Returns when the whole step is queued. Work that is then queued on first_stream() begins when
+  /// the step has finished.
   void enqueue(const StepSpec& spec);
-  /// As DeviceArbiters says.
+  /// As DeviceArbiters::awaits_others().
   bool awaits_others() const { return arbiters_.awaits_others(); }
-  /// When the step is over here.
+  /// Called when the step has finished on this process's ranks.
   void end_step() { arbiters_.end_step(); }
   kernels::Stream first_stream() const { return ranks_[0]->stream(LaneId(0)); }
   /// The timed event at which the last step began.
@@ -41,7 +43,8 @@ class DeviceQueue {
   bool runs(OpId op, const StepSpec& spec) const;
   void enqueue_arbitrated(const StepSpec& spec);
   bool enqueue_ready(const StepSpec& spec);
-  /// Enqueued in this step, where lanes choose, and over on every rank.
+  /// Whether the op has been queued in this step and has finished on every rank. Kept only where
+  /// lanes choose.
   bool is_over(OpId op) const;
   bool can_be_enqueued(const DeviceStep& step) const;
   void enqueue(const DeviceStep& step, const StepSpec& spec);
@@ -51,7 +54,7 @@ class DeviceQueue {
   void move_experts(const DeviceStep& step);
   void begin(size_t rank);
   void end(size_t rank);
-  /// "rank 1, step 3, op b1.gate: " before what the body throws.
+  /// Runs the body and prefixes an exception's message with "rank 1, step 3, op b1.gate: ".
   template <class Body>
   void guarded(const DeviceRank& rank, Body body) const;
 
@@ -63,14 +66,17 @@ class DeviceQueue {
   const WaitUntil wait_until_;
   DeviceArbiters arbiters_;
   DeviceEvent go_, start_;
-  std::vector<DeviceEvent> over_;   // by rank and lane
-  std::vector<DeviceEvent> ready_;  // by rank: its inputs are there; at the end: its results
-  int64_t step_ = 0;                // number of the step
-  // Where lanes choose.
-  std::vector<size_t> step_of_;            // by op: its place in the program
-  std::vector<std::vector<OpId>> queues_;  // by lane, of those that run in order: as in the plan
-  std::vector<size_t> heads_;              // by lane: the next one to enqueue
-  std::vector<bool> enqueued_;             // by op
+  std::vector<DeviceEvent> over_;  // indexed by rank and lane
+  /// Indexed by rank: recorded when its inputs are on the device, and again when its step has
+  /// finished.
+  std::vector<DeviceEvent> ready_;
+  int64_t step_ = 0;  // index of the step in the run
+  // The following members are used where lanes choose.
+  std::vector<size_t> step_of_;  // indexed by op: its index in the program
+  /// Indexed by lane, for lanes that run in order: their ops in the plan's order.
+  std::vector<std::vector<OpId>> queues_;
+  std::vector<size_t> heads_;   // indexed by lane: the next op to queue
+  std::vector<bool> enqueued_;  // indexed by op: queued in this step
 };
 
 }  // namespace moe

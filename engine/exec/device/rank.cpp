@@ -149,7 +149,7 @@ void DeviceRank::start_step() {
   report_.offloads.clear();
   for (Launch& launch : launches_) launch.ran = false;
   if (!options_.test.poison) return;
-  // What the last step left on the host is not this one's.
+  // Values of the previous step must not be used in this one.
   for (size_t i = 0; i < plan_.graph.tensors().size(); ++i) {
     const TensorId t(static_cast<int64_t>(i));
     void* const mirror = device_buffers_.host(t);
@@ -205,7 +205,7 @@ void DeviceRank::moved(const DeviceStep& step, int64_t chunk) {
   CollectiveLayout<float>& layout = *launch.layout;
   launch.bytes[c] = layout.sums() ? layout.bytes_of_sum(layout.elements(chunk, launch.num_chunks))
                                   : layout.bytes_to_others(layout.pieces(chunk, launch.num_chunks));
-  if (chunk + 1 < launch.num_chunks) {  // end() records the last one
+  if (chunk + 1 < launch.num_chunks) {  // end() records the last chunk's end
     device_.record(launch.ends[c].get(), stream(step.lane));
     return;
   }
@@ -235,7 +235,7 @@ void DeviceRank::compute(const DeviceStep& step, const StepSpec& spec) {
   if (test.poison) poison(step);
   if (program_.on_host[step.op.index()]) return run_on_host(step, launch, spec);
   if (spec.measure_gradients && launch.update.parameter >= 0) measure_gradient(step, launch);
-  if (launch.predicts) {  // before the loss may take the logits' place
+  if (launch.predicts) {  // before the loss op may overwrite the logits
     queue_predictions(plan_.graph.tensor(plan_.graph.op(step.op).inputs[0]), launch.inputs[0],
                       reinterpret_cast<int32_t*>(predictions_.data()), device_, own);
   }
@@ -285,8 +285,8 @@ void DeviceRank::measure_gradient(const DeviceStep& step, const Launch& launch) 
   add_measure(persistents_, number, host_, rank_, gradient.data(), gradients_[number]);
 }
 
-/// Storage that nobody else may use any more, before the op that writes it: a NaN, in an index
-/// tensor a number that is none.
+/// Fills the outputs of an op, whose memory no other op may still use, before the op writes them:
+/// floats with NaN, index tensors with a value that is no valid index.
 void DeviceRank::poison(const DeviceStep& step) {
   const auto fill = [&](TensorId t) {
     const Tensor& tensor = plan_.graph.tensor(t);

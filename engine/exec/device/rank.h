@@ -1,6 +1,6 @@
-// One rank whose memory is on a device: queues each op of the program on the stream of its lane, as
-// the host comes to it, and reads when the step is over what the host wants of it. In float32; the
-// collectives are queued by the DeviceQueue of the ranks, between begin() and end().
+// One rank whose memory is on a device. It queues each op of the program on the stream of its lane
+// when the host reaches the op, and after the step reads the results that the host needs.
+// Collectives are queued by the DeviceQueue of all ranks, between begin() and end().
 #pragma once
 
 #include <functional>
@@ -20,49 +20,54 @@ namespace moe {
 
 class DeviceRank {
  public:
-  /// Waits on the host until an event is over; throws what ended the run.
+  /// Lets the host wait until an event has happened; throws the error that ended the run.
   using HostWait = std::function<void(kernels::Event)>;
 
-  /// Keeps references to its arguments. Throws RunError where the device has no room.
+  /// Keeps references to its arguments. Throws RunError when the device has too little memory.
   DeviceRank(const Plan& plan, const RunOptions& options, const PersistentTensors& persistents,
              const DeviceProgram& program, const kernels::DeviceTable& device, HostWait wait,
              int64_t rank);
 
-  /// Gates and, where asked, initial values. Called once.
+  /// Makes the gates and, if `initialise_parameters`, the initial values. Called once.
   void prepare(bool initialise_parameters);
-  /// What persists: from the device to buffers(), and back with the host's copies.
+  /// fetch() copies the persistent tensors from the device to buffers(); store() copies them back,
+  /// and updates their host copies.
   void fetch();
   void store();
 
-  /// On the host; queue_inputs() or a replay of it takes them to the device.
+  /// Writes the step's inputs on the host; queue_inputs(), or its replay, copies them to the
+  /// device.
   void fill_inputs(const DataSource& data, int64_t step);
   /// Called before the host queues anything of a step.
   void start_step();
-  /// Instead of queueing: the step is a replay of one whose ops all ran.
+  /// Called instead of queueing, when the step is a replay: marks all ops as executed.
   void replayed();
-  /// Queues on the compute lane what a step begins with: the inputs, and the step's number.
+  /// Queues, on the compute lane, the copies with which a step begins: the inputs and the step's
+  /// number.
   void queue_inputs();
-  /// The op's waits, on the host and on its stream.
+  /// Executes the op's waits, on the host and on its stream.
   void wait_for(const DeviceStep& step);
-  /// Records that the op, or a chunk of it, begins.
+  /// Records the begin of the op, or of a chunk of it.
   void begin(const DeviceStep& step, int64_t chunk = 0);
-  /// Of a collective: the chunk, or all movements of experts, are queued.
+  /// Called for a collective when the chunk, or all movements of experts, have been queued.
   void moved(const DeviceStep& step, int64_t chunk);
-  /// A compute op, between begin() and end().
+  /// Queues a compute op, between begin() and end().
   void compute(const DeviceStep& step, const StepSpec& spec);
-  /// This rank in a chunk of a collective op.
+  /// Returns this rank as a member of a chunk of a collective op.
   DeviceMember member(const DeviceStep& step, int64_t chunk);
-  /// The same in the next exchange of an op of Collective::kExperts, from action `at` on, which
-  /// moves on; what comes before it is queued. No pieces: there is no other.
+  /// Returns this rank as a member of the next exchange of an op of Collective::kExperts. Starts at
+  /// action `at`, queues the actions before the exchange, and sets `at` behind it. `pieces` is null
+  /// when there is no further exchange.
   DeviceMember next_exchange(const DeviceStep& step, size_t& at);
-  /// What follows the op: copies to the host, the look at its numbers, the event that others wait
-  /// for.
+  /// Queues what follows the op: copies to the host, the check for finite numbers, and the event
+  /// that other streams wait for.
   void end(const DeviceStep& step);
-  /// Queues on the compute lane, which has waited for all others, what a step ends with.
+  /// Queues the copies with which a step ends, on the compute lane, which has waited for all other
+  /// lanes.
   void queue_results();
 
-  /// Of the step that is over; start: the timed event at which it began. Throws RunError naming op,
-  /// tensor and element where a number is not finite.
+  /// The report of the step that has finished; `start` is the timed event at which it began. Throws
+  /// RunError, which names op, tensor and element, when a number is not finite.
   RankReport report(const StepSpec& spec, kernels::Event start);
 
   kernels::Stream stream(LaneId lane) const { return streams_[lane.index()].get(); }
@@ -70,35 +75,36 @@ class DeviceRank {
   const RankBuffers& buffers() const { return host_; }
   Bytes allocated() const { return device_buffers_.allocated(); }
   int64_t rank() const { return rank_; }
-  /// "rank 1, step 3, op b1.gate": where the host is.
+  /// Returns where the host is in the program: "rank 1, step 3, op b1.gate".
   std::string whereabouts(int64_t step) const;
-  /// Of an op that was given in this step: all of it, or a chunk, is over; some of it has begun.
+  /// For an op that was queued in this step: whether all of it, or one chunk, has finished; whether
+  /// any of it has begun.
   bool is_over(OpId op) const { return is_over(op, num_chunks(op) - 1); }
   bool is_over(OpId op, int64_t chunk) const;
   bool has_begun(OpId op) const;
-  /// The first op of the step, as they are issued, that is not over.
+  /// The first op, in the order of issue, that has not finished.
   OpId stuck() const;
 
  private:
   struct Launch {
     bool forward = false;
-    bool routed = false;  // a gate whose routing is made on the device
+    bool routed = false;  // a gate that the device routes
     bool predicts = false, offloads = false;
     int64_t num_chunks = 1;
     std::vector<void*> inputs, outputs;
     std::unique_ptr<CollectiveLayout<float>> layout;
     std::unique_ptr<ExpertMover<float>> mover;
-    const std::vector<ExpertAction<float>>* actions = nullptr;  // of the mover, in this step
+    const std::vector<ExpertAction<float>>* actions = nullptr;  // the mover's actions in this step
     PlacementFunction place;                                    // of a place op
     Gate gate;
     std::unique_ptr<GateRecord> record;
     Update update;
     std::vector<TensorId> checks;           // floats that must be finite
-    size_t first_check = 0;                 // its place in nonfinite_
-    DeviceEvent done;                       // where the program marks it
-    std::vector<DeviceEvent> begins, ends;  // by chunk
-    std::vector<Bytes> bytes;               // of a collective, by chunk: sent to others
-    bool ran = false;                       // in the last step
+    size_t first_check = 0;                 // index of its first check in nonfinite_
+    DeviceEvent done;                       // recorded after the op, when it is marked
+    std::vector<DeviceEvent> begins, ends;  // indexed by chunk
+    std::vector<Bytes> bytes;  // of a collective: sent to other ranks, indexed by chunk
+    bool ran = false;          // whether it ran in the last step
   };
 
   Launch make_launch(const DeviceStep& step);
@@ -123,25 +129,25 @@ class DeviceRank {
   const kernels::DeviceTable& device_;
   const HostWait wait_;
   const int64_t rank_;
-  RankBuffers host_;  // what persists, between steps, for whoever looks
+  RankBuffers host_;  // persistent tensors, between steps, for the run loop
   DeviceBuffers device_buffers_;
-  std::vector<DeviceStream> streams_;  // by lane
-  std::vector<Launch> launches_;       // by op
+  std::vector<DeviceStream> streams_;  // indexed by lane
+  std::vector<Launch> launches_;       // indexed by op
   TensorId ids_, targets_;
   DeviceStorage nonfinite_, nonfinite_host_;      // [checks] int64
-  DeviceStorage step_, step_host_;                // the number of the step, int64
-  DeviceStorage predictions_, predictions_host_;  // [tokens] int32, where they are kept
+  DeviceStorage step_, step_host_;                // the step's number, int64
+  DeviceStorage predictions_, predictions_host_;  // [tokens] int32, with keep_predictions
   DeviceEvent idle_;                              // for copies between steps
   std::vector<Measure> gradients_;
-  RankReport report_;  // what the host's own ops observe
+  RankReport report_;  // filled by the ops that run on the host
   OpId current_;
 };
 
-/// Whether the plugin's kernels route this gate op in this run: none of the run's own takes its
-/// place.
+/// Whether the device's kernels route this gate op in this run: it is a gate that they can route,
+/// and neither a gate of `policies` nor a routing model replaces it.
 bool routes_on_device(const Plan& plan, const Policies& policies, OpId op);
 
-/// What the executor reads of a step when it is over: losses, and what gates did.
+/// The tensors that the executor reads after a step: losses, and outputs of gates.
 std::vector<TensorId> kept_tensors(const Plan& plan);
 
 }  // namespace moe

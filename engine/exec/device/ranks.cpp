@@ -1,4 +1,4 @@
-// The collectives of ranks that share this process and a device.
+// The collectives of ranks that share this process and one device.
 #include <algorithm>
 #include <optional>
 
@@ -93,7 +93,7 @@ class DeviceRanks : public DeviceCommunicator {
     }
   }
 
-  /// How long each member's kernels last, in the order of members.
+  /// For each member, the duration and signal of its kernels.
   using PacedTransfers = std::vector<PacedTransfer>;
 
   PacedTransfers paced_exchange(const DeviceTransfer& t, const Matrix& bytes) {
@@ -117,12 +117,13 @@ class DeviceRanks : public DeviceCommunicator {
     const bool all = group.size == num_ranks_;
     return post_all(t, [&](const DeviceMember&) -> LinkTransfer {
       if (all) return NetworkOp{AllReduce{.bytes = bytes}};
-      return alone;  // as the emulated link of CPU ranks has it
+      return alone;  // as on the emulated link of CPU ranks
     });
   }
 
-  /// A transfer a group, of(its first member). The first of its kernels to run says that it begins:
-  /// were that one member's alone, others' might hold all multiprocessors and wait for it.
+  /// Posts one transfer per group, of(its first member). All members' kernels share one signal, and
+  /// the first kernel that runs signals the begin: if only one member's kernel could, kernels of
+  /// the others might occupy all multiprocessors and wait for it forever.
   template <class Of>
   PacedTransfers post_all(const DeviceTransfer& t, Of of) {
     PacedTransfers paced(t.members.size());
@@ -147,7 +148,8 @@ class DeviceRanks : public DeviceCommunicator {
     return own;
   }
 
-  /// What rank m.rank takes from others and itself; added to bytes, where that is not empty.
+  /// Returns the copies with which rank m.rank takes its pieces from all members. Adds their bytes
+  /// to `bytes`, unless that is empty.
   std::vector<kernels::Copy> copies_to(const DeviceMember& m, const DeviceTransfer& t,
                                        Matrix& bytes) const {
     const Group& group = m.group;
@@ -176,8 +178,8 @@ class DeviceRanks : public DeviceCommunicator {
     return copies;
   }
 
-  /// Each member sums a slice of the message and the others take it from there. In place: a slice
-  /// is only written where all have read it.
+  /// Each member sums one slice of the message, and the others copy it from there. This works in
+  /// place: a slice is only written when all members have read it.
   void sum(const DeviceTransfer& t) {
     const ElementRange range = t.members[0].range;
     start_pace(t, range);
@@ -227,7 +229,7 @@ class DeviceRanks : public DeviceCommunicator {
     return *t.members[static_cast<size_t>(rank)].summed;
   }
 
-  /// A stream of its own counts the link's time from the meeting on.
+  /// A separate stream waits for the emulated link's time, counted from the meeting on.
   void start_pace(const DeviceTransfer& t, ElementRange range) {
     if (link_.cluster == nullptr) return;
     const PacedTransfers paced = paced_sum(t, range);
@@ -249,10 +251,10 @@ class DeviceRanks : public DeviceCommunicator {
   const kernels::DeviceTable& device_;
   const int64_t num_ranks_;
   const DeviceLink link_;
-  // By lane and rank.
+  // Indexed by lane and rank.
   std::vector<DeviceEvent> met_, paced_;
   std::vector<DeviceStream> pace_;
-  std::optional<EmulatedLinkThread> link_thread_;  // where it is shared
+  std::optional<EmulatedLinkThread> link_thread_;  // only when lanes share the link
 };
 
 }  // namespace

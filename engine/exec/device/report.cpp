@@ -1,5 +1,5 @@
-// How far a rank on a device is, and what it did in a step, read when the device is through with
-// it.
+// How far a rank on a device has come, and its report of a step, read when the device has finished
+// the step.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -20,7 +20,7 @@ RankReport DeviceRank::report(const StepSpec& spec, kernels::Event start) {
   const auto* const token = reinterpret_cast<const int32_t*>(predictions_host_.data());
   report.predictions.assign(token,
                             token + predictions_host_.size() / static_cast<Bytes>(sizeof(int32_t)));
-  for (const PlacedLayer& layer : persistents_.placed) {  // in force, for whoever looks
+  for (const PlacedLayer& layer : persistents_.placed) {  // the run loop reads these
     std::memcpy(host_.at(layer.state), device_buffers_.host(layer.state),
                 static_cast<size_t>(Placement::code_size(layer.bounds)) * sizeof(int32_t));
   }
@@ -40,7 +40,7 @@ RankReport DeviceRank::report(const StepSpec& spec, kernels::Event start) {
       }
     }
   }
-  for (std::vector<Span>& lane : report.spans) {  // as begun
+  for (std::vector<Span>& lane : report.spans) {  // in the order of begins
     std::stable_sort(lane.begin(), lane.end(),
                      [](const Span& a, const Span& b) { return a.begin < b.begin; });
   }
@@ -58,15 +58,15 @@ RankReport DeviceRank::report(const StepSpec& spec, kernels::Event start) {
   return report;
 }
 
-/// The device's routing marks scores that are not numbers. Told when the step is over, and before
-/// the host reads what was chosen.
+/// Throws RunError when scores of a gate are not numbers, which the device's routing marks by
+/// experts below -1. Called when the step has finished, and before the host reads the choices.
 void DeviceRank::check_scores(OpId op, const int32_t* expert) {
   const TensorId chosen = output_of(plan_.graph, plan_.graph.op(op), Role::kExpert);
   const Shape& choices = plan_.graph.tensor(chosen).shape;
   const int32_t* const end = expert + num_elements(choices);
   const int32_t* const bad = std::find_if(expert, end, [](int32_t e) { return e < -1; });
   if (bad == end) return;
-  // The op that made the first of what became them is told instead.
+  // Reports the op that produced the first such number, if it is an earlier one.
   copy(nonfinite_host_.data(), nonfinite_.data(), nonfinite_.size(), stream(LaneId(0)));
   device_.record(idle_.get(), stream(LaneId(0)));
   wait_(idle_.get());
@@ -78,12 +78,13 @@ void DeviceRank::check_scores(OpId op, const int32_t* expert) {
 void DeviceRank::add_spans(const Launch& launch, const DeviceStep& step, kernels::Event start,
                            std::vector<Nanoseconds>& ends, RankReport& report) const {
   std::vector<Span>& lane = report.spans[step.lane.index()];
-  // Where the lane chooses, an op is posted while others are on their way.
+  // On a lane that chooses, an op is posted while other ops transfer.
   const bool chosen = plan_.schedule.picks(step.lane);
   Nanoseconds post = chosen || lane.empty() ? 0 : lane.back().end;
   for (const OpId op : step.stream_waits) post = std::max(post, ends[op.index()]);
   for (size_t c = 0; c < launch.begins.size(); ++c) {
-    // Clocks of events have steps: what they round must not turn times around.
+    // Event clocks have a coarse resolution: rounding must not put a begin before its post, nor an
+    // end before its begin.
     const auto at = [&](const DeviceEvent& event, Nanoseconds earliest) {
       const double ns = device_.elapsed_ns(start, event.get());
       return std::max(earliest, static_cast<Nanoseconds>(std::llround(ns)));
@@ -96,7 +97,8 @@ void DeviceRank::add_spans(const Launch& launch, const DeviceStep& step, kernels
   ends[step.op.index()] = post;
 }
 
-/// The first op, as they are issued, that made a number that is none.
+/// Throws RunError for the first op, in the order of issue, that produced a number that is not
+/// finite.
 void DeviceRank::check_finite() {
   const auto* const first = reinterpret_cast<const int64_t*>(nonfinite_host_.data());
   for (const DeviceStep& step : program_.steps) {

@@ -1,5 +1,5 @@
-// What a rank on a device keeps from step to step: gates, initial values, and the copies between
-// the host and the device.
+// What a rank on a device keeps between steps: gates, initial values, and the copies of persistent
+// tensors between host and device.
 #include <cstring>
 
 #include "engine/exec/device/ops.h"
@@ -27,7 +27,7 @@ void DeviceRank::prepare(bool initialise_parameters) {
   store();
 }
 
-/// What persists on the device.
+/// Calls body(tensor, bytes) for each persistent tensor.
 template <class Body>
 void DeviceRank::each_persistent(Body body) const {
   for (size_t i = 0; i < plan_.graph.tensors().size(); ++i) {

@@ -10,13 +10,14 @@
 namespace moe {
 namespace {
 
-/// The record of a block; a new one where the last is of another.
+/// Returns the record of a block: the last one, or a new one when the last is of another block.
 OffloadRecord& record_of(int64_t layer, std::vector<OffloadRecord>& records) {
   if (records.empty() || records.back().layer != layer) records.push_back({.layer = layer});
   return records.back();
 }
 
-/// Layers of a path that leads to an estimate; 0 where nothing is estimated.
+/// Returns the number of layers in a path from which popularity is estimated; 0 when nothing is
+/// estimated.
 int64_t path_of(const Plan& plan) {
   for (const Op& op : plan.graph.ops()) {
     if (plan.graph.def(op).moe == MoeOp::kExpect) return attr_int(op, "path");

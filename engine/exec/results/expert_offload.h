@@ -1,5 +1,5 @@
-// Lina's inference in a run: what a rank did with offloaded experts, and whether a profile of
-// paths is one for the plan.
+// Records of Lina's inference in a run: what a rank did with offloaded experts. Also checks that a
+// profile of paths fits the plan. The passes that add the ops are in passes/placement/, not here.
 #pragma once
 
 #include <functional>
@@ -9,21 +9,22 @@
 
 namespace moe {
 
-/// Of the placements of a block whose experts are offloaded.
+/// Returns the bounds of the placements of a block whose experts are offloaded.
 PlacementBounds offloaded_bounds(const Plan& plan, int64_t block);
 
-/// Whether the op handles offloaded experts, in a plan for inference.
+/// Whether the op's outputs belong into a OffloadRecord, in a plan for inference.
 bool records_offload(const Plan& plan, OpId op);
-/// Adds what an op that handles offloaded experts has just written; called before its buffers may
-/// be taken over. Records have one row count, the rank's own. at: where a tensor can be read on the
-/// host.
+/// Adds the outputs of an op for which records_offload() is true to `records`; called before other
+/// tensors may take over its buffers. Each record has one row count, that of this rank. at(tensor)
+/// is the host address of a tensor's values.
 void add_offload(const Plan& plan, OpId op, const std::function<const void*(TensorId)>& at,
                  std::vector<OffloadRecord>& records);
-/// All ranks' records [rank][layer] as one per layer: phase 2 decides alike on all of them.
+/// Combines all ranks' records [rank][layer] into one per layer. Phase 2 gives the same placement
+/// on all ranks.
 std::vector<OffloadRecord> joined(const std::vector<std::vector<OffloadRecord>>& ranks);
 
-/// Throws UserError where infer.popularity has another number of layers, experts or layers of a
-/// path than the plan.
+/// Throws UserError when infer.popularity was made for another number of MoE layers, experts or
+/// layers per path than the plan has.
 void check_popularity(const Plan& plan, const InferOptions& infer);
 
 }  // namespace moe

@@ -8,8 +8,8 @@
 namespace moe {
 namespace {
 
-/// The smallest gap between the best and the next score of a row [experts], biases (may be null)
-/// added.
+/// Returns the smallest gap, over all tokens, between the best and the second-best score of a row
+/// [experts], with the biases (null: none) added.
 template <class T>
 double smallest_margin(const T* scores, const T* bias, int64_t tokens, int64_t experts) {
   double smallest = std::numeric_limits<double>::infinity();
@@ -101,7 +101,8 @@ std::vector<MoeStats> moe_stats(const std::vector<std::vector<const GateRecord*>
       stats.dropped += dropped(maps, record->code);
       stats.checksum = assignment_checksum(stats.checksum, maps, record->code);
       stats.min_margin = std::min(stats.min_margin, record->margin);
-      // A part counts on from the parts before it: the last one's are the layer's.
+      // The counts of a part include those of the parts before it, so the last part's are the
+      // layer's.
       std::copy(record->counts.begin(), record->counts.end(),
                 stats.counts.begin() + static_cast<std::ptrdiff_t>(rank * record->counts.size()));
     }

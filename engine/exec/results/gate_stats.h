@@ -1,5 +1,6 @@
-// What the gates of one rank did in a step, kept until all ranks are done: assignments are chained
-// into one checksum over ranks in order, which no rank can do alone.
+// What the gates of one rank did in a step, kept until all ranks have finished: one checksum runs
+// over the assignments of all ranks in rank order, which no rank can compute alone. Recording as a
+// trace is in trace_record.h.
 #pragma once
 
 #include <functional>
@@ -9,11 +10,11 @@
 
 namespace moe {
 
-/// A copy of one gate op's outputs. A gate that was cut into parts has one record per part.
+/// A copy of one gate op's outputs. A gate that was cut along the batch has one record per part.
 struct GateRecord {
   int64_t layer = 0;
   int64_t part = 0;
-  RoutingMaps maps;  // points into the vectors
+  RoutingMaps maps;  // points into the vectors below
   AssignmentCode code = AssignmentCode::kChoices;
   std::vector<int32_t> expert, choice_slot, counts;
   double margin = 0;
@@ -22,24 +23,27 @@ struct GateRecord {
   GateRecord(const GateRecord&) = delete;
   GateRecord& operator=(const GateRecord&) = delete;
 
-  /// Reads the op's outputs, and its biases; called after it and before its buffers may be taken
-  /// over. at: where a tensor can be read on the host. T is the float type of the run.
+  /// Copies the op's outputs, and computes the margin with its biases. Called after the op, before
+  /// other tensors may take over its buffers. at(tensor) is the host address of a tensor's values.
+  /// T is the float type of the run.
   template <class T>
   void capture(const Graph& graph, OpId op, const std::function<const void*(TensorId)>& at);
 };
 
-/// The gate of each gate op as this rank has it: of the plan's routing model, of `policies`, or the
-/// built-in one that the op names. Called on the thread that will call the gates.
+/// Returns, for a gate op, the gate that this rank uses: the plan's routing model, the gate of
+/// `policies`, or the built-in gate that the op names. Called on the thread that will call the
+/// gates.
 std::function<Gate(const Op&)> gates_of(const Plan& plan, const Policies& policies, int64_t rank);
 
-/// A rank's part of a router loss of the last step.
+/// A rank's part of a router loss (balance or z loss) of the last step.
 struct RouterLoss {
   int64_t layer = 0;
   bool is_z = false;
   double value = 0;
 };
 
-/// records[rank], losses[rank]: one rank's, in any order. Returns one entry per layer, ascending.
+/// records[rank] and losses[rank] are those of one rank, in any order. Returns one entry per layer,
+/// ascending.
 std::vector<MoeStats> moe_stats(const std::vector<std::vector<const GateRecord*>>& records,
                                 const std::vector<std::vector<RouterLoss>>& losses);
 

@@ -10,7 +10,8 @@
 namespace moe {
 namespace {
 
-// What the processes' own answers to "begin" may differ by, and their threads' waking.
+// Covers the time by which rank 0's "begin" reaches the processes at different times, and the time
+// that their threads need to wake.
 constexpr Nanoseconds kStartDelay = 300'000;
 
 std::string text_of(std::span<const std::byte> bytes) {
@@ -36,9 +37,9 @@ Peers::Peers(Processes& processes, const Plan& plan, const PersistentTensors& pe
     throw run_error("rank {} would run another plan than rank 0: {} where rank 0 has {}", r,
                     hashes[r], plan.hash);
   }
-  agree(true);  // nobody begins before the hashes are compared
+  agree(true);  // no rank continues before rank 0 has compared the hashes
   for (int64_t r = 0; processes.is_root() && r < processes.size(); ++r) {
-    // Only what persists is ever written, so the rest takes no memory.
+    // Only the persistent tensors are ever written, so the other buffers take no pages.
     copies_.push_back(r == 0 ? nullptr : std::make_unique<RankBuffers>(plan, element_bytes));
     buffers_[static_cast<size_t>(r)] = copies_.back().get();
   }
@@ -80,7 +81,8 @@ std::vector<RankReport> Peers::gather(RankReport own) {
   return reports;
 }
 
-/// Room for the other ranks' gates: the same ops in the same order as this one's.
+/// Adds records for the other ranks' gates, which are the same ops in the same order as this
+/// rank's.
 void Peers::add_records(const RankReport& own) {
   std::vector<OpId> gates;
   for (const OpId op : plan_.orders.lanes[0]) {

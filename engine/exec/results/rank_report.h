@@ -1,5 +1,5 @@
-// What one rank did in a step, for rank 0 to put together: of a rank of this process, or of another
-// process's, whose report comes as bytes.
+// What one rank did in a step, for rank 0 to combine: from a rank of this process, or as bytes from
+// another process.
 #pragma once
 
 #include <memory>
@@ -12,28 +12,28 @@
 
 namespace moe {
 
-/// One run of the program, a training step or the forward of a batch: the same for all threads,
+/// One run of the program: a training step or the forward of a batch. The same for all threads, and
 /// written while they wait.
 struct StepSpec {
   int64_t step = 0;
   uint32_t epoch = 0;  // counts steps, from 1
   bool train = true;   // false: the forward's ops only
   bool measure_gradients = false;
-  Nanoseconds start = 0;  // common start on the run's clock
+  Nanoseconds start = 0;  // when all ranks start, on the run's clock
 };
 
 struct RankReport {
   RankStats stats;
-  std::vector<std::vector<Span>> spans;  // by lane
-  std::vector<const GateRecord*> gates;  // of the rank, until its next step
+  std::vector<std::vector<Span>> spans;  // indexed by lane
+  std::vector<const GateRecord*> gates;  // valid until the rank's next step
   std::vector<RouterLoss> router_losses;
-  std::vector<OffloadRecord> offloads;      // by layer, of layers whose experts are offloaded
+  std::vector<OffloadRecord> offloads;      // in layer order, of layers whose experts are swapped
   std::vector<int32_t> predictions;         // [tokens], with InferOptions::keep_predictions
-  std::vector<PlacementRecord> placements;  // of ranks that are here; those of others are the same
-  std::string policy_failure;               // of the first placement policy that failed
-  std::vector<Measure> gradients;  // by parameter in reference order, with measure_gradients
+  std::vector<PlacementRecord> placements;  // of ranks of this process; other ranks' are the same
+  std::string policy_failure;               // message of the first placement policy that failed
+  std::vector<Measure> gradients;           // in reference order, with measure_gradients
 };
-/// What travels to rank 0.
+/// The members that are sent to rank 0.
 constexpr auto fields_of(const RankReport*) {
   return field_table<RankReport>(
       carried(&RankReport::stats), carried(&RankReport::spans),
@@ -44,28 +44,30 @@ constexpr auto fields_of(const RankReport*) {
       carried(&RankReport::policy_failure), carried(&RankReport::gradients));
 }
 
-/// Ranks in other processes, as rank 0 sees them: their reports, and a copy of the memory that
-/// outlives a step where somebody asks for it. All functions are collective. They throw RunError as
-/// Processes does.
+/// The ranks of the other processes of a job, as rank 0 uses them: their reports and, on request, a
+/// copy of their memory that persists across steps. All functions are collective, and throw
+/// RunError as Processes does.
 class Peers {
  public:
-  /// own: this rank's. Throws RunError naming a rank whose plan has another hash.
+  /// `own` is the memory of this process's rank. Throws RunError, which names the rank, when a
+  /// rank's plan has another hash.
   Peers(Processes& processes, const Plan& plan, const PersistentTensors& persistents,
         const RankBuffers& own, Bytes element_bytes);
 
-  /// By rank; on others than rank 0 null but for their own.
+  /// Indexed by rank. On rank 0 every entry is set; on another rank only its own entry is, and the
+  /// rest are null.
   const AllBuffers& buffers() const { return buffers_; }
-  /// A common time to begin with, on this process's clock.
+  /// Returns a time at which all ranks begin the step, on this process's clock.
   Nanoseconds start();
-  /// On rank 0 all reports by rank (gates hold until the next call) and in buffers() the
-  /// placements; elsewhere the own one.
+  /// On rank 0, returns all reports in rank order (their gate records are valid until the next
+  /// call) and copies the ranks' placements into buffers(). On other ranks, returns only `own`.
   std::vector<RankReport> gather(RankReport own);
-  /// Rank 0's answer.
+  /// Returns the value that rank 0 passed.
   bool agree(bool go_on);
   int64_t agree(int64_t value);
-  /// buffers()' persistent tensors on rank 0 from all ranks.
+  /// Copies all ranks' persistent tensors into rank 0's buffers().
   void gather_persistent();
-  /// Every rank's persistent tensors from rank 0's buffers().
+  /// Copies every rank's persistent tensors from rank 0's buffers() to that rank.
   void spread_persistent();
 
  private:
@@ -76,9 +78,9 @@ class Peers {
   Processes& processes_;
   const Plan& plan_;
   const PersistentTensors& persistents_;
-  std::vector<std::unique_ptr<RankBuffers>> copies_;  // by rank; on rank 0
+  std::vector<std::unique_ptr<RankBuffers>> copies_;  // indexed by rank; on rank 0 only
   AllBuffers buffers_;
-  std::vector<std::vector<std::unique_ptr<GateRecord>>> records_;  // by rank; on rank 0
+  std::vector<std::vector<std::unique_ptr<GateRecord>>> records_;  // indexed by rank; on rank 0
 };
 
 }  // namespace moe

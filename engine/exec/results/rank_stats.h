@@ -1,7 +1,8 @@
-// Numbers that each rank counts in a step. A new one is a member, its row and the line that counts
-// it: it travels between processes, and results have it by rank. They are 0 when a step begins. The
-// compute lane's thread counts in the rank's report; what other lanes count they keep apart, and
-// Rank::report() adds it up. On a GPU DeviceRank::report() counts.
+// Numbers that each rank counts in a step. To add one, write a member, its row in fields_of and the
+// line that counts it: it is then sent between processes and appears in the results of each rank.
+// All are 0 when a step begins. The compute lane's thread counts directly in the rank's report;
+// other lanes' threads count separately, and Rank::report() adds their numbers. On a GPU,
+// DeviceRank::report() counts.
 #pragma once
 
 #include "engine/base/field.h"

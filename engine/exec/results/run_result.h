@@ -1,5 +1,6 @@
-// What a run leaves, by step, layer and rank: one value for real and simulated runs. A simulation
-// computes no numbers, so it has no losses, norms, predictions or digest.
+// The results of a run, per step, layer and rank; the same type for real and simulated runs. A
+// simulation computes no numbers, so it has no losses, norms, predictions or digest. How a
+// RunResult is filled is in step_results.h.
 #pragma once
 
 #include <map>
@@ -20,14 +21,14 @@ namespace moe {
 /// What one MoE layer did in one step, over all ranks.
 struct MoeStats {
   int64_t layer = 0;     // block index
-  int64_t capacity = 0;  // places per expert and rank
+  int64_t capacity = 0;  // slots per expert and rank
   int64_t dropped = 0;
   uint64_t checksum = 0;
-  std::vector<int64_t> counts;  // [ranks * experts]: places used
+  std::vector<int64_t> counts;  // [ranks * experts]: slots used
   std::vector<int64_t> load;    // [experts]: choices of all ranks, before drops
-  /// As they are added to the cross entropy, coefficient included; 0 without such a loss.
+  /// As added to the cross entropy, with the coefficient; 0 when the model has no such loss.
   double balance_loss = 0, z_loss = 0;
-  double min_margin = 0;  // smallest gap between a token's best and next score
+  double min_margin = 0;  // smallest gap between a token's best and second-best score
 };
 constexpr auto fields_of(const MoeStats*) {
   return field_table<MoeStats>(
@@ -43,17 +44,18 @@ constexpr auto fields_of(const MoeStats*) {
             "smallest gap between a token's best and next score"));
 }
 
-/// What the placement of one MoE layer was in a step, as Placement::codes.
+/// The placement of one MoE layer in a step. Placements are stored as Placement::codes.
 struct PlacementRecord {
   int64_t layer = 0;  // block index
   PlacementBounds bounds;
   std::vector<int32_t> in_force;
-  std::vector<int32_t> next;  // of the next step
-  /// By device: the rows that it computed in the step and received from others, and those that it
-  /// would have computed under plain expert parallelism, as Placement(bounds) is.
+  std::vector<int32_t> next;  // the placement of the next step
+  /// Indexed by device: rows that it computed in the step, rows that it received from other
+  /// devices, and rows that it would have computed under plain expert parallelism, which is
+  /// Placement(bounds).
   std::vector<int64_t> computed, received, computed_plain;
 };
-/// Fills them from the rows that sources sent to experts.
+/// Fills computed, received and computed_plain from the rows that each source sent to each expert.
 inline void count_rows(PlacementRecord& record, const ExpertCounts& loads) {
   const Placement in_force = Placement::decode(record.bounds, record.in_force);
   DeviceLoads devices = device_loads(in_force, loads);
@@ -62,14 +64,15 @@ inline void count_rows(PlacementRecord& record, const ExpertCounts& loads) {
   record.computed_plain = device_loads(Placement(record.bounds), loads).computed;
 }
 
-/// What Lina's inference did with the experts of one MoE layer in a batch.
+/// What Lina's inference did with the experts of one MoE layer in a batch. Phase 1 places experts
+/// by their expected popularity; phase 2 corrects that placement when the gate's choices are known.
 struct OffloadRecord {
   int64_t layer = 0;              // block index
-  bool fine_tunes = false;        // there is a phase 2
-  bool again = false;             // its placement is another than phase 1's, or there is no phase 1
-  std::vector<int32_t> expected;  // phase 1's placement, as Placement::codes; empty: none
+  bool fine_tunes = false;        // whether phase 2 ran
+  bool again = false;             // phase 2 changed the placement, or there was no phase 1
+  std::vector<int32_t> expected;  // phase 1's placement, as Placement::codes; empty: no phase 1
   std::vector<int32_t> in_force;
-  std::vector<int64_t> rows;  // [ranks]: of tokens that a rank's experts computed
+  std::vector<int64_t> rows;  // [ranks]: rows that a rank's experts computed
 };
 constexpr auto fields_of(const OffloadRecord*) {
   return carried_table(&OffloadRecord::layer, &OffloadRecord::fine_tunes, &OffloadRecord::again,
@@ -78,23 +81,26 @@ constexpr auto fields_of(const OffloadRecord*) {
 
 struct RunResult {
   Provenance provenance = Provenance::kSimulated;
-  std::vector<Timeline> timelines;  // a step; times relative to the step's common start
-  std::vector<Metrics> metrics;     // a step
-  /// Cross entropy, mean over the global batch, before the step's update.
+  std::vector<Timeline> timelines;  // per step; times are relative to the step's common start
+  std::vector<Metrics> metrics;     // per step
+  /// Cross entropy of each step, as the mean over the global batch, before the step's update.
   std::vector<double> losses;
   std::vector<std::vector<MoeStats>> moe;  // [step][layer]
-  double eval_loss = 0;                    // good where the run was not stopped
-  /// [step][token of all ranks]: the most probable next token; of keep_predictions.
+  double eval_loss = 0;                    // valid when the run was not stopped
+  /// [step][token of all ranks]: the most probable next token, with InferOptions::keep_predictions.
   std::vector<std::vector<int32_t>> predictions;
   std::map<std::string, double> grad_l2, grad_projection;    // first step, reduced over ranks
   std::map<std::string, double> param_l2, param_projection;  // after the last step
   uint64_t digest = 0;   // FNV-1a 64 over all parameters' bits in reference order
-  Bytes peak_bytes = 0;  // bytes that the executor allocated for a rank
-  std::vector<std::vector<std::vector<OpId>>> executed;  // [rank][lane]: as begun, last step
-  std::vector<std::vector<PlacementRecord>> placements;  // [step][layer], of layers with one
+  Bytes peak_bytes = 0;  // bytes that the executor allocated per rank
+  /// [rank][lane]: the ops of the last step, in the order in which they began.
+  std::vector<std::vector<std::vector<OpId>>> executed;
+  /// [step][layer], of layers with a placement.
+  std::vector<std::vector<PlacementRecord>> placements;
   std::vector<std::vector<OffloadRecord>>
-      offloads;             // [batch][layer], of layers whose experts are offloaded
-  bool stopped = false;     // on_step, an interrupt or stop_reason ended the run early
+      offloads;          // [batch][layer], of layers whose experts are swapped
+  bool stopped = false;  // ended early by on_step, an interrupt or stop_reason
+  /// What failed, when the results of the steps before the failure are valid; "" otherwise.
   std::string stop_reason;  // what failed, where the results so far are good; "" otherwise
   std::vector<std::vector<RankStats>> ranks;  // [step][rank]
 };
@@ -122,8 +128,9 @@ constexpr auto fields_of(const RunResult*) {
       internal(&RunResult::predictions, "inference results are made of it"));
 }
 
-/// What failed in a run whose steps before are good, and those: `so_far` lacks all that is said of
-/// the end (digest, parameters, peak_bytes). In a job thrown on rank 0.
+/// Error of a run that failed after at least one step. `so_far` has the results of the finished
+/// steps; it lacks what is only computed at the end (digest, parameters, peak_bytes). In a job it
+/// is thrown on rank 0.
 class RunFailed : public RunError {
  public:
   RunFailed(const RunError& error, RunResult result) : RunError(error) {

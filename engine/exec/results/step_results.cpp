@@ -54,7 +54,8 @@ void add_routing(const FinishedStep& step, RunResult& result) {
   }
 }
 
-/// All ranks must have the same placements in force, or they would meet in different transfers.
+/// Throws RunError unless all ranks have the same placements in force: with different ones they
+/// would wait for each other in different transfers.
 void check_placements(const FinishedStep& step) {
   for (const PlacedLayer& layer : step.persistents.placed) {
     const Placement first = placement_of(layer, *step.buffers[0]);

@@ -1,4 +1,4 @@
-// A RunResult from what all ranks did in a step, wherever they are.
+// Fills a RunResult from the reports of all ranks, whichever process they are in.
 #pragma once
 
 #include <vector>
@@ -7,21 +7,21 @@
 
 namespace moe {
 
-/// All ranks are through with a step.
+/// A step that all ranks have finished.
 struct FinishedStep {
   const Plan& plan;
   const RunOptions& options;
   const PersistentTensors& persistents;
   const AllBuffers& buffers;
-  const std::vector<RankReport>& reports;  // by rank
+  const std::vector<RankReport>& reports;  // indexed by rank
   const StepSpec& spec;
 };
 
 double sum_of_losses(const std::vector<RankReport>& reports);
 
-/// Adds a training step (or a batch of inference); links: what the emulated link carried. Throws
-/// RunError where the loss is not finite or ranks have other placements in force; then the result
-/// is as it was.
+/// Adds the results of a training step (or a batch of inference); `links` is what the emulated link
+/// carried. Throws RunError when the loss is not finite or ranks have different placements in
+/// force; `result` is unchanged then.
 void add_step(const FinishedStep& step, std::vector<LinkSpan> links, RunResult& result);
 
 }  // namespace moe

@@ -42,7 +42,7 @@ void record_step(Trace& trace, std::vector<std::vector<const GateRecord*>> recor
     for (const auto& rank : records) {
       for (const GateRecord* record : rank) {
         if (record->layer != block) continue;
-        // -1 becomes kNoExpert.
+        // The cast turns -1 into kNoExpert.
         for (const int32_t e : record->expert) trace.choices[next++] = static_cast<uint16_t>(e);
       }
     }

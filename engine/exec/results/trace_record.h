@@ -1,4 +1,5 @@
-// Recording a run's routing as a trace: what the gates' records say, step after step.
+// Records a run's routing as a trace, step by step, from the gates' records. Reading and writing
+// traces is in routing/trace.h.
 #pragma once
 
 #include <vector>
@@ -8,9 +9,9 @@
 
 namespace moe {
 
-/// Appends a step; the first one sets the sizes. Choices that found no place are recorded like the
-/// others. records[rank]: one rank's, in any order. Throws UserError for more experts than a trace
-/// may have.
+/// Appends a step to the trace; the first call sets the trace's sizes. Choices that were dropped
+/// are recorded like the others. records[rank] are those of one rank, in any order. Throws
+/// UserError for more experts than a trace may have.
 void record_step(Trace& trace, std::vector<std::vector<const GateRecord*>> records);
 
 }  // namespace moe
