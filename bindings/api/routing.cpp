@@ -162,9 +162,8 @@ void open_routing(lua_State* L) {
                                             {"trace_law", core_function<trace_law>},
                                             {"workload", core_function<make_workload>},
                                             {nullptr, nullptr}};
-  static constexpr luaL_Reg kMethods[] = {{nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);
-  new_type<LawBox>(L, kLawType, kMethods);
+  new_inner_type<LawBox>(L, kLawType);
 }
 
 }  // namespace moe::lua

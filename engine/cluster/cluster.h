@@ -31,7 +31,7 @@ constexpr double kLeastRate = 1e-9, kMostRate = 1e18, kMostStartUs = 1e9;
 
 constexpr auto fields_of(const Device*) {
   return field_table<Device>(
-      field("name", &Device::name),
+      field("name", &Device::name, "in results"),
       field("gemm_flops_per_s", &Device::gemm_flops_per_s, "achieved flops per second in GEMMs")
           .from(kLeastRate, kMostRate),
       field("vector_flops_per_s", &Device::vector_flops_per_s,
@@ -105,7 +105,7 @@ struct Cluster {
 
 constexpr auto fields_of(const Cluster*) {
   return field_table<Cluster>(
-      field("name", &Cluster::name),
+      field("name", &Cluster::name, "in results"),
       field("nodes", &Cluster::nodes, "number of nodes").from(1, 65536).must(),
       field("devices_per_node", &Cluster::devices_per_node, "devices of a node")
           .from(1, 1024)
@@ -113,7 +113,7 @@ constexpr auto fields_of(const Cluster*) {
       field("device", &Cluster::device, "rates of a device; moe.collectives needs none"),
       field("intra", &Cluster::intra, "between devices of a node"),
       field("nic", &Cluster::nic, "between nodes"),
-      field("nics_per_node", &Cluster::nics_per_node).from(1, 1024),
+      field("nics_per_node", &Cluster::nics_per_node, "network cards of a node").from(1, 1024),
       field("a2a_base_us", &Cluster::a2a_base_ns, "start-up of an all-to-all, microseconds")
           .in(kMicroseconds)
           .from(0, kMostStartUs),
