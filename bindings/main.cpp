@@ -1,5 +1,7 @@
 // The command line. Everything else is in the host and in the Lua library.
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -102,9 +104,9 @@ void check_command(const CLI::App& app, int argc, char** argv) {
                         CLI::ExitCodes::ExtrasError);
 }
 
-// These two keep nothing that a signal would lose.
+// These keep nothing that a signal would lose.
 bool reads_only(const moe::lua::HostOptions& options) {
-  return options.mode == "report" || options.mode == "list";
+  return options.mode == "report" || options.mode == "list" || options.mode == "doc";
 }
 
 // Whatever the recipe made of the interrupt.
@@ -263,10 +265,11 @@ struct Command {
   moe::lua::HostOptions options;
   std::vector<std::string> settings;
   std::string kind, machine_file = "machine.lua", page;
+  std::vector<std::string> topic;
   CLI::App app{
       "A workbench for Mixture-of-Experts training systems: plans, simulates and executes.",
       "moebench"};
-  const CLI::App *run, *list, *calibrate, *report;
+  const CLI::App *run, *list, *doc, *calibrate, *report;
   const CLI::Option* out;
 
   Command() {
@@ -284,8 +287,12 @@ struct Command {
         "kind", kind,
         "gates, passes, placements, executors, clusters, metrics, models, ops, systems, workloads, "
         "claims, stubs");
+    CLI::App* const topics =
+        app.add_subcommand("doc", "fields, methods and functions of recipes, topic by topic");
+    topics->add_option("topic", topic, "as model, gate, pass.partition, results; none: all topics");
     run = recipe;
     list = built_in;
+    doc = topics;
     calibrate = add_calibrate(app, options, machine_file);
     report = add_report(app, options, page);
     app.add_subcommand("doctor", "what this machine can run, and what is missing");
@@ -333,6 +340,7 @@ Failed dispatch(int argc, char** argv, int& status) {
   }
   if (given.calibrate->parsed()) return run_to_file(options, given.machine_file);
   if (given.report->parsed()) return run_report(options, given.page);
+  if (given.doc->parsed()) return run_host(options, fmt::format("{}", fmt::join(given.topic, ".")));
   return given.list->parsed() ? run_host(options, given.kind) : run_recipe(options, out_given);
 }
 

@@ -8,6 +8,7 @@
 #include "engine/model/model.h"
 #include "engine/ops/ops.h"
 #include "engine/passes/pass.h"
+#include "engine/placement/policy.h"
 #include "engine/routing/gate.h"
 #include "engine/routing/workload.h"
 #include "engine/run.h"
@@ -122,6 +123,9 @@ json field_tables() {
       {{"name", "moe_stats"},
        {"doc", "of an MoE layer in a step"},
        {"fields", fields_json<MoeStats>()}},
+      {{"name", "place_rates"},
+       {"doc", "what placements count with"},
+       {"fields", fields_json<PlacementRates>()}},
       {{"name", "rank"}, {"doc", "of a rank in a step"}, {"fields", fields_json<RankStats>()}},
       {{"name", "sgd"}, {"doc", "optimizer"}, {"fields", fields_json<Sgd>()}},
       {{"name", "adamw"}, {"doc", "optimizer"}, {"fields", fields_json<Adamw>()}},

@@ -17,6 +17,7 @@
 #include "bindings/host/host.h"
 #include "bindings/host/job.h"
 #include "bindings/host/machine.h"
+#include "bindings/host/userdata.h"
 #include "bindings/tables.h"
 #include "engine/base/names.h"
 #include "engine/base/utf8.h"
@@ -256,7 +257,12 @@ int library_files(lua_State* L) {
 }
 
 int table(lua_State* L) {
-  push_json(L, table_json(text_argument(L, 1)));
+  const std::string kind = text_argument(L, 1);
+  if (kind == "types") {
+    push_types(L);
+  } else {
+    push_json(L, table_json(kind));
+  }
   return 1;
 }
 

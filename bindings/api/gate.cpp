@@ -160,30 +160,25 @@ int fill(lua_State* L) {
   return 0;
 }
 
-int context_index(lua_State* L) {
-  if (push_method(L)) return 1;
-  const GateCall& call = check_call(L, kContextType);
-  const GateInput& in = *call.in;
-  const std::string_view key = luaL_checkstring(L, 2);
-  const std::pair<std::string_view, int64_t> numbers[] = {{"tokens", in.tokens},
-                                                          {"experts", in.experts},
-                                                          {"k", in.k},
-                                                          {"capacity", in.capacity},
-                                                          {"step", in.step + 1},
-                                                          {"layer", in.layer + 1},
-                                                          {"first_token", in.first_token + 1}};
-  for (const auto& [name, value] : numbers) {
-    if (key != name) continue;
-    lua_pushnumber(L, static_cast<double>(value));
-    return 1;
-  }
-  if (key == "ids" || key == "rng") {
-    // Both are made with the context and kept as its environment.
-    lua_getfenv(L, 1);
-    lua_getfield(L, -1, key == "ids" ? "ids" : "rng");
-    return 1;
-  }
-  return no_such_member(L);
+/// A number of the call; `first` is what 0 counts as.
+template <int64_t GateInput::*kMember, int64_t kFirst = 0>
+int context_number(lua_State* L) {
+  lua_pushnumber(L, static_cast<double>(check_call(L, kContextType).in->*kMember + kFirst));
+  return 1;
+}
+
+// What is made with the context and kept as its environment.
+int kept_with_context(lua_State* L, const char* name) {
+  check_call(L, kContextType);
+  lua_getfenv(L, 1);
+  lua_getfield(L, -1, name);
+  return 1;
+}
+int context_ids(lua_State* L) {
+  return kept_with_context(L, "ids");
+}
+int context_rng(lua_State* L) {
+  return kept_with_context(L, "rng");
 }
 
 int list_value(lua_State* L) {
@@ -235,24 +230,49 @@ GateViews::GateViews(lua_State* L, const GateInput& in, RoutingBuilder& out)
 }
 
 void open_gate(lua_State* L) {
-  static constexpr luaL_Reg kContext[] = {
-      {"fill", method<fill>}, {"left", method<left>}, {"take", method<take>}, {nullptr, nullptr}};
-  static constexpr luaL_Reg kScores[] = {
-      {"argmax_rows", method<argmax_of_rows>}, {"order_rows", method<order_of_rows>},
-      {"sum_cols", method<sum_of_cols>},       {"topk_col", method<topk_of_col>},
-      {"topk_rows", method<topk_of_rows>},     {nullptr, nullptr}};
-  static constexpr luaL_Reg kList[] = {{"counts", method<list_counts>}, {nullptr, nullptr}};
-  static constexpr luaL_Reg kNone[] = {{nullptr, nullptr}};
-  new_type<CallHandle>(
-      L, kContextType, kContext, method<context_index>,
-      {"tokens", "experts", "k", "capacity", "step", "layer", "first_token", "ids", "rng"});
-  new_type<CallHandle>(L, kScoresType, kScores);
-  set_metamethod(L, kScoresType, "__call", method<score>);
-  new_type<CallHandle>(L, kIdsType, kNone);
-  set_metamethod(L, kIdsType, "__call", method<token_id>);
-  new_type<IndexList>(L, kListType, kList);
-  set_metamethod(L, kListType, "__call", method<list_value>);
-  set_metamethod(L, kListType, "__len", method<list_length>);
+  static constexpr Member kContext[] = {
+      {"tokens", "integer", "tokens of this call", context_number<&GateInput::tokens>},
+      {"experts", "integer", "experts of the layer", context_number<&GateInput::experts>},
+      {"k", "integer", "choices per token", context_number<&GateInput::k>},
+      {"capacity", "integer", "places of an expert for this rank's tokens",
+       context_number<&GateInput::capacity>},
+      {"step", "integer", "of the run, from 1", context_number<&GateInput::step, 1>},
+      {"layer", "integer", "MoE layer, from 1", context_number<&GateInput::layer, 1>},
+      {"first_token", "integer", "the number of token 1 in the rank's batch",
+       context_number<&GateInput::first_token, 1>},
+      {"ids", "moe.TokenIds", "the token ids of the input", context_ids},
+      {"rng", "moe.Rng", "random numbers, decided by --seed, step, layer and first_token",
+       context_rng},
+      {"left", "(expert: integer): integer", "places that the expert has left", method<left>},
+      {"take", "(token: integer, expert: integer): boolean",
+       "gives the token a place of the expert; false where none is left", method<take>},
+      {"fill", "(choices: moe.List|(integer|false)[], order?: moe.List|integer[])",
+       "takes for every token its choices, best first, tokens in this order; false: none",
+       method<fill>}};
+  static constexpr Member kScores[] = {
+      {"()", "(token: integer, expert: integer): number", "the score of an expert for a token",
+       method<score>},
+      {"argmax_rows", "(): moe.List", "the best expert of each token", method<argmax_of_rows>},
+      {"topk_rows", "(k: integer): moe.List", "the k best experts of each token, best first",
+       method<topk_of_rows>},
+      {"topk_col", "(expert: integer, n: integer): moe.List",
+       "the n tokens with the best scores for the expert, best first", method<topk_of_col>},
+      {"order_rows", "(): moe.List", "tokens by their best score, best first",
+       method<order_of_rows>},
+      {"sum_cols", "(): number[]", "the sum of each expert's scores", method<sum_of_cols>}};
+  static constexpr Member kIds[] = {{"()", "(token: integer): integer",
+                                     "the token's number in the vocabulary, from 0",
+                                     method<token_id>}};
+  static constexpr Member kList[] = {
+      {"()", "(row: integer, column?: integer): integer", "an entry; of column 1 unless given",
+       method<list_value>},
+      {"#", "integer", "the number of rows", method<list_length>},
+      {"counts", "(): integer[]", "how often each expert (or token) stands in the list",
+       method<list_counts>}};
+  new_type<CallHandle>(L, {kContextType, "ctx", "what a gate decides for, and with", kContext});
+  new_type<CallHandle>(L, {kScoresType, "s", "the router's scores of a gate's call", kScores});
+  new_type<CallHandle>(L, {kIdsType, "ctx.ids", "the input of a gate's call", kIds});
+  new_type<IndexList>(L, {kListType, "list", "experts or tokens that scores gave", kList});
 }
 
 }  // namespace moe::lua

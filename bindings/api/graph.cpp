@@ -393,15 +393,37 @@ int graph_split(lua_State* L) {
 }  // namespace
 
 void open_handles(lua_State* L) {
-  static constexpr luaL_Reg kGraphMethods[] = {
-      {"insert", method<graph_insert>}, {"op", method<graph_op>},
-      {"ops", method<graph_ops>},       {"redirect", method<graph_redirect>},
-      {"remove", method<graph_remove>}, {"split", method<graph_split>},
-      {"tensor", method<graph_tensor>}, {nullptr, nullptr}};
-  new_type<GraphHandle>(L, kGraphType, kGraphMethods);
+  static constexpr Member kGraph[] = {
+      {"ops",
+       "(filter?: string|{ name?: string, kind?: string, seg?: string, phase?: string, layer?: "
+       "integer, part?: integer, dw?: boolean, where?: fun(op: moe.Op): boolean }): moe.Op[]",
+       "the ops that are like that, in order; all without a filter", method<graph_ops>},
+      {"op", "(filter: string|table): moe.Op",
+       "the first op that is like that; an error without one", method<graph_op>},
+      {"tensor", "(name: string): moe.Tensor", "the tensor of that name", method<graph_tensor>},
+      {"insert",
+       "(t: { kind: string, name: string, inputs: (moe.Op|moe.Tensor|false)[], attrs?: table, "
+       "phase?: string, seg?: string, layer?: integer|false, part?: integer|false, dw?: boolean "
+       "}): "
+       "moe.Op",
+       "adds an op; an op among inputs stands for its first output; what is not given is as of the "
+       "ops beside it",
+       method<graph_insert>},
+      {"redirect", "(from: moe.Op|moe.Tensor, to: moe.Op|moe.Tensor, but?: moe.Op[])",
+       "readers of `from`, but those ops, read `to`", method<graph_redirect>},
+      {"remove", "(op: moe.Op)", "takes out an op whose results nothing reads",
+       method<graph_remove>},
+      {"split",
+       "(ops: moe.Op[], t: { axis: integer, parts: integer, try?: boolean }): moe.Op[][]?, string?",
+       "cuts a chain along an axis, from 1, and gives the ops of each part; with try = true nil "
+       "and "
+       "why it cannot be",
+       method<graph_split>}};
+  new_type<GraphHandle>(
+      L, {kGraphType, "g", "the graph of a pass, or (read only) of a schedule", kGraph});
   open_ops(L);
   open_schedule(L);
-  open_rng(L);
+  open_policy_context(L);
 }
 
 }  // namespace moe::lua

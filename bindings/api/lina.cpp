@@ -368,10 +368,9 @@ void open_lina(lua_State* L) {
       {"lina_token_classes", core_function<make_token_classes>},
       {"lina_trace", core_function<trace>},
       {nullptr, nullptr}};
-  static constexpr luaL_Reg kMethods[] = {{nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);
-  new_type<TraceHandle>(L, kTraceType, kMethods);
-  new_type<ProfileHandle>(L, kProfileType, kMethods);
+  new_inner_type<TraceHandle>(L, kTraceType);
+  new_inner_type<ProfileHandle>(L, kProfileType);
 }
 
 }  // namespace moe::lua

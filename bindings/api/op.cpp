@@ -75,72 +75,84 @@ void push_tensors(lua_State* L, GraphSession& session, const std::vector<TensorI
   }
 }
 
-using OpField = void (*)(lua_State*, GraphSession&, OpId);
-
-const std::map<std::string_view, OpField>& op_fields() {
-  static const std::map<std::string_view, OpField> kFields = {
-      {"name", [](lua_State* L, GraphSession& s, OpId op) { push_text(L, s.graph().op(op).name); }},
-      {"kind",
-       [](lua_State* L, GraphSession& s, OpId op) { push_text(L, s.graph().def(op).name); }},
-      {"flops",
-       [](lua_State* L, GraphSession& s, OpId op) { lua_pushnumber(L, s.work(op).flops); }},
-      {"bytes",
-       [](lua_State* L, GraphSession& s, OpId op) { lua_pushnumber(L, s.work(op).bytes); }},
-      {"cost_ms", [](lua_State* L, GraphSession& s, OpId op) { lua_pushnumber(L, s.cost_ms(op)); }},
-      {"lane", [](lua_State* L, GraphSession& s, OpId op) { push_text(L, s.lane_name(op)); }},
-      {"priority", [](lua_State* L, GraphSession& s,
-                      OpId op) { lua_pushnumber(L, static_cast<double>(s.priority(op))); }},
-      {"seg", [](lua_State* L, GraphSession& s,
-                 OpId op) { push_text(L, segment_name(s.graph().op(op).segment)); }},
-      {"phase", [](lua_State* L, GraphSession& s,
-                   OpId op) { push_text(L, phase_name(s.graph().op(op).phase)); }},
-      {"layer", [](lua_State* L, GraphSession& s,
-                   OpId op) { push_number_from_1(L, s.graph().op(op).layer); }},
-      {"part", [](lua_State* L, GraphSession& s,
-                  OpId op) { push_number_from_1(L, s.graph().op(op).part); }},
-      {"dw",
-       [](lua_State* L, GraphSession& s, OpId op) { lua_pushboolean(L, s.graph().op(op).is_dw); }},
-      {"inputs",
-       [](lua_State* L, GraphSession& s, OpId op) { push_tensors(L, s, s.graph().op(op).inputs); }},
-      {"outputs", [](lua_State* L, GraphSession& s,
-                     OpId op) { push_tensors(L, s, s.graph().op(op).outputs); }},
-  };
-  return kFields;
-}
-
-int op_index(lua_State* L) {
-  if (push_method(L)) return 1;
+/// A field of an op: what kPush pushes of it.
+template <void (*kPush)(lua_State*, GraphSession&, OpId)>
+int op_field(lua_State* L) {
   const auto [session, op] = check_op(L, 1);
-  const std::string_view key = luaL_checkstring(L, 2);
-  const auto found = op_fields().find(key);
-  if (found == op_fields().end()) return no_such_member(L);
-  found->second(L, *session, op);
+  kPush(L, *session, op);
   return 1;
 }
 
-int tensor_index(lua_State* L) {
+void push_name(lua_State* L, GraphSession& s, OpId op) {
+  push_text(L, s.graph().op(op).name);
+}
+void push_kind(lua_State* L, GraphSession& s, OpId op) {
+  push_text(L, s.graph().def(op).name);
+}
+void push_lane(lua_State* L, GraphSession& s, OpId op) {
+  push_text(L, s.lane_name(op));
+}
+void push_segment(lua_State* L, GraphSession& s, OpId op) {
+  push_text(L, segment_name(s.graph().op(op).segment));
+}
+void push_phase(lua_State* L, GraphSession& s, OpId op) {
+  push_text(L, phase_name(s.graph().op(op).phase));
+}
+void push_layer(lua_State* L, GraphSession& s, OpId op) {
+  push_number_from_1(L, s.graph().op(op).layer);
+}
+void push_part(lua_State* L, GraphSession& s, OpId op) {
+  push_number_from_1(L, s.graph().op(op).part);
+}
+void push_dw(lua_State* L, GraphSession& s, OpId op) {
+  lua_pushboolean(L, s.graph().op(op).is_dw);
+}
+void push_flops(lua_State* L, GraphSession& s, OpId op) {
+  lua_pushnumber(L, s.work(op).flops);
+}
+void push_bytes(lua_State* L, GraphSession& s, OpId op) {
+  lua_pushnumber(L, s.work(op).bytes);
+}
+void push_cost_ms(lua_State* L, GraphSession& s, OpId op) {
+  lua_pushnumber(L, s.cost_ms(op));
+}
+void push_priority(lua_State* L, GraphSession& s, OpId op) {
+  lua_pushnumber(L, static_cast<double>(s.priority(op)));
+}
+void push_inputs(lua_State* L, GraphSession& s, OpId op) {
+  push_tensors(L, s, s.graph().op(op).inputs);
+}
+void push_outputs(lua_State* L, GraphSession& s, OpId op) {
+  push_tensors(L, s, s.graph().op(op).outputs);
+}
+
+/// A field of a tensor: what kPush pushes of it.
+template <void (*kPush)(lua_State*, const Graph&, TensorId)>
+int tensor_field(lua_State* L) {
   const TensorHandle handle = check_userdata<TensorHandle>(L, 1, kTensorType);
-  GraphSession& session = GraphSession::of(L, handle.session);
-  const Tensor& tensor = session.graph().tensor(handle.tensor);
-  const std::string_view key = luaL_checkstring(L, 2);
-  if (key == "name") {
-    push_text(L, tensor.name);
-  } else if (key == "dtype") {
-    push_text(L, dtype_name(tensor.dtype));
-  } else if (key == "kind") {
-    push_text(L, tensor_kind_name(tensor.kind));
-  } else if (key == "bytes") {
-    lua_pushnumber(L, static_cast<double>(session.graph().bytes(handle.tensor)));
-  } else if (key == "shape") {
-    lua_createtable(L, static_cast<int>(tensor.shape.size()), 0);
-    for (size_t i = 0; i < tensor.shape.size(); ++i) {
-      lua_pushnumber(L, static_cast<double>(tensor.shape[i]));
-      lua_rawseti(L, -2, static_cast<int>(i + 1));
-    }
-  } else {
-    return no_such_member(L);
-  }
+  kPush(L, GraphSession::of(L, handle.session).graph(), handle.tensor);
   return 1;
+}
+
+void push_tensor_name(lua_State* L, const Graph& graph, TensorId t) {
+  push_text(L, graph.tensor(t).name);
+}
+void push_dtype(lua_State* L, const Graph& graph, TensorId t) {
+  push_text(L, dtype_name(graph.tensor(t).dtype));
+}
+void push_tensor_kind(lua_State* L, const Graph& graph, TensorId t) {
+  push_text(L, tensor_kind_name(graph.tensor(t).kind));
+}
+void push_tensor_bytes(lua_State* L, const Graph& graph, TensorId t) {
+  lua_pushnumber(L, static_cast<double>(graph.bytes(t)));
+}
+void push_shape(lua_State* L, const Graph& graph, TensorId t) {
+  const Shape& shape = graph.tensor(t).shape;
+  lua_createtable(L, static_cast<int>(shape.size()), 0);
+  for (size_t i = 0; i < shape.size(); ++i) {
+    lua_pushnumber(L, static_cast<double>(shape[i]));
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
 }
 
 int op_to_string(lua_State* L) {
@@ -152,17 +164,39 @@ int op_to_string(lua_State* L) {
 }  // namespace
 
 void open_ops(lua_State* L) {
-  static constexpr luaL_Reg kOpMethods[] = {{"attr", method<op_attr>},
-                                            {"consumers", method<op_consumers>},
-                                            {"producers", method<op_producers>},
-                                            {nullptr, nullptr}};
-  static constexpr luaL_Reg kNone[] = {{nullptr, nullptr}};
-  std::vector<std::string> op_names;
-  for (const auto& [name, field] : op_fields()) op_names.emplace_back(name);
-  new_type<OpHandle>(L, kOpType, kOpMethods, method<op_index>, op_names);
+  static constexpr Member kOp[] = {
+      {"name", "string", "unique in the graph", op_field<push_name>},
+      {"kind", "string", "one of `moebench list ops`", op_field<push_kind>},
+      {"lane", "string", "lane that runs it; in a pass the kind of lane", op_field<push_lane>},
+      {"seg", "string",
+       "part of a block: embed, attn, gate, dispatch, expert, combine, mlp, head or update",
+       op_field<push_segment>},
+      {"phase", "string", "forward, backward or update", op_field<push_phase>},
+      {"layer", "integer?", "block, from 1; nil outside of blocks", op_field<push_layer>},
+      {"part", "integer?", "part of a split op, from 1; nil for a whole one", op_field<push_part>},
+      {"dw", "boolean", "whether it computes a weight's gradient", op_field<push_dw>},
+      {"flops", "number", "floating-point operations", op_field<push_flops>},
+      {"bytes", "number", "memory that it reads and writes", op_field<push_bytes>},
+      {"cost_ms", "number", "time alone, by the plan's cost model", op_field<push_cost_ms>},
+      {"priority", "integer", "given by s:priority; higher first, 0 unless given",
+       op_field<push_priority>},
+      {"inputs", "moe.Tensor[]", "tensors that it reads; false for an absent one",
+       op_field<push_inputs>},
+      {"outputs", "moe.Tensor[]", "tensors that it makes", op_field<push_outputs>},
+      {"attr", "(name: string): any", "an attribute of the op, or nil", method<op_attr>},
+      {"producers", "(): moe.Op[]", "ops that make its inputs", method<op_producers>},
+      {"consumers", "(): moe.Op[]", "ops that read its outputs", method<op_consumers>}};
+  static constexpr Member kTensor[] = {
+      {"name", "string", "unique in the graph", tensor_field<push_tensor_name>},
+      {"dtype", "string", "type of an element", tensor_field<push_dtype>},
+      {"kind", "string", "input, param, state, activation or gradient",
+       tensor_field<push_tensor_kind>},
+      {"bytes", "integer", "size in memory", tensor_field<push_tensor_bytes>},
+      {"shape", "integer[]", "size of each axis", tensor_field<push_shape>}};
+  new_type<OpHandle>(L,
+                     {kOpType, "op", "an op of a graph, read only; equal handles are one op", kOp});
   set_metamethod(L, kOpType, "__tostring", method<op_to_string>);
-  new_type<TensorHandle>(L, kTensorType, kNone, method<tensor_index>,
-                         {"name", "dtype", "kind", "bytes", "shape"});
+  new_type<TensorHandle>(L, {kTensorType, "t", "a tensor of a graph, read only", kTensor});
 }
 
 }  // namespace moe::lua

@@ -240,24 +240,39 @@ int free_bytes(lua_State* L) {
 }  // namespace
 
 void open_placed(lua_State* L) {
-  static constexpr luaL_Reg kPlacement[] = {{"clear_shadows", method<clear_shadows>},
-                                            {"copy", method<copy>},
-                                            {"device_load", method<device_load>},
-                                            {"drop", method<drop>},
-                                            {"free_bytes", method<free_bytes>},
-                                            {"free_slots", method<free_slots>},
-                                            {"holders", method<holders>},
-                                            {"holds", method<holds>},
-                                            {"migrate", method<migrate>},
-                                            {"move_ms", method<move_ms>},
-                                            {"owner", method<owner>},
-                                            {"replicate", method<replicate>},
-                                            {"shadow", method<shadow>},
-                                            {"share", method<share>},
-                                            {"swap", method<swap>},
-                                            {"time_ms", method<time_ms>},
-                                            {nullptr, nullptr}};
-  new_type<PlacementHandle>(L, kPlacementType, kPlacement);
+  static constexpr const char* kEdit = "(expert: integer, device: integer): moe.Placement";
+  static constexpr Member kPlacement[] = {
+      {"owner", "(expert: integer): integer", "the device that owns the expert", method<owner>},
+      {"holders", "(expert: integer): integer[]", "devices that hold the expert, the owner first",
+       method<holders>},
+      {"holds", "(expert: integer, device: integer): boolean",
+       "whether the device holds the expert", method<holds>},
+      {"copy", "(): moe.Placement", "a placement to try edits on", method<copy>},
+      {"shadow", kEdit, "copies the expert to the device for one step", method<shadow>},
+      {"replicate", kEdit, "makes the expert a second resident", method<replicate>},
+      {"migrate", kEdit, "moves the owner, with the optimizer's state", method<migrate>},
+      {"swap", "(a: integer, b: integer): moe.Placement", "owners of two experts change places",
+       method<swap>},
+      {"drop", kEdit, "takes a copy away; the owner's stays", method<drop>},
+      {"clear_shadows", "(): moe.Placement", "takes all copies for one step away",
+       method<clear_shadows>},
+      {"share",
+       "(expert: integer, how: \"local\"|\"even\"|fun(source: integer, device: integer): number): "
+       "moe.Placement",
+       "how holders share its tokens: their own, evenly, or by weight of a device's tokens",
+       method<share>},
+      {"device_load", "(device: integer): integer", "rows that the device computes under the loads",
+       method<device_load>},
+      {"time_ms", "(): number", "a layer's step by Pro-Prophet's model, copies included",
+       method<time_ms>},
+      {"move_ms", "(): number", "how long residents take to come, from the placement in force",
+       method<move_ms>},
+      {"free_slots", "(device: integer): integer, integer",
+       "empty slots of the device, for shadows and for residents", method<free_slots>},
+      {"free_bytes", "(device: integer): number?",
+       "memory that the device has left; nil where it is not known", method<free_bytes>}};
+  new_type<PlacementHandle>(
+      L, {kPlacementType, "p", "where the experts of a layer are; edits return it", kPlacement});
 }
 
 }  // namespace moe::lua

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "bindings/host/core.h"
+#include "bindings/host/field_json.h"
 #include "bindings/policy/graph_session.h"
 #include "bindings/policy/placement_views.h"
 #include "engine/base/names.h"
@@ -72,18 +73,23 @@ int context_log(lua_State* L) {
   return 0;
 }
 
-int context_index(lua_State* L) {
-  if (push_method(L)) return 1;
-  const PlaceInput& in = *check_call(L, kContextType).in;
-  const std::string_view key = luaL_checkstring(L, 2);
-  if (key == "step") return push_number(L, in.step + 1);
-  if (key == "layer") return push_number(L, in.layer + 1);
-  if (key == "experts") return push_number(L, in.loads.experts);
-  if (key == "devices") return push_number(L, in.loads.sources);
+template <int64_t PlaceInput::*kMember>
+int context_number_from_1(lua_State* L) {
+  return push_number(L, check_call(L, kContextType).in->*kMember + 1);
+}
+
+template <int64_t ExpertCounts::*kMember>
+int context_size(lua_State* L) {
+  return push_number(L, check_call(L, kContextType).in->loads.*kMember);
+}
+
+// What PlacementTables keeps; argument 2 is its name.
+int context_table(lua_State* L) {
+  check_call(L, kContextType);
   lua_getfenv(L, 1);
-  lua_getfield(L, -1, luaL_checkstring(L, 2));
-  if (!lua_isnil(L, -1) || key == "workload") return 1;
-  return no_such_member(L);
+  lua_pushvalue(L, 2);
+  lua_rawget(L, -2);
+  return 1;
 }
 
 // cluster:node_of(d); upvalues: devices, devices per node.
@@ -121,11 +127,9 @@ lua_State* pushed_cluster(lua_State* L, const nlohmann::json& cluster) {
   return L;
 }
 
-nlohmann::json rates_table(const PlacementRates& r) {
-  return {{"input_bytes", r.input_bytes},     {"expert_bytes", r.expert_bytes},
-          {"state_bytes", r.state_bytes},     {"a2a_bytes_per_s", r.a2a_bytes_per_s},
-          {"copy_bytes_per_s", copy_rate(r)}, {"inputs_per_s", r.inputs_per_s},
-          {"fnec_s", r.forward_other_s},      {"bnec_s", r.backward_other_s}};
+nlohmann::json rates_table(PlacementRates rates) {
+  rates.copy_bytes_per_s = copy_rate(rates);
+  return values_json(rates);
 }
 
 // Numbers of one call: seed, step and layer decide them, and no rank.
@@ -202,19 +206,35 @@ Placement PlacementViews::result(lua_State* L, int index) const {
 }
 
 void open_placement(lua_State* L) {
-  static constexpr luaL_Reg kContext[] = {{"log", method<context_log>}, {nullptr, nullptr}};
-  static constexpr luaL_Reg kLoads[] = {{"by_device", method<load_by_device>},
-                                        {"by_expert", method<load_by_expert>},
-                                        {"of_device", method<load_of_device>},
-                                        {"of_expert", method<load_of_expert>},
-                                        {"heaviest", method<load_heaviest>},
-                                        {"total", method<load_total>},
-                                        {nullptr, nullptr}};
-  new_type<CallHandle>(L, kContextType, kContext, method<context_index>,
-                       {"step", "layer", "experts", "devices", "model", "cluster", "workload",
-                        "placement", "rates", "rng", "state"});
-  new_type<CallHandle>(L, kLoadsType, kLoads);
-  set_metamethod(L, kLoadsType, "__call", method<load_value>);
+  static constexpr Member kContext[] = {
+      {"step", "integer", "of the run, from 1", context_number_from_1<&PlaceInput::step>},
+      {"layer", "integer", "MoE layer, from 1", context_number_from_1<&PlaceInput::layer>},
+      {"experts", "integer", "experts of the layer", context_size<&ExpertCounts::experts>},
+      {"devices", "integer", "devices that hold them", context_size<&ExpertCounts::sources>},
+      {"model", "moe.ContextModel", "sizes of the model", context_table},
+      {"cluster", "moe.ContextCluster", "the devices and links", context_table},
+      {"workload", "string?", "the routing law's name", context_table},
+      {"placement", "moe.Placement", "the placement in force, read only", context_table},
+      {"rates", "moe.PlacementRates", "what p:time_ms() and p:move_ms() count with", context_table},
+      {"rng", "moe.Rng", "random numbers, decided by --seed, step and layer: alike on all ranks",
+       context_table},
+      {"state", "table", "keeps what the policy writes over the calls of one rank and layer",
+       context_table},
+      {"log", "(why: string)", "adds a text to the step's placement in results",
+       method<context_log>}};
+  static constexpr Member kLoads[] = {
+      {"()", "(expert: integer, device?: integer): integer",
+       "tokens for an expert; from one device where it is given", method<load_value>},
+      {"of_expert", "(expert: integer): integer", "tokens for an expert", method<load_of_expert>},
+      {"of_device", "(device: integer): integer", "tokens that a device sends",
+       method<load_of_device>},
+      {"by_expert", "(): integer[]", "tokens for each expert", method<load_by_expert>},
+      {"by_device", "(): integer[]", "tokens that each device sends", method<load_by_device>},
+      {"heaviest", "(): integer[]", "experts, those with most tokens first", method<load_heaviest>},
+      {"total", "(): integer", "tokens of all devices", method<load_total>}};
+  new_type<CallHandle>(
+      L, {kContextType, "ctx", "what a placement decides for: the same on all ranks", kContext});
+  new_type<CallHandle>(L, {kLoadsType, "load", "how many tokens experts get, by device", kLoads});
   open_placed(L);
 }
 

@@ -280,7 +280,7 @@ void open_plan(lua_State* L) {
                                           {"text", core_function<text>},
                                           {"trace", core_function<trace_plan>},
                                           {nullptr, nullptr}};
-  new_type<PlanHandle>(L, kPlanType, kMethods);
+  new_inner_type<PlanHandle>(L, kPlanType, kMethods);
   open_run(L);
   static constexpr luaL_Reg kFunctions[] = {{"plan", core_function<make>},
                                             {"check_model", core_function<check_model>},

@@ -3,6 +3,7 @@
 #include "engine/placement/prophet.h"
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
+#include "bindings/host/field_json.h"
 #include "bindings/host/host.h"
 #include "engine/base/errors.h"
 
@@ -41,14 +42,9 @@ std::vector<int64_t> owners_of(const ExpertCounts& loads) {
 }
 
 PlacementRates rates_of(const Fields& fields, const char* who) {
-  const PlacementRates rates{.input_bytes = fields.number("input_bytes"),
-                             .expert_bytes = fields.number("expert_bytes"),
-                             .state_bytes = fields.number("state_bytes", 0),
-                             .a2a_bytes_per_s = fields.number("bytes_per_s"),
-                             .copy_bytes_per_s = fields.number("copy_bytes_per_s", 0),
-                             .inputs_per_s = fields.number("inputs_per_s"),
-                             .forward_other_s = fields.number("fnec_s"),
-                             .backward_other_s = fields.number("bnec_s")};
+  PlacementRates rates;
+  read_fields(fields, rates);
+  rates.a2a_bytes_per_s = fields.number("bytes_per_s");
   check(rates, who);
   return rates;
 }

@@ -164,9 +164,8 @@ void open_routing(lua_State* L) {
                                             {"trace_routing", core_function<trace_routing>},
                                             {"workload", core_function<make_workload>},
                                             {nullptr, nullptr}};
-  static constexpr luaL_Reg kMethods[] = {{nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);
-  new_type<RoutingHandle>(L, kRoutingType, kMethods);
+  new_inner_type<RoutingHandle>(L, kRoutingType);
 }
 
 }  // namespace moe::lua

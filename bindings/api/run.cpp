@@ -232,8 +232,7 @@ int trace_plan(lua_State* L) {
 }
 
 void open_run(lua_State* L) {
-  static constexpr luaL_Reg kMethods[] = {{nullptr, nullptr}};
-  new_type<Timelines>(L, kTimelinesType, kMethods);
+  new_inner_type<Timelines>(L, kTimelinesType);
 }
 
 }  // namespace moe::lua

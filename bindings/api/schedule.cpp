@@ -1,5 +1,4 @@
-// Schedule handles: s:free(a,b) s:before(a,b) s:sequence{...} s:lane(op,lane) s:under(op,comm)
-// s:chunk(op,bytes) s:priority(op,n) s:discipline(lane,{ pick=, exclusive=, hold= }).
+// Schedule handles, the `s` of moe.policy.schedule: what its methods change of a plan's schedule.
 #include <cmath>
 
 #include "bindings/host/userdata.h"
@@ -203,11 +202,29 @@ int discipline(lua_State* L) {
 }  // namespace
 
 void open_schedule(lua_State* L) {
-  static constexpr luaL_Reg kMethods[] = {
-      {"before", method<before>},     {"chunk", method<chunk>}, {"discipline", method<discipline>},
-      {"free", method<is_free>},      {"lane", method<lane>},   {"priority", method<priority>},
-      {"sequence", method<sequence>}, {"under", method<under>}, {nullptr, nullptr}};
-  new_type<ScheduleHandle>(L, kScheduleType, kMethods);
+  static constexpr Member kSchedule[] = {
+      {"free", "(a: moe.Op, b: moe.Op): boolean",
+       "whether neither has to wait for the other, by data or order", method<is_free>},
+      {"before", "(a: moe.Op, b: moe.Op, why?: string)", "b waits for a", method<before>},
+      {"sequence", "(ops: moe.Op[], why?: string)", "each op waits for the one before it",
+       method<sequence>},
+      {"lane", "(op: moe.Op, lane: string)", "runs the op on another lane of its kind",
+       method<lane>},
+      {"under", "(op: moe.Op, comm: moe.Op, why?: string)",
+       "after what the collective waits for, before what waits for it", method<under>},
+      {"chunk", "(op: moe.Op, bytes: integer)", "sends the transfer in pieces of so many bytes",
+       method<chunk>},
+      {"priority", "(op: moe.Op, n: integer)", "higher first, where a lane picks by priority; 0",
+       method<priority>},
+      {"discipline",
+       "(lane: string, t: { pick?: \"order\"|\"priority\"|(fun(ready: moe.Op[]): moe.Op), "
+       "exclusive?: string[], hold?: fun(op: moe.Op, g: moe.Graph): moe.Op? })",
+       "how the lane goes on, once per lane. pick: which of the ops that may begin; exclusive: "
+       "lanes "
+       "that never transfer beside it; hold: the compute op that announces op",
+       method<discipline>}};
+  new_type<ScheduleHandle>(
+      L, {kScheduleType, "s", "lanes and orders of a plan, as a schedule makes them", kSchedule});
 }
 
 }  // namespace moe::lua

@@ -24,9 +24,9 @@ namespace moe::lua {
 class GraphSession;
 
 struct HostOptions {
-  std::string scripts_dir;           // holds moe/init.lua
-  std::string mode = "run";          // | "check" | "list" | "calibrate" | "report" | "policies"
-  std::string recipe;                // as the user typed it; "" for list, calibrate and report
+  std::string scripts_dir;   // holds moe/init.lua
+  std::string mode = "run";  // | "check" | "list" | "doc" | "calibrate" | "report" | "policies"
+  std::string recipe;        // as the user typed it; "" for list, calibrate and report
   std::vector<std::string> folders;  // of results, for report
   std::string out_dir;               // "": nothing is written
   std::map<std::string, std::string> set;

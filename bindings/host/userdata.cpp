@@ -1,12 +1,16 @@
 #include "bindings/host/userdata.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
+#include "bindings/host/convert.h"
 #include "engine/base/names.h"
 
 namespace moe::lua {
 namespace {
+
+using nlohmann::json;
 
 std::string key_text(lua_State* L, int index) {
   return lua_type(L, index) == LUA_TSTRING ? lua_tostring(L, index) : luaL_typename(L, index);
@@ -15,6 +19,33 @@ std::string key_text(lua_State* L, int index) {
 std::string with_article(const std::string& noun) {
   if (noun.back() == 's') return noun;
   return (std::string_view("aeiou").find(noun[0]) == std::string_view::npos ? "a " : "an ") + noun;
+}
+
+constexpr const char* kTypes = "moe.types";
+
+// __newindex of every type. Upvalue: the type's name.
+int refuse_assignment(lua_State* L) {
+  throw user_error("{} cannot be written to ('{}'): its methods make changes",
+                   with_article(lua_tostring(L, lua_upvalueindex(1))), key_text(L, 2));
+}
+
+// __tostring of every type: no address, which would differ from run to run. Upvalue: its name.
+int type_text(lua_State* L) {
+  lua_pushvalue(L, lua_upvalueindex(1));
+  return 1;
+}
+
+// __index of every type. Upvalues as unknown_member has them.
+int read_member(lua_State* L) {
+  lua_pushvalue(L, 2);
+  lua_rawget(L, lua_upvalueindex(3));
+  if (const lua_CFunction field = lua_tocfunction(L, -1)) {
+    lua_settop(L, 2);
+    return field(L);
+  }
+  lua_pushvalue(L, 2);
+  lua_rawget(L, lua_upvalueindex(2));
+  return lua_isnil(L, -1) ? unknown_member(L) : 1;
 }
 
 }  // namespace
@@ -50,6 +81,40 @@ void check_keys(lua_State* L, int table, std::string_view what,
   }
 }
 
+void push_types(lua_State* L) {
+  lua_getfield(L, LUA_REGISTRYINDEX, kTypes);
+  if (!lua_isnil(L, -1)) return;
+  lua_pop(L, 1);
+  lua_newtable(L);
+  lua_pushvalue(L, -1);
+  lua_setfield(L, LUA_REGISTRYINDEX, kTypes);
+}
+
+void declare_type(lua_State* L, const TypeDef& type) {
+  check_rows("types", std::array{type});
+  check_rows(fmt::format("members of {}", with_article(type.name)), type.members);
+  json members = json::array();
+  for (const Member& m : type.members) {
+    MOE_CHECK(*m.type != '\0' && m.function != nullptr, "'{}' of {} has no type or no function",
+              m.name, with_article(type.name));
+    members.push_back({{"name", m.name}, {"type", m.type}, {"doc", m.doc}});
+  }
+  push_types(L);
+  push_json(L, {{"name", type.name}, {"as", type.as}, {"doc", type.doc}, {"members", members}});
+  lua_rawseti(L, -2, static_cast<int>(lua_objlen(L, -2)) + 1);
+  lua_pop(L, 1);
+}
+
+void push_members(lua_State* L, std::span<const Member> members) {
+  lua_newtable(L);
+  lua_newtable(L);
+  for (const Member& m : members) {
+    if (m.name == std::string_view("()") || m.name == std::string_view("#")) continue;
+    lua_pushcfunction(L, m.function);
+    lua_setfield(L, m.is_method() ? -3 : -2, m.name);
+  }
+}
+
 int unknown_member(lua_State* L) {
   const std::string type = lua_tostring(L, lua_upvalueindex(1));
   if (lua_type(L, 2) == LUA_TNUMBER) {
@@ -59,24 +124,35 @@ int unknown_member(lua_State* L) {
         with_article(type), lua_tonumber(L, 2), lua_tonumber(L, 2));
   }
   std::vector<std::string> names;
-  const int methods = lua_upvalueindex(2), fields = lua_upvalueindex(3);
-  for (lua_pushnil(L); lua_next(L, methods) != 0; lua_pop(L, 1)) {
-    if (lua_type(L, -2) == LUA_TSTRING) names.push_back(lua_tostring(L, -2));
+  const char* what = "method";
+  for (const int table : {lua_upvalueindex(3), lua_upvalueindex(2)}) {
+    if (table == lua_upvalueindex(2) && !names.empty()) what = "field";
+    for (lua_pushnil(L); lua_next(L, table) != 0; lua_pop(L, 1)) {
+      if (lua_type(L, -2) == LUA_TSTRING) names.push_back(lua_tostring(L, -2));
+    }
   }
-  const size_t num_fields = lua_objlen(L, fields);
-  for (size_t i = 1; i <= num_fields; ++i) {
-    lua_rawgeti(L, fields, static_cast<int>(i));
-    names.push_back(lua_tostring(L, -1));
-    lua_pop(L, 1);
-  }
-  const char* what = num_fields == 0 ? "method" : "field";
   throw UserError(unknown_name(fmt::format("{} of {}", what, with_article(type)), key_text(L, 2),
                                std::move(names)));
 }
 
-int refuse_assignment(lua_State* L) {
-  throw user_error("{} cannot be written to ('{}'): its methods make changes",
-                   with_article(lua_tostring(L, lua_upvalueindex(1))), key_text(L, 2));
+void make_type(lua_State* L, const char* type, lua_CFunction destroy) {
+  const int methods = lua_gettop(L) - 1, fields = methods + 1;
+  luaL_newmetatable(L, type);
+  const auto set = [&](const char* name, lua_CFunction f, int num_tables) {
+    lua_pushstring(L, type);
+    if (num_tables > 0) lua_pushvalue(L, methods);
+    if (num_tables > 0) lua_pushvalue(L, fields);
+    lua_pushcclosure(L, f, 1 + num_tables);
+    lua_setfield(L, -2, name);
+  };
+  lua_pushboolean(L, 0);
+  lua_setfield(L, -2, "__metatable");
+  if (destroy != nullptr) lua_pushcfunction(L, destroy);
+  if (destroy != nullptr) lua_setfield(L, -2, "__gc");
+  set("__newindex", method<refuse_assignment>, 0);
+  set("__tostring", type_text, 0);
+  set("__index", method<read_member>, 2);
+  lua_settop(L, methods - 1);
 }
 
 }  // namespace moe::lua

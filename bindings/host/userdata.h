@@ -3,6 +3,7 @@
 
 #include <lua.hpp>
 #include <new>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -67,70 +68,76 @@ int64_t check_index(lua_State* L, int index, int64_t limit, const char* what);
 void check_keys(lua_State* L, int table, std::string_view what,
                 const std::vector<std::string>& names);
 
-/// __index of a type's methods: raises UserError for a name that is none, listing those there are.
-/// Upvalues: the type's name, the methods, a list of the names of fields.
+/// A name of a type that recipes see, as `moebench doc` and the type stubs show it. type: of a
+/// field, as "integer"; of a method its signature, as "(expert: integer): boolean". function: of a
+/// field what pushes it, called with the value and the name; of a method method<f>. The name "()"
+/// stands for the call of the value itself, "#" for its length.
+struct Member {
+  const char* name;
+  const char* type;
+  const char* doc;
+  lua_CFunction function;
+
+  bool is_method() const { return type[0] == '('; }
+};
+
+/// A type that recipes see. as: what examples and documents call a value of it.
+struct TypeDef {
+  const char* name;
+  const char* as;
+  const char* doc;
+  std::span<const Member> members;
+};
+
+/// Adds the type to core.table "types", of which `moebench doc` and the stubs are made. Throws
+/// InternalError that names the type or the member that has no doc, no type or no function.
+void declare_type(lua_State* L, const TypeDef& type);
+/// All that were declared: { name, as, doc, members = { { name, type, doc } } } each.
+void push_types(lua_State* L);
+
+/// __index: raises UserError for a name that is none, listing those there are. Upvalues: the type's
+/// name, a table of the methods, a table of what reads fields.
 int unknown_member(lua_State* L);
-/// __newindex of every type: raises UserError. Upvalue: the type's name.
-int refuse_assignment(lua_State* L);
 
-/// For an `index` function (below): pushes the method called like the key, argument 2, and returns
-/// true; or pushes nothing.
-inline bool push_method(lua_State* L) {
-  lua_pushvalue(L, 2);
-  lua_rawget(L, lua_upvalueindex(1));
-  if (!lua_isnil(L, -1)) return true;
-  lua_pop(L, 1);
-  return false;
-}
+/// Makes the metatable of a type. Takes two tables from the stack: the type's methods, and what
+/// reads its fields. destroy: may be null. Recipes cannot get at the metatable (__metatable is
+/// false), cannot assign, and reading a name that the type does not have is a UserError.
+void make_type(lua_State* L, const char* type, lua_CFunction destroy);
+/// The two tables of the members; those of "()" and "#" are in neither.
+void push_members(lua_State* L, std::span<const Member> members);
 
-/// For an `index` function: raises UserError, since the key is no name of the type.
-inline int no_such_member(lua_State* L) {
-  lua_pushvalue(L, 2);
-  lua_gettable(L, lua_upvalueindex(1));
-  return 1;
-}
-
-/// Makes the metatable of a type. Recipes cannot get at it (__metatable is false), and reading a
-/// name that the type does not have is a UserError. Methods stand in __index unless `index` is
-/// given, which then is called as a function with the methods as upvalue 1; `fields` are the names
-/// that it knows beside the methods.
-template <class T>
-void new_type(lua_State* L, const char* type, const luaL_Reg* methods,
-              lua_CFunction index = nullptr, const std::vector<std::string>& fields = {}) {
-  luaL_newmetatable(L, type);
-  lua_pushboolean(L, 0);
-  lua_setfield(L, -2, "__metatable");
-  lua_pushstring(L, type);
-  lua_pushcclosure(L, method<refuse_assignment>, 1);
-  lua_setfield(L, -2, "__newindex");
-  if constexpr (!std::is_trivially_destructible_v<T>) {
-    lua_pushcfunction(L, destroy_userdata<T>);
-    lua_setfield(L, -2, "__gc");
-  }
-  lua_newtable(L);
-  luaL_setfuncs(L, methods, 0);
-  lua_createtable(L, 0, 1);
-  lua_pushstring(L, type);
-  lua_pushvalue(L, -3);
-  lua_createtable(L, static_cast<int>(fields.size()), 0);
-  for (size_t i = 0; i < fields.size(); ++i) {
-    lua_pushstring(L, fields[i].c_str());
-    lua_rawseti(L, -2, static_cast<int>(i + 1));
-  }
-  lua_pushcclosure(L, method<unknown_member>, 3);
-  lua_setfield(L, -2, "__index");
-  lua_setmetatable(L, -2);
-  if (index != nullptr) lua_pushcclosure(L, index, 1);
-  lua_setfield(L, -2, "__index");
-  lua_pop(L, 1);
-}
-
-/// Sets a metamethod of a type made by new_type.
+/// Sets a metamethod of a type.
 inline void set_metamethod(lua_State* L, const char* type, const char* name, lua_CFunction f) {
   luaL_getmetatable(L, type);
   lua_pushcfunction(L, f);
   lua_setfield(L, -2, name);
   lua_pop(L, 1);
+}
+
+template <class T>
+constexpr lua_CFunction destroyer() {
+  return std::is_trivially_destructible_v<T> ? nullptr : destroy_userdata<T>;
+}
+
+/// A type that recipes see.
+template <class T>
+void new_type(lua_State* L, const TypeDef& type) {
+  declare_type(L, type);
+  push_members(L, type.members);
+  make_type(L, type.name, destroyer<T>());
+  for (const Member& m : type.members) {
+    if (m.name == std::string_view("()")) set_metamethod(L, type.name, "__call", m.function);
+    if (m.name == std::string_view("#")) set_metamethod(L, type.name, "__len", m.function);
+  }
+}
+
+/// A type that only the library of Lua sees, which documents what it makes of it.
+template <class T>
+void new_inner_type(lua_State* L, const char* type, const luaL_Reg* methods = nullptr) {
+  lua_newtable(L);
+  if (methods != nullptr) luaL_setfuncs(L, methods, 0);
+  lua_newtable(L);
+  make_type(L, type, destroyer<T>());
 }
 
 }  // namespace moe::lua

@@ -9,11 +9,38 @@
 namespace moe::lua {
 namespace {
 
+constexpr const char* kContextType = "policy context";
+
 // Stream of a policy's random numbers: the seed and the stage's name.
 uint64_t policy_stream(const Host& host, const std::string& stage) {
   uint32_t stream = hash32(static_cast<uint64_t>(host.options().seed.value_or(1)), 1000211);
   for (const char c : stage) stream = hash32(static_cast<unsigned char>(c), stream);
   return stream;
+}
+
+// What is in ctx has the session's number as upvalue 1.
+GraphSession& session_of(lua_State* L) {
+  return GraphSession::of(L, static_cast<uint32_t>(lua_tonumber(L, lua_upvalueindex(1))));
+}
+
+int context_model(lua_State* L) {
+  push_json(L, model_table(session_of(L).context().model));
+  return 1;
+}
+
+int context_cluster(lua_State* L) {
+  push_json(L, cluster_table(session_of(L).context().cluster));
+  return 1;
+}
+
+int context_stage(lua_State* L) {
+  lua_pushstring(L, session_of(L).context().stage.c_str());
+  return 1;
+}
+
+int context_rng(lua_State* L) {
+  push_userdata<Rng>(L, kRngType, policy_stream(Host::of(L), session_of(L).context().stage));
+  return 1;
 }
 
 // ctx:f(op, ...) and ctx.f(op, ...) alike.
@@ -35,15 +62,26 @@ int context_log(lua_State* L) {
   return 0;
 }
 
-// Upvalue 1: the session, since there may be no op that it is about.
 int context_skip(lua_State* L) {
   drop_context_argument(L);
-  GraphSession& session =
-      GraphSession::of(L, static_cast<uint32_t>(lua_tonumber(L, lua_upvalueindex(1))));
+  GraphSession& session = session_of(L);
   const std::string why = luaL_checkstring(L, 1);
   session.skip(why, lua_isnoneornil(L, 2) ? OpId() : check_op(L, 2).second);
   return 0;
 }
+
+constexpr Member kContext[] = {
+    {"model", "moe.ContextModel", "sizes of the model", method<context_model>},
+    {"cluster", "moe.ContextCluster", "the devices and links", method<context_cluster>},
+    {"stage", "string", "the policy's name", method<context_stage>},
+    {"rng", "moe.Rng", "random numbers, decided by --seed and the policy's name",
+     method<context_rng>},
+    {"cost_ms", "(op: moe.Op): number", "time of the op alone, by the plan's cost model",
+     method<context_cost_ms>},
+    {"log", "(op: moe.Op, why: string)", "adds a decision about the op to plan:explain()",
+     method<context_log>},
+    {"skip", "(why: string, op?: moe.Op)", "says why the policy changes nothing, or not this op",
+     method<context_skip>}};
 
 }  // namespace
 
@@ -221,23 +259,14 @@ void GraphSession::push_schedule(lua_State* L) {
 
 void GraphSession::push_context(lua_State* L) {
   lua_newtable(L);
-  push_json(L, model_table(context_.model));
-  lua_setfield(L, -2, "model");
-  push_json(L, cluster_table(context_.cluster));
-  lua_setfield(L, -2, "cluster");
-  lua_pushstring(L, context_.stage.c_str());
-  lua_setfield(L, -2, "stage");
-  push_userdata<Rng>(L, kRngType, policy_stream(host_, context_.stage));
-  lua_setfield(L, -2, "rng");
-  lua_pushcfunction(L, method<context_cost_ms>);
-  lua_setfield(L, -2, "cost_ms");
-  lua_pushcfunction(L, method<context_log>);
-  lua_setfield(L, -2, "log");
-  lua_pushnumber(L, serial_);
-  lua_pushcclosure(L, method<context_skip>, 1);
-  lua_setfield(L, -2, "skip");
+  for (const Member& m : kContext) {
+    lua_pushnumber(L, serial_);
+    lua_pushcclosure(L, m.function, 1);
+    if (!m.is_method()) lua_call(L, 0, 1);
+    lua_setfield(L, -2, m.name);
+  }
   lua_createtable(L, 0, 1);
-  lua_pushstring(L, "policy context");
+  lua_pushstring(L, kContextType);
   lua_pushvalue(L, -3);
   lua_newtable(L);
   lua_pushcclosure(L, method<unknown_member>, 3);
@@ -347,10 +376,13 @@ int rng_below(lua_State* L) {
 
 }  // namespace
 
-void open_rng(lua_State* L) {
-  static constexpr luaL_Reg kMethods[] = {
-      {"below", method<rng_below>}, {"uniform", method<rng_uniform>}, {nullptr, nullptr}};
-  new_type<Rng>(L, kRngType, kMethods);
+void open_policy_context(lua_State* L) {
+  static constexpr Member kRng[] = {
+      {"below", "(n: integer): integer", "a whole number from 1 to n", method<rng_below>},
+      {"uniform", "(): number", "a number in [0, 1)", method<rng_uniform>}};
+  new_type<Rng>(L, {kRngType, "rng", "random numbers of a policy's call", kRng});
+  declare_type(L,
+               {kContextType, "ctx", "what a pass or a schedule decides for, and with", kContext});
 }
 
 }  // namespace moe::lua

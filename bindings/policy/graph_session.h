@@ -142,8 +142,8 @@ std::function<Schedule(const Graph&, Schedule, const PassContext&)> schedule_pol
     lua_State* L, SharedReference apply, SharedReference options, double slot_occupancy,
     std::shared_ptr<PickPolicies> picks);
 
-/// rng:uniform() in [0, 1), rng:below(n) in 1..n.
-void open_rng(lua_State* L);
+/// The types of ctx and of ctx.rng.
+void open_policy_context(lua_State* L);
 void open_schedule(lua_State* L);  // bind_schedule.cpp
 void open_ops(lua_State* L);       // bind_op.cpp
 

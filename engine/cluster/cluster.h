@@ -32,7 +32,7 @@ constexpr double kLeastRate = 1e-9, kMostRate = 1e18, kMostStartUs = 1e9;
 
 constexpr auto fields_of(const Device*) {
   return field_table<Device>(
-      field("name", &Device::name),
+      field("name", &Device::name, "in results"),
       field("gemm_flops_per_s", &Device::gemm_flops_per_s, "achieved flops per second in GEMMs")
           .from(kLeastRate, kMostRate),
       field("vector_flops_per_s", &Device::vector_flops_per_s,
@@ -113,7 +113,7 @@ struct Cluster {
 
 constexpr auto fields_of(const Cluster*) {
   return field_table<Cluster>(
-      field("name", &Cluster::name),
+      field("name", &Cluster::name, "in results"),
       field("nodes", &Cluster::nodes, "number of nodes").from(1, 65536).must(),
       field("devices_per_node", &Cluster::devices_per_node, "number of devices per node")
           .from(1, 1024)
@@ -121,7 +121,7 @@ constexpr auto fields_of(const Cluster*) {
       field("device", &Cluster::device, "rates of a device; moe.collectives does not need them"),
       field("intra", &Cluster::intra, "link between devices of the same node"),
       field("nic", &Cluster::nic, "link of one NIC, between nodes"),
-      field("nics_per_node", &Cluster::nics_per_node).from(1, 1024),
+      field("nics_per_node", &Cluster::nics_per_node, "NICs per node").from(1, 1024),
       field("a2a_base_us", &Cluster::a2a_base_ns, "start-up time of an all-to-all, microseconds")
           .in(kMicroseconds)
           .from(0, kMostStartUs),

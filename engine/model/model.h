@@ -84,8 +84,9 @@ struct Sgd {
   double momentum = 0.9;
 };
 constexpr auto fields_of(const Sgd*) {
-  return field_table<Sgd>(field("lr", &Sgd::lr).from(0, 1e38),
-                          field("momentum", &Sgd::momentum).from(0, 1));
+  return field_table<Sgd>(
+      field("lr", &Sgd::lr, "learning rate").from(0, 1e38),
+      field("momentum", &Sgd::momentum, "share of the last update that goes on").from(0, 1));
 }
 
 /// AdamW. The weight decay, multiplied by lr, applies to tensors with two or more axes (not
@@ -97,8 +98,10 @@ struct Adamw {
 constexpr auto fields_of(const Adamw*) {
   constexpr double kBelowOne = 1 - 0x1p-24;  // the largest value below 1 in float
   return field_table<Adamw>(
-      field("lr", &Adamw::lr).from(0, 1e38), field("beta1", &Adamw::beta1).from(0, kBelowOne),
-      field("beta2", &Adamw::beta2).from(0, kBelowOne), field("eps", &Adamw::eps).from(1e-30, 1),
+      field("lr", &Adamw::lr, "learning rate").from(0, 1e38),
+      field("beta1", &Adamw::beta1, "decay of the mean of gradients").from(0, kBelowOne),
+      field("beta2", &Adamw::beta2, "decay of the mean of their squares").from(0, kBelowOne),
+      field("eps", &Adamw::eps, "added to the root of that mean").from(1e-30, 1),
       field("weight_decay", &Adamw::weight_decay, "decay of matrices and tables, multiplied by lr")
           .from(0, 1e6));
 }

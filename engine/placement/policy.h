@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/field.h"
 #include "engine/base/option.h"
 #include "engine/placement/placement.h"
 
@@ -16,15 +17,23 @@ namespace moe {
 /// What planners count with: one device, one MoE layer. Fitted to the cost model in use when the
 /// plan is made (passes/), or given; never copied from a paper.
 struct PlacementRates {
-  double input_bytes = 0;       // of one input: hidden * element bytes
-  double expert_bytes = 0;      // parameters of an expert; its gradients alike
-  double state_bytes = 0;       // optimiser state of an expert
-  double a2a_bytes_per_s = 0;   // what a device receives in an all-to-all
-  double copy_bytes_per_s = 0;  // what a device receives while experts are copied
-  double inputs_per_s = 0;      // inputs through an expert's forward
+  double input_bytes = 0, expert_bytes = 0, state_bytes = 0;
+  double a2a_bytes_per_s = 0, copy_bytes_per_s = 0, inputs_per_s = 0;
   /// Non-expert compute of a block: the fnec_s and bnec_s of Pro-Prophet and of plan texts.
   double forward_other_s = 0, backward_other_s = 0;
 };
+constexpr auto fields_of(const PlacementRates*) {
+  using R = PlacementRates;
+  return field_table<R>(
+      field("input_bytes", &R::input_bytes, "of one input: hidden * element bytes"),
+      field("expert_bytes", &R::expert_bytes, "parameters of an expert; its gradients alike"),
+      field("state_bytes", &R::state_bytes, "optimizer state of an expert"),
+      field("a2a_bytes_per_s", &R::a2a_bytes_per_s, "what a device receives in an all-to-all"),
+      field("copy_bytes_per_s", &R::copy_bytes_per_s, "what it receives while experts are copied"),
+      field("inputs_per_s", &R::inputs_per_s, "inputs through an expert's forward"),
+      field("fnec_s", &R::forward_other_s, "forward compute of a block beside its experts"),
+      field("bnec_s", &R::backward_other_s, "backward compute of a block beside its experts"));
+}
 
 struct PlaceInput {
   int64_t step = 0;

@@ -1,4 +1,4 @@
--- moe: the library that recipes require. Names and shapes are described in the README.
+-- moe: the library that recipes require. `moebench doc` describes all of it.
 local aligned = require "moe.base.aligned"
 local calibrate = require "moe.run.calibrate"
 local choice = require "moe.base.choice"
@@ -7,6 +7,7 @@ local cluster = require "moe.spec.cluster"
 local collectives = require "moe.spec.collectives"
 local comm_tables = require "moe.spec.comm_tables"
 local core = require "moe.core"
+local doc = require "moe.doc"
 local errors = require "moe.base.errors"
 local experiment = require "moe.run.experiment"
 local infer = require "moe.run.infer"
@@ -25,35 +26,55 @@ local schema = require "moe.base.schema"
 local system = require "moe.spec.system"
 local train = require "moe.run.train"
 
-local moe = {
+local moe = schema.functions("moe", "name", {
+  assumed = { schema.assumed, schema.ASSUMED, "moe.Assumed",
+    "a constant without a source, with the band that it lies in" },
+  best = { choice.best, "(constructor: (fun(t?: table): moe.Pass), options: table)", "moe.Best",
+    "a pass with a list as one option: the value with the fastest simulated step that fits" },
+  claim = { claims.claim, claims.FIELDS, "moe.Claim",
+    "a paper's number, and how ours is computed" },
+  collectives = { collectives.collectives, collectives.FIELDS, "moe.CollectiveTimes",
+    "how long collectives take that meet on the links of a cluster" },
+  experiment = { experiment.experiment, experiment.FIELDS, "moe.Experiment",
+    "points, systems and what they are simulated or run on; a recipe returns it" },
+  fallback = { choice.fallback, "(constructor: (fun(t?: table): moe.Pass), options: table)",
+    "moe.Fallback", "a pass with a list as one option: the first value whose plan fits in memory" },
+  infer = { infer.infer, infer.INFER, "moe.InferResult",
+    "batches through the forward of a model, on real ranks or simulated" },
+  judge = { judge.judge, judge.FIELDS, "moe.Verdict[]",
+    "claims about numbers that a recipe computes itself" },
+  loads = { routing.loads, routing.LOADS, "integer[][]",
+    "how many choices of each source go to each expert, [source][expert]" },
+  machine = { machine.machine, "(file: string, options?: moe.MachineOptions)", "moe.ClusterFields",
+    "what `moebench calibrate` measured, for moe.cluster.custom: a node with a device per rank" },
+  nccl_tests = { comm_tables.nccl_tests, "(file: string)", "moe.Times",
+    "times in the output of all_reduce_perf or alltoall_perf, for a cluster's collectives" },
+  plan = { train.plan, train.PLAN, "moe.Plan",
+    "a step of a model on a cluster, planned and simulated" },
+  results = { results.read, "(folder: string)", "moe.Results",
+    "results of an earlier run, of its results.json" },
+  run = { experiment.run, "(e: moe.Experiment)", "moe.Results",
+    "runs an experiment: writes results.json and traces, prints tables" },
+  system = { system.system, "(name: string)", "fun(t: moe.SystemFields): moe.System",
+    "a list of passes with an all-reduce policy: {} a known one, else the passes given",
+    fields = system.FIELDS },
+  table = { aligned.text, "(rows: (string|number)[][])", "string",
+    "aligned columns; the first row is the header, one without cells an empty line" },
+  train = { train.train, train.TRAIN, "moe.TrainResult", "one training run on real ranks" },
+  workload = { routing.workload, "(name: string)", "fun(t?: moe.WorkloadFields): moe.Routing",
+    "which experts tokens choose, by the law of that name", fields = routing.options() },
+}, {
   version = core.version,
-  assumed = schema.assumed,
-  best = choice.best,
-  claim = claims.claim,
   cluster = cluster.constructors,
-  collectives = collectives.collectives,
-  experiment = experiment.experiment,
-  fallback = choice.fallback,
-  infer = infer.infer,
-  judge = judge.judge,
   lina = lina.functions,
-  loads = routing.loads,
-  machine = machine.machine,
   model = model.constructors,
-  nccl_tests = comm_tables.nccl_tests,
   pass = policy.passes,
   pipemoe = pipemoe.functions,
-  plan = train.plan,
   policy = policy.constructors,
   prophet = prophet.functions,
-  results = results.read,
-  run = experiment.run,
-  system = system.system,
-  table = aligned.text,
   trace = routing.trace,
-  train = train.train,
-  workload = routing.workload,
-}
+})
+schema.check_methods()
 
 --- For rank threads: the definition of a policy in this state.
 function moe._policy(kind, name) return policy.registry[kind][name] end
@@ -83,9 +104,10 @@ local function check(chunk)
 end
 
 --- The host's door. mode: "run" or "check" with the recipe's chunk, "list" with a kind or nil,
---- "calibrate" and "report" with the name of the file to write.
+--- "doc" with a topic or nil, "calibrate" and "report" with the name of the file to write.
 function moe._main(mode, argument)
   if mode == "list" then return list.list(argument) end
+  if mode == "doc" then return doc.doc(argument) end
   if mode == "calibrate" then return calibrate.calibrate(argument) end
   if mode == "report" then return page.report(argument) end
   if mode == "check" then return check(argument) end
@@ -94,4 +116,4 @@ function moe._main(mode, argument)
   if value == nil then experiment.check_run() end
 end
 
-return schema.namespace("moe", "name", moe)
+return moe

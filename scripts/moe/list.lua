@@ -1,10 +1,8 @@
 -- `moebench list [kind]`: what there is, read from the same tables as the checks.
 local aligned = require "moe.base.aligned"
 local claims_lib = require "moe.results.claims"
-local cluster = require "moe.spec.cluster"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
-local model = require "moe.spec.model"
 local papers = require "moe.papers"
 local policy = require "moe.spec.policy"
 local schema = require "moe.base.schema"
@@ -13,11 +11,12 @@ local system = require "moe.spec.system"
 
 local M = {}
 
-local function clusters()
-  local out = { { name = "custom",
-    doc = "every number given in the recipe, or by moe.machine 'machine.lua'" } }
-  for _, name in ipairs(cluster.files) do
-    out[#out + 1] = { name = name, doc = cluster.doc(name) }
+-- The functions of a part of the library, in their order.
+local function functions_of(part)
+  local out = {}
+  for _, call in ipairs(schema.calls) do
+    local name = call.name:match("^" .. part .. "%.(.*)$")
+    if name then out[#out + 1] = { name = name, doc = call.doc } end
   end
   return out
 end
@@ -68,16 +67,20 @@ local function claims()
   return out
 end
 
-local LISTS = { clusters = clusters, systems = systems, claims = claims,
-  models = function() return model.docs end }
+local LISTS = { systems = systems, claims = claims,
+  clusters = function() return functions_of "cluster" end,
+  models = function() return functions_of "model" end }
 for _, kind in ipairs { "gates", "passes", "placements", "executors", "metrics", "ops",
   "workloads" } do
   LISTS[kind] = function() return core.table(kind) end
 end
 
+--- What is listed of a kind: { name, doc, ... } each.
+function M.rows(kind) return LISTS[kind]() end
+
 local function say_list(kind)
   local rows = { { kind } }
-  for _, item in ipairs(LISTS[kind]()) do
+  for _, item in ipairs(M.rows(kind)) do
     local options = {}
     for i, o in ipairs(item.options or {}) do
       options[i] = ("%s = %s"):format(o.name, tostring(o.default))

@@ -1,6 +1,8 @@
 // Passes and schedules in Lua, on the plan of a small model.
 #include <catch2/catch.hpp>
 
+#include "bindings/host/userdata.h"
+#include "bindings/policy/graph_session.h"
 #include "tests/bindings/fixture.h"
 
 using namespace moe::lua;
@@ -34,6 +36,10 @@ void good(const std::string& text) {
 
 std::string bad(const std::string& text) {
   return message_of(kModel + text);
+}
+
+int nothing(lua_State*) {
+  return 0;
 }
 
 }  // namespace
@@ -214,6 +220,56 @@ TEST_CASE("a name that a handle does not have is answered with those it has") {
              Contains("an op cannot be written to"));
   CHECK_THAT(bad("step_pass(function(g) g:ops { layer = 0 } end)"),
              Contains("g:ops: layer 0 is not allowed; Lua counts from 1"));
+}
+
+TEST_CASE("what recipes get has the fields and the types that are documented") {
+  const std::string text = moe::read_file(MOE_SOURCE_DIR "/tests/bindings/documented.lua");
+  CHECK(message_of(text, [](HostOptions& options) { options.trust = true; }) == "(no error)");
+}
+
+TEST_CASE("no handle shows an address") {
+  CHECK_THAT(bad(R"(schedule(function(s, g, ctx)
+    error(("%s, %s, %s, %s"):format(s, g, g:ops()[1].outputs[1], ctx.rng))
+  end))"),
+             Contains("schedule, graph, tensor, rng"));
+}
+
+TEST_CASE("what a policy's ctx has of the model and the cluster is what is documented") {
+  LibraryState state;
+  state.run(R"(require "moe"; documented = {}
+    for _, t in ipairs(require("moe.topics").all()) do
+      local names = {}
+      for _, m in ipairs(t.members) do
+        if not m.method then names[#names + 1] = m.name end
+      end
+      table.sort(names)
+      documented[t.name] = table.concat(names, " ")
+    end)");
+  const auto names_of = [](const nlohmann::json& table) {
+    std::string names;
+    for (const auto& [name, value] : table.items()) names += (names.empty() ? "" : " ") + name;
+    return names;
+  };
+  CHECK(state.text_of("documented.context_model") == names_of(model_table({})));
+  CHECK(state.text_of("documented.context_cluster") == names_of(cluster_table({})));
+}
+
+TEST_CASE("a type whose member has no doc, no type or no function is refused with its name") {
+  LibraryState state;
+  const auto message_of_type = [&](const Member& member) -> std::string {
+    try {
+      declare_type(state.L(), {"lamp", "lamp", "a light", std::span(&member, 1)});
+    } catch (const moe::InternalError& e) {
+      return e.what();
+    }
+    return "(no error)";
+  };
+  CHECK_THAT(message_of_type({"shine", "()", "", nothing}),
+             Contains("'shine' of the table of members of a lamp has no doc"));
+  CHECK_THAT(message_of_type({"shine", "", "gives light", nothing}),
+             Contains("'shine' of a lamp has no type or no function"));
+  CHECK_THAT(message_of_type({"shine", "()", "gives light", nullptr}), Contains("no function"));
+  CHECK(message_of_type({"shine", "()", "gives light", nothing}) == "(no error)");
 }
 
 TEST_CASE("a policy that changes nothing says so, with the reason that it gives") {

@@ -84,6 +84,21 @@ TEST_CASE("the command line has its own status") {
   CHECK(gatez.exit == 2);
   CHECK(gatez.text.find("Did you mean 'gates'?") != std::string::npos);
   CHECK(run(program + " doctor").exit == 0);
+  CHECK(run(program + " doc").exit == 0);
+  CHECK(run(program + " doc system lancet").text == run(program + " doc system.lancet").text);
+  const Outcome gatez_doc = run(program + " doc gatez");
+  CHECK(gatez_doc.exit == 2);
+  CHECK(gatez_doc.text.find("Did you mean 'gate'?") != std::string::npos);
+}
+
+TEST_CASE("lists, documents and stubs are the same each time and show no address") {
+  for (const char* command : {" list", " list stubs", " doc", " doc experiment", " doc ctx"}) {
+    const Outcome once = run(MOEBENCH_BINARY + std::string(command));
+    INFO(command);
+    CHECK(once.exit == 0);
+    CHECK(once.text == run(MOEBENCH_BINARY + std::string(command)).text);
+    CHECK(once.text.find(": 0x") == std::string::npos);
+  }
 }
 
 TEST_CASE("where the cuda executor cannot run, that is said before anything runs") {

@@ -20,7 +20,7 @@ print "-- The engine's tables as core.table(kind) gives them, made by dump_table
 print "-- luacheck: no max line length"
 print "return {"
 for _, kind in ipairs { "executors", "fields", "gates", "metrics", "ops", "passes", "placements",
-  "workloads" } do
+  "types", "workloads" } do
   print(("  %s = {"):format(kind))
   for _, row in ipairs(core.table(kind)) do print(("    %s,"):format(text_of(row))) end
   print "  },"

@@ -1,18 +1,21 @@
--- `moebench list` and the type stubs.
+-- `moebench list`, `moebench doc` and the type stubs.
 local expect = require "expect"
 local world = require "world"
 local test = require "test"
 
-local function list(kind)
+local function say(mode, argument)
   local w = world.run("", {}, "run")
   w.said = {}
   local core = package.loaded["moe.core"]
   local out = {}
   core.say = function(text) out[#out + 1] = text end
   core.recipe = nil
-  local ok, err = pcall(w.moe._main, "list", kind)
+  local ok, err = pcall(w.moe._main, mode, argument)
   return table.concat(out, "\n"), not ok and err or nil
 end
+
+local function list(kind) return say("list", kind) end
+local function doc(topic) return say("doc", topic) end
 
 test("every kind is listed, alone or with the others", function()
   local all = list(nil)
@@ -53,7 +56,7 @@ test("the stubs are Lua, and know every field that is checked", function()
   for _, part in ipairs { "---@meta", "---@field layers integer|moe.Assumed blocks (1 to 10000)",
     '---@field scope "token"|"batch"', "---@field degree? number parts; 1 leaves ",
     "---@field link? moe.Link", "---@field gemm_efficiency? number|moe.Assumed",
-    "---@field systems (moe.System)[]",
+    "---@field systems moe.System[]",
     "---@field bytes_per_s number achieved bytes per second" } do
     assert(text:find(part, 1, true), part)
   end
@@ -70,4 +73,59 @@ test("every class that a stub names is defined", function()
       end
     end
   end
+end)
+
+test("every field and method is documented on at most 100 columns, and in the stubs", function()
+  local stubs, overview = list "stubs", doc(nil)
+  local classes, core, print_doc = {}, require "moe.core", require("moe.doc").doc
+  for class, body in stubs:gmatch "%-%-%-@class ([%w_.]+)([^\n]*.-)\n\n" do
+    classes[class] = classes[class] or body
+  end
+  for _, t in ipairs(require("moe.topics").all()) do
+    local text
+    core.say = function(said) text = said end
+    print_doc(t.name)
+    assert(text:find(t.doc:match "^%S+", 1, true), t.name)
+    assert(t.name:match "^pass%." or ("\n" .. overview):find("\n  " .. t.name, 1, true), t.name)
+    for line in text:gmatch "[^\n]+" do assert(#line <= 100, line) end
+    for _, m in ipairs(t.members) do
+      local plain = m.name:match "^[%w_]+$"
+      local shown = m.method and t.as .. ":" .. m.name or "\n  " .. m.name
+      assert(not plain or text:find(shown, 1, true), t.name .. "." .. m.name)
+      assert(not plain or classes[t.class]:find("\n---@field " .. m.name, 1, true),
+        t.class .. " " .. m.name)
+    end
+  end
+end)
+
+test("a topic is asked for by its name, its last part and what examples call it", function()
+  for asked, part in pairs { ["model.gpt2_moe"] = "integer, 1 to 10000", model = "(default 50257)",
+    p = "p:shadow(expert: integer, device: integer)", plan = "plan:order(lane: string): string[]",
+    zipf = "workload.zipf", ctx = "ctx (moe.PlacementContext)", lancet = "system.lancet\n",
+    results = "iteration_ms            number, ms", gate = "gate.switch",
+    ["policy.gate"] = "see also: gate_context, scores", ["moe.Op"] = "op (moe.Op)" } do
+    assert(doc(asked):find(part, 1, true), asked .. ": " .. doc(asked))
+  end
+  expect.equal(select(2, doc "polcy.gate").message,
+    "doc: unknown topic 'polcy.gate'. Did you mean 'policy.gate'?; `moebench doc` lists them")
+end)
+
+test("what is not documented is refused with its name", function()
+  local schema = require "moe.base.schema"
+  local function message(f) return select(2, pcall(f)) end
+  local lamp = schema.methods("lamp", "lamp", "a light", { { "glow", "()", "gives light" } })
+  expect.equal(message(function() function lamp:shine() end end),
+    "the method lamp:shine has no doc")
+  expect.equal(message(schema.check_methods),
+    "the method lamp:glow is documented and not there")
+  table.remove(schema.types)
+  expect.equal(message(function()
+    schema.record("lamp", "lamp", "a light", { { "glow", "()" } })
+  end), "'glow' of a lamp has no type or no doc")
+  expect.equal(message(function()
+    schema.functions("moe", "name", { glow = { print, "()", "nil" } })
+  end), "moe.glow has no doc, or does not say what it takes and gives")
+  expect.equal(message(function()
+    require("moe.topics").members_of({ watts = { type = "number" } }, "lamp")
+  end), "the field 'watts' of lamp has no doc")
 end)

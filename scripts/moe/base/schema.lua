@@ -4,8 +4,9 @@
 -- A field: { type =, default =, required =, lo =, hi =, enum = { ... }, doc = "what, unit",
 --   complete = function(value, path, at): the checked value of a table, what hangs together in it }
 -- type: "integer", "number", "string", "boolean", "table", "function", "any"; "list", with of = the
--- field of an entry; a table of fields; or a class of objects that the library made (M.class). A
--- number may be moe.assumed{...} where a collector stands by (M.collector).
+-- field of an entry; a table of fields; or a class of objects that the library made (M.class). as =
+-- its type where documents say more. A number may be moe.assumed{...} where a collector stands by
+-- (M.collector).
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 
@@ -16,9 +17,28 @@ M.classes = {}
 
 --- Makes a class of objects; returns their metatable.
 function M.class(name, what)
-  local mt = { __name = name }
+  local mt = { __name = name, __tostring = function() return "moe." .. name end }
   M.classes[name] = { mt = mt, what = what }
   return mt
+end
+
+--- What recipes call and what they get, for `moebench doc` and the type stubs. calls: { name,
+--- takes = its fields or its signature, gives, doc, ... }; types: as core.table "types" has them.
+M.calls, M.types = {}, {}
+
+--- A type of what recipes get; `as`: what examples call it. rows: { name, type, doc } each, a
+--- method's type its signature, as "(lane: string): string[]". fields: a field list whose fields
+--- it has too, or nil. Returns the type; its `also` is another name that it is asked for by.
+function M.record(name, as, doc, rows, fields)
+  local made = { name = name, as = as, doc = doc, fields = fields or {}, members = {} }
+  for i, row in ipairs(rows) do
+    if not (row[2] and row[3]) then
+      error(("'%s' of a %s has no type or no doc"):format(tostring(row[1]), name), 0)
+    end
+    made.members[i] = { name = row[1], type = row[2], doc = row[3] }
+  end
+  M.types[#M.types + 1] = made
+  return made
 end
 
 local as_made = setmetatable({}, { __mode = "k" })  -- object -> a copy of its fields
@@ -112,6 +132,7 @@ end
 
 local declared = {}
 for _, row in ipairs(core.table "fields") do declared[row.name] = field_list(row.fields) end
+declared.metrics = field_list(core.table "metrics")
 
 --- The fields that the engine declares of what is called so ("cluster"), as a field list.
 function M.declared(name) return assert(declared[name], name) end
@@ -124,10 +145,10 @@ function M.changed(fields, changes)
   return out
 end
 
---- The field where nothing stands in for a value that is not given.
+--- The field where it may be left out, and nothing stands in for it.
 function M.optional(field)
   local out = M.merged(field, {})
-  out.default = nil
+  out.default, out.required = nil, nil
   return out
 end
 
@@ -184,9 +205,10 @@ end
 
 --- A table of the library's surface: reading another name is an error.
 function M.namespace(path, what, members)
-  return setmetatable(members, { __index = function(_, name)
-    M.unknown(path, what, name, keys_of(members), errors.here())
-  end })
+  return setmetatable(members, { __tostring = function() return path end,
+    __index = function(_, name)
+      M.unknown(path, what, name, keys_of(members), errors.here())
+    end })
 end
 
 -- Texts go to JSON; the path of the first one that JSON cannot hold. Objects of the library hold
@@ -203,30 +225,63 @@ local function check_texts(value, path, at, depth)
   end
 end
 
---- Makes __index of a class of objects with methods: reading a name that is no method and no field
---- of the object is an error, but for numbers (lists) and the names in `optional`, which are nil.
---- Methods are defined afterwards.
-function M.methods(what, class, optional)
-  local names, absent = {}, {}
-  for _, name in ipairs(optional or {}) do absent[name] = true end
-  class.__index = class
-  return setmetatable(class, { __index = function(_, name)
-    if type(name) ~= "string" or absent[name] or name:sub(1, 2) == "__" then return nil end
-    for _, key in ipairs(#names == 0 and keys_of(class) or {}) do
-      if key:sub(1, 2) ~= "__" then names[#names + 1] = key end
+--- A table of functions of the library. rows: name = { function, takes, gives, doc } each, where
+--- takes is a field list or a signature; fields = those of the table that what it gives takes,
+--- class = the name of the fields' type, assumed = whether numbers may be moe.assumed. others: what
+--- else is there.
+function M.functions(path, what, rows, others)
+  local members = M.merged(others or {}, {})
+  for name, row in pairs(rows) do
+    local f, takes, gives, doc = unpack(row)
+    if not (f and takes and gives and doc) then
+      error(("%s.%s has no doc, or does not say what it takes and gives"):format(path, name), 0)
     end
-    M.unknown(what, "method", name, names, errors.here())
+    M.calls[#M.calls + 1] = { name = (path .. "." .. name):gsub("^moe%.", ""), takes = takes,
+      gives = gives, doc = doc, fields = row.fields, class = row.class, assumed = row.assumed }
+    members[name] = f
+  end
+  return M.namespace(path, what, members)
+end
+
+--- The metatable of objects with the methods and fields of a type, as M.record: reading another
+--- name is an error, but for numbers (lists). Methods are defined afterwards, those of the rows.
+function M.methods(name, as, doc, rows)
+  local class, made, known, names = {}, M.record(name, as, doc, rows), {}, {}
+  made.class = class
+  for _, m in ipairs(made.members) do
+    known[m.name] = m.type:sub(1, 1) == "(" and "method" or "field"
+    if known[m.name] == "method" then names[#names + 1] = m.name end
+  end
+  table.sort(names)
+  class.__index, class.__tostring = class, function() return name end
+  return setmetatable(class, { __index = function(_, key)
+    if type(key) ~= "string" or known[key] == "field" or key:sub(1, 2) == "__" then return nil end
+    M.unknown(name, "method", key, names, errors.here())
   end,
   -- A method gets an object of the class, or says what is missing.
-  __newindex = function(_, name, f)
-    rawset(class, name, function(self, ...)
+  __newindex = function(_, key, f)
+    if known[key] ~= "method" then
+      error(("the method %s:%s has no doc"):format(name, tostring(key)), 0)
+    end
+    rawset(class, key, function(self, ...)
       if getmetatable(self) ~= class then
-        errors.user(("%s: is a ':' missing? write x:%s(...), not x.%s(...)"):format(what, name,
-          name), errors.here())
+        errors.user(("%s: is a ':' missing? write x:%s(...), not x.%s(...)"):format(name, key, key),
+          errors.here())
       end
       return f(self, ...)
     end)
   end })
+end
+
+--- Raises an error that names a method which is documented and not defined.
+function M.check_methods()
+  for _, made in ipairs(M.types) do
+    for _, m in ipairs(made.class and made.members or {}) do
+      if m.type:sub(1, 1) == "(" and not rawget(made.class, m.name) then
+        error(("the method %s:%s is documented and not there"):format(made.name, m.name), 0)
+      end
+    end
+  end
 end
 
 local function range_text(field)

@@ -1,10 +1,16 @@
--- Lists of numbers as R:get, R:map and R:ratio return them: mean, max, min and median, nil of an
--- empty one; :each() with the run of each.
+-- Lists of numbers as R:get, R:map and R:ratio return them.
 local schema = require "moe.base.schema"
 
 local M = {}
 
-local Values = schema.methods("values", {}, { "runs" })
+local Values = schema.methods("values", "values", "numbers of runs, a list", {
+  { "runs", "moe.Run[]?", "the runs that the numbers are of, in order" },
+  { "mean", "(): number?", "their mean; nil of an empty list, as the next three" },
+  { "max", "(): number?", "the largest" },
+  { "min", "(): number?", "the smallest" },
+  { "median", "(): number?", "the one in the middle, or the mean of the two there" },
+  { "each", "(): (fun(): number, moe.Run?)", "iterates over each number and its run" },
+})
 
 --- runs: those that the numbers are of, in their order; may be nil.
 function M.new(list, runs)
@@ -33,7 +39,6 @@ function Values:median()
   return (s[math.floor((n + 1) / 2)] + s[math.floor(n / 2) + 1]) / 2
 end
 
---- Iterator over value, run.
 function Values:each()
   local i = 0
   return function()

@@ -30,8 +30,8 @@ local FACTOR = 3  -- of effects that still agree in direction
 
 M.FIELDS = {
   id = { type = "string", required = true, doc = "figure id, see `moebench list claims`" },
-  value = { type = "function", required = true,
-    doc = "function(results) returning our number; called for every end of the band" },
+  value = { type = "function", required = true, as = "fun(R: moe.Results): number|boolean?",
+    doc = "our number; called for every end of the band" },
   within = { type = "number", lo = 0, hi = 10, default = 0.1,
     doc = "distance that still counts as reproduced, over the paper's effect" },
   neutral = { type = "number", doc = "the value that means no effect (1 for a speed-up)" },
@@ -131,8 +131,23 @@ local function checked(c, ours)
   return ours
 end
 
---- The claim beside the results, in the band: { id, label, figure, text, unit, paper, ours, lo, hi,
---- verdict, reason, note, sensitivity }.
+schema.record("verdict", "verdict", "a claim beside the results, as results.json has it", {
+  { "id", "string", "the figure's" }, { "figure", "string", "in its paper" },
+  { "text", "string", "what the figure says" }, { "unit", "string", "of the numbers" },
+  { "label", "string?", "of which results" },
+  { "paper", "number", "the paper's number" },
+  { "ours", "number?", "our number; nil without a run" },
+  { "lo", "number?", "lower end of our band" }, { "hi", "number?", "upper end of our band" },
+  { "verdict", "string", "reproduced, direction only, contradicted, undetermined, fitted or not "
+    .. "comparable" },
+  { "reason", "string?", "why it is that" },
+  { "note", "string?", "the claim's, where there is a difference" },
+  { "sensitivity",
+    "{ constant: string, lo: number, hi: number, at_lo?: number, at_hi?: number }[]",
+    "what ours is at the ends of each constant" },
+})
+
+--- The claim beside the results, in the band: a verdict.
 function M.evaluate(c, band)
   local b = band:of(function(R) return checked(c, c.value(R)) end)
   local word, reason = M.verdict(c, b)

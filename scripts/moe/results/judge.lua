@@ -10,7 +10,7 @@ local M = {}
 
 M.FIELDS = {
   name = { type = "string", required = true, doc = "names it in results" },
-  title = { type = "string", default = "" },
+  title = { type = "string", default = "", doc = "of its claims" },
   claims = { type = "list", of = { type = "claim" }, required = true,
     doc = "list of moe.claim, whose value is a function of a reading" },
   readings = { type = "list", of = { type = "any" }, required = true,

@@ -1,20 +1,7 @@
--- Results: a list of runs with selectors. A run is a plain table, as in results.json.
---   R:where{ system = "lancet", gpu = { "p4de", "p3dn" }, nodes = function(n) return n > 2 end }
---                                            runs whose field, or coordinate, is equal, is in
---                                            the list or pleases the function; false: also none
---   R:each()                                 iterator over runs
---   R:by "gpu", R:by { "gpu", "nodes" }      iterator over value (or list of values), its results
---   R:get "iteration_ms"                     values
---   R:map(function(run) return x end)        values; runs that give nil are left out
---   R:best{ "iteration_ms", among = { "raf", "tutel" } }
---                                            results with the run of the least value per point
---   R:ratio{ "iteration_ms", of = "lancet", to = { "raf", "tutel" } }
---                                            a value per point: least of `to` divided by `of`
---   :mean() :max() :min() :median() :each()  of values; each iterates over value, run
---   R:table{ rows = { "gpu", "nodes" }, cols = "system", cell = function(run) return text end }
---                                            a cell holds one run: several are an error
--- best and ratio pass over runs that are out of memory (run.oom): their times are of plans that no
--- device can hold. get, map and table show all; leave them out with where { oom = false }.
+-- Results: a list of runs with selectors (`moebench doc results`). A run is a plain table, as in
+-- results.json. best and ratio pass over runs that are out of memory (run.oom): their times are of
+-- plans that no device can hold. get, map and table show all; leave them out with
+-- where { oom = false }.
 local aligned = require "moe.base.aligned"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
@@ -27,63 +14,133 @@ local M = {}
 
 M.SCHEMA = 1
 
---- Fields of a run and what they hold.
-M.FIELDS = {
-  experiment = "its name", entry = "which of the experiment's run", system = "its name",
-  model = "its name", cluster = "its name",
-  cluster_parameters = "its rates, resolved", devices = "how many",
-  executor = "simulate, cpu or cuda", device_name = "the GPU and its versions, of cuda",
-  point = "coordinates of a simulated run", points = "all points that an executed run stands for",
-  parameters = "the model's, resolved", gate_options = "of a gate policy",
-  record = "the file of its routing",
-  routing = "the workload or trace that tokens follow, with options and seed",
-  optimizer = "its parameters", stages = "passes with their options",
-  without_effect = "what stages were told and did not do: stage and reason of each",
-  all_reduce = "the policy", choice = "what moe.best, moe.fallback or a system of systems chose",
-  candidates = "what it chose from, and why",
-  degrees = "that pipemoe chose, by MoE layer",
-  packing = "Lina's: experts per device over those without, what the controller saw, what it costs",
-  fill = "expected share of capacity slots in use", assumed = "constants without a source, by path",
-  forward_ms = "until the forward's last op ends",
-  alone_ms = "a rank's ops, each alone: collectives by kind, the rest by segment",
-  lower_bound_ms = "no schedule of the plan's ops is faster: the larger of the next two",
-  busiest_lane_ms = "sum of a lane's ops", critical_path_ms = "longest path of dependencies",
-  overlap = "what weight gradients can hide of the all-to-alls: greedy_ms, exact_ms, bound_ms",
-  log = "what the passes did; of schedulers what concerns the whole step",
-  samples_ms = "every step",
-  peak_bytes = "a device, planned", liveness_bytes = "a device, alive at the peak",
-  oom = "true where the peak is beyond the device: no such run can be",
-  holders = "what holds the peak, where it is beyond the device",
-  memory_bytes = "of a device, where it is known", plan_ms = "time to plan",
-  plan_hash = "of graph, orders and buffers", num_ops = "of a rank",
-  simulate_ms = "time to simulate",
-  init = "of the parameters", tokens = "text or reference", text = "its path",
-  expert_products = "the variant of experts' products where the recipe says it",
-  attention = "the kernels of fused attention where the recipe says it",
-  edits = "what is changed in the plan's graph for a device; nothing where it is not there",
-  comm_priority = "of transfers' streams over compute's, where the recipe says it",
-  link = "the emulated link", prediction = "frozen before the run",
-  drops = "every step",
-  executed_peak_bytes = "a rank, executed; nothing where the run failed",
-  trace = "its file",
-  placements = "by step and layer: moves of residents since the step before, copies and replicas; "
-    .. "max_load, mean_load: rows of a device; max_load_plain: of plain expert parallelism",
-  planner_error = "Pro-Prophet's performance model beside the executed spans, by op (a2a, experts, "
-    .. "trans, agg): error, the mean of |estimated - real| / real over num samples, all but those "
-    .. "of the first step; every sample",
-  processes = "that were started for a rank each; none where ranks are threads",
-  ranks = "by rank: medians of what it counts in a step",
-  unigram_entropy = "of the text, nats",
+--- Fields of a run.
+local ROWS = {
+  { "experiment", "string", "its name" },
+  { "entry", "integer", "which of the experiment's run" },
+  { "system", "string", "its name" }, { "model", "string", "its name" },
+  { "cluster", "string", "its name" },
+  { "cluster_parameters", "moe.ClusterFields", "its rates, resolved" },
+  { "devices", "integer", "how many" },
+  { "executor", '"simulate"|"cpu"|"cuda"', "that simulated or ran it" },
+  { "device_name", "string?", "the GPU and its versions, of cuda" },
+  { "point", "table<string, any>?", "coordinates of a simulated run" },
+  { "points", "table<string, any>[]?", "all points that an executed run stands for" },
+  { "parameters", "moe.ModelFields", "the model's, resolved" },
+  { "gate_options", "table?", "of a gate policy" },
+  { "record", "string?", "the file of its routing" },
+  { "routing", "string?", "the workload or trace that tokens follow, with options and seed" },
+  { "optimizer", "moe.Optimizer", "its parameters" },
+  { "stages", "{ name: string, kind: string, options: table }[]", "passes with their options" },
+  { "without_effect", "{ stage: string, reason: string }[]?",
+    "what stages were told and did not do" },
+  { "all_reduce", "moe.AllReduce", "the policy" },
+  { "choice", "string?", "what moe.best, moe.fallback or a system of systems chose" },
+  { "candidates", "table[]?", "what it chose from, and why" },
+  { "degrees", "integer[]?", "that pipemoe chose, by MoE layer" },
+  { "packing", "moe.Packing?", "what Lina's packing chose" },
+  { "fill", "number", "expected share of capacity slots in use" },
+  { "assumed", "table<string, moe.AssumedFields>?", "constants without a source, by path" },
+  { "forward_ms", "number?", "until the forward's last op ends" },
+  { "alone_ms", "table<string, number>",
+    "a rank's ops, each alone: collectives by kind, the rest by segment" },
+  { "lower_bound_ms", "number",
+    "no schedule of the plan's ops is faster: the larger of the next two" },
+  { "busiest_lane_ms", "number", "sum of a lane's ops" },
+  { "critical_path_ms", "number", "longest path of dependencies" },
+  { "overlap", "moe.Overlap?", "what weight gradients can hide of the all-to-alls" },
+  { "log", "string[]", "what the passes did; of schedulers what concerns the whole step" },
+  { "samples_ms", "number[]", "every step" },
+  { "peak_bytes", "integer", "a device, planned" },
+  { "liveness_bytes", "integer", "a device, alive at the peak" },
+  { "oom", "boolean?", "true where the peak is beyond the device: no such run can be" },
+  { "holders", "string[]?", "what holds the peak, where it is beyond the device" },
+  { "memory_bytes", "integer?", "of a device, where it is known" },
+  { "plan_ms", "number", "time to plan" },
+  { "plan_hash", "string", "of graph, orders and buffers" },
+  { "num_ops", "integer", "of a rank" },
+  { "simulate_ms", "number?", "time to simulate" },
+  { "init", "string?", "of the parameters" }, { "tokens", "string?", "text or reference" },
+  { "text", "string?", "its path" },
+  { "expert_products", "string?", "the variant of experts' products where the recipe says it" },
+  { "attention", "string?", "the kernels of fused attention where the recipe says it" },
+  { "edits", "moe.Edits?",
+    "what is changed in the plan's graph for a device; nothing where it is not there" },
+  { "comm_priority", "string?",
+    "of transfers' streams over compute's, where the recipe says it" },
+  { "link", "moe.Link?", "the emulated link" },
+  { "prediction", "moe.Prediction?", "of an executed run, frozen before it" },
+  { "drops", "integer[]?", "choices without a slot, by step" },
+  { "executed_peak_bytes", "integer?", "a rank, executed; nothing where the run failed" },
+  { "trace", "string?", "its file" },
+  { "placements", "moe.RunPlacement[][]?", "by step and layer" },
+  { "planner_error", "table<string, moe.PlannerError>?",
+    "Pro-Prophet's performance model beside the spans, by op: a2a, experts, trans, agg" },
+  { "processes", "integer?", "that were started for a rank each; none where ranks are threads" },
+  { "ranks", "moe.RankStats[]?", "by rank: medians of what it counts in a step" },
+  { "unigram_entropy", "number?", "of the text, nats" },
 }
-for _, row in ipairs(core.table "metrics") do M.FIELDS[row.name] = row.doc end
+local METRICS = schema.declared "metrics"
+local declared = schema.merged(METRICS, {})  -- what the engine declares of a run's fields
 --- What a record takes as it is of a run's options, and of what the run left.
 M.OF_OPTIONS = { "steps", "check_finite", "precision", "nccl" }
 M.OF_RESULT = { "provenance", "losses", "digest", "eval_loss", "metrics", "stop_reason", "stopped" }
 for name, names in pairs { run = M.OF_OPTIONS, result = M.OF_RESULT } do
   for key, field in pairs(schema.picked(schema.declared(name), names)) do
-    M.FIELDS[key] = field.doc
+    declared[key] = schema.merged(field, { maybe = key ~= "provenance" })
   end
 end
+declared.metrics = schema.merged(declared.metrics, { as = "moe.Metrics[]" })
+schema.record("metrics", "metrics", "times of a step", {}, METRICS)
+schema.record("run", "run", "a run, as results.json and R:each() have it", ROWS, declared).also =
+  "results"
+
+--- Its fields by name.
+M.FIELDS = schema.merged(declared, {})
+for _, row in ipairs(ROWS) do M.FIELDS[row[1]] = true end
+
+schema.record("prediction", "run.prediction", "what was expected before a run, and how", {
+  { "frozen", "true", "it was on disk before the run began" },
+  { "basis", "string", "what the times of ops come from" },
+  { "profile_ms", "number", "time to measure ops" },
+  { "rehearsal_ms", "number", "time to rehearse" },
+  { "ops_alone", "table<string, number>?", "metrics of ops alone, before anything was rehearsed" },
+  { "error", "number", "iteration_ms of the run over the predicted one, less 1" },
+}, METRICS)
+
+schema.record("planner error", "error", "Pro-Prophet's performance model beside a run's spans", {
+  { "error", "number?", "mean of |estimated - real| / real; nil without samples" },
+  { "num", "integer", "samples in error: of all steps but the first" },
+  { "samples", "{ step: integer[], layer: integer[], phase: string[], estimated_ms: number[], "
+    .. "real_ms: number[] }", "every sample" },
+})
+
+schema.record("run placement", "placement", "where experts were, of a layer in a step", {
+  { "layer", "integer", "the block" },
+  { "moves", "integer", "residents that have come since the step before" },
+  { "copies", "integer", "of experts, for the step" },
+  { "replicas", "integer", "residents beside their owner" },
+  { "max_load", "integer", "rows of the busiest device" },
+  { "mean_load", "number", "rows of a device" },
+  { "max_load_plain", "integer", "the busiest device under plain expert parallelism" },
+  { "log", "string[]?", "what the policy said" },
+})
+
+schema.record("results file", "results.json", "what a run of a recipe leaves in its folder", {
+  { "schema", "integer", "of this file" },
+  { "version", "string", "of moebench" },
+  { "date", "string", "when it began, UTC" },
+  { "session", "string", "one process, or the job, that wrote it" },
+  { "recipe", "{ name: string, path: string, hash: string }", "that was run" },
+  { "machine", "{ cpu: string, cores: integer, kernel_set: string, git?: string }",
+    "that it ran on" },
+  { "seed", "integer", "--seed" },
+  { "lines", "integer", "of runs.jsonl, which has the same line by line" },
+  { "experiments", "{ name: string, title: string, over: table, params: table, set?: table }[]",
+    "that were run" },
+  { "runs", "moe.Run[]", "of all experiments" },
+  { "claims", "moe.Verdict[]", "of all experiments" },
+}).also = "results"
 
 --- Raises an error that names a field of the record which FIELDS does not have.
 function M.check_record(run)
@@ -92,7 +149,27 @@ function M.check_record(run)
   end
 end
 
-local Results = schema.methods("results", {})
+local Results = schema.methods("results", "R", "runs, as moe.run and moe.results give them", {
+  { "runs", "moe.Run[]", "the runs" },
+  { "where", "(fields: table<string, any>): moe.Results",
+    "runs whose field, or coordinate, is equal, is in the list or pleases the function; false: "
+      .. "also none" },
+  { "each", "(): (fun(): moe.Run?)", "iterates over the runs" },
+  { "by", "(fields: string|string[]): (fun(): any, moe.Results)",
+    "iterates over each value, or list of values, and its results" },
+  { "get", "(field: string): moe.Values", "the field of each run that has it" },
+  { "map", "(f: fun(run: moe.Run): number?): moe.Values",
+    "f of each run; those that give nil are left out" },
+  { "best", "(t: { [1]: string, among?: string[] }): moe.Results",
+    "the run with the least value of the field, among these systems, of each point" },
+  { "ratio", "(t: { [1]: string, of: string, to: string|string[] }): moe.Values",
+    "of each point the least value of the systems `to` over that of the system `of`" },
+  { "groups", "(key: fun(run: moe.Run): any): moe.Run[][]",
+    "lists of the runs with equal keys, in order of appearance" },
+  { "table", "(t: { rows: string|string[], cols: string, cell: fun(run: moe.Run): string }): "
+    .. "string",
+    "a table as text: a row and a column for each value of the fields" },
+})
 
 function M.new(runs) return setmetatable({ runs = runs }, Results) end
 
@@ -157,7 +234,6 @@ function Results:get(key)
   return self:map(function(run) return field(run, key) end)
 end
 
---- Lists of the runs with equal key(run), in order of appearance.
 function Results:groups(key)
   local order, by_key = {}, {}
   for _, run in ipairs(self.runs) do

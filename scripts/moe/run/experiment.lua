@@ -21,22 +21,24 @@ local mt = schema.class("experiment", "an experiment, as moe.experiment {...}")
 
 M.FIELDS = {
   name = { type = "string", required = true, doc = "names it in results" },
-  title = { type = "string", default = "" },
+  title = { type = "string", default = "", doc = "of its tables and page" },
   over = { type = "table", default = {}, doc = "name -> list; the product makes the points" },
   params = { type = "table", default = {}, doc = "name -> value, which --set may replace" },
-  case = { type = "function",
-    doc = "function(point) returning model, cluster, systems; false where there is no such point" },
+  case = { type = "function", as = "fun(point: table): moe.Case|false",
+    doc = "the model, cluster and systems of a point; false where there is no such point" },
   run = { type = "list", of = { type = "any" }, default = { "simulate" },
+    as = "(string|moe.SimulateEntryFields|moe.CpuRunFields|moe.CudaRunFields)[]",
     doc = '"simulate" or { "simulate", steps = }, { "cpu", ranks =, steps =, model = {...}, link = '
       .. '{...} }, { "cuda", the same }' },
   claims = { type = "list", of = { type = "claim" }, default = {}, doc = "list of moe.claim" },
-  show = { type = "function",
-    doc = "function(results) that prints tables of its own instead of the usual simulated ones" },
+  show = { type = "function", as = "fun(R: moe.Results)",
+    doc = "prints tables of its own instead of the usual simulated ones" },
   band = { type = "string", enum = band_lib.KINDS, default = "each",
     doc = "where claims are evaluated: every assumed constant's ends, all corners, or no band" },
 }
 for name in pairs(jobs_lib.CASE) do
-  M.FIELDS[name] = { type = "any", doc = "instead of case, where there is one point" }
+  M.FIELDS[name] = { type = "any", doc = "instead of case, where there is one point",
+    as = name == "systems" and "moe.System[]" or "moe." .. name:gsub("^%l", string.upper) }
 end
 
 --- The entry { "cuda", ... } of run.

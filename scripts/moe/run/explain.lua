@@ -1,8 +1,54 @@
 --- plan:explain() as text for people: what is exposed and why, what would help, and what each
 --- collective took. Times are means over ranks.
 local errors = require "moe.base.errors"
+local schema = require "moe.base.schema"
 
 local M = {}
+
+local EXPOSURE = {
+  { "op", "string", "the collective" }, { "cause", "string", "as in causes" },
+  { "why", "string", "in words" }, { "ms", "number", "mean over ranks" },
+  { "from", "string?", "the op that was waited for" }, { "to", "string?", "the op that waited" },
+  { "stage", "string?", "that ordered them" }, { "late_rank", "integer?", "the last to come" },
+}
+schema.record("exposure", "exposure", "time in which a rank's compute waits for a collective",
+  EXPOSURE)
+
+schema.record("finding", "finding", "an exposure, and what would help", {
+  { "advice", "string", "what to do" },
+  { "gain_ms", "number?", "what a step gains by it, by simulation" },
+  { "worth_ms", "number", "a guess at it" }, unpack(EXPOSURE) })
+
+schema.record("collective share", "share", "what became of a collective; means over ranks",
+  {
+    { "op", "string", "its name" }, { "kind", "string", "one of `moebench list ops`" },
+    { "bytes", "number", "of a rank" }, { "alone_ms", "number", "what it takes alone" },
+    { "waited_ms", "number", "posted and not begun" }, { "transfer_ms", "number", "on the wire" },
+    { "hidden_ms", "number", "beside compute" }, { "exposed_ms", "number", "beside no compute" },
+    { "hidden_by", "{ op: string, ms: number }[]", "the compute beside it" },
+    { "exposed_by", "moe.Exposure[]", "why it is exposed" },
+    { "delays", "moe.Exposure[]", "what made it begin late" },
+  })
+
+schema.record("explanation", "e", "why communication is exposed; tostring gives its text",
+  {
+    { "iteration_ms", "number", "time of the step" },
+    { "exposed_ms", "number", "communication beside no compute, mean over ranks" },
+    { "bound", "{ ms: number, by: string, busiest_lane_ms: number, critical_path_ms: number, "
+      .. "distance_ms: number }", "no schedule is faster; distance_ms: how far off the step is" },
+    { "causes", "{ cause: string, ms: number }[]", "sums of exposures, the largest first" },
+    { "exposures", "moe.Exposure[]", "which add up to exposed_ms" },
+    { "collectives", "moe.CollectiveShare[]", "in order" },
+    { "findings", "moe.Finding[]", "best first" },
+    { "idle", "{ stage: string, why: string }[]", "what stages were told and has no effect" },
+    { "decisions", "moe.Decision[]", "of the passes" },
+    { "text", "string", "all of it, for people" },
+  })
+
+schema.record("decision", "decision", "what a pass or schedule decided", {
+  { "op", "string", "about which op" }, { "stage", "string", "which pass or schedule" },
+  { "why", "string", "its reason" },
+})
 
 local MAX_FINDINGS, MAX_CAUSES, MAX_OPS = 8, 3, 2
 

@@ -19,7 +19,7 @@ M.INFER = {
   batches = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "that are served" },
   first_batch = { type = "integer", lo = 1, hi = 1e9, default = 1,
     doc = "which the first one is; batches are the same in every run" },
-  executor = { type = "string", enum = EXECUTORS, default = "cpu" },
+  executor = { type = "string", enum = EXECUTORS, default = "cpu", doc = "what its ranks are" },
   cluster = { type = "cluster", doc = "moe.cluster, of the executor simulate" },
   precision = train.RUN.precision,
   expert_products = train.RUN.expert_products,
@@ -122,10 +122,27 @@ local function simulated(c, candidate, at)
   return out
 end
 
---- Inference on real ranks: { losses and accuracy (next tokens that are right) by batch, digest of
---- all predictions, samples_ms, metrics, moe as moe.train; rows[batch][MoE layer][rank] of tokens;
---- phase_2[MoE layer], whether lina_inference may place again there, and placed_again[batch][MoE
---- layer], whether it did; record }. Simulated: what of that a plan and the model's routing say.
+schema.record("infer result", "result", "served batches; simulated: what of it a plan and the "
+  .. "model's routing say", {
+    { "losses", "number[]?", "by batch" },
+    { "accuracy", "number[]?", "share of next tokens that are right, by batch" },
+    { "digest", "string?", "of all predictions" },
+    { "parameters_digest", "string?", "of the parameters" },
+    { "samples_ms", "number[]", "time of every batch" },
+    { "metrics", "moe.Metrics[]", "times of every batch" },
+    { "moe", "moe.MoeStats[][]", "by batch and layer" },
+    { "provenance", "string", "simulated, emulated or measured" },
+    { "rows", "integer[][][]?", "of tokens: by batch, MoE layer and rank" },
+    { "phase_2", "boolean[]", "by MoE layer: whether lina_inference may place again there" },
+    { "placed_again", "boolean[][]", "by batch and MoE layer: whether it did" },
+    { "record", "string?", "path of the recorded trace" },
+    { "corpus", "string?", "where the text comes from" },
+    { "peak_bytes", "integer?", "that the executor allocated for a rank" },
+    { "executed", "table<string, string[]>[]?", "by rank and lane, the ops in order" },
+    { "stopped", "boolean?", "whether the run was interrupted" },
+  })
+
+--- Inference on real ranks, or simulated.
 function M.infer(t)
   local at = errors.here()
   local c = schema.check(M.INFER, t, "moe.infer", at)

@@ -244,7 +244,7 @@ M.TRAIN = schema.merged(M.REAL_RUN, {
   model = { type = "model", required = true, doc = "moe.model.gpt2_moe {...}" },
   system = { type = "system", doc = "moe.system; raf" },
   optimizer = target.OPTIMIZER_FIELD,
-  executor = { type = "string", enum = M.EXECUTORS, default = "cpu" },
+  executor = { type = "string", enum = M.EXECUTORS, default = "cpu", doc = "what its ranks are" },
 })
 
 -- The result of a run, unless a placement policy failed in it: then a run error, whose result is
@@ -296,22 +296,115 @@ M.PLAN = {
     doc = "what is changed in the graph, as for the executor cuda; nothing" },
 }
 
-local Plan = schema.methods("plan", {}, { "choice" })
+local Plan = schema.methods("plan", "plan", "a plan of a step, as moe.plan made it", {
+  { "choice", "string?", "what moe.best, moe.fallback or a system of systems chose" },
+  { "order", "(lane: string): string[]", "names of the ops of a lane, in order" },
+  { "text", "(): string", "the graph" },
+  { "info", "(): moe.PlanInfo", "what the plan is, and how it was made" },
+  { "memory", "(): moe.PlanMemory", "bytes per device" },
+  { "simulate", "(t?: moe.SimulateFields): moe.SimResult",
+    "as it was simulated when it was made or, with t, anew; then `moebench check` ends here" },
+  { "explain", "(): moe.Explanation", "why communication is exposed, and what would help" },
+  { "overlap", "(): moe.Overlap", "what weight gradients can hide of the all-to-alls" },
+  { "spans", "(t?: moe.SpansFields): moe.Span[]", "the simulated timeline, by begin" },
+  { "micro_ops", "(): { a2a_ms: number, ffn_ms: number, num: integer }",
+    "what Lina's packing compares in the forward, means over MoE layers and parts: all-to-all, "
+      .. "experts, how many parts" },
+  { "run", '(executor: "cpu"|"cuda", t?: moe.RunFields): moe.TrainResult',
+    "runs it on real ranks, one per device of its cluster" },
+})
 
-local function plan_self(self)
-  if getmetatable(self) ~= Plan then
-    errors.user "plan: is a ':' missing? write p:order, not p.order"
-  end
-  return self
-end
+schema.record("plan memory", "memory", "what a plan takes of a device", {
+  { "peak_bytes", "integer", "of a device" },
+  { "liveness_bytes", "integer", "alive at the peak" },
+  { "arena_bytes", "integer", "of activations and gradients, as they are laid out" },
+  { "persistent_bytes", "integer", "of parameters and states" },
+  { "holders", "string[]", "what holds the peak, most first" },
+})
 
---- Names of the ops of a lane, in order.
+schema.record("plan info", "info", "what a plan is, and how it was made", {
+  { "num_ops", "integer", "of a rank" }, { "hash", "string", "of graph, orders and buffers" },
+  { "lanes", "string[]", "their names" }, { "plan_ms", "number", "time to plan" },
+  { "stages", "{ name: string, changed: boolean, changes: table, ms: number }[]",
+    "what passes changed, and how long they took" },
+  { "without_effect", "{ stage: string, reason: string }[]",
+    "what stages were told and did not do" },
+  { "log", "moe.Decision[]", "what passes decided" },
+  { "cost", "string", "what times of ops come from" },
+  { "profile_ms", "number", "time to measure ops" },
+  { "num_profiled", "integer", "ops that were measured" },
+  { "rehearsal_ms", "number", "time to rehearse" },
+  { "peak_bytes", "integer", "as the next four of memory()" },
+  { "liveness_bytes", "integer", "alive at the peak" }, { "arena_bytes", "integer", "laid out" },
+  { "persistent_bytes", "integer", "parameters and states" },
+  { "holders", "string[]", "what holds the peak" },
+})
+
+schema.record("overlap", "overlap", "what weight gradients can hide of the all-to-alls", {
+  { "num_a2a", "integer", "all-to-alls of the backward" },
+  { "num_dw", "integer", "weight gradients" },
+  { "a2a_ms", "number", "sum of the all-to-alls" }, { "dw_ms", "number", "sum of the gradients" },
+  { "greedy_ms", "number", "what Lancet's choice hides" },
+  { "bound_ms", "number", "no choice hides more" },
+  { "exact_ms", "number?", "what the best one hides, where there are at most 24" },
+})
+
+schema.record("span", "span", "an op's time on a lane", {
+  { "op", "string", "its name" }, { "kind", "string", "one of `moebench list ops`" },
+  { "rank", "integer", "from 1" }, { "lane", "string", "that ran it" },
+  { "chunk", "integer", "of a transfer, from 1" }, { "post_ms", "number", "when it could begin" },
+  { "begin_ms", "number", "when it began" }, { "end_ms", "number", "when it ended" },
+})
+
+schema.record("sim result", "sim", "a simulation: metrics of the step of the median time", {
+  { "samples_ms", "number[]", "time of every step" },
+  { "forward_ms", "number", "until the forward's last op ends" },
+  { "lower_bound_ms", "number", "no schedule of the plan's ops is faster" },
+  { "critical_path_ms", "number", "longest path of dependencies" },
+  { "busiest_lane_ms", "number", "sum of a lane's ops" },
+  { "peak_bytes", "integer", "of a device" }, { "liveness_bytes", "integer", "alive at the peak" },
+  { "sim_ms", "number", "time to simulate" },
+  { "alone_ms", "table<string, number>",
+    "a rank's ops, each alone: collectives by kind, the rest by segment" },
+  { "ops_alone", "table?", "the metrics before anything was rehearsed" },
+  { "placements", "moe.LayerPlacement[][]?", "by step and layer, under a placement policy" },
+}, schema.declared "metrics")
+
+schema.record("layer placement", "placement", "where experts are, of a layer in a step", {
+  { "layer", "integer", "the block" }, { "owners", "integer[]", "devices, by expert" },
+  { "replicas", "{ expert: integer, devices: integer[] }[]", "residents beside their owner" },
+  { "shadows", "{ expert: integer, devices: integer[] }[]", "copies for the step" },
+  { "moves", "integer", "residents that have come since the step before" },
+  { "copies", "integer", "of experts, for the step" },
+  { "max_load", "integer", "rows of the busiest device" }, { "mean_load", "number", "of a device" },
+  { "max_load_plain", "integer", "the busiest device under plain expert parallelism" },
+  { "log", "string[]?", "what the policy said" },
+})
+
+schema.record("moe stats", "stats", "an MoE layer in a step", {}, schema.declared "moe_stats")
+schema.record("rank stats", "stats", "a rank in a step", {}, schema.declared "rank")
+schema.record("train result", "result", "a run on real ranks", {
+  { "samples_ms", "number[]", "time of every step" },
+  { "executed", "table<string, string[]>[]", "by rank and lane, the ops of a step in order" },
+  { "placements", "moe.LayerPlacement[][]?", "by step and layer, under a placement policy" },
+  { "planner_error", "table<string, moe.PlannerError>?",
+    "Pro-Prophet's model beside the spans, by op: a2a, experts, trans, agg" },
+  { "record", "string?", "path of the recorded trace" },
+  { "corpus", "string?", "where the text comes from" },
+  { "unigram_entropy", "number?", "of the text, nats" },
+  { "explain", "(step?: integer): moe.Explanation",
+    "of a step that ran, the first unless given; of plan:run" },
+}, schema.changed(schema.declared "result", { metrics = { as = "moe.Metrics[]" },
+  moe = { as = "moe.MoeStats[][]" }, ranks = { as = "moe.RankStats[][]" },
+  eval_loss = { maybe = true }, stop_reason = { maybe = true }, digest = { maybe = true },
+  peak_bytes = { maybe = true } }))
+
 function Plan:order(lane)
-  local core_plan = plan_self(self).core
+  local core_plan = self.core
   return errors.call(errors.here(), core_plan.order, core_plan, lane)
 end
-function Plan:text() return plan_self(self).core:text() end
-function Plan:info() return plan_self(self).core:info() end
+function Plan:text() return self.core:text() end
+function Plan:info() return self.core:info() end
 
 M.SIMULATE = schema.changed(schema.picked(declared, { "steps", "first_step" }), {
   steps = { hi = 1e6, required = true,
@@ -319,10 +412,8 @@ M.SIMULATE = schema.changed(schema.picked(declared, { "steps", "first_step" }), 
   first_step = { lo = 1, hi = 1e9, default = 1, doc = "of the routing, from 1" },
 })
 
---- Times of the step of the median, samples_ms of all, and under a routing model the placements.
---- Without `t` as the plan was simulated when it was made; with it `moebench check` ends here.
 function Plan:simulate(t)
-  local core_plan = plan_self(self).core
+  local core_plan = self.core
   if t == nil then return self.sim end
   local at = errors.here()
   local c = schema.check(M.SIMULATE, t, "simulate", at)
@@ -334,11 +425,8 @@ function Plan:simulate(t)
   return sim
 end
 
---- What weight gradients can hide of the all-to-alls, by the graph alone: { num_a2a, num_dw,
---- a2a_ms, dw_ms: sums; greedy_ms: Lancet's choice, bound_ms: no choice hides more, exact_ms: the
---- best one, where there are at most 24 }.
 function Plan:overlap()
-  local core_plan = plan_self(self).core
+  local core_plan = self.core
   return errors.call(errors.here(), core_plan.overlap, core_plan)
 end
 
@@ -360,10 +448,8 @@ local function simulation_with(self, step, at)
   return self.held.timelines
 end
 
---- The simulated timeline, by begin: { op, kind, rank, lane, chunk (of a transfer, from 1),
---- post_ms, begin_ms, end_ms } each.
 function Plan:spans(t)
-  local core_plan = plan_self(self).core
+  local core_plan = self.core
   local at = errors.here()
   local c = schema.check(M.SPANS, t or {}, "spans", at)
   local step = self.spec.routing and c.step or 1  -- without a routing model one stands for all
@@ -371,16 +457,13 @@ function Plan:spans(t)
     { timelines = simulation_with(self, step, at), step = step, all_ranks = c.all_ranks })
 end
 
---- What Lina's packing compares in the forward, means over MoE layers and parts of them, each
---- alone: { a2a_ms: the all-to-all to the experts, ffn_ms: the experts, num: parts }.
 function Plan:micro_ops()
-  local core_plan = plan_self(self).core
+  local core_plan = self.core
   return errors.call(errors.here(), core_plan.micro_ops, core_plan)
 end
 
---- Bytes a device: { peak_bytes, liveness_bytes, arena_bytes, persistent_bytes, holders }.
 function Plan:memory()
-  local info, out = plan_self(self).core:info(), {}
+  local info, out = self.core:info(), {}
   for _, key in ipairs { "peak_bytes", "liveness_bytes", "arena_bytes", "persistent_bytes",
     "holders" } do
     out[key] = info[key]
@@ -388,23 +471,12 @@ function Plan:memory()
   return out
 end
 
---- Why communication is exposed, and what would help. Times are ms, means over ranks:
---- { iteration_ms, exposed_ms, bound = { ms, by, distance_ms, ... }, causes: their sums;
---- collectives: { op, kind, bytes, alone_ms, waited_ms, transfer_ms, hidden_ms, exposed_ms,
---- hidden_by, exposed_by, delays } each; exposures: { op, cause, why, ms, from, to, stage } each,
---- in all exposed_ms; findings: the same with advice, gain_ms (by replay) or a guess at it in
---- worth_ms, best first; idle: what stages were told and has no effect, and why; decisions: of the
---- passes;
---- text }. tostring gives text. A result of plan:run has the same as result:explain(step), of a
---- step that ran.
 function Plan:explain()
-  return explain.of(plan_self(self).core, errors.here(), self.held, 1)
+  return explain.of(self.core, errors.here(), self.held, 1)
 end
 
---- Runs the plan on real ranks, one per device of its cluster, in the precision that `t` says.
 function Plan:run(executor, t)
   local at = errors.here()
-  plan_self(self)
   schema.field({ type = "string", enum = M.EXECUTORS, required = true }, executor,
     "moe.plan.run", at)
   M.check_executor(executor, "moe.plan.run", at)

@@ -98,9 +98,6 @@ local function load_file(name)
   return data
 end
 
---- One line about a built-in cluster.
-function M.doc(name) return load_file(name).doc end
-
 local function named(name)
   return function(t)
     local at = errors.here()
@@ -112,11 +109,23 @@ local function named(name)
   end
 end
 
-local constructors = { custom = function(t) return resolve(t, "cluster", errors.here()) end }
-for _, name in ipairs(M.files) do constructors[name] = named(name) end
+local constructors = { custom = { function(t) return resolve(t, "cluster", errors.here()) end,
+  M.FIELDS, "moe.Cluster", "every number given in the recipe, or by moe.machine 'machine.lua'",
+  class = "moe.ClusterFields", assumed = true } }
+for _, name in ipairs(M.files) do
+  constructors[name] = { named(name), "(t: moe.ClusterFields)", "moe.Cluster", load_file(name).doc }
+end
 
 --- moe.cluster.<name>: functions of { nodes = n, and what is to differ }; custom takes all fields.
-M.constructors = schema.namespace("moe.cluster", "cluster", constructors)
+M.constructors = schema.functions("moe.cluster", "cluster", constructors)
+
+schema.record("context cluster", "ctx.cluster", "devices and links, in the calls of policies", {
+  { "devices", "integer", "in all" },
+  { "node_of", "(device: integer): integer", "the device's node; of a placement's ctx" },
+  { "devices_of", "(node: integer): integer[]", "the node's devices; of a placement's ctx" },
+}, declared)
+schema.record("place rates", "ctx.rates", "what a placement's times are made of", {},
+  schema.declared "place_rates")
 
 local function fields_of(cluster)
   local out = {}

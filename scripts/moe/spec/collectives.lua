@@ -10,7 +10,8 @@ local BYTES = { type = "number", lo = 0, hi = 1e18 }
 local TIME = { type = "number", lo = 0, hi = 1e9 }
 
 local ANY_OP = {
-  kind = { type = "string", enum = { "all_to_all", "all_reduce" }, required = true },
+  kind = { type = "string", enum = { "all_to_all", "all_reduce" }, required = true,
+    doc = "of the collective" },
   start_ms = schema.merged(TIME, { default = 0, doc = "from 0, or from the end of `after`" }),
   after = { type = "list", of = { type = "integer", lo = 1 },
     doc = "earlier ops by number; it waits for all of them" },
@@ -29,7 +30,7 @@ M.OPS = {
   }),
   all_reduce = schema.merged(ANY_OP, {
     bytes = schema.merged(BYTES, { required = true, doc = "of a rank" }),
-    algorithm = { type = "string", enum = { "ring" }, default = "ring" },
+    algorithm = { type = "string", enum = { "ring" }, default = "ring", doc = "how it is done" },
     rings = { type = "integer", lo = 1, hi = 1024, doc = "one per NIC" },
   }),
 }
@@ -102,9 +103,13 @@ local function check_op(t, index, c, at)
   return op, matrix
 end
 
---- A list of { begin_ms, end_ms, rank_end_ms }, one per op. With link_use it has .link_use, a list
---- of { link = "nic_out", node, index, begin_ms, end_ms, bytes_per_s }; and .nodes_alike: node 1
---- then stands for every node.
+schema.record("collective times", "times", "a list of an op's times each", {
+  { "[integer]", "{ begin_ms: number, end_ms: number, rank_end_ms: number[] }", "of an op" },
+  { "link_use", "{ link: string, node: integer, index: integer, begin_ms: number, end_ms: number, "
+    .. "bytes_per_s: number }[]?", "when each link carries how much, with link_use" },
+  { "nodes_alike", "boolean", "whether node 1 stands for every node" },
+})
+
 function M.collectives(t)
   local at = errors.here()
   local c = schema.check(M.FIELDS, t, "moe.collectives", at)

@@ -10,8 +10,9 @@ local M = {}
 
 local mt = schema.class("times", 'a list of { bytes, us }, or moe.nccl_tests "file.log"')
 
-local doc = "list of { bytes, us }, or moe.nccl_tests"
-M.FIELDS = { all_to_all = { type = "any", doc = doc }, all_reduce = { type = "any", doc = doc } }
+local TIMES = { type = "any", as = "number[][]|moe.Times",
+  doc = "list of { bytes, us }, or moe.nccl_tests" }
+M.FIELDS = { all_to_all = TIMES, all_reduce = TIMES }
 
 M.ROWS = { type = "list", of = { type = "list", of = { type = "number", lo = 0, hi = 1e15 } } }
 

@@ -23,7 +23,7 @@ M.BIAS_BALANCE = {
 }
 
 M.FIELDS = {
-  name = { type = "string", default = "gpt2_moe" },
+  name = { type = "string", default = "gpt2_moe", doc = "in results" },
   vocab = { type = "integer", lo = 2, hi = 1e7, default = 50257, doc = "vocabulary" },
   layers = { type = "integer", lo = 1, hi = 10000, required = true, doc = "blocks" },
   hidden = { type = "integer", lo = 1, hi = 1e6, required = true, doc = "model width" },
@@ -38,7 +38,8 @@ M.FIELDS = {
     doc = "devices of an expert-parallel group, which holds all experts; all devices" },
   moe_every = { type = "integer", lo = 1, hi = 1e4, default = 2,
     doc = "an MoE FFN in the last of every so many blocks" },
-  gate = { type = "any", default = "switch", doc = "a gate's name or a policy" },
+  gate = { type = "any", default = "switch", as = "string|moe.Gate",
+    doc = "a gate's name or a policy" },
   routing = { type = "routing", doc = "which experts tokens choose, in place of the gate" },
   k = { type = "integer", lo = 1, hi = 1e6,
     doc = "choices per token, where the gate leaves it open; 1" },
@@ -195,7 +196,8 @@ local lancet = require "moe.models.lancet"(schema.assumed)
 
 --- Fields of moe.model.lancet beside those of gpt2_moe, which it may change.
 M.LANCET = {
-  size = { type = "string", enum = schema.keys_of(lancet.sizes), required = true },
+  size = { type = "string", enum = schema.keys_of(lancet.sizes), required = true,
+    doc = "one of the paper's" },
   gpu = { type = "string", enum = schema.keys_of(lancet.batches), required = true,
     doc = "cluster, which decides the batch" },
   batch_per_device = { type = "integer", doc = "one of the paper's; the first of them" },
@@ -222,7 +224,8 @@ local lina = require "moe.models.lina"(schema.assumed)
 
 --- Fields of moe.model.lina beside those of gpt2_moe, which it may change.
 M.LINA = {
-  size = { type = "string", enum = schema.keys_of(lina.sizes), required = true },
+  size = { type = "string", enum = schema.keys_of(lina.sizes), required = true,
+    doc = "one of the paper's" },
 }
 
 -- A model of the Lina paper.
@@ -240,7 +243,8 @@ local proprophet = require "moe.models.proprophet"(schema.assumed)
 
 --- Fields of moe.model.proprophet beside those of gpt2_moe, which it may change.
 M.PROPROPHET = {
-  size = { type = "string", enum = schema.keys_of(proprophet.sizes), required = true },
+  size = { type = "string", enum = schema.keys_of(proprophet.sizes), required = true,
+    doc = "one of the paper's" },
 }
 
 -- A model of the Pro-Prophet paper.
@@ -255,12 +259,27 @@ local function proprophet_model(t)
   return M.override(base, changes, "model.proprophet", at)
 end
 
---- Lines of `moebench list models`.
-M.docs = { { name = "gpt2_moe", doc = "GPT-2 with MoE FFNs in every other block" },
-  { name = "lancet", doc = lancet.doc }, { name = "lina", doc = lina.doc },
-  { name = "proprophet", doc = proprophet.doc } }
+-- The fields of a paper's model: its own, and those of gpt2_moe, which it may change.
+local function changing(own)
+  local out = {}
+  for name, field in pairs(M.FIELDS) do out[name] = schema.optional(field) end
+  return schema.merged(out, own)
+end
 
-M.constructors = schema.namespace("moe.model", "model", { gpt2_moe = M.gpt2_moe,
-  lancet = lancet_model, lina = lina_model, proprophet = proprophet_model })
+M.constructors = schema.functions("moe.model", "model", {
+  gpt2_moe = { M.gpt2_moe, M.FIELDS, "moe.Model", "GPT-2 with MoE FFNs in every other block",
+    class = "moe.ModelFields", assumed = true },
+  lancet = { lancet_model, changing(M.LANCET), "moe.Model|false", lancet.doc,
+    assumed = true },
+  lina = { lina_model, changing(M.LINA), "moe.Model", lina.doc, assumed = true },
+  proprophet = { proprophet_model, changing(M.PROPROPHET), "moe.Model",
+    proprophet.doc, assumed = true },
+})
+
+-- What policies see of a model.
+local SEEN = schema.changed(schema.picked(M.FIELDS, { "name", "vocab", "layers", "hidden", "heads",
+  "seq", "ffn", "batch_per_device", "experts", "moe_every", "gate", "k", "capacity_factor" }),
+  { gate = { as = "string", doc = "the gate's name" } })
+schema.record("context model", "ctx.model", "sizes of the model, in calls of policies", {}, SEEN)
 
 return M

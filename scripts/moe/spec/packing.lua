@@ -24,10 +24,21 @@ function M.packed(spec, n)
   return schema.merged(spec, { model = schema.merged(spec.model, { ep = spec.ranks / n }) })
 end
 
---- Runs the controller. plan(spec): a plan. Returns n and what it saw: { n, ep, settled_step,
---- exchange_ms, offload_bytes, offload_ms (a step), trace = { { n, ffn_ms, a2a_ms, peak_bytes, step
---- } } }. What does not fit in the device's memory is in its host's, and comes and goes once per
---- step. Errors stand at the line of `at`.
+schema.record("packing", "packing", "what Lina's packing controller chose, and saw", {
+  { "n", "integer", "experts per device over those without packing" },
+  { "ep", "integer", "devices of an expert-parallel group" },
+  { "settled_step", "integer", "the step that is measured last" },
+  { "exchange_ms", "number", "what bringing the experts takes, once" },
+  { "offload_bytes", "number", "of a device, beyond its memory" },
+  { "offload_ms", "number", "what they take to come and go, a step" },
+  { "trace",
+    "{ n: integer, ffn_ms: number, a2a_ms: number, peak_bytes: integer, step: integer }[]",
+    "every n that was measured" },
+})
+
+--- Runs the controller. plan(spec): a plan. Returns n and what it saw. What does not fit in the
+--- device's memory is in its host's, and comes and goes once per step. Errors are raised at the line of
+--- `at`.
 function M.choose(spec, o, plan, at)
   local most = math.min(o.most or spec.ranks, spec.ranks)
   local trace, n, made = core.array {}, 1

@@ -19,8 +19,8 @@ local instance_mt = {
 local function fields(more)
   return schema.merged({
     name = { type = "string", required = true, doc = "names it in results and errors" },
-    doc = { type = "string", default = "" },
-    params = { type = "table", default = {}, doc = "option -> default" },
+    doc = { type = "string", default = "", doc = "what it does" },
+    params = { type = "table", default = {}, as = "table<string, any>", doc = "option -> default" },
   }, more)
 end
 
@@ -40,19 +40,27 @@ M.KINDS = {
   gate = fields {
     scope = { type = "string", enum = { "token", "batch" }, required = true,
       doc = "what a token's choice depends on: 'token' or 'batch'" },
-    scores = { type = "string", enum = { "softmax", "sigmoid" }, default = "softmax" },
-    weight = { type = "string", enum = { "prob", "renorm", "one" }, default = "prob" },
+    scores = { type = "string", enum = { "softmax", "sigmoid" }, default = "softmax",
+      doc = "what is made of a token's router logits" },
+    weight = { type = "string", enum = { "prob", "renorm", "one" }, default = "prob",
+      doc = "an expert's output counts by its score, by that over the sum of the chosen, or as 1" },
     k = { type = "integer", lo = 1, hi = 1e6, doc = "choices per token; the model's k" },
-    bound = { type = "function", doc = "function(C, o): the largest capacity, for buffers" },
-    route = { type = "function", required = true, doc = "function(ctx, s, o)" },
+    bound = { type = "function", as = "fun(capacity: integer, o: table): integer",
+      doc = "the largest capacity, for buffers" },
+    route = { type = "function", required = true,
+      as = "fun(ctx: moe.GateContext, s: moe.Scores, o: table)",
+      doc = "gives tokens places by ctx:take or ctx:fill; o: the options" },
   },
   pass = fields {
     at = { type = "string", enum = { "forward", "step" }, required = true,
       doc = "the graph it edits: 'forward' or the whole 'step'" },
-    apply = { type = "function", required = true, doc = "function(g, ctx, o)" },
+    apply = { type = "function", required = true,
+      as = "fun(g: moe.Graph, ctx: moe.PolicyContext, o: table)", doc = "edits g; o: the options" },
   },
   schedule = fields {
-    apply = { type = "function", required = true, doc = "function(s, g, ctx, o)" },
+    apply = { type = "function", required = true,
+      as = "fun(s: moe.Schedule, g: moe.Graph, ctx: moe.PolicyContext, o: table)",
+      doc = "orders ops by s; o: the options" },
   },
   placement = fields(schema.merged(PLACED, {
     at = { type = "string", enum = { "step", "layer" }, default = "step",
@@ -63,7 +71,8 @@ M.KINDS = {
     weighted = { type = "boolean", default = false,
       doc = "whether p:share may take a function; memory of devices^2 * slots numbers per layer" },
     place = { type = "function", required = true,
-      doc = "function(ctx, load, p, o) returning p; the same on all ranks" },
+      as = "fun(ctx: moe.PlacementContext, load: moe.Loads, p: moe.Placement, o: table): "
+        .. "moe.Placement", doc = "returns p, edited; the same on all ranks; o: the options" },
   })),
 }
 
@@ -145,8 +154,14 @@ local function define(kind)
   end
 end
 
-M.constructors = schema.namespace("moe.policy", "kind of policy", { gate = define "gate",
-  pass = define "pass", schedule = define "schedule", placement = define "placement" })
+local kinds = {}
+for kind, doc in pairs { gate = "chooses experts for tokens", pass = "edits a plan's graph",
+  schedule = "orders ops and shares lanes", placement = "puts experts on devices" } do
+  kinds[kind] = { define(kind), M.KINDS[kind],
+    ("fun(options?: table): moe.%s"):format(kind == "gate" and "Gate" or "Pass"),
+    ("a %s in Lua, which %s; gives its constructor"):format(kind, doc) }
+end
+M.constructors = schema.functions("moe.policy", "kind of policy", kinds)
 
 --- The options of a row of core.table("passes") as a field list.
 function M.pass_options(row)
@@ -169,9 +184,11 @@ local function builtin(row)
 end
 
 local passes = {}
-for _, row in ipairs(core.table("passes")) do passes[row.name] = builtin(row) end
+for _, row in ipairs(core.table("passes")) do
+  passes[row.name] = { builtin(row), M.pass_options(row), "moe.Pass", row.doc }
+end
 
 --- Built-in passes: moe.pass.<name>{ options }.
-M.passes = schema.namespace("moe.pass", "pass", passes)
+M.passes = schema.functions("moe.pass", "pass", passes)
 
 return M

@@ -21,6 +21,15 @@ function M.workload_fields(row)
   return out
 end
 
+--- The options of all workloads, which differ in their defaults.
+function M.options()
+  local out = {}
+  for _, row in ipairs(core.table "workloads") do
+    for name, field in pairs(M.workload_fields(row)) do out[name] = schema.optional(field) end
+  end
+  return out
+end
+
 --- What `routing` takes. handle, name: as the core's functions return them.
 local function object(handle, name, file)
   return schema.object({ handle = handle, name = name, file = file }, mt)
@@ -54,7 +63,7 @@ M.LOADS = {
   tokens = { type = "integer", lo = 0, hi = 1e8, required = true, doc = "tokens per rank" },
   experts = { type = "integer", lo = 1, hi = 65536, required = true, doc = "experts in all" },
   k = { type = "integer", lo = 1, hi = 65536, default = 1, doc = "choices per token" },
-  step = { type = "integer", lo = 1, hi = 1e9, default = 1 },
+  step = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "of the law, from 1" },
   layer = { type = "integer", lo = 1, hi = 1e6, default = 1, doc = "MoE layer, from 1" },
 }
 
@@ -106,8 +115,6 @@ local function only(c, fields, path, at)
   end
 end
 
---- moe.trace.read "file": { steps, layers, ranks, tokens, experts, k, blocks, choices = false where
---- counts alone are known }.
 local function read(file)
   local at = errors.here()
   return errors.call(at, core.trace_info, text_of(file, "moe.trace.read", at))
@@ -123,7 +130,6 @@ local function claim_output(c, name, at)
   converted[c.to] = what
 end
 
---- Makes a trace of another tool's files; returns its path.
 local function import(t)
   local at, path = errors.here(), "moe.trace.import"
   local c = schema.check(M.IMPORT, t, path, at)
@@ -140,7 +146,6 @@ local function import(t)
   return errors.call(at, core.trace_import, c)
 end
 
---- Writes a trace as another tool's files; returns their paths.
 local function export(t)
   local at, path = errors.here(), "moe.trace.export"
   local c = schema.check(M.EXPORT, t, path, at)
@@ -153,8 +158,18 @@ local function export(t)
 end
 
 --- moe.trace "file" { cycle = false }: the routing that was recorded.
-M.trace = schema.namespace("moe.trace", "function", { read = read, import = import,
-  export = export })
+M.trace = schema.functions("moe.trace", "function", {
+  read = { read, "(file: string)", "{ steps: integer, layers: integer, ranks: integer, tokens: "
+    .. "integer, experts: integer, k: integer, blocks: integer[], choices: boolean }",
+    "what is in a trace; choices is false where counts alone are known" },
+  import = { import, M.IMPORT, "string",
+    "makes a trace of another tool's files; returns its path" },
+  export = { export, M.EXPORT, "string[]",
+    "writes a trace as another tool's files; returns their paths" },
+})
+schema.calls[#schema.calls + 1] = { name = "trace", takes = "(file: string)",
+  gives = "fun(t?: moe.TraceFields): moe.Routing", fields = M.TRACE,
+  doc = "the routing that was recorded in a trace" }
 getmetatable(M.trace).__call = function(_, file)
   text_of(file, "moe.trace", errors.here())
   return function(t)

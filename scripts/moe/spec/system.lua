@@ -144,7 +144,7 @@ M.FIELDS = {
   all_reduce = { type = M.REDUCE, doc = "the policy, where it is not the known system's" },
   packing = { type = packing.FIELDS,
     doc = "Lina's controller chooses how many times as many experts each device has" },
-  of = { type = "list", of = { type = "any" },
+  of = { type = "list", of = { type = "any" }, as = "(string|moe.System)[]",
     doc = "systems or names of known ones; the fastest by simulation is taken" },
 }
 

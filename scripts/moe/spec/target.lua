@@ -18,7 +18,8 @@ end
 local OPTIMIZERS = { sgd = schema.declared "sgd", adamw = schema.declared "adamw" }
 
 -- Without defaults, since optimizers differ in them; the doc says which optimizer takes a field.
-M.OPTIMIZER = { name = { type = "string", enum = schema.keys_of(OPTIMIZERS), default = "sgd" } }
+M.OPTIMIZER = { name = { type = "string", enum = schema.keys_of(OPTIMIZERS), default = "sgd",
+  doc = "which it is" } }
 for _, name in ipairs(schema.keys_of(OPTIMIZERS)) do
   for key, field in pairs(OPTIMIZERS[name]) do
     local known = M.OPTIMIZER[key]
@@ -44,7 +45,8 @@ local function complete(o, path, at)
 end
 
 --- An optimizer where one may be given, and where one replaces another.
-M.OPTIMIZER_FIELD = { type = M.OPTIMIZER, default = {}, complete = complete }
+M.OPTIMIZER_FIELD = { type = M.OPTIMIZER, default = {}, complete = complete,
+  doc = "what makes updates of gradients" }
 M.OTHER_OPTIMIZER = { type = M.OPTIMIZER, complete = complete, doc = "instead of the point's" }
 
 --- What a model is simulated in on a cluster where it does not say: what the cluster's rates were

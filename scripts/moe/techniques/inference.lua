@@ -33,7 +33,8 @@ M.TRACE = {
 }
 
 M.POPULARITY = {
-  trace = { type = "any", required = true, doc = "a recorded trace: its file or moe.trace" },
+  trace = { type = "any", required = true, as = "string|moe.Routing",
+    doc = "a recorded trace: its file or moe.trace" },
   step = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "the first batch's" },
   batches = { type = "integer", lo = 1, hi = 1e9, doc = "of the trace; all behind the first" },
   path = M.TRACE.path, keep = M.TRACE.keep, shorter = M.TRACE.shorter,
@@ -55,7 +56,8 @@ M.INFERENCE = schema.merged(PLACE, {
   trace = { type = "inference_trace", required = true, doc = "moe.lina.trace" },
   cluster = { type = "cluster", required = true, doc = "moe.cluster" },
   system = { type = "string", default = "lina",
-    enum = { "lina", "baseline", "ideal", "no_estimation", "no_fine_tuning" } },
+    enum = { "lina", "baseline", "ideal", "no_estimation", "no_fine_tuning" },
+    doc = "what serves" },
   schedule = { type = "string", enum = { "paper", "closed_form" }, default = "paper",
     doc = "what the phases take: 6.2 ms, 1.45 ms where estimates hold; or place_ms and the links" },
   place_ms = ms(nil, "phase 1 on one device; 6.2, by closed form 0.2"),
@@ -74,7 +76,7 @@ M.INFERENCE = schema.merged(PLACE, {
 M.PLACE = schema.merged(PLACE, {
   popularity = { type = "list", of = { type = "number", lo = 0, hi = 1e6 }, required = true,
     doc = "devices wanted by expert, adding up to the devices at most" },
-  devices = { type = "integer", lo = 1, hi = 65536, required = true },
+  devices = { type = "integer", lo = 1, hi = 65536, required = true, doc = "of the cluster" },
 })
 
 M.LOCALITY = {
@@ -84,7 +86,7 @@ M.LOCALITY = {
   routing = { type = "routing", doc = "or of a workload" },
   layers = count(12, "MoE layers of the workload"),
   ranks = count(1, "of the workload"), tokens = count(4096, "a rank"), k = count(1, "choices"),
-  batches = count(10), step = count(1, "the first batch's"),
+  batches = count(10, "of the workload"), step = count(1, "the first batch's"),
 }
 
 M.TOKEN_CLASSES = {
@@ -110,9 +112,7 @@ local function resolved(model, devices, path, at)
   return spec
 end
 
---- What each layer's tokens choose, batch after batch, and what their paths let expect; independent
---- of cluster and system, so that one trace serves many. .paths: how many the profile knows.
-function M.trace(t)
+local function trace(t)
   local at = errors.here()
   local c = schema.check(M.TRACE, t, "moe.lina.trace", at)
   errors.stop_in "policies"
@@ -129,9 +129,7 @@ function M.trace(t)
     capacity_factor = info.most_rows * query.experts / (query.tokens * query.k) * (1 + 1e-9) }, mt)
 end
 
---- The profile that lina_inference estimates with in moe.infer: how often each expert follows each
---- path of a recorded trace. { paths = how many it knows, layers, experts, batches, path }.
-function M.popularity(t)
+local function popularity(t)
   local at = errors.here()
   local c = schema.check(M.POPULARITY, t, "moe.lina.popularity", at)
   local file = schema.is_a("routing", c.trace) and c.trace.file or c.trace
@@ -173,13 +171,7 @@ local function plan_of(c, at)
   return target.plan_of(spec, system_lib.expand(system_of(c))[1][1], at)
 end
 
---- Batches of a trace on a cluster, simulated: { median_ms, p95_ms, batch_ms, of MoE layers
---- layer_median_ms, layer_p95_ms, a2a_median_ms, a2a_p95_ms (both all-to-alls), expert_p95_ms;
---- accuracy and accuracy_by_layer (estimated top 2k = actual), fine_tuning (share of estimated
---- layers); a batch's phase2_ms, mapping_wait_ms, swap_wait_ms, swapped experts; resume_ms and
---- rerun_ms, what phase 2 takes where there is one; system, assumed: the cluster's constants by
---- name }.
-function M.inference(t)
+local function inference(t)
   local at = errors.here()
   local c = schema.check(M.INFERENCE, t, "moe.lina.inference", at)
   if c.cluster.devices ~= c.trace.devices then
@@ -203,18 +195,14 @@ function M.inference(t)
   return result
 end
 
---- Phase 1: { holders = devices by expert, experts = experts by device }; replicas share evenly.
-function M.place(t)
+local function place(t)
   local at = errors.here()
   local c = schema.check(M.PLACE, t, "moe.lina.place", at)
   core.array(c.popularity)
   return errors.call(at, core.lina_place, c)
 end
 
---- Of the tokens that chose one expert, the share that goes on to its `top` most popular next
---- experts (figure 9), over all experts: { share = { top 1, top 2, ... }, layers = { { layer, share
---- } }, tokens }.
-function M.locality(t)
+local function locality(t)
   local at = errors.here()
   local c = schema.check(M.LOCALITY, t, "moe.lina.locality", at)
   if (c.choices == nil) == (c.routing == nil) then
@@ -224,13 +212,60 @@ function M.locality(t)
   return errors.call(at, core.lina_locality, c)
 end
 
---- Made-up routing in which a token's class, kept through the layers, decides: a routing object as
---- of moe.workload.
-function M.token_classes(t)
+local function token_classes(t)
   local at = errors.here()
   local c = schema.check(M.TOKEN_CLASSES, t or {}, "moe.lina.token_classes", at)
   c.seed = c.seed or core.args.seed or 1
   return routing.object(errors.call(at, core.lina_token_classes, c))
 end
+
+schema.record("lina batches", "result", "simulated inference: over all batches and MoE layers", {
+  { "median_ms", "number", "time of a batch" }, { "p95_ms", "number", "the 95th percentile" },
+  { "batch_ms", "number[]", "every batch" },
+  { "layer_median_ms", "number", "an MoE layer" }, { "layer_p95_ms", "number", "an MoE layer" },
+  { "a2a_median_ms", "number", "both all-to-alls of a layer" },
+  { "a2a_p95_ms", "number", "both all-to-alls of a layer" },
+  { "expert_p95_ms", "number", "experts of a layer" },
+  { "accuracy", "number?", "share of layers whose estimated 2k most popular experts were right" },
+  { "accuracy_by_layer", "{ layer: integer, accuracy: number }[]", "the same by MoE layer" },
+  { "fine_tuning", "number?", "share of estimated layers that were placed again" },
+  { "phase2_ms", "number", "of a batch" }, { "mapping_wait_ms", "number", "of a batch" },
+  { "swap_wait_ms", "number", "of a batch" },
+  { "swapped", "number", "experts that were brought, of a batch" },
+  { "resume_ms", "number?", "phase 2 where the estimate holds" },
+  { "rerun_ms", "number?", "phase 2 where it does not" },
+  { "system", "string", "that served" },
+  { "assumed", "table<string, { value: number, lo: number, hi: number }>",
+    "the cluster's constants by name" },
+})
+
+schema.record("inference trace", "trace", "what tokens choose, batch after batch", {
+  { "paths", "integer", "that its profile holds" }, { "path", "integer", "layers of a path" },
+  { "devices", "integer", "of the cluster" }, { "routing", "string", "the law's name" },
+})
+
+schema.record("popularity", "profile", "how often each expert follows each path", {
+  { "paths", "integer", "that it holds" }, { "path", "integer", "layers of a path" },
+  { "layers", "integer", "MoE layers" }, { "experts", "integer", "of a layer" },
+  { "batches", "integer", "that were counted" },
+})
+
+--- Rows of moe.lina's functions.
+M.functions = {
+  trace = { trace, M.TRACE, "moe.InferenceTrace",
+    "what each layer's tokens choose, batch after batch, and what their paths let expect: one for "
+      .. "many clusters and systems" },
+  inference = { inference, M.INFERENCE, "moe.LinaBatches",
+    "batches of a trace on a cluster, simulated" },
+  popularity = { popularity, M.POPULARITY, "moe.Popularity",
+    "the profile of a recorded trace by which lina_inference estimates in moe.infer" },
+  place = { place, M.PLACE, "{ holders: integer[][], experts: integer[][] }",
+    "phase 1: devices by expert and experts by device; replicas share evenly" },
+  locality = { locality, M.LOCALITY,
+    "{ share: number[], layers: { layer: integer, share: number[] }[], tokens: integer }",
+    "share of an expert's tokens that go on to its 1, 2, ... most popular next experts" },
+  token_classes = { token_classes, M.TOKEN_CLASSES, "moe.Routing",
+    "made-up routing in which a token's class, kept through the layers, decides" },
+}
 
 return M

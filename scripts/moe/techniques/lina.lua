@@ -14,12 +14,7 @@ M.PACKING = schema.merged(packing.FIELDS, {
   system = { type = "system", doc = "whose micro-ops are measured; lina_pipelining" },
 })
 
-local functions = {}
-
---- What the packing controller saw, and what it chose: { n = experts per device over those without,
---- ep = devices of a group, settled_step, exchange_ms (once), offload_bytes, offload_ms (a step),
---- trace = { { n, ffn_ms, a2a_ms, peak_bytes, step } } }.
-function functions.packing(t)
+local function pack(t)
   local at = errors.here()
   local c = schema.check(M.PACKING, t, "moe.lina.packing", at)
   errors.stop_in "policies"
@@ -30,14 +25,9 @@ function functions.packing(t)
   return seen
 end
 
-functions.inference = inference.inference
-functions.locality = inference.locality
-functions.place = inference.place
-functions.popularity = inference.popularity
-functions.token_classes = inference.token_classes
-functions.trace = inference.trace
-
 --- moe.lina
-M.functions = schema.namespace("moe.lina", "function", functions)
+M.functions = schema.functions("moe.lina", "function", schema.merged(inference.functions, {
+  packing = { pack, M.PACKING, "moe.Packing", "what the packing controller saw and chose" },
+}))
 
 return M

@@ -39,8 +39,9 @@ M.DEGREE = schema.merged(LINES, {
 })
 
 M.TIME = schema.merged(LINES, {
-  degree = schema.merged(DEGREE, { required = true }),
-  by = { type = "string", enum = { "closed_form", "recurrence" }, default = "closed_form" },
+  degree = schema.merged(DEGREE, { required = true, doc = "chunks" }),
+  by = { type = "string", enum = { "closed_form", "recurrence" }, default = "closed_form",
+    doc = "how it is computed" },
 })
 
 local function size(doc, required)
@@ -49,7 +50,7 @@ end
 
 M.SIMULATE = {
   devices = size("ranks; at least 2", true),
-  experts_per_device = schema.merged(size "", { default = 1 }),
+  experts_per_device = schema.merged(size "experts of a rank", { default = 1 }),
   rows = size("choices per token * tokens, of a rank", true),
   hidden = size("M", true),
   ffn = size("H, the inner width", true),
@@ -57,7 +58,7 @@ M.SIMULATE = {
   alpha_a = LINES.alpha_a, beta_a = LINES.beta_a,
   alpha_gemm = least_0("start-up of a GEMM", true),
   beta_gemm = least_0("seconds a multiply-add", true),
-  degree = schema.merged(DEGREE, { required = true }),
+  degree = schema.merged(DEGREE, { required = true, doc = "chunks" }),
   spans = { type = "boolean", default = false, doc = "say what ran when" },
 }
 
@@ -80,7 +81,6 @@ M.FIT = {
   objective = OBJECTIVE,
 }
 
---- The best degree: { degree, time_s }.
 local function degree(t)
   local at = errors.here()
   local c = schema.check(M.DEGREE, t, "moe.pipemoe.degree", at)
@@ -91,14 +91,11 @@ local function degree(t)
   return errors.call(at, core.pipemoe_degree, c)
 end
 
---- Seconds that a layer takes at a degree.
 local function time(t)
   local at = errors.here()
   return errors.call(at, core.pipemoe_time, schema.check(M.TIME, t, "moe.pipemoe.time", at))
 end
 
---- One layer's forward, planned, and simulated op by op: { time_s }; with spans = true also
---- .spans, a list of { op = "dispatch" | "fc1" | "fc2" | "combine", chunk, lane, begin_s, end_s }.
 local function simulate(t)
   local at = errors.here()
   return errors.call(at, core.pipemoe_simulate,
@@ -126,8 +123,6 @@ local function layer_of(c, batch, seq, ffn, hidden, experts)
   return l
 end
 
---- The paper's 288 layers on a cluster: { batch, seq, hidden, ffn, experts_per_device, rows,
---- devices, alpha_a, beta_a, alpha_gemm, beta_gemm, lines = what degree and time take, fits }.
 local function layers(t)
   local at = errors.here()
   local c = schema.check(M.LAYERS, t, "moe.pipemoe.layers", at)
@@ -166,9 +161,6 @@ local function spec_of(c, at)
   return spec
 end
 
---- The lines of a model's MoE layers, which are alike: { lines = { alpha_a, ... }, which degree and
---- time take, error = { transfer, experts, backward = { median, worst, r2 } }, degrees: at which
---- chunks were timed, capacity: the highest degree }.
 local function fit(t)
   local at = errors.here()
   local c = schema.check(M.FIT, t, "moe.pipemoe.fit", at)
@@ -177,7 +169,19 @@ local function fit(t)
   return errors.call(at, core.pipemoe_fit, spec_of(c, at), c.objective)
 end
 
-M.functions = schema.namespace("moe.pipemoe", "function",
-  { degree = degree, fit = fit, layers = layers, simulate = simulate, time = time })
+M.functions = schema.functions("moe.pipemoe", "function", {
+  degree = { degree, M.DEGREE, "{ degree: integer, time_s: number }", "the best degree" },
+  fit = { fit, M.FIT, "{ lines: table, error: table, degrees: integer[], capacity: integer }",
+    "the lines of a model's MoE layers, which are alike, as degree and time take them. error: "
+      .. "median, worst and r2 of transfer, experts and backward; degrees: at which chunks were "
+      .. "timed; capacity: the highest degree" },
+  layers = { layers, M.LAYERS, "table[]",
+    "the paper's 288 layers on a cluster: batch, seq, hidden, ffn, experts_per_device, rows, "
+      .. "devices, alpha_a, beta_a, alpha_gemm, beta_gemm, lines (as degree takes them), fits" },
+  simulate = { simulate, M.SIMULATE, "{ time_s: number, spans?: { op: string, chunk: integer, "
+    .. "lane: string, begin_s: number, end_s: number }[] }",
+    "one layer's forward, planned, and simulated op by op" },
+  time = { time, M.TIME, "number", "seconds that a layer takes at a degree" },
+})
 
 return M

@@ -33,7 +33,7 @@ local COUNTS = {
 
 M.PLAN = schema.merged(COUNTS, {
   alpha = at_least_0("balanced enough: max H - min H below alpha times the mean of H", 1),
-  n = { type = "any", default = "auto",
+  n = { type = "any", default = "auto", as = 'integer|"auto"',
     doc = 'devices that go without a selected expert; "auto": those without inputs for it' },
   max_selected = { type = "integer", lo = 0, hi = 1e6, doc = "experts that are copied; all" },
 })
@@ -78,10 +78,6 @@ local function checked(fields, t, path, at)
   return c, check_routed(c.routed, path .. ".routed", at)
 end
 
---- Which experts are copied where, for one step: { selected = { { expert, devices = { ... } } },
---- time_s, time_without_s, computed, received (inputs by device), balance (standard deviation of
---- computed), rb = balance_without / balance }, all from 1. devices: those that get a copy, without
---- the owner. The experts lie on the devices in order, as many on each.
 local function plan(t)
   local at = errors.here()
   local c, devices = checked(M.PLAN, t, "moe.prophet.plan", at)
@@ -89,8 +85,6 @@ local function plan(t)
   return errors.call(at, core.prophet_plan, c)
 end
 
---- What a placement policy makes of the same: { holders = { { owner, device, ... }, ... }, time_s,
---- time_without_s, computed, ... as of plan; move_s and break_even_steps of residents }.
 local function place(t)
   local at = errors.here()
   local c = checked(M.PLACE, t, "moe.prophet.place", at)
@@ -100,6 +94,30 @@ local function place(t)
   return errors.call(at, core.prophet_place, c)
 end
 
-M.functions = schema.namespace("moe.prophet", "function", { place = place, plan = plan })
+local DEVICES = {
+  { "time_s", "number", "of a layer" }, { "time_without_s", "number", "without copies or moves" },
+  { "computed", "integer[]", "inputs that each device computes" },
+  { "received", "integer[]", "inputs that each device receives" },
+  { "computed_without", "integer[]", "the same without copies or moves" },
+  { "received_without", "integer[]", "the same without copies or moves" },
+  { "balance", "number", "standard deviation of computed" },
+  { "balance_without", "number", "of computed_without" },
+  { "rb", "number", "balance_without over balance" },
+}
+
+schema.record("prophet plan", "plan", "which experts are copied where, for one step", {
+  { "selected", "{ expert: integer, devices: integer[] }[]",
+    "experts, and the devices that get a copy" }, unpack(DEVICES) })
+
+schema.record("prophet placed", "placed", "what a placement policy makes of counts", {
+  { "holders", "integer[][]", "devices by expert, the owner first" },
+  { "move_s", "number", "how long residents take to move" },
+  { "break_even_steps", "number", "steps until that is won back" }, unpack(DEVICES) })
+
+M.functions = schema.functions("moe.prophet", "function", {
+  place = { place, M.PLACE, "moe.ProphetPlaced", "what a placement policy makes of the counts" },
+  plan = { plan, M.PLAN, "moe.ProphetPlan", "which experts Pro-Prophet's planner copies where, for "
+    .. "one step; they lie on the devices in order, as many on each" },
+})
 
 return M

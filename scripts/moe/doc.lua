@@ -1,0 +1,223 @@
+-- `moebench doc [topic]`: fields, methods and functions on a terminal of 100 columns. Everything is
+-- read from moe.topics and the lists of what is built in.
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local list = require "moe.list"
+local routing = require "moe.spec.routing"
+local schema = require "moe.base.schema"
+local topics = require "moe.topics"
+
+local M = {}
+
+local WIDTH = 100
+
+-- Lists of what is built in whose rows are topics, and what one of them is called.
+local BUILT_IN = { gates = "gate", systems = "system", workloads = "workload", ops = "op",
+  executors = "executor", claims = "claim" }
+
+-- The words in lines of at most `width`, all but the first behind `indent`.
+local function wrapped(text, width, indent)
+  local lines, line = {}, ""
+  for word in text:gmatch "%S+" do
+    if #line > 0 and #line + 1 + #word > width then
+      lines[#lines + 1], line = line, word
+    else
+      line = #line > 0 and line .. " " .. word or word
+    end
+  end
+  lines[#lines + 1] = line
+  return table.concat(lines, "\n" .. indent)
+end
+
+-- "integer, ms, 1 to 8"
+local function kind_text(m)
+  return table.concat({ m.type, m.unit or m.range, m.unit and m.range }, ", ")
+end
+
+local function doc_text(m)
+  if m.required then return m.doc .. " (required)" end
+  return m.default and ("%s (default %s)"):format(m.doc, m.default) or m.doc
+end
+
+-- Rows of fields in three columns; what is too wide for its column pushes the rest a line down.
+local function fields_text(lines, members)
+  local widths = { 8, 8 }
+  for _, m in ipairs(members) do
+    for i, cell in ipairs { m.name, kind_text(m) } do
+      if #cell <= (i == 1 and 24 or 30) then widths[i] = math.max(widths[i], #cell) end
+    end
+  end
+  local begin = 2 + widths[1] + 2 + widths[2] + 2
+  for _, m in ipairs(members) do
+    local head = "  " .. m.name .. (" "):rep(widths[1] - #m.name) .. "  " .. kind_text(m)
+    local indent = (" "):rep(begin)
+    local fits = #head + 2 <= begin
+    if not fits then
+      lines[#lines + 1] = wrapped(head:sub(3), WIDTH - 2, "    "):gsub("^", "  ")
+      if #head <= WIDTH then lines[#lines] = head end
+    end
+    lines[#lines + 1] = (fits and head .. (" "):rep(begin - #head) or indent)
+      .. wrapped(doc_text(m), WIDTH - begin, indent)
+  end
+end
+
+local function methods_text(lines, as, members)
+  for _, m in ipairs(members) do
+    local call = m.name == "()" and as .. m.type or ("%s:%s%s"):format(as, m.name, m.type)
+    lines[#lines + 1] = "  " .. wrapped(call, WIDTH - 4, "    ")
+    lines[#lines + 1] = "      " .. wrapped(m.doc, WIDTH - 6, "      ")
+  end
+end
+
+-- How a function is called.
+local function call_text(t)
+  return ("moe.%s%s: %s"):format(t.name, t.takes or " { fields }", t.call.gives)
+end
+
+-- Names of the topics of the types that the topic mentions.
+local function mentioned(t)
+  local text, names = { t.call and call_text(t) or "" }, {}
+  for _, m in ipairs(t.members) do text[#text + 1] = m.type end
+  local by_class = {}
+  for _, other in ipairs(topics.all()) do
+    if other.class then by_class[other.class] = by_class[other.class] or other.name end
+  end
+  for class in table.concat(text, " "):gmatch "moe%.[%w_.]*%w" do
+    local name = by_class[class]
+    if name and name ~= t.name then names[name] = true end
+  end
+  return schema.keys_of(names)
+end
+
+local function topic_text(t)
+  local head = t.call and call_text(t) or t.class and ("%s (%s)"):format(t.as or t.name, t.class)
+    or t.name
+  local lines = { wrapped(head, WIDTH, "    "), "    " .. wrapped(t.doc, WIDTH - 4, "    ") }
+  local fields, methods = {}, {}
+  for _, m in ipairs(t.members) do table.insert(m.method and methods or fields, m) end
+  fields_text(lines, fields)
+  methods_text(lines, t.as, methods)
+  local names = mentioned(t)
+  if #names > 0 then
+    lines[#lines + 1] = "  see also: " .. wrapped(table.concat(names, ", "), WIDTH - 12, "    ")
+  end
+  return table.concat(lines, "\n")
+end
+
+local function gate_doc(row)
+  return ("%s (scope %s, scores %s, weight %s, %s)"):format(row.doc, row.scope, row.scores,
+    row.weight, row.k > 0 and "k = " .. row.k or "k of the model")
+end
+
+-- What is built in, as topics.
+local function built_in()
+  local out = {}
+  for _, kind in ipairs(schema.keys_of(BUILT_IN)) do
+    for _, row in ipairs(list.rows(kind)) do
+      out[#out + 1] = { name = BUILT_IN[kind] .. "." .. row.name, built_in = kind,
+        doc = kind == "gates" and gate_doc(row)
+          or row.doc .. (row.parts and ": " .. row.parts or ""),
+        members = kind == "workloads" and topics.members_of(routing.workload_fields(row), row.name)
+          or {} }
+    end
+  end
+  return out
+end
+
+local function every_topic()
+  local out = {}
+  for _, t in ipairs(topics.all()) do out[#out + 1] = t end
+  for _, t in ipairs(built_in()) do out[#out + 1] = t end
+  return out
+end
+
+-- One line each, those of what is built in, and the passes, as one line of their kind.
+local function overview()
+  local rows, kinds = {}, {}
+  for _, t in ipairs(every_topic()) do
+    local kind = t.built_in or t.name:match "^pass%." and "passes"
+    if not kind then rows[#rows + 1] = t end
+    if kind and not kinds[kind] then
+      kinds[kind] = true
+      rows[#rows + 1] = { name = t.name:gsub("%..*", ".<name>"),
+        doc = ("one of `moebench list %s`"):format(kind) }
+    end
+  end
+  table.sort(rows, function(a, b) return a.name .. "\0" .. a.doc < b.name .. "\0" .. b.doc end)
+  return rows
+end
+
+local function overview_text(lines, rows)
+  for _, t in ipairs(rows) do
+    local name = t.name .. (t.as and t.as ~= t.name and (" (%s)"):format(t.as) or "")
+    local line = ("  %-27s  %s"):format(name, t.doc)
+    if #line > WIDTH then line = line:sub(1, WIDTH - 4):gsub("%s%S*$", "") .. " ..." end
+    lines[#lines + 1] = line
+  end
+end
+
+-- How well the topic is what is asked for, 1 best: by its name or class, as examples call it, by
+-- the last part of its name, as a part of what is asked for; nil: not at all.
+local function rank_of(t, asked)
+  local class, name = (t.class or ""):lower(), "moe." .. asked:lower()
+  if t.name == asked or class == name or class == name .. "fields" then
+    return 1
+  end
+  if t.as == asked then return 2 end
+  if t.name:sub(-#asked - 1) == "." .. asked then return 3 end
+  local next_char = t.name:sub(1, #asked) == asked and t.name:sub(#asked + 1, #asked + 1)
+  return (next_char == "." or next_char == "_") and 4 or nil
+end
+
+-- The topics that are shown whole, those of the best rank, and those that are named.
+local function found(asked)
+  local best, by_rank, also, whole, rest = 4, { {}, {}, {}, {} }, {}, {}, {}
+  for _, t in ipairs(every_topic()) do
+    local rank = rank_of(t, asked)
+    table.insert(t.also == asked and also or by_rank[rank] or {}, t)
+    best = math.min(best, rank or 4)
+  end
+  for rank, list_of in ipairs(by_rank) do
+    local to = rank == best and rank < 4 and whole or rest
+    for _, t in ipairs(list_of) do to[#to + 1] = t end
+  end
+  for _, t in ipairs(also) do whole[#whole + 1] = t end
+  return whole, rest
+end
+
+local function refuse(topic)
+  local names = {}
+  for _, t in ipairs(every_topic()) do
+    for _, name in ipairs { t.name, t.name:match "^[^._]*", t.name:match "[^.]*$", t.as } do
+      names[#names + 1] = name
+    end
+  end
+  local near = core.nearest(topic, names)
+  errors.command(("doc: unknown topic '%s'%s; `moebench doc` lists them"):format(topic,
+    near ~= "" and (". Did you mean '%s'?"):format(near) or ""))
+end
+
+--- Prints what there is on the topic, or the list of topics.
+function M.doc(topic)
+  local lines = {}
+  if not topic then
+    overview_text(lines, overview())
+    return core.say(table.concat(lines, "\n"))
+  end
+  topic = topic:gsub("^moe%.", "")
+  local exact, parts = found(topic)
+  if #exact + #parts == 0 then refuse(topic) end
+  for _, t in ipairs(exact) do
+    lines[#lines + 1] = topic_text(t)
+    lines[#lines + 1] = ""
+  end
+  if #parts > 0 then
+    lines[#lines + 1] = ("topics of %s"):format(topic)
+    overview_text(lines, parts)
+  else
+    lines[#lines] = nil
+  end
+  core.say(table.concat(lines, "\n"))
+end
+
+return M
