@@ -51,7 +51,7 @@ inline int64_t neighbour(int64_t c, int64_t n) {
 /// top2; as near as can be where independent choices give more, or popularity could not stay.
 ChainStep chain_step(const std::vector<double>& share, double top1, double top2);
 
-/// The routing model of one layer, for all ranks that share a popularity. Tokens are drawn
+/// The choices of one layer, for all ranks that share a popularity. Tokens are drawn
 /// together, one layer or column after the other, those that are not settled yet in a list that
 /// shrinks.
 class Sampler {

@@ -112,13 +112,13 @@ TEST_CASE("plans that are edited for a device train as plain ones with the CUDA 
     CAPTURE(stages.size());
     PlanSpec in_float = spec_of(small_model("switch", 4), 2);
     in_float.system.stages = stages;
-    in_float.edits.fuse_gelu = true;
+    in_float.lowering.fuse_gelu = true;
     check_emulated(in_float, 1);
     PlanSpec spec = spec_of(small_model("switch", 4), 2, Precision::kBF16);
     spec.system.stages = stages;
     const auto plain = make_plan(spec);
     const RunResult anew = executor->run(*plain, options_of(*plain, 2));
-    spec.edits.round_once = true;
+    spec.lowering.round_once = true;
     const auto plan = make_plan(spec);
     const RunResult once = executor->run(*plan, options_of(*plan, 2));
     CHECK(once.losses == anew.losses);

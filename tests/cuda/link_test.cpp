@@ -176,8 +176,8 @@ TEST_CASE("emulated on the host: what the host has let end long ago lasts as lon
   kernels::cuda::sleep(0, {&silent, 4, 0}, nullptr);
   CHECK(silent.begun == 4);
   CHECK(silent.began_ns >= before + 1000);
-  const kernels::LinkFlags before = silent;
+  const kernels::LinkFlags written = silent;
   kernels::cuda::sleep(1000, {&silent, 4, 0}, nullptr);  // another kernel of the same transfer
-  CHECK(silent.began_ns == before.began_ns);
+  CHECK(silent.began_ns == written.began_ns);
   CHECK(kernels::cuda::take_error() == "");
 }

@@ -159,11 +159,11 @@ TEST_CASE(
   };
   gpu().sleep(0, driver.start_step(now()), lanes.stream[0]);
   for (size_t i = 0; i < 2; ++i) {
-    const PacedTransfer paced = driver.post(i, lanes.exchange(static_cast<double>(bytes[i])));
+    const PacedTransfer transfer = driver.post(i, lanes.exchange(static_cast<double>(bytes[i])));
     if (i == 1) gpu().sleep(500'000, {}, lanes.stream[1]);
     const Paced paced = {{{to.data(), from.data(), bytes[i]}}};
     gpu().record(lanes.from[i], lanes.stream[i]);
-    paced.give(lanes.stream[i], paced.alone, 4, paced.signal);
+    paced.give(lanes.stream[i], transfer.alone, 4, transfer.signal);
     gpu().record(lanes.to[i], lanes.stream[i]);
   }
   const auto limit = HostClock::now() + kTooLong;

@@ -52,7 +52,8 @@ test("a model's routing reaches the core in place of its gate, on ranks and on a
     expect.equal(w.plans[1].routing, { handle = "handle", name = "zipf(seed=3)" })
     expect.equal({ w.plans[1].model.gate, w.plans[1].model.k }, { "top_k", 1 })
     for _, two in ipairs { ", k = 2", ", gate = 'top2'" } do
-      expect.equal(expect.runs(model(routing .. two) .. "moe.train { model = m }").plans[1].model.k, 2)
+      local plans = expect.runs(model(routing .. two) .. "moe.train { model = m }").plans
+      expect.equal(plans[1].model.k, 2)
     end
     w = expect.runs(model(routing) .. [[
 return moe.experiment { name = "x", model = m, systems = { moe.system "raf" {} },

@@ -136,7 +136,7 @@ TEST_CASE("rounded operands have room in the memory plan, and in float32 there a
   CHECK(once->memory.arena_bytes > anew->memory.arena_bytes + least / 2);
   PlanSpec in_float = small_spec();
   const auto plain = make_plan(in_float);
-  in_float.edits.round_once = true;
+  in_float.lowering.round_once = true;
   CHECK(make_plan(in_float)->hash == plain->hash);
 }
 

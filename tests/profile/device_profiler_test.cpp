@@ -106,7 +106,7 @@ TEST_CASE("every op of a step that sends and multiplies used rows alone can be t
 
 TEST_CASE("every op of a plan that is edited for a device can be timed on it") {
   PlanSpec spec = spec_of(small_model("switch", 4), 2, Precision::kBF16);
-  spec.edits = {.fuse_gelu = true, .round_once = true};
+  spec.lowering = {.fuse_gelu = true, .round_once = true};
   const Options cut = {{"parts", 2.0}, {"before", 1.0}, {"after", 0.0}};
   for (const auto& stages : std::vector<std::vector<Stage>>{
            {}, {pass("irregular_a2a"), pass("used_rows"), pass("partition", cut)}}) {

@@ -97,7 +97,7 @@ WorkloadOptions some_options(const WorkloadDef& def, Rng& rng) {
   for (const OptionSpec& o : def.options) {
     const double hi = std::min(o.hi, o.name == "memory" ? 20.0 : 6.0);
     const double value = o.lo + rng.uniform() * (hi - o.lo);
-    if (rng.below(2) == 0) options[o.name] = o.whole ? std::floor(value) : value;
+    if (rng.below(2) == 0) options[o.name] = o.is_integer ? std::floor(value) : value;
   }
   return options;
 }
