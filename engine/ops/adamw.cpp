@@ -1,6 +1,6 @@
-// AdamW, in place (Loshchilov and Hutter 2019, algorithm 2, with the decay scaled by lr as usual):
-// m and v are corrected for their start at 0 by the number of the step, which is the run's own, a
-// resumed one's too.
+// AdamW, in place (Loshchilov and Hutter 2019, algorithm 2, with the decay scaled by lr as usual).
+// The correction of m and v for their start at 0 uses the step number of the run, which goes on
+// counting in a run that is resumed from a checkpoint.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 

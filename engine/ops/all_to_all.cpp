@@ -1,5 +1,5 @@
-// The exchange of slots between the ranks of a group, and of how many rows of them are real. The
-// executor runs both through its Communicator.
+// The exchange of slots between the ranks of a group, and the exchange of the number of rows in use
+// among them. The executor runs both ops through its Communicator.
 #include "engine/ops/defs.h"
 #include "engine/ops/placed.h"
 
@@ -21,12 +21,13 @@ int64_t local_experts(const Op& op, int64_t experts, int64_t ranks) {
   return experts / ranks;
 }
 
-/// Row ends of slots: [experts], or [experts, sources] where rows of several sources lie in each.
+/// Returns the shape of the row ends of slots: [experts], or [experts, sources] where an expert's
+/// slots hold rows of several source ranks.
 Shape row_ends_shape(int64_t experts, const Shape& slots) {
   return slots.size() == 4 ? Shape{experts, slots[1]} : Shape{experts};
 }
 
-/// One of n rounds: [E/n,C,d] -> [El,P/n,C,d], or the reverse, of whole slots.
+/// Shapes in one of n rounds, which moves all slots: [E/n,C,d] -> [El,P/n,C,d], or the reverse.
 std::vector<TensorSpec> infer_round(const Graph& g, const Op& op) {
   const Group group = group_of(g, op);
   const int64_t members = round_of(g, op).members(group);
@@ -43,7 +44,7 @@ std::vector<TensorSpec> infer_round(const Graph& g, const Op& op) {
   return {{out, arg(g, op, 0).dtype}};
 }
 
-/// Rows go where a placement says: [E,C,d] -> [L,P,C,d], or the reverse.
+/// Shapes where a placement states which rank rows go to: [E,C,d] -> [L,P,C,d], or the reverse.
 std::vector<TensorSpec> infer_placed(const Graph& g, const Op& op) {
   const PlacementBounds bounds = bounds_of(op);
   const int64_t ranks = group_of(g, op).size;
@@ -74,7 +75,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const int64_t ranks = group_of(g, op).size;
   const DType dtype = arg(g, op, 0).dtype;
   const Shape& in = shape(g, op, 0);
-  Shape out, slots = in;  // on the side of the sources
+  Shape out, slots = in;  // slots: the shape at the source ranks
   if (to_expert(op)) {
     expect_shape(g, op, 0, Shape(in.size() == 4 ? 4 : 3, kAny));
     const int64_t sources = in.size() == 4 ? in[1] : 1;
@@ -101,14 +102,14 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{out, dtype}};
 }
 
-/// What this rank hands over in all, its own part included; cost models divide by members.
+/// Bytes that this rank sends, including those to itself; cost models divide by group members.
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
   const auto bytes = static_cast<double>(g.bytes(op.inputs[0]));
   if (attr_int(op, "irregular") == 0) return {.bytes = bytes};
   return {.bytes = bytes * context.slot_occupancy * share_of(op) * slot_ratio_of(op)};
 }
 
-/// Padded slots are cut along the capacity, counted rows as the gate says.
+/// Padded slots are cut along the capacity; counted rows (irregular) at the gate's row ends.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   if (attr_int(op, "irregular") != 0) {
     return {{{kRows, kRowEnds, kRowEnds, kWhole, kWhole, kWhole}, {kRows}},

@@ -1,5 +1,6 @@
 // Causal attention in three ops that keep [B, heads, S, S] in memory, as compilers without a fused
-// kernel run it. attn_context_dx and attn_score_dx fill one gradient of qkv between them.
+// kernel run it. The gradient of qkv is one tensor: attn_context_dx computes its v columns,
+// attn_score_dx its q and k columns.
 #include "engine/ops/attention_shape.h"
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
@@ -14,7 +15,7 @@ Shape context(const kernels::AttentionShape& s) {
   return {s.batch, s.seq, s.heads * s.head_dim};
 }
 
-/// Products over the full square, as plain batched GEMMs do them.
+/// Work of `products` matrix products over all pairs of positions, as plain batched GEMMs compute.
 Work square_work(const Graph& g, const Op& op, size_t qkv, double products) {
   const kernels::AttentionShape s = attention_shape(g, op, qkv);
   return {.flops = products * 2 * static_cast<double>(num_elements(square(s))) *
@@ -23,7 +24,8 @@ Work square_work(const Graph& g, const Op& op, size_t qkv, double products) {
           .gemm = true};
 }
 
-/// The softmax ops see no qkv: sizes from the square, the head size from attr head_dim.
+/// The softmax ops have no input qkv: sizes come from the scores [B, heads, S, S], the head size
+/// from attr head_dim.
 kernels::AttentionShape softmax_shape(const Graph& g, const Op& op) {
   expect_shape(g, op, 0, {kAny, kAny, kAny, kAny});
   const Shape& score = shape(g, op, 0);
@@ -46,7 +48,7 @@ void gradient_score(GradContext& c, OpId) {
   c.set(qkv, c.graph().out(dx));
 }
 
-/// The batch only: the last axis of qkv holds q, k and v of all heads.
+/// Can be cut along the batch only: the last axis of qkv holds q, k and v of all heads.
 std::vector<AxisTuple> axes_score(const Graph&, const Op&) {
   return {{{0}, {0}}};
 }
@@ -68,7 +70,7 @@ void gradient_softmax(GradContext& c, OpId) {
   c.add(op.inputs[0], c.graph().out(dx));
 }
 
-/// The batch or heads. A part of the rows would have to be told where its diagonal is.
+/// Can be cut along the batch or the heads. A part of the rows would need its first row's number.
 std::vector<AxisTuple> axes_softmax(const Graph&, const Op&) {
   return {{{0}, {0}}, {{1}, {1}}};
 }

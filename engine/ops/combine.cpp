@@ -1,4 +1,4 @@
-// Sums the experts' results of each token with its weights.
+// For each token, the weighted sum of the results of the experts that it chose.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 

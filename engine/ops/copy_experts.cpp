@@ -1,6 +1,7 @@
-// The parameters of experts into the shadow slots of a placement, and their gradients back; the sum
-// of gradients over residents; residents from one device to another. The executor runs all of them
-// through its Communicator; who sends what to whom is placement/expert_transfers.h.
+// Ops that move experts between devices: copy_experts sends parameters to the shadow slots of a
+// placement, return_gradients sends the copies' gradients back, sum_residents sums gradients over
+// residents, migrate moves residents to another device. The executor runs all of them through its
+// Communicator; which device sends what to which is in placement/expert_transfers.h.
 #include <algorithm>
 #include <span>
 
@@ -15,7 +16,8 @@ Shape with_slots(Shape shape, int64_t slots) {
   return shape;
 }
 
-/// Of a parameter in the slots of a range.
+/// Returns the shape of a parameter tensor in the shadow slots of a range. Throws UserError when
+/// the range's share of an expert has no row of the tensor.
 Shape shadow_shape(const Op& op, Shape parameter, const ShadowRange& range) {
   parameter[0] = range.last - range.first;
   parameter[1] = range.share.rows(parameter[1]);
@@ -45,7 +47,8 @@ double slot_bytes(const Graph& g, std::span<const TensorId> tensors) {
   return bytes;
 }
 
-/// Expected: a device receives the first `expected` shadows, and as many gradients leave it.
+/// Expected bytes: a device receives an expert in the first attr `expected` shadow slots, and sends
+/// as many gradients back.
 Work work_shadows(const Graph& g, const Op& op, const WorkContext&) {
   const std::vector<double> bytes = bytes_moved(g, op);
   const std::vector<ShadowRange> ranges = shadow_ranges(op);
@@ -59,7 +62,7 @@ Work work_shadows(const Graph& g, const Op& op, const WorkContext&) {
   return work;
 }
 
-/// Expected: nothing moves.
+/// Cost models expect that nothing moves.
 Work work_residents(const Graph&, const Op&, const WorkContext&) {
   return {};
 }
@@ -79,7 +82,8 @@ void gradient(GradContext& c, OpId) {
   }
 }
 
-/// What return_gradients is given: of every range a tensor for each parameter, and those.
+/// Returns the number of parameter tensors of a return_gradients. Its inputs are the placement, for
+/// each range the shadow gradient of each parameter, then the gradient of each parameter.
 size_t num_parameters(const Op& op) {
   return (op.inputs.size() - 1) / (shadow_ranges(op).size() + 1);
 }
@@ -104,9 +108,9 @@ std::vector<TensorSpec> infer_back(const Graph& g, const Op& op) {
   return specs;
 }
 
-/// The sums of one's own shadows, and what arrives in one step. At an owner: of every range its
-/// experts at most whole. At a shadow: less than its expert once where every node has one device,
-/// less than twice otherwise. And what rounding parts up adds.
+/// Room for the sums of this device's shadows plus what arrives in one step. At an owner, at most
+/// all its experts arrive per range. At a shadow, less than its expert arrives once where every
+/// node has one device, and less than twice otherwise. Parts that are rounded up add a little.
 Bytes scratch_back(const Graph& g, const Op& op, Bytes elem_bytes) {
   const auto ranges = static_cast<int64_t>(shadow_ranges(op).size());
   const int64_t times = attr_int(op, "devices_per_node", 1) > 1 ? 2 : 1;
@@ -137,7 +141,7 @@ std::vector<TensorSpec> infer_sum(const Graph& g, const Op& op) {
   return specs;
 }
 
-/// What arrives: a part of each resident from each other one, rounded up.
+/// Room for what arrives: from each other resident of an expert a part of it, rounded up.
 Bytes scratch_sum(const Graph& g, const Op& op, Bytes elem_bytes) {
   int64_t elements = 0;
   for (size_t i = 1; i < op.inputs.size(); ++i) {
@@ -156,7 +160,7 @@ std::vector<TensorSpec> infer_migrate(const Graph& g, const Op& op) {
   return {};
 }
 
-/// What leaves is packed before anything arrives.
+/// Room for what this device sends: it is packed before anything arrives.
 Bytes scratch_migrate(const Graph& g, const Op& op, Bytes elem_bytes) {
   int64_t elements = 0;
   for (size_t i = 2; i < op.inputs.size(); ++i) elements += num_elements(shape(g, op, i));
@@ -208,7 +212,7 @@ std::vector<double> bytes_moved(const Graph& g, const Op& op) {
 
 namespace {
 
-/// The placement.
+/// OpDef::host_inputs: the placement is input 0.
 std::vector<size_t> first_input(const Op&) {
   return {0};
 }

@@ -1,5 +1,6 @@
-// How many places of each expert the tokens of one part of a batch hold, out of the routing of the
-// whole batch: what lets the rows after a gate that must see all tokens at once go in parts.
+// Counts how many slots of each expert the tokens of one part of a batch hold, from the routing of
+// the whole batch. With these counts, ops behind a gate that needs all tokens of the batch at once
+// can still run in parts.
 #include <algorithm>
 
 #include "engine/ops/defs.h"

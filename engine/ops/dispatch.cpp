@@ -1,4 +1,4 @@
-// Puts tokens into the slots of their experts, and back.
+// Copies tokens into the slots of their experts; the backward sums the slots' gradients per token.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
@@ -18,7 +18,8 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{{slots[0], slots[1], cols_of(x)}, arg(g, op, 0).dtype}};
 }
 
-/// Rows are read for filled slots only; every slot is written, by a part its own.
+/// Token rows are read for filled slots only. All slots are written; one part of a batch writes
+/// only its own.
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
   const auto slots = static_cast<double>(g.bytes(op.outputs[0]));
   const auto index = static_cast<double>(g.bytes(op.inputs[1]));

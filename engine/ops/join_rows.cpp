@@ -1,5 +1,5 @@
-// Puts together parts that hold some rows each of one storage (OpDef's kRows): what no part holds
-// is filled, and nothing else moves.
+// Joins the parts of a tensor that was cut along rows (kRows in graph/op_def.h). The parts are in
+// one storage, so the op only fills the rows that no part holds.
 #include <algorithm>
 #include <numeric>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kMaxParts = 1 << 16;
 
-/// Inputs 0 .. k-1 are the row ends, k .. 2k-1 the parts.
+/// Returns k, the number of parts. Inputs 0 .. k-1 are the row ends, inputs k .. 2k-1 the parts.
 size_t num_parts(const Op& op) {
   return static_cast<size_t>(expect_attr(op, "parts", 1));
 }
@@ -46,7 +46,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{part.shape, part.dtype}};
 }
 
-/// Only rows that no token uses are written.
+/// Bytes: only rows that no token uses are written.
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
   return {.bytes = (1 - context.slot_occupancy) * static_cast<double>(g.bytes(op.outputs[0]))};
 }
@@ -60,7 +60,8 @@ std::vector<Piece> pieces(const Graph&, const Op& op) {
   return pieces;
 }
 
-/// Rows [from, to) of one block, in elements: what a part of another storage holds is copied.
+/// Copies elements [from, to) of a part to the same place in the whole; does nothing where the part
+/// is in the whole's storage.
 template <class E, class T>
 void take_rows(const KernelCall<T>& c, E* whole, const void* part, int64_t from, int64_t to) {
   if (part == whole || from == to) return;
@@ -117,7 +118,7 @@ std::vector<size_t> row_ends(const Op& op) {
   return inputs;
 }
 
-/// No kernel clears index tensors.
+/// OpDef::on_host: index tensors are cleared on the host, because no kernel clears them.
 bool clears_on_host(const Graph& g, const Op& op) {
   return g.tensor(op.outputs[0]).dtype == DType::kI32 && !is_view(op);
 }

@@ -1,4 +1,5 @@
-// The next placement of a layer from what its experts were given, and its coming into force.
+// place computes the next placement of a layer from the loads of its experts; commit makes it the
+// current one.
 #include <algorithm>
 
 #include "engine/ops/defs.h"

@@ -1,6 +1,6 @@
-// The losses of a router beside the model's: each gives its value and, in one go, the gradient of
-// the logits, as cross_entropy does. They see a rank's whole batch and are not cut into parts: they
-// stand outside every range that is.
+// The losses of a router, in addition to the model's loss. Each op computes its value and the
+// gradient of the logits at once, as cross_entropy does. They need a rank's whole batch, so they
+// cannot be cut into parts and are never inside a range of ops that is cut.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 

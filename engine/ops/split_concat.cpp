@@ -1,5 +1,5 @@
-// Cuts a tensor along an axis, and puts parts together. With attr view=1 the parts lie inside the
-// whole's storage, and nothing moves.
+// split cuts a tensor along an axis; concat joins parts. With attr view=1 the parts are inside the
+// whole's storage, and nothing is copied.
 #include <algorithm>
 #include <charconv>
 #include <numeric>
@@ -24,7 +24,7 @@ bool view(const Op& op) {
   return attr_int(op, "view") != 0;
 }
 
-/// The parts of a view are one stretch of memory each.
+/// Throws UserError unless attr view is 0, or 1 with each part contiguous in memory.
 void check_view(const Op& op, const Tensor& whole, size_t axis) {
   const int64_t value = attr_int(op, "view");
   if (value != 0 && value != 1) {
@@ -38,7 +38,7 @@ void check_view(const Op& op, const Tensor& whole, size_t axis) {
       op.name, axis, whole.name, shape_text(whole.shape));
 }
 
-/// "4,4" -> {4, 4}
+/// Returns attr sizes as numbers: "4,4" -> {4, 4}. Throws UserError for other texts.
 std::vector<int64_t> parse_sizes(const Op& op) {
   const std::string text = attr_string(op, "sizes");
   std::vector<int64_t> sizes;
@@ -106,7 +106,7 @@ Work work(const Graph& g, const Op& op, const WorkContext&) {
   return {.bytes = view(op) ? 0 : io_bytes(g, op)};
 }
 
-/// Of a view: the parts one behind the other.
+/// OpDef::pieces: for a view, the parts one after the other in the whole; nothing otherwise.
 std::vector<Piece> one_by_one(const Graph& g, const Op& op, const std::vector<TensorId>& parts,
                               TensorId whole) {
   std::vector<Piece> pieces;
@@ -156,7 +156,8 @@ void gradient_concat(GradContext& c, OpId) {
   }
 }
 
-/// Bytes of one index along `axis`, and the number of blocks before it.
+/// For a tensor cut along `axis`: the product of the axes before it, and the bytes of one index
+/// along it (the axes after it).
 struct Layout {
   int64_t outer = 1, inner_bytes = 0;
 };
@@ -168,8 +169,8 @@ Layout layout_of(const Tensor& tensor, size_t axis, int64_t float_bytes) {
   return layout;
 }
 
-/// Moves between the whole and its parts, which are `ids` at `pointers`; a part of a view stays
-/// where it lies in its place.
+/// Copies between the whole and its parts; part i is the tensor ids[i] at pointers[i]. A part that
+/// is already at its place in the whole (a view) is not copied.
 template <bool kToParts, class T>
 void move_parts(const KernelCall<T>& c, TensorId whole_id, void* whole_data,
                 const std::vector<TensorId>& ids, std::span<void* const> pointers) {

@@ -1,14 +1,15 @@
-// The slots that a rank sends in each round of an exchange (base/group.h, Round), and back. Which
-// block of experts is part j depends on the rank's place in its group: a rotation by blocks.
-// Every part is a copy: a view cannot lie elsewhere on another rank. The cost is the tensor read
-// and written once.
+// split_peers cuts slots by the round of an exchange in which they are sent (base/group.h, Round);
+// join_peers is the inverse. Which block of experts is part j depends on the rank's place in its
+// group: blocks are rotated. Every part is a copy, because a view must have the same place on every
+// rank. The cost is one read and one write of the tensor.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
 namespace moe::ops {
 namespace {
 
-/// [E,C,d] of whole blocks; the shape of one is [E/n,C,d].
+/// Returns the shape [E/n,C,d] of one block of slots [E,C,d]. Throws UserError unless the ranks of
+/// the group divide E.
 Shape block_of(const Graph& g, const Op& op, Shape slots) {
   const Group group = group_of(g, op);
   const int64_t rounds = round_of(g, op).of;
@@ -69,7 +70,7 @@ void gradient_join(GradContext& c, OpId) {
   }
 }
 
-/// f(part j, its block in the whole, elements)
+/// Calls f(part j, the block of the whole that belongs to it, number of elements) for every j.
 template <class T, class F>
 void for_each_block(const KernelCall<T>& c, T* whole, std::span<void* const> parts, const F& f) {
   const Group group = group_of(c.graph, c.op);

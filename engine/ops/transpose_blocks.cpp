@@ -1,5 +1,5 @@
-// Puts blocks of rows into another order: the re-ordering in memory before the first or after the
-// last step of a hierarchical all-to-all.
+// Changes the order of blocks of rows in memory, as is needed before the first or after the last
+// step of a hierarchical all-to-all.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
@@ -20,7 +20,7 @@ Work work(const Graph& g, const Op& op, const WorkContext&) {
   return {.bytes = io_bytes(g, op)};
 }
 
-/// Any axis but that of the blocks.
+/// Can be cut along any axis except the first, which holds the blocks.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   std::vector<AxisTuple> tuples;
   for (size_t axis = 1; axis < shape(g, op, 0).size(); ++axis) {
