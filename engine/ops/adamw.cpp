@@ -10,8 +10,8 @@ namespace {
 double between(const Op& op, const char* key, double lo, double hi) {
   const double value = attr_double(op, key, -1);
   if (value >= lo && value < hi) return value;
-  throw user_error("op '{}' (adamw): attribute '{}' is {}, allowed: at least {}, below {}", op.name,
-                   key, value, lo, hi);
+  throw user_error("op '{}' (adamw): attribute '{}' is {}, allowed: at least {} and below {}",
+                   op.name, key, value, lo, hi);
 }
 
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
@@ -45,15 +45,14 @@ void run(const KernelCall<T>& c) {
 
 }  // namespace
 
-const OpDef kAdamw = {.name = "adamw",
-                      .doc =
-                          "AdamW of w with moments m and v; attrs lr, beta1, beta2, eps, "
-                          "weight_decay",
-                      .inputs = {{"w"}, {"m"}, {"v"}, {"g"}},
-                      .infer = infer,
-                      .work = work,
-                      .mutates = {0, 1, 2},
-                      .run_f32 = run<float>,
-                      .run_f64 = run<double>};
+const OpDef kAdamw = {
+    .name = "adamw",
+    .doc = "AdamW update of w with moments m and v; attrs lr, beta1, beta2, eps, weight_decay",
+    .inputs = {{"w"}, {"m"}, {"v"}, {"g"}},
+    .infer = infer,
+    .work = work,
+    .mutates = {0, 1, 2},
+    .run_f32 = run<float>,
+    .run_f64 = run<double>};
 
 }  // namespace moe::ops

@@ -33,16 +33,17 @@ Bytes scratch(const Graph& g, const Op& op, Bytes elem_bytes) {
 
 }  // namespace
 
-const OpDef kAllReduce = {.name = "all_reduce",
-                          .doc = "sums each tensor over ranks, in rank order; attrs group, stride",
-                          .lane = LaneKind::kComm,
-                          .collective = Collective::kAllReduce,
-                          .payload = Payload::kGradients,
-                          .inputs = {several("gradients", kMaxTensors)},
-                          .outputs = {several("sums", kMaxTensors)},
-                          .infer = infer,
-                          .work = work,
-                          .alias_each = true,
-                          .scratch_bytes = scratch};
+const OpDef kAllReduce = {
+    .name = "all_reduce",
+    .doc = "sums each tensor over the group's ranks, in rank order; attrs group, stride",
+    .lane = LaneKind::kComm,
+    .collective = Collective::kAllReduce,
+    .payload = Payload::kGradients,
+    .inputs = {several("gradients", kMaxTensors)},
+    .outputs = {several("sums", kMaxTensors)},
+    .infer = infer,
+    .work = work,
+    .alias_each = true,
+    .scratch_bytes = scratch};
 
 }  // namespace moe::ops

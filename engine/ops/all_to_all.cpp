@@ -16,7 +16,8 @@ bool to_expert(const Op& op) {
 
 int64_t local_experts(const Op& op, int64_t experts, int64_t ranks) {
   if (experts % ranks != 0) {
-    throw user_error("op '{}': {} experts do not divide over {} ranks", op.name, experts, ranks);
+    throw user_error("op '{}': {} experts cannot be divided evenly among {} ranks", op.name,
+                     experts, ranks);
   }
   return experts / ranks;
 }
@@ -32,7 +33,10 @@ std::vector<TensorSpec> infer_round(const Graph& g, const Op& op) {
   const Group group = group_of(g, op);
   const int64_t members = round_of(g, op).members(group);
   if (attr_int(op, "irregular") != 0 || has(op, 2) || has(op, 3) || has(op, 4)) {
-    throw user_error("op '{}': a round carries whole slots, not counted rows", op.name);
+    throw user_error(
+        "op '{}': attribute 'rounds' moves all slots; attribute 'irregular' = 1 and inputs 2 to 4, "
+        "recv_counts and begins, are not allowed with it",
+        op.name);
   }
   expect_shape(g, op, 0,
                to_expert(op) ? Shape{kAny, kAny, kAny} : Shape{kAny, members, kAny, kAny});
@@ -51,8 +55,8 @@ std::vector<TensorSpec> infer_placed(const Graph& g, const Op& op) {
   if (bounds.devices != ranks || attr_int(op, "irregular") == 0 || !has(op, 1) || !has(op, 2) ||
       !has(op, 5)) {
     throw user_error(
-        "op '{}': a placed exchange is irregular, of {} devices, with inputs 1, counts, 2, rows of "
-        "slots, and 5, placement",
+        "op '{}': an exchange under a placement needs attributes 'irregular' = 1 and 'devices' = "
+        "{}, and inputs 1, counts, 2, rows of slots, and 5, placement",
         op.name, ranks);
   }
   expect_shape(
@@ -94,10 +98,12 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   expect_index(g, op, 3, ends);
   expect_index(g, op, 4, received);
   if (has(op, 3) != has(op, 4)) {
-    throw user_error("op '{}': a part needs both begins, inputs 3 and 4", op.name);
+    throw user_error("op '{}': inputs 3, begin, and 4, recv_begin, must be given together",
+                     op.name);
   }
   if (attr_int(op, "irregular") != 0 && (!has(op, 1) || !has(op, 2))) {
-    throw user_error("op '{}': irregular needs inputs 1, counts, and 2, recv_counts", op.name);
+    throw user_error(
+        "op '{}': attribute 'irregular' = 1 needs inputs 1, counts, and 2, recv_counts", op.name);
   }
   return {{out, dtype}};
 }
@@ -171,8 +177,8 @@ std::vector<size_t> counts(const Op& op) {
 const OpDef kAllToAll = {
     .name = "all_to_all",
     .doc =
-        "slots to the ranks of their experts, or back; attrs to, irregular (only real rows), "
-        "group, stride, sources, round, rounds",
+        "sends slots to the ranks of their experts, or back; attrs to, irregular (send only rows "
+        "in use), group, stride, sources, round, rounds",
     .lane = LaneKind::kComm,
     .collective = Collective::kAllToAll,
     .payload = Payload::kRows,
@@ -193,9 +199,7 @@ const OpDef kAllToAll = {
 
 const OpDef kExchangeCounts = {
     .name = "exchange_counts",
-    .doc =
-        "rows that every source rank sends to each local expert; attrs group, "
-        "stride",
+    .doc = "sends the number of rows for each expert to the expert's rank; attrs group, stride",
     .lane = LaneKind::kComm,
     .collective = Collective::kAllToAll,
     .payload = Payload::kCounts,

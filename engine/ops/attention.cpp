@@ -99,15 +99,16 @@ kernels::AttentionShape attention_shape(const Graph& g, const Op& op, size_t i) 
   const Shape& qkv = shape(g, op, i);
   const int64_t heads = expect_attr(op, "heads", 1);
   if (qkv[2] % (3 * heads) != 0) {
-    throw user_error("op '{}': the last axis of '{}' {} is not 3 * heads * head size, heads = {}",
-                     op.name, arg(g, op, i).name, shape_text(qkv), heads);
+    throw user_error(
+        "op '{}': the last axis of '{}' {} is not 3 * heads * head size with heads = {}", op.name,
+        arg(g, op, i).name, shape_text(qkv), heads);
   }
   return {qkv[0], qkv[1], heads, qkv[2] / (3 * heads), own_kernels(op)};
 }
 
 const OpDef kAttention = {
     .name = "attention",
-    .doc = "fused causal attention over attr heads; also keeps the log-sum-exp of the scores",
+    .doc = "fused causal attention with attr heads; also outputs the log-sum-exp of the scores",
     .inputs = {{"qkv", Role::kQkv}},
     .outputs = {{"ctx"}, {"lse"}},
     .infer = infer,

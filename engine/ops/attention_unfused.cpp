@@ -42,7 +42,9 @@ void gradient_score(GradContext& c, OpId) {
   const TensorId qkv = op.inputs[0], dscore = c.grad(op.outputs[0]);
   if (!c.needs(qkv)) return;
   if (!c.grad(qkv).valid()) {
-    throw user_error("op '{}': attn_score needs an attn_context that reads the same qkv", op.name);
+    throw user_error(
+        "op '{}': the gradient of attn_score needs an attn_context that reads the same qkv",
+        op.name);
   }
   const OpId dx = c.emit("attn_score_dx", "dx", {dscore, qkv, c.grad(qkv)}, op.attrs);
   c.set(qkv, c.graph().out(dx));
@@ -157,7 +159,7 @@ Work work_products(const Graph& g, const Op& op, const WorkContext&) {
 }  // namespace
 
 const OpDef kAttnScore = {.name = "attn_score",
-                          .doc = "score = q k^T for each of attr heads, unscaled",
+                          .doc = "score = q k^T for each head, not scaled; attr heads",
                           .inputs = {{"qkv"}},
                           .outputs = {{"score"}},
                           .infer = infer_score,
@@ -193,7 +195,7 @@ const OpDef kAttnContext = {.name = "attn_context",
                             .run_bf16 = run_context<kernels::Bf16>};
 
 const OpDef kAttnContextDx = {.name = "attn_context_dx",
-                              .doc = "dprob, and dqkv with the v columns filled and the others 0",
+                              .doc = "dprob, and dqkv with its v columns computed and the others 0",
                               .inputs = {{"dctx"}, {"prob"}, {"qkv"}},
                               .outputs = {{"dprob"}, {"dqkv"}},
                               .infer = infer_context_dx,
@@ -213,15 +215,16 @@ const OpDef kAttnSoftmaxDx = {.name = "attn_softmax_dx",
                               .run_f64 = run_softmax_dx<double>,
                               .run_bf16 = run_softmax_dx<kernels::Bf16>};
 
-const OpDef kAttnScoreDx = {.name = "attn_score_dx",
-                            .doc = "dqkv with the q and k columns filled, the v columns taken over",
-                            .inputs = {{"dscore"}, {"qkv"}, {"dqkv"}},
-                            .outputs = {{"dqkv_sum"}},
-                            .infer = infer_score_dx,
-                            .work = work_products<1, 2>,
-                            .may_alias = {{0, 2}},
-                            .run_f32 = run_score_dx<float>,
-                            .run_f64 = run_score_dx<double>,
-                            .run_bf16 = run_score_dx<kernels::Bf16>};
+const OpDef kAttnScoreDx = {
+    .name = "attn_score_dx",
+    .doc = "dqkv with its q and k columns computed and the v columns copied from the input dqkv",
+    .inputs = {{"dscore"}, {"qkv"}, {"dqkv"}},
+    .outputs = {{"dqkv_sum"}},
+    .infer = infer_score_dx,
+    .work = work_products<1, 2>,
+    .may_alias = {{0, 2}},
+    .run_f32 = run_score_dx<float>,
+    .run_f64 = run_score_dx<double>,
+    .run_bf16 = run_score_dx<kernels::Bf16>};
 
 }  // namespace moe::ops

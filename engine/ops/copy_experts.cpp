@@ -22,7 +22,10 @@ Shape shadow_shape(const Op& op, Shape parameter, const ShadowRange& range) {
   parameter[0] = range.last - range.first;
   parameter[1] = range.share.rows(parameter[1]);
   if (parameter[1] > 0) return parameter;
-  throw user_error("op '{}': a tensor of so few rows has none in a share of an expert", op.name);
+  throw user_error(
+      "op '{}': attributes 'begin' and 'end' cut an expert into shares of sixteenths, and a tensor "
+      "has too few rows for a row in each share",
+      op.name);
 }
 
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
@@ -74,7 +77,7 @@ void gradient(GradContext& c, OpId) {
   for (size_t i = 1; i < op.inputs.size(); ++i) inputs.push_back(c.grad(op.inputs[i]));
   for (const TensorId t : inputs) {
     if (t.valid()) continue;
-    throw user_error("op '{}': no gradient arrives at all of its shadows and parameters", op.name);
+    throw user_error("op '{}': the loss must depend on all of its shadows and parameters", op.name);
   }
   const OpId back = c.emit("return_gradients", "dw", inputs, op.attrs);
   for (size_t i = 1; i < op.inputs.size(); ++i) {
@@ -94,7 +97,10 @@ std::vector<TensorSpec> infer_back(const Graph& g, const Op& op) {
   const std::vector<ShadowRange> ranges = shadow_ranges(op);
   const size_t n = num_parameters(op), first = 1 + n * ranges.size();
   if (n == 0 || first + n != op.inputs.size()) {
-    throw user_error("op '{}': as many shadows of every range as parameters are expected", op.name);
+    throw user_error(
+        "op '{}': expected inputs are the placement, one shadow per parameter for each range of "
+        "shadow slots, then the parameters",
+        op.name);
   }
   std::vector<TensorSpec> specs;
   for (size_t i = 0; i < n; ++i) {
@@ -141,7 +147,7 @@ std::vector<TensorSpec> infer_sum(const Graph& g, const Op& op) {
   return specs;
 }
 
-/// Room for what arrives: from each other resident of an expert a part of it, rounded up.
+/// Room for what arrives: from each other resident of an expert, a part of it (rounded up).
 Bytes scratch_sum(const Graph& g, const Op& op, Bytes elem_bytes) {
   int64_t elements = 0;
   for (size_t i = 1; i < op.inputs.size(); ++i) {
@@ -176,16 +182,19 @@ std::vector<ShadowRange> shadow_ranges(const Op& op) {
   const int64_t shadows = bounds_of(op).shadows;
   const int64_t first = expect_attr(op, "first", 0), last = expect_attr(op, "last", 1);
   if (first >= last || last > shadows) {
-    throw user_error("op '{}': shadow slots {} to {}, allowed: some of 0 to {}", op.name, first,
-                     last, shadows);
+    throw user_error(
+        "op '{}': attributes 'first' = {} and 'last' = {}, allowed: 0 <= first < last <= {} shadow "
+        "slots",
+        op.name, first, last, shadows);
   }
   const int64_t begin = attr_int(op, "begin", 0), end = attr_int(op, "end", kWhole);
   const bool one = last - first == 1;
   if (begin < 0 || begin >= kWhole || end < 1 || end > kWhole || (one && begin >= end) ||
       (!one && begin > 0 && end < kWhole)) {
     throw user_error(
-        "op '{}': begin = {}, end = {} of shadow slots {} to {}, allowed: 0 <= begin < 16, 1 <= "
-        "end <= 16, one of them inside a slot",
+        "op '{}': attributes 'begin' = {} and 'end' = {} with shadow slots {} to {}, allowed: 0 <= "
+        "begin < 16 and 1 <= end <= 16; for one slot begin < end, for several slots begin = 0 or "
+        "end = 16",
         op.name, begin, end, first, last);
   }
   if (one) return {{first, last, {begin, end}}};
@@ -222,9 +231,9 @@ std::vector<size_t> first_input(const Op&) {
 const OpDef kCopyExperts = {
     .name = "copy_experts",
     .doc =
-        "parameters of experts into shadow slots first..last-1 of the devices that a placement "
-        "names (Pro-Prophet's Trans); begin, end: sixteenths of the first slot's and the last "
-        "one's",
+        "copies parameters of experts to shadow slots first..last-1 of the devices that a "
+        "placement names (Pro-Prophet's Trans); attr begin: sixteenth of the first slot's expert "
+        "at which the copy begins; attr end: sixteenth of the last one's at which it ends",
     .lane = LaneKind::kComm,
     .collective = Collective::kExperts,
     .payload = Payload::kShadows,
@@ -238,7 +247,9 @@ const OpDef kCopyExperts = {
 
 const OpDef kReturnGradients = {
     .name = "return_gradients",
-    .doc = "gradients of shadows summed to the owners' (Pro-Prophet's Agg)",
+    .doc =
+        "sends the gradients of shadows to the experts' owners and sums them there (Pro-Prophet's "
+        "Agg)",
     .lane = LaneKind::kComm,
     .collective = Collective::kExperts,
     .payload = Payload::kShadowGradients,
@@ -252,7 +263,7 @@ const OpDef kReturnGradients = {
 
 const OpDef kSumResidents = {
     .name = "sum_residents",
-    .doc = "gradients of an expert summed over the devices where it is resident",
+    .doc = "sums the gradients of each expert over the devices where it is resident",
     .lane = LaneKind::kComm,
     .collective = Collective::kExperts,
     .payload = Payload::kResidentGradients,
@@ -266,7 +277,7 @@ const OpDef kSumResidents = {
 
 const OpDef kMigrate = {
     .name = "migrate",
-    .doc = "parameters and optimiser state of residents to where the next placement has them",
+    .doc = "moves parameters and optimizer state of residents to the devices of the next placement",
     .lane = LaneKind::kComm,
     .collective = Collective::kExperts,
     .payload = Payload::kResidents,

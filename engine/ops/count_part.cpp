@@ -41,7 +41,7 @@ void run(const KernelCall<T>& c) {
 
 const OpDef kCountPart = {
     .name = "count_part",
-    .doc = "places that these choices hold at each expert, on top of used_before",
+    .doc = "slots that these choices hold at each expert, plus used_before",
     .inputs = {{"choice_slot", Role::kChoiceSlot}, optional("used_before", Role::kUsedBefore)},
     .outputs = {{"used_after", Role::kUsedBefore}},
     .infer = infer,

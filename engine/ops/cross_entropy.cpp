@@ -39,7 +39,7 @@ void run(const KernelCall<T>& c) {
 
 const OpDef kCrossEntropy = {
     .name = "cross_entropy",
-    .doc = "loss = attr scale * sum of -log softmax(logits)[target]; dlogits",
+    .doc = "loss = attr scale * sum of -log softmax(logits)[target], and its gradient dlogits",
     .inputs = {{"logits", Role::kScores}, {"targets", Role::kIds}},
     .outputs = {{"loss"}, {"dlogits"}},
     .infer = infer,

@@ -85,7 +85,7 @@ const OpDef kEmbedding = {.name = "embedding",
 
 const OpDef kEmbeddingDw = {
     .name = "embedding_dw",
-    .doc = "scatter-add of dx into both tables; attr vocab",
+    .doc = "adds each row of dx to its rows of the gradients of both tables; attr vocab",
     .inputs = {{"dx"}, {"ids", Role::kIds}, optional("acc_wte"), optional("acc_wpe")},
     .outputs = {{"dwte", Role::kTable}, {"dwpe"}},
     .infer = infer_dw,

@@ -258,20 +258,21 @@ std::vector<kernels::Copy> swap_in_copies(const Graph& g, const Op& op,
   return copies;
 }
 
-const OpDef kExpectExperts = {
-    .name = "expect_experts",
-    .doc = "one rank's part of the popularity of a layer's experts, from its tokens' paths",
-    .moe = MoeOp::kExpect,
-    .inputs = {several("expert", kMaxTensors, Role::kExpert)},
-    .outputs = {{"estimate", Role::kEstimate}},
-    .infer = infer_expect,
-    .work = work,
-    .run_f32 = run_expect<float>,
-    .run_f64 = run_expect<double>,
-    .on_host = always};
+const OpDef kExpectExperts = {.name = "expect_experts",
+                              .doc =
+                                  "one rank's estimate of the popularity of a layer's experts, "
+                                  "from the paths of its tokens (Lina)",
+                              .moe = MoeOp::kExpect,
+                              .inputs = {several("expert", kMaxTensors, Role::kExpert)},
+                              .outputs = {{"estimate", Role::kEstimate}},
+                              .infer = infer_expect,
+                              .work = work,
+                              .run_f32 = run_expect<float>,
+                              .run_f64 = run_expect<double>,
+                              .on_host = always};
 
 const OpDef kPlaceExpected = {.name = "place_expected",
-                              .doc = "a placement by the popularity that all ranks expect (Lina)",
+                              .doc = "computes a placement from the estimates of all ranks (Lina)",
                               .lane = LaneKind::kHost,
                               .moe = MoeOp::kPlaceExpected,
                               .inputs = {{"estimates", Role::kEstimate}},
@@ -282,38 +283,36 @@ const OpDef kPlaceExpected = {.name = "place_expected",
                               .run_f64 = run_place<double>,
                               .on_host = always};
 
-const OpDef kFineTune = {
-    .name = "fine_tune",
-    .doc =
-        "another placement by the gate's counts where they differ from what was expected (Lina); "
-        "without attr estimated always",
-    .moe = MoeOp::kFineTune,
-    .inputs = {{"loads", Role::kLoads},
-               with("estimated", "estimates", Role::kEstimate),
-               with("estimated", "placement", Role::kPlacement)},
-    .outputs = {{"next", Role::kNextPlacement}},
-    .infer = infer_tune,
-    .work = work,
-    .run_f32 = run_tune<float>,
-    .run_f64 = run_tune<double>,
-    .on_host = always};
+const OpDef kFineTune = {.name = "fine_tune",
+                         .doc =
+                             "computes a new placement from the gate's counts where they differ "
+                             "from the estimate (Lina); without attr estimated always",
+                         .moe = MoeOp::kFineTune,
+                         .inputs = {{"loads", Role::kLoads},
+                                    with("estimated", "estimates", Role::kEstimate),
+                                    with("estimated", "placement", Role::kPlacement)},
+                         .outputs = {{"next", Role::kNextPlacement}},
+                         .infer = infer_tune,
+                         .work = work,
+                         .run_f32 = run_tune<float>,
+                         .run_f64 = run_tune<double>,
+                         .on_host = always};
 
-const OpDef kSwapIn = {
-    .name = "swap_in",
-    .doc =
-        "weights of the experts of this device's slots from host memory; attr keep: those that "
-        "are not there already",
-    .lane = LaneKind::kHost,
-    .moe = MoeOp::kSwapIn,
-    .inputs = {{"placement", Role::kPlacement},
-               with("keep", "before", Role::kPlacement),
-               several("weights", 2 * kMaxTensors)},
-    .outputs = {several("slots", kMaxTensors)},
-    .infer = infer_swap_in,
-    .work = work_swap_in,
-    .loose_slots = true,
-    .run_f32 = run_swap_in<float>,
-    .run_f64 = run_swap_in<double>,
-    .host_inputs = inputs_in_host_memory};
+const OpDef kSwapIn = {.name = "swap_in",
+                       .doc =
+                           "copies the weights of the experts in this device's slots from host "
+                           "memory; with attr keep=1 only those that the slots do not hold already",
+                       .lane = LaneKind::kHost,
+                       .moe = MoeOp::kSwapIn,
+                       .inputs = {{"placement", Role::kPlacement},
+                                  with("keep", "before", Role::kPlacement),
+                                  several("weights", 2 * kMaxTensors)},
+                       .outputs = {several("slots", kMaxTensors)},
+                       .infer = infer_swap_in,
+                       .work = work_swap_in,
+                       .loose_slots = true,
+                       .run_f32 = run_swap_in<float>,
+                       .run_f64 = run_swap_in<double>,
+                       .host_inputs = inputs_in_host_memory};
 
 }  // namespace moe::ops

@@ -15,7 +15,8 @@ const Shape& expect_blocks(const Graph& g, const Op& op, size_t i, size_t counts
   const Shape& x = expect_matrix(g, op, i, 3);
   if (x.size() > 4) expect_shape(g, op, i, {kAny, kAny, kAny, kAny});
   if (only_used(op) && !has(op, counts)) {
-    throw user_error("op '{}': rows=\"used\" needs input {}, recv_counts", op.name, counts);
+    throw user_error("op '{}': attribute 'rows' is 'used', which needs input {}, recv_counts",
+                     op.name, counts);
   }
   gemm_variant(op);
   const Blocks b = blocks_of(g, op, i);
@@ -230,7 +231,7 @@ const OpDef kExpertLinear = {
 
 const OpDef kExpertLinearDx = {
     .name = "expert_linear_dx",
-    .doc = "dx[e] = dy[e] w[e] [+ acc]; with attr gelu=1 times GELU'(sum)",
+    .doc = "dx[e] = dy[e] w[e] [+ acc]; with attr gelu=1 dx is multiplied by GELU'(sum)",
     .bound = Bound::kFlops,
     .inputs = {{"dy"},
                {"w"},

@@ -59,7 +59,7 @@ void run_bias(const KernelCall<T>& c) {
 }  // namespace
 
 const OpDef kExpertLoad = {.name = "expert_load",
-                           .doc = "choices per expert; of all or, attr first=1, first choices",
+                           .doc = "choices per expert; with attr first=1 only first choices",
                            .inputs = {{"expert", Role::kExpert}},
                            .outputs = {{"load"}},
                            .infer = infer_load,

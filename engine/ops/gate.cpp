@@ -63,7 +63,7 @@ std::vector<TensorSpec> infer_gate(const Graph& g, const Op& op) {
   weight_rule(op);
   const int64_t columns = columns_of(op), capacity = expect_attr(op, "capacity", 1);
   if (columns < 1 || columns > experts) {
-    throw user_error("op '{}' (gate): {} choices per token, allowed: 1 to {} experts", op.name,
+    throw user_error("op '{}' (gate): {} choices per token, allowed: 1 to the {} experts", op.name,
                      columns, experts);
   }
   const DType dtype = arg(g, op, 0).dtype;
@@ -122,7 +122,7 @@ template <class T>
 void run_gate(const KernelCall<T>& c) {
   const Shape& logits = c.in_shape(0);
   const int64_t tokens = logits[0], experts = logits[1];
-  MOE_CHECK(c.rank.gate != nullptr, "op {}: no gate", c.op.name);
+  MOE_CHECK(c.rank.gate != nullptr, "op {}: the executor has set no gate for it", c.op.name);
   c.k.gate_scores(c.out(0), c.in(0), score_rule(c.op), tokens, experts, c.stream);
   const RoutingMaps maps = {.tokens = tokens,
                             .experts = experts,
@@ -180,7 +180,7 @@ void run_dlogits(const KernelCall<T>& c) {
 }  // namespace
 
 const OpDef kGateLogits = {.name = "gate_logits",
-                           .doc = "logits = x wg^T; the bits of a row do not depend on the others",
+                           .doc = "logits = x wg^T; the bits of a row do not depend on other rows",
                            .inputs = {{"x"}, {"wg"}},
                            .outputs = {{"logits"}},
                            .infer = infer_logits,
@@ -194,8 +194,8 @@ const OpDef kGateLogits = {.name = "gate_logits",
 const OpDef kGate = {
     .name = "gate",
     .doc =
-        "scores, routing and weights; used_before chains the parts of a batch; bias [E] is "
-        "added to the scores for the choice alone",
+        "scores, routing and weights; used_before gives the slots that earlier parts of the batch "
+        "use; bias [E] is added to the scores for choosing, not for the weights",
     .moe = MoeOp::kGate,
     .inputs = {{"logits"},
                {"ids", Role::kIds},
@@ -221,7 +221,7 @@ const OpDef kGate = {
 
 const OpDef kGateDlogits = {
     .name = "gate_dlogits",
-    .doc = "gradient of the gate's logits from that of the weights",
+    .doc = "gradient of the gate's logits from the gradient of the weights",
     .inputs = {{"dweight", Role::kWeight}, {"probs", Role::kProbs}, {"expert", Role::kExpert}},
     .outputs = {{"dlogits"}},
     .infer = infer_dlogits,

@@ -71,8 +71,8 @@ void check_part(const Op& op, const Placement& placement) {
   for (int64_t e = 0; e < placement.bounds().experts; ++e) {
     if (placement.sharing(e) == Sharing::kLocal) continue;
     throw user_error(
-        "expert {} is shared by more than one holder of a source's rows, and the batch goes in "
-        "parts (op {}); allowed: sharing 'local'",
+        "placement: rows that one source rank has for expert {} are shared among several devices, "
+        "but the batch is cut into parts (op '{}'); with parts, only sharing 'local' is allowed",
         e, op.name);
   }
 }
@@ -101,7 +101,7 @@ void run_rows(const KernelCall<T>& c) {
 }  // namespace
 
 const OpDef kGatherLoads = {.name = "gather_loads",
-                            .doc = "every rank's counts to all ranks; attrs group, stride",
+                            .doc = "sends every rank's counts to all ranks; attrs group, stride",
                             .lane = LaneKind::kComm,
                             .collective = Collective::kAllToAll,
                             .payload = Payload::kLoads,
@@ -113,7 +113,8 @@ const OpDef kGatherLoads = {.name = "gather_loads",
 
 const OpDef kSlotRows = {
     .name = "slot_rows",
-    .doc = "rows that each of this device's slots gets from each source under a placement",
+    .doc =
+        "number of rows that each slot of this device gets from each source rank under a placement",
     .moe = MoeOp::kSlotRows,
     .inputs = {{"loads", Role::kLoads}, {"placement", Role::kPlacement}},
     .outputs = {{"rows", Role::kRecvCounts}},

@@ -19,7 +19,7 @@ size_t num_parts(const Op& op) {
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const size_t k = num_parts(op);
   if (op.inputs.size() != 2 * k) {
-    throw user_error("op '{}' (join_rows): {} inputs, expected {} row ends and as many parts",
+    throw user_error("op '{0}' (join_rows): it has {1} inputs, expected {2} row ends and {2} parts",
                      op.name, op.inputs.size(), k);
   }
   for (size_t i = 0; i < 2 * k; ++i) {
@@ -30,17 +30,18 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const bool inside = blocks.size() < part.shape.size() &&
                       std::equal(blocks.begin(), blocks.end(), part.shape.begin());
   if (blocks.empty() || !inside) {
-    throw user_error("op '{}' (join_rows): row ends '{}' {} are not the first axes of part '{}' {}",
-                     op.name, arg(g, op, 0).name, shape_text(blocks), part.name,
-                     shape_text(part.shape));
+    throw user_error(
+        "op '{}' (join_rows): the shape of row ends '{}' {} is not the first axes of part '{}' {}",
+        op.name, arg(g, op, 0).name, shape_text(blocks), part.name, shape_text(part.shape));
   }
   for (size_t p = 0; p < k; ++p) {
     expect_index(g, op, p, blocks);
     const Tensor& other = arg(g, op, k + p);
     if (other.shape != part.shape || other.dtype != part.dtype) {
-      throw user_error("op '{}' (join_rows): part '{}' is {} {}, but '{}' {} {}", op.name,
-                       other.name, dtype_name(other.dtype), shape_text(other.shape), part.name,
-                       dtype_name(part.dtype), shape_text(part.shape));
+      throw user_error(
+          "op '{0}' (join_rows): part '{1}' is {2} {3}, expected {5} {6} like part '{4}'", op.name,
+          other.name, dtype_name(other.dtype), shape_text(other.shape), part.name,
+          dtype_name(part.dtype), shape_text(part.shape));
     }
   }
   return {{part.shape, part.dtype}};
@@ -93,8 +94,11 @@ void join(const KernelCall<T>& c) {
     int64_t done = 0;
     for (size_t p = 0; p < k; ++p) {
       const int64_t end = c.in_i32(p)[b];
-      MOE_CHECK(done <= end && end <= rows, "op '{}': part {} ends at row {} of {}, begins at {}",
-                c.op.name, p, end, rows, done);
+      MOE_CHECK(
+          done <= end && end <= rows,
+          "op '{0}': part {1} ends at row {2}, but must end between its begin, row {4}, and the "
+          "end of the block, row {3}",
+          c.op.name, p, end, rows, done);
       take_rows(c, whole, c.inputs[k + p], (b * rows + done) * width, (b * rows + end) * width);
       done = end;
     }
@@ -125,22 +129,21 @@ bool clears_on_host(const Graph& g, const Op& op) {
 
 }  // namespace
 
-const OpDef kJoinRows = {
-    .name = "join_rows",
-    .doc =
-        "parts of some rows each, up to their row ends, as one; unused rows are cleared, with "
-        "view=1 left as they are",
-    .inputs = {several("ends_and_parts", 2 * kMaxParts, Role::kAny)},
-    .outputs = {{"whole", Role::kAny}},
-    .infer = infer,
-    .work = work,
-    .pieces = pieces,
-    .joins_parts = true,
-    .view = is_view,
-    .run_f32 = run<float>,
-    .run_f64 = run<double>,
-    .run_bf16 = run<kernels::Bf16>,
-    .host_inputs = row_ends,
-    .on_host = clears_on_host};
+const OpDef kJoinRows = {.name = "join_rows",
+                         .doc =
+                             "joins parts that each hold rows up to their row end; unused rows are "
+                             "cleared, or left as they are with attr view=1",
+                         .inputs = {several("ends_and_parts", 2 * kMaxParts, Role::kAny)},
+                         .outputs = {{"whole", Role::kAny}},
+                         .infer = infer,
+                         .work = work,
+                         .pieces = pieces,
+                         .joins_parts = true,
+                         .view = is_view,
+                         .run_f32 = run<float>,
+                         .run_f64 = run<double>,
+                         .run_bf16 = run<kernels::Bf16>,
+                         .host_inputs = row_ends,
+                         .on_host = clears_on_host};
 
 }  // namespace moe::ops

@@ -114,7 +114,7 @@ const OpDef kLayernorm = {.name = "layernorm",
 
 const OpDef kLayernormDx = {
     .name = "layernorm_dx",
-    .doc = "gradient of layernorm's input, plus acc",
+    .doc = "gradient of layernorm's input [+ acc]",
     .bound = Bound::kBytes,
     .inputs = {{"dy"}, {"x"}, {"mean"}, {"rstd"}, {"gamma"}, optional("acc", Role::kAdded)},
     .outputs = {{"dx"}},
@@ -127,7 +127,7 @@ const OpDef kLayernormDx = {
 
 const OpDef kLayernormDw = {
     .name = "layernorm_dw",
-    .doc = "gradients of gamma and beta, plus acc",
+    .doc = "gradients of gamma and beta [+ acc]",
     .bound = Bound::kBytes,
     .inputs = {{"dy"}, {"x"}, {"mean"}, {"rstd"}, optional("acc_gamma"), optional("acc_beta")},
     .outputs = {{"dgamma"}, {"dbeta"}},

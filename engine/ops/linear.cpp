@@ -139,8 +139,9 @@ std::vector<TensorSpec> infer_bias_grad(const Graph& g, const Op& op) {
   const Shape& dy = expect_matrix(g, op, 0);
   const int64_t groups = attr_int(op, "groups", 0);
   if (groups > 0 && (dy.size() < 3 || dy[0] != groups)) {
-    throw user_error("op '{}' (bias_grad): input '{}' {} has no leading axis of groups = {}",
-                     op.name, arg(g, op, 0).name, shape_text(dy), groups);
+    throw user_error(
+        "op '{}' (bias_grad): input '{}' {} needs 3 or more axes, the first of length groups = {}",
+        op.name, arg(g, op, 0).name, shape_text(dy), groups);
   }
   const Shape db = groups > 0 ? Shape{groups, cols_of(dy)} : Shape{cols_of(dy)};
   expect_shape(g, op, 1, db);
@@ -196,8 +197,8 @@ const OpDef kLinear = {
 const OpDef kLinearDx = {
     .name = "linear_dx",
     .doc =
-        "dx = dy w [+ acc]; attr seq arranges the rows as [rows/seq, seq]; with "
-        "attr gelu=1 times GELU'(sum)",
+        "dx = dy w [+ acc]; attr seq gives dx the shape [rows/seq, seq, in]; with attr gelu=1 dx "
+        "is multiplied by GELU'(sum)",
     .bound = Bound::kFlops,
     .inputs = {{"dy"}, {"w"}, optional("acc", Role::kAdded), with("gelu", "sum", Role::kSum)},
     .outputs = {{"dx"}},
@@ -225,8 +226,8 @@ const OpDef kLinearDw = {.name = "linear_dw",
 const OpDef kBiasGrad = {
     .name = "bias_grad",
     .doc =
-        "db = column sums of dy [+ acc], apart for each of attr groups; of "
-        "used rows only with attr rows = \"used\"",
+        "db = column sums of dy [+ acc], separately for each of attr groups; with attr rows = "
+        "\"used\" only of the rows in use",
     .bound = Bound::kBytes,
     .inputs = {{"dy"}, optional("acc", Role::kAdded), optional("recv_counts", Role::kRecvCounts)},
     .outputs = {{"db"}},

@@ -29,7 +29,7 @@ void run(const KernelCall<T>& c) {
 /// loose_slots: x may be expert slots, of which those without an expert have undefined values. An x
 /// of any other kind was checked for finite values where it was written.
 const OpDef kRound = {.name = "round",
-                      .doc = "y = x rounded to bf16, once for all products that take it",
+                      .doc = "y = x rounded to bf16, once for all products that read it",
                       .inputs = {{"x"}},
                       .outputs = {{"y"}},
                       .infer = infer,

@@ -14,8 +14,8 @@ size_t axis_of(const Graph& g, const Op& op) {
   const auto axis = static_cast<size_t>(expect_attr(op, "axis", 0));
   const Shape& x = shape(g, op, 0);
   if (axis >= x.size()) {
-    throw user_error("op '{}': attribute 'axis' = {}, but '{}' is {}", op.name, axis,
-                     arg(g, op, 0).name, shape_text(x));
+    throw user_error("op '{}': attribute 'axis' = {}, allowed: an axis of '{}' {}, counted from 0",
+                     op.name, axis, arg(g, op, 0).name, shape_text(x));
   }
   return axis;
 }
@@ -33,8 +33,9 @@ void check_view(const Op& op, const Tensor& whole, size_t axis) {
   const auto end = whole.shape.begin() + static_cast<std::ptrdiff_t>(axis);
   if (value == 0 || std::all_of(whole.shape.begin(), end, [](int64_t n) { return n == 1; })) return;
   throw user_error(
-      "op '{}': attribute 'view' = 1 along axis {} of '{}' {}, allowed: axis 0, or only axes of "
-      "length 1 before it",
+      "op '{}': attribute 'view' = 1 for axis {} of '{}' {} is not allowed; all axes before it "
+      "must "
+      "have length 1, so that each part is contiguous",
       op.name, axis, whole.name, shape_text(whole.shape));
 }
 
@@ -67,8 +68,9 @@ std::vector<TensorSpec> infer_split(const Graph& g, const Op& op) {
   check_view(op, arg(g, op, 0), axis);
   Shape part = shape(g, op, 0);
   if (std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) != part[axis]) {
-    throw user_error("op '{}': sizes '{}' do not sum to axis {} of '{}' {}", op.name,
-                     attr_string(op, "sizes"), axis, arg(g, op, 0).name, shape_text(part));
+    throw user_error(
+        "op '{}': the sum of attribute 'sizes' = '{}' is not the length of axis {} of '{}' {}",
+        op.name, attr_string(op, "sizes"), axis, arg(g, op, 0).name, shape_text(part));
   }
   std::vector<TensorSpec> specs;
   for (const int64_t size : sizes) {
@@ -87,15 +89,18 @@ std::vector<TensorSpec> infer_concat(const Graph& g, const Op& op) {
     if (!has(op, i)) throw user_error("op '{}': input {} is required", op.name, i);
     Shape part = shape(g, op, i);
     if (part.size() != whole.size() || arg(g, op, i).dtype != arg(g, op, 0).dtype) {
-      throw user_error("op '{}' (concat): inputs '{}' and '{}' do not fit", op.name,
-                       arg(g, op, 0).name, arg(g, op, i).name);
+      throw user_error(
+          "op '{}' (concat): inputs '{}' and '{}' differ in type or number of axes; they must be "
+          "equal",
+          op.name, arg(g, op, 0).name, arg(g, op, i).name);
     }
     const int64_t length = part[axis];
     part[axis] = whole[axis];
     if (part != whole) {
-      throw user_error("op '{}' (concat): input '{}' {} differs beyond axis {} from '{}' {}",
-                       op.name, arg(g, op, i).name, shape_text(shape(g, op, i)), axis,
-                       arg(g, op, 0).name, shape_text(shape(g, op, 0)));
+      throw user_error(
+          "op '{}' (concat): input '{}' {} differs in an axis other than axis {} from '{}' {}",
+          op.name, arg(g, op, i).name, shape_text(shape(g, op, i)), axis, arg(g, op, 0).name,
+          shape_text(shape(g, op, 0)));
     }
     whole[axis] += length;
   }
@@ -132,8 +137,8 @@ void gradient_split(GradContext& c, OpId) {
   std::vector<TensorId> parts;
   for (const TensorId t : op.outputs) {
     if (!c.grad(t).valid()) {
-      throw user_error("op '{}': no gradient arrives at part '{}'", op.name,
-                       c.graph().tensor(t).name);
+      throw user_error("op '{}': the loss must depend on all its parts, but not on part '{}'",
+                       op.name, c.graph().tensor(t).name);
     }
     parts.push_back(c.grad(t));
   }
@@ -208,23 +213,24 @@ constexpr int kMaxParts = 1 << 16;
 
 }  // namespace
 
-const OpDef kSplit = {
-    .name = "split",
-    .doc = "cuts along attr axis into lengths attr sizes, as \"4,4\"; attr view=1: in place",
-    .basic = BasicOp::kSplit,
-    .inputs = {{"x", Role::kAny}},
-    .outputs = {several("parts", kMaxParts, Role::kAny)},
-    .infer = infer_split,
-    .work = work,
-    .gradient = gradient_split,
-    .pieces = pieces_split,
-    .view = view,
-    .run_f32 = run_split<float>,
-    .run_f64 = run_split<double>,
-    .run_bf16 = run_split<kernels::Bf16>};
+const OpDef kSplit = {.name = "split",
+                      .doc =
+                          "cuts x along attr axis into parts of the lengths in attr sizes, such as "
+                          "\"4,4\"; attr view=1: without a copy",
+                      .basic = BasicOp::kSplit,
+                      .inputs = {{"x", Role::kAny}},
+                      .outputs = {several("parts", kMaxParts, Role::kAny)},
+                      .infer = infer_split,
+                      .work = work,
+                      .gradient = gradient_split,
+                      .pieces = pieces_split,
+                      .view = view,
+                      .run_f32 = run_split<float>,
+                      .run_f64 = run_split<double>,
+                      .run_bf16 = run_split<kernels::Bf16>};
 
 const OpDef kConcat = {.name = "concat",
-                       .doc = "puts parts together along attr axis; attr view=1: in place",
+                       .doc = "joins parts along attr axis; attr view=1: without a copy",
                        .basic = BasicOp::kConcat,
                        .inputs = {several("parts", kMaxParts, Role::kAny)},
                        .outputs = {{"x", Role::kAny}},

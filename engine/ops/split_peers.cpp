@@ -14,8 +14,8 @@ Shape block_of(const Graph& g, const Op& op, Shape slots) {
   const Group group = group_of(g, op);
   const int64_t rounds = round_of(g, op).of;
   if (slots[0] % group.size != 0) {
-    throw user_error("op '{}': {} experts do not divide over {} ranks", op.name, slots[0],
-                     group.size);
+    throw user_error("op '{}': {} experts cannot be divided evenly among {} ranks", op.name,
+                     slots[0], group.size);
   }
   slots[0] /= rounds;
   return slots;
@@ -31,7 +31,8 @@ std::vector<TensorSpec> infer_split(const Graph& g, const Op& op) {
 std::vector<TensorSpec> infer_join(const Graph& g, const Op& op) {
   const int64_t rounds = round_of(g, op).of;
   if (op.inputs.size() != static_cast<size_t>(rounds)) {
-    throw user_error("op '{}': {} parts of rounds = {}", op.name, op.inputs.size(), rounds);
+    throw user_error("op '{}': it has {} parts, expected one for each of rounds = {}", op.name,
+                     op.inputs.size(), rounds);
   }
   expect_shape(g, op, 0, {kAny, kAny, kAny});
   Shape slots = shape(g, op, 0);
@@ -54,8 +55,8 @@ void gradient_split(GradContext& c, OpId) {
   std::vector<TensorId> parts;
   for (const TensorId t : op.outputs) {
     if (!c.grad(t).valid()) {
-      throw user_error("op '{}': no gradient arrives at part '{}'", op.name,
-                       c.graph().tensor(t).name);
+      throw user_error("op '{}': the loss must depend on all its parts, but not on part '{}'",
+                       op.name, c.graph().tensor(t).name);
     }
     parts.push_back(c.grad(t));
   }
@@ -100,22 +101,21 @@ constexpr int kMaxRounds = 1 << 16;
 
 }  // namespace
 
-const OpDef kSplitPeers = {.name = "split_peers",
-                           .doc =
-                               "slots by the round in which they are sent; attrs rounds, group, "
-                               "stride",
-                           .inputs = {{"slots"}},
-                           .outputs = {several("parts", kMaxRounds)},
-                           .infer = infer_split,
-                           .work = work,
-                           .gradient = gradient_split,
-                           .run_f32 = run_split<float>,
-                           .run_f64 = run_split<double>,
-                           .run_bf16 = run_split<kernels::Bf16>};
+const OpDef kSplitPeers = {
+    .name = "split_peers",
+    .doc = "cuts slots into parts by the round in which they are sent; attrs rounds, group, stride",
+    .inputs = {{"slots"}},
+    .outputs = {several("parts", kMaxRounds)},
+    .infer = infer_split,
+    .work = work,
+    .gradient = gradient_split,
+    .run_f32 = run_split<float>,
+    .run_f64 = run_split<double>,
+    .run_bf16 = run_split<kernels::Bf16>};
 
 const OpDef kJoinPeers = {
     .name = "join_peers",
-    .doc = "puts the slots of all rounds together; attrs rounds, group, stride",
+    .doc = "joins the slots of all rounds, the inverse of split_peers; attrs rounds, group, stride",
     .inputs = {several("parts", kMaxRounds)},
     .outputs = {{"slots"}},
     .infer = infer_join,
