@@ -1,6 +1,6 @@
-// AdamW, in place (Loshchilov and Hutter 2019, algorithm 2, with the decay scaled by lr as usual):
-// m and v are corrected for their start at 0 by the number of the step, which is the run's own, a
-// resumed one's too.
+// AdamW, in place (Loshchilov and Hutter 2019, algorithm 2, with the decay scaled by lr as usual).
+// The correction of m and v for their start at 0 uses the step number of the run, which goes on
+// counting in a run that is resumed from a checkpoint.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
@@ -10,8 +10,8 @@ namespace {
 double between(const Op& op, const char* key, double lo, double hi) {
   const double value = attr_double(op, key, -1);
   if (value >= lo && value < hi) return value;
-  throw user_error("op '{}' (adamw): attribute '{}' is {}, allowed: at least {}, below {}", op.name,
-                   key, value, lo, hi);
+  throw user_error("op '{}' (adamw): attribute '{}' is {}, allowed: at least {} and below {}",
+                   op.name, key, value, lo, hi);
 }
 
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
@@ -45,15 +45,14 @@ void run(const KernelCall<T>& c) {
 
 }  // namespace
 
-const OpDef kAdamw = {.name = "adamw",
-                      .doc =
-                          "AdamW of w with moments m and v; attrs lr, beta1, beta2, eps, "
-                          "weight_decay",
-                      .inputs = {{"w"}, {"m"}, {"v"}, {"g"}},
-                      .infer = infer,
-                      .work = work,
-                      .mutates = {0, 1, 2},
-                      .run_f32 = run<float>,
-                      .run_f64 = run<double>};
+const OpDef kAdamw = {
+    .name = "adamw",
+    .doc = "AdamW update of w with moments m and v; attrs lr, beta1, beta2, eps, weight_decay",
+    .inputs = {{"w"}, {"m"}, {"v"}, {"g"}},
+    .infer = infer,
+    .work = work,
+    .mutates = {0, 1, 2},
+    .run_f32 = run<float>,
+    .run_f64 = run<double>};
 
 }  // namespace moe::ops

@@ -1,4 +1,4 @@
-// The sum of gradients over the ranks of a group; the executor runs it through its Communicator.
+// Sums gradients over the ranks of a group. The executor runs the op through its Communicator.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
@@ -8,7 +8,7 @@ namespace {
 constexpr int kMaxTensors = 1 << 16;
 
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
-  group_of(g, op);  // throws where it is none
+  group_of(g, op);  // throws UserError where attrs group and stride are not valid
   std::vector<TensorSpec> specs;
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     if (!has(op, i)) throw user_error("op '{}': input {} is required", op.name, i);
@@ -23,7 +23,7 @@ Work work(const Graph& g, const Op& op, const WorkContext&) {
   return {.bytes = bytes};
 }
 
-/// Several tensors are packed into one message.
+/// The room to pack several tensors into one message.
 Bytes scratch(const Graph& g, const Op& op, Bytes elem_bytes) {
   if (op.inputs.size() < 2) return 0;
   Bytes elements = 0;
@@ -33,16 +33,17 @@ Bytes scratch(const Graph& g, const Op& op, Bytes elem_bytes) {
 
 }  // namespace
 
-const OpDef kAllReduce = {.name = "all_reduce",
-                          .doc = "sums each tensor over ranks, in rank order; attrs group, stride",
-                          .lane = LaneKind::kComm,
-                          .collective = Collective::kAllReduce,
-                          .payload = Payload::kGradients,
-                          .inputs = {several("gradients", kMaxTensors)},
-                          .outputs = {several("sums", kMaxTensors)},
-                          .infer = infer,
-                          .work = work,
-                          .alias_each = true,
-                          .scratch_bytes = scratch};
+const OpDef kAllReduce = {
+    .name = "all_reduce",
+    .doc = "sums each tensor over the group's ranks, in rank order; attrs group, stride",
+    .lane = LaneKind::kComm,
+    .collective = Collective::kAllReduce,
+    .payload = Payload::kGradients,
+    .inputs = {several("gradients", kMaxTensors)},
+    .outputs = {several("sums", kMaxTensors)},
+    .infer = infer,
+    .work = work,
+    .alias_each = true,
+    .scratch_bytes = scratch};
 
 }  // namespace moe::ops

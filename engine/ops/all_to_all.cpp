@@ -1,5 +1,5 @@
-// The exchange of slots between the ranks of a group, and of how many rows of them are real. The
-// executor runs both through its Communicator.
+// The exchange of slots between the ranks of a group, and the exchange of the number of rows in use
+// among them. The executor runs both ops through its Communicator.
 #include "engine/ops/defs.h"
 #include "engine/ops/placed.h"
 
@@ -16,22 +16,27 @@ bool to_expert(const Op& op) {
 
 int64_t local_experts(const Op& op, int64_t experts, int64_t ranks) {
   if (experts % ranks != 0) {
-    throw user_error("op '{}': {} experts do not divide over {} ranks", op.name, experts, ranks);
+    throw user_error("op '{}': {} experts cannot be divided evenly among {} ranks", op.name,
+                     experts, ranks);
   }
   return experts / ranks;
 }
 
-/// Row ends of slots: [experts], or [experts, sources] where rows of several sources lie in each.
+/// Returns the shape of the row ends of slots: [experts], or [experts, sources] where an expert's
+/// slots hold rows of several source ranks.
 Shape row_ends_shape(int64_t experts, const Shape& slots) {
   return slots.size() == 4 ? Shape{experts, slots[1]} : Shape{experts};
 }
 
-/// One of n rounds: [E/n,C,d] -> [El,P/n,C,d], or the reverse, of whole slots.
+/// Shapes in one of n rounds, which moves all slots: [E/n,C,d] -> [El,P/n,C,d], or the reverse.
 std::vector<TensorSpec> infer_round(const Graph& g, const Op& op) {
   const Group group = group_of(g, op);
   const int64_t members = round_of(g, op).members(group);
   if (attr_int(op, "irregular") != 0 || has(op, 2) || has(op, 3) || has(op, 4)) {
-    throw user_error("op '{}': a round carries whole slots, not counted rows", op.name);
+    throw user_error(
+        "op '{}': attribute 'rounds' moves all slots; attribute 'irregular' = 1 and inputs 2 to 4, "
+        "recv_counts and begins, are not allowed with it",
+        op.name);
   }
   expect_shape(g, op, 0,
                to_expert(op) ? Shape{kAny, kAny, kAny} : Shape{kAny, members, kAny, kAny});
@@ -43,15 +48,15 @@ std::vector<TensorSpec> infer_round(const Graph& g, const Op& op) {
   return {{out, arg(g, op, 0).dtype}};
 }
 
-/// Rows go where a placement says: [E,C,d] -> [L,P,C,d], or the reverse.
+/// Shapes where a placement states which rank rows go to: [E,C,d] -> [L,P,C,d], or the reverse.
 std::vector<TensorSpec> infer_placed(const Graph& g, const Op& op) {
   const PlacementBounds bounds = bounds_of(op);
   const int64_t ranks = group_of(g, op).size;
   if (bounds.devices != ranks || attr_int(op, "irregular") == 0 || !has(op, 1) || !has(op, 2) ||
       !has(op, 5)) {
     throw user_error(
-        "op '{}': a placed exchange is irregular, of {} devices, with inputs 1, counts, 2, rows of "
-        "slots, and 5, placement",
+        "op '{}': an exchange under a placement needs attributes 'irregular' = 1 and 'devices' = "
+        "{}, and inputs 1, counts, 2, rows of slots, and 5, placement",
         op.name, ranks);
   }
   expect_shape(
@@ -74,7 +79,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const int64_t ranks = group_of(g, op).size;
   const DType dtype = arg(g, op, 0).dtype;
   const Shape& in = shape(g, op, 0);
-  Shape out, slots = in;  // on the side of the sources
+  Shape out, slots = in;  // slots: the shape at the source ranks
   if (to_expert(op)) {
     expect_shape(g, op, 0, Shape(in.size() == 4 ? 4 : 3, kAny));
     const int64_t sources = in.size() == 4 ? in[1] : 1;
@@ -93,22 +98,24 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   expect_index(g, op, 3, ends);
   expect_index(g, op, 4, received);
   if (has(op, 3) != has(op, 4)) {
-    throw user_error("op '{}': a part needs both begins, inputs 3 and 4", op.name);
+    throw user_error("op '{}': inputs 3, begin, and 4, recv_begin, must be given together",
+                     op.name);
   }
   if (attr_int(op, "irregular") != 0 && (!has(op, 1) || !has(op, 2))) {
-    throw user_error("op '{}': irregular needs inputs 1, counts, and 2, recv_counts", op.name);
+    throw user_error(
+        "op '{}': attribute 'irregular' = 1 needs inputs 1, counts, and 2, recv_counts", op.name);
   }
   return {{out, dtype}};
 }
 
-/// What this rank hands over in all, its own part included; cost models divide by members.
+/// Bytes that this rank sends, including those to itself; cost models divide by group members.
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
   const auto bytes = static_cast<double>(g.bytes(op.inputs[0]));
   if (attr_int(op, "irregular") == 0) return {.bytes = bytes};
   return {.bytes = bytes * context.slot_occupancy * share_of(op) * slot_ratio_of(op)};
 }
 
-/// Padded slots are cut along the capacity, counted rows as the gate says.
+/// Padded slots are cut along the capacity; counted rows (irregular) at the gate's row ends.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   if (attr_int(op, "irregular") != 0) {
     return {{{kRows, kRowEnds, kRowEnds, kWhole, kWhole, kWhole}, {kRows}},
@@ -170,8 +177,8 @@ std::vector<size_t> counts(const Op& op) {
 const OpDef kAllToAll = {
     .name = "all_to_all",
     .doc =
-        "slots to the ranks of their experts, or back; attrs to, irregular (only real rows), "
-        "group, stride, sources, round, rounds",
+        "sends slots to the ranks of their experts, or back; attrs to, irregular (send only rows "
+        "in use), group, stride, sources, round, rounds",
     .lane = LaneKind::kComm,
     .collective = Collective::kAllToAll,
     .payload = Payload::kRows,
@@ -192,9 +199,7 @@ const OpDef kAllToAll = {
 
 const OpDef kExchangeCounts = {
     .name = "exchange_counts",
-    .doc =
-        "rows that every source rank sends to each local expert; attrs group, "
-        "stride",
+    .doc = "sends the number of rows for each expert to the expert's rank; attrs group, stride",
     .lane = LaneKind::kComm,
     .collective = Collective::kAllToAll,
     .payload = Payload::kCounts,

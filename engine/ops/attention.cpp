@@ -1,4 +1,4 @@
-// Fused causal self-attention; the backward recomputes the probabilities.
+// Fused causal self-attention. The backward recomputes the probabilities.
 #include "engine/ops/attention_shape.h"
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
@@ -22,7 +22,8 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
           {{s.batch, s.heads, s.seq}, stats_dtype(dtype)}};
 }
 
-/// Each of `products` matrix products visits the seq (seq + 1) / 2 pairs on and below the diagonal.
+/// Work of `products` matrix products, each over the seq (seq + 1) / 2 pairs of positions on and
+/// below the diagonal. `qkv` is the number of that input.
 Work causal_work(const Graph& g, const Op& op, size_t qkv, double products) {
   const kernels::AttentionShape s = attention_shape(g, op, qkv);
   const double pairs = 0.5 * static_cast<double>(s.seq) * static_cast<double>(s.seq + 1);
@@ -43,13 +44,14 @@ void gradient(GradContext& c, OpId) {
   c.add(qkv, c.graph().out(dx));
 }
 
-/// The batch only: a part of the positions would not see the keys before it, and the last axis of
-/// qkv holds q, k and v of all heads, [3, heads, head size].
+/// Can be cut along the batch only: a part of the positions would lack the keys before it, and the
+/// last axis of qkv holds q, k and v of all heads, [3, heads, head size].
 std::vector<AxisTuple> axes(const Graph&, const Op&) {
   return {{{0}, {0, 0}}};
 }
 
-/// Of a device: a library's kernels where it has some for the shape, or this project's own.
+/// Variants on a device in bf16: a library's kernels where it has one for the shape, or this
+/// project's own.
 KernelVariants attention_variants(const Tensor& qkv) {
   return qkv.dtype == DType::kBF16 ? KernelVariants{kKernels, {kLibrary, kOwn}} : KernelVariants();
 }
@@ -79,7 +81,7 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   return {{shape(g, op, 2), arg(g, op, 2).dtype}};
 }
 
-/// Recomputed scores, dv, dprob, dq and dk.
+/// Five products: the recomputed scores, dv, dprob, dq and dk.
 Work work_dx(const Graph& g, const Op& op, const WorkContext&) {
   return causal_work(g, op, 2, 5);
 }
@@ -97,15 +99,16 @@ kernels::AttentionShape attention_shape(const Graph& g, const Op& op, size_t i) 
   const Shape& qkv = shape(g, op, i);
   const int64_t heads = expect_attr(op, "heads", 1);
   if (qkv[2] % (3 * heads) != 0) {
-    throw user_error("op '{}': the last axis of '{}' {} is not 3 * heads * head size, heads = {}",
-                     op.name, arg(g, op, i).name, shape_text(qkv), heads);
+    throw user_error(
+        "op '{}': the last axis of '{}' {} is not 3 * heads * head size with heads = {}", op.name,
+        arg(g, op, i).name, shape_text(qkv), heads);
   }
   return {qkv[0], qkv[1], heads, qkv[2] / (3 * heads), own_kernels(op)};
 }
 
 const OpDef kAttention = {
     .name = "attention",
-    .doc = "fused causal attention over attr heads; also keeps the log-sum-exp of the scores",
+    .doc = "fused causal attention with attr heads; also outputs the log-sum-exp of the scores",
     .inputs = {{"qkv", Role::kQkv}},
     .outputs = {{"ctx"}, {"lse"}},
     .infer = infer,

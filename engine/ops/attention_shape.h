@@ -1,4 +1,5 @@
-// The sizes of an attention op.
+// The sizes of an attention op, for the fused ops (attention.cpp) and the unfused ones
+// (attention_unfused.cpp).
 #pragma once
 
 #include "engine/graph/op_def.h"
@@ -6,7 +7,8 @@
 
 namespace moe::ops {
 
-/// From input i, qkv [B,S,3d], and attr heads. Throws UserError when they do not fit.
+/// Returns the sizes, from input i, qkv [B,S,3d], and attr heads. Throws UserError unless 3 * heads
+/// divides the last axis.
 kernels::AttentionShape attention_shape(const Graph& graph, const Op& op, size_t i);
 
 }  // namespace moe::ops

@@ -1,5 +1,6 @@
 // Causal attention in three ops that keep [B, heads, S, S] in memory, as compilers without a fused
-// kernel run it. attn_context_dx and attn_score_dx fill one gradient of qkv between them.
+// kernel run it. The gradient of qkv is one tensor: attn_context_dx computes its v columns,
+// attn_score_dx its q and k columns.
 #include "engine/ops/attention_shape.h"
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
@@ -14,7 +15,7 @@ Shape context(const kernels::AttentionShape& s) {
   return {s.batch, s.seq, s.heads * s.head_dim};
 }
 
-/// Products over the full square, as plain batched GEMMs do them.
+/// Work of `products` matrix products over all pairs of positions, as plain batched GEMMs compute.
 Work square_work(const Graph& g, const Op& op, size_t qkv, double products) {
   const kernels::AttentionShape s = attention_shape(g, op, qkv);
   return {.flops = products * 2 * static_cast<double>(num_elements(square(s))) *
@@ -23,7 +24,8 @@ Work square_work(const Graph& g, const Op& op, size_t qkv, double products) {
           .gemm = true};
 }
 
-/// The softmax ops see no qkv: sizes from the square, the head size from attr head_dim.
+/// The softmax ops have no input qkv: sizes come from the scores [B, heads, S, S], the head size
+/// from attr head_dim.
 kernels::AttentionShape softmax_shape(const Graph& g, const Op& op) {
   expect_shape(g, op, 0, {kAny, kAny, kAny, kAny});
   const Shape& score = shape(g, op, 0);
@@ -40,13 +42,15 @@ void gradient_score(GradContext& c, OpId) {
   const TensorId qkv = op.inputs[0], dscore = c.grad(op.outputs[0]);
   if (!c.needs(qkv)) return;
   if (!c.grad(qkv).valid()) {
-    throw user_error("op '{}': attn_score needs an attn_context that reads the same qkv", op.name);
+    throw user_error(
+        "op '{}': the gradient of attn_score needs an attn_context that reads the same qkv",
+        op.name);
   }
   const OpId dx = c.emit("attn_score_dx", "dx", {dscore, qkv, c.grad(qkv)}, op.attrs);
   c.set(qkv, c.graph().out(dx));
 }
 
-/// The batch only: the last axis of qkv holds q, k and v of all heads.
+/// Can be cut along the batch only: the last axis of qkv holds q, k and v of all heads.
 std::vector<AxisTuple> axes_score(const Graph&, const Op&) {
   return {{{0}, {0}}};
 }
@@ -68,7 +72,7 @@ void gradient_softmax(GradContext& c, OpId) {
   c.add(op.inputs[0], c.graph().out(dx));
 }
 
-/// The batch or heads. A part of the rows would have to be told where its diagonal is.
+/// Can be cut along the batch or the heads. A part of the rows would need its first row's number.
 std::vector<AxisTuple> axes_softmax(const Graph&, const Op&) {
   return {{{0}, {0}}, {{1}, {1}}};
 }
@@ -155,7 +159,7 @@ Work work_products(const Graph& g, const Op& op, const WorkContext&) {
 }  // namespace
 
 const OpDef kAttnScore = {.name = "attn_score",
-                          .doc = "score = q k^T for each of attr heads, unscaled",
+                          .doc = "score = q k^T for each head, not scaled; attr heads",
                           .inputs = {{"qkv"}},
                           .outputs = {{"score"}},
                           .infer = infer_score,
@@ -191,7 +195,7 @@ const OpDef kAttnContext = {.name = "attn_context",
                             .run_bf16 = run_context<kernels::Bf16>};
 
 const OpDef kAttnContextDx = {.name = "attn_context_dx",
-                              .doc = "dprob, and dqkv with the v columns filled and the others 0",
+                              .doc = "dprob, and dqkv with its v columns computed and the others 0",
                               .inputs = {{"dctx"}, {"prob"}, {"qkv"}},
                               .outputs = {{"dprob"}, {"dqkv"}},
                               .infer = infer_context_dx,
@@ -211,15 +215,16 @@ const OpDef kAttnSoftmaxDx = {.name = "attn_softmax_dx",
                               .run_f64 = run_softmax_dx<double>,
                               .run_bf16 = run_softmax_dx<kernels::Bf16>};
 
-const OpDef kAttnScoreDx = {.name = "attn_score_dx",
-                            .doc = "dqkv with the q and k columns filled, the v columns taken over",
-                            .inputs = {{"dscore"}, {"qkv"}, {"dqkv"}},
-                            .outputs = {{"dqkv_sum"}},
-                            .infer = infer_score_dx,
-                            .work = work_products<1, 2>,
-                            .may_alias = {{0, 2}},
-                            .run_f32 = run_score_dx<float>,
-                            .run_f64 = run_score_dx<double>,
-                            .run_bf16 = run_score_dx<kernels::Bf16>};
+const OpDef kAttnScoreDx = {
+    .name = "attn_score_dx",
+    .doc = "dqkv with its q and k columns computed and the v columns copied from the input dqkv",
+    .inputs = {{"dscore"}, {"qkv"}, {"dqkv"}},
+    .outputs = {{"dqkv_sum"}},
+    .infer = infer_score_dx,
+    .work = work_products<1, 2>,
+    .may_alias = {{0, 2}},
+    .run_f32 = run_score_dx<float>,
+    .run_f64 = run_score_dx<double>,
+    .run_bf16 = run_score_dx<kernels::Bf16>};
 
 }  // namespace moe::ops

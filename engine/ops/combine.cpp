@@ -1,4 +1,4 @@
-// Sums the experts' results of each token with its weights.
+// For each token, the weighted sum of the results of the experts that it chose.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
@@ -48,7 +48,7 @@ void gradient(GradContext& c, OpId) {
   if (c.needs(residual)) c.add(residual, dy);
   if (c.needs(slots)) {
     if (!has(op, kSlotChoice)) {
-      throw user_error("op '{}': the backward needs input {}, slot_choice", op.name, kSlotChoice);
+      throw user_error("op '{}': its backward needs input {}, slot_choice", op.name, kSlotChoice);
     }
     const OpId dx = c.emit("combine_dx", "dx", {dy, weight, op.inputs[kSlotChoice]});
     c.add(slots, c.graph().out(dx));
@@ -113,7 +113,7 @@ void run_dweight(const KernelCall<T>& c) {
 }  // namespace
 
 const OpDef kCombine = {.name = "combine",
-                        .doc = "y[t] = [residual +] sum over its choices of weight * slot",
+                        .doc = "y[t] = [residual +] sum over token t's choices of weight * slot",
                         .moe = MoeOp::kCombine,
                         .bound = Bound::kBytes,
                         .inputs = {{"slots", Role::kSlots},
@@ -132,7 +132,7 @@ const OpDef kCombine = {.name = "combine",
 
 const OpDef kCombineDx = {
     .name = "combine_dx",
-    .doc = "gradient of the slots: weight * dy of the slot's token, or 0",
+    .doc = "gradient of the slots: weight * dy of the slot's token; 0 for an empty slot",
     .moe = MoeOp::kCombineDx,
     .bound = Bound::kBytes,
     .inputs = {{"dy"}, {"weight", Role::kWeight}, {"slot_choice", Role::kSlotChoice}},
@@ -145,7 +145,7 @@ const OpDef kCombineDx = {
 
 const OpDef kCombineDweight = {
     .name = "combine_dweight",
-    .doc = "gradient of the weights: dy . slot, 0 for dropped choices",
+    .doc = "gradient of the weights: dot product of dy and the slot; 0 for dropped choices",
     .inputs = {{"dy"}, {"slots", Role::kSlots}, {"choice_slot", Role::kChoiceSlot}},
     .outputs = {{"dweight", Role::kWeight}},
     .infer = infer_dweight,

@@ -1,6 +1,7 @@
-// The parameters of experts into the shadow slots of a placement, and their gradients back; the sum
-// of gradients over residents; residents from one device to another. The executor runs all of them
-// through its Communicator; who sends what to whom is placement/expert_transfers.h.
+// Ops that move experts between devices: copy_experts sends parameters to the shadow slots of a
+// placement, return_gradients sends the copies' gradients back, sum_residents sums gradients over
+// residents, migrate moves residents to another device. The executor runs all of them through its
+// Communicator; which device sends what to which is in placement/expert_transfers.h.
 #include <algorithm>
 #include <span>
 
@@ -15,12 +16,16 @@ Shape with_slots(Shape shape, int64_t slots) {
   return shape;
 }
 
-/// Of a parameter in the slots of a range.
+/// Returns the shape of a parameter tensor in the shadow slots of a range. Throws UserError when
+/// the range's share of an expert has no row of the tensor.
 Shape shadow_shape(const Op& op, Shape parameter, const ShadowRange& range) {
   parameter[0] = range.last - range.first;
   parameter[1] = range.share.rows(parameter[1]);
   if (parameter[1] > 0) return parameter;
-  throw user_error("op '{}': a tensor of so few rows has none in a share of an expert", op.name);
+  throw user_error(
+      "op '{}': attributes 'begin' and 'end' cut an expert into shares of sixteenths, and a tensor "
+      "has too few rows for a row in each share",
+      op.name);
 }
 
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
@@ -45,7 +50,8 @@ double slot_bytes(const Graph& g, std::span<const TensorId> tensors) {
   return bytes;
 }
 
-/// Expected: a device receives the first `expected` shadows, and as many gradients leave it.
+/// Expected bytes: a device receives an expert in the first attr `expected` shadow slots, and sends
+/// as many gradients back.
 Work work_shadows(const Graph& g, const Op& op, const WorkContext&) {
   const std::vector<double> bytes = bytes_moved(g, op);
   const std::vector<ShadowRange> ranges = shadow_ranges(op);
@@ -59,7 +65,7 @@ Work work_shadows(const Graph& g, const Op& op, const WorkContext&) {
   return work;
 }
 
-/// Expected: nothing moves.
+/// Cost models expect that nothing moves.
 Work work_residents(const Graph&, const Op&, const WorkContext&) {
   return {};
 }
@@ -71,7 +77,7 @@ void gradient(GradContext& c, OpId) {
   for (size_t i = 1; i < op.inputs.size(); ++i) inputs.push_back(c.grad(op.inputs[i]));
   for (const TensorId t : inputs) {
     if (t.valid()) continue;
-    throw user_error("op '{}': no gradient arrives at all of its shadows and parameters", op.name);
+    throw user_error("op '{}': the loss must depend on all of its shadows and parameters", op.name);
   }
   const OpId back = c.emit("return_gradients", "dw", inputs, op.attrs);
   for (size_t i = 1; i < op.inputs.size(); ++i) {
@@ -79,7 +85,8 @@ void gradient(GradContext& c, OpId) {
   }
 }
 
-/// What return_gradients is given: of every range a tensor for each parameter, and those.
+/// Returns the number of parameter tensors of a return_gradients. Its inputs are the placement, for
+/// each range the shadow gradient of each parameter, then the gradient of each parameter.
 size_t num_parameters(const Op& op) {
   return (op.inputs.size() - 1) / (shadow_ranges(op).size() + 1);
 }
@@ -90,7 +97,10 @@ std::vector<TensorSpec> infer_back(const Graph& g, const Op& op) {
   const std::vector<ShadowRange> ranges = shadow_ranges(op);
   const size_t n = num_parameters(op), first = 1 + n * ranges.size();
   if (n == 0 || first + n != op.inputs.size()) {
-    throw user_error("op '{}': as many shadows of every range as parameters are expected", op.name);
+    throw user_error(
+        "op '{}': expected inputs are the placement, one shadow per parameter for each range of "
+        "shadow slots, then the parameters",
+        op.name);
   }
   std::vector<TensorSpec> specs;
   for (size_t i = 0; i < n; ++i) {
@@ -104,9 +114,9 @@ std::vector<TensorSpec> infer_back(const Graph& g, const Op& op) {
   return specs;
 }
 
-/// The sums of one's own shadows, and what arrives in one step. At an owner: of every range its
-/// experts at most whole. At a shadow: less than its expert once where every node has one device,
-/// less than twice otherwise. And what rounding parts up adds.
+/// Room for the sums of this device's shadows plus what arrives in one step. At an owner, at most
+/// all its experts arrive per range. At a shadow, less than its expert arrives once where every
+/// node has one device, and less than twice otherwise. Parts that are rounded up add a little.
 Bytes scratch_back(const Graph& g, const Op& op, Bytes elem_bytes) {
   const auto ranges = static_cast<int64_t>(shadow_ranges(op).size());
   const int64_t times = attr_int(op, "devices_per_node", 1) > 1 ? 2 : 1;
@@ -137,7 +147,7 @@ std::vector<TensorSpec> infer_sum(const Graph& g, const Op& op) {
   return specs;
 }
 
-/// What arrives: a part of each resident from each other one, rounded up.
+/// Room for what arrives: from each other resident of an expert, a part of it (rounded up).
 Bytes scratch_sum(const Graph& g, const Op& op, Bytes elem_bytes) {
   int64_t elements = 0;
   for (size_t i = 1; i < op.inputs.size(); ++i) {
@@ -156,7 +166,7 @@ std::vector<TensorSpec> infer_migrate(const Graph& g, const Op& op) {
   return {};
 }
 
-/// What leaves is packed before anything arrives.
+/// Room for what this device sends: it is packed before anything arrives.
 Bytes scratch_migrate(const Graph& g, const Op& op, Bytes elem_bytes) {
   int64_t elements = 0;
   for (size_t i = 2; i < op.inputs.size(); ++i) elements += num_elements(shape(g, op, i));
@@ -172,16 +182,19 @@ std::vector<ShadowRange> shadow_ranges(const Op& op) {
   const int64_t shadows = bounds_of(op).shadows;
   const int64_t first = expect_attr(op, "first", 0), last = expect_attr(op, "last", 1);
   if (first >= last || last > shadows) {
-    throw user_error("op '{}': shadow slots {} to {}, allowed: some of 0 to {}", op.name, first,
-                     last, shadows);
+    throw user_error(
+        "op '{}': attributes 'first' = {} and 'last' = {}, allowed: 0 <= first < last <= {} shadow "
+        "slots",
+        op.name, first, last, shadows);
   }
   const int64_t begin = attr_int(op, "begin", 0), end = attr_int(op, "end", kWhole);
   const bool one = last - first == 1;
   if (begin < 0 || begin >= kWhole || end < 1 || end > kWhole || (one && begin >= end) ||
       (!one && begin > 0 && end < kWhole)) {
     throw user_error(
-        "op '{}': begin = {}, end = {} of shadow slots {} to {}, allowed: 0 <= begin < 16, 1 <= "
-        "end <= 16, one of them inside a slot",
+        "op '{}': attributes 'begin' = {} and 'end' = {} with shadow slots {} to {}, allowed: 0 <= "
+        "begin < 16 and 1 <= end <= 16; for one slot begin < end, for several slots begin = 0 or "
+        "end = 16",
         op.name, begin, end, first, last);
   }
   if (one) return {{first, last, {begin, end}}};
@@ -208,7 +221,7 @@ std::vector<double> bytes_moved(const Graph& g, const Op& op) {
 
 namespace {
 
-/// The placement.
+/// OpDef::host_inputs: the placement is input 0.
 std::vector<size_t> first_input(const Op&) {
   return {0};
 }
@@ -218,9 +231,9 @@ std::vector<size_t> first_input(const Op&) {
 const OpDef kCopyExperts = {
     .name = "copy_experts",
     .doc =
-        "parameters of experts into shadow slots first..last-1 of the devices that a placement "
-        "names (Pro-Prophet's Trans); begin, end: sixteenths of the first slot's and the last "
-        "one's",
+        "copies parameters of experts to shadow slots first..last-1 of the devices that a "
+        "placement names (Pro-Prophet's Trans); attr begin: sixteenth of the first slot's expert "
+        "at which the copy begins; attr end: sixteenth of the last one's at which it ends",
     .lane = LaneKind::kComm,
     .collective = Collective::kExperts,
     .payload = Payload::kShadows,
@@ -234,7 +247,9 @@ const OpDef kCopyExperts = {
 
 const OpDef kReturnGradients = {
     .name = "return_gradients",
-    .doc = "gradients of shadows summed to the owners' (Pro-Prophet's Agg)",
+    .doc =
+        "sends the gradients of shadows to the experts' owners and sums them there (Pro-Prophet's "
+        "Agg)",
     .lane = LaneKind::kComm,
     .collective = Collective::kExperts,
     .payload = Payload::kShadowGradients,
@@ -248,7 +263,7 @@ const OpDef kReturnGradients = {
 
 const OpDef kSumResidents = {
     .name = "sum_residents",
-    .doc = "gradients of an expert summed over the devices where it is resident",
+    .doc = "sums the gradients of each expert over the devices where it is resident",
     .lane = LaneKind::kComm,
     .collective = Collective::kExperts,
     .payload = Payload::kResidentGradients,
@@ -262,7 +277,7 @@ const OpDef kSumResidents = {
 
 const OpDef kMigrate = {
     .name = "migrate",
-    .doc = "parameters and optimiser state of residents to where the next placement has them",
+    .doc = "moves parameters and optimizer state of residents to the devices of the next placement",
     .lane = LaneKind::kComm,
     .collective = Collective::kExperts,
     .payload = Payload::kResidents,

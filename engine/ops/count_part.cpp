@@ -1,5 +1,6 @@
-// How many places of each expert the tokens of one part of a batch hold, out of the routing of the
-// whole batch: what lets the rows after a gate that must see all tokens at once go in parts.
+// Counts how many slots of each expert the tokens of one part of a batch hold, from the routing of
+// the whole batch. With these counts, ops behind a gate that needs all tokens of the batch at once
+// can still run in parts.
 #include <algorithm>
 
 #include "engine/ops/defs.h"
@@ -40,7 +41,7 @@ void run(const KernelCall<T>& c) {
 
 const OpDef kCountPart = {
     .name = "count_part",
-    .doc = "places that these choices hold at each expert, on top of used_before",
+    .doc = "slots that these choices hold at each expert, plus used_before",
     .inputs = {{"choice_slot", Role::kChoiceSlot}, optional("used_before", Role::kUsedBefore)},
     .outputs = {{"used_after", Role::kUsedBefore}},
     .infer = infer,

@@ -1,5 +1,5 @@
-// The loss and, in one go, the gradient of the logits, so the logits need not be kept. It is not
-// cut into parts: the loss is one sum, and no op adds up the losses of parts.
+// Computes the loss and the gradient of the logits in one op, so the logits need not be kept. The
+// op cannot be cut into parts: the loss is one sum, and no op adds up the losses of parts.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
@@ -39,7 +39,7 @@ void run(const KernelCall<T>& c) {
 
 const OpDef kCrossEntropy = {
     .name = "cross_entropy",
-    .doc = "loss = attr scale * sum of -log softmax(logits)[target]; dlogits",
+    .doc = "loss = attr scale * sum of -log softmax(logits)[target], and its gradient dlogits",
     .inputs = {{"logits", Role::kScores}, {"targets", Role::kIds}},
     .outputs = {{"loss"}, {"dlogits"}},
     .infer = infer,

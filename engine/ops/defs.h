@@ -1,5 +1,5 @@
-// The list of all ops; each is defined in the file of its family. A new op is a line here and its
-// definition.
+// The list of all ops: declares kName for every X(Name). Each is defined in the .cpp file of its
+// family. A new op takes a line here and its definition. What ops read and write is in ops.h.
 #pragma once
 
 #include "engine/graph/op_def.h"

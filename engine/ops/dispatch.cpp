@@ -1,4 +1,4 @@
-// Puts tokens into the slots of their experts, and back.
+// Copies tokens into the slots of their experts; the backward sums the slots' gradients per token.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
@@ -13,12 +13,14 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   expect_index(g, op, 3, {slots[0]});
   expect_index(g, op, 4, {slots[0]});
   if (is_part(op) && !has(op, 3)) {
-    throw user_error("op '{}': a part needs input 3, counts", op.name);
+    throw user_error("op '{}': attribute 'share' (one part of a batch) needs input 3, counts",
+                     op.name);
   }
   return {{{slots[0], slots[1], cols_of(x)}, arg(g, op, 0).dtype}};
 }
 
-/// Rows are read for filled slots only; every slot is written, by a part its own.
+/// Token rows are read for filled slots only. All slots are written; one part of a batch writes
+/// only its own.
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
   const auto slots = static_cast<double>(g.bytes(op.outputs[0]));
   const auto index = static_cast<double>(g.bytes(op.inputs[1]));
@@ -38,7 +40,7 @@ void gradient(GradContext& c, OpId) {
   const Op op = c.op();
   const TensorId x = op.inputs[0];
   if (!c.needs(x)) return;
-  if (!has(op, 2)) throw user_error("op '{}': the backward needs input 2, choice_slot", op.name);
+  if (!has(op, 2)) throw user_error("op '{}': its backward needs input 2, choice_slot", op.name);
   const Attrs attrs = seq_attr(shape(c.graph(), op, 0));
   const OpId dx =
       c.emit("dispatch_dx", "dx", {c.grad(op.outputs[0]), op.inputs[2], c.grad(x)}, attrs);
@@ -87,7 +89,7 @@ void run_dx(const KernelCall<T>& c) {
 }  // namespace
 
 const OpDef kDispatch = {.name = "dispatch",
-                         .doc = "slots[e,c] = the token whose choice holds the slot, or 0; attr k",
+                         .doc = "slots[e,c] = the token whose choice has this slot, or 0; attr k",
                          .moe = MoeOp::kDispatch,
                          .bound = Bound::kBytes,
                          .inputs = {{"x"},
@@ -111,7 +113,7 @@ const OpDef kDispatch = {.name = "dispatch",
 
 const OpDef kDispatchDx = {
     .name = "dispatch_dx",
-    .doc = "dx[t] = [acc +] sum of the gradients in the slots of its choices",
+    .doc = "dx[t] = [acc +] sum of the gradients of the slots that token t's choices have",
     .bound = Bound::kBytes,
     .inputs = {{"dslots", Role::kSlots},
                {"choice_slot", Role::kChoiceSlot},

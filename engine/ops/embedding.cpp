@@ -1,4 +1,4 @@
-// Token plus position embedding, and its scatter-add backward.
+// Sum of token and position embedding. The backward adds dx to the rows of both tables.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
@@ -14,7 +14,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{{ids[0], ids[1], hidden}, stored_dtype(op, arg(g, op, 1).dtype)}};
 }
 
-/// Of the table only the rows of this batch are read.
+/// Only the rows of wte for this batch's tokens are read.
 Work work(const Graph& g, const Op& op, const WorkContext&) {
   const Bytes out = g.bytes(op.outputs[0]);
   return {.flops = static_cast<double>(num_elements(g.tensor(op.outputs[0]).shape)),
@@ -32,7 +32,7 @@ void gradient(GradContext& c, OpId) {
   c.set(wpe, c.graph().out(dw, 1));
 }
 
-/// The batch; or positions, with theirs of wpe.
+/// Can be cut along the batch, or along the positions (then the rows of wpe are cut as well).
 std::vector<AxisTuple> axes(const Graph&, const Op&) {
   return {{{0, kWhole, kWhole}, {0}}, {{1, kWhole, 0}, {1}}};
 }
@@ -85,7 +85,7 @@ const OpDef kEmbedding = {.name = "embedding",
 
 const OpDef kEmbeddingDw = {
     .name = "embedding_dw",
-    .doc = "scatter-add of dx into both tables; attr vocab",
+    .doc = "adds each row of dx to its rows of the gradients of both tables; attr vocab",
     .inputs = {{"dx"}, {"ids", Role::kIds}, optional("acc_wte"), optional("acc_wpe")},
     .outputs = {{"dwte", Role::kTable}, {"dwpe"}},
     .infer = infer_dw,

@@ -1,6 +1,7 @@
-// Inference with experts in host memory (Lina, USENIX ATC 2023, section 5): the popularity that
-// token paths let one expect, the placement that follows from it before the gate and from the
-// gate's counts after it, and the weights that are copied to the slots of a device.
+// Inference with experts in host memory (Lina, USENIX ATC 2023, section 5). expect_experts
+// estimates the popularity of experts from the tokens' paths, place_expected computes a placement
+// from it before the gate, fine_tune corrects it by the gate's counts, and swap_in copies the
+// weights to the slots of a device.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -14,7 +15,7 @@
 namespace moe::ops {
 namespace {
 
-/// An Estimate as i32: masses, tokens and known, two numbers each.
+/// Number of i32 values that encode an Estimate: mass [experts], tokens and known, two per number.
 int64_t estimate_codes(int64_t experts) {
   return 2 * (experts + 2);
 }
@@ -36,7 +37,7 @@ Estimate read_estimate(const int32_t* codes, int64_t experts) {
   return estimate;
 }
 
-/// Of all ranks, from what every rank handed over.
+/// Returns the sum of all ranks' estimates. `gathered` holds one encoded estimate per device.
 Estimate sum_of_estimates(const int32_t* gathered, int64_t devices, int64_t experts) {
   Estimate all = read_estimate(gathered, experts);
   for (int64_t d = 1; d < devices; ++d) {
@@ -135,7 +136,8 @@ void run_tune(const KernelCall<T>& c) {
   }
 }
 
-/// How many tensors of experts a swap_in copies: placement, [placement before], weights, [slots].
+/// Returns the number of weight tensors of a swap_in. Its inputs are the placement, [the previous
+/// placement], the weights, [the slots under the previous placement]; [] with attr keep=1.
 size_t weights_of(const Op& op) {
   return attr_int(op, "keep") != 0 ? (op.inputs.size() - 2) / 2 : op.inputs.size() - 1;
 }
@@ -158,7 +160,8 @@ std::vector<TensorSpec> infer_swap_in(const Graph& g, const Op& op) {
   return specs;
 }
 
-/// Usually as many experts as there are for each device; with keep none, as long as estimates hold.
+/// Where the context does not give the number of experts copied to a device: with attr keep 0 (the
+/// estimates are taken to be right), else experts divided by devices.
 Work work_swap_in(const Graph& g, const Op& op, const WorkContext& context) {
   const PlacementBounds bounds = bounds_of(op);
   double experts = context.loaded_experts;
@@ -181,7 +184,7 @@ void run_swap_in(const KernelCall<T>& c) {
   }
 }
 
-/// Placements and weights.
+/// OpDef::host_inputs: the placements and the weights, which are the first inputs.
 std::vector<size_t> inputs_in_host_memory(const Op& op) {
   std::vector<size_t> inputs((attr_int(op, "keep") != 0 ? 2 : 1) + weights_of(op));
   std::iota(inputs.begin(), inputs.end(), size_t{0});
@@ -255,20 +258,21 @@ std::vector<kernels::Copy> swap_in_copies(const Graph& g, const Op& op,
   return copies;
 }
 
-const OpDef kExpectExperts = {
-    .name = "expect_experts",
-    .doc = "one rank's part of the popularity of a layer's experts, from its tokens' paths",
-    .moe = MoeOp::kExpect,
-    .inputs = {several("expert", kMaxTensors, Role::kExpert)},
-    .outputs = {{"estimate", Role::kEstimate}},
-    .infer = infer_expect,
-    .work = work,
-    .run_f32 = run_expect<float>,
-    .run_f64 = run_expect<double>,
-    .on_host = always};
+const OpDef kExpectExperts = {.name = "expect_experts",
+                              .doc =
+                                  "one rank's estimate of the popularity of a layer's experts, "
+                                  "from the paths of its tokens (Lina)",
+                              .moe = MoeOp::kExpect,
+                              .inputs = {several("expert", kMaxTensors, Role::kExpert)},
+                              .outputs = {{"estimate", Role::kEstimate}},
+                              .infer = infer_expect,
+                              .work = work,
+                              .run_f32 = run_expect<float>,
+                              .run_f64 = run_expect<double>,
+                              .on_host = always};
 
 const OpDef kPlaceExpected = {.name = "place_expected",
-                              .doc = "a placement by the popularity that all ranks expect (Lina)",
+                              .doc = "computes a placement from the estimates of all ranks (Lina)",
                               .lane = LaneKind::kHost,
                               .moe = MoeOp::kPlaceExpected,
                               .inputs = {{"estimates", Role::kEstimate}},
@@ -279,38 +283,36 @@ const OpDef kPlaceExpected = {.name = "place_expected",
                               .run_f64 = run_place<double>,
                               .on_host = always};
 
-const OpDef kFineTune = {
-    .name = "fine_tune",
-    .doc =
-        "another placement by the gate's counts where they differ from what was expected (Lina); "
-        "without attr estimated always",
-    .moe = MoeOp::kFineTune,
-    .inputs = {{"loads", Role::kLoads},
-               with("estimated", "estimates", Role::kEstimate),
-               with("estimated", "placement", Role::kPlacement)},
-    .outputs = {{"next", Role::kNextPlacement}},
-    .infer = infer_tune,
-    .work = work,
-    .run_f32 = run_tune<float>,
-    .run_f64 = run_tune<double>,
-    .on_host = always};
+const OpDef kFineTune = {.name = "fine_tune",
+                         .doc =
+                             "computes a new placement from the gate's counts where they differ "
+                             "from the estimate (Lina); without attr estimated always",
+                         .moe = MoeOp::kFineTune,
+                         .inputs = {{"loads", Role::kLoads},
+                                    with("estimated", "estimates", Role::kEstimate),
+                                    with("estimated", "placement", Role::kPlacement)},
+                         .outputs = {{"next", Role::kNextPlacement}},
+                         .infer = infer_tune,
+                         .work = work,
+                         .run_f32 = run_tune<float>,
+                         .run_f64 = run_tune<double>,
+                         .on_host = always};
 
-const OpDef kSwapIn = {
-    .name = "swap_in",
-    .doc =
-        "weights of the experts of this device's slots from host memory; attr keep: those that "
-        "are not there already",
-    .lane = LaneKind::kHost,
-    .moe = MoeOp::kSwapIn,
-    .inputs = {{"placement", Role::kPlacement},
-               with("keep", "before", Role::kPlacement),
-               several("weights", 2 * kMaxTensors)},
-    .outputs = {several("slots", kMaxTensors)},
-    .infer = infer_swap_in,
-    .work = work_swap_in,
-    .loose_slots = true,
-    .run_f32 = run_swap_in<float>,
-    .run_f64 = run_swap_in<double>,
-    .host_inputs = inputs_in_host_memory};
+const OpDef kSwapIn = {.name = "swap_in",
+                       .doc =
+                           "copies the weights of the experts in this device's slots from host "
+                           "memory; with attr keep=1 only those that the slots do not hold already",
+                       .lane = LaneKind::kHost,
+                       .moe = MoeOp::kSwapIn,
+                       .inputs = {{"placement", Role::kPlacement},
+                                  with("keep", "before", Role::kPlacement),
+                                  several("weights", 2 * kMaxTensors)},
+                       .outputs = {several("slots", kMaxTensors)},
+                       .infer = infer_swap_in,
+                       .work = work_swap_in,
+                       .loose_slots = true,
+                       .run_f32 = run_swap_in<float>,
+                       .run_f64 = run_swap_in<double>,
+                       .host_inputs = inputs_in_host_memory};
 
 }  // namespace moe::ops

@@ -1,5 +1,5 @@
-// The linear of this rank's experts: x [El,P,C,in] (or [El,C,in]), w [El,out,in]. With
-// rows = "used" only the rows that recv_counts [El,P] says are multiplied, and the others are zero.
+// The linear layers of this rank's experts: x [El,P,C,in] (or [El,C,in]), w [El,out,in]. With
+// rows = "used" only the number of rows in recv_counts [El,P] is computed; the others are zero.
 #include "engine/ops/defs.h"
 #include "engine/ops/expert_products.h"
 #include "engine/ops/expert_rows.h"
@@ -9,12 +9,14 @@
 namespace moe::ops {
 namespace {
 
-/// Checks the rows (input i), the counts of them (input `counts`) and the variant of the products.
+/// Checks the row tensor (input i), its counts (input `counts`) and attr products, and returns the
+/// shape of input i. Throws UserError.
 const Shape& expect_blocks(const Graph& g, const Op& op, size_t i, size_t counts) {
   const Shape& x = expect_matrix(g, op, i, 3);
   if (x.size() > 4) expect_shape(g, op, i, {kAny, kAny, kAny, kAny});
   if (only_used(op) && !has(op, counts)) {
-    throw user_error("op '{}': rows=\"used\" needs input {}, recv_counts", op.name, counts);
+    throw user_error("op '{}': attribute 'rows' is 'used', which needs input {}, recv_counts",
+                     op.name, counts);
   }
   gemm_variant(op);
   const Blocks b = blocks_of(g, op, i);
@@ -25,8 +27,8 @@ const Shape& expect_blocks(const Graph& g, const Op& op, size_t i, size_t counts
   return x;
 }
 
-/// Row tensors count by the rows in use; weights and biases in full. `rows` says which inputs are
-/// row tensors, `out` whether outputs are.
+/// Work of the products. Row tensors count in proportion to the rows in use, weights and biases in
+/// full. `rows`: which inputs are row tensors. `out`: whether the outputs are.
 Work gemm_work(const Graph& g, const Op& op, const WorkContext& context, const Shape& w,
                std::initializer_list<size_t> rows, bool out, double gelu_each = 0) {
   const double share = used_share(op, context);
@@ -44,7 +46,8 @@ Work gemm_work(const Graph& g, const Op& op, const WorkContext& context, const S
           .gemm = true};
 }
 
-/// Counted rows; or the capacity, the axis before the last; or the features that come out.
+/// Can be cut along counted rows (rows = "used"); otherwise along the capacity, which is the axis
+/// before the last, or along the output features.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   if (only_used(op)) {
     return and_gelu(op, {{{kRows, kWhole, kWhole, kRowEnds, kWhole}, {kRows}},
@@ -228,7 +231,7 @@ const OpDef kExpertLinear = {
 
 const OpDef kExpertLinearDx = {
     .name = "expert_linear_dx",
-    .doc = "dx[e] = dy[e] w[e] [+ acc]; with attr gelu=1 times GELU'(sum)",
+    .doc = "dx[e] = dy[e] w[e] [+ acc]; with attr gelu=1 dx is multiplied by GELU'(sum)",
     .bound = Bound::kFlops,
     .inputs = {{"dy"},
                {"w"},

@@ -1,5 +1,6 @@
-// How many choices fall on each expert, in the run's float type so that an all-reduce can sum them
-// (exact below 2^24 an expert in float), and the biases that balance them without a loss.
+// expert_load counts the choices per expert, in the run's float type so that an all-reduce can sum
+// them (in float exact below 2^24 per expert). balance_bias changes the gate's biases so that loads
+// become equal without a loss term.
 #include <algorithm>
 
 #include "engine/ops/defs.h"
@@ -58,7 +59,7 @@ void run_bias(const KernelCall<T>& c) {
 }  // namespace
 
 const OpDef kExpertLoad = {.name = "expert_load",
-                           .doc = "choices per expert; of all or, attr first=1, first choices",
+                           .doc = "choices per expert; with attr first=1 only first choices",
                            .inputs = {{"expert", Role::kExpert}},
                            .outputs = {{"load"}},
                            .infer = infer_load,

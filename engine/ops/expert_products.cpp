@@ -4,7 +4,7 @@ namespace moe::ops {
 namespace {
 
 constexpr const char* kAttribute = "products";
-// In the order of GemmVariant.
+// Values of the attribute, in the order of GemmVariant.
 constexpr const char* kNames[] = {"batch", "streams", "grouped", "each"};
 
 }  // namespace
@@ -13,7 +13,7 @@ KernelVariants gemm_variants(const Graph& graph, const Op& op) {
   const Blocks b = blocks_of(graph, op, 0);
   if (b.experts * (only_used(op) ? b.sources : 1) == 1) return {};
   KernelVariants variants = {kAttribute, {std::begin(kNames), std::end(kNames)}};
-  if (only_used(op)) variants.names.erase(variants.names.begin());  // sizes differ
+  if (only_used(op)) variants.names.erase(variants.names.begin());  // batch needs equal sizes
   return variants;
 }
 

@@ -1,6 +1,6 @@
-// The matrix products of a rank's experts in one call of the kernels, by the variant that attr
-// products says; absent: batch where all experts have equally many rows, streams where rows are
-// counted.
+// The matrix products of all experts of a rank in one kernel call. Attr products of the op chooses
+// the variant of the kernel. Its default is "batch" where all experts have equally many rows, and
+// "streams" with rows = "used". The op that calls the products is in expert_linear.cpp.
 #pragma once
 
 #include <vector>
@@ -9,12 +9,12 @@
 
 namespace moe::ops {
 
-/// OpDef::variants of an op with such products, of the rows in input 0.
+/// OpDef::variants of an op that multiplies the rows of input 0 by experts' weights.
 KernelVariants gemm_variants(const Graph& graph, const Op& op);
-/// Throws UserError where attr products says something else.
+/// Returns the variant in attr products. Throws UserError when the value is not a variant.
 kernels::GemmVariant gemm_variant(const Op& op);
 
-/// An empty list, this thread's until its next call.
+/// Returns an empty list that belongs to this thread; the next call on the thread clears it.
 template <class T>
 std::vector<kernels::Product<T>>& no_products() {
   thread_local std::vector<kernels::Product<T>> products;

@@ -1,5 +1,6 @@
-// Rows of slots on the experts' side, [El,P,C,n] (or [El,C,n]): with attr rows = "used" an op takes
-// only the rows that the counts say, a part (attr share) only those of its own.
+// Rows of slots on the experts' side, tensors [El,P,C,n] (or [El,C,n]; letters as in ops.h). With
+// attr rows = "used" an op computes only the rows that its counts input states; if it is one part
+// of a batch (attr share), only the rows of that part.
 #pragma once
 
 #include "engine/ops/rules.h"
@@ -14,12 +15,12 @@ inline bool only_used(const Op& op) {
   return rows == "used";
 }
 
-/// Nobody reads rows that are not in use (attr loose=1): they hold anything.
+/// Attr loose=1: no op reads rows that are not in use, so their values are undefined.
 inline bool is_loose(const Op& op) {
   return attr_int(op, "loose") != 0;
 }
 
-/// Rows of input i come in blocks, one per expert and source rank.
+/// The blocks of a row tensor: one of `capacity` rows per expert and source rank.
 struct Blocks {
   int64_t experts, sources, capacity;
   int64_t rows_an_expert() const { return sources * capacity; }
@@ -30,11 +31,13 @@ inline Blocks blocks_of(const Graph& g, const Op& op, size_t i) {
   return {x[0], x.size() == 4 ? x[1] : 1, x[x.size() - 2]};
 }
 
-/// The counts (input `counts`) of the rows of input x are there where they are needed.
+/// Throws UserError where attr rows is "used" and input `counts` is absent or does not have one
+/// count per block of input x.
 inline void expect_counts(const Graph& g, const Op& op, size_t x, size_t counts) {
   if (!only_used(op)) return;
   if (!has(op, counts)) {
-    throw user_error("op '{}': rows=\"used\" needs input {}, recv_counts", op.name, counts);
+    throw user_error("op '{}': attribute 'rows' is 'used', which needs input {}, recv_counts",
+                     op.name, counts);
   }
   const Blocks b = blocks_of(g, op, x);
   if (num_elements(shape(g, op, counts)) != b.experts * b.sources) {
@@ -42,8 +45,8 @@ inline void expect_counts(const Graph& g, const Op& op, size_t x, size_t counts)
   }
 }
 
-/// OpDef::host_inputs of an op whose glue reads these inputs, counts and begins, where only used
-/// rows count.
+/// OpDef::host_inputs of an op whose glue reads the inputs kInputs (counts and begins) where attr
+/// rows is "used", and none otherwise.
 template <size_t... kInputs>
 std::vector<size_t> counted(const Op& op) {
   return only_used(op) ? std::vector<size_t>{kInputs...} : std::vector<size_t>{};
@@ -53,7 +56,8 @@ inline double used_share(const Op& op, const WorkContext& context) {
   return only_used(op) ? context.slot_occupancy * share_of(op) * slot_ratio_of(op) : 1.0;
 }
 
-/// Calls f(expert, first row, rows) for the runs of rows to multiply, in row order. begins null: 0.
+/// Calls f(expert, first row, number of rows) for each run of rows to compute, in row order. Runs
+/// of used rows start at row begins[block] of their block, or at 0 where `begins` is null.
 template <class F>
 void for_each_run(const Op& op, const Blocks& b, const int32_t* counts, const int32_t* begins,
                   F f) {
@@ -71,8 +75,8 @@ void for_each_run(const Op& op, const Blocks& b, const int32_t* counts, const in
   }
 }
 
-/// Zeroes the rows of y [rows of b, cols] that are not in use; a part leaves them as they are, and
-/// so does an op whose readers do not look at them.
+/// Zeroes the rows of y (the blocks b, `cols` columns) that are not in use. Does nothing for one
+/// part of a batch, and for attr loose=1, where no op reads these rows.
 template <class T>
 void zero_unused(const KernelCall<T>& c, T* y, const Blocks& b, const int32_t* counts,
                  int64_t cols) {

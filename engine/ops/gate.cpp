@@ -1,5 +1,6 @@
-// The gate: logits by a kernel whose row result does not depend on the number of rows, then scores,
-// the routing of one rank's tokens, and the weights of the choices.
+// The gate in two ops. gate_logits uses a kernel in which the result of a row does not depend on
+// the number of rows. gate computes scores, routes one rank's tokens, and sets the weights of the
+// choices. The gates' algorithms are in routing/.
 #include "engine/routing/gate.h"
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
@@ -43,7 +44,7 @@ void run_logits(const KernelCall<T>& c) {
   c.k.gate_logits(c.wide_out(0), c.in(0), c.wide(1), rows_of(c.in_shape(0)), w[0], w[1], c.stream);
 }
 
-/// Choices a token may have.
+/// Returns how many choices per token there is room for.
 int64_t columns_of(const Op& op) {
   return attr_int(op, "columns", expect_attr(op, "k", 1));
 }
@@ -62,7 +63,7 @@ std::vector<TensorSpec> infer_gate(const Graph& g, const Op& op) {
   weight_rule(op);
   const int64_t columns = columns_of(op), capacity = expect_attr(op, "capacity", 1);
   if (columns < 1 || columns > experts) {
-    throw user_error("op '{}' (gate): {} choices per token, allowed: 1 to {} experts", op.name,
+    throw user_error("op '{}' (gate): {} choices per token, allowed: 1 to the {} experts", op.name,
                      columns, experts);
   }
   const DType dtype = arg(g, op, 0).dtype;
@@ -71,7 +72,8 @@ std::vector<TensorSpec> infer_gate(const Graph& g, const Op& op) {
           {{experts, capacity}, DType::kI32}, {{experts}, DType::kI32}};
 }
 
-/// A gate of token scope runs in parts that hand on the places used; one of batch scope does not.
+/// A gate of token scope can be cut along tokens; each part gets the slots that earlier parts used.
+/// A gate of batch scope cannot be cut.
 std::vector<AxisTuple> axes_gate(const Graph&, const Op& op) {
   if (attr_string(op, "scope", "token") != "token") return {};
   return {{{0, 0, kWhole, kWhole}, {0, 0, 0, 0, kRows, kRowEnds}}};
@@ -81,7 +83,7 @@ TensorId gate_rows_end(const Graph&, const Op& op, size_t output) {
   return output == 4 ? op.outputs[5] : TensorId();
 }
 
-/// A part writes its own places of slot_choice only.
+/// One part of a batch writes only its own slots in slot_choice.
 Work work_gate(const Graph& g, const Op& op, const WorkContext& context) {
   Work work = elementwise_work(g, op, 5.0 * static_cast<double>(num_elements(shape(g, op, 0))));
   const double written = is_part(op) ? share_of(op) * context.slot_occupancy : 1.0;
@@ -99,8 +101,8 @@ void gradient_gate(GradContext& c, OpId) {
   c.add(op.inputs[0], c.graph().out(dlogits));
 }
 
-/// What the gate chooses by: the scores plus the bias of each expert, where there is one, as float
-/// in both precisions.
+/// Returns the numbers that the gate chooses by: the scores, plus the experts' biases if there are
+/// any, as float in a float and in a double run.
 template <class T>
 const float* float_scores(const KernelCall<T>& c) {
   const T* const bias = c.in(3);
@@ -120,7 +122,7 @@ template <class T>
 void run_gate(const KernelCall<T>& c) {
   const Shape& logits = c.in_shape(0);
   const int64_t tokens = logits[0], experts = logits[1];
-  MOE_CHECK(c.rank.gate != nullptr, "op {}: no gate", c.op.name);
+  MOE_CHECK(c.rank.gate != nullptr, "op {}: the executor has set no gate for it", c.op.name);
   c.k.gate_scores(c.out(0), c.in(0), score_rule(c.op), tokens, experts, c.stream);
   const RoutingMaps maps = {.tokens = tokens,
                             .experts = experts,
@@ -178,7 +180,7 @@ void run_dlogits(const KernelCall<T>& c) {
 }  // namespace
 
 const OpDef kGateLogits = {.name = "gate_logits",
-                           .doc = "logits = x wg^T; the bits of a row do not depend on the others",
+                           .doc = "logits = x wg^T; the bits of a row do not depend on other rows",
                            .inputs = {{"x"}, {"wg"}},
                            .outputs = {{"logits"}},
                            .infer = infer_logits,
@@ -192,8 +194,8 @@ const OpDef kGateLogits = {.name = "gate_logits",
 const OpDef kGate = {
     .name = "gate",
     .doc =
-        "scores, routing and weights; used_before chains the parts of a batch; bias [E] is "
-        "added to the scores for the choice alone",
+        "scores, routing and weights; used_before gives the slots that earlier parts of the batch "
+        "use; bias [E] is added to the scores for choosing, not for the weights",
     .moe = MoeOp::kGate,
     .inputs = {{"logits"},
                {"ids", Role::kIds},
@@ -219,7 +221,7 @@ const OpDef kGate = {
 
 const OpDef kGateDlogits = {
     .name = "gate_dlogits",
-    .doc = "gradient of the gate's logits from that of the weights",
+    .doc = "gradient of the gate's logits from the gradient of the weights",
     .inputs = {{"dweight", Role::kWeight}, {"probs", Role::kProbs}, {"expert", Role::kExpert}},
     .outputs = {{"dlogits"}},
     .infer = infer_dlogits,

@@ -1,5 +1,6 @@
-// What every rank has to know before rows go to experts that lie elsewhere: how many rows each
-// source has for each expert, and from that, how many of them each slot gets.
+// What every rank needs before rows are sent to experts under a placement: gather_loads collects
+// how many rows each source rank has for each expert; slot_rows computes how many of these rows
+// each slot of this device gets.
 #include <algorithm>
 
 #include "engine/ops/defs.h"
@@ -40,7 +41,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{{group_of(g, op).size, shape(g, op, 0)[0]}, DType::kI32}};
 }
 
-/// Every rank hands its counts to every rank.
+/// Bytes received: the counts of all ranks.
 Work work(const Graph& g, const Op& op, const WorkContext&) {
   return {.bytes = static_cast<double>(g.bytes(op.outputs[0]))};
 }
@@ -64,13 +65,14 @@ std::vector<AxisTuple> axes_rows(const Graph&, const Op&) {
   return {{{kRowEnds, kWhole}, {kRowEnds}}};
 }
 
-/// A part of the batch would have rows at places that its holders do not share in one stretch.
+/// Throws UserError unless every expert of the placement is shared as kLocal. For one part of a
+/// batch, other sharing would give a holder rows that are not contiguous.
 void check_part(const Op& op, const Placement& placement) {
   for (int64_t e = 0; e < placement.bounds().experts; ++e) {
     if (placement.sharing(e) == Sharing::kLocal) continue;
     throw user_error(
-        "expert {} is shared by more than one holder of a source's rows, and the batch goes in "
-        "parts (op {}); allowed: sharing 'local'",
+        "placement: rows that one source rank has for expert {} are shared among several devices, "
+        "but the batch is cut into parts (op '{}'); with parts, only sharing 'local' is allowed",
         e, op.name);
   }
 }
@@ -99,7 +101,7 @@ void run_rows(const KernelCall<T>& c) {
 }  // namespace
 
 const OpDef kGatherLoads = {.name = "gather_loads",
-                            .doc = "every rank's counts to all ranks; attrs group, stride",
+                            .doc = "sends every rank's counts to all ranks; attrs group, stride",
                             .lane = LaneKind::kComm,
                             .collective = Collective::kAllToAll,
                             .payload = Payload::kLoads,
@@ -111,7 +113,8 @@ const OpDef kGatherLoads = {.name = "gather_loads",
 
 const OpDef kSlotRows = {
     .name = "slot_rows",
-    .doc = "rows that each of this device's slots gets from each source under a placement",
+    .doc =
+        "number of rows that each slot of this device gets from each source rank under a placement",
     .moe = MoeOp::kSlotRows,
     .inputs = {{"loads", Role::kLoads}, {"placement", Role::kPlacement}},
     .outputs = {{"rows", Role::kRecvCounts}},

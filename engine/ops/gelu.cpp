@@ -1,4 +1,4 @@
-// GELU in its tanh form, of x or x + bias; of the rows in use only with attr rows = "used".
+// GELU in its tanh form, of x or of x + bias; with attr rows = "used" only of the rows in use.
 #include "engine/ops/defs.h"
 #include "engine/ops/expert_rows.h"
 #include "engine/ops/rules.h"
@@ -7,7 +7,8 @@
 namespace moe::ops {
 namespace {
 
-/// x [..,n] takes a bias [n]; x [El,..,n] one [El,n], a row a leading index.
+/// Throws UserError unless the bias of x [..,n] is [n], or that of x [El,..,n] is [El,n]: one row
+/// for each index of the first axis.
 void expect_bias(const Graph& g, const Op& op, size_t x, size_t bias) {
   if (!has(op, bias)) return;
   const Shape& have = expect_matrix(g, op, x);
@@ -18,7 +19,7 @@ void expect_bias(const Graph& g, const Op& op, size_t x, size_t bias) {
   }
 }
 
-/// How many blocks of rows have a bias of their own.
+/// Returns the number of row blocks with separate biases: El for a bias [El,n], else 1.
 int64_t groups_of(const Graph& g, const Op& op, size_t bias) {
   return has(op, bias) && shape(g, op, bias).size() == 2 ? shape(g, op, bias)[0] : 1;
 }
@@ -45,7 +46,8 @@ Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
   return rows_work(g, op, context, kGeluDxFlops);
 }
 
-/// Any axis; the bias goes along with the last one. Counted rows as the gate says.
+/// Can be cut along any axis (along the last one the bias is cut too); counted rows (rows = "used")
+/// at the gate's row ends.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   if (only_used(op)) {
     return {{{kRows, kWhole, kRowEnds, kWhole}, {kRows}},
@@ -67,7 +69,8 @@ TensorId rows_end(const Graph&, const Op& op, size_t) {
   return op.inputs[2];
 }
 
-/// Calls f(first row, rows, bias group) for the rows to work on.
+/// Calls f(first row, number of rows, row of the bias) for each run of rows to compute. Zeroes the
+/// rows of output 0 that are not in use.
 template <class T, class F>
 void for_each_block(const KernelCall<T>& c, size_t x, size_t bias, size_t counts, F f) {
   const int64_t groups = groups_of(c.graph, c.op, bias);

@@ -1,5 +1,5 @@
-// Puts together parts that hold some rows each of one storage (OpDef's kRows): what no part holds
-// is filled, and nothing else moves.
+// Joins the parts of a tensor that was cut along rows (kRows in graph/op_def.h). The parts are in
+// one storage, so the op only fills the rows that no part holds.
 #include <algorithm>
 #include <numeric>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kMaxParts = 1 << 16;
 
-/// Inputs 0 .. k-1 are the row ends, k .. 2k-1 the parts.
+/// Returns k, the number of parts. Inputs 0 .. k-1 are the row ends, inputs k .. 2k-1 the parts.
 size_t num_parts(const Op& op) {
   return static_cast<size_t>(expect_attr(op, "parts", 1));
 }
@@ -19,7 +19,7 @@ size_t num_parts(const Op& op) {
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const size_t k = num_parts(op);
   if (op.inputs.size() != 2 * k) {
-    throw user_error("op '{}' (join_rows): {} inputs, expected {} row ends and as many parts",
+    throw user_error("op '{0}' (join_rows): it has {1} inputs, expected {2} row ends and {2} parts",
                      op.name, op.inputs.size(), k);
   }
   for (size_t i = 0; i < 2 * k; ++i) {
@@ -30,23 +30,24 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const bool inside = blocks.size() < part.shape.size() &&
                       std::equal(blocks.begin(), blocks.end(), part.shape.begin());
   if (blocks.empty() || !inside) {
-    throw user_error("op '{}' (join_rows): row ends '{}' {} are not the first axes of part '{}' {}",
-                     op.name, arg(g, op, 0).name, shape_text(blocks), part.name,
-                     shape_text(part.shape));
+    throw user_error(
+        "op '{}' (join_rows): the shape of row ends '{}' {} is not the first axes of part '{}' {}",
+        op.name, arg(g, op, 0).name, shape_text(blocks), part.name, shape_text(part.shape));
   }
   for (size_t p = 0; p < k; ++p) {
     expect_index(g, op, p, blocks);
     const Tensor& other = arg(g, op, k + p);
     if (other.shape != part.shape || other.dtype != part.dtype) {
-      throw user_error("op '{}' (join_rows): part '{}' is {} {}, but '{}' {} {}", op.name,
-                       other.name, dtype_name(other.dtype), shape_text(other.shape), part.name,
-                       dtype_name(part.dtype), shape_text(part.shape));
+      throw user_error(
+          "op '{0}' (join_rows): part '{1}' is {2} {3}, expected {5} {6} like part '{4}'", op.name,
+          other.name, dtype_name(other.dtype), shape_text(other.shape), part.name,
+          dtype_name(part.dtype), shape_text(part.shape));
     }
   }
   return {{part.shape, part.dtype}};
 }
 
-/// Only rows that no token uses are written.
+/// Bytes: only rows that no token uses are written.
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
   return {.bytes = (1 - context.slot_occupancy) * static_cast<double>(g.bytes(op.outputs[0]))};
 }
@@ -60,7 +61,8 @@ std::vector<Piece> pieces(const Graph&, const Op& op) {
   return pieces;
 }
 
-/// Rows [from, to) of one block, in elements: what a part of another storage holds is copied.
+/// Copies elements [from, to) of a part to the same place in the whole; does nothing where the part
+/// is in the whole's storage.
 template <class E, class T>
 void take_rows(const KernelCall<T>& c, E* whole, const void* part, int64_t from, int64_t to) {
   if (part == whole || from == to) return;
@@ -92,8 +94,11 @@ void join(const KernelCall<T>& c) {
     int64_t done = 0;
     for (size_t p = 0; p < k; ++p) {
       const int64_t end = c.in_i32(p)[b];
-      MOE_CHECK(done <= end && end <= rows, "op '{}': part {} ends at row {} of {}, begins at {}",
-                c.op.name, p, end, rows, done);
+      MOE_CHECK(
+          done <= end && end <= rows,
+          "op '{0}': part {1} ends at row {2}, but must end between its begin, row {4}, and the "
+          "end of the block, row {3}",
+          c.op.name, p, end, rows, done);
       take_rows(c, whole, c.inputs[k + p], (b * rows + done) * width, (b * rows + end) * width);
       done = end;
     }
@@ -117,29 +122,28 @@ std::vector<size_t> row_ends(const Op& op) {
   return inputs;
 }
 
-/// No kernel clears index tensors.
+/// OpDef::on_host: index tensors are cleared on the host, because no kernel clears them.
 bool clears_on_host(const Graph& g, const Op& op) {
   return g.tensor(op.outputs[0]).dtype == DType::kI32 && !is_view(op);
 }
 
 }  // namespace
 
-const OpDef kJoinRows = {
-    .name = "join_rows",
-    .doc =
-        "parts of some rows each, up to their row ends, as one; unused rows are cleared, with "
-        "view=1 left as they are",
-    .inputs = {several("ends_and_parts", 2 * kMaxParts, Role::kAny)},
-    .outputs = {{"whole", Role::kAny}},
-    .infer = infer,
-    .work = work,
-    .pieces = pieces,
-    .joins_parts = true,
-    .view = is_view,
-    .run_f32 = run<float>,
-    .run_f64 = run<double>,
-    .run_bf16 = run<kernels::Bf16>,
-    .host_inputs = row_ends,
-    .on_host = clears_on_host};
+const OpDef kJoinRows = {.name = "join_rows",
+                         .doc =
+                             "joins parts that each hold rows up to their row end; unused rows are "
+                             "cleared, or left as they are with attr view=1",
+                         .inputs = {several("ends_and_parts", 2 * kMaxParts, Role::kAny)},
+                         .outputs = {{"whole", Role::kAny}},
+                         .infer = infer,
+                         .work = work,
+                         .pieces = pieces,
+                         .joins_parts = true,
+                         .view = is_view,
+                         .run_f32 = run<float>,
+                         .run_f64 = run<double>,
+                         .run_bf16 = run<kernels::Bf16>,
+                         .host_inputs = row_ends,
+                         .on_host = clears_on_host};
 
 }  // namespace moe::ops

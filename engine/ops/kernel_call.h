@@ -1,5 +1,6 @@
-// What an op's kernel glue sees when it runs: pointers in the order of the op's inputs and outputs
-// (null for an absent optional input), the kernel table, and the run's context.
+// The argument of an op's kernel glue (OpDef::run_f32, ...): pointers in the order of the op's
+// inputs and outputs (null for an absent optional input), the kernel table, and the context of the
+// run. Kernels themselves are in kernels/.
 #pragma once
 
 #include <functional>
@@ -14,27 +15,28 @@
 
 namespace moe {
 
-/// Per rank and step.
+/// What glue needs of the rank and the step that it runs for.
 struct RankContext {
   int64_t rank = 0;
   int64_t num_ranks = 1;
   int64_t step = 0;
-  /// The same number where kernels run on a device; null: kernels run here.
+  /// Where kernels run on a device: the address there that holds `step`. Null: they run on the CPU.
   const int64_t* device_step = nullptr;
   /// Global number of this rank's first token in the step.
   int64_t first_token = 0;
-  /// The gate of a MoE layer (block index); the executor resolves built-in and Lua gates.
+  /// The gate of the MoE layer that a `gate` op belongs to; the executor sets built-in and Lua
+  /// gates.
   const Gate* gate = nullptr;
-  /// The policy of a `place` op; null: the built-in one that it names.
+  /// The policy of a `place` op; null: the built-in policy that its attribute names.
   const PlacementFunction* place = nullptr;
-  /// What expect_experts counts with; null: nothing can be expected.
+  /// The profile from which expect_experts estimates; null: it estimates nothing.
   const PathProfile* popularity = nullptr;
 
-  /// For kernels, which read it when they run.
+  /// Returns the address from which kernels read the step when they run.
   const int64_t* step_for_kernels() const { return device_step != nullptr ? device_step : &step; }
 };
 
-/// T: what activations are stored as, in the executed precision (kernels.h).
+/// One call of an op. T is the type that activations are stored in (kernels.h).
 template <class T>
 struct KernelCall {
   using W = kernels::Wide<T>;
@@ -53,7 +55,7 @@ struct KernelCall {
   T* out(size_t i) const { return static_cast<T*>(outputs[i]); }
   W* wide(size_t i) const { return i < inputs.size() ? static_cast<W*>(inputs[i]) : nullptr; }
   W* wide_out(size_t i) const { return static_cast<W*>(outputs[i]); }
-  /// Of either type, as the tensor's is.
+  /// Returns input i as a matrix of T or of W, whichever type its tensor has.
   MatrixIn matrix(size_t i) const {
     if constexpr (std::is_same_v<T, W>) {
       return in(i);

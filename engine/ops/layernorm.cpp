@@ -1,4 +1,4 @@
-// LayerNorm over the last axis; eps 1e-5, biased variance.
+// LayerNorm over the last axis, with eps 1e-5 and biased variance.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
@@ -37,7 +37,8 @@ void gradient(GradContext& c, OpId) {
   }
 }
 
-/// The batch only: mean and rstd are flat, so other rows of x are not one piece of them.
+/// Can be cut along the batch only: mean and rstd have one flat axis of rows, in which a cut along
+/// another axis of x is not contiguous.
 std::vector<AxisTuple> axes(const Graph&, const Op&) {
   return {{{0, kWhole, kWhole}, {0, 0, 0}}};
 }
@@ -49,7 +50,7 @@ void run(const KernelCall<T>& c) {
                 cols_of(x), c.stream);
 }
 
-/// dy, x, mean and rstd, which both backward ops begin with.
+/// Checks inputs dy, x, mean and rstd, the first four of both backward ops. Throws UserError.
 void expect_saved(const Graph& g, const Op& op) {
   const Shape& x = expect_matrix(g, op, 1);
   expect_shape(g, op, 0, x);
@@ -113,7 +114,7 @@ const OpDef kLayernorm = {.name = "layernorm",
 
 const OpDef kLayernormDx = {
     .name = "layernorm_dx",
-    .doc = "gradient of layernorm's input, plus acc",
+    .doc = "gradient of layernorm's input [+ acc]",
     .bound = Bound::kBytes,
     .inputs = {{"dy"}, {"x"}, {"mean"}, {"rstd"}, {"gamma"}, optional("acc", Role::kAdded)},
     .outputs = {{"dx"}},
@@ -126,7 +127,7 @@ const OpDef kLayernormDx = {
 
 const OpDef kLayernormDw = {
     .name = "layernorm_dw",
-    .doc = "gradients of gamma and beta, plus acc",
+    .doc = "gradients of gamma and beta [+ acc]",
     .bound = Bound::kBytes,
     .inputs = {{"dy"}, {"x"}, {"mean"}, {"rstd"}, optional("acc_gamma"), optional("acc_beta")},
     .outputs = {{"dgamma"}, {"dbeta"}},

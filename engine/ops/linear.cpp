@@ -1,5 +1,5 @@
-// y = x w^T + bias + residual with w [out,in], its two gradients, and the bias gradient of ops that
-// add a bias without a GEMM.
+// linear is y = x w^T + bias + residual with w [out,in]; linear_dx and linear_dw are its gradients.
+// bias_grad is the bias gradient of ops that add a bias without a GEMM.
 #include "engine/ops/defs.h"
 #include "engine/ops/expert_rows.h"
 #include "engine/ops/rules.h"
@@ -19,7 +19,8 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return std::vector<TensorSpec>(with_gelu(op) ? 2 : 1, {y, arg(g, op, 0).dtype});
 }
 
-/// 2 rows in out flops for forward, dx and dw alike: w is [out,in], and input `i` has the rows.
+/// 2 * rows * in * out flops for each of forward, dx and dw. w is [out,in]; the rows are those of
+/// input `i`.
 Work gemm_work(const Graph& g, const Op& op, size_t i, const Shape& w, double gelu_each) {
   return {.flops = 2.0 * static_cast<double>(rows_of(shape(g, op, i))) *
                        static_cast<double>(num_elements(w)) +
@@ -48,7 +49,8 @@ void gradient(GradContext& c, OpId) {
   if (bias.valid()) c.set(bias, c.graph().out(dw, 1));
 }
 
-/// Any axis of the rows; or columns of y, with their rows of w. A cut of `in` would leave sums.
+/// Can be cut along any row axis of x, or along the columns of y (rows of w). A cut along `in`
+/// would give partial sums of y.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   const int columns = static_cast<int>(shape(g, op, 0).size()) - 1;
   const auto tuple = [&op](int x, int w, int bias, int y) {
@@ -137,8 +139,9 @@ std::vector<TensorSpec> infer_bias_grad(const Graph& g, const Op& op) {
   const Shape& dy = expect_matrix(g, op, 0);
   const int64_t groups = attr_int(op, "groups", 0);
   if (groups > 0 && (dy.size() < 3 || dy[0] != groups)) {
-    throw user_error("op '{}' (bias_grad): input '{}' {} has no leading axis of groups = {}",
-                     op.name, arg(g, op, 0).name, shape_text(dy), groups);
+    throw user_error(
+        "op '{}' (bias_grad): input '{}' {} needs 3 or more axes, the first of length groups = {}",
+        op.name, arg(g, op, 0).name, shape_text(dy), groups);
   }
   const Shape db = groups > 0 ? Shape{groups, cols_of(dy)} : Shape{cols_of(dy)};
   expect_shape(g, op, 1, db);
@@ -194,8 +197,8 @@ const OpDef kLinear = {
 const OpDef kLinearDx = {
     .name = "linear_dx",
     .doc =
-        "dx = dy w [+ acc]; attr seq arranges the rows as [rows/seq, seq]; with "
-        "attr gelu=1 times GELU'(sum)",
+        "dx = dy w [+ acc]; attr seq gives dx the shape [rows/seq, seq, in]; with attr gelu=1 dx "
+        "is multiplied by GELU'(sum)",
     .bound = Bound::kFlops,
     .inputs = {{"dy"}, {"w"}, optional("acc", Role::kAdded), with("gelu", "sum", Role::kSum)},
     .outputs = {{"dx"}},
@@ -223,8 +226,8 @@ const OpDef kLinearDw = {.name = "linear_dw",
 const OpDef kBiasGrad = {
     .name = "bias_grad",
     .doc =
-        "db = column sums of dy [+ acc], apart for each of attr groups; of "
-        "used rows only with attr rows = \"used\"",
+        "db = column sums of dy [+ acc], separately for each of attr groups; with attr rows = "
+        "\"used\" only of the rows in use",
     .bound = Bound::kBytes,
     .inputs = {{"dy"}, optional("acc", Role::kAdded), optional("recv_counts", Role::kRecvCounts)},
     .outputs = {{"db"}},

@@ -1,4 +1,5 @@
-// The next placement of a layer from what its experts were given, and its coming into force.
+// place computes the next placement of a layer from the loads of its experts; commit makes it the
+// current one.
 #include <algorithm>
 
 #include "engine/ops/defs.h"
@@ -98,19 +99,20 @@ Attrs option_attrs(const PolicyOptions& options) {
   return attrs;
 }
 
-const OpDef kPlace = {.name = "place",
-                      .doc = "the next placement by attr policy, every so many steps",
-                      .moe = MoeOp::kPlace,
-                      .inputs = {{"loads", Role::kLoads}, {"placement", Role::kPlacement}},
-                      .outputs = {{"next", Role::kNextPlacement}},
-                      .infer = infer,
-                      .work = work,
-                      .run_f32 = run<float>,
-                      .run_f64 = run<double>,
-                      .on_host = always};
+const OpDef kPlace = {
+    .name = "place",
+    .doc = "computes the next placement with the policy of attr policy, once per attr every steps",
+    .moe = MoeOp::kPlace,
+    .inputs = {{"loads", Role::kLoads}, {"placement", Role::kPlacement}},
+    .outputs = {{"next", Role::kNextPlacement}},
+    .infer = infer,
+    .work = work,
+    .run_f32 = run<float>,
+    .run_f64 = run<double>,
+    .on_host = always};
 
 const OpDef kCommit = {.name = "commit",
-                       .doc = "the next placement comes into force",
+                       .doc = "makes the next placement the current one",
                        .inputs = {{"next", Role::kNextPlacement}, {"placement", Role::kPlacement}},
                        .infer = infer_commit,
                        .work = work,

@@ -1,4 +1,5 @@
-// What the ops of placed MoE layers share: the bounds of their placements as attributes.
+// What ops of MoE layers with a placement (experts assigned to device slots at run time) share:
+// bounds, rates and options of placements as op attributes. Placements are in placement/.
 #pragma once
 
 #include "engine/ops/rules.h"
@@ -7,26 +8,29 @@
 
 namespace moe::ops {
 
-/// From attrs experts, devices, residents, shadows, weighted. Throws UserError naming the op.
+/// Returns the bounds in attrs experts, devices, residents, shadows and weighted. Throws UserError
+/// naming the op when they are not allowed. bounds_attrs is the inverse.
 PlacementBounds bounds_of(const Op& op);
 Attrs bounds_attrs(const PlacementBounds& bounds);
 
-/// Attr occupancy of ops on rows in slots: experts over slots.
+/// Returns attr occupancy for ops on rows in slots: experts divided by all devices' slots.
 inline double slot_ratio_of(const PlacementBounds& bounds) {
   return static_cast<double>(bounds.experts) / static_cast<double>(bounds.devices * bounds.slots());
 }
 
-/// The shadow slots that a copy_experts or return_gradients moves: first to last-1, of the first
-/// one from attr begin, of the last one to attr end (sixteenths; all where they are not given). One
-/// range or two, those of one share each. Throws UserError naming the op.
+/// Returns the shadow slots that a copy_experts or return_gradients moves: attr first to attr
+/// last - 1. The first slot's expert is moved only from attr begin, the last one's only up to attr
+/// end (sixteenths of its rows; default: all). Returns one or two ranges; all slots of a range have
+/// the same share of rows. Throws UserError naming the op.
 std::vector<ShadowRange> shadow_ranges(const Op& op);
-/// Of one expert that an op of Collective::kExperts moves, in all of its tensors; by range.
+/// Returns, per shadow range of the op, the bytes of one expert in all tensors that an op of
+/// Collective::kExperts moves; one number for ops without ranges.
 std::vector<double> bytes_moved(const Graph& graph, const Op& op);
 
-/// Input i is a placement within these bounds.
+/// Throws UserError unless input i has the shape of a placement with these bounds.
 void expect_placement(const Graph& graph, const Op& op, size_t i, const PlacementBounds& bounds);
 
-/// The placement in input i of a call.
+/// Returns the placement that input i of a call encodes.
 template <class T>
 Placement placement_in(const KernelCall<T>& c, size_t i) {
   const PlacementBounds bounds = bounds_of(c.op);
@@ -34,7 +38,8 @@ Placement placement_in(const KernelCall<T>& c, size_t i) {
                            {c.in_i32(i), static_cast<size_t>(Placement::code_size(bounds))});
 }
 
-/// What a `place` op's policy counts with, as attributes and back.
+/// The rates and options that the policy of a `place` op uses, read from its attributes and written
+/// as attributes.
 PlacementRates placement_rates(const Op& op);
 Attrs rate_attrs(const PlacementRates& rates);
 PolicyOptions place_options(const Op& op);

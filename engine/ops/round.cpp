@@ -1,5 +1,5 @@
-// y = x rounded from float32 to bfloat16: an operand of several products (OpDef::rounds), which
-// would each round it anew. Where floats are all of one width it is a copy.
+// y = x rounded from float32 to bfloat16. Used for an operand of several products (OpDef::rounds),
+// so that each of them need not round it again. Where all floats have one width, it is a copy.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
@@ -26,9 +26,10 @@ void run(const KernelCall<T>& c) {
 
 }  // namespace
 
-/// Of slots, those that hold no expert hold anything; all other parameters were looked at before.
+/// loose_slots: x may be expert slots, of which those without an expert have undefined values. An x
+/// of any other kind was checked for finite values where it was written.
 const OpDef kRound = {.name = "round",
-                      .doc = "y = x rounded to bf16, once for all products that take it",
+                      .doc = "y = x rounded to bf16, once for all products that read it",
                       .inputs = {{"x"}},
                       .outputs = {{"y"}},
                       .infer = infer,

@@ -1,6 +1,6 @@
-// The losses of a router beside the model's: each gives its value and, in one go, the gradient of
-// the logits, as cross_entropy does. They see a rank's whole batch and are not cut into parts: they
-// stand outside every range that is.
+// The losses of a router, in addition to the model's loss. Each op computes its value and the
+// gradient of the logits at once, as cross_entropy does. They need a rank's whole batch, so they
+// cannot be cut into parts and are never inside a range of ops that is cut.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
@@ -42,29 +42,31 @@ void run_z(const KernelCall<T>& c) {
 
 }  // namespace
 
-const OpDef kBalanceLoss = {
-    .name = "balance_loss",
-    .doc = "loss = attr scale * sum of load[e] * score[t,e], load a constant; dlogits",
-    .inputs = {{"logits"}, {"load"}},
+const OpDef kBalanceLoss = {.name = "balance_loss",
+                            .doc =
+                                "loss = attr scale * sum of load[e] * score[t,e], where load is a "
+                                "constant, and its gradient dlogits",
+                            .inputs = {{"logits"}, {"load"}},
+                            .outputs = {{"loss"}, {"dlogits"}},
+                            .infer = infer,
+                            .work = work,
+                            .gradient = gradient,
+                            .loss = Loss::kBalance,
+                            .may_alias = {{1, 0}},
+                            .run_f32 = run_balance<float>,
+                            .run_f64 = run_balance<double>};
+
+const OpDef kZLoss = {
+    .name = "z_loss",
+    .doc = "loss = attr scale * sum of logsumexp(logits[t])^2, and its gradient dlogits",
+    .inputs = {{"logits"}},
     .outputs = {{"loss"}, {"dlogits"}},
     .infer = infer,
     .work = work,
     .gradient = gradient,
-    .loss = Loss::kBalance,
+    .loss = Loss::kZ,
     .may_alias = {{1, 0}},
-    .run_f32 = run_balance<float>,
-    .run_f64 = run_balance<double>};
-
-const OpDef kZLoss = {.name = "z_loss",
-                      .doc = "loss = attr scale * sum of logsumexp(logits[t])^2; dlogits",
-                      .inputs = {{"logits"}},
-                      .outputs = {{"loss"}, {"dlogits"}},
-                      .infer = infer,
-                      .work = work,
-                      .gradient = gradient,
-                      .loss = Loss::kZ,
-                      .may_alias = {{1, 0}},
-                      .run_f32 = run_z<float>,
-                      .run_f64 = run_z<double>};
+    .run_f32 = run_z<float>,
+    .run_f64 = run_z<double>};
 
 }  // namespace moe::ops

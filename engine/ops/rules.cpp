@@ -44,7 +44,7 @@ void expect_rows(const Graph& graph, const Op& op, size_t i, int64_t rows, int64
   if (!has(op, i)) return;
   const Shape& have = expect_matrix(graph, op, i, 1);
   if (rows_of(have) == rows && cols_of(have) == cols) return;
-  throw user_error("op '{}' ({}): input {} '{}' is {}, expected {} rows of {}", op.name,
+  throw user_error("op '{}' ({}): input {} '{}' is {}, expected {} rows of {} columns", op.name,
                    graph.def(op).name, i, arg(graph, op, i).name, shape_text(have), rows, cols);
 }
 
@@ -54,9 +54,10 @@ const Shape& expect_matrix(const Graph& graph, const Op& op, size_t i, size_t mi
       std::all_of(tensor.shape.begin(), tensor.shape.end(), [](int64_t n) { return n > 0; });
   if (tensor.shape.size() < min_rank || !positive || tensor.dtype == DType::kI32) {
     throw user_error(
-        "op '{}' ({}): input {} '{}' is {} {}, expected floating point, rank {} or more", op.name,
-        graph.def(op).name, i, tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape),
-        min_rank);
+        "op '{}' ({}): input {} '{}' is {} {}, expected floating point with {} or more axes, none "
+        "of them empty",
+        op.name, graph.def(op).name, i, tensor.name, dtype_name(tensor.dtype),
+        shape_text(tensor.shape), min_rank);
   }
   return tensor.shape;
 }
@@ -64,7 +65,7 @@ const Shape& expect_matrix(const Graph& graph, const Op& op, size_t i, size_t mi
 int64_t expect_attr(const Op& op, std::string_view key, int64_t least) {
   const int64_t value = attr_int(op, key, least - 1);
   if (value < least)
-    throw user_error("op '{}': attribute '{}' must be at least {}", op.name, key, least);
+    throw user_error("op '{}': attribute '{}' must be given and at least {}", op.name, key, least);
   return value;
 }
 

@@ -1,5 +1,5 @@
-// What the op files share: reading arguments, checking shapes, counting bytes, and the two smallest
-// pieces of glue.
+// Functions that the op files share: reading arguments and attributes, checking shapes, counting
+// bytes, and copying or clearing an output. Rules for rows of slots are in expert_rows.h.
 #pragma once
 
 #include <type_traits>
@@ -12,7 +12,7 @@
 
 namespace moe::ops {
 
-/// Any length, in expect_shape.
+/// In the shape given to expect_shape: an axis of any length.
 constexpr int64_t kAny = -1;
 
 inline bool has(const Op& op, size_t i) {
@@ -24,7 +24,7 @@ inline const Tensor& arg(const Graph& graph, const Op& op, size_t i) {
 inline const Shape& shape(const Graph& graph, const Op& op, size_t i) {
   return arg(graph, op, i).shape;
 }
-/// Input i of an op, invalid when absent.
+/// Returns input i of an op; an invalid id when it is absent.
 inline TensorId input_or_none(const Op& op, size_t i) {
   return i < op.inputs.size() ? op.inputs[i] : TensorId();
 }
@@ -40,35 +40,39 @@ inline int64_t rows_of(const Shape& shape) {
 /// Throws UserError naming op, tensor and what is allowed, unless input i is a floating-point
 /// tensor of this shape; absent inputs pass.
 void expect_shape(const Graph& graph, const Op& op, size_t i, const Shape& allowed);
-/// The same for an i32 tensor.
+/// Like expect_shape, for an i32 tensor.
 void expect_index(const Graph& graph, const Op& op, size_t i, const Shape& allowed);
-/// Input i is a floating-point tensor with this many rows (all axes but the last) and columns.
+/// Throws UserError unless input i is absent or a floating-point tensor with `rows` rows (the
+/// product of all axes but the last) and `cols` columns.
 void expect_rows(const Graph& graph, const Op& op, size_t i, int64_t rows, int64_t cols);
-/// Input i has at least one axis, and all are positive; returns its shape.
+/// Returns the shape of input i. Throws UserError unless it is a floating-point tensor of at least
+/// min_rank axes, all of positive length.
 const Shape& expect_matrix(const Graph& graph, const Op& op, size_t i, size_t min_rank = 2);
-/// The integer attribute, which must be at least `least`.
+/// Returns the integer attribute `key`. Throws UserError when it is absent or below `least`.
 int64_t expect_attr(const Op& op, std::string_view key, int64_t least);
 
-/// Attr scores, softmax unless given. Throws UserError for anything else.
+/// Returns attr scores: softmax (the default) or sigmoid. Throws UserError for any other value.
 kernels::ScoreRule score_rule(const Op& op);
-/// Attr weight, prob unless given. Throws UserError for anything else.
+/// Returns attr weight: prob (the default), renorm or one. Throws UserError for any other value.
 kernels::WeightRule weight_rule(const Op& op);
 
-/// [rows / seq, seq, cols] where attr seq says how rows are arranged, else [rows, cols].
+/// Returns [rows / seq, seq, cols] where the op has attr seq, else [rows, cols]. Throws UserError
+/// when seq does not divide `rows`.
 Shape token_shape(const Op& op, int64_t rows, int64_t cols);
-/// The attribute that gives a gradient of this shape its arrangement back.
+/// Returns attr seq, with which token_shape gives the gradient this shape again; no attribute for a
+/// shape of two axes.
 Attrs seq_attr(const Shape& shape);
 
-/// Statistics of reduced precision are kept in f32.
+/// Returns the type of an op's statistics (mean, log-sum-exp): f32 where `dtype` is f16 or bf16.
 inline DType stats_dtype(DType dtype) {
   return dtype == DType::kF16 ? DType::kF32 : wide_dtype(dtype);
 }
-/// The type of an activation that an op makes of wide ones alone: attr store, `default_value`
-/// unless given. Throws UserError for anything but bf16.
+/// Returns the type of the activation that an op with only wide (f32) inputs outputs: attr store,
+/// or `default_value` when absent. Throws UserError when attr store is not bf16.
 DType stored_dtype(const Op& op, DType default_value);
 
-/// The op is one part of a cut along rows: it touches the rows of its own part only, which are attr
-/// share of the whole batch's (expected).
+/// Whether the op is one part of a cut along rows. A part reads and writes only its own rows;
+/// attr share is their expected share of the whole batch's rows.
 inline bool is_part(const Op& op) {
   return op.attrs.contains("share");
 }
@@ -76,18 +80,19 @@ inline double share_of(const Op& op) {
   return attr_double(op, "share", 1.0);
 }
 
-/// Of rows in the slots of a placed layer: the part of the slots that experts are expected in.
+/// Attr occupancy, for ops on rows of a layer with a placement: the expected share of the expert
+/// slots that hold an expert, 0..1.
 inline double slot_ratio_of(const Op& op) {
   return attr_double(op, "occupancy", 1.0);
 }
 
-/// Bytes of the op's inputs and outputs, each counted once.
+/// Returns the bytes of the op's inputs and outputs, each counted once.
 double io_bytes(const Graph& graph, const Op& op);
 inline Work elementwise_work(const Graph& graph, const Op& op, double flops) {
   return {.flops = flops, .bytes = io_bytes(graph, op)};
 }
 
-/// E: T or Wide<T>.
+/// Copies n elements unless `to` is `from`. E is T or Wide<T>.
 template <class T, class E>
 void copy(const KernelCall<T>& c, E* to, const E* from, int64_t n) {
   if (to == from || n == 0) return;
@@ -95,7 +100,7 @@ void copy(const KernelCall<T>& c, E* to, const E* from, int64_t n) {
   c.k.copy_2d(to, width, from, width, width, 1, c.stream);
 }
 
-/// out[n] starts as acc, or as 0.
+/// Sets out[0..n) to acc, or to 0 where acc is null.
 template <class T, class E>
 void start_from(const KernelCall<T>& c, E* out, const std::type_identity_t<E>* acc, int64_t n) {
   if (acc != nullptr) {

@@ -1,5 +1,5 @@
-// Cuts a tensor along an axis, and puts parts together. With attr view=1 the parts lie inside the
-// whole's storage, and nothing moves.
+// split cuts a tensor along an axis; concat joins parts. With attr view=1 the parts are inside the
+// whole's storage, and nothing is copied.
 #include <algorithm>
 #include <charconv>
 #include <numeric>
@@ -14,8 +14,8 @@ size_t axis_of(const Graph& g, const Op& op) {
   const auto axis = static_cast<size_t>(expect_attr(op, "axis", 0));
   const Shape& x = shape(g, op, 0);
   if (axis >= x.size()) {
-    throw user_error("op '{}': attribute 'axis' = {}, but '{}' is {}", op.name, axis,
-                     arg(g, op, 0).name, shape_text(x));
+    throw user_error("op '{}': attribute 'axis' = {}, allowed: an axis of '{}' {}, counted from 0",
+                     op.name, axis, arg(g, op, 0).name, shape_text(x));
   }
   return axis;
 }
@@ -24,7 +24,7 @@ bool view(const Op& op) {
   return attr_int(op, "view") != 0;
 }
 
-/// The parts of a view are one stretch of memory each.
+/// Throws UserError unless attr view is 0, or 1 with each part contiguous in memory.
 void check_view(const Op& op, const Tensor& whole, size_t axis) {
   const int64_t value = attr_int(op, "view");
   if (value != 0 && value != 1) {
@@ -33,12 +33,13 @@ void check_view(const Op& op, const Tensor& whole, size_t axis) {
   const auto end = whole.shape.begin() + static_cast<std::ptrdiff_t>(axis);
   if (value == 0 || std::all_of(whole.shape.begin(), end, [](int64_t n) { return n == 1; })) return;
   throw user_error(
-      "op '{}': attribute 'view' = 1 along axis {} of '{}' {}, allowed: axis 0, or only axes of "
-      "length 1 before it",
+      "op '{}': attribute 'view' = 1 for axis {} of '{}' {} is not allowed; all axes before it "
+      "must "
+      "have length 1, so that each part is contiguous",
       op.name, axis, whole.name, shape_text(whole.shape));
 }
 
-/// "4,4" -> {4, 4}
+/// Returns attr sizes as numbers: "4,4" -> {4, 4}. Throws UserError for other texts.
 std::vector<int64_t> parse_sizes(const Op& op) {
   const std::string text = attr_string(op, "sizes");
   std::vector<int64_t> sizes;
@@ -67,8 +68,9 @@ std::vector<TensorSpec> infer_split(const Graph& g, const Op& op) {
   check_view(op, arg(g, op, 0), axis);
   Shape part = shape(g, op, 0);
   if (std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) != part[axis]) {
-    throw user_error("op '{}': sizes '{}' do not sum to axis {} of '{}' {}", op.name,
-                     attr_string(op, "sizes"), axis, arg(g, op, 0).name, shape_text(part));
+    throw user_error(
+        "op '{}': the sum of attribute 'sizes' = '{}' is not the length of axis {} of '{}' {}",
+        op.name, attr_string(op, "sizes"), axis, arg(g, op, 0).name, shape_text(part));
   }
   std::vector<TensorSpec> specs;
   for (const int64_t size : sizes) {
@@ -87,15 +89,18 @@ std::vector<TensorSpec> infer_concat(const Graph& g, const Op& op) {
     if (!has(op, i)) throw user_error("op '{}': input {} is required", op.name, i);
     Shape part = shape(g, op, i);
     if (part.size() != whole.size() || arg(g, op, i).dtype != arg(g, op, 0).dtype) {
-      throw user_error("op '{}' (concat): inputs '{}' and '{}' do not fit", op.name,
-                       arg(g, op, 0).name, arg(g, op, i).name);
+      throw user_error(
+          "op '{}' (concat): inputs '{}' and '{}' differ in type or number of axes; they must be "
+          "equal",
+          op.name, arg(g, op, 0).name, arg(g, op, i).name);
     }
     const int64_t length = part[axis];
     part[axis] = whole[axis];
     if (part != whole) {
-      throw user_error("op '{}' (concat): input '{}' {} differs beyond axis {} from '{}' {}",
-                       op.name, arg(g, op, i).name, shape_text(shape(g, op, i)), axis,
-                       arg(g, op, 0).name, shape_text(shape(g, op, 0)));
+      throw user_error(
+          "op '{}' (concat): input '{}' {} differs in an axis other than axis {} from '{}' {}",
+          op.name, arg(g, op, i).name, shape_text(shape(g, op, i)), axis, arg(g, op, 0).name,
+          shape_text(shape(g, op, 0)));
     }
     whole[axis] += length;
   }
@@ -106,7 +111,7 @@ Work work(const Graph& g, const Op& op, const WorkContext&) {
   return {.bytes = view(op) ? 0 : io_bytes(g, op)};
 }
 
-/// Of a view: the parts one behind the other.
+/// OpDef::pieces: for a view, the parts one after the other in the whole; nothing otherwise.
 std::vector<Piece> one_by_one(const Graph& g, const Op& op, const std::vector<TensorId>& parts,
                               TensorId whole) {
   std::vector<Piece> pieces;
@@ -132,8 +137,8 @@ void gradient_split(GradContext& c, OpId) {
   std::vector<TensorId> parts;
   for (const TensorId t : op.outputs) {
     if (!c.grad(t).valid()) {
-      throw user_error("op '{}': no gradient arrives at part '{}'", op.name,
-                       c.graph().tensor(t).name);
+      throw user_error("op '{}': the loss must depend on all its parts, but not on part '{}'",
+                       op.name, c.graph().tensor(t).name);
     }
     parts.push_back(c.grad(t));
   }
@@ -156,7 +161,8 @@ void gradient_concat(GradContext& c, OpId) {
   }
 }
 
-/// Bytes of one index along `axis`, and the number of blocks before it.
+/// For a tensor cut along `axis`: the product of the axes before it, and the bytes of one index
+/// along it (the axes after it).
 struct Layout {
   int64_t outer = 1, inner_bytes = 0;
 };
@@ -168,8 +174,8 @@ Layout layout_of(const Tensor& tensor, size_t axis, int64_t float_bytes) {
   return layout;
 }
 
-/// Moves between the whole and its parts, which are `ids` at `pointers`; a part of a view stays
-/// where it lies in its place.
+/// Copies between the whole and its parts; part i is the tensor ids[i] at pointers[i]. A part that
+/// is already at its place in the whole (a view) is not copied.
 template <bool kToParts, class T>
 void move_parts(const KernelCall<T>& c, TensorId whole_id, void* whole_data,
                 const std::vector<TensorId>& ids, std::span<void* const> pointers) {
@@ -207,23 +213,24 @@ constexpr int kMaxParts = 1 << 16;
 
 }  // namespace
 
-const OpDef kSplit = {
-    .name = "split",
-    .doc = "cuts along attr axis into lengths attr sizes, as \"4,4\"; attr view=1: in place",
-    .basic = BasicOp::kSplit,
-    .inputs = {{"x", Role::kAny}},
-    .outputs = {several("parts", kMaxParts, Role::kAny)},
-    .infer = infer_split,
-    .work = work,
-    .gradient = gradient_split,
-    .pieces = pieces_split,
-    .view = view,
-    .run_f32 = run_split<float>,
-    .run_f64 = run_split<double>,
-    .run_bf16 = run_split<kernels::Bf16>};
+const OpDef kSplit = {.name = "split",
+                      .doc =
+                          "cuts x along attr axis into parts of the lengths in attr sizes, such as "
+                          "\"4,4\"; attr view=1: without a copy",
+                      .basic = BasicOp::kSplit,
+                      .inputs = {{"x", Role::kAny}},
+                      .outputs = {several("parts", kMaxParts, Role::kAny)},
+                      .infer = infer_split,
+                      .work = work,
+                      .gradient = gradient_split,
+                      .pieces = pieces_split,
+                      .view = view,
+                      .run_f32 = run_split<float>,
+                      .run_f64 = run_split<double>,
+                      .run_bf16 = run_split<kernels::Bf16>};
 
 const OpDef kConcat = {.name = "concat",
-                       .doc = "puts parts together along attr axis; attr view=1: in place",
+                       .doc = "joins parts along attr axis; attr view=1: without a copy",
                        .basic = BasicOp::kConcat,
                        .inputs = {several("parts", kMaxParts, Role::kAny)},
                        .outputs = {{"x", Role::kAny}},

@@ -1,20 +1,21 @@
-// The slots that a rank sends in each round of an exchange (base/group.h, Round), and back. Which
-// block of experts is part j depends on the rank's place in its group: a rotation by blocks.
-// Every part is a copy: a view cannot lie elsewhere on another rank. The cost is the tensor read
-// and written once.
+// split_peers cuts slots by the round of an exchange in which they are sent (base/group.h, Round);
+// join_peers is the inverse. Which block of experts is part j depends on the rank's place in its
+// group: blocks are rotated. Every part is a copy, because a view must have the same place on every
+// rank. The cost is one read and one write of the tensor.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
 namespace moe::ops {
 namespace {
 
-/// [E,C,d] of whole blocks; the shape of one is [E/n,C,d].
+/// Returns the shape [E/n,C,d] of one block of slots [E,C,d]. Throws UserError unless the ranks of
+/// the group divide E.
 Shape block_of(const Graph& g, const Op& op, Shape slots) {
   const Group group = group_of(g, op);
   const int64_t rounds = round_of(g, op).of;
   if (slots[0] % group.size != 0) {
-    throw user_error("op '{}': {} experts do not divide over {} ranks", op.name, slots[0],
-                     group.size);
+    throw user_error("op '{}': {} experts cannot be divided evenly among {} ranks", op.name,
+                     slots[0], group.size);
   }
   slots[0] /= rounds;
   return slots;
@@ -30,7 +31,8 @@ std::vector<TensorSpec> infer_split(const Graph& g, const Op& op) {
 std::vector<TensorSpec> infer_join(const Graph& g, const Op& op) {
   const int64_t rounds = round_of(g, op).of;
   if (op.inputs.size() != static_cast<size_t>(rounds)) {
-    throw user_error("op '{}': {} parts of rounds = {}", op.name, op.inputs.size(), rounds);
+    throw user_error("op '{}': it has {} parts, expected one for each of rounds = {}", op.name,
+                     op.inputs.size(), rounds);
   }
   expect_shape(g, op, 0, {kAny, kAny, kAny});
   Shape slots = shape(g, op, 0);
@@ -53,8 +55,8 @@ void gradient_split(GradContext& c, OpId) {
   std::vector<TensorId> parts;
   for (const TensorId t : op.outputs) {
     if (!c.grad(t).valid()) {
-      throw user_error("op '{}': no gradient arrives at part '{}'", op.name,
-                       c.graph().tensor(t).name);
+      throw user_error("op '{}': the loss must depend on all its parts, but not on part '{}'",
+                       op.name, c.graph().tensor(t).name);
     }
     parts.push_back(c.grad(t));
   }
@@ -69,7 +71,7 @@ void gradient_join(GradContext& c, OpId) {
   }
 }
 
-/// f(part j, its block in the whole, elements)
+/// Calls f(part j, the block of the whole that belongs to it, number of elements) for every j.
 template <class T, class F>
 void for_each_block(const KernelCall<T>& c, T* whole, std::span<void* const> parts, const F& f) {
   const Group group = group_of(c.graph, c.op);
@@ -99,22 +101,21 @@ constexpr int kMaxRounds = 1 << 16;
 
 }  // namespace
 
-const OpDef kSplitPeers = {.name = "split_peers",
-                           .doc =
-                               "slots by the round in which they are sent; attrs rounds, group, "
-                               "stride",
-                           .inputs = {{"slots"}},
-                           .outputs = {several("parts", kMaxRounds)},
-                           .infer = infer_split,
-                           .work = work,
-                           .gradient = gradient_split,
-                           .run_f32 = run_split<float>,
-                           .run_f64 = run_split<double>,
-                           .run_bf16 = run_split<kernels::Bf16>};
+const OpDef kSplitPeers = {
+    .name = "split_peers",
+    .doc = "cuts slots into parts by the round in which they are sent; attrs rounds, group, stride",
+    .inputs = {{"slots"}},
+    .outputs = {several("parts", kMaxRounds)},
+    .infer = infer_split,
+    .work = work,
+    .gradient = gradient_split,
+    .run_f32 = run_split<float>,
+    .run_f64 = run_split<double>,
+    .run_bf16 = run_split<kernels::Bf16>};
 
 const OpDef kJoinPeers = {
     .name = "join_peers",
-    .doc = "puts the slots of all rounds together; attrs rounds, group, stride",
+    .doc = "joins the slots of all rounds, the inverse of split_peers; attrs rounds, group, stride",
     .inputs = {several("parts", kMaxRounds)},
     .outputs = {{"slots"}},
     .infer = infer_join,

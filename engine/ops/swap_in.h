@@ -1,6 +1,7 @@
-// What the ops of Lina's inference decide, for their kernels and the simulator alike, and what a
-// swap_in copies. Its weights may lie in host memory and its slots on a device, so whoever executes
-// it makes the copies; the op's kernel is all of them on the host.
+// The decisions of the ops for Lina's inference (USENIX ATC 2023), used both by their kernels and
+// by the simulator, and the copies that a swap_in makes. The weights of a swap_in may be in host
+// memory and its slots on a device, so the executor makes the copies; the op's own kernel does all
+// of them on the host. Algorithms of placement are in placement/two_phase.h.
 #pragma once
 
 #include <optional>
@@ -14,21 +15,23 @@
 
 namespace moe::ops {
 
-/// What a place_expected makes of all ranks' estimate; where nothing is expected, one expert per
-/// device.
+/// Returns the placement that a place_expected computes from `all`, the sum of all ranks'
+/// estimates; one expert per device where the estimate is empty.
 Placement placed_as_expected(const Op& op, const Estimate& all);
-/// What a fine_tune makes of the gate's counts [experts]; nullopt: the estimate holds, and with it
-/// the placement that was made by it. all: not looked at without attr estimated.
+/// Returns the placement that a fine_tune computes from the gate's counts (rows per expert);
+/// nullopt when the estimate agrees with the counts, so that the placement made from it stays.
+/// `all`, the sum of all ranks' estimates, is ignored without attr estimated.
 std::optional<Placement> placed_by_counts(const Op& op, const Estimate& all,
                                           std::span<const int64_t> counts);
 
 bool is_swap_in(const Graph& graph, OpId op);
-/// Experts that a swap_in copies to the device; before: with keep, what its slots hold.
+/// Returns how many experts a swap_in copies to the device. `before` (null without attr keep) is
+/// the placement of the experts that the slots already hold.
 int64_t num_loaded(const Placement& placement, const Placement* before, int64_t device);
 
-/// An expert's weights each, into the slots that hold one on this device; others are left as they
-/// are. inputs, outputs: where the op's tensors lie; placements are read, weights and slots are
-/// not. element_bytes: of the weights.
+/// Returns the copies of a swap_in: one per weight tensor and slot that holds an expert on this
+/// device; other slots stay as they are. inputs and outputs: addresses of the op's tensors; only
+/// the placements among them are read here. element_bytes: bytes per element of the weights.
 std::vector<kernels::Copy> swap_in_copies(const Graph& graph, const Op& op,
                                           std::span<void* const> inputs,
                                           std::span<void* const> outputs, int64_t device,

@@ -1,5 +1,5 @@
-// Puts blocks of rows into another order: the re-ordering in memory before the first or after the
-// last step of a hierarchical all-to-all.
+// Changes the order of blocks of rows in memory, as is needed before the first or after the last
+// step of a hierarchical all-to-all.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
@@ -10,8 +10,10 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const Tensor& x = arg(g, op, 0);
   const int64_t rows = expect_attr(op, "rows", 1), cols = expect_attr(op, "cols", 1);
   if (x.shape.empty() || x.shape[0] < 1 || x.shape[0] % (rows * cols) != 0) {
-    throw user_error("op '{}': input 0 '{}' is {}, its first axis is no multiple of {} x {} blocks",
-                     op.name, x.name, shape_text(x.shape), rows, cols);
+    throw user_error(
+        "op '{}': input 0 '{}' is {}, but its first axis must be a multiple of rows * cols = {} * "
+        "{}",
+        op.name, x.name, shape_text(x.shape), rows, cols);
   }
   return {{x.shape, x.dtype}};
 }
@@ -20,7 +22,7 @@ Work work(const Graph& g, const Op& op, const WorkContext&) {
   return {.bytes = io_bytes(g, op)};
 }
 
-/// Any axis but that of the blocks.
+/// Can be cut along any axis except the first, which holds the blocks.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   std::vector<AxisTuple> tuples;
   for (size_t axis = 1; axis < shape(g, op, 0).size(); ++axis) {

@@ -8,16 +8,17 @@ void expect_gelu(const Op& op, size_t none) {
     throw user_error("op '{}': attribute 'gelu' = {}, allowed: 0 or 1", op.name, value);
   }
   if (value == 1 && has(op, none)) {
-    throw user_error("op '{}': attribute 'gelu' = 1 and input {} exclude each other", op.name,
-                     none);
+    throw user_error("op '{}': input {} is not allowed with attribute 'gelu' = 1", op.name, none);
   }
 }
 
 void expect_gelu_dx(const Graph& graph, const Op& op, size_t acc, size_t sum, const Shape& dx) {
   expect_gelu(op, acc);
   if (with_gelu(op) != has(op, sum)) {
-    throw user_error("op '{}': input {}, the sum before GELU, goes with attribute 'gelu' = 1",
-                     op.name, sum);
+    throw user_error(
+        "op '{}': input {}, the sum before GELU, must be given with attribute 'gelu' = 1, and only "
+        "then",
+        op.name, sum);
   }
   expect_shape(graph, op, sum, dx);
 }
@@ -25,7 +26,8 @@ void expect_gelu_dx(const Graph& graph, const Op& op, size_t acc, size_t sum, co
 void refuse_gradient(const Op& op) {
   if (!with_gelu(op)) return;
   throw user_error(
-      "op '{}': attribute 'gelu' = 1 is for graphs that have their backward; give gelu as an op",
+      "op '{}': attribute 'gelu' = 1 is not allowed in a graph that autodiff differentiates; use a "
+      "separate op 'gelu'",
       op.name);
 }
 

@@ -1,13 +1,13 @@
-// What attr gelu=1 makes of a matrix product: GELU follows it in the same op. Forward: output 0 is
-// the sum with its bias, output 1 GELU of that. Backward: dx is the product times the slope of GELU
-// at the sum, which is one more input.
+// Attr gelu=1 of a matrix product op: the op also applies GELU. Forward: output 0 is the sum
+// (product plus bias), output 1 is GELU(sum). Backward: dx is the product multiplied by the slope
+// of GELU at the sum, which is an additional input. GELU as an op of its own is in gelu.cpp.
 #pragma once
 
 #include "engine/ops/rules.h"
 
 namespace moe::ops {
 
-/// Flops a number of GELU and of its gradient.
+/// Flops per element of GELU and of its gradient.
 constexpr double kGeluFlops = 12, kGeluDxFlops = 20;
 
 inline bool with_gelu(const Op& op) {
@@ -16,10 +16,11 @@ inline bool with_gelu(const Op& op) {
 
 /// Throws UserError unless attr gelu is 0 or 1 and, where it is 1, input `none` is absent.
 void expect_gelu(const Op& op, size_t none);
-/// The same in the backward, where the sum is input `sum`, of dx's shape.
+/// Like expect_gelu, for the backward op, where input `acc` must be absent. Also throws UserError
+/// unless input `sum` exists exactly where attr gelu is 1, and has the shape of dx.
 void expect_gelu_dx(const Graph& graph, const Op& op, size_t acc, size_t sum, const Shape& dx);
 
-/// Throws UserError for an op that GELU is in: gradients are made of graphs without such.
+/// Throws UserError for an op with attr gelu=1. Autodiff needs graphs where GELU is a separate op.
 void refuse_gradient(const Op& op);
 
 inline double gelu_flops(const Graph& graph, const Op& op, double each) {
@@ -27,7 +28,8 @@ inline double gelu_flops(const Graph& graph, const Op& op, double each) {
                        : 0;
 }
 
-/// OpDef::axes where the op has an output more, which is cut as the first.
+/// Adds to each cut (OpDef::axes) that an op with attr gelu=1 cuts its second output like the
+/// first.
 std::vector<AxisTuple> and_gelu(const Op& op, std::vector<AxisTuple> tuples);
 
 }  // namespace moe::ops

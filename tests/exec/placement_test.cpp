@@ -318,7 +318,7 @@ TEST_CASE("with a placement too a batch in parts trains as the whole") {
   REQUIRE(cut->graph.find_op("b1.moe.fc1.p1").valid());
   check_same_model(expected, run_poisoned(*cut, 3, random_policy(3, false)));
   CHECK_THROWS_WITH(run_poisoned(*cut, 3, random_policy(3, true)),
-                    Catch::Contains("allowed: sharing 'local'"));
+                    Catch::Contains("only sharing 'local' is allowed"));
 }
 
 TEST_CASE("a policy that fails leaves the old placement, and the steps so far") {
