@@ -17,8 +17,8 @@
 
 namespace moe {
 
-// Each is defined in the file of its name, with its source and equations. A new one is its file,
-// its name here and its row below.
+// Each pass is defined in the file of its name, with its source and equations. A new pass needs a
+// file, its name in this list and a row in the table below.
 using GraphPass = Graph(Graph graph, const PassContext& context);
 using SchedulePass = Schedule(const Graph& graph, Schedule schedule, const PassContext& context);
 // clang-format off
@@ -37,7 +37,7 @@ MOE_SCHEDULE_PASSES(MOE_DECLARE_PASS)
 
 namespace {
 
-/// Throws InternalError for a row that lacks something, and a pass above that has no row.
+/// Throws InternalError for a row that lacks a field and for a listed pass without a row.
 void check_passes(const std::vector<PassDef>& passes) {
   check_rows("passes", passes);
   for (const PassDef& pass : passes) {
@@ -60,7 +60,7 @@ void check_passes(const std::vector<PassDef>& passes) {
 #undef MOE_CHECK_ROW
 }
 
-/// The pass of a placement policy: the policy's own options behind those of all.
+/// Returns the pass of a placement policy: options that all policies share, then its own.
 PassDef placement_pass(const PlacementPolicy& policy) {
   const PlacementDefaults& defaults = policy.defaults;
   PassDef pass{.name = policy.pass(), .kind = StageKind::kPlacement, .doc = policy.doc};
@@ -96,9 +96,9 @@ PassDef placement_pass(const PlacementPolicy& policy) {
   return pass;
 }
 
-/// All but the placement policies'.
+/// All passes except those of the placement policies.
 const std::vector<PassDef>& other_passes() {
-  // Stages of one kind run as a system lists them; this is the order in which it should.
+  // Stages of one kind run as a system lists them; the order here is the recommended one.
   static const std::vector<PassDef> passes = {
       {.name = "lina_inference",
        .kind = StageKind::kPlacement,
@@ -128,8 +128,8 @@ const std::vector<PassDef>& other_passes() {
                          "of random devices for experts that nobody expects")},
        .transform = lina_inference,
        .inference_only = true},
-      // Forward: what autodiff should see, so that the backward follows without a pass of its own.
-      // The cut comes first: it moves whole slots, and refuses rows that are counted already.
+      // Forward: passes before autodiff, so that the backward follows without a pass of its own.
+      // Cuts along the capacity come first: they move whole slots and refuse counted rows.
       {.name = "capacity_pipeline",
        .kind = StageKind::kForward,
        .doc = "cuts all-to-all, experts, all-to-all into parts along the capacity (Tutel, PipeMoE)",
@@ -174,7 +174,7 @@ const std::vector<PassDef>& other_passes() {
                     {},
                     1}},
        .transform = fastermoe_pipeline},
-      // The transfers' counts come before the experts', which then find the exchange and share it.
+      // irregular_a2a first: used_rows then finds its exchange_counts op and shares it.
       {.name = "irregular_a2a",
        .kind = StageKind::kForward,
        .doc = "all-to-alls carry real rows only, after an exchange of counts (Lancet)",
@@ -185,14 +185,14 @@ const std::vector<PassDef>& other_passes() {
        .doc = "experts compute only the rows that hold a token",
        .options = {},
        .transform = used_rows},
-      // Last: it takes all-to-alls as they are, cut or irregular, and what comes after it would
-      // find two in the place of one.
+      // Last: it accepts all-to-alls that are cut or irregular, while a pass after it would find
+      // two all-to-alls in place of one.
       {.name = "hierarchical_a2a",
        .kind = StageKind::kForward,
        .doc = "all-to-alls in two steps, inside nodes and between them (Tutel, DeepSpeed-MoE)",
        .options = {},
        .transform = hierarchical_a2a},
-      // Step: the backward is there and stays whole, reading what the parts make.
+      // Step: the backward exists already and is not cut; it reads what the parts make.
       {.name = "partition",
        .kind = StageKind::kStep,
        .doc = "ranges of the forward around MoE layers in parts of the batch, pipelined (Lancet)",
@@ -210,8 +210,8 @@ const std::vector<PassDef>& other_passes() {
              "ops after combine in a layer's range, up to the loss; -1: as is fastest", -1, 1e6}},
        .transform = partition,
        .reads = Reads::kTimes},
-      // Schedulers: dW first, since it chooses among what is still free; those after it take
-      // freedom away, and a contradiction is a cycle of two named stages.
+      // Schedulers: dw_schedule first, because it chooses among the orders that are still possible;
+      // the ones after it restrict the order. A contradiction is a cycle that names both stages.
       {.name = "dw_schedule",
        .kind = StageKind::kSchedule,
        .doc = "weight gradients run while an all-to-all is on the wire (Lancet, algorithm 1)",
@@ -230,8 +230,8 @@ const std::vector<PassDef>& other_passes() {
                     {"undo", "keep"}}},
        .schedule = dw_schedule,
        .reads = Reads::kTimes},
-      // After dw_schedule: gradients of experts go back once their dW are over, wherever it put
-      // them.
+      // After dw_schedule: gradients of experts return once their dW ends, wherever dw_schedule has
+      // put that dW.
       {.name = "prophet_schedule",
        .kind = StageKind::kSchedule,
        .doc =
@@ -284,7 +284,7 @@ const std::vector<PassDef>& other_passes() {
 
 const std::vector<PassDef>& builtin_passes() {
   static const std::vector<PassDef> passes = [] {
-    // Placement: before anything cuts the exchange whose rows it counts by slot.
+    // Placement comes before any pass that cuts the exchange whose rows it counts by slot.
     std::vector<PassDef> all;
     for (const PlacementPolicy& policy : builtin_policies()) all.push_back(placement_pass(policy));
     all.insert(all.end(), other_passes().begin(), other_passes().end());
@@ -322,8 +322,8 @@ void check_lanes(const Graph& graph, const Schedule& schedule) {
   }
 }
 
-/// Runs `call`; its errors name the stage and those before it that changed what it found. An error
-/// of a class of its own, as a policy may throw, says where it comes from and passes as it is.
+/// Runs `call` and adds to its errors the name of the stage and of the earlier stages that changed
+/// their input. An error of a derived class (from a policy) names its origin and passes unchanged.
 template <class Call>
 auto in_stage(const std::string& stage, const std::vector<StageReport>& before, const Call& call) {
   const auto text = [&](const std::exception& error) {
@@ -399,7 +399,8 @@ Graph Pipeline::transform(Graph graph, StageKind kind) {
         report_of(stage, changes_of(graph, after), std::span(log_).subspan(logged), after));
     reports_.back().took_ns = since(begin);
     for (const Op& op : after.ops()) {
-      if (op.part >= 0) cut_by_.emplace(op.name, stage.name);  // the first stage that shows it
+      // Emplace keeps the first stage that has this part.
+      if (op.part >= 0) cut_by_.emplace(op.name, stage.name);
     }
     graph = std::move(after);
   }
@@ -410,7 +411,8 @@ Schedule Pipeline::schedule(const Graph& graph, Schedule schedule) {
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const Op& op = graph.ops()[i];
     if (op.part < 0) continue;
-    const std::string forward = op.name.substr(0, op.name.rfind(".d"));  // .dx, .dw, .dweight
+    // Without the suffix .dx, .dw or .dweight.
+    const std::string forward = op.name.substr(0, op.name.rfind(".d"));
     const auto cut = cut_by_.find(cut_by_.contains(op.name) ? op.name : forward);
     if (cut == cut_by_.end()) continue;
     schedule.settings.push_back({OpId(static_cast<int64_t>(i)), Setting::kPart, cut->second});

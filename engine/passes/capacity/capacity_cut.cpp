@@ -19,7 +19,8 @@ void refuse_counted_rows(const Graph& graph, OpId id, const std::string& stage) 
       stage, op.name, counted_by(graph, id));
 }
 
-/// Along the one reader of each tensor to the all-to-all back.
+/// Returns the ops from `first` to the all-to-all back to the source ranks, following the only
+/// reader of each output. Throws UserError when an output has not exactly one reader.
 std::vector<OpId> chain_from(const Graph& graph, OpId first,
                              const std::vector<std::vector<OpId>>& readers,
                              const std::string& stage) {

@@ -5,13 +5,14 @@
 
 namespace moe {
 
-/// All-to-alls carry real rows only (Lancet, section 5.3: counts first, then the rows). Each gets
-/// attr irregular=1 and the received counts of one exchange_counts op per gate; the backward reuses
-/// them. Nothing to do where no rows are exchanged. Throws UserError for an all-to-all that is cut
-/// along the capacity or goes in steps.
+/// Makes all-to-alls carry only real rows, without padding (Lancet, section 5.3: first the counts,
+/// then the rows). Each all-to-all gets attr irregular=1 and, as an input, the received counts,
+/// which one exchange_counts op per gate makes; the backward reuses these counts. Changes nothing
+/// when no rows are exchanged. Throws UserError for an all-to-all that is cut along the capacity or
+/// split into steps.
 Graph irregular_a2a(Graph graph, const PassContext& context) {
   const size_t num_ops = graph.num_ops();
-  size_t done_already = 0;  // a placed exchange carries real rows only
+  size_t done_already = 0;  // all-to-alls of placed layers, which already carry only real rows
   for (size_t i = 0; i < num_ops; ++i) {
     const OpId id(static_cast<int64_t>(i));
     if (!carries(graph, id, Payload::kRows)) continue;

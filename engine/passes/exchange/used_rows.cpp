@@ -13,12 +13,13 @@ bool of_experts(const Graph& graph, OpId op) {
 
 }  // namespace
 
-/// Experts compute the rows in use only: attr rows="used" and the received counts as an input. The
-/// gradients of their weights then sum the rows source by source, so they may differ in rounding.
-/// Throws UserError for an expert that is cut along the capacity or whose rows come in steps.
+/// Makes experts compute only the rows in use: their ops get attr rows="used" and the received
+/// counts as an input. The gradients of their weights are then sums over the rows of one source
+/// after the other, so they may differ in rounding. Throws UserError for an expert that is cut
+/// along the capacity or whose rows arrive in steps.
 Graph used_rows(Graph graph, const PassContext& context) {
   const size_t num_ops = graph.num_ops();
-  size_t done_already = 0;  // experts behind a placed exchange
+  size_t done_already = 0;  // experts of placed layers
   for (size_t i = 0; i < num_ops; ++i) {
     const OpId id(static_cast<int64_t>(i));
     const bool gelu = is(graph, id, BasicOp::kGelu) && of_experts(graph, id);

@@ -10,7 +10,7 @@
 namespace moe {
 namespace {
 
-/// Values as bits of a set.
+/// Conversion between a value (kRowEnds, kRows, kWhole, axis 0...) and its bit in a set.
 constexpr size_t value_of(int axis) {
   return static_cast<size_t>(axis - kRowEnds);
 }
@@ -26,7 +26,7 @@ void for_each_bit(uint64_t bits, const Visit& visit) {
   for (; bits != 0; bits &= bits - 1) visit(static_cast<size_t>(std::countr_zero(bits)));
 }
 
-/// "whole", "along axis 0 or 1", "along axis 1 or as rows of slots".
+/// Returns values in words: "whole", "along axis 0 or 1", "along axis 1 or as rows of slots".
 std::string ways_text(uint32_t values) {
   std::string text, axes;
   const auto add = [&text](const std::string& way) { text += (text.empty() ? "" : " or ") + way; };
@@ -44,7 +44,7 @@ std::string op_text(const Graph& graph, OpId id) {
   return fmt::format("op '{}' ({})", graph.op(id).name, graph.def(id).name);
 }
 
-/// visit(tensor, axis) for every input that is there and every output.
+/// Calls visit(tensor, axis) for every input that exists and for every output.
 template <class Visit>
 void for_each_place(const Op& op, const AxisTuple& tuple, const Visit& visit) {
   for (size_t i = 0; i < op.inputs.size(); ++i) {
@@ -67,8 +67,8 @@ void check_tuple(const Graph& graph, const Op& op, const AxisTuple& tuple) {
             "op {}: a way to cut it that cuts no output", op.name);
 }
 
-/// One value a tensor, also where the op has it twice; and axes that are cut at the same places:
-/// their lengths are equal, or whole numbers of samples.
+/// Returns whether a way to cut fits the op: a tensor that it has twice gets one value, and axes
+/// are cut at the same places (their lengths are equal or whole numbers of samples).
 bool fits(const Graph& graph, const Op& op, const AxisTuple& tuple, int64_t batch) {
   bool good = true;
   int64_t first = 0;
@@ -157,7 +157,8 @@ AxisSolver::Table AxisSolver::table_of(OpId id) const {
   return table;
 }
 
-/// One range that grows op by op, with what is left: values of each tensor, ways of each op.
+/// The search for one range that grows op by op. It keeps what is still possible: the values of
+/// each tensor and the ways of each op.
 class AxisSearch {
  public:
   AxisSearch(const AxisSolver& solver, size_t begin, int64_t parts, AxisSolution& counts)
@@ -168,8 +169,8 @@ class AxisSearch {
         left_(solver.made_.size()),
         counts_(counts) {}
 
-  /// Takes the ops up to `end` of the program into the range. Returns the first that leaves no way
-  /// for some op, or `end`.
+  /// Takes the ops up to number `end` of the program into the range. Returns the number of the
+  /// first op after which some op has no way left, or `end`.
   size_t grow(size_t end) {
     while (end_ < end) {
       const AxisSolver::Table& table = solver_.tables_[end_];
@@ -184,7 +185,7 @@ class AxisSearch {
     return end;
   }
 
-  /// The first solution of what is left, from op `at` of the program on; false when there is none.
+  /// Finds the first solution that is still possible, from op `at` on; false when there is none.
   bool dive(size_t at) {
     while (at < end_ && std::has_single_bit(ways_[at - begin_])) ++at;
     if (at == end_) return true;
@@ -199,10 +200,10 @@ class AxisSearch {
     return false;
   }
 
-  /// The values of a tensor that are left; 0 when no op of the range has it.
+  /// The values that are still possible for a tensor; 0 when no op of the range has it.
   uint32_t left(TensorId t) const { return left_[t.index()]; }
 
-  /// What a tensor may be, whatever the ops say.
+  /// The values that a tensor may have, regardless of the ops that use it.
   uint32_t limits(TensorId t) const {
     const Shape& shape = solver_.graph_.tensor(t).shape;
     uint32_t values = bit(kWhole);
@@ -264,7 +265,8 @@ class AxisSearch {
     return good;
   }
 
-  /// Arc consistency of one op: ways whose values are left, values that some way needs.
+  /// Arc consistency of one op: removes the ways that need a value which is no longer possible,
+  /// then the values that no remaining way needs.
   bool revise(size_t at) {
     ++counts_.propagations;
     const AxisSolver::Table& table = solver_.tables_[at];
@@ -290,8 +292,8 @@ class AxisSearch {
   const AxisSolver& solver_;
   size_t begin_, end_;
   int64_t parts_;
-  std::vector<uint32_t> left_;  // by tensor: a set of values
-  std::vector<uint64_t> ways_;  // by op of the range: a set of ways
+  std::vector<uint32_t> left_;  // a set of values, indexed by tensor
+  std::vector<uint64_t> ways_;  // a set of ways, indexed by op of the range
   std::vector<uint8_t> queued_;
   std::vector<size_t> queue_;
   std::vector<Change> trail_;
@@ -318,7 +320,7 @@ AxisSolution AxisSolver::solve(size_t begin, size_t end, int64_t parts) const {
     }
     return solution;
   }
-  // [begin, sure) can be cut, [begin, refused + 1) cannot.
+  // Binary search; ops [begin, sure) can be cut, ops [begin, refused + 1) cannot.
   size_t sure = begin, refused = std::min(grown, end - 1);
   for (size_t probe = refused; sure < refused; probe = sure + (refused - sure + 1) / 2) {
     AxisSearch shorter(*this, begin, parts, solution);
@@ -352,7 +354,8 @@ std::string AxisSolver::explain(size_t begin, size_t refused, int64_t parts) con
   return explain_conflict(begin, table, ways, before);
 }
 
-/// The ways of an op that its tensors allow, whatever other ops say; why it has not the others.
+/// Returns the ways of an op that its tensors allow, regardless of other ops; `reasons` gets why
+/// the other ways are impossible.
 uint64_t AxisSolver::ways_within(const Table& table, const AxisSearch& search,
                                  std::string& reasons) const {
   uint64_t ways = table.ways;
@@ -374,7 +377,7 @@ uint64_t AxisSolver::ways_within(const Table& table, const AxisSearch& search,
   return ways;
 }
 
-/// How an op that may be cut in these ways disagrees with those before it in the range.
+/// Explains how an op that may be cut in `ways` conflicts with the ops before it in the range.
 std::string AxisSolver::explain_conflict(size_t begin, const Table& table, uint64_t ways,
                                          const AxisSearch& before) const {
   const std::string who = op_text(graph_, table.op);

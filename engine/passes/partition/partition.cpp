@@ -31,7 +31,7 @@ std::vector<OpId> forward_ops(const Graph& graph) {
   return ops;
 }
 
-/// One call of the pass.
+/// The state of one call of the pass.
 class Partition {
  public:
   Partition(const Graph& graph, const PassContext& context)
@@ -60,7 +60,7 @@ class Partition {
     }
     search();
     Graph result = rewritten();
-    // The sum of the ranges' times misses what overlaps across their borders.
+    // The sum of the ranges' times would miss the overlap across their borders.
     const Nanoseconds whole_ns = pipeline_ns(graph_, program_, context_.cost);
     const Nanoseconds cut_ns = pipeline_ns(result, forward_ops(result), context_.cost);
     log("partition",
@@ -75,7 +75,7 @@ class Partition {
   }
 
  private:
-  /// From dispatch to combine: what a range without ops before or after holds.
+  /// The ops of an MoE layer from dispatch to combine: the range when `before` and `after` are 0.
   struct Layer {
     size_t begin, end;
   };
@@ -106,7 +106,7 @@ class Partition {
   }
 
   void take_given(int64_t before, int64_t after) {
-    size_t taken = 0;  // ops that the range before took
+    size_t taken = 0;  // number of ops up to the end of the last range
     for (const Layer& layer : layers_) {
       const auto more_before = static_cast<size_t>(before), more_after = static_cast<size_t>(after);
       if (more_before > layer.begin) {
@@ -124,7 +124,8 @@ class Partition {
     }
   }
 
-  /// The first op from here on that no range can hold (the loss), or the end of the program.
+  /// Returns the first op from `from` on that no range can contain (the loss), or the program's
+  /// end.
   size_t first_whole(size_t from) const {
     while (from < program_.size() && graph_.def(program_[from]).axes != nullptr) ++from;
     return from;
@@ -186,8 +187,8 @@ class Partition {
                                  times_.counts()));
   }
 
-  /// The MoE layers that no range holds, where parts were asked for or nothing is cut: how many,
-  /// and why the first stays whole.
+  /// Reports the MoE layers that no range contains, when the options request parts or when nothing
+  /// is cut: their number, and why the first of them is not cut.
   void say_uncut() {
     if (allowed_parts_.empty()) return;
     if (!ranges_.empty() && whole_option(context_, "parts") == 0) return;
@@ -246,10 +247,11 @@ class Partition {
 
 }  // namespace
 
-/// Lancet's operator partition (MLSys 2024, section 5): ranges of the forward around the MoE layers
-/// in parts of the batch, pipelined; which ranges and how many parts by dynamic programming over
-/// groups of ops, or as given. The backward stays whole. Gates of batch scope are never cut. Throws
-/// UserError naming the op that refuses when a given range cannot be cut.
+/// Lancet's operator partition (MLSys 2024, section 5): cuts ranges of the forward around the MoE
+/// layers into parts of the batch and pipelines them. The ranges and the numbers of parts are given
+/// by options, or chosen by dynamic programming over groups of ops. The backward is not cut. Gates
+/// of batch scope are never cut. Throws UserError naming the op that cannot be cut when a given
+/// range cannot be cut.
 Graph partition(Graph graph, const PassContext& context) {
   return Partition(graph, context).run();
 }

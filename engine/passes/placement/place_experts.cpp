@@ -13,7 +13,8 @@
 namespace moe {
 namespace {
 
-/// Shadow slots that one op fills, in sixteenths of slots; what may hide it; suffix: of its name.
+/// The shadow slots that one copy_experts op fills: [begin, end) in sixteenths of a slot. beside:
+/// the compute that may hide the op. suffix: of the op's name.
 struct Copies {
   int64_t begin, end;
   const char *beside, *suffix;
@@ -50,13 +51,13 @@ class Placer {
   const PlacementStage& stage_;
   const PassContext& context_;
   PlacementBounds bounds_;
-  Attrs attrs_;                               // of bounds_
-  int64_t cut_ = 0;                           // sixteenths: hidden_between() of the layer before
-  std::vector<OpId> first_, last_;            // at the begin and at the end of the program
-  std::map<OpId, std::vector<OpId>> before_;  // what goes before an op
+  Attrs attrs_;                               // attributes made of bounds_
+  int64_t cut_ = 0;                           // in sixteenths: hidden_between() of the layer before
+  std::vector<OpId> first_, last_;            // ops at the begin and at the end of the program
+  std::map<OpId, std::vector<OpId>> before_;  // new ops that come before an op
 };
 
-/// Nothing is placed yet, and exchanges are whole and among all ranks.
+/// Throws UserError when experts are placed, or an exchange is cut or not among all ranks.
 void Placer::check_free(OpId id) const {
   const Op& op = graph_.op(id);
   if (graph_.removed(id)) return;
@@ -139,7 +140,7 @@ void Placer::place(const ExchangedLayer& layer, int64_t number) {
   if (stage_.split) cut_ = hidden_between(rates, bounds_.shadows);
 }
 
-/// Resident slots as the bounds have them; behind them the shadows', in one storage.
+/// Gives the parameters the resident slots of bounds_; shadow slots follow in one storage.
 void Placer::widen_parameters(const ExchangedLayer& layer, TensorId placement,
                               const std::string& prefix) {
   std::vector<TensorId> parameters;
@@ -174,7 +175,7 @@ void Placer::widen_parameters(const ExchangedLayer& layer, TensorId placement,
   for (size_t i = 0; i < parameters.size(); ++i) {
     const std::string name = graph_.tensor(parameters[i]).name;
     std::vector<TensorId> parts = {parameters[i]};
-    for (size_t c = copies.size(); c-- > 0;) {  // by slots
+    for (size_t c = copies.size(); c-- > 0;) {  // in ascending order of slots
       const std::vector<ShadowRange> ranges = ops::shadow_ranges(graph_.op(copies[c]));
       for (size_t r = 0; r < ranges.size(); ++r) {
         const TensorId copy = graph_.out(copies[c], r * parameters.size() + i);
@@ -190,8 +191,8 @@ void Placer::widen_parameters(const ExchangedLayer& layer, TensorId placement,
   }
 }
 
-/// The last slots first: sub-Trans A travels before B, and autodiff, which walks backwards, makes
-/// the gradients of B return first.
+/// Returns the copies with the last slots first: sub-Trans A is sent before B, and autodiff, which
+/// goes backwards, makes the gradients of B return first.
 std::vector<Copies> Placer::cut_copies(const std::vector<TensorId>& parameters) const {
   constexpr int64_t kWhole = ExpertShare::kWhole;
   const bool divisible = std::all_of(parameters.begin(), parameters.end(), [&](TensorId t) {
