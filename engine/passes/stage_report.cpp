@@ -52,14 +52,15 @@ std::string told_nothing(const Stage& stage) {
 std::string reason_of(const Stage& stage, bool built_in, const Graph& graph) {
   if (!built_in) {
     return stage.kind == StageKind::kSchedule
-               ? "its function set nothing (ctx:skip(why) would say why)"
-               : "its function edited nothing (ctx:skip(why) would say why)";
+               ? "its function changed nothing in the schedule (call ctx:skip(why) to give a "
+                 "reason)"
+               : "its function changed nothing in the graph (call ctx:skip(why) to give a reason)";
   }
   if (!has_all_to_all(graph)) {
     return "no rows are exchanged: the graph has no all-to-all";
   }
-  if (kind_of(stage) == StageKind::kSchedule) return "it adds no order to what there is already";
-  return "no op is one that it would change";
+  if (kind_of(stage) == StageKind::kSchedule) return "it adds no order that does not exist already";
+  return "the graph has no op that it would change";
 }
 
 }  // namespace

@@ -92,14 +92,15 @@ void check_chain(const Graph& graph, const CapacityChain& chain, const std::stri
   for (const OpId id : chain.ops) {
     const Op& op = graph.op(id);
     if (op.part >= 0) {
-      throw user_error("stage '{}': op '{}' is part {} of a cut already; an op is cut once", stage,
-                       op.name, op.part);
+      throw user_error(
+          "stage '{}': op '{}' is already part {} of a cut; an op can be cut only once", stage,
+          op.name, op.part);
     }
     const Group group = group_of(graph, op);
     if (carries(graph, id, Payload::kRows) && group.size != graph.num_ranks) {
       throw user_error(
-          "stage '{}': op '{}' goes among {} of {} ranks (model.ep, or a step of hierarchical_a2a);"
-          " groups of workers are cut from all ranks",
+          "stage '{}': op '{}' exchanges rows among {} of {} ranks (because of model.ep or "
+          "hierarchical_a2a); groups of workers need an all-to-all among all ranks",
           stage, op.name, group.size, graph.num_ranks);
     }
   }

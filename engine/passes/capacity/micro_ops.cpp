@@ -30,8 +30,8 @@ Graph micro_ops(Graph graph, const PassContext& context) {
                                         chain.capacity, fmt::join(sizes, ", "))});
   }
   if (longest > 0 && longest <= bytes) {
-    context.skip(fmt::format("no all-to-all is longer than bytes = {:g}; the longest has {:g}",
-                             bytes, longest));
+    context.skip(fmt::format(
+        "no all-to-all is longer than bytes = {:g}; the longest has {:g} bytes", bytes, longest));
   }
   return graph;
 }

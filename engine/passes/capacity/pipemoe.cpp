@@ -27,7 +27,8 @@ std::vector<int64_t> parse_degrees(const std::string& text, const std::string& s
     int64_t degree = 0;
     const auto [next, error] = std::from_chars(at, end, degree);
     if (error != std::errc() || (next != end && *next != ',')) {
-      throw user_error("{}.degrees = '{}': degrees are expected, as '1,2,4,8'", stage, text);
+      throw user_error("{}.degrees = '{}': a list of degrees such as '1,2,4,8' is allowed", stage,
+                       text);
     }
     degrees.push_back(degree);
     if (next == end) return degrees;
@@ -88,8 +89,9 @@ class PipeMoe {
     }
     if (!has_lines_) return;
     if (missing != nullptr) {
-      throw user_error("{}.{} is missing: give alpha_a, beta_a, alpha_e and beta_e, or none",
-                       context_.stage, missing);
+      throw user_error(
+          "{}.{} is missing: give all of alpha_a, beta_a, alpha_e and beta_e, or none of them",
+          context_.stage, missing);
     }
     check(given_, context_.stage);
   }
@@ -99,11 +101,11 @@ class PipeMoe {
     problem.max_degree = std::min(problem.max_degree, chain.capacity);
     const std::string& name = graph_.op(chain.ops[0]).name;
     if (problem.allowed && problem.allowed->back() > chain.capacity) {
-      throw user_error("{}.degrees: {}, but op '{}' has a capacity of {}, so 1 to {} is allowed",
-                       context_.stage, problem.allowed->back(), name, chain.capacity,
-                       chain.capacity);
+      throw user_error(
+          "{}.degrees contains {}, but op '{}' has a capacity of {}, so 1 to {} is allowed",
+          context_.stage, problem.allowed->back(), name, chain.capacity, chain.capacity);
     }
-    if (problem.max_degree == 1) return {1, "degree 1, there is no other", ""};
+    if (problem.max_degree == 1) return {1, "degree 1, the only one that is allowed", ""};
     LayerFit fit{.model = work_of(graph_, chain)};
     if (!has_lines_) {
       fit = fit_layer(graph_, chain, context_.cost, objective_, problem.max_degree);

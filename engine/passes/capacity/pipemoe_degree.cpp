@@ -61,7 +61,8 @@ std::vector<LayerTimes> times_of(const LayerModel& m, DegreeObjective objective)
 }
 
 void check(const DegreeProblem& problem, std::string_view who) {
-  MOE_CHECK(problem.ways.size() == 1 || problem.ways.size() == 2, "{} ways", problem.ways.size());
+  MOE_CHECK(problem.ways.size() == 1 || problem.ways.size() == 2,
+            "the problem has {} ways through the layer; 1 or 2 are allowed", problem.ways.size());
   if (problem.max_degree < 1) {
     throw user_error("{}.max_degree = {}: 1 or more is allowed", who, problem.max_degree);
   }
@@ -72,11 +73,11 @@ void check(const DegreeProblem& problem, std::string_view who) {
   int64_t before = 0;
   for (const int64_t degree : *problem.allowed) {
     if (degree < 1 || degree > problem.max_degree) {
-      throw user_error("{}.allowed: a degree of {}; 1 to {} is allowed", who, degree,
+      throw user_error("{}.allowed contains the degree {}; 1 to {} is allowed", who, degree,
                        problem.max_degree);
     }
     if (degree <= before) {
-      throw user_error("{}.allowed: {} stands after {}; give degrees in ascending order", who,
+      throw user_error("{}.allowed: {} comes after {}; give degrees in ascending order", who,
                        degree, before);
     }
     before = degree;

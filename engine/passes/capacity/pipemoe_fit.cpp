@@ -76,7 +76,8 @@ LayerFit fit_layer(const Graph& forward, const CapacityChain& chain, const CostM
     cut_ns += times.cut_ns;
     fit.degrees.push_back(r);
   }
-  MOE_CHECK(fit.degrees.size() > 1, "op '{}' has no two sizes of chunks", first.name);
+  MOE_CHECK(fit.degrees.size() > 1,
+            "op '{}': a line needs two sizes of chunks, but only one is allowed", first.name);
   const auto line = [&first](const char* what, const std::vector<TimedWork>& points) {
     return fit_line(fmt::format("{} of '{}'", what, first.name), points);
   };

@@ -51,26 +51,26 @@ class Hierarchy {
       throw user_error("stage '{}': op '{}' {}", context_.stage, op.name, why);
     };
     if (context_.cluster.num_devices() != given_.num_ranks) {
-      refuse(fmt::format("runs on {} ranks, the cluster has {} devices", given_.num_ranks,
+      refuse(fmt::format("runs on {} ranks, but the cluster has {} devices", given_.num_ranks,
                          context_.cluster.num_devices()));
     }
     const OpId maker = producer_[given_.op(id).inputs[0].index()];
     if (op.attrs.contains("rounds")) {
-      refuse("goes in rounds between groups of workers (fastermoe_pipeline)");
+      refuse("is already cut into rounds between groups of workers (fastermoe_pipeline)");
     }
     if (group.stride != 1 || (maker.valid() && is(given_, maker, BasicOp::kTransposeBlocks))) {
-      refuse("goes in steps already");
+      refuse("is already split into steps");
     }
     if (per_node % group.size == 0) {
       refuse(
-          fmt::format("stays among {} ranks of one node (of {} devices), so there is no step "
+          fmt::format("stays among {} ranks of one node (with {} devices), so there is no step "
                       "between nodes",
                       group.size, per_node));
     }
-    if (per_node == 1) refuse("has no step within a node: a node has one device");
+    if (per_node == 1) refuse("has no step within a node, because a node has one device");
     if (group.size % per_node != 0) {
-      refuse(fmt::format("goes among {} ranks, which do not fill nodes of {} devices", group.size,
-                         per_node));
+      refuse(fmt::format("exchanges rows among {} ranks, which do not fill nodes of {} devices",
+                         group.size, per_node));
     }
     return {group.size / per_node, per_node, {per_node, 1}, {group.size / per_node, per_node}};
   }
@@ -112,8 +112,8 @@ class Hierarchy {
       const auto counts = counts_.find(input_of(graph_, op, Role::kRecvCounts));
       if (counts == counts_.end()) {
         throw user_error(
-            "stage '{}': op '{}' carries counted rows ({}), and an all-to-all in two steps takes "
-            "counted rows after irregular_a2a alone; leave one of the two stages out",
+            "stage '{}': op '{}' carries counted rows ({}), but an all-to-all in two steps accepts "
+            "counted rows only from irregular_a2a; leave one of the two stages out",
             context_.stage, op.name, counted_by(given_, id));
       }
       near.insert(near.end(), {counts->second.sent, counts->second.in_node});

@@ -22,8 +22,8 @@ Graph irregular_a2a(Graph graph, const PassContext& context) {
     }
     if (graph.op(id).part >= 0) {
       throw user_error(
-          "stage '{}': op '{}' carries part {} of the capacity, whose rows are not counted; "
-          "irregular transfers and a cut along the capacity exclude each other",
+          "stage '{}': op '{}' carries part {} of the capacity, whose rows are not counted; use "
+          "either irregular transfers or a cut along the capacity",
           context.stage, graph.op(id).name, graph.op(id).part);
     }
     const RowsOrigin origin = origin_of_rows(graph, graph.out(id), graph.op(id).name);
@@ -34,8 +34,8 @@ Graph irregular_a2a(Graph graph, const PassContext& context) {
     set_input(graph, id, Role::kRecvCounts, received);
   }
   if (done_already > 0) {
-    context.skip(fmt::format("{} all-to-alls carry real rows only already, by a stage before it",
-                             done_already));
+    context.skip(fmt::format(
+        "{} all-to-alls already carry only real rows because of an earlier stage", done_already));
   }
   return before_first_readers(graph, num_ops);
 }

@@ -30,8 +30,8 @@ Graph used_rows(Graph graph, const PassContext& context) {
     }
     if (graph.op(id).part >= 0) {
       throw user_error(
-          "stage '{}': op '{}' computes part {} of the capacity, whose rows are not counted; used "
-          "rows and a cut along the capacity exclude each other",
+          "stage '{}': op '{}' computes part {} of the capacity, whose rows are not counted; use "
+          "either used_rows or a cut along the capacity",
           context.stage, graph.op(id).name, graph.op(id).part);
     }
     const RowsOrigin origin = origin_of_rows(graph, graph.op(id).inputs[0], graph.op(id).name);
@@ -42,8 +42,8 @@ Graph used_rows(Graph graph, const PassContext& context) {
   }
   if (done_already > 0) {
     context.skip(
-        fmt::format("{} ops of experts compute the rows in use only already, by a stage "
-                    "before it",
+        fmt::format("{} ops of experts already compute only the rows in use because of an "
+                    "earlier stage",
                     done_already));
   }
   return before_first_readers(graph, num_ops);

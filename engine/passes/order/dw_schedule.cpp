@@ -109,8 +109,8 @@ Schedule assign(const Graph& graph, Schedule schedule, const PassContext& contex
 std::string nothing_free(const DwCandidates& found) {
   if (found.a2a.empty()) return "no rows are exchanged: the graph has no all-to-all";
   if (found.dw.empty()) return "the graph has no weight gradients";
-  return "no weight gradient may run beside an all-to-all: data and the order of the stages before "
-         "it come between";
+  return "no weight gradient may run during an all-to-all: data dependencies and order edges of "
+         "earlier stages forbid it";
 }
 
 Nanoseconds step_ns(const Graph& graph, const Schedule& schedule, const CostModel& cost) {
@@ -140,8 +140,9 @@ Schedule dw_schedule(const Graph& graph, Schedule schedule, const PassContext& c
       if (log.empty()) context.skip(nothing_free(found));
       return made;
     }
-    undone = fmt::format("undone ({} overshoot): {:.3f} ms per step, {:.3f} without",
-                         overshoot ? "with" : "without", to_ms(after), to_ms(before));
+    undone =
+        fmt::format("undone ({} overshoot): {:.3f} ms per step, {:.3f} ms without the assignment",
+                    overshoot ? "with" : "without", to_ms(after), to_ms(before));
     if (overshoot) context.log->push_back({context.stage, context.stage, undone});
   }
   context.skip(undone);

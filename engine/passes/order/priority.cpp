@@ -75,8 +75,9 @@ Schedule priority(const Graph& graph, Schedule schedule, const PassContext& cont
   std::erase_if(free, [&](int32_t layer) { return held.contains(layer); });
   if (!free.empty()) {
     context.skip(fmt::format(
-        "hold: in {} of {} MoE layers no all-to-all directly follows the gradient of the combine "
-        "(another stage's ops stand between), so no all-reduce is held back for it",
+        "hold: in {} of {} MoE layers no all-to-all directly follows the gradient of the "
+        "combine (there are ops of another stage between them), so no all-reduce is held back for "
+        "it",
         free.size(), free.size() + held.size()));
   }
   return schedule;

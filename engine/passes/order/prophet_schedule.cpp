@@ -127,8 +127,9 @@ class Scheduler {
       pass_all_reduces(transfer, gap);
       return log(transfer, gap.beside);
     }
-    throw user_error("op '{}': the order so far leaves it no gap between the all-to-alls",
-                     graph_.op(transfer).name);
+    throw user_error(
+        "op '{}': order edges of earlier stages leave it no gap between the all-to-alls",
+        graph_.op(transfer).name);
   }
 
   /// Puts the transfer before the all-reduces that the program has inside the gap and that share
@@ -242,13 +243,14 @@ bool check_placed(const Graph& graph, const std::string& stage) {
     placed = true;
     if (attr_string(graph.op(op), "use") == "next") continue;
     throw user_error(
-        "stage '{}': stage '{}' has use = 'now', so that nothing can be sent before "
+        "stage '{}': stage '{}' has use = 'now', so no expert can be sent before "
         "the layer's own gate; allowed: 'next'",
         stage, attr_string(graph.op(op), "stage"));
   }
   if (exchanges && !placed) {
-    throw user_error("stage '{}': no placement; list a stage that places the experts, as 'prophet'",
-                     stage);
+    throw user_error(
+        "stage '{}': the experts are not placed; list a stage that places them, such as 'prophet'",
+        stage);
   }
   return exchanges;
 }

@@ -54,17 +54,19 @@ void for_each_place(const Op& op, const AxisTuple& tuple, const Visit& visit) {
 }
 
 void check_tuple(const Graph& graph, const Op& op, const AxisTuple& tuple) {
-  MOE_CHECK(tuple.inputs.size() >= op.inputs.size() && tuple.outputs.size() == op.outputs.size(),
-            "op {}: a way to cut {} inputs and {} outputs", op.name, tuple.inputs.size(),
-            tuple.outputs.size());
+  MOE_CHECK(
+      tuple.inputs.size() >= op.inputs.size() && tuple.outputs.size() == op.outputs.size(),
+      "op {}: OpDef::axes returns a way for {} inputs and {} outputs, which does not fit the op",
+      op.name, tuple.inputs.size(), tuple.outputs.size());
   for_each_place(op, tuple, [&](TensorId t, int axis) {
     const Tensor& tensor = graph.tensor(t);
     MOE_CHECK(axis >= kRowEnds && axis < static_cast<int>(tensor.shape.size()),
-              "op {}: axis {} of {} {}", op.name, axis, tensor.name, shape_text(tensor.shape));
+              "op {}: OpDef::axes cuts axis {} of tensor {} {}, which has no such axis", op.name,
+              axis, tensor.name, shape_text(tensor.shape));
   });
   MOE_CHECK(std::any_of(tuple.outputs.begin(), tuple.outputs.end(),
                         [](int axis) { return axis != kWhole; }),
-            "op {}: a way to cut it that cuts no output", op.name);
+            "op {}: OpDef::axes returns a way that cuts no output", op.name);
 }
 
 /// Returns whether a way to cut fits the op: a tensor that it has twice gets one value, and axes
@@ -118,7 +120,7 @@ AxisSolver::AxisSolver(const Graph& graph, std::span<const OpId> ops, int64_t ba
       touching_[t.index()].push_back(static_cast<uint32_t>(at));
     }
     for (const TensorId t : graph.op(id).outputs) {
-      MOE_CHECK(touching_[t.index()].front() == at, "op {} stands after a reader",
+      MOE_CHECK(touching_[t.index()].front() == at, "op {} comes after a reader of its output",
                 graph.op(id).name);
       made_[t.index()].at = static_cast<int64_t>(at);
     }
@@ -140,7 +142,8 @@ AxisSolver::Table AxisSolver::table_of(OpId id) const {
   if (graph_.def(op).axes == nullptr || op.part >= 0) return table;
   const std::vector<AxisTuple> tuples = graph_.def(op).axes(graph_, op);
   table.num_rules = tuples.size();
-  MOE_CHECK(tuples.size() <= 64, "op {} has {} ways to be cut", op.name, tuples.size());
+  MOE_CHECK(tuples.size() <= 64, "op {} has {} ways to be cut; at most 64 are allowed", op.name,
+            tuples.size());
   table.supporters.resize(table.tensors.size() * kNumValues);
   for (size_t i = 0; i < tuples.size(); ++i) {
     check_tuple(graph_, op, tuples[i]);
@@ -150,7 +153,8 @@ AxisSolver::Table AxisSolver::table_of(OpId id) const {
     for_each_place(op, tuples[i], [&](TensorId t, int axis) {
       const auto at = std::find(table.tensors.begin(), table.tensors.end(), t);
       const auto k = static_cast<size_t>(at - table.tensors.begin());
-      MOE_CHECK(value_of(axis) < kNumValues, "op {}: axis {}", op.name, axis);
+      MOE_CHECK(value_of(axis) < kNumValues, "op {}: axis {} is too large to be cut", op.name,
+                axis);
       table.supporters[k * kNumValues + value_of(axis)] |= way;
     });
   }
@@ -301,8 +305,8 @@ class AxisSearch {
 };
 
 AxisSolution AxisSolver::solve(size_t begin, size_t end, int64_t parts) const {
-  MOE_CHECK(begin <= end && end <= tables_.size() && parts > 0, "[{}, {}) of {} in {} parts", begin,
-            end, tables_.size(), parts);
+  MOE_CHECK(begin <= end && end <= tables_.size() && parts > 0,
+            "cannot cut ops [{}, {}) of {} into {} parts", begin, end, tables_.size(), parts);
   AxisSolution solution;
   if (batch_ < parts) {
     solution.why = fmt::format("a batch of {} cannot be cut into {} parts", batch_, parts);
@@ -338,11 +342,11 @@ AxisSolution AxisSolver::solve(size_t begin, size_t end, int64_t parts) const {
 std::string AxisSolver::explain(size_t begin, size_t refused, int64_t parts) const {
   const Table& table = tables_[refused];
   const std::string who = op_text(graph_, table.op);
-  if (graph_.op(table.op).part >= 0) return who + " is one part of a cut already";
+  if (graph_.op(table.op).part >= 0) return who + " is already one part of a cut op";
   if (graph_.def(table.op).axes == nullptr) return who + " cannot be cut";
   if (table.num_rules == 0) return who + " needs the whole batch";
   if (table.ways == 0) {
-    return fmt::format("{} has axes that would not be cut at the same places, with a batch of {}",
+    return fmt::format("{} has axes that would not be cut at the same places when the batch is {}",
                        who, batch_);
   }
   AxisSolution counts;
@@ -401,7 +405,7 @@ std::string AxisSolver::explain_conflict(size_t begin, const Table& table, uint6
     }
     shared += fmt::format("{}'{}' {}", shared.empty() ? "" : ", ", name, ways_text(given));
   }
-  return fmt::format("{} cannot be cut with what the ops before it leave: {}", who, shared);
+  return fmt::format("{} cannot be cut in agreement with the ops before it: {}", who, shared);
 }
 
 AxisSolution solve_axes(const AxisProblem& problem) {

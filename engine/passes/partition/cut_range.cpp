@@ -110,8 +110,8 @@ struct RangeCutter::Parts {
   /// Adds ops that count the used slots up to the end of each part, for a gate outside the range.
   void count_again(TensorId counts) {
     const OpId gate = cutter.producer_[counts.index()];
-    MOE_CHECK(gate.valid() && is(given(), gate, MoeOp::kGate), "tensor '{}' is no gate's count",
-              given().tensor(counts).name);
+    MOE_CHECK(gate.valid() && is(given(), gate, MoeOp::kGate),
+              "tensor '{}' is not the counts output of a gate", given().tensor(counts).name);
     const Op& op = given().op(gate);
     const TensorId choice_slot = output_of(given(), op, Role::kChoiceSlot);
     if (!parts.contains(choice_slot)) parts[choice_slot] = split(choice_slot, 0, op);
@@ -244,7 +244,8 @@ struct RangeCutter::Parts {
 
 std::vector<OpId> RangeCutter::cut(const CutRange& range) {
   MOE_CHECK(range.axes.found && range.begin < range.end && range.end <= program_.size(),
-            "range {} to {} of {}", range.begin, range.end, program_.size());
+            "cannot cut ops [{}, {}) of {}: the range is invalid or has no solution", range.begin,
+            range.end, program_.size());
   return Parts(*this, range).run();
 }
 

@@ -44,7 +44,7 @@ class Partition {
   Graph run() {
     find_layers();
     if (layers_.empty()) {
-      context_.skip("no MoE layer, nothing to cut");
+      context_.skip("there is no MoE layer, so there is nothing to cut");
       return graph_;
     }
     choose_allowed_parts();
@@ -97,7 +97,7 @@ class Partition {
   void choose_allowed_parts() {
     const int64_t given = whole_option(context_, "parts");
     if (given > batch_) {
-      throw user_error("{}.parts = {}: 0 to {}, the rows of a device's batch, is allowed",
+      throw user_error("{}.parts = {}: 0 to {}, the samples of a rank's batch, is allowed",
                        context_.stage, given, batch_);
     }
     const int64_t most = std::min(whole_option(context_, "max_parts"), batch_);
@@ -110,8 +110,8 @@ class Partition {
     for (const Layer& layer : layers_) {
       const auto more_before = static_cast<size_t>(before), more_after = static_cast<size_t>(after);
       if (more_before > layer.begin) {
-        throw user_error("{}.before = {}: the program has {} ops before op '{}'", context_.stage,
-                         before, layer.begin, name(layer.begin));
+        throw user_error("{}.before = {}: the program has only {} ops before op '{}'",
+                         context_.stage, before, layer.begin, name(layer.begin));
       }
       const size_t begin = layer.begin - more_before;
       const size_t end = std::min(layer.end + more_after, first_whole(layer.end));
@@ -201,19 +201,20 @@ class Partition {
     if (count == 0) return;
     const Layer& first = *std::find_if(layers_.begin(), layers_.end(), whole);
     context_.skip(fmt::format("{} of {} MoE layers stay whole{}: {}", count, layers_.size(),
-                              count > 1 ? ", the first since" : "", why_uncut(first)));
+                              count > 1 ? "; for the first of them" : "", why_uncut(first)));
   }
 
   std::string why_uncut(const Layer& layer) {
     for (size_t i = layer.begin; i < layer.end; ++i) {
       if (graph_.op(program_[i]).part < 0) continue;
-      return fmt::format("op '{}' is one part of a cut already; an op is cut once", name(i));
+      return fmt::format("op '{}' is already one part of a cut; an op can be cut only once",
+                         name(i));
     }
     const int64_t parts = allowed_parts_.front();
     const CutRange range = times_.cut(layer.begin, layer.end, parts);
     if (!range.axes.found) return range.axes.why;
     return fmt::format(
-        "no range around it is shorter in {}; from dispatch to combine {:.3f} ms, "
+        "no range around it takes less time in {}; from dispatch to combine {:.3f} ms, "
         "whole {:.3f} ms",
         allowed_parts_.size() > 1 ? "any number of parts" : fmt::format("{} parts", parts),
         to_ms(*times_.ns(layer.begin, layer.end, parts)),

@@ -17,7 +17,7 @@ RangeResult choose_ranges(const RangeProblem& problem) {
   std::vector<RangeChoice> last(problem.num_groups + 1);
   best[0] = 0;
   for (size_t begin = 0; begin < problem.num_groups; ++begin) {
-    MOE_CHECK(best[begin] != kNever, "no cover of {} groups", begin);
+    MOE_CHECK(best[begin] != kNever, "found no cover of the first {} groups", begin);
     const auto offer = [&](size_t end, int64_t parts) {
       ++result.num_asked;
       const std::optional<Nanoseconds> ns = problem.range_ns(begin, end, parts);

@@ -50,13 +50,14 @@ class InferencePlacer {
     const Op& op = graph_.op(id);
     if (graph_.removed(id)) return;
     if (op.part >= 0 || is(graph_, id, MoeOp::kPlace) || op.attrs.contains("residents")) {
-      throw user_error("stage '{}': op '{}' is cut or placed already; this stage stands alone",
-                       context_.stage, op.name);
+      throw user_error(
+          "stage '{}': op '{}' is already cut or placed; this stage allows no other such stage",
+          context_.stage, op.name);
     }
     if (carries(graph_, id, Payload::kRows) && group_of(graph_, op).size != graph_.num_ranks) {
       throw user_error(
-          "stage '{}': all-to-all '{}' is among fewer than all ranks; model.ep "
-          "and a placement exclude each other",
+          "stage '{}': all-to-all '{}' exchanges rows among fewer than all ranks; "
+          "use either model.ep or a placement",
           context_.stage, op.name);
     }
   }

@@ -63,20 +63,21 @@ void Placer::check_free(OpId id) const {
   if (graph_.removed(id)) return;
   if (is(graph_, id, MoeOp::kPlace)) {
     throw user_error(
-        "stage '{}': stage '{}' has placed the experts already; one placement a "
+        "stage '{}': stage '{}' has already placed the experts; at most one placement per "
         "system is allowed",
         context_.stage, attr_string(op, "stage"));
   }
   if (!carries(graph_, id, Payload::kRows)) return;
   const char* why = nullptr;
-  if (op.part >= 0) why = "is a part of one that was cut";
-  if (op.attrs.contains("rounds")) why = "goes in rounds";
+  if (op.part >= 0) why = "is one part of a cut all-to-all";
+  if (op.attrs.contains("rounds")) why = "is cut into rounds";
   if (group_of(graph_, op).size != graph_.num_ranks) {
-    why = "is among fewer than all ranks; model.ep and a placement exclude each other";
+    why = "exchanges rows among fewer than all ranks (model.ep)";
   }
   if (why == nullptr) return;
-  throw user_error("stage '{}': all-to-all '{}' {}; a placement comes before what cuts it",
-                   context_.stage, op.name, why);
+  throw user_error(
+      "stage '{}': all-to-all '{}' {}; a placement needs uncut all-to-alls among all ranks",
+      context_.stage, op.name, why);
 }
 
 PlacementBounds Placer::bounds() const {
@@ -254,7 +255,7 @@ Graph place_by_policy(Graph graph, const PassContext& context) {
   const auto found = std::find_if(all.begin(), all.end(), [&](const PlacementPolicy& one) {
     return one.pass() == context.stage;
   });
-  MOE_CHECK(found != all.end(), "stage {}", context.stage);
+  MOE_CHECK(found != all.end(), "stage {} is not a pass of a placement policy", context.stage);
   const PlacementPolicy& policy = *found;
   PlacementStage stage;
   stage.policy = policy.name;
@@ -272,7 +273,7 @@ Graph place_by_policy(Graph graph, const PassContext& context) {
   stage.moves_residents = policy.moves_residents;
   if (now && policy.moves_residents) {
     throw user_error(
-        "{}.use = 'now': experts that move with their state come into force in the "
+        "{}.use = 'now': a placement that moves experts with their state takes effect in the "
         "next step; allowed: 'next'",
         context.stage);
   }

@@ -43,7 +43,7 @@ OpId update_of(const Graph& graph, TensorId parameter) {
       return op;
     }
   }
-  throw user_error("parameter '{}' has no update", graph.tensor(parameter).name);
+  throw user_error("parameter '{}' has no op that updates it", graph.tensor(parameter).name);
 }
 
 /// Returns which input of an update is its gradient. Throws UserError when there is none.
