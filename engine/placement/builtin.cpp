@@ -9,8 +9,8 @@
 
 namespace moe {
 
-// Each is made in the file of its name, with its source. A new one is its file, its name here and
-// its place in the list, in the order in which passes are listed.
+// Each policy is made in the file of its name, with its source. A new policy needs a file, its name
+// here and a position in the list, which is the order of the passes.
 #define MOE_POLICIES(X) \
   X(prophet_policy) X(fastermoe_shadowing_policy) X(top_k_policy) X(eplb_policy) X(swap_policy)
 #define MOE_DECLARE_POLICY(policy) PlacementPolicy policy();

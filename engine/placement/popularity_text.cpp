@@ -1,4 +1,4 @@
-// A PathProfile as text: a header, then of every layer and length its paths, ascending.
+// A PathProfile as text: a header, then for every layer and length its paths in ascending order.
 #include <bit>
 #include <charconv>
 
@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kMagic = "moebench popularity 1";
 
-/// Reads the lines of a profile; errors name the line, from 1.
+/// Reads the lines of a profile; errors name the number of the line, from 1.
 class Lines {
  public:
   explicit Lines(std::string_view text) : rest_(text) {}
@@ -24,7 +24,7 @@ class Lines {
     return line;
   }
 
-  /// `words` (in order, each before its number; an empty one: a bare number) from lo to hi.
+  /// Reads from `line` first the text `word` (may be empty), then a number from lo to hi.
   int64_t number(std::string_view& line, std::string_view word, int64_t lo, int64_t hi) const {
     if (!line.starts_with(word)) fail(fmt::format("expected '{}' at '{}'", word, line));
     line.remove_prefix(word.size());

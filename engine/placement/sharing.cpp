@@ -6,11 +6,11 @@
 namespace moe {
 namespace {
 
-/// The holders of one expert, looked up once for all sources.
+/// The holders of one expert, computed once for all sources.
 struct Holders {
   std::vector<int64_t> devices;  // ascending
-  std::vector<int64_t> slots;    // of the same devices
-  size_t owner = 0;              // index of the owner
+  std::vector<int64_t> slots;    // the slot on each of these devices
+  size_t owner = 0;              // position of the owner in `devices`
 
   size_t of(int64_t device) const {
     const auto i = std::lower_bound(devices.begin(), devices.end(), device);
@@ -43,7 +43,7 @@ Holders holders_of(const Placement& placement, int64_t expert) {
   return holders;
 }
 
-/// Calls take(RowRange) for each holder that gets rows.
+/// Calls take(RowRange) for each holder that gets rows of the source.
 template <class Take>
 void share(const Placement& placement, int64_t expert, const Holders& holders, int64_t source,
            int64_t rows, const Take& take) {
@@ -66,7 +66,7 @@ void share(const Placement& placement, int64_t expert, const Holders& holders, i
   for (size_t j = 0; j < n; ++j) {
     const size_t i = (first + j) % n;
     before += weight_of(i);
-    // Rounded up, so that a source with fewer rows than holders gives them to its first ones.
+    // Rounded up, so that a source with fewer rows than holders gives them to the first holders.
     const int64_t end = (rows * before + sum - 1) / sum;
     if (end > begin) take(RowRange{holders.devices[i], holders.slots[i], begin, end});
     begin = end;
