@@ -151,18 +151,18 @@ Placement settle(const Placement& now, const std::vector<std::vector<int64_t>>& 
 /// which share rows evenly and are packed to balance the devices. Parameters and state move.
 PlacementPolicy eplb_policy() {
   std::vector<OptionSpec> options = paying_options();
-  options.push_back(
-      whole_option("slots", 0, 0, 1e6,
-                   "residents per device, each with parameters, gradients and state; 0: all"));
-  return {
-      "eplb",
-      "EPLB: heavy experts get more residents, shared evenly and packed so that devices compute "
-      "as much; parameters and state move",
-      place_eplb,
-      std::move(options),
-      true,
-      Reads::kNothing,
-      {.extra_residents = 1}};
+  options.push_back(whole_option(
+      "slots", 0, 0, 1e6,
+      "residents per device, each with parameters, gradients and state; 0: all resident slots"));
+  return {"eplb",
+          "EPLB: heavy experts get more residents, shared evenly and packed so that devices "
+          "compute about "
+          "as much; parameters and state move",
+          place_eplb,
+          std::move(options),
+          true,
+          Reads::kNothing,
+          {.extra_residents = 1}};
 }
 
 }  // namespace moe

@@ -103,7 +103,8 @@ void TokenPaths::add(std::span<const int32_t> choices, int64_t k) {
 }
 
 void Estimate::add(const Estimate& other) {
-  MOE_CHECK(mass.size() == other.mass.size(), "{} and {} experts", mass.size(), other.mass.size());
+  MOE_CHECK(mass.size() == other.mass.size(), "cannot add estimates of {} and {} experts",
+            mass.size(), other.mass.size());
   for (size_t e = 0; e < mass.size(); ++e) mass[e] += other.mass[e];
   tokens += other.tokens;
   known += other.known;
@@ -309,8 +310,9 @@ PathProfile PathCounts::profile() const {
 
 void add_transitions(std::span<const int32_t> before, std::span<const int32_t> after,
                      ExpertCounts& transitions) {
-  MOE_CHECK(transitions.sources == transitions.experts, "{} x {}", transitions.sources,
-            transitions.experts);
+  MOE_CHECK(transitions.sources == transitions.experts,
+            "transitions have {} sources and {} experts; the numbers must be equal",
+            transitions.sources, transitions.experts);
   check_choices(before, after.size(), 1, transitions.experts);
   check_choices(after, before.size(), 1, transitions.experts);
   for (size_t t = 0; t < before.size(); ++t) {

@@ -17,7 +17,7 @@ class Lines {
 
   std::string_view next() {
     ++number_;
-    if (rest_.empty()) fail("the text ends here; the last line is 'end'");
+    if (rest_.empty()) fail("the text ends here, but its last line must be 'end'");
     const size_t end = std::min(rest_.find('\n'), rest_.size());
     const std::string_view line = rest_.substr(0, end);
     rest_.remove_prefix(std::min(end + 1, rest_.size()));
@@ -102,7 +102,7 @@ PathProfile PathProfile::parse(std::string_view text) {
     for (int64_t i = 0; i < length; ++i) {
       path = (path << bits) | static_cast<uint64_t>(lines.number(line, "", 0, last) + 1);
     }
-    if (!t.paths.empty() && path <= t.paths.back()) lines.fail("paths are not in order");
+    if (!t.paths.empty() && path <= t.paths.back()) lines.fail("paths are not in ascending order");
     t.paths.push_back(path);
     if (!line.starts_with(":")) lines.fail("expected ':' after the path");
     line.remove_prefix(1);
@@ -116,7 +116,7 @@ PathProfile PathProfile::parse(std::string_view text) {
       }
       t.kept.push_back(kept);
     }
-    if (!line.empty()) lines.fail("more experts than are kept");
+    if (!line.empty()) lines.fail("the path has more experts than 'keep'");
   };
   for (int64_t layer = 0; layer < options.layers; ++layer) {
     for (int64_t length = profile.shortest(); length <= options.path; ++length) {

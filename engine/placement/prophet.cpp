@@ -193,15 +193,17 @@ PlacementPolicy prophet_policy() {
   return {"prophet",
           "Pro-Prophet: few experts are copied, each to the devices that have inputs for it",
           place,
-          {number_option(
-               "alpha", 1, 0, 1e6,
-               "balanced enough: most and fewest inputs of a device differ by less than this many "
-               "times their mean (the authors' code: 3)"),
-           whole_option("n", ProphetOptions::kAuto, ProphetOptions::kAuto, 1e6,
-                        "devices that go without a copy, fewest inputs first; -1: those without "
-                        "inputs"),
-           whole_option("hidden", 1, 0, 1,
-                        "1: copies are hidden behind compute (equation 8); 0: they block (6)")},
+          {number_option("alpha", 1, 0, 1e6,
+                         "the search ends when the most and fewest inputs of a device differ by "
+                         "less than this many "
+                         "times their mean (the authors' code: 3)"),
+           whole_option(
+               "n", ProphetOptions::kAuto, ProphetOptions::kAuto, 1e6,
+               "number of devices without a copy, those with the fewest inputs; -1: all without "
+               "inputs"),
+           whole_option(
+               "hidden", 1, 0, 1,
+               "1: copies are hidden behind compute (equation 8); 0: they block it (equation 6)")},
           false,
           Reads::kRates,
           {.shadows = 8}};

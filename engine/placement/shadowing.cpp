@@ -50,17 +50,20 @@ PlacementPolicy fastermoe_shadowing_policy() {
         input.now, choose_shadowed(inputs_of_experts(input.loads), costs_of(input.rates, options),
                                    input.now.bounds().shadows));
   };
-  return {"fastermoe_shadowing",
-          "FasterMoE: the heaviest experts are copied to all devices while its model gains; the "
-          "options stand for rates that the plan does not know",
-          place,
-          {number_option("net_gbit_per_s", 50, 1e-6, 1e6, "what a device receives"),
-           number_option("gemm_tflop_per_s", 11.5, 1e-6, 1e6, "what a device computes"),
-           number_option("alpha", 2, 1e-6, 1e6, "width of an expert over d_model"),
-           whole_option("d_model", 2048, 1, 1e9, "width of an input, in elements of 4 bytes")},
-          false,
-          Reads::kRates,
-          {.now = true, .shadows = 8}};
+  return {
+      "fastermoe_shadowing",
+      "FasterMoE: the heaviest experts are copied to all devices while its model predicts a gain; "
+      "the "
+      "options replace rates that the plan does not have",
+      place,
+      {number_option("net_gbit_per_s", 50, 1e-6, 1e6, "rate at which a device receives, Gbit/s"),
+       number_option("gemm_tflop_per_s", 11.5, 1e-6, 1e6,
+                     "rate at which a device computes, TFLOP/s"),
+       number_option("alpha", 2, 1e-6, 1e6, "width of an expert divided by d_model"),
+       whole_option("d_model", 2048, 1, 1e9, "width of an input, in elements of 4 bytes")},
+      false,
+      Reads::kRates,
+      {.now = true, .shadows = 8}};
 }
 
 }  // namespace moe

@@ -58,11 +58,11 @@ Placement place_swap(const PlaceInput& input, const PolicyOptions& options) {
 /// Like SmartMoE (Zhai et al., ATC 2023): swaps owners until devices compute about as much.
 PlacementPolicy swap_policy() {
   std::vector<OptionSpec> options = paying_options();
-  options.push_back(
-      whole_option("swaps", 0, 0, 1e6, "the most changes of places at once; 0: any number"));
-  return {"swap",
-          "SmartMoE: owners change places, heaviest device first, until devices compute as much",
-          place_swap, std::move(options), true};
+  options.push_back(whole_option("swaps", 0, 0, 1e6, "the most swaps at once; 0: any number"));
+  return {
+      "swap",
+      "SmartMoE: owners are swapped, heaviest device first, until devices compute about as much",
+      place_swap, std::move(options), true};
 }
 
 }  // namespace moe

@@ -10,7 +10,7 @@ PlacementPolicy top_k_policy() {
     require_shadows(input.now, "top_k");
     const auto k = static_cast<int64_t>(options.at("k"));
     if (k > input.now.bounds().shadows) {
-      throw user_error("top_k.k = {}, allowed: 1 to {}, as many as a device has room for copies", k,
+      throw user_error("top_k.k = {}, allowed: 1 to {}, the shadow slots of a device", k,
                        input.now.bounds().shadows);
     }
     std::vector<int64_t> experts = heaviest_first(inputs_of_experts(input.loads));
@@ -21,7 +21,7 @@ PlacementPolicy top_k_policy() {
   return {"top_k",
           "the heaviest experts are copied to all devices, whatever it costs",
           place,
-          {whole_option("k", 2, 1, 1e6, "experts that are copied")},
+          {whole_option("k", 2, 1, 1e6, "number of experts that are copied")},
           false,
           Reads::kNothing,
           {.now = true, .shadows = 3}};

@@ -216,7 +216,7 @@ PlacementBounds two_phase_bounds(int64_t experts, int64_t devices, const TwoPhas
                      devices);
   }
   if ((experts + devices - 1) / devices > options.cap) {
-    throw user_error("place.cap = {} experts per device: {} devices do not hold {} experts",
+    throw user_error("place.cap = {} experts per device: {} devices cannot hold {} experts",
                      options.cap, devices, experts);
   }
   return {.experts = experts,
@@ -268,7 +268,8 @@ Compare compare_named(std::string_view name) {
 
 bool estimate_holds(std::span<const double> wanted, std::span<const int64_t> counts, int64_t k,
                     Compare compare) {
-  MOE_CHECK(wanted.size() == counts.size(), "{} and {} experts", wanted.size(), counts.size());
+  MOE_CHECK(wanted.size() == counts.size(), "an estimate of {} experts, but counts of {}",
+            wanted.size(), counts.size());
   std::vector<int64_t> estimated = top_experts(wanted, 2 * k), actual = top_experts(counts, 2 * k);
   if (compare == Compare::kSet) {
     std::sort(estimated.begin(), estimated.end());
